@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# The cores of a script. Sourced, never run.
+# CPU affinity of a script. Sourced, not executed.
 
-# allowed_cores: those that this shell may use, a line each.
+# allowed_cores: prints the cores that this shell may use, one per line.
 allowed_cores() {
     local list part
     list="$(LC_ALL=C taskset --cpu-list --pid $$)"

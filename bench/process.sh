@@ -1,13 +1,12 @@
 # shellcheck shell=bash
-# A datapath process of a script's own, on shared memory. Sourced after ci/lib.sh or bench/lib.sh, never run. What the script
-# has done at its end calls stop_process.
+# A private datapath process on shared memory. Sourced after ci/lib.sh or bench/lib.sh, not executed. The exit trap of the
+# script must call stop_process.
 
-# How long the process may take to be ready, on a busy machine.
-READY_LIMIT_S=60
+# Timeout in seconds for the start of the process, on a busy machine.
+READY_TIMEOUT_S=60
 
-# Starts it on a core and waits until programs can attach. Sets PROCESS_CORE, and PROCESS_CONFIG for its programs; what it
-# says is in PROCESS_LOG.
-# usage: start_process CORE
+# start_process CORE: starts the process on a core and waits until it is ready. Sets PROCESS_CORE, PROCESS_CONFIG (the
+# configuration for its applications), and PROCESS_LOG (the file of its log).
 start_process() {
     PROCESS_CORE="$1"
     PROCESS_DIRECTORY="$(mktemp -d "${TMPDIR:-/tmp}/viaduct-process.XXXXXX")"
@@ -17,7 +16,7 @@ start_process() {
 [process]
 socket = "$PROCESS_DIRECTORY/pmd.sock"
 idle = "hybrid"
-# The programs of the benchmark have the NIC to themselves: hundreds of idle VIs are more than a share of it.
+# The benchmark is the only user of the NIC: hundreds of idle VIs exceed the default share.
 default_share = 1
 [[nic]]
 port = "shm"
@@ -29,21 +28,21 @@ TOML
     mkfifo "$pipe"
     "${CARGO_TARGET_DIR:-$ROOT/target}/release/fcvi-pmd" run --config "$PROCESS_CONFIG" 2>"$pipe" &
     PROCESS_ID=$!
-    local line says
-    exec {says}<"$pipe"
-    while read -r -t "$READY_LIMIT_S" -u "$says" line; do
+    local line log_fd
+    exec {log_fd}<"$pipe"
+    while read -r -t "$READY_TIMEOUT_S" -u "$log_fd" line; do
         echo "$line" >>"$PROCESS_LOG"
         [[ "$line" == *ready ]] || continue
-        # Whatever it says from now on: nobody lets it wait for a reader.
-        cat <&"$says" >>"$PROCESS_LOG" &
-        exec {says}<&-
+        # Read the rest of the log as well, so that the process never blocks on a full pipe.
+        cat <&"$log_fd" >>"$PROCESS_LOG" &
+        exec {log_fd}<&-
         return
     done
-    exec {says}<&-
+    exec {log_fd}<&-
     die "fcvi-pmd did not start: $(cat "$PROCESS_LOG")"
 }
 
-# Ends it, if it runs, and takes its files away.
+# stop_process: stops the process, if it is running, and removes its files.
 stop_process() {
     if [[ -n "${PROCESS_ID:-}" ]]; then
         kill "$PROCESS_ID" 2>/dev/null || true

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# What the end-to-end steps share, beside lib.sh. Sourced, never run.
+# Functions of the end-to-end steps, besides lib.sh. Sourced, not executed.
 
-# Run as root, in a user namespace of our own when we are not it; then the step starts once more from its begin.
+# Becomes root: an ordinary user restarts the script as root of a new user, network and mount namespace.
 # usage: as_root_of_namespaces "$@"
 as_root_of_namespaces() {
     ((EUID == 0)) && return
@@ -10,8 +10,8 @@ as_root_of_namespaces() {
     exec unshare --user --map-root-user --net --mount "$0" "$@"
 }
 
-# e2e_test NAME...: runs files of e2e/tests over programs that are built already. One test at a time: each
-# starts up to ten processes, and times some of them.
+# e2e_test NAME...: runs files of e2e/tests with programs that are already built. One test at a time: each
+# starts up to ten processes, and some measure time.
 e2e_test() {
     local name
     local -a files=()

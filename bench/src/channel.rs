@@ -1,10 +1,9 @@
-//! The messages by which the two ends agree, over a VI of their own.
+//! Control channel between client and server, over an unreliable VI of its own.
 //!
-//! The measuring end asks and the answering end answers, one question at a time.
-//! Questions are numbered; one that is not answered is asked again, and one that
-//! was answered already gets the same answer again. So the agreement survives
-//! what the benchmarks do on purpose: overrun a port that then loses frames.
-//! Messages are JSON: they cross between rounds, never during one.
+//! The client sends requests and the server responds, one request at a time. Requests are numbered; the client repeats
+//! a request without a response, and the server repeats the response to a repeated request. So the channel survives
+//! frame loss, which benchmarks cause on purpose when they overrun a port. Messages are JSON: they are sent between
+//! rounds, never during one.
 
 use std::time::{Duration, Instant};
 
@@ -12,72 +11,72 @@ use fcvi_frame::{Discriminator, NetAddress};
 use pmd_port::MacBytes;
 use serde::{Deserialize, Serialize};
 
-use crate::connections::{Admitted, Round};
-use crate::control::RawPlace;
-use crate::control::stream::StreamRound;
-use crate::endpoint::{Endpoint, Reaped, RemoteMemory, Shape, is_flushed, status_text};
+use crate::connections::{AcceptResult, ConnectionRound};
+use crate::endpoint::{Endpoint, EndpointLayout, Reaped, RemoteMemory, is_flushed, status_text};
 use crate::error::{Error, Result};
 use crate::nic::Nic;
 use crate::plan::{Benchmark, Frames, Level, Test};
+use crate::raw_control::RawAddress;
+use crate::raw_control::tcp::StreamRound;
 
-/// Both ends must speak the same version of these messages.
+/// Version of the protocol, which must be the same at both ends.
 pub(crate) const VERSION: u32 = 6;
 
-/// The longest message.
+/// Maximum message size in bytes.
 const MESSAGE_BYTES: u32 = 1024;
 
-/// Bytes before the JSON: the number of the question.
+/// Bytes before the JSON: the request number.
 const NUMBER_BYTES: usize = 4;
 
-/// Receive descriptors that wait for messages: more than a question is repeated.
+/// Posted receive descriptors: more than the repetitions of a request.
 const DESCRIPTORS: u32 = 32;
 
-/// How long an answer may take, on a machine that does other things.
-pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout for a response, on a busy machine.
+pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often an end that waits asks whether the other one is gone.
-const QUESTION_EVERY: Duration = Duration::from_millis(1);
+/// Interval at which a waiting end checks that the VI is connected.
+const LIVENESS_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A question is repeated after so long, then after twice as long each time ...
-const REPEAT_FIRST: Duration = Duration::from_millis(20);
+/// Delay before the first repetition of a request; doubled for each further one, up to `MAX_REPEAT_INTERVAL`.
+const MIN_REPEAT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// ... up to this.
-const REPEAT_MAX: Duration = Duration::from_secs(1);
+/// Maximum delay between repetitions of a request.
+const MAX_REPEAT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Empty looks at the queue between two readings of the clock.
-const LOOKS_PER_CLOCK: u32 = 256;
+/// Unsuccessful polls of the queue per reading of the clock.
+const POLLS_PER_CLOCK: u32 = 256;
 
-/// A round on the raw port.
+/// Parameters of a round on the raw port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RawRound {
-    /// What is measured.
+    /// The benchmark.
     pub(crate) benchmark: Benchmark,
     /// The frames of one message.
     pub(crate) frames: Frames,
-    /// Where answers go.
+    /// MAC address of the peer, the destination of frames.
     pub(crate) mac: MacBytes,
 }
 
-/// What the answering end saw of a round.
+/// Result of a round at the receiving end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Seen {
-    /// Messages that arrived whole.
+pub(crate) struct RoundResult {
+    /// Messages that arrived completely.
     pub(crate) delivered: u64,
     /// Messages that arrived after the first reading of the clock.
     pub(crate) timed: u64,
-    /// Time that these took.
+    /// Time from the first reading of the clock to the last message, in ns.
     pub(crate) elapsed_ns: u64,
-    /// Why the round ended early, if it did.
+    /// Reason for which the round ended early.
     pub(crate) broken: Option<String>,
 }
 
-/// A message between the ends.
+/// A control message. Names of variants and fields are part of the protocol.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Message {
-    /// First word of the measuring end.
+    /// First request of the client.
     Hello { version: u32 },
-    /// Make an endpoint for a test and wait for its connection; `memory` is the asker's. One that
-    /// joins is a further connection of the open test.
+    /// Create an endpoint for a test and accept its connection; `memory` is the client's. With `joins` it is an
+    /// additional connection of the open test.
     Open {
         test: Test,
         number: u32,
@@ -86,37 +85,37 @@ pub(crate) enum Message {
     },
     /// Begin a round of the open test.
     Round,
-    /// The asker sent its last message of the round, so many since the connection began: what was seen?
+    /// End the round and report its result; the client has sent `sent` messages since the connections were established.
     Stop { sent: u64 },
     /// Close the open test.
     Close,
-    /// Keep the open test, which carries nothing any more, until the run is over.
+    /// Keep the connection of the open test, without traffic, until the run is over.
     Keep,
-    /// Open the raw port, if it is not, and tell where it is.
+    /// Open the raw port, unless it is open, and report its address.
     RawOpen,
     /// Begin a round on the raw port.
     RawRound(RawRound),
-    /// The round on the raw port is over: what was seen?
+    /// Report the result of the round on the raw port.
     RawStop,
-    /// Begin a round on the raw TCP connection, which ends with a `Stop`.
+    /// Begin a round on the raw TCP connection; `Stop` ends it.
     StreamRound(StreamRound),
-    /// Begin a round of connections.
-    Admit(Round),
-    /// The round of connections is over: what was seen?
+    /// Begin a round of accepting connections.
+    Admit(ConnectionRound),
+    /// Report the result of the round of accepting connections.
     Admissions,
     /// The run is over.
     Quit,
-    /// Done; nothing to tell.
+    /// The request was executed, or the round can begin.
     Ready,
-    /// The endpoint of the test is made.
+    /// The endpoint of the test is created.
     Opened { memory: RemoteMemory },
-    /// The raw port is open.
-    RawOpened(RawPlace),
-    /// The round is over.
-    Finished(Seen),
-    /// The round of connections is over.
-    Admitted(Admitted),
-    /// It cannot be done.
+    /// The raw port is open at this address.
+    RawOpened(RawAddress),
+    /// Result of the round.
+    Finished(RoundResult),
+    /// Result of the round of accepting connections.
+    Admitted(AcceptResult),
+    /// The request failed with this error.
     Refused(String),
 }
 
@@ -146,67 +145,73 @@ impl Message {
     }
 }
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// The messages by which the ends agree.
+    /// The control channel.
     Control,
     /// The test with this number.
     Data(u32),
-    /// It is made and ended.
+    /// Connections of the `connect` benchmark.
     Connections,
 }
 
-/// Who has a name.
+/// Role in connection establishment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Party {
-    /// The end that asks for the connection.
-    Asking,
-    /// The end that waits for it.
-    Waiting,
+pub(crate) enum ConnectRole {
+    /// The end that requests the connection.
+    Requester,
+    /// The end that accepts the connection.
+    Listener,
 }
 
-/// Bytes of a discriminator that every transport has room for.
+/// Maximum length in bytes of a discriminator that every transport supports.
 const DISCRIMINATOR_BYTES: usize = 16;
 
-/// The name of an end: what for, who, and of which run.
-pub(crate) fn discriminator(tag: &str, purpose: Purpose, party: Party) -> Result<Discriminator> {
+/// Returns the discriminator of an end, from purpose, role and the tag of the run.
+pub(crate) fn discriminator(
+    tag: &str,
+    purpose: Purpose,
+    role: ConnectRole,
+) -> Result<Discriminator> {
     let purpose = match purpose {
         Purpose::Control => "c".to_owned(),
         Purpose::Data(number) => format!("d{number:x}"),
         Purpose::Connections => "n".to_owned(),
     };
-    let party = match party {
-        Party::Asking => '>',
-        Party::Waiting => '.',
+    let role = match role {
+        ConnectRole::Requester => '>',
+        ConnectRole::Listener => '.',
     };
-    let text = format!("vb{purpose}{party}{tag}");
+    let text = format!("vb{purpose}{role}{tag}");
     Some(text.as_bytes())
         .filter(|bytes| bytes.len() <= DISCRIMINATOR_BYTES)
         .and_then(Discriminator::new)
         .ok_or_else(|| Error::Usage(format!("`{text}` is too long for a discriminator")))
 }
 
-/// Asks for a connection until somebody waits there, within the time-out.
+/// Requests a connection until the server accepts it, up to `RESPONSE_TIMEOUT`.
 ///
-/// Nobody waits for the first moments, and a stack says so at once; asking
-/// again is what the interface leaves to programs.
+/// At first the server may not listen yet; the stack then rejects the request at once (`VIP_NO_MATCH`), and retrying
+/// is up to the program.
 pub(crate) fn connect(
     endpoint: &Endpoint,
     local: &NetAddress,
     remote: &NetAddress,
-    mut wanted: impl FnMut() -> Result<()>,
+    mut check_stop: impl FnMut() -> Result<()>,
 ) -> Result<()> {
     let start = Instant::now();
     loop {
-        let left = ANSWER_TIMEOUT.saturating_sub(start.elapsed());
+        let left = RESPONSE_TIMEOUT.saturating_sub(start.elapsed());
         if left.is_zero() {
-            return Err(Error::Peer("does not listen".into()));
+            return Err(Error::Peer(
+                "timed out: no listener for the connection".into(),
+            ));
         }
         match endpoint.request(local, remote, vipl::Timeout::After(left)) {
             Ok(()) => return Ok(()),
             Err(vipl::VipError::NoMatch) => {
-                wanted()?;
+                check_stop()?;
                 std::thread::yield_now();
             }
             Err(error) => return Err(Error::call("VipConnectRequest", error)),
@@ -214,43 +219,43 @@ pub(crate) fn connect(
     }
 }
 
-/// One end of the agreement.
+/// One end of the control channel.
 pub(crate) struct Channel {
     endpoint: Endpoint,
     next_send: u32,
     sends_pending: u32,
-    arrived: Option<Arrived>,
-    is_asker: bool,
-    /// The question that is open, or was the last.
+    received: Option<ReceivedMessage>,
+    is_client: bool,
+    /// Number of the current or last request.
     number: u32,
-    /// The answering end owes nothing.
+    /// Server only: no request is waiting for a response.
     is_answered: bool,
-    /// Our last message, to be repeated.
+    /// The last message sent, for repetition.
     last: Vec<u8>,
 }
 
-/// A message that arrived and was not looked into.
+/// A received message that is not parsed yet.
 #[derive(Clone, Copy)]
-struct Arrived {
+struct ReceivedMessage {
     index: u32,
     length_bytes: u32,
 }
 
 impl Channel {
-    /// An unconnected end that asks; its receive descriptors wait already.
-    pub(crate) fn asking(nic: &Nic) -> Result<Self> {
+    /// Creates the unconnected end of the client, with posted receive descriptors.
+    pub(crate) fn for_client(nic: &Nic) -> Result<Self> {
         Self::new(nic, true)
     }
 
-    /// An unconnected end that answers.
-    pub(crate) fn answering(nic: &Nic) -> Result<Self> {
+    /// Creates the unconnected end of the server, with posted receive descriptors.
+    pub(crate) fn for_server(nic: &Nic) -> Result<Self> {
         Self::new(nic, false)
     }
 
-    fn new(nic: &Nic, is_asker: bool) -> Result<Self> {
+    fn new(nic: &Nic, is_client: bool) -> Result<Self> {
         let mut endpoint = Endpoint::new(
             nic,
-            &Shape {
+            &EndpointLayout {
                 level: Level::Ud,
                 send_descriptors: DESCRIPTORS,
                 send_buffers: DESCRIPTORS,
@@ -267,46 +272,46 @@ impl Channel {
             endpoint,
             next_send: 0,
             sends_pending: 0,
-            arrived: None,
-            is_asker,
+            received: None,
+            is_client,
             number: 0,
             is_answered: true,
             last: Vec::with_capacity(MESSAGE_BYTES as usize),
         })
     }
 
-    /// The VI under it, for connecting.
+    /// Returns the endpoint, for connection establishment.
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Whether the last question taken waits for its answer.
-    pub(crate) fn owes_answer(&self) -> bool {
+    /// Returns whether the last received request is waiting for its response.
+    pub(crate) fn has_pending_request(&self) -> bool {
         !self.is_answered
     }
 
-    /// Answers the question taken last.
-    pub(crate) fn answer(&mut self, message: &Message) -> Result<()> {
+    /// Responds to the last received request.
+    pub(crate) fn respond(&mut self, message: &Message) -> Result<()> {
         self.is_answered = true;
         self.send(message)
     }
 
-    /// Sends a message under the number of the open question, and keeps it.
+    /// Sends a message with the current request number, and keeps it for repetition.
     fn send(&mut self, message: &Message) -> Result<()> {
         self.last.clear();
         self.last.extend_from_slice(&self.number.to_be_bytes());
         serde_json::to_writer(&mut self.last, message)
-            .map_err(|error| Error::io("a message to the other end", error.into()))?;
+            .map_err(|error| Error::io("encoding a control message", error.into()))?;
         if self.last.len() > MESSAGE_BYTES as usize {
             return Err(Error::Peer(format!(
-                "a message of {} bytes is too long to send",
+                "a control message of {} bytes exceeds {MESSAGE_BYTES} bytes",
                 self.last.len()
             )));
         }
         self.repeat()
     }
 
-    /// Sends the last message, once more or for the first time; allocates nothing.
+    /// Sends or repeats the last message; does not allocate.
     fn repeat(&mut self) -> Result<()> {
         self.reap_sends(DESCRIPTORS - 1)?;
         let index = self.next_send;
@@ -317,15 +322,17 @@ impl Channel {
         self.reap_sends(0)
     }
 
-    /// Waits until at most `pending` sends are under way.
+    /// Reaps sends until at most `pending` are outstanding.
     fn reap_sends(&mut self, pending: u32) -> Result<()> {
         let start = Instant::now();
         while self.sends_pending > pending {
             match self.endpoint.reap_send()? {
                 Reaped::Done { .. } => self.sends_pending -= 1,
-                Reaped::Failed { status, .. } => return Err(gone(status)),
-                Reaped::Nothing if start.elapsed() > ANSWER_TIMEOUT => {
-                    return Err(Error::Peer("takes no message".into()));
+                Reaped::Failed { status, .. } => return Err(connection_ended(status)),
+                Reaped::Nothing if start.elapsed() > RESPONSE_TIMEOUT => {
+                    return Err(Error::Peer(
+                        "timed out: a control message was not sent".into(),
+                    ));
                 }
                 Reaped::Nothing => {}
             }
@@ -333,173 +340,179 @@ impl Channel {
         Ok(())
     }
 
-    /// Whether a message is there that was not there before; allocates nothing.
+    /// Polls for a new message, and returns whether there is one; does not allocate.
     pub(crate) fn has_message(&mut self) -> Result<bool> {
-        while self.arrived.is_none() {
+        while self.received.is_none() {
             match self.endpoint.reap_recv()? {
                 Reaped::Nothing => break,
                 Reaped::Failed { index, status } if !is_flushed(status) => {
-                    // Lost on the way, as far as the program is concerned.
+                    // Treated as a lost message.
                     self.endpoint.post_recv(index)?;
                 }
-                Reaped::Failed { status, .. } => return Err(gone(status)),
+                Reaped::Failed { status, .. } => return Err(connection_ended(status)),
                 Reaped::Done {
                     index,
                     length_bytes,
-                } => self.sort(Arrived {
+                } => self.accept_or_repeat(ReceivedMessage {
                     index,
                     length_bytes,
                 })?,
             }
         }
-        Ok(self.arrived.is_some())
+        Ok(self.received.is_some())
     }
 
-    /// Keeps what is new, repeats the answer to what is old.
-    fn sort(&mut self, arrived: Arrived) -> Result<()> {
-        let number = self.number_of(arrived);
-        let expected = if self.is_asker {
+    /// Keeps a new message; repeats the response to a repeated request.
+    fn accept_or_repeat(&mut self, received: ReceivedMessage) -> Result<()> {
+        let number = self.number_of(received);
+        let expected = if self.is_client {
             self.number
         } else {
             self.number.wrapping_add(1)
         };
         if number == Some(expected) {
-            self.arrived = Some(arrived);
+            self.received = Some(received);
             return Ok(());
         }
-        self.endpoint.post_recv(arrived.index)?;
-        if !self.is_asker && self.is_answered && number == Some(self.number) {
+        self.endpoint.post_recv(received.index)?;
+        if !self.is_client && self.is_answered && number == Some(self.number) {
             self.repeat()?;
         }
         Ok(())
     }
 
-    fn number_of(&self, arrived: Arrived) -> Option<u32> {
+    fn number_of(&self, received: ReceivedMessage) -> Option<u32> {
         let mut number = [0; NUMBER_BYTES];
-        if (arrived.length_bytes as usize) < NUMBER_BYTES {
+        if (received.length_bytes as usize) < NUMBER_BYTES {
             return None;
         }
-        self.endpoint.peek_recv(arrived.index, &mut number);
+        self.endpoint.peek_recv(received.index, &mut number);
         Some(u32::from_be_bytes(number))
     }
 
-    /// Takes a message if one is there.
+    /// Takes and parses the received message, if there is one.
     fn try_receive(&mut self) -> Result<Option<Message>> {
         if !self.has_message()? {
             return Ok(None);
         }
-        let Some(arrived) = self.arrived.take() else {
+        let Some(received) = self.received.take() else {
             return Ok(None);
         };
-        let bytes = self.endpoint.copy_recv(arrived.index, arrived.length_bytes);
-        self.endpoint.post_recv(arrived.index)?;
-        if !self.is_asker {
+        let bytes = self
+            .endpoint
+            .copy_recv(received.index, received.length_bytes);
+        self.endpoint.post_recv(received.index)?;
+        if !self.is_client {
             self.number = self.number.wrapping_add(1);
             self.is_answered = false;
         }
         serde_json::from_slice(bytes.get(NUMBER_BYTES..).unwrap_or_default())
             .map(Some)
-            .map_err(|error| Error::Peer(format!("said what is no message: {error}")))
+            .map_err(|error| Error::Peer(format!("invalid control message: {error}")))
     }
 
-    /// Waits for a message; `wanted` is asked now and then and may end the wait.
+    /// Waits for a message, without limit if `timeout` is `None`; an error of `check_stop`, called regularly, ends the
+    /// wait.
     pub(crate) fn receive(
         &mut self,
         timeout: Option<Duration>,
-        mut wanted: impl FnMut() -> Result<()>,
+        mut check_stop: impl FnMut() -> Result<()>,
     ) -> Result<Message> {
         let start = Instant::now();
-        let mut pause = REPEAT_FIRST;
+        let mut pause = MIN_REPEAT_INTERVAL;
         let mut next_repeat = pause;
-        let mut next_question = QUESTION_EVERY;
+        let mut next_liveness_check = LIVENESS_INTERVAL;
         loop {
-            for _ in 0..LOOKS_PER_CLOCK {
+            for _ in 0..POLLS_PER_CLOCK {
                 if let Some(message) = self.try_receive()? {
                     return Ok(message);
                 }
             }
             let waited = start.elapsed();
             if timeout.is_some_and(|timeout| waited > timeout) {
-                return Err(Error::Peer("does not answer".into()));
+                return Err(Error::Peer(
+                    "timed out: no response on the control channel".into(),
+                ));
             }
-            if waited >= next_question {
-                next_question = waited + QUESTION_EVERY;
+            if waited >= next_liveness_check {
+                next_liveness_check = waited + LIVENESS_INTERVAL;
                 if !self.endpoint.is_connected()? {
-                    return Err(Error::Broken("the other end is gone".into()));
+                    return Err(Error::Broken(
+                        "control channel closed by the peer or lost".into(),
+                    ));
                 }
             }
-            if self.is_asker && waited >= next_repeat {
+            if self.is_client && waited >= next_repeat {
                 self.repeat()?;
-                pause = (pause * 2).min(REPEAT_MAX);
+                pause = (pause * 2).min(MAX_REPEAT_INTERVAL);
                 next_repeat = waited + pause;
             }
-            wanted()?;
+            check_stop()?;
         }
     }
 
-    /// Takes the message that is there, which must be the asker's last word of a round.
+    /// Takes the received message, which must be `Stop`, and returns the number of messages that the client has sent.
     pub(crate) fn take_stop(&mut self) -> Result<u64> {
         match self.try_receive()? {
             Some(Message::Stop { sent }) => Ok(sent),
-            Some(message) => Err(out_of_place(&message)),
-            None => Err(Error::Peer("said nothing".into())),
+            Some(message) => Err(unexpected_message(&message)),
+            None => Err(Error::Peer("no message received".into())),
         }
     }
 
-    /// Waits for the asker's last word of a round.
+    /// Waits for `Stop`, and returns the number of messages that the client has sent.
     pub(crate) fn wait_for_stop(&mut self) -> Result<u64> {
-        match self.receive(Some(ANSWER_TIMEOUT), || Ok(()))? {
+        match self.receive(Some(RESPONSE_TIMEOUT), || Ok(()))? {
             Message::Stop { sent } => Ok(sent),
-            message => Err(out_of_place(&message)),
+            message => Err(unexpected_message(&message)),
         }
     }
 
-    /// Asks, and waits for the answer; a refusal is an error.
-    pub(crate) fn ask(&mut self, message: &Message) -> Result<Message> {
+    /// Sends a request and waits for its response; `Refused` is returned as an error.
+    pub(crate) fn request(&mut self, message: &Message) -> Result<Message> {
         self.number = self.number.wrapping_add(1);
         self.send(message)?;
-        match self.receive(Some(ANSWER_TIMEOUT), || Ok(()))? {
+        match self.receive(Some(RESPONSE_TIMEOUT), || Ok(()))? {
             Message::Refused(reason) => Err(Error::Peer(reason)),
-            answer => Ok(answer),
+            response => Ok(response),
         }
     }
 
-    /// Asks for something to which the answer is `Ready`.
-    pub(crate) fn tell(&mut self, message: &Message) -> Result<()> {
-        match self.ask(message)? {
+    /// Sends a request whose response is `Ready`.
+    pub(crate) fn command(&mut self, message: &Message) -> Result<()> {
+        match self.request(message)? {
             Message::Ready => Ok(()),
-            answer => Err(out_of_place(&answer)),
+            response => Err(unexpected_message(&response)),
         }
     }
 
-    /// The run is over: the other end is let go. It may be gone without its last word, which may
-    /// be lost.
+    /// Ends the run. The server disconnects after its response, which may be lost; a lost connection is not an error.
     pub(crate) fn quit(&mut self) -> Result<()> {
-        match self.tell(&Message::Quit) {
+        match self.command(&Message::Quit) {
             Ok(()) | Err(Error::Broken(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Asks what was seen of a round.
-    pub(crate) fn ask_seen(&mut self, message: &Message) -> Result<Seen> {
-        match self.ask(message)? {
-            Message::Finished(seen) => Ok(seen),
-            answer => Err(out_of_place(&answer)),
+    /// Sends a request whose response is the result of a round.
+    pub(crate) fn request_result(&mut self, message: &Message) -> Result<RoundResult> {
+        match self.request(message)? {
+            Message::Finished(result) => Ok(result),
+            response => Err(unexpected_message(&response)),
         }
     }
 }
 
-/// The error for a message that is not expected in this state.
-pub(crate) fn out_of_place(message: &Message) -> Error {
+/// Returns the error for a message that is not expected in the current state.
+pub(crate) fn unexpected_message(message: &Message) -> Error {
     let name = message.name();
-    Error::Peer(format!("sent an unexpected message: {name}"))
+    Error::Peer(format!("unexpected control message: {name}"))
 }
 
 #[cold]
-fn gone(status: u32) -> Error {
+fn connection_ended(status: u32) -> Error {
     if is_flushed(status) {
-        Error::Broken("the other end is gone".into())
+        Error::Broken("control channel closed by the peer or lost".into())
     } else {
         Error::Broken(status_text(status))
     }

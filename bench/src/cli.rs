@@ -11,246 +11,245 @@ use crate::nic::MemoryKind;
 use crate::plan::{Benchmark, Level, MAX_SIZE_BYTES, Op, Test};
 use crate::port::cli::Role;
 
-/// Latency, bandwidth and message rate of the stack, beside the raw port or TCP
-/// connection that carries it.
+/// Measures latency, bandwidth and message rate of the stack, compared with the raw port or TCP connection below it.
 ///
-/// With no further option both ends are two processes of this host, each on a
-/// core of its own, on a shared-memory segment that nobody else uses.
+/// By default client and server are two processes on this host, each pinned to its own core, on a private
+/// shared-memory segment.
 #[derive(Debug, Parser)]
 #[command(name = "vibench", version, about)]
 pub struct Cli {
-    /// What to measure.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to measure.
+/// The command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Half of the round trip with one message in flight (default: 8 bytes).
+    /// Measure half of the round trip with one message in flight (default size: 8 bytes).
     Latency(Options),
-    /// Bytes delivered in a second, large messages one way (default: 64 KiB).
+    /// Measure bytes delivered per second, with large one-way messages (default size: 64 KiB).
     Bandwidth(Options),
-    /// Messages delivered in a second, small messages one way (default: 64 bytes).
+    /// Measure messages delivered per second, with small one-way messages (default size: 64 bytes).
     Rate(Options),
-    /// Connections made and ended in a second, and whether memory stays as it is.
+    /// Measure connections set up and closed per second, and the growth of resident memory.
     Connect(ConnectOptions),
-    /// The raw port alone, one end at a time: frames one way, or there and back.
+    /// Measure the raw port alone, one side per process: one-way frames or ping-pong.
     Port {
-        /// What this end does.
+        /// The role of this side.
         #[command(subcommand)]
         role: Role,
     },
-    /// How far two cores are from each other.
-    Distance(DistanceOptions),
-    /// The second process of a run: answers the one that started it.
+    /// Measure the round trip of a cache line between two cores.
+    Distance(CoreLatencyOptions),
+    /// Run as the server process of a local run.
     #[command(hide = true)]
-    Answer(AnswerOptions),
+    Answer(ServerOptions),
 }
 
-/// Options of a measurement.
+/// Options of a latency, bandwidth or rate test.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// How a message travels.
+    /// Operation that transfers a message.
     #[arg(long, value_enum, default_value_t = Op::Send)]
     pub op: Op,
-    /// Unreliable Delivery, Reliable Delivery or Reliable Reception.
+    /// Reliability level: Unreliable Delivery, Reliable Delivery or Reliable Reception.
     #[arg(long, value_enum, default_value_t = Level::Rd)]
     pub level: Level,
-    /// Bytes of one message; several with commas; K and M stand for 1024 and 1024 times that.
+    /// Message sizes in bytes, separated by commas; suffixes K (1024) and M (1024 * 1024).
     #[arg(long, value_delimiter = ',', value_parser = parse_size, value_name = "BYTES")]
     pub size: Vec<u32>,
-    /// Seconds that each size is measured, in all rounds together.
+    /// Duration of the measurement of each size in seconds, all rounds together.
     #[arg(long, default_value = "3", value_parser = parse_seconds)]
     pub seconds: Duration,
-    /// Seconds of the same traffic before the measurement.
+    /// Duration of the warm-up before the measurement in seconds.
     #[arg(long, default_value = "0.2", value_parser = parse_seconds)]
     pub warmup: Duration,
-    /// Stop each round of a latency test after so many round trips, of others after so many messages.
+    /// Number of round trips (latency) or messages (rate, bandwidth) per round, instead of a duration.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub messages: Option<u64>,
-    /// Rounds of each measurement; the raw control has as many, in turn.
+    /// Number of rounds per measurement, alternating with rounds of the raw control.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
-    /// Messages that are posted, and then reaped, in one go (rate and bandwidth).
+    /// Number of messages posted, and then reaped, together (rate and bandwidth).
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub batch: u32,
-    /// Messages in flight, at most [default: four batches, 32 or more].
+    /// Maximum number of messages in flight [default: four batches, at least 32; fewer if messages are large].
     #[arg(long)]
     pub window: Option<u32>,
-    /// Connections beside the measured one that carry nothing.
+    /// Number of additional connections without traffic.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=65_000), value_name = "N")]
     pub idle: u32,
-    /// Connections that carry a batch each in turn (rate and bandwidth of sends and writes).
+    /// Number of connections that carry the batches in turn (rate and bandwidth of sends and writes).
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N")]
     pub active: u32,
-    /// Do not measure the raw control.
+    /// Skip the raw control.
     #[arg(long)]
     pub no_control: bool,
-    /// Both ends in one process, on a NIC that moves messages between them without frames.
+    /// Run client and server in one process, on a NIC that copies messages between them without frames.
     #[arg(long, conflicts_with_all = ["listen", "connect"])]
     pub shortcut: bool,
-    /// Where the two ends are.
+    /// Options common to all runs.
     #[command(flatten)]
-    pub ends: Ends,
+    pub common: CommonOptions,
 }
 
-/// Options of a look at two cores.
+/// Options of `distance`.
 #[derive(Clone, Debug, Args)]
-pub struct DistanceOptions {
+pub struct CoreLatencyOptions {
     /// The two cores.
-    #[arg(long, value_name = "NEAR,FAR", value_parser = parse_cores)]
+    #[arg(long, value_name = "A,B", value_parser = parse_cores)]
     pub cores: Cores,
-    /// How long to look.
+    /// Duration of the measurement in seconds.
     #[arg(long, default_value = "0.1", value_parser = parse_seconds)]
     pub seconds: Duration,
 }
 
-/// Options of a run of connections.
+/// Options of `connect`.
 #[derive(Clone, Debug, Args)]
 pub struct ConnectOptions {
-    /// How many connections, ten at least.
+    /// Number of connections, at least 10.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(i64::from(STEPS)..))]
     pub connections: u32,
-    /// Of a hundred connections, how many are between two peers; the others are a client's.
+    /// Percentage of connections set up peer to peer; the others are client/server.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100), value_name = "PERCENT")]
     pub peers: u32,
-    /// Reliability levels of the connections, in turn.
+    /// Reliability levels of the connections, used in turn.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "rd")]
     pub level: Vec<Level>,
-    /// Fail if the resident memory of an end grows by more than this after the first tenth.
+    /// Maximum growth of resident memory in KiB after the first tenth of the run; the run fails above it.
     #[arg(long, value_name = "KIB")]
     pub max_growth: Option<u64>,
-    /// Where the two ends are.
+    /// Options common to all runs.
     #[command(flatten)]
-    pub ends: Ends,
+    pub common: CommonOptions,
 }
 
-/// Where the two ends of a run are, and where its results go.
+/// Options common to all runs: NIC, cores, server location, result file.
 #[derive(Clone, Debug, Args)]
-pub struct Ends {
-    /// Configuration of the NIC (TOML).
+pub struct CommonOptions {
+    /// Configuration file (TOML) that contains the NIC [default: a private shared-memory segment].
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The NIC of the configuration to open.
+    /// Name of the NIC in the configuration.
     #[arg(long, value_name = "NAME", default_value = "VINIC0")]
     pub device: String,
-    /// Write every result to this file.
+    /// File for the results as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Where buffers are.
+    /// Memory of the buffers.
     #[arg(long, value_enum, default_value_t)]
     pub memory: MemoryKind,
-    /// The cores of the measuring and the answering end; one of them if only that end is here.
+    /// Cores of client and server; with --listen or --connect the core of that side.
     #[arg(long, value_name = "A[,B]", value_parser = parse_core_choice)]
     pub cores: Option<CoreChoice>,
-    /// Answer another host until interrupted; what is measured is its choice.
+    /// Run as a server for clients on other hosts until interrupted; the client selects the benchmark.
     #[arg(long, conflicts_with_all = ["connect", "json"])]
     pub listen: bool,
-    /// Measure against the program that listens on this host.
+    /// Connect to the server (--listen) on this host.
     #[arg(long, value_name = "HOST")]
     pub connect: Option<String>,
 }
 
-/// Options of the process that answers.
+/// Options of the server process of a local run.
 #[derive(Clone, Debug, Args)]
-pub struct AnswerOptions {
-    /// The segment of the run when there is no configuration.
+pub struct ServerOptions {
+    /// Shared-memory segment of the run, without a configuration.
     #[arg(long)]
     pub segment: Option<String>,
-    /// Configuration of the NIC.
+    /// Configuration file that contains the NIC.
     #[arg(long)]
     pub config: Option<PathBuf>,
-    /// The NIC of the configuration to open.
+    /// Name of the NIC in the configuration.
     #[arg(long)]
     pub device: String,
-    /// Tells apart the runs on one host.
+    /// Identifier of the run on this host.
     #[arg(long)]
     pub tag: String,
-    /// Where buffers are.
+    /// Memory of the buffers.
     #[arg(long, value_enum, default_value_t)]
     pub memory: MemoryKind,
-    /// The core to stay on.
+    /// Core to pin to.
     #[arg(long)]
     pub core: Option<usize>,
-    /// The other end polls on it, too.
+    /// The client polls on the same core.
     #[arg(long)]
     pub shares_core: bool,
 }
 
-/// Two cores.
+/// Cores of client and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cores {
-    /// The core of the measuring end.
-    pub near: usize,
-    /// The core of the answering end.
-    pub far: usize,
+    /// Core of the client.
+    pub client: usize,
+    /// Core of the server.
+    pub server: usize,
 }
 
-/// The cores of both ends, or of the one that is here.
+/// Cores of client and server, or of the side that runs on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoreChoice {
-    /// That of the end that is here.
+    /// Core of the local side.
     One(usize),
-    /// Those of both.
+    /// Cores of both sides.
     Two(Cores),
 }
 
 impl CoreChoice {
-    /// The core of the measuring end, if that is here.
+    /// Returns the core of the client, if it runs on this host.
     #[must_use]
-    pub fn near(self) -> usize {
+    pub fn client(self) -> usize {
         match self {
             Self::One(core) => core,
-            Self::Two(cores) => cores.near,
+            Self::Two(cores) => cores.client,
         }
     }
 
-    /// The core of the answering end, if that is here.
+    /// Returns the core of the server, if it runs on this host.
     #[must_use]
-    pub fn far(self) -> usize {
+    pub fn server(self) -> usize {
         match self {
             Self::One(core) => core,
-            Self::Two(cores) => cores.far,
+            Self::Two(cores) => cores.server,
         }
     }
 }
 
-impl Ends {
-    /// The cores that were asked for where both ends are here.
+impl CommonOptions {
+    /// Returns the requested cores of a run whose client and server are both on this host.
     ///
     /// # Errors
-    /// [`Error::Usage`] for one core alone.
+    /// [`Error::Usage`] if only one core was given.
     pub fn both_cores(&self) -> Result<Option<Cores>> {
         match self.cores {
             None => Ok(None),
             Some(CoreChoice::Two(cores)) => Ok(Some(cores)),
             Some(CoreChoice::One(core)) => Err(Error::Usage(format!(
-                "--cores {core}: both ends are here: name two cores, A,B"
+                "--cores {core}: client and server both run on this host: give two cores, A,B"
             ))),
         }
     }
 }
 
 impl Options {
-    /// The tests that the command line asks for, in its order.
+    /// Returns the requested tests, in the order of the command line.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a test that cannot be.
+    /// [`Error::Usage`] for an invalid combination of options.
     pub fn tests(&self, benchmark: Benchmark) -> Result<Vec<Test>> {
         if self.active > 1 && (benchmark == Benchmark::Latency || self.op == Op::Read) {
             return Err(Error::Usage(
-                "--active: only rate and bandwidth of sends and writes have several connections"
+                "--active: several connections need rate or bandwidth with --op send or write"
                     .into(),
             ));
         }
-        let usual: &[u32] = match benchmark {
+        let default_sizes: &[u32] = match benchmark {
             Benchmark::Latency => &[8],
             Benchmark::Bandwidth => &[65536],
             Benchmark::Rate => &[64],
         };
         let sizes = if self.size.is_empty() {
-            usual
+            default_sizes
         } else {
             &self.size
         };
@@ -269,7 +268,7 @@ impl Options {
             .collect()
     }
 
-    /// How long one round lasts.
+    /// Returns the duration of one round.
     pub fn round(&self) -> Duration {
         self.seconds / self.rounds
     }
@@ -300,18 +299,18 @@ pub(crate) fn parse_seconds(text: &str) -> core::result::Result<Duration, String
 }
 
 fn parse_cores(text: &str) -> core::result::Result<Cores, String> {
-    let (near, far) = text
+    let (client, server) = text
         .split_once(',')
-        .ok_or_else(|| format!("`{text}` is not two cores with a comma"))?;
+        .ok_or_else(|| format!("`{text}` is not a pair of cores such as 0,1"))?;
     let core = |number: &str| {
         number
             .trim()
             .parse::<usize>()
-            .map_err(|_| format!("`{number}` is not a core"))
+            .map_err(|_| format!("`{number}` is not a core number"))
     };
     Ok(Cores {
-        near: core(near)?,
-        far: core(far)?,
+        client: core(client)?,
+        server: core(server)?,
     })
 }
 
@@ -321,11 +320,11 @@ fn parse_core_choice(text: &str) -> core::result::Result<CoreChoice, String> {
     }
     let core = text.trim().parse();
     core.map(CoreChoice::One)
-        .map_err(|_| format!("`{text}` is neither a core nor two with a comma"))
+        .map_err(|_| format!("`{text}` is neither a core number nor a pair such as 0,1"))
 }
 
-impl AnswerOptions {
-    /// The arguments that say the same to a new process.
+impl ServerOptions {
+    /// Returns the arguments that pass these options to a new process.
     pub fn to_arguments(&self) -> Vec<String> {
         let mut arguments = vec!["answer".to_owned()];
         let mut add = |name: &str, value: String| {
@@ -351,14 +350,14 @@ impl AnswerOptions {
     }
 }
 
-/// Refuses options that contradict each other and clap cannot see.
+/// Rejects conflicts between options that clap cannot detect.
 ///
 /// # Errors
 /// [`Error::Usage`].
-pub fn check(ends: &Ends) -> Result<()> {
-    if (ends.listen || ends.connect.is_some()) && ends.config.is_none() {
+pub fn check(common: &CommonOptions) -> Result<()> {
+    if (common.listen || common.connect.is_some()) && common.config.is_none() {
         return Err(Error::Usage(
-            "two hosts need a configuration with the port between them: add --config FILE".into(),
+            "--listen and --connect need the configuration of a NIC: add --config FILE".into(),
         ));
     }
     Ok(())
@@ -383,23 +382,23 @@ mod tests {
             | Command::Distance(_)
             | Command::Port { .. }
             | Command::Answer(_) => {
-                panic!("{line} is no measurement")
+                panic!("{line} is not a test")
             }
         }
     }
 
     #[test]
-    fn the_command_is_well_formed() {
+    fn clap_definition_is_valid() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn usual_values() {
+    fn options_without_arguments_have_defaults() {
         let options = options("vibench latency");
         assert_eq!((options.op, options.level), (Op::Send, Level::Rd));
         assert_eq!(options.seconds, Duration::from_secs(3));
         assert_eq!(options.batch, 16);
-        assert!(options.ends.cores.is_none());
+        assert!(options.common.cores.is_none());
         assert_eq!(options.tests(Benchmark::Latency).unwrap()[0].size_bytes, 8);
         assert_eq!(options.tests(Benchmark::Rate).unwrap()[0].size_bytes, 64);
         assert_eq!(
@@ -409,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn every_option() {
+    fn options_given_are_parsed() {
         let options = options(
             "vibench rate --op write --level ud --size 8,4k,1M --seconds 1.5 --warmup 0 \
              --batch 4 --window 128 --cores 0,1 --json out.json --rounds 3 --messages 10 \
@@ -419,8 +418,11 @@ mod tests {
         assert_eq!(options.size, [8, 4096, 1 << 20]);
         assert_eq!(options.round(), Duration::from_millis(500));
         assert_eq!(options.warmup, Duration::ZERO);
-        let cores = CoreChoice::Two(Cores { near: 0, far: 1 });
-        assert_eq!(options.ends.cores, Some(cores));
+        let cores = CoreChoice::Two(Cores {
+            client: 0,
+            server: 1,
+        });
+        assert_eq!(options.common.cores, Some(cores));
         assert_eq!(options.messages, Some(10));
         assert!(options.no_control);
         let tests = options.tests(Benchmark::Rate).unwrap();
@@ -429,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn only_streams_have_several_connections() {
+    fn active_connections_are_rejected_except_for_streams() {
         for (line, benchmark, is_refused) in [
             ("vibench rate --active 10", Benchmark::Rate, false),
             (
@@ -447,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_and_level() {
+    fn operations_and_levels_are_parsed() {
         for (op, expected) in [("send", Op::Send), ("write", Op::Write), ("read", Op::Read)] {
             for (level, bits) in [("ud", 1), ("rd", 2), ("rr", 4)] {
                 let options = options(&format!("vibench latency --op {op} --level {level}"));
@@ -459,14 +461,17 @@ mod tests {
     }
 
     #[test]
-    fn connections() {
+    fn connect_options_are_parsed() {
         let parsed = |line: &str| match parse(line).unwrap().command {
             Command::Connect(options) => options,
-            _ => panic!("{line} is no run of connections"),
+            _ => panic!("{line} is not `connect`"),
         };
-        let usual = parsed("vibench connect");
-        assert_eq!((usual.connections, usual.peers), (10_000, 10));
-        assert_eq!((usual.level, usual.max_growth), (vec![Level::Rd], None));
+        let defaults = parsed("vibench connect");
+        assert_eq!((defaults.connections, defaults.peers), (10_000, 10));
+        assert_eq!(
+            (defaults.level, defaults.max_growth),
+            (vec![Level::Rd], None)
+        );
         let all = parsed(
             "vibench connect --connections 20 --peers 0 --level ud,rr --max-growth 4 --connect x --config y",
         );
@@ -475,11 +480,11 @@ mod tests {
             (all.level, all.max_growth),
             (vec![Level::Ud, Level::Rr], Some(4))
         );
-        assert_eq!(all.ends.connect.as_deref(), Some("x"));
+        assert_eq!(all.common.connect.as_deref(), Some("x"));
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_arguments_are_rejected() {
         for line in [
             "vibench",
             "vibench latency --size -1",
@@ -505,16 +510,16 @@ mod tests {
     }
 
     #[test]
-    fn two_hosts_need_a_configuration() {
-        assert!(check(&options("vibench rate --listen").ends).is_err());
-        assert!(check(&options("vibench rate --connect there").ends).is_err());
-        assert!(check(&options("vibench rate --connect there --config x").ends).is_ok());
-        assert!(check(&options("vibench rate").ends).is_ok());
+    fn two_hosts_without_configuration_are_rejected() {
+        assert!(check(&options("vibench rate --listen").common).is_err());
+        assert!(check(&options("vibench rate --connect there").common).is_err());
+        assert!(check(&options("vibench rate --connect there --config x").common).is_ok());
+        assert!(check(&options("vibench rate").common).is_ok());
     }
 
     #[test]
-    fn the_second_process_understands_the_first() {
-        let told = AnswerOptions {
+    fn server_options_round_trip_through_arguments() {
+        let sent = ServerOptions {
             memory: MemoryKind::Shared,
             segment: Some("vibench-7".into()),
             config: None,
@@ -524,14 +529,14 @@ mod tests {
             shares_core: true,
         };
         let mut line = vec!["vibench".to_owned()];
-        line.extend(told.to_arguments());
-        let Command::Answer(heard) = Cli::try_parse_from(line).unwrap().command else {
-            panic!("not understood as the second process");
+        line.extend(sent.to_arguments());
+        let Command::Answer(parsed) = Cli::try_parse_from(line).unwrap().command else {
+            panic!("not parsed as the server process");
         };
-        assert_eq!(heard.segment, told.segment);
-        assert_eq!(heard.tag, told.tag);
-        assert_eq!(heard.memory, told.memory);
-        assert_eq!(heard.core, told.core);
-        assert_eq!(heard.device, told.device);
+        assert_eq!(parsed.segment, sent.segment);
+        assert_eq!(parsed.tag, sent.tag);
+        assert_eq!(parsed.memory, sent.memory);
+        assert_eq!(parsed.core, sent.core);
+        assert_eq!(parsed.device, sent.device);
     }
 }

@@ -1,60 +1,60 @@
-//! Connections made and ended, in place of messages: how many in a second, and whether memory
-//! stays as it is.
+//! Connection setup and teardown (`vibench connect`): connections per second, and growth of memory.
 //!
-//! A run has ten steps. In each the measuring end makes its tenth of the connections, one after
-//! the other: first as a client, then as a peer; it ends each as soon as it is there. Then both
-//! ends look at their resident memory.
+//! A run has ten steps. In each step the client makes a tenth of the connections, one after the other: first
+//! client/server, then peer to peer; it disconnects each as soon as it is established. Then both ends read their
+//! resident memory.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! | --- | --- |
-//! | `near` | the end that asks, ends, measures and reports |
-//! | `far` | the end that accepts |
+//! | `client` | requests and closes connections, measures and reports |
+//! | `server` | accepts connections |
 //! | [`report`] | the table and the JSON object |
 
 pub mod report;
 
-pub(crate) mod far;
-mod near;
+mod client;
+pub(crate) mod server;
 
 use serde::{Deserialize, Serialize};
 
-use crate::endpoint::Shape;
+use crate::endpoint::EndpointLayout;
 use crate::error::{Error, Result};
 use crate::plan::Level;
 
-pub(crate) use near::run;
+pub(crate) use client::run;
 
-/// Steps of a run.
+/// Number of steps of a run.
 pub(crate) const STEPS: u32 = 10;
 
-/// A round of connections, as both ends know it.
+/// Parameters of a round of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Round {
-    /// The level of all connections.
+pub(crate) struct ConnectionRound {
+    /// Reliability level of all connections.
     pub(crate) level: Level,
-    /// Between two peers; else the measuring end is the client.
+    /// Whether the connections are peer to peer; else client/server.
     pub(crate) peers: bool,
-    /// How many.
+    /// Number of connections.
     pub(crate) count: u32,
-    /// The host part of the measuring end's address.
+    /// Host part of the client's address.
     pub(crate) host: [u8; 16],
 }
 
-/// What the answering end saw of a round.
+/// Result of a round at the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Admitted {
-    /// Connections that it was in.
+pub(crate) struct AcceptResult {
+    /// Connections established at the server.
     pub(crate) made: u32,
-    /// Its resident memory.
+    /// Resident memory of the server.
     pub(crate) resident_kib: u64,
-    /// Why the round ended early, if it did.
+    /// Reason for which the round ended early.
     pub(crate) broken: Option<String>,
 }
 
-/// One receive descriptor, which comes back when the connection ends; nothing is sent.
-fn shape(level: Level) -> Shape {
+/// Returns the layout of the endpoints: one receive descriptor, which is flushed when the connection ends; nothing is
+/// sent.
+fn layout(level: Level) -> EndpointLayout {
     const BYTES: u32 = 64;
-    Shape {
+    EndpointLayout {
         level,
         send_descriptors: 1,
         send_buffers: 1,
@@ -65,11 +65,11 @@ fn shape(level: Level) -> Shape {
     }
 }
 
-/// Resident memory of this process.
+/// Returns the resident memory of this process in KiB.
 fn resident_kib() -> Result<u64> {
     const STATUS: &str = "/proc/self/status";
     let status = std::fs::read_to_string(STATUS).map_err(|error| Error::io(STATUS, error))?;
-    resident_in(&status).ok_or_else(|| Error::Usage(format!("{STATUS} tells no VmRSS")))
+    resident_in(&status).ok_or_else(|| Error::Usage(format!("{STATUS}: no VmRSS")))
 }
 
 fn resident_in(status: &str) -> Option<u64> {
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resident_memory_is_found() {
+    fn resident_memory_is_parsed() {
         assert_eq!(
             resident_in("VmPeak:\t 9 kB\nVmRSS:\t    5432 kB\nx"),
             Some(5432)

@@ -1,8 +1,7 @@
 //! A VI with its descriptors and buffers in registered memory.
 //!
-//! This is the way of a C program: descriptors are laid out by hand in memory
-//! that was registered once, posted by address, and found again by address when
-//! they are done. All `unsafe` of the program stands here.
+//! As in a C program, descriptors are laid out by hand in memory that is registered once, posted by address, and
+//! identified by address when they complete. This module contains all `unsafe` code of the program.
 //!
 //! Memory of an [`Endpoint`], in this order, each part on cache lines of its own:
 //!
@@ -12,9 +11,9 @@
 //! | send descriptors | 64 each |
 //! | receive descriptors | 64 each |
 //! | send buffers, read by the peer's RDMA reads | `send_stride` each |
-//! | receive buffers, written by the peer's sends or RDMA writes, and by our RDMA reads | `recv_stride` each |
+//! | receive buffers, written by the peer's sends or RDMA writes, and by local RDMA reads | `recv_stride` each |
 
-mod parts;
+mod types;
 
 use core::ptr::NonNull;
 use std::alloc::Layout;
@@ -35,9 +34,11 @@ use crate::error::{Error, Result};
 use crate::nic::{MemoryKind, Nic};
 use crate::sync::{AtomicU8, AtomicU64, Ordering};
 
-pub use parts::{Reaped, RemoteMemory, Shape, Target, is_flushed, mark_of, status_text};
+pub use types::{
+    EndpointLayout, Reaped, RemoteAddress, RemoteMemory, is_flushed, mark_of, status_text,
+};
 
-use parts::is_whole_words;
+use types::is_whole_words;
 
 /// One cache line; also the alignment of descriptors.
 const LINE_BYTES: usize = 64;
@@ -53,7 +54,7 @@ const NO_SEGMENT: DataSegment = DataSegment {
 
 const _: () = assert!(size_of::<RawDescriptor>() == LINE_BYTES);
 
-/// Zeroed pages of the heap.
+/// Zeroed pages from the heap.
 struct Heap {
     base: NonNull<u8>,
     layout: Layout,
@@ -61,12 +62,12 @@ struct Heap {
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and nobody has the address any more.
+        // SAFETY: allocated with this layout; no copy of the address is left.
         unsafe { std::alloc::dealloc(self.base.as_ptr(), self.layout) };
     }
 }
 
-/// Where the pages come from, which go back there when this is dropped.
+/// Zeroed pages, returned to their allocator on drop.
 enum Pages {
     Heap(Heap),
     Shared(SharedMemory),
@@ -74,17 +75,19 @@ enum Pages {
 
 impl Pages {
     fn new(kind: MemoryKind, bytes: usize) -> Result<Self> {
-        let none = || Error::Usage(format!("no memory for {bytes} bytes of buffers"));
+        let out_of_memory = || Error::Usage(format!("cannot allocate {bytes} bytes of buffers"));
         if kind == MemoryKind::Shared {
             return SharedMemory::allocate(bytes)
                 .map(Self::Shared)
-                .map_err(|_| none());
+                .map_err(|_| out_of_memory());
         }
         let layout = Layout::from_size_align(bytes.next_multiple_of(PAGE_BYTES), PAGE_BYTES)
-            .map_err(|_| Error::Usage("the buffers are larger than memory can be".into()))?;
+            .map_err(|_| {
+                Error::Usage("the size of the buffers exceeds the address space".into())
+            })?;
         // SAFETY: the layout is not of size zero: every endpoint has a credit line.
         let raw = unsafe { std::alloc::alloc_zeroed(layout) };
-        let base = NonNull::new(raw).ok_or_else(none)?;
+        let base = NonNull::new(raw).ok_or_else(out_of_memory)?;
         Ok(Self::Heap(Heap { base, layout }))
     }
 
@@ -96,11 +99,11 @@ impl Pages {
     }
 }
 
-/// Zeroed pages that are registered while they live.
+/// Zeroed pages, registered until they are dropped.
 struct Memory {
     base: NonNull<u8>,
     length_bytes: usize,
-    /// Taken out, and kept, if they are registered still when they should go.
+    /// Taken and leaked if deregistration fails.
     pages: Option<Pages>,
     nic: NicHandle,
     handle: MemoryHandle,
@@ -116,8 +119,7 @@ impl Memory {
             rdma_read: true,
         };
         let (address, length) = (base.as_ptr() as u64, bytes.next_multiple_of(PAGE_BYTES));
-        // SAFETY: the pages are ours, and stay until `Memory` is dropped, which
-        // takes the registration back first.
+        // SAFETY: `Memory` owns the pages until it is dropped, and its drop deregisters them first.
         let registered =
             unsafe { provider::register_mem(nic.handle(), address, length as u64, &attributes) };
         Ok(Self {
@@ -133,26 +135,26 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let address = self.base.as_ptr() as u64;
-        // Memory that is still registered may still be written: it is kept.
+        // Memory that is still registered may still be written: leak it.
         if provider::deregister_mem(self.nic, address, self.handle).is_err() {
             core::mem::forget(self.pages.take());
         }
     }
 }
 
-/// A VI with its descriptors and buffers.
+/// A VI with its descriptors and buffers in registered memory.
 pub struct Endpoint {
     vi: ViHandle,
     memory: Memory,
-    shape: Shape,
+    layout: EndpointLayout,
     send_descriptors: usize,
     recv_descriptors: usize,
     send_buffers: usize,
     recv_buffers: usize,
     send_stride: usize,
     recv_stride: usize,
-    losses: Arc<AtomicU64>,
-    losses_before: u64,
+    lost_connections: Arc<AtomicU64>,
+    lost_connections_before: u64,
 }
 
 impl Endpoint {
@@ -160,48 +162,48 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`Error::Call`] with the call that failed.
-    pub fn new(nic: &Nic, shape: &Shape) -> Result<Self> {
+    pub fn new(nic: &Nic, layout: &EndpointLayout) -> Result<Self> {
         let stride = |bytes: u32| {
             (bytes as usize)
                 .next_multiple_of(LINE_BYTES)
                 .max(LINE_BYTES)
         };
-        let (send_stride, recv_stride) = (stride(shape.send_bytes), stride(shape.recv_bytes));
+        let (send_stride, recv_stride) = (stride(layout.send_bytes), stride(layout.recv_bytes));
         let send_descriptors = LINE_BYTES;
-        let recv_descriptors = send_descriptors + shape.send_descriptors as usize * LINE_BYTES;
-        let send_buffers = recv_descriptors + shape.recv_descriptors as usize * LINE_BYTES;
-        let recv_buffers = send_buffers + shape.send_buffers as usize * send_stride;
-        let total = recv_buffers + shape.recv_buffers as usize * recv_stride;
+        let recv_descriptors = send_descriptors + layout.send_descriptors as usize * LINE_BYTES;
+        let send_buffers = recv_descriptors + layout.recv_descriptors as usize * LINE_BYTES;
+        let recv_buffers = send_buffers + layout.send_buffers as usize * send_stride;
+        let total = recv_buffers + layout.recv_buffers as usize * recv_stride;
         let memory = Memory::new(nic, total)?;
         let attributes = ViAttributes {
-            reliability: shape.level.bits(),
-            max_transfer_bytes: u64::from(shape.send_bytes.max(shape.recv_bytes)).max(64 * 1024),
+            reliability: layout.level.bits(),
+            max_transfer_bytes: u64::from(layout.send_bytes.max(layout.recv_bytes)).max(64 * 1024),
             qos: 0,
             ptag: Some(nic.ptag()),
             rdma_write: true,
-            rdma_read: shape.level.is_reliable(),
+            rdma_read: layout.level.is_reliable(),
         };
         let vi = provider::create_vi(nic.handle(), &attributes, None, None)
             .map_err(|error| Error::call("VipCreateVi", error))?;
         Ok(Self {
             vi,
             memory,
-            shape: *shape,
+            layout: *layout,
             send_descriptors,
             recv_descriptors,
             send_buffers,
             recv_buffers,
             send_stride,
             recv_stride,
-            losses: Arc::clone(nic.losses()),
-            losses_before: nic.losses().load(Ordering::Relaxed),
+            lost_connections: Arc::clone(nic.lost_connections()),
+            lost_connections_before: nic.lost_connections().load(Ordering::Relaxed),
         })
     }
 
-    /// Asks the other end for a connection.
+    /// Requests a connection from a listener.
     ///
     /// # Errors
-    /// The stack's answer: [`VipError::NoMatch`] while nobody waits there.
+    /// The error of the stack: [`VipError::NoMatch`] if there is no listener at `remote`.
     pub fn request(
         &self,
         local: &NetAddress,
@@ -211,10 +213,10 @@ impl Endpoint {
         provider::connect_request(self.vi, local, remote, timeout).map(|_| ())
     }
 
-    /// Connects with a VI that asks for us as we ask for it.
+    /// Connects peer to peer, with a VI that requests this one.
     ///
     /// # Errors
-    /// The stack's answer: [`VipError::Timeout`] when nobody asked.
+    /// The error of the stack: [`VipError::Timeout`] if the peer sent no request.
     pub fn request_peer(
         &self,
         local: &NetAddress,
@@ -225,45 +227,45 @@ impl Endpoint {
         provider::connect_peer_wait(self.vi).map(|_| ())
     }
 
-    /// Takes the connection that somebody asked for.
+    /// Accepts a requested connection.
     ///
     /// # Errors
-    /// [`Error::Call`] when it came to nothing.
+    /// [`Error::Call`] if the connection was not established.
     pub fn accept(&self, conn: ConnHandle) -> Result<()> {
         provider::connect_accept(conn, self.vi)
             .map_err(|error| Error::call("VipConnectAccept", error))
     }
 
-    /// Ends the connection; what is posted is flushed.
+    /// Disconnects; posted descriptors are flushed.
     pub fn disconnect(&self) -> Result<()> {
         provider::disconnect(self.vi).map_err(|error| Error::call("VipDisconnect", error))
     }
 
-    /// Whether the connection stands, as far as the stack has reported: asks it only after
-    /// some connection was lost, so that this may be called between post and reap.
+    /// Returns whether the VI is connected, as far as the error handler has reported: queries the stack only after some
+    /// connection was lost, so that this may be called between post and reap.
     ///
     /// # Errors
     /// As [`Self::is_connected`].
     #[inline]
     pub fn may_be_connected(&self) -> Result<bool> {
-        // Relaxed: see the count's only writer.
-        if self.losses.load(Ordering::Relaxed) == self.losses_before {
+        // Relaxed: see the writer of the count, `record_error`.
+        if self.lost_connections.load(Ordering::Relaxed) == self.lost_connections_before {
             return Ok(true);
         }
         self.is_connected()
     }
 
-    /// Whether the connection stands.
+    /// Returns whether the VI is connected.
     ///
     /// # Errors
-    /// [`Error::Call`] when the VI is not known any more.
+    /// [`Error::Call`] if the query fails.
     pub fn is_connected(&self) -> Result<bool> {
         provider::query_vi(self.vi)
             .map(|info| info.state == ViState::Connected)
             .map_err(|error| Error::call("VipQueryVi", error))
     }
 
-    /// What the peer must know to write and read here.
+    /// Returns what the peer needs to write to and read from this endpoint.
     pub fn remote_memory(&self) -> RemoteMemory {
         let base = self.memory.base.as_ptr() as u64;
         RemoteMemory {
@@ -278,24 +280,23 @@ impl Endpoint {
 
     /// Posts receive descriptor `index` with its whole buffer.
     ///
-    /// The caller posts a descriptor again only after it was reaped.
+    /// The caller must not repost a descriptor before it was reaped.
     ///
     /// # Errors
-    /// [`Error::Call`] when the VI is not known any more.
+    /// [`Error::Call`] if the call fails.
     #[inline]
     pub fn post_recv(&mut self, index: u32) -> Result<()> {
         let buffer = self.recv_buffer(index);
-        let bytes = self.shape.recv_bytes;
+        let bytes = self.layout.recv_bytes;
         let descriptor = RawDescriptor {
             control: control_segment(control::OP_SEND_RECV, 1, bytes, 0),
             segments: [self.local(buffer, bytes), NO_SEGMENT],
         };
-        let place = self.recv_descriptors + index as usize * LINE_BYTES;
-        assert!(index < self.shape.recv_descriptors);
-        let at = self.fill(place, descriptor);
-        // SAFETY: the descriptor and its buffer lie in registered memory of the
-        // VI's tag, which lives until the VI is destroyed; it is not posted
-        // twice at once (this function's contract).
+        let offset = self.recv_descriptors + index as usize * LINE_BYTES;
+        assert!(index < self.layout.recv_descriptors);
+        let at = self.write_descriptor(offset, descriptor);
+        // SAFETY: the descriptor and its buffer are in registered memory with the VI's tag, which lives until the VI is
+        // destroyed; the descriptor is not posted already (contract of this function).
         unsafe { provider::post_recv(self.vi, at, self.memory.handle) }
             .map_err(|error| Error::call("VipPostRecv", error))
     }
@@ -303,7 +304,7 @@ impl Endpoint {
     /// Sends the first `bytes` bytes of the buffer of send descriptor `index`.
     ///
     /// # Errors
-    /// [`Error::Call`] when the VI is not known any more.
+    /// [`Error::Call`] if the call fails.
     #[inline]
     pub fn post_send(&mut self, index: u32, bytes: u32) -> Result<()> {
         let buffer = self.send_buffer(index);
@@ -314,17 +315,16 @@ impl Endpoint {
         self.post(index, bytes, descriptor)
     }
 
-    /// Writes the first `bytes` bytes of the buffer of send descriptor `index`
-    /// into the peer's memory.
+    /// RDMA-writes the first `bytes` bytes of the buffer of send descriptor `index` to the peer's memory.
     ///
     /// # Errors
-    /// [`Error::Call`] when the VI is not known any more.
+    /// [`Error::Call`] if the call fails.
     #[inline]
     pub fn post_write(
         &mut self,
         index: u32,
         bytes: u32,
-        target: Target,
+        target: RemoteAddress,
         immediate: Option<u32>,
     ) -> Result<()> {
         let buffer = self.send_buffer(index);
@@ -344,14 +344,13 @@ impl Endpoint {
         self.post(index, bytes, descriptor)
     }
 
-    /// Reads `bytes` bytes of the peer's memory into receive buffer `index`, with send
-    /// descriptor `index`.
+    /// RDMA-reads `bytes` bytes of the peer's memory into receive buffer `index`, with send descriptor `index`.
     ///
     /// # Errors
-    /// [`Error::Call`] when the VI is not known any more.
+    /// [`Error::Call`] if the call fails.
     #[inline]
-    pub fn post_read(&mut self, index: u32, bytes: u32, source: Target) -> Result<()> {
-        assert!(bytes <= self.shape.recv_bytes);
+    pub fn post_read(&mut self, index: u32, bytes: u32, source: RemoteAddress) -> Result<()> {
+        assert!(bytes <= self.layout.recv_bytes);
         let buffer = self.recv_buffer(index);
         let remote = AddressSegment {
             address: source.address,
@@ -367,22 +366,21 @@ impl Endpoint {
 
     #[inline]
     fn post(&mut self, index: u32, bytes: u32, descriptor: RawDescriptor) -> Result<()> {
-        assert!(index < self.shape.send_descriptors && bytes <= self.shape.send_bytes);
-        let at = self.fill(
+        assert!(index < self.layout.send_descriptors && bytes <= self.layout.send_bytes);
+        let at = self.write_descriptor(
             self.send_descriptors + index as usize * LINE_BYTES,
             descriptor,
         );
-        // SAFETY: the descriptor and its buffer lie in registered memory of the
-        // VI's tag, which lives until the VI is destroyed; callers reap a
-        // descriptor before they post it again.
+        // SAFETY: the descriptor and its buffer are in registered memory with the VI's tag, which lives until the VI is
+        // destroyed; callers reap a descriptor before they repost it.
         unsafe { provider::post_send(self.vi, at, self.memory.handle) }
             .map_err(|error| Error::call("VipPostSend", error))
     }
 
-    /// Looks at the send queue; the call also moves the NIC on.
+    /// Polls the send queue; the call also runs the NIC's poller.
     ///
     /// # Errors
-    /// [`Error::Call`] when the VI is not known any more.
+    /// [`Error::Call`] if the call fails.
     #[inline(always)]
     pub fn reap_send(&mut self) -> Result<Reaped> {
         let done =
@@ -390,10 +388,10 @@ impl Endpoint {
         Ok(self.reaped(done, self.send_descriptors))
     }
 
-    /// Looks at the receive queue; the call also moves the NIC on.
+    /// Polls the receive queue; the call also runs the NIC's poller.
     ///
     /// # Errors
-    /// [`Error::Call`] when the VI is not known any more.
+    /// [`Error::Call`] if the call fails.
     #[inline(always)]
     pub fn reap_recv(&mut self) -> Result<Reaped> {
         let done =
@@ -411,9 +409,9 @@ impl Endpoint {
         if status & status::ERROR_MASK != 0 {
             return Reaped::Failed { index, status };
         }
-        let at = self.at(first + index as usize * LINE_BYTES, LINE_BYTES);
-        // SAFETY: `at` checked the range; the place was filled when the
-        // descriptor was posted, and the stack gave it back.
+        let at = self.pointer(first + index as usize * LINE_BYTES, LINE_BYTES);
+        // SAFETY: `pointer` checked the range; the descriptor was written when it was posted, and the stack has
+        // returned it.
         let length_bytes = unsafe { at.cast::<RawDescriptor>().as_ref() }
             .control
             .length;
@@ -423,7 +421,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes everything back that is done or flushed; `true` when a queue gave something.
+    /// Reaps all completed and flushed descriptors; returns whether there were any.
     pub fn drain(&mut self) -> Result<bool> {
         let mut any = false;
         while self.reap_send()? != Reaped::Nothing {
@@ -435,14 +433,13 @@ impl Endpoint {
         Ok(any)
     }
 
-    /// Puts a mark at the end of a send buffer: the last word of a message that
-    /// is whole words, else the last byte.
+    /// Writes a mark at the end of a send buffer: the last word if `bytes` is a multiple of 8, else the last byte.
     #[inline]
     pub fn stamp(&mut self, index: u32, bytes: u32, mark: u64) {
         self.put_mark(self.send_buffer(index), bytes, mark);
     }
 
-    /// Takes the mark at the end of a message out of a receive buffer.
+    /// Clears the mark at the end of a receive buffer.
     #[inline]
     pub fn wipe(&mut self, index: u32, bytes: u32) {
         self.put_mark(self.recv_buffer(index), bytes, 0);
@@ -454,7 +451,7 @@ impl Endpoint {
             return;
         }
         let end = buffer + bytes as usize;
-        // Relaxed: the stack takes or brings the bytes after the post, in this thread.
+        // Relaxed: the stack reads or writes the bytes after the post, which this thread makes.
         if is_whole_words(bytes) {
             self.word(end - 8).store(mark, Ordering::Relaxed);
         } else {
@@ -462,15 +459,15 @@ impl Endpoint {
         }
     }
 
-    /// The mark at the end of a message in a receive buffer.
+    /// Reads the mark at the end of a receive buffer.
     #[inline]
     pub fn mark(&self, index: u32, bytes: u32) -> u64 {
         if bytes == 0 {
             return 0;
         }
         let end = self.recv_buffer(index) + bytes as usize;
-        // Acquire: pairs with the store by which the stack makes the last bytes
-        // of a message visible; the message before them is then whole.
+        // Acquire: pairs with the store by which the stack makes the last bytes of a message visible; the bytes before
+        // them are then visible too.
         if is_whole_words(bytes) {
             self.word(end - 8).load(Ordering::Acquire)
         } else {
@@ -478,50 +475,50 @@ impl Endpoint {
         }
     }
 
-    /// How many messages the peer has consumed since the connection began.
+    /// Returns the number of messages that the peer has consumed since the connection was established.
     #[inline]
     pub fn credit(&self) -> u64 {
-        // Acquire: pairs with the store by which the stack places the peer's
-        // write; the receives that it tells of were posted before.
+        // Acquire: pairs with the store by which the stack places the peer's write; the peer has reposted the receives
+        // that it counts.
         self.word(0).load(Ordering::Acquire)
     }
 
-    /// Copies bytes into a send buffer, from its beginning.
+    /// Copies `bytes` to the beginning of a send buffer.
     pub fn fill_send(&mut self, index: u32, bytes: &[u8]) {
-        let at = self.at(self.send_buffer(index), bytes.len());
-        assert!(bytes.len() <= self.shape.send_bytes as usize);
-        // SAFETY: `at` checked the range; the buffer is ours while its
-        // descriptor is not posted, and `bytes` cannot lie in it.
+        let at = self.pointer(self.send_buffer(index), bytes.len());
+        assert!(bytes.len() <= self.layout.send_bytes as usize);
+        // SAFETY: `pointer` checked the range; the stack does not access the buffer while its descriptor is not posted,
+        // and `bytes` does not overlap it.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), bytes.len()) }
     }
 
-    /// Copies a received message out of its buffer.
+    /// Returns a copy of a received message.
     pub fn copy_recv(&self, index: u32, length_bytes: u32) -> Vec<u8> {
-        let mut bytes = vec![0; (length_bytes as usize).min(self.shape.recv_bytes as usize)];
+        let mut bytes = vec![0; (length_bytes as usize).min(self.layout.recv_bytes as usize)];
         self.peek_recv(index, &mut bytes);
         bytes
     }
 
-    /// Copies the begin of a received message.
+    /// Copies the beginning of a received message to `out`.
     ///
     /// # Panics
-    /// If a buffer is shorter than that.
+    /// If `out` is longer than a receive buffer.
     pub fn peek_recv(&self, index: u32, out: &mut [u8]) {
-        assert!(out.len() <= self.shape.recv_bytes as usize);
-        let at = self.at(self.recv_buffer(index), out.len());
-        // SAFETY: `at` checked the range; `out` cannot lie in it; the receive descriptor
-        // was reaped, so the stack writes there no more.
+        assert!(out.len() <= self.layout.recv_bytes as usize);
+        let at = self.pointer(self.recv_buffer(index), out.len());
+        // SAFETY: `pointer` checked the range; `out` does not overlap it; the receive descriptor was reaped, so the
+        // stack does not write there any more.
         unsafe { core::ptr::copy_nonoverlapping(at.as_ptr(), out.as_mut_ptr(), out.len()) }
     }
 
     #[inline]
     fn send_buffer(&self, index: u32) -> usize {
-        self.send_buffers + (index % self.shape.send_buffers) as usize * self.send_stride
+        self.send_buffers + (index % self.layout.send_buffers) as usize * self.send_stride
     }
 
     #[inline]
     fn recv_buffer(&self, index: u32) -> usize {
-        self.recv_buffers + (index % self.shape.recv_buffers) as usize * self.recv_stride
+        self.recv_buffers + (index % self.layout.recv_buffers) as usize * self.recv_stride
     }
 
     #[inline]
@@ -534,43 +531,41 @@ impl Endpoint {
     }
 
     #[inline]
-    fn fill(&mut self, offset: usize, descriptor: RawDescriptor) -> *mut RawDescriptor {
-        let at = self.at(offset, LINE_BYTES).cast::<RawDescriptor>();
-        // SAFETY: `at` checked the range; descriptors start on lines, so the
-        // place is aligned, and it is ours until it is posted.
+    fn write_descriptor(&mut self, offset: usize, descriptor: RawDescriptor) -> *mut RawDescriptor {
+        let at = self.pointer(offset, LINE_BYTES).cast::<RawDescriptor>();
+        // SAFETY: `pointer` checked the range; descriptors are aligned to cache lines; the stack does not access the
+        // descriptor until it is posted.
         unsafe { at.write(descriptor) };
         at.as_ptr()
     }
 
     #[inline]
-    fn at(&self, offset: usize, bytes: usize) -> NonNull<u8> {
+    fn pointer(&self, offset: usize, bytes: usize) -> NonNull<u8> {
         assert!(offset + bytes <= self.memory.length_bytes);
-        // SAFETY: the range lies within the allocation.
+        // SAFETY: the range is within the allocation.
         unsafe { self.memory.base.add(offset) }
     }
 
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU64 {
-        let at = self.at(offset, 8).as_ptr().cast::<u64>();
+        let at = self.pointer(offset, 8).as_ptr().cast::<u64>();
         assert!(at.is_aligned());
-        // SAFETY: in range and aligned; the stack writes aligned words whole,
-        // and this program touches these bytes only through atomics while the
-        // peer may write them.
+        // SAFETY: in range and aligned; the stack writes aligned words as a whole, and this program accesses these
+        // bytes only through atomics while the peer may write them.
         unsafe { AtomicU64::from_ptr(at) }
     }
 
     #[inline]
     fn byte(&self, offset: usize) -> &AtomicU8 {
-        let at = self.at(offset, 1).as_ptr();
-        // SAFETY: in range; a byte is always aligned, and is touched only
-        // through atomics while the peer may write it.
+        let at = self.pointer(offset, 1).as_ptr();
+        // SAFETY: in range; a byte is always aligned, and is accessed only through atomics while the peer may write it.
         unsafe { AtomicU8::from_ptr(at) }
     }
 }
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // Errors here leave nothing to do: closing the NIC releases what stays.
+        // Errors are ignored: closing the NIC releases what is left.
         if self.disconnect().is_ok() && self.drain().is_ok() {
             let _ = provider::destroy_vi(self.vi);
         }

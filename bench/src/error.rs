@@ -1,47 +1,47 @@
-//! What can stop a run.
+//! Errors that end a run.
 
 use core::fmt;
 
 use vipl::VipError;
 
-/// What can stop a run.
+/// An error that ends a run.
 #[derive(Debug)]
 pub enum Error {
     /// A call of the stack failed.
     Call {
-        /// The call.
+        /// Name of the call.
         call: &'static str,
-        /// What it answered.
+        /// Its error code.
         error: VipError,
-        /// The stack's own words for it, if it has any.
+        /// The stack's error text, if any.
         detail: Option<String>,
     },
-    /// The other end said something that has no place here, or nothing in time.
+    /// The peer sent an invalid or unexpected message, reported an error, or timed out.
     Peer(String),
-    /// The raw port could not be used.
+    /// The raw port or the raw TCP connection failed.
     Port(String),
-    /// The command line asks for what cannot be.
+    /// The command line or the configuration is invalid.
     Usage(String),
     /// A file, a process or a pipe failed.
     Io {
-        /// What was being done.
+        /// The operation, or the name of the file.
         what: String,
-        /// The system's answer.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The results could not be printed.
+    /// Writing results to standard output failed.
     Output(std::io::Error),
-    /// The connection is gone.
+    /// The connection was closed or lost, or the run was interrupted.
     Broken(String),
-    /// What was measured is not what was asked for.
+    /// The measured value exceeds the requested limit.
     Goal(String),
 }
 
-/// Short for a result with [`Error`].
+/// A result with [`Error`].
 pub type Result<T> = core::result::Result<T, Error>;
 
 impl Error {
-    /// Wraps the answer of a call, with the stack's own words for it.
+    /// Wraps the error of a call, with the stack's error text.
     #[cold]
     pub fn call(call: &'static str, error: VipError) -> Self {
         Self::Call {
@@ -51,7 +51,7 @@ impl Error {
         }
     }
 
-    /// Wraps an answer of the system.
+    /// Wraps an error of the operating system.
     #[cold]
     pub fn io(what: impl Into<String>, source: std::io::Error) -> Self {
         Self::Io {
@@ -74,8 +74,8 @@ impl fmt::Display for Error {
                 error,
                 detail: None,
             } => write!(f, "{call}: {error}"),
-            Self::Peer(text) => write!(f, "the other end: {text}"),
-            Self::Port(text) => write!(f, "the raw port: {text}"),
+            Self::Peer(text) => write!(f, "peer: {text}"),
+            Self::Port(text) => write!(f, "raw port: {text}"),
             Self::Usage(text) | Self::Goal(text) => f.write_str(text),
             Self::Io { what, source } => write!(f, "{what}: {source}"),
             Self::Output(error) => write!(f, "standard output: {error}"),

@@ -1,7 +1,7 @@
-//! One message in flight, there and back.
+//! Ping-pong: one message in flight, sent back by the server.
 //!
-//! Whatever is not on the way of the message (posting the next receive
-//! descriptor, reaping the send) is done while the message flies.
+//! Work that does not delay the message (posting the next receive descriptor, reaping the send) is done while the
+//! message is in flight.
 
 use std::time::{Duration, Instant};
 
@@ -9,63 +9,64 @@ use hdrhistogram::Histogram;
 
 use crate::channel::Channel;
 use crate::endpoint::{
-    Endpoint, Reaped, RemoteMemory, Shape, Target, is_flushed, mark_of, status_text,
+    Endpoint, EndpointLayout, Reaped, RemoteAddress, RemoteMemory, is_flushed, mark_of, status_text,
 };
 use crate::error::{Error, Result};
+use crate::idle_timer::IdleTimer;
 use crate::nic::Nic;
-use crate::patience::Patience;
 use crate::plan::{Level, Op, Test};
-use crate::process::{self, Stop, mark_in_trace};
+use crate::process::{self, StopFlag, mark_in_trace};
 
-/// Looks without a message between two readings of the clock.
-const LOOKS_PER_CLOCK: u32 = 1024;
+/// Unsuccessful polls per reading of the clock.
+const POLLS_PER_CLOCK: u32 = 1024;
 
-/// Looks without a message after which the answering end asks whether the round is over.
-const LOOKS_BEFORE_STOP: u32 = 4096;
+/// Unsuccessful polls before the server checks whether the round is over.
+const POLLS_BEFORE_STOP_CHECK: u32 = 4096;
 
-/// A message that is away for so long is lost, at Unreliable Delivery.
+/// Time after which a message counts as lost, at Unreliable Delivery.
 const LOST_AFTER: Duration = Duration::from_millis(50);
 
-/// An answer that is away for so long will not come, at a reliable level.
-const BROKEN_AFTER: Duration = Duration::from_secs(5);
+/// Timeout for a response or a send completion, at a reliable level.
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// When a round ends.
+/// End of a round: a duration, or a number of messages if given; and the stop flag.
 #[derive(Clone, Debug)]
-pub(crate) struct Limit {
-    /// After this time,
+pub(crate) struct RoundLimit {
+    /// Maximum duration; ignored if `messages` is given.
     pub(crate) duration: Duration,
-    /// or so many messages if that is given (the time counts no more then),
+    /// Maximum number of messages.
     pub(crate) messages: Option<u64>,
-    /// or when somebody asks.
-    pub(crate) stop: Stop,
+    /// Stop flag of the run.
+    pub(crate) stop: StopFlag,
 }
 
-impl Limit {
-    /// Whether the round is over after this time and so many messages.
+impl RoundLimit {
+    /// Returns whether the round is over after this time and this number of messages.
     #[inline]
     pub(crate) fn is_over(&self, elapsed: Duration, messages: u64) -> bool {
         let done = match self.messages {
             Some(limit) => messages >= limit,
             None => elapsed >= self.duration,
         };
-        done || self.stop.is_asked()
+        done || self.stop.is_set()
     }
 }
 
-/// What a round gave.
+/// Result of a round of ping-pong or of RDMA reads, at the client.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pinged {
-    /// Round trips.
+pub(crate) struct PingResult {
+    /// Number of round trips.
     pub(crate) round_trips: u64,
-    /// Messages that did not come back.
+    /// Number of lost messages.
     pub(crate) lost: u64,
-    /// How long it took.
+    /// Duration of the round.
     pub(crate) elapsed: Duration,
-    /// Why it ended early, if it did.
+    /// Reason for which the round ended early.
     pub(crate) broken: Option<String>,
 }
 
-enum Look {
+/// Result of one poll for a message.
+enum Polled {
     Nothing,
     Arrived(u64),
     Broken(String),
@@ -84,11 +85,11 @@ pub(crate) struct PingPong {
 }
 
 impl PingPong {
-    /// An unconnected end whose receive descriptors wait already.
+    /// Creates an unconnected end with posted receive descriptors.
     pub(crate) fn new(nic: &Nic, test: &Test) -> Result<Self> {
         let mut endpoint = Endpoint::new(
             nic,
-            &Shape {
+            &EndpointLayout {
                 level: test.level,
                 send_descriptors: test.window,
                 send_buffers: test.buffers().min(test.window),
@@ -115,47 +116,47 @@ impl PingPong {
         })
     }
 
-    /// The VI under it, for connecting.
+    /// Returns the endpoint, for connection establishment.
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Tells where the peer's memory is.
-    pub(crate) fn set_peer(&mut self, memory: RemoteMemory) {
+    /// Sets the peer's memory, for RDMA.
+    pub(crate) fn set_remote_memory(&mut self, memory: RemoteMemory) {
         self.peer = Some(memory);
     }
 
-    /// Sends messages and measures how long each takes to come back.
+    /// Sends messages and records the round trip of each.
     pub(crate) fn ping(
         &mut self,
-        limit: &Limit,
+        limit: &RoundLimit,
         round_trips_ns: &mut Histogram<u64>,
-    ) -> Result<Pinged> {
+    ) -> Result<PingResult> {
         mark_in_trace();
         let start = Instant::now();
         let mut before = start;
-        let mut pinged = Pinged::default();
+        let mut pinged = PingResult::default();
         while !limit.is_over(before - start, pinged.round_trips + pinged.lost) {
             let mark = mark_of(self.sequence, 1, self.test.size_bytes);
             self.sequence += 1;
             self.send(mark)?;
-            let back = match self.tidy()? {
-                Some(reason) => Look::Broken(reason),
+            let back = match self.repost_and_reap()? {
+                Some(reason) => Polled::Broken(reason),
                 None => self.wait_for(mark)?,
             };
             let back = match back {
-                // At this level a message has arrived when its descriptor is back.
-                Look::Arrived(_) if self.test.level == Level::Rr => self.wait_for_sends(back)?,
+                // At this level a round trip includes the completion of the send.
+                Polled::Arrived(_) if self.test.level == Level::Rr => self.wait_for_sends(back)?,
                 back => back,
             };
             let now = Instant::now();
             match back {
-                Look::Arrived(_) => {
+                Polled::Arrived(_) => {
                     round_trips_ns.saturating_record((now - before).as_nanos() as u64);
                     pinged.round_trips += 1;
                 }
-                Look::Nothing => pinged.lost += 1,
-                Look::Broken(reason) => {
+                Polled::Nothing => pinged.lost += 1,
+                Polled::Broken(reason) => {
                     pinged.broken = Some(reason);
                     break;
                 }
@@ -167,29 +168,29 @@ impl PingPong {
         Ok(pinged)
     }
 
-    /// Sends every message back until the other end speaks on the channel.
+    /// Sends every message back until a request arrives on the control channel.
     ///
-    /// Returns why it ended early, if it did.
+    /// Returns the reason if the round ended early.
     pub(crate) fn echo(&mut self, channel: &mut Channel) -> Result<Option<String>> {
         mark_in_trace();
-        let mut idle_looks = 0;
+        let mut idle_polls = 0;
         let broken = loop {
-            match self.look_for_new()? {
-                Look::Arrived(mark) => {
+            match self.poll_message()? {
+                Polled::Arrived(mark) => {
                     self.send(mark)?;
-                    if let Some(reason) = self.tidy()? {
+                    if let Some(reason) = self.repost_and_reap()? {
                         break Some(reason);
                     }
-                    idle_looks = 0;
+                    idle_polls = 0;
                 }
-                Look::Broken(reason) => break Some(reason),
-                Look::Nothing => {
-                    process::pause();
-                    idle_looks += 1;
-                    if idle_looks >= LOOKS_BEFORE_STOP && channel.has_message()? {
+                Polled::Broken(reason) => break Some(reason),
+                Polled::Nothing => {
+                    process::pause_if_shared();
+                    idle_polls += 1;
+                    if idle_polls >= POLLS_BEFORE_STOP_CHECK && channel.has_message()? {
                         break None;
                     }
-                    if idle_looks.is_multiple_of(LOOKS_BEFORE_STOP)
+                    if idle_polls.is_multiple_of(POLLS_BEFORE_STOP_CHECK)
                         && !self.endpoint.may_be_connected()?
                     {
                         break Some("connection lost".into());
@@ -211,21 +212,23 @@ impl PingPong {
         match (self.test.op, &self.peer) {
             (Op::Send, _) => self.endpoint.post_send(index, self.test.size_bytes),
             (Op::Write, Some(peer)) => {
-                let target = Target {
+                let target = RemoteAddress {
                     handle: peer.handle,
                     address: peer.buffer(0),
                 };
                 self.endpoint
                     .post_write(index, self.test.size_bytes, target, None)
             }
-            (Op::Write, None) => Err(Error::Peer("did not tell where to write".into())),
-            (Op::Read, _) => Err(Error::Usage("reads are measured by their reader".into())),
+            (Op::Write, None) => Err(Error::Peer("address for RDMA writes is missing".into())),
+            (Op::Read, _) => Err(Error::Usage(
+                "RDMA reads are not supported by ping-pong".into(),
+            )),
         }
     }
 
-    /// What need not delay a message; says why if the connection is gone.
+    /// Reposts the received descriptor and reaps sends; returns the reason if the connection is broken.
     #[inline]
-    fn tidy(&mut self) -> Result<Option<String>> {
+    fn repost_and_reap(&mut self) -> Result<Option<String>> {
         if let Some(index) = self.to_repost.take() {
             self.endpoint.post_recv(index)?;
         }
@@ -233,68 +236,72 @@ impl PingPong {
             match self.endpoint.reap_send()? {
                 Reaped::Done { .. } => self.sends_pending -= 1,
                 Reaped::Failed { status, .. } => return Ok(Some(status_text(status))),
-                // A descriptor must be free for the next message.
+                // The next message needs a free descriptor.
                 Reaped::Nothing if self.sends_pending < self.test.window => return Ok(None),
                 Reaped::Nothing => {}
             }
         }
     }
 
-    /// Looks until the message with this mark is there; `Nothing` means that it is lost.
+    /// Polls until the message with this mark arrives; returns `Nothing` if it is lost.
     #[inline]
-    fn wait_for(&mut self, mark: u64) -> Result<Look> {
-        let mut patience = Patience::default();
+    fn wait_for(&mut self, mark: u64) -> Result<Polled> {
+        let mut idle = IdleTimer::default();
         loop {
-            for _ in 0..LOOKS_PER_CLOCK {
-                match self.look_for_new()? {
-                    Look::Nothing => process::pause(),
-                    Look::Arrived(seen) if seen == mark || self.test.size_bytes == 0 => {
-                        return Ok(Look::Arrived(seen));
+            for _ in 0..POLLS_PER_CLOCK {
+                match self.poll_message()? {
+                    Polled::Nothing => process::pause_if_shared(),
+                    Polled::Arrived(arrived) if arrived == mark || self.test.size_bytes == 0 => {
+                        return Ok(Polled::Arrived(arrived));
                     }
-                    // Late, after it was given up.
-                    Look::Arrived(_) if self.test.level == Level::Ud => {
-                        self.tidy()?;
+                    // A late message that was counted as lost.
+                    Polled::Arrived(_) if self.test.level == Level::Ud => {
+                        self.repost_and_reap()?;
                     }
-                    Look::Arrived(seen) => {
+                    Polled::Arrived(arrived) => {
                         return Err(Error::Peer(format!(
-                            "sent message {seen} where {mark} was expected"
+                            "unexpected message {arrived}, expected {mark}"
                         )));
                     }
-                    Look::Broken(reason) => return Ok(Look::Broken(reason)),
+                    Polled::Broken(reason) => return Ok(Polled::Broken(reason)),
                 }
             }
-            let since = patience.after(Instant::now());
+            let since = idle.idle_time(Instant::now());
             if !self.endpoint.may_be_connected()? {
-                return Ok(Look::Broken("connection lost".into()));
+                return Ok(Polled::Broken("connection lost".into()));
             }
             match self.test.level {
-                Level::Ud if since > LOST_AFTER => return Ok(Look::Nothing),
-                Level::Rd | Level::Rr if since > BROKEN_AFTER => {
-                    return Ok(Look::Broken("no answer on a connection that stands".into()));
+                Level::Ud if since > LOST_AFTER => return Ok(Polled::Nothing),
+                Level::Rd | Level::Rr if since > COMPLETION_TIMEOUT => {
+                    return Ok(Polled::Broken(
+                        "timed out: no response, VI is connected".into(),
+                    ));
                 }
                 Level::Ud | Level::Rd | Level::Rr => {}
             }
         }
     }
 
-    /// Looks until every send is complete; gives `back` then.
+    /// Polls until all sends are complete, and then returns `back`.
     #[inline]
-    fn wait_for_sends(&mut self, back: Look) -> Result<Look> {
-        let mut patience = Patience::default();
+    fn wait_for_sends(&mut self, back: Polled) -> Result<Polled> {
+        let mut idle = IdleTimer::default();
         while self.sends_pending > 0 {
-            for _ in 0..LOOKS_PER_CLOCK {
+            for _ in 0..POLLS_PER_CLOCK {
                 match self.endpoint.reap_send()? {
                     Reaped::Done { .. } => self.sends_pending -= 1,
-                    Reaped::Failed { status, .. } => return Ok(Look::Broken(status_text(status))),
+                    Reaped::Failed { status, .. } => {
+                        return Ok(Polled::Broken(status_text(status)));
+                    }
                     Reaped::Nothing => {}
                 }
                 if self.sends_pending == 0 {
                     return Ok(back);
                 }
             }
-            if patience.after(Instant::now()) > BROKEN_AFTER {
-                return Ok(Look::Broken(
-                    "a send does not end on a connection that stands".into(),
+            if idle.idle_time(Instant::now()) > COMPLETION_TIMEOUT {
+                return Ok(Polled::Broken(
+                    "timed out: a send is not complete, VI is connected".into(),
                 ));
             }
         }
@@ -302,27 +309,27 @@ impl PingPong {
     }
 
     #[inline]
-    fn look_for_new(&mut self) -> Result<Look> {
+    fn poll_message(&mut self) -> Result<Polled> {
         if self.test.op == Op::Write {
             let mark = self.endpoint.mark(0, self.test.size_bytes);
             if mark != self.last_mark {
                 self.last_mark = mark;
-                return Ok(Look::Arrived(mark));
+                return Ok(Polled::Arrived(mark));
             }
         }
         Ok(match self.endpoint.reap_recv()? {
-            Reaped::Nothing => Look::Nothing,
+            Reaped::Nothing => Polled::Nothing,
             Reaped::Done { index, .. } => {
                 self.to_repost = Some(index);
-                Look::Arrived(self.endpoint.mark(index, self.test.size_bytes))
+                Polled::Arrived(self.endpoint.mark(index, self.test.size_bytes))
             }
             Reaped::Failed { index, status }
                 if self.test.level == Level::Ud && !is_flushed(status) =>
             {
                 self.endpoint.post_recv(index)?;
-                Look::Nothing
+                Polled::Nothing
             }
-            Reaped::Failed { status, .. } => Look::Broken(status_text(status)),
+            Reaped::Failed { status, .. } => Polled::Broken(status_text(status)),
         })
     }
 }

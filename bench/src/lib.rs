@@ -1,31 +1,30 @@
-//! `vibench`: latency, bandwidth and message rate between two ends, and beside
-//! each figure the raw port that carried it, measured in the same run; beside VI/TCP,
-//! which has no port, a raw TCP connection.
+//! `vibench`: latency, bandwidth and message rate between a client and a server. Each result is compared with
+//! the raw port below it, measured in the same run; with VI/TCP, which has no port, with a raw TCP connection.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! | --- | --- |
 //! | [`cli`] | the command line |
-//! | [`plan`] | what one test is: benchmark, operation, level, size, batch, window |
-//! | [`nic`] | which NIC is opened, and which raw port stands beside it, if it has one |
-//! | [`endpoint`] | a VI with its descriptors and buffers in registered memory; the one room with `unsafe` |
-//! | `channel` | the messages by which the two ends agree, over a VI of their own |
-//! | `latency` | one message in flight, there and back |
-//! | `stream` | messages one way: rate and bandwidth |
-//! | `read` | RDMA reads: all three of them |
-//! | `open` | a test that is connected, at either end |
-//! | `control` | the same traffic as frames of a raw port, or over a TCP connection, with no protocol |
-//! | `distance` | how far two cores are from each other |
-//! | `floor` | the work of a datapath process by bare threads on the same cores |
-//! | `driver`, `server` | the end that measures and reports; the end that answers |
-//! | `tally` | the rounds of one side, added up |
-//! | [`connections`] | connections made and ended, in place of messages |
-//! | [`port`] | the raw port alone, one end at a time |
-//! | `reach` | how the measuring end finds the answering one |
+//! | [`plan`] | parameters of one test: benchmark, operation, level, size, batch, window |
+//! | [`nic`] | the NIC of a run, and the raw port for its control |
+//! | [`endpoint`] | a VI with its descriptors and buffers in registered memory; the only module with `unsafe` |
+//! | `channel` | control channel between client and server, over a VI of its own |
+//! | `latency` | ping-pong: one message in flight |
+//! | `stream` | one-way messages: rate and bandwidth |
+//! | `read` | RDMA reads: latency, rate and bandwidth |
+//! | `workload` | traffic of one connected test, in either role |
+//! | `raw_control` | raw control (baseline): the same traffic on a raw port or over raw TCP, with no protocol |
+//! | `core_latency` | cache line round trip between two cores |
+//! | `baseline` | control of a datapath process: its work done by plain threads on the same cores |
+//! | `client`, `server` | the client measures and reports; the server responds |
+//! | `totals` | rounds of one measurement, added up |
+//! | [`connections`] | connection setup and teardown instead of messages |
+//! | [`port`] | the raw port alone, one side per process |
+//! | `rendezvous` | how the client finds the server |
 //! | [`report`] | the table and the JSON file |
-//! | `patience` | how long one looks for something in vain |
-//! | `output` | what is printed |
-//! | `process` | the second process, cores, signals |
-//! | `sync` | the crate's one door to atomics |
+//! | `idle_timer` | time without progress, excluding pauses of the machine |
+//! | `output` | standard output and standard error |
+//! | `process` | the server process of a local run, cores, signals |
+//! | `sync` | atomics, imported in one place |
 
 pub mod cli;
 pub mod connections;
@@ -36,41 +35,41 @@ pub mod plan;
 pub mod port;
 pub mod report;
 
+mod baseline;
 mod channel;
-mod control;
-mod distance;
-mod driver;
-mod floor;
+mod client;
+mod core_latency;
+mod idle_timer;
 mod latency;
-mod open;
 mod output;
-mod patience;
 mod process;
-mod reach;
+mod raw_control;
 mod read;
+mod rendezvous;
 mod server;
 mod stream;
 mod sync;
-mod tally;
+mod totals;
+mod workload;
 
 use std::process::ExitCode;
 
 pub use error::{Error, Result};
-pub use output::explain;
+pub use output::report_parse_error;
 
-/// Runs the program, and reports an error on standard error.
+/// Runs a command, and reports an error on standard error.
 ///
-/// A connection that broke on a port that loses frames is a result, not a
-/// failure: it stands in the table and in the JSON file.
+/// A connection that broke on a port that loses frames is a result, not a failure: the table and the JSON file
+/// contain it.
 pub fn run(cli: cli::Cli) -> ExitCode {
     let outcome = match cli.command {
-        cli::Command::Latency(options) => driver::run(plan::Benchmark::Latency, &options),
-        cli::Command::Bandwidth(options) => driver::run(plan::Benchmark::Bandwidth, &options),
-        cli::Command::Rate(options) => driver::run(plan::Benchmark::Rate, &options),
+        cli::Command::Latency(options) => client::run(plan::Benchmark::Latency, &options),
+        cli::Command::Bandwidth(options) => client::run(plan::Benchmark::Bandwidth, &options),
+        cli::Command::Rate(options) => client::run(plan::Benchmark::Rate, &options),
         cli::Command::Connect(options) => connections::run(&options),
-        cli::Command::Distance(options) => distance::run(&options),
+        cli::Command::Distance(options) => core_latency::run(&options),
         cli::Command::Port { role } => port::run(&role),
-        cli::Command::Answer(options) => server::answer_parent(&options),
+        cli::Command::Answer(options) => server::serve_parent(&options),
     };
     output::exit_code(outcome)
 }

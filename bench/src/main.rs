@@ -1,4 +1,4 @@
-//! The program `vibench`; everything it does is in the library beside it.
+//! The program `vibench`: parses the command line and calls the library.
 
 use std::process::ExitCode;
 
@@ -9,6 +9,6 @@ fn main() -> ExitCode {
     vipl::logger::install("vibench");
     match Cli::try_parse() {
         Ok(cli) => vibench::run(cli),
-        Err(error) => vibench::explain(&error),
+        Err(error) => vibench::report_parse_error(&error),
     }
 }

@@ -1,4 +1,4 @@
-//! Which NIC is opened, and which raw port stands beside it.
+//! The NIC of a run, and the raw port for its control.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -16,50 +16,50 @@ use vipl::{
     ErrorCode, ErrorDescriptor, ErrorHandler, NicAttributes, NicHandle, PtagHandle, provider,
 };
 
-use crate::cli::Ends;
-use crate::control::ETHERTYPE;
+use crate::cli::CommonOptions;
 use crate::error::{Error, Result};
 use crate::output;
+use crate::raw_control::ETHERTYPE;
 use crate::sync::{AtomicU64, Ordering};
 
-/// What carries messages where no port does.
+/// Transport name in results, where there is no port.
 const VI_TCP: &str = "vi-tcp";
 
-/// What the command line says about the NIC.
+/// NIC options of the command line.
 #[derive(Clone, Debug)]
-pub struct Selection {
-    /// Configuration file, or `None` for a shared-memory segment of the run.
+pub struct NicOptions {
+    /// Configuration file, or `None` for a private shared-memory segment.
     pub config: Option<PathBuf>,
-    /// The NIC's name in the configuration.
+    /// Name of the NIC in the configuration.
     pub device: String,
-    /// The segment when there is no configuration.
+    /// Name of the segment, without a configuration.
     pub segment: Option<String>,
-    /// Where buffers are.
+    /// Memory of the buffers.
     pub memory: MemoryKind,
 }
 
-/// Where buffers are.
+/// Memory of the buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum MemoryKind {
-    /// The program's heap.
+    /// Private memory of the program (heap).
     #[default]
     Private,
-    /// The library's allocator: a datapath process maps it.
+    /// Shared memory from the library's allocator, which a datapath process can map.
     Shared,
 }
 
-/// A NIC to be opened.
+/// Settings with which a NIC is opened.
 #[derive(Clone, Debug)]
-pub struct Choice {
-    /// Its configuration.
+pub struct NicSettings {
+    /// Configuration of the NIC.
     pub config: NicConfig,
-    /// The datapath process that has it.
+    /// The datapath process that owns the NIC.
     process: Option<ProcessConfig>,
     memory: MemoryKind,
 }
 
-impl Choice {
-    /// One that this program opens by itself.
+impl NicSettings {
+    /// Creates settings of a NIC that this program opens itself.
     #[must_use]
     pub fn own(config: NicConfig) -> Self {
         Self {
@@ -69,18 +69,18 @@ impl Choice {
         }
     }
 
-    /// Whether a datapath process has it.
+    /// Returns whether a datapath process owns the NIC.
     pub(crate) fn is_attached(&self) -> bool {
         self.process.is_some()
     }
 
-    /// Whether that process never leaves its core to others.
+    /// Returns whether that process busy-polls and never yields its core.
     pub(crate) fn process_spins(&self) -> bool {
         let spins = |process: &ProcessConfig| process.idle == Idle::Spin;
         self.process.as_ref().is_some_and(spins)
     }
 
-    /// The core of that process on which the NIC is polled.
+    /// Returns the core on which that process polls the NIC.
     pub(crate) fn process_core(&self) -> Option<usize> {
         let last = || core_affinity::get_core_ids().and_then(|ids| ids.last().map(|id| id.id));
         self.process.as_ref()?;
@@ -88,44 +88,44 @@ impl Choice {
     }
 }
 
-impl Selection {
-    /// What the options of a run select; without a configuration a segment of its own.
-    pub(crate) fn of_run(ends: &Ends, tag: &str) -> Self {
+impl NicOptions {
+    /// Returns the NIC options of a run; without a configuration, a private segment named after `tag`.
+    pub(crate) fn for_run(common: &CommonOptions, tag: &str) -> Self {
         Self {
-            config: ends.config.clone(),
-            device: ends.device.clone(),
+            config: common.config.clone(),
+            device: common.device.clone(),
             segment: Some(format!("vibench-{tag}")),
-            memory: ends.memory,
+            memory: common.memory,
         }
     }
 
-    /// The configuration that this selects.
+    /// Loads the selected configuration.
     ///
     /// # Errors
-    /// [`Error::Usage`] with what the file does not say.
-    pub fn load(&self) -> Result<Choice> {
-        let choice = match (&self.config, &self.segment) {
-            (Some(path), _) => from_file(path, &self.device)?,
-            (None, Some(segment)) => Choice::own(private_segment(segment)),
+    /// [`Error::Usage`] if the file is invalid or does not contain the NIC.
+    pub fn load(&self) -> Result<NicSettings> {
+        let settings = match (&self.config, &self.segment) {
+            (Some(path), _) => load_file(path, &self.device)?,
+            (None, Some(segment)) => NicSettings::own(private_segment(segment)),
             (None, None) => {
                 return Err(Error::Usage(
-                    "neither a configuration nor a segment is named".into(),
+                    "neither a configuration file nor a segment is given".into(),
                 ));
             }
         };
-        Ok(Choice {
+        Ok(NicSettings {
             memory: self.memory,
-            ..choice
+            ..settings
         })
     }
 }
 
-/// An open NIC with the one protection tag that the program uses.
+/// An open NIC with the protection tag of the program.
 pub struct Nic {
     handle: NicHandle,
     ptag: PtagHandle,
     attributes: NicAttributes,
-    losses: Arc<AtomicU64>,
+    lost_connections: Arc<AtomicU64>,
     memory: MemoryKind,
 }
 
@@ -134,16 +134,16 @@ impl Nic {
     ///
     /// # Errors
     /// [`Error::Call`] with the call that failed.
-    pub fn open(choice: &Choice) -> Result<Self> {
-        let opened = match &choice.process {
-            Some(process) => provider::attach_nic(&process.socket, &choice.config.name),
-            None => provider::open_nic_with(&choice.config),
+    pub fn open(settings: &NicSettings) -> Result<Self> {
+        let opened = match &settings.process {
+            Some(process) => provider::attach_nic(&process.socket, &settings.config.name),
+            None => provider::open_nic_with(&settings.config),
         };
         let handle = opened.map_err(|error| Error::call("VipOpenNic", error))?;
-        let losses = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&losses);
-        let handler: ErrorHandler = Box::new(move |error| take_note(error, &counted));
-        let rest = provider::error_callback(handle, Some(handler))
+        let lost_connections = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&lost_connections);
+        let handler: ErrorHandler = Box::new(move |error| record_error(error, &counted));
+        let prepared = provider::error_callback(handle, Some(handler))
             .map_err(|error| Error::call("VipErrorCallback", error))
             .and_then(|()| {
                 provider::create_ptag(handle).map_err(|error| Error::call("VipCreatePtag", error))
@@ -153,68 +153,68 @@ impl Nic {
                     .map(|attributes| (ptag, attributes))
                     .map_err(|error| Error::call("VipQueryNic", error))
             });
-        match rest {
+        match prepared {
             Ok((ptag, attributes)) => Ok(Self {
                 handle,
                 ptag,
                 attributes,
-                losses,
-                memory: choice.memory,
+                lost_connections,
+                memory: settings.memory,
             }),
             Err(error) => {
-                // The first error is the one to tell.
+                // The first error is reported.
                 let _ = provider::close_nic(handle);
                 Err(error)
             }
         }
     }
 
-    /// The handle.
+    /// Returns the NIC handle.
     pub fn handle(&self) -> NicHandle {
         self.handle
     }
 
-    /// Where buffers are.
+    /// Returns the memory kind of the buffers.
     pub fn memory(&self) -> MemoryKind {
         self.memory
     }
 
-    /// The tag of everything that the program registers.
+    /// Returns the protection tag of all VIs and registered memory.
     pub fn ptag(&self) -> PtagHandle {
         self.ptag
     }
 
-    /// What its turns have done so far.
+    /// Returns the counters of poller turns.
     ///
     /// # Errors
-    /// [`Error::Call`] when the NIC is gone.
+    /// [`Error::Call`] if the counters cannot be read.
     pub(crate) fn turns(&self) -> Result<Turns> {
-        let counters = provider::counters(self.handle)
-            .map_err(|error| Error::call("the NIC's counters", error))?;
-        let of = |name: &str| {
+        let counters =
+            provider::counters(self.handle).map_err(|error| Error::call("NIC counters", error))?;
+        let counter = |name: &str| {
             counters
                 .iter()
                 .find(|(n, _)| n == name)
                 .map_or(0, |(_, v)| *v)
         };
         Ok(Turns {
-            busy: of("busy_turns"),
-            timed: of("timed_turns"),
-            timed_ns: of("timed_ns"),
+            busy: counter("busy_turns"),
+            timed: counter("timed_turns"),
+            timed_ns: counter("timed_ns"),
         })
     }
 
-    /// How many connections the stack has reported lost.
-    pub(crate) fn losses(&self) -> &Arc<AtomicU64> {
-        &self.losses
+    /// Returns the count of connections that the stack has reported lost.
+    pub(crate) fn lost_connections(&self) -> &Arc<AtomicU64> {
+        &self.lost_connections
     }
 
-    /// This host, as IP knows it.
+    /// Returns the IP address of the NIC's host address.
     pub(crate) fn ip(&self) -> IpAddr {
         ip_of(HostAddress(*self.attributes.local_nic_address))
     }
 
-    /// An address of this host.
+    /// Returns the network address of `discriminator` on this host.
     pub fn local(&self, discriminator: Discriminator) -> NetAddress {
         NetAddress {
             host: HostAddress(*self.attributes.local_nic_address),
@@ -222,10 +222,10 @@ impl Nic {
         }
     }
 
-    /// An address of another host, by name. The name service runs for as long as it takes.
+    /// Returns the network address of `discriminator` on the host with this name; starts and stops the name service.
     ///
     /// # Errors
-    /// [`Error::Call`] when the name is not known.
+    /// [`Error::Call`] if the name cannot be resolved.
     pub fn remote(&self, host: &str, discriminator: Discriminator) -> Result<NetAddress> {
         provider::ns_init(self.handle, None).map_err(|error| Error::call("VipNSInit", error))?;
         let found = provider::ns_get_host_by_name(self.handle, host, 0)
@@ -238,7 +238,7 @@ impl Nic {
     }
 }
 
-/// Turns of a NIC that did something, and of some of them how long they took.
+/// Counters of the busy turns of a NIC's poller, and the time of a sample of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turns {
     busy: u64,
@@ -247,7 +247,7 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// Nanoseconds of turns from then on for each of so many messages.
+    /// Returns the poller time per message in ns since `before`, in which `messages` were delivered.
     pub(crate) fn ns_per_message(&self, before: &Self, messages: u64) -> Option<f64> {
         let (timed, busy) = (self.timed - before.timed, self.busy - before.busy);
         let mean_ns = (self.timed_ns - before.timed_ns) as f64 / timed as f64;
@@ -255,35 +255,35 @@ impl Turns {
     }
 }
 
-/// Counts lost connections. Other losses are told with the results; anything else is a surprise.
-fn take_note(error: &ErrorDescriptor, losses: &AtomicU64) {
+/// Counts lost connections. Other losses are part of the results; all other errors are printed.
+fn record_error(error: &ErrorDescriptor, lost_connections: &AtomicU64) {
     match error.code {
         ErrorCode::ConnLost => {
-            // Relaxed: a count with no partner; whoever sees it change asks the stack.
-            losses.fetch_add(1, Ordering::Relaxed);
+            // Relaxed: no data depends on the count; readers query the stack after a change.
+            lost_connections.fetch_add(1, Ordering::Relaxed);
         }
         ErrorCode::RecvqEmpty
         | ErrorCode::RdmawData
         | ErrorCode::RdmawAbort
         | ErrorCode::RdmaTransport => {}
-        code => output::note(format_args!("the NIC reports {code}")),
+        code => output::note(format_args!("NIC error: {code}")),
     }
 }
 
 impl Drop for Nic {
     fn drop(&mut self) {
-        // Nothing is left to do if the NIC is not open any more.
+        // Fails only if the NIC is not open any more.
         let _ = provider::close_nic(self.handle);
     }
 }
 
-fn from_file(path: &Path, device: &str) -> Result<Choice> {
+fn load_file(path: &Path, device: &str) -> Result<NicSettings> {
     let config = Config::read(path).map_err(|error| Error::Usage(error.to_string()))?;
     let nic = config
         .nic(device)
         .cloned()
-        .ok_or_else(|| Error::Usage(format!("{}: has no NIC `{device}`", path.display())))?;
-    Ok(Choice {
+        .ok_or_else(|| Error::Usage(format!("{}: no NIC `{device}`", path.display())))?;
+    Ok(NicSettings {
         config: nic,
         process: config.process,
         memory: MemoryKind::default(),
@@ -299,8 +299,7 @@ fn private_segment(segment: &str) -> NicConfig {
     }
 }
 
-/// What carries the messages of a NIC, as results give it: the driver of its port, or VI/TCP, which
-/// has no port.
+/// Returns the `port` of results: the driver of the NIC's port, or `vi-tcp`, which has no port.
 pub fn port_name(config: &NicConfig) -> &'static str {
     match config.transport {
         TransportKind::FcVi => config.port.name(),
@@ -308,24 +307,23 @@ pub fn port_name(config: &NicConfig) -> &'static str {
     }
 }
 
-/// A host, as IP knows it.
+/// Converts a host address to an IP address; IPv4-mapped addresses become IPv4.
 pub(crate) fn ip_of(host: HostAddress) -> IpAddr {
     let v6 = Ipv6Addr::from(host.0);
     v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
 }
 
-/// Does this NIC speak VI/TCP?
+/// Returns whether the transport of this NIC is VI/TCP.
 pub(crate) fn is_vi_tcp(config: &NicConfig) -> bool {
     config.transport == TransportKind::ViTcp
 }
 
-/// The raw control's port beside the NIC's own: of the same kind, on another segment or
-/// as another station on the same interface. An interface has room for one `af_xdp` port:
-/// the control beside that one is an `af_packet` station, whose frames go past it. A device
-/// of DPDK has one port, too: beside `net_af_packet` the control is a station on its
-/// interface, which both hear. `None` beside all other devices; `net_af_xdp` takes every
-/// frame of its interface.
-pub(crate) fn raw_beside(config: &NicConfig) -> Option<NicConfig> {
+/// Returns the configuration of the raw control's port: a port of the NIC's kind, on another segment or as another
+/// station on the same interface. An interface supports one `af_xdp` port: its control is an `af_packet` station,
+/// whose frames bypass it. A DPDK device has one port as well: the control of `net_af_packet` is an `af_packet`
+/// station on the same interface, since both receive its frames. Returns `None` for all other devices: `net_af_xdp`
+/// takes every frame of its interface.
+pub(crate) fn raw_control_config(config: &NicConfig) -> Option<NicConfig> {
     let interface = match config.port {
         PortKind::Shm | PortKind::AfPacket => return Some(config.clone()),
         PortKind::AfXdp => &config.interface,
@@ -338,32 +336,32 @@ pub(crate) fn raw_beside(config: &NicConfig) -> Option<NicConfig> {
     })
 }
 
-/// The interface behind a device of DPDK that leaves its frames to others, too.
+/// Returns the interface of a DPDK device that does not take frames away from other sockets.
 fn shared_interface(device: &str) -> Option<&str> {
     let keys = device.strip_prefix("net_af_packet")?.split(',').skip(1);
     let mut named = keys.filter_map(|key| key.strip_prefix("iface="));
     named.next()
 }
 
-/// Opens the raw control's port.
+/// Opens the port of the raw control.
 ///
 /// # Errors
-/// [`Error::Port`] with the driver's reason, or because there can be none beside the NIC's own.
-pub fn open_raw_port(config: &NicConfig, is_near: bool) -> Result<Box<dyn Port>> {
-    let beside = raw_beside(config).ok_or_else(|| {
+/// [`Error::Port`] with the error of the driver, or if the device supports no second port.
+pub fn open_raw_port(config: &NicConfig, is_client: bool) -> Result<Box<dyn Port>> {
+    let raw_config = raw_control_config(config).ok_or_else(|| {
         let device = &config.device;
         Error::Port(format!(
-            "none beside DPDK's device {device:?}, which has one port: measure with --no-control"
+            "not available: DPDK device {device:?} has a single port: use --no-control"
         ))
     })?;
-    open_station(&beside, raw_mac(is_near), ETHERTYPE)
+    open_station(&raw_config, raw_mac(is_client), ETHERTYPE)
 }
 
-/// Opens a port of the NIC's kind beside it or, if there can be one only, in its place; for frames
-/// of this EtherType, with this address where the driver lets it be chosen.
+/// Opens the port of a NIC configuration for frames with this EtherType, and with this MAC address if the driver
+/// supports a choice.
 ///
 /// # Errors
-/// [`Error::Port`] with the driver's reason.
+/// [`Error::Port`] with the error of the driver.
 pub(crate) fn open_station(
     config: &NicConfig,
     mac: MacBytes,
@@ -371,7 +369,7 @@ pub(crate) fn open_station(
 ) -> Result<Box<dyn Port>> {
     if is_vi_tcp(config) {
         return Err(Error::Port(format!(
-            "NIC {}: transport = \"{VI_TCP}\" has none",
+            "NIC {}: transport = \"{VI_TCP}\" has no port",
             config.name
         )));
     }
@@ -439,18 +437,18 @@ fn open_dpdk(_: &NicConfig, _: MacBytes, _: u16) -> Result<Box<dyn Port>> {
     Err(Error::Port(pmd::config::WITHOUT_DPDK.into()))
 }
 
-/// A locally administered station address of this process for raw frames.
-pub(crate) fn raw_mac(is_near: bool) -> MacBytes {
+/// Returns a locally administered MAC address of this process for raw frames.
+pub(crate) fn raw_mac(is_client: bool) -> MacBytes {
     let id = std::process::id().to_be_bytes();
-    [0x02, u8::from(is_near), id[0], id[1], id[2], id[3]]
+    [0x02, u8::from(is_client), id[0], id[1], id[2], id[3]]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn selection(config: Option<PathBuf>, device: &str) -> Selection {
-        Selection {
+    fn nic_options(config: Option<PathBuf>, device: &str) -> NicOptions {
+        NicOptions {
             config,
             device: device.into(),
             segment: Some("vibench-1".into()),
@@ -459,14 +457,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_file_the_segment_is_private() {
-        let config = selection(None, "VINIC0").load().unwrap().config;
+    fn nic_options_without_file_use_private_segment() {
+        let config = nic_options(None, "VINIC0").load().unwrap().config;
         assert_eq!(config.segment, "vibench-1");
         assert_eq!(port_name(&config), "shm");
     }
 
     #[test]
-    fn vi_tcp_is_named_and_has_no_port() {
+    fn vi_tcp_nic_has_no_port() {
         let config = NicConfig {
             name: "VINIC0".into(),
             transport: TransportKind::ViTcp,
@@ -482,16 +480,16 @@ mod tests {
             refused.contains("VINIC0") && refused.contains("vi-tcp"),
             "{refused}"
         );
-        let nic = Nic::open(&Choice::own(config.clone())).unwrap();
+        let nic = Nic::open(&NicSettings::own(config.clone())).unwrap();
         assert_eq!(nic.ip(), config.own_host().ip());
         let six = "2001:db8::1".parse::<Ipv6Addr>().unwrap();
         assert_eq!(ip_of(HostAddress(six.octets())), IpAddr::V6(six));
     }
 
     #[test]
-    fn names_are_looked_up_again_and_again() {
+    fn host_names_are_resolved_repeatedly() {
         let config = private_segment(&format!("vibench-names-{}", std::process::id()));
-        let nic = Nic::open(&Choice::own(config)).unwrap();
+        let nic = Nic::open(&NicSettings::own(config)).unwrap();
         let discriminator = Discriminator::new(b"x").unwrap();
         for _ in 0..2 {
             let found = nic.remote("localhost", discriminator).unwrap();
@@ -501,21 +499,21 @@ mod tests {
     }
 
     #[test]
-    fn a_file_names_its_nics() {
+    fn nic_options_with_file_load_named_nic() {
         let name = format!("vibench-nic-{}.toml", std::process::id());
         let path = std::env::temp_dir().join(name);
         std::fs::write(&path, "[[nic]]\nsegment = \"mine\"\n").unwrap();
-        let found = selection(Some(path.clone()), "VINIC0").load();
-        let missing = selection(Some(path.clone()), "VINIC7").load();
+        let found = nic_options(Some(path.clone()), "VINIC0").load();
+        let missing = nic_options(Some(path.clone()), "VINIC7").load();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(found.unwrap().config.segment, "mine");
         assert!(missing.unwrap_err().to_string().contains("VINIC7"));
-        assert!(selection(Some(path), "VINIC0").load().is_err());
+        assert!(nic_options(Some(path), "VINIC0").load().is_err());
     }
 
     #[test]
-    fn the_control_is_beside_the_nic_where_there_is_room() {
-        let beside = |port, device: &str| {
+    fn raw_control_config_depends_on_driver() {
+        let raw_config = |port, device: &str| {
             let (interface, device) = ("a".into(), device.into());
             let config = NicConfig {
                 port,
@@ -523,17 +521,17 @@ mod tests {
                 device,
                 ..NicConfig::default()
             };
-            raw_beside(&config).map(|raw| (raw.port, raw.interface))
+            raw_control_config(&config).map(|raw| (raw.port, raw.interface))
         };
         let station = |interface: &str| Some((PortKind::AfPacket, interface.to_owned()));
         assert_eq!(
-            beside(PortKind::Shm, "").map(|(port, _)| port),
+            raw_config(PortKind::Shm, "").map(|(port, _)| port),
             Some(PortKind::Shm)
         );
-        assert_eq!(beside(PortKind::AfPacket, ""), station("a"));
-        assert_eq!(beside(PortKind::AfXdp, ""), station("a"));
+        assert_eq!(raw_config(PortKind::AfPacket, ""), station("a"));
+        assert_eq!(raw_config(PortKind::AfXdp, ""), station("a"));
         let shared = "net_af_packet0,qpairs=1,iface=b";
-        assert_eq!(beside(PortKind::Dpdk, shared), station("b"));
+        assert_eq!(raw_config(PortKind::Dpdk, shared), station("b"));
         for alone in [
             "net_af_xdp0,iface=b",
             "net_tap0,iface=b",
@@ -541,7 +539,7 @@ mod tests {
             "0000:01:00.0",
             "net_af_packet0",
         ] {
-            assert_eq!(beside(PortKind::Dpdk, alone), None, "{alone}");
+            assert_eq!(raw_config(PortKind::Dpdk, alone), None, "{alone}");
         }
         let alone = NicConfig {
             port: PortKind::Dpdk,
@@ -557,7 +555,7 @@ mod tests {
 
     #[cfg(not(feature = "dpdk"))]
     #[test]
-    fn a_program_without_dpdk_says_so() {
+    fn dpdk_port_without_dpdk_feature_fails() {
         let config = NicConfig {
             port: PortKind::Dpdk,
             device: "net_null0".into(),
@@ -569,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_raw_stations_differ() {
+    fn raw_mac_differs_between_client_and_server() {
         assert_ne!(raw_mac(true), raw_mac(false));
         assert_eq!(raw_mac(true)[0] & 3, 2, "unicast, locally administered");
     }

@@ -1,4 +1,4 @@
-//! What one test is: benchmark, operation, level, size, batch, window.
+//! Parameters of one test: benchmark, operation, level, size, batch, window.
 
 use core::fmt;
 
@@ -7,27 +7,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// What is measured.
+/// A benchmark of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Benchmark {
-    /// One message in flight, there and back; half of the round trip.
+    /// Half of the round trip with one message in flight.
     Latency,
-    /// Large messages one way; bytes delivered in a second.
+    /// Bytes delivered per second, with large one-way messages.
     Bandwidth,
-    /// Small messages one way; messages delivered in a second.
+    /// Messages delivered per second, with small one-way messages.
     Rate,
 }
 
-/// How a message travels.
+/// Operation that transfers a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
     /// Send and receive descriptors.
     Send,
-    /// RDMA writes, seen by polling memory.
+    /// RDMA writes, detected by polling memory.
     Write,
-    /// RDMA reads: the other end takes no part.
+    /// RDMA reads.
     Read,
 }
 
@@ -44,7 +44,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The level's bit in attributes.
+    /// Returns the bit of the level in VI attributes.
     pub fn bits(self) -> u16 {
         match self {
             Self::Ud => 1,
@@ -53,7 +53,7 @@ impl Level {
         }
     }
 
-    /// Whether nothing is lost without an end of the connection.
+    /// Returns whether a lost message breaks the connection.
     pub fn is_reliable(self) -> bool {
         self != Self::Ud
     }
@@ -89,50 +89,48 @@ impl fmt::Display for Level {
     }
 }
 
-/// Descriptors of each queue of a latency test: one is in flight, the rest let
-/// reposting wait until the message is on its way.
+/// Descriptors of each queue of a latency test: one is in flight; the others allow reposting after the send.
 const LATENCY_DESCRIPTORS: u32 = 8;
 
-/// Buffers of one queue take at most this much memory: about a quarter of a
-/// core's second cache, as in the tools of other stacks, which use one buffer.
+/// Maximum size of the buffers of one queue in bytes: about a quarter of a core's L2 cache, comparable with the tools
+/// of other stacks, which use one buffer.
 pub(crate) const BUFFERS_BYTES: u64 = 512 * 1024;
 
-/// Without a window of the user's choice, at most about so much is in flight.
+/// Approximate maximum of bytes in flight with the default window.
 const IN_FLIGHT_BYTES: u64 = 2 * 1024 * 1024;
 
-/// Messages in flight that a stream needs, at least.
+/// Minimum window of a stream, in messages.
 const MIN_WINDOW: u32 = 4;
 
-/// Messages in flight, at most, that a test may ask for.
+/// Maximum window, in messages.
 const MAX_WINDOW: u32 = 1024;
 
-/// The longest message that a test may ask for.
+/// Maximum message size in bytes.
 pub const MAX_SIZE_BYTES: u32 = 1 << 30;
 
-/// One test, as both ends know it.
+/// Parameters of one test, sent to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Test {
-    /// What is measured.
+    /// The benchmark.
     pub benchmark: Benchmark,
-    /// How a message travels.
+    /// Operation that transfers a message.
     pub op: Op,
-    /// The level of the connection.
+    /// Reliability level of the connection.
     pub level: Level,
-    /// Bytes of one message.
+    /// Message size in bytes.
     pub size_bytes: u32,
-    /// Messages that are posted, and then reaped, in one go.
+    /// Messages posted, and then reaped, together.
     pub batch: u32,
-    /// Messages in flight, at most: descriptors of each queue.
+    /// Maximum number of messages in flight, and descriptors of each queue.
     pub window: u32,
 }
 
 impl Test {
-    /// A test with the window that was asked for, or else the usual one: four
-    /// batches, 32 messages at least, but no more of large messages than fits
-    /// well; the batch then is half of the window, at most.
+    /// Creates a test with the given window or the default one: four batches, at least 32 messages, limited to
+    /// `IN_FLIGHT_BYTES`; the batch is then limited to half of the window.
     ///
     /// # Errors
-    /// [`Error::Usage`] for what cannot be measured.
+    /// [`Error::Usage`] for invalid parameters.
     pub fn new(
         benchmark: Benchmark,
         op: Op,
@@ -163,49 +161,50 @@ impl Test {
         Ok(test)
     }
 
-    /// Checks a test; one that came from the other end is checked too.
+    /// Validates the parameters, also those received by the server.
     ///
     /// # Errors
-    /// [`Error::Usage`] with what is wrong.
+    /// [`Error::Usage`] with the invalid parameter.
     pub fn check(&self) -> Result<()> {
-        let wrong = |text: String| Err(Error::Usage(text));
+        let usage_error = |text: String| Err(Error::Usage(text));
         if self.batch == 0 || self.batch > self.window {
-            return wrong(format!(
-                "a batch of {} does not fit a window of {}",
+            return usage_error(format!(
+                "a batch of {} is not between 1 and the window of {}",
                 self.batch, self.window
             ));
         }
         if self.window < MIN_WINDOW || self.window > MAX_WINDOW {
-            return wrong(format!(
-                "the window is {MIN_WINDOW} to {MAX_WINDOW} messages, not {}",
+            return usage_error(format!(
+                "a window of {} messages is not between {MIN_WINDOW} and {MAX_WINDOW}",
                 self.window
             ));
         }
         if self.size_bytes > MAX_SIZE_BYTES {
-            return wrong(format!("a message has at most {MAX_SIZE_BYTES} bytes"));
+            return usage_error(format!("the message size exceeds {MAX_SIZE_BYTES} bytes"));
         }
         if self.size_bytes == 0 && self.op == Op::Write {
-            return wrong("a write of 0 bytes cannot be seen by its target".into());
+            return usage_error("the target cannot detect an RDMA write of 0 bytes".into());
         }
         if self.op == Op::Read && !self.level.is_reliable() {
-            return wrong("there are no reads at Unreliable Delivery: add --level rd or rr".into());
+            return usage_error(
+                "Unreliable Delivery has no RDMA reads: use --level rd or rr".into(),
+            );
         }
         Ok(())
     }
 
-    /// Whether messages take receive descriptors: sends do, and streams of
-    /// writes at Unreliable Delivery, whose immediate data is all that tells
-    /// the delivered ones from the lost.
+    /// Returns whether messages consume receive descriptors: sends do, and streams of writes at Unreliable Delivery,
+    /// where only the immediate data distinguishes delivered from lost messages.
     pub fn consumes_receives(&self) -> bool {
         self.op == Op::Send || self.writes_immediate()
     }
 
-    /// Whether each write carries immediate data.
+    /// Returns whether each write carries immediate data.
     pub fn writes_immediate(&self) -> bool {
         self.op == Op::Write && self.level == Level::Ud && self.benchmark != Benchmark::Latency
     }
 
-    /// Buffers of one queue; several descriptors share one when the messages are large.
+    /// Returns the number of buffers of one queue; descriptors share buffers if messages are large.
     pub fn buffers(&self) -> u32 {
         if self.op == Op::Write && !self.consumes_receives() {
             return self.window;
@@ -215,43 +214,43 @@ impl Test {
     }
 }
 
-/// The frames that carry one message: what the raw control sends in its place.
+/// The frames that carry one message, and that the raw control sends instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frames {
-    /// Frames of one message.
+    /// Frames per message.
     pub count: u32,
-    /// Bytes of each but the last, from destination address to end of frame.
+    /// Bytes of each frame except for the last, from destination address to EOF.
     pub full_bytes: u32,
-    /// Bytes of the last one.
+    /// Bytes of the last frame.
     pub last_bytes: u32,
 }
 
 impl Frames {
-    /// What stands around the data field: Ethernet and FCoE headers, FC header, CRC and EOF.
-    const AROUND_BYTES: u32 = 14 + 14 + 24 + 8;
+    /// Bytes around the data field: Ethernet and FCoE headers, FC header, CRC and EOF.
+    const OVERHEAD_BYTES: u32 = 14 + 14 + 24 + 8;
 
-    /// The largest data field of a frame.
+    /// Maximum data field of an FC frame in bytes.
     const DATA_FIELD_BYTES: u32 = 2112;
 
-    /// The frames of a message on a port that carries frames of so many bytes.
+    /// Computes the frames of a message on a port with frames of up to `max_frame_bytes`.
     ///
     /// # Errors
-    /// [`Error::Port`] when no message fits such frames.
+    /// [`Error::Port`] if such a frame has no room for payload.
     pub fn for_port(op: Op, size_bytes: u32, max_frame_bytes: usize) -> Result<Self> {
         let header_bytes = match op {
-            // What is read comes back behind the shorter header.
+            // Read responses have the shorter header.
             Op::Send | Op::Read => 16,
             Op::Write => 32,
         };
         let data_field_bytes = u32::try_from(max_frame_bytes)
             .unwrap_or(u32::MAX)
-            .saturating_sub(Self::AROUND_BYTES)
+            .saturating_sub(Self::OVERHEAD_BYTES)
             .min(Self::DATA_FIELD_BYTES)
             / 4
             * 4;
         if data_field_bytes <= header_bytes {
             return Err(Error::Port(format!(
-                "no message fits frames of {max_frame_bytes} bytes"
+                "frames of {max_frame_bytes} bytes have no room for payload"
             )));
         }
         let room = data_field_bytes - header_bytes;
@@ -259,14 +258,14 @@ impl Frames {
         let last = size_bytes - (count - 1) * room;
         Ok(Self {
             count,
-            full_bytes: Self::AROUND_BYTES + data_field_bytes,
-            last_bytes: Self::AROUND_BYTES + header_bytes + last.next_multiple_of(4),
+            full_bytes: Self::OVERHEAD_BYTES + data_field_bytes,
+            last_bytes: Self::OVERHEAD_BYTES + header_bytes + last.next_multiple_of(4),
         })
     }
 
-    /// The frame that asks for an RDMA read: the longer header and no data.
+    /// Returns the frame of an RDMA read request: the longer header and no data.
     pub fn of_read_request() -> Self {
-        let bytes = Self::AROUND_BYTES + 32;
+        let bytes = Self::OVERHEAD_BYTES + 32;
         Self {
             count: 1,
             full_bytes: bytes,
@@ -274,7 +273,7 @@ impl Frames {
         }
     }
 
-    /// Bytes of frame number `index` of a message.
+    /// Returns the size in bytes of frame `index` of a message.
     #[inline]
     pub fn bytes_of(&self, index: u32) -> usize {
         if index + 1 == self.count {
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_have_the_sizes_of_the_wire() {
+    fn frames_have_wire_sizes() {
         let expected = Frames {
             count: 1,
             full_bytes: 2172,
@@ -319,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_follow_the_port() {
+    fn frame_size_is_limited_by_port() {
         let ethernet = Frames::for_port(Op::Send, 65536, 1514).unwrap();
         assert_eq!((ethernet.count, ethernet.full_bytes), (46, 1512));
         let wide = Frames::for_port(Op::Send, 65536, 9014).unwrap();
@@ -329,13 +328,13 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_test_has_one_message_in_flight() {
+    fn latency_test_ignores_batch_and_window() {
         let test = Test::new(Benchmark::Latency, Op::Send, Level::Rd, 8, 16, Some(256)).unwrap();
         assert_eq!((test.batch, test.window), (1, LATENCY_DESCRIPTORS));
     }
 
     #[test]
-    fn the_window_follows_the_batch() {
+    fn default_window_follows_batch_and_size() {
         assert_eq!(rate(64).window, 64);
         let one = Test::new(Benchmark::Rate, Op::Send, Level::Rd, 64, 1, None).unwrap();
         assert_eq!(one.window, 32);
@@ -351,24 +350,24 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
-        let refused = |op, size, batch, window| {
+    fn invalid_parameters_are_rejected() {
+        let rejected = |op, size, batch, window| {
             Test::new(Benchmark::Rate, op, Level::Rd, size, batch, window).is_err()
         };
-        assert!(refused(Op::Send, 8, 0, None));
-        assert!(refused(Op::Send, 8, 32, Some(16)));
-        assert!(refused(Op::Send, 8, 16, Some(MAX_WINDOW + 1)));
-        assert!(refused(Op::Write, 0, 16, None));
-        assert!(!refused(Op::Send, 0, 16, None));
-        assert!(!refused(Op::Read, 0, 16, None));
-        for (level, is_refused) in [(Level::Ud, true), (Level::Rd, false), (Level::Rr, false)] {
+        assert!(rejected(Op::Send, 8, 0, None));
+        assert!(rejected(Op::Send, 8, 32, Some(16)));
+        assert!(rejected(Op::Send, 8, 16, Some(MAX_WINDOW + 1)));
+        assert!(rejected(Op::Write, 0, 16, None));
+        assert!(!rejected(Op::Send, 0, 16, None));
+        assert!(!rejected(Op::Read, 0, 16, None));
+        for (level, is_rejected) in [(Level::Ud, true), (Level::Rd, false), (Level::Rr, false)] {
             let test = Test::new(Benchmark::Rate, Op::Read, level, 64, 16, None);
-            assert_eq!(test.is_err(), is_refused, "reads at {level}");
+            assert_eq!(test.is_err(), is_rejected, "reads at {level}");
         }
     }
 
     #[test]
-    fn only_unreliable_streams_of_writes_need_immediate_data() {
+    fn only_unreliable_write_streams_use_immediate_data() {
         let test = |benchmark, level| {
             Test::new(benchmark, Op::Write, level, 64, 16, None)
                 .unwrap()

@@ -1,47 +1,46 @@
-//! The raw port alone, one end at a time: what a driver carries on this machine.
+//! The raw port alone (`vibench port`), one side per process: the limits of a driver on this machine.
 //!
-//! Each end is started by itself, on the same host or on another one, and no end needs to be this
-//! program: frames of any other sender are counted by `receive` and sent back by `echo`, and any
-//! station that swaps the addresses of a frame answers `ping`. So a figure of ours stands beside
-//! that of another program (such as `dpdk-testpmd`) on the same wire.
+//! Each side is started separately, on the same host or on two hosts, and either side may be another program:
+//! `receive` counts and `echo` returns frames of any sender, and any station that swaps the addresses of a frame can
+//! respond to `ping`. So results are comparable with those of other programs (such as `dpdk-testpmd`) on the same wire.
 //!
-//! A frame is header and room: addresses, EtherType, kind, run and serial number as in `control`;
-//! what is behind is sent as it lies in the buffer, and nobody copies it; but with `--filled` it is
-//! copied from memory, sealed with a CRC, checked and copied to memory: the least that two ends do
-//! whose frames carry messages.
+//! A frame has the header of the raw control (addresses, EtherType, kind, run and serial number) and a payload. The
+//! payload is not written or copied, except with `--filled`: then it is copied from memory and protected by a CRC,
+//! which the receiver checks before it copies the payload to memory. That is the minimum work of two ends that exchange
+//! messages.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! | --- | --- |
 //! | `cli` | the options |
-//! | `station` | an open port, whom it talks to, frames in and out |
-//! | `contents` | what is in a filled frame |
-//! | `stream` | `send` and `receive`: frames one way |
-//! | `ping` | `ping` and `echo`: one frame there and back |
-//! | `report` | what was seen, as text and as a JSON object |
+//! | `station` | an open port and its peer: sends and receives frames |
+//! | `payload` | payload and CRC of filled frames |
+//! | `stream` | `send` and `receive`: one-way frames |
+//! | `ping` | `ping` and `echo`: one frame in flight |
+//! | `report` | the result, as text and as a JSON object |
 
 pub mod cli;
 pub mod report;
 
-mod contents;
+mod payload;
 mod ping;
 mod station;
 mod stream;
 
 use cli::Role;
-use contents::Contents;
+use payload::Payload;
 use report::PortReport;
 use station::Station;
 
 use crate::error::Result;
-use crate::latency::Limit;
+use crate::latency::RoundLimit;
 use crate::output;
-use crate::process::{self, Stop};
+use crate::process::{self, StopFlag};
 use crate::report::JsonFile;
 
-/// Runs one end.
+/// Runs one side.
 pub(crate) fn run(role: &Role) -> Result<()> {
     let options = role.options();
-    let stop = Stop::on_signals()?;
+    let stop = StopFlag::on_signals()?;
     if let Some(core) = options.core {
         process::pin(core)?;
     }
@@ -62,25 +61,25 @@ pub(crate) fn run(role: &Role) -> Result<()> {
     }
 }
 
-fn measure(role: &Role, station: &mut Station, limit: &Limit) -> Result<PortReport> {
-    let begin = match role {
-        Role::Send(options) => Some(&options.begin),
-        Role::Ping(begin) => Some(begin),
+fn measure(role: &Role, station: &mut Station, limit: &RoundLimit) -> Result<PortReport> {
+    let transmit = match role {
+        Role::Send(options) => Some(&options.transmit),
+        Role::Ping(transmit) => Some(transmit),
         Role::Receive(_) | Role::Echo(_) => None,
     };
-    if let Some(begin) = begin {
-        station.find_peer(begin.to.map(|to| to.0), &limit.stop)?;
+    if let Some(transmit) = transmit {
+        station.find_peer(transmit.to.map(|to| to.0), &limit.stop)?;
     }
     match role {
         Role::Send(options) => {
-            let contents = options.filled.then(Contents::new);
-            stream::send(station, options.begin.size_bytes(), contents, limit)
+            let payload = options.filled.then(Payload::new);
+            stream::send(station, options.transmit.size_bytes(), payload, limit)
         }
         Role::Receive(options) => {
-            let contents = options.filled.then(Contents::new);
-            stream::receive(station, contents, limit)
+            let payload = options.filled.then(Payload::new);
+            stream::receive(station, payload, limit)
         }
-        Role::Ping(begin) => ping::ping(station, begin.size_bytes(), limit),
+        Role::Ping(transmit) => ping::ping(station, transmit.size_bytes(), limit),
         Role::Echo(_) => ping::echo(station, limit),
     }
 }

@@ -1,37 +1,38 @@
-//! RDMA reads: the measuring end reads the memory of the other one, which takes no part.
+//! RDMA reads: the client reads memory of the server, whose program is not involved.
 //!
-//! A read goes there and comes back: its latency is half of the time from post to
-//! completion. A stream is counted where the reads complete, at the measuring end.
-//! Every read is looked at: its buffer was wiped before, and ends with the mark
-//! that the other end has put into its memory.
+//! A read is a round trip: its latency is half of the time from post to completion. A stream of reads is counted at the
+//! client, where they complete. Every read is checked: its buffer is cleared before the read, and must end with the
+//! mark of the server's memory afterwards.
 
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use crate::channel::{Channel, Seen};
-use crate::endpoint::{Endpoint, Reaped, RemoteMemory, Shape, Target, mark_of, status_text};
+use crate::channel::{Channel, RoundResult};
+use crate::endpoint::{
+    Endpoint, EndpointLayout, Reaped, RemoteAddress, RemoteMemory, mark_of, status_text,
+};
 use crate::error::{Error, Result};
-use crate::latency::{Limit, Pinged};
+use crate::idle_timer::IdleTimer;
+use crate::latency::{PingResult, RoundLimit};
 use crate::nic::Nic;
-use crate::patience::Patience;
 use crate::plan::Test;
 use crate::process::mark_in_trace;
-use crate::stream::Clock;
+use crate::stream::DeliveryClock;
 
-/// Looks at the queue between two readings of the clock.
-const LOOKS_PER_CLOCK: u32 = 1024;
+/// Unsuccessful polls of the queue per reading of the clock.
+const POLLS_PER_CLOCK: u32 = 1024;
 
-/// Turns of a stream between two looks at its limit.
-const TURNS_PER_CLOCK: u32 = 32;
+/// Iterations of a stream per check of its limit.
+const ITERATIONS_PER_CLOCK: u32 = 32;
 
-/// Looks of the end that is read after which it asks whether the round is over.
-const LOOKS_BEFORE_STOP: u32 = 1024;
+/// Polls before the server checks whether the round is over.
+const POLLS_BEFORE_STOP_CHECK: u32 = 1024;
 
-/// A read that is away for so long will not come back.
-const BROKEN_AFTER: Duration = Duration::from_secs(5);
+/// Timeout for the completion of a read.
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the memory that is read ends with.
+/// Returns the mark at the end of each buffer that is read.
 fn source_mark(test: &Test) -> u64 {
     mark_of(0, 1, test.size_bytes)
 }
@@ -39,7 +40,7 @@ fn source_mark(test: &Test) -> u64 {
 fn endpoint(nic: &Nic, test: &Test) -> Result<Endpoint> {
     Endpoint::new(
         nic,
-        &Shape {
+        &EndpointLayout {
             level: test.level,
             send_descriptors: test.window,
             send_buffers: test.buffers(),
@@ -51,14 +52,14 @@ fn endpoint(nic: &Nic, test: &Test) -> Result<Endpoint> {
     )
 }
 
-/// What a look at the send queue found.
-enum Taken {
+/// Result of one poll of the send queue.
+enum ReadPoll {
     Nothing,
-    One,
+    Completed,
     Broken(String),
 }
 
-/// The end that reads.
+/// The end that reads, at the client.
 pub(crate) struct Reader {
     endpoint: Endpoint,
     test: Test,
@@ -68,7 +69,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// An unconnected end.
+    /// Creates an unconnected end.
     pub(crate) fn new(nic: &Nic, test: &Test) -> Result<Self> {
         Ok(Self {
             endpoint: endpoint(nic, test)?,
@@ -79,26 +80,26 @@ impl Reader {
         })
     }
 
-    /// The VI under it, for connecting.
+    /// Returns the endpoint, for connection establishment.
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Tells where the peer's memory is.
-    pub(crate) fn set_peer(&mut self, memory: RemoteMemory) {
+    /// Sets the memory to read.
+    pub(crate) fn set_remote_memory(&mut self, memory: RemoteMemory) {
         self.peer = Some(memory);
     }
 
-    /// Reads one after the other and measures how long each takes.
+    /// Makes one read after the other and records the time of each.
     pub(crate) fn ping(
         &mut self,
-        limit: &Limit,
+        limit: &RoundLimit,
         round_trips_ns: &mut Histogram<u64>,
-    ) -> Result<Pinged> {
+    ) -> Result<PingResult> {
         mark_in_trace();
         let start = Instant::now();
         let mut before = start;
-        let mut pinged = Pinged::default();
+        let mut pinged = PingResult::default();
         while !limit.is_over(before - start, pinged.round_trips) {
             self.post_one()?;
             if let Some(reason) = self.wait_for_one()? {
@@ -115,23 +116,23 @@ impl Reader {
         Ok(pinged)
     }
 
-    /// Reads with a window under way until the limit, then until every descriptor is back.
-    pub(crate) fn run(&mut self, limit: &Limit) -> Result<Seen> {
+    /// Keeps a window of reads in flight until the limit, then waits for their completion.
+    pub(crate) fn run(&mut self, limit: &RoundLimit) -> Result<RoundResult> {
         mark_in_trace();
         let first = self.posted;
         let start = Instant::now();
-        let mut clock = Clock::default();
-        let mut turns_to_clock = TURNS_PER_CLOCK;
+        let mut clock = DeliveryClock::default();
+        let mut iterations_to_clock = ITERATIONS_PER_CLOCK;
         let mut broken = loop {
             let in_round = self.posted - first;
             let wanted = limit.messages.map_or(u64::MAX, |limit| limit - in_round);
             let posted = self.post_batch(wanted)?;
-            if let Some(reason) = self.take_batch(&mut clock)? {
+            if let Some(reason) = self.poll_batch(&mut clock)? {
                 break Some(reason);
             }
-            turns_to_clock -= 1;
-            if turns_to_clock == 0 || wanted == u64::from(posted) {
-                turns_to_clock = TURNS_PER_CLOCK;
+            iterations_to_clock -= 1;
+            if iterations_to_clock == 0 || wanted == u64::from(posted) {
+                iterations_to_clock = ITERATIONS_PER_CLOCK;
                 if limit.is_over(start.elapsed(), self.posted - first) {
                     break None;
                 }
@@ -147,10 +148,10 @@ impl Reader {
             }
         }
         mark_in_trace();
-        Ok(clock.seen(broken))
+        Ok(clock.result(broken))
     }
 
-    /// Posts a batch if there is room for all of it, and says how many.
+    /// Posts a batch if the window has room for all of it; returns the number of reads posted.
     #[inline]
     fn post_batch(&mut self, wanted: u64) -> Result<u32> {
         let batch = u64::from(self.test.batch).min(wanted) as u32;
@@ -166,11 +167,11 @@ impl Reader {
     #[inline]
     fn post_one(&mut self) -> Result<()> {
         let Some(peer) = &self.peer else {
-            return Err(Error::Peer("did not tell what to read".into()));
+            return Err(Error::Peer("address for RDMA reads is missing".into()));
         };
         let size_bytes = self.test.size_bytes;
         let index = (self.posted % u64::from(self.test.window)) as u32;
-        let source = Target {
+        let source = RemoteAddress {
             handle: peer.handle,
             address: peer.source(index % self.test.buffers()),
         };
@@ -181,37 +182,38 @@ impl Reader {
         Ok(())
     }
 
+    /// Polls for the completion of a read, and checks its data.
     #[inline]
-    fn take_one(&mut self) -> Result<Taken> {
+    fn poll_read(&mut self) -> Result<ReadPoll> {
         let (index, length_bytes) = match self.endpoint.reap_send()? {
-            Reaped::Nothing => return Ok(Taken::Nothing),
-            Reaped::Failed { status, .. } => return Ok(Taken::Broken(status_text(status))),
+            Reaped::Nothing => return Ok(ReadPoll::Nothing),
+            Reaped::Failed { status, .. } => return Ok(ReadPoll::Broken(status_text(status))),
             Reaped::Done {
                 index,
                 length_bytes,
             } => (index, length_bytes),
         };
         let size_bytes = self.test.size_bytes;
-        // Buffers that several reads share were wiped again for the later ones.
-        let is_alone = self.test.buffers() == self.test.window && size_bytes > 0;
-        let is_there =
-            !is_alone || self.endpoint.mark(index, size_bytes) == source_mark(&self.test);
-        if length_bytes != size_bytes || !is_there {
-            return Err(Error::Peer("was read, but not what is there".into()));
+        // A shared buffer may have been cleared again for a later read.
+        let is_exclusive = self.test.buffers() == self.test.window && size_bytes > 0;
+        let is_valid =
+            !is_exclusive || self.endpoint.mark(index, size_bytes) == source_mark(&self.test);
+        if length_bytes != size_bytes || !is_valid {
+            return Err(Error::Peer("an RDMA read returned wrong data".into()));
         }
         self.pending -= 1;
-        Ok(Taken::One)
+        Ok(ReadPoll::Completed)
     }
 
-    /// Takes up to a batch; gives why the connection is gone, if it is.
+    /// Polls for up to a batch of completions; returns the reason if the connection is broken.
     #[inline]
-    fn take_batch(&mut self, clock: &mut Clock) -> Result<Option<String>> {
+    fn poll_batch(&mut self, clock: &mut DeliveryClock) -> Result<Option<String>> {
         let mut taken = 0;
         while taken < self.test.batch {
-            match self.take_one()? {
-                Taken::One => taken += 1,
-                Taken::Nothing => break,
-                Taken::Broken(reason) => return Ok(Some(reason)),
+            match self.poll_read()? {
+                ReadPoll::Completed => taken += 1,
+                ReadPoll::Nothing => break,
+                ReadPoll::Broken(reason) => return Ok(Some(reason)),
             }
         }
         if taken > 0 {
@@ -220,32 +222,34 @@ impl Reader {
         Ok(None)
     }
 
-    /// Looks until a read is back; gives why none will be, if so.
+    /// Polls until a read completes; returns the reason if the connection is broken.
     #[inline]
     fn wait_for_one(&mut self) -> Result<Option<String>> {
-        let mut patience = Patience::default();
+        let mut idle = IdleTimer::default();
         loop {
-            for _ in 0..LOOKS_PER_CLOCK {
-                match self.take_one()? {
-                    Taken::Nothing => {}
-                    Taken::One => return Ok(None),
-                    Taken::Broken(reason) => return Ok(Some(reason)),
+            for _ in 0..POLLS_PER_CLOCK {
+                match self.poll_read()? {
+                    ReadPoll::Nothing => {}
+                    ReadPoll::Completed => return Ok(None),
+                    ReadPoll::Broken(reason) => return Ok(Some(reason)),
                 }
             }
-            if patience.after(Instant::now()) > BROKEN_AFTER {
-                return Ok(Some("no data on a connection that stands".into()));
+            if idle.idle_time(Instant::now()) > COMPLETION_TIMEOUT {
+                return Ok(Some(
+                    "timed out: a read is not complete, VI is connected".into(),
+                ));
             }
         }
     }
 }
 
-/// The end that is read: it only moves its NIC on.
+/// The end that is read, at the server: it only runs its NIC's poller.
 pub(crate) struct Source {
     endpoint: Endpoint,
 }
 
 impl Source {
-    /// An unconnected end whose memory is marked.
+    /// Creates an unconnected end with marks in its memory.
     pub(crate) fn new(nic: &Nic, test: &Test) -> Result<Self> {
         let mut endpoint = endpoint(nic, test)?;
         for index in 0..test.buffers() {
@@ -254,25 +258,26 @@ impl Source {
         Ok(Self { endpoint })
     }
 
-    /// The VI under it, for connecting.
+    /// Returns the endpoint, for connection establishment.
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Its peer's memory is nothing to it.
-    pub(crate) fn set_peer(&mut self, _memory: RemoteMemory) {}
+    /// Does nothing: this end does not access its peer's memory.
+    pub(crate) fn set_remote_memory(&mut self, _memory: RemoteMemory) {}
 
-    /// Is read until the other end speaks on the channel; what it saw is only how that ended.
-    pub(crate) fn run(&mut self, channel: &mut Channel) -> Result<Seen> {
+    /// Runs the poller until a request arrives on the control channel; the result only contains the reason of an early
+    /// end.
+    pub(crate) fn run(&mut self, channel: &mut Channel) -> Result<RoundResult> {
         mark_in_trace();
-        let mut looks = 0_u32;
+        let mut polls = 0_u32;
         let broken = loop {
-            // Nothing is posted here: the call only moves the NIC on.
+            // No receives are posted: the call only runs the NIC's poller.
             if let Reaped::Failed { status, .. } = self.endpoint.reap_recv()? {
                 break Some(status_text(status));
             }
-            looks = looks.wrapping_add(1);
-            if !looks.is_multiple_of(LOOKS_BEFORE_STOP) {
+            polls = polls.wrapping_add(1);
+            if !polls.is_multiple_of(POLLS_BEFORE_STOP_CHECK) {
                 continue;
             }
             if channel.has_message()? {
@@ -284,9 +289,9 @@ impl Source {
         };
         mark_in_trace();
         channel.wait_for_stop()?;
-        Ok(Seen {
+        Ok(RoundResult {
             broken,
-            ..Seen::default()
+            ..RoundResult::default()
         })
     }
 }

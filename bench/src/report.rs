@@ -11,26 +11,26 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::plan::{Benchmark, Level, Op, Test};
 
-/// Rounds that differ more than this are warned of.
+/// Round spread above which a warning is printed.
 const MAX_SPREAD: f64 = 2.0;
 
-/// Times in nanoseconds.
+/// Percentiles of times in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Percentiles {
-    /// Half of all are at most this.
+    /// Median.
     pub p50: f64,
-    /// 90 of 100 are at most this.
+    /// 90th percentile.
     pub p90: f64,
-    /// 99 of 100 are at most this.
+    /// 99th percentile.
     pub p99: f64,
-    /// 999 of 1000 are at most this.
+    /// 99.9th percentile.
     pub p999: f64,
-    /// The longest.
+    /// Maximum.
     pub max: f64,
 }
 
 impl Percentiles {
-    /// The times in a histogram of nanoseconds; `None` if it is empty.
+    /// Returns the percentiles of a histogram of nanoseconds; `None` if it is empty.
     pub fn of(times_ns: &Histogram<u64>) -> Option<Self> {
         if times_ns.is_empty() {
             return None;
@@ -45,7 +45,7 @@ impl Percentiles {
         })
     }
 
-    /// Half of the round trips in a histogram of nanoseconds; `None` if it is empty.
+    /// Returns the percentiles of half of the round trips in a histogram of nanoseconds; `None` if it is empty.
     pub fn half_of(round_trips_ns: &Histogram<u64>) -> Option<Self> {
         let whole = Self::of(round_trips_ns)?;
         Some(Self {
@@ -58,72 +58,72 @@ impl Percentiles {
     }
 }
 
-/// What was measured of one way to carry messages.
+/// Measured latency, rate and bandwidth.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
-    /// Only of a latency test.
+    /// Half of the round trip; only of a latency test.
     pub half_round_trip_ns: Option<Percentiles>,
-    /// Messages delivered in a second, in one direction.
+    /// Messages delivered per second, in one direction.
     pub messages_per_s: f64,
-    /// Bytes delivered in a second, in one direction.
+    /// Bytes delivered per second, in one direction.
     pub bytes_per_s: f64,
 }
 
-/// The raw control's figures.
+/// Result of the raw control.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ControlResult {
-    /// What it is: the port and its frames, or TCP and its messages.
+    /// Description: the port and its frames, or TCP and its messages.
     pub name: String,
     /// As [`TestResult::round_spread`].
     pub round_spread: Option<f64>,
-    /// Its figures.
+    /// Measured values of the control.
     #[serde(flatten)]
     pub figures: Figures,
 }
 
-/// One result: a line of the table and an object of the JSON file.
+/// Result of one test: a line of the table and an object of the JSON file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TestResult {
-    /// What was measured.
+    /// The benchmark.
     pub benchmark: Benchmark,
-    /// How the messages travelled.
+    /// Operation that transferred the messages.
     pub op: Op,
-    /// The level of the connection.
+    /// Reliability level of the connection.
     pub level: Level,
-    /// Bytes of one message.
+    /// Message size in bytes.
     pub size_bytes: u32,
-    /// Messages that were posted, and then reaped, in one go.
+    /// Messages posted, and then reaped, together.
     pub batch: u32,
-    /// Messages in flight, at most.
+    /// Maximum number of messages in flight.
     pub window: u32,
-    /// Connections that carried them in turn.
+    /// Connections that carried the messages in turn.
     pub connections: u32,
-    /// What carried them: the port, or `vi-tcp`.
+    /// What carried the messages: the driver of the port, `vi-tcp`, `shortcut` or `process`.
     pub port: String,
-    /// What was measured.
+    /// Measured values.
     #[serde(flatten)]
     pub figures: Figures,
     /// Messages that arrived in the measured rounds.
     pub delivered: u64,
-    /// Messages that were sent and did not arrive; only Unreliable Delivery goes on after one.
+    /// Messages that were sent and did not arrive; only Unreliable Delivery continues after a loss.
     pub lost: u64,
-    /// Rounds that were measured.
+    /// Number of measured rounds.
     pub rounds: u32,
     /// The largest p50 or rate of a round divided by the smallest.
     pub round_spread: Option<f64>,
-    /// Why the measurement ended early, if it did.
+    /// Reason for which the measurement ended early.
     pub ended_early: Option<String>,
-    /// What a message costs in turns of the measuring end's NIC, which is also the other end's if a
-    /// datapath process or one program has both; what calls do themselves is not in it.
+    /// Time per message in turns of the poller of the client's NIC, in ns; includes the server's work if a datapath
+    /// process or one program owns both NICs. Excludes work outside of the poller, in the calls themselves.
     pub turn_ns_per_message: Option<f64>,
-    /// The raw control, measured in turn with the rounds.
+    /// The raw control, measured in alternating rounds.
     pub control: Option<ControlResult>,
-    /// Ours divided by the control's: half round trip p50, or messages in a second.
+    /// Stack divided by control: p50 of half of the round trip, or messages per second.
     pub ratio: Option<f64>,
 }
 
 impl TestResult {
-    /// A result with nothing measured yet.
+    /// Creates a result without measured values.
     pub fn new(test: &Test, port: String) -> Self {
         Self {
             benchmark: test.benchmark,
@@ -147,7 +147,7 @@ impl TestResult {
     }
 }
 
-/// The middle value; `None` of nothing.
+/// Sorts the values and returns their median; `None` if there are none.
 pub fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -158,9 +158,9 @@ pub fn median(values: &mut [f64]) -> Option<f64> {
     }
 }
 
-/// The two lines above the table.
-pub fn table_head() -> String {
-    let head = format!(
+/// Returns the header of the table, two lines.
+pub fn table_header() -> String {
+    let header = format!(
         "{:<9} {:<5} {:<2} {:>8} {:>5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>11} {:>10} {:>6}",
         "benchmark",
         "op",
@@ -177,11 +177,11 @@ pub fn table_head() -> String {
         "control",
         "ratio"
     );
-    let rule = "-".repeat(head.len());
-    format!("{head}\n{rule}")
+    let rule = "-".repeat(header.len());
+    format!("{header}\n{rule}")
 }
 
-/// One line of the table; what else is to say stands on lines of its own below it.
+/// Returns a line of the table, with losses, warnings and an early end on indented lines below it.
 pub fn table_row(result: &TestResult) -> String {
     let percentile = |pick: fn(&Percentiles) -> f64| match &result.figures.half_round_trip_ns {
         Some(half) => nanoseconds(pick(half)),
@@ -237,8 +237,8 @@ pub fn table_row(result: &TestResult) -> String {
         if let Some(spread) = spread.filter(|&spread| spread > MAX_SPREAD) {
             let _ = write!(
                 row,
-                "\n          warning: rounds{whose} differ {spread:.1}-fold: other programs took the cores, or the machine \
-                 changed its speed; measure again"
+                "\n          warning: rounds{whose} differ {spread:.1}-fold: other programs used the cores, \
+                 or their clock changed; repeat the measurement"
             );
         }
     }
@@ -248,7 +248,7 @@ pub fn table_row(result: &TestResult) -> String {
     row
 }
 
-/// The file of the results, opened before anything is measured. What is in it stays until they are written.
+/// The file of the results, opened before the measurement; its content is replaced when the results are written.
 #[derive(Debug)]
 pub struct JsonFile {
     path: PathBuf,
@@ -256,10 +256,10 @@ pub struct JsonFile {
 }
 
 impl JsonFile {
-    /// Opens the file, if there is to be one.
+    /// Opens the file, if a path is given.
     ///
     /// # Errors
-    /// [`Error::Io`] when it cannot be written.
+    /// [`Error::Io`] if the file cannot be opened for writing.
     pub fn open(path: Option<&Path>) -> Result<Option<Self>> {
         let Some(path) = path else {
             return Ok(None);
@@ -275,7 +275,7 @@ impl JsonFile {
     /// Writes all results as one array of objects.
     ///
     /// # Errors
-    /// [`Error::Io`] when the file cannot be written.
+    /// [`Error::Io`] if the file cannot be written.
     pub fn write<T: Serialize>(mut self, results: &[T]) -> Result<()> {
         let text = serde_json::to_string_pretty(results)
             .map_err(|error| Error::io("results as JSON", error.into()))?;
@@ -284,7 +284,7 @@ impl JsonFile {
     }
 
     fn replace(&mut self, text: &str) -> io::Result<()> {
-        // A pipe or device has no length.
+        // Pipes and devices cannot be truncated.
         if self.file.metadata()?.is_file() {
             self.file.set_len(0)?;
         }
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_a_round_trip() {
+    fn half_of_divides_percentiles() {
         let half = Percentiles::half_of(&histogram(1..=1000)).unwrap();
         assert_eq!(half.p50, 250.0);
         assert_eq!(half.p90, 450.0);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn medians() {
+    fn median_of_odd_and_even_counts() {
         assert_eq!(median(&mut []), None);
         assert_eq!(median(&mut [3.0]), Some(3.0));
         assert_eq!(median(&mut [9.0, 1.0, 5.0]), Some(5.0));
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_the_promised_shape() {
+    fn json_has_documented_keys() {
         let value = serde_json::to_value(sample()).unwrap();
         for key in [
             "benchmark",
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_has_no_round_trip() {
+    fn stream_result_has_null_round_trip() {
         let test = Test::new(Benchmark::Rate, Op::Send, Level::Ud, 64, 16, None).unwrap();
         let value = serde_json::to_value(TestResult::new(&test, "shm".into())).unwrap();
         assert!(value["half_round_trip_ns"].is_null());
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_an_array() {
+    fn json_file_contains_array() {
         let path = std::env::temp_dir().join(format!("vibench-report-{}.json", std::process::id()));
         std::fs::write(&path, "x".repeat(100_000)).unwrap();
         let file = JsonFile::open(Some(&path)).unwrap().unwrap();
@@ -413,16 +413,16 @@ mod tests {
     }
 
     #[test]
-    fn rows_stand_under_the_head() {
-        let head = table_head();
-        let width = head.lines().next().unwrap().len();
+    fn table_rows_align_with_header() {
+        let header = table_header();
+        let width = header.lines().next().unwrap().len();
         let row = table_row(&sample());
-        assert_eq!(row.len(), width, "{head}\n{row}");
+        assert_eq!(row.len(), width, "{header}\n{row}");
         assert!(row.contains("450 ns") && row.contains("360 ns") && row.ends_with("1.25"));
     }
 
     #[test]
-    fn losses_and_breaks_are_told() {
+    fn table_row_reports_losses_warnings_and_early_end() {
         let mut result = sample();
         result.lost = 3;
         result.delivered = 7;
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short() {
+    fn numbers_are_scaled() {
         assert_eq!(nanoseconds(431.0), "431 ns");
         assert_eq!(nanoseconds(12_345.0), "12.3 us");
         assert_eq!(nanoseconds(25e6), "25.0 ms");

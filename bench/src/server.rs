@@ -1,4 +1,4 @@
-//! The end that answers.
+//! The server: accepts a client's control channel and executes its requests.
 
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -6,38 +6,39 @@ use std::time::{Duration, Instant};
 use pmd::config::NicConfig;
 use vipl::{Timeout, VipError, provider};
 
-use crate::channel::{self, Channel, Message, Party, Purpose, Seen, VERSION};
-use crate::cli::{AnswerOptions, Cores, Ends};
-use crate::connections::{Round, far};
-use crate::control;
+use crate::channel::{self, Channel, ConnectRole, Message, Purpose, RoundResult, VERSION};
+use crate::cli::{CommonOptions, Cores, ServerOptions};
+use crate::connections::ConnectionRound;
+use crate::connections::server::ConnectionAcceptor;
 use crate::endpoint::{Endpoint, RemoteMemory};
 use crate::error::{Error, Result};
-use crate::nic::{Choice, Nic, Selection};
-use crate::open::{Far, Open};
+use crate::nic::{Nic, NicOptions, NicSettings};
 use crate::output;
 use crate::plan::Test;
-use crate::process::{self, Stop};
+use crate::process::{self, StopFlag};
+use crate::raw_control;
+use crate::workload::{Server, Workload};
 
-/// The tag of a program that listens for other hosts.
+/// The tag of a server that listens for clients of other hosts.
 pub(crate) const PUBLIC_TAG: &str = "public";
 
-/// How often a listener that waits looks whether it is to stop.
-const LISTEN_TURN: Duration = Duration::from_millis(200);
+/// Interval at which a waiting listener checks the stop flag.
+const LISTEN_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How often an end that waits for the connection of a test looks whether its last
-/// answer was lost.
-const CONNECT_TURN: Duration = Duration::from_millis(20);
+/// Interval at which the server, while it waits for the connection of a test, checks for a repeated request: its
+/// last response may have been lost.
+const CONNECT_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Answers the process that started this one, until it says that the run is over.
-pub(crate) fn answer_parent(options: &AnswerOptions) -> Result<()> {
-    let stop = Stop::left_to_parent()?;
+/// Serves the process that started this one until it ends the run.
+pub(crate) fn serve_parent(options: &ServerOptions) -> Result<()> {
+    let stop = StopFlag::on_sigterm()?;
     if let Some(core) = options.core {
         process::pin(core)?;
     }
     if options.shares_core {
         process::share_core();
     }
-    let config = Selection {
+    let config = NicOptions {
         config: options.config.clone(),
         device: options.device.clone(),
         segment: options.segment.clone(),
@@ -47,112 +48,115 @@ pub(crate) fn answer_parent(options: &AnswerOptions) -> Result<()> {
     let nic = Nic::open(&config)?;
     let config = config.config;
     process::report_ready()?;
-    Answerer::new(&nic, &config, &options.tag, &stop).serve_one()
+    ServerSession::new(&nic, &config, &options.tag, &stop).serve_one()
 }
 
-/// Answers this process, with a thread that ends with the run, or with the process.
-pub(crate) fn answer_here(
+/// Starts a thread that serves the client of this process until the run ends.
+pub(crate) fn serve_in_thread(
     cores: Option<Cores>,
-    choice: &Choice,
+    settings: &NicSettings,
     tag: &str,
-    stop: &Stop,
+    stop: &StopFlag,
 ) -> Result<JoinHandle<Result<()>>> {
-    // First: a thread of the NIC may want a core that this one leaves.
-    let nic = Nic::open(choice)?;
+    // Before pinning: a thread of the NIC may need a core outside this thread's new affinity.
+    let nic = Nic::open(settings)?;
     if let Some(cores) = cores {
-        process::pin(cores.near)?;
+        process::pin(cores.client)?;
     }
-    let (config, tag, stop) = (choice.config.clone(), tag.to_owned(), stop.clone());
+    let (config, tag, stop) = (settings.config.clone(), tag.to_owned(), stop.clone());
     Ok(std::thread::spawn(move || {
         if let Some(cores) = cores {
-            process::pin(cores.far)?;
+            process::pin(cores.server)?;
         }
-        Answerer::new(&nic, &config, &tag, &stop).serve_one()
+        ServerSession::new(&nic, &config, &tag, &stop).serve_one()
     }))
 }
 
-/// Answers other hosts, one after the other, until interrupted.
-pub(crate) fn listen(ends: &Ends, stop: &Stop) -> Result<()> {
-    if let Some(cores) = ends.cores {
-        process::pin(cores.far())?;
+/// Serves clients of other hosts, one after the other, until interrupted.
+pub(crate) fn listen(common: &CommonOptions, stop: &StopFlag) -> Result<()> {
+    if let Some(cores) = common.cores {
+        process::pin(cores.server())?;
     }
-    let config = Selection {
-        config: ends.config.clone(),
-        device: ends.device.clone(),
+    let config = NicOptions {
+        config: common.config.clone(),
+        device: common.device.clone(),
         segment: None,
-        memory: ends.memory,
+        memory: common.memory,
     }
     .load()?;
     let nic = Nic::open(&config)?;
     let config = config.config;
     output::line(format_args!("vibench: listening; end with Ctrl-C"))?;
-    while !stop.is_asked() {
-        match Answerer::new(&nic, &config, PUBLIC_TAG, stop).serve_one() {
+    while !stop.is_set() {
+        match ServerSession::new(&nic, &config, PUBLIC_TAG, stop).serve_one() {
             Ok(()) => {}
-            Err(_) if stop.is_asked() => {}
+            Err(_) if stop.is_set() => {}
             Err(error) => output::note(format_args!("{error}")),
         }
     }
     Ok(())
 }
 
-struct Answerer<'a> {
+/// The server's side of one run.
+struct ServerSession<'a> {
     nic: &'a Nic,
     config: &'a NicConfig,
     tag: &'a str,
-    stop: &'a Stop,
-    open: Option<Open<Far>>,
-    kept: Vec<Open<Far>>,
-    raw: Option<control::far::Far>,
+    stop: &'a StopFlag,
+    /// The current test.
+    workload: Option<Workload<Server>>,
+    /// Connections without traffic, kept until the run ends.
+    idle: Vec<Workload<Server>>,
+    raw: Option<raw_control::server::RawServer>,
 }
 
-impl<'a> Answerer<'a> {
-    fn new(nic: &'a Nic, config: &'a NicConfig, tag: &'a str, stop: &'a Stop) -> Self {
+impl<'a> ServerSession<'a> {
+    fn new(nic: &'a Nic, config: &'a NicConfig, tag: &'a str, stop: &'a StopFlag) -> Self {
         Self {
             nic,
             config,
             tag,
             stop,
-            open: None,
-            kept: Vec::new(),
+            workload: None,
+            idle: Vec::new(),
             raw: None,
         }
     }
 
-    /// Waits for a measuring end and answers it until it quits.
+    /// Waits for a client and serves it until it quits.
     fn serve_one(mut self) -> Result<()> {
-        let mut channel = Channel::answering(self.nic)?;
-        while !self.admit(Purpose::Control, LISTEN_TURN, channel.endpoint())? {
-            self.go_on()?;
+        let mut channel = Channel::for_server(self.nic)?;
+        while !self.accept_one(Purpose::Control, LISTEN_POLL_INTERVAL, channel.endpoint())? {
+            self.check_not_stopped()?;
         }
         loop {
-            let message = channel.receive(None, || self.go_on())?;
+            let message = channel.receive(None, || self.check_not_stopped())?;
             if message == Message::Quit {
-                return channel.answer(&Message::Ready);
+                return channel.respond(&Message::Ready);
             }
-            match self.answer(message, &mut channel) {
+            match self.handle(message, &mut channel) {
                 Ok(()) => {}
                 Err(error @ Error::Broken(_)) => return Err(error),
-                Err(error) if channel.owes_answer() => {
-                    channel.answer(&Message::Refused(shorten(&error.to_string())))?;
+                Err(error) if channel.has_pending_request() => {
+                    channel.respond(&Message::Refused(shorten(&error.to_string())))?;
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    fn go_on(&self) -> Result<()> {
-        if self.stop.is_asked() {
+    fn check_not_stopped(&self) -> Result<()> {
+        if self.stop.is_set() {
             return Err(Error::Broken("interrupted".into()));
         }
         Ok(())
     }
 
-    fn answer(&mut self, message: Message, channel: &mut Channel) -> Result<()> {
+    fn handle(&mut self, message: Message, channel: &mut Channel) -> Result<()> {
         match message {
-            Message::Hello { version: VERSION } => channel.answer(&Message::Ready),
+            Message::Hello { version: VERSION } => channel.respond(&Message::Ready),
             Message::Hello { version } => Err(Error::Peer(format!(
-                "speaks version {VERSION}, not {version}"
+                "protocol version {version}, expected {VERSION}: run the same vibench on both hosts"
             ))),
             Message::Open {
                 test,
@@ -161,81 +165,90 @@ impl<'a> Answerer<'a> {
                 joins,
             } => {
                 if !joins {
-                    self.open = None;
+                    self.workload = None;
                 }
                 let opened = self.connected(&test, number, memory, channel)?;
-                match &mut self.open {
-                    Some(open) => open.join(opened),
+                match &mut self.workload {
+                    Some(workload) => workload.merge(opened),
                     none => {
                         *none = Some(opened);
                         Ok(())
                     }
                 }
             }
-            Message::Round => self.round(channel),
+            Message::Round => self.run_round(channel),
             Message::Close => {
-                self.open = None;
-                channel.answer(&Message::Ready)
+                self.workload = None;
+                channel.respond(&Message::Ready)
             }
             Message::Keep => {
-                self.kept.extend(self.open.take());
-                channel.answer(&Message::Ready)
+                self.idle.extend(self.workload.take());
+                channel.respond(&Message::Ready)
             }
             Message::RawOpen => {
                 let raw = match &mut self.raw {
                     Some(raw) => raw,
-                    none => none.insert(control::far::Far::open(self.nic, self.config)?),
+                    none => {
+                        none.insert(raw_control::server::RawServer::open(self.nic, self.config)?)
+                    }
                 };
-                channel.answer(&Message::RawOpened(raw.place()?))
+                channel.respond(&Message::RawOpened(raw.address()?))
             }
             Message::RawRound(round) => self.raw()?.frames(&round, channel),
             Message::RawStop => {
-                let seen = self.raw()?.take_seen()?;
-                channel.answer(&Message::Finished(seen))
+                let result = self.raw()?.take_result()?;
+                channel.respond(&Message::Finished(result))
             }
             Message::StreamRound(round) => self.raw()?.stream(&round, channel),
-            Message::Admit(round) => self.admit_round(&round, channel),
-            message => Err(channel::out_of_place(&message)),
+            Message::Admit(round) => self.accept_round(&round, channel),
+            message => Err(channel::unexpected_message(&message)),
         }
     }
 
-    fn raw(&mut self) -> Result<&mut control::far::Far> {
+    fn raw(&mut self) -> Result<&mut raw_control::server::RawServer> {
         let raw = self.raw.as_mut();
-        raw.ok_or_else(|| Error::Port("is not open".into()))
+        raw.ok_or_else(|| Error::Port("not open".into()))
     }
 
-    /// Makes an end of a test and waits for its connection.
+    /// Creates the server's end of a test and waits for its connection.
     fn connected(
         &self,
         test: &Test,
         number: u32,
         memory: RemoteMemory,
         channel: &mut Channel,
-    ) -> Result<Open<Far>> {
+    ) -> Result<Workload<Server>> {
         test.check()?;
-        let mut open = Open::<Far>::new(self.nic, test)?;
-        open.set_peer(memory);
-        channel.answer(&Message::Opened {
-            memory: open.endpoint().remote_memory(),
+        let mut workload = Workload::<Server>::new(self.nic, test)?;
+        workload.set_remote_memory(memory);
+        channel.respond(&Message::Opened {
+            memory: workload.endpoint().remote_memory(),
         })?;
         let purpose = Purpose::Data(number);
         let start = Instant::now();
-        while !self.admit(purpose, CONNECT_TURN, open.endpoint())? {
-            // The answer that the other end connects by is repeated if it is asked for again.
-            if channel.has_message()? || start.elapsed() > channel::ANSWER_TIMEOUT {
-                return Err(Error::Peer("does not connect".into()));
+        while !self.accept_one(purpose, CONNECT_POLL_INTERVAL, workload.endpoint())? {
+            // `has_message` repeats the response if the client repeats its request.
+            if channel.has_message()? || start.elapsed() > channel::RESPONSE_TIMEOUT {
+                return Err(Error::Peer("timed out: no connection for the test".into()));
             }
         }
-        Ok(open)
+        Ok(workload)
     }
 
-    /// Waits for a connection for one turn. False if none came about: nobody asked, or gave up
-    /// before it was answered and will ask again.
-    fn admit(&self, purpose: Purpose, turn: Duration, endpoint: &Endpoint) -> Result<bool> {
-        let local = self
-            .nic
-            .local(channel::discriminator(self.tag, purpose, Party::Waiting)?);
-        let found = provider::connect_wait(self.nic.handle(), &local, Timeout::After(turn));
+    /// Waits up to `interval` for a connection. Returns false if none was established: there was no request, or its
+    /// sender timed out before it was accepted, and will retry.
+    fn accept_one(
+        &self,
+        purpose: Purpose,
+        interval: Duration,
+        endpoint: &Endpoint,
+    ) -> Result<bool> {
+        let local = self.nic.local(channel::discriminator(
+            self.tag,
+            purpose,
+            ConnectRole::Listener,
+        )?);
+        let found = provider::connect_wait(self.nic.handle(), &local, Timeout::After(interval));
         let accepted = match found {
             Ok(indication) => endpoint.accept(indication.conn),
             Err(error) => Err(Error::call("VipConnectWait", error)),
@@ -250,42 +263,42 @@ impl<'a> Answerer<'a> {
         }
     }
 
-    fn round(&mut self, channel: &mut Channel) -> Result<()> {
-        let Some(open) = &mut self.open else {
-            return Err(Error::Peer("has no open test".into()));
+    fn run_round(&mut self, channel: &mut Channel) -> Result<()> {
+        let Some(workload) = &mut self.workload else {
+            return Err(Error::Peer("round requested, but no test is open".into()));
         };
-        channel.answer(&Message::Ready)?;
-        let outcome = match open {
-            Open::PingPong(end) => end.echo(channel).map(|broken| Seen {
+        channel.respond(&Message::Ready)?;
+        let outcome = match workload {
+            Workload::PingPong(end) => end.echo(channel).map(|broken| RoundResult {
                 broken,
-                ..Seen::default()
+                ..RoundResult::default()
             }),
-            Open::Stream(end) => end.run(channel),
-            Open::Read(end) => end.run(channel),
+            Workload::Stream(end) => end.run(channel),
+            Workload::Read(end) => end.run(channel),
         };
-        if outcome.is_err() && !channel.owes_answer() {
-            // The reason is told when it is asked for.
+        if outcome.is_err() && !channel.has_pending_request() {
+            // The error is reported in response to the stop request.
             channel.wait_for_stop()?;
         }
-        channel.answer(&Message::Finished(outcome?))
+        channel.respond(&Message::Finished(outcome?))
     }
 
-    /// A round of connections; what came of it is told when it is asked for.
-    fn admit_round(&mut self, round: &Round, channel: &mut Channel) -> Result<()> {
-        let mut admission = far::Admission::new(self.nic, self.tag, round)?;
-        channel.answer(&Message::Ready)?;
-        let outcome = admission.run(channel);
-        while !channel.owes_answer() {
-            match channel.receive(None, || self.go_on())? {
+    /// Runs a round of connections; reports the result when the client requests it.
+    fn accept_round(&mut self, round: &ConnectionRound, channel: &mut Channel) -> Result<()> {
+        let mut acceptor = ConnectionAcceptor::new(self.nic, self.tag, round)?;
+        channel.respond(&Message::Ready)?;
+        let outcome = acceptor.run(channel);
+        while !channel.has_pending_request() {
+            match channel.receive(None, || self.check_not_stopped())? {
                 Message::Admissions => {}
-                message => return Err(channel::out_of_place(&message)),
+                message => return Err(channel::unexpected_message(&message)),
             }
         }
-        channel.answer(&Message::Admitted(admission.close(outcome)?))
+        channel.respond(&Message::Admitted(acceptor.close(outcome)?))
     }
 }
 
-/// The part of a reason that fits a message.
+/// Truncates an error text to what fits a control message.
 pub(crate) fn shorten(text: &str) -> String {
     text.chars().take(200).collect()
 }

@@ -1,59 +1,57 @@
-//! Messages one way: rate and bandwidth, counted where they arrive.
+//! One-way messages: rate and bandwidth, counted at the receiver.
 //!
-//! At a reliable level a message must never find the receive queue empty, for
-//! that breaks the connection. So the receiver writes how many messages it has
-//! consumed (and made room for again) into the sender's memory, by small RDMA
-//! writes, one for a quarter of the window; the sender never has more than a
-//! window on the way. At Unreliable Delivery nobody holds the sender back, and
-//! what is lost is counted.
+//! At a reliable level a message that finds the receive queue empty breaks the connection. So the receiver returns
+//! credit: it writes the number of consumed messages, whose descriptors are posted again, to the sender's memory, by
+//! one small RDMA write per quarter of the window; the sender never has more than a window in flight. At Unreliable
+//! Delivery there is no flow control, and lost messages are counted.
 //!
-//! Several connections carry a batch each in turn.
+//! Several connections carry the batches in turn.
 
 mod incoming;
 mod outgoing;
 
 use std::time::{Duration, Instant};
 
-use crate::channel::{Channel, Seen};
+use crate::channel::{Channel, RoundResult};
 use crate::endpoint::{Endpoint, RemoteMemory, status_text};
 use crate::error::Result;
-use crate::latency::Limit;
+use crate::idle_timer::IdleTimer;
+use crate::latency::RoundLimit;
 use crate::nic::Nic;
-use crate::patience::Patience;
 use crate::plan::{Level, Test};
 use crate::process::{self, mark_in_trace};
 use incoming::Incoming;
 use outgoing::Outgoing;
 
-/// Turns between two readings of the sender's clock.
-const TURNS_PER_CLOCK: u32 = 32;
+/// Iterations of the sender per reading of the clock.
+const ITERATIONS_PER_CLOCK: u32 = 32;
 
-/// Looks without a message after which the receiver asks whether the round is over.
-const LOOKS_BEFORE_STOP: u32 = 1024;
+/// Unsuccessful polls before the receiver checks whether the round is over.
+const POLLS_BEFORE_STOP_CHECK: u32 = 1024;
 
-/// Messages that have not come so long after the sender's last word are lost.
-const QUIET: Duration = Duration::from_millis(50);
+/// Time without a message after the end of sending; messages that are missing then are lost.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// A sender that gets no credit for so long will get none.
-const STALLED_AFTER: Duration = Duration::from_secs(5);
+/// Timeout for credit and for the completion of sends.
+const CREDIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The end that sends.
+/// The sending end of a stream, at the client.
 pub(crate) struct Sender {
     connections: Vec<Outgoing>,
     sent: u64,
 }
 
-/// What the sender saw of a round.
+/// Result of a round at the sender.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sent {
-    /// Messages of this round.
+pub(crate) struct SendResult {
+    /// Messages sent in this round.
     pub(crate) messages: u64,
-    /// Why it ended early, if it did.
+    /// Reason for which the round ended early.
     pub(crate) broken: Option<String>,
 }
 
 impl Sender {
-    /// An unconnected end.
+    /// Creates an unconnected end.
     pub(crate) fn new(nic: &Nic, test: &Test) -> Result<Self> {
         Ok(Self {
             connections: vec![Outgoing::new(nic, test)?],
@@ -61,59 +59,59 @@ impl Sender {
         })
     }
 
-    /// The VI under it, for connecting.
+    /// Returns the endpoint of the first connection, for connection establishment.
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.connections[0].endpoint
     }
 
-    /// Tells where the peer's memory is.
-    pub(crate) fn set_peer(&mut self, memory: RemoteMemory) {
+    /// Sets the peer's memory of the first connection, for RDMA.
+    pub(crate) fn set_remote_memory(&mut self, memory: RemoteMemory) {
         self.connections[0].peer = Some(memory);
     }
 
-    /// Takes the connections of another one.
-    pub(crate) fn join(&mut self, other: Self) {
+    /// Moves the connections of `other` to this end.
+    pub(crate) fn merge(&mut self, other: Self) {
         self.connections.extend(other.connections);
     }
 
-    /// Messages sent since the connections began.
+    /// Returns the number of messages sent since the connections were established.
     pub(crate) fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Sends until the limit, then until every descriptor is back.
-    pub(crate) fn run(&mut self, limit: &Limit) -> Result<Sent> {
+    /// Sends until the limit, then waits for the completion of all sends.
+    pub(crate) fn run(&mut self, limit: &RoundLimit) -> Result<SendResult> {
         mark_in_trace();
         let first = self.sent;
         let start = Instant::now();
-        let mut patience = Patience::default();
-        let mut turns_to_clock = TURNS_PER_CLOCK;
-        let mut moved = false;
+        let mut idle = IdleTimer::default();
+        let mut iterations_to_clock = ITERATIONS_PER_CLOCK;
+        let mut progressed = false;
         let broken = loop {
             let in_round = self.sent - first;
             let wanted = limit.messages.map_or(u64::MAX, |limit| limit - in_round);
-            let posted = match self.turn(wanted)? {
+            let posted = match self.post_and_reap(wanted)? {
                 Ok((0, 0)) => {
-                    process::pause();
+                    process::pause_if_shared();
                     0
                 }
                 Ok((posted, _)) => {
-                    moved = true;
+                    progressed = true;
                     posted
                 }
                 Err(status) => break Some(status_text(status)),
             };
-            turns_to_clock -= 1;
-            if turns_to_clock == 0 || wanted == posted {
-                turns_to_clock = TURNS_PER_CLOCK;
+            iterations_to_clock -= 1;
+            if iterations_to_clock == 0 || wanted == posted {
+                iterations_to_clock = ITERATIONS_PER_CLOCK;
                 let now = Instant::now();
                 if limit.is_over(now - start, self.sent - first) {
                     break None;
                 }
-                if moved {
-                    patience = Patience::default();
-                    moved = false;
-                } else if let Some(reason) = self.stalled(patience.after(now) > STALLED_AFTER)? {
+                if progressed {
+                    idle = IdleTimer::default();
+                    progressed = false;
+                } else if let Some(reason) = self.stalled(idle.idle_time(now) > CREDIT_TIMEOUT)? {
                     break Some(reason);
                 }
             }
@@ -123,16 +121,17 @@ impl Sender {
             Some(reason) => Some(reason),
         };
         mark_in_trace();
-        Ok(Sent {
+        Ok(SendResult {
             messages: self.sent - first,
             broken,
         })
     }
 
-    /// Posts a batch to each connection that has room for it, up to so many messages, and reaps; says
-    /// how many of both. The inner error is the status of a failed descriptor.
+    /// Posts a batch to each connection with room for it, up to `wanted` messages in total, and reaps completions.
+    ///
+    /// Returns the numbers of posted and reaped messages; the inner error is the status of a failed descriptor.
     #[inline]
-    fn turn(&mut self, wanted: u64) -> Result<core::result::Result<(u64, u32), u32>> {
+    fn post_and_reap(&mut self, wanted: u64) -> Result<core::result::Result<(u64, u32), u32>> {
         let (mut posted, mut reaped) = (0, 0);
         for connection in &mut self.connections {
             let batch = u64::from(connection.post_batch(wanted - posted)?);
@@ -146,6 +145,7 @@ impl Sender {
         Ok(Ok((posted, reaped)))
     }
 
+    /// Returns the reason if a connection is lost, or if there was no progress for too long.
     #[cold]
     fn stalled(&self, is_late: bool) -> Result<Option<String>> {
         for connection in &self.connections {
@@ -153,18 +153,21 @@ impl Sender {
                 return Ok(Some("connection lost".into()));
             }
         }
-        Ok(is_late.then(|| "no credit on a connection that stands".into()))
+        Ok(is_late.then(|| "timed out: no credit, VI is connected".into()))
     }
 
+    /// Waits for the completion of all sends; returns the reason if one fails.
     fn finish(&mut self) -> Result<Option<String>> {
-        let mut patience = Patience::default();
+        let mut idle = IdleTimer::default();
         for connection in &mut self.connections {
             while !connection.is_done() {
                 if let Err(status) = connection.reap()? {
                     return Ok(Some(status_text(status)));
                 }
-                if patience.after(Instant::now()) > STALLED_AFTER {
-                    return Ok(Some("sends do not end on a connection that stands".into()));
+                if idle.idle_time(Instant::now()) > CREDIT_TIMEOUT {
+                    return Ok(Some(
+                        "timed out: sends are not complete, VI is connected".into(),
+                    ));
                 }
             }
         }
@@ -172,23 +175,23 @@ impl Sender {
     }
 }
 
-/// The end that receives and counts.
+/// The receiving end of a stream, at the server, which counts.
 pub(crate) struct Receiver {
     connections: Vec<Incoming>,
     level: Level,
     consumed: u64,
 }
 
-/// The clock of a round: runs from the first messages to the last.
+/// Counter of delivered messages, with the time from the first batch to the last one.
 #[derive(Default)]
-pub(crate) struct Clock {
+pub(crate) struct DeliveryClock {
     delivered: u64,
     untimed: u64,
     first: Option<Instant>,
     last: Option<Instant>,
 }
 
-impl Clock {
+impl DeliveryClock {
     #[inline]
     pub(crate) fn count(&mut self, messages: u32) {
         let now = Instant::now();
@@ -200,12 +203,12 @@ impl Clock {
         }
     }
 
-    pub(crate) fn seen(&self, broken: Option<String>) -> Seen {
+    pub(crate) fn result(&self, broken: Option<String>) -> RoundResult {
         let elapsed = match (self.first, self.last) {
             (Some(first), Some(last)) => last - first,
             _ => Duration::ZERO,
         };
-        Seen {
+        RoundResult {
             delivered: self.delivered,
             timed: self.delivered - self.untimed,
             elapsed_ns: elapsed.as_nanos() as u64,
@@ -215,7 +218,7 @@ impl Clock {
 }
 
 impl Receiver {
-    /// An unconnected end whose receive descriptors wait already.
+    /// Creates an unconnected end with posted receive descriptors.
     pub(crate) fn new(nic: &Nic, test: &Test) -> Result<Self> {
         Ok(Self {
             connections: vec![Incoming::new(nic, test)?],
@@ -224,46 +227,46 @@ impl Receiver {
         })
     }
 
-    /// The VI under it, for connecting.
+    /// Returns the endpoint of the first connection, for connection establishment.
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.connections[0].endpoint
     }
 
-    /// Tells where the peer's memory is.
-    pub(crate) fn set_peer(&mut self, memory: RemoteMemory) {
+    /// Sets the peer's memory of the first connection, for RDMA.
+    pub(crate) fn set_remote_memory(&mut self, memory: RemoteMemory) {
         self.connections[0].peer = Some(memory);
     }
 
-    /// Takes the connections of another one.
-    pub(crate) fn join(&mut self, other: Self) {
+    /// Moves the connections of `other` to this end.
+    pub(crate) fn merge(&mut self, other: Self) {
         self.connections.extend(other.connections);
     }
 
-    /// Receives until the sender is done and nothing more comes.
-    pub(crate) fn run(&mut self, channel: &mut Channel) -> Result<Seen> {
+    /// Receives until the sender has stopped and no more messages arrive.
+    pub(crate) fn run(&mut self, channel: &mut Channel) -> Result<RoundResult> {
         mark_in_trace();
-        let mut clock = Clock::default();
-        let mut idle_looks = 0_u32;
+        let mut clock = DeliveryClock::default();
+        let mut idle_polls = 0_u32;
         let mut done: Option<(u64, Instant)> = None;
         let broken = loop {
             match self.take_batch()? {
                 Ok(0) => {
-                    process::pause();
-                    idle_looks = idle_looks.saturating_add(1);
+                    process::pause_if_shared();
+                    idle_polls = idle_polls.saturating_add(1);
                 }
                 Ok(taken) => {
                     clock.count(taken);
-                    idle_looks = 0;
+                    idle_polls = 0;
                     if let Some((_, since)) = &mut done {
                         *since = Instant::now();
                     }
                 }
                 Err(status) => break Some(status_text(status)),
             }
-            if let Some(status) = self.return_credit(idle_looks)? {
+            if let Some(status) = self.return_credit(idle_polls)? {
                 break Some(status_text(status));
             }
-            if idle_looks < LOOKS_BEFORE_STOP {
+            if idle_polls < POLLS_BEFORE_STOP_CHECK {
                 continue;
             }
             match done {
@@ -275,7 +278,7 @@ impl Receiver {
                 }
                 None => {}
             }
-            if idle_looks.is_multiple_of(LOOKS_BEFORE_STOP) && !self.may_be_connected()? {
+            if idle_polls.is_multiple_of(POLLS_BEFORE_STOP_CHECK) && !self.may_be_connected()? {
                 break Some("connection lost".into());
             }
         };
@@ -283,14 +286,15 @@ impl Receiver {
             mark_in_trace();
             channel.wait_for_stop()?;
         }
-        Ok(clock.seen(broken))
+        Ok(clock.result(broken))
     }
 
     fn is_quiet(&self, sent: u64, since: Instant) -> bool {
-        (self.level.is_reliable() && self.consumed >= sent) || since.elapsed() > QUIET
+        (self.level.is_reliable() && self.consumed >= sent) || since.elapsed() > DRAIN_TIMEOUT
     }
 
-    /// Takes up to a batch of each connection; the inner error is the status of a failed descriptor.
+    /// Receives up to a batch on each connection, and returns the number of messages; the inner error is the status of
+    /// a failed descriptor.
     #[inline]
     fn take_batch(&mut self) -> Result<core::result::Result<u32, u32>> {
         let mut taken = 0;
@@ -304,11 +308,11 @@ impl Receiver {
         Ok(Ok(taken))
     }
 
-    /// Tells the sender how much was consumed, where that is worth a message now.
+    /// Returns credit on the connections where it is due; returns the status of a failed descriptor.
     #[inline]
-    fn return_credit(&mut self, idle_looks: u32) -> Result<Option<u32>> {
+    fn return_credit(&mut self, idle_polls: u32) -> Result<Option<u32>> {
         for connection in &mut self.connections {
-            if let Some(status) = connection.return_credit(idle_looks)? {
+            if let Some(status) = connection.return_credit(idle_polls)? {
                 return Ok(Some(status));
             }
         }

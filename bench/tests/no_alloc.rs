@@ -1,5 +1,5 @@
-//! Nothing allocates between post and reap: an allocator that counts, per
-//! thread, around whole exchanges over shared memory.
+//! Checks that nothing is allocated between post and reap, with an allocator that counts allocations per thread during
+//! exchanges over shared memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,8 +7,8 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use fcvi_frame::Discriminator;
-use vibench::endpoint::{Endpoint, Reaped, RemoteMemory, Shape, Target, mark_of};
-use vibench::nic::{Choice, MemoryKind, Nic, Selection};
+use vibench::endpoint::{Endpoint, EndpointLayout, Reaped, RemoteAddress, RemoteMemory, mark_of};
+use vibench::nic::{MemoryKind, Nic, NicOptions, NicSettings};
 use vibench::plan::{Level, Op};
 use vipl::{Timeout, VipError, provider};
 
@@ -16,43 +16,43 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-struct Counting;
+struct CountingAllocator;
 
 fn count() {
-    // A thread that is going away has no counter any more, and measures nothing.
+    // An exiting thread has no counter any more, and measures nothing.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; counting touches
-// only a constant-initialised thread-local and allocates nothing itself.
-unsafe impl GlobalAlloc for Counting {
+// SAFETY: every call is forwarded unchanged to the system's allocator; counting accesses only a
+// constant-initialised thread-local variable and does not allocate.
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller keeps the contract of `alloc`.
+        // SAFETY: the caller meets the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        // SAFETY: the caller meets the contract of `alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_bytes: usize) -> *mut u8 {
         count();
-        // SAFETY: the caller keeps the contract of `realloc`.
+        // SAFETY: the caller meets the contract of `realloc`.
         unsafe { System.realloc(at, layout, new_bytes) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         count();
-        // SAFETY: the caller keeps the contract of `dealloc`.
+        // SAFETY: the caller meets the contract of `dealloc`.
         unsafe { System.dealloc(at, layout) }
     }
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn allocations() -> u64 {
     ALLOCATIONS.with(Cell::get)
@@ -61,10 +61,10 @@ fn allocations() -> u64 {
 const DESCRIPTORS: u32 = 8;
 const MESSAGES: u64 = 2_000;
 const WARM_UP: u64 = 200;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-fn choice(name: &str) -> Choice {
-    Selection {
+fn settings(name: &str) -> NicSettings {
+    NicOptions {
         config: None,
         device: "VINIC0".into(),
         segment: Some(format!("vibench-{name}-{}", std::process::id())),
@@ -74,8 +74,8 @@ fn choice(name: &str) -> Choice {
     .unwrap()
 }
 
-fn shape(level: Level, bytes: u32) -> Shape {
-    Shape {
+fn layout(level: Level, bytes: u32) -> EndpointLayout {
+    EndpointLayout {
         level,
         send_descriptors: DESCRIPTORS,
         send_buffers: DESCRIPTORS,
@@ -86,15 +86,16 @@ fn shape(level: Level, bytes: u32) -> Shape {
     }
 }
 
-struct Half {
+/// One end of an exchange.
+struct TestSide {
     endpoint: Endpoint,
     peer: RemoteMemory,
     op: Op,
     bytes: u32,
 }
 
-impl Half {
-    /// One message out; `sequence` counts from 0.
+impl TestSide {
+    /// Sends message `sequence`, counted from 0.
     fn send(&mut self, sequence: u64) {
         let index = (sequence % u64::from(DESCRIPTORS)) as u32;
         if self.op != Op::Read {
@@ -104,7 +105,7 @@ impl Half {
         match self.op {
             Op::Send => self.endpoint.post_send(index, self.bytes).unwrap(),
             Op::Write => {
-                let target = Target {
+                let target = RemoteAddress {
                     handle: self.peer.handle,
                     address: self.peer.buffer(index),
                 };
@@ -113,7 +114,7 @@ impl Half {
                     .unwrap();
             }
             Op::Read => {
-                let source = Target {
+                let source = RemoteAddress {
                     handle: self.peer.handle,
                     address: self.peer.source(index),
                 };
@@ -125,7 +126,7 @@ impl Half {
         loop {
             match self.endpoint.reap_send().unwrap() {
                 Reaped::Done { .. } => break,
-                Reaped::Nothing => assert!(start.elapsed() < PATIENCE, "the send does not end"),
+                Reaped::Nothing => assert!(start.elapsed() < TIMEOUT, "the send is not complete"),
                 Reaped::Failed { status, .. } => panic!("send failed: {status:#x}"),
             }
         }
@@ -135,7 +136,7 @@ impl Half {
         }
     }
 
-    /// One message in, checked by its mark.
+    /// Receives message `sequence` and checks its mark.
     fn receive(&mut self, sequence: u64) {
         if self.op == Op::Read {
             return;
@@ -145,7 +146,7 @@ impl Half {
         let start = Instant::now();
         loop {
             let reaped = self.endpoint.reap_recv().unwrap();
-            let is_there = match (self.op, reaped) {
+            let has_arrived = match (self.op, reaped) {
                 (Op::Send, Reaped::Done { index: got, .. }) => {
                     assert_eq!(got, index, "out of order");
                     true
@@ -154,13 +155,13 @@ impl Half {
                 (Op::Send, Reaped::Nothing) => false,
                 (_, other) => panic!("message {sequence}: {other:?}"),
             };
-            if is_there {
+            if has_arrived {
                 assert_eq!(self.endpoint.mark(index, self.bytes), mark);
                 break;
             }
             assert!(
-                start.elapsed() < PATIENCE,
-                "message {sequence} does not come"
+                start.elapsed() < TIMEOUT,
+                "message {sequence} does not arrive"
             );
         }
         if self.op == Op::Send {
@@ -169,17 +170,17 @@ impl Half {
     }
 }
 
-/// Runs both ends, each in a thread with a NIC of its own, and gives what each allocated.
+/// Runs both ends, each in a thread with its own NIC, and returns the number of allocations of each.
 fn exchange(op: Op, level: Level, bytes: u32) -> [u64; 2] {
-    let choice = choice(&format!("no-alloc-{op:?}-{level:?}-{bytes}"));
+    let settings = settings(&format!("no-alloc-{op:?}-{level:?}-{bytes}"));
     let listener = Discriminator::new(b"no-alloc").unwrap();
-    let asker = Discriminator::new(b"no-alloc from").unwrap();
+    let requester = Discriminator::new(b"no-alloc from").unwrap();
     let barrier = Barrier::new(2);
-    let (near_memory, far_memory) = (std::sync::OnceLock::new(), std::sync::OnceLock::new());
+    let (client_memory, server_memory) = (std::sync::OnceLock::new(), std::sync::OnceLock::new());
 
-    let run = |is_near: bool| {
-        let nic = Nic::open(&choice).unwrap();
-        let mut endpoint = Endpoint::new(&nic, &shape(level, bytes)).unwrap();
+    let run = |is_client: bool| {
+        let nic = Nic::open(&settings).unwrap();
+        let mut endpoint = Endpoint::new(&nic, &layout(level, bytes)).unwrap();
         for index in 0..DESCRIPTORS {
             match op {
                 Op::Send => endpoint.post_recv(index).unwrap(),
@@ -187,30 +188,30 @@ fn exchange(op: Op, level: Level, bytes: u32) -> [u64; 2] {
                 Op::Write => {}
             }
         }
-        let (mine, theirs) = if is_near {
-            (&near_memory, &far_memory)
+        let (own, remote_memory) = if is_client {
+            (&client_memory, &server_memory)
         } else {
-            (&far_memory, &near_memory)
+            (&server_memory, &client_memory)
         };
-        mine.set(endpoint.remote_memory()).unwrap();
+        own.set(endpoint.remote_memory()).unwrap();
         barrier.wait();
-        if is_near {
+        if is_client {
             let start = Instant::now();
-            let (local, remote) = (nic.local(asker), nic.local(listener));
-            while let Err(error) = endpoint.request(&local, &remote, Timeout::After(PATIENCE)) {
+            let (local, remote) = (nic.local(requester), nic.local(listener));
+            while let Err(error) = endpoint.request(&local, &remote, Timeout::After(TIMEOUT)) {
                 assert_eq!(error, VipError::NoMatch);
-                assert!(start.elapsed() < PATIENCE, "nobody listens");
+                assert!(start.elapsed() < TIMEOUT, "no listener");
                 std::thread::yield_now();
             }
         } else {
             let local = nic.local(listener);
             let indication =
-                provider::connect_wait(nic.handle(), &local, Timeout::After(PATIENCE)).unwrap();
+                provider::connect_wait(nic.handle(), &local, Timeout::After(TIMEOUT)).unwrap();
             endpoint.accept(indication.conn).unwrap();
         }
         barrier.wait();
-        let peer = *theirs.get().unwrap();
-        let mut half = Half {
+        let peer = *remote_memory.get().unwrap();
+        let mut side = TestSide {
             endpoint,
             peer,
             op,
@@ -221,12 +222,12 @@ fn exchange(op: Op, level: Level, bytes: u32) -> [u64; 2] {
             if sequence == WARM_UP {
                 before = allocations();
             }
-            if is_near {
-                half.send(sequence);
-                half.receive(sequence);
+            if is_client {
+                side.send(sequence);
+                side.receive(sequence);
             } else {
-                half.receive(sequence);
-                half.send(sequence);
+                side.receive(sequence);
+                side.send(sequence);
             }
         }
         let counted = allocations() - before;
@@ -234,20 +235,20 @@ fn exchange(op: Op, level: Level, bytes: u32) -> [u64; 2] {
         counted
     };
     std::thread::scope(|scope| {
-        let far = scope.spawn(|| run(false));
-        let near = run(true);
-        [near, far.join().unwrap()]
+        let server = scope.spawn(|| run(false));
+        let client = run(true);
+        [client, server.join().unwrap()]
     })
 }
 
 #[test]
-fn the_counter_counts() {
+fn allocator_counts_allocation_and_deallocation() {
     let before = allocations();
     drop(std::hint::black_box(Box::new(7_u64)));
     assert_eq!(allocations() - before, 2);
 }
 
-fn allocates_nothing(op: Op) {
+fn check_no_allocations(op: Op) {
     for level in [Level::Rd, Level::Rr] {
         for bytes in [8, 4096, 65536] {
             let counted = exchange(op, level, bytes);
@@ -258,15 +259,15 @@ fn allocates_nothing(op: Op) {
 
 #[test]
 fn sends_allocate_nothing() {
-    allocates_nothing(Op::Send);
+    check_no_allocations(Op::Send);
 }
 
 #[test]
 fn writes_allocate_nothing() {
-    allocates_nothing(Op::Write);
+    check_no_allocations(Op::Write);
 }
 
 #[test]
 fn reads_allocate_nothing() {
-    allocates_nothing(Op::Read);
+    check_no_allocations(Op::Read);
 }

@@ -1,4 +1,4 @@
-//! The program itself, for a moment each: what it prints and writes.
+//! Short runs of the program: output, JSON files and exit codes.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -17,20 +17,20 @@ fn vibench(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Runs a measurement over shared memory that must succeed and gives its results.
+/// Runs a successful measurement over shared memory and returns its results.
 fn measure(name: &str, arguments: &[&str]) -> Vec<Value> {
     measure_on("shm", name, arguments)
 }
 
-/// The same for what carries the messages.
+/// Runs a successful measurement, checks `port` and the output, and returns the results.
 fn measure_on(port: &str, name: &str, arguments: &[&str]) -> Vec<Value> {
     let path = json_path(name);
     let mut all = arguments.to_vec();
     let text = path.to_str().unwrap().to_owned();
     all.extend(["--seconds", "0.3", "--warmup", "0.05", "--json", &text]);
     let output = vibench(&all);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{all:?}: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{all:?}: {stderr}");
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
     let results = std::fs::read_to_string(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
@@ -44,30 +44,30 @@ fn measure_on(port: &str, name: &str, arguments: &[&str]) -> Vec<Value> {
         assert!(result["messages_per_s"].as_f64().unwrap() > 0.0, "{result}");
         assert!(result["ratio"].as_f64().unwrap() > 0.0, "{result}");
     }
-    // What explains it: the cores, and what was measured beside it.
-    let explained = |begin: &str| {
+    // The lines below the table: the cores, and an explanation of the control.
+    let has_line = |begin: &str| {
         table
             .lines()
             .any(|line| line.trim_start().starts_with(begin))
     };
-    assert!(explained("cores: "), "{table}");
-    assert!(explained("control: ") && explained("ratio: "), "{table}");
-    // What was lost at Unreliable Delivery stands below its row, further in.
+    assert!(has_line("cores: "), "{table}");
+    assert!(has_line("control: ") && has_line("ratio: "), "{table}");
+    // Losses at Unreliable Delivery are indented lines below the row.
     let rows = table.lines().filter(|line| !line.starts_with(' '));
     assert_eq!(rows.count(), 2 + results.len(), "{table}");
     results
 }
 
-/// Runs two ends of a raw port; each gives what it wrote.
-fn port_ends(name: &str, ends: [&str; 2]) -> [Value; 2] {
+/// Runs two sides of `vibench port` and returns the result of each.
+fn run_port_sides(name: &str, sides: [&str; 2]) -> [Value; 2] {
     let segment = format!("vibench-{name}-{}", std::process::id());
-    let paths = ["near", "far"].map(|end| json_path(&format!("{name}-{end}")));
-    let children = [0, 1].map(|end| {
+    let paths = ["first", "second"].map(|side| json_path(&format!("{name}-{side}")));
+    let children = [0, 1].map(|side| {
         Command::new(env!("CARGO_BIN_EXE_vibench"))
             .arg("port")
-            .args(ends[end].split(' '))
+            .args(sides[side].split(' '))
             .args(["--segment", &segment, "--json"])
-            .arg(&paths[end])
+            .arg(&paths[side])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -75,8 +75,8 @@ fn port_ends(name: &str, ends: [&str; 2]) -> [Value; 2] {
     });
     for child in children {
         let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{ends:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{sides:?}: {stderr}");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(text.contains("frames/s"), "{text}");
     }
@@ -90,9 +90,10 @@ fn port_ends(name: &str, ends: [&str; 2]) -> [Value; 2] {
 }
 
 #[test]
-fn frames_of_a_raw_port_one_way() {
-    let far = "receive --frames 20000";
-    let [sent, received] = port_ends("port-stream", ["send --size 256 --frames 20000", far]);
+fn port_send_and_receive_count_frames() {
+    let receive = "receive --frames 20000";
+    let [sent, received] =
+        run_port_sides("port-stream", ["send --size 256 --frames 20000", receive]);
     assert_eq!(
         (&sent["role"], &received["role"]),
         (&"send".into(), &"receive".into())
@@ -105,12 +106,12 @@ fn frames_of_a_raw_port_one_way() {
 }
 
 #[test]
-fn filled_frames_of_a_raw_port() {
-    let ends = [
+fn port_send_and_receive_filled_frames() {
+    let sides = [
         "send --filled --size 2124 --frames 20000",
         "receive --filled --frames 20000",
     ];
-    let [sent, received] = port_ends("port-filled", ends);
+    let [sent, received] = run_port_sides("port-filled", sides);
     assert_eq!(
         (&sent["frames"], &received["damaged"]),
         (&20_000.into(), &0.into())
@@ -119,18 +120,18 @@ fn filled_frames_of_a_raw_port() {
 }
 
 #[test]
-fn frames_of_a_raw_port_there_and_back() {
-    let far = "echo --frames 500";
-    let [pinged, echoed] = port_ends("port-ping", ["ping --frames 500", far]);
+fn port_ping_and_echo_measure_round_trips() {
+    let echo = "echo --frames 500";
+    let [pinged, echoed] = run_port_sides("port-ping", ["ping --frames 500", echo]);
     assert_eq!(echoed["frames"], 500);
-    let back = pinged["frames"].as_u64().unwrap();
-    assert_eq!(back + pinged["lost"].as_u64().unwrap(), 500);
+    let round_trips = pinged["frames"].as_u64().unwrap();
+    assert_eq!(round_trips + pinged["lost"].as_u64().unwrap(), 500);
     assert!(pinged["half_round_trip_ns"]["p50"].as_f64().unwrap() > 0.0);
 }
 
-/// Both ends of a wire, in a namespace of its own: the first argument is the program, the second a
-/// folder with a configuration for each end, the third a place for each end's figures.
-const WIRE: &str = r#"
+/// Shell script that measures a veth pair in a network namespace. Arguments: the program, and a directory with a
+/// configuration for each end, which receives the results.
+const VETH_SCRIPT: &str = r#"
 set -e
 ip link add left type veth peer name right
 for end in left right; do ip link set $end up; done
@@ -147,7 +148,7 @@ until ip link show left | grep -q NO-CARRIER; do :; done
 "#;
 
 #[test]
-fn frames_of_raw_ports_on_interfaces() {
+fn port_send_and_receive_over_veth() {
     for driver in ["af_packet", "af_xdp"] {
         let name = format!("vibench-wire-{driver}-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
@@ -160,17 +161,17 @@ fn frames_of_raw_ports_on_interfaces() {
         }
         let output = Command::new("unshare")
             .args(["--net", "--pid", "--kill-child", "--", "timeout", "60"])
-            .args(["sh", "-c", WIRE, "sh", env!("CARGO_BIN_EXE_vibench")])
+            .args(["sh", "-c", VETH_SCRIPT, "sh", env!("CARGO_BIN_EXE_vibench")])
             .arg(&folder)
             .output()
             .expect("util-linux is installed");
         let read = |file: &str| std::fs::read_to_string(folder.join(file));
-        let figures = ["left.json", "right.json", "down.json"].map(read);
+        let texts = ["left.json", "right.json", "down.json"].map(read);
         std::fs::remove_dir_all(&folder).unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{driver}, as root: {said}");
-        assert!(said.contains("--to is missing"), "{said}");
-        let [sent, received, dropped] = figures.map(|text| {
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{driver}, as root: {stderr}");
+        assert!(stderr.contains("--to is missing"), "{stderr}");
+        let [sent, received, dropped] = texts.map(|text| {
             let results: Value = serde_json::from_str(&text.unwrap()).unwrap();
             results[0].clone()
         });
@@ -181,7 +182,7 @@ fn frames_of_raw_ports_on_interfaces() {
         assert_eq!(received["bytes"], 1000 * 1500);
         assert_eq!(received["lost"], 0);
         if driver == "af_xdp" {
-            // The other driver leaves it to the kernel, which does not tell.
+            // With af_packet the kernel drops the frames, and does not count them here.
             assert_eq!(dropped["counters"]["drop_tx_link_down"], 100);
             assert_eq!(dropped["frames"], 0);
         }
@@ -189,12 +190,12 @@ fn frames_of_raw_ports_on_interfaces() {
 }
 
 #[test]
-fn a_raw_port_without_another_end_says_so() {
+fn port_without_peer_fails_with_hint() {
     let segment = format!("vibench-alone-{}", std::process::id());
     for (arguments, words) in [
         (
             &["port", "send", "--mac", "02:00:00:00:00:01"][..],
-            "addresses of its own",
+            "assigns station addresses",
         ),
         (
             &["port", "send", "--config", "/no/such/file"],
@@ -202,17 +203,20 @@ fn a_raw_port_without_another_end_says_so() {
         ),
         (
             &["port", "send", "--segment", &segment],
-            "start that end first",
+            "start the other side first",
         ),
     ] {
         let output = vibench(arguments);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(words), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            !output.status.success() && stderr.contains(words),
+            "{stderr}"
+        );
     }
 }
 
 #[test]
-fn latency_of_sends_and_writes() {
+fn latency_reports_percentiles_of_sends_and_writes() {
     for op in ["send", "write"] {
         let results = measure(
             &format!("latency-{op}"),
@@ -231,7 +235,7 @@ fn latency_of_sends_and_writes() {
 }
 
 #[test]
-fn rate_and_bandwidth_of_every_kind() {
+fn rate_and_bandwidth_of_sends_and_writes_at_ud_and_rd() {
     for (benchmark, size) in [("rate", "64"), ("bandwidth", "64K")] {
         for op in ["send", "write"] {
             for level in ["ud", "rd"] {
@@ -250,7 +254,7 @@ fn rate_and_bandwidth_of_every_kind() {
 }
 
 #[test]
-fn streams_of_several_connections() {
+fn streams_over_several_connections() {
     for level in ["rd", "ud"] {
         let arguments = ["rate", "--active", "5", "--idle", "7", "--level", level];
         let results = measure(&format!("active-{level}"), &arguments);
@@ -265,7 +269,7 @@ fn streams_of_several_connections() {
     );
 }
 
-/// A configuration for VI/TCP at an address of this host, at a port that no other run uses.
+/// Writes a VI/TCP configuration for an address of this host, with a TCP port derived from the process ID.
 fn vi_tcp(name: &str, host: &str) -> PathBuf {
     let tcp_port = 10_000 + std::process::id() % 20_000;
     let nic =
@@ -276,7 +280,7 @@ fn vi_tcp(name: &str, host: &str) -> PathBuf {
 }
 
 #[test]
-fn vi_tcp_beside_a_raw_tcp_connection() {
+fn vi_tcp_is_compared_with_raw_tcp() {
     let config = vi_tcp("alone", "127.0.0.3");
     let file = config.to_str().unwrap();
     for (benchmark, op, level, bytes) in [
@@ -309,13 +313,16 @@ fn vi_tcp_beside_a_raw_tcp_connection() {
         (&["port", "echo", "--config", file], "vi-tcp"),
     ] {
         let output = vibench(arguments);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(words), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            !output.status.success() && stderr.contains(words),
+            "{stderr}"
+        );
     }
     std::fs::remove_file(&config).unwrap();
 }
 
-/// A program that answers until it is told to end.
+/// A server process (`--listen`), interrupted by `end` and killed on drop.
 struct Listener(Child);
 
 impl Listener {
@@ -326,24 +333,24 @@ impl Listener {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut said = String::new();
+        let mut line = String::new();
         let output = child.stdout.as_mut().unwrap();
-        BufReader::new(output).read_line(&mut said).unwrap();
+        BufReader::new(output).read_line(&mut line).unwrap();
         let listener = Self(child);
-        assert!(said.contains("listening"), "{said}");
+        assert!(line.contains("listening"), "{line}");
         listener
     }
 
     fn end(mut self) {
         let interrupt = ["-INT", &self.0.id().to_string()];
-        let told = Command::new("kill").args(interrupt).status().unwrap();
-        assert!(told.success() && self.0.wait().unwrap().success());
+        let kill = Command::new("kill").args(interrupt).status().unwrap();
+        assert!(kill.success() && self.0.wait().unwrap().success());
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // It has ended, unless a test has failed.
+        // The process has exited already, unless a test has failed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -352,28 +359,28 @@ impl Drop for Listener {
 #[test]
 fn vi_tcp_between_two_addresses() {
     let hosts = ["127.0.0.4", "127.0.0.5"];
-    let [near, far] = hosts.map(|host| vi_tcp(host, host));
-    let listener = Listener::start(&far);
-    let ends = ["--connect", hosts[1], "--config", near.to_str().unwrap()];
+    let [client, server] = hosts.map(|host| vi_tcp(host, host));
+    let listener = Listener::start(&server);
+    let common = ["--connect", hosts[1], "--config", client.to_str().unwrap()];
     for benchmark in ["latency", "rate"] {
         let name = format!("vi-tcp-two-{benchmark}");
-        let results = measure_on("vi-tcp", &name, &[&[benchmark], &ends[..]].concat());
+        let results = measure_on("vi-tcp", &name, &[&[benchmark], &common[..]].concat());
         assert_eq!(results[0]["lost"], 0);
     }
     let connections = ["connect", "--connections", "100", "--peers", "20"];
-    let output = vibench(&[&connections[..], &ends].concat());
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
+    let output = vibench(&[&connections[..], &common].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{stderr}");
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(table.contains("100 connections over vi-tcp"), "{table}");
     listener.end();
-    for config in [near, far] {
+    for config in [client, server] {
         std::fs::remove_file(config).unwrap();
     }
 }
 
 #[test]
-fn both_ends_in_one_process() {
+fn shortcut_runs_both_ends_in_one_process() {
     for (benchmark, op) in [
         ("latency", "send"),
         ("bandwidth", "write"),
@@ -386,7 +393,7 @@ fn both_ends_in_one_process() {
 }
 
 #[test]
-fn reads_at_every_level_that_has_them() {
+fn reads_at_rd_and_rr() {
     for level in ["rd", "rr"] {
         let arguments = ["--op", "read", "--level", level, "--size"];
         let run = |benchmark, size| {
@@ -410,7 +417,7 @@ fn reads_at_every_level_that_has_them() {
 }
 
 #[test]
-fn reliable_reception() {
+fn sends_and_writes_at_rr() {
     for op in ["send", "write"] {
         for benchmark in ["latency", "rate"] {
             let name = format!("{benchmark}-{op}-rr");
@@ -424,7 +431,7 @@ fn reliable_reception() {
 }
 
 #[test]
-fn reads_of_a_number_of_messages() {
+fn reads_with_message_limit_deliver_that_many() {
     let arguments = ["--op", "read", "--messages", "1000"];
     let stream = measure("read-messages", &[&["rate"], &arguments[..]].concat());
     assert_eq!(stream[0]["delivered"], 5000);
@@ -433,7 +440,7 @@ fn reads_of_a_number_of_messages() {
 }
 
 #[test]
-fn odd_sizes_and_batches_of_one() {
+fn odd_sizes_and_batch_of_one() {
     measure("odd", &["rate", "--size", "1,13,2097", "--batch", "1"]);
     measure(
         "odd-write",
@@ -447,13 +454,13 @@ fn odd_sizes_and_batches_of_one() {
 }
 
 #[test]
-fn rounds_of_a_number_of_messages() {
+fn rounds_with_message_limit_deliver_that_many() {
     let results = measure("messages", &["rate", "--messages", "1000", "--rounds", "5"]);
     assert_eq!(results[0]["delivered"], 5000);
 }
 
 #[test]
-fn connections_of_clients_and_peers() {
+fn connect_reports_client_server_and_peer_connections() {
     let path = json_path("connect");
     let output = vibench(&[
         "connect",
@@ -468,8 +475,8 @@ fn connections_of_clients_and_peers() {
         "--json",
         path.to_str().unwrap(),
     ]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{stderr}");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     let results: Value = serde_json::from_str(&text).unwrap();
@@ -491,9 +498,9 @@ fn connections_of_clients_and_peers() {
     assert_eq!(table.lines().count(), 2 + 10 + 1, "{table}");
 }
 
-/// Interrupts a run when it has printed the first line of its table, which begins with `head`: it must succeed all the same.
-/// Gives the lines after that one, and its results.
-fn interrupted(name: &str, arguments: &[&str], head: &str) -> (Vec<String>, Value) {
+/// Interrupts a run after the first line of its table, which begins with `header`, and checks that it succeeds.
+/// Returns the other lines, and the results.
+fn interrupt_run(name: &str, arguments: &[&str], header: &str) -> (Vec<String>, Value) {
     let path = json_path(name);
     let mut child = Command::new(env!("CARGO_BIN_EXE_vibench"))
         .args(arguments)
@@ -504,7 +511,7 @@ fn interrupted(name: &str, arguments: &[&str], head: &str) -> (Vec<String>, Valu
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let first = lines.next().unwrap().unwrap();
-    assert!(first.starts_with(head), "{first}");
+    assert!(first.starts_with(header), "{first}");
     let interrupt = Command::new("kill")
         .args(["-INT", &child.id().to_string()])
         .status()
@@ -520,16 +527,16 @@ fn interrupted(name: &str, arguments: &[&str], head: &str) -> (Vec<String>, Valu
 }
 
 #[test]
-fn an_interrupt_ends_a_run_of_connections() {
+fn interrupted_connect_run_succeeds() {
     let arguments = ["connect", "--connections", "100000000"];
-    let (_, results) = interrupted("connect-interrupt", &arguments, "lv");
+    let (_, results) = interrupt_run("connect-interrupt", &arguments, "lv");
     assert_eq!(results[0]["half_made"], 0, "{results}");
 }
 
 #[test]
-fn an_interrupt_ends_both_ends_and_keeps_what_was_measured() {
+fn interrupted_latency_run_writes_results() {
     let arguments = ["latency", "--seconds", "600", "--rounds", "100"];
-    let (rest, _) = interrupted("interrupt", &arguments, "benchmark");
+    let (rest, _) = interrupt_run("interrupt", &arguments, "benchmark");
     assert!(
         rest.iter().any(|line| line.contains("interrupted")),
         "{rest:?}"
@@ -537,7 +544,7 @@ fn an_interrupt_ends_both_ends_and_keeps_what_was_measured() {
 }
 
 #[test]
-fn cores_are_named_and_one_is_enough_for_one_end() {
+fn cores_are_printed_and_connect_accepts_one_core() {
     let output = vibench(&[
         "latency",
         "--seconds",
@@ -547,16 +554,16 @@ fn cores_are_named_and_one_is_enough_for_one_end() {
         "1,0",
     ]);
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
-    let cores = "  cores: 1 (measuring end), 0 (answering end)";
+    let cores = "  cores: 1 (client), 0 (server)";
     assert!(table.lines().any(|line| line == cores), "{table}");
     assert!(
         !table.contains("ratio: "),
-        "there is nothing beside it: {table}"
+        "no control was measured: {table}"
     );
     let hosts = ["127.0.0.6", "127.0.0.7"];
-    let [near, far] = hosts.map(|host| vi_tcp(host, host));
-    let listener = Listener::start(&far);
-    let ends = ["--connect", hosts[1], "--config", near.to_str().unwrap()];
+    let [client, server] = hosts.map(|host| vi_tcp(host, host));
+    let listener = Listener::start(&server);
+    let common = ["--connect", hosts[1], "--config", client.to_str().unwrap()];
     let words = [
         "latency",
         "--seconds",
@@ -565,12 +572,12 @@ fn cores_are_named_and_one_is_enough_for_one_end() {
         "--cores",
         "1",
     ];
-    let output = vibench(&[&words[..], &ends].concat());
+    let output = vibench(&[&words[..], &common].concat());
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
-    let cores = "  cores: 1 (measuring end); the remote end runs on 127.0.0.7";
+    let cores = "  cores: 1 (client); server on 127.0.0.7";
     assert!(table.lines().any(|line| line == cores), "{table}");
     listener.end();
-    for config in [near, far] {
+    for config in [client, server] {
         std::fs::remove_file(config).unwrap();
     }
 }

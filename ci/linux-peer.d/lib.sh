@@ -1,13 +1,13 @@
 # shellcheck shell=bash
-# Where the parts of the Linux peer are. Sourced behind ci/lib.sh, never run.
+# Paths of the Linux peer's files. Sourced after ci/lib.sh, not executed.
 
-# What is made here: vmlinux, busybox, modules/, initramfs. Never in the tree.
+# Directory of vmlinux, busybox, modules/ and initramfs, outside the source tree.
 PEER_PARTS="${CARGO_TARGET_DIR:-$ROOT/target}/linux-peer"
 
-# The modules in the order of their loading, as paths below the kernel's own.
+# Prints the modules in loading order, as paths below the kernel's module directory.
 peer_modules() { sed '/^#/d' "$ROOT/ci/linux-peer.d/modules"; }
 
-# Is everything there that ci/linux-peer.d/fetch brings?
+# Succeeds if all files of ci/linux-peer.d/fetch exist.
 peer_parts_present() {
     local module
     [[ -s "$PEER_PARTS/vmlinux" && -x "$PEER_PARTS/busybox" ]] || return 1

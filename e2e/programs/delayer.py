@@ -1,13 +1,12 @@
-"""A wire that takes its time: two interfaces, whose frames it hands to each other.
+"""Forwards frames between two interfaces with a delay.
 
-Sends what comes in at one interface out of the other one, so many
-milliseconds after it came and not sooner, and of each direction's frames drops
-the Nth, the 2Nth, ...  What is at the other ends must send frames as they are
-on a wire (plain.py).
+Sends each frame that one interface receives on the other interface after
+--delay-ms, and drops every Nth frame of each direction with --drop-each N.
+The senders must have offloads disabled (disable_offloads.py).
 
-It ends when its input ends, and says then what became of each direction's
-frames: forwarded, dropped as it was told to, full (there was no room for
-them), missed (the kernel had none).
+When its input ends, it prints the frame counts of each direction: forwarded,
+dropped by --drop-each, full (dropped by a full queue), missed (dropped by the
+kernel).
 """
 
 import argparse
@@ -30,16 +29,16 @@ SO_RCVBUFFORCE = 33
 PR_SET_PDEATHSIG = 1
 SIGKILL = 9
 
-# Frames of one direction that are on their way at a time.
+# Maximum number of queued frames of one direction.
 QUEUE_FRAMES = 8192
-# Frames that are read or sent before the other side is looked at again.
+# Maximum number of frames read or sent before the other direction is served.
 BURST_FRAMES = 64
 RECEIVE_BUFFER_BYTES = 16 * 1024 * 1024
 LONGEST_FRAME_BYTES = 65536
 
 
 class Direction:
-    """Frames from one interface to the other."""
+    """The frames from one interface to the other."""
 
     def __init__(self, incoming, outgoing, delay_ns, drop_each):
         self.incoming = incoming
@@ -47,20 +46,20 @@ class Direction:
         self.delay_ns = delay_ns
         self.drop_each = drop_each
         self.queue = collections.deque()
-        self.came = 0
+        self.received = 0
         self.forwarded = 0
         self.dropped = 0
         self.full = 0
 
-    def take(self):
-        """Read what has come, and note when it is to go."""
+    def receive(self):
+        """Queue the received frames with their send times."""
         for _ in range(BURST_FRAMES):
             try:
                 frame = self.incoming.recv(LONGEST_FRAME_BYTES)
             except BlockingIOError:
                 return
-            self.came += 1
-            if self.drop_each and self.came % self.drop_each == 0:
+            self.received += 1
+            if self.drop_each and self.received % self.drop_each == 0:
                 self.dropped += 1
             elif len(self.queue) >= QUEUE_FRAMES:
                 self.full += 1
@@ -68,8 +67,8 @@ class Direction:
                 due = time.monotonic_ns() + self.delay_ns
                 self.queue.append((due, frame))
 
-    def give(self):
-        """Send what is due."""
+    def send(self):
+        """Send the frames that are due."""
         for _ in range(BURST_FRAMES):
             if not self.queue or self.queue[0][0] > time.monotonic_ns():
                 return
@@ -83,13 +82,13 @@ class Direction:
                 self.full += 1
 
     def wait_seconds(self):
-        """Return how long nothing is due; None if nothing is on its way."""
+        """Return the time until the next frame is due; None without frames."""
         if not self.queue:
             return None
         return max(0, self.queue[0][0] - time.monotonic_ns()) / 1e9
 
-    def tell(self, name):
-        """Print what became of its frames."""
+    def print_counts(self, name):
+        """Print the frame counts."""
         statistics = self.incoming.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8)
         _, missed = struct.unpack("II", statistics)
         print(f"{name}: forwarded {self.forwarded} dropped {self.dropped} "
@@ -97,12 +96,12 @@ class Direction:
 
 
 def open_interface(name):
-    """Return a socket for all frames that come in at an interface."""
+    """Return a socket for all frames that an interface receives."""
     frames = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     frames.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
     frames.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)
     frames.setblocking(False)
-    # Not before the socket is as it must be does it hear anything.
+    # Bound last: it receives frames only with all options set.
     frames.bind((name, ETH_P_ALL))
     return frames
 
@@ -122,15 +121,15 @@ def forward(options):
         if sys.stdin in ready and not sys.stdin.buffer.read1(1):
             break
         for direction in directions:
-            direction.take()
-            direction.give()
-    directions[0].tell(options.left)
-    directions[1].tell(options.right)
+            direction.receive()
+            direction.send()
+    directions[0].print_counts(options.left)
+    directions[1].print_counts(options.right)
 
 
 def main():
     """Read the command line and forward."""
-    # Whoever started it may be killed while others hold its input open.
+    # The parent may be killed while other processes hold the input open.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL)
     parser = argparse.ArgumentParser(
         description=__doc__,

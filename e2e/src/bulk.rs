@@ -1,26 +1,26 @@
-//! Many messages one way, on one reliable connection after the other: `vi-peer` as sink and source.
+//! Bulk transfer in one direction over consecutive reliable connections, with `vi-peer` as sink and source.
 
 use std::process::Command;
 
 use crate::process::{Running, TIMEOUT};
 use crate::report::Report;
 
-/// What goes from the source to the sink.
+/// The amount of data from the source to the sink.
 #[derive(Clone, Copy, Debug)]
 pub struct Bulk {
-    /// Connections.
+    /// Number of connections.
     pub rounds: u64,
-    /// Messages of each.
+    /// Messages on each connection.
     pub messages: u64,
 }
 
 impl Bulk {
-    /// Sends to the host of the sink; `sink` and `source` are `vi-peer` with their configurations. Every message must
-    /// arrive once, in order and byte for byte, which the sink checks itself, and no connection breaks. Gives the reports
+    /// Sends to the host of the sink; `sink` and `source` are `vi-peer` with their configurations. Returns the reports
     /// of sink and source.
     ///
     /// # Panics
-    /// If it is otherwise, with `what` it was about.
+    /// A message is lost, duplicated, reordered or damaged (the sink checks each byte), or a connection breaks. The
+    /// text begins with `what`.
     pub fn send(
         self,
         what: &str,

@@ -1,7 +1,7 @@
-//! Every frame at one end of a wire, as tshark sees it.
+//! Captures of all frames at an interface, dissected by tshark.
 //!
-//! dumpcap writes into a pipe, and what comes out is counted: a capture that lacks a frame that the
-//! interface has seen is a failure, not a shorter proof.
+//! dumpcap writes into a pipe, and the frames read from it are compared with the statistics of the interface: a capture
+//! with missing frames fails the test.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -16,16 +16,16 @@ use crate::process::{TIMEOUT, succeed};
 use crate::scratch::Scratch;
 use crate::wire::Namespace;
 
-/// Megabytes of the kernel's buffer: more than any test here sends.
+/// Size of the kernel's capture buffer in megabytes; larger than the traffic of any test.
 const BUFFER_MB: &str = "128";
-/// Bytes of the header of a capture file.
+/// Length of the header of a pcap file.
 const FILE_HEADER_BYTES: usize = 24;
-/// Bytes of the header of one frame in it.
+/// Length of the record header of one frame in it.
 const FRAME_HEADER_BYTES: usize = 16;
-/// A longer frame means that the stream is not understood.
+/// Upper limit for plausible frame lengths; a longer one means a parsing error.
 const FRAME_LIMIT_BYTES: usize = 1 << 16;
 
-/// A capture that runs.
+/// A running capture.
 pub struct Capture<'a> {
     namespace: &'a Namespace,
     interface: String,
@@ -36,10 +36,10 @@ pub struct Capture<'a> {
 }
 
 impl<'a> Capture<'a> {
-    /// Starts to capture at an interface; returns when it has begun.
+    /// Starts to capture at an interface and waits until the capture is active.
     ///
     /// # Panics
-    /// If it does not begin.
+    /// The capture does not start.
     pub fn start(namespace: &'a Namespace, interface: &str) -> Self {
         let mut command = namespace.program("dumpcap");
         command.args(["-q", "-P", "-B", BUFFER_MB, "-i", interface, "-w", "-"]);
@@ -58,13 +58,13 @@ impl<'a> Capture<'a> {
             pieces,
             bytes: Vec::new(),
         };
-        // The file's header comes when the socket is open; the wire is still silent then.
-        this.read_until("its beginning", |bytes| bytes.len() >= FILE_HEADER_BYTES);
+        // dumpcap writes the file header once its socket is open; there is no traffic yet.
+        this.read_until("the file header", |bytes| bytes.len() >= FILE_HEADER_BYTES);
         this.seen_before = this.seen_by_interface();
         this
     }
 
-    /// Ends the capture when it has every frame that the interface has seen, and has tshark take them apart.
+    /// Stops the capture once it has all frames of the interface, and dissects them.
     ///
     /// # Panics
     /// If a frame is missing.
@@ -73,7 +73,7 @@ impl<'a> Capture<'a> {
         rows.into_iter().map(|fields| Frame { fields }).collect()
     }
 
-    /// The same with other fields of tshark, in their order; a field that a frame has not is empty.
+    /// Like [`Self::finish`], with the given tshark fields, in this order. A field that a frame lacks is empty.
     ///
     /// # Panics
     /// If a frame is missing.
@@ -82,30 +82,30 @@ impl<'a> Capture<'a> {
         let what = format!("all {expected} frames");
         self.read_until(&what, |bytes| frames_in(bytes) >= expected);
         succeed(Command::new("kill").args(["-INT", &self.child.id().to_string()]));
-        let mut said = String::new();
+        let mut output = String::new();
         let mut errors = self.child.stderr.take().expect("piped");
-        errors.read_to_string(&mut said).expect("text of dumpcap");
+        errors.read_to_string(&mut output).expect("text of dumpcap");
         let status = self.child.wait().expect("dumpcap's status");
-        assert!(status.success(), "dumpcap: {status}\n{said}");
-        assert_no_drops(&said);
+        assert!(status.success(), "dumpcap: {status}\n{output}");
+        assert_no_drops(&output);
         assert_eq!(
             frames_in(&self.bytes),
             expected,
-            "frames after the end of the test's programs"
+            "frames arrived after the programs of the test had ended"
         );
         let frames = dissect(&self.bytes, fields, occurrence);
         assert_eq!(
             frames.len() as u64,
             expected,
-            "tshark has not shown every frame"
+            "tshark has dissected a different number of frames"
         );
         frames
     }
 
-    /// Waits until so many stations have sent something.
+    /// Waits until frames from `count` source addresses were captured.
     ///
     /// # Panics
-    /// If they do not in time.
+    /// After the timeout.
     pub fn wait_for_senders(&mut self, count: usize) {
         let what = format!("frames of {count} stations");
         self.read_until(&what, |bytes| {
@@ -114,17 +114,17 @@ impl<'a> Capture<'a> {
         });
     }
 
-    /// Waits until a frame comes that fits, from now on.
+    /// Waits for a new frame for which `fits` returns true.
     ///
     /// # Panics
-    /// If none comes in time.
+    /// After the timeout.
     pub fn wait_for_frame(&mut self, what: &str, fits: impl Fn(&[u8]) -> bool) {
         self.bytes.extend(self.pieces.try_iter().flatten());
         let before = frames(&self.bytes).count();
         self.read_until(what, |bytes| frames(bytes).skip(before).any(&fits));
     }
 
-    /// What was captured so far, as the bytes of a capture file; the capture goes on.
+    /// Returns the pcap bytes captured so far; the capture continues.
     pub fn so_far(&mut self) -> &[u8] {
         self.bytes.extend(self.pieces.try_iter().flatten());
         &self.bytes
@@ -147,7 +147,7 @@ impl<'a> Capture<'a> {
             match self.pieces.recv_timeout(left) {
                 Ok(piece) => self.bytes.extend(piece),
                 Err(error) => panic!(
-                    "the capture lacks {what}: {} frames are there: {error}",
+                    "the capture lacks {what}: {} frames captured: {error}",
                     frames_in(&self.bytes)
                 ),
             }
@@ -157,7 +157,7 @@ impl<'a> Capture<'a> {
 
 impl Drop for Capture<'_> {
     fn drop(&mut self) {
-        // Both fail only when the process has ended, which is what they are for.
+        // Errors mean that the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -176,10 +176,10 @@ fn read_pieces(mut stream: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     pieces
 }
 
-/// The whole frames in the bytes of a capture file.
+/// Iterates over the complete frames in the bytes of a pcap file.
 ///
 /// # Panics
-/// If the bytes are not those of a capture file.
+/// If the bytes are not a pcap file.
 pub fn frames(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut at = FILE_HEADER_BYTES;
     std::iter::from_fn(move || {
@@ -200,9 +200,9 @@ fn frames_in(bytes: &[u8]) -> u64 {
     frames(bytes).count() as u64
 }
 
-/// dumpcap's last line: `.../dropped on interface 'right': 120/0 (...)`.
-fn assert_no_drops(said: &str) {
-    let counts = said
+/// Checks the last line of dumpcap: `.../dropped on interface 'right': 120/0 (...)`.
+fn assert_no_drops(output: &str) {
+    let counts = output
         .lines()
         .find_map(|line| line.split_once("dropped on interface"))
         .and_then(|(_, rest)| rest.split_once(": "))
@@ -210,11 +210,11 @@ fn assert_no_drops(said: &str) {
         .and_then(|(counts, _)| counts.split_once('/'));
     assert!(
         matches!(counts, Some((_, "0"))),
-        "the capture has lost frames, so it proves nothing: make BUFFER_MB larger\n{said}"
+        "the capture has dropped frames: increase BUFFER_MB\n{output}"
     );
 }
 
-/// What tshark is asked for of every frame.
+/// The tshark fields of each frame.
 const FIELDS: [&str; 13] = [
     "eth.type",
     "fcoe.crc.status",
@@ -231,73 +231,73 @@ const FIELDS: [&str; 13] = [
     "frame.len",
 ];
 
-/// F_CTL of a frame that was sent before, byte for byte but for this bit.
+/// F_CTL bit of a retransmitted frame, which otherwise equals the original byte for byte.
 const RETRANSMITTED: u32 = 1 << 9;
 
-/// A frame as tshark took it apart; all numbers are tshark's text.
+/// A frame dissected by tshark; numbers are tshark's text.
 #[derive(Clone, Debug)]
 pub struct Frame {
     fields: Vec<String>,
 }
 
 impl Frame {
-    /// A field of [`FIELDS`]; empty if the frame has none.
+    /// Returns a field of [`FIELDS`]; empty if the frame lacks it.
     fn field(&self, name: &str) -> &str {
         let at = FIELDS.iter().position(|field| *field == name);
-        &self.fields[at.expect("a field that was asked for")]
+        &self.fields[at.expect("a field of FIELDS")]
     }
 
-    /// What no two frames on their way at the same time may share.
+    /// Returns the fields that together must be unique among frames in flight.
     fn identity(&self) -> [&str; 5] {
         ["fc.s_id", "fc.d_id", "fc.ox_id", "fc.seq_id", "fc.seq_cnt"].map(|name| self.field(name))
     }
 
-    /// A frame that recovery sent again.
-    fn is_sent_again(&self) -> bool {
+    /// Whether recovery has retransmitted this frame.
+    fn is_retransmission(&self) -> bool {
         let digits = self.field("fc.f_ctl").trim_start_matches("0x");
         let f_ctl = u32::from_str_radix(digits, 16).expect("F_CTL");
         f_ctl & RETRANSMITTED != 0
     }
 
-    /// An information unit of FC-VI, not an extended link service.
+    /// Whether this is an FC-VI information unit, not an extended link service.
     pub fn is_vi(&self) -> bool {
         self.field("fc.type") == "0x58"
     }
 
-    /// A frame of a send that was not there before: unsolicited data.
+    /// Whether this is an original frame of a send: unsolicited data, not a retransmission.
     pub fn is_of_send(&self) -> bool {
-        self.is_vi() && self.field("fc.r_ctl") == "0x04" && !self.is_sent_again()
+        self.is_vi() && self.field("fc.r_ctl") == "0x04" && !self.is_retransmission()
     }
 
-    /// The length on the wire, without the frame check sequence.
+    /// Returns the length on the wire, without the frame check sequence.
     pub fn wire_bytes(&self) -> usize {
         self.field("frame.len").parse().expect("a length")
     }
 
-    /// The sender's N_Port_ID, as `00.01.01`.
+    /// Returns the sender's N_Port_ID, as `00.01.01`.
     pub fn s_id(&self) -> &str {
         self.field("fc.s_id")
     }
 }
 
-/// Which of several values of a field is shown.
+/// Which values of a repeated field tshark prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occurrence {
     /// The first.
     First,
-    /// All, with commas between them.
+    /// All, separated by commas.
     All,
 }
 
-/// What tshark shows of the fields of each frame in a capture file.
+/// Returns the given fields of each frame in the bytes of a pcap file.
 pub(crate) fn dissect(bytes: &[u8], fields: &[&str], occurrence: Occurrence) -> Vec<Vec<String>> {
     let scratch = Scratch::new("capture");
     let file = scratch.file("frames.pcap");
-    fs::write(&file, bytes).expect("room for the capture");
+    fs::write(&file, bytes).expect("a capture file is written");
     read_file_with(&file, fields, occurrence)
 }
 
-/// The frames of a capture file.
+/// Reads the frames of a capture file.
 ///
 /// # Panics
 /// If tshark cannot read it.
@@ -306,7 +306,7 @@ pub fn read_file(file: &Path) -> Vec<Frame> {
     rows.into_iter().map(|fields| Frame { fields }).collect()
 }
 
-/// The same with other fields of tshark, in their order; a field that a frame has not is empty.
+/// Like [`read_file`], with the given tshark fields, in this order. A field that a frame lacks is empty.
 ///
 /// # Panics
 /// If tshark cannot read it.
@@ -329,12 +329,12 @@ pub fn read_file_with(file: &Path, fields: &[&str], occurrence: Occurrence) -> V
         .collect()
 }
 
-/// Every frame is a valid FCoE frame of FC-VI, or a probe, and no two have the same identity, but
-/// for those that recovery sent again.
+/// Checks that each frame is a valid FCoE frame of FC-VI or a probe, and that no two frames except retransmissions have
+/// the same identity.
 ///
 /// # Panics
-/// If not, with the frame.
-pub fn judge(frames: &[Frame]) {
+/// With the frame that violates this.
+pub fn check_frames(frames: &[Frame]) {
     let mut identities: HashMap<[&str; 5], usize> = HashMap::new();
     for (number, frame) in frames.iter().enumerate() {
         let expect = |name: &str, allowed: &[&str]| {
@@ -347,10 +347,10 @@ pub fn judge(frames: &[Frame]) {
         expect("eth.type", &["0x8906"]);
         expect("fcoe.crc.status", &["1"]);
         expect("fc.type", &["0x58", "0x01"]);
-        // Class 3: a sequence is initiated, or goes on; it goes on further, or ends.
+        // Class 3: SOFi3 or SOFn3, EOFn or EOFt.
         expect("fcoe.sof", &["0x2e", "0x36"]);
         expect("fcoe.eof", &["0x41", "0x42"]);
-        if frame.is_sent_again() {
+        if frame.is_retransmission() {
             continue;
         }
         if let Some(first) = identities.insert(frame.identity(), number) {
@@ -364,7 +364,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_counted_when_they_are_whole() {
+    fn incomplete_frames_are_not_counted() {
         let mut bytes = vec![0; FILE_HEADER_BYTES];
         assert_eq!(frames_in(&bytes), 0);
         for length in [60_u32, 1514] {
@@ -378,15 +378,15 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_frame_is_noticed() {
+    fn dropped_frames_fail_the_capture() {
         assert_no_drops("x\n received/dropped on interface 'right': 7/0 (pcap:0) (0.0%)\n");
-        for said in [
+        for output in [
             "",
             "received/dropped on interface 'right': 7/1 (pcap:1) (12.5%)",
         ] {
             assert!(
-                std::panic::catch_unwind(|| assert_no_drops(said)).is_err(),
-                "{said}"
+                std::panic::catch_unwind(|| assert_no_drops(output)).is_err(),
+                "{output}"
             );
         }
     }
@@ -403,8 +403,8 @@ mod tests {
     }
 
     #[test]
-    fn the_judge_finds_what_is_wrong() {
-        judge(&[frame(|_| {}), frame(|fields| fields[10] = "1")]);
+    fn check_frames_detects_invalid_and_duplicate_frames() {
+        check_frames(&[frame(|_| {}), frame(|fields| fields[10] = "1")]);
         let wrong = [
             (0, "0x8914"),
             (1, "0"),
@@ -413,10 +413,11 @@ mod tests {
             (3, "0x50"),
         ];
         for (field, text) in wrong {
-            let judged = std::panic::catch_unwind(|| judge(&[frame(|all| all[field] = text)]));
-            assert!(judged.is_err(), "{text} in field {field}");
+            let checked =
+                std::panic::catch_unwind(|| check_frames(&[frame(|all| all[field] = text)]));
+            assert!(checked.is_err(), "{text} in field {field}");
         }
-        let twins = [frame(|_| {}), frame(|_| {})];
-        assert!(std::panic::catch_unwind(|| judge(&twins)).is_err());
+        let duplicates = [frame(|_| {}), frame(|_| {})];
+        assert!(std::panic::catch_unwind(|| check_frames(&duplicates)).is_err());
     }
 }

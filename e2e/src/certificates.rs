@@ -1,4 +1,4 @@
-//! Certificates of a test run: an authority, and hosts.
+//! Certificates of a test: an authority, and hosts.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,14 +11,14 @@ use rcgen::{
 
 use crate::scratch::Scratch;
 
-/// An authority, and a directory with what it made.
+/// A certificate authority, and the directory with its files.
 #[derive(Debug)]
 pub struct Certificates {
     files: Scratch,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// The files of one host.
+/// The certificate files of one host.
 #[derive(Clone, Debug)]
 pub struct Identity {
     certificate: PathBuf,
@@ -33,7 +33,7 @@ impl Default for Certificates {
 }
 
 impl Certificates {
-    /// A new authority.
+    /// Creates an authority.
     ///
     /// # Panics
     /// If its files cannot be written.
@@ -43,25 +43,27 @@ impl Certificates {
         (params.distinguished_name).push(DnType::CommonName, "authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let key = KeyPair::generate().expect("a key");
-        let own = params.self_signed(&key).expect("a certificate");
+        let key = KeyPair::generate().expect("a key is generated");
+        let own = params.self_signed(&key).expect("a certificate is signed");
         files.write("authorities.pem", &own.pem());
         let issuer = Issuer::new(params, key);
         Self { files, issuer }
     }
 
-    /// A certificate for this address, and its key, which nobody but us can read.
+    /// Issues a certificate for an address. The file of its private key has mode 600.
     ///
     /// # Panics
-    /// If it is no address, or a file cannot be written.
-    pub fn of(&self, host: &str) -> Identity {
+    /// If `host` is not an address, or a file cannot be written.
+    pub fn issue(&self, host: &str) -> Identity {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, host);
         let address = host.parse().expect("an address");
         params.subject_alt_names.push(SanType::IpAddress(address));
         params.use_authority_key_identifier_extension = true;
-        let key = KeyPair::generate().expect("a key");
-        let own = params.signed_by(&key, &self.issuer).expect("a certificate");
+        let key = KeyPair::generate().expect("a key is generated");
+        let own = params
+            .signed_by(&key, &self.issuer)
+            .expect("a certificate is signed");
         let name = host.replace(':', "-");
         let private_key = self.files.file(&format!("{name}.key"));
         fs::write(&private_key, "").expect("a file");
@@ -76,22 +78,22 @@ impl Certificates {
 }
 
 impl Identity {
-    /// Its certificate.
+    /// Returns the path of the certificate.
     pub fn certificate(&self) -> &Path {
         &self.certificate
     }
 
-    /// The key of its certificate.
+    /// Returns the path of the private key.
     pub fn private_key(&self) -> &Path {
         &self.private_key
     }
 
-    /// The certificate of the authority.
+    /// Returns the path of the authority's certificate.
     pub fn authorities(&self) -> &Path {
         &self.authorities
     }
 
-    /// The value of the key `tls` of a NIC.
+    /// Returns the value of the key `tls` of a NIC.
     pub fn table(&self) -> String {
         let Self {
             certificate,
@@ -103,8 +105,8 @@ impl Identity {
         )
     }
 
-    /// Has the second implementation of VI/TCP speak TLS.
-    pub fn give(&self, command: &mut Command) {
+    /// Adds the TLS options of the Python programs of VI/TCP to a command.
+    pub fn add_options(&self, command: &mut Command) {
         command.arg("--tls-certificate").arg(&self.certificate);
         command.arg("--tls-key").arg(&self.private_key);
         command.arg("--tls-authorities").arg(&self.authorities);

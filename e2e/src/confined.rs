@@ -1,4 +1,4 @@
-//! A datapath process whose poll threads may make only the system calls that `docs/poll-threads.md` lists.
+//! A seccomp filter for the poll threads of a datapath process: it allows the calls that `docs/poll-threads.md` lists.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,10 +8,10 @@ use crate::preload;
 use crate::process::Ended;
 use crate::scratch::Scratch;
 
-/// Reported by the process for each of its poll threads.
+/// Line that the preloaded library prints for each poll thread.
 const CONFINED: &str = "confine: a poll thread is confined";
 
-/// The numbers of the system calls that the page may list.
+/// Numbers of the system calls that the page may list.
 const NUMBERS: &[(&str, libc::c_long)] = &[
     ("accept4", libc::SYS_accept4),
     ("bind", libc::SYS_bind),
@@ -71,21 +71,21 @@ const NUMBERS: &[(&str, libc::c_long)] = &[
     ("writev", libc::SYS_writev),
 ];
 
-/// What confines the poll threads of a process that is started with it.
+/// A filter for the poll threads of processes that are started with it.
 #[derive(Debug)]
 pub struct Confinement {
     library: PathBuf,
-    /// The numbers of the calls that are allowed, separated by commas.
+    /// Numbers of the allowed calls, separated by commas.
     calls: String,
     // The library's directory.
     _scratch: Scratch,
 }
 
 impl Confinement {
-    /// Allows the calls that NICs of these kinds need, as the page has them: `shm`, `af_packet`, `af_xdp`, `dpdk`, `vi-tcp`.
+    /// Allows the calls of NICs of these kinds: `shm`, `af_packet`, `af_xdp`, `dpdk`, `vi-tcp`.
     ///
     /// # Panics
-    /// The page lists no call, or one whose number is not known here; the library does not build.
+    /// The page lists no call or one missing in [`NUMBERS`], or the library does not build.
     pub fn of(kinds: &[&str]) -> Self {
         let scratch = Scratch::new("confined");
         let library = preload::build(&scratch, "confined/confine.c");
@@ -103,7 +103,7 @@ impl Confinement {
         }
     }
 
-    /// A command that starts a datapath process, confined.
+    /// Adds the filter to a command that starts a datapath process.
     #[must_use]
     pub fn confine(&self, mut command: Command) -> Command {
         command.env("LD_PRELOAD", &self.library);
@@ -111,11 +111,11 @@ impl Confinement {
         command
     }
 
-    /// The process ended in order, and its poll threads were confined.
+    /// Checks that the process succeeded and that its poll threads were confined.
     ///
     /// # Panics
-    /// Otherwise.
-    pub fn judge(&self, ended: &Ended) {
+    /// If not.
+    pub fn check(&self, ended: &Ended) {
         assert!(ended.status.success(), "{}", ended.text);
         assert!(
             ended.text.contains(CONFINED),
@@ -125,7 +125,7 @@ impl Confinement {
     }
 }
 
-/// The number of the call that a line of the page's table allows to NICs of these kinds.
+/// Returns the number of the call that a row of the page's table allows for NICs of these kinds.
 fn allowed(line: &str, kinds: &[&str]) -> Option<String> {
     let mut cells = line.strip_prefix("| `")?.split(" | ");
     let call = cells.next()?.strip_suffix('`')?;
@@ -139,6 +139,6 @@ fn allowed(line: &str, kinds: &[&str]) -> Option<String> {
     }
     let number = NUMBERS.iter().find(|(name, _)| *name == call);
     let (_, number) =
-        number.unwrap_or_else(|| panic!("docs/poll-threads.md: {call}: no number is known"));
+        number.unwrap_or_else(|| panic!("docs/poll-threads.md: {call}: add its number to NUMBERS"));
     Some(number.to_string())
 }

@@ -1,4 +1,4 @@
-//! A datapath process, `fcvi-pmd run`, and the configuration by which programs find it.
+//! A datapath process (`fcvi-pmd run`) and its configuration file.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -13,24 +13,23 @@ use crate::nics::NicText;
 use crate::process::{Ended, Running, TIMEOUT, as_user, command, succeed};
 use crate::scratch::Scratch;
 
-/// Longer than a process takes to its end under valgrind, on a busy machine.
+/// Upper limit for the shutdown of a process under valgrind on a busy machine.
 const STOP_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// A process that serves NICs. It is killed when it is dropped.
+/// A running datapath process; killed on drop.
 pub struct DatapathProcess {
     running: Running,
     config: PathBuf,
 }
 
 impl DatapathProcess {
-    /// The text of its configuration: `process` are further keys of `[process]`.
+    /// Returns the text of a configuration; `process` has further keys of `[process]`.
     pub fn text(scratch: &Scratch, process: &str, nics: &NicText) -> String {
         let socket = scratch.file("pmd.sock");
         format!("[process]\nsocket = {socket:?}\n{process}\n{}", nics.text())
     }
 
-    /// Starts it and waits until it is ready; `run` makes the command of a program, in whatever
-    /// namespace.
+    /// Starts a process and waits until it is ready; `run` returns the command for a program, e.g. in a namespace.
     pub fn start(
         scratch: &Scratch,
         process: &str,
@@ -41,11 +40,11 @@ impl DatapathProcess {
         Self::start_from(&config, run)
     }
 
-    /// Starts it as another user, to whom the directories of the test are given: that of its configuration and socket,
-    /// and that of shared memory.
+    /// Starts a process as another user, after chown of its two directories: that of configuration and socket, and that
+    /// of shared memory.
     ///
     /// # Panics
-    /// The files cannot be prepared, or it does not start.
+    /// The files cannot be prepared, or the process does not start.
     pub fn start_as(
         user: u32,
         (files, segment): (&Scratch, &Scratch),
@@ -56,14 +55,14 @@ impl DatapathProcess {
             chown(directory.path(), Some(user), Some(user)).expect("a directory of the test");
         }
         Self::start(files, process, nics, |program| {
-            // Where this user may run it.
+            // The user may have no access to the build directory.
             let copy = files.file("fcvi-pmd");
-            fs::copy(program, &copy).expect("room for a program");
+            fs::copy(program, &copy).expect("the program is copied");
             as_user(user, &copy)
         })
     }
 
-    /// Starts it from a configuration that is there.
+    /// Starts a process with an existing configuration file.
     pub fn start_from(config: &Path, run: impl Fn(&Path) -> Command) -> Self {
         let program = built().join("fcvi-pmd");
         assert!(
@@ -81,55 +80,55 @@ impl DatapathProcess {
         }
     }
 
-    /// The file that `VIADUCT_CONFIG` of its applications names.
+    /// Returns the configuration file, for `VIADUCT_CONFIG` of its applications.
     pub fn config(&self) -> &Path {
         &self.config
     }
 
-    /// What `fcvi-pmd stat --json` tells of it.
+    /// Returns the output of `fcvi-pmd stat --json`.
     ///
     /// # Panics
-    /// It tells nothing, or no JSON.
+    /// The command fails, or prints no JSON.
     pub fn stat(&self) -> Value {
-        let mut command = here(&built().join("fcvi-pmd"));
+        let mut command = local_command(&built().join("fcvi-pmd"));
         command.args(["stat", "--json", "--config"]);
         let output = succeed(command.arg(&self.config));
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
-    /// What it says.
-    pub fn says(&mut self) -> &mut Running {
+    /// Returns the child process, to wait for log lines.
+    pub fn output(&mut self) -> &mut Running {
         &mut self.running
     }
 
-    /// Its process.
+    /// Returns the process ID.
     pub fn id(&self) -> u32 {
         self.running.id()
     }
 
-    /// Ends it in order.
+    /// Stops the process with SIGTERM.
     pub fn stop(self) -> Ended {
         self.running.signal("TERM");
         self.running.finish(STOP_TIMEOUT)
     }
 
-    /// Kills it in the middle of whatever it does; gives the time of the deed.
+    /// Kills the process with SIGKILL; returns the time of the kill.
     pub fn kill(self) -> Instant {
         self.running.kill()
     }
 }
 
-/// The core by which a process polls NICs without `core`: the last one that it may use.
+/// Returns the core that polls NICs without `core`: the last one of the affinity mask.
 ///
 /// # Panics
-/// The kernel names none.
+/// The affinity mask is empty.
 pub fn polling_core() -> usize {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     cores.last().expect("a core to run on").id
 }
 
-/// A program here, without a namespace.
-pub fn here(program: &Path) -> Command {
+/// Returns the command of a program in the network namespace of the test.
+pub fn local_command(program: &Path) -> Command {
     let mut made = command("setpriv");
     made.args(["--pdeathsig", "KILL", "--"]).arg(program);
     made

@@ -1,27 +1,27 @@
-//! EchoServer and EchoClients, the C programs, as users run them.
+//! Runs of the C examples EchoServer and EchoClient.
 
 use std::process::Command;
 
 use crate::process::{Running, TIMEOUT};
 
-/// Messages of each size from each client.
+/// Messages of each size that each client sends.
 pub const ITERATIONS: usize = 10;
-/// The sizes of a client's messages, in bytes.
+/// Message sizes in bytes.
 const SIZES: [usize; 5] = [0, 1, 64, 4096, 65536];
 /// Bytes of an FCoE frame around the data field, without the frame check sequence.
 pub const FCOE_OVERHEAD_BYTES: usize = 14 + 14 + 24 + 8;
 
-/// Runs the server and so many clients at once; every one of them checks every byte. The server stands still until
-/// `all_there` has seen every client.
+/// Runs a server and `client_count` concurrent clients, which check each byte. The server is stopped (SIGSTOP) until
+/// `wait_for_clients` returns.
 ///
 /// # Panics
-/// If a byte is wrong, or a program does not do what it is to.
+/// A byte is wrong, or a program fails or prints other text than expected.
 pub fn echo(
     server: &mut Command,
     clients: impl Fn() -> Command,
     client_count: usize,
     server_name: &str,
-    all_there: impl FnOnce(),
+    wait_for_clients: impl FnOnce(),
 ) {
     let clients_to_serve = client_count.to_string();
     let mut server = Running::start("EchoServer", server.args(["-c", &clients_to_serve]));
@@ -35,29 +35,31 @@ pub fn echo(
             Running::start("EchoClient", &mut client)
         })
         .collect();
-    all_there();
+    wait_for_clients();
     server.signal("CONT");
     for client in running {
-        let said = client.succeed(TIMEOUT);
+        let output = client.succeed(TIMEOUT);
         let (messages, bytes) = (
             SIZES.len() * ITERATIONS,
             SIZES.iter().sum::<usize>() * ITERATIONS,
         );
         let expected = format!("EchoClient: {messages} messages, {bytes} bytes, 0 errors");
-        assert!(said.contains(&expected), "{expected:?} is not in {said:?}");
-        assert!(!said.contains("not complete"), "{said}");
+        assert!(
+            output.contains(&expected),
+            "{expected:?} is not in {output:?}"
+        );
+        assert!(!output.contains("not complete"), "{output}");
     }
-    let said = server.succeed(TIMEOUT);
-    let left = said
+    let output = server.succeed(TIMEOUT);
+    let disconnects = output
         .lines()
         .filter(|line| line.contains(" left after "))
         .count();
-    assert_eq!(left, client_count, "{said}");
-    assert!(!said.contains("asynchronous error"), "{said}");
+    assert_eq!(disconnects, client_count, "{output}");
+    assert!(!output.contains("asynchronous error"), "{output}");
 }
 
-/// Frames of sends on a network with this MTU, both ways: each message crosses twice, in as many frames as its bytes
-/// need.
+/// Returns the number of frames of sends in both directions at this MTU. Each message crosses the network twice.
 pub fn frames_of_sends(mtu_bytes: u32, client_count: usize) -> usize {
     let user_bytes = mtu_bytes.min(2158) as usize + 14 - FCOE_OVERHEAD_BYTES - 16;
     let of = |bytes: &usize| bytes.div_ceil(user_bytes & !3).max(1);

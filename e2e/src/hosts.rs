@@ -1,4 +1,4 @@
-//! Hosts that know nothing of each other but their names, on one network.
+//! Hosts on one network, configured only with names and addresses; their ports find each other by discovery.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use crate::scratch::Scratch;
 use crate::segment::Segment;
 use crate::wire::{Namespace, Wire};
 
-/// The hosts, whose ports find each other.
+/// Hosts with one NIC each.
 #[derive(Debug)]
 pub struct Hosts {
     network: Network,
@@ -26,17 +26,17 @@ enum Network {
     Wire(Wire),
 }
 
-/// The address of a host.
+/// Returns the address of host number `at`.
 pub fn address(at: usize) -> String {
     format!("192.0.2.{}", at + 1)
 }
 
-/// The name of a host, which only the hosts files know.
+/// Returns the name of a host, which only the hosts files resolve.
 pub fn name(at: usize) -> String {
     format!("host-{at}.example")
 }
 
-/// Configurations of hosts with these interfaces; `more` adds to each.
+/// Writes the configurations of hosts with these interfaces; `more` adds keys to each.
 fn configure(
     scratch: &Scratch,
     interfaces: &[String],
@@ -56,10 +56,10 @@ fn configure(
 }
 
 impl Hosts {
-    /// So many hosts on a bridge, at interfaces `eth0`, `eth1`, ...; `more` adds to the configuration of each.
+    /// Creates `count` hosts on a bridge, with interfaces `eth0`, `eth1`, ...; `more` adds keys to each configuration.
     ///
     /// # Panics
-    /// If they cannot be made.
+    /// If they cannot be created.
     pub fn on_bridge(
         count: usize,
         mtu_bytes: u32,
@@ -78,10 +78,10 @@ impl Hosts {
         }
     }
 
-    /// Two hosts with nothing but a wire between them.
+    /// Creates two hosts that are connected by a wire.
     ///
     /// # Panics
-    /// If they cannot be made.
+    /// If they cannot be created.
     pub fn on_wire(mtu_bytes: u32) -> Self {
         let scratch = Scratch::new("hosts");
         let interfaces = [End::Left, End::Right].map(|end| end.interface().to_owned());
@@ -92,7 +92,7 @@ impl Hosts {
         }
     }
 
-    /// The network namespace of a host.
+    /// Returns the network namespace of a host.
     pub fn namespace(&self, at: usize) -> &Namespace {
         match &self.network {
             Network::Bridge { hosts, .. } => &hosts[at],
@@ -100,15 +100,15 @@ impl Hosts {
         }
     }
 
-    /// The configuration of a host.
+    /// Returns the configuration file of a host.
     pub fn config(&self, at: usize) -> &PathBuf {
         &self.configs[at]
     }
 
-    /// The bridge and its interfaces.
+    /// Returns the bridge.
     ///
     /// # Panics
-    /// If there is nothing but a wire.
+    /// The hosts are on a wire.
     pub fn segment(&self) -> &Segment {
         match &self.network {
             Network::Bridge { segment, .. } => segment,
@@ -116,7 +116,7 @@ impl Hosts {
         }
     }
 
-    /// A program on a host, with the host's configuration.
+    /// Returns the command of a program on a host, with the host's configuration.
     pub fn program(&self, at: usize, name: impl AsRef<OsStr>) -> Command {
         let mut command = self.namespace(at).program(name);
         command.env("VIADUCT_CONFIG", self.config(at));

@@ -1,19 +1,19 @@
-//! Huge pages that are there for a while.
+//! Temporary reservations of huge pages.
 
 use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How many the kernel keeps, used or not.
+/// The number of huge pages that the kernel reserves.
 const COUNT: &str = "/proc/sys/vm/nr_hugepages";
 
-/// Who counts on what was there before is alone.
-static ONE: Mutex<()> = Mutex::new(());
+/// Serializes changes of [`COUNT`], which are read-modify-write.
+static LOCK: Mutex<()> = Mutex::new(());
 
-/// Pages of the host's that are given back when this is dropped. One of these at a time: others wait.
+/// Reserved huge pages, released on drop. At most one exists at a time; others wait.
 #[derive(Debug)]
 pub struct HugePages {
     added: u64,
-    _one: MutexGuard<'static, ()>,
+    _lock: MutexGuard<'static, ()>,
 }
 
 fn count() -> u64 {
@@ -22,22 +22,22 @@ fn count() -> u64 {
 }
 
 impl HugePages {
-    /// Has the kernel keep so many more pages of the usual huge size.
+    /// Reserves `more` additional pages of the default huge page size.
     ///
     /// # Panics
-    /// If it does not: it wants root of the host, and memory in one piece.
+    /// The kernel reserves fewer: this needs root of the host and contiguous memory.
     pub fn reserve(more: u64) -> Self {
-        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let before = count();
-        let asked = fs::write(COUNT, (before + more).to_string());
-        // Given back also when there are too few.
+        let written = fs::write(COUNT, (before + more).to_string());
+        // Created before the check, so that drop also releases too few pages.
         let this = Self {
             added: count().saturating_sub(before),
-            _one: one,
+            _lock: lock,
         };
         assert_eq!(
             this.added, more,
-            "huge pages added ({asked:?}): this needs root of the host, and that many free pages of {COUNT}'s size"
+            "huge pages reserved ({written:?}): this needs root of the host and enough contiguous free memory"
         );
         this
     }
@@ -47,7 +47,7 @@ impl Drop for HugePages {
     fn drop(&mut self) {
         let now = count();
         if let Err(error) = fs::write(COUNT, now.saturating_sub(self.added).to_string()) {
-            eprintln!("{COUNT} stays {now}: {error}");
+            eprintln!("{COUNT}: not restored from {now}: {error}");
         }
     }
 }

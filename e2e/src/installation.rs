@@ -1,4 +1,4 @@
-//! libvipl installed below a prefix, and the C examples built against it, as a user does both.
+//! libvipl installed below a prefix, and C programs built against it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,22 +6,24 @@ use std::process::Command;
 use crate::process::succeed;
 use crate::scratch::Scratch;
 
-/// The root of the workspace.
+/// Returns the root of the workspace.
 pub fn workspace() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// The directory into which cargo has put the programs and libraries of this profile.
+/// Returns the directory with the programs and libraries that cargo has built for this profile.
 ///
 /// # Panics
-/// If this program is not where cargo puts tests.
+/// The test program is not in cargo's target directory.
 pub fn built() -> PathBuf {
     let own = std::env::current_exe().expect("the path of this program");
-    let deps = own.parent().expect("a program lies in a directory");
-    deps.parent().expect("tests lie one deeper").to_path_buf()
+    let deps = own.parent().expect("a program is in a directory");
+    deps.parent()
+        .expect("tests are in a subdirectory")
+        .to_path_buf()
 }
 
-/// `vibench` as it ships: optimised, which the tests themselves are not.
+/// Returns the release build of `vibench`; the tests are debug builds.
 ///
 /// # Panics
 /// If it is not built.
@@ -37,7 +39,7 @@ pub fn vibench() -> PathBuf {
     program
 }
 
-/// The C examples, installed where every user can run them.
+/// The installed library, and the C examples in a directory that each user can read.
 #[derive(Debug)]
 pub struct Installation {
     scratch: Scratch,
@@ -72,7 +74,7 @@ impl Installation {
         self.scratch.file("prefix")
     }
 
-    /// Builds what the Makefile in a directory of the workspace builds.
+    /// Runs make in a directory of the workspace.
     fn make(&self, directory: &str, output: &Path) {
         let packages = self.prefix().join("lib/pkgconfig");
         succeed(
@@ -84,21 +86,21 @@ impl Installation {
         );
     }
 
-    /// Builds the conformance suite; gives the programs of one of its folders.
+    /// Builds the conformance suite; returns the programs of one phase, a directory of the suite.
     ///
     /// # Panics
-    /// If it does not build, or the folder is empty.
+    /// If it does not build, or the directory is empty.
     pub fn conformance(&self, phase: &str) -> Vec<PathBuf> {
         let output = self.scratch.file("conformance");
         self.make("vipl/capi/tests/conformance", &output);
-        let entries = std::fs::read_dir(output.join(phase)).expect("a folder of programs");
+        let entries = std::fs::read_dir(output.join(phase)).expect("a directory of programs");
         let mut programs: Vec<PathBuf> = entries.map(|e| e.expect("an entry").path()).collect();
         programs.sort();
         assert!(!programs.is_empty(), "no program of {phase}");
         programs
     }
 
-    /// Builds a program of around 2000 as its makefile did: `cc SOURCES $(pkg-config --cflags --libs vipl)`.
+    /// Builds a program in the style of the year 2000: `cc SOURCES $(pkg-config --cflags --libs vipl)`, C89.
     ///
     /// # Panics
     /// If it does not build.
@@ -106,7 +108,7 @@ impl Installation {
         self.compile("c89", "vipl/capi/tests/old_programs", name, sources)
     }
 
-    /// Builds the C program of one source file in a directory of the workspace.
+    /// Builds a C program from one source file in a directory of the workspace.
     ///
     /// # Panics
     /// If it does not build.
@@ -132,7 +134,7 @@ impl Installation {
         program
     }
 
-    /// One of the examples.
+    /// Returns the path of an example.
     pub fn program(&self, name: &str) -> PathBuf {
         self.scratch.file(name)
     }

@@ -1,39 +1,39 @@
-//! What the end-to-end tests share: namespaces, processes, and a judge of the frames between them.
+//! Common parts of the end-to-end tests: network namespaces, child processes, captures checked by tshark.
 //!
-//! The tests in `tests/` run the programs that users run, as processes of their own, on shared memory
-//! and on a wire between two network namespaces. Nothing of the stack is linked into them; `vi-peer`, the
-//! program that counts what happens under faults and deaths, is a process like the others. So are `vi-hostile`, which
-//! sends what no port should, and `vi-stress`, which `ci/stress` starts.
+//! The tests in `tests/` run the installed programs as separate processes, on shared memory and on a wire between two
+//! network namespaces. They link nothing of the stack. Their own programs are processes, too: `vi-peer` counts
+//! messages, losses and events under faults and kills; `vi-hostile` sends malformed, forged and replayed frames;
+//! `vi-stress` is started by `ci/stress`.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! | --- | --- |
-//! | [`wire`] | two network namespaces and a veth pair between them |
-//! | [`segment`] | a bridge in a network namespace, and its taps |
-//! | [`hosts`] | hosts on such a wire or segment that know nothing of each other |
+//! | [`wire`] | two network namespaces with a veth pair between them |
+//! | [`segment`] | a bridge in a network namespace, with taps |
+//! | [`hosts`] | hosts on such a wire or segment that find each other by discovery |
 //! | [`linux_peer`] | a Linux kernel as a Fibre Channel port on such a segment |
-//! | [`own_port`] | a port of ours, which tells what it sees |
+//! | [`own_port`] | a Viaduct port that reports its neighbours |
 //! | [`datapath`] | a datapath process |
-//! | [`confined`] | one whose poll threads may make the listed system calls only |
-//! | [`delays`] | how long news took |
-//! | [`holdings`] | what a datapath process has, of the system and of its applications |
-//! | [`metrics`] | what a datapath process tells a Prometheus server |
-//! | [`certificates`] | an authority, and certificates of hosts |
-//! | [`process`] | a program that cannot outlive its test, and what it says |
-//! | [`capture`] | every frame at one end of a wire, as tshark sees it |
+//! | [`confined`] | a seccomp filter for the poll threads of a datapath process |
+//! | [`latencies`] | times from an event to its report |
+//! | [`resource_usage`] | resources of a datapath process and of its applications |
+//! | [`metrics`] | the Prometheus endpoint of a datapath process |
+//! | [`certificates`] | a certificate authority, and certificates of hosts |
+//! | [`process`] | child processes that are killed with their test, and their output |
+//! | [`capture`] | all frames at an interface, dissected by tshark |
 //! | [`port_frames`] | the frames of discovery and login in such a capture |
-//! | [`ports`] | every port of a wire, and what the wire of each is like |
-//! | [`bulk`], [`echo`], [`suite`], [`faults`] | what is run over each: many messages one way, the C examples, the conformance suite, faults on purpose |
-//! | [`huge_pages`] | huge pages for a while |
+//! | [`ports`] | all ports for physical links, and the network that each needs |
+//! | [`bulk`], [`echo`], [`conformance_suite`], [`faults`] | workloads for each port: many messages one way, the C examples, the conformance suite, injected faults |
+//! | [`huge_pages`] | temporary reservations of huge pages |
 //! | [`installation`] | libvipl installed below a prefix, and the C examples built against it |
-//! | [`nics`] | configuration files |
-//! | [`scratch`] | directories that go with their test |
-//! | [`strangers`] | the second implementation of VI/TCP, which tells lies, too |
-//! | [`sync`] | atomics for the programs here |
-//! | [`testpmd`] | a program of DPDK's that forwards frames or makes them |
-//! | [`usage`] | what a process has of the system |
-//! | [`report`] | what `vi-peer` tells at its end |
+//! | [`nics`] | configuration files of NICs |
+//! | [`scratch`] | temporary directories |
+//! | [`interop`] | the independent Python implementation of VI/TCP, with its malformed messages |
+//! | [`sync`] | atomics for the programs of this crate |
+//! | [`testpmd`] | `dpdk-testpmd`, which forwards or generates frames |
+//! | [`procfs`] | descriptors, threads and memory of a process |
+//! | [`report`] | the counters that `vi-peer` prints |
 //!
-//! Namespaces need root; `ci/test` starts the tests as the root of a user namespace when it is not run as root.
+//! Namespaces need root; without it, `ci/test` starts the tests as root of a user namespace.
 
 #![forbid(unsafe_code)]
 
@@ -41,15 +41,16 @@ pub mod bulk;
 pub mod capture;
 pub mod certificates;
 pub mod confined;
+pub mod conformance_suite;
 pub mod datapath;
-pub mod delays;
 pub mod echo;
 pub mod faults;
 pub mod first_request;
-pub mod holdings;
 pub mod hosts;
 pub mod huge_pages;
 pub mod installation;
+pub mod interop;
+pub mod latencies;
 pub mod linux_peer;
 pub mod metrics;
 pub mod nics;
@@ -58,12 +59,11 @@ pub mod port_frames;
 pub mod ports;
 pub mod preload;
 pub mod process;
+pub mod procfs;
 pub mod report;
+pub mod resource_usage;
 pub mod scratch;
 pub mod segment;
-pub mod strangers;
-pub mod suite;
 pub mod sync;
 pub mod testpmd;
-pub mod usage;
 pub mod wire;

@@ -1,7 +1,7 @@
-//! A Linux kernel as a VN_Port: Debian's stock kernel in a machine of its own, on a tap of a [`Segment`].
+//! A Linux kernel as a VN_Port: Debian's stock kernel in a virtual machine, on a tap of a [`Segment`].
 //!
-//! `ci/linux-peer` provides kernel and initramfs; `ci/linux-peer.d/init` is the program inside, and tells the lines that are
-//! waited for here. The machine is emulated, so it needs no right but to open its tap.
+//! `ci/linux-peer` provides kernel and initramfs. `ci/linux-peer.d/init` runs in the machine and prints the lines that
+//! this module waits for. The machine is emulated, so it needs access to its tap only.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,25 +10,25 @@ use crate::installation::built;
 use crate::process::{Line, Running, TIMEOUT};
 use crate::segment::Segment;
 
-/// Megabytes of the machine.
+/// Memory of the machine in megabytes.
 const MEMORY_MB: &str = "192";
 
-/// What fcoe makes of a MAC.
+/// A MAC address, with the names and the N_Port_ID that fcoe derives from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// The WWPN: name format 2, then the MAC.
+    /// Returns the WWPN: name format 2, then the MAC.
     pub fn port_name(self) -> u64 {
         self.name(0x2000)
     }
 
-    /// The WWNN: name format 1, then the MAC.
+    /// Returns the WWNN: name format 1, then the MAC.
     pub fn node_name(self) -> u64 {
         self.name(0x1000)
     }
 
-    /// The N_Port_ID that is tried first: the low 16 bits of the port name.
+    /// Returns the N_Port_ID that is tried first: the low 16 bits of the port name.
     pub fn first_port_id(self) -> u32 {
         u32::from(u16::from_be_bytes([self.0[4], self.0[5]]))
     }
@@ -56,11 +56,11 @@ pub struct PortView {
     pub port_id: u32,
     /// Its node name.
     pub node_name: u64,
-    /// A remote port's roles, in the kernel's words; empty for an own one.
+    /// The kernel's text for the roles of a remote port; empty for the local port.
     pub roles: String,
-    /// The kernel's uptime when its init saw it.
+    /// The kernel's uptime when the init program read the state.
     pub uptime: Duration,
-    /// When that was read here.
+    /// When the line was read.
     pub at: Instant,
 }
 
@@ -84,7 +84,7 @@ impl PortView {
     }
 }
 
-/// What stands behind a key, up to the next one or the end.
+/// Returns the value after a key, up to the next key or the end of the line.
 fn value<'a>(line: &'a Line, key: &str) -> &'a str {
     let (_, rest) = line
         .text
@@ -92,7 +92,7 @@ fn value<'a>(line: &'a Line, key: &str) -> &'a str {
         .unwrap_or_else(|| panic!("no {key} in {line:?}"));
     match rest.split_once('=') {
         None => rest,
-        Some((words, _)) => words.rsplit_once(' ').expect("a key in front of =").0,
+        Some((words, _)) => words.rsplit_once(' ').expect("a key before =").0,
     }
 }
 
@@ -100,22 +100,22 @@ fn uptime(line: &Line) -> Duration {
     Duration::from_secs_f64(value(line, " uptime=").parse().expect("seconds"))
 }
 
-/// A machine that runs; killed when it is dropped.
+/// A running machine; killed on drop.
 pub struct LinuxPeer {
     running: Running,
     mac: Mac,
 }
 
 impl LinuxPeer {
-    /// Starts a machine on a tap of this name, which it makes and joins; returns at once.
+    /// Creates a tap of this name on the segment and starts a machine on it; does not wait for the kernel.
     ///
     /// # Panics
     /// If it cannot be started.
     pub fn boot(segment: &Segment, tap: &str, mac: Mac) -> Self {
         segment.tap(tap);
-        segment.join(tap);
+        segment.attach(tap);
         let mut command = segment.namespace().program("qemu-system-x86_64");
-        // No device but what is named; a kernel that fails ends the machine.
+        // Only the listed devices; a kernel panic ends the machine.
         command
             .args([
                 "-accel",
@@ -126,21 +126,21 @@ impl LinuxPeer {
             ])
             .args(["-display", "none", "-m", MEMORY_MB])
             .arg("-kernel")
-            .arg(part("vmlinux"))
+            .arg(artifact("vmlinux"))
             .arg("-initrd")
-            .arg(part("initramfs"))
+            .arg(artifact("initramfs"))
             .arg("-append")
             .arg(format!(
                 "console=ttyS0 quiet oops=panic panic=-1 ipv6.disable=1 mtu={}",
                 segment.mtu_bytes()
             ))
-            // The console is for whoever reads the failure of a test, the second port for the test.
+            // The console goes to standard error of the test, the second port carries commands and reports.
             .args(["-serial", "file:/dev/stderr", "-serial", "stdio"])
             .args([
                 "-netdev",
                 &format!("tap,id=link,ifname={tap},script=no,downscript=no"),
             ])
-            // Not e1000: qemu's is deaf for a second whenever its filter of addresses changes.
+            // Not e1000: qemu's model drops frames for a second after each change of its address filter.
             .args([
                 "-device",
                 &format!("virtio-net-pci,netdev=link,mac={mac},romfile="),
@@ -151,93 +151,93 @@ impl LinuxPeer {
         }
     }
 
-    /// Waits until the kernel has booted and its interface carries frames; gives its uptime.
+    /// Waits until the kernel has booted and its interface has carrier; returns its uptime.
     ///
     /// # Panics
-    /// If that takes too long.
+    /// After the timeout.
     pub fn wait_until_ready(&mut self) -> Duration {
         uptime(&self.running.wait_for("ready ", TIMEOUT))
     }
 
-    /// The interface's MAC, which all names come from.
+    /// Returns the MAC of the interface, from which the port and node names are derived.
     pub fn mac(&self) -> Mac {
         self.mac
     }
 
-    /// Makes the VN2VN instance; what was seen before will not be found any more.
+    /// Creates the VN2VN instance and discards earlier output.
     pub fn start(&mut self) {
-        self.running.skip();
-        self.running.tell("start");
+        self.running.discard_output();
+        self.running.send_line("start");
     }
 
-    /// Destroys the VN2VN instance; returns when the kernel has no port any more.
+    /// Destroys the VN2VN instance; returns the time when the kernel had removed the port.
     ///
     /// # Panics
-    /// If that takes too long.
+    /// After the timeout.
     pub fn stop(&mut self) -> Instant {
-        self.running.tell("stop");
+        self.running.send_line("stop");
         let gone = format!("host {:#018x} gone ", self.mac.port_name());
         self.running.wait_for(&gone, TIMEOUT).at
     }
 
-    /// Waits until the kernel's own port is in a state, with whatever N_Port_ID.
+    /// Waits until the kernel's local port is in a state, with any N_Port_ID.
     ///
     /// # Panics
-    /// If that takes too long.
+    /// After the limit.
     pub fn wait_for_own(&mut self, state: &str, limit: Duration) -> PortView {
         let start = format!("host {:#018x} {state} ", self.mac.port_name());
         PortView::read(&self.running.wait_for(&start, limit))
     }
 
-    /// Waits until the kernel sees a remote port in a state.
+    /// Waits until a remote port is in a state, as seen by the kernel.
     ///
     /// # Panics
-    /// If that takes too long.
+    /// After the limit.
     pub fn wait_for_remote(&mut self, port_name: u64, state: &str, limit: Duration) -> PortView {
         let start = format!("remote {port_name:#018x} {state} ");
         PortView::read(&self.running.wait_for(&start, limit))
     }
 
-    /// Has the init say what the kernel sees now; what was seen before will not be found any more.
+    /// Discards earlier output and has the init program print the current state.
     ///
     /// # Panics
-    /// If it does not answer.
-    pub fn look_again(&mut self) {
-        self.running.skip();
-        self.running.tell("status");
+    /// After the timeout.
+    pub fn refresh(&mut self) {
+        self.running.discard_output();
+        self.running.send_line("status");
         self.running.wait_for("view ", TIMEOUT);
     }
 
-    /// Waits for as long, in which the kernel's view of the network must stay as it is.
+    /// Waits for `time`, during which the kernel's view of the network must not change.
     ///
     /// # Panics
     /// If it changes.
-    pub fn stay_silent(&mut self, time: Duration) {
-        self.running.stay_silent(time);
+    pub fn expect_silence(&mut self, time: Duration) {
+        self.running.expect_silence(time);
     }
 
-    /// Ends the machine in the middle of whatever it does, so that the network hears nothing of it any more.
+    /// Kills the machine, so that its port vanishes without logout; returns the time of the kill.
     pub fn kill(self) -> Instant {
         self.running.kill()
     }
 
-    /// Powers the machine off; gives all that it has said.
+    /// Powers the machine off; returns its output.
     ///
     /// # Panics
-    /// If it fails, or has refused a command.
+    /// If it fails, or refused a command.
     pub fn power_off(mut self) -> String {
-        self.running.tell("poweroff");
-        let said = self.running.succeed(TIMEOUT);
-        assert!(!said.contains("refused "), "{said}");
-        said
+        self.running.send_line("poweroff");
+        let output = self.running.succeed(TIMEOUT);
+        assert!(!output.contains("refused "), "{output}");
+        output
     }
 }
 
-/// A file that ci/linux-peer has made.
-fn part(name: &str) -> PathBuf {
+/// Returns the path of a file that ci/linux-peer has built.
+fn artifact(name: &str) -> PathBuf {
     let target = built()
         .parent()
-        .expect("a profile lies in a target")
+        .expect("a profile directory is in a target directory")
         .to_path_buf();
     let path = target.join("linux-peer").join(name);
     assert!(
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_come_from_the_mac() {
+    fn names_are_derived_from_the_mac() {
         let mac = Mac([0x52, 0x54, 0, 1, 0xab, 0xcd]);
         assert_eq!(mac.port_name(), 0x2000_5254_0001_abcd);
         assert_eq!(mac.node_name(), 0x1000_5254_0001_abcd);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_the_init_is_read() {
+    fn lines_of_the_init_program_are_parsed() {
         let at = Instant::now();
         let line = |text: &str| Line {
             at,

@@ -1,4 +1,4 @@
-//! The Prometheus endpoint of a datapath process, as a scraper reads it.
+//! A client of the Prometheus endpoint of a datapath process.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -8,22 +8,22 @@ use serde_json::Value;
 use crate::process::succeed;
 use crate::wire::Namespace;
 
-/// Where the endpoint is, inside a namespace.
+/// The address of the endpoint in its namespace.
 pub const ADDRESS: &str = "127.0.0.1:9464";
 
-/// One request, without a program that knows of HTTP.
+/// A bash script that sends one HTTP request.
 const FETCH: &str = r#"exec 3<>"/dev/tcp/${0%:*}/${0##*:}" &&
 printf 'GET /metrics HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n' "$0" >&3 && cat <&3"#;
 
-/// The series and their values.
+/// Series and their values.
 #[derive(Debug)]
 pub struct Metrics(BTreeMap<String, f64>);
 
 impl Metrics {
-    /// Fetches what the process in this namespace tells.
+    /// Fetches the metrics of the process in this namespace.
     ///
     /// # Panics
-    /// It tells nothing, or something else than series.
+    /// The request fails, or the response is malformed.
     pub fn fetch(namespace: &Namespace) -> Self {
         let mut command = Command::new("bash");
         command.args(["-c", FETCH, ADDRESS]);
@@ -31,9 +31,9 @@ impl Metrics {
         Self::read(&String::from_utf8(output.stdout).expect("text"))
     }
 
-    /// Reads an answer.
-    fn read(answer: &str) -> Self {
-        let (head, body) = answer.split_once("\r\n\r\n").expect("head and body");
+    /// Parses an HTTP response.
+    fn read(response: &str) -> Self {
+        let (head, body) = response.split_once("\r\n\r\n").expect("head and body");
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
         let series = body.lines().filter(|line| !line.starts_with('#'));
         let series = series.map(|line| {
@@ -43,10 +43,10 @@ impl Metrics {
         Self(series.collect())
     }
 
-    /// The value of a series, by its name and labels as they are written.
+    /// Returns the value of a series, by its name and labels as written.
     ///
     /// # Panics
-    /// There is none.
+    /// There is no such series.
     pub fn get(&self, series: &str) -> f64 {
         *self
             .0
@@ -54,11 +54,11 @@ impl Metrics {
             .unwrap_or_else(|| panic!("no {series} in {self:?}"))
     }
 
-    /// They were told between these two answers of `stat --json`: each total of the NIC lies between its values there.
-    /// Gives how many were compared.
+    /// Checks that each total of the first NIC is between its values in two outputs of `stat --json`. Returns the
+    /// number of totals.
     ///
     /// # Panics
-    /// One does not.
+    /// One is not.
     pub fn assert_between(&self, before: &Value, after: &Value) -> usize {
         let (before, after) = (&before["nics"][0], &after["nics"][0]);
         let nic = before["name"].as_str().expect("a name");
@@ -85,7 +85,7 @@ impl Metrics {
             });
             match series.iter().find(|series| self.0.contains_key(*series)) {
                 Some(series) => check(series, key, before, after),
-                // What there is now, not what there was: it goes up and down.
+                // A gauge: it may decrease.
                 None => {
                     self.get(&format!("viaduct_nic_level{{nic={nic:?},of={key:?}}}"));
                     continue;
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn series_have_values() {
+    fn response_is_parsed_into_series() {
         let text = "HTTP/1.1 200 OK\r\nA: b\r\n\r\n# HELP x Y.\nx{a=\"b c\"} 12\ny 0.5\n";
         let metrics = Metrics::read(text);
         assert_eq!(metrics.get("x{a=\"b c\"}").to_string(), "12");

@@ -1,15 +1,15 @@
-//! Configuration files.
+//! Configuration files of NICs.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use crate::scratch::Scratch;
 
-/// A configuration of one NIC, `VINIC0`.
+/// The TOML text of a configuration: one NIC, `VINIC0` unless named, or several after [`Self::and`].
 #[derive(Clone, Debug)]
 pub struct NicText(String);
 
-/// An end of the wire.
+/// One end of a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// Interface `left`, host `192.0.2.1`, N_Port_IDs from `00.01.01`.
@@ -19,7 +19,7 @@ pub enum End {
 }
 
 impl End {
-    /// Its interface.
+    /// Returns the interface.
     pub fn interface(self) -> &'static str {
         match self {
             Self::Left => "left",
@@ -27,7 +27,7 @@ impl End {
         }
     }
 
-    /// Its interface on one of several wires; the first one has [`Self::interface`].
+    /// Returns the interface on wire number `lane`; that of wire 0 is [`Self::interface`].
     pub fn lane_interface(self, lane: usize) -> String {
         match lane {
             0 => self.interface().to_owned(),
@@ -35,7 +35,7 @@ impl End {
         }
     }
 
-    /// Its host's address.
+    /// Returns the IPv4 address of the host.
     pub fn host(self) -> &'static str {
         match self {
             Self::Left => "192.0.2.1",
@@ -43,7 +43,7 @@ impl End {
         }
     }
 
-    /// The same for IPv6.
+    /// Returns the IPv6 address of the host.
     pub fn host_v6(self) -> &'static str {
         match self {
             Self::Left => "fd00::1",
@@ -65,8 +65,8 @@ impl End {
         }
     }
 
-    /// A number of its own.
-    fn place(self) -> u8 {
+    /// Returns a number that differs between the ends.
+    fn number(self) -> u8 {
         match self {
             Self::Left => 1,
             Self::Right => 2,
@@ -81,30 +81,30 @@ impl End {
     }
 }
 
-/// Faults in one hundredth of the frames each.
+/// Faults to inject.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
-    /// Seed of the random choices.
+    /// Seed of the random number generator.
     pub seed: u64,
-    /// Loss, duplication, reordering, corruption: parts per million.
+    /// Loss, duplication, reordering, corruption in parts per million.
     pub ppm: [u32; 4],
 }
 
 impl NicText {
-    /// A segment of shared memory in a directory of its own.
+    /// A NIC on a shared memory segment in a directory.
     pub fn shm(directory: &Path) -> Self {
         Self(format!(
             "[[nic]]\nport = \"shm\"\nsegment = \"e2e\"\ndirectory = {directory:?}\n"
         ))
     }
 
-    /// One end of a wire.
+    /// A NIC on one end of a wire, with 16 N_Port_IDs per end.
     pub fn af_packet(end: End) -> Self {
         Self::on_wire(end, End::n_port_ids)
     }
 
-    /// One end of a wire whose ends have room for one program each.
-    pub fn af_packet_of_one(end: End) -> Self {
+    /// A NIC on one end of a wire, with one N_Port_ID per end: one program per host.
+    pub fn af_packet_one_id(end: End) -> Self {
         Self::on_wire(end, End::first_n_port_id)
     }
 
@@ -120,27 +120,27 @@ impl NicText {
         ))
     }
 
-    /// A host on whose network the ports find each other.
+    /// A NIC of a host whose ports find each other by discovery.
     pub fn discovering(interface: &str, host: &str) -> Self {
         Self(format!(
             "[[nic]]\nport = \"af_packet\"\ninterface = \"{interface}\"\nhost = \"{host}\"\n"
         ))
     }
 
-    /// An end of a wire that speaks VI/TCP.
+    /// A VI/TCP NIC on one end of a wire.
     pub fn vi_tcp(end: End) -> Self {
         Self::vi_tcp_at(end.host())
     }
 
-    /// A host that speaks VI/TCP.
+    /// A VI/TCP NIC at an address.
     pub fn vi_tcp_at(host: &str) -> Self {
         Self(format!(
             "[[nic]]\nname = \"VINIC0\"\ntransport = \"vi-tcp\"\nhost = \"{host}\"\n"
         ))
     }
 
-    /// A further NIC on the end of a wire: `number` tells them apart, and the two ends of each belong together.
-    pub fn further_af_packet(end: End, name: &str, number: u8) -> Self {
+    /// An additional NIC on one end of a wire; NICs with equal `number` on both ends are neighbours.
+    pub fn additional_af_packet(end: End, name: &str, number: u8) -> Self {
         let port = format!(
             "port = \"af_packet\"\ninterface = \"{}\"\n",
             end.interface()
@@ -149,9 +149,8 @@ impl NicText {
         Self::numbered(end, name, number, &port, n_port_ids)
     }
 
-    /// A NIC with room for one program at one end of whatever wire; `port` are the keys that say which. Its `number`
-    /// tells it from others of that end, and the two ends of each belong together; number 0 has the host address of
-    /// [`End`].
+    /// A NIC with one N_Port_ID on one end of any port; `port` has the keys of the port. NICs with equal `number` on
+    /// both ends are neighbours; number 0 has the host address of [`End`].
     pub fn on_port(end: End, name: &str, number: u8, port: &str) -> Self {
         Self::numbered(end, name, number, port, |domain| {
             format!("00.{domain:02x}.01")
@@ -165,7 +164,7 @@ impl NicText {
         port: &str,
         n_port_ids: impl Fn(u8) -> String,
     ) -> Self {
-        let domain = |end: End| 16 * number + end.place();
+        let domain = |end: End| 16 * number + end.number();
         let host = |end: End| format!("192.0.2.{}", domain(end));
         let n_port_ids = |end: End| n_port_ids(domain(end));
         let other = end.other();
@@ -179,38 +178,38 @@ impl NicText {
         ))
     }
 
-    /// Another NIC behind this one.
+    /// Appends another NIC.
     pub fn and(mut self, other: Self) -> Self {
         self.0.push_str(&other.0);
         self
     }
 
-    /// Adds a key.
+    /// Appends a key.
     pub fn key(mut self, name: &str, value: impl std::fmt::Display) -> Self {
-        writeln!(self.0, "{name} = {value}").expect("room in memory");
+        writeln!(self.0, "{name} = {value}").expect("strings accept all text");
         self
     }
 
-    /// Time-outs for a test in which they are to break connections: nothing on a wire of this host lives for a second.
-    pub fn quick(self) -> Self {
+    /// Sets short timeouts, for tests whose connections shall break; frames on a wire of this host arrive in less.
+    pub fn short_timeouts(self) -> Self {
         self.key("e_d_tov_ms", 200)
             .key("r_a_tov_ms", 200)
             .key("ulp_timeout_ms", 400)
     }
 
-    /// Time-outs that a host which takes the cores away for seconds does not reach: what ends, ends for another reason.
-    pub fn steady(self) -> Self {
-        // On a wire, N_Port_IDs that no port has are told of each request so long that it is void, and programs wait
-        // for that at their ends.
+    /// Sets timeouts that do not expire on a busy host, so that connections end for other reasons only.
+    pub fn long_timeouts(self) -> Self {
+        // On a wire, cancellations of requests to N_Port_IDs without a port are repeated for this time, and programs
+        // wait for that before they end.
         let on_wire = !self.0.contains("\"shm\"");
-        let time_out_ms = if on_wire { 4_000 } else { 60_000 };
-        self.key("e_d_tov_ms", time_out_ms)
+        let timeout_ms = if on_wire { 4_000 } else { 60_000 };
+        self.key("e_d_tov_ms", timeout_ms)
             .key("r_a_tov_ms", 200)
-            .key("ulp_timeout_ms", time_out_ms)
+            .key("ulp_timeout_ms", timeout_ms)
     }
 
-    /// Little of everything, as the conformance suite wants one of its NICs.
-    pub fn with_little(self) -> Self {
+    /// Sets the small limits that the conformance suite requires of one of its NICs.
+    pub fn small_limits(self) -> Self {
         let limits = [
             ("max_vi", 4),
             ("max_ptags", 4),
@@ -231,7 +230,7 @@ impl NicText {
             })
     }
 
-    /// Adds injected faults.
+    /// Appends faults to inject.
     pub fn faults(mut self, faults: Faults) -> Self {
         let [loss, duplication, reordering, corruption] = faults.ppm;
         write!(
@@ -240,16 +239,16 @@ impl NicText {
              reordering_ppm = {reordering}\ncorruption_ppm = {corruption}\n",
             faults.seed
         )
-        .expect("room in memory");
+        .expect("strings accept all text");
         self
     }
 
-    /// The file.
+    /// Returns the text.
     pub fn text(&self) -> &str {
         &self.0
     }
 
-    /// Writes it to a file.
+    /// Writes the text to a file.
     pub fn write(&self, scratch: &Scratch, name: &str) -> PathBuf {
         scratch.write(name, &self.0)
     }

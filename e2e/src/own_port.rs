@@ -1,4 +1,4 @@
-//! A port of ours that tells what it sees: `fcvi-pmd neighbours --watch`, in JSON.
+//! A Viaduct port that reports its neighbours in JSON: `fcvi-pmd neighbours --watch`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,15 +9,15 @@ use crate::installation::built;
 use crate::process::{Line, Running, TIMEOUT};
 use crate::wire::Namespace;
 
-/// Longer than any test looks on, in seconds.
-const LOOKS_ON_S: &str = "600";
+/// Runtime of the command in seconds; longer than any test.
+const RUNTIME_S: &str = "600";
 
-/// A port that runs; killed when it is dropped.
+/// A running port; killed on drop.
 pub struct OwnPort {
     running: Running,
 }
 
-/// Our port as it says.
+/// The local port, as reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnView {
     /// Its N_Port_ID.
@@ -28,18 +28,18 @@ pub struct OwnView {
     pub node_name: u64,
 }
 
-/// A neighbour as our port says.
+/// A neighbour, as reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NeighbourView {
     /// Its N_Port_ID.
     pub port_id: u32,
     /// Its node name.
     pub node_name: u64,
-    /// The address of its interface.
+    /// The MAC address of its interface.
     pub mac: String,
-    /// Whether it speaks FC-VI.
+    /// Whether it supports FC-VI.
     pub speaks_fc_vi: bool,
-    /// When that was read here.
+    /// When the line was read.
     pub at: Instant,
 }
 
@@ -57,7 +57,7 @@ impl OwnPort {
         );
         let mut command = namespace.program(program);
         command
-            .args(["neighbours", "--watch", "--json", "--for", LOOKS_ON_S])
+            .args(["neighbours", "--watch", "--json", "--for", RUNTIME_S])
             .arg("--config")
             .arg(config);
         Self {
@@ -65,13 +65,13 @@ impl OwnPort {
         }
     }
 
-    /// Waits until it has an N_Port_ID.
+    /// Waits until the port has an N_Port_ID.
     ///
     /// # Panics
-    /// If that takes too long.
+    /// After the timeout.
     pub fn wait_until_up(&mut self) -> OwnView {
         let is_up = |line: &Value| line["own"]["state"] == "up";
-        let (_, line) = self.wait_until("our port is up", TIMEOUT, is_up);
+        let (_, line) = self.wait_until("the local port is up", TIMEOUT, is_up);
         let own = &line["own"];
         OwnView {
             port_id: port_id(own),
@@ -83,7 +83,7 @@ impl OwnPort {
     /// Waits until the login with a neighbour is in a state.
     ///
     /// # Panics
-    /// If that takes too long.
+    /// After the limit.
     pub fn wait_for_login(
         &mut self,
         port_name: u64,
@@ -104,58 +104,58 @@ impl OwnPort {
         }
     }
 
-    /// Waits until so many neighbours are logged in and their hosts are known.
+    /// Waits until `count` neighbours are logged in and their hosts are known.
     ///
     /// # Panics
-    /// If that takes too long.
+    /// After the timeout.
     pub fn wait_for_hosts(&mut self, count: usize) {
         let mut known: Vec<u64> = Vec::new();
         while known.len() < count {
             let what = format!("{count} hosts, {} are known", known.len());
-            let is_news = |line: &Value| {
+            let is_unknown_host = |line: &Value| {
                 let neighbour = &line["neighbour"];
                 neighbour["host"].is_string() && !known.contains(&number(neighbour, "port_name"))
             };
-            let (_, line) = self.wait_until(&what, TIMEOUT, is_news);
+            let (_, line) = self.wait_until(&what, TIMEOUT, is_unknown_host);
             known.push(number(&line["neighbour"], "port_name"));
         }
     }
 
-    /// Waits until a neighbour is gone; gives the time.
+    /// Waits until a neighbour is gone; returns the time.
     ///
     /// # Panics
-    /// If that takes too long.
+    /// After the limit.
     pub fn wait_until_gone(&mut self, port_name: u64, limit: Duration) -> Instant {
         let what = format!("{port_name:#018x} is gone");
-        let is_it = |line: &Value| is_of(line, port_name) && line["event"] == "gone";
-        self.wait_until(&what, limit, is_it).0
+        let is_gone = |line: &Value| is_of(line, port_name) && line["event"] == "gone";
+        self.wait_until(&what, limit, is_gone).0
     }
 
-    /// Forgets what was said so far: only newer lines are waited for.
-    pub fn skip(&mut self) {
-        self.running.skip();
+    /// Discards earlier output; later waits match new lines only.
+    pub fn discard_output(&mut self) {
+        self.running.discard_output();
     }
 
-    /// Waits for as long, in which what it sees must stay as it is.
+    /// Waits for `time`, during which no change may be reported.
     ///
     /// # Panics
-    /// If it changes.
-    pub fn stay_silent(&mut self, time: Duration) {
-        self.running.stay_silent(time);
+    /// If one is.
+    pub fn expect_silence(&mut self, time: Duration) {
+        self.running.expect_silence(time);
     }
 
-    /// Ends it as Ctrl-C does, and it must end well; gives the time of the signal.
+    /// Stops the port with SIGINT; returns the time of the signal.
     ///
     /// # Panics
-    /// If it does not.
-    pub fn leave(self) -> Instant {
+    /// If the program fails.
+    pub fn stop(self) -> Instant {
         let at = Instant::now();
         self.running.signal("INT");
         self.running.succeed(TIMEOUT);
         at
     }
 
-    /// Kills it in the middle of whatever it does; gives the time of the deed.
+    /// Kills the port with SIGKILL; returns the time of the kill.
     pub fn kill(self) -> Instant {
         self.running.kill()
     }
@@ -170,7 +170,7 @@ impl OwnPort {
         let Line { at, text } = self.running.wait_until(what, limit, |text| {
             json(text).is_some_and(|line| fits(&line))
         });
-        (at, json(&text).expect("it was read before"))
+        (at, json(&text).expect("the line was parsed before"))
     }
 }
 
@@ -185,7 +185,7 @@ fn text<'a>(port: &'a Value, key: &str) -> &'a str {
         .unwrap_or_else(|| panic!("no {key} in {port}"))
 }
 
-/// A number in hexadecimal with something between its bytes.
+/// Parses a hexadecimal number with separators between its bytes.
 fn number(port: &Value, key: &str) -> u64 {
     let digits: String = text(port, key)
         .chars()

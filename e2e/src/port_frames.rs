@@ -1,10 +1,10 @@
-//! The frames by which ports find each other and log in, as tshark sees them: FIP, and extended link services in FCoE.
+//! Frames of discovery and login, dissected by tshark: FIP, and extended link services in FCoE.
 
 use std::fmt;
 
 use crate::capture::{Capture, Occurrence};
 
-/// What tshark is asked for of every frame.
+/// The tshark fields of each frame.
 const FIELDS: [&str; 22] = [
     "frame.time_relative",
     "frame.len",
@@ -32,10 +32,10 @@ const FIELDS: [&str; 22] = [
 
 const FCOE: &str = "0x8906";
 const FIP: &str = "0x8914";
-/// tshark's severity for what must not be: a malformed frame is one, a wrong CRC another.
+/// tshark's severity of errors such as malformed frames and wrong CRCs.
 const SEVERITY_ERROR: u32 = 0x0080_0000;
 
-/// The types of the descriptors of each VN2VN frame, by its subcode: MAC, name and VN_Port; FCoE size and FC-4 types in claims.
+/// Descriptor types of each VN2VN frame, by subcode: MAC, name and VN_Port; FCoE size and FC-4 types in claims.
 const DESCRIPTORS: [(&str, &str); 5] = [
     ("0x01", "0x02,0x04,0x0b"),
     ("0x02", "0x02,0x04,0x0b"),
@@ -44,9 +44,9 @@ const DESCRIPTORS: [(&str, &str); 5] = [
     ("0x05", "0x02,0x04,0x0b"),
 ];
 
-/// What a frame is for.
+/// The purpose of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameKind {
     /// VN2VN probe request.
     ProbeRequest,
     /// VN2VN probe reply.
@@ -63,14 +63,14 @@ pub enum Kind {
     Fcoe,
 }
 
-/// A frame as tshark took it apart; all values are tshark's text.
+/// A frame dissected by tshark; all values are tshark's text.
 #[derive(Clone, Debug)]
 pub struct PortFrame {
     fields: Vec<String>,
 }
 
 impl PortFrame {
-    /// Ends a capture; gives all its frames.
+    /// Stops a capture; returns all its frames.
     ///
     /// # Panics
     /// If one is missing.
@@ -79,57 +79,57 @@ impl PortFrame {
         rows.into_iter().map(|fields| Self { fields }).collect()
     }
 
-    /// A field of [`FIELDS`]; empty if the frame has none.
+    /// Returns a field of [`FIELDS`]; empty if the frame lacks it.
     fn field(&self, name: &str) -> &str {
         let at = FIELDS.iter().position(|field| *field == name);
-        &self.fields[at.expect("a field that was asked for")]
+        &self.fields[at.expect("a field of FIELDS")]
     }
 
-    /// What it is for.
+    /// Returns the purpose of the frame.
     ///
     /// # Panics
     /// If it is neither FCoE nor a frame of VN2VN.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> FrameKind {
         if self.field("eth.type") == FCOE {
-            return Kind::Fcoe;
+            return FrameKind::Fcoe;
         }
         match (self.field("fip.opcode"), self.field("fip.vn2vn_subcode")) {
-            ("0x0002", _) => Kind::LinkService,
-            ("0x0005", "0x01") => Kind::ProbeRequest,
-            ("0x0005", "0x02") => Kind::ProbeReply,
-            ("0x0005", "0x03") => Kind::ClaimNotification,
-            ("0x0005", "0x04") => Kind::ClaimResponse,
-            ("0x0005", "0x05") => Kind::Beacon,
-            _ => panic!("not a frame of ports: {self}"),
+            ("0x0002", _) => FrameKind::LinkService,
+            ("0x0005", "0x01") => FrameKind::ProbeRequest,
+            ("0x0005", "0x02") => FrameKind::ProbeReply,
+            ("0x0005", "0x03") => FrameKind::ClaimNotification,
+            ("0x0005", "0x04") => FrameKind::ClaimResponse,
+            ("0x0005", "0x05") => FrameKind::Beacon,
+            _ => panic!("neither FCoE nor VN2VN: {self}"),
         }
     }
 
-    /// The command code of an extended link service, as `0x03`; empty for other frames.
+    /// Returns the command code of an extended link service, as `0x03`; empty for other frames.
     pub fn els(&self) -> &str {
         self.field("fcels.opcode")
     }
 
-    /// The sender's Ethernet address, as `52:54:00:00:00:01`.
+    /// Returns the source MAC address, as `52:54:00:00:00:01`.
     pub fn source(&self) -> &str {
         self.field("eth.src")
     }
 
-    /// The sender's N_Port_ID as a FIP frame of VN2VN tells it.
+    /// Returns the N_Port_ID in the VN_Port descriptor of a VN2VN frame.
     ///
     /// # Panics
-    /// If it does not.
+    /// If there is none.
     pub fn vn_port_id(&self) -> u32 {
         let text = self.field("fip.vn.fc_id");
         u32::from_str_radix(text.trim_start_matches("0x"), 16)
             .unwrap_or_else(|e| panic!("{e}: no VN_Port in {self}"))
     }
 
-    /// The S_ID of an FC frame, as `00.00.01`.
+    /// Returns the S_ID of an FC frame, as `00.00.01`.
     pub fn s_id(&self) -> &str {
         self.field("fc.s_id")
     }
 
-    /// The length on the wire, without the frame check sequence.
+    /// Returns the length on the wire, without the frame check sequence.
     pub fn wire_bytes(&self) -> usize {
         self.field("frame.len").parse().expect("a length")
     }
@@ -148,7 +148,7 @@ impl fmt::Display for PortFrame {
     }
 }
 
-/// Whether these bytes are the beacon of this N_Port_ID.
+/// Whether a frame is a beacon of this N_Port_ID.
 pub fn is_beacon(frame: &[u8], port_id: u32) -> bool {
     let [_, high, middle, low] = port_id.to_be_bytes();
     frame.get(6..12) == Some(&[0x0e, 0xfd, 0, high, middle, low])
@@ -156,7 +156,7 @@ pub fn is_beacon(frame: &[u8], port_id: u32) -> bool {
         && frame.get(16..20) == Some(&[0, 5, 0, 5])
 }
 
-/// Whether these bytes are a probe request for this N_Port_ID.
+/// Whether a frame is a probe request for this N_Port_ID.
 pub fn is_probe(frame: &[u8], port_id: u32) -> bool {
     let [_, high, middle, low] = port_id.to_be_bytes();
     let vn_port_mac = [0x0e, 0xfd, 0, high, middle, low];
@@ -165,11 +165,11 @@ pub fn is_probe(frame: &[u8], port_id: u32) -> bool {
         && frame.windows(6).any(|bytes| bytes == vn_port_mac)
 }
 
-/// Every frame is FCoE with a right CRC or FIP with the descriptors that its kind has, and tshark finds nothing wrong in any.
+/// Checks that each frame is FCoE with a valid CRC or FIP with the descriptors of its kind, without errors of tshark.
 ///
 /// # Panics
-/// If not, with the frame.
-pub fn judge_ports(frames: &[PortFrame]) {
+/// With the frame that violates this.
+pub fn check_port_frames(frames: &[PortFrame]) {
     for (number, frame) in frames.iter().enumerate() {
         let expect = |name: &str, allowed: &[&str]| {
             let text = frame.field(name);
@@ -184,14 +184,14 @@ pub fn judge_ports(frames: &[PortFrame]) {
         let worst = worst.filter_map(|text| text.parse().ok()).max();
         assert!(
             worst < Some(SEVERITY_ERROR),
-            "frame {number}: tshark finds an error: {frame}"
+            "frame {number}: tshark reports an error: {frame}"
         );
         if frame.field("eth.type") == FIP {
             expect("fip.ver", &["1"]);
-            judge_descriptors(number, frame);
+            check_descriptors(number, frame);
         } else {
             expect("fcoe.crc.status", &["1"]);
-            // Class 3, and nothing but link services and FC-VI.
+            // Class 3; link services and FC-VI only.
             expect("fcoe.sof", &["0x2e", "0x36"]);
             expect("fcoe.eof", &["0x41", "0x42"]);
             expect("fc.type", &["0x00", "0x01", "0x58"]);
@@ -199,20 +199,21 @@ pub fn judge_ports(frames: &[PortFrame]) {
     }
 }
 
-/// A frame of VN2VN has its kind's descriptors, comes from the address that its kind comes from, and names a MAC that fits its N_Port_ID.
-fn judge_descriptors(number: usize, frame: &PortFrame) {
+/// Checks the descriptors of a VN2VN frame, its source address, and that its VN_Port MAC matches its N_Port_ID.
+fn check_descriptors(number: usize, frame: &PortFrame) {
     let source = match frame.kind() {
-        Kind::LinkService | Kind::Fcoe => return,
-        Kind::Beacon => "fip.vn.mac",
-        Kind::ProbeRequest | Kind::ProbeReply | Kind::ClaimNotification | Kind::ClaimResponse => {
-            "fip.mac"
-        }
+        FrameKind::LinkService | FrameKind::Fcoe => return,
+        FrameKind::Beacon => "fip.vn.mac",
+        FrameKind::ProbeRequest
+        | FrameKind::ProbeReply
+        | FrameKind::ClaimNotification
+        | FrameKind::ClaimResponse => "fip.mac",
     };
     let subcode = frame.field("fip.vn2vn_subcode");
     let (_, expected) = DESCRIPTORS
         .iter()
         .find(|(known, _)| *known == subcode)
-        .expect("a kind has a row");
+        .expect("each subcode has a row");
     let mut types: Vec<&str> = frame.field("fip.desc_type").split(',').collect();
     types.sort_unstable();
     assert_eq!(
@@ -223,7 +224,7 @@ fn judge_descriptors(number: usize, frame: &PortFrame) {
     assert_eq!(
         frame.source(),
         frame.field(source),
-        "frame {number}: not from its {source}: {frame}"
+        "frame {number}: source MAC is not that of {source}: {frame}"
     );
     let [_, high, middle, low] = frame.vn_port_id().to_be_bytes();
     assert_eq!(
@@ -266,10 +267,10 @@ mod tests {
             .collect()
     }
 
-    /// The frame as tshark sees it.
-    fn seen(frame: &[u8]) -> PortFrame {
+    /// Dissects a frame with tshark.
+    fn dissected(frame: &[u8]) -> PortFrame {
         let mut file: Vec<u8> = Vec::new();
-        // The header of a capture file of Ethernet frames, and that of one frame in it.
+        // The header of a pcap file of Ethernet frames, and a record header.
         for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 0xffff, 1, 0, 0] {
             file.extend(u32::to_ne_bytes(word));
         }
@@ -287,9 +288,9 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_ports_are_told_apart() {
-        let beacon = seen(&bytes(&BEACON));
-        assert_eq!((beacon.kind(), beacon.vn_port_id()), (Kind::Beacon, 1));
+    fn frames_are_classified() {
+        let beacon = dissected(&bytes(&BEACON));
+        assert_eq!((beacon.kind(), beacon.vn_port_id()), (FrameKind::Beacon, 1));
         assert_eq!((beacon.source(), beacon.els()), ("0e:fd:00:00:00:01", ""));
         assert!(is_beacon(&bytes(&BEACON), 1));
         assert!(!is_beacon(&bytes(&BEACON), 2));
@@ -299,14 +300,14 @@ mod tests {
         assert!(is_probe(&probe, 1));
         assert!(!is_probe(&probe, 2));
         assert!(!is_probe(&bytes(&BEACON), 1));
-        let fcoe = seen(&bytes(&FCOE));
-        assert_eq!((fcoe.kind(), fcoe.s_id()), (Kind::Fcoe, "00.01.01"));
+        let fcoe = dissected(&bytes(&FCOE));
+        assert_eq!((fcoe.kind(), fcoe.s_id()), (FrameKind::Fcoe, "00.01.01"));
         assert_eq!(fcoe.wire_bytes(), 76);
-        judge_ports(&[beacon, fcoe]);
+        check_port_frames(&[beacon, fcoe]);
     }
 
     #[test]
-    fn the_judge_of_ports_finds_what_is_wrong() {
+    fn check_port_frames_detects_invalid_frames() {
         let [ethernet, header, mac, name, port] = BEACON;
         let wrong_beacons: [(&str, &[&str]); 7] = [
             (
@@ -345,9 +346,9 @@ mod tests {
             ),
         ];
         for (what, parts) in wrong_beacons {
-            let frame = seen(&bytes(parts));
+            let frame = dissected(&bytes(parts));
             assert!(
-                std::panic::catch_unwind(|| judge_ports(&[frame])).is_err(),
+                std::panic::catch_unwind(|| check_port_frames(&[frame])).is_err(),
                 "{what}"
             );
         }
@@ -356,9 +357,9 @@ mod tests {
             ("a wrong CRC", "57e1f23542000000"),
             ("aborted", "57e1f23450000000"),
         ] {
-            let frame = seen(&bytes(&[ethernet, header, data, end]));
+            let frame = dissected(&bytes(&[ethernet, header, data, end]));
             assert!(
-                std::panic::catch_unwind(|| judge_ports(&[frame])).is_err(),
+                std::panic::catch_unwind(|| check_port_frames(&[frame])).is_err(),
                 "{what}"
             );
         }

@@ -1,4 +1,4 @@
-//! Every port of a wire, and what the wire of each is like.
+//! All ports for physical links, and the network that connects the two ends of each.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,59 +8,59 @@ use crate::process::require_root;
 use crate::segment::{BRIDGE, Segment};
 use crate::wire::{Namespace, Wire};
 
-/// What joins the two ends of a port.
+/// How the two ends of a port are connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Join {
-    /// Veth pairs, through a namespace between the two.
+enum Topology {
+    /// Veth pairs through a namespace between the ends.
     Veth,
-    /// A tap of each end, on a bridge.
+    /// One tap per end, on a bridge.
     Taps,
-    /// A socket's name in the network namespace of both.
-    Name,
+    /// An abstract socket address in a common network namespace.
+    SocketName,
     /// Memory of one process.
     OneProcess,
 }
 
-/// A port: a row of [`PORTS`].
+/// A port to test: a row of [`PORTS`].
 #[derive(Debug)]
 pub struct Port {
-    /// What the row is called.
+    /// Name of the row.
     pub name: &'static str,
-    join: Join,
+    topology: Topology,
     mtu_bytes: u32,
-    /// DPDK's driver; none for a port of our own.
+    /// DPDK's driver; `None` for `af_xdp`.
     driver: Option<&'static str>,
-    /// What follows the driver's number and, of most, the interface.
+    /// Further device arguments, after the number of the device and its interface, if any.
     keys: &'static str,
-    /// DPDK takes its memory in huge pages.
+    /// Whether DPDK allocates its memory in huge pages.
     pub huge_pages: bool,
 }
 
-/// The port that goes past the kernel itself.
+/// Viaduct's own port over AF_XDP.
 const AF_XDP: Port = Port {
     name: "af_xdp",
-    join: Join::Veth,
+    topology: Topology::Veth,
     mtu_bytes: 2500,
     driver: None,
     keys: "",
     huge_pages: false,
 };
-/// DPDK's shared memory between two processes.
+/// DPDK's shared memory interface between two processes.
 const MEMIF: Port = Port {
     name: "net_memif",
-    join: Join::Name,
+    topology: Topology::SocketName,
     driver: Some("net_memif"),
     ..AF_XDP
 };
 /// DPDK's rings within one process.
 const RING: Port = Port {
     name: "ring",
-    join: Join::OneProcess,
+    topology: Topology::OneProcess,
     driver: Some("ring"),
     ..AF_XDP
 };
 
-/// All of them.
+/// All ports to test.
 pub const PORTS: [Port; 8] = [
     AF_XDP,
     MEMIF,
@@ -83,7 +83,7 @@ pub const PORTS: [Port; 8] = [
     },
     Port {
         name: "net_tap",
-        join: Join::Taps,
+        topology: Topology::Taps,
         mtu_bytes: 1500,
         driver: Some("net_tap"),
         ..AF_XDP
@@ -97,7 +97,7 @@ pub const PORTS: [Port; 8] = [
 ];
 
 impl Port {
-    /// The row of this name.
+    /// Returns the row of this name.
     ///
     /// # Panics
     /// If there is none.
@@ -106,17 +106,17 @@ impl Port {
         found.unwrap_or_else(|| panic!("no port {name:?}"))
     }
 
-    /// The largest payload of its frames.
+    /// Returns the MTU.
     pub fn mtu_bytes(&self) -> u32 {
         self.mtu_bytes
     }
 
-    /// Do its two ends have to be in one process?
-    pub fn is_of_one_process(&self) -> bool {
-        self.join == Join::OneProcess
+    /// Whether both ends must be in one process.
+    pub fn needs_one_process(&self) -> bool {
+        self.topology == Topology::OneProcess
     }
 
-    /// As `port` of a NIC names it.
+    /// Returns the value of the key `port` of a NIC.
     pub fn kind(&self) -> &'static str {
         match self.driver {
             None => "af_xdp",
@@ -124,73 +124,72 @@ impl Port {
         }
     }
 
-    /// Is it our own port whose program the interface's driver runs?
+    /// Whether this is Viaduct's own AF_XDP port, whose XDP program runs in native mode.
     pub fn is_native(&self) -> bool {
         self.driver.is_none()
     }
 }
 
-/// What is between the two ends while this lives: a number of wires, or lanes, of which each joins two NICs.
+/// The network between the two ends of a port: a number of wires ("lanes"), each between two NICs.
 #[derive(Debug)]
-pub struct Ground {
+pub struct PortNetwork {
     port: &'static Port,
-    between: Between,
+    medium: Medium,
 }
 
 #[derive(Debug)]
-enum Between {
+enum Medium {
     Wire(Wire),
     Taps(Segment),
-    /// Names and memory only, of nobody else.
+    /// A namespace for socket addresses; no interfaces.
     Namespace(Namespace),
 }
 
-impl Ground {
-    /// So many lanes, on which nothing is but what the test's own programs send.
+impl PortNetwork {
+    /// Creates `lanes` wires without other traffic.
     ///
     /// # Panics
-    /// If they cannot be made.
+    /// If they cannot be created.
     pub fn new(port: &'static Port, lanes: usize) -> Self {
-        let between = match port.join {
-            Join::Veth => Between::Wire(Wire::lanes(port.mtu_bytes, lanes)),
-            Join::Taps => Between::Taps(taps(port.mtu_bytes, lanes)),
-            Join::Name | Join::OneProcess => {
+        let medium = match port.topology {
+            Topology::Veth => Medium::Wire(Wire::lanes(port.mtu_bytes, lanes)),
+            Topology::Taps => Medium::Taps(taps(port.mtu_bytes, lanes)),
+            Topology::SocketName | Topology::OneProcess => {
                 require_root();
-                Between::Namespace(Namespace::new())
+                Medium::Namespace(Namespace::new())
             }
         };
-        Self { port, between }
+        Self { port, medium }
     }
 
-    /// The port.
+    /// Returns the port.
     pub fn port(&self) -> &'static Port {
         self.port
     }
 
-    /// What the names of an end's NICs end with: that which tells them from those of the other end, where one process
-    /// has both.
-    pub fn name_end(&self, end: End) -> &'static str {
-        match (self.port.join, end) {
-            (Join::OneProcess, End::Right) => "1",
+    /// Returns the suffix of the NIC names of an end, which makes them unique if one process has both ends.
+    pub fn name_suffix(&self, end: End) -> &'static str {
+        match (self.port.topology, end) {
+            (Topology::OneProcess, End::Right) => "1",
             _ => "",
         }
     }
 
-    /// The first NIC of an end.
+    /// Returns the name of the first NIC of an end.
     pub fn first_nic(&self, end: End) -> &'static str {
-        match self.name_end(end) {
+        match self.name_suffix(end) {
             "" => "VINIC0",
             _ => "VINIC1",
         }
     }
 
-    /// An end of a lane as the NIC of this name.
+    /// Returns the configuration of a NIC on an end of a lane.
     pub fn nic(&self, end: End, lane: usize, name: &str) -> NicText {
         let number = u8::try_from(lane).expect("few lanes");
         NicText::on_port(end, name, number, &self.keys(end, lane))
     }
 
-    /// The keys of a NIC that say which port it has.
+    /// Returns the keys of the port of a NIC.
     fn keys(&self, end: End, lane: usize) -> String {
         let interface = end.lane_interface(lane);
         let kind = self.port.kind();
@@ -198,16 +197,16 @@ impl Ground {
             return format!("port = {kind:?}\ninterface = {interface:?}\n");
         };
         let keys = self.port.keys;
-        let device = match self.port.join {
-            Join::Veth | Join::Taps => format!("{driver}{lane},iface={interface}{keys}"),
-            Join::Name => {
+        let device = match self.port.topology {
+            Topology::Veth | Topology::Taps => format!("{driver}{lane},iface={interface}{keys}"),
+            Topology::SocketName => {
                 let role = match end {
                     End::Left => "server",
                     End::Right => "client",
                 };
                 format!("{driver}{lane},role={role},socket=viaduct-{lane}{keys}")
             }
-            Join::OneProcess => format!("{driver}:lane{lane}"),
+            Topology::OneProcess => format!("{driver}:lane{lane}"),
         };
         let memory = match self.port.huge_pages {
             true => "huge_pages = true\nmemory_mb = 0",
@@ -216,45 +215,45 @@ impl Ground {
         format!("port = {kind:?}\ndevice = {device:?}\n{memory}\n")
     }
 
-    /// A program where the interfaces of an end are.
+    /// Returns the command of a program in the namespace of an end.
     pub fn program(&self, end: End, name: &Path) -> Command {
-        match &self.between {
-            Between::Wire(wire) => wire.end(end).program(name),
-            Between::Taps(segment) => segment.namespace().program(name),
-            Between::Namespace(namespace) => namespace.program(name),
+        match &self.medium {
+            Medium::Wire(wire) => wire.end(end).program(name),
+            Medium::Taps(segment) => segment.namespace().program(name),
+            Medium::Namespace(namespace) => namespace.program(name),
         }
     }
 
-    /// An interface at which every frame of the first lane passes, if frames are of any interface.
-    pub fn watch(&self) -> Option<(&Namespace, &'static str)> {
-        match &self.between {
-            Between::Wire(wire) => Some(wire.middle()),
-            Between::Taps(segment) => Some((segment.namespace(), BRIDGE)),
-            Between::Namespace(_) => None,
+    /// Returns an interface that carries all frames of the first lane; `None` if the port uses no interface.
+    pub fn capture_point(&self) -> Option<(&Namespace, &'static str)> {
+        match &self.medium {
+            Medium::Wire(wire) => Some(wire.middle()),
+            Medium::Taps(segment) => Some((segment.namespace(), BRIDGE)),
+            Medium::Namespace(_) => None,
         }
     }
 
-    /// What `ip` tells in detail of the interface of an end.
+    /// Returns the output of `ip -details link show` for the interface of an end.
     ///
     /// # Panics
     /// If it has none.
     pub fn interface_details(&self, end: End) -> String {
-        let Between::Wire(wire) = &self.between else {
-            panic!("{} has no interface of its own", self.port.name);
+        let Medium::Wire(wire) = &self.medium else {
+            panic!("{} has no interface per end", self.port.name);
         };
         wire.end(end)
             .ip(&format!("-details link show {}", end.interface()))
     }
 }
 
-/// Taps for both ends on a bridge. They are there before the processes that open them, and stay.
+/// Creates taps for both ends on a bridge. They exist before the processes that open them, and persist.
 fn taps(mtu_bytes: u32, lanes: usize) -> Segment {
     let segment = Segment::new(mtu_bytes);
     for lane in 0..lanes {
         for end in [End::Left, End::Right] {
             let name = end.lane_interface(lane);
-            segment.tap_of_queues(&name);
-            segment.join(&name);
+            segment.multi_queue_tap(&name);
+            segment.attach(&name);
         }
     }
     segment

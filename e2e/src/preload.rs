@@ -1,4 +1,4 @@
-//! Libraries that a test preloads into a program.
+//! Libraries for `LD_PRELOAD`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,10 +7,10 @@ use crate::installation::workspace;
 use crate::process::succeed;
 use crate::scratch::Scratch;
 
-/// Builds the library of a source below `e2e/programs`.
+/// Builds a library from a source file below `e2e/programs`.
 ///
 /// # Panics
-/// It does not build.
+/// If it does not build.
 pub fn build(scratch: &Scratch, source: &str) -> PathBuf {
     let library = scratch.file("preloaded.so");
     let options = [

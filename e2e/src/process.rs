@@ -1,4 +1,4 @@
-//! A program that cannot outlive its test, and what it says.
+//! Child processes that are killed with their test, and their output.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,13 +7,13 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longer than any step of a test takes on a busy machine.
+/// Upper limit for a step of a test on a busy machine.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The number of the user `nobody`.
-const NOBODY: u32 = 65534;
+/// The ID of an account without privileges.
+const UNPRIVILEGED: u32 = 65534;
 
-/// Ends the test with advice unless it runs as root.
+/// Fails the test unless it runs as root, also of a user namespace.
 ///
 /// # Panics
 /// Without root.
@@ -26,14 +26,14 @@ pub fn require_root() {
     assert_eq!(
         effective,
         Some("0"),
-        "network namespaces need root: run this as ci/test e2e, which takes a user namespace, or as root"
+        "network namespaces need root: run ci/test e2e, which creates a user namespace, or run as root"
     );
 }
 
-/// What the environment of the tests must not decide.
+/// Environment variables that programs of the tests do not inherit.
 const VARIABLES: [&str; 3] = ["VIADUCT_CONFIG", "VIADUCT_LOG", "VIPL_PROTECTION"];
 
-/// A command without the settings of whoever runs the tests.
+/// Returns a command without [`VARIABLES`].
 pub(crate) fn command(name: &str) -> Command {
     let mut command = Command::new(name);
     for variable in VARIABLES {
@@ -42,20 +42,20 @@ pub(crate) fn command(name: &str) -> Command {
     command
 }
 
-/// A command whose process is killed when the thread of the test ends, in whatever way.
+/// Returns a command whose process is killed when the thread of the test ends.
 pub fn program(name: impl AsRef<OsStr>) -> Command {
     let mut command = command("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(name);
     command
 }
 
-/// The same as an ordinary user without any capability.
+/// Like [`program`], as an ordinary user without capabilities.
 pub fn unprivileged(name: impl AsRef<OsStr>) -> Command {
-    if has_user(NOBODY) {
-        return as_user(NOBODY, name);
+    if has_user(UNPRIVILEGED) {
+        return as_user(UNPRIVILEGED, name);
     }
     let mut command = command("setpriv");
-    // In a user namespace of an ordinary user, root without capabilities is that user.
+    // In a user namespace, root without capabilities has the rights of the user that created it.
     command
         .args([
             "--inh-caps",
@@ -70,7 +70,7 @@ pub fn unprivileged(name: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// A program of this user, without capabilities or groups.
+/// Like [`program`], as this user, without capabilities or supplementary groups.
 pub fn as_user(user: u32, name: impl AsRef<OsStr>) -> Command {
     let id = user.to_string();
     let mut command = command("setpriv");
@@ -81,12 +81,16 @@ pub fn as_user(user: u32, name: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// The owner of files for [`unprivileged`] programs.
+/// Returns the user ID of [`unprivileged`] programs; 0 if there is no other user.
 pub fn unprivileged_user() -> u32 {
-    if has_user(NOBODY) { NOBODY } else { 0 }
+    if has_user(UNPRIVILEGED) {
+        UNPRIVILEGED
+    } else {
+        0
+    }
 }
 
-/// Does this user exist in our user namespace?
+/// Whether the user namespace maps this user ID.
 ///
 /// # Panics
 /// There is no procfs.
@@ -104,10 +108,10 @@ pub fn has_user(id: u32) -> bool {
     })
 }
 
-/// Runs a command to its end; anything but success is the test's failure, with all it has printed.
+/// Runs a command to completion.
 ///
 /// # Panics
-/// If it fails.
+/// If it fails, with its output.
 pub fn succeed(command: &mut Command) -> Output {
     let output = command
         .output()
@@ -122,26 +126,26 @@ pub fn succeed(command: &mut Command) -> Output {
     output
 }
 
-/// A line that a program has printed.
+/// A line of output.
 #[derive(Clone, Debug)]
 pub struct Line {
     /// When it was read.
     pub at: Instant,
-    /// The line, without its end.
+    /// The line, without its newline.
     pub text: String,
 }
 
-/// How a program ended.
+/// Exit status and output of a program.
 #[derive(Debug)]
 pub struct Ended {
     /// Its exit status.
     pub status: ExitStatus,
-    /// All it has printed, standard error too.
+    /// Standard output and standard error.
     pub text: String,
 }
 
 impl Ended {
-    /// The text of a program that succeeded.
+    /// Returns the output of a program that succeeded.
     ///
     /// # Panics
     /// If it failed.
@@ -156,19 +160,19 @@ impl Ended {
     }
 }
 
-/// A running program; killed when it is dropped. When that is because its test fails, its words are printed.
+/// A running program; killed on drop. Its output is printed if the test has failed.
 pub struct Running {
     name: String,
     child: Child,
     input: Option<ChildStdin>,
     lines: Receiver<Line>,
-    said: Vec<Line>,
-    /// Lines that nobody has waited for, as places in `said`.
-    unclaimed: Vec<usize>,
+    output: Vec<Line>,
+    /// Indices of the lines in `output` that no wait has returned yet.
+    unmatched: Vec<usize>,
 }
 
 impl Running {
-    /// Starts a command and reads what it prints.
+    /// Starts a command and reads its output.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -176,7 +180,7 @@ impl Running {
         Self::start_with(name, command, Stdio::piped(), Stdio::piped())
     }
 
-    /// The same with other outputs; one of them is [`Stdio::piped`], and read.
+    /// Like [`Self::start`], with other outputs; those that are [`Stdio::piped`] are read.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -202,49 +206,48 @@ impl Running {
             input: child.stdin.take(),
             child,
             lines,
-            said: Vec::new(),
-            unclaimed: Vec::new(),
+            output: Vec::new(),
+            unmatched: Vec::new(),
         }
     }
 
-    /// The process.
+    /// Returns the process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for a line that begins with `start`; each line is found once, in whatever order they are
-    /// waited for.
+    /// Waits for a line that begins with `start`. Each line is returned once; waits may match in any order.
     ///
     /// # Panics
-    /// If it does not come in time.
+    /// After the limit, or when the program ends.
     pub fn wait_for(&mut self, start: &str, limit: Duration) -> Line {
         self.wait_until(start, limit, |line| line.starts_with(start))
     }
 
-    /// Waits for a line that fits, which is called `what` when it does not come; each line is found once.
+    /// Waits for a line for which `fits` returns true; `what` describes it in errors. Each line is returned once.
     ///
     /// # Panics
-    /// If it does not come in time.
+    /// After the limit, or when the program ends.
     pub fn wait_until(&mut self, what: &str, limit: Duration, fits: impl Fn(&str) -> bool) -> Line {
         let deadline = Instant::now() + limit;
         loop {
-            let is_it = |at: &usize| fits(&self.said[*at].text);
-            if let Some(found) = self.unclaimed.iter().position(is_it) {
-                return self.said[self.unclaimed.remove(found)].clone();
+            let is_it = |at: &usize| fits(&self.output[*at].text);
+            if let Some(found) = self.unmatched.iter().position(is_it) {
+                return self.output[self.unmatched.remove(found)].clone();
             }
             let left = deadline.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
-                Ok(line) => self.hear(line),
+                Ok(line) => self.record(line),
                 Err(RecvTimeoutError::Timeout) => {
                     panic!(
-                        "{} did not say {what:?} in {limit:?}\n{}",
+                        "{}: no {what:?} within {limit:?}\n{}",
                         self.name,
                         self.text()
                     )
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     panic!(
-                        "{} ended without saying {what:?}\n{}",
+                        "{} ended without printing {what:?}\n{}",
                         self.name,
                         self.text()
                     )
@@ -253,18 +256,18 @@ impl Running {
         }
     }
 
-    /// Waits for as long, and nothing may be said meanwhile.
+    /// Waits for `time`, during which the program must print nothing.
     ///
     /// # Panics
-    /// If something is said, or the program ends.
-    pub fn stay_silent(&mut self, time: Duration) {
+    /// If it prints a line, or ends.
+    pub fn expect_silence(&mut self, time: Duration) {
         match self.lines.recv_timeout(time) {
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 panic!("{} ended\n{}", self.name, self.text())
             }
             Ok(line) => panic!(
-                "{} was to be silent, and said {:?}\n{}",
+                "{}: unexpected output {:?}\n{}",
                 self.name,
                 line.text,
                 self.text()
@@ -272,31 +275,31 @@ impl Running {
         }
     }
 
-    /// Has it said a line that begins with `start`?
-    pub fn has_said(&mut self, start: &str) -> bool {
+    /// Whether it has printed a line that begins with `start`.
+    pub fn has_printed(&mut self, start: &str) -> bool {
         while let Ok(line) = self.lines.try_recv() {
-            self.hear(line);
+            self.record(line);
         }
-        self.said.iter().any(|line| line.text.starts_with(start))
+        self.output.iter().any(|line| line.text.starts_with(start))
     }
 
-    /// Forgets what was said so far: only newer lines are waited for.
-    pub fn skip(&mut self) {
-        self.said.extend(self.lines.try_iter());
-        self.unclaimed.clear();
+    /// Discards earlier output; later waits match new lines only.
+    pub fn discard_output(&mut self) {
+        self.output.extend(self.lines.try_iter());
+        self.unmatched.clear();
     }
 
-    fn hear(&mut self, line: Line) {
-        self.unclaimed.push(self.said.len());
-        self.said.push(line);
+    fn record(&mut self, line: Line) {
+        self.unmatched.push(self.output.len());
+        self.output.push(line);
     }
 
-    /// Writes a line to the program's input.
+    /// Writes a line to standard input.
     ///
     /// # Panics
-    /// If the program does not read.
-    pub fn tell(&mut self, line: &str) {
-        let input = self.input.as_mut().expect("input that is open");
+    /// If the program has closed it.
+    pub fn send_line(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("open standard input");
         writeln!(input, "{line}").unwrap_or_else(|e| panic!("{}: {e}\n", self.name));
     }
 
@@ -305,10 +308,10 @@ impl Running {
         succeed(Command::new("kill").args([&format!("-{signal}"), &self.id().to_string()]));
     }
 
-    /// Kills the program in the middle of whatever it does; gives the time of the deed.
+    /// Kills the program with SIGKILL; returns the time of the kill.
     ///
     /// # Panics
-    /// If it had ended before.
+    /// If it had already ended.
     pub fn kill(mut self) -> Instant {
         let ended = self.child.try_wait().expect("the child's status");
         assert!(
@@ -323,17 +326,17 @@ impl Running {
         at
     }
 
-    /// Closes the program's input and waits for its end.
+    /// Closes standard input and waits for the end of the program.
     ///
     /// # Panics
-    /// If it does not end in time.
+    /// After the limit.
     pub fn finish(mut self, limit: Duration) -> Ended {
         self.input = None;
         let deadline = Instant::now() + limit;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
-                Ok(line) => self.said.push(line),
+                Ok(line) => self.output.push(line),
                 Err(RecvTimeoutError::Timeout) => {
                     panic!("{} did not end in {limit:?}\n{}", self.name, self.text())
                 }
@@ -346,19 +349,19 @@ impl Running {
         }
     }
 
-    /// [`Self::finish`] of a program that must succeed; gives what it printed.
+    /// Like [`Self::finish`], for a program that must succeed; returns its output.
     ///
     /// # Panics
-    /// If it does not, or not in time.
+    /// If it fails, or after the limit.
     pub fn succeed(self, limit: Duration) -> String {
         let name = self.name.clone();
         self.finish(limit).expect_success(&name)
     }
 
-    /// All it has said, for whoever will not listen any more.
+    /// Returns all output so far, including unread lines.
     fn text(&self) -> String {
         let rest = self.lines.try_iter();
-        self.said
+        self.output
             .iter()
             .cloned()
             .chain(rest)
@@ -368,11 +371,11 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only when the process has ended, which is what they are for.
+        // Errors mean that the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            eprintln!("{} had said:\n{}", self.name, self.text());
+            eprintln!("output of {}:\n{}", self.name, self.text());
         }
     }
 }
@@ -385,7 +388,7 @@ fn read_lines(stream: impl Read + Send + 'static, lines: Sender<Line>) {
                 at: Instant::now(),
                 text: String::from_utf8_lossy(&bytes).into_owned(),
             };
-            // Nobody listens to a program that has been let go.
+            // The `Running` was dropped.
             if lines.send(line).is_err() {
                 return;
             }

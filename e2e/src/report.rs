@@ -1,13 +1,13 @@
-//! What `vi-peer` tells: names and numbers, a line each at its end, or all in one line when it is asked.
+//! Counters that `vi-peer` prints: one line each at its end, or all in one line on request.
 
 use std::collections::BTreeMap;
 
-/// Numbers by name.
+/// Counters by name.
 #[derive(Clone, Debug, Default)]
 pub struct Report(BTreeMap<String, u64>);
 
 impl Report {
-    /// Reads the lines `count NAME NUMBER` of a program's output.
+    /// Parses the lines `count NAME NUMBER` of a program's output.
     pub fn read(text: &str) -> Self {
         let lines = text.lines().filter_map(|line| line.strip_prefix("count "));
         Self(
@@ -20,7 +20,7 @@ impl Report {
         )
     }
 
-    /// Reads the line `counters NAME=NUMBER ...` of a program that was asked for it.
+    /// Parses a line `counters NAME=NUMBER ...`.
     pub fn of_line(line: &str) -> Self {
         let pairs = line.split(' ').filter_map(|word| {
             let (name, number) = word.split_once('=')?;
@@ -29,7 +29,7 @@ impl Report {
         Self(pairs.collect())
     }
 
-    /// By how much each number has grown since an earlier report; not at all if it fell.
+    /// Returns the increase of each counter since an earlier report; 0 for decreases.
     pub fn since(&self, earlier: &Self) -> Self {
         let grown = self.0.iter().map(|(name, now)| {
             let before = earlier.0.get(name).copied().unwrap_or_default();
@@ -38,15 +38,15 @@ impl Report {
         Self(grown.collect())
     }
 
-    /// All of them.
+    /// Iterates over all counters.
     pub fn numbers(&self) -> impl Iterator<Item = (&str, u64)> {
         self.0.iter().map(|(name, number)| (name.as_str(), *number))
     }
 
-    /// A number that must be there.
+    /// Returns a counter.
     ///
     /// # Panics
-    /// If it is not.
+    /// If it is missing.
     pub fn get(&self, name: &str) -> u64 {
         *self
             .0
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_grow_from_one_line_to_the_next() {
+    fn since_returns_increases_only() {
         let before = Report::of_line("counters frames=3 level=7");
         let now = Report::of_line("counters frames=8 level=5 late=2");
         let grown = now.since(&before);

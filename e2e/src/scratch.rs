@@ -1,27 +1,27 @@
-//! Directories that go with their test.
+//! Temporary directories.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// A directory of one test, readable by every user, removed when it is dropped.
+/// A temporary directory, readable by all users, removed on drop.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// A directory for files.
+    /// Creates a directory for files.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn new(name: &str) -> Self {
         Self::below(&std::env::temp_dir(), name)
     }
 
-    /// A directory in memory, for segments.
+    /// Creates a directory in `/dev/shm`, for shared memory segments.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn in_memory(name: &str) -> Self {
         Self::below(Path::new("/dev/shm"), name)
     }
@@ -42,17 +42,17 @@ impl Scratch {
         this
     }
 
-    /// The directory.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// A file in it.
+    /// Returns the path of a file in it.
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// Writes a file that every user can read.
+    /// Writes a file with mode 644.
     ///
     /// # Panics
     /// If it cannot be written.
@@ -67,7 +67,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Whatever is left is in a directory for temporary files.
+        // Remaining files are in a directory for temporary files.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

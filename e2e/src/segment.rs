@@ -1,20 +1,20 @@
-//! An Ethernet segment: a bridge in a network namespace of its own, gone with its last user.
+//! An Ethernet segment: a bridge in a network namespace, removed on drop.
 
 use crate::process::{require_root, succeed};
 use crate::wire::Namespace;
 
-/// The bridge's own interface, which sees every frame of the segment.
+/// The bridge's own interface, at which all frames of the segment can be captured.
 pub const BRIDGE: &str = "bridge";
 
-/// Frames that wait in a tap of queues.
+/// Queue length of a multi-queue tap in frames.
 const TAP_FRAMES: u32 = 4096;
 
-/// A kernel that has a firewall for bridges has these switches.
+/// Disables bridge netfilter, in kernels that have it.
 const NO_FIREWALL: &str = r#"for switch in /proc/sys/net/bridge/bridge-nf-call-*; do
     [ ! -e "$switch" ] || echo 0 >"$switch"
 done"#;
 
-/// A segment.
+/// An Ethernet segment.
 #[derive(Debug)]
 pub struct Segment {
     namespace: Namespace,
@@ -22,18 +22,18 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Makes a segment that forwards every frame to whom it is for, multicasts to all, and sends nothing of its own.
+    /// Creates a segment that floods multicasts and sends no frames of its own.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn new(mtu_bytes: u32) -> Self {
         require_root();
         let namespace = Namespace::new();
-        // Multicasts go to everybody without being asked for, and nothing waits for a spanning tree.
+        // No IGMP snooping, no delay by a spanning tree.
         namespace.ip(&format!(
             "link add {BRIDGE} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"
         ));
-        // Without an address of its own IPv6 is silent.
+        // Without a link-local address, IPv6 sends no frames.
         namespace.ip(&format!(
             "link set {BRIDGE} mtu {mtu_bytes} addrgenmode none"
         ));
@@ -44,20 +44,20 @@ impl Segment {
         }
     }
 
-    /// Where the bridge and its taps are.
+    /// Returns the namespace of the bridge and its taps.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// The largest payload of a frame.
+    /// Returns the MTU.
     pub fn mtu_bytes(&self) -> u32 {
         self.mtu_bytes
     }
 
-    /// Makes a tap interface for a machine to open; it is not joined yet.
+    /// Creates a tap interface for a virtual machine; it is not attached to the bridge yet.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn tap(&self, name: &str) {
         self.namespace.ip(&format!("tuntap add {name} mode tap"));
         self.namespace.ip(&format!(
@@ -67,12 +67,12 @@ impl Segment {
         self.namespace.ip(&format!("link set {name} up"));
     }
 
-    /// Makes a tap interface as [`Self::tap`] does, for a process that opens it as one of several queues, as DPDK does.
-    /// As many frames as a port's ring wait in it, since those to others stand there, too.
+    /// Like [`Self::tap`], with several queues, as DPDK opens it. Its queue is as long as a port's ring, since it also
+    /// holds frames to other stations.
     ///
     /// # Panics
-    /// If it cannot be made.
-    pub fn tap_of_queues(&self, name: &str) {
+    /// If it cannot be created.
+    pub fn multi_queue_tap(&self, name: &str) {
         self.namespace
             .ip(&format!("tuntap add {name} mode tap multi_queue"));
         self.namespace.ip(&format!(
@@ -82,18 +82,18 @@ impl Segment {
         self.namespace.ip(&format!("link set {name} up"));
     }
 
-    /// Makes a host that is joined to the segment by its interface of this name.
+    /// Creates a host that is attached to the segment by an interface of this name.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn host(&self, interface: &str) -> Namespace {
         let host = Namespace::new();
-        let near = format!("{interface}-near");
+        let bridge_port = format!("{interface}-bridge");
         self.namespace.ip(&format!(
-            "link add {near} type veth peer name {interface} netns {}",
+            "link add {bridge_port} type veth peer name {interface} netns {}",
             host.id()
         ));
-        let ends = [(&self.namespace, near.as_str()), (&host, interface)];
+        let ends = [(&self.namespace, bridge_port.as_str()), (&host, interface)];
         for (namespace, name) in ends {
             namespace.ip(&format!(
                 "link set {name} mtu {} addrgenmode none",
@@ -101,41 +101,41 @@ impl Segment {
             ));
             namespace.ip(&format!("link set {name} up"));
         }
-        self.join(&near);
+        self.attach(&bridge_port);
         host
     }
 
-    /// Joins an interface to the segment.
+    /// Attaches an interface to the bridge.
     ///
     /// # Panics
-    /// If it cannot be joined.
-    pub fn join(&self, name: &str) {
+    /// If it cannot be attached.
+    pub fn attach(&self, name: &str) {
         self.namespace
             .ip(&format!("link set {name} master {BRIDGE}"));
     }
 
-    /// From now on whatever comes from a joined interface does not change where the bridge believes stations to be.
+    /// Disables MAC learning for an attached interface.
     ///
     /// # Panics
     /// If there is no such interface.
-    pub fn distrust(&self, name: &str) {
+    pub fn disable_learning(&self, name: &str) {
         self.namespace
             .ip(&format!("link set {name} type bridge_slave learning off"));
     }
 
-    /// From now on the bridge forwards frames of IP and ARP that are not what they say, too.
+    /// Disables bridge netfilter, so that the bridge also forwards malformed IP and ARP frames.
     ///
     /// # Panics
-    /// If the kernel does not let it.
-    pub fn without_firewall(&self) {
+    /// If the kernel rejects it.
+    pub fn disable_netfilter(&self) {
         succeed(self.namespace.program("sh").args(["-c", NO_FIREWALL]));
     }
 
-    /// Parts an interface from the segment; its link stays up.
+    /// Detaches an interface from the bridge; its link stays up.
     ///
     /// # Panics
-    /// If it cannot be parted.
-    pub fn part(&self, name: &str) {
+    /// If it cannot be detached.
+    pub fn detach(&self, name: &str) {
         self.namespace.ip(&format!("link set {name} nomaster"));
     }
 }

@@ -1,26 +1,26 @@
-//! `dpdk-testpmd`, a program of DPDK's that forwards frames between its ports or makes them: a stranger to us.
+//! `dpdk-testpmd`, DPDK's program that forwards frames between ports or generates them.
 
 use std::process::Command;
 
 use crate::process::{Running, TIMEOUT};
 
-/// Holds a frame that is longer than any of ours in one buffer.
+/// Size of an mbuf; larger than Viaduct's longest frame.
 const BUFFER_BYTES: u32 = 4224;
 
-/// One that runs; killed when it is dropped.
+/// A running testpmd; killed on drop.
 pub struct Testpmd(Running);
 
 impl Testpmd {
-    /// Starts it with these devices, and waits until they are started. `run` makes the command of a program, in
-    /// whatever namespace.
+    /// Starts testpmd with these devices and waits until they are started. `run` returns the command for a program,
+    /// e.g. in a namespace.
     ///
     /// # Panics
-    /// It does not start.
+    /// If it does not start.
     pub fn start(run: impl Fn(&str) -> Command, devices: &[String]) -> Self {
         let cores = core_affinity::get_core_ids().unwrap_or_default();
         let cores: Vec<String> = cores.iter().map(|core| core.id.to_string()).collect();
         let any = cores.join(",");
-        // Its lines come when they are written, not when there are many.
+        // Line buffering.
         let mut command = run("stdbuf");
         command.args(["-oL", "dpdk-testpmd", "--no-huge", "-m", "256"]);
         command.args(["--no-shconf", "--no-pci", "--no-telemetry"]);
@@ -34,47 +34,47 @@ impl Testpmd {
         Self(running)
     }
 
-    /// Says these words to it, and has it forward in this mode.
+    /// Sends commands, then starts forwarding in this mode.
     ///
     /// # Panics
-    /// It does not.
-    pub fn forward(&mut self, mode: &str, words: &[&str]) {
-        self.0.tell(&format!("set fwd {mode}"));
-        for line in words {
-            self.0.tell(line);
+    /// After the timeout.
+    pub fn forward(&mut self, mode: &str, commands: &[&str]) {
+        self.0.send_line(&format!("set fwd {mode}"));
+        for line in commands {
+            self.0.send_line(line);
         }
-        self.0.tell("start");
+        self.0.send_line("start");
         let begun = format!("{mode} packet forwarding - ports=");
         self.0
             .wait_until(&begun, TIMEOUT, |line| line.contains(&begun));
     }
 
-    /// Says something to it while it forwards.
+    /// Sends a command.
     ///
     /// # Panics
-    /// It does not read.
-    pub fn tell(&mut self, line: &str) {
-        self.0.tell(line);
+    /// If the program has closed its input.
+    pub fn send_line(&mut self, line: &str) {
+        self.0.send_line(line);
     }
 
-    /// Has it forward no more.
+    /// Stops forwarding.
     ///
     /// # Panics
-    /// It does not stop.
+    /// After the timeout.
     pub fn stop(&mut self) {
-        self.0.skip();
-        self.0.tell("stop");
+        self.0.discard_output();
+        self.0.send_line("stop");
         self.0
             .wait_until("it has stopped", TIMEOUT, |line| line == "Done.");
     }
 
-    /// Ends it in order, of its own order: how well it does so is its business, and with a memif whose other end goes on
-    /// it faults now and then (DPDK 22.11).
+    /// Quits the program. Its exit status is ignored: with a memif whose remote side is still running, it sometimes
+    /// crashes (DPDK 22.11).
     ///
     /// # Panics
-    /// It does not end.
+    /// After the timeout.
     pub fn quit(mut self) {
-        self.0.tell("quit");
+        self.0.send_line("quit");
         self.0.finish(TIMEOUT);
     }
 }

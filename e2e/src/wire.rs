@@ -1,7 +1,7 @@
-//! Two network namespaces and a wire between them, gone with their last user.
+//! Two network namespaces with a veth pair between them, removed on drop.
 //!
-//! A namespace here has no name: it lives as long as the process that keeps it, and that one ends when
-//! the pipe to it closes. Nothing is left behind however a test ends.
+//! Namespaces have no names: each exists as long as a holder process, which ends when the pipe to it closes. So nothing
+//! remains, however a test ends.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -13,51 +13,51 @@ use serde_json::Value;
 use crate::nics::End;
 use crate::process::{command, program, require_root, succeed};
 
-/// Looks at a link until it carries frames; each look is a process.
-const LINK_LOOKS: u32 = 1000;
-/// Name of the table that forwards frames on a lossy wire.
-const FORWARDS: &str = "forwards";
-/// Name of the table that counts frames of other protocols.
-const OTHERS: &str = "others";
+/// Maximum number of `ip` calls that wait for a link to come up.
+const LINK_POLLS: u32 = 1000;
+/// The nftables table that forwards frames in the middle namespace.
+const FORWARDING: &str = "forwarding";
+/// The nftables table that counts frames of other protocols.
+const OTHER_PROTOCOLS: &str = "other_protocols";
 
 /// A network namespace.
 #[derive(Debug)]
 pub struct Namespace {
-    keeper: Child,
+    holder: Child,
 }
 
 impl Namespace {
     pub(crate) fn new() -> Self {
-        let mut keeper = Command::new("unshare")
+        let mut holder = Command::new("unshare")
             .args(["--net", "--", "cat"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .expect("util-linux is installed");
-        let mut input = keeper.stdin.take().expect("piped");
-        let mut output = BufReader::new(keeper.stdout.take().expect("piped"));
+        let mut input = holder.stdin.take().expect("piped");
+        let mut output = BufReader::new(holder.stdout.take().expect("piped"));
         let mut echo = String::new();
-        // The echo shows that the process is inside.
-        let answered = writeln!(input, "inside").and_then(|()| output.read_line(&mut echo));
+        // The echo proves that the process is in the namespace.
+        let echoed = writeln!(input, "inside").and_then(|()| output.read_line(&mut echo));
         assert!(
-            answered.is_ok() && echo == "inside\n",
-            "no new network namespace: this needs root, or a user namespace"
+            echoed.is_ok() && echo == "inside\n",
+            "cannot create a network namespace: run as root, or in a user namespace"
         );
-        keeper.stdin = Some(input);
-        Self { keeper }
+        holder.stdin = Some(input);
+        Self { holder }
     }
 
-    /// How `ip` names it from outside.
+    /// Returns the process ID by which `ip` addresses the namespace from outside.
     pub(crate) fn id(&self) -> u32 {
-        self.keeper.id()
+        self.holder.id()
     }
 
-    /// A program inside the namespace.
+    /// Returns the command of a program in the namespace.
     pub fn program(&self, name: impl AsRef<OsStr>) -> Command {
         self.enter(program(name))
     }
 
-    /// A program of `e2e/programs` in Python, inside the namespace.
+    /// Returns the command of a Python program of `e2e/programs` in the namespace.
     pub fn python(&self, name: &str) -> Command {
         let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
         let mut command = self.program("python3");
@@ -65,58 +65,58 @@ impl Namespace {
         command
     }
 
-    /// The same words inside the namespace; the environment is still to be set.
+    /// Returns the same command in the namespace, without its environment variables.
     pub fn enter(&self, outside: Command) -> Command {
-        let [nsenter, words @ ..] = self.words();
+        let [nsenter, arguments @ ..] = self.command_prefix();
         let mut inside = command(&nsenter);
         inside
-            .args(words)
+            .args(arguments)
             .arg(outside.get_program())
             .args(outside.get_args());
         inside
     }
 
-    /// The words that have a program run inside the namespace when they stand in front of its own.
-    pub fn words(&self) -> [String; 3] {
+    /// Returns the prefix of a command line that runs it in the namespace.
+    pub fn command_prefix(&self) -> [String; 3] {
         [
             "nsenter".to_owned(),
-            format!("--net=/proc/{}/ns/net", self.keeper.id()),
+            format!("--net=/proc/{}/ns/net", self.holder.id()),
             "--".to_owned(),
         ]
     }
 
-    /// Runs `ip` with these words inside the namespace; returns what it printed.
+    /// Runs `ip` with these arguments in the namespace; returns its output.
     ///
     /// # Panics
     /// If it fails.
-    pub fn ip(&self, words: &str) -> String {
+    pub fn ip(&self, arguments: &str) -> String {
         let mut command = self.program("ip");
-        let output = succeed(command.args(words.split(' ')));
+        let output = succeed(command.args(arguments.split(' ')));
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// From now on counts the frames that come in at an interface and are neither FCoE nor FIP. Needs nftables.
+    /// Starts to count received frames at an interface that are neither FCoE nor FIP. Requires nftables.
     ///
     /// # Panics
     /// If there is no such interface.
-    pub fn count_others(&self, interface: &str) {
+    pub fn count_other_protocols(&self, interface: &str) {
         succeed(self.program("nft").arg(format!(
-            "table netdev {OTHERS} {{\nchain {interface} {{\n\
+            "table netdev {OTHER_PROTOCOLS} {{\nchain {interface} {{\n\
              type filter hook ingress device {interface} priority 0;\n\
              ether type != {{ 0x8906, 0x8914 }} counter\n}}\n}}\n"
         )));
     }
 
-    /// How many have come.
+    /// Returns the number of frames that [`Self::count_other_protocols`] has counted.
     ///
     /// # Panics
-    /// If they are not counted.
-    pub fn others(&self) -> u64 {
-        let counts = self.rule_counts(OTHERS);
-        *counts.first().expect("frames that are counted")
+    /// If it was not called.
+    pub fn other_protocol_frames(&self) -> u64 {
+        let counts = self.rule_counts(OTHER_PROTOCOLS);
+        *counts.first().expect("a counter")
     }
 
-    /// The frames that each rule of a table has counted.
+    /// Returns the number of frames that each rule of a table has counted.
     fn rule_counts(&self, table: &str) -> Vec<u64> {
         let mut command = self.program("nft");
         let output = succeed(command.args(["-j", "list", "table", "netdev", table]));
@@ -132,17 +132,17 @@ impl Namespace {
     }
 
     fn up(&self, interface: &str, mtu_bytes: u32) {
-        // Without an address of its own IPv6 is silent.
+        // Without a link-local address, IPv6 sends no frames.
         self.ip(&format!(
             "link set {interface} mtu {mtu_bytes} addrgenmode none"
         ));
         self.ip(&format!("link set {interface} up"));
     }
 
-    /// What `ip` tells of an interface.
+    /// Returns the JSON of `ip -s link show` for an interface.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no such interface.
     pub fn link(&self, interface: &str) -> Value {
         let text = self.ip(&format!("-s -j link show {interface}"));
         let links: Value = serde_json::from_str(&text).expect("JSON of ip");
@@ -152,28 +152,28 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Both fail only when the process has ended, which is what they are for.
-        let _ = self.keeper.kill();
-        let _ = self.keeper.wait();
+        // Errors mean that the process has already ended.
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
     }
 }
 
-/// Two namespaces with a wire between their interfaces `left` and `right`, both up.
+/// Two namespaces with a wire between their interfaces `left` and `right`.
 #[derive(Debug)]
 pub struct Wire {
     /// The namespace of interface `left`.
     pub left: Namespace,
     /// The namespace of interface `right`.
     pub right: Namespace,
-    /// The namespace between them, if their wire goes through one.
+    /// The namespace between them, for wires that are forwarded by one.
     middle: Option<Namespace>,
 }
 
 impl Wire {
-    /// Makes the wire; nothing but the test's own frames is on it.
+    /// Creates the wire, without other traffic.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn new(mtu_bytes: u32) -> Self {
         require_root();
         let wire = Self {
@@ -185,7 +185,7 @@ impl Wire {
         wire
     }
 
-    /// The namespace at one end.
+    /// Returns the namespace at one end.
     pub fn end(&self, end: End) -> &Namespace {
         match end {
             End::Left => &self.left,
@@ -193,12 +193,11 @@ impl Wire {
         }
     }
 
-    /// Gives both ends the addresses of [`End::host`], for protocols of IP. The network says at once of other hosts that
-    /// they are not there.
+    /// Assigns the addresses of [`End::host`] to both ends. Other destinations are unreachable at once.
     ///
     /// # Panics
-    /// If they have them already.
-    pub fn give_addresses(&self) {
+    /// If they are assigned already.
+    pub fn assign_addresses(&self) {
         for end in [End::Left, End::Right] {
             let (namespace, interface) = (self.end(end), end.interface());
             namespace.ip("link set lo up");
@@ -207,58 +206,58 @@ impl Wire {
         }
     }
 
-    /// As [`Self::give_addresses`], those of [`End::host_v6`].
+    /// Like [`Self::assign_addresses`], with those of [`End::host_v6`].
     ///
     /// # Panics
-    /// If they have them already.
-    pub fn give_v6_addresses(&self) {
+    /// If they are assigned already.
+    pub fn assign_v6_addresses(&self) {
         for end in [End::Left, End::Right] {
             let (namespace, interface) = (self.end(end), end.interface());
             namespace.ip("link set lo up");
             let host = end.host_v6();
-            // Nobody else has it, and whoever asks for that cannot be reached meanwhile.
+            // Duplicate address detection would delay the use of the address.
             namespace.ip(&format!("addr add {host}/64 dev {interface} nodad"));
             namespace.ip("-6 route add unreachable default");
         }
     }
 
-    /// From now on the kernels of both ends send frames as they are on a wire, none longer than the MTU and each with its
-    /// checksums, on the first of the wires.
+    /// Disables segmentation and checksum offload on the first wire, so that frames are no longer than the MTU and have
+    /// checksums.
     ///
     /// # Panics
-    /// If they go on sending what a veth takes.
-    pub fn make_plain(&self) {
+    /// If the kernel rejects it.
+    pub fn disable_offloads(&self) {
         for (namespace, interface) in self.ends() {
-            succeed(namespace.python("plain.py").arg(interface));
+            succeed(namespace.python("disable_offloads.py").arg(interface));
         }
     }
 
-    /// From now on nothing comes through, and neither end hears of that but by silence.
+    /// Stops forwarding, while both interfaces stay up.
     ///
     /// # Panics
-    /// If the wire has no middle.
+    /// If the wire is not forwarded by a namespace.
     pub fn cut(&self) {
         let (middle, _) = self.middle();
         succeed(
             middle
                 .program("nft")
-                .args(["delete", "table", "netdev", FORWARDS]),
+                .args(["delete", "table", "netdev", FORWARDING]),
         );
     }
 
-    /// Removes both interfaces, as whoever owns them may at any time.
+    /// Removes both interfaces.
     pub fn remove(&self) {
         self.left.ip("link del left");
     }
 
-    /// Makes the interfaces, or makes them again.
+    /// Creates the interfaces, also after [`Self::remove`].
     ///
     /// # Panics
-    /// If they cannot be made.
+    /// If they cannot be created.
     pub fn join(&self, mtu_bytes: u32) {
         self.left.ip(&format!(
             "link add left type veth peer name right netns {}",
-            self.right.keeper.id()
+            self.right.holder.id()
         ));
         for (namespace, interface) in self.ends() {
             namespace.up(interface, mtu_bytes);
@@ -266,42 +265,42 @@ impl Wire {
         self.wait_for_carrier();
     }
 
-    /// Waits until both interfaces carry frames.
+    /// Waits until both interfaces have carrier.
     ///
     /// # Panics
-    /// If they do not.
+    /// If they do not get it.
     pub fn wait_for_carrier(&self) {
         for (namespace, interface) in self.ends() {
             let is_up = || namespace.link(interface)["operstate"] == "UP";
             assert!(
-                (0..LINK_LOOKS).any(|_| is_up()),
+                (0..LINK_POLLS).any(|_| is_up()),
                 "{interface} does not come up"
             );
         }
     }
 
-    /// A wire on which the kernel loses so many of 10,000 frames at random, each way: it forwards them in a namespace
-    /// between the two. Needs nftables.
+    /// Creates a wire on which the kernel drops `of_ten_thousand` of 10,000 frames in each direction at random, in a
+    /// namespace between the ends. Requires nftables.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn lossy(mtu_bytes: u32, of_ten_thousand: u32) -> Self {
-        let loses = format!("numgen random mod 10000 < {of_ten_thousand} counter drop");
-        Self::forwarded(mtu_bytes, 1, &loses)
+        let rule = format!("numgen random mod 10000 < {of_ten_thousand} counter drop");
+        Self::forwarded(mtu_bytes, 1, &rule)
     }
 
-    /// So many wires between the two, each through a namespace that sees all of its frames, also those that go past the
-    /// kernel at both ends. Needs nftables.
+    /// Creates `count` wires through a namespace in which all frames can be captured, also those that bypass the kernel
+    /// at both ends. Requires nftables.
     ///
     /// # Panics
-    /// If they cannot be made.
+    /// If they cannot be created.
     pub fn lanes(mtu_bytes: u32, count: usize) -> Self {
         Self::forwarded(mtu_bytes, count, "")
     }
 
-    /// The kernel forwards what `rule` leaves over.
+    /// Creates wires on which the kernel forwards the frames that `rule` does not drop.
     fn forwarded(mtu_bytes: u32, lanes: usize, rule: &str) -> Self {
-        let wire = Self::parted(mtu_bytes, lanes);
+        let wire = Self::with_middle(mtu_bytes, lanes);
         let mut chains = String::new();
         for lane in 0..lanes {
             let [left, right] = [End::Left, End::Right].map(|end| end.lane_interface(lane));
@@ -312,17 +311,17 @@ impl Wire {
                 );
             }
         }
-        let rules = format!("table netdev {FORWARDS} {{\n{chains}}}\n");
+        let rules = format!("table netdev {FORWARDING} {{\n{chains}}}\n");
         succeed(wire.middle().0.program("nft").arg(rules));
         wire
     }
 
-    /// So many wires between the two which end in a namespace between them, the first one at its interfaces `to-left` and
-    /// `to-right`: what comes in there goes no further, unless a program forwards it.
+    /// Creates wires that end in a namespace between the ends, the first one at its interfaces `to-left` and
+    /// `to-right`. A program must forward the frames there.
     ///
     /// # Panics
-    /// If they cannot be made.
-    pub fn parted(mtu_bytes: u32, lanes: usize) -> Self {
+    /// If they cannot be created.
+    pub fn with_middle(mtu_bytes: u32, lanes: usize) -> Self {
         require_root();
         let middle = Namespace::new();
         let wire = Self {
@@ -335,7 +334,7 @@ impl Wire {
                 let (namespace, interface) = (wire.end(end), end.lane_interface(lane));
                 middle.ip(&format!(
                     "link add to-{interface} type veth peer name {interface} netns {}",
-                    namespace.keeper.id()
+                    namespace.holder.id()
                 ));
                 middle.up(&format!("to-{interface}"), mtu_bytes);
                 namespace.up(&interface, mtu_bytes);
@@ -348,24 +347,26 @@ impl Wire {
         }
     }
 
-    /// The namespace between the two, and the interface in it at which every frame of the first wire passes.
+    /// Returns the namespace between the ends, and its interface that carries all frames of the first wire.
     ///
     /// # Panics
     /// If there is none.
     pub fn middle(&self) -> (&Namespace, &'static str) {
         (
-            self.middle.as_ref().expect("a wire with a middle"),
+            self.middle
+                .as_ref()
+                .expect("a wire with a middle namespace"),
             "to-right",
         )
     }
 
-    /// Frames that were lost on their way from `left` and from `right`.
+    /// Returns the number of frames dropped from `left` and from `right`.
     ///
     /// # Panics
-    /// If the wire is not a lossy one.
+    /// If the wire is not lossy.
     pub fn lost(&self) -> Vec<u64> {
         let middle = self.middle.as_ref().expect("a lossy wire");
-        middle.rule_counts(FORWARDS)
+        middle.rule_counts(FORWARDING)
     }
 
     fn ends(&self) -> [(&Namespace, &str); 2] {

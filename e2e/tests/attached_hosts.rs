@@ -1,4 +1,4 @@
-//! Two hosts, a datapath process on each, and programs of all kinds attached to both at once.
+//! Two hosts with a datapath process each, and different kinds of programs attached to both at the same time.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,45 +7,45 @@ use std::time::Instant;
 use e2e::capture::{Occurrence, read_file_with};
 use e2e::confined::Confinement;
 use e2e::datapath::DatapathProcess;
-use e2e::holdings::Holdings;
 use e2e::installation::{Installation, built};
 use e2e::metrics::{self, Metrics};
 use e2e::nics::{End, NicText};
 use e2e::process::{Running, TIMEOUT, succeed};
+use e2e::resource_usage::ResourceUsage;
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 use serde_json::Value;
 
 const STRESS: &str = env!("CARGO_BIN_EXE_vi-stress");
-/// How long the pair runs that writes and reads.
+/// Runtime of the `vi-stress` pair.
 const STRESS_SECONDS: &str = "8";
-/// Programs of a host that run until the test ends them. The others end when they are done, at any time.
+/// Programs that run until the test ends them; the others end earlier.
 const STEADY_COMMANDS: [&str; 2] = ["mesh", "vibench"];
-/// How many of them there are: two of the mesh, and `vibench`.
+/// Their number on a host: two of the mesh, and `vibench`.
 const STEADY_PROGRAMS: usize = 3;
-/// Their VIs that stay connected: three of each of the mesh, and the one over which both `vibench` agree on what to do.
+/// Their VIs that stay connected: three of each mesh program, and the control connection of `vibench`.
 const STEADY_VIS: usize = 7;
-/// Longer than any look: the test itself ends `vibench`.
+/// Runtime of `vibench`, which the test ends earlier.
 const BENCH_SECONDS: &str = "3600";
-/// Where each process of the mesh runs.
+/// The host of each process of the mesh.
 const MESH: [End; 4] = [End::Left, End::Left, End::Right, End::Right];
 /// Messages of each size from the echo client.
 const ITERATIONS: &str = "50";
 const MTU_BYTES: u32 = 2500;
 
-/// A host: its process, and where its files are.
+/// A host with its datapath process.
 struct Host {
     end: End,
     files: Scratch,
     process: DatapathProcess,
-    /// What the process had before anybody came.
-    alone: Holdings,
+    /// The usage of the process without applications.
+    baseline: ResourceUsage,
 }
 
 impl Host {
     fn new(wire: &Wire, end: End, nic: &NicText, confinement: &Confinement) -> Self {
         let files = Scratch::new(end.interface());
-        // For the metrics, which are told inside the host only.
+        // For the metrics endpoint, at the loopback address of the host.
         wire.end(end).ip("link set lo up");
         let run = |program: &Path| confinement.confine(wire.end(end).program(program));
         let process = format!("idle = \"hybrid\"\nmetrics = {:?}", metrics::ADDRESS);
@@ -53,7 +53,7 @@ impl Host {
         Self {
             end,
             files,
-            alone: Holdings::alone(&process),
+            baseline: ResourceUsage::without_applications(&process),
             process,
         }
     }
@@ -64,15 +64,15 @@ impl Host {
         command
     }
 
-    /// What `fcvi-pmd` says of the process.
-    fn ask(&self, wire: &Wire, words: &[&str]) -> String {
+    /// Runs `fcvi-pmd` for the process; returns its output.
+    fn fcvi_pmd(&self, wire: &Wire, words: &[&str]) -> String {
         let mut command = self.command(wire, built().join("fcvi-pmd"));
         let output = succeed(command.args(words));
         String::from_utf8(output.stdout).expect("text")
     }
 
     fn stat(&self, wire: &Wire) -> Value {
-        serde_json::from_str(&self.ask(wire, &["stat", "--json"])).expect("JSON")
+        serde_json::from_str(&self.fcvi_pmd(wire, &["stat", "--json"])).expect("JSON")
     }
 
     fn stress(&self, wire: &Wire, side: &str, other: End) -> Running {
@@ -80,11 +80,12 @@ impl Host {
         command.args(["run", "--side", side, "--seconds", STRESS_SECONDS]);
         command.args(["--slots", "8", "--threads", "2", "--seed", "5"]);
         command.args(["--host", other.host(), "--among-others"]);
-        command.arg("--books").arg(self.files.file("books"));
+        command.arg("--records").arg(self.files.file("records"));
         Running::start(side, &mut command)
     }
 
-    /// Programs of around 2000 with a VI to each other, on stacks, heaps and shared memory of two kinds.
+    /// Starts a process of the mesh (C89): one VI to each other process, memory on stack, heap and two kinds of shared
+    /// memory.
     fn mesh(&self, wire: &Wire, program: &Path, rank: usize) -> Running {
         let mut command = self.command(wire, program);
         command.arg(rank.to_string()).arg(self.end.host());
@@ -92,7 +93,7 @@ impl Host {
         Running::start(&format!("rank {rank}"), &mut command)
     }
 
-    /// `fcvi-pmd top` on a terminal.
+    /// Starts `fcvi-pmd top` on a terminal.
     fn top(&self, wire: &Wire) -> Running {
         let program = built().join("fcvi-pmd");
         let (program, config) = (program.display(), self.process.config().display());
@@ -102,7 +103,7 @@ impl Host {
         Running::start("top", &mut command)
     }
 
-    /// So many frames of the running NIC, as tshark reads them back.
+    /// Captures `count` frames of the running NIC with `fcvi-pmd capture` and checks them with tshark.
     fn capture(&self, wire: &Wire, count: usize) {
         let file = self.files.file("running.pcapng");
         let mut command = self.command(wire, built().join("fcvi-pmd"));
@@ -129,8 +130,8 @@ impl Host {
         }
     }
 
-    /// What operators see while everything runs.
-    fn look_at(&self, wire: &Wire) {
+    /// Checks the tools of operators while all programs run: `stat`, `top`, `capture`, metrics.
+    fn check_tools(&self, wire: &Wire) {
         let mut top = self.top(wire);
         self.capture(wire, 2000);
         let before = self.stat(wire);
@@ -151,9 +152,9 @@ impl Host {
         assert!(metrics.get(connected) >= STEADY_VIS as f64, "{metrics:?}");
         let applications = metrics.get("viaduct_applications");
         assert!(applications >= STEADY_PROGRAMS as f64, "{metrics:?}");
-        let shown = self.ask(wire, &["top", "--once"]);
+        let shown = self.fcvi_pmd(wire, &["top", "--once"]);
         assert!(shown.contains("VINIC0"), "{shown}");
-        top.tell("q");
+        top.send_line("q");
         let shown = top.succeed(TIMEOUT);
         for word in ["VINIC0", "BUSY%", "vibench", "mesh"] {
             assert!(shown.contains(word), "no {word} in {shown:?}");
@@ -161,7 +162,7 @@ impl Host {
     }
 
     fn bench(&self, wire: &Wire, words: &[&str]) -> Running {
-        // No figure counts here: as the tests themselves are built will do.
+        // The debug build: results are not checked.
         let mut command = self.command(wire, built().join("vibench"));
         command.args(["rate", "--memory", "private"]).args(words);
         command.arg("--config").arg(self.process.config());
@@ -169,7 +170,7 @@ impl Host {
     }
 }
 
-/// The steady programs among the applications.
+/// Iterates over the steady programs among the applications.
 fn steady(stat: &Value) -> impl Iterator<Item = &Value> {
     let applications = stat["applications"].as_array().expect("a list");
     let is_steady = |command: &str| STEADY_COMMANDS.contains(&command);
@@ -178,14 +179,14 @@ fn steady(stat: &Value) -> impl Iterator<Item = &Value> {
         .filter(move |one| one["command"].as_str().is_some_and(is_steady))
 }
 
-/// Steady programs that have some of this.
+/// Returns the number of steady programs with at least one resource of this kind.
 fn owners(stat: &Value, what: &str) -> usize {
     steady(stat)
         .filter(|one| one[what].as_u64() > Some(0))
         .count()
 }
 
-/// VIs of steady programs that are connected.
+/// Returns the number of connected VIs of steady programs.
 fn connected(stat: &Value) -> usize {
     let pids: Vec<&Value> = steady(stat).map(|one| &one["pid"]).collect();
     let vis = stat["vis"].as_array().expect("a list");
@@ -193,13 +194,13 @@ fn connected(stat: &Value) -> usize {
     vis.iter().filter(is_it).count()
 }
 
-/// Six programs on each host: an echo of the heap's memory, a write into it, a pair that writes and reads memory of the
-/// library's allocator, messages at full rate from private memory, and two of a mesh on memory of all other kinds.
+/// Six programs on each host: an echo and an RDMA write on heap memory, a `vi-stress` pair on memory of the library's
+/// allocator, messages at full rate from private memory, and two mesh processes on all other kinds of memory.
 struct Programs {
     echo: [Running; 2],
     write: [Running; 2],
     stress: [Running; 2],
-    /// The server, and the client that measures until it is told to end.
+    /// The server, and the client, which runs until SIGINT.
     bench: [Running; 2],
     mesh: Vec<Running>,
 }
@@ -207,7 +208,7 @@ struct Programs {
 impl Programs {
     fn start(wire: &Wire, [left, right]: [&Host; 2]) -> Self {
         let installation = Installation::new();
-        let mesh_program = installation.old_program("mesh", &["mesh.c", "old.c"]);
+        let mesh_program = installation.old_program("mesh", &["mesh.c", "common.c"]);
         let c_program = |host: &Host, name: &str, words: &[&str]| {
             let mut command = host.command(wire, installation.program(name));
             Running::start(name, command.args(words))
@@ -239,22 +240,22 @@ impl Programs {
             programs.mesh.push(host.mesh(wire, &mesh_program, rank));
         }
         for (rank, one) in programs.mesh.iter_mut().enumerate() {
-            let said = format!("rank {rank}: 50 messages with each of 3 peers");
-            one.wait_for(&said, TIMEOUT);
+            let line = format!("rank {rank}: 50 messages with each of 3 peers");
+            one.wait_for(&line, TIMEOUT);
         }
         programs.stress[0].wait_for("thread 0", TIMEOUT);
         programs
     }
 
-    /// All have done what they were to do, and those that stay are told to go.
+    /// Stops all programs and checks their results.
     fn end(self, hosts: [&Host; 2]) {
         let [echo_server, echo_client] = self.echo;
-        let said = echo_client.succeed(TIMEOUT);
-        assert!(said.contains(" 0 errors"), "{said}");
+        let output = echo_client.succeed(TIMEOUT);
+        assert!(output.contains(" 0 errors"), "{output}");
         echo_server.succeed(TIMEOUT);
         let [write_server, write_client] = self.write;
-        let said = write_client.succeed(TIMEOUT);
-        assert!(said.contains("every byte right"), "{said}");
+        let output = write_client.succeed(TIMEOUT);
+        assert!(output.contains("verified all bytes"), "{output}");
         write_server.succeed(TIMEOUT);
         for one in self.mesh {
             one.succeed(TIMEOUT);
@@ -262,12 +263,12 @@ impl Programs {
         for side in self.stress {
             side.succeed(TIMEOUT);
         }
-        let books = hosts.map(|host| host.files.file("books"));
-        let mut judge = Command::new(STRESS);
+        let records = hosts.map(|host| host.files.file("records"));
+        let mut compare = Command::new(STRESS);
         succeed(
-            judge
-                .arg("judge")
-                .args(&books)
+            compare
+                .arg("compare")
+                .args(&records)
                 .args(["--lossy", "--among-others"]),
         );
         let [bench_server, bench_client] = self.bench;
@@ -278,9 +279,8 @@ impl Programs {
     }
 }
 
-/// The programs of [`Programs`] on two hosts whose processes serve these NICs, the poll threads of which make only the
-/// listed system calls.
-fn six_on_each(left: &NicText, right: &NicText) {
+/// Runs [`Programs`] on two hosts with these NICs. The poll threads may make only the listed system calls.
+fn run_programs(left: &NicText, right: &NicText) {
     let wire = Wire::new(MTU_BYTES);
     let hosts = [(End::Left, left), (End::Right, right)];
     let confinement = Confinement::of(&["af_packet"]);
@@ -288,28 +288,28 @@ fn six_on_each(left: &NicText, right: &NicText) {
     let programs = Programs::start(&wire, [&left, &right]);
     for host in [&left, &right] {
         host.await_steady(&wire);
-        host.look_at(&wire);
+        host.check_tools(&wire);
     }
     programs.end([&left, &right]);
     for host in [left, right] {
-        host.alone.await_again(&host.process, &[]);
+        host.baseline.wait_until_restored(&host.process, &[]);
         let after = host.stat(&wire);
         assert!(
             after["nics"][0]["tx_frames"].as_u64() > Some(1000),
             "{after}"
         );
-        confinement.judge(&host.process.stop());
+        confinement.check(&host.process.stop());
     }
 }
 
 #[test]
-fn ports_with_names_that_are_given() {
+fn configured_ports_serve_six_programs_each() {
     let nic = |end| NicText::af_packet(end).key("r_a_tov_ms", 1000);
-    six_on_each(&nic(End::Left), &nic(End::Right));
+    run_programs(&nic(End::Left), &nic(End::Right));
 }
 
 #[test]
-fn ports_that_find_each_other() {
+fn discovered_ports_serve_six_programs_each() {
     let nic = |end: End| NicText::discovering(end.interface(), end.host());
-    six_on_each(&nic(End::Left), &nic(End::Right));
+    run_programs(&nic(End::Left), &nic(End::Right));
 }

@@ -1,37 +1,37 @@
-//! Programs of two users attached to one datapath process: neither takes the other's connections or names.
+//! Programs of two users attached to one datapath process: discriminators of one user are reserved for that user.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-use e2e::datapath::{DatapathProcess, here};
+use e2e::datapath::{DatapathProcess, local_command};
 use e2e::nics::NicText;
 use e2e::process::{Running, TIMEOUT, program, unprivileged, unprivileged_user};
 use e2e::scratch::Scratch;
 
-const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
-/// Clients of the server that the other user wants.
+const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
+/// Number of client names that the other user tries to use.
 const CLIENTS: usize = 12;
 
-/// A process for root and an ordinary user, and a copy of `vi-peer` that the latter can run.
+/// A process that admits root and an ordinary user, and a copy of `vi-peer` that the latter can execute.
 struct Scene {
     process: DatapathProcess,
     host: String,
-    peer: PathBuf,
+    vi_peer: PathBuf,
     _files: Scratch,
 }
 
 impl Scene {
     fn new(nic: &NicText, host: &str) -> Self {
         let files = Scratch::new("users");
-        let peer = files.file("vi-peer");
-        fs::copy(PEER, &peer).expect("room for a program");
+        let vi_peer = files.file("vi-peer");
+        fs::copy(VI_PEER, &vi_peer).expect("the program is copied");
         let keys = format!("idle = \"hybrid\"\nusers = [0, {}]", unprivileged_user());
         Self {
-            process: DatapathProcess::start(&files, &keys, nic, here),
+            process: DatapathProcess::start(&files, &keys, nic, local_command),
             host: host.to_owned(),
-            peer,
+            vi_peer,
             _files: files,
         }
     }
@@ -41,66 +41,78 @@ impl Scene {
         Running::start(name, command.args(words))
     }
 
-    /// A program of root's that does what its input says.
-    fn of_root(&self, name: &str) -> Running {
-        let mut explorer = self.start(name, program(&self.peer), &["explore"]);
+    /// Starts a `vi-peer explore` of root.
+    fn root_explorer(&self, name: &str) -> Running {
+        let mut explorer = self.start(name, program(&self.vi_peer), &["explore"]);
         explorer.wait_for("ready", TIMEOUT);
         explorer
     }
 
-    /// The same of the ordinary user.
-    fn of_other(&self, name: &str) -> Running {
-        let mut explorer = self.start(name, unprivileged(&self.peer), &["explore"]);
+    /// Starts a `vi-peer explore` of the ordinary user.
+    fn user_explorer(&self, name: &str) -> Running {
+        let mut explorer = self.start(name, unprivileged(&self.vi_peer), &["explore"]);
         explorer.wait_for("ready", TIMEOUT);
         explorer
     }
 
-    /// What one request under the name `own` comes to.
-    fn ask(&self, client: &mut Running, server: &str, own: &str) -> String {
-        self.outcome(client, &format!("ask {} {server} {own}", self.host))
+    /// Requests a connection once, with the client discriminator `name`; returns the result.
+    fn request(&self, client: &mut Running, server: &str, name: &str) -> String {
+        self.result(client, &format!("request {} {server} {name}", self.host))
     }
 
-    /// The same once a program waits for requests.
-    fn connect(&self, client: &mut Running, server: &str, own: &str) -> String {
-        self.outcome(client, &format!("connect {} {server} {own}", self.host))
+    /// Like [`Self::request`], repeatedly until a program listens.
+    fn connect(&self, client: &mut Running, server: &str, name: &str) -> String {
+        self.result(client, &format!("connect {} {server} {name}", self.host))
     }
 
-    fn outcome(&self, client: &mut Running, command: &str) -> String {
-        client.tell(command);
-        let told = client.wait_for("asked", TIMEOUT).text;
-        let start = format!("asked {} ", self.host);
-        told.strip_prefix(&start).expect("this host").to_owned()
+    fn result(&self, client: &mut Running, command: &str) -> String {
+        client.send_line(command);
+        let line = client.wait_for("result", TIMEOUT).text;
+        let start = format!("result {} ", self.host);
+        line.strip_prefix(&start).expect("this host").to_owned()
     }
 }
 
-fn is_alone() -> bool {
+fn is_only_user() -> bool {
     if unprivileged_user() == 0 {
-        println!("\nnote: no other user here: that users are kept apart is not tried");
+        println!("\nnote: skipped: the user namespace has no other user");
         return true;
     }
     false
 }
 
-fn users_are_kept_apart(nic: &NicText, host: &str) {
-    if is_alone() {
+fn check_reservations(nic: &NicText, host: &str) {
+    if is_only_user() {
         return;
     }
     let mut scene = Scene::new(nic, host);
-    let mut server = scene.start("server", program(PEER), &["serve", "service"]);
+    let mut server = scene.start("server", program(VI_PEER), &["serve", "service"]);
     server.wait_for("listening", TIMEOUT);
-    let [mut thief, mut client] = [scene.of_other("thief"), scene.of_root("client")];
+    let [mut intruder, mut client] = [
+        scene.user_explorer("intruder"),
+        scene.root_explorer("client"),
+    ];
 
-    thief.tell("hold service");
-    thief.wait_for("holds nothing: ErrorResource", TIMEOUT);
+    intruder.send_line("hold service");
+    intruder.wait_for("hold failed: ErrorResource", TIMEOUT);
     for number in 0..CLIENTS {
-        let own = format!("client-{number}");
-        assert_eq!(scene.connect(&mut client, "service", &own), "connected");
-        assert_eq!(scene.ask(&mut thief, "service", &own), "ErrorResource");
+        let name = format!("client-{number}");
+        assert_eq!(scene.connect(&mut client, "service", &name), "connected");
+        assert_eq!(
+            scene.request(&mut intruder, "service", &name),
+            "ErrorResource"
+        );
     }
-    assert_eq!(scene.connect(&mut thief, "service", "thief"), "connected");
-    let line = scene.process.says().wait_until("why", TIMEOUT, |line| {
-        line.contains("discriminator refused: reserved for user 0")
-    });
+    assert_eq!(
+        scene.connect(&mut intruder, "service", "intruder"),
+        "connected"
+    );
+    let line = scene
+        .process
+        .output()
+        .wait_until("the reason", TIMEOUT, |line| {
+            line.contains("discriminator refused: reserved for user 0")
+        });
     let user = format!("uid={}", unprivileged_user());
     assert!(
         line.text.contains("discriminator=\"service\" owner=0") && line.text.contains(&user),
@@ -108,47 +120,50 @@ fn users_are_kept_apart(nic: &NicText, host: &str) {
         line.text
     );
 
-    // A server learns the user of a client.
-    let mut desk = scene.of_root("desk");
-    for (client, user) in [(&mut thief, unprivileged_user()), (&mut client, 0)] {
-        desk.tell("hold desk");
-        desk.tell("release");
-        let own = format!("user-{user}");
-        assert_eq!(scene.connect(client, "desk", &own), "Reject");
-        desk.wait_for(&format!("holds user-{user} of user {user}"), TIMEOUT);
+    // A server can query the user of a client.
+    let mut holder = scene.root_explorer("holder");
+    for (client, user) in [(&mut intruder, unprivileged_user()), (&mut client, 0)] {
+        holder.send_line("hold holder");
+        holder.send_line("release");
+        let name = format!("user-{user}");
+        assert_eq!(scene.connect(client, "holder", &name), "Reject");
+        holder.wait_for(&format!("held user-{user} user {user}"), TIMEOUT);
     }
-    desk.succeed(TIMEOUT);
+    holder.succeed(TIMEOUT);
 
-    // The last opening that used it is closed, or its program is killed.
+    // A reservation ends when the last NIC handle that used the name is closed, also when its program is killed.
     client.succeed(TIMEOUT);
     assert_eq!(
-        scene.connect(&mut thief, "service", "client-0"),
+        scene.connect(&mut intruder, "service", "client-0"),
         "connected"
     );
-    assert_eq!(scene.ask(&mut thief, "nobody", "service"), "ErrorResource");
+    assert_eq!(
+        scene.request(&mut intruder, "unknown", "service"),
+        "ErrorResource"
+    );
     server.kill();
     let deadline = Instant::now() + TIMEOUT;
     loop {
-        match scene.ask(&mut thief, "nobody", "service").as_str() {
+        match scene.request(&mut intruder, "unknown", "service").as_str() {
             "NoMatch" => break,
-            "ErrorResource" => assert!(Instant::now() < deadline, "its name stays reserved"),
+            "ErrorResource" => assert!(Instant::now() < deadline, "the name stays reserved"),
             other => panic!("{other}"),
         }
     }
-    thief.succeed(TIMEOUT);
+    intruder.succeed(TIMEOUT);
     let ended = scene.process.stop();
     assert!(ended.status.success(), "{}", ended.text);
 }
 
 #[test]
-fn users_of_a_nic_are_kept_apart_over_fc_vi() {
+fn discriminators_are_reserved_per_user_over_fc_vi() {
     let segment = Scratch::in_memory("users");
-    users_are_kept_apart(&NicText::shm(segment.path()), "::1");
+    check_reservations(&NicText::shm(segment.path()), "::1");
 }
 
 #[test]
-fn users_of_a_nic_are_kept_apart_over_vi_tcp() {
+fn discriminators_are_reserved_per_user_over_vi_tcp() {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     let host = format!("127.33.{high}.{low}");
-    users_are_kept_apart(&NicText::vi_tcp_at(&host), &host);
+    check_reservations(&NicText::vi_tcp_at(&host), &host);
 }

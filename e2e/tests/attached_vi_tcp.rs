@@ -1,5 +1,5 @@
-//! Programs attached to a datapath process that speaks VI/TCP, beside others with a NIC of their own: they talk with
-//! each other, and each is killed.
+//! Programs attached to a datapath process with a VI/TCP NIC, and programs with their own NIC: connections between all
+//! of them, and SIGKILL of programs and processes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,38 +8,38 @@ use std::time::{Duration, Instant};
 use e2e::bulk::Bulk;
 use e2e::confined::Confinement;
 use e2e::datapath::DatapathProcess;
-use e2e::delays::Delays;
-use e2e::holdings::Holdings;
+use e2e::latencies::Latencies;
 use e2e::nics::{End, NicText};
 use e2e::process::{Running, TIMEOUT};
 use e2e::report::Report;
+use e2e::resource_usage::ResourceUsage;
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
-const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
-/// The kernel of a program or process that is killed says so; the rest is for a machine that takes the cores away.
-const KNOWN_WITHIN: Duration = Duration::from_secs(20);
-/// Deaths of each kind.
-const DEATHS: usize = 3;
+const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
+/// Upper limit for the report of a kill on a busy machine; the kernel closes the connections immediately.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(20);
+/// Number of kills of each kind.
+const KILLS: usize = 3;
 
-/// Sockets of a process one VI of which is connected, and that waits for others: for TCP connections, for other programs
-/// of its host, and that of the VI.
+/// Sockets of a process with one connected VI: the TCP listener, the listener for other programs of the host, and the
+/// connection of the VI.
 const SOCKETS: usize = 3;
 
-/// Two hosts; on the left one is a datapath process.
+/// Two hosts; the left one has a datapath process.
 struct Scene {
     wire: Wire,
     files: Scratch,
-    /// Its poll threads make only the listed system calls.
+    /// Its poll threads may make only the listed system calls.
     confinement: Confinement,
-    /// Dead at times.
+    /// `None` while it is killed.
     process: Option<DatapathProcess>,
 }
 
 impl Scene {
     fn new() -> Self {
         let wire = Wire::new(1500);
-        wire.give_addresses();
+        wire.assign_addresses();
         let files = Scratch::new("attached-vi-tcp");
         let text = DatapathProcess::text(&files, "idle = \"hybrid\"", &NicText::vi_tcp(End::Left));
         files.write("pmd.toml", &text);
@@ -63,36 +63,36 @@ impl Scene {
     }
 
     fn process(&self) -> &DatapathProcess {
-        self.process.as_ref().expect("a process that lives")
+        self.process.as_ref().expect("a running process")
     }
 
     fn kill(&mut self) -> Instant {
-        self.process.take().expect("a process that lives").kill()
+        self.process.take().expect("a running process").kill()
     }
 
-    /// Ends the process in order.
+    /// Stops the process.
     fn stop(self) {
-        let process = self.process.expect("a process that lives");
-        self.confinement.judge(&process.stop());
+        let process = self.process.expect("a running process");
+        self.confinement.check(&process.stop());
     }
 
-    /// `vi-peer`, attached to the process.
+    /// Returns the command of a `vi-peer` that attaches to the process.
     fn attached(&self) -> Command {
-        let mut command = self.wire.left.program(PEER);
+        let mut command = self.wire.left.program(VI_PEER);
         command.env("VIADUCT_CONFIG", self.config());
         command
     }
 
-    /// `vi-peer` with a NIC of its own.
-    fn alone(&self, end: End) -> Command {
-        let mut command = self.wire.end(end).program(PEER);
+    /// Returns the command of a `vi-peer` with its own NIC.
+    fn with_own_nic(&self, end: End) -> Command {
+        let mut command = self.wire.end(end).program(VI_PEER);
         let config = NicText::vi_tcp(end).write(&self.files, end.interface());
         command.env("VIADUCT_CONFIG", config);
         command
     }
 }
 
-/// A server that is called by its name.
+/// Starts an echo server whose discriminator is its name.
 fn serve(mut command: Command, name: &str) -> Running {
     let mut server = Running::start(name, command.args(["serve", name]));
     server.wait_for("listening", TIMEOUT);
@@ -100,65 +100,70 @@ fn serve(mut command: Command, name: &str) -> Running {
 }
 
 fn ping(mut command: Command, of: End, server: &str, name: &str) -> Running {
-    let words = ["ping", of.host(), server, "--own", name];
+    let words = ["ping", of.host(), server, "--client-name", name];
     let mut client = Running::start(name, command.args(words));
     client.wait_for("connected", TIMEOUT);
     client
 }
 
-/// What a client has told so far is not enough: it goes on.
-fn goes_on(client: &mut Running) {
-    client.skip();
+/// Waits for further round trips of a client.
+fn await_progress(client: &mut Running) {
+    client.discard_output();
     for _ in 0..3 {
         client.wait_for("alive", TIMEOUT);
     }
 }
 
-/// Every byte came back, and nothing else happened.
-fn end_well(client: Running) {
+/// Stops a client and checks that it had round trips and no events.
+fn stop_client(client: Running) {
     let report = Report::read(&client.succeed(TIMEOUT));
     assert!(report.get("round_trips") > 0, "{report:?}");
     assert_eq!(report.get("events"), 0, "{report:?}");
 }
 
-/// How a program comes to its NIC, and the end where its messages come out.
+/// The kinds of programs.
 #[derive(Clone, Copy)]
-enum Kind {
+enum ProgramKind {
     Attached,
-    /// Of its own, on the host of the process: both are reached at one TCP port.
-    Beside,
-    Far,
+    /// With its own NIC, on the host of the process; both share one TCP port.
+    SameHost,
+    /// With its own NIC, on the other host.
+    OtherHost,
 }
 
-const KINDS: [Kind; 3] = [Kind::Attached, Kind::Beside, Kind::Far];
+const KINDS: [ProgramKind; 3] = [
+    ProgramKind::Attached,
+    ProgramKind::SameHost,
+    ProgramKind::OtherHost,
+];
 
-impl Kind {
+impl ProgramKind {
     fn name(self) -> &'static str {
         match self {
             Self::Attached => "attached",
-            Self::Beside => "beside",
-            Self::Far => "far",
+            Self::SameHost => "same-host",
+            Self::OtherHost => "other-host",
         }
     }
 
     fn end(self) -> End {
         match self {
-            Self::Attached | Self::Beside => End::Left,
-            Self::Far => End::Right,
+            Self::Attached | Self::SameHost => End::Left,
+            Self::OtherHost => End::Right,
         }
     }
 
     fn command(self, scene: &Scene) -> Command {
         match self {
             Self::Attached => scene.attached(),
-            Self::Beside | Self::Far => scene.alone(self.end()),
+            Self::SameHost | Self::OtherHost => scene.with_own_nic(self.end()),
         }
     }
 }
 
-/// Servers and clients of all kinds, all at once.
+/// Servers and clients of all kinds at the same time.
 #[test]
-fn attached_programs_talk_with_all_others() {
+fn attached_programs_connect_with_all_kinds_of_programs() {
     let scene = Scene::new();
     let servers = KINDS.map(|kind| serve(kind.command(&scene), kind.name()));
     let mut clients = Vec::new();
@@ -170,14 +175,14 @@ fn attached_programs_talk_with_all_others() {
         }
     }
     for client in &mut clients {
-        goes_on(client);
+        await_progress(client);
     }
     for client in clients {
-        end_well(client);
+        stop_client(client);
     }
     for mut server in servers {
         for _ in KINDS {
-            server.wait_for("left ", TIMEOUT);
+            server.wait_for("disconnected ", TIMEOUT);
         }
         server.succeed(TIMEOUT);
     }
@@ -185,61 +190,62 @@ fn attached_programs_talk_with_all_others() {
 }
 
 #[test]
-fn many_messages_go_to_attached_programs_and_from_them() {
+fn bulk_transfers_to_and_from_attached_programs_complete() {
     let scene = Scene::new();
     let bulk = Bulk {
         rounds: 2,
         messages: 500,
     };
-    let ways = [
-        (Kind::Attached, Kind::Attached),
-        (Kind::Far, Kind::Attached),
-        (Kind::Attached, Kind::Far),
+    let routes = [
+        (ProgramKind::Attached, ProgramKind::Attached),
+        (ProgramKind::OtherHost, ProgramKind::Attached),
+        (ProgramKind::Attached, ProgramKind::OtherHost),
     ];
-    for (from, to) in ways {
+    for (from, to) in routes {
         let what = format!("{} to {}", from.name(), to.name());
         let [mut source, mut sink] = [from, to].map(|kind| kind.command(&scene));
         let reports = bulk.send(&what, &mut sink, &mut source, to.end().host());
         let events = reports.map(|report| report.get("events"));
-        assert_eq!(events, [bulk.rounds, 0], "{what}: good-byes at the sink");
+        assert_eq!(events, [bulk.rounds, 0], "{what}: disconnects at the sink");
     }
     scene.stop();
 }
 
-/// Attached clients and servers die: their peers, attached or not, learn of it, and for all others the process goes on.
+/// Killed attached clients and servers are reported to their peers, attached or not; other programs are unaffected.
 #[test]
-fn attached_programs_die() {
+fn killed_attached_programs_are_reported_to_peers() {
     let scene = Scene::new();
-    let mut alone = Holdings::alone(scene.process());
-    let mut servers = [Kind::Attached, Kind::Far].map(|kind| {
+    let mut baseline = ResourceUsage::without_applications(scene.process());
+    let mut servers = [ProgramKind::Attached, ProgramKind::OtherHost].map(|kind| {
         let server = serve(kind.command(&scene), kind.name());
         (kind, server)
     });
-    let mut bystander = ping(scene.attached(), End::Right, "far", "bystander");
+    let mut bystander = ping(scene.attached(), End::Right, "other-host", "bystander");
     let [(_, attached), _] = &servers;
-    alone.own.sockets += SOCKETS;
-    let before = Holdings::settled(scene.process(), &[attached, &bystander], alone);
-    let mut known = Delays::default();
-    for _ in 0..DEATHS {
+    baseline.system.sockets += SOCKETS;
+    let before =
+        ResourceUsage::wait_until_stable(scene.process(), &[attached, &bystander], baseline);
+    let mut reports = Latencies::default();
+    for _ in 0..KILLS {
         for (kind, server) in &mut servers {
             let mut victim = ping(scene.attached(), kind.end(), kind.name(), "victim");
-            goes_on(&mut victim);
-            let death = victim.kill();
+            await_progress(&mut victim);
+            let killed_at = victim.kill();
             let lost = server.wait_for("lost victim", TIMEOUT);
-            known.note("a client", death, &lost, KNOWN_WITHIN);
-            server.wait_for("left victim", TIMEOUT);
+            reports.record("a client", killed_at, &lost, REPORT_TIMEOUT);
+            server.wait_for("disconnected victim", TIMEOUT);
         }
         let victim = serve(scene.attached(), "victim");
-        let clients = [Kind::Attached, Kind::Far];
+        let clients = [ProgramKind::Attached, ProgramKind::OtherHost];
         let mut clients =
             clients.map(|kind| ping(kind.command(&scene), End::Left, "victim", "orphan"));
         for client in &mut clients {
-            goes_on(client);
+            await_progress(client);
         }
-        let death = victim.kill();
+        let killed_at = victim.kill();
         for mut client in clients {
             let lost = client.wait_for("lost server", TIMEOUT);
-            known.note("a server", death, &lost, KNOWN_WITHIN);
+            reports.record("a server", killed_at, &lost, REPORT_TIMEOUT);
             let report = Report::read(&client.succeed(TIMEOUT));
             assert_eq!(
                 (report.get("losses"), report.get("events")),
@@ -247,75 +253,96 @@ fn attached_programs_die() {
                 "{report:?}"
             );
         }
-        goes_on(&mut bystander);
-        before.await_again(scene.process(), &[&servers[0].1, &bystander]);
+        await_progress(&mut bystander);
+        before.wait_until_restored(scene.process(), &[&servers[0].1, &bystander]);
     }
-    end_well(bystander);
+    stop_client(bystander);
     for (_, server) in servers {
         server.succeed(TIMEOUT);
     }
     scene.stop();
-    println!("\nnote: SIGKILL of attached programs over VI/TCP: known after {known}");
+    println!("\nnote: SIGKILL of attached programs over VI/TCP: reported after {reports}");
 }
 
-/// The program that accepts for all at the port of the host dies: the process accepts in its place.
+/// The program that owns the shared listener of the host is killed: the process takes over the listener.
 #[test]
-fn process_accepts_where_a_program_died() {
+fn process_takes_over_the_listener_of_a_killed_program() {
     let scene = Scene::new();
-    let beside = serve(scene.alone(End::Left), "beside");
+    let owner = serve(scene.with_own_nic(End::Left), "owner");
     let mut attached = serve(scene.attached(), "attached");
-    let mut before = ping(scene.alone(End::Right), End::Left, "attached", "before");
-    goes_on(&mut before);
-    beside.kill();
-    let mut after = ping(scene.alone(End::Right), End::Left, "attached", "after");
-    goes_on(&mut after);
-    goes_on(&mut before);
+    let mut before = ping(
+        scene.with_own_nic(End::Right),
+        End::Left,
+        "attached",
+        "before",
+    );
+    await_progress(&mut before);
+    owner.kill();
+    let mut after = ping(
+        scene.with_own_nic(End::Right),
+        End::Left,
+        "attached",
+        "after",
+    );
+    await_progress(&mut after);
+    await_progress(&mut before);
     for client in [before, after] {
-        end_well(client);
+        stop_client(client);
     }
     for name in ["before", "after"] {
-        attached.wait_for(&format!("left {name}"), TIMEOUT);
+        attached.wait_for(&format!("disconnected {name}"), TIMEOUT);
     }
     attached.succeed(TIMEOUT);
     scene.stop();
 }
 
-/// The process dies: its programs learn of it, and so do the peers of these; another process takes its place.
+/// A killed process is reported to its programs and to their peers; the programs attach to the next process.
 #[test]
-fn processes_die() {
+fn killed_processes_are_reported_to_programs_and_peers() {
     let mut scene = Scene::new();
-    let mut far = serve(scene.alone(End::Right), "far");
+    let mut remote = serve(scene.with_own_nic(End::Right), "remote");
     let mut client = scene.attached();
-    client.args(["outlive", End::Right.host(), "far", "--own", "client"]);
-    client.args(["--busy", "--failures", &DEATHS.to_string()]);
+    client.args([
+        "survive-failures",
+        End::Right.host(),
+        "remote",
+        "--client-name",
+        "client",
+    ]);
+    client.args(["--busy", "--failures", &KILLS.to_string()]);
     let mut client = Running::start("client", &mut client);
     client.wait_for("alive 0", TIMEOUT);
-    let (mut attached, mut known) = (Delays::default(), Delays::default());
-    for round in 0..DEATHS {
+    let (mut attached, mut reports) = (Latencies::default(), Latencies::default());
+    for round in 0..KILLS {
         let mut server = serve(scene.attached(), "attached");
-        let mut orphan = ping(scene.alone(End::Right), End::Left, "attached", "orphan");
-        goes_on(&mut orphan);
-        let death = scene.kill();
-        for news in ["failed Nic", "lost server"] {
-            let told = client.wait_for(news, TIMEOUT);
-            attached.note(news, death, &told, KNOWN_WITHIN);
+        let mut orphan = ping(
+            scene.with_own_nic(End::Right),
+            End::Left,
+            "attached",
+            "orphan",
+        );
+        await_progress(&mut orphan);
+        let killed_at = scene.kill();
+        for event in ["failed Nic", "lost server"] {
+            let line = client.wait_for(event, TIMEOUT);
+            attached.record(event, killed_at, &line, REPORT_TIMEOUT);
         }
-        let told = server.wait_for("failed Nic", TIMEOUT);
-        attached.note("the server", death, &told, KNOWN_WITHIN);
-        let told = far.wait_for("lost client", TIMEOUT);
-        known.note("a client", death, &told, KNOWN_WITHIN);
-        let told = orphan.wait_for("lost server", TIMEOUT);
-        known.note("a server", death, &told, KNOWN_WITHIN);
+        let line = server.wait_for("failed Nic", TIMEOUT);
+        attached.record("the server", killed_at, &line, REPORT_TIMEOUT);
+        let line = remote.wait_for("lost client", TIMEOUT);
+        reports.record("a client", killed_at, &line, REPORT_TIMEOUT);
+        let line = orphan.wait_for("lost server", TIMEOUT);
+        reports.record("a server", killed_at, &line, REPORT_TIMEOUT);
         orphan.succeed(TIMEOUT);
         client.wait_for(&format!("closed {round}"), TIMEOUT);
         scene.start();
-        client.tell("again");
+        client.send_line("again");
         client.wait_for(&format!("alive {}", round + 1), TIMEOUT);
     }
     client.succeed(TIMEOUT);
-    far.succeed(TIMEOUT);
+    remote.succeed(TIMEOUT);
     scene.stop();
     println!(
-        "\nnote: SIGKILL of datapath processes that speak VI/TCP: their programs knew after {attached}, their peers after {known}"
+        "\nnote: SIGKILL of datapath processes with VI/TCP: reported to their programs after {attached}, to peers after {reports}"
     );
 }

@@ -1,4 +1,4 @@
-//! vibench between two hosts.
+//! Benchmarks of `vibench` between two hosts.
 
 use e2e::installation::vibench;
 use e2e::nics::{End, NicText};
@@ -7,7 +7,7 @@ use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 use serde_json::Value;
 
-/// The name of the listening host in the other one's hosts file.
+/// The name of the listening host in the hosts file of the other host.
 const LISTENER: &str = "bench-host.example";
 
 struct TwoHosts {
@@ -23,7 +23,7 @@ impl TwoHosts {
 
     fn over_vi_tcp() -> Self {
         let wire = Wire::new(1500);
-        wire.give_addresses();
+        wire.assign_addresses();
         Self::with(wire, NicText::vi_tcp)
     }
 
@@ -53,8 +53,8 @@ impl TwoHosts {
             .args(["--cores", "0,1", "--connect", LISTENER]);
         command.arg("--config").arg(self.scratch.file("right.toml"));
         let run = Running::start("vibench", command.arg("--json").arg(&json));
-        let said = run.succeed(TIMEOUT);
-        let text = std::fs::read_to_string(&json).unwrap_or_else(|e| panic!("{e}\n{said}"));
+        let output = run.succeed(TIMEOUT);
+        let text = std::fs::read_to_string(&json).unwrap_or_else(|e| panic!("{e}\n{output}"));
         let results: Value = serde_json::from_str(&text).expect("JSON");
         results.as_array().expect("an array").clone()
     }
@@ -62,15 +62,15 @@ impl TwoHosts {
     fn finish(mut self) {
         let listener = self.listener.take().expect("a listener");
         listener.signal("INT");
-        let said = listener.succeed(TIMEOUT);
-        assert!(!said.contains("panicked"), "{said}");
+        let output = listener.succeed(TIMEOUT);
+        assert!(!output.contains("panicked"), "{output}");
     }
 }
 
 fn number(value: &Value) -> f64 {
     value
         .as_f64()
-        .unwrap_or_else(|| panic!("{value} is no number"))
+        .unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn latency_and_unreliable_rate_between_two_hosts() {
         let half = &result["half_round_trip_ns"];
         assert!(number(&half["p50"]) > 0.0 && number(&half["p50"]) <= number(&half["p99"]));
         println!(
-            "\nnote: veth, {} bytes there and back: {:.1} us p50, {:.2} of the raw port",
+            "\nnote: veth, {} bytes, half round trip: {:.1} us p50, {:.2} of the raw port",
             result["size_bytes"],
             number(&half["p50"]) / 1000.0,
             number(&result["ratio"])
@@ -100,10 +100,10 @@ fn latency_and_unreliable_rate_between_two_hosts() {
     hosts.finish();
 }
 
-/// A reliable stream over a port that loses frames either comes through or says how it broke, and the
-/// listener serves the next one.
+/// On a port that loses frames, a reliable stream completes or reports why it broke; the listener then serves the next
+/// one.
 #[test]
-fn a_reliable_stream_comes_through_or_says_how_it_broke() {
+fn reliable_stream_completes_or_reports_why_it_broke() {
     let hosts = TwoHosts::new();
     for words in [
         "bandwidth --op send --level rd --size 64K --seconds 1 --rounds 2 --window 256 --no-control",
@@ -115,7 +115,7 @@ fn a_reliable_stream_comes_through_or_says_how_it_broke() {
                     assert!(number(&result["delivered"]) > 0.0, "{result}");
                     assert_eq!(result["lost"], 0, "{result}");
                 }
-                // It may break before the first round that counts.
+                // It may break before the first measured round.
                 Some(reason) => assert!(
                     [
                         "flushed",
@@ -141,9 +141,9 @@ fn a_reliable_stream_comes_through_or_says_how_it_broke() {
     hosts.finish();
 }
 
-/// Beside a TCP connection between the same hosts, which has no protocol.
+/// The control is a plain TCP connection between the same hosts.
 #[test]
-fn every_benchmark_over_vi_tcp_between_two_hosts() {
+fn all_benchmarks_run_over_vi_tcp_between_two_hosts() {
     let hosts = TwoHosts::over_vi_tcp();
     for words in [
         "latency --op send --size 8,4096 --seconds 1 --rounds 2",

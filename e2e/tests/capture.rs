@@ -1,4 +1,4 @@
-//! `fcvi-pmd capture`: frames of a running process, read back by tshark.
+//! `fcvi-pmd capture`: frames of a running process, checked by tshark.
 
 use std::fs;
 use std::io::Read;
@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use e2e::capture::{Frame, Occurrence, judge, read_file, read_file_with};
-use e2e::datapath::{DatapathProcess, here};
+use e2e::capture::{Frame, Occurrence, check_frames, read_file, read_file_with};
+use e2e::datapath::{DatapathProcess, local_command};
 use e2e::installation::built;
 use e2e::nics::NicText;
 use e2e::process::{Ended, Running, TIMEOUT, program, succeed};
 use e2e::process::{unprivileged, unprivileged_user};
 use e2e::scratch::Scratch;
 
-const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
-/// Round trips in a second of which the tap misses none, also when its reader stands still for a second.
-const PACE: u32 = 1000;
+const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
+/// Round trips per second at which the tap drops no frames, also if its reader is delayed for a second.
+const ROUND_TRIPS_PER_S: u32 = 1000;
 
-/// A process with a NIC, a server attached to it, and a client with a port of its own, so that each
-/// of their frames passes that NIC once.
-struct Conversation {
+/// A process with a NIC, a server attached to it, and a client with its own port, so that each frame passes that NIC
+/// once.
+struct EchoPair {
     process: DatapathProcess,
     server: Running,
     client: Running,
@@ -28,25 +28,25 @@ struct Conversation {
     _segment: Scratch,
 }
 
-impl Conversation {
-    /// Of [`PACE`], or of round trips without pause.
-    fn begin(paced: bool) -> Self {
+impl EchoPair {
+    /// Starts the programs. `paced`: with [`ROUND_TRIPS_PER_S`], otherwise without pause.
+    fn start(paced: bool) -> Self {
         let segment = Scratch::in_memory("segment");
         let files = Scratch::new("capture");
-        let nic = NicText::shm(segment.path()).steady();
+        let nic = NicText::shm(segment.path()).long_timeouts();
         let own = nic.write(&files, "own.toml");
-        let process = DatapathProcess::start(&files, "idle = \"hybrid\"", &nic, here);
+        let process = DatapathProcess::start(&files, "idle = \"hybrid\"", &nic, local_command);
         let peer = |config: &Path, words: &[&str]| {
-            let mut command = program(PEER);
+            let mut command = program(VI_PEER);
             command.env("VIADUCT_CONFIG", config).args(words);
             Running::start(words[0], &mut command)
         };
-        let mut server = peer(process.config(), &["serve", "talk"]);
+        let mut server = peer(process.config(), &["serve", "echo"]);
         server.wait_for("listening", TIMEOUT);
-        let pace = PACE.to_string();
-        let mut words = vec!["ping", "localhost", "talk", "--own", "me"];
+        let rate = ROUND_TRIPS_PER_S.to_string();
+        let mut words = vec!["ping", "localhost", "echo", "--client-name", "client"];
         if paced {
-            words.extend(["--per-second", &pace]);
+            words.extend(["--per-second", &rate]);
         }
         let mut client = peer(&own, &words);
         client.wait_for("connected", TIMEOUT);
@@ -59,7 +59,7 @@ impl Conversation {
         }
     }
 
-    /// Starts to capture; returns when it has begun.
+    /// Starts a capture and waits until it is active.
     fn capture(&self, file: &Path, words: &[&str]) -> Running {
         let mut capture = self.capture_as(program(built().join("fcvi-pmd")), file, words);
         capture.wait_for("capturing VINIC0", TIMEOUT);
@@ -72,9 +72,9 @@ impl Conversation {
         Running::start("capture", command.args(words))
     }
 
-    /// Waits until the conversation is so many round trips further.
-    fn go_on(&mut self, round_trips: u64) {
-        self.client.skip();
+    /// Waits for `round_trips` further round trips.
+    fn await_round_trips(&mut self, round_trips: u64) {
+        self.client.discard_output();
         let count = |line: &str| line.strip_prefix("alive ")?.parse::<u64>().ok();
         let begin = count(&self.client.wait_for("alive ", TIMEOUT).text).expect("a number");
         self.client
@@ -83,10 +83,10 @@ impl Conversation {
             });
     }
 
-    /// Ends everything; what the process said.
+    /// Stops all programs; returns the log of the process.
     fn end(self) -> Ended {
-        let said = self.client.succeed(TIMEOUT);
-        assert!(!said.contains("losses"), "{said}");
+        let output = self.client.succeed(TIMEOUT);
+        assert!(!output.contains("losses"), "{output}");
         self.server.succeed(TIMEOUT);
         let ended = self.process.stop();
         assert!(ended.status.success(), "{}", ended.text);
@@ -94,13 +94,13 @@ impl Conversation {
     }
 }
 
-/// Frames captured, and frames dropped by the tap.
-fn counts(said: &str) -> (usize, usize) {
-    let line = said
+/// Parses the numbers of captured and of dropped frames.
+fn counts(output: &str) -> (usize, usize) {
+    let line = output
         .lines()
         .find(|line| line.contains(" frames captured, "));
     let words: Vec<_> = line
-        .unwrap_or_else(|| panic!("{said}"))
+        .unwrap_or_else(|| panic!("{output}"))
         .split(' ')
         .collect();
     let number = |at: usize| words[at].parse().expect("a number");
@@ -112,7 +112,7 @@ fn stop(capture: Running) -> (usize, usize) {
     counts(&capture.succeed(TIMEOUT))
 }
 
-/// The ports that have sent something.
+/// Returns the source ports of frames.
 fn senders(frames: &[Frame]) -> Vec<String> {
     let mut senders: Vec<_> = frames.iter().map(|frame| frame.s_id().to_owned()).collect();
     senders.sort();
@@ -121,26 +121,26 @@ fn senders(frames: &[Frame]) -> Vec<String> {
 }
 
 #[test]
-fn a_conversation_is_read_back_whole() {
-    let mut talk = Conversation::begin(true);
-    let file = talk.files.file("all.pcapng");
-    let capture = talk.capture(&file, &[]);
-    talk.go_on(500);
+fn capture_has_all_frames() {
+    let mut pair = EchoPair::start(true);
+    let file = pair.files.file("all.pcapng");
+    let capture = pair.capture(&file, &[]);
+    pair.await_round_trips(500);
     let (captured, dropped) = stop(capture);
     let frames = read_file(&file);
     assert_eq!((frames.len(), dropped), (captured, 0));
     let sends = frames.iter().filter(|frame| frame.is_of_send()).count();
     assert!(sends >= 1000, "{sends}");
-    judge(&frames);
+    check_frames(&frames);
     let ports = senders(&frames);
     assert_eq!(ports.len(), 2, "{ports:?}");
 
-    // One side of it, cut short, so many.
+    // One direction, with limits of frame length and number.
     let port = &ports[0];
     let filter = format!("in and opcode == 1 and s_id == {port} or out and s_id == {port}");
     let words = ["--filter", &filter, "--count", "50", "--snaplen", "60"];
-    let said = talk.capture(&file, &words).succeed(TIMEOUT);
-    assert_eq!(counts(&said), (50, 0));
+    let output = pair.capture(&file, &words).succeed(TIMEOUT);
+    assert_eq!(counts(&output), (50, 0));
     let fields = ["fc.s_id", "frame.cap_len", "frame.len", "fc.type"];
     let rows = read_file_with(&file, &fields, Occurrence::First);
     assert_eq!(rows.len(), 50);
@@ -149,26 +149,26 @@ fn a_conversation_is_read_back_whole() {
         assert!(row[2].parse::<u32>().expect("a length") > 60, "{row:?}");
     }
 
-    // None of it, for a while.
+    // A filter that matches no frame, with a time limit.
     let words = ["--filter", "fip or els", "--for", "0.2"];
-    let said = talk.capture(&file, &words).succeed(TIMEOUT);
-    assert_eq!(counts(&said), (0, 0));
+    let output = pair.capture(&file, &words).succeed(TIMEOUT);
+    assert_eq!(counts(&output), (0, 0));
     assert!(read_file(&file).is_empty());
-    talk.end();
+    pair.end();
 }
 
 #[test]
-fn a_slow_writer_loses_frames_and_nobody_else_does() {
-    let mut talk = Conversation::begin(false);
-    let pipe = talk.files.file("pipe");
+fn slow_capture_drops_frames_without_delaying_the_nic() {
+    let mut pair = EchoPair::start(false);
+    let pipe = pair.files.file("pipe");
     succeed(Command::new("mkfifo").arg(&pipe));
-    // It is open for writing only when somebody reads: then the reader does nothing for a while.
+    // The pipe can be opened for writing once it is open for reading; the reader then waits.
     let (read, begin) = std::sync::mpsc::channel();
     let reader = thread::spawn({
         let pipe = pipe.clone();
         move || {
             let mut file = fs::File::open(pipe).expect("a pipe");
-            begin.recv().expect("the word to begin");
+            begin.recv().expect("the start of the reader");
             let mut bytes = Vec::new();
             file.read_to_end(&mut bytes).expect("a capture");
             bytes
@@ -179,47 +179,49 @@ fn a_slow_writer_loses_frames_and_nobody_else_does() {
     let script = "exec \"$0\" \"$@\" > \"$CAPTURE_PIPE\"";
     command.args(["-c", script]).arg(built().join("fcvi-pmd"));
     command.env("CAPTURE_PIPE", &pipe);
-    let mut capture = talk.capture_as(command, Path::new("-"), &["--buffer", "64"]);
+    let mut capture = pair.capture_as(command, Path::new("-"), &["--buffer", "64"]);
     capture.wait_for("capturing VINIC0", TIMEOUT);
-    talk.go_on(8000);
+    pair.await_round_trips(8000);
     capture.signal("INT");
     read.send(()).expect("a reader");
     let (captured, dropped) = counts(&capture.succeed(TIMEOUT));
-    let file = talk.files.file("slow.pcapng");
-    fs::write(&file, reader.join().expect("a reader")).expect("room");
+    let file = pair.files.file("slow.pcapng");
+    fs::write(&file, reader.join().expect("a reader")).expect("the file is written");
     let frames = read_file(&file);
     assert_eq!(frames.len(), captured);
-    assert!(dropped > 0, "{captured} captured: the pipe takes them all");
+    assert!(dropped > 0, "{captured} captured: none was dropped");
     let sends = captured + dropped;
     assert!(sends >= 16_000, "{captured} captured, {dropped} dropped");
-    judge(&frames);
-    talk.go_on(100);
-    let said = talk.end().text;
-    let told = format!("{captured} frames were captured, {dropped} dropped");
-    assert!(said.contains(&told), "{said}");
+    check_frames(&frames);
+    pair.await_round_trips(100);
+    let output = pair.end().text;
+    let counts = format!("frames={captured} dropped={dropped}");
+    assert!(output.contains(&counts), "{output}");
 }
 
 #[test]
-fn a_capture_ends_with_its_operator_and_with_its_process() {
-    let mut talk = Conversation::begin(true);
-    let file = talk.files.file("killed.pcapng");
-    let capture = talk.capture(&file, &[]);
-    // One at a time.
-    let second = talk.files.file("second.pcapng");
-    let refused = talk.capture_as(program(built().join("fcvi-pmd")), &second, &[]);
+fn capture_ends_with_its_command_and_with_its_process() {
+    let mut pair = EchoPair::start(true);
+    let file = pair.files.file("killed.pcapng");
+    let capture = pair.capture(&file, &[]);
+    // Only one capture at a time.
+    let second = pair.files.file("second.pcapng");
+    let refused = pair.capture_as(program(built().join("fcvi-pmd")), &second, &[]);
     let refused = refused.finish(TIMEOUT);
     assert!(!refused.status.success());
-    let why = "NIC VINIC0 is captured already";
+    let why = "NIC VINIC0: another capture is running";
     assert!(refused.text.contains(why), "{}", refused.text);
-    assert!(!second.exists(), "what is refused makes no file");
-    talk.go_on(100);
+    assert!(!second.exists(), "a refused capture creates no file");
+    pair.await_round_trips(100);
     capture.kill();
-    let over = |line: &str| line.contains("NIC VINIC0: the capture of process");
-    talk.process.says().wait_until("its end", TIMEOUT, over);
-    let capture = talk.capture(&file, &[]);
-    talk.go_on(100);
-    // Its end is the process's, which gives all that it has.
-    let ended = talk.process.stop();
+    let has_failed = |line: &str| line.contains("NIC VINIC0: capture failed: ");
+    pair.process
+        .output()
+        .wait_until("the end of the capture", TIMEOUT, has_failed);
+    let capture = pair.capture(&file, &[]);
+    pair.await_round_trips(100);
+    // When the process stops, the capture gets all remaining frames.
+    let ended = pair.process.stop();
     assert!(ended.status.success(), "{}", ended.text);
     let (captured, dropped) = counts(&capture.succeed(TIMEOUT));
     let frames = read_file(&file);
@@ -228,44 +230,43 @@ fn a_capture_ends_with_its_operator_and_with_its_process() {
 }
 
 #[test]
-fn what_cannot_be_captured_is_told() {
-    let talk = Conversation::begin(true);
-    let file = talk.files.file("refused.pcapng");
-    let told = |command: Command, words: &[&str], why: &str| {
-        let ended = talk.capture_as(command, &file, words).finish(TIMEOUT);
+fn refused_captures_report_the_reason() {
+    let pair = EchoPair::start(true);
+    let file = pair.files.file("refused.pcapng");
+    let assert_refused = |command: Command, words: &[&str], why: &str| {
+        let ended = pair.capture_as(command, &file, words).finish(TIMEOUT);
         assert!(!ended.status.success(), "{words:?}");
         assert!(ended.text.contains(why), "{words:?}: {}", ended.text);
         assert!(!file.exists());
     };
     let own = || program(built().join("fcvi-pmd"));
-    let why =
-        "filter: \"sid\" at 7 is no flag or field: in, out, fcoe, fip, vi, els, bls, ethertype";
-    told(own(), &["--filter", "vi and sid == 1"], why);
+    let why = "filter: unknown flag or field \"sid\" at 7: must be one of in, out, fcoe, fip, vi, els, bls, ethertype";
+    assert_refused(own(), &["--filter", "vi and sid == 1"], why);
     let why = "no NIC is called \"X\"; there are VINIC0";
-    told(own(), &["--device", "X"], why);
+    assert_refused(own(), &["--device", "X"], why);
     if unprivileged_user() != 0 {
-        let program: PathBuf = talk.files.file("fcvi-pmd");
-        fs::copy(built().join("fcvi-pmd"), &program).expect("room");
+        let program: PathBuf = pair.files.file("fcvi-pmd");
+        fs::copy(built().join("fcvi-pmd"), &program).expect("the file is written");
         let why = "only root and the user of fcvi-pmd may capture";
-        told(unprivileged(program), &[], why);
+        assert_refused(unprivileged(program), &[], why);
     } else {
-        println!("\nnote: no other user here: that others may not capture is not tried");
+        println!("\nnote: skipped: the user namespace has no other user");
     }
-    talk.end();
+    pair.end();
 }
 
 #[test]
-fn a_nic_that_moves_messages_without_frames_says_so() {
+fn capture_warns_of_the_shortcut() {
     let segment = Scratch::in_memory("segment");
     let files = Scratch::new("capture");
     let nic = NicText::shm(segment.path()).key("shortcut", true);
-    let process = DatapathProcess::start(&files, "idle = \"hybrid\"", &nic, here);
+    let process = DatapathProcess::start(&files, "idle = \"hybrid\"", &nic, local_command);
     let file = files.file("empty.pcapng");
     let mut command = program(built().join("fcvi-pmd"));
     command.arg("capture").arg("--config").arg(process.config());
     command.args(["--for", "0.1", "-w"]).arg(&file);
-    let said = Running::start("capture", &mut command).succeed(TIMEOUT);
-    let note = "VINIC0: messages between VIs of this NIC are moved without frames and not seen: shortcut = false";
-    assert!(said.contains(note), "{said}");
+    let output = Running::start("capture", &mut command).succeed(TIMEOUT);
+    let note = "VINIC0: messages between VIs of this NIC are copied without frames and not captured: set shortcut = false";
+    assert!(output.contains(note), "{output}");
     assert!(process.stop().status.success());
 }

@@ -17,7 +17,7 @@ fn fcvi_pmd() -> PathBuf {
     built().join("fcvi-pmd")
 }
 
-/// Runs a check; gives how it ended and what it printed.
+/// Runs a check; returns its exit code and output.
 fn check(mut command: Command, config: &Path) -> (Option<i32>, String) {
     let output = command.args(["check", "--here"]).arg(config).output();
     let output = output.expect("fcvi-pmd is built");
@@ -25,22 +25,22 @@ fn check(mut command: Command, config: &Path) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(text).expect("text"))
 }
 
-/// The configuration is refused by this program, with all of these words.
+/// Checks that the command rejects the configuration with an error that contains all words.
 fn assert_refused(command: Command, config: &Path, words: &[&str]) {
-    let (code, said) = check(command, config);
-    assert_eq!(code, Some(1), "{said}");
+    let (code, output) = check(command, config);
+    assert_eq!(code, Some(1), "{output}");
     for word in words {
-        assert!(said.contains(word), "{word}: {said}");
+        assert!(output.contains(word), "{word}: {output}");
     }
 }
 
-/// A directory in which this user's process can listen.
+/// Returns a table `[process]` whose socket is in a writable directory.
 fn process_table(scratch: &Scratch) -> String {
     format!("[process]\nsocket = {:?}\n", scratch.file("pmd.sock"))
 }
 
 #[test]
-fn check_here_passes_what_starts() {
+fn check_here_accepts_usable_configuration() {
     let wire = Wire::new(2500);
     let scratch = Scratch::new("passes");
     let segment = Scratch::in_memory("passes");
@@ -52,32 +52,32 @@ fn check_here_passes_what_starts() {
         process_table(&scratch)
     );
     let config = scratch.write("pmd.toml", &text);
-    let (code, said) = check(wire.left.program(fcvi_pmd()), &config);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.ends_with("it can be used on this host\n"), "{said}");
+    let (code, output) = check(wire.left.program(fcvi_pmd()), &config);
+    assert_eq!(code, Some(0), "{output}");
+    assert!(output.ends_with("usable on this host\n"), "{output}");
     let left = fs::read_dir(scratch.path()).expect("the scratch directory");
-    assert_eq!(left.count(), 1, "the configuration alone is left");
+    assert_eq!(left.count(), 1, "only the configuration is left");
 }
 
-/// A NIC's table or the process's with a mistake, and the words by which it is told.
-struct Mistake {
+/// An invalid table of a NIC or of the process, and words of the expected error.
+struct InvalidTable {
     nic: String,
     process: String,
     words: &'static [&'static str],
 }
 
-fn of_nic(nic: impl Into<String>, words: &'static [&'static str]) -> Mistake {
+fn of_nic(nic: impl Into<String>, words: &'static [&'static str]) -> InvalidTable {
     let (nic, process) = (nic.into(), String::new());
-    Mistake {
+    InvalidTable {
         nic,
         process,
         words,
     }
 }
 
-fn of_process(process: impl Into<String>, words: &'static [&'static str]) -> Mistake {
+fn of_process(process: impl Into<String>, words: &'static [&'static str]) -> InvalidTable {
     let (nic, process) = (String::new(), process.into());
-    Mistake {
+    InvalidTable {
         nic,
         process,
         words,
@@ -92,21 +92,21 @@ fn tcp_nic(keys: &str) -> String {
     format!("transport = \"vi-tcp\"\n{keys}")
 }
 
-/// The keys of a NIC at an address.
+/// Returns the keys of a NIC at an address.
 fn tcp_at(address: SocketAddr) -> String {
     let (host, port) = (address.ip(), address.port());
     format!("host = \"{host}\"\ntcp_port = {port}\n")
 }
 
-/// A file that only this user can read.
+/// Writes a file with mode 600.
 fn secret(scratch: &Scratch, name: &str, text: &str) -> PathBuf {
     let path = scratch.write(name, text);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("our own file");
     path
 }
 
-/// Mistakes of interfaces, cores, directories and files.
-fn mistakes_of_nics(scratch: &Scratch) -> Vec<Mistake> {
+/// Invalid interfaces, cores, directories and files.
+fn invalid_nics(scratch: &Scratch) -> Vec<InvalidTable> {
     let (file, directory) = (scratch.write("file", ""), scratch.path());
     let capture = |path: &Path| format!("capture = {path:?}\nshortcut = false\n");
     let link = scratch.file("link");
@@ -134,13 +134,13 @@ fn mistakes_of_nics(scratch: &Scratch) -> Vec<Mistake> {
         ),
         of_nic(
             format!("hosts_file = {directory:?}\n"),
-            &["hosts_file: ", "no file"],
+            &["hosts_file: ", "not a regular file"],
         ),
     ]
 }
 
-/// Mistakes of addresses and keys; a program listens at `taken` that shares its port with none.
-fn mistakes_of_tcp_nics(scratch: &Scratch, taken: SocketAddr) -> Vec<Mistake> {
+/// Invalid addresses and keys; `taken` is in use by a listener that does not share its port.
+fn invalid_tcp_nics(scratch: &Scratch, taken: SocketAddr) -> Vec<InvalidTable> {
     let keys = |path: &Path| tcp_nic(&format!("key_file = {path:?}\n"));
     let open_key = scratch.write("open-key", "");
     let [empty, garbage] = [("empty", ""), ("garbage", "no key\n")];
@@ -173,13 +173,13 @@ fn mistakes_of_tcp_nics(scratch: &Scratch, taken: SocketAddr) -> Vec<Mistake> {
         of_nic(keys(&open_key), &["key_file", "mode is 644"]),
         of_nic(keys(&empty), &["key_file", "no key"]),
         of_nic(keys(&garbage), &["key_file", "garbage:1"]),
-        of_nic(keys(scratch.path()), &["key_file", "no file"]),
+        of_nic(keys(scratch.path()), &["key_file", "not a regular file"]),
     ]
 }
 
-/// Mistakes of certificates and their keys.
-fn mistakes_of_tls(scratch: &Scratch, certificates: &Certificates) -> Vec<Mistake> {
-    let [own, other] = ["127.0.0.1", "127.0.0.2"].map(|host| certificates.of(host));
+/// Invalid certificates and private keys.
+fn invalid_tls(scratch: &Scratch, certificates: &Certificates) -> Vec<InvalidTable> {
+    let [own, other] = ["127.0.0.1", "127.0.0.2"].map(|host| certificates.issue(host));
     let tls = |certificate: &Path, key: &Path, authorities: &Path| {
         let files = format!(
             "[nic.tls]\ncertificate = {certificate:?}\nprivate_key = {key:?}\nauthorities = {authorities:?}\n"
@@ -219,7 +219,7 @@ fn mistakes_of_tls(scratch: &Scratch, certificates: &Certificates) -> Vec<Mistak
         ),
         of_nic(
             tls(certificate, other.private_key(), authorities),
-            &["tls.private_key", "is not of"],
+            &["tls.private_key", "does not match"],
         ),
         of_nic(
             tls(certificate, &open_key, authorities),
@@ -228,8 +228,8 @@ fn mistakes_of_tls(scratch: &Scratch, certificates: &Certificates) -> Vec<Mistak
     ]
 }
 
-/// Mistakes of the process.
-fn mistakes_of_processes(scratch: &Scratch, taken: SocketAddr) -> Vec<Mistake> {
+/// Invalid keys of the process.
+fn invalid_processes(scratch: &Scratch, taken: SocketAddr) -> Vec<InvalidTable> {
     let occupied = scratch.write("occupied", "");
     vec![
         of_process(format!("metrics = \"{taken}\"\n"), &["metrics", "in use"]),
@@ -240,56 +240,56 @@ fn mistakes_of_processes(scratch: &Scratch, taken: SocketAddr) -> Vec<Mistake> {
         of_process("socket = \"/proc/pmd.sock\"\n", &["/proc/pmd.sock"]),
         of_process(
             "socket = \"/proc/nowhere/pmd.sock\"\n",
-            &["directory cannot be made"],
+            &["directory cannot be created"],
         ),
         of_process(
             format!("socket = {occupied:?}\n"),
-            &["something else is there"],
+            &["the file is no socket"],
         ),
     ]
 }
 
 #[test]
-fn check_here_names_each_mistake() {
-    let scratch = Scratch::new("mistakes");
+fn check_here_reports_each_invalid_value() {
+    let scratch = Scratch::new("invalid");
     let certificates = Certificates::new();
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address");
-    let mistakes = [
-        mistakes_of_nics(&scratch),
-        mistakes_of_tcp_nics(&scratch, address),
-        mistakes_of_tls(&scratch, &certificates),
-        mistakes_of_processes(&scratch, address),
+    let tables = [
+        invalid_nics(&scratch),
+        invalid_tcp_nics(&scratch, address),
+        invalid_tls(&scratch, &certificates),
+        invalid_processes(&scratch, address),
     ];
-    for mistake in mistakes.into_iter().flatten() {
-        let Mistake {
+    for table in tables.into_iter().flatten() {
+        let InvalidTable {
             nic,
             process,
             words,
-        } = mistake;
+        } = table;
         let process = match process.contains("socket") {
             true => format!("[process]\n{process}"),
             false => process_table(&scratch) + &process,
         };
-        let text = format!("[[nic]]\nname = \"tried\"\n{nic}{process}");
+        let text = format!("[[nic]]\nname = \"nic\"\n{nic}{process}");
         let config = scratch.write("pmd.toml", &text);
-        let (code, said) = check(program(fcvi_pmd()), &config);
-        assert_eq!(code, Some(1), "{text}\n{said}");
-        let told: Vec<_> = said
+        let (code, output) = check(program(fcvi_pmd()), &config);
+        assert_eq!(code, Some(1), "{text}\n{output}");
+        let errors: Vec<_> = output
             .lines()
             .filter(|line| line.starts_with("fcvi-pmd: "))
             .collect();
-        let [told] = told[..] else {
-            panic!("{text}\n{said}");
+        let [error] = errors[..] else {
+            panic!("{text}\n{output}");
         };
         for word in words {
-            assert!(told.contains(word), "{word}: {said}");
+            assert!(error.contains(word), "{word}: {output}");
         }
     }
 }
 
 #[test]
-fn check_here_names_an_interface_that_is_down() {
+fn check_here_reports_an_interface_that_is_down() {
     let wire = Wire::new(2500);
     wire.right.ip("link set right down");
     let scratch = Scratch::new("down");
@@ -307,9 +307,9 @@ fn check_here_names_an_interface_that_is_down() {
 }
 
 #[test]
-fn check_here_names_a_missing_permission_and_a_process_that_runs() {
+fn check_here_reports_missing_permissions() {
     if unprivileged_user() == 0 {
-        println!("\nnote: no other user here: its permissions are not tried");
+        println!("\nnote: skipped: the user namespace has no other user");
         return;
     }
     let wire = Wire::new(2500);
@@ -324,7 +324,7 @@ fn check_here_names_a_missing_permission_and_a_process_that_runs() {
 }
 
 #[test]
-fn check_here_leaves_no_directory_of_a_socket_behind() {
+fn check_here_removes_created_socket_directories() {
     let scratch = Scratch::new("leaves");
     let socket = scratch.file("deep/er/pmd.sock");
     let segment = Scratch::in_memory("leaves");
@@ -333,14 +333,14 @@ fn check_here_leaves_no_directory_of_a_socket_behind() {
         segment.path()
     );
     let config = scratch.write("pmd.toml", &text);
-    let (code, said) = check(program(fcvi_pmd()), &config);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, output) = check(program(fcvi_pmd()), &config);
+    assert_eq!(code, Some(0), "{output}");
     let left = fs::read_dir(scratch.path()).expect("the scratch directory");
-    assert_eq!(left.count(), 1, "the configuration alone is left");
+    assert_eq!(left.count(), 1, "only the configuration is left");
 }
 
 #[test]
-fn check_here_names_a_core_outside_of_the_affinity_mask() {
+fn check_here_reports_a_core_outside_of_the_affinity_mask() {
     let scratch = Scratch::new("core");
     let text = format!("[[nic]]\ncore = 1\n{}", process_table(&scratch));
     let config = scratch.write("pmd.toml", &text);
@@ -350,7 +350,7 @@ fn check_here_names_a_core_outside_of_the_affinity_mask() {
 }
 
 #[test]
-fn check_here_names_an_mtu_that_is_too_small() {
+fn check_here_reports_an_mtu_that_is_too_small() {
     let wire = Wire::new(2500);
     wire.right.ip("link set right mtu 128");
     let scratch = Scratch::new("mtu");
@@ -363,9 +363,9 @@ fn check_here_names_an_mtu_that_is_too_small() {
 }
 
 #[test]
-fn check_here_accepts_a_port_that_a_program_of_this_user_shares() {
+fn check_here_accepts_a_shared_port_of_the_same_user() {
     let wire = Wire::new(1500);
-    wire.give_addresses();
+    wire.assign_addresses();
     let scratch = Scratch::new("shares");
     let shared = Scratch::in_memory("shares");
     let nic = NicText::vi_tcp(End::Left).key("directory", format!("{:?}", shared.path()));
@@ -374,15 +374,15 @@ fn check_here_accepts_a_port_that_a_program_of_this_user_shares() {
     program.env("VIADUCT_CONFIG", &config);
     let mut program = Running::start("vi-peer", program.args(["reject-all", "shares"]));
     program.wait_for("listening", TIMEOUT);
-    let (code, said) = check(wire.left.program(fcvi_pmd()), &config);
-    assert_eq!(code, Some(0), "{said}");
-    // One with another directory does not find it.
+    let (code, output) = check(wire.left.program(fcvi_pmd()), &config);
+    assert_eq!(code, Some(0), "{output}");
+    // With another `directory` the listener cannot be shared.
     let other = Scratch::in_memory("other");
     let nic = NicText::vi_tcp(End::Left).key("directory", format!("{:?}", other.path()));
     let config = scratch.write("nic.toml", nic.text());
     let words = ["another program has the port", "another `directory`"];
     assert_refused(wire.left.program(fcvi_pmd()), &config, &words);
     let left = fs::read_dir(other.path()).expect("a directory of the test");
-    assert_eq!(left.count(), 0, "nothing is left behind");
+    assert_eq!(left.count(), 0, "the check left files");
     program.kill();
 }

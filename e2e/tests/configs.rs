@@ -1,4 +1,4 @@
-//! The example configurations do what they say.
+//! The example configurations in `configs/`.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,13 +17,13 @@ fn example(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// A server starts with the configuration and ends when it is told to.
+/// Starts a server with the configuration, stops it with SIGTERM, and checks that it prints no warnings.
 fn serve(server: &mut Command) {
     let mut server = Running::start("EchoServer", server);
     server.wait_for("EchoServer: listening", TIMEOUT);
     server.signal("TERM");
-    let said = server.succeed(TIMEOUT);
-    assert!(!said.contains("vipl: "), "nothing to warn of: {said}");
+    let output = server.succeed(TIMEOUT);
+    assert!(!output.contains("vipl: "), "unexpected warning: {output}");
 }
 
 #[test]
@@ -44,9 +44,9 @@ fn shared_memory_examples_are_accepted() {
 }
 
 #[test]
-fn the_tcp_example_is_accepted() {
+fn tcp_example_is_accepted() {
     let wire = Wire::new(1500);
-    wire.give_addresses();
+    wire.assign_addresses();
     let installation = Installation::new();
     let scratch = Scratch::new("configs");
     let config = scratch.write("vi-tcp.toml", &example("vi-tcp.toml"));
@@ -55,7 +55,7 @@ fn the_tcp_example_is_accepted() {
 }
 
 #[test]
-fn the_wire_example_is_accepted_with_ones_own_interface() {
+fn af_packet_example_is_accepted_with_an_existing_interface() {
     const NAME: &str = "two-hosts-af_packet.toml";
     let wire = Wire::new(1500);
     let installation = Installation::new();
@@ -67,39 +67,39 @@ fn the_wire_example_is_accepted_with_ones_own_interface() {
     serve(server.env("VIADUCT_CONFIG", config));
 }
 
-/// The example past the kernel, for one end of a wire: with what is that end's own in the place of what is in it.
-fn past_the_kernel(end: End, scratch: &Scratch, names: &Path) -> String {
+/// Returns the AF_XDP example, adapted to the interface, address and files of one end of a wire.
+fn af_xdp_example(end: End, scratch: &Scratch, names: &Path) -> String {
     let socket = scratch.file(&format!("{}.sock", end.interface()));
     let mut text = example("two-hosts-af-xdp.toml");
-    for (word, own) in [
+    for (word, replacement) in [
         ("\"eth0\"", format!("{:?}", end.interface())),
         ("\"192.0.2.1\"", format!("{:?}", end.host())),
         (
             "rx_frames = 4096\n",
             format!("rx_frames = 4096\nhosts_file = {names:?}\n"),
         ),
-        // Two processes that spin would share a core here.
+        // Two spinning processes would share a core here.
         (
             "[process]\n",
             format!("[process]\nidle = \"hybrid\"\nsocket = {socket:?}\n"),
         ),
     ] {
         assert_eq!(text.matches(word).count(), 1, "{word} in {text}");
-        text = text.replace(word, &own);
+        text = text.replace(word, &replacement);
     }
     text
 }
 
-/// Two hosts with a datapath process each; a server and a client attach. It needs root of the host: in a user
-/// namespace the processes refuse to start.
+/// Two hosts with a datapath process each; a server and a client attach. Requires root of the host: AF_XDP is not
+/// available in a user namespace.
 #[test]
-fn the_example_past_the_kernel_carries_messages() {
+fn af_xdp_example_carries_messages() {
     let wire = Wire::new(1500);
     let installation = Installation::new();
     let scratch = Scratch::new("configs");
     let names = scratch.write("hosts", &format!("{} server.example\n", End::Left.host()));
     let process = |end: End| {
-        let text = past_the_kernel(end, &scratch, &names);
+        let text = af_xdp_example(end, &scratch, &names);
         let config = scratch.write(&format!("{}.toml", end.interface()), &text);
         DatapathProcess::start_from(&config, |program| wire.end(end).program(program))
     };
@@ -118,25 +118,28 @@ fn the_example_past_the_kernel_carries_messages() {
         "10",
         "server.example",
     ]);
-    let said = Running::start("EchoClient", &mut client).succeed(TIMEOUT);
+    let output = Running::start("EchoClient", &mut client).succeed(TIMEOUT);
     assert!(
-        said.contains("50 messages, 696970 bytes, 0 errors"),
-        "{said}"
+        output.contains("50 messages, 696970 bytes, 0 errors"),
+        "{output}"
     );
     server.succeed(TIMEOUT);
     for (end, process) in [(End::Left, left), (End::Right, right)] {
         let show = format!("-details link show {}", end.interface());
         assert!(
             wire.end(end).ip(&show).contains("xdp"),
-            "it is past the kernel"
+            "no XDP program on the interface"
         );
         let ended = process.stop();
         assert!(ended.status.success(), "{}", ended.text);
-        assert!(!wire.end(end).ip(&show).contains("xdp"), "nothing stays");
+        assert!(
+            !wire.end(end).ip(&show).contains("xdp"),
+            "the XDP program was not removed"
+        );
     }
 }
 
-/// The examples with a process, and the last line of what is said of each.
+/// The examples with a process, and the end of the output of `fcvi-pmd check` for each.
 const SERVED: [(&str, &str); 5] = [
     (
         "dpdk-nic.toml",
@@ -161,7 +164,7 @@ const SERVED: [(&str, &str); 5] = [
 ];
 
 #[test]
-fn process_examples_are_accepted_for_serving() {
+fn process_examples_are_accepted() {
     let fcvi_pmd = built().join("fcvi-pmd");
     assert!(fcvi_pmd.exists(), "cargo build -p fcvi-pmd");
     for (name, last) in SERVED {
@@ -169,35 +172,35 @@ fn process_examples_are_accepted_for_serving() {
         check
             .arg("check")
             .arg(workspace().join("configs").join(name));
-        let said = Running::start("check", &mut check).succeed(TIMEOUT);
-        assert!(said.trim_end().ends_with(last), "{name}: {said}");
+        let output = Running::start("check", &mut check).succeed(TIMEOUT);
+        assert!(output.trim_end().ends_with(last), "{name}: {output}");
     }
 }
 
-/// Every program knows what is in them; to open them it must be built with DPDK.
+/// All programs can check them; only those built with DPDK can open them.
 #[test]
-fn dpdk_examples_are_two_ends_of_one_wire() {
+fn dpdk_memif_examples_are_two_ends_of_one_link() {
     let ends = [("server", "192.0.2.1"), ("client", "192.0.2.2")];
     for (role, host) in ends {
         let file = workspace().join(format!("configs/dpdk-memif-{role}.toml"));
         let mut check = program(built().join("fcvi-pmd"));
-        let said = Running::start("check", check.arg("check").arg(&file)).succeed(TIMEOUT);
+        let output = Running::start("check", check.arg("check").arg(&file)).succeed(TIMEOUT);
         let expected =
             format!("VINIC0: dpdk on net_memif0, host {host}, neighbours are discovered");
-        assert_eq!(said.trim_end(), expected);
+        assert_eq!(output.trim_end(), expected);
         let text = example(&format!("dpdk-memif-{role}.toml"));
         let device = format!("device = \"net_memif0,role={role},socket=viaduct-memif\"");
         assert!(text.contains(&device), "{text}");
     }
 }
 
-/// An ordinary user's server and client, each with a DPDK of its own.
+/// Server and client of an ordinary user, each with its own DPDK.
 #[cfg(feature = "dpdk")]
 #[test]
-fn the_memif_examples_carry_messages() {
+fn memif_examples_carry_messages() {
     let installation = Installation::new();
     let scratch = Scratch::new("configs");
-    // The socket is a name that others of this network namespace see, too.
+    // The abstract socket address is visible in the whole network namespace.
     let socket = format!("viaduct-test-{}", std::process::id());
     let config = |role: &str| {
         let name = format!("dpdk-memif-{role}.toml");
@@ -210,17 +213,17 @@ fn the_memif_examples_carry_messages() {
     let mut client = unprivileged(installation.program("EchoClient"));
     let client = client.env("VIADUCT_CONFIG", config("client"));
     let client = client.args(["-t", "20000", "-i", "10", "192.0.2.1"]);
-    let said = Running::start("EchoClient", client).succeed(TIMEOUT);
+    let output = Running::start("EchoClient", client).succeed(TIMEOUT);
     assert!(
-        said.contains("50 messages, 696970 bytes, 0 errors"),
-        "{said}"
+        output.contains("50 messages, 696970 bytes, 0 errors"),
+        "{output}"
     );
     server.succeed(TIMEOUT);
 }
 
 #[cfg(not(feature = "dpdk"))]
 #[test]
-fn a_process_without_dpdk_says_so() {
+fn dpdk_nic_is_refused_by_programs_without_dpdk() {
     let scratch = Scratch::new("configs");
     let socket = scratch.file("pmd.sock");
     let text = example("dpdk-memif-server.toml") + &format!("[process]\nsocket = {socket:?}\n");

@@ -1,20 +1,21 @@
-//! The conformance suite between two hosts: each program here, and its far process on the other side of a wire.
+//! The conformance suite between two hosts on a wire.
 
 use std::path::{Path, PathBuf};
 
+use e2e::conformance_suite::{DAMAGED, LOSSY, Settings, UnknownHost, fragile, run_phase};
 use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
 use e2e::process::program;
 use e2e::scratch::Scratch;
-use e2e::suite::{DAMAGED, LOSSY, Settings, UnknownHost, conforms, fragile};
 use e2e::wire::Wire;
 
-/// The NICs that the suite wants (vipl/capi/tests/common): one as usual, one that has little of everything,
-/// two on bad wires, whose frames are lost for good, and one to be damaged. What the second and the last one are for stays within a process.
+/// Returns the NICs that the suite requires (vipl/capi/tests/common): the usual one; SMALL with small limits; LOSSY
+/// and DAMAGED with faults and without recovery; FRAGILE, whose segment is truncated. SMALL and FRAGILE are used
+/// within one process only.
 fn nics(end: End, segments: &Path) -> NicText {
     let bad = |name: &str, number: u8, fault: &str| {
-        NicText::further_af_packet(end, name, number)
-            .quick()
+        NicText::additional_af_packet(end, name, number)
+            .short_timeouts()
             .key("probe_interval_ms", 100)
             .key("recovery", false)
             .key("fault", fault)
@@ -33,31 +34,31 @@ fn nics(end: End, segments: &Path) -> NicText {
 fn small(segments: &Path) -> NicText {
     NicText::shm(segments)
         .key("name", "\"SMALL\"")
-        .with_little()
+        .small_limits()
         .key("ulp_timeout_ms", 240_000)
 }
 
 struct Hosts {
     segments: Scratch,
     files: Scratch,
-    here: PathBuf,
-    there: PathBuf,
+    left: PathBuf,
+    right: PathBuf,
 }
 
 fn hosts() -> Hosts {
     let segments = Scratch::in_memory("conformance");
     let files = Scratch::new("conformance");
     Hosts {
-        here: nics(End::Left, segments.path()).write(&files, "here.toml"),
-        there: nics(End::Right, segments.path()).write(&files, "there.toml"),
+        left: nics(End::Left, segments.path()).write(&files, "left.toml"),
+        right: nics(End::Right, segments.path()).write(&files, "right.toml"),
         segments,
         files,
     }
 }
 
-/// The words that start a far process on the other host.
-fn far_words(wire: &Wire, config: &Path) -> String {
-    let mut words: Vec<String> = wire.right.words().into();
+/// Returns the command prefix that starts a process on the right host.
+fn remote_command(wire: &Wire, config: &Path) -> String {
+    let mut words: Vec<String> = wire.right.command_prefix().into();
     let outside = program("env");
     words.extend([&outside].into_iter().flat_map(|command| {
         let name = std::iter::once(command.get_program());
@@ -72,17 +73,17 @@ fn between_two_hosts(phase: &str) {
     let wire = Wire::new(2500);
     let installation = Installation::new();
     let hosts = hosts();
-    let far = far_words(&wire, &hosts.there);
+    let remote_command = remote_command(&wire, &hosts.right);
     let settings = Settings {
-        config: &hosts.here,
+        config: &hosts.left,
         files: hosts.files.path(),
         segments: hosts.segments.path(),
-        far: &far,
-        recovers: true,
+        remote_command: &remote_command,
+        has_recovery: true,
         unknown_host: UnknownHost::Unreachable,
     };
     let run = |path: &Path| wire.left.program(path);
-    let tests = conforms(&installation, phase, &settings, run);
+    let tests = run_phase(&installation, phase, &settings, run);
     println!("\nnote: {phase}: {tests} tests between two hosts");
 }
 

@@ -1,9 +1,9 @@
-//! EchoServer and eight EchoClients, the C programs, as users run them.
+//! The C examples EchoServer and EchoClient, with eight clients, and poll threads without work.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use e2e::capture::{Capture, Frame, judge};
+use e2e::capture::{Capture, Frame, check_frames};
 use e2e::echo::{FCOE_OVERHEAD_BYTES, echo, frames_of_sends};
 use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
@@ -13,7 +13,7 @@ use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
 const CLIENTS: usize = 8;
-/// The name of the server's host, which only the hosts file of the clients knows.
+/// The name of the server's host in the hosts file of the clients.
 const SERVER_NAME: &str = "echo-host.example";
 
 struct Hosts {
@@ -22,7 +22,7 @@ struct Hosts {
     clients: PathBuf,
 }
 
-/// Configurations of the two hosts; only the clients' one knows the server's name.
+/// Writes the configurations of the two hosts; only that of the clients resolves the name of the server.
 fn hosts() -> Hosts {
     let scratch = Scratch::new("hosts");
     let names = format!("# the server\n{} {SERVER_NAME}\n", End::Left.host());
@@ -38,7 +38,7 @@ fn hosts() -> Hosts {
     }
 }
 
-/// Two hosts; gives every frame of the wire, judged.
+/// Runs the programs on two hosts; checks and returns all frames of the wire.
 fn on_the_wire(mtu_bytes: u32) -> Vec<Frame> {
     let wire = Wire::new(mtu_bytes);
     let installation = Installation::new();
@@ -55,7 +55,7 @@ fn on_the_wire(mtu_bytes: u32) -> Vec<Frame> {
         capture.wait_for_senders(CLIENTS);
     });
     let frames = capture.finish();
-    judge(&frames);
+    check_frames(&frames);
     let data = frames_of_sends(mtu_bytes, CLIENTS);
     let sends = frames.iter().filter(|frame| frame.is_of_send()).count();
     assert_eq!(sends, data, "frames of sends");
@@ -64,27 +64,27 @@ fn on_the_wire(mtu_bytes: u32) -> Vec<Frame> {
         frames.iter().map(|frame| frame.s_id()).collect();
     assert_eq!(stations.len(), CLIENTS + 1, "{stations:?}");
     println!(
-        "\nnote: veth, MTU {mtu_bytes}: {} frames judged, {data} of sends, {probes} of probes, no identity twice",
+        "\nnote: veth, MTU {mtu_bytes}: {} frames checked, {data} of sends, {probes} of probes, no duplicate identity",
         frames.len()
     );
     frames
 }
 
 #[test]
-fn eight_clients_on_a_wire_with_full_frames() {
+fn eight_clients_on_a_wire_with_baby_jumbo_frames() {
     let frames = on_the_wire(2500);
     let longest = frames.iter().map(Frame::wire_bytes).max();
     assert_eq!(longest, Some(2112 + FCOE_OVERHEAD_BYTES));
 }
 
 #[test]
-fn eight_clients_on_a_wire_with_ethernets_usual_frames() {
+fn eight_clients_on_a_wire_with_standard_frames() {
     let frames = on_the_wire(1500);
     let longest = frames.iter().map(Frame::wire_bytes).max().unwrap_or(0);
     assert!((1500..=1514).contains(&longest), "{longest}");
 }
 
-/// The runtime directory of an ordinary user.
+/// Creates the runtime directory of an ordinary user.
 fn runtime_directory() -> Scratch {
     let directory = Scratch::in_memory("runtime");
     let user = unprivileged_user();
@@ -93,7 +93,7 @@ fn runtime_directory() -> Scratch {
 }
 
 fn files_in(directory: &Path) -> Vec<PathBuf> {
-    // What is gone by the time it is looked at has no files.
+    // The directory may have been removed meanwhile.
     let Ok(entries) = std::fs::read_dir(directory) else {
         return Vec::new();
     };
@@ -110,7 +110,7 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Waits until so many programs are in a segment below a directory.
+/// Waits until `count` programs are stations of a segment below a directory.
 fn wait_for_stations(directory: &Path, count: usize) {
     let deadline = Instant::now() + TIMEOUT;
     let is_station = |path: &PathBuf| {
@@ -125,7 +125,7 @@ fn wait_for_stations(directory: &Path, count: usize) {
     {
         assert!(
             Instant::now() < deadline,
-            "{count} stations are not in {:?}",
+            "fewer than {count} stations: {:?}",
             files_in(directory)
         );
         std::thread::sleep(Duration::from_millis(5));
@@ -136,7 +136,7 @@ fn wait_for_stations(directory: &Path, count: usize) {
 fn eight_clients_of_an_ordinary_user_on_shared_memory() {
     let installation = Installation::new();
     let runtime = runtime_directory();
-    // No configuration, no privilege: what a newcomer has.
+    // Without configuration and privileges.
     let ordinary = |name: &str| {
         let mut command = unprivileged(installation.program(name));
         command.env("XDG_RUNTIME_DIR", runtime.path());
@@ -151,12 +151,12 @@ fn eight_clients_of_an_ordinary_user_on_shared_memory() {
             || wait_for_stations(runtime.path(), CLIENTS + 1),
         );
         let left = files_in(runtime.path());
-        assert!(left.is_empty(), "programs that are gone left {left:?}");
+        assert!(left.is_empty(), "programs left files: {left:?}");
     }
 }
 
 #[test]
-fn the_server_does_not_see_a_client_of_another_user() {
+fn client_of_another_user_cannot_connect() {
     let installation = Installation::new();
     let runtime = runtime_directory();
     let others = Scratch::in_memory("others");
@@ -174,7 +174,7 @@ fn the_server_does_not_see_a_client_of_another_user() {
     server.succeed(TIMEOUT);
 }
 
-/// Both poll threads may be pinned to one core: each has to yield it while it waits for the other.
+/// Two poll threads may be pinned to one core: each must yield it while it waits for the other.
 #[test]
 fn pinned_poll_thread_without_work_yields_its_core() {
     let installation = Installation::new();

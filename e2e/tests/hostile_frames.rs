@@ -1,5 +1,5 @@
-//! A station on the segment that sends what no port should, beside connections of others: none of them breaks, every frame
-//! is counted for what it is, and nobody's view of the neighbours changes.
+//! Hostile frames of another station on the segment: no connection breaks, all frames are counted by kind, and the
+//! neighbours of all ports stay the same.
 
 use std::time::{Duration, Instant};
 
@@ -13,34 +13,34 @@ use e2e::segment::BRIDGE;
 use e2e::testpmd::Testpmd;
 use fcvi_frame::profile;
 
-const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
+const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 const HOSTILE: &str = env!("CARGO_BIN_EXE_vi-hostile");
 const MTU_BYTES: u32 = 2500;
-/// Frames of each kind.
+/// Minimum number of frames of each kind.
 const EACH: u64 = 400;
-/// More than the hostile frames of all kinds together: none is lost before it is looked at.
+/// Receive ring size; more than the hostile frames of all kinds together, so that none is dropped.
 const RX_FRAMES: u32 = 16_384;
-/// Neighbours for which a port has room.
-const ROOM: u64 = 256;
-/// Long enough that what was seen is replayed within it.
+/// Maximum number of neighbours of a port.
+const MAX_NEIGHBOURS: u64 = 256;
+/// R_A_TOV; longer than the time until captured frames are replayed.
 const R_A_TOV_MS: u32 = 60_000;
-/// Silence for as long shows that nothing has changed.
-const HOLD: Duration = Duration::from_secs(1);
-/// The host of the server, that of the clients, and that of the intruder.
+/// Time without reported changes that proves stability.
+const QUIET_TIME: Duration = Duration::from_secs(1);
+/// The hosts of the server, of the clients, and of the intruder.
 const SERVER: usize = 0;
 const CLIENT: usize = 1;
 const INTRUDER: usize = 2;
-const SEEN: &str = "seen.pcap";
-/// Ordinary traffic adds less to the counters of hostile frames while those of a kind are sent.
-const FEW: u64 = EACH / 10;
-/// A kernel that is late with frames gets so many chances.
-const LOOKS: u32 = 10;
+const CAPTURE: &str = "capture.pcap";
+/// Upper limit for the growth of the counters of hostile frames by ordinary traffic.
+const MAX_ORDINARY: u64 = EACH / 10;
+/// Maximum number of counter reads until all frames of a kind are counted.
+const MAX_READS: u32 = 10;
 
-/// A kind of hostile frames, and counters in which the server and the client together have each frame of it that reaches
-/// one of them.
+/// A kind of hostile frames, and the counters in which server and client together count each frame that reaches one of
+/// them.
 type Kind = (&'static str, &'static [&'static str]);
 
-/// First those that are made of what is remembered for R_A_TOV.
+/// Kinds of hostile frames; first those that replay state which ports keep for R_A_TOV.
 const KINDS: &[Kind] = &[
     (
         "replayed",
@@ -64,7 +64,7 @@ const KINDS: &[Kind] = &[
             "vn_port_drop_stray_reply",
         ],
     ),
-    // Other programs of the host are at the same interface, and some of this is for them.
+    // Some frames are for ports of other programs at the same interface.
     (
         "replayed_fip_reply",
         &[
@@ -77,9 +77,9 @@ const KINDS: &[Kind] = &[
         "replayed_fip",
         &["vn_port_vn2vn_rx", "vn_port_vn2vn_drop_own"],
     ),
-    // The answers to some count, too.
+    // Replies to some of them are counted as well.
     (
-        "replayed_fip_question",
+        "replayed_fip_query",
         &["vn_port_vn2vn_rx", "vn_port_vn2vn_drop_own"],
     ),
     ("vlan", &["port_drop_rx_vlan"]),
@@ -90,17 +90,17 @@ const KINDS: &[Kind] = &[
     ("unknown_type", &["drop_unknown_type"]),
     ("unknown_opcode", &["drop_bad_iu"]),
     ("guessed_handle", &["drop_unknown_handle"]),
-    ("stranger_message", &["drop_wrong_peer"]),
-    // Without recovery a frame that does not begin a message is judged by the open message first.
+    ("unknown_port_message", &["drop_wrong_peer"]),
+    // Without recovery, a frame other than the first of a message is checked against the open message first.
     (
-        "far_message",
+        "out_of_window_message",
         &[
             "drop_out_of_window",
             "drop_no_context",
             "drop_other_message",
         ],
     ),
-    ("stranger_request", &["drop_not_logged_in"]),
+    ("unknown_port_request", &["drop_not_logged_in"]),
     (
         "malformed_els",
         &["vn_port_refused_malformed", "vn_port_drop_farp_malformed"],
@@ -108,7 +108,7 @@ const KINDS: &[Kind] = &[
     ("unknown_els", &["vn_port_refused_command"]),
     ("wrong_source_els", &["vn_port_drop_wrong_mac"]),
     (
-        "stranger_els",
+        "unknown_port_els",
         &[
             "vn_port_refused_stranger",
             "vn_port_logos_to_strangers",
@@ -132,39 +132,38 @@ const KINDS: &[Kind] = &[
     ),
     ("wrong_source_fip", &["vn_port_vn2vn_drop_bad_address"]),
 ];
-/// Only with recovery there are any.
+/// Sent with recovery only.
 const ACKNOWLEDGED: Kind = ("replayed_acknowledgement", &["stale_acknowledgements"]);
-/// While the two ask whether a port has logged in anew, its further requests count nowhere.
+/// While a port verifies a repeated login, it does not count further requests of that port.
 const DOUBTED: Kind = ("replayed_fip_request", &["vn_port_doubts"]);
-/// The kernel's filter keeps them out.
+/// Dropped by the packet filter in the kernel.
 const FOREIGN: &str = "foreign_protocol";
 
-/// The network and its users while a flood is under way.
+/// The network and the programs on it during a flood.
 struct Scene {
     hosts: Hosts,
     scratch: Scratch,
-    /// What joins the server to the network, if it is not there itself.
+    /// The program between the network and a server on a memif.
     switch: Option<Testpmd>,
     server: Running,
     client: Running,
     explorer: Running,
 }
 
-/// Where the server's NIC is.
+/// The location of the server's NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Location {
     /// On the network.
     Interface,
-    /// Behind a program of DPDK's that forwards between the host's interface and a memif; of this the server has the end
-    /// with this role.
+    /// Behind testpmd, which forwards between the host's interface and a memif; the server has this role on the memif.
     #[cfg_attr(
         not(feature = "dpdk"),
-        expect(dead_code, reason = "no such NIC can be opened")
+        expect(dead_code, reason = "requires a build with DPDK")
     )]
     Memif(&'static str),
 }
 
-/// The server's own configuration behind a switch.
+/// Returns the configuration of the server on a memif.
 fn on_memif(role: &str, recovery: bool) -> String {
     format!(
         "[[nic]]\nport = \"dpdk\"\ndevice = \"net_memif0,role={role},id=0,rsize=13,socket=hostile\"\n\
@@ -174,13 +173,13 @@ fn on_memif(role: &str, recovery: bool) -> String {
     )
 }
 
-/// Joins the server's end of a memif to its host's interface.
+/// Starts testpmd between the memif of the server and its host's interface.
 fn switch(hosts: &Hosts, role: &str) -> Testpmd {
     let other = match role {
         "server" => "client",
         _ => "server",
     };
-    // Frames of ours fit into one slot, of the one as of the other.
+    // Frames of maximum length fit into one slot of both devices.
     let devices = [
         format!("net_memif0,role={other},id=0,rsize=13,bsize=2560,socket=hostile"),
         "net_af_packet0,iface=eth0,framesz=2560,blocksz=20480,framecnt=8192".to_owned(),
@@ -191,166 +190,166 @@ fn switch(hosts: &Hosts, role: &str) -> Testpmd {
 }
 
 impl Scene {
-    /// A client whose traffic is verified, and one that was connected before; all that was said is in a file.
+    /// Starts a server, a client with checked traffic, and an explorer that was connected before; captures their
+    /// frames.
     fn new(recovery: bool) -> Self {
-        Self::with_server(Place::Interface, recovery)
+        Self::with_server(Location::Interface, recovery)
     }
 
-    fn with_server(place: Place, recovery: bool) -> Self {
+    fn with_server(location: Location, recovery: bool) -> Self {
         let hosts = Hosts::on_bridge(3, MTU_BYTES, |_, nic| {
             let nic = nic
                 .key("rx_frames", RX_FRAMES)
                 .key("r_a_tov_ms", R_A_TOV_MS)
                 .key("recovery", recovery);
             match recovery {
-                // Some acknowledgements travel alone, to be replayed. Nothing is lost here: what is sent again all the
-                // same is as stale as a replayed frame.
+                // Short, so that some acknowledgements are sent without data. No frame is lost here; spurious
+                // retransmissions would be counted like replayed frames.
                 true => nic
                     .key("recovery_ack_us", 1)
                     .key("recovery_timeout_us", 1_000_000),
                 false => nic,
             }
         });
-        // It speaks in the name of others.
-        hosts.segment().distrust("eth2-near");
-        hosts.segment().without_firewall();
+        // The intruder forges source addresses.
+        hosts.segment().disable_learning("eth2-bridge");
+        hosts.segment().disable_netfilter();
         let scratch = Scratch::new("hostile");
         let mut capture = Capture::start(hosts.segment().namespace(), BRIDGE);
-        let mut server = hosts.program(SERVER, PEER);
-        if let Place::Memif(role) = place {
+        let mut server = hosts.program(SERVER, VI_PEER);
+        if let Location::Memif(role) = location {
             let config = scratch.write("memif.toml", &on_memif(role, recovery));
             server.env("VIADUCT_CONFIG", config);
         }
-        // Whose socket it is comes first.
-        let mut joined = None;
-        if let Place::Memif(role @ "client") = place {
-            joined = Some(switch(&hosts, role));
+        // The memif server must be started first.
+        let mut forwarder = None;
+        if let Location::Memif(role @ "client") = location {
+            forwarder = Some(switch(&hosts, role));
         }
-        let mut server = Running::start("server", server.args(["serve", "here"]));
+        let mut server = Running::start("server", server.args(["serve", "echo"]));
         server.wait_for("listening", TIMEOUT);
-        if let Place::Memif(role @ "server") = place {
-            joined = Some(switch(&hosts, role));
+        if let Location::Memif(role @ "server") = location {
+            forwarder = Some(switch(&hosts, role));
         }
         let mut explorer = start(&hosts, CLIENT, "explorer", &["explore"], "ready");
         let address = address(SERVER);
-        explorer.tell(&format!("connect {address} here"));
-        explorer.wait_for(&format!("asked {address} connected"), TIMEOUT);
-        let ping = ["ping", &address, "here", "--own", "client"];
+        explorer.send_line(&format!("connect {address} echo"));
+        explorer.wait_for(&format!("result {address} connected"), TIMEOUT);
+        let ping = ["ping", &address, "echo", "--client-name", "client"];
         let client = start(&hosts, CLIENT, "client", &ping, "connected");
         capture.wait_for_frame("a message of the client", is_message);
         capture.wait_for_frame("another message", is_message);
         if recovery {
             capture.wait_for_frame("an acknowledgement", is_acknowledgement);
         }
-        std::fs::write(scratch.file(SEEN), capture.so_far()).expect("room for a capture");
+        std::fs::write(scratch.file(CAPTURE), capture.so_far()).expect("the capture is written");
         drop(capture);
         Self {
             hosts,
             scratch,
-            switch: joined,
+            switch: forwarder,
             server,
             client,
             explorer,
         }
     }
 
-    /// The intruder sends frames of these kinds; the client's traffic goes on while they come, and afterwards. Gives how
-    /// many were sent of each.
+    /// Sends frames of these kinds while and until the client has made progress. Returns the number of frames per kind.
     fn flood(&mut self, kinds: &[&str]) -> Report {
         let seed = u64::from(std::process::id());
         println!("seed {seed}: {}", kinds.join(" "));
         let mut hostile = self.hosts.namespace(INTRUDER).program(HOSTILE);
         hostile.args(["--interface", "eth2", "--seed", &seed.to_string()]);
-        hostile.args(["--each", &EACH.to_string(), "--seen"]);
-        hostile.arg(self.scratch.file(SEEN)).args(kinds);
+        hostile.args(["--each", &EACH.to_string(), "--capture"]);
+        hostile.arg(self.scratch.file(CAPTURE)).args(kinds);
         let begin = Instant::now();
         let hostile = Running::start("vi-hostile", &mut hostile);
-        self.go_on();
-        let said = hostile.succeed(TIMEOUT);
+        self.await_progress();
+        let output = hostile.succeed(TIMEOUT);
         let took = begin.elapsed();
-        let sent = Report::read(&said);
+        let sent = Report::read(&output);
         for kind in kinds {
-            assert!(sent.get(kind) >= EACH, "{kind}: {said}");
+            assert!(sent.get(kind) >= EACH, "{kind}: {output}");
         }
-        self.go_on();
+        self.await_progress();
         let all: u64 = kinds.iter().map(|kind| sent.get(kind)).sum();
         println!("{all} hostile frames in {took:.2?}");
         sent
     }
 
-    /// What the server and the client have counted so far.
+    /// Returns the current counters of server and client.
     fn counters(&mut self) -> [Report; 2] {
         [&mut self.server, &mut self.client].map(|program| {
-            program.tell("counters");
+            program.send_line("counters");
             Report::of_line(&program.wait_for("counters ", TIMEOUT).text)
         })
     }
 
-    /// By how much the counters of the two have grown.
+    /// Returns the increases of the counters of server and client.
     fn grown_since(&mut self, before: &[Report; 2]) -> [Report; 2] {
         let [server, client] = self.counters();
         [server.since(&before[0]), client.since(&before[1])]
     }
 
-    /// The client says some more words, of round trips that begin now: what came before is behind the two.
-    fn go_on(&mut self) {
+    /// Waits for further round trips, so that server and client have processed all earlier frames.
+    fn await_progress(&mut self) {
         self.counters();
-        self.client.skip();
+        self.client.discard_output();
         for _ in 0..3 {
             self.client.wait_for("alive", TIMEOUT);
         }
     }
 
-    /// For a while there are no hostile frames, and the counters of each kind hardly grow.
+    /// Checks that the counters of each kind hardly grow without hostile frames.
     fn assert_ordinary_traffic_is_not_counted(&mut self, kinds: &[Kind], watcher: &mut OwnPort) {
         let before = self.counters();
-        watcher.stay_silent(HOLD);
+        watcher.expect_silence(QUIET_TIME);
         let grown = self.grown_since(&before);
         for (kind, counters) in kinds {
             let counted = sum(&grown, counters);
             assert!(
-                counted < FEW,
+                counted < MAX_ORDINARY,
                 "{kind}: {counted} in {counters:?}: {grown:?}"
             );
         }
     }
 
-    /// Frames of one kind alone are all in its counters.
+    /// Sends frames of one kind and checks that all of them are counted.
     fn assert_counted(&mut self, (kind, counters): &Kind) {
         let before = self.counters();
         let sent = self.flood(&[kind]);
-        let heard = sent.get(kind) + sent.get(&format!("{kind}_to_all"));
-        for look in 1.. {
+        let received = sent.get(kind) + sent.get(&format!("{kind}_multicast"));
+        for read in 1.. {
             let grown = self.grown_since(&before);
             let counted = sum(&grown, counters);
-            if counted >= heard {
+            if counted >= received {
                 return;
             }
             assert!(
-                look < LOOKS,
-                "{kind}: {counted} of {heard} in {counters:?}: {grown:?}"
+                read < MAX_READS,
+                "{kind}: {counted} of {received} in {counters:?}: {grown:?}"
             );
-            self.go_on();
+            self.await_progress();
         }
     }
 
-    /// Some frames of a kind alone are in its counters.
-    fn assert_noticed(&mut self, (kind, counters): &Kind) {
+    /// Sends frames of one kind and checks that some of them are counted.
+    fn assert_some_counted(&mut self, (kind, counters): &Kind) {
         let before = self.counters();
         self.flood(&[kind]);
         let grown = self.grown_since(&before);
         assert!(sum(&grown, counters) > 0, "{kind}: {counters:?}: {grown:?}");
     }
 
-    /// Frames of other protocols arrive at the hosts, and no program hears of them.
-    fn assert_kept_out(&mut self) {
+    /// Sends frames of other protocols and checks that they arrive at the hosts, but not at the programs.
+    fn assert_filtered(&mut self) {
         let hosts = [(SERVER, "eth0"), (CLIENT, "eth1")];
         for (host, interface) in hosts {
-            self.hosts.namespace(host).count_others(interface);
+            self.hosts.namespace(host).count_other_protocols(interface);
         }
         let before = self.counters();
         let sent = self.flood(&[FOREIGN]).get(FOREIGN);
-        let others = hosts.map(|(host, _)| self.hosts.namespace(host).others());
+        let others = hosts.map(|(host, _)| self.hosts.namespace(host).other_protocol_frames());
         let arrived: u64 = others.iter().sum();
         assert!(arrived >= sent, "{arrived} of {sent}");
         let grown = self.grown_since(&before);
@@ -359,25 +358,26 @@ impl Scene {
             .flat_map(Report::numbers)
             .filter(|(name, _)| name.contains("drop_") || name.contains("refused_"));
         let refused: u64 = refusals.map(|(_, number)| number).sum();
-        assert!(refused < FEW, "{refused} of {sent}: {grown:?}");
+        assert!(refused < MAX_ORDINARY, "{refused} of {sent}: {grown:?}");
     }
 
-    /// Each host still lists the others; then all end well. Gives what the server and the client counted.
+    /// Checks autodiscovery and stops all programs. Returns the counters of server and client.
     fn end(mut self) -> [Report; 2] {
         let hosts = [SERVER, CLIENT].map(address).join(" ");
-        self.explorer.tell(&format!("see {hosts}"));
-        self.explorer.wait_for(&format!("sees {hosts}"), TIMEOUT);
+        self.explorer.send_line(&format!("discover {hosts}"));
+        self.explorer
+            .wait_for(&format!("discovered {hosts}"), TIMEOUT);
         let client = Report::read(&self.client.succeed(TIMEOUT));
         assert_eq!(client.get("events"), 0, "{client:?}");
-        self.server.wait_for("left client", TIMEOUT);
+        self.server.wait_for("disconnected client", TIMEOUT);
         self.explorer.succeed(TIMEOUT);
         let server = Report::read(&self.server.succeed(TIMEOUT));
         if let Some(switch) = self.switch {
             switch.quit();
         }
-        assert_eq!(server.get("events"), 2, "two good-byes: {server:?}");
+        assert_eq!(server.get("events"), 2, "two disconnects: {server:?}");
         for report in [&server, &client] {
-            // Not every port has a ring of its own.
+            // Not all ports have this counter.
             let lost = report.numbers();
             let mut lost = lost.filter(|(name, _)| *name == "port_drop_rx_ring_full");
             assert!(lost.all(|(_, frames)| frames == 0), "{report:?}");
@@ -387,7 +387,7 @@ impl Scene {
     }
 }
 
-/// What these counters of the two come to together.
+/// Returns the sum of these counters of both programs.
 fn sum(reports: &[Report; 2], counters: &[&str]) -> u64 {
     let counts = counters
         .iter()
@@ -395,7 +395,7 @@ fn sum(reports: &[Report; 2], counters: &[&str]) -> u64 {
     counts.sum()
 }
 
-/// TYPE of FC-VI, and this opcode.
+/// Whether a frame is an FC-VI information unit with this opcode.
 fn is_iu(frame: &[u8], opcode: u8) -> bool {
     frame.get(36) == Some(&0x58) && frame.get(56) == Some(&opcode)
 }
@@ -409,7 +409,7 @@ fn is_acknowledgement(frame: &[u8]) -> bool {
 }
 
 fn start(hosts: &Hosts, at: usize, name: &str, words: &[&str], begun: &str) -> Running {
-    let mut program = Running::start(name, hosts.program(at, PEER).args(words));
+    let mut program = Running::start(name, hosts.program(at, VI_PEER).args(words));
     program.wait_for(begun, TIMEOUT);
     program
 }
@@ -421,7 +421,7 @@ fn all_kinds(recovery: bool) {
     watcher.wait_until_up();
     // The server, the explorer and the client.
     watcher.wait_for_hosts(3);
-    watcher.skip();
+    watcher.discard_output();
     let mut kinds = KINDS.to_vec();
     if recovery {
         kinds.insert(0, ACKNOWLEDGED);
@@ -430,18 +430,18 @@ fn all_kinds(recovery: bool) {
     let mut names: Vec<&str> = kinds.iter().map(|(kind, _)| *kind).collect();
     names.extend([DOUBTED.0, FOREIGN]);
     scene.flood(&names);
-    scene.assert_noticed(&DOUBTED);
+    scene.assert_some_counted(&DOUBTED);
     for kind in &kinds {
         scene.assert_counted(kind);
     }
-    scene.assert_kept_out();
+    scene.assert_filtered();
     println!(
-        "\nnote: {} kinds of hostile frames break nothing, each alone and all together",
+        "\nnote: {} kinds of hostile frames break no connection, separately and together",
         names.len()
     );
-    // No neighbour came, none went, none logged in anew.
-    watcher.stay_silent(HOLD);
-    watcher.leave();
+    // No neighbour was found, lost, or logged in again.
+    watcher.expect_silence(QUIET_TIME);
+    watcher.stop();
     scene.end();
 }
 
@@ -455,23 +455,23 @@ fn hostile_frames_break_no_connection_without_recovery() {
     all_kinds(false);
 }
 
-/// A program of DPDK's is the switch between two kinds of links: the server's NIC is behind its memif.
+/// The server's NIC is on a memif behind testpmd.
 #[cfg(feature = "dpdk")]
 fn behind_a_switch(role: &'static str) {
-    let mut scene = Scene::with_server(Place::Memif(role), true);
+    let mut scene = Scene::with_server(Location::Memif(role), true);
     let names: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).collect();
     scene.flood(&names);
     for kind in KINDS {
         scene.assert_counted(kind);
     }
-    // Those of them that are for the server are its port's to drop.
+    // The server's port drops those that are addressed to it.
     let before = scene.counters();
     scene.flood(&[FOREIGN]);
     let [server, _] = scene.grown_since(&before);
     let dropped = server.get("port_drop_rx_other_ethertype");
-    assert!(dropped > FEW, "{server:?}");
+    assert!(dropped > MAX_ORDINARY, "{server:?}");
     println!(
-        "\nnote: {} kinds of hostile frames break nothing behind dpdk-testpmd",
+        "\nnote: {} kinds of hostile frames break no connection behind dpdk-testpmd",
         names.len() + 1
     );
     scene.end();
@@ -489,15 +489,18 @@ fn hostile_frames_break_no_connection_of_a_client_of_a_switch() {
     behind_a_switch("client");
 }
 
-/// More made-up neighbours than there is room for push none out that is logged in, though no beacon of it came yet.
+/// More forged neighbours than the limit evict no neighbour that is logged in, even before its first beacon.
 #[test]
-fn made_up_neighbours_push_none_out() {
+fn forged_neighbours_evict_no_logged_in_neighbour() {
     let mut scene = Scene::new(true);
-    scene.flood(&["made_up_claim"]);
+    scene.flood(&["forged_claim"]);
     let reports = scene.end();
     for report in &reports {
-        assert!(report.get("vn_port_vn2vn_found") > ROOM, "{report:?}");
+        assert!(
+            report.get("vn_port_vn2vn_found") > MAX_NEIGHBOURS,
+            "{report:?}"
+        );
     }
     let logouts = reports.map(|report| report.get("vn_port_logouts"));
-    assert_eq!(logouts, [2, 0], "those of the two clients that left");
+    assert_eq!(logouts, [2, 0], "the logouts of the two clients");
 }

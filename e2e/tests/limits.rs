@@ -1,11 +1,11 @@
-//! Resource limits and refused system calls of programs that are attached to a datapath process, and of the process.
+//! Resource limits and failing system calls of attached programs, and resource limits of the datapath process.
 
 use std::fs;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use e2e::datapath::{DatapathProcess, here};
+use e2e::datapath::{DatapathProcess, local_command};
 use e2e::installation::Installation;
 use e2e::nics::NicText;
 use e2e::process::{Running, TIMEOUT, as_user, has_user, program, succeed};
@@ -14,16 +14,16 @@ use e2e::scratch::Scratch;
 const IDLE: &str = "idle = \"hybrid\"";
 /// A user ID that no package uses.
 const PROCESS_USER: u32 = 64001;
-/// A limit of a program is lowered in up to 200 processes.
+/// Timeout for all steps of one limit, with up to 200 processes.
 const STEPS_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// A process, and the program that makes every call.
+/// A datapath process, and a program that makes all calls.
 struct Scene {
     process: DatapathProcess,
-    /// The user that the process runs as; `None`: that of the test.
+    /// The user of the process; `None`: that of the test.
     user: Option<u32>,
-    /// Threads of the process without any program.
-    own_threads: u64,
+    /// Threads of the process without applications.
+    baseline_threads: u64,
     calls: PathBuf,
     _installation: Installation,
     _files: Scratch,
@@ -40,10 +40,10 @@ impl Scene {
                 let keys = format!("{IDLE}\nusers = [0]");
                 DatapathProcess::start_as(user, (&files, &segment), &keys, &nics)
             }
-            None => DatapathProcess::start(&files, IDLE, &nics, here),
+            None => DatapathProcess::start(&files, IDLE, &nics, local_command),
         };
         Self {
-            own_threads: threads(process.id()),
+            baseline_threads: threads(process.id()),
             process,
             user,
             calls: installation.test_program("vipl/capi/tests/c", "limits"),
@@ -53,32 +53,33 @@ impl Scene {
         }
     }
 
-    /// Makes every call under a limit of the program's, in steps; gives what it reports.
+    /// Makes all calls under a limit of the program that is lowered in steps; returns the report line.
     fn make_calls(&self, limit: &str) -> String {
         let mut calls = program(&self.calls);
         calls.env("VIADUCT_CONFIG", self.process.config());
-        let said = Running::start("limits", calls.arg(limit)).succeed(STEPS_TIMEOUT);
-        let report = said.lines().find(|line| line.starts_with(limit));
-        report.unwrap_or_else(|| panic!("{said}")).to_owned()
+        let output = Running::start("limits", calls.arg(limit)).succeed(STEPS_TIMEOUT);
+        let report = output.lines().find(|line| line.starts_with(limit));
+        report.unwrap_or_else(|| panic!("{output}")).to_owned()
     }
 
-    /// How many calls are refused that are made without a limit of the program's.
-    fn refused(&self) -> usize {
+    /// Makes all calls without a limit of the program; returns the number of failed calls.
+    fn failed_calls(&self) -> usize {
         let report = self.make_calls("none");
         let number = report.split(' ').nth(1).and_then(|n| n.parse().ok());
         number.unwrap_or_else(|| panic!("{report}"))
     }
 
-    /// Waits until the process has ended the threads of all programs.
+    /// Waits until the process has ended the threads of all applications.
     fn await_idle(&self) {
         let deadline = Instant::now() + TIMEOUT;
-        while threads(self.process.id()) > self.own_threads {
+        while threads(self.process.id()) > self.baseline_threads {
             assert!(Instant::now() < deadline, "threads of programs are left");
             thread::yield_now();
         }
     }
 
-    /// Lowers a limit of the process step by step, with every call in each; how many steps met it.
+    /// Lowers a limit of the process in steps and makes all calls in each; returns the number of steps with failed
+    /// calls.
     fn lower(&self, limit: &ProcessLimit) -> u64 {
         let before = self.prlimit(&[
             &format!("--{}", limit.name),
@@ -89,17 +90,17 @@ impl Scene {
         let set = |value: &str| self.prlimit(&[&format!("--{}={value}:", limit.name)]);
         self.await_idle();
         let in_use = (limit.in_use)(self.process.id());
-        let mut met = 0;
+        let mut failed = 0;
         for step in 0..limit.steps {
             self.await_idle();
             set(&(in_use + step * limit.step).to_string());
-            met += u64::from(self.refused() > 0);
+            failed += u64::from(self.failed_calls() > 0);
         }
         set(&before);
-        met
+        failed
     }
 
-    /// Runs prlimit(1) on the process; gives what it says.
+    /// Runs prlimit(1) on the process; returns its output.
     fn prlimit(&self, arguments: &[&str]) -> String {
         let mut prlimit = match self.user {
             Some(user) => as_user(user, "prlimit"),
@@ -107,11 +108,11 @@ impl Scene {
         };
         prlimit.arg(format!("--pid={}", self.process.id()));
         let output = succeed(prlimit.args(arguments));
-        let said = String::from_utf8(output.stdout).expect("text");
-        said.trim().to_owned()
+        let output = String::from_utf8(output.stdout).expect("text");
+        output.trim().to_owned()
     }
 
-    /// Ends the process; gives what it said.
+    /// Stops the process; returns its log.
     fn end(self) -> String {
         let ended = self.process.stop();
         assert!(ended.status.success(), "{}", ended.text);
@@ -120,22 +121,26 @@ impl Scene {
 }
 
 #[test]
-fn attached_programs_survive_each_limit_and_each_refused_system_call() {
+fn attached_programs_survive_each_limit_and_each_failing_system_call() {
     let scene = Scene::new("attached", None);
     for limit in ["AS", "FSIZE", "NOFILE", "max_map_count", "EPERM", "ENOSYS"] {
         println!("\nnote: attached: {}", scene.make_calls(limit));
     }
-    assert_eq!(scene.refused(), 0, "the process serves the next program");
+    assert_eq!(
+        scene.failed_calls(),
+        0,
+        "the process serves the next program"
+    );
     scene.end();
 }
 
-/// A limit of a process that runs.
+/// A resource limit of a running process.
 struct ProcessLimit {
     /// The option of prlimit(1).
     name: &'static str,
-    /// What the process uses of it.
+    /// Returns the current use.
     in_use: fn(u32) -> u64,
-    /// What each step leaves more than the one before.
+    /// The increment of the limit per step.
     step: u64,
     steps: u64,
 }
@@ -167,7 +172,7 @@ const PROCESS_LIMITS: [ProcessLimit; 4] = [
     },
 ];
 
-/// The number that the next descriptor of a process gets.
+/// Returns the number of the next descriptor that a process opens.
 fn next_descriptor(process: u32) -> u64 {
     let is_free = |number: &u64| {
         let entry = format!("/proc/{process}/fd/{number}");
@@ -178,37 +183,41 @@ fn next_descriptor(process: u32) -> u64 {
 
 fn address_space_bytes(process: u32) -> u64 {
     const PAGE_BYTES: u64 = 4096;
-    let sizes = fs::read_to_string(format!("/proc/{process}/statm")).expect("a process of ours");
+    let sizes = fs::read_to_string(format!("/proc/{process}/statm")).expect("a running process");
     let pages = sizes.split(' ').next().and_then(|n| n.parse::<u64>().ok());
     pages.expect("pages") * PAGE_BYTES
 }
 
 fn threads(process: u32) -> u64 {
-    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("a process of ours");
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("a running process");
     tasks.count() as u64
 }
 
 #[test]
 fn datapath_process_survives_each_of_its_limits() {
-    // Root may have any number of threads.
+    // RLIMIT_NPROC does not apply to root.
     let user = has_user(PROCESS_USER).then_some(PROCESS_USER);
     let scene = Scene::new("process", user);
     for limit in &PROCESS_LIMITS {
         if limit.name == "nproc" && user.is_none() {
-            println!("\nnote: no other users here: a limit on threads is not tried");
+            println!("\nnote: skipped: a limit on threads needs another user");
             continue;
         }
-        let (name, steps, met) = (limit.name, limit.steps, scene.lower(limit));
-        println!("\nnote: fcvi-pmd: {name}: {met} of {steps} steps met the limit");
+        let (name, steps, failed) = (limit.name, limit.steps, scene.lower(limit));
+        println!("\nnote: fcvi-pmd: {name}: {failed} of {steps} steps reached the limit");
         assert!(
-            met > 0 && met < steps,
-            "{name}: {met} of {steps} steps met it"
+            failed > 0 && failed < steps,
+            "{name}: {failed} of {steps} steps reached the limit"
         );
-        assert_eq!(scene.refused(), 0, "{name}: the next program is served");
+        assert_eq!(
+            scene.failed_calls(),
+            0,
+            "{name}: the next program is served"
+        );
     }
-    let said = scene.end();
+    let output = scene.end();
     assert!(
-        said.contains("no file descriptor left: RLIMIT_NOFILE = "),
-        "{said}"
+        output.contains("no file descriptor left: RLIMIT_NOFILE = "),
+        "{output}"
     );
 }

@@ -1,4 +1,4 @@
-//! `fcvi-pmd`: what it says of configurations, and of the ports that a NIC finds.
+//! `fcvi-pmd check` and `fcvi-pmd neighbours`.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,12 +23,15 @@ fn fcvi_pmd(namespace: Option<&Namespace>, words: &[&str], config: &Path) -> Com
 }
 
 #[test]
-fn a_configuration_is_checked() {
+fn check_describes_nics_and_reports_errors_and_warnings() {
     let scratch = Scratch::new("check");
     let example = workspace().join("configs/two-hosts-af_packet.toml");
     let mut check = fcvi_pmd(None, &["check"], &example);
-    let said = Running::start("check", &mut check).succeed(TIMEOUT);
-    assert!(said.starts_with("VINIC0: af_packet on eth0, "), "{said}");
+    let output = Running::start("check", &mut check).succeed(TIMEOUT);
+    assert!(
+        output.starts_with("VINIC0: af_packet on eth0, "),
+        "{output}"
+    );
     for (text, word) in [
         ("[[nic]]\nmax_vi = 5000\n", "max_vi = 5000: must be 1 to"),
         ("", "add [[nic]]"),
@@ -39,15 +42,15 @@ fn a_configuration_is_checked() {
         assert_eq!(ended.status.code(), Some(1), "{}", ended.text);
         assert!(ended.text.contains(word), "{}", ended.text);
     }
-    // Not a mistake: it is said, and the configuration is taken.
+    // A warning only.
     let config = scratch.write("more.toml", "[[nic]]\ncore = 1\n[process]\n");
     let mut check = fcvi_pmd(None, &["check"], &config);
-    let said = Running::start("check", &mut check).succeed(TIMEOUT);
+    let output = Running::start("check", &mut check).succeed(TIMEOUT);
     let warning =
         "warning: NIC VINIC0: max_applications = 64 applications with the quota of [process.quota]";
     assert!(
-        said.contains(warning) && said.contains("max_vi 64 x 128 > 1024"),
-        "{said}"
+        output.contains(warning) && output.contains("max_vi 64 x 128 > 1024"),
+        "{output}"
     );
     let config = scratch.write(
         "many.toml",
@@ -59,7 +62,7 @@ fn a_configuration_is_checked() {
     let lines: Vec<&str> = ended.text.lines().collect();
     let expected = [
         format!(
-            "{}:3: nic \"VINIC0\": max_v: unknown key: did you mean max_vi?",
+            "{}:3: nic \"VINIC0\": unknown key `max_v` in [[nic]]; did you mean `max_vi`?",
             config.display()
         ),
         format!(
@@ -81,12 +84,12 @@ fn two_ports_on_a_wire_list_each_other() {
 
     let words = ["neighbours", "--json", "--for", "8", "--config"];
     let mut list = fcvi_pmd(Some(&wire.right), &words, &right);
-    let said = Running::start("right", &mut list).succeed(TIMEOUT);
-    let list: Value = serde_json::from_str(&said).expect("one JSON object");
+    let output = Running::start("right", &mut list).succeed(TIMEOUT);
+    let list: Value = serde_json::from_str(&output).expect("one JSON object");
     assert_eq!(list["own"]["state"], "up");
     let other = number(&list["own"]["port_name"]);
     let [neighbour] = list["neighbours"].as_array().expect("a list").as_slice() else {
-        panic!("one neighbour is there: {said}");
+        panic!("not exactly one neighbour: {output}");
     };
     assert_eq!(number(&neighbour["port_name"]), own.port_name);
     assert_eq!(number(&neighbour["node_name"]), own.node_name);
@@ -97,11 +100,11 @@ fn two_ports_on_a_wire_list_each_other() {
     assert_eq!(neighbour["mac"], wire.left.link("left")["address"]);
     assert_eq!(neighbour["data_field_bytes"], 2112);
 
-    // The one that watches saw it come, and go with a word.
+    // The watching port has seen its login and its logout.
     let seen = watching.wait_for_login(other, "logged in", TIMEOUT);
     assert_eq!(u64::from(seen.port_id), number(&list["own"]["n_port_id"]));
     watching.wait_for_login(other, "logged out", TIMEOUT);
-    watching.leave();
+    watching.stop();
 }
 
 fn number(text: &Value) -> u64 {
@@ -116,25 +119,25 @@ fn configured_neighbours_are_listed_as_such() {
     let scratch = Scratch::new("neighbours");
     let config = NicText::af_packet(End::Left).write(&scratch, "left.toml");
     let words = ["neighbours", "--for", "0", "--config"];
-    let said = Running::start("left", &mut fcvi_pmd(Some(&wire.left), &words, &config));
-    let said = said.succeed(TIMEOUT);
-    let lines: Vec<&str> = said.lines().collect();
+    let output = Running::start("left", &mut fcvi_pmd(Some(&wire.left), &words, &config));
+    let output = output.succeed(TIMEOUT);
+    let lines: Vec<&str> = output.lines().collect();
     assert!(
         lines[0].starts_with("VINIC0: N_Port_ID 00.01.01, "),
-        "{said}"
+        "{output}"
     );
-    assert!(lines[0].contains("; no discovery: "), "{said}");
+    assert!(lines[0].contains("; no discovery: "), "{output}");
     assert_eq!(lines[1], "neighbour: N_Port_ID 00.02.01, host 192.0.2.2");
-    assert_eq!(lines.len(), 1 + 16, "{said}");
+    assert_eq!(lines.len(), 1 + 16, "{output}");
 }
 
 #[test]
-fn an_unknown_nic_is_refused_with_those_that_there_are() {
+fn error_for_an_unknown_nic_lists_all_nics() {
     let scratch = Scratch::new("neighbours");
     let config = scratch.write("two.toml", "[[nic]]\n[[nic]]\nname = \"fast\"\n");
     let words = ["neighbours", "--device", "slow", "--config"];
     let ended = Running::start("slow", &mut fcvi_pmd(None, &words, &config)).finish(TIMEOUT);
     assert_eq!(ended.status.code(), Some(1), "{}", ended.text);
-    let expected = "no NIC \"slow\": there are VINIC0, fast";
+    let expected = "no NIC \"slow\": the configuration has VINIC0, fast";
     assert!(ended.text.contains(expected), "{}", ended.text);
 }

@@ -1,4 +1,4 @@
-//! A program as it was written for VIPL around 2000, unchanged, as several processes of two hosts.
+//! A C89 program in the style of the year 2000, as several processes on two hosts.
 
 use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
@@ -6,15 +6,15 @@ use e2e::process::{Running, TIMEOUT};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
-/// Where each process of the mesh runs.
+/// The host of each process of the mesh.
 const ENDS: [End; 4] = [End::Left, End::Left, End::Right, End::Right];
 
-/// A VI from each process to each other, those of its own host and those of the other one.
+/// Each process connects a VI to each other process on both hosts.
 #[test]
-fn a_full_mesh_of_processes_on_two_hosts() {
+fn full_mesh_of_processes_on_two_hosts_completes() {
     let wire = Wire::new(1500);
     let installation = Installation::new();
-    let program = installation.old_program("mesh", &["mesh.c", "old.c"]);
+    let program = installation.old_program("mesh", &["mesh.c", "common.c"]);
     let scratch = Scratch::new("mesh");
     let left = NicText::af_packet(End::Left).write(&scratch, "left.toml");
     let right = NicText::af_packet(End::Right).write(&scratch, "right.toml");
@@ -36,10 +36,10 @@ fn a_full_mesh_of_processes_on_two_hosts() {
         })
         .collect();
     for (rank, one) in running.iter_mut().enumerate() {
-        let said = format!("rank {rank}: 50 messages with each of 3 peers");
-        one.wait_for(&said, TIMEOUT);
+        let line = format!("rank {rank}: 50 messages with each of 3 peers");
+        one.wait_for(&line, TIMEOUT);
     }
-    // Their inputs are closed only now: who leaves early would break the others' connections.
+    // Only now, since a process that ends earlier would break the connections of the others.
     for one in running {
         one.succeed(TIMEOUT);
     }

@@ -1,4 +1,4 @@
-//! Logs that nobody reads, terminals that close, pipes that end and disks that are full; and the service manager.
+//! Notification of the service manager, and failing outputs: unread logs, closed terminals, broken pipes, full disks.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use e2e::datapath::{DatapathProcess, here, polling_core};
+use e2e::datapath::{DatapathProcess, local_command, polling_core};
 use e2e::installation::{Installation, built};
 use e2e::nics::NicText;
 use e2e::process::{Ended, Running, TIMEOUT, program};
 use e2e::scratch::Scratch;
 
-const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
-/// What a pipe holds: pipe(7).
+const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
+/// The capacity of a pipe: pipe(7).
 const PIPE_BYTES: usize = 65_536;
 
-/// The service manager of one process: receives what the process reports.
+/// A service manager that receives the notifications of one process.
 struct Manager(UnixDatagram);
 
 impl Manager {
@@ -29,7 +29,7 @@ impl Manager {
         Self(socket)
     }
 
-    /// One with an abstract address, and the value of `NOTIFY_SOCKET` that names it.
+    /// Creates one with an abstract address; also returns the value of `NOTIFY_SOCKET`.
     fn with_abstract_address(name: &str) -> (Self, String) {
         let name = format!("viaduct-e2e-{name}-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).expect("a short name");
@@ -39,7 +39,10 @@ impl Manager {
 
     fn receive(&self) -> String {
         let mut bytes = [0; 4096];
-        let count = self.0.recv(&mut bytes).expect("a report in time");
+        let count = self
+            .0
+            .recv(&mut bytes)
+            .expect("a notification within the timeout");
         String::from_utf8_lossy(&bytes[..count]).trim().to_owned()
     }
 
@@ -57,7 +60,7 @@ fn config(scratch: &Scratch, segment: &Scratch, name: &str) -> PathBuf {
 }
 
 fn fcvi_pmd(words: &[&str], config: &Path) -> Command {
-    let mut command = here(&built().join("fcvi-pmd"));
+    let mut command = local_command(&built().join("fcvi-pmd"));
     command.args(words).arg("--config").arg(config);
     command
 }
@@ -81,24 +84,24 @@ fn service_manager_is_notified_at_paths_and_abstract_addresses() {
         manager.expect(&["RELOADING=1", "READY=1"]);
         process.signal("TERM");
         manager.expect(&["STOPPING=1"]);
-        let said = process.succeed(TIMEOUT);
-        assert!(!said.contains("service manager"), "{address}: {said}");
+        let output = process.succeed(TIMEOUT);
+        assert!(!output.contains("service manager"), "{address}: {output}");
     }
 }
 
-/// A datapath process whose standard error is a full pipe, which has lost lines of its log.
-struct Unread {
+/// A datapath process whose standard error is a full pipe and which has dropped log lines.
+struct UnreadLog {
     process: Running,
     log: PipeReader,
     config: PathBuf,
     _scratch: [Scratch; 2],
 }
 
-impl Unread {
+impl UnreadLog {
     fn start(name: &str) -> Self {
         let segment = Scratch::in_memory("segment");
         let scratch = Scratch::new("unread");
-        // Each reload logs its name.
+        // Each reload logs the long name of the file.
         let config = config(&scratch, &segment, &format!("{}.toml", "x".repeat(200)));
         let (manager, address) = Manager::with_abstract_address(name);
         let (log, stderr) = io::pipe().expect("a pipe");
@@ -115,7 +118,7 @@ impl Unread {
         };
         let limit = Instant::now() + TIMEOUT;
         while this.lost_lines() == 0 {
-            assert!(Instant::now() < limit, "no line was lost");
+            assert!(Instant::now() < limit, "no log line was dropped");
             for _ in 0..100 {
                 this.process.signal("HUP");
                 manager.expect(&["RELOADING=1", "READY=1"]);
@@ -138,11 +141,11 @@ impl Unread {
 }
 
 #[test]
-fn unread_log_delays_neither_programs_nor_the_end() {
-    let unread = Unread::start("unread");
+fn unread_log_delays_neither_programs_nor_the_stop() {
+    let unread = UnreadLog::start("unread");
     assert!(unread.stat(&[]).contains(" log lines lost"));
-    // A program attaches, and leaves.
-    let mut command = program(PEER);
+    // A program attaches and detaches.
+    let mut command = program(VI_PEER);
     command.env("VIADUCT_CONFIG", &unread.config);
     let mut explorer = Running::start("vi-peer", command.arg("explore"));
     explorer.wait_for("ready", TIMEOUT);
@@ -153,8 +156,8 @@ fn unread_log_delays_neither_programs_nor_the_end() {
 }
 
 #[test]
-fn losses_are_logged_when_the_log_is_read_again() {
-    let Unread { process, log, .. } = &mut Unread::start("read-again");
+fn dropped_log_lines_are_reported_when_the_log_is_read_again() {
+    let UnreadLog { process, log, .. } = &mut UnreadLog::start("read-again");
     let reported = BufReader::new(log).lines().find_map(|line| {
         let line = line.expect("a log");
         let (number, _) = line.strip_prefix("log: ")?.split_once(" lines lost")?;
@@ -164,10 +167,12 @@ fn losses_are_logged_when_the_log_is_read_again() {
     process.signal("TERM");
 }
 
-/// A pipe that takes nothing more.
+/// Creates a full pipe.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = io::pipe().expect("a pipe");
-    writer.write_all(&[b'\n'; PIPE_BYTES]).expect("room");
+    writer
+        .write_all(&[b'\n'; PIPE_BYTES])
+        .expect("the pipe is filled");
     (reader, writer)
 }
 
@@ -182,19 +187,19 @@ fn library_does_not_wait_for_the_reader_of_its_log() {
         let mut command = program(installation.program(name));
         command.env("VIADUCT_CONFIG", &config).args(words);
         let stderr = writer.try_clone().expect("a descriptor");
-        // Each NIC that is opened logs a line at this level.
+        // Opening a NIC logs a line at this level.
         command.env("VIADUCT_LOG", "info");
         Running::start_with(name, &mut command, Stdio::piped(), stderr)
     };
     let mut server = start("EchoServer", &["-c", "1"]);
     server.wait_for("EchoServer: listening", TIMEOUT);
-    let said = start("EchoClient", &["-i", "10", "localhost"]).succeed(TIMEOUT);
-    assert!(said.contains(" 0 errors"), "{said}");
+    let output = start("EchoClient", &["-i", "10", "localhost"]).succeed(TIMEOUT);
+    assert!(output.contains(" 0 errors"), "{output}");
     server.succeed(TIMEOUT);
 }
 
-/// Starts a program on a terminal of its own, closes the terminal as soon as something is shown, and prints the
-/// program's exit status, or minus the signal that ended it. Its standard error is the terminal, or a file.
+/// Python: starts a program on a new terminal, closes the terminal after the first output, and prints the program's
+/// exit status, or minus the signal that ended it. Standard error is the terminal, or a file.
 const TERMINAL: &str = r#"
 import fcntl, os, pty, struct, subprocess, sys, termios
 controller, terminal = pty.openpty()
@@ -213,14 +218,14 @@ print("status", program.wait(), flush=True)
 "#;
 
 #[test]
-fn top_ends_with_its_terminal() {
+fn top_ends_when_its_terminal_is_closed() {
     let segment = Scratch::in_memory("segment");
     let scratch = Scratch::new("terminal");
     let process = DatapathProcess::start(
         &scratch,
         "idle = \"hybrid\"",
         &NicText::shm(segment.path()),
-        here,
+        local_command,
     );
     let errors = scratch.write("errors", "");
     for file in ["", errors.to_str().expect("UTF-8")] {
@@ -228,15 +233,15 @@ fn top_ends_with_its_terminal() {
         command.args(["-c", TERMINAL, file]);
         command.arg(built().join("fcvi-pmd"));
         command.args(["top", "--config"]).arg(process.config());
-        let said = Running::start("top", &mut command).succeed(TIMEOUT);
-        assert_eq!(said, "status 1\n", "standard error: {file:?}");
+        let output = Running::start("top", &mut command).succeed(TIMEOUT);
+        assert_eq!(output, "status 1\n", "standard error: {file:?}");
     }
-    let said = fs::read_to_string(errors).expect("our own file");
-    assert_eq!(said, "fcvi-pmd: the terminal was closed\n");
+    let output = fs::read_to_string(errors).expect("the file of standard error");
+    assert_eq!(output, "fcvi-pmd: the terminal was closed\n");
     assert!(process.stop().status.success());
 }
 
-/// A pipe whose reader has gone.
+/// Creates a pipe without a reader.
 fn broken_pipe() -> PipeWriter {
     let (_, writer) = io::pipe().expect("a pipe");
     writer
@@ -247,7 +252,7 @@ fn full_disk() -> File {
     options.write(true).open("/dev/full").expect("a device")
 }
 
-/// How commands that print end: on a full disk with an error, and quietly when nobody reads.
+/// Checks of commands whose outputs fail: an error for a full disk, no error for a broken pipe.
 struct Outputs<'a>(&'a dyn Fn(&[&str]) -> Command);
 
 impl Outputs<'_> {
@@ -273,7 +278,7 @@ impl Outputs<'_> {
         assert!(!text.contains("pipe"), "{words:?}: {text}");
     }
 
-    /// A command that ends with this status does so whatever its standard error takes.
+    /// Checks that the exit status does not depend on failures of standard error.
     fn check_errors(&self, words: &[&str], code: i32) {
         let Self(command) = self;
         for stderr in [Stdio::from(full_disk()), Stdio::from(broken_pipe())] {
@@ -286,15 +291,15 @@ impl Outputs<'_> {
     }
 }
 
-/// The signal that ends a C program which writes to a broken pipe.
+/// The signal that ends a C program that writes to a broken pipe.
 const SIGPIPE: i32 = 13;
 
 #[test]
-fn fcvi_pmd_ends_in_order_when_its_output_fails() {
+fn fcvi_pmd_exits_cleanly_when_its_output_fails() {
     let segment = Scratch::in_memory("segment");
     let scratch = Scratch::new("full");
     let nic = NicText::shm(segment.path());
-    let process = DatapathProcess::start(&scratch, "idle = \"hybrid\"", &nic, here);
+    let process = DatapathProcess::start(&scratch, "idle = \"hybrid\"", &nic, local_command);
     let config = process.config().to_str().expect("UTF-8");
     let command = |words: &[&str]| {
         let mut command = program(built().join("fcvi-pmd"));
@@ -321,7 +326,7 @@ fn fcvi_pmd_ends_in_order_when_its_output_fails() {
 }
 
 #[test]
-fn vibench_ends_in_order_when_its_output_fails() {
+fn vibench_exits_cleanly_when_its_output_fails() {
     let segment = Scratch::in_memory("segment");
     let scratch = Scratch::new("full");
     let config = NicText::shm(segment.path()).write(&scratch, "nic.toml");
@@ -349,7 +354,7 @@ fn vibench_ends_in_order_when_its_output_fails() {
     outputs.check_errors(&[&["latency"], &short[..]].concat(), 0);
     outputs.check_errors(&["latency", "--cores", "99999,99998"], 1);
     outputs.check_errors(&["latency", "--connect", "nowhere"], 1);
-    // It would listen for ever.
+    // Without the failure it would listen indefinitely.
     let mut listening = command(&["latency", "--listen", "--config", config]);
     let ended = Running::start_with("listen", &mut listening, full_disk(), Stdio::piped());
     let Ended { status, text } = ended.finish(TIMEOUT);
@@ -358,7 +363,7 @@ fn vibench_ends_in_order_when_its_output_fails() {
 }
 
 #[test]
-fn c_examples_end_in_order_when_their_output_fails() {
+fn c_examples_exit_cleanly_when_their_output_fails() {
     let installation = Installation::new();
     let segment = Scratch::in_memory("segment");
     let scratch = Scratch::new("full");

@@ -1,16 +1,16 @@
-//! Parts of a parallel program on two hosts, each connected with each other one: pairs of two hosts, of two programs of
-//! one host, all asking each other at once.
+//! Ranks of a parallel program (the C example Peers), each connected peer to peer with all others at the same time, on
+//! the same host and on two hosts.
 
 use std::process::Command;
 
-use e2e::capture::{Capture, judge};
+use e2e::capture::{Capture, check_frames};
 use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
 use e2e::process::{Running, TIMEOUT, unprivileged, unprivileged_user};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
-/// Runs all parts at once; each must find all the others.
+/// Runs all ranks at the same time; each must connect to all others.
 fn all_connect(parts: Vec<Command>, hosts: &[&str]) {
     let count = parts.len().to_string();
     let running: Vec<Running> = parts
@@ -25,13 +25,16 @@ fn all_connect(parts: Vec<Command>, hosts: &[&str]) {
     let ranks = running.len();
     let sum = ranks * (ranks - 1) / 2;
     for (rank, part) in running.into_iter().enumerate() {
-        let said = part.succeed(TIMEOUT);
+        let output = part.succeed(TIMEOUT);
         let expected = format!("Peers: part {rank} of {ranks}: the sum is {sum}");
-        assert!(said.contains(&expected), "{expected:?} is not in {said:?}");
+        assert!(
+            output.contains(&expected),
+            "{expected:?} is not in {output:?}"
+        );
     }
 }
 
-/// Two parts on each of two hosts; what is on the wire is judged.
+/// Two ranks on each of two hosts; all frames are checked.
 #[test]
 fn two_hosts_with_two_programs_each() {
     let wire = Wire::new(2500);
@@ -52,7 +55,7 @@ fn two_hosts_with_two_programs_each() {
     let ends = [End::Left, End::Right, End::Left, End::Right];
     let hosts = ends.map(End::host);
     all_connect(ends.map(part).into(), &hosts);
-    judge(&capture.finish());
+    check_frames(&capture.finish());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Reliable connections over a wire on which the kernel loses frames.
+//! Reliable connections over a wire on which the kernel drops frames.
 
 use e2e::bulk::Bulk;
 use e2e::nics::{End, NicText};
@@ -6,19 +6,19 @@ use e2e::report::Report;
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
-const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
+const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 const BULK: Bulk = Bulk {
     rounds: 3,
     messages: 500,
 };
 
-/// Sends over the wire from right to left. Gives the reports of sink and source.
+/// Sends over the wire from right to left. Returns the reports of sink and source.
 fn run(wire: &Wire, what: &str) -> [Report; 2] {
     let files = Scratch::new("recovery");
     let peer = |end: End| {
-        // A connect request that is lost is repeated after a fourth of twice that.
+        // A lost connect request is repeated after half of R_A_TOV.
         let text = NicText::af_packet(end).key("r_a_tov_ms", 1000);
-        let mut command = wire.end(end).program(PEER);
+        let mut command = wire.end(end).program(VI_PEER);
         command.env("VIADUCT_CONFIG", text.write(&files, end.interface()));
         command
     };
@@ -27,14 +27,14 @@ fn run(wire: &Wire, what: &str) -> [Report; 2] {
 }
 
 #[test]
-fn no_connection_breaks_however_many_frames_are_lost() {
+fn recovery_survives_loss_of_up_to_twenty_percent() {
     for (mtu_bytes, of_ten_thousand) in [(2500, 10), (2500, 100), (1500, 500), (2500, 2000)] {
         let what = format!("MTU {mtu_bytes}, {of_ten_thousand} of 10000 lost");
         let wire = Wire::lossy(mtu_bytes, of_ten_thousand);
         let [sink, source] = run(&wire, &what);
         let lost = wire.lost();
         println!(
-            "\nnote: {what}: {lost:?} frames lost, {} sent again",
+            "\nnote: {what}: {lost:?} frames lost, {} retransmitted",
             source.get("frames_resent")
         );
         if of_ten_thousand >= 100 {

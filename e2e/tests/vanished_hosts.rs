@@ -1,4 +1,4 @@
-//! Hosts that come and go: what autodiscovery lists, and what becomes of connections and requests when one vanishes.
+//! Hosts that start, stop and vanish: autodiscovery, and the fate of connections and pending requests.
 
 use std::time::{Duration, Instant};
 
@@ -6,71 +6,71 @@ use e2e::hosts::{Hosts, address, name};
 use e2e::nics::NicText;
 use e2e::process::{Running, TIMEOUT};
 
-const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
+const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 const MTU_BYTES: u32 = 2500;
-/// So that a host is missed soon; the default is eight seconds.
-const BEACON: Duration = Duration::from_secs(1);
-/// How often a silent peer is asked whether it lives.
+/// Beacon period; shorter than the default of eight seconds, for fast detection of lost hosts.
+const BEACON_PERIOD: Duration = Duration::from_secs(1);
+/// Probe interval for silent peers.
 const PROBE_INTERVAL: Duration = Duration::from_millis(200);
-/// What a machine may add that takes the cores away.
+/// Maximum delay on a busy machine.
 const LATENESS: Duration = Duration::from_secs(20);
-/// A connection is lost when its other end was silent for four intervals.
-const LOST_WITHIN: Duration = PROBE_INTERVAL.saturating_mul(4).saturating_add(LATENESS);
-/// A port is gone when it sent no beacon for two and a half of their periods.
-const MISSED_AFTER: Duration = Duration::from_millis(2500);
-const MISSED_WITHIN: Duration = MISSED_AFTER.saturating_add(LATENESS);
+/// Timeout of the loss of a connection, which is detected after four probe intervals.
+const CONNECTION_LOSS_TIMEOUT: Duration = PROBE_INTERVAL.saturating_mul(4).saturating_add(LATENESS);
+/// Time without a beacon after which a port is lost: 2.5 periods.
+const BEACON_LOSS: Duration = Duration::from_millis(2500);
+const PORT_LOSS_TIMEOUT: Duration = BEACON_LOSS.saturating_add(LATENESS);
 
 fn hosts(count: usize) -> Hosts {
     Hosts::on_bridge(count, MTU_BYTES, |_, nic: NicText| {
-        nic.key("beacon_ms", BEACON.as_millis())
+        nic.key("beacon_ms", BEACON_PERIOD.as_millis())
             .key("probe_interval_ms", PROBE_INTERVAL.as_millis())
     })
 }
 
 fn server(hosts: &Hosts, at: usize) -> Running {
-    let mut command = hosts.program(at, PEER);
-    let mut server = Running::start("server", command.args(["serve", "here"]));
+    let mut command = hosts.program(at, VI_PEER);
+    let mut server = Running::start("server", command.args(["serve", "echo"]));
     server.wait_for("listening", TIMEOUT);
     server
 }
 
-/// A program on a host that looks for others, and is told what to do.
+/// A `vi-peer explore` on a host.
 struct Explorer(Running);
 
 impl Explorer {
     fn start(hosts: &Hosts, at: usize) -> Self {
-        let mut command = hosts.program(at, PEER);
+        let mut command = hosts.program(at, VI_PEER);
         let name = format!("explorer on {at}");
         let mut explorer = Running::start(&name, command.arg("explore"));
         explorer.wait_for("ready", TIMEOUT);
         Self(explorer)
     }
 
-    /// Waits until autodiscovery lists exactly these hosts; gives the time.
-    fn sees(&mut self, hosts: &[usize]) -> Instant {
+    /// Waits until autodiscovery lists exactly these hosts; returns the time.
+    fn discovers(&mut self, hosts: &[usize]) -> Instant {
         let addresses: Vec<String> = hosts
             .iter()
             .map(|at| format!(" {}", address(*at)))
             .collect();
         let addresses = addresses.concat();
-        self.0.skip();
-        self.0.tell(&format!("see{addresses}"));
+        self.0.discard_output();
+        self.0.send_line(&format!("discover{addresses}"));
         let line = self
             .0
-            .wait_for(format!("sees{addresses}").trim_end(), TIMEOUT);
+            .wait_for(format!("discovered{addresses}").trim_end(), TIMEOUT);
         line.at
     }
 
-    /// Has it ask for a connection until a program waits there.
-    fn ask(&mut self, host: usize) {
-        self.0.skip();
-        self.0.tell(&format!("connect {} here", address(host)));
+    /// Starts to request a connection until a program listens.
+    fn connect(&mut self, host: usize) {
+        self.0.discard_output();
+        self.0.send_line(&format!("connect {} echo", address(host)));
     }
 
-    /// Waits for what came of it; gives the time.
-    fn answered(&mut self, host: usize, answer: &str) -> Instant {
-        let answer = format!("asked {} {answer}", address(host));
-        self.0.wait_for(&answer, TIMEOUT).at
+    /// Waits for this result of the request; returns the time.
+    fn await_result(&mut self, host: usize, result: &str) -> Instant {
+        let result = format!("result {} {result}", address(host));
+        self.0.wait_for(&result, TIMEOUT).at
     }
 
     fn end(self) {
@@ -78,89 +78,88 @@ impl Explorer {
     }
 }
 
-/// The server's host dies: its client's connection is lost, and from then on nobody can connect to it: at first because
-/// it is silent until it is missed, and later because nobody is there.
+/// The server's host vanishes: the connection of its client is lost, and requests return VIP_NOT_REACHABLE.
 #[test]
-fn a_host_that_vanishes_loses_its_connections_and_is_not_reachable() {
+fn vanished_host_loses_its_connections_and_is_not_reachable() {
     let hosts = hosts(2);
     let victim = server(&hosts, 0);
-    let mut command = hosts.program(1, PEER);
-    command.args(["ping", &name(0), "here", "--own", "client"]);
+    let mut command = hosts.program(1, VI_PEER);
+    command.args(["ping", &name(0), "echo", "--client-name", "client"]);
     let mut client = Running::start("client", &mut command);
     client.wait_for("connected", TIMEOUT);
     let mut explorer = Explorer::start(&hosts, 1);
-    explorer.ask(0);
-    explorer.answered(0, "connected");
+    explorer.connect(0);
+    explorer.await_result(0, "connected");
 
-    let death = victim.kill();
-    explorer.ask(0);
-    let lost = client.wait_for("lost server", TIMEOUT).at - death;
-    let refused = explorer.answered(0, "NotReachable") - death;
-    assert!(lost < LOST_WITHIN, "{lost:?}");
-    assert!(refused < MISSED_WITHIN, "{refused:?}");
+    let killed_at = victim.kill();
+    explorer.connect(0);
+    let lost = client.wait_for("lost server", TIMEOUT).at - killed_at;
+    let refused = explorer.await_result(0, "NotReachable") - killed_at;
+    assert!(lost < CONNECTION_LOSS_TIMEOUT, "{lost:?}");
+    assert!(refused < PORT_LOSS_TIMEOUT, "{refused:?}");
     client.succeed(TIMEOUT);
-    explorer.sees(&[]);
+    explorer.discovers(&[]);
     println!(
         "\nnote: the server's host vanished: connection lost after {lost:.2?}, VIP_NOT_REACHABLE after {refused:.2?}"
     );
 
-    // Now nobody has its address: whoever asks waits until it is there again.
-    explorer.ask(0);
+    // Now no port has its address: a request waits until one has.
+    explorer.connect(0);
     let successor = server(&hosts, 0);
-    explorer.answered(0, "connected");
+    explorer.await_result(0, "connected");
     successor.kill();
     explorer.end();
 }
 
-/// A request whose answer never comes, for whoever thought about it is dead.
+/// A pending request returns VIP_NOT_REACHABLE if the listener's host vanishes before the response.
 #[test]
-fn a_request_that_a_vanished_host_holds_is_not_reachable() {
+fn pending_request_to_a_vanished_host_is_not_reachable() {
     let hosts = hosts(2);
     let mut holder = Explorer::start(&hosts, 0);
     let mut explorer = Explorer::start(&hosts, 1);
-    holder.0.tell("hold here");
-    explorer.sees(&[0]);
-    explorer.ask(0);
-    holder.0.wait_for("holds explorer", TIMEOUT);
-    let death = holder.0.kill();
-    let refused = explorer.answered(0, "NotReachable") - death;
-    assert!(refused < MISSED_WITHIN, "{refused:?}");
-    println!("\nnote: its request: VIP_NOT_REACHABLE after {refused:.2?}");
+    holder.0.send_line("hold echo");
+    explorer.discovers(&[0]);
+    explorer.connect(0);
+    holder.0.wait_for("held explorer", TIMEOUT);
+    let killed_at = holder.0.kill();
+    let refused = explorer.await_result(0, "NotReachable") - killed_at;
+    assert!(refused < PORT_LOSS_TIMEOUT, "{refused:?}");
+    println!("\nnote: pending request to a vanished host: VIP_NOT_REACHABLE after {refused:.2?}");
     explorer.end();
 }
 
-/// Autodiscovery lists each host that has a program, as often as it has some, until the last one is gone.
+/// Autodiscovery lists each host with at least one program.
 #[test]
-fn autodiscovery_lists_the_hosts_that_are_there() {
+fn autodiscovery_lists_exactly_the_running_hosts() {
     let hosts = hosts(3);
-    let mut looks = Explorer::start(&hosts, 1);
-    looks.sees(&[]);
+    let mut observer = Explorer::start(&hosts, 1);
+    observer.discovers(&[]);
     let killed = Explorer::start(&hosts, 2);
-    looks.sees(&[2]);
-    let leaves = Explorer::start(&hosts, 0);
-    let mut stays = Explorer::start(&hosts, 0);
-    looks.sees(&[0, 2]);
-    stays.sees(&[0, 1, 2]);
+    observer.discovers(&[2]);
+    let stopped = Explorer::start(&hosts, 0);
+    let mut remaining = Explorer::start(&hosts, 0);
+    observer.discovers(&[0, 2]);
+    remaining.discovers(&[0, 1, 2]);
 
-    // One that leaves says so, but its host has another program; one that is killed is missed.
-    leaves.end();
-    stays.sees(&[1, 2]);
-    let death = killed.0.kill();
-    let missed = looks.sees(&[0]) - death;
-    assert!(missed < MISSED_WITHIN, "{missed:?}");
-    stays.sees(&[1]);
+    // A stopped program logs out, but its host has another one; a killed program is detected by missing beacons.
+    stopped.end();
+    remaining.discovers(&[1, 2]);
+    let killed_at = killed.0.kill();
+    let lost_after = observer.discovers(&[0]) - killed_at;
+    assert!(lost_after < PORT_LOSS_TIMEOUT, "{lost_after:?}");
+    remaining.discovers(&[1]);
     let begin = Instant::now();
-    stays.end();
-    let dropped = looks.sees(&[]) - begin;
-    assert!(dropped < LATENESS, "{dropped:?}");
+    remaining.end();
+    let removed_after = observer.discovers(&[]) - begin;
+    assert!(removed_after < LATENESS, "{removed_after:?}");
     println!(
-        "\nnote: a killed host was dropped after {missed:.2?}, one that left after {dropped:.2?}"
+        "\nnote: a killed host was removed after {lost_after:.2?}, a stopped one after {removed_after:.2?}"
     );
 
-    // The one that died comes back.
+    // The killed host is restarted.
     let mut again = Explorer::start(&hosts, 2);
-    looks.sees(&[2]);
-    again.sees(&[1]);
+    observer.discovers(&[2]);
+    again.discovers(&[1]);
     again.end();
-    looks.end();
+    observer.end();
 }

@@ -1,7 +1,7 @@
 /*
- * EchoClient: sends messages to an EchoServer and checks every byte that comes back.
+ * EchoClient: sends messages to an EchoServer and verifies the replies.
  *
- * One thread, one VI, one message at a time; both work queues are waited on directly.
+ * One thread, one VI, one message in flight; waits on both work queues directly.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -15,7 +15,7 @@
 
 enum {
     MAX_SIZES = 32,
-    /* What is asked for at least; both ends of a connection must agree on it. */
+    /* Minimum MaxTransferSize of the VI; both VIs of a connection must have the same value. */
     MAX_TRANSFER_BYTES = 65536,
 };
 
@@ -39,32 +39,32 @@ static unsigned long long now_ns(void)
     return (unsigned long long)now.tv_sec * 1000000000ull + (unsigned long long)now.tv_nsec;
 }
 
-/* The byte at `offset` of message number `message`. */
+/* Returns the byte at `offset` of message number `message`. */
 static unsigned char pattern(unsigned long long message, size_t offset)
 {
     return (unsigned char)(message * 31 + offset * 7 + (offset >> 8));
 }
 
-/* Compares a reply with what was sent; says where they differ first. */
+/* Compares a reply with its message; prints the first difference. */
 static bool verify(const VIP_DESCRIPTOR *reply, unsigned long long message, size_t bytes)
 {
     const unsigned char *data = received_data(reply);
 
     if (reply->CS.Length != bytes) {
-        complain("message %llu: %zu bytes sent, %u came back", message, bytes, reply->CS.Length);
+        print_error("message %llu: sent %zu bytes, received %u", message, bytes, reply->CS.Length);
         return false;
     }
     for (size_t i = 0; i < bytes; i++) {
         if (data[i] != pattern(message, i)) {
-            complain("message %llu: byte %zu is 0x%02X, must be 0x%02X", message, i, data[i],
-                     pattern(message, i));
+            print_error("message %llu: byte %zu is 0x%02X, expected 0x%02X", message, i, data[i],
+                        pattern(message, i));
             return false;
         }
     }
     return true;
 }
 
-/* One round trip; false if the connection is of no more use. */
+/* Performs one round trip; returns false if the connection failed. */
 static bool exchange(Endpoint *endpoint, const Options *options, size_t bytes, Totals *totals)
 {
     const unsigned long long message = totals->messages;
@@ -76,14 +76,14 @@ static bool exchange(Endpoint *endpoint, const Options *options, size_t bytes, T
     memset(recv_buffer(endpoint, 0), 0, bytes);
     describe_send(request, endpoint, data, bytes, NULL);
 
-    /* The receive comes first: the reply must never find the queue empty. */
-    const unsigned long long begin_ns = now_ns();
+    /* The receive is posted first: the reply must not arrive at an empty queue. */
+    const unsigned long long start_ns = now_ns();
     if (!post_receive(endpoint, 0) || !post_send(endpoint, request))
         return false;
     VIP_DESCRIPTOR *reply = wait_receive(endpoint, options->timeout_ms);
     if (reply == NULL || wait_send(endpoint, options->timeout_ms) == NULL)
         return false;
-    totals->round_trips_ns += now_ns() - begin_ns;
+    totals->round_trips_ns += now_ns() - start_ns;
     totals->messages++;
     totals->bytes += bytes;
     totals->errors += !verify(reply, message, bytes);
@@ -114,10 +114,11 @@ static bool run(Device *device, const Options *options)
             endpoint_options.max_transfer_bytes = options->sizes[s];
     }
     if (endpoint_options.max_transfer_bytes > device->attributes.MaxTransferSize) {
-        complain("this device transfers %lu bytes at most", device->attributes.MaxTransferSize);
+        print_error("a message of %lu bytes exceeds MaxTransferSize %lu of the device",
+                    endpoint_options.max_transfer_bytes, device->attributes.MaxTransferSize);
         return false;
     }
-    /* The local discriminator only names this client; the process id makes it its own. */
+    /* The local discriminator only identifies this client; the process ID makes it unique. */
     snprintf(own_discriminator, sizeof own_discriminator, "client-%ld", (long)getpid());
     if (!local_address(device, own_discriminator, &local) ||
         !remote_address(device, options->server, options->discriminator, &remote) ||
@@ -144,12 +145,12 @@ static void usage(FILE *stream)
             "  -i ITERATIONS     messages of each size (default 10)\n"
             "  -s SIZES          message sizes in bytes, comma-separated\n"
             "                    (default 0,1,64,4096,65536)\n"
-            "  -t TIMEOUT        milliseconds to wait for anything (default 10000)\n"
-            "  SERVERNAME        the host the EchoServer runs on\n"
-            "The exit code is 0 if every byte of every reply was right.\n");
+            "  -t TIMEOUT        timeout of each wait in milliseconds (default 10000)\n"
+            "  SERVERNAME        the host of the EchoServer\n"
+            "Exits with 0 if every reply equals its message.\n");
 }
 
-/* Reads a list like "0,64,4096". */
+/* Parses a list like "0,64,4096". */
 static bool parse_sizes(const char *list, Options *options)
 {
     char copy[512];
@@ -167,14 +168,14 @@ static bool parse_sizes(const char *list, Options *options)
     return options->size_count > 0;
 }
 
-/* True if the options are good; otherwise usage has been given. */
-static bool parse_options(int count, char **words, Options *options)
+/* Parses the command line; prints the error and returns false if it is invalid. */
+static bool parse_options(int argc, char **argv, Options *options)
 {
     int letter;
 
-    if (count == 2 && strcmp(words[1], "--help") == 0)
-        words[1] = "-h";
-    while ((letter = getopt(count, words, "d:n:i:s:t:h")) != -1) {
+    if (argc == 2 && strcmp(argv[1], "--help") == 0)
+        argv[1] = "-h";
+    while ((letter = getopt(argc, argv, "d:n:i:s:t:h")) != -1) {
         bool good = true;
 
         switch (letter) {
@@ -187,19 +188,19 @@ static bool parse_options(int count, char **words, Options *options)
         default: usage(stderr); return false;
         }
         if (!good) {
-            complain("-%c does not take \"%s\"", letter, optarg);
+            print_error("-%c: invalid value \"%s\"", letter, optarg);
             return false;
         }
     }
-    if (optind + 1 != count) {
+    if (optind + 1 != argc) {
         usage(stderr);
         return false;
     }
-    options->server = words[optind];
+    options->server = argv[optind];
     return true;
 }
 
-int main(int count, char **words)
+int main(int argc, char **argv)
 {
     Options options = {
         .device = "VINIC",
@@ -212,7 +213,7 @@ int main(int count, char **words)
     Device device;
 
     program_name = "EchoClient";
-    if (!parse_options(count, words, &options))
+    if (!parse_options(argc, argv, &options))
         return 2;
     if (!device_open(&device, options.device))
         return EXIT_FAILURE;

@@ -1,11 +1,11 @@
 /*
- * EchoNotify: an echo server without a loop that waits for messages.
+ * EchoNotify: an echo server that receives and sends in completion handlers.
  *
- * The library calls a function for each message and another one for each reply that is gone, on
- * threads of its own; the main thread only accepts clients. A message is copied into a reply that
- * is free, its receive is posted again, and only then the reply is sent: a client that waits for
- * its echo always finds a receive. When a connection ends, everything posted comes back with an
- * error, and the main thread takes the client away.
+ * The library calls one handler for each received message and one for each completed reply, on its
+ * own threads; the main thread only accepts clients. A message is copied into a free reply buffer,
+ * its receive is posted again, and then the reply is sent: a client that waits for each reply
+ * always has a receive to send to. When a connection ends, all posted descriptors complete with an
+ * error, and the main thread releases the client.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -20,57 +20,57 @@
 enum {
     MAX_CLIENTS = 32,
     RECEIVES_PER_CLIENT = 4,
-    REPLIES = RECEIVES_PER_CLIENT, /* that are under way to one client */
-    LOOK_UP_MS = 100, /* how often the main thread looks who has left */
+    REPLIES = RECEIVES_PER_CLIENT, /* in flight to one client */
+    WAIT_TIMEOUT_MS = 100, /* of waiting for a client, after which ended connections are released */
 };
 
 typedef struct {
-    bool used; /* the main thread's */
+    bool used; /* accessed by the main thread only */
     unsigned long number;
     Endpoint endpoint;
 
-    pthread_mutex_t lock;   /* guards what follows */
-    pthread_cond_t changed; /* alive or reply_busy */
-    unsigned alive;         /* receives and replies that a handler is called for */
+    pthread_mutex_t lock;   /* guards the following fields */
+    pthread_cond_t changed; /* signals a change of pending or reply_busy */
+    unsigned pending;       /* receives and replies whose handler is still to be called */
     bool reply_busy[REPLIES];
-    bool ending; /* nothing is posted any more */
+    bool disconnecting; /* no more receives are posted */
     unsigned long long messages, bytes;
 } Client;
 
 typedef struct {
     const char *device, *discriminator, *ready_file;
-    unsigned long clients_to_serve; /* 0: no end */
+    unsigned long clients_to_serve; /* 0: unlimited */
 } Options;
 
-/* --- handlers, on threads of the library ----------------------------------------------------- */
+/* --- handlers, called on threads of the library ---------------------------------------------- */
 
-/* As many are asked for as descriptors are posted, so that none is called with NULL. */
+/* One handler is requested for each posted descriptor, so that none is called with NULL. */
 
 static void on_message(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi,
                        VIP_DESCRIPTOR *descriptor);
 
-/* No handler is called any more for one receive or reply of the client. */
-static void give_up(Client *client)
+/* Records that one receive or reply of the client has no pending handler any longer. */
+static void release_pending(Client *client)
 {
     pthread_mutex_lock(&client->lock);
-    client->alive--;
+    client->pending--;
     pthread_cond_broadcast(&client->changed);
     pthread_mutex_unlock(&client->lock);
 }
 
-/* Posts the n-th receive and has on_message called for the next message. */
-static bool expect_message(Client *client, unsigned n)
+/* Posts the n-th receive and requests on_message for the next message. */
+static bool post_and_notify(Client *client, unsigned n)
 {
     pthread_mutex_lock(&client->lock);
-    /* With the lock held: what is posted after the disconnect would never come back. */
-    bool posted = !client->ending && post_receive(&client->endpoint, n);
+    /* With the lock held: a receive that is posted after the disconnect would never complete. */
+    bool posted = !client->disconnecting && post_receive(&client->endpoint, n);
     pthread_mutex_unlock(&client->lock);
     return posted && succeeded(VipRecvNotify(client->endpoint.vi, client, on_message),
                                "VipRecvNotify");
 }
 
-/* Waits for a reply that is free and takes it. */
-static unsigned take_reply(Client *client)
+/* Waits for a free reply buffer and allocates it. */
+static unsigned allocate_reply(Client *client)
 {
     unsigned n = 0;
 
@@ -82,20 +82,20 @@ static unsigned take_reply(Client *client)
         }
     }
     client->reply_busy[n] = true;
-    client->alive++;
+    client->pending++;
     pthread_mutex_unlock(&client->lock);
     return n;
 }
 
-static void give_reply_back(Client *client, unsigned n)
+static void release_reply(Client *client, unsigned n)
 {
     pthread_mutex_lock(&client->lock);
     client->reply_busy[n] = false;
     pthread_mutex_unlock(&client->lock);
-    give_up(client);
+    release_pending(client);
 }
 
-/* A reply is gone, or came back with the end of the connection. */
+/* Called when a reply was sent, or was flushed because the connection ended. */
 static void on_reply(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi,
                      VIP_DESCRIPTOR *descriptor)
 {
@@ -103,10 +103,10 @@ static void on_reply(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi,
 
     (void)nic;
     (void)vi;
-    give_reply_back(client, (unsigned)(descriptor - send_descriptor(&client->endpoint, 0)));
+    release_reply(client, (unsigned)(descriptor - send_descriptor(&client->endpoint, 0)));
 }
 
-/* A message is there, or its receive came back with the end of the connection. */
+/* Called when a message was received, or its receive was flushed because the connection ended. */
 static void on_message(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi,
                        VIP_DESCRIPTOR *descriptor)
 {
@@ -115,15 +115,15 @@ static void on_message(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi,
 
     (void)nic;
     if ((descriptor->CS.Status & VIP_STATUS_ERROR_MASK) != 0) {
-        give_up(client);
+        release_pending(client);
         return;
     }
     const VIP_UINT32 bytes = descriptor->CS.Length, immediate = descriptor->CS.ImmediateData;
     const bool has_immediate = (descriptor->CS.Status & VIP_STATUS_IMMEDIATE) != 0;
-    unsigned n = take_reply(client);
+    unsigned n = allocate_reply(client);
     memcpy(send_buffer(endpoint, n), received_data(descriptor), bytes);
-    if (!expect_message(client, (unsigned)(descriptor - recv_descriptor(endpoint, 0))))
-        give_up(client);
+    if (!post_and_notify(client, (unsigned)(descriptor - recv_descriptor(endpoint, 0))))
+        release_pending(client);
     pthread_mutex_lock(&client->lock);
     client->messages++;
     client->bytes += bytes;
@@ -133,21 +133,21 @@ static void on_message(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi,
                   has_immediate ? &immediate : NULL);
     if (!post_send(endpoint, reply) ||
         !succeeded(VipSendNotify(vi, client, on_reply), "VipSendNotify"))
-        give_reply_back(client, n);
+        release_reply(client, n);
 }
 
-/* --- the main thread ------------------------------------------------------------------------- */
+/* --- main thread ----------------------------------------------------------------------------- */
 
-/* Ends the connection if it has not ended, waits until nothing is under way, and says good-bye. */
+/* Disconnects, waits until no handler is pending, and destroys the endpoint. */
 static void drop_client(Client *client)
 {
     pthread_mutex_lock(&client->lock);
-    client->ending = true;
+    client->disconnecting = true;
     pthread_mutex_unlock(&client->lock);
-    /* Now everything posted comes back to its handler. */
+    /* All posted descriptors are flushed, and their handlers are called. */
     succeeded(VipDisconnect(client->endpoint.vi), "VipDisconnect");
     pthread_mutex_lock(&client->lock);
-    while (client->alive > 0)
+    while (client->pending > 0)
         pthread_cond_wait(&client->changed, &client->lock);
     pthread_mutex_unlock(&client->lock);
     /* Destroying the VI also waits for handlers that have not returned yet. */
@@ -160,36 +160,36 @@ static void drop_client(Client *client)
     client->used = false;
 }
 
-static bool has_left(Client *client)
+static bool is_disconnected(Client *client)
 {
     pthread_mutex_lock(&client->lock);
-    bool left = client->alive == 0;
+    bool disconnected = client->pending == 0;
     pthread_mutex_unlock(&client->lock);
-    return left;
+    return disconnected;
 }
 
-/* Makes an endpoint that fits the client's wishes and expects messages. */
-static bool prepare(Client *client, Device *device, const VIP_VI_ATTRIBUTES *wanted)
+/* Creates an endpoint with the requested attributes and posts its receives. */
+static bool prepare(Client *client, Device *device, const VIP_VI_ATTRIBUTES *requested)
 {
     EndpointOptions options = {
-        .max_transfer_bytes = wanted->MaxTransferSize,
+        .max_transfer_bytes = requested->MaxTransferSize,
         .slots = RECEIVES_PER_CLIENT,
     };
 
-    if (wanted->ReliabilityLevel != VIP_SERVICE_RELIABLE_DELIVERY ||
-        wanted->MaxTransferSize > device->attributes.MaxTransferSize ||
+    if (requested->ReliabilityLevel != VIP_SERVICE_RELIABLE_DELIVERY ||
+        requested->MaxTransferSize > device->attributes.MaxTransferSize ||
         !endpoint_create(&client->endpoint, device, &options))
         return false;
     pthread_mutex_init(&client->lock, NULL);
     pthread_cond_init(&client->changed, NULL);
     memset(client->reply_busy, 0, sizeof client->reply_busy);
     client->used = true;
-    client->ending = false;
+    client->disconnecting = false;
     client->messages = client->bytes = 0;
     for (unsigned n = 0; n < RECEIVES_PER_CLIENT; n++) {
-        client->alive = n + 1; /* nobody is connected: no handler is called yet */
-        if (!expect_message(client, n)) {
-            give_up(client);
+        client->pending = n + 1; /* not connected: no handler is called yet */
+        if (!post_and_notify(client, n)) {
+            release_pending(client);
             drop_client(client);
             return false;
         }
@@ -197,11 +197,11 @@ static bool prepare(Client *client, Device *device, const VIP_VI_ATTRIBUTES *wan
     return true;
 }
 
-static bool admit(Client *client, Device *device, VIP_CONN_HANDLE request,
-                  const VIP_VI_ATTRIBUTES *wanted)
+static bool accept_client(Client *client, Device *device, VIP_CONN_HANDLE request,
+                          const VIP_VI_ATTRIBUTES *requested)
 {
-    if (client == NULL || !prepare(client, device, wanted)) {
-        complain("a client was rejected");
+    if (client == NULL || !prepare(client, device, requested)) {
+        print_error("rejected a client");
         succeeded(VipConnectReject(request), "VipConnectReject");
         return false;
     }
@@ -220,24 +220,24 @@ static bool serve(Device *device, NetAddress *listen_address, unsigned long clie
 
     while (good && !stop_requested() && (clients_to_serve == 0 || served < clients_to_serve)) {
         NetAddress remote;
-        VIP_VI_ATTRIBUTES wanted;
+        VIP_VI_ATTRIBUTES requested;
         VIP_CONN_HANDLE request;
-        Client *vacant = NULL;
-        VIP_RETURN code = VipConnectWait(device->nic, &listen_address->address, LOOK_UP_MS,
-                                         &remote.address, &wanted, &request);
+        Client *unused = NULL;
+        VIP_RETURN code = VipConnectWait(device->nic, &listen_address->address, WAIT_TIMEOUT_MS,
+                                         &remote.address, &requested, &request);
 
         for (unsigned i = 0; i < MAX_CLIENTS; i++) {
-            if (clients[i].used && has_left(&clients[i])) {
+            if (clients[i].used && is_disconnected(&clients[i])) {
                 drop_client(&clients[i]);
                 served++;
             }
             if (!clients[i].used)
-                vacant = &clients[i];
+                unused = &clients[i];
         }
         if (code == VIP_SUCCESS) {
-            if (vacant != NULL)
-                vacant->number = accepted + 1;
-            accepted += admit(vacant, device, request, &wanted);
+            if (unused != NULL)
+                unused->number = accepted + 1;
+            accepted += accept_client(unused, device, request, &requested);
         } else {
             good = code == VIP_TIMEOUT || succeeded(code, "VipConnectWait");
         }
@@ -271,43 +271,43 @@ static void usage(FILE *stream)
 {
     fprintf(stream, "usage: EchoNotify [-d DEVICE] [-n DISCRIMINATOR] [-c CLIENTS] [-r FILE]\n"
                     "  -d DEVICE         the VI device to open (default VINIC)\n"
-                    "  -n DISCRIMINATOR  the name clients ask for (default viaduct-echo)\n"
-                    "  -c CLIENTS        exit after serving this many clients (default: run on)\n"
+                    "  -n DISCRIMINATOR  the name to listen on (default viaduct-echo)\n"
+                    "  -c CLIENTS        exit after this many clients (default: unlimited)\n"
                     "  -r FILE           create FILE when listening\n");
 }
 
-/* True if the options are good; otherwise usage has been given. */
-static bool parse_options(int count, char **words, Options *options)
+/* Parses the command line; prints the error and returns false if it is invalid. */
+static bool parse_options(int argc, char **argv, Options *options)
 {
     int letter;
 
-    if (count == 2 && strcmp(words[1], "--help") == 0)
-        words[1] = "-h";
-    while ((letter = getopt(count, words, "d:n:c:r:h")) != -1) {
+    if (argc == 2 && strcmp(argv[1], "--help") == 0)
+        argv[1] = "-h";
+    while ((letter = getopt(argc, argv, "d:n:c:r:h")) != -1) {
         switch (letter) {
         case 'd': options->device = optarg; break;
         case 'n': options->discriminator = optarg; break;
         case 'c':
             if (parse_number(optarg, 1, 1000000, &options->clients_to_serve))
                 break;
-            complain("-c does not take \"%s\"", optarg);
+            print_error("-c: invalid value \"%s\"", optarg);
             return false;
         case 'r': options->ready_file = optarg; break;
         case 'h': usage(stdout); exit(exit_code(true));
         default: usage(stderr); return false;
         }
     }
-    if (optind != count)
+    if (optind != argc)
         usage(stderr);
-    return optind == count;
+    return optind == argc;
 }
 
-int main(int count, char **words)
+int main(int argc, char **argv)
 {
     Options options = {.device = "VINIC", .discriminator = "viaduct-echo"};
 
     program_name = "EchoNotify";
-    if (!parse_options(count, words, &options))
+    if (!parse_options(argc, argv, &options))
         return 2;
     catch_stop_signals();
     return exit_code(run(&options));

@@ -1,10 +1,10 @@
 /*
- * EchoServer: sends every message back to the client it came from.
+ * EchoServer: sends every message back to its client.
  *
- * A listen thread accepts clients. The receive queues of all clients share one completion queue,
- * which the worker (the main thread) waits on; sends are collected by polling the client's send
- * queue. A client that goes away or breaks the rules loses its connection, the others notice
- * nothing.
+ * A listener thread accepts clients. The receive queues of all clients share one completion queue,
+ * on which the worker (the main thread) waits; send completions are polled on the client's send
+ * queue. A client that disconnects or causes an error loses its connection; other clients are not
+ * affected.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -20,7 +20,7 @@ enum {
     MAX_CLIENTS_DEFAULT = 32,
     MAX_CLIENTS_LIMIT = 1024,
     RECEIVES_PER_CLIENT = 4,
-    LOOK_UP_MS = 250, /* how often blocked threads look whether to stop */
+    WAIT_TIMEOUT_MS = 250, /* of waiting calls, after which a thread checks for a stop request */
 };
 
 typedef struct {
@@ -35,9 +35,9 @@ typedef struct {
     VIP_CQ_HANDLE cq;
     NetAddress listen_address;
     unsigned long max_clients;
-    unsigned long clients_to_serve; /* 0: no end */
+    unsigned long clients_to_serve; /* 0: unlimited */
 
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t lock; /* guards the following fields */
     Client *clients;
     unsigned long accepted, served;
     bool stopping;
@@ -59,7 +59,7 @@ static bool stopping(Server *server)
     return stop;
 }
 
-/* --- the worker: all with the lock held ------------------------------------------------------ */
+/* --- worker: functions called with the lock held --------------------------------------------- */
 
 static Client *find_client(Server *server, VIP_VI_HANDLE vi)
 {
@@ -80,7 +80,7 @@ static void drop_client(Server *server, Client *client)
     server->served++;
 }
 
-/* Sends a received message back and makes its buffer ready for the next one. */
+/* Sends a received message back and posts its receive again. */
 static bool echo(Client *client, const VIP_DESCRIPTOR *received)
 {
     Endpoint *endpoint = &client->endpoint;
@@ -99,8 +99,8 @@ static bool echo(Client *client, const VIP_DESCRIPTOR *received)
         code = VipSendDone(endpoint->vi, &reply);
     } while (code == VIP_NOT_DONE && !stop_requested());
     if (code == VIP_DESCRIPTOR_ERROR && reply != NULL)
-        complain("client %lu: reply failed: %s", client->number,
-                 vip_status_text(reply->CS.Status));
+        print_error("client %lu: reply failed: %s", client->number,
+                    vip_status_text(reply->CS.Status));
     return code == VIP_SUCCESS && post_receive(endpoint, n);
 }
 
@@ -114,9 +114,9 @@ static void serve(Server *server, Client *client)
         if (!echo(client, received))
             drop_client(server, client);
     } else if (received != NULL) {
-        /* Flushed is how a client's good-bye looks; anything else is worth a word. */
+        /* Receives are flushed when the client disconnects; other errors are reported. */
         if ((received->CS.Status & VIP_STATUS_ERROR_MASK) != VIP_STATUS_DESC_FLUSHED_ERROR)
-            complain("client %lu: %s", client->number, vip_status_text(received->CS.Status));
+            print_error("client %lu: %s", client->number, vip_status_text(received->CS.Status));
         drop_client(server, client);
     }
 }
@@ -126,14 +126,14 @@ static bool work(Server *server)
     while (!stopping(server)) {
         VIP_VI_HANDLE vi;
         VIP_BOOLEAN recv_queue;
-        VIP_RETURN code = VipCQWait(server->cq, LOOK_UP_MS, &vi, &recv_queue);
+        VIP_RETURN code = VipCQWait(server->cq, WAIT_TIMEOUT_MS, &vi, &recv_queue);
 
         if (code == VIP_TIMEOUT)
             continue;
         if (!succeeded(code, "VipCQWait"))
             return false;
         pthread_mutex_lock(&server->lock);
-        /* An entry may be left over from a client that has been dropped since. */
+        /* The entry may be of a client that was dropped in the meantime. */
         Client *client = find_client(server, vi);
         if (client != NULL)
             serve(server, client);
@@ -142,19 +142,19 @@ static bool work(Server *server)
     return true;
 }
 
-/* --- the listener ---------------------------------------------------------------------------- */
+/* --- listener -------------------------------------------------------------------------------- */
 
-/* Sets up an endpoint that fits the client's wishes, its receives posted. */
-static bool prepare(Server *server, Client *client, const VIP_VI_ATTRIBUTES *wanted)
+/* Creates an endpoint with the requested attributes and posts its receives. */
+static bool prepare(Server *server, Client *client, const VIP_VI_ATTRIBUTES *requested)
 {
     EndpointOptions options = {
-        .max_transfer_bytes = wanted->MaxTransferSize,
+        .max_transfer_bytes = requested->MaxTransferSize,
         .slots = RECEIVES_PER_CLIENT,
         .recv_cq = server->cq,
     };
 
-    if (wanted->ReliabilityLevel != VIP_SERVICE_RELIABLE_DELIVERY ||
-        wanted->MaxTransferSize > server->device.attributes.MaxTransferSize ||
+    if (requested->ReliabilityLevel != VIP_SERVICE_RELIABLE_DELIVERY ||
+        requested->MaxTransferSize > server->device.attributes.MaxTransferSize ||
         !endpoint_create(&client->endpoint, &server->device, &options))
         return false;
     for (unsigned n = 0; n < RECEIVES_PER_CLIENT; n++) {
@@ -166,8 +166,9 @@ static bool prepare(Server *server, Client *client, const VIP_VI_ATTRIBUTES *wan
     return true;
 }
 
-/* Answers one connection request. */
-static void admit(Server *server, VIP_CONN_HANDLE request, const VIP_VI_ATTRIBUTES *wanted)
+/* Accepts or rejects a connection request. */
+static void accept_client(Server *server, VIP_CONN_HANDLE request,
+                          const VIP_VI_ATTRIBUTES *requested)
 {
     Client *client = NULL;
 
@@ -176,10 +177,10 @@ static void admit(Server *server, VIP_CONN_HANDLE request, const VIP_VI_ATTRIBUT
         if (!server->clients[i].used)
             client = &server->clients[i];
     }
-    if (client == NULL || !prepare(server, client, wanted)) {
+    if (client == NULL || !prepare(server, client, requested)) {
         pthread_mutex_unlock(&server->lock);
-        complain("a client was rejected: %s", client == NULL ? "too many clients"
-                                                             : "its attributes do not suit");
+        print_error("rejected a client: %s",
+                    client == NULL ? "too many clients" : "unsupported attributes");
         succeeded(VipConnectReject(request), "VipConnectReject");
         return;
     }
@@ -190,14 +191,14 @@ static void admit(Server *server, VIP_CONN_HANDLE request, const VIP_VI_ATTRIBUT
     unsigned long number = client->number;
     pthread_mutex_unlock(&server->lock);
 
-    /* The worker may serve the client before this call is back. */
+    /* The worker may serve the client before this call returns. */
     VIP_RETURN code = VipConnectAccept(request, vi);
     if (code == VIP_SUCCESS) {
         printf("EchoServer: client %lu connected\n", number);
         flush_output();
         return;
     }
-    complain("a client could not be accepted: %s", vip_return_name(code));
+    print_error("accepting a client failed: %s", vip_return_name(code));
     pthread_mutex_lock(&server->lock);
     if (client->used && client->endpoint.vi == vi) {
         endpoint_destroy(&client->endpoint);
@@ -213,13 +214,13 @@ static void *listen_for_clients(void *argument)
 
     while (!stopping(server)) {
         NetAddress remote;
-        VIP_VI_ATTRIBUTES wanted;
+        VIP_VI_ATTRIBUTES requested;
         VIP_CONN_HANDLE request;
         VIP_RETURN code = VipConnectWait(server->device.nic, &server->listen_address.address,
-                                         LOOK_UP_MS, &remote.address, &wanted, &request);
+                                         WAIT_TIMEOUT_MS, &remote.address, &requested, &request);
 
         if (code == VIP_SUCCESS) {
-            admit(server, request, &wanted);
+            accept_client(server, request, &requested);
         } else if (code != VIP_TIMEOUT) {
             succeeded(code, "VipConnectWait");
             pthread_mutex_lock(&server->lock);
@@ -230,7 +231,7 @@ static void *listen_for_clients(void *argument)
     return NULL;
 }
 
-/* --- life ------------------------------------------------------------------------------------ */
+/* --- startup and shutdown -------------------------------------------------------------------- */
 
 static bool run(Server *server, const Options *options)
 {
@@ -239,7 +240,7 @@ static bool run(Server *server, const Options *options)
     if (!announce_ready(options->ready_file))
         return false;
     if (pthread_create(&listener, NULL, listen_for_clients, server) != 0) {
-        complain("cannot start a thread");
+        print_error("cannot create a thread");
         return false;
     }
     printf("EchoServer: listening as \"%s\" on %s\n", options->discriminator,
@@ -258,7 +259,7 @@ static bool run(Server *server, const Options *options)
 
 static bool start(Server *server, const Options *options)
 {
-    /* Twice the receives: entries of dropped clients may still be queued when new ones come. */
+    /* Twice the receives: entries of dropped clients may still be queued when new ones connect. */
     VIP_ULONG entries = 2 * RECEIVES_PER_CLIENT * options->max_clients;
     bool good = false;
 
@@ -266,7 +267,7 @@ static bool start(Server *server, const Options *options)
     server->clients_to_serve = options->clients_to_serve;
     server->clients = calloc(options->max_clients, sizeof *server->clients);
     if (server->clients == NULL) {
-        complain("out of memory");
+        print_error("out of memory");
         return false;
     }
     if (device_open(&server->device, options->device)) {
@@ -286,25 +287,25 @@ static void usage(FILE *stream)
     fprintf(stream,
             "usage: EchoServer [-d DEVICE] [-n DISCRIMINATOR] [-c CLIENTS] [-m MAX] [-r FILE]\n"
             "  -d DEVICE         the VI device to open (default VINIC)\n"
-            "  -n DISCRIMINATOR  the name clients ask for (default viaduct-echo)\n"
-            "  -c CLIENTS        exit after serving this many clients (default: run on)\n"
-            "  -m MAX            clients connected at a time (default %d)\n"
+            "  -n DISCRIMINATOR  the name to listen on (default viaduct-echo)\n"
+            "  -c CLIENTS        exit after this many clients (default: unlimited)\n"
+            "  -m MAX            maximum number of connected clients (default %d)\n"
             "  -r FILE           create FILE when listening (also --ready-fd FILE)\n",
             MAX_CLIENTS_DEFAULT);
 }
 
-/* True if the options are good; otherwise usage has been given. */
-static bool parse_options(int count, char **words, Options *options)
+/* Parses the command line; prints the error and returns false if it is invalid. */
+static bool parse_options(int argc, char **argv, Options *options)
 {
     int letter;
 
-    for (int i = 1; i < count; i++) {
-        if (strcmp(words[i], "--ready-fd") == 0)
-            words[i] = "-r";
-        if (strcmp(words[i], "--help") == 0)
-            words[i] = "-h";
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--ready-fd") == 0)
+            argv[i] = "-r";
+        if (strcmp(argv[i], "--help") == 0)
+            argv[i] = "-h";
     }
-    while ((letter = getopt(count, words, "d:n:c:m:r:h")) != -1) {
+    while ((letter = getopt(argc, argv, "d:n:c:m:r:h")) != -1) {
         bool good = true;
 
         switch (letter) {
@@ -317,18 +318,18 @@ static bool parse_options(int count, char **words, Options *options)
         default: usage(stderr); return false;
         }
         if (!good) {
-            complain("-%c does not take \"%s\"", letter, optarg);
+            print_error("-%c: invalid value \"%s\"", letter, optarg);
             return false;
         }
     }
-    if (optind != count) {
+    if (optind != argc) {
         usage(stderr);
         return false;
     }
     return true;
 }
 
-int main(int count, char **words)
+int main(int argc, char **argv)
 {
     static Server server = {.lock = PTHREAD_MUTEX_INITIALIZER};
     Options options = {
@@ -338,7 +339,7 @@ int main(int count, char **words)
     };
 
     program_name = "EchoServer";
-    if (!parse_options(count, words, &options))
+    if (!parse_options(argc, argv, &options))
         return 2;
     catch_stop_signals();
     return exit_code(start(&server, &options));

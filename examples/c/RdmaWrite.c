@@ -1,11 +1,11 @@
 /*
- * RdmaWrite: one program writes into the memory of another.
+ * RdmaWrite: a client writes into the memory of a server.
  *
- * The server registers its receive buffer with RDMA write enabled and sends the client its address
- * and memory handle. The client fills the first half of it with a plain RDMA write, of which the
- * server's program sees nothing, and the second half with one that carries immediate data, which
- * completes a receive there. Writes of one VI are done in order, so that then both halves are in
- * place; the server checks them and sends its verdict back.
+ * The server registers its receive buffer with RDMA write enabled and sends its address and memory
+ * handle to the client. The client fills the first half with an RDMA write, which completes no
+ * descriptor at the server, and the second half with an RDMA write with immediate data, which
+ * completes a receive. Writes of one VI are performed in order, so both halves are complete then;
+ * the server verifies them and sends the result to the client.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -23,15 +23,15 @@ enum {
     SLOTS = 2,
 };
 
-/* Which buffer of the server is written to, and which takes messages. */
+/* The server's buffer that the client writes, and the buffer for messages. */
 enum { TARGET_SLOT = 0, MESSAGE_SLOT = 1 };
 
-/* The server's message: where the client may write. Both ends are little-endian, as descriptors are. */
+/* The server's message: the target of the writes. Both hosts are little-endian. */
 typedef struct {
     VIP_UINT64 address;
     VIP_UINT32 handle;
     VIP_UINT32 bytes;
-} Invitation;
+} WriteTarget;
 
 typedef struct {
     const char *device, *discriminator, *ready_file, *server_name;
@@ -50,8 +50,9 @@ static const EndpointOptions endpoint_options = {
     .rdma_write = true,
 };
 
-/* Sends `bytes` from the message slot and waits until they are gone. */
-static bool send_message(Endpoint *endpoint, const void *message, size_t bytes, VIP_ULONG timeout_ms)
+/* Sends `bytes` from the message slot and waits for the completion. */
+static bool send_message(Endpoint *endpoint, const void *message, size_t bytes,
+                         VIP_ULONG timeout_ms)
 {
     VIP_DESCRIPTOR *descriptor = send_descriptor(endpoint, MESSAGE_SLOT);
     unsigned char *buffer = send_buffer(endpoint, MESSAGE_SLOT);
@@ -70,7 +71,7 @@ static bool verify_target(const Endpoint *endpoint)
     for (unsigned half = 0; half < 2; half++) {
         for (size_t i = 0; i < HALF_BYTES; i++) {
             if (target[half * HALF_BYTES + i] != pattern(half, i)) {
-                complain("half %u, byte %zu is wrong", half, i);
+                print_error("half %u, byte %zu: unexpected value", half, i);
                 return false;
             }
         }
@@ -78,18 +79,18 @@ static bool verify_target(const Endpoint *endpoint)
     return true;
 }
 
-/* Waits for the write with immediate data and checks what both writes have left. */
-static bool await_writes(Endpoint *endpoint, VIP_ULONG timeout_ms)
+/* Waits for the write with immediate data and verifies the data of both writes. */
+static bool wait_for_writes(Endpoint *endpoint, VIP_ULONG timeout_ms)
 {
-    VIP_DESCRIPTOR *arrival = wait_receive(endpoint, timeout_ms);
+    VIP_DESCRIPTOR *completed = wait_receive(endpoint, timeout_ms);
 
-    if (arrival == NULL)
+    if (completed == NULL)
         return false;
-    if ((arrival->CS.Status & VIP_STATUS_OP_MASK) != VIP_STATUS_OP_REMOTE_RDMA_WRITE ||
-        !(arrival->CS.Status & VIP_STATUS_IMMEDIATE) || arrival->CS.ImmediateData != IMMEDIATE ||
-        arrival->CS.Length != HALF_BYTES) {
-        complain("the completion is not that of the write: status 0x%08X, immediate data 0x%08X",
-                 arrival->CS.Status, arrival->CS.ImmediateData);
+    if ((completed->CS.Status & VIP_STATUS_OP_MASK) != VIP_STATUS_OP_REMOTE_RDMA_WRITE ||
+        !(completed->CS.Status & VIP_STATUS_IMMEDIATE) ||
+        completed->CS.ImmediateData != IMMEDIATE || completed->CS.Length != HALF_BYTES) {
+        print_error("not a completion of the write: status 0x%08X, immediate data 0x%08X",
+                    completed->CS.Status, completed->CS.ImmediateData);
         return false;
     }
     return verify_target(endpoint);
@@ -97,16 +98,16 @@ static bool await_writes(Endpoint *endpoint, VIP_ULONG timeout_ms)
 
 static bool serve(Endpoint *endpoint, const Options *options)
 {
-    Invitation invitation = {
+    WriteTarget target = {
         .address = (VIP_UINT64)(uintptr_t)recv_buffer(endpoint, TARGET_SLOT),
         .handle = endpoint->memory_handle,
         .bytes = TRANSFER_BYTES,
     };
 
-    if (!send_message(endpoint, &invitation, sizeof invitation, options->timeout_ms))
+    if (!send_message(endpoint, &target, sizeof target, options->timeout_ms))
         return false;
-    unsigned char verdict = await_writes(endpoint, options->timeout_ms);
-    return send_message(endpoint, &verdict, sizeof verdict, options->timeout_ms) && verdict;
+    unsigned char good = wait_for_writes(endpoint, options->timeout_ms);
+    return send_message(endpoint, &good, sizeof good, options->timeout_ms) && good;
 }
 
 static bool run_server(Device *device, const Options *options)
@@ -125,18 +126,18 @@ static bool run_server(Device *device, const Options *options)
                           "VipConnectWait") &&
                 succeeded(VipConnectAccept(request, endpoint.vi), "VipConnectAccept") &&
                 serve(&endpoint, options);
-    /* The client disconnects when it has the verdict: the last receive comes back flushed. */
+    /* The client disconnects when it has the result, which flushes the last receive. */
     VIP_DESCRIPTOR *last;
     if (good && post_receive(&endpoint, MESSAGE_SLOT))
         VipRecvWait(endpoint.vi, options->timeout_ms, &last);
     endpoint_destroy(&endpoint);
-    printf("RdmaWrite server: %s\n", good ? "every byte was right" : "failed");
+    printf("RdmaWrite server: %s\n", good ? "all bytes correct" : "failed");
     return good;
 }
 
 /* --- client ---------------------------------------------------------------------------------- */
 
-static bool write_half(Endpoint *endpoint, const Invitation *invitation, unsigned half,
+static bool write_half(Endpoint *endpoint, const WriteTarget *target, unsigned half,
                        const VIP_UINT32 *immediate, VIP_ULONG timeout_ms)
 {
     unsigned char *data = send_buffer(endpoint, half);
@@ -145,29 +146,30 @@ static bool write_half(Endpoint *endpoint, const Invitation *invitation, unsigne
     for (size_t i = 0; i < HALF_BYTES; i++)
         data[i] = pattern(half, i);
     describe_rdma_write(descriptor, endpoint, data, HALF_BYTES,
-                        invitation->address + half * HALF_BYTES, invitation->handle, immediate);
+                        target->address + half * HALF_BYTES, target->handle, immediate);
     return post_send(endpoint, descriptor) && wait_send(endpoint, timeout_ms) != NULL;
 }
 
-static bool write_and_ask(Endpoint *endpoint, const Options *options)
+static bool write_and_get_result(Endpoint *endpoint, const Options *options)
 {
     const VIP_UINT32 immediate = IMMEDIATE;
-    Invitation invitation;
+    WriteTarget target;
     VIP_DESCRIPTOR *message = wait_receive(endpoint, options->timeout_ms);
 
     if (message == NULL)
         return false;
-    if (message->CS.Length != sizeof invitation) {
-        complain("the server's first message has %u bytes", message->CS.Length);
+    if (message->CS.Length != sizeof target) {
+        print_error("the server's first message has %u bytes", message->CS.Length);
         return false;
     }
-    memcpy(&invitation, received_data(message), sizeof invitation);
-    if (invitation.bytes != TRANSFER_BYTES) {
-        complain("the server offers %u bytes", invitation.bytes);
+    memcpy(&target, received_data(message), sizeof target);
+    if (target.bytes != TRANSFER_BYTES) {
+        print_error("the server's buffer has %u bytes, expected %u", target.bytes,
+                    (unsigned)TRANSFER_BYTES);
         return false;
     }
-    if (!write_half(endpoint, &invitation, 0, NULL, options->timeout_ms) ||
-        !write_half(endpoint, &invitation, 1, &immediate, options->timeout_ms))
+    if (!write_half(endpoint, &target, 0, NULL, options->timeout_ms) ||
+        !write_half(endpoint, &target, 1, &immediate, options->timeout_ms))
         return false;
     message = wait_receive(endpoint, options->timeout_ms);
     return message != NULL && message->CS.Length == 1 && received_data(message)[0] == 1;
@@ -186,9 +188,9 @@ static bool run_client(Device *device, const Options *options)
         return false;
     bool good = post_receive(&endpoint, 0) && post_receive(&endpoint, 1) &&
                 connect_to_server(&endpoint, &local, &remote, options->timeout_ms) &&
-                write_and_ask(&endpoint, options);
+                write_and_get_result(&endpoint, options);
     endpoint_destroy(&endpoint);
-    printf("RdmaWrite client: %s\n", good ? "the server found every byte right" : "failed");
+    printf("RdmaWrite client: %s\n", good ? "the server verified all bytes" : "failed");
     return good;
 }
 
@@ -199,21 +201,21 @@ static void usage(FILE *stream)
     fprintf(stream,
             "usage: RdmaWrite -S [-d DEVICE] [-n DISCRIMINATOR] [-t TIMEOUT] [-r FILE]\n"
             "       RdmaWrite [-d DEVICE] [-n DISCRIMINATOR] [-t TIMEOUT] SERVERNAME\n"
-            "  -S                be the server: let one client write, check, exit\n"
+            "  -S                server mode: accepts one client, verifies its writes and exits\n"
             "  -d DEVICE         the VI device to open (default VINIC)\n"
             "  -n DISCRIMINATOR  the name the server listens on (default viaduct-rdma)\n"
-            "  -t TIMEOUT        milliseconds to wait for anything (default 10000)\n"
+            "  -t TIMEOUT        timeout of each wait in milliseconds (default 10000)\n"
             "  -r FILE           create FILE when listening\n");
 }
 
-/* True if the options are good; otherwise usage has been given. */
-static bool parse_options(int count, char **words, Options *options)
+/* Parses the command line; prints the error and returns false if it is invalid. */
+static bool parse_options(int argc, char **argv, Options *options)
 {
     int letter;
 
-    if (count == 2 && strcmp(words[1], "--help") == 0)
-        words[1] = "-h";
-    while ((letter = getopt(count, words, "Sd:n:t:r:h")) != -1) {
+    if (argc == 2 && strcmp(argv[1], "--help") == 0)
+        argv[1] = "-h";
+    while ((letter = getopt(argc, argv, "Sd:n:t:r:h")) != -1) {
         switch (letter) {
         case 'S': options->server = true; break;
         case 'd': options->device = optarg; break;
@@ -221,7 +223,7 @@ static bool parse_options(int count, char **words, Options *options)
         case 'r': options->ready_file = optarg; break;
         case 't':
             if (!parse_number(optarg, 1, 86400000, &options->timeout_ms)) {
-                complain("-t does not take \"%s\"", optarg);
+                print_error("-t: invalid value \"%s\"", optarg);
                 return false;
             }
             break;
@@ -229,21 +231,21 @@ static bool parse_options(int count, char **words, Options *options)
         default: usage(stderr); return false;
         }
     }
-    if (count - optind != (options->server ? 0 : 1)) {
+    if (argc - optind != (options->server ? 0 : 1)) {
         usage(stderr);
         return false;
     }
-    options->server_name = words[optind];
+    options->server_name = argv[optind];
     return true;
 }
 
-int main(int count, char **words)
+int main(int argc, char **argv)
 {
     Options options = {.device = "VINIC", .discriminator = "viaduct-rdma", .timeout_ms = 10000};
     Device device;
 
     program_name = "RdmaWrite";
-    if (!parse_options(count, words, &options))
+    if (!parse_options(argc, argv, &options))
         return 2;
     if (!device_open(&device, options.device))
         return EXIT_FAILURE;

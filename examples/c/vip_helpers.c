@@ -35,7 +35,7 @@ const char *vip_return_name(VIP_RETURN code)
     case VIP_NO_MATCH: return "VIP_NO_MATCH";
     case VIP_NOT_REACHABLE: return "VIP_NOT_REACHABLE";
     }
-    return "an unknown VIP_RETURN";
+    return "unknown VIP_RETURN";
 }
 
 const char *vip_status_text(VIP_UINT32 status)
@@ -65,7 +65,7 @@ const char *vip_status_text(VIP_UINT32 status)
     return used ? text : "no error";
 }
 
-void complain(const char *format, ...)
+void print_error(const char *format, ...)
 {
     va_list arguments;
 
@@ -82,9 +82,9 @@ bool flush_output(void)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return true;
-    complain("standard output: %s", strerror(errno));
+    print_error("standard output: %s", strerror(errno));
     clearerr(stdout);
-    /* Several threads print. */
+    /* Atomic: several threads print. */
     __atomic_store_n(&output_failed, true, __ATOMIC_RELAXED);
     return false;
 }
@@ -99,7 +99,7 @@ int exit_code(bool good)
 bool succeeded(VIP_RETURN code, const char *what)
 {
     if (code != VIP_SUCCESS)
-        complain("%s: %s", what, vip_return_name(code));
+        print_error("%s: %s", what, vip_return_name(code));
     return code == VIP_SUCCESS;
 }
 
@@ -117,12 +117,12 @@ bool parse_number(const char *text, unsigned long lowest, unsigned long highest,
 
 /* --- device and addresses ------------------------------------------------------------------- */
 
-/* A lost connection also flushes what is posted on its VI, and that is where it is dealt with. */
+/* Lost connections are handled where their descriptors complete as flushed. */
 static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
 {
     (void)context;
     if (error->ErrorCode != VIP_ERROR_CONN_LOST)
-        complain("asynchronous error %d", (int)error->ErrorCode);
+        print_error("asynchronous error %d", (int)error->ErrorCode);
 }
 
 bool device_open(Device *device, const char *name)
@@ -130,7 +130,7 @@ bool device_open(Device *device, const char *name)
     memset(device, 0, sizeof *device);
     VIP_RETURN code = VipOpenNic(name, &device->nic);
     if (code != VIP_SUCCESS) {
-        complain("cannot open the device \"%s\": %s", name, vip_return_name(code));
+        print_error("cannot open the device \"%s\": %s", name, vip_return_name(code));
         device->nic = NULL;
         return false;
     }
@@ -154,19 +154,20 @@ void device_close(Device *device)
     device->nic = NULL;
 }
 
-/* Appends the discriminator to an address whose host part is there. */
+/* Appends the discriminator to an address that has its host part. */
 static bool set_discriminator(const Device *device, const char *discriminator, NetAddress *address)
 {
     size_t bytes = strlen(discriminator);
 
     if (bytes > device->attributes.MaxDiscriminatorLen ||
         address->address.HostAddressLen + bytes > ADDRESS_BODY_BYTES) {
-        complain("the discriminator \"%s\" is longer than the %u bytes this device takes",
-                 discriminator, device->attributes.MaxDiscriminatorLen);
+        print_error("discriminator \"%s\": longer than the %u bytes of MaxDiscriminatorLen",
+                    discriminator, device->attributes.MaxDiscriminatorLen);
         return false;
     }
     address->address.DiscriminatorLen = (VIP_UINT16)bytes;
-    memcpy(address->room + offsetof(VIP_NET_ADDRESS, HostAddress) + address->address.HostAddressLen,
+    memcpy(address->bytes + offsetof(VIP_NET_ADDRESS, HostAddress) +
+               address->address.HostAddressLen,
            discriminator, bytes);
     return true;
 }
@@ -175,7 +176,7 @@ bool local_address(const Device *device, const char *discriminator, NetAddress *
 {
     memset(address, 0, sizeof *address);
     address->address.HostAddressLen = device->attributes.NicAddressLen;
-    memcpy(address->room + offsetof(VIP_NET_ADDRESS, HostAddress),
+    memcpy(address->bytes + offsetof(VIP_NET_ADDRESS, HostAddress),
            device->attributes.LocalNicAddress, device->attributes.NicAddressLen);
     return set_discriminator(device, discriminator, address);
 }
@@ -186,7 +187,7 @@ bool remote_address(const Device *device, const char *host, const char *discrimi
     char name[256];
 
     if (strlen(host) >= sizeof name) {
-        complain("the host name is too long");
+        print_error("host name: longer than 255 bytes");
         return false;
     }
     strcpy(name, host);
@@ -196,9 +197,9 @@ bool remote_address(const Device *device, const char *host, const char *discrimi
         return false;
     VIP_RETURN code = VipNSGetHostByName(device->nic, name, &address->address, 0);
     if (code != VIP_SUCCESS)
-        complain("the name service does not know the host \"%s\": %s", host, vip_return_name(code));
-    bool ended = succeeded(VipNSShutdown(device->nic), "VipNSShutdown");
-    return code == VIP_SUCCESS && ended && set_discriminator(device, discriminator, address);
+        print_error("host \"%s\": not found: %s", host, vip_return_name(code));
+    bool shut_down = succeeded(VipNSShutdown(device->nic), "VipNSShutdown");
+    return code == VIP_SUCCESS && shut_down && set_discriminator(device, discriminator, address);
 }
 
 /* --- endpoints ------------------------------------------------------------------------------ */
@@ -240,14 +241,14 @@ static bool allocate(Endpoint *endpoint, const EndpointOptions *options)
     VIP_MEM_ATTRIBUTES attributes = {endpoint->device->ptag, options->rdma_write, VIP_FALSE};
     void *memory;
 
-    /* Buffers keep to multiples of 64 bytes, and there is one even for messages of length 0. */
+    /* Buffers are aligned to 64 bytes and exist even for messages of length 0. */
     endpoint->slots = options->slots;
     endpoint->message_bytes = options->max_transfer_bytes;
     endpoint->stride_bytes = (options->max_transfer_bytes / 64 + 1) * 64;
     endpoint->memory_bytes =
         descriptors_bytes(options->slots) + 2 * (size_t)options->slots * endpoint->stride_bytes;
     if (posix_memalign(&memory, page_bytes, endpoint->memory_bytes) != 0) {
-        complain("out of memory");
+        print_error("out of memory");
         return false;
     }
     memset(memory, 0, endpoint->memory_bytes);
@@ -288,7 +289,7 @@ void endpoint_destroy(Endpoint *endpoint)
 
     if (endpoint->vi != NULL) {
         succeeded(VipDisconnect(endpoint->vi), "VipDisconnect");
-        /* Everything is complete or flushed now: collect until both queues are empty. */
+        /* All descriptors are completed or flushed: collect them until both queues are empty. */
         do {
             VipSendDone(endpoint->vi, &descriptor);
         } while (descriptor != NULL);
@@ -298,7 +299,8 @@ void endpoint_destroy(Endpoint *endpoint)
         succeeded(VipDestroyVi(endpoint->vi), "VipDestroyVi");
     }
     if (endpoint->memory_handle != 0)
-        succeeded(VipDeregisterMem(endpoint->device->nic, endpoint->memory, endpoint->memory_handle),
+        succeeded(VipDeregisterMem(endpoint->device->nic, endpoint->memory,
+                                   endpoint->memory_handle),
                   "VipDeregisterMem");
     free(endpoint->memory);
     memset(endpoint, 0, sizeof *endpoint);
@@ -356,15 +358,15 @@ bool post_send(Endpoint *endpoint, VIP_DESCRIPTOR *descriptor)
     return succeeded(VipPostSend(endpoint->vi, descriptor, endpoint->memory_handle), "VipPostSend");
 }
 
-/* Tells what a Wait call has brought. */
-static VIP_DESCRIPTOR *judge(VIP_RETURN code, VIP_DESCRIPTOR *descriptor, const char *call)
+/* Returns the descriptor of a successful Wait call; otherwise prints the error. */
+static VIP_DESCRIPTOR *check_wait(VIP_RETURN code, VIP_DESCRIPTOR *descriptor, const char *call)
 {
     if (code == VIP_SUCCESS)
         return descriptor;
     if (code == VIP_DESCRIPTOR_ERROR && descriptor != NULL)
-        complain("%s: %s", call, vip_status_text(descriptor->CS.Status));
+        print_error("%s: %s", call, vip_status_text(descriptor->CS.Status));
     else
-        complain("%s: %s", call, vip_return_name(code));
+        print_error("%s: %s", call, vip_return_name(code));
     return NULL;
 }
 
@@ -373,7 +375,7 @@ VIP_DESCRIPTOR *wait_receive(Endpoint *endpoint, VIP_ULONG timeout_ms)
     VIP_DESCRIPTOR *descriptor = NULL;
     VIP_RETURN code = VipRecvWait(endpoint->vi, timeout_ms, &descriptor);
 
-    return judge(code, descriptor, "VipRecvWait");
+    return check_wait(code, descriptor, "VipRecvWait");
 }
 
 VIP_DESCRIPTOR *wait_send(Endpoint *endpoint, VIP_ULONG timeout_ms)
@@ -381,7 +383,7 @@ VIP_DESCRIPTOR *wait_send(Endpoint *endpoint, VIP_ULONG timeout_ms)
     VIP_DESCRIPTOR *descriptor = NULL;
     VIP_RETURN code = VipSendWait(endpoint->vi, timeout_ms, &descriptor);
 
-    return judge(code, descriptor, "VipSendWait");
+    return check_wait(code, descriptor, "VipSendWait");
 }
 
 static VIP_ULONG now_ms(void)
@@ -395,7 +397,7 @@ static VIP_ULONG now_ms(void)
 bool connect_to_server(Endpoint *endpoint, NetAddress *local, NetAddress *remote,
                        VIP_ULONG timeout_ms)
 {
-    /* Nothing announces that a server has begun to listen, hence a short pause between attempts. */
+    /* There is no notification that a server listens, hence a short pause between attempts. */
     const struct timespec pause = {0, 1000000};
     const VIP_ULONG deadline_ms = now_ms() + timeout_ms;
     VIP_VI_ATTRIBUTES attributes;
@@ -419,7 +421,7 @@ bool announce_ready(const char *path)
         return true;
     FILE *file = fopen(path, "w");
     if (file == NULL || fclose(file) != 0) {
-        complain("cannot write %s: %s", path, strerror(errno));
+        print_error("cannot write %s: %s", path, strerror(errno));
         return false;
     }
     return true;
@@ -427,7 +429,7 @@ bool announce_ready(const char *path)
 
 static volatile sig_atomic_t stop_signal;
 
-static void note_stop_signal(int number)
+static void on_stop_signal(int number)
 {
     stop_signal = number;
 }
@@ -437,7 +439,7 @@ void catch_stop_signals(void)
     struct sigaction action;
 
     memset(&action, 0, sizeof action);
-    action.sa_handler = note_stop_signal;
+    action.sa_handler = on_stop_signal;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
 }

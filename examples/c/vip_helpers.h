@@ -1,6 +1,6 @@
 /*
- * What every VIPL program needs: opening a NIC, network addresses, endpoints with registered
- * memory, descriptors, and readable messages.
+ * Common functions of the examples: opening a NIC, network addresses, endpoints with registered
+ * memory, descriptors, and error messages.
  */
 #ifndef VIP_HELPERS_H
 #define VIP_HELPERS_H
@@ -11,16 +11,16 @@
 
 #include <vipl.h>
 
-/* Room for a host address and a discriminator; VIPL wants at least 16 bytes of the latter. */
+/* Maximum length of a host address plus a discriminator; VIPL requires 16 bytes for the latter. */
 #define ADDRESS_BODY_BYTES 256
 
-/* A VIP_NET_ADDRESS with the room it needs behind it. */
+/* A VIP_NET_ADDRESS followed by the space for host address and discriminator. */
 typedef union {
     VIP_NET_ADDRESS address;
-    unsigned char room[offsetof(VIP_NET_ADDRESS, HostAddress) + ADDRESS_BODY_BYTES];
+    unsigned char bytes[offsetof(VIP_NET_ADDRESS, HostAddress) + ADDRESS_BODY_BYTES];
 } NetAddress;
 
-/* An open NIC, what it can do, and the protection tag that this program uses on it. */
+/* An open NIC, its attributes, and the protection tag of this program. */
 typedef struct {
     VIP_NIC_HANDLE nic;
     VIP_NIC_ATTRIBUTES attributes;
@@ -28,8 +28,8 @@ typedef struct {
 } Device;
 
 /*
- * A VI with one block of registered memory: the descriptors first, the message buffers behind
- * them. `slots` messages can be in flight in either direction.
+ * A VI with one block of registered memory: the descriptors, followed by the message buffers.
+ * Up to `slots` messages can be in flight in each direction.
  */
 typedef struct {
     Device *device;
@@ -38,53 +38,56 @@ typedef struct {
     size_t memory_bytes;
     VIP_MEM_HANDLE memory_handle;
     unsigned slots;
-    size_t message_bytes; /* of the longest message */
-    size_t stride_bytes;  /* from one buffer to the next */
+    size_t message_bytes; /* maximum message length */
+    size_t stride_bytes;  /* distance between buffers */
 } Endpoint;
 
-/* What an endpoint shall be like. */
+/* Options of an endpoint. */
 typedef struct {
     VIP_ULONG max_transfer_bytes;
     unsigned slots;
-    VIP_CQ_HANDLE recv_cq; /* NULL: receives are collected from the receive queue itself */
-    bool rdma_write;       /* the peer may write into this endpoint's buffers */
+    VIP_CQ_HANDLE recv_cq; /* completion queue of the receive queue, or NULL */
+    bool rdma_write;       /* enables RDMA writes of the peer into this endpoint's buffers */
 } EndpointOptions;
 
 /* --- messages ------------------------------------------------------------------------------- */
 
-/* The name that all messages begin with. */
+/* Prefix of all error messages. */
 extern const char *program_name;
 
-/* The name of a return code, and the names of a status's error bits (in a static buffer per thread). */
+/* Returns the name of a return code. */
 const char *vip_return_name(VIP_RETURN code);
+
+/* Returns the names of the error bits of a status, in a thread-local buffer. */
 const char *vip_status_text(VIP_UINT32 status);
 
 /* Prints "program: text" to standard error. */
-void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void print_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Writes what was printed to standard output; false, with a message, if that fails. */
+/* Flushes standard output; prints the error and returns false on failure. */
 bool flush_output(void);
 
-/* EXIT_SUCCESS if the program was `good` and all its output was written. */
+/* Returns EXIT_SUCCESS if `good` and all output was written. */
 int exit_code(bool good);
 
-/* True for VIP_SUCCESS; otherwise says what failed, and how. */
+/* Returns true for VIP_SUCCESS; otherwise prints `what` and the return code. */
 bool succeeded(VIP_RETURN code, const char *what);
 
-/* Reads a decimal number between `lowest` and `highest`, the whole of `text`. */
+/* Parses the whole of `text` as a decimal number between `lowest` and `highest`. */
 bool parse_number(const char *text, unsigned long lowest, unsigned long highest,
                   unsigned long *number);
 
 /* --- device and addresses ------------------------------------------------------------------- */
 
-/* Asynchronous errors of the device are told, but for lost connections. */
+/* Opens a NIC; its asynchronous errors other than lost connections are printed. */
 bool device_open(Device *device, const char *name);
 void device_close(Device *device);
 
-/* The address of this host with a discriminator. */
+/* Returns the address of this host with a discriminator. */
 bool local_address(const Device *device, const char *discriminator, NetAddress *address);
 
-/* The address of a named host with a discriminator; starts and ends the name service for it. */
+/* Returns the address of a named host with a discriminator; initializes and shuts down the name
+ * service. */
 bool remote_address(const Device *device, const char *host, const char *discriminator,
                     NetAddress *address);
 
@@ -92,16 +95,16 @@ bool remote_address(const Device *device, const char *host, const char *discrimi
 
 bool endpoint_create(Endpoint *endpoint, Device *device, const EndpointOptions *options);
 
-/* Disconnects, collects every descriptor, and gives everything back. */
+/* Disconnects, collects all descriptors, and releases all resources. */
 void endpoint_destroy(Endpoint *endpoint);
 
-/* The n-th buffer and descriptor of each direction; n is below `slots`. */
+/* Return the n-th buffer or descriptor of a direction; n < slots. */
 unsigned char *recv_buffer(const Endpoint *endpoint, unsigned n);
 unsigned char *send_buffer(const Endpoint *endpoint, unsigned n);
 VIP_DESCRIPTOR *recv_descriptor(const Endpoint *endpoint, unsigned n);
 VIP_DESCRIPTOR *send_descriptor(const Endpoint *endpoint, unsigned n);
 
-/* The buffer that a completed receive descriptor has filled. */
+/* Returns the buffer of a completed receive descriptor. */
 unsigned char *received_data(const VIP_DESCRIPTOR *descriptor);
 
 /* Posts the n-th receive buffer. */
@@ -111,7 +114,7 @@ bool post_receive(Endpoint *endpoint, unsigned n);
 void describe_send(VIP_DESCRIPTOR *descriptor, const Endpoint *endpoint, const void *data,
                    size_t bytes, const VIP_UINT32 *immediate);
 
-/* The same for a write into the peer's memory. */
+/* Like describe_send, for an RDMA write into the peer's memory. */
 void describe_rdma_write(VIP_DESCRIPTOR *descriptor, const Endpoint *endpoint, const void *data,
                          size_t bytes, VIP_UINT64 remote_address, VIP_MEM_HANDLE remote_handle,
                          const VIP_UINT32 *immediate);
@@ -119,23 +122,23 @@ void describe_rdma_write(VIP_DESCRIPTOR *descriptor, const Endpoint *endpoint, c
 /* Posts a send-queue descriptor. */
 bool post_send(Endpoint *endpoint, VIP_DESCRIPTOR *descriptor);
 
-/* Wait for the next descriptor of a queue; NULL after a failure, which is told. */
+/* Wait for the next completion of a queue; print the error and return NULL on failure. */
 VIP_DESCRIPTOR *wait_receive(Endpoint *endpoint, VIP_ULONG timeout_ms);
 VIP_DESCRIPTOR *wait_send(Endpoint *endpoint, VIP_ULONG timeout_ms);
 
 /*
- * Asks for a connection until it stands or the time is up. A server that is between two
- * VipConnectWait calls answers VIP_NO_MATCH: then the request is repeated.
+ * Connects within the timeout. While the server is not in VipConnectWait the request returns
+ * VIP_NO_MATCH and is repeated.
  */
 bool connect_to_server(Endpoint *endpoint, NetAddress *local, NetAddress *remote,
                        VIP_ULONG timeout_ms);
 
 /* --- servers -------------------------------------------------------------------------------- */
 
-/* Creates `path` (and says nothing if it is NULL) to tell scripts that the server listens. */
+/* Creates the file `path`, unless it is NULL, to signal to scripts that the server listens. */
 bool announce_ready(const char *path);
 
-/* SIGINT and SIGTERM set a flag that this returns. */
+/* Installs handlers of SIGINT and SIGTERM that request a stop. */
 void catch_stop_signals(void);
 bool stop_requested(void);
 

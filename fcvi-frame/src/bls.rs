@@ -1,4 +1,4 @@
-//! Basic link services: an exchange aborted, and the two answers.
+//! Basic link services: the abort of an exchange (ABTS), and its two responses.
 //!
 //! TYPE 0x00. ABTS, R_CTL 0x81, has no payload: its header names the exchange.
 //! BA_ACC, R_CTL 0x84, 12 bytes:
@@ -62,7 +62,7 @@ const _: () = assert!(tiles(
 
 const VALID: u8 = 0x80;
 
-/// The payload as an array, if it has exactly this length.
+/// Returns the payload as an array if it has exactly this length.
 fn exactly<const N: usize>(payload: &[u8]) -> Result<&[u8; N], ParseError> {
     match payload.split_first_chunk() {
         Some((bytes, [])) => Ok(bytes),
@@ -71,14 +71,14 @@ fn exactly<const N: usize>(payload: &[u8]) -> Result<&[u8; N], ParseError> {
     }
 }
 
-/// The exchange is aborted.
+/// BA_ACC: the exchange is aborted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BaAcc {
     /// SEQ_ID of the last sequence that was delivered, if one is named.
     pub last_seq_id: Option<u8>,
-    /// The originator's name for the exchange.
+    /// The originator's identifier of the exchange.
     pub ox_id: u16,
-    /// The responder's name for the exchange.
+    /// The responder's identifier of the exchange.
     pub rx_id: u16,
     /// Lowest SEQ_CNT that is aborted.
     pub low_seq_cnt: u16,
@@ -119,28 +119,28 @@ impl BaAcc {
     }
 }
 
-/// The exchange is not aborted.
+/// BA_RJT: the exchange is not aborted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BaRjt {
-    /// Why; see [`BaRjt::LOGICAL_ERROR`].
+    /// The reason; see [`BaRjt::LOGICAL_ERROR`].
     pub reason: u8,
-    /// What exactly was wrong; see [`BaRjt::INVALID_EXCHANGE`].
+    /// The explanation; see [`BaRjt::INVALID_EXCHANGE`].
     pub explanation: u8,
 }
 
 impl BaRjt {
     /// Bytes on the wire.
     pub const BYTES: usize = 4;
-    /// Reason: the request makes no sense here and now.
+    /// Reason: the request is invalid in the current state.
     pub const LOGICAL_ERROR: u8 = 0x03;
     /// Reason: the request cannot be carried out.
     pub const UNABLE_TO_PERFORM: u8 = 0x09;
-    /// Explanation: there is no more to say.
+    /// Explanation: none.
     pub const NO_EXPLANATION: u8 = 0x00;
     /// Explanation: no exchange has these identifiers.
     pub const INVALID_EXCHANGE: u8 = 0x03;
 
-    /// Reads a refusal.
+    /// Reads a reject.
     ///
     /// # Errors
     /// `BlsPayload` `TooShort` or `TooLong`.
@@ -152,7 +152,7 @@ impl BaRjt {
         })
     }
 
-    /// Writes a refusal.
+    /// Writes a reject.
     pub fn emit(&self, out: &mut [u8; 4]) {
         let mut out = Writer(out);
         out.u8::<RJT_RESERVED>(0);
@@ -169,10 +169,10 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        #![proptest_config(crate::seeded::config())]
+        #![proptest_config(crate::test_seed::config())]
 
         #[test]
-        fn payloads_come_back(
+        fn payloads_round_trip(
             last_seq_id: Option<u8>,
             ids: [u16; 4],
             (reason, explanation) in any::<(u8, u8)>(),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_exact_length_is_read() {
+    fn parse_rejects_other_lengths() {
         for length in 0..20 {
             let bytes = [0; 20];
             let payload = &bytes[..length];

@@ -1,11 +1,11 @@
-//! What the connect IUs carry [P-9].
+//! Payloads of the connect IUs [P-9].
 //!
 //! FCVI_CONNECT_RQST, 160 bytes:
 //!
 //! | Offset | Bytes | Field |
 //! | --- | --- | --- |
 //! | 0 | 4 | the originator's VI handle |
-//! | 4 | 4 | time-out in ms |
+//! | 4 | 4 | timeout in ms |
 //! | 8 | 64 | local FCVI_NET_ADDRESS |
 //! | 72 | 64 | remote FCVI_NET_ADDRESS |
 //! | 136 | 24 | FCVI_ATTRIBUTES |
@@ -14,7 +14,7 @@
 //!
 //! | Offset | Bytes | Field |
 //! | --- | --- | --- |
-//! | 0 | 4 | the responder's VI handle, 0 on refusal |
+//! | 0 | 4 | the responder's VI handle, 0 if it rejects |
 //! | 4 | 4 | reserved |
 //! | 8 | 64 | the responder's FCVI_NET_ADDRESS |
 //! | 72 | 24 | FCVI_ATTRIBUTES |
@@ -60,7 +60,7 @@ const _: () = assert!(tiles(
     ConnectResponse::BYTES
 ));
 
-/// The payload as an array, if it has exactly this length.
+/// Returns the payload as an array if it has exactly this length.
 fn exactly<const N: usize>(payload: &[u8]) -> Result<&[u8; N], ParseError> {
     match payload.split_first_chunk() {
         Some((bytes, [])) => Ok(bytes),
@@ -72,15 +72,15 @@ fn exactly<const N: usize>(payload: &[u8]) -> Result<&[u8; N], ParseError> {
 /// Payload of FCVI_CONNECT_RQST.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectRequest {
-    /// The originator's name for its VI.
+    /// The originator's handle of its VI.
     pub vi_handle: u32,
-    /// How long the originator will wait.
+    /// The originator's timeout.
     pub timeout_ms: u32,
     /// The originator's address.
     pub local: NetAddress,
-    /// The address that it wants.
+    /// The address to connect to.
     pub remote: NetAddress,
-    /// The originator's VI.
+    /// Attributes of the originator's VI.
     pub attributes: Attributes,
 }
 
@@ -120,11 +120,11 @@ impl ConnectRequest {
 /// Payload of FCVI_CONNECT_RESP1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectResponse {
-    /// The responder's name for its VI; 0 if it refuses.
+    /// The responder's handle of its VI; 0 if it rejects.
     pub vi_handle: u32,
     /// The responder's address.
     pub responder: NetAddress,
-    /// The responder's VI.
+    /// Attributes of the responder's VI.
     pub attributes: Attributes,
 }
 
@@ -167,10 +167,10 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        #![proptest_config(crate::seeded::config())]
+        #![proptest_config(crate::test_seed::config())]
 
         #[test]
-        fn requests_come_back(
+        fn requests_round_trip(
             vi_handle: u32,
             timeout_ms: u32,
             local in any_net_address(),
@@ -184,7 +184,7 @@ mod tests {
         }
 
         #[test]
-        fn responses_come_back(
+        fn responses_round_trip(
             vi_handle: u32,
             responder in any_net_address(),
             attributes in any_attributes(),
@@ -197,15 +197,17 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..170)) {
-            // Random lengths inside decide almost surely against both.
+        fn parse_accepts_or_rejects_any_bytes(
+            bytes in proptest::collection::vec(any::<u8>(), 0..170),
+        ) {
+            // The length fields of random payloads are almost surely invalid.
             prop_assert!(bytes.len() == ConnectRequest::BYTES || ConnectRequest::parse(&bytes).is_err());
             prop_assert!(bytes.len() == ConnectResponse::BYTES || ConnectResponse::parse(&bytes).is_err());
         }
     }
 
     #[test]
-    fn only_the_exact_length_is_read() {
+    fn parse_rejects_other_lengths() {
         let bytes = [0; 200];
         let error = |reason| ParseError::new(Field::ConnectPayload, reason);
         for length in 0..bytes.len() {

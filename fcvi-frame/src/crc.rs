@@ -4,7 +4,7 @@
 //! first, complemented last), from R_CTL to the last byte of the data field, fill
 //! included, SOF and EOF not.
 
-/// The value to be stored little-endian behind `bytes`.
+/// Computes the CRC of `bytes`, which is stored little-endian behind them.
 #[inline]
 #[must_use]
 pub fn fc_crc(bytes: &[u8]) -> u32 {
@@ -16,10 +16,10 @@ mod tests {
     use super::fc_crc;
     use proptest::prelude::*;
 
-    /// What any frame together with its CRC comes to.
+    /// The CRC of any data followed by its CRC.
     const RESIDUE: u32 = 0x2144_DF1C;
 
-    /// The definition, bit by bit.
+    /// Computes the CRC bit by bit, by its definition.
     fn bitwise(bytes: &[u8]) -> u32 {
         let mut crc = u32::MAX;
         for byte in bytes {
@@ -32,15 +32,17 @@ mod tests {
     }
 
     #[test]
-    fn check_value_of_the_catalogue() {
+    fn crc_of_the_catalogue_check_string() {
         assert_eq!(fc_crc(b"123456789"), 0xCBF4_3926);
     }
 
     proptest! {
-        #![proptest_config(crate::seeded::config())]
+        #![proptest_config(crate::test_seed::config())]
 
         #[test]
-        fn agrees_with_the_definition(bytes in proptest::collection::vec(any::<u8>(), 0..2200)) {
+        fn crc_equals_the_bitwise_definition(
+            bytes in proptest::collection::vec(any::<u8>(), 0..2200),
+        ) {
             let crc = fc_crc(&bytes);
             prop_assert_eq!(crc, bitwise(&bytes));
             let mut whole = bytes;

@@ -54,13 +54,13 @@ const _: () = assert!(tiles(
     LONG_BYTES
 ));
 
-/// What a frame says about its IU. The last three fields are 0 and not on the
-/// wire if the IU's header has 16 bytes.
+/// The FC-VI device_header of a frame. The last three fields are 0 and not on
+/// the wire if the IU's header has 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceHeader {
-    /// The receiver's name for its VI.
+    /// The receiver's handle of its VI.
     pub handle: u32,
-    /// Which IU.
+    /// The IU.
     pub opcode: Opcode,
     /// See [`flags`](crate::flags).
     pub flags: u8,
@@ -77,7 +77,7 @@ pub struct DeviceHeader {
 }
 
 impl DeviceHeader {
-    /// FCVI_CONNECTION_ID of a connection IU, in the place of FCVI_TOT_LEN.
+    /// Returns FCVI_CONNECTION_ID of a connection IU, which replaces FCVI_TOT_LEN.
     #[inline]
     #[must_use]
     pub const fn connection_id(&self) -> u32 {
@@ -130,7 +130,7 @@ impl DeviceHeader {
         Ok(needed_bytes)
     }
 
-    /// The header, and zeros behind it if it is the short one.
+    /// Returns the header, followed by zeros if it is the short one.
     #[inline]
     pub(crate) fn image(&self) -> [u8; LONG_BYTES] {
         let mut image = [0; LONG_BYTES];
@@ -191,10 +191,10 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        #![proptest_config(crate::seeded::config())]
+        #![proptest_config(crate::test_seed::config())]
 
         #[test]
-        fn headers_come_back(
+        fn headers_round_trip(
             at in 0..12usize,
             (handle, flags, msg_id, parameter) in any::<(u32, u8, u32, u32)>(),
             (rmt_va, rmt_va_handle, tot_len) in any::<(u64, u32, u32)>(),
@@ -224,7 +224,9 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn parse_accepts_or_rejects_any_bytes(
+            bytes in proptest::collection::vec(any::<u8>(), 0..40),
+        ) {
             if let Ok((header, length)) = DeviceHeader::parse(&bytes) {
                 prop_assert_eq!(length, header.opcode.header_bytes());
                 prop_assert!(length <= bytes.len());

@@ -1,14 +1,14 @@
-//! Extended link services: what N_Ports say about themselves and each other.
+//! Extended link services (ELS): logins and other requests between N_Ports.
 //!
 //! TYPE 0x01, R_CTL 0x22 for a request and 0x23 for its reply. Every payload
-//! begins with the command code in one byte; a request whose reply says no more
-//! than "accepted" gets 0x02 and three zeros.
+//! begins with the command code in one byte; an accept without parameters is
+//! 0x02 and three zeros.
 //!
 //! | File | Payloads |
 //! | --- | --- |
 //! | `login` | PLOGI, FLOGI and their accepts: names and service parameters |
 //! | `logo` | LOGO |
-//! | `process` | PRLI, PRLO and their accepts: one page for each protocol |
+//! | `process` | PRLI, PRLO and their accepts: one page per protocol |
 //! | `adisc` | ADISC and its accept |
 //! | `timeout` | the accept of RTV |
 //! | `rrq` | RRQ |
@@ -37,13 +37,13 @@ pub use timeout::RtvAccept;
 
 use crate::error::{Field, ParseError, Reason};
 
-/// The longest payload of those that are served: a login.
+/// Length of the longest supported payload, a login.
 pub const MAX_PAYLOAD_BYTES: usize = Login::BYTES;
 
-/// The reply that says no more than "accepted".
+/// The accept without parameters.
 pub const ACCEPT: [u8; 4] = [ElsCommand::LsAcc.raw(), 0, 0, 0];
 
-/// RTV, read time-out values, which has no parameter.
+/// RTV, read timeout values, which has no parameters.
 pub const READ_TIMEOUT_VALUES: [u8; 4] = [ElsCommand::Rtv.raw(), 0, 0, 0];
 
 /// The first byte of an ELS payload.
@@ -55,11 +55,11 @@ pub enum ElsCommand {
     LsAcc,
     /// Port login.
     Plogi,
-    /// Fabric login; between VN_Ports, the first greeting.
+    /// Fabric login; between VN_Ports, the first login.
     Flogi,
     /// Logout.
     Logo,
-    /// Read time-out values.
+    /// Read timeout values.
     Rtv,
     /// Reinstate recovery qualifier.
     Rrq,
@@ -73,12 +73,12 @@ pub enum ElsCommand {
     FarpRequest,
     /// Address resolution, reply.
     FarpReply,
-    /// Any other code. One of the codes above never stands here when it was read from a frame.
+    /// Any other code. Never one of the codes above if it was parsed.
     Unknown(u8),
 }
 
 impl ElsCommand {
-    /// The meaning of a code.
+    /// Converts a code on the wire.
     #[must_use]
     pub const fn from_raw(raw: u8) -> Self {
         match raw {
@@ -98,7 +98,7 @@ impl ElsCommand {
         }
     }
 
-    /// The code.
+    /// Returns the code on the wire.
     #[must_use]
     pub const fn raw(self) -> u8 {
         match self {
@@ -118,7 +118,7 @@ impl ElsCommand {
         }
     }
 
-    /// The command of an ELS payload.
+    /// Reads the command of an ELS payload.
     ///
     /// # Errors
     /// `ElsPayload` `TooShort`.
@@ -130,7 +130,7 @@ impl ElsCommand {
     }
 }
 
-/// The payload as an array, if it is this command and has exactly this length.
+/// Returns the payload as an array if it is of this command and has exactly this length.
 fn exactly<const N: usize>(payload: &[u8], command: ElsCommand) -> Result<&[u8; N], ParseError> {
     if ElsCommand::parse(payload)? != command {
         return Err(ParseError::new(Field::ElsCommand, Reason::Mismatch));

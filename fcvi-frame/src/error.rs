@@ -1,8 +1,8 @@
-//! What can be wrong with bytes that came in, and with a place to write to.
+//! Errors of parsing and emitting frames.
 
 use core::fmt;
 
-/// The part of a frame or text that could not be taken.
+/// The part of a frame or text that could not be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Field {
@@ -96,29 +96,29 @@ impl fmt::Display for Field {
     }
 }
 
-/// Why it could not be taken.
+/// The reason that a field could not be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
     /// Bytes are missing.
     TooShort,
-    /// There are more bytes than may be.
+    /// There are too many bytes.
     TooLong,
     /// The length is not a multiple of 4.
     NotMultipleOf4,
-    /// A value that has no meaning, or none here.
+    /// An unknown value, or one that is not supported here.
     Unknown,
-    /// It does not agree with another field.
+    /// It is inconsistent with another field.
     Mismatch,
-    /// A combination that is set aside.
+    /// A reserved combination.
     Reserved,
-    /// The check sum of the frame is another one.
+    /// The CRC of the frame is wrong.
     BadCrc,
-    /// Text that is not of this form.
+    /// Invalid syntax of a text.
     BadSyntax,
-    /// It must be there and is not.
+    /// It is required and missing.
     Missing,
-    /// It is there twice.
+    /// It is repeated.
     Repeated,
 }
 
@@ -128,23 +128,23 @@ impl fmt::Display for Reason {
             Reason::TooShort => "is too short",
             Reason::TooLong => "is too long",
             Reason::NotMultipleOf4 => "is not a multiple of 4 bytes",
-            Reason::Unknown => "is not known",
-            Reason::Mismatch => "does not agree with the rest of the frame",
+            Reason::Unknown => "is unknown",
+            Reason::Mismatch => "is inconsistent with the rest of the frame",
             Reason::Reserved => "is reserved",
             Reason::BadCrc => "is wrong",
-            Reason::BadSyntax => "is not written correctly",
+            Reason::BadSyntax => "has invalid syntax",
             Reason::Missing => "is missing",
             Reason::Repeated => "is repeated",
         })
     }
 }
 
-/// Bytes that are not what they should be.
+/// Error of parsing bytes or text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ParseError {
-    /// The first part that is wrong.
+    /// The first field that is wrong.
     pub field: Field,
-    /// What is wrong with it.
+    /// The reason.
     pub reason: Reason,
 }
 
@@ -163,17 +163,17 @@ impl fmt::Display for ParseError {
 
 impl core::error::Error for ParseError {}
 
-/// Why a value was not written.
+/// Error of emitting a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EmitError {
-    /// The buffer has fewer bytes than are needed.
+    /// The buffer is too short.
     BufferTooShort {
-        /// How many are needed.
+        /// Needed bytes.
         needed_bytes: usize,
     },
     /// No frame of this kind has this length.
     FrameLength {
-        /// The length that was asked for.
+        /// The requested length.
         frame_bytes: usize,
     },
 }
@@ -184,11 +184,11 @@ impl fmt::Display for EmitError {
             EmitError::BufferTooShort { needed_bytes } => {
                 write!(
                     f,
-                    "the buffer is too short, {needed_bytes} bytes are needed"
+                    "the buffer is too short: {needed_bytes} bytes are needed"
                 )
             }
             EmitError::FrameLength { frame_bytes } => {
-                write!(f, "no frame of this kind has {frame_bytes} bytes")
+                write!(f, "{frame_bytes} bytes is not a valid frame length")
             }
         }
     }
@@ -202,19 +202,19 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn errors_read_as_sentences() {
+    fn errors_are_displayed_with_field_and_reason() {
         assert_eq!(
             ParseError::new(Field::Crc, Reason::BadCrc).to_string(),
             "FC CRC is wrong"
         );
         assert_eq!(
             EmitError::BufferTooShort { needed_bytes: 84 }.to_string(),
-            "the buffer is too short, 84 bytes are needed"
+            "the buffer is too short: 84 bytes are needed"
         );
     }
 
     #[test]
-    fn a_parse_error_is_two_bytes() {
+    fn parse_error_has_two_bytes() {
         assert_eq!(size_of::<ParseError>(), 2);
     }
 }

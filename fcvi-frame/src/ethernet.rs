@@ -50,12 +50,12 @@ pub const ETHERTYPE_VLAN: u16 = 0x8100;
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
-    /// Every station.
+    /// The broadcast address.
     pub const BROADCAST: Self = Self([0xFF; 6]);
-    /// Every VN2VN port of the link.
+    /// The multicast address of all VN2VN ports of the link.
     pub const ALL_VN2VN: Self = Self([0x01, 0x10, 0x18, 0x01, 0x00, 0x04]);
 
-    /// The address of a VN_Port in VN2VN mode: prefix 0E-FD-00, then its N_Port_ID.
+    /// Returns the address of a VN_Port in VN2VN mode: prefix 0E-FD-00, then its N_Port_ID.
     #[inline]
     #[must_use]
     pub const fn vn2vn(id: NPortId) -> Self {
@@ -63,7 +63,7 @@ impl MacAddress {
         Self([0x0E, 0xFD, 0x00, a, b, c])
     }
 
-    /// True for an address of more than one station.
+    /// True for a multicast address, or the broadcast address.
     #[inline]
     #[must_use]
     pub const fn is_multicast(self) -> bool {
@@ -97,7 +97,7 @@ impl FromStr for MacAddress {
     }
 }
 
-/// `N` pairs of hexadecimal digits with `separator` between them.
+/// Parses `N` pairs of hexadecimal digits, separated by `separator`.
 pub(crate) fn hex_groups<const N: usize>(text: &str, separator: char) -> Option<[u8; N]> {
     let mut groups = text.split(separator);
     let mut bytes = [0; N];
@@ -107,7 +107,7 @@ pub(crate) fn hex_groups<const N: usize>(text: &str, separator: char) -> Option<
     groups.next().is_none().then_some(bytes)
 }
 
-/// Exactly two hexadecimal digits, no sign.
+/// Parses exactly two hexadecimal digits, without a sign.
 pub(crate) fn hex_byte(text: &str) -> Option<u8> {
     let two_digits = text.len() == 2 && text.bytes().all(|b| b.is_ascii_hexdigit());
     if two_digits {
@@ -117,7 +117,7 @@ pub(crate) fn hex_byte(text: &str) -> Option<u8> {
     }
 }
 
-/// Addresses and type of an Ethernet frame.
+/// The Ethernet header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EthernetHeader {
     /// Destination.
@@ -126,7 +126,7 @@ pub struct EthernetHeader {
     pub src: MacAddress,
     /// Tag control information, if the frame is tagged.
     pub vlan_tci: Option<u16>,
-    /// Type of what follows, behind the tag if there is one.
+    /// The EtherType, that behind the tag if the frame is tagged.
     pub ethertype: u16,
 }
 
@@ -157,7 +157,7 @@ impl EthernetHeader {
         Ok((header, TAGGED_HEADER_BYTES))
     }
 
-    /// Bytes that [`EthernetHeader::emit`] writes.
+    /// Returns the number of bytes that [`EthernetHeader::emit`] writes.
     #[inline]
     #[must_use]
     pub const fn bytes(&self) -> usize {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_address_is_refused() {
+    fn parsing_rejects_invalid_address_text() {
         for text in [
             "",
             "0e:fd:00:00:02",
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_buffer_is_told_how_much_is_missing() {
+    fn emit_into_short_buffer_reports_needed_bytes() {
         let mut header = EthernetHeader {
             dst: MacAddress::BROADCAST,
             src: MacAddress::default(),
@@ -256,10 +256,10 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(crate::seeded::config())]
+        #![proptest_config(crate::test_seed::config())]
 
         #[test]
-        fn headers_come_back(dst: [u8; 6], src: [u8; 6], vlan_tci: Option<u16>, ethertype: u16) {
+        fn headers_round_trip(dst: [u8; 6], src: [u8; 6], vlan_tci: Option<u16>, ethertype: u16) {
             // An untagged 0x8100 is by definition a tag.
             prop_assume!(ethertype != ETHERTYPE_VLAN || vlan_tci.is_some());
             let header = EthernetHeader {
@@ -276,7 +276,7 @@ mod tests {
         }
 
         #[test]
-        fn addresses_come_back_from_text(bytes: [u8; 6]) {
+        fn addresses_round_trip_through_text(bytes: [u8; 6]) {
             let address = MacAddress(bytes);
             prop_assert_eq!(address.to_string().parse(), Ok(address));
         }

@@ -53,7 +53,7 @@ const _: () = assert!(tiles(
     FcHeader::BYTES
 ));
 
-/// RX_ID as long as the originator does not know it.
+/// RX_ID before the responder has assigned one.
 pub const RX_ID_UNASSIGNED: u16 = 0xFFFF;
 
 /// A 24-bit FC address.
@@ -61,10 +61,10 @@ pub const RX_ID_UNASSIGNED: u16 = 0xFFFF;
 pub struct NPortId(u32);
 
 impl NPortId {
-    /// Every N_Port.
+    /// The broadcast address.
     pub const BROADCAST: Self = Self(0x00FF_FFFF);
 
-    /// `None` if `id` has more than 24 bits.
+    /// Creates an address; `None` if `id` has more than 24 bits.
     #[inline]
     #[must_use]
     pub const fn new(id: u32) -> Option<Self> {
@@ -75,7 +75,7 @@ impl NPortId {
         }
     }
 
-    /// From the three bytes as they stand in a frame.
+    /// Converts the three bytes of the address in a frame.
     #[inline]
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 3]) -> Self {
@@ -83,14 +83,14 @@ impl NPortId {
         Self(u32::from_be_bytes([0, a, b, c]))
     }
 
-    /// The address as a number below 2^24.
+    /// Returns the address as a number below 2^24.
     #[inline]
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// The three bytes as they stand in a frame.
+    /// Returns the three bytes of the address in a frame.
     #[inline]
     #[must_use]
     pub const fn to_bytes(self) -> [u8; 3] {
@@ -139,19 +139,19 @@ fn plain_hex(text: &str) -> Option<[u8; 3]> {
 pub enum RCtl {
     /// Device data without category.
     Uncategorized,
-    /// Data that a buffer waits for.
+    /// Solicited data, for a prepared buffer.
     SolicitedData,
-    /// Control that was not asked for.
+    /// Unsolicited control.
     UnsolicitedControl,
-    /// Control that answers.
+    /// Solicited control, a response.
     SolicitedControl,
-    /// Data that takes what buffer there is.
+    /// Unsolicited data, for any buffer.
     UnsolicitedData,
-    /// Announces data.
+    /// Data descriptor.
     DataDescriptor,
-    /// A command.
+    /// Unsolicited command.
     UnsolicitedCommand,
-    /// The status of a command.
+    /// Command status.
     CommandStatus,
     /// Extended link service, request.
     ElsRequest,
@@ -163,12 +163,12 @@ pub enum RCtl {
     BaAcc,
     /// Basic reject.
     BaRjt,
-    /// Any other value. One of the values above never stands here when it was read from a frame.
+    /// Any other value. Never one of the values above if it was parsed.
     Unknown(u8),
 }
 
 impl RCtl {
-    /// The meaning of a byte.
+    /// Converts a byte on the wire.
     #[inline]
     #[must_use]
     pub const fn from_raw(raw: u8) -> Self {
@@ -190,7 +190,7 @@ impl RCtl {
         }
     }
 
-    /// The byte on the wire.
+    /// Returns the byte on the wire.
     #[inline]
     #[must_use]
     pub const fn raw(self) -> u8 {
@@ -232,12 +232,12 @@ pub enum FcType {
     Nvme,
     /// FC-VI.
     Vi,
-    /// Any other value. One of the values above never stands here when it was read from a frame.
+    /// Any other value. Never one of the values above if it was parsed.
     Unknown(u8),
 }
 
 impl FcType {
-    /// The meaning of a byte.
+    /// Converts a byte on the wire.
     #[inline]
     #[must_use]
     pub const fn from_raw(raw: u8) -> Self {
@@ -254,7 +254,7 @@ impl FcType {
         }
     }
 
-    /// The byte on the wire.
+    /// Returns the byte on the wire.
     #[inline]
     #[must_use]
     pub const fn raw(self) -> u8 {
@@ -272,7 +272,7 @@ impl FcType {
     }
 }
 
-/// DF_CTL: which optional headers stand in front of the payload.
+/// DF_CTL: the optional headers in front of the payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DfCtl(pub u8);
 
@@ -284,7 +284,7 @@ impl DfCtl {
     /// An association header of 32 bytes.
     pub const ASSOCIATION_HEADER: u8 = 0x10;
 
-    /// Bytes of the device_header: 0, 16, 32 or 64.
+    /// Returns the length of the device_header in bytes: 0, 16, 32 or 64.
     #[inline]
     #[must_use]
     pub const fn device_header_bytes(self) -> usize {
@@ -296,7 +296,7 @@ impl DfCtl {
         }
     }
 
-    /// True if another optional header stands in front of the device_header.
+    /// True if the device_header is preceded by another optional header.
     #[inline]
     #[must_use]
     pub const fn has_other_headers(self) -> bool {
@@ -304,7 +304,7 @@ impl DfCtl {
     }
 }
 
-/// F_CTL: 24 bits about exchange, sequence and frame.
+/// F_CTL: 24 control bits of exchange, sequence and frame.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct FCtl(pub u32);
 
@@ -321,16 +321,16 @@ impl FCtl {
     pub const END_SEQUENCE: Self = Self(1 << 19);
     /// CS_CTL is a priority.
     pub const PRIORITY: Self = Self(1 << 17);
-    /// The other side may send the next sequence.
+    /// Sequence initiative is transferred: the receiver may send the next sequence.
     pub const SEQUENCE_INITIATIVE: Self = Self(1 << 16);
-    /// This was sent before.
+    /// The sequence is retransmitted.
     pub const RETRANSMITTED: Self = Self(1 << 9);
     /// Parameter is a relative offset.
     pub const RELATIVE_OFFSET: Self = Self(1 << 3);
 
     const FILL: u32 = 3;
 
-    /// The bits of both.
+    /// Returns the bits that are set in either.
     #[inline]
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
@@ -344,14 +344,14 @@ impl FCtl {
         self.0 & other.0 == other.0
     }
 
-    /// With this number of fill bytes, of which the low two bits count.
+    /// Sets the number of fill bytes, modulo 4.
     #[inline]
     #[must_use]
     pub const fn with_fill(self, fill_bytes: u8) -> Self {
         Self((self.0 & !Self::FILL) | (fill_bytes as u32 & Self::FILL))
     }
 
-    /// Bytes at the end of the data field that are not data: 0 to 3.
+    /// Returns the number of fill bytes at the end of the data field: 0 to 3.
     #[inline]
     #[must_use]
     pub const fn fill_bytes(self) -> usize {
@@ -380,17 +380,17 @@ pub struct FcHeader {
     pub fc_type: FcType,
     /// Frame control; the upper 8 of its 32 bits are not on the wire.
     pub f_ctl: FCtl,
-    /// Name of the sequence within the exchange.
+    /// Identifier of the sequence within the exchange.
     pub seq_id: u8,
     /// Optional headers, see [`DfCtl`].
     pub df_ctl: u8,
-    /// Number of the frame.
+    /// Sequence count of the frame.
     pub seq_cnt: u16,
-    /// The originator's name for the exchange.
+    /// The originator's identifier of the exchange.
     pub ox_id: u16,
-    /// The responder's name for the exchange.
+    /// The responder's identifier of the exchange.
     pub rx_id: u16,
-    /// Relative offset, or what the kind of frame says.
+    /// Relative offset, or a value that depends on the frame type.
     pub parameter: u32,
 }
 
@@ -398,7 +398,7 @@ impl FcHeader {
     /// Bytes on the wire.
     pub const BYTES: usize = 24;
 
-    /// Reads a header. Every value of every byte has a meaning.
+    /// Reads a header. Every value of every byte is accepted.
     #[inline]
     #[must_use]
     pub fn parse(bytes: &[u8; 24]) -> Self {
@@ -464,7 +464,7 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn every_raw_byte_comes_back() {
+    fn every_raw_byte_round_trips() {
         for raw in 0..=u8::MAX {
             assert_eq!(RCtl::from_raw(raw).raw(), raw);
             assert_eq!(FcType::from_raw(raw).raw(), raw);
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn n_port_ids_are_read_in_both_forms() {
+    fn n_port_ids_are_parsed_in_both_forms() {
         let id = NPortId::from_bytes([0, 1, 0xAB]);
         assert_eq!(id.to_string(), "00.01.ab");
         assert_eq!("00.01.AB".parse(), Ok(id));
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn f_ctl_keeps_fill_apart() {
+    fn f_ctl_fill_does_not_change_other_bits() {
         let f_ctl = FCtl(0x38_0000).union(FCtl::RELATIVE_OFFSET).with_fill(7);
         assert_eq!(f_ctl.0, 0x38_000B);
         assert_eq!(f_ctl.fill_bytes(), 3);
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn df_ctl_names_the_headers() {
+    fn df_ctl_returns_the_header_lengths() {
         assert_eq!(
             [0, 1, 2, 3].map(|v| DfCtl(v).device_header_bytes()),
             [0, 16, 32, 64]
@@ -523,10 +523,10 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(crate::seeded::config())]
+        #![proptest_config(crate::test_seed::config())]
 
         #[test]
-        fn any_24_bytes_come_back(bytes: [u8; 24]) {
+        fn any_24_bytes_round_trip(bytes: [u8; 24]) {
             let header = FcHeader::parse(&bytes);
             let mut out = [0; 24];
             header.emit(&mut out);
@@ -534,7 +534,7 @@ mod tests {
         }
 
         #[test]
-        fn n_port_ids_come_back_from_text(bytes: [u8; 3]) {
+        fn n_port_ids_round_trip_through_text(bytes: [u8; 3]) {
             let id = NPortId::from_bytes(bytes);
             prop_assert_eq!(id.to_string().parse(), Ok(id));
             prop_assert_eq!(id.to_bytes(), bytes);

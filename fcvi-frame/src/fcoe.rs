@@ -23,17 +23,17 @@ const CRC: usize = 0;
 const EOF: usize = 4;
 const TRAILER_RESERVED: usize = 5;
 
-/// Bytes in front of the FC frame.
+/// Bytes of the FCoE header, before the FC frame.
 pub const FCOE_HEADER_BYTES: usize = 14;
-/// Bytes behind the FC frame.
+/// Bytes of the CRC and FCoE trailer, behind the FC frame.
 pub const FCOE_TRAILER_BYTES: usize = 8;
-/// The longest data field of an FC frame.
+/// Bytes of the longest data field of an FC frame.
 pub const MAX_DATA_FIELD_BYTES: usize = 2112;
-/// The smallest receive size that a port may announce.
+/// The smallest receive data field size that a port may announce.
 pub const MIN_DATA_FIELD_BYTES: usize = 256;
-/// The longest untagged frame, without the Ethernet check sum.
+/// Bytes of the longest untagged frame, without the Ethernet FCS.
 pub const MAX_FRAME_BYTES: usize = 2172;
-/// The shortest untagged frame; Ethernet never has to pad one.
+/// Bytes of the shortest untagged frame; never padded by Ethernet.
 pub const MIN_FRAME_BYTES: usize = 60;
 
 const OVERHEAD_BYTES: usize = FCOE_HEADER_BYTES + FCOE_TRAILER_BYTES;
@@ -51,7 +51,7 @@ const _: () = assert!(
         && MAX_FRAME_BYTES == MIN_FRAME_BYTES + MAX_DATA_FIELD_BYTES
 );
 
-/// The longest data field that fits an Ethernet link of this MTU; 0 if none does.
+/// Returns the length of the longest data field that fits into an Ethernet MTU; 0 if none does.
 #[inline]
 #[must_use]
 pub const fn data_field_for_mtu(mtu_bytes: usize) -> usize {
@@ -64,7 +64,7 @@ pub const fn data_field_for_mtu(mtu_bytes: usize) -> usize {
     }
 }
 
-/// Start of frame: class, and first or further frame of a sequence.
+/// Start of frame: the class, and whether the frame is the first of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sof {
     /// Fabric internal.
@@ -75,20 +75,20 @@ pub enum Sof {
     I2,
     /// Class 3, first.
     I3,
-    /// Class 4, further.
+    /// Class 4, not first.
     N4,
-    /// Class 2, further.
+    /// Class 2, not first.
     N2,
-    /// Class 3, further.
+    /// Class 3, not first.
     N3,
     /// Class 4, activates a circuit.
     C4,
-    /// Any other value. One of the values above never stands here when it was read from a frame.
+    /// Any other value. Never one of the values above if it was parsed.
     Unknown(u8),
 }
 
 impl Sof {
-    /// The meaning of a byte.
+    /// Converts a byte on the wire.
     #[inline]
     #[must_use]
     pub const fn from_raw(raw: u8) -> Self {
@@ -105,7 +105,7 @@ impl Sof {
         }
     }
 
-    /// The byte on the wire.
+    /// Returns the byte on the wire.
     #[inline]
     #[must_use]
     pub const fn raw(self) -> u8 {
@@ -123,7 +123,7 @@ impl Sof {
     }
 }
 
-/// End of frame: whether it is the last one of a sequence, and whether it is sound.
+/// End of frame: whether the frame is the last of a sequence, and whether its content is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Eof {
     /// More frames of the sequence follow.
@@ -142,12 +142,12 @@ pub enum Eof {
     Rti,
     /// Abort.
     A,
-    /// Any other value. One of the values above never stands here when it was read from a frame.
+    /// Any other value. Never one of the values above if it was parsed.
     Unknown(u8),
 }
 
 impl Eof {
-    /// The meaning of a byte.
+    /// Converts a byte on the wire.
     #[inline]
     #[must_use]
     pub const fn from_raw(raw: u8) -> Self {
@@ -164,7 +164,7 @@ impl Eof {
         }
     }
 
-    /// The byte on the wire.
+    /// Returns the byte on the wire.
     #[inline]
     #[must_use]
     pub const fn raw(self) -> u8 {
@@ -182,7 +182,7 @@ impl Eof {
     }
 }
 
-/// What stands in front of the FC frame.
+/// The FCoE header, before the FC frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FcoeHeader {
     /// Start of frame.
@@ -215,10 +215,10 @@ impl FcoeHeader {
     }
 }
 
-/// What stands behind the FC frame.
+/// The CRC and FCoE trailer, behind the FC frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FcoeTrailer {
-    /// Check sum as [`fc_crc`](crate::crc::fc_crc) returns it.
+    /// The CRC as returned by [`fc_crc`](crate::crc::fc_crc).
     pub crc: u32,
     /// End of frame.
     pub eof: Eof,
@@ -252,7 +252,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn every_raw_byte_comes_back() {
+    fn every_raw_byte_round_trips() {
         for raw in 0..=u8::MAX {
             assert_eq!(Sof::from_raw(raw).raw(), raw);
             assert_eq!(Eof::from_raw(raw).raw(), raw);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn data_fields_fit_their_link() {
+    fn data_field_for_mtu_fits_the_link() {
         for (mtu, expected) in [
             (0, 0),
             (45, 0),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn only_version_0_is_known() {
+    fn parse_accepts_only_version_0() {
         let mut bytes = [0; 14];
         bytes[13] = 0x2E;
         bytes[0] = 0x0F;
@@ -290,10 +290,10 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(crate::seeded::config())]
+        #![proptest_config(crate::test_seed::config())]
 
         #[test]
-        fn trailers_come_back(crc: u32, eof: u8) {
+        fn trailers_round_trip(crc: u32, eof: u8) {
             let trailer = FcoeTrailer { crc, eof: Eof::from_raw(eof) };
             let mut bytes = [0xEE; 8];
             trailer.emit(&mut bytes);

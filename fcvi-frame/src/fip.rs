@@ -1,4 +1,4 @@
-//! FIP, the FCoE Initialization Protocol: how ports of an Ethernet link find each other and log in.
+//! FIP, the FCoE Initialization Protocol: discovery and login between ports of an Ethernet link.
 //!
 //! Behind the Ethernet header, EtherType 0x8914:
 //!
@@ -13,9 +13,9 @@
 //! | 8 | 2 | flags |
 //! | 10 | 4 n | descriptors, each with its type and its length |
 //!
-//! What follows the list is padding and says nothing. [`FipView`] reads the
-//! header; [`Vn2vnFrame`] and [`LinkService`] are the two operations of a link
-//! without a switch, and take exactly the descriptors that belong to them.
+//! Bytes behind the list are padding and ignored. [`FipView`] reads the header;
+//! [`Vn2vnFrame`] and [`LinkService`] are the two operations of a link without a
+//! switch, and accept only their descriptors.
 
 mod descriptor;
 mod fc4;
@@ -42,8 +42,8 @@ const FLAGS: usize = 8;
 
 /// Bytes of the FIP header.
 pub const FIP_HEADER_BYTES: usize = 10;
-/// Bytes in front of the descriptors of an untagged frame.
-const FRONT_BYTES: usize = 24;
+/// Bytes of the Ethernet and FIP headers of an untagged frame, before the descriptors.
+const HEADERS_BYTES: usize = 24;
 const WORD_BYTES: usize = 4;
 const THIS_VERSION: u8 = 1;
 
@@ -59,31 +59,31 @@ const _: () = assert!(tiles(
     ],
     FIP_HEADER_BYTES
 ));
-const _: () = assert!(ethernet::HEADER_BYTES + FIP_HEADER_BYTES == FRONT_BYTES);
+const _: () = assert!(ethernet::HEADER_BYTES + FIP_HEADER_BYTES == HEADERS_BYTES);
 
 /// The largest FCoE PDU, from the FCoE header to the reserved bytes behind the EOF: the MTU that
-/// a link needs for FC frames of full size, and the most that a port announces.
+/// a link needs for FC frames of full size, and the maximum that a port announces.
 pub const MAX_FCOE_PDU_BYTES: u16 = (fcoe::MAX_FRAME_BYTES - ethernet::HEADER_BYTES) as u16;
 
-/// What a FIP frame is about.
+/// Opcode of a FIP frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FipOpcode {
-    /// Search for switches.
+    /// Discovery of switches.
     Discovery,
     /// A login or logout, see [`LinkService`].
     LinkService,
     /// Keep alive, or clear virtual links.
     Control,
-    /// Search for VLANs.
+    /// Discovery of VLANs.
     Vlan,
-    /// Ports among themselves, see [`Vn2vnFrame`].
+    /// VN2VN: discovery between ports without a switch, see [`Vn2vnFrame`].
     Vn2vn,
-    /// Any other value. One of the values above never stands here when it was read from a frame.
+    /// Any other value. Never one of the values above if it was parsed.
     Unknown(u16),
 }
 
 impl FipOpcode {
-    /// The meaning of a value.
+    /// Converts a value on the wire.
     #[must_use]
     pub const fn from_raw(raw: u16) -> Self {
         match raw {
@@ -96,7 +96,7 @@ impl FipOpcode {
         }
     }
 
-    /// The value on the wire.
+    /// Returns the value on the wire.
     #[must_use]
     pub const fn raw(self) -> u16 {
         match self {
@@ -123,7 +123,7 @@ impl FipFlags {
     pub const RECORDED: Self = Self(0x0008);
     /// Available for login.
     pub const AVAILABLE: Self = Self(0x0004);
-    /// It was asked for.
+    /// Solicited.
     pub const SOLICITED: Self = Self(0x0002);
     /// Sent by an F_Port.
     pub const F_PORT: Self = Self(0x0001);
@@ -135,15 +135,15 @@ impl FipFlags {
     }
 }
 
-/// A received frame whose FIP header is well formed. Its descriptors are read by what it is:
+/// A received frame with a valid FIP header. Its descriptors are read according to its opcode, by
 /// [`FipView::vn2vn`] or [`FipView::link_service`].
 #[derive(Clone, Copy, Debug)]
 pub struct FipView<'a> {
     /// Its Ethernet header.
     pub ethernet: EthernetHeader,
-    /// What it is about.
+    /// Its opcode.
     pub opcode: FipOpcode,
-    /// Which operation of it.
+    /// Its subcode.
     pub subcode: u8,
     /// Its flags.
     pub flags: FipFlags,
@@ -153,7 +153,7 @@ pub struct FipView<'a> {
 }
 
 impl<'a> FipView<'a> {
-    /// Reads a frame, from the destination address to the last byte before the Ethernet check sum.
+    /// Reads a frame, from the destination address to the last byte before the Ethernet FCS.
     ///
     /// # Errors
     /// The first of these that is wrong: `EthernetHeader`, `EtherType`, `Frame` `TooShort`,
@@ -186,21 +186,21 @@ impl<'a> FipView<'a> {
         })
     }
 
-    /// Its descriptors, in their order.
+    /// Returns its descriptors, in their order.
     #[must_use]
     pub fn descriptors(&self) -> Descriptors<'a> {
         Descriptors::new(self.list)
     }
 }
 
-/// The Ethernet and FIP headers of an untagged frame.
-fn front(
+/// Emits the Ethernet and FIP headers of an untagged frame.
+fn headers(
     (dst, src): (MacAddress, MacAddress),
     opcode: FipOpcode,
     subcode: u8,
     list_words: u16,
     flags: FipFlags,
-) -> [u8; FRONT_BYTES] {
+) -> [u8; HEADERS_BYTES] {
     let mut ethernet = [0; ethernet::HEADER_BYTES];
     EthernetHeader {
         dst,
@@ -216,21 +216,21 @@ fn front(
     out.u8::<SUBCODE>(subcode);
     out.u16::<LIST_WORDS>(list_words);
     out.u16::<FLAGS>(flags.0);
-    let mut front = [0; FRONT_BYTES];
-    let mut out = Writer(&mut front);
+    let mut headers = [0; HEADERS_BYTES];
+    let mut out = Writer(&mut headers);
     out.array::<0, { ethernet::HEADER_BYTES }>(ethernet);
     out.array::<{ ethernet::HEADER_BYTES }, FIP_HEADER_BYTES>(fip);
-    front
+    headers
 }
 
-/// A frame of another operation than the one it is read as.
+/// Error of a frame that is read as another operation than its own.
 const OTHER_OPERATION: ParseError = ParseError::new(Field::FipOperation, Reason::Unknown);
-/// A descriptor that must be there is not.
+/// Error of a frame without a required descriptor.
 const MISSING: ParseError = ParseError::new(Field::FipDescriptor, Reason::Missing);
 
-/// Keeps what a descriptor says; there must not be two of them.
-fn once<T>(place: &mut Option<T>, value: T) -> Result<(), ParseError> {
-    match place.replace(value) {
+/// Sets the value of a descriptor; fails if it is already set.
+fn set_once<T>(field: &mut Option<T>, value: T) -> Result<(), ParseError> {
+    match field.replace(value) {
         None => Ok(()),
         Some(_) => Err(ParseError::new(Field::FipDescriptor, Reason::Repeated)),
     }

@@ -28,14 +28,14 @@ pub enum WireReliability {
 impl WireReliability {
     const MASK: u8 = 3;
 
-    /// The level at its place in the flags.
+    /// Returns the level as flag bits.
     #[inline]
     #[must_use]
     pub const fn to_flags(self) -> u8 {
         (self as u8) << flag::MESSAGE_REQUEST_RELIABILITY_SHIFT
     }
 
-    /// The level in the flags of a message request; `None` for the value without meaning.
+    /// Returns the level in the flags of a message request; `None` for the undefined value.
     #[inline]
     #[must_use]
     pub const fn from_flags(flags: u8) -> Option<Self> {
@@ -48,26 +48,26 @@ impl WireReliability {
     }
 }
 
-/// How the two ends of a connection find each other, bits 7:6 of connect IUs.
+/// Connection model, bits 7:6 of connect IUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ConnectMode {
-    /// One end waits, the other asks.
+    /// A server waits for a client's request.
     #[default]
     ClientServer = 0,
-    /// Both ask.
+    /// Both sides send requests.
     PeerToPeer = 1,
 }
 
 impl ConnectMode {
-    /// The mode at its place in the flags.
+    /// Returns the mode as flag bits.
     #[inline]
     #[must_use]
     pub const fn to_flags(self) -> u8 {
         (self as u8) << flag::CONNECT_MODE_SHIFT
     }
 
-    /// The mode in the flags of a connect IU; `None` for the values without meaning.
+    /// Returns the mode in the flags of a connect IU; `None` for the undefined values.
     #[inline]
     #[must_use]
     pub const fn from_flags(flags: u8) -> Option<Self> {
@@ -92,7 +92,7 @@ pub mod message_request {
         super::WireReliability::MASK << flag::MESSAGE_REQUEST_RELIABILITY_SHIFT;
     /// The descriptor had its queue fence set; for information.
     pub const FENCE: u8 = flag::MESSAGE_REQUEST_FENCE;
-    /// FCVI_PARAMETER, which is not immediate data then, stands for every message of the other
+    /// FCVI_PARAMETER, which is not immediate data then, acknowledges every message of the other
     /// direction up to it [P-16].
     pub const ACKNOWLEDGES: u8 = flag::MESSAGE_REQUEST_ACKNOWLEDGES;
 }
@@ -105,7 +105,7 @@ pub mod message_response {
     pub const ERROR: u8 = flag::MESSAGE_RESPONSE_ERROR;
     /// The last data of a read.
     pub const LAST: u8 = flag::MESSAGE_RESPONSE_LAST;
-    /// FCVI_MSG_ID stands for every message up to it [P-16].
+    /// FCVI_MSG_ID acknowledges every message up to it [P-16].
     pub const CUMULATIVE: u8 = flag::MESSAGE_RESPONSE_CUMULATIVE;
 }
 
@@ -116,7 +116,7 @@ pub mod connect_request {
     /// An earlier request is repeated.
     pub const RETRY: u8 = flag::CONNECT_RETRY;
 
-    /// The connection mode; `None` for the values without meaning.
+    /// Returns the connection mode; `None` for the undefined values.
     #[inline]
     #[must_use]
     pub const fn mode(flags: u8) -> Option<ConnectMode> {
@@ -128,12 +128,12 @@ pub mod connect_request {
 pub mod connect_response {
     use super::{ConnectMode, flag};
 
-    /// An earlier response is repeated, or a repeated request answered.
+    /// Repeats an earlier response, or responds to a repeated request.
     pub const RETRY: u8 = flag::CONNECT_RETRY;
-    /// There will be no connection; FCVI_PARAMETER says why.
+    /// The connection failed; FCVI_PARAMETER contains the reason.
     pub const ERROR: u8 = flag::CONNECT_RESPONSE_ERROR;
 
-    /// The connection mode of the request; `None` for the values without meaning.
+    /// Returns the connection mode of the request; `None` for the undefined values.
     #[inline]
     #[must_use]
     pub const fn mode(flags: u8) -> Option<ConnectMode> {
@@ -145,12 +145,12 @@ pub mod connect_response {
 pub mod disconnect {
     use super::flag;
 
-    /// An error is the cause; FCVI_PARAMETER says which.
+    /// Caused by an error; FCVI_PARAMETER contains the reason.
     pub const ERROR: u8 = flag::DISCONNECT_ERROR;
     /// The sender waits for a response.
     pub const REPLY_EXPECTED: u8 = flag::DISCONNECT_REPLY_EXPECTED;
-    /// FCVI_MSG_ID stands for every message of the other direction up to it; beyond what the
-    /// profile has for message recovery [P-16].
+    /// FCVI_MSG_ID acknowledges every message of the other direction up to it; our extension of
+    /// the profile's message recovery [P-16].
     pub const ACKNOWLEDGES: u8 = flag::DISCONNECT_ACKNOWLEDGES;
 }
 
@@ -162,7 +162,7 @@ mod tests {
     };
 
     #[test]
-    fn levels_and_modes_come_back_among_other_bits() {
+    fn levels_and_modes_round_trip_among_other_bits() {
         for level in [
             WireReliability::Ud,
             WireReliability::Rd,

@@ -8,7 +8,7 @@
 //! | 52 | 0 to 2112 | data field: device_header, payload, fill |
 //! | 52 + n | 8 | FCoE trailer |
 //!
-//! Reading: [`FrameView`] and [`IuView`]. Writing: a header by [`FrameHeader`] or
+//! Parsing: [`FrameView`] and [`IuView`]. Emitting: a header by [`FrameHeader`] or
 //! [`HeaderTemplate`], payload and fill by the caller, then [`seal`].
 
 mod template;
@@ -32,7 +32,7 @@ const FCOE: usize = 14;
 const FC: usize = 28;
 const DEVICE: usize = 52;
 
-/// The longest header: up to and with a device_header of 32 bytes.
+/// Bytes of the longest header: up to and including a device_header of 32 bytes.
 pub const MAX_HEADER_BYTES: usize = 84;
 
 const _: () = assert!(tiles(
@@ -45,7 +45,7 @@ const _: () = assert!(tiles(
     MAX_HEADER_BYTES
 ));
 
-/// A received frame that passed every check that needs no state.
+/// A received frame that passed all stateless checks.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameView<'a> {
     /// Its Ethernet header.
@@ -61,11 +61,11 @@ pub struct FrameView<'a> {
 
 impl<'a> FrameView<'a> {
     /// Reads a frame, from the destination address to the last byte before the
-    /// Ethernet check sum. FCoE has no length field: `bytes` must be exactly as
-    /// long as the frame.
+    /// Ethernet FCS. FCoE has no length field: `bytes` must have exactly the
+    /// length of the frame.
     ///
     /// # Errors
-    /// The first field that is wrong; `Crc` `BadCrc` if all before it is well formed.
+    /// The first invalid field; `Crc` `BadCrc` if all fields before it are valid.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         Self::parse_with(bytes, |covered, crc| fc_crc(covered) == crc)
@@ -127,15 +127,15 @@ impl<'a> FrameView<'a> {
         })
     }
 
-    /// The data field without its fill.
+    /// Returns the data field without its fill.
     #[inline]
     #[must_use]
     pub fn data_field(&self) -> &'a [u8] {
         self.data_field
     }
 
-    /// Reads the frame as part of an FC-VI IU, whose opcode decides TYPE, R_CTL
-    /// and DF_CTL.
+    /// Reads the frame as part of an FC-VI IU, whose opcode determines R_CTL and
+    /// DF_CTL.
     ///
     /// # Errors
     /// `FcType` `Unknown`; those of [`DeviceHeader::parse`]; `DfCtl` or `RCtl`
@@ -160,7 +160,7 @@ impl<'a> FrameView<'a> {
     }
 }
 
-/// Only the last frame of a sequence may have fill, and not more than it has bytes.
+/// Removes the fill bytes. Only the last frame of a sequence may have fill, at most its data field.
 #[inline]
 pub(crate) fn without_fill(f_ctl: FCtl, data_field: &[u8]) -> Result<&[u8], ParseError> {
     let fill_bytes = f_ctl.fill_bytes();
@@ -182,14 +182,14 @@ pub(crate) fn without_fill(f_ctl: FCtl, data_field: &[u8]) -> Result<&[u8], Pars
 pub struct IuView<'a> {
     /// Its device_header.
     pub header: DeviceHeader,
-    /// What follows it, without fill.
+    /// The payload, without fill.
     pub payload: &'a [u8],
 }
 
-/// Everything in front of the payload of a frame to be sent, untagged.
+/// All headers of an untagged frame to be sent.
 ///
-/// It is written as it is given; that DF_CTL and R_CTL agree with the
-/// device_header is the caller's task.
+/// Written as given: the caller ensures that DF_CTL and R_CTL match the
+/// device_header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameHeader {
     /// Destination.
@@ -205,7 +205,7 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Bytes that [`FrameHeader::emit`] writes: 52, 68 or 84.
+    /// Returns the number of bytes that [`FrameHeader::emit`] writes: 52, 68 or 84.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -227,7 +227,7 @@ impl FrameHeader {
         HeaderTemplate::new(self).copy_to(out)
     }
 
-    /// The header, and zeros behind it if it is not the longest.
+    /// Returns the header, followed by zeros if it is not the longest.
     #[inline]
     fn image(&self) -> [u8; MAX_HEADER_BYTES] {
         let mut ethernet = [0; ethernet::HEADER_BYTES];
@@ -256,13 +256,13 @@ impl FrameHeader {
     }
 }
 
-/// Ends an untagged frame of `frame_bytes` at the front of `buf`, header, payload,
-/// fill and trailer together: computes the CRC and writes it, `eof` and three zeros
-/// into the last eight bytes.
+/// Completes an untagged frame at the front of `buf`: computes the CRC and writes it,
+/// `eof` and three zeros into the last eight bytes. `frame_bytes` is the length of
+/// header, payload, fill and trailer.
 ///
 /// # Errors
-/// [`EmitError::FrameLength`] if no frame has this length, which is a multiple of 4
-/// from 60 to 2172; [`EmitError::BufferTooShort`].
+/// [`EmitError::FrameLength`] unless the length is a multiple of 4 from 60 to 2172;
+/// [`EmitError::BufferTooShort`].
 #[inline]
 pub fn seal(buf: &mut [u8], frame_bytes: usize, eof: Eof) -> Result<(), EmitError> {
     if !(MIN_FRAME_BYTES..=MAX_FRAME_BYTES).contains(&frame_bytes) || frame_bytes & 3 != 0 {

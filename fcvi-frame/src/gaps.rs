@@ -1,4 +1,4 @@
-//! What a receiver misses: the payload of a gap report [P-16].
+//! The payload of a gap report: the byte ranges that the receiver misses [P-16].
 //!
 //! | Offset | Bytes | Field |
 //! | --- | --- | --- |
@@ -20,21 +20,21 @@ const _: () = assert!(tiles(
     MissingRange::BYTES
 ));
 
-/// Ranges that one report can have.
+/// Maximum number of ranges of one report.
 pub const MAX_RANGES: usize = 16;
 /// Bytes of the longest payload.
 pub const MAX_BYTES: usize = MAX_RANGES * MissingRange::BYTES;
 
 const _: () = assert!(MAX_BYTES == 192);
 
-/// Bytes of a message that did not come.
+/// A range of missing bytes of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MissingRange {
-    /// Which message.
+    /// The message.
     pub msg_id: u32,
-    /// From here on.
+    /// Offset of the first missing byte.
     pub offset_bytes: u32,
-    /// So many; 0: to the end of the message, which may be empty.
+    /// Number of missing bytes; 0: to the end of the message, which may be empty.
     pub length_bytes: u32,
 }
 
@@ -42,7 +42,7 @@ impl MissingRange {
     /// Bytes on the wire.
     pub const BYTES: usize = 12;
 
-    /// Reads a range. Whether such bytes exist is for its user to find out.
+    /// Reads a range. It is not checked against the message.
     #[inline]
     #[must_use]
     pub fn parse(bytes: &[u8; 12]) -> Self {
@@ -85,19 +85,19 @@ impl<'a> MissingRanges<'a> {
         Ok(Self(ranges))
     }
 
-    /// The ranges.
+    /// Returns the ranges.
     pub fn iter(&self) -> impl Iterator<Item = MissingRange> + 'a {
         self.0.iter().map(MissingRange::parse)
     }
 }
 
-/// Writes as many of the ranges as there is room for and one report can have; returns the
-/// bytes written.
+/// Writes ranges, at most [`MAX_RANGES`] and those that fit into `out`; returns the number of bytes
+/// written.
 pub fn emit(ranges: &[MissingRange], out: &mut [u8]) -> usize {
-    let (places, _) = out.as_chunks_mut();
-    let written = ranges.iter().take(MAX_RANGES).zip(places);
+    let (chunks, _) = out.as_chunks_mut();
+    let written = ranges.iter().take(MAX_RANGES).zip(chunks);
     written
-        .map(|(range, place)| range.emit(place))
+        .map(|(range, chunk)| range.emit(chunk))
         .count()
         .saturating_mul(MissingRange::BYTES)
 }
@@ -117,22 +117,22 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(crate::seeded::config())]
+        #![proptest_config(crate::test_seed::config())]
 
         #[test]
-        fn ranges_come_back(ranges in proptest::collection::vec(any_range(), 1..=MAX_RANGES)) {
+        fn ranges_round_trip(ranges in proptest::collection::vec(any_range(), 1..=MAX_RANGES)) {
             let mut bytes = [0xEE; MAX_BYTES + 5];
             let written = emit(&ranges, &mut bytes);
             prop_assert_eq!(written, ranges.len() * 12);
             prop_assert!(bytes[written..].iter().all(|b| *b == 0xEE));
             let parsed = MissingRanges::parse(&bytes[..written]);
-            let back: Vec<_> = parsed.expect("what was written").iter().collect();
-            prop_assert_eq!(back, ranges);
+            let parsed: Vec<_> = parsed.expect("emitted ranges").iter().collect();
+            prop_assert_eq!(parsed, ranges);
         }
     }
 
     #[test]
-    fn only_one_to_sixteen_whole_ranges_are_a_report() {
+    fn parse_requires_one_to_sixteen_whole_ranges() {
         let bytes = [7; 20 * 12];
         for length in 0..=bytes.len() {
             let legal = length % 12 == 0 && (12..=192).contains(&length);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_not_written() {
+    fn emit_writes_only_ranges_that_fit() {
         let ranges = [MissingRange::default(); 20];
         assert_eq!(emit(&ranges, &mut [0; 300]), MAX_BYTES);
         assert_eq!(emit(&ranges, &mut [0; 35]), 24);

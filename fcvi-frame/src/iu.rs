@@ -15,46 +15,46 @@
 //! | FCVI_DISCONNECT_RQST | 0x21 | 0x02 | 32 | none |
 //! | FCVI_DISCONNECT_RESP | 0x22 | 0x03 | 32 | none |
 //!
-//! Opcodes and R_CTL are ours [P-2, P-5]. The opcode decides the rest, so that a
-//! frame can be checked against it.
+//! Opcodes and R_CTL are our choice [P-2, P-5]. The opcode determines the other
+//! columns, against which a frame is checked.
 
 use core::fmt;
 
 use crate::fc::RCtl;
 use crate::profile;
 
-/// Which IU a frame belongs to.
+/// The IU of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
-    /// A message for the receiver's next descriptor.
+    /// A message for the receiver's next receive descriptor.
     SendRequest = profile::OPCODE_SEND_REQUEST,
-    /// Its outcome.
+    /// Status of a send.
     SendResponse = profile::OPCODE_SEND_RESPONSE,
     /// An RDMA write.
     WriteRequest = profile::OPCODE_WRITE_REQUEST,
-    /// Its outcome.
+    /// Status of an RDMA write.
     WriteResponse = profile::OPCODE_WRITE_RESPONSE,
     /// An RDMA read.
     ReadRequest = profile::OPCODE_READ_REQUEST,
-    /// The data read, or why there is none.
+    /// Data of an RDMA read, or the reason of its failure.
     ReadResponse = profile::OPCODE_READ_RESPONSE,
-    /// Asks for a connection.
+    /// Requests a connection.
     ConnectRequest = profile::OPCODE_CONNECT_REQUEST,
-    /// Accepts, defers or refuses it.
+    /// Accepts, defers or rejects a connection.
     ConnectResponse1 = profile::OPCODE_CONNECT_RESPONSE1,
     /// The originator is ready.
     ConnectResponse2 = profile::OPCODE_CONNECT_RESPONSE2,
     /// The responder is ready too.
     ConnectResponse3 = profile::OPCODE_CONNECT_RESPONSE3,
-    /// Ends a connection.
+    /// Disconnects.
     DisconnectRequest = profile::OPCODE_DISCONNECT_REQUEST,
-    /// Confirms that.
+    /// Confirms a disconnect.
     DisconnectResponse = profile::OPCODE_DISCONNECT_RESPONSE,
 }
 
 impl Opcode {
-    /// All of them, in the order of the table.
+    /// All opcodes, in the order of the table.
     pub const ALL: [Opcode; 12] = [
         Opcode::SendRequest,
         Opcode::SendResponse,
@@ -70,7 +70,7 @@ impl Opcode {
         Opcode::DisconnectResponse,
     ];
 
-    /// The IU of a FCVI_OPCODE; `None` if there is none.
+    /// Converts FCVI_OPCODE; `None` if it is unknown.
     #[inline]
     #[must_use]
     pub const fn from_raw(raw: u8) -> Option<Self> {
@@ -91,14 +91,14 @@ impl Opcode {
         })
     }
 
-    /// FCVI_OPCODE.
+    /// Returns FCVI_OPCODE.
     #[inline]
     #[must_use]
     pub const fn raw(self) -> u8 {
         self as u8
     }
 
-    /// Bytes of the device_header: 16 or 32.
+    /// Returns the length of the device_header in bytes: 16 or 32.
     #[inline]
     #[must_use]
     pub const fn header_bytes(self) -> usize {
@@ -115,7 +115,7 @@ impl Opcode {
         }
     }
 
-    /// R_CTL of the frames of the IU [P-2].
+    /// Returns R_CTL of the frames of the IU [P-2].
     #[inline]
     #[must_use]
     pub const fn r_ctl(self) -> RCtl {
@@ -162,9 +162,9 @@ mod tests {
     use std::format;
     use std::string::String;
 
-    /// The table of the module's documentation, from the code.
+    /// Compares the code with the table of the module's documentation.
     #[test]
-    fn the_table_is_the_documented_one() {
+    fn opcode_properties_match_the_documented_table() {
         let table: String = Opcode::ALL
             .iter()
             .map(|op| {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_twelve_opcodes_are_known() {
+    fn from_raw_accepts_only_the_twelve_opcodes() {
         let known = (0..=u8::MAX).filter_map(Opcode::from_raw);
         assert!(known.eq(Opcode::ALL));
         assert!(

@@ -1,4 +1,4 @@
-//! FC-VI over FCoE: frames as bytes and as values.
+//! FC-VI over FCoE: parsers and emitters of frames.
 //!
 //! A frame, outermost first, and the module of each part:
 //!
@@ -12,10 +12,10 @@
 //!      EOF, reserved             4               fcoe
 //! ```
 //!
-//! [`frame`] reads and writes whole frames, [`fip`] those of FCoE's control
-//! protocol; [`profile`] is the one table of the values that are our own choice
-//! and not taken from a standard. Every type is read by `parse` and written by
-//! `emit`. No input can make either panic, and neither allocates.
+//! [`frame`] parses and emits whole frames, [`fip`] those of FCoE's control
+//! protocol; [`profile`] is the table of all values that we chose and that are
+//! not taken from a standard. Every type is read by `parse` and written by
+//! `emit`. Neither panics on any input, and neither allocates.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -50,7 +50,7 @@ pub mod iu;
 pub mod profile;
 pub mod reason;
 #[cfg(test)]
-mod seeded;
+mod test_seed;
 mod wire;
 
 pub use connect::{Discriminator, HostAddress, NetAddress};

@@ -1,14 +1,14 @@
-//! Every value of the wire that is our own choice.
+//! All values on the wire that are our choice.
 //!
 //! The published material on FC-VI names the fields, the twelve IUs and the kinds
-//! of flags and reasons, but no numbers. The numbers here make a complete protocol
-//! of them. They stand in this one table, each with the number of its rule, so
-//! that they can be exchanged as a whole; no other module holds such a number.
+//! of flags and reasons, but no numbers. The numbers here complete the protocol.
+//! They are in this one table, each with the number of its rule, so that they can
+//! be replaced as a whole; no other module defines such a number.
 
 use crate::fc::FCtl;
 use crate::fc::RCtl;
 
-/// DF_CTL of a frame whose device_header has 16 or 32 bytes, and no other optional header [P-1].
+/// Returns DF_CTL of a frame whose device_header has 16 or 32 bytes, without other optional headers [P-1].
 #[inline]
 #[must_use]
 pub const fn df_ctl(header_bytes: usize) -> u8 {
@@ -22,7 +22,7 @@ pub const fn df_ctl(header_bytes: usize) -> u8 {
 /// CS_CTL of every frame [P-1].
 pub const CS_CTL: u8 = 0;
 
-/// R_CTL of IUs that carry data into a waiting buffer [P-2].
+/// R_CTL of IUs with data for a prepared buffer [P-2].
 pub const R_CTL_PLACED_DATA: RCtl = RCtl::SolicitedData;
 /// R_CTL of FCVI_SEND_RQST [P-2].
 pub const R_CTL_SEND: RCtl = RCtl::UnsolicitedData;
@@ -32,24 +32,24 @@ pub const R_CTL_READ_REQUEST: RCtl = RCtl::UnsolicitedCommand;
 pub const R_CTL_MESSAGE_RESPONSE: RCtl = RCtl::CommandStatus;
 /// R_CTL of IUs that open a connection procedure [P-2].
 pub const R_CTL_CONNECTION_REQUEST: RCtl = RCtl::UnsolicitedControl;
-/// R_CTL of IUs that go on with one [P-2].
+/// R_CTL of IUs that continue a connection procedure [P-2].
 pub const R_CTL_CONNECTION_RESPONSE: RCtl = RCtl::SolicitedControl;
 
 /// F_CTL of a one-way exchange, any frame but the last [P-3].
 pub const F_CTL_ONE_WAY: FCtl = FCtl::FIRST_SEQUENCE.union(FCtl::LAST_SEQUENCE);
 /// F_CTL of a one-way exchange, last frame [P-3].
 pub const F_CTL_ONE_WAY_LAST: FCtl = F_CTL_ONE_WAY.union(FCtl::END_SEQUENCE);
-/// F_CTL of a request that is answered, any frame but the last [P-3].
+/// F_CTL of a request with a response, any frame but the last [P-3].
 pub const F_CTL_REQUEST_BEGUN: FCtl = FCtl::FIRST_SEQUENCE;
-/// F_CTL of a request that is answered, last frame [P-3].
+/// F_CTL of a request with a response, last frame [P-3].
 pub const F_CTL_REQUEST: FCtl = FCtl::FIRST_SEQUENCE
     .union(FCtl::END_SEQUENCE)
     .union(FCtl::SEQUENCE_INITIATIVE);
-/// F_CTL of the responder's answer that ends the exchange, any frame but the last [P-3].
+/// F_CTL of the response that ends the exchange, any frame but the last [P-3].
 pub const F_CTL_REPLY_BEGUN: FCtl = FCtl::EXCHANGE_RESPONDER.union(FCtl::LAST_SEQUENCE);
-/// F_CTL of the responder's answer that ends the exchange, last frame [P-3].
+/// F_CTL of the response that ends the exchange, last frame [P-3].
 pub const F_CTL_FINAL_REPLY: FCtl = F_CTL_REPLY_BEGUN.union(FCtl::END_SEQUENCE);
-/// F_CTL of FCVI_CONNECT_RESP1 that wants a FCVI_CONNECT_RESP2 [P-3].
+/// F_CTL of an FCVI_CONNECT_RESP1 that is followed by FCVI_CONNECT_RESP2 [P-3].
 pub const F_CTL_CONNECT_RESPONSE1: FCtl = FCtl::EXCHANGE_RESPONDER
     .union(FCtl::END_SEQUENCE)
     .union(FCtl::SEQUENCE_INITIATIVE);
@@ -125,7 +125,7 @@ pub(crate) mod message_reason {
 
 /// CONN_STS values [P-7].
 pub(crate) mod connect_status {
-    pub(crate) const GO_ON: u8 = 0x00;
+    pub(crate) const CONTINUE: u8 = 0x00;
     pub(crate) const PENDING: u8 = 0x01;
     pub(crate) const SUPERSEDED: u8 = 0x02;
     pub(crate) const FAILED: u8 = 0x80;
@@ -152,7 +152,7 @@ pub(crate) mod connect_reason {
     pub(crate) const WRONG_STATE: u8 = 0x1A;
 }
 
-/// FCVI_ATTRIBUTES.ATTR_FLAGS bits [P-9]; the reliability bits are the numbers of VIPL's levels.
+/// FCVI_ATTRIBUTES.ATTR_FLAGS bits [P-9]; the reliability bits are VIPL's level numbers.
 pub(crate) mod attribute {
     pub(crate) const UNRELIABLE_DELIVERY: u32 = 1 << 0;
     pub(crate) const RELIABLE_DELIVERY: u32 = 1 << 1;
@@ -164,27 +164,27 @@ pub(crate) mod attribute {
     pub(crate) const RECOVERY: u32 = 1 << 16;
 }
 
-/// The quality of service that is offered: FC class 3 [P-9].
+/// The offered quality of service: FC class 3 [P-9].
 pub const QOS_CLASS_3: u8 = 3;
-/// The longest discriminator of an FCVI_NET_ADDRESS [P-9].
+/// Bytes of the longest discriminator of an FCVI_NET_ADDRESS [P-9].
 pub const MAX_DISCRIMINATOR_BYTES: usize = 44;
 /// FCVI_HANDLE of an FCVI_CONNECT_RQST: its receiver has no handle yet [P-9].
 pub const HANDLE_NONE: u32 = 0xFFFF_FFFF;
 
-/// E_D_TOV: how long a sequence may lack its next frame. The usual default of FC.
+/// E_D_TOV: timeout of the next frame of a sequence. The usual default of FC.
 pub const E_D_TOV_MS: u32 = 2_000;
-/// R_A_TOV: how long a frame can live in the network. The usual default of FC.
+/// R_A_TOV: maximum lifetime of a frame in the network. The usual default of FC.
 pub const R_A_TOV_MS: u32 = 10_000;
-/// FCVI_ULP_TIMEOUT: how long a response may take, twice R_A_TOV [P-11].
+/// FCVI_ULP_TIMEOUT: timeout of a response, twice R_A_TOV [P-11].
 pub const ULP_TIMEOUT_MS: u32 = 2 * R_A_TOV_MS;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The words of the table in docs/spec/fcvi-frame.md.
+    /// Compares the values with the table in docs/spec/fcvi-frame.md.
     #[test]
-    fn f_ctl_words_are_those_of_the_table() {
+    fn f_ctl_values_match_the_documented_table() {
         let words = [
             (F_CTL_ONE_WAY, 0x30_0000),
             (F_CTL_ONE_WAY_LAST, 0x38_0000),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn df_ctl_agrees_with_the_general_meaning() {
+    fn df_ctl_encodes_the_device_header_length() {
         for bytes in [0, 16, 32] {
             assert_eq!(crate::fc::DfCtl(df_ctl(bytes)).device_header_bytes(), bytes);
         }

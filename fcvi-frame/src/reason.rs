@@ -1,17 +1,17 @@
-//! FCVI_PARAMETER of responses and disconnects: why.
+//! Status and reason codes in FCVI_PARAMETER of responses and disconnects.
 //!
 //! | IU | Byte 0 | Byte 1 | Bytes 2-3 |
 //! | --- | --- | --- | --- |
 //! | message response, disconnect | reason | 0 | detail |
 //! | connect response | CONN_STS | reason | detail |
 //!
-//! The layout is ours [P-7], the codes too [P-8]. A detail is sent as 0 and ignored.
+//! The layout [P-7] and the codes [P-8] are our choice. A detail is sent as 0 and ignored.
 
 use core::fmt;
 
 use crate::profile::{connect_reason, connect_status, message_reason};
 
-/// Why a message was not taken, or a connection ended [P-8].
+/// Reason of a failed message or a disconnect [P-8].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MessageReason {
     /// No error.
@@ -32,30 +32,30 @@ pub enum MessageReason {
     WriteNotEnabled,
     /// RDMA read is not enabled on the VI.
     ReadNotEnabled,
-    /// A later message came first.
+    /// A message was lost: a later one arrived.
     MessageLost,
     /// A frame of the message is missing.
     MessageIncomplete,
     /// No such handle, or not connected to the sender.
     UnknownHandle,
-    /// Flags, length or header that cannot be.
+    /// Invalid flags, length or header.
     ProtocolError,
-    /// No room.
+    /// No resources.
     NoResources,
     /// The consumer called disconnect.
     Disconnected,
-    /// A response did not come in time.
+    /// A response timed out.
     UlpTimeout,
     /// The NIC is being closed.
     NicClosing,
     /// Ranges are missing; the payload lists them [P-16].
     Gaps,
-    /// Any other code. One of the codes above never stands here when it was read from a frame.
+    /// Any other code. Never one of the codes above if it was parsed.
     Unknown(u8),
 }
 
 impl MessageReason {
-    /// The meaning of a code.
+    /// Converts a code on the wire.
     #[must_use]
     pub const fn from_raw(raw: u8) -> Self {
         match raw {
@@ -81,7 +81,7 @@ impl MessageReason {
         }
     }
 
-    /// The code.
+    /// Returns the code on the wire.
     #[must_use]
     pub const fn raw(self) -> u8 {
         match self {
@@ -107,13 +107,13 @@ impl MessageReason {
         }
     }
 
-    /// FCVI_PARAMETER with this reason [P-7].
+    /// Returns FCVI_PARAMETER with this reason [P-7].
     #[must_use]
     pub const fn to_parameter(self) -> u32 {
         u32::from_be_bytes([self.raw(), 0, 0, 0])
     }
 
-    /// The reason in a FCVI_PARAMETER [P-7].
+    /// Returns the reason in an FCVI_PARAMETER [P-7].
     #[must_use]
     pub const fn from_parameter(parameter: u32) -> Self {
         let [reason, ..] = parameter.to_be_bytes();
@@ -147,27 +147,27 @@ impl fmt::Display for MessageReason {
     }
 }
 
-/// CONN_STS: what becomes of a connection request [P-7].
+/// CONN_STS: status of a connection request [P-7].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConnectStatus {
-    /// Accepted, the procedure goes on.
-    GoOn,
-    /// No answer yet.
+    /// Accepted, the procedure continues.
+    Continue,
+    /// No decision yet.
     Pending,
-    /// The peer's own request stands instead.
+    /// Replaced by the peer's own request.
     Superseded,
-    /// There will be no connection.
+    /// The connection failed.
     Failed,
-    /// Any other value. One of the values above never stands here when it was read from a frame.
+    /// Any other value. Never one of the values above if it was parsed.
     Unknown(u8),
 }
 
 impl ConnectStatus {
-    /// The meaning of a code.
+    /// Converts a code on the wire.
     #[must_use]
     pub const fn from_raw(raw: u8) -> Self {
         match raw {
-            connect_status::GO_ON => Self::GoOn,
+            connect_status::CONTINUE => Self::Continue,
             connect_status::PENDING => Self::Pending,
             connect_status::SUPERSEDED => Self::Superseded,
             connect_status::FAILED => Self::Failed,
@@ -175,11 +175,11 @@ impl ConnectStatus {
         }
     }
 
-    /// The code.
+    /// Returns the code on the wire.
     #[must_use]
     pub const fn raw(self) -> u8 {
         match self {
-            Self::GoOn => connect_status::GO_ON,
+            Self::Continue => connect_status::CONTINUE,
             Self::Pending => connect_status::PENDING,
             Self::Superseded => connect_status::SUPERSEDED,
             Self::Failed => connect_status::FAILED,
@@ -188,7 +188,7 @@ impl ConnectStatus {
     }
 }
 
-/// Why a connection request came to its status [P-8].
+/// Reason of the status of a connection request [P-8].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConnectReason {
     /// Accepted.
@@ -197,15 +197,15 @@ pub enum ConnectReason {
     WaitingForConsumer,
     /// The peer has not posted its own request yet.
     NotYetPosted,
-    /// Two requests crossed, the receiver's stands.
+    /// Simultaneous requests: the receiver's is used.
     YoursWins,
-    /// Two requests crossed, the sender's stands.
+    /// Simultaneous requests: the sender's is used.
     MineWins,
     /// The connection exists already.
     DuplicateOfEstablished,
-    /// Nobody waits for this discriminator.
+    /// No VI waits for this discriminator.
     NoMatch,
-    /// The consumer refused.
+    /// The consumer rejected.
     Rejected,
     /// The reliability levels differ.
     ReliabilityLevel,
@@ -213,24 +213,24 @@ pub enum ConnectReason {
     MaxTransferSize,
     /// The qualities of service differ.
     Qos,
-    /// No room.
+    /// No resources.
     NoResources,
-    /// Not in time.
+    /// Timed out.
     TimedOut,
-    /// The host address is another one.
+    /// The host address is not the receiver's.
     NotMyAddress,
-    /// The payload cannot be read.
+    /// The payload is malformed.
     Malformed,
     /// No such connection ID.
     UnknownConnection,
     /// The VI is not in a state for this.
     WrongState,
-    /// Any other code. One of the codes above never stands here when it was read from a frame.
+    /// Any other code. Never one of the codes above if it was parsed.
     Unknown(u8),
 }
 
 impl ConnectReason {
-    /// The meaning of a code.
+    /// Converts a code on the wire.
     #[must_use]
     pub const fn from_raw(raw: u8) -> Self {
         match raw {
@@ -255,7 +255,7 @@ impl ConnectReason {
         }
     }
 
-    /// The code.
+    /// Returns the code on the wire.
     #[must_use]
     pub const fn raw(self) -> u8 {
         match self {
@@ -287,8 +287,8 @@ impl fmt::Display for ConnectReason {
             Self::Accepted => "accepted",
             Self::WaitingForConsumer => "waiting for the consumer",
             Self::NotYetPosted => "not yet posted",
-            Self::YoursWins => "crossed, yours stands",
-            Self::MineWins => "crossed, mine stands",
+            Self::YoursWins => "simultaneous requests, yours wins",
+            Self::MineWins => "simultaneous requests, mine wins",
             Self::DuplicateOfEstablished => "already connected",
             Self::NoMatch => "no match",
             Self::Rejected => "rejected",
@@ -310,13 +310,13 @@ impl fmt::Display for ConnectReason {
 pub mod connect_parameter {
     use super::{ConnectReason, ConnectStatus};
 
-    /// Status and reason as one word.
+    /// Encodes status and reason in one word.
     #[must_use]
     pub const fn pack(status: ConnectStatus, reason: ConnectReason) -> u32 {
         u32::from_be_bytes([status.raw(), reason.raw(), 0, 0])
     }
 
-    /// Status and reason of a word.
+    /// Decodes status and reason of a word.
     #[must_use]
     pub const fn unpack(parameter: u32) -> (ConnectStatus, ConnectReason) {
         let [status, reason, ..] = parameter.to_be_bytes();
@@ -332,7 +332,7 @@ mod tests {
     use super::{ConnectReason, ConnectStatus, MessageReason, connect_parameter};
 
     #[test]
-    fn every_code_comes_back() {
+    fn every_code_round_trips() {
         for raw in 0..=u8::MAX {
             assert_eq!(MessageReason::from_raw(raw).raw(), raw);
             assert_eq!(ConnectStatus::from_raw(raw).raw(), raw);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_stand_in_the_first_bytes_and_details_are_ignored() {
+    fn reasons_are_in_the_first_bytes_and_details_are_ignored() {
         assert_eq!(MessageReason::NicClosing.to_parameter(), 0x4B00_0000);
         assert_eq!(
             MessageReason::from_parameter(0x4BFF_1234),

@@ -1,9 +1,9 @@
 //! Big-endian fields at fixed offsets of fixed-size arrays.
 //!
-//! Offset and width are checked against the array when the program is compiled,
-//! so no access can miss and none is checked at run time.
+//! Offset and width are checked against the array at compile time, so no access
+//! is out of bounds and none is checked at run time.
 
-/// Do these (offset, bytes) fields cover `0..total` in order, without gap or overlap?
+/// True if these (offset, bytes) fields cover `0..total` in order, without gap or overlap.
 pub(crate) const fn tiles(mut fields: &[(usize, usize)], total: usize) -> bool {
     let mut end: usize = 0;
     while let Some((&(offset, bytes), rest)) = fields.split_first() {
@@ -21,7 +21,7 @@ pub(crate) const fn tiles(mut fields: &[(usize, usize)], total: usize) -> bool {
 pub(crate) struct Reader<'a, const N: usize>(pub(crate) &'a [u8; N]);
 
 impl<const N: usize> Reader<'_, N> {
-    /// The `LEN` bytes at `AT`.
+    /// Reads the `LEN` bytes at offset `AT`.
     #[inline]
     pub(crate) fn array<const AT: usize, const LEN: usize>(self) -> [u8; LEN] {
         const { assert!(AT <= N && LEN <= N - AT) };
@@ -64,16 +64,16 @@ impl<const N: usize> Reader<'_, N> {
 pub(crate) struct Writer<'a, const N: usize>(pub(crate) &'a mut [u8; N]);
 
 impl<const N: usize> Writer<'_, N> {
-    /// Puts `value` at `AT`.
+    /// Writes `value` at offset `AT`.
     #[inline]
     pub(crate) fn array<const AT: usize, const LEN: usize>(&mut self, value: [u8; LEN]) {
         const { assert!(AT <= N && LEN <= N - AT) };
-        let place = self
+        let field = self
             .0
             .split_at_mut_checked(AT)
             .and_then(|(_, tail)| tail.first_chunk_mut());
-        if let Some(place) = place {
-            *place = value;
+        if let Some(field) = field {
+            *field = value;
         }
     }
 
@@ -87,7 +87,7 @@ impl<const N: usize> Writer<'_, N> {
         self.array::<AT, 2>(value.to_be_bytes());
     }
 
-    /// The low 24 bits of `value`.
+    /// Writes the low 24 bits of `value` at offset `AT`.
     #[inline]
     pub(crate) fn u24<const AT: usize>(&mut self, value: u32) {
         let [_, a, b, c] = value.to_be_bytes();
@@ -110,7 +110,7 @@ mod tests {
     use super::{Reader, Writer, tiles};
 
     #[test]
-    fn tiling_sees_gaps_overlaps_and_wrong_totals() {
+    fn tiles_rejects_gaps_overlaps_and_wrong_totals() {
         assert!(tiles(&[(0, 1), (1, 3), (4, 4)], 8));
         assert!(!tiles(&[(0, 1), (2, 3)], 5));
         assert!(!tiles(&[(0, 2), (1, 3)], 4));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_big_endian_and_stay_in_their_place() {
+    fn fields_are_big_endian_at_their_offsets() {
         let mut bytes = [0xEE; 20];
         let mut writer = Writer(&mut bytes);
         writer.u8::<0>(1);

@@ -1,4 +1,4 @@
-//! Golden frames against the values that they stand for, in both directions.
+//! Golden frames are parsed to the expected values, and emitted from them.
 
 mod common;
 #[path = "golden/linux.rs"]
@@ -30,7 +30,7 @@ const HANDLE_B: u32 = 0x3D1B_0002;
 const MSG_ID: u32 = 0x0102_0304;
 const CONNECTION_ID: u32 = 0xC0FF_EE01;
 
-/// What a golden frame stands for.
+/// The expected values of a golden frame.
 struct Expected {
     name: &'static str,
     header: FrameHeader,
@@ -38,8 +38,8 @@ struct Expected {
     payload: Vec<u8>,
 }
 
-/// One of our frames: exchange fields as (SEQ_ID, SEQ_CNT, OX_ID, RX_ID).
-fn ours(
+/// Expected values of an FC-VI frame: exchange fields as (SEQ_ID, SEQ_CNT, OX_ID, RX_ID).
+fn fcvi(
     name: &'static str,
     f_ctl: FCtl,
     (seq_id, seq_cnt, ox_id, rx_id): (u8, u16, u16, u16),
@@ -147,7 +147,7 @@ fn message_ius() -> Vec<Expected> {
 fn send_ius() -> Vec<Expected> {
     let offset = FCtl::RELATIVE_OFFSET;
     let reliable = WireReliability::Rd.to_flags();
-    let mut further = ours(
+    let mut further = fcvi(
         "fcvi_send_rqst_further",
         profile::F_CTL_ONE_WAY.union(offset),
         (1, 1, 0x1001, 0xFFFF),
@@ -158,7 +158,7 @@ fn send_ius() -> Vec<Expected> {
     further.header.fc.parameter = 1436;
     further.eof = Eof::N;
     vec![
-        ours(
+        fcvi(
             "fcvi_send_rqst",
             profile::F_CTL_ONE_WAY_LAST.union(offset).with_fill(3),
             (1, 0, 0x1001, 0xFFFF),
@@ -172,7 +172,7 @@ fn send_ius() -> Vec<Expected> {
             b"hello",
         ),
         further,
-        ours(
+        fcvi(
             "fcvi_send_resp",
             profile::F_CTL_FINAL_REPLY,
             (2, 0, 0x1002, 0x2001),
@@ -189,7 +189,7 @@ fn send_ius() -> Vec<Expected> {
     ]
 }
 
-/// The message after MSG_ID is there up to 2872, and three ranges are missing.
+/// A gap report: the message after MSG_ID is received up to 2872, and three ranges are missing.
 fn gap_report() -> Expected {
     let range = |ahead: u32, offset_bytes, length_bytes| MissingRange {
         msg_id: MSG_ID + ahead,
@@ -199,7 +199,7 @@ fn gap_report() -> Expected {
     let mut payload = [0; 36];
     let ranges = [range(1, 2872, 1436), range(1, 8616, 0), range(3, 0, 2872)];
     assert_eq!(gaps::emit(&ranges, &mut payload), 36);
-    let mut report = ours(
+    let mut report = fcvi(
         "fcvi_send_resp_gaps",
         profile::F_CTL_FINAL_REPLY.union(FCtl::RELATIVE_OFFSET),
         (2, 7, 0x1007, 0x1007),
@@ -219,7 +219,7 @@ fn gap_report() -> Expected {
 fn write_and_read_ius() -> Vec<Expected> {
     let offset = FCtl::RELATIVE_OFFSET;
     let reliable = WireReliability::Rd.to_flags();
-    let mut read_response = ours(
+    let mut read_response = fcvi(
         "fcvi_read_resp",
         profile::F_CTL_FINAL_REPLY.union(offset).with_fill(2),
         (6, 2, 0x1004, 0x2003),
@@ -235,7 +235,7 @@ fn write_and_read_ius() -> Vec<Expected> {
     read_response.header.sof = Sof::N3;
     read_response.header.fc.parameter = 4090;
     vec![
-        ours(
+        fcvi(
             "fcvi_write_rqst",
             profile::F_CTL_REQUEST.union(offset),
             (3, 0xFF, 0x1003, 0xFFFF),
@@ -255,7 +255,7 @@ fn write_and_read_ius() -> Vec<Expected> {
             },
             &[0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88],
         ),
-        ours(
+        fcvi(
             "fcvi_write_resp",
             profile::F_CTL_FINAL_REPLY,
             (4, 0, 0x1003, 0x2002),
@@ -268,7 +268,7 @@ fn write_and_read_ius() -> Vec<Expected> {
             ),
             &[],
         ),
-        ours(
+        fcvi(
             "fcvi_read_rqst",
             profile::F_CTL_REQUEST,
             (5, 0, 0x1004, 0xFFFF),
@@ -295,9 +295,9 @@ fn connection_ius() -> Vec<Expected> {
     connect_request().emit(&mut request);
     let mut response = [0; ConnectResponse::BYTES];
     connect_response().emit(&mut response);
-    let go_on = connect_parameter::pack(ConnectStatus::GoOn, ConnectReason::Accepted);
+    let accepted = connect_parameter::pack(ConnectStatus::Continue, ConnectReason::Accepted);
     vec![
-        ours(
+        fcvi(
             "fcvi_connect_rqst",
             profile::F_CTL_REQUEST,
             (7, 0, 0x1005, 0xFFFF),
@@ -310,14 +310,14 @@ fn connection_ius() -> Vec<Expected> {
             ),
             &request,
         ),
-        ours(
+        fcvi(
             "fcvi_connect_resp1",
             profile::F_CTL_CONNECT_RESPONSE1,
             (8, 0, 0x1005, 0x2004),
-            connection(Opcode::ConnectResponse1, HANDLE_A, 0, 0x2222_2222, go_on),
+            connection(Opcode::ConnectResponse1, HANDLE_A, 0, 0x2222_2222, accepted),
             &response,
         ),
-        ours(
+        fcvi(
             "fcvi_connect_resp2",
             profile::F_CTL_CONNECT_RESPONSE2,
             (9, 1, 0x1005, 0x2004),
@@ -326,18 +326,18 @@ fn connection_ius() -> Vec<Expected> {
                 HANDLE_B,
                 connect_response::RETRY,
                 0,
-                go_on,
+                accepted,
             ),
             &[],
         ),
-        ours(
+        fcvi(
             "fcvi_connect_resp3",
             profile::F_CTL_FINAL_REPLY,
             (10, 1, 0x1005, 0x2004),
-            connection(Opcode::ConnectResponse3, HANDLE_A, 0, 0, go_on),
+            connection(Opcode::ConnectResponse3, HANDLE_A, 0, 0, accepted),
             &[],
         ),
-        ours(
+        fcvi(
             "fcvi_disconnect_rqst",
             profile::F_CTL_REQUEST,
             (11, 0, 0x1006, 0xFFFF),
@@ -350,7 +350,7 @@ fn connection_ius() -> Vec<Expected> {
             ),
             &[],
         ),
-        ours(
+        fcvi(
             "fcvi_disconnect_resp",
             profile::F_CTL_FINAL_REPLY,
             (12, 0, 0x1006, 0x2005),
@@ -362,7 +362,7 @@ fn connection_ius() -> Vec<Expected> {
 
 fn crc_vector() -> Expected {
     let unused = device(Opcode::SendRequest, 0, 0, 0, 0);
-    let mut vector = ours(
+    let mut vector = fcvi(
         "crc_vector",
         profile::F_CTL_REQUEST,
         (1, 0, 0x1001, 0xFFFF),
@@ -409,7 +409,7 @@ fn every_file_is_listed_and_every_frame_expected() {
 }
 
 #[test]
-fn golden_frames_are_read_as_what_they_stand_for() {
+fn golden_frames_are_parsed_to_the_expected_values() {
     for expected in all_expected() {
         let name = expected.name;
         let bytes = golden(name);
@@ -438,7 +438,7 @@ fn golden_frames_are_read_as_what_they_stand_for() {
 }
 
 #[test]
-fn golden_frames_are_written_from_what_they_stand_for() {
+fn golden_frames_are_emitted_from_the_expected_values() {
     for Expected {
         name,
         header,
@@ -457,7 +457,7 @@ fn golden_frames_are_written_from_what_they_stand_for() {
 }
 
 #[test]
-fn golden_payloads_are_read() {
+fn golden_payloads_are_parsed() {
     let bytes = golden("fcvi_connect_rqst");
     let payload = FrameView::parse(&bytes).unwrap().iu().unwrap().payload;
     assert_eq!(ConnectRequest::parse(payload), Ok(connect_request()));

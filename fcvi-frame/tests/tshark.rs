@@ -1,15 +1,15 @@
-//! An independent judge: what tshark reads in our frames, and in those of others,
-//! must be what we read.
+//! Compares our parser with tshark's, for golden and generated frames.
 
 mod common;
-#[path = "common/judge.rs"]
-mod judge;
+#[path = "common/dissector.rs"]
+mod dissector;
 #[path = "tshark/link_services.rs"]
 mod link_services;
 
 use std::path::Path;
 
 use common::golden_frames;
+use dissector::{tshark_fields, write_pcap};
 use fcvi_frame::connect::{ConnectRequest, ConnectResponse};
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::els::{ElsCommand, RtvAccept};
@@ -18,12 +18,11 @@ use fcvi_frame::fcoe::{Eof, MAX_DATA_FIELD_BYTES, Sof};
 use fcvi_frame::frame::{FrameHeader, FrameView, HeaderTemplate, PerFrame, seal};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::{MacAddress, profile};
-use judge::{ask_tshark, write_pcap};
 
 const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 const GENERATED_FRAMES: usize = 300;
 
-/// What is asked of tshark; `describe` answers for us in the same order and form.
+/// Fields that tshark prints; `describe` formats ours in the same order.
 const FIELDS: [&str; 21] = [
     "eth.dst",
     "eth.src",
@@ -50,7 +49,7 @@ const FIELDS: [&str; 21] = [
 
 fn describe(view: &FrameView<'_>) -> String {
     let fc = &view.fc;
-    // tshark shows Parameter as an offset for FCP data, and hands the data field,
+    // tshark shows Parameter as an offset for FCP data, and passes the data field,
     // fill included, to its data dissector except for link services.
     let is_offset = fc.fc_type == FcType::Fcp && fc.f_ctl.contains(FCtl::RELATIVE_OFFSET);
     let (parameter, offset) = if is_offset {
@@ -59,7 +58,7 @@ fn describe(view: &FrameView<'_>) -> String {
         (format!("{:#010x}", fc.parameter), String::new())
     };
     let data_bytes = view.data_field().len() + fc.f_ctl.fill_bytes();
-    // Of the link services it does not know RTV and its accept.
+    // It does not dissect RTV and its accept.
     let rtv = ElsCommand::parse(view.data_field()) == Ok(ElsCommand::Rtv)
         || RtvAccept::parse(view.data_field()).is_ok();
     let known = fc.fc_type == FcType::Els && !rtv;
@@ -164,7 +163,7 @@ fn payload_bytes(opcode: Opcode, random: &mut Random) -> usize {
     }
 }
 
-/// A frame by way of a template, as data frames are sent.
+/// Generates a frame from a template, as data frames are sent.
 fn generated_frame(random: &mut Random) -> Vec<u8> {
     let header = generated_header(random);
     let device = header.device.expect("generated with one");
@@ -189,7 +188,7 @@ fn generated_frame(random: &mut Random) -> Vec<u8> {
     };
     HeaderTemplate::new(&header)
         .emit(&per_frame, &mut bytes)
-        .expect("room for the header");
+        .expect("a buffer of its length");
     bytes.extend_from_slice(&payload);
     bytes.resize(bytes.len() + fill_bytes + 8, 0);
     let frame_bytes = bytes.len();
@@ -206,7 +205,7 @@ fn with_tag(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn tshark_reads_what_we_read() {
+fn tshark_agrees_with_the_parser() {
     println!("seed {SEED:#x}");
     let mut random = Random(SEED);
     let mut frames = Vec::new();
@@ -217,22 +216,22 @@ fn tshark_reads_what_we_read() {
     frames.extend((0..GENERATED_FRAMES).map(|_| generated_frame(&mut random)));
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fcvi_frame_tshark.pcap");
     write_pcap(&path, &frames);
-    let judged = ask_tshark(&path, &FIELDS);
-    assert_eq!(judged.len(), frames.len());
-    for (number, (frame, judged)) in frames.iter().zip(&judged).enumerate() {
+    let dissected = tshark_fields(&path, &FIELDS);
+    assert_eq!(dissected.len(), frames.len());
+    for (number, (frame, dissected)) in frames.iter().zip(&dissected).enumerate() {
         let view =
             FrameView::parse(frame).unwrap_or_else(|error| panic!("frame {number}: {error}"));
         assert_eq!(
             &describe(&view),
-            judged,
+            dissected,
             "frame {number}, fields {FIELDS:?}"
         );
     }
 }
 
-/// The judge must be able to say no.
+/// Checks that tshark detects errors at all.
 #[test]
-fn tshark_finds_a_wrong_crc() {
+fn tshark_detects_a_wrong_crc() {
     let frames: Vec<_> = golden_frames()
         .into_iter()
         .map(|(_, mut bytes)| {
@@ -246,8 +245,8 @@ fn tshark_finds_a_wrong_crc() {
     let status = FIELDS
         .iter()
         .position(|field| *field == "fcoe.crc.status")
-        .expect("asked for");
-    for (line, frame) in ask_tshark(&path, &FIELDS).iter().zip(&frames) {
+        .expect("one of the fields");
+    for (line, frame) in tshark_fields(&path, &FIELDS).iter().zip(&frames) {
         assert_eq!(line.split('\t').nth(status), Some("0"), "{line}");
         assert!(FrameView::parse(frame).is_err());
     }

@@ -1,5 +1,4 @@
-//! Frames of FC-VI: read as a plain reading of the same bytes does, refused for the field that
-//! is wrong first, and written again as they were.
+//! FC-VI frames: compares parsing, errors and emitting with a simple reference parser.
 
 use fcvi_frame::error::{Field, ParseError, Reason};
 use fcvi_frame::fcoe::{Eof, Sof};
@@ -9,16 +8,16 @@ use crate::input::Input;
 use crate::payloads;
 use crate::reference::number;
 
-/// Bytes as a frame, as they are or with the fields put right that random bytes never have.
+/// Checks the input as a frame: unchanged, or with valid values of fields that are rarely valid in random bytes.
 ///
 /// # Panics
-/// If a frame is not read as the reference does, or does not come back.
+/// If a frame is parsed differently from the reference, or does not round-trip.
 pub fn check(data: &[u8]) {
     let mut input = Input::new(data);
-    let steering = input.byte();
+    let variant = input.byte();
     let mut bytes = input.rest().to_vec();
-    if steering & 1 == 1 {
-        repair(&mut bytes, steering);
+    if variant & 1 == 1 {
+        repair(&mut bytes, variant);
     }
     check_frame(&bytes);
     payloads::check_fip(&bytes);
@@ -27,9 +26,9 @@ pub fn check(data: &[u8]) {
     payloads::check_connect(input.rest());
 }
 
-/// Makes a frame of them, tagged or not, whose CRC is right; of what is in it nothing is changed.
-fn repair(bytes: &mut Vec<u8>, steering: u8) {
-    let is_tagged = steering & 2 != 0;
+/// Makes the bytes a frame, tagged or not, with a valid CRC and otherwise unchanged content.
+fn repair(bytes: &mut Vec<u8>, variant: u8) {
+    let is_tagged = variant & 2 != 0;
     let ethernet = if is_tagged { 18 } else { 14 };
     if bytes.len() < ethernet + 46 {
         return;
@@ -41,9 +40,9 @@ fn repair(bytes: &mut Vec<u8>, steering: u8) {
     }
     bytes[ethernet - 2..ethernet].copy_from_slice(&[0x89, 0x06]);
     bytes[ethernet] &= 0x0F;
-    bytes[ethernet + 13] = if steering & 4 == 0 { 0x2E } else { 0x36 };
-    if steering & 8 != 0 && whole >= 16 {
-        // An IU whose fields agree.
+    bytes[ethernet + 13] = if variant & 4 == 0 { 0x2E } else { 0x36 };
+    if variant & 8 != 0 && whole >= 16 {
+        // An IU with consistent fields.
         let fc = ethernet + 14;
         let at = usize::from(bytes[fc + 28]) % IUS.len();
         let (opcode, r_ctl, header_bytes) = IUS[at];
@@ -53,7 +52,7 @@ fn repair(bytes: &mut Vec<u8>, steering: u8) {
         bytes[fc + 28] = opcode;
     }
     let trailer = bytes.len() - 8;
-    bytes[trailer + 4] = if steering & 16 == 0 { 0x41 } else { 0x42 };
+    bytes[trailer + 4] = if variant & 16 == 0 { 0x41 } else { 0x42 };
     let crc = crc(&bytes[ethernet + 14..trailer]);
     bytes[trailer..trailer + 4].copy_from_slice(&crc.to_le_bytes());
 }
@@ -74,7 +73,7 @@ const IUS: [(u8, u8, usize); 12] = [
     (0x22, 0x03, 32),
 ];
 
-/// CRC-32 as it is defined, bit by bit.
+/// Computes CRC-32 bit by bit, by its definition.
 fn crc(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {
@@ -86,13 +85,13 @@ fn crc(bytes: &[u8]) -> u32 {
     !crc
 }
 
-fn wrong(field: Field, reason: Reason) -> ParseError {
+fn parse_error(field: Field, reason: Reason) -> ParseError {
     ParseError { field, reason }
 }
 
-/// The bytes in front of the FCoE header and the fill bytes of a frame that is right.
+/// Reference parser: returns the offset of the FCoE header and the number of fill bytes of a valid frame.
 fn read_frame(bytes: &[u8]) -> Result<(usize, usize), ParseError> {
-    let short = wrong(Field::EthernetHeader, Reason::TooShort);
+    let short = parse_error(Field::EthernetHeader, Reason::TooShort);
     let mut ethernet = 14;
     if bytes.len() < ethernet {
         return Err(short);
@@ -104,39 +103,39 @@ fn read_frame(bytes: &[u8]) -> Result<(usize, usize), ParseError> {
         }
     }
     if number(bytes, ethernet - 2, 2) != 0x8906 {
-        return Err(wrong(Field::EtherType, Reason::Unknown));
+        return Err(parse_error(Field::EtherType, Reason::Unknown));
     }
     if bytes.len() < ethernet + 46 {
-        return Err(wrong(Field::Frame, Reason::TooShort));
+        return Err(parse_error(Field::Frame, Reason::TooShort));
     }
     let data = bytes.len() - ethernet - 46;
     if data > 2112 {
-        return Err(wrong(Field::Frame, Reason::TooLong));
+        return Err(parse_error(Field::Frame, Reason::TooLong));
     }
     if !data.is_multiple_of(4) {
-        return Err(wrong(Field::Frame, Reason::NotMultipleOf4));
+        return Err(parse_error(Field::Frame, Reason::NotMultipleOf4));
     }
     if bytes[ethernet] >= 0x10 {
-        return Err(wrong(Field::FcoeVersion, Reason::Unknown));
+        return Err(parse_error(Field::FcoeVersion, Reason::Unknown));
     }
     if ![0x2E, 0x36].contains(&bytes[ethernet + 13]) {
-        return Err(wrong(Field::Sof, Reason::Unknown));
+        return Err(parse_error(Field::Sof, Reason::Unknown));
     }
     let trailer = bytes.len() - 8;
     if ![0x41, 0x42].contains(&bytes[trailer + 4]) {
-        return Err(wrong(Field::Eof, Reason::Unknown));
+        return Err(parse_error(Field::Eof, Reason::Unknown));
     }
     let covered = &bytes[ethernet + 14..trailer];
     if crc(covered).to_le_bytes() != bytes[trailer..trailer + 4] {
-        return Err(wrong(Field::Crc, Reason::BadCrc));
+        return Err(parse_error(Field::Crc, Reason::BadCrc));
     }
     let f_ctl = number(covered, 9, 3);
     let fill = (f_ctl & 3) as usize;
     if fill > 0 && f_ctl >> 19 & 1 == 0 {
-        return Err(wrong(Field::FillBytes, Reason::Mismatch));
+        return Err(parse_error(Field::FillBytes, Reason::Mismatch));
     }
     if fill > data {
-        return Err(wrong(Field::FillBytes, Reason::TooLong));
+        return Err(parse_error(Field::FillBytes, Reason::TooLong));
     }
     Ok((ethernet, fill))
 }
@@ -167,22 +166,22 @@ fn check_frame(bytes: &[u8]) {
 
 fn read_iu(fc: &[u8], data: &[u8]) -> Result<usize, ParseError> {
     if fc[8] != 0x58 {
-        return Err(wrong(Field::FcType, Reason::Unknown));
+        return Err(parse_error(Field::FcType, Reason::Unknown));
     }
-    let short = wrong(Field::DeviceHeader, Reason::TooShort);
+    let short = parse_error(Field::DeviceHeader, Reason::TooShort);
     if data.len() < 16 {
         return Err(short);
     }
     let iu = IUS.iter().find(|(opcode, ..)| *opcode == data[4]);
-    let &(_, r_ctl, header_bytes) = iu.ok_or(wrong(Field::Opcode, Reason::Unknown))?;
+    let &(_, r_ctl, header_bytes) = iu.ok_or(parse_error(Field::Opcode, Reason::Unknown))?;
     if data.len() < header_bytes {
         return Err(short);
     }
     if usize::from(fc[13]) != header_bytes / 16 {
-        return Err(wrong(Field::DfCtl, Reason::Mismatch));
+        return Err(parse_error(Field::DfCtl, Reason::Mismatch));
     }
     if fc[0] != r_ctl {
-        return Err(wrong(Field::RCtl, Reason::Mismatch));
+        return Err(parse_error(Field::RCtl, Reason::Mismatch));
     }
     Ok(header_bytes)
 }
@@ -214,7 +213,7 @@ fn check_iu(bytes: &[u8], view: &FrameView<'_>, fc: usize, data: &[u8], fill: us
         device = Some(iu.header);
         payloads::check_connect(iu.payload);
     }
-    // The frame again, from what was read: untagged, and 0 where nothing is said.
+    // Emits the frame from the parsed values: untagged, and 0 in reserved fields.
     let header = FrameHeader {
         dst: view.ethernet.dst,
         src: view.ethernet.src,
@@ -229,12 +228,12 @@ fn check_iu(bytes: &[u8], view: &FrameView<'_>, fc: usize, data: &[u8], fill: us
     out[52 + header_bytes..frame_bytes - 8].copy_from_slice(&data[header_bytes..]);
     assert_eq!(seal(&mut out, frame_bytes, view.eof), Ok(()));
     assert_eq!(out, canonical(bytes, fc, header_bytes));
-    let again = FrameView::parse(&out).expect("it was written");
+    let again = FrameView::parse(&out).expect("emitted bytes");
     assert_eq!(again.fc, view.fc);
     assert_eq!(again.data_field().len(), used.len());
 }
 
-/// A right frame as we send it: without a tag, 0 in what is reserved, its CRC accordingly.
+/// Returns a valid frame in its emitted form: without a tag, with 0 in reserved fields and the CRC of that.
 fn canonical(bytes: &[u8], fc: usize, header_bytes: usize) -> Vec<u8> {
     let mut frame = bytes[..12].to_vec();
     frame.extend([0x89, 0x06]);

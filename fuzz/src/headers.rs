@@ -1,25 +1,24 @@
-//! VI/TCP headers: what is read is what stands there, what is refused is refused for the
-//! reason that the documentation has, and what is written is read again.
+//! VI/TCP headers: compares parsing, errors and emitting with [`reference`](mod@reference).
 
 use vitcp_lite::{Attributes, CeHeader, Discriminator, RdmaHeader, Security, SegmentHeader};
 
 use crate::input::Input;
 use crate::reference;
 
-/// Longer than any discriminator and any Security Information.
+/// A length above the maximum of discriminators and Security Information.
 const TOO_LONG: usize = 300;
 
-/// Bytes as a CE header, as the other headers, and as the values of a CE header.
+/// Checks the input as a CE header, as the other headers, and as values of a CE header.
 ///
 /// # Panics
-/// If a header is not read as the reference does, or does not come back.
+/// If a header is parsed differently from the reference, or does not round-trip.
 pub fn check(data: &[u8]) {
     let mut input = Input::new(data);
     let is_repaired = input.byte() & 1 == 1;
     let mut bytes = input.rest().to_vec();
     check_ce(&bytes);
     if is_repaired && bytes.len() >= 44 {
-        // Lengths that can be, or random bytes hardly ever come further.
+        // Valid lengths: random bytes rarely have them.
         for at in [2, 26] {
             bytes[at] = 0;
             bytes[at + 1] %= 18;
@@ -28,7 +27,7 @@ pub fn check(data: &[u8]) {
     }
     if let Some(header) = bytes.first_chunk_mut() {
         check_segment(header);
-        reference::to_the_brink(header);
+        reference::set_boundary_length(header);
         check_segment(header);
     }
     if let Some(header) = bytes.first_chunk() {
@@ -51,10 +50,10 @@ fn check_ce(bytes: &[u8]) {
     assert_eq!(CeHeader::parse(&written), Ok(header));
 }
 
-/// What a header writes, and that it writes no more than that.
+/// Emits a header, and checks that it writes only the returned bytes.
 fn written(header: &CeHeader) -> Vec<u8> {
     let mut out = [0xEE; TOO_LONG + 8];
-    let bytes = header.emit(&mut out).expect("there is room");
+    let bytes = header.emit(&mut out).expect("a long buffer");
     assert_eq!(bytes, header.bytes());
     assert!(out[bytes..].iter().all(|byte| *byte == 0xEE));
     assert_eq!(header.emit(&mut out[..bytes - 1]), None);
@@ -62,17 +61,17 @@ fn written(header: &CeHeader) -> Vec<u8> {
     out[..bytes].to_vec()
 }
 
-/// Every bit of a segment header says something: all of them come back.
+/// Checks that every bit of a segment header round-trips.
 fn check_segment(bytes: &[u8; 24]) {
     let parsed = SegmentHeader::parse(bytes);
     assert_eq!(parsed, reference::segment(bytes));
     let Ok(header) = parsed else { return };
     assert_eq!(
-        header.behind_bytes(),
-        reference::behind(header.kind, header.segment_bytes)
+        header.extension_bytes(),
+        reference::extension_bytes(header.kind, header.segment_bytes)
     );
     let payload = if header.kind.has_payload() {
-        usize::from(header.segment_bytes) - 24 - header.behind_bytes()
+        usize::from(header.segment_bytes) - 24 - header.extension_bytes()
     } else {
         0
     };
@@ -82,18 +81,18 @@ fn check_segment(bytes: &[u8; 24]) {
     assert_eq!(out, *bytes);
 }
 
-/// A header made of values is written as the values, and longer ones cannot be made.
+/// Checks that a header of valid values round-trips, and that too long values are rejected.
 fn check_values(input: &mut Input<'_>) {
     let attributes = input.u16();
     let (mtu_bytes, read_window) = (input.u32(), input.u16());
     let [calling, called] = [(); 2].map(|()| {
         let length = usize::from(input.byte() % 20);
         let bytes = input.bytes(length);
-        let made = Discriminator::new(bytes);
-        assert_eq!(made.is_some(), bytes.len() <= 16);
-        let made = made.unwrap_or_default();
-        assert!(made.as_bytes() == bytes || bytes.len() > 16);
-        made
+        let discriminator = Discriminator::new(bytes);
+        assert_eq!(discriminator.is_some(), bytes.len() <= 16);
+        let discriminator = discriminator.unwrap_or_default();
+        assert!(discriminator.as_bytes() == bytes || bytes.len() > 16);
+        discriminator
     });
     let secret = input.bytes(TOO_LONG);
     let security = Security::new(secret);

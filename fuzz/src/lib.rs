@@ -1,17 +1,18 @@
-//! What the fuzz targets check: for the crates that read what a wire brings, that they say the
-//! same as a second, plain reading of the same bytes.
+//! Checks of the fuzz targets: the crates that parse wire formats are compared with a simple
+//! reference implementation.
 //!
-//! | module | target | what is compared |
+//! | module | target | comparison |
 //! | --- | --- | --- |
-//! | [`stream`] | `vitcp_stream` | the decoder, however the stream is cut, with [`reference`](mod@reference) |
-//! | [`headers`] | `vitcp_ce` | headers read and written with [`reference`](mod@reference) |
-//! | [`machines`] | `vitcp_machines` | the machines with what they do to the [`world`] around them, and two [`peers`] |
-//! | [`sequence`] | `vitcp_sequence` | counts modulo 2^16 and 2^32 with counts that never wrap |
-//! | [`frame`] | `fcvi_frame` | frames and the [`payloads`] inside them, read and written |
+//! | [`stream`] | `vitcp_stream` | the decoder, with the stream split in any way, with [`reference`](mod@reference) |
+//! | [`headers`] | `vitcp_ce` | parsed and emitted headers with [`reference`](mod@reference) |
+//! | [`machines`] | `vitcp_machines` | the state machines with a model of their [`environment`], and two [`peers`] |
+//! | [`sequence`] | `vitcp_sequence` | counters modulo 2^16 and 2^32 with counters that never wrap |
+//! | [`frame`] | `fcvi_frame` | frames and their [`payloads`], parsed and emitted |
 //!
-//! A check takes any bytes and panics where something is wrong. The first bytes steer it,
-//! see [`input`]; the same bytes do the same again.
+//! A check accepts any bytes and panics if it fails. The first bytes select the variant, see
+//! [`input`]; the same bytes repeat the same check.
 
+pub mod environment;
 pub mod frame;
 pub mod headers;
 pub mod input;
@@ -21,4 +22,3 @@ pub mod peers;
 pub mod reference;
 pub mod sequence;
 pub mod stream;
-pub mod world;

@@ -1,300 +1,316 @@
-//! The machines of connection establishment: any events in any order.
+//! The connection state machines: any events in any order.
 //!
-//! An event makes sense or not by what is the case around the machine (a TCP connection, a
-//! consumer that waits), which [`World`] knows and the machine has to have right. One that
-//! makes no sense changes nothing; after every other one, state and world say the same.
+//! An event is valid or not according to the state of the [`Environment`] (TCP connection, waiting
+//! consumer). An invalid event must change nothing; after a valid one, the machine's state must
+//! match the environment.
 
 use vitcp_lite::machine::{
-    ActiveAction, ActiveEvent, ActiveState, Failure, PassiveAction, PassiveEvent, PassiveState,
-    PeerAction, PeerEvent, PeerState, Standing,
+    Failure, InitiatorAction, InitiatorEvent, InitiatorState, PeerAction, PeerEvent, PeerState,
+    Precedence, ResponderAction, ResponderEvent, ResponderState,
 };
 
+use crate::environment::{Environment, Tcp};
 use crate::input::Input;
 use crate::peers;
-use crate::world::{Tcp, World};
 
-/// Events for one machine, or for two peers and the network between them.
+/// Checks one machine with any events, or two peers and the network between them.
 ///
 /// # Panics
-/// If a machine does what it cannot do, or forgets to do what it must.
+/// If a machine takes an invalid action, or omits a required one.
 pub fn check(data: &[u8]) {
     let mut input = Input::new(data);
     match input.byte() % 4 {
-        0 => active(input),
-        1 => passive(input),
+        0 => initiator(input),
+        1 => responder(input),
         2 => peer(input),
         _ => peers::check(input),
     }
 }
 
-fn chosen<T: Copy>(input: &mut Input<'_>, all: &[T]) -> T {
+fn choose<T: Copy>(input: &mut Input<'_>, all: &[T]) -> T {
     all[usize::from(input.byte()) % all.len()]
 }
 
-fn active(mut input: Input<'_>) {
-    let (mut state, mut world) = (ActiveState::default(), World::default());
+fn initiator(mut input: Input<'_>) {
+    let (mut state, mut environment) = (InitiatorState::default(), Environment::default());
     while !input.is_empty() {
-        let event = chosen(&mut input, &ActiveEvent::ALL);
+        let event = choose(&mut input, &InitiatorEvent::ALL);
         let before = state;
         let (next, action) = state.on(event);
         state = next;
-        let makes_sense = active_makes_sense(&world, event);
+        let is_valid = is_initiator_event_valid(&environment, event);
         assert_eq!(
-            action != ActiveAction::Unexpected,
-            makes_sense,
+            action != InitiatorAction::Unexpected,
+            is_valid,
             "{before:?} {event:?}"
         );
-        if makes_sense {
-            active_happens(&mut world, event);
-            active_does(&mut world, event, action);
+        if is_valid {
+            apply_initiator_event(&mut environment, event);
+            apply_initiator_action(&mut environment, event, action);
         } else {
             assert_eq!(state, before);
         }
-        let told = match state {
-            ActiveState::Disconnected => (None, false, false),
-            ActiveState::Connecting => (Some(Tcp::SettingUp), true, false),
-            ActiveState::PendingAccept => (Some(Tcp::Asked), true, false),
-            ActiveState::Connected => (Some(Tcp::Asked), false, true),
+        let expected = match state {
+            InitiatorState::Disconnected => (None, false, false),
+            InitiatorState::Connecting => (Some(Tcp::Connecting), true, false),
+            InitiatorState::PendingAccept => (Some(Tcp::RequestSent), true, false),
+            InitiatorState::Connected => (Some(Tcp::RequestSent), false, true),
         };
-        let is = (world.tcp, world.waiting, world.connected);
-        assert_eq!(is, told, "{before:?} {event:?}");
+        let actual = (environment.tcp, environment.waiting, environment.connected);
+        assert_eq!(actual, expected, "{before:?} {event:?}");
     }
 }
 
-fn active_makes_sense(world: &World, event: ActiveEvent) -> bool {
+fn is_initiator_event_valid(environment: &Environment, event: InitiatorEvent) -> bool {
     match event {
-        ActiveEvent::Request => *world == World::default(),
-        ActiveEvent::TcpFailed | ActiveEvent::TcpNotYet | ActiveEvent::TcpEstablished => {
-            world.tcp == Some(Tcp::SettingUp)
+        InitiatorEvent::Request => *environment == Environment::default(),
+        InitiatorEvent::TcpFailed | InitiatorEvent::TcpNotYet | InitiatorEvent::TcpEstablished => {
+            environment.tcp == Some(Tcp::Connecting)
         }
-        ActiveEvent::TcpClosed => true,
-        ActiveEvent::Accept
-        | ActiveEvent::Reject
-        | ActiveEvent::Challenge
-        | ActiveEvent::NoMatch => world.is_asked(),
-        ActiveEvent::Timeout => world.waiting,
-        ActiveEvent::Disconnect => world.waiting || world.connected,
+        InitiatorEvent::TcpClosed => true,
+        InitiatorEvent::Accept
+        | InitiatorEvent::Reject
+        | InitiatorEvent::Challenge
+        | InitiatorEvent::NoMatch => environment.is_request_pending(),
+        InitiatorEvent::Timeout => environment.waiting,
+        InitiatorEvent::Disconnect => environment.waiting || environment.connected,
     }
 }
 
-fn active_happens(world: &mut World, event: ActiveEvent) {
+fn apply_initiator_event(environment: &mut Environment, event: InitiatorEvent) {
     match event {
-        ActiveEvent::Request => world.waiting = true,
-        ActiveEvent::TcpEstablished => world.tcp = Some(Tcp::Established),
-        ActiveEvent::TcpFailed | ActiveEvent::TcpNotYet | ActiveEvent::TcpClosed => {
-            world.lose_tcp()
+        InitiatorEvent::Request => environment.waiting = true,
+        InitiatorEvent::TcpEstablished => environment.tcp = Some(Tcp::Established),
+        InitiatorEvent::TcpFailed | InitiatorEvent::TcpNotYet | InitiatorEvent::TcpClosed => {
+            environment.lose_tcp()
         }
-        ActiveEvent::Disconnect => world.give_up(),
-        ActiveEvent::Accept
-        | ActiveEvent::Reject
-        | ActiveEvent::Challenge
-        | ActiveEvent::NoMatch
-        | ActiveEvent::Timeout => {}
+        InitiatorEvent::Disconnect => environment.disconnect(),
+        InitiatorEvent::Accept
+        | InitiatorEvent::Reject
+        | InitiatorEvent::Challenge
+        | InitiatorEvent::NoMatch
+        | InitiatorEvent::Timeout => {}
     }
 }
 
-fn active_does(world: &mut World, event: ActiveEvent, action: ActiveAction) {
+fn apply_initiator_action(
+    environment: &mut Environment,
+    event: InitiatorEvent,
+    action: InitiatorAction,
+) {
     match action {
-        ActiveAction::None => {}
-        ActiveAction::SetUpTcp => world.set_up(),
-        ActiveAction::SendRequest => world.send_request(),
-        ActiveAction::AnswerChallenge => {
-            assert_eq!(event, ActiveEvent::Challenge);
-            world.ask_again();
+        InitiatorAction::None => {}
+        InitiatorAction::SetUpTcp => environment.start_tcp(),
+        InitiatorAction::SendRequest => environment.send_request(),
+        InitiatorAction::AnswerChallenge => {
+            assert_eq!(event, InitiatorEvent::Challenge);
+            environment.answer_challenge();
         }
-        ActiveAction::CloseTcp => {
-            assert!(!world.waiting, "a request is forgotten");
-            world.close();
+        InitiatorAction::CloseTcp => {
+            assert!(!environment.waiting, "a pending request is lost");
+            environment.close_tcp();
         }
-        ActiveAction::Connected => {
-            assert_eq!(event, ActiveEvent::Accept);
-            world.tell_connected();
+        InitiatorAction::Connected => {
+            assert_eq!(event, InitiatorEvent::Accept);
+            environment.notify_connected();
         }
-        ActiveAction::Failed(why) => {
-            let cause = match why {
-                Failure::Tcp => [ActiveEvent::TcpFailed, ActiveEvent::TcpClosed],
-                Failure::Rejected => [ActiveEvent::Reject; 2],
-                Failure::NoMatch => [ActiveEvent::NoMatch; 2],
-                Failure::Timeout => [ActiveEvent::Timeout; 2],
+        InitiatorAction::Failed(failure) => {
+            let cause = match failure {
+                Failure::Tcp => [InitiatorEvent::TcpFailed, InitiatorEvent::TcpClosed],
+                Failure::Rejected => [InitiatorEvent::Reject; 2],
+                Failure::NoMatch => [InitiatorEvent::NoMatch; 2],
+                Failure::Timeout => [InitiatorEvent::Timeout; 2],
             };
-            assert!(cause.contains(&event), "{event:?} is told as {why:?}");
-            world.tell_failed();
+            assert!(
+                cause.contains(&event),
+                "{event:?} is reported as {failure:?}"
+            );
+            environment.notify_failed();
         }
-        ActiveAction::Unexpected => unreachable!("it makes sense"),
+        InitiatorAction::Unexpected => unreachable!("the event is valid"),
     }
 }
 
-/// What an incoming TCP connection is for.
+/// The next event that an incoming TCP connection expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wants {
+enum Expects {
     Request,
-    /// The next request, which answers a challenge.
+    /// The next request, which responds to a challenge.
     Proof,
+    /// The result of matching.
     Match,
-    Answer,
+    /// The consumer's decision.
+    Decision,
     Nothing,
 }
 
-fn passive(mut input: Input<'_>) {
-    let mut state = PassiveState::default();
-    let (mut is_open, mut wants) = (true, Wants::Request);
+fn responder(mut input: Input<'_>) {
+    let mut state = ResponderState::default();
+    let (mut is_open, mut expects) = (true, Expects::Request);
     while !input.is_empty() {
-        let event = chosen(&mut input, &PassiveEvent::ALL);
+        let event = choose(&mut input, &ResponderEvent::ALL);
         let before = state;
         let (next, action) = state.on(event);
         state = next;
-        let makes_sense = match event {
-            PassiveEvent::TcpClosed => true,
+        let is_valid = match event {
+            ResponderEvent::TcpClosed => true,
             _ if !is_open => false,
-            PassiveEvent::Request | PassiveEvent::Disproved | PassiveEvent::Timeout => {
-                matches!(wants, Wants::Request | Wants::Proof)
+            ResponderEvent::Request | ResponderEvent::ProofFailed | ResponderEvent::Timeout => {
+                matches!(expects, Expects::Request | Expects::Proof)
             }
-            PassiveEvent::Unproven => wants == Wants::Request,
-            PassiveEvent::NoMatch | PassiveEvent::Match => wants == Wants::Match,
-            PassiveEvent::Accept | PassiveEvent::Reject => wants == Wants::Answer,
-            PassiveEvent::Disconnect => wants == Wants::Nothing,
+            ResponderEvent::ProofRequired => expects == Expects::Request,
+            ResponderEvent::NoMatch | ResponderEvent::Match => expects == Expects::Match,
+            ResponderEvent::Accept | ResponderEvent::Reject => expects == Expects::Decision,
+            ResponderEvent::Disconnect => expects == Expects::Nothing,
         };
-        let done = match (event, is_open) {
-            _ if !makes_sense => PassiveAction::Unexpected,
-            (PassiveEvent::TcpClosed, false) => PassiveAction::None,
-            (PassiveEvent::Request, _) => PassiveAction::Match,
-            (PassiveEvent::Unproven, _) => PassiveAction::SendChallenge,
-            (PassiveEvent::Match, _) => PassiveAction::Indicate,
-            (PassiveEvent::NoMatch, _) => PassiveAction::SendNoMatchAndClose,
-            (PassiveEvent::Accept, _) => PassiveAction::SendAccept,
-            (PassiveEvent::Reject | PassiveEvent::Disproved, _) => {
-                PassiveAction::SendRejectAndClose
+        let expected_action = match (event, is_open) {
+            _ if !is_valid => ResponderAction::Unexpected,
+            (ResponderEvent::TcpClosed, false) => ResponderAction::None,
+            (ResponderEvent::Request, _) => ResponderAction::Match,
+            (ResponderEvent::ProofRequired, _) => ResponderAction::SendChallenge,
+            (ResponderEvent::Match, _) => ResponderAction::Indicate,
+            (ResponderEvent::NoMatch, _) => ResponderAction::SendNoMatchAndClose,
+            (ResponderEvent::Accept, _) => ResponderAction::SendAccept,
+            (ResponderEvent::Reject | ResponderEvent::ProofFailed, _) => {
+                ResponderAction::SendRejectAndClose
             }
-            (PassiveEvent::Timeout | PassiveEvent::TcpClosed | PassiveEvent::Disconnect, _) => {
-                PassiveAction::CloseTcp
-            }
+            (
+                ResponderEvent::Timeout | ResponderEvent::TcpClosed | ResponderEvent::Disconnect,
+                _,
+            ) => ResponderAction::CloseTcp,
         };
-        assert_eq!(action, done, "{before:?} {event:?}");
-        wants = match action {
-            PassiveAction::SendChallenge => Wants::Proof,
-            PassiveAction::Match => Wants::Match,
-            PassiveAction::Indicate => Wants::Answer,
-            PassiveAction::SendAccept => Wants::Nothing,
-            _ => wants,
+        assert_eq!(action, expected_action, "{before:?} {event:?}");
+        expects = match action {
+            ResponderAction::SendChallenge => Expects::Proof,
+            ResponderAction::Match => Expects::Match,
+            ResponderAction::Indicate => Expects::Decision,
+            ResponderAction::SendAccept => Expects::Nothing,
+            _ => expects,
         };
         is_open &= matches!(
             action,
-            PassiveAction::Unexpected
-                | PassiveAction::SendChallenge
-                | PassiveAction::Match
-                | PassiveAction::Indicate
-                | PassiveAction::SendAccept
+            ResponderAction::Unexpected
+                | ResponderAction::SendChallenge
+                | ResponderAction::Match
+                | ResponderAction::Indicate
+                | ResponderAction::SendAccept
         );
-        let expected = match wants {
-            _ if !is_open => PassiveState::Disconnected,
-            Wants::Request => PassiveState::Incoming,
-            Wants::Proof => PassiveState::Challenged,
-            Wants::Match => PassiveState::Matching,
-            Wants::Answer => PassiveState::PendingAccept,
-            Wants::Nothing => PassiveState::Connected,
+        let expected = match expects {
+            _ if !is_open => ResponderState::Disconnected,
+            Expects::Request => ResponderState::Incoming,
+            Expects::Proof => ResponderState::Challenged,
+            Expects::Match => ResponderState::Matching,
+            Expects::Decision => ResponderState::PendingAccept,
+            Expects::Nothing => ResponderState::Connected,
         };
         assert_eq!(state, expected, "{before:?} {event:?}");
     }
 }
 
 fn peer(mut input: Input<'_>) {
-    let (mut state, mut world) = (PeerState::default(), World::default());
+    let (mut state, mut environment) = (PeerState::default(), Environment::default());
     while !input.is_empty() {
-        let event = chosen(&mut input, &PeerEvent::ALL);
+        let event = choose(&mut input, &PeerEvent::ALL);
         let before = state;
         let (next, action) = state.on(event);
         state = next;
-        let makes_sense = peer_makes_sense(&world, event);
+        let is_valid = is_peer_event_valid(&environment, event);
         assert_eq!(
             action != PeerAction::Unexpected,
-            makes_sense,
+            is_valid,
             "{before:?} {event:?}"
         );
-        if makes_sense {
-            peer_happens(&mut world, event);
-            peer_does(&mut world, event, action);
+        if is_valid {
+            apply_peer_event(&mut environment, event);
+            apply_peer_action(&mut environment, event, action);
         } else {
             assert_eq!(state, before);
         }
-        let told = match state {
+        let expected = match state {
             PeerState::Disconnected => (None, false, false),
-            PeerState::Connecting => (Some(Tcp::SettingUp), true, false),
-            PeerState::PendingAccept => (Some(Tcp::Asked), true, false),
+            PeerState::Connecting => (Some(Tcp::Connecting), true, false),
+            PeerState::PendingAccept => (Some(Tcp::RequestSent), true, false),
             PeerState::Waiting => (None, true, false),
-            PeerState::Connected => (Some(Tcp::Asked), false, true),
+            PeerState::Connected => (Some(Tcp::RequestSent), false, true),
         };
-        let is = (world.tcp, world.waiting, world.connected);
-        assert_eq!(is, told, "{before:?} {event:?}");
+        let actual = (environment.tcp, environment.waiting, environment.connected);
+        assert_eq!(actual, expected, "{before:?} {event:?}");
     }
 }
 
-fn peer_makes_sense(world: &World, event: PeerEvent) -> bool {
+fn is_peer_event_valid(environment: &Environment, event: PeerEvent) -> bool {
     match event {
-        PeerEvent::Request => *world == World::default(),
+        PeerEvent::Request => *environment == Environment::default(),
         PeerEvent::TcpFailed | PeerEvent::TcpNotYet | PeerEvent::TcpEstablished => {
-            world.tcp == Some(Tcp::SettingUp)
+            environment.tcp == Some(Tcp::Connecting)
         }
         PeerEvent::TcpClosed => true,
         PeerEvent::Accept | PeerEvent::Reject | PeerEvent::Challenge | PeerEvent::NoMatch => {
-            world.is_asked()
+            environment.is_request_pending()
         }
-        PeerEvent::Timeout | PeerEvent::Crossed(_) => world.waiting,
-        PeerEvent::Disconnect => world.waiting || world.connected,
-        PeerEvent::Retry => world.waiting && world.tcp.is_none(),
+        PeerEvent::Timeout | PeerEvent::SimultaneousOpen(_) => environment.waiting,
+        PeerEvent::Disconnect => environment.waiting || environment.connected,
+        PeerEvent::Retry => environment.waiting && environment.tcp.is_none(),
     }
 }
 
-fn peer_happens(world: &mut World, event: PeerEvent) {
+fn apply_peer_event(environment: &mut Environment, event: PeerEvent) {
     match event {
-        PeerEvent::Request => world.waiting = true,
-        PeerEvent::TcpEstablished => world.tcp = Some(Tcp::Established),
-        PeerEvent::TcpFailed | PeerEvent::TcpNotYet | PeerEvent::TcpClosed => world.lose_tcp(),
-        PeerEvent::Disconnect => world.give_up(),
+        PeerEvent::Request => environment.waiting = true,
+        PeerEvent::TcpEstablished => environment.tcp = Some(Tcp::Established),
+        PeerEvent::TcpFailed | PeerEvent::TcpNotYet | PeerEvent::TcpClosed => {
+            environment.lose_tcp()
+        }
+        PeerEvent::Disconnect => environment.disconnect(),
         PeerEvent::Accept
         | PeerEvent::Reject
         | PeerEvent::Challenge
         | PeerEvent::NoMatch
         | PeerEvent::Timeout
         | PeerEvent::Retry
-        | PeerEvent::Crossed(_) => {}
+        | PeerEvent::SimultaneousOpen(_) => {}
     }
 }
 
-fn peer_does(world: &mut World, event: PeerEvent, action: PeerAction) {
+fn apply_peer_action(environment: &mut Environment, event: PeerEvent, action: PeerAction) {
     match action {
         PeerAction::None => {}
-        PeerAction::SetUpTcp => world.set_up(),
-        PeerAction::SendRequest => world.send_request(),
+        PeerAction::SetUpTcp => environment.start_tcp(),
+        PeerAction::SendRequest => environment.send_request(),
         PeerAction::AnswerChallenge => {
             assert_eq!(event, PeerEvent::Challenge);
-            world.ask_again();
+            environment.answer_challenge();
         }
-        PeerAction::CloseTcp => world.close(),
+        PeerAction::CloseTcp => environment.close_tcp(),
         PeerAction::Connected => {
             assert_eq!(event, PeerEvent::Accept);
-            world.tell_connected();
+            environment.notify_connected();
         }
-        PeerAction::Failed(why) => {
-            let cause = match why {
+        PeerAction::Failed(failure) => {
+            let cause = match failure {
                 Failure::Tcp => [PeerEvent::TcpFailed, PeerEvent::TcpClosed],
                 Failure::Rejected => [PeerEvent::Reject; 2],
                 Failure::NoMatch => [PeerEvent::NoMatch; 2],
                 Failure::Timeout => [PeerEvent::Timeout; 2],
             };
-            assert!(cause.contains(&event), "{event:?} is told as {why:?}");
-            world.tell_failed();
+            assert!(
+                cause.contains(&event),
+                "{event:?} is reported as {failure:?}"
+            );
+            environment.notify_failed();
         }
         PeerAction::AcceptTheirs => {
-            let stands = event == PeerEvent::Crossed(Standing::Stand) && world.tcp.is_some();
-            assert!(matches!(event, PeerEvent::Crossed(_)) && !stands);
-            // Ours gives way to theirs, on which the request was theirs.
-            world.tcp = Some(Tcp::Asked);
-            world.tell_connected();
+            let keeps_own = event == PeerEvent::SimultaneousOpen(Precedence::KeepOwn)
+                && environment.tcp.is_some();
+            assert!(matches!(event, PeerEvent::SimultaneousOpen(_)) && !keeps_own);
+            // The peer's connection replaces ours; the peer has sent the request on it.
+            environment.tcp = Some(Tcp::RequestSent);
+            environment.notify_connected();
         }
         PeerAction::RefuseTheirs => {
-            assert_eq!(event, PeerEvent::Crossed(Standing::Stand));
-            assert!(world.tcp.is_some(), "neither of the two is left");
+            assert_eq!(event, PeerEvent::SimultaneousOpen(Precedence::KeepOwn));
+            assert!(environment.tcp.is_some(), "neither connection would remain");
         }
-        PeerAction::Unexpected => unreachable!("it makes sense"),
+        PeerAction::Unexpected => unreachable!("the event is valid"),
     }
 }

@@ -1,7 +1,7 @@
-//! What frames carry: whatever is taken is written, read again, and is the same.
+//! Payloads of frames: accepted ones round-trip.
 //!
-//! Reserved bytes are not kept, so it is values that are compared; what is written once comes
-//! out the same byte by byte the second time.
+//! Reserved bytes are not kept, so values are compared; emitted bytes are identical the second
+//! time.
 
 use std::fmt::Debug;
 
@@ -12,8 +12,8 @@ use fcvi_frame::error::ParseError;
 use fcvi_frame::fip::FipView;
 use fcvi_frame::gaps::{MissingRange, MissingRanges, emit as emit_ranges};
 
-/// Parses a payload, writes what was read, and reads it again.
-fn comes_back<const N: usize, T: Debug + PartialEq>(
+/// Parses a payload, emits the value, and parses it again.
+fn round_trip<const N: usize, T: Debug + PartialEq>(
     payload: &[u8],
     parse: impl Fn(&[u8]) -> Result<T, ParseError>,
     emit: impl Fn(&T, &mut [u8; N]),
@@ -22,19 +22,19 @@ fn comes_back<const N: usize, T: Debug + PartialEq>(
     assert_eq!(payload.len(), N, "{value:?} of another length");
     let (mut once, mut twice) = ([0xEE; N], [0x11; N]);
     emit(&value, &mut once);
-    let again = parse(&once).expect("it was written");
+    let again = parse(&once).expect("emitted bytes");
     assert_eq!(again, value);
     emit(&again, &mut twice);
-    assert_eq!(once, twice, "bytes that are not written");
+    assert_eq!(once, twice, "bytes that are not emitted");
 }
 
-/// The payloads of connect IUs, and gap reports.
+/// Checks payloads of connect IUs, and gap reports.
 ///
 /// # Panics
-/// If one does not come back.
+/// If one does not round-trip.
 pub fn check_connect(payload: &[u8]) {
-    comes_back(payload, ConnectRequest::parse, ConnectRequest::emit);
-    comes_back(payload, ConnectResponse::parse, ConnectResponse::emit);
+    round_trip(payload, ConnectRequest::parse, ConnectRequest::emit);
+    round_trip(payload, ConnectResponse::parse, ConnectResponse::emit);
     let ranges = MissingRanges::parse(payload);
     let is_report = payload.len().is_multiple_of(12) && (1..=16).contains(&(payload.len() / 12));
     assert_eq!(ranges.is_ok(), is_report);
@@ -46,35 +46,35 @@ pub fn check_connect(payload: &[u8]) {
     }
 }
 
-/// Basic link services.
+/// Checks basic link services.
 ///
 /// # Panics
-/// If one does not come back.
+/// If one does not round-trip.
 pub fn check_bls(payload: &[u8]) {
-    comes_back(payload, BaAcc::parse, BaAcc::emit);
-    comes_back(payload, BaRjt::parse, BaRjt::emit);
+    round_trip(payload, BaAcc::parse, BaAcc::emit);
+    round_trip(payload, BaRjt::parse, BaRjt::emit);
 }
 
-/// Extended link services.
+/// Checks extended link services.
 ///
 /// # Panics
-/// If one does not come back.
+/// If one does not round-trip.
 pub fn check_els(payload: &[u8]) {
-    comes_back(payload, Adisc::parse_request, Adisc::emit_request);
-    comes_back(payload, Adisc::parse_accept, Adisc::emit_accept);
-    comes_back(payload, Logo::parse, Logo::emit);
-    comes_back(payload, LsRjt::parse, LsRjt::emit);
-    comes_back(payload, Rrq::parse, Rrq::emit);
-    comes_back(payload, RtvAccept::parse, RtvAccept::emit);
+    round_trip(payload, Adisc::parse_request, Adisc::emit_request);
+    round_trip(payload, Adisc::parse_accept, Adisc::emit_accept);
+    round_trip(payload, Logo::parse, Logo::emit);
+    round_trip(payload, LsRjt::parse, LsRjt::emit);
+    round_trip(payload, Rrq::parse, Rrq::emit);
+    round_trip(payload, RtvAccept::parse, RtvAccept::emit);
     for command in [ElsCommand::FarpRequest, ElsCommand::FarpReply] {
-        comes_back(
+        round_trip(
             payload,
             |bytes| Farp::parse(command, bytes),
             |farp: &Farp, out| farp.emit(command, out),
         );
     }
     for command in [ElsCommand::Plogi, ElsCommand::Flogi, ElsCommand::LsAcc] {
-        comes_back(
+        round_trip(
             payload,
             |bytes| Login::parse(command, bytes),
             |login: &Login, out| login.emit(command, out),
@@ -93,26 +93,26 @@ fn check_process(command: ElsCommand, payload: &[u8]) {
     assert_eq!(4 + 16 * pages.len(), payload.len());
     let mut out = [0xEE; 116];
     let bytes = ProcessLogin::emit(command, pages.iter().copied(), &mut out);
-    let again = ProcessLogin::parse(command, &out[..bytes]).expect("it was written");
+    let again = ProcessLogin::parse(command, &out[..bytes]).expect("emitted bytes");
     assert!(again.pages().eq(pages.iter().copied()), "{pages:?}");
 }
 
-/// FIP frames: those of VN2VN, and link services.
+/// Checks FIP frames: those of VN2VN, and link services.
 ///
 /// # Panics
-/// If one does not come back.
+/// If one does not round-trip.
 pub fn check_fip(bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
     check_fip_frame(&bytes);
     if bytes.len() >= 24 {
-        // Most bytes are no FIP frame; these are one of an operation that we know.
+        // Random bytes are rarely a FIP frame: makes them one of a known operation.
         bytes[12..14].copy_from_slice(&[0x89, 0x14]);
         bytes[14] = 0x10;
         bytes[16] = 0;
         bytes[17] = 2 + 3 * (bytes[17] & 1);
         bytes[19] = 1 + bytes[19] % 5;
-        let most = (bytes.len() - 24) / 4;
-        let words = usize::from(u16::from_be_bytes([bytes[20], bytes[21]])).min(most) as u16;
+        let max_words = (bytes.len() - 24) / 4;
+        let words = usize::from(u16::from_be_bytes([bytes[20], bytes[21]])).min(max_words) as u16;
         bytes[20..22].copy_from_slice(&words.to_be_bytes());
         check_fip_frame(&bytes);
     }
@@ -122,23 +122,23 @@ fn check_fip_frame(bytes: &[u8]) {
     let Ok(view) = FipView::parse(bytes) else {
         return;
     };
-    // A list that does not end would be seen as a hang.
+    // An endless list would be detected as a hang.
     let _ = view.descriptors().count();
     let mut out = [0xEE; 2200];
     if let Ok(frame) = view.vn2vn() {
         let written = frame.emit(view.ethernet.dst, 0, &mut out);
         assert_eq!(written, Ok(frame.bytes()));
-        let again = FipView::parse(&out[..frame.bytes()]).expect("it was written");
+        let again = FipView::parse(&out[..frame.bytes()]).expect("emitted bytes");
         assert_eq!(again.vn2vn(), Ok(frame));
     }
     if let Ok(service) = view.link_service() {
         let (dst, src) = (view.ethernet.dst, view.ethernet.src);
         let written = service.emit(dst, src, &mut out);
-        // Fill is taken, and never sent.
+        // Fill bytes are accepted, and never emitted.
         let has_fill = service.fc.f_ctl.fill_bytes() > 0;
         assert_eq!(written.ok(), (!has_fill).then_some(service.bytes()));
         if !has_fill {
-            let again = FipView::parse(&out[..service.bytes()]).expect("it was written");
+            let again = FipView::parse(&out[..service.bytes()]).expect("emitted bytes");
             assert_eq!(again.link_service(), Ok(service));
         }
     }

@@ -1,19 +1,20 @@
-//! Two peers that ask each other, over a network whose every step the input chooses.
+//! Two peers that request a connection with each other, over a simulated network whose steps the
+//! input selects.
 //!
-//! However the requests cross, in the end both are connected over the same TCP connection, or
-//! neither is; and if nobody gave up and nothing broke, both are.
+//! Whatever the order of the requests, finally both are connected over the same TCP connection, or
+//! neither is; without cancellations and failures both are.
 
 use std::collections::VecDeque;
 
 use vitcp_lite::Discriminator;
-use vitcp_lite::machine::{PeerAction, PeerEvent, PeerName, PeerState, Standing, standing};
+use vitcp_lite::machine::{PeerAction, PeerEvent, PeerName, PeerState, Precedence, precedence};
 
 use crate::input::Input;
 
-/// More TCP connections than this are not begun at the input's will.
-const MOST_CONNECTIONS: usize = 40;
-/// A network in which nothing is chosen any more comes to rest within so many steps.
-const MOST_STEPS: usize = 2000;
+/// Maximum number of TCP connections that the input can start.
+const MAX_CONNECTIONS: usize = 40;
+/// Maximum number of steps until the network is idle after the end of the input.
+const MAX_STEPS: usize = 2000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Message {
@@ -23,15 +24,15 @@ enum Message {
     Closed,
 }
 
-/// A TCP connection, from the host that set it up to the other one.
+/// A TCP connection, from the host that started it to the other one.
 #[derive(Debug)]
 struct Connection {
     from: usize,
     port: u16,
     is_established: bool,
-    /// Has the host not closed its end?
+    /// The host has not closed its side.
     is_open: [bool; 2],
-    /// On their way to the host.
+    /// Messages in flight to the host.
     to: [VecDeque<Message>; 2],
 }
 
@@ -39,17 +40,17 @@ struct Connection {
 struct Host {
     address: [u8; 16],
     state: PeerState,
-    /// The connection of its request, or the one that it is connected over.
+    /// The TCP connection of its request or of its connection.
     connection: Option<usize>,
-    /// Requests of its consumer, and how many of them have come to an end.
-    asked: usize,
-    answered: usize,
+    /// Number of requests of its consumer, and of those that have ended.
+    requests: usize,
+    ended: usize,
 }
 
-/// Two hosts and all that is between them.
+/// Checks two hosts and the network between them.
 ///
 /// # Panics
-/// If the two do not agree in the end.
+/// If the final states of the two are inconsistent.
 pub fn check(mut input: Input<'_>) {
     let addresses = input.byte();
     let may_fail = input.byte() & 1 == 1;
@@ -62,44 +63,46 @@ pub fn check(mut input: Input<'_>) {
         may_fail,
     };
     while !input.is_empty() {
-        let (what, which) = (input.byte(), usize::from(input.byte()));
-        network.step(what, which);
-        network.compare();
+        let (step, target) = (input.byte(), usize::from(input.byte()));
+        network.step(step, target);
+        network.check_invariants();
     }
-    network.settle();
+    network.run_until_idle();
 }
 
 struct Network {
     hosts: [Host; 2],
     connections: Vec<Connection>,
-    /// Do consumers give up, and connections break?
+    /// Consumers may cancel, and connections may fail.
     may_fail: bool,
 }
 
 impl Network {
-    fn step(&mut self, what: u8, which: usize) {
-        let host = which % 2;
-        let connection = (which / 2).checked_rem(self.connections.len());
-        match (what % 8, connection) {
-            (0, _) => self.ask(host),
-            (1, _) if self.connections.len() < MOST_CONNECTIONS => self.retry(host),
+    fn step(&mut self, step: u8, target: usize) {
+        let host = target % 2;
+        let connection = (target / 2).checked_rem(self.connections.len());
+        match (step % 8, connection) {
+            (0, _) => self.request(host),
+            (1, _) if self.connections.len() < MAX_CONNECTIONS => self.retry(host),
             (2, Some(connection)) => self.establish(connection, true),
             (3 | 4, Some(connection)) => self.deliver(connection, host),
             (5, Some(connection)) if self.may_fail => self.establish(connection, false),
-            (6, Some(connection)) if self.may_fail => self.break_off(connection),
-            (7, _) if self.may_fail && which & 2 == 0 => self.event(host, PeerEvent::Timeout, None),
+            (6, Some(connection)) if self.may_fail => self.reset(connection),
+            (7, _) if self.may_fail && target & 2 == 0 => {
+                self.event(host, PeerEvent::Timeout, None)
+            }
             (7, _) if self.may_fail => self.event(host, PeerEvent::Disconnect, None),
             _ => {}
         }
     }
 
-    fn ask(&mut self, host: usize) {
-        let asked = &mut self.hosts[host];
-        let has_room = self.connections.len() < MOST_CONNECTIONS;
-        if asked.state == PeerState::Disconnected && has_room && (self.may_fail || asked.asked == 0)
-        {
-            asked.asked += 1;
-            self.event(host, PeerEvent::Request, None);
+    fn request(&mut self, number: usize) {
+        let host = &mut self.hosts[number];
+        let is_below_limit = self.connections.len() < MAX_CONNECTIONS;
+        let may_request = self.may_fail || host.requests == 0;
+        if host.state == PeerState::Disconnected && is_below_limit && may_request {
+            host.requests += 1;
+            self.event(number, PeerEvent::Request, None);
         }
     }
 
@@ -109,14 +112,14 @@ impl Network {
         }
     }
 
-    fn establish(&mut self, number: usize, is_there: bool) {
+    fn establish(&mut self, number: usize, succeeds: bool) {
         let connection = &mut self.connections[number];
         let host = connection.from;
         if connection.is_established || !connection.is_open[host] {
             return;
         }
-        connection.is_established = is_there;
-        if is_there {
+        connection.is_established = succeeds;
+        if succeeds {
             self.event(host, PeerEvent::TcpEstablished, None);
         } else {
             connection.is_open = [false; 2];
@@ -125,8 +128,8 @@ impl Network {
         }
     }
 
-    /// What was on its way is lost; both ends hear of it.
-    fn break_off(&mut self, number: usize) {
+    /// Resets a connection: messages in flight are lost, and both hosts are notified.
+    fn reset(&mut self, number: usize) {
         let connection = &mut self.connections[number];
         if connection.is_established {
             for queue in &mut connection.to {
@@ -140,7 +143,7 @@ impl Network {
         }
     }
 
-    /// The next message arrives. A host that closed its end is told nothing any more.
+    /// Delivers the next message. A host that closed its side receives nothing more.
     fn deliver(&mut self, number: usize, host: usize) {
         let connection = &mut self.connections[number];
         let Some(message) = connection.to[host].pop_front() else {
@@ -160,27 +163,27 @@ impl Network {
                 self.event(host, PeerEvent::TcpClosed, None);
             }
             Message::Closed => self.close(number, host),
-            Message::Accept | Message::NoMatch => unreachable!("an end that is open is in use"),
+            Message::Accept | Message::NoMatch => unreachable!("an open side is in use"),
         }
     }
 
-    /// A request of the other host: it crosses ours, or nobody waits for it.
+    /// Handles a request of the other host: a simultaneous open if this host has a request, else refused.
     fn incoming(&mut self, number: usize, host: usize) {
-        let is_asking = matches!(
+        let is_requesting = matches!(
             self.hosts[host].state,
             PeerState::Connecting | PeerState::PendingAccept | PeerState::Waiting
         );
-        if !is_asking {
+        if !is_requesting {
             self.refuse(number, host);
             return;
         }
         let theirs = self.name(1 - host, number);
-        let standing = self.hosts[host]
+        let precedence = self.hosts[host]
             .connection
-            .map_or(Standing::Concede, |own| {
-                standing(self.name(host, own), theirs)
+            .map_or(Precedence::YieldToPeer, |own| {
+                precedence(self.name(host, own), theirs)
             });
-        self.event(host, PeerEvent::Crossed(standing), Some(number));
+        self.event(host, PeerEvent::SimultaneousOpen(precedence), Some(number));
     }
 
     fn name(&self, host: usize, number: usize) -> PeerName {
@@ -196,43 +199,45 @@ impl Network {
         self.hosts[host].state = state;
         match action {
             PeerAction::None | PeerAction::Unexpected => {}
-            PeerAction::SetUpTcp => self.set_up(host),
+            PeerAction::SetUpTcp => self.start_connection(host),
             PeerAction::SendRequest => self.send(self.own(host), host, Message::Request),
             PeerAction::CloseTcp => {
                 self.close_own(host);
-                self.hosts[host].answered += usize::from(event == PeerEvent::Disconnect);
+                self.hosts[host].ended += usize::from(event == PeerEvent::Disconnect);
             }
             PeerAction::Connected => {}
             PeerAction::Failed(_) => {
                 self.close_own(host);
-                self.hosts[host].answered += 1;
+                self.hosts[host].ended += 1;
             }
             PeerAction::AcceptTheirs => {
-                let theirs = theirs.expect("it crossed ours");
+                let theirs = theirs.expect("a simultaneous open");
                 self.close_own(host);
                 self.hosts[host].connection = Some(theirs);
                 self.send(theirs, host, Message::Accept);
             }
-            PeerAction::RefuseTheirs => self.refuse(theirs.expect("it crossed ours"), host),
-            PeerAction::AnswerChallenge => unreachable!("nobody challenges here"),
+            PeerAction::RefuseTheirs => self.refuse(theirs.expect("a simultaneous open"), host),
+            PeerAction::AnswerChallenge => unreachable!("no host sends challenges"),
         }
         if event == PeerEvent::TcpClosed && action == PeerAction::CloseTcp {
-            // The end of a connection; a request that is repeated goes on.
-            self.hosts[host].answered += usize::from(state == PeerState::Disconnected);
+            // A connection has ended; a request that is retried continues.
+            self.hosts[host].ended += usize::from(state == PeerState::Disconnected);
         }
     }
 
     fn own(&self, host: usize) -> usize {
-        self.hosts[host].connection.expect("it has one")
+        self.hosts[host]
+            .connection
+            .expect("the host has a connection")
     }
 
-    fn set_up(&mut self, host: usize) {
+    fn start_connection(&mut self, host: usize) {
         let number = self.connections.len();
-        assert_eq!(self.hosts[host].connection, None, "it has one");
+        assert_eq!(self.hosts[host].connection, None, "it has a connection");
         self.hosts[host].connection = Some(number);
         self.connections.push(Connection {
             from: host,
-            // An odd factor: no two are equal, and they come in no order.
+            // An odd factor makes the ports unique and unordered.
             port: (number as u16).wrapping_mul(40503),
             is_established: false,
             is_open: [true; 2],
@@ -242,8 +247,8 @@ impl Network {
 
     fn send(&mut self, number: usize, host: usize, message: Message) {
         let connection = &mut self.connections[number];
-        assert!(connection.is_established, "sent before TCP is there");
-        assert!(connection.is_open[host], "sent on what is closed");
+        assert!(connection.is_established, "sent before TCP is established");
+        assert!(connection.is_open[host], "sent on a closed connection");
         let queue = &mut connection.to[1 - host];
         if queue.back() != Some(&Message::Closed) {
             queue.push_back(message);
@@ -269,32 +274,32 @@ impl Network {
         }
     }
 
-    /// What holds at any time.
-    fn compare(&self) {
+    /// Checks the invariants of each host.
+    fn check_invariants(&self) {
         for host in &self.hosts {
-            let has_one = match host.state {
+            let has_connection = match host.state {
                 PeerState::Disconnected | PeerState::Waiting => false,
                 PeerState::Connecting | PeerState::PendingAccept | PeerState::Connected => true,
             };
-            assert_eq!(host.connection.is_some(), has_one, "{host:?}");
-            let is_over = host.state == PeerState::Disconnected;
+            assert_eq!(host.connection.is_some(), has_connection, "{host:?}");
+            let is_disconnected = host.state == PeerState::Disconnected;
             assert_eq!(
-                host.asked - host.answered,
-                usize::from(!is_over),
+                host.requests - host.ended,
+                usize::from(!is_disconnected),
                 "{host:?}"
             );
         }
     }
 
-    /// Nothing breaks any more: everything arrives, and requests are repeated.
-    fn settle(&mut self) {
-        for _ in 0..MOST_STEPS {
+    /// Delivers everything without failures, and retries requests, until nothing is pending.
+    fn run_until_idle(&mut self) {
+        for _ in 0..MAX_STEPS {
             let connection = self.connections.iter().position(|c| c.is_pending());
             if let Some(number) = connection {
                 self.establish(number, true);
                 self.deliver(number, 0);
                 self.deliver(number, 1);
-                self.compare();
+                self.check_invariants();
                 continue;
             }
             if self
@@ -302,40 +307,40 @@ impl Network {
                 .iter()
                 .all(|host| host.state != PeerState::Waiting)
             {
-                self.agree();
+                self.check_final_states();
                 return;
             }
             for host in 0..2 {
-                let is_alone = self.hosts[1 - host].state == PeerState::Disconnected;
+                let has_no_peer = self.hosts[1 - host].state == PeerState::Disconnected;
                 let is_waiting = self.hosts[host].state == PeerState::Waiting;
-                if is_waiting && is_alone {
-                    // It would ask for ever.
+                if is_waiting && has_no_peer {
+                    // It would retry forever.
                     self.event(host, PeerEvent::Timeout, None);
                 } else {
                     self.retry(host);
                 }
             }
         }
-        panic!("they never come to rest: {:?}", self.hosts);
+        panic!("not idle after {MAX_STEPS} steps: {:?}", self.hosts);
     }
 
-    fn agree(&self) {
+    fn check_final_states(&self) {
         let [a, b] = &self.hosts;
         let states = [a.state, b.state];
         let are_connected = states == [PeerState::Connected; 2] && a.connection == b.connection;
         let neither = states == [PeerState::Disconnected; 2];
         assert!(are_connected || neither, "{:?}", self.hosts);
-        let must_be = !self.may_fail && a.asked > 0 && b.asked > 0;
-        assert!(are_connected || !must_be, "{:?}", self.hosts);
+        let must_connect = !self.may_fail && a.requests > 0 && b.requests > 0;
+        assert!(are_connected || !must_connect, "{:?}", self.hosts);
         let open = self.connections.iter().filter(|c| c.is_open == [true; 2]);
         assert_eq!(open.count(), usize::from(are_connected), "TCP connections");
     }
 }
 
 impl Connection {
-    /// Is there something that can happen to it?
+    /// True if it can be established or has messages in flight.
     fn is_pending(&self) -> bool {
-        let begins = !self.is_established && self.is_open[self.from];
-        begins || self.to.iter().any(|queue| !queue.is_empty())
+        let is_connecting = !self.is_established && self.is_open[self.from];
+        is_connecting || self.to.iter().any(|queue| !queue.is_empty())
     }
 }

@@ -1,12 +1,12 @@
-//! VI/TCP headers read the plain way, from the byte tables of `docs/spec/vitcp.md`, with
-//! offsets as numbers and everything in memory.
+//! Reference parser of VI/TCP headers, written from the byte tables of `docs/spec/vitcp.md`, with
+//! numeric offsets and all bytes in memory.
 
 use vitcp_lite::{
     Attributes, CeHeader, Discriminator, ExactLevel, Flags, RdmaHeader, RemoteError, Security,
     SegmentError, SegmentHeader, SegmentType,
 };
 
-/// The big-endian number of `bytes` bytes at `at`.
+/// Reads the big-endian number of `bytes` bytes at offset `at`.
 #[must_use]
 pub fn number(from: &[u8], at: usize, bytes: usize) -> u64 {
     from[at..at + bytes]
@@ -22,9 +22,10 @@ fn u32_at(from: &[u8], at: usize) -> u32 {
     number(from, at, 4) as u32
 }
 
-/// Can a segment of this type have this length, its Security Information aside?
+/// True if a segment of this type may have this length, not counting the limit of its Security
+/// Information.
 #[must_use]
-pub const fn is_length(kind: SegmentType, bytes: u16) -> bool {
+pub const fn is_valid_length(kind: SegmentType, bytes: u16) -> bool {
     match kind {
         SegmentType::Send => bytes >= 24,
         SegmentType::ReadRequest => bytes == 40,
@@ -35,20 +36,20 @@ pub const fn is_length(kind: SegmentType, bytes: u16) -> bool {
     }
 }
 
-/// Makes a header one of our Version and of a known type, and its length one where what a type may
-/// have begins or ends: random bytes hardly ever come there.
-pub fn to_the_brink(header: &mut [u8]) {
-    const BRINKS: [u16; 14] = [0, 23, 24, 25, 39, 40, 41, 67, 68, 69, 323, 324, 325, 65535];
+/// Sets our Version, a known type, and a boundary value of the lengths of all types, which random
+/// bytes rarely have.
+pub fn set_boundary_length(header: &mut [u8]) {
+    const BOUNDARIES: [u16; 14] = [0, 23, 24, 25, 39, 40, 41, 67, 68, 69, 323, 324, 325, 65535];
     let kind = usize::from(header[1] >> 3) % SegmentType::ALL.len();
-    let length = BRINKS[usize::from(header[3]) % BRINKS.len()];
+    let length = BOUNDARIES[usize::from(header[3]) % BOUNDARIES.len()];
     header[0] = 1;
     header[1] = (kind as u8) << 3 | header[1] & 7;
     header[2..4].copy_from_slice(&length.to_be_bytes());
 }
 
-/// Bytes of headers behind the segment header.
+/// Returns the length of the headers extension_bytes the segment header in bytes.
 #[must_use]
-pub const fn behind(kind: SegmentType, segment_bytes: u16) -> usize {
+pub const fn extension_bytes(kind: SegmentType, segment_bytes: u16) -> usize {
     match kind {
         SegmentType::Send | SegmentType::Nop | SegmentType::ConnectNoMatch => 0,
         SegmentType::ReadRequest | SegmentType::ReadResponse | SegmentType::Write => 16,
@@ -58,10 +59,10 @@ pub const fn behind(kind: SegmentType, segment_bytes: u16) -> usize {
     }
 }
 
-/// The segment header in the first 24 bytes.
+/// Parses the segment header in the first 24 bytes.
 ///
 /// # Errors
-/// The first field that is wrong.
+/// The first invalid field.
 pub fn segment(from: &[u8]) -> Result<SegmentHeader, SegmentError> {
     if from[0] != 1 {
         return Err(SegmentError::Version(from[0]));
@@ -71,7 +72,7 @@ pub fn segment(from: &[u8]) -> Result<SegmentHeader, SegmentError> {
         .get(usize::from(raw))
         .ok_or(SegmentError::Type(raw))?;
     let segment_bytes = u16_at(from, 2);
-    if !is_length(kind, segment_bytes) {
+    if !is_valid_length(kind, segment_bytes) {
         return Err(SegmentError::Length {
             kind,
             segment_bytes,
@@ -96,7 +97,7 @@ pub fn segment(from: &[u8]) -> Result<SegmentHeader, SegmentError> {
     })
 }
 
-/// The RDMA header in the first 16 bytes.
+/// Parses the RDMA header in the first 16 bytes.
 #[must_use]
 pub fn rdma(from: &[u8]) -> RdmaHeader {
     RdmaHeader {
@@ -115,7 +116,7 @@ fn attributes(bits: u16) -> Attributes {
         flow_control: is(3),
         peer_to_peer: is(4),
         level: [
-            ExactLevel::NotSaid,
+            ExactLevel::Unspecified,
             ExactLevel::Delivery,
             ExactLevel::Reception,
             ExactLevel::Unknown,
@@ -123,10 +124,10 @@ fn attributes(bits: u16) -> Attributes {
     }
 }
 
-/// The CE header that `from` is.
+/// Parses a CE header of the length of `from`.
 ///
 /// # Errors
-/// The first field that is wrong.
+/// The first invalid field.
 pub fn ce(from: &[u8]) -> Result<CeHeader, SegmentError> {
     let clamped = |bytes: usize| bytes.min(65535) as u16;
     if from.len() < 44 {
@@ -159,11 +160,11 @@ pub fn ce(from: &[u8]) -> Result<CeHeader, SegmentError> {
     })
 }
 
-/// The bytes of a right CE header as a sender has them: what a reader ignores is 0.
+/// Returns a valid CE header in its emitted form: ignored bytes are 0.
 #[must_use]
 pub fn canonical_ce(from: &[u8]) -> Vec<u8> {
     let mut bytes = from.to_vec();
-    // Attributes that are not known are sent as 0.
+    // Unknown attributes are emitted as 0.
     bytes[..2].copy_from_slice(&(u16_at(from, 0) & 0x7F).to_be_bytes());
     let (calling, called) = (u16_at(from, 2), u16_at(from, 26));
     bytes[8 + usize::from(calling)..24].fill(0);

@@ -1,4 +1,4 @@
-//! Numbers that begin again at 0, beside numbers that do not.
+//! Message numbers and credits that wrap, compared with counters that do not.
 
 use std::collections::VecDeque;
 
@@ -6,17 +6,18 @@ use vitcp_lite::{Credits, Posted, is_after};
 
 use crate::input::Input;
 
-/// Order of numbers; both ends of a connection; a peer that says what it likes.
+/// Checks the order of message numbers, and the flow control between two ends, or with a peer that
+/// sends any values.
 ///
 /// # Panics
-/// If a count is not that of the wide numbers, or a sender waits for ever.
+/// If a count differs from the wide counters, or a sender is blocked forever.
 pub fn check(data: &[u8]) {
     let mut input = Input::new(data);
     order(input.u32(), input.u32());
     if input.byte() & 1 == 0 {
         Flow::new(&mut input).run(&mut input);
     } else {
-        any_words(&mut input);
+        arbitrary_peer(&mut input);
     }
 }
 
@@ -26,20 +27,20 @@ fn order(a: u32, b: u32) {
     assert!(!(is_after(a, b) && is_after(b, a)));
 }
 
-/// One direction of a connection: a sender with credits, a receiver that posts, and what is on
-/// its way between them.
+/// One direction of a connection: a sender with credits, a receiver that posts descriptors, and the
+/// messages and advertisements in flight.
 struct Flow {
     credits: Credits,
     posted: Posted,
     threshold: u64,
-    /// Words on their way to the sender, with what they stand for.
-    words: VecDeque<(u16, u64)>,
-    /// Messages on their way to the receiver.
+    /// Advertisements in flight to the sender: the word on the wire, and the wide count.
+    advertisements: VecDeque<(u16, u64)>,
+    /// Messages in flight to the receiver.
     messages: u64,
-    /// Posted, said, heard of by the sender, sent, received: since the beginning.
+    /// Total numbers of descriptors posted, advertised and known to the sender, and of messages sent and received.
     total: u64,
-    said: u64,
-    heard: u64,
+    advertised: u64,
+    known: u64,
     sent: u64,
     received: u64,
 }
@@ -51,73 +52,73 @@ impl Flow {
         let total = u64::from(input.u16());
         posted.note(total as u32);
         let first = posted.word();
-        posted.note_said();
-        let said = total.min(32767);
-        assert_eq!(u64::from(first), said);
+        posted.note_advertised();
+        let advertised = total.min(32767);
+        assert_eq!(u64::from(first), advertised);
         Self {
             credits: Credits::new(first),
             posted,
             threshold: threshold.into(),
-            words: VecDeque::new(),
+            advertisements: VecDeque::new(),
             messages: 0,
             total,
-            said,
-            heard: said,
+            advertised,
+            known: advertised,
             sent: 0,
             received: 0,
         }
     }
 
     fn run(&mut self, input: &mut Input<'_>) {
-        // Enough for some turns of 16 bits, in a time that a fuzzer has.
+        // Enough to wrap 16 bits several times, and fast enough for a fuzzer.
         let mut budget: u64 = 400_000;
         while !input.is_empty() {
-            let what = input.byte();
+            let step = input.byte();
             let count = u64::from(input.u16()).min(budget);
             budget -= count;
-            match what % 6 {
+            match step % 6 {
                 0 => self.post(count),
-                1 => self.say(),
-                2 => self.hear(),
+                1 => self.advertise(),
+                2 => self.receive_advertisement(),
                 3 => self.send(count),
                 4 => self.receive(count),
                 _ => self.post(count * 100),
             }
-            self.compare();
+            self.check_counts();
         }
-        self.settle();
+        self.run_until_idle();
     }
 
     fn post(&mut self, count: u64) {
-        // A count that is half the range ahead cannot be told from one behind.
+        // A past count is ignored. One that is half the range ahead is indistinguishable from a past one.
         self.total += count;
         let behind = self.total.saturating_sub(5);
         self.posted.note(self.total as u32);
         self.posted.note(behind as u32);
     }
 
-    fn say(&mut self) {
-        self.said = self.said.max(self.total.min(self.received + 32767));
-        // One that is not sent was not said.
+    fn advertise(&mut self) {
+        self.advertised = self.advertised.max(self.total.min(self.received + 32767));
+        // A word that is not sent is not advertised.
         let _unsent = self.posted.word();
         let word = self.posted.word();
-        self.posted.note_said();
-        assert_eq!(word, self.said as u16, "what is said");
-        self.words.push_back((word, self.said));
+        self.posted.note_advertised();
+        assert_eq!(word, self.advertised as u16, "the advertised word");
+        self.advertisements.push_back((word, self.advertised));
     }
 
-    fn hear(&mut self) {
-        if let Some((word, said)) = self.words.pop_front() {
+    fn receive_advertisement(&mut self) {
+        if let Some((word, advertised)) = self.advertisements.pop_front() {
             self.credits.note_posted(word);
-            self.heard = said;
+            self.known = advertised;
         }
     }
 
     fn send(&mut self, count: u64) {
         for _ in 0..count {
-            let may = self.sent < self.heard;
-            assert_eq!(self.credits.use_one(), may, "credits");
-            if !may {
+            let has_credit = self.sent < self.known;
+            assert_eq!(self.credits.use_one(), has_credit, "credits");
+            if !has_credit {
                 return;
             }
             self.sent += 1;
@@ -134,40 +135,43 @@ impl Flow {
         }
     }
 
-    fn compare(&self) {
-        assert_eq!(u64::from(self.credits.available()), self.heard - self.sent);
-        let more = self.total.min(self.received + 32767) > self.said;
-        let is_low = self.said < self.received + self.threshold;
+    fn check_counts(&self) {
+        assert_eq!(u64::from(self.credits.available()), self.known - self.sent);
+        let more = self.total.min(self.received + 32767) > self.advertised;
+        let is_low = self.advertised < self.received + self.threshold;
         assert_eq!(self.posted.wants_nop(), more && is_low, "a NOP is due");
     }
 
-    /// Everything arrives, and NOPs are sent as they are due: who could send, may.
-    fn settle(&mut self) {
+    /// Delivers everything and sends the required NOPs: then a sender has credits if descriptors are posted.
+    fn run_until_idle(&mut self) {
         self.receive(self.messages);
         if self.posted.wants_nop() {
-            self.say();
-            assert!(!self.posted.wants_nop(), "one word says it all");
+            self.advertise();
+            assert!(!self.posted.wants_nop(), "one NOP is enough");
         }
-        while !self.words.is_empty() {
-            self.hear();
+        while !self.advertisements.is_empty() {
+            self.receive_advertisement();
         }
-        self.compare();
+        self.check_counts();
         if self.total > self.sent && self.threshold > 0 {
-            assert!(self.credits.available() > 0, "the sender waits for ever");
+            assert!(
+                self.credits.available() > 0,
+                "the sender is blocked forever"
+            );
         }
     }
 }
 
-/// A peer that says anything, and takes descriptors that it was not told of.
-fn any_words(input: &mut Input<'_>) {
+/// Checks a peer that sends any advertisements, and uses descriptors that were not advertised.
+fn arbitrary_peer(input: &mut Input<'_>) {
     let first = input.u16();
     let mut credits = Credits::new(first);
     let mut posted = Posted::new(input.u16());
     let (mut last, mut unused) = (first, u64::from(first));
     let mut total = 0;
     while !input.is_empty() {
-        let (what, value) = (input.byte(), input.u16());
-        match what % 4 {
+        let (step, value) = (input.byte(), input.u16());
+        match step % 4 {
             0 => {
                 let ahead = (i64::from(value) - i64::from(last)).rem_euclid(65536);
                 credits.note_posted(value);

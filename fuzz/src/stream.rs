@@ -1,40 +1,40 @@
-//! The decoder: however a stream is cut, it says what a reading of the whole stream says, as
-//! soon as it can, and no byte of a payload is lost or told twice.
+//! The stream decoder: however a stream is split, it returns the items of the reference parser, as
+//! early as possible, and no payload byte is lost or returned twice.
 
 use vitcp_lite::{Decoder, Headers, Item, Segment, SegmentError, SegmentHeader, SegmentType};
 
 use crate::input::Input;
 use crate::reference;
 
-/// A decoder keeps headers and nothing else.
-const MOST_DECODER_BYTES: usize = 400;
-const _: () = assert!(size_of::<Decoder>() <= MOST_DECODER_BYTES);
-/// The longest headers: whatever is taken and not told yet is a part of them.
-const MOST_HELD_BYTES: usize = 24 + 44 + 256;
+/// Maximum size of a decoder, which buffers only headers.
+const MAX_DECODER_BYTES: usize = 400;
+const _: () = assert!(size_of::<Decoder>() <= MAX_DECODER_BYTES);
+/// Length of the longest headers; the decoder buffers less than that.
+const MAX_BUFFERED_BYTES: usize = 24 + 44 + 256;
 
-/// A stream in one piece, in pieces of any sizes, in pieces as the decoder wants them, and with
-/// parts of payloads that go past the decoder.
+/// Checks a stream in one piece, in pieces of any sizes, in pieces of the missing bytes, and with
+/// skipped ranges of payloads.
 ///
 /// # Panics
-/// If the decoder says anything else than the reference.
+/// If the decoder's results differ from the reference's.
 pub fn check(data: &[u8]) {
     let mut input = Input::new(data);
-    let steering_bytes = usize::from(input.byte() % 16);
+    let size_count = usize::from(input.byte() % 16);
     let repaired = input.byte() % 32;
-    let steering = input.bytes(steering_bytes);
+    let sizes = input.bytes(size_count);
     let mut stream = input.rest().to_vec();
     repair(&mut stream, usize::from(repaired));
-    let reading = Reading::new(&stream);
+    let expected = Reference::new(&stream);
 
-    let mut whole = Driver::new(&stream, &reading);
+    let mut whole = CheckedDecoder::new(&stream, &expected);
     whole.feed(stream.len());
     whole.finish();
-    in_pieces(&stream, &reading, steering, false);
-    in_pieces(&stream, &reading, steering, true);
-    as_wanted(&stream, &reading);
+    in_pieces(&stream, &expected, sizes, false);
+    in_pieces(&stream, &expected, sizes, true);
+    by_missing_bytes(&stream, &expected);
 }
 
-/// Makes so many segments at the front of a stream ones that can be, but for the last one sometimes.
+/// Makes the first `segments` segments of a stream valid, except for the last one sometimes.
 fn repair(stream: &mut [u8], segments: usize) {
     let mut rest = stream;
     for segment in 0..segments {
@@ -42,22 +42,22 @@ fn repair(stream: &mut [u8], segments: usize) {
             return;
         }
         if segment + 1 == segments && segments.is_multiple_of(2) {
-            reference::to_the_brink(rest);
+            reference::set_boundary_length(rest);
             return;
         }
         let at = usize::from(rest[1] >> 3) % SegmentType::ALL.len();
         let kind = SegmentType::ALL[at];
-        let said = u16::from_be_bytes([rest[2], rest[3]]);
-        let some = said % 200;
+        let value = u16::from_be_bytes([rest[2], rest[3]]);
+        let payload = value % 200;
         let length = match kind {
-            SegmentType::Send => 24 + some,
-            SegmentType::ReadResponse | SegmentType::Write => 40 + some,
+            SegmentType::Send => 24 + payload,
+            SegmentType::ReadResponse | SegmentType::Write => 40 + payload,
             SegmentType::ReadRequest => 40,
             SegmentType::Nop | SegmentType::ConnectNoMatch => 24,
-            SegmentType::ConnectReject if said.is_multiple_of(2) => 24,
+            SegmentType::ConnectReject if value.is_multiple_of(2) => 24,
             SegmentType::ConnectReject
             | SegmentType::ConnectRequest
-            | SegmentType::ConnectAccept => 68 + said % 257,
+            | SegmentType::ConnectAccept => 68 + value % 257,
         };
         rest[0] = 1;
         rest[1] = (at as u8) << 3 | rest[1] & 7;
@@ -73,116 +73,116 @@ fn repair(stream: &mut [u8], segments: usize) {
     }
 }
 
-/// One segment of a stream, of which the end need not be there.
-struct Part {
+/// Position of one segment in a stream, which may end before it.
+struct SegmentSpan {
     start: usize,
-    /// Where its headers end; where its segment header ends as long as that is all that is known.
+    /// End of its headers; end of its segment header if the stream ends before that.
     payload: usize,
     end: usize,
-    /// If all its headers are there.
+    /// The segment, if the stream contains all its headers.
     segment: Option<Segment>,
 }
 
-/// A whole stream, read the plain way.
-struct Reading {
-    /// The last one is not complete; it may be empty.
-    parts: Vec<Part>,
-    /// What is wrong with the last one, and how many bytes of the stream it takes to know.
+/// A whole stream, parsed by the reference parser.
+struct Reference {
+    /// All segments; the last one is incomplete, and may be empty.
+    spans: Vec<SegmentSpan>,
+    /// Error of the last segment, and the number of bytes of the stream at which it is detected.
     failure: Option<(usize, SegmentError)>,
 }
 
-impl Reading {
+impl Reference {
     fn new(stream: &[u8]) -> Self {
-        let mut reading = Self {
-            parts: Vec::new(),
+        let mut parsed = Self {
+            spans: Vec::new(),
             failure: None,
         };
         let mut start = 0;
         loop {
-            let (part, error) = read_part(stream, start);
-            let (known, end) = (part.payload, part.end);
-            let is_last = part.segment.is_none() || end > stream.len();
-            reading.parts.push(part);
-            reading.failure = error.map(|error| (known, error));
+            let (span, error) = read_span(stream, start);
+            let (known, end) = (span.payload, span.end);
+            let is_last = span.segment.is_none() || end > stream.len();
+            parsed.spans.push(span);
+            parsed.failure = error.map(|error| (known, error));
             if is_last {
-                return reading;
+                return parsed;
             }
             start = end;
         }
     }
 
-    /// The segment in which the stream is behind its first `at` bytes.
-    fn part(&self, at: usize) -> &Part {
-        let after = self.parts.partition_point(|part| part.start <= at);
-        &self.parts[after - 1]
+    /// Returns the segment at position `at` of the stream.
+    fn span(&self, at: usize) -> &SegmentSpan {
+        let after = self.spans.partition_point(|span| span.start <= at);
+        &self.spans[after - 1]
     }
 }
 
-fn read_part(stream: &[u8], start: usize) -> (Part, Option<SegmentError>) {
+fn read_span(stream: &[u8], start: usize) -> (SegmentSpan, Option<SegmentError>) {
     let bytes = &stream[start..];
-    let mut part = Part {
+    let mut span = SegmentSpan {
         start,
         payload: start + 24,
         end: start + 24,
         segment: None,
     };
     if bytes.len() < 24 {
-        return (part, None);
+        return (span, None);
     }
     let header = match reference::segment(bytes) {
         Ok(header) => header,
-        Err(error) => return (part, Some(error)),
+        Err(error) => return (span, Some(error)),
     };
-    let behind = reference::behind(header.kind, header.segment_bytes);
-    part.payload += behind;
-    part.end = start + usize::from(header.segment_bytes);
-    let Some(behind) = bytes.get(24..24 + behind) else {
-        return (part, None);
+    let extension_bytes = reference::extension_bytes(header.kind, header.segment_bytes);
+    span.payload += extension_bytes;
+    span.end = start + usize::from(header.segment_bytes);
+    let Some(extension) = bytes.get(24..24 + extension_bytes) else {
+        return (span, None);
     };
-    let headers = match behind.len() {
+    let headers = match extension.len() {
         0 => Headers::Plain,
-        16 => Headers::Rdma(reference::rdma(behind)),
-        _ => match reference::ce(behind) {
+        16 => Headers::Rdma(reference::rdma(extension)),
+        _ => match reference::ce(extension) {
             Ok(ce) => Headers::Connect(ce),
-            Err(error) => return (part, Some(error)),
+            Err(error) => return (span, Some(error)),
         },
     };
-    part.segment = Some(Segment {
+    span.segment = Some(Segment {
         header,
         headers,
-        payload_bytes: (part.end - part.payload) as u16,
+        payload_bytes: (span.end - span.payload) as u16,
     });
-    (part, None)
+    (span, None)
 }
 
-/// A decoder whose every word is compared.
-struct Driver<'a> {
+/// A decoder with a check of every result.
+struct CheckedDecoder<'a> {
     stream: &'a [u8],
-    reading: &'a Reading,
+    expected: &'a Reference,
     decoder: Decoder,
-    /// Bytes that the decoder took, or that went past it.
+    /// Number of bytes that the decoder has consumed, or that were skipped.
     at: usize,
-    /// Bytes that it told of.
-    told: usize,
-    /// Segments that it told of.
+    /// Number of bytes of the returned items.
+    returned: usize,
+    /// Number of returned segments.
     segments: usize,
     has_failed: bool,
 }
 
-impl<'a> Driver<'a> {
-    fn new(stream: &'a [u8], reading: &'a Reading) -> Self {
+impl<'a> CheckedDecoder<'a> {
+    fn new(stream: &'a [u8], expected: &'a Reference) -> Self {
         Self {
             stream,
-            reading,
+            expected,
             decoder: Decoder::new(),
             at: 0,
-            told: 0,
+            returned: 0,
             segments: 0,
             has_failed: false,
         }
     }
 
-    /// Gives it the stream up to `to` in one piece; how many items came of it.
+    /// Feeds the stream up to `to` in one piece; returns the number of items.
     fn feed(&mut self, to: usize) -> usize {
         let stream = self.stream;
         let mut input = &stream[self.at..to];
@@ -193,74 +193,78 @@ impl<'a> Driver<'a> {
             match found {
                 Ok(Some(item)) => {
                     items += 1;
-                    self.item(item);
+                    self.check_item(item);
                 }
                 Ok(None) => {
-                    assert!(input.is_empty(), "more is wanted while there is more");
-                    self.nothing();
+                    assert!(input.is_empty(), "input is left without an item");
+                    self.check_no_item();
                     break;
                 }
-                Err(error) => self.failed(error),
+                Err(error) => self.check_error(error),
             }
         }
         items
     }
 
-    fn item(&mut self, item: Item<'_>) {
+    fn check_item(&mut self, item: Item<'_>) {
         match item {
             Item::Segment(segment) => {
-                let part = &self.reading.parts[self.segments];
-                assert_eq!(Some(segment), part.segment);
-                assert_eq!((self.told, self.at), (part.start, part.payload));
+                let span = &self.expected.spans[self.segments];
+                assert_eq!(Some(segment), span.segment);
+                assert_eq!((self.returned, self.at), (span.start, span.payload));
                 self.segments += 1;
             }
             Item::Payload { bytes, left } => {
-                assert_eq!(bytes, &self.stream[self.told..self.at], "payload");
+                assert_eq!(bytes, &self.stream[self.returned..self.at], "payload");
                 assert!(!bytes.is_empty());
-                let part = &self.reading.parts[self.segments - 1];
-                assert_eq!(usize::from(left), part.end - self.at);
+                let span = &self.expected.spans[self.segments - 1];
+                assert_eq!(usize::from(left), span.end - self.at);
             }
         }
-        self.told = self.at;
-        self.check_place();
+        self.returned = self.at;
+        self.check_position();
     }
 
-    /// Nothing is told any more only if there is nothing to tell.
-    fn nothing(&self) {
-        let part = self.reading.part(self.at);
-        let untold = if self.at < part.payload {
-            self.at - part.start
+    /// Checks that there is no item to return at this position.
+    fn check_no_item(&self) {
+        let span = self.expected.span(self.at);
+        let buffered = if self.at < span.payload {
+            self.at - span.start
         } else {
             0
         };
-        assert_eq!(self.at - self.told, untold, "told too late");
-        assert!(untold < MOST_HELD_BYTES);
+        assert_eq!(
+            self.at - self.returned,
+            buffered,
+            "an item is returned too late"
+        );
+        assert!(buffered < MAX_BUFFERED_BYTES);
         let is_known = self
-            .reading
+            .expected
             .failure
             .is_some_and(|(known, _)| known <= self.at);
-        assert!(!is_known, "an error is not told");
-        self.check_place();
+        assert!(!is_known, "an error is not returned");
+        self.check_position();
     }
 
-    /// What the decoder says of its place in the stream.
-    fn check_place(&self) {
-        let part = self.reading.part(self.at);
-        let header = part.start + 24;
+    /// Checks the decoder's properties that depend on the position.
+    fn check_position(&self) {
+        let span = self.expected.span(self.at);
+        let header = span.start + 24;
         let (missing, left) = match self.at {
             at if at < header => (header - at, 0),
-            at if at < part.payload => (part.payload - at, 0),
-            at => (part.end - at, part.end - at),
+            at if at < span.payload => (span.payload - at, 0),
+            at => (span.end - at, span.end - at),
         };
         assert_eq!(self.decoder.missing_bytes(), missing, "missing");
         assert_eq!(usize::from(self.decoder.payload_left()), left, "left");
-        assert_eq!(self.decoder.is_between_segments(), self.at == part.start);
+        assert_eq!(self.decoder.is_between_segments(), self.at == span.start);
     }
 
-    /// An error is the reference's, comes when its bytes are there, and is for good.
-    fn failed(&mut self, error: SegmentError) {
-        assert_eq!(self.reading.failure, Some((self.at, error)));
-        assert_eq!(self.segments, self.reading.parts.len() - 1);
+    /// Checks that an error is the reference's, is returned at its position, and is permanent.
+    fn check_error(&mut self, error: SegmentError) {
+        assert_eq!(self.expected.failure, Some((self.at, error)));
+        assert_eq!(self.segments, self.expected.spans.len() - 1);
         self.has_failed = true;
         let mut nop = [0; 24];
         SegmentHeader::new(SegmentType::Nop, 24).emit(&mut nop);
@@ -276,54 +280,54 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Lets up to `bytes` of the payload go past the decoder; more than it has is refused.
+    /// Skips up to `bytes` bytes of the payload; checks that more than the payload is refused.
     fn skip(&mut self, bytes: usize) {
         let left = self.decoder.payload_left();
-        let more = left.saturating_add(1 + bytes as u16);
-        assert!(more == left || !self.decoder.skip_payload(more));
-        self.check_place();
+        let too_many = left.saturating_add(1 + bytes as u16);
+        assert!(too_many == left || !self.decoder.skip_payload(too_many));
+        self.check_position();
         let skipped = bytes
             .min(usize::from(left))
             .min(self.stream.len() - self.at);
         assert!(self.decoder.skip_payload(skipped as u16));
         self.at += skipped;
-        self.told += skipped;
-        self.check_place();
+        self.returned += skipped;
+        self.check_position();
     }
 
-    /// At the end of the stream all of it was told.
+    /// Checks that all items were returned at the end of the stream.
     fn finish(&self) {
-        assert_eq!(self.has_failed, self.reading.failure.is_some());
-        let complete = self.reading.parts.iter().filter(|p| p.segment.is_some());
+        assert_eq!(self.has_failed, self.expected.failure.is_some());
+        let complete = self.expected.spans.iter().filter(|p| p.segment.is_some());
         assert_eq!(self.segments, complete.count());
         assert!(self.has_failed || self.at == self.stream.len());
     }
 }
 
-/// Pieces of the sizes that the steering bytes have, again and again.
-fn in_pieces(stream: &[u8], reading: &Reading, steering: &[u8], skips: bool) {
-    let mut driver = Driver::new(stream, reading);
-    let mut sizes = steering.iter().copied().chain([0]).cycle();
+/// Feeds pieces of the given sizes, repeatedly.
+fn in_pieces(stream: &[u8], expected: &Reference, sizes: &[u8], skips: bool) {
+    let mut decoder = CheckedDecoder::new(stream, expected);
+    let mut sizes = sizes.iter().copied().chain([0]).cycle();
     let mut next = || match sizes.next().map_or(0, usize::from) {
         small @ 0..128 => small % 32,
         large => (large - 127) * 9,
     };
-    while driver.at < stream.len() && !driver.has_failed {
+    while decoder.at < stream.len() && !decoder.has_failed {
         if skips {
-            driver.skip(next());
+            decoder.skip(next());
         }
-        let to = (driver.at + next() + 1).min(stream.len());
-        driver.feed(to);
+        let to = (decoder.at + next() + 1).min(stream.len());
+        decoder.feed(to);
     }
-    driver.finish();
+    decoder.finish();
 }
 
-/// Never more than the decoder misses: it never comes further than the next thing to say.
-fn as_wanted(stream: &[u8], reading: &Reading) {
-    let mut driver = Driver::new(stream, reading);
-    while driver.at < stream.len() && !driver.has_failed {
-        let to = (driver.at + driver.decoder.missing_bytes()).min(stream.len());
-        assert!(driver.feed(to) <= 1, "read past an item");
+/// Feeds only the decoder's missing bytes: each piece ends at the next item.
+fn by_missing_bytes(stream: &[u8], expected: &Reference) {
+    let mut decoder = CheckedDecoder::new(stream, expected);
+    while decoder.at < stream.len() && !decoder.has_failed {
+        let to = (decoder.at + decoder.decoder.missing_bytes()).min(stream.len());
+        assert!(decoder.feed(to) <= 1, "consumed more than one item");
     }
-    driver.finish();
+    decoder.finish();
 }

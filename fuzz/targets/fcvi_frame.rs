@@ -1,4 +1,4 @@
-//! Frames of FC-VI and FIP, and what is inside.
+//! Fuzzes frames of FC-VI and FIP, and their payloads.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The headers of VI/TCP, above all the CE header, read and written.
+//! Fuzzes parsing and emitting of VI/TCP headers, mainly the CE header.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Connection establishment of VI/TCP: any events, and two peers over a network.
+//! Fuzzes the connection state machines of VI/TCP: any events, and two peers over a network.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Message numbers and descriptor flow control of VI/TCP.
+//! Fuzzes message numbers and descriptor flow control of VI/TCP.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Segments out of a stream of bytes, however it is cut.
+//! Fuzzes the decoder of VI/TCP segments from a byte stream, split in any way.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Files that captured frames are written to: what passes on a network is for their owner alone.
+//! Files for captured frames, accessible to their owner only.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
@@ -9,12 +9,12 @@ use nix::unistd::geteuid;
 use pmd_port::descriptor_number::above_standard_streams;
 use pmd_port::file_size::max_file_bytes;
 
-/// Permission bits of every such file.
+/// Permission bits of a capture file.
 const MODE: u32 = 0o600;
-/// Attempts at a path whose file comes and goes.
-const TRIES: u32 = 8;
+/// Attempts to open a path whose file is created or removed concurrently.
+const ATTEMPTS: u32 = 8;
 
-/// A file that frames are written to.
+/// A file for captured frames.
 #[derive(Debug)]
 pub struct CaptureFile {
     file: File,
@@ -24,7 +24,7 @@ pub struct CaptureFile {
 }
 
 impl Write for CaptureFile {
-    /// Writes as [`File`] does, but gives EFBIG at RLIMIT_FSIZE, where SIGXFSZ would end the process.
+    /// Writes as [`File`] does, but fails with EFBIG at RLIMIT_FSIZE, where SIGXFSZ would end the process.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() as u64 > self.max_bytes.saturating_sub(self.written_bytes) {
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
@@ -39,26 +39,26 @@ impl Write for CaptureFile {
     }
 }
 
-/// Creates a file with mode 0600, or empties an existing regular file of this user and gives it that mode.
+/// Creates a file with mode 0600, or truncates an existing regular file of this user and sets that mode.
 ///
 /// # Errors
-/// Those of the file system. [`ErrorKind::InvalidInput`] for an existing file that is not a regular one (a symbolic
-/// link is not followed), belongs to another user or has a second name.
+/// Those of the file system. [`ErrorKind::InvalidInput`] for an existing file that is not regular (a symbolic
+/// link is not followed), belongs to another user or has several hard links.
 pub fn create(path: &Path) -> io::Result<CaptureFile> {
-    for _ in 0..TRIES {
+    for _ in 0..ATTEMPTS {
         let mut options = OpenOptions::new();
-        // O_NONBLOCK: a pipe without a reader does not hold us up.
+        // O_NONBLOCK: opening a FIFO without a reader does not block.
         options
             .write(true)
             .mode(MODE)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
         match options.clone().create_new(true).open(path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            created => return created.and_then(numbered),
+            created => return created.and_then(into_capture_file),
         }
-        // Before it is opened: to open a device can do something.
+        // Checked before it is opened, since opening a device may have side effects.
         match path.symlink_metadata() {
-            Ok(there) => check(there.file_type().into(), there.uid(), there.nlink())?,
+            Ok(found) => check(found.file_type().into(), found.uid(), found.nlink())?,
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         }
@@ -71,7 +71,7 @@ pub fn create(path: &Path) -> io::Result<CaptureFile> {
         check(opened.file_type().into(), opened.uid(), opened.nlink())?;
         file.set_permissions(Permissions::from_mode(MODE))?;
         file.set_len(0)?;
-        return numbered(file);
+        return into_capture_file(file);
     }
     Err(ErrorKind::ResourceBusy.into())
 }
@@ -79,7 +79,7 @@ pub fn create(path: &Path) -> io::Result<CaptureFile> {
 /// Checks whether [`create`] would succeed. A file that does not exist is created and removed.
 pub(crate) fn check_path(path: &Path) -> io::Result<()> {
     match path.symlink_metadata() {
-        Ok(there) => check(there.file_type().into(), there.uid(), there.nlink()),
+        Ok(found) => check(found.file_type().into(), found.uid(), found.nlink()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             File::create_new(path)?;
             std::fs::remove_file(path)
@@ -88,7 +88,8 @@ pub(crate) fn check_path(path: &Path) -> io::Result<()> {
     }
 }
 
-fn numbered(file: File) -> io::Result<CaptureFile> {
+/// Wraps a file, whose descriptor is moved above the standard streams.
+fn into_capture_file(file: File) -> io::Result<CaptureFile> {
     Ok(CaptureFile {
         file: above_standard_streams(file.into()).map(File::from)?,
         written_bytes: 0,
@@ -96,9 +97,9 @@ fn numbered(file: File) -> io::Result<CaptureFile> {
     })
 }
 
-/// What stands at a path.
+/// Type of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum FileKind {
     Regular,
     Link,
     Directory,
@@ -107,7 +108,7 @@ enum Kind {
     Device,
 }
 
-impl From<std::fs::FileType> for Kind {
+impl From<std::fs::FileType> for FileKind {
     fn from(kind: std::fs::FileType) -> Self {
         if kind.is_file() {
             Self::Regular
@@ -125,26 +126,26 @@ impl From<std::fs::FileType> for Kind {
     }
 }
 
-/// Refuses what is not a regular file of this user with one name.
-fn check(kind: Kind, owner: u32, names: u64) -> io::Result<()> {
+/// Refuses anything but a regular file of this user with one hard link.
+fn check(kind: FileKind, owner: u32, links: u64) -> io::Result<()> {
     let user = geteuid().as_raw();
-    let what = match kind {
-        Kind::Regular if owner != user => format!(
+    let error = match kind {
+        FileKind::Regular if owner != user => format!(
             "an existing file that belongs to user {owner}, not to user {user}: remove it, or choose another path"
         ),
-        Kind::Regular if names > 1 => {
-            format!(
-                "an existing file with {names} names (hard links): remove it, or choose another path"
-            )
+        FileKind::Regular if links > 1 => {
+            format!("an existing file with {links} hard links: remove it, or choose another path")
         }
-        Kind::Regular => return Ok(()),
-        Kind::Link => "a symbolic link, which is not followed: name the file itself".into(),
-        Kind::Directory => "a directory: name a file".into(),
-        Kind::Pipe => "a pipe: only regular files are written".into(),
-        Kind::Socket => "a socket: only regular files are written".into(),
-        Kind::Device => "a device: only regular files are written".into(),
+        FileKind::Regular => return Ok(()),
+        FileKind::Link => {
+            "a symbolic link, which is not followed: set the path of the file itself".into()
+        }
+        FileKind::Directory => "a directory: set the path of a file".into(),
+        FileKind::Pipe => "a pipe: only regular files are written".into(),
+        FileKind::Socket => "a socket: only regular files are written".into(),
+        FileKind::Device => "a device: only regular files are written".into(),
     };
-    Err(io::Error::new(ErrorKind::InvalidInput, what))
+    Err(io::Error::new(ErrorKind::InvalidInput, error))
 }
 
 #[cfg(test)]
@@ -154,7 +155,7 @@ mod tests {
     use std::os::unix::fs::{chown, symlink};
     use std::path::PathBuf;
 
-    /// A directory that is removed when the test ends.
+    /// A directory that is removed on drop.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn new_file_is_for_its_owner_alone() {
+    fn new_file_is_accessible_to_its_owner_only() {
         let scratch = Scratch::new("new");
         let path = scratch.0.join("frames");
         create(&path).unwrap();
@@ -191,10 +192,10 @@ mod tests {
     }
 
     #[test]
-    fn own_regular_file_is_emptied_and_closed_to_others() {
+    fn own_regular_file_is_truncated_and_its_mode_restricted() {
         let scratch = Scratch::new("own");
         let path = scratch.0.join("frames");
-        fs::write(&path, "what was there before").unwrap();
+        fs::write(&path, "previous contents").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
         create(&path).unwrap().write_all(b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn link_is_not_followed() {
+    fn symbolic_link_is_not_followed() {
         let scratch = Scratch::new("link");
         let (victim, path) = (scratch.0.join("victim"), scratch.0.join("frames"));
         fs::write(&victim, "kept").unwrap();
@@ -210,7 +211,7 @@ mod tests {
         let why = refusal(&path);
         assert!(why.contains("a symbolic link"), "{why}");
         assert_eq!(fs::read(&victim).unwrap(), b"kept");
-        // Neither is one to nothing, which would make the file elsewhere.
+        // Neither is a dangling link, which would create its target.
         fs::remove_file(&victim).unwrap();
         let why = refusal(&path);
         assert!(why.contains("a symbolic link"), "{why}");
@@ -218,18 +219,18 @@ mod tests {
     }
 
     #[test]
-    fn second_name_of_a_file_is_refused() {
+    fn file_with_several_hard_links_is_refused() {
         let scratch = Scratch::new("names");
         let (victim, path) = (scratch.0.join("victim"), scratch.0.join("frames"));
         fs::write(&victim, "kept").unwrap();
         fs::hard_link(&victim, &path).unwrap();
         let why = refusal(&path);
-        assert!(why.contains("2 names"), "{why}");
+        assert!(why.contains("2 hard links"), "{why}");
         assert_eq!(fs::read(&victim).unwrap(), b"kept");
     }
 
     #[test]
-    fn pipe_device_socket_and_directory_are_refused_at_once() {
+    fn pipe_device_socket_and_directory_are_refused_without_blocking() {
         let scratch = Scratch::new("kinds");
         let pipe = scratch.0.join("pipe");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status();

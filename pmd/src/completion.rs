@@ -1,26 +1,26 @@
-//! A descriptor completed: its own fields, its slot, and the entry in its completion queue.
+//! Completion of descriptors: writes the descriptor's fields, its slot, and the completion queue entry.
 
-use crate::cq::Entry;
+use crate::cq::RingEntry;
 use crate::descriptor::status;
 use crate::descriptor::{CONTROL_BYTES, ControlSegment};
 use crate::events::{AsyncEvent, ErrorCode, ResourceCode};
 use crate::memory::table::RegionTable;
 use crate::memory::{Access, TagCheck};
 use crate::queue::WorkQueue;
-use crate::sleepers::Event;
 use crate::sync::{AtomicU32, Ordering};
 use crate::vi::{CqShared, ViShared, vi_at};
+use crate::waiters::Event;
 
-/// Where the completions of a work queue are told.
+/// Where the completions of a work queue are reported.
 #[derive(Clone, Copy)]
-pub(crate) struct Reports {
+pub(crate) struct CompletionTarget {
     pub(crate) cq: Option<&'static CqShared>,
-    /// What those sleep for who wait for them.
+    /// The event of a completion.
     pub(crate) event: Event,
 }
 
-impl Reports {
-    /// Those of a queue of the VI with this number.
+impl CompletionTarget {
+    /// Returns the target for a queue of the VI with this number.
     pub(crate) fn of(cq: Option<&'static CqShared>, vi: u32, receive: bool) -> Self {
         let event = match cq {
             Some(cq) => cq.event(),
@@ -30,17 +30,17 @@ impl Reports {
     }
 }
 
-/// How a descriptor ended.
+/// The result of a completed descriptor.
 #[derive(Clone, Copy)]
-pub(crate) struct Ending {
+pub(crate) struct CompletionStatus {
     /// The status word, with [`status::DONE`].
     pub(crate) word: u32,
     pub(crate) length_bytes: u32,
     pub(crate) immediate: Option<u32>,
 }
 
-/// Completes the head of a queue whose descriptors are in our memory. Gives its number on the
-/// queue, and its address if its memory is gone; `None` if nothing is posted.
+/// Completes the head of a queue whose descriptors are in this process. Returns its sequence number,
+/// and its address if its memory was deregistered; `None` if nothing is posted.
 ///
 /// # Safety
 /// The caller holds the NIC's turn and has no reference to a slot of the queue.
@@ -49,18 +49,18 @@ pub(crate) unsafe fn complete_head(
     queue: &WorkQueue,
     regions: &RegionTable,
     tag: TagCheck,
-    ending: Ending,
+    completion: CompletionStatus,
 ) -> Option<(u32, Option<u64>)> {
     // SAFETY: the turn, as our caller promises; the reference ends with the completion below.
     let slot = unsafe { queue.head() }?;
-    slot.status = ending.word;
-    let there = slot.epoch == regions.epoch()
+    slot.status = completion.word;
+    let is_registered = slot.epoch == regions.epoch()
         || regions.check(slot.handle, tag, slot.address, CONTROL_BYTES, Access::Write);
-    let lost = (!there).then_some(slot.address);
-    // Descriptors of an application that is served are its library's to write.
-    if there && !tag.is_client() {
+    let lost = (!is_registered).then_some(slot.address);
+    // The descriptors of an attached application are written by its library.
+    if is_registered && !tag.is_client() {
         // SAFETY: checked in this turn, and deregistration needs the turn.
-        unsafe { write_completion(slot.address, ending) };
+        unsafe { write_completion(slot.address, completion) };
     }
     Some((queue.complete_head(), lost))
 }
@@ -70,7 +70,7 @@ pub(crate) unsafe fn complete_head(
 /// # Safety
 /// The caller holds the NIC's turn.
 #[inline]
-pub(crate) unsafe fn add_entry(cq: &CqShared, entry: Entry) {
+pub(crate) unsafe fn add_entry(cq: &CqShared, entry: RingEntry) {
     // SAFETY: the turn, as our caller promises.
     if !unsafe { cq.ring.add(entry) } {
         // SAFETY: likewise.
@@ -84,7 +84,7 @@ pub(crate) unsafe fn add_entry(cq: &CqShared, entry: Entry) {
 /// # Safety
 /// The caller holds the NIC's turn.
 #[cold]
-unsafe fn overrun(cq: &CqShared, entry: Entry) {
+unsafe fn overrun(cq: &CqShared, entry: RingEntry) {
     // SAFETY: the turn, as our caller promises.
     let dropped = unsafe { cq.ring.compact(is_posted) };
     // SAFETY: likewise.
@@ -93,16 +93,16 @@ unsafe fn overrun(cq: &CqShared, entry: Entry) {
         .count_cq_overruns(u64::from(dropped) + u64::from(!added));
 }
 
-/// Reports whether the descriptor of this entry is still on its work queue. Sequence numbers go
-/// on when a later VI uses the queue, and all descriptors of a VI that has ended were reaped.
-fn is_posted(entry: &Entry) -> bool {
+/// Returns true if the descriptor of this entry is still on its work queue. Sequence numbers continue
+/// when a later VI uses the queue, and all descriptors of a destroyed VI were reaped.
+fn is_posted(entry: &RingEntry) -> bool {
     vi_at(entry.vi).is_some_and(|vi| {
         let queue = if entry.receive { &vi.recv } else { &vi.send };
         !queue.was_reaped(entry.sequence)
     })
 }
 
-/// The error of a descriptor that completed and whose memory is gone (VIPL 3.8.1).
+/// Returns the error for a completed descriptor whose memory was deregistered (VIPL 3.8.1).
 pub(crate) fn lost_descriptor(
     vi: u64,
     shared: &ViShared,
@@ -122,15 +122,15 @@ pub(crate) fn lost_descriptor(
     }
 }
 
-/// Writes the fields that the provider returns, the status last.
+/// Writes the fields of a descriptor that the provider returns, the status last.
 ///
 /// # Safety
 /// `address` is that of a descriptor inside a registered, writable region.
 #[inline]
-unsafe fn write_completion(address: u64, ending: Ending) {
+unsafe fn write_completion(address: u64, completion: CompletionStatus) {
     let control = address as *mut ControlSegment;
-    if let Some(immediate) = ending.immediate {
-        // SAFETY: a field of the control segment that the caller vouches for.
+    if let Some(immediate) = completion.immediate {
+        // SAFETY: a field of a control segment that is valid by the caller's contract.
         let field = unsafe { &raw mut (*control).immediate_data };
         // SAFETY: as above.
         unsafe { field.write_volatile(immediate) };
@@ -138,11 +138,11 @@ unsafe fn write_completion(address: u64, ending: Ending) {
     // SAFETY: as above.
     let length = unsafe { &raw mut (*control).length };
     // SAFETY: as above.
-    unsafe { length.write_volatile(ending.length_bytes) };
+    unsafe { length.write_volatile(completion.length_bytes) };
     // SAFETY: as above.
     let field = unsafe { &raw mut (*control).status };
     // SAFETY: an aligned word of the control segment.
     let status = unsafe { AtomicU32::from_ptr(field) };
-    // Release: its partner is the application's load of the status it polls.
-    status.store(ending.word, Ordering::Release);
+    // Release: partner of the application's load of the status that it polls.
+    status.store(completion.word, Ordering::Release);
 }

@@ -1,5 +1,5 @@
-//! The calls on a NIC that are not on the data path: create, destroy, register,
-//! connect. Each takes the NIC's turn for a moment; none of them waits in it.
+//! Control calls on a NIC, outside of the data path: create, destroy, register,
+//! connect. Each holds the NIC's turn briefly; none blocks while holding it.
 
 use std::fmt;
 use std::thread;
@@ -16,19 +16,19 @@ use crate::memory::{RegionError, TagCheck};
 use crate::poller::Poller;
 use crate::progress::{TimedOut, wait};
 use crate::resource_error::ResourceError;
-use crate::sleepers::Event;
 use crate::sync::Ordering;
 use crate::token::Held;
 use crate::transport::ListenState;
 use crate::vi::{ViSettings, ViShared};
+use crate::waiters::Event;
 
 pub(crate) mod attributes;
-pub(crate) mod choices;
+pub(crate) mod connection_options;
 mod cq;
 mod peer;
+pub(crate) mod peer_user;
 mod release;
 mod tags;
-pub(crate) mod users;
 mod vis;
 
 pub(crate) use cq::{create_cq, destroy_cq, resize_cq};
@@ -37,17 +37,17 @@ pub(crate) use release::release_instance;
 pub(crate) use tags::destroy_ptag;
 pub(crate) use vis::{adopt_vi, check_vi, create_vi, destroy_vi, detach_local, disconnect};
 
-/// Reliability level bits that are served: all three.
+/// Supported reliability level bits: all three.
 pub const LEVELS_SUPPORTED: u16 = 1 | 2 | 4;
 
-/// Of these, the levels with RDMA reads: a read that is lost without notice would never end.
+/// Reliability level bits with RDMA reads: at Unreliable Delivery a lost read would never complete.
 pub const RDMA_READ_LEVELS: u16 = 2 | 4;
 
-/// Timeout for a port that another program has.
+/// Timeout for a TCP port that another program uses.
 pub(crate) const LISTEN_TIMEOUT: Duration = Duration::from_secs(1);
 const LISTEN_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Why a control call failed, in the words of the guide.
+/// Error of a control call, by the terms of the VIPL guide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum ControlError {
     /// A parameter or handle is not valid.
@@ -66,11 +66,11 @@ pub enum ControlError {
     Ptag,
     /// RDMA reads are not supported at this reliability level.
     RdmaRead,
-    /// Not in time.
+    /// The call timed out.
     Timeout,
-    /// The peer's consumer said no.
+    /// The peer's consumer rejected the request.
     Reject,
-    /// Nobody waits there.
+    /// No program listens with the discriminator.
     NoMatch,
     /// The host cannot be reached.
     NotReachable,
@@ -82,7 +82,7 @@ impl fmt::Display for ControlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::InvalidParameter => "a parameter or handle is not valid",
-            Self::Resource(why) => return why.fmt(f),
+            Self::Resource(error) => return error.fmt(f),
             Self::InvalidState => "the VI is in the wrong state",
             Self::ReliabilityLevel => "the reliability level is not supported, or differs",
             Self::Mtu => "the maximum transfer size is not supported, or differs",
@@ -119,7 +119,7 @@ impl From<RegionError> for ControlError {
     fn from(error: RegionError) -> Self {
         match error {
             RegionError::Invalid => Self::InvalidParameter,
-            RegionError::Resource(why) => Self::Resource(why),
+            RegionError::Resource(error) => Self::Resource(error),
         }
     }
 }
@@ -139,8 +139,8 @@ impl From<TimedOut> for ControlError {
 /// Result of a control call.
 pub(crate) type Outcome<T> = Result<T, ControlError>;
 
-/// The poller, for a call on a VI. Under the turn a VI neither ends nor gives its place to
-/// another one.
+/// Returns the poller, for a call on a VI. While the turn is held, the VI is neither destroyed nor its slot
+/// reused.
 fn poller_of<'a>(
     held: &'a mut Held<'_, Option<Driver>>,
     vi: &ViShared,
@@ -152,7 +152,7 @@ fn poller_of<'a>(
         .ok_or(ControlError::InvalidParameter)
 }
 
-/// The poller, for a call of an opening that needs a port which carries frames.
+/// Returns the poller, for a call on a NIC handle that needs a working port.
 fn working_poller_for<'a>(
     held: &'a mut Held<'_, Option<Driver>>,
     device: &Device,
@@ -165,7 +165,7 @@ fn working_poller_for<'a>(
     }
 }
 
-/// The poller, for a call on an opening of the NIC.
+/// Returns the poller, for a call on a NIC handle.
 fn poller_for<'a>(
     held: &'a mut Held<'_, Option<Driver>>,
     device: &Device,
@@ -186,8 +186,8 @@ fn level(bit: u16) -> Option<Level> {
     }
 }
 
-/// Checks the attributes of a VI in the order in which the guide lists their errors. The caller
-/// holds the turn, so that the tag is there until the VI has it.
+/// Validates the attributes of a VI in the order in which the guide lists their errors. The caller
+/// holds the turn, so that the tag exists until the VI uses it.
 fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, TagCheck)> {
     let level = level(settings.reliability).ok_or(ControlError::ReliabilityLevel)?;
     let limit = u64::from(device.max_transfer_bytes());
@@ -215,9 +215,9 @@ fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, Tag
     Ok((level, tag))
 }
 
-/// Says once that a VI goes without a tag. Not under the turn: the logger is the program's.
-fn tell_leniency(device: &Device, tag: TagCheck) {
-    if tag == TagCheck::LENIENT && !device.leniency_told.swap(true, Ordering::Relaxed) {
+/// Logs once that a VI has no protection tag. Called without the turn, since the logger is code of the program.
+fn warn_lenient_protection(device: &Device, tag: TagCheck) {
+    if tag == TagCheck::LENIENT && !device.lenient_warned.swap(true, Ordering::Relaxed) {
         log::warn!(
             "NIC {}: protection is lenient: VIs without a tag may use every region of this process",
             device.config.name
@@ -225,8 +225,8 @@ fn tell_leniency(device: &Device, tag: TagCheck) {
     }
 }
 
-/// Retries while another program has a TCP port: it may end, or begin to share the port. `attempt` gives `None` for a
-/// retry, and a result when its argument says that the timeout has expired.
+/// Retries while another program uses a TCP port: it may end, or start to share the port. `attempt` returns `None` for
+/// a retry, and a result when its argument is true, after the timeout.
 pub(crate) fn retry_listening<T>(
     timeout: Duration,
     mut attempt: impl FnMut(bool) -> Option<T>,
@@ -236,13 +236,13 @@ pub(crate) fn retry_listening<T>(
         if let Some(result) = attempt(Instant::now() >= deadline) {
             return result;
         }
-        // No event reports that another program has begun to accept, or has ended.
+        // No event reports that another program has started to accept, or has ended.
         thread::sleep(LISTEN_RETRY_INTERVAL);
     }
 }
 
-/// Starts listening, if the transport has a port. Retries until `timeout` while another program has the port, without
-/// the turn: that program may never share it.
+/// Starts listening, if the transport has a TCP port. Retries until `timeout` while another program uses the port,
+/// without the turn, since that program may never share it.
 pub(crate) fn start_listening(device: &Device, instance: u64, timeout: Duration) -> Outcome<()> {
     retry_listening(timeout, |is_last_try| {
         let mut held = device.hold();
@@ -278,20 +278,20 @@ pub(crate) fn connect_wait(
         let mut held = device.hold();
         match working_poller_for(&mut held, device, instance) {
             Ok(poller) => poller.engine.take_indication(listener).map(Ok),
-            Err(gone) => Some(Err(gone)),
+            Err(closed) => Some(Err(closed)),
         }
     });
     let error = match found {
         Ok(Ok(indication)) => return Ok(indication),
-        Ok(Err(gone)) => gone,
+        Ok(Err(closed)) => closed,
         Err(TimedOut) => ControlError::Timeout,
     };
     let mut held = device.hold();
-    // The engine of a later epoch knows nothing of our listener.
+    // The engine of a later epoch does not have this listener.
     let Some(poller) = held
         .as_mut()
         .and_then(Driver::engine_mut)
-        .filter(|_| device.runs(epoch))
+        .filter(|_| device.is_current_epoch(epoch))
     else {
         return Err(ControlError::InvalidParameter);
     };
@@ -307,9 +307,9 @@ pub(crate) fn connect_wait(
 }
 
 /// Waits for the outcome of a connection procedure on a VI.
-fn outcome(vi: &'static ViShared, handle: u64) -> Outcome<Attributes> {
+fn await_outcome(vi: &'static ViShared, handle: u64) -> Outcome<Attributes> {
     let device = vi.device;
-    // The procedure has its own time-outs: this wait ends with them, or with the VI.
+    // The procedure has its own timeouts: this wait ends with them, or with the VI.
     let event = Event::CONTROL.or(Event::on_connection(vi.index.0));
     let found = wait(device, event, None, || {
         let mut held = device.hold();
@@ -318,15 +318,15 @@ fn outcome(vi: &'static ViShared, handle: u64) -> Outcome<Attributes> {
                 .engine
                 .take_outcome(vi.index)
                 .map(|outcome| outcome.map_err(ControlError::from)),
-            Err(gone) => Some(Err(gone)),
+            Err(closed) => Some(Err(closed)),
         }
     });
     vi.connecting.fetch_sub(1, Ordering::Relaxed);
     Ok(found??.attributes)
 }
 
-/// The turn, once no earlier connection call on this VI still has its outcome to collect:
-/// a call that another thread's disconnect ended must not be given the next one's.
+/// Acquires the turn once no earlier connection call on this VI has its outcome pending: a call that was ended by a
+/// disconnect of another thread must not receive the outcome of the next call.
 fn hold_for_connecting(vi: &'static ViShared) -> Held<'static, Option<Driver>> {
     loop {
         let held = vi.device.hold();
@@ -338,7 +338,7 @@ fn hold_for_connecting(vi: &'static ViShared) -> Held<'static, Option<Driver>> {
             return held;
         }
         drop(held);
-        vi.device.wake_sleepers();
+        vi.device.wake_all_waiters();
         thread::yield_now();
     }
 }
@@ -355,7 +355,7 @@ pub(crate) fn connect_accept(conn: ConnId, vi: &'static ViShared, handle: u64) -
         vi.connecting.fetch_add(1, Ordering::Relaxed);
         poller.path.flush();
     }
-    outcome(vi, handle).map(|_| ())
+    await_outcome(vi, handle).map(|_| ())
 }
 
 /// Rejects a request (VIPL 3.3.3).
@@ -371,7 +371,7 @@ pub(crate) fn connect_reject(device: &'static Device, conn: ConnId) -> Outcome<(
     Ok(())
 }
 
-/// A limit as the engine counts it.
+/// Converts a timeout for the engine.
 fn timeout_ns(limit: Option<Duration>) -> Option<u64> {
     limit.map(|l| u64::try_from(l.as_nanos()).unwrap_or(u64::MAX))
 }
@@ -384,15 +384,15 @@ pub(crate) fn connect_request(
     remote: &NetAddress,
     limit: Option<Duration>,
 ) -> Outcome<Attributes> {
-    let limit = find_host(vi, handle, remote.host, limit)?;
+    let limit = await_host_ports(vi, handle, remote.host, limit)?;
     {
         let mut held = hold_for_connecting(vi);
         let poller = poller_of(&mut held, vi, handle)?;
         let now_ns = poller.clock.now_ns();
-        // Ports that joined before this call are asked, too, also when no turn was taken since.
+        // Includes ports that joined before this call, even without a turn since then.
         poller.serve_port_events(now_ns);
         if poller.failure.is_some() {
-            return Err(unreachable_by(vi, poller, now_ns));
+            return Err(fail_unreachable(vi, poller, now_ns));
         }
         let targets = targets(vi, poller, remote.host);
         let command = ConnectCommand {
@@ -407,10 +407,10 @@ pub(crate) fn connect_request(
         vi.connecting.fetch_add(1, Ordering::Relaxed);
         poller.path.flush();
     }
-    outcome(vi, handle)
+    await_outcome(vi, handle)
 }
 
-/// The ports of a host; the log says why there are none on a segment of shared memory.
+/// Returns the N_Port_IDs of a host; logs the reason if there are none on a shared-memory segment.
 fn targets(vi: &ViShared, poller: &Poller, host: HostAddress) -> Vec<NPortId> {
     let found = poller.neighbours.ports(&host);
     let (device, config) = (vi.device, &vi.device.config);
@@ -426,9 +426,9 @@ fn targets(vi: &ViShared, poller: &Poller, host: HostAddress) -> Vec<NPortId> {
     found
 }
 
-/// Waits until the ports of a host are known, on a network where they are found; what is left of
-/// the limit then.
-fn find_host(
+/// With discovery, waits until the N_Port_IDs of a host are known; returns the remaining
+/// limit.
+fn await_host_ports(
     vi: &'static ViShared,
     handle: u64,
     host: HostAddress,
@@ -439,18 +439,18 @@ fn find_host(
         return Ok(limit);
     }
     let start = Instant::now();
-    if poller_of(&mut device.hold(), vi, handle)?.look_for(host)? {
-        let longest = Duration::from_millis(device.config.discovery_ms);
-        let look = || match poller_of(&mut device.hold(), vi, handle) {
+    if poller_of(&mut device.hold(), vi, handle)?.resolve_host(host)? {
+        let discovery_timeout = Duration::from_millis(device.config.discovery_ms);
+        let poll = || match poller_of(&mut device.hold(), vi, handle) {
             Ok(poller) => {
-                let is_over = poller.failure.is_some() || !poller.is_looking_for(host);
-                is_over.then_some(Ok(()))
+                let is_done = poller.failure.is_some() || !poller.is_resolving_host(host);
+                is_done.then_some(Ok(()))
             }
-            Err(gone) => Some(Err(gone)),
+            Err(closed) => Some(Err(closed)),
         };
-        let longest = limit.unwrap_or(longest).min(longest);
-        // After the limit what is known by then is asked; the request's own may be over, too.
-        if let Ok(found) = wait(device, Event::CONTROL, Some(longest), look) {
+        let timeout = limit.unwrap_or(discovery_timeout).min(discovery_timeout);
+        // After the timeout the request goes to the ports that are known; its own limit may have expired, too.
+        if let Ok(found) = wait(device, Event::CONTROL, Some(timeout), poll) {
             found?;
         }
     }
@@ -460,21 +460,21 @@ fn find_host(
     }
 }
 
-/// A request on a NIC that cannot reach anybody: a reliable VI goes to Error, and what is
-/// posted on it comes back flushed (VIPL 3.3.4).
+/// Fails a request on a NIC whose port has failed: moves a reliable VI to Error, which flushes its
+/// descriptors (VIPL 3.3.4).
 #[cold]
-fn unreachable_by(vi: &'static ViShared, poller: &mut Poller, now_ns: u64) -> ControlError {
+fn fail_unreachable(vi: &'static ViShared, poller: &mut Poller, now_ns: u64) -> ControlError {
     if poller.engine.state(vi.index) != Some(EndpointState::Idle) {
         return ControlError::InvalidState;
     }
     if level(vi.settings().reliability) != Some(Level::UnreliableDelivery) {
         poller.engine.fail_vi(now_ns, vi.index, &mut poller.path);
-        vi.device.tell(poller.path.take_happened());
+        vi.device.notify(poller.path.take_pending_events());
     }
     ControlError::NotReachable
 }
 
-/// State of a VI as the engine has it.
+/// Returns the state of a VI in the engine.
 pub(crate) fn state(vi: &'static ViShared, handle: u64) -> Outcome<EndpointState> {
     let mut held = vi.device.hold();
     let poller = poller_of(&mut held, vi, handle)?;

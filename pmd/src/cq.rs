@@ -1,10 +1,10 @@
-//! Completion queues: which work queue completed something.
+//! Completion queues: rings of entries that name the work queue of each completion.
 //!
-//! The poller adds entries, one consumer at a time takes them. An entry stays until
-//! it is taken, also when its descriptor was reaped directly (VIPL 3.5.7, 7.1). The
-//! ring holds at least as many entries as descriptors can be posted on all attached
-//! work queues, so that a full one has entries whose descriptor was reaped; these
-//! are dropped and counted, and the entry of a completed descriptor always has room.
+//! The poller adds entries, one consumer at a time takes them. An entry stays until it is taken, also
+//! when its descriptor was reaped directly (VIPL 3.5.7, 7.1). The ring holds at least as many entries
+//! as descriptors can be posted on all attached work queues, so that a full ring has entries whose
+//! descriptor was reaped; these are dropped and counted, and the entry of a completed descriptor
+//! always has room.
 
 use core::cell::UnsafeCell;
 
@@ -13,37 +13,37 @@ use crossbeam_utils::CachePadded;
 use crate::sync::{AtomicU32, Ordering};
 use crate::token::Token;
 
-/// One completion.
+/// An entry of a completion queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct RingEntry {
     /// Handle of the VI.
     pub(crate) vi: u64,
-    /// Place of the descriptor on its queue.
+    /// Sequence number of the descriptor on its queue.
     pub(crate) sequence: u32,
-    /// It was on the receive queue.
+    /// The descriptor was on the receive queue.
     pub(crate) receive: bool,
 }
 
-/// Memory for the entries of a ring.
-pub(crate) struct Room(Vec<UnsafeCell<Entry>>);
+/// The memory for the entries of a ring.
+pub(crate) struct RingStorage(Vec<UnsafeCell<RingEntry>>);
 
-impl Room {
-    /// Room for so many entries, rounded up to a power of two; `None` if there is no memory.
+impl RingStorage {
+    /// Allocates memory for `entries` entries, rounded up to a power of two; `None` if there is none.
     pub(crate) fn new(entries: u32) -> Option<Self> {
         let capacity = entries.max(1).next_power_of_two() as usize;
-        let mut room = Vec::new();
-        room.try_reserve_exact(capacity).ok()?;
-        room.resize_with(capacity, UnsafeCell::default);
-        Some(Self(room))
+        let mut memory = Vec::new();
+        memory.try_reserve_exact(capacity).ok()?;
+        memory.resize_with(capacity, UnsafeCell::default);
+        Some(Self(memory))
     }
 
-    /// Reports whether this many entries fit.
+    /// Returns true if this many entries fit.
     pub(crate) fn holds(&self, entries: u32) -> bool {
         entries as usize <= self.0.len()
     }
 }
 
-/// The consumer's end.
+/// The consumer side of a completion queue.
 #[derive(Default)]
 pub(crate) struct TakeEnd {
     taken: u32,
@@ -51,15 +51,15 @@ pub(crate) struct TakeEnd {
 
 /// The ring of a completion queue.
 pub(crate) struct CompletionRing {
-    entries: UnsafeCell<Vec<UnsafeCell<Entry>>>,
+    entries: UnsafeCell<Vec<UnsafeCell<RingEntry>>>,
     added: CachePadded<AtomicU32>,
     taken: CachePadded<AtomicU32>,
     pub(crate) take_end: CachePadded<Token<TakeEnd>>,
 }
 
 // SAFETY: the vector is replaced only by calls whose caller holds the NIC's turn
-// and the take end; entries are written by the poller (turn) and read by the taker
-// (take end), each entry published by `added` (Release) and given back by `taken`.
+// and the take end; entries are written by the poller (turn) and read by the consumer
+// (take end), each entry published by `added` (Release) and released by `taken`.
 unsafe impl Sync for CompletionRing {}
 
 impl CompletionRing {
@@ -72,21 +72,21 @@ impl CompletionRing {
         }
     }
 
-    /// Forgets everything; from now on the ring is of this size.
+    /// Drops all entries, and gives the ring this memory.
     ///
     /// # Safety
     /// The caller holds the NIC's turn.
-    pub(crate) unsafe fn reset(&self, room: Room) {
+    pub(crate) unsafe fn reset(&self, storage: RingStorage) {
         let mut end = self.take_end.hold();
         end.taken = 0;
         self.added.store(0, Ordering::Relaxed);
         self.taken.store(0, Ordering::Relaxed);
         // SAFETY: both ends are ours: the turn and the take end.
         let entries = unsafe { &mut *self.entries.get() };
-        *entries = room.0;
+        *entries = storage.0;
     }
 
-    /// Forgets everything and gives the memory back. The ring is full until the next `reset`.
+    /// Drops all entries and frees the memory. The ring is full until the next `reset`.
     ///
     /// # Safety
     /// The caller holds the NIC's turn.
@@ -100,7 +100,7 @@ impl CompletionRing {
         *entries = Vec::new();
     }
 
-    /// Makes room for at least `capacity` entries; what is in the ring stays.
+    /// Grows the ring to at least `capacity` entries; keeps the entries.
     ///
     /// # Safety
     /// The caller holds the NIC's turn.
@@ -114,23 +114,23 @@ impl CompletionRing {
         }
         let mut bigger = Vec::with_capacity(capacity);
         bigger.resize_with(capacity, UnsafeCell::default);
-        self.move_into(&mut end, entries, Room(bigger));
+        self.move_into(&mut end, entries, RingStorage(bigger));
     }
 
-    /// Gives the ring this size; what is in it stays in its order, and has to fit
-    /// ([`CompletionRing::len`]). Gives back the old memory, so that the caller can free it
-    /// without the turn.
+    /// Gives the ring this memory; keeps the entries in order, which must fit
+    /// ([`CompletionRing::len`]). Returns the old memory, so that the caller can free it without the
+    /// turn.
     ///
     /// # Safety
     /// The caller holds the NIC's turn.
-    pub(crate) unsafe fn resize(&self, room: Room) -> Room {
+    pub(crate) unsafe fn resize(&self, storage: RingStorage) -> RingStorage {
         let mut end = self.take_end.hold();
         // SAFETY: both ends are ours: the turn and the take end.
         let entries = unsafe { &mut *self.entries.get() };
-        self.move_into(&mut end, entries, room)
+        self.move_into(&mut end, entries, storage)
     }
 
-    /// Entries in the ring; at most so many until the caller gives the turn back.
+    /// Returns the number of entries, which does not grow while the caller holds the turn.
     ///
     /// # Safety
     /// The caller holds the NIC's turn.
@@ -142,31 +142,31 @@ impl CompletionRing {
     fn move_into(
         &self,
         end: &mut TakeEnd,
-        entries: &mut Vec<UnsafeCell<Entry>>,
-        mut room: Room,
-    ) -> Room {
+        entries: &mut Vec<UnsafeCell<RingEntry>>,
+        mut storage: RingStorage,
+    ) -> RingStorage {
         let mask = entries.len().wrapping_sub(1) as u32;
         let added = self.added.load(Ordering::Relaxed);
         let count = added.wrapping_sub(end.taken);
-        debug_assert!(count as usize <= room.0.len(), "what is in the ring fits");
-        for (n, place) in (0..count).zip(&mut room.0) {
-            *place.get_mut() = *entries[(end.taken.wrapping_add(n) & mask) as usize].get_mut();
+        debug_assert!(count as usize <= storage.0.len(), "the entries fit");
+        for (n, slot) in (0..count).zip(&mut storage.0) {
+            *slot.get_mut() = *entries[(end.taken.wrapping_add(n) & mask) as usize].get_mut();
         }
         end.taken = 0;
         self.taken.store(0, Ordering::Relaxed);
-        // Release: partner of the Acquire load in `has_entry`, whose look at `taken` must not
-        // be older: the two could be equal by chance, and a thread go to sleep over entries.
+        // Release: partner of the Acquire load in `has_entry`, whose load of `taken` must not be
+        // older: the two could be equal by chance, and a thread would sleep despite entries.
         self.added.store(count, Ordering::Release);
-        Room(core::mem::replace(entries, room.0))
+        RingStorage(core::mem::replace(entries, storage.0))
     }
 
-    /// Adds an entry. False if the ring is full.
+    /// Adds an entry. Returns false if the ring is full.
     ///
     /// # Safety
     /// The caller holds the NIC's turn.
     #[inline]
-    pub(crate) unsafe fn add(&self, entry: Entry) -> bool {
-        // SAFETY: the turn keeps those away who replace it; the taker has a shared reference too.
+    pub(crate) unsafe fn add(&self, entry: RingEntry) -> bool {
+        // SAFETY: the turn excludes calls that replace it; the consumer has a shared reference too.
         let entries = unsafe { &*self.entries.get() };
         let at = self.added.load(Ordering::Relaxed);
         // Acquire: partner of the Release store in `take`.
@@ -174,14 +174,14 @@ impl CompletionRing {
             return false;
         }
         let mask = entries.len() - 1;
-        // SAFETY: the taker reads only entries between `taken` and `added`.
+        // SAFETY: the consumer reads only entries between `taken` and `added`.
         unsafe { *entries[at as usize & mask].get() = entry };
         // Release: partner of the Acquire load in `take`.
         self.added.store(at.wrapping_add(1), Ordering::Release);
         true
     }
 
-    /// Whether [`CompletionRing::take`] would find something, without the take end.
+    /// Returns true if [`CompletionRing::take`] would find an entry, without the lock.
     #[inline(always)]
     pub(crate) fn has_entry(&self) -> bool {
         // Acquire: partner of the Release store in `add`.
@@ -190,14 +190,14 @@ impl CompletionRing {
 
     /// Takes the oldest entry.
     #[inline]
-    pub(crate) fn take(&self, end: &mut TakeEnd) -> Option<Entry> {
+    pub(crate) fn take(&self, end: &mut TakeEnd) -> Option<RingEntry> {
         let at = end.taken;
         // Acquire: partner of the Release store in `add`.
         if at == self.added.load(Ordering::Acquire) {
             return None;
         }
-        // SAFETY: the take end, which `end` shows, keeps those away who replace it; the poller
-        // has a shared reference too.
+        // SAFETY: the take end, which `end` shows, excludes calls that replace it; the poller has a
+        // shared reference too.
         let entries = unsafe { &*self.entries.get() };
         let entry = entries[at as usize & (entries.len() - 1)].get();
         // SAFETY: the poller does not write entries between `taken` and `added`.
@@ -208,12 +208,12 @@ impl CompletionRing {
         Some(entry)
     }
 
-    /// Drops the entries that are not to be kept, and gives their number.
+    /// Drops the entries for which `keep` returns false; returns their number.
     ///
     /// # Safety
     /// The caller holds the NIC's turn.
     #[cold]
-    pub(crate) unsafe fn compact(&self, keep: impl Fn(&Entry) -> bool) -> u32 {
+    pub(crate) unsafe fn compact(&self, keep: impl Fn(&RingEntry) -> bool) -> u32 {
         let end = self.take_end.hold();
         // SAFETY: both ends are ours: the turn and the take end.
         let entries = unsafe { &mut *self.entries.get() };
@@ -237,8 +237,8 @@ impl CompletionRing {
 mod tests {
     use super::*;
 
-    fn entry(n: u32) -> Entry {
-        Entry {
+    fn entry(n: u32) -> RingEntry {
+        RingEntry {
             vi: 1,
             sequence: n,
             receive: n.is_multiple_of(2),
@@ -250,15 +250,15 @@ mod tests {
         unsafe { ring.add(entry(n)) }
     }
 
-    fn take(ring: &CompletionRing) -> Option<Entry> {
+    fn take(ring: &CompletionRing) -> Option<RingEntry> {
         ring.take(&mut ring.take_end.hold())
     }
 
     #[test]
-    fn entries_keep_their_order_through_growth_and_compaction() {
+    fn entries_keep_order_through_growth_and_compaction() {
         let ring = CompletionRing::new();
         // SAFETY: as in `add`.
-        unsafe { ring.reset(Room::new(3).unwrap()) };
+        unsafe { ring.reset(RingStorage::new(3).unwrap()) };
         assert!((0..4).all(|n| add(&ring, n)));
         assert!(!add(&ring, 9), "full");
         assert_eq!(take(&ring), Some(entry(0)));
@@ -277,11 +277,11 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_grows_and_shrinks_around_its_entries() {
+    fn resized_ring_keeps_entries() {
         let ring = CompletionRing::new();
         // SAFETY: as in `add`.
-        unsafe { ring.reset(Room::new(8).unwrap()) };
-        // Round the corner: what is in the ring does not begin at its first place.
+        unsafe { ring.reset(RingStorage::new(8).unwrap()) };
+        // Wrap around: the entries do not begin at the first slot.
         assert!((0..6).all(|n| add(&ring, n)));
         assert!((0..6).all(|n| take(&ring) == Some(entry(n))));
         assert!((6..14).all(|n| add(&ring, n)));
@@ -290,14 +290,10 @@ mod tests {
             // SAFETY: as in `add`.
             assert_eq!(unsafe { ring.len() }, 2);
             // SAFETY: as in `add`.
-            let old = unsafe { ring.resize(Room::new(capacity).unwrap()) };
+            let old = unsafe { ring.resize(RingStorage::new(capacity).unwrap()) };
             assert!(!old.0.is_empty());
             let free = (0..64).take_while(|_| add(&ring, 99)).count();
-            assert_eq!(
-                free as u32,
-                capacity - 2,
-                "{capacity} places, two are taken"
-            );
+            assert_eq!(free as u32, capacity - 2, "{capacity} slots, two are used");
             // SAFETY: as in `add`.
             assert_eq!(unsafe { ring.compact(|e| e.sequence < 99) }, free as u32);
         }
@@ -309,20 +305,20 @@ mod tests {
     }
 
     #[test]
-    fn a_discarded_ring_holds_nothing_until_it_is_reset() {
+    fn discarded_ring_is_empty_and_full_until_reset() {
         let ring = CompletionRing::new();
         // SAFETY: as in `add`.
-        unsafe { ring.reset(Room::new(1).unwrap()) };
+        unsafe { ring.reset(RingStorage::new(1).unwrap()) };
         assert!(add(&ring, 0));
         // SAFETY: as in `add`.
         unsafe { ring.discard() };
         assert_eq!(take(&ring), None);
-        assert!(!add(&ring, 1), "no room");
+        assert!(!add(&ring, 1), "no memory");
         // SAFETY: as in `add`.
         let dropped = unsafe { ring.compact(|_| false) };
         assert_eq!(dropped, 0);
         // SAFETY: as in `add`.
-        unsafe { ring.reset(Room::new(1).unwrap()) };
+        unsafe { ring.reset(RingStorage::new(1).unwrap()) };
         assert!(add(&ring, 2));
         assert_eq!(take(&ring), Some(entry(2)));
     }

@@ -1,6 +1,6 @@
-//! What the protocol engine asks for, done: queues, memory, port.
+//! The data path of a NIC: carries out the protocol engine's operations on queues, memory and port.
 //!
-//! Everything here runs under the NIC's turn.
+//! Everything here runs while the caller holds the NIC's turn.
 
 use std::collections::VecDeque;
 
@@ -11,56 +11,58 @@ use pmd_port::{Mbuf, MbufBatch, MtuChange, Port};
 use vi_engine::{Transmit, ViIndex};
 
 use crate::attach::client::{Client, ClientId, Clients};
-use crate::completion::{Ending, Reports, add_entry, complete_head, lost_descriptor};
-use crate::cq::Entry;
+use crate::completion::{
+    CompletionStatus, CompletionTarget, add_entry, complete_head, lost_descriptor,
+};
+use crate::cq::RingEntry;
 use crate::descriptor::{send_operation, status};
 use crate::events::EventQueue;
+use crate::frame_buffer::FrameBuffer;
 use crate::memory::TagCheck;
-use crate::memory::place::Owner;
+use crate::memory::backing::Owner;
 use crate::memory::table::RegionTable;
 use crate::memory::transfer::Mover;
-use crate::post::{Cursor, SlotCursor};
+use crate::posted_descriptor::{Cursor, SlotCursor};
 use crate::queue::{Slot, WorkQueue};
-use crate::sleepers::Event;
 use crate::sys::RandomWords;
 use crate::tap::Tap;
 use crate::vi::{CqShared, ViShared};
-use crate::workbench::Workbench;
+use crate::waiters::Event;
 
-mod clients;
-mod host;
-mod local;
+mod client_memory;
+mod engine_io;
 mod mtu;
 mod reads;
 mod run_queue;
+mod shortcut;
 pub(crate) mod stream;
 #[cfg(test)]
 mod tests;
 
 use run_queue::{OWN_LANE, RunQueue};
 
-/// A VI as the poller knows it.
+/// The poller's state of a VI.
 pub(crate) struct ViPath {
     pub(crate) shared: &'static ViShared,
     pub(crate) handle: u64,
     pub(crate) tag: TagCheck,
-    /// The application whose it is, in a datapath process.
+    /// The application that owns the VI, in a datapath process.
     pub(crate) client: Option<ClientId>,
-    /// Whose memory it uses.
+    /// The owner of the memory that the VI uses.
     owner: Owner,
-    /// What its application was told of.
+    /// Messages that were reported to its application.
     pub(crate) traffic: Traffic,
-    /// Its application has not been told of all that is complete on its send and receive queue.
-    pub(crate) untold: [bool; 2],
-    pub(crate) send_reports: Reports,
-    pub(crate) recv_reports: Reports,
+    /// For the send and the receive queue: completions are still to be reported to the application.
+    pub(crate) pending_completions: [bool; 2],
+    pub(crate) send_target: CompletionTarget,
+    pub(crate) recv_target: CompletionTarget,
     send_cursor: Cursor,
     recv_cursor: SlotCursor,
-    /// Descriptors at the head of the send queue that were sent and are not complete.
+    /// Descriptors at the head of the send queue that are sent and not complete.
     in_flight: u32,
     /// Descriptors at the head of the receive queue that messages have claimed.
     claimed: u32,
-    /// In the run queue.
+    /// The VI is in the run queue.
     pub(crate) queued: bool,
     read_cursor: SlotCursor,
     again_cursor: SlotCursor,
@@ -80,10 +82,10 @@ impl ViPath {
             tag,
             client: None,
             owner: Owner::PROGRAM,
-            untold: [false; 2],
+            pending_completions: [false; 2],
             traffic: Traffic::default(),
-            send_reports: Reports::of(send_cq, shared.index.0, false),
-            recv_reports: Reports::of(recv_cq, shared.index.0, true),
+            send_target: CompletionTarget::of(send_cq, shared.index.0, false),
+            recv_target: CompletionTarget::of(recv_cq, shared.index.0, true),
             send_cursor: Cursor::default(),
             recv_cursor: SlotCursor::default(),
             in_flight: 0,
@@ -96,20 +98,20 @@ impl ViPath {
 }
 
 impl ViPath {
-    /// From now on the VI is an application's, and its memory too.
+    /// Assigns the VI and its memory to an application.
     pub(crate) fn serve(&mut self, client: ClientId, owner: Owner) {
         self.client = Some(client);
         self.owner = owner;
-        self.show(self.tag);
+        self.set_tag(self.tag);
     }
 
-    /// Is a receive posted that no message has claimed?
+    /// Returns true if a receive is posted that no message has claimed.
     pub(crate) fn has_unclaimed(&self) -> bool {
         self.shared.recv.depth() > self.claimed
     }
 
-    /// From now on the VI shows this tag to regions.
-    pub(crate) fn show(&mut self, tag: TagCheck) {
+    /// Sets the protection tag with which regions are checked.
+    pub(crate) fn set_tag(&mut self, tag: TagCheck) {
         self.tag = TagCheck::of(self.owner, tag.number());
     }
 }
@@ -126,13 +128,13 @@ pub(crate) struct Traffic {
 pub(crate) struct PathCounters {
     /// Descriptors whose memory was deregistered before they completed.
     pub(crate) lost_descriptors: u64,
-    /// Frames that the port had no room for at once.
+    /// Frames for which the port had no room at once.
     pub(crate) tx_no_room: u64,
-    /// Connections that were lost while the interface's MTU was lower than the port's frames.
+    /// Connections lost while the interface's MTU was lower than the port's frames.
     pub(crate) breaks_by_mtu: u64,
 }
 
-/// Where the memory of a VI is found, and how bytes get there and back.
+/// Access to the memory of a VI.
 struct Memory<'a> {
     regions: &'a RegionTable,
     mover: &'a mut Mover,
@@ -143,44 +145,44 @@ pub(crate) struct Datapath {
     pub(crate) port: Box<dyn Port>,
     /// The interface's MTU is lower than the port's frames.
     pub(crate) lowered_mtu: Option<MtuChange>,
-    /// The port before, once it failed.
+    /// The port that failed, if one did.
     failed_port: Option<Box<dyn Port>>,
     pub(crate) regions: &'static RegionTable,
     pub(crate) events: &'static EventQueue,
     pub(crate) vis: Vec<Option<ViPath>>,
     pub(crate) batch: MbufBatch,
-    /// A burst of one frame costs the port no more than its share of a larger burst:
-    /// frames are given to it at once.
+    /// A burst of one frame costs the port no more than its share of a larger burst: frames are
+    /// passed to it at once.
     send_alone: bool,
-    /// Something of a message came here since the last burst that was posted went.
+    /// Message data arrived since the last posted burst was sent.
     pub(crate) arrived: bool,
-    /// What happened in this turn that somebody may sleep for.
-    pub(crate) happened: Event,
+    /// Events of this turn for which threads may wait.
+    pub(crate) pending_events: Event,
     /// VIs that have something to send.
     pub(crate) run: RunQueue,
-    /// VIs that must go to the Error state when the engine is done with its verb.
+    /// VIs to move to the Error state when the engine returns.
     pub(crate) failed: Vec<ViIndex>,
-    /// VIs that went to the Error state: what is posted there is flushed.
+    /// VIs in the Error state: what is posted on them is flushed.
     pub(crate) errored: VecDeque<ViIndex>,
     pub(crate) counters: PathCounters,
-    /// The applications that are served, in a datapath process.
+    /// The attached applications, in a datapath process.
     pub(crate) clients: Clients,
-    /// An operator looks at the frames.
+    /// The frame capture of an operator.
     pub(crate) tap: Option<Box<Tap>>,
     random: RandomWords,
-    workbench: Box<Workbench>,
-    /// For VIs whose memory is an application's.
+    frame_buffer: Box<FrameBuffer>,
+    /// Copies for VIs whose memory belongs to an application.
     pub(crate) mover: Mover,
 }
 
-/// One of the two work queues of a VI.
+/// Selects a work queue of a VI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum QueueKind {
     Send,
     Receive,
 }
 
-/// The lane of an application.
+/// Returns the run-queue lane of an application.
 #[inline]
 fn lane_of(id: ClientId) -> u32 {
     id.0 + 1
@@ -203,7 +205,7 @@ impl Datapath {
             vis: (0..max_vi).map(|_| None).collect(),
             batch: MbufBatch::new(),
             arrived: false,
-            happened: Event::NONE,
+            pending_events: Event::NONE,
             run: RunQueue::new(max_vi as usize),
             failed: Vec::with_capacity(max_vi as usize),
             errored: VecDeque::with_capacity(max_vi as usize),
@@ -211,12 +213,12 @@ impl Datapath {
             clients: Clients::default(),
             tap: None,
             random: RandomWords::default(),
-            workbench: Workbench::new(),
+            frame_buffer: FrameBuffer::new(),
             mover: Mover::new(),
         }
     }
 
-    /// Begins to serve an application.
+    /// Adds an application.
     pub(crate) fn add_client(&mut self, client: Client) -> ClientId {
         let share = client.share();
         let id = self.clients.add(client);
@@ -229,13 +231,13 @@ impl Datapath {
         self.vis.get_mut(vi.0 as usize)?.as_mut()
     }
 
-    /// What happened since the last time that somebody may sleep for.
+    /// Takes the events since the last call for which threads may wait.
     #[inline]
-    pub(crate) fn take_happened(&mut self) -> Event {
-        core::mem::take(&mut self.happened)
+    pub(crate) fn take_pending_events(&mut self) -> Event {
+        core::mem::take(&mut self.pending_events)
     }
 
-    /// Has the VI served when its turn comes.
+    /// Adds the VI to the run queue, unless it is there.
     #[inline]
     pub(crate) fn enqueue(&mut self, vi: ViIndex) {
         if let Some(path) = self.vi(vi)
@@ -247,7 +249,7 @@ impl Datapath {
         }
     }
 
-    /// Gives what is in the batch to the port. What it does not take stays.
+    /// Passes the batch to the port. Frames that the port does not accept stay.
     #[inline]
     pub(crate) fn flush(&mut self) {
         if !self.batch.is_empty() {
@@ -260,15 +262,15 @@ impl Datapath {
         }
     }
 
-    /// Gives the buffers of frames that were not sent back to the port.
+    /// Returns the buffers of unsent frames to the port.
     pub(crate) fn free_unsent(&mut self) {
         while let Some(mbuf) = self.batch.pop() {
             self.port.free(mbuf);
         }
     }
 
-    /// Puts a port in the place of the one that failed that carries nothing. The failed one is
-    /// closed with the NIC. No received buffer is out.
+    /// Replaces the failed port by one that drops all frames. The failed port is closed with the
+    /// NIC. No received buffer may be outstanding.
     #[cold]
     pub(crate) fn fail_port(&mut self) {
         self.free_unsent();
@@ -277,7 +279,7 @@ impl Datapath {
         self.failed_port = Some(core::mem::replace(&mut self.port, successor));
     }
 
-    /// A buffer towards a station, if there is room in the port and in the batch.
+    /// Allocates a buffer towards a station, if the port and the batch have room.
     #[inline]
     fn buffer(&mut self, dst: MacAddress) -> Option<Mbuf> {
         if self.batch.room() == 0 {
@@ -301,18 +303,18 @@ impl Datapath {
     #[inline]
     fn push(&mut self, mbuf: Mbuf) {
         if let Err(mbuf) = self.batch.push(mbuf) {
-            // `buffer` made sure that there is room.
+            // Not reached: `buffer` has checked the room.
             self.port.free(mbuf);
         }
     }
 
-    /// Sends one frame of this VI, which `build` puts together; it gives the frame's bytes.
+    /// Sends one frame of this VI, which `build` writes; it returns the frame's length in bytes.
     #[inline(always)]
     fn transmit(
         &mut self,
         vi: ViIndex,
         dst: MacAddress,
-        build: impl FnOnce(&mut Workbench, &mut ViPath, Memory<'_>) -> Option<usize>,
+        build: impl FnOnce(&mut FrameBuffer, &mut ViPath, Memory<'_>) -> Option<usize>,
     ) -> Transmit {
         let Some(mbuf) = self.buffer(dst) else {
             return Transmit::NoRoom;
@@ -320,16 +322,16 @@ impl Datapath {
         let Self {
             vis,
             regions,
-            workbench,
+            frame_buffer,
             mover,
             ..
         } = self;
         let path = vis.get_mut(vi.0 as usize).and_then(Option::as_mut);
-        let built = path.and_then(|path| build(workbench, path, Memory { regions, mover }));
+        let built = path.and_then(|path| build(frame_buffer, path, Memory { regions, mover }));
         self.transmit_built(mbuf, built)
     }
 
-    /// Sends the frame of so many bytes that lies on the workbench; `None`: there is none.
+    /// Sends the frame of this length that is in the frame buffer; `None`: it could not be built.
     #[inline(always)]
     fn transmit_built(&mut self, mut mbuf: Mbuf, built: Option<usize>) -> Transmit {
         let Some(bytes) = built.filter(|bytes| *bytes <= mbuf.capacity()) else {
@@ -338,10 +340,10 @@ impl Datapath {
         };
         mbuf.set_len(bytes);
         self.push(mbuf);
-        // The copy comes last: what follows a store into a shared ring waits for its
-        // cache line if it has to read back anything that was just written.
+        // The copy is last: code after a store into a shared ring stalls on the cache line if it
+        // reads back what was just written.
         if let Some(mbuf) = self.batch.back_mut() {
-            self.workbench.copy_to(mbuf.buffer_mut(), bytes);
+            self.frame_buffer.copy_to(mbuf.buffer_mut(), bytes);
         }
         if self.send_alone {
             self.flush();
@@ -349,8 +351,8 @@ impl Datapath {
         Transmit::Sent
     }
 
-    /// Sends one frame of another kind, written straight into the port's buffer. What there is no
-    /// room for is lost on the way.
+    /// Sends one frame of another protocol, which `emit` writes into the port's buffer. Without
+    /// room the frame is dropped.
     pub(crate) fn transmit_other(
         &mut self,
         dst: MacAddress,
@@ -368,12 +370,12 @@ impl Datapath {
         Transmit::Sent
     }
 
-    /// Completes the head of a queue.
+    /// Completes the head of a work queue.
     #[inline]
     fn complete(
         &mut self,
         vi: ViIndex,
-        side: Side,
+        kind: QueueKind,
         word: u32,
         length_bytes: u32,
         immediate: Option<u32>,
@@ -381,77 +383,77 @@ impl Datapath {
         let Some(path) = self.vis.get_mut(vi.0 as usize).and_then(Option::as_mut) else {
             return;
         };
-        let (queue, reports): (&WorkQueue, _) = match side {
-            Side::Send => {
+        let (queue, target): (&WorkQueue, _) = match kind {
+            QueueKind::Send => {
                 path.in_flight = path.in_flight.saturating_sub(1);
-                (&path.shared.send, path.send_reports)
+                (&path.shared.send, path.send_target)
             }
-            Side::Receive => {
+            QueueKind::Receive => {
                 path.claimed = path.claimed.saturating_sub(1);
-                (&path.shared.recv, path.recv_reports)
+                (&path.shared.recv, path.recv_target)
             }
         };
-        let ending = Ending {
+        let completion = CompletionStatus {
             word: word | status::DONE,
             length_bytes,
             immediate,
         };
         if let Some(client) = path.client {
-            self.clients.complete(client, path, side, ending);
+            self.clients.complete(client, path, kind, completion);
             return;
         }
         // SAFETY: we run under the turn, and have no reference to a slot.
-        let completed = unsafe { complete_head(queue, self.regions, path.tag, ending) };
+        let completed = unsafe { complete_head(queue, self.regions, path.tag, completion) };
         let Some((sequence, lost)) = completed else {
             return;
         };
-        self.happened |= reports.event;
-        if let Some(cq) = reports.cq {
-            let entry = Entry {
+        self.pending_events |= target.event;
+        if let Some(cq) = target.cq {
+            let entry = RingEntry {
                 vi: path.handle,
                 sequence,
-                receive: side == Side::Receive,
+                receive: kind == QueueKind::Receive,
             };
             // SAFETY: we run under the turn.
             unsafe { add_entry(cq, entry) };
         }
         if let Some(descriptor) = lost {
-            self.tell_lost(vi, side, descriptor, ending.word);
+            self.report_lost(vi, kind, descriptor, completion.word);
         }
     }
 
-    /// The memory of a descriptor that completed is gone: an error tells it (VIPL 3.8.1). Comes
-    /// after the completion, so that whoever hears of it finds that on the queue.
+    /// Reports that the memory of a completed descriptor was deregistered (VIPL 3.8.1). Called after
+    /// the completion, so that an error handler finds the completion on the queue.
     #[cold]
-    fn tell_lost(&mut self, vi: ViIndex, side: Side, descriptor: u64, word: u32) {
+    fn report_lost(&mut self, vi: ViIndex, kind: QueueKind, descriptor: u64, word: u32) {
         self.counters.lost_descriptors += 1;
         self.failed.push(vi);
         let Some(path) = self.vis.get(vi.0 as usize).and_then(Option::as_ref) else {
             return;
         };
-        let receive = side == Side::Receive;
+        let receive = kind == QueueKind::Receive;
         let error = lost_descriptor(path.handle, path.shared, receive, descriptor, word);
         self.events.push(error);
     }
 
-    pub(crate) fn flush_queue(&mut self, vi: ViIndex, side: Side) {
+    pub(crate) fn flush_queue(&mut self, vi: ViIndex, kind: QueueKind) {
         loop {
             let Some(path) = self.vi(vi) else {
                 return;
             };
-            let queue = match side {
-                Side::Send => &path.shared.send,
-                Side::Receive => &path.shared.recv,
+            let queue = match kind {
+                QueueKind::Send => &path.shared.send,
+                QueueKind::Receive => &path.shared.recv,
             };
             // SAFETY: we run under the turn; the reference is not kept.
             let Some(slot) = (unsafe { queue.head() }) else {
                 return;
             };
-            let op = match side {
-                Side::Send => send_operation(slot.control),
-                Side::Receive => status::OP_RECEIVE,
+            let op = match kind {
+                QueueKind::Send => send_operation(slot.control),
+                QueueKind::Receive => status::OP_RECEIVE,
             };
-            self.complete(vi, side, status::DESC_FLUSHED_ERROR | op, 0, None);
+            self.complete(vi, kind, status::DESC_FLUSHED_ERROR | op, 0, None);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The descriptor as applications lay it out in their memory (VIPL 5).
+//! The layout of descriptors in application memory (VIPL 5).
 //!
 //! | bytes | segment |
 //! | --- | --- |
@@ -57,19 +57,19 @@ pub mod status {
     pub const OP_RECEIVE: u32 = 0x0001_0000;
     /// An RDMA write completed.
     pub const OP_RDMA_WRITE: u32 = 0x0002_0000;
-    /// An RDMA write of the other end took this receive descriptor.
+    /// An RDMA write of the peer with immediate data consumed this receive descriptor.
     pub const OP_REMOTE_RDMA_WRITE: u32 = 0x0003_0000;
     /// An RDMA read completed.
     pub const OP_RDMA_READ: u32 = 0x0004_0000;
     /// Mask of the completed operation.
     pub const OP_MASK: u32 = 0x0007_0000;
-    /// The lowest of its bits.
+    /// The lowest bit of [`OP_MASK`].
     pub const OP_SHIFT: u32 = 16;
     /// The immediate data field is valid.
     pub const IMMEDIATE: u32 = 0x0008_0000;
 }
 
-/// The completed-operation code of a send descriptor with this control field.
+/// Returns the completed-operation code of a send descriptor with this control field.
 #[inline]
 pub(crate) fn send_operation(control: u16) -> u32 {
     match control & control::OP_MASK {
@@ -83,9 +83,9 @@ pub(crate) fn send_operation(control: u16) -> u32 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ControlSegment {
-    /// Belongs to the provider while posted; never read.
+    /// Owned by the provider while posted; never read.
     pub next: u64,
-    /// Belongs to the provider while posted; never read.
+    /// Owned by the provider while posted; never read.
     pub next_handle: u32,
     /// Segments that follow, the address segment included.
     pub segment_count: u16,
@@ -93,7 +93,7 @@ pub struct ControlSegment {
     pub control: u16,
     /// Zero.
     pub reserved: u32,
-    /// 32 bits that travel beside the data.
+    /// Immediate data: 32 bits that are sent with the message.
     pub immediate_data: u32,
     /// Bytes of all data segments; bytes transferred after completion.
     pub length: u32,
@@ -105,9 +105,9 @@ pub struct ControlSegment {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddressSegment {
-    /// Address at the other end.
+    /// Address at the peer.
     pub address: u64,
-    /// Memory handle at the other end.
+    /// Memory handle at the peer.
     pub handle: u32,
     /// Zero.
     pub reserved: u32,
@@ -125,7 +125,7 @@ pub struct DataSegment {
     pub length: u32,
 }
 
-/// The smallest descriptor: control segment and room for two more.
+/// The smallest descriptor: a control segment and space for two more segments.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawDescriptor {
@@ -136,7 +136,7 @@ pub struct RawDescriptor {
 }
 
 impl From<AddressSegment> for DataSegment {
-    /// The same 16 bytes.
+    /// Reinterprets the 16 bytes.
     fn from(segment: AddressSegment) -> Self {
         Self {
             address: segment.address,

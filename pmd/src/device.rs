@@ -1,8 +1,8 @@
-//! A NIC of this process: its tables, its turn, and who runs it.
+//! A NIC of this process: its tables, its turn, and its threads.
 //!
-//! A `Device` is made when a NIC is first opened and kept for the life of the
+//! A `Device` is created when a NIC is first opened and kept for the life of the
 //! process, so that handles can always be looked up; its port, engine and
-//! threads live from the first open to the last close.
+//! threads exist from the first open to the last close.
 
 use std::fmt::Arguments;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -19,32 +19,32 @@ use crate::discovery;
 use crate::doorbell::Doorbells;
 use crate::driver::Driver;
 use crate::events::{AsyncEvent, EventQueue};
-use crate::fork::{self, Opening};
+use crate::fork::{self, OpenCloseLock};
 use crate::instance::{self, Instances};
 use crate::log_limiter::LogLimiter;
 use crate::main_thread;
 use crate::memory::table::{RegionLimits, RegionTable};
 use crate::notify;
 use crate::open::{self, OpenError};
-use crate::patience::Patience;
-use crate::progress::{self, Rest};
-use crate::sleepers::{Event, Sleepers};
+use crate::progress::{self, PollThread};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::token::{Held, Token};
-use crate::vi::{CqShared, Shelf, ViShared};
+use crate::vi::{CqShared, ObjectTable, ViShared};
+use crate::waiters::{Event, Waiters};
+use crate::yield_policy::YieldPolicy;
 
+mod all_devices;
 mod attached;
 mod counters;
-mod every;
 
+pub(crate) use all_devices::{mark_all_inherited, wake_event_threads};
 pub(crate) use attached::{attach, attach_as};
-pub(crate) use every::{disown_all, wake_event_threads};
 
 use attached::Attached;
 
-/// A datapath process acknowledges that a NIC is closed within this time, or the call fails.
-const CLOSE_LIMIT: Duration = Duration::from_secs(10);
-/// Devices of one process, at most: as many as a handle can tell apart.
+/// Timeout for the acknowledgement of a close by the datapath process.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of devices of one process, limited by the device field of a handle.
 const MAX_DEVICES: usize = 4096;
 
 static DEVICES: [OnceLock<&'static Device>; MAX_DEVICES] = [const { OnceLock::new() }; MAX_DEVICES];
@@ -53,7 +53,7 @@ static DEVICES: [OnceLock<&'static Device>; MAX_DEVICES] = [const { OnceLock::ne
 pub(crate) struct Device {
     number: u16,
     pub(crate) config: NicConfig,
-    /// Distinguishes devices: two configurations are two devices even under one name.
+    /// Identifies the configuration: two configurations are two devices even with the same name.
     fingerprint: String,
     pub(crate) host: [u8; 16],
     pub(crate) turn: Token<Option<Driver>>,
@@ -62,41 +62,41 @@ pub(crate) struct Device {
     pub(crate) events: EventQueue,
     /// Log lines that peers or applications can cause.
     pub(crate) log_limiter: LogLimiter,
-    pub(crate) vis: Shelf<ViShared>,
-    pub(crate) cqs: Shelf<CqShared>,
+    pub(crate) vis: ObjectTable<ViShared>,
+    pub(crate) cqs: ObjectTable<CqShared>,
     pub(crate) instances: Instances,
-    /// The program's threads poll in their calls.
+    /// The threads of the program poll in their calls.
     pub(crate) inline: bool,
-    /// Changes with every call of the program that polls.
+    /// Changes with every call of the program that may poll.
     pub(crate) activity: AtomicU32,
-    /// Frames may wait for what is posted next.
+    /// Coalesced frames may be pending.
     pub(crate) coalesced: AtomicBool,
-    pub(crate) sleepers: Sleepers,
-    pub(crate) rest: Rest,
-    pub(crate) patience: Patience,
-    /// Counts how often the NIC went down; threads of an earlier time end.
+    pub(crate) waiters: Waiters,
+    pub(crate) poll_thread: PollThread,
+    pub(crate) yield_policy: YieldPolicy,
+    /// Number of times that the NIC was taken down; threads of an earlier epoch end.
     epoch: AtomicU32,
     /// Opened by the process that forked this one.
-    foreign: AtomicBool,
-    /// A VI without a tag was let through; said once.
-    pub(crate) leniency_told: AtomicBool,
+    inherited: AtomicBool,
+    /// A VI without a tag was created, which is logged once.
+    pub(crate) lenient_warned: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// What the last opening left still leaves its network, outside of the lock of openings.
+    /// The closed NIC is still leaving its network, which happens without the open/close lock.
     leaving: Mutex<bool>,
-    left: Condvar,
-    /// The datapath process and its NIC that this device stands for, if its engine is there.
+    network_left: Condvar,
+    /// The datapath process and its NIC, if this device is attached to one.
     attached: Option<Attached>,
-    /// The datapath process has its own threads take the turns.
+    /// The poll threads of a datapath process take the turns.
     pub(crate) served: AtomicBool,
-    /// Of queues that are notified of.
+    /// Number of threads that call notify handlers.
     pub(crate) notify_threads: AtomicU32,
-    /// Entries that full completion queues have dropped.
+    /// Number of entries that full completion queues have dropped.
     cq_overruns: AtomicU64,
-    /// Bytes of the longest message of a VI.
+    /// Maximum message length of a VI in bytes.
     max_transfer_bytes: AtomicU32,
 }
 
-/// The device with this number.
+/// Returns the device with this number.
 #[inline]
 pub(crate) fn device_of(number: u16) -> Option<&'static Device> {
     DEVICES.get(number as usize)?.get().copied()
@@ -118,21 +118,21 @@ impl Device {
             }),
             events: EventQueue::new(),
             log_limiter: LogLimiter::new(config.max_log_lines_per_second),
-            vis: Shelf::new(config.max_vi),
-            cqs: Shelf::new(config.max_cq),
+            vis: ObjectTable::new(config.max_vi),
+            cqs: ObjectTable::new(config.max_cq),
             instances: Instances::default(),
             inline: config.progress == Progress::Inline,
             activity: AtomicU32::new(0),
             coalesced: AtomicBool::new(false),
-            sleepers: Sleepers::new(),
-            rest: Rest::default(),
-            patience: Patience::new(),
+            waiters: Waiters::new(),
+            poll_thread: PollThread::default(),
+            yield_policy: YieldPolicy::new(),
             epoch: AtomicU32::new(0),
-            foreign: AtomicBool::new(false),
-            leniency_told: AtomicBool::new(false),
+            inherited: AtomicBool::new(false),
+            lenient_warned: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
             leaving: Mutex::new(false),
-            left: Condvar::new(),
+            network_left: Condvar::new(),
             attached: None,
             served: AtomicBool::new(false),
             notify_threads: AtomicU32::new(0),
@@ -142,7 +142,7 @@ impl Device {
         }
     }
 
-    /// Is the engine another process's?
+    /// Returns whether the engine is in a datapath process.
     #[inline]
     pub(crate) fn is_attached(&self) -> bool {
         self.attached.is_some()
@@ -153,22 +153,22 @@ impl Device {
         self.number
     }
 
-    /// Is the NIC this process's own?
+    /// Returns whether this process opened the NIC, rather than inheriting it by fork(2).
     #[inline]
     pub(crate) fn is_ours(&self) -> bool {
-        !self.foreign.load(Ordering::Relaxed)
+        !self.inherited.load(Ordering::Relaxed)
     }
 
-    /// Do the threads of this process take turns, when they call? Those of a child that was forked
-    /// do not, whatever they call: the sockets and rings are its parent's, and what it posts is refused.
+    /// Returns whether threads of this process poll in their calls. Not in a forked child:
+    /// the sockets and rings belong to its parent, and its posts are refused.
     #[inline]
     fn is_polled_here(&self) -> bool {
         self.inline && self.is_ours()
     }
 
-    /// May a thread that was started in this epoch go on?
+    /// Returns whether the epoch in which a thread was started is still the current one.
     #[inline]
-    pub(crate) fn runs(&self, epoch: u32) -> bool {
+    pub(crate) fn is_current_epoch(&self, epoch: u32) -> bool {
         // Acquire: partner of the increment in `take_down`.
         self.epoch.load(Ordering::Acquire) == epoch
     }
@@ -177,12 +177,12 @@ impl Device {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// The turn, for a control call.
+    /// Acquires the turn, for a control call.
     pub(crate) fn hold(&self) -> Held<'_, Option<Driver>> {
         self.turn.hold()
     }
 
-    /// Why the port of the open NIC carries nothing any more.
+    /// Returns the failure of the port of the open NIC, if it has failed.
     pub(crate) fn failure(&self) -> Option<PortFailure> {
         self.hold()
             .as_ref()
@@ -190,7 +190,7 @@ impl Device {
             .and_then(|poller| poller.failure)
     }
 
-    /// Runs one turn if the program's threads do the polling and nobody else is at it.
+    /// Runs one turn if the threads of the program poll and no other thread holds the turn.
     #[inline(never)]
     pub(crate) fn poll(&'static self) {
         if !self.is_polled_here() {
@@ -200,21 +200,21 @@ impl Device {
         if let Some(mut held) = self.turn.try_hold()
             && let Some(driver) = held.as_mut()
         {
-            self.rest.leave(driver);
+            self.poll_thread.wake_if_armed(driver);
             driver.turn(&self.doorbells);
             self.note_coalesced(driver);
-            self.announce(driver);
-            if !driver.gives_way() {
+            self.wake_waiters(driver);
+            if !driver.should_yield() {
                 return;
             }
         } else {
             return;
         }
-        // Polling brings nothing about: on a core that others want, the process is one of them.
-        self.patience.give_way();
+        // The poll found no work: yields the core if other processes need it.
+        self.yield_policy.yield_core();
     }
 
-    /// Has what was posted on this VI sent.
+    /// Sends the posted descriptors of this VI.
     #[inline]
     pub(crate) fn kick(&'static self, vi: &ViShared) {
         if self.inline {
@@ -222,14 +222,14 @@ impl Device {
             if let Some(mut held) = self.turn.try_hold()
                 && let Some(driver) = held.as_mut()
             {
-                self.rest.leave(driver);
+                self.poll_thread.wake_if_armed(driver);
                 driver.kick(vi.index, &self.doorbells);
-                if driver.keeps_back() && self.sleepers.any() {
-                    // Nobody else polls soon.
+                if driver.has_delayed_sends() && self.waiters.any() {
+                    // The waiting threads sleep, so that no other poll follows soon.
                     driver.send_coalesced();
                 }
                 self.note_coalesced(driver);
-                self.announce(driver);
+                self.wake_waiters(driver);
                 return;
             }
         }
@@ -239,17 +239,17 @@ impl Device {
         }
     }
 
-    /// Says whether frames wait for others. Whoever sees an old answer takes a turn too many, or leaves it to the next
-    /// look of the NIC's thread.
+    /// Records whether coalesced frames are pending. A thread that sees an outdated value takes a needless turn, or
+    /// leaves the frames to the next poll of the NIC's thread.
     #[inline]
     fn note_coalesced(&self, driver: &Driver) {
-        let waits = driver.has_coalesced();
-        if self.coalesced.load(Ordering::Relaxed) != waits {
-            self.coalesced.store(waits, Ordering::Relaxed);
+        let pending = driver.has_coalesced();
+        if self.coalesced.load(Ordering::Relaxed) != pending {
+            self.coalesced.store(pending, Ordering::Relaxed);
         }
     }
 
-    /// What was posted before this call is on its way when it returns.
+    /// Sends all coalesced frames.
     #[inline]
     pub(crate) fn finish_burst(&'static self) {
         if self.coalesced.load(Ordering::Relaxed) {
@@ -257,27 +257,27 @@ impl Device {
         }
     }
 
-    /// Has whoever takes the next turn look at this VI, and makes sure that one is taken.
+    /// Rings the doorbell of a VI, and ensures that a thread serves it.
     #[inline]
     pub(crate) fn ring(&self, vi: ViIndex) {
         self.doorbells.ring(vi.0);
-        if self.rest.is_deaf() {
-            self.answer_doorbells();
+        if self.poll_thread.doorbells_unattended() {
+            self.serve_doorbells();
         }
     }
 
-    /// Takes a turn in place of the NIC's thread, unless that is at it or back: then the
-    /// doorbell is its to answer. So a thread that posts never waits for that one, which the
-    /// scheduler may have stopped; it waits for another thread of the program only.
+    /// Takes a turn on behalf of the NIC's thread, unless that thread is polling or has resumed: then it
+    /// serves the doorbell. So a posting thread never waits for the NIC's thread, which the
+    /// scheduler may have preempted; it waits only for other threads of the program.
     #[cold]
-    fn answer_doorbells(&self) {
+    fn serve_doorbells(&self) {
         let mut spins = 0u32;
-        while self.rest.is_deaf() && !self.rest.attends() {
+        while self.poll_thread.doorbells_unattended() && !self.poll_thread.is_polling() {
             if let Some(mut held) = self.turn.try_hold() {
                 if let Some(driver) = held.as_mut() {
-                    self.rest.leave(driver);
+                    self.poll_thread.wake_if_armed(driver);
                     driver.turn(&self.doorbells);
-                    self.announce(driver);
+                    self.wake_waiters(driver);
                 }
                 return;
             }
@@ -290,28 +290,28 @@ impl Device {
         }
     }
 
-    /// What was posted on a VI that processes nothing comes back at once (VIPL 2.4, 3.3.5). Of a
-    /// NIC whose engine is here: the datapath process looks for itself.
+    /// Flushes the descriptors of an unconnected VI immediately (VIPL 2.4, 3.3.5). Only if the
+    /// engine is in this process: a datapath process does this itself.
     #[cold]
     pub(crate) fn flush_unconnected(&self, vi: &ViShared) {
         if let Some(Driver::Engine(poller)) = self.hold().as_mut() {
             poller.flush_unconnected(vi.index);
-            self.tell(poller.path.take_happened());
+            self.notify(poller.path.take_pending_events());
         }
     }
 
-    /// Bytes of the longest message of a VI: as configured, or the limit of the port's frames.
+    /// Returns the maximum message length of a VI in bytes: as configured, or the limit of the port.
     pub(crate) fn max_transfer_bytes(&self) -> u32 {
         self.max_transfer_bytes.load(Ordering::Relaxed)
     }
 
-    /// Limits messages to `most_bytes`, the limit of the port's frames, when the NIC is opened. True
+    /// Limits messages to `max_bytes`, the limit of the port, when the NIC is opened. Returns true
     /// if that is less than configured.
-    pub(crate) fn limit_transfers(&self, most_bytes: u32) -> bool {
+    pub(crate) fn limit_transfers(&self, max_bytes: u32) -> bool {
         let configured = self.config.max_transfer_bytes;
         self.max_transfer_bytes
-            .store(configured.min(most_bytes), Ordering::Relaxed);
-        most_bytes < configured
+            .store(configured.min(max_bytes), Ordering::Relaxed);
+        max_bytes < configured
     }
 
     /// Reports the error of a post and moves its VI, which is marked as broken, to Error (VIPL
@@ -323,75 +323,75 @@ impl Device {
         self.events.push(error);
         if let Some(driver) = held.as_mut() {
             driver.fail_broken(vi, &self.doorbells);
-            self.announce(driver);
+            self.wake_waiters(driver);
         }
     }
 
-    /// The program made a call. A lost update costs nothing: any change will do.
+    /// Records a call of the program. A lost concurrent update is harmless: any change suffices.
     #[inline]
     fn note_activity(&self) {
         let seen = self.activity.load(Ordering::Relaxed);
         self.activity.store(seen.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Wakes whoever sleeps until something happens that did.
+    /// Wakes the threads that wait for events which the driver has recorded.
     #[inline]
-    pub(crate) fn announce(&self, driver: &mut Driver) {
-        self.tell(driver.take_happened());
+    pub(crate) fn wake_waiters(&self, driver: &mut Driver) {
+        self.notify(driver.take_pending_events());
     }
 
-    /// Wakes whoever sleeps until any of this happens.
+    /// Wakes the threads that wait for any of these events.
     #[inline]
-    pub(crate) fn tell(&self, happened: Event) {
-        if !happened.is_none() {
-            self.sleepers.tell(happened);
+    pub(crate) fn notify(&self, events: Event) {
+        if !events.is_none() {
+            self.waiters.notify(events);
         }
     }
 
-    /// Wakes whoever sleeps, for whatever.
+    /// Wakes all waiters.
     #[cold]
-    pub(crate) fn wake_sleepers(&self) {
-        self.sleepers.wake(Event::ALL);
+    pub(crate) fn wake_all_waiters(&self) {
+        self.waiters.wake(Event::ALL);
     }
 }
 
-/// Begins to open the device of this configuration. Waits while it still leaves its network: its port
-/// is taken until then.
-fn begin(config: &NicConfig) -> Result<(Opening, &'static Device), OpenError> {
+/// Acquires the open/close lock and the device of this configuration. Waits while the device is leaving its network,
+/// since its port is in use until then.
+fn begin_open(config: &NicConfig) -> Result<(OpenCloseLock, &'static Device), OpenError> {
     crate::sync::register_barrier();
-    fork::watch()?;
-    main_thread::watch();
+    fork::install_handlers()?;
+    main_thread::install_exit_hook();
     loop {
-        let opening = Opening::begin();
-        let device = find_or_make(config, format!("{config:?}"), || None)?;
+        let lock = OpenCloseLock::acquire();
+        let device = find_or_create(config, format!("{config:?}"), || None)?;
         if !*device.leaving() {
-            return Ok((opening, device));
+            return Ok((lock, device));
         }
-        drop(opening);
-        let left = |leaving: &mut bool| *leaving;
-        drop(device.left.wait_while(device.leaving(), left));
+        drop(lock);
+        let is_leaving = |leaving: &mut bool| *leaving;
+        drop(device.network_left.wait_while(device.leaving(), is_leaving));
     }
 }
 
-/// The device of this configuration, open: its port is up and its threads run. The
-/// returned instance is one opening of it.
+/// Opens the device of this configuration: its port is up and its threads run. Returns the device and a new
+/// NIC handle.
 pub(crate) fn open(config: &NicConfig) -> Result<(&'static Device, u64), OpenError> {
     config.check().map_err(|e| OpenError::new(e.to_string()))?;
     open::check_memory(config.max_vi)?;
-    let (opening, device) = begin(config)?;
+    let (lock, device) = begin_open(config)?;
     if device.instances.count() == 0 {
         if device.served.load(Ordering::Relaxed) {
-            // Whoever has opened it to serve does so again.
+            // The datapath process opens it again itself.
             return Err(OpenError::new("the NIC is down"));
         }
         device.bring_up()?;
     } else if let Some(failure) = device.failure() {
         return Err(OpenError::new(format!(
-            "{failure}: the NIC can be opened again when all its openings in this process are closed"
+            "{failure}: the NIC can be opened again when all its handles in this process are closed"
         )));
     }
     let instance = device.instances.open(device.number, 0);
-    drop(opening);
+    drop(lock);
     if let Err(error) = discovery::await_up(device) {
         let _was_open = close(device, instance);
         return Err(error);
@@ -399,21 +399,21 @@ pub(crate) fn open(config: &NicConfig) -> Result<(&'static Device, u64), OpenErr
     Ok((device, instance))
 }
 
-/// As [`open`], for a datapath process: its own threads take the turns, from `begin` on.
+/// As [`open`], for a datapath process: its poll threads take the turns, once `begin` has run.
 pub(crate) fn open_served(
     config: &NicConfig,
     begin: impl FnOnce(&'static Device) -> Result<(), OpenError>,
 ) -> Result<(&'static Device, u64), OpenError> {
-    let (opening, device) = self::begin(config)?;
+    let (lock, device) = begin_open(config)?;
     if device.instances.count() > 0 {
         return Err(OpenError::new(
-            "a call of a program that is gone still has it open",
+            "a call of an application that has ended still uses the NIC",
         ));
     }
     device.served.store(true, Ordering::Relaxed);
     device.bring_up()?;
     let instance = device.instances.open(device.number, 0);
-    drop(opening);
+    drop(lock);
     if let Err(error) = begin(device).and_then(|()| discovery::await_up(device)) {
         let _was_open = close(device, instance);
         return Err(error);
@@ -421,10 +421,12 @@ pub(crate) fn open_served(
     Ok((device, instance))
 }
 
-/// As [`open`], but the NIC has no threads: a test plays their part.
+/// As [`open`], without threads: the test polls the NIC.
 #[cfg(test)]
-pub(crate) fn open_unattended(config: &NicConfig) -> Result<(&'static Device, u64), OpenError> {
-    let (_opening, device) = begin(config)?;
+pub(crate) fn open_without_threads(
+    config: &NicConfig,
+) -> Result<(&'static Device, u64), OpenError> {
+    let (_lock, device) = begin_open(config)?;
     if device.instances.count() == 0 {
         *device.hold() = Some(Driver::Engine(open::poller(device)?));
     }
@@ -444,13 +446,13 @@ impl Device {
         let started = progress::start(self, epoch, &mut threads);
         *self.threads() = threads;
         if started.is_err() {
-            self.abandon();
+            self.abort_open();
         }
         started
     }
 
-    /// As the last close, within an opening that failed.
-    fn abandon(&'static self) {
+    /// Takes the NIC down again after an open that failed.
+    fn abort_open(&'static self) {
         let (driver, threads) = self.take_down();
         if let Some(mut driver) = driver {
             driver.leave_network();
@@ -458,38 +460,38 @@ impl Device {
         self.join(threads);
     }
 
-    /// Leaves the network, which takes as long as peers like, up to a limit: so not under the lock of
-    /// openings. Then closes the port.
+    /// Leaves the network, whose duration depends on peers, up to a limit, and so happens without the open/close
+    /// lock. Then closes the port.
     fn leave(&'static self, driver: Option<Driver>) {
         let Some(mut driver) = driver else {
             return;
         };
         driver.leave_network();
-        // No fork in the middle of this.
-        let _opening = Opening::begin();
+        // No fork while the port is closed.
+        let _lock = OpenCloseLock::acquire();
         drop(driver);
         *self.leaving() = false;
-        self.left.notify_all();
+        self.network_left.notify_all();
     }
 
     fn leaving(&self) -> MutexGuard<'_, bool> {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the polling. What is returned is to leave its network, and the threads end soon.
+    /// Stops polling. Returns the driver, which has to leave its network, and the threads, which end soon.
     fn take_down(&'static self) -> (Option<Driver>, Vec<JoinHandle<()>>) {
-        // SeqCst, and before the interrupt: a thread that goes to rest after the interrupt
-        // sees the new epoch, and one that rests already is got up by it.
+        // SeqCst, and before the interrupt: a thread that prepares to sleep after the interrupt
+        // sees the new epoch, and one that sleeps already is woken by it.
         self.epoch.fetch_add(1, Ordering::SeqCst);
         self.events.close();
-        self.rest.interrupt(self);
-        // The process that an attached NIC is of stays in its network.
+        self.poll_thread.interrupt(self);
+        // The NIC of a datapath process stays in its network.
         let driver = self.hold().take();
         let driver = driver.filter(|driver| driver.engine().is_some());
-        let link = self.attached.as_ref().and_then(Attached::take_link);
-        // Threads that wait in calls have it, too; and the end of an opening may not have been told.
-        if let Some(link) = link {
-            link.shut_down();
+        let control = self.attached.as_ref().and_then(Attached::take_control);
+        // Threads in blocking calls hold it, too; and the process may not know that the handle is closed.
+        if let Some(control) = control {
+            control.shut_down();
         }
         (driver, core::mem::take(&mut *self.threads()))
     }
@@ -506,20 +508,20 @@ impl Device {
 
     fn join(&self, threads: Vec<JoinHandle<()>>) {
         // A handler that closes a NIC would wait for itself, or for another handler that
-        // waits for it. The threads end without being waited for.
+        // waits for it. The threads end on their own.
         if instance::in_handler() {
             return;
         }
         for thread in threads {
             if thread.join().is_err() {
-                log::error!("a thread of NIC {} panicked", self.config.name);
+                log::error!("NIC {}: a thread panicked", self.config.name);
             }
         }
     }
 
-    /// In a process that was forked: this NIC is the parent's.
-    fn disown(&self) {
-        self.foreign.store(true, Ordering::Relaxed);
+    /// Marks the NIC as inherited, in a forked child.
+    fn mark_inherited(&self) {
+        self.inherited.store(true, Ordering::Relaxed);
         for vi in self.vis.iter() {
             vi.retire();
         }
@@ -529,13 +531,14 @@ impl Device {
     }
 }
 
-fn find_or_make(
+/// Finds the device with this fingerprint, or creates it.
+fn find_or_create(
     config: &NicConfig,
     fingerprint: String,
     attached: impl FnOnce() -> Option<Attached>,
 ) -> Result<&'static Device, OpenError> {
-    for (number, place) in DEVICES.iter().enumerate() {
-        match place.get() {
+    for (number, slot) in DEVICES.iter().enumerate() {
+        match slot.get() {
             Some(device) if device.is_ours() && device.fingerprint == fingerprint => {
                 return Ok(device);
             }
@@ -543,7 +546,7 @@ fn find_or_make(
             None => {
                 let mut device = Device::new(number as u16, config.clone(), fingerprint);
                 device.attached = attached();
-                return Ok(place.get_or_init(|| Box::leak(Box::new(device))));
+                return Ok(slot.get_or_init(|| Box::leak(Box::new(device))));
             }
         }
     }
@@ -552,20 +555,20 @@ fn find_or_make(
     ))
 }
 
-/// Ends one opening and releases all it owns; with the last one the NIC goes down, which takes about
-/// `ulp_timeout_ms` at most, whatever peers do, and holds up no other NIC and no fork. When this
-/// returns, no handler of the opening runs, unless it is called from one.
+/// Closes a NIC handle and releases all it owns; with the last handle the NIC is taken down, which takes about
+/// `ulp_timeout_ms` at most, whatever peers do, and blocks neither other NICs nor fork(2). After this
+/// returns, no handler of the NIC handle runs, unless this is called from a handler.
 ///
 /// # Errors
-/// `InvalidParameter` if the opening was closed already. `Resource` if the datapath process has
-/// not acknowledged it: then nothing is closed, since the process may still reach the memory.
+/// `InvalidParameter` if the handle was closed already. `Resource` if the datapath process has
+/// not acknowledged the close: then nothing is closed, since the process may still access the memory.
 pub(crate) fn close(device: &'static Device, instance: u64) -> Outcome<()> {
     let (closed, ended, removed, (driver, threads)) = {
-        let _opening = Opening::begin();
+        let _lock = OpenCloseLock::acquire();
         let remote = device.instances.remote(instance);
         if let Some(remote) = remote.filter(|_| device.is_attached()) {
             let is_last = device.instances.count() == 1;
-            calls::close(device, remote, is_last, CLOSE_LIMIT)?;
+            calls::close(device, remote, is_last, CLOSE_TIMEOUT)?;
         }
         let closed = device.instances.close(instance);
         let closed = closed.ok_or(ControlError::InvalidParameter)?;
@@ -579,14 +582,14 @@ pub(crate) fn close(device: &'static Device, instance: u64) -> Outcome<()> {
         };
         (closed, ended, removed, down)
     };
-    // Whoever waits for something of this opening learns that it is gone.
-    device.wake_sleepers();
+    // Calls that wait on objects of this handle return.
+    device.wake_all_waiters();
     device.leave(driver);
-    notify::settle(ended);
+    notify::join_ended(ended);
     device.instances.await_handler(instance);
     device.join(threads);
     drop(removed);
-    // The handler goes last and outside of every lock: it may own things of the program's.
+    // The handler is dropped last and outside of every lock: its drop may run code of the program.
     drop(closed);
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! A NIC whose network's ports find each other: frames and time go to its VN_Port, and what
-//! that learns goes to the engine and to the table of neighbours.
+//! Discovery: passes frames and timeouts to the VN_Port of a NIC, and its events to the engine and to the table
+//! of neighbours.
 
 #[cfg(test)]
 mod tests;
@@ -21,20 +21,20 @@ use crate::open::OpenError;
 use crate::poller::Poller;
 use crate::progress::wait;
 use crate::resource_error::ResourceError;
-use crate::sleepers::Event;
 use crate::transport::Transport;
+use crate::waiters::Event;
 
-/// For so long at most a NIC that goes down waits for room to tell whoever is logged in.
-const FAREWELL_NS: u64 = 100_000_000;
+/// Timeout for sending the logouts when a NIC is taken down.
+const LOGOUT_TIMEOUT_NS: u64 = 100_000_000;
 
 /// The VN_Port of a NIC.
 pub(crate) struct Discovery {
     port: VnPort,
-    /// Nobody objects to our N_Port_ID.
+    /// The N_Port_ID is claimed without a conflict.
     is_up: bool,
-    /// There may be more to send than one turn does.
+    /// More frames than one turn sends may be pending.
     has_more: bool,
-    /// What the port had no room for.
+    /// A frame that did not fit into the send ring.
     unsent: Option<VnPortFrame>,
 }
 
@@ -48,9 +48,9 @@ impl Discovery {
         }
     }
 
-    /// Takes a frame, unless it is one of the engine's.
+    /// Handles a frame; returns false if it is for the engine.
     #[inline]
-    pub(crate) fn takes(&mut self, now_ns: u64, bytes: &[u8]) -> bool {
+    pub(crate) fn handle_frame(&mut self, now_ns: u64, bytes: &[u8]) -> bool {
         self.port.handle_frame(now_ns, bytes)
     }
 
@@ -62,7 +62,7 @@ impl Discovery {
         self.has_more || self.poll_timeout().is_some_and(|at| at <= now_ns)
     }
 
-    /// Nobody objects to our N_Port_ID.
+    /// Returns whether the N_Port_ID is claimed without a conflict.
     pub(crate) fn is_up(&self) -> bool {
         self.is_up
     }
@@ -75,7 +75,7 @@ impl Discovery {
         self.port.counters()
     }
 
-    /// Sends what the port has to say, a burst of it at most.
+    /// Sends pending frames, at most a burst.
     fn send(&mut self, path: &mut Datapath) {
         self.has_more = true;
         for _ in 0..BURST {
@@ -92,20 +92,20 @@ impl Discovery {
         path.flush();
     }
 
-    /// Logs out of every port, a burst at a time while the port has room, and for
-    /// [`FAREWELL_NS`] at most.
-    fn leave(&mut self, path: &mut Datapath, mut now_ns: impl FnMut() -> u64) {
-        let begun_ns = now_ns();
-        let end_ns = begun_ns.saturating_add(FAREWELL_NS);
-        self.port.close(begun_ns);
+    /// Logs out from all ports, a burst at a time as far as the send ring has room, within
+    /// [`LOGOUT_TIMEOUT_NS`].
+    fn log_out_all(&mut self, path: &mut Datapath, mut now_ns: impl FnMut() -> u64) {
+        let start_ns = now_ns();
+        let deadline_ns = start_ns.saturating_add(LOGOUT_TIMEOUT_NS);
+        self.port.close(start_ns);
         loop {
             self.send(path);
             if !self.has_more && path.batch.is_empty() {
                 return;
             }
-            if now_ns() >= end_ns {
+            if now_ns() >= deadline_ns {
                 log::warn!(
-                    "{}: no room to tell all ports that it goes down",
+                    "{}: logout: timed out, not all ports are notified",
                     path.port.capabilities().device
                 );
                 return;
@@ -116,7 +116,7 @@ impl Discovery {
 }
 
 impl Poller {
-    /// Has the VN_Port begin.
+    /// Starts the VN_Port.
     pub(crate) fn start_discovery(&mut self) {
         let now_ns = self.clock.now_ns();
         if let Some(discovery) = &mut self.discovery {
@@ -124,39 +124,39 @@ impl Poller {
         }
     }
 
-    /// Does what time wants done, and hands on what the VN_Port learned and wants to send.
+    /// Handles timeouts, events and pending frames of the VN_Port.
     #[cold]
     pub(crate) fn serve_discovery(&mut self, now_ns: u64) {
-        // Taken out and put back, so that engine, neighbours and port can be changed meanwhile.
+        // Taken out and put back, so that engine, neighbours and port can be borrowed mutably.
         let Some(mut discovery) = self.discovery.take() else {
             return;
         };
-        let stranger = self.engine.fc_vi_mut().and_then(Engine::take_stranger);
-        if let Some(id) = stranger {
+        let unlogged_port = self.engine.fc_vi_mut().and_then(Engine::take_unlogged_port);
+        if let Some(id) = unlogged_port {
             discovery.port.refuse_unlogged(now_ns, id);
         }
         discovery.port.handle_timeout(now_ns);
         while let Some(event) = discovery.port.poll_event(now_ns) {
-            self.learn(now_ns, &mut discovery, event);
-            self.path.happened |= Event::CONTROL;
+            self.handle_vn_port_event(now_ns, &mut discovery, event);
+            self.path.pending_events |= Event::CONTROL;
         }
         discovery.send(&mut self.path);
         self.discovery = Some(discovery);
     }
 
-    fn learn(&mut self, now_ns: u64, discovery: &mut Discovery, event: VnPortEvent) {
+    fn handle_vn_port_event(&mut self, now_ns: u64, discovery: &mut Discovery, event: VnPortEvent) {
         match event {
-            VnPortEvent::Claimed(id) => self.move_to(now_ns, id),
+            VnPortEvent::Claimed(id) => self.change_n_port_id(now_ns, id),
             VnPortEvent::Up(id) => {
                 log::info!("{}: up as N_Port {id}", self.device());
                 discovery.is_up = true;
             }
             VnPortEvent::Lost => {
-                log::warn!("{}: lost its N_Port_ID to another port", self.device());
+                log::warn!("{}: N_Port_ID lost to another port", self.device());
                 discovery.is_up = false;
-                // It would be said under an N_Port_ID that is not ours any more.
+                // Its source would be the lost N_Port_ID.
                 discovery.unsent = None;
-                self.move_to(now_ns, NPortId::default());
+                self.change_n_port_id(now_ns, NPortId::default());
             }
             VnPortEvent::LoggedIn(login) => {
                 log::debug!("{}: N_Port {} logged in", self.device(), login.id);
@@ -166,13 +166,13 @@ impl Poller {
             }
             VnPortEvent::LoggedOut(id) => {
                 log::debug!("{}: N_Port {id} logged out", self.device());
-                self.neighbours.left(id);
+                self.neighbours.remove(id);
                 if let Some(engine) = self.engine.fc_vi_mut() {
                     engine.logged_out(now_ns, id, &mut self.path);
                 }
             }
             VnPortEvent::Host { id, host } => {
-                self.neighbours.found(id, host);
+                self.neighbours.add_discovered(id, host);
                 if let Some(engine) = self.engine.fc_vi_mut() {
                     engine.port_joined(now_ns, host, id, &mut self.path);
                 }
@@ -181,17 +181,17 @@ impl Poller {
         }
     }
 
-    /// We have this N_Port_ID from now on, 00.00.00 for none.
-    fn move_to(&mut self, now_ns: u64, id: NPortId) {
+    /// Changes the N_Port_ID of this NIC; 00.00.00 for none.
+    fn change_n_port_id(&mut self, now_ns: u64, id: NPortId) {
         if let Some(engine) = self.engine.fc_vi_mut() {
             engine.change_n_port_id(now_ns, id, &mut self.path);
         }
-        self.neighbours.moved(id);
-        // What is in the batch has the old address.
+        self.neighbours.set_own_id(id);
+        // Frames in the batch have the old address.
         self.path.flush();
         if let Err(error) = self.path.port.change_address(MacAddress::vn2vn(id).0) {
             log::error!(
-                "{}: receives nothing for N_Port {id}: {error}",
+                "{}: N_Port {id}: receive address not set: {error}",
                 self.device()
             );
         }
@@ -201,36 +201,36 @@ impl Poller {
         &self.path.port.capabilities().device
     }
 
-    /// Says goodbye to whoever is logged in: the NIC goes down.
+    /// Logs out from all ports, or disconnects VI/TCP connections, when the NIC is taken down.
     pub(crate) fn leave_network(&mut self) {
         if let Transport::ViTcp(tcp) = &mut self.engine {
             tcp.leave_network();
         }
         let clock = &mut self.clock;
         if let Some(discovery) = &mut self.discovery {
-            discovery.leave(&mut self.path, || clock.now_ns());
+            discovery.log_out_all(&mut self.path, || clock.now_ns());
         }
     }
 
-    /// Begins to look for the ports of a host, if they are not all known. True if it is
-    /// worth waiting for [`Poller::is_looking_for`] to end.
-    pub(crate) fn look_for(&mut self, host: HostAddress) -> Result<bool, ControlError> {
+    /// Starts to resolve the N_Port_IDs of a host, unless all are known. Returns true if the caller should
+    /// wait until [`Poller::is_resolving_host`] returns false.
+    pub(crate) fn resolve_host(&mut self, host: HostAddress) -> Result<bool, ControlError> {
         let now_ns = self.clock.now_ns();
         let is_known = !self.neighbours.ports(&host).is_empty();
         let Some(discovery) = &mut self.discovery else {
             return Ok(false);
         };
-        if is_known && !discovery.port.is_getting_to_know(now_ns) {
+        if is_known && !discovery.port.is_discovering(now_ns) {
             return Ok(false);
         }
-        let asked = discovery.port.resolve(now_ns, host);
-        asked.map_err(|_| ResourceError::Lookups)?;
+        let resolving = discovery.port.resolve(now_ns, host);
+        resolving.map_err(|_| ResourceError::Lookups)?;
         self.serve_discovery(now_ns);
         Ok(true)
     }
 
-    /// Whether more ports of this host may still turn up.
-    pub(crate) fn is_looking_for(&self, host: HostAddress) -> bool {
+    /// Returns whether more N_Port_IDs of this host may still be found.
+    pub(crate) fn is_resolving_host(&self, host: HostAddress) -> bool {
         self.discovery
             .as_ref()
             .is_some_and(|discovery| discovery.port.is_resolving(host))
@@ -243,10 +243,10 @@ pub(crate) fn await_up(device: &'static Device) -> Result<(), OpenError> {
         return Ok(());
     }
     let limit = Duration::from_millis(device.config.discovery_ms);
-    let look = || {
+    let poll = || {
         let held = device.hold();
         match held.as_ref().and_then(Driver::engine) {
-            // Closed by another thread meanwhile; whoever uses it learns of that.
+            // Closed by another thread meanwhile; later calls report it.
             None => Some(()),
             Some(poller) => {
                 let is_up = poller.discovery.as_ref().is_none_or(|d| d.is_up);
@@ -254,10 +254,10 @@ pub(crate) fn await_up(device: &'static Device) -> Result<(), OpenError> {
             }
         }
     };
-    wait(device, Event::CONTROL, Some(limit), look).map_err(|_| {
+    wait(device, Event::CONTROL, Some(limit), poll).map_err(|_| {
         OpenError::new(format!(
-            "no N_Port_ID on {} within discovery_ms = {}: other ports of the link take each one that is tried; \
-             give it longer, or another port_name",
+            "no N_Port_ID on {} within discovery_ms = {}: other ports of the link claim each one that is tried; \
+             raise discovery_ms, or set another port_name",
             device.config.wire_name().unwrap_or_default(), device.config.discovery_ms
         ))
     })

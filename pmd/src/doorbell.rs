@@ -1,8 +1,8 @@
-//! Which VIs have something new, without looking at all of them.
+//! Doorbells: a bitmap of the VIs with posted work, so that the poller need not scan all VIs.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// VIs that a set of doorbells covers.
+/// The most VIs of a set of doorbells.
 pub(crate) const MAX_VI: u32 = 64 * 64;
 
 /// One bit for each VI, and one for each word of them.
@@ -19,7 +19,7 @@ impl Doorbells {
         }
     }
 
-    /// Rings for a VI. What was posted before is visible to whoever drains the bit.
+    /// Rings the doorbell of a VI. What was posted before is visible to the thread that drains it.
     #[inline]
     pub(crate) fn ring(&self, vi: u32) {
         let (word, bit) = ((vi / 64) as usize & 63, vi % 64);
@@ -29,7 +29,7 @@ impl Doorbells {
         self.summary.fetch_or(1 << word, Ordering::AcqRel);
     }
 
-    /// True if a bell was rung that nobody has drained.
+    /// Returns true if a doorbell was rung and not drained.
     pub(crate) fn any(&self) -> bool {
         // Acquire: partner of the AcqRel in `ring`.
         self.summary.load(Ordering::Acquire) != 0
@@ -59,16 +59,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_bell_is_heard_once() {
-        let bells = Doorbells::new();
+    fn each_doorbell_is_drained_once() {
+        let doorbells = Doorbells::new();
         for vi in [0, 63, 64, 4095, 63] {
-            bells.ring(vi);
+            doorbells.ring(vi);
         }
-        assert!(bells.any());
-        let mut heard = Vec::new();
-        bells.drain(|vi| heard.push(vi));
-        assert_eq!(heard, [0, 63, 64, 4095]);
-        assert!(!bells.any());
-        bells.drain(|vi| panic!("{vi} again"));
+        assert!(doorbells.any());
+        let mut drained = Vec::new();
+        doorbells.drain(|vi| drained.push(vi));
+        assert_eq!(drained, [0, 63, 64, 4095]);
+        assert!(!doorbells.any());
+        doorbells.drain(|vi| panic!("{vi} again"));
     }
 }

@@ -1,5 +1,5 @@
-//! What stands behind the turn of an open NIC: the protocol engine of this process, or the way
-//! to the datapath process that has it.
+//! The backend of an open NIC, accessed under its turn: the protocol engine of this process, or an
+//! attachment to the datapath process that has the engine.
 
 use pmd_port::WakeSource;
 use vi_engine::ViIndex;
@@ -7,22 +7,22 @@ use vi_engine::ViIndex;
 use crate::attach::Attachment;
 use crate::doorbell::Doorbells;
 use crate::poller::Poller;
-use crate::sleepers::Event;
+use crate::waiters::Event;
 
-/// Who does the work of a NIC's turn.
+/// The backend that does the work of a NIC's turn.
 #[allow(
     clippy::large_enum_variant,
     reason = "one for each open NIC, in place; the engine's is used for every message"
 )]
 pub(crate) enum Driver {
-    /// Port and engine are ours.
+    /// Port and engine are in this process.
     Engine(Poller),
-    /// They are another process's.
+    /// Port and engine are in a datapath process.
     Process(Box<Attachment>),
 }
 
 impl Driver {
-    /// The engine's poller, if it is in this process.
+    /// Returns the engine's poller, if it is in this process.
     #[inline]
     pub(crate) fn engine(&self) -> Option<&Poller> {
         match self {
@@ -31,7 +31,7 @@ impl Driver {
         }
     }
 
-    /// The engine's poller, if it is in this process.
+    /// Returns the engine's poller, if it is in this process.
     #[inline]
     pub(crate) fn engine_mut(&mut self) -> Option<&mut Poller> {
         match self {
@@ -40,7 +40,7 @@ impl Driver {
         }
     }
 
-    /// The way to the process that has the engine.
+    /// Returns the attachment to the process that has the engine, if it is not this one.
     pub(crate) fn attachment(&mut self) -> Option<&mut Attachment> {
         match self {
             Self::Engine(_) => None,
@@ -48,7 +48,7 @@ impl Driver {
         }
     }
 
-    /// One turn of bounded work. True if anything was done.
+    /// Runs one turn of bounded work. Returns true if anything was done.
     #[inline]
     pub(crate) fn turn(&mut self, doorbells: &Doorbells) -> bool {
         match self {
@@ -57,7 +57,7 @@ impl Driver {
         }
     }
 
-    /// A turn that looks at everything: before a thread goes to sleep on the port.
+    /// Runs a turn with clock and housekeeping: before a thread sleeps on the port.
     pub(crate) fn long_turn(&mut self, doorbells: &Doorbells) -> bool {
         match self {
             Self::Engine(poller) => poller.long_turn(doorbells),
@@ -65,17 +65,17 @@ impl Driver {
         }
     }
 
-    /// True now and then while turns find nothing and the work is done elsewhere: somebody else
-    /// may want the core.
+    /// Returns true at intervals of idle turns, if the work is done by another process, which may need
+    /// the core.
     #[inline]
-    pub(crate) fn gives_way(&mut self) -> bool {
+    pub(crate) fn should_yield(&mut self) -> bool {
         match self {
             Self::Engine(_) => false,
-            Self::Process(attachment) => attachment.gives_way(),
+            Self::Process(attachment) => attachment.should_yield(),
         }
     }
 
-    /// Sends what was just posted on this VI, at once or in a burst with what follows; what does not fit waits its turn.
+    /// Sends what was just posted on this VI, at once or in a later burst; what does not fit stays queued.
     #[inline]
     pub(crate) fn kick(&mut self, vi: ViIndex, doorbells: &Doorbells) {
         match self {
@@ -92,36 +92,36 @@ impl Driver {
         }
     }
 
-    /// Do frames or messages wait for others?
+    /// Returns true while frames or messages are delayed for a burst.
     #[inline]
     pub(crate) fn has_coalesced(&self) -> bool {
         self.engine().is_some_and(Poller::has_coalesced)
     }
 
-    /// Does anything that was posted wait, here or in TCP, for what is posted next?
+    /// Returns true while posted sends are delayed, for a burst or by TCP (corked).
     #[inline]
-    pub(crate) fn keeps_back(&self) -> bool {
+    pub(crate) fn has_delayed_sends(&self) -> bool {
         self.engine()
             .is_some_and(|poller| poller.has_coalesced() || poller.has_corked())
     }
 
-    /// Sends what waits for others.
+    /// Sends all delayed frames and messages.
     pub(crate) fn send_coalesced(&mut self) {
         if let Self::Engine(poller) = self {
             poller.send_all();
         }
     }
 
-    /// What happened since the last time that somebody may sleep for.
+    /// Takes the events since the last call for which threads may wait.
     #[inline]
-    pub(crate) fn take_happened(&mut self) -> Event {
+    pub(crate) fn take_pending_events(&mut self) -> Event {
         match self {
-            Self::Engine(poller) => poller.path.take_happened(),
-            Self::Process(attachment) => core::mem::take(&mut attachment.happened),
+            Self::Engine(poller) => poller.path.take_pending_events(),
+            Self::Process(attachment) => core::mem::take(&mut attachment.pending_events),
         }
     }
 
-    /// Regular work that is no part of a turn.
+    /// Does the regular work that is not part of a turn.
     pub(crate) fn upkeep(&mut self) {
         match self {
             Self::Engine(poller) => poller.path.port.upkeep(),
@@ -129,7 +129,7 @@ impl Driver {
         }
     }
 
-    /// From now on whatever comes wakes who sleeps on this.
+    /// Arms the port: returns the wake source that is signalled when anything arrives.
     pub(crate) fn arm(&mut self) -> WakeSource {
         match self {
             Self::Engine(poller) => poller.path.port.arm(),
@@ -137,7 +137,7 @@ impl Driver {
         }
     }
 
-    /// Nobody sleeps any more.
+    /// Disarms the port: no thread sleeps on it.
     pub(crate) fn disarm(&mut self) {
         match self {
             Self::Engine(poller) => poller.path.port.disarm(),
@@ -145,7 +145,7 @@ impl Driver {
         }
     }
 
-    /// What the NIC's thread sleeps on, while it does.
+    /// Returns the wake source on which the NIC's thread sleeps, if it does.
     #[inline]
     pub(crate) fn armed(&mut self) -> &mut Option<WakeSource> {
         match self {
@@ -154,14 +154,14 @@ impl Driver {
         }
     }
 
-    /// Nobody has polled for a while: the time that was read last is old.
+    /// Reads the clock, after a time in which no thread polled.
     pub(crate) fn refresh_clock(&mut self) {
         if let Self::Engine(poller) = self {
             poller.clock.now_ns();
         }
     }
 
-    /// How long until the next timer, in nanoseconds; `None` without one.
+    /// Returns the time until the next timer, in nanoseconds; `None` without one.
     pub(crate) fn until_timer_ns(&mut self) -> Option<u64> {
         let Self::Engine(poller) = self else {
             return None;
@@ -170,7 +170,7 @@ impl Driver {
         Some(self.next_timer_ns()?.saturating_sub(now_ns))
     }
 
-    /// When the next timer is due, by the NIC's clock; `None` without one.
+    /// Returns when the next timer is due, in nanoseconds of the NIC's clock; `None` without one.
     pub(crate) fn next_timer_ns(&self) -> Option<u64> {
         let poller = self.engine()?;
         let discovery = poller.discovery.as_ref().and_then(|d| d.poll_timeout());
@@ -178,7 +178,7 @@ impl Driver {
         timers.into_iter().flatten().min()
     }
 
-    /// True while something waits for room in the port.
+    /// Returns true while frames or descriptors wait for room in the port.
     pub(crate) fn has_unsent(&self) -> bool {
         match self {
             Self::Engine(poller) => poller.has_unsent(),
@@ -186,11 +186,11 @@ impl Driver {
         }
     }
 
-    /// Leaves the network in order, as the NIC goes down.
+    /// Logs out of the network in order, when the NIC is closed.
     pub(crate) fn leave_network(&mut self) {
         match self {
             Self::Engine(poller) => poller.leave_network(),
-            // The process stays in its network.
+            // The datapath process stays in its network.
             Self::Process(_) => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Asynchronous errors on their way to the consumer (VIPL 3.8).
+//! The queue of asynchronous errors, from the poller to the thread that calls error handlers (VIPL 3.8).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -37,7 +37,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// The code with this number.
+    /// Returns the code with this number.
     pub(crate) fn of(number: u32) -> Option<Self> {
         [
             Self::PostDesc,
@@ -58,7 +58,7 @@ impl ErrorCode {
 }
 
 impl fmt::Display for ErrorCode {
-    /// Its name in C.
+    /// Writes the name in C.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::PostDesc => "VIP_ERROR_POST_DESC",
@@ -76,7 +76,7 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// What an error is about (VIPL 4.4).
+/// The resource that an error concerns (VIPL 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ResourceCode {
@@ -91,7 +91,7 @@ pub enum ResourceCode {
 }
 
 impl ResourceCode {
-    /// The code with this number.
+    /// Returns the code with this number.
     pub(crate) fn of(number: u32) -> Option<Self> {
         [Self::Nic, Self::Vi, Self::Cq, Self::Descriptor]
             .into_iter()
@@ -115,7 +115,7 @@ impl fmt::Display for ResourceCode {
 pub struct AsyncEvent {
     /// Handle of the VI; 0 for an error of the NIC.
     pub vi: u64,
-    /// The instance of the NIC that owns it; 0 for an error of the NIC, which concerns all.
+    /// The NIC handle that owns the VI; 0 for an error of the NIC, which concerns all handles.
     pub instance: u64,
     /// Handle of the completion queue that the descriptor's work queue reports to, or 0.
     pub cq: u64,
@@ -123,16 +123,16 @@ pub struct AsyncEvent {
     pub descriptor: u64,
     /// Completed-operation code, as in a status word, shifted down.
     pub op_code: u32,
-    /// What it is about.
+    /// The resource that the error concerns.
     pub resource: ResourceCode,
-    /// Which error.
+    /// The error.
     pub code: ErrorCode,
     /// The peer disconnected in order: logged, but not as an error.
     pub(crate) is_orderly: bool,
 }
 
 impl AsyncEvent {
-    /// The NIC cannot go on (VIPL 6.3.1): every opening of it is to hear so.
+    /// Returns the catastrophic error of a NIC (VIPL 6.3.1), which is reported to all its handles.
     pub(crate) fn of_nic() -> Self {
         Self {
             vi: 0,
@@ -150,7 +150,7 @@ impl AsyncEvent {
         /// Operation codes of receive, remote RDMA write and RDMA read.
         const RECEIVE: u32 = 1;
         const REMOTE_WRITE: u32 = 3;
-        /// There is one code for reads, whoever asks for them.
+        /// One code for reads by both sides.
         const READ: u32 = 4;
         let (code, op_code) = match error {
             AsyncError::ConnectionLost | AsyncError::Disconnected => (ErrorCode::ConnLost, 0),
@@ -174,17 +174,17 @@ impl AsyncEvent {
     }
 }
 
-/// Events that wait, at most.
+/// The most queued events.
 const CAPACITY: usize = 4096;
 
 struct State {
-    waiting: VecDeque<AsyncEvent>,
+    pending: VecDeque<AsyncEvent>,
     dropped: u64,
-    /// The device's epoch whose thread may take events; `None` while the NIC is down.
+    /// The device's epoch whose thread may take events; `None` while the NIC is closed.
     epoch: Option<u32>,
 }
 
-/// A bounded queue from the poller, which never waits, to the thread that calls handlers.
+/// A bounded queue from the poller, which never blocks, to the thread that calls handlers.
 pub(crate) struct EventQueue {
     state: Mutex<State>,
     arrived: Condvar,
@@ -194,7 +194,7 @@ impl EventQueue {
     pub(crate) fn new() -> Self {
         Self {
             state: Mutex::new(State {
-                waiting: VecDeque::with_capacity(CAPACITY),
+                pending: VecDeque::with_capacity(CAPACITY),
                 dropped: 0,
                 epoch: None,
             }),
@@ -206,62 +206,62 @@ impl EventQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an event; a full queue drops it and counts.
+    /// Adds an event; a full queue drops it and counts the drop.
     #[cold]
     pub(crate) fn push(&self, event: AsyncEvent) {
         let mut state = self.lock();
-        if state.waiting.len() == CAPACITY {
+        if state.pending.len() == CAPACITY {
             state.dropped += 1;
             return;
         }
-        state.waiting.push_back(event);
-        if state.waiting.len() == 1 {
-            // Whoever takes events takes them all before it sleeps again.
+        state.pending.push_back(event);
+        if state.pending.len() == 1 {
+            // The consumer takes all events before it sleeps again.
             self.arrived.notify_one();
         }
     }
 
-    /// Waits for the oldest event. `None` once the epoch is over.
+    /// Waits for an event and takes the oldest. `None` once the epoch has ended.
     pub(crate) fn next(&self, epoch: u32) -> Option<AsyncEvent> {
         let mut state = self
             .arrived
             .wait_while(self.lock(), |state| {
-                main_thread::take_signals();
-                state.epoch == Some(epoch) && state.waiting.is_empty()
+                main_thread::adopt_signal_mask();
+                state.epoch == Some(epoch) && state.pending.is_empty()
             })
             .unwrap_or_else(PoisonError::into_inner);
         if state.epoch == Some(epoch) {
-            state.waiting.pop_front()
+            state.pending.pop_front()
         } else {
             None
         }
     }
 
-    /// Begins an epoch without events.
+    /// Begins an epoch, with an empty queue.
     pub(crate) fn open(&self, epoch: u32) {
         let mut state = self.lock();
         state.epoch = Some(epoch);
-        state.waiting.clear();
+        state.pending.clear();
     }
 
-    /// Wakes the thread that waits, which looks whether the main thread has ended.
+    /// Wakes the waiting thread, which checks whether the main thread has ended.
     pub(crate) fn wake(&self) {
-        // Under the lock it either waits, or has not looked yet.
+        // Under the lock: the thread either waits, or has not checked yet.
         let _state = self.lock();
         self.arrived.notify_all();
     }
 
-    /// Ends the epoch; what still waits concerns nobody any more.
+    /// Ends the epoch; queued events are void.
     pub(crate) fn close(&self) {
         self.lock().epoch = None;
         self.arrived.notify_all();
     }
 
-    /// Takes what waits: which error, and of which descriptor.
+    /// Takes all queued events: the error, and the address of the descriptor.
     #[cfg(test)]
-    pub(crate) fn waiting(&self) -> Vec<(ErrorCode, u64)> {
-        let waiting = core::mem::take(&mut self.lock().waiting);
-        waiting
+    pub(crate) fn take_pending(&self) -> Vec<(ErrorCode, u64)> {
+        let pending = core::mem::take(&mut self.lock().pending);
+        pending
             .into_iter()
             .map(|e| (e.code, e.descriptor))
             .collect()
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn events_keep_their_order_and_a_full_queue_counts_what_it_drops() {
+    fn events_keep_order_and_full_queue_counts_drops() {
         let queue = EventQueue::new();
         queue.open(1);
         for vi in 0..CAPACITY as u64 + 3 {
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_that_is_over_gives_nothing_and_keeps_nobody() {
+    fn ended_epoch_returns_no_event_and_wakes_waiting_thread() {
         let queue = EventQueue::new();
         queue.open(1);
         std::thread::scope(|scope| {
@@ -305,7 +305,7 @@ mod tests {
         queue.push(event(1));
         queue.open(2);
         queue.push(event(2));
-        assert_eq!(queue.next(1), None, "not the old thread's");
-        assert_eq!(queue.next(2), Some(event(2)), "and not the old event");
+        assert_eq!(queue.next(1), None, "the old epoch has ended");
+        assert_eq!(queue.next(2), Some(event(2)), "without the old event");
     }
 }

@@ -1,99 +1,96 @@
-//! A program that forks after it opened a NIC (vipl-semantics 7, rule 20).
+//! Handling of fork(2) in a program with an open NIC (vipl-semantics 7, rule 20).
 //!
-//! The child has a copy of the parent's memory and none of its threads, and the rings of
-//! the parent's port are shared with it. The NIC stays the parent's: in the child every
-//! handle made before the fork is stale, so that nothing it calls, drops or leaves behind
-//! reaches a ring. It may open NICs of its own.
+//! The child has a copy of the parent's memory and none of its threads, and shares the rings of the
+//! parent's port. The NIC remains with the parent: in the child every handle created before the
+//! fork is stale, so that its calls, drops and exit do not access a ring. The child may open NICs
+//! of its own.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::attach::offers;
+use crate::attach::shared_files;
 use crate::device;
-use crate::memory::locked::{self, Coverage};
-use crate::memory::shared;
+use crate::memory::page_locks::{self, LockCounts};
+use crate::memory::shared_allocator;
 use crate::open::OpenError;
 use crate::sys;
 
-/// Opening and closing of any device, one at a time, and no fork in the middle of it.
-static OPENING: Mutex<()> = Mutex::new(());
+/// Serializes opening and closing of devices, and fork(2).
+static OPEN_CLOSE: Mutex<()> = Mutex::new(());
 
 thread_local! {
-    /// This thread has `OPENING`, through an [`Opening`].
-    static OPENS: Cell<bool> = const { Cell::new(false) };
-    /// What this thread holds from before a fork until after it.
-    static FORKS: RefCell<Option<Quiet>> = const { RefCell::new(None) };
+    /// Whether this thread holds `OPEN_CLOSE`, through an [`OpenCloseLock`].
+    static HOLDS_LOCK: Cell<bool> = const { Cell::new(false) };
+    /// Locks that this thread holds from before a fork until after it.
+    static FORK_LOCKS: RefCell<Option<ForkLocks>> = const { RefCell::new(None) };
 }
 
-/// The right to open or close a NIC.
-pub(crate) struct Opening {
-    _one_at_a_time: MutexGuard<'static, ()>,
+/// Lock for opening or closing a NIC.
+pub(crate) struct OpenCloseLock {
+    _guard: MutexGuard<'static, ()>,
 }
 
-impl Opening {
-    pub(crate) fn begin() -> Self {
-        let guard = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
-        OPENS.set(true);
-        Self {
-            _one_at_a_time: guard,
-        }
+impl OpenCloseLock {
+    pub(crate) fn acquire() -> Self {
+        let guard = OPEN_CLOSE.lock().unwrap_or_else(PoisonError::into_inner);
+        HOLDS_LOCK.set(true);
+        Self { _guard: guard }
     }
 }
 
-impl Drop for Opening {
+impl Drop for OpenCloseLock {
     fn drop(&mut self) {
-        OPENS.set(false);
+        HOLDS_LOCK.set(false);
     }
 }
 
-/// Nobody opens, closes, locks, unlocks, allocates or frees: no other thread has what the child
-/// will want.
-struct Quiet {
-    _opening: Option<MutexGuard<'static, ()>>,
-    _locking: MutexGuard<'static, Coverage>,
-    _allocating: shared::Quiet,
-    _offering: offers::Quiet,
+/// Locks held during a fork, so that the child finds them free and their data consistent.
+struct ForkLocks {
+    _open_close: Option<MutexGuard<'static, ()>>,
+    _lock_counts: MutexGuard<'static, LockCounts>,
+    _allocator: shared_allocator::AllocatorLock,
+    _shared_files: shared_files::Lock,
 }
 
-/// Has forks noticed from now on.
-pub(crate) fn watch() -> Result<(), OpenError> {
-    static WATCHED: OnceLock<Result<(), String>> = OnceLock::new();
-    WATCHED
+/// Installs the fork handlers, once.
+pub(crate) fn install_handlers() -> Result<(), OpenError> {
+    static INSTALLED: OnceLock<Result<(), String>> = OnceLock::new();
+    INSTALLED
         .get_or_init(|| {
-            // Its lock is the last one: what it guards is made and ended by who has ours.
-            pmd_port::fork::watch()
-                .and_then(|()| sys::at_fork(before, in_parent, in_child))
+            // Its lock is the last in the lock order: it is taken under the locks of this module.
+            pmd_port::fork::install_handlers()
+                .and_then(|()| sys::at_fork(before_fork, after_fork_in_parent, after_fork_in_child))
                 .map_err(|e| e.to_string())
         })
         .clone()
-        .map_err(|e| OpenError::new(format!("forks cannot be noticed: {e}")))
+        .map_err(|e| OpenError::new(format!("pthread_atfork: {e}")))
 }
 
-extern "C" fn before() {
-    let opening = if OPENS.get() {
+extern "C" fn before_fork() {
+    let open_close = if HOLDS_LOCK.get() {
         None
     } else {
-        Some(OPENING.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(OPEN_CLOSE.lock().unwrap_or_else(PoisonError::into_inner))
     };
-    let quiet = Quiet {
-        _opening: opening,
-        _locking: locked::hold(),
-        _allocating: shared::hold(),
-        _offering: offers::hold(),
+    let locks = ForkLocks {
+        _open_close: open_close,
+        _lock_counts: page_locks::lock_counts(),
+        _allocator: shared_allocator::lock(),
+        _shared_files: shared_files::lock(),
     };
-    // A thread that forks while its locals are being destroyed goes without.
-    let _gone = FORKS.try_with(|held| *held.borrow_mut() = Some(quiet));
+    // A thread that forks while its thread-locals are being destroyed does not hold the locks.
+    let _destroyed = FORK_LOCKS.try_with(|held| *held.borrow_mut() = Some(locks));
 }
 
-extern "C" fn in_parent() {
-    let _gone = FORKS.try_with(|held| held.borrow_mut().take());
+extern "C" fn after_fork_in_parent() {
+    let _destroyed = FORK_LOCKS.try_with(|held| held.borrow_mut().take());
 }
 
-extern "C" fn in_child() {
-    device::disown_all();
-    // Its locks are free before one of them is taken again.
-    drop(FORKS.try_with(|held| held.borrow_mut().take()));
-    offers::forget();
+extern "C" fn after_fork_in_child() {
+    device::mark_all_inherited();
+    // Released before one of the locks is taken again.
+    drop(FORK_LOCKS.try_with(|held| held.borrow_mut().take()));
+    shared_files::clear();
 }
 
 #[cfg(test)]
@@ -101,11 +98,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_other_thread_allocates_while_a_thread_forks() {
+    fn allocator_is_locked_during_a_fork() {
         // As fork(2) does in the parent.
-        before();
-        assert!(shared::is_held());
-        in_parent();
+        before_fork();
+        assert!(shared_allocator::is_locked());
+        after_fork_in_parent();
         drop(crate::memory::SharedMemory::allocate(1).unwrap());
     }
 }

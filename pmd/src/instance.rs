@@ -1,4 +1,4 @@
-//! One opening of a NIC: what it owns and who hears its errors (VIPL 3.1, 3.8).
+//! NIC handles: their objects and their error handlers (VIPL 3.1, 3.8).
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -13,17 +13,17 @@ use crate::control::{ControlError, Outcome};
 use crate::device::Device;
 use crate::events::AsyncEvent;
 use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
-use crate::vi::{FIELD_MASK, Kind, RawHandle};
+use crate::vi::{FIELD_MASK, HandleKind, RawHandle};
 
 /// A consumer's error handler.
 pub type Handler = Box<dyn FnMut(&AsyncEvent) + Send>;
 
-/// A handler and who may be calling it.
+/// A handler, which is locked while it runs.
 type SharedHandler = Arc<Mutex<Handler>>;
 
 struct Instance {
     handle: u64,
-    /// What the datapath process calls it, if there is one.
+    /// Its handle in the datapath process, if the NIC is attached.
     remote: u64,
     handler: Option<SharedHandler>,
     /// Numbers of its protection tags.
@@ -33,18 +33,18 @@ struct Instance {
 /// A protection tag.
 #[derive(Clone, Copy)]
 struct Tag {
-    /// The opening that made it.
+    /// The NIC handle that created it.
     instance: u64,
-    /// The handle that the datapath process has for it, if there is one.
+    /// Its handle in the datapath process, if the NIC is attached.
     remote: u64,
 }
 
-/// A request that the consumer was told of.
+/// A connection request that was passed to the consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Conn {
-    /// As the engine calls it.
+    /// Its ID in the engine.
     Engine(ConnId),
-    /// As the datapath process calls it.
+    /// Its handle in the datapath process.
     Process(u64),
 }
 
@@ -53,33 +53,33 @@ struct Table {
     instances: Vec<Instance>,
     opened: u32,
     next_tag: u32,
-    /// The tags of all openings by their numbers: a look at one is made in the NIC's turn.
+    /// The tags of all NIC handles by number; looked up under the turn.
     tags: HashMap<u32, Tag>,
-    /// Requests that the consumer was told of: handle, instance, what the engine calls it.
+    /// Requests that were passed to the consumer: handle, NIC handle, ID.
     conns: Vec<(u64, u64, Conn)>,
     next_conn: u32,
-    /// The instances whose handlers are being called.
-    called: Vec<u64>,
+    /// The NIC handles whose handlers are running.
+    running: Vec<u64>,
 }
 
-/// What an opening that ended leaves to its closer.
+/// Objects of a closed NIC handle that the caller releases.
 pub(crate) struct Closed {
     conns: Vec<ConnId>,
     _handler: Option<SharedHandler>,
 }
 
 impl Closed {
-    /// The requests that its consumer was told of and did not answer.
+    /// Returns the requests that its consumer has neither accepted nor rejected.
     pub(crate) fn conns(&self) -> &[ConnId] {
         &self.conns
     }
 }
 
-/// All openings of one NIC.
+/// All handles of one NIC.
 #[derive(Default)]
 pub(crate) struct Instances {
     table: Mutex<Table>,
-    /// A handler has returned.
+    /// Notified when a handler has returned.
     returned: Condvar,
 }
 
@@ -97,7 +97,7 @@ impl Table {
                 instance.tags.push(number);
                 let instance = handle;
                 self.tags.insert(number, Tag { instance, remote });
-                return Ok(RawHandle::pack(Kind::Ptag, device, 1, number));
+                return Ok(RawHandle::pack(HandleKind::Ptag, device, 1, number));
             }
         }
     }
@@ -112,18 +112,18 @@ impl Instances {
         self.lock().instances.len()
     }
 
-    /// The openings as they are now.
+    /// Returns the current handles.
     fn handles(&self) -> Vec<u64> {
         self.lock().instances.iter().map(|i| i.handle).collect()
     }
 
-    /// Another opening; `remote` is what the datapath process calls it, or 0.
+    /// Allocates a handle; `remote` is the handle in the datapath process, or 0.
     pub(crate) fn open(&self, device: u16, remote: u64) -> u64 {
         let mut table = self.lock();
         let handle = loop {
             table.opened = (table.opened + 1) & FIELD_MASK;
-            let handle = RawHandle::pack(Kind::Nic, device, table.opened, 0);
-            // Its number comes again, and there is one that was kept open since.
+            let handle = RawHandle::pack(HandleKind::Nic, device, table.opened, 0);
+            // Numbers are reused, and a handle with this one may still be open.
             if !table.instances.iter().any(|i| i.handle == handle) {
                 break handle;
             }
@@ -137,8 +137,8 @@ impl Instances {
         handle
     }
 
-    /// Ends an opening: nothing can be done through its handle any more. `None` if it ended
-    /// before.
+    /// Closes a handle, which invalidates it. `None` if it was closed
+    /// already.
     pub(crate) fn close(&self, handle: u64) -> Option<Closed> {
         let mut table = self.lock();
         let at = table.instances.iter().position(|i| i.handle == handle)?;
@@ -165,8 +165,8 @@ impl Instances {
         self.lock().instances.iter().any(|i| i.handle == handle)
     }
 
-    /// Replaces the handler of an opening. When this returns, the old one is not running,
-    /// unless it is called from one.
+    /// Replaces the handler of a NIC handle. After this returns, the old one is not running,
+    /// unless this is called from a handler.
     pub(crate) fn set_handler(&self, handle: u64, handler: Option<Handler>) -> bool {
         let new = handler.map(|h| Arc::new(Mutex::new(h)));
         let old = {
@@ -177,57 +177,57 @@ impl Instances {
             core::mem::replace(&mut instance.handler, new)
         };
         self.await_handler(handle);
-        // It goes outside of the lock: it may own things of the program's.
+        // Dropped outside of the lock: its drop may run code of the program.
         drop(old);
         true
     }
 
-    /// Waits until the handler of an instance that may be running has returned.
+    /// Waits until the handler of a NIC handle is not running.
     pub(crate) fn await_handler(&self, handle: u64) {
         if in_handler() {
             return;
         }
         let _table = self
             .returned
-            .wait_while(self.lock(), |table| table.called.contains(&handle))
+            .wait_while(self.lock(), |table| table.running.contains(&handle))
             .unwrap_or_else(PoisonError::into_inner);
     }
 
-    /// The handler of an open instance, which counts as called from now on.
+    /// Returns the handler of an open NIC handle and marks it as running.
     fn begin_call(&self, handle: u64) -> Option<Option<SharedHandler>> {
         let mut table = self.lock();
         let instance = table.instances.iter().find(|i| i.handle == handle)?;
         let handler = instance.handler.clone();
-        table.called.push(handle);
+        table.running.push(handle);
         Some(handler)
     }
 
     fn end_call(&self, handle: u64) {
         let mut table = self.lock();
-        if let Some(at) = table.called.iter().position(|called| *called == handle) {
-            table.called.swap_remove(at);
+        if let Some(at) = table.running.iter().position(|running| *running == handle) {
+            table.running.swap_remove(at);
         }
         self.returned.notify_all();
     }
 
-    /// What the datapath process calls an opening.
+    /// Returns the handle in the datapath process of a NIC handle.
     pub(crate) fn remote(&self, handle: u64) -> Option<u64> {
         let table = self.lock();
         let instance = table.instances.iter().find(|i| i.handle == handle)?;
         Some(instance.remote)
     }
 
-    /// What the datapath process calls the tag of this number.
+    /// Returns the handle in the datapath process of the tag with this number.
     pub(crate) fn remote_tag(&self, number: u32) -> Option<u64> {
         Some(self.lock().tags.get(&number)?.remote)
     }
 
-    /// A tag for one that the datapath process made, if the opening has not ended meanwhile.
+    /// Allocates a local tag for one of the datapath process, unless the NIC handle was closed meanwhile.
     pub(crate) fn adopt_tag(&self, device: u16, handle: u64, remote: u64) -> Outcome<u64> {
         self.lock().add_tag(device, handle, remote)
     }
 
-    /// A new protection tag, if the limit allows it and the opening has not ended.
+    /// Creates a protection tag, within the limit and unless the NIC handle is closed.
     pub(crate) fn create_tag(&self, device: u16, handle: u64, limit: u32) -> Outcome<u64> {
         let mut table = self.lock();
         if table.tags.len() >= limit as usize {
@@ -236,28 +236,28 @@ impl Instances {
         table.add_tag(device, handle, 0)
     }
 
-    /// The number of a tag that exists on this NIC (of any of its openings).
+    /// Returns the number of a tag of this NIC (of any of its handles).
     pub(crate) fn tag(&self, device: u16, ptag: u64) -> Option<u32> {
         let raw = RawHandle::unpack(ptag);
-        if raw.kind != Kind::Ptag as u8 || raw.device != device || raw.generation != 1 {
+        if raw.kind != HandleKind::Ptag as u8 || raw.device != device || raw.generation != 1 {
             return None;
         }
-        let is_there = self.lock().tags.contains_key(&raw.index);
-        is_there.then_some(raw.index)
+        let exists = self.lock().tags.contains_key(&raw.index);
+        exists.then_some(raw.index)
     }
 
     pub(crate) fn destroy_tag(&self, tag: u32) {
         let mut table = self.lock();
-        let Some(gone) = table.tags.remove(&tag) else {
+        let Some(removed) = table.tags.remove(&tag) else {
             return;
         };
-        let owner = |i: &&mut Instance| i.handle == gone.instance;
+        let owner = |i: &&mut Instance| i.handle == removed.instance;
         if let Some(instance) = table.instances.iter_mut().find(owner) {
             instance.tags.retain(|number| *number != tag);
         }
     }
 
-    /// A handle for a request that the consumer is told of. `None` if the opening ended
+    /// Allocates a handle for a request that is passed to the consumer. `None` if the NIC handle was closed
     /// meanwhile.
     pub(crate) fn add_conn(&self, device: u16, instance: u64, conn: Conn) -> Option<u64> {
         let mut table = self.lock();
@@ -265,7 +265,7 @@ impl Instances {
             return None;
         }
         table.next_conn = (table.next_conn + 1) & FIELD_MASK;
-        let handle = RawHandle::pack(Kind::Conn, device, table.next_conn, 1);
+        let handle = RawHandle::pack(HandleKind::Conn, device, table.next_conn, 1);
         table.conns.push((handle, instance, conn));
         Some(handle)
     }
@@ -288,17 +288,17 @@ thread_local! {
     static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Is this a call from inside a handler: for errors, or of a notify call?
+/// Returns whether the current thread runs a handler: an error handler or a notify handler.
 pub(crate) fn in_handler() -> bool {
     IN_HANDLER.get()
 }
 
-/// From now on this thread calls handlers and does nothing else.
+/// Marks the current thread as one that only calls handlers.
 pub(crate) fn enter_handlers() {
     IN_HANDLER.set(true);
 }
 
-/// The thread that calls the handlers, until the NIC goes down.
+/// Runs the thread that calls the error handlers, until the NIC is taken down.
 pub(crate) fn deliver(device: &'static Device, epoch: u32) {
     enter_handlers();
     while let Some(event) = device.events.next(epoch) {
@@ -316,7 +316,7 @@ fn deliver_one(device: &'static Device, event: &AsyncEvent) {
     let Some(handler) = device.instances.begin_call(event.instance) else {
         return;
     };
-    let _called = Called(device, event.instance);
+    let _call = HandlerCall(device, event.instance);
     let call = move || match handler {
         Some(handler) => {
             let mut handler = handler.lock().unwrap_or_else(PoisonError::into_inner);
@@ -324,22 +324,22 @@ fn deliver_one(device: &'static Device, event: &AsyncEvent) {
         }
         None => default_handler(device, event),
     };
-    // If the handler was replaced meanwhile, it also goes in here.
+    // If the handler was replaced meanwhile, it is also dropped here.
     if catch_unwind(AssertUnwindSafe(call)).is_err() {
         device.log_limited(log::Level::Error, format_args!("an error handler panicked"));
     }
 }
 
-/// A call of a handler, which others may wait for: it ends whatever panics, a logger included.
-struct Called(&'static Device, u64);
+/// A running handler call; ends on drop, even if a handler or logger panics, since other threads may wait for it.
+struct HandlerCall(&'static Device, u64);
 
-impl Drop for Called {
+impl Drop for HandlerCall {
     fn drop(&mut self) {
         self.0.instances.end_call(self.1);
     }
 }
 
-/// Logs the error, unless there are too many; a program without a logger sees it on standard
+/// Logs the error, within the rate limit; in a program without a logger it is written to standard
 /// error. An orderly disconnect of the peer is logged at level `info`.
 fn default_handler(device: &'static Device, event: &AsyncEvent) {
     if event.is_orderly {
@@ -365,7 +365,7 @@ fn default_handler(device: &'static Device, event: &AsyncEvent) {
     if suppressed > 0 {
         let limit = limiter.lines_per_second();
         stderr::write_line(format_args!(
-            "viaduct: NIC {name}: {suppressed} log lines suppressed: more than {limit} in a second"
+            "viaduct: NIC {name}: {suppressed} log lines suppressed: more than {limit} per second"
         ));
     }
     stderr::write_line(format_args!("viaduct: NIC {name}: {text}"));
@@ -376,10 +376,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_that_is_in_use_is_not_given_again() {
+    fn open_handle_is_not_allocated_again() {
         let instances = Instances::default();
         let mut handles = vec![instances.open(3, 0), instances.open(3, 0)];
-        // Many more were opened and closed.
+        // As if many more had been opened and closed.
         instances.lock().opened = FIELD_MASK - 1;
         handles.extend([(); 3].map(|()| instances.open(3, 0)));
         handles.sort_unstable();
@@ -388,13 +388,13 @@ mod tests {
     }
 
     #[test]
-    fn tags_go_one_by_one_or_with_their_opening() {
+    fn tags_are_destroyed_one_by_one_or_with_their_nic_handle() {
         let instances = Instances::default();
         let [first, second] = [(); 2].map(|()| instances.open(3, 0));
         let make = |nic| instances.create_tag(3, nic, 4);
         let tags = [make(first), make(second), make(first), make(second)].map(Result::unwrap);
         let reached = LimitReached::all_in_use(Limit::MaxPtags, 4u32, LimitOf::Nic);
-        assert_eq!(make(first), Err(reached.into()), "for all openings");
+        assert_eq!(make(first), Err(reached.into()), "for all handles");
         let number = |tag| instances.tag(3, tag);
         assert!(tags.iter().all(|tag| number(*tag).is_some()));
         assert_eq!(instances.tag(4, tags[0]), None, "another NIC's");
@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(number(tags[0]), None);
         let again = make(second).unwrap();
         assert!(instances.close(first).is_some());
-        assert_eq!(number(tags[2]), None, "it went with its opening");
+        assert_eq!(number(tags[2]), None, "destroyed with its NIC handle");
         assert!(
             [tags[1], tags[3], again]
                 .iter()
@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(number(again), None);
         let third = instances.open(3, 0);
         for _ in 0..4 {
-            assert!(make(third).is_ok(), "nothing counts that is gone");
+            assert!(make(third).is_ok(), "destroyed tags do not count");
         }
     }
 }

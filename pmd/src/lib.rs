@@ -1,46 +1,46 @@
-//! The poll-mode side of a VI provider: registered memory, work queues,
-//! completion queues, and the one poll loop.
+//! Poll-mode VI provider: registered memory, work queues,
+//! completion queues, and the poll loop.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! | --- | --- |
-//! | [`nic`] | calls by handle: what the front end is made of |
-//! | [`work`] | of these, the calls of the data path: post, done, wait |
-//! | [`notify`] | of these, the calls that have a handler called, and its threads |
+//! | [`nic`] | API by handle, for the front end |
+//! | [`queue_calls`] | calls of the data path: post, done, wait |
+//! | [`notify`] | calls that register a notify handler, and the threads that call it |
 //! | [`config`] | the configuration file |
 //! | [`descriptor`] | the layout of descriptors in application memory |
-//! | `post` | a descriptor parsed and copied once |
+//! | `posted_descriptor` | validated copies of descriptors, and iteration over their data segments |
 //! | `queue`, `cq` | work queues and completion queues |
-//! | `memory` | registered regions, protection, copies in and out, also for applications that are served; memory that can be shared |
-//! | `datapath` | what the protocol engine asks for, done; RDMA reads and applications' memory in rooms of their own |
-//! | `transport` | the protocol behind it all: `vi-engine`, or VI/TCP |
+//! | `memory` | registered regions, protection, copies, also for served applications; shared memory |
+//! | `datapath` | the I/O of the protocol engine: queues, memory, frames |
+//! | `transport` | the protocol: FC-VI (`vi-engine`) or VI/TCP |
 //! | `vitcp` | VI/TCP: connections, messages, sockets |
-//! | `workbench` | where a frame is put together |
-//! | `poller` | one turn: frames in, timers, doorbells, frames out |
-//! | `progress` | who takes turns when: inline, pinned, asleep |
-//! | `patience` | how long a thread that polls keeps its core |
-//! | `device`, `open`, `instance` | a NIC of this process, brought up and owned |
-//! | `log_limiter` | log lines that peers can cause, limited for each second |
-//! | `fork` | a NIC stays with the process that opened it |
+//! | `frame_buffer` | the buffer in which a frame is built |
+//! | `poller` | one turn: receive frames, timers, doorbells, send frames |
+//! | `progress` | polling by the calling threads or a pinned thread, and sleeping |
+//! | `yield_policy` | how long a polling thread keeps its core |
+//! | `device`, `open`, `instance` | a NIC of this process, its bring-up, and its handles |
+//! | `log_limiter` | rate limiter for log lines that peers can cause |
+//! | `fork` | fork(2) in a program with an open NIC |
 //! | [`logger`] | a logger for the C library and for programs |
-//! | `main_thread` | the signals of a program whose main thread has ended |
-//! | `control` | calls that are not on the data path |
-//! | [`reserve`] | memory for when the system gives no more |
-//! | `resource_error` | why a call fails with VIP_ERROR_RESOURCE |
-//! | `vi` | handles and the objects they name |
-//! | `choices` | what a VI may want of its connections beyond the guide |
-//! | `events` | asynchronous errors on their way to the consumer |
-//! | `discovery` | a network whose ports find each other |
-//! | `capture_file` | the files that captured frames are written to |
-//! | `tap` | frames copied for an operator who looks at them |
-//! | `neighbours` | which N_Ports a host address means |
-//! | `token`, `sync`, `sys`, `clock`, `doorbell` | small tools of the above |
+//! | `main_thread` | signal handling after the main thread has ended |
+//! | `control` | control calls: create, destroy, register, connect |
+//! | [`reserve`] | memory reserve for when the system is out of memory |
+//! | `resource_error` | reasons of VIP_ERROR_RESOURCE |
+//! | `vi` | handles, VIs and completion queues |
+//! | `connection_options` | options of a connection beyond the guide |
+//! | `events` | queue of asynchronous errors for the consumer |
+//! | `discovery` | discovery of ports and their logins |
+//! | `capture_file` | files for captured frames |
+//! | `tap` | copies of passing frames, for a capture |
+//! | `neighbours` | host addresses to N_Port_IDs |
+//! | `token`, `sync`, `sys`, `clock`, `doorbell` | utilities |
 
 pub mod attach;
 pub mod capture_file;
-mod choices;
 mod clock;
 mod coalesce;
 mod completion;
+mod connection_options;
 mod control;
 mod cq;
 mod datapath;
@@ -49,6 +49,7 @@ mod discovery;
 mod doorbell;
 mod driver;
 mod fork;
+mod frame_buffer;
 mod instance;
 mod log_limiter;
 pub mod logger;
@@ -56,14 +57,12 @@ mod main_thread;
 mod memory;
 mod neighbours;
 mod open;
-mod patience;
 mod poller;
-mod post;
+mod posted_descriptor;
 mod progress;
 mod queue;
 pub mod reserve;
 mod resource_error;
-mod sleepers;
 mod sync;
 mod sys;
 mod tap;
@@ -73,18 +72,19 @@ mod token;
 mod transport;
 mod vi;
 mod vitcp;
-mod workbench;
+mod waiters;
+mod yield_policy;
 
 pub mod config;
 pub mod descriptor;
 pub mod events;
 pub mod nic;
 pub mod notify;
-pub mod work;
+pub mod queue_calls;
 
 pub use pmd_port::{environment, stderr};
 
-pub use choices::{Agreement, ViChoices};
+pub use connection_options::{ConnectionOptions, NegotiatedOptions};
 pub use control::{ControlError, LEVELS_SUPPORTED, RDMA_READ_LEVELS};
 pub use instance::Handler;
 pub use memory::{LockPolicy, SharedMemory, obey_ptrace_rules};

@@ -1,4 +1,4 @@
-//! Limits log lines that peers or applications can cause.
+//! Rate limiter for log lines that peers or applications can cause.
 
 use std::fmt::Arguments;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Lets a number of log lines pass in each second, and counts the others.
+/// Permits a number of log lines per second, and counts suppressed lines.
 #[derive(Debug)]
 pub(crate) struct LogLimiter(Mutex<State>);
 
@@ -19,7 +19,7 @@ struct State {
 }
 
 impl LogLimiter {
-    /// Lets so many lines pass in a second.
+    /// Makes a limiter of this many lines per second.
     pub(crate) const fn new(lines_per_second: u32) -> Self {
         Self(Mutex::new(State {
             lines_per_second,
@@ -38,16 +38,16 @@ impl LogLimiter {
         self.lock().lines_per_second = lines_per_second;
     }
 
-    /// The limit.
+    /// Returns the limit.
     pub(crate) fn lines_per_second(&self) -> u32 {
         self.lock().lines_per_second
     }
 
-    /// Checks whether a line may be written now; if so, gives how many were suppressed before it.
+    /// Checks whether a line may be written now; if so, returns the number of lines suppressed since the last one.
     pub(crate) fn admit(&self, now: Instant) -> Option<u64> {
         let mut state = self.lock();
-        let is_over = |since| now.saturating_duration_since(since) >= SECOND;
-        if state.since.is_none_or(is_over) {
+        let has_expired = |since| now.saturating_duration_since(since) >= SECOND;
+        if state.since.is_none_or(has_expired) {
             state.since = Some(now);
             state.written = 0;
         }
@@ -59,7 +59,7 @@ impl LogLimiter {
         Some(core::mem::take(&mut state.suppressed))
     }
 
-    /// Logs a line about `subject`, unless there are too many; first how many were suppressed.
+    /// Logs a line about `subject`, within the limit; before it, the number of suppressed lines.
     pub(crate) fn log(&self, level: log::Level, subject: &str, line: Arguments<'_>) {
         if level > log::max_level() {
             return;
@@ -70,7 +70,7 @@ impl LogLimiter {
         if suppressed > 0 {
             let limit = self.lines_per_second();
             log::warn!(
-                "{subject}: {suppressed} log lines suppressed: more than {limit} in a second"
+                "{subject}: {suppressed} log lines suppressed: more than {limit} per second"
             );
         }
         log::log!(level, "{subject}: {line}");

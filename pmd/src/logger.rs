@@ -1,4 +1,4 @@
-//! A logger that writes to standard error, as much as the environment asks for. For the C library, and for programs.
+//! Logger that writes to standard error, at the level of an environment variable. For the C library, and for programs.
 
 use std::ffi::OsStr;
 use std::sync::OnceLock;
@@ -6,11 +6,12 @@ use std::sync::OnceLock;
 use log::{LevelFilter, Log, Metadata, Record};
 use pmd_port::{environment, stderr};
 
-/// Names the least severe level that is printed: off, error, warn (the default), info, debug, trace.
+/// Environment variable with the least severe level that is printed: off, error, warn (the default), info, debug,
+/// trace.
 pub const LEVEL_VARIABLE: &str = "VIADUCT_LOG";
 
 struct StandardError {
-    /// Begins each line.
+    /// Prefix of each line.
     name: &'static str,
     level: LevelFilter,
 }
@@ -30,7 +31,7 @@ impl Log for StandardError {
     fn flush(&self) {}
 }
 
-/// Installs the logger once, unless the program has brought its own. `name` begins each line.
+/// Installs the logger once, unless the program has installed its own. `name` is the prefix of each line.
 pub fn install(name: &'static str) {
     static LOGGER: OnceLock<StandardError> = OnceLock::new();
     let setting = environment::variable(LEVEL_VARIABLE);
@@ -48,8 +49,8 @@ pub fn install(name: &'static str) {
                 setting.display()
             ));
         }
-        // Never Off, which the layers below take for a program without a logger: they would write
-        // errors to standard error by themselves.
+        // Never Off, which lower layers interpret as a program without a logger: they would write
+        // errors to standard error themselves.
         log::set_max_level(logger.level.max(LevelFilter::Error));
     }
 }
@@ -64,7 +65,7 @@ mod tests {
     use log::Level;
 
     #[test]
-    fn off_is_silent() {
+    fn level_off_disables_all_records() {
         let error = Metadata::builder().level(Level::Error).build();
         let logger = |level| StandardError { name: "a", level };
         assert!(!logger(LevelFilter::Off).enabled(&error));
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_have_names() {
+    fn level_names_are_parsed() {
         let level = |text: &str| level_of(OsStr::new(text));
         assert_eq!(level("nonsense"), None);
         assert_eq!(level("off"), Some(LevelFilter::Off));

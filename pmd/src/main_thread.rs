@@ -1,39 +1,39 @@
-//! The signals of a program whose main thread ends by pthread_exit(3) while a NIC is open.
+//! Signal handling in a program whose main thread ends by pthread_exit(3) while a NIC is open.
 //!
-//! Threads of this crate block the signals that come from outside, which are for the program's own threads. When the last
-//! of these is gone, SIGTERM would not end the process any more. So the threads that call error handlers then take the
-//! signals that the main thread took.
+//! Threads of this crate block external signals, which are for the program's own threads. After the last of these has
+//! ended, SIGTERM would not end the process any more. So the threads that call error handlers then adopt the signal
+//! mask of the main thread.
 
 use std::sync::{Once, OnceLock};
 
 use crate::device;
 use crate::sys::{self, SignalMask};
 
-/// What the main thread blocked when it ended.
-static LEFT: OnceLock<SignalMask> = OnceLock::new();
+/// Signal mask of the main thread when it ended.
+static EXIT_MASK: OnceLock<SignalMask> = OnceLock::new();
 
-/// The main thread ends, and the process does not.
-extern "C" fn leave() {
-    if LEFT.set(SignalMask::of_this_thread()).is_ok() {
+/// Exit hook of the main thread.
+extern "C" fn on_exit() {
+    if EXIT_MASK.set(SignalMask::of_this_thread()).is_ok() {
         device::wake_event_threads();
     }
 }
 
-/// Has the end of this thread noticed if it is the main thread.
-pub(crate) fn watch() {
-    static WATCHED: Once = Once::new();
+/// Installs the exit hook if this is the main thread, once.
+pub(crate) fn install_exit_hook() {
+    static INSTALLED: Once = Once::new();
     if sys::is_main_thread() {
-        WATCHED.call_once(|| {
-            if let Err(error) = sys::at_end_of_this_thread(leave) {
-                log::debug!("the end of the main thread is not noticed: {error}");
+        INSTALLED.call_once(|| {
+            if let Err(error) = sys::at_thread_exit(on_exit) {
+                log::debug!("main thread: exit hook not installed: {error}");
             }
         });
     }
 }
 
-/// Has this thread take the signals that the main thread took, if that has ended.
-pub(crate) fn take_signals() {
-    if let Some(mask) = LEFT.get() {
+/// Adopts the signal mask of the main thread in this thread, if the main thread has ended.
+pub(crate) fn adopt_signal_mask() {
+    if let Some(mask) = EXIT_MASK.get() {
         mask.set();
     }
 }

@@ -1,21 +1,21 @@
-//! Which N_Ports a host address means.
+//! Maps host addresses to N_Port_IDs.
 
 use fcvi_frame::connect::HostAddress;
 use fcvi_frame::fc::NPortId;
 
-/// The hosts that a NIC can reach, and their ports.
+/// The hosts that a NIC can reach, and their N_Port_IDs.
 ///
-/// A host is one address and may be several ports: one for each of its programs.
+/// A host has one address and may have several ports: one for each of its programs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Neighbours {
     own_host: HostAddress,
     own_id: NPortId,
-    /// Other ports of our own host: those that the segment shows, or configured ones.
+    /// Other ports of the own host: stations of the segment, or configured ones.
     siblings: Vec<NPortId>,
-    /// Those of them that were seen to join.
+    /// Those of them that have joined.
     seen: Vec<NPortId>,
     hosts: Vec<(HostAddress, Vec<NPortId>)>,
-    /// Ports that were found, and the host that each of them belongs to.
+    /// Discovered ports and their hosts.
     found: Vec<(NPortId, HostAddress)>,
 }
 
@@ -36,14 +36,14 @@ impl Neighbours {
         }
     }
 
-    /// We have another N_Port_ID, and know nobody yet.
-    pub(crate) fn moved(&mut self, own_id: NPortId) {
+    /// Changes the own N_Port_ID and removes all discovered ports.
+    pub(crate) fn set_own_id(&mut self, own_id: NPortId) {
         self.own_id = own_id;
         self.found.clear();
     }
 
-    /// A port said which host it belongs to.
-    pub(crate) fn found(&mut self, id: NPortId, host: HostAddress) {
+    /// Adds a discovered port, or changes its host.
+    pub(crate) fn add_discovered(&mut self, id: NPortId, host: HostAddress) {
         if id == self.own_id {
             return;
         }
@@ -51,12 +51,13 @@ impl Neighbours {
         self.found.push((id, host));
     }
 
-    /// The host that whoever joins the segment belongs to, as we do.
+    /// Returns the own host, to which all stations of the segment belong.
     pub(crate) fn own_host(&self) -> HostAddress {
         self.own_host
     }
 
-    pub(crate) fn joined(&mut self, id: NPortId) {
+    /// Adds a port of the own host that has joined the segment.
+    pub(crate) fn add_sibling(&mut self, id: NPortId) {
         if id == self.own_id {
             return;
         }
@@ -67,14 +68,15 @@ impl Neighbours {
         }
     }
 
-    pub(crate) fn left(&mut self, id: NPortId) {
+    /// Removes a port that has left.
+    pub(crate) fn remove(&mut self, id: NPortId) {
         self.siblings.retain(|s| *s != id);
         self.seen.retain(|s| *s != id);
         self.found.retain(|(known, _)| *known != id);
     }
 
-    /// The hosts on which there are other ports, each once: ours if one was seen here, then
-    /// the configured ones.
+    /// Returns the hosts with other ports, each once: the own host if a port has joined there, then
+    /// the configured and discovered ones.
     pub(crate) fn discovered(&self) -> Vec<HostAddress> {
         let own = (!self.seen.is_empty()).then_some(self.own_host);
         let configured = self.hosts.iter().map(|(host, _)| *host);
@@ -88,7 +90,7 @@ impl Neighbours {
         found
     }
 
-    /// The ports that were seen to join, then the configured ones and those that were found,
+    /// Returns the ports that have joined, then the configured and the discovered ones,
     /// with their hosts.
     pub(crate) fn others(&self) -> impl Iterator<Item = (NPortId, HostAddress)> + '_ {
         let seen = self.seen.iter().map(|id| (*id, self.own_host));
@@ -100,7 +102,7 @@ impl Neighbours {
         seen.chain(configured).chain(self.found.iter().copied())
     }
 
-    /// The ports of a host; none if the host is not known.
+    /// Returns the ports of a host; none if the host is unknown.
     pub(crate) fn ports(&self, host: &HostAddress) -> Vec<NPortId> {
         let found = self.found.iter().filter(|(_, known)| known == host);
         let found = found.map(|(id, _)| *id);
@@ -121,60 +123,60 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_own_host_is_us_and_our_siblings() {
+    fn ports_of_the_own_host_are_own_id_and_siblings() {
         let id = |n| NPortId::new(n).unwrap();
         let (own, other) = (HostAddress([1; 16]), HostAddress([2; 16]));
         let mut n = Neighbours::new(own, id(1), vec![id(1)], vec![(other, vec![id(9)])]);
-        n.joined(id(2));
-        n.joined(id(2));
-        n.joined(id(1));
+        n.add_sibling(id(2));
+        n.add_sibling(id(2));
+        n.add_sibling(id(1));
         assert_eq!(n.ports(&own), [id(1), id(2)]);
         assert_eq!(n.ports(&other), [id(9)]);
         let others: Vec<_> = n.others().collect();
         assert_eq!(others, [(id(2), own), (id(9), other)]);
         assert!(n.ports(&HostAddress([3; 16])).is_empty());
-        n.left(id(2));
+        n.remove(id(2));
         assert_eq!(n.ports(&own), [id(1)]);
     }
 
     #[test]
-    fn ports_that_were_found_are_of_the_host_that_they_say() {
+    fn discovered_ports_belong_to_their_advertised_host() {
         let id = |n| NPortId::new(n).unwrap();
         let (own, other) = (HostAddress([1; 16]), HostAddress([2; 16]));
         let mut n = Neighbours::new(own, id(0), vec![], vec![]);
-        n.moved(id(1));
-        n.found(id(1), own);
-        n.found(id(2), own);
-        n.found(id(3), other);
-        n.found(id(4), own);
-        n.found(id(4), other);
+        n.set_own_id(id(1));
+        n.add_discovered(id(1), own);
+        n.add_discovered(id(2), own);
+        n.add_discovered(id(3), other);
+        n.add_discovered(id(4), own);
+        n.add_discovered(id(4), other);
         assert_eq!(n.ports(&own), [id(1), id(2)]);
         assert_eq!(n.ports(&other), [id(3), id(4)]);
         assert_eq!(n.discovered(), [own, other]);
-        n.left(id(2));
-        n.left(id(3));
+        n.remove(id(2));
+        n.remove(id(3));
         assert_eq!(n.ports(&own), [id(1)]);
         assert_eq!(n.discovered(), [other]);
-        n.moved(id(9));
+        n.set_own_id(id(9));
         assert_eq!(n.ports(&own), [id(9)]);
         assert!(n.discovered().is_empty());
     }
 
     #[test]
-    fn hosts_are_discovered_once_and_our_own_only_while_a_sibling_is_seen() {
+    fn discovered_lists_each_host_once_and_the_own_host_only_with_siblings() {
         let id = |n| NPortId::new(n).unwrap();
         let (own, other) = (HostAddress([1; 16]), HostAddress([2; 16]));
         let hosts = vec![(other, vec![id(9)]), (other, vec![id(8)])];
-        // A configured range says which ports our programs may take, not that there are any.
+        // A configured range contains the IDs that programs may claim, whether used or not.
         let mut n = Neighbours::new(own, id(1), vec![id(1), id(2)], hosts);
         assert_eq!(n.discovered(), [other]);
-        n.joined(id(1));
-        assert_eq!(n.discovered(), [other], "ourselves");
-        n.joined(id(2));
-        n.joined(id(3));
-        n.left(id(3));
+        n.add_sibling(id(1));
+        assert_eq!(n.discovered(), [other], "the own port");
+        n.add_sibling(id(2));
+        n.add_sibling(id(3));
+        n.remove(id(3));
         assert_eq!(n.discovered(), [own, other]);
-        n.left(id(2));
+        n.remove(id(2));
         assert_eq!(n.discovered(), [other]);
     }
 }

@@ -1,12 +1,11 @@
-//! NICs, VIs and completion queues by handle: what the front end calls.
+//! API of NICs, VIs and completion queues by handle, for the front end.
 //!
-//! Every function takes handles as programs hold them and checks them: a stale
-//! or made-up one gives [`ControlError::InvalidParameter`]. All of them may be
-//! called from any thread.
+//! Every function validates the handles of programs: a stale or invalid handle gives
+//! [`ControlError::InvalidParameter`]. All functions may be called from any thread.
 
-mod choices;
-mod neighbourhood;
-mod users;
+mod connection_options;
+mod network_view;
+mod peer_user;
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,21 +19,23 @@ use crate::control::{self, ControlError, Outcome, attributes};
 use crate::device::{self, Device, device_of};
 use crate::driver::Driver;
 use crate::instance::{Conn, Handler};
-use crate::memory::place::Owner;
+use crate::memory::backing::Owner;
 use crate::open::OpenError;
 use crate::sys;
-use crate::vi::{Kind, RawHandle, ViSettings, ViShared, cq_of, vi_of};
+use crate::vi::{HandleKind, RawHandle, ViSettings, ViShared, cq_of, vi_of};
 
-pub use choices::{agreement, choices, request_security, set_choices};
-pub use neighbourhood::{
-    FoundPort, LoginState, NeighbourPort, Neighbourhood, OwnPort, OwnState, await_neighbourhood,
-    neighbourhood,
+pub use connection_options::{
+    connection_options, negotiated_options, request_security, set_connection_options,
 };
-pub use users::{peer_user, request_user};
+pub use network_view::{
+    DiscoveredPort, LoginState, NeighbourPort, NetworkView, OwnPort, OwnState,
+    await_network_change, network_view,
+};
+pub use peer_user::{peer_user, request_user};
 
 fn nic(handle: u64) -> Outcome<&'static Device> {
     let raw = RawHandle::unpack(handle);
-    if raw.kind != Kind::Nic as u8 {
+    if raw.kind != HandleKind::Nic as u8 {
         return Err(ControlError::InvalidParameter);
     }
     device_of(raw.device)
@@ -42,14 +43,14 @@ fn nic(handle: u64) -> Outcome<&'static Device> {
         .ok_or(ControlError::InvalidParameter)
 }
 
-/// Logs a line about the NIC of an object, by the object's handle, unless there are too many.
+/// Logs a line about the NIC of an object, by the object's handle, within the rate limit.
 pub fn log_limited(handle: u64, level: log::Level, line: core::fmt::Arguments<'_>) {
     if let Some(device) = device_of(RawHandle::unpack(handle).device) {
         device.log_limited(level, line);
     }
 }
 
-/// The longest message of the NIC of an object, by the object's handle.
+/// Returns the maximum message length in bytes of the NIC of an object, by the object's handle.
 pub fn max_transfer_bytes(handle: u64) -> Option<u32> {
     Some(device_of(RawHandle::unpack(handle).device)?.max_transfer_bytes())
 }
@@ -59,35 +60,34 @@ fn vi(handle: u64) -> Outcome<&'static ViShared> {
     vi_of(handle).ok_or(ControlError::InvalidParameter)
 }
 
-/// Opens a NIC; each opening has its own handle (VIPL 3.1.1).
+/// Opens a NIC; each call returns a new handle (VIPL 3.1.1).
 pub fn open(config: &NicConfig) -> Result<u64, OpenError> {
     device::open(config).map(|(_, instance)| instance)
 }
 
-/// Opens a NIC that a datapath process has, by the process's socket and a device name of its
+/// Opens a NIC of a datapath process, by the socket of the process and a device name of its
 /// configuration.
 pub fn attach(socket: &Path, name: &str) -> Result<u64, OpenError> {
     device::attach(socket, name).map(|(_, instance)| instance)
 }
 
-/// As [`attach`], for a program that wants this of VIs without a protection tag. Strict protection
-/// holds for it whatever the process allows others; lenient protection is not given where the
-/// process is strict.
+/// As [`attach`], with the required access of VIs without a protection tag. Strict protection
+/// is always available; lenient protection fails if the process is strict.
 pub fn attach_as(socket: &Path, name: &str, protection: Protection) -> Result<u64, OpenError> {
     device::attach_as(socket, name, Some(protection)).map(|(_, instance)| instance)
 }
 
-/// Ends one opening and releases what it owns (VIPL 3.1.2). When this returns `Ok`, nothing
-/// touches memory that was registered over it any more.
+/// Closes a NIC handle and releases what it owns (VIPL 3.1.2). After this returns `Ok`,
+/// memory that was registered with the handle is not accessed any more.
 ///
 /// # Errors
-/// `InvalidParameter` for a handle that is not open. `Resource` if a datapath process that lives has
-/// not acknowledged it within 10 seconds: the NIC stays open and its memory registered.
+/// `InvalidParameter` for a handle that is not open. `Resource` if a running datapath process has
+/// not acknowledged the close within 10 seconds: the NIC stays open and its memory registered.
 pub fn close(handle: u64) -> Outcome<()> {
     device::close(nic(handle)?, handle)
 }
 
-/// What is fixed about an open NIC.
+/// Constant properties of an open NIC.
 #[derive(Clone, Copy, Debug)]
 pub struct NicInfo {
     /// Its configuration.
@@ -96,17 +96,17 @@ pub struct NicInfo {
     pub host: &'static [u8; 16],
     /// User bytes in a frame of a send.
     pub native_mtu_bytes: u32,
-    /// Bytes of the longest message.
+    /// Maximum message length in bytes.
     pub max_transfer_bytes: u32,
-    /// VIs that this program may have.
+    /// Maximum number of VIs of this program.
     pub max_vi: u32,
-    /// Regions that it may have.
+    /// Maximum number of regions of this program.
     pub max_regions: u32,
-    /// A datapath process moves the bytes, not this program.
+    /// The engine is in a datapath process.
     pub attached: bool,
 }
 
-/// What is fixed about an open NIC (VIPL 3.7.1).
+/// Returns the constant properties of an open NIC (VIPL 3.7.1).
 pub fn info(handle: u64) -> Outcome<NicInfo> {
     let device = nic(handle)?;
     let (max_vi, max_regions) = device.quota();
@@ -121,7 +121,7 @@ pub fn info(handle: u64) -> Outcome<NicInfo> {
     })
 }
 
-/// User bytes in a frame of a send.
+/// Returns the user bytes in a frame of a send.
 pub(crate) fn native_mtu_bytes(device: &Device) -> Outcome<u32> {
     if let Some(bytes) = device.native_mtu_bytes() {
         return Ok(bytes);
@@ -132,7 +132,7 @@ pub(crate) fn native_mtu_bytes(device: &Device) -> Outcome<u32> {
     Ok(poller.engine.native_mtu_bytes())
 }
 
-/// All counters of a NIC by name.
+/// Returns all counters of a NIC by name.
 pub fn counters(handle: u64) -> Outcome<Vec<(String, u64)>> {
     let device = nic(handle)?;
     if device.is_attached() {
@@ -141,7 +141,7 @@ pub fn counters(handle: u64) -> Outcome<Vec<(String, u64)>> {
     Ok(device.counters())
 }
 
-/// Sets the error handler of an opening; `None` for the default one (VIPL 3.8.1).
+/// Sets the error handler of a NIC handle; `None` for the default one (VIPL 3.8.1).
 pub fn set_error_handler(handle: u64, handler: Option<Handler>) -> Outcome<()> {
     if nic(handle)?.instances.set_handler(handle, handler) {
         Ok(())
@@ -150,7 +150,7 @@ pub fn set_error_handler(handle: u64, handler: Option<Handler>) -> Outcome<()> {
     }
 }
 
-/// Makes a protection tag (VIPL 3.4.1).
+/// Creates a protection tag (VIPL 3.4.1).
 pub fn create_ptag(handle: u64) -> Outcome<u64> {
     let device = nic(handle)?;
     if device.is_attached() {
@@ -161,7 +161,7 @@ pub fn create_ptag(handle: u64) -> Outcome<u64> {
         .create_tag(device.number(), handle, device.config.max_ptags)
 }
 
-/// Ends a protection tag that nothing uses (VIPL 3.4.2).
+/// Destroys an unused protection tag (VIPL 3.4.2).
 pub fn destroy_ptag(handle: u64, ptag: u64) -> Outcome<()> {
     let device = nic(handle)?;
     if device.is_attached() {
@@ -184,9 +184,9 @@ pub struct MemSettings {
 /// Registers memory; returns its handle (VIPL 3.4.3).
 ///
 /// # Safety
-/// The range stays mapped until [`deregister`] or [`close`] returned `Ok` for it; any other result
-/// of these, `InvalidParameter` included, does not show that it is not used any more. The program
-/// allows the provider and, if `settings` say so, peers to read and write it.
+/// The range stays mapped until [`deregister`] or [`close`] has returned `Ok` for it; after any other result, including
+/// `InvalidParameter`, it may still be used. The program allows the provider and, as far as `settings` permit, peers to
+/// read and write it.
 pub unsafe fn register(
     handle: u64,
     address: u64,
@@ -196,14 +196,14 @@ pub unsafe fn register(
     let device = nic(handle)?;
     if device.is_attached() {
         let range = (address, length_bytes);
-        // SAFETY: passed on from our caller.
+        // SAFETY: guaranteed by the caller.
         return unsafe { calls::register(device, handle, range, settings) };
     }
     attributes::check_region(device, settings)?;
     let mut random = [0u8; 2];
     sys::random_bytes(&mut random);
     let random = u16::from_ne_bytes(random);
-    // Once more, where whoever closes the opening or ends the tag finds the region, or is found.
+    // Repeated atomically with the registration, since the NIC handle may be closed or the tag destroyed meanwhile.
     let admit = || {
         nic(handle)?;
         attributes::check_region(device, settings)
@@ -212,8 +212,8 @@ pub unsafe fn register(
     regions.register(handle, address, length_bytes, random, admit)
 }
 
-/// Ends a registration (VIPL 3.4.4). When this returns, nothing touches the memory any more,
-/// save a post that another thread makes of a descriptor in it at the same moment.
+/// Deregisters memory (VIPL 3.4.4). After this returns, the memory is not accessed any more,
+/// except by a concurrent post of a descriptor in it by another thread.
 pub fn deregister(handle: u64, address: u64, region: u32) -> Outcome<()> {
     let device = nic(handle)?;
     if device.is_attached() {
@@ -227,7 +227,7 @@ pub fn deregister(handle: u64, address: u64, region: u32) -> Outcome<()> {
     removed.map(drop).ok_or(ControlError::InvalidParameter)
 }
 
-/// Attributes of a registration (VIPL 3.7.5).
+/// Returns the attributes of a region (VIPL 3.7.5).
 pub fn query_region(handle: u64, address: u64, region: u32) -> Outcome<MemSettings> {
     let device = nic(handle)?;
     let found = device
@@ -238,18 +238,18 @@ pub fn query_region(handle: u64, address: u64, region: u32) -> Outcome<MemSettin
         ptag: if found.tag == 0 {
             0
         } else {
-            RawHandle::pack(Kind::Ptag, device.number(), 1, found.tag)
+            RawHandle::pack(HandleKind::Ptag, device.number(), 1, found.tag)
         },
         rdma_write: found.rdma_write,
         rdma_read: found.rdma_read,
     })
 }
 
-/// Changes the attributes of a registration, all of them or none (VIPL 3.7.4). What the tag
-/// and the rights do not allow any more is refused from then on.
+/// Changes the attributes of a region, all of them or none (VIPL 3.7.4). Later accesses
+/// are checked against the new ones.
 ///
 /// # Safety
-/// The owner of the registered memory allows whatever `settings` allow peers, as for [`register`].
+/// The owner of the registered memory permits what `settings` allow peers, as for [`register`].
 pub unsafe fn set_region(
     handle: u64,
     address: u64,
@@ -263,23 +263,23 @@ pub unsafe fn set_region(
     attributes::set_region(device, Owner::PROGRAM, (address, region), settings)
 }
 
-/// Makes a completion queue of at least so many entries (VIPL 3.6.1).
+/// Creates a completion queue of at least `entries` entries (VIPL 3.6.1).
 pub fn create_cq(handle: u64, entries: u64) -> Outcome<u64> {
     control::create_cq(nic(handle)?, handle, entries)
 }
 
-/// Ends a completion queue (VIPL 3.6.2).
+/// Destroys a completion queue (VIPL 3.6.2).
 pub fn destroy_cq(handle: u64) -> Outcome<()> {
     control::destroy_cq(cq_of(handle).ok_or(ControlError::InvalidParameter)?, handle)
 }
 
-/// Changes how many entries a completion queue holds at least (VIPL 3.6.3).
+/// Resizes a completion queue to at least `entries` entries (VIPL 3.6.3).
 pub fn resize_cq(handle: u64, entries: u64) -> Outcome<()> {
     let cq = cq_of(handle).ok_or(ControlError::InvalidParameter)?;
     control::resize_cq(cq, handle, entries)
 }
 
-/// Makes a VI (VIPL 3.2.1); 0 for a completion queue means none.
+/// Creates a VI (VIPL 3.2.1); 0 for a completion queue means none.
 pub fn create_vi(handle: u64, settings: &ViSettings, send_cq: u64, recv_cq: u64) -> Outcome<u64> {
     let device = nic(handle)?;
     if device.is_attached() {
@@ -288,7 +288,7 @@ pub fn create_vi(handle: u64, settings: &ViSettings, send_cq: u64, recv_cq: u64)
     control::create_vi(device, handle, settings, (send_cq, recv_cq))
 }
 
-/// Ends a VI (VIPL 3.2.2).
+/// Destroys a VI (VIPL 3.2.2).
 pub fn destroy_vi(handle: u64) -> Outcome<()> {
     let vi = vi(handle)?;
     if vi.device.is_attached() {
@@ -297,28 +297,28 @@ pub fn destroy_vi(handle: u64) -> Outcome<()> {
     control::destroy_vi(vi, handle)
 }
 
-/// What VipQueryVi tells (VIPL 3.7.3).
+/// Result of VipQueryVi (VIPL 3.7.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ViInfo {
     /// State.
     pub state: EndpointState,
-    /// Attributes as given.
+    /// Its attributes.
     pub settings: ViSettings,
-    /// Nothing on the send queue.
+    /// The send queue is empty.
     pub send_empty: bool,
-    /// Nothing on the receive queue.
+    /// The receive queue is empty.
     pub recv_empty: bool,
 }
 
-/// State and attributes of a VI.
+/// Returns state and attributes of a VI.
 pub fn query_vi(handle: u64) -> Outcome<ViInfo> {
     let vi = vi(handle)?;
     if vi.device.is_attached() {
         return calls::query_vi(vi, handle);
     }
     vi.device.poll();
-    // Before the state: a descriptor may be reaped at any time, but what came after a state does not
-    // stand beside it.
+    // Read before the state: a descriptor may be reaped at any time, but posts after a state change must not be
+    // reported with the earlier state.
     let (send_empty, recv_empty) = (vi.send.is_empty(), vi.recv.is_empty());
     Ok(ViInfo {
         state: control::state(vi, handle)?,
@@ -337,9 +337,8 @@ pub fn set_vi(handle: u64, settings: &ViSettings) -> Outcome<()> {
     attributes::set_vi(vi, handle, settings)
 }
 
-/// Hosts of other programs that the NIC can reach, each once: with discovery, or where a
-/// segment shows its stations, those that are there; else the configured ones (VIPL 3.7.6).
-/// All of them are one hop away.
+/// Returns the hosts of other programs that the NIC can reach, each once: with discovery, or on a shared-memory
+/// segment, those that are present; otherwise the configured ones (VIPL 3.7.6). All of them are one hop away.
 pub fn discovered_hosts(handle: u64) -> Outcome<Vec<HostAddress>> {
     let device = nic(handle)?;
     if device.is_attached() {
@@ -347,26 +346,26 @@ pub fn discovered_hosts(handle: u64) -> Outcome<Vec<HostAddress>> {
     }
     let mut held = device.hold();
     let driver = held.as_mut().ok_or(ControlError::InvalidParameter)?;
-    device.rest.leave(driver);
-    // Who joined or left just now counts.
+    device.poll_thread.wake_if_armed(driver);
+    // Includes the latest changes.
     driver.long_turn(&device.doorbells);
-    device.announce(driver);
+    device.wake_waiters(driver);
     let poller = driver.engine().ok_or(ControlError::InvalidParameter)?;
     Ok(poller.neighbours.discovered())
 }
 
-/// A request that was matched.
+/// A matched connection request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Handle to accept or reject it.
+    /// Handle for accepting or rejecting it.
     pub conn: u64,
-    /// The client's name for the connection.
+    /// The client's address.
     pub remote: NetAddress,
     /// Attributes of the client's VI.
     pub attributes: Attributes,
 }
 
-/// Can this NIC say the discriminator of this address?
+/// Returns whether the NIC supports the discriminator length of this address.
 fn fits(device: &Device, address: &NetAddress) -> bool {
     address.discriminator.as_bytes().len() <= device.config.max_discriminator_bytes.into()
 }
@@ -384,8 +383,8 @@ pub fn connect_wait(handle: u64, local: &NetAddress, limit: Option<Duration>) ->
         (Conn::Engine(found.conn), found.remote, found.attributes)
     };
     let Some(conn) = device.instances.add_conn(device.number(), handle, found) else {
-        // Closed meanwhile: the client need not wait. One that is gone needs no answer.
-        let _gone = reject(device, found);
+        // The NIC handle was closed meanwhile. The rejection fails if the client has given up.
+        let _withdrawn = reject(device, found);
         return Err(ControlError::InvalidParameter);
     };
     Ok(Request {
@@ -404,7 +403,7 @@ fn reject(device: &'static Device, conn: Conn) -> Outcome<()> {
 
 fn conn(handle: u64) -> Outcome<(&'static Device, Conn)> {
     let raw = RawHandle::unpack(handle);
-    if raw.kind != Kind::Conn as u8 {
+    if raw.kind != HandleKind::Conn as u8 {
         return Err(ControlError::InvalidParameter);
     }
     let device = device_of(raw.device)
@@ -417,13 +416,13 @@ fn conn(handle: u64) -> Outcome<(&'static Device, Conn)> {
     Ok((device, id))
 }
 
-/// Is this a request that can still be answered?
+/// Returns whether a request is pending.
 pub(crate) fn is_pending(conn_handle: u64) -> bool {
     conn(conn_handle).is_ok()
 }
 
-/// Accepts a request (VIPL 3.3.2). The handle stays valid if the attributes conflict or the
-/// VI is not Idle; else it is used up.
+/// Accepts a request (VIPL 3.3.2). Its handle stays valid only if the attributes conflict or the
+/// VI is not Idle.
 pub fn connect_accept(conn_handle: u64, vi_handle: u64) -> Outcome<()> {
     let (device, id) = conn(conn_handle)?;
     let vi = vi(vi_handle)?;
@@ -434,31 +433,31 @@ pub fn connect_accept(conn_handle: u64, vi_handle: u64) -> Outcome<()> {
         Conn::Engine(id) => control::connect_accept(id, vi, vi_handle),
         Conn::Process(conn) => calls::connect_accept(conn, vi, vi_handle),
     };
-    let again = matches!(
+    let is_retryable = matches!(
         outcome,
         Err(ControlError::InvalidState
             | ControlError::ReliabilityLevel
             | ControlError::Mtu
             | ControlError::Qos)
     );
-    if !again {
+    if !is_retryable {
         device.instances.remove_conn(conn_handle);
     }
     outcome
 }
 
-/// Rejects a request (VIPL 3.3.3); the handle is used up.
+/// Rejects a request (VIPL 3.3.3) and invalidates its handle.
 pub fn connect_reject(conn_handle: u64) -> Outcome<()> {
     let (device, id) = conn(conn_handle)?;
     device.instances.remove_conn(conn_handle);
     match reject(device, id) {
-        // The client gave up before: both sides agree that there is no connection (VIPL 6.7).
+        // The client has given up: there is no connection on either side (VIPL 6.7).
         Ok(()) | Err(ControlError::InvalidParameter) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Requests a connection (VIPL 3.3.4); `None` for no time-out.
+/// Requests a connection (VIPL 3.3.4); `None` for no timeout.
 pub fn connect_request(
     vi_handle: u64,
     local: &NetAddress,
@@ -466,8 +465,8 @@ pub fn connect_request(
     limit: Option<Duration>,
 ) -> Outcome<Attributes> {
     let vi = vi(vi_handle)?;
-    let named = fits(vi.device, local) && fits(vi.device, remote);
-    if !named || local.host.0 != vi.device.host || limit == Some(Duration::ZERO) {
+    let is_valid = fits(vi.device, local) && fits(vi.device, remote);
+    if !is_valid || local.host.0 != vi.device.host || limit == Some(Duration::ZERO) {
         return Err(ControlError::InvalidParameter);
     }
     if vi.device.is_attached() {
@@ -476,7 +475,7 @@ pub fn connect_request(
     control::connect_request(vi, vi_handle, local, remote, limit)
 }
 
-/// Asks a peer for a connection (VIPL 3.3.6); `None` for no time-out.
+/// Requests a peer-to-peer connection (VIPL 3.3.6); `None` for no timeout.
 pub fn connect_peer_request(
     vi_handle: u64,
     local: &NetAddress,
@@ -484,8 +483,8 @@ pub fn connect_peer_request(
     limit: Option<Duration>,
 ) -> Outcome<()> {
     let vi = vi(vi_handle)?;
-    let named = fits(vi.device, local) && fits(vi.device, remote);
-    if !named || local.host.0 != vi.device.host || limit == Some(Duration::ZERO) {
+    let is_valid = fits(vi.device, local) && fits(vi.device, remote);
+    if !is_valid || local.host.0 != vi.device.host || limit == Some(Duration::ZERO) {
         return Err(ControlError::InvalidParameter);
     }
     if vi.device.is_attached() {
@@ -494,7 +493,7 @@ pub fn connect_peer_request(
     control::connect_peer_request(vi, vi_handle, local, remote, limit)
 }
 
-/// The outcome of a peer request, once; `None` while it is in progress (VIPL 3.3.7).
+/// Takes the outcome of a peer request; `None` while it is in progress (VIPL 3.3.7).
 pub fn connect_peer_done(vi_handle: u64) -> Outcome<Option<Attributes>> {
     let vi = vi(vi_handle)?;
     if vi.device.is_attached() {
@@ -513,7 +512,7 @@ pub fn connect_peer_wait(vi_handle: u64) -> Outcome<Attributes> {
     control::connect_peer_wait(vi, vi_handle)
 }
 
-/// Ends a connection and flushes both queues (VIPL 3.3.5).
+/// Disconnects a VI and flushes both queues (VIPL 3.3.5).
 pub fn disconnect(handle: u64) -> Outcome<()> {
     let vi = vi(handle)?;
     if vi.device.is_attached() {

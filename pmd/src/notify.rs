@@ -1,22 +1,22 @@
-//! Handlers that are called when something completes (VIPL 3.5.9 to 3.5.12).
+//! Notify handlers, called for completions (VIPL 3.5.9 to 3.5.12).
 //!
-//! A queue gets a thread of its own with its first request; the thread calls one handler for
-//! each completion, in the order of the requests, and ends with the queue. Nothing of this is
-//! made for a queue that is never asked.
+//! A queue gets a thread of its own with its first request; the thread calls one handler for each
+//! completion, in the order of the requests, and ends with the queue. A queue without requests has
+//! no thread.
 //!
 //! ```text
 //!          a request              a completion, or the queue is empty
 //!   idle ------------> waiting -------------------------------------> calling
 //!     ^                   ^                                              |
-//!     |                   +-------- there are more requests -------------+
-//!     +---------------------------- there are none ----------------------+
+//!     |                   +------------- more requests ------------------+
+//!     +--------------------------------- no requests --------------------+
 //!
-//!   The queue ends: from any of them the thread ends, after the call it is in.
+//!   The queue is destroyed: in any state the thread ends, after the current call.
 //! ```
 //!
-//! What ends the queue waits for that call, so that whatever the handler uses may be freed
-//! afterwards; unless it is called from a handler itself, which would wait for its own end or
-//! for another handler that waits for it.
+//! The call that destroys the queue waits for that handler, so that data of the handler may be freed
+//! afterwards; unless it is made from a handler itself, which would wait for its own end, or for
+//! another handler that waits for it.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,18 +26,18 @@ use crate::control::{ControlError, Outcome};
 use crate::device::Device;
 use crate::instance;
 use crate::progress::wait;
+use crate::queue_calls::{self, CqEntry, Done, Queue};
 use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
-use crate::sleepers::Event;
 use crate::sync::Ordering;
 use crate::vi::{CqShared, ViShared, cq_of, vi_of};
-use crate::work::{self, CqEntry, Done, Queue};
+use crate::waiters::Event;
 
 mod slot;
 
-use slot::Offered;
-pub(crate) use slot::{Ended, NotifySlot, ViNotify, settle};
+use slot::PushResult;
+pub(crate) use slot::{EndedNotifier, NotifySlot, ViNotify, join_ended};
 
-/// A descriptor that came off its queue for a handler.
+/// A descriptor that was taken off its queue for a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Returned {
     /// Its address.
@@ -48,39 +48,39 @@ pub struct Returned {
     pub context: usize,
 }
 
-/// Called with the handle of the NIC, and with a descriptor that came off the queue, or with
-/// `None` when the queue became empty.
+/// Called with the handle of the NIC, and with a descriptor taken off the queue, or with `None` when
+/// the queue became empty.
 pub type QueueHandler = Handler<Option<Returned>>;
 
-/// Called with the handle of the NIC and an entry that came off the completion queue.
+/// Called with the handle of the NIC and an entry taken off the completion queue.
 pub type CqHandler = Handler<CqEntry>;
 
 type Handler<F> = Box<dyn FnOnce(u64, F) + Send>;
 
-/// What a look at a queue found for the first of those who asked.
-pub(crate) enum Look<F> {
-    Nothing,
-    Found {
+/// The result of polling a queue for the first request.
+pub(crate) enum PollResult<F> {
+    Pending,
+    Completed {
         first: F,
-        /// What all the others are called with: the queue became empty.
+        /// The argument for all other handlers, if the queue became empty.
         others: Option<F>,
     },
-    /// The queue ended.
-    Gone,
+    /// The queue was destroyed.
+    QueueEnded,
 }
 
-/// A queue, for as long as its handle is good.
+/// A queue, named by a handle that may become stale.
 pub(crate) trait Source: Copy + Send + Sync + 'static {
     type Found: Copy + Send + 'static;
 
     fn device(&self) -> &'static Device;
-    /// The opening of the NIC that the queue belongs to.
+    /// The NIC handle to which the queue belongs.
     fn nic(&self) -> u64;
     fn is_live(&self) -> bool;
-    /// May a handler be asked for now?
+    /// Checks whether the queue accepts a request now.
     fn admit(&self) -> Outcome<()>;
-    fn look(&self) -> Look<Self::Found>;
-    /// What a thread sleeps for that looks again and again.
+    fn poll(&self) -> PollResult<Self::Found>;
+    /// The event after which [`Source::poll`] may return a completion.
     fn event(&self) -> Event;
 }
 
@@ -119,13 +119,14 @@ impl Source for WorkSource {
         Ok(())
     }
 
-    fn look(&self) -> Look<Self::Found> {
-        let (done, emptied) = match work::reap_and_tell(self.vi, self.handle, self.queue) {
-            Ok(found) => found,
-            Err(_gone) => return Look::Gone,
-        };
+    fn poll(&self) -> PollResult<Self::Found> {
+        let (done, emptied) =
+            match queue_calls::reap_and_check_empty(self.vi, self.handle, self.queue) {
+                Ok(found) => found,
+                Err(_gone) => return PollResult::QueueEnded,
+            };
         let first = match done {
-            Done::NotDone => return Look::Nothing,
+            Done::NotDone => return PollResult::Pending,
             Done::Empty => None,
             Done::Completed {
                 descriptor,
@@ -137,7 +138,7 @@ impl Source for WorkSource {
                 context,
             }),
         };
-        Look::Found {
+        PollResult::Completed {
             first,
             others: emptied.then_some(None),
         }
@@ -175,40 +176,40 @@ impl Source for CqSource {
         Ok(())
     }
 
-    fn look(&self) -> Look<CqEntry> {
-        match work::take(self.cq, self.handle) {
-            Ok(None) => Look::Nothing,
-            Ok(Some(first)) => Look::Found {
+    fn poll(&self) -> PollResult<CqEntry> {
+        match queue_calls::take(self.cq, self.handle) {
+            Ok(None) => PollResult::Pending,
+            Ok(Some(first)) => PollResult::Completed {
                 first,
                 others: None,
             },
-            Err(_gone) => Look::Gone,
+            Err(_gone) => PollResult::QueueEnded,
         }
     }
 }
 
-/// Who asked, in order.
+/// The requests, in order.
 struct Requests<F> {
-    /// To be called with what completes.
-    waiting: VecDeque<Handler<F>>,
-    /// To be called with this, before any of the waiting: the queue had become empty.
-    owed: VecDeque<(Handler<F>, F)>,
+    /// Handlers to call with completions.
+    pending: VecDeque<Handler<F>>,
+    /// Handlers to call with this argument, before the pending ones: the queue had become empty.
+    due: VecDeque<(Handler<F>, F)>,
     ended: bool,
 }
 
-/// What a queue and its thread share.
+/// The state shared by a queue and its notify thread.
 struct Notifier<S: Source> {
     source: S,
     requests: Mutex<Requests<S::Found>>,
-    /// There is a first request, or the queue ended.
+    /// Signals the first request, or that the queue is destroyed.
     changed: Condvar,
 }
 
-/// What the thread does next.
+/// The next step of the notify thread.
 enum Step<F> {
     Call(Handler<F>, F),
-    /// Look at the requests again.
-    Again,
+    /// Check the requests again.
+    Recheck,
 }
 
 impl<S: Source> Notifier<S> {
@@ -216,8 +217,8 @@ impl<S: Source> Notifier<S> {
         Self {
             source,
             requests: Mutex::new(Requests {
-                waiting: VecDeque::new(),
-                owed: VecDeque::new(),
+                pending: VecDeque::new(),
+                due: VecDeque::new(),
                 ended: false,
             }),
             changed: Condvar::new(),
@@ -228,30 +229,30 @@ impl<S: Source> Notifier<S> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a request, if the queue has something for it and the limit is not reached.
-    fn push(&self, handler: Handler<S::Found>) -> Offered<S> {
+    /// Adds a request, if the queue accepts it and the limit is not reached.
+    fn push(&self, handler: Handler<S::Found>) -> PushResult<S> {
         let limit = self.source.device().config.max_notifies_per_queue as usize;
         let mut requests = self.lock();
-        // Under the lock: the thread takes things off under it, so both are true at one time.
+        // Under the lock, which the thread takes to reap: so both checks hold at one time.
         if let Err(error) = self.source.admit() {
-            return Offered::Refused(handler, error);
+            return PushResult::Refused(handler, error);
         }
-        if requests.waiting.len() + requests.owed.len() >= limit {
+        if requests.pending.len() + requests.due.len() >= limit {
             let key = Limit::MaxNotifiesPerQueue;
             let reached = LimitReached::all_in_use(key, limit as u64, LimitOf::Queue);
-            return Offered::Refused(handler, reached.into());
+            return PushResult::Refused(handler, reached.into());
         }
-        requests.waiting.push_back(handler);
+        requests.pending.push_back(handler);
         self.changed.notify_one();
-        Offered::Queued
+        PushResult::Queued
     }
 
-    /// The thread, until the queue ends.
+    /// Runs the notify thread until the queue is destroyed.
     fn run(&self) {
         instance::enter_handlers();
         while let Some((handler, found)) = self.next() {
             let nic = self.source.nic();
-            // What the handler owns goes with it, before the next one is called.
+            // The handler, and what it owns, is dropped before the next one is called.
             if catch_unwind(AssertUnwindSafe(move || handler(nic, found))).is_err() {
                 let line = format_args!("a notify handler panicked");
                 self.source.device().log_limited(log::Level::Error, line);
@@ -259,15 +260,15 @@ impl<S: Source> Notifier<S> {
         }
     }
 
-    /// Sleeps until there is a call to make; `None` once the queue ended.
+    /// Waits for the next handler to call and its argument; `None` once the queue is destroyed.
     fn next(&self) -> Option<(Handler<S::Found>, S::Found)> {
         loop {
-            // Before the lock: where a handler forked, its holder may not be in the child.
+            // Before the lock: in a child forked by a handler its holder may not exist.
             if !self.source.is_live() {
                 return None;
             }
             let mut requests = self.lock();
-            while !requests.ended && requests.owed.is_empty() && requests.waiting.is_empty() {
+            while !requests.ended && requests.due.is_empty() && requests.pending.is_empty() {
                 requests = self
                     .changed
                     .wait(requests)
@@ -276,40 +277,41 @@ impl<S: Source> Notifier<S> {
             if requests.ended {
                 return None;
             }
-            let owed = requests.owed.pop_front();
+            let due = requests.due.pop_front();
             drop(requests);
-            if owed.is_some() {
-                return owed;
+            if due.is_some() {
+                return due;
             }
-            // Without a limit it does not time out.
+            // Without a limit the wait does not time out.
             let (device, event) = (self.source.device(), self.source.event());
-            if let Ok(Step::Call(handler, found)) = wait(device, event, None, || self.look()) {
+            let step = wait(device, event, None, || self.poll_source());
+            if let Ok(Step::Call(handler, found)) = step {
                 return Some((handler, found));
             }
         }
     }
 
-    /// Takes what completed for the first request. What is taken is also told: who ends the
-    /// queue meanwhile waits for the call.
-    fn look(&self) -> Option<Step<S::Found>> {
+    /// Takes a completion for the first request. The handler is then called in any case: a thread that
+    /// destroys the queue meanwhile waits for the call.
+    fn poll_source(&self) -> Option<Step<S::Found>> {
         let mut requests = self.lock();
-        let Some(handler) = requests.waiting.pop_front() else {
-            // They were cancelled.
-            return Some(Step::Again);
+        let Some(handler) = requests.pending.pop_front() else {
+            // The requests were cancelled.
+            return Some(Step::Recheck);
         };
-        match self.source.look() {
-            Look::Nothing => {
-                requests.waiting.push_front(handler);
+        match self.source.poll() {
+            PollResult::Pending => {
+                requests.pending.push_front(handler);
                 None
             }
-            Look::Gone => {
-                requests.waiting.push_front(handler);
-                Some(Step::Again)
+            PollResult::QueueEnded => {
+                requests.pending.push_front(handler);
+                Some(Step::Recheck)
             }
-            Look::Found { first, others } => {
+            PollResult::Completed { first, others } => {
                 if let Some(others) = others {
-                    let Requests { waiting, owed, .. } = &mut *requests;
-                    owed.extend(waiting.drain(..).map(|handler| (handler, others)));
+                    let Requests { pending, due, .. } = &mut *requests;
+                    due.extend(pending.drain(..).map(|handler| (handler, others)));
                 }
                 Some(Step::Call(handler, first))
             }
@@ -317,30 +319,30 @@ impl<S: Source> Notifier<S> {
     }
 }
 
-/// A notifier of any kind of queue.
+/// A notifier of either kind of queue.
 trait Cancel: Send + Sync {
-    /// Ends the thread after the call it is in, and drops the requests.
+    /// Ends the thread after the current call, and drops the requests.
     fn cancel(&self);
 }
 
 impl<S: Source> Cancel for Notifier<S> {
     fn cancel(&self) {
-        let (waiting, owed) = {
+        let (pending, due) = {
             let mut requests = self.lock();
             requests.ended = true;
-            let Requests { waiting, owed, .. } = &mut *requests;
-            (core::mem::take(waiting), core::mem::take(owed))
+            let Requests { pending, due, .. } = &mut *requests;
+            (core::mem::take(pending), core::mem::take(due))
         };
         self.changed.notify_all();
-        self.source.device().wake_sleepers();
-        // Outside of the lock: they may own things of the program's.
-        drop((waiting, owed));
+        self.source.device().wake_all_waiters();
+        // Outside of the lock: handlers may own objects of the program.
+        drop((pending, due));
     }
 }
 
-/// Has `handler` called with the next descriptor of a work queue that nobody asked for before,
-/// on a thread of the queue's own (VIPL 3.5.9, 3.5.10). When the queue becomes empty, those who
-/// asked for more are called with `None`; when the VI ends, they are dropped.
+/// Requests a call of `handler` with the next descriptor of a work queue that no earlier request gets,
+/// on a thread of the queue (VIPL 3.5.9, 3.5.10). When the queue becomes empty, the handlers of further
+/// requests are called with `None`; when the VI is destroyed, they are dropped.
 pub fn notify(handle: u64, queue: Queue, handler: QueueHandler) -> Outcome<()> {
     let vi = vi_of(handle).ok_or(ControlError::InvalidParameter)?;
     let cq = match queue {
@@ -351,7 +353,7 @@ pub fn notify(handle: u64, queue: Queue, handler: QueueHandler) -> Outcome<()> {
         return Err(ResourceError::ReportsToCq.into());
     }
     let nic = vi.instance();
-    vi.notify.slot(queue).ask(
+    vi.notify.slot(queue).request(
         WorkSource {
             vi,
             handle,
@@ -362,10 +364,10 @@ pub fn notify(handle: u64, queue: Queue, handler: QueueHandler) -> Outcome<()> {
     )
 }
 
-/// Has `handler` called with the next entry of a completion queue that nobody asked for
-/// before, on a thread of the queue's own (VIPL 3.5.11). When the queue ends, it is dropped.
+/// Requests a call of `handler` with the next entry of a completion queue that no earlier request gets,
+/// on a thread of the queue (VIPL 3.5.11). When the queue is destroyed, it is dropped.
 pub fn cq_notify(handle: u64, handler: CqHandler) -> Outcome<()> {
     let cq = cq_of(handle).ok_or(ControlError::InvalidParameter)?;
     let nic = cq.instance();
-    cq.notify.ask(CqSource { cq, handle, nic }, handler)
+    cq.notify.request(CqSource { cq, handle, nic }, handler)
 }

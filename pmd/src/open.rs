@@ -1,9 +1,9 @@
-//! A NIC brought up from its configuration: port, layers, N_Port, engine.
+//! Brings up a NIC from its configuration: port, layers, N_Port, engine.
 
-mod here;
+mod check;
 mod ports;
 
-pub use here::{check_nic, check_process};
+pub use check::{check_nic, check_process};
 
 use std::error::Error;
 use std::fs;
@@ -23,7 +23,7 @@ use pmd_port::{Capabilities, Port};
 use vi_engine::login::LoginConfig;
 use vi_engine::vn_port::VnPort;
 use vi_engine::vn2vn::Vn2vnConfig;
-use vi_engine::{Engine, EngineConfig, most_message_bytes};
+use vi_engine::{Engine, EngineConfig, max_message_bytes};
 
 use crate::capture_file;
 use crate::coalesce::Coalescer;
@@ -39,17 +39,17 @@ use crate::sys::random_bytes;
 use crate::transport::Transport;
 use crate::vitcp;
 
-/// A part of a message between two applications of a datapath process: so much is moved by one
-/// system call where memory is not shared.
+/// Part of a message between two applications of a datapath process that one system call copies if their
+/// memory is not shared.
 const SERVED_PART_BYTES: u32 = 256 * 1024;
 
-/// Bytes of the name of a wire in the name of a file, about at most.
+/// Approximate maximum length of the name of a wire in a file name, in bytes.
 const MAX_WIRE_BYTES: usize = 200;
 
-/// A FARP-REQ waits so long for its answer, which is a frame's way there and back.
+/// Timeout of a FARP-REQ, whose reply takes one round trip.
 const FARP_TIMEOUT_NS: u64 = 250_000_000;
 
-/// Why a NIC could not be opened, and what to do about it.
+/// Error of opening a NIC; displayed with what to do.
 #[derive(Debug)]
 pub struct OpenError {
     text: String,
@@ -72,7 +72,7 @@ impl OpenError {
         }
     }
 
-    /// Is it no more than a name that the datapath process does not know?
+    /// Returns whether the error is only that the datapath process has no NIC of this name.
     #[must_use]
     pub fn is_unknown_name(&self) -> bool {
         self.unknown_name
@@ -87,27 +87,27 @@ impl core::fmt::Display for OpenError {
 
 impl Error for OpenError {}
 
-/// A port, our N_Port_ID on it, and what proves that the ID is ours.
+/// A port, the N_Port_ID of this NIC, and its claim.
 struct Station {
     port: Box<dyn Port>,
     id: NPortId,
     claim: Option<Claim>,
 }
 
-/// Checks that there is memory for a NIC with so many VIs. What makes the NIC takes it for granted:
-/// it is made of hundreds of parts, and once.
+/// Checks that there is enough memory for a NIC with this many VIs. Opening the NIC then assumes it, since
+/// it makes hundreds of allocations.
 pub(crate) fn check_memory(max_vi: u32) -> Result<(), OpenError> {
-    /// More than a NIC takes without any VI, and than each VI adds before it is made.
+    /// Upper bounds for a NIC without VIs, and for what each VI adds before it is created.
     const FIXED_BYTES: usize = 8 << 20;
     const BYTES_PER_VI: usize = 4096;
-    /// For its segment or rings, and its threads.
+    /// Upper bound for its segment or rings, and its threads.
     const MAPPINGS: usize = 64;
     let bytes = FIXED_BYTES + max_vi as usize * BYTES_PER_VI;
     if has_memory(bytes, MAPPINGS) {
         return Ok(());
     }
     Err(OpenError::new(format!(
-        "no memory is left: {} KiB wanted, in {MAPPINGS} mappings; look at RLIMIT_AS (ulimit -v) and \
+        "out of memory: {} KiB in {MAPPINGS} mappings needed; check RLIMIT_AS (ulimit -v) and \
          vm.max_map_count",
         bytes >> 10
     )))
@@ -121,13 +121,13 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     }
 }
 
-/// The scope of the host address of a NIC that speaks VI/TCP: the number of the interface that a link-local one is of.
+/// Returns the scope ID of the host address of a NIC with VI/TCP: the interface index of a link-local address.
 fn tcp_scope(config: &NicConfig) -> Result<u32, OpenError> {
     let scope = config.own_host().scope();
     scope.map_err(|error| OpenError::new(error.to_string()))
 }
 
-/// Where a NIC that speaks VI/TCP listens.
+/// Returns the listening address of a NIC with VI/TCP.
 fn tcp_address(config: &NicConfig) -> Result<SocketAddr, OpenError> {
     Ok(match config.own_host().ip() {
         IpAddr::V4(host) => SocketAddr::from((host, config.tcp_port)),
@@ -135,12 +135,12 @@ fn tcp_address(config: &NicConfig) -> Result<SocketAddr, OpenError> {
     })
 }
 
-/// The poller of a NIC that speaks VI/TCP.
+/// Builds the poller of a NIC with VI/TCP.
 fn stream_poller(device: &'static Device) -> Result<Poller, OpenError> {
     let config = &device.config;
     let max_vi = config.max_vi.min(MAX_VI);
     let mut address = tcp_address(config)?;
-    // Some port: others of this host may have the NIC's, and share it.
+    // Any port: other programs of this host may use the port of the NIC, and share it.
     address.set_port(0);
     vitcp::try_bind(address).map_err(|error| {
         let host = config.own_host();
@@ -156,7 +156,7 @@ fn stream_poller(device: &'static Device) -> Result<Poller, OpenError> {
         max_incoming: config.max_incoming,
         max_in_flight: config.max_in_flight,
         max_reads: config.max_rdma_reads,
-        answer_ns: config.ulp_timeout_ms() * 1_000_000,
+        response_timeout_ns: config.ulp_timeout_ms() * 1_000_000,
         retry_ns: config.peer_retry_ms * 1_000_000,
         probe_ms: config.probe_interval_ms,
         miss_limits: config.miss_limits(),
@@ -172,11 +172,11 @@ fn stream_poller(device: &'static Device) -> Result<Poller, OpenError> {
         .map_err(OpenError::new)?;
     let keys = config.read_keys().map_err(OpenError::new)?;
     let mut tcp = vitcp::ViTcp::new(settings, config.directory.clone(), credentials, keys)
-        .map_err(|error| OpenError::new(format!("VI/TCP cannot watch sockets: {error}")))?;
+        .map_err(|error| OpenError::new(format!("VI/TCP: epoll failed: {error}")))?;
     let port = tcp.port();
     let at = port.capabilities().device.clone();
     if config.tls.is_some() {
-        tcp.be_alone()
+        tcp.listen_exclusively()
             .map_err(|error| OpenError::new(format!("{at}: cannot listen: {error}")))?;
     }
     log::info!(
@@ -190,8 +190,8 @@ fn stream_poller(device: &'static Device) -> Result<Poller, OpenError> {
         config.progress.name(),
     );
     let path = Datapath::new(Box::new(port), &device.regions, &device.events, max_vi);
-    let nobody = NPortId::default();
-    let neighbours = Neighbours::new(config.host_address(), nobody, Vec::new(), Vec::new());
+    let no_id = NPortId::default();
+    let neighbours = Neighbours::new(config.host_address(), no_id, Vec::new(), Vec::new());
     let coalescer = Coalescer::for_streams(config.coalesce_frames);
     let transport = Transport::ViTcp(Box::new(tcp));
     Ok(Poller::new(
@@ -199,7 +199,7 @@ fn stream_poller(device: &'static Device) -> Result<Poller, OpenError> {
     ))
 }
 
-/// The poller of a NIC that speaks FC-VI.
+/// Builds the poller of a NIC with FC-VI.
 fn frame_poller(device: &'static Device) -> Result<Poller, OpenError> {
     let config = &device.config;
     let station = match config.port.is_on_wire() {
@@ -211,7 +211,7 @@ fn frame_poller(device: &'static Device) -> Result<Poller, OpenError> {
     if let Some(faults) = &config.fault {
         let injector = fault::FaultInjector::new(port, fault_rates(faults))
             .map_err(|e| OpenError::new(format!("fault: {e}")))?;
-        log::info!("{}: faults are injected: {faults}", config.name);
+        log::info!("{}: fault injection enabled: {faults}", config.name);
         port = Box::new(injector);
     }
     if let Some(path) = &config.capture {
@@ -222,11 +222,11 @@ fn frame_poller(device: &'static Device) -> Result<Poller, OpenError> {
     }
     let capabilities = port.capabilities().clone();
     let data_field = data_field_bytes(capabilities.max_frame_bytes)?;
-    let most_bytes = most_message_bytes(data_field);
-    if device.limit_transfers(most_bytes) {
+    let max_bytes = max_message_bytes(data_field);
+    if device.limit_transfers(max_bytes) {
         log::warn!(
-            "{}: max_transfer_bytes = {}: no message can be longer than {most_bytes} bytes, 65,536 frames: lower it, or \
-             have longer frames (a larger MTU)",
+            "{}: max_transfer_bytes = {}: messages are limited to {max_bytes} bytes, 65,536 frames: lower it, or \
+             raise the MTU",
             config.name,
             config.max_transfer_bytes
         );
@@ -247,7 +247,7 @@ fn frame_poller(device: &'static Device) -> Result<Poller, OpenError> {
     engine_config.silent_port_ns = config.silent_port_ms() * 1_000_000;
     engine_config.peer_retry_ns = config.peer_retry_ms * 1_000_000;
     engine_config.probe_interval_ns = match config.port.is_on_wire() {
-        // The segment itself tells who died.
+        // The segment reports stations that have died.
         false => 0,
         true => config.probe_interval_ms * 1_000_000,
     };
@@ -299,7 +299,7 @@ fn frame_poller(device: &'static Device) -> Result<Poller, OpenError> {
     Ok(poller)
 }
 
-/// The VN_Port of a NIC whose network's ports find each other.
+/// Builds the VN_Port of a NIC that uses discovery.
 fn vn_port(
     config: &NicConfig,
     capabilities: &Capabilities,
@@ -308,7 +308,7 @@ fn vn_port(
 ) -> Result<VnPort, OpenError> {
     let enode_mac = capabilities.interface_mac.ok_or_else(|| {
         OpenError::new(format!(
-            "{} has no address of its own, by which ports would find each other: set n_port_ids, and list neighbours",
+            "{} has no address of its own, which discovery requires: set n_port_ids, and list neighbours",
             capabilities.device
         ))
     })?;
@@ -328,19 +328,19 @@ fn vn_port(
     Ok(VnPort::new(discovery, login, u64::from_le_bytes(seed)))
 }
 
-/// What fits into one frame of the port.
+/// Returns the maximum data field of a frame of the port, in bytes.
 fn data_field_bytes(max_frame_bytes: usize) -> Result<u16, OpenError> {
     let overhead = 14 + fcoe::FCOE_HEADER_BYTES + 24 + fcoe::FCOE_TRAILER_BYTES;
     let room = max_frame_bytes.saturating_sub(overhead) & !3;
     if room < fcoe::MIN_DATA_FIELD_BYTES {
         return Err(OpenError::new(format!(
-            "frames of {max_frame_bytes} bytes are too short for FCoE: raise the interface's MTU"
+            "frames of {max_frame_bytes} bytes are too short for FCoE: raise the MTU of the interface"
         )));
     }
     Ok(room.min(fcoe::MAX_DATA_FIELD_BYTES) as u16)
 }
 
-/// A locally assigned name (NAA 3) that no other opening of a NIC has.
+/// Returns a random locally assigned name (NAA 3), unique for each NIC handle.
 fn local_name(random: &[u8], at: usize) -> u64 {
     let mut name = [0u8; 8];
     for (to, from) in name.iter_mut().zip(random.iter().skip(at)) {
@@ -387,7 +387,7 @@ fn id_of(port: &dyn Port) -> Result<NPortId, OpenError> {
         .ok_or_else(|| OpenError::new("the port has no N_Port_ID"))
 }
 
-/// A station on a segment, which gives it its N_Port_ID.
+/// Opens a station on a segment, which assigns its N_Port_ID.
 fn open_shm(config: &NicConfig) -> Result<Station, OpenError> {
     let port = ports::open(config, NPortId::default())?;
     let id = id_of(&*port)?;
@@ -398,7 +398,7 @@ fn open_shm(config: &NicConfig) -> Result<Station, OpenError> {
     })
 }
 
-/// A station that has no N_Port_ID yet.
+/// Opens a station without an N_Port_ID, which discovery claims later.
 fn open_anonymous(config: &NicConfig) -> Result<Station, OpenError> {
     let id = NPortId::default();
     Ok(Station {
@@ -408,19 +408,19 @@ fn open_anonymous(config: &NicConfig) -> Result<Station, OpenError> {
     })
 }
 
-/// A station with an N_Port_ID of the configuration's.
+/// Opens a station with an N_Port_ID of the configuration.
 fn open_configured(config: &NicConfig) -> Result<Station, OpenError> {
     let ids = config
         .own_ids()
         .map_err(|e| OpenError::new(e.to_string()))?;
-    // Two devices of one name are of one wire only if their keys are the same, too.
+    // Two devices of one name are on one wire only if their keys are equal, too.
     let wire = match config.port {
         PortKind::Dpdk => &config.device,
         PortKind::Shm | PortKind::AfPacket | PortKind::AfXdp => &config.interface,
     };
     let claims = Claims::of(wire).map_err(|error| {
         OpenError::new(format!(
-            "n_port_ids = {:?}: cannot be claimed: {error}: remove what is in the way (its owner or root can), or \
+            "n_port_ids = {:?}: cannot be claimed: {error}: remove that path (as its owner or root), or \
              use discovery",
             config.n_port_ids
         ))
@@ -434,7 +434,7 @@ fn open_configured(config: &NicConfig) -> Result<Station, OpenError> {
     }
     let (id, claim) = claimed.ok_or_else(|| {
         OpenError::new(format!(
-            "n_port_ids = {:?}: all of them are in use by other programs on {wire}; give a larger range",
+            "n_port_ids = {:?}: all of them are in use by other programs on {wire}; set a larger range",
             config.n_port_ids
         ))
     })?;
@@ -445,14 +445,14 @@ fn open_configured(config: &NicConfig) -> Result<Station, OpenError> {
     })
 }
 
-/// The N_Port_IDs of a wire that programs of this user have taken, each by the lock of a file in a directory that is
-/// private to the user. Not in `$XDG_RUNTIME_DIR`: programs of one user may differ in that.
+/// The N_Port_IDs of a wire that programs of this user have claimed, each by a file lock in a directory that is
+/// private to the user. Not in `$XDG_RUNTIME_DIR`, which may differ between programs of one user.
 struct Claims {
     directory: Arc<Directory>,
     wire: String,
 }
 
-/// An N_Port_ID that this process has taken on a wire, until this is dropped or the process dies.
+/// Claim of this process on an N_Port_ID of a wire; released on drop and when the process ends.
 pub(crate) struct Claim {
     directory: Arc<Directory>,
     name: String,
@@ -460,8 +460,8 @@ pub(crate) struct Claim {
 }
 
 impl Claims {
-    /// Those of a wire of this thread's network namespace. The name of the wire is cut where it would be too
-    /// long: then wires of similar names may share their N_Port_IDs.
+    /// Opens the claims of a wire in the network namespace of this thread. Long names of wires are truncated, so that
+    /// wires with similar names may share their N_Port_IDs.
     fn of(wire: &str) -> Result<Self, Box<dyn Error>> {
         let directory = Directory::of_user(Path::new("/dev/shm"), "n-port")?;
         let namespace = fs::metadata("/proc/thread-self/ns/net")?.ino();
@@ -476,7 +476,7 @@ impl Claims {
         })
     }
 
-    /// Takes an N_Port_ID; `None` if another program of the user has it.
+    /// Claims an N_Port_ID; `None` if another program of the user has claimed it.
     fn claim(&self, id: NPortId) -> Result<Option<Claim>, OpenError> {
         let name = format!("{}-{id}", self.wire);
         let lock = self.directory.try_lock(&name);
@@ -505,7 +505,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_without_an_address_of_its_own_finds_no_other() {
+    fn discovery_requires_an_interface_address() {
         let mut capabilities = Capabilities {
             driver: "dpdk",
             device: "ring:a".into(),
@@ -517,7 +517,7 @@ mod tests {
         };
         let config = NicConfig::default();
         let open = |capabilities: &Capabilities| vn_port(&config, capabilities, (1, 2), 2112);
-        let refused = open(&capabilities).expect_err("it has none").to_string();
+        let refused = open(&capabilities).expect_err("no address").to_string();
         assert!(
             refused.starts_with("ring:a has no address") && refused.contains("n_port_ids"),
             "{refused}"
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn n_port_id_of_a_wire_is_claimed_once_and_free_again() {
+    fn n_port_id_is_claimed_once_and_released_on_drop() {
         let id = NPortId::new(0x01_02_03).unwrap();
         let long = format!(
             "net_memif{},socket=/run/{}",
@@ -535,15 +535,15 @@ mod tests {
             "a".repeat(300)
         );
         let claims = || Claims::of(&long).unwrap();
-        let first = claims().claim(id).unwrap().expect("nobody has it");
-        assert!(claims().claim(id).unwrap().is_none(), "it is taken");
+        let first = claims().claim(id).unwrap().expect("unclaimed");
+        assert!(claims().claim(id).unwrap().is_none(), "claimed");
         let next = NPortId::new(0x01_02_04).unwrap();
-        assert!(claims().claim(next).unwrap().is_some(), "another one");
+        assert!(claims().claim(next).unwrap().is_some(), "another ID");
         assert!(Claims::of("eth0").unwrap().claim(id).unwrap().is_some());
         let path = first.directory.path().join(&first.name);
         assert!(path.exists());
         drop(first);
         assert!(!path.exists());
-        assert!(claims().claim(id).unwrap().is_some(), "it is free again");
+        assert!(claims().claim(id).unwrap().is_some(), "released");
     }
 }

@@ -1,9 +1,9 @@
-//! The one poll loop: frames in, timers, doorbells, frames out.
+//! The poller of a NIC: receives, serves timers and doorbells, and transmits, in turns of bounded work.
 
 use std::time::Instant;
 
 use pmd_port::{BURST, MbufBatch, PortEvent, PortFailure, WakeSource};
-use vi_engine::{EndpointState, Engine, Host, Pumped, ViIndex};
+use vi_engine::{EndpointState, Engine, EngineIo, Pumped, ViIndex};
 
 use crate::clock::Clock;
 use crate::coalesce::Coalescer;
@@ -21,53 +21,52 @@ const TURN_BUDGET_VIS: usize = 16;
 /// Timers that are served in one turn.
 const TIMER_BUDGET: u32 = 64;
 
-/// Turns between two looks at clock, timers and stations.
+/// Turns between two calls of [`Poller::housekeeping`]: clock, timers, stations.
 const HOUSEKEEPING_TURNS: u64 = 32;
 
-/// Looks after the house between two readings of the clock while the NIC is polled without
-/// pause: some microseconds. However rarely a program polls, the NIC's thread has the clock
-/// read with each upkeep.
-const HOUSEKEEPING_LOOKS: u32 = 4;
-/// Where time is measured: turns that find nothing between two readings, about a microsecond.
+/// Housekeeping calls between two readings of the clock while the NIC is polled without pause: some
+/// microseconds. For a program that polls rarely, the NIC's thread reads the clock with each upkeep.
+const HOUSEKEEPING_CLOCK_CALLS: u32 = 4;
+/// With recovery: idle turns between two readings of the clock, about a microsecond.
 const IDLE_TURNS: u32 = 16;
 
-/// One turn in so many is timed: a prime, so that it is not always a turn that looks after the
-/// house, nor always the same one of a program's rhythm.
+/// One turn in this many is timed: a prime, so that the sample does not coincide with housekeeping or
+/// with a period of the program.
 const TURNS_PER_TIMED: u64 = 61;
 
-/// Looks for frames in one turn that finds none.
-const RX_LOOKS: u32 = 4;
+/// Receive polls in a turn that finds no frame.
+const RX_POLLS: u32 = 4;
 
-/// All state of a NIC that one thread at a time works on.
+/// The state of a NIC that is owned by the thread that holds the turn.
 pub(crate) struct Poller {
     pub(crate) engine: Transport,
     pub(crate) path: Datapath,
     pub(crate) neighbours: Neighbours,
-    /// `None` where the network is known.
+    /// `None` where the network is configured.
     pub(crate) discovery: Option<Box<Discovery>>,
     pub(crate) clock: Clock,
     pub(crate) coalescer: Coalescer,
     rx: MbufBatch,
-    /// Messages that were posted and wait for others, where a system call takes them all.
+    /// Posted messages that are delayed to be sent by one system call.
     waiting: usize,
     port_events: Vec<PortEvent>,
-    /// The NIC's thread sleeps on this until a frame comes.
+    /// The wake source on which the NIC's thread sleeps until a frame arrives.
     pub(crate) armed: Option<WakeSource>,
-    /// Recovery measures time.
-    timed: bool,
-    /// The turn before did something: the time that the clock read last is over.
+    /// The engine's recovery is on, which needs the time in every turn.
+    has_recovery: bool,
+    /// The previous turn did work: the last reading of the clock is outdated.
     worked: bool,
-    /// Why the port carries nothing any more.
+    /// The failure of the port, if it failed.
     pub(crate) failure: Option<PortFailure>,
-    /// It was logged that memory for a ring could not be had.
-    ring_failure_told: bool,
-    /// Turns taken, and turns that did something.
+    /// A failed allocation of a ring was logged.
+    ring_failure_logged: bool,
+    /// Turns, and turns that did work.
     pub(crate) turns: u64,
     pub(crate) busy_turns: u64,
-    /// Of some busy turns, how many they were and how long they took.
+    /// Sampled busy turns: their number and total duration.
     pub(crate) timed_turns: u64,
     pub(crate) timed_ns: u64,
-    /// What keeps our N_Port_ID ours.
+    /// Holds the claim on the N_Port_ID.
     _claim: Option<Claim>,
 }
 
@@ -81,7 +80,7 @@ impl Poller {
         claim: Option<Claim>,
     ) -> Self {
         Self {
-            timed: engine
+            has_recovery: engine
                 .fc_vi()
                 .is_some_and(|engine| engine.config().recovery.is_some()),
             worked: true,
@@ -96,7 +95,7 @@ impl Poller {
             port_events: Vec::with_capacity(64),
             armed: None,
             failure: None,
-            ring_failure_told: false,
+            ring_failure_logged: false,
             turns: 0,
             busy_turns: 0,
             timed_turns: 0,
@@ -105,10 +104,9 @@ impl Poller {
         }
     }
 
-    /// One turn of bounded work. True if anything was done.
+    /// Runs one turn of bounded work. Returns true if anything was done.
     ///
-    /// Receiving comes last, so that nothing stands between a message that arrives
-    /// and the call that waits for it.
+    /// Receiving is last, so that the waiting call sees a message without further delay.
     #[inline]
     pub(crate) fn turn(&mut self, doorbells: &Doorbells) -> bool {
         if self.turns.is_multiple_of(TURNS_PER_TIMED) {
@@ -117,7 +115,7 @@ impl Poller {
         self.take_turn(doorbells)
     }
 
-    /// One turn of which it is known how long it took.
+    /// Runs one turn and measures its duration.
     #[inline(never)]
     fn timed_turn(&mut self, doorbells: &Doorbells) -> bool {
         let begun = Instant::now();
@@ -139,10 +137,10 @@ impl Poller {
         let mut worked = false;
         self.free_received();
         if self.turns.is_multiple_of(HOUSEKEEPING_TURNS) {
-            worked = self.keep_house();
+            worked = self.housekeeping();
         }
-        if self.timed {
-            worked |= self.keep_time();
+        if self.has_recovery {
+            worked |= self.tick();
         }
         let now_ns = self.clock.last_ns();
         doorbells.drain(|vi| self.path.enqueue(ViIndex(vi)));
@@ -151,27 +149,27 @@ impl Poller {
         }
         if !self.path.run.is_empty() {
             worked |= self.serve(now_ns);
-            self.settle(now_ns);
+            self.fail_and_flush(now_ns);
         }
         self.worked = self.receive(now_ns) || worked;
         if !self.path.clients.is_empty() {
-            self.path.settle_clients();
+            self.path.deliver_completions();
         }
         self.busy_turns += u64::from(self.worked);
         self.worked
     }
 
-    /// A turn that looks at everything: before a thread goes to sleep on the port.
+    /// Runs a turn with clock and housekeeping: before a thread sleeps on the port.
     pub(crate) fn long_turn(&mut self, doorbells: &Doorbells) -> bool {
         self.clock.now_ns();
         self.turns = (self.turns + 1).next_multiple_of(HOUSEKEEPING_TURNS) - 1;
         if let Transport::ViTcp(tcp) = &mut self.engine {
-            tcp.look_at_all_next();
+            tcp.poll_epoll_next();
         }
         self.turn(doorbells)
     }
 
-    /// True while something waits for room in the port.
+    /// Returns true while frames or descriptors wait for room in the port.
     pub(crate) fn has_unsent(&self) -> bool {
         let streams = match &self.engine {
             Transport::FcVi(_) => false,
@@ -180,23 +178,23 @@ impl Poller {
         streams || !self.path.run.is_empty() || !self.path.batch.is_empty()
     }
 
-    /// Reads the clock, unless the turn before found nothing: that took no time worth reading.
-    /// True if a timer was due. Apart, so that a turn without recovery stays small.
+    /// Reads the clock, unless the previous turn was idle and so took negligible time, and serves
+    /// timers. Returns true if a timer was due. Not inlined: a turn without recovery stays small.
     #[inline(never)]
-    fn keep_time(&mut self) -> bool {
+    fn tick(&mut self) -> bool {
         let now_ns = if self.worked {
             self.clock.now_ns()
         } else {
-            self.clock.look_ns(IDLE_TURNS)
+            self.clock.coarse_ns(IDLE_TURNS)
         };
         let due = self.serve_timers(now_ns);
         if due {
-            self.settle(now_ns);
+            self.fail_and_flush(now_ns);
         }
         due
     }
 
-    /// True if a timer was due.
+    /// Serves timers. Returns true if one was due.
     #[inline]
     fn serve_timers(&mut self, now_ns: u64) -> bool {
         let due = self.engine.poll_timeout().is_some_and(|at| at <= now_ns);
@@ -207,11 +205,11 @@ impl Poller {
         due
     }
 
-    /// Clock, timers, stations, VIs in trouble.
-    fn keep_house(&mut self) -> bool {
-        let now_ns = self.clock.look_ns(HOUSEKEEPING_LOOKS);
+    /// Serves clock, timers, discovery, port events and VIs in the Error state.
+    fn housekeeping(&mut self) -> bool {
+        let now_ns = self.clock.coarse_ns(HOUSEKEEPING_CLOCK_CALLS);
         let mut worked = self.serve_timers(now_ns);
-        let has_stranger = self.engine.fc_vi().is_some_and(Engine::has_stranger);
+        let has_stranger = self.engine.fc_vi().is_some_and(Engine::has_unlogged_port);
         if (self.discovery.as_ref()).is_some_and(|d| has_stranger || d.is_due(now_ns)) {
             self.serve_discovery(now_ns);
             worked = true;
@@ -220,20 +218,20 @@ impl Poller {
         if !self.path.errored.is_empty() {
             self.flush_one_errored();
         }
-        self.settle(now_ns);
+        self.fail_and_flush(now_ns);
         worked
     }
 
-    /// Ends what the engine's verbs left: VIs to fail, frames in the batch.
+    /// Completes a call of the engine: fails the VIs that it marked, and flushes the batch.
     #[inline]
-    fn settle(&mut self, now_ns: u64) {
+    fn fail_and_flush(&mut self, now_ns: u64) {
         if !self.path.failed.is_empty() {
             self.fail_vis(now_ns);
         }
         self.path.flush();
     }
 
-    /// Gives the buffers of the last burst back to the port.
+    /// Returns the buffers of the last burst to the port.
     #[inline]
     fn free_received(&mut self) {
         while let Some(mbuf) = self.rx.pop() {
@@ -241,19 +239,18 @@ impl Poller {
         }
     }
 
-    /// Handles what came. The buffers go back to the port in the next turn.
+    /// Receives and handles frames. Their buffers are returned to the port in the next turn.
     #[inline]
     fn receive(&mut self, now_ns: u64) -> bool {
         let engine = match &mut self.engine {
             Transport::FcVi(engine) => engine,
             Transport::ViTcp(_) => return self.receive_streams(now_ns),
         };
-        // A few quick looks: a frame that is just arriving is found sooner than by whole
-        // turns, and the caller has nothing better to do than to wait for it.
-        let mut looks = RX_LOOKS;
+        // Several polls in a row find an arriving frame sooner than whole turns would.
+        let mut polls = RX_POLLS;
         while self.path.port.rx_burst(&mut self.rx, BURST) == 0 {
-            looks -= 1;
-            if looks == 0 {
+            polls -= 1;
+            if polls == 0 {
                 return false;
             }
         }
@@ -264,13 +261,13 @@ impl Poller {
         let mut discovered = false;
         for mbuf in self.rx.iter() {
             if let Some(discovery) = &mut self.discovery
-                && discovery.takes(now_ns, mbuf.bytes())
+                && discovery.handle_frame(now_ns, mbuf.bytes())
             {
                 discovered = true;
                 continue;
             }
             engine.handle_frame(now_ns, mbuf.bytes(), &mut self.path);
-            // The frames behind it in the burst find the VI in the Error state.
+            // So later frames of the burst find the VI in the Error state.
             while let Some(vi) = self.path.failed.pop() {
                 engine.fail_vi(now_ns, vi, &mut self.path);
             }
@@ -279,17 +276,17 @@ impl Poller {
             self.serve_discovery(now_ns);
         }
         if self.path.run.len() > waiting {
-            // A peer waits for what it read, or a descriptor for the end of another one.
+            // A peer waits for an RDMA read, or a descriptor for an earlier one.
             self.serve(now_ns);
         }
-        self.settle(now_ns);
+        self.fail_and_flush(now_ns);
         true
     }
 
-    /// Handles what came through sockets.
+    /// Receives and handles segments of the sockets.
     #[inline(never)]
     fn receive_streams(&mut self, now_ns: u64) -> bool {
-        self.coalescer.turned();
+        self.coalescer.on_idle();
         let corked = self.has_corked();
         let push_ns = if corked { self.read_clock() } else { now_ns };
         let Transport::ViTcp(tcp) = &mut self.engine else {
@@ -298,23 +295,23 @@ impl Poller {
         if corked {
             tcp.push(push_ns, false);
         }
-        let worked = tcp.look(now_ns, &mut self.path);
+        let worked = tcp.poll_sockets(now_ns, &mut self.path);
         if !self.path.run.is_empty() {
-            // A peer waits for an acknowledgement or for what it read.
+            // A peer waits for an acknowledgement or for an RDMA read.
             self.serve(now_ns);
         }
-        self.settle(now_ns);
+        self.fail_and_flush(now_ns);
         worked
     }
 
-    /// Serves VIs that have something to send. True if a descriptor or frame moved on.
+    /// Serves VIs that have something to send. Returns true if a descriptor or frame made progress.
     fn serve(&mut self, now_ns: u64) -> bool {
         let mut worked = false;
         for _ in 0..self.path.run.len().min(TURN_BUDGET_VIS) {
             let Some(vi) = self.path.run.pop() else {
                 break;
             };
-            // Before it is served: the engine may ask for it again meanwhile.
+            // Before it is served: the engine may queue it again meanwhile.
             if let Some(path) = self.path.vi(vi) {
                 path.queued = false;
             }
@@ -338,7 +335,7 @@ impl Poller {
         {
             self.engine.fail_vi(now_ns, vi, &mut self.path);
         }
-        self.settle(now_ns);
+        self.fail_and_flush(now_ns);
     }
 
     #[inline]
@@ -356,7 +353,7 @@ impl Poller {
         pumped
     }
 
-    /// Sends what was just posted on this VI, at once or in a burst with what follows; what does not fit waits its turn.
+    /// Sends what was just posted on this VI, at once or in a later burst; what does not fit stays queued.
     #[inline]
     pub(crate) fn kick(&mut self, vi: ViIndex) {
         if self.engine.is_tcp() {
@@ -372,10 +369,10 @@ impl Poller {
             Some(_) => {}
         }
         if core::mem::take(&mut self.path.arrived) {
-            self.coalescer.answers();
+            self.coalescer.on_receive();
         }
         let waiting = self.path.batch.len();
-        let now_ns = if self.coalescer.wants_time(waiting) || (self.timed && waiting == 0) {
+        let now_ns = if self.coalescer.needs_time(waiting) || (self.has_recovery && waiting == 0) {
             self.read_clock()
         } else {
             self.clock.last_ns()
@@ -384,17 +381,17 @@ impl Poller {
             self.path.enqueue(vi);
         }
         let frames = self.path.batch.len();
-        if !self.coalescer.waits(now_ns, frames) {
+        if !self.coalescer.should_wait(now_ns, frames) {
             self.path.flush();
             if frames > 1 {
-                // A long burst takes its time, which is none in which nothing was sent.
+                // Sending a long burst takes time, which must not count as a pause.
                 let now_ns = self.read_clock();
-                self.coalescer.sent(now_ns, frames);
+                self.coalescer.on_sent(now_ns, frames);
             }
         }
     }
 
-    /// Leaves what was just posted to a later turn, but not what is flushed: its post returns with it complete
+    /// Leaves what was just posted to a later turn. What is to be flushed is completed before the post returns
     /// (VIPL 2.4, 3.3.5).
     fn enqueue_posted(&mut self, vi: ViIndex) {
         if self.engine.state(vi) == Some(EndpointState::Connected) {
@@ -404,29 +401,28 @@ impl Poller {
         }
     }
 
-    /// As [`Poller::kick`] where a system call takes what is posted: messages wait for each other,
-    /// and go with one.
+    /// As [`Poller::kick`] for sockets: messages are delayed so that one system call sends several.
     fn kick_stream(&mut self, vi: ViIndex) {
         if !self.path.has_unsent(vi) {
-            self.tell_receive(vi);
+            self.notify_receive(vi);
             return;
         }
         if core::mem::take(&mut self.path.arrived) {
-            self.coalescer.answers();
+            self.coalescer.on_receive();
         }
         let waiting = self.waiting;
-        let now_ns = if self.coalescer.wants_time(waiting) {
+        let now_ns = if self.coalescer.needs_time(waiting) {
             self.read_clock()
         } else {
             self.clock.last_ns()
         };
         self.waiting += 1;
-        if self.coalescer.waits(now_ns, self.waiting) {
+        if self.coalescer.should_wait(now_ns, self.waiting) {
             self.enqueue_posted(vi);
             return;
         }
         self.waiting = 0;
-        // Nobody else has a turn to wait for.
+        // No other VI is queued before it.
         let alone = self.path.run.is_empty();
         if !alone || self.pump(now_ns, vi) != Pumped::Idle {
             self.path.enqueue(vi);
@@ -434,47 +430,47 @@ impl Poller {
         if !alone {
             self.serve(now_ns);
         }
-        self.settle(now_ns);
+        self.fail_and_flush(now_ns);
     }
 
-    /// A receive was posted of which the peer may have to hear: it is no message that others wait
-    /// for, nor an answer.
-    fn tell_receive(&mut self, vi: ViIndex) {
+    /// Handles a posted receive that may have to be advertised to the peer: it is not delayed, and
+    /// does not count as a send.
+    fn notify_receive(&mut self, vi: ViIndex) {
         let now_ns = self.clock.last_ns();
-        // What waits goes first, and says it.
+        // Delayed messages are sent first, and carry the advertisement.
         let alone = self.waiting == 0 && self.path.run.is_empty();
         if !alone || self.pump(now_ns, vi) != Pumped::Idle {
             self.path.enqueue(vi);
         }
-        self.settle(now_ns);
+        self.fail_and_flush(now_ns);
     }
 
-    /// Do messages or frames wait for others?
+    /// Returns true while messages or frames are delayed for a burst.
     #[inline]
     pub(crate) fn has_coalesced(&self) -> bool {
         !self.path.batch.is_empty() || self.waiting > 0
     }
 
-    /// Does TCP keep back what was sent?
+    /// Returns true while TCP holds sent bytes back (corked).
     #[inline]
     pub(crate) fn has_corked(&self) -> bool {
         matches!(&self.engine, Transport::ViTcp(tcp) if tcp.has_corked())
     }
 
-    /// Sends the frames and messages that wait for others.
+    /// Sends the frames and messages that are delayed for a burst.
     #[inline]
     fn send_coalesced(&mut self) {
         self.path.flush();
         let now_ns = self.read_clock();
         let waiting = core::mem::take(&mut self.waiting);
-        self.coalescer.sent(now_ns, waiting);
+        self.coalescer.on_sent(now_ns, waiting);
         if waiting > 0 {
             self.serve(now_ns);
-            self.settle(now_ns);
+            self.fail_and_flush(now_ns);
         }
     }
 
-    /// As [`Poller::send_coalesced`], for whoever makes no other call soon: nothing is kept back.
+    /// As [`Poller::send_coalesced`], and uncorks TCP: for a caller that makes no other call soon.
     pub(crate) fn send_all(&mut self) {
         self.send_coalesced();
         if let Transport::ViTcp(tcp) = &mut self.engine {
@@ -482,7 +478,7 @@ impl Poller {
         }
     }
 
-    /// Now. A turn that follows need not ask again.
+    /// Reads the clock. The next turn need not read it again.
     #[inline]
     fn read_clock(&mut self) -> u64 {
         self.worked = false;
@@ -496,7 +492,7 @@ impl Poller {
         }
     }
 
-    /// One VI a turn: bounded work however many are in the Error state.
+    /// Flushes one VI in the Error state: bounded work however many there are.
     fn flush_one_errored(&mut self) {
         let Some(vi) = self.path.errored.pop_front() else {
             return;
@@ -506,8 +502,8 @@ impl Poller {
         }
     }
 
-    /// Gives back what is posted where the VI's state lets nothing be processed: sends
-    /// outside Connected, receives in Error.
+    /// Flushes descriptors that the VI's state does not allow to be processed: sends outside
+    /// Connected, receives in Error. Returns the state.
     pub(crate) fn flush_unconnected(&mut self, vi: ViIndex) -> Option<EndpointState> {
         let state = self.engine.state(vi)?;
         if state != EndpointState::Connected {
@@ -521,7 +517,7 @@ impl Poller {
 }
 
 impl Drop for Poller {
-    /// A port that is closed while its buffers are out keeps their memory.
+    /// Returns all buffers: a port that is closed with buffers outstanding keeps their memory.
     fn drop(&mut self) {
         self.free_received();
         self.path.free_unsent();

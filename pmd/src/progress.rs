@@ -1,24 +1,24 @@
-//! Who polls when the program does not: the NIC's own threads.
+//! Progress of a NIC: the poll thread, and waits of the program's threads.
 //!
-//! *Inline*: the program's threads take turns inside their calls. The NIC's
-//! thread looks now and then whether they do; after a bounded time without a
-//! call, or when one of them goes to sleep, it takes over: it polls, and when
-//! nothing comes it arms the port and sleeps on it. A program that comes back
-//! finds the port armed, disarms it and sends the thread back to looking.
+//! *Inline*: the program's threads poll inside their calls. The NIC's poll thread checks at
+//! intervals whether they do; after a bounded time without a call, or when one of them waits, it
+//! takes over: it polls, and when idle it arms the port and sleeps on it. A program that polls again
+//! finds the port armed, disarms it, and the thread returns to watching.
 //!
 //! ```text
-//!             a thread sleeps, or no call for takeover_us
-//!   looking ---------------------------------------------> polling <--+
+//!             a thread waits, or no call for takeover_us
+//!  watching ---------------------------------------------> polling <--+
 //!      ^                                                     |        | frame, timer,
 //!      |            the program polls                        | idle   | doorbell
 //!      +-----------------------------------------------------+        |
 //!      |            the program polls                        v        |
-//!      +------------------------------------------------- resting ----+
+//!      +------------------------------------------------ sleeping ----+
 //! ```
 //!
-//! *Pinned*: the NIC's thread polls on its core and never sleeps.
+//! *Pinned*: the poll thread polls on its core and never sleeps.
 //!
-//! A NIC of a datapath process is polled by a thread of that (`attach/cores.rs`), which may sleep.
+//! A NIC of a datapath process is polled by a thread of that process (`attach/cores.rs`), which may
+//! sleep.
 //!
 //! A second thread calls the error handlers, so that no handler runs in a turn.
 
@@ -32,57 +32,57 @@ use crate::config::Progress;
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::open::OpenError;
-use crate::patience::Patience;
-use crate::sleepers::Event;
 use crate::sync::{self, AtomicBool, AtomicU32, Ordering, fence};
 use crate::sys;
+use crate::waiters::Event;
+use crate::yield_policy::YieldPolicy;
 
-mod core_rest;
+mod core_sleep;
 
-pub(crate) use core_rest::CoreRest;
+pub(crate) use core_sleep::CoreSleep;
 
-/// How often the port's upkeep runs.
+/// The interval of the port's upkeep.
 const UPKEEP: Duration = Duration::from_millis(50);
-/// A sleep shorter than this costs more than it saves.
+/// The shortest sleep: a shorter one costs more than it saves.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
-/// How long a port that wakes nobody is left alone.
+/// The longest sleep on a port that cannot wake a thread.
 const BLIND_SLEEP: Duration = Duration::from_millis(1);
 
-/// Where the NIC's thread rests, and how to get it up.
+/// The state of the NIC's poll thread that other threads use: whether it polls, and how to wake it.
 #[derive(Default)]
-pub(crate) struct Rest {
-    /// Counts what the NIC's thread should hear of at once; it sleeps on this while it looks.
-    bell: AtomicU32,
-    /// The NIC's thread sleeps, or is about to, or only looks: it drains no doorbells.
-    deaf: AtomicBool,
-    /// The NIC's thread is at the turn, or about to try; it looks for doorbells afterwards.
-    attends: AtomicBool,
+pub(crate) struct PollThread {
+    /// Counts notifications to the poll thread; a futex on which it sleeps while it watches.
+    notifications: AtomicU32,
+    /// The poll thread drains no doorbells: it sleeps, is about to, or only watches.
+    doorbells_unattended: AtomicBool,
+    /// The poll thread has the turn, or is about to take it; it checks for doorbells afterwards.
+    is_polling: AtomicBool,
     /// Wakes a thread that sleeps on a port's descriptor.
-    event: OnceLock<sys::Event>,
-    /// The core of a datapath process that polls the NIC.
-    pub(crate) core: CoreRest,
+    event: OnceLock<sys::EventFd>,
+    /// The sleep of the datapath process's core that polls the NIC.
+    pub(crate) core: CoreSleep,
 }
 
-impl Rest {
-    /// The program polls again: whoever sleeps on the port is sent back to looking.
+impl PollThread {
+    /// Called when the program polls: wakes a poll thread that sleeps on the port, if one does.
     #[inline]
-    pub(crate) fn leave(&self, driver: &mut Driver) {
+    pub(crate) fn wake_if_armed(&self, driver: &mut Driver) {
         if driver.armed().is_some() {
-            self.unarm(driver);
+            self.disarm_and_wake(driver);
         }
     }
 
     #[cold]
-    fn unarm(&self, driver: &mut Driver) {
+    fn disarm_and_wake(&self, driver: &mut Driver) {
         if let Some(source) = driver.armed().take() {
             driver.disarm();
-            // Nobody has polled for as long as the thread slept: the last answer is old.
+            // No thread has polled while this one slept: the last reading is old.
             driver.refresh_clock();
-            self.rouse(&source);
+            self.wake(&source);
         }
     }
 
-    fn rouse(&self, source: &WakeSource) {
+    fn wake(&self, source: &WakeSource) {
         match source {
             WakeSource::Futex { word, .. } => {
                 word.word().fetch_add(1, Ordering::SeqCst);
@@ -96,53 +96,53 @@ impl Rest {
         }
     }
 
-    /// True if a doorbell that was just rung may be heard by nobody for a while: whoever has
-    /// the turn may have drained them already. If false, the NIC's thread drains it.
+    /// Returns true if a doorbell that was just rung may stay undrained for a while: the holder of
+    /// the turn may have drained already. If false, the poll thread drains it.
     #[inline]
-    pub(crate) fn is_deaf(&self) -> bool {
-        // Partner: the heavy barrier in `go_deaf`. Either the thread sees the doorbell, or
-        // we see that it is deaf.
+    pub(crate) fn doorbells_unattended(&self) -> bool {
+        // Partner: the heavy barrier in `mark_doorbells_unattended`. Either the thread sees the
+        // doorbell, or we see the flag.
         sync::light_barrier();
-        self.deaf.load(Ordering::Relaxed)
+        self.doorbells_unattended.load(Ordering::Relaxed)
     }
 
-    /// The NIC's thread will drain no more doorbells. It has to look for some after this.
-    fn go_deaf(&self) {
-        self.deaf.store(true, Ordering::Relaxed);
-        // Partner: the light barrier in `is_deaf`.
+    /// Declares that the poll thread drains no more doorbells. It must check for some after this.
+    fn mark_doorbells_unattended(&self) {
+        self.doorbells_unattended.store(true, Ordering::Relaxed);
+        // Partner: the light barrier in `doorbells_unattended`.
         sync::heavy_barrier();
     }
 
-    /// True if the NIC's thread is at the turn. What was rung before this was asked is then
-    /// left to it: whoever rang need not wait until the scheduler lets it go on.
-    pub(crate) fn attends(&self) -> bool {
-        // Partner: the fence in `attend`. Either the thread sees the doorbell after its visit,
-        // or we see that the visit is over.
+    /// Returns true if the poll thread has the turn or is about to take it. It then drains the
+    /// doorbells rung before this call, and the caller need not wait for it to be scheduled.
+    pub(crate) fn is_polling(&self) -> bool {
+        // Partner: the fence in `while_polling`. Either the thread sees the doorbell afterwards,
+        // or we see that it has finished.
         fence(Ordering::SeqCst);
-        self.attends.load(Ordering::Relaxed)
+        self.is_polling.load(Ordering::Relaxed)
     }
 
-    /// A visit of the NIC's thread to the turn. It has to look for doorbells after this.
-    fn attend<R>(&self, visit: impl FnOnce() -> R) -> R {
-        self.attends.store(true, Ordering::Relaxed);
-        let result = visit();
-        self.attends.store(false, Ordering::Relaxed);
-        // Partner: the fence in `attends`.
+    /// Runs `poll`, in which the poll thread takes the turn. It must check for doorbells after this.
+    fn while_polling<R>(&self, poll: impl FnOnce() -> R) -> R {
+        self.is_polling.store(true, Ordering::Relaxed);
+        let result = poll();
+        self.is_polling.store(false, Ordering::Relaxed);
+        // Partner: the fence in `is_polling`.
         fence(Ordering::SeqCst);
         result
     }
 
-    /// Has the NIC's thread look around, unless it sleeps on the port.
-    pub(crate) fn call_in(&self) {
-        self.bell.fetch_add(1, Ordering::SeqCst);
-        sync::futex_wake(&self.bell, 1, false);
+    /// Wakes the poll thread, unless it sleeps on the port.
+    pub(crate) fn notify(&self) {
+        self.notifications.fetch_add(1, Ordering::SeqCst);
+        sync::futex_wake(&self.notifications, 1, false);
     }
 
-    /// Gets the NIC's thread up from whatever it sleeps on.
+    /// Wakes the poll thread, also if it sleeps on the port.
     pub(crate) fn interrupt(&self, device: &Device) {
-        self.call_in();
+        self.notify();
         if let Some(driver) = device.hold().as_mut() {
-            self.leave(driver);
+            self.wake_if_armed(driver);
         }
     }
 
@@ -167,16 +167,16 @@ impl Rest {
     }
 }
 
-/// Starts the threads of a device whose poller is in place. Those that were started are in
-/// `threads` also if another could not be.
+/// Starts the threads of a device that has its poller. `threads` gets those that were started, also
+/// when starting another one fails.
 pub(crate) fn start(
     device: &'static Device,
     epoch: u32,
     threads: &mut Vec<JoinHandle<()>>,
 ) -> Result<(), OpenError> {
-    if device.rest.event.get().is_none() {
-        let event = sys::Event::new().map_err(|e| OpenError::new(format!("eventfd: {e}")))?;
-        device.rest.event.get_or_init(|| event);
+    if device.poll_thread.event.get().is_none() {
+        let event = sys::EventFd::new().map_err(|e| OpenError::new(format!("eventfd: {e}")))?;
+        device.poll_thread.event.get_or_init(|| event);
     }
     let is_served = device.served.load(Ordering::Relaxed);
     let core = if is_served { None } else { core_of(device)? };
@@ -201,7 +201,10 @@ pub(crate) fn start(
     Ok(())
 }
 
-/// The core of a pinned NIC; it must exist and be ours.
+/// Returns the core of a pinned NIC, `None` for an inline one.
+///
+/// # Errors
+/// The core does not exist, or this process may not use it.
 fn core_of(device: &Device) -> Result<Option<core_affinity::CoreId>, OpenError> {
     if device.config.progress == Progress::Inline {
         return Ok(None);
@@ -209,7 +212,7 @@ fn core_of(device: &Device) -> Result<Option<core_affinity::CoreId>, OpenError> 
     find_core(device.config.core).map(Some)
 }
 
-/// The core of this number, or the last one that this process may use.
+/// Returns the core with this number, or the last one that this process may use.
 pub(crate) fn find_core(wanted: Option<usize>) -> Result<core_affinity::CoreId, OpenError> {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     let ids: Vec<usize> = cores.iter().map(|c| c.id).collect();
@@ -233,9 +236,9 @@ fn pinned(device: &'static Device, epoch: u32, core: core_affinity::CoreId) {
     }
     let mut upkeep_at_ns = 0;
     // Another poll thread may be pinned to the same core.
-    let patience = Patience::new();
+    let yield_policy = YieldPolicy::new();
     let mut idle_turns = 0;
-    while device.runs(epoch) {
+    while device.is_current_epoch(epoch) {
         let Some(mut held) = device.turn.try_hold() else {
             std::thread::yield_now();
             continue;
@@ -245,7 +248,7 @@ fn pinned(device: &'static Device, epoch: u32, core: core_affinity::CoreId) {
             if driver.turn(&device.doorbells) {
                 idle_turns = 0;
             }
-            device.announce(driver);
+            device.wake_waiters(driver);
             let now_ns = driver.engine().map_or(0, |poller| poller.clock.last_ns());
             if now_ns >= upkeep_at_ns {
                 upkeep_at_ns = now_ns + UPKEEP.as_nanos() as u64;
@@ -253,48 +256,49 @@ fn pinned(device: &'static Device, epoch: u32, core: core_affinity::CoreId) {
             }
         }
         drop(held);
-        if idle_turns >= patience.turns() {
+        if idle_turns >= yield_policy.idle_turns() {
             idle_turns = 0;
-            patience.give_way();
+            yield_policy.yield_core();
         }
         core::hint::spin_loop();
     }
 }
 
-/// What the program has done so far, as the NIC's thread sees it.
+/// A snapshot of the program's activity, taken by the poll thread.
 #[derive(Clone, Copy)]
-struct Seen {
-    bell: u32,
-    activity: u32,
+struct Activity {
+    notifications: u32,
+    polls: u32,
 }
 
-impl Seen {
+impl Activity {
     fn of(device: &Device) -> Self {
-        // The bell first: whoever goes to sleep has polled before. So polls that are seen
-        // without a bell are those of a thread that is awake, or whose bell comes later.
+        // The notifications first: a thread polls before it waits. So polls that are seen without a
+        // notification are those of a thread that is awake, or that notifies later.
         Self {
-            bell: device.rest.bell.load(Ordering::SeqCst),
-            activity: device.activity.load(Ordering::Relaxed),
+            notifications: device.poll_thread.notifications.load(Ordering::SeqCst),
+            polls: device.activity.load(Ordering::Relaxed),
         }
     }
 }
 
-/// The thread of an inline NIC: looks, and takes over when nobody polls.
+/// Runs the poll thread of an inline NIC: watches, and takes over when the program does not poll.
 fn inline(device: &'static Device, epoch: u32) {
     let silence = Duration::from_micros(device.config.takeover_us);
-    // Also a program that polls for hours leaves upkeep to this thread.
-    let look_ns = silence.min(UPKEEP).as_nanos() as u64;
+    // Upkeep is always done by this thread, also while the program polls.
+    let interval_ns = silence.min(UPKEEP).as_nanos() as u64;
     let mut upkeep = Instant::now();
-    let mut seen = Seen::of(device);
+    let mut seen = Activity::of(device);
     let mut seen_at = Instant::now();
     stop_draining(device);
-    while device.runs(epoch) {
-        sync::futex_wait(&device.rest.bell, seen.bell, Some(look_ns), false);
-        keep_up(device, &mut upkeep);
-        let now = Seen::of(device);
-        let sleeps = now.bell != seen.bell && device.sleepers.any();
-        let polls = now.activity != seen.activity;
-        if sleeps || (!polls && seen_at.elapsed() >= silence) {
+    while device.is_current_epoch(epoch) {
+        let word = &device.poll_thread.notifications;
+        sync::futex_wait(word, seen.notifications, Some(interval_ns), false);
+        run_upkeep(device, &mut upkeep);
+        let now = Activity::of(device);
+        let waits = now.notifications != seen.notifications && device.waiters.any();
+        let polls = now.polls != seen.polls;
+        if waits || (!polls && seen_at.elapsed() >= silence) {
             seen = take_over(device, epoch, now, &mut upkeep);
             seen_at = Instant::now();
         } else {
@@ -306,67 +310,77 @@ fn inline(device: &'static Device, epoch: u32) {
     }
 }
 
-/// From now on whoever rings a doorbell sees to it; what was rung before is drained.
+/// Leaves doorbells to the threads that ring them; drains those that were rung before.
 fn stop_draining(device: &'static Device) {
-    device.rest.go_deaf();
-    // Again after each visit: what was rung meanwhile was left to this thread.
+    device.poll_thread.mark_doorbells_unattended();
+    // Repeated: doorbells rung meanwhile were left to this thread.
     while device.doorbells.any() {
-        device.rest.attend(|| {
-            let mut held = device.turn.hold_as_guest();
-            // A NIC without a poller went down, and its doorbells with it.
+        device.poll_thread.while_polling(|| {
+            let mut held = device.turn.hold_unbiased();
+            // A NIC without a poller is closed, and its doorbells are void.
             let Some(driver) = held.as_mut() else {
                 device.doorbells.drain(|_| ());
                 return;
             };
             driver.turn(&device.doorbells);
-            device.announce(driver);
+            device.wake_waiters(driver);
         });
     }
 }
 
-fn keep_up(device: &'static Device, upkeep: &mut Instant) {
+fn run_upkeep(device: &'static Device, upkeep: &mut Instant) {
     if upkeep.elapsed() >= UPKEEP {
         *upkeep = Instant::now();
         // A program that posts meanwhile leaves its doorbell to this thread: waiting for the
         // turn could cost it a system call.
-        device.rest.deaf.store(false, Ordering::Relaxed);
-        if let Some(driver) = device.turn.hold_as_guest().as_mut() {
+        device
+            .poll_thread
+            .doorbells_unattended
+            .store(false, Ordering::Relaxed);
+        if let Some(driver) = device.turn.hold_unbiased().as_mut() {
             driver.upkeep();
-            // A program that polls rarely would look at clock and timers more rarely still.
+            // A program that polls rarely serves clock and timers even more rarely.
             driver.long_turn(&device.doorbells);
-            device.announce(driver);
+            device.wake_waiters(driver);
         }
         stop_draining(device);
     }
 }
 
-/// Polls in place of the program until it polls again without going to sleep. Returns what
-/// was seen of it then.
-fn take_over(device: &'static Device, epoch: u32, mut seen: Seen, upkeep: &mut Instant) -> Seen {
+/// Polls in place of the program until it polls again without a wait. Returns its activity then.
+fn take_over(
+    device: &'static Device,
+    epoch: u32,
+    mut seen: Activity,
+    upkeep: &mut Instant,
+) -> Activity {
     let spin = Duration::from_micros(device.config.spin_us);
     let mut idle_since = Instant::now();
-    while device.runs(epoch) {
-        // First, so that nobody who posts waits for the turn that follows.
-        device.rest.deaf.store(false, Ordering::Relaxed);
-        if let Some(mut held) = device.turn.try_hold_as_guest()
-            && device.runs(epoch)
+    while device.is_current_epoch(epoch) {
+        // First, so that a posting thread does not wait for the turn that follows.
+        device
+            .poll_thread
+            .doorbells_unattended
+            .store(false, Ordering::Relaxed);
+        if let Some(mut held) = device.turn.try_hold_unbiased()
+            && device.is_current_epoch(epoch)
             && let Some(driver) = held.as_mut()
         {
             if driver.turn(&device.doorbells) {
                 idle_since = Instant::now();
             }
-            device.announce(driver);
+            device.wake_waiters(driver);
         }
-        let now = Seen::of(device);
-        if now.activity != seen.activity && now.bell == seen.bell {
+        let now = Activity::of(device);
+        if now.polls != seen.polls && now.notifications == seen.notifications {
             stop_draining(device);
             return now;
         }
         seen = now;
-        keep_up(device, upkeep);
+        run_upkeep(device, upkeep);
         let idle = idle_since.elapsed();
         if idle >= spin {
-            rest(device, epoch, idle);
+            sleep(device, epoch, idle);
         } else {
             core::hint::spin_loop();
         }
@@ -374,44 +388,50 @@ fn take_over(device: &'static Device, epoch: u32, mut seen: Seen, upkeep: &mut I
     seen
 }
 
-/// Arms the port, looks once more, and sleeps until a frame, a timer, a doorbell or the
-/// program comes. `idle`: since when nothing was to be done.
-fn rest(device: &'static Device, epoch: u32, idle: Duration) {
-    let Some((source, limit)) = device.rest.attend(|| lie_down(device, epoch, idle)) else {
+/// Arms the port, polls once more, and sleeps until a frame, a timer, a doorbell or a poll of the
+/// program. `idle`: how long there was no work.
+fn sleep(device: &'static Device, epoch: u32, idle: Duration) {
+    let thread = &device.poll_thread;
+    let Some((source, limit)) = thread.while_polling(|| prepare_sleep(device, epoch, idle)) else {
         return;
     };
-    // What was rung while it lay down was left to this thread.
+    // Doorbells rung meanwhile were left to this thread.
     if !device.doorbells.any() {
-        device.rest.sleep_on(&source, limit);
+        thread.sleep_on(&source, limit);
     }
-    // What is rung during this visit is drained by this thread's next turn or `stop_draining`.
-    device.rest.attend(|| get_up(device, epoch));
+    // Doorbells rung during this call are drained by this thread's next turn or `stop_draining`.
+    thread.while_polling(|| finish_sleep(device, epoch));
 }
 
-/// What to sleep on and how long, unless something is to be done first.
-fn lie_down(device: &'static Device, epoch: u32, idle: Duration) -> Option<(WakeSource, Duration)> {
-    let mut held = device.turn.hold_as_guest();
+/// Arms the port; returns the wake source and the longest sleep, or `None` if there is work.
+fn prepare_sleep(
+    device: &'static Device,
+    epoch: u32,
+    idle: Duration,
+) -> Option<(WakeSource, Duration)> {
+    let mut held = device.turn.hold_unbiased();
     let driver = held.as_mut()?;
-    if !device.runs(epoch) {
+    if !device.is_current_epoch(epoch) {
         return None;
     }
     let source = driver.arm();
-    device.rest.go_deaf();
+    device.poll_thread.mark_doorbells_unattended();
     let worked = driver.long_turn(&device.doorbells);
-    device.announce(driver);
+    device.wake_waiters(driver);
     if worked {
         driver.disarm();
         return None;
     }
     *driver.armed() = Some(source.clone());
-    Some((source, longest_rest(driver, idle)))
+    Some((source, longest_sleep(driver, idle)))
 }
 
-fn get_up(device: &'static Device, epoch: u32) {
-    let mut held = device.turn.hold_as_guest();
-    // In a later epoch the port and who sleeps on it are another's.
+/// Disarms the port after a sleep.
+fn finish_sleep(device: &'static Device, epoch: u32) {
+    let mut held = device.turn.hold_unbiased();
+    // In a later epoch the port, and the sleep on it, belong to another thread.
     if let Some(driver) = held.as_mut()
-        && device.runs(epoch)
+        && device.is_current_epoch(epoch)
         && driver.armed().take().is_some()
     {
         driver.disarm();
@@ -419,11 +439,11 @@ fn get_up(device: &'static Device, epoch: u32) {
     }
 }
 
-/// How long the thread may sleep if no frame comes.
-fn longest_rest(driver: &mut Driver, idle: Duration) -> Duration {
+/// Returns how long the thread may sleep if no frame arrives.
+fn longest_sleep(driver: &mut Driver, idle: Duration) -> Duration {
     let timer = driver.until_timer_ns().map_or(UPKEEP, Duration::from_nanos);
-    // A port wakes nobody when it has room again: what waits for room is tried once more
-    // after a part of the time that it waited already.
+    // A port does not wake the thread when it has room again: sending is retried after a part of
+    // the time that it has waited already.
     let room = if driver.has_unsent() {
         idle / 4
     } else {
@@ -432,30 +452,30 @@ fn longest_rest(driver: &mut Driver, idle: Duration) -> Duration {
     timer.min(room).clamp(SHORTEST_SLEEP, UPKEEP)
 }
 
-/// Why a wait ended without what it waited for.
+/// The wait timed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimedOut;
 
-/// Polls until `look` finds something: spins for the configured time, then sleeps. On a NIC of a
-/// datapath process, whose core polls, it looks once and sleeps: each look may take the turn from
-/// everybody.
-/// `event`: what may have happened when `look` finds something that it did not find before.
-/// `limit`: `None` waits for ever.
+/// Waits until `check` returns a value: polls for the configured time, then sleeps. On a NIC of a
+/// datapath process, whose core polls, it checks once and sleeps: each check may take the turn from
+/// other threads.
+/// `event`: the events after which `check` may return a value.
+/// `limit`: the timeout; `None` waits without limit.
 pub(crate) fn wait<T>(
     device: &'static Device,
     event: Event,
     limit: Option<Duration>,
-    mut look: impl FnMut() -> Option<T>,
+    mut check: impl FnMut() -> Option<T>,
 ) -> Result<T, TimedOut> {
     if device.served.load(Ordering::Relaxed) {
-        return wait_beside_core(device, event, limit, look);
+        return wait_for_core(device, event, limit, check);
     }
     device.finish_burst();
     let start = Instant::now();
     let spin = Duration::from_micros(device.config.spin_us);
     loop {
         for _ in 0..32 {
-            if let Some(found) = look() {
+            if let Some(found) = check() {
                 return Ok(found);
             }
             device.poll();
@@ -463,7 +483,7 @@ pub(crate) fn wait<T>(
         }
         let waited = start.elapsed();
         if limit.is_some_and(|limit| waited >= limit) {
-            return look().ok_or(TimedOut);
+            return check().ok_or(TimedOut);
         }
         if waited >= spin {
             break;
@@ -472,12 +492,12 @@ pub(crate) fn wait<T>(
     loop {
         let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
         let left_ns = left.map(|left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
-        let found = device.sleepers.sleep(event, left_ns, &mut look, || {
+        let found = device.waiters.sleep(event, left_ns, &mut check, || {
             if device.inline {
-                device.rest.call_in();
+                device.poll_thread.notify();
             }
         });
-        if let Some(found) = found.or_else(&mut look) {
+        if let Some(found) = found.or_else(&mut check) {
             return Ok(found);
         }
         if left == Some(Duration::ZERO) {
@@ -486,22 +506,22 @@ pub(crate) fn wait<T>(
     }
 }
 
-fn wait_beside_core<T>(
+fn wait_for_core<T>(
     device: &'static Device,
     event: Event,
     limit: Option<Duration>,
-    mut look: impl FnMut() -> Option<T>,
+    mut check: impl FnMut() -> Option<T>,
 ) -> Result<T, TimedOut> {
     let start = Instant::now();
     let mut left = limit;
     if left == Some(Duration::ZERO) {
-        return look().ok_or(TimedOut);
+        return check().ok_or(TimedOut);
     }
-    // What the call has done so far is the core's to go on with.
-    device.rest.core.rouse();
+    // The core continues the work that the call has begun.
+    device.poll_thread.core.wake();
     loop {
         let left_ns = left.map(|left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
-        if let Some(found) = device.sleepers.sleep(event, left_ns, &mut look, || ()) {
+        if let Some(found) = device.waiters.sleep(event, left_ns, &mut check, || ()) {
             return Ok(found);
         }
         if left == Some(Duration::ZERO) {

@@ -1,12 +1,12 @@
-//! Work queues: one ring of slots from post to reap.
+//! Work queues: a ring of slots for posted descriptors, until they are reaped.
 //!
 //! ```text
 //!    reaped          completed          posted
 //!      |  to be reaped  |  to be processed |   free
 //! ```
-//! The poster writes a slot and publishes `posted`; the poller reads it, writes
-//! its status and publishes `completed`; the reaper takes it and publishes
-//! `reaped`. Each index has one writer at a time, so each slot has one owner.
+//! The poster writes a slot and publishes `posted`; the poller reads it, writes its status and
+//! publishes `completed`; the reaper takes it and publishes `reaped`. Each index has one writer at a
+//! time, so each slot has one owner.
 
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -14,27 +14,27 @@ use core::ptr::NonNull;
 use std::alloc::{Layout, alloc_zeroed};
 
 use crossbeam_utils::CachePadded;
-use pmd_port::mapping::Watch;
+use pmd_port::mapping::LossFlag;
 
 use crate::descriptor::{DataSegment, control};
 use crate::memory::Access;
-use crate::memory::place::Here;
+use crate::memory::backing::MappedAddress;
 use crate::sync::{AtomicU32, Ordering};
 use crate::token::Token;
 
-mod spills;
+mod segment_pool;
 
-use spills::Spill;
-pub(crate) use spills::Spills;
+pub(crate) use segment_pool::SegmentPool;
+use segment_pool::Spill;
 
-/// Data segments that a slot holds without a detour.
+/// The number of data segments stored in the slot itself.
 pub(crate) const INLINE_SEGMENTS: usize = 4;
 
 /// A posted descriptor: parsed and copied once. All-zero bytes are a valid slot.
 #[derive(Default)]
 pub(crate) struct Slot {
-    /// Where the program's descriptor is; beside `watch`, where an application's only data segment
-    /// is here, as it was found in the epoch.
+    /// The address of the program's descriptor; with `loss_flag`, the local address of an application's only
+    /// data segment, as found in the epoch.
     pub(crate) address: u64,
     /// Remote address of an RDMA operation.
     pub(crate) remote_address: u64,
@@ -42,9 +42,9 @@ pub(crate) struct Slot {
     pub(crate) handle: u32,
     /// Control field as posted.
     pub(crate) control: u16,
-    /// Data segments.
+    /// Number of data segments.
     pub(crate) segments: u16,
-    /// Bytes of all data segments.
+    /// Sum of the lengths of the data segments.
     pub(crate) length_bytes: u32,
     /// Immediate data as posted.
     pub(crate) immediate: u32,
@@ -52,20 +52,20 @@ pub(crate) struct Slot {
     pub(crate) remote_handle: u32,
     /// Error bits found while parsing.
     pub(crate) fault: u32,
-    /// The status word, from completion on.
+    /// The status word, valid from completion on.
     pub(crate) status: u32,
     /// The epoch of the region table in which descriptor and segments were found valid.
     pub(crate) epoch: u32,
-    /// Of the mapping in which an application's only data segment was found.
-    watch: Option<Watch>,
+    /// The loss flag of the mapping that contains an application's only data segment.
+    loss_flag: Option<LossFlag>,
     inline: [DataSegment; INLINE_SEGMENTS],
-    /// More segments than fit. Of this program's own descriptors: grown once and kept for the
-    /// slot's next uses. Of an application's: lent by its [`Spills`] until it is complete.
+    /// Segments beyond [`INLINE_SEGMENTS`]. For this program's own descriptors grown once and kept for
+    /// the slot's next uses; for an application's lent by its [`SegmentPool`] until completion.
     spill: Option<Spill>,
 }
 
 impl Slot {
-    /// Room for `count` data segments, to be filled by the poster.
+    /// Returns storage for `count` data segments, to be filled by the poster.
     #[inline]
     pub(crate) fn segments_mut(&mut self, count: usize) -> &mut [DataSegment] {
         self.segments = count as u16;
@@ -85,36 +85,36 @@ impl Slot {
         &mut spill[..count]
     }
 
-    /// The descriptor is there; nothing has been found out about its data.
+    /// Begins a new descriptor, whose data segments were not checked yet.
     #[inline]
     pub(crate) fn begin(&mut self, address: u64, handle: u32) {
-        (self.address, self.handle, self.watch) = (address, handle, None);
+        (self.address, self.handle, self.loss_flag) = (address, handle, None);
     }
 
-    /// An application's descriptor was found valid, its only data segment here; or not.
+    /// Stores where the only data segment of an application's valid descriptor is mapped, if it is.
     #[inline]
-    pub(crate) fn note_here(&mut self, here: Option<Here>) {
-        self.address = here.map_or(0, |here| here.address);
-        self.watch = here.map(|here| here.watch);
+    pub(crate) fn set_mapped_address(&mut self, mapped: Option<MappedAddress>) {
+        self.address = mapped.map_or(0, |mapped| mapped.address);
+        self.loss_flag = mapped.map(|mapped| mapped.loss_flag);
     }
 
-    /// Where so many bytes of its data are, from there on, if they are an application's and were
-    /// found here, in the epoch of the slot.
+    /// Returns the local address of `bytes` bytes of an application's data from an offset on, if they
+    /// were found mapped in the epoch of the slot.
     #[inline]
-    pub(crate) fn here(&self, offset_bytes: u32, bytes: u32) -> Option<u64> {
+    pub(crate) fn mapped_address(&self, offset_bytes: u32, bytes: u32) -> Option<u64> {
         let end_bytes = offset_bytes.checked_add(bytes)?;
-        let is_here = end_bytes <= self.inline[0].length && !self.watch?.is_lost();
-        is_here.then_some(self.address + u64::from(offset_bytes))
+        let is_mapped = end_bytes <= self.inline[0].length && !self.loss_flag?.is_lost();
+        is_mapped.then_some(self.address + u64::from(offset_bytes))
     }
 
-    /// The descriptor is to fail as it is: its segments are not needed, nor is room for them.
+    /// Drops the segments and their storage, for a descriptor that is to fail.
     #[cold]
     pub(crate) fn forget_segments(&mut self) {
         self.segments = 0;
         self.spill = None;
     }
 
-    /// What the operation of a send queue does with the data segments.
+    /// Returns the access that a send-queue operation needs to its data segments.
     #[inline]
     pub(crate) fn access(&self) -> Access {
         if self.control & control::OP_MASK == control::OP_RDMA_READ {
@@ -124,7 +124,7 @@ impl Slot {
         }
     }
 
-    /// The data segments.
+    /// Returns the data segments.
     #[inline]
     pub(crate) fn data(&self) -> &[DataSegment] {
         let count = self.segments as usize;
@@ -135,13 +135,13 @@ impl Slot {
     }
 }
 
-/// The poster's end.
+/// The producer side of a work queue.
 #[derive(Default)]
 pub(crate) struct PostEnd {
     posted: u32,
 }
 
-/// The reaper's end.
+/// The consumer side of a work queue.
 #[derive(Default)]
 pub(crate) struct ReapEnd {
     reaped: u32,
@@ -150,18 +150,18 @@ pub(crate) struct ReapEnd {
 /// A send or receive queue.
 pub(crate) struct WorkQueue {
     slots: Box<[UnsafeCell<Slot>]>,
-    /// By slot, the poster's own value, which goes back to the reaper. Apart from the slots: the
-    /// poller reads none of them.
+    /// For each slot, a value of the poster that is returned by the reap. Separate from the slots,
+    /// because the poller does not read them.
     contexts: Box<[UnsafeCell<usize>]>,
     mask: u32,
-    /// Descriptors that may be posted at a time; at most the number of slots.
+    /// The most descriptors that may be posted at a time; at most the number of slots.
     limit: u32,
     posted: CachePadded<AtomicU32>,
     completed: CachePadded<AtomicU32>,
     reaped: CachePadded<AtomicU32>,
-    /// Threads that post take turns here.
+    /// The lock of the posting threads.
     pub(crate) post_end: CachePadded<Token<PostEnd>>,
-    /// Threads that reap take turns here.
+    /// The lock of the reaping threads.
     pub(crate) reap_end: CachePadded<Token<ReapEnd>>,
 }
 
@@ -171,32 +171,35 @@ pub(crate) struct WorkQueue {
 // under `reap_end`; each index is published with Release and read with Acquire.
 unsafe impl Sync for WorkQueue {}
 
-/// What a reaper found.
+/// The result of a reap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reaped {
+    /// The head was complete and is off the queue.
     Done {
         address: u64,
         status: u32,
         context: usize,
     },
+    /// The head is not complete.
     Pending,
+    /// Nothing is posted.
     Empty,
 }
 
-/// So many zeros; `None` if there is no memory.
+/// Allocates `count` zeroed elements; `None` if there is no memory.
 fn zeroed_slice<T>(count: usize) -> Option<Box<[MaybeUninit<T>]>> {
     let layout = Layout::array::<MaybeUninit<T>>(count).ok()?;
     assert_ne!(layout.size(), 0);
     // SAFETY: the layout is not empty.
     let memory = NonNull::new(unsafe { alloc_zeroed(layout) })?;
     let slice = NonNull::slice_from_raw_parts(memory.cast::<MaybeUninit<T>>(), count);
-    // SAFETY: from the global allocator, with the layout of this slice, and of nobody else.
+    // SAFETY: from the global allocator, with the layout of this slice, and with no other owner.
     Some(unsafe { Box::from_raw(slice.as_ptr()) })
 }
 
 impl WorkQueue {
-    /// A queue for `depth` descriptors; `None` if there is no memory. The memory of its slots is
-    /// taken from the system when slots are first used.
+    /// Creates a queue for `depth` descriptors; `None` if there is no memory. The system commits the
+    /// memory of slots when they are first used.
     pub(crate) fn new(depth: u32) -> Option<Self> {
         let limit = depth.max(1);
         let depth = limit.max(2).next_power_of_two();
@@ -228,7 +231,7 @@ impl WorkQueue {
         self.contexts[(index & self.mask) as usize].get()
     }
 
-    /// True if nothing can be posted before something is reaped.
+    /// Returns true if nothing can be posted before a descriptor is reaped.
     #[inline]
     pub(crate) fn is_full(&self, end: &PostEnd) -> bool {
         // Acquire: partner of the Release store in `reap`.
@@ -242,8 +245,8 @@ impl WorkQueue {
         self.post_with(end, 0, fill)
     }
 
-    /// Posts what `fill` writes into the next slot; [`WorkQueue::reap`] gives `context` back.
-    /// False if all slots are taken.
+    /// Posts what `fill` writes into the next slot; [`WorkQueue::reap`] returns `context`. Returns
+    /// false if the queue is full.
     #[inline]
     pub(crate) fn post_with(
         &self,
@@ -264,13 +267,13 @@ impl WorkQueue {
         true
     }
 
-    /// The oldest descriptor that is not complete. For the poller only.
+    /// Returns the oldest descriptor that is not complete. For the poller only.
     ///
     /// # Safety
     /// As for [`WorkQueue::ahead`].
     #[allow(
         clippy::mut_from_ref,
-        reason = "the turn, which the caller holds, stands for the unique borrow"
+        reason = "the turn, which the caller holds, is the unique borrow"
     )]
     #[inline]
     pub(crate) unsafe fn head(&self) -> Option<&mut Slot> {
@@ -278,7 +281,7 @@ impl WorkQueue {
         unsafe { self.ahead(0) }
     }
 
-    /// The descriptor `distance` places behind the oldest one that is not complete. For the
+    /// Returns the descriptor `distance` positions behind the oldest that is not complete. For the
     /// poller only.
     ///
     /// # Safety
@@ -286,7 +289,7 @@ impl WorkQueue {
     /// complete, and drops this one before it ends or completes the slot.
     #[allow(
         clippy::mut_from_ref,
-        reason = "the turn, which the caller holds, stands for the unique borrow"
+        reason = "the turn, which the caller holds, is the unique borrow"
     )]
     #[inline]
     pub(crate) unsafe fn ahead(&self, distance: u32) -> Option<&mut Slot> {
@@ -301,8 +304,8 @@ impl WorkQueue {
         Some(unsafe { &mut *self.slot(completed.wrapping_add(distance)) })
     }
 
-    /// The sequence number on this queue of the descriptor `distance` places behind the
-    /// oldest one that is not complete. For the poller only.
+    /// Returns the sequence number on this queue of the descriptor `distance` positions behind the
+    /// oldest that is not complete. For the poller only.
     #[inline]
     pub(crate) fn sequence(&self, distance: u32) -> u32 {
         self.completed
@@ -310,8 +313,8 @@ impl WorkQueue {
             .wrapping_add(distance)
     }
 
-    /// Completes the head, whose status is set. For the poller only; returns the
-    /// sequence number of the descriptor on this queue.
+    /// Completes the head, whose status is set; returns its sequence number on this queue. For the
+    /// poller only.
     #[inline]
     pub(crate) fn complete_head(&self) -> u32 {
         let at = self.completed.load(Ordering::Relaxed);
@@ -320,15 +323,15 @@ impl WorkQueue {
         at
     }
 
-    /// Whether [`WorkQueue::reap`] would find something, without the reap end: what a
-    /// program that polls asks most of the time.
+    /// Returns true if [`WorkQueue::reap`] would find a descriptor, without the lock: the fast check of
+    /// a polling program.
     #[inline(always)]
     pub(crate) fn has_complete(&self) -> bool {
         // Acquire: partner of the Release store in `complete_head`.
         self.completed.load(Ordering::Acquire) != self.reaped.load(Ordering::Relaxed)
     }
 
-    /// Takes the oldest complete descriptor off the queue.
+    /// Takes the oldest descriptor off the queue, if it is complete.
     #[inline]
     pub(crate) fn reap(&self, end: &mut ReapEnd) -> Reaped {
         let at = end.reaped;
@@ -356,13 +359,13 @@ impl WorkQueue {
         found
     }
 
-    /// True if one descriptor is all that is posted and not reaped.
+    /// Returns true if exactly one descriptor is posted and not reaped.
     pub(crate) fn holds_one(&self, end: &ReapEnd) -> bool {
         // Acquire: partner of the Release store in `post`.
         self.posted.load(Ordering::Acquire) == end.reaped.wrapping_add(1)
     }
 
-    /// As [`WorkQueue::reap`], for who wants more of the slot: it is given back after `read`.
+    /// As [`WorkQueue::reap`], but calls `read` with the slot before it is released.
     #[inline]
     pub(crate) fn reap_slot<R>(
         &self,
@@ -383,24 +386,23 @@ impl WorkQueue {
         Some(found)
     }
 
-    /// Completes the head and reaps it, as one: for the poller, where it is the reaper too and
-    /// nothing else waits to be reaped. What is in the slot is lost; the room that it was lent
-    /// goes back to `spills`. Returns the sequence number of the descriptor on this queue.
+    /// Completes and reaps the head: for the poller, where it is the reaper too and nothing else is to
+    /// be reaped. The content of the slot is lost; segment storage lent to it is returned to
+    /// `segment_pool`. Returns the sequence number of the descriptor on this queue.
     #[inline]
-    pub(crate) fn retire_head(&self, end: &mut ReapEnd, spills: &mut Spills) -> u32 {
+    pub(crate) fn retire_head(&self, end: &mut ReapEnd, segment_pool: &mut SegmentPool) -> u32 {
         let at = self.complete_head();
         debug_assert_eq!(at, end.reaped, "nothing else is to be reaped");
         // SAFETY: the slot is complete and not reaped, so the reaper's, and `end` shows that
         // this thread is the reaper.
-        spills.take_back(unsafe { &mut *self.slot(at) });
+        segment_pool.take_back(unsafe { &mut *self.slot(at) });
         end.reaped = at.wrapping_add(1);
         // Release: partner of the Acquire load in `post`.
         self.reaped.store(end.reaped, Ordering::Release);
         at
     }
 
-    /// Reaps all that is complete, which nobody asks for any more, and frees what the slots hold
-    /// beyond themselves.
+    /// Reaps and discards all complete descriptors, and frees their additional segment storage.
     pub(crate) fn clear(&self, end: &mut ReapEnd) {
         // Acquire: partner of the Release store in `complete_head`.
         while end.reaped != self.completed.load(Ordering::Acquire) {
@@ -413,41 +415,42 @@ impl WorkQueue {
         }
     }
 
-    /// Slots that hold room for segments beyond themselves.
+    /// Returns the number of slots with additional segment storage.
     ///
     /// # Safety
     /// No other thread uses the queue.
     #[cfg(test)]
     pub(crate) unsafe fn spilled(&self) -> usize {
-        // SAFETY: our caller is alone with the slots.
+        // SAFETY: only our caller uses the slots.
         let has_spill = |slot: &&UnsafeCell<Slot>| unsafe { (*slot.get()).spill.is_some() };
         self.slots.iter().filter(has_spill).count()
     }
 
-    /// Descriptors that are posted and not complete.
+    /// Returns the number of descriptors that are posted and not complete.
     pub(crate) fn depth(&self) -> u32 {
         let completed = self.completed.load(Ordering::Acquire);
         self.posted.load(Ordering::Acquire).wrapping_sub(completed)
     }
 
-    /// How many descriptors were ever posted.
+    /// Returns the number of descriptors posted since the queue was created, modulo 2^32.
     pub(crate) fn posted(&self) -> u32 {
         self.posted.load(Ordering::Acquire)
     }
 
-    /// Is what was posted when [`WorkQueue::posted`] said so complete?
+    /// Returns true if all descriptors are complete that were posted when [`WorkQueue::posted`] returned
+    /// `posted`.
     pub(crate) fn is_complete_to(&self, posted: u32) -> bool {
         let completed = self.completed.load(Ordering::Acquire);
         completed.wrapping_sub(posted) < u32::MAX / 2
     }
 
-    /// True if nothing is posted that was not reaped (VIPL 3.7.3).
+    /// Returns true if every posted descriptor was reaped (VIPL 3.7.3).
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.reaped.load(Ordering::Acquire) == self.posted.load(Ordering::Acquire)
     }
 
-    /// True if this descriptor was reaped already.
+    /// Returns true if this descriptor was reaped.
     #[inline]
     pub(crate) fn was_reaped(&self, sequence: u32) -> bool {
         let reaped = self.reaped.load(Ordering::Acquire);
@@ -471,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_come_back_in_order_and_a_full_queue_says_so() {
+    fn descriptors_are_reaped_in_order_and_full_queue_refuses() {
         let queue = WorkQueue::new(4).unwrap();
         for round in 0..5u64 {
             for i in 0..4 {
@@ -501,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_are_found_by_their_distance_from_the_oldest() {
+    fn ahead_finds_descriptors_by_distance_from_oldest() {
         let queue = WorkQueue::new(4).unwrap();
         let post = |address| {
             let mut end = queue.post_end.hold();
@@ -512,14 +515,14 @@ mod tests {
         assert_eq!(address(0), None);
         post(0);
         post(1);
-        // The ring goes round twice, with three descriptors on it.
+        // The ring wraps twice, with three descriptors on it.
         for oldest in 0..8u64 {
             post(oldest + 2);
             for distance in 0..3 {
                 assert_eq!(address(distance), Some(oldest + u64::from(distance)));
             }
             for beyond in [3, 4, 7, u32::MAX] {
-                assert_eq!(address(beyond), None, "{beyond} places behind {oldest}");
+                assert_eq!(address(beyond), None, "{beyond} behind {oldest}");
             }
             assert_eq!(queue.sequence(2), oldest as u32 + 2);
             assert_eq!(u64::from(complete(&queue, 1)), oldest);
@@ -528,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_the_one_that_was_asked_for() {
+    fn queue_holds_exactly_the_requested_depth() {
         for limit in [1, 2, 3, 5, 8] {
             let queue = WorkQueue::new(limit).unwrap();
             for _ in 0..limit {
@@ -539,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn many_segments_spill_once_and_stay() {
+    fn spilled_segments_are_allocated_once_and_kept() {
         let mut slot = Slot::default();
         for count in [3usize, 300, 2, 252] {
             for (i, s) in slot.segments_mut(count).iter_mut().enumerate() {
@@ -556,29 +559,29 @@ mod tests {
         assert_eq!(slot.spill.as_ref().map(|s| s.len()), Some(300));
     }
 
-    /// The place of a VI, and its slots, go from an application to another one, or to the program.
+    /// The number of a VI, and so its slots, are reused for other applications and for the program.
     #[test]
-    fn where_data_was_found_is_forgotten_with_its_descriptor() {
+    fn mapped_address_is_reset_by_next_descriptor() {
         let file = sealed_file(4096);
         let memory = Mapping::shared(file.as_fd(), 0, 4096).unwrap();
         let address = memory.as_ptr().as_ptr().expose_provenance() as u64;
-        let watch = memory.watch().unwrap();
+        let loss_flag = memory.loss_flag().unwrap();
         let mut slot = Slot::default();
         slot.begin(0, 0);
         slot.segments_mut(1)[0].length = 64;
-        assert_eq!(slot.here(0, 64), None, "not looked for");
-        slot.note_here(Some(Here { address, watch }));
-        assert_eq!(slot.here(0, 64), Some(address));
-        assert_eq!(slot.here(60, 4), Some(address + 60));
-        assert_eq!(slot.here(60, 5), None, "behind the segment");
-        assert_eq!(slot.here(u32::MAX, 2), None, "a sum that wraps");
+        assert_eq!(slot.mapped_address(0, 64), None, "not set");
+        slot.set_mapped_address(Some(MappedAddress { address, loss_flag }));
+        assert_eq!(slot.mapped_address(0, 64), Some(address));
+        assert_eq!(slot.mapped_address(60, 4), Some(address + 60));
+        assert_eq!(slot.mapped_address(60, 5), None, "behind the segment");
+        assert_eq!(slot.mapped_address(u32::MAX, 2), None, "a sum that wraps");
         slot.begin(0x1000, 7);
         slot.segments_mut(1)[0].length = 64;
-        assert_eq!(slot.here(0, 64), None, "another descriptor");
+        assert_eq!(slot.mapped_address(0, 64), None, "another descriptor");
     }
 
     #[test]
-    fn a_slot_is_two_cache_lines() {
+    fn slot_is_two_cache_lines() {
         assert!(size_of::<Slot>() <= 128, "{}", size_of::<Slot>());
     }
 }

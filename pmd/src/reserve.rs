@@ -1,19 +1,19 @@
-//! Memory kept for when the system gives no more: small allocations then come from here, so that a call can fail with an
-//! error where Rust would end the program.
+//! Memory reserve for when the system is out of memory: small allocations then come from the reserve, so that a call
+//! can fail with an error where Rust would abort the program.
 //!
-//! What is large is allocated fallibly, by the code that wants it. What is small is not: it comes from the reserve if
-//! the system has none, and whoever makes something new asks [`is_low`] first.
+//! Large objects are allocated fallibly. Small ones are not: they come from the reserve if
+//! the system is out of memory, and calls that create objects check [`is_low`] first.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// The system's allocator, with the reserve behind it. For `#[global_allocator]`.
+/// The system's allocator with the reserve as fallback. For `#[global_allocator]`.
 #[derive(Debug)]
 pub struct ReserveAllocator;
 
-/// So many blocks of one size; a bit of `taken` for each.
+/// `COUNT` blocks of one size, with a bit of `taken` for each.
 #[repr(align(4096))]
 struct Blocks<const BYTES: usize, const COUNT: usize, const WORDS: usize> {
     memory: UnsafeCell<[[u8; BYTES]; COUNT]>,
@@ -21,7 +21,7 @@ struct Blocks<const BYTES: usize, const COUNT: usize, const WORDS: usize> {
     count: AtomicU32,
 }
 
-// SAFETY: a block is the caller's alone from `take` to `give_back`, which the bits of `taken` arrange.
+// SAFETY: the bits of `taken` ensure that a block has one owner from `take` to `release`.
 unsafe impl<const BYTES: usize, const COUNT: usize, const WORDS: usize> Sync
     for Blocks<BYTES, COUNT, WORDS>
 {
@@ -43,7 +43,7 @@ impl<const BYTES: usize, const COUNT: usize, const WORDS: usize> Blocks<BYTES, C
         self.memory.get().cast()
     }
 
-    /// A block for this layout, if one is free and large enough.
+    /// Allocates a block for this layout, if one is free and large enough.
     fn take(&self, layout: Layout) -> Option<*mut u8> {
         if layout.size() > BYTES || layout.align() > BYTES.min(4096) {
             return None;
@@ -52,7 +52,7 @@ impl<const BYTES: usize, const COUNT: usize, const WORDS: usize> Blocks<BYTES, C
             let mut bits = taken.load(Ordering::Relaxed);
             while bits != u64::MAX {
                 let bit = bits.trailing_ones();
-                // Acquire: partner of the Release in `give_back`: the block's last owner is done with it.
+                // Acquire: partner of the Release in `release`, after the last use by the previous owner.
                 let before = taken.fetch_or(1 << bit, Ordering::Acquire);
                 if before >> bit & 1 == 0 {
                     self.count.fetch_add(1, Ordering::Relaxed);
@@ -66,14 +66,14 @@ impl<const BYTES: usize, const COUNT: usize, const WORDS: usize> Blocks<BYTES, C
         None
     }
 
-    /// The number of a block of these.
+    /// Returns the index of a block, if it is one of these.
     fn index_of(&self, block: *mut u8) -> Option<usize> {
         let offset = (block as usize).wrapping_sub(self.base() as usize);
         (offset < BYTES * COUNT).then_some(offset / BYTES)
     }
 
-    /// Takes a block back; false if it is none of these.
-    fn give_back(&self, block: *mut u8) -> bool {
+    /// Frees a block; returns false if it is not one of these.
+    fn release(&self, block: *mut u8) -> bool {
         let Some(index) = self.index_of(block) else {
             return false;
         };
@@ -93,16 +93,16 @@ static SMALL: Blocks<512, 1024, 16> = Blocks::new();
 static MIDDLE: Blocks<4096, 128, 2> = Blocks::new();
 static LARGE: Blocks<65536, 64, 1> = Blocks::new();
 
-/// True if the reserve is used up by half: nothing new should be made.
+/// Returns true if more than half of the reserve is used: no new objects should be created.
 #[must_use]
 pub fn is_low() -> bool {
     TINY.is_low() || SMALL.is_low() || MIDDLE.is_low() || LARGE.is_low()
 }
 
-/// True if the system has no memory even for something small. Some of what the C library makes for a thread, when that
-/// uses a local of its own for the first time, ends the program then.
+/// Returns true if the system has no memory even for a small allocation. The C library may then abort the program when
+/// a thread uses a thread-local for the first time.
 #[must_use]
-pub fn is_needed() -> bool {
+pub fn is_system_out_of_memory() -> bool {
     const LAYOUT: Layout = Layout::new::<[u64; 64]>();
     // SAFETY: the layout is not empty.
     let block = unsafe { System.alloc(LAYOUT) };
@@ -122,11 +122,8 @@ fn take(layout: Layout) -> *mut u8 {
         .unwrap_or(core::ptr::null_mut())
 }
 
-fn give_back(block: *mut u8) -> bool {
-    TINY.give_back(block)
-        || SMALL.give_back(block)
-        || MIDDLE.give_back(block)
-        || LARGE.give_back(block)
+fn release(block: *mut u8) -> bool {
+    TINY.release(block) || SMALL.release(block) || MIDDLE.release(block) || LARGE.release(block)
 }
 
 fn is_of_reserve(block: *mut u8) -> bool {
@@ -136,26 +133,26 @@ fn is_of_reserve(block: *mut u8) -> bool {
         || LARGE.index_of(block).is_some()
 }
 
-// SAFETY: a block comes from the system's allocator or from the reserve and goes back to where it came from, which its
-// address tells; a block of the reserve is at least as large and as aligned as asked for. Nothing here unwinds.
+// SAFETY: a block comes from the system's allocator or from the reserve and is returned to its origin, by its
+// address; a block of the reserve has at least the requested size and alignment. Nothing here unwinds.
 unsafe impl GlobalAlloc for ReserveAllocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: passed on from our caller.
+        // SAFETY: guaranteed by the caller.
         let block = unsafe { System.alloc(layout) };
         if block.is_null() { take(layout) } else { block }
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: passed on from our caller.
+        // SAFETY: guaranteed by the caller.
         let block = unsafe { System.alloc_zeroed(layout) };
         if !block.is_null() {
             return block;
         }
         let block = take(layout);
         if !block.is_null() {
-            // SAFETY: of at least this size, and ours.
+            // SAFETY: an owned block of at least this size.
             unsafe { block.write_bytes(0, layout.size()) };
         }
         block
@@ -163,8 +160,8 @@ unsafe impl GlobalAlloc for ReserveAllocator {
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        if !give_back(block) {
-            // SAFETY: not of the reserve, so of the system's allocator.
+        if !release(block) {
+            // SAFETY: not from the reserve, so from the system's allocator.
             unsafe { System.dealloc(block, layout) };
         }
     }
@@ -172,20 +169,20 @@ unsafe impl GlobalAlloc for ReserveAllocator {
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         if !is_of_reserve(block) {
-            // SAFETY: of the system's allocator; the rest is passed on from our caller.
+            // SAFETY: from the system's allocator; otherwise guaranteed by the caller.
             let moved = unsafe { System.realloc(block, layout, bytes) };
             if !moved.is_null() {
                 return moved;
             }
         }
-        // SAFETY: of a size that our caller vouches for, and of an alignment that was valid before.
+        // SAFETY: of a size that the caller guarantees, and of an alignment that was valid before.
         let wanted = unsafe { Layout::from_size_align_unchecked(bytes, layout.align()) };
         // SAFETY: as in `alloc`.
         let moved = unsafe { self.alloc(wanted) };
         if !moved.is_null() {
             // SAFETY: two blocks, each of at least this many bytes.
             unsafe { core::ptr::copy_nonoverlapping(block, moved, layout.size().min(bytes)) };
-            // SAFETY: passed on from our caller, who has the other block now.
+            // SAFETY: guaranteed by the caller, which gets the new block.
             unsafe { self.dealloc(block, layout) };
         }
         moved
@@ -197,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_given_out_once_until_they_are_given_back() {
+    fn blocks_are_allocated_once_until_they_are_released() {
         let blocks: Blocks<64, 64, 1> = Blocks::new();
         let layout = Layout::new::<[u64; 8]>();
         let mut taken: Vec<_> = (0..64).map(|_| blocks.take(layout).unwrap()).collect();
@@ -207,20 +204,20 @@ mod tests {
         taken.sort_unstable();
         taken.dedup();
         assert_eq!(taken.len(), 64);
-        assert!(blocks.give_back(taken[7]));
+        assert!(blocks.release(taken[7]));
         assert_eq!(blocks.take(layout), Some(taken[7]));
         assert!(
-            !blocks.give_back(core::ptr::dangling_mut()),
-            "of the system"
+            !blocks.release(core::ptr::dangling_mut()),
+            "from the system"
         );
         for block in taken {
-            assert!(blocks.give_back(block));
+            assert!(blocks.release(block));
         }
         assert!(!blocks.is_low());
     }
 
     #[test]
-    fn take_refuses_what_is_larger_or_more_aligned_than_a_block() {
+    fn take_fails_for_layouts_beyond_size_or_alignment_of_a_block() {
         let blocks: Blocks<64, 64, 1> = Blocks::new();
         assert_eq!(blocks.take(Layout::new::<[u8; 65]>()), None);
         let aligned = Layout::from_size_align(8, 128).unwrap();

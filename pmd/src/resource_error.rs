@@ -1,52 +1,52 @@
-//! Why a call fails with VIP_ERROR_RESOURCE: which limit was reached, or what is missing.
+//! Reasons of VIP_ERROR_RESOURCE: the limit that was reached, or the missing resource.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::memory::locked::NotLocked;
+use crate::memory::page_locks::LockError;
 
-/// Why a call fails with VIP_ERROR_RESOURCE. Displayed with what can be done about it.
+/// Reason why a call fails with VIP_ERROR_RESOURCE. Displayed with what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ResourceError {
     /// A limit of the configuration.
     Limit(LimitReached),
-    /// A protection tag that a VI or a memory region has.
+    /// A VI or a memory region uses the protection tag.
     TagInUse,
-    /// A completion queue that a work queue reports to.
+    /// A work queue reports to the completion queue.
     CqInUse,
-    /// A work queue whose completions are waited for on its completion queue.
+    /// The work queue reports to a completion queue, on which to wait instead.
     ReportsToCq,
-    /// No memory, or no address space.
+    /// Out of memory or address space.
     OutOfMemory,
-    /// Pages could not be locked: this error number.
+    /// Pages could not be locked; the error number.
     Lock(i32),
-    /// Pages are not locked any more: that would take up the process's mappings, which are this many.
+    /// Pages are not locked, since locking would use up the mappings of the process; their limit.
     LockMappings(u64),
-    /// Memory could not be offered to the datapath process: this error number.
+    /// Memory could not be shared with the datapath process; the error number.
     Offer(i32),
-    /// A thread could not be started: this error number.
+    /// A thread could not be started; the error number.
     Thread(i32),
     /// The NIC has failed: VIP_ERROR_CATASTROPHIC was reported.
     NicFailed,
     /// The NIC cannot listen at its TCP address.
     Listen,
-    /// Discovery looks for as many hosts as it can.
+    /// Discovery has reached its limit of pending host lookups.
     Lookups,
-    /// No handle, descriptor or memory for one more connection, at either end.
+    /// No handle, file descriptor or memory for one more connection, on this host or at the peer.
     Connection,
-    /// A discriminator that another user's programs have used.
+    /// The discriminator is reserved for another user.
     Discriminator,
-    /// The datapath process refused, for a reason that a log line gives.
+    /// The datapath process refused; a log line contains the reason.
     ProcessRefused,
-    /// The datapath process has ended, or does not answer.
+    /// The datapath process has ended, or does not respond.
     ProcessGone,
-    /// The datapath process answered something else than was asked.
+    /// The datapath process sent an unexpected response.
     ProcessAnswer,
 }
 
 impl ResourceError {
-    /// A thread could not be started.
+    /// Makes the error of a thread that could not be started.
     pub(crate) fn thread(error: &std::io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::ENOMEM) => Self::OutOfMemory,
@@ -54,38 +54,38 @@ impl ResourceError {
         }
     }
 
-    /// Memory could not be offered to the datapath process.
+    /// Makes the error of memory that could not be shared with the datapath process.
     pub(crate) fn offer(error: &std::io::Error) -> Self {
         Self::Offer(error.raw_os_error().unwrap_or(libc::EIO))
     }
 }
 
-impl From<NotLocked> for ResourceError {
-    fn from(why: NotLocked) -> Self {
-        match why {
-            NotLocked::Mappings(max_mappings) => Self::LockMappings(max_mappings),
-            NotLocked::System(error) => Self::Lock(error),
+impl From<LockError> for ResourceError {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Mappings(max_mappings) => Self::LockMappings(max_mappings),
+            LockError::System(number) => Self::Lock(number),
         }
     }
 }
 
-/// A limit of the configuration, and what there was when it was reached.
+/// A limit of the configuration that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LimitReached {
-    /// Which one.
+    /// The limit.
     pub limit: Limit,
     /// Its value.
     pub value: u64,
-    /// What counts against it.
+    /// The current use.
     pub in_use: u64,
-    /// What was asked for beyond that.
+    /// The additional request.
     pub wanted: u64,
-    /// Whose use is counted.
+    /// The scope whose use is counted.
     pub of: LimitOf,
 }
 
 impl LimitReached {
-    /// A limit of which everything is in use.
+    /// Makes the error of a limit that is fully used.
     pub(crate) fn all_in_use(limit: Limit, value: impl Into<u64>, of: LimitOf) -> ResourceError {
         let value = value.into();
         ResourceError::Limit(Self {
@@ -97,7 +97,7 @@ impl LimitReached {
         })
     }
 
-    /// A limit on one object that was asked for.
+    /// Makes the error of a request for one object beyond a limit.
     pub(crate) fn exceeded(limit: Limit, value: impl Into<u64>, wanted: u64) -> ResourceError {
         ResourceError::Limit(Self {
             limit,
@@ -109,37 +109,37 @@ impl LimitReached {
     }
 }
 
-/// Whose use a limit counts.
+/// The scope of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum LimitOf {
-    /// Of all openings of the NIC, in a datapath process those of all programs.
+    /// All handles of the NIC; in a datapath process those of all programs.
     Nic,
-    /// Of one program that is attached to a datapath process.
+    /// One program that is attached to a datapath process.
     Program,
-    /// Of one queue.
+    /// One queue.
     Queue,
 }
 
 /// A limit, by the key that sets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Limit {
-    /// Connection requests that are not answered.
+    /// Pending connection requests.
     MaxIncoming,
-    /// Calls and openings of a program at a time.
+    /// Concurrent calls and NIC handles of a program.
     MaxCalls,
     /// Completion queues.
     MaxCq,
     /// Entries of a completion queue.
     MaxCqEntries,
-    /// Descriptors that are posted and not complete.
+    /// Outstanding descriptors.
     MaxDescriptors,
     /// Descriptors on a work queue.
     MaxDescriptorsPerQueue,
     /// Discriminators in use.
     MaxDiscriminators,
-    /// Handlers that wait on a queue.
+    /// Pending handlers of a queue.
     MaxNotifiesPerQueue,
-    /// Queues with a thread that calls handlers.
+    /// Threads that call handlers, one per queue.
     MaxNotifyThreads,
     /// Protection tags.
     MaxPtags,
@@ -154,7 +154,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// The key.
+    /// Returns the configuration key.
     pub fn key(self) -> &'static str {
         match self {
             Self::MaxIncoming => "max_incoming",
@@ -177,7 +177,7 @@ impl Limit {
 
 impl fmt::Display for LimitReached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (whose, table) = match self.of {
+        let (scope, table) = match self.of {
             LimitOf::Nic => ("on this NIC", "[[nic]]"),
             LimitOf::Program => ("by this program", "[process.quota] of the datapath process"),
             LimitOf::Queue => ("on this queue", "[[nic]]"),
@@ -185,9 +185,9 @@ impl fmt::Display for LimitReached {
         let key = self.limit.key();
         write!(f, "{key} = {}: ", self.value)?;
         if self.in_use > 0 {
-            write!(f, "{} in use {whose}, ", self.in_use)?;
+            write!(f, "{} in use {scope}, ", self.in_use)?;
         }
-        write!(f, "{} wanted; raise {key} in {table}", self.wanted)
+        write!(f, "{} requested; raise {key} in {table}", self.wanted)
     }
 }
 
@@ -205,7 +205,7 @@ impl fmt::Display for ResourceError {
             Self::LockMappings(max_mappings) => {
                 return write!(
                     f,
-                    "locked regions make up half of the memory mappings that the process may have \
+                    "locked regions account for half of the memory mappings of the process \
                      (vm.max_map_count = {max_mappings}): register fewer and longer regions, or \
                      raise it"
                 );
@@ -213,45 +213,47 @@ impl fmt::Display for ResourceError {
             Self::Offer(error) => {
                 return write!(
                     f,
-                    "the memory cannot be offered to the datapath process: {}",
+                    "the memory cannot be shared with the datapath process: {}",
                     std::io::Error::from_raw_os_error(*error)
                 );
             }
             Self::Thread(error) => {
                 return write!(
                     f,
-                    "no thread can be started: {}; look at RLIMIT_NPROC and the limits of its \
+                    "no thread can be started: {}; check RLIMIT_NPROC and the limits of its \
                      control group",
                     std::io::Error::from_raw_os_error(*error)
                 );
             }
-            Self::TagInUse => "a VI or a memory region has the protection tag",
+            Self::TagInUse => "a VI or a memory region uses the protection tag",
             Self::CqInUse => "a work queue reports to the completion queue",
             Self::ReportsToCq => {
-                "the work queue reports to a completion queue: wait for, or be notified by, that"
+                "the work queue reports to a completion queue: wait on that, or register the handler there"
             }
-            Self::OutOfMemory => "no memory or address space is left; look at RLIMIT_AS",
+            Self::OutOfMemory => "out of memory or address space; check RLIMIT_AS",
             Self::NicFailed => "the NIC has failed: close all its handles and open it again",
             Self::Listen => {
-                "the NIC cannot listen at its TCP address: another program does, the address is not \
-                 one of this host, or descriptors or memory are short; the log of the program or \
-                 datapath process that has the NIC says which"
+                "the NIC cannot listen at its TCP address: another program listens there, the address is not \
+                 one of this host, or file descriptors or memory are exhausted; see the log of the program or \
+                 datapath process that has opened the NIC"
             }
-            Self::Lookups => "too many hosts are being looked for; ask again later",
+            Self::Lookups => "too many pending host lookups; try again later",
             Self::Connection => {
-                "no handle, descriptor or memory is left for the connection, here or at the other \
-                 end"
+                "no handle, file descriptor or memory is left for the connection, on this host or at the \
+                 peer"
             }
             Self::Discriminator => {
-                "a program of another user has used the discriminator: use another one"
+                "the discriminator is reserved for another user: use another one"
             }
-            Self::ProcessRefused => "the datapath process refused; a line before this one says why",
+            Self::ProcessRefused => {
+                "the datapath process refused; an earlier log line contains the reason"
+            }
             Self::ProcessGone => {
-                "the datapath process has ended or does not answer: close the NIC and open it again"
+                "the datapath process has ended or does not respond: close the NIC and open it again"
             }
             Self::ProcessAnswer => {
-                "the datapath process gave an unexpected answer: library and process must be of \
-                 one release"
+                "unexpected response of the datapath process: library and process must be of \
+                 the same release"
             }
         };
         f.write_str(text)
@@ -263,18 +265,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limit_reached_display_names_key_value_use_and_remedy() {
+    fn limit_reached_display_contains_key_value_use_and_remedy() {
         let text = |error: ResourceError| error.to_string();
         let tags = LimitReached::all_in_use(Limit::MaxPtags, 4u32, LimitOf::Program);
         assert_eq!(
             text(tags),
-            "max_ptags = 4: 4 in use by this program, 1 wanted; raise max_ptags in \
+            "max_ptags = 4: 4 in use by this program, 1 requested; raise max_ptags in \
              [process.quota] of the datapath process"
         );
         let entries = LimitReached::exceeded(Limit::MaxCqEntries, 64u32, 65);
         assert_eq!(
             text(entries),
-            "max_cq_entries = 64: 65 wanted; raise max_cq_entries in [[nic]]"
+            "max_cq_entries = 64: 65 requested; raise max_cq_entries in [[nic]]"
         );
     }
 }

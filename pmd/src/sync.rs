@@ -1,12 +1,12 @@
-//! The crate's one door to atomics, an asymmetric barrier, and who a thread is.
+//! Atomics, futexes, an asymmetric barrier and thread numbers: the only module that imports atomics.
 //!
-//! `tests/loom` has a door of its own, with loom's atomics, for the modules that take everything from here.
+//! `tests/loom` replaces it by loom's atomics, for the modules that import all of theirs from here.
 
 pub(crate) use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence, fence,
 };
 
-/// Writes to memory that applications poll. The models have their own, which loom watches.
+/// Writes to memory that applications poll. The loom models replace them.
 pub(crate) mod application {
     pub(crate) use core::ptr::copy_nonoverlapping;
     pub(crate) use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
@@ -19,7 +19,7 @@ thread_local! {
     static MARK: u64 = const { 0 };
 }
 
-/// A number that no other living thread has: a multiple of 8, never 0.
+/// Returns a number that no other running thread has: a multiple of 8, never 0.
 #[inline]
 pub(crate) fn thread_number() -> u64 {
     MARK.with(|mark| core::ptr::from_ref(mark) as u64)
@@ -32,10 +32,10 @@ const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
 /// `MEMBARRIER_CMD_GLOBAL`: slow, and needs no registration.
 const GLOBAL: libc::c_int = 1;
-/// Attempts before a barrier that was granted counts as refused.
+/// Attempts before a registered barrier counts as refused.
 const BARRIER_TRIES: u32 = 1000;
 
-/// True once the kernel agreed to interrupt our other threads with a barrier.
+/// True once expedited barriers are registered with the kernel.
 static EXPEDITED: AtomicBool = AtomicBool::new(false);
 
 fn membarrier(command: libc::c_int) -> bool {
@@ -43,16 +43,16 @@ fn membarrier(command: libc::c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Asks the kernel for expedited barriers; without them both sides use full fences.
-/// Must be called before the first thread that uses either barrier starts.
+/// Registers expedited barriers with the kernel; without them both sides use full fences. Must be
+/// called before the first thread starts that uses either barrier.
 pub(crate) fn register_barrier() {
     if membarrier(REGISTER_PRIVATE_EXPEDITED) {
         EXPEDITED.store(true, Ordering::SeqCst);
     }
 }
 
-/// The frequent side of a store-then-load handshake between two threads; its
-/// partner is [`heavy_barrier`] on the rare side.
+/// The barrier of the frequent side of a store-then-load handshake between two threads; its partner is
+/// [`heavy_barrier`] on the rare side.
 #[inline]
 pub(crate) fn light_barrier() {
     if EXPEDITED.load(Ordering::Relaxed) {
@@ -62,27 +62,26 @@ pub(crate) fn light_barrier() {
     }
 }
 
-/// The rare side: orders our earlier stores and later loads against every
+/// The barrier of the rare side: orders earlier stores and later loads of this thread against every
 /// [`light_barrier`] of every thread of this process.
 pub(crate) fn heavy_barrier() {
     fence(Ordering::SeqCst);
     if !EXPEDITED.load(Ordering::Relaxed) {
         return;
     }
-    // The kernel granted it once; what can fail now is memory for a moment, or a filter
-    // that the program put on its own system calls. Without a barrier of either kind
-    // two threads could be inside one token: then it is better to end.
+    // Registered barriers fail only for lack of memory, or by a system call filter that the program
+    // has installed. Without a barrier two threads could hold one token: abort instead.
     for _ in 0..BARRIER_TRIES {
         if membarrier(PRIVATE_EXPEDITED) || membarrier(GLOBAL) {
             return;
         }
         yield_now();
     }
-    log::error!("membarrier(2) was granted and is refused now: this process cannot go on safely");
+    log::error!("membarrier(2) was registered and is refused now: the process is aborted");
     std::process::abort();
 }
 
-/// Sleeps while `word` holds `expected`, at most `timeout_ns`; returns early for any reason.
+/// Sleeps while `word` holds `expected`, at most `timeout_ns`; may return early for any reason.
 pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>, shared: bool) {
     let timeout = timeout_ns.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
@@ -97,14 +96,14 @@ pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, expected, timeout) };
 }
 
-/// As [`futex_wait`] inside the process, for any of the events whose bits are set.
+/// As [`futex_wait`] within the process, until a wake for any of the events whose bits are set.
 pub(crate) fn futex_wait_for(
     word: &AtomicU32,
     expected: u32,
     timeout_ns: Option<u64>,
     events: u32,
 ) {
-    // This call wants the end of the time, where the other one wants its length.
+    // This call takes an absolute time, unlike FUTEX_WAIT.
     let end = timeout_ns.map(|ns| {
         let mut now = libc::timespec {
             tv_sec: 0,
@@ -136,8 +135,8 @@ pub(crate) fn futex_wait_for(
     };
 }
 
-/// Wakes the threads that sleep on `word` by [`futex_wait_for`] for any of these events; how
-/// many there were.
+/// Wakes the threads that sleep on `word` by [`futex_wait_for`] for any of these events; returns their
+/// number.
 pub(crate) fn futex_wake_for(word: &AtomicU32, events: u32) -> usize {
     let op = libc::FUTEX_WAKE_BITSET | libc::FUTEX_PRIVATE_FLAG;
     let unused = core::ptr::null::<u32>();

@@ -1,5 +1,5 @@
-//! System calls that are not the data path's: random numbers, an event that a
-//! thread can sleep on beside a port, signal masks, and news of a fork.
+//! System calls beside the data path: random numbers, eventfds on which a thread can sleep together
+//! with a port, signal masks, pidfds, resource limits and fork handlers.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use pmd_port::descriptor_number::above_standard_streams;
 use pmd_port::thread;
 
-/// The index of a network interface, by its name.
+/// Returns the index of a network interface, by name.
 pub(crate) fn interface_index(name: &str) -> Option<u32> {
     let name = CString::new(name).ok()?;
     // SAFETY: a string that ends with NUL and lives as long as the call.
@@ -19,7 +19,7 @@ pub(crate) fn interface_index(name: &str) -> Option<u32> {
     (index != 0).then_some(index)
 }
 
-/// Fills `out` with bytes that nobody can guess.
+/// Fills `out` with unpredictable bytes.
 pub(crate) fn random_bytes(out: &mut [u8]) {
     let mut done = 0;
     while done < out.len() {
@@ -32,7 +32,7 @@ pub(crate) fn random_bytes(out: &mut [u8]) {
         }
         let error = io::Error::last_os_error();
         if error.kind() != io::ErrorKind::Interrupted {
-            // A filter of system calls may refuse it.
+            // A system call filter may refuse it.
             let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(rest));
             assert!(read.is_ok(), "the kernel has no random numbers: {error}");
             return;
@@ -40,16 +40,16 @@ pub(crate) fn random_bytes(out: &mut [u8]) {
     }
 }
 
-/// Lets another process reach our memory by process_vm_readv(2), where Yama is in force; without
-/// it there is nothing to allow.
+/// Allows another process to access this one's memory by process_vm_readv(2) where Yama is in force;
+/// without Yama it has no effect.
 pub(crate) fn allow_tracing_by(pid: libc::pid_t) {
     let pid = libc::c_ulong::try_from(pid).unwrap_or(0);
     // SAFETY: integers only.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, pid, 0, 0, 0) };
 }
 
-/// A descriptor to be asked whether it is readable or over.
-fn entry(fd: RawFd) -> libc::pollfd {
+/// Returns the poll(2) entry that waits until a descriptor is readable or hung up.
+fn poll_entry(fd: RawFd) -> libc::pollfd {
     libc::pollfd {
         fd,
         events: libc::POLLIN,
@@ -57,44 +57,44 @@ fn entry(fd: RawFd) -> libc::pollfd {
     }
 }
 
-/// Sleeps until one of these descriptors is readable or over.
+/// Sleeps until one of these descriptors is readable or hung up.
 pub(crate) fn await_any(fds: [RawFd; 2]) {
-    let mut fds = fds.map(entry);
-    // SAFETY: two entries of this frame. It ends early only for a signal.
+    let mut fds = fds.map(poll_entry);
+    // SAFETY: two entries of this frame. The call returns early only for a signal.
     while unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) } <= 0 {}
 }
 
-/// Sleeps until this descriptor is readable or over, or for `limit`.
+/// Sleeps until this descriptor is readable or hung up, at most for `limit`.
 pub(crate) fn await_one(fd: RawFd, limit: Duration) {
-    let mut fd = entry(fd);
+    let mut fd = poll_entry(fd);
     let limit_ms = libc::c_int::try_from(limit.as_millis()).unwrap_or(libc::c_int::MAX);
-    // SAFETY: one entry of this frame. It may end early for a signal.
+    // SAFETY: one entry of this frame. The call may return early for a signal.
     unsafe { libc::poll(&raw mut fd, 1, limit_ms) };
 }
 
-/// A descriptor that becomes readable when the process ends that has this number now.
-pub(crate) fn process(pid: libc::pid_t) -> io::Result<OwnedFd> {
-    // SAFETY: pidfd_open(2) takes two integers and gives a new descriptor or -1.
+/// Opens a pidfd, which becomes readable when the process that has this number now ends.
+pub(crate) fn pidfd_open(pid: libc::pid_t) -> io::Result<OwnedFd> {
+    // SAFETY: pidfd_open(2) takes two integers and returns a new descriptor or -1.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new and nobody else has it.
+    // SAFETY: the descriptor is new and has no other owner.
     above_standard_streams(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// Has this process ended?
-pub(crate) fn is_over(process: &OwnedFd) -> bool {
-    let mut fd = entry(process.as_raw_fd());
-    // SAFETY: one entry of this frame; it waits for nothing.
+/// Returns true if the process of this pidfd has ended.
+pub(crate) fn has_exited(pidfd: &OwnedFd) -> bool {
+    let mut fd = poll_entry(pidfd.as_raw_fd());
+    // SAFETY: one entry of this frame; the call does not wait.
     unsafe { libc::poll(&raw mut fd, 1, 0) != 0 }
 }
 
-/// Lets this process have as many open descriptors as it may at all: raises the soft limit of
-/// `RLIMIT_NOFILE` to the hard one. Gives both, the soft one first.
+/// Raises the soft limit of open descriptors (`RLIMIT_NOFILE`) to the hard limit. Returns the previous
+/// soft limit and the new one.
 ///
 /// # Errors
-/// What getrlimit(2) and setrlimit(2) say.
+/// Those of getrlimit(2) and setrlimit(2).
 pub fn raise_descriptor_limit() -> io::Result<(u64, u64)> {
     let mut limit = descriptor_limit()?;
     let before = limit.rlim_cur;
@@ -118,12 +118,12 @@ fn descriptor_limit() -> io::Result<libc::rlimit> {
     Ok(limit)
 }
 
-/// The soft limit on descriptors of this process.
+/// Returns the soft limit of open descriptors of this process.
 pub(crate) fn soft_descriptor_limit() -> io::Result<u64> {
     descriptor_limit().map(|limit| limit.rlim_cur)
 }
 
-/// Does a call fail because this process, or the system, has no descriptor left?
+/// Returns true for an error because this process, or the system, has no descriptor left.
 pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
@@ -132,21 +132,21 @@ mod wakeup;
 
 pub(crate) use wakeup::{ClientWakeup, Waker, WakeupSet};
 
-/// Something to sleep on beside a port's descriptor.
-pub(crate) struct Event(OwnedFd);
+/// An eventfd, on which a thread can sleep together with a port's descriptor.
+pub(crate) struct EventFd(OwnedFd);
 
-impl Event {
+impl EventFd {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: eventfd(2) takes two integers and gives a new descriptor or -1.
+        // SAFETY: eventfd(2) takes two integers and returns a new descriptor or -1.
         let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and nobody else has it.
+        // SAFETY: the descriptor is new and has no other owner.
         above_standard_streams(unsafe { OwnedFd::from_raw_fd(fd) }).map(Self)
     }
 
-    /// Forgets that it was signalled.
+    /// Resets the event.
     pub(crate) fn clear(&self) {
         let mut count = [0u8; 8];
         // SAFETY: 8 bytes of this frame, from a non-blocking eventfd.
@@ -157,37 +157,36 @@ impl Event {
     pub(crate) fn signal(&self) {
         let one = 1u64.to_ne_bytes();
         // SAFETY: 8 bytes of this frame, to an eventfd that lives as long as `self`.
-        // A full counter means that the thread is being woken already.
+        // If the counter is full, the thread is being woken already.
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), 8) };
     }
 
-    /// The same event under another descriptor.
+    /// Duplicates the descriptor of the event.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
 
-    /// Sleeps until the event is signalled, `other` is readable (if there is one), or for
-    /// `limit`.
+    /// Sleeps until the event is signalled or `other` (if any) is readable, at most for `limit`.
     pub(crate) fn sleep(&self, other: Option<RawFd>, limit: Duration) {
-        // poll(2) passes over a negative descriptor.
-        let mut fds = [self.0.as_raw_fd(), other.unwrap_or(-1)].map(entry);
+        // poll(2) ignores a negative descriptor.
+        let mut fds = [self.0.as_raw_fd(), other.unwrap_or(-1)].map(poll_entry);
         self.sleep_on(&mut fds, limit);
     }
 
-    /// As [`Event::sleep`], beside any number of descriptors.
-    pub(crate) fn sleep_beside(&self, others: &[RawFd], limit: Duration) {
+    /// As [`EventFd::sleep`], with any number of descriptors.
+    pub(crate) fn sleep_with(&self, others: &[RawFd], limit: Duration) {
         let fds = core::iter::once(self.0.as_raw_fd()).chain(others.iter().copied());
-        self.sleep_on(&mut fds.map(entry).collect::<Vec<_>>(), limit);
+        self.sleep_on(&mut fds.map(poll_entry).collect::<Vec<_>>(), limit);
     }
 
-    /// Sleeps until any of the entries is ready; the first is our own.
+    /// Sleeps until any of the entries is ready; the first is this event's.
     fn sleep_on(&self, fds: &mut [libc::pollfd], limit: Duration) {
         let limit = libc::timespec {
             tv_sec: limit.as_secs() as libc::time_t,
             tv_nsec: limit.subsec_nanos().into(),
         };
         let count = fds.len() as libc::nfds_t;
-        // SAFETY: so many entries and a time, which live during the call; no signal mask.
+        // SAFETY: `count` entries and a time, which live during the call; no signal mask.
         unsafe { libc::ppoll(fds.as_mut_ptr(), count, &limit, core::ptr::null()) };
         if fds.first().is_some_and(|own| own.revents != 0) {
             self.clear();
@@ -195,15 +194,15 @@ impl Event {
     }
 }
 
-impl AsRawFd for Event {
+impl AsRawFd for EventFd {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 }
 
-/// Signals that a thread sends itself by an instruction. One that is blocked ends the process
-/// and no handler hears of it: also not the one that outlives a shared file cut short.
-const OWN_FAULTS: [libc::c_int; 5] = [
+/// Signals that an instruction of a thread raises. If blocked they kill the process without a handler
+/// call: also not of the handler for a shared file that was truncated.
+const SYNCHRONOUS_SIGNALS: [libc::c_int; 5] = [
     libc::SIGBUS,
     libc::SIGSEGV,
     libc::SIGFPE,
@@ -211,13 +210,13 @@ const OWN_FAULTS: [libc::c_int; 5] = [
     libc::SIGTRAP,
 ];
 
-/// Runs `start` with all signals blocked that come from outside, which a thread started in it
-/// inherits: the program's signals are for the program's own threads.
-pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+/// Runs `start` with all asynchronous signals blocked, which a thread started in it inherits: signals of
+/// the program are for the program's own threads.
+pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     let mut all = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the set is written, whole.
+    // SAFETY: the whole set is written.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    for signal in OWN_FAULTS {
+    for signal in SYNCHRONOUS_SIGNALS {
         // SAFETY: the set was written just now; the number is a signal's.
         unsafe { libc::sigdelset(all.as_mut_ptr(), signal) };
     }
@@ -225,15 +224,15 @@ pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: one initialised set is read, and one of this frame is written.
     let failed =
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
-    let done = start();
+    let result = start();
     if failed == 0 {
         // SAFETY: the set that the successful call above has written.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
     }
-    done
+    result
 }
 
-/// The signals that a thread blocks.
+/// The signal mask of a thread.
 pub(crate) struct SignalMask(libc::sigset_t);
 
 impl SignalMask {
@@ -241,11 +240,11 @@ impl SignalMask {
         let mut mask = core::mem::MaybeUninit::<libc::sigset_t>::zeroed();
         // SAFETY: no new mask is given; the old one is written. It cannot fail.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, core::ptr::null(), mask.as_mut_ptr()) };
-        // SAFETY: all zeros are a set, too: the empty one.
+        // SAFETY: all zeros are a valid set: the empty one.
         Self(unsafe { mask.assume_init() })
     }
 
-    /// Has this thread block these and no others.
+    /// Sets the mask of the calling thread.
     pub(crate) fn set(&self) {
         // SAFETY: an initialised set is read, and nothing is written.
         unsafe {
@@ -254,7 +253,7 @@ impl SignalMask {
     }
 }
 
-/// Is this the thread that the process began with, or the one that was forked?
+/// Returns true for the initial thread of the process, or of the forked child.
 pub(crate) fn is_main_thread() -> bool {
     // SAFETY: takes and touches nothing.
     let thread = unsafe { libc::gettid() };
@@ -262,11 +261,11 @@ pub(crate) fn is_main_thread() -> bool {
     thread == unsafe { libc::getpid() }
 }
 
-/// Has a function called when this thread ends, but not when the process does. Rust's own thread locals are not
-/// dropped when the main thread ends by pthread_exit(3).
-pub(crate) fn at_end_of_this_thread(function: extern "C" fn()) -> io::Result<()> {
+/// Registers a function to be called when this thread ends, but not when the process exits. Rust's thread locals are
+/// not dropped when the main thread ends by pthread_exit(3).
+pub(crate) fn at_thread_exit(function: extern "C" fn()) -> io::Result<()> {
     extern "C" fn call(function: *mut libc::c_void) {
-        // SAFETY: the pointer that was made of such a function below.
+        // SAFETY: the pointer was made from such a function below.
         let function: extern "C" fn() = unsafe { core::mem::transmute(function) };
         function();
     }
@@ -277,20 +276,20 @@ pub(crate) fn at_end_of_this_thread(function: extern "C" fn()) -> io::Result<()>
     let mut key = 0;
     // SAFETY: a number of this frame is written; the function lives as long as the process.
     checked(unsafe { libc::pthread_key_create(&raw mut key, Some(call)) })?;
-    // SAFETY: the key was made just now; its value is not looked at but by `call`.
+    // SAFETY: the key was made just now; its value is used only by `call`.
     checked(unsafe { libc::pthread_setspecific(key, function as *const libc::c_void) })
 }
 
-/// Starts a thread that blocks the signals from outside.
+/// Starts a thread that blocks all asynchronous signals.
 pub(crate) fn start_thread(
     name: String,
     run: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
-    without_signals(|| thread::start(name, run))
+    with_signals_blocked(|| thread::start(name, run))
 }
 
-/// Has three functions called around every fork(2) of this process: before it, after it in
-/// the parent, and in the child.
+/// Registers functions to be called around every fork(2) of this process: before it, after it in the
+/// parent, and after it in the child.
 pub(crate) fn at_fork(
     before: extern "C" fn(),
     parent: extern "C" fn(),
@@ -321,7 +320,7 @@ impl Default for RandomWords {
 }
 
 impl RandomWords {
-    /// 32 bits that nobody can guess, each given out once.
+    /// Returns 32 unpredictable bits, not returned before.
     pub(crate) fn next(&mut self) -> u32 {
         if self.left_bytes == 0 {
             random_bytes(&mut self.bytes);
@@ -347,8 +346,8 @@ mod tests {
     }
 
     #[test]
-    fn an_event_ends_a_sleep_once_and_so_does_another_descriptor() {
-        let event = Event::new().unwrap();
+    fn signal_and_other_descriptor_each_end_a_sleep() {
+        let event = EventFd::new().unwrap();
         let long = Duration::from_secs(20);
         let begun = Instant::now();
         event.signal();
@@ -361,11 +360,11 @@ mod tests {
         let short = Duration::from_millis(5);
         let begun = Instant::now();
         event.sleep(None, short);
-        assert!(begun.elapsed() >= short, "the signals were used up");
+        assert!(begun.elapsed() >= short, "the signals were consumed");
     }
 
     #[test]
-    fn threads_started_without_signals_block_them_and_ours_does_not() {
+    fn started_thread_blocks_signals_and_caller_does_not() {
         fn blocked() -> bool {
             let mut mask = core::mem::MaybeUninit::<libc::sigset_t>::zeroed();
             // SAFETY: no new mask is given; the old one is written.
@@ -375,13 +374,13 @@ mod tests {
             // SAFETY: an initialised set is read.
             unsafe { libc::sigismember(mask.as_ptr(), libc::SIGUSR1) == 1 }
         }
-        let thread = without_signals(|| std::thread::spawn(blocked));
+        let thread = with_signals_blocked(|| std::thread::spawn(blocked));
         assert!(thread.join().unwrap());
         assert!(!blocked());
     }
 
     #[test]
-    fn the_limit_of_descriptors_is_as_high_as_it_can_be() {
+    fn descriptor_limit_is_raised_to_hard_limit() {
         let (before, now) = raise_descriptor_limit().unwrap();
         assert!(before <= now);
         assert_eq!(raise_descriptor_limit().unwrap(), (now, now));

@@ -1,9 +1,9 @@
-//! Frames copied as they pass, for an operator who looks at them.
+//! Copies passing frames for a capture.
 //!
-//! The poller puts each frame that the filter lets through into a bounded ring; whoever has the
-//! other end takes it out at leisure. What does not fit is counted and lost to the tap, never
-//! waited for, and the poller wakes nobody. Buffers go round, so that nothing is allocated while
-//! frames pass.
+//! The poller copies each frame that matches the filter into a bounded ring, from which a [`TapReader`]
+//! takes it. If the ring is full, the frame is counted as dropped and not captured; the poller never waits for the
+//! reader and does not wake it. Buffers are recycled, so that no memory is allocated while
+//! frames are captured.
 
 pub(crate) mod filter;
 #[cfg(test)]
@@ -19,78 +19,79 @@ use pmd_port::{BURST, Mbuf, MbufBatch, Port};
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use filter::Filter;
 
-/// What a frame in the ring costs beside its bytes, about.
+/// Approximate overhead of a frame in the ring, in bytes.
 const SLOT_BYTES: usize = 64;
-/// Frames in the ring, at most.
+/// Maximum number of frames in the ring.
 const MAX_SLOTS: usize = 1 << 16;
 
-/// A frame that passed.
+/// A captured frame.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct CapturedFrame {
     /// Its first bytes.
     kept: Vec<u8>,
-    /// How many it had.
-    pub(crate) seen_bytes: u32,
-    /// Which way it went.
+    /// Its original length.
+    pub(crate) original_bytes: u32,
+    /// Its direction.
     pub(crate) direction: Direction,
-    /// When, in nanoseconds since 1970.
+    /// Its time, in nanoseconds since 1970.
     pub(crate) time_ns: u64,
 }
 
-impl Taken {
-    /// The first bytes of the frame, as many as were to be kept.
+impl CapturedFrame {
+    /// Returns the first bytes of the frame, up to the configured length.
     pub(crate) fn kept(&self) -> &[u8] {
         &self.kept
     }
 }
 
-/// What both ends know.
+/// State shared by the tap and its reader.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Frames for which there was no room. Relaxed: a count, written by the poller alone.
+    /// Number of frames that did not fit. Relaxed: a counter that only the poller writes.
     dropped: AtomicU64,
-    /// The poller's end is gone.
-    over: AtomicBool,
+    /// The tap has been dropped.
+    closed: AtomicBool,
 }
 
-/// What becomes of a frame that is about to be sent.
+/// Result of copying a frame before it is sent.
 enum Staged {
-    Unwanted,
+    Filtered,
     NoRoom,
-    Kept(Taken),
+    Copied(CapturedFrame),
 }
 
-/// The poller's end.
+/// Writing end of a tap, for the poller.
 pub(crate) struct Tap {
-    filled: Producer<Taken>,
-    empty: Consumer<Taken>,
-    /// Empty ones that came back unused.
-    spare: Vec<Taken>,
+    filled: Producer<CapturedFrame>,
+    empty: Consumer<CapturedFrame>,
+    /// Empty buffers, taken from the ring and not used.
+    spare: Vec<CapturedFrame>,
     staged: Vec<Staged>,
     filter: Filter,
-    longest_bytes: usize,
+    snap_bytes: usize,
     shared: Arc<Shared>,
 }
 
-/// The end of whoever looks.
-pub(crate) struct Taker {
-    filled: Consumer<Taken>,
-    empty: Producer<Taken>,
+/// Reading end of a tap.
+pub(crate) struct TapReader {
+    filled: Consumer<CapturedFrame>,
+    empty: Producer<CapturedFrame>,
     shared: Arc<Shared>,
 }
 
-/// A tap for frames that fit the filter, `longest_bytes` of each, with room for about `room_bytes`.
-pub(crate) fn tap(filter: Filter, longest_bytes: usize, room_bytes: usize) -> (Tap, Taker) {
-    let slots = (room_bytes / (longest_bytes + SLOT_BYTES)).clamp(BURST, MAX_SLOTS);
-    let (filled, to_take) = spsc(slots);
-    let (mut back, empty) = spsc(slots);
-    let mut fresh = (0..slots).map(|_| Taken {
-        kept: Vec::with_capacity(longest_bytes),
-        seen_bytes: 0,
+/// Creates a tap for frames that match the filter, with the first `snap_bytes` of each and about `capacity_bytes` of
+/// buffers.
+pub(crate) fn tap(filter: Filter, snap_bytes: usize, capacity_bytes: usize) -> (Tap, TapReader) {
+    let slots = (capacity_bytes / (snap_bytes + SLOT_BYTES)).clamp(BURST, MAX_SLOTS);
+    let (filled, filled_reader) = spsc(slots);
+    let (mut recycled, empty) = spsc(slots);
+    let mut fresh = (0..slots).map(|_| CapturedFrame {
+        kept: Vec::with_capacity(snap_bytes),
+        original_bytes: 0,
         direction: Direction::Inbound,
         time_ns: 0,
     });
-    back.push_batch(&mut fresh);
+    recycled.push_batch(&mut fresh);
     let shared = Arc::new(Shared::default());
     let tap = Tap {
         filled,
@@ -98,40 +99,40 @@ pub(crate) fn tap(filter: Filter, longest_bytes: usize, room_bytes: usize) -> (T
         spare: Vec::with_capacity(BURST),
         staged: Vec::with_capacity(BURST),
         filter,
-        longest_bytes,
+        snap_bytes,
         shared: Arc::clone(&shared),
     };
-    let taker = Taker {
-        filled: to_take,
-        empty: back,
+    let reader = TapReader {
+        filled: filled_reader,
+        empty: recycled,
         shared,
     };
-    (tap, taker)
+    (tap, reader)
 }
 
 impl Tap {
-    /// Is this taker its other end?
-    pub(crate) fn is_of(&self, taker: &Taker) -> bool {
-        Arc::ptr_eq(&self.shared, &taker.shared)
+    /// Returns whether this is the reader of the tap.
+    pub(crate) fn is_read_by(&self, reader: &TapReader) -> bool {
+        Arc::ptr_eq(&self.shared, &reader.shared)
     }
 
-    /// Takes down what came.
+    /// Captures received frames.
     #[cold]
     #[inline(never)]
     pub(crate) fn received(&mut self, frames: &MbufBatch) {
         let time_ns = now_ns();
         for mbuf in frames.iter() {
             let staged = self.stage(mbuf, Direction::Inbound, time_ns);
-            self.settle(staged, true);
+            self.commit(staged, true);
         }
     }
 
-    /// Gives a batch to the port, and takes down what it takes.
+    /// Sends a batch, and captures the frames that the port accepts.
     #[cold]
     #[inline(never)]
     pub(crate) fn send(&mut self, port: &mut dyn Port, batch: &mut MbufBatch) {
         let time_ns = now_ns();
-        // What the port takes is gone, so it is copied before.
+        // Copied first, since the port takes the frames that it accepts.
         let mut staged = core::mem::take(&mut self.staged);
         staged.extend(
             batch
@@ -139,44 +140,44 @@ impl Tap {
                 .map(|mbuf| self.stage(mbuf, Direction::Outbound, time_ns)),
         );
         let sent = port.tx_burst(batch);
-        for (number, one) in staged.drain(..).enumerate() {
-            self.settle(one, number < sent);
+        for (index, frame) in staged.drain(..).enumerate() {
+            self.commit(frame, index < sent);
         }
         self.staged = staged;
     }
 
     fn stage(&mut self, mbuf: &Mbuf, direction: Direction, time_ns: u64) -> Staged {
         let bytes = mbuf.bytes();
-        if !self.filter.fits(bytes, direction) {
-            return Staged::Unwanted;
+        if !self.filter.matches(bytes, direction) {
+            return Staged::Filtered;
         }
-        let Some(mut taken) = self.spare.pop().or_else(|| self.empty.pop()) else {
+        let Some(mut frame) = self.spare.pop().or_else(|| self.empty.pop()) else {
             return Staged::NoRoom;
         };
-        taken.kept.clear();
-        // As many as there is room for: nothing is allocated.
-        taken
+        frame.kept.clear();
+        // At most the capacity of the buffer, so that no memory is allocated.
+        frame
             .kept
-            .extend(bytes.iter().take(self.longest_bytes).copied());
-        taken.seen_bytes = bytes.len() as u32;
-        taken.direction = direction;
-        taken.time_ns = time_ns;
-        Staged::Kept(taken)
+            .extend(bytes.iter().take(self.snap_bytes).copied());
+        frame.original_bytes = bytes.len() as u32;
+        frame.direction = direction;
+        frame.time_ns = time_ns;
+        Staged::Copied(frame)
     }
 
-    fn settle(&mut self, staged: Staged, passed: bool) {
+    fn commit(&mut self, staged: Staged, passed: bool) {
         match staged {
-            // One that comes again will be looked at again.
-            Staged::Kept(taken) if !passed => self.spare.push(taken),
-            Staged::Kept(taken) => {
-                if let Err(taken) = self.filled.push(taken) {
-                    // There are no more buffers than places.
-                    self.spare.push(taken);
+            // A frame that was not accepted is copied again when it is sent again.
+            Staged::Copied(frame) if !passed => self.spare.push(frame),
+            Staged::Copied(frame) => {
+                if let Err(frame) = self.filled.push(frame) {
+                    // Not expected: there are no more buffers than slots.
+                    self.spare.push(frame);
                     self.count_dropped();
                 }
             }
             Staged::NoRoom if passed => self.count_dropped(),
-            Staged::NoRoom | Staged::Unwanted => {}
+            Staged::NoRoom | Staged::Filtered => {}
         }
     }
 
@@ -188,28 +189,28 @@ impl Tap {
 
 impl Drop for Tap {
     fn drop(&mut self) {
-        // Release: whoever sees it in `is_over` sees every frame before it, too.
-        self.shared.over.store(true, Ordering::Release);
+        // Release: partner of the Acquire in `is_closed`, which makes all earlier frames visible.
+        self.shared.closed.store(true, Ordering::Release);
     }
 }
 
-impl Taker {
-    /// Is the poller's end gone? Then what is in the ring is all that there will be.
-    pub(crate) fn is_over(&self) -> bool {
+impl TapReader {
+    /// Returns whether the tap has been dropped: no frames are added to the ring any more.
+    pub(crate) fn is_closed(&self) -> bool {
         // Acquire: partner of the Release in the drop of the tap.
-        self.shared.over.load(Ordering::Acquire)
+        self.shared.closed.load(Ordering::Acquire)
     }
 
-    /// Shows the oldest frame and gives its buffer back; `None` if there is none.
-    pub(crate) fn take<R>(&mut self, show: impl FnOnce(&Taken) -> R) -> Option<R> {
-        let taken = self.filled.pop()?;
-        let shown = show(&taken);
-        // There is a place for every buffer.
-        let _back = self.empty.push(taken);
+    /// Calls `show` with the oldest frame and recycles its buffer; `None` if there is no frame.
+    pub(crate) fn take<R>(&mut self, show: impl FnOnce(&CapturedFrame) -> R) -> Option<R> {
+        let frame = self.filled.pop()?;
+        let shown = show(&frame);
+        // The ring has a slot for every buffer.
+        let _pushed = self.empty.push(frame);
         Some(shown)
     }
 
-    /// Frames for which there was no room so far.
+    /// Returns the number of frames that did not fit.
     pub(crate) fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
     }

@@ -1,26 +1,26 @@
-//! What tests of several modules share.
+//! Test support for several modules.
 
 use std::io::Write;
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// A connection whose close blocks for a minute unless its peer reads.
-pub(crate) fn lingering() -> (OwnedFd, TcpStream) {
+/// Returns a connection whose close blocks for up to a minute until its peer reads, and the peer.
+pub(crate) fn lingering_connection() -> (OwnedFd, TcpStream) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    // The peer takes little, and most of what is written stays here.
+    // The receive buffer is small, so that most of the data stays in the send buffer.
     socket2::SockRef::from(&listener)
         .set_recv_buffer_size(1)
         .unwrap();
-    let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let mut local = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (peer, _) = listener.accept().unwrap();
-    // Little in all, so that a peer that reads is soon done.
-    let room = socket2::SockRef::from(&near);
-    room.set_send_buffer_size(1 << 14).unwrap();
-    near.set_nonblocking(true).unwrap();
-    while near.write(&[0; 1 << 16]).is_ok() {}
-    near.set_nonblocking(false).unwrap();
+    // Small, so that the peer can read everything quickly.
+    let socket = socket2::SockRef::from(&local);
+    socket.set_send_buffer_size(1 << 14).unwrap();
+    local.set_nonblocking(true).unwrap();
+    while local.write(&[0; 1 << 16]).is_ok() {}
+    local.set_nonblocking(false).unwrap();
     let minute = Some(Duration::from_secs(60));
-    socket2::SockRef::from(&near).set_linger(minute).unwrap();
-    (near.into(), peer)
+    socket2::SockRef::from(&local).set_linger(minute).unwrap();
+    (local.into(), peer)
 }

@@ -1,19 +1,18 @@
-//! Who may touch what: the turn of a NIC, and the two ends of a queue.
+//! A biased lock: protects the turn of a NIC, and the producer and consumer of a queue.
 //!
-//! A token is biased towards the thread that uses it again and again: that thread
-//! enters and leaves with plain stores, so that its stores to other cores' cache
-//! lines need not drain first, as an atomic exchange would demand. Whoever else
-//! wants it takes the exchange `held`, ends the bias, and makes the kernel order
-//! that against the owner's entry (an asymmetric barrier).
+//! The lock is biased towards the thread that takes it repeatedly, its owner: that thread locks and
+//! unlocks with plain stores, so that its stores to other cores' cache lines need not drain first,
+//! as an atomic exchange would require. Any other thread exchanges the flag `held`, ends the bias,
+//! and has the kernel order that against the owner's entry (an asymmetric barrier).
 //!
 //! ```text
-//!  owner (fast):  my busy = true;  light barrier;  owner still me?  -> in  ...  my busy = false
-//!  other (slow):  held = true;  owner = nobody; heavy barrier;   not busy?        -> in
-//!                                                               else held = false, again
+//!  owner (fast):  own busy = true;  light barrier;  owner unchanged? -> locked ... own busy = false
+//!  other (slow):  held = true;  owner = none;  heavy barrier;  no busy flag? -> locked
+//!                                                              else held = false, retry
 //! ```
-//! Either the owner sees that its bias ended, or the other sees that it is busy. Each
-//! `busy` flag belongs to one thread for ever: a thread that was stopped between its two
-//! looks may set and clear its flag long after another one became the owner.
+//! Either the owner sees that its bias ended, or the other thread sees the busy flag. Each `busy`
+//! flag belongs to one thread for good: a thread that was preempted between its two loads of `owner`
+//! may set and clear its flag long after another one became the owner.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -23,55 +22,55 @@ use crate::sync::{
     thread_number, yield_now,
 };
 
-/// Uses in a row, by one thread, after which it becomes the owner; doubled with each
-/// bias that was ended, up to the limit.
+/// Consecutive locks by one thread after which it becomes the owner; doubled with each ended bias, up
+/// to [`LAST_STREAK`].
 const FIRST_STREAK: u32 = if cfg!(loom) { 1 } else { 16 };
 const LAST_STREAK: u32 = 4096;
 
-/// Threads that can ever own one token; others use `held` every time.
-const SEATS: usize = if cfg!(loom) { 2 } else { 4 };
-/// Thread numbers are multiples of this, so that the seat fits beside them.
-const SEAT_MASK: u64 = 7;
+/// The number of threads that can ever own one token; others use `held` every time.
+const OWNER_SLOTS: usize = if cfg!(loom) { 2 } else { 4 };
+/// The low bits of a thread number, which are zero and hold the owner's slot.
+const SLOT_MASK: u64 = 7;
 
-/// Stands for a thread that never becomes the owner; no thread has this number.
-const GUEST: u64 = 0;
+/// The thread number of a lock that never gives a bias; no thread has this number.
+const UNBIASED: u64 = 0;
 
-/// What only the holder of `held` touches.
+/// State that is accessed only by the holder of `held`.
 struct Bias {
     last: u64,
     streak: u32,
     needed: u32,
-    /// Who has which seat; 0 for nobody yet.
-    seats: [u64; SEATS],
+    /// The thread of each owner slot; 0 for a free one.
+    slots: [u64; OWNER_SLOTS],
 }
 
 impl Bias {
-    /// The seat of a thread, for ever; `None` if all are taken by others.
-    fn seat_of(&mut self, thread: u64) -> Option<u64> {
-        let at = self.seats.iter().position(|t| *t == thread || *t == 0)?;
-        self.seats[at] = thread;
+    /// Returns the slot of a thread, which it keeps; `None` if other threads have all.
+    fn slot_of(&mut self, thread: u64) -> Option<u64> {
+        let at = self.slots.iter().position(|t| *t == thread || *t == 0)?;
+        self.slots[at] = thread;
         Some(at as u64)
     }
 }
 
-const _: () = assert!(SEATS as u64 <= SEAT_MASK + 1);
+const _: () = assert!(OWNER_SLOTS as u64 <= SLOT_MASK + 1);
 
-/// A value that one thread at a time may use. Not a lock that anyone sleeps in:
-/// the data path tries and goes on, control calls spin and yield.
+/// A biased lock around a value. No thread sleeps in it: the data path only tries, control calls spin
+/// and yield.
 pub(crate) struct Token<T> {
-    /// The thread that may enter without `held`, and its seat; 0 for none.
+    /// The thread that may lock without `held`, and its slot; 0 for none.
     owner: AtomicU64,
-    /// For each seat: its thread is inside, or about to look whether it may be.
-    busy: [AtomicBool; SEATS],
+    /// For each owner slot: its thread holds the lock, or is about to check whether it may.
+    busy: [AtomicBool; OWNER_SLOTS],
     held: AtomicBool,
-    /// Control calls that wait; the data path lets them in first.
+    /// The number of control calls that wait; the data path gives them priority.
     wanted: AtomicU32,
     bias: UnsafeCell<Bias>,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: `value` is reached only through a `Held`, of which one exists at a time: the
-// protocol above lets either the owner or one holder of `held` in. `bias` is touched
+// protocol above admits either the owner or one holder of `held`. `bias` is accessed
 // only by the holder of `held`.
 unsafe impl<T: Send> Sync for Token<T> {}
 
@@ -86,13 +85,13 @@ impl<T> Token<T> {
                 last: 0,
                 streak: 0,
                 needed: FIRST_STREAK,
-                seats: [0; SEATS],
+                slots: [0; OWNER_SLOTS],
             }),
             value: UnsafeCell::new(value),
         }
     }
 
-    /// The value, if nobody has it and no control call wants it.
+    /// Locks, if no thread holds the lock and no control call waits for it.
     #[inline]
     pub(crate) fn try_hold(&self) -> Option<Held<'_, T>> {
         let me = thread_number();
@@ -101,14 +100,14 @@ impl<T> Token<T> {
         }
         if self.wanted.load(Ordering::Relaxed) != 0
             || self.held.load(Ordering::Relaxed)
-            || self.owner_is_inside()
+            || self.is_held_by_owner()
         {
             return None;
         }
         self.take(me)
     }
 
-    /// The value, as soon as whoever has it lets go.
+    /// Locks; spins until the holder unlocks.
     #[inline]
     pub(crate) fn hold(&self) -> Held<'_, T> {
         let me = thread_number();
@@ -118,43 +117,43 @@ impl<T> Token<T> {
         }
     }
 
-    /// As [`Token::try_hold`], for a thread that stands in for others and must not become
-    /// the owner: they would have to end its bias, which is a system call.
-    pub(crate) fn try_hold_as_guest(&self) -> Option<Held<'_, T>> {
+    /// As [`Token::try_hold`], for a thread that acts in place of others and must not become the
+    /// owner: they would have to end its bias, which is a system call.
+    pub(crate) fn try_hold_unbiased(&self) -> Option<Held<'_, T>> {
         if self.wanted.load(Ordering::Relaxed) != 0
             || self.held.load(Ordering::Relaxed)
-            || self.owner_is_inside()
+            || self.is_held_by_owner()
         {
             return None;
         }
-        self.take(GUEST)
+        self.take(UNBIASED)
     }
 
-    /// As [`Token::hold`], for such a thread.
-    pub(crate) fn hold_as_guest(&self) -> Held<'_, T> {
-        self.hold_slowly(GUEST)
+    /// As [`Token::hold`], without becoming the owner.
+    pub(crate) fn hold_unbiased(&self) -> Held<'_, T> {
+        self.hold_slowly(UNBIASED)
     }
 
-    /// Control calls that wait.
+    /// Returns the number of control calls that wait.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn waiting(&self) -> u32 {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// In, if this thread is the owner and its bias stands.
+    /// Locks, if this thread is the owner and its bias is in force.
     #[inline]
     fn enter_as_owner(&self, me: u64) -> Option<Held<'_, T>> {
         let owner = self.owner.load(Ordering::Relaxed);
-        if owner & !SEAT_MASK != me {
+        if owner & !SLOT_MASK != me {
             return None;
         }
-        let busy = self.busy.get((owner & SEAT_MASK) as usize)?;
-        // A thread that is inside already waits for itself, as with any lock.
+        let busy = self.busy.get((owner & SLOT_MASK) as usize)?;
+        // A thread that holds the lock deadlocks, as with any lock.
         if busy.load(Ordering::Relaxed) {
             return None;
         }
         busy.store(true, Ordering::Relaxed);
-        // Partner: the heavy barrier in `settle`.
+        // Partner: the heavy barrier in `end_bias`.
         light_barrier();
         if self.owner.load(Ordering::Acquire) == owner {
             return Some(Held {
@@ -166,24 +165,24 @@ impl<T> Token<T> {
         None
     }
 
-    /// True while the owner is inside: trying would end its bias for nothing.
-    fn owner_is_inside(&self) -> bool {
+    /// Returns true while the owner holds the lock: an attempt would only end its bias.
+    fn is_held_by_owner(&self) -> bool {
         let owner = self.owner.load(Ordering::Relaxed);
         owner != 0
             && self
                 .busy
-                .get((owner & SEAT_MASK) as usize)
+                .get((owner & SLOT_MASK) as usize)
                 .is_some_and(|busy| busy.load(Ordering::Relaxed))
     }
 
-    /// In through `held`, if that is free and no owner is inside.
+    /// Locks by `held`, if that is free and no owner holds the lock.
     #[cold]
     fn take(&self, me: u64) -> Option<Held<'_, T>> {
-        // Acquire: partner of the Release store in `give_back`.
+        // Acquire: partner of the Release store in `release`.
         if self.held.swap(true, Ordering::Acquire) {
             return None;
         }
-        if !self.settle(me) {
+        if !self.end_bias(me) {
             self.held.store(false, Ordering::Release);
             return None;
         }
@@ -216,25 +215,25 @@ impl<T> Token<T> {
         }
     }
 
-    /// The holder of `held` ends the bias; false while the owner is still inside.
-    fn settle(&self, me: u64) -> bool {
+    /// Ends the bias. The caller holds `held`. Returns false while an owner holds the lock.
+    fn end_bias(&self, me: u64) -> bool {
         // SAFETY: we hold `held`.
         let bias = unsafe { &mut *self.bias.get() };
         if self.owner.load(Ordering::Relaxed) != 0 {
             self.owner.store(0, Ordering::Relaxed);
             // Partner: the light barrier in `enter_as_owner`.
             heavy_barrier();
-            if me != GUEST {
+            if me != UNBIASED {
                 bias.needed = (bias.needed * 2).min(LAST_STREAK);
             }
         }
-        // Acquire: partner of the owner's Release store. Whoever ended the bias, its
-        // barrier came before it gave `held` back: an owner inside is seen here. A flag
-        // of an earlier owner may be up for a moment; that is waited out as well.
+        // Acquire: partner of the owner's Release store. The thread that ended the bias executed
+        // its barrier before it released `held`: a busy owner is seen here. The flag of an earlier
+        // owner may be set for a moment; that is waited for as well.
         if self.busy.iter().any(|busy| busy.load(Ordering::Acquire)) {
             return false;
         }
-        if me == GUEST {
+        if me == UNBIASED {
             bias.streak = 0;
         } else if bias.last == me {
             bias.streak += 1;
@@ -245,15 +244,15 @@ impl<T> Token<T> {
         true
     }
 
-    /// Leaves through `held`; a thread that came often enough in a row becomes the owner.
+    /// Unlocks `held`; a thread with enough consecutive locks becomes the owner.
     #[cold]
-    fn give_back(&self) {
+    fn release(&self) {
         // SAFETY: we hold `held`.
         let bias = unsafe { &mut *self.bias.get() };
         if bias.streak >= bias.needed {
             bias.streak = 0;
-            if let Some(seat) = bias.seat_of(bias.last) {
-                self.owner.store(bias.last | seat, Ordering::Relaxed);
+            if let Some(slot) = bias.slot_of(bias.last) {
+                self.owner.store(bias.last | slot, Ordering::Relaxed);
             }
         }
         // Release: partner of the Acquire swap in `take`.
@@ -261,23 +260,23 @@ impl<T> Token<T> {
     }
 }
 
-/// Biases of many tokens that end together, when this is dropped: by one barrier, where whoever
-/// takes them one after the other causes one for each. Nobody gets into them meanwhile but who is
-/// inside already; no token is waited for.
+/// Ends the biases of many tokens together, on drop: by one barrier, instead of one for each token
+/// that is locked. Meanwhile no other thread can lock them, though an owner may still hold its token;
+/// no token is waited for.
 #[derive(Default)]
 pub(crate) struct Unbias<'a> {
-    /// The `held` of each, which we hold.
+    /// The `held` flag of each token, which we hold.
     held: Vec<&'a AtomicBool>,
 }
 
 impl<'a> Unbias<'a> {
-    /// Ends the bias of this token, too, if it is that of another thread.
+    /// Adds a token, if it is biased towards another thread.
     pub(crate) fn add<T>(&mut self, token: &'a Token<T>) {
-        let owner = token.owner.load(Ordering::Relaxed) & !SEAT_MASK;
+        let owner = token.owner.load(Ordering::Relaxed) & !SLOT_MASK;
         if owner == 0 || owner == thread_number() {
             return;
         }
-        // Acquire: as in `take`. Whoever has it sees to the bias.
+        // Acquire: as in `take`. Another holder of `held` ends the bias itself.
         if !token.held.swap(true, Ordering::Acquire) {
             token.owner.store(0, Ordering::Relaxed);
             self.held.push(&token.held);
@@ -290,8 +289,8 @@ impl Drop for Unbias<'_> {
         if self.held.is_empty() {
             return;
         }
-        // As in `settle`, where whoever comes next finds no owner and needs no barrier of its
-        // own: ours comes before `held` is given back.
+        // As in `end_bias`: the next thread to lock finds no owner and needs no barrier of its own,
+        // as ours precedes the release of `held`.
         heavy_barrier();
         for held in &self.held {
             // Release: partner of the Acquire swap in `take`.
@@ -300,10 +299,10 @@ impl Drop for Unbias<'_> {
     }
 }
 
-/// The right to use the value until dropped.
+/// The lock guard: gives access to the value, and unlocks on drop.
 pub(crate) struct Held<'a, T> {
     token: &'a Token<T>,
-    /// The flag of the seat, if this is the owner.
+    /// The busy flag of the owner's slot, if the owner locked.
     busy: Option<&'a AtomicBool>,
 }
 
@@ -311,7 +310,7 @@ impl<T> Deref for Held<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: a `Held` exists once at a time, so nobody else reaches the value.
+        // SAFETY: one `Held` exists at a time, so no other thread reaches the value.
         unsafe { &*self.token.value.get() }
     }
 }
@@ -328,9 +327,9 @@ impl<T> Drop for Held<'_, T> {
     #[inline]
     fn drop(&mut self) {
         match self.busy {
-            // Release: partner of the Acquire loads in `settle`.
+            // Release: partner of the Acquire loads in `end_bias`.
             Some(busy) => busy.store(false, Ordering::Release),
-            None => self.token.give_back(),
+            None => self.token.release(),
         }
     }
 }
@@ -341,7 +340,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn one_holder_at_a_time_and_control_goes_first() {
+    fn one_thread_holds_at_a_time_and_control_has_priority() {
         let token = Arc::new(Token::new(0u64));
         let held = token.try_hold().unwrap();
         let control = {
@@ -360,14 +359,14 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_comes_often_becomes_the_owner_and_others_still_get_in() {
+    fn frequent_thread_becomes_owner_and_others_can_still_lock() {
         crate::sync::register_barrier();
         let token = Arc::new(Token::new(0u64));
         for _ in 0..=FIRST_STREAK {
             *token.hold() += 1;
         }
         let owner = token.owner.load(Ordering::Relaxed);
-        assert_eq!(owner & !SEAT_MASK, thread_number());
+        assert_eq!(owner & !SLOT_MASK, thread_number());
         let other = {
             let token = Arc::clone(&token);
             std::thread::spawn(move || *token.hold() += 1)
@@ -378,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_stopped_between_its_two_looks_never_touches_another_owners_flag() {
+    fn preempted_former_owner_does_not_touch_flag_of_next_owner() {
         crate::sync::register_barrier();
         let token = Arc::new(Token::new(0u64));
         let own = |token: &Token<u64>| {
@@ -388,33 +387,33 @@ mod tests {
         };
         own(&token);
         let first = token.owner.load(Ordering::Relaxed);
-        // Another thread becomes the owner and stays inside.
-        let inside = Arc::new(std::sync::Barrier::new(2));
+        // Another thread becomes the owner and keeps the lock.
+        let locked = Arc::new(std::sync::Barrier::new(2));
         let second = {
-            let (token, inside) = (Arc::clone(&token), Arc::clone(&inside));
+            let (token, locked) = (Arc::clone(&token), Arc::clone(&locked));
             std::thread::spawn(move || {
                 own(&token);
                 let held = token.hold();
                 assert!(held.busy.is_some());
-                inside.wait();
-                inside.wait();
+                locked.wait();
+                locked.wait();
                 drop(held);
             })
         };
-        inside.wait();
-        // What the first thread still does when it goes on where it was stopped.
-        let flag = &token.busy[(first & SEAT_MASK) as usize];
+        locked.wait();
+        // What the first thread still does when it resumes where it was preempted.
+        let flag = &token.busy[(first & SLOT_MASK) as usize];
         flag.store(true, Ordering::Relaxed);
         assert_ne!(token.owner.load(Ordering::Acquire), first);
         flag.store(false, Ordering::Release);
-        assert!(token.try_hold().is_none(), "the second one is inside");
-        assert!(token.take(thread_number()).is_none(), "and stays alone");
-        inside.wait();
+        assert!(token.try_hold().is_none(), "the second thread holds it");
+        assert!(token.take(thread_number()).is_none(), "and it alone");
+        locked.wait();
         second.join().unwrap();
     }
 
     #[test]
-    fn a_guest_ends_a_bias_and_gets_none() {
+    fn unbiased_lock_ends_bias_and_gets_none() {
         crate::sync::register_barrier();
         let token = Token::new(0u64);
         for _ in 0..=FIRST_STREAK {
@@ -422,11 +421,11 @@ mod tests {
         }
         assert_ne!(token.owner.load(Ordering::Relaxed), 0);
         for _ in 0..4 * FIRST_STREAK {
-            *token.hold_as_guest() += 1;
-            *token.try_hold_as_guest().unwrap() += 1;
+            *token.hold_unbiased() += 1;
+            *token.try_hold_unbiased().unwrap() += 1;
         }
         assert_eq!(token.owner.load(Ordering::Relaxed), 0);
-        // A visit does not put off the next bias of the thread that comes often.
+        // An unbiased lock does not raise the streak that the next bias needs.
         for _ in 0..=FIRST_STREAK {
             *token.hold() += 1;
         }
@@ -434,23 +433,23 @@ mod tests {
     }
 
     #[test]
-    fn whoever_tries_while_the_owner_is_inside_goes_away_empty_handed() {
+    fn try_hold_fails_while_owner_holds() {
         crate::sync::register_barrier();
         let token = Token::new(0u64);
         for _ in 0..=FIRST_STREAK {
             *token.hold() += 1;
         }
-        let inside = token.hold();
-        assert!(inside.busy.is_some());
+        let held = token.hold();
+        assert!(held.busy.is_some());
         for _ in 0..3 {
-            assert!(token.try_hold_as_guest().is_none());
+            assert!(token.try_hold_unbiased().is_none());
         }
-        drop(inside);
-        assert!(token.try_hold_as_guest().is_some());
+        drop(held);
+        assert!(token.try_hold_unbiased().is_some());
     }
 
     #[test]
-    fn biases_of_others_end_together_and_ones_own_stays() {
+    fn unbias_ends_biases_of_other_threads_and_keeps_own() {
         crate::sync::register_barrier();
         let tokens: Vec<_> = (0..5).map(|_| Arc::new(Token::new(0u64))).collect();
         let own = |token: &Token<u64>| {
@@ -469,7 +468,11 @@ mod tests {
         assert!(!owned(4));
         let mut unbias = Unbias::default();
         tokens.iter().for_each(|token| unbias.add(token));
-        assert_eq!(unbias.held.len(), 3, "mine, and one that is held, are left");
+        assert_eq!(
+            unbias.held.len(),
+            3,
+            "its own, and one that is held, are left"
+        );
         assert!(tokens[1].try_hold().is_none(), "not before the barrier");
         drop(unbias);
         assert!(owned(0) && !(1..5).any(owned));
@@ -481,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_many_threads_add_up_through_changes_of_owner() {
+    fn lock_excludes_threads_through_changes_of_owner() {
         crate::sync::register_barrier();
         let token = Arc::new(Token::new(0u64));
         let threads: Vec<_> = (0..4u64)
@@ -497,7 +500,7 @@ mod tests {
                         };
                         for turn in 0..run {
                             let mut held = if turn % 50 == 7 {
-                                token.hold_as_guest()
+                                token.hold_unbiased()
                             } else {
                                 token.hold()
                             };

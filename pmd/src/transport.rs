@@ -1,5 +1,4 @@
-//! The protocol behind the queues and memory of a NIC: FC-VI frames through a port, or VI/TCP
-//! through sockets.
+//! The transport protocol of a NIC: FC-VI frames through a port, or VI/TCP through sockets.
 
 use fcvi_frame::connect::{Discriminator, HostAddress};
 use fcvi_frame::fc::NPortId;
@@ -12,10 +11,10 @@ use crate::datapath::Datapath;
 pub(crate) use crate::vitcp::ListenState;
 use crate::vitcp::ViTcp;
 
-/// Frames that one VI may send before the next one has its turn.
+/// The most frames that one VI may send before the next VI is served.
 const VI_BUDGET_FRAMES: u32 = 32;
 
-/// Who speaks with the other ends of this NIC's VIs.
+/// The protocol by which the NIC's VIs are connected to their peers.
 #[allow(
     clippy::large_enum_variant,
     reason = "one for each open NIC, in place; the engine's is used for every frame"
@@ -27,7 +26,7 @@ pub(crate) enum Transport {
     ViTcp(Box<ViTcp>),
 }
 
-/// The other end of a VI's connection.
+/// The peer of a VI's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
     /// An N_Port.
@@ -37,7 +36,7 @@ pub(crate) enum Peer {
 }
 
 impl Transport {
-    /// The engine of FC-VI.
+    /// Returns the engine of FC-VI, if that is the transport.
     #[inline]
     pub(crate) fn fc_vi(&self) -> Option<&Engine> {
         match self {
@@ -46,7 +45,7 @@ impl Transport {
         }
     }
 
-    /// The engine of FC-VI.
+    /// Returns the engine of FC-VI, if that is the transport.
     #[inline]
     pub(crate) fn fc_vi_mut(&mut self) -> Option<&mut Engine> {
         match self {
@@ -55,13 +54,13 @@ impl Transport {
         }
     }
 
-    /// Is it VI/TCP?
+    /// Returns true for VI/TCP.
     #[inline]
     pub(crate) fn is_tcp(&self) -> bool {
         matches!(self, Self::ViTcp(_))
     }
 
-    /// User bytes in a frame or segment of a send.
+    /// Returns the payload bytes of a frame or segment of a send.
     pub(crate) fn native_mtu_bytes(&self) -> u32 {
         match self {
             Self::FcVi(engine) => u32::from(engine.config().data_field_bytes).saturating_sub(16),
@@ -69,7 +68,7 @@ impl Transport {
         }
     }
 
-    /// What it has counted, by name.
+    /// Returns the counters of the transport, by name.
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         match self {
             Self::FcVi(engine) => engine.counters().iter().collect(),
@@ -77,7 +76,7 @@ impl Transport {
         }
     }
 
-    /// The other end of a VI's connection; `None` without one.
+    /// Returns the peer of a VI's connection; `None` without a connection.
     pub(crate) fn peer(&self, vi: ViIndex) -> Option<Peer> {
         match self {
             Self::FcVi(engine) => engine.peer(vi).map(Peer::Port),
@@ -85,7 +84,7 @@ impl Transport {
         }
     }
 
-    /// RDMA accesses of the peer that were refused on this VI's connection.
+    /// Returns the number of RDMA accesses of the peer refused on this VI's connection.
     pub(crate) fn refused_accesses(&self, vi: ViIndex) -> u32 {
         match self {
             Self::FcVi(engine) => engine.refused_accesses(vi),
@@ -93,14 +92,15 @@ impl Transport {
         }
     }
 
-    /// Sets the user whose VI it is. Over VI/TCP peers are told apart by host alone.
+    /// Sets the user that owns the VI. VI/TCP distinguishes peers by host only and ignores it.
     pub(crate) fn set_user(&mut self, vi: ViIndex, user: u32) {
         if let Self::FcVi(engine) = self {
             engine.set_user(vi, user);
         }
     }
 
-    /// Starts listening for connection requests, where the transport has a port; see [`ListenState`].
+    /// Starts listening for connection requests, if the transport has a listening socket; see
+    /// [`ListenState`].
     pub(crate) fn start_listening(&mut self, is_last_try: bool) -> ListenState {
         match self {
             Self::FcVi(_) => ListenState::Listening,
@@ -129,7 +129,7 @@ impl Transport {
         }
     }
 
-    /// VI/TCP, if that is what it is.
+    /// Returns VI/TCP, if that is the transport.
     pub(crate) fn vi_tcp(&self) -> Option<&ViTcp> {
         match self {
             Self::FcVi(_) => None,
@@ -137,7 +137,7 @@ impl Transport {
         }
     }
 
-    /// VI/TCP, if that is what it is.
+    /// Returns VI/TCP, if that is the transport.
     pub(crate) fn vi_tcp_mut(&mut self) -> Option<&mut ViTcp> {
         match self {
             Self::FcVi(_) => None,
@@ -191,7 +191,7 @@ impl Transport {
         }
     }
 
-    /// `None`: nothing can come in.
+    /// Creates a listener for a discriminator; returns its number.
     pub(crate) fn listen(&mut self, now_ns: u64, discriminator: Discriminator) -> u64 {
         match self {
             Self::FcVi(engine) => engine.listen(discriminator),
@@ -241,7 +241,7 @@ impl Transport {
     /// Returns the VI of this NIC that makes a request, or `None` if another program makes it.
     ///
     /// # Errors
-    /// `Timeout`: the request is not held for its consumer any more.
+    /// `Timeout`: the request has expired.
     pub(crate) fn requester(&self, conn: ConnId) -> Result<Option<ViIndex>, ConnectError> {
         match self {
             Self::FcVi(engine) => engine.requester(conn),

@@ -1,6 +1,5 @@
-//! VIs and completion queues as programs hold them: process-wide handles to
-//! objects that are never freed, only retired, so that a stale handle finds
-//! something that says so.
+//! VIs and completion queues: process-wide handles, and the objects that they name. Objects are never
+//! freed, only retired, so that a stale handle is detected.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -10,14 +9,14 @@ use crate::cq::CompletionRing;
 use crate::device::{Device, device_of};
 use crate::notify::{CqSource, NotifySlot, ViNotify};
 use crate::queue::{PostEnd, ReapEnd, WorkQueue};
-use crate::sleepers::Event;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::token::{Held, Unbias};
+use crate::waiters::Event;
 
-/// What a handle names.
+/// The kind of object that a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum HandleKind {
     Nic = 1,
     Vi = 2,
     Cq = 3,
@@ -25,7 +24,7 @@ pub(crate) enum Kind {
     Ptag = 5,
 }
 
-/// `kind 4 | device 12 | generation 24 | index 24`; never 0.
+/// A handle in parts, packed as `kind 4 | device 12 | generation 24 | index 24` bits; never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawHandle {
     pub(crate) kind: u8,
@@ -48,7 +47,7 @@ impl RawHandle {
         }
     }
 
-    pub(crate) const fn pack(kind: Kind, device: u16, generation: u32, index: u32) -> u64 {
+    pub(crate) const fn pack(kind: HandleKind, device: u16, generation: u32, index: u32) -> u64 {
         ((kind as u64) << 60)
             | ((device as u64 & 0xFFF) << 48)
             | ((generation as u64 & FIELD_MASK as u64) << 24)
@@ -82,31 +81,31 @@ pub(crate) struct ViShared {
     generation: AtomicU32,
     instance: AtomicU64,
     state: AtomicU8,
-    /// A post failed in a way that breaks the VI; the poller does it.
+    /// A failed post has broken the VI; the poller moves it to Error.
     pub(crate) broken: AtomicBool,
-    /// Connection calls that have not collected their outcome yet; changed in the turn.
+    /// The number of connection calls that wait for their outcome; changed under the turn.
     pub(crate) connecting: AtomicU32,
     pub(crate) tag: AtomicU32,
     pub(crate) max_transfer_bytes: AtomicU32,
-    /// The peer waits for receives: the poller wants to hear of those that are posted.
-    pub(crate) tells_receives: AtomicBool,
-    /// RDMA reads can be posted: not at Unreliable Delivery.
+    /// The poller is to be notified of posted receives: the peer waits for them.
+    pub(crate) notify_receives: AtomicBool,
+    /// RDMA reads can be posted; false at Unreliable Delivery.
     pub(crate) reads: AtomicBool,
     pub(crate) send_cq: AtomicU64,
     pub(crate) recv_cq: AtomicU64,
-    /// The handle that the datapath process has for it, if there is one.
+    /// The handle of the VI in the datapath process, or 0.
     pub(crate) remote: AtomicU64,
-    /// How often its connection was ended from this side; for an application that is served.
+    /// The number of disconnects by this side since the VI was created; for an attached application.
     pub(crate) disconnects: AtomicU32,
     pub(crate) settings: Mutex<ViSettings>,
     pub(crate) send: WorkQueue,
     pub(crate) recv: WorkQueue,
-    /// Apart, so that what the data path reads lies close together.
+    /// Boxed, so that the fields of the data path are close together.
     pub(crate) notify: Box<ViNotify>,
 }
 
 impl ViShared {
-    /// A VI with queues of this depth; `None` if there is no memory.
+    /// Creates a VI with queues of this depth; `None` if there is no memory.
     pub(crate) fn new(device: &'static Device, index: u32, depth: u32) -> Option<Self> {
         Some(Self {
             device,
@@ -119,7 +118,7 @@ impl ViShared {
             connecting: AtomicU32::new(0),
             tag: AtomicU32::new(0),
             max_transfer_bytes: AtomicU32::new(0),
-            tells_receives: AtomicBool::new(false),
+            notify_receives: AtomicBool::new(false),
             reads: AtomicBool::new(false),
             send_cq: AtomicU64::new(0),
             recv_cq: AtomicU64::new(0),
@@ -132,7 +131,7 @@ impl ViShared {
         })
     }
 
-    /// Reads and clears the mark of a post that broke the VI; with the lock held.
+    /// Reads and clears the mark of a post that broke the VI. The caller holds the turn.
     #[inline]
     pub(crate) fn take_broken(&self) -> bool {
         // Acquire: partner of the Release store of the thread that posted.
@@ -143,10 +142,15 @@ impl ViShared {
         is_broken
     }
 
-    /// Brings the object to life under a new handle.
+    /// Makes the object live under a new handle, which is returned.
     pub(crate) fn revive(&self, instance: u64) -> u64 {
         let generation = next_generation(&self.generation);
-        let handle = RawHandle::pack(Kind::Vi, self.device.number(), generation, self.index.0);
+        let handle = RawHandle::pack(
+            HandleKind::Vi,
+            self.device.number(),
+            generation,
+            self.index.0,
+        );
         self.instance.store(instance, Ordering::Relaxed);
         self.state
             .store(EndpointState::Idle as u8, Ordering::Relaxed);
@@ -157,11 +161,12 @@ impl ViShared {
         handle
     }
 
+    /// Invalidates the handle.
     pub(crate) fn retire(&self) {
         self.live.store(0, Ordering::Release);
     }
 
-    /// Takes [`Self::retire`] back.
+    /// Reverts [`Self::retire`].
     pub(crate) fn resume(&self, handle: u64) {
         self.live.store(handle, Ordering::Release);
     }
@@ -179,8 +184,8 @@ impl ViShared {
         self.instance.load(Ordering::Relaxed)
     }
 
-    /// Release: partner of the Acquire load in `state`.
     pub(crate) fn set_state(&self, state: EndpointState) {
+        // Release: partner of the Acquire load in `state`.
         self.state.store(state as u8, Ordering::Release);
     }
 
@@ -194,7 +199,7 @@ impl ViShared {
         }
     }
 
-    /// Keeps everybody from posting and reaping.
+    /// Locks out all other threads from posting and reaping, until the result is dropped.
     pub(crate) fn close_ends(&self) -> ClosedEnds<'_> {
         let mut unbias = Unbias::default();
         self.unbias_ends(&mut unbias);
@@ -205,7 +210,7 @@ impl ViShared {
         }
     }
 
-    /// Before [`Self::close_ends`] of many VIs: what that costs each time is paid once for all.
+    /// Collects the biases that [`Self::close_ends`] ends, so that one barrier serves many VIs.
     pub(crate) fn unbias_ends<'a>(&'a self, unbias: &mut Unbias<'a>) {
         for queue in [&self.send, &self.recv] {
             unbias.add(&queue.post_end);
@@ -218,7 +223,7 @@ impl ViShared {
     }
 }
 
-/// All ends of a VI's queues, held.
+/// The locks of all ends of a VI's queues.
 pub(crate) struct ClosedEnds<'a> {
     _post: [Held<'a, PostEnd>; 2],
     _reap: [Held<'a, ReapEnd>; 2],
@@ -240,7 +245,7 @@ pub(crate) struct CqShared {
     live: AtomicU64,
     generation: AtomicU32,
     instance: AtomicU64,
-    /// Work queues attached.
+    /// The number of attached work queues.
     pub(crate) attached: AtomicU32,
     pub(crate) ring: CompletionRing,
     pub(crate) notify: Box<NotifySlot<CqSource>>,
@@ -262,7 +267,7 @@ impl CqShared {
 
     pub(crate) fn revive(&self, instance: u64) -> u64 {
         let generation = next_generation(&self.generation);
-        let handle = RawHandle::pack(Kind::Cq, self.device.number(), generation, self.index);
+        let handle = RawHandle::pack(HandleKind::Cq, self.device.number(), generation, self.index);
         self.instance.store(instance, Ordering::Relaxed);
         self.attached.store(0, Ordering::Relaxed);
         self.live.store(handle, Ordering::Release);
@@ -286,12 +291,12 @@ impl CqShared {
         self.instance.load(Ordering::Relaxed)
     }
 
-    /// What those sleep for who wait for an entry.
+    /// Returns the event of a new entry.
     pub(crate) fn event(&self) -> Event {
         Event::on_completion_queue(self.index)
     }
 
-    /// Entries for every descriptor that can be posted on the attached work queues.
+    /// Returns the number of entries for all descriptors that can be posted on the attached work queues.
     pub(crate) fn needed_entries(&self) -> u32 {
         let depth = self.device.config.max_descriptors_per_queue;
         let queues = self.attached.load(Ordering::Relaxed);
@@ -299,69 +304,70 @@ impl CqShared {
     }
 }
 
-/// Objects that are made when first needed and then kept for the life of the process.
-pub(crate) struct Shelf<T: 'static> {
-    places: Box<[OnceLock<Box<T>>]>,
+/// A table of objects that are created on first use and kept until the process ends.
+pub(crate) struct ObjectTable<T: 'static> {
+    slots: Box<[OnceLock<Box<T>>]>,
 }
 
-impl<T> Shelf<T> {
-    pub(crate) fn new(places: u32) -> Self {
+impl<T> ObjectTable<T> {
+    pub(crate) fn new(slots: u32) -> Self {
         Self {
-            places: (0..places).map(|_| OnceLock::new()).collect(),
+            slots: (0..slots).map(|_| OnceLock::new()).collect(),
         }
     }
 
     #[inline]
     pub(crate) fn get(&self, index: u32) -> Option<&T> {
-        self.places.get(index as usize)?.get().map(|boxed| &**boxed)
+        self.slots.get(index as usize)?.get().map(|boxed| &**boxed)
     }
 
-    /// The object in a place below [`Self::len`]; `None` if there is none and `make` gives none.
+    /// Returns the object in a slot below [`Self::len`], created by `make` on first use; `None` if `make`
+    /// fails.
     pub(crate) fn get_or_make(&self, index: u32, make: impl FnOnce() -> Option<T>) -> Option<&T> {
-        let place = self.places.get(index as usize)?;
-        if place.get().is_none() {
-            // Another thread may be first: then this one goes.
-            let _ = place.set(Box::new(make()?));
+        let slot = self.slots.get(index as usize)?;
+        if slot.get().is_none() {
+            // If another thread was first, its object is used and this one dropped.
+            let _ = slot.set(Box::new(make()?));
         }
-        place.get().map(|boxed| &**boxed)
+        slot.get().map(|boxed| &**boxed)
     }
 
     pub(crate) fn len(&self) -> u32 {
-        self.places.len() as u32
+        self.slots.len() as u32
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.places.iter().filter_map(|p| p.get().map(|b| &**b))
+        self.slots.iter().filter_map(|p| p.get().map(|b| &**b))
     }
 }
 
-/// The object that has or had this handle: the caller still asks it whether it is live.
+/// Returns the object that has or had this handle: the caller must check that it is live.
 #[inline]
 pub(crate) fn vi_at(handle: u64) -> Option<&'static ViShared> {
     let raw = RawHandle::unpack(handle);
-    if raw.kind != Kind::Vi as u8 {
+    if raw.kind != HandleKind::Vi as u8 {
         return None;
     }
     device_of(raw.device)?.vis.get(raw.index)
 }
 
-/// The VI of a handle.
+/// Returns the VI with this handle.
 #[inline]
 pub(crate) fn vi_of(handle: u64) -> Option<&'static ViShared> {
     vi_at(handle).filter(|vi| vi.is_live(handle))
 }
 
-/// The object that has or had this handle: the caller still asks it whether it is live.
+/// Returns the object that has or had this handle: the caller must check that it is live.
 #[inline]
 pub(crate) fn cq_at(handle: u64) -> Option<&'static CqShared> {
     let raw = RawHandle::unpack(handle);
-    if raw.kind != Kind::Cq as u8 {
+    if raw.kind != HandleKind::Cq as u8 {
         return None;
     }
     device_of(raw.device)?.cqs.get(raw.index)
 }
 
-/// The completion queue of a handle.
+/// Returns the completion queue with this handle.
 #[inline]
 pub(crate) fn cq_of(handle: u64) -> Option<&'static CqShared> {
     cq_at(handle).filter(|cq| cq.is_live(handle))
@@ -372,10 +378,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handles_unpack_to_what_was_packed() {
-        let raw = RawHandle::pack(Kind::Conn, 0xABC, 0x12_3456, 0x00F0_0001);
+    fn handle_unpacks_to_packed_parts() {
+        let raw = RawHandle::pack(HandleKind::Conn, 0xABC, 0x12_3456, 0x00F0_0001);
         let handle = RawHandle::unpack(raw);
-        assert_eq!(handle.kind, Kind::Conn as u8);
+        assert_eq!(handle.kind, HandleKind::Conn as u8);
         assert_eq!(handle.device, 0xABC);
         assert_eq!(handle.generation, 0x12_3456);
         assert_eq!(handle.index, 0x00F0_0001);

@@ -1,6 +1,6 @@
-//! Sends messages to an echo server, in C or in Rust, and checks every byte that comes back.
+//! Sends messages to an echo server, in C or Rust, and verifies the replies.
 //!
-//! One thread, one VI, one message at a time; both work queues are waited on directly.
+//! One thread, one VI, one message in flight; waits on both work queues directly.
 //!
 //! ```text
 //! cargo run --release -p vipl --example echo_client -- -i 1000 -s 64,4096 localhost
@@ -15,19 +15,19 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use arguments::arguments;
-use common::{complain, end, print};
+use common::{exit_code, print, print_error};
 use vipl::{Completed, Descriptor, NetAddress, Nic, Timeout, Vi, VipError};
 
 const USAGE: &str =
     "usage: echo_client [-d DEVICE] [-n DISCRIMINATOR] [-i ITERATIONS] [-s SIZES] SERVERNAME
   -d DEVICE         the NIC to open (default VINIC0)
-  -n DISCRIMINATOR  the name the server listens as (default viaduct-echo)
+  -n DISCRIMINATOR  the name the server listens on (default viaduct-echo)
   -i ITERATIONS     messages of each size (default 100)
   -s SIZES          message sizes in bytes (default 0,1,64,4096,65536)";
 
-/// What is asked for at least; both ends of a connection must agree on it.
+/// Minimum `max_transfer_bytes` of the VI; both VIs of a connection must have the same value.
 const MAX_TRANSFER_BYTES: usize = 65_536;
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 struct Options {
     device: String,
@@ -46,22 +46,24 @@ impl Options {
             sizes: vec![0, 1, 64, 4096, 65_536],
             server: String::new(),
         };
-        let mut words = arguments()?;
-        while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or(format!("{word} wants a value"));
-            match word.as_str() {
+        let mut arguments = arguments()?;
+        while let Some(argument) = arguments.next() {
+            let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
+            match argument.as_str() {
                 "-d" => options.device = value()?,
                 "-n" => options.discriminator = value()?,
                 "-i" => options.iterations = number(&value()?)?,
                 "-s" => {
                     options.sizes = value()?.split(',').map(number).collect::<Result<_, _>>()?
                 }
-                _ if !word.starts_with('-') && options.server.is_empty() => options.server = word,
-                _ => return Err(format!("{word:?} is not known")),
+                _ if !argument.starts_with('-') && options.server.is_empty() => {
+                    options.server = argument
+                }
+                _ => return Err(format!("unknown option {argument:?}")),
             }
         }
         if options.server.is_empty() {
-            Err("a server name is wanted".to_owned())
+            Err("missing SERVERNAME".to_owned())
         } else {
             Ok(options)
         }
@@ -73,7 +75,7 @@ fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
         .map_err(|_| format!("{text:?} is not a number"))
 }
 
-/// The byte at `offset` of message number `message`.
+/// Returns the byte at `offset` of message number `message`.
 fn pattern(message: u64, offset: usize) -> u8 {
     (message.wrapping_mul(31) as usize)
         .wrapping_add(offset * 7)
@@ -90,7 +92,7 @@ struct Totals {
 
 struct Client {
     vi: Vi,
-    /// Descriptors for the next message; away while one is under way.
+    /// Descriptors of the next message; `None` while it is in flight.
     send: Option<Descriptor>,
     recv: Option<Descriptor>,
 }
@@ -119,13 +121,13 @@ impl Client {
         })
     }
 
-    /// Asks until the server listens: one that has just started is not there yet.
+    /// Connects; retries while the server does not listen yet.
     fn connect(&self, local: &NetAddress, remote: &NetAddress) -> Result<(), VipError> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
-            match self.vi.connect(local, remote, Timeout::After(PATIENCE)) {
+            match self.vi.connect(local, remote, Timeout::After(TIMEOUT)) {
                 Err(VipError::NoMatch) if Instant::now() < deadline => std::thread::yield_now(),
-                outcome => return outcome.map(|_| ()),
+                result => return result.map(|_| ()),
             }
         }
     }
@@ -133,19 +135,19 @@ impl Client {
     fn exchange(&mut self, size: usize, totals: &mut Totals) -> Result<(), Box<dyn Error>> {
         let message = totals.messages;
         let (Some(mut send), Some(recv)) = (self.send.take(), self.recv.take()) else {
-            return Err("the connection is of no more use".into());
+            return Err("the connection has failed".into());
         };
         for (offset, byte) in send.buffer_mut(0)[..size].iter_mut().enumerate() {
             *byte = pattern(message, offset);
         }
         send.set_used_bytes(0, size);
-        // The receive comes first: the reply must never find the queue empty.
-        let begun = Instant::now();
+        // The receive is posted first: the reply must not arrive at an empty queue.
+        let start = Instant::now();
         self.vi.post_recv(recv)?;
         self.vi.post_send(send)?;
-        let reply = collected(self.vi.recv_wait(Timeout::After(PATIENCE))?)?;
-        let sent = collected(self.vi.send_wait(Timeout::After(PATIENCE))?)?;
-        totals.round_trips += begun.elapsed();
+        let reply = check_completed(self.vi.recv_wait(Timeout::After(TIMEOUT))?)?;
+        let sent = check_completed(self.vi.send_wait(Timeout::After(TIMEOUT))?)?;
+        totals.round_trips += start.elapsed();
         totals.messages += 1;
         totals.bytes += size as u64;
         totals.errors += u64::from(!verify(&reply, message, size));
@@ -155,18 +157,20 @@ impl Client {
     }
 }
 
-fn collected(head: Option<Completed>) -> Result<Completed, Box<dyn Error>> {
+/// Returns the completed descriptor of a queue; fails if there is none or its status is an error.
+fn check_completed(head: Option<Completed>) -> Result<Completed, Box<dyn Error>> {
     let completed = head.ok_or("the queue is empty")?;
     completed
         .ok()
         .map_err(|failed| failed.status.to_string().into())
 }
 
+/// Compares a reply with its message; prints the first difference.
 fn verify(reply: &Completed, message: u64, size: usize) -> bool {
     let bytes = reply.first_bytes();
     if bytes.len() != size {
-        complain(format_args!(
-            "echo_client: message {message}: {size} bytes sent, {} came back",
+        print_error(format_args!(
+            "echo_client: message {message}: sent {size} bytes, received {}",
             bytes.len()
         ));
         return false;
@@ -179,8 +183,8 @@ fn verify(reply: &Completed, message: u64, size: usize) -> bool {
         None => true,
         Some((offset, byte)) => {
             let expected = pattern(message, offset);
-            complain(format_args!(
-                "echo_client: message {message}: byte {offset} is {byte:#04x}, must be {expected:#04x}"
+            print_error(format_args!(
+                "echo_client: message {message}: byte {offset} is {byte:#04x}, expected {expected:#04x}"
             ));
             false
         }
@@ -195,7 +199,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         .iter()
         .copied()
         .fold(MAX_TRANSFER_BYTES, usize::max);
-    // The local discriminator only names this client; the process id makes it its own.
+    // The local discriminator only identifies this client; the process ID makes it unique.
     let local = nic.local_address(format!("client-{}", std::process::id()).as_bytes())?;
     let remote = nic.remote_address(&options.server, options.discriminator.as_bytes())?;
     let mut client = Client::create(&nic, max_transfer_bytes)?;
@@ -218,7 +222,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         "echo_client: {messages} messages, {bytes} bytes, {errors} errors, mean round trip {mean_us:.1} us"
     ))?;
     if errors > 0 {
-        return Err("not every reply was right".into());
+        return Err("replies differ from their messages".into());
     }
     Ok(())
 }
@@ -226,10 +230,10 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
 fn main() -> ExitCode {
     let options = match Options::parse() {
         Ok(options) => options,
-        Err(complaint) => {
-            complain(format_args!("echo_client: {complaint}\n{USAGE}"));
+        Err(error) => {
+            print_error(format_args!("echo_client: {error}\n{USAGE}"));
             return ExitCode::from(2);
         }
     };
-    end("echo_client", run(&options))
+    exit_code("echo_client", run(&options))
 }

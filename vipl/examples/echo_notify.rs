@@ -1,10 +1,10 @@
-//! An echo server without a loop that waits for messages: the library calls a closure for each message, and another one
-//! for each reply that is gone, on threads of its own. The main thread only accepts clients.
+//! An echo server that receives and sends in completion handlers: the library calls one closure for each received
+//! message and one for each completed reply, on its own threads. The main thread only accepts clients.
 //!
-//! A message is copied into a reply that is free, its receive is posted again, and only then the reply is sent: a client
-//! that waits for its echo always finds a receive. The closures own the client, and with it the VI: when the connection
-//! ends, every descriptor comes back flushed, the closures are gone, and so is the client. Works with the C and the Rust
-//! `EchoClient` alike:
+//! A message is copied into a free reply descriptor, its receive is posted again, and then the reply is sent: a client
+//! that waits for each reply always has a receive to send to. The closures own the client and its VI: when the
+//! connection ends, all descriptors are flushed, and the last closure to be dropped drops the client. Works with the C
+//! and the Rust client:
 //!
 //! ```text
 //! cargo run --release -p vipl --example echo_notify
@@ -24,7 +24,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use arguments::arguments;
-use common::{complain, end, print};
+use common::{exit_code, print, print_error};
 use vipl::{
     Completed, ConnectionRequest, Descriptor, ErrorCode, Nic, Ptag, ReliabilityLevel, Timeout, Vi,
     VipError,
@@ -32,14 +32,14 @@ use vipl::{
 
 const USAGE: &str = "usage: echo_notify [-d DEVICE] [-n DISCRIMINATOR] [-c CLIENTS] [-r FILE]
   -d DEVICE         the NIC to open (default VINIC0)
-  -n DISCRIMINATOR  the name clients ask for (default viaduct-echo)
-  -c CLIENTS        exit after serving this many clients (default: run on)
+  -n DISCRIMINATOR  the name to listen on (default viaduct-echo)
+  -c CLIENTS        exit after this many clients (default: unlimited)
   -r FILE           create FILE when listening";
 
-/// Receives that each client may have outstanding: it may send so many messages before it has an echo.
+/// Posted receives of each client: the number of messages it may send before the first reply.
 const RECEIVES_PER_CLIENT: usize = 4;
-/// How often the main thread looks who has left.
-const LOOK_UP: Timeout = Timeout::After(Duration::from_millis(100));
+/// Timeout of waiting for a client, after which the main thread counts ended connections.
+const WAIT_TIMEOUT: Timeout = Timeout::After(Duration::from_millis(100));
 
 struct Options {
     device: String,
@@ -56,81 +56,81 @@ impl Options {
             clients_to_serve: None,
             ready_file: None,
         };
-        let mut words = arguments()?;
-        while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or(format!("{word} wants a value"));
-            match word.as_str() {
+        let mut arguments = arguments()?;
+        while let Some(argument) = arguments.next() {
+            let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
+            match argument.as_str() {
                 "-d" => options.device = value()?,
                 "-n" => options.discriminator = value()?,
                 "-c" => {
                     let count = value()?;
                     let count = count
                         .parse()
-                        .map_err(|_| format!("{count:?} is no number"))?;
+                        .map_err(|_| format!("{count:?} is not a number"))?;
                     options.clients_to_serve = Some(count);
                 }
                 "-r" => options.ready_file = Some(value()?),
-                _ => return Err(format!("{word:?} is not known")),
+                _ => return Err(format!("unknown option {argument:?}")),
             }
         }
         Ok(options)
     }
 }
 
-/// Shared by the closures that wait for something of this client; gone with the last of them.
+/// A client, shared by the closures of its pending completions and dropped with the last one.
 struct Client {
     vi: Vi,
     number: u64,
     messages: AtomicU64,
     bytes: AtomicU64,
     replies: Mutex<Vec<Descriptor>>,
-    /// There is one more reply.
-    returned: Condvar,
-    left: Mutex<Sender<io::Result<()>>>,
+    /// Notified when a reply descriptor is released.
+    reply_released: Condvar,
+    ended: Mutex<Sender<io::Result<()>>>,
 }
 
 impl Client {
-    /// Posts a receive, and has the message that comes answered.
-    fn expect(self: &Arc<Self>, descriptor: Descriptor) -> Result<(), VipError> {
+    /// Posts a receive whose message is echoed on completion.
+    fn post_receive(self: &Arc<Self>, descriptor: Descriptor) -> Result<(), VipError> {
         self.vi.post_recv(descriptor)?;
         let client = Arc::clone(self);
-        self.vi.recv_notify(move |arrived| {
-            // Nothing, or one that was flushed, is how a good-bye looks.
-            if let Some(arrived) = arrived.filter(|arrived| !arrived.status.is_flushed()) {
-                client.tell(client.answer(arrived));
+        self.vi.recv_notify(move |received| {
+            // None or a flushed receive: the connection has ended.
+            if let Some(received) = received.filter(|received| !received.status.is_flushed()) {
+                client.report(client.echo(received));
             }
         })
     }
 
-    fn answer(self: &Arc<Self>, arrived: Completed) -> Result<(), Box<dyn Error>> {
-        let arrived = arrived.ok().map_err(|failed| failed.status.to_string())?;
-        let length_bytes = arrived.length_bytes();
-        let mut reply = self.take_reply();
-        reply.buffer_mut(0)[..length_bytes].copy_from_slice(arrived.first_bytes());
+    fn echo(self: &Arc<Self>, received: Completed) -> Result<(), Box<dyn Error>> {
+        let received = received.ok().map_err(|failed| failed.status.to_string())?;
+        let length_bytes = received.length_bytes();
+        let mut reply = self.allocate_reply();
+        reply.buffer_mut(0)[..length_bytes].copy_from_slice(received.first_bytes());
         reply.set_used_bytes(0, length_bytes);
-        reply.set_immediate(arrived.immediate());
-        self.expect(arrived.descriptor)?;
-        // Relaxed: counts for the last word, which is said when all closures are gone.
+        reply.set_immediate(received.immediate());
+        self.post_receive(received.descriptor)?;
+        // Relaxed: the totals are printed by `drop`, after all closures.
         self.messages.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(length_bytes as u64, Ordering::Relaxed);
         self.vi.post_send(reply)?;
         let client = Arc::clone(self);
         Ok(self.vi.send_notify(move |sent| {
             if let Some(sent) = sent {
-                client.give_reply_back(sent.descriptor);
+                client.release_reply(sent.descriptor);
             }
         })?)
     }
 
-    /// Waits for a reply that is free.
-    fn take_reply(&self) -> Descriptor {
+    /// Waits for a free reply descriptor.
+    fn allocate_reply(&self) -> Descriptor {
         let mut replies = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             match replies.pop() {
                 Some(reply) => return reply,
                 None => {
                     replies = self
-                        .returned
+                        .reply_released
                         .wait(replies)
                         .unwrap_or_else(PoisonError::into_inner);
                 }
@@ -138,15 +138,16 @@ impl Client {
         }
     }
 
-    fn give_reply_back(&self, reply: Descriptor) {
+    fn release_reply(&self, reply: Descriptor) {
         let mut replies = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
         replies.push(reply);
-        self.returned.notify_one();
+        self.reply_released.notify_one();
     }
 
-    fn tell(&self, outcome: Result<(), Box<dyn Error>>) {
-        if let Err(error) = outcome {
-            complain(format_args!("echo_notify: client {}: {error}", self.number));
+    /// Prints the error of a failed operation.
+    fn report(&self, result: Result<(), Box<dyn Error>>) {
+        if let Err(error) = result {
+            print_error(format_args!("echo_notify: client {}: {error}", self.number));
         }
     }
 }
@@ -159,33 +160,34 @@ impl Drop for Client {
             self.messages.load(Ordering::Relaxed),
             self.bytes.load(Ordering::Relaxed)
         ));
-        let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // Fails when the server ends first.
-        let _ = left.send(printed);
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Fails if the server has exited.
+        let _ = ended.send(printed);
     }
 }
 
 struct Server {
     nic: Nic,
     ptag: Ptag,
-    left: Sender<io::Result<()>>,
+    ended: Sender<io::Result<()>>,
 }
 
 impl Server {
-    /// Makes a VI that fits the client, with its receives posted, and connects it. A request that is dropped is rejected.
-    fn admit(&self, request: ConnectionRequest, number: u64) -> Result<(), Box<dyn Error>> {
-        let wanted = request.attributes();
-        if wanted.reliability != ReliabilityLevel::ReliableDelivery as u16 {
-            return Err("only reliable delivery is served".into());
+    /// Creates a VI with the client's attributes, posts its receives and accepts the request; dropping the request
+    /// rejects it.
+    fn accept_client(&self, request: ConnectionRequest, number: u64) -> Result<(), Box<dyn Error>> {
+        let requested = request.attributes();
+        if requested.reliability != ReliabilityLevel::ReliableDelivery as u16 {
+            return Err("only reliable delivery is supported".into());
         }
-        if wanted.max_transfer_bytes > self.nic.attributes().max_transfer_size {
+        if requested.max_transfer_bytes > self.nic.attributes().max_transfer_size {
             return Err("its transfer size is too large".into());
         }
-        let buffer_bytes = usize::try_from(wanted.max_transfer_bytes)?;
+        let buffer_bytes = usize::try_from(requested.max_transfer_bytes)?;
         let vi = self
             .nic
             .vi(&self.ptag)
-            .max_transfer_bytes(wanted.max_transfer_bytes)
+            .max_transfer_bytes(requested.max_transfer_bytes)
             .build()?;
         let client = Arc::new(Client {
             vi,
@@ -193,28 +195,28 @@ impl Server {
             messages: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             replies: Mutex::new(self.descriptors(buffer_bytes)?),
-            returned: Condvar::new(),
-            left: Mutex::new(self.left.clone()),
+            reply_released: Condvar::new(),
+            ended: Mutex::new(self.ended.clone()),
         });
-        self.begin(&client, request, buffer_bytes).inspect_err(|_| {
-            // The closures own the client until they are called, and nobody else will end it.
-            client.tell(client.vi.disconnect().map_err(Box::from));
+        self.start(&client, request, buffer_bytes).inspect_err(|_| {
+            // The closures own the client until they are called: disconnecting flushes its receives.
+            client.report(client.vi.disconnect().map_err(Box::from));
         })
     }
 
-    fn begin(
+    fn start(
         &self,
         client: &Arc<Client>,
         mut request: ConnectionRequest,
         buffer_bytes: usize,
     ) -> Result<(), Box<dyn Error>> {
         for descriptor in self.descriptors(buffer_bytes)? {
-            client.expect(descriptor)?;
+            client.post_receive(descriptor)?;
         }
         Ok(request.accept(&client.vi)?)
     }
 
-    /// Descriptors with a buffer each, for one direction of one client.
+    /// Creates descriptors with a buffer each, for one direction of one client.
     fn descriptors(&self, buffer_bytes: usize) -> Result<Vec<Descriptor>, Box<dyn Error>> {
         let descriptors = self
             .nic
@@ -237,7 +239,7 @@ impl Server {
     fn serve(
         &self,
         options: &Options,
-        left: &Receiver<io::Result<()>>,
+        ended: &Receiver<io::Result<()>>,
     ) -> Result<(), Box<dyn Error>> {
         let address = self.nic.local_address(options.discriminator.as_bytes())?;
         print(format_args!(
@@ -250,17 +252,17 @@ impl Server {
         }
         let (mut accepted, mut served) = (0, 0);
         while options.clients_to_serve.is_none_or(|count| served < count) {
-            match self.nic.connect_wait(&address, LOOK_UP) {
+            match self.nic.connect_wait(&address, WAIT_TIMEOUT) {
                 Err(VipError::Timeout) => {}
                 Err(error) => return Err(error.into()),
                 Ok(request) => {
                     accepted += 1;
-                    if let Err(error) = self.admit(request, accepted) {
-                        complain(format_args!("echo_notify: a client was rejected: {error}"));
+                    if let Err(error) = self.accept_client(request, accepted) {
+                        print_error(format_args!("echo_notify: rejected a client: {error}"));
                     }
                 }
             }
-            for printed in left.try_iter() {
+            for printed in ended.try_iter() {
                 printed?;
                 served += 1;
             }
@@ -272,31 +274,31 @@ impl Server {
 fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let nic = Nic::open(&options.device)?;
     nic.set_error_handler(|error| {
-        // A lost connection also flushes the client's receives, and that is where it is dealt with.
+        // Lost connections are handled where the client's receives complete as flushed.
         if error.code != ErrorCode::ConnLost {
-            complain(format_args!(
+            print_error(format_args!(
                 "echo_notify: asynchronous error {}",
                 error.code
             ));
         }
     })?;
     let ptag = nic.create_ptag()?;
-    let (sender, left) = channel();
+    let (sender, ended) = channel();
     let server = Server {
         nic,
         ptag,
-        left: sender,
+        ended: sender,
     };
-    server.serve(options, &left)
+    server.serve(options, &ended)
 }
 
 fn main() -> ExitCode {
     let options = match Options::parse() {
         Ok(options) => options,
-        Err(complaint) => {
-            complain(format_args!("echo_notify: {complaint}\n{USAGE}"));
+        Err(error) => {
+            print_error(format_args!("echo_notify: {error}\n{USAGE}"));
             return ExitCode::from(2);
         }
     };
-    end("echo_notify", run(&options))
+    exit_code("echo_notify", run(&options))
 }

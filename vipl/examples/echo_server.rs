@@ -1,8 +1,8 @@
-//! Sends every message back to the client it came from, from the memory that it arrived in.
+//! Sends every message back to its client, from its receive buffer.
 //!
-//! A thread listens for clients. The receive queues of all clients report to one completion queue, on which the main
-//! thread waits; sends are collected from the client's own send queue. A client that goes away or breaks the rules loses
-//! its connection, and the others notice nothing. Works with the C and the Rust `EchoClient` alike:
+//! A thread listens for clients. The receive queues of all clients share one completion queue, on which the main thread
+//! waits; send completions are polled on the client's send queue. A client that disconnects or causes an error loses
+//! its connection; other clients are not affected. Works with the C and the Rust client:
 //!
 //! ```text
 //! cargo run --release -p vipl --example echo_server
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arguments::arguments;
-use common::{complain, end, print};
+use common::{exit_code, print, print_error};
 use vipl::{
     Completed, CompletionQueue, ConnectionRequest, ErrorCode, NetAddress, Nic, Ptag,
     ReliabilityLevel, Timeout, Vi, ViHandle, VipError,
@@ -29,17 +29,17 @@ use vipl::{
 const USAGE: &str =
     "usage: echo_server [-d DEVICE] [-n DISCRIMINATOR] [-c CLIENTS] [-m MAX] [-r FILE]
   -d DEVICE         the NIC to open (default VINIC0)
-  -n DISCRIMINATOR  the name clients ask for (default viaduct-echo)
-  -c CLIENTS        exit after serving this many clients (default: run on)
-  -m MAX            clients connected at a time (default 32)
+  -n DISCRIMINATOR  the name to listen on (default viaduct-echo)
+  -c CLIENTS        exit after this many clients (default: unlimited)
+  -m MAX            maximum number of connected clients (default 32)
   -r FILE           create FILE when listening";
 
-/// Receives that each client may have outstanding: it may send so many messages before it has an echo.
+/// Posted receives of each client: the number of messages it may send before the first reply.
 const RECEIVES_PER_CLIENT: usize = 4;
-/// How often the threads look whether they are to end.
-const LOOK_UP: Timeout = Timeout::After(Duration::from_millis(250));
-/// A send that takes longer is given up with its client.
-const SEND_PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of waits, after which a thread checks for a stop request.
+const WAIT_TIMEOUT: Timeout = Timeout::After(Duration::from_millis(250));
+/// Timeout of a send, after which the client is dropped.
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 struct Options {
     device: String,
@@ -58,16 +58,16 @@ impl Options {
             max_clients: 32,
             ready_file: None,
         };
-        let mut words = arguments()?;
-        while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or(format!("{word} wants a value"));
-            match word.as_str() {
+        let mut arguments = arguments()?;
+        while let Some(argument) = arguments.next() {
+            let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
+            match argument.as_str() {
                 "-d" => options.device = value()?,
                 "-n" => options.discriminator = value()?,
                 "-c" => options.clients_to_serve = Some(number(&value()?)?),
                 "-m" => options.max_clients = number(&value()?)?,
                 "-r" => options.ready_file = Some(value()?),
-                _ => return Err(format!("{word:?} is not known")),
+                _ => return Err(format!("unknown option {argument:?}")),
             }
         }
         Ok(options)
@@ -87,17 +87,17 @@ struct Client {
 }
 
 impl Client {
-    /// Collects what the completion queue has announced. `false` when the client is of no more use.
+    /// Collects the receive of a completion queue entry. Returns `false` if the connection has ended.
     fn serve(&mut self) -> Result<bool, VipError> {
         match self.vi.recv_done() {
-            // The entry of a descriptor that was collected together with an earlier one.
+            // The descriptor of the entry was collected before.
             Ok(None) | Err(VipError::NotDone) => Ok(true),
-            Ok(Some(arrived)) if arrived.status.is_ok() => self.echo(arrived),
-            Ok(Some(arrived)) if arrived.status.is_flushed() => Ok(false),
-            Ok(Some(arrived)) => {
-                complain(format_args!(
+            Ok(Some(received)) if received.status.is_ok() => self.echo(received),
+            Ok(Some(received)) if received.status.is_flushed() => Ok(false),
+            Ok(Some(received)) => {
+                print_error(format_args!(
                     "echo_server: client {}: receive: {}",
-                    self.number, arrived.status
+                    self.number, received.status
                 ));
                 Ok(false)
             }
@@ -105,14 +105,14 @@ impl Client {
         }
     }
 
-    fn echo(&mut self, arrived: Completed) -> Result<bool, VipError> {
-        let length_bytes = arrived.length_bytes();
-        let immediate = arrived.immediate();
-        let mut descriptor = arrived.descriptor;
+    fn echo(&mut self, received: Completed) -> Result<bool, VipError> {
+        let length_bytes = received.length_bytes();
+        let immediate = received.immediate();
+        let mut descriptor = received.descriptor;
         descriptor.set_used_bytes(0, length_bytes);
         descriptor.set_immediate(immediate);
         self.vi.post_send(descriptor)?;
-        let deadline = Instant::now() + SEND_PATIENCE;
+        let deadline = Instant::now() + SEND_TIMEOUT;
         let sent = loop {
             match self.vi.send_done() {
                 Err(VipError::NotDone) if Instant::now() < deadline => std::hint::spin_loop(),
@@ -148,16 +148,16 @@ impl Server {
     fn start(options: Options) -> Result<Self, VipError> {
         let nic = Nic::open(&options.device)?;
         nic.set_error_handler(|error| {
-            // A lost connection also flushes the client's receives, and that is where it is dealt with.
+            // Lost connections are handled where the client's receives complete as flushed.
             if error.code != ErrorCode::ConnLost {
-                complain(format_args!(
+                print_error(format_args!(
                     "echo_server: asynchronous error {}",
                     error.code
                 ));
             }
         })?;
         let ptag = nic.create_ptag()?;
-        // Twice the receives: entries of clients that went away may still be queued when new ones come.
+        // Twice the receives: entries of dropped clients may still be queued when new ones connect.
         let cq = nic.create_cq((2 * RECEIVES_PER_CLIENT * options.max_clients) as u64)?;
         let address = nic.local_address(options.discriminator.as_bytes())?;
         let clients = Mutex::new(HashMap::new());
@@ -187,13 +187,13 @@ impl Server {
     fn listen(&self) -> Result<(), VipError> {
         let mut accepted = 0;
         while !self.stopping() {
-            match self.nic.connect_wait(&self.address, LOOK_UP) {
+            match self.nic.connect_wait(&self.address, WAIT_TIMEOUT) {
                 Err(VipError::Timeout) => {}
                 Err(error) => return Err(error),
                 Ok(request) => {
                     accepted += 1;
-                    if let Err(error) = self.admit(request, accepted) {
-                        complain(format_args!("echo_server: a client was rejected: {error}"));
+                    if let Err(error) = self.accept_client(request, accepted) {
+                        print_error(format_args!("echo_server: rejected a client: {error}"));
                     }
                 }
             }
@@ -201,20 +201,25 @@ impl Server {
         Ok(())
     }
 
-    /// Makes a VI that fits the client, with its receives posted, and connects it. A request that is dropped is rejected.
-    fn admit(&self, mut request: ConnectionRequest, number: u64) -> Result<(), Box<dyn Error>> {
-        let wanted = request.attributes();
-        if wanted.reliability != ReliabilityLevel::ReliableDelivery as u16 {
-            return Err("only reliable delivery is served".into());
+    /// Creates a VI with the client's attributes, posts its receives and accepts the request; dropping the request
+    /// rejects it.
+    fn accept_client(
+        &self,
+        mut request: ConnectionRequest,
+        number: u64,
+    ) -> Result<(), Box<dyn Error>> {
+        let requested = request.attributes();
+        if requested.reliability != ReliabilityLevel::ReliableDelivery as u16 {
+            return Err("only reliable delivery is supported".into());
         }
-        if wanted.max_transfer_bytes > self.nic.attributes().max_transfer_size {
+        if requested.max_transfer_bytes > self.nic.attributes().max_transfer_size {
             return Err("its transfer size is too large".into());
         }
-        let buffer_bytes = usize::try_from(wanted.max_transfer_bytes)?;
+        let buffer_bytes = usize::try_from(requested.max_transfer_bytes)?;
         let vi = self
             .nic
             .vi(&self.ptag)
-            .max_transfer_bytes(wanted.max_transfer_bytes)
+            .max_transfer_bytes(requested.max_transfer_bytes)
             .recv_cq(&self.cq)
             .build()?;
         let descriptors = self
@@ -235,7 +240,7 @@ impl Server {
         if clients.len() >= self.options.max_clients {
             return Err("too many clients".into());
         }
-        // Before the connection is made, so that the first message finds the client in its place.
+        // Before the request is accepted: the first message requires the entry.
         clients.insert(
             handle,
             Client {
@@ -253,7 +258,7 @@ impl Server {
         Ok(())
     }
 
-    fn announce(&self) -> Result<(), Box<dyn Error>> {
+    fn announce_ready(&self) -> Result<(), Box<dyn Error>> {
         print(format_args!(
             "echo_server: listening as {:?} on {}",
             self.options.discriminator,
@@ -268,31 +273,31 @@ impl Server {
     fn work(&self) -> Result<(), Box<dyn Error>> {
         let mut served = 0;
         while self.options.clients_to_serve != Some(served) && !self.stopping() {
-            let entry = match self.cq.wait(LOOK_UP) {
+            let entry = match self.cq.wait(WAIT_TIMEOUT) {
                 Err(VipError::Timeout) => continue,
-                outcome => outcome?,
+                result => result?,
             };
             let mut clients = self.clients();
-            // An entry may be left over from a client that is gone.
+            // The entry may be of a client that was dropped in the meantime.
             let Some(client) = clients.get_mut(&entry.vi) else {
                 continue;
             };
-            let goes_on = client.serve().unwrap_or_else(|error| {
-                complain(format_args!(
+            let is_connected = client.serve().unwrap_or_else(|error| {
+                print_error(format_args!(
                     "echo_server: client {}: {error}",
                     client.number
                 ));
                 false
             });
-            if !goes_on {
-                let gone = clients.remove(&entry.vi);
+            if !is_connected {
+                let dropped = clients.remove(&entry.vi);
                 drop(clients);
                 if let Some(Client {
                     number,
                     messages,
                     bytes,
                     ..
-                }) = gone
+                }) = dropped
                 {
                     print(format_args!(
                         "echo_server: client {number}: {messages} messages, {bytes} bytes"
@@ -309,27 +314,27 @@ fn run(options: Options) -> Result<(), Box<dyn Error>> {
     let server = Server::start(options)?;
     std::thread::scope(|scope| {
         let listener = scope.spawn(|| {
-            let outcome = server.listen();
+            let result = server.listen();
             server.stop();
-            outcome
+            result
         });
-        let worked = server.announce().and_then(|()| server.work());
+        let work_result = server.announce_ready().and_then(|()| server.work());
         server.stop();
-        let listened = listener
+        let listen_result = listener
             .join()
             .map_err(|_| "the listening thread panicked")?;
-        worked?;
-        Ok(listened?)
+        work_result?;
+        Ok(listen_result?)
     })
 }
 
 fn main() -> ExitCode {
     let options = match Options::parse() {
         Ok(options) => options,
-        Err(complaint) => {
-            complain(format_args!("echo_server: {complaint}\n{USAGE}"));
+        Err(error) => {
+            print_error(format_args!("echo_server: {error}\n{USAGE}"));
             return ExitCode::from(2);
         }
     };
-    end("echo_server", run(options))
+    exit_code("echo_server", run(options))
 }

@@ -1,6 +1,6 @@
-//! The parts of a parallel program, each connected with each other one. Nobody is the server: every part asks for all
-//! the others at once and looks which of its requests have found their match. They may be started in any order; parts
-//! of the C example `Peers` take part as well.
+//! The parts of a parallel program, each connected to each other one. There is no server: each part requests a
+//! connection to every other part and polls its requests until they match. The parts may be started in any order; some
+//! may be those of the C example `Peers`.
 //!
 //! ```text
 //! cargo run --release -p vipl --example peers -- 0 2 &
@@ -16,19 +16,19 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use arguments::arguments;
-use common::{complain, end, print};
+use common::{exit_code, print, print_error};
 use vipl::{Completed, Descriptor, Nic, Ptag, Timeout, Vi, VipError};
 
 const GROUP: &str = "peers";
-const PATIENCE: Timeout = Timeout::After(Duration::from_secs(10));
+const TIMEOUT: Timeout = Timeout::After(Duration::from_secs(10));
 /// A message is the rank of its sender.
 const MESSAGE_BYTES: usize = 4;
-/// Both ends of a connection must agree in this, and so must the C example.
+/// Both VIs of a connection must have the same value; the C example has it, too.
 const MAX_TRANSFER_BYTES: u64 = 4096;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Which part of how many this is.
+/// The rank of this part and the number of parts.
 #[derive(Clone, Copy)]
 struct Part {
     rank: u32,
@@ -37,15 +37,15 @@ struct Part {
 
 impl Part {
     fn from_arguments() -> Option<Self> {
-        let mut words = arguments().ok()?;
-        let mut number = || words.next()?.parse().ok();
+        let mut arguments = arguments().ok()?;
+        let mut number = || arguments.next()?.parse().ok();
         let (rank, parts) = (number()?, number()?);
-        let only = words.next().is_none();
-        (only && rank < parts).then_some(Self { rank, parts })
+        let is_last = arguments.next().is_none();
+        (is_last && rank < parts).then_some(Self { rank, parts })
     }
 
-    /// Where this part and another one meet: both find the same name.
-    fn meeting(self, other: u32) -> String {
+    /// Returns the discriminator of the connection to another part, which is the same for both.
+    fn discriminator(self, other: u32) -> String {
         let (low, high) = (self.rank.min(other), self.rank.max(other));
         format!("{GROUP} {low}-{high}")
     }
@@ -55,50 +55,52 @@ impl Part {
     }
 }
 
+/// Creates a descriptor with the buffer of a message.
 fn descriptor(nic: &Nic, ptag: &Ptag) -> Outcome<Descriptor> {
-    let mut made = nic.create_descriptors(1, 1, ptag)?;
-    let mut descriptor = made.pop().ok_or("one descriptor was asked for")?;
+    let mut descriptors = nic.create_descriptors(1, 1, ptag)?;
+    let mut descriptor = descriptors.pop().ok_or("no descriptor")?;
     descriptor
         .push(nic.create_region(MESSAGE_BYTES, ptag)?.into_buffer())
         .map_err(|_| "a descriptor without a segment")?;
     Ok(descriptor)
 }
 
-fn collected(head: Option<Completed>) -> Outcome<Completed> {
+/// Returns the completed descriptor of a queue; fails if there is none or its status is an error.
+fn check_completed(head: Option<Completed>) -> Outcome<Completed> {
     head.ok_or("the queue is empty")?
         .ok()
         .map_err(|failed| failed.status.to_string().into())
 }
 
-/// Asks for a connection with part `other`. The request lasts while this goes on with something else.
-fn ask_for(nic: &Nic, ptag: &Ptag, part: Part, other: u32) -> Outcome<Vi> {
+/// Requests a connection to part `other`; the request is matched in the background.
+fn request_connection(nic: &Nic, ptag: &Ptag, part: Part, other: u32) -> Outcome<Vi> {
     let vi = nic
         .vi(ptag)
         .max_transfer_bytes(MAX_TRANSFER_BYTES)
         .build()?;
     vi.post_recv(descriptor(nic, ptag)?)?;
     let own = nic.local_address(format!("{GROUP} {}", part.rank).as_bytes())?;
-    let meeting = nic.local_address(part.meeting(other).as_bytes())?;
-    vi.connect_peer(&own, &meeting, PATIENCE)?;
+    let peer = nic.local_address(part.discriminator(other).as_bytes())?;
+    vi.connect_peer(&own, &peer, TIMEOUT)?;
     Ok(vi)
 }
 
-/// Looks after all requests until each has found its match.
+/// Polls all requests until each is connected.
 fn connect_all(peers: &[(u32, Vi)]) -> Outcome<()> {
-    let mut waiting: Vec<&(u32, Vi)> = peers.iter().collect();
-    while !waiting.is_empty() {
-        let mut still = Vec::new();
-        for peer in waiting {
+    let mut pending: Vec<&(u32, Vi)> = peers.iter().collect();
+    while !pending.is_empty() {
+        let mut still_pending = Vec::new();
+        for peer in pending {
             match peer.1.connect_peer_done() {
                 Ok(_) => {}
-                Err(VipError::NotDone) => still.push(peer),
+                Err(VipError::NotDone) => still_pending.push(peer),
                 Err(error) => {
                     return Err(format!("no connection with part {}: {error}", peer.0).into());
                 }
             }
         }
-        waiting = still;
-        // A program would compute here.
+        pending = still_pending;
+        // An application would compute here.
         std::thread::yield_now();
     }
     Ok(())
@@ -109,7 +111,7 @@ fn run(part: Part) -> Outcome<()> {
     let ptag = nic.create_ptag()?;
     let peers: Vec<(u32, Vi)> = part
         .others()
-        .map(|other| Ok((other, ask_for(&nic, &ptag, part, other)?)))
+        .map(|other| Ok((other, request_connection(&nic, &ptag, part, other)?)))
         .collect::<Outcome<_>>()?;
     connect_all(&peers)?;
     for (_, vi) in &peers {
@@ -121,13 +123,13 @@ fn run(part: Part) -> Outcome<()> {
     }
     let mut sum = part.rank;
     for (other, vi) in &peers {
-        let message = collected(vi.recv_wait(PATIENCE)?)?;
-        let told = u32::from_ne_bytes(message.first_bytes().try_into()?);
-        if told != *other {
-            return Err(format!("part {other} says it is {told}").into());
+        let message = check_completed(vi.recv_wait(TIMEOUT)?)?;
+        let rank = u32::from_ne_bytes(message.first_bytes().try_into()?);
+        if rank != *other {
+            return Err(format!("part {other}: received rank {rank}").into());
         }
-        sum += told;
-        collected(vi.send_wait(PATIENCE)?)?;
+        sum += rank;
+        check_completed(vi.send_wait(TIMEOUT)?)?;
     }
     print(format_args!(
         "peers: part {} of {}: the sum is {sum}",
@@ -138,8 +140,8 @@ fn run(part: Part) -> Outcome<()> {
 
 fn main() -> ExitCode {
     let Some(part) = Part::from_arguments() else {
-        complain(format_args!("usage: peers RANK PARTS"));
+        print_error(format_args!("usage: peers RANK PARTS"));
         return ExitCode::from(2);
     };
-    end("peers", run(part))
+    exit_code("peers", run(part))
 }

@@ -1,5 +1,5 @@
-//! RDMA writes between two VIs of one program: one that the target sees by looking at its memory, and one that tells the
-//! target with immediate data.
+//! RDMA writes between two VIs of one program: one that the target detects by polling its memory, and one with
+//! immediate data, which completes a receive of the target.
 //!
 //! ```text
 //! cargo run --release -p vipl --example rdma_write
@@ -11,15 +11,15 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use common::{end, print};
+use common::{exit_code, print};
 use vipl::{Completed, Nic, Operation, RdmaAccess, RemoteBuffer, Timeout, VipError};
 
 const DISCRIMINATOR: &[u8] = b"rdma-write";
-const PATIENCE: Timeout = Timeout::After(Duration::from_secs(10));
-/// The first write: its last word is the flag.
+const TIMEOUT: Timeout = Timeout::After(Duration::from_secs(10));
+/// Length of the first write, whose last word is the flag.
 const FIRST_BYTES: usize = 4096;
 const FLAG_OFFSET_BYTES: usize = FIRST_BYTES - 8;
-/// The second write goes behind the first, which the target may still be reading.
+/// The second write is placed after the first, which the target may still be reading.
 const SECOND_OFFSET_BYTES: usize = FIRST_BYTES;
 const SECOND: &[u8; 5] = b"hello";
 const REGION_BYTES: usize = FIRST_BYTES + SECOND.len();
@@ -27,13 +27,14 @@ const FLAG: u64 = 0x5649_4144_5543_5421;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-fn collected(head: Option<Completed>) -> Outcome<Completed> {
+/// Returns the completed descriptor of a queue; fails if there is none or its status is an error.
+fn check_completed(head: Option<Completed>) -> Outcome<Completed> {
     head.ok_or("the queue is empty")?
         .ok()
         .map_err(|failed| failed.status.to_string().into())
 }
 
-/// Lets a peer write into its memory and tells it where that is.
+/// Registers memory for writes, sends its address to the peer, and waits for both writes.
 fn target() -> Outcome<()> {
     let nic = Nic::open("VINIC0")?;
     let ptag = nic.create_ptag()?;
@@ -47,78 +48,80 @@ fn target() -> Outcome<()> {
     )?;
     let vi = nic.vi(&ptag).rdma_write(true).build()?;
     let mut descriptors = nic.create_descriptors(2, 1, &ptag)?;
-    let (Some(mut tell), Some(notice)) = (descriptors.pop(), descriptors.pop()) else {
-        return Err("two descriptors were asked for".into());
+    let (Some(mut message), Some(notification)) = (descriptors.pop(), descriptors.pop()) else {
+        return Err("too few descriptors".into());
     };
-    // Immediate data takes a receive descriptor; it needs no buffer.
-    vi.post_recv(notice)?;
-    let mut request = nic.connect_wait(&nic.local_address(DISCRIMINATOR)?, PATIENCE)?;
+    // Immediate data consumes a receive descriptor, which needs no buffer.
+    vi.post_recv(notification)?;
+    let mut request = nic.connect_wait(&nic.local_address(DISCRIMINATOR)?, TIMEOUT)?;
     request.accept(&vi)?;
 
     let mut buffer = nic.create_region(RemoteBuffer::BYTES, &ptag)?.into_buffer();
     buffer.copy_from_slice(&memory.remote_buffer().to_bytes());
-    tell.push(buffer)
+    message
+        .push(buffer)
         .map_err(|_| "a descriptor without a segment")?;
-    vi.post_send(tell)?;
+    vi.post_send(message)?;
 
-    // The last word is seen last. Nothing is called here: the provider places the bytes all the same.
+    // The last word becomes visible last. The data is placed without a call by this thread.
     while memory.load_u64(FLAG_OFFSET_BYTES) != FLAG {
         std::hint::spin_loop();
     }
     let mut bytes = [0; FLAG_OFFSET_BYTES];
     memory.read(0, &mut bytes);
     if bytes != [0xAB; FLAG_OFFSET_BYTES] {
-        return Err("the flag was seen before the bytes in front of it".into());
+        return Err("the flag was visible before the bytes before it".into());
     }
     print(format_args!(
-        "target: the flag is set, and so are the {} bytes in front of it",
+        "target: the flag is set; the {} bytes before it are complete",
         bytes.len()
     ))?;
 
-    let notice = collected(vi.recv_wait(PATIENCE)?)?;
+    let notification = check_completed(vi.recv_wait(TIMEOUT)?)?;
     let mut bytes = [0; SECOND.len()];
     memory.read(SECOND_OFFSET_BYTES, &mut bytes);
     print(format_args!(
         "target: {} bytes were written, immediate data {}: {}",
-        notice.length_bytes(),
-        notice
+        notification.length_bytes(),
+        notification
             .immediate()
             .map_or("none".into(), |data| data.to_string()),
         String::from_utf8_lossy(&bytes)
     ))?;
-    collected(vi.send_wait(PATIENCE)?)?;
-    if notice.immediate() == Some(42) && bytes == *SECOND {
+    check_completed(vi.send_wait(TIMEOUT)?)?;
+    if notification.immediate() == Some(42) && bytes == *SECOND {
         Ok(())
     } else {
-        Err("that is not what was sent".into())
+        Err("unexpected data".into())
     }
 }
 
-/// Learns where the target's memory is and writes into it twice.
+/// Receives the address of the target's memory and writes into it twice.
 fn writer() -> Outcome<()> {
     let nic = Nic::open("VINIC0")?;
     let ptag = nic.create_ptag()?;
     let vi = nic.vi(&ptag).build()?;
     let mut descriptors = nic.create_descriptors(2, 1, &ptag)?;
-    let (Some(mut told), Some(mut write)) = (descriptors.pop(), descriptors.pop()) else {
-        return Err("two descriptors were asked for".into());
+    let (Some(mut message), Some(mut write)) = (descriptors.pop(), descriptors.pop()) else {
+        return Err("too few descriptors".into());
     };
-    told.push(nic.create_region(RemoteBuffer::BYTES, &ptag)?.into_buffer())
+    message
+        .push(nic.create_region(RemoteBuffer::BYTES, &ptag)?.into_buffer())
         .map_err(|_| "no segment")?;
-    vi.post_recv(told)?;
+    vi.post_recv(message)?;
     let (local, remote) = (
         nic.local_address(b"writer")?,
         nic.local_address(DISCRIMINATOR)?,
     );
-    while let Err(error) = vi.connect(&local, &remote, PATIENCE) {
-        // The target does not wait yet.
+    while let Err(error) = vi.connect(&local, &remote, TIMEOUT) {
+        // The target does not listen yet.
         if error != VipError::NoMatch {
             return Err(error.into());
         }
         std::thread::yield_now();
     }
-    let told = collected(vi.recv_wait(PATIENCE)?)?;
-    let remote = RemoteBuffer::from_bytes(told.first_bytes().try_into()?);
+    let message = check_completed(vi.recv_wait(TIMEOUT)?)?;
+    let remote = RemoteBuffer::from_bytes(message.first_bytes().try_into()?);
 
     let mut buffer = nic.create_region(FIRST_BYTES, &ptag)?.into_buffer();
     buffer[..FLAG_OFFSET_BYTES].fill(0xAB);
@@ -126,28 +129,28 @@ fn writer() -> Outcome<()> {
     write.push(buffer).map_err(|_| "no segment")?;
     write.set_operation(Operation::RdmaWrite(remote));
     vi.post_send(write)?;
-    let mut write = collected(vi.send_wait(PATIENCE)?)?.descriptor;
+    let mut write = check_completed(vi.send_wait(TIMEOUT)?)?.descriptor;
     write.buffer_mut(0)[..SECOND.len()].copy_from_slice(SECOND);
     write.set_used_bytes(0, SECOND.len());
     write.set_operation(Operation::RdmaWrite(remote.at(SECOND_OFFSET_BYTES as u64)));
     write.set_immediate(Some(42));
     vi.post_send(write)?;
-    collected(vi.send_wait(PATIENCE)?)?;
+    check_completed(vi.send_wait(TIMEOUT)?)?;
     Ok(())
 }
 
 fn run() -> Outcome<()> {
     std::thread::scope(|scope| {
         let target = scope.spawn(target);
-        let outcome = writer();
-        // An error there may be the cause of one here.
+        let result = writer();
+        // An error of the target may be the cause of one here.
         target.join().map_err(|_| "the target panicked")??;
-        outcome
+        result
     })
 }
 
 fn main() -> ExitCode {
-    end(
+    exit_code(
         "rdma_write",
         run().map_err(|error| -> Box<dyn Error> { error }),
     )

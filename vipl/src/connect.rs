@@ -1,4 +1,4 @@
-//! The server's side of a connection: a request that was found, and its answer [VIPL 3.3].
+//! Pending connection requests on the server: accept and reject [VIPL 3.3].
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use crate::nic::NicShared;
 use crate::vi::Vi;
 use crate::{ConnHandle, ConnectIndication, NetAddress, Result, ViAttributes, VipError, provider};
 
-/// A client's request, found by [`Nic::connect_wait`](crate::Nic::connect_wait) and not answered yet.
+/// A pending connection request of a client, returned by [`Nic::connect_wait`](crate::Nic::connect_wait).
 ///
-/// Dropped without an answer it is rejected, so that the client does not wait for its timeout.
+/// Dropping it rejects the request, so that the client does not wait for its timeout.
 pub struct ConnectionRequest {
     remote: NetAddress,
     attributes: ViAttributes,
-    /// `None` once the request is answered.
+    /// `None` once the request is accepted or rejected.
     conn: Option<ConnHandle>,
-    /// Keeps the NIC open for as long as an answer is owed.
+    /// Keeps the NIC open while the request is pending.
     _nic: Arc<NicShared>,
 }
 
@@ -34,45 +34,47 @@ impl ConnectionRequest {
         }
     }
 
-    /// The address that the client calls its own.
+    /// Returns the client's local address.
     pub fn remote(&self) -> &NetAddress {
         &self.remote
     }
 
-    /// The attributes of the client's VI; those of the accepting one must agree in reliability level and transfer size.
+    /// Returns the attributes of the client's VI. The accepting VI must have the same reliability level and transfer
+    /// size.
     pub fn attributes(&self) -> &ViAttributes {
         &self.attributes
     }
 
-    /// What the client told of itself, up to [`ViChoices::MAX_SECURITY_BYTES`](crate::ViChoices::MAX_SECURITY_BYTES)
-    /// bytes [VI/TCP 3.2]: a reason to accept or reject it.
+    /// Returns the client's security information [VI/TCP 3.2], at most
+    /// [`ConnectionOptions::MAX_SECURITY_BYTES`](crate::ConnectionOptions::MAX_SECURITY_BYTES) bytes. The application
+    /// may base its decision to accept or reject on it.
     ///
     /// # Errors
-    /// [`VipError::InvalidParameter`] when the NIC does not speak VI/TCP, or the request was accepted already;
-    /// [`VipError::Timeout`] when the client is gone.
+    /// [`VipError::InvalidParameter`] when the NIC does not use VI/TCP, or the request was accepted already;
+    /// [`VipError::Timeout`] when the client has given up.
     pub fn security(&self) -> Result<Vec<u8>> {
         provider::request_security(self.conn.ok_or(VipError::InvalidParameter)?)
     }
 
-    /// Returns the user ID of the client's program, or `None` where it is not known: a reason to accept or reject
-    /// it. It is known of programs that are attached to the same NIC of the same datapath process, and of this
-    /// program itself where it opened the NIC.
+    /// Returns the user ID of the client's program, or `None` if it is not known. The application may base its
+    /// decision to accept or reject on it. It is known for programs that are attached to the same NIC of the same
+    /// datapath process, and for requests of this program itself if it opened the NIC.
     ///
     /// # Errors
-    /// [`VipError::InvalidParameter`] when the request was accepted already; [`VipError::Timeout`] when the client is
-    /// gone.
+    /// [`VipError::InvalidParameter`] when the request was accepted already; [`VipError::Timeout`] when the client
+    /// has given up.
     pub fn user(&self) -> Result<Option<u32>> {
         provider::request_user(self.conn.ok_or(VipError::InvalidParameter)?)
     }
 
-    /// Connects the client to `vi`, which must be idle [VIPL 3.3.2]. After an error other than
-    /// [`VipError::Timeout`] the request is still open: another VI may be tried.
+    /// Accepts the request with `vi`, which must be idle [VIPL 3.3.2]. After an error other than
+    /// [`VipError::Timeout`] the request is still pending and can be accepted with another VI.
     ///
     /// # Errors
     /// [`VipError::InvalidReliabilityLevel`] and
-    /// [`VipError::InvalidMtu`] when the attributes do not agree,
+    /// [`VipError::InvalidMtu`] when the attributes of the two VIs differ,
     /// [`VipError::InvalidState`] when the VI is not idle,
-    /// [`VipError::Timeout`] when the client is gone,
+    /// [`VipError::Timeout`] when the client has given up,
     /// [`VipError::InvalidParameter`] when the request was accepted already.
     pub fn accept(&mut self, vi: &Vi) -> Result<()> {
         let conn = self.conn.ok_or(VipError::InvalidParameter)?;
@@ -83,7 +85,7 @@ impl ConnectionRequest {
         outcome
     }
 
-    /// Tells the client that it is not wanted [VIPL 3.3.3].
+    /// Rejects the request [VIPL 3.3.3].
     ///
     /// # Errors
     /// [`VipError::InvalidParameter`] when the request was accepted already.
@@ -97,9 +99,7 @@ impl Drop for ConnectionRequest {
     fn drop(&mut self) {
         let Some(conn) = self.conn.take() else { return };
         if let Err(error) = provider::connect_reject(conn) {
-            log::debug!(
-                "a connection request that was not answered could not be rejected: {error}"
-            );
+            log::debug!("connection request: reject on drop failed: {error}");
         }
     }
 }
@@ -109,7 +109,7 @@ impl fmt::Debug for ConnectionRequest {
         out.debug_struct("ConnectionRequest")
             .field("remote", &self.remote)
             .field("attributes", &self.attributes)
-            .field("answered", &self.conn.is_none())
+            .field("completed", &self.conn.is_none())
             .finish()
     }
 }

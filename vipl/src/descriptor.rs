@@ -1,8 +1,8 @@
-//! Descriptors: what is to be sent, written or received, with the memory for it [VIPL 5].
+//! Descriptors of sends, RDMA operations and receives, which own their buffers [VIPL 5].
 //!
 //! A [`Descriptor`] lives in registered memory of its own and owns the [`Buffer`]s of its data segments. Posting moves
-//! it into a work queue, and with it everything the provider will touch; its completion moves it back. Neither
-//! allocates: a descriptor is made once and posted again and again.
+//! it into a work queue, together with all memory that the provider will access; its completion moves it back. Neither
+//! allocates: a descriptor is created once and posted repeatedly.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -20,7 +20,7 @@ pub use status::{CompletedOperation, Status};
 
 const CONTROL_BYTES: usize = size_of::<ControlSegment>();
 const SEGMENT_BYTES: usize = size_of::<DataSegment>();
-/// What every posted descriptor begins with.
+/// Alignment of posted descriptors.
 const DESCRIPTOR_ALIGN_BYTES: usize = 64;
 
 const _: () = assert!(
@@ -28,15 +28,15 @@ const _: () = assert!(
 );
 const _: () = assert!(align_of::<RawDescriptor>() <= DESCRIPTOR_ALIGN_BYTES);
 
-/// What a descriptor does when it is posted to a send queue.
+/// The operation of a descriptor on a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Sends its bytes to the receive descriptor at the head of the peer's queue.
     Send,
-    /// Writes its bytes into the peer's memory; the peer's program learns of it only through immediate data.
+    /// Writes its bytes into the peer's memory; the peer's program is notified only by immediate data.
     RdmaWrite(RemoteBuffer),
-    /// Reads the peer's memory into its buffers, as many bytes as they use; the peer's program takes no part. Not at
-    /// unreliable delivery, where it completes with a format error.
+    /// Reads from the peer's memory into its buffers, as many bytes as they use; the peer's program is not involved.
+    /// Not supported at unreliable delivery, where it completes with a format error.
     RdmaRead(RemoteBuffer),
 }
 
@@ -46,8 +46,8 @@ struct Segment {
     used_bytes: usize,
 }
 
-/// What a descriptor owns. Its box stays at one address for good: while the descriptor is posted, that is the context of
-/// its place on the work queue. Nothing in registered memory leads to it, so no RDMA write can change where it is.
+/// The contents of a descriptor, at a fixed heap address. While the descriptor is posted, that address is the context
+/// of its work queue slot. Registered memory holds no pointer to it, so no RDMA write can change which owner is found.
 struct Owner {
     /// Registered memory with the raw descriptor.
     slot: Buffer,
@@ -59,25 +59,25 @@ struct Owner {
     max_segments: usize,
 }
 
-/// A descriptor as a work queue has it.
+/// A posted descriptor, as passed to a work queue.
 pub(crate) struct Posted {
     /// The raw descriptor.
     pub(crate) raw: NonNull<RawDescriptor>,
-    /// Of the region that it lies in.
+    /// Handle of the region that contains it.
     pub(crate) handle: MemoryHandle,
-    /// What leads back to its owner.
+    /// Address of its owner, for [`Descriptor::from_context`].
     pub(crate) context: usize,
 }
 
 /// A descriptor that belongs to the program: not posted, or completed and taken back.
 ///
-/// Made by [`Nic::create_descriptors`](crate::Nic::create_descriptors).
+/// Created by [`Nic::create_descriptors`](crate::Nic::create_descriptors).
 ///
 /// ```
 /// use pmd::config::NicConfig;
 /// use vipl::{Nic, VipError};
 ///
-/// // A segment of shared memory of its own; `Nic::open("VINIC0")` is the one that all programs share.
+/// // A private shared-memory segment; `Nic::open("VINIC0")` opens the segment that all programs share.
 /// let segment = format!("doc-{}", std::process::id());
 /// let nic = Nic::open_with(&NicConfig { segment, ..NicConfig::default() })?;
 /// let ptag = nic.create_ptag()?;
@@ -87,11 +87,11 @@ pub(crate) struct Posted {
 /// descriptor.buffer_mut(0)[..5].copy_from_slice(b"hello");
 /// descriptor.set_used_bytes(0, 5);
 ///
-/// // Posting gives the descriptor and its buffer away; its completion gives them back.
+/// // Posting moves the descriptor and its buffer to the provider; its completion returns them.
 /// vi.post_recv(descriptor)?;
 /// assert_eq!(vi.recv_done().unwrap_err(), VipError::NotDone);
 /// vi.disconnect()?;
-/// let completed = vi.recv_done()?.expect("the queue holds one");
+/// let completed = vi.recv_done()?.expect("a receive was posted");
 /// assert!(completed.status.is_flushed());
 /// assert_eq!(completed.descriptor.buffer(0).len(), 4096);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -101,14 +101,14 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// The registered memory that one descriptor takes.
+    /// Returns the size in bytes of one descriptor's registered memory.
     pub(crate) fn slot_bytes(max_segments: usize) -> usize {
-        // One more than its data segments: an RDMA operation begins with an address segment.
+        // One segment more than the data segments: an RDMA operation begins with an address segment.
         let descriptor_bytes = CONTROL_BYTES + (max_segments + 1) * SEGMENT_BYTES;
         descriptor_bytes.max(size_of::<RawDescriptor>())
     }
 
-    /// `slot` is of [`Self::slot_bytes`] bytes and begins on a cache line.
+    /// Creates a descriptor in `slot`, which has [`Self::slot_bytes`] bytes and begins on a cache line.
     pub(crate) fn new(slot: Buffer, max_segments: usize) -> Self {
         debug_assert!(slot.len() >= Self::slot_bytes(max_segments));
         debug_assert!(
@@ -131,10 +131,10 @@ impl Descriptor {
         }
     }
 
-    /// Adds a data segment of the whole buffer.
+    /// Appends a data segment of the whole buffer.
     ///
     /// # Errors
-    /// Gives the buffer back when all segments are taken.
+    /// Returns the buffer when the descriptor has [`Self::max_segments`] segments already.
     pub fn push(&mut self, buffer: Buffer) -> Result<(), Buffer> {
         if self.owner.segments.len() == self.owner.max_segments {
             return Err(buffer);
@@ -144,22 +144,22 @@ impl Descriptor {
         Ok(())
     }
 
-    /// Takes the last data segment's buffer away.
+    /// Removes the last data segment and returns its buffer.
     pub fn pop(&mut self) -> Option<Buffer> {
         self.owner.segments.pop().map(|segment| segment.buffer)
     }
 
-    /// The data segments that there are.
+    /// Returns the number of data segments.
     pub fn segment_count(&self) -> usize {
         self.owner.segments.len()
     }
 
-    /// The data segments that there may be.
+    /// Returns the maximum number of data segments.
     pub fn max_segments(&self) -> usize {
         self.owner.max_segments
     }
 
-    /// The whole buffer of a data segment.
+    /// Returns the whole buffer of a data segment.
     ///
     /// # Panics
     /// When there is no such segment.
@@ -167,7 +167,7 @@ impl Descriptor {
         &self.owner.segments[index].buffer
     }
 
-    /// The whole buffer of a data segment.
+    /// Returns the whole buffer of a data segment, mutably.
     ///
     /// # Panics
     /// When there is no such segment.
@@ -175,7 +175,7 @@ impl Descriptor {
         &mut self.owner.segments[index].buffer
     }
 
-    /// Has the next operation use the first `used_bytes` of a data segment's buffer; 0 is legal.
+    /// Sets the length of a data segment to the first `used_bytes` of its buffer; 0 is legal.
     ///
     /// # Panics
     /// When there is no such segment or its buffer is shorter.
@@ -184,12 +184,12 @@ impl Descriptor {
         let buffer_bytes = segment.buffer.len();
         assert!(
             used_bytes <= buffer_bytes,
-            "{used_bytes} bytes of a buffer of {buffer_bytes}"
+            "{used_bytes} bytes used of a buffer of {buffer_bytes} bytes"
         );
         segment.used_bytes = used_bytes;
     }
 
-    /// The bytes of all data segments that the next operation uses.
+    /// Returns the total length of all data segments in bytes.
     pub fn used_bytes(&self) -> usize {
         self.owner
             .segments
@@ -198,24 +198,24 @@ impl Descriptor {
             .sum()
     }
 
-    /// What posting it to a send queue does. A receive queue takes no notice of it.
+    /// Returns the operation on a send queue. A receive queue ignores it.
     pub fn operation(&self) -> Operation {
         self.owner.operation
     }
 
-    /// Sets what posting it to a send queue does; at first that is [`Operation::Send`].
+    /// Sets the operation on a send queue; [`Operation::Send`] by default.
     pub fn set_operation(&mut self, operation: Operation) {
         self.owner.operation = operation;
     }
 
-    /// Sets the 32 bits that go to the peer's receive descriptor along with the next operation. An RDMA write takes a
-    /// receive descriptor of the peer only when it has them, an RDMA read has none.
+    /// Sets the immediate data, 32 bits that are delivered in the peer's receive descriptor. An RDMA write consumes a
+    /// receive descriptor of the peer only if it has immediate data; an RDMA read ignores it.
     pub fn set_immediate(&mut self, immediate: Option<u32>) {
         self.owner.immediate = immediate;
     }
 
-    /// Whether the next operation waits until every RDMA read that was posted to the same queue before it is complete;
-    /// not unless set [VIPL 5.2].
+    /// Sets the queue fence: the operation waits until all RDMA reads posted before it to the same queue are complete.
+    /// Off by default [VIPL 5.2].
     pub fn set_fence(&mut self, fence: bool) {
         self.owner.fence = fence;
     }
@@ -239,7 +239,7 @@ impl Descriptor {
         if owner.fence {
             flags |= control::QFENCE;
         }
-        // More than 32 bits hold is more than any transfer size: the provider finds the lengths in conflict.
+        // A length above 32 bits exceeds any transfer size: the provider reports a length error.
         let length = u32::try_from(self.used_bytes()).unwrap_or(u32::MAX);
         self.format(
             operation | flags,
@@ -294,9 +294,9 @@ impl Descriptor {
     /// Writes one segment of the raw descriptor.
     fn write_at<T: Copy>(&self, offset_bytes: usize, value: T) {
         debug_assert!(offset_bytes + size_of::<T>() <= self.owner.slot.len());
-        // SAFETY: `slot_bytes` made room for every segment that `push` admits.
+        // SAFETY: `slot_bytes` includes every segment that `push` accepts.
         let at = unsafe { self.raw_address().byte_add(offset_bytes) };
-        // SAFETY: inside the slot as above, which this descriptor owns; aligned to 16, more than any segment asks for.
+        // SAFETY: inside the slot as above, which this descriptor owns; aligned to 16, more than any segment requires.
         unsafe { at.cast::<T>().write(value) };
     }
 
@@ -304,7 +304,7 @@ impl Descriptor {
         self.owner.slot.address().cast()
     }
 
-    /// Gives the descriptor away to a work queue.
+    /// Converts the descriptor into its posted form; [`Self::from_context`] is the inverse.
     pub(crate) fn into_posted(self) -> Posted {
         Posted {
             raw: self.raw_address(),
@@ -313,20 +313,20 @@ impl Descriptor {
         }
     }
 
-    /// Takes a descriptor back from a work queue.
+    /// Recovers a descriptor from the context of its work queue slot.
     ///
     /// # Safety
-    /// `context` is of [`Self::into_posted`], is taken back once, and the provider has finished with the descriptor.
+    /// `context` is of [`Self::into_posted`], is used once, and the provider has finished with the descriptor.
     pub(crate) unsafe fn from_context(context: NonZeroUsize) -> Self {
         let owner = core::ptr::with_exposed_provenance_mut::<Owner>(context.get());
-        // SAFETY: the caller promises that the box given away by `into_posted` is taken back once.
+        // SAFETY: the caller guarantees that the box leaked by `into_posted` is recovered once.
         let owner = unsafe { Box::from_raw(owner) };
         Self { owner }
     }
 
-    /// The control segment as the provider left it.
+    /// Returns the control segment as the provider wrote it.
     pub(crate) fn control(&self) -> ControlSegment {
-        // SAFETY: inside the slot, initialised by `format`; the provider finished with it before it was taken back.
+        // SAFETY: inside the slot, initialised by `format`; the provider finished with it before it was recovered.
         unsafe { self.raw_address().cast::<ControlSegment>().read() }
     }
 }
@@ -343,12 +343,12 @@ impl fmt::Debug for Descriptor {
     }
 }
 
-/// A descriptor that its work queue has given back.
+/// A completed descriptor, taken off its work queue.
 #[derive(Debug)]
 pub struct Completed {
-    /// The descriptor, with all its buffers.
+    /// The descriptor with all its buffers.
     pub descriptor: Descriptor,
-    /// How the operation ended.
+    /// The completion status.
     pub status: Status,
     length_bytes: usize,
     immediate: Option<u32>,
@@ -372,17 +372,17 @@ impl Completed {
         }
     }
 
-    /// The bytes sent, written, received or read; 0 after an error.
+    /// Returns the number of bytes sent, written, received or read; 0 after an error.
     pub fn length_bytes(&self) -> usize {
         self.length_bytes
     }
 
-    /// The immediate data that came with the message, on a receive without error.
+    /// Returns the immediate data of the message, for a receive without error.
     pub fn immediate(&self) -> Option<u32> {
         self.immediate
     }
 
-    /// The bytes, received or read, that lie in the first data segment: all of them when they fit there.
+    /// Returns the received or read bytes in the first data segment: all of them if they fit there.
     pub fn first_bytes(&self) -> &[u8] {
         match self.descriptor.owner.segments.first() {
             Some(segment) => &segment.buffer[..self.length_bytes.min(segment.used_bytes)],
@@ -390,10 +390,10 @@ impl Completed {
         }
     }
 
-    /// The descriptor when the operation succeeded.
+    /// Returns `self` if the operation succeeded.
     ///
     /// # Errors
-    /// The completion itself when it did not.
+    /// `self`, if the operation failed.
     pub fn ok(self) -> Result<Self, Self> {
         if self.status.is_ok() {
             Ok(self)
@@ -403,10 +403,10 @@ impl Completed {
     }
 }
 
-/// A descriptor that could not be posted, and why.
+/// The error of a failed post, with the descriptor.
 #[derive(Debug)]
 pub struct PostError {
-    /// Why not.
+    /// Why the post failed.
     pub error: VipError,
     /// The descriptor, unchanged.
     pub descriptor: Descriptor,
@@ -414,7 +414,7 @@ pub struct PostError {
 
 impl fmt::Display for PostError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "descriptor not posted: {}", self.error)
+        write!(out, "post failed: {}", self.error)
     }
 }
 
@@ -425,8 +425,8 @@ impl std::error::Error for PostError {
 }
 
 impl From<PostError> for VipError {
-    fn from(refused: PostError) -> Self {
-        refused.error
+    fn from(failed: PostError) -> Self {
+        failed.error
     }
 }
 

@@ -1,14 +1,14 @@
 //! VIPL, the Virtual Interface Provider Library, in Rust.
 //!
-//! Two ways in: the safe API ([`Nic`], [`Vi`], [`CompletionQueue`], ...), in which
-//! ownership keeps buffers and descriptors out of reach while the provider has
-//! them; and [`provider`], the calls of the guide one by one on plain handles and
-//! raw descriptors, from which the C library is made.
+//! Two interfaces: the safe API ([`Nic`], [`Vi`], [`CompletionQueue`], ...), in which
+//! ownership makes buffers and descriptors inaccessible while the provider uses
+//! them; and [`provider`], the calls of the guide on plain handles and raw
+//! descriptors, from which the C library is made.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! | --- | --- |
 //! | [`provider`] | every call of this version, by handle |
-//! | [`types`] | values that go in and out of the calls |
+//! | [`types`] | parameters and results of the calls |
 //! | `nic`, `vi`, `cq`, `connect`, `peer` | the objects of the safe API |
 //! | `memory`, `descriptor` | registered buffers, and descriptors that own them |
 //! | [`SharedMemory`] | memory that a datapath process can map, for [`provider::register_mem`] |
@@ -32,7 +32,7 @@ pub use cq::CompletionQueue;
 pub use descriptor::{Completed, CompletedOperation, Descriptor, Operation, PostError, Status};
 pub use memory::{Buffer, MemoryRegion, RdmaAccess, RdmaRegion, RemoteBuffer};
 pub use nic::{Nic, Ptag};
-pub use pmd::{Agreement, SharedMemory, ViChoices};
+pub use pmd::{ConnectionOptions, NegotiatedOptions, SharedMemory};
 pub use pmd::{environment, logger, reserve, stderr};
 pub use types::*;
 pub use vi::{Vi, ViBuilder, ViChange};

@@ -1,14 +1,14 @@
-//! Registered memory: what a provider may read and write on behalf of a VI [VIPL 3.4].
+//! Registered memory, which a provider may read and write on behalf of a VI [VIPL 3.4].
 //!
-//! Two kinds, told apart by who else may touch the bytes:
+//! Two types, which differ in concurrent access:
 //!
-//! | type | others that touch it | access by the program |
+//! | type | accessed by | access by the program |
 //! | --- | --- | --- |
-//! | [`MemoryRegion`], cut into [`Buffer`]s | the provider, only while a posted descriptor owns the buffer | `&[u8]`, `&mut [u8]` |
+//! | [`MemoryRegion`], split into [`Buffer`]s | the provider, only while a posted descriptor owns the buffer | `&[u8]`, `&mut [u8]` |
 //! | [`RdmaRegion`] | a peer, at any time | copies in and out, [`RdmaRegion::load_u64`] |
 //!
-//! A [`Buffer`] is the only owner of its bytes, so posting it (by value, inside a descriptor) is what hands them to the
-//! provider. The memory is freed when the last buffer of its region is gone.
+//! A [`Buffer`] is the only owner of its bytes; posting it (by value, inside a descriptor) transfers them to the
+//! provider. The memory is freed when the last buffer of its region is dropped.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -26,12 +26,12 @@ mod words;
 use pages::Pages;
 use words::{WORD_BYTES, Words};
 
-/// Registration works on pages; memory of its own pages shares none with an unregistered neighbour.
+/// Registration covers whole pages; a region shares no page with unregistered memory.
 const PAGE_BYTES: usize = 4096;
-/// Buffers cut from one region begin on a cache line of their own.
+/// Alignment of the buffers of a region: each begins on its own cache line.
 const BUFFER_ALIGN_BYTES: usize = 64;
 
-/// What a peer may do with registered memory.
+/// Access of peers to registered memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RdmaAccess {
     /// The peer may write into it.
@@ -45,7 +45,7 @@ pub(crate) struct RegionShared {
     nic: Arc<NicShared>,
     ptag: Ptag,
     address: NonNull<u8>,
-    /// Taken out, and never freed, if they may be registered still when this is dropped.
+    /// Leaked by `drop` if they may still be registered.
     pages: Option<Pages>,
     len_bytes: usize,
     handle: MemoryHandle,
@@ -58,8 +58,8 @@ unsafe impl Send for RegionShared {}
 unsafe impl Sync for RegionShared {}
 
 impl RegionShared {
-    /// Allocates zeroed whole pages and registers `len_bytes` of them. Those of an attached NIC are such that the
-    /// datapath process can map them, if it can be.
+    /// Allocates zeroed whole pages and registers `len_bytes` of them. For an attached NIC the pages are memory that
+    /// the datapath process can map, if such memory can be allocated.
     pub(crate) fn allocate(
         nic: Arc<NicShared>,
         ptag: &Ptag,
@@ -73,12 +73,12 @@ impl RegionShared {
         };
         let register = |pages: &Pages| {
             let exposed = pages.address().as_ptr().expose_provenance() as u64;
-            // SAFETY: the range is ours, and `drop` deregisters it before it is freed. What others may do with it
-            // meanwhile is what the types above the region allow for.
+            // SAFETY: this value owns the range, and `drop` deregisters it before it is freed. The types that contain
+            // the region are sound for the access that `attributes` allow meanwhile.
             unsafe { provider::register_mem(nic.handle(), exposed, len_bytes as u64, &attributes) }
         };
         let in_heap = || -> Result<_> {
-            let pages = Pages::of_heap(len_bytes)?;
+            let pages = Pages::heap(len_bytes)?;
             let handle = register(&pages)?;
             Ok((pages, handle))
         };
@@ -86,11 +86,11 @@ impl RegionShared {
             let shared = Pages::shared(len_bytes).ok_or(VipError::ErrorResource);
             match shared.and_then(|pages| Ok((register(&pages)?, pages))) {
                 Ok((handle, pages)) => (pages, handle),
-                // It may be the descriptors, of which memory of the heap needs none.
+                // File descriptors may be exhausted; heap memory needs none.
                 Err(VipError::ErrorResource) => {
-                    let there = in_heap()?;
+                    let on_heap = in_heap()?;
                     pages::warn_of_heap();
-                    there
+                    on_heap
                 }
                 Err(error) => return Err(error),
             }
@@ -124,10 +124,10 @@ impl Drop for RegionShared {
     fn drop(&mut self) {
         match provider::deregister_mem(self.nic.handle(), self.address_bits(), self.handle) {
             Ok(()) => {}
-            // In a child the registration is the parent's, and the memory is a copy or a mapping of the child's own.
-            Err(_) if self.nic.is_of_parent() => {}
-            // An unknown handle, too: the NIC was closed by its handle, or is being closed at this moment by another
-            // thread, and its registrations may not have ended yet.
+            // In a forked child the registration is the parent's, and the memory is a copy or a mapping of the child.
+            Err(_) if self.nic.is_in_forked_child() => {}
+            // Also for an unknown handle: the NIC was closed by its handle, or another thread is closing it now, and
+            // its registrations may still be in use.
             Err(error) => {
                 core::mem::forget(self.pages.take());
                 log::error!(
@@ -148,10 +148,10 @@ impl fmt::Debug for RegionShared {
     }
 }
 
-/// Zeroed, page-aligned, registered memory that no peer can reach, not yet cut into buffers.
+/// Zeroed, page-aligned, registered memory without RDMA access, not yet split into buffers.
 ///
-/// Made by [`Nic::create_region`](crate::Nic::create_region). It is deregistered and freed when it and every buffer cut
-/// from it are dropped.
+/// Created by [`Nic::create_region`](crate::Nic::create_region). It is deregistered and freed when it and all its
+/// buffers are dropped.
 #[derive(Debug)]
 pub struct MemoryRegion {
     shared: Arc<RegionShared>,
@@ -162,20 +162,20 @@ impl MemoryRegion {
         Self { shared }
     }
 
-    /// The registered length in bytes.
+    /// Returns the registered length in bytes.
     pub fn len_bytes(&self) -> usize {
         self.shared.len_bytes
     }
 
-    /// The handle of the registration.
+    /// Returns the handle of the registration.
     pub fn handle(&self) -> MemoryHandle {
         self.shared.handle
     }
 
-    /// The attributes that the provider holds for this registration [VIPL 3.7.5].
+    /// Queries the attributes of this registration [VIPL 3.7.5].
     ///
     /// # Errors
-    /// [`VipError::InvalidParameter`] when the NIC was closed underneath.
+    /// [`VipError::InvalidParameter`] when the NIC was closed by its handle.
     pub fn attributes(&self) -> Result<MemAttributes> {
         provider::query_mem(
             self.shared.nic.handle(),
@@ -184,7 +184,7 @@ impl MemoryRegion {
         )
     }
 
-    /// The whole region as one buffer.
+    /// Converts the whole region into one buffer.
     pub fn into_buffer(self) -> Buffer {
         let address = self.shared.address;
         let len_bytes = self.shared.len_bytes;
@@ -195,14 +195,14 @@ impl MemoryRegion {
         }
     }
 
-    /// Cuts the region into buffers of `buffer_bytes`, each beginning on a 64-byte boundary, as many as fit.
+    /// Splits the region into as many buffers of `buffer_bytes` as fit, each beginning on a 64-byte boundary.
     ///
     /// # Panics
     /// When `buffer_bytes` is 0.
     pub fn split(self, buffer_bytes: usize) -> Vec<Buffer> {
         assert!(
             buffer_bytes > 0,
-            "a region is cut into buffers of one byte or more"
+            "buffers of a region have at least one byte"
         );
         let stride_bytes = Self::stride_bytes(buffer_bytes);
         let mut rest = self.into_buffer();
@@ -216,7 +216,7 @@ impl MemoryRegion {
         buffers
     }
 
-    /// From the beginning of one buffer of [`Self::split`] to the next.
+    /// Returns the distance in bytes between the beginnings of two buffers of [`Self::split`].
     pub(crate) fn stride_bytes(buffer_bytes: usize) -> usize {
         buffer_bytes.saturating_add(BUFFER_ALIGN_BYTES - 1) & !(BUFFER_ALIGN_BYTES - 1)
     }
@@ -225,32 +225,32 @@ impl MemoryRegion {
 /// A range of registered memory and its only owner.
 ///
 /// It is read and written as a slice. Pushed into a [`Descriptor`](crate::Descriptor) and posted, it belongs to the
-/// provider until the descriptor comes back.
+/// provider until the descriptor completes and is taken.
 pub struct Buffer {
     region: Arc<RegionShared>,
     address: NonNull<u8>,
     len_bytes: usize,
 }
 
-// SAFETY: a buffer is the only way to its bytes, wherever it is.
+// SAFETY: a buffer is the only access path to its bytes, on any thread.
 unsafe impl Send for Buffer {}
 // SAFETY: a shared reference gives `&[u8]` only.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// The handle of the registration that the buffer lies in.
+    /// Returns the handle of the registration that contains the buffer.
     pub fn handle(&self) -> MemoryHandle {
         self.region.handle()
     }
 
-    /// Cuts the buffer in two at `at_bytes`; this one keeps the beginning. Neither can be longer than it is now.
+    /// Splits the buffer at `at_bytes`: it keeps the first part, and the second is returned. Buffers cannot grow again.
     ///
     /// # Panics
     /// When `at_bytes` is beyond the end.
     pub fn split_off(&mut self, at_bytes: usize) -> Self {
         assert!(
             at_bytes <= self.len_bytes,
-            "cut at {at_bytes} of a buffer of {} bytes",
+            "split at {at_bytes} of a buffer of {} bytes",
             self.len_bytes
         );
         // SAFETY: the sum is inside the allocation or one past its end, as just checked.
@@ -264,7 +264,8 @@ impl Buffer {
         rest
     }
 
-    /// Gives up all but the first `len_bytes`; the rest stays allocated and unused until the region is freed.
+    /// Shortens the buffer to its first `len_bytes`; the remainder stays allocated and unused until the region is
+    /// freed.
     pub fn truncate(&mut self, len_bytes: usize) {
         self.len_bytes = self.len_bytes.min(len_bytes);
     }
@@ -277,7 +278,7 @@ impl Buffer {
         self.address
     }
 
-    /// The address as it stands in a data segment.
+    /// Returns the address in the form of a data segment.
     pub(crate) fn address_bits(&self) -> u64 {
         self.address.as_ptr().expose_provenance() as u64
     }
@@ -288,7 +289,7 @@ impl Deref for Buffer {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: the range is initialised (zeroed at first), inside the allocation that `region` keeps alive, and this
-        // buffer is its only owner; the provider touches it only while a posted descriptor has taken the buffer away.
+        // buffer is its only owner; the provider accesses it only while a posted descriptor owns the buffer.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.len_bytes) }
     }
 }
@@ -310,7 +311,7 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// Where an RDMA write goes or a read comes from: memory of the peer, as the peer told it.
+/// The target of an RDMA write or the source of an RDMA read: memory of the peer, as the peer advertised it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteBuffer {
     /// The address in the peer's address space.
@@ -320,10 +321,10 @@ pub struct RemoteBuffer {
 }
 
 impl RemoteBuffer {
-    /// The bytes that [`Self::to_bytes`] makes.
+    /// Length of [`Self::to_bytes`].
     pub const BYTES: usize = 12;
 
-    /// The same registration, `offset_bytes` further; wraps around, and the peer refuses what it did not register.
+    /// Returns the address `offset_bytes` further in the same registration. It wraps around; the peer checks the range.
     #[must_use]
     pub fn at(self, offset_bytes: u64) -> Self {
         Self {
@@ -332,7 +333,7 @@ impl RemoteBuffer {
         }
     }
 
-    /// Address and handle, little-endian, ready to be told to a peer.
+    /// Encodes address and handle, little-endian, to be sent to a peer.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&self.address.to_le_bytes());
@@ -340,7 +341,7 @@ impl RemoteBuffer {
         bytes
     }
 
-    /// The inverse of [`Self::to_bytes`]. Any bytes are accepted: the peer judges what an address is worth.
+    /// Decodes [`Self::to_bytes`]. Any bytes are accepted: the peer checks the address.
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         let [a, b, c, d, e, f, g, h, i, j, k, l] = *bytes;
         Self {
@@ -352,23 +353,24 @@ impl RemoteBuffer {
 
 /// Zeroed, page-aligned, registered memory that peers may read or write at any time.
 ///
-/// Made by [`Nic::create_rdma_region`](crate::Nic::create_rdma_region). Since a peer may change it between any two
-/// instructions, its bytes are copied in and out and never lent as a slice. The bytes of one RDMA write become visible
-/// so that its last aligned word is seen last: [`Self::load_u64`] on that word tells that all of them are there.
+/// Created by [`Nic::create_rdma_region`](crate::Nic::create_rdma_region). Since a peer may change it between any two
+/// instructions, its bytes are copied in and out and never borrowed as a slice. The last aligned word of an RDMA write
+/// becomes visible last: when [`Self::load_u64`] returns the new value of that word, all bytes of the write are
+/// visible.
 ///
 /// ```
 /// use pmd::config::NicConfig;
 /// use vipl::{Nic, RdmaAccess, RemoteBuffer};
 ///
-/// // A segment of shared memory of its own; `Nic::open("VINIC0")` is the one that all programs share.
+/// // A private shared-memory segment; `Nic::open("VINIC0")` opens the segment that all programs share.
 /// let segment = format!("doc-{}", std::process::id());
 /// let nic = Nic::open_with(&NicConfig { segment, ..NicConfig::default() })?;
 /// let ptag = nic.create_ptag()?;
 /// let memory = nic.create_rdma_region(4096, &ptag, RdmaAccess { write: true, read: false })?;
 ///
-/// // What a peer is told, so that it can write here.
-/// let told = memory.remote_buffer().to_bytes();
-/// assert_eq!(RemoteBuffer::from_bytes(&told), memory.remote_buffer());
+/// // Sent to a peer, so that it can write here.
+/// let advertised = memory.remote_buffer().to_bytes();
+/// assert_eq!(RemoteBuffer::from_bytes(&advertised), memory.remote_buffer());
 ///
 /// memory.write(3, b"bytes");
 /// let mut seen = [0; 5];
@@ -387,20 +389,20 @@ impl RdmaRegion {
         Self { shared }
     }
 
-    /// The registered length in bytes.
+    /// Returns the registered length in bytes.
     pub fn len_bytes(&self) -> usize {
         self.shared.len_bytes
     }
 
-    /// The handle of the registration.
+    /// Returns the handle of the registration.
     pub fn handle(&self) -> MemoryHandle {
         self.shared.handle
     }
 
-    /// The attributes that the provider holds for this registration [VIPL 3.7.5].
+    /// Queries the attributes of this registration [VIPL 3.7.5].
     ///
     /// # Errors
-    /// [`VipError::InvalidParameter`] when the NIC was closed underneath.
+    /// [`VipError::InvalidParameter`] when the NIC was closed by its handle.
     pub fn attributes(&self) -> Result<MemAttributes> {
         provider::query_mem(
             self.shared.nic.handle(),
@@ -409,7 +411,7 @@ impl RdmaRegion {
         )
     }
 
-    /// What a peer has to know to reach the beginning of this region.
+    /// Returns the address and handle that a peer needs to access the beginning of this region.
     pub fn remote_buffer(&self) -> RemoteBuffer {
         RemoteBuffer {
             address: self.shared.address_bits(),
@@ -417,41 +419,41 @@ impl RdmaRegion {
         }
     }
 
-    /// Copies bytes out, from `offset_bytes` on. With a write of a peer under way the copy may hold some of its bytes.
+    /// Copies bytes out, starting at `offset_bytes`. The copy may contain a part of a peer's write in progress.
     ///
     /// # Panics
     /// When the range is not inside the region.
     pub fn read(&self, offset_bytes: usize, out: &mut [u8]) {
-        self.range(offset_bytes, out.len());
+        self.check_range(offset_bytes, out.len());
         self.words().read(offset_bytes, out);
     }
 
-    /// Copies bytes in, from `offset_bytes` on, aligned words whole.
+    /// Copies bytes in, starting at `offset_bytes`; aligned words are written atomically.
     ///
     /// # Panics
     /// When the range is not inside the region.
     pub fn write(&self, offset_bytes: usize, bytes: &[u8]) {
-        self.range(offset_bytes, bytes.len());
+        self.check_range(offset_bytes, bytes.len());
         self.words().write(offset_bytes, bytes);
     }
 
-    /// Reads the aligned word at `offset_bytes`, in the order of this machine's bytes. Whatever a peer wrote before it
-    /// within the same RDMA write is visible when the new value is.
+    /// Loads the aligned word at `offset_bytes`, in native byte order. When it returns a value of an RDMA write, all
+    /// preceding bytes of the same write are visible.
     ///
     /// # Panics
     /// When the word is not inside the region or `offset_bytes` is not a multiple of 8.
     pub fn load_u64(&self, offset_bytes: usize) -> u64 {
-        // Acquire: partner is the Release store with which the provider places the last word of an RDMA write.
+        // Acquire: partner is the Release store by which the provider writes the last word of an RDMA write.
         self.word(offset_bytes).load(Ordering::Acquire)
     }
 
-    /// Writes the aligned word at `offset_bytes`. Whatever this program wrote into the region before is visible to a
-    /// peer that reads the new value.
+    /// Stores the aligned word at `offset_bytes`. A peer that reads the new value also sees all earlier writes of this
+    /// program to the region.
     ///
     /// # Panics
     /// When the word is not inside the region or `offset_bytes` is not a multiple of 8.
     pub fn store_u64(&self, offset_bytes: usize, value: u64) {
-        // Release: partner is the Acquire load of `load_u64`, in this program or on the way to a reading peer.
+        // Release: partner is the Acquire load of `load_u64`, in this program or in the datapath of a peer's read.
         self.word(offset_bytes).store(value, Ordering::Release);
     }
 
@@ -460,27 +462,27 @@ impl RdmaRegion {
             offset_bytes.is_multiple_of(WORD_BYTES),
             "a word at {offset_bytes} is not aligned"
         );
-        self.range(offset_bytes, WORD_BYTES);
+        self.check_range(offset_bytes, WORD_BYTES);
         &self.words().0[offset_bytes / WORD_BYTES]
     }
 
-    /// All words that the region has bytes of.
+    /// Returns all words that contain bytes of the region.
     fn words(&self) -> Words<'_> {
         let first = self.shared.address.cast::<AtomicU64>().as_ptr();
         let count = self.len_bytes().div_ceil(WORD_BYTES);
-        // SAFETY: the region is whole pages, so aligned and long enough, and alive as long as `self`; no slice of bytes
-        // is ever made of it, and every access of this program goes through these atomics.
+        // SAFETY: the region is whole pages, so aligned and long enough, and alive as long as `self`; no byte slice of
+        // it is ever created, and every access of this program goes through these atomics.
         Words(unsafe { std::slice::from_raw_parts(first, count) })
     }
 
-    /// Checks a range.
-    fn range(&self, offset_bytes: usize, len_bytes: usize) {
+    /// Panics unless the range is inside the region.
+    fn check_range(&self, offset_bytes: usize, len_bytes: usize) {
         let region_bytes = self.len_bytes();
         assert!(
             offset_bytes
                 .checked_add(len_bytes)
                 .is_some_and(|end| end <= region_bytes),
-            "{len_bytes} bytes at {offset_bytes} of a region of {region_bytes}"
+            "{len_bytes} bytes at offset {offset_bytes} of a region of {region_bytes} bytes"
         );
     }
 }

@@ -1,9 +1,9 @@
-//! The name service of a NIC: a hosts file read once, looked up by name or by address [VIPL 3.9].
+//! The name service of a NIC: a hosts file, read once, with lookup by name and by address [VIPL 3.9].
 //!
-//! The format is that of `/etc/hosts`: an address, then its names, `#` starts a comment. IPv4 addresses are kept in
-//! their IPv6-mapped form, as everywhere in a host address. `localhost` and the name of this host mean the NIC's own
-//! address first; of the latter the addresses in the file follow. A line that cannot be used is skipped and counted, and
-//! of a file that is too long the rest: a file written for other programs must not keep this one from starting.
+//! The format is that of `/etc/hosts`: an address, then its names; `#` starts a comment. IPv4 addresses are stored in
+//! IPv6-mapped form, as in all host addresses. `localhost` and the name of this host resolve to the NIC's own address
+//! first; for the host name the addresses in the file follow. Unusable lines are skipped and counted, and the end of a
+//! file that is too long is ignored: a file written for other programs must not prevent this one from starting.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,41 +14,41 @@ use std::path::{Path, PathBuf};
 
 use crate::HostAddress;
 
-/// The file of names that is read when no other is named.
+/// The default hosts file.
 const SYSTEM_HOSTS_FILE: &str = "/etc/hosts";
-/// As much of a file is read.
+/// The maximum number of bytes of a file that is read.
 const MAX_FILE_BYTES: u64 = 8 << 20;
-/// The most pairs of name and address that are kept.
+/// The maximum number of pairs of name and address.
 const MAX_ENTRIES: usize = 1 << 16;
-/// The most addresses of one name that are kept.
+/// The maximum number of addresses of a name.
 const MAX_ADDRESSES_PER_NAME: usize = 256;
-/// The longest name that is kept (the limit of the domain name system).
+/// The maximum length of a name (the limit of the domain name system).
 const MAX_NAME_BYTES: usize = 255;
-/// The name that means this host on every host.
+/// The name that denotes the local host.
 const LOCALHOST: &str = "localhost";
 
-/// Why a hosts file could not be used at all.
+/// The error of a hosts file that cannot be used at all.
 #[derive(Debug)]
 pub(crate) enum NameServiceError {
     /// The file does not exist or cannot be read.
     Unreadable {
-        /// The file as it was named.
+        /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is no memory for the names.
+    /// Memory is short.
     OutOfMemory,
-    /// A directory, a device or a pipe: not a file of names.
+    /// A directory, a device or a pipe, not a regular file.
     NotAFile {
-        /// The path as it was named.
+        /// The path.
         path: PathBuf,
     },
 }
 
 impl NameServiceError {
-    /// The file may be all right: there is no memory or no descriptor.
-    pub(crate) fn is_for_want_of_resources(&self) -> bool {
+    /// Reports whether memory or file descriptors are exhausted; the file itself may be usable.
+    pub(crate) fn is_out_of_resources(&self) -> bool {
         match self {
             Self::OutOfMemory => true,
             Self::Unreadable { source, .. } => matches!(
@@ -66,7 +66,7 @@ impl fmt::Display for NameServiceError {
             Self::Unreadable { path, source } => {
                 write!(out, "hosts file {}: {source}", path.display())
             }
-            Self::OutOfMemory => out.write_str("no memory is left for the names of the hosts file"),
+            Self::OutOfMemory => out.write_str("hosts file: out of memory"),
             Self::NotAFile { path } => {
                 write!(out, "hosts file {}: not a regular file", path.display())
             }
@@ -83,30 +83,30 @@ impl std::error::Error for NameServiceError {
     }
 }
 
-/// Names and addresses as the file had them when the service was opened.
+/// Names and addresses of the hosts file, as read when the service was started.
 #[derive(Debug)]
 pub(crate) struct NameService {
     own_address: HostAddress,
-    /// In lower case; empty when the system has none.
+    /// In lower case; empty if the system has none.
     own_name: String,
-    /// Lower-case name to its addresses, in the order of the file, each once.
+    /// Lower-case name to its distinct addresses, in the order of the file.
     addresses: HashMap<String, Vec<HostAddress>>,
-    /// Address to the first name that the file gives it, as it was spelled.
+    /// Address to its first name in the file, as spelled there.
     names: HashMap<[u8; 16], String>,
     skipped_lines: u64,
 }
 
 impl NameService {
-    /// Reads `file`, or the system's hosts file. A missing system file counts as empty, since `localhost` resolves
-    /// without it; a missing file that the caller named is an error.
+    /// Reads `file`, by default the system's hosts file. A missing system file counts as empty, since `localhost`
+    /// resolves without it; a missing `file` is an error.
     pub(crate) fn open(file: Option<&Path>, own: HostAddress) -> Result<Self, NameServiceError> {
         let path = file.unwrap_or(Path::new(SYSTEM_HOSTS_FILE));
         let text = match read_bounded(path) {
             Ok((text, None)) => text,
             Ok((text, Some(rest_bytes))) => {
                 log::warn!(
-                    "hosts file {}: its last {rest_bytes} bytes are not used, as it is longer than \
-                     {MAX_FILE_BYTES} bytes; name a shorter one with hosts_file",
+                    "hosts file {}: its last {rest_bytes} bytes are not used: longer than \
+                     {MAX_FILE_BYTES} bytes; set hosts_file to a shorter file",
                     path.display()
                 );
                 text
@@ -115,7 +115,8 @@ impl NameService {
                 if file.is_none() && source.kind() == io::ErrorKind::NotFound =>
             {
                 log::warn!(
-                    "{SYSTEM_HOSTS_FILE} does not exist: only {LOCALHOST} and this host's name will resolve"
+                    "hosts file {SYSTEM_HOSTS_FILE}: does not exist: only {LOCALHOST} and the name \
+                     of this host resolve"
                 );
                 Vec::new()
             }
@@ -124,7 +125,7 @@ impl NameService {
         let (service, first_skipped) = Self::from_text(&text, own, host_name())?;
         if let Some((line_number, reason)) = first_skipped {
             log::warn!(
-                "hosts file {}: {} lines not used, the first is line {line_number}: {reason}",
+                "hosts file {}: {} lines ignored, first line {line_number}: {reason}",
                 path.display(),
                 service.skipped_lines
             );
@@ -132,8 +133,8 @@ impl NameService {
         Ok(service)
     }
 
-    /// The address number `index` of a name, in the order of the file; names are compared without case. A textual
-    /// IP address names itself.
+    /// Returns the address of a name with number `index`, in the order of the file. Names are case-insensitive. A
+    /// textual IP address resolves to itself.
     pub(crate) fn by_name(&self, name: &str, index: u64) -> Option<HostAddress> {
         let name = name.to_ascii_lowercase();
         let mut index = usize::try_from(index).ok()?;
@@ -150,7 +151,7 @@ impl NameService {
         (index == 0).then(|| host_address(literal))
     }
 
-    /// The name of an address: this host's for the NIC's own, otherwise the first that the file gives it.
+    /// Returns the name of an address: the host name for the NIC's own address, else the first name in the file.
     pub(crate) fn by_address(&self, address: &HostAddress) -> Option<&str> {
         if *address != self.own_address {
             return self.names.get(&address.0).map(String::as_str);
@@ -162,13 +163,14 @@ impl NameService {
         })
     }
 
-    /// The lines of the file that were not used.
+    /// Returns the number of ignored lines of the file.
     #[cfg(test)]
     fn skipped_lines(&self) -> u64 {
         self.skipped_lines
     }
 
-    /// `own_name` is in lower case. Also gives the number of the first line that was skipped, and why.
+    /// Parses a hosts file; `own_name` is in lower case. Also returns the number of the first skipped line, with the
+    /// reason.
     fn from_text(
         text: &[u8],
         own: HostAddress,
@@ -184,11 +186,11 @@ impl NameService {
         let mut first_skipped = None;
         let mut entries = 0;
         for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
-            // What a line adds is small; but these grow by copies of themselves.
+            // A line adds little, but a map that grows is reallocated as a whole.
             let names = line.len().div_ceil(2);
-            let room = service.addresses.try_reserve(names.min(MAX_ENTRIES));
-            let room = room.and_then(|()| service.names.try_reserve(1));
-            if room.is_err() || pmd::reserve::is_low() {
+            let reserved = service.addresses.try_reserve(names.min(MAX_ENTRIES));
+            let reserved = reserved.and_then(|()| service.names.try_reserve(1));
+            if reserved.is_err() || pmd::reserve::is_low() {
                 return Err(NameServiceError::OutOfMemory);
             }
             if let Err(reason) = service.add_line(line, &mut entries) {
@@ -231,7 +233,7 @@ impl NameService {
             return Err(SkipReason::BadName);
         }
         let key = name.to_ascii_lowercase();
-        // What every hosts file says of it is not an address of the NIC, and its own comes first.
+        // The file's address of localhost is not the NIC's; the NIC's own address is always the first result.
         if key == LOCALHOST || (key == self.own_name && address == self.own_address) {
             return Ok(());
         }
@@ -257,7 +259,7 @@ impl NameService {
     }
 }
 
-/// Why a line is not used.
+/// The reason why a line is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SkipReason {
     NotText,
@@ -274,11 +276,11 @@ impl fmt::Display for SkipReason {
         out.write_str(match self {
             Self::NotText => "not UTF-8",
             Self::NotAnAddress => "does not begin with an IP address",
-            Self::ZoneId => "an address with a zone means something on one interface only",
-            Self::NoName => "an address without a name",
-            Self::BadName => "a name that is too long or has control characters",
-            Self::TooManyEntries => "the file has too many entries",
-            Self::TooManyAddresses => "the name has too many addresses",
+            Self::ZoneId => "address with a zone ID, which is valid on one interface only",
+            Self::NoName => "address without a name",
+            Self::BadName => "name is too long or contains control characters",
+            Self::TooManyEntries => "too many entries in the file",
+            Self::TooManyAddresses => "too many addresses of a name",
         })
     }
 }
@@ -290,13 +292,14 @@ fn host_address(address: IpAddr) -> HostAddress {
     }
 }
 
-/// Reads the whole lines of a file's first [`MAX_FILE_BYTES`]. Also gives how many bytes are left.
+/// Reads the complete lines within a file's first [`MAX_FILE_BYTES`]. Also returns the number of bytes not read, if
+/// any.
 fn read_bounded(path: &Path) -> Result<(Vec<u8>, Option<u64>), NameServiceError> {
     let unreadable = |source| NameServiceError::Unreadable {
         path: path.to_owned(),
         source,
     };
-    // Asked before the file is opened: opening a pipe would wait for a writer.
+    // Checked before the file is opened: opening a pipe would wait for a writer.
     let metadata = std::fs::metadata(path).map_err(unreadable)?;
     if !metadata.is_file() {
         return Err(NameServiceError::NotAFile {
@@ -320,14 +323,14 @@ fn read_bounded(path: &Path) -> Result<(Vec<u8>, Option<u64>), NameServiceError>
     Ok((text, Some(rest_bytes)))
 }
 
-/// The name of this host in lower case; empty when the system has none that is text.
+/// Returns the host name in lower case; empty if the system has none in UTF-8.
 fn host_name() -> String {
     let mut bytes = [0_u8; 256];
-    // SAFETY: the buffer is ours and writable for the length given; the call writes no more than that.
+    // SAFETY: a local buffer, writable for the length given; the call writes no more than that.
     let outcome = unsafe { libc::gethostname(bytes.as_mut_ptr().cast(), bytes.len()) };
     if outcome != 0 {
         log::warn!(
-            "the name of this host is not known: {}",
+            "name service: gethostname failed: {}",
             io::Error::last_os_error()
         );
         return String::new();

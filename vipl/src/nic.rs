@@ -1,4 +1,4 @@
-//! An open NIC and what is made from it: tags, memory, queues and VIs.
+//! An open NIC, which creates tags, memory, queues and VIs.
 
 use std::fmt;
 use std::path::Path;
@@ -14,22 +14,22 @@ use crate::{
     Result, Timeout, VipError, provider,
 };
 
-/// An open instance of a NIC, closed when the last owner is gone.
+/// The handle of an open NIC, closed with its last owner.
 pub(crate) struct NicShared {
     handle: NicHandle,
     attributes: NicAttributes,
     attached: bool,
-    /// Of the process that opened it, and that alone uses it.
+    /// ID of the process that opened it; forked children do not use it.
     process: u32,
 }
 
 impl NicShared {
-    /// True in a child of the process that opened the NIC.
-    pub(crate) fn is_of_parent(&self) -> bool {
+    /// Reports whether this is a forked child of the process that opened the NIC.
+    pub(crate) fn is_in_forked_child(&self) -> bool {
         self.process != std::process::id()
     }
 
-    /// Does a datapath process move the bytes?
+    /// Reports whether a datapath process serves the NIC.
     pub(crate) fn is_attached(&self) -> bool {
         self.attached
     }
@@ -46,28 +46,28 @@ impl NicShared {
 impl Drop for NicShared {
     fn drop(&mut self) {
         if let Err(error) = provider::close_nic(self.handle) {
-            log::warn!("NIC {}: close: {error}", self.attributes.name);
+            log::warn!("NIC {}: close failed: {error}", self.attributes.name);
         }
     }
 }
 
-/// An open instance of a NIC [VIPL 3.1].
+/// A handle of an open NIC [VIPL 3.1].
 ///
-/// Clones share the instance. Everything made from it keeps it open; it closes when the last of them is dropped. A NIC
-/// may be opened several times in one process, and its instances may use each other's memory and tags.
+/// Clones share the handle. All objects created from it keep it open; it is closed when the last of them is dropped. A
+/// process may open a NIC several times; the handles may use each other's memory and tags.
 ///
 /// ```
 /// use pmd::config::NicConfig;
 /// use std::time::Duration;
 /// use vipl::{Nic, Timeout, VipError};
 ///
-/// // A segment of shared memory of its own; `Nic::open("VINIC0")` is the one that all programs share.
+/// // A private shared-memory segment; `Nic::open("VINIC0")` opens the segment that all programs share.
 /// let segment = format!("doc-{}", std::process::id());
 /// let nic = Nic::open_with(&NicConfig { segment, ..NicConfig::default() })?;
 /// let ptag = nic.create_ptag()?;
 /// let vi = nic.vi(&ptag).build()?;
 ///
-/// // Two VIs of one program may be connected; so may those of two programs or two hosts.
+/// // The two VIs of a connection may be in one program, in two programs or on two hosts.
 /// let server = nic.clone();
 /// let listener = std::thread::spawn(move || -> Result<_, VipError> {
 ///     let vi = server.vi(&server.create_ptag()?).build()?;
@@ -75,8 +75,8 @@ impl Drop for NicShared {
 ///     server.connect_wait(&address, Timeout::After(Duration::from_secs(10)))?.accept(&vi)?;
 ///     Ok(vi)
 /// });
-/// let (local, remote) = (nic.local_address(b"guest")?, nic.local_address(b"greeter")?);
-/// // A server that does not wait yet is no match: ask again.
+/// let (local, remote) = (nic.local_address(b"client")?, nic.local_address(b"greeter")?);
+/// // While the server does not wait yet, the result is `NoMatch`: retry.
 /// while let Err(error) = vi.connect(&local, &remote, Timeout::After(Duration::from_secs(10))) {
 ///     assert_eq!(error, VipError::NoMatch);
 /// }
@@ -96,7 +96,7 @@ impl Nic {
     ///
     /// # Errors
     /// [`VipError::InvalidParameter`] for an unknown name, [`VipError::ErrorResource`] when it cannot be opened;
-    /// [`provider::last_error`] tells why in words.
+    /// [`provider::last_error`] returns the reason as text.
     pub fn open(name: &str) -> Result<Self> {
         Self::from_handle(provider::open_nic(name)?)
     }
@@ -138,22 +138,22 @@ impl Nic {
         }
     }
 
-    /// What this NIC is and what its limits are [VIPL 4.5].
+    /// Returns the attributes and limits of this NIC [VIPL 4.5].
     pub fn attributes(&self) -> &NicAttributes {
         self.shared.attributes()
     }
 
-    /// The handle by which the provider and error descriptors name this instance.
+    /// Returns the provider's handle of this NIC, as in error descriptors.
     pub fn handle(&self) -> NicHandle {
         self.shared.handle()
     }
 
-    /// The host part of every address of this NIC.
+    /// Returns the host address of this NIC.
     pub fn host_address(&self) -> HostAddress {
         HostAddress(*self.attributes().local_nic_address)
     }
 
-    /// An address of this NIC: where [`Self::connect_wait`] waits, or what a client calls itself.
+    /// Returns the address of this NIC with a discriminator, for [`Self::connect_wait`] or as a client's local address.
     ///
     /// # Errors
     /// [`VipError::InvalidParameter`] when the discriminator is longer than `max_discriminator_len`.
@@ -161,8 +161,8 @@ impl Nic {
         self.net_address(self.host_address(), discriminator)
     }
 
-    /// The address of a discriminator at a named host, at the first address of that host. The name service must have
-    /// been started with [`Self::name_service`].
+    /// Returns the first address of a named host, with a discriminator. The name service must have been started with
+    /// [`Self::name_service`].
     ///
     /// # Errors
     /// [`VipError::ErrorNameservice`] for an unknown name, [`VipError::InvalidParameter`] when the discriminator is
@@ -180,10 +180,10 @@ impl Nic {
         })
     }
 
-    /// Creates a protection tag: memory and VIs of the same tag may be used together [VIPL 3.4.1].
+    /// Creates a protection tag: a VI can use memory with the same tag [VIPL 3.4.1].
     ///
     /// # Errors
-    /// [`VipError::ErrorResource`] when there are `max_ptags` already.
+    /// [`VipError::ErrorResource`] when `max_ptags` tags exist already.
     pub fn create_ptag(&self) -> Result<Ptag> {
         let handle = provider::create_ptag(self.handle())?;
         Ok(Ptag {
@@ -196,19 +196,19 @@ impl Nic {
 
     /// Allocates and registers memory that only this program and its posted descriptors use [VIPL 3.4.3].
     ///
-    /// For a NIC of a datapath process it is [`SharedMemory`](crate::SharedMemory), one for each region, which that
-    /// process maps; a child after fork(2) sees the same bytes. Where the program may have no more open descriptors it
-    /// is on the heap, as for any other NIC, and the process accesses it by system calls or through a bounce buffer.
+    /// For a NIC of a datapath process each region is a [`SharedMemory`](crate::SharedMemory) that the process maps; a
+    /// child after fork(2) shares the same bytes. If the limit of open file descriptors is reached, the region is on
+    /// the heap, as for any other NIC, and the process accesses it by system calls or through a bounce buffer.
     ///
     /// # Errors
-    /// [`VipError::InvalidParameter`] for no bytes, [`VipError::ErrorResource`] when the memory or a limit of the NIC
-    /// does not allow it.
+    /// [`VipError::InvalidParameter`] for 0 bytes, [`VipError::ErrorResource`] when memory is short or a limit of the
+    /// NIC is reached.
     pub fn create_region(&self, len_bytes: usize, ptag: &Ptag) -> Result<MemoryRegion> {
         self.allocate(len_bytes, ptag, RdmaAccess::default())
             .map(MemoryRegion::new)
     }
 
-    /// Allocates one region for `count` buffers of `buffer_bytes` each, every one on a cache line of its own.
+    /// Allocates one region for `count` buffers of `buffer_bytes` each, which share no cache line.
     ///
     /// # Errors
     /// As [`Self::create_region`].
@@ -227,7 +227,7 @@ impl Nic {
         Ok(self.create_region(len_bytes, ptag)?.split(buffer_bytes))
     }
 
-    /// Allocates and registers memory that peers may write or read, as `access` says, over VIs that allow it too.
+    /// Allocates and registers memory that peers may write or read according to `access`, over VIs that allow it too.
     ///
     /// # Errors
     /// As [`Self::create_region`].
@@ -249,11 +249,11 @@ impl Nic {
         RegionShared::allocate(Arc::clone(&self.shared), ptag, len_bytes, access)
     }
 
-    /// Makes `count` descriptors of up to `max_segments` data segments each, in one registered region. They can be
-    /// posted to any VI of the same tag, again and again.
+    /// Creates `count` descriptors of up to `max_segments` data segments each, in one registered region. They can be
+    /// posted repeatedly, to any VI with the same tag.
     ///
     /// # Errors
-    /// [`VipError::InvalidParameter`] for no descriptors or more segments than `max_segments_per_desc` allows;
+    /// [`VipError::InvalidParameter`] for 0 descriptors or more segments than `max_segments_per_desc` allows;
     /// otherwise as [`Self::create_region`].
     pub fn create_descriptors(
         &self,
@@ -275,32 +275,34 @@ impl Nic {
     /// Creates a completion queue of `entries` entries [VIPL 3.6.1].
     ///
     /// # Errors
-    /// [`VipError::InvalidParameter`] for no entries or more than `max_cq_entries`, [`VipError::ErrorResource`] when
-    /// there are `max_cq` already.
+    /// [`VipError::InvalidParameter`] for 0 entries or more than `max_cq_entries`, [`VipError::ErrorResource`] when
+    /// `max_cq` queues exist already.
     pub fn create_cq(&self, entries: u64) -> Result<CompletionQueue> {
         CompletionQueue::create(Arc::clone(&self.shared), entries)
     }
 
-    /// Begins a VI whose descriptors and buffers carry `ptag` [VIPL 3.2.1].
+    /// Returns a builder of a VI whose descriptors and buffers have the tag `ptag` [VIPL 3.2.1].
     pub fn vi(&self, ptag: &Ptag) -> ViBuilder {
         ViBuilder::new(Arc::clone(&self.shared), ptag.clone())
     }
 
-    /// Waits for a client that asks for the discriminator of `local` [VIPL 3.3.1].
+    /// Waits for a connection request to the discriminator of `local` [VIPL 3.3.1].
     ///
     /// # Errors
-    /// [`VipError::Timeout`] when none came in time, [`VipError::InvalidParameter`] when `local` is of another host.
+    /// [`VipError::Timeout`] when no request arrived within the timeout, [`VipError::InvalidParameter`] when `local`
+    /// has another host address.
     pub fn connect_wait(&self, local: &NetAddress, timeout: Timeout) -> Result<ConnectionRequest> {
         let indication = provider::connect_wait(self.handle(), local, timeout)?;
         Ok(ConnectionRequest::new(Arc::clone(&self.shared), indication))
     }
 
-    /// Has `handler` called for every error that no descriptor tells [VIPL 3.8.1], on a thread of the NIC's own. It
-    /// replaces the handler set before, which has returned when this does, unless this is called from a handler; the
-    /// one set at first writes a log line. A handler must not own a clone of this NIC, which would then never close.
+    /// Registers `handler` for asynchronous errors, which no descriptor reports [VIPL 3.8.1]. It is called on the NIC's
+    /// error thread. It replaces the previous handler, which has returned when this call returns, unless this is called
+    /// from a handler; the default handler writes a log line. A handler that owns a clone of this NIC keeps it open
+    /// forever.
     ///
     /// # Errors
-    /// [`VipError::ErrorResource`] when the provider cannot keep it.
+    /// [`VipError::ErrorResource`] when memory is short.
     pub fn set_error_handler(
         &self,
         handler: impl FnMut(&ErrorDescriptor) + Send + 'static,
@@ -308,7 +310,7 @@ impl Nic {
         provider::error_callback(self.handle(), Some(Box::new(handler)))
     }
 
-    /// Goes back to the handler that writes a log line.
+    /// Restores the default handler of asynchronous errors, which writes a log line.
     ///
     /// # Errors
     /// As [`Self::set_error_handler`].
@@ -316,17 +318,18 @@ impl Nic {
         provider::error_callback(self.handle(), None)
     }
 
-    /// Host addresses of the other nodes on the network, within so many hops [VIPL 3.7.6]; all that is found is one hop
-    /// away. On shared memory our own host is found while another program of it has joined the segment; on a network
-    /// without discovery the configured neighbours are told.
+    /// Returns the host addresses of the other nodes on the network within `number_of_hops` hops [VIPL 3.7.6]; all
+    /// nodes are one hop away. On shared memory the local host is listed while another of its programs has joined the
+    /// segment; without discovery the configured neighbours are listed.
     ///
     /// # Errors
-    /// [`VipError::InvalidParameter`] when the NIC was closed underneath.
+    /// [`VipError::InvalidParameter`] when the NIC was closed by its handle.
     pub fn autodiscovery(&self, number_of_hops: u64) -> Result<Vec<HostAddress>> {
         provider::autodiscovery(self.handle(), number_of_hops)
     }
 
-    /// Starts the name service with a hosts file of its own, or with the system's [VIPL 3.9.1].
+    /// Starts the name service with the hosts file `file`, by default that of the configuration or `/etc/hosts`
+    /// [VIPL 3.9.1].
     ///
     /// # Errors
     /// [`VipError::InvalidParameter`] when the file cannot be used, [`VipError::ErrorNameservice`] when the service
@@ -335,15 +338,15 @@ impl Nic {
         provider::ns_init(self.handle(), file)
     }
 
-    /// The address number `index` of a host [VIPL 3.9.2].
+    /// Returns the address of a host with number `index`, from 0 [VIPL 3.9.2].
     ///
     /// # Errors
-    /// [`VipError::ErrorNameservice`] when the name is unknown, has no such index, or the service is not started.
+    /// [`VipError::ErrorNameservice`] when the name is unknown, has no such address, or the service is not started.
     pub fn host_by_name(&self, name: &str, index: u64) -> Result<HostAddress> {
         provider::ns_get_host_by_name(self.handle(), name, index)
     }
 
-    /// The name of a host [VIPL 3.9.3].
+    /// Returns the name of a host [VIPL 3.9.3].
     ///
     /// # Errors
     /// [`VipError::ErrorNameservice`] when the address is unknown or the service is not started.
@@ -351,7 +354,7 @@ impl Nic {
         provider::ns_get_host_by_addr(self.handle(), address)
     }
 
-    /// Ends the name service; the NIC stays in use [VIPL 3.9.4].
+    /// Stops the name service; the NIC stays open [VIPL 3.9.4].
     ///
     /// # Errors
     /// [`VipError::ErrorNameservice`] when it is not started.
@@ -386,21 +389,21 @@ struct PtagShared {
 impl Drop for PtagShared {
     fn drop(&mut self) {
         if let Err(error) = provider::destroy_ptag(self.nic.handle(), self.handle) {
-            log::warn!("a protection tag was not destroyed: {error}");
+            log::warn!("protection tag: destroy failed: {error}");
         }
     }
 }
 
-/// A protection tag: what memory and VIs must have in common [VIPL 3.4.1].
+/// A protection tag: a VI can use only memory with its own tag [VIPL 3.4.1].
 ///
-/// Clones are the same tag. Memory and VIs that carry it keep it; it is destroyed with the last of them.
+/// Clones refer to the same tag. Memory and VIs with the tag own a clone; it is destroyed with the last clone.
 #[derive(Clone)]
 pub struct Ptag {
     shared: Arc<PtagShared>,
 }
 
 impl Ptag {
-    /// The provider's handle of this tag.
+    /// Returns the provider's handle of this tag.
     pub fn handle(&self) -> PtagHandle {
         self.shared.handle
     }

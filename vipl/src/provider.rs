@@ -1,6 +1,6 @@
-//! The calls of the guide, one by one, on plain handles and raw descriptors.
+//! The calls of the guide on plain handles and raw descriptors.
 //!
-//! Every call may be made from any thread. A stale or made-up handle gives
+//! Every call may be made from any thread. A stale or invalid handle gives
 //! [`VipError::InvalidParameter`]. Each function names the clause of the guide
 //! that it implements.
 
@@ -14,9 +14,9 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use fcvi_frame::connect::Attributes;
 use fcvi_frame::flags::WireReliability;
-use pmd::config::{Config, NicConfig, Protection, protection_of_environment};
+use pmd::config::{Config, NicConfig, Protection, protection_from_environment};
 use pmd::nic;
-use pmd::work::{self, Queue, WhenFull};
+use pmd::queue_calls::{self, Queue, WhenFull};
 use pmd::{ControlError, EndpointState, LEVELS_SUPPORTED, RDMA_READ_LEVELS};
 
 use crate::name_service::{NameService, NameServiceError};
@@ -27,14 +27,16 @@ use crate::types::{
 };
 
 mod attributes;
-mod choices;
+mod connection_options;
 mod failure;
 mod management;
 mod notify;
 mod users;
 
 pub use attributes::{set_mem_attributes, set_vi_attributes};
-pub use choices::{agreement, choices, request_security, set_choices};
+pub use connection_options::{
+    connection_options, negotiated_options, request_security, set_connection_options,
+};
 pub use failure::last_error;
 use failure::{explain, failed, vi_failed};
 pub use management::autodiscovery;
@@ -42,7 +44,7 @@ pub(crate) use notify::queue_notify;
 pub use notify::{cq_notify, recv_notify, send_notify};
 pub use users::{peer_user, request_user};
 
-/// The context of descriptors that belong to no object of the safe API.
+/// The context of descriptors that were not posted by the safe API.
 const NO_CONTEXT: usize = 0;
 
 /// The name services of open NICs.
@@ -72,13 +74,13 @@ impl From<ControlError> for VipError {
 /// Opens a NIC by device name (VIPL 3.1.1, 6.5), with the configuration of the environment.
 ///
 /// # Errors
-/// `InvalidParameter` for an unknown name, `ErrorResource` if the NIC cannot be brought up
-/// or the configuration cannot be used; [`last_error`] says why.
+/// `InvalidParameter` for an unknown name, `ErrorResource` if the NIC cannot be opened
+/// or the configuration cannot be used; [`last_error`] returns the reason.
 pub fn open_nic(name: &str) -> Result<NicHandle> {
     let unusable = |e| explain(VipError::ErrorResource, format!("configuration: {e}"));
     let config = Config::from_environment().map_err(unusable)?;
     if let Some(process) = &config.process {
-        let protection = protection_of_environment().map_err(unusable)?;
+        let protection = protection_from_environment().map_err(unusable)?;
         return attach(&process.socket, name, protection);
     }
     let Some(nic) = config.nic(name) else {
@@ -91,12 +93,12 @@ pub fn open_nic(name: &str) -> Result<NicHandle> {
     open_nic_with(nic)
 }
 
-/// Opens a NIC of the datapath process that listens at this socket, by a device name of the
+/// Opens a NIC of the datapath process that listens at `socket`, by a device name of that
 /// process's configuration (VIPL 3.1.1).
 ///
 /// # Errors
-/// `InvalidParameter` for an unknown name, `ErrorResource` if there is no such process or it
-/// refuses; [`last_error`] says why.
+/// `InvalidParameter` for an unknown name, `ErrorResource` if no process listens there or it
+/// refuses the application; [`last_error`] returns the reason.
 pub fn attach_nic(socket: &Path, name: &str) -> Result<NicHandle> {
     attach(socket, name, None)
 }
@@ -116,24 +118,24 @@ fn attach(socket: &Path, name: &str, protection: Option<Protection>) -> Result<N
     })
 }
 
-/// Opens a NIC with a configuration of the program's own.
+/// Opens the NIC that `config` describes.
 ///
 /// # Errors
-/// `ErrorResource` if the NIC cannot be brought up; [`last_error`] says why.
+/// `ErrorResource` if the NIC cannot be opened; [`last_error`] returns the reason.
 pub fn open_nic_with(config: &NicConfig) -> Result<NicHandle> {
     nic::open(config)
         .map(NicHandle::from_raw)
         .map_err(|e| explain(VipError::ErrorResource, format!("NIC {}: {e}", config.name)))
 }
 
-/// Closes one opening and releases everything that it owns (VIPL 3.1.2).
+/// Closes a NIC handle and releases everything that it owns (VIPL 3.1.2).
 ///
-/// Objects of the safe API that were made from the opening give errors afterwards. What they registered and what is
-/// posted on their VIs then stays allocated for the life of the process.
+/// Objects of the safe API that were created from the handle return errors afterwards. Their registered memory and the
+/// descriptors posted on their VIs are then leaked.
 ///
 /// # Errors
-/// `InvalidParameter` for a handle that is not open; `ErrorResource` if a datapath process that lives has not
-/// acknowledged it within 10 seconds: the NIC stays open and its memory registered, and the call can be made again.
+/// `InvalidParameter` for a handle that is not open; `ErrorResource` if a live datapath process has not acknowledged
+/// the call within 10 seconds: the NIC stays open and its memory registered, and the call can be repeated.
 pub fn close_nic(nic_handle: NicHandle) -> Result<()> {
     let nic = nic_handle.into_raw();
     nic::close(nic).map_err(|error| failed("VipCloseNic", nic, error))?;
@@ -141,10 +143,10 @@ pub fn close_nic(nic_handle: NicHandle) -> Result<()> {
     Ok(())
 }
 
-/// What the NIC can do (VIPL 3.7.1, 4.5).
+/// Returns the attributes of a NIC (VIPL 3.7.1, 4.5).
 pub fn query_nic(nic_handle: NicHandle) -> Result<NicAttributes> {
-    /// Programs keep these numbers in an `int`.
-    const MOST: u64 = i32::MAX as u64;
+    /// Programs store these numbers in an `int`.
+    const MAX_INT: u64 = i32::MAX as u64;
     let info = nic::info(nic_handle.into_raw())?;
     let config = info.config;
     Ok(NicAttributes {
@@ -155,12 +157,12 @@ pub fn query_nic(nic_handle: NicHandle) -> Result<NicAttributes> {
         local_nic_address: info.host,
         thread_safe: true,
         max_discriminator_len: config.max_discriminator_bytes,
-        max_register_bytes: config.max_registered_bytes.min(MOST),
+        max_register_bytes: config.max_registered_bytes.min(MAX_INT),
         max_register_regions: u64::from(info.max_regions),
         max_register_block_bytes: config
             .max_region_bytes
             .min(config.max_registered_bytes)
-            .min(MOST),
+            .min(MAX_INT),
         max_vi: u64::from(info.max_vi),
         max_descriptors_per_queue: u64::from(config.max_descriptors_per_queue),
         max_segments_per_desc: u64::from(config.max_segments_per_descriptor),
@@ -181,24 +183,24 @@ fn provider_version() -> u32 {
         | part(env!("CARGO_PKG_VERSION_PATCH"))
 }
 
-/// Counters of a NIC by name: messages, frames, and every drop with its reason.
+/// Returns the counters of a NIC by name: messages, frames, and drops by reason.
 pub fn counters(nic_handle: NicHandle) -> Result<Vec<(String, u64)>> {
     Ok(nic::counters(nic_handle.into_raw())?)
 }
 
-/// Makes a protection tag (VIPL 3.4.1).
+/// Creates a protection tag (VIPL 3.4.1).
 pub fn create_ptag(nic_handle: NicHandle) -> Result<PtagHandle> {
     let nic = nic_handle.into_raw();
-    let made = nic::create_ptag(nic);
-    let made = made.map_err(|error| failed("VipCreatePtag", nic, error))?;
-    Ok(PtagHandle::from_raw(made))
+    let created = nic::create_ptag(nic);
+    let created = created.map_err(|error| failed("VipCreatePtag", nic, error))?;
+    Ok(PtagHandle::from_raw(created))
 }
 
-/// Ends a protection tag that no VI and no region uses (VIPL 3.4.2).
+/// Destroys a protection tag that no VI and no region uses (VIPL 3.4.2).
 pub fn destroy_ptag(nic_handle: NicHandle, ptag: PtagHandle) -> Result<()> {
     let nic = nic_handle.into_raw();
-    let ended = nic::destroy_ptag(nic, ptag.into_raw());
-    ended.map_err(|error| failed("VipDestroyPtag", nic, error))
+    let destroyed = nic::destroy_ptag(nic, ptag.into_raw());
+    destroyed.map_err(|error| failed("VipDestroyPtag", nic, error))
 }
 
 fn raw_tag(ptag: Option<PtagHandle>) -> u64 {
@@ -212,9 +214,9 @@ fn tag(raw: u64) -> Option<PtagHandle> {
 /// Registers memory (VIPL 3.4.3).
 ///
 /// # Safety
-/// The range stays mapped until [`deregister_mem`] or [`close_nic`] returned `Ok` for it; any other result of these,
-/// `InvalidParameter` included, does not show that it is not used any more. The program allows the provider and, if
-/// `attributes` say so, peers to read and write it.
+/// The range stays mapped until [`deregister_mem`] or [`close_nic`] has returned `Ok` for it; after any other result of
+/// these, including `InvalidParameter`, it may still be in use. The program allows the provider, and peers according to
+/// `attributes`, to read and write it.
 pub unsafe fn register_mem(
     nic_handle: NicHandle,
     address: u64,
@@ -223,26 +225,26 @@ pub unsafe fn register_mem(
 ) -> Result<MemoryHandle> {
     let nic = nic_handle.into_raw();
     let settings = attributes::mem_settings(attributes);
-    // SAFETY: passed on from our caller.
+    // SAFETY: the caller's obligation.
     let handle = unsafe { nic::register(nic, address, length_bytes, &settings) };
     let handle = handle.map_err(|error| failed("VipRegisterMem", nic, error))?;
     Ok(MemoryHandle(handle))
 }
 
-/// Reports whether `protection` of the NIC is lenient: memory and VIs may be without a tag.
+/// Reports whether `protection` of the NIC is lenient: memory and VIs may have no tag.
 pub fn is_lenient(nic_handle: NicHandle) -> Result<bool> {
     let config = nic::info(nic_handle.into_raw())?.config;
     Ok(config.protection == Protection::Lenient)
 }
 
-/// Ends a registration (VIPL 3.4.4); nothing touches the memory any more when it returns.
+/// Deregisters memory (VIPL 3.4.4). When it returns `Ok`, the memory is no longer accessed.
 pub fn deregister_mem(nic_handle: NicHandle, address: u64, handle: MemoryHandle) -> Result<()> {
     let nic = nic_handle.into_raw();
-    let ended = nic::deregister(nic, address, handle.0);
-    ended.map_err(|error| failed("VipDeregisterMem", nic, error))
+    let deregistered = nic::deregister(nic, address, handle.0);
+    deregistered.map_err(|error| failed("VipDeregisterMem", nic, error))
 }
 
-/// Attributes of a registration (VIPL 3.7.5).
+/// Returns the attributes of a registration (VIPL 3.7.5).
 pub fn query_mem(
     nic_handle: NicHandle,
     address: u64,
@@ -256,28 +258,28 @@ pub fn query_mem(
     })
 }
 
-/// Makes a completion queue of at least so many entries (VIPL 3.6.1).
+/// Creates a completion queue of at least `entries` entries (VIPL 3.6.1).
 pub fn create_cq(nic_handle: NicHandle, entries: u64) -> Result<CqHandle> {
     let nic = nic_handle.into_raw();
-    let made = nic::create_cq(nic, entries);
-    let made = made.map_err(|error| failed("VipCreateCQ", nic, error))?;
-    Ok(CqHandle::from_raw(made))
+    let created = nic::create_cq(nic, entries);
+    let created = created.map_err(|error| failed("VipCreateCQ", nic, error))?;
+    Ok(CqHandle::from_raw(created))
 }
 
-/// Ends a completion queue to which no work queue is attached (VIPL 3.6.2).
+/// Destroys a completion queue to which no work queue reports (VIPL 3.6.2).
 pub fn destroy_cq(cq: CqHandle) -> Result<()> {
     let cq = cq.into_raw();
     nic::destroy_cq(cq).map_err(|error| failed("VipDestroyCQ", cq, error))
 }
 
-/// Changes how many entries a completion queue holds at least (VIPL 3.6.3). What is in it stays,
-/// in its order; it always has an entry for every descriptor that can be posted on its work queues.
+/// Changes the minimum capacity of a completion queue (VIPL 3.6.3). Its entries stay, in their
+/// order; the queue always has room for every descriptor that can be posted on its work queues.
 pub fn resize_cq(cq: CqHandle, entries: u64) -> Result<()> {
     let cq = cq.into_raw();
     nic::resize_cq(cq, entries).map_err(|error| failed("VipResizeCQ", cq, error))
 }
 
-/// Makes a VI (VIPL 3.2.1).
+/// Creates a VI (VIPL 3.2.1).
 pub fn create_vi(
     nic_handle: NicHandle,
     attributes: &ViAttributes,
@@ -287,18 +289,18 @@ pub fn create_vi(
     let nic = nic_handle.into_raw();
     let cq = |cq: Option<CqHandle>| cq.map_or(0, CqHandle::into_raw);
     let settings = attributes::vi_settings(attributes);
-    let made = nic::create_vi(nic, &settings, cq(send_cq), cq(recv_cq));
-    let made = made.map_err(|error| vi_failed("VipCreateVi", nic, attributes, error))?;
-    Ok(ViHandle::from_raw(made))
+    let created = nic::create_vi(nic, &settings, cq(send_cq), cq(recv_cq));
+    let created = created.map_err(|error| vi_failed("VipCreateVi", nic, attributes, error))?;
+    Ok(ViHandle::from_raw(created))
 }
 
-/// Ends a VI that is Idle and has nothing on its queues (VIPL 3.2.2).
+/// Destroys a VI that is Idle and has empty queues (VIPL 3.2.2).
 pub fn destroy_vi(vi: ViHandle) -> Result<()> {
     let vi = vi.into_raw();
     nic::destroy_vi(vi).map_err(|error| failed("VipDestroyVi", vi, error))
 }
 
-/// State and attributes of a VI (VIPL 3.7.3).
+/// Returns state and attributes of a VI (VIPL 3.7.3).
 pub fn query_vi(vi: ViHandle) -> Result<ViInfo> {
     let vi = vi.into_raw();
     let info = nic::query_vi(vi).map_err(|error| failed("VipQueryVi", vi, error))?;
@@ -322,20 +324,20 @@ pub fn query_vi(vi: ViHandle) -> Result<ViInfo> {
     })
 }
 
-/// Posts a descriptor on the send queue (VIPL 3.5.1). What is wrong with it is told by its
+/// Posts a descriptor on the send queue (VIPL 3.5.1). Errors in it are reported by its completion
 /// status, or by an asynchronous error if it cannot be read.
 ///
 /// # Safety
 /// The descriptor and its buffers belong to the provider until the descriptor is taken off
 /// the queue, and its memory stays mapped while this call runs, also if another thread deregisters
-/// it. A [`Vi`](crate::Vi) that was posted to by its handle drops the descriptors of such posts when it takes them.
+/// it. A [`Vi`](crate::Vi) discards descriptors that were posted to it by its handle when it takes them.
 #[inline]
 pub unsafe fn post_send(
     vi: ViHandle,
     descriptor: *mut RawDescriptor,
     handle: MemoryHandle,
 ) -> Result<()> {
-    // SAFETY: passed on from our caller.
+    // SAFETY: the caller's obligation.
     unsafe { post(vi, Queue::Send, descriptor, handle) }
 }
 
@@ -349,7 +351,7 @@ pub unsafe fn post_recv(
     descriptor: *mut RawDescriptor,
     handle: MemoryHandle,
 ) -> Result<()> {
-    // SAFETY: passed on from our caller.
+    // SAFETY: the caller's obligation.
     unsafe { post(vi, Queue::Receive, descriptor, handle) }
 }
 
@@ -365,8 +367,8 @@ unsafe fn post(
     handle: MemoryHandle,
 ) -> Result<()> {
     let (vi, region, when_full) = (vi.into_raw(), handle.0, WhenFull::Break);
-    // SAFETY: passed on from our caller.
-    let posted = unsafe { work::post(vi, queue, descriptor, region, when_full, NO_CONTEXT) };
+    // SAFETY: the caller's obligation.
+    let posted = unsafe { queue_calls::post(vi, queue, descriptor, region, when_full, NO_CONTEXT) };
     posted.map_err(|error| match queue {
         Queue::Send => failed("VipPostSend", vi, error),
         Queue::Receive => failed("VipPostRecv", vi, error),
@@ -374,46 +376,46 @@ unsafe fn post(
 }
 
 #[inline]
-fn done(found: work::Done) -> Done {
+fn done(found: queue_calls::Done) -> Done {
     match found {
-        work::Done::Completed {
+        queue_calls::Done::Completed {
             descriptor, status, ..
         } => Done::Completed { descriptor, status },
-        work::Done::NotDone => Done::NotDone,
-        work::Done::Empty => Done::Empty,
+        queue_calls::Done::NotDone => Done::NotDone,
+        queue_calls::Done::Empty => Done::Empty,
     }
 }
 
-/// Takes the head of the send queue if it is complete (VIPL 3.5.2).
+/// Takes the descriptor at the head of the send queue if it has completed (VIPL 3.5.2).
 #[inline]
 pub fn send_done(vi: ViHandle) -> Result<Done> {
-    Ok(done(work::done(vi.into_raw(), Queue::Send)?))
+    Ok(done(queue_calls::done(vi.into_raw(), Queue::Send)?))
 }
 
-/// Takes the head of the receive queue if it is complete (VIPL 3.5.5).
+/// Takes the descriptor at the head of the receive queue if it has completed (VIPL 3.5.5).
 #[inline]
 pub fn recv_done(vi: ViHandle) -> Result<Done> {
-    Ok(done(work::done(vi.into_raw(), Queue::Receive)?))
+    Ok(done(queue_calls::done(vi.into_raw(), Queue::Receive)?))
 }
 
-/// Waits for the head of the send queue (VIPL 3.5.3).
+/// Waits for the descriptor at the head of the send queue and takes it (VIPL 3.5.3).
 pub fn send_wait(vi: ViHandle, timeout: Timeout) -> Result<Done> {
     let vi = vi.into_raw();
-    let found = work::wait_done(vi, Queue::Send, timeout.limit());
+    let found = queue_calls::wait_done(vi, Queue::Send, timeout.limit());
     let found = found.map_err(|error| failed("VipSendWait", vi, error))?;
     Ok(done(found))
 }
 
-/// Waits for the head of the receive queue (VIPL 3.5.6).
+/// Waits for the descriptor at the head of the receive queue and takes it (VIPL 3.5.6).
 pub fn recv_wait(vi: ViHandle, timeout: Timeout) -> Result<Done> {
     let vi = vi.into_raw();
-    let found = work::wait_done(vi, Queue::Receive, timeout.limit());
+    let found = queue_calls::wait_done(vi, Queue::Receive, timeout.limit());
     let found = found.map_err(|error| failed("VipRecvWait", vi, error))?;
     Ok(done(found))
 }
 
 #[inline]
-fn entry(found: work::CqEntry) -> CqEntry {
+fn entry(found: queue_calls::CqEntry) -> CqEntry {
     CqEntry {
         vi: ViHandle::from_raw(found.vi),
         recv_queue: found.receive,
@@ -423,14 +425,14 @@ fn entry(found: work::CqEntry) -> CqEntry {
 /// Takes the oldest entry of a completion queue (VIPL 3.5.7).
 #[inline]
 pub fn cq_done(cq: CqHandle) -> Result<CqEntry> {
-    work::cq_done(cq.into_raw())?
+    queue_calls::cq_done(cq.into_raw())?
         .map(entry)
         .ok_or(VipError::NotDone)
 }
 
-/// Waits for an entry of a completion queue (VIPL 3.5.8).
+/// Waits for an entry of a completion queue and takes it (VIPL 3.5.8).
 pub fn cq_wait(cq: CqHandle, timeout: Timeout) -> Result<CqEntry> {
-    Ok(entry(work::cq_wait(cq.into_raw(), timeout.limit())?))
+    Ok(entry(queue_calls::cq_wait(cq.into_raw(), timeout.limit())?))
 }
 
 fn remote_attributes(attributes: &Attributes) -> ViAttributes {
@@ -448,7 +450,7 @@ fn remote_attributes(attributes: &Attributes) -> ViAttributes {
     }
 }
 
-/// Waits for a connection request with this discriminator (VIPL 3.3.1).
+/// Waits for a connection request to the discriminator of `local` (VIPL 3.3.1).
 pub fn connect_wait(
     nic_handle: NicHandle,
     local: &NetAddress,
@@ -464,8 +466,8 @@ pub fn connect_wait(
     })
 }
 
-/// Accepts a connection request with an Idle VI (VIPL 3.3.2). After an attribute conflict
-/// the request can be accepted with another VI.
+/// Accepts a connection request with an Idle VI (VIPL 3.3.2). If the attributes of the two VIs
+/// differ, the request stays pending and can be accepted with another VI.
 pub fn connect_accept(conn: ConnHandle, vi: ViHandle) -> Result<()> {
     let vi = vi.into_raw();
     let accepted = nic::connect_accept(conn.into_raw(), vi);
@@ -477,7 +479,7 @@ pub fn connect_reject(conn: ConnHandle) -> Result<()> {
     Ok(nic::connect_reject(conn.into_raw())?)
 }
 
-/// Requests a connection; returns the attributes of the other end (VIPL 3.3.4).
+/// Requests a connection; returns the attributes of the peer's VI (VIPL 3.3.4).
 pub fn connect_request(
     vi: ViHandle,
     local: &NetAddress,
@@ -490,13 +492,13 @@ pub fn connect_request(
     Ok(remote_attributes(&attributes))
 }
 
-/// Ends a connection and flushes both queues; legal in every state (VIPL 3.3.5).
+/// Disconnects a VI and flushes both queues; legal in every state (VIPL 3.3.5).
 pub fn disconnect(vi: ViHandle) -> Result<()> {
     let vi = vi.into_raw();
     nic::disconnect(vi).map_err(|error| failed("VipDisconnect", vi, error))
 }
 
-/// Sets the error handler of an opening; `None` restores the default, which logs (VIPL 3.8.1).
+/// Sets the error handler of a NIC handle; `None` restores the default, which logs (VIPL 3.8.1).
 pub fn error_callback(nic_handle: NicHandle, handler: Option<ErrorHandler>) -> Result<()> {
     let handler = handler.map(|mut handler| -> pmd::Handler {
         Box::new(move |event| {
@@ -529,8 +531,8 @@ fn name_service(nic_handle: NicHandle) -> Result<Arc<NameService>> {
 /// Starts the name service of a NIC from a hosts file (VIPL 3.9.1).
 ///
 /// # Errors
-/// `ErrorNameservice` if it runs already; `InvalidParameter` for a file that cannot be used;
-/// `ErrorResource` if there is no memory or no descriptor.
+/// `ErrorNameservice` if it is started already; `InvalidParameter` for a file that cannot be used;
+/// `ErrorResource` if memory or file descriptors are exhausted.
 pub fn ns_init(nic_handle: NicHandle, file: Option<&Path>) -> Result<()> {
     let info = nic::info(nic_handle.into_raw())?;
     if name_services().contains_key(&nic_handle) {
@@ -539,7 +541,7 @@ pub fn ns_init(nic_handle: NicHandle, file: Option<&Path>) -> Result<()> {
     let file = file.or(info.config.hosts_file.as_deref());
     let service =
         NameService::open(file, HostAddress(*info.host)).map_err(|error: NameServiceError| {
-            let code = match error.is_for_want_of_resources() {
+            let code = match error.is_out_of_resources() {
                 true => VipError::ErrorResource,
                 false => VipError::InvalidParameter,
             };
@@ -549,14 +551,14 @@ pub fn ns_init(nic_handle: NicHandle, file: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// The host address of a name; `index` counts its addresses (VIPL 3.9.2).
+/// Returns the host address of a name with number `index`, from 0 (VIPL 3.9.2).
 pub fn ns_get_host_by_name(nic_handle: NicHandle, name: &str, index: u64) -> Result<HostAddress> {
     name_service(nic_handle)?
         .by_name(name, index)
         .ok_or(VipError::ErrorNameservice)
 }
 
-/// The name of a host address (VIPL 3.9.3).
+/// Returns the name of a host address (VIPL 3.9.3).
 pub fn ns_get_host_by_addr(nic_handle: NicHandle, host: &HostAddress) -> Result<String> {
     name_service(nic_handle)?
         .by_address(host)
@@ -564,7 +566,7 @@ pub fn ns_get_host_by_addr(nic_handle: NicHandle, host: &HostAddress) -> Result<
         .ok_or(VipError::ErrorNameservice)
 }
 
-/// Ends the name service of a NIC (VIPL 3.9.4).
+/// Stops the name service of a NIC (VIPL 3.9.4).
 pub fn ns_shutdown(nic_handle: NicHandle) -> Result<()> {
     nic::info(nic_handle.into_raw())?;
     name_services()

@@ -1,3 +1,3 @@
-//! The crate's one door to atomics.
+//! The atomics of this crate, imported in one place.
 
 pub(crate) use core::sync::atomic::{AtomicU64, Ordering};

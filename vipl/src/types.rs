@@ -1,4 +1,4 @@
-//! Values that go in and out of the calls.
+//! Parameters and results of the calls.
 
 use core::fmt;
 use core::time::Duration;
@@ -7,19 +7,19 @@ pub use fcvi_frame::connect::{Discriminator, HostAddress, NetAddress};
 pub use pmd::descriptor::RawDescriptor;
 pub use pmd::events::{ErrorCode, ResourceCode};
 
-/// Why a call did not succeed, with the numbers of `VIP_RETURN` (VIPL 4.2).
+/// Errors of the calls, with the values of `VIP_RETURN` (VIPL 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum VipError {
-    /// Nothing is complete.
+    /// Nothing has completed yet.
     NotDone = 1,
     /// A parameter or handle was invalid.
     InvalidParameter = 2,
     /// Not enough resources, or a conflict over one.
     ErrorResource = 3,
-    /// Not in time.
+    /// The timeout has expired.
     Timeout = 4,
-    /// The other end rejected the connection.
+    /// The peer rejected the connection.
     Reject = 5,
     /// The reliability level is invalid, not supported, or differs.
     InvalidReliabilityLevel = 6,
@@ -35,9 +35,9 @@ pub enum VipError {
     DescriptorError = 11,
     /// The VI is in the wrong state.
     InvalidState = 12,
-    /// The name service does not know, or is not initialized.
+    /// The name or address is unknown to the name service, or the name service is not started.
     ErrorNameservice = 13,
-    /// Nobody waits for this discriminator.
+    /// The host has no listener for this discriminator.
     NoMatch = 14,
     /// The host cannot be reached.
     NotReachable = 15,
@@ -46,20 +46,20 @@ pub enum VipError {
 impl fmt::Display for VipError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NotDone => "nothing is complete yet",
+            Self::NotDone => "nothing has completed yet",
             Self::InvalidParameter => "a parameter or handle is invalid",
             Self::ErrorResource => "not enough resources, or the resource is in use",
-            Self::Timeout => "not in time",
-            Self::Reject => "the other end rejected the connection",
+            Self::Timeout => "timed out",
+            Self::Reject => "the peer rejected the connection",
             Self::InvalidReliabilityLevel => "the reliability level is not supported or differs",
             Self::InvalidMtu => "the maximum transfer size is not supported or differs",
             Self::InvalidQos => "the quality of service is not supported or differs",
             Self::InvalidPtag => "the protection tag is invalid",
             Self::InvalidRdmaRead => "RDMA reads are not supported at this reliability level",
             Self::DescriptorError => "a descriptor completed with an error, or none is posted",
-            Self::InvalidState => "not valid in the VI's state",
-            Self::ErrorNameservice => "the name service does not know, or is not initialized",
-            Self::NoMatch => "nobody waits there for this discriminator",
+            Self::InvalidState => "invalid in the state of the VI",
+            Self::ErrorNameservice => "unknown to the name service, or it is not started",
+            Self::NoMatch => "the host has no listener for this discriminator",
             Self::NotReachable => "the host cannot be reached",
         })
     }
@@ -77,13 +77,13 @@ macro_rules! handles {
         pub struct $name(u64);
 
         impl $name {
-            /// The handle as a number; never 0.
+            /// Returns the handle as a number; never 0.
             #[inline]
             pub const fn into_raw(self) -> u64 {
                 self.0
             }
 
-            /// A handle from a number; a wrong one is refused by every call.
+            /// Creates a handle from a number; calls with an invalid handle fail.
             #[inline]
             pub const fn from_raw(raw: u64) -> Self {
                 Self(raw)
@@ -93,19 +93,19 @@ macro_rules! handles {
 }
 
 handles! {
-    /// One opening of a NIC.
+    /// Handle of an open NIC.
     NicHandle;
-    /// A VI.
+    /// Handle of a VI.
     ViHandle;
-    /// A completion queue.
+    /// Handle of a completion queue.
     CqHandle;
-    /// A connection request that waits for accept or reject.
+    /// Handle of a pending connection request.
     ConnHandle;
-    /// A protection tag.
+    /// Handle of a protection tag.
     PtagHandle;
 }
 
-/// A registered region; never 0.
+/// Handle of a registered memory region; never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryHandle(pub u32);
 
@@ -113,13 +113,13 @@ pub struct MemoryHandle(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum ReliabilityLevel {
-    /// Unreliable Delivery: what is lost is not noticed, and a connection outlives errors.
+    /// Unreliable Delivery: losses are not detected, and errors do not break the connection.
     Unreliable = 1,
-    /// Reliable Delivery: in order, once or not at all; an error breaks the connection. A send completes when it is on
-    /// its way.
+    /// Reliable Delivery: in order, at most once; an error breaks the connection. A send completes when it has been
+    /// sent.
     ReliableDelivery = 2,
-    /// Reliable Reception: as Reliable Delivery, but a send completes when the peer has placed it, or with what the
-    /// peer says of it.
+    /// Reliable Reception: as Reliable Delivery, but a send completes when the peer has placed its data, or with the
+    /// error that the peer reports.
     ReliableReception = 4,
 }
 
@@ -134,9 +134,9 @@ pub struct ViAttributes {
     pub qos: u64,
     /// Protection tag.
     pub ptag: Option<PtagHandle>,
-    /// RDMA writes of the other end are accepted.
+    /// The peer's RDMA writes are accepted.
     pub rdma_write: bool,
-    /// RDMA reads of the other end are accepted.
+    /// The peer's RDMA reads are accepted.
     pub rdma_read: bool,
 }
 
@@ -159,22 +159,22 @@ pub enum ViState {
     Idle = 0,
     /// Connected.
     Connected = 1,
-    /// A connection procedure is under way.
+    /// A connection request is pending.
     ConnectPending = 2,
     /// The connection broke.
     Error = 3,
 }
 
-/// What there is to know about a VI (VIPL 3.7.3).
+/// State and attributes of a VI (VIPL 3.7.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ViInfo {
     /// State.
     pub state: ViState,
-    /// Attributes as given.
+    /// Attributes.
     pub attributes: ViAttributes,
-    /// Nothing on the send queue.
+    /// The send queue is empty.
     pub send_queue_empty: bool,
-    /// Nothing on the receive queue.
+    /// The receive queue is empty.
     pub recv_queue_empty: bool,
 }
 
@@ -183,39 +183,39 @@ pub struct ViInfo {
 pub struct NicAttributes {
     /// Name.
     pub name: String,
-    /// Version of the hardware: none here, 0.
+    /// Version of the hardware; always 0.
     pub hardware_version: u32,
     /// Version of this provider: major 8 bits, minor 8, patch 8.
     pub provider_version: u32,
-    /// Bytes of a host address.
+    /// Length of a host address in bytes.
     pub nic_address_len: u16,
-    /// Our host address.
+    /// Host address of the NIC.
     pub local_nic_address: &'static [u8; 16],
-    /// Any call may be made from any thread.
+    /// Whether any call may be made from any thread.
     pub thread_safe: bool,
-    /// Bytes of a discriminator, at most.
+    /// Maximum length of a discriminator in bytes.
     pub max_discriminator_len: u16,
-    /// Bytes that can be registered.
+    /// Maximum total of registered memory in bytes.
     pub max_register_bytes: u64,
-    /// Regions that can be registered.
+    /// Maximum number of registered regions.
     pub max_register_regions: u64,
-    /// Bytes of the largest region.
+    /// Maximum size of a region in bytes.
     pub max_register_block_bytes: u64,
-    /// VIs.
+    /// Maximum number of VIs.
     pub max_vi: u64,
-    /// Descriptors on one work queue.
+    /// Maximum number of descriptors on a work queue.
     pub max_descriptors_per_queue: u64,
-    /// Segments in one descriptor, the address segment included.
+    /// Maximum number of segments of a descriptor, including the address segment.
     pub max_segments_per_desc: u64,
-    /// Completion queues.
+    /// Maximum number of completion queues.
     pub max_cq: u64,
-    /// Entries of a completion queue.
+    /// Maximum number of entries of a completion queue.
     pub max_cq_entries: u64,
-    /// Bytes of one message.
+    /// Maximum length of a message in bytes.
     pub max_transfer_size: u64,
-    /// User bytes in one frame.
+    /// Maximum payload of a frame in bytes.
     pub native_mtu: u64,
-    /// Protection tags.
+    /// Maximum number of protection tags.
     pub max_ptags: u64,
     /// Bits of the supported reliability levels.
     pub reliability_level_support: u16,
@@ -223,14 +223,14 @@ pub struct NicAttributes {
     pub rdma_read_support: u16,
 }
 
-/// How long a call waits.
+/// Timeout of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timeout {
-    /// Not at all.
+    /// Does not wait.
     Immediate,
-    /// So long.
+    /// Waits for at most this duration.
     After(Duration),
-    /// Until it happens.
+    /// Waits without a limit.
     Infinite,
 }
 
@@ -250,48 +250,48 @@ impl From<Duration> for Timeout {
     }
 }
 
-/// What a look at a work queue found.
+/// Result of polling a work queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// The head was complete and is off the queue.
+    /// The descriptor at the head had completed and was removed.
     Completed {
-        /// The descriptor, back with the program.
+        /// The descriptor, owned by the program again.
         descriptor: *mut RawDescriptor,
         /// Its status word, as in its control segment.
         status: u32,
     },
-    /// Nothing is posted.
+    /// The queue is empty.
     Empty,
-    /// The head is not complete.
+    /// The descriptor at the head has not completed.
     NotDone,
 }
 
-/// A descriptor that came off its queue for a notify handler.
+/// A completed descriptor, removed from its queue for a notify handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Returned {
-    /// The descriptor, back with the program.
+    /// The descriptor, owned by the program again.
     pub descriptor: *mut RawDescriptor,
     /// Its status word, as in its control segment.
     pub status: u32,
 }
 
-/// An entry of a completion queue. Its descriptor may have been taken already.
+/// An entry of a completion queue. Its descriptor may have been removed already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CqEntry {
-    /// The VI, which may be gone.
+    /// The VI, which may have been destroyed.
     pub vi: ViHandle,
-    /// Its receive queue completed something, else its send queue.
+    /// True for a completion on the receive queue, false for the send queue.
     pub recv_queue: bool,
 }
 
-/// A connection request that was matched.
+/// A pending connection request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectIndication {
-    /// The client's name for the connection: its host, and the discriminator it gave.
+    /// The client's local address: host and discriminator.
     pub remote: NetAddress,
     /// Attributes of the client's VI; without a tag.
     pub attributes: ViAttributes,
-    /// To accept or reject it.
+    /// The handle for accept and reject.
     pub conn: ConnHandle,
 }
 
@@ -300,19 +300,19 @@ pub struct ConnectIndication {
 pub struct ErrorDescriptor {
     /// The NIC.
     pub nic: NicHandle,
-    /// The VI, if it is about one.
+    /// The VI concerned, if any.
     pub vi: Option<ViHandle>,
-    /// The completion queue, if it is about one.
+    /// The completion queue concerned, if any.
     pub cq: Option<CqHandle>,
-    /// The descriptor, or null.
+    /// The descriptor concerned, or null.
     pub descriptor: *mut RawDescriptor,
-    /// What was being done: the completed-operation code of a status word.
+    /// The operation: the completed-operation code of a status word.
     pub op_code: u32,
-    /// What it is about.
+    /// The kind of object concerned.
     pub resource: ResourceCode,
-    /// Which error.
+    /// The error code.
     pub code: ErrorCode,
 }
 
-/// A consumer's error handler; called on a thread of the NIC.
+/// A handler of asynchronous errors; called on the NIC's error thread.
 pub type ErrorHandler = Box<dyn FnMut(&ErrorDescriptor) + Send>;

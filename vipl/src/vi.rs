@@ -1,28 +1,28 @@
-//! A VI: one end of a connection, with its send queue and its receive queue [VIPL 3.2, 3.3, 3.5].
+//! VIs: connection endpoints with a send queue and a receive queue [VIPL 3.2, 3.3, 3.5].
 
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use pmd::notify;
-use pmd::work::{self, Done, Queue, WhenFull};
+use pmd::queue_calls::{self, Done, Queue, WhenFull};
 
 use crate::cq::CompletionQueue;
 use crate::descriptor::{Completed, Descriptor, PostError, Posted, Status};
 use crate::nic::{NicShared, Ptag};
 use crate::{
-    Agreement, NetAddress, NicHandle, ReliabilityLevel, Result, Timeout, ViAttributes, ViChoices,
-    ViHandle, ViInfo, ViState, VipError, provider,
+    ConnectionOptions, NegotiatedOptions, NetAddress, NicHandle, ReliabilityLevel, Result, Timeout,
+    ViAttributes, ViHandle, ViInfo, ViState, VipError, provider,
 };
 
 mod change;
 
 pub use change::ViChange;
 
-/// The transfer size of a VI that asks for none: what every NIC allows.
+/// The default transfer size of a VI, which every NIC supports.
 const DEFAULT_TRANSFER_BYTES: u64 = 64 * 1024;
 
-/// A VI to be, begun by [`Nic::vi`](crate::Nic::vi).
+/// A builder of a VI, returned by [`Nic::vi`](crate::Nic::vi).
 #[derive(Debug)]
 #[must_use = "nothing is created before `build`"]
 pub struct ViBuilder {
@@ -50,37 +50,37 @@ impl ViBuilder {
         }
     }
 
-    /// The reliability level; reliable delivery unless set. Both ends of a connection must agree.
+    /// Sets the reliability level; reliable delivery by default. It must be the same at both ends of a connection.
     pub fn reliability(mut self, level: ReliabilityLevel) -> Self {
         self.reliability = level;
         self
     }
 
-    /// The longest message in bytes; 64 KiB unless set. Both ends of a connection must agree.
+    /// Sets the maximum message length in bytes; 64 KiB by default. It must be the same at both ends of a connection.
     pub fn max_transfer_bytes(mut self, bytes: u64) -> Self {
         self.max_transfer_bytes = bytes;
         self
     }
 
-    /// Whether the peer may write into this program's memory over this VI; not unless set.
+    /// Sets whether the peer may write into this program's memory over this VI; off by default.
     pub fn rdma_write(mut self, enabled: bool) -> Self {
         self.rdma_write = enabled;
         self
     }
 
-    /// Whether the peer may read this program's memory over this VI; not unless set, and not at unreliable delivery.
+    /// Sets whether the peer may read this program's memory over this VI; off by default, not at unreliable delivery.
     pub fn rdma_read(mut self, enabled: bool) -> Self {
         self.rdma_read = enabled;
         self
     }
 
-    /// Reports completions of the send queue to `cq`; that queue can then not be waited on by itself.
+    /// Reports completions of the send queue to `cq`; [`Vi::send_wait`] is an error then.
     pub fn send_cq(mut self, cq: &CompletionQueue) -> Self {
         self.send_cq = Some(cq.clone());
         self
     }
 
-    /// Reports completions of the receive queue to `cq`; that queue can then not be waited on by itself.
+    /// Reports completions of the receive queue to `cq`; [`Vi::recv_wait`] is an error then.
     pub fn recv_cq(mut self, cq: &CompletionQueue) -> Self {
         self.recv_cq = Some(cq.clone());
         self
@@ -89,9 +89,9 @@ impl ViBuilder {
     /// Creates the VI, idle [VIPL 3.2.1].
     ///
     /// # Errors
-    /// [`VipError::InvalidReliabilityLevel`], [`VipError::InvalidMtu`] and [`VipError::InvalidRdmaRead`] for what this
-    /// NIC does not support (reads: at that level), [`VipError::InvalidParameter`] for a queue or a tag of another NIC,
-    /// [`VipError::ErrorResource`] when there are `max_vi` already.
+    /// [`VipError::InvalidReliabilityLevel`], [`VipError::InvalidMtu`] and [`VipError::InvalidRdmaRead`] for attributes
+    /// that this NIC does not support (reads: at that level), [`VipError::InvalidParameter`] for a queue or a tag of
+    /// another NIC, [`VipError::ErrorResource`] when `max_vi` VIs exist already.
     pub fn build(self) -> Result<Vi> {
         let attributes = ViAttributes {
             reliability: self.reliability as u16,
@@ -114,55 +114,54 @@ impl ViBuilder {
     }
 }
 
-/// The descriptor that was posted with this context; `None` for one that the calls of the provider posted, which have
-/// none.
+/// Returns the completed descriptor that was posted with this context; `None` without a context, for descriptors that
+/// were posted by the calls of [`provider`].
 #[inline]
-fn take_back(context: usize, status: u32) -> Option<Completed> {
+fn completed_from(context: usize, status: u32) -> Option<Completed> {
     let context = NonZeroUsize::new(context)?;
-    // SAFETY: only `Vi::post` gives descriptors a context, whatever queue they come from; each comes off its queue once,
-    // when the provider has finished with it.
+    // SAFETY: only `Vi::post` sets a context, for either queue; a descriptor is taken off its queue once, when the
+    // provider has finished with it.
     let descriptor = unsafe { Descriptor::from_context(context) };
     Some(Completed::new(descriptor, Status::from_raw(status)))
 }
 
-/// What the provider calls in place of `handler`.
-fn give_back_to(
+/// Wraps `handler` in a handler that recovers the descriptor from its context.
+fn with_completed(
     handler: impl FnOnce(Option<Completed>) + Send + 'static,
 ) -> impl FnOnce(NicHandle, Option<notify::Returned>) + Send + 'static {
     move |_nic, returned| {
-        handler(returned.and_then(|returned| take_back(returned.context, returned.status)));
+        handler(returned.and_then(|returned| completed_from(returned.context, returned.status)));
     }
 }
 
 /// A Virtual Interface.
 ///
-/// All methods take `&self` and may be called from any thread; each queue gives its descriptors back in the order in
-/// which they were posted. Dropping a VI disconnects it, drops the descriptors that are still in its queues with their
-/// buffers, and destroys it.
+/// All methods take `&self` and may be called from any thread; each queue returns its descriptors in the order of
+/// posting. Dropping a VI disconnects it, drops the descriptors in its queues with their buffers, and destroys it.
 pub struct Vi {
     handle: ViHandle,
     ptag: Ptag,
-    // Dropped after the VI is destroyed, which is what they are kept for.
+    // Dropped after the VI is destroyed, which uses them.
     _send_cq: Option<CompletionQueue>,
     _recv_cq: Option<CompletionQueue>,
     _nic: Arc<NicShared>,
 }
 
 impl Vi {
-    /// The handle by which completion queue entries and error descriptors name this VI.
+    /// Returns the provider's handle of this VI, as in completion queue entries and error descriptors.
     pub fn handle(&self) -> ViHandle {
         self.handle
     }
 
-    /// State, attributes and whether the queues are empty [VIPL 3.7.3].
+    /// Returns state, attributes and whether the queues are empty [VIPL 3.7.3].
     ///
     /// # Errors
-    /// [`VipError::InvalidParameter`] when the NIC was closed underneath.
+    /// [`VipError::InvalidParameter`] when the NIC was closed by its handle.
     pub fn info(&self) -> Result<ViInfo> {
         provider::query_vi(self.handle)
     }
 
-    /// The state of the VI.
+    /// Returns the state of the VI.
     ///
     /// # Errors
     /// As [`Self::info`].
@@ -170,14 +169,15 @@ impl Vi {
         self.info().map(|info| info.state)
     }
 
-    /// Asks the host of `remote` for a connection to whoever waits on its discriminator, under the name `local`, and
-    /// gives the attributes of the peer's VI [VIPL 3.3.4].
+    /// Requests a connection to the listener at `remote` and returns the attributes of the peer's VI [VIPL 3.3.4].
+    /// `local` names the client to the server.
     ///
     /// # Errors
-    /// [`VipError::NoMatch`] at once when nobody waits there, [`VipError::Reject`] when the server does not want it,
-    /// [`VipError::Timeout`] when it or its host does not answer, [`VipError::NotReachable`] when there is no way to
-    /// the host, by which a reliable VI goes to [`ViState::Error`], [`VipError::InvalidState`] when the VI is not idle,
-    /// [`VipError::InvalidParameter`] for a zero timeout or a `local` of another host.
+    /// [`VipError::NoMatch`] immediately when the host has no listener for the discriminator, [`VipError::Reject`] when
+    /// the server rejects the request, [`VipError::Timeout`] when the server or its host does not respond within
+    /// `timeout`, [`VipError::NotReachable`] when there is no route to the host (a reliable VI is in [`ViState::Error`]
+    /// then), [`VipError::InvalidState`] when the VI is not idle, [`VipError::InvalidParameter`] for a zero timeout or
+    /// a `local` with another host address.
     pub fn connect(
         &self,
         local: &NetAddress,
@@ -187,32 +187,32 @@ impl Vi {
         provider::connect_request(self.handle, local, remote, timeout)
     }
 
-    /// What this VI wants of its connections beyond the guide [VI/TCP 2.2.1].
+    /// Returns the connection options of this VI, an extension of the VIPL guide [VI/TCP 2.2.1].
     ///
     /// # Errors
-    /// [`VipError::InvalidParameter`] when its NIC does not speak VI/TCP, or was closed underneath.
-    pub fn choices(&self) -> Result<ViChoices> {
-        provider::choices(self.handle)
+    /// [`VipError::InvalidParameter`] when its NIC does not use VI/TCP, or was closed by its handle.
+    pub fn connection_options(&self) -> Result<ConnectionOptions> {
+        provider::connection_options(self.handle)
     }
 
-    /// Changes what this VI wants of its connections, all of it or nothing.
+    /// Replaces the connection options of this VI.
     ///
     /// # Errors
-    /// As [`Self::choices`], also for security information that is too long; [`VipError::InvalidState`] unless
-    /// the VI is idle.
-    pub fn set_choices(&self, choices: &ViChoices) -> Result<()> {
-        provider::set_choices(self.handle, choices)
+    /// As [`Self::connection_options`]; [`VipError::InvalidParameter`] also for security information that is too long;
+    /// [`VipError::InvalidState`] unless the VI is idle.
+    pub fn set_connection_options(&self, options: &ConnectionOptions) -> Result<()> {
+        provider::set_connection_options(self.handle, options)
     }
 
-    /// What this VI and its peer have agreed on for their connection.
+    /// Returns the options that this VI and its peer have negotiated for their connection.
     ///
     /// # Errors
-    /// As [`Self::choices`]; [`VipError::InvalidState`] unless the VI is connected.
-    pub fn agreement(&self) -> Result<Agreement> {
-        provider::agreement(self.handle)
+    /// As [`Self::connection_options`]; [`VipError::InvalidState`] unless the VI is connected.
+    pub fn negotiated_options(&self) -> Result<NegotiatedOptions> {
+        provider::negotiated_options(self.handle)
     }
 
-    /// Returns the user ID of the program that this VI is connected to, or `None` where it is not known; see
+    /// Returns the user ID of the program that this VI is connected to, or `None` if it is not known; see
     /// [`ConnectionRequest::user`](crate::ConnectionRequest::user).
     ///
     /// # Errors
@@ -221,20 +221,21 @@ impl Vi {
         provider::peer_user(self.handle)
     }
 
-    /// Ends the connection, in any state: what is still posted completes as flushed, and the VI is idle [VIPL 3.3.5].
+    /// Disconnects the VI, in any state: posted descriptors complete as flushed, and the VI is idle [VIPL 3.3.5].
     ///
     /// # Errors
-    /// [`VipError::InvalidParameter`] when the NIC was closed underneath.
+    /// [`VipError::InvalidParameter`] when the NIC was closed by its handle.
     pub fn disconnect(&self) -> Result<()> {
         provider::disconnect(self.handle)
     }
 
-    /// Posts a send, an RDMA write or an RDMA read [VIPL 3.5.1]. On a VI that is not connected it completes at once as flushed.
+    /// Posts a send, an RDMA write or an RDMA read [VIPL 3.5.1]. On a VI that is not connected it completes immediately
+    /// as flushed.
     ///
     /// # Errors
-    /// Gives the descriptor back with [`VipError::ErrorResource`] when the queue holds `max_descriptors_per_queue`, or
-    /// this program as many descriptors as its datapath process allows it (`max_descriptors` of its quota); with
-    /// [`VipError::InvalidPtag`] when its tag is not this VI's.
+    /// Returns the descriptor with [`VipError::ErrorResource`] when the queue holds `max_descriptors_per_queue`
+    /// descriptors, or the program `max_descriptors` of its quota in the datapath process; with
+    /// [`VipError::InvalidPtag`] when its tag differs from this VI's.
     #[inline]
     pub fn post_send(&self, mut descriptor: Descriptor) -> std::result::Result<(), PostError> {
         descriptor.format_send();
@@ -265,81 +266,81 @@ impl Vi {
             context,
         } = descriptor.into_posted();
         let (vi, at, region) = (self.handle.into_raw(), raw.as_ptr(), handle.0);
-        // SAFETY: the raw descriptor and what it describes is memory that its owner keeps alive, registered or not; the
-        // owner is given away with it, so that all of it is left alone until the provider gives it back.
-        let posted = unsafe { work::post(vi, queue, at, region, WhenFull::Refuse, context) };
+        // SAFETY: the owner keeps the raw descriptor and its buffers allocated, registered or not; it is leaked as the
+        // context, so that they are not accessed until the provider returns it.
+        let posted = unsafe { queue_calls::post(vi, queue, at, region, WhenFull::Refuse, context) };
         match (posted, NonZeroUsize::new(context)) {
             (Err(error), Some(context)) => Err(PostError {
                 error: error.into(),
-                // SAFETY: made by `into_posted` just now, and not taken by the provider.
+                // SAFETY: just created by `into_posted`, and not accepted by the provider.
                 descriptor: unsafe { Descriptor::from_context(context) },
             }),
             _ => Ok(()),
         }
     }
 
-    /// Takes the descriptor at the head of the send queue when it has completed; never waits [VIPL 3.5.2]. `None` when
-    /// the queue is empty.
+    /// Takes the descriptor at the head of the send queue if it has completed; never waits [VIPL 3.5.2]. `None` if the
+    /// queue is empty.
     ///
     /// # Errors
     /// [`VipError::NotDone`] when the head has not completed.
     #[inline]
     pub fn send_done(&self) -> Result<Option<Completed>> {
-        Self::reap(work::done(self.handle.into_raw(), Queue::Send)?)
+        Self::reap(queue_calls::done(self.handle.into_raw(), Queue::Send)?)
     }
 
-    /// Takes the descriptor at the head of the receive queue when it has completed; never waits [VIPL 3.5.5]. `None`
-    /// when the queue is empty.
+    /// Takes the descriptor at the head of the receive queue if it has completed; never waits [VIPL 3.5.5]. `None` if
+    /// the queue is empty.
     ///
     /// # Errors
     /// As [`Self::send_done`].
     #[inline]
     pub fn recv_done(&self) -> Result<Option<Completed>> {
-        Self::reap(work::done(self.handle.into_raw(), Queue::Receive)?)
+        Self::reap(queue_calls::done(self.handle.into_raw(), Queue::Receive)?)
     }
 
-    /// Waits for the descriptor at the head of the send queue and takes it [VIPL 3.5.3]. `None` when the queue is empty.
+    /// Waits for the descriptor at the head of the send queue and takes it [VIPL 3.5.3]. `None` if the queue is empty.
     ///
     /// # Errors
-    /// [`VipError::Timeout`] when it has not completed in time, [`VipError::ErrorResource`] when the queue reports to a
-    /// completion queue.
+    /// [`VipError::Timeout`] when it has not completed within the timeout, [`VipError::ErrorResource`] when the queue
+    /// reports to a completion queue.
     pub fn send_wait(&self, timeout: Timeout) -> Result<Option<Completed>> {
-        let done = work::wait_done(self.handle.into_raw(), Queue::Send, timeout.limit());
+        let done = queue_calls::wait_done(self.handle.into_raw(), Queue::Send, timeout.limit());
         Self::reap(done?)
     }
 
-    /// Waits for the descriptor at the head of the receive queue and takes it [VIPL 3.5.6]. `None` when the queue is
+    /// Waits for the descriptor at the head of the receive queue and takes it [VIPL 3.5.6]. `None` if the queue is
     /// empty.
     ///
     /// # Errors
     /// As [`Self::send_wait`].
     pub fn recv_wait(&self, timeout: Timeout) -> Result<Option<Completed>> {
-        let done = work::wait_done(self.handle.into_raw(), Queue::Receive, timeout.limit());
+        let done = queue_calls::wait_done(self.handle.into_raw(), Queue::Receive, timeout.limit());
         Self::reap(done?)
     }
 
-    /// Has `handler` called once, with the next descriptor that the send queue gives back, on a thread of the queue's
-    /// own [VIPL 3.5.9]. Several handlers are called in the order in which they were given, one descriptor each; when
-    /// the queue becomes empty, those that are left are called with `None`.
+    /// Registers `handler` to be called once, with the next completed descriptor of the send queue, on the queue's
+    /// handler thread [VIPL 3.5.9]. Several handlers are called in the order of registration, each with one descriptor;
+    /// when the queue becomes empty, the remaining handlers are called with `None`.
     ///
-    /// A handler may make any call: post, ask to be called again, disconnect, drop the VI. It may own the VI by an
-    /// `Arc`, which keeps the VI until it is called: [`Self::disconnect`] sees to that, since everything posted comes
-    /// back. When the VI is dropped, handlers that were not called are dropped; one that is being called has returned
-    /// when the drop has, unless that drop is part of a handler. While handlers wait, `send_done` and `send_wait` may
-    /// take descriptors from under them.
+    /// A handler may make any call: post, register a handler, disconnect, drop the VI. It may own the VI by an `Arc`,
+    /// which keeps the VI until the handler is called; [`Self::disconnect`] completes all posted descriptors, so that
+    /// every handler is called. When the VI is dropped, handlers that were not called are dropped, and a running
+    /// handler has returned when the drop has, unless the drop is part of a handler. While handlers are registered,
+    /// `send_done` and `send_wait` may take descriptors before them.
     ///
     /// # Errors
     /// [`VipError::DescriptorError`] when nothing is posted; [`VipError::ErrorResource`] when the queue reports to a
-    /// completion queue, when `max_notifies_per_queue` handlers wait already, when `max_notify_threads` other queues of
-    /// the NIC have a thread, or when none can be started.
+    /// completion queue, when `max_notifies_per_queue` handlers are registered already, when `max_notify_threads` other
+    /// queues of the NIC have a handler thread, or when the thread cannot be started.
     pub fn send_notify(
         &self,
         handler: impl FnOnce(Option<Completed>) + Send + 'static,
     ) -> Result<()> {
-        provider::queue_notify(self.handle, Queue::Send, give_back_to(handler))
+        provider::queue_notify(self.handle, Queue::Send, with_completed(handler))
     }
 
-    /// As [`Self::send_notify`], of the receive queue [VIPL 3.5.10].
+    /// As [`Self::send_notify`], for the receive queue [VIPL 3.5.10].
     ///
     /// # Errors
     /// As for [`Self::send_notify`].
@@ -347,16 +348,16 @@ impl Vi {
         &self,
         handler: impl FnOnce(Option<Completed>) + Send + 'static,
     ) -> Result<()> {
-        provider::queue_notify(self.handle, Queue::Receive, give_back_to(handler))
+        provider::queue_notify(self.handle, Queue::Receive, with_completed(handler))
     }
 
-    /// Drops the descriptors that a queue gives back.
+    /// Takes and drops all completed descriptors of a queue.
     fn drain(&self, queue: Queue) {
         while let Ok(Done::Completed {
             status, context, ..
-        }) = work::done(self.handle.into_raw(), queue)
+        }) = queue_calls::done(self.handle.into_raw(), queue)
         {
-            drop(take_back(context, status));
+            drop(completed_from(context, status));
         }
     }
 
@@ -367,7 +368,7 @@ impl Vi {
             Done::NotDone => Err(VipError::NotDone),
             Done::Completed {
                 status, context, ..
-            } => take_back(context, status)
+            } => completed_from(context, status)
                 .map(Some)
                 .ok_or(VipError::DescriptorError),
         }
@@ -377,12 +378,12 @@ impl Vi {
 impl Drop for Vi {
     fn drop(&mut self) {
         if let Err(error) = self.disconnect() {
-            log::warn!("a VI could not be disconnected when it was dropped: {error}");
+            log::warn!("VI: disconnect on drop failed: {error}");
         }
         self.drain(Queue::Send);
         self.drain(Queue::Receive);
         if let Err(error) = provider::destroy_vi(self.handle) {
-            log::warn!("a VI could not be destroyed when it was dropped: {error}");
+            log::warn!("VI: destroy on drop failed: {error}");
         }
     }
 }

@@ -1,16 +1,16 @@
-//! Bounce buffers: memory of a program that its datapath process cannot reach.
+//! Bounce buffers: memory of a program that its datapath process cannot access.
 
 mod common;
 
-use common::datapath::{DatapathProcess, has_served};
-use common::raw::{PAGE_BYTES, Pages, RawEnd, attributes, connect};
+use common::datapath::{DatapathProcess, serve_if_child};
+use common::raw::{PAGE_BYTES, Pages, RawEndpoint, attributes, connect};
 use pmd::descriptor::{ControlSegment, DataSegment, control, status};
 use vipl::provider as vip;
 use vipl::{MemAttributes, MemoryHandle, Result, SharedMemory, ViAttributes, VipError};
 
-/// Runs a test with a process that reaches shared memory only.
+/// Runs a test with a process that accesses shared memory only.
 fn without_foreign_memory(test: &str, quota: &str, run: impl FnOnce(&DatapathProcess)) {
-    if has_served() {
+    if serve_if_child() {
         return;
     }
     let process = DatapathProcess::start(test, &format!("foreign_memory = false\n{quota}"));
@@ -18,11 +18,11 @@ fn without_foreign_memory(test: &str, quota: &str, run: impl FnOnce(&DatapathPro
     process.stop();
 }
 
-/// An end whose VI may use RDMA, and whose memory is private.
-fn end(process: &DatapathProcess) -> RawEnd {
+/// An endpoint whose VI may use RDMA, and whose memory is private.
+fn end(process: &DatapathProcess) -> RawEndpoint {
     let nic = vip::attach_nic(&process.socket(), "VINIC0").unwrap();
     let ptag = vip::create_ptag(nic).unwrap();
-    let mut end = RawEnd::of(nic, Some(ptag));
+    let mut end = RawEndpoint::of(nic, Some(ptag));
     vip::destroy_vi(end.vi).unwrap();
     let attributes = ViAttributes {
         rdma_read: true,
@@ -32,8 +32,8 @@ fn end(process: &DatapathProcess) -> RawEnd {
     end
 }
 
-/// Fills the data pages of an end.
-fn fill(end: &RawEnd, byte: impl Fn(usize) -> u8) {
+/// Fills the data pages of an endpoint.
+fn fill(end: &RawEndpoint, byte: impl Fn(usize) -> u8) {
     let data: Vec<_> = (0..end.memory.bytes() - PAGE_BYTES).map(byte).collect();
     end.memory.write(PAGE_BYTES, &data);
 }
@@ -42,22 +42,22 @@ fn pattern(at: usize) -> u8 {
     (at * 7 + at / 251) as u8
 }
 
-/// The bytes of these segments, one after the other.
-fn bytes_of(end: &RawEnd, segments: &[(usize, u32)]) -> Vec<u8> {
+/// Concatenates the bytes of these segments.
+fn bytes_of(end: &RawEndpoint, segments: &[(usize, u32)]) -> Vec<u8> {
     let offsets = segments
         .iter()
         .flat_map(|(from, length)| *from..*from + *length as usize);
     offsets.map(|at| end.memory.read(PAGE_BYTES + at)).collect()
 }
 
-fn segments_of(end: &RawEnd, segments: &[(usize, u32)]) -> Vec<DataSegment> {
+fn segments_of(end: &RawEndpoint, segments: &[(usize, u32)]) -> Vec<DataSegment> {
     let segments = segments.iter();
     segments
         .map(|(at, length)| end.segment(*at, *length))
         .collect()
 }
 
-/// Where segments begin behind the first page, and their bytes.
+/// Offsets of segments in the data pages, and their lengths.
 type Segments = &'static [(usize, u32)];
 
 /// Segments of a send, and of the receive that it arrives in.
@@ -70,17 +70,17 @@ const MESSAGES: [(Segments, Segments); 6] = [
     (&[(0, 0), (12287, 1)], &[(0, 0), (8000, 2)]),
 ];
 
-fn message_arrives(from: &RawEnd, to: &RawEnd, sent: Segments, room: Segments) {
+fn message_arrives(from: &RawEndpoint, to: &RawEndpoint, sent: Segments, receives: Segments) {
     fill(from, pattern);
     fill(to, |_| 0xA5);
-    to.post_recv(0, &segments_of(to, room));
+    to.post_recv(0, &segments_of(to, receives));
     from.post_send(0, &segments_of(from, sent));
     assert_eq!(from.sent() & status::ERROR_MASK, 0, "{sent:?}");
     assert_eq!(to.received() & status::ERROR_MASK, 0, "{sent:?}");
     let expected = bytes_of(from, sent);
-    let arrived = bytes_of(to, room);
+    let arrived = bytes_of(to, receives);
     let (message, rest) = arrived.split_at(expected.len());
-    assert_eq!(message, expected, "{sent:?} into {room:?}");
+    assert_eq!(message, expected, "{sent:?} into {receives:?}");
     assert!(
         rest.iter().all(|byte| *byte == 0xA5),
         "more than the message"
@@ -93,15 +93,15 @@ fn messages_from_and_to_private_memory_arrive() {
     without_foreign_memory(test, "", |process| {
         let [client, server] = [end(process), end(process)];
         connect(&client, &server);
-        for (sent, room) in MESSAGES {
-            message_arrives(&client, &server, sent, room);
-            message_arrives(&server, &client, sent, room);
+        for (sent, receives) in MESSAGES {
+            message_arrives(&client, &server, sent, receives);
+            message_arrives(&server, &client, sent, receives);
         }
     });
 }
 
 fn register(
-    end: &RawEnd,
+    end: &RawEndpoint,
     address: u64,
     bytes: u64,
     [rdma_write, rdma_read]: [bool; 2],
@@ -134,15 +134,15 @@ fn rdma_initiated_from_private_memory_is_copied() {
         initiator.post_write(0, initiator.segment(11, BYTES), remote);
         assert_eq!(initiator.sent(), status::DONE | status::OP_RDMA_WRITE);
         let expected = bytes_of(&initiator, &[(11, BYTES)]);
-        // What was written is read back, elsewhere.
+        // Reads the written bytes back, to another offset.
         fill(&initiator, |_| 0);
         let head = ControlSegment {
             control: control::OP_RDMA_READ,
             length: BYTES,
             ..ControlSegment::default()
         };
-        let read = initiator.describe(0, head, &[remote, initiator.segment(2000, BYTES)]);
-        // SAFETY: the memory stays mapped and is left alone until the descriptor comes back.
+        let read = initiator.write_descriptor(0, head, &[remote, initiator.segment(2000, BYTES)]);
+        // SAFETY: the memory stays mapped and is not accessed until the descriptor is returned.
         unsafe { vip::post_send(initiator.vi, read, initiator.handle) }.unwrap();
         assert_eq!(initiator.sent(), status::DONE | status::OP_RDMA_READ);
         assert_eq!(bytes_of(&initiator, &[(2000, BYTES)]), expected);
@@ -176,7 +176,7 @@ fn private_memory_for_rdma_of_peers_is_refused_with_the_reason() {
 
 #[test]
 fn bounce_buffers_count_towards_the_quota_and_are_freed_with_their_regions() {
-    // The end's own memory, and one more of the same size.
+    // The memory of the endpoint, and once more of the same size.
     let quota = "[process.quota]\nmax_registered_bytes = 32768";
     let test = "bounce_buffers_count_towards_the_quota_and_are_freed_with_their_regions";
     without_foreign_memory(test, quota, |process| {

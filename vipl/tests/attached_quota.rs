@@ -1,12 +1,12 @@
-//! What a datapath process allows a program, as the program meets it.
+//! Quotas of a datapath process, as its applications observe them.
 
 mod common;
 
 use std::sync::mpsc::channel;
 
-use common::datapath::{DatapathProcess, has_served};
+use common::datapath::{DatapathProcess, serve_if_child};
 use common::raw::Pages;
-use common::{PATIENCE, pair_on};
+use common::{TIMEOUT, pair_on};
 use vipl::{
     Done, ErrorCode, MemAttributes, Nic, RawDescriptor, ResourceCode, SharedMemory, ViState,
     VipError, provider,
@@ -15,21 +15,21 @@ use vipl::{
 const PAGE_BYTES: usize = 4096;
 
 #[test]
-fn a_post_beyond_the_quota_is_given_back_and_the_connection_lives() {
-    if has_served() {
+fn post_beyond_the_quota_returns_the_descriptor_and_keeps_connected() {
+    if serve_if_child() {
         return;
     }
-    const MOST: usize = 6;
+    const LIMIT: usize = 6;
     let process = DatapathProcess::start(
-        "a_post_beyond_the_quota_is_given_back_and_the_connection_lives",
+        "post_beyond_the_quota_returns_the_descriptor_and_keeps_connected",
         "[process.quota]\nmax_descriptors = 6",
     );
     let attach = || Nic::attach(&process.socket(), "VINIC0").unwrap();
     let (client, server) = pair_on(attach(), attach());
-    for _ in 1..MOST {
-        server.vi.post_recv(server.room(64)).unwrap();
+    for _ in 1..LIMIT {
+        server.vi.post_recv(server.descriptor(64)).unwrap();
     }
-    // A send is the last one that is allowed, again and again.
+    // Each send uses the last descriptor of the quota.
     for message in 0..1000u32 {
         let bytes = message.to_ne_bytes();
         client.send(client.message(&bytes)).ok().unwrap();
@@ -39,9 +39,9 @@ fn a_post_beyond_the_quota_is_given_back_and_the_connection_lives() {
         descriptor.set_used_bytes(0, 64);
         server.vi.post_recv(descriptor).unwrap();
     }
-    server.vi.post_recv(server.room(64)).unwrap();
+    server.vi.post_recv(server.descriptor(64)).unwrap();
     for _ in 0..3 {
-        let refused = server.vi.post_recv(server.room(64)).unwrap_err();
+        let refused = server.vi.post_recv(server.descriptor(64)).unwrap_err();
         assert_eq!(refused.error, VipError::ErrorResource);
         let message = client.message(b"more");
         let refused = client.vi.post_send(message).unwrap_err();
@@ -50,26 +50,26 @@ fn a_post_beyond_the_quota_is_given_back_and_the_connection_lives() {
     for end in [&client, &server] {
         assert_eq!(end.vi.state(), Ok(ViState::Connected));
     }
-    // What comes back is there to be posted again.
+    // Returned descriptors can be posted again.
     server.vi.disconnect().unwrap();
-    for _ in 0..MOST {
+    for _ in 0..LIMIT {
         let flushed = server.vi.recv_done().unwrap().unwrap();
         assert!(flushed.ok().is_err());
     }
-    for _ in 0..MOST {
-        server.vi.post_recv(server.room(64)).unwrap();
+    for _ in 0..LIMIT {
+        server.vi.post_recv(server.descriptor(64)).unwrap();
     }
-    assert!(server.vi.post_recv(server.room(64)).is_err());
+    assert!(server.vi.post_recv(server.descriptor(64)).is_err());
     drop((client, server));
     process.stop();
 }
 
 #[test]
 fn post_beyond_the_quota_by_handle_is_an_overrun_of_its_vi() {
-    if has_served() {
+    if serve_if_child() {
         return;
     }
-    const MOST: usize = 6;
+    const LIMIT: usize = 6;
     let process = DatapathProcess::start(
         "post_beyond_the_quota_by_handle_is_an_overrun_of_its_vi",
         "[process.quota]\nmax_descriptors = 6",
@@ -84,37 +84,37 @@ fn post_beyond_the_quota_by_handle_is_an_overrun_of_its_vi() {
     let region = memory
         .register(nic.handle(), Some(ptag.handle()), false)
         .unwrap();
-    let (sender, told) = channel();
+    let (sender, reports) = channel();
     nic.set_error_handler(move |error| {
         let what = (error.code, error.resource, error.op_code);
-        let told = (what, error.vi, error.descriptor as u64);
-        sender.send(told).expect("the test waits");
+        let report = (what, error.vi, error.descriptor as u64);
+        sender.send(report).expect("the test waits");
     })
     .unwrap();
     let post = |slot: usize| {
         let at = memory.at(slot * 64) as *mut RawDescriptor;
-        // SAFETY: the page stays mapped, and is left alone until the descriptors have come back.
+        // SAFETY: the page stays mapped, and is not accessed until the descriptors are returned.
         unsafe { provider::post_recv(vi.handle(), at, region) }
     };
-    for slot in 0..MOST {
+    for slot in 0..LIMIT {
         post(slot).unwrap();
     }
     assert_eq!(vi.state(), Ok(ViState::Idle));
-    assert_eq!(post(MOST), Ok(()), "as the guide has it (3.5.4)");
-    let (what, of, descriptor) = told.recv_timeout(PATIENCE).expect("an error");
+    assert_eq!(post(LIMIT), Ok(()), "VIPL 3.5.4");
+    let (what, of, descriptor) = reports.recv_timeout(TIMEOUT).expect("an error");
     assert_eq!(what, (ErrorCode::ViOverrun, ResourceCode::Vi, 1));
-    assert_eq!((of, descriptor), (Some(vi.handle()), memory.at(MOST * 64)));
+    assert_eq!((of, descriptor), (Some(vi.handle()), memory.at(LIMIT * 64)));
     assert_eq!(
         (vi.state(), other.state()),
         (Ok(ViState::Error), Ok(ViState::Idle))
     );
-    // All that were posted come back, and are there to be posted again.
+    // All posted descriptors are returned, and can be posted again.
     vi.disconnect().unwrap();
-    for _ in 0..MOST {
+    for _ in 0..LIMIT {
         let done = provider::recv_done(vi.handle()).unwrap();
         assert!(matches!(done, Done::Completed { .. }), "{done:?}");
     }
-    for slot in 0..MOST {
+    for slot in 0..LIMIT {
         post(slot).unwrap();
     }
     assert_eq!(vi.state(), Ok(ViState::Idle));
@@ -123,19 +123,19 @@ fn post_beyond_the_quota_by_handle_is_an_overrun_of_its_vi() {
 }
 
 #[test]
-fn as_many_regions_as_the_quota_says_are_mapped_at_a_time() {
-    if has_served() {
+fn regions_up_to_the_quota_are_mapped_at_once() {
+    if serve_if_child() {
         return;
     }
-    // More than a process could watch once, each mapped for itself.
-    const MOST: usize = 6000;
+    // More than a process can monitor if each is mapped separately.
+    const LIMIT: usize = 6000;
     let process = DatapathProcess::start(
-        "as_many_regions_as_the_quota_says_are_mapped_at_a_time",
+        "regions_up_to_the_quota_are_mapped_at_once",
         "foreign_memory = false\n[process.quota]\nmax_regions = 6000",
     );
     let nic = Nic::attach(&process.socket(), "VINIC0").unwrap();
     let ptag = nic.create_ptag().unwrap();
-    let memory = SharedMemory::allocate((MOST + 1) * PAGE_BYTES).unwrap();
+    let memory = SharedMemory::allocate((LIMIT + 1) * PAGE_BYTES).unwrap();
     let attributes = MemAttributes {
         ptag: Some(ptag.handle()),
         rdma_write: true,
@@ -147,32 +147,35 @@ fn as_many_regions_as_the_quota_says_are_mapped_at_a_time() {
         // SAFETY: the memory outlives the registration.
         unsafe { provider::register_mem(nic.handle(), at(page), bytes, &attributes) }
     };
-    let regions: Vec<_> = (0..MOST).map(|page| register(page).unwrap()).collect();
-    assert_eq!(register(MOST).err(), Some(VipError::ErrorResource));
+    let regions: Vec<_> = (0..LIMIT).map(|page| register(page).unwrap()).collect();
+    assert_eq!(register(LIMIT).err(), Some(VipError::ErrorResource));
     for (page, region) in regions.into_iter().enumerate() {
         provider::deregister_mem(nic.handle(), at(page), region).unwrap();
     }
-    let again = register(MOST).unwrap();
-    provider::deregister_mem(nic.handle(), at(MOST), again).unwrap();
+    let again = register(LIMIT).unwrap();
+    provider::deregister_mem(nic.handle(), at(LIMIT), again).unwrap();
     drop((ptag, nic));
     process.stop();
 }
 
 #[test]
-fn a_program_has_a_share_of_the_nic_by_default_and_is_told_how_much() {
-    if has_served() {
+fn default_quota_is_a_share_of_the_nic_and_is_reported() {
+    if serve_if_child() {
         return;
     }
     const SHARE: usize = 16;
     let process = DatapathProcess::start_with(
-        "a_program_has_a_share_of_the_nic_by_default_and_is_told_how_much",
+        "default_quota_is_a_share_of_the_nic_and_is_reported",
         "port = \"shm\"\nsegment = \"attached\"\ndirectory = DIRECTORY\nmax_vi = 128\n",
         "",
     );
     let nic = Nic::attach(&process.socket(), "VINIC0").unwrap();
-    let told = nic.attributes();
-    assert_eq!(told.max_vi, SHARE as u64);
-    assert_eq!((told.max_register_regions, told.max_ptags), (4096, 512));
+    let attributes = nic.attributes();
+    assert_eq!(attributes.max_vi, SHARE as u64);
+    assert_eq!(
+        (attributes.max_register_regions, attributes.max_ptags),
+        (4096, 512)
+    );
     let ptag = nic.create_ptag().unwrap();
     let vis: Vec<_> = (0..SHARE).map(|_| nic.vi(&ptag).build().unwrap()).collect();
     let refused = nic.vi(&ptag).build().map(drop);
@@ -182,22 +185,25 @@ fn a_program_has_a_share_of_the_nic_by_default_and_is_told_how_much() {
 }
 
 #[test]
-fn one_user_has_so_many_places_and_no_more() {
-    if has_served() {
+fn attach_above_max_applications_per_user_is_refused() {
+    if serve_if_child() {
         return;
     }
     let process = DatapathProcess::start(
-        "one_user_has_so_many_places_and_no_more",
+        "attach_above_max_applications_per_user_is_refused",
         "max_applications_per_user = 1\n[[nic]]\nname = \"OTHER\"\nport = \"shm\"\nsegment = \"other\"\ndirectory = DIRECTORY",
     );
-    // A second opening is none of its own.
+    // A second NIC handle of one process is the same application.
     let first = [(); 2].map(|()| Nic::attach(&process.socket(), "VINIC0").unwrap());
     let refused = Nic::attach(&process.socket(), "OTHER").map(drop);
     assert_eq!(refused, Err(VipError::ErrorResource));
-    let why = provider::last_error().unwrap_or_default();
-    assert!(why.contains("max_applications_per_user = 1"), "{why}");
+    let message = provider::last_error().unwrap_or_default();
+    assert!(
+        message.contains("max_applications_per_user = 1"),
+        "{message}"
+    );
     drop(first);
-    common::persist_while(VipError::ErrorResource, || {
+    common::retry_while(VipError::ErrorResource, || {
         Nic::attach(&process.socket(), "OTHER").map(drop)
     })
     .unwrap();
@@ -205,18 +211,18 @@ fn one_user_has_so_many_places_and_no_more() {
 }
 
 #[test]
-fn quota_that_is_used_up_is_named_with_its_value_and_use() {
-    if has_served() {
+fn exhausted_quota_error_names_key_value_and_use() {
+    if serve_if_child() {
         return;
     }
     let process = DatapathProcess::start(
-        "quota_that_is_used_up_is_named_with_its_value_and_use",
+        "exhausted_quota_error_names_key_value_and_use",
         "[process.quota]\nmax_ptags = 2",
     );
     let nic = Nic::attach(&process.socket(), "VINIC0").unwrap();
     let tags = [(); 2].map(|()| nic.create_ptag().unwrap());
     assert_eq!(nic.create_ptag().err(), Some(VipError::ErrorResource));
-    let expected = "VipCreatePtag: max_ptags = 2: 2 in use by this program, 1 wanted; raise \
+    let expected = "VipCreatePtag: max_ptags = 2: 2 in use by this program, 1 requested; raise \
                     max_ptags in [process.quota] of the datapath process";
     assert_eq!(provider::last_error().as_deref(), Some(expected));
     drop((tags, nic));

@@ -1,4 +1,4 @@
-//! Attributes of VIs and memory changed after they were made: when, which, all or none, and what they do to transfers.
+//! Changed attributes of existing VIs and memory: states, errors, atomicity, and the effect on transfers.
 
 mod common;
 
@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Instant;
 
-use common::raw::{PAGE_BYTES, Pages, RawEnd, attributes, connect, set_mem_attributes};
-use common::{End, PATIENCE, WAIT, config, open_as, unique_discriminator};
+use common::raw::{PAGE_BYTES, Pages, RawEndpoint, attributes, connect, set_mem_attributes};
+use common::{Endpoint, TIMEOUT, WAIT, config, open_as, unique_discriminator};
 use pmd::descriptor::{DataSegment, status};
 use vipl::{
     Discriminator, ErrorCode, HostAddress, MemAttributes, MemoryHandle, NetAddress, Operation,
@@ -16,29 +16,29 @@ use vipl::{
     provider as vip,
 };
 
-fn raw_end() -> RawEnd {
-    RawEnd::new(&config(|_| ()))
+fn raw_endpoint() -> RawEndpoint {
+    RawEndpoint::new(&config(|_| ()))
 }
 
-fn errors_of(end: &RawEnd) -> Receiver<ErrorCode> {
+fn errors_of(end: &RawEndpoint) -> Receiver<ErrorCode> {
     let (sender, errors) = channel();
     let report = move |error: &vipl::ErrorDescriptor| {
-        // A test that does not listen any more is not interested.
+        // Fails if the test no longer uses the receiver.
         let _ = sender.send(error.code);
     };
     vip::error_callback(end.nic, Some(Box::new(report))).unwrap();
     errors
 }
 
-fn address(end: &RawEnd, discriminator: &[u8]) -> NetAddress {
+fn address(end: &RawEndpoint, discriminator: &[u8]) -> NetAddress {
     NetAddress {
         host: HostAddress(*vip::query_nic(end.nic).unwrap().local_nic_address),
         discriminator: Discriminator::new(discriminator).unwrap(),
     }
 }
 
-/// A descriptor that waits on the receive queue is given back by a disconnect, whatever became of its memory.
-fn take_receives(vi: ViHandle) -> Vec<u32> {
+/// Collects all completed receives and returns their status words.
+fn collect_receives(vi: ViHandle) -> Vec<u32> {
     let mut statuses = Vec::new();
     while let vipl::Done::Completed { status, .. } = vip::recv_done(vi).unwrap() {
         statuses.push(status);
@@ -47,13 +47,13 @@ fn take_receives(vi: ViHandle) -> Vec<u32> {
 }
 
 #[test]
-fn attributes_that_a_vi_cannot_have_change_none_of_them() {
-    let end = raw_end();
+fn invalid_vi_attributes_change_nothing() {
+    let end = raw_endpoint();
     let nic = vip::query_nic(end.nic).unwrap();
     let other = vip::create_ptag(end.nic).unwrap();
-    let gone = vip::create_ptag(end.nic).unwrap();
-    vip::destroy_ptag(end.nic, gone).unwrap();
-    // Everything differs from what the VI has, and one thing is wrong.
+    let destroyed = vip::create_ptag(end.nic).unwrap();
+    vip::destroy_ptag(end.nic, destroyed).unwrap();
+    // Valid attributes that all differ from those of the VI; each case has one invalid attribute.
     let good = ViAttributes {
         reliability: ReliabilityLevel::Unreliable as u16,
         max_transfer_bytes: 1234,
@@ -80,13 +80,13 @@ fn attributes_that_a_vi_cannot_have_change_none_of_them() {
         (size(u64::MAX), VipError::InvalidMtu),
         (ViAttributes { qos: 1, ..good }, VipError::InvalidQos),
         (tag(None), VipError::InvalidPtag),
-        (tag(Some(gone)), VipError::InvalidPtag),
+        (tag(Some(destroyed)), VipError::InvalidPtag),
         (
             tag(Some(PtagHandle::from_raw(end.vi.into_raw()))),
             VipError::InvalidPtag,
         ),
         (
-            // At no version is a read offered on an unreliable connection.
+            // RDMA reads are never supported on unreliable connections.
             ViAttributes {
                 rdma_read: true,
                 ..good
@@ -105,12 +105,12 @@ fn attributes_that_a_vi_cannot_have_change_none_of_them() {
     }
     vip::set_vi_attributes(end.vi, &good).unwrap();
     assert_eq!(vip::query_vi(end.vi).unwrap().attributes, good);
-    let made_up = ViHandle::from_raw(end.vi.into_raw() ^ 0x0100_0000);
+    let invalid = ViHandle::from_raw(end.vi.into_raw() ^ 0x0100_0000);
     assert_eq!(
-        vip::set_vi_attributes(made_up, &good),
+        vip::set_vi_attributes(invalid, &good),
         Err(VipError::InvalidParameter)
     );
-    // The VI's new tag is in use, its old one only by the memory.
+    // The VI uses its new tag; only the memory uses the old one.
     assert_eq!(
         vip::destroy_ptag(end.nic, other),
         Err(VipError::ErrorResource)
@@ -120,8 +120,8 @@ fn attributes_that_a_vi_cannot_have_change_none_of_them() {
 }
 
 #[test]
-fn only_an_idle_vi_changes() {
-    let (client, server) = (raw_end(), raw_end());
+fn set_vi_attributes_requires_the_idle_state() {
+    let (client, server) = (raw_endpoint(), raw_endpoint());
     let wanted = ViAttributes {
         max_transfer_bytes: 5000,
         ..attributes(client.ptag)
@@ -133,13 +133,13 @@ fn only_an_idle_vi_changes() {
             vip::set_vi_attributes(client.vi, &wanted),
             Err(VipError::InvalidState)
         );
-        // The state is told before what is wrong with the attributes.
-        let nonsense = ViAttributes {
+        // The state is checked before the attributes.
+        let invalid = ViAttributes {
             reliability: 0,
             ..wanted
         };
         assert_eq!(
-            vip::set_vi_attributes(client.vi, &nonsense),
+            vip::set_vi_attributes(client.vi, &invalid),
             Err(VipError::InvalidState)
         );
         assert_eq!(vip::query_vi(client.vi).unwrap(), before);
@@ -150,19 +150,20 @@ fn only_an_idle_vi_changes() {
     );
     thread::scope(|scope| {
         let request = scope.spawn(|| {
-            common::persist(|| vip::connect_request(client.vi, &own, &remote, WAIT)).map(drop)
+            common::retry_no_match(|| vip::connect_request(client.vi, &own, &remote, WAIT))
+                .map(drop)
         });
-        let found = vip::connect_wait(server.nic, &remote, WAIT).unwrap();
+        let incoming = vip::connect_wait(server.nic, &remote, WAIT).unwrap();
         refused(ViState::ConnectPending);
-        vip::connect_reject(found.conn).unwrap();
+        vip::connect_reject(incoming.conn).unwrap();
         assert_eq!(request.join().unwrap(), Err(VipError::Reject));
     });
     connect(&client, &server);
     refused(ViState::Connected);
     vip::disconnect(server.vi).unwrap();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while vip::query_vi(client.vi).unwrap().state == ViState::Connected {
-        assert!(Instant::now() < deadline, "the other end has left");
+        assert!(Instant::now() < deadline, "the disconnect is not detected");
     }
     refused(ViState::Error);
     vip::disconnect(client.vi).unwrap();
@@ -171,9 +172,9 @@ fn only_an_idle_vi_changes() {
 }
 
 #[test]
-fn the_next_connection_has_the_changed_attributes() {
-    let (client, server) = (raw_end(), raw_end());
-    let changed = |end: &RawEnd| ViAttributes {
+fn next_connection_uses_the_changed_attributes() {
+    let (client, server) = (raw_endpoint(), raw_endpoint());
+    let changed = |end: &RawEndpoint| ViAttributes {
         reliability: ReliabilityLevel::Unreliable as u16,
         max_transfer_bytes: 100,
         rdma_write: false,
@@ -187,12 +188,12 @@ fn the_next_connection_has_the_changed_attributes() {
     thread::scope(|scope| {
         scope.spawn(|| {
             let request = vip::connect_wait(server.nic, &remote, WAIT).unwrap();
-            let told = ViAttributes {
+            let expected = ViAttributes {
                 ptag: None,
                 ..changed(&client)
             };
-            assert_eq!(request.attributes, told);
-            // Both ends must agree, so the server's VI changes before it accepts.
+            assert_eq!(request.attributes, expected);
+            // The attributes must match, so the server changes those of its VI before it accepts.
             assert_eq!(
                 vip::connect_accept(request.conn, server.vi),
                 Err(VipError::InvalidReliabilityLevel)
@@ -200,7 +201,7 @@ fn the_next_connection_has_the_changed_attributes() {
             vip::set_vi_attributes(server.vi, &changed(&server)).unwrap();
             vip::connect_accept(request.conn, server.vi).unwrap();
         });
-        common::persist(|| vip::connect_request(client.vi, &own, &remote, WAIT)).unwrap();
+        common::retry_no_match(|| vip::connect_request(client.vi, &own, &remote, WAIT)).unwrap();
     });
     server.post_recv(0, &[server.segment(0, 100)]);
     client.post_send(0, &[client.segment(0, 101)]);
@@ -210,10 +211,10 @@ fn the_next_connection_has_the_changed_attributes() {
     assert_eq!(server.received() & status::ERROR_MASK, 0);
 }
 
-/// What a receive that was posted before the VI's tag changed meets when a message claims it.
+/// A receive that was posted before the VI's tag changed is checked when a message claims it.
 #[test]
-fn a_posted_receive_is_held_against_the_new_tag_when_it_is_used() {
-    let retag = |end: &RawEnd, address: u64, handle: MemoryHandle, ptag| {
+fn posted_receive_is_checked_against_the_new_tag() {
+    let retag = |end: &RawEndpoint, address: u64, handle: MemoryHandle, ptag| {
         let wanted = MemAttributes {
             ptag: Some(ptag),
             rdma_write: false,
@@ -221,9 +222,8 @@ fn a_posted_receive_is_held_against_the_new_tag_when_it_is_used() {
         };
         set_mem_attributes(end.nic, address, handle, &wanted).unwrap();
     };
-    for (descriptor_goes_along, buffer_goes_along) in [(true, true), (true, false), (false, false)]
-    {
-        let (client, server) = (raw_end(), raw_end());
+    for (retag_descriptor, retag_buffer) in [(true, true), (true, false), (false, false)] {
+        let (client, server) = (raw_endpoint(), raw_endpoint());
         let errors = errors_of(&server);
         let buffer = Pages::new(1);
         let handle = buffer.register(server.nic, server.ptag, false).unwrap();
@@ -237,43 +237,43 @@ fn a_posted_receive_is_held_against_the_new_tag_when_it_is_used() {
         );
         let ptag = vip::create_ptag(server.nic).unwrap();
         vip::set_vi_attributes(server.vi, &attributes(Some(ptag))).unwrap();
-        if descriptor_goes_along {
+        if retag_descriptor {
             retag(&server, server.memory.at(0), server.handle, ptag);
         }
-        if buffer_goes_along {
+        if retag_buffer {
             retag(&server, buffer.at(0), handle, ptag);
         }
         connect(&client, &server);
         client.memory.write(PAGE_BYTES, b"message");
         client.post_send(0, &[client.segment(0, 7)]);
-        if descriptor_goes_along {
+        if retag_descriptor {
             let received = server.received();
             assert_eq!(
                 received & status::PROTECTION_ERROR == 0,
-                buffer_goes_along,
+                retag_buffer,
                 "{received:#x}"
             );
         } else {
-            // Not even its status can be written.
-            let code = errors.recv_timeout(PATIENCE).unwrap();
+            // The status cannot be written, either.
+            let code = errors.recv_timeout(TIMEOUT).unwrap();
             assert_eq!(code, ErrorCode::CompProt);
-            let [word] = take_receives(server.vi)[..] else {
+            let [word] = collect_receives(server.vi)[..] else {
                 panic!("one receive was posted");
             };
             assert_ne!(word & status::PROTECTION_ERROR, 0, "{word:#x}");
         }
-        let expected = if buffer_goes_along { b'm' } else { 0 };
+        let expected = if retag_buffer { b'm' } else { 0 };
         assert_eq!(buffer.read(0), expected);
         vip::close_nic(server.nic).unwrap();
     }
 }
 
 #[test]
-fn attributes_that_memory_cannot_have_change_none_of_them() {
-    let end = raw_end();
+fn invalid_memory_attributes_change_nothing() {
+    let end = raw_endpoint();
     let at = end.memory.at(0);
-    let gone = vip::create_ptag(end.nic).unwrap();
-    vip::destroy_ptag(end.nic, gone).unwrap();
+    let destroyed = vip::create_ptag(end.nic).unwrap();
+    vip::destroy_ptag(end.nic, destroyed).unwrap();
     let other = vip::create_ptag(end.nic).unwrap();
     let good = MemAttributes {
         ptag: Some(other),
@@ -285,7 +285,7 @@ fn attributes_that_memory_cannot_have_change_none_of_them() {
     let unchanged = || assert_eq!(vip::query_mem(end.nic, at, end.handle).unwrap(), before);
     for ptag in [
         None,
-        Some(gone),
+        Some(destroyed),
         Some(PtagHandle::from_raw(end.vi.into_raw())),
     ] {
         assert_eq!(
@@ -314,7 +314,7 @@ fn attributes_that_memory_cannot_have_change_none_of_them() {
         (at, MemoryHandle(0)),
         (at, MemoryHandle(u32::MAX)),
     ] {
-        // A wrong region is told before what is wrong with the attributes.
+        // The region is checked before the attributes.
         for wanted in [good, tag(None)] {
             assert_eq!(
                 set_mem_attributes(end.nic, address, handle, &wanted),
@@ -339,8 +339,8 @@ fn attributes_that_memory_cannot_have_change_none_of_them() {
 }
 
 #[test]
-fn memory_of_another_tag_is_not_sent_from() {
-    let (client, server) = (raw_end(), raw_end());
+fn send_from_memory_of_another_tag_is_a_protection_error() {
+    let (client, server) = (raw_endpoint(), raw_endpoint());
     connect(&client, &server);
     let source = Pages::new(1);
     let handle = source.register(client.nic, client.ptag, false).unwrap();
@@ -371,13 +371,13 @@ fn memory_of_another_tag_is_not_sent_from() {
     assert_ne!(client.sent() & status::PROTECTION_ERROR, 0);
 }
 
-/// Writes of many frames arrive all the time while the right to write goes and comes back.
+/// Writes of many frames arrive continuously while the write right is revoked and restored.
 #[test]
-fn a_right_that_is_taken_away_is_gone_when_the_call_returns() {
+fn revoked_write_right_is_effective_on_return() {
     const BYTES: usize = 60_000;
     let unreliable = |vi: vipl::ViBuilder| vi.reliability(ReliabilityLevel::Unreliable);
-    let writer = End::with(unreliable);
-    let target = End::with(|vi| unreliable(vi).rdma_write(true));
+    let writer = Endpoint::with(unreliable);
+    let target = Endpoint::with(|vi| unreliable(vi).rdma_write(true));
     common::connect(&writer, &target);
     let access = |write| RdmaAccess { write, read: false };
     let memory = target
@@ -398,10 +398,10 @@ fn a_right_that_is_taken_away_is_gone_when_the_call_returns() {
             }
         });
         let more_writes = |count| {
-            let (from, deadline) = (written.load(Ordering::Relaxed), Instant::now() + PATIENCE);
+            let (from, deadline) = (written.load(Ordering::Relaxed), Instant::now() + TIMEOUT);
             while written.load(Ordering::Relaxed) < from + count {
-                assert!(Instant::now() < deadline, "the writer goes on");
-                // The target's share of the work.
+                assert!(Instant::now() < deadline, "the writer stalls");
+                // Polls the target.
                 target.vi.state().unwrap();
             }
         };
@@ -412,15 +412,15 @@ fn a_right_that_is_taken_away_is_gone_when_the_call_returns() {
         };
         for round in 0..40 {
             let before = bytes();
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + TIMEOUT;
             while bytes() == before {
-                assert!(Instant::now() < deadline, "round {round}: nothing arrives");
+                assert!(Instant::now() < deadline, "round {round}: no write arrives");
                 target.vi.state().unwrap();
             }
             memory.set_access(access(false)).unwrap();
-            let left = bytes();
+            let revoked = bytes();
             more_writes(3);
-            assert!(bytes() == left, "round {round}: written without a right");
+            assert!(bytes() == revoked, "round {round}: written without a right");
             assert_eq!(target.errors.next_of(&target.vi), ErrorCode::RdmawProt);
             memory.set_access(access(true)).unwrap();
         }
@@ -430,18 +430,18 @@ fn a_right_that_is_taken_away_is_gone_when_the_call_returns() {
 }
 
 #[test]
-fn the_safe_interface_changes_attributes_and_keeps_tags_alive() {
-    let (mut client, mut server) = (End::new(), End::new());
+fn safe_api_changes_attributes_and_keeps_tags_alive() {
+    let (mut client, mut server) = (Endpoint::new(), Endpoint::new());
     let tag = server.nic.create_ptag().unwrap();
     let mut memory = server
         .nic
         .create_rdma_region(100, &server.ptag, RdmaAccess::default())
         .unwrap();
-    server.vi.post_recv(server.room(10)).unwrap();
+    server.vi.post_recv(server.descriptor(10)).unwrap();
     assert_eq!(
         server.vi.change().ptag(&tag).apply(),
         Err(VipError::InvalidState),
-        "a posted receive would be out of reach"
+        "a receive is posted with the old tag"
     );
     server.vi.change().rdma_write(true).apply().unwrap();
     server.vi.disconnect().unwrap();
@@ -457,7 +457,7 @@ fn the_safe_interface_changes_attributes_and_keeps_tags_alive() {
         Err(VipError::InvalidMtu)
     );
     assert!(
-        server.vi.post_recv(server.room(1)).is_ok(),
+        server.vi.post_recv(server.descriptor(1)).is_ok(),
         "still the old tag"
     );
     server.vi.disconnect().unwrap();
@@ -483,28 +483,28 @@ fn the_safe_interface_changes_attributes_and_keeps_tags_alive() {
         (Some(tag.handle()), 5000)
     );
     assert!(info.rdma_write);
-    // VI and memory keep the tag, though the program drops it.
+    // VI and memory keep the tag after the program drops it.
     let mut plain = server.nic.create_region(64, &server.ptag).unwrap();
     plain.set_ptag(&tag).unwrap();
     assert_eq!(plain.attributes().unwrap().ptag, Some(tag.handle()));
     drop((tag, plain));
-    let refused = server.vi.post_recv(server.room(1)).unwrap_err();
+    let refused = server.vi.post_recv(server.descriptor(1)).unwrap_err();
     assert_eq!(refused.error, VipError::InvalidPtag, "now the new tag");
     common::connect(&client, &server);
     let mut descriptor = client.message(b"written");
     descriptor.set_operation(Operation::RdmaWrite(memory.remote_buffer()));
     assert!(client.send(descriptor).status.is_ok());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut seen = [0; 7];
     while seen != *b"written" {
-        assert!(Instant::now() < deadline, "the write arrives");
+        assert!(Instant::now() < deadline, "the write does not arrive");
         server.vi.state().unwrap();
         memory.read(0, &mut seen);
     }
 }
 
 #[test]
-fn other_hosts_are_discovered_within_the_asked_hops() {
+fn other_hosts_are_discovered_within_the_given_hops() {
     let other = "192.0.2.9".parse().unwrap();
     let named = |takeover_us| {
         open_as(|config| {
@@ -527,7 +527,7 @@ fn other_hosts_are_discovered_within_the_asked_hops() {
     let (second, third) = (named(2000), named(3000));
     assert_eq!(nic.autodiscovery(1), Ok(vec![own, other]), "each host once");
     assert_eq!(second.autodiscovery(u64::MAX), Ok(vec![own, other]));
-    assert_eq!(nic.autodiscovery(0), Ok(vec![]), "nobody is nearer");
+    assert_eq!(nic.autodiscovery(0), Ok(vec![]), "no host within 0 hops");
     drop((second, third));
     assert_eq!(nic.autodiscovery(1), Ok(vec![other]));
     let handle = nic.handle();

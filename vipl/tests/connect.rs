@@ -1,4 +1,4 @@
-//! Connections: made, refused, ended, and what happens to the descriptors then.
+//! Connections: establishment, rejection, disconnect, and the descriptors that are flushed then.
 
 mod common;
 
@@ -6,18 +6,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    End, MAX_TRANSFER_BYTES, PATIENCE, WAIT, connect, open, pair, persist, unique_discriminator,
+    Endpoint, MAX_TRANSFER_BYTES, TIMEOUT, WAIT, connect, open, pair, retry_no_match,
+    unique_discriminator,
 };
 use pmd::config::NicConfig;
 use vipl::{ErrorCode, HostAddress, NetAddress, Nic, ReliabilityLevel, Timeout, ViState, VipError};
 
-fn own(end: &End) -> NetAddress {
+fn own(end: &Endpoint) -> NetAddress {
     end.nic.local_address(b"client").unwrap()
 }
 
 #[test]
-fn where_nobody_waits_there_is_no_match_at_once() {
-    let client = End::new();
+fn connect_without_listener_is_no_match_at_once() {
+    let client = Endpoint::new();
     let nowhere = client.nic.local_address(&unique_discriminator()).unwrap();
     let begun = Instant::now();
     for _ in 0..100 {
@@ -26,22 +27,22 @@ fn where_nobody_waits_there_is_no_match_at_once() {
             .connect(&own(&client), &nowhere, Timeout::Infinite);
         assert_eq!(outcome.unwrap_err(), VipError::NoMatch);
     }
-    assert!(begun.elapsed() < PATIENCE / 2);
+    assert!(begun.elapsed() < TIMEOUT / 2);
     assert_eq!(client.vi.state().unwrap(), ViState::Idle);
 }
 
 #[test]
-fn a_server_that_does_not_answer_is_a_timeout() {
-    let (client, server) = (End::new(), End::new());
+fn connect_to_an_unresponsive_server_times_out() {
+    let (client, server) = (Endpoint::new(), Endpoint::new());
     let address = server.nic.local_address(&unique_discriminator()).unwrap();
     let pause = Duration::from_millis(200);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| server.nic.connect_wait(&address, WAIT).unwrap());
-        // Until the server has been told of one: a request that times out before is taken back.
+        // Until the server has received one: a request that times out before is withdrawn.
         let mut timed_out = false;
         while !timed_out || !waiting.is_finished() {
-            let asked = (client.vi).connect(&own(&client), &address, Timeout::After(pause));
-            match asked.unwrap_err() {
+            let refused = (client.vi).connect(&own(&client), &address, Timeout::After(pause));
+            match refused.unwrap_err() {
                 VipError::Timeout => timed_out = true,
                 error => assert_eq!(error, VipError::NoMatch),
             }
@@ -50,20 +51,20 @@ fn a_server_that_does_not_answer_is_a_timeout() {
         assert_eq!(
             request.accept(&server.vi),
             Err(VipError::Timeout),
-            "the client is gone"
+            "the request has timed out"
         );
         assert_eq!(
             request.accept(&server.vi),
             Err(VipError::InvalidParameter),
-            "and the request with it"
+            "the request is removed"
         );
     });
     assert_eq!(client.vi.state().unwrap(), ViState::Idle);
 }
 
 #[test]
-fn a_server_that_says_no_or_forgets_to_answer_is_a_rejection() {
-    let (client, server) = (End::new(), End::new());
+fn rejected_or_dropped_request_is_a_rejection() {
+    let (client, server) = (Endpoint::new(), Endpoint::new());
     let address = server.nic.local_address(&unique_discriminator()).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -76,16 +77,16 @@ fn a_server_that_says_no_or_forgets_to_answer_is_a_rejection() {
             drop(server.nic.connect_wait(&address, WAIT).unwrap());
         });
         for _ in 0..2 {
-            let outcome = persist(|| client.vi.connect(&own(&client), &address, WAIT));
+            let outcome = retry_no_match(|| client.vi.connect(&own(&client), &address, WAIT));
             assert_eq!(outcome.unwrap_err(), VipError::Reject);
         }
     });
 }
 
 #[test]
-fn the_server_learns_the_clients_address_and_attributes_and_the_client_the_servers() {
-    let client = End::with(|vi| vi.rdma_write(true));
-    let server = End::new();
+fn connect_exchanges_addresses_and_attributes() {
+    let client = Endpoint::with(|vi| vi.rdma_write(true));
+    let server = Endpoint::new();
     let address = server.nic.local_address(&unique_discriminator()).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -102,7 +103,8 @@ fn the_server_learns_the_clients_address_and_attributes_and_the_client_the_serve
             assert!(request.attributes().rdma_write);
             request.accept(&server.vi).unwrap();
         });
-        let attributes = persist(|| client.vi.connect(&own(&client), &address, WAIT)).unwrap();
+        let attributes =
+            retry_no_match(|| client.vi.connect(&own(&client), &address, WAIT)).unwrap();
         assert!(!attributes.rdma_write && attributes.ptag.is_none());
     });
     assert_eq!(client.vi.state().unwrap(), ViState::Connected);
@@ -110,8 +112,8 @@ fn the_server_learns_the_clients_address_and_attributes_and_the_client_the_serve
 }
 
 #[test]
-fn attributes_in_conflict_are_told_to_the_server_which_may_try_another_vi() {
-    let (client, server) = (End::new(), End::new());
+fn conflicting_accept_fails_and_can_be_retried_with_another_vi() {
+    let (client, server) = (Endpoint::new(), Endpoint::new());
     let address = server.nic.local_address(&unique_discriminator()).unwrap();
     let smaller = server
         .nic
@@ -137,12 +139,12 @@ fn attributes_in_conflict_are_told_to_the_server_which_may_try_another_vi() {
             );
             request.accept(&server.vi).unwrap();
         });
-        persist(|| client.vi.connect(&own(&client), &address, WAIT)).unwrap();
+        retry_no_match(|| client.vi.connect(&own(&client), &address, WAIT)).unwrap();
     });
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_connect_arguments_are_refused() {
     let (client, server) = pair();
     let address = server.nic.local_address(b"anywhere").unwrap();
     let again = client.vi.connect(&own(&client), &address, WAIT);
@@ -152,7 +154,7 @@ fn what_makes_no_sense_is_refused() {
         "connected already"
     );
 
-    let idle = End::new();
+    let idle = Endpoint::new();
     let zero = idle.vi.connect(&own(&idle), &address, Timeout::Immediate);
     assert_eq!(zero.unwrap_err(), VipError::InvalidParameter);
     let elsewhere = NetAddress {
@@ -177,9 +179,9 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn a_vi_cannot_be_accepted_twice() {
+fn accept_on_a_connected_vi_is_invalid_state() {
     let (client, server) = pair();
-    let late = End::new();
+    let late = Endpoint::new();
     let address = server.nic.local_address(&unique_discriminator()).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -187,18 +189,18 @@ fn a_vi_cannot_be_accepted_twice() {
             assert_eq!(request.accept(&server.vi), Err(VipError::InvalidState));
             request.reject().unwrap();
         });
-        let outcome = persist(|| late.vi.connect(&own(&late), &address, WAIT));
+        let outcome = retry_no_match(|| late.vi.connect(&own(&late), &address, WAIT));
         assert_eq!(outcome.unwrap_err(), VipError::Reject);
     });
     assert_eq!(client.vi.state().unwrap(), ViState::Connected);
 }
 
 #[test]
-fn disconnecting_flushes_in_order_and_tells_the_peer_only() {
+fn disconnect_flushes_in_order_and_notifies_only_the_peer() {
     let (client, server) = pair();
     for end in [&client, &server] {
         for size in 1..=4 {
-            end.vi.post_recv(end.room(size)).unwrap();
+            end.vi.post_recv(end.descriptor(size)).unwrap();
         }
     }
     client.vi.disconnect().unwrap();
@@ -217,9 +219,9 @@ fn disconnecting_flushes_in_order_and_tells_the_peer_only() {
         }
         assert!(end.vi.recv_done().unwrap().is_none());
     }
-    assert!(client.errors.none(), "who disconnects is not called back");
-    // In Error every descriptor comes back at once; in Idle sends do, and receives are kept.
-    server.vi.post_recv(server.room(1)).unwrap();
+    assert!(client.errors.none(), "the disconnecting side gets no error");
+    // In Error each descriptor is flushed at once; in Idle sends are, and receives stay posted.
+    server.vi.post_recv(server.descriptor(1)).unwrap();
     assert!(server.recv().status.is_flushed());
     client.vi.post_send(client.message(b"x")).unwrap();
     assert!(
@@ -231,15 +233,15 @@ fn disconnecting_flushes_in_order_and_tells_the_peer_only() {
             .status
             .is_flushed()
     );
-    client.vi.post_recv(client.room(1)).unwrap();
+    client.vi.post_recv(client.descriptor(1)).unwrap();
     assert_eq!(client.vi.recv_done().unwrap_err(), VipError::NotDone);
 }
 
 #[test]
-fn ends_can_disconnect_twice_and_connect_again() {
+fn vis_can_disconnect_twice_and_reconnect() {
     let (client, server) = pair();
     for round in 0..5 {
-        server.vi.post_recv(server.room(8)).unwrap();
+        server.vi.post_recv(server.descriptor(8)).unwrap();
         client.send(client.message(b"hello")).ok().unwrap();
         assert_eq!(
             server.recv().ok().unwrap().first_bytes(),
@@ -296,7 +298,7 @@ fn names_resolve_while_the_name_service_runs() {
     );
 }
 
-/// A name that VipConnectWait would write behind the 16 bytes for which a program has room (VIPL 3.3.1).
+/// A discriminator that VipConnectWait would write beyond the 16 bytes of the program's buffer (VIPL 3.3.1).
 #[test]
 fn request_with_a_longer_discriminator_than_the_servers_limit_is_refused() {
     const LONG: &[u8] = b"seventeen bytes..";

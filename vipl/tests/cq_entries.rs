@@ -1,21 +1,21 @@
-//! Entries of completion queues whose descriptor was taken without them, whose VI is gone, or for which there is no room.
+//! Entries of completion queues whose descriptor was collected directly, whose VI is destroyed, or that overrun it.
 
 mod common;
 
 use std::sync::mpsc::channel;
 
-use common::datapath::{DatapathProcess, has_served};
-use common::{End, PATIENCE, WAIT, connect, open_as, pattern};
+use common::datapath::{DatapathProcess, serve_if_child};
+use common::{Endpoint, TIMEOUT, WAIT, connect, open_as, pattern};
 use vipl::{Completed, CqEntry, Nic, Timeout, Vi, VipError, provider as vip};
 
-/// Descriptors that can be posted on each work queue.
+/// Maximum of posted descriptors on each work queue.
 const DEPTH: usize = 8;
-/// Keys of a datapath process's NIC that is like those of [`small_queues`].
+/// Keys of a NIC of a datapath process with the same limits as [`small_queues`].
 const SMALL_QUEUES: &str = "port = \"shm\"\nsegment = \"attached\"\ndirectory = DIRECTORY\n\
                             e_d_tov_ms = 60000\nsilent_port_ms = 60000\n\
                             max_descriptors_per_queue = 8\n";
 
-/// A NIC of this program whose work queues are small. The name makes it another one than those of other tests.
+/// Opens a NIC with small work queues. The name makes it different from the NICs of other tests.
 fn small_queues(name: &str) -> Nic {
     open_as(|config| {
         config.name = name.to_owned();
@@ -23,22 +23,22 @@ fn small_queues(name: &str) -> Nic {
     })
 }
 
-/// Entries that full completion queues of this NIC have dropped.
+/// Number of entries that full completion queues of this NIC have dropped.
 fn overruns(nic: &Nic) -> u64 {
     let counters = vip::counters(nic.handle()).unwrap();
     let found = counters.iter().find(|(name, _)| name == "cq_overruns");
-    found.expect("it is counted").1
+    found.expect("the counter").1
 }
 
-fn entry_of(end: &End, recv_queue: bool) -> CqEntry {
+fn entry_of(end: &Endpoint, recv_queue: bool) -> CqEntry {
     CqEntry {
         vi: end.vi.handle(),
         recv_queue,
     }
 }
 
-/// Takes a descriptor as a program does that polls.
-fn poll(done: impl Fn(&Vi) -> vipl::Result<Option<Completed>>, end: &End) -> Completed {
+/// Polls until a descriptor is complete.
+fn poll(done: impl Fn(&Vi) -> vipl::Result<Option<Completed>>, end: &Endpoint) -> Completed {
     loop {
         match done(&end.vi) {
             Err(VipError::NotDone) => std::thread::yield_now(),
@@ -47,30 +47,30 @@ fn poll(done: impl Fn(&Vi) -> vipl::Result<Option<Completed>>, end: &End) -> Com
     }
 }
 
-/// Completes receives of a VI without a connection.
-fn flush(end: &End, receives: usize) {
+/// Posts receives and completes them as flushed, without a connection.
+fn flush(end: &Endpoint, receives: usize) {
     for _ in 0..receives {
-        end.vi.post_recv(end.room(8)).unwrap();
+        end.vi.post_recv(end.descriptor(8)).unwrap();
     }
     end.vi.disconnect().unwrap();
 }
 
-fn take_flushed(end: &End, receives: usize) {
+fn collect_flushed(end: &Endpoint, receives: usize) {
     for _ in 0..receives {
         assert!(end.vi.recv_done().unwrap().unwrap().status.is_flushed());
     }
 }
 
-fn flush_and_take(end: &End, receives: usize) {
+fn flush_and_collect(end: &Endpoint, receives: usize) {
     flush(end, receives);
-    take_flushed(end, receives);
+    collect_flushed(end, receives);
 }
 
-/// Descriptors of both queues, some of which are taken with their entries and the others without.
-fn entries_stay(nic: &Nic) {
+/// Collects descriptors of both queues, some after their entries and others directly; all entries stay.
+fn check_entries_stay(nic: &Nic) {
     let cq = nic.create_cq(64).unwrap();
-    let client = End::on(nic.clone(), |vi| vi.send_cq(&cq));
-    let server = End::on(nic.clone(), |vi| vi.recv_cq(&cq));
+    let client = Endpoint::on(nic.clone(), |vi| vi.send_cq(&cq));
+    let server = Endpoint::on(nic.clone(), |vi| vi.recv_cq(&cq));
     connect(&client, &server);
     let mut entries = [0; 2];
     let mut count = |entry: CqEntry| {
@@ -79,7 +79,7 @@ fn entries_stay(nic: &Nic) {
         entries[usize::from(entry.recv_queue)] += 1;
     };
     for message in 0..10 {
-        server.vi.post_recv(server.room(8)).unwrap();
+        server.vi.post_recv(server.descriptor(8)).unwrap();
         let sent = client.message(&pattern(message, 8));
         client.vi.post_send(sent).unwrap();
         if message % 3 == 0 {
@@ -89,7 +89,7 @@ fn entries_stay(nic: &Nic) {
         let arrived = poll(Vi::recv_done, &server);
         assert_eq!(arrived.first_bytes(), pattern(message, 8));
     }
-    server.vi.post_recv(server.room(8)).unwrap();
+    server.vi.post_recv(server.descriptor(8)).unwrap();
     for _ in 4..20 {
         count(cq.wait(WAIT).unwrap());
         let found = client.vi.send_done();
@@ -99,46 +99,46 @@ fn entries_stay(nic: &Nic) {
     }
     assert_eq!(cq.done(), Err(VipError::NotDone));
     assert_eq!(cq.wait(Timeout::Immediate), Err(VipError::Timeout));
-    assert_eq!(entries, [10, 10], "one for each descriptor");
+    assert_eq!(entries, [10, 10], "one entry for each descriptor");
 }
 
-/// Handlers are called for entries of descriptors that were taken.
-fn handlers_are_called(nic: &Nic) {
+/// Handlers are called for entries of collected descriptors.
+fn check_handlers_are_called(nic: &Nic) {
     let cq = nic.create_cq(64).unwrap();
-    let end = End::on(nic.clone(), |vi| vi.recv_cq(&cq));
+    let end = Endpoint::on(nic.clone(), |vi| vi.recv_cq(&cq));
     let (sender, entries) = channel();
-    let ask = || {
+    let notify = || {
         let sender = sender.clone();
         cq.notify(move |entry| sender.send(entry).unwrap()).unwrap();
     };
-    ask();
-    flush_and_take(&end, 3);
-    ask();
-    ask();
+    notify();
+    flush_and_collect(&end, 3);
+    notify();
+    notify();
     for _ in 0..3 {
-        let entry = entries.recv_timeout(PATIENCE);
+        let entry = entries.recv_timeout(TIMEOUT);
         assert_eq!(entry, Ok(entry_of(&end, true)));
     }
     assert_eq!(cq.done(), Err(VipError::NotDone));
 }
 
-/// VIs that end leave their entries behind, and those of others stay in their order.
-fn entries_outlive_their_vi(nic: &Nic) {
+/// Entries of destroyed VIs stay, and those of other VIs keep their order.
+fn check_entries_outlive_their_vi(nic: &Nic) {
     let cq = nic.create_cq(64).unwrap();
-    let ends = [(); 3].map(|()| End::on(nic.clone(), |vi| vi.recv_cq(&cq)));
-    let mut gone = Vec::new();
+    let ends = [(); 3].map(|()| Endpoint::on(nic.clone(), |vi| vi.recv_cq(&cq)));
+    let mut destroyed = Vec::new();
     for end in ends.iter().chain(&ends) {
-        flush_and_take(end, 1);
-        gone.push(entry_of(end, true));
+        flush_and_collect(end, 1);
+        destroyed.push(entry_of(end, true));
     }
-    // One of them has descriptors that nobody has taken.
+    // One VI has uncollected descriptors.
     flush(&ends[1], 2);
-    gone.extend([entry_of(&ends[1], true); 2]);
+    destroyed.extend([entry_of(&ends[1], true); 2]);
     drop(ends);
-    // In the place of one that has ended.
-    let end = End::on(nic.clone(), |vi| vi.recv_cq(&cq));
-    flush_and_take(&end, 1);
-    for entry in gone {
+    // Reuses the slot of a destroyed VI.
+    let end = Endpoint::on(nic.clone(), |vi| vi.recv_cq(&cq));
+    flush_and_collect(&end, 1);
+    for entry in destroyed {
         assert_eq!(cq.done(), Ok(entry));
         assert_eq!(vip::recv_done(entry.vi), Err(VipError::InvalidParameter));
     }
@@ -146,12 +146,12 @@ fn entries_outlive_their_vi(nic: &Nic) {
     assert_eq!(cq.done(), Err(VipError::NotDone));
 }
 
-/// A completion queue holds what was asked for, also of descriptors that were taken, however it is resized then.
-fn entries_stay_as_asked(nic: &Nic) {
+/// A completion queue keeps the requested number of entries, also of collected descriptors and after resizes.
+fn check_requested_capacity(nic: &Nic) {
     let cq = nic.create_cq(64).unwrap();
-    let end = End::on(nic.clone(), |vi| vi.recv_cq(&cq));
+    let end = Endpoint::on(nic.clone(), |vi| vi.recv_cq(&cq));
     for _ in 0..64 / DEPTH {
-        flush_and_take(&end, DEPTH);
+        flush_and_collect(&end, DEPTH);
     }
     for entries in [1, 100, 3] {
         assert_eq!(cq.resize(entries), Ok(()));
@@ -163,82 +163,85 @@ fn entries_stay_as_asked(nic: &Nic) {
     assert_eq!(cq.done(), Err(VipError::NotDone));
 }
 
-/// A program that never takes an entry loses none whose descriptor waits; what is lost is counted.
-fn overrun_spares_waiting_descriptors(nic: &Nic) {
-    /// Entries whose descriptors are taken; the first of them at once, so that they fill the queue.
-    const TAKEN: usize = 812;
-    const WAITING: usize = 5;
-    const FULL: usize = 2 * DEPTH - WAITING;
+/// An overrun drops only entries of collected descriptors; dropped entries are counted.
+fn check_overrun(nic: &Nic) {
+    /// Entries whose descriptors are collected immediately.
+    const COLLECTED: usize = 812;
+    /// Entries whose descriptors are not collected.
+    const UNCOLLECTED: usize = 5;
+    const FULL: usize = 2 * DEPTH - UNCOLLECTED;
     let before = overruns(nic);
     let dropped = || overruns(nic) - before;
     let cq = nic.create_cq(1).unwrap();
-    // Two work queues, so that the completion queue has room for the descriptors of both.
-    let [waiting, taken] = [(); 2].map(|()| End::on(nic.clone(), |vi| vi.recv_cq(&cq)));
-    flush(&waiting, WAITING);
+    // Two work queues, so that the completion queue has capacity for the descriptors of both.
+    let [uncollected, collected] =
+        [(); 2].map(|()| Endpoint::on(nic.clone(), |vi| vi.recv_cq(&cq)));
+    flush(&uncollected, UNCOLLECTED);
     for _ in 0..FULL {
-        flush_and_take(&taken, 1);
+        flush_and_collect(&collected, 1);
     }
-    assert_eq!(dropped(), 0, "all have a place");
-    for _ in FULL..TAKEN {
-        flush_and_take(&taken, 1);
+    assert_eq!(dropped(), 0, "all fit");
+    for _ in FULL..COLLECTED {
+        flush_and_collect(&collected, 1);
     }
-    let lost = (TAKEN - 1) / FULL * FULL;
+    let lost = (COLLECTED - 1) / FULL * FULL;
     assert_eq!(dropped(), lost as u64);
-    for _ in 0..WAITING {
-        assert_eq!(cq.done(), Ok(entry_of(&waiting, true)), "it is not lost");
-        take_flushed(&waiting, 1);
+    for _ in 0..UNCOLLECTED {
+        let entry = entry_of(&uncollected, true);
+        assert_eq!(cq.done(), Ok(entry), "it is not dropped");
+        collect_flushed(&uncollected, 1);
     }
-    for _ in lost..TAKEN {
-        assert_eq!(cq.done(), Ok(entry_of(&taken, true)));
+    for _ in lost..COLLECTED {
+        assert_eq!(cq.done(), Ok(entry_of(&collected, true)));
     }
     assert_eq!(cq.done(), Err(VipError::NotDone));
 }
 
 #[test]
-fn entry_stays_when_its_descriptor_is_taken_directly() {
-    let nic = small_queues("stays");
-    entries_stay(&nic);
+fn entry_stays_when_its_descriptor_is_collected_directly() {
+    let nic = small_queues("entries");
+    check_entries_stay(&nic);
     assert_eq!(overruns(&nic), 0);
 }
 
 #[test]
-fn handler_is_called_for_the_entry_of_a_taken_descriptor() {
-    handlers_are_called(&small_queues("handlers"));
+fn handler_is_called_for_the_entry_of_a_collected_descriptor() {
+    check_handlers_are_called(&small_queues("handlers"));
 }
 
 #[test]
 fn entries_of_a_destroyed_vi_stay_on_the_completion_queue() {
     let nic = small_queues("destroyed");
-    entries_outlive_their_vi(&nic);
+    check_entries_outlive_their_vi(&nic);
     assert_eq!(overruns(&nic), 0);
 }
 
 #[test]
-fn completion_queue_keeps_as_many_entries_as_were_asked_for() {
-    let nic = small_queues("asked");
-    entries_stay_as_asked(&nic);
+fn completion_queue_keeps_the_requested_number_of_entries() {
+    let nic = small_queues("capacity");
+    check_requested_capacity(&nic);
     assert_eq!(overruns(&nic), 0);
 }
 
 #[test]
-fn full_completion_queue_drops_entries_of_taken_descriptors_alone() {
-    overrun_spares_waiting_descriptors(&small_queues("full"));
+fn full_completion_queue_drops_only_entries_of_collected_descriptors() {
+    check_overrun(&small_queues("full"));
 }
 
 #[test]
 fn entries_stay_on_a_nic_of_a_datapath_process() {
     const NAME: &str = "entries_stay_on_a_nic_of_a_datapath_process";
-    if has_served() {
+    if serve_if_child() {
         return;
     }
     let process = DatapathProcess::start_with(NAME, SMALL_QUEUES, "");
     let nic = Nic::attach(&process.socket(), "VINIC0").unwrap();
-    entries_stay(&nic);
-    handlers_are_called(&nic);
-    entries_outlive_their_vi(&nic);
-    entries_stay_as_asked(&nic);
+    check_entries_stay(&nic);
+    check_handlers_are_called(&nic);
+    check_entries_outlive_their_vi(&nic);
+    check_requested_capacity(&nic);
     assert_eq!(overruns(&nic), 0);
-    overrun_spares_waiting_descriptors(&nic);
+    check_overrun(&nic);
     drop(nic);
     process.stop();
 }

@@ -1,9 +1,10 @@
-//! Messages there and back: every size, every shape of descriptor, queues and completion queues, one process and two.
+//! Echoed messages: all sizes, segments and immediate data, work queues and completion queues, one process and two.
 
 mod common;
 
 use common::{
-    End, MAX_TRANSFER_BYTES, SecondProcess, WAIT, connect, is_child, open, pair, pattern, persist,
+    Endpoint, MAX_TRANSFER_BYTES, SecondProcess, WAIT, connect, is_child, open, pair, pattern,
+    retry_no_match,
 };
 use vipl::{CompletedOperation, ReliabilityLevel, Timeout, VipError};
 
@@ -22,8 +23,8 @@ const SIZES: [usize; 12] = [
     MAX_TRANSFER_BYTES,
 ];
 
-/// Sends back `messages` messages, each from the memory that it arrived in.
-fn serve(server: &End, messages: usize) {
+/// Echoes `messages` messages, each from the memory that it arrived in.
+fn serve(server: &Endpoint, messages: usize) {
     for _ in 0..messages {
         let arrived = server.recv().ok().unwrap();
         let length_bytes = arrived.length_bytes();
@@ -35,12 +36,12 @@ fn serve(server: &End, messages: usize) {
     }
 }
 
-/// Sends every size and checks what comes back.
-fn call(client: &End) {
+/// Sends a message of each size and checks its echo.
+fn send_all_sizes(client: &Endpoint) {
     for (message, size) in SIZES.into_iter().enumerate() {
         client
             .vi
-            .post_recv(client.room(MAX_TRANSFER_BYTES))
+            .post_recv(client.descriptor(MAX_TRANSFER_BYTES))
             .unwrap();
         let bytes = pattern(message, size);
         let sent = client.send(client.message(&bytes)).ok().unwrap();
@@ -50,36 +51,33 @@ fn call(client: &End) {
         assert_eq!(echo.length_bytes(), size);
         assert_eq!(echo.status.operation(), CompletedOperation::Receive);
         assert_eq!(echo.immediate(), None);
-        assert!(
-            echo.first_bytes() == bytes,
-            "{size} bytes came back changed"
-        );
+        assert!(echo.first_bytes() == bytes, "echo of {size} bytes");
     }
 }
 
-/// Posts two receives for any message.
-fn prepare(server: &End) {
+/// Posts two receives of the maximum size.
+fn post_receives(server: &Endpoint) {
     for _ in 0..2 {
         server
             .vi
-            .post_recv(server.room(MAX_TRANSFER_BYTES))
+            .post_recv(server.descriptor(MAX_TRANSFER_BYTES))
             .unwrap();
     }
 }
 
 #[test]
-fn every_size_comes_back_as_it_was() {
+fn messages_of_every_size_are_echoed_unchanged() {
     for level in [
         ReliabilityLevel::ReliableDelivery,
         ReliabilityLevel::Unreliable,
     ] {
-        let client = End::with(|vi| vi.reliability(level));
-        let server = End::with(|vi| vi.reliability(level));
+        let client = Endpoint::with(|vi| vi.reliability(level));
+        let server = Endpoint::with(|vi| vi.reliability(level));
         connect(&client, &server);
-        prepare(&server);
+        post_receives(&server);
         std::thread::scope(|scope| {
             scope.spawn(|| serve(&server, SIZES.len()));
-            call(&client);
+            send_all_sizes(&client);
         });
         assert!(client.errors.none() && server.errors.none());
     }
@@ -88,9 +86,9 @@ fn every_size_comes_back_as_it_was() {
 #[test]
 fn two_processes_echo_every_size() {
     if is_child() {
-        let server = End::new();
+        let server = Endpoint::new();
         let address = server.nic.local_address(b"echo-two").unwrap();
-        prepare(&server);
+        post_receives(&server);
         server
             .nic
             .connect_wait(&address, WAIT)
@@ -98,16 +96,16 @@ fn two_processes_echo_every_size() {
             .accept(&server.vi)
             .unwrap();
         serve(&server, SIZES.len());
-        // The client disconnects when it has everything.
+        // The client disconnects after the last echo.
         assert!(server.recv().status.is_flushed());
         return;
     }
-    let client = End::new();
+    let client = Endpoint::new();
     let second = SecondProcess::start("two_processes_echo_every_size");
     let own = client.nic.local_address(b"client").unwrap();
     let address = client.nic.local_address(b"echo-two").unwrap();
-    persist(|| client.vi.connect(&own, &address, WAIT)).unwrap();
-    call(&client);
+    retry_no_match(|| client.vi.connect(&own, &address, WAIT)).unwrap();
+    send_all_sizes(&client);
     client.vi.disconnect().unwrap();
     second.join();
 }
@@ -124,7 +122,7 @@ fn segments_are_gathered_and_scattered_in_order() {
     }
     assert!(
         receive.push(server.buffer(1)).is_err(),
-        "a fifth segment has no room"
+        "a fifth segment exceeds max_segments"
     );
     server.vi.post_recv(receive).unwrap();
 
@@ -151,11 +149,11 @@ fn segments_are_gathered_and_scattered_in_order() {
 }
 
 #[test]
-fn immediate_data_crosses_with_all_its_bits_and_without_bytes() {
+fn immediate_data_is_delivered_in_full_without_payload() {
     let (client, server) = pair();
     for immediate in [0, 1, u32::MAX, 0x8000_0001] {
         let mut receive = server.empty(1);
-        // Means nothing on a receive.
+        // Ignored on a receive.
         receive.set_immediate(Some(7));
         server.vi.post_recv(receive).unwrap();
         let mut send = client.empty(1);
@@ -172,17 +170,17 @@ fn immediate_data_crosses_with_all_its_bits_and_without_bytes() {
 #[test]
 fn many_messages_keep_their_order_on_both_queues() {
     let (client, server) = pair();
-    let room = client.nic.attributes().max_descriptors_per_queue.min(64) as usize;
-    for message in 0..room {
-        server.vi.post_recv(server.room(message + 1)).unwrap();
+    let messages = client.nic.attributes().max_descriptors_per_queue.min(64) as usize;
+    for message in 0..messages {
+        server.vi.post_recv(server.descriptor(message + 1)).unwrap();
     }
-    for message in 0..room {
+    for message in 0..messages {
         client
             .vi
             .post_send(client.message(&pattern(message, message + 1)))
             .unwrap();
     }
-    for message in 0..room {
+    for message in 0..messages {
         let sent = client.vi.send_wait(WAIT).unwrap().unwrap().ok().unwrap();
         assert_eq!(sent.length_bytes(), message + 1);
         let arrived = server.recv().ok().unwrap();
@@ -195,11 +193,11 @@ fn many_messages_keep_their_order_on_both_queues() {
 fn a_completion_queue_of_one_entry_serves_many_messages() {
     let nic = open();
     let cq = nic.create_cq(1).unwrap();
-    let client = End::new();
-    let server = End::with(|vi| vi.recv_cq(&cq));
+    let client = Endpoint::new();
+    let server = Endpoint::with(|vi| vi.recv_cq(&cq));
     connect(&client, &server);
     for message in 0..8 {
-        server.vi.post_recv(server.room(message + 1)).unwrap();
+        server.vi.post_recv(server.descriptor(message + 1)).unwrap();
     }
     assert_eq!(cq.done(), Err(VipError::NotDone));
     for message in 0..8 {
@@ -225,13 +223,13 @@ fn a_completion_queue_of_one_entry_serves_many_messages() {
 }
 
 #[test]
-fn one_completion_queue_tells_both_queues_of_several_vis_apart() {
+fn shared_completion_queue_identifies_vi_and_queue() {
     let nic = open();
     let cq = nic.create_cq(64).unwrap();
-    let client = End::with(|vi| vi.send_cq(&cq).recv_cq(&cq));
-    let server = End::with(|vi| vi.send_cq(&cq).recv_cq(&cq));
+    let client = Endpoint::with(|vi| vi.send_cq(&cq).recv_cq(&cq));
+    let server = Endpoint::with(|vi| vi.send_cq(&cq).recv_cq(&cq));
     connect(&client, &server);
-    server.vi.post_recv(server.room(8)).unwrap();
+    server.vi.post_recv(server.descriptor(8)).unwrap();
     client.vi.post_send(client.message(b"question")).unwrap();
     let mut seen =
         [cq.wait(WAIT).unwrap(), cq.wait(WAIT).unwrap()].map(|entry| (entry.vi, entry.recv_queue));
@@ -248,9 +246,9 @@ fn one_completion_queue_tells_both_queues_of_several_vis_apart() {
 }
 
 #[test]
-fn waiting_for_a_receive_ends_with_its_timeout() {
+fn recv_wait_returns_at_its_timeout() {
     let (client, server) = pair();
-    server.vi.post_recv(server.room(8)).unwrap();
+    server.vi.post_recv(server.descriptor(8)).unwrap();
     let begun = std::time::Instant::now();
     let pause = std::time::Duration::from_millis(30);
     assert_eq!(
@@ -261,15 +259,15 @@ fn waiting_for_a_receive_ends_with_its_timeout() {
     assert_eq!(server.vi.recv_done().unwrap_err(), VipError::NotDone);
     assert!(
         client.vi.recv_wait(WAIT).unwrap().is_none(),
-        "an empty queue is told at once"
+        "an empty queue returns at once"
     );
-    // The descriptor that was waited for is still there.
+    // The descriptor is still posted.
     client.send(client.message(b"late")).ok().unwrap();
     assert_eq!(server.recv().first_bytes(), b"late");
 }
 
 #[test]
-fn a_message_without_a_descriptor_breaks_a_reliable_vi_and_not_an_unreliable_one() {
+fn message_without_a_receive_breaks_only_a_reliable_vi() {
     let (client, server) = pair();
     client.vi.post_send(client.message(b"unexpected")).unwrap();
     assert_eq!(
@@ -280,8 +278,8 @@ fn a_message_without_a_descriptor_breaks_a_reliable_vi_and_not_an_unreliable_one
     assert_eq!(client.errors.next_of(&client.vi), vipl::ErrorCode::ConnLost);
     assert_eq!(client.vi.state().unwrap(), vipl::ViState::Error);
 
-    let client = End::with(|vi| vi.reliability(ReliabilityLevel::Unreliable));
-    let server = End::with(|vi| vi.reliability(ReliabilityLevel::Unreliable));
+    let client = Endpoint::with(|vi| vi.reliability(ReliabilityLevel::Unreliable));
+    let server = Endpoint::with(|vi| vi.reliability(ReliabilityLevel::Unreliable));
     connect(&client, &server);
     assert!(client.send(client.message(b"unexpected")).status.is_ok());
     assert_eq!(
@@ -294,7 +292,7 @@ fn a_message_without_a_descriptor_breaks_a_reliable_vi_and_not_an_unreliable_one
 #[test]
 fn a_receive_that_is_too_small_is_a_length_error() {
     let (client, server) = pair();
-    server.vi.post_recv(server.room(3)).unwrap();
+    server.vi.post_recv(server.descriptor(3)).unwrap();
     client.vi.post_send(client.message(b"four")).unwrap();
     let arrived = server.recv();
     assert!(arrived.status.is_length_error(), "{:?}", arrived.status);

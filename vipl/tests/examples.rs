@@ -1,16 +1,16 @@
-//! The examples as a user starts them: programs of their own that find each other.
+//! The example programs, run as separate processes that connect with each other.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// Removes the configuration, and ends the server if the test did not get so far.
+/// A configuration and a server; when dropped, the file is removed and a running server killed.
 struct Run {
     config: PathBuf,
     server: Option<Child>,
 }
 
 impl Run {
-    /// A segment that only the programs of this test share.
+    /// Writes a configuration with a segment that only the programs of this test use.
     fn new(name: &str) -> Self {
         let segment = format!("viaduct-examples-{name}-{}", std::process::id());
         let config = std::env::temp_dir().join(format!("{segment}.toml"));
@@ -22,7 +22,7 @@ impl Run {
         }
     }
 
-    /// An example, which was built together with this test.
+    /// The command of an example, which is built together with this test.
     fn example(&self, name: &str) -> Command {
         let test = std::env::current_exe().unwrap();
         let profile = test
@@ -72,24 +72,24 @@ fn echo_through(server: &str) {
         .collect();
     for client in clients {
         let output = client.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{said}");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}");
         // Five sizes, 50 messages each.
         assert!(
-            said.contains("250 messages") && said.contains(" 0 errors"),
-            "{said}"
+            text.contains("250 messages") && text.contains(" 0 errors"),
+            "{text}"
         );
     }
     let status = run.server.take().unwrap().wait().unwrap();
     assert!(
         status.success(),
-        "the server leaves when it has served its clients: {status}"
+        "the server exits after the last client: {status}"
     );
 }
 
 #[test]
-fn a_client_without_a_server_fails_in_words() {
-    let run = Run::new("nobody");
+fn client_without_a_server_prints_an_error() {
+    let run = Run::new("no-server");
     let output = run
         .example("echo_client")
         .args(["no-such-host.invalid"])
@@ -103,40 +103,40 @@ fn a_client_without_a_server_fails_in_words() {
 }
 
 #[test]
-fn a_table_is_read_row_by_row() {
+fn rdma_read_example_reads_all_rows() {
     let run = Run::new("rdma-read");
     let output = run.example("rdma_read").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         output.status.success(),
-        "{said} {}",
+        "{text} {}",
         String::from_utf8_lossy(&output.stderr)
     );
     assert!(
-        said.contains("the reader says that it is done") && said.contains("8 rows of 1024 bytes"),
-        "{said}"
+        text.contains("the reader has finished") && text.contains("8 rows of 1024 bytes"),
+        "{text}"
     );
 }
 
 #[test]
-fn rdma_writes_arrive_as_they_were_sent() {
+fn rdma_write_example_reports_the_written_data() {
     let run = Run::new("rdma");
     let output = run.example("rdma_write").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         output.status.success(),
-        "{said} {}",
+        "{text} {}",
         String::from_utf8_lossy(&output.stderr)
     );
     assert!(
-        said.contains("the flag is set") && said.contains("immediate data 42: "),
-        "{said}"
+        text.contains("the flag is set") && text.contains("immediate data 42: "),
+        "{text}"
     );
 }
 
-/// Four parts, of which each pair meets; whoever is started later finds the others waiting.
+/// Four processes, of which each pair connects, in any order of their start.
 #[test]
-fn parts_of_a_program_connect_with_each_other() {
+fn peers_example_connects_all_pairs() {
     const PARTS: usize = 4;
     let run = Run::new("peers");
     let parts: Vec<Child> = (0..PARTS)
@@ -148,25 +148,25 @@ fn parts_of_a_program_connect_with_each_other() {
         .collect();
     for (rank, part) in parts.into_iter().enumerate() {
         let output = part.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{said}");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}");
         let expected = format!("peers: part {rank} of {PARTS}: the sum is 6\n");
-        assert_eq!(said, expected);
+        assert_eq!(text, expected);
     }
 }
 
-/// An example with an output that fails.
-fn end(run: &Run, words: &[&str], stdout: impl Into<Stdio>) -> (Option<i32>, String) {
+/// Runs an example with this standard output; returns its exit code and its standard error.
+fn run_with_stdout(run: &Run, words: &[&str], stdout: impl Into<Stdio>) -> (Option<i32>, String) {
     let mut command = run.example(words[0]);
     command.args(&words[1..]).stdout(stdout);
     let output = command.stderr(Stdio::piped()).spawn();
     let output = output.unwrap().wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output.status.code(), said)
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), text)
 }
 
 #[test]
-fn examples_end_in_order_when_their_output_fails() {
+fn examples_exit_cleanly_when_their_output_fails() {
     let full = || {
         let mut options = std::fs::File::options();
         options.write(true).open("/dev/full").unwrap()
@@ -178,17 +178,17 @@ fn examples_end_in_order_when_their_output_fails() {
         &["rdma_write"],
     ] {
         let run = Run::new(&format!("full-{}", words[0]));
-        let (code, said) = end(&run, words, full());
-        assert_eq!(code, Some(1), "{words:?}: {said}");
+        let (code, text) = run_with_stdout(&run, words, full());
+        assert_eq!(code, Some(1), "{words:?}: {text}");
         assert!(
-            said.contains("No space left on device"),
-            "{words:?}: {said}"
+            text.contains("No space left on device"),
+            "{words:?}: {text}"
         );
         let (_, broken_pipe) = std::io::pipe().unwrap();
-        let (code, said) = end(&run, words, broken_pipe);
-        // The other end of a connection may report that it is gone.
-        let is_quiet = code == Some(0) && !said.contains("pipe") && !said.contains("panicked");
-        assert!(is_quiet, "{words:?}: {code:?} {said}");
+        let (code, text) = run_with_stdout(&run, words, broken_pipe);
+        // The peer may report the lost connection.
+        let is_quiet = code == Some(0) && !text.contains("pipe") && !text.contains("panicked");
+        assert!(is_quiet, "{words:?}: {code:?} {text}");
     }
     let mut run = Run::new("full-client");
     run.server = Some(
@@ -197,9 +197,9 @@ fn examples_end_in_order_when_their_output_fails() {
             .spawn()
             .unwrap(),
     );
-    let (code, said) = end(&run, &["echo_client", "-i", "1", "localhost"], full());
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("No space left on device"), "{said}");
+    let (code, text) = run_with_stdout(&run, &["echo_client", "-i", "1", "localhost"], full());
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("No space left on device"), "{text}");
 }
 
 #[test]
@@ -209,8 +209,8 @@ fn arguments_that_are_not_utf_8_are_refused() {
     let word = std::ffi::OsStr::from_bytes(b"\xff");
     for name in ["echo_client", "echo_server", "echo_notify", "peers"] {
         let output = run.example(name).arg(word).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{name}: {said}");
-        assert!(said.contains("usage: "), "{name}: {said}");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{name}: {text}");
+        assert!(text.contains("usage: "), "{name}: {text}");
     }
 }

@@ -1,4 +1,4 @@
-//! The first connection request after a NIC was opened, at a program that has waited for long.
+//! The first connection request of a newly opened NIC to a program that has been waiting for a long time.
 
 mod common;
 
@@ -11,9 +11,9 @@ use vipl::{Nic, ReliabilityLevel, Timeout, Vi, VipError};
 
 const TIMEOUT: Timeout = Timeout::After(Duration::from_secs(60));
 const LISTENERS: usize = 16;
-const OPENINGS: usize = 1000;
+const OPENS: usize = 1000;
 
-/// Another name is another NIC.
+/// Opens a NIC; a different name is a different NIC.
 fn open(name: &str) -> Nic {
     open_as(|config| config.name = name.to_owned())
 }
@@ -34,7 +34,7 @@ fn request(nic: &Nic) -> VipError {
 }
 
 #[test]
-fn first_request_after_opening_reaches_a_waiting_server() {
+fn first_request_after_open_reaches_a_waiting_server() {
     let server = open("SERVER");
     let is_over = AtomicBool::new(false);
     let waiting = AtomicUsize::new(0);
@@ -49,7 +49,7 @@ fn first_request_after_opening_reaches_a_waiting_server() {
     };
     thread::scope(|scope| {
         let listeners: Vec<_> = (0..LISTENERS).map(|_| scope.spawn(listen)).collect();
-        // All but the one that answered last have waited since before the last request.
+        // All except the one that rejected last have been waiting since before the last request.
         let all_wait = || {
             while waiting.load(Ordering::Relaxed) < LISTENERS {
                 thread::yield_now();
@@ -58,7 +58,7 @@ fn first_request_after_opening_reaches_a_waiting_server() {
         all_wait();
         let first = open("FIRST");
         while request(&first) == VipError::NoMatch {}
-        let refused: Vec<_> = (0..OPENINGS)
+        let refused: Vec<_> = (0..OPENS)
             .map(|_| {
                 all_wait();
                 request(&open("CLIENT"))
@@ -66,34 +66,34 @@ fn first_request_after_opening_reaches_a_waiting_server() {
             .filter(|error| *error != VipError::Reject)
             .collect();
         is_over.store(true, Ordering::Relaxed);
-        // The others wait for a request.
+        // Ends the remaining waits.
         while !listeners.iter().all(ScopedJoinHandle::is_finished) {
             request(&first);
         }
         assert!(
             refused.is_empty(),
-            "{} of {OPENINGS}: {refused:?}",
+            "{} of {OPENS}: {refused:?}",
             refused.len()
         );
     });
 }
 
-/// Asks for a connection with a peer, and waits for it.
-fn meet(nic: &Nic, name: &[u8]) {
+/// Makes a peer request and waits for the connection.
+fn connect_peer(nic: &Nic, name: &[u8]) {
     let vi = vi_of(nic);
     let address = |name: &[u8]| nic.local_address(name).expect("an address");
-    let (local, remote) = (address(name), address(b"meeting"));
+    let (local, remote) = (address(name), address(b"peers"));
     vi.connect_peer(&local, &remote, TIMEOUT)
         .expect("a request");
     vi.connect_peer_wait().expect("a connection");
 }
 
 #[test]
-fn first_peer_request_after_opening_meets_one_that_waits() {
-    const MEETINGS: usize = 200;
+fn first_peer_request_after_open_matches_a_pending_one() {
+    const ROUNDS: usize = 200;
     let waiting = open("WAITING");
     thread::scope(|scope| {
-        scope.spawn(|| (0..MEETINGS).for_each(|_| meet(&waiting, b"waiting")));
-        (0..MEETINGS).for_each(|_| meet(&open("ASKING"), b"asking"));
+        scope.spawn(|| (0..ROUNDS).for_each(|_| connect_peer(&waiting, b"waiting")));
+        (0..ROUNDS).for_each(|_| connect_peer(&open("REQUESTING"), b"requesting"));
     });
 }

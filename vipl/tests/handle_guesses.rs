@@ -4,8 +4,8 @@ mod common;
 
 use std::time::Instant;
 
-use common::datapath::{DatapathProcess, has_served};
-use common::{End, PATIENCE, connect, open_as, own_host};
+use common::datapath::{DatapathProcess, serve_if_child};
+use common::{Endpoint, TIMEOUT, connect, open_as, own_host};
 use pmd::config::{NicConfig, TransportKind};
 use vipl::{
     ErrorCode, MemoryHandle, Nic, Operation, RdmaAccess, RdmaRegion, ReliabilityLevel,
@@ -17,7 +17,7 @@ const WRITABLE: RdmaAccess = RdmaAccess {
     read: false,
 };
 
-/// What the tests of this file run over: frames of shared memory, the way without frames, VI/TCP.
+/// Runs a test over shared-memory frames, over the shortcut without frames, and over VI/TCP.
 fn each_transport(test: impl Fn(&dyn Fn(&mut NicConfig))) {
     test(&|_| ());
     test(&|config| config.shortcut = true);
@@ -34,38 +34,38 @@ fn counter(nic: &Nic, name: &str) -> u64 {
 }
 
 fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < deadline, "{what}");
         std::thread::yield_now();
     }
 }
 
-fn unreliable(nic: Nic) -> End {
-    End::on(nic, |vi| {
+fn unreliable(nic: Nic) -> Endpoint {
+    Endpoint::on(nic, |vi| {
         vi.reliability(ReliabilityLevel::Unreliable)
             .rdma_write(true)
     })
 }
 
-fn region(end: &End) -> RdmaRegion {
+fn region(end: &Endpoint) -> RdmaRegion {
     let region = end.nic.create_rdma_region(64, &end.ptag, WRITABLE);
     region.unwrap()
 }
 
-/// Writes a word there; true if it could be posted and left.
-fn write_word(end: &End, remote: RemoteBuffer) -> bool {
+/// Writes a word to remote memory; returns whether the write was posted and completed.
+fn write_word(end: &Endpoint, remote: RemoteBuffer) -> bool {
     let mut descriptor = end.message(&7_u64.to_ne_bytes());
     descriptor.set_operation(Operation::RdmaWrite(remote));
     let posted = end.vi.post_send(descriptor);
     posted.is_ok() && end.vi.send_wait(common::WAIT).unwrap().is_some()
 }
 
-/// The same place in the table, and every generation but the right one.
+/// Handles of the same table index with every generation except the valid one.
 fn wrong_handles(remote: RemoteBuffer) -> impl Iterator<Item = RemoteBuffer> {
-    let (index, right) = (remote.handle.0 & 0xFFFF, remote.handle.0 >> 16);
+    let (index, valid) = (remote.handle.0 & 0xFFFF, remote.handle.0 >> 16);
     (1..=0xFFFF)
-        .filter(move |generation| *generation != right)
+        .filter(move |generation| *generation != valid)
         .map(move |generation| RemoteBuffer {
             handle: MemoryHandle(generation << 16 | index),
             ..remote
@@ -73,7 +73,7 @@ fn wrong_handles(remote: RemoteBuffer) -> impl Iterator<Item = RemoteBuffer> {
 }
 
 #[test]
-fn guesses_at_line_rate_reach_nothing_and_break_their_connection_alone() {
+fn guessed_handles_access_nothing_and_break_only_their_connection() {
     each_transport(|change| {
         let open = || open_as(change);
         let (attacker, victim) = (unreliable(open()), unreliable(open()));
@@ -84,7 +84,7 @@ fn guesses_at_line_rate_reach_nothing_and_break_their_connection_alone() {
         let nic = &victim.nic;
         let config = NicConfig::default();
         let burst = u64::from(config.rdma_miss_burst);
-        let most = u64::from(config.rdma_misses_per_connection);
+        let limit = u64::from(config.rdma_misses_per_connection);
         let mut guesses = wrong_handles(secret.remote_buffer());
         for remote in guesses.by_ref().take(burst as usize) {
             assert!(write_word(&attacker, remote));
@@ -93,9 +93,11 @@ fn guesses_at_line_rate_reach_nothing_and_break_their_connection_alone() {
             counter(nic, "rdma_misses") == burst
         });
         assert_eq!(victim.vi.state().unwrap(), ViState::Connected);
-        // From here on not even the right one is looked up.
+        // From here on not even the valid handle is looked up.
         assert!(write_word(&attacker, secret.remote_buffer()));
-        wait_for("it is dropped", || counter(nic, "drop_rdma_limited") == 1);
+        wait_for("the write is dropped", || {
+            counter(nic, "drop_rdma_limited") == 1
+        });
         assert_eq!(secret.load_u64(0), 0);
         let mut tries = burst + 1;
         for remote in guesses {
@@ -104,12 +106,12 @@ fn guesses_at_line_rate_reach_nothing_and_break_their_connection_alone() {
                 break;
             }
             tries += 1;
-            // What was sent before the peer hears of the end is not counted.
-            wait_for("it is dropped, or the connection is over", || {
-                burst + counter(nic, "drop_rdma_limited") >= tries.min(most)
+            // Writes that are sent before the attacker is notified of the break are not counted.
+            wait_for("the write is dropped, or the connection is broken", || {
+                burst + counter(nic, "drop_rdma_limited") >= tries.min(limit)
             });
         }
-        assert!(tries >= most, "{tries} of {most}");
+        assert!(tries >= limit, "{tries} of {limit}");
         for _ in 0..=burst {
             assert_eq!(victim.errors.next_of(&victim.vi), ErrorCode::RdmawProt);
         }
@@ -118,36 +120,36 @@ fn guesses_at_line_rate_reach_nothing_and_break_their_connection_alone() {
             assert_eq!(end.vi.state().unwrap(), ViState::Error);
         }
         assert_eq!(counter(nic, "rdma_misses"), burst);
-        assert_eq!(counter(nic, "drop_rdma_limited"), most - burst);
+        assert_eq!(counter(nic, "drop_rdma_limited"), limit - burst);
         assert_eq!(counter(nic, "rdma_miss_breaks"), 1);
         assert_eq!(secret.load_u64(0), 0);
         assert!(write_word(&honest, others.remote_buffer()));
-        wait_for("the other connection goes on", || others.load_u64(0) == 7);
+        wait_for("the other connection works", || others.load_u64(0) == 7);
         assert_eq!(other.vi.state().unwrap(), ViState::Connected);
         assert!(other.errors.none());
     });
 }
 
-/// At a reliable level each miss ends its connection: the peer is remembered.
+/// At a reliable level each miss breaks its connection: the limit applies to the peer.
 #[test]
-fn peer_that_connects_again_for_each_guess_is_limited() {
+fn peer_that_reconnects_for_each_guess_is_limited() {
     const BURST: u32 = 3;
     each_transport(|change| {
         let victims = open_as(|config| {
             change(config);
             (config.rdma_miss_burst, config.rdma_misses_per_hour) = (BURST, 1);
         });
-        // Another NIC of this process: another N_Port.
+        // A different NIC of this process: a different N_Port.
         let attackers = open_as(|config| {
             change(config);
             config.max_cq = 7;
         });
-        let attempt = |right: bool| {
-            let victim = End::on(victims.clone(), |vi| vi.rdma_write(true));
-            let attacker = End::on(attackers.clone(), |vi| vi);
+        let attempt = |is_valid: bool| {
+            let victim = Endpoint::on(victims.clone(), |vi| vi.rdma_write(true));
+            let attacker = Endpoint::on(attackers.clone(), |vi| vi);
             connect(&attacker, &victim);
             let secret = region(&victim);
-            let remote = match right {
+            let remote = match is_valid {
                 true => secret.remote_buffer(),
                 false => wrong_handles(secret.remote_buffer()).next().unwrap(),
             };
@@ -168,13 +170,13 @@ fn peer_that_connects_again_for_each_guess_is_limited() {
     });
 }
 
-/// Between two programs of a datapath process, whose poller moves the bytes from one to the other.
+/// Between two applications of a datapath process, whose poller copies the data.
 #[test]
-fn guesses_through_a_datapath_process_break_their_connection_alone() {
-    if has_served() {
+fn guesses_through_a_datapath_process_break_only_their_connection() {
+    if serve_if_child() {
         return;
     }
-    let name = "guesses_through_a_datapath_process_break_their_connection_alone";
+    let name = "guesses_through_a_datapath_process_break_only_their_connection";
     let process = DatapathProcess::start(name, "");
     let attach = || Nic::attach(&process.socket(), "VINIC0").unwrap();
     let [attacker, victim, honest, other] = [(); 4].map(|()| unreliable(attach()));
@@ -184,8 +186,8 @@ fn guesses_through_a_datapath_process_break_their_connection_alone() {
     let broken = wrong_handles(secret.remote_buffer()).find(|remote| {
         !write_word(&attacker, *remote) || attacker.vi.state().unwrap() != ViState::Connected
     });
-    assert!(broken.is_some(), "all handles but one were tried");
-    // One for each look-up, and one for the break.
+    assert!(broken.is_some(), "all other handles were tried");
+    // One error for each look-up, and one for the break.
     for _ in 0..=NicConfig::default().rdma_miss_burst {
         assert_eq!(victim.errors.next_of(&victim.vi), ErrorCode::RdmawProt);
     }
@@ -193,7 +195,7 @@ fn guesses_through_a_datapath_process_break_their_connection_alone() {
         assert_eq!(end.errors.next_of(&end.vi), ErrorCode::ConnLost);
     }
     assert!(write_word(&honest, others.remote_buffer()));
-    wait_for("the other connection goes on", || others.load_u64(0) == 7);
+    wait_for("the other connection works", || others.load_u64(0) == 7);
     assert!(other.errors.none());
     drop((secret, others));
     drop((attacker, victim, honest, other));

@@ -1,4 +1,4 @@
-//! Error handlers that do more than look: they end connections, replace themselves, close the NIC, and panic.
+//! Error handlers that disconnect VIs, replace themselves, close the NIC, or panic; and the default handler.
 
 mod common;
 
@@ -9,14 +9,14 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{End, PATIENCE, SecondProcess, connect, is_child, open, pair, pair_on};
+use common::{Endpoint, SecondProcess, TIMEOUT, connect, is_child, open, pair, pair_on};
 use vipl::{
     ErrorCode, ErrorDescriptor, NicHandle, ReliabilityLevel, ResourceCode, ViState, VipError,
     provider as vip,
 };
 
-/// Has `act` called for each error, and tells the code after it.
-fn handle(
+/// Sets a handler that calls `act` for each error and then sends its code to the receiver.
+fn set_handler(
     nic: NicHandle,
     mut act: impl FnMut(&ErrorDescriptor) + Send + 'static,
 ) -> Receiver<ErrorCode> {
@@ -25,7 +25,7 @@ fn handle(
         nic,
         Some(Box::new(move |error| {
             act(error);
-            // A test that has seen enough does not listen.
+            // Fails if the test no longer uses the receiver.
             let _ = sender.send(error.code);
         })),
     )
@@ -34,13 +34,13 @@ fn handle(
 }
 
 fn next(errors: &Receiver<ErrorCode>) -> ErrorCode {
-    errors.recv_timeout(PATIENCE).expect("an error is reported")
+    errors.recv_timeout(TIMEOUT).expect("an error is reported")
 }
 
 #[test]
-fn an_error_names_the_nic_the_vi_and_what_it_is_about() {
+fn error_descriptor_names_nic_vi_resource_and_code() {
     let (client, server) = pair();
-    let (sender, told) = channel();
+    let (sender, reports) = channel();
     let report = move |error: &ErrorDescriptor| {
         sender
             .send((error.nic, error.vi, error.cq, error.resource, error.code))
@@ -55,14 +55,14 @@ fn an_error_names_the_nic_the_vi_and_what_it_is_about() {
         ResourceCode::Vi,
         ErrorCode::ConnLost,
     );
-    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), expected);
+    assert_eq!(reports.recv_timeout(TIMEOUT).unwrap(), expected);
 }
 
 #[test]
 fn a_handler_may_disconnect_the_vi() {
     let (client, server) = pair();
-    server.vi.post_recv(server.room(8)).unwrap();
-    let errors = handle(server.nic.handle(), |error: &ErrorDescriptor| {
+    server.vi.post_recv(server.descriptor(8)).unwrap();
+    let errors = set_handler(server.nic.handle(), |error: &ErrorDescriptor| {
         vip::disconnect(error.vi.unwrap()).unwrap();
     });
     client.vi.disconnect().unwrap();
@@ -77,7 +77,7 @@ fn a_handler_may_set_another_handler_or_none() {
     let (client, server) = pair();
     let nic = server.nic.handle();
     let (sender, second) = channel();
-    let first = handle(nic, move |_| {
+    let first = set_handler(nic, move |_| {
         let sender = sender.clone();
         let second = move |error: &ErrorDescriptor| {
             vip::error_callback(error.nic, None).unwrap();
@@ -92,29 +92,29 @@ fn a_handler_may_set_another_handler_or_none() {
         connect(&client, &server);
     }
     client.vi.disconnect().unwrap();
-    // The replaced handlers are gone with what they own.
+    // The replaced handlers are dropped, with their senders.
     assert_eq!(
-        first.recv_timeout(PATIENCE),
+        first.recv_timeout(TIMEOUT),
         Err(RecvTimeoutError::Disconnected)
     );
     assert_eq!(
-        second.recv_timeout(PATIENCE),
+        second.recv_timeout(TIMEOUT),
         Err(RecvTimeoutError::Disconnected)
     );
 }
 
 #[test]
-fn a_handler_may_close_the_nic_and_the_next_opening_is_whole() {
+fn error_handler_may_close_the_nic() {
     for round in 0..20 {
         let change = |config: &mut pmd::config::NicConfig| config.takeover_us = 1001;
         let (client, server) = pair_on(open(), common::open_as(change));
         let nic = server.nic.handle();
-        let errors = handle(nic, move |_| vip::close_nic(nic).unwrap());
+        let errors = set_handler(nic, move |_| vip::close_nic(nic).unwrap());
         client.vi.disconnect().unwrap();
         assert_eq!(next(&errors), ErrorCode::ConnLost, "round {round}");
         assert_eq!(server.vi.state(), Err(VipError::InvalidParameter));
-        // The thread that ran the handler may still be on its way out.
-        let again = End::on(common::open_as(change), |vi| vi);
+        // The handler thread may still be exiting.
+        let again = Endpoint::on(common::open_as(change), |vi| vi);
         client.vi.disconnect().unwrap();
         connect(&client, &again);
         client.vi.disconnect().unwrap();
@@ -124,16 +124,16 @@ fn a_handler_may_close_the_nic_and_the_next_opening_is_whole() {
 }
 
 #[test]
-fn a_handler_that_closes_while_others_close_does_not_wait_for_itself() {
+fn handler_and_another_thread_closing_the_nic_do_not_deadlock() {
     for round in 0..20 {
         let (client, server) = pair_on(open(), common::open_as(|config| config.takeover_us = 1002));
         let nic = server.nic.handle();
         let both = Arc::new(Barrier::new(2));
         let errors = {
             let both = Arc::clone(&both);
-            handle(nic, move |_| {
+            set_handler(nic, move |_| {
                 both.wait();
-                // One of the two closes it, the other is told that it is closed.
+                // One of the two closes it; the other gets InvalidParameter.
                 let _ = vip::close_nic(nic);
             })
         };
@@ -154,49 +154,49 @@ fn a_handler_that_panics_is_called_again() {
         let report = move |_: &ErrorDescriptor| {
             calls += 1;
             sender.send(calls).unwrap();
-            assert!(calls > 1, "on purpose");
+            assert!(calls > 1, "intentional panic");
         };
         server.nic.set_error_handler(report).unwrap();
         receiver
     };
     for call in 1..=2 {
         client.vi.disconnect().unwrap();
-        assert_eq!(errors.recv_timeout(PATIENCE).unwrap(), call);
+        assert_eq!(errors.recv_timeout(TIMEOUT).unwrap(), call);
         server.vi.disconnect().unwrap();
         connect(&client, &server);
     }
 }
 
-/// A server whose handler is being called, what tells it to return, and what tells that it did.
-fn busy_handler() -> (End, End, Sender<()>, Receiver<()>) {
+/// A client and a server whose handler is running, the sender that lets it return, and the receiver of its end.
+fn running_handler() -> (Endpoint, Endpoint, Sender<()>, Receiver<()>) {
     let (client, server) = pair();
     let (begun_sender, begun) = channel();
-    let (go_on, held) = channel::<()>();
+    let (release, released) = channel::<()>();
     let (ended_sender, ended) = channel();
     let report = move |_: &ErrorDescriptor| {
         begun_sender.send(()).unwrap();
-        // Longer than any look at it takes; a test that fails lets go of it.
-        let _ = held.recv_timeout(PATIENCE);
+        // Returns early if a failed test drops the sender.
+        let _ = released.recv_timeout(TIMEOUT);
         let _ = ended_sender.send(());
     };
     server.nic.set_error_handler(report).unwrap();
     client.vi.disconnect().unwrap();
-    begun.recv_timeout(PATIENCE).unwrap();
-    (client, server, go_on, ended)
+    begun.recv_timeout(TIMEOUT).unwrap();
+    (client, server, release, ended)
 }
 
 #[test]
-fn who_replaces_a_handler_waits_until_it_has_returned() {
-    let (_client, server, go_on, ended) = busy_handler();
+fn replacing_a_handler_waits_until_it_has_returned() {
+    let (_client, server, release, ended) = running_handler();
     thread::scope(|scope| {
         let nic = &server.nic;
         let replaced = scope.spawn(move || {
             nic.reset_error_handler().unwrap();
             ended.try_recv()
         });
-        // Time enough for who does not wait to be caught.
+        // Long enough to detect a call that does not wait.
         thread::sleep(Duration::from_millis(20));
-        go_on.send(()).unwrap();
+        release.send(()).unwrap();
         assert_eq!(
             replaced.join().unwrap(),
             Ok(()),
@@ -206,9 +206,9 @@ fn who_replaces_a_handler_waits_until_it_has_returned() {
 }
 
 #[test]
-fn who_closes_a_nic_waits_until_its_handler_has_returned() {
-    let (_client, server, go_on, ended) = busy_handler();
-    // Another opening stays: its thread goes on.
+fn close_nic_waits_until_the_error_handler_has_returned() {
+    let (_client, server, release, ended) = running_handler();
+    // Another NIC handle stays open, with its handler thread.
     let other = open();
     let nic = server.nic.handle();
     thread::scope(|scope| {
@@ -218,41 +218,40 @@ fn who_closes_a_nic_waits_until_its_handler_has_returned() {
         });
         // As above.
         thread::sleep(Duration::from_millis(20));
-        go_on.send(()).unwrap();
+        release.send(()).unwrap();
         assert_eq!(closed.join().unwrap(), Ok(()), "the handler had returned");
     });
     drop(other);
 }
 
 #[test]
-fn a_slow_handler_of_one_opening_keeps_no_data_waiting() {
-    let (_client, server, go_on, _ended) = busy_handler();
+fn slow_handler_does_not_delay_data() {
+    let (_client, server, release, _ended) = running_handler();
     let (sender, receiver) = pair();
-    receiver.vi.post_recv(receiver.room(8)).unwrap();
+    receiver.vi.post_recv(receiver.descriptor(8)).unwrap();
     sender.send(sender.message(b"meantime")).ok().unwrap();
     assert_eq!(receiver.recv().ok().unwrap().first_bytes(), b"meantime");
-    go_on.send(()).unwrap();
+    release.send(()).unwrap();
     drop(server);
 }
 
-/// A peer can cause errors at line rate, which no handler takes: their lines are limited, and
-/// those left out are counted.
+/// A peer can cause errors at line rate: the log lines of the default handler are limited, and suppressed ones counted.
 #[test]
 fn default_handler_lines_are_limited_and_suppressed_ones_counted() {
     const LIMIT: u32 = 3;
     if is_child() {
         let nic = common::open_as(|config| config.max_log_lines_per_second = LIMIT);
         let [client, server] = [0, 1].map(|_| {
-            let end = End::on(nic.clone(), |vi| {
+            let end = Endpoint::on(nic.clone(), |vi| {
                 vi.reliability(ReliabilityLevel::Unreliable)
             });
             vip::error_callback(end.nic.handle(), None).unwrap();
             end
         });
         connect(&client, &server);
-        // No receive is posted: each is an error. The parent ends this.
+        // No receive is posted: each message is an error. The parent kills this process.
         let begun = Instant::now();
-        while begun.elapsed() < PATIENCE {
+        while begun.elapsed() < TIMEOUT {
             client.send(client.message(&[1])).ok().unwrap();
         }
         return;
@@ -266,10 +265,10 @@ fn default_handler_lines_are_limited_and_suppressed_ones_counted() {
     let (mut errors, mut suppressed) = (0, Vec::new());
     for line in lines {
         errors += usize::from(line.contains("asynchronous error VIP_ERROR_RECVQ_EMPTY"));
-        if let Some((_, behind)) = line.split_once(": ")
+        if let Some((_, text)) = line.split_once(": ")
             && line.contains("suppressed")
         {
-            let count = behind
+            let count = text
                 .split_whitespace()
                 .find_map(|word| word.parse::<u64>().ok());
             suppressed.push(count.expect("a number"));
@@ -280,7 +279,7 @@ fn default_handler_lines_are_limited_and_suppressed_ones_counted() {
     }
     let seconds = begun.elapsed().as_secs() as usize;
     child.kill();
-    assert_eq!(suppressed.len(), 2, "the child goes on until it is killed");
+    assert_eq!(suppressed.len(), 2, "the child runs until it is killed");
     assert!(suppressed.iter().all(|count| *count > 0), "{suppressed:?}");
     assert!(
         errors > 0 && errors <= LIMIT as usize * (seconds + 1),

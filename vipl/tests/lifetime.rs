@@ -1,4 +1,4 @@
-//! Who owns what, and what is left when something goes away in the wrong order or without a word.
+//! Ownership of objects: drops in any order, NICs closed by handle, and processes that exit or are killed.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Instant;
 
 use common::{
-    End, PATIENCE, SecondProcess, WAIT, connect, is_child, open, open_as, pair, persist,
+    Endpoint, SecondProcess, TIMEOUT, WAIT, connect, is_child, open, open_as, pair, retry_no_match,
     unique_discriminator,
 };
 use vipl::{
@@ -15,10 +15,10 @@ use vipl::{
 };
 
 #[test]
-fn a_full_queue_gives_the_descriptor_back_and_stays_whole() {
-    let end = End::new();
-    let room = end.nic.attributes().max_descriptors_per_queue as usize;
-    let descriptors = end.nic.create_descriptors(room + 1, 0, &end.ptag).unwrap();
+fn post_to_a_full_queue_returns_the_descriptor() {
+    let end = Endpoint::new();
+    let depth = end.nic.attributes().max_descriptors_per_queue as usize;
+    let descriptors = end.nic.create_descriptors(depth + 1, 0, &end.ptag).unwrap();
     let mut refused = 0;
     for descriptor in descriptors {
         if let Err(error) = end.vi.post_recv(descriptor) {
@@ -29,21 +29,21 @@ fn a_full_queue_gives_the_descriptor_back_and_stays_whole() {
     assert_eq!(refused, 1);
     assert_eq!(end.vi.state().unwrap(), ViState::Idle);
     end.vi.disconnect().unwrap();
-    for _ in 0..room {
+    for _ in 0..depth {
         assert!(end.vi.recv_done().unwrap().unwrap().status.is_flushed());
     }
     assert!(end.vi.recv_done().unwrap().is_none());
     end.vi.post_recv(end.empty(0)).unwrap();
-    assert!(end.errors.none(), "the provider saw no overrun");
+    assert!(end.errors.none(), "no overrun error");
 }
 
 #[test]
 fn a_descriptor_of_another_tag_is_not_posted() {
-    let (end, other) = (End::new(), End::new());
-    let refused = end.vi.post_recv(other.room(8)).unwrap_err();
+    let (end, other) = (Endpoint::new(), Endpoint::new());
+    let refused = end.vi.post_recv(other.descriptor(8)).unwrap_err();
     assert_eq!(refused.error, VipError::InvalidPtag);
     assert_eq!(refused.descriptor.buffer(0).len(), 8, "with its buffer");
-    // A tag of another instance of the same NIC is as good as one's own.
+    // Tags of all handles of one NIC are valid.
     let shared = end.nic.vi(&other.ptag).build().unwrap();
     shared.post_recv(refused.descriptor).unwrap();
     assert!(end.errors.none());
@@ -51,7 +51,7 @@ fn a_descriptor_of_another_tag_is_not_posted() {
 
 #[test]
 fn regions_are_zeroed_aligned_and_cut_without_overlap() {
-    let end = End::new();
+    let end = Endpoint::new();
     let region = end.nic.create_region(1000, &end.ptag).unwrap();
     let expected = MemAttributes {
         ptag: Some(end.ptag.handle()),
@@ -110,10 +110,10 @@ fn everything_may_be_dropped_in_any_order_with_descriptors_posted() {
             .unwrap();
         for end in [&client, &server] {
             for _ in 0..3 {
-                end.vi.post_recv(end.room(64)).unwrap();
+                end.vi.post_recv(end.descriptor(64)).unwrap();
             }
         }
-        let End {
+        let Endpoint {
             vi,
             ptag,
             nic,
@@ -138,9 +138,9 @@ fn everything_may_be_dropped_in_any_order_with_descriptors_posted() {
 }
 
 #[test]
-fn a_nic_closed_underneath_gives_errors_and_no_harm() {
+fn calls_on_a_nic_closed_by_handle_are_errors() {
     let (client, server) = pair();
-    client.vi.post_recv(client.room(64)).unwrap();
+    client.vi.post_recv(client.descriptor(64)).unwrap();
     vipl::provider::close_nic(client.nic.handle()).unwrap();
     assert_eq!(server.errors.next_of(&server.vi), ErrorCode::ConnLost);
     assert_eq!(
@@ -158,8 +158,8 @@ fn a_nic_closed_underneath_gives_errors_and_no_harm() {
 fn a_nic_is_opened_and_closed_many_times() {
     let kept = open();
     for _ in 0..200 {
-        let end = End::new();
-        end.vi.post_recv(end.room(64)).unwrap();
+        let end = Endpoint::new();
+        end.vi.post_recv(end.descriptor(64)).unwrap();
     }
     let at_once: Vec<Nic> = (0..16).map(|_| open()).collect();
     assert!(
@@ -171,7 +171,7 @@ fn a_nic_is_opened_and_closed_many_times() {
 }
 
 #[test]
-fn unknown_names_are_refused() {
+fn unknown_nic_names_are_refused() {
     drop(open());
     for name in ["", "nosuchnic", "VINIC9999999"] {
         assert_eq!(
@@ -183,7 +183,7 @@ fn unknown_names_are_refused() {
 }
 
 #[test]
-fn every_type_may_be_sent_and_shared() {
+fn public_types_are_send_and_sync() {
     fn is_free<T: Send + Sync>() {}
     is_free::<Nic>();
     is_free::<vipl::Ptag>();
@@ -202,7 +202,7 @@ fn threads_share_a_vi() {
     const MESSAGES: usize = 2000;
     let (client, server) = pair();
     for _ in 0..32 {
-        server.vi.post_recv(server.room(8)).unwrap();
+        server.vi.post_recv(server.descriptor(8)).unwrap();
     }
     let credits = std::sync::mpsc::sync_channel::<()>(32);
     for _ in 0..32 {
@@ -216,19 +216,19 @@ fn threads_share_a_vi() {
                 let arrived = server.recv().ok().unwrap();
                 assert_eq!(arrived.first_bytes(), (message as u64).to_le_bytes());
                 server.vi.post_recv(arrived.descriptor).unwrap();
-                // The sender may have sent everything already.
+                // Fails after the last send.
                 let _ = grant.send(());
             }
         });
         let (spare, used) = std::sync::mpsc::channel();
         for _ in 0..8 {
-            spare.send(client.room(8)).unwrap();
+            spare.send(client.descriptor(8)).unwrap();
         }
         scope.spawn(|| {
             let used = used;
             for message in 0..MESSAGES {
-                take.recv_timeout(PATIENCE).unwrap();
-                let mut descriptor = used.recv_timeout(PATIENCE).unwrap();
+                take.recv_timeout(TIMEOUT).unwrap();
+                let mut descriptor = used.recv_timeout(TIMEOUT).unwrap();
                 let _: &vipl::Descriptor = &descriptor;
                 descriptor
                     .buffer_mut(0)
@@ -239,7 +239,7 @@ fn threads_share_a_vi() {
         });
         scope.spawn(|| {
             let spare = spare;
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + TIMEOUT;
             let mut done = 0;
             while done < MESSAGES {
                 assert!(
@@ -248,7 +248,7 @@ fn threads_share_a_vi() {
                 );
                 if let Some(sent) = client.vi.send_wait(WAIT).unwrap() {
                     done += 1;
-                    // Not wanted any more at the end.
+                    // Fails after the last message.
                     let _ = spare.send(sent.ok().unwrap().descriptor);
                 }
             }
@@ -260,18 +260,18 @@ fn threads_share_a_vi() {
 fn a_killed_peer_is_a_lost_connection() {
     const NAME: &[u8] = b"lifetime-killed";
     if is_child() {
-        let victim = End::new();
+        let victim = Endpoint::new();
         let own = victim.nic.local_address(b"victim").unwrap();
         let address = victim.nic.local_address(NAME).unwrap();
-        persist(|| victim.vi.connect(&own, &address, WAIT)).unwrap();
+        retry_no_match(|| victim.vi.connect(&own, &address, WAIT)).unwrap();
         victim.send(victim.message(b"alive")).ok().unwrap();
         loop {
             thread::park();
         }
     }
-    let survivor = End::new();
+    let survivor = Endpoint::new();
     for _ in 0..3 {
-        survivor.vi.post_recv(survivor.room(8)).unwrap();
+        survivor.vi.post_recv(survivor.descriptor(8)).unwrap();
     }
     let address = survivor.nic.local_address(NAME).unwrap();
     let mut victim = SecondProcess::start("a_killed_peer_is_a_lost_connection");
@@ -288,39 +288,38 @@ fn a_killed_peer_is_a_lost_connection() {
         assert!(survivor.recv().status.is_flushed());
     }
     assert_eq!(survivor.vi.state().unwrap(), ViState::Error);
-    // The house is clean: the same VI serves the next peer.
+    // The VI can serve the next peer.
     survivor.vi.disconnect().unwrap();
-    let next = End::new();
+    let next = Endpoint::new();
     connect(&next, &survivor);
-    survivor.vi.post_recv(survivor.room(8)).unwrap();
+    survivor.vi.post_recv(survivor.descriptor(8)).unwrap();
     next.send(next.message(b"next")).ok().unwrap();
     assert_eq!(survivor.recv().first_bytes(), b"next");
 }
 
 #[test]
-fn a_process_that_exits_with_everything_open_leaves_a_clean_house() {
-    const NAME: &[u8] = b"life-careless";
+fn exit_without_teardown_leaves_nothing_behind() {
+    const NAME: &[u8] = b"life-exiting";
     if is_child() {
-        let end = End::new();
-        let own = end.nic.local_address(b"careless").unwrap();
+        let end = Endpoint::new();
+        let own = end.nic.local_address(b"exiting").unwrap();
         let address = end.nic.local_address(NAME).unwrap();
-        end.vi.post_recv(end.room(8)).unwrap();
-        persist(|| end.vi.connect(&own, &address, WAIT)).unwrap();
+        end.vi.post_recv(end.descriptor(8)).unwrap();
+        retry_no_match(|| end.vi.connect(&own, &address, WAIT)).unwrap();
         std::process::exit(0);
     }
-    let survivor = End::new();
+    let survivor = Endpoint::new();
     let address = survivor.nic.local_address(NAME).unwrap();
     for _ in 0..3 {
-        let careless =
-            SecondProcess::start("a_process_that_exits_with_everything_open_leaves_a_clean_house");
-        survivor.vi.post_recv(survivor.room(8)).unwrap();
+        let exiting = SecondProcess::start("exit_without_teardown_leaves_nothing_behind");
+        survivor.vi.post_recv(survivor.descriptor(8)).unwrap();
         survivor
             .nic
             .connect_wait(&address, WAIT)
             .unwrap()
             .accept(&survivor.vi)
             .unwrap();
-        careless.join();
+        exiting.join();
         assert_eq!(survivor.errors.next_of(&survivor.vi), ErrorCode::ConnLost);
         assert!(survivor.recv().status.is_flushed());
         survivor.vi.disconnect().unwrap();
@@ -337,7 +336,7 @@ fn a_process_that_exits_with_everything_open_leaves_a_clean_house() {
 
 #[test]
 fn reads_of_a_killed_peer_are_flushed() {
-    be_killed_or_survive(
+    check_reads_of_killed_peer(
         "reads_of_a_killed_peer_are_flushed",
         ReliabilityLevel::ReliableDelivery,
     );
@@ -345,14 +344,14 @@ fn reads_of_a_killed_peer_are_flushed() {
 
 #[test]
 fn reads_of_a_peer_killed_at_reliable_reception_are_flushed() {
-    be_killed_or_survive(
+    check_reads_of_killed_peer(
         "reads_of_a_peer_killed_at_reliable_reception_are_flushed",
         ReliabilityLevel::ReliableReception,
     );
 }
 
-/// A target that is killed with reads under way, and its reader: the two processes of a test.
-fn be_killed_or_survive(test: &str, level: ReliabilityLevel) {
+/// Runs the target, which is killed with reads pending, and its reader, in two processes.
+fn check_reads_of_killed_peer(test: &str, level: ReliabilityLevel) {
     const BYTES: usize = 65_536;
     let name = format!("killed-{}", level as u16);
     let name = name.as_bytes();
@@ -361,7 +360,7 @@ fn be_killed_or_survive(test: &str, level: ReliabilityLevel) {
             write: false,
             read: true,
         };
-        let victim = End::with(|vi| vi.reliability(level).rdma_read(true));
+        let victim = Endpoint::with(|vi| vi.reliability(level).rdma_read(true));
         let own = victim.nic.local_address(b"victim").unwrap();
         let address = victim.nic.local_address(name).unwrap();
         let memory = victim
@@ -369,28 +368,28 @@ fn be_killed_or_survive(test: &str, level: ReliabilityLevel) {
             .create_rdma_region(BYTES, &victim.ptag, readable)
             .unwrap();
         memory.write(0, &[0x5A; BYTES]);
-        persist(|| victim.vi.connect(&own, &address, WAIT)).unwrap();
-        let told = memory.remote_buffer().to_bytes();
-        victim.send(victim.message(&told)).ok().unwrap();
+        retry_no_match(|| victim.vi.connect(&own, &address, WAIT)).unwrap();
+        let remote = memory.remote_buffer().to_bytes();
+        victim.send(victim.message(&remote)).ok().unwrap();
         loop {
             thread::park();
         }
     }
     let nic = open_as(|config| config.ulp_timeout_ms = Some(600_000));
-    let survivor = End::on(nic, |vi| vi.reliability(level));
+    let survivor = Endpoint::on(nic, |vi| vi.reliability(level));
     for size in [RemoteBuffer::BYTES, 8] {
-        survivor.vi.post_recv(survivor.room(size)).unwrap();
+        survivor.vi.post_recv(survivor.descriptor(size)).unwrap();
     }
     let address = survivor.nic.local_address(name).unwrap();
     let mut victim = SecondProcess::start(test);
     let mut request = survivor.nic.connect_wait(&address, WAIT).unwrap();
     request.accept(&survivor.vi).unwrap();
-    let told = survivor.recv().ok().unwrap();
-    let remote = RemoteBuffer::from_bytes(told.first_bytes().try_into().unwrap());
-    // It serves nothing any more, and is not gone yet.
+    let arrived = survivor.recv().ok().unwrap();
+    let remote = RemoteBuffer::from_bytes(arrived.first_bytes().try_into().unwrap());
+    // The victim serves no more reads, but is still connected.
     victim.stop();
     for _ in 0..3 {
-        let mut read = survivor.room(BYTES);
+        let mut read = survivor.descriptor(BYTES);
         read.set_operation(Operation::RdmaRead(remote));
         survivor.vi.post_send(read).unwrap();
     }

@@ -1,6 +1,6 @@
-//! Every attribute of a NIC: where it is configured, that it is reported so, and what the call answers that goes beyond it.
+//! Limits of a NIC: for each attribute its configuration key, reported value, and the error of a call that exceeds it.
 //!
-//! docs/spec/nic-limits.md is written from the table here.
+//! docs/spec/nic-limits.md is generated from the tables of this file.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 
 use common::raw::{PAGE_BYTES, Pages, attributes};
-use common::{PATIENCE, segment};
+use common::{TIMEOUT, segment};
 use pmd::config::{Config, NicConfig};
 use pmd::descriptor::{ControlSegment, DataSegment, RawDescriptor, status};
 use vipl::{
@@ -17,25 +17,25 @@ use vipl::{
     ViHandle, VipError, provider as vip,
 };
 
-/// A number of `VIP_NIC_ATTRIBUTES` that a key sets.
+/// A number of `VIP_NIC_ATTRIBUTES` with its configuration key.
 struct Limit {
     attribute: &'static str,
     key: &'static str,
-    /// What the key may be.
+    /// Smallest and largest value of the key.
     range: (u64, u64),
     default: fn(&NicConfig) -> u64,
-    /// What this test sets it to.
+    /// Value in this test.
     value: u64,
     reported: fn(&NicAttributes) -> u64,
-    /// Goes to the limit, which is granted, and beyond it; gives the answer.
-    exceed: fn(&Small, u64) -> Answer,
+    /// Reaches the limit, which must succeed, and exceeds it; returns the error.
+    exceed: fn(&LimitedNic, u64) -> LimitError,
     call: &'static str,
-    answer: Answer,
+    error: LimitError,
 }
 
-/// What tells the caller that a limit is reached.
+/// How a call reports an exceeded limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum LimitError {
     /// The call itself.
     Call(VipError),
     /// The status of the descriptor.
@@ -44,7 +44,7 @@ enum Answer {
     Callback(ErrorCode),
 }
 
-impl Answer {
+impl LimitError {
     fn words(self) -> String {
         match self {
             Self::Call(VipError::ErrorResource) => "`VIP_ERROR_RESOURCE`".into(),
@@ -60,72 +60,72 @@ impl Answer {
     }
 }
 
-const RESOURCE: Answer = Answer::Call(VipError::ErrorResource);
+const RESOURCE: LimitError = LimitError::Call(VipError::ErrorResource);
 
 #[rustfmt::skip]
 const LIMITS: &[Limit] = &[
     Limit {
         attribute: "MaxRegisterBytes", key: "max_registered_bytes", range: (4096, 1 << 47),
         default: |c| c.max_registered_bytes, value: 3 * PAGE_BYTES as u64, reported: |a| a.max_register_bytes,
-        exceed: registered_bytes, call: "VipRegisterMem", answer: RESOURCE,
+        exceed: registered_bytes, call: "VipRegisterMem", error: RESOURCE,
     },
     Limit {
         attribute: "MaxRegisterRegions", key: "max_regions", range: (1, 65535),
         default: |c| c.max_regions.into(), value: 3, reported: |a| a.max_register_regions,
-        exceed: regions, call: "VipRegisterMem", answer: RESOURCE,
+        exceed: regions, call: "VipRegisterMem", error: RESOURCE,
     },
     Limit {
         attribute: "MaxRegisterBlockBytes", key: "max_region_bytes", range: (1, 1 << 47),
         default: |c| c.max_region_bytes, value: 5000, reported: |a| a.max_register_block_bytes,
-        exceed: block_bytes, call: "VipRegisterMem", answer: RESOURCE,
+        exceed: block_bytes, call: "VipRegisterMem", error: RESOURCE,
     },
     Limit {
         attribute: "MaxVI", key: "max_vi", range: (1, 4096),
         default: |c| c.max_vi.into(), value: 3, reported: |a| a.max_vi,
-        exceed: vis, call: "VipCreateVi", answer: RESOURCE,
+        exceed: vis, call: "VipCreateVi", error: RESOURCE,
     },
     Limit {
         attribute: "MaxDescriptorsPerQueue", key: "max_descriptors_per_queue", range: (2, 65536),
         default: |c| c.max_descriptors_per_queue.into(), value: 3, reported: |a| a.max_descriptors_per_queue,
-        exceed: descriptors, call: "VipPostSend, VipPostRecv", answer: Answer::Callback(ErrorCode::ViOverrun),
+        exceed: descriptors, call: "VipPostSend, VipPostRecv", error: LimitError::Callback(ErrorCode::ViOverrun),
     },
     Limit {
         attribute: "MaxSegmentsPerDesc", key: "max_segments_per_descriptor", range: (253, 65535),
         default: |c| c.max_segments_per_descriptor.into(), value: 300, reported: |a| a.max_segments_per_desc,
-        exceed: segments, call: "VipPostSend, VipPostRecv", answer: Answer::Status(status::LENGTH_ERROR),
+        exceed: segments, call: "VipPostSend, VipPostRecv", error: LimitError::Status(status::LENGTH_ERROR),
     },
     Limit {
         attribute: "MaxCQ", key: "max_cq", range: (1, 65536),
         default: |c| c.max_cq.into(), value: 3, reported: |a| a.max_cq,
-        exceed: queues, call: "VipCreateCQ", answer: RESOURCE,
+        exceed: queues, call: "VipCreateCQ", error: RESOURCE,
     },
     Limit {
         attribute: "MaxCQEntries", key: "max_cq_entries", range: (1, 1 << 24),
         default: |c| c.max_cq_entries.into(), value: 5, reported: |a| a.max_cq_entries,
-        exceed: entries, call: "VipCreateCQ", answer: RESOURCE,
+        exceed: entries, call: "VipCreateCQ", error: RESOURCE,
     },
     Limit {
         attribute: "MaxTransferSize", key: "max_transfer_bytes", range: (65536, 0x7FFF_FFFF),
         default: |c| c.max_transfer_bytes.into(), value: 70_000, reported: |a| a.max_transfer_size,
-        exceed: transfer, call: "VipCreateVi, VipSetViAttributes", answer: Answer::Call(VipError::InvalidMtu),
+        exceed: transfer, call: "VipCreateVi, VipSetViAttributes", error: LimitError::Call(VipError::InvalidMtu),
     },
     Limit {
         attribute: "MaxPtags", key: "max_ptags", range: (1, 1 << 24),
         default: |c| c.max_ptags.into(), value: 4, reported: |a| a.max_ptags,
-        exceed: ptags, call: "VipCreatePtag", answer: RESOURCE,
+        exceed: ptags, call: "VipCreatePtag", error: RESOURCE,
     },
 ];
 
-/// A limit that `VIP_NIC_ATTRIBUTES` has no place for.
+/// A limit that is not in `VIP_NIC_ATTRIBUTES`.
 struct Unreported {
     what: &'static str,
     key: &'static str,
     range: (u64, u64),
     default: fn(&NicConfig) -> u64,
     value: u64,
-    exceed: fn(&Small, u64) -> Answer,
+    exceed: fn(&LimitedNic, u64) -> LimitError,
     call: &'static str,
-    answer: Answer,
+    error: LimitError,
 }
 
 const NOTIFY: &str = "VipSendNotify, VipRecvNotify, VipCQNotify";
@@ -133,16 +133,16 @@ const NOTIFY: &str = "VipSendNotify, VipRecvNotify, VipCQNotify";
 #[rustfmt::skip]
 const UNREPORTED: &[Unreported] = &[
     Unreported {
-        what: "handlers that wait to be called, on each queue", key: "max_notifies_per_queue", range: (1, 1 << 20),
-        default: |c| c.max_notifies_per_queue.into(), value: 3, exceed: handlers, call: NOTIFY, answer: RESOURCE,
+        what: "pending handlers of each queue", key: "max_notifies_per_queue", range: (1, 1 << 20),
+        default: |c| c.max_notifies_per_queue.into(), value: 3, exceed: handlers, call: NOTIFY, error: RESOURCE,
     },
     Unreported {
         what: "threads that call handlers, in one process", key: "max_notify_threads", range: (1, 2 * 4096 + 65536),
-        default: |c| c.max_notify_threads.into(), value: 3, exceed: notify_threads, call: NOTIFY, answer: RESOURCE,
+        default: |c| c.max_notify_threads.into(), value: 3, exceed: notify_threads, call: NOTIFY, error: RESOURCE,
     },
 ];
 
-/// Attributes that nobody configures: what they are, and what a call beyond them answers.
+/// Attributes that are not configured: name, value, and the error of a call that exceeds it.
 const FIXED: &[(&str, &str, &str)] = &[
     (
         "NicAddressLen",
@@ -151,80 +151,80 @@ const FIXED: &[(&str, &str, &str)] = &[
     ),
     (
         "MaxDiscriminatorLen",
-        "16; `max_discriminator_bytes` raises it to up to 44, what the connection frames have room for, except with \
+        "16; `max_discriminator_bytes` raises it to up to 44, the size of the field in connection frames, except with \
          `transport = \"vi-tcp\"`. Connection requests with longer ones are refused",
         "`VIP_INVALID_PARAMETER`",
     ),
     (
         "NativeMTU",
-        "what one frame of the port carries, or with `transport = \"vi-tcp\"` one segment, 65511; longer messages take several",
+        "the payload of one frame of the port, or with `transport = \"vi-tcp\"` of one segment, 65511; longer messages take several",
         "no limit",
     ),
     (
         "ReliabilityLevelSupport",
-        "the levels that work",
+        "the supported levels",
         "`VIP_INVALID_RELIABILITY_LEVEL`",
     ),
     (
         "RDMAReadSupport",
-        "the levels on which RDMA read works",
+        "the levels that support RDMA reads",
         "`VIP_INVALID_RDMAREAD`",
     ),
 ];
 
-/// A NIC with one limit of its own.
-struct Small {
+/// A NIC with one changed limit.
+struct LimitedNic {
     nic: NicHandle,
     ptag: PtagHandle,
 }
 
-impl Small {
+impl LimitedNic {
     fn vi(&self) -> vipl::Result<ViHandle> {
         vip::create_vi(self.nic, &attributes(Some(self.ptag)), None, None)
     }
 }
 
-/// The NIC that this text describes.
+/// Parses a configuration with these keys of `[[nic]]`.
 fn parse(keys: &str) -> Result<NicConfig, String> {
     let text = format!("[[nic]]\nsegment = \"{}\"\n{keys}", segment());
     let config = Config::parse(&text).map_err(|error| error.to_string())?;
     Ok(config.nics[0].clone())
 }
 
-/// Does `again` until it is refused; how often it was granted, and the refusal.
-fn until_refused<T>(mut again: impl FnMut() -> vipl::Result<T>) -> (u64, VipError) {
-    let mut granted = 0;
+/// Repeats a call until it fails; returns the number of successful calls, and the error.
+fn repeat_until_error<T>(mut call: impl FnMut() -> vipl::Result<T>) -> (u64, VipError) {
+    let mut succeeded = 0;
     loop {
-        match again() {
-            Ok(_) => granted += 1,
-            Err(error) => return (granted, error),
+        match call() {
+            Ok(_) => succeeded += 1,
+            Err(error) => return (succeeded, error),
         }
     }
 }
 
-fn counted<T>(limit: u64, again: impl FnMut() -> vipl::Result<T>) -> Answer {
-    let (granted, error) = until_refused(again);
-    assert_eq!(granted, limit);
-    Answer::Call(error)
+fn exceed_count<T>(limit: u64, call: impl FnMut() -> vipl::Result<T>) -> LimitError {
+    let (succeeded, error) = repeat_until_error(call);
+    assert_eq!(succeeded, limit);
+    LimitError::Call(error)
 }
 
-fn registered_bytes(small: &Small, limit: u64) -> Answer {
+fn registered_bytes(small: &LimitedNic, limit: u64) -> LimitError {
     let page = Pages::new(1);
-    let answer = counted(limit / PAGE_BYTES as u64, || {
+    let error = exceed_count(limit / PAGE_BYTES as u64, || {
         page.register(small.nic, Some(small.ptag), false)
     });
     vip::close_nic(small.nic).unwrap();
-    answer
+    error
 }
 
-fn regions(small: &Small, limit: u64) -> Answer {
+fn regions(small: &LimitedNic, limit: u64) -> LimitError {
     let page = Pages::new(1);
-    let answer = counted(limit, || page.register(small.nic, Some(small.ptag), false));
+    let error = exceed_count(limit, || page.register(small.nic, Some(small.ptag), false));
     vip::close_nic(small.nic).unwrap();
-    answer
+    error
 }
 
-fn block_bytes(small: &Small, limit: u64) -> Answer {
+fn block_bytes(small: &LimitedNic, limit: u64) -> LimitError {
     let pages = Pages::new(2);
     let attributes = vipl::MemAttributes {
         ptag: Some(small.ptag),
@@ -234,91 +234,91 @@ fn block_bytes(small: &Small, limit: u64) -> Answer {
     // SAFETY: the pages are mapped until the NIC is closed.
     let register = |bytes| unsafe { vip::register_mem(small.nic, pages.at(1), bytes, &attributes) };
     register(limit).unwrap();
-    let answer = Answer::Call(register(limit + 1).unwrap_err());
+    let error = LimitError::Call(register(limit + 1).unwrap_err());
     vip::close_nic(small.nic).unwrap();
-    answer
+    error
 }
 
-fn vis(small: &Small, limit: u64) -> Answer {
-    counted(limit, || small.vi())
+fn vis(small: &LimitedNic, limit: u64) -> LimitError {
+    exceed_count(limit, || small.vi())
 }
 
-/// Registered pages for descriptors, and one that is posted.
-struct Posted {
+/// Registered pages for descriptors.
+struct DescriptorPages {
     pages: Pages,
     handle: MemoryHandle,
 }
 
-impl Posted {
-    fn new(small: &Small) -> Self {
+impl DescriptorPages {
+    fn new(small: &LimitedNic) -> Self {
         let pages = Pages::new(4);
         let handle = pages.register(small.nic, Some(small.ptag), false).unwrap();
         Self { pages, handle }
     }
 
-    /// Posts a receive at the begin of a line, with so many segments of no bytes.
-    fn post(&self, vi: ViHandle, line: usize, segments: u16) {
-        let at = self.pages.at(line * 64);
+    /// Posts a receive in a 64-byte slot, with this number of empty segments.
+    fn post(&self, vi: ViHandle, slot: usize, segments: u16) {
+        let at = self.pages.at(slot * 64);
         let head = ControlSegment {
             segment_count: segments,
             ..ControlSegment::default()
         };
-        // SAFETY: inside the pages, which are ours.
+        // SAFETY: inside our own pages.
         unsafe { (at as *mut ControlSegment).write(head) };
         for number in 0..usize::from(segments) {
             let segment = (at as usize + 32 + 16 * number) as *mut DataSegment;
             // SAFETY: as above: four pages hold a thousand segments.
             unsafe { segment.write(DataSegment::default()) };
         }
-        // SAFETY: the pages stay mapped and are left alone until the NIC is closed.
+        // SAFETY: the pages stay mapped and are not accessed until the NIC is closed.
         unsafe { vip::post_recv(vi, at as *mut RawDescriptor, self.handle) }.unwrap();
     }
 }
 
-fn descriptors(small: &Small, limit: u64) -> Answer {
+fn descriptors(small: &LimitedNic, limit: u64) -> LimitError {
     let (sender, errors) = channel();
     let report = move |error: &vipl::ErrorDescriptor| {
-        // Only the first one counts.
+        // Only the first error is checked.
         let _ = sender.send(error.code);
     };
     vip::error_callback(small.nic, Some(Box::new(report))).unwrap();
-    let (memory, vi) = (Posted::new(small), small.vi().unwrap());
-    for line in 0..limit as usize {
-        memory.post(vi, line, 0);
+    let (memory, vi) = (DescriptorPages::new(small), small.vi().unwrap());
+    for slot in 0..limit as usize {
+        memory.post(vi, slot, 0);
     }
     assert_eq!(vip::query_vi(vi).unwrap().state, vipl::ViState::Idle);
     assert!(errors.try_recv().is_err(), "{limit} descriptors fit");
     memory.post(vi, limit as usize, 0);
-    let answer = Answer::Callback(errors.recv_timeout(PATIENCE).unwrap());
+    let error = LimitError::Callback(errors.recv_timeout(TIMEOUT).unwrap());
     assert_eq!(vip::query_vi(vi).unwrap().state, vipl::ViState::Error);
     vip::close_nic(small.nic).unwrap();
-    answer
+    error
 }
 
-fn segments(small: &Small, limit: u64) -> Answer {
-    // Two VIs of the same NIC, connected, so that receives are used.
-    let (memory, sender) = (Posted::new(small), Posted::new(small));
-    let mut answers = Vec::new();
+fn segments(small: &LimitedNic, limit: u64) -> LimitError {
+    // Two connected VIs of the same NIC, so that receives complete.
+    let (memory, sender) = (DescriptorPages::new(small), DescriptorPages::new(small));
+    let mut errors = Vec::new();
     for count in [limit as u16, limit as u16 + 1] {
         let (client, server) = (small.vi().unwrap(), small.vi().unwrap());
         connect(small, client, server);
         memory.post(server, 0, count);
         let at = sender.pages.at(0);
-        // SAFETY: the first line of the pages, which are ours.
+        // SAFETY: the first slot of our own pages.
         unsafe { (at as *mut ControlSegment).write(ControlSegment::default()) };
         // SAFETY: the pages stay mapped until the NIC is closed.
         unsafe { vip::post_send(client, at as *mut RawDescriptor, sender.handle) }.unwrap();
-        match vip::recv_wait(server, Timeout::After(PATIENCE)).unwrap() {
-            Done::Completed { status, .. } => answers.push(status & status::ERROR_MASK),
+        match vip::recv_wait(server, Timeout::After(TIMEOUT)).unwrap() {
+            Done::Completed { status, .. } => errors.push(status & status::ERROR_MASK),
             other => panic!("a receive was posted: {other:?}"),
         }
     }
-    assert_eq!(answers[0], 0, "{limit} segments are received into");
+    assert_eq!(errors[0], 0, "{limit} segments are valid");
     vip::close_nic(small.nic).unwrap();
-    Answer::Status(answers[1])
+    LimitError::Status(errors[1])
 }
 
-fn connect(small: &Small, client: ViHandle, server: ViHandle) {
+fn connect(small: &LimitedNic, client: ViHandle, server: ViHandle) {
     let host = vipl::HostAddress(*vip::query_nic(small.nic).unwrap().local_nic_address);
     let address = |name: &[u8]| vipl::NetAddress {
         host,
@@ -330,64 +330,65 @@ fn connect(small: &Small, client: ViHandle, server: ViHandle) {
             let request = vip::connect_wait(small.nic, &remote, common::WAIT).unwrap();
             vip::connect_accept(request.conn, server).unwrap();
         });
-        common::persist(|| vip::connect_request(client, &own, &remote, common::WAIT)).unwrap();
+        common::retry_no_match(|| vip::connect_request(client, &own, &remote, common::WAIT))
+            .unwrap();
     });
 }
 
-fn queues(small: &Small, limit: u64) -> Answer {
-    counted(limit, || vip::create_cq(small.nic, 1))
+fn queues(small: &LimitedNic, limit: u64) -> LimitError {
+    exceed_count(limit, || vip::create_cq(small.nic, 1))
 }
 
-fn entries(small: &Small, limit: u64) -> Answer {
+fn entries(small: &LimitedNic, limit: u64) -> LimitError {
     vip::create_cq(small.nic, limit).unwrap();
-    Answer::Call(vip::create_cq(small.nic, limit + 1).unwrap_err())
+    LimitError::Call(vip::create_cq(small.nic, limit + 1).unwrap_err())
 }
 
-fn transfer(small: &Small, limit: u64) -> Answer {
+fn transfer(small: &LimitedNic, limit: u64) -> LimitError {
     let size = |max_transfer_bytes| ViAttributes {
         max_transfer_bytes,
         ..attributes(Some(small.ptag))
     };
     let vi = vip::create_vi(small.nic, &size(limit), None, None).unwrap();
-    let answer = vip::create_vi(small.nic, &size(limit + 1), None, None).unwrap_err();
+    let error = vip::create_vi(small.nic, &size(limit + 1), None, None).unwrap_err();
     assert_eq!(
         vip::set_vi_attributes(vi, &size(limit + 1)),
-        Err(answer),
-        "the same later"
+        Err(error),
+        "VipSetViAttributes"
     );
-    Answer::Call(answer)
+    LimitError::Call(error)
 }
 
-fn ptags(small: &Small, limit: u64) -> Answer {
-    // One is there already.
-    counted(limit - 1, || vip::create_ptag(small.nic))
+fn ptags(small: &LimitedNic, limit: u64) -> LimitError {
+    // One tag exists already.
+    exceed_count(limit - 1, || vip::create_ptag(small.nic))
 }
 
-fn handlers(small: &Small, limit: u64) -> Answer {
+fn handlers(small: &LimitedNic, limit: u64) -> LimitError {
     let cq = vip::create_cq(small.nic, 1).unwrap();
-    counted(limit, || vip::cq_notify(cq, |_, _| ()))
+    exceed_count(limit, || vip::cq_notify(cq, |_, _| ()))
 }
 
-fn notify_threads(small: &Small, limit: u64) -> Answer {
-    let (sender, told) = channel();
-    let (vi, memory) = (small.vi().unwrap(), Posted::new(small));
+fn notify_threads(small: &LimitedNic, limit: u64) -> LimitError {
+    let (sender, calls) = channel();
+    let (vi, memory) = (small.vi().unwrap(), DescriptorPages::new(small));
     memory.post(vi, 0, 0);
     vip::recv_notify(vi, move |_, _| sender.send(()).unwrap()).unwrap();
-    let answer = counted(limit - 1, || {
+    let error = exceed_count(limit - 1, || {
         let cq = vip::create_cq(small.nic, 1).unwrap();
         vip::cq_notify(cq, |_, _| ())
     });
-    // A thread ends with its queue, and another queue may have one.
+    // A thread exits with its queue, so that another queue can have one.
     let cq = vip::create_cq(small.nic, 1).unwrap();
     vip::disconnect(vi).unwrap();
-    told.recv_timeout(PATIENCE).unwrap();
+    calls.recv_timeout(TIMEOUT).unwrap();
     vip::destroy_vi(vi).unwrap();
     vip::cq_notify(cq, |_, _| ()).unwrap();
     vip::close_nic(small.nic).unwrap();
-    answer
+    error
 }
 
-/// The keys that a limit needs beside its own: there are tags for all VIs.
+/// The keys of a limit: its own, and those that keep `max_ptags` at least `max_vi`.
 fn keys(limit: &Limit, value: u64) -> String {
     let vis = if limit.key == "max_ptags" {
         "max_vi = 1\n"
@@ -409,28 +410,28 @@ fn every_limit_is_configured_reported_and_enforced() {
         let nic = vip::open_nic_with(&config).unwrap();
         let reported = (limit.reported)(&vip::query_nic(nic).unwrap());
         assert_eq!(reported, limit.value, "{}", limit.attribute);
-        let small = Small {
+        let small = LimitedNic {
             nic,
             ptag: vip::create_ptag(nic).unwrap(),
         };
-        let answer = (limit.exceed)(&small, limit.value);
-        assert_eq!(answer, limit.answer, "{}", limit.attribute);
-        // Some close it themselves, before their memory goes.
+        let error = (limit.exceed)(&small, limit.value);
+        assert_eq!(error, limit.error, "{}", limit.attribute);
+        // Some functions close it themselves, before their memory is unmapped.
         let _ = vip::close_nic(nic);
     }
 }
 
 #[test]
-fn every_limit_that_is_not_reported_is_enforced() {
+fn unreported_limits_are_configured_and_enforced() {
     for limit in UNREPORTED {
         let config = |value| parse(&format!("{} = {value}\n", limit.key));
         let nic = vip::open_nic_with(&config(limit.value).unwrap()).unwrap();
-        let small = Small {
+        let small = LimitedNic {
             nic,
             ptag: vip::create_ptag(nic).unwrap(),
         };
-        assert_eq!((limit.exceed)(&small, limit.value), limit.answer);
-        // Some close it themselves, before their memory goes.
+        assert_eq!((limit.exceed)(&small, limit.value), limit.error);
+        // Some functions close it themselves, before their memory is unmapped.
         let _ = vip::close_nic(nic);
         let (low, high) = limit.range;
         for wrong in [low - 1, high + 1] {
@@ -444,11 +445,11 @@ fn every_limit_that_is_not_reported_is_enforced() {
 }
 
 #[test]
-fn what_may_be_configured_fits_an_int_and_nothing_else_may() {
+fn configuration_ranges_are_enforced_and_fit_an_int() {
     for limit in LIMITS {
         let (low, high) = limit.range;
         for wrong in [low.wrapping_sub(1), high + 1] {
-            // The number below 0 does not even parse.
+            // A negative number is a parse error.
             let refused = parse(&keys(limit, wrong)).unwrap_err();
             assert!(refused.contains(limit.key) || low == 0, "{refused}");
         }
@@ -457,19 +458,19 @@ fn what_may_be_configured_fits_an_int_and_nothing_else_may() {
             let nic = vip::open_nic_with(&config).unwrap();
             let reported = (limit.reported)(&vip::query_nic(nic).unwrap());
             vip::close_nic(nic).unwrap();
-            // A message has no more frames than this, which is a test of its own.
-            let most = if limit.key == "max_transfer_bytes" {
+            // The number of frames in a message is limited, which a separate test checks.
+            let highest = if limit.key == "max_transfer_bytes" {
                 65_536 * (2112 - 32)
             } else {
                 i32::MAX as u64
             };
-            assert_eq!(reported, value.min(most), "{}", limit.attribute);
+            assert_eq!(reported, value.min(highest), "{}", limit.attribute);
         }
     }
 }
 
 #[test]
-fn what_nobody_configures_is_kept_too() {
+fn fixed_attributes_are_enforced() {
     let nic = vipl::Nic::open_with(&parse("").unwrap()).unwrap();
     let ptag = nic.create_ptag().unwrap();
     let found = nic.attributes();
@@ -506,12 +507,12 @@ fn document() -> String {
     let defaults = NicConfig::default();
     let mut text = String::from(
         "# Limits of a NIC\n\n\
-         Every number of `VIP_NIC_ATTRIBUTES`: the configuration key that sets it, what it may be, and what the call answers\n\
-         that goes beyond it. `VipQueryNic` reports the configured value; of bytes to be registered no more than 2147483647,\n\
-         which is what old programs' `int` holds, though more may be allowed.\n\n\
-         This file is written from the table in `vipl/tests/limits.rs`, which also goes to each limit and beyond it:\n\
+         Every number of `VIP_NIC_ATTRIBUTES`: its configuration key, the range of the key, and the error of a call that\n\
+         exceeds it. `VipQueryNic` reports the configured value; numbers of registered bytes as at most 2147483647, which\n\
+         an `int` of old programs can hold, though the limit may be higher.\n\n\
+         This file is generated from the tables in `vipl/tests/limits.rs`, which also reaches and exceeds each limit:\n\
          `VIPL_WRITE_DOCUMENTS=1 cargo test -p vipl --test limits`.\n\n\
-         | attribute | key | default | smallest | largest | call | beyond it |\n\
+         | attribute | key | default | smallest | largest | call | error |\n\
          | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for limit in LIMITS {
@@ -528,14 +529,14 @@ fn document() -> String {
             limit.key,
             (limit.default)(&defaults),
             limit.call,
-            limit.answer.words()
+            limit.error.words()
         )
         .unwrap();
     }
-    text += "\nThese are configured, and `VIP_NIC_ATTRIBUTES` has no place for them. A queue has a thread of its own from the first\n\
-        of its notify calls until it ends; so there are at most two for each VI and one for each completion queue, and no more\n\
-        than `max_notify_threads` in a process, however often it has the NIC open.\n\n\
-        | what | key | default | smallest | largest | call | beyond it |\n\
+    text += "\nThese limits are configured, but are not in `VIP_NIC_ATTRIBUTES`. A queue has its own thread from its first notify\n\
+        call until it is destroyed; so there are at most two threads for each VI and one for each completion queue, and at\n\
+        most `max_notify_threads` in a process, for all its handles of the NIC.\n\n\
+        | limit | key | default | smallest | largest | call | error |\n\
         | --- | --- | --- | --- | --- | --- | --- |\n";
     for limit in UNREPORTED {
         let (low, high) = limit.range;
@@ -546,20 +547,19 @@ fn document() -> String {
             limit.key,
             (limit.default)(&defaults),
             limit.call,
-            limit.answer.words()
+            limit.error.words()
         )
         .unwrap();
     }
-    text +=
-        "\nThese are not configured.\n\n| attribute | value | beyond it |\n| --- | --- | --- |\n";
-    for (attribute, value, answer) in FIXED {
-        writeln!(text, "| {attribute} | {value} | {answer} |").unwrap();
+    text += "\nThese are not configured.\n\n| attribute | value | error |\n| --- | --- | --- |\n";
+    for (attribute, value, error) in FIXED {
+        writeln!(text, "| {attribute} | {value} | {error} |").unwrap();
     }
     text
 }
 
 #[test]
-fn the_document_is_the_table() {
+fn nic_limits_document_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/spec/nic-limits.md");
     if std::env::var_os("VIPL_WRITE_DOCUMENTS").is_some() {
         std::fs::write(&path, document()).unwrap();
@@ -568,7 +568,7 @@ fn the_document_is_the_table() {
     assert_eq!(
         written,
         document(),
-        "write it again: VIPL_WRITE_DOCUMENTS=1 cargo test -p vipl --test limits"
+        "generate it again: VIPL_WRITE_DOCUMENTS=1 cargo test -p vipl --test limits"
     );
 }
 
@@ -577,14 +577,14 @@ fn the_document_is_the_table() {
 fn longest_message_is_one_of_65536_frames() {
     const CONFIGURED: u32 = 0x7FFF_FFFF;
     let nic = common::open_as(|config| config.max_transfer_bytes = CONFIGURED);
-    let most = if common::is_over_tcp() {
+    let limit = if common::is_over_tcp() {
         u64::from(CONFIGURED)
     } else {
         65_536 * (2112 - 32)
     };
-    assert_eq!(nic.attributes().max_transfer_size, most);
+    assert_eq!(nic.attributes().max_transfer_size, limit);
     let ptag = nic.create_ptag().unwrap();
     let make = |bytes| nic.vi(&ptag).max_transfer_bytes(bytes).build().map(drop);
-    assert_eq!(make(most), Ok(()));
-    assert_eq!(make(most + 1), Err(VipError::InvalidMtu));
+    assert_eq!(make(limit), Ok(()));
+    assert_eq!(make(limit + 1), Err(VipError::InvalidMtu));
 }

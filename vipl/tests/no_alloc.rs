@@ -1,4 +1,4 @@
-//! Nothing is allocated between posting a descriptor and taking it back.
+//! No memory is allocated from the post of a descriptor to the collection of its completion.
 
 mod common;
 
@@ -7,21 +7,21 @@ use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use common::{End, PATIENCE, connect, pattern};
+use common::{Endpoint, TIMEOUT, connect, pattern};
 use vipl::{Completed, Descriptor, Operation, RdmaAccess, ReliabilityLevel, Result, VipError};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// All opens of a NIC are served by whoever polls it: one test at a time, or the one would count what the other's
-/// connections take.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// Serialises the tests: each poller of a NIC serves all its handles, so that a test would count allocations for the
+/// connections of another one.
+static SERIAL: Mutex<()> = Mutex::new(());
 
-/// Counts what each thread asks of the system's allocator.
+/// An allocator that counts the allocations of each thread.
 struct Counting;
 
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract; counting neither
+// SAFETY: each call is forwarded unchanged to the system allocator, which keeps the contract; counting neither
 // allocates nor unwinds: the cell is const-initialised and has no destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -31,7 +31,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`; the address is of the system's allocator.
+        // SAFETY: the caller keeps the contract of `dealloc`; the address is from the system allocator.
         unsafe { System.dealloc(address, layout) }
     }
 }
@@ -41,7 +41,7 @@ static ALLOCATOR: Counting = Counting;
 
 /// Polls a queue until its head has completed.
 fn poll(mut done: impl FnMut() -> Result<Option<Completed>>) -> Descriptor {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match done() {
             Err(VipError::NotDone) if Instant::now() < deadline => {}
@@ -54,9 +54,9 @@ fn poll(mut done: impl FnMut() -> Result<Option<Completed>>) -> Descriptor {
     }
 }
 
-/// Two ends of this level that may read each other.
-fn ends(level: ReliabilityLevel) -> (End, End) {
-    let ends = [(); 2].map(|()| End::with(|vi| vi.reliability(level).rdma_read(true)));
+/// Connects two VIs of this level that allow RDMA reads.
+fn endpoints(level: ReliabilityLevel) -> (Endpoint, Endpoint) {
+    let ends = [(); 2].map(|()| Endpoint::with(|vi| vi.reliability(level).rdma_read(true)));
     let [client, server] = ends;
     connect(&client, &server);
     (client, server)
@@ -67,7 +67,7 @@ const LEVELS: [ReliabilityLevel; 2] = [
     ReliabilityLevel::ReliableReception,
 ];
 
-/// What this thread allocates while something is done often, after it was done a few times.
+/// Counts the allocations of this thread during many exchanges, after a few exchanges for warm-up.
 fn allocations_of(mut exchange: impl FnMut(usize)) -> u64 {
     exchange(10);
     let before = ALLOCATIONS.get();
@@ -77,12 +77,12 @@ fn allocations_of(mut exchange: impl FnMut(usize)) -> u64 {
 
 #[test]
 fn messages_allocate_nothing() {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     for level in LEVELS {
-        let (client, server) = ends(level);
+        let (client, server) = endpoints(level);
         for size in [8, 4096, 65_536] {
             let mut send = Some(client.message(&pattern(0, size)));
-            let mut recv = Some(server.room(size));
+            let mut recv = Some(server.descriptor(size));
             let counted = allocations_of(|messages| {
                 for _ in 0..messages {
                     server.vi.post_recv(recv.take().unwrap()).unwrap();
@@ -98,10 +98,10 @@ fn messages_allocate_nothing() {
 
 #[test]
 fn reads_allocate_nothing() {
-    const AT_A_TIME: usize = 20;
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    const READS: usize = 20;
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     for level in LEVELS {
-        let (reader, target) = ends(level);
+        let (reader, target) = endpoints(level);
         let readable = RdmaAccess {
             write: false,
             read: true,
@@ -111,10 +111,10 @@ fn reads_allocate_nothing() {
             .create_rdma_region(65_536, &target.ptag, readable)
             .unwrap();
         for size in [8, 4096, 65_536] {
-            // More at a time than the target serves.
-            let mut reads = Vec::with_capacity(AT_A_TIME);
-            for _ in 0..AT_A_TIME {
-                let mut read = reader.room(size);
+            // More outstanding reads than the target serves at once.
+            let mut reads = Vec::with_capacity(READS);
+            for _ in 0..READS {
+                let mut read = reader.descriptor(size);
                 read.set_operation(Operation::RdmaRead(memory.remote_buffer()));
                 reads.push(read);
             }
@@ -123,7 +123,7 @@ fn reads_allocate_nothing() {
                     for read in reads.drain(..) {
                         reader.vi.post_send(read).unwrap();
                     }
-                    while reads.len() < AT_A_TIME {
+                    while reads.len() < READS {
                         reads.push(poll(|| reader.vi.send_done()));
                     }
                 }

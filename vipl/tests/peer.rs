@@ -1,4 +1,4 @@
-//! Connections between peers: both ask, and both learn what came of it.
+//! Peer-to-peer connections: matching, outcomes and timeouts of peer requests.
 
 mod common;
 
@@ -7,37 +7,37 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    End, PATIENCE, SecondProcess, WAIT, is_child, open_as, persist, unique_discriminator,
+    Endpoint, SecondProcess, TIMEOUT, WAIT, is_child, open_as, retry_no_match, unique_discriminator,
 };
 use vipl::{HostAddress, NetAddress, Timeout, ViState, VipError};
 
-/// An end on another N_Port of this process.
-fn other_port() -> End {
-    End::on(open_as(|config| config.spin_us += 1), |vi| vi)
+/// An endpoint on another N_Port of this process.
+fn other_port() -> Endpoint {
+    Endpoint::on(open_as(|config| config.spin_us += 1), |vi| vi)
 }
 
-fn ask(end: &End, name: &[u8], timeout: Timeout) -> Result<(), VipError> {
-    let own = end.nic.local_address(b"a name, no more").unwrap();
-    let meeting = end.nic.local_address(name).unwrap();
-    end.vi.connect_peer(&own, &meeting, timeout)
+fn request(end: &Endpoint, name: &[u8], timeout: Timeout) -> Result<(), VipError> {
+    let own = end.nic.local_address(b"unused").unwrap();
+    let remote = end.nic.local_address(name).unwrap();
+    end.vi.connect_peer(&own, &remote, timeout)
 }
 
 #[test]
-fn peers_that_ask_at_once_connect_again_and_again() {
-    let ends = [End::new(), other_port()];
+fn simultaneous_peer_requests_connect_repeatedly() {
+    let ends = [Endpoint::new(), other_port()];
     let name = unique_discriminator();
     let start = Barrier::new(2);
     thread::scope(|scope| {
         for end in &ends {
             scope.spawn(|| {
                 for round in 0..200_u32 {
-                    end.vi.post_recv(end.room(4)).unwrap();
+                    end.vi.post_recv(end.descriptor(4)).unwrap();
                     start.wait();
-                    ask(end, &name, WAIT).unwrap();
+                    request(end, &name, WAIT).unwrap();
                     end.vi.connect_peer_wait().unwrap();
                     end.send(end.message(&round.to_ne_bytes())).ok().unwrap();
-                    let told = end.recv().ok().unwrap();
-                    assert_eq!(told.first_bytes(), round.to_ne_bytes());
+                    let arrived = end.recv().ok().unwrap();
+                    assert_eq!(arrived.first_bytes(), round.to_ne_bytes());
                     start.wait();
                     end.vi.disconnect().unwrap();
                 }
@@ -46,139 +46,140 @@ fn peers_that_ask_at_once_connect_again_and_again() {
     });
 }
 
-/// Each is connected to one other, and nobody to a request that was given up.
+/// Each request is matched with exactly one other, and none with an earlier one.
 #[test]
-fn requests_with_one_name_come_in_pairs() {
-    let first = End::new();
-    let mut crowd: Vec<End> = (1..20)
-        .map(|_| End::on(first.nic.clone(), |vi| vi))
+fn requests_with_one_discriminator_are_paired() {
+    let first = Endpoint::new();
+    let mut ends: Vec<Endpoint> = (1..20)
+        .map(|_| Endpoint::on(first.nic.clone(), |vi| vi))
         .collect();
-    crowd.push(first);
+    ends.push(first);
     for round in 0..50_u32 {
         let name = unique_discriminator();
-        for end in &crowd {
+        for end in &ends {
             let own = end.nic.local_address(&name).unwrap();
-            end.vi.post_recv(end.room(4)).unwrap();
+            end.vi.post_recv(end.descriptor(4)).unwrap();
             end.vi.connect_peer(&own, &own, WAIT).unwrap();
         }
-        for end in &crowd {
+        for end in &ends {
             end.vi.connect_peer_wait().unwrap();
         }
-        for (number, end) in crowd.iter().enumerate() {
+        for (number, end) in ends.iter().enumerate() {
             let number = round * 100 + number as u32;
             end.send(end.message(&number.to_ne_bytes())).ok().unwrap();
         }
-        let mut told: Vec<u32> = crowd
+        let mut received: Vec<u32> = ends
             .iter()
             .map(|end| {
                 u32::from_ne_bytes(end.recv().ok().unwrap().first_bytes().try_into().unwrap())
             })
             .collect();
-        told.sort_unstable();
+        received.sort_unstable();
         assert!(
-            told.iter()
+            received
+                .iter()
                 .enumerate()
-                .all(|(n, told)| *told == round * 100 + n as u32),
-            "{told:?}"
+                .all(|(n, number)| *number == round * 100 + n as u32),
+            "{received:?}"
         );
-        for end in &crowd {
+        for end in &ends {
             end.vi.disconnect().unwrap();
         }
     }
 }
 
-/// The request is answered by the NIC, whether its program calls or not.
+/// The NIC responds to the request, even if its program makes no call.
 #[test]
-fn a_program_that_makes_no_call_is_found() {
-    let (silent, asking) = (End::new(), other_port());
+fn peer_request_of_an_inactive_program_is_matched() {
+    let (inactive, active) = (Endpoint::new(), other_port());
     let name = unique_discriminator();
-    ask(&silent, &name, Timeout::Infinite).unwrap();
-    ask(&asking, &name, WAIT).unwrap();
-    asking.vi.connect_peer_wait().unwrap();
-    silent.vi.connect_peer_wait().unwrap();
-    assert_eq!(silent.vi.state().unwrap(), ViState::Connected);
+    request(&inactive, &name, Timeout::Infinite).unwrap();
+    request(&active, &name, WAIT).unwrap();
+    active.vi.connect_peer_wait().unwrap();
+    inactive.vi.connect_peer_wait().unwrap();
+    assert_eq!(inactive.vi.state().unwrap(), ViState::Connected);
 }
 
 #[test]
-fn a_request_without_a_match_times_out_and_not_before() {
-    let end = End::new();
+fn unmatched_peer_request_times_out() {
+    let end = Endpoint::new();
     let begun = Instant::now();
     let limit = Duration::from_millis(150);
-    ask(&end, &unique_discriminator(), Timeout::After(limit)).unwrap();
+    request(&end, &unique_discriminator(), Timeout::After(limit)).unwrap();
     assert_eq!(end.vi.connect_peer_done(), Err(VipError::NotDone));
     assert_eq!(end.vi.connect_peer_wait(), Err(VipError::Timeout));
-    assert!(begun.elapsed() >= limit && begun.elapsed() < PATIENCE / 2);
+    assert!(begun.elapsed() >= limit && begun.elapsed() < TIMEOUT / 2);
     assert_eq!(end.vi.state().unwrap(), ViState::Idle);
     assert_eq!(end.vi.connect_peer_done(), Err(VipError::InvalidState));
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
-    let end = End::new();
+fn invalid_peer_request_arguments_are_refused() {
+    let end = Endpoint::new();
     let own = end.nic.local_address(b"own").unwrap();
     let elsewhere = NetAddress {
         host: HostAddress([9; 16]),
         ..own
     };
-    let ask = |local, remote, timeout| end.vi.connect_peer(local, remote, timeout);
+    let request = |local, remote, timeout| end.vi.connect_peer(local, remote, timeout);
     let invalid = Err(VipError::InvalidParameter);
-    assert_eq!(ask(&own, &own, Timeout::After(Duration::ZERO)), invalid);
-    assert_eq!(ask(&elsewhere, &own, WAIT), invalid);
-    assert_eq!(ask(&own, &elsewhere, WAIT), Ok(()));
+    assert_eq!(request(&own, &own, Timeout::After(Duration::ZERO)), invalid);
+    assert_eq!(request(&elsewhere, &own, WAIT), invalid);
+    assert_eq!(request(&own, &elsewhere, WAIT), Ok(()));
     assert_eq!(end.vi.connect_peer_wait(), Err(VipError::NotReachable));
     assert_eq!(end.vi.connect_peer_wait(), Err(VipError::InvalidState));
     end.vi.disconnect().unwrap();
-    assert_eq!(ask(&own, &own, Timeout::Infinite), Ok(()));
-    assert_eq!(ask(&own, &own, WAIT), Err(VipError::InvalidState));
+    assert_eq!(request(&own, &own, Timeout::Infinite), Ok(()));
+    assert_eq!(request(&own, &own, WAIT), Err(VipError::InvalidState));
     end.vi.disconnect().unwrap();
     assert_eq!(end.vi.connect_peer_done(), Err(VipError::InvalidState));
 }
 
-/// Another program of the host dies while requests are in the pool: they stay there.
+/// Another program of the host is killed while requests are pending: they stay pending.
 #[test]
-fn a_killed_program_ends_no_request_but_its_own() {
+fn killed_program_ends_only_its_own_requests() {
     const READY: &[u8] = b"peer-ready";
     if is_child() {
-        let (victim, telling) = (End::new(), End::new());
-        ask(&victim, b"peer-nobody", Timeout::Infinite).unwrap();
-        let own = telling.nic.local_address(b"victim").unwrap();
-        let ready = telling.nic.local_address(READY).unwrap();
-        persist(|| telling.vi.connect(&own, &ready, WAIT)).unwrap();
+        let (victim, reporter) = (Endpoint::new(), Endpoint::new());
+        request(&victim, b"peer-victim", Timeout::Infinite).unwrap();
+        let own = reporter.nic.local_address(b"victim").unwrap();
+        let ready = reporter.nic.local_address(READY).unwrap();
+        retry_no_match(|| reporter.vi.connect(&own, &ready, WAIT)).unwrap();
         loop {
             thread::park();
         }
     }
-    let (survivor, told) = (End::new(), End::new());
+    let (survivor, observer) = (Endpoint::new(), Endpoint::new());
     let name = unique_discriminator();
-    ask(&survivor, &name, Timeout::Infinite).unwrap();
-    let mut victim = SecondProcess::start("a_killed_program_ends_no_request_but_its_own");
-    let ready = told.nic.local_address(READY).unwrap();
-    let mut request = told.nic.connect_wait(&ready, WAIT).unwrap();
-    request.accept(&told.vi).unwrap();
+    request(&survivor, &name, Timeout::Infinite).unwrap();
+    let mut victim = SecondProcess::start("killed_program_ends_only_its_own_requests");
+    let ready = observer.nic.local_address(READY).unwrap();
+    let mut incoming = observer.nic.connect_wait(&ready, WAIT).unwrap();
+    incoming.accept(&observer.vi).unwrap();
     victim.kill();
-    told.errors.next_of(&told.vi);
+    observer.errors.next_of(&observer.vi);
     assert_eq!(survivor.vi.connect_peer_done(), Err(VipError::NotDone));
     let next = other_port();
-    ask(
+    request(
         &next,
-        b"peer-nobody",
+        b"peer-victim",
         Timeout::After(Duration::from_millis(100)),
     )
     .unwrap();
     assert_eq!(next.vi.connect_peer_wait(), Err(VipError::Timeout));
-    ask(&next, &name, WAIT).unwrap();
+    request(&next, &name, WAIT).unwrap();
     next.vi.connect_peer_wait().unwrap();
     survivor.vi.connect_peer_wait().unwrap();
 }
 
-/// A request in the pool whose NIC is closed ends with it, and the other side hears nothing of it.
+/// A pending request ends when its NIC is closed, and is no longer matched.
 #[test]
-fn a_vi_that_is_dropped_takes_its_request_back() {
+fn dropped_vi_withdraws_its_peer_request() {
     let name = unique_discriminator();
-    let dropped = End::new();
-    ask(&dropped, &name, Timeout::Infinite).unwrap();
+    let dropped = Endpoint::new();
+    request(&dropped, &name, Timeout::Infinite).unwrap();
     drop(dropped);
     let end = other_port();
-    ask(&end, &name, Timeout::After(Duration::from_millis(100))).unwrap();
+    request(&end, &name, Timeout::After(Duration::from_millis(100))).unwrap();
     assert_eq!(end.vi.connect_peer_wait(), Err(VipError::Timeout));
 }

@@ -1,4 +1,4 @@
-//! Who polls when: the program, the NIC's thread in its place, a pinned thread; and that waiting is sleeping.
+//! Progress of a NIC: polling by the program's calls, by the NIC's poll thread, and by a pinned thread; waits sleep.
 
 mod common;
 
@@ -7,21 +7,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    End, PATIENCE, SecondProcess, WAIT, connect, is_child, open, open_as, pair, pair_on, persist,
-    unique_discriminator,
+    Endpoint, SecondProcess, TIMEOUT, WAIT, connect, is_child, open, open_as, pair, pair_on,
+    retry_no_match, unique_discriminator,
 };
 use pmd::config::{NicConfig, Progress};
 use vipl::{
     ErrorCode, Nic, Operation, RdmaAccess, Result, Timeout, ViState, VipError, provider as vip,
 };
 
-/// A NIC that another thread of this process polls without pause.
+/// Opens a NIC that a pinned thread of this process polls continuously.
 fn open_pinned() -> Nic {
     open_as(|config| config.progress = Progress::Pinned)
 }
 
-/// Processor time of this process so far.
-fn busy() -> Duration {
+/// Processor time of this process.
+fn processor_time() -> Duration {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: getrusage(2) writes one rusage.
     let failed = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
@@ -34,7 +34,7 @@ fn busy() -> Duration {
     duration(usage.ru_utime) + duration(usage.ru_stime)
 }
 
-/// Makes no call of the library, and does not sleep either.
+/// Spins for this time, without calls of the library.
 fn compute(time: Duration) {
     let begun = Instant::now();
     while begun.elapsed() < time {
@@ -42,40 +42,40 @@ fn compute(time: Duration) {
     }
 }
 
-/// Waits with all that can be waited for, each for `pause`; gives the processor time that took.
-fn wait_for_nothing(nic: &Nic, pause: Duration) -> Duration {
+/// Makes each wait call with a timeout of `pause`; returns the processor time.
+fn wait_until_timeout(nic: &Nic, pause: Duration) -> Duration {
     let cq = nic.create_cq(1).unwrap();
-    let end = End::on(nic.clone(), |vi| vi);
-    let peer = End::on(nic.clone(), |vi| vi);
+    let end = Endpoint::on(nic.clone(), |vi| vi);
+    let peer = Endpoint::on(nic.clone(), |vi| vi);
     connect(&end, &peer);
-    end.vi.post_recv(end.room(8)).unwrap();
-    let nobody = nic.local_address(&unique_discriminator()).unwrap();
+    end.vi.post_recv(end.descriptor(8)).unwrap();
+    let address = nic.local_address(&unique_discriminator()).unwrap();
     let limit = Timeout::After(pause);
     let waits: [&dyn Fn() -> Result<()>; 3] = [
         &|| end.vi.recv_wait(limit).map(drop),
         &|| cq.wait(limit).map(drop),
-        &|| nic.connect_wait(&nobody, limit).map(drop),
+        &|| nic.connect_wait(&address, limit).map(drop),
     ];
-    let before = busy();
+    let before = processor_time();
     for wait in waits {
         let begun = Instant::now();
         assert_eq!(wait(), Err(VipError::Timeout));
         let waited = begun.elapsed();
-        assert!(waited >= pause, "ended early: {waited:?}");
-        assert!(waited < pause + PATIENCE / 2, "ended late: {waited:?}");
+        assert!(waited >= pause, "returned early: {waited:?}");
+        assert!(waited < pause + TIMEOUT / 2, "returned late: {waited:?}");
     }
-    busy() - before
+    processor_time() - before
 }
 
 #[test]
 fn waits_sleep() {
-    // A process of its own: processor time is counted by process.
+    // A separate process: processor time is counted per process.
     if !is_child() {
         SecondProcess::start("waits_sleep").join();
         return;
     }
     let pause = Duration::from_millis(500);
-    let used = wait_for_nothing(&open(), pause);
+    let used = wait_until_timeout(&open(), pause);
     assert!(
         used < pause * 3 / 5,
         "{used:?} of processor time in three times {pause:?}"
@@ -83,30 +83,30 @@ fn waits_sleep() {
 }
 
 #[test]
-fn an_open_nic_that_nobody_uses_sleeps() {
+fn idle_nic_sleeps() {
     if !is_child() {
-        SecondProcess::start("an_open_nic_that_nobody_uses_sleeps").join();
+        SecondProcess::start("idle_nic_sleeps").join();
         return;
     }
     let (client, server) = pair();
-    server.vi.post_recv(server.room(8)).unwrap();
+    server.vi.post_recv(server.descriptor(8)).unwrap();
     client.send(client.message(b"busy")).ok().unwrap();
-    let before = busy();
+    let before = processor_time();
     let pause = Duration::from_millis(500);
     thread::sleep(pause);
-    let used = busy() - before;
+    let used = processor_time() - before;
     assert!(used < pause / 5, "{used:?} of processor time in {pause:?}");
 }
 
 #[test]
-fn a_wait_without_end_ends_with_what_it_waits_for() {
+fn infinite_wait_returns_on_completion() {
     let (client, server) = pair_on(open(), open_as(|config| config.spin_us = 0));
     for message in 0..50_u64 {
-        server.vi.post_recv(server.room(8)).unwrap();
+        server.vi.post_recv(server.descriptor(8)).unwrap();
         thread::scope(|scope| {
             let waiting = scope.spawn(|| server.vi.recv_wait(Timeout::Infinite).unwrap());
             if message % 2 == 0 {
-                // Time enough to fall asleep; the other rounds come while it does.
+                // Long enough for the wait to sleep; in the other rounds the message may arrive before.
                 thread::sleep(Duration::from_millis(2));
             }
             client
@@ -119,17 +119,17 @@ fn a_wait_without_end_ends_with_what_it_waits_for() {
     }
 }
 
-/// Sends numbered messages from one end while the other alternates between calls and silence.
-fn alternate(client: &End, server: &End, messages: u64) {
+/// Sends numbered messages to a server that alternates between calls and pauses.
+fn send_to_intermittent_server(client: &Endpoint, server: &Endpoint, messages: u64) {
     const CREDITS: u64 = 16;
     for _ in 0..CREDITS {
-        server.vi.post_recv(server.room(8)).unwrap();
+        server.vi.post_recv(server.descriptor(8)).unwrap();
     }
     let received = AtomicU64::new(0);
     let failed = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut spare = vec![client.room(8), client.room(8)];
+            let mut spare = vec![client.descriptor(8), client.descriptor(8)];
             for message in 0..messages {
                 while message >= received.load(Ordering::Acquire) + CREDITS {
                     if failed.load(Ordering::Relaxed) {
@@ -146,10 +146,10 @@ fn alternate(client: &End, server: &End, messages: u64) {
                 spare.push(sent.descriptor);
             }
         });
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut next = 0;
         while next < messages {
-            // From no silence to some times the take-over time, in an order without a pattern.
+            // From no pause to several times `takeover_us`, in a pseudo-random order.
             compute(Duration::from_micros(next * 2_654_435_761 % 400));
             for _ in 0..next % 7 {
                 match server.vi.recv_done() {
@@ -158,7 +158,7 @@ fn alternate(client: &End, server: &End, messages: u64) {
                         assert_eq!(
                             arrived.first_bytes(),
                             next.to_le_bytes(),
-                            "none lost, none twice"
+                            "no message lost or duplicated"
                         );
                         server.vi.post_recv(arrived.descriptor).unwrap();
                         next += 1;
@@ -183,31 +183,31 @@ fn alternate(client: &End, server: &End, messages: u64) {
     assert_eq!(
         server.vi.recv_done().unwrap_err(),
         VipError::NotDone,
-        "nothing more"
+        "no further message"
     );
     assert!(client.errors.none() && server.errors.none());
 }
 
 #[test]
-fn polling_changes_hands_without_a_lost_or_doubled_message() {
+fn poller_handover_loses_and_duplicates_no_message() {
     let quick = |config: &mut NicConfig| {
         config.takeover_us = 50;
         config.spin_us = 20;
     };
     let (client, server) = pair_on(open(), open_as(quick));
-    alternate(&client, &server, 3000);
+    send_to_intermittent_server(&client, &server, 3000);
 }
 
 #[test]
-fn a_send_of_a_program_that_falls_silent_goes_out() {
-    // Its NIC's thread sleeps on the port when it posts.
+fn send_without_further_calls_is_transmitted() {
+    // The poll thread of its NIC sleeps on the port when it posts.
     let quick = |config: &mut NicConfig| {
         config.takeover_us = 10;
         config.spin_us = 0;
     };
     let (client, server) = pair_on(open_as(quick), open());
     for message in 0..200_u64 {
-        server.vi.post_recv(server.room(8)).unwrap();
+        server.vi.post_recv(server.descriptor(8)).unwrap();
         compute(Duration::from_micros(message * 7 % 150));
         client
             .vi
@@ -222,19 +222,19 @@ fn a_send_of_a_program_that_falls_silent_goes_out() {
 }
 
 #[test]
-fn a_send_goes_out_while_another_thread_sleeps() {
-    // Nobody comes to help for ten seconds: a doorbell that is heard by nobody fails the test.
+fn send_is_transmitted_while_another_thread_sleeps() {
+    // No takeover for ten seconds: an unattended doorbell fails the test.
     let slow = |config: &mut NicConfig| {
         config.takeover_us = 10_000_000;
         config.spin_us = 5;
     };
     let (client, server) = pair_on(open_as(slow), open());
-    client.vi.post_recv(client.room(8)).unwrap();
+    client.vi.post_recv(client.descriptor(8)).unwrap();
     let begun = Instant::now();
     thread::scope(|scope| {
         let sleeper = scope.spawn(|| client.recv().ok().unwrap());
         for message in 0..2000_u64 {
-            server.vi.post_recv(server.room(8)).unwrap();
+            server.vi.post_recv(server.descriptor(8)).unwrap();
             compute(Duration::from_nanos(message * 7919 % 20_000));
             client
                 .vi
@@ -251,29 +251,26 @@ fn a_send_goes_out_while_another_thread_sleeps() {
         assert_eq!(sleeper.join().unwrap().first_bytes(), b"the end!");
     });
     let took = begun.elapsed();
-    assert!(
-        took < PATIENCE / 3,
-        "a send waited for a take-over: {took:?}"
-    );
+    assert!(took < TIMEOUT / 3, "a send waited for a takeover: {took:?}");
 }
 
 #[test]
-fn more_than_the_port_has_room_for_is_sent_while_the_program_waits() {
-    // The best of three: a machine may take a core away meanwhile.
-    let took = (0..3).map(|_| time_of_four_rings_full()).min();
+fn sends_above_the_port_capacity_are_transmitted_during_a_wait() {
+    // The best of three: a thread may be descheduled.
+    let took = (0..3).map(|_| time_of_four_rings()).min();
     assert!(
         took.unwrap() < Duration::from_secs(2),
-        "waited for upkeep instead of room: {took:?}"
+        "waited for housekeeping instead of ring space: {took:?}"
     );
 }
 
-/// Four rings full, to a peer that takes them up slowly: room comes without a wake-up.
-fn time_of_four_rings_full() -> Duration {
+/// Time to send four times the capacity of a ring to a slow peer; ring space is freed without a wake-up.
+fn time_of_four_rings() -> Duration {
     const MESSAGES: usize = 32;
     const BYTES: usize = 64 * 1024;
     let (client, server) = pair_on(open(), open_as(|config| config.takeover_us = 1003));
     for _ in 0..MESSAGES {
-        server.vi.post_recv(server.room(BYTES)).unwrap();
+        server.vi.post_recv(server.descriptor(BYTES)).unwrap();
     }
     let begun = Instant::now();
     thread::scope(|scope| {
@@ -298,15 +295,15 @@ fn time_of_four_rings_full() -> Duration {
 }
 
 #[test]
-fn a_pinned_nic_serves_a_program_that_polls_one_that_waits_and_one_that_does_neither() {
+fn pinned_nic_serves_polling_waiting_and_inactive_programs() {
     let (client, server) = pair_on(open_pinned(), open());
-    alternate(&client, &server, 300);
+    send_to_intermittent_server(&client, &server, 300);
     let (client, server) = (
-        End::on(open(), |vi| vi),
-        End::on(open_pinned(), |vi| vi.rdma_write(true)),
+        Endpoint::on(open(), |vi| vi),
+        Endpoint::on(open_pinned(), |vi| vi.rdma_write(true)),
     );
     connect(&client, &server);
-    alternate(&client, &server, 300);
+    send_to_intermittent_server(&client, &server, 300);
     let access = RdmaAccess {
         write: true,
         read: false,
@@ -318,7 +315,7 @@ fn a_pinned_nic_serves_a_program_that_polls_one_that_waits_and_one_that_does_nei
     let mut write = client.message(&7_u64.to_ne_bytes());
     write.set_operation(Operation::RdmaWrite(memory.remote_buffer()));
     client.vi.post_send(write).unwrap();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while memory.load_u64(0) != 7 {
         assert!(Instant::now() < deadline, "the word is not written");
         std::hint::spin_loop();
@@ -334,8 +331,8 @@ fn threads_that_wait_on_a_pinned_nic_sleep() {
     let pause = Duration::from_millis(300);
     let nic = open_pinned();
     let begun = Instant::now();
-    let used = wait_for_nothing(&nic, pause);
-    // One thread polls without pause; nobody else does anything.
+    let used = wait_until_timeout(&nic, pause);
+    // One thread polls continuously; all others sleep.
     let passed = begun.elapsed();
     assert!(
         used < passed + passed / 5,
@@ -344,7 +341,7 @@ fn threads_that_wait_on_a_pinned_nic_sleep() {
 }
 
 #[test]
-fn a_core_that_is_not_ours_is_refused() {
+fn unavailable_core_is_refused() {
     let config = common::config(|config| {
         config.progress = Progress::Pinned;
         config.core = Some(100_000);
@@ -353,31 +350,31 @@ fn a_core_that_is_not_ours_is_refused() {
         Nic::open_with(&config).unwrap_err(),
         VipError::ErrorResource
     );
-    let words = vip::last_error().unwrap();
+    let message = vip::last_error().unwrap();
     assert!(
-        words.contains("core") && words.contains("100000"),
-        "{words}"
+        message.contains("core") && message.contains("100000"),
+        "{message}"
     );
-    // What was begun was undone: the same NIC opens on a core of ours.
+    // The failed open leaves nothing behind: the same NIC opens on an available core.
     drop(open_pinned());
 }
 
 #[test]
-fn a_killed_peer_is_noticed_while_a_pinned_nic_is_busy() {
+fn killed_peer_is_detected_while_a_pinned_nic_is_busy() {
     const NAME: &[u8] = b"progress-killed";
     if is_child() {
-        let victim = End::new();
+        let victim = Endpoint::new();
         let own = victim.nic.local_address(b"victim").unwrap();
         let address = victim.nic.local_address(NAME).unwrap();
-        persist(|| victim.vi.connect(&own, &address, WAIT)).unwrap();
+        retry_no_match(|| victim.vi.connect(&own, &address, WAIT)).unwrap();
         loop {
             thread::park();
         }
     }
     let (client, server) = pair_on(open_pinned(), open_pinned());
-    let survivor = End::on(open_pinned(), |vi| vi);
+    let survivor = Endpoint::on(open_pinned(), |vi| vi);
     let address = survivor.nic.local_address(NAME).unwrap();
-    let mut victim = SecondProcess::start("a_killed_peer_is_noticed_while_a_pinned_nic_is_busy");
+    let mut victim = SecondProcess::start("killed_peer_is_detected_while_a_pinned_nic_is_busy");
     survivor
         .nic
         .connect_wait(&address, WAIT)
@@ -385,11 +382,11 @@ fn a_killed_peer_is_noticed_while_a_pinned_nic_is_busy() {
         .accept(&survivor.vi)
         .unwrap();
     victim.kill();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut send = client.message(b"traffic!");
-    let mut receive = server.room(8);
+    let mut receive = server.descriptor(8);
     while survivor.vi.state().unwrap() != ViState::Error {
-        assert!(Instant::now() < deadline, "the peer is dead");
+        assert!(Instant::now() < deadline, "the killed peer is not detected");
         server.vi.post_recv(receive).unwrap();
         send = client.send(send).ok().unwrap().descriptor;
         receive = server.recv().ok().unwrap().descriptor;
@@ -397,30 +394,30 @@ fn a_killed_peer_is_noticed_while_a_pinned_nic_is_busy() {
     assert_eq!(survivor.errors.next_of(&survivor.vi), ErrorCode::ConnLost);
 }
 
-/// Closes the NIC under threads that wait, each for something that never comes.
+/// Closes a NIC while threads are in each kind of wait call.
 fn close_under_waiting_threads(nic: Nic) {
     let cq = nic.create_cq(1).unwrap();
-    let (waiting, peer) = (End::on(nic.clone(), |vi| vi), End::new());
+    let (waiting, peer) = (Endpoint::on(nic.clone(), |vi| vi), Endpoint::new());
     connect(&waiting, &peer);
-    waiting.vi.post_recv(waiting.room(8)).unwrap();
-    let client = End::on(nic.clone(), |vi| vi);
-    let listener = End::on(open_as(|config| config.takeover_us = 1004), |vi| vi);
-    let nobody = nic.local_address(&unique_discriminator()).unwrap();
-    let slow = listener.nic.local_address(&unique_discriminator()).unwrap();
+    waiting.vi.post_recv(waiting.descriptor(8)).unwrap();
+    let client = Endpoint::on(nic.clone(), |vi| vi);
+    let listener = Endpoint::on(open_as(|config| config.takeover_us = 1004), |vi| vi);
+    let unused = nic.local_address(&unique_discriminator()).unwrap();
+    let remote = listener.nic.local_address(&unique_discriminator()).unwrap();
     thread::scope(|scope| {
-        let request = scope.spawn(|| listener.nic.connect_wait(&slow, WAIT).unwrap());
+        let request = scope.spawn(|| listener.nic.connect_wait(&remote, WAIT).unwrap());
         let waits: [Box<dyn FnOnce() -> Result<()> + Send>; 4] = [
             Box::new(|| waiting.vi.recv_wait(Timeout::Infinite).map(drop)),
             Box::new(|| cq.wait(Timeout::Infinite).map(drop)),
-            Box::new(|| nic.connect_wait(&nobody, Timeout::Infinite).map(drop)),
+            Box::new(|| nic.connect_wait(&unused, Timeout::Infinite).map(drop)),
             Box::new(|| {
                 let own = client.nic.local_address(b"client").unwrap();
-                persist(|| client.vi.connect(&own, &slow, Timeout::Infinite)).map(drop)
+                retry_no_match(|| client.vi.connect(&own, &remote, Timeout::Infinite)).map(drop)
             }),
         ];
         let threads = waits.map(|wait| scope.spawn(wait));
-        // The request is there, so that thread waits for its answer; the others sleep soon.
-        let unanswered = request.join().unwrap();
+        // The request has arrived, so its thread waits for the response; the others sleep soon.
+        let pending = request.join().unwrap();
         thread::sleep(Duration::from_millis(20));
         vip::close_nic(nic.handle()).unwrap();
         for (number, thread) in threads.into_iter().enumerate() {
@@ -430,7 +427,7 @@ fn close_under_waiting_threads(nic: Nic) {
                 "wait {number}"
             );
         }
-        drop(unanswered);
+        drop(pending);
     });
 }
 
@@ -441,7 +438,7 @@ fn closing_a_nic_ends_the_waits_on_it() {
 }
 
 #[test]
-fn closing_one_opening_ends_its_waits_while_another_stays() {
+fn closing_one_nic_handle_ends_only_its_waits() {
     let _other = open();
     close_under_waiting_threads(open());
 }
@@ -461,7 +458,7 @@ fn destroying_a_completion_queue_ends_the_wait_on_it() {
 #[test]
 fn disconnecting_ends_a_wait_with_a_flushed_descriptor() {
     let (_client, server) = pair();
-    server.vi.post_recv(server.room(8)).unwrap();
+    server.vi.post_recv(server.descriptor(8)).unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| server.vi.recv_wait(Timeout::Infinite).unwrap().unwrap());
         thread::sleep(Duration::from_millis(5));

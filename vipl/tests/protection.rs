@@ -1,11 +1,11 @@
-//! What memory a VI may use: tags, leniency, read-only pages, and what must be locked.
+//! Memory protection: tags, lenient protection, read-only pages, and locked memory.
 
 mod common;
 
 use std::sync::Barrier;
 use std::thread;
 
-use common::raw::{Pages, RawEnd, attributes, connect};
+use common::raw::{Pages, RawEndpoint, attributes, connect};
 use common::{SecondProcess, config, is_child, open_as, segment};
 use pmd::LockPolicy;
 use pmd::config::{NicConfig, Protection};
@@ -23,7 +23,7 @@ fn counter(nic: NicHandle, name: &str) -> u64 {
 }
 
 #[test]
-fn strict_protection_wants_a_tag_everywhere() {
+fn strict_protection_requires_tags() {
     let nic = vip::open_nic_with(&config(|_| ())).unwrap();
     let untagged = vip::create_vi(nic, &attributes(None), None, None);
     assert_eq!(untagged, Err(VipError::InvalidPtag));
@@ -39,12 +39,12 @@ fn a_lenient_vi_without_a_tag_uses_every_region_of_its_process() {
     let config = lenient();
     let nic = vip::open_nic_with(&config).unwrap();
     let tag = vip::create_ptag(nic).unwrap();
-    let (client, server) = (RawEnd::of(nic, None), RawEnd::new(&config));
+    let (client, server) = (RawEndpoint::of(nic, None), RawEndpoint::new(&config));
     connect(&client, &server);
     let tagged = Pages::new(1);
     let handle = tagged.register(nic, Some(tag), false).unwrap();
     tagged.write(0, b"tagged");
-    // From another opening of the same NIC, with a tag of that one.
+    // Memory of another handle of the same NIC, with a tag of that handle.
     let of_server = server.segment(0, 6);
     for (slot, source) in [
         DataSegment {
@@ -74,8 +74,8 @@ fn a_lenient_vi_without_a_tag_uses_every_region_of_its_process() {
 
 #[test]
 fn a_vi_with_a_tag_does_not_use_memory_without_one() {
-    let end = RawEnd::new(&lenient());
-    let peer = RawEnd::new(&lenient());
+    let end = RawEndpoint::new(&lenient());
+    let peer = RawEndpoint::new(&lenient());
     connect(&end, &peer);
     let untagged = Pages::new(1);
     let handle = untagged.register(end.nic, None, false).unwrap();
@@ -89,12 +89,12 @@ fn a_vi_with_a_tag_does_not_use_memory_without_one() {
     vip::close_nic(end.nic).unwrap();
 }
 
-/// Programs of 1999 to 2004 post receives that are longer than their memory, and get messages that fit.
+/// Programs of 1999 to 2004 post receives that are longer than their memory, and receive messages that fit.
 #[test]
-fn lenient_receive_is_held_against_the_bytes_that_arrive() {
+fn lenient_receive_is_checked_for_the_received_bytes_only() {
     for protection in [Protection::Strict, Protection::Lenient] {
         let config = config(|config| config.protection = protection);
-        let (client, server) = (RawEnd::new(&config), RawEnd::new(&config));
+        let (client, server) = (RawEndpoint::new(&config), RawEndpoint::new(&config));
         connect(&client, &server);
         let pages = Pages::new(2);
         let tag = Some(server.ptag.unwrap());
@@ -104,7 +104,7 @@ fn lenient_receive_is_held_against_the_bytes_that_arrive() {
             handle: handle.0,
             length,
         };
-        // Behind the first one nothing is ever placed.
+        // No data is placed beyond the first segment.
         server.post_recv(0, &[last(10, 4096), last(100, 50)]);
         client.post_send(0, &[client.segment(0, 10)]);
         let received = server.received();
@@ -122,7 +122,7 @@ fn lenient_receive_is_held_against_the_bytes_that_arrive() {
     }
 }
 
-/// A tag is destroyed or given to a region, whichever comes first: never both.
+/// A concurrent registration and destruction of a tag never both succeed.
 #[test]
 fn a_region_never_has_a_tag_that_was_destroyed() {
     let nic = vip::open_nic_with(&config(|_| ())).unwrap();
@@ -170,8 +170,8 @@ fn the_environment_makes_protection_lenient() {
             }
             Err(error) => {
                 assert_eq!(error, VipError::ErrorResource);
-                let words = vip::last_error().unwrap();
-                assert!(words.contains("VIPL_PROTECTION"), "{words}");
+                let message = vip::last_error().unwrap();
+                assert!(message.contains("VIPL_PROTECTION"), "{message}");
                 "refused"
             }
         };
@@ -199,11 +199,14 @@ fn the_environment_makes_protection_lenient() {
 
 #[test]
 fn a_receive_into_read_only_pages_is_a_protection_error() {
-    let (client, server) = (RawEnd::new(&config(|_| ())), RawEnd::new(&config(|_| ())));
+    let (client, server) = (
+        RawEndpoint::new(&config(|_| ())),
+        RawEndpoint::new(&config(|_| ())),
+    );
     connect(&client, &server);
     let constant = Pages::new(1);
     constant.write(0, b"constant");
-    constant.forbid_writing();
+    constant.make_read_only();
     let handle = constant.register(server.nic, server.ptag, true).unwrap();
     let target = DataSegment {
         address: constant.at(0),
@@ -215,7 +218,7 @@ fn a_receive_into_read_only_pages_is_a_protection_error() {
     let received = server.received();
     assert_ne!(received & status::PROTECTION_ERROR, 0, "{received:#x}");
     assert_eq!(constant.read(0), b'c');
-    // To send from there is allowed.
+    // Sends from read-only pages are allowed.
     for end in [&client, &server] {
         vip::disconnect(end.vi).unwrap();
     }
@@ -229,13 +232,16 @@ fn a_receive_into_read_only_pages_is_a_protection_error() {
 
 #[test]
 fn an_rdma_write_into_read_only_pages_is_refused() {
-    let (writer, target) = (RawEnd::new(&config(|_| ())), RawEnd::new(&config(|_| ())));
+    let (writer, target) = (
+        RawEndpoint::new(&config(|_| ())),
+        RawEndpoint::new(&config(|_| ())),
+    );
     let (sender, errors) = std::sync::mpsc::channel();
     let report = move |error: &vipl::ErrorDescriptor| sender.send(error.code).unwrap();
     vip::error_callback(target.nic, Some(Box::new(report))).unwrap();
     connect(&writer, &target);
     let constant = Pages::new(1);
-    constant.forbid_writing();
+    constant.make_read_only();
     let handle = constant.register(target.nic, target.ptag, true).unwrap();
     let remote = DataSegment {
         address: constant.at(0),
@@ -243,7 +249,7 @@ fn an_rdma_write_into_read_only_pages_is_refused() {
         length: 0,
     };
     writer.post_write(0, writer.segment(0, 8), remote);
-    let next = || errors.recv_timeout(common::PATIENCE).unwrap();
+    let next = || errors.recv_timeout(common::TIMEOUT).unwrap();
     assert_eq!(next(), ErrorCode::RdmawProt);
     assert_eq!(next(), ErrorCode::ConnLost);
     assert_eq!(constant.read(0), 0);
@@ -252,18 +258,18 @@ fn an_rdma_write_into_read_only_pages_is_refused() {
 
 #[test]
 fn a_descriptor_in_read_only_pages_cannot_be_posted() {
-    let end = RawEnd::new(&config(|_| ()));
+    let end = RawEndpoint::new(&config(|_| ()));
     let (sender, errors) = std::sync::mpsc::channel();
     let report = move |error: &vipl::ErrorDescriptor| sender.send(error.code).unwrap();
     vip::error_callback(end.nic, Some(Box::new(report))).unwrap();
     let constant = Pages::new(1);
-    constant.forbid_writing();
+    constant.make_read_only();
     let handle = constant.register(end.nic, end.ptag, false).unwrap();
     let descriptor = constant.at(0) as *mut vipl::RawDescriptor;
-    // SAFETY: mapped, registered memory; it cannot be written, which is what is tested.
+    // SAFETY: mapped, registered memory; the library must not write it, which is tested.
     unsafe { vip::post_recv(end.vi, descriptor, handle) }.unwrap();
     assert_eq!(
-        errors.recv_timeout(common::PATIENCE).unwrap(),
+        errors.recv_timeout(common::TIMEOUT).unwrap(),
         ErrorCode::PostDesc
     );
     assert_eq!(vip::query_vi(end.vi).unwrap().state, vipl::ViState::Error);
@@ -271,24 +277,24 @@ fn a_descriptor_in_read_only_pages_cannot_be_posted() {
 }
 
 #[test]
-fn registration_of_what_is_not_mapped_is_refused() {
+fn registration_of_unmapped_memory_is_refused() {
     let nic = vip::open_nic_with(&lenient()).unwrap();
-    let gone = Pages::new(2);
+    let pages = Pages::new(2);
     // SAFETY: the second page of our own mapping.
     unsafe {
         libc::munmap(
-            gone.at(common::raw::PAGE_BYTES) as *mut _,
+            pages.at(common::raw::PAGE_BYTES) as *mut _,
             common::raw::PAGE_BYTES,
         )
     };
     assert_eq!(
-        gone.register(nic, None, false),
+        pages.register(nic, None, false),
         Err(VipError::InvalidParameter)
     );
     vip::close_nic(nic).unwrap();
 }
 
-/// Takes from this thread what lets root lock any amount of memory, and from the process the right to lock any.
+/// Drops the capabilities of this thread, and sets RLIMIT_MEMLOCK of the process to 0.
 fn forbid_locking() {
     #[repr(C)]
     struct Header {
@@ -302,14 +308,14 @@ fn forbid_locking() {
         pid: 0,
     };
     let none = [[0u32; 3]; 2];
-    // SAFETY: a header of version 3 and its two sets, of this frame.
+    // SAFETY: a local header of version 3 and its two sets.
     let failed = unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) };
     assert_eq!(failed, 0);
     let zero = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: a limit of this frame is read.
+    // SAFETY: reads a local limit.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &zero) }, 0);
 }
 
@@ -332,7 +338,7 @@ fn memory_that_cannot_be_locked_is_used_unlocked_or_refused_as_configured() {
         lock(LockPolicy::BestEffort),
         lock(LockPolicy::Never),
     );
-    assert_eq!(register(&required), Ok(()), "locking is allowed at first");
+    assert_eq!(register(&required), Ok(()), "locking is still allowed");
     forbid_locking();
     assert_eq!(register(&required), Err(VipError::ErrorResource));
     for _ in 0..3 {
@@ -345,7 +351,7 @@ fn memory_that_cannot_be_locked_is_used_unlocked_or_refused_as_configured() {
 }
 
 #[test]
-fn pages_stay_locked_until_their_last_registration_goes() {
+fn pages_stay_locked_until_their_last_deregistration() {
     fn locked_kib() -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find(|line| line.starts_with("VmLck:"));
@@ -353,10 +359,10 @@ fn pages_stay_locked_until_their_last_registration_goes() {
         words.unwrap().parse().unwrap()
     }
     if !is_child() {
-        SecondProcess::start("pages_stay_locked_until_their_last_registration_goes").join();
+        SecondProcess::start("pages_stay_locked_until_their_last_deregistration").join();
         return;
     }
-    // Two NICs: what one of them locks, the other must not unlock.
+    // Two NICs: one must not unlock pages that the other has locked.
     let policy = |takeover_us| {
         config(|config| {
             config.lock_memory = LockPolicy::Required;
@@ -382,7 +388,7 @@ fn pages_stay_locked_until_their_last_registration_goes() {
     assert_eq!(locked_kib(), before);
 }
 
-/// What is logged as a warning, and how often.
+/// A logger that records warnings.
 struct Warnings;
 
 static WARNINGS: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
@@ -402,14 +408,14 @@ impl log::Log for Warnings {
 }
 
 #[test]
-fn leniency_and_unlocked_memory_are_said_once() {
+fn leniency_and_unlocked_memory_are_logged_once() {
     if !is_child() {
-        SecondProcess::start("leniency_and_unlocked_memory_are_said_once").join();
+        SecondProcess::start("leniency_and_unlocked_memory_are_logged_once").join();
         return;
     }
     log::set_logger(&Warnings).unwrap();
     log::set_max_level(log::LevelFilter::Warn);
-    let said = |word: &str| {
+    let warnings = |word: &str| {
         WARNINGS
             .lock()
             .unwrap()
@@ -418,16 +424,16 @@ fn leniency_and_unlocked_memory_are_said_once() {
             .count()
     };
     let nic = vip::open_nic_with(&lenient()).unwrap();
-    assert_eq!(said("lenient"), 0, "nobody made use of it yet");
+    assert_eq!(warnings("lenient"), 0, "not used yet");
     for _ in 0..3 {
         vip::create_vi(nic, &attributes(None), None, None).unwrap();
     }
-    assert_eq!(said("lenient"), 1);
+    assert_eq!(warnings("lenient"), 1);
     forbid_locking();
     let pages = Pages::new(1);
     for _ in 0..3 {
         pages.register(nic, None, false).unwrap();
     }
-    assert_eq!(said("RLIMIT_MEMLOCK"), 1);
+    assert_eq!(warnings("RLIMIT_MEMLOCK"), 1);
     vip::close_nic(nic).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Work queues and completion queues at their edges: full, stale, destroyed, made again.
+//! Work queues and completion queues: limits, overruns, stale handles, reused slots, and malformed descriptors.
 
 mod common;
 
@@ -8,26 +8,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 
-use common::raw::{Pages, RawEnd, attributes};
-use common::{End, PATIENCE, WAIT, config, connect, open, open_as};
+use common::raw::{Pages, RawEndpoint, attributes};
+use common::{Endpoint, TIMEOUT, WAIT, config, connect, open, open_as};
 use pmd::descriptor::{ControlSegment, control, status};
 use vipl::{
     Done, ErrorCode, MemoryHandle, RawDescriptor, ResourceCode, ViState, VipError, provider as vip,
 };
 
 #[test]
-fn a_completion_queue_of_one_entry_holds_all_that_its_queues_can() {
+fn completion_queue_of_one_entry_holds_all_entries_of_its_work_queues() {
     let nic = open_as(|config| config.max_descriptors_per_queue = 64);
     let cq = nic.create_cq(1).unwrap();
-    let servers: Vec<End> = (0..3)
-        .map(|_| End::on(nic.clone(), |vi| vi.send_cq(&cq).recv_cq(&cq)))
+    let servers: Vec<Endpoint> = (0..3)
+        .map(|_| Endpoint::on(nic.clone(), |vi| vi.send_cq(&cq).recv_cq(&cq)))
         .collect();
-    let clients: Vec<End> = servers.iter().map(|_| End::new()).collect();
+    let clients: Vec<Endpoint> = servers.iter().map(|_| Endpoint::new()).collect();
     for (client, server) in clients.iter().zip(&servers) {
         connect(client, server);
         for _ in 0..64 {
-            server.vi.post_recv(server.room(8)).unwrap();
-            client.vi.post_recv(client.room(8)).unwrap();
+            server.vi.post_recv(server.descriptor(8)).unwrap();
+            client.vi.post_recv(client.descriptor(8)).unwrap();
         }
         for message in 0..64_u64 {
             client
@@ -62,7 +62,7 @@ fn a_completion_queue_of_one_entry_holds_all_that_its_queues_can() {
         };
         let count = &mut next[at][usize::from(entry.recv_queue)];
         let done = done
-            .expect("an entry means that there is one")
+            .expect("the descriptor of the entry")
             .unwrap()
             .ok()
             .unwrap();
@@ -83,20 +83,20 @@ fn a_completion_queue_of_one_entry_holds_all_that_its_queues_can() {
 }
 
 #[test]
-fn a_vi_made_in_the_place_of_another_inherits_nothing() {
+fn vi_in_a_reused_slot_inherits_nothing() {
     let nic = open_as(|config| config.max_vi = 2);
     let cq = nic.create_cq(4).unwrap();
-    let peer = End::new();
+    let peer = Endpoint::new();
     let mut handles = BTreeSet::new();
     for round in 0..50_u64 {
-        let end = End::on(nic.clone(), |vi| vi.send_cq(&cq).recv_cq(&cq));
+        let end = Endpoint::on(nic.clone(), |vi| vi.send_cq(&cq).recv_cq(&cq));
         assert!(
             handles.insert(end.vi.handle().into_raw()),
-            "a handle comes once"
+            "handles are unique"
         );
         assert!(end.vi.info().unwrap().recv_queue_empty && end.vi.info().unwrap().send_queue_empty);
         for _ in 0..=round % 5 {
-            end.vi.post_recv(end.room(8)).unwrap();
+            end.vi.post_recv(end.descriptor(8)).unwrap();
         }
         connect(&end, &peer);
         peer.send(peer.message(&round.to_le_bytes())).ok().unwrap();
@@ -106,13 +106,13 @@ fn a_vi_made_in_the_place_of_another_inherits_nothing() {
             if entry.vi == end.vi.handle() {
                 break;
             }
-            // Left behind by an earlier one.
+            // An entry of a destroyed VI.
             assert_eq!(vip::recv_done(entry.vi), Err(VipError::InvalidParameter));
         }
         let arrived = end.vi.recv_done().unwrap().unwrap().ok().unwrap();
         assert_eq!(arrived.first_bytes(), round.to_le_bytes());
         peer.vi.disconnect().unwrap();
-        // Dropped with descriptors posted; their entries stay behind.
+        // Dropped with descriptors posted; their entries stay on the completion queue.
     }
     for stale in handles.iter().map(|raw| vipl::ViHandle::from_raw(*raw)) {
         assert_eq!(
@@ -123,19 +123,19 @@ fn a_vi_made_in_the_place_of_another_inherits_nothing() {
         assert_eq!(vip::disconnect(stale), Err(VipError::InvalidParameter));
         assert_eq!(vip::destroy_vi(stale), Err(VipError::InvalidParameter));
         let memory = MemoryHandle(1);
-        // SAFETY: nothing is posted on a VI that is no more.
+        // SAFETY: nothing is posted on a destroyed VI.
         let posted = unsafe { vip::post_send(stale, ptr::null_mut(), memory) };
         assert_eq!(posted, Err(VipError::InvalidParameter));
     }
 }
 
-/// The last call of this thread gave `ErrorResource`, and this is why.
-fn assert_reason(reason: &str) {
-    assert_eq!(vip::last_error().as_deref(), Some(reason));
+/// Checks the error message of the last failed call of this thread.
+fn assert_message(expected: &str) {
+    assert_eq!(vip::last_error().as_deref(), Some(expected));
 }
 
 #[test]
-fn objects_are_made_up_to_their_limits_and_again_when_some_went() {
+fn objects_are_created_up_to_their_limits_and_again_after_destruction() {
     let nic = open_as(|config| {
         config.max_vi = 5;
         config.max_cq = 3;
@@ -147,13 +147,13 @@ fn objects_are_made_up_to_their_limits_and_again_when_some_went() {
     for _ in 0..3 {
         let mut tags: Vec<_> = (0..6).map(|_| vip::create_ptag(handle).unwrap()).collect();
         assert_eq!(vip::create_ptag(handle), Err(VipError::ErrorResource));
-        assert_reason(
-            "VipCreatePtag: max_ptags = 6: 6 in use on this NIC, 1 wanted; raise max_ptags in [[nic]]",
+        assert_message(
+            "VipCreatePtag: max_ptags = 6: 6 in use on this NIC, 1 requested; raise max_ptags in [[nic]]",
         );
         let cqs: Vec<_> = (0..3).map(|_| vip::create_cq(handle, 1).unwrap()).collect();
         assert_eq!(vip::create_cq(handle, 1), Err(VipError::ErrorResource));
-        assert_reason(
-            "VipCreateCQ: max_cq = 3: 3 in use on this NIC, 1 wanted; raise max_cq in [[nic]]",
+        assert_message(
+            "VipCreateCQ: max_cq = 3: 3 in use on this NIC, 1 requested; raise max_cq in [[nic]]",
         );
         let vi = || {
             vip::create_vi(
@@ -165,8 +165,8 @@ fn objects_are_made_up_to_their_limits_and_again_when_some_went() {
         };
         let vis: Vec<_> = (0..5).map(|_| vi().unwrap()).collect();
         assert_eq!(vi(), Err(VipError::ErrorResource));
-        assert_reason(
-            "VipCreateVi: max_vi = 5: 5 in use on this NIC, 1 wanted; raise max_vi in [[nic]]",
+        assert_message(
+            "VipCreateVi: max_vi = 5: 5 in use on this NIC, 1 requested; raise max_vi in [[nic]]",
         );
         let pages: Vec<_> = (0..4).map(|_| Pages::new(1)).collect();
         let regions: Vec<_> = pages
@@ -176,14 +176,14 @@ fn objects_are_made_up_to_their_limits_and_again_when_some_went() {
         assert!(regions.iter().all(|region| region.0 != 0));
         let one_more = Pages::new(1).register(handle, Some(tags[1]), false);
         assert_eq!(one_more, Err(VipError::ErrorResource));
-        assert_reason(
-            "VipRegisterMem: max_regions = 4: 4 in use on this NIC, 1 wanted; raise max_regions in [[nic]]",
+        assert_message(
+            "VipRegisterMem: max_regions = 4: 4 in use on this NIC, 1 requested; raise max_regions in [[nic]]",
         );
 
-        // What is in use is not destroyed.
+        // Objects in use are not destroyed.
         assert_eq!(vip::destroy_cq(cqs[0]), Err(VipError::ErrorResource));
         assert_eq!(vip::destroy_cq(cqs[1]), Err(VipError::ErrorResource));
-        assert_reason("VipDestroyCQ: a work queue reports to the completion queue");
+        assert_message("VipDestroyCQ: a work queue reports to the completion queue");
         assert_eq!(
             vip::destroy_ptag(handle, tags[0]),
             Err(VipError::ErrorResource)
@@ -192,7 +192,7 @@ fn objects_are_made_up_to_their_limits_and_again_when_some_went() {
             vip::destroy_ptag(handle, tags[1]),
             Err(VipError::ErrorResource)
         );
-        assert_reason("VipDestroyPtag: a VI or a memory region has the protection tag");
+        assert_message("VipDestroyPtag: a VI or a memory region uses the protection tag");
         for vi in vis {
             vip::destroy_vi(vi).unwrap();
             assert_eq!(vip::destroy_vi(vi), Err(VipError::InvalidParameter));
@@ -211,8 +211,8 @@ fn objects_are_made_up_to_their_limits_and_again_when_some_went() {
             large.register(handle, Some(tags[0]), false),
             Err(VipError::ErrorResource)
         );
-        assert_reason(
-            "VipRegisterMem: max_registered_bytes = 65536: 69632 wanted; raise max_registered_bytes in [[nic]]",
+        assert_message(
+            "VipRegisterMem: max_registered_bytes = 65536: 69632 requested; raise max_registered_bytes in [[nic]]",
         );
         for tag in tags.drain(..) {
             vip::destroy_ptag(handle, tag).unwrap();
@@ -223,20 +223,20 @@ fn objects_are_made_up_to_their_limits_and_again_when_some_went() {
         }
     }
     assert_eq!(vip::create_cq(handle, 0), Err(VipError::InvalidParameter));
-    let most = nic.attributes().max_cq_entries;
-    vip::destroy_cq(vip::create_cq(handle, most).unwrap()).unwrap();
+    let limit = nic.attributes().max_cq_entries;
+    vip::destroy_cq(vip::create_cq(handle, limit).unwrap()).unwrap();
     assert_eq!(
-        vip::create_cq(handle, most + 1),
+        vip::create_cq(handle, limit + 1),
         Err(VipError::ErrorResource)
     );
-    let more = most + 1;
-    assert_reason(&format!(
-        "VipCreateCQ: max_cq_entries = {most}: {more} wanted; raise max_cq_entries in [[nic]]"
+    let more = limit + 1;
+    assert_message(&format!(
+        "VipCreateCQ: max_cq_entries = {limit}: {more} requested; raise max_cq_entries in [[nic]]"
     ));
 }
 
 #[test]
-fn transfer_size_above_the_limit_is_named_with_the_limit() {
+fn transfer_size_error_names_the_limit() {
     let nic = open_as(|config| config.max_transfer_bytes = 65536);
     let handle = nic.handle();
     let ptag = vip::create_ptag(handle).unwrap();
@@ -244,31 +244,31 @@ fn transfer_size_above_the_limit_is_named_with_the_limit() {
     wanted.max_transfer_bytes = 65537;
     let refused = vip::create_vi(handle, &wanted, None, None);
     assert_eq!(refused, Err(VipError::InvalidMtu));
-    assert_reason(
+    assert_message(
         "VipCreateVi: MaxTransferSize = 65537: must be 1 to 65536; raise max_transfer_bytes in \
-         [[nic]], or the MTU if 65536 frames hold no more",
+         [[nic]], or the MTU if a message already has 65536 frames",
     );
 }
 
 #[test]
-fn a_completion_queue_outlives_its_opening_for_the_vis_of_another() {
-    let (mine, theirs) = (open(), open());
-    let cq = vip::create_cq(theirs.handle(), 1).unwrap();
-    let ptag = vip::create_ptag(mine.handle()).unwrap();
-    let vi = vip::create_vi(mine.handle(), &attributes(Some(ptag)), None, Some(cq)).unwrap();
-    drop(theirs);
-    assert_eq!(vip::cq_done(cq), Err(VipError::NotDone), "still there");
+fn completion_queue_outlives_its_nic_handle_while_a_vi_uses_it() {
+    let (of_vi, of_cq) = (open(), open());
+    let cq = vip::create_cq(of_cq.handle(), 1).unwrap();
+    let ptag = vip::create_ptag(of_vi.handle()).unwrap();
+    let vi = vip::create_vi(of_vi.handle(), &attributes(Some(ptag)), None, Some(cq)).unwrap();
+    drop(of_cq);
+    assert_eq!(vip::cq_done(cq), Err(VipError::NotDone), "still valid");
     vip::destroy_vi(vi).unwrap();
     assert_eq!(
         vip::cq_done(cq),
         Err(VipError::InvalidParameter),
-        "gone with its last user"
+        "destroyed with its last VI"
     );
 }
 
 #[test]
 fn a_vi_with_uncollected_descriptors_is_not_destroyed() {
-    let end = RawEnd::new(&config(|_| ()));
+    let end = RawEndpoint::new(&config(|_| ()));
     end.post_recv(0, &[end.segment(0, 8)]);
     assert_eq!(vip::destroy_vi(end.vi), Err(VipError::InvalidState));
     vip::disconnect(end.vi).unwrap();
@@ -281,14 +281,14 @@ fn a_vi_with_uncollected_descriptors_is_not_destroyed() {
     vip::destroy_vi(end.vi).unwrap();
 }
 
-/// An end whose errors are told.
-fn watched() -> (
-    RawEnd,
+/// An endpoint and the receiver of its asynchronous errors.
+fn endpoint_with_errors() -> (
+    RawEndpoint,
     std::sync::mpsc::Receiver<(ErrorCode, ResourceCode, u64, u32)>,
 ) {
-    let end = RawEnd::new(&config(|config| config.max_descriptors_per_queue = 4));
+    let end = RawEndpoint::new(&config(|config| config.max_descriptors_per_queue = 4));
     let (sender, errors) = channel();
-    let report = move |error: &vipl::ErrorDescriptor| {
+    let handler = move |error: &vipl::ErrorDescriptor| {
         sender
             .send((
                 error.code,
@@ -298,19 +298,19 @@ fn watched() -> (
             ))
             .unwrap();
     };
-    vip::error_callback(end.nic, Some(Box::new(report))).unwrap();
+    vip::error_callback(end.nic, Some(Box::new(handler))).unwrap();
     (end, errors)
 }
 
 #[test]
-fn one_descriptor_too_many_breaks_the_vi() {
-    let (end, errors) = watched();
+fn work_queue_overrun_breaks_the_vi() {
+    let (end, errors) = endpoint_with_errors();
     for slot in 0..5 {
         end.post_recv(slot, &[]);
     }
-    let told = errors.recv_timeout(PATIENCE).unwrap();
+    let report = errors.recv_timeout(TIMEOUT).unwrap();
     assert_eq!(
-        told,
+        report,
         (
             ErrorCode::ViOverrun,
             ResourceCode::Vi,
@@ -328,12 +328,12 @@ fn one_descriptor_too_many_breaks_the_vi() {
     vip::destroy_vi(end.vi).unwrap();
 }
 
-/// Also while other threads keep the poller from the NIC.
+/// Also while calls of other threads keep the poll thread from polling the NIC.
 #[test]
 fn error_of_a_post_is_reported_after_the_vi_is_in_error() {
     let is_over = AtomicBool::new(false);
     for _ in 0..100 {
-        let (end, errors) = watched();
+        let (end, errors) = endpoint_with_errors();
         is_over.store(false, Ordering::Relaxed);
         thread::scope(|scope| {
             for _ in 0..4 {
@@ -343,9 +343,9 @@ fn error_of_a_post_is_reported_after_the_vi_is_in_error() {
                     }
                 });
             }
-            // SAFETY: a descriptor that is not valid is not touched.
+            // SAFETY: an invalid descriptor is not accessed.
             unsafe { vip::post_send(end.vi, ptr::null_mut(), end.handle) }.unwrap();
-            let reported = errors.recv_timeout(PATIENCE);
+            let reported = errors.recv_timeout(TIMEOUT);
             let state = vip::query_vi(end.vi).unwrap().state;
             is_over.store(true, Ordering::Relaxed);
             assert_eq!(reported.unwrap().0, ErrorCode::PostDesc);
@@ -355,9 +355,9 @@ fn error_of_a_post_is_reported_after_the_vi_is_in_error() {
 }
 
 #[test]
-fn a_descriptor_that_cannot_be_read_breaks_the_vi() {
-    type Lie = fn(&RawEnd) -> (u64, MemoryHandle);
-    let lies: [(&str, Lie); 5] = [
+fn unreadable_descriptor_breaks_the_vi() {
+    type Address = fn(&RawEndpoint) -> (u64, MemoryHandle);
+    let cases: [(&str, Address); 5] = [
         ("misaligned", |end| (end.memory.at(32), end.handle)),
         ("null", |end| (0, end.handle)),
         ("no handle", |end| (end.memory.at(0), MemoryHandle(0))),
@@ -368,15 +368,15 @@ fn a_descriptor_that_cannot_be_read_breaks_the_vi() {
             (end.memory.at(0) + end.memory.bytes() as u64, end.handle)
         }),
     ];
-    for (name, lie) in lies {
-        let (end, errors) = watched();
+    for (name, address_of) in cases {
+        let (end, errors) = endpoint_with_errors();
         end.post_recv(1, &[end.segment(0, 8)]);
-        let (address, handle) = lie(&end);
-        // SAFETY: a descriptor that is not valid is not touched, which is what is tested.
+        let (address, handle) = address_of(&end);
+        // SAFETY: an invalid descriptor is not accessed, which is tested.
         unsafe { vip::post_send(end.vi, address as *mut RawDescriptor, handle) }.unwrap();
-        let told = errors.recv_timeout(PATIENCE).unwrap();
+        let report = errors.recv_timeout(TIMEOUT).unwrap();
         let expected = (ErrorCode::PostDesc, ResourceCode::Descriptor, address, 0);
-        assert_eq!(told, expected, "{name}");
+        assert_eq!(report, expected, "{name}");
         assert_eq!(
             vip::query_vi(end.vi).unwrap().state,
             ViState::Error,
@@ -387,39 +387,36 @@ fn a_descriptor_that_cannot_be_read_breaks_the_vi() {
 }
 
 #[test]
-fn a_region_that_goes_with_a_posted_descriptor_in_it_breaks_the_vi() {
-    let (end, errors) = watched();
-    let peer = RawEnd::new(&config(|_| ()));
+fn deregistered_memory_of_a_posted_descriptor_breaks_the_vi() {
+    let (end, errors) = endpoint_with_errors();
+    let peer = RawEndpoint::new(&config(|_| ()));
     common::raw::connect(&end, &peer);
     let other = Pages::new(1);
     let region = other.register(end.nic, end.ptag, false).unwrap();
     let descriptor = other.at(0) as *mut RawDescriptor;
-    // SAFETY: our page, not posted yet.
+    // SAFETY: our own page, not posted yet.
     unsafe { descriptor.write(RawDescriptor::default()) };
     // SAFETY: the page stays mapped to the end of the test.
     unsafe { vip::post_recv(end.vi, descriptor, region) }.unwrap();
     vip::deregister_mem(end.nic, other.at(0), region).unwrap();
     other.write(0, &[0xAA; 64]);
     peer.post_send(0, &[]);
-    let told = errors.recv_timeout(PATIENCE).unwrap();
-    assert_eq!((told.0, told.2), (ErrorCode::CompProt, other.at(0)));
-    assert_eq!(
-        errors.recv_timeout(PATIENCE).unwrap().0,
-        ErrorCode::ConnLost
-    );
+    let report = errors.recv_timeout(TIMEOUT).unwrap();
+    assert_eq!((report.0, report.2), (ErrorCode::CompProt, other.at(0)));
+    assert_eq!(errors.recv_timeout(TIMEOUT).unwrap().0, ErrorCode::ConnLost);
     assert_eq!(vip::query_vi(end.vi).unwrap().state, ViState::Error);
     assert!(
         (0..64).all(|at| other.read(at) == 0xAA),
-        "it is not written to any more"
+        "no write after the deregistration"
     );
-    // The VI still ends in order: the descriptor is told, not written.
+    // The teardown succeeds: the descriptor is returned without a write to it.
     assert!(matches!(vip::recv_done(end.vi), Ok(Done::Completed { .. })));
     vip::disconnect(end.vi).unwrap();
     vip::destroy_vi(end.vi).unwrap();
 }
 
 #[test]
-fn a_malformed_descriptor_is_told_by_its_status() {
+fn malformed_descriptor_completes_with_an_error_status() {
     type Change = fn(&mut ControlSegment);
     let changes: [(&str, u32, Change); 5] = [
         ("reserved control bits", status::FORMAT_ERROR, |head| {
@@ -428,7 +425,7 @@ fn a_malformed_descriptor_is_told_by_its_status() {
         ("reserved word", status::FORMAT_ERROR, |head| {
             head.reserved = 1
         }),
-        ("an operation that is none", status::FORMAT_ERROR, |head| {
+        ("an undefined operation", status::FORMAT_ERROR, |head| {
             head.control = 3
         }),
         ("a fence and an operation", status::FORMAT_ERROR, |head| {
@@ -441,15 +438,18 @@ fn a_malformed_descriptor_is_told_by_its_status() {
         ),
     ];
     for (name, expected, change) in changes {
-        let (end, peer) = (RawEnd::new(&config(|_| ())), RawEnd::new(&config(|_| ())));
+        let (end, peer) = (
+            RawEndpoint::new(&config(|_| ())),
+            RawEndpoint::new(&config(|_| ())),
+        );
         common::raw::connect(&end, &peer);
         let mut head = ControlSegment {
             length: 8,
             ..ControlSegment::default()
         };
         change(&mut head);
-        let descriptor = end.describe(0, head, &[end.segment(0, 8)]);
-        // SAFETY: the memory stays mapped, and is left alone until the descriptor is back.
+        let descriptor = end.write_descriptor(0, head, &[end.segment(0, 8)]);
+        // SAFETY: the memory stays mapped, and is not accessed until the descriptor is returned.
         unsafe { vip::post_send(end.vi, descriptor, end.handle) }.unwrap();
         let sent = end.sent();
         assert_eq!(sent & status::ERROR_MASK, expected, "{name}: {sent:#x}");
@@ -462,8 +462,11 @@ fn a_malformed_descriptor_is_told_by_its_status() {
 }
 
 #[test]
-fn what_a_posted_receive_says_of_chains_and_immediate_data_is_ignored() {
-    let (client, server) = (RawEnd::new(&config(|_| ())), RawEnd::new(&config(|_| ())));
+fn receive_ignores_its_link_flags_and_immediate_data() {
+    let (client, server) = (
+        RawEndpoint::new(&config(|_| ())),
+        RawEndpoint::new(&config(|_| ())),
+    );
     common::raw::connect(&client, &server);
     let head = ControlSegment {
         next: u64::MAX,
@@ -474,17 +477,17 @@ fn what_a_posted_receive_says_of_chains_and_immediate_data_is_ignored() {
         status: u32::MAX,
         ..ControlSegment::default()
     };
-    let descriptor = server.describe(0, head, &[server.segment(0, 8)]);
+    let descriptor = server.write_descriptor(0, head, &[server.segment(0, 8)]);
     // SAFETY: as above.
     unsafe { vip::post_recv(server.vi, descriptor, server.handle) }.unwrap();
     client.post_send(0, &[client.segment(0, 3)]);
     let expected = status::DONE | status::OP_RECEIVE;
     assert_eq!(server.received(), expected, "without immediate data");
-    // SAFETY: back from the queue.
+    // SAFETY: returned from the queue.
     let after = unsafe { (*descriptor).control };
     assert_eq!(after.length, 3);
     for immediate in [0x8000_0001, u32::MAX] {
-        let descriptor = server.describe(1, head, &[]);
+        let descriptor = server.write_descriptor(1, head, &[]);
         // SAFETY: as above.
         unsafe { vip::post_recv(server.vi, descriptor, server.handle) }.unwrap();
         let head = ControlSegment {
@@ -492,11 +495,11 @@ fn what_a_posted_receive_says_of_chains_and_immediate_data_is_ignored() {
             immediate_data: immediate,
             ..ControlSegment::default()
         };
-        let send = client.describe(1, head, &[]);
+        let send = client.write_descriptor(1, head, &[]);
         // SAFETY: as above.
         unsafe { vip::post_send(client.vi, send, client.handle) }.unwrap();
         assert_eq!(server.received(), expected | status::IMMEDIATE);
-        // SAFETY: back from the queue.
+        // SAFETY: returned from the queue.
         assert_eq!(unsafe { (*descriptor).control.immediate_data }, immediate);
         assert_eq!(client.sent() & status::ERROR_MASK, 0);
     }

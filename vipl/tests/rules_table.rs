@@ -1,4 +1,4 @@
-//! The table of rules names tests that exist, and a test for every rule.
+//! Checks that docs/spec/vipl-rules.md has tests for each rule, and that these tests exist.
 
 use std::path::{Path, PathBuf};
 
@@ -6,15 +6,15 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The file that a name in the table means.
+/// The path of a test file that the table names.
 fn file_of(name: &str) -> PathBuf {
-    let place = match name {
+    let directory = match name {
         _ if name.ends_with(".c") && name.contains('/') => "vipl/capi/tests/conformance",
         _ if name.ends_with(".c") => "vipl/capi/tests/old_programs",
         _ if name.contains('/') => "",
         _ => "vipl/tests",
     };
-    root().join(place).join(name)
+    root().join(directory).join(name)
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn every_rule_has_tests_and_they_exist() {
         let own = format!("rule_{number}_");
         assert!(
             tests.iter().any(|(_, test)| test.starts_with(&own)),
-            "rule {number} has no test that bears its number"
+            "rule {number}: no test is named {own}*"
         );
         for (file, test) in tests {
             let text = std::fs::read_to_string(file_of(file))

@@ -1,6 +1,5 @@
-//! Calls by handle on objects of the safe API. Handles are numbers, so safe code can make any of them: such a call costs
-//! messages, or memory that is never freed, and nothing else (ADR 0036). What must not compile is in the documentation
-//! of the calls.
+//! Calls by handle on objects of the safe API. Handles are numbers, so safe code can create any handle: such a call
+//! loses messages or leaks memory at most (ADR 0036). The documentation of the calls tests code that must not compile.
 
 mod common;
 
@@ -8,18 +7,18 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use common::raw::{PAGE_BYTES, Pages};
-use common::{End, open};
+use common::{Endpoint, open};
 use pmd::descriptor::ControlSegment;
 use vipl::{Done, MemoryHandle, RawDescriptor, RdmaAccess, RdmaRegion, VipError, provider};
 
 const MARK: &[u8] = b"not freed";
 
-fn marked_region(end: &End) -> (RdmaRegion, u64) {
+fn marked_region(end: &Endpoint) -> (RdmaRegion, u64) {
     let access = RdmaAccess {
         write: true,
         read: false,
     };
-    // Longer than what the allocator keeps when it is freed, so that a read of it fails then.
+    // Large enough for the allocator to unmap it when freed, so that a later read fails.
     let bytes = 40 << 20;
     let region = end
         .nic
@@ -30,7 +29,7 @@ fn marked_region(end: &End) -> (RdmaRegion, u64) {
     (region, address)
 }
 
-/// Whether the bytes are where they were: read as a file, which fails where nothing is mapped.
+/// Returns whether the marker is at this address; reads through a file, which fails for unmapped memory.
 fn has_mark(address: u64) -> bool {
     let mut bytes = [0; MARK.len()];
     let memory = File::open("/proc/self/mem").unwrap();
@@ -39,18 +38,17 @@ fn has_mark(address: u64) -> bool {
 
 #[test]
 fn region_dropped_after_its_deregistration_is_freed() {
-    let end = End::new();
+    let end = Endpoint::new();
     let (region, address) = marked_region(&end);
     assert!(has_mark(address));
     drop(region);
     assert!(!has_mark(address));
 }
 
-/// While a NIC is being closed its registrations end one after the other, though every call reports already that it is
-/// not open.
+/// VipCloseNic removes registrations one after the other, while calls already report that the NIC is not open.
 #[test]
 fn region_of_a_nic_closed_by_its_handle_is_never_freed() {
-    let end = End::new();
+    let end = Endpoint::new();
     let (region, address) = marked_region(&end);
     provider::close_nic(end.nic.handle()).unwrap();
     drop(region);
@@ -59,7 +57,7 @@ fn region_of_a_nic_closed_by_its_handle_is_never_freed() {
 
 #[test]
 fn region_deregistered_by_its_handle_is_never_freed() {
-    let end = End::new();
+    let end = Endpoint::new();
     let (region, address) = marked_region(&end);
     provider::deregister_mem(end.nic.handle(), address, region.handle()).unwrap();
     assert_eq!(region.attributes().unwrap_err(), VipError::InvalidParameter);
@@ -68,10 +66,10 @@ fn region_deregistered_by_its_handle_is_never_freed() {
 }
 
 #[test]
-fn descriptor_taken_by_the_handle_of_its_vi_is_lost_and_the_vi_goes_on() {
-    let end = End::new();
-    end.vi.post_recv(end.room(64)).unwrap();
-    end.vi.post_recv(end.room(128)).unwrap();
+fn descriptor_collected_by_vi_handle_is_lost_and_the_vi_stays_usable() {
+    let end = Endpoint::new();
+    end.vi.post_recv(end.descriptor(64)).unwrap();
+    end.vi.post_recv(end.descriptor(128)).unwrap();
     end.vi.disconnect().unwrap();
     let taken = provider::recv_done(end.vi.handle()).unwrap();
     assert!(matches!(taken, Done::Completed { .. }));
@@ -83,8 +81,8 @@ fn descriptor_taken_by_the_handle_of_its_vi_is_lost_and_the_vi_goes_on() {
 }
 
 #[test]
-fn descriptor_posted_by_the_handle_of_a_vi_is_never_taken_for_an_owned_one() {
-    let end = End::new();
+fn descriptor_posted_by_vi_handle_is_never_returned_as_an_owned_one() {
+    let end = Endpoint::new();
     let memory = Pages::new(1);
     let region = memory.register(end.nic.handle(), Some(end.ptag.handle()), false);
     let region: MemoryHandle = region.unwrap();
@@ -96,17 +94,17 @@ fn descriptor_posted_by_the_handle_of_a_vi_is_never_taken_for_an_owned_one() {
         };
         // SAFETY: a line of the test's own page, which is not posted.
         unsafe { at.write(descriptor) };
-        // SAFETY: the page stays mapped and is left alone until the descriptor comes back.
+        // SAFETY: the page stays mapped and is not accessed until the descriptor is returned.
         unsafe { provider::post_recv(end.vi.handle(), at, region) }.unwrap();
     };
     post(0);
-    end.vi.post_recv(end.room(64)).unwrap();
+    end.vi.post_recv(end.descriptor(64)).unwrap();
     post(PAGE_BYTES / 64 - 1);
     end.vi.disconnect().unwrap();
     assert_eq!(end.vi.recv_done().unwrap_err(), VipError::DescriptorError);
     let owned = end.vi.recv_done().unwrap().expect("the owned one");
     assert_eq!(owned.descriptor.buffer(0).len(), 64);
-    // The last one is left to the end of the VI, which is destroyed all the same.
+    // The last descriptor is not collected; the VI is destroyed nevertheless.
     let (nic, vi) = (end.nic.clone(), end.vi.handle());
     drop(end);
     assert_eq!(
@@ -117,17 +115,17 @@ fn descriptor_posted_by_the_handle_of_a_vi_is_never_taken_for_an_owned_one() {
 }
 
 #[test]
-fn nic_closed_by_its_handle_leaves_others_whole() {
-    let (closed, other) = (End::new(), End::on(open(), |vi| vi));
-    closed.vi.post_recv(closed.room(64)).unwrap();
+fn nic_closed_by_its_handle_does_not_affect_other_handles() {
+    let (closed, other) = (Endpoint::new(), Endpoint::on(open(), |vi| vi));
+    closed.vi.post_recv(closed.descriptor(64)).unwrap();
     provider::close_nic(closed.nic.handle()).unwrap();
-    // Its VI is gone, with what was posted; what was not can still be used as memory.
+    // Its VI is destroyed, with the posted descriptors; other memory can still be used.
     assert_eq!(
         closed.vi.recv_done().unwrap_err(),
         VipError::InvalidParameter
     );
     drop(closed);
-    other.vi.post_recv(other.room(64)).unwrap();
+    other.vi.post_recv(other.descriptor(64)).unwrap();
     other.vi.disconnect().unwrap();
     assert!(other.vi.recv_done().unwrap().is_some());
 }

@@ -1,4 +1,4 @@
-//! VI/TCP beyond what every transport does: descriptor flow control, and what is particular to a stream.
+//! VI/TCP: descriptor flow control, partial writes and reads, transmission timeouts, and the hot connection.
 
 mod common;
 
@@ -7,8 +7,8 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::raw::{Pages, RawEnd};
-use common::{End, PATIENCE, WAIT, connect, open_as, own_host, pattern};
+use common::raw::{Pages, RawEndpoint};
+use common::{Endpoint, TIMEOUT, WAIT, connect, open_as, own_host, pattern};
 use pmd::config::TransportKind;
 use pmd::descriptor::status;
 use vipl::provider as vip;
@@ -16,7 +16,7 @@ use vipl::{
     ErrorCode, Nic, RawDescriptor, ReliabilityLevel, Timeout, ViAttributes, ViState, VipError,
 };
 
-/// A NIC that speaks VI/TCP, on an address that only this test run has.
+/// Opens a NIC of VI/TCP with an address that only this test run uses.
 fn tcp(flow_control: bool, number: u32) -> Nic {
     open_as(|config| {
         let own = own_host().to_bits() ^ (number << 16);
@@ -27,10 +27,9 @@ fn tcp(flow_control: bool, number: u32) -> Nic {
     })
 }
 
-fn ends(level: ReliabilityLevel, flow_control: [bool; 2]) -> (End, End) {
-    let [near, far] = flow_control;
-    let client = End::on(tcp(near, 1), |vi| vi.reliability(level));
-    let server = End::on(tcp(far, 2), |vi| vi.reliability(level));
+fn endpoints(level: ReliabilityLevel, [client, server]: [bool; 2]) -> (Endpoint, Endpoint) {
+    let client = Endpoint::on(tcp(client, 1), |vi| vi.reliability(level));
+    let server = Endpoint::on(tcp(server, 2), |vi| vi.reliability(level));
     connect(&client, &server);
     (client, server)
 }
@@ -42,17 +41,17 @@ const LEVELS: [ReliabilityLevel; 3] = [
 ];
 
 #[test]
-fn a_sender_a_thousand_descriptors_ahead_of_a_slow_receiver_loses_nothing() {
+fn flow_control_delays_sends_until_receives_are_posted() {
     const AHEAD: usize = 1000;
     for level in LEVELS {
-        let (client, server) = ends(level, [true, true]);
+        let (client, server) = endpoints(level, [true, true]);
         for message in 0..AHEAD {
             let bytes = pattern(message, message % 300);
             client.vi.post_send(client.message(&bytes)).unwrap();
         }
         for message in 0..AHEAD {
-            // One receive at a time, each posted when the one before was used.
-            server.vi.post_recv(server.room(300)).unwrap();
+            // One receive at a time, each posted after the completion of the previous one.
+            server.vi.post_recv(server.descriptor(300)).unwrap();
             let arrived = server.recv().ok().unwrap();
             assert!(arrived.first_bytes() == pattern(message, message % 300));
         }
@@ -65,9 +64,9 @@ fn a_sender_a_thousand_descriptors_ahead_of_a_slow_receiver_loses_nothing() {
 }
 
 #[test]
-fn without_flow_control_at_either_end_a_message_without_a_receive_is_the_guides_error() {
+fn message_without_a_receive_is_recvq_empty_unless_both_sides_use_flow_control() {
     for flow_control in [[false, false], [true, false], [false, true]] {
-        let (client, server) = ends(ReliabilityLevel::ReliableDelivery, flow_control);
+        let (client, server) = endpoints(ReliabilityLevel::ReliableDelivery, flow_control);
         client.vi.post_send(client.message(b"too soon")).unwrap();
         assert_eq!(server.errors.next_of(&server.vi), ErrorCode::RecvqEmpty);
         for end in [&client, &server] {
@@ -78,30 +77,32 @@ fn without_flow_control_at_either_end_a_message_without_a_receive_is_the_guides_
 }
 
 #[test]
-fn credits_survive_the_wrap_of_their_count() {
+fn credit_count_wraps() {
     const MESSAGES: u32 = 3 * 65_536 / 2;
     const POSTED: u32 = 500;
-    let (client, server) = ends(ReliabilityLevel::ReliableDelivery, [true, true]);
+    let (client, server) = endpoints(ReliabilityLevel::ReliableDelivery, [true, true]);
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut posted = 0;
-            let mut rooms: Vec<_> = (0..POSTED).map(|_| server.room(4)).collect();
+            let mut receives: Vec<_> = (0..POSTED).map(|_| server.descriptor(4)).collect();
             for message in 0..MESSAGES {
                 while posted < MESSAGES && posted < message + POSTED {
-                    let Some(room) = rooms.pop() else { break };
-                    server.vi.post_recv(room).unwrap();
+                    let Some(receive) = receives.pop() else {
+                        break;
+                    };
+                    server.vi.post_recv(receive).unwrap();
                     posted += 1;
                 }
                 let arrived = server.recv().ok().unwrap();
                 assert_eq!(arrived.first_bytes(), message.to_ne_bytes());
-                rooms.push(arrived.descriptor);
+                receives.push(arrived.descriptor);
             }
         });
         let mut free = Vec::new();
         for message in 0..MESSAGES {
             let mut next = match free.pop() {
                 Some(descriptor) => descriptor,
-                None if message < 1500 => client.room(4),
+                None if message < 1500 => client.descriptor(4),
                 None => {
                     client
                         .vi
@@ -125,9 +126,9 @@ fn credits_survive_the_wrap_of_their_count() {
 }
 
 #[test]
-fn an_rdma_write_with_immediate_data_waits_for_a_receive_and_one_without_does_not() {
-    let client = End::on(tcp(true, 1), |vi| vi);
-    let server = End::on(tcp(true, 2), |vi| vi.rdma_write(true));
+fn only_rdma_writes_with_immediate_data_wait_for_credits() {
+    let client = Endpoint::on(tcp(true, 1), |vi| vi);
+    let server = Endpoint::on(tcp(true, 2), |vi| vi.rdma_write(true));
     connect(&client, &server);
     let access = vipl::RdmaAccess {
         write: true,
@@ -152,25 +153,28 @@ fn an_rdma_write_with_immediate_data_waits_for_a_receive_and_one_without_does_no
     }
     assert!(matches!(client.vi.send_done(), Err(VipError::NotDone)));
     server.vi.post_recv(server.empty(0)).unwrap();
-    let told = server.recv().ok().unwrap();
-    assert_eq!(told.immediate(), Some(7));
+    let arrived = server.recv().ok().unwrap();
+    assert_eq!(arrived.immediate(), Some(7));
     memory.read(0, &mut seen);
     assert_eq!(seen, *b"later");
     assert!(client.errors.none() && server.errors.none());
 }
 
-/// More than TCP takes at a time, in messages of all sizes: a system call ends in the middle of any of them.
+/// More data than the TCP send buffer holds, in messages of all sizes: system calls end within messages.
 #[test]
-fn what_tcp_takes_in_parts_arrives_whole() {
+fn partially_sent_messages_arrive_complete() {
     const MESSAGES: usize = 600;
     let bytes_of = |message: usize| 1 + (message * 7919) % 60_000;
     for level in LEVELS {
-        // Nobody reads for the server before it does, so that TCP is full.
-        let client = End::on(tcp(false, 1), |vi| vi.reliability(level));
-        let server = End::on(slow(3), |vi| vi.reliability(level));
+        // The server reads only in its own calls, so that the TCP buffers fill up.
+        let client = Endpoint::on(tcp(false, 1), |vi| vi.reliability(level));
+        let server = Endpoint::on(no_takeover(3), |vi| vi.reliability(level));
         connect(&client, &server);
         for message in 0..MESSAGES {
-            server.vi.post_recv(server.room(bytes_of(message))).unwrap();
+            server
+                .vi
+                .post_recv(server.descriptor(bytes_of(message)))
+                .unwrap();
         }
         for message in 0..MESSAGES {
             let bytes = pattern(message, bytes_of(message));
@@ -189,11 +193,11 @@ fn what_tcp_takes_in_parts_arrives_whole() {
     }
 }
 
-/// Descriptors of a slow NIC's VI in flight: more bytes than TCP takes, if they are long.
+/// Messages in flight on a [`no_takeover`] NIC: more bytes than the TCP buffers hold, if the messages are long.
 const LONG_MESSAGES: usize = 256;
 
-/// A NIC that reads when the test has it read, and not before.
-fn slow(number: u32) -> Nic {
+/// Opens a NIC that reads only in calls of the test.
+fn no_takeover(number: u32) -> Nic {
     open_as(|config| {
         config.transport = TransportKind::ViTcp;
         config.host = Some(Ipv4Addr::from_bits(own_host().to_bits() ^ (number << 16)).into());
@@ -202,8 +206,8 @@ fn slow(number: u32) -> Nic {
     })
 }
 
-/// Has this VI send until TCP has a part of a message.
-fn fill_tcp(end: &End) {
+/// Posts sends until TCP has accepted a part of a message.
+fn fill_tcp(end: &Endpoint) {
     let message = |number| end.message(&pattern(number, 65_000 - number));
     let messages: Vec<_> = (0..LONG_MESSAGES).map(message).collect();
     for message in messages {
@@ -211,27 +215,27 @@ fn fill_tcp(end: &End) {
     }
 }
 
-/// How many messages of this NIC are with TCP, as a whole.
+/// Number of messages that TCP has completely accepted from this NIC.
 fn sent_messages(nic: &Nic) -> usize {
     let counters = vip::counters(nic.handle()).unwrap();
     let found = counters.iter().find(|(known, _)| known == "tx_messages");
     found.unwrap_or_else(|| panic!("{counters:?}")).1 as usize
 }
 
-/// TCP has a part of a message when another one fails here: its sender is told behind the rest.
+/// A received message fails while a local one is partially sent: the error report follows the remainder.
 #[test]
-fn what_went_wrong_is_told_behind_a_segment_that_was_begun() {
+fn error_report_follows_a_partially_sent_segment() {
     let reception = |vi: vipl::ViBuilder| vi.reliability(ReliabilityLevel::ReliableReception);
-    let client = End::on(slow(1), reception);
-    let server = End::on(slow(3), reception);
+    let client = Endpoint::on(no_takeover(1), reception);
+    let server = Endpoint::on(no_takeover(3), reception);
     connect(&client, &server);
     for _ in 0..LONG_MESSAGES {
-        server.vi.post_recv(server.room(65_000)).unwrap();
+        server.vi.post_recv(server.descriptor(65_000)).unwrap();
     }
     fill_tcp(&client);
     server.vi.post_send(server.message(b"too many")).unwrap();
     while client.vi.state().unwrap() != ViState::Error {
-        // It looks at what came.
+        // Polls the connection.
         let _ = client.vi.send_done();
     }
     let refused = server.vi.send_wait(WAIT).unwrap().unwrap();
@@ -239,40 +243,42 @@ fn what_went_wrong_is_told_behind_a_segment_that_was_begun() {
     assert!(status.is_remote_descriptor_error(), "{status:?}");
 }
 
-/// A client has sent so many messages and a part of one more, and a server has a receive for each
-/// but that.
-fn one_too_many() -> (End, End, usize) {
+/// Creates a client that has sent a number of messages and a part of one more, and a server with a receive for each
+/// except the last; returns them and the number.
+fn one_receive_missing() -> (Endpoint, Endpoint, usize) {
     let reception = |vi: vipl::ViBuilder| vi.reliability(ReliabilityLevel::ReliableReception);
     for _ in 0..100 {
-        // NICs that no other test counts with.
-        let client = End::on(slow(4), reception);
-        let server = End::on(slow(5), reception);
+        // NICs whose counters no other test uses.
+        let client = Endpoint::on(no_takeover(4), reception);
+        let server = Endpoint::on(no_takeover(5), reception);
         connect(&client, &server);
-        let rooms: Vec<_> = (0..LONG_MESSAGES).map(|_| server.room(65_000)).collect();
+        let receives: Vec<_> = (0..LONG_MESSAGES)
+            .map(|_| server.descriptor(65_000))
+            .collect();
         let before = sent_messages(&client.nic);
         fill_tcp(&client);
         let sent = sent_messages(&client.nic) - before;
         assert!((1..LONG_MESSAGES).contains(&sent), "{sent}");
-        for room in rooms.into_iter().take(sent) {
-            server.vi.post_recv(room).unwrap();
+        for receive in receives.into_iter().take(sent) {
+            server.vi.post_recv(receive).unwrap();
         }
-        // A NIC looks after itself now and then: it may have read before there was a receive.
+        // The housekeeping of the NIC may have read before a receive was posted.
         if server.vi.state().unwrap() == ViState::Connected {
             return (client, server, sent);
         }
     }
-    panic!("the server has always read too soon");
+    panic!("the server has read too early in each attempt");
 }
 
-/// A message is refused of which TCP has only the begin: that one fails, and those before it arrived.
+/// A message of which only the beginning was sent fails; the messages before it complete.
 #[test]
-fn a_message_that_was_only_begun_is_refused_as_any() {
-    let (client, server, sent) = one_too_many();
+fn partially_sent_message_can_be_refused() {
+    let (client, server, sent) = one_receive_missing();
     for _ in 0..sent {
         assert!(server.recv().status.is_ok());
     }
     while server.vi.state().unwrap() != ViState::Error {
-        // It looks at what came.
+        // Polls the connection.
         let _ = server.vi.send_done();
     }
     for _ in 0..sent {
@@ -284,21 +290,21 @@ fn a_message_that_was_only_begun_is_refused_as_any() {
     assert!(status.is_remote_descriptor_error(), "{status:?}");
 }
 
-/// Two messages in one read, and the first one fails its VI: the second comes to nobody, not even to an error.
+/// Two messages in one read, the first of which breaks the VI: the second causes neither a completion nor an error.
 #[test]
-fn what_stands_behind_a_message_that_fails_its_vi_is_not_looked_at() {
+fn messages_behind_one_that_breaks_the_vi_are_not_processed() {
     let config = |number: u32| {
         common::config(|config| {
             config.transport = TransportKind::ViTcp;
             config.host = Some(Ipv4Addr::from_bits(own_host().to_bits() ^ (number << 16)).into());
-            // It reads when the test has it read.
+            // It reads only in calls of the test.
             config.takeover_us = 10_000_000;
         })
     };
     let [end, peer] = [1, 2].map(|number| {
-        let mut end = RawEnd::new(&config(number));
+        let mut end = RawEndpoint::new(&config(number));
         vip::destroy_vi(end.vi).unwrap();
-        // At a reliable level the first message ends the connection in any case.
+        // At a reliable level the first message breaks the connection anyway.
         let unreliable = ViAttributes {
             reliability: ReliabilityLevel::Unreliable as u16,
             ..common::raw::attributes(end.ptag)
@@ -310,14 +316,14 @@ fn what_stands_behind_a_message_that_fails_its_vi_is_not_looked_at() {
     let report = move |error: &vipl::ErrorDescriptor| sender.send(error.code).unwrap();
     vip::error_callback(end.nic, Some(Box::new(report))).unwrap();
     common::raw::connect(&peer, &end);
-    let gone = Pages::new(1);
-    let region = gone.register(end.nic, end.ptag, false).unwrap();
-    let descriptor = gone.at(0) as *mut RawDescriptor;
+    let pages = Pages::new(1);
+    let region = pages.register(end.nic, end.ptag, false).unwrap();
+    let descriptor = pages.at(0) as *mut RawDescriptor;
     // SAFETY: our page, not posted yet.
     unsafe { descriptor.write(RawDescriptor::default()) };
     // SAFETY: the page stays mapped to the end of the test.
     unsafe { vip::post_recv(end.vi, descriptor, region) }.unwrap();
-    vip::deregister_mem(end.nic, gone.at(0), region).unwrap();
+    vip::deregister_mem(end.nic, pages.at(0), region).unwrap();
     for slot in 0..2 {
         peer.post_send(slot, &[]);
     }
@@ -325,30 +331,30 @@ fn what_stands_behind_a_message_that_fails_its_vi_is_not_looked_at() {
         assert_eq!(peer.sent(), status::DONE);
     }
     while vip::query_vi(end.vi).unwrap().state != ViState::Error {
-        // What it finds is told to the handler.
+        // Polls; errors are reported to the handler.
         let _ = vip::recv_done(end.vi);
     }
     for code in [ErrorCode::CompProt, ErrorCode::ConnLost] {
-        assert_eq!(errors.recv_timeout(PATIENCE).unwrap(), code);
+        assert_eq!(errors.recv_timeout(TIMEOUT).unwrap(), code);
     }
     vip::close_nic(end.nic).unwrap();
     assert_eq!(
         errors.try_recv().ok(),
         None,
-        "nothing is told of the second"
+        "no error for the second message"
     );
 }
 
-/// What TCP keeps back of a stream of small messages goes, though the program makes no other call.
+/// Small messages that TCP delays are transmitted, though the program makes no further call.
 #[test]
-fn the_end_of_a_stream_arrives_when_its_sender_falls_silent() {
+fn last_messages_of_a_stream_arrive_without_further_calls() {
     const BATCH: usize = 16;
     const BATCHES: usize = 12;
-    let (client, server) = ends(ReliabilityLevel::ReliableDelivery, [false, false]);
+    let (client, server) = endpoints(ReliabilityLevel::ReliableDelivery, [false, false]);
     for round in 0..100 {
         let messages = BATCH * BATCHES - round % BATCH;
         for _ in 0..messages {
-            server.vi.post_recv(server.room(64)).unwrap();
+            server.vi.post_recv(server.descriptor(64)).unwrap();
         }
         let mut complete = 0;
         for message in 0..messages {
@@ -378,9 +384,9 @@ fn the_end_of_a_stream_arrives_when_its_sender_falls_silent() {
     assert!(client.errors.none() && server.errors.none());
 }
 
-/// Each answer has its time, however long one follows the other.
+/// The timeout applies to each response, however long responses are pending one after the other.
 #[test]
-fn answers_that_come_in_time_are_never_late_together() {
+fn response_timeout_applies_to_each_response() {
     const IN_FLIGHT: usize = 8;
     let quick = |number: u32| {
         open_as(|config| {
@@ -390,16 +396,16 @@ fn answers_that_come_in_time_are_never_late_together() {
         })
     };
     let reception = |vi: vipl::ViBuilder| vi.reliability(ReliabilityLevel::ReliableReception);
-    let client = End::on(quick(1), reception);
-    let server = End::on(quick(2), reception);
+    let client = Endpoint::on(quick(1), reception);
+    let server = Endpoint::on(quick(2), reception);
     connect(&client, &server);
     for _ in 0..2 * IN_FLIGHT {
-        server.vi.post_recv(server.room(4)).unwrap();
+        server.vi.post_recv(server.descriptor(4)).unwrap();
     }
     for _ in 0..IN_FLIGHT {
         client.vi.post_send(client.message(b"ping")).unwrap();
     }
-    // Some are always on their way, for several times as long as one may be.
+    // Messages are continuously in flight, for several times the timeout.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(1500) {
         let arrived = server.recv().ok().unwrap();
@@ -411,19 +417,19 @@ fn answers_that_come_in_time_are_never_late_together() {
     assert!(client.errors.none() && server.errors.none());
 }
 
-/// One connection brings all that comes for a while; then others do, or it rests, or ends.
+/// One connection has all traffic for a while; then others have, or it is idle, or is closed.
 #[test]
-fn a_connection_that_was_alone_is_one_of_many_again() {
+fn hot_connection_does_not_starve_others_and_detects_the_fin() {
     const ROUNDS: usize = 200;
-    let (near, far) = (tcp(false, 1), tcp(false, 2));
+    let (client_nic, server_nic) = (tcp(false, 1), tcp(false, 2));
     let pair = || {
-        let client = End::on(near.clone(), |vi| vi);
-        let server = End::on(far.clone(), |vi| vi);
+        let client = Endpoint::on(client_nic.clone(), |vi| vi);
+        let server = Endpoint::on(server_nic.clone(), |vi| vi);
         connect(&client, &server);
         (client, server)
     };
-    let pass = |from: &End, to: &End, bytes: &[u8]| {
-        to.vi.post_recv(to.room(8)).unwrap();
+    let pass = |from: &Endpoint, to: &Endpoint, bytes: &[u8]| {
+        to.vi.post_recv(to.descriptor(8)).unwrap();
         assert!(from.send(from.message(bytes)).status.is_ok());
         assert_eq!(to.recv().ok().unwrap().first_bytes(), bytes);
     };
@@ -434,11 +440,11 @@ fn a_connection_that_was_alone_is_one_of_many_again() {
                 pass(client, server, b"ping");
                 pass(server, client, b"pong");
             }
-            // It sleeps until the answer comes, which is long after the last one.
-            client.vi.post_recv(client.room(8)).unwrap();
+            // The client sleeps until the next message, which follows after a long pause.
+            client.vi.post_recv(client.descriptor(8)).unwrap();
             thread::scope(|scope| {
                 let asleep = scope.spawn(|| client.recv().ok().unwrap().first_bytes().to_vec());
-                server.vi.post_recv(server.room(8)).unwrap();
+                server.vi.post_recv(server.descriptor(8)).unwrap();
                 let nothing = server
                     .vi
                     .recv_wait(Timeout::After(Duration::from_millis(50)));
@@ -454,39 +460,39 @@ fn a_connection_that_was_alone_is_one_of_many_again() {
             pass(server, client, b"pong");
         }
         server.vi.disconnect().unwrap();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while client.vi.state().unwrap() != ViState::Error {
-            assert!(Instant::now() < deadline, "its end was not seen");
+            assert!(Instant::now() < deadline, "the FIN was not detected");
         }
     }
 }
 
-/// The last message of each of several peers, and its end right behind it: none of the ends is overlooked.
+/// Several peers send their last message and close immediately: each FIN is detected.
 #[test]
-fn an_end_that_comes_with_the_last_message_is_seen_at_every_vi() {
+fn fin_with_the_last_message_is_detected_on_every_vi() {
     const PEERS: usize = 4;
-    let (near, far) = (slow(1), slow(2));
-    let mut ends: Vec<(End, End)> = Vec::new();
+    let (client_nic, server_nic) = (no_takeover(1), no_takeover(2));
+    let mut pairs: Vec<(Endpoint, Endpoint)> = Vec::new();
     for _ in 0..PEERS {
         let pair = (
-            End::on(near.clone(), |vi| vi),
-            End::on(far.clone(), |vi| vi),
+            Endpoint::on(client_nic.clone(), |vi| vi),
+            Endpoint::on(server_nic.clone(), |vi| vi),
         );
         connect(&pair.0, &pair.1);
-        pair.1.vi.post_recv(pair.1.room(4)).unwrap();
-        ends.push(pair);
+        pair.1.vi.post_recv(pair.1.descriptor(4)).unwrap();
+        pairs.push(pair);
     }
-    for (client, _) in &ends {
+    for (client, _) in &pairs {
         assert!(client.send(client.message(b"last")).status.is_ok());
         client.vi.disconnect().unwrap();
     }
-    for (_, server) in &ends {
-        let told = server.recv();
-        assert_eq!(told.ok().unwrap().first_bytes(), b"last");
+    for (_, server) in &pairs {
+        let arrived = server.recv();
+        assert_eq!(arrived.ok().unwrap().first_bytes(), b"last");
     }
-    let deadline = Instant::now() + PATIENCE;
-    let lost = |end: &End| end.vi.state().unwrap() == ViState::Error;
-    while !ends.iter().all(|(_, server)| lost(server)) {
-        assert!(Instant::now() < deadline, "an end was not seen");
+    let deadline = Instant::now() + TIMEOUT;
+    let lost = |end: &Endpoint| end.vi.state().unwrap() == ViState::Error;
+    while !pairs.iter().all(|(_, server)| lost(server)) {
+        assert!(Instant::now() < deadline, "a FIN was not detected");
     }
 }

@@ -1,45 +1,45 @@
-//! Errors over VI/TCP as the other end sees them (docs/spec/vitcp.md, Errors): a stranger that writes its segments byte
-//! by byte, so that it can say what our own end never would.
+//! Errors over VI/TCP as the peer observes them (docs/spec/vitcp.md, Errors), with a scripted peer.
 
 mod common;
 
 use std::time::{Duration, Instant};
 
-use common::stranger::{
-    DESCRIPTOR_ERROR, END, LEVELS, MESSAGE_IN_ERROR, Meeting, NOP, PROTECTION_ERROR, READ_REQUEST,
-    READ_RESPONSE, RELIABLE, SEND, Stranger, TRANSMIT_ERROR, WRITE, errors_of, goes_on, is_over,
-    plain, rdma, strangers, told_of,
+use common::scripted_peer::{
+    ConnectionSetup, DESCRIPTOR_ERROR, END, LEVELS, MESSAGE_IN_ERROR, NOP, PROTECTION_ERROR,
+    READ_REQUEST, READ_RESPONSE, RELIABLE, SEND, ScriptedPeer, TRANSMIT_ERROR, WRITE,
+    connect_plain, connect_with, errors_of, expect_connected, expect_connection_lost,
+    expected_reports, rdma,
 };
-use common::{End, WAIT};
+use common::{Endpoint, WAIT};
 use pmd::config::NicConfig;
 use pmd::descriptor::status;
 use vipl::{
-    Descriptor, ErrorCode, Operation, RdmaAccess, ReliabilityLevel, RemoteBuffer, ViChoices,
-    ViState,
+    ConnectionOptions, Descriptor, ErrorCode, Operation, RdmaAccess, ReliabilityLevel,
+    RemoteBuffer, ViState,
 };
 
 #[test]
 fn a_send_with_transmit_error_fails_its_receive() {
     for level in LEVELS {
-        let (ours, mut stranger) = plain(level);
+        let (local, mut peer) = connect_plain(level);
         for _ in 0..2 {
-            ours.vi.post_recv(ours.room(64)).unwrap();
+            local.vi.post_recv(local.descriptor(64)).unwrap();
         }
-        stranger.say(SEND, END | TRANSMIT_ERROR, b"half");
+        peer.send(SEND, END | TRANSMIT_ERROR, b"half");
         let expected = status::TRANSPORT_ERROR | status::PARTIAL_ERROR;
-        assert_eq!(errors_of(&ours.recv()), expected, "{level:?}");
+        assert_eq!(errors_of(&local.recv()), expected, "{level:?}");
         if level == ReliabilityLevel::Unreliable {
-            goes_on(&ours, &mut stranger);
+            expect_connected(&local, &mut peer);
             continue;
         }
-        assert_eq!(errors_of(&ours.recv()), status::DESC_FLUSHED_ERROR);
-        let told = told_of(level, stranger.number, MESSAGE_IN_ERROR);
-        is_over(&ours, &mut stranger, &told);
+        assert_eq!(errors_of(&local.recv()), status::DESC_FLUSHED_ERROR);
+        let reports = expected_reports(level, peer.number, MESSAGE_IN_ERROR);
+        expect_connection_lost(&local, &mut peer, &reports);
     }
 }
 
 #[test]
-fn a_write_of_another_length_than_it_said_is_told_of_where_it_is_reliable() {
+fn write_with_wrong_length_is_reported_at_reliable_levels() {
     const WRITABLE: RdmaAccess = RdmaAccess {
         write: true,
         read: false,
@@ -48,103 +48,103 @@ fn a_write_of_another_length_than_it_said_is_told_of_where_it_is_reliable() {
         .into_iter()
         .flat_map(|level| [(level, 16), (level, 33)])
     {
-        let (ours, mut stranger) = strangers(level, |_| (), |vi| vi.rdma_write(true));
-        let memory = ours
+        let (local, mut peer) = connect_with(level, |_| (), |vi| vi.rdma_write(true));
+        let memory = local
             .nic
-            .create_rdma_region(64, &ours.ptag, WRITABLE)
+            .create_rdma_region(64, &local.ptag, WRITABLE)
             .unwrap();
-        ours.vi.post_recv(ours.room(64)).unwrap();
+        local.vi.post_recv(local.descriptor(64)).unwrap();
         let other = rdma(memory.remote_buffer(), 32, &vec![7; bytes]);
-        stranger.say(WRITE, END, &other);
+        peer.send(WRITE, END, &other);
         if level == ReliabilityLevel::Unreliable {
-            goes_on(&ours, &mut stranger);
+            expect_connected(&local, &mut peer);
             continue;
         }
-        assert_eq!(ours.errors.next_of(&ours.vi), ErrorCode::RdmawAbort);
-        let told = told_of(level, stranger.number, MESSAGE_IN_ERROR);
-        is_over(&ours, &mut stranger, &told);
+        assert_eq!(local.errors.next_of(&local.vi), ErrorCode::RdmawAbort);
+        let reports = expected_reports(level, peer.number, MESSAGE_IN_ERROR);
+        expect_connection_lost(&local, &mut peer, &reports);
     }
 }
 
-/// Whatever the level, bytes that are against the protocol end the connection, and nothing is said of them.
+/// A protocol violation breaks the connection at each level, without an error report.
 #[test]
-fn who_does_not_keep_to_the_protocol_loses_the_connection() {
-    type Lie = fn(&mut Stranger) -> Vec<u8>;
-    let lies: [(&str, Lie); 5] = [
-        ("a version", |stranger| {
-            let mut segment = stranger.next(NOP, END, &[]);
+fn protocol_violation_breaks_the_connection() {
+    type Malformed = fn(&mut ScriptedPeer) -> Vec<u8>;
+    let cases: [(&str, Malformed); 5] = [
+        ("a version", |peer| {
+            let mut segment = peer.next_segment(NOP, END, &[]);
             segment[0] = 2;
             segment
         }),
-        ("a type", |stranger| stranger.next(9, END, &[])),
-        ("a length", |stranger| stranger.next(NOP, END, &[0])),
-        ("a number left out", |stranger| {
-            let _out = stranger.next(NOP, END, &[]);
-            stranger.next(SEND, END, b"late")
+        ("a type", |peer| peer.next_segment(9, END, &[])),
+        ("a length", |peer| peer.next_segment(NOP, END, &[0])),
+        ("a skipped number", |peer| {
+            let _skipped = peer.next_segment(NOP, END, &[]);
+            peer.next_segment(SEND, END, b"late")
         }),
-        ("a message inside another", |stranger| {
-            let mut both = stranger.next(SEND, 0, b"begun");
-            both.extend(stranger.next(NOP, END, &[]));
+        ("a message inside another", |peer| {
+            let mut both = peer.next_segment(SEND, 0, b"begun");
+            both.extend(peer.next_segment(NOP, END, &[]));
             both
         }),
     ];
     for level in LEVELS {
-        for (what, lie) in lies {
-            let (ours, mut stranger) = plain(level);
-            ours.vi.post_recv(ours.room(64)).unwrap();
-            let bytes = lie(&mut stranger);
-            stranger.write(&bytes);
-            let flushed = ours.recv();
+        for (what, malformed) in cases {
+            let (local, mut peer) = connect_plain(level);
+            local.vi.post_recv(local.descriptor(64)).unwrap();
+            let bytes = malformed(&mut peer);
+            peer.write(&bytes);
+            let flushed = local.recv();
             let expected = status::DESC_FLUSHED_ERROR;
             assert_eq!(errors_of(&flushed), expected, "{level:?}: {what}");
-            is_over(&ours, &mut stranger, &[]);
+            expect_connection_lost(&local, &mut peer, &[]);
         }
     }
 }
 
 #[test]
-fn an_acknowledgement_of_what_was_never_sent_counts_only_where_one_is_waited_for() {
+fn ack_of_an_unsent_message_is_an_error_only_at_reliable_reception() {
     for level in LEVELS {
-        let (ours, mut stranger) = plain(level);
-        ours.vi.post_recv(ours.room(64)).unwrap();
-        ours.vi.post_send(ours.message(b"ours")).unwrap();
-        stranger.hear_a(SEND);
-        stranger.heard = stranger.heard.wrapping_add(1);
-        stranger.say(NOP, END, &[]);
-        let sent = ours.vi.send_wait(WAIT).unwrap().unwrap();
+        let (local, mut peer) = connect_plain(level);
+        local.vi.post_recv(local.descriptor(64)).unwrap();
+        local.vi.post_send(local.message(b"ours")).unwrap();
+        peer.receive_kind(SEND);
+        peer.last_received = peer.last_received.wrapping_add(1);
+        peer.send(NOP, END, &[]);
+        let sent = local.vi.send_wait(WAIT).unwrap().unwrap();
         if level == ReliabilityLevel::ReliableReception {
             assert_eq!(errors_of(&sent), status::DESC_FLUSHED_ERROR);
-            is_over(&ours, &mut stranger, &[]);
+            expect_connection_lost(&local, &mut peer, &[]);
         } else {
             assert!(sent.status.is_ok());
-            goes_on(&ours, &mut stranger);
+            expect_connected(&local, &mut peer);
         }
     }
 }
 
-/// A Remote Error Code that is none, for a message that waits for its answer.
+/// An undefined Remote Error Code for a message that waits for its response.
 #[test]
-fn an_error_that_is_none_of_the_drafts_is_a_transport_error() {
+fn undefined_remote_error_code_is_a_transport_error() {
     let level = ReliabilityLevel::ReliableReception;
-    let (ours, mut stranger) = plain(level);
-    ours.vi.post_send(ours.message(b"ours")).unwrap();
-    ours.vi.post_send(ours.message(b"behind")).unwrap();
-    let first = stranger.hear_a(SEND);
-    stranger.heard = first.number;
-    let mut nop = stranger.next(NOP, END, &[]);
+    let (local, mut peer) = connect_plain(level);
+    local.vi.post_send(local.message(b"ours")).unwrap();
+    local.vi.post_send(local.message(b"behind")).unwrap();
+    let first = peer.receive_kind(SEND);
+    peer.last_received = first.number;
+    let mut nop = peer.next_segment(NOP, END, &[]);
     nop[22] = 3;
-    stranger.write(&nop);
+    peer.write(&nop);
     for expected in [status::TRANSPORT_ERROR, status::DESC_FLUSHED_ERROR] {
-        let sent = ours.vi.send_wait(WAIT).unwrap().unwrap();
+        let sent = local.vi.send_wait(WAIT).unwrap().unwrap();
         assert_eq!(errors_of(&sent), expected);
     }
-    is_over(&ours, &mut stranger, &[]);
+    expect_connection_lost(&local, &mut peer, &[]);
 }
 
-/// Above what both have agreed on, though there is room for it: a send is too long, a write or read refused.
+/// Above the negotiated size, though the memory is large enough: a send is too long, a write or read is refused.
 #[test]
-fn a_message_above_the_agreed_transfer_size_is_an_error_though_there_is_room() {
-    const AGREED_BYTES: u32 = 4096;
+fn message_above_the_negotiated_transfer_size_is_an_error() {
+    const NEGOTIATED_BYTES: u32 = 4096;
     const ANY: RdmaAccess = RdmaAccess {
         write: true,
         read: true,
@@ -155,191 +155,192 @@ fn a_message_above_the_agreed_transfer_size_is_an_error_though_there_is_room() {
             if kind == READ_REQUEST && !reliable {
                 continue;
             }
-            let mut meeting = Meeting::at(level);
-            meeting.mtu_bytes = AGREED_BYTES;
-            meeting.choices = ViChoices {
-                negotiates: true,
-                ..ViChoices::default()
+            let mut setup = ConnectionSetup::new(level);
+            setup.mtu_bytes = NEGOTIATED_BYTES;
+            setup.options = ConnectionOptions {
+                negotiate_mtu: true,
+                ..ConnectionOptions::default()
             };
             let rights = |vi: vipl::ViBuilder| vi.rdma_write(true).rdma_read(reliable);
-            let (ours, mut stranger) = meeting.hold(|_| (), rights);
+            let (local, mut peer) = setup.connect(|_| (), rights);
             assert_eq!(
-                ours.vi.agreement().unwrap().max_transfer_bytes,
-                AGREED_BYTES
+                local.vi.negotiated_options().unwrap().max_transfer_bytes,
+                NEGOTIATED_BYTES
             );
-            let memory = (ours.nic.create_rdma_region(8192, &ours.ptag, ANY)).unwrap();
+            let memory = (local.nic.create_rdma_region(8192, &local.ptag, ANY)).unwrap();
             for _ in 0..2 {
-                ours.vi.post_recv(ours.room(8192)).unwrap();
+                local.vi.post_recv(local.descriptor(8192)).unwrap();
             }
-            let bytes = vec![7; AGREED_BYTES as usize + 1];
-            let header = |payload: &[u8]| rdma(memory.remote_buffer(), AGREED_BYTES + 1, payload);
+            let bytes = vec![7; NEGOTIATED_BYTES as usize + 1];
+            let header =
+                |payload: &[u8]| rdma(memory.remote_buffer(), NEGOTIATED_BYTES + 1, payload);
             match kind {
-                SEND => stranger.say(SEND, END, &bytes),
-                WRITE => stranger.say(WRITE, END, &header(&bytes)),
-                _ => stranger.say(READ_REQUEST, END, &header(&[])),
+                SEND => peer.send(SEND, END, &bytes),
+                WRITE => peer.send(WRITE, END, &header(&bytes)),
+                _ => peer.send(READ_REQUEST, END, &header(&[])),
             }
             let error = match kind {
                 SEND => {
-                    assert_eq!(errors_of(&ours.recv()), status::LENGTH_ERROR, "{level:?}");
+                    assert_eq!(errors_of(&local.recv()), status::LENGTH_ERROR, "{level:?}");
                     DESCRIPTOR_ERROR
                 }
                 WRITE => {
-                    assert_eq!(ours.errors.next_of(&ours.vi), ErrorCode::RdmawProt);
+                    assert_eq!(local.errors.next_of(&local.vi), ErrorCode::RdmawProt);
                     PROTECTION_ERROR
                 }
                 _ => {
-                    assert_eq!(ours.errors.next_of(&ours.vi), ErrorCode::RdmarProt);
+                    assert_eq!(local.errors.next_of(&local.vi), ErrorCode::RdmarProt);
                     0
                 }
             };
             if !reliable {
-                goes_on(&ours, &mut stranger);
+                expect_connected(&local, &mut peer);
                 continue;
             }
-            let told = match kind {
+            let reports = match kind {
                 READ_REQUEST => Vec::new(),
-                _ => told_of(level, stranger.number, error),
+                _ => expected_reports(level, peer.number, error),
             };
-            is_over(&ours, &mut stranger, &told);
+            expect_connection_lost(&local, &mut peer, &reports);
         }
     }
 }
 
 #[test]
-fn more_reads_than_are_taken_at_a_time_end_the_connection() {
+fn reads_above_the_advertised_limit_break_the_connection() {
     const READABLE: RdmaAccess = RdmaAccess {
         write: false,
         read: true,
     };
     for level in RELIABLE {
         let one = |config: &mut NicConfig| config.max_rdma_reads = 1;
-        let (ours, mut stranger) = strangers(level, one, |vi| vi.rdma_read(true));
-        let memory = ours
+        let (local, mut peer) = connect_with(level, one, |vi| vi.rdma_read(true));
+        let memory = local
             .nic
-            .create_rdma_region(64, &ours.ptag, READABLE)
+            .create_rdma_region(64, &local.ptag, READABLE)
             .unwrap();
         let request = rdma(memory.remote_buffer(), 64, &[]);
-        let mut both = stranger.next(READ_REQUEST, END, &request);
-        both.extend(stranger.next(READ_REQUEST, END, &request));
-        stranger.write(&both);
-        is_over(&ours, &mut stranger, &[]);
+        let mut both = peer.next_segment(READ_REQUEST, END, &request);
+        both.extend(peer.next_segment(READ_REQUEST, END, &request));
+        peer.write(&both);
+        expect_connection_lost(&local, &mut peer, &[]);
     }
 }
 
 #[test]
-fn a_read_at_unreliable_delivery_is_against_the_protocol() {
-    let (ours, mut stranger) = plain(ReliabilityLevel::Unreliable);
-    let somewhere = RemoteBuffer::from_bytes(&[1; RemoteBuffer::BYTES]);
-    stranger.say(READ_REQUEST, END, &rdma(somewhere, 64, &[]));
-    is_over(&ours, &mut stranger, &[]);
+fn read_request_at_unreliable_delivery_is_a_protocol_violation() {
+    let (local, mut peer) = connect_plain(ReliabilityLevel::Unreliable);
+    let remote = RemoteBuffer::from_bytes(&[1; RemoteBuffer::BYTES]);
+    peer.send(READ_REQUEST, END, &rdma(remote, 64, &[]));
+    expect_connection_lost(&local, &mut peer, &[]);
 }
 
-fn read_of(ours: &End, bytes: usize) -> Descriptor {
-    let mut descriptor = ours.room(bytes);
+fn read_of(local: &Endpoint, bytes: usize) -> Descriptor {
+    let mut descriptor = local.descriptor(bytes);
     descriptor.set_used_bytes(0, bytes);
-    let somewhere = RemoteBuffer::from_bytes(&[1; RemoteBuffer::BYTES]);
-    descriptor.set_operation(Operation::RdmaRead(somewhere));
+    let remote = RemoteBuffer::from_bytes(&[1; RemoteBuffer::BYTES]);
+    descriptor.set_operation(Operation::RdmaRead(remote));
     descriptor
 }
 
 #[test]
-fn an_answer_that_is_none_fails_its_read() {
-    let partly = status::TRANSPORT_ERROR | status::PARTIAL_ERROR;
-    // Bytes of a first segment if there is one, then of the last; its flags, and a byte of its RDMA header that is
-    // another one; what the read ends with.
-    let answers = [
+fn invalid_read_response_fails_the_read() {
+    let partial = status::TRANSPORT_ERROR | status::PARTIAL_ERROR;
+    // Payload bytes of a first segment (0: none) and of the last; flags of the last, and the offset of a changed byte
+    // in its RDMA header; errors of the read.
+    let responses = [
         (0, 17, END, None, status::TRANSPORT_ERROR),
         (0, 15, END, None, status::TRANSPORT_ERROR),
-        (8, 9, END, None, partly),
+        (8, 9, END, None, partial),
         (0, 0, END | TRANSMIT_ERROR, None, status::RDMA_PROT_ERROR),
-        // Of another address, handle or length than was asked for.
+        // Another address, handle or length than requested.
         (0, 16, END, Some(7), status::TRANSPORT_ERROR),
-        (8, 8, END, Some(11), partly),
+        (8, 8, END, Some(11), partial),
         (0, 16, END, Some(15), status::TRANSPORT_ERROR),
     ];
     for level in RELIABLE {
-        for (first, last, flags, other, expected) in answers {
-            let (ours, mut stranger) = plain(level);
-            ours.vi.post_send(read_of(&ours, 16)).unwrap();
-            let asked = stranger.hear_a(READ_REQUEST);
+        for (first, last, flags, changed, expected) in responses {
+            let (local, mut peer) = connect_plain(level);
+            local.vi.post_send(read_of(&local, 16)).unwrap();
+            let request = peer.receive_kind(READ_REQUEST);
             let mut offset = 0u32;
             for (bytes, flags) in [(first, 0), (last, flags)] {
                 if bytes == 0 && flags == 0 {
                     continue;
                 }
-                let mut behind = asked.behind.clone();
-                if let Some(at) = other.filter(|_| flags != 0) {
-                    behind[at] ^= 1;
+                let mut body = request.body.clone();
+                if let Some(at) = changed.filter(|_| flags != 0) {
+                    body[at] ^= 1;
                 }
-                behind.extend(vec![5; bytes]);
-                let numbers = (asked.number, stranger.heard);
-                let mut answer = Stranger::segment(READ_RESPONSE, flags, numbers, &behind);
-                answer[4..8].copy_from_slice(&offset.to_be_bytes());
+                body.extend(vec![5; bytes]);
+                let numbers = (request.number, peer.last_received);
+                let mut response = ScriptedPeer::segment(READ_RESPONSE, flags, numbers, &body);
+                response[4..8].copy_from_slice(&offset.to_be_bytes());
                 offset += bytes as u32;
-                stranger.write(&answer);
+                peer.write(&response);
             }
-            let read = ours.vi.send_wait(WAIT).unwrap().unwrap();
+            let read = local.vi.send_wait(WAIT).unwrap().unwrap();
             assert_eq!(
                 errors_of(&read),
                 expected,
-                "{level:?}: {first}, {last}, {other:?}"
+                "{level:?}: {first}, {last}, {changed:?}"
             );
-            is_over(&ours, &mut stranger, &[]);
+            expect_connection_lost(&local, &mut peer, &[]);
         }
     }
 }
 
-/// A message of Reliable Reception and a read wait for their answer as long as they may.
+/// A message of Reliable Reception and a read wait for their response until the timeout.
 #[test]
-fn an_answer_that_never_comes_is_a_transport_error() {
+fn missing_response_is_a_transport_error() {
     const TIMEOUT_MS: u64 = 300;
     for level in RELIABLE {
-        let soon = |config: &mut NicConfig| config.ulp_timeout_ms = Some(TIMEOUT_MS);
-        // The time counts from the poller's last reading of its clock before the post, which came with the connection.
+        let short_timeout = |config: &mut NicConfig| config.ulp_timeout_ms = Some(TIMEOUT_MS);
+        // The timeout starts at the poller's last clock reading before the post, which is as old as the connection.
         let begun = Instant::now();
-        let (ours, mut stranger) = strangers(level, soon, |vi| vi);
+        let (local, mut peer) = connect_with(level, short_timeout, |vi| vi);
         let reads = level == ReliabilityLevel::ReliableDelivery;
-        let asks = if reads {
-            read_of(&ours, 16)
+        let descriptor = if reads {
+            read_of(&local, 16)
         } else {
-            ours.message(b"heard, and not answered")
+            local.message(b"without a response")
         };
-        ours.vi.post_send(asks).unwrap();
-        ours.vi.post_send(ours.message(b"behind")).unwrap();
-        let waited = ours.vi.send_wait(WAIT).unwrap().unwrap();
+        local.vi.post_send(descriptor).unwrap();
+        local.vi.post_send(local.message(b"behind")).unwrap();
+        let waited = local.vi.send_wait(WAIT).unwrap().unwrap();
         assert_eq!(errors_of(&waited), status::TRANSPORT_ERROR, "{level:?}");
         assert!(begun.elapsed() >= Duration::from_millis(TIMEOUT_MS));
-        let behind = ours.vi.send_wait(WAIT).unwrap().unwrap();
+        let behind = local.vi.send_wait(WAIT).unwrap().unwrap();
         assert_eq!(errors_of(&behind), status::DESC_FLUSHED_ERROR, "{level:?}");
-        is_over(&ours, &mut stranger, &[]);
+        expect_connection_lost(&local, &mut peer, &[]);
     }
 }
 
-/// FIN in the middle of a message, and a stream that is cut while something of ours was not read.
+/// A FIN within a message, and a reset by a peer that has unread data.
 #[test]
-fn a_stream_that_ends_flushes_what_it_leaves_open() {
+fn fin_or_rst_flushes_pending_descriptors() {
     for level in LEVELS {
-        for is_cut in [false, true] {
-            let (ours, mut stranger) = plain(level);
-            ours.vi.post_recv(ours.room(64)).unwrap();
-            stranger.say(SEND, 0, b"half of a");
-            if is_cut {
-                ours.vi.post_send(ours.message(b"not read")).unwrap();
-                // TCP answers a close with such bytes unread with RST.
-                let mut some = [0; 32];
-                while stranger.tcp.peek(&mut some).unwrap() < some.len() {}
+        for is_reset in [false, true] {
+            let (local, mut peer) = connect_plain(level);
+            local.vi.post_recv(local.descriptor(64)).unwrap();
+            peer.send(SEND, 0, b"half of a");
+            if is_reset {
+                local.vi.post_send(local.message(b"not read")).unwrap();
+                // TCP sends RST for a close with unread data.
+                let mut unread = [0; 32];
+                while peer.tcp.peek(&mut unread).unwrap() < unread.len() {}
             }
-            drop(stranger);
-            assert_eq!(errors_of(&ours.recv()), status::DESC_FLUSHED_ERROR);
-            if is_cut {
-                let sent = ours.vi.send_wait(WAIT).unwrap().unwrap();
+            drop(peer);
+            assert_eq!(errors_of(&local.recv()), status::DESC_FLUSHED_ERROR);
+            if is_reset {
+                let sent = local.vi.send_wait(WAIT).unwrap().unwrap();
                 let waits = level == ReliabilityLevel::ReliableReception;
                 let expected = if waits { status::DESC_FLUSHED_ERROR } else { 0 };
                 assert_eq!(errors_of(&sent), expected, "{level:?}");
             }
-            assert_eq!(ours.errors.next_of(&ours.vi), ErrorCode::ConnLost);
-            assert_eq!(ours.vi.state().unwrap(), ViState::Error);
-            assert!(ours.errors.none());
+            assert_eq!(local.errors.next_of(&local.vi), ErrorCode::ConnLost);
+            assert_eq!(local.vi.state().unwrap(), ViState::Error);
+            assert!(local.errors.none());
         }
     }
 }

@@ -1,12 +1,13 @@
-//! Segments over VI/TCP as a stranger writes and reads them, where nothing is wrong with them (docs/spec/vitcp.md).
+//! Valid segments over VI/TCP, written and read by a scripted peer (docs/spec/vitcp.md).
 
 mod common;
 
-use common::stranger::{DESCRIPTOR_ERROR, Heard};
-use common::stranger::{
-    END, IMMEDIATE, LEVELS, Meeting, NOP, READ_REQUEST, READ_RESPONSE, RELIABLE, SEND, Stranger,
-    WRITE, errors_of, goes_on, is_over, plain, rdma, strangers, told_of,
+use common::scripted_peer::{
+    ConnectionSetup, END, IMMEDIATE, LEVELS, NOP, READ_REQUEST, READ_RESPONSE, RELIABLE, SEND,
+    ScriptedPeer, WRITE, connect_plain, connect_with, errors_of, expect_connected,
+    expect_connection_lost, expected_reports, rdma,
 };
+use common::scripted_peer::{DESCRIPTOR_ERROR, ReceivedSegment};
 use common::tls::counter;
 use common::{MAX_TRANSFER_BYTES, WAIT, pattern};
 use vipl::{ErrorCode, Operation, RdmaAccess, ReliabilityLevel, RemoteBuffer};
@@ -16,36 +17,37 @@ const ANY: RdmaAccess = RdmaAccess {
     read: true,
 };
 
-/// Two segments of a message; which of them say immediate data is one bit each.
-fn in_two(stranger: &mut Stranger, kind: u8, header: &[u8], says: [bool; 2]) {
-    let behind = |payload: &[u8]| [header, payload].concat();
-    let first = stranger.next(kind, 0, &behind(b"in two "));
-    let second = stranger.further(kind, END, 7, &behind(b"pieces"));
-    for ((mut segment, says), immediate) in [first, second].into_iter().zip(says).zip([1, 2]) {
-        if says {
+/// Sends a message in two segments, with immediate data in those that `has_immediate` selects.
+fn send_in_two(peer: &mut ScriptedPeer, kind: u8, header: &[u8], has_immediate: [bool; 2]) {
+    let body = |payload: &[u8]| [header, payload].concat();
+    let first = peer.next_segment(kind, 0, &body(b"in two "));
+    let second = peer.continuation(kind, END, 7, &body(b"pieces"));
+    let segments = [first, second].into_iter().zip(has_immediate);
+    for ((mut segment, has_immediate), immediate) in segments.zip([1, 2]) {
+        if has_immediate {
             segment[1] |= IMMEDIATE;
             segment[11] = immediate;
         }
-        stranger.write(&segment);
+        peer.write(&segment);
     }
 }
 
-/// The draft does not say in which segment it stands.
+/// The draft does not specify which segment contains it.
 #[test]
-fn immediate_data_counts_from_the_first_segment_that_has_it() {
+fn immediate_data_of_the_first_segment_that_has_it_is_used() {
     for (level, kind) in LEVELS.into_iter().flat_map(|l| [(l, SEND), (l, WRITE)]) {
-        for (says, expected) in [([true, false], 1), ([false, true], 2), ([true, true], 1)] {
-            let (ours, mut stranger) = strangers(level, |_| (), |vi| vi.rdma_write(true));
-            let memory = (ours.nic.create_rdma_region(64, &ours.ptag, ANY)).unwrap();
+        for (segments, expected) in [([true, false], 1), ([false, true], 2), ([true, true], 1)] {
+            let (local, mut peer) = connect_with(level, |_| (), |vi| vi.rdma_write(true));
+            let memory = (local.nic.create_rdma_region(64, &local.ptag, ANY)).unwrap();
             for _ in 0..2 {
-                ours.vi.post_recv(ours.room(64)).unwrap();
+                local.vi.post_recv(local.descriptor(64)).unwrap();
             }
             let header = match kind {
                 WRITE => rdma(memory.remote_buffer(), 13, &[]),
                 _ => Vec::new(),
             };
-            in_two(&mut stranger, kind, &header, says);
-            let arrived = ours.recv().ok().unwrap();
+            send_in_two(&mut peer, kind, &header, segments);
+            let arrived = local.recv().ok().unwrap();
             assert_eq!(arrived.immediate(), Some(expected), "{level:?} {kind}");
             if kind == SEND {
                 assert_eq!(arrived.first_bytes(), b"in two pieces");
@@ -54,41 +56,41 @@ fn immediate_data_counts_from_the_first_segment_that_has_it() {
                 memory.read(0, &mut placed);
                 assert_eq!(&placed, b"in two pieces");
             }
-            goes_on(&ours, &mut stranger);
+            expect_connected(&local, &mut peer);
         }
     }
 }
 
-/// A write takes its receive when its immediate data is said; if there is none, that is the guide's error.
+/// A write claims a receive when its immediate data arrives; without one the error is RECVQ_EMPTY.
 #[test]
-fn immediate_data_that_comes_late_wants_a_receive_all_the_same() {
+fn immediate_data_in_a_later_segment_consumes_a_receive() {
     for level in LEVELS {
-        let (ours, mut stranger) = strangers(level, |_| (), |vi| vi.rdma_write(true));
-        let memory = (ours.nic.create_rdma_region(64, &ours.ptag, ANY)).unwrap();
+        let (local, mut peer) = connect_with(level, |_| (), |vi| vi.rdma_write(true));
+        let memory = (local.nic.create_rdma_region(64, &local.ptag, ANY)).unwrap();
         let header = rdma(memory.remote_buffer(), 13, &[]);
-        in_two(&mut stranger, WRITE, &header, [false, true]);
-        assert_eq!(ours.errors.next_of(&ours.vi), ErrorCode::RecvqEmpty);
+        send_in_two(&mut peer, WRITE, &header, [false, true]);
+        assert_eq!(local.errors.next_of(&local.vi), ErrorCode::RecvqEmpty);
         if level == ReliabilityLevel::Unreliable {
-            ours.vi.post_recv(ours.room(64)).unwrap();
-            goes_on(&ours, &mut stranger);
+            local.vi.post_recv(local.descriptor(64)).unwrap();
+            expect_connected(&local, &mut peer);
             continue;
         }
-        let told = told_of(level, stranger.number, DESCRIPTOR_ERROR);
-        is_over(&ours, &mut stranger, &told);
+        let reports = expected_reports(level, peer.number, DESCRIPTOR_ERROR);
+        expect_connection_lost(&local, &mut peer, &reports);
     }
 }
 
-/// A program that polls the target sees no word of it in part, wherever the stream is cut.
+/// A program that polls the target sees no torn word, wherever TCP splits the stream.
 #[test]
 fn rdma_write_cut_at_any_byte_writes_aligned_words_whole() {
     const BYTES: usize = 40;
     const WRITTEN: u64 = u64::MAX;
-    let (ours, mut stranger) = strangers(
+    let (local, mut peer) = connect_with(
         ReliabilityLevel::ReliableDelivery,
         |_| (),
         |vi| vi.rdma_write(true),
     );
-    let memory = (ours.nic.create_rdma_region(64, &ours.ptag, ANY)).unwrap();
+    let memory = (local.nic.create_rdma_region(64, &local.ptag, ANY)).unwrap();
     let at = memory.remote_buffer();
     for (start, cut) in (0..8usize).flat_map(|start| (1..BYTES).map(move |cut| (start, cut))) {
         memory.write(0, &[0; 64]);
@@ -97,12 +99,12 @@ fn rdma_write_cut_at_any_byte_writes_aligned_words_whole() {
             ..at
         };
         let header = rdma(target, BYTES as u32, &[0xFF; BYTES]);
-        let segment = stranger.next(WRITE, END, &header);
+        let segment = peer.next_segment(WRITE, END, &header);
         let (first, rest) = segment.split_at(segment.len() - BYTES + cut);
-        let read_bytes = counter(&ours.nic, "rx_bytes") + first.len() as u64;
-        stranger.write(first);
-        while counter(&ours.nic, "rx_bytes") < read_bytes {
-            ours.vi.state().unwrap();
+        let read_bytes = counter(&local.nic, "rx_bytes") + first.len() as u64;
+        peer.write(first);
+        while counter(&local.nic, "rx_bytes") < read_bytes {
+            local.vi.state().unwrap();
         }
         let words = (start.next_multiple_of(8)..start + BYTES - 7).step_by(8);
         for word in words {
@@ -110,135 +112,136 @@ fn rdma_write_cut_at_any_byte_writes_aligned_words_whole() {
             let expected = if is_there { WRITTEN } else { 0 };
             assert_eq!(memory.load_u64(word), expected, "{start} {cut} {word}");
         }
-        stranger.write(rest);
+        peer.write(rest);
         let mut placed = [0; BYTES];
         while placed != [0xFF; BYTES] {
-            ours.vi.state().unwrap();
+            local.vi.state().unwrap();
             memory.read(start, &mut placed);
         }
     }
-    ours.vi.post_recv(ours.room(64)).unwrap();
-    goes_on(&ours, &mut stranger);
+    local.vi.post_recv(local.descriptor(64)).unwrap();
+    expect_connected(&local, &mut peer);
 }
 
-/// An end that knows of the draft's one bit only fits both reliable levels, and neither fits one without it.
+/// A peer that sets only the draft's reliability bit matches both reliable levels; one without it matches neither.
 #[test]
-fn who_says_only_that_it_is_reliable_fits_both_levels() {
+fn reliable_only_attribute_matches_both_reliable_levels() {
     const RELIABLE_ONLY: u16 = 0x07;
     for level in RELIABLE {
-        let mut meeting = Meeting::at(level);
-        meeting.attributes = RELIABLE_ONLY;
-        let (ours, mut stranger) = meeting.hold(|_| (), |vi| vi);
-        ours.vi.post_recv(ours.room(64)).unwrap();
-        stranger.say(SEND, END, b"first");
-        assert_eq!(ours.recv().ok().unwrap().first_bytes(), b"first");
-        // It may wait for acknowledgements, and so is told.
-        while stranger.hear_a(NOP).ack != stranger.number {}
-        ours.vi.post_send(ours.message(b"answer")).unwrap();
-        stranger.hear_a(SEND);
-        stranger.say(NOP, END, &[]);
-        assert!(ours.vi.send_wait(WAIT).unwrap().unwrap().status.is_ok());
+        let mut setup = ConnectionSetup::new(level);
+        setup.attributes = RELIABLE_ONLY;
+        let (local, mut peer) = setup.connect(|_| (), |vi| vi);
+        local.vi.post_recv(local.descriptor(64)).unwrap();
+        peer.send(SEND, END, b"first");
+        assert_eq!(local.recv().ok().unwrap().first_bytes(), b"first");
+        // The peer may be of Reliable Reception, so that acknowledgements are sent.
+        while peer.receive_kind(NOP).ack != peer.number {}
+        local.vi.post_send(local.message(b"answer")).unwrap();
+        peer.receive_kind(SEND);
+        peer.send(NOP, END, &[]);
+        assert!(local.vi.send_wait(WAIT).unwrap().unwrap().status.is_ok());
     }
 }
 
-/// Whoever looks at the traffic of a NIC sees it, whatever carries it.
+/// The port counters have the traffic of every transport.
 #[test]
-fn what_connections_carry_is_counted_as_a_ports_traffic() {
-    let (ours, mut stranger) = plain(ReliabilityLevel::ReliableDelivery);
-    ours.vi.post_recv(ours.room(64)).unwrap();
-    ours.vi.post_send(ours.message(b"there")).unwrap();
-    stranger.hear_a(SEND);
-    stranger.say(SEND, END, b"back");
-    ours.recv().ok().unwrap();
+fn tcp_traffic_is_counted_as_port_traffic() {
+    let (local, mut peer) = connect_plain(ReliabilityLevel::ReliableDelivery);
+    local.vi.post_recv(local.descriptor(64)).unwrap();
+    local.vi.post_send(local.message(b"there")).unwrap();
+    peer.receive_kind(SEND);
+    peer.send(SEND, END, b"back");
+    local.recv().ok().unwrap();
     for (port, stream) in [
         ("port_rx_frames", "rx_segments"),
         ("port_rx_bytes", "rx_bytes"),
         ("port_tx_frames", "tx_segments"),
         ("port_tx_bytes", "tx_bytes"),
     ] {
-        let carried = counter(&ours.nic, stream);
+        let carried = counter(&local.nic, stream);
         assert!(carried > 0, "{stream}");
-        assert_eq!(counter(&ours.nic, port), carried, "{port}");
+        assert_eq!(counter(&local.nic, port), carried, "{port}");
     }
 }
 
-fn said_bytes(segment: &Heard) -> usize {
-    24 + segment.behind.len()
+fn segment_bytes(segment: &ReceivedSegment) -> usize {
+    24 + segment.body.len()
 }
 
-/// All segments of the next message of this type.
-fn message(stranger: &mut Stranger, kind: u8) -> Vec<Heard> {
+/// Receives all segments of the next message of this type.
+fn message(peer: &mut ScriptedPeer, kind: u8) -> Vec<ReceivedSegment> {
     let mut segments = Vec::new();
     loop {
-        segments.push(stranger.hear_a(kind));
+        segments.push(peer.receive_kind(kind));
         if segments.last().is_some_and(|last| last.flags & END != 0) {
             return segments;
         }
     }
 }
 
-/// One VI segment in one TCP segment, where the path tells how much that carries [VI/TCP 2.2.2.2.3].
+/// One VI segment fits one TCP segment, if the maximum segment size of the path is known [VI/TCP 2.2.2.2.3].
 #[test]
-fn no_segment_is_longer_than_what_the_path_carries() {
+fn segments_do_not_exceed_the_tcp_mss() {
     for mss_bytes in [600, 1460, 9000] {
-        let mut meeting = Meeting::at(ReliabilityLevel::ReliableDelivery);
-        meeting.mss_bytes = Some(mss_bytes);
-        let (ours, mut stranger) = meeting.hold(|_| (), |vi| vi);
+        let mut setup = ConnectionSetup::new(ReliabilityLevel::ReliableDelivery);
+        setup.mss_bytes = Some(mss_bytes);
+        let (local, mut peer) = setup.connect(|_| (), |vi| vi);
         let bytes = pattern(7, 40_000);
-        ours.vi.post_send(ours.message(&bytes)).unwrap();
-        let segments = message(&mut stranger, SEND);
-        let longest = segments.iter().map(said_bytes).max().unwrap();
+        local.vi.post_send(local.message(&bytes)).unwrap();
+        let segments = message(&mut peer, SEND);
+        let longest = segments.iter().map(segment_bytes).max().unwrap();
         assert!(longest <= mss_bytes as usize, "{longest} of {mss_bytes}");
-        // And hardly shorter: options of TCP have 40 bytes at most.
+        // Not much shorter: TCP options have at most 40 bytes.
         assert!(
             longest + 40 >= mss_bytes as usize,
             "{longest} of {mss_bytes}"
         );
-        let payload: Vec<u8> = segments.iter().flat_map(|s| s.behind.clone()).collect();
+        let payload: Vec<u8> = segments.iter().flat_map(|s| s.body.clone()).collect();
         assert!(payload == bytes);
     }
 }
 
-/// An answer's segments and those of a message of ours go in turn [VI/TCP 2.2.2.2.3], each message in its order.
+/// Segments of a read response alternate with those of local messages [VI/TCP 2.2.2.2.3]; each message is in order.
 #[test]
-fn answers_go_in_turn_with_messages_of_our_own() {
+fn read_responses_alternate_with_sends() {
     for level in RELIABLE {
-        let mut meeting = Meeting::at(level);
-        meeting.mss_bytes = Some(1460);
-        let (ours, mut stranger) = meeting.hold(|_| (), |vi| vi.rdma_read(true));
+        let mut setup = ConnectionSetup::new(level);
+        setup.mss_bytes = Some(1460);
+        let (local, mut peer) = setup.connect(|_| (), |vi| vi.rdma_read(true));
         let bytes = pattern(1, MAX_TRANSFER_BYTES);
-        let memory = ours
+        let memory = local
             .nic
-            .create_rdma_region(MAX_TRANSFER_BYTES, &ours.ptag, ANY)
+            .create_rdma_region(MAX_TRANSFER_BYTES, &local.ptag, ANY)
             .unwrap();
         memory.write(0, &bytes);
-        // TCP does not take all of these: some wait when the request comes.
+        // More than the TCP send buffer holds: some are pending when the request arrives.
         let sends = 256;
         for _ in 0..sends {
-            ours.vi.post_send(ours.message(&bytes)).unwrap();
+            local.vi.post_send(local.message(&bytes)).unwrap();
         }
         let request = rdma(memory.remote_buffer(), MAX_TRANSFER_BYTES as u32, &[]);
-        stranger.say(READ_REQUEST, END, &request);
-        let asked = stranger.number;
-        let (mut sent, mut answered) = (0, 0u32);
+        peer.send(READ_REQUEST, END, &request);
+        let request_number = peer.number;
+        let (mut sent, mut response_bytes) = (0, 0u32);
         let mut kinds = Vec::new();
-        while sent < sends || answered < MAX_TRANSFER_BYTES as u32 {
-            let segment = stranger.hear().expect("the stream goes on");
+        while sent < sends || response_bytes < MAX_TRANSFER_BYTES as u32 {
+            let segment = peer.receive().expect("a segment");
             match segment.kind {
                 SEND if segment.flags & END == 0 => {}
                 SEND => {
                     sent += 1;
                     if level == ReliabilityLevel::ReliableReception {
-                        stranger.say(NOP, END, &[]);
+                        peer.send(NOP, END, &[]);
                     }
                 }
                 READ_RESPONSE => {
-                    assert_eq!((segment.number, segment.offset), (asked, answered));
-                    assert_eq!(segment.behind[..16], request);
-                    let payload = &segment.behind[16..];
-                    let at = answered as usize;
+                    let expected = (request_number, response_bytes);
+                    assert_eq!((segment.number, segment.offset), expected);
+                    assert_eq!(segment.body[..16], request);
+                    let payload = &segment.body[16..];
+                    let at = response_bytes as usize;
                     assert!(payload == &bytes[at..at + payload.len()]);
-                    answered += payload.len() as u32;
+                    response_bytes += payload.len() as u32;
                 }
                 _ => continue,
             }
@@ -260,30 +263,30 @@ fn answers_go_in_turn_with_messages_of_our_own() {
     }
 }
 
-/// What the peer does in its turn: its answer may have other messages between its segments.
+/// The peer may send other messages between the segments of its read response.
 #[test]
-fn an_answer_may_have_messages_between_its_segments() {
+fn read_response_may_be_interleaved_with_messages() {
     for level in RELIABLE {
-        let (ours, mut stranger) = plain(level);
-        ours.vi.post_recv(ours.room(64)).unwrap();
-        let mut read = ours.room(16);
+        let (local, mut peer) = connect_plain(level);
+        local.vi.post_recv(local.descriptor(64)).unwrap();
+        let mut read = local.descriptor(16);
         read.set_used_bytes(0, 16);
-        let somewhere = RemoteBuffer::from_bytes(&[1; RemoteBuffer::BYTES]);
-        read.set_operation(Operation::RdmaRead(somewhere));
-        ours.vi.post_send(read).unwrap();
-        let asked = stranger.hear_a(READ_REQUEST);
+        let remote = RemoteBuffer::from_bytes(&[1; RemoteBuffer::BYTES]);
+        read.set_operation(Operation::RdmaRead(remote));
+        local.vi.post_send(read).unwrap();
+        let request = peer.receive_kind(READ_REQUEST);
         for (flags, offset, part) in [(0, 0u32, b"half of "), (END, 8, b"a thing.")] {
-            let numbers = (asked.number, stranger.heard);
-            let behind = [&asked.behind[..], part].concat();
-            let mut answer = Stranger::segment(READ_RESPONSE, flags, numbers, &behind);
-            answer[4..8].copy_from_slice(&offset.to_be_bytes());
-            stranger.write(&answer);
+            let numbers = (request.number, peer.last_received);
+            let body = [&request.body[..], part].concat();
+            let mut response = ScriptedPeer::segment(READ_RESPONSE, flags, numbers, &body);
+            response[4..8].copy_from_slice(&offset.to_be_bytes());
+            peer.write(&response);
             if offset == 0 {
-                stranger.say(SEND, END, b"between");
-                assert_eq!(ours.recv().ok().unwrap().first_bytes(), b"between");
+                peer.send(SEND, END, b"between");
+                assert_eq!(local.recv().ok().unwrap().first_bytes(), b"between");
             }
         }
-        let read = ours.vi.send_wait(WAIT).unwrap().unwrap();
+        let read = local.vi.send_wait(WAIT).unwrap().unwrap();
         assert_eq!(errors_of(&read), 0);
         assert_eq!(read.first_bytes(), b"half of a thing.");
     }

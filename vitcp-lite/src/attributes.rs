@@ -7,34 +7,34 @@
 //! | 2 | RDMA Read Enable |
 //! | 3 | Descriptor Flow Control Enabled |
 //! | 4 | Peer-to-peer Connection Establishment |
-//! | 6, 5 | exact level; ours |
+//! | 6, 5 | exact reliability level; ours |
 //! | 15 to 8 | sent as 0 and ignored |
 
 use crate::profile::{
     ATTRIBUTE_FLOW_CONTROL, ATTRIBUTE_LEVEL_SHIFT, ATTRIBUTE_PEER_TO_PEER, ATTRIBUTE_RDMA_READ,
-    ATTRIBUTE_RDMA_WRITE, ATTRIBUTE_RELIABLE, LEVEL_DELIVERY, LEVEL_NOT_SAID, LEVEL_RECEPTION,
+    ATTRIBUTE_RDMA_WRITE, ATTRIBUTE_RELIABLE, LEVEL_DELIVERY, LEVEL_RECEPTION, LEVEL_UNSPECIFIED,
 };
 
 const LEVEL_MASK: u16 = 3;
 
-/// Which of the two reliable levels: the draft merges them.
+/// The exact reliable level: the draft merges the two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ExactLevel {
-    /// Nothing is said: the connection is unreliable, or the asker knows only the draft.
+    /// Not specified: the connection is unreliable, or the sender implements only the draft.
     #[default]
-    NotSaid,
+    Unspecified,
     /// Reliable Delivery.
     Delivery,
     /// Reliable Reception.
     Reception,
-    /// The number 3, which has no meaning.
+    /// The undefined value 3.
     Unknown,
 }
 
 impl ExactLevel {
     const fn from_bits(bits: u16) -> Self {
         match (bits >> ATTRIBUTE_LEVEL_SHIFT) & LEVEL_MASK {
-            LEVEL_NOT_SAID => Self::NotSaid,
+            LEVEL_UNSPECIFIED => Self::Unspecified,
             LEVEL_DELIVERY => Self::Delivery,
             LEVEL_RECEPTION => Self::Reception,
             _ => Self::Unknown,
@@ -43,7 +43,7 @@ impl ExactLevel {
 
     const fn to_bits(self) -> u16 {
         let level = match self {
-            Self::NotSaid => LEVEL_NOT_SAID,
+            Self::Unspecified => LEVEL_UNSPECIFIED,
             Self::Delivery => LEVEL_DELIVERY,
             Self::Reception => LEVEL_RECEPTION,
             Self::Unknown => LEVEL_MASK,
@@ -52,7 +52,7 @@ impl ExactLevel {
     }
 }
 
-/// What one end of a connection says of its VI. It is told, not checked.
+/// Attributes of a VI as its side of a connection advertises them; not verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Attributes {
     /// Reliable Delivery or Reliable Reception.
@@ -61,16 +61,16 @@ pub struct Attributes {
     pub rdma_write: bool,
     /// RDMA reads are accepted.
     pub rdma_read: bool,
-    /// Messages wait for posted descriptors.
+    /// Descriptor flow control: messages wait for posted descriptors.
     pub flow_control: bool,
-    /// Both ends ask.
+    /// The request is a peer's.
     pub peer_to_peer: bool,
-    /// Which reliable level.
+    /// The exact reliable level.
     pub level: ExactLevel,
 }
 
 impl Attributes {
-    /// The attributes of the 16 bits; unknown ones are ignored.
+    /// Decodes the 16 bits; ignores unknown ones.
     #[must_use]
     pub const fn from_bits(bits: u16) -> Self {
         Self {
@@ -83,7 +83,7 @@ impl Attributes {
         }
     }
 
-    /// The 16 bits; unknown ones are 0.
+    /// Returns the 16 bits; unknown ones are 0.
     #[must_use]
     pub const fn to_bits(self) -> u16 {
         let mut bits = self.level.to_bits();
@@ -111,14 +111,14 @@ mod tests {
     use super::{Attributes, ExactLevel};
 
     #[test]
-    fn every_known_bit_comes_back_and_no_other() {
+    fn known_bits_round_trip_and_others_are_dropped() {
         for bits in 0..=u16::MAX {
             assert_eq!(Attributes::from_bits(bits).to_bits(), bits & 0x7F);
         }
     }
 
     #[test]
-    fn each_bit_is_its_attribute() {
+    fn each_bit_sets_its_attribute() {
         let none = Attributes::default();
         let expected = [
             Attributes {

@@ -1,18 +1,18 @@
-//! The CE header: connection establishment [VI/TCP 3.2]. In every Connect Request and
-//! Connect Accept, and in a Connect Reject that is a challenge.
+//! The CE header: connection establishment [VI/TCP 3.2]. Part of every Connect Request and
+//! Connect Accept, and of a Connect Reject that is a challenge.
 //!
 //! | Offset | Bytes | Field |
 //! | --- | --- | --- |
 //! | 0 | 2 | Calling Attributes |
 //! | 2 | 2 | Calling Discriminator Length, 0 to 16 |
 //! | 4 | 4 | MTU Size: MaxTransferSize in bytes |
-//! | 8 | 16 | Calling Discriminator; behind its length 0 |
+//! | 8 | 16 | Calling Discriminator, padded with 0 |
 //! | 24 | 2 | Calling RDMA Read Window |
 //! | 26 | 2 | Called Discriminator Length, 0 to 16 |
-//! | 28 | 16 | Called Discriminator; behind its length 0 |
-//! | 44 | 0 to 256 | Security Information: all that is left of the segment |
+//! | 28 | 16 | Called Discriminator, padded with 0 |
+//! | 44 | 0 to 256 | Security Information: the rest of the segment |
 //!
-//! What a discriminator does not use is sent as 0 and ignored.
+//! The padding of a discriminator is ignored when received.
 
 use core::fmt;
 
@@ -44,30 +44,30 @@ const _: () = assert!(tiles(
     CE_HEADER_BYTES
 ));
 
-/// What one end of a connection says when it is made.
+/// The CE header: parameters of one side for a new connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CeHeader {
-    /// Of the VI of who sends this.
+    /// Of the sender's VI.
     pub attributes: Attributes,
-    /// Longest message, in bytes: proposed in a request, agreed in an accept.
+    /// Maximum message size in bytes: proposed in a request, agreed in an accept.
     pub mtu_bytes: u32,
-    /// The VI that asks.
+    /// The sender's VI.
     pub calling: Discriminator,
-    /// The VI that is asked for.
+    /// The receiver's VI.
     pub called: Discriminator,
-    /// RDMA reads of the other end that may be outstanding at a time.
+    /// Limit of outstanding RDMA reads of the peer.
     pub read_window: u16,
-    /// What the consumers say to each other.
+    /// Security Information of the consumer.
     pub security: Security,
 }
 
 impl CeHeader {
-    /// Reads a header: `bytes` is the whole rest of the segment behind the segment header.
+    /// Parses a header: `bytes` is all of the segment after the segment header.
     ///
     /// # Errors
     /// `CeHeader` if they are fewer than 44; `CallingDiscriminator` and
     /// `CalledDiscriminator` if one is longer than 16 bytes; `Security` if more than 256
-    /// bytes are left.
+    /// bytes remain.
     pub fn parse(bytes: &[u8]) -> Result<Self, SegmentError> {
         let Some((fixed, security)) = bytes.split_first_chunk::<CE_HEADER_BYTES>() else {
             return Err(SegmentError::CeHeader {
@@ -99,8 +99,8 @@ impl CeHeader {
         })
     }
 
-    /// Writes the header and the Security Information to the front of `out`; returns how
-    /// many bytes they are, or `None` if `out` has fewer.
+    /// Writes the header and the Security Information to the front of `out`; returns the number of
+    /// bytes, or `None` if `out` is shorter.
     pub fn emit(&self, out: &mut [u8]) -> Option<usize> {
         let security = self.security.as_bytes();
         let (fixed, rest) = out.split_first_chunk_mut::<CE_HEADER_BYTES>()?;
@@ -109,8 +109,7 @@ impl CeHeader {
         Some(self.bytes())
     }
 
-    /// Writes the header without the Security Information. What of a received header is ignored
-    /// is 0 here.
+    /// Writes the header without the Security Information. Bits that a receiver ignores are 0.
     pub fn emit_fixed(&self, out: &mut [u8; 44]) {
         let mut fixed = Writer(out);
         fixed.u16::<ATTRIBUTES>(self.attributes.to_bits());
@@ -122,14 +121,14 @@ impl CeHeader {
         fixed.array::<CALLED, 16>(self.called.padded());
     }
 
-    /// Bytes on the wire: 44 and the Security Information.
+    /// Returns the bytes on the wire: 44 and the Security Information.
     #[must_use]
     pub fn bytes(&self) -> usize {
         CE_HEADER_BYTES.saturating_add(self.security.as_bytes().len())
     }
 }
 
-/// The bytes of a discriminator's field that are in use.
+/// Reads a discriminator from its padded field; `None` if `length` exceeds it.
 fn used(field: &[u8; MAX_DISCRIMINATOR_BYTES], length: u16) -> Option<Discriminator> {
     field
         .get(..usize::from(length))

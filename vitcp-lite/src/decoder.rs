@@ -1,17 +1,17 @@
-//! Segments out of a stream of bytes [VI/TCP 3].
+//! Incremental decoder of segments from a byte stream [VI/TCP 3].
 //!
-//! TCP keeps no boundaries: a segment may come in any number of pieces. The decoder keeps
-//! what it needs of the headers and nothing of the payload, which it hands on as it comes.
+//! TCP keeps no boundaries: a segment may arrive in any number of fragments. The decoder buffers
+//! incomplete headers only; payload is passed through as it arrives.
 //!
 //! ```text
-//!            24 bytes            the header behind it
-//!  Header ------------> Behind ------------------------> Payload
+//!            24 bytes               RDMA or CE header
+//!  Header ------------> Extension ----------------------> Payload
 //!    ^                    | no payload                      | its last byte
 //!    +--------------------+---------------------------------+
 //! ```
 //!
-//! A header that lies whole in the input is read where it is; one that was cut is put
-//! together in the carry.
+//! A header that is complete in the input is parsed in place; the fragments of any other are
+//! assembled in a buffer.
 
 use crate::ce::CeHeader;
 use crate::error::SegmentError;
@@ -19,18 +19,18 @@ use crate::profile::{MAX_HEADERS_BYTES, SEGMENT_HEADER_BYTES};
 use crate::rdma::RdmaHeader;
 use crate::segment::SegmentHeader;
 
-/// Segment header and what is behind it are carried one after the other.
-const CARRY_BYTES: usize = MAX_HEADERS_BYTES - SEGMENT_HEADER_BYTES;
-const _: () = assert!(CARRY_BYTES >= SEGMENT_HEADER_BYTES);
+/// Bytes of the header buffer, which holds the segment header, and then the RDMA or CE header.
+const HEADER_BUFFER_BYTES: usize = MAX_HEADERS_BYTES - SEGMENT_HEADER_BYTES;
+const _: () = assert!(HEADER_BUFFER_BYTES >= SEGMENT_HEADER_BYTES);
 
-/// What stands behind the segment header.
+/// The header that follows the segment header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "nothing here allocates, and a CE header comes once a connection"
+    reason = "nothing here allocates, and a CE header occurs once per connection"
 )]
 pub enum Headers {
-    /// Nothing: Send, NOP, Connect No Match, Connect Reject that is no challenge.
+    /// None: Send, NOP, Connect No Match, Connect Reject that is not a challenge.
     Plain,
     /// RDMA Read Request, RDMA Read Response, RDMA Write.
     Rdma(RdmaHeader),
@@ -38,78 +38,78 @@ pub enum Headers {
     Connect(CeHeader),
 }
 
-/// A segment up to its payload.
+/// The headers of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Its segment header.
+    /// Segment header.
     pub header: SegmentHeader,
-    /// What stands behind it.
+    /// The header that follows it.
     pub headers: Headers,
     /// Bytes of payload that follow.
     pub payload_bytes: u16,
 }
 
-/// What the decoder found.
+/// An item of the decoded stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "nothing here allocates, and a CE header comes once a connection"
+    reason = "nothing here allocates, and a CE header occurs once per connection"
 )]
 pub enum Item<'a> {
     /// The headers of a segment are complete.
     Segment(Segment),
-    /// The next bytes of the payload of the segment that was begun last.
+    /// The next bytes of the payload of the current segment.
     Payload {
         /// Never empty.
         bytes: &'a [u8],
-        /// Bytes of the payload that are still to come behind these.
+        /// Bytes of the payload that are still missing after these.
         left: u16,
     },
 }
 
-/// Where in a segment the stream is.
+/// Position of the stream within a segment.
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// In the segment header, or in front of it.
+    /// In the segment header, or before it.
     Header,
-    /// In what stands behind this segment header.
-    Behind(SegmentHeader),
-    /// In the payload, of which so many bytes are to come; never 0.
+    /// In the RDMA or CE header that follows this segment header.
+    Extension(SegmentHeader),
+    /// In the payload, with `left` bytes missing; never 0.
     Payload { left: u16 },
-    /// For good.
+    /// Failed permanently.
     Failed(SegmentError),
 }
 
-/// Cuts one TCP connection's incoming bytes into segments.
+/// Decodes the received bytes of one TCP connection into segments.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     state: State,
-    carry: Carry,
+    header_buffer: HeaderBuffer,
 }
 
 impl Decoder {
-    /// A decoder in front of the first segment.
+    /// Creates a decoder at the start of a stream.
     #[must_use]
     pub const fn new() -> Self {
         Self {
             state: State::Header,
-            carry: Carry {
-                bytes: [0; CARRY_BYTES],
+            header_buffer: HeaderBuffer {
+                bytes: [0; HEADER_BUFFER_BYTES],
                 filled: 0,
             },
         }
     }
 
-    /// Takes bytes off the front of `input` and says what they are. `None` if more input
-    /// is needed; `input` is empty then.
+    /// Consumes bytes at the front of `input` and returns the next item. `None` if more input is
+    /// needed; `input` is empty then.
     ///
     /// # Errors
-    /// What is wrong with the segment, see [`SegmentHeader::parse`] and
-    /// [`CeHeader::parse`]. Every further call gives the same error.
+    /// As for [`SegmentHeader::parse`] and [`CeHeader::parse`]. Every further call returns the same
+    /// error.
     #[inline]
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Item<'a>>, SegmentError> {
         match self.state {
-            State::Header | State::Behind(_) => match self.headers(input) {
+            State::Header | State::Extension(_) => match self.headers(input) {
                 Err(error) => {
                     self.state = State::Failed(error);
                     Err(error)
@@ -121,35 +121,33 @@ impl Decoder {
         }
     }
 
-    /// Takes a Send off the front of `input` that is whole: one segment, all of it there. Most
-    /// small messages come so, and [`next`](Self::next) would take two calls for them. `None`,
-    /// and nothing is taken, if anything else is next.
+    /// Consumes a whole Send at the front of `input`: a message of one segment, complete in the input.
+    /// Fast path for small messages, which take two calls of [`next`](Self::next). `None`, and nothing
+    /// is consumed, for anything else.
     #[inline]
     pub fn whole_send<'a>(&self, input: &mut &'a [u8]) -> Option<(SegmentHeader, &'a [u8])> {
-        let (headers, behind) = input.split_first_chunk::<SEGMENT_HEADER_BYTES>()?;
+        let (headers, rest) = input.split_first_chunk::<SEGMENT_HEADER_BYTES>()?;
         if !self.is_between_segments() {
             return None;
         }
         let header = SegmentHeader::parse_whole_send(headers)?;
-        let (payload, rest) = behind.split_at_checked(usize::from(header.payload_bytes()))?;
+        let (payload, rest) = rest.split_at_checked(usize::from(header.payload_bytes()))?;
         *input = rest;
         Some((header, payload))
     }
 
-    /// Bytes of the current segment's payload that are still to come; 0 if its headers
-    /// are not complete.
+    /// Returns the missing bytes of the current segment's payload; 0 if its headers are incomplete.
     #[inline]
     #[must_use]
     pub const fn payload_left(&self) -> u16 {
         match self.state {
             State::Payload { left } => left,
-            State::Header | State::Behind(_) | State::Failed(_) => 0,
+            State::Header | State::Extension(_) | State::Failed(_) => 0,
         }
     }
 
-    /// So many bytes of the payload were received past the decoder, straight to their
-    /// place. `false`, and nothing happens, if that is more than
-    /// [`payload_left`](Self::payload_left).
+    /// Skips `bytes` of payload that the caller received directly into their destination. `false`,
+    /// without effect, if that is more than [`payload_left`](Self::payload_left).
     #[inline]
     pub fn skip_payload(&mut self, bytes: u16) -> bool {
         match (self.state, self.payload_left().checked_sub(bytes)) {
@@ -161,24 +159,24 @@ impl Decoder {
         }
     }
 
-    /// How many more bytes it takes until there is a next thing to say, at least 1; 1 after an
-    /// error. Whoever reads no more than these reads nothing behind the headers of a segment.
+    /// Returns the bytes that are missing for the next item, at least 1; 1 after an error. A caller
+    /// that reads no more than these reads nothing beyond the headers of a segment.
     #[must_use]
     pub fn missing_bytes(&self) -> usize {
         let wanted = match self.state {
             State::Header => SEGMENT_HEADER_BYTES,
-            State::Behind(header) => header.behind_bytes(),
+            State::Extension(header) => header.extension_bytes(),
             State::Payload { left } => return usize::from(left),
             State::Failed(_) => 1,
         };
-        wanted.saturating_sub(self.carry.filled).max(1)
+        wanted.saturating_sub(self.header_buffer.filled).max(1)
     }
 
-    /// Is the stream between two segments, and nothing of a next one was taken?
+    /// Checks whether the stream is at a segment boundary: no byte of the next segment was consumed.
     #[inline]
     #[must_use]
     pub const fn is_between_segments(&self) -> bool {
-        matches!(self.state, State::Header) && self.carry.filled == 0
+        matches!(self.state, State::Header) && self.header_buffer.filled == 0
     }
 
     fn expect_payload(&mut self, left: u16) {
@@ -192,18 +190,18 @@ impl Decoder {
     #[inline]
     fn headers<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Item<'a>>, SegmentError> {
         let header = match self.state {
-            State::Behind(header) => header,
+            State::Extension(header) => header,
             _ => {
-                let whole = self.carry.piece(SEGMENT_HEADER_BYTES, input);
+                let whole = self.header_buffer.take(SEGMENT_HEADER_BYTES, input);
                 let Some(bytes) = whole.and_then(|bytes| bytes.first_chunk()) else {
                     return Ok(None);
                 };
                 let header = SegmentHeader::parse(bytes)?;
-                self.state = State::Behind(header);
+                self.state = State::Extension(header);
                 header
             }
         };
-        let Some(bytes) = self.carry.piece(header.behind_bytes(), input) else {
+        let Some(bytes) = self.header_buffer.take(header.extension_bytes(), input) else {
             return Ok(None);
         };
         let headers = if bytes.is_empty() {
@@ -244,29 +242,29 @@ impl Default for Decoder {
     }
 }
 
-/// The front of a header whose end has not come yet.
+/// The received part of an incomplete header.
 #[derive(Clone, Debug)]
-struct Carry {
-    bytes: [u8; CARRY_BYTES],
+struct HeaderBuffer {
+    bytes: [u8; HEADER_BUFFER_BYTES],
     filled: usize,
 }
 
-impl Carry {
-    /// The next `wanted` bytes of the stream as soon as they are there, at most
-    /// [`CARRY_BYTES`]; the same `wanted` until then.
+impl HeaderBuffer {
+    /// Returns the next `wanted` bytes of the stream once they are complete, at most
+    /// [`HEADER_BUFFER_BYTES`]; `wanted` must not change until then.
     #[inline]
-    fn piece<'b, 'a: 'b>(&'b mut self, wanted: usize, input: &mut &'a [u8]) -> Option<&'b [u8]> {
+    fn take<'b, 'a: 'b>(&'b mut self, wanted: usize, input: &mut &'a [u8]) -> Option<&'b [u8]> {
         if self.filled == 0
-            && let Some((piece, rest)) = input.split_at_checked(wanted)
+            && let Some((header, rest)) = input.split_at_checked(wanted)
         {
             *input = rest;
-            return Some(piece);
+            return Some(header);
         }
-        self.put_together(wanted, input)
+        self.assemble(wanted, input)
     }
 
     #[cold]
-    fn put_together(&mut self, wanted: usize, input: &mut &[u8]) -> Option<&[u8]> {
+    fn assemble(&mut self, wanted: usize, input: &mut &[u8]) -> Option<&[u8]> {
         let taken = wanted.saturating_sub(self.filled).min(input.len());
         let (part, rest) = input.split_at_checked(taken)?;
         let end = self.filled.saturating_add(taken);

@@ -7,7 +7,7 @@ use crate::profile::MAX_DISCRIMINATOR_BYTES;
 
 const _: () = assert!(MAX_DISCRIMINATOR_BYTES <= u8::MAX as usize);
 
-/// What tells the VIs of a host apart before they are connected: up to 16 bytes.
+/// A discriminator, which names a VI of a host in a Connect Request: up to 16 bytes.
 #[derive(Clone, Copy)]
 pub struct Discriminator {
     len: u8,
@@ -15,7 +15,7 @@ pub struct Discriminator {
 }
 
 impl Discriminator {
-    /// `None` if there are more than [`MAX_DISCRIMINATOR_BYTES`].
+    /// Copies `bytes`; `None` if longer than [`MAX_DISCRIMINATOR_BYTES`].
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let len = u8::try_from(bytes.len()).ok()?;
@@ -24,7 +24,7 @@ impl Discriminator {
         Some(Self { len, bytes: all })
     }
 
-    /// The bytes in use.
+    /// Returns the bytes, without padding.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         let (used, _) = self
@@ -34,12 +34,12 @@ impl Discriminator {
         used
     }
 
-    /// The field of the wire: 0 behind the bytes in use.
+    /// Returns the wire field, padded with 0.
     pub(crate) const fn padded(self) -> [u8; MAX_DISCRIMINATOR_BYTES] {
         self.bytes
     }
 
-    /// Its length field.
+    /// Returns the wire length field.
     pub(crate) fn wire_length(self) -> u16 {
         u16::from(self.len)
     }
@@ -68,7 +68,7 @@ impl Hash for Discriminator {
     }
 }
 
-/// Text if it is ASCII text, with escapes where it is not.
+/// ASCII text; other bytes escaped.
 impl fmt::Display for Discriminator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.as_bytes().escape_ascii(), f)
@@ -87,7 +87,7 @@ mod tests {
     use std::format;
 
     #[test]
-    fn discriminators_compare_by_the_bytes_in_use() {
+    fn discriminators_compare_without_padding() {
         let of = |bytes: &[u8]| Discriminator::new(bytes).unwrap();
         assert_ne!(of(b"a"), of(b"a\0"));
         assert_ne!(of(b""), of(b"\0"));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn discriminators_read_well() {
+    fn discriminator_display_escapes_bytes() {
         let echo = Discriminator::new(b"echo\x01").unwrap();
         assert_eq!(format!("{echo}"), "echo\\x01");
         assert_eq!(format!("{echo:?}"), "\"echo\\x01\"");

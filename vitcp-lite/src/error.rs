@@ -1,28 +1,28 @@
-//! What can be wrong with a segment.
+//! Errors of malformed segments.
 
 use core::fmt;
 
-use crate::kind::SegmentType;
+use crate::segment_type::SegmentType;
 
-/// Bytes that are no segment. Nothing behind them can be read: whoever finds one gives
-/// the TCP connection up.
+/// The error of a malformed segment. Segment boundaries after it are unknown: the caller closes
+/// the TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SegmentError {
-    /// Version is not ours, but this.
+    /// Unsupported Version: its value.
     Version(u8),
-    /// Type has no meaning: this number.
+    /// Undefined Type: its number.
     Type(u8),
-    /// Segment Length is none that a segment of this type can have.
+    /// Segment Length is impossible for the type.
     Length {
         /// The type.
         kind: SegmentType,
         /// Segment Length, in bytes.
         segment_bytes: u16,
     },
-    /// What should be a CE header has fewer bytes than one.
+    /// The CE header is truncated.
     CeHeader {
-        /// How many there are.
+        /// Bytes present.
         bytes: u16,
     },
     /// Calling Discriminator Length is more than 16 bytes.
@@ -37,13 +37,13 @@ pub enum SegmentError {
     },
     /// Security Information has more than 256 bytes.
     Security {
-        /// How many, as far as 16 bits can say.
+        /// Its length, at most 65535.
         bytes: u16,
     },
 }
 
 impl SegmentError {
-    /// All the names, in the order of the variants: a counter each.
+    /// Counter names, in the order of the variants.
     pub const NAMES: [&'static str; 7] = [
         "version",
         "type",
@@ -54,7 +54,7 @@ impl SegmentError {
         "security",
     ];
 
-    /// The name of the field that is wrong, for a counter.
+    /// Returns the counter name: that of the invalid field.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -97,11 +97,11 @@ impl core::error::Error for SegmentError {}
 #[cfg(test)]
 mod tests {
     use super::SegmentError;
-    use crate::kind::SegmentType;
+    use crate::segment_type::SegmentType;
     use std::string::ToString;
 
     #[test]
-    fn errors_read_as_sentences() {
+    fn error_display_texts() {
         let kind = SegmentType::ConnectReject;
         let errors = [
             SegmentError::Version(2),
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_four_bytes() {
+    fn error_is_four_bytes() {
         assert_eq!(size_of::<SegmentError>(), 4);
     }
 }

@@ -1,60 +1,61 @@
-//! Security Information of ends that share a key (docs/spec/vitcp.md, "Keyed challenge-response"). All of it is ours.
+//! Keyed Security Information: the challenge and the proofs of hosts that share a key (docs/spec/vitcp.md, "Keyed
+//! challenge-response"). All of it is ours.
 //!
 //! In a Connect Reject that is a challenge:
 //!
 //! | Offset | Bytes | Field |
 //! | --- | --- | --- |
-//! | 0 | 1 | Form, 1 |
-//! | 1 | 32 | Challenge: made up by the asked end, for this connection alone |
+//! | 0 | 1 | Format, 1 |
+//! | 1 | 32 | Challenge: random, chosen by the responder for this connection |
 //!
-//! In the Connect Request behind it:
+//! In the Connect Request that responds to it:
 //!
 //! | Offset | Bytes | Field |
 //! | --- | --- | --- |
-//! | 0 | 1 | Form, 1 |
-//! | 1 | 32 | Nonce: made up by the asking end, for this connection alone |
+//! | 0 | 1 | Format, 1 |
+//! | 1 | 32 | Nonce: random, chosen by the initiator for this connection |
 //! | 33 | 32 | Proof |
-//! | 65 | 0 to 191 | the consumer's own |
+//! | 65 | 0 to 191 | Security Information of the consumer |
 //!
 //! In the Connect Accept:
 //!
 //! | Offset | Bytes | Field |
 //! | --- | --- | --- |
-//! | 0 | 1 | Form, 1 |
+//! | 0 | 1 | Format, 1 |
 //! | 1 | 32 | Proof |
-//! | 33 | 0 to 191 | the consumer's own |
+//! | 33 | 0 to 191 | Security Information of the consumer |
 //!
-//! A proof is HMAC-SHA256, by the shared key, over a [`Statement`]:
+//! A proof is HMAC-SHA256, with the shared key, over a [`Statement`]:
 //!
 //! | Offset | Bytes | Field |
 //! | --- | --- | --- |
 //! | 0 | 16 | Label: `VI/TCP request 1` or `VI/TCP accept  1` |
-//! | 16 | 16 | IP address of the asking end, in IPv6 form |
-//! | 32 | 16 | IP address of the asked end |
+//! | 16 | 16 | IP address of the initiator, in IPv6 form |
+//! | 32 | 16 | IP address of the responder |
 //! | 48 | 32 | Challenge |
 //! | 80 | 32 | Nonce |
 //! | 112 | 4 | Message Number of the segment |
-//! | 116 | 44 | its CE header, with 0 where that is ignored |
-//! | 160 | 2 | bytes of the consumer's own |
-//! | 162 | 0 to 191 | the consumer's own |
+//! | 116 | 44 | its CE header, ignored bits 0 |
+//! | 160 | 2 | length of the consumer's Security Information in bytes |
+//! | 162 | 0 to 191 | Security Information of the consumer |
 
 use crate::ce::CeHeader;
 use crate::profile::{
-    CE_HEADER_BYTES, KEYED_FORM, LABEL_ACCEPT, LABEL_REQUEST, MAX_KEYED_SECURITY_BYTES,
+    CE_HEADER_BYTES, KEYED_FORMAT, LABEL_ACCEPT, LABEL_REQUEST, MAX_KEYED_SECURITY_BYTES,
     MAX_SECURITY_BYTES, NONCE_BYTES, PROOF_BYTES,
 };
 use crate::security::Security;
 use crate::wire::{Writer, tiles};
 
 const LABEL: usize = 0;
-const ASKING: usize = 16;
-const ASKED: usize = 32;
+const INITIATOR: usize = 16;
+const RESPONDER: usize = 32;
 const CHALLENGE: usize = 48;
 const NONCE: usize = 80;
 const MESSAGE: usize = 112;
 const CE: usize = 116;
 const LENGTH: usize = 160;
-/// Bytes before the consumer's own.
+/// Bytes before the consumer's Security Information.
 const FIXED_BYTES: usize = 162;
 /// Bytes of a statement, at most.
 pub const MAX_STATEMENT_BYTES: usize = FIXED_BYTES + MAX_SECURITY_BYTES;
@@ -62,8 +63,8 @@ pub const MAX_STATEMENT_BYTES: usize = FIXED_BYTES + MAX_SECURITY_BYTES;
 const _: () = assert!(tiles(
     &[
         (LABEL, 16),
-        (ASKING, 16),
-        (ASKED, 16),
+        (INITIATOR, 16),
+        (RESPONDER, 16),
         (CHALLENGE, NONCE_BYTES),
         (NONCE, NONCE_BYTES),
         (MESSAGE, 4),
@@ -73,167 +74,167 @@ const _: () = assert!(tiles(
     FIXED_BYTES
 ));
 
-/// What an end makes up for one connection.
+/// A random value for one connection.
 pub type Nonce = [u8; NONCE_BYTES];
-/// What proves that its sender has the key.
+/// An HMAC-SHA256 tag, which proves that its sender has the key.
 pub type Proof = [u8; PROOF_BYTES];
 
-/// What stands behind the form; `None` if that is another one.
-fn behind_form(security: &Security) -> Option<&[u8]> {
+/// Returns the bytes after the format number; `None` for another format.
+fn strip_format(security: &Security) -> Option<&[u8]> {
     match security.as_bytes().split_first() {
-        Some((&KEYED_FORM, rest)) => Some(rest),
+        Some((&KEYED_FORMAT, rest)) => Some(rest),
         Some(_) | None => None,
     }
 }
 
-/// The consumer's own; `None` if it is too long.
-fn own(bytes: &[u8]) -> Option<Security> {
+/// Reads the consumer's Security Information; `None` if it is too long.
+fn consumer_security(bytes: &[u8]) -> Option<Security> {
     match bytes.len() <= MAX_KEYED_SECURITY_BYTES {
         true => Security::new(bytes),
         false => None,
     }
 }
 
-/// What the asked end says first.
+/// The challenge of a Connect Reject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Challenge {
-    /// Made up by the asked end.
+    /// Chosen by the responder.
     pub challenge: Nonce,
 }
 
 impl Challenge {
-    /// Reads it; `None` if it is none.
+    /// Parses it; `None` if malformed.
     #[must_use]
     pub fn parse(security: &Security) -> Option<Self> {
-        let challenge = behind_form(security)?.try_into().ok()?;
+        let challenge = strip_format(security)?.try_into().ok()?;
         Some(Self { challenge })
     }
 
-    /// As it goes over the wire.
+    /// Encodes it.
     #[must_use]
     pub fn emit(&self) -> Security {
-        Security::of_parts(&[&[KEYED_FORM], &self.challenge]).unwrap_or_default()
+        Security::of_parts(&[&[KEYED_FORMAT], &self.challenge]).unwrap_or_default()
     }
 }
 
-/// What the asking end says then.
+/// The response to a challenge, in the next Connect Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// Made up by the asking end.
+pub struct ChallengeResponse {
+    /// Chosen by the initiator.
     pub nonce: Nonce,
-    /// That it has the key.
+    /// Proves that the initiator has the key.
     pub proof: Proof,
-    /// The consumer's own.
-    pub own: Security,
+    /// Security Information of the consumer.
+    pub security: Security,
 }
 
-impl Answer {
-    /// Reads it; `None` if it is none.
+impl ChallengeResponse {
+    /// Parses it; `None` if malformed.
     #[must_use]
     pub fn parse(security: &Security) -> Option<Self> {
-        let (nonce, rest) = behind_form(security)?.split_first_chunk()?;
+        let (nonce, rest) = strip_format(security)?.split_first_chunk()?;
         let (proof, rest) = rest.split_first_chunk()?;
         Some(Self {
             nonce: *nonce,
             proof: *proof,
-            own: own(rest)?,
+            security: consumer_security(rest)?,
         })
     }
 
-    /// As it goes over the wire; `None` if the consumer's own is too long.
+    /// Encodes it; `None` if the consumer's Security Information is too long.
     #[must_use]
     pub fn emit(&self) -> Option<Security> {
-        let own = self.own.as_bytes();
-        Security::of_parts(&[&[KEYED_FORM], &self.nonce, &self.proof, own])
+        let security = self.security.as_bytes();
+        Security::of_parts(&[&[KEYED_FORMAT], &self.nonce, &self.proof, security])
     }
 }
 
-/// What the asked end accepts with.
+/// The proof of a Connect Accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acceptance {
-    /// That it has the key.
+    /// Proves that the responder has the key.
     pub proof: Proof,
-    /// The consumer's own.
-    pub own: Security,
+    /// Security Information of the consumer.
+    pub security: Security,
 }
 
 impl Acceptance {
-    /// Reads it; `None` if it is none.
+    /// Parses it; `None` if malformed.
     #[must_use]
     pub fn parse(security: &Security) -> Option<Self> {
-        let (proof, rest) = behind_form(security)?.split_first_chunk()?;
+        let (proof, rest) = strip_format(security)?.split_first_chunk()?;
         Some(Self {
             proof: *proof,
-            own: own(rest)?,
+            security: consumer_security(rest)?,
         })
     }
 
-    /// As it goes over the wire; `None` if the consumer's own is too long.
+    /// Encodes it; `None` if the consumer's Security Information is too long.
     #[must_use]
     pub fn emit(&self) -> Option<Security> {
-        let own = own(self.own.as_bytes())?;
-        Security::of_parts(&[&[KEYED_FORM], &self.proof, own.as_bytes()])
+        let security = consumer_security(self.security.as_bytes())?;
+        Security::of_parts(&[&[KEYED_FORMAT], &self.proof, security.as_bytes()])
     }
 }
 
-/// Which end says something.
+/// The segment that carries a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Says {
-    /// The asking one, in its Connect Request.
+pub enum ProofKind {
+    /// The initiator's Connect Request.
     Request,
-    /// The asked one, in its Connect Accept.
+    /// The responder's Connect Accept.
     Accept,
 }
 
-/// What is proven.
+/// The statement that a proof authenticates.
 #[derive(Clone, Copy, Debug)]
 pub struct Statement<'a> {
-    /// By which end.
-    pub says: Says,
-    /// The address of the asking end, in IPv6 form.
-    pub asking: [u8; 16],
-    /// The address of the asked end.
-    pub asked: [u8; 16],
-    /// Of the asked end.
+    /// The segment that carries the proof.
+    pub kind: ProofKind,
+    /// IP address of the initiator, in IPv6 form.
+    pub initiator: [u8; 16],
+    /// IP address of the responder.
+    pub responder: [u8; 16],
+    /// Chosen by the responder.
     pub challenge: Nonce,
-    /// Of the asking end.
+    /// Chosen by the initiator.
     pub nonce: Nonce,
-    /// Message Number of the segment in which it is said.
+    /// Message Number of the segment.
     pub message: u32,
-    /// The CE header of that segment; its Security Information takes no part.
+    /// CE header of the segment; its Security Information is not part of the statement.
     pub ce: &'a CeHeader,
-    /// What the consumer says with it.
-    pub own: &'a Security,
+    /// Security Information of the consumer.
+    pub security: &'a Security,
 }
 
 impl Statement<'_> {
-    /// Writes what the proof is computed over to the front of `out`, and gives it.
+    /// Writes the bytes that the proof is computed over to the front of `out`, and returns them.
     #[must_use]
     pub fn emit<'b>(&self, out: &'b mut [u8; MAX_STATEMENT_BYTES]) -> &'b [u8] {
-        let own = self.own.as_bytes();
+        let security = self.security.as_bytes();
         let mut ce = [0; CE_HEADER_BYTES];
         self.ce.emit_fixed(&mut ce);
         if let Some((fixed, rest)) = out.split_first_chunk_mut::<FIXED_BYTES>() {
             let mut fixed = Writer(fixed);
-            fixed.array::<LABEL, 16>(match self.says {
-                Says::Request => *LABEL_REQUEST,
-                Says::Accept => *LABEL_ACCEPT,
+            fixed.array::<LABEL, 16>(match self.kind {
+                ProofKind::Request => *LABEL_REQUEST,
+                ProofKind::Accept => *LABEL_ACCEPT,
             });
-            fixed.array::<ASKING, 16>(self.asking);
-            fixed.array::<ASKED, 16>(self.asked);
+            fixed.array::<INITIATOR, 16>(self.initiator);
+            fixed.array::<RESPONDER, 16>(self.responder);
             fixed.array::<CHALLENGE, NONCE_BYTES>(self.challenge);
             fixed.array::<NONCE, NONCE_BYTES>(self.nonce);
             fixed.u32::<MESSAGE>(self.message);
             fixed.array::<CE, CE_HEADER_BYTES>(ce);
-            fixed.u16::<LENGTH>(own.len() as u16);
-            if let Some(place) = rest.get_mut(..own.len()) {
-                place.copy_from_slice(own);
+            fixed.u16::<LENGTH>(security.len() as u16);
+            if let Some(to) = rest.get_mut(..security.len()) {
+                to.copy_from_slice(security);
             }
         }
-        let (said, _) = out
-            .split_at_checked(FIXED_BYTES.saturating_add(own.len()))
+        let (written, _) = out
+            .split_at_checked(FIXED_BYTES.saturating_add(security.len()))
             .unwrap_or((out, &[]));
-        said
+        written
     }
 }
 

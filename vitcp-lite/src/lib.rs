@@ -1,27 +1,28 @@
-//! VI/TCP, the Internet-Draft draft-dicecco-vitcp-00 ("the draft"): bytes to values and back,
-//! and the rules between them. Clauses are cited as `[VI/TCP 3.1]`.
+//! VI/TCP, the Internet-Draft draft-dicecco-vitcp-00 ("the draft"): parsing and encoding of segments,
+//! descriptor flow control and the connection state machines. Sans-IO. Clauses are cited as
+//! `[VI/TCP 3.1]`.
 //!
 //! A segment, outermost first, and the module of each part:
 //!
 //! ```text
-//!   0  segment header      24          segment, kind, remote_error
+//!   0  segment header      24          segment, segment_type, remote_error
 //!  24  RDMA header         16, or      rdma
 //!      CE header           44          ce, attributes, discriminator
 //!      Security            0..=256     security
 //!      payload             0..
 //! ```
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! | --- | --- |
 //! | [`profile`] | the numbers that the draft leaves open, in one table |
-//! | [`decoder`] | segments out of a stream of bytes, however it is cut |
-//! | [`keyed`] | Security Information of ends that share a key |
-//! | [`error`] | what can be wrong with a segment |
+//! | [`decoder`] | incremental decoder of segments from a byte stream |
+//! | [`keyed`] | Security Information of hosts that share a key: challenge and proofs |
+//! | [`error`] | errors of malformed segments |
 //! | [`sequence`] | order of message numbers, and descriptor flow control |
-//! | [`machine`] | connection establishment: active, passive, peer to peer |
+//! | [`machine`] | connection state machines: initiator, responder, peer to peer |
 //!
-//! Headers are read by `parse` and written by `emit`. No input can make anything here
-//! panic, nothing allocates, and nothing knows a socket or a clock.
+//! `parse` reads a header, `emit` writes it. No input causes a panic; nothing allocates, or uses a
+//! socket or a clock.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -45,7 +46,6 @@ pub mod decoder;
 pub mod discriminator;
 pub mod error;
 pub mod keyed;
-pub mod kind;
 pub mod machine;
 pub mod profile;
 pub mod rdma;
@@ -56,6 +56,7 @@ pub mod security;
 #[cfg(test)]
 mod seeded;
 pub mod segment;
+pub mod segment_type;
 pub mod sequence;
 mod wire;
 
@@ -64,10 +65,10 @@ pub use ce::CeHeader;
 pub use decoder::{Decoder, Headers, Item, Segment};
 pub use discriminator::Discriminator;
 pub use error::SegmentError;
-pub use keyed::{Acceptance, Answer, Challenge, Says, Statement};
-pub use kind::{Flags, SegmentType};
+pub use keyed::{Acceptance, Challenge, ChallengeResponse, ProofKind, Statement};
 pub use rdma::RdmaHeader;
 pub use remote_error::{IsCode, RemoteError, ViErrorType};
 pub use security::Security;
 pub use segment::SegmentHeader;
+pub use segment_type::{Flags, SegmentType};
 pub use sequence::{Credits, Posted, is_after};

@@ -1,35 +1,35 @@
-//! Connection establishment [VI/TCP 4]: what happens in which state, and what is to be done.
+//! Connection state machines [VI/TCP 4]: states, events and actions of connection establishment.
 //!
-//! | room | who |
+//! | module | machine |
 //! | --- | --- |
-//! | [`active`] | asks for a connection [VI/TCP 4.2] |
-//! | [`passive`] | is asked [VI/TCP 4.3] |
-//! | [`peer`] | asks and is asked, peer to peer [VI/TCP 4] |
+//! | [`initiator`] | sends a Connect Request: the draft's active side [VI/TCP 4.2] |
+//! | [`responder`] | receives a Connect Request: the draft's passive side [VI/TCP 4.3] |
+//! | [`peer`] | sends and receives Connect Requests: peer to peer [VI/TCP 4] |
 //!
-//! A machine is a value: `on` gives the next one and the one action that belongs to the
-//! step. An event that makes no sense in a state leaves it as it is and gives `Unexpected`.
-//! Events are of the TCP connection in use: of one that was given up, nothing is told.
+//! A state is a value: `on` returns the next state and the one action of the transition. An event
+//! that is invalid in a state leaves it unchanged and returns `Unexpected`. Events concern the
+//! current TCP connection only: the caller passes none of an abandoned connection.
 
-pub mod active;
-pub mod passive;
+pub mod initiator;
 pub mod peer;
+pub mod responder;
 
 use core::fmt;
 
-pub use active::{ActiveAction, ActiveEvent, ActiveState};
-pub use passive::{PassiveAction, PassiveEvent, PassiveState};
-pub use peer::{PeerAction, PeerEvent, PeerName, PeerState, Standing, standing};
+pub use initiator::{InitiatorAction, InitiatorEvent, InitiatorState};
+pub use peer::{PeerAction, PeerEvent, PeerName, PeerState, Precedence, precedence};
+pub use responder::{ResponderAction, ResponderEvent, ResponderState};
 
-/// Why a consumer's request for a connection failed.
+/// The reason why a connection request of the consumer failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
     /// No TCP connection could be set up.
     Tcp,
-    /// A Connect Reject came.
+    /// A Connect Reject was received.
     Rejected,
-    /// A Connect No Match came: nobody waits there.
+    /// A Connect No Match was received: the peer has no listener for the discriminator.
     NoMatch,
-    /// The consumer's time is over.
+    /// The consumer's timeout expired.
     Timeout,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Failure {
         f.write_str(match self {
             Self::Tcp => "no TCP connection",
             Self::Rejected => "rejected",
-            Self::NoMatch => "nobody waits for it",
+            Self::NoMatch => "no listener",
             Self::Timeout => "timed out",
         })
     }

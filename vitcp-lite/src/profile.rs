@@ -1,6 +1,5 @@
-//! The numbers of VI/TCP. The draft names fields and values and leaves most numbers open:
-//! each list is numbered from 0 in the draft's order. What the draft does not have at all
-//! is marked "ours".
+//! Numeric constants of VI/TCP. The draft names fields and values and leaves most numbers open:
+//! each list is numbered from 0 in the draft's order. Extensions are marked "ours".
 
 /// The TCP port on which connections are accepted [VI/TCP 2.2.2.2.1].
 pub const TCP_PORT: u16 = 8420;
@@ -17,19 +16,19 @@ pub const RDMA_HEADER_BYTES: usize = 16;
 pub const MAX_DISCRIMINATOR_BYTES: usize = 16;
 /// Most bytes of Security Information; ours, as the draft has no bound.
 pub const MAX_SECURITY_BYTES: usize = 256;
-/// Form of keyed Security Information; all of that is ours.
-pub const KEYED_FORM: u8 = 1;
-/// Bytes of what an end makes up for one exchange of keyed Security Information.
+/// Format number of keyed Security Information, which is ours.
+pub const KEYED_FORMAT: u8 = 1;
+/// Bytes of a random nonce of keyed Security Information.
 pub const NONCE_BYTES: usize = 32;
 /// Bytes of a proof: HMAC-SHA256.
 pub const PROOF_BYTES: usize = 32;
-/// Most bytes of the consumers' own in keyed Security Information.
+/// Most bytes of the consumer's Security Information within keyed Security Information.
 pub const MAX_KEYED_SECURITY_BYTES: usize = MAX_SECURITY_BYTES - 1 - NONCE_BYTES - PROOF_BYTES;
-/// What a proof of a Connect Request begins with.
+/// Label at the start of the statement that a Connect Request proves.
 pub const LABEL_REQUEST: &[u8; 16] = b"VI/TCP request 1";
-/// What a proof of a Connect Accept begins with.
+/// Label at the start of the statement that a Connect Accept proves.
 pub const LABEL_ACCEPT: &[u8; 16] = b"VI/TCP accept  1";
-/// Most bytes of a segment, headers included: what Segment Length can say.
+/// Most bytes of a segment, headers included: the maximum of Segment Length.
 pub const MAX_SEGMENT_BYTES: usize = 65535;
 /// Most bytes of a segment before its payload.
 pub const MAX_HEADERS_BYTES: usize = SEGMENT_HEADER_BYTES + CE_HEADER_BYTES + MAX_SECURITY_BYTES;
@@ -52,7 +51,7 @@ pub const TYPE_CONNECT_ACCEPT: u8 = 6;
 pub const TYPE_CONNECT_REJECT: u8 = 7;
 /// Type: Connect No Match.
 pub const TYPE_CONNECT_NO_MATCH: u8 = 8;
-/// Where Type stands in the byte that it shares with the flags.
+/// Bit position of Type in the byte that it shares with the flags.
 pub const TYPE_SHIFT: u32 = 3;
 
 /// Flag BIT 1: Immediate Data Valid.
@@ -71,7 +70,7 @@ pub const VI_ERROR_DESCRIPTOR: u8 = 2;
 
 /// IS Error Code: none. All IS Error Codes are ours.
 pub const IS_NONE: u8 = 0;
-/// IS Error Code: the message came with Transmit Error.
+/// IS Error Code: the message had the Transmit Error flag.
 pub const IS_TRANSPORT: u8 = 1;
 /// IS Error Code of a Connect Reject: the consumer rejected the request.
 pub const IS_REJECTED: u8 = 16;
@@ -79,11 +78,11 @@ pub const IS_REJECTED: u8 = 16;
 pub const IS_RELIABILITY_LEVEL: u8 = 17;
 /// IS Error Code of a Connect Reject: the maximum transfer sizes differ.
 pub const IS_MAX_TRANSFER_SIZE: u8 = 18;
-/// IS Error Code of a Connect Reject: no room.
-pub const IS_NO_ROOM: u8 = 19;
+/// IS Error Code of a Connect Reject: no resources.
+pub const IS_NO_RESOURCES: u8 = 19;
 /// IS Error Code of a Connect Reject: the security information is not accepted.
 pub const IS_SECURITY: u8 = 20;
-/// IS Error Code of a Connect Reject with a CE header: say more, the connection goes on.
+/// IS Error Code of a Connect Reject with a CE header: a challenge; the TCP connection stays open.
 pub const IS_CHALLENGE: u8 = 21;
 
 /// Calling Attributes: Reliable.
@@ -96,11 +95,11 @@ pub const ATTRIBUTE_RDMA_READ: u16 = 1 << 2;
 pub const ATTRIBUTE_FLOW_CONTROL: u16 = 1 << 3;
 /// Calling Attributes: Peer-to-peer Connection Establishment.
 pub const ATTRIBUTE_PEER_TO_PEER: u16 = 1 << 4;
-/// Calling Attributes: where the two bits of the exact level stand; ours.
+/// Calling Attributes: bit position of the two bits of the exact level; ours.
 pub const ATTRIBUTE_LEVEL_SHIFT: u32 = 5;
 
-/// Exact level: not said; ours.
-pub const LEVEL_NOT_SAID: u16 = 0;
+/// Exact level: unspecified; ours.
+pub const LEVEL_UNSPECIFIED: u16 = 0;
 /// Exact level: Reliable Delivery; ours.
 pub const LEVEL_DELIVERY: u16 = 1;
 /// Exact level: Reliable Reception; ours.
@@ -111,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_those_of_the_draft() {
+    fn sizes_match_the_draft() {
         assert_eq!((SEGMENT_HEADER_BYTES, CE_HEADER_BYTES), (24, 44));
         assert_eq!((RDMA_HEADER_BYTES, MAX_HEADERS_BYTES), (16, 324));
         assert_eq!(MAX_SEGMENT_BYTES, usize::from(u16::MAX));

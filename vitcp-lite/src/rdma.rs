@@ -20,19 +20,19 @@ const _: () = assert!(tiles(
     RDMA_HEADER_BYTES
 ));
 
-/// Where an RDMA message goes to or comes from.
+/// The RDMA header: the remote memory of an RDMA message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RdmaHeader {
     /// Address of the message's first byte, the same in all its segments.
     pub address: u64,
-    /// Memory handle of the region it lies in.
+    /// Memory handle of the region.
     pub handle: u32,
     /// Bytes of the whole message.
     pub total_bytes: u32,
 }
 
 impl RdmaHeader {
-    /// Reads a header: any bytes are one.
+    /// Parses a header; any bytes are valid.
     #[inline]
     #[must_use]
     pub fn parse(bytes: &[u8; 16]) -> Self {
@@ -74,7 +74,7 @@ mod tests {
         #![proptest_config(crate::seeded::config())]
 
         #[test]
-        fn headers_come_back((address, handle, total_bytes) in any::<(u64, u32, u32)>()) {
+        fn header_round_trips((address, handle, total_bytes) in any::<(u64, u32, u32)>()) {
             let header = RdmaHeader { address, handle, total_bytes };
             let mut bytes = [0xEE; 16];
             header.emit(&mut bytes);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_where_the_draft_has_them() {
+    fn fields_are_at_the_drafts_offsets() {
         let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0, 0, 1, 0];
         let header = RdmaHeader::parse(&bytes);
         assert_eq!(

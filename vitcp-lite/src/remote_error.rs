@@ -5,13 +5,13 @@
 //! | 15 to 8 | VI Error Type |
 //! | 7 to 0 | IS Error Code; all values are ours |
 //!
-//! In a segment of a connection both are about the message that Message ACK names.
+//! On an established connection both describe the message that Message ACK names.
 
 use core::fmt;
 
 use crate::profile;
 
-/// VI Error Type: what was wrong with a message.
+/// VI Error Type: the error of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ViErrorType {
     /// No Error.
@@ -21,12 +21,12 @@ pub enum ViErrorType {
     RdmaProtection,
     /// VI Descriptor Error.
     Descriptor,
-    /// Another number, which the draft does not have.
+    /// A number that the draft does not define.
     Unknown(u8),
 }
 
 impl ViErrorType {
-    /// The error of a number.
+    /// Decodes a number.
     #[inline]
     #[must_use]
     pub const fn from_wire(raw: u8) -> Self {
@@ -38,7 +38,7 @@ impl ViErrorType {
         }
     }
 
-    /// Its number.
+    /// Returns the number.
     #[inline]
     #[must_use]
     pub const fn to_wire(self) -> u8 {
@@ -62,13 +62,13 @@ impl fmt::Display for ViErrorType {
     }
 }
 
-/// IS Error Code: what we say beyond that.
+/// IS Error Code: implementation specific; the values are ours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum IsCode {
-    /// Nothing.
+    /// No error.
     #[default]
     None,
-    /// The message came with Transmit Error.
+    /// The message had the Transmit Error flag.
     Transport,
     /// Connect Reject: the consumer rejected the request.
     Rejected,
@@ -76,18 +76,18 @@ pub enum IsCode {
     ReliabilityLevel,
     /// Connect Reject: the maximum transfer sizes differ.
     MaxTransferSize,
-    /// Connect Reject: no room.
-    NoRoom,
+    /// Connect Reject: no resources.
+    NoResources,
     /// Connect Reject: the security information is not accepted.
     Security,
-    /// Connect Reject with a CE header: say more, the connection goes on.
+    /// Connect Reject with a CE header: a challenge; the TCP connection stays open.
     Challenge,
-    /// Another number; other implementations have codes of their own.
+    /// Another number: a code of another implementation.
     Unknown(u8),
 }
 
 impl IsCode {
-    /// The code of a number.
+    /// Decodes a number.
     #[inline]
     #[must_use]
     pub const fn from_wire(raw: u8) -> Self {
@@ -97,14 +97,14 @@ impl IsCode {
             profile::IS_REJECTED => Self::Rejected,
             profile::IS_RELIABILITY_LEVEL => Self::ReliabilityLevel,
             profile::IS_MAX_TRANSFER_SIZE => Self::MaxTransferSize,
-            profile::IS_NO_ROOM => Self::NoRoom,
+            profile::IS_NO_RESOURCES => Self::NoResources,
             profile::IS_SECURITY => Self::Security,
             profile::IS_CHALLENGE => Self::Challenge,
             unknown => Self::Unknown(unknown),
         }
     }
 
-    /// Its number.
+    /// Returns the number.
     #[inline]
     #[must_use]
     pub const fn to_wire(self) -> u8 {
@@ -114,7 +114,7 @@ impl IsCode {
             Self::Rejected => profile::IS_REJECTED,
             Self::ReliabilityLevel => profile::IS_RELIABILITY_LEVEL,
             Self::MaxTransferSize => profile::IS_MAX_TRANSFER_SIZE,
-            Self::NoRoom => profile::IS_NO_ROOM,
+            Self::NoResources => profile::IS_NO_RESOURCES,
             Self::Security => profile::IS_SECURITY,
             Self::Challenge => profile::IS_CHALLENGE,
             Self::Unknown(raw) => raw,
@@ -130,7 +130,7 @@ impl fmt::Display for IsCode {
             Self::Rejected => "rejected by the consumer",
             Self::ReliabilityLevel => "reliability levels differ",
             Self::MaxTransferSize => "maximum transfer sizes differ",
-            Self::NoRoom => "no room",
+            Self::NoResources => "no resources",
             Self::Security => "security information not accepted",
             Self::Challenge => "challenge",
             Self::Unknown(raw) => return write!(f, "code {raw}"),
@@ -141,20 +141,20 @@ impl fmt::Display for IsCode {
 /// Remote Error Code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RemoteError {
-    /// What was wrong with the message.
+    /// The error of the message.
     pub vi_error: ViErrorType,
-    /// And beyond that, or why a connection is refused.
+    /// Details, or the reason why a connection is refused.
     pub is_code: IsCode,
 }
 
 impl RemoteError {
-    /// Nothing is wrong.
+    /// No error.
     pub const NONE: RemoteError = RemoteError {
         vi_error: ViErrorType::None,
         is_code: IsCode::None,
     };
 
-    /// The code of its 16 bits.
+    /// Decodes 16 bits.
     #[inline]
     #[must_use]
     pub const fn from_bits(bits: u16) -> Self {
@@ -165,7 +165,7 @@ impl RemoteError {
         }
     }
 
-    /// Its 16 bits.
+    /// Returns the 16 bits.
     #[inline]
     #[must_use]
     pub const fn to_bits(self) -> u16 {
@@ -185,7 +185,7 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn every_code_comes_back() {
+    fn every_code_round_trips() {
         for bits in 0..=u16::MAX {
             assert_eq!(RemoteError::from_bits(bits).to_bits(), bits);
         }
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_those_of_the_table() {
+    fn numbers_match_the_table() {
         let codes = [0, 1, 16, 17, 18, 19, 20, 21].map(IsCode::from_wire);
         let expected = [
             IsCode::None,
@@ -202,23 +202,23 @@ mod tests {
             IsCode::Rejected,
             IsCode::ReliabilityLevel,
             IsCode::MaxTransferSize,
-            IsCode::NoRoom,
+            IsCode::NoResources,
             IsCode::Security,
             IsCode::Challenge,
         ];
         assert_eq!(codes, expected);
-        let of_the_draft = [0, 1, 2, 3].map(ViErrorType::from_wire);
+        let vi_errors = [0, 1, 2, 3].map(ViErrorType::from_wire);
         let expected = [
             ViErrorType::None,
             ViErrorType::RdmaProtection,
             ViErrorType::Descriptor,
             ViErrorType::Unknown(3),
         ];
-        assert_eq!(of_the_draft, expected);
+        assert_eq!(vi_errors, expected);
     }
 
     #[test]
-    fn the_vi_error_is_the_upper_byte() {
+    fn vi_error_is_the_upper_byte() {
         let error = RemoteError::from_bits(0x0211);
         assert_eq!(error.vi_error, ViErrorType::Descriptor);
         assert_eq!(error.is_code, IsCode::ReliabilityLevel);

@@ -1,4 +1,4 @@
-//! Segments for tests: any that are right, as values and as bytes.
+//! Proptest strategies for valid segments, as values and as bytes.
 
 use std::vec;
 use std::vec::Vec;
@@ -13,13 +13,13 @@ use crate::{
 
 /// A segment with its payload.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Whole {
+pub(crate) struct SampleSegment {
     pub(crate) segment: Segment,
     pub(crate) payload: Vec<u8>,
 }
 
-impl Whole {
-    /// Its bytes on the wire, written here independently of how they are read.
+impl SampleSegment {
+    /// Returns the bytes on the wire.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; 24];
         let header = bytes.first_chunk_mut().unwrap();
@@ -66,7 +66,7 @@ pub(crate) fn any_ce() -> impl Strategy<Value = CeHeader> {
         )
 }
 
-/// Any header of this type and length.
+/// Generates headers of this type and length.
 pub(crate) fn any_header(
     kind: SegmentType,
     segment_bytes: u16,
@@ -86,7 +86,7 @@ pub(crate) fn any_header(
     )
 }
 
-/// What may stand behind a header of this type.
+/// Generates the RDMA or CE header for this type.
 fn any_headers(kind: SegmentType) -> BoxedStrategy<Headers> {
     match kind {
         SegmentType::ReadRequest | SegmentType::ReadResponse | SegmentType::Write => {
@@ -112,15 +112,15 @@ fn any_headers(kind: SegmentType) -> BoxedStrategy<Headers> {
     }
 }
 
-/// Any segment that is right, with up to `most_payload` bytes.
-pub(crate) fn any_whole(most_payload: usize) -> impl Strategy<Value = Whole> {
+/// Generates valid segments with up to `max_payload` bytes.
+pub(crate) fn any_segment(max_payload: usize) -> impl Strategy<Value = SampleSegment> {
     let kind = (0..9usize).prop_map(|at| SegmentType::ALL[at]);
     kind.prop_flat_map(move |kind| {
-        let most = if kind.has_payload() { most_payload } else { 0 };
+        let limit = if kind.has_payload() { max_payload } else { 0 };
         (
             Just(kind),
             any_headers(kind),
-            any_vec(any::<u8>(), 0..=most),
+            any_vec(any::<u8>(), 0..=limit),
         )
     })
     .prop_flat_map(|(kind, headers, payload)| {
@@ -130,7 +130,7 @@ pub(crate) fn any_whole(most_payload: usize) -> impl Strategy<Value = Whole> {
             Headers::Connect(ce) => ce.bytes(),
         };
         let segment_bytes = u16::try_from(24 + behind + payload.len()).unwrap();
-        any_header(kind, segment_bytes).prop_map(move |header| Whole {
+        any_header(kind, segment_bytes).prop_map(move |header| SampleSegment {
             segment: Segment {
                 header,
                 headers,

@@ -1,11 +1,11 @@
-//! Security Information, the end of the CE header [VI/TCP 3.2].
+//! Security Information, the variable part of the CE header [VI/TCP 3.2].
 
 use core::fmt;
 
 use crate::profile::MAX_SECURITY_BYTES;
 
-/// What a consumer says so that its request is accepted: 0 to 256 bytes, whose meaning is
-/// the consumers' own.
+/// Security Information of a consumer, an additional basis for accepting its request: 0 to 256 bytes,
+/// opaque to the stack.
 #[derive(Clone, Copy)]
 pub struct Security {
     len: u16,
@@ -13,13 +13,13 @@ pub struct Security {
 }
 
 impl Security {
-    /// No bytes.
+    /// Empty.
     pub const EMPTY: Security = Security {
         len: 0,
         bytes: [0; MAX_SECURITY_BYTES],
     };
 
-    /// `None` if there are more than [`MAX_SECURITY_BYTES`].
+    /// Copies `bytes`; `None` if longer than [`MAX_SECURITY_BYTES`].
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let mut security = Self::EMPTY;
@@ -31,7 +31,7 @@ impl Security {
         Some(security)
     }
 
-    /// These parts, one behind the other; `None` if they are too long.
+    /// Concatenates `parts`; `None` if longer than [`MAX_SECURITY_BYTES`].
     pub(crate) fn of_parts(parts: &[&[u8]]) -> Option<Self> {
         let mut security = Self::EMPTY;
         let mut end = 0;
@@ -44,7 +44,7 @@ impl Security {
         Some(security)
     }
 
-    /// The bytes in use.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         let (used, _) = self
@@ -54,7 +54,7 @@ impl Security {
         used
     }
 
-    /// Are there none?
+    /// Checks whether it has no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -75,7 +75,7 @@ impl PartialEq for Security {
 
 impl Eq for Security {}
 
-/// Only how many bytes there are: they may be a secret.
+/// Prints the length only: the bytes may be secret.
 impl fmt::Debug for Security {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Security({} bytes)", self.len)
@@ -88,7 +88,7 @@ mod tests {
     use std::format;
 
     #[test]
-    fn up_to_256_bytes_are_kept() {
+    fn new_takes_up_to_256_bytes() {
         for bytes in 0..=256 {
             let security = Security::new(&[0xA5; 256][..bytes]).unwrap();
             assert_eq!(security.as_bytes().len(), bytes);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_put_together_as_far_as_there_is_room() {
+    fn of_parts_concatenates_up_to_256_bytes() {
         let whole = Security::of_parts(&[b"a", b"", b"bcd"]).unwrap();
         assert_eq!(whole.as_bytes(), b"abcd");
         assert!(Security::of_parts(&[&[1; 200], &[2; 56]]).is_some());
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_not_printed() {
+    fn debug_output_has_no_bytes() {
         let security = Security::new(b"secret").unwrap();
         assert_eq!(format!("{security:?}"), "Security(6 bytes)");
         assert_ne!(security, Security::EMPTY);

@@ -1,11 +1,10 @@
-//! Property tests that try the same cases in every run.
+//! Proptest configuration with a fixed seed: the same cases in every run.
 
 use proptest::test_runner::{Config, RngSeed};
 
 const SEED: u64 = 0x8420_2000_0714_0001;
 
-/// PROPTEST_RNG_SEED asks for other cases than those of [`SEED`]; a failure shows
-/// the smallest case that fails.
+/// Returns the configuration with [`SEED`], or the seed of PROPTEST_RNG_SEED.
 pub(crate) fn config() -> Config {
     let default = Config::default();
     let rng_seed = match default.rng_seed {

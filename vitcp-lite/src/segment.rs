@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | 0 | 1 | Version |
 //! | 1 | 1 | Type (bits 7 to 3), Flags (bits 2 to 0) |
-//! | 2 | 2 | Segment Length: this header, the one behind it, the payload |
+//! | 2 | 2 | Segment Length: this header, the RDMA or CE header, the payload |
 //! | 4 | 4 | Data Offset |
 //! | 8 | 4 | Immediate Data |
 //! | 12 | 4 | Message Number |
@@ -15,12 +15,12 @@
 use core::fmt;
 
 use crate::error::SegmentError;
-use crate::kind::{Flags, SegmentType};
 use crate::profile::{
     CE_HEADER_BYTES, MAX_HEADERS_BYTES, RDMA_HEADER_BYTES, SEGMENT_HEADER_BYTES, TYPE_SHIFT,
     VERSION,
 };
 use crate::remote_error::RemoteError;
+use crate::segment_type::{Flags, SegmentType};
 use crate::wire::{Reader, Writer, tiles};
 
 const VERSION_AT: usize = 0;
@@ -48,23 +48,23 @@ const _: () = assert!(tiles(
     SEGMENT_HEADER_BYTES
 ));
 
-/// Bytes of the headers of an RDMA segment.
+/// Header bytes of an RDMA segment.
 const WITH_RDMA_BYTES: usize = SEGMENT_HEADER_BYTES + RDMA_HEADER_BYTES;
-/// Bytes of the headers of a segment with a CE header, without Security Information.
+/// Header bytes of a segment with a CE header, without Security Information.
 const WITH_CE_BYTES: usize = SEGMENT_HEADER_BYTES + CE_HEADER_BYTES;
 
-/// What every segment says.
+/// The segment header, which begins every segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
-    /// What it is.
+    /// Type.
     pub kind: SegmentType,
-    /// Its flags.
+    /// Flags.
     pub flags: Flags,
-    /// Bytes of the whole segment: this header, the one behind it, the payload.
+    /// Segment Length in bytes: this header, the RDMA or CE header, the payload.
     pub segment_bytes: u16,
     /// Bytes of payload of the same message in the segments before this one.
     pub data_offset: u32,
-    /// Immediate data, if the flags say so.
+    /// Immediate data; valid with [`Flags::IMMEDIATE`].
     pub immediate: u32,
     /// Message Number; of an RDMA Read Response, that of its request.
     pub message: u32,
@@ -73,12 +73,12 @@ pub struct SegmentHeader {
     pub ack: u32,
     /// Receive descriptors posted since the connection began, modulo 2^16.
     pub rx_posted: u16,
-    /// What was wrong with the message that `ack` names, or why a connection is refused.
+    /// The error of the message that `ack` names, or the reason why a connection is refused.
     pub remote_error: RemoteError,
 }
 
 impl SegmentHeader {
-    /// A header of `kind` with `segment_bytes`, and 0 everywhere else.
+    /// Creates a header of `kind` with `segment_bytes`; all other fields are 0.
     #[inline]
     #[must_use]
     pub const fn new(kind: SegmentType, segment_bytes: u16) -> Self {
@@ -95,11 +95,11 @@ impl SegmentHeader {
         }
     }
 
-    /// Reads a header. Which flags a type may have is not looked at.
+    /// Parses a header. Does not check that the flags are valid for the type.
     ///
     /// # Errors
-    /// `Version`, `Type`; `Length` unless `segment_bytes` can be that of a segment of this
-    /// type; `Security` if only Security Information can make it so long.
+    /// `Version`, `Type`; `Length` if `segment_bytes` is impossible for the type; `Security` if it
+    /// implies more Security Information than the limit.
     #[inline]
     pub fn parse(bytes: &[u8; 24]) -> Result<Self, SegmentError> {
         let bytes = Reader(bytes);
@@ -125,8 +125,8 @@ impl SegmentHeader {
         })
     }
 
-    /// As [`parse`](Self::parse), of a Send that is a whole message, by which no error is told:
-    /// `None` for anything else. It costs a part of that.
+    /// Parses the header of a Send that is a whole message and reports no error; `None` for any
+    /// other. Cheaper than [`parse`](Self::parse).
     #[inline]
     #[must_use]
     pub fn parse_whole_send(bytes: &[u8; 24]) -> Option<Self> {
@@ -150,7 +150,7 @@ impl SegmentHeader {
         })
     }
 
-    /// Writes the header as it is: `segment_bytes` is the caller's word.
+    /// Writes the header unchecked: the caller sets `segment_bytes`.
     #[inline]
     pub fn emit(&self, out: &mut [u8; 24]) {
         let mut out = Writer(out);
@@ -165,11 +165,11 @@ impl SegmentHeader {
         out.u16::<REMOTE_ERROR>(self.remote_error.to_bits());
     }
 
-    /// Bytes of what stands between this header and the payload: an RDMA header, a CE
-    /// header with its Security Information, or nothing.
+    /// Returns the bytes between this header and the payload: of an RDMA header, of a CE header with
+    /// its Security Information, or 0.
     #[inline]
     #[must_use]
-    pub fn behind_bytes(&self) -> usize {
+    pub fn extension_bytes(&self) -> usize {
         if self.kind.has_rdma_header() {
             RDMA_HEADER_BYTES
         } else if self.kind.is_connection() {
@@ -179,7 +179,7 @@ impl SegmentHeader {
         }
     }
 
-    /// Bytes of the payload.
+    /// Returns the bytes of payload.
     #[inline]
     #[must_use]
     pub fn payload_bytes(&self) -> u16 {
@@ -195,7 +195,7 @@ impl SegmentHeader {
 #[inline]
 fn check_length(kind: SegmentType, segment_bytes: u16) -> Result<(), SegmentError> {
     let bytes = usize::from(segment_bytes);
-    let can_be = match kind {
+    let is_possible = match kind {
         SegmentType::Send => bytes >= SEGMENT_HEADER_BYTES,
         SegmentType::ReadResponse | SegmentType::Write => bytes >= WITH_RDMA_BYTES,
         SegmentType::ReadRequest => bytes == WITH_RDMA_BYTES,
@@ -203,7 +203,7 @@ fn check_length(kind: SegmentType, segment_bytes: u16) -> Result<(), SegmentErro
         SegmentType::ConnectRequest | SegmentType::ConnectAccept => bytes >= WITH_CE_BYTES,
         SegmentType::ConnectReject => bytes == SEGMENT_HEADER_BYTES || bytes >= WITH_CE_BYTES,
     };
-    if !can_be {
+    if !is_possible {
         return Err(SegmentError::Length {
             kind,
             segment_bytes,

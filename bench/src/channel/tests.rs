@@ -1,11 +1,11 @@
-use crate::nic::Choice;
+use crate::nic::NicSettings;
 use pmd::config::{FaultConfig, NicConfig};
 
 use super::*;
 use crate::plan::{MAX_SIZE_BYTES, Op};
 
 #[test]
-fn every_message_fits_and_comes_back() {
+fn messages_fit_and_round_trip() {
     let test = Test::new(
         Benchmark::Bandwidth,
         Op::Write,
@@ -32,7 +32,7 @@ fn every_message_fits_and_comes_back() {
         },
         mac: [255; 6],
     };
-    let seen = Seen {
+    let result = RoundResult {
         delivered: u64::MAX,
         timed: u64::MAX,
         elapsed_ns: u64::MAX,
@@ -55,13 +55,13 @@ fn every_message_fits_and_comes_back() {
         Message::Quit,
         Message::Ready,
         Message::Opened { memory },
-        Message::RawOpened(RawPlace::Station {
+        Message::RawOpened(RawAddress::Station {
             mac: [255; 6],
             max_frame_bytes: usize::MAX,
         }),
-        Message::RawOpened(RawPlace::TcpPort(u16::MAX)),
+        Message::RawOpened(RawAddress::TcpPort(u16::MAX)),
         Message::StreamRound(StreamRound::of(&test)),
-        Message::Finished(seen),
+        Message::Finished(result),
         Message::Refused("no".into()),
     ] {
         let bytes = serde_json::to_vec(&message).unwrap();
@@ -74,9 +74,9 @@ fn every_message_fits_and_comes_back() {
     }
 }
 
-/// A NIC that loses a fifth of what it sends.
+/// Opens a NIC that loses a fifth of its frames on transmission.
 fn lossy_nic(seed: u64) -> Nic {
-    Nic::open(&Choice::own(NicConfig {
+    Nic::open(&NicSettings::own(NicConfig {
         name: "VINIC0".into(),
         segment: format!("vibench-lossy-{}", std::process::id()),
         ulp_timeout_ms: Some(40),
@@ -91,45 +91,46 @@ fn lossy_nic(seed: u64) -> Nic {
 }
 
 #[test]
-fn every_question_has_its_own_answer_though_frames_are_lost() {
-    const QUESTIONS: u64 = 50;
-    let address = || discriminator("lossy", Purpose::Control, Party::Waiting).unwrap();
-    let answering = std::thread::spawn(move || {
+fn every_request_gets_its_response_despite_frame_loss() {
+    const REQUESTS: u64 = 50;
+    let address = || discriminator("lossy", Purpose::Control, ConnectRole::Listener).unwrap();
+    let server = std::thread::spawn(move || {
         let nic = lossy_nic(1);
-        let mut channel = Channel::answering(&nic).unwrap();
+        let mut channel = Channel::for_server(&nic).unwrap();
         let local = nic.local(address());
-        let limit = vipl::Timeout::After(ANSWER_TIMEOUT);
+        let limit = vipl::Timeout::After(RESPONSE_TIMEOUT);
         let found = vipl::provider::connect_wait(nic.handle(), &local, limit).unwrap();
         channel.endpoint().accept(found.conn).unwrap();
-        for expected in 0..QUESTIONS {
-            let asked = channel.receive(Some(ANSWER_TIMEOUT), || Ok(())).unwrap();
-            assert_eq!(asked, Message::Stop { sent: expected });
-            assert!(channel.owes_answer());
-            let seen = Seen {
+        for expected in 0..REQUESTS {
+            let request = channel.receive(Some(RESPONSE_TIMEOUT), || Ok(())).unwrap();
+            assert_eq!(request, Message::Stop { sent: expected });
+            assert!(channel.has_pending_request());
+            let result = RoundResult {
                 delivered: expected,
-                ..Seen::default()
+                ..RoundResult::default()
             };
-            channel.answer(&Message::Finished(seen)).unwrap();
-            assert!(!channel.owes_answer());
+            channel.respond(&Message::Finished(result)).unwrap();
+            assert!(!channel.has_pending_request());
         }
-        // Until the asker is gone: its last answer may have been lost.
+        // Until the client disconnects: the last response may have been lost.
         assert!(channel.receive(None, || Ok(())).is_err());
     });
     let nic = lossy_nic(2);
-    let mut channel = Channel::asking(&nic).unwrap();
-    let local = nic.local(discriminator("lossy", Purpose::Control, Party::Asking).unwrap());
+    let mut channel = Channel::for_client(&nic).unwrap();
+    let local =
+        nic.local(discriminator("lossy", Purpose::Control, ConnectRole::Requester).unwrap());
     connect(channel.endpoint(), &local, &nic.local(address()), || Ok(())).unwrap();
-    for sent in 0..QUESTIONS {
-        let seen = channel.ask_seen(&Message::Stop { sent }).unwrap();
-        assert_eq!(seen.delivered, sent);
+    for sent in 0..REQUESTS {
+        let result = channel.request_result(&Message::Stop { sent }).unwrap();
+        assert_eq!(result.delivered, sent);
     }
     channel.endpoint().disconnect().unwrap();
-    answering.join().unwrap();
+    server.join().unwrap();
 }
 
 #[test]
 fn discriminators_fit_and_differ() {
-    // The greatest number of a process that Linux gives.
+    // The maximum process ID of Linux.
     let process = (1 << 22).to_string();
     let purposes = [
         Purpose::Control,
@@ -139,14 +140,14 @@ fn discriminators_fit_and_differ() {
     ];
     let mut names = Vec::new();
     for purpose in purposes {
-        for party in [Party::Asking, Party::Waiting] {
+        for role in [ConnectRole::Requester, ConnectRole::Listener] {
             for tag in [process.as_str(), "public"] {
-                names.push(discriminator(tag, purpose, party).unwrap());
+                names.push(discriminator(tag, purpose, role).unwrap());
             }
         }
     }
     for (at, name) in names.iter().enumerate() {
         assert!(!names[..at].contains(name), "{name:?}");
     }
-    assert!(discriminator("public-and-long", Purpose::Control, Party::Waiting).is_err());
+    assert!(discriminator("public-and-long", Purpose::Control, ConnectRole::Listener).is_err());
 }

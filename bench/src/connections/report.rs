@@ -1,4 +1,4 @@
-//! The table and the JSON object.
+//! The table and the JSON object of `vibench connect`.
 
 use serde::Serialize;
 
@@ -7,22 +7,22 @@ use crate::error::{Error, Result};
 use crate::plan::Level;
 use crate::report::{Percentiles, nanoseconds, scaled};
 
-/// A step of a run, which is a tenth of its connections.
+/// Result of a step, a tenth of the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepResult {
-    /// The level of its connections.
+    /// Reliability level of the connections.
     pub level: Level,
-    /// Connections made and ended.
+    /// Connections made and closed.
     pub connections: u32,
-    /// Time that they took, in nanoseconds.
+    /// Time that they took, in ns.
     pub elapsed_ns: u64,
-    /// Requests that found nobody waiting and were made again.
+    /// Requests repeated because the server did not listen yet (`VIP_NO_MATCH`).
     pub no_match: u64,
-    /// Connections that one end alone was in.
+    /// Connections that were established at one end only.
     pub half_made: u32,
-    /// Resident memory of the measuring end after it.
+    /// Resident memory of the client after the step.
     pub resident_kib: u64,
-    /// Resident memory of the answering end after it.
+    /// Resident memory of the server after the step.
     pub far_resident_kib: u64,
 }
 
@@ -40,32 +40,32 @@ impl StepResult {
     }
 }
 
-/// What a run came to: the object in the JSON file.
+/// Result of a run: the object in the JSON file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ConnectResult {
     /// The name of the benchmark.
     pub benchmark: &'static str,
-    /// What carried them: the port, or `vi-tcp`.
+    /// Driver of the port, or `vi-tcp`.
     pub port: String,
-    /// Of a hundred connections so many were between peers.
+    /// Percentage of peer-to-peer connections.
     pub peers_percent: u32,
-    /// Connections made and ended.
+    /// Connections made and closed.
     pub connections: u32,
-    /// Of them in a second.
+    /// Connections per second.
     pub connections_per_s: f64,
-    /// From the request that was accepted until the connection is there.
+    /// Time from the accepted request to the established connection.
     pub setup_ns: Option<Percentiles>,
-    /// Requests that found nobody waiting and were made again.
+    /// Requests repeated because the server did not listen yet (`VIP_NO_MATCH`).
     pub no_match: u64,
-    /// Connections that one end alone was in.
+    /// Connections that were established at one end only.
     pub half_made: u32,
-    /// By how much the resident memory of the measuring end was larger, at most, than after the first step.
+    /// Maximum resident memory of the client minus that after the first step.
     pub growth_kib: u64,
-    /// The same of the answering end.
+    /// Maximum resident memory of the server minus that after the first step.
     pub far_growth_kib: u64,
-    /// All steps that were made.
+    /// Results of the steps.
     pub steps: Vec<StepResult>,
-    /// Why the run ended early, if it did.
+    /// Reason for which the run ended early.
     pub ended_early: Option<String>,
 }
 
@@ -104,30 +104,38 @@ impl ConnectResult {
         most - first
     }
 
+    /// Checks the growth of resident memory at both ends.
+    ///
     /// # Errors
-    /// [`Error::Goal`] if the memory of an end grew by more than `max_growth_kib`.
-    pub(super) fn judge(&self, max_growth_kib: Option<u64>) -> Result<()> {
+    /// [`Error::Goal`] if it exceeds `max_growth_kib`.
+    pub(super) fn check_growth(&self, max_growth_kib: Option<u64>) -> Result<()> {
         let most = self.growth_kib.max(self.far_growth_kib);
         match max_growth_kib {
             Some(limit) if most > limit => Err(Error::Goal(format!(
-                "resident memory grew by {most} KiB after the first tenth, more than {limit} KiB"
+                "resident memory grew by {most} KiB after the first tenth: the limit is {limit} KiB"
             ))),
             Some(_) | None => Ok(()),
         }
     }
 }
 
-/// The two lines above the table.
-pub(super) fn table_head() -> String {
-    let head = format!(
+/// Returns the header of the table, two lines.
+pub(super) fn table_header() -> String {
+    let header = format!(
         "{:<2} {:>11} {:>13} {:>9} {:>9} {:>13} {:>13}",
-        "lv", "connections", "connections/s", "no match", "half made", "resident here", "there"
+        "lv",
+        "connections",
+        "connections/s",
+        "no match",
+        "half made",
+        "client memory",
+        "server memory"
     );
-    let rule = "-".repeat(head.len());
-    format!("{head}\n{rule}")
+    let rule = "-".repeat(header.len());
+    format!("{header}\n{rule}")
 }
 
-/// One line of the table: the step, and how many connections there were up to it.
+/// Returns a line of the table: a step, and the number of connections up to it.
 pub(super) fn table_row(result: &ConnectResult, step: &StepResult) -> String {
     let rate = f64::from(step.connections) * 1e9 / step.elapsed_ns.max(1) as f64;
     format!(
@@ -142,23 +150,24 @@ pub(super) fn table_row(result: &ConnectResult, step: &StepResult) -> String {
     )
 }
 
-/// The line below the table.
+/// Returns the line below the table.
 pub(super) fn summary(result: &ConnectResult) -> String {
     let setup = match &result.setup_ns {
         Some(setup) => format!(
-            "set up in {} (p50), {} (p99), {} at most",
+            "setup time {} (p50), {} (p99), {} (max)",
             nanoseconds(setup.p50),
             nanoseconds(setup.p99),
             nanoseconds(setup.max)
         ),
-        None => "none was set up".to_owned(),
+        None => "none established".to_owned(),
     };
     let ended = match &result.ended_early {
         Some(reason) => format!("; ended early: {reason}"),
         None => String::new(),
     };
     format!(
-        "{} connections over {}, {:.0}/s; {setup}; memory grew by {} KiB here, {} KiB there after the first tenth{ended}",
+        "{} connections over {}, {:.0}/s; {setup}; memory growth after the first tenth: \
+         client {} KiB, server {} KiB{ended}",
         result.connections,
         result.port,
         result.connections_per_s,
@@ -202,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_add_up() {
+    fn result_sums_steps() {
         let result = result(&[step(5000, 6000), step(5004, 5990), step(5001, 6000)]);
         assert_eq!((result.connections, result.no_match), (3000, 9));
         assert_eq!(result.connections_per_s, 2000.0);
@@ -211,27 +220,27 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_judged_where_it_is_asked_for() {
-        let near = result(&[step(5000, 6000), step(5004, 6000)]);
-        let far = result(&[step(5000, 6000), step(5000, 6004), step(5000, 6000)]);
-        for grown in [&near, &far] {
-            assert!(grown.judge(None).is_ok());
-            assert!(grown.judge(Some(4)).is_ok());
-            let error = grown.judge(Some(3)).unwrap_err();
+    fn check_growth_fails_above_limit() {
+        let client_grew = result(&[step(5000, 6000), step(5004, 6000)]);
+        let server_grew = result(&[step(5000, 6000), step(5000, 6004), step(5000, 6000)]);
+        for grown in [&client_grew, &server_grew] {
+            assert!(grown.check_growth(None).is_ok());
+            assert!(grown.check_growth(Some(4)).is_ok());
+            let error = grown.check_growth(Some(3)).unwrap_err();
             assert!(error.to_string().contains("grew by 4 KiB"), "{error}");
         }
-        assert!(result(&[]).judge(Some(0)).is_ok());
+        assert!(result(&[]).check_growth(Some(0)).is_ok());
     }
 
     #[test]
-    fn rows_stand_under_the_head() {
+    fn table_rows_align_with_header() {
         let first = step(5000, 6000);
-        let head = table_head();
+        let header = table_header();
         let row = table_row(&result(&[first]), &first);
         assert_eq!(
-            head.lines().next().unwrap().len(),
+            header.lines().next().unwrap().len(),
             row.len(),
-            "{head}\n{row}"
+            "{header}\n{row}"
         );
         assert!(row.contains("2.0 k") && row.ends_with("6000 KiB"), "{row}");
     }

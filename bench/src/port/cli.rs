@@ -1,4 +1,4 @@
-//! The options of one end.
+//! Options of one side of `vibench port`.
 
 use core::fmt;
 use std::path::PathBuf;
@@ -9,95 +9,95 @@ use clap::{Args, Subcommand};
 use pmd_port::MacBytes;
 
 use crate::cli::parse_seconds;
-use crate::control::HEADER_BYTES;
-use crate::latency::Limit;
-use crate::process::Stop;
+use crate::latency::RoundLimit;
+use crate::process::StopFlag;
+use crate::raw_control::HEADER_BYTES;
 
-/// The shortest frame of an Ethernet, without FCS.
-const SHORTEST_BYTES: u16 = 60;
+/// Minimum Ethernet frame without FCS, in bytes.
+const MIN_FRAME_BYTES: u16 = 60;
 
-/// What is less says how long a frame is.
-const LEAST_ETHERTYPE: u16 = 0x0600;
+/// Minimum EtherType; smaller values are frame lengths.
+const MIN_ETHERTYPE: u16 = 0x0600;
 
-/// What one end does.
+/// Role of one side.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Role {
-    /// Send frames to a station as fast as it takes them.
-    Send(StreamOptions),
-    /// Count the frames that come.
+    /// Send frames to a station as fast as possible.
+    Send(SendOptions),
+    /// Receive and count frames.
     Receive(ReceiveOptions),
-    /// Send one frame after the other and measure how long each takes to come back.
-    Ping(BeginOptions),
-    /// Send every frame back to where it came from.
+    /// Send one frame at a time and measure its round trip.
+    Ping(TransmitOptions),
+    /// Send every received frame back to its sender.
     Echo(PortOptions),
 }
 
 impl Role {
-    /// What all roles have.
+    /// Returns the options common to all roles.
     pub(crate) fn options(&self) -> &PortOptions {
         match self {
-            Self::Send(options) => &options.begin.end,
-            Self::Ping(options) => &options.end,
-            Self::Receive(options) => &options.end,
+            Self::Send(options) => &options.transmit.port,
+            Self::Ping(options) => &options.port,
+            Self::Receive(options) => &options.port,
             Self::Echo(options) => options,
         }
     }
 }
 
-/// Options of an end that begins.
+/// Options of `ping`, and of `send`.
 #[derive(Clone, Debug, Args)]
-pub struct BeginOptions {
-    /// The other station [default: the only one that the port sees, if it sees stations].
+pub struct TransmitOptions {
+    /// MAC address of the other station [default: the first one discovered, if the driver supports discovery].
     #[arg(long, value_name = "MAC")]
     pub to: Option<MacText>,
-    /// Bytes of a frame from destination address to the last byte before the FCS.
-    #[arg(long, default_value_t = SHORTEST_BYTES, value_name = "BYTES",
+    /// Frame size in bytes, from the destination address to the last byte before the FCS.
+    #[arg(long, default_value_t = MIN_FRAME_BYTES, value_name = "BYTES",
         value_parser = clap::value_parser!(u16).range(HEADER_BYTES as i64..))]
     pub size: u16,
-    /// What every end has.
+    /// Options common to all roles.
     #[command(flatten)]
-    pub end: PortOptions,
+    pub port: PortOptions,
 }
 
-impl BeginOptions {
-    /// Bytes of a frame.
+impl TransmitOptions {
+    /// Returns the frame size in bytes.
     pub(crate) fn size_bytes(&self) -> usize {
         usize::from(self.size)
     }
 }
 
-/// Options of an end that sends as fast as it can.
+/// Options of `send`.
 #[derive(Clone, Debug, Args)]
-pub struct StreamOptions {
-    /// Copy what is in each frame from memory and seal it with a CRC, as every end of FC-VI has to.
+pub struct SendOptions {
+    /// Copy the payload of each frame from memory and append a CRC, as FC-VI requires of every sender.
     #[arg(long)]
     pub filled: bool,
-    /// What every end has that begins.
+    /// Options common to `send` and `ping`.
     #[command(flatten)]
-    pub begin: BeginOptions,
+    pub transmit: TransmitOptions,
 }
 
-/// Options of an end that counts.
+/// Options of `receive`.
 #[derive(Clone, Debug, Args)]
 pub struct ReceiveOptions {
-    /// Check the CRC of each frame that was sent with this option, and copy what is in it to memory.
+    /// Check the CRC of each frame sent with --filled, and copy its payload to memory.
     #[arg(long)]
     pub filled: bool,
-    /// What every end has.
+    /// Options common to all roles.
     #[command(flatten)]
-    pub end: PortOptions,
+    pub port: PortOptions,
 }
 
-/// Options of every end.
+/// Options common to all roles.
 #[derive(Clone, Debug, Args)]
 pub struct PortOptions {
-    /// Configuration of the NIC whose port is measured (TOML) [default: a segment in shared memory].
+    /// Configuration file (TOML) that contains the NIC whose port is measured [default: a shared-memory segment].
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The NIC of the configuration.
+    /// Name of the NIC in the configuration.
     #[arg(long, value_name = "NAME", default_value = "VINIC0")]
     pub device: String,
-    /// The segment without a configuration.
+    /// Name of the shared-memory segment, without a configuration.
     #[arg(
         long,
         value_name = "NAME",
@@ -105,46 +105,46 @@ pub struct PortOptions {
         conflicts_with = "config"
     )]
     pub segment: String,
-    /// Our station address, where the driver lets it be chosen [default: one made of the process's number].
+    /// MAC address of this station, if the driver supports a choice [default: derived from the process ID].
     #[arg(long, value_name = "MAC")]
     pub mac: Option<MacText>,
-    /// EtherType of the frames, in hexadecimal.
+    /// EtherType of the frames in hexadecimal.
     #[arg(long, value_name = "HEX", default_value = "88b5", value_parser = parse_ethertype)]
     pub ethertype: u16,
-    /// The core to stay on.
+    /// Core to pin to.
     #[arg(long)]
     pub core: Option<usize>,
-    /// Seconds; of `receive` and `echo` since the first frame [default: 3; theirs until interrupted].
+    /// Duration in seconds, for receive and echo from the first frame on [default: 3; receive, echo: unlimited].
     #[arg(long, value_parser = parse_seconds)]
     pub seconds: Option<Duration>,
-    /// Frames, in place of seconds.
+    /// Number of frames, instead of a duration.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "seconds")]
     pub frames: Option<u64>,
-    /// Write the result to this file.
+    /// File for the result as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
-/// How long an end that begins goes on, unless told.
-const USUAL: Duration = Duration::from_secs(3);
+/// Default duration of `send` and `ping`.
+const DEFAULT_DURATION: Duration = Duration::from_secs(3);
 
 impl Role {
-    /// When the run ends.
-    pub(crate) fn limit(&self, stop: Stop) -> Limit {
-        let usual = match self {
-            Self::Send(_) | Self::Ping(_) => USUAL,
+    /// Returns the end of the run.
+    pub(crate) fn limit(&self, stop: StopFlag) -> RoundLimit {
+        let default_duration = match self {
+            Self::Send(_) | Self::Ping(_) => DEFAULT_DURATION,
             Self::Receive(_) | Self::Echo(_) => Duration::MAX,
         };
         let options = self.options();
-        Limit {
-            duration: options.seconds.unwrap_or(usual),
+        RoundLimit {
+            duration: options.seconds.unwrap_or(default_duration),
             messages: options.frames,
             stop,
         }
     }
 }
 
-/// A MAC address as text: six bytes in hexadecimal, with colons.
+/// A MAC address in text form: six hexadecimal bytes with colons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MacText(pub MacBytes);
 
@@ -162,18 +162,18 @@ impl FromStr for MacText {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is not a MAC address such as 02:00:00:00:00:01");
+        let invalid = || format!("`{text}` is not a MAC address such as 02:00:00:00:00:01");
         let mut mac = [0; 6];
         let mut parts = text.split(':');
         for byte in &mut mac {
             let part = parts.next().filter(|part| part.len() == 2);
             *byte = part
                 .and_then(|part| u8::from_str_radix(part, 16).ok())
-                .ok_or_else(wrong)?;
+                .ok_or_else(invalid)?;
         }
         match parts.next() {
             None => Ok(Self(mac)),
-            Some(_) => Err(wrong()),
+            Some(_) => Err(invalid()),
         }
     }
 }
@@ -182,7 +182,7 @@ fn parse_ethertype(text: &str) -> Result<u16, String> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     u16::from_str_radix(digits, 16)
         .ok()
-        .filter(|&ethertype| ethertype >= LEAST_ETHERTYPE)
+        .filter(|&ethertype| ethertype >= MIN_ETHERTYPE)
         .ok_or_else(|| format!("`{text}` is not an EtherType from 0600 to ffff"))
 }
 
@@ -192,7 +192,7 @@ mod tests {
 
     use super::*;
     use crate::cli::{Cli, Command};
-    use crate::control::ETHERTYPE;
+    use crate::raw_control::ETHERTYPE;
 
     fn parse(line: &str) -> Result<Role, clap::Error> {
         let words = ["vibench", "port"]
@@ -200,32 +200,32 @@ mod tests {
             .chain(line.split_whitespace());
         match Cli::try_parse_from(words)?.command {
             Command::Port { role } => Ok(role),
-            _ => panic!("{line} is not of a port"),
+            _ => panic!("{line} is not `port`"),
         }
     }
 
     #[test]
-    fn usual_values() {
+    fn options_without_arguments_have_defaults() {
         let Role::Send(send) = parse("send").unwrap() else {
-            panic!("another role");
+            panic!("unexpected role");
         };
-        let begin = &send.begin;
-        assert_eq!((begin.size_bytes(), begin.to), (60, None));
-        assert_eq!(begin.end.ethertype, ETHERTYPE);
-        assert_eq!(begin.end.segment, "vibench-port");
+        let transmit = &send.transmit;
+        assert_eq!((transmit.size_bytes(), transmit.to), (60, None));
+        assert_eq!(transmit.port.ethertype, ETHERTYPE);
+        assert_eq!(transmit.port.segment, "vibench-port");
         assert!(!send.filled);
     }
 
     #[test]
-    fn only_an_end_that_begins_ends_by_itself() {
-        for (line, usual) in [
-            ("send", USUAL),
-            ("ping", USUAL),
+    fn default_duration_is_limited_for_send_and_ping_only() {
+        for (line, default_duration) in [
+            ("send", DEFAULT_DURATION),
+            ("ping", DEFAULT_DURATION),
             ("receive", Duration::MAX),
             ("echo", Duration::MAX),
         ] {
-            let limit = |line: &str| parse(line).unwrap().limit(Stop::never());
-            assert_eq!(limit(line).duration, usual, "{line}");
+            let limit = |line: &str| parse(line).unwrap().limit(StopFlag::never());
+            assert_eq!(limit(line).duration, default_duration, "{line}");
             assert_eq!(limit(&format!("{line} --frames 7")).messages, Some(7));
             let two = Duration::from_secs(2);
             assert_eq!(limit(&format!("{line} --seconds 2")).duration, two);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses() {
+    fn mac_address_round_trips_through_text() {
         let text = "02:00:0a:ff:10:01";
         let mac: MacText = text.parse().unwrap();
         assert_eq!(mac.0, [2, 0, 0x0a, 0xff, 0x10, 1]);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_arguments_are_rejected() {
         for line in [
             "",
             "throw",

@@ -1,29 +1,33 @@
-//! One frame there and back.
+//! `ping` and `echo`: one frame in flight.
 
 use std::time::{Duration, Instant};
 
 use super::report::{PortReport, Traffic};
 use super::station::Station;
-use super::stream::Clock;
-use crate::control::{Header, Idle};
+use super::stream::BurstClock;
 use crate::error::Result;
-use crate::latency::Limit;
+use crate::latency::RoundLimit;
+use crate::raw_control::{FrameHeader, PollTimer};
 use crate::report::Percentiles;
-use crate::tally::new_histogram;
+use crate::totals::new_histogram;
 
-/// A frame that is away for so long is lost.
+/// Time after which a frame counts as lost.
 const LOST_AFTER: Duration = Duration::from_millis(50);
 
-/// Sends frames and measures how long each takes to come back.
-pub(super) fn ping(station: &mut Station, frame_bytes: usize, limit: &Limit) -> Result<PortReport> {
+/// Sends frames and records the round trip of each.
+pub(super) fn ping(
+    station: &mut Station,
+    frame_bytes: usize,
+    limit: &RoundLimit,
+) -> Result<PortReport> {
     station.check(frame_bytes)?;
     let mut round_trips_ns = new_histogram()?;
-    let mut header = Header::first_of_run();
+    let mut header = FrameHeader::first_of_run();
     let start = Instant::now();
     let (mut before, mut lost) = (start, 0);
     while !limit.is_over(before - start, round_trips_ns.len() + lost) {
         station.send(&header, frame_bytes)?;
-        let is_back = comes_back(station, &header)?;
+        let is_back = wait_for_echo(station, &header)?;
         let now = Instant::now();
         if is_back {
             round_trips_ns.saturating_record((now - before).as_nanos() as u64);
@@ -47,29 +51,29 @@ pub(super) fn ping(station: &mut Station, frame_bytes: usize, limit: &Limit) -> 
     Ok(report)
 }
 
-/// Waits for this frame; others, which were late, are none.
+/// Waits for this frame and ignores late ones; returns false if it is lost.
 #[inline]
-fn comes_back(station: &mut Station, header: &Header) -> Result<bool> {
-    let mut idle = Idle::default();
+fn wait_for_echo(station: &mut Station, header: &FrameHeader) -> Result<bool> {
+    let mut idle = PollTimer::default();
     loop {
         let mut is_back = false;
-        station.take(|_, found| is_back |= found == Some(*header))?;
-        if is_back || idle.is_longer_than(LOST_AFTER) {
+        station.receive_burst(|_, found| is_back |= found == Some(*header))?;
+        if is_back || idle.exceeds(LOST_AFTER) {
             return Ok(is_back);
         }
     }
 }
 
 /// Sends every frame back until the limit.
-pub(super) fn echo(station: &mut Station, limit: &Limit) -> Result<PortReport> {
+pub(super) fn echo(station: &mut Station, limit: &RoundLimit) -> Result<PortReport> {
     let mut traffic = Traffic::default();
-    let mut clock = Clock::default();
+    let mut clock = BurstClock::default();
     while !clock.is_over(limit, traffic.frames) {
         let (mut bytes, before) = (0, traffic.frames);
-        traffic.frames += station.send_back(|taken| bytes += taken as u64)?;
+        traffic.frames += station.echo_burst(|taken| bytes += taken as u64)?;
         traffic.bytes += bytes;
         if traffic.frames > before {
-            clock.note(&mut traffic, before, bytes);
+            clock.add_burst(&mut traffic, before, bytes);
         }
     }
     station.finish()?;
@@ -82,12 +86,12 @@ mod tests {
     use crate::port::station::tests::{limit, pair};
 
     #[test]
-    fn every_frame_comes_back() {
-        let (mut near, mut far) = pair("port-ping");
+    fn ping_gets_every_frame_back() {
+        let (mut client, mut server) = pair("port-ping");
         for frame_bytes in [60, 1500] {
             let (pinged, echoed) = std::thread::scope(|scope| {
-                let echoed = scope.spawn(|| echo(&mut far, &limit(200)).unwrap());
-                let pinged = ping(&mut near, frame_bytes, &limit(200)).unwrap();
+                let echoed = scope.spawn(|| echo(&mut server, &limit(200)).unwrap());
+                let pinged = ping(&mut client, frame_bytes, &limit(200)).unwrap();
                 (pinged, echoed.join().unwrap())
             });
             assert_eq!((pinged.frames, pinged.lost), (200, Some(0)));

@@ -1,4 +1,4 @@
-//! What one end saw.
+//! Result of one side of `vibench port`.
 
 use core::fmt;
 use std::time::Duration;
@@ -10,45 +10,45 @@ use serde_json::{Map, Value};
 use super::station::Station;
 use crate::report::{Percentiles, nanoseconds, scaled};
 
-/// Frames that went through one end.
+/// Frames sent or received by one side.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Traffic {
-    /// All of them.
+    /// Number of frames.
     pub(super) frames: u64,
-    /// Their bytes.
+    /// Bytes of all frames.
     pub(super) bytes: u64,
-    /// Those within `elapsed`.
+    /// Number of frames within `elapsed`.
     pub(super) timed_frames: u64,
-    /// Their bytes.
+    /// Bytes of the frames within `elapsed`.
     pub(super) timed_bytes: u64,
-    /// What the rates are of.
+    /// Time for the computation of rates.
     pub(super) elapsed: Duration,
 }
 
-/// What one end saw.
+/// Result of one side.
 #[derive(Clone, Debug, Serialize)]
 pub struct PortReport {
-    /// What the end did.
+    /// Role: `send`, `receive`, `ping` or `echo`.
     pub role: &'static str,
-    /// The driver.
+    /// Driver of the port.
     pub port: &'static str,
-    /// What is behind it.
+    /// Device or segment of the port.
     pub device: String,
-    /// Frames that were sent, received or came back.
+    /// Frames that were sent, received or echoed.
     pub frames: u64,
-    /// Their bytes, from destination address to the last byte before the FCS.
+    /// Bytes of the frames, from the destination address to the last byte before the FCS.
     pub bytes: u64,
-    /// Frames in a second: while it ran, or from the first burst to the last one.
+    /// Frames per second: of the whole run, or from the first burst to the last one.
     pub frames_per_s: f64,
-    /// Their bits in a second.
+    /// Bits per second, over the same time.
     pub bits_per_s: f64,
-    /// Of our own frames, those that did not come; `None` where none could.
+    /// Lost frames of vibench; `None` if the role cannot detect losses or no such frame arrived.
     pub lost: Option<u64>,
-    /// Of our own frames that came, those whose CRC was wrong; only of `receive --filled`.
+    /// Received frames of vibench with a wrong CRC; only of `receive --filled`.
     pub damaged: Option<u64>,
-    /// Only of `ping`.
+    /// Half of the round trip; only of `ping`.
     pub half_round_trip_ns: Option<Percentiles>,
-    /// What the port counted, without what is zero.
+    /// Nonzero counters of the port.
     pub counters: Map<String, Value>,
 }
 

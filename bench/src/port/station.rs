@@ -1,32 +1,32 @@
-//! An open port, whom it talks to, frames in and out.
+//! An open port and its peer: sends and receives frames.
 
 use std::time::{Duration, Instant};
 
 use pmd_port::{BURST, MacBytes, Mbuf, MbufBatch, Port, PortEvent, PortStats};
 
 use super::cli::PortOptions;
-use super::contents::Contents;
-use crate::control::{HEADER_BYTES, Header, Idle};
+use super::payload::Payload;
 use crate::error::{Error, Result};
-use crate::nic::{self, MemoryKind, Selection};
-use crate::process::Stop;
+use crate::nic::{self, MemoryKind, NicOptions};
+use crate::process::StopFlag;
+use crate::raw_control::{FrameHeader, HEADER_BYTES, PollTimer};
 
-/// A port that takes nothing for so long has lost its other end.
-const STUCK: Duration = Duration::from_secs(2);
+/// Time without a transmitted frame after which a port fails.
+const STALL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often a port is tended,
-const TENDED_EVERY: Duration = Duration::from_millis(100);
+/// Minimum interval between upkeep calls of a port.
+const UPKEEP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// and after how many calls the clock is read for that.
+/// Calls per reading of the clock for upkeep.
 const CALLS_PER_CLOCK: u32 = 4096;
 
-/// How long frames may take to leave after the last one was handed over.
-const LEAVING: Duration = Duration::from_secs(2);
+/// Timeout for the transmission of pending frames at the end of a run.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long another station may take to join.
-const JOINING: Duration = Duration::from_secs(10);
+/// Timeout for the discovery of the other station.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One end of the raw traffic.
+/// A station: one side of the raw traffic.
 pub(super) struct Station {
     port: Box<dyn Port>,
     ethertype: u16,
@@ -34,32 +34,32 @@ pub(super) struct Station {
     received: MbufBatch,
     unsent: MbufBatch,
     calls: u32,
-    tended: Instant,
+    last_upkeep: Instant,
 }
 
 impl Station {
-    /// Opens the port of a NIC for this run alone.
+    /// Opens the port of a NIC configuration.
     pub(super) fn open(options: &PortOptions) -> Result<Self> {
-        let selection = Selection {
+        let nic_options = NicOptions {
             config: options.config.clone(),
             device: options.device.clone(),
             segment: Some(options.segment.clone()),
             memory: MemoryKind::default(),
         };
-        let config = selection.load()?.config;
-        let asked = options.mac.map(|mac| mac.0);
-        let mac = asked.unwrap_or_else(|| nic::raw_mac(true));
+        let config = nic_options.load()?.config;
+        let requested = options.mac.map(|mac| mac.0);
+        let mac = requested.unwrap_or_else(|| nic::raw_mac(true));
         let port = nic::open_station(&config, mac, options.ethertype)?;
-        if asked.is_some_and(|asked| asked != port.capabilities().mac) {
+        if requested.is_some_and(|requested| requested != port.capabilities().mac) {
             return Err(Error::Usage(format!(
-                "--mac: a {} port gives its stations addresses of its own",
+                "--mac: the {} driver assigns station addresses and supports no choice",
                 port.capabilities().driver
             )));
         }
         Ok(Self::new(port, options.ethertype))
     }
 
-    /// A station on a port that nobody else uses.
+    /// Creates a station on a port that has no other user.
     pub(super) fn new(port: Box<dyn Port>, ethertype: u16) -> Self {
         Self {
             port,
@@ -68,70 +68,69 @@ impl Station {
             received: MbufBatch::new(),
             unsent: MbufBatch::new(),
             calls: 0,
-            tended: Instant::now(),
+            last_upkeep: Instant::now(),
         }
     }
 
-    /// The upkeep of the port, now and then.
+    /// Runs the upkeep of the port, at most once per interval.
     #[inline]
-    fn tend(&mut self) -> Result<()> {
+    fn run_upkeep(&mut self) -> Result<()> {
         self.calls += 1;
         if self.calls < CALLS_PER_CLOCK {
             return Ok(());
         }
         self.calls = 0;
-        if self.tended.elapsed() < TENDED_EVERY {
+        if self.last_upkeep.elapsed() < UPKEEP_INTERVAL {
             return Ok(());
         }
-        self.tended = Instant::now();
+        self.last_upkeep = Instant::now();
         self.port.upkeep();
         let mut events = Vec::new();
         self.port.events(&mut events);
-        refuse_failure(&events)
+        check_port_failure(&events)
     }
 
-    /// The driver's name.
+    /// Returns the name of the driver.
     pub(super) fn driver(&self) -> &'static str {
         self.port.capabilities().driver
     }
 
-    /// What is behind the port.
+    /// Returns the device or segment of the port.
     pub(super) fn device(&self) -> &str {
         &self.port.capabilities().device
     }
 
-    /// Its address.
+    /// Returns the MAC address.
     pub(super) fn mac(&self) -> MacBytes {
         self.port.capabilities().mac
     }
 
-    /// What went through it.
+    /// Returns the counters of the port.
     pub(super) fn stats(&mut self) -> PortStats {
         self.port.upkeep();
         self.port.stats()
     }
 
-    /// How many frames the port took and did not send.
+    /// Returns the number of frames that the port accepted and did not transmit.
     pub(super) fn dropped(&self) -> u64 {
         let counters = self.port.stats().counters;
         let drops = counters.iter().filter(|it| it.name.starts_with("drop_tx"));
         drops.map(|counter| counter.value).sum()
     }
 
-    /// Waits until everything has left that was handed over, as far as the driver tells: what is
-    /// still there when the port is closed is lost.
+    /// Waits for the transmission of pending frames, as far as the driver reports them: closing the port drops them.
     ///
     /// # Errors
-    /// The port failed.
+    /// [`Error::Port`] if the port has failed.
     pub(super) fn finish(&mut self) -> Result<()> {
         let (mut events, start) = (Vec::new(), Instant::now());
         let mut busy = self.counter("tx_busy");
-        while start.elapsed() < LEAVING {
-            // An empty burst makes the driver look at what it has.
+        while start.elapsed() < DRAIN_TIMEOUT {
+            // An empty burst makes the driver process its pending frames.
             self.port.tx_burst(&mut MbufBatch::new());
             self.port.upkeep();
             self.port.events(&mut events);
-            refuse_failure(&events)?;
+            check_port_failure(&events)?;
             let before = core::mem::replace(&mut busy, self.counter("tx_busy"));
             if busy == before && self.counter("tx_under_way") == 0 {
                 break;
@@ -141,31 +140,31 @@ impl Station {
         Ok(())
     }
 
-    /// One of the driver's counters; 0 for one that it does not have.
+    /// Returns a counter of the driver; 0 if it has no such counter.
     fn counter(&self, name: &str) -> u64 {
         let counters = self.port.stats().counters;
         let found = counters.iter().find(|counter| counter.name == name);
         found.map_or(0, |counter| counter.value)
     }
 
-    /// Talks to the station that is named, or else to the first one that the port sees.
-    pub(super) fn find_peer(&mut self, named: Option<MacBytes>, stop: &Stop) -> Result<()> {
-        let sees_others = self.driver() == "shm";
-        if named.is_none() && !sees_others {
+    /// Sets the peer: the named station, or else the first one that the port discovers.
+    pub(super) fn find_peer(&mut self, named: Option<MacBytes>, stop: &StopFlag) -> Result<()> {
+        let discovers_stations = self.driver() == "shm";
+        if named.is_none() && !discovers_stations {
             return Err(Error::Usage(format!(
-                "--to is missing: a {} port does not see who is there",
+                "--to is missing: the {} driver does not discover stations",
                 self.driver()
             )));
         }
         let (mut events, start) = (Vec::new(), Instant::now());
-        let mut found = named.filter(|_| !sees_others);
-        while found.is_none() && start.elapsed() < JOINING {
-            if stop.is_asked() {
+        let mut found = named.filter(|_| !discovers_stations);
+        while found.is_none() && start.elapsed() < JOIN_TIMEOUT {
+            if stop.is_set() {
                 return Err(Error::Broken("interrupted".into()));
             }
             self.port.upkeep();
             self.port.events(&mut events);
-            refuse_failure(&events)?;
+            check_port_failure(&events)?;
             found = events.drain(..).find_map(|event| match event {
                 PortEvent::Joined(it) if named.is_none_or(|named| named == it.mac) => Some(it.mac),
                 PortEvent::Joined(_)
@@ -179,7 +178,7 @@ impl Station {
         }
         self.peer = found.ok_or_else(|| {
             Error::Port(format!(
-                "the other station is not on {} {}: start that end first",
+                "timed out: no other station on {} {}: start the other side first",
                 self.driver(),
                 self.device()
             ))
@@ -187,12 +186,12 @@ impl Station {
         Ok(())
     }
 
-    /// Refuses frames that the port does not carry.
+    /// Rejects frames above the limit of the port.
     pub(super) fn check(&self, frame_bytes: usize) -> Result<()> {
         let longest_bytes = self.port.capabilities().max_frame_bytes;
         if frame_bytes > longest_bytes {
             return Err(Error::Usage(format!(
-                "--size {frame_bytes}: {} {} carries frames of {longest_bytes} bytes at most",
+                "--size {frame_bytes}: {} {} supports frames of up to {longest_bytes} bytes",
                 self.driver(),
                 self.device()
             )));
@@ -200,15 +199,15 @@ impl Station {
         Ok(())
     }
 
-    /// Prepares frames until so many wait to be sent, or the port has no room. `header` is that of
-    /// the next one, `contents` what is behind it.
+    /// Prepares frames until `wanted` frames, at most a burst, are pending, or the port has no free buffer. `header` is
+    /// the header of the next frame; with `payload` frames are filled.
     #[inline]
     pub(super) fn prepare(
         &mut self,
         wanted: u64,
-        header: &mut Header,
+        header: &mut FrameHeader,
         bytes: usize,
-        contents: &mut Option<Contents>,
+        payload: &mut Option<Payload>,
     ) {
         let wanted = wanted.min(BURST as u64) as usize;
         while self.unsent.len() < wanted {
@@ -216,8 +215,8 @@ impl Station {
                 break;
             };
             self.emit(header, &mut mbuf, bytes);
-            if let Some(contents) = contents {
-                contents.fill(&mut mbuf.buffer_mut()[..bytes]);
+            if let Some(payload) = payload {
+                payload.fill(&mut mbuf.buffer_mut()[..bytes]);
             }
             header.message = header.message.wrapping_add(1);
             if let Err(mbuf) = self.unsent.push(mbuf) {
@@ -227,19 +226,19 @@ impl Station {
         }
     }
 
-    /// Hands what waits to the port; gives how many frames it took.
-    #[inline]
+    /// Passes pending frames to the port; returns the number of frames that it accepted.
     ///
     /// # Errors
-    /// The port failed.
+    /// [`Error::Port`] if the port has failed.
+    #[inline]
     pub(super) fn flush(&mut self) -> Result<u64> {
-        self.tend()?;
+        self.run_upkeep()?;
         Ok(self.port.tx_burst(&mut self.unsent) as u64)
     }
 
-    /// Sends one frame to the peer, however long the port is full.
+    /// Sends one frame to the peer; waits while the port is full.
     #[inline]
-    pub(super) fn send(&mut self, header: &Header, bytes: usize) -> Result<()> {
+    pub(super) fn send(&mut self, header: &FrameHeader, bytes: usize) -> Result<()> {
         let mut mbuf = self.wait_for_buffer(self.peer)?;
         self.emit(header, &mut mbuf, bytes);
         self.put(mbuf)?;
@@ -247,7 +246,7 @@ impl Station {
     }
 
     #[inline]
-    fn emit(&self, header: &Header, mbuf: &mut Mbuf, bytes: usize) {
+    fn emit(&self, header: &FrameHeader, mbuf: &mut Mbuf, bytes: usize) {
         let src = self.port.capabilities().mac;
         if let Some(head) = mbuf.buffer_mut().first_chunk_mut::<HEADER_BYTES>() {
             header.emit(self.peer, src, self.ethertype, head);
@@ -255,43 +254,49 @@ impl Station {
         mbuf.set_len(bytes);
     }
 
-    /// Takes a burst of frames, tells of each, with its header if one of us sent it, and gives how
-    /// many there were.
-    #[inline]
+    /// Receives a burst of frames and calls `inspect` for each, with its header if vibench sent it; returns the number
+    /// of frames.
     ///
     /// # Errors
-    /// The port failed.
-    pub(super) fn take(&mut self, mut tell: impl FnMut(&[u8], Option<Header>)) -> Result<u64> {
-        self.tend()?;
+    /// [`Error::Port`] if the port has failed.
+    #[inline]
+    pub(super) fn receive_burst(
+        &mut self,
+        mut inspect: impl FnMut(&[u8], Option<FrameHeader>),
+    ) -> Result<u64> {
+        self.run_upkeep()?;
         let count = self.port.rx_burst(&mut self.received, BURST);
         while let Some(mbuf) = self.received.pop() {
-            tell(mbuf.bytes(), Header::parse(mbuf.bytes(), self.ethertype));
+            inspect(
+                mbuf.bytes(),
+                FrameHeader::parse(mbuf.bytes(), self.ethertype),
+            );
             self.port.free(mbuf);
         }
         Ok(count as u64)
     }
 
-    /// Sends a burst of frames back to where they came from, tells how long each is, and gives how
-    /// many there were.
-    #[inline]
+    /// Receives a burst of frames, sends each back to its sender, and calls `inspect` with its length; returns the
+    /// number of frames.
     ///
     /// # Errors
-    /// The port failed, or takes nothing.
-    pub(super) fn send_back(&mut self, mut tell: impl FnMut(usize)) -> Result<u64> {
-        self.tend()?;
+    /// [`Error::Port`] if the port has failed or transmits nothing.
+    #[inline]
+    pub(super) fn echo_burst(&mut self, mut inspect: impl FnMut(usize)) -> Result<u64> {
+        self.run_upkeep()?;
         let count = self.port.rx_burst(&mut self.received, BURST);
         while let Some(mbuf) = self.received.pop() {
-            let answered = self.answer(mbuf.bytes());
-            tell(mbuf.len());
+            let echoed = self.echo_frame(mbuf.bytes());
+            inspect(mbuf.len());
             self.port.free(mbuf);
-            answered?;
+            echoed?;
         }
         self.flush_all()?;
         Ok(count as u64)
     }
 
     #[inline]
-    fn answer(&mut self, frame: &[u8]) -> Result<()> {
+    fn echo_frame(&mut self, frame: &[u8]) -> Result<()> {
         let Some((_, from)) = frame.split_first_chunk::<6>() else {
             return Ok(());
         };
@@ -314,38 +319,38 @@ impl Station {
         }
         self.unsent
             .push(mbuf)
-            .map_err(|_| Error::Port("a flushed batch has no room".into()))
+            .map_err(|_| Error::Port("transmit batch is full after a flush".into()))
     }
 
     #[inline]
     fn wait_for_buffer(&mut self, to: MacBytes) -> Result<Mbuf> {
-        let mut idle = Idle::default();
+        let mut idle = PollTimer::default();
         loop {
             if let Some(mbuf) = self.port.alloc(to) {
                 return Ok(mbuf);
             }
             self.port.tx_burst(&mut self.unsent);
-            if idle.is_longer_than(STUCK) {
-                return Err(stuck());
+            if idle.exceeds(STALL_TIMEOUT) {
+                return Err(stall_error());
             }
         }
     }
 
     #[inline]
     fn flush_all(&mut self) -> Result<()> {
-        let mut idle = Idle::default();
+        let mut idle = PollTimer::default();
         while !self.unsent.is_empty() {
-            if self.port.tx_burst(&mut self.unsent) == 0 && idle.is_longer_than(STUCK) {
-                return Err(stuck());
+            if self.port.tx_burst(&mut self.unsent) == 0 && idle.exceeds(STALL_TIMEOUT) {
+                return Err(stall_error());
             }
         }
         Ok(())
     }
 
-    /// Whether a stream that made no progress since is stuck.
-    pub(super) fn check_progress(idle: &mut Idle) -> Result<()> {
-        if idle.is_longer_than(STUCK) {
-            return Err(stuck());
+    /// Records a poll without progress; fails after `STALL_TIMEOUT`.
+    pub(super) fn check_progress(idle: &mut PollTimer) -> Result<()> {
+        if idle.exceeds(STALL_TIMEOUT) {
+            return Err(stall_error());
         }
         Ok(())
     }
@@ -361,7 +366,7 @@ impl Drop for Station {
     }
 }
 
-fn refuse_failure(events: &[PortEvent]) -> Result<()> {
+fn check_port_failure(events: &[PortEvent]) -> Result<()> {
     let failure = events.iter().find_map(|event| match event {
         PortEvent::Failed(failure) => Some(failure),
         PortEvent::Joined(_)
@@ -374,10 +379,10 @@ fn refuse_failure(events: &[PortEvent]) -> Result<()> {
 }
 
 #[cold]
-fn stuck() -> Error {
+fn stall_error() -> Error {
     Error::Port(format!(
-        "took no frame for {} s: the other end takes nothing",
-        STUCK.as_secs()
+        "timed out: no frame transmitted for {} s: is the other side receiving?",
+        STALL_TIMEOUT.as_secs()
     ))
 }
 
@@ -386,46 +391,48 @@ pub(super) mod tests {
     use pmd_port::shm::{ShmConfig, ShmPort};
 
     use super::*;
-    use crate::control::ETHERTYPE;
-    use crate::latency::Limit;
+    use crate::latency::RoundLimit;
+    use crate::raw_control::ETHERTYPE;
 
-    /// Two ends on a segment of their own, which know each other.
+    /// Opens two stations on a private segment, as peers.
     pub(in crate::port) fn pair(name: &str) -> (Station, Station) {
         let config = ShmConfig::new(format!("vibench-{name}-{}", std::process::id()));
         let open = || {
             let port = ShmPort::open(config.clone()).unwrap();
             Station::new(Box::new(port), ETHERTYPE)
         };
-        let (mut near, mut far) = (open(), open());
-        near.find_peer(Some(far.mac()), &Stop::never()).unwrap();
-        far.find_peer(None, &Stop::never()).unwrap();
-        assert_eq!((near.peer, far.peer), (far.mac(), near.mac()));
-        (near, far)
+        let (mut local, mut remote) = (open(), open());
+        local
+            .find_peer(Some(remote.mac()), &StopFlag::never())
+            .unwrap();
+        remote.find_peer(None, &StopFlag::never()).unwrap();
+        assert_eq!((local.peer, remote.peer), (remote.mac(), local.mac()));
+        (local, remote)
     }
 
-    /// So many frames, however long they take.
-    pub(in crate::port) fn limit(frames: u64) -> Limit {
-        Limit {
+    /// Returns a limit of this number of frames, without a time limit.
+    pub(in crate::port) fn limit(frames: u64) -> RoundLimit {
+        RoundLimit {
             duration: Duration::MAX,
             messages: Some(frames),
-            stop: Stop::never(),
+            stop: StopFlag::never(),
         }
     }
 
     #[test]
-    fn frames_of_strangers_come_back_with_their_addresses_exchanged() {
-        let (mut near, mut far) = pair("port-stranger");
-        let (src, dst) = (near.mac(), far.mac());
-        let mut mbuf = near.wait_for_buffer(dst).unwrap();
+    fn echo_burst_swaps_addresses_of_foreign_frames() {
+        let (mut local, mut remote) = pair("port-stranger");
+        let (src, dst) = (local.mac(), remote.mac());
+        let mut mbuf = local.wait_for_buffer(dst).unwrap();
         let frame = [&dst[..], &src, &[0x08, 0x00], &[0x45; 50]].concat();
         mbuf.buffer_mut()[..frame.len()].copy_from_slice(&frame);
         mbuf.set_len(frame.len());
-        near.put(mbuf).unwrap();
-        near.flush_all().unwrap();
-        while far.send_back(|_| ()).unwrap() == 0 {}
-        while near.port.rx_burst(&mut near.received, 1) == 0 {}
-        let came = near.received.pop().unwrap();
-        assert_eq!(came.bytes(), [&src[..], &dst, &frame[12..]].concat());
-        near.port.free(came);
+        local.put(mbuf).unwrap();
+        local.flush_all().unwrap();
+        while remote.echo_burst(|_| ()).unwrap() == 0 {}
+        while local.port.rx_burst(&mut local.received, 1) == 0 {}
+        let echoed = local.received.pop().unwrap();
+        assert_eq!(echoed.bytes(), [&src[..], &dst, &frame[12..]].concat());
+        local.port.free(echoed);
     }
 }

@@ -1,25 +1,26 @@
-//! The receiving end of one connection.
+//! Receiving end of one connection of a stream.
 
-use crate::endpoint::{Endpoint, Reaped, RemoteMemory, Shape, Target, is_flushed, mark_of};
+use crate::endpoint::{
+    Endpoint, EndpointLayout, Reaped, RemoteAddress, RemoteMemory, is_flushed, mark_of,
+};
 use crate::error::{Error, Result};
 use crate::nic::Nic;
 use crate::plan::{Level, Test};
 
-/// Send descriptors for credit.
+/// Number of send descriptors for credit.
 const CREDIT_DESCRIPTORS: u32 = 16;
 
-/// Bytes of a credit message.
+/// Size of a credit message in bytes.
 const CREDIT_BYTES: u32 = 8;
 
-/// Looks without a message after which the receiver returns the credit that it
-/// owes, though it is less than a quarter of the window.
-const LOOKS_BEFORE_CREDIT: u32 = 64;
+/// Unsuccessful polls before the receiver returns credit of less than a quarter of the window.
+const POLLS_BEFORE_CREDIT: u32 = 64;
 
-/// The receiving end of one connection.
+/// The receiving end of one connection of a stream.
 pub(super) struct Incoming {
     pub(super) endpoint: Endpoint,
     test: Test,
-    /// Where the peer's memory is.
+    /// The peer's memory, for credit.
     pub(super) peer: Option<RemoteMemory>,
     consumed: u64,
     returned: u64,
@@ -28,11 +29,11 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// An unconnected end whose receive descriptors wait already.
+    /// Creates an unconnected end with posted receive descriptors.
     pub(super) fn new(nic: &Nic, test: &Test) -> Result<Self> {
         let mut endpoint = Endpoint::new(
             nic,
-            &Shape {
+            &EndpointLayout {
                 level: test.level,
                 send_descriptors: CREDIT_DESCRIPTORS,
                 send_buffers: CREDIT_DESCRIPTORS,
@@ -58,7 +59,8 @@ impl Incoming {
         })
     }
 
-    /// Takes up to a batch; the inner error is the status of a failed descriptor.
+    /// Receives up to a batch, and returns the number of messages; the inner error is the status of a failed
+    /// descriptor.
     #[inline]
     pub(super) fn take_batch(&mut self) -> Result<core::result::Result<u32, u32>> {
         if self.test.consumes_receives() {
@@ -68,6 +70,7 @@ impl Incoming {
         }
     }
 
+    /// Reaps receive descriptors and posts them again.
     #[inline]
     fn take_received(&mut self) -> Result<core::result::Result<u32, u32>> {
         let mut taken = 0;
@@ -80,7 +83,7 @@ impl Incoming {
                 } => {
                     if length_bytes != self.test.size_bytes {
                         return Err(Error::Peer(format!(
-                            "sent {length_bytes} bytes where {} were expected",
+                            "a message of {length_bytes} bytes arrived, expected {}",
                             self.test.size_bytes
                         )));
                     }
@@ -99,6 +102,7 @@ impl Incoming {
         Ok(Ok(taken))
     }
 
+    /// Detects RDMA writes by their marks.
     #[inline]
     fn take_written(&mut self) -> Result<core::result::Result<u32, u32>> {
         let buffers = self.test.buffers();
@@ -113,7 +117,7 @@ impl Incoming {
             taken += 1;
         }
         if taken == 0 {
-            // Nothing is posted here: the call only moves the NIC on.
+            // No receives are posted: the call only runs the NIC's poller.
             if let Reaped::Failed { status, .. } = self.endpoint.reap_recv()? {
                 return Ok(Err(status));
             }
@@ -121,15 +125,15 @@ impl Incoming {
         Ok(Ok(taken))
     }
 
-    /// Tells the sender how much was consumed, if that is worth a message now.
+    /// Returns credit to the sender if it is due; returns the status of a failed descriptor.
     #[inline]
-    pub(super) fn return_credit(&mut self, idle_looks: u32) -> Result<Option<u32>> {
+    pub(super) fn return_credit(&mut self, idle_polls: u32) -> Result<Option<u32>> {
         if self.test.level == Level::Ud {
             return Ok(None);
         }
-        let owed = self.consumed - self.returned;
-        let is_due = owed >= u64::from(self.test.window / 4)
-            || (owed > 0 && idle_looks >= LOOKS_BEFORE_CREDIT);
+        let unreturned = self.consumed - self.returned;
+        let is_due = unreturned >= u64::from(self.test.window / 4)
+            || (unreturned > 0 && idle_polls >= POLLS_BEFORE_CREDIT);
         if !is_due {
             return Ok(None);
         }
@@ -144,9 +148,9 @@ impl Incoming {
             return Ok(None);
         }
         let Some(peer) = &self.peer else {
-            return Err(Error::Peer("did not tell where credit goes".into()));
+            return Err(Error::Peer("address for credit is missing".into()));
         };
-        let target = Target {
+        let target = RemoteAddress {
             handle: peer.handle,
             address: peer.credit_address,
         };

@@ -1,28 +1,28 @@
-//! The sending end of one connection.
+//! Sending end of one connection of a stream.
 
-use crate::endpoint::{Endpoint, Reaped, RemoteMemory, Shape, Target, mark_of};
+use crate::endpoint::{Endpoint, EndpointLayout, Reaped, RemoteAddress, RemoteMemory, mark_of};
 use crate::error::{Error, Result};
 use crate::nic::Nic;
 use crate::plan::{Level, Op, Test};
 
-/// The sending end of one connection.
+/// The sending end of one connection of a stream.
 pub(super) struct Outgoing {
     pub(super) endpoint: Endpoint,
     test: Test,
-    /// Where the peer's memory is.
+    /// The peer's memory, for RDMA writes.
     pub(super) peer: Option<RemoteMemory>,
     sent: u64,
-    /// The descriptor of the next message: its number modulo the window.
+    /// Descriptor of the next message: the number of the message modulo the window.
     next: u32,
     sends_pending: u32,
 }
 
 impl Outgoing {
-    /// An unconnected end.
+    /// Creates an unconnected end.
     pub(super) fn new(nic: &Nic, test: &Test) -> Result<Self> {
         let endpoint = Endpoint::new(
             nic,
-            &Shape {
+            &EndpointLayout {
                 level: test.level,
                 send_descriptors: test.window,
                 send_buffers: test.buffers(),
@@ -42,12 +42,12 @@ impl Outgoing {
         })
     }
 
-    /// Whether every descriptor is back.
+    /// Returns whether all sends are complete.
     pub(super) fn is_done(&self) -> bool {
         self.sends_pending == 0
     }
 
-    /// Posts a batch if there is room and credit for all of it, and says how many.
+    /// Posts a batch of up to `wanted` messages if there is room and credit for all of it; returns the number posted.
     #[inline]
     pub(super) fn post_batch(&mut self, wanted: u64) -> Result<u32> {
         let batch = u64::from(self.test.batch).min(wanted) as u32;
@@ -55,8 +55,8 @@ impl Outgoing {
         let allowed = match self.test.level {
             Level::Ud => room,
             Level::Rd | Level::Rr => {
-                let on_the_way = self.sent - self.endpoint.credit();
-                room.min(self.test.window.saturating_sub(on_the_way as u32))
+                let in_flight = self.sent - self.endpoint.credit();
+                room.min(self.test.window.saturating_sub(in_flight as u32))
             }
         };
         if allowed < batch {
@@ -74,13 +74,17 @@ impl Outgoing {
         let index = self.next;
         match self.test.op {
             Op::Send => self.endpoint.post_send(index, size_bytes)?,
-            Op::Read => return Err(Error::Usage("a stream of reads has a reader".into())),
+            Op::Read => {
+                return Err(Error::Usage(
+                    "RDMA reads are not supported by streams of sends".into(),
+                ));
+            }
             Op::Write => {
                 let Some(peer) = &self.peer else {
-                    return Err(Error::Peer("did not tell where to write".into()));
+                    return Err(Error::Peer("address for RDMA writes is missing".into()));
                 };
                 let buffers = self.test.buffers();
-                let target = Target {
+                let target = RemoteAddress {
                     handle: peer.handle,
                     address: peer.buffer(index % buffers),
                 };
@@ -103,7 +107,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Reaps up to a batch; the inner error is the status of a failed descriptor.
+    /// Reaps up to a batch, and returns the number of sends; the inner error is the status of a failed descriptor.
     #[inline]
     pub(super) fn reap(&mut self) -> Result<core::result::Result<u32, u32>> {
         for reaped in 0..self.test.batch {

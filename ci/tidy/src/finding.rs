@@ -1,26 +1,26 @@
-//! What a rule reports.
+//! Findings of rules.
 
 use std::fmt;
 
-/// One place where the tree breaks a rule.
+/// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The rule's name, as exceptions give it.
+    /// The rule's name, as used in exceptions.
     pub rule: &'static str,
     /// The file, relative to the root of the tree.
     pub path: String,
-    /// The line, from 1; 0 speaks of the whole file.
+    /// The line, from 1; 0 for the whole file.
     pub line: usize,
-    /// What is wrong.
+    /// The violation.
     pub message: String,
-    /// What to do about it.
+    /// How to fix it.
     pub advice: &'static str,
-    /// A note is printed and fails nothing.
+    /// A note is printed and does not fail the test.
     pub is_note: bool,
 }
 
 impl Finding {
-    /// A breach that fails the test.
+    /// Creates a finding that fails the test.
     pub fn new(
         rule: &'static str,
         path: &str,
@@ -38,7 +38,7 @@ impl Finding {
         }
     }
 
-    /// The same, as a note.
+    /// Converts it into a note.
     pub fn into_note(self) -> Self {
         Self {
             is_note: true,
@@ -65,16 +65,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_file_line_rule_and_advice() {
-        let finding = Finding::new("words", "a/b.rs", 7, "bad word".into(), "say frame");
-        assert_eq!(finding.to_string(), "a/b.rs:7: [words] bad word; say frame");
+    fn finding_is_displayed_with_file_line_rule_and_advice() {
+        let finding = Finding::new("words", "a/b.rs", 7, "bad word".into(), "remove it");
+        assert_eq!(finding.to_string(), "a/b.rs:7: [words] bad word; remove it");
         let whole = Finding {
             line: 0,
             ..finding.into_note()
         };
         assert_eq!(
             whole.to_string(),
-            "note: a/b.rs: [words] bad word; say frame"
+            "note: a/b.rs: [words] bad word; remove it"
         );
     }
 }

@@ -1,15 +1,15 @@
-//! The rules that the source tree keeps, and a test that reads the tree and says where it does not.
+//! Rules of the source tree, and a test that checks the tree against them.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! | --- | --- |
 //! | [`tree`] | the files of the tree, read once |
-//! | [`rust_source`] | a Rust file with comments and literals blanked, and which lines are test code |
-//! | [`use_paths`] | the paths that a Rust file names, `use` groups unfolded |
-//! | [`tables`] | `ci/tidy/tidy.toml`: layers, rooms and exceptions, each with its reason |
-//! | [`finding`] | what a rule reports |
-//! | [`rules`] | one file a rule, each with a sample that proves it can fail |
+//! | [`rust_source`] | a Rust file with comments and literals blanked, and its lines of test code |
+//! | [`use_paths`] | the paths that a Rust file names, `use` groups expanded |
+//! | [`tables`] | `ci/tidy/tidy.toml`: layers, files with unsafe code, and exceptions, with reasons |
+//! | [`finding`] | findings of rules |
+//! | [`rules`] | one file per rule, each with a test that it can fail |
 //!
-//! `tests/tree.rs` runs every rule over this repository.
+//! `tests/tree.rs` runs all rules on this repository.
 
 #![forbid(unsafe_code)]
 

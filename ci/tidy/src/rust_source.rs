@@ -1,9 +1,8 @@
-//! A Rust file with comments and literals blanked, and which of its lines are test code.
+//! Scanner of Rust files: blanks comments and literals, and finds lines of test code.
 //!
-//! This is a scanner, not a parser: it knows enough of the lexical grammar to tell code from comments
-//! and literals, and enough of items to find where one ends.
+//! It is not a parser: it distinguishes code from comments and literals, and finds the ends of items.
 
-/// What the rules need to know of a Rust file.
+/// A scanned Rust file.
 #[derive(Debug)]
 pub struct RustSource {
     /// The text with comments and the insides of literals replaced by spaces, byte for byte.
@@ -26,19 +25,19 @@ impl RustSource {
         source
     }
 
-    /// Whether the line (from 1) belongs to an item under `#[cfg(test)]`.
+    /// True if the line (from 1) belongs to an item under `#[cfg(test)]`.
     pub fn is_test_line(&self, line: usize) -> bool {
         line.checked_sub(1)
             .and_then(|index| self.test_lines.get(index))
             .is_some_and(|&is_test| is_test)
     }
 
-    /// The code's lines with their numbers, from 1.
+    /// Returns the code's lines with their numbers, from 1.
     pub fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         (1..).zip(self.code.lines())
     }
 
-    /// The number (from 1) of the line that holds the byte at `offset`.
+    /// Returns the number (from 1) of the line with the byte at `offset`.
     pub fn line_of(&self, offset: usize) -> usize {
         line_of(&self.code, offset)
     }
@@ -68,7 +67,7 @@ impl RustSource {
     }
 }
 
-/// The number (from 1) of the line that holds the byte at `offset` of `text`.
+/// Returns the number (from 1) of the line with the byte at `offset` of `text`.
 pub fn line_of(text: &str, offset: usize) -> usize {
     1 + text.as_bytes()[..offset.min(text.len())]
         .iter()
@@ -76,12 +75,12 @@ pub fn line_of(text: &str, offset: usize) -> usize {
         .count()
 }
 
-/// Whether a byte can be part of an identifier.
+/// True if a byte can be part of an identifier.
 pub fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80
 }
 
-/// Offsets at which `word` stands alone in `text`.
+/// Returns the offsets of `word` as a whole word in `text`.
 pub fn word_offsets<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let bytes = text.as_bytes();
     text.match_indices(word)
@@ -93,7 +92,7 @@ pub fn word_offsets<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = us
         })
 }
 
-/// The offset after the bracket that matches the one at `open`; the end of the text when there is none.
+/// Returns the offset after the bracket that matches the one at `open`, or the end of the text.
 pub fn matching(code: &[u8], open: usize) -> usize {
     let mut depth = 0_usize;
     for (at, byte) in code.iter().enumerate().skip(open) {
@@ -111,7 +110,7 @@ pub fn matching(code: &[u8], open: usize) -> usize {
     code.len()
 }
 
-/// The offset of the first byte at or after `at` that is not white space.
+/// Returns the offset of the first byte at or after `at` that is not white space.
 pub fn skip_space(code: &[u8], at: usize) -> usize {
     code[at..]
         .iter()
@@ -124,7 +123,7 @@ fn selects_tests(attribute: &str) -> bool {
     word_offsets(&squeezed, "test").any(|at| !squeezed[..at].ends_with("not("))
 }
 
-/// Start and end of the item that follows at `at`, further attributes skipped.
+/// Returns start and end of the item that follows at `at`, without further attributes.
 fn item(code: &[u8], at: usize) -> (usize, usize) {
     let mut start = skip_space(code, at);
     while code[start..].starts_with(b"#[") {
@@ -142,14 +141,14 @@ fn item(code: &[u8], at: usize) -> (usize, usize) {
     (start, end)
 }
 
-/// The name in `mod name;`, with any visibility.
+/// Returns the name in `mod name;`, with any visibility.
 fn out_of_line_module(item: &str) -> Option<&str> {
     let at = word_offsets(item, "mod").next()?;
     let name = item[at + 3..].trim().strip_suffix(';')?.trim_end();
     name.bytes().all(is_word).then_some(name)
 }
 
-/// The text with comments and the insides of literals replaced by spaces; line ends stay.
+/// Replaces comments and the insides of literals by spaces; keeps line ends.
 fn blank_comments_and_literals(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = bytes.to_vec();
@@ -168,7 +167,7 @@ fn blank_comments_and_literals(text: &str) -> String {
     String::from_utf8(out).expect("only whole tokens are blanked")
 }
 
-/// The end of the token at `at`, and whether it is code.
+/// Returns the end of the token at `at`, and true if it is code.
 fn token(bytes: &[u8], at: usize) -> (usize, bool) {
     let rest = &bytes[at..];
     if rest.starts_with(b"//") {
@@ -231,7 +230,7 @@ fn string_end(bytes: &[u8], quote: usize) -> usize {
     bytes.len()
 }
 
-/// `None` when what follows is a raw identifier.
+/// Returns the end of a raw string; `None` for a raw identifier.
 fn raw_string_end(bytes: &[u8], at: usize) -> Option<usize> {
     let hashes = bytes[at..].iter().position(|&byte| byte != b'#')?;
     if bytes[at + hashes] != b'"' {
@@ -246,7 +245,7 @@ fn raw_string_end(bytes: &[u8], at: usize) -> Option<usize> {
     Some(length.map_or(bytes.len(), |length| body + length + close.len()))
 }
 
-/// `None` when the quote starts a lifetime or a label.
+/// Returns the end of a character literal; `None` if the quote starts a lifetime or a label.
 fn char_end(bytes: &[u8], quote: usize) -> Option<usize> {
     let first = *bytes.get(quote + 1)?;
     if first == b'\\' {
@@ -277,21 +276,21 @@ mod tests {
     }
 
     #[test]
-    fn blanks_comments() {
+    fn comments_are_blanked() {
         assert_eq!(code("a // unsafe\nb"), "a b");
         assert_eq!(code("a /* x /* unsafe */ y */ b"), "a b");
         assert_eq!(code("//! unsafe\n/// unsafe\nfn f() {}"), "fn f() {}");
     }
 
     #[test]
-    fn blanks_literals() {
+    fn literals_are_blanked() {
         assert_eq!(code(r#"f("a \" unsafe", b"x", c"y")"#), "f( , , )");
         assert_eq!(code("f(r#\"a \" unsafe\"#, br\"\\\") g"), "f( , ) g");
         assert_eq!(code(r"x('\'', '{', b'}', 'é', '\u{7d}')"), "x( , , , , )");
     }
 
     #[test]
-    fn keeps_lifetimes_and_raw_identifiers() {
+    fn lifetimes_and_raw_identifiers_are_kept() {
         assert_eq!(code("fn f<'a>(x: &'a str) {}"), "fn f<'a>(x: &'a str) {}");
         assert_eq!(
             code("let r#type = r; 'l: loop {}"),
@@ -300,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_test_lines() {
+    fn test_lines_are_found() {
         let text = "fn a() {}\n#[cfg(test)]\n#[allow(x)]\nmod tests {\n  fn b() {}\n}\nfn c() {}\n";
         let source = RustSource::new(text);
         let test: Vec<usize> = (1..=7).filter(|&l| source.is_test_line(l)).collect();
@@ -309,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn not_test_is_no_test() {
+    fn cfg_not_test_is_not_test_code() {
         let source = RustSource::new("#[cfg(not(test))]\nfn a() {}\n");
         assert!(!source.is_test_line(2));
         let source = RustSource::new("#[cfg(any(test, feature = \"x\"))]\npub mod kit;\n");
@@ -318,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn survives_texts_that_end_too_early() {
+    fn truncated_texts_are_accepted() {
         for text in [
             "\"",
             "'",

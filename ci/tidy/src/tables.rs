@@ -1,48 +1,59 @@
-//! `ci/tidy/tidy.toml`: layers, rooms and exceptions, each with its reason.
+//! Parser of `ci/tidy/tidy.toml`: layers, files with unsafe code, and exceptions, with reasons.
 
 use std::fmt;
 
 use toml::{Table, Value};
 
-/// Where the tables lie in the tree.
+/// Path of the tables in the tree.
 pub const TABLES_PATH: &str = "ci/tidy/tidy.toml";
 
-/// One crate's place in the house.
+/// The layer of one crate.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layer {
     /// The package's name.
     pub name: String,
     /// Workspace crates it may depend on.
     pub uses: Vec<String>,
-    /// Workspace crates that its tests may use besides.
+    /// Workspace crates that only its tests may use.
     pub test_uses: Vec<String>,
-    /// No clock, thread, socket, file, atomic or unsafe code in it.
+    /// The crate contains no clock, thread, socket, file, atomic or unsafe code.
     pub is_pure: bool,
 }
 
-/// One thing that is allowed although a rule forbids it.
+/// An exception to a rule.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Exception {
     /// The rule's name.
     pub rule: String,
     /// A file, or a directory when it ends with `/`.
     pub path: String,
-    /// When given, only lines that contain this text.
+    /// Limits the exception to lines that contain this text.
     pub containing: Option<String>,
-    /// Why.
+    /// The reason.
     pub reason: String,
+}
+
+/// Words that must not appear in text for readers.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Construction {
+    /// The words, in lower case.
+    pub text: String,
+    /// What to write instead.
+    pub instead: String,
 }
 
 /// All tables.
 #[derive(Debug, Default)]
 pub struct Tables {
-    /// The crates.
+    /// Layers of the crates.
     pub layers: Vec<Layer>,
-    /// What is allowed where; the unsafe rooms are among them.
+    /// Exceptions, including the files with unsafe code.
     pub exceptions: Vec<Exception>,
+    /// Forbidden constructions.
+    pub constructions: Vec<Construction>,
 }
 
-/// Why a table file was refused.
+/// Error of parsing a table file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TableError(String);
 
@@ -55,10 +66,10 @@ impl fmt::Display for TableError {
 impl std::error::Error for TableError {}
 
 impl Tables {
-    /// Reads the text of a table file.
+    /// Parses the text of a table file.
     ///
     /// # Errors
-    /// Text that is not TOML; an unknown or missing key; a value of a wrong type; an empty reason.
+    /// Invalid TOML; an unknown or missing key; a value of the wrong type; an empty reason.
     pub fn parse(text: &str) -> Result<Self, TableError> {
         let root: Table = text
             .parse()
@@ -78,7 +89,7 @@ impl Tables {
     fn add(&mut self, row: &Row<'_>) -> Result<(), TableError> {
         match row.kind {
             "layer" => {
-                row.knows_only(&["crate", "uses", "test_uses", "pure"])?;
+                row.check_keys(&["crate", "uses", "test_uses", "pure"])?;
                 self.layers.push(Layer {
                     name: row.text("crate")?,
                     uses: row.names("uses")?,
@@ -86,17 +97,17 @@ impl Tables {
                     is_pure: row.flag("pure")?,
                 });
             }
-            "unsafe_room" => {
-                row.knows_only(&["path", "reason"])?;
+            "unsafe_code" => {
+                row.check_keys(&["path", "reason"])?;
                 self.exceptions.push(Exception {
-                    rule: "unsafe-rooms".to_owned(),
+                    rule: "unsafe-code".to_owned(),
                     path: row.text("path")?,
                     containing: None,
                     reason: row.text("reason")?,
                 });
             }
             "exception" => {
-                row.knows_only(&["rule", "path", "containing", "reason"])?;
+                row.check_keys(&["rule", "path", "containing", "reason"])?;
                 self.exceptions.push(Exception {
                     rule: row.text("rule")?,
                     path: row.text("path")?,
@@ -104,28 +115,35 @@ impl Tables {
                     reason: row.text("reason")?,
                 });
             }
+            "construction" => {
+                row.check_keys(&["text", "instead"])?;
+                self.constructions.push(Construction {
+                    text: row.text("text")?,
+                    instead: row.text("instead")?,
+                });
+            }
             other => return Err(TableError(format!("unknown table `{other}`"))),
         }
         Ok(())
     }
 
-    /// The place of the crate.
+    /// Returns the layer of a crate.
     pub fn layer(&self, name: &str) -> Option<&Layer> {
         self.layers.iter().find(|layer| layer.name == name)
     }
 }
 
 impl Exception {
-    /// Whether it covers that line of that file.
+    /// True if it covers this line of this file.
     pub fn covers(&self, rule: &str, path: &str, line: &str) -> bool {
-        let place = match self.path.strip_suffix('/') {
+        let path_matches = match self.path.strip_suffix('/') {
             Some(directory) => path
                 .strip_prefix(directory)
                 .is_some_and(|rest| rest.starts_with('/')),
             None => self.path == path,
         };
         let text = self.containing.as_deref();
-        self.rule == rule && place && text.is_none_or(|text| line.contains(text))
+        self.rule == rule && path_matches && text.is_none_or(|text| line.contains(text))
     }
 }
 
@@ -143,27 +161,27 @@ impl<'a> Row<'a> {
         }
     }
 
-    fn wrong(&self, key: &str, what: &str) -> TableError {
+    fn error(&self, key: &str, what: &str) -> TableError {
         TableError(format!("[[{}]] `{key}` {what}", self.kind))
     }
 
-    fn knows_only(&self, keys: &[&str]) -> Result<(), TableError> {
+    fn check_keys(&self, keys: &[&str]) -> Result<(), TableError> {
         match self.table.keys().find(|key| !keys.contains(&key.as_str())) {
-            Some(key) => Err(self.wrong(key, "is not a known key")),
+            Some(key) => Err(self.error(key, "is an unknown key")),
             None => Ok(()),
         }
     }
 
     fn text(&self, key: &str) -> Result<String, TableError> {
         self.optional_text(key)?
-            .ok_or_else(|| self.wrong(key, "is missing"))
+            .ok_or_else(|| self.error(key, "is missing"))
     }
 
     fn optional_text(&self, key: &str) -> Result<Option<String>, TableError> {
         match self.table.get(key) {
             None => Ok(None),
             Some(Value::String(text)) if !text.trim().is_empty() => Ok(Some(text.clone())),
-            Some(_) => Err(self.wrong(key, "is not a text with something in it")),
+            Some(_) => Err(self.error(key, "is not a non-empty string")),
         }
     }
 
@@ -171,7 +189,7 @@ impl<'a> Row<'a> {
         match self.table.get(key) {
             None => Ok(false),
             Some(Value::Boolean(flag)) => Ok(*flag),
-            Some(_) => Err(self.wrong(key, "is neither true nor false")),
+            Some(_) => Err(self.error(key, "is not a boolean")),
         }
     }
 
@@ -183,7 +201,7 @@ impl<'a> Row<'a> {
             .as_array()
             .map(|values| values.iter().map(|v| v.as_str().map(str::to_owned)))
             .and_then(Iterator::collect);
-        names.ok_or_else(|| self.wrong(key, "is not a list of names"))
+        names.ok_or_else(|| self.error(key, "is not a list of strings"))
     }
 }
 
@@ -192,10 +210,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_every_kind_of_row() {
+    fn parse_reads_every_kind_of_row() {
         let tables = Tables::parse(
             "[[layer]]\ncrate = 'a'\nuses = ['b']\npure = true\n\
-             [[unsafe_room]]\npath = 'a/x.rs'\nreason = 'rings'\n\
+             [[unsafe_code]]\npath = 'a/x.rs'\nreason = 'rings'\n\
              [[exception]]\nrule = 'words'\npath = 'docs/'\ncontaining = 'q'\nreason = 'r'\n",
         )
         .expect("valid");
@@ -204,12 +222,12 @@ mod tests {
             let exceptions = tables.exceptions.iter();
             exceptions.filter(|e| e.covers(rule, path, line)).count()
         };
-        assert_eq!(covers("unsafe-rooms", "a/x.rs", ""), 1);
+        assert_eq!(covers("unsafe-code", "a/x.rs", ""), 1);
         assert_eq!(covers("words", "docs/a.md", "a q"), 1);
     }
 
     #[test]
-    fn an_exception_covers_no_more_than_it_says() {
+    fn exception_covers_only_its_rule_path_and_text() {
         let mut exception = Exception {
             rule: "words".into(),
             path: "docs/".into(),
@@ -224,14 +242,14 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_it_does_not_know() {
+    fn parse_rejects_invalid_tables() {
         for text in [
             "[[layer]]\nname = 'a'",
             "[[layer]]\ncrate = 'a'\nuses = [1]",
             "[[layer]]\ncrate = 'a'\npure = 'yes'",
-            "[[unsafe_room]]\npath = 'a'",
-            "[[unsafe_room]]\npath = 'a'\nreason = ' '",
-            "[[room]]\npath = 'a'",
+            "[[unsafe_code]]\npath = 'a'",
+            "[[unsafe_code]]\npath = 'a'\nreason = ' '",
+            "[[unknown]]\npath = 'a'",
             "layer = 1",
             "layer = [1]",
             "[[",

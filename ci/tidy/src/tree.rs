@@ -7,10 +7,10 @@ use std::path::Path;
 
 use crate::rust_source::RustSource;
 
-/// Directories that are never part of the source.
+/// Directories that are not part of the source.
 const SKIPPED_DIRECTORIES: [&str; 2] = [".git", "target"];
 
-/// Larger files are data, not source.
+/// Maximum size of a text file in bytes; larger files are data.
 const MAX_TEXT_BYTES: u64 = 1 << 20;
 
 /// One text file.
@@ -30,12 +30,12 @@ impl TextFile {
         Self { path, text, rust }
     }
 
-    /// The directory of the file, empty for the root.
+    /// Returns the directory of the file, empty for the root.
     pub fn directory(&self) -> &str {
         self.path.rsplit_once('/').map_or("", |(before, _)| before)
     }
 
-    /// The last part of the path.
+    /// Returns the file name, the last part of the path.
     pub fn name(&self) -> &str {
         self.path
             .rsplit_once('/')
@@ -55,7 +55,7 @@ impl Tree {
     /// Reads the tree under `root`. Symbolic links are not followed.
     ///
     /// # Errors
-    /// Any file or directory that cannot be read.
+    /// A file or directory cannot be read.
     pub fn read(root: &Path) -> io::Result<Self> {
         let mut tree = Self::default();
         tree.read_directory(root, "")?;
@@ -64,7 +64,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// A tree of the given paths and texts.
+    /// Creates a tree of the given paths and texts.
     pub fn from_samples(samples: &[(&str, &str)]) -> Self {
         let mut tree = Self::default();
         for (path, text) in samples {
@@ -96,7 +96,7 @@ impl Tree {
             } else if kind.is_file() {
                 self.entries.insert(path.clone());
                 if entry.metadata()?.len() <= MAX_TEXT_BYTES {
-                    // What is not UTF-8 is not text, and no rule speaks of it.
+                    // Files that are not UTF-8 are ignored by all rules.
                     if let Ok(text) = String::from_utf8(fs::read(entry.path())?) {
                         self.files.push(TextFile::new(path, text));
                     }
@@ -106,18 +106,18 @@ impl Tree {
         Ok(())
     }
 
-    /// Files that are compiled for tests only: below `tests/`, or a module declared under `#[cfg(test)]`.
+    /// Finds files that are compiled only for tests: below `tests/`, or a module declared under `#[cfg(test)]`.
     fn find_test_files(&mut self) {
         let mut test_modules = Vec::new();
         for file in &self.files {
             let Some(rust) = &file.rust else { continue };
             let stem = file.name().trim_end_matches(".rs");
-            let home = match stem {
+            let module_directory = match stem {
                 "lib" | "main" | "mod" => file.directory().to_owned(),
                 _ => format!("{}/{stem}", file.directory()),
             };
             for module in &rust.test_modules {
-                test_modules.push(format!("{home}/{module}"));
+                test_modules.push(format!("{module_directory}/{module}"));
             }
         }
         let is_test = |path: &str| {
@@ -136,29 +136,29 @@ impl Tree {
             .collect();
     }
 
-    /// All text files, by path.
+    /// Returns all text files, sorted by path.
     pub fn files(&self) -> &[TextFile] {
         &self.files
     }
 
-    /// The Rust files, by path.
+    /// Returns the Rust files, sorted by path.
     pub fn rust_files(&self) -> impl Iterator<Item = (&TextFile, &RustSource)> {
         self.files
             .iter()
             .filter_map(|file| file.rust.as_ref().map(|rust| (file, rust)))
     }
 
-    /// The text file of that path.
+    /// Returns the text file of that path.
     pub fn file(&self, path: &str) -> Option<&TextFile> {
         self.files.iter().find(|file| file.path == path)
     }
 
-    /// Whether there is a file or directory of that path; the root has the empty path.
+    /// True if a file or directory of that path exists; the root has the empty path.
     pub fn exists(&self, path: &str) -> bool {
         path.is_empty() || self.entries.contains(path)
     }
 
-    /// The directories at the root whose names do not start with a dot.
+    /// Returns the directories at the root whose names do not start with a dot.
     pub fn top_directories(&self) -> BTreeSet<&str> {
         self.entries
             .iter()
@@ -168,7 +168,7 @@ impl Tree {
             .collect()
     }
 
-    /// Whether the line (from 1) of the file is compiled for tests only.
+    /// True if the line (from 1) of the file is compiled only for tests.
     pub fn is_test_line(&self, file: &TextFile, line: usize) -> bool {
         self.test_files.contains(&file.path)
             || file
@@ -177,7 +177,7 @@ impl Tree {
                 .is_some_and(|rust| rust.is_test_line(line))
     }
 
-    /// Whether the whole file is compiled for tests only.
+    /// True if the whole file is compiled only for tests.
     pub fn is_test_file(&self, file: &TextFile) -> bool {
         self.test_files.contains(&file.path)
     }
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_files_and_directories() {
+    fn exists_finds_files_and_directories() {
         let tree = Tree::from_samples(&[("a/b/c.md", ""), (".ci/run", ""), ("d.md", "")]);
         assert!(tree.exists("a/b") && tree.exists("a/b/c.md") && tree.exists(""));
         assert!(!tree.exists("b"));

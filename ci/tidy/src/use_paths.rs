@@ -1,4 +1,4 @@
-//! The paths that a Rust file names, `use` groups unfolded: `use std::{sync::{Arc, atomic::AtomicU8}}`
+//! Finds the paths that a Rust file names, with `use` groups expanded: `use std::{sync::{Arc, atomic::AtomicU8}}`
 //! names `std::sync::Arc` and `std::sync::atomic::AtomicU8`.
 
 use crate::rust_source::{RustSource, is_word, skip_space, word_offsets};
@@ -13,7 +13,7 @@ pub struct NamedPath {
 }
 
 impl NamedPath {
-    /// Whether the path is `prefix` or lies below it.
+    /// True if the path is `prefix` or below it.
     pub fn is_within(&self, prefix: &str) -> bool {
         self.path
             .strip_prefix(prefix)
@@ -21,7 +21,7 @@ impl NamedPath {
     }
 }
 
-/// Every path in the code that starts with one of `roots`.
+/// Returns all paths in the code that start with one of `roots`.
 pub fn named_paths(source: &RustSource, roots: &[&str]) -> Vec<NamedPath> {
     let bytes = source.code.as_bytes();
     let mut found = Vec::new();
@@ -37,13 +37,13 @@ pub fn named_paths(source: &RustSource, roots: &[&str]) -> Vec<NamedPath> {
     found
 }
 
-/// Whether the `::` before `start` has nothing before it, as in `::std::time`.
+/// True if the `::` before `start` has no path before it, as in `::std::time`.
 fn is_absolute(bytes: &[u8], start: usize) -> bool {
     let before = start.checked_sub(3).map(|index| bytes[index]);
     !before.is_some_and(|byte| is_word(byte) || byte == b'>')
 }
 
-/// Follows the path at `at`, whose parts so far are `prefix`; returns where it ended.
+/// Collects the path at `at` with the preceding parts `prefix`; returns its end.
 fn walk(source: &RustSource, at: usize, prefix: String, found: &mut Vec<NamedPath>) -> usize {
     let bytes = source.code.as_bytes();
     let at = skip_space(bytes, at);
@@ -62,7 +62,7 @@ fn walk(source: &RustSource, at: usize, prefix: String, found: &mut Vec<NamedPat
             end
         }
         Some(_) | None => {
-            // A glob, generic arguments or the end: the prefix is what is named.
+            // A glob, generic arguments or the end of the text: the path is the prefix.
             let line = source.line_of(at);
             found.push(NamedPath { path: prefix, line });
             at + 1
@@ -85,7 +85,7 @@ fn walk_group(
             Some(b'}') => return at + 1,
             Some(&byte) if is_word(byte) || byte == b'{' || byte == b'*' => {
                 at = walk(source, at, prefix.to_owned(), found);
-                // What follows up to the comma is a renaming.
+                // Skips a renaming (`as`).
                 while bytes
                     .get(at)
                     .is_some_and(|&byte| byte != b',' && byte != b'}')
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_and_absolute_paths() {
+    fn named_paths_finds_plain_and_absolute_paths() {
         assert_eq!(paths("use std::time::Instant;"), ["1:std::time::Instant"]);
         assert_eq!(
             paths("\n::std::thread::yield_now();"),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_globs_and_renamings() {
+    fn named_paths_expands_groups_globs_and_renamings() {
         assert_eq!(
             paths("use std::{fmt, sync::{Arc as A,\n atomic::{AtomicU8, Ordering}}, net::*};"),
             [
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn within_is_by_whole_parts() {
+    fn is_within_compares_whole_parts() {
         let named = NamedPath {
             path: "std::timer".into(),
             line: 1,
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn survives_texts_that_end_too_early() {
+    fn named_paths_accepts_truncated_texts() {
         for text in ["std::", "use std::{", "use std::{a", "use std::{a,", "std"] {
             paths(text);
         }

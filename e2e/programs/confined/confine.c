@@ -1,7 +1,7 @@
 /*
- * Preloaded into a datapath process: its poll threads ("core-N") may make only the system calls whose numbers
- * CONFINED_CALLS lists, separated by commas. Another one ends the process with its number and its callers on
- * standard error.
+ * Preloaded into a datapath process: restricts its poll threads ("core-N") to the system calls whose numbers are in
+ * CONFINED_CALLS, separated by commas. Any other call ends the process, with its number and a backtrace on standard
+ * error.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -40,10 +40,10 @@ static void fail(const char *what)
 }
 
 /*
- * The C library asks whether it may give memory back, above all when a thread ends. Nobody can delay that file, but the
- * filter does not see paths: the answer here is that it cannot be read.
+ * malloc of the C library reads this file before it returns memory to the kernel, e.g. when a thread ends. No program
+ * can delay that read, but the filter does not see paths: the emulated result is EACCES.
  */
-static int is_question_of_malloc(const siginfo_t *info, ucontext_t *context)
+ static int is_malloc_query(const siginfo_t *info, ucontext_t *context)
 {
 #if defined(__x86_64__)
     const char *path = (const char *)context->uc_mcontext.gregs[REG_RSI];
@@ -60,7 +60,7 @@ static int is_question_of_malloc(const siginfo_t *info, ucontext_t *context)
     return 1;
 }
 
-/* The filter traps what it does not allow. */
+/* Handles SIGSYS, the signal for calls that the filter does not allow. */
 static void on_refused(int signal, siginfo_t *info, void *context)
 {
     void *callers[MAX_CALLERS];
@@ -68,7 +68,7 @@ static void on_refused(int signal, siginfo_t *info, void *context)
     int length;
 
     (void)signal;
-    if (is_question_of_malloc(info, context)) {
+    if (is_malloc_query(info, context)) {
         return;
     }
     length = snprintf(text, sizeof text, "confine: a poll thread made system call %d\n", info->si_syscall);
@@ -114,7 +114,7 @@ static void confine(void)
     filter[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
     program.len = (unsigned short)at;
 
-    /* The threads of a NIC block all signals; a trap that is blocked would end the process without a word. */
+    /* Poll threads block all signals; a blocked SIGSYS would end the process without a message. */
     sigemptyset(&refused);
     sigaddset(&refused, SIGSYS);
     if (sigaction(SIGSYS, &action, NULL) != 0 || pthread_sigmask(SIG_UNBLOCK, &refused, NULL) != 0) {
@@ -123,9 +123,9 @@ static void confine(void)
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
         fail("confine: no_new_privs");
     }
-    /* The first call loads a library. */
+    /* The first call loads a library, which the filter would not allow. */
     (void)backtrace(callers, 1);
-    /* One message a poll thread, so that a test knows that its threads are confined. */
+    /* One line per poll thread, which tests check. */
     if (fputs("confine: a poll thread is confined\n", stderr) < 0) {
         fail("confine: standard error");
     }
@@ -134,7 +134,7 @@ static void confine(void)
     }
 }
 
-/* The process names each of its threads when it starts. */
+/* Each thread of the process calls this when it starts. */
 int pthread_setname_np(pthread_t thread, const char *name)
 {
     int (*next)(pthread_t, const char *) = (int (*)(pthread_t, const char *))dlsym(RTLD_NEXT, "pthread_setname_np");

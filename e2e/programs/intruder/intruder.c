@@ -1,11 +1,12 @@
-/* Attacks a datapath process by all that it shares with an application.
+/* Attacks a datapath process through the messages and the memory that it shares with applications.
  *
  *   intruder SOCKET DEVICE ROUNDS SEED [FIRST]
  *
- * Lives of some rounds each follow one another until so many were played. A life ends in order, at
- * once, or is killed in the middle, and may leave a child behind that keeps its sockets. What it
- * does is decided by the seed and the number of its first round. Between lives an ordinary
- * application asks for something, and is served in time. Exit status 0 if it always was. */
+ * Runs consecutive child processes ("sessions") of some rounds each, ROUNDS in total. A session exits,
+ * or is killed at a random time, and may leave a child process that keeps its sockets. Its actions are
+ * determined by the seed and the number of its first round; FIRST repeats the session that begins with
+ * that round. After each session an ordinary application makes some calls. Exit status 0 if all of them
+ * succeeded within the timeout. */
 #define _GNU_SOURCE
 #include "rounds.h"
 
@@ -24,11 +25,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LONGEST_LIFE 24
-/* Longer than the process takes for anything, on a busy machine. */
-#define PATIENCE_MS 20000
-/* A life that lasts so long hangs. */
-#define LONGEST_LIFE_S 120
+#define MAX_SESSION_ROUNDS 24
+/* Upper limit for one reply of the process on a busy machine. */
+#define TIMEOUT_MS 20000
+/* Upper limit for the duration of a session in seconds. */
+#define MAX_SESSION_S 120
 
 bool make_pair(struct intruder *in, struct pair *pair, bool shared)
 {
@@ -43,16 +44,16 @@ bool make_pair(struct intruder *in, struct pair *pair, bool shared)
         return false;
     }
     struct attached *app = &in->app;
-    unsigned reliability = 1u << chance_below(&in->chance, 3);
+    unsigned reliability = 1u << rng_below(&in->rng, 3);
     pair->one = create_vi(app, app->calls, reliability);
     pair->two = create_vi(app, app->calls, reliability);
     uint64_t address = (uint64_t)(uintptr_t)pair->memory;
     pair->region = register_memory(app, app->calls, address, pair->bytes, pair->fd);
-    in->tally->regions += pair->region != 0;
+    in->totals->regions += pair->region != 0;
     in->name += 2;
     if (pair->one != 0 && pair->two != 0 && pair->region != 0 &&
         connect_pair(app, in->socket, pair->one, pair->two, in->name)) {
-        in->tally->pairs++;
+        in->totals->pairs++;
         return true;
     }
     end_pair(pair);
@@ -66,29 +67,29 @@ void end_pair(struct pair *pair)
         close(pair->fd);
 }
 
-/* Is the conversation over? The process ends it with who breaks the rules. */
-static bool is_over(int socket)
+/* Whether the connection is closed. The process closes it after a protocol violation. */
+static bool is_closed(int socket)
 {
     struct pollfd waits = {.fd = socket, .events = POLLIN};
     return poll(&waits, 1, 0) != 0;
 }
 
-bool stand(struct intruder *in)
+bool ensure_attached(struct intruder *in)
 {
-    if (in->attached && (is_over(in->app.life) || is_over(in->app.calls) || in->app.vi_count > 8)) {
-        in->tally->cut_off += is_over(in->app.life);
-        let_go(&in->app);
+    if (in->attached && (is_closed(in->app.control) || is_closed(in->app.calls) || in->app.vi_count > 8)) {
+        in->totals->connections_closed += is_closed(in->app.control);
+        detach(&in->app);
         in->attached = false;
     }
     if (!in->attached) {
-        in->attached = attach(&in->app, in->socket, in->device, PATIENCE_MS);
-        in->tally->attached += in->attached;
-        in->tally->turned_away += !in->attached;
+        in->attached = attach(&in->app, in->socket, in->device, TIMEOUT_MS);
+        in->totals->attached += in->attached;
+        in->totals->rejected += !in->attached;
     }
     return in->attached;
 }
 
-static void *die_soon(void *argument)
+static void *kill_after_delay(void *argument)
 {
     struct timespec time = {.tv_nsec = *(const long *)argument};
     nanosleep(&time, NULL);
@@ -96,8 +97,8 @@ static void *die_soon(void *argument)
     return NULL;
 }
 
-/* A child that keeps what its parent had, and does not outlive the test. */
-static void leave_child(void)
+/* Forks a child that holds the descriptors of its parent for a short time. */
+static void fork_child(void)
 {
     if (fork() == 0) {
         struct timespec time = {.tv_nsec = 50000000};
@@ -106,34 +107,34 @@ static void leave_child(void)
     }
 }
 
-static void live(struct intruder *in, unsigned rounds, bool names)
+static void run_session(struct intruder *in, unsigned rounds, bool verbose)
 {
-    struct chance *chance = &in->chance;
-    static long soon;
+    struct rng *rng = &in->rng;
+    static long delay_ns;
     pthread_t thread;
-    uint64_t end = chance_below(chance, 4);
+    uint64_t end = rng_below(rng, 4);
     if (end == 0) {
-        soon = (long)chance_below(chance, 5000000);
-        if (pthread_create(&thread, NULL, die_soon, &soon) != 0)
+        delay_ns = (long)rng_below(rng, 5000000);
+        if (pthread_create(&thread, NULL, kill_after_delay, &delay_ns) != 0)
             _exit(4);
     }
     while (rounds-- > 0) {
-        bool by_memory = chance_below(chance, 2) == 0;
-        const struct kind *kind =
-            by_memory ? &MEMORY_ROUNDS[chance_below(chance, MEMORY_ROUND_COUNT)]
-                      : &SOCKET_ROUNDS[chance_below(chance, SOCKET_ROUND_COUNT)];
-        if (names) {
-            printf("round: %s\n", kind->name);
+        bool by_memory = rng_below(rng, 2) == 0;
+        const struct round *round =
+            by_memory ? &MEMORY_ROUNDS[rng_below(rng, MEMORY_ROUND_COUNT)]
+                      : &SOCKET_ROUNDS[rng_below(rng, SOCKET_ROUND_COUNT)];
+        if (verbose) {
+            printf("round: %s\n", round->name);
             fflush(stdout);
         }
-        if (stand(in)) {
-            kind->play(in);
-            in->tally->completions += in->app.next_entry;
-            in->tally->rounds++;
+        if (ensure_attached(in)) {
+            round->run(in);
+            in->totals->completions += in->app.next_completion;
+            in->totals->rounds++;
         }
     }
     if (end == 1)
-        leave_child();
+        fork_child();
     _exit(0);
 }
 
@@ -144,21 +145,21 @@ static long now_ms(void)
     return time.tv_sec * 1000 + time.tv_nsec / 1000000;
 }
 
-/* An ordinary application: everything that it asks for is done, in time. */
+/* Whether an ordinary application can attach and make calls within the timeout. */
 static bool is_served(const char *socket, const char *device)
 {
     struct attached app;
     struct message message;
-    long begun = now_ms();
-    /* Those that were killed may not be gone yet. */
-    while (!attach(&app, socket, device, PATIENCE_MS))
-        if (now_ms() - begun > PATIENCE_MS)
+    long started = now_ms();
+    /* The process may not have released killed applications yet. */
+    while (!attach(&app, socket, device, TIMEOUT_MS))
+        if (now_ms() - started > TIMEOUT_MS)
             return false;
     uint64_t vi = create_vi(&app, app.calls, 2);
     begin(&message, DESTROY_VI);
     put_number(&message, vi);
-    bool served = vi != 0 && ask(app.calls, &message, PATIENCE_MS) && get_number(&message) == DONE;
-    let_go(&app);
+    bool served = vi != 0 && ask(app.calls, &message, TIMEOUT_MS) && get_number(&message) == DONE;
+    detach(&app);
     return served;
 }
 
@@ -173,17 +174,17 @@ int main(int argc, char **argv)
     uint64_t first = alone ? strtoull(argv[5], NULL, 10) : 0;
     uint64_t died = 0;
     long longest = 0;
-    struct tally *tally =
-        mmap(NULL, sizeof *tally, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (tally == MAP_FAILED) {
+    struct totals *totals =
+        mmap(NULL, sizeof *totals, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (totals == MAP_FAILED) {
         perror("mmap");
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
-    while (tally->rounds < rounds) {
-        struct intruder in = {.tally = tally, .socket = argv[1], .device = argv[2]};
-        in.chance.state = seed * 0x9E3779B97F4A7C15u ^ first;
-        unsigned length = 1 + (unsigned)chance_below(&in.chance, LONGEST_LIFE);
+    while (totals->rounds < rounds) {
+        struct intruder in = {.totals = totals, .socket = argv[1], .device = argv[2]};
+        in.rng.state = seed * 0x9E3779B97F4A7C15u ^ first;
+        unsigned length = 1 + (unsigned)rng_below(&in.rng, MAX_SESSION_ROUNDS);
         in.name = (uint32_t)getpid() << 16 ^ (uint32_t)first << 4;
         fflush(stdout);
         pid_t child = fork();
@@ -193,10 +194,10 @@ int main(int argc, char **argv)
         }
         if (child == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
-            /* Whoever attacks by its own memory lets the process reach it. */
+            /* Allows the process to access the memory of the session. */
             prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
-            alarm(LONGEST_LIFE_S);
-            live(&in, length, alone);
+            alarm(MAX_SESSION_S);
+            run_session(&in, length, alone);
         }
         int status = 0;
         while (waitpid(child, &status, 0) < 0 && errno == EINTR)
@@ -204,24 +205,24 @@ int main(int argc, char **argv)
         bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
         died += killed;
         if (!killed && status != 0) {
-            printf("failed: the life of round %llu ends with status %#x\n",
+            printf("failed: the session from round %llu ended with status %#x\n",
                    (unsigned long long)first, (unsigned)status);
             return 1;
         }
-        long asked = now_ms();
+        long started = now_ms();
         if (!is_served(argv[1], argv[2])) {
-            printf("failed: after the life of round %llu an application is not served\n",
+            printf("failed: after the session from round %llu an application is not served\n",
                    (unsigned long long)first);
             return 1;
         }
-        if (now_ms() - asked > longest)
-            longest = now_ms() - asked;
+        if (now_ms() - started > longest)
+            longest = now_ms() - started;
         first += length;
     }
     printf("count killed %llu\ncount longest_ms %ld\n", (unsigned long long)died, longest);
-    printf("count played %lu\ncount attached %lu\ncount turned_away %lu\ncount cut_off %lu\n"
+    printf("count rounds %lu\ncount attached %lu\ncount rejected %lu\ncount connections_closed %lu\n"
            "count pairs %lu\ncount regions %lu\ncount completions %lu\ncount captures %lu\n",
-           tally->rounds, tally->attached, tally->turned_away, tally->cut_off, tally->pairs,
-           tally->regions, tally->completions, tally->captures);
+           totals->rounds, totals->attached, totals->rejected, totals->connections_closed, totals->pairs,
+           totals->regions, totals->completions, totals->captures);
     return 0;
 }

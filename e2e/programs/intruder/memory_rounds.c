@@ -1,4 +1,4 @@
-/* Rounds that attack by memory: the rings, the wake-ups, and registered regions. */
+/* Rounds that attack through memory: rings, wake-ups, and registered regions. */
 #define _GNU_SOURCE
 #include "rounds.h"
 
@@ -13,144 +13,143 @@
 
 #define PAGE ((size_t)4096)
 
-/* Any word of the arena, the header more often than its size deserves. */
-static size_t some_word(struct chance *chance, const struct attached *app)
+/* Returns the offset of a random word of the rings, with a high probability for the header. */
+static size_t random_word(struct rng *rng, const struct attached *app)
 {
     static const size_t HEADER[] = {0, 8, AT_PROCESS_SLEEPS, AT_APPLICATION_SLEEPS,
                                     AT_SUBMISSIONS_TAKEN, AT_COMPLETIONS_TAKEN};
-    switch (chance_below(chance, 4)) {
+    switch (rng_below(rng, 4)) {
     case 0:
-        return HEADER[chance_below(chance, 6)];
-    case 1: /* The lines that are read next. */
-        return ARENA_HEADER +
-               ((app->next_line + chance_below(chance, 4)) & (app->lines - 1)) * LINE_BYTES +
-               8 * chance_below(chance, 8);
+        return HEADER[rng_below(rng, 6)];
+    case 1: /* The submissions that are read next. */
+        return RINGS_HEADER +
+               ((app->next_submission + rng_below(rng, 4)) & (app->submission_slots - 1)) * SUBMISSION_BYTES +
+               8 * rng_below(rng, 8);
     default:
-        return 8 * chance_below(chance, app->arena_bytes / 8);
+        return 8 * rng_below(rng, app->rings_bytes / 8);
     }
 }
 
-/* A first word that is valid in this lap or another one. */
-static uint64_t some_head(struct chance *chance, const struct attached *app, uint64_t number)
+/* Returns a first word of a submission that is valid in this lap or in another one. */
+static uint64_t random_header(struct rng *rng, const struct attached *app, uint64_t number)
 {
-    uint64_t lap = number / app->lines + 1 + (chance_below(chance, 8) == 0);
-    uint64_t vi = app->vi_count > 0 ? app->vis[chance_below(chance, app->vi_count)] : 0;
-    if (chance_below(chance, 4) == 0)
-        vi = chance_odd(chance, vi);
-    return lap << 32 | (vi & 0xFFFF) << 16 | chance_below(chance, 4);
+    uint64_t lap = number / app->submission_slots + 1 + (rng_below(rng, 8) == 0);
+    uint64_t vi = app->vi_count > 0 ? app->vis[rng_below(rng, app->vi_count)] : 0;
+    if (rng_below(rng, 4) == 0)
+        vi = rng_edge(rng, vi);
+    return lap << 32 | (vi & 0xFFFF) << 16 | rng_below(rng, 4);
 }
 
-static void scribble_once(struct chance *chance, const struct attached *app)
+static void corrupt_word(struct rng *rng, const struct attached *app)
 {
-    size_t at = some_word(chance, app);
-    uint64_t *word = (uint64_t *)(void *)(app->arena + at);
-    uint64_t value = chance_odd(chance, __atomic_load_n(word, __ATOMIC_RELAXED));
-    if (at >= ARENA_HEADER && at % LINE_BYTES == 0)
-        value = some_head(chance, app, (at - ARENA_HEADER) / LINE_BYTES);
-    if (chance_below(chance, 4) == 0)
-        __atomic_fetch_add(word, chance_below(chance, 3) - 1, __ATOMIC_RELAXED);
+    size_t at = random_word(rng, app);
+    uint64_t *word = (uint64_t *)(void *)(app->rings + at);
+    uint64_t value = rng_edge(rng, __atomic_load_n(word, __ATOMIC_RELAXED));
+    if (at >= RINGS_HEADER && at % SUBMISSION_BYTES == 0)
+        value = random_header(rng, app, (at - RINGS_HEADER) / SUBMISSION_BYTES);
+    if (rng_below(rng, 4) == 0)
+        __atomic_fetch_add(word, rng_below(rng, 3) - 1, __ATOMIC_RELAXED);
     else
         __atomic_store_n(word, value, __ATOMIC_RELAXED);
 }
 
-struct scribbler {
-    struct chance chance;
+struct corrupter {
+    struct rng rng;
     const struct attached *app;
-    unsigned strokes;
+    unsigned count;
 };
 
-static void *scribble(void *argument)
+static void *corrupt_words(void *argument)
 {
-    struct scribbler *scribbler = argument;
-    for (unsigned i = 0; i < scribbler->strokes; i++)
-        scribble_once(&scribbler->chance, scribbler->app);
+    struct corrupter *corrupter = argument;
+    for (unsigned i = 0; i < corrupter->count; i++)
+        corrupt_word(&corrupter->rng, corrupter->app);
     return NULL;
 }
 
-/* Starts another thread that scribbles; false if it could not be started. */
-static bool beside(struct intruder *in, struct scribbler *scribbler, pthread_t *thread)
+/* Starts another thread that corrupts the rings; false on error. */
+static bool start_corrupter(struct intruder *in, struct corrupter *corrupter, pthread_t *thread)
 {
-    scribbler->chance.state = chance_next(&in->chance);
-    scribbler->app = &in->app;
-    scribbler->strokes = 200 + (unsigned)chance_below(&in->chance, 2000);
-    return pthread_create(thread, NULL, scribble, scribbler) == 0;
+    corrupter->rng.state = rng_next(&in->rng);
+    corrupter->app = &in->app;
+    corrupter->count = 200 + (unsigned)rng_below(&in->rng, 2000);
+    return pthread_create(thread, NULL, corrupt_words, corrupter) == 0;
 }
 
 static void garbage(struct intruder *in)
 {
-    struct scribbler scribbler;
+    struct corrupter corrupter;
     pthread_t thread;
     if (in->app.vi_count == 0)
         create_vi(&in->app, in->app.calls, 2);
-    bool two = beside(in, &scribbler, &thread);
-    for (unsigned i = (unsigned)chance_below(&in->chance, 500); i > 0; i--)
-        scribble_once(&in->chance, &in->app);
+    bool two = start_corrupter(in, &corrupter, &thread);
+    for (unsigned i = (unsigned)rng_below(&in->rng, 500); i > 0; i--)
+        corrupt_word(&in->rng, &in->app);
     if (two)
         pthread_join(thread, NULL);
 }
 
-/* Sound lines, with anything in their fields, from one thread; another one changes what stands. */
+/* Posts well-formed submissions with random fields, while another thread may corrupt the rings. */
 static void submissions(struct intruder *in)
 {
-    struct chance *chance = &in->chance;
-    struct scribbler scribbler;
+    struct rng *rng = &in->rng;
+    struct corrupter corrupter;
     pthread_t thread;
     if (in->app.vi_count == 0 && create_vi(&in->app, in->app.calls, 1) == 0)
         return;
-    bool two = chance_below(chance, 2) == 0 && beside(in, &scribbler, &thread);
-    for (unsigned i = (unsigned)chance_below(chance, 200); i > 0; i--) {
-        uint64_t vi = in->app.vis[chance_below(chance, in->app.vi_count)];
-        struct line line = {
-            .vi = chance_below(chance, 4) == 0 ? chance_odd(chance, vi) : vi,
-            .kind = (unsigned)chance_below(chance, 3),
-            .control = (unsigned)(chance_odd(chance, 0) & 0xFFFF),
-            .segments = (unsigned)chance_below(chance, chance_below(chance, 16) == 0 ? 65536 : 2),
-            .length = (uint32_t)chance_odd(chance, 64),
-            .remote_handle = (uint32_t)chance_odd(chance, 1),
-            .fault = chance_below(chance, 3) == 0 ? (uint32_t)chance_odd(chance, 0) : 0,
-            .remote_address = chance_odd(chance, (uint64_t)(uintptr_t)&line),
-            .address = chance_odd(chance, (uint64_t)(uintptr_t)&line),
-            .handle = (uint32_t)chance_odd(chance, 1),
-            .segment_length = (uint32_t)chance_odd(chance, 64),
+    bool two = rng_below(rng, 2) == 0 && start_corrupter(in, &corrupter, &thread);
+    for (unsigned i = (unsigned)rng_below(rng, 200); i > 0; i--) {
+        uint64_t vi = in->app.vis[rng_below(rng, in->app.vi_count)];
+        struct submission submission = {
+            .vi = rng_below(rng, 4) == 0 ? rng_edge(rng, vi) : vi,
+            .kind = (unsigned)rng_below(rng, 3),
+            .control = (unsigned)(rng_edge(rng, 0) & 0xFFFF),
+            .segments = (unsigned)rng_below(rng, rng_below(rng, 16) == 0 ? 65536 : 2),
+            .length = (uint32_t)rng_edge(rng, 64),
+            .remote_handle = (uint32_t)rng_edge(rng, 1),
+            .fault = rng_below(rng, 3) == 0 ? (uint32_t)rng_edge(rng, 0) : 0,
+            .remote_address = rng_edge(rng, (uint64_t)(uintptr_t)&submission),
+            .address = rng_edge(rng, (uint64_t)(uintptr_t)&submission),
+            .handle = (uint32_t)rng_edge(rng, 1),
+            .segment_length = (uint32_t)rng_edge(rng, 64),
         };
-        submit(&in->app, &line);
-        if (chance_below(chance, 8) == 0)
+        submit(&in->app, &submission);
+        if (rng_below(rng, 8) == 0)
             take_completions(&in->app);
     }
     if (two)
         pthread_join(thread, NULL);
 }
 
-/* The ring is always full: whoever takes all that is there takes for ever. */
-static void endless(struct intruder *in)
+/* Refills the ring continuously, so that a reader without a limit would never end. */
+static void full_ring(struct intruder *in)
 {
     struct attached *app = &in->app;
-    if (app->next_line != 0)
+    if (app->next_submission != 0)
         return;
     struct message message;
     begin(&message, QUERY_VI);
     put_number(&message, 0);
-    say(app->calls, &message);
+    send_message(app->calls, &message);
     for (uint32_t lap = 1; lap < 40; lap++)
-        for (uint32_t at = 0; at < app->lines; at++) {
-            uint64_t *line = (uint64_t *)(void *)(app->arena + ARENA_HEADER + at * LINE_BYTES);
-            __atomic_store_n(line, (uint64_t)lap << 32, __ATOMIC_RELEASE);
+        for (uint32_t at = 0; at < app->submission_slots; at++) {
+            uint64_t *submission = (uint64_t *)(void *)(app->rings + RINGS_HEADER + at * SUBMISSION_BYTES);
+            __atomic_store_n(submission, (uint64_t)lap << 32, __ATOMIC_RELEASE);
         }
-    hear(app->calls, &message, 20000);
+    receive_message(app->calls, &message, 20000);
 }
 
-/* The eventfd by which it wakes the process is filled, emptied, made to block, waited for many times over, and
- * closed. */
+/* Fills, drains, polls, makes blocking and closes the eventfd by which it wakes the process. */
 static void wake_ups(struct intruder *in)
 {
     struct attached *app = &in->app;
-    struct chance *chance = &in->chance;
+    struct rng *rng = &in->rng;
     uint64_t full = UINT64_MAX - 1, count;
     struct pollfd waits[256];
     fcntl(app->waker, F_SETFL, O_NONBLOCK);
     bool was_empty = read(app->waker, &count, sizeof count) < 0;
-    /* Not both: its own writes would block. */
-    if (was_empty && chance_below(chance, 2) == 0)
+    /* Not both: the writes of the intruder itself would block. */
+    if (was_empty && rng_below(rng, 2) == 0)
         fcntl(app->waker, F_SETFL, 0);
     else if (write(app->waker, &full, sizeof full) < 0)
         return;
@@ -158,17 +157,17 @@ static void wake_ups(struct intruder *in)
         waits[i] = (struct pollfd){.fd = app->waker, .events = POLLIN};
     uint64_t vi = create_vi(app, app->calls, 2);
     for (unsigned i = 0; i < 500 && vi != 0; i++) {
-        /* It asks to be woken, and something ends at once. */
-        __atomic_store_n((uint32_t *)(void *)(app->arena + AT_APPLICATION_SLEEPS), 1,
+        /* Requests a wake-up and posts a submission that completes immediately. */
+        __atomic_store_n((uint32_t *)(void *)(app->rings + AT_APPLICATION_SLEEPS), 1,
                          __ATOMIC_SEQ_CST);
-        struct line line = {.vi = vi};
-        submit(app, &line);
+        struct submission submission = {.vi = vi};
+        submit(app, &submission);
         if (i % 4 == 0)
             take_completions(app);
         if (i % 16 == 0)
             poll(waits, 256, 0);
     }
-    if (chance_below(chance, 4) == 0) {
+    if (rng_below(rng, 4) == 0) {
         close(app->waker);
         app->waker = -1;
     }
@@ -176,13 +175,13 @@ static void wake_ups(struct intruder *in)
         fcntl(app->waker, F_SETFL, O_NONBLOCK);
 }
 
-/* Completions are never taken; what it posts comes back at once. */
-static void deaf(struct intruder *in)
+/* Posts submissions that complete immediately, without taking completions. */
+static void unread_completions(struct intruder *in)
 {
     uint64_t vi = create_vi(&in->app, in->app.calls, 1);
     for (unsigned i = 0; vi != 0 && i < 3000; i++) {
-        struct line line = {.vi = vi};
-        submit(&in->app, &line);
+        struct submission submission = {.vi = vi};
+        submit(&in->app, &submission);
         if (i % 512 == 511) {
             struct message message;
             begin(&message, QUERY_VI);
@@ -198,25 +197,26 @@ static bool punch(int fd, size_t at, size_t bytes)
     return fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)bytes) == 0;
 }
 
-/* Nobody takes a page out of a file that the process has mapped, or a poller may wait for that. */
-static void must_be_sealed(int fd, uint8_t *page, size_t at)
+/* Checks that pages cannot be removed from a file that the process has mapped, since a poller could block on
+ * that. */
+static void check_sealed(int fd, uint8_t *page, size_t at)
 {
     if (punch(fd, at, PAGE) || ftruncate(fd, (off_t)at) == 0 ||
         (page != NULL && madvise(page, PAGE, MADV_REMOVE) == 0))
         _exit(3);
 }
 
-/* Takes a page away in one way or another. */
-static void take_page(struct chance *chance, const struct pair *pair)
+/* Removes or protects a random page of the intruder's memory. */
+static void remove_page(struct rng *rng, const struct pair *pair)
 {
-    size_t at = chance_below(chance, pair->bytes / PAGE) * PAGE;
+    size_t at = rng_below(rng, pair->bytes / PAGE) * PAGE;
     uint8_t *page = pair->memory + at;
-    switch (chance_below(chance, 6)) {
+    switch (rng_below(rng, 6)) {
     case 0:
         munmap(page, PAGE);
         break;
     case 1:
-        mprotect(page, PAGE, (int)chance_below(chance, 2) * PROT_READ);
+        mprotect(page, PAGE, (int)rng_below(rng, 2) * PROT_READ);
         break;
     case 2:
         mmap(page, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
@@ -226,20 +226,20 @@ static void take_page(struct chance *chance, const struct pair *pair)
         break;
     default:
         if (pair->fd >= 0)
-            must_be_sealed(pair->fd, NULL, at);
+            check_sealed(pair->fd, NULL, at);
     }
 }
 
-/* Messages and writes between two VIs of the intruder, whose memory goes meanwhile. */
+/* Messages and writes between two VIs of the intruder, whose memory is unmapped meanwhile. */
 static void memory(struct intruder *in)
 {
-    struct chance *chance = &in->chance;
+    struct rng *rng = &in->rng;
     struct pair pair;
-    if (!make_pair(in, &pair, chance_below(chance, 2) == 0))
+    if (!make_pair(in, &pair, rng_below(rng, 2) == 0))
         return;
     for (unsigned i = 0; i < 60; i++) {
-        uint32_t length = (uint32_t)chance_below(chance, pair.bytes / 2);
-        struct line line = {
+        uint32_t length = (uint32_t)rng_below(rng, pair.bytes / 2);
+        struct submission submission = {
             .vi = pair.two,
             .kind = 1,
             .segments = 1,
@@ -248,22 +248,22 @@ static void memory(struct intruder *in)
             .handle = pair.region,
             .segment_length = length,
         };
-        submit(&in->app, &line);
-        line.vi = pair.one;
-        line.kind = 0;
-        line.address += pair.bytes / 2;
-        /* 1: a write. */
-        line.control = (unsigned)chance_below(chance, 2);
-        line.remote_address = (uint64_t)(uintptr_t)pair.memory + chance_below(chance, pair.bytes);
-        line.remote_handle = pair.region;
-        submit(&in->app, &line);
-        if (chance_below(chance, 8) == 0)
-            take_page(chance, &pair);
-        if (chance_below(chance, 8) == 0)
+        submit(&in->app, &submission);
+        submission.vi = pair.one;
+        submission.kind = 0;
+        submission.address += pair.bytes / 2;
+        /* 1: an RDMA write. */
+        submission.control = (unsigned)rng_below(rng, 2);
+        submission.remote_address = (uint64_t)(uintptr_t)pair.memory + rng_below(rng, pair.bytes);
+        submission.remote_handle = pair.region;
+        submit(&in->app, &submission);
+        if (rng_below(rng, 8) == 0)
+            remove_page(rng, &pair);
+        if (rng_below(rng, 8) == 0)
             take_completions(&in->app);
     }
     struct message message;
-    if (chance_below(chance, 2) == 0) {
+    if (rng_below(rng, 2) == 0) {
         begin(&message, DEREGISTER);
         put_number(&message, in->app.nic);
         put_number(&message, (uint64_t)(uintptr_t)pair.memory);
@@ -273,34 +273,34 @@ static void memory(struct intruder *in)
     end_pair(&pair);
 }
 
-/* The arena itself is to lose its pages. */
-static void punched_arena(struct intruder *in)
+/* Tries to remove pages of the rings. */
+static void punched_rings(struct intruder *in)
 {
     struct attached *app = &in->app;
-    for (size_t at = 0; at < app->arena_bytes; at += PAGE)
-        if (chance_below(&in->chance, 3) == 0)
-            must_be_sealed(app->arena_fd, app->arena + at, at);
-    /* Refused, too: it is sealed. */
-    if (ftruncate(app->arena_fd, (off_t)app->arena_bytes * 2) == 0)
+    for (size_t at = 0; at < app->rings_bytes; at += PAGE)
+        if (rng_below(&in->rng, 3) == 0)
+            check_sealed(app->rings_fd, app->rings + at, at);
+    /* The file is sealed. */
+    if (ftruncate(app->rings_fd, (off_t)app->rings_bytes * 2) == 0)
         _exit(3);
 }
 
-/* The rings lose their pages before they are sealed, and are confirmed or not. */
-static void early_arena(struct intruder *in)
+/* Removes pages of the rings before they are sealed, and confirms the mapping or not. */
+static void early_rings(struct intruder *in)
 {
     struct message message;
-    int socket = reach(in->socket);
+    int socket = connect_socket(in->socket);
     if (socket < 0)
         return;
     if (ask_for_rings(socket, &message, in->device, 20000)) {
-        int arena = message.fds[0];
-        if (!punch(arena, 0, 1 << 20))
+        int rings = message.fds[0];
+        if (!punch(rings, 0, 1 << 20))
             _exit(3);
-        begin(&message, chance_below(&in->chance, 4) == 0 ? OPEN : RINGS_MAPPED);
-        if (chance_below(&in->chance, 4) != 0 && ask(socket, &message, 20000) &&
+        begin(&message, rng_below(&in->rng, 4) == 0 ? OPEN : RINGS_MAPPED);
+        if (rng_below(&in->rng, 4) != 0 && ask(socket, &message, 20000) &&
             get_number(&message) == ATTACHED)
-            must_be_sealed(arena, NULL, 0);
-        close(arena);
+            check_sealed(rings, NULL, 0);
+        close(rings);
         close(message.fds[1]);
     }
     close(socket);
@@ -320,27 +320,27 @@ static void *punch_on(void *argument)
     return NULL;
 }
 
-/* Says that a file is freed, which may be in use still. */
-static void say_freed(struct intruder *in, int fd)
+/* Sends FREE for a file that may still be in use. */
+static void send_free(struct intruder *in, int fd)
 {
     struct message message;
-    struct stat facts;
-    int socket = reach(in->socket);
-    if (socket < 0 || fstat(fd, &facts) != 0)
+    struct stat status;
+    int socket = connect_socket(in->socket);
+    if (socket < 0 || fstat(fd, &status) != 0)
         return;
     begin(&message, FREE);
     put_number(&message, VERSION);
     put_number(&message, strlen(in->device));
     put_bytes(&message, in->device, strlen(in->device));
-    put_number(&message, facts.st_dev);
-    put_number(&message, facts.st_ino);
+    put_number(&message, status.st_dev);
+    put_number(&message, status.st_ino);
     if (!ask(socket, &message, 20000) || get_number(&message) != DONE)
         _exit(3);
     close(socket);
 }
 
-/* Files that would cost the process more than they are charged for, or that lose pages while they
- * are registered. */
+/* Registers files that use more memory of the process than their quota accounts for, or that lose pages
+ * during registration. */
 static void files(struct intruder *in)
 {
     struct attached *app = &in->app;
@@ -351,13 +351,13 @@ static void files(struct intruder *in)
         return;
     struct puncher puncher = {.fd = fd, .bytes = bytes};
     pthread_t thread;
-    switch (chance_below(&in->chance, 3)) {
+    switch (rng_below(&in->rng, 3)) {
     case 0: /* Sparse. */
-        punch(fd, chance_below(&in->chance, bytes / PAGE) * PAGE, PAGE);
+        punch(fd, rng_below(&in->rng, bytes / PAGE) * PAGE, PAGE);
         if (register_memory(app, app->calls, at, PAGE, fd) != 0)
             _exit(3);
         break;
-    case 1: { /* Longer than all that it may have. */
+    case 1: { /* Longer than the quota. */
         int sparse = memfd_create("long", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         if (ftruncate(sparse, (off_t)1 << 40) != 0 ||
             fcntl(sparse, F_ADD_SEALS, F_SEAL_SHRINK) != 0 ||
@@ -366,7 +366,7 @@ static void files(struct intruder *in)
         close(sparse);
         break;
     }
-    default: /* It is punched meanwhile. */
+    default: /* Punched during registration. */
         if (pthread_create(&thread, NULL, punch_on, &puncher) != 0)
             break;
         uint32_t region = register_memory(app, app->calls, at, bytes, fd);
@@ -375,28 +375,28 @@ static void files(struct intruder *in)
         if (region != 0 && lseek(fd, 0, SEEK_HOLE) != (off_t)bytes)
             _exit(3);
         if (region != 0)
-            must_be_sealed(fd, NULL, 0);
+            check_sealed(fd, NULL, 0);
     }
-    if (chance_below(&in->chance, 2) == 0)
-        say_freed(in, fd);
-    if (chance_below(&in->chance, 2) == 0)
+    if (rng_below(&in->rng, 2) == 0)
+        send_free(in, fd);
+    if (rng_below(&in->rng, 2) == 0)
         register_memory(app, app->calls, at, PAGE, fd);
     close(fd);
 }
 
-/* Writes with guessed memory handles at full rate: no write may reach memory. */
-static void guesses(struct intruder *in)
+/* Posts RDMA writes with guessed memory handles at full rate: no write may change memory. */
+static void guessed_handles(struct intruder *in)
 {
-    struct chance *chance = &in->chance;
+    struct rng *rng = &in->rng;
     struct pair pair;
-    if (!make_pair(in, &pair, chance_below(chance, 2) == 0))
+    if (!make_pair(in, &pair, rng_below(rng, 2) == 0))
         return;
     size_t half = pair.bytes / 2;
     memset(pair.memory + half, 0x5A, half);
     for (unsigned i = 0; i < 2000; i++) {
-        struct line line = {
+        struct submission submission = {
             .vi = pair.one,
-            /* A write. */
+            /* An RDMA write. */
             .control = 1,
             .segments = 1,
             .length = 64,
@@ -404,9 +404,9 @@ static void guesses(struct intruder *in)
             .handle = pair.region,
             .segment_length = 64,
             .remote_address = (uint64_t)(uintptr_t)pair.memory,
-            .remote_handle = pair.region ^ (uint32_t)(1 + chance_below(chance, UINT32_MAX)),
+            .remote_handle = pair.region ^ (uint32_t)(1 + rng_below(rng, UINT32_MAX)),
         };
-        submit(&in->app, &line);
+        submit(&in->app, &submission);
         if (i % 16 == 0)
             take_completions(&in->app);
     }
@@ -420,10 +420,16 @@ static void guesses(struct intruder *in)
     end_pair(&pair);
 }
 
-const struct kind MEMORY_ROUNDS[] = {
-    {"garbage", garbage}, {"submissions", submissions}, {"endless", endless},
-    {"wake-ups", wake_ups}, {"deaf", deaf},               {"memory", memory},
-    {"punched arena", punched_arena}, {"early arena", early_arena}, {"files", files},
-    {"guesses", guesses},
+const struct round MEMORY_ROUNDS[] = {
+    {"garbage", garbage},
+    {"submissions", submissions},
+    {"full ring", full_ring},
+    {"wake-ups", wake_ups},
+    {"unread completions", unread_completions},
+    {"memory", memory},
+    {"punched rings", punched_rings},
+    {"early rings", early_rings},
+    {"files", files},
+    {"guessed handles", guessed_handles},
 };
 const unsigned MEMORY_ROUND_COUNT = sizeof MEMORY_ROUNDS / sizeof *MEMORY_ROUNDS;

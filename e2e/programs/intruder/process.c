@@ -12,38 +12,38 @@
 #include <time.h>
 #include <unistd.h>
 
-uint64_t chance_next(struct chance *chance)
+uint64_t rng_next(struct rng *rng)
 {
-    uint64_t z = chance->state += 0x9E3779B97F4A7C15u;
+    uint64_t z = rng->state += 0x9E3779B97F4A7C15u;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
     return z ^ (z >> 31);
 }
 
-uint64_t chance_below(struct chance *chance, uint64_t limit)
+uint64_t rng_below(struct rng *rng, uint64_t limit)
 {
-    return chance_next(chance) % limit;
+    return rng_next(rng) % limit;
 }
 
-uint64_t chance_odd(struct chance *chance, uint64_t near)
+uint64_t rng_edge(struct rng *rng, uint64_t near)
 {
-    switch (chance_below(chance, 8)) {
+    switch (rng_below(rng, 8)) {
     case 0:
         return 0;
     case 1:
-        return UINT64_MAX - chance_below(chance, 3);
+        return UINT64_MAX - rng_below(rng, 3);
     case 2:
-        return (uint64_t)1 << chance_below(chance, 64);
+        return (uint64_t)1 << rng_below(rng, 64);
     case 3:
-        return ((uint64_t)1 << chance_below(chance, 64)) - 1;
+        return ((uint64_t)1 << rng_below(rng, 64)) - 1;
     case 4:
-        return UINT32_MAX - chance_below(chance, 3);
+        return UINT32_MAX - rng_below(rng, 3);
     case 5:
-        return near + chance_below(chance, 9) - 4;
+        return near + rng_below(rng, 9) - 4;
     case 6:
-        return near ^ (uint64_t)1 << chance_below(chance, 64);
+        return near ^ (uint64_t)1 << rng_below(rng, 64);
     default:
-        return chance_next(chance);
+        return rng_next(rng);
     }
 }
 
@@ -98,7 +98,7 @@ void close_fds(struct message *message)
     message->fd_count = 0;
 }
 
-int reach(const char *path)
+int connect_socket(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (strlen(path) >= sizeof address.sun_path)
@@ -114,14 +114,14 @@ int reach(const char *path)
     return fd;
 }
 
-bool say(int socket, const struct message *message)
+bool send_message(int socket, const struct message *message)
 {
-    char room[CMSG_SPACE(sizeof message->fds)] = {0};
+    char control_buffer[CMSG_SPACE(sizeof message->fds)] = {0};
     struct iovec piece = {(void *)message->bytes, message->length};
     struct msghdr header = {.msg_iov = &piece, .msg_iovlen = 1};
     if (message->fd_count > 0) {
         size_t bytes = sizeof(int) * (size_t)message->fd_count;
-        header.msg_control = room;
+        header.msg_control = control_buffer;
         header.msg_controllen = CMSG_SPACE(bytes);
         struct cmsghdr *first = CMSG_FIRSTHDR(&header);
         first->cmsg_level = SOL_SOCKET;
@@ -132,17 +132,17 @@ bool say(int socket, const struct message *message)
     return sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
 }
 
-bool hear(int socket, struct message *message, int limit_ms)
+bool receive_message(int socket, struct message *message, int limit_ms)
 {
     struct pollfd waits = {.fd = socket, .events = POLLIN};
     message->length = message->at = 0;
     message->fd_count = 0;
     if (poll(&waits, 1, limit_ms) <= 0)
         return false;
-    char room[CMSG_SPACE(sizeof message->fds)];
+    char control_buffer[CMSG_SPACE(sizeof message->fds)];
     struct iovec piece = {message->bytes, sizeof message->bytes};
     struct msghdr header = {
-        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = control_buffer, .msg_controllen = sizeof control_buffer};
     ssize_t got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (got <= 0)
         return false;
@@ -157,15 +157,15 @@ bool hear(int socket, struct message *message, int limit_ms)
 
 bool ask(int socket, struct message *message, int limit_ms)
 {
-    return socket >= 0 && say(socket, message) && hear(socket, message, limit_ms);
+    return socket >= 0 && send_message(socket, message) && receive_message(socket, message, limit_ms);
 }
 
-/* Longer than a process that is alive takes for an answer. */
-#define PATIENCE_MS 20000
+/* Upper limit for one reply of the process on a busy machine. */
+#define TIMEOUT_MS 20000
 
 uint64_t ask_handle(int socket, struct message *message)
 {
-    if (!ask(socket, message, PATIENCE_MS))
+    if (!ask(socket, message, TIMEOUT_MS))
         return 0;
     uint64_t kind = get_number(message);
     return kind == HANDLE || kind == REGION ? get_number(message) : 0;
@@ -174,7 +174,7 @@ uint64_t ask_handle(int socket, struct message *message)
 int join(const struct attached *app, const char *path, int limit_ms)
 {
     struct message message;
-    int socket = reach(path);
+    int socket = connect_socket(path);
     if (socket < 0)
         return -1;
     begin(&message, JOIN);
@@ -200,30 +200,30 @@ bool ask_for_rings(int socket, struct message *message, const char *device, int 
     return false;
 }
 
-/* Maps the rings that came, and says so. */
+/* Maps the received rings and prepares the message RINGS_MAPPED. */
 static bool map_rings(struct attached *app, struct message *message)
 {
-    struct stat facts;
-    app->arena_fd = message->fds[0];
+    struct stat status;
+    app->rings_fd = message->fds[0];
     app->waker = message->fds[1];
-    if (fstat(app->arena_fd, &facts) != 0)
+    if (fstat(app->rings_fd, &status) != 0)
         return false;
-    app->arena_bytes = (size_t)facts.st_size;
-    app->arena =
-        mmap(NULL, app->arena_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, app->arena_fd, 0);
-    if (app->arena == MAP_FAILED) {
-        app->arena = NULL;
+    app->rings_bytes = (size_t)status.st_size;
+    app->rings =
+        mmap(NULL, app->rings_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, app->rings_fd, 0);
+    if (app->rings == MAP_FAILED) {
+        app->rings = NULL;
         return false;
     }
-    uint64_t sizes = ((const volatile uint64_t *)app->arena)[1];
-    app->lines = (uint32_t)(sizes >> 32);
-    app->entries = (uint32_t)sizes;
+    uint64_t sizes = ((const volatile uint64_t *)app->rings)[1];
+    app->submission_slots = (uint32_t)(sizes >> 32);
+    app->completion_slots = (uint32_t)sizes;
     begin(message, RINGS_MAPPED);
     return true;
 }
 
-/* Reads the answer to RINGS_MAPPED. */
-static bool take_in(struct attached *app, struct message *message)
+/* Parses the reply to RINGS_MAPPED. */
+static bool parse_attached(struct attached *app, struct message *message)
 {
     uint8_t name[256];
     if (get_number(message) != ATTACHED)
@@ -238,12 +238,12 @@ bool attach(struct attached *app, const char *path, const char *device, int limi
 {
     struct message message;
     memset(app, 0, sizeof *app);
-    app->calls = app->arena_fd = app->waker = -1;
-    app->life = reach(path);
-    if (app->life < 0)
+    app->calls = app->rings_fd = app->waker = -1;
+    app->control = connect_socket(path);
+    if (app->control < 0)
         return false;
-    if (ask_for_rings(app->life, &message, device, limit_ms) && map_rings(app, &message) &&
-        ask(app->life, &message, limit_ms) && take_in(app, &message)) {
+    if (ask_for_rings(app->control, &message, device, limit_ms) && map_rings(app, &message) &&
+        ask(app->control, &message, limit_ms) && parse_attached(app, &message)) {
         app->calls = join(app, path, limit_ms);
         begin(&message, OPEN);
         app->nic = ask_handle(app->calls, &message);
@@ -253,20 +253,20 @@ bool attach(struct attached *app, const char *path, const char *device, int limi
         if (app->nic != 0)
             return true;
     }
-    let_go(app);
+    detach(app);
     return false;
 }
 
-void let_go(struct attached *app)
+void detach(struct attached *app)
 {
-    int fds[] = {app->life, app->calls, app->arena_fd, app->waker};
+    int fds[] = {app->control, app->calls, app->rings_fd, app->waker};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
         if (fds[i] >= 0)
             close(fds[i]);
-    if (app->arena != NULL)
-        munmap(app->arena, app->arena_bytes);
-    app->life = app->calls = app->arena_fd = app->waker = -1;
-    app->arena = NULL;
+    if (app->rings != NULL)
+        munmap(app->rings, app->rings_bytes);
+    app->control = app->calls = app->rings_fd = app->waker = -1;
+    app->rings = NULL;
     app->vi_count = 0;
 }
 
@@ -339,25 +339,25 @@ static void *wait_and_accept(void *argument)
     put_number(&message, waiter->app->nic);
     put_address(&message, waiter->app->host, &waiter->name, sizeof waiter->name);
     put_limit(&message, 500);
-    if (!ask(waiter->socket, &message, PATIENCE_MS) || get_number(&message) != REQUEST)
+    if (!ask(waiter->socket, &message, TIMEOUT_MS) || get_number(&message) != REQUEST)
         return NULL;
     uint64_t conn = get_number(&message);
     begin(&message, CONNECT_ACCEPT);
     put_number(&message, conn);
     put_number(&message, waiter->vi);
-    ask(waiter->socket, &message, PATIENCE_MS);
+    ask(waiter->socket, &message, TIMEOUT_MS);
     return NULL;
 }
 
 bool connect_pair(struct attached *app, const char *path, uint64_t one, uint64_t two, uint32_t name)
 {
-    struct waiter waiter = {app, join(app, path, PATIENCE_MS), two, name};
+    struct waiter waiter = {app, join(app, path, TIMEOUT_MS), two, name};
     struct message message;
     pthread_t thread;
     if (waiter.socket < 0 || pthread_create(&thread, NULL, wait_and_accept, &waiter) != 0)
         return false;
     bool connected = false;
-    /* Nobody may be waiting yet. */
+    /* The waiter may not be listening yet. */
     for (unsigned tries = 0; tries < 100 && !connected; tries++) {
         struct timespec moment = {.tv_nsec = 200000};
         begin(&message, CONNECT);
@@ -365,7 +365,7 @@ bool connect_pair(struct attached *app, const char *path, uint64_t one, uint64_t
         put_address(&message, app->host, &name, 0);
         put_address(&message, app->host, &name, sizeof name);
         put_limit(&message, 500);
-        if (!ask(app->calls, &message, PATIENCE_MS))
+        if (!ask(app->calls, &message, TIMEOUT_MS))
             break;
         connected = get_number(&message) == ATTRIBUTES;
         nanosleep(&moment, NULL);
@@ -385,7 +385,7 @@ static uint64_t generation_of(uint64_t vi)
     return vi >> 24 & 0xFFFFFF;
 }
 
-/* A wake-up that is not possible is lost. */
+/* Wakes the process; errors are ignored. */
 static void wake_process(int waker)
 {
     uint64_t one = 1;
@@ -393,26 +393,26 @@ static void wake_process(int waker)
         return;
 }
 
-void submit(struct attached *app, const struct line *line)
+void submit(struct attached *app, const struct submission *submission)
 {
-    uint32_t at = app->next_line & (app->lines - 1);
-    uint64_t lap = app->next_line / app->lines + 1;
-    uint64_t *words = (uint64_t *)(void *)(app->arena + ARENA_HEADER + (size_t)at * LINE_BYTES);
+    uint32_t at = app->next_submission & (app->submission_slots - 1);
+    uint64_t lap = app->next_submission / app->submission_slots + 1;
+    uint64_t *words = (uint64_t *)(void *)(app->rings + RINGS_HEADER + (size_t)at * SUBMISSION_BYTES);
     __atomic_store_n(words + 1,
-                     (uint64_t)line->control << 48 | (uint64_t)(line->segments & 0xFFFF) << 32 |
-                         line->length,
+                     (uint64_t)submission->control << 48 | (uint64_t)(submission->segments & 0xFFFF) << 32 |
+                         submission->length,
                      __ATOMIC_RELAXED);
-    __atomic_store_n(words + 2, line->remote_address, __ATOMIC_RELAXED);
-    __atomic_store_n(words + 3, (uint64_t)line->remote_handle << 32 | line->immediate,
+    __atomic_store_n(words + 2, submission->remote_address, __ATOMIC_RELAXED);
+    __atomic_store_n(words + 3, (uint64_t)submission->remote_handle << 32 | submission->immediate,
                      __ATOMIC_RELAXED);
-    __atomic_store_n(words + 4, (uint64_t)line->fault << 32 | generation_of(line->vi),
+    __atomic_store_n(words + 4, (uint64_t)submission->fault << 32 | generation_of(submission->vi),
                      __ATOMIC_RELAXED);
-    __atomic_store_n(words + 5, line->address, __ATOMIC_RELAXED);
-    __atomic_store_n(words + 6, (uint64_t)line->handle << 32 | line->segment_length,
+    __atomic_store_n(words + 5, submission->address, __ATOMIC_RELAXED);
+    __atomic_store_n(words + 6, (uint64_t)submission->handle << 32 | submission->segment_length,
                      __ATOMIC_RELAXED);
-    __atomic_store_n(words, lap << 32 | index_of(line->vi) << 16 | line->kind, __ATOMIC_RELEASE);
-    app->next_line++;
-    uint32_t *sleeps = (uint32_t *)(void *)(app->arena + AT_PROCESS_SLEEPS);
+    __atomic_store_n(words, lap << 32 | index_of(submission->vi) << 16 | submission->kind, __ATOMIC_RELEASE);
+    app->next_submission++;
+    uint32_t *sleeps = (uint32_t *)(void *)(app->rings + AT_PROCESS_SLEEPS);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     if (__atomic_exchange_n(sleeps, 0, __ATOMIC_RELAXED) != 0)
         wake_process(app->waker);
@@ -421,16 +421,16 @@ void submit(struct attached *app, const struct line *line)
 unsigned take_completions(struct attached *app)
 {
     unsigned taken = 0;
-    const uint8_t *ring = app->arena + ARENA_HEADER + (size_t)app->lines * LINE_BYTES;
-    for (; taken < app->entries; taken++) {
-        uint32_t at = app->next_entry & (app->entries - 1);
-        const uint64_t *entry = (const void *)(ring + (size_t)at * ENTRY_BYTES);
-        uint64_t lap = app->next_entry / app->entries + 1;
+    const uint8_t *ring = app->rings + RINGS_HEADER + (size_t)app->submission_slots * SUBMISSION_BYTES;
+    for (; taken < app->completion_slots; taken++) {
+        uint32_t at = app->next_completion & (app->completion_slots - 1);
+        const uint64_t *entry = (const void *)(ring + (size_t)at * COMPLETION_BYTES);
+        uint64_t lap = app->next_completion / app->completion_slots + 1;
         if (__atomic_load_n(entry, __ATOMIC_ACQUIRE) >> 32 != lap)
             break;
-        app->next_entry++;
+        app->next_completion++;
     }
-    uint32_t *given_back = (uint32_t *)(void *)(app->arena + AT_COMPLETIONS_TAKEN);
-    __atomic_store_n(given_back, app->next_entry, __ATOMIC_RELEASE);
+    uint32_t *taken_count = (uint32_t *)(void *)(app->rings + AT_COMPLETIONS_TAKEN);
+    __atomic_store_n(taken_count, app->next_completion, __ATOMIC_RELEASE);
     return taken;
 }

@@ -1,5 +1,5 @@
-/* The datapath process as its attackers see it: the messages and the shared memory of an attached
- * application, read from their description and written down once more. */
+/* A second implementation of the attach protocol: messages and shared memory between a datapath process
+ * and an attached application. */
 #ifndef PROCESS_H
 #define PROCESS_H
 
@@ -7,24 +7,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* --- Chance: the same for the same seed. */
+/* --- Random numbers from a seed. */
 
-struct chance {
+struct rng {
     uint64_t state;
 };
 
-uint64_t chance_next(struct chance *chance);
-/* Below `limit`, which is not 0. */
-uint64_t chance_below(struct chance *chance, uint64_t limit);
-/* A number that programs trip over: a border, a power of two, something near `near`, or any. */
-uint64_t chance_odd(struct chance *chance, uint64_t near);
+uint64_t rng_next(struct rng *rng);
+/* Returns a number below `limit`, which must not be 0. */
+uint64_t rng_below(struct rng *rng, uint64_t limit);
+/* Returns an edge case: a limit, a power of two, a number near `near`, or any number. */
+uint64_t rng_edge(struct rng *rng, uint64_t near);
 
 /* --- Messages. */
 
 enum request {
     ATTACH,
     JOIN,
-    LOOK,
+    STATUS_QUERY,
     CAPTURE,
     OPEN,
     CLOSE,
@@ -58,77 +58,77 @@ enum reply { ATTACHED, REFUSED, UNKNOWN_NIC, DONE, HANDLE, REGION, VI, REQUEST, 
 #define MESSAGE_BYTES 8192
 #define MESSAGE_FDS 3
 #define VERSION 4
-/* With these a conversation begins. */
-#define OPENINGS (CAPTURE + 1)
+/* Requests below this number may be the first one of a connection. */
+#define FIRST_REQUESTS (CAPTURE + 1)
 
 struct message {
     uint8_t bytes[2 * MESSAGE_BYTES];
     size_t length;
     int fds[MESSAGE_FDS];
     int fd_count;
-    /* How far it was read. */
+    /* The read position. */
     size_t at;
 };
 
 void put_number(struct message *message, uint64_t number);
 void put_bytes(struct message *message, const void *bytes, size_t count);
-/* A request without its fields. */
+/* Starts a request without fields. */
 void begin(struct message *message, enum request request);
 uint64_t get_number(struct message *message);
 bool get_bytes(struct message *message, void *to, size_t count);
 void close_fds(struct message *message);
 
-/* Connects to a socket; -1 if that is not possible. */
-int reach(const char *path);
-/* False if it could not be sent. Never waits for long. */
-bool say(int socket, const struct message *message);
-/* Waits up to `limit_ms` for a message; false if none came or the conversation is over. */
-bool hear(int socket, struct message *message, int limit_ms);
+/* Connects to a socket; -1 on error. */
+int connect_socket(const char *path);
+/* Sends a message without blocking; false on error. */
+bool send_message(int socket, const struct message *message);
+/* Waits up to `limit_ms` for a message; false after the limit or if the connection is closed. */
+bool receive_message(int socket, struct message *message, int limit_ms);
 
 /* --- The shared memory. */
 
-#define ARENA_HEADER 4096
+#define RINGS_HEADER 4096
 #define AT_PROCESS_SLEEPS 64
 #define AT_APPLICATION_SLEEPS 128
 #define AT_SUBMISSIONS_TAKEN 192
 #define AT_COMPLETIONS_TAKEN 256
-#define LINE_BYTES 64
-#define ENTRY_BYTES 32
+#define SUBMISSION_BYTES 64
+#define COMPLETION_BYTES 32
 
 /* --- An application. */
 
 #define MAX_VIS 16
 
 struct attached {
-    /* The conversation it lives by, and one for its calls; -1 without. */
-    int life, calls;
-    int arena_fd, waker;
-    uint8_t *arena;
-    size_t arena_bytes;
-    uint32_t lines, entries;
-    /* The next line, if nobody scribbled. */
-    uint32_t next_line, next_entry;
+    /* The control connection, and a connection for calls; -1 without. */
+    int control, calls;
+    int rings_fd, waker;
+    uint8_t *rings;
+    size_t rings_bytes;
+    uint32_t submission_slots, completion_slots;
+    /* The next submission and completion. */
+    uint32_t next_submission, next_completion;
     uint8_t key[16], host[16];
     uint64_t nic, ptag;
     uint64_t vis[MAX_VIS];
     unsigned vi_count;
 };
 
-/* Asks to attach; the rings and the eventfd that wakes the process came with the answer if it is RINGS. */
+/* Sends ATTACH; the reply RINGS has the descriptors of the rings and of the eventfd that wakes the process. */
 bool ask_for_rings(int socket, struct message *message, const char *device, int limit_ms);
-/* Attaches, joins and opens the NIC; false, with everything closed again, if it is refused. */
+/* Attaches, joins and opens the NIC; false, with all descriptors closed, if that is rejected. */
 bool attach(struct attached *app, const char *path, const char *device, int limit_ms);
-/* Another conversation for calls; -1 if it is refused. */
+/* Opens another connection for calls; -1 if it is rejected. */
 int join(const struct attached *app, const char *path, int limit_ms);
-/* Lets everything go, without a good-bye. */
-void let_go(struct attached *app);
-/* Sends a request and hears its answer. False if the conversation is over. */
+/* Closes all descriptors without a message to the process. */
+void detach(struct attached *app);
+/* Sends a request and receives its reply; false if the connection is closed. */
 bool ask(int socket, struct message *message, int limit_ms);
-/* Asks for something that answers a handle; 0 if it does not. */
+/* Sends a request that returns a handle; 0 if it is rejected. */
 uint64_t ask_handle(int socket, struct message *message);
-/* A VI of a reliability level (1, 2 or 4); 0 if it is refused. */
+/* Creates a VI with a reliability level (1, 2 or 4); 0 if it is rejected. */
 uint64_t create_vi(struct attached *app, int socket, unsigned reliability);
-/* Registers `length` bytes; 0 if it is refused. `fd` is -1 for memory that is not shared. */
+/* Registers `length` bytes; 0 if it is rejected. `fd` is -1 for private memory. */
 uint32_t register_memory(struct attached *app, int socket, uint64_t address, uint64_t length, int fd);
 void put_settings(struct message *message, uint64_t ptag);
 void put_address(struct message *message, const uint8_t host[16], const void *name, size_t length);
@@ -136,7 +136,7 @@ void put_limit(struct message *message, unsigned milliseconds);
 /* Connects two VIs of the application with each other. */
 bool connect_pair(struct attached *app, const char *path, uint64_t one, uint64_t two, uint32_t name);
 
-struct line {
+struct submission {
     uint64_t vi;
     unsigned kind, control, segments;
     uint32_t length, remote_handle, immediate, fault;
@@ -144,9 +144,9 @@ struct line {
     uint32_t handle, segment_length;
 };
 
-/* Submits a line as the library would. */
-void submit(struct attached *app, const struct line *line);
-/* Says that all completions were taken that are there; how many these were. */
+/* Posts a submission like the library. */
+void submit(struct attached *app, const struct submission *submission);
+/* Takes all available completions; returns their number. */
 unsigned take_completions(struct attached *app);
 
 #endif

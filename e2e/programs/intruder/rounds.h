@@ -1,35 +1,35 @@
-/* What an intruder does in one round. */
+/* Rounds of attacks. */
 #ifndef ROUNDS_H
 #define ROUNDS_H
 
 #include "process.h"
 
-/* What all lives did together; shared by them. */
-struct tally {
-    unsigned long rounds, attached, cut_off, pairs, regions, completions, captures, turned_away;
+/* Counters of all sessions, in shared memory. */
+struct totals {
+    unsigned long rounds, attached, connections_closed, pairs, regions, completions, captures, rejected;
 };
 
 struct intruder {
-    struct tally *tally;
+    struct totals *totals;
     const char *socket, *device;
-    struct chance chance;
+    struct rng rng;
     struct attached app;
     bool attached;
-    /* Distinguishes the addresses of connections. */
+    /* A unique discriminator. */
     uint32_t name;
 };
 
-struct kind {
+struct round {
     const char *name;
-    void (*play)(struct intruder *intruder);
+    void (*run)(struct intruder *intruder);
 };
 
-extern const struct kind MEMORY_ROUNDS[], SOCKET_ROUNDS[];
+extern const struct round MEMORY_ROUNDS[], SOCKET_ROUNDS[];
 extern const unsigned MEMORY_ROUND_COUNT, SOCKET_ROUND_COUNT;
 
-/* Attaches unless it is attached and heard; false if it may not. */
-bool stand(struct intruder *intruder);
-/* Two VIs that are connected with each other, and a registered range of `bytes` that `fd` backs. */
+/* Attaches again if the connection is closed; false if that is rejected. */
+bool ensure_attached(struct intruder *intruder);
+/* Two connected VIs, and registered memory of `bytes`, of the file `fd` if it is shared. */
 struct pair {
     uint64_t one, two;
     uint8_t *memory;
@@ -40,7 +40,7 @@ struct pair {
 
 bool make_pair(struct intruder *intruder, struct pair *pair, bool shared);
 void end_pair(struct pair *pair);
-/* Sealed memory that can be shared, with all of its pages; -1 without. */
+/* Creates a sealed memfd without holes; -1 on error. */
 int shared_memory(size_t bytes);
 
 #endif

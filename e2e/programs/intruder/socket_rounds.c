@@ -1,4 +1,4 @@
-/* Rounds that attack by messages: their bytes, their order, their descriptors and their number. */
+/* Rounds that attack through messages: content, order, descriptors and number. */
 #define _GNU_SOURCE
 #include "rounds.h"
 
@@ -12,72 +12,72 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define PATIENCE_MS 20000
+#define TIMEOUT_MS 20000
 
-/* A handle of one's own, one near it, of another kind, or any. */
-static uint64_t some_handle(struct intruder *in)
+/* Returns an own handle, a similar one, one of another kind, or any number. */
+static uint64_t random_handle(struct intruder *in)
 {
-    struct chance *chance = &in->chance;
+    struct rng *rng = &in->rng;
     uint64_t own[] = {in->app.nic, in->app.ptag,
-                      in->app.vi_count > 0 ? in->app.vis[chance_below(chance, in->app.vi_count)]
+                      in->app.vi_count > 0 ? in->app.vis[rng_below(rng, in->app.vi_count)]
                                            : in->app.nic};
-    uint64_t handle = own[chance_below(chance, 3)];
-    switch (chance_below(chance, 6)) {
+    uint64_t handle = own[rng_below(rng, 3)];
+    switch (rng_below(rng, 6)) {
     case 0:
         return handle;
-    case 1: /* Of its neighbour: another index. */
-        return handle + chance_below(chance, 9) - 4;
-    case 2: /* Another generation: of who came before or after. */
-        return handle + ((chance_below(chance, 9) - 4) << 24);
-    case 3: /* Another kind of thing. */
-        return (handle & UINT64_MAX >> 4) | chance_below(chance, 16) << 60;
+    case 1: /* Another index. */
+        return handle + rng_below(rng, 9) - 4;
+    case 2: /* Another generation. */
+        return handle + ((rng_below(rng, 9) - 4) << 24);
+    case 3: /* Another kind of object. */
+        return (handle & UINT64_MAX >> 4) | rng_below(rng, 16) << 60;
     case 4: /* On another NIC. */
-        return handle + ((chance_below(chance, 5) - 2) << 48);
+        return handle + ((rng_below(rng, 5) - 2) << 48);
     default:
-        return chance_odd(chance, handle);
+        return rng_edge(rng, handle);
     }
 }
 
-static void put_some_address(struct intruder *in, struct message *message)
+static void put_random_address(struct intruder *in, struct message *message)
 {
     uint8_t name[300];
-    size_t length = chance_below(&in->chance, chance_below(&in->chance, 4) == 0 ? 300 : 16);
-    memset(name, (int)chance_below(&in->chance, 256), length);
+    size_t length = rng_below(&in->rng, rng_below(&in->rng, 4) == 0 ? 300 : 16);
+    memset(name, (int)rng_below(&in->rng, 256), length);
     put_address(message, in->app.host, name, length);
 }
 
-/* What to capture: filters that are right, almost right, deep and long. The buffer is a small one:
- * only the process's own user may capture, and what a large one costs is that user's affair. */
+/* Appends a capture request with a valid, nearly valid, deeply nested or long filter, and a small buffer: only
+ * the user of the process may capture, so that large buffers are no attack. */
 static void put_capture(struct intruder *in, struct message *message)
 {
     static const char *const PIECES[] = {"vi",     "(",  ")",   "not ", " and ", " or ",
                                          "s_id",   "==", " != ", "0x1",  "00.01.02",
                                          "handle", "in", "9999999999999999999999"};
-    struct chance *chance = &in->chance;
+    struct rng *rng = &in->rng;
     char filter[2048] = "";
     size_t length = 0;
-    size_t pieces = chance_below(chance, chance_below(chance, 8) == 0 ? 200 : 4);
+    size_t pieces = rng_below(rng, rng_below(rng, 8) == 0 ? 200 : 4);
     while (pieces-- > 0) {
-        const char *piece = PIECES[chance_below(chance, sizeof PIECES / sizeof *PIECES)];
+        const char *piece = PIECES[rng_below(rng, sizeof PIECES / sizeof *PIECES)];
         memcpy(filter + length, piece, strlen(piece));
         length += strlen(piece);
-        if (chance_below(chance, 64) == 0)
-            filter[length++] = (char)chance_below(chance, 256);
+        if (rng_below(rng, 64) == 0)
+            filter[length++] = (char)rng_below(rng, 256);
     }
     put_number(message, VERSION);
     put_number(message, strlen(in->device));
     put_bytes(message, in->device, strlen(in->device));
     put_number(message, length);
     put_bytes(message, filter, length);
-    put_number(message, chance_odd(chance, 64) & UINT32_MAX);
-    put_number(message, chance_below(chance, 1 << 20));
-    put_number(message, chance_odd(chance, 1));
+    put_number(message, rng_edge(rng, 64) & UINT32_MAX);
+    put_number(message, rng_below(rng, 1 << 20));
+    put_number(message, rng_edge(rng, 1));
 }
 
-/* The fields of a request as they should be, of some value. */
-static void fill(struct intruder *in, struct message *message, enum request request)
+/* Makes a well-formed request with random values. */
+static void build_request(struct intruder *in, struct message *message, enum request request)
 {
-    struct chance *chance = &in->chance;
+    struct rng *rng = &in->rng;
     begin(message, request);
     switch (request) {
     case ATTACH:
@@ -89,7 +89,7 @@ static void fill(struct intruder *in, struct message *message, enum request requ
         put_number(message, VERSION);
         put_bytes(message, in->app.key, sizeof in->app.key);
         break;
-    case LOOK:
+    case STATUS_QUERY:
         put_number(message, VERSION);
         break;
     case CAPTURE:
@@ -99,97 +99,97 @@ static void fill(struct intruder *in, struct message *message, enum request requ
         break;
     case REGISTER:
         put_number(message, in->app.nic);
-        put_number(message, chance_odd(chance, (uint64_t)(uintptr_t)message));
-        put_number(message, chance_odd(chance, 4096));
-        put_settings(message, some_handle(in));
-        put_number(message, chance_below(chance, 2));
-        put_number(message, chance_below(chance, 2));
+        put_number(message, rng_edge(rng, (uint64_t)(uintptr_t)message));
+        put_number(message, rng_edge(rng, 4096));
+        put_settings(message, random_handle(in));
+        put_number(message, rng_below(rng, 2));
+        put_number(message, rng_below(rng, 2));
         if (message->bytes[message->length - 1] != 0)
-            put_number(message, chance_odd(chance, 4096));
-        put_number(message, chance_below(chance, 2));
+            put_number(message, rng_edge(rng, 4096));
+        put_number(message, rng_below(rng, 2));
         break;
     case SET_REGION:
     case DEREGISTER:
         put_number(message, in->app.nic);
-        put_number(message, chance_odd(chance, 4096));
-        put_number(message, chance_odd(chance, 1) & UINT32_MAX);
+        put_number(message, rng_edge(rng, 4096));
+        put_number(message, rng_edge(rng, 1) & UINT32_MAX);
         if (request == SET_REGION)
-            put_settings(message, some_handle(in));
+            put_settings(message, random_handle(in));
         break;
     case SET_VI:
     case CREATE_VI:
-        put_number(message, request == SET_VI ? some_handle(in) : in->app.nic);
-        put_number(message, chance_odd(chance, 2) & UINT16_MAX);
-        put_number(message, chance_odd(chance, 65536));
-        put_number(message, chance_odd(chance, 0));
-        put_settings(message, some_handle(in));
+        put_number(message, request == SET_VI ? random_handle(in) : in->app.nic);
+        put_number(message, rng_edge(rng, 2) & UINT16_MAX);
+        put_number(message, rng_edge(rng, 65536));
+        put_number(message, rng_edge(rng, 0));
+        put_settings(message, random_handle(in));
         break;
     case CONNECT_WAIT:
     case CONNECT:
     case CONNECT_PEER:
-        put_number(message, some_handle(in));
-        put_some_address(in, message);
+        put_number(message, random_handle(in));
+        put_random_address(in, message);
         if (request != CONNECT_WAIT)
-            put_some_address(in, message);
-        put_limit(message, (unsigned)chance_below(chance, 3));
+            put_random_address(in, message);
+        put_limit(message, (unsigned)rng_below(rng, 3));
         break;
     case DESTROY_PTAG:
     case CONNECT_ACCEPT:
-        put_number(message, some_handle(in));
-        put_number(message, some_handle(in));
+        put_number(message, random_handle(in));
+        put_number(message, random_handle(in));
         break;
     default:
-        put_number(message, some_handle(in));
+        put_number(message, random_handle(in));
     }
 }
 
-/* Handles that are not ours are refused; ours are served. */
+/* Sends requests with random handles. */
 static void handles(struct intruder *in)
 {
     for (unsigned i = 0; i < 12; i++) {
         struct message message;
-        enum request request = OPEN + 1 + (unsigned)chance_below(&in->chance, REQUESTS - OPEN - 1);
-        /* Waits until a peer comes: for ever, here. */
+        enum request request = OPEN + 1 + (unsigned)rng_below(&in->rng, REQUESTS - OPEN - 1);
+        /* It would block indefinitely. */
         if (request == CONNECT_PEER_WAIT)
             continue;
-        fill(in, &message, request);
-        if (!ask(in->app.calls, &message, PATIENCE_MS))
+        build_request(in, &message, request);
+        if (!ask(in->app.calls, &message, TIMEOUT_MS))
             return;
         close_fds(&message);
     }
 }
 
-/* Bytes that are no message, or not all of one. */
+/* Sends malformed and truncated messages. */
 static void bytes(struct intruder *in)
 {
-    struct chance *chance = &in->chance;
+    struct rng *rng = &in->rng;
     struct message message;
-    int socket = chance_below(chance, 2) == 0 ? reach(in->socket) : in->app.calls;
+    int socket = rng_below(rng, 2) == 0 ? connect_socket(in->socket) : in->app.calls;
     if (socket < 0)
         return;
-    fill(in, &message, (enum request)chance_below(chance, REQUESTS));
-    switch (chance_below(chance, 5)) {
+    build_request(in, &message, (enum request)rng_below(rng, REQUESTS));
+    switch (rng_below(rng, 5)) {
     case 0:
-        message.length = chance_below(chance, message.length + 1);
+        message.length = rng_below(rng, message.length + 1);
         break;
     case 1:
-        message.length += 1 + chance_below(chance, 64);
+        message.length += 1 + rng_below(rng, 64);
         break;
     case 2:
-        message.bytes[chance_below(chance, message.length)] ^=
-            (uint8_t)(1u << chance_below(chance, 8));
+        message.bytes[rng_below(rng, message.length)] ^=
+            (uint8_t)(1u << rng_below(rng, 8));
         break;
     case 3:
-        message.length = chance_below(chance, sizeof message.bytes);
+        message.length = rng_below(rng, sizeof message.bytes);
         for (size_t at = 0; at < message.length; at++)
-            message.bytes[at] = (uint8_t)chance_next(chance);
+            message.bytes[at] = (uint8_t)rng_next(rng);
         break;
-    default: /* A number without an end. */
+    default: /* An unterminated number. */
         memset(message.bytes + 1, 0xFF, 64);
         message.length = 65;
     }
-    say(socket, &message);
-    hear(socket, &message, (int)chance_below(chance, 3));
+    send_message(socket, &message);
+    receive_message(socket, &message, (int)rng_below(rng, 3));
     close_fds(&message);
     if (socket != in->app.calls)
         close(socket);
@@ -210,8 +210,7 @@ int shared_memory(size_t length)
     return fd;
 }
 
-/* Something that is no memory, or none that can be trusted. */
-/* A TCP socket whose close lasts as long as SO_LINGER says, since its peer reads nothing; -1 without. */
+/* Creates a TCP socket whose close blocks for the time of SO_LINGER, since its peer reads nothing; -1 on error. */
 static int lingering_socket(void)
 {
     static int peer = -1;
@@ -224,7 +223,7 @@ static int lingering_socket(void)
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool connected;
 
-    /* One at a time: what the process closes ends when the next one is made, at the latest. */
+    /* At most one: closing the old peer ends a blocking close in the process. */
     if (peer >= 0)
         close(peer);
     peer = -1;
@@ -245,13 +244,14 @@ static int lingering_socket(void)
     return fd;
 }
 
-static int some_fd(struct chance *chance)
+/* Returns a descriptor that is not valid memory, or that can lose pages. */
+static int random_fd(struct rng *rng)
 {
     int ends[2];
     int fd;
-    if (chance_below(chance, 40) == 0)
+    if (rng_below(rng, 40) == 0)
         return lingering_socket();
-    switch (chance_below(chance, 12)) {
+    switch (rng_below(rng, 12)) {
     case 0:
         return open("/dev/zero", O_RDWR | O_CLOEXEC);
     case 1:
@@ -264,13 +264,13 @@ static int some_fd(struct chance *chance)
         return pipe2(ends, O_CLOEXEC) == 0 ? (close(ends[1]), ends[0]) : -1;
     case 5:
         return eventfd(0, EFD_CLOEXEC);
-    case 6: /* It could be cut short. */
+    case 6: /* Can be truncated. */
         fd = memfd_create("open", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         return ftruncate(fd, 65536) == 0 ? fd : (close(fd), -1);
     case 7:
         fd = memfd_create("huge", MFD_CLOEXEC | MFD_HUGETLB);
         return fd;
-    case 8: /* It may not be written. */
+    case 8: /* Read-only. */
         fd = memfd_create("sealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         if (ftruncate(fd, 65536) == 0)
             fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_WRITE);
@@ -286,42 +286,42 @@ static int some_fd(struct chance *chance)
 
 static void descriptors(struct intruder *in)
 {
-    struct chance *chance = &in->chance;
+    struct rng *rng = &in->rng;
     struct message message;
     enum request request = REGISTER;
-    if (chance_below(chance, 4) == 0)
-        request = (enum request)chance_below(chance, REQUESTS);
-    bool first = request < OPENINGS;
-    int socket = first ? reach(in->socket) : in->app.calls;
-    fill(in, &message, request);
-    if (request == REGISTER && chance_below(chance, 2) == 0) {
+    if (rng_below(rng, 4) == 0)
+        request = (enum request)rng_below(rng, REQUESTS);
+    bool first = request < FIRST_REQUESTS;
+    int socket = first ? connect_socket(in->socket) : in->app.calls;
+    build_request(in, &message, request);
+    if (request == REGISTER && rng_below(rng, 2) == 0) {
         begin(&message, REGISTER);
         put_number(&message, in->app.nic);
-        put_number(&message, 0x10000000 + chance_below(chance, 16) * 256);
-        put_number(&message, chance_below(chance, 80000));
+        put_number(&message, 0x10000000 + rng_below(rng, 16) * 256);
+        put_number(&message, rng_below(rng, 80000));
         put_settings(&message, in->app.ptag);
         put_number(&message, 1);
-        put_number(&message, chance_below(chance, 4) == 0 ? chance_odd(chance, 4096) : 0);
-        put_number(&message, chance_below(chance, 2));
+        put_number(&message, rng_below(rng, 4) == 0 ? rng_edge(rng, 4096) : 0);
+        put_number(&message, rng_below(rng, 2));
     }
-    int count = (int)chance_below(chance, MESSAGE_FDS + 1);
-    if (chance_below(chance, 3) != 0)
+    int count = (int)rng_below(rng, MESSAGE_FDS + 1);
+    if (rng_below(rng, 3) != 0)
         count = 1;
     int fds[MESSAGE_FDS];
     for (int i = 0; i < count; i++) {
-        fds[message.fd_count] = some_fd(chance);
+        fds[message.fd_count] = random_fd(rng);
         if (fds[message.fd_count] >= 0) {
             message.fds[message.fd_count] = fds[message.fd_count];
             message.fd_count++;
         }
     }
     count = message.fd_count;
-    if (request != CONNECT_PEER_WAIT && say(socket, &message) && socket >= 0) {
-        hear(socket, &message, first ? 1 : PATIENCE_MS);
+    if (request != CONNECT_PEER_WAIT && send_message(socket, &message) && socket >= 0) {
+        receive_message(socket, &message, first ? 1 : TIMEOUT_MS);
         close_fds(&message);
     }
     for (int i = 0; i < count; i++) {
-        if (chance_below(chance, 2) == 0 && ftruncate(fds[i], 0) == 0)
+        if (rng_below(rng, 2) == 0 && ftruncate(fds[i], 0) == 0)
             continue;
         close(fds[i]);
     }
@@ -329,7 +329,7 @@ static void descriptors(struct intruder *in)
         close(socket);
 }
 
-/* Ranges of the kernel, without end, without memory; and one's own, with and without an alias. */
+/* Registers kernel addresses, overflowing ranges and unmapped ranges, with and without a file. */
 static void ranges(struct intruder *in)
 {
     static const uint64_t PLACES[] = {0,
@@ -342,10 +342,10 @@ static void ranges(struct intruder *in)
                                       UINT64_MAX - 4096,
                                       UINT64_MAX};
     for (unsigned i = 0; i < 6; i++) {
-        uint64_t address = PLACES[chance_below(&in->chance, 9)];
-        uint64_t length = chance_odd(&in->chance, UINT64_MAX - address);
-        int fd = chance_below(&in->chance, 2) == 0 ? shared_memory(65536) : -1;
-        /* No page of the kernel is ever the program's: the process must not take one for it. */
+        uint64_t address = PLACES[rng_below(&in->rng, 9)];
+        uint64_t length = rng_edge(&in->rng, UINT64_MAX - address);
+        int fd = rng_below(&in->rng, 2) == 0 ? shared_memory(65536) : -1;
+        /* A kernel address is never a valid region. */
         if (register_memory(&in->app, in->app.calls, address, length, fd) != 0 && fd < 0 &&
             address >= 0x800000000000)
             _exit(3);
@@ -354,12 +354,12 @@ static void ranges(struct intruder *in)
     }
 }
 
-/* All that one may have, and more. */
-static void greed(struct intruder *in)
+/* Allocates objects up to the quota. */
+static void quota(struct intruder *in)
 {
     static uint8_t page[8192] __attribute__((aligned(4096)));
     struct message message;
-    switch (chance_below(&in->chance, 4)) {
+    switch (rng_below(&in->rng, 4)) {
     case 0:
         for (unsigned i = 0; i < 300 && create_vi(&in->app, in->app.calls, 1) != 0; i++)
             ;
@@ -387,58 +387,58 @@ static void greed(struct intruder *in)
     }
 }
 
-/* Calls whose answers nobody reads. */
-static void unread(struct intruder *in)
+/* Sends requests without reading the replies. */
+static void unread_replies(struct intruder *in)
 {
-    int socket = join(&in->app, in->socket, PATIENCE_MS);
+    int socket = join(&in->app, in->socket, TIMEOUT_MS);
     if (socket < 0)
         return;
     struct message message;
     for (unsigned i = 0; i < 400; i++) {
-        fill(in, &message, chance_below(&in->chance, 2) == 0 ? COUNTERS : QUERY_VI);
-        if (!say(socket, &message))
+        build_request(in, &message, rng_below(&in->rng, 2) == 0 ? COUNTERS : QUERY_VI);
+        if (!send_message(socket, &message))
             break;
     }
-    /* Those that it got are carried out, or end with it. */
+    /* Requests in the socket are processed or discarded. */
     close(socket);
 }
 
-/* Conversations that never begin, or begin wrongly. */
-static void doors(struct intruder *in)
+/* Opens connections without a first request, or with a malformed one. */
+static void first_requests(struct intruder *in)
 {
     int sockets[48];
-    unsigned count = 1 + (unsigned)chance_below(&in->chance, 48);
+    unsigned count = 1 + (unsigned)rng_below(&in->rng, 48);
     struct message message;
     for (unsigned i = 0; i < count; i++) {
-        sockets[i] = reach(in->socket);
-        if (sockets[i] < 0 || chance_below(&in->chance, 2) == 0)
+        sockets[i] = connect_socket(in->socket);
+        if (sockets[i] < 0 || rng_below(&in->rng, 2) == 0)
             continue;
-        fill(in, &message, (enum request)chance_below(&in->chance, OPENINGS));
-        if (chance_below(&in->chance, 2) == 0)
-            message.bytes[1 + chance_below(&in->chance, message.length - 1)] ^= 1;
-        say(sockets[i], &message);
+        build_request(in, &message, (enum request)rng_below(&in->rng, FIRST_REQUESTS));
+        if (rng_below(&in->rng, 2) == 0)
+            message.bytes[1 + rng_below(&in->rng, message.length - 1)] ^= 1;
+        send_message(sockets[i], &message);
     }
     for (unsigned i = 0; i < count; i++)
         if (sockets[i] >= 0)
             close(sockets[i]);
 }
 
-/* Captures that nobody reads, that end at once, or in the middle. */
+/* Starts captures without reading them, and ends them in different ways. */
 static void captures(struct intruder *in)
 {
     struct message message;
     int sockets[6];
-    unsigned count = 1 + (unsigned)chance_below(&in->chance, 6);
+    unsigned count = 1 + (unsigned)rng_below(&in->rng, 6);
     for (unsigned i = 0; i < count; i++) {
-        sockets[i] = reach(in->socket);
-        fill(in, &message, CAPTURE);
-        if (!ask(sockets[i], &message, PATIENCE_MS))
+        sockets[i] = connect_socket(in->socket);
+        build_request(in, &message, CAPTURE);
+        if (!ask(sockets[i], &message, TIMEOUT_MS))
             continue;
         if (get_number(&message) == CAPTURING && message.fd_count == 1) {
-            in->tally->captures++;
-            if (chance_below(&in->chance, 2) == 0)
+            in->totals->captures++;
+            if (rng_below(&in->rng, 2) == 0)
                 shutdown(message.fds[0], SHUT_RDWR);
-            if (chance_below(&in->chance, 2) == 0)
+            if (rng_below(&in->rng, 2) == 0)
                 shutdown(sockets[i], SHUT_WR);
         }
         close_fds(&message);
@@ -460,7 +460,7 @@ static void *open_and_close(void *argument)
     for (unsigned i = 0; i < 6; i++) {
         begin(&message, CLOSE);
         put_number(&message, __atomic_load_n(&closer->in->app.nic, __ATOMIC_RELAXED));
-        ask(closer->socket, &message, PATIENCE_MS);
+        ask(closer->socket, &message, TIMEOUT_MS);
         begin(&message, OPEN);
         uint64_t nic = ask_handle(closer->socket, &message);
         if (nic != 0)
@@ -469,10 +469,10 @@ static void *open_and_close(void *argument)
     return NULL;
 }
 
-/* The NIC is closed while VIs and regions are made on it. */
+/* Closes the NIC while VIs and regions are created on it. */
 static void races(struct intruder *in)
 {
-    struct closer closer = {in, join(&in->app, in->socket, PATIENCE_MS)};
+    struct closer closer = {in, join(&in->app, in->socket, TIMEOUT_MS)};
     pthread_t thread;
     static uint8_t page[4096] __attribute__((aligned(4096)));
     if (closer.socket < 0 || pthread_create(&thread, NULL, open_and_close, &closer) != 0)
@@ -486,8 +486,8 @@ static void races(struct intruder *in)
     close(closer.socket);
 }
 
-/* Many connections that are asked for and not accepted. */
-static void knocks(struct intruder *in)
+/* Requests connections that no program accepts. */
+static void connect_requests(struct intruder *in)
 {
     struct message message;
     uint64_t vi = create_vi(&in->app, in->app.calls, 2);
@@ -498,19 +498,19 @@ static void knocks(struct intruder *in)
         put_address(&message, in->app.host, &in->name, 0);
         put_address(&message, in->app.host, &in->name, sizeof in->name);
         put_limit(&message, 1);
-        if (!ask(in->app.calls, &message, PATIENCE_MS))
+        if (!ask(in->app.calls, &message, TIMEOUT_MS))
             return;
     }
 }
 
-/* Listens on many discriminators, that of the honest pair among them: no connection request may arrive. */
-static void names(struct intruder *in)
+/* Listens on many discriminators, including that of the honest pair: no connection request may arrive. */
+static void discriminators(struct intruder *in)
 {
     static const char honest[] = "honest";
     struct message message;
     for (unsigned i = 0; i < 40; i++) {
         in->name++;
-        bool is_honest = chance_below(&in->chance, 2) == 0;
+        bool is_honest = rng_below(&in->rng, 2) == 0;
         begin(&message, CONNECT_WAIT);
         put_number(&message, in->app.nic);
         if (is_honest)
@@ -518,17 +518,24 @@ static void names(struct intruder *in)
         else
             put_address(&message, in->app.host, &in->name, sizeof in->name);
         put_limit(&message, 0);
-        if (!ask(in->app.calls, &message, PATIENCE_MS))
+        if (!ask(in->app.calls, &message, TIMEOUT_MS))
             return;
         if (get_number(&message) == REQUEST)
             _exit(3);
     }
 }
 
-const struct kind SOCKET_ROUNDS[] = {
-    {"handles", handles}, {"bytes", bytes},   {"descriptors", descriptors}, {"ranges", ranges},
-    {"greed", greed},     {"unread", unread}, {"doors", doors},             {"races", races},
-    {"knocks", knocks},   {"captures", captures},
-    {"names", names},
+const struct round SOCKET_ROUNDS[] = {
+    {"handles", handles},
+    {"bytes", bytes},
+    {"descriptors", descriptors},
+    {"ranges", ranges},
+    {"quota", quota},
+    {"unread replies", unread_replies},
+    {"first requests", first_requests},
+    {"races", races},
+    {"connect requests", connect_requests},
+    {"captures", captures},
+    {"discriminators", discriminators},
 };
 const unsigned SOCKET_ROUND_COUNT = sizeof SOCKET_ROUNDS / sizeof *SOCKET_ROUNDS;

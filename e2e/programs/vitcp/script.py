@@ -1,8 +1,8 @@
-"""The steps that a peer can be told to do on a connection."""
+"""The steps of a script on a connection."""
 
 import inspect
 
-from facts import Failure, describe, pattern, say
+from common import Failure, describe, pattern, report
 from session import REGION
 from wire import Kind
 
@@ -24,12 +24,12 @@ class Script:
 
     @staticmethod
     def check(steps):
-        """Raise Failure if a step is not known or has other values."""
+        """Raise Failure if a step is unknown or has wrong arguments."""
         for step in steps:
             name, *values = step.split(":")
             method = getattr(Script, "do_" + name.replace("-", "_"), None)
             if method is None:
-                raise Failure(f"there is no step {step!r}")
+                raise Failure(f"unknown step {step!r}")
             try:
                 inspect.signature(method).bind(None, *values)
             except TypeError as error:
@@ -40,7 +40,7 @@ class Script:
         self.session.serial += 1
         return data
 
-    def _place(self, address, handle):
+    def _resolve(self, address, handle):
         """Resolve @ by the first message received."""
         if "@" not in address + handle:
             return int(address, 0), int(handle, 0)
@@ -50,10 +50,10 @@ class Script:
             "address and handle",
         )
         if len(session.region) != REGION.size:
-            raise Failure("the first message is no address and handle")
-        there, known, _length = REGION.unpack(session.region)
+            raise Failure("the first message has no address and handle")
+        base, known, _length = REGION.unpack(session.region)
         if address.startswith("@"):
-            address = there + int(address[1:] or "0", 0)
+            address = base + int(address[1:] or "0", 0)
         else:
             address = int(address, 0)
         return address, known if handle == "@" else int(handle, 0)
@@ -63,12 +63,12 @@ class Script:
             immediate = int(immediate, 0)
         data = self._payload(length)
         self.session.send(data, immediate)
-        say(f"sent {describe(data)}")
+        report(f"sent {describe(data)}")
 
     def do_sends(self, count, length):
         for _ in range(int(count)):
             self.session.send(self._payload(length))
-        say(f"sent {count} messages of {length} bytes")
+        report(f"sent {count} messages of {length} bytes")
 
     def do_recv(self, count, length=None):
         for _ in range(int(count)):
@@ -76,7 +76,7 @@ class Script:
             text = f"received {describe(message.payload)}"
             if message.immediate is not None:
                 text += f" immediate 0x{message.immediate:08x}"
-            say(text)
+            report(text)
             if length is not None and len(message.payload) != int(length):
                 raise Failure(f"{len(message.payload)} bytes, not {length}")
 
@@ -93,7 +93,7 @@ class Script:
             raise Failure(
                 f"Immediate Data is {message.immediate}, not {immediate}"
             )
-        say(f"received message {serial} of {length} bytes")
+        report(f"received message {serial} of {length} bytes")
 
     def do_fill(self, serial, offset, length):
         start = int(offset)
@@ -108,107 +108,109 @@ class Script:
             raise Failure(
                 f"the memory is {describe(found)}, not {describe(wanted)}"
             )
-        say(f"memory has message {serial} of {length} bytes")
+        report(f"memory has message {serial} of {length} bytes")
 
     def do_fetch(self, address, handle, length, serial):
-        place = self._place(address, handle)
-        found = self.session.read(*place, int(length, 0))
+        remote = self._resolve(address, handle)
+        found = self.session.read(*remote, int(length, 0))
         wanted = pattern(int(serial), int(length, 0))
         if found != wanted:
             raise Failure(
                 f"read {'nothing' if found is None else describe(found)}, "
                 f"not {describe(wanted)}"
             )
-        say(f"fetched message {serial} of {length} bytes")
+        report(f"fetched message {serial} of {length} bytes")
 
     def do_echo(self, count, length):
         for index in range(int(count)):
             data = self._payload(length)
             self.session.send(data)
             if self.session.receive().payload != data:
-                raise Failure(f"echo {index} has other bytes")
-        say(f"echoed {count} messages of {length} bytes")
+                raise Failure(f"echo {index} differs")
+        report(f"echoed {count} messages of {length} bytes")
 
     def do_reflect(self, count):
         for _ in range(int(count)):
             message = self.session.receive()
             self.session.send(message.payload, message.immediate)
-        say(f"reflected {count} messages")
+        report(f"reflected {count} messages")
 
     def do_write(self, address, handle, length, immediate=None):
         if immediate is not None:
             immediate = int(immediate, 0)
-        address, handle = self._place(address, handle)
+        address, handle = self._resolve(address, handle)
         data = self._payload(length)
         self.session.write(address, handle, data, immediate)
-        say(f"wrote {describe(data)}")
+        report(f"wrote {describe(data)}")
 
     def do_read(self, address, handle, length):
-        place = self._place(address, handle)
-        data = self.session.read(*place, int(length, 0))
+        remote = self._resolve(address, handle)
+        data = self.session.read(*remote, int(length, 0))
         if data is None:
             raise Failure("the RDMA Read was refused")
-        say(f"read {describe(data)}")
+        report(f"read {describe(data)}")
 
     def do_verify(self, address, handle, length):
-        place = self._place(address, handle)
+        remote = self._resolve(address, handle)
         data = self._payload(length)
-        self.session.write(*place, data)
-        if self.session.read(*place, len(data)) != data:
-            raise Failure("what was read is not what was written")
-        say(f"verified {describe(data)}")
+        self.session.write(*remote, data)
+        if self.session.read(*remote, len(data)) != data:
+            raise Failure("the data read differs from the data written")
+        report(f"verified {describe(data)}")
 
     def do_refused(self, address, handle, length):
-        place = self._place(address, handle)
-        if self.session.read(*place, int(length, 0)) is not None:
+        remote = self._resolve(address, handle)
+        if self.session.read(*remote, int(length, 0)) is not None:
             raise Failure("the RDMA Read was not refused")
-        say("refused")
+        report("refused")
 
     def do_advertise(self):
         session = self.session
         session.send(REGION.pack(
             session.base, session.handle, len(session.memory)
         ))
-        say(f"advertised {len(session.memory)} bytes")
+        report(f"advertised {len(session.memory)} bytes")
 
     def do_nop(self):
         self.session.put(Kind.NOP)
-        say("sent a NOP")
+        report("sent a NOP")
 
     def do_post(self, count):
-        self.session.talk.posted += int(count)
+        self.session.connection.posted += int(count)
         self.session.flush()
-        say(f"posted {self.session.talk.posted % 0x10000}")
+        report(f"posted {self.session.connection.posted % 0x10000}")
 
     def do_acked(self):
         self.session.wait_acknowledged()
-        say("acknowledged")
+        report("acknowledged")
 
-    def do_tell_error(self, vi_error, is_error):
+    def do_report_error(self, vi_error, is_error):
         session = self.session
         message = session.receive()
         session.put(
             Kind.NOP, ack=message.number, vi_error=int(vi_error),
             is_error=int(is_error),
         )
-        say(f"told vi {vi_error} is {is_error} of message {message.number}")
+        report(
+            f"reported vi {vi_error} is {is_error} of message {message.number}"
+        )
 
     def do_expect_error(self, code, seconds):
         session = self.session
         session.wait_for(
-            lambda: session.talk.error is not None, float(seconds),
+            lambda: session.connection.error is not None, float(seconds),
             f"VI Error Type {code}",
         )
-        if session.talk.error[0] != int(code, 0):
-            raise Failure(f"VI Error Type is {session.talk.error[0]}")
+        if session.connection.error[0] != int(code, 0):
+            raise Failure(f"VI Error Type is {session.connection.error[0]}")
         self.do_wait_close(seconds)
 
     def do_wait_close(self, seconds):
         self.session.wait_close(float(seconds))
         self.open = False
-        say("closed by the other side")
+        report("closed by the peer")
 
     def do_close(self):
         self.session.close()
         self.open = False
-        say("closed")
+        report("closed")

@@ -1,4 +1,4 @@
-"""The peer against itself over loopback, and the checks of the format."""
+"""Tests of the Python implementation against itself over loopback."""
 
 import os
 import socket
@@ -9,24 +9,24 @@ import unittest
 
 sys.dont_write_bytecode = True
 
-import liar  # noqa: E402
+import malformed  # noqa: E402
 import wire  # noqa: E402
-from conversation import Conversation  # noqa: E402
-from facts import pattern  # noqa: E402
+from connection import Connection  # noqa: E402
+from common import pattern  # noqa: E402
 from selftest_rules import Format, Rules  # noqa: E402, F401
-from session import Hello, Session  # noqa: E402
+from session import ConnectParameters, Session  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ENVIRONMENT = dict(os.environ, PYTHONDONTWRITEBYTECODE="1")
 
 
 def command(*words):
-    """Return the command line of the peer or the liar."""
+    """Return the command line of one of the programs."""
     return [sys.executable, os.path.join(HERE, words[0]), *words[1:]]
 
 
 class Server:
-    """A server in a process of its own; knows its port."""
+    """A server process and its port."""
 
     def __init__(self, *words):
         self.process = subprocess.Popen(
@@ -37,13 +37,13 @@ class Server:
         self.port = self.process.stdout.readline().split()[1]
 
     def end(self):
-        """Return exit code and what was printed."""
+        """Return exit code and output."""
         text = self.process.communicate(timeout=15)[0]
         return self.process.returncode, text
 
 
 def client(server, *words):
-    """Run a client; return exit code and what was printed."""
+    """Run a client; return exit code and output."""
     done = subprocess.run(
         command("peer.py", "client", "--port", server.port, "--called",
                 "here", *words),
@@ -53,66 +53,66 @@ def client(server, *words):
 
 
 class Programs(unittest.TestCase):
-    """Client and server as they are called."""
+    """Client and server processes."""
 
     def pair(self, server_words, client_words):
-        """Run both; both are to succeed; return what they printed."""
+        """Run both, which must succeed; return their outputs."""
         server = Server(*server_words)
-        code, said = client(server, *client_words)
-        server_code, server_said = server.end()
-        both = f"client:\n{said}server:\n{server_said}"
+        code, output = client(server, *client_words)
+        server_code, server_output = server.end()
+        both = f"client:\n{output}server:\n{server_output}"
         self.assertEqual((code, server_code), (0, 0), both)
-        return said, server_said
+        return output, server_output
 
     def test_sends_in_pieces(self):
         for split in ("1", "7", "0"):
             for level in ("ud", "rd", "rr"):
                 with self.subTest(split=split, level=level):
                     both = ["--split", split, "--level", level]
-                    said, server_said = self.pair(
+                    output, server_output = self.pair(
                         both + ["recv:3", "send:5:0x12345678"],
                         both + ["--segment", "64", "send:0", "send:200:7",
                                 "send:64", "recv:1:5"],
                     )
-                    self.assertIn("immediate 0x12345678", said)
-                    self.assertIn("received 200 bytes crc32", server_said)
-                    self.assertIn("immediate 0x00000007", server_said)
+                    self.assertIn("immediate 0x12345678", output)
+                    self.assertIn("received 200 bytes crc32", server_output)
+                    self.assertIn("immediate 0x00000007", server_output)
 
     def test_echo(self):
         self.pair(["reflect:50"], ["echo:50:10000"])
 
-    def test_both_ways_at_once(self):
+    def test_simultaneous_sends(self):
         script = ["sends:300:32768", "recv:300:32768"]
         self.pair(script, ["--segment", "65495"] + script)
 
     def test_credits(self):
         both = ["--flow-control", "--posted", "3"]
-        said, _ = self.pair(
+        output, _ = self.pair(
             both + ["--repost", "recv:400:9"], both + ["sends:400:9"]
         )
-        self.assertIn("flow-control on posted 3", said)
+        self.assertIn("flow-control on posted 3", output)
         self.pair(both + ["recv:3", "post:2", "recv:2"], both + ["sends:5:9"])
 
-    def test_no_credit(self):
+    def test_send_without_credit_times_out(self):
         both = ["--flow-control", "--posted", "3", "--timeout", "0.5"]
         server = Server(*both, "wait-close:5")
-        code, said = client(server, *both, "sends:4:9")
+        code, output = client(server, *both, "sends:4:9")
         self.assertEqual(code, 1)
-        self.assertIn("for a credit", said)
+        self.assertIn("for a credit", output)
         server.end()
 
     def test_rdma(self):
         for level in ("ud", "rd"):
-            said, server_said = self.pair(
+            output, server_output = self.pair(
                 ["--level", level, "advertise", "recv:1:70", "wait-close:5"],
                 ["--level", level, "write:@:@:5000", "read:@:@:5000",
                  "verify:@+8192:@:30000", "write:@:@:70:9", "recv:1:16",
                  "refused:@:1:8", "refused:0x7fff0000:@:8", "read:@:@:0"],
             )
-            self.assertIn("written 5000 bytes", server_said)
-            self.assertIn("immediate 0x00000009", server_said)
-            crc = said.split("wrote 5000 bytes crc32 ")[1].split()[0]
-            self.assertIn(f"read 5000 bytes crc32 {crc}", said)
+            self.assertIn("written 5000 bytes", server_output)
+            self.assertIn("immediate 0x00000009", server_output)
+            crc = output.split("wrote 5000 bytes crc32 ")[1].split()[0]
+            self.assertIn(f"read 5000 bytes crc32 {crc}", output)
 
     def test_immediate_in_any_segment(self):
         for where in ("last", "first", "every"):
@@ -123,16 +123,16 @@ class Programs(unittest.TestCase):
                  "send:100:7", "send:100", "write:@:@:200:9"],
             )
 
-    def test_bytes_are_looked_at(self):
+    def test_content_is_checked(self):
         reader = ["fill:3:100:50", "advertise", "recv:1:1",
                   "memory:0:0:60", "wait-close:5"]
         script = ["recv:1:16", "write:@:@:60", "send:1"]
         self.pair(reader, script + ["fetch:@+100:@:50:3"])
         for wrong in ("fetch:@+100:@:50:4", "fetch:@+101:@:50:3"):
             server = Server(*reader)
-            code, said = client(server, *script, wrong)
+            code, output = client(server, *script, wrong)
             self.assertEqual(code, 1)
-            self.assertIn("failed: read 50 bytes", said)
+            self.assertIn("failed: read 50 bytes", output)
             server.end()
         for wrong in ("expect:1:5:7", "expect:0:5:8", "expect:0:5"):
             server = Server(wrong)
@@ -142,12 +142,12 @@ class Programs(unittest.TestCase):
         client(server, "send:1", "close")
         self.assertIn("failed: the memory is", server.end()[1])
 
-    def test_errors_are_told(self):
-        server = Server("--level", "rr", "tell-error:2:0", "wait-close:5")
-        code, said = client(
+    def test_errors_are_reported(self):
+        server = Server("--level", "rr", "report-error:2:0", "wait-close:5")
+        code, output = client(
             server, "--level", "rr", "send:5", "expect-error:2:0.5"
         )
-        self.assertIn("error vi 2 is 0 of message", said)
+        self.assertIn("error vi 2 is 0 of message", output)
         server.end()
 
     def test_answers(self):
@@ -155,27 +155,27 @@ class Programs(unittest.TestCase):
             with self.subTest(answer=answer):
                 self.pair(["--answer", answer], ["--expect", answer])
         server = Server("--answer", "silence")
-        code, said = client(server, "--timeout", "0.3")
+        code, output = client(server, "--timeout", "0.3")
         self.assertEqual(code, 1)
-        self.assertIn("answer to the Connect Request", said)
+        self.assertIn("answer to the Connect Request", output)
         self.assertEqual(server.end()[0], 0)
 
     def test_challenge(self):
-        said, server_said = self.pair(
+        output, server_output = self.pair(
             ["--challenge", "0102", "recv:1"], ["--respond", "0a", "send:1"]
         )
-        self.assertIn("challenge 0102", said)
-        self.assertIn("response 0a", server_said)
+        self.assertIn("challenge 0102", output)
+        self.assertIn("response 0a", server_output)
 
     def test_mtu(self):
-        said, _ = self.pair(["--mtu", "100"], ["--mtu", "200"])
-        self.assertIn("connected mtu 100 ", said)
+        output, _ = self.pair(["--mtu", "100"], ["--mtu", "200"])
+        self.assertIn("connected mtu 100 ", output)
         server = Server("--mtu", "100", "--no-negotiate")
-        code, said = client(server, "--mtu", "200", "--expect", "reject")
-        self.assertEqual((code, said.split("\n")[0]), (0, "reject 18"))
+        code, output = client(server, "--mtu", "200", "--expect", "reject")
+        self.assertEqual((code, output.split("\n")[0]), (0, "reject 18"))
         self.assertEqual(server.end()[0], 1)
 
-    def test_lies_are_seen(self):
+    def test_malformed_client_messages_are_detected(self):
         for name, text in (
             ("version-2", "Version is 2"),
             ("number-skipped", "Message Number is"),
@@ -192,18 +192,18 @@ class Programs(unittest.TestCase):
             with self.subTest(name=name):
                 server = Server("--level", "rr", "wait-close:5")
                 done = subprocess.run(
-                    command("liar.py", "--port", server.port, "--called",
+                    command("malformed.py", "--port", server.port, "--called",
                             "here", "--level", "rr", "run", name),
                     stdout=subprocess.PIPE, text=True, env=ENVIRONMENT,
                     timeout=15,
                 )
-                code, said = server.end()
-                self.assertEqual(done.returncode, 0, done.stdout + said)
+                code, output = server.end()
+                self.assertEqual(done.returncode, 0, done.stdout + output)
                 self.assertIn(f"{name}: closed", done.stdout)
                 self.assertEqual(code, 1)
-                self.assertIn(text, said)
+                self.assertIn(text, output)
 
-    def test_lies_of_the_server(self):
+    def test_malformed_server_messages_are_detected(self):
         for name, text in (
             ("answer-ack-wrong", "Message ACK is"),
             ("answer-mtu-larger", "was proposed"),
@@ -212,12 +212,12 @@ class Programs(unittest.TestCase):
             ("answer-close-half", "closed inside of a segment"),
             ("number-skipped", "Message Number is"),
             ("response-longer", "RDMA Length is"),
-            ("response-unasked", "nothing was asked for"),
+            ("response-unsolicited", "no read request is pending"),
         ):
             with self.subTest(name=name):
                 process = subprocess.Popen(
-                    command("liar.py", "--port", "0", "--level", "rr", "serve",
-                            name, "--check"),
+                    command("malformed.py", "--port", "0", "--level", "rr",
+                            "serve", name, "--check"),
                     stdout=subprocess.PIPE, text=True, env=ENVIRONMENT,
                 )
                 server = Server.__new__(Server)
@@ -226,16 +226,16 @@ class Programs(unittest.TestCase):
                 script = ["wait-close:5"]
                 if name == "response-longer":
                     script = ["read:1:1:8"]
-                code, said = client(server, "--level", "rr", *script)
-                liar_code, liar_said = server.end()
-                self.assertEqual(liar_code, 0, liar_said + said)
+                code, output = client(server, "--level", "rr", *script)
+                malformed_code, malformed_output = server.end()
+                self.assertEqual(malformed_code, 0, malformed_output + output)
                 self.assertEqual(code, 1)
-                self.assertIn(text, said)
+                self.assertIn(text, output)
 
-    def test_lies_have_outcomes(self):
+    def test_all_cases_have_known_outcomes(self):
         known = {"closed", "error", "refused", "response", "accept",
-                 "reject", "no-match", "kept", "left"}
-        for entry in liar.LIES.values():
+                 "reject", "no-match", "open", "local-close"}
+        for entry in malformed.CASES.values():
             for level in wire.LEVELS:
                 expected = entry.expected(level)
                 self.assertLessEqual(set(expected), known, entry.name)
@@ -243,34 +243,38 @@ class Programs(unittest.TestCase):
 
 
 class Wrap(unittest.TestCase):
-    """Counters that run over their end."""
+    """Counters that wrap around."""
 
     def run_wrap(self, flow_control, number):
-        """65 536 - 20 used already, then 60 messages one way."""
+        """65,536 - 20 receives used already, then 60 messages one way."""
         used = 0x10000 - 20
-        near_hello = Hello(b"a", b"b", flow_control=flow_control)
-        far_hello = Hello(b"b", b"a", flow_control=flow_control)
+        local_parameters = ConnectParameters(
+            b"a", b"b", flow_control=flow_control
+        )
+        remote_parameters = ConnectParameters(
+            b"b", b"a", flow_control=flow_control
+        )
         wanted = [pattern(index, 10) for index in range(60)]
         got = []
-        said = []
+        output = []
 
         def serve():
             with listener:
                 sock = listener.accept()[0]
-            talk = Conversation(False, number, used + 8, used)
-            session = Session(sock, far_hello, talk, repost=True)
+            connection = Connection(False, number, used + 8, used)
+            session = Session(sock, remote_parameters, connection, repost=True)
             with sock:
-                session.accept(session.request())
+                session.accept(session.receive_request())
                 got.extend(session.receive().payload for _ in wanted)
                 session.close()
-            said.append(talk.posted)
+            output.append(connection.posted)
 
         listener = socket.create_server(("127.0.0.1", 0))
         thread = threading.Thread(target=serve)
         thread.start()
-        talk = Conversation(True, number, 5, used)
+        connection = Connection(True, number, 5, used)
         with socket.create_connection(listener.getsockname()) as sock:
-            session = Session(sock, near_hello, talk)
+            session = Session(sock, local_parameters, connection)
             self.assertEqual(session.connect(), "accept")
             for data in wanted:
                 session.send(data)
@@ -278,10 +282,10 @@ class Wrap(unittest.TestCase):
             session.wait_close(5)
         thread.join()
         self.assertEqual(got, wanted)
-        self.assertEqual(said, [used + 68])
-        self.assertEqual(talk.used_by_us, 40)
+        self.assertEqual(output, [used + 68])
+        self.assertEqual(connection.used_locally, 40)
         if flow_control:
-            self.assertLess(talk.other_posted, 0x8000)
+            self.assertLess(connection.remote_posted, 0x8000)
 
     def test_posted_wraps(self):
         self.run_wrap(True, 5)

@@ -1,18 +1,18 @@
-"""The format and the rules, without a connection; selftest.py runs this."""
+"""Tests of wire format and protocol rules; run by selftest.py."""
 
 import unittest
 from dataclasses import replace
 
 import wire
-from conversation import Conversation
-from session import Hello
+from connection import Connection
+from session import ConnectParameters
 from wire import (
     CeHeader, Kind, RdmaHeader, Segment, SegmentHeader, WireError,
 )
 
 
 class Format(unittest.TestCase):
-    """Headers there and back; what is wrong is said."""
+    """Packing, parsing and validation of headers."""
 
     def test_segment_header(self):
         header = SegmentHeader(
@@ -75,7 +75,7 @@ class Format(unittest.TestCase):
             self.assertEqual(buffer.pending, 0)
 
     def wrong(self, text, data):
-        """Expect `text` of what is said about a segment."""
+        """Expect a WireError with `text`."""
         with self.assertRaisesRegex(WireError, text):
             buffer = wire.SegmentBuffer()
             buffer.feed(data.pack() if isinstance(data, Segment) else data)
@@ -112,7 +112,7 @@ class Format(unittest.TestCase):
                    request(calling_length=17))
         self.wrong("Called Discriminator Length is 17",
                    request(called_length=17))
-        self.wrong("not 0 behind", request(calling_length=2))
+        self.wrong("not 0 after", request(calling_length=2))
         self.wrong("MTU Size is 0", request(mtu=0))
         self.wrong("reserved bits", request(attributes=0x0121))
         self.wrong("exact level 3", request(attributes=0x61))
@@ -126,45 +126,45 @@ class Format(unittest.TestCase):
 
 
 class Rules(unittest.TestCase):
-    """The rules between segments."""
+    """The rules across segments."""
 
     def setUp(self):
-        self.talk = Conversation(False, number=100, posted=2)
-        self.hello = Hello(own=b"a", called=b"b", level="rr",
-                           flow_control=True)
-        self.ce = self.hello.ce()
-        self.say(Kind.CONNECT_REQUEST, 7, ce=self.ce)
-        self.talk.header(Kind.CONNECT_ACCEPT)
-        self.talk.establish(self.ce, self.ce, 32)
+        self.connection = Connection(False, number=100, posted=2)
+        self.parameters = ConnectParameters(own=b"a", called=b"b", level="rr",
+                                            flow_control=True)
+        self.ce = self.parameters.ce()
+        self.receive(Kind.CONNECT_REQUEST, 7, ce=self.ce)
+        self.connection.header(Kind.CONNECT_ACCEPT)
+        self.connection.establish(self.ce, self.ce, 32)
 
-    def say(self, kind, number, payload=b"", rdma=None, ce=None, **fields):
-        """Let the other side say a segment."""
+    def receive(self, kind, number, payload=b"", rdma=None, ce=None, **fields):
+        """Process a segment of the peer."""
         fields.setdefault("ack", 100)
         fields.setdefault("posted", 0xFFFE)
         header = SegmentHeader(kind, number=number, **fields)
         segment = Segment(header, ce, rdma, payload)
-        return self.talk.check(Segment.unpack(segment.pack()))
+        return self.connection.check(Segment.unpack(segment.pack()))
 
     def wrong(self, text, *words, **fields):
-        """Expect `text` of what is said about a segment."""
+        """Expect a WireError with `text`."""
         with self.assertRaisesRegex(WireError, text):
-            self.say(*words, **fields)
+            self.receive(*words, **fields)
 
     def test_numbers(self):
-        self.say(Kind.NOP, 8)
+        self.receive(Kind.NOP, 8)
         self.wrong("Number is 8, not 9", Kind.NOP, 8)
         self.wrong("Number is 10, not 9", Kind.NOP, 10)
 
     def test_offsets(self):
         self.wrong("Data Offset is 4, not 0", Kind.SEND, 8, offset=4)
         self.setUp()
-        self.say(Kind.SEND, 8, b"1234", flags=0)
+        self.receive(Kind.SEND, 8, b"1234", flags=0)
         self.wrong("Data Offset is 5, not 4", Kind.SEND, 8, b"5", offset=5)
 
     def test_inside(self):
         for kind, number in ((Kind.SEND, 9), (Kind.NOP, 8), (Kind.NOP, 9)):
             self.setUp()
-            self.say(Kind.SEND, 8, b"1234", flags=0)
+            self.receive(Kind.SEND, 8, b"1234", flags=0)
             self.wrong("inside of send 8", kind, number)
 
     def test_acks(self):
@@ -175,33 +175,33 @@ class Rules(unittest.TestCase):
         self.wrong("which was acknowledged", Kind.NOP, 8, vi_error=1)
 
     def test_acks_at_reliable_delivery(self):
-        ce = Hello(own=b"a", called=b"b").ce()
-        self.talk.establish(ce, ce, 32)
-        self.say(Kind.NOP, 8, ack=99)
+        ce = ConnectParameters(own=b"a", called=b"b").ce()
+        self.connection.establish(ce, ce, 32)
+        self.receive(Kind.NOP, 8, ack=99)
         self.wrong("VI Error Type is 1", Kind.NOP, 9, ack=100, vi_error=1)
 
     def test_error_ends(self):
-        self.talk.header(Kind.SEND)
-        self.say(Kind.NOP, 8, ack=101, vi_error=1)
-        self.assertEqual(self.talk.error, (1, 0, 101))
-        self.wrong("to be closed", Kind.NOP, 9)
+        self.connection.header(Kind.SEND)
+        self.receive(Kind.NOP, 8, ack=101, vi_error=1)
+        self.assertEqual(self.connection.error, (1, 0, 101))
+        self.wrong("waiting for the close", Kind.NOP, 9)
 
     def test_posted(self):
-        self.say(Kind.NOP, 8, posted=0xFFFF)
+        self.receive(Kind.NOP, 8, posted=0xFFFF)
         self.wrong("from 65535 back to 65534", Kind.NOP, 9, posted=0xFFFE)
         self.setUp()
-        self.talk.used_by_us = 0xFFFE
-        self.say(Kind.NOP, 8, posted=1)
-        self.assertEqual(self.talk.credits, 3)
+        self.connection.used_locally = 0xFFFE
+        self.receive(Kind.NOP, 8, posted=1)
+        self.assertEqual(self.connection.credits, 3)
 
     def test_credits(self):
-        self.say(Kind.SEND, 8)
-        self.say(Kind.SEND, 9)
+        self.receive(Kind.SEND, 8)
+        self.receive(Kind.SEND, 9)
         self.wrong("without a credit", Kind.SEND, 10)
 
     def test_write(self):
         rdma = RdmaHeader(0x1000, 1, 8)
-        self.say(Kind.WRITE, 8, b"1234", rdma, flags=0)
+        self.receive(Kind.WRITE, 8, b"1234", rdma, flags=0)
         self.wrong("changes in mid-message", Kind.WRITE, 8, b"5678",
                    replace(rdma, handle=2), offset=4)
         self.setUp()
@@ -211,7 +211,7 @@ class Rules(unittest.TestCase):
 
     def test_responses(self):
         rdma = RdmaHeader(0x1000, 1, 8)
-        self.wrong("nothing was asked", Kind.READ_RESPONSE, 5, bytes(8), rdma)
+        self.wrong("no read request", Kind.READ_RESPONSE, 5, bytes(8), rdma)
         for text, number, header, payload in (
             ("request has 101", 102, rdma, bytes(8)),
             ("not that of the request", 101, replace(rdma, length=9),
@@ -220,22 +220,24 @@ class Rules(unittest.TestCase):
             ("ends at 7", 101, rdma, bytes(7)),
         ):
             self.setUp()
-            self.talk.header(Kind.READ_REQUEST)
-            self.talk.reads.append((101, rdma))
+            self.connection.header(Kind.READ_REQUEST)
+            self.connection.reads.append((101, rdma))
             self.wrong(text, Kind.READ_RESPONSE, number, payload, header)
 
     def test_interleaved_response(self):
         rdma = RdmaHeader(0x1000, 1, 8)
-        self.talk.header(Kind.READ_REQUEST)
-        self.talk.reads.append((101, rdma))
-        self.say(Kind.SEND, 8, b"12", flags=0)
-        self.say(Kind.READ_RESPONSE, 101, bytes(4), rdma, flags=0)
+        self.connection.header(Kind.READ_REQUEST)
+        self.connection.reads.append((101, rdma))
+        self.receive(Kind.SEND, 8, b"12", flags=0)
+        self.receive(Kind.READ_RESPONSE, 101, bytes(4), rdma, flags=0)
         self.assertEqual(
-            self.say(Kind.SEND, 8, b"34", offset=2).payload, b"1234"
+            self.receive(Kind.SEND, 8, b"34", offset=2).payload, b"1234"
         )
-        message = self.say(Kind.READ_RESPONSE, 101, bytes(4), rdma, offset=4)
+        message = self.receive(
+            Kind.READ_RESPONSE, 101, bytes(4), rdma, offset=4
+        )
         self.assertEqual(message.payload, bytes(8))
-        self.assertEqual(self.talk.heard_whole, 8)
+        self.assertEqual(self.connection.received_complete, 8)
 
     def test_mtu(self):
         self.wrong("33 bytes, MTU Size is 32", Kind.SEND, 8, bytes(33))
@@ -246,15 +248,15 @@ class Rules(unittest.TestCase):
 
     def test_accept(self):
         def answer(number=5, **fields):
-            talk = Conversation(True, number=50)
-            talk.propose(self.ce)
-            talk.header(Kind.CONNECT_REQUEST)
-            ce = Hello(own=b"b", called=b"a", level="rr").ce()
+            connection = Connection(True, number=50)
+            connection.propose(self.ce)
+            connection.header(Kind.CONNECT_REQUEST)
+            ce = ConnectParameters(own=b"b", called=b"a", level="rr").ce()
             header = SegmentHeader(Kind.CONNECT_ACCEPT, number=number,
                                    ack=fields.pop("ack", 50))
             segment = Segment(header, ce=replace(ce, **fields))
-            talk.check(Segment.unpack(segment.pack()))
-            return talk
+            connection.check(Segment.unpack(segment.pack()))
+            return connection
 
         self.assertFalse(answer().flow_control)
         self.assertEqual(answer(mtu=7).mtu, 7)

@@ -1,4 +1,4 @@
-"""One VI connection over one TCP connection, as an honest side has it."""
+"""A valid VI connection over one TCP connection."""
 
 import collections
 import select
@@ -7,18 +7,18 @@ import struct
 import time
 from dataclasses import dataclass
 
-import conversation
+import connection
 import wire
-from calling import Calling
-from facts import Failure, describe, say
+from handshake import Handshake
+from common import Failure, describe, report
 from wire import Kind
 
 REGION = struct.Struct(">QII")
 
 
 @dataclass
-class Hello:
-    """What this side says of itself when it connects [VI/TCP 3.2]."""
+class ConnectParameters:
+    """The local parameters of connection establishment [VI/TCP 3.2]."""
 
     own: bytes = b""
     called: bytes = b""
@@ -48,17 +48,17 @@ class Hello:
         )
 
 
-class Session(Calling):
-    """One VI connection over one TCP connection [VI/TCP 2.2.2.2.2]."""
+class Session(Handshake):
+    """A VI connection over one TCP connection [VI/TCP 2.2.2.2.2]."""
 
-    def __init__(self, sock, hello, talk, *, segment=1400, split=0,
+    def __init__(self, sock, parameters, connection, *, segment=1400, split=0,
                  timeout=10.0, repost=False, memory=0, base=0x10000,
                  handle=0x4D454D, immediate_in="last"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
         self.sock = sock
-        self.hello = hello
-        self.talk = talk
+        self.parameters = parameters
+        self.connection = connection
         self.segment = segment
         self.split = split
         self.timeout = timeout
@@ -82,7 +82,7 @@ class Session(Calling):
     # bytes
 
     def transmit(self, data):
-        """Send bytes, in pieces if asked to; takes in what comes meanwhile."""
+        """Send bytes, in pieces with --split; receives meanwhile."""
         view = memoryview(data)
         while view:
             piece = view[:self.split] if self.split else view
@@ -93,16 +93,16 @@ class Session(Calling):
                 wanted = [] if self.ended else [self.sock]
                 ready = select.select(wanted, [self.sock], [], self.timeout)
                 if ready[0]:
-                    self.take_bytes()
+                    self.receive_bytes()
                 elif time.monotonic() >= deadline:
                     raise Failure(
-                        f"nothing could be sent for {self.timeout} s"
+                        f"send timed out after {self.timeout} s"
                     ) from None
             except OSError as error:
                 raise Failure(f"cannot send: {error}") from None
 
-    def take_bytes(self):
-        """Take in what is there; return whether there was anything."""
+    def receive_bytes(self):
+        """Receive available bytes; return whether there were any."""
         try:
             data = self.sock.recv(1 << 18)
         except BlockingIOError:
@@ -117,15 +117,15 @@ class Session(Calling):
 
     def put(self, kind, ce=None, rdma=None, payload=b"", **fields):
         """Send one segment."""
-        header = self.talk.header(kind, **fields)
+        header = self.connection.header(kind, **fields)
         self._ack_due = False
         self.transmit(wire.Segment(header, ce, rdma, payload).pack())
         return header
 
-    # messages in
+    # incoming messages
 
     def wait_for(self, done, seconds, what):
-        """Take segments until `done()`; Failure after `seconds`."""
+        """Process segments until `done()`; Failure after `seconds`."""
         deadline = time.monotonic() + seconds
         while not done():
             segment = self.buffer.next()
@@ -138,21 +138,21 @@ class Session(Calling):
                         f"closed inside of a segment, {self.buffer.pending} "
                         "bytes are left"
                     )
-                raise Failure(f"closed by the other side, waiting for {what}")
-            if self.take_bytes():
+                raise Failure(f"closed by the peer, waiting for {what}")
+            if self.receive_bytes():
                 continue
             self.flush()
             left = deadline - time.monotonic()
             if left <= 0:
                 raise Failure(f"waited {seconds} s for {what}")
             if select.select([self.sock], [], [], left)[0]:
-                self.take_bytes()
+                self.receive_bytes()
 
     def _take(self, segment):
-        message = self.talk.check(segment)
-        if self.talk.error is not None:
-            vi_error, is_error, number = self.talk.error
-            say(f"error vi {vi_error} is {is_error} of message {number}")
+        message = self.connection.check(segment)
+        if self.connection.error is not None:
+            vi_error, is_error, number = self.connection.error
+            report(f"error vi {vi_error} is {is_error} of message {number}")
         if message is None:
             return
         if message.kind in wire.CONNECTION_KINDS:
@@ -165,7 +165,7 @@ class Session(Calling):
             raise Failure(f"message {message.number} has Transmit Error")
         if message.kind == Kind.NOP:
             return
-        self._ack_due = self.talk.owes_acks
+        self._ack_due = self.connection.sends_acks
         if message.kind == Kind.WRITE:
             self._written(message)
         elif message.kind == Kind.READ_REQUEST and not self._shut:
@@ -174,11 +174,11 @@ class Session(Calling):
             if self.region is None:
                 self.region = message.payload[:REGION.size]
             if self.repost:
-                self.talk.posted += 1
+                self.connection.posted += 1
             self.inbox.append(message)
 
     def _range(self, rdma):
-        """Return where `rdma` is in our memory, or None."""
+        """Return the range of `rdma` in the local memory, or None."""
         start = rdma.address - self.base
         end = start + rdma.length
         if rdma.handle != self.handle or start < 0 or end > len(self.memory):
@@ -190,7 +190,7 @@ class Session(Calling):
         if where is None:
             raise Failure(f"RDMA Write outside of the memory: {message.rdma}")
         self.memory[where] = message.payload
-        say(f"written {describe(message.payload)}")
+        report(f"written {describe(message.payload)}")
 
     def respond(self, message):
         """Answer an RDMA Read Request under its number [VI/TCP 3.1]."""
@@ -200,38 +200,38 @@ class Session(Calling):
                 Kind.READ_RESPONSE, rdma=message.rdma, number=message.number,
                 flags=wire.END | wire.TRANSMIT_ERROR,
             )
-            say(f"refused {message.rdma.length} bytes")
+            report(f"refused {message.rdma.length} bytes")
             return
         data = bytes(self.memory[where])
         self._segments(
             Kind.READ_RESPONSE, data, message.rdma, number=message.number
         )
-        say(f"answered {describe(data)}")
+        report(f"answered {describe(data)}")
 
     def flush(self):
-        """Acknowledge, and announce receives, by a NOP [VI/TCP 3.1]."""
-        if self.talk.phase is not conversation.Phase.CONNECTED:
+        """Acknowledge and advertise receives by a NOP [VI/TCP 3.1]."""
+        if self.connection.phase is not connection.Phase.CONNECTED:
             return
         if self.ended or self._shut:
             return
-        news = self.talk.flow_control and (
-            self.talk.posted != self.talk.announced
+        news = self.connection.flow_control and (
+            self.connection.posted != self.connection.advertised
         )
         if self._ack_due or news:
             self.put(Kind.NOP)
 
-    # messages out
+    # outgoing messages
 
     def _segments(self, kind, data, rdma=None, immediate=None, **fields):
-        """Send a message in segments; all have one number [VI/TCP 3.1]."""
+        """Send a message in segments with one number [VI/TCP 3.1]."""
         offset = 0
         while True:
             part = data[offset:offset + self.segment]
             last = offset + len(part) == len(data)
             flags = wire.END if last else 0
             value = 0
-            said = {"last": last, "first": not offset, "every": True}
-            if immediate is not None and said[self.immediate_in]:
+            placements = {"last": last, "first": not offset, "every": True}
+            if immediate is not None and placements[self.immediate_in]:
                 flags |= wire.IMMEDIATE
                 value = immediate
             header = self.put(
@@ -244,14 +244,17 @@ class Session(Calling):
             offset += len(part)
 
     def _message(self, kind, data, rdma=None, immediate=None):
-        if len(data) > self.talk.mtu:
-            raise Failure(f"{len(data)} bytes, MTU Size is {self.talk.mtu}")
+        if len(data) > self.connection.mtu:
+            raise Failure(
+                f"{len(data)} bytes, MTU Size is {self.connection.mtu}"
+            )
         if kind == Kind.SEND or immediate is not None:
-            if self.talk.flow_control:
+            if self.connection.flow_control:
                 self.wait_for(
-                    lambda: self.talk.credits, self.timeout, "a credit"
+                    lambda: self.connection.credits, self.timeout, "a credit"
                 )
-            self.talk.used_by_us = wire.after(self.talk.used_by_us, 1, 16)
+            used = wire.after(self.connection.used_locally, 1, 16)
+            self.connection.used_locally = used
         self._ack_wanted = self._segments(kind, data, rdma, immediate)
 
     def send(self, data, immediate=None):
@@ -266,7 +269,7 @@ class Session(Calling):
     def read(self, address, handle, length):
         """RDMA Read; return the bytes, None if refused."""
         rdma = wire.RdmaHeader(address, handle, length)
-        self.talk.reads.append((self.talk.next_number, rdma))
+        self.connection.reads.append((self.connection.next_number, rdma))
         self._ack_wanted = self.put(Kind.READ_REQUEST, rdma=rdma).number
         message = self.take_answer("a read response")
         return None if message.failed else message.payload
@@ -277,35 +280,36 @@ class Session(Calling):
         return self.inbox.popleft()
 
     def acknowledged(self):
-        """Whether the other side acknowledged all but NOPs."""
+        """Whether the peer has acknowledged everything except NOPs."""
         wanted = self._ack_wanted
-        if not self.talk.hears_acks or wanted is None:
+        if not self.connection.receives_acks or wanted is None:
             return True
-        return wire.distance(wanted, self.talk.acked) < 1 << 31
+        return wire.distance(wanted, self.connection.acked) < 1 << 31
 
     def wait_acknowledged(self):
-        """Wait until the other side has acknowledged all but NOPs."""
+        """Wait until the peer has acknowledged everything except NOPs."""
         self.wait_for(
             self.acknowledged, self.timeout,
             f"the acknowledgement of message {self._ack_wanted}",
         )
 
-    # the end
+    # close
 
     def wait_close(self, seconds):
-        """Expect the other side to close."""
+        """Expect the peer to close."""
         self._drain(seconds)
         self.sock.close()
 
     def _drain(self, seconds):
         self.wait_for(
             lambda: self.ended and not self.buffer.pending, seconds,
-            "the close of the other side",
+            "the close by the peer",
         )
 
     def close(self):
-        """Close, then wait for the other side to follow [2.2.2.2.2]."""
-        if self.talk.phase is conversation.Phase.CONNECTED and not self.ended:
+        """Close, then wait for the peer to follow [2.2.2.2.2]."""
+        phase = self.connection.phase
+        if phase is connection.Phase.CONNECTED and not self.ended:
             self.flush()
             self.wait_acknowledged()
         try:

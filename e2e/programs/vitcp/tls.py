@@ -1,7 +1,7 @@
-"""TLS 1.3 in the place of a TCP socket, by the ssl module over OpenSSL.
+"""TLS 1.3 with the interface of a socket, by the ssl module (OpenSSL).
 
-Both ends show a certificate.  The bytes of TLS go through buffers here, so
-that a liar can hold them back.
+Both sides send a certificate.  TLS uses memory buffers, so that malformed
+cases can change or withhold its bytes.
 """
 
 import select
@@ -15,16 +15,16 @@ OPTIONS = ("--tls-certificate", "--tls-key", "--tls-authorities")
 def add_options(parser):
     """Add the options of TLS to a parser; all three, or none."""
     for name in OPTIONS:
-        parser.add_argument(name, help="PEM file; with it, TLS is spoken")
+        parser.add_argument(name, help="PEM file; enables TLS")
 
 
 def is_wanted(options):
-    """Whether the options ask for TLS."""
+    """Whether the options enable TLS."""
     return options.tls_authorities is not None
 
 
 def context(options, passive):
-    """Return the context of one end."""
+    """Return the TLS context of one side."""
     kind = ssl.PROTOCOL_TLS_SERVER if passive else ssl.PROTOCOL_TLS_CLIENT
     result = ssl.SSLContext(kind)
     result.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -36,36 +36,37 @@ def context(options, passive):
 
 
 class Tls:
-    """One end; has what a session wants of a socket."""
+    """A TLS connection with the socket methods that a session uses."""
 
     def __init__(self, sock, options, passive, host=None, strict=True):
         self.raw = sock
         self.raw.setblocking(False)
         self.strict = strict
         self.timeout = getattr(options, "timeout", 10.0)
-        self.came = ssl.MemoryBIO()
-        self.goes = ssl.MemoryBIO()
-        self.over = False
+        self.incoming = ssl.MemoryBIO()
+        self.outgoing = ssl.MemoryBIO()
+        self.eof = False
         self.tls = context(options, passive).wrap_bio(
-            self.came, self.goes, server_side=passive, server_hostname=host
+            self.incoming, self.outgoing, server_side=passive,
+            server_hostname=host
         )
 
     # the handshake
 
     def step(self):
-        """Go on as far as what came allows; return (done, what goes out)."""
+        """Continue the handshake; return (done, outgoing bytes)."""
         try:
             self.tls.do_handshake()
-            return True, self.goes.read()
+            return True, self.outgoing.read()
         except ssl.SSLWantReadError:
-            return False, self.goes.read()
+            return False, self.outgoing.read()
         except ssl.SSLError:
-            # The other side hears why.
-            self.put(self.goes.read())
+            # Send the alert.
+            self.put(self.outgoing.read())
             raise
 
-    def shake(self):
-        """Do the whole handshake."""
+    def handshake(self):
+        """Do the complete handshake."""
         while True:
             done, out = self.step()
             self.put(out)
@@ -74,30 +75,30 @@ class Tls:
             self.get(self.timeout)
 
     def get(self, seconds):
-        """Wait for bytes of the other side."""
+        """Wait for bytes of the peer."""
         if not select.select([self.raw], [], [], seconds)[0]:
-            raise OSError(f"nothing came for {seconds} s in the handshake")
+            raise OSError(f"timed out after {seconds} s in the handshake")
         data = self.raw.recv(1 << 16)
         if not data:
-            raise OSError("closed by the other side in the handshake")
-        self.came.write(data)
+            raise OSError("closed by the peer in the handshake")
+        self.incoming.write(data)
 
     def put(self, data):
-        """Write all of it; takes in what comes meanwhile."""
+        """Write all bytes; receives meanwhile."""
         deadline = time.monotonic() + self.timeout
         view = memoryview(data)
         while view:
-            wanted = [] if self.over else [self.raw]
+            wanted = [] if self.eof else [self.raw]
             ready = select.select(wanted, [self.raw], [], self.timeout)
             if ready[0]:
                 self._take_in()
             if ready[1]:
                 view = view[self.raw.send(view):]
             elif time.monotonic() >= deadline:
-                raise OSError(f"nothing could be sent for {self.timeout} s")
+                raise OSError(f"send timed out after {self.timeout} s")
 
     def _take_in(self):
-        """Take in what is there; return whether there was anything."""
+        """Receive available bytes; return whether there were any."""
         try:
             data = self.raw.recv(1 << 18)
         except BlockingIOError:
@@ -105,16 +106,16 @@ class Tls:
         except ConnectionResetError:
             data = b""
         if data:
-            self.came.write(data)
+            self.incoming.write(data)
         else:
-            self.over = True
-            self.came.write_eof()
+            self.eof = True
+            self.incoming.write_eof()
         return True
 
-    # as a socket
+    # socket methods
 
     def fileno(self):
-        """Return what select waits for."""
+        """Return the descriptor for select."""
         return self.raw.fileno()
 
     def setsockopt(self, *words):
@@ -122,18 +123,18 @@ class Tls:
         self.raw.setsockopt(*words)
 
     def setblocking(self, _):
-        """It never blocks for what comes."""
+        """Do nothing: recv never blocks."""
 
     def send(self, data):
         """Send some of these bytes."""
         taken = self.tls.write(data[:1 << 14])
-        self.put(self.goes.read())
+        self.put(self.outgoing.read())
         return taken
 
     def recv(self, _):
-        """Return all that is there; b"" at the end."""
-        if not self.over:
-            while self._take_in() and not self.over:
+        """Return all available bytes; b"" at the end."""
+        if not self.eof:
+            while self._take_in() and not self.eof:
                 pass
         parts = []
         try:
@@ -146,29 +147,29 @@ class Tls:
             ended = True
         except ssl.SSLEOFError:
             if self.strict and not parts:
-                raise OSError("TCP ended, and TLS did not") from None
+                raise OSError("TCP was closed without close_notify") from None
             ended = not parts
         except ssl.SSLError:
             if self.strict:
                 raise
             ended = True
         try:
-            self.put(self.goes.read())
+            self.put(self.outgoing.read())
         except (BrokenPipeError, ConnectionResetError):
-            # Nobody hears an alert any more.
+            # The peer cannot receive an alert any more.
             pass
         if parts or ended:
             return b"".join(parts)
         raise BlockingIOError
 
     def shutdown(self, _):
-        """Say that nothing more comes, by TLS and by TCP."""
+        """Close the sending direction of TLS and TCP."""
         try:
             self.tls.unwrap()
         except ssl.SSLError:
-            # It waits for the other side to say the same.
+            # unwrap also waits for the close_notify of the peer.
             pass
-        self.put(self.goes.read())
+        self.put(self.outgoing.read())
         self.raw.shutdown(socket.SHUT_WR)
 
     def close(self):
@@ -177,8 +178,8 @@ class Tls:
 
 
 def secured(sock, options, passive, strict=True):
-    """Put TLS in front of a socket if the options ask for it."""
+    """Return the socket, with TLS if the options enable it."""
     if not is_wanted(options):
         return sock
     host = None if passive else options.host
-    return Tls(sock, options, passive, host, strict).shake()
+    return Tls(sock, options, passive, host, strict).handshake()

@@ -1,8 +1,8 @@
-"""The VI/TCP wire format: headers, whole segments, and a strict judge.
+"""The VI/TCP wire format: headers and segments, with strict validation.
 
 Clause numbers in brackets are those of draft-dicecco-vitcp-00, numbers of
-types, bits and codes are those of docs/spec/vitcp.md.  Everything a segment
-of the other side may have wrong raises a WireError that says what it is.
+types, bits and codes are those of docs/spec/vitcp.md.  An invalid segment
+raises a WireError with the reason.
 """
 
 import enum
@@ -93,27 +93,27 @@ LEVELS = {
     "ud": 0,
     "rd": RELIABLE | 1 << LEVEL_SHIFT,
     "rr": RELIABLE | 2 << LEVEL_SHIFT,
-    # Who knows only the draft does not say which of the two.
+    # As in the draft, without the exact level.
     "reliable": RELIABLE,
 }
 
 
 class WireError(Exception):
-    """What the other side sent is against the format or its rules."""
+    """The peer has sent an invalid segment or message."""
 
 
 def after(number, count=1, bits=32):
-    """Return `number` + `count` in the arithmetic of the field."""
+    """Return `number` + `count` modulo 2^`bits`."""
     return (number + count) % (1 << bits)
 
 
 def distance(start, end, bits=32):
-    """Return how many steps forward lead from `start` to `end`."""
+    """Return `end` - `start` modulo 2^`bits`."""
     return (end - start) % (1 << bits)
 
 
 def kind_name(kind):
-    """Return the name of a type, or its number where it has none."""
+    """Return the name of a type, or its number if it is undefined."""
     return NAMES.get(kind, f"type-{kind}")
 
 
@@ -152,7 +152,7 @@ class SegmentHeader:
 
     @classmethod
     def unpack(cls, data):
-        """Read the first 24 bytes of `data`, without judging them."""
+        """Parse the first 24 bytes of `data` without validation."""
         (version, mixed, length, offset, immediate, number, ack, posted,
          error) = _SEGMENT.unpack_from(data)
         return cls(
@@ -170,7 +170,7 @@ class SegmentHeader:
         )
 
     def check(self):
-        """Raise WireError if this header alone is wrong [VI/TCP 3.1]."""
+        """Raise WireError if the header is invalid by itself [VI/TCP 3.1]."""
         if self.version != VERSION:
             raise WireError(f"Version is {self.version}, not {VERSION}")
         if self.kind not in NAMES:
@@ -265,7 +265,7 @@ class CeHeader:
 
     @classmethod
     def unpack(cls, data):
-        """Read and judge a CE header that takes up all of `data`."""
+        """Parse and validate `data` as a CE header."""
         if not CE_BYTES <= len(data) <= CE_BYTES + MAX_SECURITY:
             raise WireError(f"CE header: {len(data)} bytes, not 44 to 300")
         (attributes, calling_length, mtu, calling, window, called_length,
@@ -282,7 +282,7 @@ class CeHeader:
         return header
 
     def check(self):
-        """Raise WireError if attributes or MTU Size are wrong [VI/TCP 3.2]."""
+        """Raise WireError if attributes or MTU are invalid [VI/TCP 3.2]."""
         if self.attributes & RESERVED_ATTRIBUTES:
             raise WireError(
                 "CE header: reserved bits in attributes "
@@ -299,7 +299,7 @@ class CeHeader:
 
     @property
     def exact_level(self):
-        """0 not said, 1 Reliable Delivery, 2 Reliable Reception."""
+        """0 unspecified, 1 Reliable Delivery, 2 Reliable Reception."""
         return (self.attributes & LEVEL_MASK) >> LEVEL_SHIFT
 
     @property
@@ -308,12 +308,12 @@ class CeHeader:
         return bool(self.attributes & RELIABLE)
 
     @property
-    def wants_acks(self):
-        """Whether Message ACK and VI Error Type count for this side.
+    def needs_acks(self):
+        """Whether this side needs Message ACK and VI Error Type.
 
         At Reliable Delivery the first is undefined and the second No Error,
-        both to be ignored [VI/TCP 3.1]; who does not say which of the
-        reliable levels it has may need them.
+        both to be ignored [VI/TCP 3.1]; a side without an exact level may
+        need them.
         """
         return self.reliable and self.exact_level != 1
 
@@ -326,7 +326,7 @@ def _discriminator(which, field, length):
         )
     if any(field[length:]):
         raise WireError(
-            f"CE header: {which} Discriminator is not 0 behind its length"
+            f"CE header: {which} Discriminator is not 0 after its length"
         )
     return field[:length]
 
@@ -345,7 +345,7 @@ class RdmaHeader:
 
     @classmethod
     def unpack(cls, data):
-        """Read the first 16 bytes of `data`."""
+        """Parse the first 16 bytes of `data`."""
         return cls(*_RDMA.unpack_from(data))
 
     def check(self):
@@ -358,7 +358,7 @@ class RdmaHeader:
 
 @dataclass(frozen=True)
 class Segment:
-    """One whole segment: header, CE or RDMA header, payload [VI/TCP 3]."""
+    """A complete segment: header, CE or RDMA header, payload [VI/TCP 3]."""
 
     header: SegmentHeader
     ce: CeHeader | None = None
@@ -366,7 +366,7 @@ class Segment:
     payload: bytes = b""
 
     def pack(self):
-        """Return the bytes; fills in a Segment Length that is None."""
+        """Return the bytes; computes a Segment Length that is None."""
         rest = self.payload
         if self.rdma is not None:
             rest = self.rdma.pack() + rest
@@ -379,7 +379,7 @@ class Segment:
 
     @classmethod
     def unpack(cls, data):
-        """Read and judge one segment that takes up all of `data`."""
+        """Parse and validate `data` as one segment."""
         if len(data) < SEGMENT_BYTES:
             raise WireError(f"a segment of {len(data)} bytes")
         header = SegmentHeader.unpack(data)
@@ -401,17 +401,17 @@ class Segment:
 
 
 class SegmentBuffer:
-    """Makes whole segments of a stream of bytes in any pieces."""
+    """Splits a byte stream into segments."""
 
     def __init__(self):
         self._data = bytearray()
 
     def feed(self, data):
-        """Add what the connection gave."""
+        """Add received bytes."""
         self._data += data
 
     def next(self):
-        """Return the next whole segment, or None if there is none yet."""
+        """Return the next complete segment, or None."""
         if len(self._data) < SEGMENT_BYTES:
             return None
         header = SegmentHeader.unpack(self._data)
@@ -424,5 +424,5 @@ class SegmentBuffer:
 
     @property
     def pending(self):
-        """Bytes of a segment that is not whole."""
+        """Number of bytes of an incomplete segment."""
         return len(self._data)

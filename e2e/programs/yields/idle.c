@@ -1,4 +1,4 @@
-/* Opens a NIC, and makes no call on it until its standard input ends. */
+/* Opens a NIC and makes no calls on it until standard input ends. */
 #include <stdio.h>
 
 #include <vipl.h>

@@ -1,4 +1,4 @@
-/* Preloaded into a program: reports when the poll threads of its NICs ("poll-NAME") have yielded their cores often. */
+/* Preloaded into a program: prints a line when its poll threads ("poll-NAME") have called sched_yield 100 times. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>

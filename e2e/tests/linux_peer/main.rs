@@ -1,25 +1,25 @@
-//! Linux kernels as VN_Ports on one segment. Here they are among themselves, which shows how the kernel does it; in [`ours`]
-//! they are beside ports of ours.
+//! Linux kernels as VN_Ports on one segment: with each other as a reference in this file, with Viaduct ports in
+//! [`viaduct_ports`].
 
-mod ours;
+mod viaduct_ports;
 
 use std::time::{Duration, Instant};
 
 use e2e::capture::Capture;
 use e2e::linux_peer::{LinuxPeer, Mac, PortView};
-use e2e::port_frames::{Kind, PortFrame, is_beacon, judge_ports};
+use e2e::port_frames::{FrameKind, PortFrame, check_port_frames, is_beacon};
 use e2e::process::TIMEOUT;
 use e2e::segment::{BRIDGE, Segment};
 
-/// Room for the largest FCoE frame.
+/// An MTU for the largest FCoE frame.
 const MTU_BYTES: u32 = 2500;
-/// A largest FCoE frame with its Ethernet header: a claim response is as long, to show that the segment carries it.
+/// The largest FCoE frame with its Ethernet header. A claim response has this length, as a test of the segment's MTU.
 const LARGEST_FRAME_BYTES: usize = 14 + 2158;
-/// A port that sends no beacon for 2.5 of its periods of 8 s is lost.
+/// Time without a beacon after which a port is lost: 2.5 periods of 8 s.
 const BEACON_LOSS: Duration = Duration::from_secs(20);
-/// The longest that two beacons lie apart.
+/// Maximum time between two beacons.
 const BEACON_PERIOD: Duration = Duration::from_millis(8100);
-/// An emulated machine on a busy one may be late by this.
+/// Maximum delay of an emulated machine on a busy host.
 const LATENESS: Duration = Duration::from_secs(10);
 /// The command code of PLOGI.
 const PLOGI: &str = "0x03";
@@ -50,7 +50,7 @@ impl Pair {
         self.right.start();
     }
 
-    /// Waits until each sees the other; gives the left port as the right kernel sees it, and the right one.
+    /// Waits until each port is online at the other kernel; returns the views of the left port and of the right port.
     fn wait_until_online(&mut self) -> [PortView; 2] {
         let [left, right] = [&self.left, &self.right].map(|peer| peer.mac().port_name());
         [
@@ -88,7 +88,7 @@ fn two_kernels_find_and_lose_each_other() {
         );
     }
 
-    // One that stops says so.
+    // A stopped port logs out.
     let begin = Instant::now();
     pair.left.stop();
     let blocked = pair
@@ -99,7 +99,7 @@ fn two_kernels_find_and_lose_each_other() {
         blocked.at - begin
     );
 
-    // One that comes back is found again.
+    // A restarted port is found again.
     let begin = Instant::now();
     pair.left.start();
     for view in pair.wait_until_online() {
@@ -109,32 +109,32 @@ fn two_kernels_find_and_lose_each_other() {
         );
     }
 
-    // One that vanishes is missed, if it was heard since it came.
-    pair.right.look_again();
+    // A vanished port is detected by its missing beacons, if at least one was received before.
+    pair.right.refresh();
     let back = pair
         .right
         .wait_for_remote(left.port_name(), "Online", TIMEOUT);
     capture.wait_for_frame("a beacon", |frame| is_beacon(frame, back.port_id));
-    let death = pair.left.kill();
+    let killed_at = pair.left.kill();
     let limit = BEACON_LOSS + LATENESS;
     let blocked = pair
         .right
         .wait_for_remote(left.port_name(), "Blocked", limit);
-    let missed = blocked.at - death;
-    println!("note: Blocked {missed:.1?} after the other had vanished");
+    let detected_after = blocked.at - killed_at;
+    println!("note: Blocked {detected_after:.1?} after the other had vanished");
     assert!(
-        missed >= BEACON_LOSS - BEACON_PERIOD,
-        "its beacon was not due yet"
+        detected_after >= BEACON_LOSS - BEACON_PERIOD,
+        "the beacon was not due yet"
     );
     pair.right.power_off();
 
     let frames = PortFrame::all_of(capture);
-    judge_ports(&frames);
-    judge_order(&frames);
+    check_port_frames(&frames);
+    check_login_order(&frames);
 }
 
-/// The larger port name logs in, and what the segment carries is tried out.
-fn judge_order(frames: &[PortFrame]) {
+/// Checks that the port with the larger name logs in, and that claim responses have maximum length.
+fn check_login_order(frames: &[PortFrame]) {
     let mut logins = frames
         .iter()
         .filter(|frame| frame.els() == PLOGI)
@@ -149,7 +149,7 @@ fn judge_order(frames: &[PortFrame]) {
     }
     let mut tests = frames
         .iter()
-        .filter(|f| f.kind() == Kind::ClaimResponse)
+        .filter(|f| f.kind() == FrameKind::ClaimResponse)
         .peekable();
     assert!(tests.peek().is_some(), "no claim response");
     for test in tests {
@@ -157,20 +157,20 @@ fn judge_order(frames: &[PortFrame]) {
     }
 }
 
-/// How two ports that want the same N_Port_ID begin.
+/// The start order of two ports that prefer the same N_Port_ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Begin {
-    /// The one with the larger port name is up before the other one starts.
+enum StartOrder {
+    /// The port with the larger name is up before the other one starts.
     LargerFirst,
-    /// The one with the smaller port name is.
+    /// The port with the smaller name is up before the other one starts.
     SmallerFirst,
     /// Both start at the same time.
     Together,
-    /// Both are up on segments of their own, which are then joined.
+    /// Both are up on separate segments, which are then connected.
     Apart,
 }
 
-impl Begin {
+impl StartOrder {
     const ALL: [Self; 4] = [
         Self::LargerFirst,
         Self::SmallerFirst,
@@ -183,50 +183,50 @@ const CONTESTED: u32 = 5;
 const SMALLER: Mac = Mac([0x52, 0x54, 0, 0, 0, 5]);
 const LARGER: Mac = Mac([0x52, 0x54, 0, 1, 0, 5]);
 
-/// Starts the pair, left the smaller one; returns when each sees the other.
-fn contest(segment: &Segment, pair: &mut Pair, begin: Begin) -> [PortView; 2] {
+/// Starts the pair, of which the left port has the smaller name; returns when each port is online at the other kernel.
+fn contest(segment: &Segment, pair: &mut Pair, order: StartOrder) -> [PortView; 2] {
     let is_up = |peer: &mut LinuxPeer| {
         let view = peer.wait_for_own("Online", TIMEOUT);
-        assert_eq!(view.port_id, CONTESTED, "nobody else has it: {view:?}");
+        assert_eq!(view.port_id, CONTESTED, "the N_Port_ID is in use: {view:?}");
     };
-    match begin {
-        Begin::LargerFirst => {
+    match order {
+        StartOrder::LargerFirst => {
             pair.right.start();
             is_up(&mut pair.right);
             pair.left.start();
         }
-        Begin::SmallerFirst => {
+        StartOrder::SmallerFirst => {
             pair.left.start();
             is_up(&mut pair.left);
             pair.right.start();
         }
-        Begin::Together => pair.start(),
-        Begin::Apart => {
-            segment.part("right");
+        StartOrder::Together => pair.start(),
+        StartOrder::Apart => {
+            segment.detach("right");
             pair.start();
             is_up(&mut pair.left);
             is_up(&mut pair.right);
-            segment.join("right");
+            segment.attach("right");
         }
     }
     pair.wait_until_online()
 }
 
-/// Whether the port with the larger name must have the contested N_Port_ID, by the frames when it depends on chance;
-/// `smaller` and `larger` are the addresses of their interfaces.
-fn larger_keeps_it(begin: Begin, frames: &[PortFrame], smaller: &str, larger: &str) -> bool {
-    let first = |kind: Kind, mac: &str| {
+/// Whether the port with the larger name must keep the contested N_Port_ID; if it depends on timing, this is decided by
+/// the captured frames. `smaller` and `larger` are the MAC addresses of the ports.
+fn larger_keeps_it(order: StartOrder, frames: &[PortFrame], smaller: &str, larger: &str) -> bool {
+    let first = |kind: FrameKind, mac: &str| {
         frames.iter().position(|frame| {
             frame.kind() == kind && frame.vn_port_id() == CONTESTED && frame.source() == mac
         })
     };
-    match begin {
-        Begin::LargerFirst | Begin::Apart => true,
-        Begin::SmallerFirst => false,
-        // One that hears a probe before it has sent its own tries another identifier.
-        Begin::Together => match (
-            first(Kind::ProbeRequest, larger),
-            first(Kind::ClaimNotification, smaller),
+    match order {
+        StartOrder::LargerFirst | StartOrder::Apart => true,
+        StartOrder::SmallerFirst => false,
+        // A port that receives a probe before it has sent its own chooses another N_Port_ID.
+        StartOrder::Together => match (
+            first(FrameKind::ProbeRequest, larger),
+            first(FrameKind::ClaimNotification, smaller),
         ) {
             (None, _) => false,
             (Some(probe), Some(claim)) => probe < claim,
@@ -236,33 +236,33 @@ fn larger_keeps_it(begin: Begin, frames: &[PortFrame], smaller: &str, larger: &s
 }
 
 #[test]
-fn equal_low_bits_of_the_port_names_resolve() {
+fn n_port_id_conflict_of_two_kernels_is_resolved() {
     let segment = Segment::new(MTU_BYTES);
     let mut pair = Pair::boot(&segment, SMALLER, LARGER);
-    for begin in Begin::ALL {
+    for order in StartOrder::ALL {
         let capture = Capture::start(segment.namespace(), BRIDGE);
         let started = Instant::now();
-        let [smaller, larger] = contest(&segment, &mut pair, begin);
+        let [smaller, larger] = contest(&segment, &mut pair, order);
         let took = started.elapsed();
         pair.stop();
         let frames = PortFrame::all_of(capture);
-        judge_ports(&frames);
+        check_port_frames(&frames);
         let macs = [SMALLER, LARGER].map(|mac| mac.to_string());
-        let (keeper, other) = if larger_keeps_it(begin, &frames, &macs[0], &macs[1]) {
+        let (keeper, other) = if larger_keeps_it(order, &frames, &macs[0], &macs[1]) {
             (larger, smaller)
         } else {
             (smaller, larger)
         };
         println!(
-            "note: {begin:?}: {:06x} has it, the other {:06x}, after {took:.1?}",
+            "note: {order:?}: {:06x} keeps the N_Port_ID, the other port has {:06x}, after {took:.1?}",
             keeper.node_name & 0xff_ffff,
             other.port_id
         );
-        assert_eq!(keeper.port_id, CONTESTED, "{begin:?}: {keeper:?} {other:?}");
-        assert_ne!(other.port_id, CONTESTED, "{begin:?}: {keeper:?} {other:?}");
+        assert_eq!(keeper.port_id, CONTESTED, "{order:?}: {keeper:?} {other:?}");
+        assert_ne!(other.port_id, CONTESTED, "{order:?}: {keeper:?} {other:?}");
         assert!(
             (1..=0xfffe).contains(&other.port_id),
-            "{begin:?}: {other:?}"
+            "{order:?}: {other:?}"
         );
     }
     pair.power_off();

@@ -5,7 +5,7 @@
 //! | 0 | 2 | bytes of the host part, 16 |
 //! | 2 | 2 | bytes of the discriminator, 0 to 44 |
 //! | 4 | 16 | host part, an IPv6 address |
-//! | 20 | 44 | discriminator; what it does not use is sent as 0 and ignored |
+//! | 20 | 44 | discriminator; unused bytes are sent as 0 and ignored |
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
@@ -38,7 +38,7 @@ const _: () = assert!(MAX_DISCRIMINATOR_BYTES <= u8::MAX as usize);
 pub struct HostAddress(pub [u8; 16]);
 
 impl HostAddress {
-    /// `::ffff:a.b.c.d`.
+    /// Returns `::ffff:a.b.c.d`.
     #[must_use]
     pub const fn from_ipv4(address: [u8; 4]) -> Self {
         let [a, b, c, d] = address;
@@ -46,7 +46,7 @@ impl HostAddress {
     }
 }
 
-/// Dotted if it is an IPv4 address, else as IPv6 text.
+/// In dotted form if it is an IPv4 address, else as IPv6 text.
 impl fmt::Display for HostAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = Ipv6Addr::from(self.0);
@@ -63,7 +63,7 @@ impl fmt::Debug for HostAddress {
     }
 }
 
-/// What tells the VIs of a host apart before they are connected: up to 44 bytes.
+/// Identifier of a VI of a host before it is connected: up to 44 bytes.
 #[derive(Clone, Copy)]
 pub struct Discriminator {
     len: u8,
@@ -71,7 +71,7 @@ pub struct Discriminator {
 }
 
 impl Discriminator {
-    /// `None` if there are more than [`MAX_DISCRIMINATOR_BYTES`].
+    /// Creates a discriminator; `None` if it has more than [`MAX_DISCRIMINATOR_BYTES`] bytes.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let len = u8::try_from(bytes.len()).ok()?;
@@ -80,7 +80,7 @@ impl Discriminator {
         Some(Self { len, bytes: all })
     }
 
-    /// The bytes in use.
+    /// Returns the bytes in use.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         let (used, _) = self
@@ -114,7 +114,7 @@ impl Hash for Discriminator {
     }
 }
 
-/// Text if it is ASCII text, with escapes where it is not.
+/// As ASCII text, with escapes for other bytes.
 impl fmt::Display for Discriminator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.as_bytes().escape_ascii(), f)
@@ -130,9 +130,9 @@ impl fmt::Debug for Discriminator {
 /// FCVI_NET_ADDRESS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NetAddress {
-    /// Which host.
+    /// The host.
     pub host: HostAddress,
-    /// Which of its VIs.
+    /// The VI of the host.
     pub discriminator: Discriminator,
 }
 
@@ -200,10 +200,10 @@ pub(super) mod tests {
     }
 
     proptest! {
-        #![proptest_config(crate::seeded::config())]
+        #![proptest_config(crate::test_seed::config())]
 
         #[test]
-        fn addresses_come_back(address in any_net_address()) {
+        fn addresses_round_trip(address in any_net_address()) {
             let mut bytes = [0xEE; 64];
             address.emit(&mut bytes);
             prop_assert_eq!(NetAddress::parse(&bytes), Ok(address));
@@ -213,7 +213,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_wrong_length_is_refused() {
+    fn parse_rejects_every_invalid_length() {
         let mut bytes = [0; 64];
         NetAddress::default().emit(&mut bytes);
         for length in 0..=u16::MAX {
@@ -241,7 +241,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn discriminators_compare_by_the_bytes_in_use() {
+    fn discriminator_equality_ignores_unused_bytes() {
         let mut bytes = [0; 64];
         NetAddress::default().emit(&mut bytes);
         bytes[63] = 1;
@@ -254,7 +254,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn addresses_read_well() {
+    fn addresses_are_displayed_as_host_and_discriminator() {
         let mut address = NetAddress {
             host: HostAddress::from_ipv4([10, 0, 0, 7]),
             discriminator: Discriminator::new(b"echo\x01").unwrap(),

@@ -44,8 +44,8 @@ const _: () = assert!(tiles(
 const RELIABILITY: u32 =
     attribute::UNRELIABLE_DELIVERY | attribute::RELIABLE_DELIVERY | attribute::RELIABLE_RECEPTION;
 
-/// What one end of a connection says of its VI. It is told, not checked: a size
-/// that no frame can have must be refused by whoever uses it.
+/// Attributes of the VI at one end of a connection. Sizes are not validated:
+/// their user must reject those that no frame can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attributes {
     /// Reliability level.
@@ -64,7 +64,7 @@ pub struct Attributes {
     pub qos_class: u8,
     /// CS_CTL of the frames.
     pub cs_ctl: u8,
-    /// RDMA reads accepted at a time.
+    /// Maximum number of outstanding RDMA reads.
     pub max_reads: u16,
     /// Longest data field that is accepted, device_header included.
     pub receive_data_field_bytes: u16,
@@ -181,17 +181,17 @@ pub(super) mod tests {
     }
 
     proptest! {
-        #![proptest_config(crate::seeded::config())]
+        #![proptest_config(crate::test_seed::config())]
 
         #[test]
-        fn attributes_come_back(attributes in any_attributes()) {
+        fn attributes_round_trip(attributes in any_attributes()) {
             let bytes = attributes.to_bytes();
             prop_assert_eq!(Attributes::parse(&bytes), Ok(attributes));
         }
     }
 
     #[test]
-    fn exactly_one_level_must_be_set() {
+    fn parse_requires_exactly_one_reliability_level() {
         for bits in 0..8u8 {
             let mut bytes = [0; 24];
             bytes[3] = bits;

@@ -36,10 +36,10 @@ const _: () = assert!(tiles(
     Adisc::BYTES
 ));
 
-/// Discover address: is that port still the one it was?
+/// Discover address: verifies that an N_Port_ID still belongs to the same port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Adisc {
-    /// Address fixed in the port; 0 if none is.
+    /// Hard-wired address of the port, or 0.
     pub hard_address: NPortId,
     /// Port_Name of the sender.
     pub port_name: u64,
@@ -61,8 +61,8 @@ impl Adisc {
         exactly(payload, ElsCommand::Adisc).map(Self::read)
     }
 
-    /// Reads the accept of a request. Nothing in it tells of which one: that is
-    /// known from the exchange.
+    /// Reads the accept of a request. It does not contain the request's command:
+    /// that is known from the exchange.
     ///
     /// # Errors
     /// `ElsPayload` `TooShort` or `TooLong`; `ElsCommand` `Mismatch`.

@@ -1,4 +1,4 @@
-//! FARP-REQ and FARP-REPLY, from names or host addresses to N_Ports: 76 bytes.
+//! FARP-REQ and FARP-REPLY, which resolve names or host addresses to N_Ports: 76 bytes.
 //!
 //! | Offset | Bytes | Field |
 //! | --- | --- | --- |
@@ -15,8 +15,8 @@
 //! | 44 | 16 | requester's host address |
 //! | 60 | 16 | responder's host address |
 //!
-//! Both are requests: a FARP-REPLY opens an exchange of its own. An IPv4 address
-//! stands in the last 4 of the 16 bytes, behind zeros.
+//! Both are requests: a FARP-REPLY opens its own exchange. An IPv4 address is in
+//! the last 4 of the 16 bytes, preceded by zeros.
 
 use super::{ElsCommand, exactly};
 use crate::connect::HostAddress;
@@ -55,7 +55,7 @@ const _: () = assert!(tiles(
     Farp::BYTES
 ));
 
-/// Which of the responder's fields must be its own; all of those whose bit is set.
+/// Match code: the responder's fields that must match, all of those whose bit is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FarpMatch(pub u8);
 
@@ -73,14 +73,14 @@ impl FarpMatch {
         self.0 & other.0 == other.0
     }
 
-    /// True if it names at least one field and nothing else.
+    /// True if at least one field bit and no other bit is set.
     #[must_use]
     pub const fn is_valid(self) -> bool {
         matches!(self.0, 1..=7)
     }
 }
 
-/// What the requester wants of the port that matches.
+/// Actions that the requester requests of the matching port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FarpAction(pub u8);
 
@@ -97,12 +97,12 @@ impl FarpAction {
     }
 }
 
-/// Who asks, and who is asked for or answers.
+/// Payload of FARP-REQ and FARP-REPLY: the requester and the responder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Farp {
-    /// Which of the responder's fields must match.
+    /// The responder's fields that must match.
     pub match_code: FarpMatch,
-    /// What the responder is to do.
+    /// Requested actions.
     pub action: FarpAction,
     /// N_Port_ID of the requester.
     pub requester: NPortId,
@@ -126,7 +126,7 @@ impl Farp {
     /// Bytes on the wire, of both.
     pub const BYTES: usize = 76;
 
-    /// Reads a FARP-REQ or a FARP-REPLY, as `command` says.
+    /// Reads a FARP-REQ or a FARP-REPLY, according to `command`.
     ///
     /// # Errors
     /// `ElsPayload` `TooShort` or `TooLong`; `ElsCommand` `Mismatch` if it is another command, or
@@ -150,7 +150,7 @@ impl Farp {
         })
     }
 
-    /// Writes a FARP-REQ or a FARP-REPLY, as `command` says.
+    /// Writes a FARP-REQ or a FARP-REPLY, according to `command`.
     pub fn emit(&self, command: ElsCommand, out: &mut [u8; 76]) {
         let mut out = Writer(out);
         out.u8::<COMMAND>(command.raw());
@@ -168,8 +168,8 @@ impl Farp {
     }
 }
 
-/// `::a.b.c.d` is the IPv4 address a.b.c.d, unless a is 0: no host has such an address, and
-/// `::` and `::1` are IPv6 addresses.
+/// Reads a host address: `::a.b.c.d` is the IPv4 address a.b.c.d, unless a is 0: no host has
+/// such an address, and `::` and `::1` are IPv6 addresses.
 fn host_from_wire(bytes: [u8; 16]) -> HostAddress {
     match bytes {
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d] if a != 0 => {

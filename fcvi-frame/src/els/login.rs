@@ -23,8 +23,8 @@
 //! | 82 | 2 | reserved |
 //! | 84 | 32 | class 4 parameters and vendor version: sent as 0, ignored |
 //!
-//! Between VN_Ports an FLOGI leaves the fields from 12 to 19 and the sizes of
-//! class 3 at 0.
+//! Between VN_Ports an FLOGI has zeros in the fields from 12 to 19 and the sizes of
+//! class 3.
 
 use super::{ElsCommand, exactly};
 use crate::error::{Field, ParseError, Reason};
@@ -77,9 +77,9 @@ const _: () = assert!(tiles(
     Login::BYTES
 ));
 
-/// The version of FC-PH that everybody states, highest and lowest.
+/// Highest and lowest FC-PH version, the same in all implementations.
 const FC_PH_VERSIONS: u16 = 0x2020;
-/// The bits of a receive data field size.
+/// Mask of a receive data field size.
 const RECEIVE_MASK: u16 = 0x0FFF;
 
 /// Features of the common service parameters.
@@ -97,7 +97,7 @@ impl LoginFeatures {
     pub const E_D_TOV_NS: Self = Self(0x0400);
     /// SEQ_CNT increases continuously.
     pub const CONTINUOUS_SEQ_CNT: Self = Self(0x0002);
-    /// The payload has 256 bytes; such a one is not read.
+    /// The payload has 256 bytes; not supported.
     pub const LONG_PAYLOAD: Self = Self(0x0001);
 
     /// True if every bit of `other` is set.
@@ -107,51 +107,51 @@ impl LoginFeatures {
     }
 }
 
-/// What a port says of class 3.
+/// Class 3 service parameters of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Class3Parameters {
     /// Options; see [`Class3Parameters::VALID`] and [`Class3Parameters::SEQUENTIAL`].
     pub service: u16,
     /// Receive data field size in bytes, less than 4096.
     pub receive_bytes: u16,
-    /// Sequences that it takes at a time.
+    /// Maximum number of concurrent sequences.
     pub concurrent_sequences: u16,
-    /// Sequences of one exchange that it takes at a time.
+    /// Maximum number of open sequences per exchange.
     pub open_sequences: u16,
 }
 
 impl Class3Parameters {
-    /// Option: class 3 is served.
+    /// Option: class 3 is supported.
     pub const VALID: u16 = 0x8000;
     /// Option: frames are delivered in the order in which they are sent.
     pub const SEQUENTIAL: u16 = 0x0800;
 
-    /// True if class 3 is served.
+    /// True if class 3 is supported.
     #[must_use]
     pub const fn is_valid(&self) -> bool {
         self.service & Self::VALID != 0
     }
 
-    /// True if sequential delivery is asked for, or granted.
+    /// True if sequential delivery is requested, or granted.
     #[must_use]
     pub const fn is_sequential(&self) -> bool {
         self.service & Self::SEQUENTIAL != 0
     }
 }
 
-/// Names and service parameters of a port that logs in, or that accepts it.
+/// Payload of a login or its accept: names and service parameters of the sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Login {
-    /// Frames that it takes before it frees room; means nothing on Ethernet.
+    /// Buffer-to-buffer credit; without meaning on Ethernet.
     pub credit: u16,
     /// Features.
     pub features: LoginFeatures,
     /// Receive data field size in bytes, less than 4096.
     pub receive_bytes: u16,
-    /// Sequences of all classes that it takes at a time. Upper half of R_A_TOV in an accept
+    /// Maximum number of concurrent sequences of all classes. Upper half of R_A_TOV in an accept
     /// of a fabric's FLOGI.
     pub total_sequences: u16,
-    /// Categories in whose frames it reads relative offsets: bit n for category n. Lower half
+    /// Categories with relative offset: bit n for category n. Lower half
     /// of R_A_TOV in an accept of a fabric's FLOGI.
     pub relative_offset: u16,
     /// E_D_TOV, in milliseconds unless [`LoginFeatures::E_D_TOV_NS`] is set.
@@ -160,7 +160,7 @@ pub struct Login {
     pub port_name: u64,
     /// Node_Name.
     pub node_name: u64,
-    /// What it says of class 3.
+    /// Class 3 parameters.
     pub class3: Class3Parameters,
 }
 
@@ -168,8 +168,8 @@ impl Login {
     /// Bytes on the wire, of a request and of its accept.
     pub const BYTES: usize = 116;
 
-    /// Reads a request: `command` is [`ElsCommand::Plogi`] or [`ElsCommand::Flogi`]. In its accept
-    /// ([`ElsCommand::LsAcc`]) nothing tells which of them it accepts: that is known from the exchange.
+    /// Reads a request (`command` is [`ElsCommand::Plogi`] or [`ElsCommand::Flogi`]) or its accept
+    /// ([`ElsCommand::LsAcc`]). An accept does not contain the request's command: that is known from the exchange.
     ///
     /// # Errors
     /// `ElsPayload` `TooShort` or `TooLong`; `ElsCommand` `Mismatch` if it is another command, or
@@ -197,7 +197,7 @@ impl Login {
         })
     }
 
-    /// Writes a request or an accept, as `command` says. Of the sizes the low 12 bits are written.
+    /// Writes a request or an accept, according to `command`. Of the sizes the low 12 bits are written.
     pub fn emit(&self, command: ElsCommand, out: &mut [u8; 116]) {
         let mut out = Writer(out);
         out.u8::<COMMAND>(command.raw());

@@ -5,7 +5,7 @@
 //! | 0 | 1 | 0x20 PRLI, 0x21 PRLO, 0x02 in the accept |
 //! | 1 | 1 | bytes of a page, 16 |
 //! | 2 | 2 | bytes of the payload |
-//! | 4 | 16 n | one page for each protocol |
+//! | 4 | 16 n | one page per protocol |
 //!
 //! A page:
 //!
@@ -56,24 +56,24 @@ const _: () = assert!(
     HEADER_BYTES + ProcessLogin::MAX_PAGES * ServiceParameterPage::BYTES == MAX_PAYLOAD_BYTES
 );
 
-/// What became of one page.
+/// Response to one page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ResponseCode {
-    /// Nothing: the page is part of a request.
+    /// None: the page is part of a request.
     #[default]
     None,
-    /// Carried out.
+    /// Request executed.
     Executed,
     /// No image pair with this image can be established.
     NotPossible,
     /// The service parameters are invalid, the TYPE among them.
     InvalidParameters,
-    /// Any other code. One of the codes above never stands here when it was read from a frame.
+    /// Any other code. Never one of the codes above if it was parsed.
     Unknown(u8),
 }
 
 impl ResponseCode {
-    /// The meaning of the low half of a byte.
+    /// Converts the low half of a byte on the wire.
     #[must_use]
     pub const fn from_raw(raw: u8) -> Self {
         match raw & 0x0F {
@@ -85,7 +85,7 @@ impl ResponseCode {
         }
     }
 
-    /// The code, 0 to 15.
+    /// Returns the code on the wire, 0 to 15.
     #[must_use]
     pub const fn raw(self) -> u8 {
         match self {
@@ -110,7 +110,7 @@ impl PageFlags {
     /// An image pair is to be established, or was.
     pub const IMAGE_PAIR: Self = Self(0x20);
 
-    /// The bits that both have.
+    /// Returns the bits that are set in both.
     #[must_use]
     pub const fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
@@ -123,22 +123,22 @@ impl PageFlags {
     }
 }
 
-/// What is asked or said of one protocol.
+/// A page of a process login, for one protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ServiceParameterPage {
     /// The protocol.
     pub fc_type: FcType,
-    /// Part of the protocol's name for some.
+    /// Type extension, used by some protocols.
     pub type_extension: u8,
     /// The upper half of the flags; the lower half is not written.
     pub flags: PageFlags,
-    /// What became of the page, in an accept.
+    /// The response code, in an accept.
     pub response: ResponseCode,
     /// The originator's process associator.
     pub originator: u32,
     /// The responder's process associator.
     pub responder: u32,
-    /// The protocol's own.
+    /// Protocol-specific service parameters.
     pub parameters: u32,
 }
 
@@ -146,7 +146,7 @@ impl ServiceParameterPage {
     /// Bytes on the wire.
     pub const BYTES: usize = 16;
 
-    /// A page for this protocol that says nothing else.
+    /// Creates a page for this protocol, with all other fields 0.
     #[must_use]
     pub const fn new(fc_type: FcType) -> Self {
         Self {
@@ -193,14 +193,14 @@ pub struct ProcessLogin<'a> {
 }
 
 impl<'a> ProcessLogin<'a> {
-    /// The most pages that are read and written.
+    /// Maximum number of supported pages.
     pub const MAX_PAGES: usize = 7;
 
-    /// Reads a request or an accept, as `command` says.
+    /// Reads a request or an accept, according to `command`.
     ///
     /// # Errors
     /// `ElsPayload` `TooShort` or `TooLong` if there is no page or more than
-    /// [`ProcessLogin::MAX_PAGES`], `Mismatch` if the lengths that it states are not its own;
+    /// [`ProcessLogin::MAX_PAGES`], `Mismatch` if its length fields are wrong;
     /// `ElsCommand` `Mismatch`.
     pub fn parse(command: ElsCommand, payload: &'a [u8]) -> Result<Self, ParseError> {
         const fn wrong(reason: Reason) -> ParseError {
@@ -219,33 +219,36 @@ impl<'a> ProcessLogin<'a> {
         if payload.len() > MAX_PAYLOAD_BYTES {
             return Err(wrong(Reason::TooLong));
         }
-        let stated = usize::from(header.u16::<LENGTH>());
+        let payload_bytes = usize::from(header.u16::<LENGTH>());
         let page_bytes = usize::from(header.u8::<PAGE_LENGTH>());
         let whole_pages = pages.len().is_multiple_of(ServiceParameterPage::BYTES);
-        if page_bytes != ServiceParameterPage::BYTES || stated != payload.len() || !whole_pages {
+        if page_bytes != ServiceParameterPage::BYTES
+            || payload_bytes != payload.len()
+            || !whole_pages
+        {
             return Err(wrong(Reason::Mismatch));
         }
         Ok(Self { pages })
     }
 
-    /// The pages, at least one.
+    /// Returns the pages, at least one.
     #[must_use]
     pub fn pages(&self) -> Pages<'a> {
         Pages { rest: self.pages }
     }
 
-    /// Writes a request or an accept with these pages, of which it takes the first
-    /// [`ProcessLogin::MAX_PAGES`]. Returns the bytes that it has.
+    /// Writes a request or an accept with these pages, at most the first
+    /// [`ProcessLogin::MAX_PAGES`]. Returns its length in bytes.
     pub fn emit(
         command: ElsCommand,
         pages: impl Iterator<Item = ServiceParameterPage>,
         out: &mut [u8; MAX_PAYLOAD_BYTES],
     ) -> usize {
         let mut bytes = HEADER_BYTES;
-        let (header, places) = out.split_at_mut(HEADER_BYTES);
-        let (places, _) = places.as_chunks_mut::<{ ServiceParameterPage::BYTES }>();
-        for (place, page) in places.iter_mut().zip(pages) {
-            page.write(place);
+        let (header, body) = out.split_at_mut(HEADER_BYTES);
+        let (chunks, _) = body.as_chunks_mut::<{ ServiceParameterPage::BYTES }>();
+        for (chunk, page) in chunks.iter_mut().zip(pages) {
+            page.write(chunk);
             bytes = bytes.saturating_add(ServiceParameterPage::BYTES);
         }
         if let Some(header) = header.first_chunk_mut::<HEADER_BYTES>() {
@@ -258,7 +261,7 @@ impl<'a> ProcessLogin<'a> {
     }
 }
 
-/// The pages of a [`ProcessLogin`], one after the other.
+/// Iterator over the pages of a [`ProcessLogin`].
 #[derive(Clone, Debug)]
 pub struct Pages<'a> {
     rest: &'a [u8],

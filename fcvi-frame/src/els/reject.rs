@@ -1,4 +1,4 @@
-//! LS_RJT, refusal of a request: 8 bytes.
+//! LS_RJT, rejection of a request: 8 bytes.
 //!
 //! | Offset | Bytes | Field |
 //! | --- | --- | --- |
@@ -31,14 +31,14 @@ const _: () = assert!(tiles(
     LsRjt::BYTES
 ));
 
-/// Why a request is refused.
+/// Reason code of LS_RJT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RejectReason {
     /// The command code is invalid.
     InvalidCommand,
-    /// The request makes no sense here and now.
+    /// The request is invalid in the current state.
     LogicalError,
-    /// Not now.
+    /// Logically busy: cannot be processed now.
     LogicalBusy,
     /// The request breaks a rule of the protocol.
     ProtocolError,
@@ -46,18 +46,18 @@ pub enum RejectReason {
     UnableToPerform,
     /// The command is not supported.
     NotSupported,
-    /// The same command is under way already.
+    /// The same command is already in progress.
     InProgress,
-    /// FIP: the sender is not known.
+    /// FIP: the sender is unknown.
     FipError,
-    /// The vendor's own.
+    /// Vendor specific.
     VendorUnique,
-    /// Any other code. One of the codes above never stands here when it was read from a frame.
+    /// Any other code. Never one of the codes above if it was parsed.
     Unknown(u8),
 }
 
 impl RejectReason {
-    /// The meaning of a code.
+    /// Converts a code on the wire.
     #[must_use]
     pub const fn from_raw(raw: u8) -> Self {
         match raw {
@@ -74,7 +74,7 @@ impl RejectReason {
         }
     }
 
-    /// The code.
+    /// Returns the code on the wire.
     #[must_use]
     pub const fn raw(self) -> u8 {
         match self {
@@ -109,16 +109,16 @@ impl fmt::Display for RejectReason {
     }
 }
 
-/// What exactly was wrong.
+/// Explanation code of LS_RJT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RejectExplanation {
-    /// Nothing more is said.
+    /// No explanation.
     None,
     /// Service parameters: the options, class 3 among them.
     Options,
     /// Service parameters: the receive data field size.
     ReceiveSize,
-    /// The port name is not the one that it must be.
+    /// Invalid port name.
     InvalidPortName,
     /// Service parameters that all classes share.
     CommonParameters,
@@ -126,28 +126,28 @@ pub enum RejectExplanation {
     InvalidSId,
     /// No exchange has these identifiers.
     InvalidExchange,
-    /// The command is under way already.
+    /// The command is already in progress.
     InProgress,
-    /// Only for ports that are logged in.
+    /// The sender must be logged in.
     LoginRequired,
     /// The N_Port_ID is not the sender's.
     InvalidNPortId,
-    /// No room for another login.
+    /// No resources for another login.
     NoResources,
     /// The data cannot be supplied.
     NoData,
     /// The request is not supported.
     NotSupported,
-    /// The payload has another length.
+    /// The payload has an invalid length.
     InvalidLength,
     /// The sender is not in the neighbour set.
     NotNeighbour,
-    /// Any other code. One of the codes above never stands here when it was read from a frame.
+    /// Any other code. Never one of the codes above if it was parsed.
     Unknown(u8),
 }
 
 impl RejectExplanation {
-    /// The meaning of a code.
+    /// Converts a code on the wire.
     #[must_use]
     pub const fn from_raw(raw: u8) -> Self {
         match raw {
@@ -170,7 +170,7 @@ impl RejectExplanation {
         }
     }
 
-    /// The code.
+    /// Returns the code on the wire.
     #[must_use]
     pub const fn raw(self) -> u8 {
         match self {
@@ -217,12 +217,12 @@ impl fmt::Display for RejectExplanation {
     }
 }
 
-/// Refusal of a request.
+/// LS_RJT: rejection of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LsRjt {
-    /// Why.
+    /// The reason.
     pub reason: RejectReason,
-    /// What exactly was wrong.
+    /// The explanation.
     pub explanation: RejectExplanation,
 }
 
@@ -230,7 +230,7 @@ impl LsRjt {
     /// Bytes on the wire.
     pub const BYTES: usize = 8;
 
-    /// Reads a refusal.
+    /// Reads a reject.
     ///
     /// # Errors
     /// `ElsPayload` `TooShort` or `TooLong`; `ElsCommand` `Mismatch`.
@@ -242,7 +242,7 @@ impl LsRjt {
         })
     }
 
-    /// Writes a refusal.
+    /// Writes a reject.
     pub fn emit(&self, out: &mut [u8; 8]) {
         let mut out = Writer(out);
         out.u8::<COMMAND>(ElsCommand::LsRjt.raw());

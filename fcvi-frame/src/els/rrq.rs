@@ -32,14 +32,14 @@ const _: () = assert!(tiles(
     Rrq::BYTES
 ));
 
-/// The identifiers of an aborted exchange may be used again.
+/// Reinstate recovery qualifier: the identifiers of an aborted exchange may be reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rrq {
     /// N_Port_ID of the port that originated the exchange.
     pub s_id: NPortId,
-    /// The originator's name for the exchange.
+    /// The originator's identifier of the exchange.
     pub ox_id: u16,
-    /// The responder's name for the exchange.
+    /// The responder's identifier of the exchange.
     pub rx_id: u16,
 }
 

@@ -1,4 +1,4 @@
-//! Every payload comes back, and nothing else is taken for it.
+//! Payloads round-trip, and no other payload is accepted.
 
 use std::vec::Vec;
 
@@ -17,10 +17,10 @@ const PROCESS_LOGINS: [ElsCommand; 3] = [ElsCommand::Prli, ElsCommand::Prlo, Els
 const FARPS: [ElsCommand; 2] = [ElsCommand::FarpRequest, ElsCommand::FarpReply];
 
 proptest! {
-    #![proptest_config(crate::seeded::config())]
+    #![proptest_config(crate::test_seed::config())]
 
     #[test]
-    fn small_payloads_come_back(
+    fn small_payloads_round_trip(
         ids: [[u8; 3]; 2],
         names: [u64; 2],
         (reason, explanation) in any::<(u8, u8)>(),
@@ -64,7 +64,7 @@ proptest! {
     }
 
     #[test]
-    fn logins_come_back(
+    fn logins_round_trip(
         halves: [u16; 9],
         e_d_tov: u32,
         (port_name, node_name) in any::<(u64, u64)>(),
@@ -99,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn process_logins_come_back(
+    fn process_logins_round_trip(
         pages in prop::collection::vec(any::<([u8; 4], [u32; 3])>(), 0..10),
     ) {
         let pages: Vec<_> = pages.into_iter().map(|([fc_type, extension, flags, code], words)| {
@@ -133,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn farps_come_back(
+    fn farps_round_trip(
         (match_code, action) in any::<(u8, u8)>(),
         ids: [[u8; 3]; 2],
         names: [u64; 4],
@@ -166,7 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_a_parser_panic(bytes in prop::collection::vec(any::<u8>(), 0..160), command: u8) {
+    fn parse_panics_on_no_bytes(bytes in prop::collection::vec(any::<u8>(), 0..160), command: u8) {
         let mut bytes = bytes;
         for command in [command, 0x02, 0x03, 0x20, 0x54] {
             if let Some(first) = bytes.first_mut() {
@@ -184,7 +184,7 @@ proptest! {
 }
 
 #[test]
-fn every_code_comes_back() {
+fn every_code_round_trips() {
     for raw in 0..=u8::MAX {
         assert_eq!(ElsCommand::from_raw(raw).raw(), raw);
         assert_eq!(RejectReason::from_raw(raw).raw(), raw);
@@ -193,7 +193,7 @@ fn every_code_comes_back() {
     }
 }
 
-/// The error of a payload of `length` bytes with this command, for a parser of another exact one.
+/// Returns the expected error of a parser of `wanted` with `exact` bytes, for a payload of `found` with `length` bytes.
 fn expected(
     wanted: ElsCommand,
     exact: usize,
@@ -215,7 +215,7 @@ fn expected(
 }
 
 #[test]
-fn only_the_exact_length_and_command_are_read() {
+fn parse_rejects_other_lengths_and_commands() {
     use ElsCommand::{
         Adisc as ADISC, FarpReply, Flogi, Logo as LOGO, LsAcc, LsRjt as LS_RJT, Rrq as RRQ,
     };
@@ -247,7 +247,7 @@ fn only_the_exact_length_and_command_are_read() {
 }
 
 #[test]
-fn a_parser_of_two_commands_reads_no_third() {
+fn parsers_of_several_commands_reject_others() {
     let mismatch = ParseError::new(Field::ElsCommand, Reason::Mismatch);
     let mut bytes = [0; 116];
     bytes[0] = ElsCommand::Logo.raw();
@@ -255,9 +255,9 @@ fn a_parser_of_two_commands_reads_no_third() {
     assert_eq!(Farp::parse(ElsCommand::Logo, &bytes[..76]), Err(mismatch));
 }
 
-/// Every value of the two lengths that a PRLI states, at every length that it has.
+/// Every value of the two length fields of a PRLI, at every payload length.
 #[test]
-fn a_process_login_that_states_another_length_is_not_read() {
+fn process_login_with_wrong_length_fields_is_rejected() {
     for length in 4..=MAX_PAYLOAD_BYTES + 16 {
         for page_length in 0..=u8::MAX {
             for stated in 0..=160_u16 {
@@ -277,7 +277,7 @@ fn a_process_login_that_states_another_length_is_not_read() {
 }
 
 #[test]
-fn an_ipv4_address_stands_behind_zeros() {
+fn farp_ipv4_address_is_preceded_by_zeros() {
     let farp = |host| Farp {
         responder_host: host,
         ..Farp::default()
@@ -303,7 +303,7 @@ fn an_ipv4_address_stands_behind_zeros() {
 
 /// The payload of the FLOGI that a Linux 6.1 kernel sends to a neighbour, in FIP.
 #[test]
-fn a_linux_flogi_is_read_and_written() {
+fn linux_flogi_is_parsed_and_emitted() {
     let mut bytes = [0; 116];
     bytes[..12].copy_from_slice(&[0x04, 0, 0, 0, 0x20, 0x20, 0, 0x0A, 0x80, 0, 0x08, 0x40]);
     bytes[20..36].copy_from_slice(&[

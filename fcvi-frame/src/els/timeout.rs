@@ -1,4 +1,4 @@
-//! The accept of RTV, read time-out values: 16 bytes.
+//! The accept of RTV, read timeout values: 16 bytes.
 //!
 //! | Offset | Bytes | Field |
 //! | --- | --- | --- |
@@ -29,12 +29,12 @@ const _: () = assert!(tiles(
     RtvAccept::BYTES
 ));
 
-/// The time-out values of a port.
+/// Timeout values of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RtvAccept {
     /// R_A_TOV in milliseconds.
     pub r_a_tov_ms: u32,
-    /// E_D_TOV, in milliseconds unless the qualifier says nanoseconds.
+    /// E_D_TOV, in milliseconds unless [`RtvAccept::E_D_TOV_NS`] is set in the qualifier.
     pub e_d_tov: u32,
     /// See [`RtvAccept::E_D_TOV_NS`].
     pub qualifier: u32,

@@ -1,4 +1,4 @@
-//! The descriptors of a FIP frame: type, length in words of 4 bytes with these two, value.
+//! The descriptors of a FIP frame: type, length of the descriptor in words of 4 bytes, value.
 //!
 //! | Type | Name | Bytes | Value, from offset 2 |
 //! | --- | --- | --- | --- |
@@ -9,7 +9,7 @@
 //! | 11 | VN_Port ID | 20 | MAC address 6, reserved 1, N_Port_ID 3, port name 8 |
 //! | 15 | FC-4 attributes | 164 | reserved 2, types 32, features 128 |
 //!
-//! The other types belong to links with switches, and are only named here.
+//! The other types are used on links with switches, and are only named here.
 
 use super::WORD_BYTES;
 use super::fc4::{self, Fc4Attributes};
@@ -39,8 +39,8 @@ pub(super) const SIZE_BYTES: usize = 4;
 pub(super) const ID_BYTES: usize = 20;
 /// Bytes of an FC-4 attributes descriptor.
 pub(super) const FC4_BYTES: usize = 164;
-/// Bytes in front of the FC header in the descriptors that carry a frame.
-pub(super) const FRAME_FRONT_BYTES: usize = 4;
+/// Bytes before the FC header in the descriptors that contain a frame.
+pub(super) const FRAME_PREFIX_BYTES: usize = 4;
 
 const _: () = assert!(tiles(&[(TYPE, 1), (WORDS, 1), (VALUE, 6)], MAC_BYTES));
 const _: () = assert!(tiles(
@@ -70,7 +70,7 @@ const _: () = assert!(tiles(
     FC4_BYTES
 ));
 
-/// What a descriptor describes.
+/// Type of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DescriptorType {
     /// Priority of a switch.
@@ -83,32 +83,32 @@ pub enum DescriptorType {
     Name,
     /// The name of a fabric.
     Fabric,
-    /// The largest FCoE PDU that is taken.
+    /// The largest FCoE PDU that is accepted.
     MaxFcoeSize,
-    /// An FLOGI frame, or its answer.
+    /// An FLOGI frame, or its reply.
     Flogi,
-    /// An FDISC frame, or its answer.
+    /// An FDISC frame, or its reply.
     Fdisc,
-    /// A LOGO frame, or its answer.
+    /// A LOGO frame, or its reply.
     Logo,
-    /// An ELP frame, or its answer.
+    /// An ELP frame, or its reply.
     Elp,
     /// MAC address, N_Port_ID and name of a VN_Port.
     VnPortId,
-    /// How often to keep a virtual link alive.
+    /// Keep-alive interval of a virtual link.
     KeepAlivePeriod,
     /// A vendor's identity.
     VendorId,
     /// A VLAN.
     Vlan,
-    /// The protocols above FC that are spoken.
+    /// The supported protocols above FC.
     Fc4Attributes,
-    /// Any other value. One of the values above never stands here when it was read from a frame.
+    /// Any other value. Never one of the values above if it was parsed.
     Unknown(u8),
 }
 
 impl DescriptorType {
-    /// The meaning of a byte.
+    /// Converts a byte on the wire.
     #[must_use]
     pub const fn from_raw(raw: u8) -> Self {
         match raw {
@@ -131,7 +131,7 @@ impl DescriptorType {
         }
     }
 
-    /// The byte on the wire.
+    /// Returns the byte on the wire.
     #[must_use]
     pub const fn raw(self) -> u8 {
         match self {
@@ -154,15 +154,15 @@ impl DescriptorType {
         }
     }
 
-    /// A receiver that has no use for a critical descriptor must not take its frame; one that has
-    /// none for another skips it.
+    /// True for a critical descriptor. A receiver that does not support a critical descriptor must
+    /// reject the frame; it skips others.
     #[must_use]
     pub const fn is_critical(self) -> bool {
         self.raw() < 128
     }
 
-    /// Why a frame must not be taken that has this descriptor and should not.
-    pub(super) const fn out_of_place(self) -> Result<(), ParseError> {
+    /// Rejects a frame with this unexpected descriptor, if it is critical.
+    pub(super) const fn reject_if_critical(self) -> Result<(), ParseError> {
         let reason = match self {
             Self::Unknown(_) => Reason::Unknown,
             _ => Reason::Mismatch,
@@ -175,15 +175,15 @@ impl DescriptorType {
     }
 }
 
-/// One descriptor, whole: its length is in it.
+/// One descriptor, with its type and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor<'a> {
-    /// What it describes.
+    /// Its type.
     pub kind: DescriptorType,
     bytes: &'a [u8],
 }
 
-/// Where a VN_Port is.
+/// Identity of a VN_Port: value of the VN_Port ID descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct VnPortId {
     /// The address of its FCoE frames.
@@ -203,7 +203,7 @@ impl<'a> Descriptor<'a> {
         }
     }
 
-    /// As a MAC address.
+    /// Reads the value as a MAC address.
     ///
     /// # Errors
     /// `FipDescriptor` `TooShort` or `TooLong`.
@@ -212,7 +212,7 @@ impl<'a> Descriptor<'a> {
         Ok(MacAddress(bytes.array::<VALUE, 6>()))
     }
 
-    /// As a name.
+    /// Reads the value as a name.
     ///
     /// # Errors
     /// `FipDescriptor` `TooShort` or `TooLong`.
@@ -220,7 +220,7 @@ impl<'a> Descriptor<'a> {
         Ok(self.exactly::<NAME_BYTES>()?.u64::<NAME>())
     }
 
-    /// As the largest FCoE PDU that is taken, in bytes.
+    /// Reads the value as the largest accepted FCoE PDU, in bytes.
     ///
     /// # Errors
     /// `FipDescriptor` `TooShort` or `TooLong`.
@@ -228,7 +228,7 @@ impl<'a> Descriptor<'a> {
         Ok(self.exactly::<SIZE_BYTES>()?.u16::<VALUE>())
     }
 
-    /// As the identity of a VN_Port.
+    /// Reads the value as the identity of a VN_Port.
     ///
     /// # Errors
     /// `FipDescriptor` `TooShort` or `TooLong`.
@@ -241,7 +241,7 @@ impl<'a> Descriptor<'a> {
         })
     }
 
-    /// As the protocols that are spoken.
+    /// Reads the value as the supported protocols.
     ///
     /// # Errors
     /// `FipDescriptor` `TooShort` or `TooLong`.
@@ -253,18 +253,18 @@ impl<'a> Descriptor<'a> {
         })
     }
 
-    /// As an FC frame, from the FC header on.
+    /// Returns the contained FC frame, from the FC header on.
     ///
     /// # Errors
     /// `FipDescriptor` `TooShort`.
     pub(super) fn fc_frame(self) -> Result<&'a [u8], ParseError> {
         self.bytes
-            .get(FRAME_FRONT_BYTES..)
+            .get(FRAME_PREFIX_BYTES..)
             .ok_or(ParseError::new(Field::FipDescriptor, Reason::TooShort))
     }
 }
 
-/// The descriptors of a frame, in their order; ends with the first whose length is wrong.
+/// Iterator over the descriptors of a frame; ends after the first with an invalid length.
 #[derive(Clone, Debug)]
 pub struct Descriptors<'a> {
     rest: &'a [u8],
@@ -300,7 +300,7 @@ impl<'a> Iterator for Descriptors<'a> {
     }
 }
 
-/// A descriptor of this type with room for its value.
+/// Returns a descriptor of this type and length, with a zero value.
 fn blank<const N: usize>(kind: DescriptorType) -> [u8; N] {
     const { assert!(N.is_multiple_of(WORD_BYTES) && N / WORD_BYTES <= 255) };
     let mut bytes = [0; N];
@@ -345,8 +345,8 @@ pub(super) fn emit_fc4_attributes(fc4: &Fc4Attributes) -> [u8; FC4_BYTES] {
     bytes
 }
 
-/// What stands in front of the FC header in a descriptor that carries a frame; `words` are those
+/// Emits the bytes before the FC header of a descriptor that contains a frame; `words` is the length
 /// of the whole descriptor.
-pub(super) fn emit_frame_front(kind: DescriptorType, words: u8) -> [u8; FRAME_FRONT_BYTES] {
+pub(super) fn emit_frame_prefix(kind: DescriptorType, words: u8) -> [u8; FRAME_PREFIX_BYTES] {
     [kind.raw(), words, 0, 0]
 }

@@ -1,4 +1,4 @@
-//! FC-4 attributes: the protocols above FC that a port speaks.
+//! FC-4 attributes: the protocols above FC that a port supports.
 //!
 //! | Offset | Bytes | Field |
 //! | --- | --- | --- |
@@ -7,12 +7,12 @@
 
 use crate::fc::FcType;
 
-/// Bytes of the bits.
+/// Bytes of the TYPE bits.
 pub(super) const TYPE_BYTES: usize = 32;
-/// Bytes of the features.
+/// Bytes of the feature nibbles.
 pub(super) const FEATURE_BYTES: usize = 128;
 
-/// The protocols above FC that a port speaks, and four bits of features for each.
+/// The protocols above FC that a port supports, and four bits of features for each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fc4Attributes {
     /// One bit for each TYPE.
@@ -30,18 +30,18 @@ impl Default for Fc4Attributes {
     }
 }
 
-/// The byte of a TYPE, and its bit there. The words are most significant byte first.
+/// Returns the byte index of a TYPE's bit, and its mask. The words are most significant byte first.
 const fn bit(fc_type: u8) -> (usize, u8) {
     (((fc_type >> 3) ^ 3) as usize, 1 << (fc_type & 7))
 }
 
-/// The byte of a TYPE's features, and how far left they stand there.
+/// Returns the byte index of a TYPE's features, and their shift.
 const fn nibble(fc_type: u8) -> (usize, u32) {
     (((fc_type >> 1) ^ 3) as usize, (fc_type as u32 & 1) << 2)
 }
 
 impl Fc4Attributes {
-    /// With this protocol, and the low four bits of `features`.
+    /// Adds a protocol, with the low four bits of `features`.
     #[must_use]
     pub fn with(mut self, fc_type: FcType, features: u8) -> Self {
         let raw = fc_type.raw();
@@ -56,14 +56,14 @@ impl Fc4Attributes {
         self
     }
 
-    /// Whether the port speaks this protocol.
+    /// True if the port supports this protocol.
     #[must_use]
     pub fn supports(&self, fc_type: FcType) -> bool {
         let (at, mask) = bit(fc_type.raw());
         self.types.get(at).is_some_and(|byte| byte & mask != 0)
     }
 
-    /// What is said of this protocol, 0 to 15; its meaning is the protocol's.
+    /// Returns the features of a protocol, 0 to 15, whose meaning depends on the protocol.
     #[must_use]
     pub fn features(&self, fc_type: FcType) -> u8 {
         let (at, shift) = nibble(fc_type.raw());

@@ -8,9 +8,10 @@
 //! | 52 | n | ELS payload, a multiple of 4 bytes |
 //! | 52 + n | 8 | MAC address: that of the sender's VN_Port; an LS_RJT has none |
 
-use super::descriptor::{self, DescriptorType, FRAME_FRONT_BYTES, MAC_BYTES};
+use super::descriptor::{self, DescriptorType, FRAME_PREFIX_BYTES, MAC_BYTES};
 use super::{
-    FRONT_BYTES, FipFlags, FipOpcode, FipView, MISSING, OTHER_OPERATION, WORD_BYTES, front, once,
+    FipFlags, FipOpcode, FipView, HEADERS_BYTES, MISSING, OTHER_OPERATION, WORD_BYTES, headers,
+    set_once,
 };
 use crate::els::ElsCommand;
 use crate::error::{EmitError, Field, ParseError, Reason};
@@ -18,11 +19,11 @@ use crate::ethernet::MacAddress;
 use crate::fc::{FcHeader, FcType, RCtl};
 use crate::frame::without_fill;
 
-const PAYLOAD: usize = FRONT_BYTES + FRAME_FRONT_BYTES + FcHeader::BYTES;
-/// What a descriptor of 255 words has room for.
-const MAX_PAYLOAD_BYTES: usize = 255 * WORD_BYTES - FRAME_FRONT_BYTES - FcHeader::BYTES;
+const PAYLOAD: usize = HEADERS_BYTES + FRAME_PREFIX_BYTES + FcHeader::BYTES;
+/// Bytes of the longest payload in a descriptor of 255 words.
+const MAX_PAYLOAD_BYTES: usize = 255 * WORD_BYTES - FRAME_PREFIX_BYTES - FcHeader::BYTES;
 
-/// Which service; its reply bears the same name.
+/// Kind of a link service; the same for its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkServiceKind {
     /// Fabric login, in VN2VN the login with a neighbour.
@@ -59,11 +60,11 @@ impl LinkServiceKind {
 /// A login or logout, or the reply to one, carried by FIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkService<'a> {
-    /// Which service.
+    /// The kind of service.
     pub kind: LinkServiceKind,
-    /// Whether this is the reply; R_CTL says the same.
+    /// True for a reply; consistent with R_CTL.
     pub is_reply: bool,
-    /// The FC header of the frame inside.
+    /// The FC header of the contained frame.
     pub fc: FcHeader,
     /// Its ELS payload.
     pub payload: &'a [u8],
@@ -76,7 +77,7 @@ impl<'a> FipView<'a> {
     ///
     /// # Errors
     /// `FipOperation` `Unknown`; `FipDescriptor` with `TooShort` or `TooLong` (its length), `Unknown`,
-    /// `Mismatch` (it does not belong into this frame), `Repeated` or `Missing`; of the frame inside
+    /// `Mismatch` (not allowed in this frame), `Repeated` or `Missing`; of the contained frame
     /// `FcType` `Unknown`, `RCtl` `Mismatch`, `FillBytes`, or `ElsPayload` `TooShort`.
     pub fn link_service(&self) -> Result<LinkService<'a>, ParseError> {
         if self.opcode != FipOpcode::LinkService || !matches!(self.subcode, 1 | 2) {
@@ -87,11 +88,11 @@ impl<'a> FipView<'a> {
         for descriptor in self.descriptors() {
             let descriptor = descriptor?;
             match LinkServiceKind::from_descriptor(descriptor.kind) {
-                Some(kind) => once(&mut frame, (kind, descriptor.fc_frame()?))?,
+                Some(kind) => set_once(&mut frame, (kind, descriptor.fc_frame()?))?,
                 None if descriptor.kind == DescriptorType::MacAddress => {
-                    once(&mut vn_port_mac, descriptor.mac_address()?)?;
+                    set_once(&mut vn_port_mac, descriptor.mac_address()?)?;
                 }
-                None => descriptor.kind.out_of_place()?,
+                None => descriptor.kind.reject_if_critical()?,
             }
         }
         let (kind, frame) = frame.ok_or(MISSING)?;
@@ -126,7 +127,7 @@ impl<'a> FipView<'a> {
 }
 
 impl LinkService<'_> {
-    /// Bytes of the untagged frame.
+    /// Returns the length of the untagged frame in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         let mac_bytes = match self.vn_port_mac {
@@ -161,11 +162,11 @@ impl LinkService<'_> {
             needed_bytes: frame_bytes,
         };
         let words = |bytes: usize| bytes / WORD_BYTES;
-        let list_words = words(frame_bytes.saturating_sub(FRONT_BYTES)) as u16;
-        let inside = FRAME_FRONT_BYTES + FcHeader::BYTES;
-        let frame_words = words(inside.saturating_add(payload_bytes)) as u8;
+        let list_words = words(frame_bytes.saturating_sub(HEADERS_BYTES)) as u16;
+        let fixed_bytes = FRAME_PREFIX_BYTES + FcHeader::BYTES;
+        let frame_words = words(fixed_bytes.saturating_add(payload_bytes)) as u8;
         let subcode = if self.is_reply { 2 } else { 1 };
-        let front = front(
+        let headers = headers(
             (dst, src),
             FipOpcode::LinkService,
             subcode,
@@ -177,15 +178,15 @@ impl LinkService<'_> {
         let mac = self.vn_port_mac.map(descriptor::emit_mac);
         let mut rest = out.get_mut(..frame_bytes).ok_or(too_short)?;
         for part in [
-            &front[..],
-            &descriptor::emit_frame_front(self.kind.descriptor(), frame_words),
+            &headers[..],
+            &descriptor::emit_frame_prefix(self.kind.descriptor(), frame_words),
             &fc,
             self.payload,
             mac.as_ref().map_or(&[], |mac| &mac[..]),
         ] {
-            let (place, behind) = rest.split_at_mut_checked(part.len()).ok_or(too_short)?;
-            place.copy_from_slice(part);
-            rest = behind;
+            let (target, tail) = rest.split_at_mut_checked(part.len()).ok_or(too_short)?;
+            target.copy_from_slice(part);
+            rest = tail;
         }
         Ok(frame_bytes)
     }

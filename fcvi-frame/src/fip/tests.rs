@@ -1,4 +1,4 @@
-//! What is read and written, and what is refused.
+//! FIP frames round-trip, and invalid ones are rejected.
 
 use std::vec;
 use std::vec::Vec;
@@ -64,22 +64,22 @@ fn vn2vn(bytes: &[u8]) -> Result<Vn2vnFrame, ParseError> {
     FipView::parse(bytes)?.vn2vn()
 }
 
-/// Sets the list length to what stands behind the headers.
-fn relisted(mut bytes: Vec<u8>) -> Vec<u8> {
+/// Sets the list length to the number of bytes behind the headers.
+fn with_list_length(mut bytes: Vec<u8>) -> Vec<u8> {
     let words = ((bytes.len() - 24) / 4) as u16;
     bytes[20..22].copy_from_slice(&words.to_be_bytes());
     bytes
 }
 
-fn refused(reason: Reason) -> Result<Vn2vnFrame, ParseError> {
+fn descriptor_error(reason: Reason) -> Result<Vn2vnFrame, ParseError> {
     Err(ParseError::new(Field::FipDescriptor, reason))
 }
 
 proptest! {
-    #![proptest_config(crate::seeded::config())]
+    #![proptest_config(crate::test_seed::config())]
 
     #[test]
-    fn vn2vn_frames_come_back(
+    fn vn2vn_frames_round_trip(
         port in port(),
         message in message(),
         recorded: bool,
@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn link_services_come_back(
+    fn link_services_round_trip(
         which in 0..4usize,
         is_reply: bool,
         header: [u8; 24],
@@ -135,9 +135,9 @@ proptest! {
         prop_assert_eq!(short, Err(EmitError::BufferTooShort { needed_bytes: written }));
     }
 
-    /// No bytes make a parser panic, and what is read is what was there.
+    /// No bytes make a parser panic, and the result matches the input.
     #[test]
-    fn any_bytes_are_read_or_refused(
+    fn parse_accepts_or_rejects_any_bytes(
         front: [u8; 12],
         subcode in 0..7u8,
         opcode in 0..7u16,
@@ -169,7 +169,7 @@ proptest! {
     }
 
     #[test]
-    fn protocols_and_features_come_back(types: [u8; 8], features: [u8; 8]) {
+    fn protocols_and_features_round_trip(types: [u8; 8], features: [u8; 8]) {
         let mut fc4 = Fc4Attributes::default();
         for (raw, features) in types.into_iter().zip(features) {
             fc4 = fc4.with(FcType::from_raw(raw), features);
@@ -185,7 +185,7 @@ proptest! {
 }
 
 #[test]
-fn the_bit_of_fc_vi_is_where_it_should_be() {
+fn fc4_attributes_set_the_bits_of_the_standard() {
     let fc4 = Fc4Attributes::default().with(FcType::Vi, 0x0F);
     assert_eq!(fc4.types.iter().position(|byte| *byte == 1), Some(8));
     assert_eq!(fc4.features.iter().position(|byte| *byte == 0xF), Some(47));
@@ -195,7 +195,7 @@ fn the_bit_of_fc_vi_is_where_it_should_be() {
 }
 
 #[test]
-fn every_raw_value_comes_back() {
+fn every_raw_value_round_trips() {
     for raw in 0..=u16::MAX {
         assert_eq!(FipOpcode::from_raw(raw).raw(), raw);
     }
@@ -207,7 +207,7 @@ fn every_raw_value_comes_back() {
 }
 
 #[test]
-fn a_descriptor_that_is_missing_repeated_or_foreign_is_refused() {
+fn vn2vn_rejects_missing_repeated_and_foreign_descriptors() {
     let claim = Claim::default();
     for message in [
         Vn2vnMessage::ProbeRequest,
@@ -231,7 +231,7 @@ fn a_descriptor_that_is_missing_repeated_or_foreign_is_refused() {
         let with = |list: &[Vec<u8>]| {
             let mut frame = bytes[..24].to_vec();
             frame.extend(list.concat());
-            relisted(frame)
+            with_list_length(frame)
         };
         assert_eq!(vn2vn(&with(&list)), Ok(frame));
         let mut reversed = list.clone();
@@ -240,22 +240,22 @@ fn a_descriptor_that_is_missing_repeated_or_foreign_is_refused() {
         for at in 0..list.len() {
             let mut missing = list.clone();
             missing.remove(at);
-            assert_eq!(vn2vn(&with(&missing)), refused(Reason::Missing));
+            assert_eq!(vn2vn(&with(&missing)), descriptor_error(Reason::Missing));
             let mut repeated = list.clone();
             repeated.push(list[at].clone());
-            assert_eq!(vn2vn(&with(&repeated)), refused(Reason::Repeated));
+            assert_eq!(vn2vn(&with(&repeated)), descriptor_error(Reason::Repeated));
         }
         for kind in 0..=u8::MAX {
             let mut foreign = list.clone();
             foreign.insert(1, vec![kind, 1, 0, 0]);
-            let wanted = list.iter().any(|descriptor| descriptor[0] == kind);
+            let required = list.iter().any(|descriptor| descriptor[0] == kind);
             let expected = match kind {
                 128.. => Ok(frame),
-                // A size of its own: it is there twice.
-                6 if wanted => refused(Reason::Repeated),
-                _ if wanted => refused(Reason::TooShort),
-                1..=15 => refused(Reason::Mismatch),
-                _ => refused(Reason::Unknown),
+                // It has a valid length: it is repeated.
+                6 if required => descriptor_error(Reason::Repeated),
+                _ if required => descriptor_error(Reason::TooShort),
+                1..=15 => descriptor_error(Reason::Mismatch),
+                _ => descriptor_error(Reason::Unknown),
             };
             assert_eq!(vn2vn(&with(&foreign)), expected, "{kind} in {message:?}");
         }
@@ -263,7 +263,7 @@ fn a_descriptor_that_is_missing_repeated_or_foreign_is_refused() {
 }
 
 #[test]
-fn every_wrong_length_of_a_descriptor_is_refused() {
+fn vn2vn_rejects_every_wrong_descriptor_length() {
     let bytes = emitted(&sample(Vn2vnMessage::ClaimNotification(Claim::default())));
     for (at, kind) in [(24, 2), (32, 4), (44, 11), (64, 15), (228, 6)] {
         assert_eq!(bytes[at], kind);
@@ -277,7 +277,7 @@ fn every_wrong_length_of_a_descriptor_is_refused() {
 }
 
 #[test]
-fn what_is_not_this_version_or_operation_is_refused() {
+fn vn2vn_rejects_other_versions_and_operations() {
     let bytes = emitted(&sample(Vn2vnMessage::Beacon));
     let change = |at: usize, value: u8| {
         let mut bytes = bytes.clone();
@@ -292,7 +292,7 @@ fn what_is_not_this_version_or_operation_is_refused() {
         let unknown = Err((Field::FipOperation, Reason::Unknown));
         assert_eq!(change(19, subcode), unknown);
     }
-    // As a claim it lacks what a claim says besides.
+    // As a claim it lacks the additional descriptors.
     let missing = Err((Field::FipDescriptor, Reason::Missing));
     assert_eq!(change(19, 3), missing);
     assert_eq!(change(21, 11), Err((Field::FipLength, Reason::TooLong)));
@@ -304,7 +304,7 @@ fn what_is_not_this_version_or_operation_is_refused() {
 }
 
 #[test]
-fn a_tagged_frame_is_read_as_an_untagged_one() {
+fn tagged_frame_is_parsed_as_untagged() {
     let frame = sample(Vn2vnMessage::Beacon);
     let mut bytes = emitted(&frame);
     bytes.splice(12..12, [0x81, 0x00, 0x60, 0x2A]);
@@ -338,7 +338,7 @@ fn reject<'a>(payload: &'a [u8; 8]) -> LinkService<'a> {
 }
 
 #[test]
-fn only_an_ls_rjt_may_lack_its_mac_address() {
+fn link_service_without_mac_address_must_be_ls_rjt() {
     let mut payload = [1, 0, 0, 0, 0, 0x20, 0x62, 0];
     let mut bytes = [0; 60];
     assert_eq!(reject(&payload).emit(DST, DST, &mut bytes), Ok(60));
@@ -351,7 +351,7 @@ fn only_an_ls_rjt_may_lack_its_mac_address() {
 }
 
 #[test]
-fn the_frame_inside_must_be_the_link_service_that_it_is_said_to_be() {
+fn link_service_rejects_other_contained_frames() {
     let payload = [1, 0, 0, 0, 0, 0x20, 0x62, 0];
     let mut bytes = vec![0; 60];
     reject(&payload).emit(DST, DST, &mut bytes).unwrap();
@@ -370,7 +370,7 @@ fn the_frame_inside_must_be_the_link_service_that_it_is_said_to_be() {
     assert_eq!(change(24, 200), descriptor(Reason::Missing));
     assert_eq!(change(28, 0x22), (Field::RCtl, Reason::Mismatch));
     assert_eq!(change(36, 0x08), (Field::FcType, Reason::Unknown));
-    // Fill: three bytes of the last word do not count, which leaves five of payload.
+    // Three fill bytes in the last word leave five payload bytes.
     let filled = |f_ctl: u8| {
         let mut bytes = bytes.clone();
         bytes[39] = f_ctl;
@@ -391,14 +391,14 @@ fn the_frame_inside_must_be_the_link_service_that_it_is_said_to_be() {
     }
     let mut twice = bytes.clone();
     twice.extend_from_within(24..60);
-    let twice = relisted(twice);
+    let twice = with_list_length(twice);
     let error = FipView::parse(&twice).unwrap().link_service();
     let repeated = ParseError::new(Field::FipDescriptor, Reason::Repeated);
     assert_eq!(error, Err(repeated));
 }
 
 #[test]
-fn a_link_service_is_as_long_as_its_descriptor_can_say() {
+fn link_service_emit_rejects_invalid_payload_lengths() {
     let payload = [0; 1000];
     for payload_bytes in [0, 3, 5, 993, 996, 1000] {
         let service = LinkService {
@@ -412,7 +412,7 @@ fn a_link_service_is_as_long_as_its_descriptor_can_say() {
 }
 
 #[test]
-fn frames_are_told_in_one_line() {
+fn vn2vn_frames_are_displayed_in_one_line() {
     let mut frame = sample(Vn2vnMessage::ClaimNotification(Claim {
         max_fcoe_bytes: 2158,
         ..Claim::default()

@@ -1,4 +1,4 @@
-//! FIP VN2VN: how ports of a link without a switch agree on N_Port_IDs and find each other.
+//! FIP VN2VN: N_Port_ID assignment and discovery between ports of a link without a switch.
 //!
 //! | Subcode | Frame | Descriptors, in this order |
 //! | --- | --- | --- |
@@ -25,12 +25,14 @@ use super::descriptor::{
     self, DescriptorType, FC4_BYTES, ID_BYTES, MAC_BYTES, NAME_BYTES, SIZE_BYTES, VnPortId,
 };
 use super::fc4::Fc4Attributes;
-use super::{FRONT_BYTES, FipFlags, FipOpcode, FipView, MISSING, OTHER_OPERATION, front, once};
+use super::{
+    FipFlags, FipOpcode, FipView, HEADERS_BYTES, MISSING, OTHER_OPERATION, headers, set_once,
+};
 use crate::error::{EmitError, ParseError};
 use crate::ethernet::MacAddress;
 use crate::wire::{Writer, tiles};
 
-const FRONT: usize = 0;
+const HEADERS: usize = 0;
 const MAC: usize = 24;
 const NAME: usize = 32;
 const ID: usize = 44;
@@ -45,7 +47,7 @@ const CLAIM_WORDS: u16 = 52;
 
 const _: () = assert!(tiles(
     &[
-        (FRONT, FRONT_BYTES),
+        (HEADERS, HEADERS_BYTES),
         (MAC, MAC_BYTES),
         (NAME, NAME_BYTES),
         (ID, ID_BYTES),
@@ -54,11 +56,11 @@ const _: () = assert!(tiles(
 ));
 const _: () = assert!(tiles(&[(FC4, FC4_BYTES), (SIZE, SIZE_BYTES)], CLAIM_BYTES));
 const _: () = assert!(
-    FRONT_BYTES + 4 * SHORT_WORDS as usize == SHORT_BYTES
-        && FRONT_BYTES + 4 * CLAIM_WORDS as usize == SHORT_BYTES + CLAIM_BYTES
+    HEADERS_BYTES + 4 * SHORT_WORDS as usize == SHORT_BYTES
+        && HEADERS_BYTES + 4 * CLAIM_WORDS as usize == SHORT_BYTES + CLAIM_BYTES
 );
 
-/// Who sends a VN2VN frame.
+/// The sender of a VN2VN frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct VnPort {
     /// The address of its interface, to which FIP frames go.
@@ -69,32 +71,32 @@ pub struct VnPort {
     pub id: VnPortId,
 }
 
-/// What a claim says besides.
+/// Additional content of a claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Claim {
-    /// The protocols that it speaks.
+    /// The protocols that the port supports.
     pub fc4: Fc4Attributes,
-    /// The largest FCoE PDU that it takes: the Ethernet payload, in bytes.
+    /// The largest FCoE PDU that the port accepts: the Ethernet payload, in bytes.
     pub max_fcoe_bytes: u16,
 }
 
-/// What a VN2VN frame says of its sender.
+/// Message of a VN2VN frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Vn2vnMessage {
-    /// It would like to have this N_Port_ID.
+    /// The sender requests this N_Port_ID.
     ProbeRequest,
-    /// It has this N_Port_ID, or wants it with more right.
+    /// The sender has this N_Port_ID, or requests it with higher precedence.
     ProbeReply,
-    /// It has taken this N_Port_ID.
+    /// The sender has claimed this N_Port_ID.
     ClaimNotification(Claim),
-    /// It heard the claim of another port, and has this N_Port_ID itself.
+    /// Response to the claim of another port; the sender has this N_Port_ID.
     ClaimResponse(Claim),
-    /// It is still there.
+    /// The sender is still active.
     Beacon,
 }
 
 impl Vn2vnMessage {
-    /// The subcode.
+    /// Returns the subcode.
     #[must_use]
     pub const fn subcode(&self) -> u8 {
         match self {
@@ -106,7 +108,7 @@ impl Vn2vnMessage {
         }
     }
 
-    /// What a claim says; `None` for the other messages.
+    /// Returns the content of a claim; `None` for other messages.
     #[must_use]
     pub const fn claim(&self) -> Option<&Claim> {
         match self {
@@ -121,19 +123,19 @@ impl Vn2vnMessage {
 pub struct Vn2vnFrame {
     /// REC: the N_Port_ID is one that the sender had recorded.
     pub recorded: bool,
-    /// Who sends it.
+    /// The sender.
     pub port: VnPort,
-    /// What it says.
+    /// The message.
     pub message: Vn2vnMessage,
 }
 
 impl FipView<'_> {
-    /// Reads the frame as one of VN2VN. All descriptors of its subcode must be there once, in any
-    /// order; one that is not critical and unknown is skipped.
+    /// Reads the frame as a VN2VN frame. All descriptors of its subcode must be present once, in any
+    /// order; unknown descriptors that are not critical are skipped.
     ///
     /// # Errors
     /// `FipOperation` `Unknown`; `FipDescriptor` with `TooShort` or `TooLong` (its length), `Unknown`,
-    /// `Mismatch` (it does not belong into this frame), `Repeated` or `Missing`.
+    /// `Mismatch` (not allowed in this frame), `Repeated` or `Missing`.
     pub fn vn2vn(&self) -> Result<Vn2vnFrame, ParseError> {
         if self.opcode != FipOpcode::Vn2vn || !matches!(self.subcode, 1..=5) {
             return Err(OTHER_OPERATION);
@@ -144,16 +146,16 @@ impl FipView<'_> {
         for descriptor in self.descriptors() {
             let descriptor = descriptor?;
             match descriptor.kind {
-                DescriptorType::MacAddress => once(&mut enode_mac, descriptor.mac_address()?)?,
-                DescriptorType::Name => once(&mut node_name, descriptor.name()?)?,
-                DescriptorType::VnPortId => once(&mut id, descriptor.vn_port_id()?)?,
+                DescriptorType::MacAddress => set_once(&mut enode_mac, descriptor.mac_address()?)?,
+                DescriptorType::Name => set_once(&mut node_name, descriptor.name()?)?,
+                DescriptorType::VnPortId => set_once(&mut id, descriptor.vn_port_id()?)?,
                 DescriptorType::Fc4Attributes if is_claim => {
-                    once(&mut fc4, descriptor.fc4_attributes()?)?;
+                    set_once(&mut fc4, descriptor.fc4_attributes()?)?;
                 }
                 DescriptorType::MaxFcoeSize if is_claim => {
-                    once(&mut max_fcoe_bytes, descriptor.max_fcoe_bytes()?)?;
+                    set_once(&mut max_fcoe_bytes, descriptor.max_fcoe_bytes()?)?;
                 }
-                other => other.out_of_place()?,
+                other => other.reject_if_critical()?,
             }
         }
         let claim = || -> Result<Claim, ParseError> {
@@ -181,10 +183,10 @@ impl FipView<'_> {
 }
 
 impl Vn2vnFrame {
-    /// The longest untagged frame without padding.
+    /// Bytes of the longest untagged frame without padding.
     pub const MAX_BYTES: usize = SHORT_BYTES + CLAIM_BYTES;
 
-    /// Bytes of the untagged frame without padding: 64 or 232.
+    /// Returns the length of the untagged frame without padding: 64 or 232 bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         match self.message.claim() {
@@ -193,7 +195,7 @@ impl Vn2vnFrame {
         }
     }
 
-    /// The source address of the frame: a beacon comes from the VN_Port, all else from the ENode.
+    /// Returns the source address of the frame: the VN_Port's for a beacon, else the ENode's.
     #[must_use]
     pub const fn src(&self) -> MacAddress {
         match self.message {
@@ -253,10 +255,11 @@ impl Vn2vnFrame {
         } else {
             FipFlags::default()
         };
-        let ends = (dst, self.src());
-        let front = front(ends, FipOpcode::Vn2vn, self.message.subcode(), words, flags);
+        let addresses = (dst, self.src());
+        let subcode = self.message.subcode();
+        let headers = headers(addresses, FipOpcode::Vn2vn, subcode, words, flags);
         let mut out = Writer(out);
-        out.array::<FRONT, FRONT_BYTES>(front);
+        out.array::<HEADERS, HEADERS_BYTES>(headers);
         out.array::<MAC, MAC_BYTES>(descriptor::emit_mac(self.port.enode_mac));
         out.array::<NAME, NAME_BYTES>(descriptor::emit_name(self.port.node_name));
         out.array::<ID, ID_BYTES>(descriptor::emit_vn_port_id(&self.port.id));

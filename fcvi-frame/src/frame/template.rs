@@ -1,4 +1,4 @@
-//! Headers of which only a few fields change from frame to frame.
+//! Header templates, of which only a few fields change from frame to frame.
 
 use super::{DEVICE, FC, FCOE, FrameHeader, MAX_HEADER_BYTES, Reader, Writer};
 use crate::device_header;
@@ -27,7 +27,7 @@ const RMT_VA: usize = DEVICE + device_header::RMT_VA;
 const RMT_VA_HANDLE: usize = DEVICE + device_header::RMT_VA_HANDLE;
 const TOT_LEN: usize = DEVICE + device_header::TOT_LEN;
 
-/// What changes from frame to frame of one connection and IU.
+/// Fields that change from frame to frame of one connection and IU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PerFrame {
     /// Start of frame.
@@ -56,7 +56,7 @@ pub struct PerFrame {
     pub tot_len: u32,
 }
 
-/// A header written once, to be copied and patched for every frame.
+/// A header that is encoded once, and copied and patched for every frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderTemplate {
     image: [u8; MAX_HEADER_BYTES],
@@ -64,7 +64,7 @@ pub struct HeaderTemplate {
 }
 
 impl HeaderTemplate {
-    /// Prepares the fields that stay.
+    /// Encodes the constant fields.
     #[inline]
     #[must_use]
     pub fn new(header: &FrameHeader) -> Self {
@@ -74,14 +74,14 @@ impl HeaderTemplate {
         }
     }
 
-    /// Bytes that [`HeaderTemplate::emit`] writes: 52, 68 or 84.
+    /// Returns the number of bytes that [`HeaderTemplate::emit`] writes: 52, 68 or 84.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The station that frames of this header go to.
+    /// Returns the destination address.
     #[inline]
     #[must_use]
     pub fn dst(&self) -> MacAddress {
@@ -89,7 +89,7 @@ impl HeaderTemplate {
     }
 
     /// Writes the header of one frame to the front of `out` and returns its
-    /// length. Fields of `per_frame` that the header has no place for are not used.
+    /// length. Fields of `per_frame` that the header does not have are ignored.
     ///
     /// # Errors
     /// [`EmitError::BufferTooShort`].

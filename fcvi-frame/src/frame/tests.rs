@@ -42,7 +42,7 @@ fn header(opcode: Opcode) -> FrameHeader {
     }
 }
 
-/// A whole frame; fill as the payload needs it.
+/// Emits a whole frame, with the fill bytes that the payload needs.
 fn frame(mut header: FrameHeader, payload: &[u8], eof: Eof) -> Vec<u8> {
     let fill_bytes = payload.len().wrapping_neg() & 3;
     header.fc.f_ctl = header.fc.f_ctl.with_fill(fill_bytes as u8);
@@ -92,7 +92,7 @@ fn header_lengths_are_52_68_and_84() {
 }
 
 #[test]
-fn a_tagged_frame_is_the_same_frame() {
+fn tagged_frame_is_parsed_as_untagged() {
     let bytes = frame(header(Opcode::SendRequest), b"hello", Eof::T);
     let plain = FrameView::parse(&bytes).unwrap();
     let tagged = with_tag(&bytes);
@@ -106,7 +106,7 @@ fn a_tagged_frame_is_the_same_frame() {
 }
 
 #[test]
-fn each_check_names_its_field() {
+fn parse_error_names_the_invalid_field() {
     let good = frame(header(Opcode::SendRequest), &[1; 8], Eof::T);
     let end = good.len();
     let with = |at: usize, value: u8| {
@@ -150,14 +150,14 @@ fn each_check_names_its_field() {
             "byte {at}"
         );
     }
-    // Reserved bytes of header and trailer say nothing.
+    // Reserved bytes of header and trailer are ignored.
     for at in (15..27).chain(end - 3..end) {
         assert!(FrameView::parse(&with(at, 0xFF)).is_ok());
     }
 }
 
 #[test]
-fn the_longest_frame_is_taken_and_no_longer_one() {
+fn parse_and_seal_reject_frames_over_the_maximum_length() {
     let longest = frame(header(Opcode::SendRequest), &[7; 2096], Eof::T);
     assert_eq!(longest.len(), MAX_FRAME_BYTES);
     let view = FrameView::parse(&longest).unwrap();
@@ -175,7 +175,7 @@ fn the_longest_frame_is_taken_and_no_longer_one() {
 }
 
 #[test]
-fn fill_is_for_last_frames_and_within_the_data_field() {
+fn fill_is_only_valid_in_last_frames_and_within_the_data_field() {
     let mut header = header(Opcode::SendRequest);
     let bytes = frame(header, b"abcde", Eof::T);
     let view = FrameView::parse(&bytes).unwrap();
@@ -199,7 +199,7 @@ fn fill_is_for_last_frames_and_within_the_data_field() {
 }
 
 #[test]
-fn the_opcode_decides_the_rest_of_an_iu() {
+fn iu_rejects_fields_that_do_not_match_the_opcode() {
     for opcode in Opcode::ALL {
         let good = header(opcode);
         let bytes = frame(good, b"", Eof::T);
@@ -251,12 +251,12 @@ fn the_opcode_decides_the_rest_of_an_iu() {
 }
 
 #[test]
-fn sealing_wants_a_possible_length_and_room() {
+fn seal_rejects_invalid_lengths_and_short_buffers() {
     let mut buf = [0; 80];
     for frame_bytes in 0..80 {
-        let possible = frame_bytes >= MIN_FRAME_BYTES && frame_bytes % 4 == 0;
+        let valid = frame_bytes >= MIN_FRAME_BYTES && frame_bytes % 4 == 0;
         let result = seal(&mut buf, frame_bytes, Eof::N);
-        if possible {
+        if valid {
             assert_eq!(result, Ok(()));
             assert_eq!(buf[frame_bytes - 4..frame_bytes], [0x41, 0, 0, 0]);
         } else {
@@ -291,7 +291,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// A header whose R_CTL, TYPE and DF_CTL agree with its device_header.
+    /// A header whose R_CTL, TYPE and DF_CTL match its device_header.
     fn any_header()(
         device in any_device_header(),
         macs in any::<[[u8; 6]; 2]>(),
@@ -315,10 +315,10 @@ prop_compose! {
 }
 
 proptest! {
-    #![proptest_config(crate::seeded::config())]
+    #![proptest_config(crate::test_seed::config())]
 
     #[test]
-    fn frames_come_back(
+    fn frames_round_trip(
         header in any_header(),
         payload in proptest::collection::vec(any::<u8>(), 0..=2080),
         last: bool,
@@ -336,9 +336,9 @@ proptest! {
         prop_assert_eq!(iu.payload, &payload[..]);
     }
 
-    /// The template is only a faster way to write the same header.
+    /// A template emits the same header as [`FrameHeader`].
     #[test]
-    fn a_template_writes_what_the_header_would(
+    fn template_emits_the_same_header(
         base in any_header(),
         wanted in any_header(),
         with_device: bool,
@@ -388,8 +388,10 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..2300)) {
-        // An Ethernet header of our own lets some of them get further in.
+    fn parse_accepts_or_rejects_any_bytes(
+        bytes in proptest::collection::vec(any::<u8>(), 0..2300),
+    ) {
+        // A valid Ethernet header lets some inputs reach the inner parsers.
         for prefix in [&[][..], &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x89, 0x06, 0]] {
             let bytes = [prefix, &bytes].concat();
             if let Ok(view) = FrameView::parse(&bytes) {
@@ -399,9 +401,9 @@ proptest! {
         }
     }
 
-    /// With a good CRC any content reaches the inner parsers.
+    /// With a valid CRC any content reaches the inner parsers.
     #[test]
-    fn any_sealed_content_is_read_or_refused(
+    fn parse_accepts_or_rejects_any_content_with_valid_crc(
         (first, last) in any::<(bool, bool)>(),
         content in proptest::collection::vec(any::<[u8; 4]>(), 6..100),
         vi: bool,
@@ -409,7 +411,7 @@ proptest! {
     ) {
         let mut content = content.concat();
         if vi {
-            // Steered past TYPE and opcode.
+            // Valid TYPE and opcode.
             content[8] = 0x58;
             if let Some(raw) = content.get_mut(28) {
                 *raw = Opcode::ALL[opcode].raw();

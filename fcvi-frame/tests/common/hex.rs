@@ -1,6 +1,6 @@
-//! Commented hex files.
+//! Parser of commented hex files.
 
-/// Pairs of digits; `#` begins a comment.
+/// Parses pairs of hexadecimal digits; `#` begins a comment.
 pub(crate) fn from_hex(name: &str, text: &str) -> Vec<u8> {
     text.lines()
         .flat_map(|line| line.split('#').take(1))

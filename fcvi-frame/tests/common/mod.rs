@@ -1,4 +1,4 @@
-//! The golden frames, one per commented hex file.
+//! Golden frames, one per commented hex file.
 
 mod hex;
 

@@ -1,4 +1,4 @@
-//! Golden frames against the values that they stand for, in both directions.
+//! Golden frames are parsed to the expected values, and emitted from them.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ fn enode(last: u8) -> MacAddress {
     MacAddress([0x52, 0x54, 0, 0, 0, last])
 }
 
-/// One of the two kernels.
+/// Port of one of the two kernels.
 fn port(last: u8) -> VnPort {
     let n_port_id = NPortId::from_bytes([0, 0, last]);
     VnPort {
@@ -55,7 +55,7 @@ fn vn2vn_frames() -> Vec<(&'static str, MacAddress, usize, Vn2vnFrame)> {
     ]
 }
 
-/// The payload of an FLOGI or of its LS_ACC: FC header and 116 bytes stand from offset 28 on.
+/// Returns the payload of an FLOGI or of its LS_ACC: 116 bytes behind the FC header at offset 28.
 fn payload(bytes: &[u8]) -> &[u8] {
     &bytes[52..168]
 }
@@ -107,7 +107,7 @@ fn every_file_is_listed_and_expected() {
 }
 
 #[test]
-fn vn2vn_frames_are_read_and_written() {
+fn vn2vn_frames_are_parsed_and_emitted() {
     for (name, dst, frame_bytes, expected) in vn2vn_frames() {
         let bytes = golden(name);
         let view = FipView::parse(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -128,7 +128,7 @@ fn vn2vn_frames_are_read_and_written() {
 }
 
 #[test]
-fn link_services_are_read_and_written() {
+fn link_services_are_parsed_and_emitted() {
     for (name, from, is_reply) in [("linux_flogi", 1, false), ("linux_flogi_acc", 2, true)] {
         let bytes = golden(name);
         let view = FipView::parse(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));

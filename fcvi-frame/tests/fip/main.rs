@@ -1,11 +1,11 @@
-//! FIP frames: golden ones of a Linux kernel, lies about lengths, and tshark as the judge of ours.
+//! FIP frames: golden frames of a Linux kernel, malformed frames, and comparison with tshark.
 
+#[path = "../common/dissector.rs"]
+mod dissector;
 mod golden;
 #[path = "../common/hex.rs"]
 mod hex;
-#[path = "../common/judge.rs"]
-mod judge;
-mod lies;
+mod malformed;
 mod tshark;
 
 macro_rules! golden {

@@ -1,4 +1,4 @@
-//! What tshark reads in FIP frames must be what we mean.
+//! Compares our parser of FIP frames with tshark's.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use fcvi_frame::fip::{
     VnPortId,
 };
 
+use super::dissector::{tshark_fields, write_pcap};
 use super::golden_frames;
-use super::judge::{ask_tshark, write_pcap};
 
 const SEED: u64 = 0x51F1_8914_8906_2158;
 const GENERATED_FRAMES: usize = 200;
@@ -42,9 +42,9 @@ fn colons(name: u64) -> String {
         .join(":")
 }
 
-/// What tshark should answer, from what we read.
+/// Formats what our parser reads as tshark's output.
 fn describe(bytes: &[u8]) -> String {
-    let view = FipView::parse(bytes).expect("a frame of ours");
+    let view = FipView::parse(bytes).expect("a valid frame");
     let words = (bytes.len().min(24 + 208) - 24) / 4;
     let (dst, src) = (view.ethernet.dst, view.ethernet.src);
     let head = |vn2vn: &str, service: &str, words: usize| {
@@ -142,7 +142,7 @@ fn generated(random: &mut Random) -> Vec<u8> {
     let mut bytes = vec![0; frame.bytes().max(padded_bytes)];
     frame
         .emit(random.mac(), padded_bytes, &mut bytes)
-        .expect("room for the frame");
+        .expect("a buffer of its length");
     bytes
 }
 
@@ -196,14 +196,16 @@ fn link_services() -> Vec<Vec<u8>> {
         };
         let mut bytes = vec![0; service.bytes()];
         let (dst, src) = (MacAddress([2; 6]), MacAddress([4; 6]));
-        service.emit(dst, src, &mut bytes).expect("room for it");
+        service
+            .emit(dst, src, &mut bytes)
+            .expect("a buffer of its length");
         bytes
     });
     written.to_vec()
 }
 
 #[test]
-fn tshark_reads_what_we_read() {
+fn tshark_agrees_with_the_parser() {
     println!("seed {SEED:#x}");
     let mut random = Random(SEED);
     let mut frames: Vec<Vec<u8>> = golden_frames().into_iter().map(|(_, f)| f).collect();
@@ -211,16 +213,16 @@ fn tshark_reads_what_we_read() {
     frames.extend((0..GENERATED_FRAMES).map(|_| generated(&mut random)));
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fcvi_frame_tshark_fip.pcap");
     write_pcap(&path, &frames);
-    let judged = ask_tshark(&path, &FIELDS);
-    assert_eq!(judged.len(), frames.len());
-    for (number, (frame, judged)) in frames.iter().zip(&judged).enumerate() {
-        assert_eq!(&describe(frame), judged, "frame {number}, {FIELDS:?}");
+    let dissected = tshark_fields(&path, &FIELDS);
+    assert_eq!(dissected.len(), frames.len());
+    for (number, (frame, dissected)) in frames.iter().zip(&dissected).enumerate() {
+        assert_eq!(&describe(frame), dissected, "frame {number}, {FIELDS:?}");
     }
 }
 
-/// The frames inside are link services to tshark, too.
+/// tshark dissects the contained frames as link services, too.
 #[test]
-fn tshark_reads_the_frames_inside() {
+fn tshark_dissects_the_contained_frames() {
     let mut frames = link_services();
     let golden = golden_frames().into_iter();
     frames.extend(golden.filter_map(|(name, f)| name.contains("flogi").then_some(f)));
@@ -240,12 +242,12 @@ fn tshark_reads_the_frames_inside() {
         "00.00.01\t00.00.02\t0x04\t\t\t",
         "00.00.02\t00.00.01\t0x02\t\t\t",
     ];
-    assert_eq!(ask_tshark(&path, &fields), expected);
+    assert_eq!(tshark_fields(&path, &fields), expected);
 }
 
-/// The judge must be able to say no.
+/// Checks that tshark detects errors at all.
 #[test]
-fn tshark_finds_a_wrong_length() {
+fn tshark_detects_a_wrong_length() {
     let frames: Vec<Vec<u8>> = golden_frames()
         .into_iter()
         .map(|(_, mut bytes)| {
@@ -255,7 +257,7 @@ fn tshark_finds_a_wrong_length() {
         .collect();
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fcvi_frame_tshark_fip_bad.pcap");
     write_pcap(&path, &frames);
-    let errors = ask_tshark(&path, &["fip.descriptors.length_error"]);
+    let errors = tshark_fields(&path, &["fip.descriptors.length_error"]);
     for (error, frame) in errors.iter().zip(&frames) {
         assert!(!error.is_empty(), "{error}");
         let view = FipView::parse(frame).expect("a good header");

@@ -1,4 +1,4 @@
-//! Frames of two Linux 6.1 kernels, and what they say.
+//! Expected values of the frames of two Linux 6.1 kernels.
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::els::{
@@ -11,7 +11,7 @@ use fcvi_frame::frame::{FrameHeader, FrameView};
 
 use super::{Expected, golden};
 
-/// A Linux kernel's frame, in the terms of its FC header.
+/// Expected values of a Linux kernel's frame.
 fn linux(name: &'static str, r_ctl: RCtl, fc_type: FcType, f_ctl: u32, payload: &[u8]) -> Expected {
     let one = NPortId::from_bytes([0, 0, 1]);
     let two = NPortId::from_bytes([0, 0, 2]);
@@ -99,8 +99,8 @@ const RTV: RtvAccept = RtvAccept {
 /// PLOGI, PRLI, RTV and their accepts.
 fn login_frames() -> Vec<Expected> {
     let els = FcType::Els;
-    let ask = |name, payload: &[u8]| linux(name, RCtl::ElsRequest, els, 0x29_0000, payload);
-    let answer = |name, payload: &[u8]| linux(name, RCtl::ElsReply, els, 0x99_0000, payload);
+    let request = |name, payload: &[u8]| linux(name, RCtl::ElsRequest, els, 0x29_0000, payload);
+    let reply = |name, payload: &[u8]| linux(name, RCtl::ElsReply, els, 0x99_0000, payload);
     let mut plogi = [0; Login::BYTES];
     login(2).emit(ElsCommand::Plogi, &mut plogi);
     let mut plogi_accept = [0; Login::BYTES];
@@ -114,19 +114,19 @@ fn login_frames() -> Vec<Expected> {
     let mut rtv_accept = [0; RtvAccept::BYTES];
     RTV.emit(&mut rtv_accept);
     vec![
-        ask("linux_plogi", &plogi),
-        answer("linux_plogi_acc", &plogi_accept),
-        ask("linux_prli", &process(ElsCommand::Prli, ResponseCode::None)),
-        answer(
+        request("linux_plogi", &plogi),
+        reply("linux_plogi_acc", &plogi_accept),
+        request("linux_prli", &process(ElsCommand::Prli, ResponseCode::None)),
+        reply(
             "linux_prli_acc",
             &process(ElsCommand::LsAcc, ResponseCode::Executed),
         ),
-        ask("linux_rtv", &READ_TIMEOUT_VALUES),
-        answer("linux_rtv_acc", &rtv_accept),
+        request("linux_rtv", &READ_TIMEOUT_VALUES),
+        reply("linux_rtv_acc", &rtv_accept),
     ]
 }
 
-/// All of them.
+/// Returns the expected values of all frames.
 pub(crate) fn frames() -> Vec<Expected> {
     let mut request = [0; Adisc::BYTES];
     linux_adisc().emit_request(&mut request);
@@ -157,7 +157,7 @@ pub(crate) fn frames() -> Vec<Expected> {
 }
 
 #[test]
-fn their_payloads_are_read() {
+fn linux_payloads_are_parsed() {
     let payload = |name| {
         let bytes = golden(name);
         FrameView::parse(&bytes).unwrap().data_field().to_vec()

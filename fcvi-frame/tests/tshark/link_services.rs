@@ -1,4 +1,4 @@
-//! tshark reads our link services, field by field.
+//! Compares our link services with tshark's dissection, field by field.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use fcvi_frame::fcoe::{Eof, Sof};
 use fcvi_frame::frame::{FrameHeader, seal};
 use fcvi_frame::{MacAddress, profile};
 
-use super::{ask_tshark, write_pcap};
+use super::{tshark_fields, write_pcap};
 
 const PORT_NAME: u64 = 0x2000_5254_0000_0001;
 const NODE_NAME: u64 = 0x1000_5254_0000_0001;
@@ -52,7 +52,7 @@ fn frame(fc_type: FcType, r_ctl: RCtl, f_ctl: FCtl, payload: &[u8]) -> Vec<u8> {
         device: None,
     };
     let mut bytes = vec![0; header.bytes()];
-    header.emit(&mut bytes).expect("room for the header");
+    header.emit(&mut bytes).expect("a buffer of its length");
     bytes.extend_from_slice(payload);
     bytes.resize(bytes.len() + 8, 0);
     let frame_bytes = bytes.len();
@@ -82,7 +82,7 @@ fn check(name: &str, frames: &[Vec<u8>], fields: &[&str], expected: &[String]) {
     let path =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fcvi_frame_tshark_{name}.pcap"));
     write_pcap(&path, frames);
-    assert_eq!(ask_tshark(&path, fields), expected);
+    assert_eq!(tshark_fields(&path, fields), expected);
 }
 
 fn adisc() -> Adisc {
@@ -95,10 +95,10 @@ fn adisc() -> Adisc {
 }
 
 #[test]
-fn adisc_logo_and_refusal() {
+fn adisc_and_logo() {
     let adisc = adisc();
-    let mut ask = [0; Adisc::BYTES];
-    adisc.emit_request(&mut ask);
+    let mut discover = [0; Adisc::BYTES];
+    adisc.emit_request(&mut discover);
     let mut accept = [0; Adisc::BYTES];
     adisc.emit_accept(&mut accept);
     let mut logo = [0; Logo::BYTES];
@@ -107,7 +107,7 @@ fn adisc_logo_and_refusal() {
         port_name: adisc.port_name,
     }
     .emit(&mut logo);
-    let frames = [request(&ask), reply(&accept), request(&logo)];
+    let frames = [request(&discover), reply(&accept), request(&logo)];
     let fields = [
         "fcels.opcode",
         "fcels.hrdaddr",
@@ -125,7 +125,7 @@ fn adisc_logo_and_refusal() {
 }
 
 #[test]
-fn every_refusal() {
+fn every_reject() {
     let reasons = (0..=u8::MAX).map(RejectReason::from_raw);
     let reasons = reasons.filter(|reason| !matches!(reason, RejectReason::Unknown(_)));
     let explanations = (0..=u8::MAX).map(RejectExplanation::from_raw);
@@ -151,7 +151,7 @@ fn every_refusal() {
         "fcels.rjt.detail",
         "_ws.malformed",
     ];
-    check("refusal", &frames, &fields, &expected);
+    check("reject", &frames, &fields, &expected);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn logins() {
         "fcels.logi.openseq",
         "_ws.malformed",
     ];
-    // Of the classes it shows the first three; class 3 is the last of them.
+    // tshark shows the first three classes; class 3 is the last of them.
     let expected = ["0x03", "0x02", "0x04"].map(|opcode| {
         format!("{opcode}\t10\t1\t1452\t255\t31\t2000\t{PORT}\t{NODE}\t1024\t17\t3\t")
     });
@@ -227,7 +227,7 @@ fn process_logins() {
             ServiceParameterPage::new(FcType::Vi),
         )),
     ];
-    // What it calls the response code is the whole byte.
+    // tshark's response code is the whole byte.
     let fields = [
         "fcels.opcode",
         "fcels.prlilo.page_length",
@@ -288,7 +288,7 @@ fn farp() {
 }
 
 #[test]
-fn rrq_and_a_bare_accept() {
+fn rrq_and_accept_without_parameters() {
     let mut rrq = [0; Rrq::BYTES];
     Rrq {
         s_id: NPortId::from_bytes([0, 1, 1]),
@@ -303,7 +303,7 @@ fn rrq_and_a_bare_accept() {
 }
 
 #[test]
-fn abort_and_its_answers() {
+fn abort_and_its_responses() {
     let accept = BaAcc {
         last_seq_id: Some(0x21),
         ox_id: 0x77,
@@ -319,11 +319,11 @@ fn abort_and_its_answers() {
         explanation: BaRjt::INVALID_EXCHANGE,
     }
     .emit(&mut reject);
-    let (ask, answer) = (FCtl::END_SEQUENCE, profile::F_CTL_FINAL_REPLY);
+    let (request, reply) = (FCtl::END_SEQUENCE, profile::F_CTL_FINAL_REPLY);
     let frames = [
-        frame(FcType::Bls, RCtl::Abts, ask, &[]),
-        frame(FcType::Bls, RCtl::BaAcc, answer, &accept_bytes),
-        frame(FcType::Bls, RCtl::BaRjt, answer, &reject),
+        frame(FcType::Bls, RCtl::Abts, request, &[]),
+        frame(FcType::Bls, RCtl::BaAcc, reply, &accept_bytes),
+        frame(FcType::Bls, RCtl::BaRjt, reply, &reject),
     ];
     let fields = [
         "fc.r_ctl",

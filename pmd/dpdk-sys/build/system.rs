@@ -9,10 +9,10 @@ use std::process::Command;
 
 use bindgen::{Builder, RustEdition, RustTarget};
 
-/// The oldest release whose interface this crate knows.
+/// The oldest supported release.
 const OLDEST: &str = "22.11";
 
-/// What the shim and the bindings call. DPDK's own list names every library there is, and each of them would be
+/// Libraries that the shim and the bindings use. pkg-config lists all of DPDK's libraries, and each of them would be
 /// loaded with the program.
 const LIBRARIES: [&str; 6] = [
     "rte_eal",
@@ -56,7 +56,7 @@ const CONSTANTS: [&str; 5] = [
     "RTE_LOG_(EMERG|ALERT|CRIT|ERR|WARNING|NOTICE|INFO|DEBUG)",
 ];
 
-/// Declared by hand in `src/opaque.rs`, or part of what is: nobody but DPDK knows what is in them.
+/// Types declared as opaque in `src/opaque.rs`, and types that only these use.
 const OPAQUE: [&str; 4] = [
     "rte_mbuf(_.*)?",
     "rte_mempool(_.*)?",
@@ -64,46 +64,46 @@ const OPAQUE: [&str; 4] = [
     "rte_(device|memzone)",
 ];
 
-/// Why there are no bindings; its text says what to do.
+/// Error of the build; its text contains the remedy.
 #[derive(Debug)]
 pub(crate) enum BuildError {
-    /// pkg-config could not be run, or does not know what it was asked.
+    /// pkg-config could not be run, or does not find libdpdk.
     PkgConfig(String),
-    /// libclang does not understand the headers, or is not there.
+    /// libclang does not accept the headers, or is missing.
     Bindings(String),
-    /// The C compiler does not understand the shim, or is not there.
+    /// The C compiler does not accept the shim, or is missing.
     Shim(String),
 }
 
 impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (what, why, remedy) = match self {
-            Self::PkgConfig(why) => (
+        let (what, cause, remedy) = match self {
+            Self::PkgConfig(cause) => (
                 "DPDK was not found",
-                why,
+                cause,
                 "install libdpdk-dev and pkg-config, or set PKG_CONFIG_PATH to where libdpdk.pc is",
             ),
-            Self::Bindings(why) => (
+            Self::Bindings(cause) => (
                 "the bindings cannot be generated",
-                why,
+                cause,
                 "install clang, or set LIBCLANG_PATH to where libclang is",
             ),
-            Self::Shim(why) => (
+            Self::Shim(cause) => (
                 "the C shim cannot be compiled",
-                why,
+                cause,
                 "install a C compiler, or name it in CC",
             ),
         };
         // A directive to cargo is one line.
-        let why = why.replace('\n', "; ");
-        write!(f, "{what}: {why}. To repair it, {remedy}")
+        let cause = cause.replace('\n', "; ");
+        write!(f, "{what}: {cause}. To fix it, {remedy}")
     }
 }
 
-/// Does all of it.
+/// Compiles the shim, generates the bindings and sets the libraries to link.
 ///
 /// # Errors
-/// What is missing, and how to get it.
+/// A missing or unusable tool or library, with the remedy.
 pub(crate) fn build() -> Result<(), BuildError> {
     for path in ["build/system.rs", SHIM_HEADER, SHIM_SOURCE] {
         println!("cargo::rerun-if-changed={path}");
@@ -122,17 +122,17 @@ pub(crate) fn build() -> Result<(), BuildError> {
     for directory in pkg_config(&["--variable=libdir"])? {
         println!("cargo::rustc-link-search=native={directory}");
     }
-    // The log is a library of its own in newer releases.
+    // Newer releases have a separate library for the log.
     let has_log = pkg_config(&["--atleast-version=23.11"]).is_ok();
-    // After the shim, which calls them.
+    // After the shim, which uses them.
     for library in LIBRARIES.into_iter().chain(has_log.then_some("rte_log")) {
         println!("cargo::rustc-link-lib=dylib={library}");
     }
     Ok(())
 }
 
-/// The words that pkg-config prints about libdpdk. The flags are wanted as they are, `-march` and `-include` among
-/// them: the headers cannot be read without.
+/// Returns the words that pkg-config prints about libdpdk. All flags are needed, also `-march` and `-include`: the
+/// headers do not compile without them.
 fn pkg_config(arguments: &[&str]) -> Result<Vec<String>, BuildError> {
     let program = env::var("PKG_CONFIG").unwrap_or_else(|_| "pkg-config".to_owned());
     let output = Command::new(&program)
@@ -159,19 +159,19 @@ fn compile_shim(flags: &[String]) -> Result<(), BuildError> {
         .map_err(|error| BuildError::Shim(error.to_string()))
 }
 
-/// Warnings about DPDK's own headers are not ours.
+/// Marks include paths as system headers, to suppress warnings in DPDK's headers.
 fn system_header(flag: &str) -> String {
     flag.strip_prefix("-I")
         .map_or_else(|| flag.to_owned(), |path| format!("-isystem{path}"))
 }
 
 fn generate_bindings(flags: &[String]) -> Result<(), BuildError> {
-    // The first that knows the edition; what newer ones have is not needed.
+    // The first version with this edition.
     let target =
         RustTarget::stable(85, 0).map_err(|error| BuildError::Bindings(error.to_string()))?;
     let mut builder = Builder::default()
         .header(SHIM_HEADER)
-        // Another DPDK in the same place is another build.
+        // Rebuilds if the headers change.
         .parse_callbacks(Box::new(bindgen::CargoCallbacks::new()))
         .clang_args(flags)
         .rust_target(target)
@@ -192,12 +192,13 @@ fn generate_bindings(flags: &[String]) -> Result<(), BuildError> {
     for name in OPAQUE {
         builder = builder.blocklist_type(name);
     }
-    // bindgen panics where there is no libclang.
+    // bindgen panics if libclang is missing.
     let bindings = panic::catch_unwind(AssertUnwindSafe(|| builder.generate()))
         .map_err(|cause| BuildError::Bindings(panic_text(cause.as_ref())))?
         .map_err(|error| BuildError::Bindings(error.to_string()))?;
-    let directory = env::var_os("OUT_DIR")
-        .ok_or_else(|| BuildError::Bindings("OUT_DIR is not set: cargo runs this".to_owned()))?;
+    let directory = env::var_os("OUT_DIR").ok_or_else(|| {
+        BuildError::Bindings("OUT_DIR is not set: run this with cargo".to_owned())
+    })?;
     let path = PathBuf::from(directory).join("bindings.rs");
     bindings
         .write_to_file(&path)

@@ -16,12 +16,12 @@
 #include <rte_prefetch.h>
 #include <rte_per_lcore.h>
 
-static uint16_t at_most_a_burst(uint16_t count)
+static uint16_t limit_to_burst(uint16_t count)
 {
 	return RTE_MIN(count, (uint16_t)DPDK_SYS_BURST_MAX);
 }
 
-static void describe(struct dpdk_sys_frame *frame, struct rte_mbuf *mbuf)
+static void fill_record(struct dpdk_sys_frame *frame, struct rte_mbuf *mbuf)
 {
 	frame->mbuf = mbuf;
 	frame->data = rte_pktmbuf_mtod(mbuf, uint8_t *);
@@ -29,80 +29,80 @@ static void describe(struct dpdk_sys_frame *frame, struct rte_mbuf *mbuf)
 	frame->room_bytes = (uint32_t)mbuf->data_len + rte_pktmbuf_tailroom(mbuf);
 }
 
-/* Runs what follows as the caller's lcore; returns which one the thread was before. */
-static unsigned int enter(const struct dpdk_sys_caller *caller)
+/* Makes the thread use the caller's lcore; returns its previous lcore. */
+static unsigned int enter_lcore(const struct dpdk_sys_caller *caller)
 {
-	unsigned int before = RTE_PER_LCORE(_lcore_id);
+	unsigned int previous = RTE_PER_LCORE(_lcore_id);
 
 	if (caller->lcore != DPDK_SYS_NO_LCORE)
 		RTE_PER_LCORE(_lcore_id) = caller->lcore;
-	return before;
+	return previous;
 }
 
-static void leave(unsigned int before)
+static void restore_lcore(unsigned int previous)
 {
-	RTE_PER_LCORE(_lcore_id) = before;
+	RTE_PER_LCORE(_lcore_id) = previous;
 }
 
-/* Where this thread goes on when its burst faults; NULL outside of guarded bursts. Read in a signal handler, so it
- * must be there without being made at its first use. */
-static __thread sigjmp_buf *volatile landing __attribute__((tls_model("initial-exec")));
+/* Jump target of this thread when its burst faults; NULL outside of guarded bursts. Read in a signal handler, so it
+ * must not be allocated at its first use. */
+static __thread sigjmp_buf *volatile fault_jump __attribute__((tls_model("initial-exec")));
 
-/* Nothing in here is changed between the two returns of sigsetjmp and read behind the second. */
+/* No local variable is changed between the two returns of sigsetjmp and read after the second. */
 static __attribute__((noinline)) uint16_t guarded_rx(struct dpdk_sys_caller *caller, uint16_t port, uint16_t queue,
 						     struct rte_mbuf **mbufs, uint16_t max)
 {
-	sigjmp_buf here;
+	sigjmp_buf jump;
 	uint16_t got;
 
-	if (sigsetjmp(here, 0) != 0) {
-		landing = NULL;
+	if (sigsetjmp(jump, 0) != 0) {
+		fault_jump = NULL;
 		caller->given_up += 1;
 		return 0;
 	}
-	landing = &here;
+	fault_jump = &jump;
 	got = rte_eth_rx_burst(port, queue, mbufs, max);
-	landing = NULL;
+	fault_jump = NULL;
 	return got;
 }
 
 static __attribute__((noinline)) uint16_t guarded_tx(struct dpdk_sys_caller *caller, uint16_t port, uint16_t queue,
 						     struct rte_mbuf **mbufs, uint16_t count)
 {
-	sigjmp_buf here;
-	uint16_t taken;
+	sigjmp_buf jump;
+	uint16_t accepted;
 
-	if (sigsetjmp(here, 0) != 0) {
-		landing = NULL;
+	if (sigsetjmp(jump, 0) != 0) {
+		fault_jump = NULL;
 		caller->given_up += 1;
 		return count;
 	}
-	landing = &here;
-	taken = rte_eth_tx_burst(port, queue, mbufs, count);
-	landing = NULL;
-	return taken;
+	fault_jump = &jump;
+	accepted = rte_eth_tx_burst(port, queue, mbufs, count);
+	fault_jump = NULL;
+	return accepted;
 }
 
 uint16_t dpdk_sys_rx_burst(struct dpdk_sys_caller *caller, uint16_t port, uint16_t queue,
 			   struct dpdk_sys_frame *frames, uint16_t max)
 {
 	struct rte_mbuf *mbufs[DPDK_SYS_BURST_MAX];
-	unsigned int before = enter(caller);
+	unsigned int previous = enter_lcore(caller);
 	uint16_t got, kept = 0;
 
-	max = at_most_a_burst(max);
+	max = limit_to_burst(max);
 	got = caller->guarded ? guarded_rx(caller, port, queue, mbufs, max) :
 				rte_eth_rx_burst(port, queue, mbufs, max);
 	for (uint16_t i = 0; i < got; i++) {
 		if (unlikely(mbufs[i]->nb_segs != 1)) {
 			rte_pktmbuf_free(mbufs[i]);
-			caller->refused += 1;
+			caller->multi_segment_drops += 1;
 			continue;
 		}
 		rte_prefetch0(rte_pktmbuf_mtod(mbufs[i], void *));
-		describe(&frames[kept++], mbufs[i]);
+		fill_record(&frames[kept++], mbufs[i]);
 	}
-	leave(before);
+	restore_lcore(previous);
 	return kept;
 }
 
@@ -110,10 +110,10 @@ uint16_t dpdk_sys_tx_burst(struct dpdk_sys_caller *caller, uint16_t port, uint16
 			   const struct dpdk_sys_frame *frames, uint16_t count)
 {
 	struct rte_mbuf *mbufs[DPDK_SYS_BURST_MAX];
-	unsigned int before = enter(caller);
-	uint16_t taken;
+	unsigned int previous = enter_lcore(caller);
+	uint16_t accepted;
 
-	count = at_most_a_burst(count);
+	count = limit_to_burst(count);
 	for (uint16_t i = 0; i < count; i++) {
 		struct rte_mbuf *mbuf = frames[i].mbuf;
 
@@ -122,72 +122,72 @@ uint16_t dpdk_sys_tx_burst(struct dpdk_sys_caller *caller, uint16_t port, uint16
 		mbuf->pkt_len = frames[i].len_bytes;
 		mbufs[i] = mbuf;
 	}
-	taken = caller->guarded ? guarded_tx(caller, port, queue, mbufs, count) :
-				  rte_eth_tx_burst(port, queue, mbufs, count);
-	leave(before);
-	return taken;
+	accepted = caller->guarded ? guarded_tx(caller, port, queue, mbufs, count) :
+				     rte_eth_tx_burst(port, queue, mbufs, count);
+	restore_lcore(previous);
+	return accepted;
 }
 
 uint16_t dpdk_sys_alloc_bulk(const struct dpdk_sys_caller *caller, struct rte_mempool *pool,
 			     struct dpdk_sys_frame *frames, uint16_t count)
 {
 	struct rte_mbuf *mbufs[DPDK_SYS_BURST_MAX];
-	unsigned int before = enter(caller);
-	int lent;
+	unsigned int previous = enter_lcore(caller);
+	int result;
 
-	count = at_most_a_burst(count);
-	lent = rte_pktmbuf_alloc_bulk(pool, mbufs, count);
-	leave(before);
-	if (lent != 0)
+	count = limit_to_burst(count);
+	result = rte_pktmbuf_alloc_bulk(pool, mbufs, count);
+	restore_lcore(previous);
+	if (result != 0)
 		return 0;
 	for (uint16_t i = 0; i < count; i++)
-		describe(&frames[i], mbufs[i]);
+		fill_record(&frames[i], mbufs[i]);
 	return count;
 }
 
 void dpdk_sys_free_bulk(const struct dpdk_sys_caller *caller, const struct dpdk_sys_frame *frames, uint16_t count)
 {
 	struct rte_mbuf *mbufs[DPDK_SYS_BURST_MAX];
-	unsigned int before = enter(caller);
+	unsigned int previous = enter_lcore(caller);
 
-	count = at_most_a_burst(count);
+	count = limit_to_burst(count);
 	for (uint16_t i = 0; i < count; i++)
 		mbufs[i] = frames[i].mbuf;
 	rte_pktmbuf_free_bulk(mbufs, count);
-	leave(before);
+	restore_lcore(previous);
 }
 
 void dpdk_sys_recover(const struct dpdk_sys_caller *caller, const struct dpdk_sys_frame *frames, uint16_t count)
 {
-	unsigned int before = enter(caller);
+	unsigned int previous = enter_lcore(caller);
 
 	for (uint16_t i = 0; i < count; i++) {
 		struct rte_mbuf *mbuf = frames[i].mbuf;
 
-		/* As rte_pktmbuf_init left it, which is how a pool wants it back. */
+		/* As rte_pktmbuf_init left it, which the pool requires of its buffers. */
 		rte_mbuf_refcnt_set(mbuf, 1);
 		mbuf->next = NULL;
 		mbuf->nb_segs = 1;
 		mbuf->ol_flags = 0;
 		rte_mempool_put(mbuf->pool, mbuf);
 	}
-	leave(before);
+	restore_lcore(previous);
 }
 
-/* What handled these signals before us. */
+/* The handled signals, and their previous handlers. */
 static struct {
 	int signal;
-	struct sigaction before;
+	struct sigaction previous;
 } faults[] = { { .signal = SIGSEGV }, { .signal = SIGBUS } };
 
-static void pass_on(int signal, siginfo_t *info, void *context, const struct sigaction *before)
+static void pass_on(int signal, siginfo_t *info, void *context, const struct sigaction *previous)
 {
-	if (before->sa_flags & SA_SIGINFO) {
-		before->sa_sigaction(signal, info, context);
-	} else if (before->sa_handler != SIG_DFL && before->sa_handler != SIG_IGN) {
-		before->sa_handler(signal);
-	} else if (info->si_code > 0 || before->sa_handler == SIG_DFL) {
-		/* The instruction is tried again, and ends the process; a signal that was sent is sent again. */
+	if (previous->sa_flags & SA_SIGINFO) {
+		previous->sa_sigaction(signal, info, context);
+	} else if (previous->sa_handler != SIG_DFL && previous->sa_handler != SIG_IGN) {
+		previous->sa_handler(signal);
+	} else if (info->si_code > 0 || previous->sa_handler == SIG_DFL) {
+		/* The faulting instruction runs again and terminates the process; a signal that was sent is raised again. */
 		struct sigaction standard = { .sa_handler = SIG_DFL };
 
 		sigaction(signal, &standard, NULL);
@@ -198,30 +198,30 @@ static void pass_on(int signal, siginfo_t *info, void *context, const struct sig
 
 static void on_fault(int signal, siginfo_t *info, void *context)
 {
-	/* A positive code is the kernel's: an instruction of this thread did it. */
-	if (landing != NULL && info->si_code > 0) {
-		/* Who passed the signal on to us may have had it blocked meanwhile. */
-		sigset_t open;
+	/* A positive code means that the kernel raised the signal for an instruction of this thread. */
+	if (fault_jump != NULL && info->si_code > 0) {
+		/* A handler that passed the signal on to us may have it blocked. */
+		sigset_t set;
 
-		sigemptyset(&open);
-		sigaddset(&open, signal);
-		pthread_sigmask(SIG_UNBLOCK, &open, NULL);
-		siglongjmp(*landing, 1);
+		sigemptyset(&set);
+		sigaddset(&set, signal);
+		pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+		siglongjmp(*fault_jump, 1);
 	}
 	for (size_t i = 0; i < RTE_DIM(faults); i++)
 		if (faults[i].signal == signal)
-			pass_on(signal, info, context, &faults[i].before);
+			pass_on(signal, info, context, &faults[i].previous);
 }
 
 static int guard_error;
 
 static void install_guard(void)
 {
-	/* The signal stays open while it is handled: the handler of a guarded burst never returns. */
+	/* SA_NODEFER: the handler of a guarded burst jumps out and never returns. */
 	struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER };
 
 	for (size_t i = 0; i < RTE_DIM(faults) && guard_error == 0; i++) {
-		if (sigaction(faults[i].signal, NULL, &faults[i].before) != 0 ||
+		if (sigaction(faults[i].signal, NULL, &faults[i].previous) != 0 ||
 		    sigaction(faults[i].signal, &action, NULL) != 0)
 			guard_error = -errno;
 	}
@@ -237,24 +237,24 @@ int dpdk_sys_guard(void)
 
 uint32_t dpdk_sys_lease_lcore(void)
 {
-	unsigned int before = RTE_PER_LCORE(_lcore_id);
+	unsigned int previous = RTE_PER_LCORE(_lcore_id);
 	uint32_t lcore = DPDK_SYS_NO_LCORE;
 
-	/* DPDK has lcores for threads. The lease outlives this thread, and is used by those that come. */
+	/* DPDK binds lcores to threads; the lease outlives this thread and is used by other threads. */
 	RTE_PER_LCORE(_lcore_id) = LCORE_ID_ANY;
 	if (rte_thread_register() == 0)
 		lcore = rte_lcore_id();
-	leave(before);
+	restore_lcore(previous);
 	return lcore;
 }
 
 void dpdk_sys_return_lcore(uint32_t lcore)
 {
-	unsigned int before = RTE_PER_LCORE(_lcore_id);
+	unsigned int previous = RTE_PER_LCORE(_lcore_id);
 
 	RTE_PER_LCORE(_lcore_id) = lcore;
 	rte_thread_unregister();
-	leave(before);
+	restore_lcore(previous);
 }
 
 struct listing {
@@ -266,7 +266,7 @@ static void list_one(struct rte_mempool *pool, void *argument, void *object, uns
 {
 	struct listing *listing = argument;
 	struct rte_mbuf *mbuf = object;
-	/* What the buffer holds now, or held last, is not what its next loan begins with. */
+	/* The buffer's current data offset may differ from that of its next allocation. */
 	uint16_t headroom_bytes = RTE_MIN((uint16_t)RTE_PKTMBUF_HEADROOM, mbuf->buf_len);
 
 	(void)pool;
@@ -285,26 +285,26 @@ uint32_t dpdk_sys_pool_frames(struct rte_mempool *pool, struct dpdk_sys_frame *f
 	return rte_mempool_obj_iter(pool, list_one, &listing);
 }
 
-/* Somebody wants the interrupt thread to stay; it does. */
+/* A thread requests that the interrupt thread is blocked; it is. */
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	bool wanted, stays;
+	bool requested, blocked;
 } hold = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
-#define HOLD_PATIENCE_S 1
+#define HOLD_TIMEOUT_S 1
 
-/* Alarms run on the interrupt thread. One that comes when nobody wants it any more changes nothing. */
-static void stay(void *argument)
+/* Alarm callback, which runs on the interrupt thread. Returns at once if the request has ended. */
+static void block_thread(void *argument)
 {
 	(void)argument;
 	pthread_mutex_lock(&hold.lock);
-	while (hold.wanted) {
-		hold.stays = true;
+	while (hold.requested) {
+		hold.blocked = true;
 		pthread_cond_broadcast(&hold.changed);
 		pthread_cond_wait(&hold.changed, &hold.lock);
 	}
-	hold.stays = false;
+	hold.blocked = false;
 	pthread_cond_broadcast(&hold.changed);
 	pthread_mutex_unlock(&hold.lock);
 }
@@ -312,28 +312,28 @@ static void stay(void *argument)
 int dpdk_sys_hold_interrupts(void)
 {
 	struct timespec until;
-	bool stays;
+	bool blocked;
 	int error;
 
 	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += HOLD_PATIENCE_S;
+	until.tv_sec += HOLD_TIMEOUT_S;
 	pthread_mutex_lock(&hold.lock);
-	hold.wanted = true;
-	error = rte_eal_alarm_set(1, stay, NULL);
-	while (!hold.stays && error == 0)
+	hold.requested = true;
+	error = rte_eal_alarm_set(1, block_thread, NULL);
+	while (!hold.blocked && error == 0)
 			error = -pthread_cond_timedwait(&hold.changed, &hold.lock, &until);
-	stays = hold.stays;
-	hold.wanted = stays;
+	blocked = hold.blocked;
+	hold.requested = blocked;
 	pthread_mutex_unlock(&hold.lock);
-	return stays ? 0 : error;
+	return blocked ? 0 : error;
 }
 
 void dpdk_sys_release_interrupts(void)
 {
 	pthread_mutex_lock(&hold.lock);
-	hold.wanted = false;
+	hold.requested = false;
 	pthread_cond_broadcast(&hold.changed);
-	while (hold.stays)
+	while (hold.blocked)
 		pthread_cond_wait(&hold.changed, &hold.lock);
 	pthread_mutex_unlock(&hold.lock);
 }
@@ -355,7 +355,7 @@ uint32_t dpdk_sys_lcore_id(void)
 	return rte_lcore_id();
 }
 
-/* Where the log goes. Its stream is made once and kept: whoever logs may hold it at any time. */
+/* Target of DPDK's log. The stream is created once and kept: any thread may be using it at any time. */
 static struct {
 	pthread_mutex_t lock;
 	FILE *stream;
@@ -384,7 +384,7 @@ int dpdk_sys_log_to(dpdk_sys_log_sink sink, void *context)
 		if (log_to.stream == NULL)
 			error = -errno;
 		else
-			/* DPDK writes a message in one call: so one call of the sink is one message of one thread. */
+			/* Unbuffered: DPDK writes a message in one call, so each call of the sink is one message. */
 			setvbuf(log_to.stream, NULL, _IONBF, 0);
 	}
 	if (error == 0) {

@@ -1,9 +1,9 @@
 /*
- * What a port calls of DPDK, as functions that exist in a library: DPDK has its data path in inline functions.
- * Each call does a whole burst, so that crossing the language costs nothing per frame, and frames are described by
- * flat records, so that the caller knows no layout of DPDK's.
+ * Functions with linkage for DPDK's data path, which DPDK has as inline functions. Each call does a whole burst, so
+ * that the call costs little per frame, and frames are described by flat records, so that the caller does not depend
+ * on DPDK's layouts.
  *
- * A frame here is one buffer (struct rte_mbuf) of one piece; its bytes begin with the destination address and end
+ * A frame here is one buffer (struct rte_mbuf) of one segment; its bytes begin with the destination address and end
  * before the FCS.
  */
 #ifndef DPDK_SYS_SHIM_H
@@ -21,32 +21,32 @@
 #include <rte_mbuf.h>
 #include <rte_version.h>
 
-/** The frames of one burst, at most; of a longer array only so many are looked at. */
+/** Maximum number of frames of one burst; further entries of a longer array are ignored. */
 #define DPDK_SYS_BURST_MAX 64
 
-/** No lcore: the caller's thread is what it is to DPDK. */
+/** No lcore: calls use the lcore of the calling thread, if it has one. */
 #define DPDK_SYS_NO_LCORE UINT32_MAX
 
-/** Whose bursts these are: one for each port, used by one thread at a time. */
+/** Context of a port's bursts: one for each port, used by one thread at a time. */
 struct dpdk_sys_caller {
 	/** Bursts run as this lcore, with its caches; from dpdk_sys_lease_lcore, or DPDK_SYS_NO_LCORE. */
 	uint32_t lcore;
 	/**
-	 * Not 0: a burst that touches memory which is not there is given up, instead of the process. Only after
-	 * dpdk_sys_guard, and for drivers whose bursts hold no lock.
+	 * Not 0: a burst that faults (SIGSEGV, SIGBUS) is aborted, and the process survives. Only after dpdk_sys_guard,
+	 * and for drivers whose bursts hold no lock.
 	 */
 	uint32_t guarded;
-	/** Frames in several pieces that were received and freed. A sum that goes on. */
-	uint64_t refused;
-	/** Bursts that were given up. A sum that goes on. */
+	/** Number of received frames of several segments, which were freed. Only grows. */
+	uint64_t multi_segment_drops;
+	/** Number of aborted bursts. Only grows. */
 	uint64_t given_up;
 };
 
-/** One buffer and where its bytes are. */
+/** One buffer and the address of its bytes. */
 struct dpdk_sys_frame {
-	/** The buffer; DPDK's name for it in every call. */
+	/** The buffer, by which it is identified in every call. */
 	struct rte_mbuf *mbuf;
-	/** Where the frame begins, or is to be written; at most 65535 bytes behind the buffer's beginning. */
+	/** The beginning of the frame, or of a frame to be written; at most 65535 bytes behind the buffer's beginning. */
 	uint8_t *data;
 	/** Bytes of the frame: set by dpdk_sys_rx_burst, read by dpdk_sys_tx_burst, else 0. */
 	uint32_t len_bytes;
@@ -55,106 +55,105 @@ struct dpdk_sys_frame {
 };
 
 /**
- * Takes received frames from a queue of a started port, oldest first. They belong to the caller until
- * dpdk_sys_free_bulk or dpdk_sys_tx_burst. A frame in several pieces is freed, and added to caller->refused.
- * One thread at a time for each queue. A burst that is given up returns 0, and the buffers that the driver had in
- * hands are neither the caller's nor in their pool.
+ * Receives frames from a queue of a started port, oldest first. They belong to the caller until dpdk_sys_free_bulk or
+ * dpdk_sys_tx_burst. A frame of several segments is freed and counted in caller->multi_segment_drops. One thread at a
+ * time for each queue. An aborted burst returns 0, and the buffers that the driver was processing are lost: they
+ * belong neither to the caller nor to their pool (see dpdk_sys_recover).
  *
- * @param frames room for max records.
- * @param max best 32: some drivers round it down to what they like, to nothing even.
- * @return how many records were written: 0 to max, and fewer than are waiting at times.
+ * @param frames array of max records.
+ * @param max preferably 32: some drivers round it down to a multiple of their burst size, even to 0.
+ * @return the number of records written: 0 to max; may be fewer than the pending frames.
  */
 uint16_t dpdk_sys_rx_burst(struct dpdk_sys_caller *caller, uint16_t port, uint16_t queue,
 			   struct dpdk_sys_frame *frames, uint16_t max);
 
 /**
- * Gives frames to a queue of a started port: of each, len_bytes bytes at data, which lie in the buffer. Those that
- * were taken belong to the driver, which gives them back to their pool, at once or later; the others stay the
- * caller's. One thread at a time for each queue. A burst that is given up counts as taken: some of its buffers are in
- * their pool, the others are nobody's.
+ * Sends frames on a queue of a started port: of each, len_bytes bytes at data, which lie in the buffer. Accepted frames
+ * belong to the driver, which returns them to their pool, at once or later; the others stay with the caller. One thread
+ * at a time for each queue. All frames of an aborted burst count as accepted: some of their buffers are in their pool,
+ * the others are lost (see dpdk_sys_recover).
  *
- * @return how many were taken, from the front.
+ * @return the number of accepted frames, from the front.
  */
 uint16_t dpdk_sys_tx_burst(struct dpdk_sys_caller *caller, uint16_t port, uint16_t queue,
 			   const struct dpdk_sys_frame *frames, uint16_t count);
 
 /**
- * Takes empty buffers from a pool. They belong to the caller until dpdk_sys_free_bulk or dpdk_sys_tx_burst.
+ * Allocates empty buffers from a pool. They belong to the caller until dpdk_sys_free_bulk or dpdk_sys_tx_burst.
  *
- * @return how many records were written: count, or 0 when the pool has fewer.
+ * @return the number of records written: count, or 0 if the pool has fewer buffers.
  */
 uint16_t dpdk_sys_alloc_bulk(const struct dpdk_sys_caller *caller, struct rte_mempool *pool,
 			     struct dpdk_sys_frame *frames, uint16_t count);
 
-/** Gives buffers back to the pools that they came from. */
+/** Returns buffers to their pools. */
 void dpdk_sys_free_bulk(const struct dpdk_sys_caller *caller, const struct dpdk_sys_frame *frames, uint16_t count);
 
 /**
- * Gives buffers back that are nobody's since a burst was given up, whatever is in them. None of them is in the pool,
- * or a driver's.
+ * Returns buffers that an aborted burst lost to their pools, and reinitializes them. None of them may be in the pool or
+ * belong to a driver.
  */
 void dpdk_sys_recover(const struct dpdk_sys_caller *caller, const struct dpdk_sys_frame *frames, uint16_t count);
 
 /**
- * Makes guarded bursts possible: handles SIGSEGV and SIGBUS from now on, and passes on those that no guarded burst
- * caused to what handled them when this was called first. A thread that blocks these signals has no guard.
+ * Enables guarded bursts: installs handlers of SIGSEGV and SIGBUS, which pass on signals that no guarded burst caused
+ * to the handlers that were installed at the first call. A thread that blocks these signals has no guard.
  *
  * @return 0, or a negative errno.
  */
 int dpdk_sys_guard(void);
 
 /**
- * Leases an lcore for bursts, which one thread at a time may run as. EAL runs, and is told that no other process will
- * join it.
+ * Leases an lcore for bursts, for one thread at a time. EAL runs, initialized without support of secondary processes.
  *
- * @return the lcore, or DPDK_SYS_NO_LCORE when all are taken.
+ * @return the lcore, or DPDK_SYS_NO_LCORE if all are in use.
  */
 uint32_t dpdk_sys_lease_lcore(void);
 
-/** Gives a leased lcore back. */
+/** Returns a leased lcore. */
 void dpdk_sys_return_lcore(uint32_t lcore);
 
 /**
- * Lists all buffers of a pool, lent or not, as dpdk_sys_alloc_bulk would lend them. This tells where they are, and
- * lends none. They lie at multiples of a cache line, but not always equally far apart, nor in ascending order.
+ * Lists all buffers of a pool, allocated or not, with the records that dpdk_sys_alloc_bulk would return. Allocates none.
+ * They lie at multiples of a cache line, but not always at equal distances, nor in ascending order.
  *
- * @param frames room for max records.
- * @return how many buffers the pool has; at most max records were written.
+ * @param frames array of max records.
+ * @return the number of buffers of the pool; at most max records were written.
  */
 uint32_t dpdk_sys_pool_frames(struct rte_mempool *pool, struct dpdk_sys_frame *frames, uint32_t max);
 
 /**
- * Keeps EAL's interrupt thread from running anything, until dpdk_sys_release_interrupts: what a driver does there and
- * what the caller does to its port come one after the other. EAL runs. One thread at a time; not from that thread.
+ * Blocks EAL's interrupt thread until dpdk_sys_release_interrupts, so that no callback of a driver runs there while the
+ * caller controls its port. EAL runs. One thread at a time; not from the interrupt thread.
  *
- * @return 0, or a negative errno; then it is not kept. -ETIMEDOUT: it is busy for a second, and may be for ever.
+ * @return 0, or a negative errno; then the thread is not blocked. -ETIMEDOUT: a callback has run for over a second.
  */
 int dpdk_sys_hold_interrupts(void);
 
-/** Lets EAL's interrupt thread go on. */
+/** Unblocks EAL's interrupt thread. */
 void dpdk_sys_release_interrupts(void);
 
-/** Is the link of a port up? Does not wait for it. 1 or 0; 0 also if the port does not exist. */
+/** Returns 1 if the link of a port is up, 0 if it is down or if the port does not exist. Does not wait. */
 int dpdk_sys_link_is_up(uint16_t port);
 
-/** The calling thread's rte_errno: why its last failed call failed. */
+/** Returns the calling thread's rte_errno, the error of its last failed call. */
 int dpdk_sys_errno(void);
 
-/** The calling thread's lcore, or DPDK_SYS_NO_LCORE if it has none: then pools do without a cache for it. */
+/** Returns the calling thread's lcore, or DPDK_SYS_NO_LCORE if it has none: then it uses no cache of a pool. */
 uint32_t dpdk_sys_lcore_id(void);
 
 /**
- * Takes one message of DPDK's log.
+  * Receives one message of DPDK's log.
  *
  * @param level RTE_LOG_EMERG to RTE_LOG_DEBUG.
- * @param text not terminated; ends with a line feed as a rule.
+  * @param text not NUL-terminated; usually ends with a line feed.
  */
 typedef void (*dpdk_sys_log_sink)(void *context, int level, const char *text, size_t bytes);
 
 /**
- * Has DPDK's log told to sink, from now on and instead of to an earlier one, also before rte_eal_init. The sink is
- * called by whichever thread logs, by one at a time, and neither logs nor calls this. NULL: the log goes where DPDK
- * sends it by itself. An earlier sink and its context are not used any more when this returns.
+ * Redirects DPDK's log to sink, which replaces an earlier one; also before rte_eal_init. The sink is called by the
+ * logging thread, by one thread at a time, and must neither log nor call this. NULL: restores DPDK's default log. An
+ * earlier sink and its context are not used any more when this returns.
  *
  * @return 0, or a negative errno; then nothing has changed.
  */

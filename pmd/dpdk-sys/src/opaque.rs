@@ -1,13 +1,13 @@
-//! Types that only DPDK looks into: others hold pointers to them, and cannot make, copy or move one.
+//! Opaque types: this crate's users hold pointers to them, and cannot create, copy or move one.
 
 #![allow(non_camel_case_types, reason = "the names of DPDK's headers")]
 
 use core::marker::{PhantomData, PhantomPinned};
 
-/// Not `Send`, `Sync` or `Unpin`, and of no size that anyone could rely on.
+/// Makes a type neither `Send`, `Sync` nor `Unpin`.
 type Opaque = PhantomData<(*mut u8, PhantomPinned)>;
 
-/// A buffer of a pool; where its bytes are is told by [`dpdk_sys_frame`](super::dpdk_sys_frame).
+/// A buffer of a pool; [`dpdk_sys_frame`](super::dpdk_sys_frame) has the address of its bytes.
 #[repr(C)]
 #[derive(Debug)]
 pub struct rte_mbuf {
@@ -15,8 +15,8 @@ pub struct rte_mbuf {
     opaque: Opaque,
 }
 
-/// A pool of buffers; made by `rte_pktmbuf_pool_create`, ended by `rte_mempool_free` when all buffers are back and no
-/// port uses it.
+/// A pool of buffers; created by `rte_pktmbuf_pool_create`, freed by `rte_mempool_free` when all buffers are back and
+/// no port uses it.
 #[repr(C)]
 #[derive(Debug)]
 pub struct rte_mempool {
@@ -32,7 +32,7 @@ pub struct rte_ring {
     opaque: Opaque,
 }
 
-/// A device of a bus; a port's is in its `rte_eth_dev_info`, and goes to `rte_dev_remove`.
+/// A device of a bus; a port's device is in its `rte_eth_dev_info`, and is removed by `rte_dev_remove`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct rte_device {

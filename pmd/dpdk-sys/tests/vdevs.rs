@@ -1,5 +1,5 @@
-//! Bursts through DPDK's own software devices. EAL runs without huge pages, PCI and files that others could share, so
-//! that any user may run this; `--in-memory` would be an error beside `--no-huge`.
+//! Tests of the bindings and the shim with DPDK's virtual devices (vdevs). EAL runs without huge pages, PCI and shared
+//! files, so that the tests need no privileges; `--in-memory` would be an error together with `--no-huge`.
 #![cfg(feature = "system")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -28,11 +28,11 @@ const ROOM_BYTES: u16 = 2048;
 const DESCRIPTORS: u16 = 64;
 const BURST: u16 = 8;
 
-/// What DPDK logged, with its levels.
+/// DPDK's log messages and their levels.
 static LOG: Mutex<Vec<(i32, String)>> = Mutex::new(Vec::new());
 
 extern "C" fn keep_message(_: *mut c_void, level: c_int, text: *const c_char, bytes: usize) {
-    // SAFETY: the shim hands over `bytes` bytes that nobody else writes while this function runs.
+    // SAFETY: the shim passes `bytes` bytes that are not written while this function runs.
     let text = unsafe { slice::from_raw_parts(text.cast::<u8>(), bytes) };
     let text = String::from_utf8_lossy(text).into_owned();
     if let Ok(mut log) = LOG.lock() {
@@ -40,26 +40,28 @@ extern "C" fn keep_message(_: *mut c_void, level: c_int, text: *const c_char, by
     }
 }
 
-/// Starts EAL, once, and makes the tests of this process take turns: devices come and go by one thread at a time.
+/// Initializes EAL once, and serializes the tests of this process: only one thread at a time may control devices.
 fn eal() -> MutexGuard<'static, ()> {
     static STARTED: OnceLock<()> = OnceLock::new();
-    static TURN: Mutex<()> = Mutex::new(());
-    let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    static CONTROL: Mutex<()> = Mutex::new(());
+    let control = CONTROL
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
     STARTED.get_or_init(|| {
         // SAFETY: the sink is safe to call from any thread, and its context is not used.
-        let hooked = unsafe { dpdk_sys_log_to(Some(keep_message), ptr::null_mut()) };
-        assert_eq!(hooked, 0);
-        // EAL moves the pointers about and may keep them, but writes no text.
+        let result = unsafe { dpdk_sys_log_to(Some(keep_message), ptr::null_mut()) };
+        assert_eq!(result, 0);
+        // EAL permutes the pointers and may keep them, but does not write to the texts.
         let arguments: Vec<*mut c_char> = EAL_ARGUMENTS
             .iter()
             .map(|argument| argument.as_ptr().cast_mut())
             .collect();
         let arguments = arguments.leak();
-        // SAFETY: the array and its texts live for ever, and this is the only call.
+        // SAFETY: the array and its texts are never freed, and this is the only call.
         let parsed = unsafe { rte_eal_init(arguments.len() as c_int, arguments.as_mut_ptr()) };
         assert!(parsed >= 0, "EAL: {}; {:?}", last_error(), LOG.lock());
     });
-    turn
+    control
 }
 
 fn last_error() -> String {
@@ -68,33 +70,33 @@ fn last_error() -> String {
 }
 
 fn error_text(number: c_int) -> String {
-    // SAFETY: takes any number.
+    // SAFETY: accepts any number.
     let text = unsafe { rte_strerror(number) };
-    // SAFETY: it is a text of the calling thread's own, valid until its next call.
+    // SAFETY: a NUL-terminated text of the calling thread, valid until its next call.
     unsafe { CStr::from_ptr(text) }
         .to_string_lossy()
         .into_owned()
 }
 
-/// A thread without an lcore, whose bursts run unguarded.
+/// Context of a thread without an lcore, whose bursts are not guarded.
 const CALLER: dpdk_sys_caller = dpdk_sys_caller {
     lcore: DPDK_SYS_NO_LCORE,
     guarded: 0,
-    refused: 0,
+    multi_segment_drops: 0,
     given_up: 0,
 };
 
-/// A started port of one queue each way, with a pool of its own.
+/// A started port with one receive and one send queue and its own pool.
 struct Device {
     port: u16,
     pool: *mut rte_mempool,
 }
 
 impl Device {
-    /// `arguments` are DPDK's: the name of a device with its keys.
+    /// Adds a device by its name and keys (`devargs`), and starts its port.
     fn open(name: &str, keys: &str, room_bytes: u16) -> Self {
         let pool_name = CString::new(format!("pool-{name}")).expect("no NUL");
-        // SAFETY: EAL runs (callers hold its turn), and the name is copied.
+        // SAFETY: EAL runs (callers hold its control lock), and the name is copied.
         let pool = unsafe {
             rte_pktmbuf_pool_create(
                 pool_name.as_ptr(),
@@ -107,9 +109,9 @@ impl Device {
         };
         assert!(!pool.is_null(), "{}", last_error());
 
-        let arguments = CString::new(format!("{name}{keys}")).expect("no NUL");
+        let devargs = CString::new(format!("{name}{keys}")).expect("no NUL");
         // SAFETY: EAL runs, and no other thread adds devices.
-        let probed = unsafe { rte_dev_probe(arguments.as_ptr()) };
+        let probed = unsafe { rte_dev_probe(devargs.as_ptr()) };
         assert_eq!(probed, 0, "{}; {:?}", error_text(-probed), LOG.lock());
         let device = Self {
             port: find_port(name).expect("a port for the device"),
@@ -122,40 +124,40 @@ impl Device {
     fn start(&self) {
         let configuration = rte_eth_conf::default();
         // SAFETY: the port exists, and the configuration is copied.
-        let done = unsafe { rte_eth_dev_configure(self.port, 1, 1, &configuration) };
-        assert_eq!(done, 0, "{}", error_text(-done));
+        let result = unsafe { rte_eth_dev_configure(self.port, 1, 1, &configuration) };
+        assert_eq!(result, 0, "{}", error_text(-result));
         // SAFETY: the port is configured, and the pool outlives it.
-        let done =
+        let result =
             unsafe { rte_eth_rx_queue_setup(self.port, 0, DESCRIPTORS, 0, ptr::null(), self.pool) };
-        assert_eq!(done, 0, "{}", error_text(-done));
+        assert_eq!(result, 0, "{}", error_text(-result));
         // SAFETY: the port is configured.
-        let done = unsafe { rte_eth_tx_queue_setup(self.port, 0, DESCRIPTORS, 0, ptr::null()) };
-        assert_eq!(done, 0, "{}", error_text(-done));
+        let result = unsafe { rte_eth_tx_queue_setup(self.port, 0, DESCRIPTORS, 0, ptr::null()) };
+        assert_eq!(result, 0, "{}", error_text(-result));
         // SAFETY: the port has its queues.
-        let done = unsafe { rte_eth_dev_start(self.port) };
-        assert_eq!(done, 0, "{}", error_text(-done));
+        let result = unsafe { rte_eth_dev_start(self.port) };
+        assert_eq!(result, 0, "{}", error_text(-result));
     }
 
     fn info(&self) -> rte_eth_dev_info {
         let mut info = MaybeUninit::uninit();
-        // SAFETY: the port exists, and there is room for the record.
-        let told = unsafe { rte_eth_dev_info_get(self.port, info.as_mut_ptr()) };
-        assert_eq!(told, 0, "{}", error_text(-told));
-        // SAFETY: it was told, so all of it is written.
+        // SAFETY: the port exists, and the pointer is valid for the record.
+        let result = unsafe { rte_eth_dev_info_get(self.port, info.as_mut_ptr()) };
+        assert_eq!(result, 0, "{}", error_text(-result));
+        // SAFETY: the call succeeded, so the whole record is written.
         unsafe { info.assume_init() }
     }
 
     fn stats(&self) -> rte_eth_stats {
         let mut stats = rte_eth_stats::default();
-        // SAFETY: the port exists, and there is room for the record.
-        let told = unsafe { rte_eth_stats_get(self.port, &mut stats) };
-        assert_eq!(told, 0, "{}", error_text(-told));
+        // SAFETY: the port exists, and the pointer is valid for the record.
+        let result = unsafe { rte_eth_stats_get(self.port, &mut stats) };
+        assert_eq!(result, 0, "{}", error_text(-result));
         stats
     }
 
     fn alloc(&self, count: u16) -> Vec<dpdk_sys_frame> {
         let mut frames = vec![no_frame(); usize::from(count)];
-        // SAFETY: the pool lives, and there is room for `count` records.
+        // SAFETY: the pool lives, and the pointer is valid for `count` records.
         let lent = unsafe { dpdk_sys_alloc_bulk(&CALLER, self.pool, frames.as_mut_ptr(), count) };
         frames.truncate(usize::from(lent));
         frames
@@ -174,12 +176,12 @@ impl Device {
         }
     }
 
-    fn receive(&self, max: u16, refused: &mut u64) -> Vec<dpdk_sys_frame> {
+    fn receive(&self, max: u16, drops: &mut u64) -> Vec<dpdk_sys_frame> {
         let mut frames = vec![no_frame(); usize::from(max)];
         let mut caller = CALLER;
-        // SAFETY: the port is started, this thread alone has its queue, and there is room for `max` records.
+        // SAFETY: the port is started, this thread alone has its queue, and the pointer is valid for `max` records.
         let got = unsafe { dpdk_sys_rx_burst(&mut caller, self.port, 0, frames.as_mut_ptr(), max) };
-        *refused += caller.refused;
+        *drops += caller.multi_segment_drops;
         frames.truncate(usize::from(got));
         frames
     }
@@ -189,13 +191,13 @@ impl Device {
         unsafe { rte_mempool_avail_count(self.pool) }
     }
 
-    /// Takes the device away, as a port that is closed does. All buffers must be back.
+    /// Removes the device, as a closing port does. All buffers must be back.
     fn close(self) {
         let device = self.info().device;
-        // SAFETY: the port exists, and nobody uses its queues any more.
+        // SAFETY: the port exists, and its queues are not used any more.
         let stopped = unsafe { rte_eth_dev_stop(self.port) };
         assert_eq!(stopped, 0, "{}", error_text(-stopped));
-        // SAFETY: the port is stopped; what it still held goes back to the pool.
+        // SAFETY: the port is stopped and returns its buffers to the pool.
         let removed = unsafe { rte_dev_remove(device) };
         assert_eq!(removed, 0, "{}", error_text(-removed));
         assert_eq!(self.free_buffers(), BUFFERS);
@@ -207,7 +209,7 @@ impl Device {
 fn find_port(name: &str) -> Option<u16> {
     let name = CString::new(name).expect("no NUL");
     let mut port = 0;
-    // SAFETY: the name is a text, and there is room for a number.
+    // SAFETY: the name is NUL-terminated, and the pointer is valid for a port number.
     let found = unsafe { rte_eth_dev_get_port_by_name(name.as_ptr(), &mut port) };
     (found == 0).then_some(port)
 }
@@ -217,23 +219,23 @@ fn no_frame() -> dpdk_sys_frame {
 }
 
 fn bytes_of(frame: &dpdk_sys_frame) -> &[u8] {
-    // SAFETY: the shim says where the frame's bytes are, and the frame is lent to us.
+    // SAFETY: the shim reports the range of the frame's bytes, and the frame belongs to the caller.
     unsafe { slice::from_raw_parts(frame.data, frame.len_bytes as usize) }
 }
 
 fn fill(frame: &mut dpdk_sys_frame, bytes: &[u8]) {
     assert!(bytes.len() <= frame.room_bytes as usize);
-    // SAFETY: the room was compared, and the buffer is lent to us alone.
+    // SAFETY: the length was checked, and the buffer belongs to the caller alone.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), frame.data, bytes.len()) };
     frame.len_bytes = bytes.len() as u32;
 }
 
 fn free(frames: &[dpdk_sys_frame]) {
-    // SAFETY: the frames are lent to us, and nobody uses them after this.
+    // SAFETY: the frames belong to the caller, and are not used after this.
     unsafe { dpdk_sys_free_bulk(&CALLER, frames.as_ptr(), frames.len() as u16) };
 }
 
-/// A frame of its own length and contents for each number.
+/// Returns a frame whose length and contents depend on the number.
 fn sample(number: u16) -> Vec<u8> {
     (0..60 + 17 * number)
         .map(|at| (at ^ number << 5) as u8)
@@ -242,7 +244,7 @@ fn sample(number: u16) -> Vec<u8> {
 
 #[test]
 fn a_burst_is_sent_and_received_in_the_same_buffers() {
-    let _turn = eal();
+    let _control = eal();
     let device = Device::open("net_ring0", "", ROOM_BYTES);
     let mut frames = device.alloc(BURST);
     assert_eq!(frames.len(), usize::from(BURST));
@@ -255,10 +257,10 @@ fn a_burst_is_sent_and_received_in_the_same_buffers() {
     }
     assert_eq!(device.send(&frames), BURST);
 
-    let mut refused = 0;
-    let first = device.receive(3, &mut refused);
-    let rest = device.receive(32, &mut refused);
-    assert_eq!((first.len(), rest.len(), refused), (3, 5, 0));
+    let mut drops = 0;
+    let first = device.receive(3, &mut drops);
+    let rest = device.receive(32, &mut drops);
+    assert_eq!((first.len(), rest.len(), drops), (3, 5, 0));
     for (number, (got, sent)) in (0..).zip(first.iter().chain(&rest).zip(&frames)) {
         assert_eq!(bytes_of(got), sample(number));
         assert_eq!((got.mbuf, got.data), (sent.mbuf, sent.data));
@@ -273,66 +275,66 @@ fn a_burst_is_sent_and_received_in_the_same_buffers() {
 }
 
 #[test]
-fn what_a_full_queue_does_not_take_stays_the_senders() {
-    let _turn = eal();
+fn frames_that_a_full_queue_rejects_stay_with_the_sender() {
+    let _control = eal();
     let device = Device::open("net_ring1", "", ROOM_BYTES);
-    let mut taken = 0;
+    let mut accepted = 0;
     let left = loop {
         let mut frames = device.alloc(32);
-        assert_eq!(frames.len(), 32, "the queue took every buffer there is");
+        assert_eq!(frames.len(), 32, "the queue accepted all buffers");
         for frame in &mut frames {
             fill(frame, &sample(0));
         }
         let sent = usize::from(device.send(&frames));
-        taken += sent;
+        accepted += sent;
         if sent < frames.len() {
             break frames.split_off(sent);
         }
     };
     assert_eq!(
-        device.free_buffers() as usize + taken + left.len(),
+        device.free_buffers() as usize + accepted + left.len(),
         BUFFERS as usize
     );
     free(&left);
 
-    let mut refused = 0;
+    let mut drops = 0;
     let mut received = 0;
     loop {
-        let frames = device.receive(32, &mut refused);
+        let frames = device.receive(32, &mut drops);
         if frames.is_empty() {
             break;
         }
         received += frames.len();
         free(&frames);
     }
-    assert_eq!((received, refused), (taken, 0));
+    assert_eq!((received, drops), (accepted, 0));
     device.close();
 }
 
 #[test]
-fn a_driver_that_fills_buffers_says_how_long_the_frames_are() {
-    let _turn = eal();
+fn rx_burst_reports_frame_lengths() {
+    let _control = eal();
     let device = Device::open("net_null0", ",size=1500,copy=1", ROOM_BYTES);
-    let mut refused = 0;
-    let frames = device.receive(BURST, &mut refused);
-    assert_eq!((frames.len(), refused), (usize::from(BURST), 0));
+    let mut drops = 0;
+    let frames = device.receive(BURST, &mut drops);
+    assert_eq!((frames.len(), drops), (usize::from(BURST), 0));
     assert!(frames.iter().all(|frame| frame.len_bytes == 1500));
-    // It takes everything, and gives it back to the pool.
+    // net_null accepts all frames and returns them to the pool.
     assert_eq!(device.send(&frames), BURST);
     device.close();
 }
 
 #[test]
-fn a_frame_in_pieces_is_refused_and_counted() {
-    let _turn = eal();
+fn multi_segment_frame_is_dropped_and_counted() {
+    let _control = eal();
     let path = std::env::temp_dir().join(format!("dpdk-sys-{}.pcap", std::process::id()));
     fs::write(&path, capture(&[&sample(1), &vec![7; 3000], &sample(2)])).expect("a capture file");
     let device = Device::open("net_pcap0", &format!(",rx_pcap={}", path.display()), 1024);
-    let mut refused = 0;
-    let frames = device.receive(BURST, &mut refused);
+    let mut drops = 0;
+    let frames = device.receive(BURST, &mut drops);
     fs::remove_file(&path).expect("the capture file");
     let lengths: Vec<u32> = frames.iter().map(|frame| frame.len_bytes).collect();
-    assert_eq!((lengths.as_slice(), refused), ([77, 94].as_slice(), 1));
+    assert_eq!((lengths.as_slice(), drops), ([77, 94].as_slice(), 1));
     assert_eq!(bytes_of(&frames[1]), sample(2));
     free(&frames);
     device.close();
@@ -355,14 +357,14 @@ fn capture(frames: &[&[u8]]) -> Vec<u8> {
 }
 
 #[test]
-fn a_pool_lists_its_buffers_where_they_are_lent() {
-    let _turn = eal();
+fn pool_frames_lists_the_addresses_of_allocated_buffers() {
+    let _control = eal();
     let device = Device::open("net_null1", ",no-rx=1", ROOM_BYTES);
     let mut listed = vec![no_frame(); BUFFERS as usize];
-    // SAFETY: the pool lives and has no buffer lent out; there is room for all of them.
+    // SAFETY: the pool lives and no buffer is allocated; the pointer is valid for all of them.
     let count = unsafe { dpdk_sys_pool_frames(device.pool, listed.as_mut_ptr(), BUFFERS) };
     assert_eq!(count, BUFFERS);
-    // SAFETY: the same, with room for fewer.
+    // SAFETY: as above, with a smaller limit.
     let count = unsafe { dpdk_sys_pool_frames(device.pool, listed.as_mut_ptr(), 1) };
     assert_eq!(count, BUFFERS);
 
@@ -382,8 +384,8 @@ fn a_pool_lists_its_buffers_where_they_are_lent() {
 }
 
 #[test]
-fn a_pool_lends_all_or_none() {
-    let _turn = eal();
+fn alloc_bulk_allocates_all_or_none() {
+    let _control = eal();
     let device = Device::open("net_null2", ",no-rx=1", ROOM_BYTES);
     let mut lent = Vec::new();
     for _ in 0..BUFFERS / 32 {
@@ -400,8 +402,8 @@ fn a_pool_lends_all_or_none() {
 }
 
 #[test]
-fn a_registered_thread_has_an_lcore_until_it_leaves() {
-    let _turn = eal();
+fn registered_thread_has_an_lcore_until_unregistered() {
+    let _control = eal();
     let seen = thread::spawn(|| {
         // SAFETY: reads a variable of the calling thread.
         let lcore = || unsafe { dpdk_sys_lcore_id() };
@@ -419,7 +421,7 @@ fn a_registered_thread_has_an_lcore_until_it_leaves() {
 
 #[test]
 fn bursts_run_as_a_leased_lcore_on_any_thread() {
-    let _turn = eal();
+    let _control = eal();
     let device = Device::open("net_ring2", "", ROOM_BYTES);
     // SAFETY: EAL runs, and no other process joins it.
     let leased = unsafe { dpdk_sys_lease_lcore() };
@@ -432,7 +434,7 @@ fn bursts_run_as_a_leased_lcore_on_any_thread() {
         ..CALLER
     };
     let mut frames = vec![no_frame(); usize::from(BURST)];
-    // SAFETY: the pool lives, there is room for the records, and nobody else runs as this lcore.
+    // SAFETY: the pool lives, the pointer is valid for the records, and this thread alone runs as this lcore.
     let lent = unsafe { dpdk_sys_alloc_bulk(&caller, device.pool, frames.as_mut_ptr(), BURST) };
     assert_eq!(lent, BURST);
     frames.iter_mut().for_each(|frame| fill(frame, &sample(1)));
@@ -445,7 +447,7 @@ fn bursts_run_as_a_leased_lcore_on_any_thread() {
         let mut frames = vec![no_frame(); usize::from(BURST)];
         // SAFETY: the port is started, this thread alone has its queue and runs as this lcore.
         let got = unsafe { dpdk_sys_rx_burst(&mut caller, port, 0, frames.as_mut_ptr(), BURST) };
-        // SAFETY: the frames are lent to us, and nobody uses them after this.
+        // SAFETY: the frames belong to the caller, and are not used after this.
         unsafe { dpdk_sys_free_bulk(&caller, frames.as_ptr(), got) };
         // SAFETY: reads a variable of the calling thread.
         (got, unsafe { dpdk_sys_lcore_id() })
@@ -454,24 +456,24 @@ fn bursts_run_as_a_leased_lcore_on_any_thread() {
     // SAFETY: reads a variable of the calling thread.
     assert_eq!(unsafe { dpdk_sys_lcore_id() }, DPDK_SYS_NO_LCORE);
     for lcore in [leased, other] {
-        // SAFETY: it was leased, and nobody runs as it any more.
+        // SAFETY: it was leased, and no thread runs as it any more.
         unsafe { dpdk_sys_return_lcore(lcore) };
     }
     // SAFETY: EAL runs, and no other process joins it.
     let again = unsafe { dpdk_sys_lease_lcore() };
-    assert_eq!(again, leased.min(other), "it was given back");
+    assert_eq!(again, leased.min(other), "the lease was returned");
     // SAFETY: as above.
     unsafe { dpdk_sys_return_lcore(again) };
     device.close();
 }
 
 #[test]
-fn buffers_that_are_nobodys_are_recovered() {
-    let _turn = eal();
+fn lost_buffers_are_recovered() {
+    let _control = eal();
     let device = Device::open("net_null3", ",no-rx=1", ROOM_BYTES);
     let lost = device.alloc(BURST);
     assert_eq!(device.free_buffers(), BUFFERS - u32::from(BURST));
-    // SAFETY: the frames were lent to us, and nobody uses them after this.
+    // SAFETY: the frames belong to the caller, and are not used after this.
     unsafe { dpdk_sys_recover(&CALLER, lost.as_ptr(), BURST) };
     assert_eq!(device.free_buffers(), BUFFERS);
     let again = device.alloc(BURST);
@@ -484,32 +486,32 @@ fn buffers_that_are_nobodys_are_recovered() {
     device.close();
 }
 
-/// Counts messages in the number that is its context.
+/// Counts messages in its context, a `Mutex<u32>`.
 extern "C" fn count_message(context: *mut c_void, _: c_int, _: *const c_char, _: usize) {
-    // SAFETY: the sink comes with a `Mutex<u32>` that lives for ever.
+    // SAFETY: the sink is installed with a static `Mutex<u32>`.
     let count = unsafe { &*context.cast::<Mutex<u32>>() };
     if let Ok(mut count) = count.lock() {
         *count += 1;
     }
 }
 
-fn probe_what_does_not_exist() {
-    // SAFETY: EAL runs (callers hold its turn), and no other thread adds devices.
+fn probe_unknown_device() {
+    // SAFETY: EAL runs (callers hold its control lock), and no other thread adds devices.
     let probed = unsafe { rte_dev_probe(c"net_nosuch0".as_ptr()) };
     assert!(probed < 0);
 }
 
 #[test]
-fn the_log_goes_to_one_sink_at_a_time() {
+fn log_to_replaces_the_previous_sink() {
     static COUNT: Mutex<u32> = Mutex::new(0);
-    let _turn = eal();
+    let _control = eal();
     let kept = || LOG.lock().expect("the log").len();
     let counted = || *COUNT.lock().expect("the count");
     let before = kept();
     let context = ptr::from_ref(&COUNT).cast_mut().cast();
-    // SAFETY: the sink may be called by any thread, and its context lives for ever.
+    // SAFETY: the sink may be called by any thread, and its context is static.
     assert_eq!(unsafe { dpdk_sys_log_to(Some(count_message), context) }, 0);
-    probe_what_does_not_exist();
+    probe_unknown_device();
     assert_eq!(kept(), before);
     let messages = counted();
     assert!(messages > 0);
@@ -517,14 +519,14 @@ fn the_log_goes_to_one_sink_at_a_time() {
     // SAFETY: the sink may be called by any thread, and its context is not used.
     let back = unsafe { dpdk_sys_log_to(Some(keep_message), ptr::null_mut()) };
     assert_eq!(back, 0);
-    probe_what_does_not_exist();
+    probe_unknown_device();
     assert_eq!((kept() - before, counted()), (messages as usize, messages));
 }
 
 #[test]
-fn a_device_that_does_not_exist_says_so_in_the_log() {
-    let _turn = eal();
-    probe_what_does_not_exist();
+fn probing_an_unknown_device_logs_an_error() {
+    let _control = eal();
+    probe_unknown_device();
     let log = LOG.lock().expect("the log");
     let (level, _) = log
         .iter()

@@ -1,14 +1,14 @@
-//! The server's half of connection set-up [FCVI P-12].
+//! Responder (server) side of connection set-up [FCVI P-12].
 //!
-//! A request that finds a waiting consumer is held until the consumer accepts
-//! or rejects it; one that finds none is answered with NO_MATCH at once.
+//! A request that matches a listener is pending until the consumer accepts or rejects it; a request
+//! that matches none is answered with NO_MATCH at once.
 //!
 //! ```text
-//!   Held --accept--> Accepting --RESP2--> (the VI is Connected)
-//!    |  |                |
-//!    |  |                +-- no RESP2 in FCVI_ULP_TIMEOUT, client gave up --> forgotten
-//!    |  +--reject--> Refused (a repeated request is answered alike) --> forgotten
-//!    +-- client gave up, its port went --> Void (kept until the consumer lets go)
+//!   Pending --accept--> Accepting --RESP2--> (the VI is Connected)
+//!    |  |                  |
+//!    |  |                  +-- no RESP2 within FCVI_ULP_TIMEOUT, client gave up --> removed
+//!    |  +--reject--> Refused (repeated requests get the same answer) --> removed
+//!    +-- client gave up or its port was lost --> Cancelled (until the consumer accepts or rejects)
 //! ```
 
 mod incoming;
@@ -27,14 +27,14 @@ use fcvi_frame::profile;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, connect_parameter};
 
 use self::incoming::IncomingState;
-use crate::connect::{ConnectError, RemoteVi, compare};
+use crate::connect::{ConnectError, RemoteVi, check_attributes};
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
-use crate::endpoint::{EndpointState, Link, Phase};
+use crate::endpoint::{Connection, EndpointState, Phase};
 use crate::engine::{Engine, ViIndex};
-use crate::host::{Host, Waiter};
+use crate::engine_io::{EngineIo, Waiter};
 
-/// A connection request of another port that waits for the consumer.
+/// Identifies a connection request of another port that is pending for the consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnId {
     pub(crate) index: u32,
@@ -42,55 +42,55 @@ pub struct ConnId {
 }
 
 impl ConnId {
-    /// The request at this place, of this generation.
+    /// Returns the ID of the request in this slot, of this generation.
     #[must_use]
     pub const fn new(index: u32, generation: u32) -> Self {
         Self { index, generation }
     }
 
-    /// Its place.
+    /// Returns its slot.
     #[must_use]
     pub const fn index(self) -> u32 {
         self.index
     }
 
-    /// Tells it from others at the same place.
+    /// Returns its generation, which distinguishes requests that used the same slot.
     #[must_use]
     pub const fn generation(self) -> u32 {
         self.generation
     }
 }
 
-/// A request that was matched, for the consumer.
+/// A matched request, as reported to the consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Indication {
-    /// To accept or reject it.
+    /// ID to accept or reject it with.
     pub conn: ConnId,
-    /// The client's name for the connection.
+    /// Local address of the client for the connection.
     pub remote: NetAddress,
     /// Attributes of the client's VI.
     pub attributes: Attributes,
 }
 
 impl Engine {
-    /// The consumer rejects a request (VIPL 3.3.3).
+    /// Rejects a pending request (VIPL 3.3.3).
     ///
     /// # Errors
     /// `Invalid` if there is no such request, or if it is being accepted.
-    pub fn reject<H: Host>(
+    pub fn reject<I: EngineIo>(
         &mut self,
         now_ns: u64,
         conn: ConnId,
-        host: &mut H,
+        io: &mut I,
     ) -> Result<(), ConnectError> {
         match self.incoming_mut(conn).map(|i| i.state) {
-            Some(IncomingState::Held) => {
-                self.refuse_held(conn, ConnectReason::Rejected, host);
-                self.remember_refused(now_ns, conn, ConnectReason::Rejected);
+            Some(IncomingState::Pending) => {
+                self.refuse_pending(conn, ConnectReason::Rejected, io);
+                self.keep_refused(now_ns, conn, ConnectReason::Rejected);
                 Ok(())
             }
-            Some(IncomingState::Void) => {
-                self.forget(conn);
+            Some(IncomingState::Cancelled) => {
+                self.remove_request(conn);
                 Ok(())
             }
             Some(IncomingState::Accepting(_) | IncomingState::Refused(_)) | None => {
@@ -99,33 +99,32 @@ impl Engine {
         }
     }
 
-    /// The consumer accepts a request with an Idle VI (VIPL 3.3.2). `Ok`: the outcome
-    /// comes by [`Engine::take_outcome`]. An attribute conflict tells the client nothing
-    /// and leaves the request for another try.
+    /// Accepts a pending request with an Idle VI (VIPL 3.3.2). After `Ok` the outcome is reported
+    /// by [`Engine::take_outcome`]. On an attribute conflict nothing is sent to the client, and the
+    /// request stays pending.
     ///
     /// # Errors
-    /// `Invalid`: no such request or VI. `Timeout`: the client gave up. `InvalidState`:
-    /// the VI is not Idle. `Resources`: its place has no handle that is over for long enough;
-    /// the request is left. `ReliabilityLevel`, `MaxTransferSize`, `Qos`: the attributes
-    /// conflict.
-    pub fn accept<H: Host>(
+    /// `Invalid`: no such request or VI. `Timeout`: the client gave up. `InvalidState`: the VI is
+    /// not Idle. `Resources`: the VI has no handle whose quarantine is over; the request stays
+    /// pending. `ReliabilityLevel`, `MaxTransferSize`, `Qos`: the attributes conflict.
+    pub fn accept<I: EngineIo>(
         &mut self,
         now_ns: u64,
         conn: ConnId,
         vi: ViIndex,
-        host: &mut H,
+        io: &mut I,
     ) -> Result<(), ConnectError> {
         let incoming = self
             .incoming_mut(conn)
             .ok_or(ConnectError::Invalid)?
             .clone();
         match incoming.state {
-            IncomingState::Held => {}
+            IncomingState::Pending => {}
             IncomingState::Accepting(_) | IncomingState::Refused(_) => {
                 return Err(ConnectError::Invalid);
             }
-            IncomingState::Void => {
-                self.forget(conn);
+            IncomingState::Cancelled => {
+                self.remove_request(conn);
                 return Err(ConnectError::Timeout);
             }
         }
@@ -133,54 +132,55 @@ impl Engine {
         if !matches!(ep.phase, Phase::Idle) {
             return Err(ConnectError::InvalidState);
         }
-        compare(&self.attributes_of(&ep.params), &incoming.attributes)?;
-        let handle = self.new_handle(now_ns, vi, host);
+        check_attributes(&self.attributes_of(&ep.params), &incoming.attributes)?;
+        let handle = self.new_handle(now_ns, vi, io);
         let handle = handle.ok_or(ConnectError::Resources)?;
-        let first_msg_id = host.random();
-        let link = Link {
+        let first_msg_id = io.random();
+        let connection = Connection {
             peer: incoming.s_id,
             peer_handle: incoming.originator_handle,
             connection_id: incoming.connection_id,
-            at: incoming.answer_at,
+            at: incoming.response_at,
             originator: false,
             mode: ConnectMode::ClientServer,
             exchange_open: false,
             remote: incoming.attributes,
         };
-        self.bind(now_ns, vi, link, first_msg_id, incoming.first_msg_id);
+        self.bind(now_ns, vi, connection, first_msg_id, incoming.first_msg_id);
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.handle = handle;
-            ep.forget_outcomes();
+            ep.clear_outcomes();
         }
         if let Some(incoming) = self.incoming_mut(conn) {
             incoming.state = IncomingState::Accepting(vi);
         }
-        host.set_state(vi, EndpointState::ConnectPending);
-        self.await_response2(now_ns, vi, host);
+        io.set_state(vi, EndpointState::ConnectPending);
+        self.await_response2(now_ns, vi, io);
         Ok(())
     }
 
-    /// RESP1 accepts, and RESP2 is waited for.
-    fn await_response2<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
-        let sent = self.send_response1_accept(vi, host);
-        let wait = self.await_from(now_ns, vi, sent);
+    /// Sends RESP1 "accepted" and waits for RESP2.
+    fn await_response2<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
+        let sent = self.send_response1_accept(vi, io);
+        let wait = self.start_wait(now_ns, vi, sent);
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.phase = Phase::AwaitResponse2(wait);
         }
         self.arm_connect_timer(vi);
     }
 
-    /// RESP1 "accepted" on the newest exchange of the request. False if there was no room.
-    pub(crate) fn send_response1_accept<H: Host>(&mut self, vi: ViIndex, host: &mut H) -> bool {
+    /// Sends RESP1 "accepted" on the newest exchange of the request. Returns false if the port had
+    /// no room.
+    pub(crate) fn send_response1_accept<I: EngineIo>(&mut self, vi: ViIndex, io: &mut I) -> bool {
         let Some(ep) = self.endpoint(vi) else {
             return false;
         };
-        let (Some(link), Some(tx)) = (ep.link, ep.tx.as_ref()) else {
+        let (Some(connection), Some(tx)) = (ep.connection, ep.tx.as_ref()) else {
             return false;
         };
         let first_msg_id = tx.next_msg_id;
-        let asked_for = match &ep.peer_request {
-            Some(request) => request.found_at(),
+        let requested = match &ep.peer_request {
+            Some(request) => request.requested_address(),
             None => self
                 .incoming
                 .iter()
@@ -188,67 +188,68 @@ impl Engine {
                 .find(|i| i.state == IncomingState::Accepting(vi))
                 .map_or_else(NetAddress::default, |i| i.remote),
         };
-        let reason = match link.mode {
+        let reason = match connection.mode {
             ConnectMode::ClientServer => ConnectReason::Accepted,
             ConnectMode::PeerToPeer => ConnectReason::YoursWins,
         };
         let mut payload = [0u8; ConnectResponse::BYTES];
         ConnectResponse {
             vi_handle: ep.handle,
-            responder: asked_for,
+            responder: requested,
             attributes: self.attributes_of(&ep.params),
         }
         .emit(&mut payload);
         let f_ctl = profile::F_CTL_CONNECT_RESPONSE1;
-        let mut iu = Self::link_iu(&link, Opcode::ConnectResponse1, f_ctl);
+        let mut iu = Self::connect_iu(&connection, Opcode::ConnectResponse1, f_ctl);
         iu.msg_id = first_msg_id;
-        iu.parameter = connect_parameter::pack(ConnectStatus::GoOn, reason);
-        self.send_link_iu(vi, &iu, &payload, host)
+        iu.parameter = connect_parameter::pack(ConnectStatus::Continue, reason);
+        self.send_connect_iu(vi, &iu, &payload, io)
     }
 
-    pub(crate) fn handle_response2<H: Host>(
+    /// Handles RESP2: connects the VI, and answers with RESP3.
+    pub(crate) fn handle_response2<I: EngineIo>(
         &mut self,
         now_ns: u64,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
-        let found = self.link_of(frame, iu).and_then(|vi| {
+        let found = self.connection_of(frame, iu).and_then(|vi| {
             let ep = self.endpoint(vi)?;
-            let link = ep.link.filter(|link| !link.originator)?;
-            Some((vi, link, ep.peer_index))
+            let connection = ep.connection.filter(|connection| !connection.originator)?;
+            Some((vi, connection, ep.peer_index))
         });
-        let Some((vi, link, peer_index)) = found else {
+        let Some((vi, connection, peer_index)) = found else {
             self.counters.count(Counter::DropStrayConnect);
-            // Who has seen RESP1 does not ask again.
-            self.retire_request(now_ns, frame.fc.s_id, iu.header.connection_id());
+            // A client that received RESP1 does not repeat its request.
+            self.quarantine_request(now_ns, frame.fc.s_id, iu.header.connection_id());
             return;
         };
-        self.heard(peer_index, now_ns);
+        self.note_received(peer_index, now_ns);
         if self.state(vi) == Some(EndpointState::ConnectPending) {
-            self.server_connected(vi, &link, host);
+            self.server_connected(vi, &connection, io);
         }
         let f_ctl = profile::F_CTL_FINAL_REPLY;
-        let mut answer = Self::link_iu(&link, Opcode::ConnectResponse3, f_ctl);
-        answer.at = Sequence::answering(&frame.fc);
-        // Without room RESP2 is repeated.
-        self.send_connection_iu(&answer, &[], host);
+        let mut answer = Self::connect_iu(&connection, Opcode::ConnectResponse3, f_ctl);
+        answer.at = Sequence::reply_to(&frame.fc);
+        // If the port had no room, the client repeats RESP2.
+        self.send_connection_iu(&answer, &[], io);
     }
 
-    fn server_connected<H: Host>(&mut self, vi: ViIndex, link: &Link, host: &mut H) {
+    fn server_connected<I: EngineIo>(&mut self, vi: ViIndex, connection: &Connection, io: &mut I) {
         let remote = RemoteVi {
-            attributes: link.remote,
-            n_port_id: link.peer,
+            attributes: connection.remote,
+            n_port_id: connection.peer,
         };
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.phase = Phase::Connected;
             ep.conclude(Ok(remote));
         }
-        self.take_shortcut(vi);
-        self.forget_accepting(vi);
+        self.enable_shortcut(vi);
+        self.remove_accepting(vi);
         self.arm_connect_timer(vi);
         self.counters.count(Counter::Connects);
-        host.set_state(vi, EndpointState::Connected);
-        host.control_event(Waiter::Outcome(vi));
+        io.set_state(vi, EndpointState::Connected);
+        io.control_event(Waiter::Outcome(vi));
     }
 }

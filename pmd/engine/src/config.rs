@@ -7,76 +7,77 @@ use fcvi_frame::profile;
 use crate::misses::MissLimits;
 use crate::recovery::RecoveryConfig;
 
-/// Messages of Reliable Reception, at most, for which one VI lacks the response; so every VI can
-/// keep the responses that its port has no room for, whatever either end is configured for.
+/// Maximum messages in flight per VI at Reliable Reception. Every VI can queue as many responses
+/// when its port has no room, whatever either side is configured for.
 pub const MAX_UNANSWERED: u32 = 256;
-/// RDMA reads of a peer that one VI can be told to keep, at most.
+/// Maximum RDMA reads of the peer that one VI can queue.
 const MAX_READS_ACCEPTED: u16 = 256;
 /// Nanoseconds in a millisecond.
 const NS_PER_MS: u64 = 1_000_000;
 
-/// The shortest time between two sendings of an IU of a connection, where frames are lost.
+/// Minimum retry interval of connection IUs on networks that lose frames.
 const LOSSY_RETRY_NS: u64 = 100 * NS_PER_MS;
 
-/// What an [`Engine`](crate::Engine) must know before the first frame.
+/// Configuration of an [`Engine`](crate::Engine).
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Our N_Port_ID; also the low half of our MAC address.
+    /// N_Port_ID; also the low half of the MAC address.
     pub n_port_id: NPortId,
-    /// Our Port_Name.
+    /// Port_Name.
     pub port_name: u64,
-    /// Our Node_Name.
+    /// Node_Name.
     pub node_name: u64,
-    /// The host part of our network address.
+    /// Host part of the network address.
     pub host: HostAddress,
-    /// The largest data field of a frame that we send or accept, device_header included.
+    /// Maximum data field of frames sent and accepted, in bytes, device_header included.
     pub data_field_bytes: u16,
     /// E_D_TOV: how long a message may lack its next frame.
     pub e_d_tov_ns: u64,
-    /// R_A_TOV: how long a frame can live in the network.
+    /// R_A_TOV: maximum lifetime of a frame in the network.
     pub r_a_tov_ns: u64,
-    /// FCVI_ULP_TIMEOUT: how long a response may take. A request is sent four times in it; with
-    /// message recovery 16 times, but not more often than every 100 ms unless four times are.
+    /// FCVI_ULP_TIMEOUT: timeout of a response. A request is sent four times within it; with
+    /// message recovery 16 times, but at least 100 ms apart unless that is less than four times.
     pub ulp_timeout_ns: u64,
-    /// After another port of the same host answered NO_MATCH, how long a silent one is waited for.
+    /// After another port of the same host answered NO_MATCH: timeout of ports that have not
+    /// replied.
     pub silent_port_ns: u64,
-    /// A peer request that was not answered with a connection is sent again after so long, then
-    /// after four times that, and so on up to the pace of all requests; so are the other IUs of a
-    /// peer-to-peer connection. Not 0.
+    /// First retry interval of a peer request that was not accepted; it grows by a factor of four
+    /// up to the interval of other requests. Applies to the other IUs of a peer-to-peer connection
+    /// too. Not 0.
     pub peer_retry_ns: u64,
-    /// Ask a peer with open connections that it is still there when it was silent for so long;
-    /// 0 if the port itself reports stations that go.
+    /// Idle time of a peer with connections after which it is probed; 0 if the port itself reports
+    /// lost stations.
     pub probe_interval_ns: u64,
-    /// VIs, at most 65535.
+    /// Maximum VIs, at most 65535.
     pub max_vi: u32,
-    /// Connection requests of others waiting for the consumer, at most.
+    /// Maximum connection requests of other ports that are pending for the consumer.
     pub max_incoming: u32,
-    /// Bytes of the discriminators of a connection request, at most; longer ones are refused.
+    /// Maximum discriminator length of a connection request in bytes; longer ones are refused.
     pub max_discriminator_bytes: u16,
-    /// Disconnects waiting for their response, at most.
-    pub max_closing: u32,
-    /// A message ID further ahead than this is not believed.
+    /// Maximum disconnects that wait for their response.
+    pub max_pending_disconnects: u32,
+    /// Maximum distance of a message ID ahead of the expected one; frames beyond are dropped.
     pub message_window: u32,
-    /// RDMA reads of a peer that one VI keeps at a time, 1 to 256. Told to the peer, which
-    /// asks no more; one that does breaks its connection.
+    /// RDMA reads of the peer that one VI queues, 1 to 256. Advertised to the peer; a peer that
+    /// exceeds it breaks its connection.
     pub max_reads_accepted: u16,
-    /// Descriptors that one VI has in flight at a time, 1 to [`MAX_UNANSWERED`]. More are sent
-    /// when earlier ones complete. What it keeps for its peer does not depend on this.
+    /// Maximum descriptors in flight per VI, 1 to [`MAX_UNANSWERED`]. Further ones are sent when
+    /// earlier ones complete. The number of queued responses does not depend on this.
     pub max_unanswered: u32,
     /// Limits on RDMA accesses of a peer whose handle names no region.
     pub miss_limits: MissLimits,
-    /// Message recovery is offered for connections of the reliable levels, and how it is done;
-    /// `None`: the first frame that is lost breaks them.
+    /// Message recovery, offered for connections of the reliable levels; `None`: the first lost
+    /// frame breaks them.
     pub recovery: Option<RecoveryConfig>,
-    /// Messages between two VIs of this engine are moved from memory to memory, without frames.
+    /// Moves messages between two VIs of this engine from memory to memory, without frames.
     pub shortcut: bool,
-    /// Bytes that one call of [`Engine::pump`](crate::Engine::pump) moves so for one VI, at most;
-    /// not 0. A longer message takes several calls.
+    /// Maximum bytes that one call of [`Engine::pump`](crate::Engine::pump) moves that way for one
+    /// VI; not 0. A longer message takes several calls.
     pub shortcut_bytes: u32,
 }
 
 impl EngineConfig {
-    /// The defaults of the wire profile for this identity.
+    /// Returns the defaults of the wire profile for this identity.
     pub fn new(n_port_id: NPortId, host: HostAddress) -> Self {
         Self {
             n_port_id,
@@ -93,7 +94,7 @@ impl EngineConfig {
             max_vi: 1024,
             max_incoming: 256,
             max_discriminator_bytes: fcvi_frame::connect::MAX_DISCRIMINATOR_BYTES as u16,
-            max_closing: 1024,
+            max_pending_disconnects: 1024,
             message_window: 1 << 24,
             max_reads_accepted: 16,
             max_unanswered: 64,
@@ -104,10 +105,10 @@ impl EngineConfig {
         }
     }
 
-    /// How long an IU of a connection waits for its answer before it is sent again: it is sent
-    /// four times in FCVI_ULP_TIMEOUT. On a network that loses frames 16 times, but not more often
-    /// than every 100 ms, or four times where that is more: of a fifth of all frames lost, one
-    /// exchange in three comes to nothing.
+    /// Returns the retry interval of connection IUs: they are sent four times within
+    /// FCVI_ULP_TIMEOUT. On a network that loses frames 16 times, but at least 100 ms apart, or
+    /// four times where that is more: if a fifth of all frames is lost, one exchange in three
+    /// fails.
     pub(crate) fn retry_interval_ns(&self) -> u64 {
         let quarter_ns = self.ulp_timeout_ns / 4;
         match self.recovery {
@@ -116,19 +117,19 @@ impl EngineConfig {
         }
     }
 
-    /// The interval of repetitions after this one.
-    pub(crate) fn slower(&self, interval_ns: u64) -> u64 {
+    /// Returns the retry interval that follows this one.
+    pub(crate) fn next_retry_interval_ns(&self, interval_ns: u64) -> u64 {
         interval_ns
             .saturating_mul(4)
             .min(self.retry_interval_ns().max(interval_ns))
     }
 
-    /// `max_reads_accepted` within its limits.
+    /// Returns `max_reads_accepted` within its limits.
     pub(crate) fn reads_accepted(&self) -> u16 {
         self.max_reads_accepted.clamp(1, MAX_READS_ACCEPTED)
     }
 
-    /// `max_unanswered` within its limits.
+    /// Returns `max_unanswered` within its limits.
     pub(crate) fn unanswered(&self) -> usize {
         self.max_unanswered.clamp(1, MAX_UNANSWERED) as usize
     }

@@ -1,5 +1,5 @@
-//! The frames of the connection IUs: written in one place, and checked as far as
-//! that needs no state. Each of these IUs is a single-frame sequence.
+//! The frames of connection IUs: emitted, and checked as far as that needs no state. Each of these
+//! IUs is a single-frame sequence.
 
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::ethernet::MacAddress;
@@ -11,13 +11,13 @@ use fcvi_frame::profile;
 
 use crate::counters::Counter;
 use crate::engine::Engine;
+use crate::engine_io::{EngineIo, Transmit};
 use crate::exchange::Exchange;
-use crate::host::{Host, Transmit};
 
-/// After this long an IU is tried again for which the port or the OX_IDs had no room.
+/// Retry interval of an IU for which the port or the OX_ID pool had no room.
 pub(crate) const NO_ROOM_RETRY_NS: u64 = 1_000_000;
 
-/// Where in an exchange a single-frame sequence stands.
+/// Identifiers of a single-frame sequence within an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sequence {
     pub(crate) ox_id: u16,
@@ -27,7 +27,7 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// The first sequence of an exchange of ours.
+    /// Returns the first sequence of an exchange of this port.
     pub(crate) fn first_of(exchange: Exchange) -> Self {
         Self {
             ox_id: exchange.ox_id,
@@ -37,8 +37,8 @@ impl Sequence {
         }
     }
 
-    /// The sequence that answers this frame.
-    pub(crate) fn answering(fc: &FcHeader) -> Self {
+    /// Returns the sequence that replies to this frame.
+    pub(crate) fn reply_to(fc: &FcHeader) -> Self {
         let rx_id = match fc.rx_id {
             RX_ID_UNASSIGNED => fc.ox_id,
             assigned => assigned,
@@ -51,8 +51,8 @@ impl Sequence {
         }
     }
 
-    /// The next sequence of the same end of the exchange.
-    pub(crate) fn following(self) -> Self {
+    /// Returns the next sequence of the same side of the exchange.
+    pub(crate) fn next_sequence(self) -> Self {
         Self {
             seq_id: self.seq_id.wrapping_add(1),
             seq_cnt: self.next_seq_cnt(),
@@ -60,13 +60,13 @@ impl Sequence {
         }
     }
 
-    /// SEQ_CNT of what comes after it.
+    /// Returns the SEQ_CNT that follows.
     pub(crate) fn next_seq_cnt(self) -> u16 {
         self.seq_cnt.wrapping_add(1)
     }
 }
 
-/// What a connection IU to be sent says.
+/// Contents of a connection IU to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionIu {
     pub(crate) to: NPortId,
@@ -77,18 +77,19 @@ pub(crate) struct ConnectionIu {
     pub(crate) flags: u8,
     pub(crate) msg_id: u32,
     pub(crate) parameter: u32,
-    /// N_Port_Name of who asks, in a peer-to-peer RQST; else 0.
+    /// N_Port_Name of the sender, in a peer-to-peer RQST; else 0.
     pub(crate) port_name: u64,
     pub(crate) connection_id: u32,
 }
 
 impl Engine {
-    /// Sends a connection IU. False if there was no room for it: whoever has a timer repeats it.
-    pub(crate) fn send_connection_iu<H: Host>(
+    /// Sends a connection IU. Returns false if the port had no room: the timer of the procedure
+    /// retries.
+    pub(crate) fn send_connection_iu<I: EngineIo>(
         &mut self,
         iu: &ConnectionIu,
         payload: &[u8],
-        host: &mut H,
+        io: &mut I,
     ) -> bool {
         let header = FrameHeader {
             dst: MacAddress::vn2vn(iu.to),
@@ -119,20 +120,20 @@ impl Engine {
                 tot_len: iu.connection_id,
             }),
         };
-        let sent = host.transmit_control(&header, payload) == Transmit::Sent;
+        let sent = io.transmit_control(&header, payload) == Transmit::Sent;
         if !sent {
             self.counters.count(Counter::ControlNoRoom);
         }
         sent
     }
 
-    /// Takes a received connection IU to its procedure.
-    pub(crate) fn handle_connection_iu<H: Host>(
+    /// Checks a received connection IU and passes it to its procedure.
+    pub(crate) fn handle_connection_iu<I: EngineIo>(
         &mut self,
         now_ns: u64,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
         if !well_formed(frame, iu.header.opcode) {
             self.counters.count(Counter::DropBadIu);
@@ -142,11 +143,11 @@ impl Engine {
             return;
         }
         match iu.header.opcode {
-            Opcode::ConnectRequest => self.handle_connect_request(now_ns, frame, iu, host),
-            Opcode::ConnectResponse1 => self.handle_response1(now_ns, frame, iu, host),
-            Opcode::ConnectResponse2 => self.handle_response2(now_ns, frame, iu, host),
-            Opcode::ConnectResponse3 => self.handle_response3(now_ns, frame, iu, host),
-            Opcode::DisconnectRequest => self.handle_disconnect_request(now_ns, frame, iu, host),
+            Opcode::ConnectRequest => self.handle_connect_request(now_ns, frame, iu, io),
+            Opcode::ConnectResponse1 => self.handle_response1(now_ns, frame, iu, io),
+            Opcode::ConnectResponse2 => self.handle_response2(now_ns, frame, iu, io),
+            Opcode::ConnectResponse3 => self.handle_response3(now_ns, frame, iu, io),
+            Opcode::DisconnectRequest => self.handle_disconnect_request(now_ns, frame, iu, io),
             Opcode::DisconnectResponse => self.handle_disconnect_response(now_ns, frame, iu),
             Opcode::SendRequest
             | Opcode::SendResponse
@@ -158,7 +159,8 @@ impl Engine {
     }
 }
 
-/// A whole sequence in one frame, from the side of the exchange that sends this IU.
+/// Reports whether this is a whole sequence in one frame, from the side of the exchange that sends
+/// this IU.
 fn well_formed(frame: &FrameView<'_>, opcode: Opcode) -> bool {
     let from_responder = matches!(
         opcode,

@@ -1,6 +1,6 @@
-//! Every drop and every event of the engine, with its reason.
+//! Counters of the engine: every drop and every event, by reason.
 
-/// An enum of counters with their names: `What of it => "name",`.
+/// Declares an enum of counters with their names: `/// Doc` and `Variant => "name",` for each.
 macro_rules! counters {
     (
         #[doc = $what:literal] $counter:ident:
@@ -12,10 +12,10 @@ macro_rules! counters {
         pub enum $counter { $($(#[doc = $doc])+ $variant,)+ }
 
         impl $counter {
-            /// All of them, in the order of their numbers.
+            /// All counters, in the order of their numbers.
             pub const ALL: &'static [$counter] = &[$($counter::$variant,)+];
 
-            /// The stable name under which it is shown.
+            /// Returns the stable name of the counter.
             pub const fn name(self) -> &'static str {
                 match self { $($counter::$variant => $name,)+ }
             }
@@ -43,39 +43,39 @@ counters! {
     RxFrames => "rx_frames",
     /// Responses sent, the last data of an RDMA read among them.
     TxResponses => "tx_responses",
-    /// Responses that completed what was in flight, or refused it.
+    /// Responses that completed a message in flight, or refused it.
     RxResponses => "rx_responses",
     /// Acknowledgements sent, those with missing ranges among them.
     TxAcknowledgements => "tx_acknowledgements",
     /// Acknowledgements accepted, those with missing ranges among them.
     RxAcknowledgements => "rx_acknowledgements",
-    /// Acknowledgements that a send or write carried.
+    /// Acknowledgements sent in the frame of a send or write.
     TxAcknowledgementsCarried => "tx_acknowledgements_carried",
-    /// Acknowledgements accepted that a send or write carried.
+    /// Acknowledgements accepted from the frame of a send or write.
     RxAcknowledgementsCarried => "rx_acknowledgements_carried",
     /// Acknowledgements sent that list missing ranges.
     TxGapReports => "tx_gap_reports",
     /// Acknowledgements accepted that list missing ranges.
     RxGapReports => "rx_gap_reports",
-    /// Acknowledgements that a newer one overtook.
+    /// Acknowledgements older than one that was accepted already.
     StaleAcknowledgements => "stale_acknowledgements",
-    /// Frames sent again because they were missing, or because the peer was silent.
+    /// Frames retransmitted because they were missing, or because the peer was silent.
     FramesResent => "frames_resent",
-    /// Times that a silent peer was asked.
+    /// Timeouts after which a silent peer was probed.
     RecoveryTimeouts => "recovery_timeouts",
     /// Connections given up because the peer stayed silent.
     GiveUps => "give_ups",
     /// RDMA reads of the peer that were answered again.
     ReadsRepeated => "reads_repeated",
-    /// Repeated answers to RDMA reads that were dropped because their memory is gone.
+    /// Repeated RDMA reads refused because their memory is not accessible any more.
     DropReadAgain => "drop_read_again",
     /// Frames placed ahead of order.
     AheadPlaced => "ahead_placed",
-    /// Frames ahead of order for which too many runs are kept already.
+    /// Frames ahead of order beyond the maximum number of received ranges.
     DropAheadIslands => "drop_ahead_islands",
-    /// Frames ahead of order behind a message of which nothing has come.
+    /// Frames ahead of order after a message of which no frame has arrived.
     DropAheadUnknown => "drop_ahead_unknown",
-    /// Frames of more messages ahead of order than are kept.
+    /// Frames ahead of order beyond the maximum number of messages.
     DropAheadMessages => "drop_ahead_messages",
     /// Frames ahead of order without a receive descriptor.
     DropAheadNoDescriptor => "drop_ahead_no_descriptor",
@@ -83,7 +83,7 @@ counters! {
     DropAheadUnfit => "drop_ahead_unfit",
     /// Frames of RDMA writes ahead of order to memory that the peer may not access.
     DropAheadRefused => "drop_ahead_refused",
-    /// Frames of RDMA writes behind a message that is not whole, at Reliable Reception.
+    /// Frames of RDMA writes after an incomplete message, at Reliable Reception.
     DropAheadWrite => "drop_ahead_write",
     /// Last frames of RDMA writes ahead of order.
     DropAheadLastOfWrite => "drop_ahead_last_of_write",
@@ -93,99 +93,99 @@ counters! {
     DropMalformed => "drop_malformed",
     /// The CRC of the FC frame is wrong.
     DropBadCrc => "drop_bad_crc",
-    /// D_ID, S_ID and the MAC addresses do not fit us or each other.
+    /// Frames whose D_ID, S_ID and MAC addresses are not ours or contradict each other.
     DropBadAddress => "drop_bad_address",
-    /// An FC TYPE that is not served.
+    /// Frames of an unsupported FC TYPE.
     DropUnknownType => "drop_unknown_type",
-    /// An FC-VI frame whose opcode, R_CTL, DF_CTL or length is wrong.
+    /// FC-VI frames with a wrong opcode, R_CTL, DF_CTL or length.
     DropBadIu => "drop_bad_iu",
-    /// An information unit that this version does not serve.
+    /// Unsupported information units.
     DropUnsupportedIu => "drop_unsupported_iu",
-    /// No connected VI has this handle and this peer.
+    /// Frames whose handle and source are not those of a connected VI.
     DropUnknownHandle => "drop_unknown_handle",
-    /// The VI that has this handle is connected with another peer.
+    /// Frames from another port than the peer of the VI with this handle.
     DropWrongPeer => "drop_wrong_peer",
     /// The frame contradicts the connection's attributes.
     DropWrongLevel => "drop_wrong_level",
-    /// A message that was already delivered, skipped or given up.
+    /// Frames of a message that was already delivered, skipped or given up.
     DropStaleMessage => "drop_stale_message",
-    /// A message ID too far ahead.
+    /// Frames with a message ID too far ahead.
     DropOutOfWindow => "drop_out_of_window",
-    /// A further frame of a message, while none is open.
+    /// Continuation frames while no message is open.
     DropNoContext => "drop_no_context",
-    /// A further frame of another message than the open one.
+    /// Continuation frames of another message than the open one.
     DropOtherMessage => "drop_other_message",
-    /// A frame of the open message whose OX_ID, SEQ_ID or SEQ_CNT are not its own.
+    /// Frames of the open message with another OX_ID, SEQ_ID or SEQ_CNT than its own.
     DropSynonym => "drop_synonym",
-    /// A frame that the open message already has.
+    /// Frames of the open message that were received before.
     DropDuplicate => "drop_duplicate",
-    /// The rest of a message that was given up.
+    /// Remaining frames of a message that was given up.
     DropDiscarded => "drop_discarded",
-    /// A message for which no receive descriptor was posted.
+    /// Messages for which no receive descriptor was posted.
     DropNoDescriptor => "drop_no_descriptor",
-    /// An RDMA write or read that was refused.
+    /// RDMA writes and reads that were refused.
     DropRdmaProtection => "drop_rdma_protection",
     /// RDMA accesses of peers whose handle names no region of the VI's tag.
     RdmaMisses => "rdma_misses",
-    /// RDMA accesses refused without a look-up, because too many of the same peer missed.
+    /// RDMA accesses refused without a look-up, because of too many misses of the same peer.
     DropRdmaLimited => "drop_rdma_limited",
     /// Connections broken because too many RDMA accesses of the peer were refused.
     RdmaMissBreaks => "rdma_miss_breaks",
-    /// An RDMA read beyond the number that the peer was told.
+    /// RDMA reads beyond the number advertised to the peer.
     DropTooManyReads => "drop_too_many_reads",
-    /// A response to nothing that is in flight.
+    /// Responses that match no message in flight.
     DropStrayResponse => "drop_stray_response",
-    /// Messages that never came.
+    /// Messages that never arrived.
     LostMessages => "lost_messages",
-    /// Responses that never came although a later one did.
+    /// Responses that never arrived although a later one did.
     LostResponses => "lost_responses",
-    /// Responses that did not come within FCVI_ULP_TIMEOUT.
+    /// Responses that did not arrive within FCVI_ULP_TIMEOUT.
     ResponseTimeouts => "response_timeouts",
-    /// Connections broken because the port had no room for too many responses.
+    /// Connections broken because the queue of responses was full.
     ResponseOverflows => "response_overflows",
-    /// Messages, or answers to RDMA reads, that lacked a frame.
+    /// Messages, or data of RDMA reads, with a missing frame.
     IncompleteMessages => "incomplete_messages",
     /// Connections established.
     Connects => "connects",
-    /// Connections broken by an error or by the other end.
+    /// Connections broken by an error or by the peer.
     Breaks => "breaks",
-    /// Connection requests refused for want of room.
+    /// Connection requests refused because too many are pending.
     DropIncomingFull => "drop_incoming_full",
     /// Connection requests refused because a discriminator is longer than the NIC's limit.
     DropLongDiscriminator => "drop_long_discriminator",
-    /// Connections that failed because all handles of the VI's place were used within R_A_TOV.
+    /// Connections that failed because all handles of the VI were used within R_A_TOV.
     NoHandle => "no_handle",
-    /// Connection requests nobody waited for.
+    /// Connection requests that matched no listener.
     NoMatch => "no_match",
-    /// Peer requests of others that found none of ours in the pool.
+    /// Received peer requests that matched no request in the pool.
     PeerNotPosted => "peer_not_posted",
-    /// Peer requests of others that crossed one of ours which stands.
+    /// Received peer requests that matched a local one of higher rank.
     PeerCrossed => "peer_crossed",
-    /// Peer requests of ours that went back into the pool because half a connection failed.
+    /// Local peer requests returned to the pool because half a connection failed.
     PeerReturned => "peer_returned",
     /// Connection IUs of ports that are not logged in.
     DropNotLoggedIn => "drop_not_logged_in",
-    /// Connection requests that are known already: sent again, or repeated on their way.
+    /// Connection requests that were received before: retried, or duplicated in the network.
     KnownRequests => "known_requests",
-    /// Connection requests that came although their time is over.
+    /// Connection requests received after they had ended.
     DropLateRequest => "drop_late_request",
-    /// Disconnects of connections that are not there any more: answered, and no more.
+    /// Disconnects of connections that do not exist any more; they are answered.
     UnknownDisconnects => "unknown_disconnects",
-    /// Connection IUs that fit no procedure of ours.
+    /// Connection IUs that match no procedure.
     DropStrayConnect => "drop_stray_connect",
     /// Disconnects given up without a response.
     CloseTimeouts => "close_timeouts",
-    /// Disconnects forgotten for want of room.
+    /// Disconnects not sent, or not retried, because the table was full.
     CloseOverflows => "close_overflows",
-    /// Connection IUs sent again.
+    /// Connection IUs retransmitted.
     Retries => "retries",
     /// Peers lost.
     PeersLost => "peers_lost",
-    /// Frames that the port had no room for and that a timer repeats.
+    /// Frames that the port had no room for and that a timer retries.
     ControlNoRoom => "control_no_room",
 }
 
-/// One number for each [`Counter`].
+/// The value of each [`Counter`].
 #[derive(Clone, Debug)]
 pub struct Counters {
     values: [u64; Counter::ALL.len()],
@@ -210,13 +210,13 @@ impl Counters {
         self.add(counter, 1);
     }
 
-    /// How often it happened.
+    /// Returns the value of a counter.
     #[inline]
     pub fn get(&self, counter: Counter) -> u64 {
         self.values[counter as usize]
     }
 
-    /// Names and numbers, in a fixed order.
+    /// Returns names and values, in a fixed order.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         Counter::ALL.iter().map(|c| (c.name(), self.get(*c)))
     }

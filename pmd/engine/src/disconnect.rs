@@ -1,4 +1,4 @@
-//! Connections ended: by the consumer, by the other end, by an error [FCVI P-13].
+//! Ends of connections: by the consumer, by the peer, by an error [FCVI P-13].
 
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::flags::disconnect;
@@ -7,36 +7,36 @@ use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
 
-use crate::closing::Farewell;
 use crate::connect::ConnectError;
 use crate::connection_iu::{ConnectionIu, Sequence};
 use crate::counters::Counter;
-use crate::endpoint::{EndpointState, Former, Link, Phase};
+use crate::endpoint::{Connection, EndpointState, Phase, PreviousConnection};
 use crate::engine::{Engine, ViIndex};
-use crate::host::{AsyncError, Host, Waiter};
+use crate::engine_io::{AsyncError, EngineIo, Waiter};
+use crate::pending_disconnects::DisconnectInfo;
 use crate::synonym::{Check, skips};
 
 impl Engine {
-    /// The consumer disconnects (VIPL 3.3.5): legal in every state; both queues are
-    /// flushed and the VI is Idle when this returns. A connection call that waits on
-    /// this VI ends with `InvalidState`.
-    pub fn disconnect<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
-        self.leave(now_ns, vi, host);
-        // A peer request needs no outcome: there is none any more.
+    /// Disconnects a VI (VIPL 3.3.5), which is legal in every state: flushes both queues and leaves
+    /// the VI Idle. A pending connection call on this VI ends with `InvalidState`.
+    pub fn disconnect<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
+        self.return_to_idle(now_ns, vi, io);
+        // The peer request is withdrawn: it gets no outcome.
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.peer_request = None;
         }
     }
 
-    /// To the Idle state, from any: both queues flushed. The peer request is left to the caller.
-    fn leave<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
+    /// Moves a VI from any state to Idle and flushes both queues. Leaves the peer request to the
+    /// caller.
+    fn return_to_idle<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
         let Some(state) = self.state(vi) else {
             return;
         };
         let waiting = state == EndpointState::ConnectPending;
-        self.cancel_request(now_ns, vi, None, host);
-        self.unlink(now_ns, vi, Some(MessageReason::Disconnected), host);
-        self.forget_accepting(vi);
+        self.cancel_request(now_ns, vi, None, io);
+        self.end_connection(now_ns, vi, Some(MessageReason::Disconnected), io);
+        self.remove_accepting(vi);
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.phase = Phase::Idle;
             if waiting && ep.peer_request.is_none() {
@@ -44,28 +44,28 @@ impl Engine {
             }
         }
         self.arm_connect_timer(vi);
-        host.set_state(vi, EndpointState::Idle);
-        host.flush_sends(vi);
-        host.flush_receives(vi);
+        io.set_state(vi, EndpointState::Idle);
+        io.flush_sends(vi);
+        io.flush_receives(vi);
         if waiting {
-            host.control_event(Waiter::Outcome(vi));
+            io.control_event(Waiter::Outcome(vi));
         }
     }
 
-    /// Takes an endpoint out of its connection and remembers which one it was. `told`: why,
-    /// if the other end must hear of it.
-    pub(crate) fn unlink<H: Host>(
+    /// Ends the connection of an endpoint and remembers it as the previous one. The peer is sent
+    /// `reason_for_peer`, if any.
+    pub(crate) fn end_connection<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        told: Option<MessageReason>,
-        host: &mut H,
+        reason_for_peer: Option<MessageReason>,
+        io: &mut I,
     ) {
-        if told.is_some() {
-            self.acknowledge_owed(now_ns, vi, host);
+        if reason_for_peer.is_some() {
+            self.flush_acknowledgement(now_ns, vi, io);
         }
         self.abandon_sending(now_ns, vi);
-        let handle = self.retire_handle(vi);
+        let handle = self.release_handle(vi);
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
@@ -74,59 +74,59 @@ impl Engine {
         ep.tx = None;
         ep.rx.message = None;
         ep.rx.recovery = None;
-        let Some(link) = ep.link.take() else {
+        let Some(connection) = ep.connection.take() else {
             return;
         };
-        // Half a connection that only took too long may still be asked for.
-        let left = told == Some(MessageReason::Disconnected);
-        let asked_no_more = left || !matches!(ep.phase, Phase::AwaitResponse2(_));
-        ep.former = Some(Former {
+        // A request whose RESP2 only timed out may still be repeated.
+        let is_disconnect = reason_for_peer == Some(MessageReason::Disconnected);
+        let is_not_repeated = is_disconnect || !matches!(ep.phase, Phase::AwaitResponse2(_));
+        ep.previous = Some(PreviousConnection {
             handle,
-            peer: link.peer,
-            peer_handle: link.peer_handle,
-            connection_id: link.connection_id,
+            peer: connection.peer,
+            peer_handle: connection.peer_handle,
+            connection_id: connection.connection_id,
             placed,
         });
-        self.release_peer(now_ns, link.peer);
-        if !link.originator && asked_no_more {
-            self.retire_request(now_ns, link.peer, link.connection_id);
+        self.remove_peer_connection(now_ns, connection.peer);
+        if !connection.originator && is_not_repeated {
+            self.quarantine_request(now_ns, connection.peer, connection.connection_id);
         }
-        if link.exchange_open {
-            let next = link.at.next_seq_cnt();
-            self.exchanges.abandon(now_ns, link.at.ox_id, next);
+        if connection.exchange_open {
+            let next = connection.at.next_seq_cnt();
+            self.exchanges.abandon(now_ns, connection.at.ox_id, next);
         }
         if let Some(shortcut) = shortcut {
-            self.end_shortcut(now_ns, shortcut.other, told, host);
-        } else if let Some(reason) = told {
+            self.end_shortcut(now_ns, shortcut.other, reason_for_peer, io);
+        } else if let Some(reason) = reason_for_peer {
             let error = reason != MessageReason::Disconnected;
-            let farewell = Farewell {
+            let info = DisconnectInfo {
                 placed,
-                ..link.farewell(reason, error)
+                ..connection.disconnect_info(reason, error)
             };
-            self.close_connection(now_ns, farewell, host);
+            self.start_disconnect(now_ns, info, io);
         }
     }
 
-    /// The connection breaks for a reason found here; the other end is told.
-    pub(crate) fn break_local<H: Host>(
+    /// Breaks the connection for a local reason, which the peer is sent.
+    pub(crate) fn break_local<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         reason: MessageReason,
-        host: &mut H,
+        io: &mut I,
     ) {
-        self.enter_error(now_ns, vi, Some(reason), AsyncError::ConnectionLost, host);
+        self.enter_error(now_ns, vi, Some(reason), AsyncError::ConnectionLost, io);
     }
 
     /// Moves a VI to the Error state: both queues are flushed, `error` is reported, and no
     /// descriptor is processed any more. The peer is sent `reason_for_peer`, if any.
-    fn enter_error<H: Host>(
+    fn enter_error<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         reason_for_peer: Option<MessageReason>,
         error: AsyncError,
-        host: &mut H,
+        io: &mut I,
     ) {
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
@@ -135,68 +135,68 @@ impl Engine {
             return;
         }
         ep.phase = Phase::Error;
-        self.fail_held(now_ns, vi, host);
-        self.unlink(now_ns, vi, reason_for_peer, host);
+        self.fail_deferred(now_ns, vi, io);
+        self.end_connection(now_ns, vi, reason_for_peer, io);
         self.counters.count(Counter::Breaks);
-        host.set_state(vi, EndpointState::Error);
-        host.flush_sends(vi);
-        host.flush_receives(vi);
-        host.report(vi, error);
+        io.set_state(vi, EndpointState::Error);
+        io.flush_sends(vi);
+        io.flush_receives(vi);
+        io.report(vi, error);
     }
 
-    /// A fatal error of the consumer's own making on this VI (VIPL 6.3.1): the VI goes to
-    /// Error at every level and in every state. A peer request that came to something can
-    /// still be asked what it was; one that did not is gone.
-    pub fn fail_vi<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
+    /// Moves a VI to Error after a fatal error of its consumer (VIPL 6.3.1), at every level and in
+    /// every state. A concluded peer request keeps its outcome; any other one is withdrawn.
+    pub fn fail_vi<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
         match self.state(vi) {
             Some(EndpointState::Connected) => {
-                self.break_local(now_ns, vi, MessageReason::ProtocolError, host);
+                self.break_local(now_ns, vi, MessageReason::ProtocolError, io);
             }
             Some(EndpointState::Idle | EndpointState::ConnectPending) => {
-                self.leave(now_ns, vi, host);
+                self.return_to_idle(now_ns, vi, io);
                 if let Some(ep) = self.endpoint_mut(vi) {
                     ep.phase = Phase::Error;
                     ep.peer_request.take_if(|request| !request.is_concluded());
                 }
-                host.set_state(vi, EndpointState::Error);
+                io.set_state(vi, EndpointState::Error);
             }
             Some(EndpointState::Error) | None => {}
         }
     }
 
-    pub(crate) fn handle_disconnect_request<H: Host>(
+    /// Handles DISCONNECT_RQST.
+    pub(crate) fn handle_disconnect_request<I: EngineIo>(
         &mut self,
         now_ns: u64,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
         let s_id = frame.fc.s_id;
         let connection_id = iu.header.connection_id();
         let mut known = self.cancel_incoming(s_id, connection_id);
         if iu.header.handle == profile::HANDLE_NONE {
-            // Only who asked for a connection, and takes that back, does not know our handle.
-            self.retire_request(now_ns, s_id, connection_id);
+            // Only a requester that cancels its request does not know our handle.
+            self.quarantine_request(now_ns, s_id, connection_id);
         }
         if let Some(vi) = self.disconnected_vi(s_id, iu) {
             known = true;
-            let link = self.endpoint(vi).and_then(|ep| ep.link);
-            if link.is_some_and(|link| !link.originator) {
-                self.retire_request(now_ns, s_id, connection_id);
+            let connection = self.endpoint(vi).and_then(|ep| ep.connection);
+            if connection.is_some_and(|connection| !connection.originator) {
+                self.quarantine_request(now_ns, s_id, connection_id);
             }
             if iu.header.flags & disconnect::ACKNOWLEDGES != 0 {
-                // What failed is behind it. One that cannot be says nothing.
+                // What failed comes after it. An impossible ID has no effect.
                 let next = iu.header.msg_id.wrapping_add(1);
-                self.acknowledged_before(now_ns, vi, next, host);
+                self.acknowledged_before(now_ns, vi, next, io);
             }
             let loss = if iu.header.flags & disconnect::ERROR != 0 {
                 let reason = MessageReason::from_parameter(iu.header.parameter);
-                self.told_failure(now_ns, vi, reason, host);
+                self.handle_peer_failure(now_ns, vi, reason, io);
                 AsyncError::ConnectionLost
             } else {
                 AsyncError::Disconnected
             };
-            self.ended_by_peer(now_ns, vi, loss, ConnectError::Timeout, host);
+            self.ended_by_peer(now_ns, vi, loss, ConnectError::Timeout, io);
         }
         let reason = if known {
             MessageReason::None
@@ -206,7 +206,7 @@ impl Engine {
         };
         let answer = ConnectionIu {
             to: s_id,
-            at: Sequence::answering(&frame.fc),
+            at: Sequence::reply_to(&frame.fc),
             opcode: Opcode::DisconnectResponse,
             f_ctl: profile::F_CTL_FINAL_REPLY,
             handle: iu.header.handle,
@@ -216,26 +216,27 @@ impl Engine {
             port_name: 0,
             connection_id,
         };
-        // Without room the request is repeated.
-        self.send_connection_iu(&answer, &[], host);
+        // If the port has no room, the peer repeats the request.
+        self.send_connection_iu(&answer, &[], io);
     }
 
-    /// The VI whose connection a DISCONNECT_RQST ends: by handle, or by connection ID
-    /// while the other end does not know our handle yet.
+    /// Returns the VI whose connection a DISCONNECT_RQST ends: by handle, or by connection ID while
+    /// the peer does not know our handle yet.
     fn disconnected_vi(&self, s_id: NPortId, iu: &IuView<'_>) -> Option<ViIndex> {
         let connection_id = iu.header.connection_id();
-        let fits = |link: &Link| {
-            (link.peer == s_id || skips(Check::ConnectionPeer))
-                && (link.connection_id == connection_id || skips(Check::ConnectionId))
+        let fits = |connection: &Connection| {
+            (connection.peer == s_id || skips(Check::ConnectionPeer))
+                && (connection.connection_id == connection_id || skips(Check::ConnectionId))
         };
         if iu.header.handle != profile::HANDLE_NONE {
-            let vi = self.place_of(iu.header.handle);
+            let vi = self.slot_of(iu.header.handle);
             let ep = self.endpoint(vi)?;
-            return (ep.is_addressed(iu) && ep.link.as_ref().is_some_and(fits)).then_some(vi);
+            return (ep.is_addressed(iu) && ep.connection.as_ref().is_some_and(fits)).then_some(vi);
         }
         let at = self.endpoints.iter().position(|ep| {
             ep.as_ref().is_some_and(|ep| {
-                matches!(ep.phase, Phase::AwaitResponse2(_)) && ep.link.as_ref().is_some_and(fits)
+                matches!(ep.phase, Phase::AwaitResponse2(_))
+                    && ep.connection.as_ref().is_some_and(fits)
             })
         })?;
         Some(ViIndex(at as u32))
@@ -243,75 +244,79 @@ impl Engine {
 
     /// The peer disconnected or was lost: a connection breaks and reports `loss`, a pending request
     /// fails with `error`.
-    pub(crate) fn ended_by_peer<H: Host>(
+    pub(crate) fn ended_by_peer<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         loss: AsyncError,
         error: ConnectError,
-        host: &mut H,
+        io: &mut I,
     ) {
         match self.state(vi) {
-            Some(EndpointState::Connected) => self.enter_error(now_ns, vi, None, loss, host),
+            Some(EndpointState::Connected) => self.enter_error(now_ns, vi, None, loss, io),
             Some(EndpointState::ConnectPending) => {
-                self.end_pending(now_ns, vi, error, None, host);
+                self.abort_pending(now_ns, vi, error, None, io);
             }
             Some(EndpointState::Idle | EndpointState::Error) | None => {}
         }
     }
 
-    /// A message came for a connection that this end left: the DISCONNECT_RQST was lost
-    /// again and again, so the other end is told once more.
+    /// Sends DISCONNECT_RQST again, because a message arrived for a connection that this side left:
+    /// all earlier ones were lost.
     #[cold]
-    pub(crate) fn tell_again<H: Host>(
+    pub(crate) fn repeat_disconnect<I: EngineIo>(
         &mut self,
         now_ns: u64,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
-        let vi = self.place_of(iu.header.handle);
-        let former = self.endpoint(vi).and_then(|ep| ep.former);
-        let Some(former) =
-            former.filter(|f| f.handle == iu.header.handle && f.peer == frame.fc.s_id)
+        let vi = self.slot_of(iu.header.handle);
+        let previous = self.endpoint(vi).and_then(|ep| ep.previous);
+        let Some(previous) =
+            previous.filter(|f| f.handle == iu.header.handle && f.peer == frame.fc.s_id)
         else {
             return;
         };
-        let farewell = Farewell {
-            peer: former.peer,
-            peer_handle: former.peer_handle,
-            connection_id: former.connection_id,
+        let info = DisconnectInfo {
+            peer: previous.peer,
+            peer_handle: previous.peer_handle,
+            connection_id: previous.connection_id,
             reason: MessageReason::UnknownHandle,
             error: true,
-            placed: former.placed,
+            placed: previous.placed,
         };
-        self.close_connection(now_ns, farewell, host);
+        self.start_disconnect(now_ns, info, io);
     }
 
-    /// A station went, or was replaced: everything with it ends here and now.
-    pub fn peer_lost<H: Host>(&mut self, now_ns: u64, id: NPortId, host: &mut H) {
+    /// Ends all connections and requests with a station that was lost or replaced.
+    pub fn peer_lost<I: EngineIo>(&mut self, now_ns: u64, id: NPortId, io: &mut I) {
         self.counters.count(Counter::PeersLost);
-        self.targets_gone(now_ns, id, host);
-        self.incoming_gone(id);
+        self.remove_target(now_ns, id, io);
+        self.cancel_incoming_from(id);
         for slot in 0..self.endpoints.len() {
             let vi = ViIndex(slot as u32);
             let Some(ep) = self.endpoint_mut(vi) else {
                 continue;
             };
-            if ep.link.as_ref().is_some_and(|link| link.peer == id) {
+            if ep
+                .connection
+                .as_ref()
+                .is_some_and(|connection| connection.peer == id)
+            {
                 let asked = matches!(ep.phase, Phase::AwaitResponse3(_));
                 let error = if asked {
                     ConnectError::NotReachable
                 } else {
                     ConnectError::Timeout
                 };
-                self.ended_by_peer(now_ns, vi, AsyncError::ConnectionLost, error, host);
+                self.ended_by_peer(now_ns, vi, AsyncError::ConnectionLost, error, io);
             }
         }
         for ep in self.endpoints.iter_mut().flatten() {
-            ep.former = ep.former.filter(|f| f.peer != id);
+            ep.previous = ep.previous.filter(|f| f.peer != id);
         }
-        self.closing_gone(now_ns, id);
-        host.control_event(Waiter::All);
+        self.remove_disconnects_to(now_ns, id);
+        io.control_event(Waiter::All);
     }
 }

@@ -7,15 +7,15 @@ use fcvi_frame::frame::{HeaderTemplate, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
 
-use crate::answer::Answers;
-use crate::closing::Farewell;
 use crate::config::EngineConfig;
 use crate::connect::{Attempt, ConnectError, PeerRequest, RemoteVi};
 use crate::connection_iu::Sequence;
+use crate::engine_io::SendWork;
 use crate::exchange::Exchange;
-use crate::host::SendWork;
 use crate::misses::ConnectionMisses;
+use crate::pending_disconnects::DisconnectInfo;
 use crate::recovery::{RxRecovery, TxRecovery};
+use crate::responses::Responses;
 use crate::shortcut::Shortcut;
 use crate::synonym::{Check, skips};
 use crate::transmit::InFlight;
@@ -27,13 +27,13 @@ pub enum Level {
     UnreliableDelivery,
     /// Reliable Delivery.
     ReliableDelivery,
-    /// Reliable Reception: as Reliable Delivery, and a send or write completes when the
-    /// other end has placed it.
+    /// Reliable Reception: as Reliable Delivery, and a send or write completes when the remote side
+    /// has placed it.
     ReliableReception,
 }
 
 impl Level {
-    /// As it stands in frames.
+    /// Returns the encoding of the level in frames.
     pub const fn wire(self) -> WireReliability {
         match self {
             Level::UnreliableDelivery => WireReliability::Ud,
@@ -42,7 +42,7 @@ impl Level {
         }
     }
 
-    /// FCVI_FLAGS that every send and write of this level has [FCVI P-6].
+    /// Returns the FCVI_FLAGS of every send and write of this level [FCVI P-6].
     pub(crate) const fn request_flags(self) -> u8 {
         let response = match self {
             Level::UnreliableDelivery | Level::ReliableDelivery => 0,
@@ -52,16 +52,16 @@ impl Level {
     }
 }
 
-/// The consumer's choices for a VI.
+/// Attributes of a VI, as its consumer chose them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ViParams {
     /// Reliability level.
     pub level: Level,
-    /// Longest message in bytes.
+    /// Maximum message length in bytes.
     pub max_transfer_bytes: u32,
-    /// RDMA writes of the other end are accepted.
+    /// RDMA writes of the peer are accepted.
     pub rdma_write: bool,
-    /// RDMA reads of the other end are accepted; not at Unreliable Delivery.
+    /// RDMA reads of the peer are accepted; not at Unreliable Delivery.
     pub rdma_read: bool,
 }
 
@@ -80,62 +80,62 @@ pub struct ViParams {
 pub enum EndpointState {
     /// Not connected.
     Idle = 0,
-    /// Messages flow.
+    /// Connected: messages are sent and received.
     Connected = 1,
-    /// A connection procedure is under way.
+    /// A connection procedure is in progress.
     ConnectPending = 2,
     /// The connection broke; `disconnect` leads back to Idle.
     Error = 3,
 }
 
-/// Where the connection procedure of an endpoint stands.
+/// Phase of an endpoint's connection procedure.
 #[derive(Debug)]
 pub(crate) enum Phase {
     Idle,
     /// Originator: RQST sent, no RESP1 that decides yet.
     Requesting(Box<Attempt>),
-    /// Originator: RESP2 sent, RESP3 not seen.
-    AwaitResponse3(Await),
-    /// Responder: RESP1 sent, RESP2 not seen.
-    AwaitResponse2(Await),
+    /// Originator: RESP2 sent, RESP3 not received.
+    AwaitResponse3(ResponseWait),
+    /// Responder: RESP1 sent, RESP2 not received.
+    AwaitResponse2(ResponseWait),
     Connected,
     Error,
 }
 
-/// A response that is waited for.
+/// The wait for RESP2 or RESP3.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Await {
-    /// What asks for it was sent; until then the port had no room.
-    pub(crate) asked: bool,
-    /// How long it is waited for once it is asked for again.
+pub(crate) struct ResponseWait {
+    /// The IU that requests the response was sent; until then the port had no room.
+    pub(crate) sent: bool,
+    /// Retry interval after the next retry.
     pub(crate) interval_ns: u64,
-    /// When what asks for it is sent again.
+    /// Time of the next retry.
     pub(crate) next_retry_ns: u64,
-    /// When it is given up.
+    /// Time at which the procedure is given up.
     pub(crate) deadline_ns: u64,
 }
 
-/// A connection that this end left. The other end may not know it yet.
+/// A connection that this side ended. The peer may not know it yet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Former {
+pub(crate) struct PreviousConnection {
     /// Our handle.
     pub(crate) handle: u32,
     pub(crate) peer: NPortId,
     pub(crate) peer_handle: u32,
     pub(crate) connection_id: u32,
-    /// What was placed of its messages, as in [`Farewell`].
+    /// What was placed of the peer's messages, as in [`DisconnectInfo`].
     pub(crate) placed: Option<u32>,
 }
 
-/// The identity of one connection, on both sides.
+/// A connection: its identifiers on both sides, and the attributes of the peer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Link {
+pub(crate) struct Connection {
     pub(crate) peer: NPortId,
     pub(crate) peer_handle: u32,
     pub(crate) connection_id: u32,
-    /// What we send next on the exchange of the connect procedure: RESP1 or RESP2.
+    /// Sequence of the next IU on the exchange of the connect procedure: RESP1 or RESP2.
     pub(crate) at: Sequence,
-    /// We asked for the connection.
+    /// This side sent the request.
     pub(crate) originator: bool,
     pub(crate) mode: ConnectMode,
     /// The connect exchange is ours and still open.
@@ -143,16 +143,16 @@ pub(crate) struct Link {
     pub(crate) remote: Attributes,
 }
 
-impl Link {
-    /// The largest data field that both ends take.
+impl Connection {
+    /// Returns the largest data field that both sides support, in bytes.
     pub(crate) fn data_field_bytes(&self, config: &EngineConfig) -> u16 {
         let theirs = self.remote.receive_data_field_bytes;
         config.data_field_bytes.min(theirs)
     }
 
-    /// What ends this connection.
-    pub(crate) fn farewell(&self, reason: MessageReason, error: bool) -> Farewell {
-        Farewell {
+    /// Returns the DISCONNECT_RQST of this connection.
+    pub(crate) fn disconnect_info(&self, reason: MessageReason, error: bool) -> DisconnectInfo {
+        DisconnectInfo {
             peer: self.peer,
             peer_handle: self.peer_handle,
             connection_id: self.connection_id,
@@ -163,7 +163,7 @@ impl Link {
     }
 }
 
-/// A message that is being cut into frames.
+/// A message that is being sent in frames.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TxMessage {
     pub(crate) work: SendWork,
@@ -173,39 +173,39 @@ pub(crate) struct TxMessage {
     pub(crate) next_seq_cnt: u16,
 }
 
-/// What the level says in every frame of a send or write [FCVI P-3, P-6].
+/// Per-level fields of every frame of a send or write [FCVI P-3, P-6].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Framing {
     /// F_CTL of any frame but the last.
     pub(crate) f_ctl: FCtl,
-    /// F_CTL of the last one, without fill.
+    /// F_CTL of the last frame, without fill.
     pub(crate) last_f_ctl: FCtl,
     pub(crate) flags: u8,
 }
 
-/// The sending side of a connection.
+/// The send stream of a connection.
 pub(crate) struct TxStream {
     pub(crate) next_msg_id: u32,
     pub(crate) message: Option<TxMessage>,
     pub(crate) send: HeaderTemplate,
     pub(crate) write: HeaderTemplate,
     pub(crate) read: HeaderTemplate,
-    /// Also of an answer to a read, whose header is as long.
+    /// Also that of a read's data, whose header has the same length.
     pub(crate) send_payload_bytes: u32,
     pub(crate) write_payload_bytes: u32,
     pub(crate) framing: Framing,
-    /// What is sent is not complete at once: the level is Reliable Reception, what is lost is
-    /// sent again, or something is in flight.
+    /// Sends and writes do not complete when they are sent: the level is Reliable Reception,
+    /// recovery is used, or something is in flight.
     pub(crate) tracked: bool,
-    /// There are `answers` to be sent.
-    pub(crate) answering: bool,
+    /// `responses` has something to send.
+    pub(crate) responding: bool,
     pub(crate) in_flight: InFlight,
-    pub(crate) answers: Answers,
-    /// If what is lost is sent again.
+    pub(crate) responses: Responses,
+    /// Present if message recovery is used.
     pub(crate) recovery: Option<Box<TxRecovery>>,
 }
 
-/// What a message that is being put together is for.
+/// Destination of a message that is being received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RxKind {
     /// A send into the claimed receive descriptor.
@@ -216,11 +216,11 @@ pub(crate) enum RxKind {
         total_bytes: u32,
         claimed: bool,
     },
-    /// Given up; the rest is swallowed.
+    /// Given up: the remaining frames are dropped.
     Discard,
 }
 
-/// A message that is being put together.
+/// A message that is being received.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RxMessage {
     pub(crate) msg_id: u32,
@@ -234,15 +234,15 @@ pub(crate) struct RxMessage {
     pub(crate) opcode: Opcode,
 }
 
-/// The receiving side of a connection.
+/// The receive stream of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct RxStream {
     /// Mexp: the message ID of the next new message.
     pub(crate) expected: u32,
     pub(crate) message: Option<RxMessage>,
-    /// RDMA accesses of the peer that were refused.
+    /// Refused RDMA accesses of the peer.
     pub(crate) misses: ConnectionMisses,
-    /// If what is lost is sent again.
+    /// Present if message recovery is used.
     pub(crate) recovery: Option<Box<RxRecovery>>,
     /// MSG_ID of the last RDMA write without immediate data that had a frame with a bad CRC.
     pub(crate) damaged_write: Option<u32>,
@@ -254,24 +254,24 @@ pub(crate) struct RxStream {
 pub(crate) struct Endpoint {
     pub(crate) params: ViParams,
     pub(crate) phase: Phase,
-    /// The user whose VI it is.
+    /// The user that owns the VI.
     pub(crate) user: u32,
-    /// Our handle for this connection; 0 while there is none.
+    /// Our handle for this connection; 0 without one.
     pub(crate) handle: u32,
-    /// Where frames of messages come from.
+    /// Source of message frames.
     pub(crate) peer: NPortId,
     pub(crate) peer_index: u32,
-    /// If messages need no frames.
+    /// Present if messages are moved without frames.
     pub(crate) shortcut: Option<Box<Shortcut>>,
-    pub(crate) link: Option<Link>,
+    pub(crate) connection: Option<Connection>,
     pub(crate) tx: Option<Box<TxStream>>,
     pub(crate) rx: RxStream,
-    /// What became of a connect or accept call, until it is told.
+    /// Outcome of a connect or accept call, until it is taken.
     pub(crate) outcome: Option<Result<RemoteVi, ConnectError>>,
-    /// Its peer request, until its outcome is told.
+    /// The VI's peer request, until its outcome is taken.
     pub(crate) peer_request: Option<Box<PeerRequest>>,
-    /// The connection before, until the next one ends.
-    pub(crate) former: Option<Former>,
+    /// The previous connection, until the next one ends.
+    pub(crate) previous: Option<PreviousConnection>,
 }
 
 impl Endpoint {
@@ -284,27 +284,27 @@ impl Endpoint {
             peer: NPortId::default(),
             peer_index: 0,
             shortcut: None,
-            link: None,
+            connection: None,
             tx: None,
             rx: RxStream::default(),
             outcome: None,
             peer_request: None,
-            former: None,
+            previous: None,
         }
     }
 
-    /// Does a connection IU name the handle of this endpoint's procedure?
+    /// Reports whether a connection IU names the handle of this endpoint's procedure.
     pub(crate) fn is_addressed(&self, iu: &IuView<'_>) -> bool {
         self.handle == iu.header.handle || skips(Check::ConnectionHandle)
     }
 
-    /// A connection procedure starts: what an earlier one came to is told no more.
-    pub(crate) fn forget_outcomes(&mut self) {
+    /// Clears the outcomes of earlier connection procedures.
+    pub(crate) fn clear_outcomes(&mut self) {
         self.outcome = None;
         self.peer_request = None;
     }
 
-    /// The connection procedure came to this.
+    /// Records the outcome of the connection procedure.
     pub(crate) fn conclude(&mut self, outcome: Result<RemoteVi, ConnectError>) {
         match &mut self.peer_request {
             Some(request) => request.conclude(outcome),

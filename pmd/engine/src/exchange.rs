@@ -1,26 +1,24 @@
 //! OX_ID, SEQ_ID and SEQ_CNT, and when they may be used again [FCVI P-10].
 //!
-//! OX_IDs go round-robin through 0x0000..=0xF7FF; those behind are for the link
-//! services of the login machine. Each remembers the SEQ_ID and
-//! the SEQ_CNT that come next on it, so that the triple repeats only after 256
-//! uses of the OX_ID. An exchange that ended cleanly frees its OX_ID at once;
-//! one that was given up is dead for R_A_TOV. A question of a link service is dead for twice
-//! that, answered or not: nothing but its OX_ID tells what is answered, it may be on its way for
-//! R_A_TOV, and then its answer. A dry pool is back-pressure.
-//! Connection procedures, of which many may be given up in a second, leave a
-//! share of the pool to the messages.
+//! OX_IDs are used round-robin from 0x0000 to 0xF7FF; those above are for the link services of the
+//! login machine. Each keeps its next SEQ_ID and SEQ_CNT, so that the triple repeats only after 256
+//! uses of the OX_ID. An exchange that ended normally frees its OX_ID at once; that of an abandoned
+//! one is in quarantine for R_A_TOV. The OX_ID of a link service request is in quarantine for twice
+//! that, answered or not: only the OX_ID identifies the reply, and request and reply may each be in
+//! the network for R_A_TOV. An empty pool is back-pressure. Connection procedures, of which many
+//! may be abandoned within a second, leave a share of the pool to messages.
 
 use std::collections::VecDeque;
 
 use crate::login::FIRST_OX_ID;
 use crate::synonym::{Check, skips};
 
-/// Those from here on are not ours. 0xFFFF means "unassigned" and is never used.
+/// Number of OX_IDs of this pool. 0xFFFF means "unassigned" and is never used.
 pub(crate) const OX_IDS: usize = FIRST_OX_ID as usize;
-/// OX_IDs that only messages may take.
+/// OX_IDs reserved for messages.
 const MESSAGE_SHARE: usize = OX_IDS / 4;
 
-/// What a sequence of a new exchange is sent with.
+/// Identifiers of the first sequence of a new exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exchange {
     pub(crate) ox_id: u16,
@@ -29,7 +27,7 @@ pub(crate) struct Exchange {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Next {
+struct OxIdState {
     seq_id: u8,
     open: bool,
     seq_cnt: u16,
@@ -37,37 +35,37 @@ struct Next {
 
 /// The OX_IDs of one N_Port.
 pub(crate) struct ExchangePool {
-    next: Vec<Next>,
+    ox_ids: Vec<OxIdState>,
     cursor: usize,
-    /// How many are neither in use nor dead.
+    /// OX_IDs that are neither in use nor in quarantine.
     free: usize,
-    dead: VecDeque<(u64, u16)>,
-    /// Those of questions, which are dead for longer.
-    dead_questions: VecDeque<(u64, u16)>,
-    /// When the first of all of them is over.
-    revive_ns: u64,
+    quarantined: VecDeque<(u64, u16)>,
+    /// Those of link service requests, with twice the time.
+    quarantined_requests: VecDeque<(u64, u16)>,
+    /// The earliest expiry in both queues.
+    next_expiry_ns: u64,
     r_a_tov_ns: u64,
 }
 
 impl ExchangePool {
     pub(crate) fn new(r_a_tov_ns: u64, first: u16) -> Self {
         Self {
-            next: vec![Next::default(); OX_IDS],
+            ox_ids: vec![OxIdState::default(); OX_IDS],
             cursor: first as usize % OX_IDS,
             free: OX_IDS,
-            dead: VecDeque::with_capacity(OX_IDS),
-            // Few are asked at a time; more make it grow.
-            dead_questions: VecDeque::with_capacity(1024),
-            revive_ns: u64::MAX,
+            quarantined: VecDeque::with_capacity(OX_IDS),
+            // Few are open at a time; it grows if there are more.
+            quarantined_requests: VecDeque::with_capacity(1024),
+            next_expiry_ns: u64::MAX,
             r_a_tov_ns,
         }
     }
 
-    /// Opens an exchange; `None` if all OX_IDs are in use or dead.
+    /// Opens an exchange; `None` if all OX_IDs are in use or in quarantine.
     #[inline]
     pub(crate) fn open(&mut self, now_ns: u64) -> Option<Exchange> {
-        if self.revive_ns <= now_ns {
-            self.revive(now_ns);
+        if self.next_expiry_ns <= now_ns {
+            self.expire_quarantine(now_ns);
         }
         if self.free == 0 {
             return None;
@@ -75,87 +73,89 @@ impl ExchangePool {
         loop {
             let at = self.cursor;
             self.cursor = if at + 1 == OX_IDS { 0 } else { at + 1 };
-            let next = &mut self.next[at];
-            if !next.open {
+            let state = &mut self.ox_ids[at];
+            if !state.open {
                 self.free -= 1;
-                next.open = true;
-                let seq_id = next.seq_id;
-                next.seq_id = seq_id.wrapping_add(1);
+                state.open = true;
+                let seq_id = state.seq_id;
+                state.seq_id = seq_id.wrapping_add(1);
                 return Some(Exchange {
                     ox_id: at as u16,
                     seq_id,
-                    seq_cnt: next.seq_cnt,
+                    seq_cnt: state.seq_cnt,
                 });
             }
         }
     }
 
-    /// Opens an exchange of a connection procedure or an ELS; `None` if only the
-    /// share of the messages is left.
+    /// Opens an exchange of a connection procedure or an ELS; `None` if only the share of messages
+    /// is left.
     pub(crate) fn open_control(&mut self, now_ns: u64) -> Option<Exchange> {
-        self.revive(now_ns);
+        self.expire_quarantine(now_ns);
         if self.free <= MESSAGE_SHARE {
             return None;
         }
         self.open(now_ns)
     }
 
-    /// The exchange ended cleanly; `seq_cnt` is one more than the last one sent on it.
+    /// Closes an exchange that ended normally. `seq_cnt` follows the last one sent on it.
     #[inline]
     pub(crate) fn close(&mut self, ox_id: u16, seq_cnt: u16) {
-        if let Some(next) = self.next.get_mut(ox_id as usize) {
-            self.free += usize::from(next.open);
-            next.open = false;
-            next.seq_cnt = seq_cnt;
+        if let Some(state) = self.ox_ids.get_mut(ox_id as usize) {
+            self.free += usize::from(state.open);
+            state.open = false;
+            state.seq_cnt = seq_cnt;
         }
     }
 
-    /// The exchange was given up: frames of it may still be on their way.
+    /// Ends an abandoned exchange: frames of it may still be in the network.
     pub(crate) fn abandon(&mut self, now_ns: u64, ox_id: u16, seq_cnt: u16) {
         let free_ns = now_ns.saturating_add(self.r_a_tov_ns);
-        if self.is_to_be_held(ox_id, seq_cnt, free_ns) {
-            self.dead.push_back((free_ns, ox_id));
+        if self.needs_quarantine(ox_id, seq_cnt, free_ns) {
+            self.quarantined.push_back((free_ns, ox_id));
         }
     }
 
-    /// The exchange of a link service is over, answered or not.
-    pub(crate) fn end_question(&mut self, now_ns: u64, ox_id: u16, seq_cnt: u16) {
+    /// Ends the exchange of a link service request, answered or not.
+    pub(crate) fn end_request(&mut self, now_ns: u64, ox_id: u16, seq_cnt: u16) {
         let free_ns = now_ns.saturating_add(self.r_a_tov_ns.saturating_mul(2));
-        if self.is_to_be_held(ox_id, seq_cnt, free_ns) {
-            self.dead_questions.push_back((free_ns, ox_id));
+        if self.needs_quarantine(ox_id, seq_cnt, free_ns) {
+            self.quarantined_requests.push_back((free_ns, ox_id));
         }
     }
 
-    fn is_to_be_held(&mut self, ox_id: u16, seq_cnt: u16, free_ns: u64) -> bool {
-        if skips(Check::DeadExchange) {
+    fn needs_quarantine(&mut self, ox_id: u16, seq_cnt: u16, free_ns: u64) -> bool {
+        if skips(Check::QuarantinedExchange) {
             self.close(ox_id, seq_cnt);
             return false;
         }
-        let Some(next) = self.next.get_mut(ox_id as usize) else {
+        let Some(state) = self.ox_ids.get_mut(ox_id as usize) else {
             return false;
         };
-        next.seq_cnt = seq_cnt;
-        self.revive_ns = self.revive_ns.min(free_ns);
+        state.seq_cnt = seq_cnt;
+        self.next_expiry_ns = self.next_expiry_ns.min(free_ns);
         true
     }
 
-    /// OX_IDs of exchanges that have not ended, and of those that are dead.
+    /// Returns the numbers of OX_IDs in use and in quarantine.
     pub(crate) fn usage(&self) -> (usize, usize) {
-        let dead = self.dead.len() + self.dead_questions.len();
-        (OX_IDS - self.free - dead, dead)
+        let quarantined = self.quarantined.len() + self.quarantined_requests.len();
+        (OX_IDS - self.free - quarantined, quarantined)
     }
 
     #[cold]
-    fn revive(&mut self, now_ns: u64) {
-        self.revive_ns = u64::MAX;
-        for dead in [&mut self.dead, &mut self.dead_questions] {
-            while let Some((_, ox_id)) = dead.front().copied().filter(|(at, _)| *at <= now_ns) {
-                dead.pop_front();
-                self.next[ox_id as usize].open = false;
+    fn expire_quarantine(&mut self, now_ns: u64) {
+        self.next_expiry_ns = u64::MAX;
+        for quarantined in [&mut self.quarantined, &mut self.quarantined_requests] {
+            while let Some((_, ox_id)) =
+                quarantined.front().copied().filter(|(at, _)| *at <= now_ns)
+            {
+                quarantined.pop_front();
+                self.ox_ids[ox_id as usize].open = false;
                 self.free += 1;
             }
-            let next_ns = dead.front().map_or(u64::MAX, |(at, _)| *at);
-            self.revive_ns = self.revive_ns.min(next_ns);
+            let next_ns = quarantined.front().map_or(u64::MAX, |(at, _)| *at);
+            self.next_expiry_ns = self.next_expiry_ns.min(next_ns);
         }
     }
 }
@@ -166,13 +166,13 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn a_triple_repeats_only_after_256_uses_of_its_ox_id() {
+    fn exchange_identifiers_repeat_only_after_256_uses_of_the_ox_id() {
         let mut pool = ExchangePool::new(1000, 0);
         let mut seen = HashSet::new();
         for round in 0..256 {
             for _ in 0..OX_IDS {
                 let e = pool.open(0).unwrap();
-                // the other OX_IDs behave alike; with all the set would grow to 16 million
+                // The other OX_IDs behave alike; with all of them the set would grow to 16 million.
                 if e.ox_id < 8 {
                     assert!(
                         seen.insert((e.ox_id, e.seq_id, e.seq_cnt)),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abandoned_ox_id_is_dead_for_r_a_tov_and_a_dry_pool_is_back_pressure() {
+    fn abandoned_ox_id_is_quarantined_for_r_a_tov_and_empty_pool_opens_nothing() {
         let mut pool = ExchangePool::new(1000, 0xFFFE);
         for _ in 0..OX_IDS {
             pool.open(0).unwrap();
@@ -203,12 +203,12 @@ mod tests {
     }
 
     #[test]
-    fn the_ox_id_of_a_question_is_dead_for_twice_r_a_tov() {
+    fn link_service_ox_id_is_quarantined_for_twice_r_a_tov() {
         let mut pool = ExchangePool::new(1000, 0);
         for _ in 0..OX_IDS {
             pool.open(0).unwrap();
         }
-        pool.end_question(5, 77, 3);
+        pool.end_request(5, 77, 3);
         pool.abandon(6, 78, 3);
         assert_eq!(pool.usage(), (OX_IDS - 2, 2));
         assert_eq!(pool.open(1006).unwrap().ox_id, 78);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_procedures_leave_a_share_to_the_messages() {
+    fn control_exchanges_leave_a_share_for_messages() {
         let mut pool = ExchangePool::new(1000, 7);
         let mut control = 0;
         while let Some(e) = pool.open_control(0) {

@@ -1,54 +1,53 @@
 //! The VI provider's protocol core: FC-VI endpoints over one N_Port, sans-IO.
 //!
-//! The engine owns all protocol state of one port and touches neither memory of
-//! the application nor a socket, a clock or a thread: frames come in as bytes,
-//! time and randomness are arguments, and everything it wants done goes to a
-//! [`Host`].
+//! The engine owns all protocol state of one port. It accesses no application memory, socket, clock
+//! or thread: frames are passed in as bytes, time and randomness are arguments, and its effects are
+//! calls of an [`EngineIo`].
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! | --- | --- |
-//! | [`host`] | [`Host`]: what the engine asks of queues, memory and port |
+//! | [`engine_io`] | [`EngineIo`]: what the engine calls for queues, memory and port |
 //! | [`config`] | [`EngineConfig`]: identity, timers, limits |
 //! | [`engine`] | [`Engine`]: the tables, and the verbs that the poll loop calls |
 //! | `endpoint` | one VI: its state, its two message streams |
-//! | `transmit` | descriptors cut into frames; what is in flight, until it is answered |
-//! | `receive` | frames checked, matched to endpoints, and put together |
-//! | `recovery` | what is lost is sent again, on networks that lose frames |
-//! | `answer` | what a peer is owed: responses of Reliable Reception, the data of its reads |
+//! | `transmit` | descriptors sent as frames; descriptors in flight, until they are answered |
+//! | `receive` | frames checked, matched to endpoints, and reassembled |
+//! | `recovery` | retransmission, on networks that lose frames |
+//! | `responses` | responses of Reliable Reception, and the data of RDMA reads |
 //! | `shortcut` | messages between two VIs of this engine, moved without frames |
-//! | `connect`, `accept` | a connection made: the client's half, the server's half |
-//! | `disconnect`, `closing` | a connection ended; the other end told until it answers |
+//! | `connect`, `accept` | connection set-up: originator, responder |
+//! | `disconnect`, `pending_disconnects` | ends of connections; disconnects retransmitted until answered |
 //! | `connection_iu` | the frames of these procedures |
-//! | `port_lost` | the port itself failed |
-//! | `logins` | who may connect where ports find each other; another address for ourselves |
-//! | `liveness` | are the N_Ports of our connections still there |
-//! | `synonym` | the checks that tell stale frames, by name |
-//! | `dead` | requests that are over, until no frame with them can be on its way |
-//! | [`misses`] | how fast a peer can guess memory handles |
-//! | `handles` | handles, none of which comes again before that |
-//! | `exchange` | OX_ID, SEQ_ID and SEQ_CNT, and when they may be used again |
-//! | `timer` | one table of deadlines |
-//! | [`login`] | [`LoginMachine`](login::LoginMachine): logins with the neighbours, FARP; knows nothing of [`Engine`] |
-//! | [`counters`] | every drop and every event, with its reason |
+//! | `port_lost` | failure of the port itself |
+//! | `logged_in_ports` | ports that may connect, with discovery; change of the own N_Port_ID |
+//! | `liveness` | probes of idle peers |
+//! | `synonym` | the checks that detect stale frames, by name |
+//! | `quarantine` | connection requests that ended, until no frame of them can be in the network |
+//! | [`misses`] | limits on guesses of memory handles |
+//! | `handles` | allocation of VI handles |
+//! | `exchange` | allocation of OX_ID, SEQ_ID and SEQ_CNT |
+//! | `timer` | the table of deadlines |
+//! | [`login`] | [`LoginMachine`](login::LoginMachine): logins with neighbours, FARP; independent of [`Engine`] |
+//! | [`counters`] | counters of every drop and event, by reason |
 //! | [`vn_port`] | [`VnPort`](vn_port::VnPort): discovery and logins together |
-//! | [`vn2vn`] | [`Vn2vn`]: FIP VN2VN, a machine of its own: our N_Port_ID, and the neighbours |
+//! | [`vn2vn`] | [`Vn2vn`]: FIP VN2VN, independent of [`Engine`]: the own N_Port_ID, and the neighbours |
 #![forbid(unsafe_code)]
 
 mod accept;
-mod answer;
-mod closing;
 mod connect;
 mod connection_iu;
-mod dead;
 mod disconnect;
 mod endpoint;
 mod exchange;
 mod handles;
 mod liveness;
-mod logins;
+mod logged_in_ports;
+mod pending_disconnects;
 mod port_lost;
+mod quarantine;
 mod receive;
 mod recovery;
+mod responses;
 mod shortcut;
 mod synonym;
 mod timer;
@@ -57,7 +56,7 @@ mod transmit;
 pub mod config;
 pub mod counters;
 pub mod engine;
-pub mod host;
+pub mod engine_io;
 pub mod login;
 pub mod misses;
 pub mod vn2vn;
@@ -74,10 +73,10 @@ pub use connect::{ConnectCommand, ConnectError, RemoteVi};
 pub use counters::{Counter, Counters};
 pub use endpoint::{EndpointState, Level, ViParams};
 pub use engine::{Engine, ViIndex};
-pub use host::{
-    AsyncError, Claim, Completion, Host, Moved, Operation, SendWork, Status, Transmit, Waiter,
+pub use engine_io::{
+    AsyncError, Claim, Completion, EngineIo, Moved, Operation, SendWork, Status, Transmit, Waiter,
 };
 pub use misses::MissLimits;
 pub use recovery::RecoveryConfig;
-pub use transmit::{Pumped, most_message_bytes};
+pub use transmit::{Pumped, max_message_bytes};
 pub use vn2vn::{Vn2vn, Vn2vnConfig, Vn2vnEvent};

@@ -1,10 +1,9 @@
-//! Are the N_Ports of our connections still there?
+//! Probes of idle peers.
 //!
-//! On a network that cannot tell that a station went, a port with connections
-//! to a peer that was silent for a while asks it with an ADISC ELS, as Fibre
-//! Channel does to verify an address: the answer names the port. A new peer is
-//! asked at once, so that its name is known. No answer to three of
-//! them, or another Port_Name than before, and the peer is lost.
+//! On a network that does not report lost stations, a port with connections to a peer that was
+//! silent for a while sends it an ADISC ELS, as Fibre Channel does to verify an address: the reply
+//! contains the Port_Name. A new peer is probed at once, so that its name is known. After three
+//! unanswered probes, or with another Port_Name than before, the peer is lost.
 
 use fcvi_frame::els::{Adisc, ElsCommand};
 use fcvi_frame::ethernet::MacAddress;
@@ -16,18 +15,18 @@ use fcvi_frame::profile;
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::engine::Engine;
-use crate::host::{Host, Transmit};
+use crate::engine_io::{EngineIo, Transmit};
 use crate::timer::TimerKey;
 
-/// Unanswered probes before a peer is given up.
+/// Unanswered probes after which a peer is lost.
 const PROBES: u8 = 3;
 
-/// Another N_Port with connections to us.
+/// Another N_Port with connections to this one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     id: NPortId,
     connections: u32,
-    last_heard_ns: u64,
+    last_received_ns: u64,
     port_name: Option<u64>,
     probes: u8,
     exchange: Option<(u16, u16)>,
@@ -41,17 +40,17 @@ impl Peer {
 }
 
 impl Engine {
-    /// Counts a connection to this port; returns its place for [`Engine::heard`].
-    pub(crate) fn adopt_peer(&mut self, now_ns: u64, id: NPortId) -> u32 {
+    /// Counts a connection to this port. Returns the peer's index for [`Engine::note_received`].
+    pub(crate) fn add_peer_connection(&mut self, now_ns: u64, id: NPortId) -> u32 {
         let known = |p: &Peer| p.id == id && p.connections > 0;
-        let place = self.peers.iter().position(known);
-        let at = place.unwrap_or_else(|| self.new_peer(id));
+        let known_at = self.peers.iter().position(known);
+        let at = known_at.unwrap_or_else(|| self.new_peer(id));
         self.peers[at].connections += 1;
-        self.heard(at as u32, now_ns);
-        // A new peer is asked for its name at once: a program that takes its place before that
-        // could not be told from it.
-        let asks = self.config.probe_interval_ns > 0 && id != self.config.n_port_id;
-        if asks && place.is_none() {
+        self.note_received(at as u32, now_ns);
+        // A new peer is probed for its name at once: a process that replaces it before that could
+        // not be distinguished from it.
+        let probes_now = self.config.probe_interval_ns > 0 && id != self.config.n_port_id;
+        if probes_now && known_at.is_none() {
             self.probing = true;
             self.timers.set(now_ns, TimerKey::Liveness);
         }
@@ -59,28 +58,28 @@ impl Engine {
     }
 
     fn new_peer(&mut self, id: NPortId) -> usize {
-        let fresh = Peer {
+        let new_peer = Peer {
             id,
             connections: 0,
-            last_heard_ns: 0,
+            last_received_ns: 0,
             port_name: None,
             probes: 0,
             exchange: None,
         };
         match self.peers.iter().position(|p| p.connections == 0) {
             Some(at) => {
-                self.peers[at] = fresh;
+                self.peers[at] = new_peer;
                 at
             }
             None => {
-                self.peers.push(fresh);
+                self.peers.push(new_peer);
                 self.peers.len() - 1
             }
         }
     }
 
-    /// One connection to this port less; with the last one it is forgotten.
-    pub(crate) fn release_peer(&mut self, now_ns: u64, id: NPortId) {
+    /// Counts a connection to this port less; after the last one the peer is forgotten.
+    pub(crate) fn remove_peer_connection(&mut self, now_ns: u64, id: NPortId) {
         let known = |p: &&mut Peer| p.id == id && p.connections > 0;
         let Some(peer) = self.peers.iter_mut().find(known) else {
             return;
@@ -89,34 +88,35 @@ impl Engine {
         if peer.connections == 0
             && let Some((ox_id, seq_cnt)) = peer.exchange.take()
         {
-            self.exchanges.end_question(now_ns, ox_id, seq_cnt);
+            self.exchanges.end_request(now_ns, ox_id, seq_cnt);
         }
     }
 
-    /// The peer gave a sign of life.
+    /// Notes that a frame of the peer was received.
     #[inline]
-    pub(crate) fn heard(&mut self, peer_index: u32, now_ns: u64) {
+    pub(crate) fn note_received(&mut self, peer_index: u32, now_ns: u64) {
         if let Some(peer) = self.peers.get_mut(peer_index as usize) {
-            peer.last_heard_ns = now_ns;
+            peer.last_received_ns = now_ns;
             peer.probes = 0;
         }
     }
 
-    pub(crate) fn liveness_timeout<H: Host>(&mut self, now_ns: u64, host: &mut H) {
+    /// Probes idle peers, and ends connections with those that do not reply.
+    pub(crate) fn liveness_timeout<I: EngineIo>(&mut self, now_ns: u64, io: &mut I) {
         let interval = self.config.probe_interval_ns;
         for at in 0..self.peers.len() {
             let peer = self.peers[at];
             if !self.is_probed(&peer) {
                 continue;
             }
-            // Whose name is not known yet is asked for it, silent or not.
-            if peer.port_name.is_some() && now_ns < peer.last_heard_ns + interval {
+            // A peer whose name is not known yet is probed whether it was silent or not.
+            if peer.port_name.is_some() && now_ns < peer.last_received_ns + interval {
                 continue;
             }
-            if peer.probes == PROBES && now_ns >= peer.last_heard_ns + interval {
-                self.peer_lost(now_ns, peer.id, host);
+            if peer.probes == PROBES && now_ns >= peer.last_received_ns + interval {
+                self.peer_lost(now_ns, peer.id, io);
             } else {
-                self.probe(now_ns, at, host);
+                self.probe(now_ns, at, io);
             }
         }
         self.probing = self.peers.iter().any(|peer| self.is_probed(peer));
@@ -125,13 +125,14 @@ impl Engine {
         }
     }
 
-    /// Connections to our own port end with it, and a link that carries no frame back to its sender answers no probe.
+    /// Reports whether a peer is probed. Connections to the own port end with it, and a link that
+    /// does not loop frames back to their sender would answer no probe.
     fn is_probed(&self, peer: &Peer) -> bool {
         peer.connections > 0 && peer.id != self.config.n_port_id
     }
 
-    /// Asks a peer who it is. Only what the port took counts as asked.
-    fn probe<H: Host>(&mut self, now_ns: u64, at: usize, host: &mut H) {
+    /// Sends ADISC to a peer. Counts as a probe only if the port accepted it.
+    fn probe<I: EngineIo>(&mut self, now_ns: u64, at: usize, io: &mut I) {
         let Some(exchange) = self.exchanges.open_control(now_ns) else {
             self.counters.count(Counter::ControlNoRoom);
             return;
@@ -144,7 +145,7 @@ impl Engine {
         header.fc.seq_id = exchange.seq_id;
         header.fc.seq_cnt = exchange.seq_cnt;
         header.fc.ox_id = exchange.ox_id;
-        if host.transmit_control(&header, &payload) != Transmit::Sent {
+        if io.transmit_control(&header, &payload) != Transmit::Sent {
             self.exchanges.close(exchange.ox_id, exchange.seq_cnt);
             self.counters.count(Counter::ControlNoRoom);
             return;
@@ -153,7 +154,7 @@ impl Engine {
         peer.probes = PROBES.min(peer.probes + 1);
         let open = (exchange.ox_id, exchange.seq_cnt.wrapping_add(1));
         if let Some((ox_id, seq_cnt)) = peer.exchange.replace(open) {
-            self.exchanges.end_question(now_ns, ox_id, seq_cnt);
+            self.exchanges.end_request(now_ns, ox_id, seq_cnt);
         }
     }
 
@@ -189,21 +190,27 @@ impl Engine {
         }
     }
 
-    pub(crate) fn handle_els<H: Host>(&mut self, now_ns: u64, frame: &FrameView<'_>, host: &mut H) {
+    /// Handles an ELS frame: ADISC, or its reply.
+    pub(crate) fn handle_els<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        frame: &FrameView<'_>,
+        io: &mut I,
+    ) {
         let payload = frame.data_field();
         let from_responder = frame.fc.f_ctl.contains(FCtl::EXCHANGE_RESPONDER);
         match (frame.fc.r_ctl, ElsCommand::parse(payload), from_responder) {
             (RCtl::ElsRequest, Ok(ElsCommand::Adisc), false) => {
                 match Adisc::parse_request(payload) {
                     Ok(adisc) if adisc.n_port_id == frame.fc.s_id => {
-                        self.answer_adisc(now_ns, frame, &adisc, host);
+                        self.answer_adisc(now_ns, frame, &adisc, io);
                     }
                     Ok(_) | Err(_) => self.counters.count(Counter::DropMalformed),
                 }
             }
             (RCtl::ElsReply, Ok(ElsCommand::LsAcc), true) => match Adisc::parse_accept(payload) {
                 Ok(adisc) if adisc.n_port_id == frame.fc.s_id => {
-                    self.probe_answered(now_ns, frame, &adisc, host);
+                    self.probe_answered(now_ns, frame, &adisc, io);
                 }
                 Ok(_) | Err(_) => self.counters.count(Counter::DropMalformed),
             },
@@ -211,44 +218,44 @@ impl Engine {
         }
     }
 
-    fn answer_adisc<H: Host>(
+    fn answer_adisc<I: EngineIo>(
         &mut self,
         now_ns: u64,
         frame: &FrameView<'_>,
         adisc: &Adisc,
-        host: &mut H,
+        io: &mut I,
     ) {
         let mut payload = [0u8; Adisc::BYTES];
         self.own_adisc().emit_accept(&mut payload);
         let mut header = self.els_header(frame.fc.s_id, RCtl::ElsReply);
-        let at = Sequence::answering(&frame.fc);
+        let at = Sequence::reply_to(&frame.fc);
         header.fc.f_ctl = profile::F_CTL_FINAL_REPLY;
         header.fc.seq_id = at.seq_id;
         header.fc.seq_cnt = at.seq_cnt;
         header.fc.ox_id = at.ox_id;
         header.fc.rx_id = at.rx_id;
-        if host.transmit_control(&header, &payload) != Transmit::Sent {
+        if io.transmit_control(&header, &payload) != Transmit::Sent {
             self.counters.count(Counter::ControlNoRoom);
         }
-        // Anybody can say this unasked, so another name than before is only a
-        // reason to ask: the answer to a probe counts.
-        let doubtful = self.peers.iter().position(|p| {
+        // Any station can send this unasked, so a changed name is only a reason to probe: the reply
+        // to a probe counts.
+        let renamed = self.peers.iter().position(|p| {
             p.id == frame.fc.s_id
                 && p.connections > 0
                 && p.exchange.is_none()
                 && p.port_name.is_some_and(|name| name != adisc.port_name)
         });
-        if let Some(at) = doubtful {
-            self.probe(now_ns, at, host);
+        if let Some(at) = renamed {
+            self.probe(now_ns, at, io);
         }
     }
 
-    fn probe_answered<H: Host>(
+    fn probe_answered<I: EngineIo>(
         &mut self,
         now_ns: u64,
         frame: &FrameView<'_>,
         adisc: &Adisc,
-        host: &mut H,
+        io: &mut I,
     ) {
         let s_id = frame.fc.s_id;
         let at = self.peers.iter().position(|p| {
@@ -261,13 +268,13 @@ impl Engine {
         let peer = &mut self.peers[at];
         let before = peer.port_name.replace(adisc.port_name);
         if let Some((ox_id, seq_cnt)) = peer.exchange.take() {
-            // Nothing but the OX_ID says what an answer is to: none may find it in use again.
-            self.exchanges.end_question(now_ns, ox_id, seq_cnt);
+            // Only the OX_ID identifies the request of a reply: it must not be in use again.
+            self.exchanges.end_request(now_ns, ox_id, seq_cnt);
         }
-        self.heard(at as u32, now_ns);
+        self.note_received(at as u32, now_ns);
         if before.is_some_and(|name| name != adisc.port_name) {
             // The same address, another port.
-            self.peer_lost(now_ns, s_id, host);
+            self.peer_lost(now_ns, s_id, io);
         }
     }
 }

@@ -1,53 +1,53 @@
-//! Login between the VN_Ports of a segment: FLOGI, PLOGI, LOGO and the other link
-//! services by which N_Ports speak about themselves; and FARP, from host addresses to
-//! N_Ports [FCVI P-14, P-15].
+//! Login between the VN_Ports of a segment: FLOGI, PLOGI, LOGO and the other link services of
+//! N_Ports; and FARP, which resolves host addresses to N_Ports [FCVI P-14, P-15].
 //!
-//! Sans-IO like the engine, and independent of it. Discovery says who the neighbours
-//! are; this machine logs in with each of them, answers what they ask, and tells which
-//! of them FC-VI may be spoken with, in frames of which size.
+//! Sans-IO like the engine, and independent of it. Discovery reports the neighbours; this machine
+//! logs in with each of them, answers their requests, and reports with which of them FC-VI may be
+//! used, and the frame size.
 //!
 //! ```text
-//! neighbour_found, neighbour_heard, neighbour_gone --> +---------+
+//! neighbour_found, neighbour_ready, neighbour_gone --> +---------+
 //! handle_els, handle_bls, handle_timeout ------------> | machine | --> poll_outbound: ElsOut
 //! resolve, close ------------------------------------> +---------+ --> poll_event: LoginEvent
 //! ```
 //!
-//! Nothing that others send makes it grow: its tables are as large as its configuration
-//! says, requests and news are derived from the state of a port when they are asked for,
-//! and the answers that wait are bounded.
+//! Received frames do not make it grow: its tables have the size of its configuration, requests and
+//! events are derived from the state of a port when they are polled, and the queue of answers is
+//! bounded.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! | --- | --- |
 //! | `state` | the states of a remote port |
-//! | `port`, `table` | a remote port: its state, timer, exchange and login; all of them |
-//! | `parameters` | what a login says and agrees on |
-//! | `outcome` | requests and news, as the states have them |
-//! | `request`, `process` | what others ask, and the answers |
-//! | `reply` | what others answer |
-//! | `accepted` | requests of others that were believed |
-//! | `doubt` | is that port still logged in? |
-//! | `abort` | exchanges that others abort |
-//! | `farp`, `hosts` | host addresses to N_Ports |
-//! | `query` | the host of a port |
-//! | `frames` | what is sent |
+//! | `port`, `table` | a remote port: its state, timer, exchange and login; the table of them |
+//! | `parameters` | login parameters and their negotiation |
+//! | `port_output` | requests and events due, derived from the states |
+//! | `request`, `process` | requests of other ports, and the answers |
+//! | `reply` | replies to our requests |
+//! | `accepted` | accepted requests, against duplicates |
+//! | `login_verification` | verification that a port is still logged in |
+//! | `abort` | exchanges that other ports abort |
+//! | `farp`, `hosts` | resolution of host addresses to N_Ports |
+//! | `query` | the host address of a port |
+//! | `frames` | frames to send |
 //! | `exchanges` | the OX_IDs of our requests |
+//! | `rate_limiter` | limits per second |
 
 mod abort;
 mod accepted;
 mod config;
 mod counters;
-mod doubt;
 mod exchanges;
 mod farp;
 mod frames;
 mod hosts;
-mod limit;
-mod outcome;
+mod login_verification;
 mod parameters;
 mod port;
+mod port_output;
 mod process;
 mod query;
 mod random;
+mod rate_limiter;
 mod reply;
 mod request;
 mod state;
@@ -66,20 +66,20 @@ pub use frames::{Carrier, ElsOut, FipService};
 pub use port::{LoginFailure, LogoutReason, Neighbour, PortLogin, PortView};
 pub use state::PortState;
 
-use accepted::Accepted;
+use accepted::AcceptedRequests;
 use exchanges::ExchangeIds;
 use hosts::Hosts;
-use limit::PerSecond;
 use port::RemotePort;
 use random::Random;
+use rate_limiter::RateLimiter;
 use state::Event;
 
-/// What the machine tells.
+/// An event of the login machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginEvent {
-    /// FC-VI may be spoken with this port.
+    /// The port is logged in: FC-VI may be used with it.
     LoggedIn(PortLogin),
-    /// It may no more: connections to this port are lost.
+    /// The port is not logged in any more: connections to it are lost.
     LoggedOut {
         /// Its Port_Name.
         port_name: u64,
@@ -88,7 +88,7 @@ pub enum LoginEvent {
         /// Why.
         reason: LogoutReason,
     },
-    /// No login came about. Another one is tried later.
+    /// A login failed. Another one is tried later.
     LoginFailed {
         /// Its Port_Name.
         port_name: u64,
@@ -97,7 +97,7 @@ pub enum LoginEvent {
         /// Why.
         reason: LoginFailure,
     },
-    /// The host that a port which is logged in belongs to.
+    /// The host that a logged-in port belongs to.
     Host {
         /// The port.
         id: NPortId,
@@ -106,15 +106,15 @@ pub enum LoginEvent {
     },
     /// An answer to [`LoginMachine::resolve`].
     Resolved {
-        /// The host address that was asked for.
+        /// The resolved host address.
         host: HostAddress,
-        /// One of the host's N_Ports, each told once; `None` when the question is over: those
-        /// told before are all.
+        /// One of the host's N_Ports, each reported once; `None` at the end of the resolution,
+        /// after which no further port follows.
         id: Option<NPortId>,
     },
 }
 
-/// There is no room to ask for another host address.
+/// The table of host addresses that are being resolved is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyHosts;
 
@@ -126,35 +126,35 @@ impl std::fmt::Display for TooManyHosts {
 
 impl std::error::Error for TooManyHosts {}
 
-/// The logins of one N_Port, and the N_Ports of other hosts.
+/// Logins of one N_Port, and the N_Ports of other hosts.
 #[derive(Debug)]
 pub struct LoginMachine {
     config: LoginConfig,
     id: Option<NPortId>,
     is_closing: bool,
     ports: Vec<Option<RemotePort>>,
-    /// The N_Port_ID of each place of `ports`, so that a flood is looked up in few cache lines;
-    /// 0 where there is no neighbour.
+    /// The N_Port_ID of each slot of `ports`, so that a flood is looked up in few cache lines; 0 in
+    /// free slots.
     ids: Vec<NPortId>,
     hosts: Hosts,
     exchanges: ExchangeIds,
-    accepted: Accepted,
+    accepted: AcceptedRequests,
     random: Random,
     answers: VecDeque<ElsOut>,
     /// A port or a host changed since `next_ns` was found.
     changed: bool,
-    /// There may be a request to send.
+    /// A request may be due.
     may_send: bool,
-    /// There may be news to tell.
-    may_tell: bool,
+    /// An event may be due.
+    may_have_event: bool,
     next_ns: Option<u64>,
     generation: u64,
-    strangers: PerSecond,
+    unlogged_answers: RateLimiter,
     counters: LoginCounters,
 }
 
 impl LoginMachine {
-    /// A machine without N_Port_ID and neighbours. `seed`: 64 random bits.
+    /// Creates a machine without N_Port_ID and neighbours. `seed`: 64 random bits.
     #[must_use]
     pub fn new(config: LoginConfig, seed: u64) -> Self {
         let mut random = Random::new(seed);
@@ -171,73 +171,73 @@ impl LoginMachine {
                 random.next(),
                 config.r_a_tov_ns,
             ),
-            accepted: Accepted::new(config.max_neighbours, config.r_a_tov_ns),
+            accepted: AcceptedRequests::new(config.max_neighbours, config.r_a_tov_ns),
             random,
             answers: VecDeque::with_capacity(usize::from(config.max_answers)),
             changed: false,
             may_send: false,
-            may_tell: false,
+            may_have_event: false,
             next_ns: None,
             generation: 0,
-            strangers: PerSecond::default(),
+            unlogged_answers: RateLimiter::default(),
             counters: LoginCounters::default(),
             config,
         }
     }
 
-    /// Discovery claimed this N_Port_ID for us, or lost it. Another one than before ends all
-    /// logins and forgets the neighbours, whom discovery is to report again; host addresses
-    /// that are being resolved are asked for again.
+    /// Sets the N_Port_ID that discovery claimed or lost. A change ends all logins and removes the
+    /// neighbours, which discovery reports again; pending resolutions of host addresses are
+    /// restarted.
     pub fn set_id(&mut self, now_ns: u64, id: Option<NPortId>) {
         if self.id == id {
             return;
         }
         self.id = id;
         for at in 0..self.ports.len() {
-            self.forget(now_ns, at, LogoutReason::IdLost);
+            self.remove(now_ns, at, LogoutReason::IdLost);
         }
         self.answers.clear();
         self.changed = true;
         self.hosts.restart(now_ns, id.is_some());
         if let Some(id) = id {
-            self.hosts.learn(self.config.host, id);
+            self.hosts.add_port(self.config.host, id);
         }
-        self.settle();
+        self.update_deadline();
     }
 
-    /// Our N_Port_ID.
+    /// Returns our N_Port_ID.
     #[must_use]
     pub fn id(&self) -> Option<NPortId> {
         self.id
     }
 
-    /// Discovery found a neighbour, or knows something new of one. Without an N_Port_ID of our
-    /// own there are no neighbours.
+    /// Adds a neighbour that discovery found, or updates it. Ignored without an N_Port_ID of our
+    /// own.
     pub fn neighbour_found(&mut self, now_ns: u64, neighbour: &Neighbour) {
-        self.found(now_ns, neighbour);
-        self.settle();
+        self.add_or_update(now_ns, neighbour);
+        self.update_deadline();
     }
 
-    /// The first beacon of a neighbour was heard: login begins.
-    pub fn neighbour_heard(&mut self, now_ns: u64, neighbour: &Neighbour) {
-        if let Some(at) = self.found(now_ns, neighbour)
+    /// Starts the login with a neighbour, whose first beacon was received.
+    pub fn neighbour_ready(&mut self, now_ns: u64, neighbour: &Neighbour) {
+        if let Some(at) = self.add_or_update(now_ns, neighbour)
             && !self.is_closing
         {
-            self.apply(now_ns, at, Event::Heard, None);
+            self.apply(now_ns, at, Event::Ready, None);
         }
-        self.settle();
+        self.update_deadline();
     }
 
-    /// Discovery lost a neighbour.
+    /// Removes a neighbour that discovery lost.
     pub fn neighbour_gone(&mut self, now_ns: u64, port_name: u64) {
         if let Some(at) = self.find(|port| port.neighbour.port_name == port_name) {
-            self.forget(now_ns, at, LogoutReason::Gone);
+            self.remove(now_ns, at, LogoutReason::Gone);
         }
-        self.settle();
+        self.update_deadline();
     }
 
-    /// Logs out of every port, and accepts no login any more. [`LoginMachine::is_closed`]
-    /// tells when everybody has answered, or was given up.
+    /// Logs out of every port, and accepts no login any more. [`LoginMachine::is_closed`] reports
+    /// when all ports have answered or timed out.
     pub fn close(&mut self, now_ns: u64) {
         self.is_closing = true;
         for at in 0..self.ports.len() {
@@ -249,23 +249,23 @@ impl LoginMachine {
             }
         }
         self.changed = true;
-        self.settle();
+        self.update_deadline();
     }
 
-    /// True if no LOGO is unanswered.
+    /// Reports whether the machine was closed and no LOGO is unanswered.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        let leaving = |port: &RemotePort| port.state == PortState::LogoSent && !port.gone;
+        let leaving = |port: &RemotePort| port.state == PortState::LogoSent && !port.removed;
         self.is_closing && !self.ports.iter().flatten().any(leaving)
     }
 
-    /// When [`LoginMachine::handle_timeout`] is to be called next.
+    /// Returns the time at which [`LoginMachine::handle_timeout`] is to be called next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
         self.next_ns
     }
 
-    /// Does what is due by now; nothing before [`LoginMachine::poll_timeout`].
+    /// Handles expired timers; does nothing before [`LoginMachine::poll_timeout`].
     pub fn handle_timeout(&mut self, now_ns: u64) {
         if self.next_ns.is_none_or(|at_ns| now_ns < at_ns) {
             return;
@@ -277,14 +277,14 @@ impl LoginMachine {
                 self.apply(now_ns, at, Event::Timeout, None);
             }
         }
-        self.doubts_timeout(now_ns);
+        self.verifications_timeout(now_ns);
         self.queries_timeout(now_ns);
         self.hosts_timeout(now_ns);
-        self.settle();
+        self.update_deadline();
     }
 
-    /// The next frame to be sent. What the port has no room for may be forgotten: it counts as
-    /// lost on the way.
+    /// Returns the next frame to send. A frame that the port has no room for may be dropped: it
+    /// counts as lost in the network.
     pub fn poll_outbound(&mut self) -> Option<ElsOut> {
         let id = self.id?;
         if let Some(answer) = self.answers.pop_front() {
@@ -296,7 +296,7 @@ impl LoginMachine {
         }
         let request = self
             .unsent_request(id)
-            .or_else(|| self.unsent_doubt(id))
+            .or_else(|| self.unsent_verification(id))
             .or_else(|| self.unsent_query(id))
             .or_else(|| self.unsent_farp(id));
         match request {
@@ -306,47 +306,47 @@ impl LoginMachine {
         request
     }
 
-    /// The next thing to tell. News of one port that were not asked for in time are told as the
-    /// outcome: a login that came and went between is not told at all.
+    /// Returns the next event. Changes of one port that were not polled in time are combined: a
+    /// login that began and ended in between is not reported.
     pub fn poll_event(&mut self) -> Option<LoginEvent> {
-        if !self.may_tell {
+        if !self.may_have_event {
             return None;
         }
-        // The end of a port first: it may be back already, in another place.
-        let news = (0..self.ports.len()).find_map(|at| self.news_of_gone(at));
-        let news = news.or_else(|| (0..self.ports.len()).find_map(|at| self.news_of_port(at)));
-        let news = news.or_else(|| self.news_of_hosts());
-        self.may_tell = news.is_some();
-        news
+        // Ends of logins first: the port may be back already, in another slot.
+        let event = (0..self.ports.len()).find_map(|at| self.removed_port_event(at));
+        let event = event.or_else(|| (0..self.ports.len()).find_map(|at| self.port_event(at)));
+        let event = event.or_else(|| self.resolution_event());
+        self.may_have_event = event.is_some();
+        event
     }
 
-    /// The login with the port of this N_Port_ID.
+    /// Returns the login with the port of this N_Port_ID.
     #[must_use]
     pub fn login(&self, id: NPortId) -> Option<&PortLogin> {
         let at = self.by_id(id)?;
         self.ports[at].as_ref()?.login.as_ref()
     }
 
-    /// Every neighbour and its login.
+    /// Returns all neighbours and their logins.
     pub fn ports(&self) -> impl Iterator<Item = PortView> + '_ {
-        let known = self.ports.iter().flatten().filter(|port| !port.gone);
+        let known = self.ports.iter().flatten().filter(|port| !port.removed);
         known.map(|port| PortView {
             neighbour: port.neighbour,
             state: port.state,
             login: port.login,
-            heard_ns: port.heard_ns,
+            last_rx_ns: port.last_rx_ns,
             host: port.host.host,
-            asks_for_host: port.host.is_open(),
+            host_query_pending: port.host.is_open(),
         })
     }
 
-    /// Whether a reply with this OX_ID is for this machine.
+    /// Reports whether a reply with this OX_ID is for this machine.
     #[must_use]
     pub fn owns_ox_id(&self, ox_id: u16) -> bool {
         self.exchanges.contains(ox_id)
     }
 
-    /// What happened.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> &LoginCounters {
         &self.counters

@@ -1,10 +1,10 @@
 //! Limits how fast a peer can guess memory handles (ADR 0041).
 //!
-//! A *miss* is an RDMA access of a peer whose handle was looked up and names no region of the
-//! VI's tag. Each peer has a token bucket of misses. While it is empty,
-//! accesses of the peer are refused without a look-up, whether right or wrong; after a number of
-//! refusals the connection breaks. Accesses that are not refused take no token, and a connection
-//! of a peer without recent misses pays one flag test for each message.
+//! A *miss* is an RDMA access of a peer whose handle was looked up and names no region of the VI's
+//! tag. Each peer has a token bucket of misses. While it is empty, accesses of the peer are refused
+//! without a look-up, whether right or wrong; after a number of refusals the connection breaks.
+//! Accesses that are not refused take no token, and a connection of a peer without recent misses
+//! costs one flag test per message.
 
 /// Limits on misses, of each peer and each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Default for MissLimits {
     }
 }
 
-/// Peers whose buckets are kept, at most. Beyond, the fullest bucket is forgotten.
+/// Maximum number of buckets. If there are more, the fullest one is evicted.
 const MAX_PEERS: usize = 256;
 
 /// A token bucket, as the time at which it is full again.
@@ -65,19 +65,19 @@ pub struct ConnectionMisses {
 }
 
 impl ConnectionMisses {
-    /// Checks whether the bucket must be asked before the next look-up.
+    /// Reports whether [`PeerMisses::may_look_up`] must be called before the next look-up.
     #[inline]
     pub fn is_watched(&self) -> bool {
         self.watched
     }
 
-    /// Accesses of this connection that were refused, with or without a look-up.
+    /// Returns the number of refused accesses of this connection, with or without a look-up.
     pub fn refused(&self) -> u32 {
         self.refused
     }
 }
 
-/// Misses of all peers of a NIC, by what a peer is known by.
+/// Misses of all peers of a NIC, by peer key.
 #[derive(Debug)]
 pub struct PeerMisses<K> {
     limits: MissLimits,
@@ -86,7 +86,7 @@ pub struct PeerMisses<K> {
 }
 
 impl<K: Copy + Eq> PeerMisses<K> {
-    /// No peer has missed yet.
+    /// Creates an empty table.
     pub fn new(limits: MissLimits) -> Self {
         Self {
             limits,
@@ -94,8 +94,8 @@ impl<K: Copy + Eq> PeerMisses<K> {
         }
     }
 
-    /// Begins a connection with this peer: it is watched from the start if the peer has missed
-    /// lately. Without a key the connection has a bucket of its own.
+    /// Starts a connection with this peer: it is watched from the start if the peer has missed
+    /// recently. Without a key the connection has a bucket of its own.
     pub fn connect(&self, key: Option<K>) -> ConnectionMisses {
         let has_bucket = |key| self.buckets.iter().any(|(k, _)| *k == key);
         ConnectionMisses {
@@ -104,8 +104,8 @@ impl<K: Copy + Eq> PeerMisses<K> {
         }
     }
 
-    /// Checks whether the next access of a watched connection may be looked up. If not, it is
-    /// counted as refused.
+    /// Reports whether the next access of a watched connection may be looked up. If not, counts it
+    /// as refused.
     pub fn may_look_up(
         &mut self,
         now_ns: u64,
@@ -143,7 +143,7 @@ impl<K: Copy + Eq> PeerMisses<K> {
         bucket.take(&limits, now_ns);
     }
 
-    /// Checks whether so many accesses were refused that the connection breaks.
+    /// Reports whether the number of refused accesses breaks the connection.
     pub fn is_exhausted(&self, connection: &ConnectionMisses) -> bool {
         connection.refused >= self.limits.per_connection
     }
@@ -186,7 +186,7 @@ mod tests {
         per_connection: 16,
     };
 
-    /// Makes an access that would miss; true if it was looked up.
+    /// Makes an access that would miss. Returns true if it was looked up.
     fn guess(
         peers: &mut PeerMisses<u32>,
         now_ns: u64,

@@ -1,31 +1,30 @@
-//! The port itself failed: nothing can be sent, and nothing will come.
+//! Failure of the port itself: nothing can be sent or received any more.
 
 use fcvi_frame::fc::NPortId;
 
 use crate::connect::ConnectError;
 use crate::endpoint::{EndpointState, Phase};
 use crate::engine::{Engine, ViIndex};
-use crate::host::{Host, Waiter};
+use crate::engine_io::{EngineIo, Waiter};
 
 impl Engine {
-    /// The port carries nothing any more (VIPL 6.3.1): every connection and every half of one
-    /// ends here and now, what waits for an answer waits no more, a peer request that waits for
-    /// its match came to `NotReachable`, and every VI is in the Error state with both queues
-    /// flushed. `disconnect` leads each back to Idle.
-    pub fn port_lost<H: Host>(&mut self, now_ns: u64, host: &mut H) {
+    /// Ends everything after the port failed (VIPL 6.3.1): every connection and every half of one,
+    /// pending requests and disconnects. A pending peer request fails with `NotReachable`, and
+    /// every VI moves to Error with both queues flushed. `disconnect` returns each to Idle.
+    pub fn port_lost<I: EngineIo>(&mut self, now_ns: u64, io: &mut I) {
         for id in self.known_ports() {
-            self.peer_lost(now_ns, id, host);
+            self.peer_lost(now_ns, id, io);
         }
         for slot in 0..self.endpoints.len() {
             let vi = ViIndex(slot as u32);
             self.fail_pooled(vi);
-            self.fail_vi(now_ns, vi, host);
+            self.fail_vi(now_ns, vi, io);
         }
-        self.forget_all_closing(now_ns);
-        host.control_event(Waiter::All);
+        self.remove_all_disconnects(now_ns);
+        io.control_event(Waiter::All);
     }
 
-    /// A peer request outlives the ports that it asks: others may come. Now none will.
+    /// Fails a pending peer request, which otherwise outlives the ports that it was sent to.
     fn fail_pooled(&mut self, vi: ViIndex) {
         if let Some(ep) = self.endpoint_mut(vi)
             && ep.state() == EndpointState::ConnectPending
@@ -35,11 +34,11 @@ impl Engine {
         }
     }
 
-    /// Every port with which there is a connection or half a one.
+    /// Returns every port with which there is a connection or half a one.
     pub(crate) fn known_ports(&self) -> Vec<NPortId> {
         let mut ports = Vec::new();
         for ep in self.endpoints.iter().flatten() {
-            ports.extend(ep.link.as_ref().map(|link| link.peer));
+            ports.extend(ep.connection.as_ref().map(|connection| connection.peer));
             if let Phase::Requesting(attempt) = &ep.phase {
                 ports.extend(attempt.ports());
             }

@@ -1,20 +1,20 @@
-//! Frames checked, matched to endpoints, and put together.
+//! Received frames: checked, matched to endpoints, and reassembled.
 //!
-//! The order of the checks is that of the wire profile 7.8: CRC, SOF/EOF and
-//! addresses; header size against opcode; handle and peer; then the identifiers
-//! of the message. A frame that fails one is dropped and counted and changes
-//! nothing. Only what passed them all may break a connection.
+//! The order of the checks is that of the wire profile 7.8: CRC, SOF/EOF and addresses; header size
+//! against opcode; handle and peer; then the identifiers of the message. A frame that fails one is
+//! dropped and counted and changes nothing. Only a frame that passes all of them can break a
+//! connection.
 
 mod damaged;
 mod failure;
-mod follows;
+mod frame_order;
 mod misses;
 mod read_request;
 mod response;
 
-pub(crate) use self::failure::Failure;
+pub(crate) use self::failure::ReceiveFailure;
 use self::failure::{complete_error, reason_of_fault};
-use self::follows::{Follows, follows};
+use self::frame_order::{FrameOrder, frame_order};
 pub(crate) use self::misses::PeerKey;
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::ethernet::MacAddress;
@@ -28,13 +28,13 @@ use fcvi_frame::reason::MessageReason;
 use crate::counters::Counter;
 use crate::endpoint::{Endpoint, Level, Phase, RxKind, RxMessage};
 use crate::engine::{Engine, ViIndex};
-use crate::host::{AsyncError, Claim, Completion, Host, Status};
+use crate::engine_io::{AsyncError, Claim, Completion, EngineIo, Status};
 use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
 
 impl Engine {
-    /// Takes one received frame, from destination address to the last byte before the FCS.
-    pub fn handle_frame<H: Host>(&mut self, now_ns: u64, bytes: &[u8], host: &mut H) {
+    /// Handles one received frame, from destination address to the last byte before the FCS.
+    pub fn handle_frame<I: EngineIo>(&mut self, now_ns: u64, bytes: &[u8], io: &mut I) {
         let frame = match FrameView::parse(bytes) {
             Ok(frame) => frame,
             Err(error) => {
@@ -56,44 +56,44 @@ impl Engine {
         }
         match frame.fc.fc_type {
             FcType::Vi => match frame.iu() {
-                Ok(iu) => self.handle_iu(now_ns, &frame, &iu, host),
+                Ok(iu) => self.handle_iu(now_ns, &frame, &iu, io),
                 Err(_) => self.counters.count(Counter::DropBadIu),
             },
-            FcType::Els => self.handle_els(now_ns, &frame, host),
+            FcType::Els => self.handle_els(now_ns, &frame, io),
             _ => self.counters.count(Counter::DropUnknownType),
         }
     }
 
     #[inline(always)]
-    fn handle_iu<H: Host>(
+    fn handle_iu<I: EngineIo>(
         &mut self,
         now_ns: u64,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
         match iu.header.opcode {
             Opcode::SendRequest | Opcode::WriteRequest => {
-                self.handle_message_frame(now_ns, frame, iu, host);
+                self.handle_message_frame(now_ns, frame, iu, io);
             }
             Opcode::ConnectRequest
             | Opcode::ConnectResponse1
             | Opcode::ConnectResponse2
             | Opcode::ConnectResponse3
             | Opcode::DisconnectRequest
-            | Opcode::DisconnectResponse => self.handle_connection_iu(now_ns, frame, iu, host),
+            | Opcode::DisconnectResponse => self.handle_connection_iu(now_ns, frame, iu, io),
             Opcode::SendResponse | Opcode::WriteResponse => {
-                self.handle_response(now_ns, frame, iu, host);
+                self.handle_response(now_ns, frame, iu, io);
             }
-            Opcode::ReadRequest => self.handle_read_request(now_ns, frame, iu, host),
-            Opcode::ReadResponse => self.handle_read_response(now_ns, frame, iu, host),
+            Opcode::ReadRequest => self.handle_read_request(now_ns, frame, iu, io),
+            Opcode::ReadResponse => self.handle_read_response(now_ns, frame, iu, io),
         }
     }
 
-    /// The endpoint that a frame's handle and S_ID name, if a message may reach it.
+    /// Returns the endpoint that a frame's handle and S_ID name, if it can receive messages.
     #[inline(always)]
     fn message_endpoint(&mut self, frame: &FrameView<'_>, iu: &IuView<'_>) -> Option<ViIndex> {
-        let vi = self.place_of(iu.header.handle);
+        let vi = self.slot_of(iu.header.handle);
         let ep = self.endpoints.get(vi.slot()).and_then(Option::as_ref);
         match ep {
             Some(ep)
@@ -117,15 +117,15 @@ impl Engine {
     }
 
     #[inline(always)]
-    fn handle_message_frame<H: Host>(
+    fn handle_message_frame<I: EngineIo>(
         &mut self,
         now_ns: u64,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
         let Some(vi) = self.message_endpoint(frame, iu) else {
-            self.tell_again(now_ns, frame, iu, host);
+            self.repeat_disconnect(now_ns, frame, iu, io);
             return;
         };
         let Some(ep) = self.endpoint_mut(vi) else {
@@ -144,33 +144,33 @@ impl Engine {
             return;
         }
         let (peer_index, recovers) = (ep.peer_index, ep.rx.recovery.is_some());
-        self.heard(peer_index, now_ns);
+        self.note_received(peer_index, now_ns);
         if recovers {
-            self.take_recovered(now_ns, vi, frame, iu, host);
+            self.take_recovered(now_ns, vi, frame, iu, io);
         } else if frame.sof == Sof::I3 {
-            if self.start_message(now_ns, vi, frame, iu, host) {
-                self.take_fragment(now_ns, vi, frame, iu, host);
+            if self.start_message(now_ns, vi, frame, iu, io) {
+                self.take_fragment(now_ns, vi, frame, iu, io);
             }
-        } else if self.continues(vi, frame, iu, now_ns, host) {
-            self.take_fragment(now_ns, vi, frame, iu, host);
+        } else if self.continues(vi, frame, iu, now_ns, io) {
+            self.take_fragment(now_ns, vi, frame, iu, io);
         }
     }
 
-    /// Opens the message of a SOFi3 frame; false if the frame is dropped.
+    /// Opens the message of a SOFi3 frame. Returns false if the frame is dropped.
     #[inline(always)]
-    pub(crate) fn start_message<H: Host>(
+    pub(crate) fn start_message<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) -> bool {
         if frame.fc.parameter != 0 {
             self.counters.count(Counter::DropBadIu);
             return false;
         }
-        if !self.is_next_message(now_ns, vi, iu, host) {
+        if !self.is_next_message(now_ns, vi, iu, io) {
             return false;
         }
         let Some(ep) = self.endpoint_mut(vi) else {
@@ -188,21 +188,22 @@ impl Engine {
             opcode: iu.header.opcode,
         });
         if iu.header.opcode == Opcode::WriteRequest {
-            self.open_write(now_ns, vi, &iu.header, host)
+            self.open_write(now_ns, vi, &iu.header, io)
         } else {
-            self.open_receive(now_ns, vi, host)
+            self.open_receive(now_ns, vi, io)
         }
     }
 
-    /// Is this the message that is expected? Ends the one before it if that lacks frames, and
-    /// notices those that never came. False if the frame is dropped, or the VI broke.
+    /// Checks whether this is the expected message. Ends the one before it if that is incomplete,
+    /// and handles those that never arrived. Returns false if the frame is dropped, or the VI
+    /// broke.
     #[inline(always)]
-    fn is_next_message<H: Host>(
+    fn is_next_message<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) -> bool {
         let window = self.config.message_window;
         let Some(ep) = self.endpoint_mut(vi) else {
@@ -221,12 +222,12 @@ impl Engine {
         let incomplete = ep.rx.message.is_some();
         if matches!(ep.phase, Phase::AwaitResponse3(_)) {
             // The first message implies RESP3 [FCVI P-12].
-            self.client_connected(vi, host);
+            self.client_connected(vi, io);
         }
-        if incomplete && !self.fail_message(now_ns, vi, Failure::Incomplete, host) {
+        if incomplete && !self.fail_message(now_ns, vi, ReceiveFailure::Incomplete, io) {
             return false;
         }
-        if ahead > 0 && !self.messages_lost(now_ns, vi, ahead, iu, host) {
+        if ahead > 0 && !self.messages_lost(now_ns, vi, ahead, iu, io) {
             return false;
         }
         if let Some(ep) = self.endpoint_mut(vi) {
@@ -241,34 +242,40 @@ impl Engine {
         }
     }
 
-    /// Claims the receive descriptor of a send. False if the VI broke.
+    /// Claims the receive descriptor of a send. Returns false if the VI broke.
     #[inline(always)]
-    pub(crate) fn open_receive<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) -> bool {
-        match host.claim_receive(vi) {
+    pub(crate) fn open_receive<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        io: &mut I,
+    ) -> bool {
+        match io.claim_receive(vi) {
             Claim::Ready { capacity_bytes } => {
                 self.set_kind(vi, RxKind::Receive { capacity_bytes });
                 true
             }
             Claim::Empty => {
                 self.counters.count(Counter::DropNoDescriptor);
-                host.report(vi, AsyncError::ReceiveQueueEmpty);
-                self.break_reliable(now_ns, vi, MessageReason::NoDescriptor, host)
+                io.report(vi, AsyncError::ReceiveQueueEmpty);
+                self.break_reliable(now_ns, vi, MessageReason::NoDescriptor, io)
             }
             Claim::Fault(status) => {
-                complete_error(vi, status, false, host);
-                self.break_reliable(now_ns, vi, reason_of_fault(status), host)
+                complete_error(vi, status, false, io);
+                self.break_reliable(now_ns, vi, reason_of_fault(status), io)
             }
         }
     }
 
-    /// Checks the target of an RDMA write, whole, before a byte is placed, and
-    /// claims a receive descriptor if it carries immediate data.
-    pub(crate) fn open_write<H: Host>(
+    /// Checks the whole target of an RDMA write before a byte is placed, and claims a receive
+    /// descriptor if it carries immediate data. Returns false if the VI broke or the write is
+    /// dropped.
+    pub(crate) fn open_write<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         header: &DeviceHeader,
-        host: &mut H,
+        io: &mut I,
     ) -> bool {
         let Some(ep) = self.endpoint(vi) else {
             return false;
@@ -276,38 +283,38 @@ impl Engine {
         let params = ep.params;
         let limited = ep.rx.misses.is_watched() && self.is_limited(now_ns, vi);
         if limited && params.level == Level::UnreliableDelivery {
-            return self.drop_limited(now_ns, vi, host);
+            return self.drop_limited(now_ns, vi, io);
         }
         let immediate = header.flags & message_request::IMMEDIATE != 0;
         let fits = params.rdma_write && header.tot_len <= params.max_transfer_bytes;
-        let allowed = fits && !limited && self.check_write(now_ns, vi, header, host);
+        let allowed = fits && !limited && self.check_write(now_ns, vi, header, io);
         let refused = if params.rdma_write {
             MessageReason::WriteProtection
         } else {
             MessageReason::WriteNotEnabled
         };
         if immediate {
-            match host.claim_receive(vi) {
+            match io.claim_receive(vi) {
                 Claim::Ready { .. } if allowed => {}
                 Claim::Ready { .. } => {
                     self.counters.count(Counter::DropRdmaProtection);
-                    complete_error(vi, Status::PROTECTION, true, host);
-                    return self.break_refused(now_ns, vi, refused, host);
+                    complete_error(vi, Status::PROTECTION, true, io);
+                    return self.break_refused(now_ns, vi, refused, io);
                 }
                 Claim::Empty => {
                     self.counters.count(Counter::DropNoDescriptor);
-                    host.report(vi, AsyncError::ReceiveQueueEmpty);
-                    return self.break_reliable(now_ns, vi, MessageReason::NoDescriptor, host);
+                    io.report(vi, AsyncError::ReceiveQueueEmpty);
+                    return self.break_reliable(now_ns, vi, MessageReason::NoDescriptor, io);
                 }
                 Claim::Fault(status) => {
-                    complete_error(vi, status, true, host);
-                    return self.break_reliable(now_ns, vi, reason_of_fault(status), host);
+                    complete_error(vi, status, true, io);
+                    return self.break_reliable(now_ns, vi, reason_of_fault(status), io);
                 }
             }
         } else if !allowed {
             self.counters.count(Counter::DropRdmaProtection);
-            host.report(vi, AsyncError::RdmaWriteProtection);
-            return self.break_refused(now_ns, vi, refused, host);
+            io.report(vi, AsyncError::RdmaWriteProtection);
+            return self.break_refused(now_ns, vi, refused, io);
         }
         self.set_kind(
             vi,
@@ -320,21 +327,21 @@ impl Engine {
         true
     }
 
-    /// Does a SOFn3 frame continue the open message? [FCVI P-10, rule 5]
-    fn continues<H: Host>(
+    /// Reports whether a SOFn3 frame continues the open message [FCVI P-10, rule 5].
+    fn continues<I: EngineIo>(
         &mut self,
         vi: ViIndex,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
         now_ns: u64,
-        host: &mut H,
+        io: &mut I,
     ) -> bool {
         let Some(ep) = self.endpoint_mut(vi) else {
             return false;
         };
         let Some(message) = ep.rx.message else {
             self.counters.count(Counter::DropNoContext);
-            self.begin_lost(now_ns, vi, iu, host);
+            self.first_frame_lost(now_ns, vi, iu, io);
             return false;
         };
         let fc = &frame.fc;
@@ -350,28 +357,28 @@ impl Engine {
         if message.kind == RxKind::Discard {
             return true;
         }
-        match follows(fc, message.next_seq_cnt, message.placed_bytes) {
-            Follows::Duplicate => {
+        match frame_order(fc, message.next_seq_cnt, message.placed_bytes) {
+            FrameOrder::Duplicate => {
                 self.counters.count(Counter::DropDuplicate);
                 return false;
             }
-            Follows::Next => return true,
-            Follows::Gap => {}
+            FrameOrder::Next => return true,
+            FrameOrder::Gap => {}
         }
-        // In range and ours, but not the next one: frames between are gone.
-        self.fail_message(now_ns, vi, Failure::Incomplete, host);
+        // In range and of this message, but not the next one: frames in between are missing.
+        self.fail_message(now_ns, vi, ReceiveFailure::Incomplete, io);
         false
     }
 
-    /// Places the bytes of an accepted frame and, with the last one, completes the message.
+    /// Places the bytes of an accepted frame and completes the message with the last one.
     #[inline(always)]
-    pub(crate) fn take_fragment<H: Host>(
+    pub(crate) fn take_fragment<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
@@ -387,11 +394,11 @@ impl Engine {
         let placed = match message.kind {
             RxKind::Receive { capacity_bytes } => {
                 if end > u64::from(capacity_bytes.min(max_transfer_bytes)) {
-                    Err(Failure::TooLong)
-                } else if host.place_receive(vi, 0, offset, iu.payload) {
+                    Err(ReceiveFailure::TooLong)
+                } else if io.place_receive(vi, 0, offset, iu.payload) {
                     Ok(())
                 } else {
-                    Err(Failure::Protection)
+                    Err(ReceiveFailure::Protection)
                 }
             }
             RxKind::Write {
@@ -400,11 +407,11 @@ impl Engine {
                 ..
             } => {
                 if end > u64::from(total_bytes) || (last && end != u64::from(total_bytes)) {
-                    Err(Failure::Incomplete)
-                } else if host.place_rdma_write(vi, target, offset, iu.payload) {
+                    Err(ReceiveFailure::Incomplete)
+                } else if io.place_rdma_write(vi, target, offset, iu.payload) {
                     Ok(())
                 } else {
-                    Err(Failure::Protection)
+                    Err(ReceiveFailure::Protection)
                 }
             }
             RxKind::Discard => {
@@ -417,7 +424,7 @@ impl Engine {
             }
         };
         if let Err(failure) = placed {
-            self.fail_message(now_ns, vi, failure, host);
+            self.fail_message(now_ns, vi, failure, io);
             return;
         }
         message.placed_bytes = end as u32;
@@ -425,19 +432,19 @@ impl Engine {
         let done = *message;
         self.counters.count(Counter::RxFrames);
         if last {
-            self.finish_message(now_ns, vi, &done, host);
+            self.finish_message(now_ns, vi, &done, io);
         } else {
-            self.watch_message(now_ns, vi);
+            self.start_receive_timer(now_ns, vi);
         }
     }
 
     #[inline(always)]
-    pub(crate) fn finish_message<H: Host>(
+    pub(crate) fn finish_message<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         done: &RxMessage,
-        host: &mut H,
+        io: &mut I,
     ) {
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
@@ -448,15 +455,15 @@ impl Engine {
             recovery.finished(done.msg_id);
             reception = false;
         }
-        self.deliver(vi, done, host);
+        self.deliver(vi, done, io);
         if reception {
-            self.owe_response(now_ns, vi, done, host);
+            self.respond_placed(now_ns, vi, done, io);
         }
     }
 
-    /// All bytes of a message are placed: its receive descriptor completes, if it took one.
+    /// Delivers a completely placed message: completes its receive descriptor, if it took one.
     #[inline(always)]
-    pub(crate) fn deliver<H: Host>(&mut self, vi: ViIndex, done: &RxMessage, host: &mut H) {
+    pub(crate) fn deliver<I: EngineIo>(&mut self, vi: ViIndex, done: &RxMessage, io: &mut I) {
         self.counters.count(Counter::RxMessages);
         let (claimed, remote_write) = match done.kind {
             RxKind::Receive { .. } => (true, false),
@@ -464,7 +471,7 @@ impl Engine {
             RxKind::Discard => (false, false),
         };
         if claimed {
-            host.complete_receive(
+            io.complete_receive(
                 vi,
                 Completion {
                     status: Status::OK,
@@ -476,9 +483,9 @@ impl Engine {
         }
     }
 
-    /// An incomplete message must get its next frame within E_D_TOV; with recovery it has
-    /// FCVI_ULP_TIMEOUT for that.
-    pub(crate) fn watch_message(&mut self, now_ns: u64, vi: ViIndex) {
+    /// Starts the timeout of an incomplete message: its next frame must arrive within E_D_TOV, with
+    /// recovery within FCVI_ULP_TIMEOUT.
+    pub(crate) fn start_receive_timer(&mut self, now_ns: u64, vi: ViIndex) {
         let (strict_ns, recovering_ns) = (self.config.e_d_tov_ns, self.config.ulp_timeout_ns);
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
@@ -495,7 +502,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn receive_timeout<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
+    pub(crate) fn receive_timeout<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
@@ -508,7 +515,7 @@ impl Engine {
             ep.rx.timer_set = true;
             self.timers.set(deadline, TimerKey::Receive(vi.0));
         } else {
-            self.fail_message(now_ns, vi, Failure::Incomplete, host);
+            self.fail_message(now_ns, vi, ReceiveFailure::Incomplete, io);
         }
     }
 
@@ -522,7 +529,7 @@ impl Engine {
     }
 }
 
-/// Do the flags of a request say the level of the connection [FCVI P-6]?
+/// Reports whether the flags of a request match the level of the connection [FCVI P-6].
 #[inline]
 fn fits_level(flags: u8, level: Level) -> bool {
     const LEVEL: u8 = message_request::RELIABILITY | message_request::RESPONSE_REQUESTED;

@@ -1,61 +1,59 @@
 //! Message recovery on networks that lose frames [FCVI P-16].
 //!
-//! In force for a connection of Reliable Delivery or Reliable Reception if both ends offer it.
-//! The receiver keeps what came ahead of order and says what is missing; the sender keeps
-//! what is not acknowledged and sends again what is missing, byte for byte but for the bit
-//! that says so. Nothing fails ahead of order: a frame that cannot be taken there is dropped,
-//! and comes again in order.
+//! Used for a connection of Reliable Delivery or Reliable Reception if both sides offer it. The
+//! receiver keeps frames that arrive ahead of order and reports gaps; the sender keeps what is not
+//! acknowledged and retransmits what is missing, unchanged but for the retransmission bit. Nothing
+//! fails ahead of order: a frame that cannot be placed there is dropped and retransmitted in order.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! | --- | --- |
-//! | `islands` | what came ahead of order, and the gaps between |
-//! | `incoming` | frames of messages taken, in order and ahead of it |
-//! | `acknowledge` | when and how the other end is told |
-//! | `repairs` | what is to be sent again |
-//! | `window` | how much may be unacknowledged, and how long an answer takes |
-//! | `outgoing` | acknowledgements taken, time-outs |
-//! | `resend` | frames sent again |
-//! | `reads` | RDMA reads asked for again and answered again |
+//! | `received_ranges` | frames received ahead of order, and the gaps between them |
+//! | `incoming` | received frames of sends and writes, in order and ahead of it |
+//! | `acknowledge` | acknowledgements sent |
+//! | `retransmit_queue` | frames to retransmit |
+//! | `window` | congestion window and round-trip time |
+//! | `outgoing` | acknowledgements received, timeouts |
+//! | `retransmit` | retransmission of frames |
+//! | `reads` | RDMA reads requested again and answered again |
 
 mod acknowledge;
 mod incoming;
-mod islands;
 mod outgoing;
 mod reads;
-mod repairs;
-mod resend;
+mod received_ranges;
+mod retransmit;
+mod retransmit_queue;
 mod window;
 
 pub(crate) use incoming::RxRecovery;
 pub(crate) use outgoing::TxRecovery;
 #[cfg(test)]
-pub(crate) use repairs::MAX_REPAIRS;
+pub(crate) use retransmit_queue::MAX_RETRANSMITS;
 
 /// Nanoseconds in a microsecond.
 const NS_PER_US: u64 = 1_000;
 
-/// When a receiver acknowledges, and how a sender paces itself and repeats [FCVI P-16].
+/// Acknowledgement policy of a receiver, and window and retries of a sender [FCVI P-16].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveryConfig {
-    /// An acknowledgement is sent after so many messages at the latest. Not 0.
+    /// Messages after which an acknowledgement is sent at the latest. Not 0.
     pub ack_messages: u32,
-    /// An acknowledgement is sent after so many bytes at the latest. Not 0.
+    /// Bytes after which an acknowledgement is sent at the latest. Not 0.
     pub ack_bytes: u32,
-    /// An acknowledgement is sent so long after the first message or frame that it is about,
-    /// at the latest.
+    /// Maximum delay of an acknowledgement after the first message or frame that it is about.
     pub ack_delay_ns: u64,
-    /// The shortest time after which a silent peer is asked.
+    /// Minimum timeout after which a silent peer is probed.
     pub min_timeout_ns: u64,
-    /// How often in a row a silent peer is asked before the connection breaks. One that answers
-    /// and takes nothing has FCVI_ULP_TIMEOUT.
+    /// Probes of a silent peer in a row after which the connection breaks. A peer that responds
+    /// without progress has FCVI_ULP_TIMEOUT.
     pub tries: u32,
-    /// Unacknowledged frames of a connection: the window never gets smaller. At least 2.
+    /// Minimum window: unacknowledged frames of a connection. At least 2.
     pub min_window_frames: u32,
-    /// Unacknowledged frames of a connection, at most. What peers send to one port at a time
-    /// must fit into its receive ring.
+    /// Maximum window: unacknowledged frames of a connection. What all peers send to one port at a
+    /// time must fit into its receive ring.
     pub max_window_frames: u32,
-    /// Runs of frames that a VI keeps ahead of order, at most. Not 0.
-    pub max_islands: u32,
+    /// Maximum ranges of frames that a VI keeps ahead of order. Not 0.
+    pub max_received_ranges: u32,
 }
 
 impl Default for RecoveryConfig {
@@ -68,12 +66,12 @@ impl Default for RecoveryConfig {
             tries: 16,
             min_window_frames: 32,
             max_window_frames: 512,
-            max_islands: 64,
+            max_received_ranges: 64,
         }
     }
 }
 
-/// Frames of a message of so many bytes: one at least.
+/// Returns the number of frames of a message of this length: at least one.
 #[inline]
 pub(crate) fn frames_of(length_bytes: u32, room: u32) -> u32 {
     if length_bytes <= room {

@@ -1,27 +1,27 @@
 //! Messages between two VIs of this engine, moved without frames.
 //!
-//! A connection is made by frames, through the port, as any other. If its client turns out to be
-//! a VI of this engine when the server's half is made, its messages are moved from memory to
-//! memory by the sender's [`Engine::pump`], all of them and in both directions: what goes one way
-//! stays in order. Each is opened, fails and is delivered at the receiving end as one that comes
-//! in frames; what needs frames, which are identifiers, responses and recovery, is left out.
+//! A connection is made by frames through the port, as any other. If its client is found to be a VI
+//! of this engine when the server's half is made, all its messages are moved from memory to memory
+//! by the sender's [`Engine::pump`], in both directions, so that each direction stays in order. A
+//! message is opened, fails and is delivered at the receiver as one that arrives in frames;
+//! identifiers, responses and recovery are omitted.
 //!
-//! Nothing is in flight: a message is complete at both ends in the call that moves its last
-//! bytes, a read too. So completions are in posting order at every level, the receiver's first,
-//! and a fence has nothing to wait for.
+//! Nothing is in flight: a message completes at both sides in the call that moves its last bytes,
+//! reads included. So completions are in posting order at every level, the receiver's first, and a
+//! fence has nothing to wait for.
 //!
-//! The ends leave the connection together, in one call, whichever of them disconnects, breaks, or
-//! is failed; nobody needs to be told by a frame. What ends a message that is half moved:
+//! Both sides leave the connection together, in one call, whether one disconnects, breaks, or
+//! fails; no frame is needed. Outcomes of a message that is partially moved:
 //!
-//! | what ends it | its send descriptor | its receive descriptor, if it took one |
+//! | cause | its send descriptor | its receive descriptor, if it took one |
 //! | --- | --- | --- |
-//! | either end disconnects, or breaks for another reason | flushed | flushed |
-//! | the memory of the send descriptor goes | PROTECTION, PARTIAL | flushed; at Unreliable Delivery TRANSPORT, PARTIAL |
-//! | the memory that is written goes | Reliable Reception: REMOTE_DESCRIPTOR or RDMA_PROTECTION; else complete | PROTECTION |
-//! | the memory that is read goes | RDMA_PROTECTION, PARTIAL | |
+//! | either side disconnects, or breaks for another reason | flushed | flushed |
+//! | the send memory becomes invalid | PROTECTION, PARTIAL | flushed; at Unreliable Delivery TRANSPORT, PARTIAL |
+//! | the target memory becomes invalid | Reliable Reception: REMOTE_DESCRIPTOR or RDMA_PROTECTION; else complete | PROTECTION |
+//! | the source memory becomes invalid | RDMA_PROTECTION, PARTIAL | |
 //!
-//! As over frames, whatever fails at a reliable level breaks the connection, and at Unreliable
-//! Delivery the rest of the message is dropped.
+//! As over frames, any failure at a reliable level breaks the connection, and at Unreliable
+//! Delivery the remaining bytes of the message are dropped.
 
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::fc::NPortId;
@@ -33,41 +33,41 @@ use crate::connect::ConnectError;
 use crate::counters::Counter;
 use crate::endpoint::{EndpointState, Level, Phase, RxKind, RxMessage};
 use crate::engine::{Engine, ViIndex};
-use crate::host::{AsyncError, Host, Moved, Operation, SendWork, Status};
-use crate::receive;
-use crate::transmit::{Failure, Kind, Pumped, Step};
+use crate::engine_io::{AsyncError, EngineIo, Moved, Operation, SendWork, Status};
+use crate::receive::ReceiveFailure;
+use crate::transmit::{OperationKind, Pumped, SendFailure, Step};
 
 /// All parts of a message but the last are multiples of this, so that no part ends inside a word.
 const LINE_BYTES: u32 = 64;
 
-/// One end of a connection within this engine. Both ends have one, or neither.
+/// One side of a connection within this engine. Both sides have one, or neither.
 #[derive(Debug)]
 pub(crate) struct Shortcut {
-    /// The other end.
+    /// The VI on the other side.
     pub(crate) other: ViIndex,
-    /// What is being moved from here, or, if it is a read, to here.
-    moving: Option<Moving>,
+    /// The message that is being moved from this VI or, for a read, to it.
+    transfer: Option<Transfer>,
 }
 
 /// A message whose descriptor is the next on its send queue.
 #[derive(Clone, Copy, Debug)]
-struct Moving {
+struct Transfer {
     work: SendWork,
     moved_bytes: u32,
 }
 
 impl Engine {
-    /// The server's half of a connection is made: messages need no frames if the client is a VI
-    /// of ours.
-    pub(crate) fn take_shortcut(&mut self, server: ViIndex) {
-        let Some(client) = self.client_of_ours(server) else {
+    /// Enables the shortcut after the server's half of a connection was made, if the client is a VI
+    /// of this engine.
+    pub(crate) fn enable_shortcut(&mut self, server: ViIndex) {
+        let Some(client) = self.local_client(server) else {
             return;
         };
         for (vi, other) in [(server, client), (client, server)] {
             if let Some(ep) = self.endpoint_mut(vi) {
-                let moving = None;
-                ep.shortcut = Some(Box::new(Shortcut { other, moving }));
-                // No frame of a message is accepted: no VI has a peer without an address.
+                let transfer = None;
+                ep.shortcut = Some(Box::new(Shortcut { other, transfer }));
+                // No message frame is accepted: no peer has address 0.
                 ep.peer = NPortId::default();
                 ep.rx.recovery = None;
                 if let Some(tx) = &mut ep.tx {
@@ -77,35 +77,37 @@ impl Engine {
         }
     }
 
-    /// The VI that asked for this connection, if it is one of ours. Each end must name the other:
-    /// another port may pretend to have our address.
-    fn client_of_ours(&self, server: ViIndex) -> Option<ViIndex> {
-        let client = self.own_peer(server).filter(|_| self.config.shortcut)?;
+    /// Returns the VI that requested this connection, if it is one of this engine. Both sides must
+    /// name each other, because another port can claim our address.
+    fn local_client(&self, server: ViIndex) -> Option<ViIndex> {
+        let client = self.local_peer(server).filter(|_| self.config.shortcut)?;
         let phase = &self.endpoint(client)?.phase;
         matches!(phase, Phase::AwaitResponse3(_)).then_some(client)
     }
 
-    /// [`Engine::pump`] for such a connection.
-    pub(crate) fn pump_shortcut<H: Host>(
+    /// Does the work of [`Engine::pump`] for such a connection.
+    pub(crate) fn pump_shortcut<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         budget: u32,
-        host: &mut H,
+        io: &mut I,
     ) -> Pumped {
         let mut room_bytes = self.config.shortcut_bytes.max(LINE_BYTES);
         for _ in 0..budget {
             let shortcut = self.endpoint(vi).and_then(|ep| ep.shortcut.as_deref());
-            let Some(Shortcut { other, moving }) = shortcut else {
+            let Some(Shortcut { other, transfer }) = shortcut else {
                 return Pumped::Idle;
             };
             let other = *other;
-            let step = match *moving {
-                Some(moving) => self.move_on(now_ns, vi, other, moving, &mut room_bytes, host),
-                None => self.begin_moving(now_ns, vi, other, host),
+            let step = match *transfer {
+                Some(transfer) => {
+                    self.continue_transfer(now_ns, vi, other, transfer, &mut room_bytes, io)
+                }
+                None => self.start_transfer(now_ns, vi, other, io),
             };
             match step {
-                Step::Next if host.is_failing(vi) || host.is_failing(other) => return Pumped::Idle,
+                Step::Next if io.is_failing(vi) || io.is_failing(other) => return Pumped::Idle,
                 Step::Next if room_bytes < LINE_BYTES => return Pumped::More,
                 Step::Next => {}
                 Step::Nothing | Step::Broken => return Pumped::Idle,
@@ -115,22 +117,22 @@ impl Engine {
         Pumped::More
     }
 
-    fn set_moving(&mut self, vi: ViIndex, moving: Option<Moving>) {
+    fn set_transfer(&mut self, vi: ViIndex, transfer: Option<Transfer>) {
         let ep = self.endpoint_mut(vi);
         if let Some(shortcut) = ep.and_then(|ep| ep.shortcut.as_deref_mut()) {
-            shortcut.moving = moving;
+            shortcut.transfer = transfer;
         }
     }
 
-    /// Takes the next descriptor to the other end, as its first frame would.
-    fn begin_moving<H: Host>(
+    /// Starts the next descriptor at the other VI, as its first frame would.
+    fn start_transfer<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         other: ViIndex,
-        host: &mut H,
+        io: &mut I,
     ) -> Step {
-        let Some(mut work) = host.next_send(vi) else {
+        let Some(mut work) = io.next_send(vi) else {
             return Step::Nothing;
         };
         let is_read = matches!(work.operation, Operation::Read { .. });
@@ -138,30 +140,30 @@ impl Engine {
             work.fault = Status::FORMAT;
         }
         if !work.fault.is_ok() {
-            let goes_on = self.refuse_local(now_ns, vi, work, host);
-            return if goes_on { Step::Next } else { Step::Broken };
+            let connected = self.refuse_local(now_ns, vi, work, io);
+            return if connected { Step::Next } else { Step::Broken };
         }
         if self.state(other) == Some(EndpointState::ConnectPending) {
             // The first message implies RESP3 [FCVI P-12].
-            self.client_connected(other, host);
+            self.client_connected(other, io);
         }
         let moved_bytes = 0;
-        self.set_moving(vi, Some(Moving { work, moved_bytes }));
+        self.set_transfer(vi, Some(Transfer { work, moved_bytes }));
         if is_read {
-            self.open_read(now_ns, other, &work, host)
+            self.open_read(now_ns, other, &work, io)
         } else {
-            self.open_message(now_ns, vi, other, &work, host)
+            self.open_message(now_ns, vi, other, &work, io)
         }
     }
 
-    /// A send or write begins at the other end.
-    fn open_message<H: Host>(
+    /// Opens a send or write at the other VI.
+    fn open_message<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         other: ViIndex,
         work: &SendWork,
-        host: &mut H,
+        io: &mut I,
     ) -> Step {
         let header = header_of(work);
         let Some(ep) = self.endpoint_mut(other) else {
@@ -179,9 +181,9 @@ impl Engine {
             opcode: header.opcode,
         });
         let opened = if header.opcode == Opcode::WriteRequest {
-            self.open_write(now_ns, other, &header, host)
+            self.open_write(now_ns, other, &header, io)
         } else {
-            self.open_receive(now_ns, other, host)
+            self.open_receive(now_ns, other, io)
         };
         let kind = self
             .endpoint(other)
@@ -191,60 +193,60 @@ impl Engine {
             Some(RxKind::Receive { capacity_bytes })
                 if work.length_bytes > capacity_bytes.min(max_transfer_bytes) =>
             {
-                self.fail_at_other(now_ns, vi, other, receive::Failure::TooLong, work, host)
+                self.fail_at_receiver(now_ns, vi, other, ReceiveFailure::TooLong, work, io)
             }
             Some(RxKind::Receive { .. } | RxKind::Write { .. }) => Step::Next,
             Some(RxKind::Discard) => {
-                self.drop_rest(vi, other, work, host);
+                self.drop_remainder(vi, other, work, io);
                 Step::Next
             }
         }
     }
 
-    /// A read begins at the other end.
-    fn open_read<H: Host>(
+    /// Opens a read at the other VI.
+    fn open_read<I: EngineIo>(
         &mut self,
         now_ns: u64,
         other: ViIndex,
         work: &SendWork,
-        host: &mut H,
+        io: &mut I,
     ) -> Step {
-        if let Some(reason) = self.refuses_read(now_ns, other, &header_of(work), host) {
-            return self.refuse_moving_read(now_ns, other, reason, host);
+        if let Some(reason) = self.refuses_read(now_ns, other, &header_of(work), io) {
+            return self.refuse_transfer_read(now_ns, other, reason, io);
         }
         self.counters.count(Counter::RxMessages);
         Step::Next
     }
 
-    /// Moves the next bytes of the open message and, with the last ones, completes it.
-    fn move_on<H: Host>(
+    /// Moves the next bytes of the open message and completes it with the last ones.
+    fn continue_transfer<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         other: ViIndex,
-        moving: Moving,
+        transfer: Transfer,
         room_bytes: &mut u32,
-        host: &mut H,
+        io: &mut I,
     ) -> Step {
-        let Moving { work, moved_bytes } = moving;
+        let Transfer { work, moved_bytes } = transfer;
         let left_bytes = work.length_bytes - moved_bytes;
         let bytes = if left_bytes <= *room_bytes {
             left_bytes
         } else {
             *room_bytes & !(LINE_BYTES - 1)
         };
-        match host.move_message(vi, other, work.operation, moved_bytes, bytes) {
+        match io.move_message(vi, other, work.operation, moved_bytes, bytes) {
             Moved::All => {}
-            Moved::OwnGone => return self.own_memory_gone(now_ns, vi, other, moved_bytes, host),
-            Moved::OtherGone => {
+            Moved::LocalInvalid => return self.source_invalid(now_ns, vi, other, moved_bytes, io),
+            Moved::RemoteInvalid => {
                 return match work.operation {
                     Operation::Read { .. } => {
                         let reason = MessageReason::ReadProtection;
-                        self.refuse_moving_read(now_ns, other, reason, host)
+                        self.refuse_transfer_read(now_ns, other, reason, io)
                     }
                     Operation::Send | Operation::Write { .. } => {
-                        let failure = receive::Failure::Protection;
-                        self.fail_at_other(now_ns, vi, other, failure, &work, host)
+                        let failure = ReceiveFailure::Protection;
+                        self.fail_at_receiver(now_ns, vi, other, failure, &work, io)
                     }
                 };
             }
@@ -252,149 +254,155 @@ impl Engine {
         *room_bytes -= bytes;
         let moved_bytes = moved_bytes + bytes;
         if moved_bytes < work.length_bytes {
-            self.set_moving(vi, Some(Moving { work, moved_bytes }));
+            self.set_transfer(vi, Some(Transfer { work, moved_bytes }));
             return Step::Next;
         }
         let message = self.endpoint_mut(other).and_then(|ep| ep.rx.message.take());
         if let Some(mut done) = message {
             done.placed_bytes = moved_bytes;
-            self.deliver(other, &done, host);
+            self.deliver(other, &done, io);
         }
         self.counters.count(Counter::ShortcutMessages);
         self.counters
             .add(Counter::ShortcutBytes, u64::from(moved_bytes));
-        self.complete_moving(vi, &work, host);
+        self.complete_transfer(vi, &work, io);
         Step::Next
     }
 
-    /// The message left its sender well, whatever became of it.
-    fn complete_moving<H: Host>(&mut self, vi: ViIndex, work: &SendWork, host: &mut H) {
-        self.set_moving(vi, None);
+    /// Completes the send descriptor, whatever the receiver did with the message.
+    fn complete_transfer<I: EngineIo>(&mut self, vi: ViIndex, work: &SendWork, io: &mut I) {
+        self.set_transfer(vi, None);
         self.counters.count(Counter::TxMessages);
-        host.complete_send(vi, Status::OK, work.length_bytes);
+        io.complete_send(vi, Status::OK, work.length_bytes);
     }
 
-    /// Unreliable Delivery: what is left of a message that failed at the other end goes nowhere.
-    fn drop_rest<H: Host>(&mut self, vi: ViIndex, other: ViIndex, work: &SendWork, host: &mut H) {
+    /// Drops the remaining bytes of a message that failed at the receiver (Unreliable Delivery).
+    fn drop_remainder<I: EngineIo>(
+        &mut self,
+        vi: ViIndex,
+        other: ViIndex,
+        work: &SendWork,
+        io: &mut I,
+    ) {
         if let Some(ep) = self.endpoint_mut(other) {
             ep.rx.message = None;
         }
-        self.complete_moving(vi, work, host);
+        self.complete_transfer(vi, work, io);
     }
 
-    /// A send or write fails at the other end.
+    /// Fails a send or write at the other VI.
     #[cold]
-    fn fail_at_other<H: Host>(
+    fn fail_at_receiver<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         other: ViIndex,
-        failure: receive::Failure,
+        failure: ReceiveFailure,
         work: &SendWork,
-        host: &mut H,
+        io: &mut I,
     ) -> Step {
-        if !self.fail_message(now_ns, other, failure, host) {
+        if !self.fail_message(now_ns, other, failure, io) {
             return Step::Broken;
         }
-        self.drop_rest(vi, other, work, host);
+        self.drop_remainder(vi, other, work, io);
         Step::Next
     }
 
-    /// The other end refuses a read (VIPL 3.8.1): both consumers are told.
+    /// Refuses a read at the other VI (VIPL 3.8.1): both consumers are notified.
     #[cold]
-    fn refuse_moving_read<H: Host>(
+    fn refuse_transfer_read<I: EngineIo>(
         &mut self,
         now_ns: u64,
         other: ViIndex,
         reason: MessageReason,
-        host: &mut H,
+        io: &mut I,
     ) -> Step {
         self.counters.count(Counter::DropRdmaProtection);
-        host.report(other, AsyncError::RdmaReadProtection);
-        self.break_local(now_ns, other, reason, host);
+        io.report(other, AsyncError::RdmaReadProtection);
+        self.break_local(now_ns, other, reason, io);
         Step::Broken
     }
 
-    /// The memory of the send descriptor went away under the message.
+    /// Fails a message whose send descriptor's memory became invalid.
     #[cold]
-    fn own_memory_gone<H: Host>(
+    fn source_invalid<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         other: ViIndex,
         moved_bytes: u32,
-        host: &mut H,
+        io: &mut I,
     ) -> Step {
         let mut status = Status::PROTECTION;
         if moved_bytes > 0 {
             status = status.with(Status::PARTIAL);
         }
-        self.set_moving(vi, None);
-        host.complete_send(vi, status, 0);
+        self.set_transfer(vi, None);
+        io.complete_send(vi, status, 0);
         if self.level_of(vi) == Some(Level::UnreliableDelivery) {
-            // The rest will not come, and nobody waits for it.
-            self.fail_message(now_ns, other, receive::Failure::Incomplete, host);
+            // The remaining bytes will not arrive.
+            self.fail_message(now_ns, other, ReceiveFailure::Incomplete, io);
             return Step::Next;
         }
-        self.break_local(now_ns, vi, MessageReason::ProtocolError, host);
+        self.break_local(now_ns, vi, MessageReason::ProtocolError, io);
         Step::Broken
     }
 
-    /// The other end of this one left the connection, or broke. `told`: why, if that is to be told.
-    pub(crate) fn end_shortcut<H: Host>(
+    /// Ends this side after the other one left the connection with `reason`, or broke.
+    pub(crate) fn end_shortcut<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        told: Option<MessageReason>,
-        host: &mut H,
+        reason: Option<MessageReason>,
+        io: &mut I,
     ) {
         let ep = self.endpoint_mut(vi);
         let Some(shortcut) = ep.and_then(|ep| ep.shortcut.take()) else {
             return;
         };
-        let failure = told.and_then(Failure::of);
-        if let Some((moving, failure)) = shortcut.moving.zip(failure) {
-            self.failed_at_other(vi, &moving, failure, host);
+        let failure = reason.and_then(SendFailure::of);
+        if let Some((transfer, failure)) = shortcut.transfer.zip(failure) {
+            self.complete_failed(vi, &transfer, failure, io);
         }
         if self.state(vi) == Some(EndpointState::ConnectPending) {
-            // The server's half was made: what ends now was a connection. RESP3 comes too late to
-            // say so.
-            self.client_connected(vi, host);
+            // The server's half was made, so the connection existed, although RESP3 has not
+            // arrived.
+            self.client_connected(vi, io);
         }
-        let loss = if told == Some(MessageReason::Disconnected) {
+        let loss = if reason == Some(MessageReason::Disconnected) {
             AsyncError::Disconnected
         } else {
             AsyncError::ConnectionLost
         };
-        self.ended_by_peer(now_ns, vi, loss, ConnectError::Timeout, host);
+        self.ended_by_peer(now_ns, vi, loss, ConnectError::Timeout, io);
     }
 
-    /// What was being moved failed at the other end, if the failure can be about it. At Reliable
-    /// Delivery only reads are told so (VIPL 5.2).
-    fn failed_at_other<H: Host>(
+    /// Completes the message that was being moved with a failure of the other VI, if the failure
+    /// applies to it. At Reliable Delivery only reads get such an error (VIPL 5.2).
+    fn complete_failed<I: EngineIo>(
         &mut self,
         vi: ViIndex,
-        moving: &Moving,
-        failure: Failure,
-        host: &mut H,
+        transfer: &Transfer,
+        failure: SendFailure,
+        io: &mut I,
     ) {
-        let kind = Kind::of(&moving.work);
-        if !failure.can_concern(kind) {
+        let kind = OperationKind::of(&transfer.work);
+        if !failure.applies_to(kind) {
             return;
         }
-        if kind != Kind::Read && self.level_of(vi) != Some(Level::ReliableReception) {
-            self.complete_moving(vi, &moving.work, host);
+        if kind != OperationKind::Read && self.level_of(vi) != Some(Level::ReliableReception) {
+            self.complete_transfer(vi, &transfer.work, io);
             return;
         }
         let mut status = failure.status();
-        if kind == Kind::Read && moving.moved_bytes > 0 {
+        if kind == OperationKind::Read && transfer.moved_bytes > 0 {
             status = status.with(Status::PARTIAL);
         }
-        host.complete_send(vi, status, 0);
+        io.complete_send(vi, status, 0);
     }
 }
 
-/// What the first frame of this message would say of it to the other end.
+/// Returns the device header that the first frame of this message would have.
 fn header_of(work: &SendWork) -> DeviceHeader {
     let (opcode, (rmt_va, rmt_va_handle)) = match work.operation {
         Operation::Send => (Opcode::SendRequest, (0, 0)),

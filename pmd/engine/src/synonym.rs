@@ -1,64 +1,65 @@
 //! The checks that keep a stale frame from being taken for a new one, by name [FCVI P-10].
 //!
-//! A frame that was delayed or repeated on its way is intact; only what it names tells that its
-//! time is over. Each check says its name where it is made. Tests of this crate leave one out
-//! and look for a stale frame that is taken then (docs/spec/synonym-checks.md); in every other
-//! build nothing is ever left out, and nothing is asked.
+//! A frame that was delayed or duplicated in the network is intact; only its identifiers show that
+//! it is stale. Each check is named where it is made. Tests of this crate disable single checks and
+//! look for a stale frame that is accepted then (docs/spec/synonym-checks.md); in every other build
+//! no check can be disabled, at no cost.
 
-/// One check.
+/// A check for stale frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Check {
     /// D_ID, S_ID and the MAC addresses are ours and each other's.
     Addresses,
-    /// FCVI_HANDLE is that of the VI's connection, not only its place.
+    /// FCVI_HANDLE is that of the VI's connection, not only its slot.
     Handle,
     /// S_ID is the VI's peer.
     Peer,
-    /// FCVI_MSG_ID is not one that was expected before.
+    /// FCVI_MSG_ID is not older than the expected one.
     OlderMessage,
     /// FCVI_MSG_ID is not too far ahead.
     MessageWindow,
-    /// A further frame has the FCVI_MSG_ID of the open message.
+    /// A continuation frame has the FCVI_MSG_ID of the open message.
     OpenMessage,
-    /// A further frame has the OX_ID and SEQ_ID of the open message.
+    /// A continuation frame has the OX_ID and SEQ_ID of the open message.
     OpenExchange,
     /// SEQ_CNT is the next one.
     SequenceCount,
     /// The relative offset is the next one.
     RelativeOffset,
-    /// The bytes of a frame ahead of order are not there yet.
+    /// The bytes of a frame ahead of order were not received before.
     PlacedAhead,
-    /// An answer names a message in flight.
+    /// A response names a message in flight.
     AnsweredMessage,
-    /// An answer comes on the exchange of its message.
+    /// A response arrives on the exchange of its message.
     AnsweredExchange,
-    /// An acknowledgement does not say less than one did before.
+    /// An acknowledgement is not older than an earlier one.
     OlderAcknowledgement,
-    /// An acknowledgement is of what was sent.
+    /// An acknowledgement covers only what was sent.
     AcknowledgedMessage,
-    /// A request for a connection is not one that is known already.
+    /// A connection request was not received before.
     KnownRequest,
     /// A connection IU has the FCVI_CONNECTION_ID of its procedure.
     ConnectionId,
     /// A connection IU has our handle in its procedure.
     ConnectionHandle,
-    /// A connection IU comes from the port that the procedure is with.
+    /// A connection IU comes from the port of its procedure.
     ConnectionPeer,
-    /// The sender: an OX_ID that was given up, or asked with, is dead for R_A_TOV or twice that.
-    DeadExchange,
-    /// A handle that was given up does not come again for R_A_TOV.
-    DeadHandle,
-    /// A request that came to a connection, or was taken back, is dead for R_A_TOV.
-    DeadRequest,
-    /// A port that is logged in confirms an FLOGI before it is believed.
+    /// Sender: the OX_ID of an abandoned exchange is in quarantine for R_A_TOV, that of a probe for
+    /// twice that.
+    QuarantinedExchange,
+    /// A released handle is not used again for R_A_TOV.
+    QuarantinedHandle,
+    /// A request that became a connection, or was cancelled, is in quarantine for R_A_TOV.
+    QuarantinedRequest,
+    /// A logged-in port confirms an FLOGI before it is accepted.
     ConfirmedLogin,
-    /// A PLOGI or LOGO that was accepted is not believed again for R_A_TOV.
+    /// A PLOGI or LOGO that was accepted is not accepted again for R_A_TOV.
     AcceptedLogin,
-    /// The sender: the OX_ID of a link service is dead for twice R_A_TOV, answered or not.
-    DeadLoginExchange,
+    /// Sender: the OX_ID of a link service is in quarantine for twice R_A_TOV, answered or not.
+    QuarantinedLoginExchange,
 }
 
-/// Is this check left out? Never, but in a test that says so.
+/// Reports whether this check is disabled: only in tests that disable it.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) const fn skips(_check: Check) -> bool {
@@ -66,4 +67,4 @@ pub(crate) const fn skips(_check: Check) -> bool {
 }
 
 #[cfg(test)]
-pub(crate) use crate::testkit::without::skips;
+pub(crate) use crate::testkit::disabled_checks::skips;

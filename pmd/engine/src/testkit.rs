@@ -1,21 +1,21 @@
-//! Engines joined by a simulated wire, with a model of everything they ask for.
+//! Engines joined by a simulated wire, with a model of everything that they call.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! | --- | --- |
 //! | [`nodes`] | the N_Ports of a net, by their roles |
-//! | [`rng`] | numbers from a seed |
-//! | [`host`] | queues, memory and a log of everything a consumer would see |
-//! | [`wire`] | frames on their way: lost, doubled, damaged, late |
-//! | [`way`] | how the two ends of a connection are joined |
-//! | [`without`] | checks left out, to show what they are for |
+//! | [`rng`] | random numbers from a seed |
+//! | [`io`] | queues, memory and a log of everything that a consumer sees |
+//! | [`wire`] | frames in transit: lost, duplicated, corrupted, delayed |
+//! | [`topology`] | how the two sides of a connection are joined |
+//! | [`disabled_checks`] | checks disabled, to show what they are for |
 //! | [`document`] | tables in `docs/spec`, written and compared |
-//! | [`net`] | engines, hosts and wire under one injected clock |
+//! | [`net`] | engines, their I/O models and the wire under one injected clock |
 
+pub(crate) mod disabled_checks;
 pub(crate) mod document;
-pub(crate) mod host;
+pub(crate) mod io;
 pub(crate) mod net;
 pub(crate) mod nodes;
 pub(crate) mod rng;
-pub(crate) mod way;
+pub(crate) mod topology;
 pub(crate) mod wire;
-pub(crate) mod without;

@@ -1,14 +1,11 @@
-//! The engine's promises, one room for each kind.
+//! Tests of the engine, one module per subject.
 
-mod answer_checks;
 mod bounds;
 mod connect;
 mod connect_faults;
 mod connect_ports;
 mod connections;
 mod data;
-mod dead;
-mod dead_identifiers;
 mod disconnect;
 mod errors;
 mod liveness;
@@ -20,12 +17,15 @@ mod peer_crossed;
 mod peer_pool;
 mod peer_simulation;
 mod port_lost;
+mod quarantine;
+mod quarantined_ox_ids;
 mod reads;
 mod receive_checks;
 mod reception;
 mod recovery;
 mod recovery_stream;
 mod requester;
+mod response_checks;
 mod shortcut;
 mod silent_ports;
 mod simulation;

@@ -1,52 +1,51 @@
-//! One table of deadlines, one place in it for each key.
+//! The table of deadlines, with one slot per key.
 //!
-//! Setting a key again moves its deadline, so that the table holds as many
-//! entries as there are keys, however often connections come and go.
+//! Setting a key again moves its deadline, so that the table holds at most one entry per key,
+//! however many connections are made.
 
-/// What a deadline is for.
+/// Purpose of a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum TimerKey {
     /// The incomplete message of an endpoint.
     Receive(u32),
     /// The connection procedure of an endpoint.
     Connect(u32),
-    /// The answer that an endpoint waits for.
-    Answer(u32),
-    /// What an endpoint owes its peer: an acknowledgement.
+    /// The response that an endpoint waits for.
+    Response(u32),
+    /// The delayed acknowledgement of an endpoint.
     Acknowledge(u32),
     /// The peer of an endpoint is silent.
     Recover(u32),
     /// A connection request of another port.
     Incoming(u32),
     /// A disconnect that waits for its response.
-    Closing(u32),
-    /// Peers that may have gone.
+    Disconnect(u32),
+    /// Probes of idle peers.
     Liveness,
 }
 
-/// Not in the heap.
-const NOWHERE: u32 = u32::MAX;
-/// Keys of each endpoint.
+/// Position of a key that is not in the heap.
+const NOT_IN_HEAP: u32 = u32::MAX;
+/// Number of keys per endpoint.
 pub(crate) const KEYS_PER_VI: usize = 5;
 
-/// Deadlines in nanoseconds of the caller's clock: a binary heap whose entries
-/// know where they stand.
+/// Deadlines in nanoseconds of the caller's clock: a binary heap with an index of its entries.
 #[derive(Debug)]
 pub(crate) struct TimerTable {
     heap: Vec<(u64, TimerKey)>,
-    /// Where in the heap each key stands.
-    places: Vec<u32>,
+    /// Position of each key in the heap.
+    positions: Vec<u32>,
     vis: usize,
     incoming: usize,
 }
 
 impl TimerTable {
-    /// Room for every key of so many endpoints, requests and disconnects.
+    /// Creates a table for every key of these numbers of endpoints, requests and disconnects.
     pub(crate) fn new(vis: usize, incoming: usize, closing: usize) -> Self {
         let keys = 1 + KEYS_PER_VI * vis + incoming + closing;
         Self {
             heap: Vec::with_capacity(keys),
-            places: vec![NOWHERE; keys],
+            positions: vec![NOT_IN_HEAP; keys],
             vis,
             incoming,
         }
@@ -57,45 +56,47 @@ impl TimerTable {
             TimerKey::Liveness => 0,
             TimerKey::Receive(slot) => 1 + slot as usize,
             TimerKey::Connect(slot) => 1 + self.vis + slot as usize,
-            TimerKey::Answer(slot) => 1 + 2 * self.vis + slot as usize,
+            TimerKey::Response(slot) => 1 + 2 * self.vis + slot as usize,
             TimerKey::Acknowledge(slot) => 1 + 3 * self.vis + slot as usize,
             TimerKey::Recover(slot) => 1 + 4 * self.vis + slot as usize,
             TimerKey::Incoming(index) => 1 + KEYS_PER_VI * self.vis + index as usize,
-            TimerKey::Closing(index) => 1 + KEYS_PER_VI * self.vis + self.incoming + index as usize,
+            TimerKey::Disconnect(index) => {
+                1 + KEYS_PER_VI * self.vis + self.incoming + index as usize
+            }
         }
     }
 
     /// Sets the deadline of a key, in place of an earlier one.
     pub(crate) fn set(&mut self, at_ns: u64, key: TimerKey) {
         let number = self.number(key);
-        let place = match self.places[number] {
-            NOWHERE => {
+        let position = match self.positions[number] {
+            NOT_IN_HEAP => {
                 self.heap.push((at_ns, key));
                 self.heap.len() - 1
             }
-            place => {
-                self.heap[place as usize].0 = at_ns;
-                place as usize
+            position => {
+                self.heap[position as usize].0 = at_ns;
+                position as usize
             }
         };
-        self.settle(place);
+        self.settle(position);
     }
 
-    /// Takes the deadline of a key away, if it has one.
+    /// Removes the deadline of a key, if it has one.
     pub(crate) fn clear(&mut self, key: TimerKey) {
         let number = self.number(key);
-        if self.places[number] != NOWHERE {
-            self.remove(self.places[number] as usize);
+        if self.positions[number] != NOT_IN_HEAP {
+            self.remove(self.positions[number] as usize);
         }
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     #[inline]
     pub(crate) fn next(&self) -> Option<u64> {
         self.heap.first().map(|(at, _)| *at)
     }
 
-    /// Takes one entry whose time has come.
+    /// Removes and returns one expired key.
     #[inline]
     pub(crate) fn pop_due(&mut self, now_ns: u64) -> Option<TimerKey> {
         match self.heap.first() {
@@ -108,43 +109,43 @@ impl TimerTable {
         }
     }
 
-    fn remove(&mut self, place: usize) {
-        let (_, key) = self.heap.swap_remove(place);
+    fn remove(&mut self, position: usize) {
+        let (_, key) = self.heap.swap_remove(position);
         let number = self.number(key);
-        self.places[number] = NOWHERE;
-        if place < self.heap.len() {
-            self.settle(place);
+        self.positions[number] = NOT_IN_HEAP;
+        if position < self.heap.len() {
+            self.settle(position);
         }
     }
 
-    /// Moves the entry at `place` to where it belongs.
-    fn settle(&mut self, mut place: usize) {
-        while place > 0 && self.heap[place] < self.heap[(place - 1) / 2] {
-            self.heap.swap(place, (place - 1) / 2);
-            self.note(place);
-            place = (place - 1) / 2;
+    /// Restores the heap order for the entry at this position.
+    fn settle(&mut self, mut position: usize) {
+        while position > 0 && self.heap[position] < self.heap[(position - 1) / 2] {
+            self.heap.swap(position, (position - 1) / 2);
+            self.note(position);
+            position = (position - 1) / 2;
         }
         loop {
-            let left = 2 * place + 1;
+            let left = 2 * position + 1;
             let right = left + 1;
             let child = if right < self.heap.len() && self.heap[right] < self.heap[left] {
                 right
             } else {
                 left
             };
-            if child >= self.heap.len() || self.heap[place] < self.heap[child] {
+            if child >= self.heap.len() || self.heap[position] < self.heap[child] {
                 break;
             }
-            self.heap.swap(place, child);
-            self.note(place);
-            place = child;
+            self.heap.swap(position, child);
+            self.note(position);
+            position = child;
         }
-        self.note(place);
+        self.note(position);
     }
 
-    fn note(&mut self, place: usize) {
-        let number = self.number(self.heap[place].1);
-        self.places[number] = place as u32;
+    fn note(&mut self, position: usize) {
+        let number = self.number(self.heap[position].1);
+        self.positions[number] = position as u32;
     }
 
     #[cfg(test)]
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_does_what_a_sorted_map_does() {
+    fn timer_table_matches_a_sorted_map() {
         let seed = 0x7131;
         println!("seed {seed:#x}");
         let mut rng = Rng::new(seed);
@@ -186,8 +187,8 @@ mod tests {
                 0 => TimerKey::Receive(n),
                 1 => TimerKey::Connect(n),
                 2 => TimerKey::Incoming(n % 5),
-                3 => TimerKey::Closing(n % 3),
-                4 => TimerKey::Answer(n),
+                3 => TimerKey::Disconnect(n % 3),
+                4 => TimerKey::Response(n),
                 5 => TimerKey::Acknowledge(n),
                 6 => TimerKey::Recover(n),
                 _ => TimerKey::Liveness,

@@ -1,11 +1,11 @@
-//! Descriptors cut into frames: from a send queue to the port.
+//! Transmission: from the descriptors of a send queue to frames given to the port.
 
-mod held;
+mod completion;
+mod deferred;
 mod in_flight;
-mod outcome;
 
-pub(crate) use in_flight::{Entry, InFlight, Kind};
-pub(crate) use outcome::Failure;
+pub(crate) use completion::SendFailure;
+pub(crate) use in_flight::{InFlight, InFlightSend, OperationKind};
 
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::ethernet::MacAddress;
@@ -16,29 +16,29 @@ use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 
-use crate::answer::Answers;
 use crate::config::EngineConfig;
 use crate::counters::Counter;
 use crate::endpoint::{
-    Endpoint, EndpointState, Framing, Level, Link, Phase, RxStream, TxMessage, TxStream,
+    Connection, Endpoint, EndpointState, Framing, Level, Phase, RxStream, TxMessage, TxStream,
 };
 use crate::engine::{Engine, ViIndex};
+use crate::engine_io::{EngineIo, Operation, SendWork, Status, Transmit};
 use crate::exchange::Exchange;
-use crate::host::{Host, Operation, SendWork, Status, Transmit};
 use crate::recovery::{RecoveryConfig, TxRecovery};
+use crate::responses::Responses;
 
-/// Why a pump stopped.
+/// Why [`Engine::pump`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pumped {
     /// Nothing is left to send.
     Idle,
-    /// The budget is used up; there is more.
+    /// The budget is used up; there is more to send.
     More,
-    /// The port or the OX_IDs have no room; there is more.
+    /// The port or the OX_ID pool has no room; there is more to send.
     Blocked,
 }
 
-/// What one step came to.
+/// Result of one step.
 pub(crate) enum Step {
     /// A frame was sent, or a descriptor completed.
     Next,
@@ -49,18 +49,18 @@ pub(crate) enum Step {
 }
 
 impl TxStream {
-    /// The sending side of a connection that starts with `first_msg_id`.
+    /// Creates the send stream of a connection whose first message ID is `first_msg_id`.
     pub(crate) fn new(
         config: &EngineConfig,
-        link: &Link,
+        connection: &Connection,
         level: Level,
         first_msg_id: u32,
         recovery: Option<&RecoveryConfig>,
     ) -> Self {
         let own = config.n_port_id;
-        let data_field_bytes = link.data_field_bytes(config);
+        let data_field_bytes = connection.data_field_bytes(config);
         let payload = |opcode: Opcode| payload_room(data_field_bytes, opcode);
-        let template = |opcode| message_template(own, link, opcode, RX_ID_UNASSIGNED);
+        let template = |opcode| message_template(own, connection, opcode, RX_ID_UNASSIGNED);
         Self {
             next_msg_id: first_msg_id,
             message: None,
@@ -71,9 +71,9 @@ impl TxStream {
             write_payload_bytes: payload(Opcode::WriteRequest),
             framing: Framing::of(level),
             tracked: level == Level::ReliableReception || recovery.is_some(),
-            answering: false,
-            in_flight: InFlight::new(level, config, link.remote.max_reads),
-            answers: Answers::new(level, config),
+            responding: false,
+            in_flight: InFlight::new(level, config, connection.remote.max_reads),
+            responses: Responses::new(level, config),
             recovery: recovery.map(|recovery| {
                 let ulp_timeout_ns = config.ulp_timeout_ns;
                 Box::new(TxRecovery::new(recovery, ulp_timeout_ns, first_msg_id))
@@ -82,14 +82,14 @@ impl TxStream {
     }
 }
 
-/// Bytes of the longest message in frames of this size: no two frames of a sequence have the same
-/// SEQ_CNT [FC-FS].
-pub fn most_message_bytes(data_field_bytes: u16) -> u32 {
+/// Returns the length in bytes of the longest message in frames of this size: no two frames of a
+/// sequence have the same SEQ_CNT [FC-FS].
+pub fn max_message_bytes(data_field_bytes: u16) -> u32 {
     const FRAMES: u32 = 1 << u16::BITS;
     payload_room(data_field_bytes, Opcode::WriteRequest).saturating_mul(FRAMES)
 }
 
-/// Bytes of a message in each of its frames, unless it is the last one.
+/// Returns the payload bytes of each frame of a message, unless it is the last one.
 pub(crate) fn payload_room(data_field_bytes: u16, opcode: Opcode) -> u32 {
     (u32::from(data_field_bytes) & !3).saturating_sub(opcode.header_bytes() as u32)
 }
@@ -110,20 +110,20 @@ impl Framing {
     }
 }
 
-/// The header of the frames of a message IU to the other end of this connection.
+/// Returns the header of the frames of a message IU to the peer of this connection.
 pub(crate) fn message_template(
     own: NPortId,
-    link: &Link,
+    connection: &Connection,
     opcode: Opcode,
     rx_id: u16,
 ) -> HeaderTemplate {
     HeaderTemplate::new(&FrameHeader {
-        dst: MacAddress::vn2vn(link.peer),
+        dst: MacAddress::vn2vn(connection.peer),
         src: MacAddress::vn2vn(own),
         sof: Sof::I3,
         fc: FcHeader {
             r_ctl: opcode.r_ctl(),
-            d_id: link.peer,
+            d_id: connection.peer,
             cs_ctl: 0,
             s_id: own,
             fc_type: FcType::Vi,
@@ -136,7 +136,7 @@ pub(crate) fn message_template(
             parameter: 0,
         },
         device: Some(DeviceHeader {
-            handle: link.peer_handle,
+            handle: connection.peer_handle,
             opcode,
             flags: 0,
             msg_id: 0,
@@ -151,48 +151,54 @@ pub(crate) fn message_template(
 impl Engine {
     /// Sends up to `budget` frames of this VI's posted descriptors.
     ///
-    /// Between two VIs of this engine the begin of a message and each part that is moved count as
-    /// a frame, and [`EngineConfig::shortcut_bytes`] may end the call before.
+    /// Between two VIs of this engine the start of a message and each part that is moved count as a
+    /// frame, and [`EngineConfig::shortcut_bytes`] may end the call earlier.
     ///
-    /// A VI that is not connected completes them as flushed instead
-    /// (VIPL 3.3.5, 6.2).
-    pub fn pump<H: Host>(&mut self, now_ns: u64, vi: ViIndex, budget: u32, host: &mut H) -> Pumped {
+    /// Descriptors of a VI that is not connected are completed as flushed instead (VIPL 3.3.5,
+    /// 6.2).
+    pub fn pump<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        budget: u32,
+        io: &mut I,
+    ) -> Pumped {
         let Some(ep) = self.endpoints.get_mut(vi.slot()).and_then(Option::as_mut) else {
             return Pumped::Idle;
         };
         if !matches!(ep.phase, Phase::Connected) || ep.shortcut.is_some() {
-            return self.pump_without_frames(now_ns, vi, budget, host);
+            return self.pump_without_frames(now_ns, vi, budget, io);
         }
-        let mut nothing_own = false;
+        let mut own_blocked = false;
         for _ in 0..budget {
             let Some(tx) = self.tx_mut(vi) else {
                 return Pumped::Idle;
             };
-            let answering = tx.answering;
-            let answer = answering && (nothing_own || tx.answers.are_next());
-            let step = if answer {
-                self.send_answer(now_ns, vi, host)
+            let responding = tx.responding;
+            let responds = responding && (own_blocked || tx.responses.are_due());
+            let step = if responds {
+                self.send_response_frame(now_ns, vi, io)
             } else if tx.message.is_some() {
                 if !tx.tracked {
-                    self.send_fragment::<H, false>(now_ns, vi, host)
-                } else if self.waits_for_window(now_ns, vi) {
+                    self.send_fragment::<I, false>(now_ns, vi, io)
+                } else if self.defers_for_window(now_ns, vi) {
                     Step::Nothing
                 } else {
-                    self.send_fragment::<H, true>(now_ns, vi, host)
+                    self.send_fragment::<I, true>(now_ns, vi, io)
                 }
             } else {
-                self.send_next(now_ns, vi, host)
+                self.send_next(now_ns, vi, io)
             };
             match step {
-                Step::Next if host.is_failing(vi) => return Pumped::Idle,
-                Step::Next if answering => {
+                Step::Next if io.is_failing(vi) => return Pumped::Idle,
+                Step::Next if responding => {
                     if let Some(tx) = self.tx_mut(vi) {
-                        tx.answers.sent(answer);
+                        tx.responses.sent(responds);
                     }
                 }
                 Step::Next => {}
-                // Our own messages have to wait, for an OX_ID perhaps; answers do not.
-                Step::Nothing | Step::Blocked if answering && !answer => nothing_own = true,
+                // Our own messages have to wait, perhaps for an OX_ID; responses do not.
+                Step::Nothing | Step::Blocked if responding && !responds => own_blocked = true,
                 Step::Nothing | Step::Broken => return Pumped::Idle,
                 Step::Blocked => return Pumped::Blocked,
             }
@@ -200,40 +206,40 @@ impl Engine {
         Pumped::More
     }
 
-    /// The same where no frame is to be sent. Apart, so that frames pay nothing for it.
+    /// Handles VIs that send no frames. A separate function, so that frames do not pay for it.
     #[cold]
     #[inline(never)]
-    fn pump_without_frames<H: Host>(
+    fn pump_without_frames<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         budget: u32,
-        host: &mut H,
+        io: &mut I,
     ) -> Pumped {
         if self.state(vi) == Some(EndpointState::Connected) {
-            return self.pump_shortcut(now_ns, vi, budget, host);
+            return self.pump_shortcut(now_ns, vi, budget, io);
         }
-        host.flush_sends(vi);
+        io.flush_sends(vi);
         Pumped::Idle
     }
 
     /// Starts the next descriptor: sends it whole, or its first frame.
     #[inline(always)]
-    fn send_next<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) -> Step {
+    fn send_next<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) -> Step {
         let Some(tx) = self.tx_mut(vi) else {
             return Step::Broken;
         };
-        let Some(work) = host.next_send(vi) else {
+        let Some(work) = io.next_send(vi) else {
             return Step::Nothing;
         };
         let room = match work.operation {
             Operation::Send => tx.send_payload_bytes,
             Operation::Write { .. } => tx.write_payload_bytes,
-            Operation::Read { remote } => return self.send_read(now_ns, vi, work, remote, host),
+            Operation::Read { remote } => return self.send_read(now_ns, vi, work, remote, io),
         };
         let tracked = tx.tracked;
         if (tracked || !work.fault.is_ok())
-            && let Some(step) = self.hold_back(now_ns, vi, &work, host)
+            && let Some(step) = self.defer(now_ns, vi, &work, io)
         {
             return step;
         }
@@ -242,9 +248,9 @@ impl Engine {
         };
         if work.length_bytes <= room {
             return if tracked {
-                self.send_whole_tracked(now_ns, vi, &work, exchange, host)
+                self.send_whole_tracked(now_ns, vi, &work, exchange, io)
             } else {
-                self.send_whole::<H, false>(now_ns, vi, &work, exchange, host)
+                self.send_whole::<I, false>(now_ns, vi, &work, exchange, io)
             };
         }
         let Some(tx) = self.tx_mut(vi) else {
@@ -259,35 +265,35 @@ impl Engine {
         });
         tx.next_msg_id = tx.next_msg_id.wrapping_add(1);
         if tracked {
-            self.send_fragment::<H, true>(now_ns, vi, host)
+            self.send_fragment::<I, true>(now_ns, vi, io)
         } else {
-            self.send_fragment::<H, false>(now_ns, vi, host)
+            self.send_fragment::<I, false>(now_ns, vi, io)
         }
     }
 
-    /// Apart, so that what is not tracked pays nothing for what is.
+    /// A separate function, so that untracked messages do not pay for tracked ones.
     #[inline(never)]
-    fn send_whole_tracked<H: Host>(
+    fn send_whole_tracked<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         work: &SendWork,
         exchange: Exchange,
-        host: &mut H,
+        io: &mut I,
     ) -> Step {
-        self.send_whole::<H, true>(now_ns, vi, work, exchange, host)
+        self.send_whole::<I, true>(now_ns, vi, work, exchange, io)
     }
 
-    /// Sends a message that fits into one frame. Nothing of it is remembered: if the port
-    /// has no room it starts anew.
+    /// Sends a message that fits into one frame. Keeps no state of it: if the port has no room it
+    /// is started again.
     #[inline(always)]
-    fn send_whole<H: Host, const TRACKED: bool>(
+    fn send_whole<I: EngineIo, const TRACKED: bool>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         work: &SendWork,
         exchange: Exchange,
-        host: &mut H,
+        io: &mut I,
     ) -> Step {
         let Some((tx, rx)) = self.endpoints.get_mut(vi.slot()).and_then(streams_of) else {
             return Step::Broken;
@@ -304,11 +310,11 @@ impl Engine {
             next_seq_cnt: exchange.seq_cnt,
         };
         let mut per_frame = per_frame(&message, tx.framing, work.length_bytes, true);
-        let acknowledges = TRACKED && rx.acknowledge_in(&mut per_frame);
-        match host.transmit_data(vi, template, &per_frame, work.length_bytes, true) {
+        let acknowledges = TRACKED && rx.add_acknowledgement(&mut per_frame);
+        match io.transmit_data(vi, template, &per_frame, work.length_bytes, true) {
             Transmit::Sent if acknowledges => {
                 self.counters.count(Counter::TxAcknowledgementsCarried);
-                rx.acknowledged_in(now_ns);
+                rx.acknowledgement_sent(now_ns);
             }
             Transmit::Sent => {}
             Transmit::NoRoom => {
@@ -317,24 +323,24 @@ impl Engine {
             }
             Transmit::Fault => {
                 self.exchanges.close(exchange.ox_id, exchange.seq_cnt);
-                return self.sending_fault(now_ns, vi, host);
+                return self.sending_fault(now_ns, vi, io);
             }
         }
         tx.next_msg_id = tx.next_msg_id.wrapping_add(1);
         self.counters.count(Counter::TxFrames);
         self.counters.count(Counter::TxMessages);
         message.next_seq_cnt = exchange.seq_cnt.wrapping_add(1);
-        self.sent::<H, TRACKED>(now_ns, vi, &message, host);
+        self.sent::<I, TRACKED>(now_ns, vi, &message, io);
         Step::Next
     }
 
     /// Sends the next frame of the open message.
     #[inline]
-    fn send_fragment<H: Host, const TRACKED: bool>(
+    fn send_fragment<I: EngineIo, const TRACKED: bool>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        host: &mut H,
+        io: &mut I,
     ) -> Step {
         let Some((tx, rx)) = self.endpoints.get_mut(vi.slot()).and_then(streams_of) else {
             return Step::Broken;
@@ -350,15 +356,15 @@ impl Engine {
         let payload_bytes = left.min(room);
         let last = payload_bytes == left;
         let mut per_frame = per_frame(message, tx.framing, payload_bytes, last);
-        let acknowledges = TRACKED && rx.acknowledge_in(&mut per_frame);
-        match host.transmit_data(vi, template, &per_frame, payload_bytes, last) {
+        let acknowledges = TRACKED && rx.add_acknowledgement(&mut per_frame);
+        match io.transmit_data(vi, template, &per_frame, payload_bytes, last) {
             Transmit::Sent if acknowledges => {
                 self.counters.count(Counter::TxAcknowledgementsCarried);
-                rx.acknowledged_in(now_ns);
+                rx.acknowledgement_sent(now_ns);
             }
             Transmit::Sent => {}
             Transmit::NoRoom => return Step::Blocked,
-            Transmit::Fault => return self.sending_fault(now_ns, vi, host),
+            Transmit::Fault => return self.sending_fault(now_ns, vi, io),
         }
         self.counters.count(Counter::TxFrames);
         message.next_seq_cnt = message.next_seq_cnt.wrapping_add(1);
@@ -367,31 +373,30 @@ impl Engine {
             let done = *message;
             tx.message = None;
             self.counters.count(Counter::TxMessages);
-            self.sent::<H, TRACKED>(now_ns, vi, &done, host);
+            self.sent::<I, TRACKED>(now_ns, vi, &done, io);
         }
         Step::Next
     }
 
-    /// The last frame of a send or write is with the port.
+    /// Completes or tracks a send or write whose last frame the port has accepted.
     #[inline(always)]
-    fn sent<H: Host, const TRACKED: bool>(
+    fn sent<I: EngineIo, const TRACKED: bool>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         message: &TxMessage,
-        host: &mut H,
+        io: &mut I,
     ) {
         if TRACKED {
-            self.sent_tracked(now_ns, vi, message, host);
+            self.sent_tracked(now_ns, vi, message, io);
             return;
         }
         let ox_id = message.exchange.ox_id;
         self.exchanges.close(ox_id, message.next_seq_cnt);
-        host.complete_send(vi, Status::OK, message.work.length_bytes);
+        io.complete_send(vi, Status::OK, message.work.length_bytes);
     }
 
-    /// Gives up the exchange of a message that will not be finished, and those of all that
-    /// is in flight.
+    /// Abandons the exchange of an unfinished message, and those of everything in flight.
     pub(crate) fn abandon_sending(&mut self, now_ns: u64, vi: ViIndex) {
         let Some(tx) = self.tx_mut(vi) else {
             return;
@@ -402,7 +407,7 @@ impl Engine {
         self.abandon_in_flight(now_ns, vi);
     }
 
-    /// Frames of a message that is not finished may be on their way, if any was sent.
+    /// Abandons the exchange of an unfinished message, or closes it if no frame was sent.
     fn give_up_exchange(&mut self, now_ns: u64, message: &TxMessage) {
         let (ox_id, next_seq_cnt) = (message.exchange.ox_id, message.next_seq_cnt);
         if next_seq_cnt == message.exchange.seq_cnt {
@@ -412,7 +417,7 @@ impl Engine {
         }
     }
 
-    /// The sending side of this VI's connection.
+    /// Returns the send stream of this VI's connection.
     #[inline]
     pub(crate) fn tx_mut(&mut self, vi: ViIndex) -> Option<&mut TxStream> {
         self.endpoints.get_mut(vi.slot()).and_then(tx_of)
@@ -434,7 +439,7 @@ fn streams_of(ep: &mut Option<Endpoint>) -> Option<(&mut TxStream, &mut RxStream
     Some((tx.as_deref_mut()?, rx))
 }
 
-/// What changes from frame to frame [FCVI P-3, P-6].
+/// Returns the fields that differ between the frames of a message [FCVI P-3, P-6].
 #[inline(always)]
 pub(crate) fn per_frame(
     message: &TxMessage,

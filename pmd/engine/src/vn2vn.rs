@@ -1,30 +1,30 @@
-//! FIP VN2VN: how a port of a link without a switch gets its N_Port_ID, and finds the others.
+//! FIP VN2VN: N_Port_ID and neighbour discovery on a link without a switch.
 //!
 //! ```text
 //!                    ┌─────────────────────────────────────────────────────────────┐
-//!                    │ another port has the N_Port_ID, or more right to it:        │
-//!                    │ a random one, and at once or, after ten times, in 10 s      │
+//!                    │ another port has the N_Port_ID, or precedence for it:       │
+//!                    │ a random one, at once or, after ten times, in 10 s          │
 //!                    v                                                             │
 //! Stopped ──────> Start ─────────> Probe1 ─────────> Probe2 ─────────> Claim ─────────> Up
 //!         start()        0-100 ms          100 ms            400 ms           400 ms
 //!                        probe             probe             claim            beacon,
-//!                                                            Claimed          and on
+//!                                                            Claimed          repeated
 //! ```
 //!
-//! The rules are those of VN2VN as Linux implements it; `docs/spec/vn2vn.md` has each of them,
-//! what we add, and every event in every state. One [`Vn2vn`] is one VN_Port; several of a host
-//! can share an interface, and each ignores what does not concern it.
+//! The rules are those of VN2VN as Linux implements it; `docs/spec/vn2vn.md` has each of them, our
+//! additions, and every event in every state. One [`Vn2vn`] is one VN_Port; several of a host can
+//! share an interface, and each ignores frames for the others.
 //!
-//! Like the engine it has no clock, thread or socket. After construction it allocates nothing.
+//! Like the engine it has no clock, thread or socket. It allocates at construction only.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! | --- | --- |
 //! | [`config`] | [`Vn2vnConfig`]: identity, timers, limits |
-//! | `receive` | frames checked, and what they mean |
-//! | `neighbour` | the table of neighbours, and their age |
-//! | `path` | how large frames from a neighbour may be |
-//! | `outbound` | what is to be sent |
-//! | [`counters`] | every frame, with its reason |
+//! | `receive` | frames checked, and their effect |
+//! | `neighbour` | the table of neighbours |
+//! | `path` | the maximum size of frames from a neighbour |
+//! | `outbound` | frames to send |
+//! | [`counters`] | counters of every frame, by reason |
 
 pub mod config;
 pub mod counters;
@@ -45,40 +45,41 @@ pub use neighbour::{GoneReason, Neighbour};
 pub use outbound::Outbound;
 
 use config::{is_vn2vn_id, vn2vn_id};
-use neighbour::{Neighbours, News};
-use outbound::{Answer, Answers, Broadcasts, Budget};
+use neighbour::{NeighbourChange, Neighbours};
+use outbound::{Answer, Answers, Broadcasts, RateLimiter};
 use random::Random;
 
-/// Where a port is on its way to an N_Port_ID.
+/// State of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vn2vnState {
-    /// Its link is down: nothing is sent, nothing taken.
+    /// The link is down: frames are neither sent nor accepted.
     Stopped,
-    /// It waits to probe for its N_Port_ID.
+    /// Waits before the first probe for its N_Port_ID.
     Start,
-    /// It probed once.
+    /// One probe was sent.
     Probe1,
-    /// It probed twice.
+    /// Two probes were sent.
     Probe2,
-    /// Nobody objected: it has the N_Port_ID, and said so.
+    /// No port objected: the N_Port_ID is claimed.
     Claim,
-    /// It sends beacons.
+    /// Beacons are sent.
     Up,
 }
 
-/// What the owner of a port learns.
+/// An event for the owner of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vn2vnEvent {
-    /// We have this N_Port_ID, and the MAC address that goes with it.
+    /// This N_Port_ID, and the MAC address that belongs to it, are ours.
     Claimed(NPortId),
-    /// Nobody objected; neighbours can log in with us.
+    /// No port objected; neighbours can log in with us.
     Up(NPortId),
-    /// We have no N_Port_ID any more, and no neighbours; they are not reported one by one.
+    /// The N_Port_ID and all neighbours are lost; these are not reported one by one.
     Lost,
-    /// A neighbour said who it is.
+    /// A neighbour was found.
     NeighbourFound(Neighbour),
-    /// Its first beacon came and the size of frames that arrive from it is known: we log in.
-    NeighbourHeard(Neighbour),
+    /// Its first beacon arrived and the size of frames that arrive from it is known: a login can
+    /// start.
+    NeighbourReady(Neighbour),
     /// A neighbour is gone.
     NeighbourGone {
         /// Its Port_Name.
@@ -90,23 +91,23 @@ pub enum Vn2vnEvent {
     },
 }
 
-/// What happens to our N_Port_ID.
+/// An event that concerns our N_Port_ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Input {
     Start,
     Stop,
     Deadline,
-    /// Another port would like to have it.
+    /// Another port probes for it.
     Probed {
         enode_mac: MacAddress,
-        /// With less right than we.
+        /// The port has lower precedence.
         yields: bool,
     },
-    /// Another port has it, or wants it with more right, and answers our probe.
+    /// Another port that has it, or has precedence for it, replied to our probe.
     Refused,
     /// Another port has it.
     Taken {
-        /// With less right than we.
+        /// The port has lower precedence.
         yields: bool,
     },
 }
@@ -114,34 +115,34 @@ enum Input {
 /// Discovery and N_Port_ID of one VN_Port.
 ///
 /// Verbs: [`Vn2vn::start`] and [`Vn2vn::stop`] with the link, [`Vn2vn::handle_frame`],
-/// [`Vn2vn::handle_timeout`]; then [`Vn2vn::poll_outbound`] and [`Vn2vn::poll_event`] until they
-/// give nothing more. Times are nanoseconds of the caller's clock, which never goes back.
+/// [`Vn2vn::handle_timeout`]; then [`Vn2vn::poll_outbound`] and [`Vn2vn::poll_event`] until both
+/// return `None`. Times are nanoseconds of the caller's monotonic clock.
 #[derive(Debug)]
 pub struct Vn2vn {
     config: Vn2vnConfig,
     random: Random,
     state: Vn2vnState,
     id: NPortId,
-    /// That of the state we are in.
+    /// Deadline of the current state.
     deadline_ns: Option<u64>,
-    /// Counted until the port was up for a while.
+    /// Reset after the port was up for a while.
     restarts: u32,
     up_ns: u64,
     claimed_ns: u64,
-    /// Counts the N_Port_IDs that we had, so that the owner is told of each.
+    /// Number of N_Port_IDs claimed so far, so that each is reported to the owner.
     claims: u64,
-    /// The last of them that the owner was told of, and whether it was also told that we are up.
-    told: Option<(u64, bool)>,
+    /// The last of them that was reported, and whether `Up` was reported too.
+    reported: Option<(u64, bool)>,
     broadcasts: Broadcasts,
     answers: Answers,
-    defences: Budget,
+    defences: RateLimiter,
     neighbours: Neighbours,
     counters: Vn2vnCounters,
     next_ns: Option<u64>,
 }
 
 impl Vn2vn {
-    /// A stopped port. `seed`: 64 random bits, different for each.
+    /// Creates a stopped port. `seed`: 64 random bits, different for each port.
     pub fn new(config: Vn2vnConfig, seed: u64) -> Self {
         let preferred = config.preferred.filter(|id| is_vn2vn_id(*id));
         Self {
@@ -153,10 +154,10 @@ impl Vn2vn {
             up_ns: 0,
             claimed_ns: 0,
             claims: 0,
-            told: None,
+            reported: None,
             broadcasts: Broadcasts::default(),
             answers: Answers::new(&config),
-            defences: Budget::new(config.max_defences_per_s),
+            defences: RateLimiter::new(config.max_defences_per_s),
             neighbours: Neighbours::new(&config),
             counters: Vn2vnCounters::default(),
             next_ns: None,
@@ -164,65 +165,65 @@ impl Vn2vn {
         }
     }
 
-    /// Who this port is, and its limits.
+    /// Returns the identity and limits of this port.
     pub fn config(&self) -> &Vn2vnConfig {
         &self.config
     }
 
-    /// Where it is on its way.
+    /// Returns the state.
     pub fn state(&self) -> Vn2vnState {
         self.state
     }
 
-    /// Its N_Port_ID, if it has one.
+    /// Returns the N_Port_ID, if one is claimed.
     pub fn id(&self) -> Option<NPortId> {
         self.has_id().then_some(self.id)
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     pub fn counters(&self) -> &Vn2vnCounters {
         &self.counters
     }
 
-    /// The neighbours that there are now, found or heard.
+    /// Returns the current neighbours.
     pub fn neighbours(&self) -> impl Iterator<Item = &Neighbour> {
         self.neighbours.iter().map(|(neighbour, _)| neighbour)
     }
 
-    /// The same, each with the time at which something was heard of it last.
-    pub fn neighbours_heard(&self) -> impl Iterator<Item = (&Neighbour, u64)> {
+    /// Returns the current neighbours, each with the time at which its last frame was received.
+    pub fn neighbours_with_last_rx(&self) -> impl Iterator<Item = (&Neighbour, u64)> {
         self.neighbours.iter()
     }
 
-    /// Whether the owner has something with the neighbour that has this N_Port_ID: then it does not make room for others
-    /// before it is silent, even if no beacon of it came. It is forgotten with the neighbour.
-    pub fn keep(&mut self, id: NPortId, is_kept: bool) {
-        self.neighbours.keep(id, is_kept);
+    /// Pins the neighbour with this N_Port_ID, or unpins it: while it is pinned it is not evicted,
+    /// even if no beacon of it arrived. It is removed if it stays silent.
+    pub fn set_pinned(&mut self, id: NPortId, is_pinned: bool) {
+        self.neighbours.set_pinned(id, is_pinned);
     }
 
     fn has_id(&self) -> bool {
         matches!(self.state, Vn2vnState::Claim | Vn2vnState::Up)
     }
 
-    /// The link is up. The N_Port_ID of an earlier time is tried first.
+    /// Starts discovery: the link is up. The N_Port_ID of an earlier run is tried first.
     pub fn start(&mut self, now_ns: u64) {
         self.step(now_ns, Input::Start);
         self.reschedule();
     }
 
-    /// The link is down, or the port ends. Others notice when it is silent for long.
+    /// Stops discovery: the link is down, or the port closes. Other ports notice by its silence.
     pub fn stop(&mut self, now_ns: u64) {
         self.step(now_ns, Input::Stop);
         self.reschedule();
     }
 
-    /// When [`Vn2vn::handle_timeout`] wants to be called.
+    /// Returns the time at which [`Vn2vn::handle_timeout`] is to be called.
     #[inline]
     pub fn poll_timeout(&self) -> Option<u64> {
         self.next_ns
     }
 
-    /// Does what time wants done.
+    /// Handles expired timers.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         if self.deadline_ns.is_some_and(|at| at <= now_ns) {
             self.step(now_ns, Input::Deadline);
@@ -237,7 +238,7 @@ impl Vn2vn {
         self.next_ns = [self.deadline_ns, neighbours].into_iter().flatten().min();
     }
 
-    /// What happens to our N_Port_ID, in every state.
+    /// Handles an event that concerns our N_Port_ID, in every state.
     fn step(&mut self, now_ns: u64, input: Input) {
         use Vn2vnState::{Claim, Probe1, Probe2, Start, Stopped, Up};
         match (self.state, input) {
@@ -313,7 +314,7 @@ impl Vn2vn {
         self.claimed_ns = now_ns;
     }
 
-    /// Another N_Port_ID.
+    /// Chooses another N_Port_ID.
     fn restart(&mut self, now_ns: u64) {
         self.counters.count(Vn2vnCounter::Restarts);
         let up_for_ns = now_ns.saturating_sub(self.up_ns);
@@ -335,14 +336,14 @@ impl Vn2vn {
         self.enter(Vn2vnState::Start, Some(now_ns.saturating_add(wait_ns)));
     }
 
-    /// Whatever was said or would be under this N_Port_ID is void.
+    /// Discards everything sent or queued under this N_Port_ID.
     fn give_up_id(&mut self) {
         self.broadcasts = Broadcasts::default();
         self.answers.clear();
         self.neighbours.clear();
     }
 
-    /// The next frame to send. It counts as sent.
+    /// Returns the next frame to send. It counts as sent.
     pub fn poll_outbound(&mut self) -> Option<Outbound> {
         let all = MacAddress::ALL_VN2VN;
         let own_fcoe_bytes = self.config.fcoe_bytes();
@@ -372,7 +373,7 @@ impl Vn2vn {
                 }
             }
         } else {
-            // The size that is claimed is that of the padded response.
+            // The claimed size is that of the padded response.
             let (dst, size_bytes) = self.neighbours.poll_path_test()?;
             let message = Vn2vnMessage::ClaimNotification(claim_of(size_bytes));
             (Vn2vnCounter::TxClaims, dst, message, 0)
@@ -403,30 +404,30 @@ impl Vn2vn {
         }
     }
 
-    /// The next thing to know.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Vn2vnEvent> {
         let claim = self.has_id().then_some(self.claims);
-        match self.told {
-            Some((told, _)) if claim != Some(told) => {
-                self.told = None;
+        match self.reported {
+            Some((reported, _)) if claim != Some(reported) => {
+                self.reported = None;
                 return Some(Vn2vnEvent::Lost);
             }
             None => {
-                self.told = Some((claim?, false));
+                self.reported = Some((claim?, false));
                 return Some(Vn2vnEvent::Claimed(self.id));
             }
-            Some((told, false)) if self.state == Vn2vnState::Up => {
-                self.told = Some((told, true));
+            Some((reported, false)) if self.state == Vn2vnState::Up => {
+                self.reported = Some((reported, true));
                 return Some(Vn2vnEvent::Up(self.id));
             }
             Some(_) => {}
         }
-        // Whoever is logged in with must find us up.
+        // `Ready` is reported only after `Up`.
         let is_up = self.state == Vn2vnState::Up;
-        Some(match self.neighbours.poll_news(is_up)? {
-            News::Found(neighbour) => Vn2vnEvent::NeighbourFound(neighbour),
-            News::Heard(neighbour) => Vn2vnEvent::NeighbourHeard(neighbour),
-            News::Gone(neighbour, reason) => Vn2vnEvent::NeighbourGone {
+        Some(match self.neighbours.poll_change(is_up)? {
+            NeighbourChange::Found(neighbour) => Vn2vnEvent::NeighbourFound(neighbour),
+            NeighbourChange::Ready(neighbour) => Vn2vnEvent::NeighbourReady(neighbour),
+            NeighbourChange::Gone(neighbour, reason) => Vn2vnEvent::NeighbourGone {
                 port_name: neighbour.port_name,
                 id: neighbour.id,
                 reason,
@@ -437,13 +438,13 @@ impl Vn2vn {
 
 #[cfg(test)]
 impl Vn2vn {
-    /// Room for neighbours and for answers, taken at construction.
-    pub(crate) fn places(&self) -> (usize, usize) {
-        (self.neighbours.places(), self.answers.places())
+    /// Returns the capacities for neighbours and for answers, allocated at construction.
+    pub(crate) fn capacities(&self) -> (usize, usize) {
+        (self.neighbours.capacity(), self.answers.capacity())
     }
 }
 
-/// What our claims say: FC-VI, and this size.
+/// Returns our claim: FC-VI, and this size.
 fn claim_of(max_fcoe_bytes: u16) -> Claim {
     Claim {
         fc4: Fc4Attributes::default().with(FcType::Vi, 0),

@@ -1,4 +1,4 @@
-//! A VN_Port: discovery and logins together, as the owner of a NIC sees them.
+//! A VN_Port: discovery and logins together, for the owner of a NIC.
 //!
 //! ```text
 //!                      handle_frame, handle_timeout
@@ -11,8 +11,8 @@
 //!                      poll_event, poll_outbound
 //! ```
 //!
-//! FC-VI frames are not its business: [`VnPort::handle_frame`] leaves them, and answers to
-//! link services of the [`Engine`](crate::Engine), to the caller.
+//! FC-VI frames, and replies to link services of the [`Engine`](crate::Engine), are left to the caller
+//! by [`VnPort::handle_frame`].
 
 use fcvi_frame::connect::HostAddress;
 use fcvi_frame::error::Reason;
@@ -28,56 +28,55 @@ use crate::login::{
 };
 use crate::vn2vn::{self, Vn2vn, Vn2vnConfig, Vn2vnEvent, Vn2vnState};
 
-/// Where the EtherType of an untagged frame stands.
+/// Offset of the EtherType of an untagged frame.
 const ETHERTYPE: usize = 12;
-/// Where TYPE of an untagged FCoE frame stands.
+/// Offset of TYPE of an untagged FCoE frame.
 const FC_TYPE: usize = ethernet::HEADER_BYTES + FCOE_HEADER_BYTES + 8;
 
-/// How long a neighbour may take for its next answer: E_D_TOV.
-const PATIENCE_NS: u64 = profile::E_D_TOV_MS as u64 * 1_000_000;
+/// Timeout of a neighbour's next reply: E_D_TOV.
+const REPLY_TIMEOUT_NS: u64 = profile::E_D_TOV_MS as u64 * 1_000_000;
 
-/// What the owner of a VN_Port learns.
+/// An event for the owner of a VN_Port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VnPortEvent {
-    /// We have this N_Port_ID: FCoE frames go out, and come in, under the address that goes with
-    /// it from now on.
+    /// This N_Port_ID is ours: FCoE frames use the address that belongs to it from now on.
     Claimed(NPortId),
-    /// Nobody objected.
+    /// No port objected.
     Up(NPortId),
-    /// We have no N_Port_ID any more. Logins that end with it are told after this.
+    /// The N_Port_ID is lost. Logins that end with it are reported afterwards.
     Lost,
-    /// FC-VI may be spoken with this port.
+    /// The port is logged in: FC-VI may be used with it.
     LoggedIn(PortLogin),
-    /// It may no more.
+    /// The port is not logged in any more.
     LoggedOut(NPortId),
-    /// The host that a port which is logged in belongs to.
+    /// The host that a logged-in port belongs to.
     Host {
         /// The port.
         id: NPortId,
         /// Its host.
         host: HostAddress,
     },
-    /// The question for this host is over: those told before are its ports.
+    /// The resolution of this host ended: all of its ports were reported.
     Resolved(HostAddress),
-    /// Something else of what [`VnPort::neighbours`] tells has changed: a neighbour was found,
-    /// heard for the first time, or is gone; or a login with it failed.
+    /// Something else that [`VnPort::neighbours`] returns has changed: a neighbour was found, is
+    /// ready, or is gone; or a login with it failed.
     NeighboursChanged,
 }
 
-/// What [`VnPort`] counts by itself.
+/// Counters of [`VnPort`] itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnPortCounters {
-    /// FIP link services that cannot be read.
+    /// Malformed FIP link services.
     pub drop_malformed_fip: u64,
-    /// ELS and BLS frames that cannot be read.
+    /// Malformed ELS and BLS frames.
     pub drop_malformed: u64,
-    /// Those of them whose CRC is wrong.
+    /// ELS and BLS frames with a bad CRC.
     pub drop_bad_crc: u64,
     /// FIP frames of other kinds: those of switches.
     pub drop_other_fip: u64,
 }
 
-/// A frame that a VN_Port wants to send.
+/// A frame to send.
 #[derive(Clone, Copy, Debug)]
 pub struct VnPortFrame {
     kind: FrameKind,
@@ -91,7 +90,7 @@ enum FrameKind {
 }
 
 impl VnPortFrame {
-    /// Where it goes.
+    /// Returns its destination.
     #[must_use]
     pub fn dst(&self) -> MacAddress {
         match &self.kind {
@@ -100,8 +99,8 @@ impl VnPortFrame {
         }
     }
 
-    /// Writes it to the front of `out` and returns its length, from the destination address to
-    /// the last byte before the Ethernet check sum.
+    /// Writes the frame to the start of `out` and returns its length, from the destination address
+    /// to the last byte before the Ethernet checksum.
     ///
     /// # Errors
     /// [`EmitError::BufferTooShort`].
@@ -161,36 +160,37 @@ fn emit_fip(
     .emit(frame.destination, enode_mac, out)
 }
 
-/// A neighbour as a person would like to see it.
+/// A neighbour, as status output shows it.
 #[derive(Clone, Copy, Debug)]
 pub struct NeighbourView {
-    /// Discovery's view.
+    /// The view of discovery.
     pub neighbour: vn2vn::Neighbour,
-    /// When something was heard of it last.
-    pub heard_ns: u64,
-    /// The login's view; `None` before it is known there, and if there is no room for it.
+    /// Time at which its last frame was received.
+    pub last_rx_ns: u64,
+    /// The view of the login machine; `None` before it is known there, and if that table is full.
     pub port: Option<PortView>,
 }
 
 impl NeighbourView {
-    /// It speaks FC-VI, and a login with it, or the name of its host, is on its way. One that
-    /// says nothing for [`PATIENCE_NS`] is not waited for until it does.
+    /// Reports whether the neighbour supports FC-VI, and a login with it, or the query for its
+    /// host, is in progress. A neighbour that is silent for [`REPLY_TIMEOUT_NS`] does not count.
     fn is_pending(&self, now_ns: u64) -> bool {
-        let is_mute = |port: &PortView| now_ns.saturating_sub(port.heard_ns) >= PATIENCE_NS;
-        let under_way = |port: &PortView| match port.state {
+        let is_silent =
+            |port: &PortView| now_ns.saturating_sub(port.last_rx_ns) >= REPLY_TIMEOUT_NS;
+        let is_in_progress = |port: &PortView| match port.state {
             PortState::Known
             | PortState::FlogiSent
             | PortState::PlogiWait
             | PortState::PlogiSent => true,
-            PortState::LoggedIn => port.asks_for_host,
+            PortState::LoggedIn => port.host_query_pending,
             PortState::LogoSent | PortState::LoggedOut => false,
         };
-        let is_awaited = |port: &PortView| under_way(port) && !is_mute(port);
-        self.neighbour.supports_fc_vi && self.port.as_ref().is_some_and(is_awaited)
+        let is_expected = |port: &PortView| is_in_progress(port) && !is_silent(port);
+        self.neighbour.supports_fc_vi && self.port.as_ref().is_some_and(is_expected)
     }
 }
 
-/// One VN_Port.
+/// Discovery and logins of one VN_Port.
 #[derive(Debug)]
 pub struct VnPort {
     discovery: Vn2vn,
@@ -199,7 +199,7 @@ pub struct VnPort {
 }
 
 impl VnPort {
-    /// A stopped port. `seed`: 64 random bits.
+    /// Creates a stopped port. `seed`: 64 random bits.
     #[must_use]
     pub fn new(discovery: Vn2vnConfig, login: LoginConfig, seed: u64) -> Self {
         Self {
@@ -209,46 +209,46 @@ impl VnPort {
         }
     }
 
-    /// The link is up.
+    /// Starts discovery: the link is up.
     pub fn start(&mut self, now_ns: u64) {
         self.discovery.start(now_ns);
     }
 
-    /// Where it is on its way to an N_Port_ID.
+    /// Returns the state of discovery.
     #[must_use]
     pub fn state(&self) -> Vn2vnState {
         self.discovery.state()
     }
 
-    /// Our N_Port_ID, if we have one.
+    /// Returns our N_Port_ID, if one is claimed.
     #[must_use]
     pub fn id(&self) -> Option<NPortId> {
         self.discovery.id()
     }
 
-    /// What is known of the neighbours.
+    /// Returns the known neighbours.
     pub fn neighbours(&self) -> impl Iterator<Item = NeighbourView> + '_ {
         self.discovery
-            .neighbours_heard()
-            .map(|(neighbour, heard_ns)| {
+            .neighbours_with_last_rx()
+            .map(|(neighbour, last_rx_ns)| {
                 let same = |port: &PortView| port.neighbour.port_name == neighbour.port_name;
                 NeighbourView {
                     neighbour: *neighbour,
-                    heard_ns,
+                    last_rx_ns,
                     port: self.logins.ports().find(same),
                 }
             })
     }
 
-    /// True while a neighbour that speaks FC-VI may still turn out to be of some host, and says
-    /// something now and then.
+    /// Reports whether discovery is in progress: the port is not up, or the host of a neighbour
+    /// with FC-VI that is not silent is still unknown.
     #[must_use]
-    pub fn is_getting_to_know(&self, now_ns: u64) -> bool {
+    pub fn is_discovering(&self, now_ns: u64) -> bool {
         let mut neighbours = self.neighbours();
         self.state() != Vn2vnState::Up || neighbours.any(|view| view.is_pending(now_ns))
     }
 
-    /// Names and numbers of everything that is counted, in a fixed order.
+    /// Returns names and values of all counters, in a fixed order.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let own = [
             ("drop_malformed_fip", self.counters.drop_malformed_fip),
@@ -262,8 +262,8 @@ impl VnPort {
             .chain(self.logins.counters().iter())
     }
 
-    /// Takes a frame, from the destination address to the last byte before the Ethernet check
-    /// sum, unless it is one of the engine's: then it returns false and nothing has happened.
+    /// Handles a frame, from the destination address to the last byte before the Ethernet checksum.
+    /// Returns false, without any effect, if it is one of the engine's.
     #[inline]
     pub fn handle_frame(&mut self, now_ns: u64, bytes: &[u8]) -> bool {
         let is_fip = bytes.get(ETHERTYPE..ETHERTYPE + 2)
@@ -307,7 +307,7 @@ impl VnPort {
                 return;
             }
         };
-        // Whose it is: the interface's address may be that of other ports too.
+        // The address of the interface may be shared with other ports.
         if Some(service.fc.d_id) != self.id() {
             self.counters.drop_other_fip += 1;
             return;
@@ -344,67 +344,68 @@ impl VnPort {
         true
     }
 
-    /// Asks all ports whether they are of this host.
+    /// Resolves the ports of this host.
     ///
     /// # Errors
-    /// [`TooManyHosts`] if there is no room for one question more.
+    /// [`TooManyHosts`] if the table is full.
     pub fn resolve(&mut self, now_ns: u64, host: HostAddress) -> Result<(), TooManyHosts> {
         self.logins.resolve(now_ns, host)
     }
 
-    /// True from [`VnPort::resolve`] until the question is over.
+    /// Reports whether a resolution started by [`VnPort::resolve`] is in progress.
     #[must_use]
     pub fn is_resolving(&self, host: HostAddress) -> bool {
         self.logins.is_resolving(host)
     }
 
-    /// Logs out of every port, and accepts no login any more: the NIC goes down.
+    /// Logs out of every port, and accepts no login any more: the NIC is closed.
     pub fn close(&mut self, now_ns: u64) {
         self.logins.close(now_ns);
     }
 
-    /// A port that is not logged in sent an FC-VI frame: it is told so, now and then.
+    /// Sends a LOGO, within the limit per second, to a port that is not logged in and sent an FC-VI
+    /// frame.
     pub fn refuse_unlogged(&mut self, now_ns: u64, s_id: NPortId) {
         self.logins.refuse_unlogged(now_ns, s_id);
     }
 
-    /// When [`VnPort::handle_timeout`] wants to be called.
+    /// Returns the time at which [`VnPort::handle_timeout`] is to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
         let both = [self.discovery.poll_timeout(), self.logins.poll_timeout()];
         both.into_iter().flatten().min()
     }
 
-    /// Does what time wants done.
+    /// Handles expired timers.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         self.discovery.handle_timeout(now_ns);
         self.logins.handle_timeout(now_ns);
     }
 
-    /// The next thing to know. To be asked until there is nothing, before
-    /// [`VnPort::poll_outbound`]: what discovery knows reaches the logins here.
+    /// Returns the next event. To be polled until `None`, before [`VnPort::poll_outbound`]: events
+    /// of discovery are passed to the logins here.
     pub fn poll_event(&mut self, now_ns: u64) -> Option<VnPortEvent> {
         if let Some(event) = self.discovery.poll_event() {
-            return Some(self.discovered(now_ns, event));
+            return Some(self.handle_discovery_event(now_ns, event));
         }
         Some(match self.logins.poll_event()? {
             LoginEvent::LoggedIn(login) => {
-                self.discovery.keep(login.id, true);
+                self.discovery.set_pinned(login.id, true);
                 VnPortEvent::LoggedIn(login)
             }
             LoginEvent::LoggedOut { id, .. } => {
-                self.discovery.keep(id, false);
+                self.discovery.set_pinned(id, false);
                 VnPortEvent::LoggedOut(id)
             }
             LoginEvent::Host { id, host } => VnPortEvent::Host { id, host },
-            // What fails is tried again, and counted.
+            // Failures are retried and counted.
             LoginEvent::LoginFailed { .. } => VnPortEvent::NeighboursChanged,
             LoginEvent::Resolved { host, id: Some(id) } => VnPortEvent::Host { id, host },
             LoginEvent::Resolved { host, id: None } => VnPortEvent::Resolved(host),
         })
     }
 
-    fn discovered(&mut self, now_ns: u64, event: Vn2vnEvent) -> VnPortEvent {
+    fn handle_discovery_event(&mut self, now_ns: u64, event: Vn2vnEvent) -> VnPortEvent {
         match event {
             Vn2vnEvent::Claimed(id) => {
                 self.logins.set_id(now_ns, Some(id));
@@ -416,11 +417,13 @@ impl VnPort {
                 VnPortEvent::Lost
             }
             Vn2vnEvent::NeighbourFound(neighbour) => {
-                self.logins.neighbour_found(now_ns, &for_login(&neighbour));
+                self.logins
+                    .neighbour_found(now_ns, &login_neighbour(&neighbour));
                 VnPortEvent::NeighboursChanged
             }
-            Vn2vnEvent::NeighbourHeard(neighbour) => {
-                self.logins.neighbour_heard(now_ns, &for_login(&neighbour));
+            Vn2vnEvent::NeighbourReady(neighbour) => {
+                self.logins
+                    .neighbour_ready(now_ns, &login_neighbour(&neighbour));
                 VnPortEvent::NeighboursChanged
             }
             Vn2vnEvent::NeighbourGone { port_name, .. } => {
@@ -430,8 +433,8 @@ impl VnPort {
         }
     }
 
-    /// The next frame to send. It counts as sent; what the port has no room for is lost on the
-    /// way, and sent again by its timer.
+    /// Returns the next frame to send. It counts as sent; one that the port has no room for is
+    /// lost, and retried by its timer.
     pub fn poll_outbound(&mut self) -> Option<VnPortFrame> {
         let discovery = self.discovery.poll_outbound().map(FrameKind::Vn2vn);
         let kind = discovery.or_else(|| self.logins.poll_outbound().map(FrameKind::Els))?;
@@ -442,7 +445,7 @@ impl VnPort {
     }
 }
 
-fn for_login(neighbour: &vn2vn::Neighbour) -> Neighbour {
+fn login_neighbour(neighbour: &vn2vn::Neighbour) -> Neighbour {
     Neighbour {
         id: neighbour.id,
         port_name: neighbour.port_name,
@@ -451,6 +454,6 @@ fn for_login(neighbour: &vn2vn::Neighbour) -> Neighbour {
         max_fcoe_bytes: neighbour
             .path_fcoe_bytes
             .unwrap_or(neighbour.max_fcoe_bytes),
-        speaks_fc_vi: neighbour.supports_fc_vi,
+        supports_fc_vi: neighbour.supports_fc_vi,
     }
 }

@@ -1,4 +1,4 @@
-//! Frames of a running process, to a file.
+//! `capture`: captures frames of a running process to a file.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -14,69 +14,69 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
 use crate::cli::CaptureOptions;
-use crate::{Error, complain, source};
+use crate::{Error, print_error, snapshot_source};
 
-/// Bytes that are read at a time.
+/// Size of the read buffer.
 const CHUNK_BYTES: usize = 256 << 10;
 
 pub(crate) fn run(options: &CaptureOptions, out: &mut impl Write) -> Result<(), Error> {
-    let socket = source::socket(&options.process)?;
-    // Before the capture runs: from then on, whoever ends us wants the file to be complete.
+    let socket = snapshot_source::socket(&options.process)?;
+    // Installed before the capture starts: from then on a signal must leave a complete file.
     let (signalled, signal) = UnixStream::pair()?;
     pipe::register(SIGINT, signal.try_clone()?)?;
     pipe::register(SIGTERM, signal)?;
-    let mut capture = Capture::begin(&socket, &order(options)).map_err(Error::Open)?;
-    // Only now: a capture that is refused leaves the file as it is.
+    let mut capture = Capture::start(&socket, &capture_options(options)).map_err(Error::Open)?;
+    // Opened after the start: a refused capture does not change the file.
     if options.file == Path::new("-") {
-        carry(&mut capture, options.limit, &signalled, |bytes| {
+        copy_frames(&mut capture, options.limit, &signalled, |bytes| {
             out.write_all(bytes)?;
             Ok(out.flush()?)
         })?;
     } else {
         let failed = |error| Error::File(options.file.clone(), error);
         let mut file = capture_file::create(&options.file).map_err(failed)?;
-        carry(&mut capture, options.limit, &signalled, |bytes| {
+        copy_frames(&mut capture, options.limit, &signalled, |bytes| {
             file.write_all(bytes).map_err(failed)
         })?;
     }
     let summary = capture.summary()?;
-    complain(format_args!(
+    print_error(format_args!(
         "{} frames captured, {} dropped by the tap",
         summary.frames, summary.dropped
     ));
     Ok(())
 }
 
-fn order(options: &CaptureOptions) -> capture::CaptureOptions {
+fn capture_options(options: &CaptureOptions) -> capture::CaptureOptions {
     capture::CaptureOptions {
         device: options.device.clone(),
         filter: options.filter.clone(),
-        longest_bytes: options.snaplen,
+        snaplen_bytes: options.snaplen,
         buffer_bytes: options.buffer << 10,
-        most_frames: options.count,
+        max_frames: options.count,
     }
 }
 
-/// Carries what comes to `write` until it ends by itself, by a signal or in time.
-fn carry(
+/// Passes the captured bytes to `write` until the process ends the capture, a signal arrives or the time limit expires.
+fn copy_frames(
     capture: &mut Capture,
     limit: Option<Duration>,
     signalled: &UnixStream,
     mut write: impl FnMut(&[u8]) -> Result<(), Error>,
 ) -> Result<(), Error> {
     if capture.has_shortcut() {
-        complain(format_args!(
-            "{}: messages between VIs of this NIC are moved without frames and not seen: \
-             shortcut = false in its configuration shows them",
+        print_error(format_args!(
+            "{}: messages between VIs of this NIC are copied without frames and not captured: \
+             set shortcut = false in its configuration to capture them",
             capture.nic()
         ));
     }
-    complain(format_args!("capturing {}; Ctrl-C ends it", capture.nic()));
+    print_error(format_args!("capturing {}; Ctrl-C ends it", capture.nic()));
     let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
     let mut stopped = false;
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
-        if !stopped && wait(capture, signalled, deadline)? == Wake::Stop {
+        if !stopped && wait(capture, signalled, deadline)? == WaitResult::Stop {
             stopped = true;
             capture.stop()?;
         }
@@ -89,12 +89,12 @@ fn carry(
     }
 }
 
-/// What ended a wait.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wake {
-    /// There is something to read.
-    Ready,
-    /// Somebody wants us to end, or the time is over.
+enum WaitResult {
+    /// Captured bytes can be read.
+    Readable,
+    /// A signal arrived or the time limit expired.
     Stop,
 }
 
@@ -102,13 +102,13 @@ fn wait(
     capture: &Capture,
     signalled: &UnixStream,
     deadline: Option<Instant>,
-) -> Result<Wake, Error> {
+) -> Result<WaitResult, Error> {
     loop {
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let limit = match left {
             None => PollTimeout::NONE,
-            Some(Duration::ZERO) => return Ok(Wake::Stop),
-            // Not a little earlier than it should be.
+            Some(Duration::ZERO) => return Ok(WaitResult::Stop),
+            // Rounded up, so that it does not expire early.
             Some(left) => {
                 PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
             }
@@ -124,6 +124,10 @@ fn wait(
         }
         let [signal, _] = fds;
         let is_stop = signal.any().unwrap_or(true);
-        return Ok(if is_stop { Wake::Stop } else { Wake::Ready });
+        return Ok(if is_stop {
+            WaitResult::Stop
+        } else {
+            WaitResult::Readable
+        });
     }
 }

@@ -1,10 +1,10 @@
-//! The NICs of a configuration, and the process that serves them.
+//! `check`: describes the NICs and the process of a configuration, and checks that they can be used on this host.
 
 use std::io::Write;
 use std::net::{IpAddr, TcpListener};
 use std::path::Path;
 
-use pmd::config::{Config, Idle, NicConfig, ProcessConfig, Progress, TransportKind, Who};
+use pmd::config::{Config, Idle, NicConfig, Principal, ProcessConfig, Progress, TransportKind};
 
 use crate::Error;
 
@@ -17,49 +17,49 @@ pub(crate) fn run(file: &Path, here: bool, out: &mut impl Write) -> Result<(), E
         });
     }
     for nic in &config.nics {
-        let polled = polled(nic, config.process.is_some());
-        writeln!(out, "{}: {}{polled}", nic.name, described(nic))?;
+        let polled = describe_polling(nic, config.process.is_some());
+        writeln!(out, "{}: {}{polled}", nic.name, describe_nic(nic))?;
     }
     for (alias, name) in &config.alias {
-        writeln!(out, "{alias}: another name of {name}")?;
+        writeln!(out, "{alias}: alias of {name}")?;
     }
     if let Some(process) = &config.process {
         for warning in process.oversubscribed(&config.nics) {
             writeln!(out, "warning: {warning}")?;
         }
-        writeln!(out, "process: {}", served(process))?;
+        writeln!(out, "process: {}", describe_process(process))?;
     }
     if !here {
         return Ok(());
     }
     out.flush()?;
-    match mistakes_here(&config) {
-        mistakes if mistakes.is_empty() => Ok(writeln!(out, "it can be used on this host")?),
-        mistakes => Err(Error::Here(mistakes)),
+    match host_errors(&config) {
+        errors if errors.is_empty() => Ok(writeln!(out, "usable on this host")?),
+        errors => Err(Error::UnusableOnHost(errors)),
     }
 }
 
-/// Why the configuration cannot be used on this host.
-fn mistakes_here(config: &Config) -> Vec<String> {
+/// Returns the reasons why the configuration cannot be used on this host.
+fn host_errors(config: &Config) -> Vec<String> {
     let is_served = config.process.is_some();
-    let mut mistakes = Vec::new();
+    let mut errors = Vec::new();
     for nic in &config.nics {
         let of_nic = pmd::check_nic(nic, is_served).into_iter();
-        mistakes.extend(of_nic.map(|error| format!("NIC {}: {error}", nic.name)));
+        errors.extend(of_nic.map(|error| format!("NIC {}: {error}", nic.name)));
     }
     if let Some(process) = &config.process {
         let socket = pmd::check_process(process).err();
-        mistakes.extend(socket.map(|error| error.to_string()));
+        errors.extend(socket.map(|error| error.to_string()));
         if let Some(address) = process.metrics
             && let Err(error) = TcpListener::bind(address)
         {
-            mistakes.push(Error::Metrics { address, error }.to_string());
+            errors.push(Error::Metrics { address, error }.to_string());
         }
     }
-    mistakes
+    errors
 }
 
-fn described(nic: &NicConfig) -> String {
+fn describe_nic(nic: &NicConfig) -> String {
     if nic.transport == TransportKind::ViTcp {
         let (host, tls) = (
             nic.own_host(),
@@ -84,21 +84,19 @@ fn described(nic: &NicConfig) -> String {
     )
 }
 
-fn polled(nic: &NicConfig, is_served: bool) -> String {
+fn describe_polling(nic: &NicConfig, is_served: bool) -> String {
     match (nic.progress, nic.core) {
         (Progress::Inline, _) => String::new(),
-        (Progress::Pinned, None) if is_served => {
-            ", polled on the last core that the process may use".into()
-        }
-        (Progress::Pinned, None) => ", polled by a thread of its own".into(),
+        (Progress::Pinned, None) if is_served => ", polled on the last permitted core".into(),
+        (Progress::Pinned, None) => ", polled by a dedicated thread".into(),
         (Progress::Pinned, Some(core)) => format!(", polled on core {core}"),
     }
 }
 
-fn served(process: &ProcessConfig) -> String {
-    let list = |all: &[Who]| {
+fn describe_process(process: &ProcessConfig) -> String {
+    let list = |all: &[Principal]| {
         all.iter()
-            .map(Who::to_string)
+            .map(Principal::to_string)
             .collect::<Vec<_>>()
             .join(", ")
     };
@@ -130,38 +128,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_process_is_described_and_who_polls() {
+    fn process_and_polling_cores_are_described() {
         let text = "[[nic]]\n[[nic]]\ncore = 3\n[process]\nsocket = \"/run/x.sock\"\n";
         let config = Config::parse(text).unwrap();
         let polled_of = |config: &Config| -> Vec<String> {
             let is_served = config.process.is_some();
             let nics = config.nics.iter();
-            nics.map(|nic| polled(nic, is_served)).collect()
+            nics.map(|nic| describe_polling(nic, is_served)).collect()
         };
-        let expected = [
-            ", polled on the last core that the process may use",
-            ", polled on core 3",
-        ];
+        let expected = [", polled on the last permitted core", ", polled on core 3"];
         assert_eq!(polled_of(&config), expected);
         let alone = Config::parse("[[nic]]\nprogress = \"pinned\"\n[[nic]]\n").unwrap();
-        assert_eq!(polled_of(&alone), [", polled by a thread of its own", ""]);
+        assert_eq!(polled_of(&alone), [", polled by a dedicated thread", ""]);
         let plain = "socket /run/x.sock, users its own user, idle spin, no metrics";
-        assert_eq!(served(&config.process.unwrap()), plain);
+        assert_eq!(describe_process(&config.process.unwrap()), plain);
         let keys = "users = [\"alice\", 7]\ngroups = [100]\nidle = \"hybrid\"\nspin_us = 20\n\
                     metrics = \"127.0.0.1:9464\"\n";
         let config = Config::parse(&format!("{text}{keys}")).unwrap();
         let full = "socket /run/x.sock, users \"alice\", 7, groups 100, idle hybrid after 20 us, \
                     metrics at 127.0.0.1:9464";
-        assert_eq!(served(&config.process.unwrap()), full);
+        assert_eq!(describe_process(&config.process.unwrap()), full);
     }
 
     fn lines(text: &str) -> Vec<String> {
         let config = Config::parse(text).unwrap();
-        config.nics.iter().map(described).collect()
+        config.nics.iter().map(describe_nic).collect()
     }
 
     #[test]
-    fn each_kind_of_nic_is_described() {
+    fn nics_of_all_kinds_are_described() {
         let text = "[[nic]]\n[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"192.0.2.1\"\n\
                     [[nic]]\nport = \"af_packet\"\ninterface = \"b\"\nhost = \"192.0.2.1\"\nn_port_ids = \"00.01.01\"\n\
                     neighbour = [{ host = \"192.0.2.2\", n_port_ids = \"00.02.01\" }]\n\

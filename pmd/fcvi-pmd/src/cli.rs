@@ -5,27 +5,28 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-/// The datapath process: runs it, looks at it and its frames, at configurations and networks.
+/// The datapath process: runs it, shows its status and rates, captures frames, checks configurations, lists neighbours.
 #[derive(Debug, Parser)]
 #[command(name = "fcvi-pmd", version, about)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Opens the NICs of a configuration, polls them on pinned cores, and serves the applications
-    /// that attach, until SIGTERM or SIGINT; the second one ends it at once. SIGHUP has it read the
-    /// configuration again.
+    /// Runs the datapath process: opens the NICs of a configuration, polls them on pinned cores, and serves attached
+    /// applications.
+    ///
+    /// SIGTERM and SIGINT end it; a second one ends it immediately. SIGHUP makes it reload the configuration.
     Run {
-        /// The configuration; it has a table `[process]`.
+        /// The configuration, with a table `[process]`.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
-    /// Tells what a process does, once: its cores, NICs, applications and VIs, and what was dropped.
+    /// Prints the status of a process: cores, NICs, drops, applications and VIs.
     Stat {
         /// The process.
         #[command(flatten)]
@@ -34,49 +35,48 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Shows what a process does, again and again: rates, depths, drops by reason.
+    /// Shows rates, queue depths and drops of a process, live on the terminal.
     ///
-    /// Keys: q ends, s sorts, p pauses, arrows and page keys scroll.
+    /// Keys: q quits, s sorts, p pauses, arrows and page keys scroll.
     Top {
         /// The process.
         #[command(flatten)]
         process: ProcessOptions,
-        /// From one look to the next.
+        /// Update interval.
         #[arg(long, default_value = "1", value_parser = parse_seconds, value_name = "SECONDS")]
         interval: Duration,
-        /// Print one plain frame, after one interval, instead.
+        /// Print the rates of one interval as plain text and exit.
         #[arg(long)]
         once: bool,
     },
-    /// Reads a configuration: prints each of its NICs in a line, or what is wrong and what to do.
+    /// Checks a configuration: prints a line for each NIC, or each error and its remedy.
     Check {
         /// The configuration.
         file: PathBuf,
-        /// Also check that it can be used on this host by this user now: cores, interfaces, permissions, addresses,
-        /// and the files that it names. It leaves nothing behind but the directory of the socket.
+        /// Also check that this user can use it on this host now: cores, interfaces, permissions, addresses and files.
+        /// Removes everything that it creates, except the directory of the socket.
         #[arg(long)]
         here: bool,
     },
-    /// Writes the frames of a NIC of a running process to a pcapng file.
+    /// Captures frames of a NIC of a running process to a pcapng file.
     ///
-    /// Ctrl-C ends it. The process waits for nothing: frames that the disk cannot take in time are
-    /// left out of the file and counted. Messages that the process moves from memory to memory
-    /// (`shortcut = true`) are no frames, and not seen.
+    /// Ctrl-C ends the capture. The process does not wait for the file: frames that cannot be written in time are
+    /// dropped and counted. Messages that the process copies from memory to memory (`shortcut = true`) have no frames,
+    /// and are not captured.
     Capture(CaptureOptions),
-    /// Opens a NIC as a port of its own and lists the ports that it finds.
+    /// Opens a NIC and lists the neighbour ports that it discovers.
     ///
-    /// The first line is our own port. The port leaves the network when the command ends; the
-    /// others are told.
+    /// The first line is the own port. It logs out and leaves the network when the command ends.
     Neighbours(NeighboursOptions),
 }
 
-/// Which process.
+/// Options that select the process.
 #[derive(Debug, Args)]
 pub struct ProcessOptions {
-    /// Its configuration, which names its socket. Default: the file that VIADUCT_CONFIG names.
+    /// The configuration of the process, which names its socket. Default: the file named by VIADUCT_CONFIG.
     #[arg(long, value_name = "FILE", conflicts_with = "socket")]
     pub config: Option<PathBuf>,
-    /// Its socket. Default: that of the configuration, or where it is without one.
+    /// The socket of the process. Default: that of the configuration, or the built-in default.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 }
@@ -90,10 +90,10 @@ pub struct CaptureOptions {
     /// The NIC.
     #[arg(long, default_value = "VINIC0", value_name = "NAME")]
     pub device: String,
-    /// The file to write, of pcapng; "-" is standard output.
+    /// The pcapng file to write; "-" is standard output.
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     pub file: PathBuf,
-    /// Which frames, such as "vi and (s_id == 00.01.02 or ox_id == 0x1234)".
+    /// Filter expression, such as "vi and (s_id == 00.01.02 or ox_id == 0x1234)".
     ///
     /// Flags: in, out, fcoe, fip, vi, els, bls. Fields, with == or !=: ethertype, n_port_id (source
     /// or destination), s_id, d_id, ox_id, rx_id, r_ctl, type, handle (of the receiver's VI), opcode,
@@ -105,16 +105,16 @@ pub struct CaptureOptions {
         value_name = "EXPR"
     )]
     pub filter: String,
-    /// Keep so many bytes of each frame; all if not given.
+    /// Capture at most this number of bytes of each frame. Default: all.
     #[arg(long, value_parser = clap::value_parser!(u32).range(52..), value_name = "BYTES")]
     pub snaplen: Option<u32>,
-    /// How much of the process's memory frames may wait in, in KiB.
+    /// Size of the frame buffer in the process, in KiB.
     #[arg(long, default_value = "16384", value_parser = clap::value_parser!(u64).range(64..=65536), value_name = "KIB")]
     pub buffer: u64,
-    /// End after so long.
+    /// End after this time.
     #[arg(long = "for", value_parser = parse_seconds, value_name = "SECONDS")]
     pub limit: Option<Duration>,
-    /// End after so many frames.
+    /// End after this number of frames.
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
 }
@@ -128,13 +128,13 @@ pub struct NeighboursOptions {
     /// The NIC.
     #[arg(long, default_value = "VINIC0", value_name = "NAME")]
     pub device: String,
-    /// How long to look for others once our port is up; or Ctrl-C.
+    /// How long to search for neighbours once the own port is up; Ctrl-C ends the search.
     #[arg(long = "for", default_value = "3", value_parser = parse_seconds, value_name = "SECONDS")]
     pub limit: Duration,
-    /// Print a line whenever a neighbour appears, changes or goes, instead of a list at the end.
+    /// Print a line whenever a neighbour appears, changes or disappears, instead of a list at the end.
     #[arg(long)]
     pub watch: bool,
-    /// Print JSON: one object; with --watch, one for each line.
+    /// Print JSON: one object; with --watch, one per line.
     #[arg(long)]
     pub json: bool,
 }
@@ -142,14 +142,14 @@ pub struct NeighboursOptions {
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
     let time = Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())?;
-    // No clock comes to its end in that time.
+    // Longer times could overflow clocks.
     if time > LONGEST {
         return Err(format!("must be at most {}, a year", LONGEST.as_secs()));
     }
     Ok(time)
 }
 
-/// The longest time that a command can be given.
+/// The longest time that a command accepts.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 #[cfg(test)]
@@ -157,13 +157,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_definition_is_valid() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn captures_find_their_process_as_looks_do() {
+    fn capture_takes_the_process_options() {
         for words in ["", "--config x.toml", "--socket /run/x.sock"] {
             let line = format!("fcvi-pmd capture -w x.pcapng {words}");
             assert!(
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_are_neither_negative_nor_for_ever() {
+    fn seconds_are_not_negative_and_at_most_a_year() {
         assert_eq!(parse_seconds("0.5"), Ok(Duration::from_millis(500)));
         assert_eq!(parse_seconds("31536000"), Ok(LONGEST));
         for wrong in ["-1", "x", "", "31536001", "1e19", "1e99", "NaN"] {

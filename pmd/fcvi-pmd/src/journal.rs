@@ -10,7 +10,7 @@ use nix::sys::stat::fstat;
 /// The variable by which systemd names the device and inode of the stream to the journal.
 const STREAM_VARIABLE: &str = "JOURNAL_STREAM";
 
-/// Is standard error read by the journal?
+/// True if standard error is connected to the journal.
 pub(crate) fn is_standard_error() -> bool {
     let Some(stream) = env::var_os(STREAM_VARIABLE) else {
         return false;
@@ -32,7 +32,7 @@ fn priority(level: Level) -> u8 {
     }
 }
 
-/// A text for the log that is no record: for the journal, each of its lines with the priority of an error.
+/// Formats a text that is no log record; for the journal, with the priority of an error before each line.
 pub(crate) fn error_lines(text: &str) -> String {
     if !is_standard_error() {
         return text.to_owned();
@@ -42,7 +42,7 @@ pub(crate) fn error_lines(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Writes a record, each of its lines with the priority.
+/// Writes a record, with the priority before each line.
 pub(crate) fn write(out: &mut impl Write, record: &Record<'_>) -> io::Result<()> {
     let priority = priority(record.level());
     for line in record.args().to_string().lines() {

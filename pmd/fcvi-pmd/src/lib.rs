@@ -1,29 +1,33 @@
-//! `fcvi-pmd`: the datapath process, and looks at it, at configurations and at what a NIC sees of its network.
+//! `fcvi-pmd`: the datapath process, and commands that show its status, capture its frames, check configurations and
+//! list the neighbours of a NIC.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! | --- | --- |
 //! | [`cli`] | the command line |
 //! | `run` | the datapath process, from start to SIGTERM |
-//! | `capture` | frames of a running process, to a file |
-//! | `check` | the NICs of a configuration |
-//! | `log_writer` | log lines, for which no other thread waits |
-//! | `neighbours` | a NIC's own port, and the ports that it finds |
-//! | [`report`] | what is said of ports: as text, as JSON |
-//! | [`snapshot`] | what a running process says of itself |
+//! | `capture` | capture of frames of a running process to a file |
+//! | `check` | check of a configuration |
+//! | `journal` | log lines for systemd's journal |
+//! | `log_writer` | log lines, written without blocking other threads |
+//! | `neighbours` | own port and neighbour ports of a NIC |
+//! | [`neighbour_report`] | ports as text and as JSON |
+//! | [`snapshot`] | the state of a running process as plain data |
+//! | `snapshot_cache` | snapshots shared by concurrent clients |
+//! | `snapshot_source` | creation and queries of snapshots |
 //! | [`stat`], [`prometheus`] | a snapshot as text, as JSON, as metrics |
-//! | `rates` | what happened between two snapshots |
+//! | `rates` | rates between two snapshots |
 //! | [`top`] | rates, live on a terminal |
 //! | [`metrics`] | the Prometheus endpoint |
-//! | `service_manager` | reports to systemd |
-//! | `source` | where snapshots come from |
-//! | `table` | aligned columns |
+//! | `service_manager` | notifications to systemd |
+//! | `table` | tables with aligned columns |
+//! | `user_names` | names of users |
 
 #![forbid(unsafe_code)]
 
 pub mod cli;
 pub mod metrics;
+pub mod neighbour_report;
 pub mod prometheus;
-pub mod report;
 pub mod snapshot;
 pub mod stat;
 pub mod top;
@@ -33,11 +37,11 @@ mod check;
 mod journal;
 mod log_writer;
 mod neighbours;
-mod paced;
 mod rates;
 mod run;
 mod service_manager;
-mod source;
+mod snapshot_cache;
+mod snapshot_source;
 mod table;
 mod user_names;
 
@@ -46,63 +50,63 @@ use std::process::ExitCode;
 
 use pmd::{ControlError, OpenError};
 
-/// What can stop a command.
+/// Errors of the commands.
 #[derive(Debug)]
 pub enum Error {
-    /// The configuration cannot be used; says where and why.
+    /// The configuration is invalid; the text names line and cause.
     Config(pmd::config::ConfigError),
-    /// The configuration has no such NIC.
+    /// The configuration has no NIC of this name.
     NoNic {
-        /// The name that was given.
+        /// The requested name.
         device: String,
-        /// Those that there are.
+        /// The names in the configuration.
         known: Vec<String>,
     },
     /// The NIC cannot be opened.
     Open(OpenError),
-    /// The capture's file cannot be made or written.
+    /// The capture file cannot be created or written.
     File(std::path::PathBuf, std::io::Error),
-    /// The NIC was closed, or failed, meanwhile.
+    /// The NIC was closed or failed during the command.
     Nic(ControlError),
-    /// What carries the NIC's frames failed.
+    /// The port of the NIC failed.
     Failed(String),
     /// The configuration has no table `[process]`.
     NoProcess {
-        /// The file.
+        /// The path of the configuration.
         config: std::path::PathBuf,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// The process refuses.
+    /// The process refuses the request.
     Refused {
         /// Its socket.
         socket: std::path::PathBuf,
-        /// What it says.
+        /// The reason.
         why: String,
     },
-    /// The process does not answer.
-    Unanswered {
+    /// The process does not reply.
+    NoReply {
         /// Its socket.
         socket: std::path::PathBuf,
-        /// Why.
+        /// The cause.
         error: std::io::Error,
     },
     /// The Prometheus endpoint cannot be opened.
     Metrics {
-        /// Where.
+        /// The configured address.
         address: std::net::SocketAddr,
-        /// Why.
+        /// The cause.
         error: std::io::Error,
     },
-    /// The configuration cannot be used on this host; each line says why.
-    Here(Vec<String>),
-    /// The process is about to end.
-    Ending,
-    /// A live view was asked for where there is no terminal.
+    /// The configuration cannot be used on this host; each line names a cause.
+    UnusableOnHost(Vec<String>),
+    /// The process is stopping.
+    Stopping,
+    /// Standard input or output is no terminal.
     NoTerminal,
-    /// The terminal of a live view was closed.
+    /// The terminal was closed.
     TerminalClosed,
-    /// The output, a signal handler or a thread.
+    /// An error of the output, of a signal handler or of a thread.
     Io(std::io::Error),
 }
 
@@ -117,29 +121,30 @@ impl core::fmt::Display for Error {
                 )
             }
             Self::NoNic { device, known } => {
-                write!(f, "no NIC {device:?}: there are {}", known.join(", "))
+                let known = known.join(", ");
+                write!(f, "no NIC {device:?}: the configuration has {known}")
             }
             Self::Open(error) => error.fmt(f),
             Self::File(path, error) => write!(f, "{}: {error}", path.display()),
             Self::Nic(error) => write!(f, "the NIC was closed: {error}"),
             Self::Failed(name) => write!(
                 f,
-                "{name}: its port failed: look whether the interface is there and up"
+                "{name}: port failed: check that the interface exists and is up"
             ),
             Self::NoProcess { config, remedy } => {
                 let config = config.display();
-                write!(f, "{config}: has no table [process]: {remedy}")
+                write!(f, "{config}: no table [process]: {remedy}")
             }
             Self::Refused { socket, why } => write!(f, "{}: {why}", socket.display()),
-            Self::Unanswered { socket, error } => {
+            Self::NoReply { socket, error } => {
                 let socket = socket.display();
                 write!(f, "{socket}: {error}")?;
                 f.write_str(match error.kind() {
-                    // Nobody is there.
+                    // No process listens.
                     ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
                         ": start the process with fcvi-pmd run, or name its socket with --socket PATH"
                     }
-                    // Somebody else is.
+                    // Another program listens.
                     ErrorKind::UnexpectedEof | ErrorKind::InvalidData => {
                         ": what listens there is not a datapath process of this release"
                     }
@@ -150,9 +155,9 @@ impl core::fmt::Display for Error {
                 f,
                 "metrics = \"{address}\": {error}: choose another address in [process]"
             ),
-            Self::Here(mistakes) => f.write_str(&mistakes.join("\nfcvi-pmd: ")),
-            Self::Ending => f.write_str("the process is about to end"),
-            Self::NoTerminal => f.write_str("no terminal to show it on: --once prints one frame"),
+            Self::UnusableOnHost(errors) => f.write_str(&errors.join("\nfcvi-pmd: ")),
+            Self::Stopping => f.write_str("the process is stopping"),
+            Self::NoTerminal => f.write_str("standard input or output is no terminal: use --once"),
             Self::TerminalClosed => f.write_str("the terminal was closed"),
             Self::Io(error) => error.fmt(f),
         }
@@ -162,10 +167,10 @@ impl core::fmt::Display for Error {
 impl std::error::Error for Error {}
 
 impl Error {
-    /// The line that reports it to the user.
+    /// The error as a line for the user.
     fn report(&self) -> String {
         match self {
-            // It begins with its file and line, for editors that go there.
+            // Begins with file and line, for editors that jump there.
             Self::Config(error) => error.to_string(),
             _ => format!("fcvi-pmd: {self}"),
         }
@@ -178,47 +183,47 @@ impl From<std::io::Error> for Error {
     }
 }
 
-/// Runs a command, and reports an error on standard error.
+/// Runs a command, and prints an error to standard error.
 #[must_use]
 pub fn run(cli: &cli::Cli) -> ExitCode {
     let mut out = std::io::stdout().lock();
     let outcome = match &cli.command {
         cli::Command::Run { config } => return run::run(config),
-        cli::Command::Stat { process, json } => source::stat(process, *json, &mut out),
+        cli::Command::Stat { process, json } => snapshot_source::stat(process, *json, &mut out),
         cli::Command::Top {
             process,
             interval,
             once,
-        } => source::top(process, *interval, *once, &mut out),
+        } => snapshot_source::top(process, *interval, *once, &mut out),
         cli::Command::Capture(options) => capture::run(options, &mut out),
         cli::Command::Check { file, here } => check::run(file, *here, &mut out),
         cli::Command::Neighbours(options) => neighbours::run(options, &mut out),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader of the output has enough.
+        // The reader has closed the output.
         Err(Error::Io(error)) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            complain(format_args!("{}", error.report()));
+            print_error(format_args!("{}", error.report()));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Prints why the command line was not understood, or the help or version that it asked for.
+/// Prints an error of the command line, or the requested help or version.
 #[must_use]
-pub fn explain(error: &clap::Error) -> ExitCode {
+pub fn print_usage_error(error: &clap::Error) -> ExitCode {
     let code = ExitCode::from(error.exit_code() as u8);
     match error.print() {
         Err(failed) if !error.use_stderr() && failed.kind() != ErrorKind::BrokenPipe => {
-            complain(format_args!("fcvi-pmd: standard output: {failed}"));
+            print_error(format_args!("fcvi-pmd: standard output: {failed}"));
             ExitCode::FAILURE
         }
         _ => code,
     }
 }
 
-/// Prints a line to standard error; one that is full or closed changes nothing.
-fn complain(line: std::fmt::Arguments<'_>) {
+/// Prints a line to standard error; ignores errors of standard error itself.
+fn print_error(line: std::fmt::Arguments<'_>) {
     drop(writeln!(std::io::stderr(), "{line}"));
 }

@@ -1,8 +1,8 @@
-//! Log lines on their way to standard error, for which no other thread waits.
+//! A writer of log lines to standard error that blocks no other thread.
 //!
-//! Standard error is often a pipe. One that is read late, or never, must hold up no poll thread and no call, so a
-//! thread of its own writes to it. Lines that find the queue full, or cannot be written, are lost and counted; the log,
-//! `stat` and the metrics show how many.
+//! Standard error is often a pipe. A pipe that is read late, or never, must not block a poll thread or a call, so a
+//! dedicated thread writes to it. Lines that find the queue full, or cannot be written, are lost and counted; the log,
+//! `stat` and the metrics show the number.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -10,15 +10,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Lines that wait to be written, at most.
+/// Maximum number of queued lines.
 const QUEUE_LINES: usize = 1024;
 
 #[derive(Default)]
 struct State {
     lines: VecDeque<Vec<u8>>,
-    /// Lines that found no room since this was last logged.
+    /// Lines lost since their number was last logged.
     unreported: u64,
-    /// All lines that found no room.
+    /// All lines lost.
     lost: u64,
     /// A line is being written.
     writing: bool,
@@ -33,7 +33,7 @@ impl State {
 
 #[derive(Default)]
 struct Queue {
-    /// Locked for as long as a line takes to come or go, never while one is written.
+    /// Locked only to add or remove a line, never while a line is written.
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -44,9 +44,9 @@ impl Queue {
     }
 
     /// Adds a line, or counts it as lost.
-    fn add(&self, line: Vec<u8>, most_lines: usize) {
+    fn add(&self, line: Vec<u8>, max_lines: usize) {
         let mut state = self.lock();
-        if state.lines.len() < most_lines {
+        if state.lines.len() < max_lines {
             state.lines.push_back(line);
             self.changed.notify_all();
         } else {
@@ -54,7 +54,7 @@ impl Queue {
         }
     }
 
-    /// The next line to write, after the number of those that were lost before it.
+    /// Waits for the next line; also returns the number of lines lost before it.
     fn next(&self) -> (u64, Vec<u8>) {
         let nothing = |state: &mut State| state.lines.is_empty();
         let waited = self.changed.wait_while(self.lock(), nothing);
@@ -64,7 +64,7 @@ impl Queue {
         (core::mem::take(&mut state.unreported), line)
     }
 
-    /// A line was written, or could not be.
+    /// Notes the result of a write.
     fn written(&self, outcome: io::Result<()>) {
         let mut state = self.lock();
         state.writing = false;
@@ -79,7 +79,7 @@ impl Queue {
 #[derive(Clone)]
 pub(crate) struct LogWriter {
     queue: Arc<Queue>,
-    most_lines: usize,
+    max_lines: usize,
 }
 
 impl LogWriter {
@@ -91,7 +91,7 @@ impl LogWriter {
         Self::with_queue(QUEUE_LINES, sink)
     }
 
-    fn with_queue(most_lines: usize, mut sink: impl Write + Send + 'static) -> io::Result<Self> {
+    fn with_queue(max_lines: usize, mut sink: impl Write + Send + 'static) -> io::Result<Self> {
         let queue = Arc::<Queue>::default();
         let lines = Arc::clone(&queue);
         let write = move || {
@@ -99,40 +99,40 @@ impl LogWriter {
                 let (lost, line) = lines.next();
                 if lost > 0 {
                     let text = format!("log: {lost} lines lost: standard error was not read\n");
-                    // If it cannot be written, neither can the line, which counts.
+                    // If this cannot be written, neither can the line, which is counted.
                     drop(sink.write_all(text.as_bytes()));
                 }
                 lines.written(sink.write_all(&line));
             }
         };
         thread::Builder::new().name("log".into()).spawn(write)?;
-        Ok(Self { queue, most_lines })
+        Ok(Self { queue, max_lines })
     }
 
     /// Queues a line, or counts it as lost.
     pub(crate) fn write_line(&self, text: &str) {
         let line = [text.trim_end().as_bytes(), b"\n"].concat();
-        self.queue.add(line, self.most_lines);
+        self.queue.add(line, self.max_lines);
     }
 
-    /// Lines that were lost since the start.
+    /// The number of lines lost since the start.
     pub(crate) fn lost_lines(&self) -> u64 {
         self.queue.lock().lost
     }
 
-    /// Waits until what was queued is written, for `limit` at most.
+    /// Waits until all queued lines are written, for `limit` at most.
     pub(crate) fn finish(&self, limit: Duration) {
         let unwritten = |state: &mut State| state.writing || !state.lines.is_empty();
         let state = self.queue.lock();
         let changed = &self.queue.changed;
-        // What is not written by then stays unwritten: standard error is not read.
+        // Lines that are not written by then are discarded: standard error is not read.
         drop(changed.wait_timeout_while(state, limit, unwritten));
     }
 }
 
 impl Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.queue.add(line.to_vec(), self.most_lines);
+        self.queue.add(line.to_vec(), self.max_lines);
         Ok(line.len())
     }
 
@@ -149,7 +149,7 @@ mod tests {
     /// Longer than anything takes on a busy machine.
     const LONG: Duration = Duration::from_secs(20);
 
-    /// A pipe that is read when the test says so: each write waits for a token.
+    /// A pipe that a test reads: each write waits for a token.
     struct Pipe {
         tokens: Receiver<()>,
         written: Sender<String>,

@@ -1,17 +1,17 @@
-//! The program `fcvi-pmd`; everything it does is in the library beside it.
+//! The program `fcvi-pmd`: a wrapper of the library of this crate.
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use fcvi_pmd::cli::Cli;
 
-/// What applications ask for must not end the process for want of memory.
+/// Keeps a reserve: requests of applications must not abort the process for lack of memory.
 #[global_allocator]
 static ALLOCATOR: pmd::reserve::ReserveAllocator = pmd::reserve::ReserveAllocator;
 
 fn main() -> ExitCode {
     match Cli::try_parse() {
         Ok(cli) => fcvi_pmd::run(&cli),
-        Err(error) => fcvi_pmd::explain(&error),
+        Err(error) => fcvi_pmd::print_usage_error(&error),
     }
 }

@@ -1,7 +1,7 @@
-//! The Prometheus endpoint: a little of HTTP/1.1, in a thread of its own.
+//! The Prometheus endpoint: a minimal HTTP/1.1 server in a dedicated thread.
 //!
-//! One request on each connection, and bounds on everything: a client that is slow or sends too much loses its
-//! connection and delays no other, and the data path hears nothing of it.
+//! One request per connection, with limits on everything: the connection of a client that is slow or sends too much is
+//! closed; it delays neither other clients nor the data path.
 
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,18 +13,18 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::{Error, prometheus};
 
-/// The longest head of a request.
+/// Maximum length of a request head.
 const MAX_HEAD_BYTES: usize = 8192;
-/// Header lines of a request.
+/// Maximum number of header lines of a request.
 const MAX_HEADERS: usize = 64;
-/// Connections at a time; the oldest is closed for one more.
+/// Maximum number of connections; the oldest is closed for a new one.
 const MAX_CONNECTIONS: usize = 16;
-/// From a failed accept to the next one.
+/// Delay after a failed accept.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// From the beginning of a connection to its end, at most.
+/// Maximum duration of a connection.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The endpoint while it runs; dropping it ends it.
+/// A running endpoint; stopped on drop.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -34,7 +34,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Where it listens.
+    /// The address at which it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -47,13 +47,13 @@ impl Drop for Server {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            log::error!("metrics: the endpoint panicked");
+            log::error!("metrics: endpoint panicked");
         }
     }
 }
 
-/// Serves what `source` gives, the text of [`prometheus::text`], at `/metrics`, until the returned [`Server`] is
-/// dropped. An error of `source` is told to the client as 503.
+/// Serves the text of `source` ([`prometheus::text`]) at `/metrics`, until the returned [`Server`] is dropped. An error
+/// of `source` is sent to the client with status 503.
 ///
 /// # Errors
 /// Those of the listener, of a pipe or of a thread.
@@ -75,15 +75,15 @@ pub fn serve(
 }
 
 fn run(listener: &TcpListener, stopped: &PipeReader, source: &impl Fn() -> Result<String, Error>) {
-    // In the order in which they began.
+    // Oldest first.
     let mut connections: Vec<Connection> = Vec::with_capacity(MAX_CONNECTIONS);
-    // Accepting failed; it is tried again then.
+    // Set after a failed accept.
     let mut retry_at: Option<Instant> = None;
     loop {
         let (stop, incoming) = match wait(listener, stopped, &mut connections, retry_at) {
             Ok(ready) => ready,
             Err(error) => {
-                log::error!("metrics: the endpoint ends: {error}");
+                log::error!("metrics: endpoint stopped: {error}");
                 return;
             }
         };
@@ -110,9 +110,9 @@ fn run(listener: &TcpListener, stopped: &PipeReader, source: &impl Fn() -> Resul
                 }
                 connections.push(connection);
             }
-            // A client that is gone already, and one that goes meanwhile, are no errors of ours.
-            Err(error) if is_early(&error) || error.kind() == ErrorKind::ConnectionAborted => {}
-            // Out of descriptors: the client still waits, and trying at once would find it for ever.
+            // The client has closed the connection already.
+            Err(error) if is_retryable(&error) || error.kind() == ErrorKind::ConnectionAborted => {}
+            // Out of descriptors: the client still waits, and an immediate retry would loop.
             Err(error) => {
                 if retry_at.is_none() {
                     log::warn!("metrics: accept failed: {error}");
@@ -123,8 +123,8 @@ fn run(listener: &TcpListener, stopped: &PipeReader, source: &impl Fn() -> Resul
     }
 }
 
-/// Waits until something is to be done, and marks the connections that are ready. True, if the server is to end; true,
-/// if a client may be waiting.
+/// Waits for an event, and marks the connections that are ready. Returns whether the server is to stop, and whether a
+/// client may be waiting.
 fn wait(
     listener: &TcpListener,
     stopped: &PipeReader,
@@ -134,7 +134,7 @@ fn wait(
     let deadlines = connections.iter().map(|connection| connection.deadline);
     let limit = match deadlines.chain(retry_at).min() {
         None => PollTimeout::NONE,
-        // Not a little earlier than it should be.
+        // Rounded up, so that it does not expire early.
         Some(at) => {
             let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
             PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
@@ -161,18 +161,18 @@ fn wait(
         connection.ready = *ready;
     }
     let is_ready = |at: usize| ready.get(at).copied().unwrap_or(true);
-    // The other end of the pipe was closed.
+    // The write end of the pipe was closed.
     Ok((is_ready(0), retry_at.is_some() || is_ready(1)))
 }
 
-/// What a request is answered with.
+/// The response to a request.
 struct Response {
     status: &'static str,
-    /// Beside those that every response has.
+    /// An additional header line.
     header: &'static str,
     content_type: &'static str,
     body: String,
-    /// The client may still be speaking: what it says is read, so that closing does not take the response from it.
+    /// The client may still be sending: its data is read, so that the close does not discard the response.
     lingers: bool,
 }
 
@@ -204,25 +204,25 @@ fn refusal(status: &'static str, body: &str) -> Response {
     }
 }
 
-/// How far a client's request is.
+/// The state of a connection.
 enum Step {
-    /// So much of the head came.
+    /// The part of the head received so far.
     Request(Vec<u8>),
-    /// The response, how much of it was sent, and whether the client may still be sending.
+    /// The response, the number of bytes sent, and whether the client may still be sending.
     Response {
         bytes: Vec<u8>,
         sent: usize,
         lingers: bool,
     },
-    /// The response is sent; what still comes is dropped.
+    /// The response is sent; further data is discarded.
     Lingering,
 }
 
-/// A client.
+/// A connection of a client.
 struct Connection {
     stream: TcpStream,
     deadline: Instant,
-    /// Something can be read or written.
+    /// The socket can be read or written.
     ready: bool,
     step: Step,
 }
@@ -245,10 +245,10 @@ impl Connection {
         }
     }
 
-    /// Reads or writes once. False, if the connection is over.
+    /// Reads or writes once. False if the connection is to be closed.
     fn advance(&mut self, source: &impl Fn() -> Result<String, Error>) -> io::Result<bool> {
         match self.once(source) {
-            Err(error) if is_early(&error) => Ok(true),
+            Err(error) if is_retryable(&error) => Ok(true),
             outcome => outcome,
         }
     }
@@ -259,11 +259,11 @@ impl Connection {
             Step::Request(head) => {
                 let count = self.stream.read(&mut chunk)?;
                 head.extend_from_slice(chunk.get(..count).unwrap_or_default());
-                let (response, has_body) = match answer(head, source) {
-                    Some(answer) => answer,
+                let (response, has_body) = match respond(head, source) {
+                    Some(response) => response,
                     None if count == 0 => return Ok(false),
                     None if head.len() > MAX_HEAD_BYTES => {
-                        let text = "the request is too long\n";
+                        let text = "request too long\n";
                         let mut response = refusal("431 Request Header Fields Too Large", text);
                         response.lingers = true;
                         (response, true)
@@ -296,18 +296,18 @@ impl Connection {
     }
 }
 
-fn is_early(error: &io::Error) -> bool {
+fn is_retryable(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-/// The answer to a request, and whether its body is sent; `None` as long as the request is not whole.
-fn answer(head: &[u8], source: &impl Fn() -> Result<String, Error>) -> Option<(Response, bool)> {
+/// Returns the response to a request, and whether its body is sent; `None` while the request is incomplete.
+fn respond(head: &[u8], source: &impl Fn() -> Result<String, Error>) -> Option<(Response, bool)> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(head) {
         Ok(httparse::Status::Partial) => return None,
         Err(error) => {
-            let text = format!("not a request: {error}\n");
+            let text = format!("invalid request: {error}\n");
             let mut response = refusal("400 Bad Request", &text);
             response.lingers = true;
             return Some((response, true));
@@ -330,7 +330,7 @@ fn answer(head: &[u8], source: &impl Fn() -> Result<String, Error>) -> Option<(R
     };
     let path = path.split_once('?').map_or(path, |(path, _)| path);
     let response = if path != "/metrics" {
-        refusal("404 Not Found", "there is only /metrics\n")
+        refusal("404 Not Found", "only /metrics exists\n")
     } else {
         match source() {
             Ok(body) => Response {
@@ -355,7 +355,7 @@ mod tests {
         serve(listener, source).unwrap()
     }
 
-    fn ask(server: &Server, request: &str) -> String {
+    fn send_request(server: &Server, request: &str) -> String {
         let mut stream = TcpStream::connect(server.address()).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
         let mut response = String::new();
@@ -364,18 +364,18 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_served_and_nothing_else() {
+    fn only_metrics_are_served() {
         let server = server(|| Ok("viaduct_applications 0\n".into()));
         for request in [
             "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
             "GET /metrics?a=b HTTP/1.0\r\n\r\n",
         ] {
-            let response = ask(&server, request);
+            let response = send_request(&server, request);
             let expected = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
                             Content-Length: 23\r\nConnection: close\r\n\r\nviaduct_applications 0\n";
             assert_eq!(response, expected);
         }
-        let head = ask(&server, "HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        let head = send_request(&server, "HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
         assert!(
             head.contains("Content-Length: 23\r\n") && head.ends_with("\r\n\r\n"),
             "{head}"
@@ -385,7 +385,7 @@ mod tests {
             ("POST /metrics HTTP/1.1\r\n\r\n", "405 "),
             ("\u{1}\u{2}\r\n\r\n", "400 "),
         ] {
-            let response = ask(&server, request);
+            let response = send_request(&server, request);
             assert!(
                 response.starts_with(&format!("HTTP/1.1 {status}")),
                 "{response}"
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_may_come_in_pieces_and_must_not_be_endless() {
+    fn request_may_arrive_in_pieces_but_is_limited_in_length() {
         let server = server(|| Ok("x 1\n".into()));
         let mut slow = TcpStream::connect(server.address()).unwrap();
         for piece in ["GET /me", "trics HTTP/1.1\r\n", "Host: x\r\n", "\r\n"] {
@@ -408,14 +408,14 @@ mod tests {
             "GET /metrics HTTP/1.1\r\nX: {}",
             "y".repeat(2 * MAX_HEAD_BYTES)
         );
-        let response = ask(&server, &long);
+        let response = send_request(&server, &long);
         assert!(response.starts_with("HTTP/1.1 431 "), "{response}");
     }
 
     #[test]
-    fn a_source_that_fails_is_told() {
+    fn error_of_the_source_is_status_503() {
         let server = server(|| Err(Error::Failed("VINIC0".into())));
-        let response = ask(&server, "GET /metrics HTTP/1.1\r\n\r\n");
+        let response = send_request(&server, "GET /metrics HTTP/1.1\r\n\r\n");
         assert!(
             response.starts_with("HTTP/1.1 503 ") && response.contains("VINIC0"),
             "{response}"
@@ -423,11 +423,11 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_beside_a_client_that_says_nothing() {
+    fn server_stops_while_a_client_sends_nothing() {
         let server = server(|| Ok(String::new()));
         let mut silent = TcpStream::connect(server.address()).unwrap();
         drop(server);
-        // Whether the client was accepted before, its connection is over now.
+        // Whether the client was accepted before or not, its connection is closed now.
         let outcome = silent.read(&mut [0; 16]);
         assert!(matches!(outcome, Ok(0) | Err(_)), "{outcome:?}");
     }
@@ -448,10 +448,10 @@ mod tests {
         let server = server(|| Ok("x".repeat(LARGE_BYTES)));
         let mut slow = begin_large(&server);
         for _ in 0..3 {
-            let response = ask(&server, "HEAD /metrics HTTP/1.1\r\n\r\n");
+            let response = send_request(&server, "HEAD /metrics HTTP/1.1\r\n\r\n");
             assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
         }
-        // It is still being served: the others did not wait for its end.
+        // It is still being served: the others did not wait for it.
         let mut rest = Vec::new();
         slow.read_to_end(&mut rest).unwrap();
         assert!(rest.len() > LARGE_BYTES, "{}", rest.len());
@@ -461,7 +461,7 @@ mod tests {
     fn connections_are_bounded_and_the_oldest_is_closed() {
         let server = server(|| Ok("x".repeat(LARGE_BYTES)));
         let mut slow: Vec<_> = (0..MAX_CONNECTIONS).map(|_| begin_large(&server)).collect();
-        let response = ask(&server, "HEAD /metrics HTTP/1.1\r\n\r\n");
+        let response = send_request(&server, "HEAD /metrics HTTP/1.1\r\n\r\n");
         assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
         let mut rest = Vec::new();
         let ended = slow[0].read_to_end(&mut rest);

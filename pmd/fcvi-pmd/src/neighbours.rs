@@ -1,4 +1,4 @@
-//! A NIC's own port, and the ports that it finds.
+//! `neighbours`: opens a NIC and reports its own port and its neighbour ports.
 
 use std::io::Write;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -6,21 +6,21 @@ use std::thread;
 use std::time::Instant;
 
 use pmd::config::Config;
-use pmd::nic::{self, Neighbourhood, OwnState};
+use pmd::nic::{self, NetworkView, OwnState};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::Error;
 use crate::cli::NeighboursOptions;
-use crate::report::{News, Report, news};
+use crate::neighbour_report::{NeighbourEvent, Report, changes};
 
-/// What ends a wait.
-enum Wake {
-    /// There is another neighbourhood.
-    Changed(Neighbourhood),
-    /// The NIC cannot be looked at any more.
+/// An event that the command waits for.
+enum WatchEvent {
+    /// The network view has changed.
+    Changed(NetworkView),
+    /// The network view is no longer available.
     Lost(pmd::ControlError),
-    /// Somebody wants us to end.
+    /// A signal requested to stop.
     Stop,
 }
 
@@ -31,52 +31,53 @@ pub(crate) fn run(options: &NeighboursOptions, out: &mut impl Write) -> Result<(
         device: options.device.clone(),
         known: config.nics.iter().map(|nic| nic.name.clone()).collect(),
     })?;
-    // Before the NIC is open: from then on, whoever ends us wants the others to be told.
-    let (sender, wakes) = mpsc::channel();
+    // Installed before the NIC is opened: from then on a signal must close it, so that the port logs out.
+    let (sender, events) = mpsc::channel();
     let signals = stop_on_signals(sender.clone())?;
     let handle = nic::open(config).map_err(Error::Open)?;
-    let outcome = look(options, handle, &config.name, (sender, &wakes), out);
+    let outcome = report_neighbours(options, handle, &config.name, (sender, &events), out);
     let closed = nic::close(handle).map_err(Error::Nic);
     signals.close();
     outcome.and(closed)
 }
 
-fn look(
+fn report_neighbours(
     options: &NeighboursOptions,
     handle: u64,
     name: &str,
-    (sender, wakes): (Sender<Wake>, &Receiver<Wake>),
+    (sender, events): (Sender<WatchEvent>, &Receiver<WatchEvent>),
     out: &mut impl Write,
 ) -> Result<(), Error> {
     let deadline = Instant::now().checked_add(options.limit);
-    let mut known = nic::neighbourhood(handle).map_err(Error::Nic)?;
+    let mut known = nic::network_view(handle).map_err(Error::Nic)?;
     let report = Report {
         nic: name,
         json: options.json,
     };
     if options.watch {
         report.own(out, &known.own)?;
-        let ports = known.ports.iter().copied().map(News::Is);
-        report.news(out, ports)?;
+        let ports = known.ports.iter().copied().map(NeighbourEvent::Present);
+        report.events(out, ports)?;
     }
     watch(handle, known.clone(), sender);
     while known.own.state != OwnState::Failed {
-        let wake = match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
-            Some(left) => wakes.recv_timeout(left),
-            None => wakes.recv().map_err(RecvTimeoutError::from),
+        let event = match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
+            Some(left) => events.recv_timeout(left),
+            None => events.recv().map_err(RecvTimeoutError::from),
         };
-        match wake {
-            Ok(Wake::Changed(now)) => {
+        match event {
+            Ok(WatchEvent::Changed(now)) => {
                 if options.watch {
                     if now.own != known.own {
                         report.own(out, &now.own)?;
                     }
-                    report.news(out, news(&known, &now))?;
+                    report.events(out, changes(&known, &now))?;
                 }
                 known = now;
             }
-            Ok(Wake::Lost(error)) => return Err(Error::Nic(error)),
-            Ok(Wake::Stop) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+            Ok(WatchEvent::Lost(error)) => return Err(Error::Nic(error)),
+            Ok(WatchEvent::Stop)
+            | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 break;
             }
         }
@@ -85,30 +86,30 @@ fn look(
         return Err(Error::Failed(name.to_owned()));
     }
     if !options.watch {
-        // As it is now: the ages too.
-        let now = nic::neighbourhood(handle).map_err(Error::Nic)?;
+        // Read again, for up-to-date ages.
+        let now = nic::network_view(handle).map_err(Error::Nic)?;
         report.list(out, &now)?;
     }
     Ok(())
 }
 
-/// Tells of every change from `known` on, until the NIC is closed.
-fn watch(handle: u64, mut known: Neighbourhood, sender: Sender<Wake>) {
+/// Starts a thread that sends every change after `known`, until the NIC is closed.
+fn watch(handle: u64, mut known: NetworkView, sender: Sender<WatchEvent>) {
     thread::spawn(move || {
         loop {
-            match nic::await_neighbourhood(handle, &known, None) {
+            match nic::await_network_change(handle, &known, None) {
                 Ok(Some(now)) => {
                     known.clone_from(&now);
-                    // Nobody listens any more: the command ends.
-                    if sender.send(Wake::Changed(now)).is_err() {
+                    // Fails when the command ends.
+                    if sender.send(WatchEvent::Changed(now)).is_err() {
                         return;
                     }
                 }
-                // Without a limit there is always a change.
+                // Does not happen without a timeout.
                 Ok(None) => {}
                 Err(error) => {
-                    // Likewise: then it was the command that closed the NIC.
-                    let _ = sender.send(Wake::Lost(error));
+                    // Fails if the command has closed the NIC.
+                    let _ = sender.send(WatchEvent::Lost(error));
                     return;
                 }
             }
@@ -116,17 +117,17 @@ fn watch(handle: u64, mut known: Neighbourhood, sender: Sender<Wake>) {
     });
 }
 
-/// Says so when SIGINT or SIGTERM comes: the NIC is to be closed. A second one ends the process at once.
-fn stop_on_signals(sender: Sender<Wake>) -> Result<signal_hook::iterator::Handle, Error> {
+/// Starts a thread that sends [`WatchEvent::Stop`] at SIGINT or SIGTERM, and exits immediately at a second signal.
+fn stop_on_signals(sender: Sender<WatchEvent>) -> Result<signal_hook::iterator::Handle, Error> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let handle = signals.handle();
     thread::spawn(move || {
-        let mut was_told = false;
+        let mut is_stopping = false;
         for signal in &mut signals {
-            if was_told || sender.send(Wake::Stop).is_err() {
+            if is_stopping || sender.send(WatchEvent::Stop).is_err() {
                 std::process::exit(128 + signal);
             }
-            was_told = true;
+            is_stopping = true;
         }
     });
     Ok(handle)

@@ -1,13 +1,13 @@
-//! A snapshot in Prometheus's text exposition format, version 0.0.4.
+//! A snapshot in the Prometheus text exposition format, version 0.0.4.
 //!
-//! VIs come and go too often to be series of their own: they are counted by NIC and state.
+//! VIs are created and destroyed too often for a series each: they are counted by NIC and state.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::snapshot::{CounterKind, NicInfo, NicState, QuotaInfo, Snapshot, counter_kind};
 
-/// What this format is called in HTTP.
+/// The HTTP content type of this format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The whole snapshot as text.
@@ -22,23 +22,23 @@ pub fn text(snapshot: &Snapshot) -> String {
     out.text
 }
 
-/// What a family of series is.
+/// The type of a metric family.
 #[derive(Clone, Copy)]
 enum Kind {
     /// A total; its name ends in `_total`.
     Counter,
-    /// How much there is.
+    /// A present value.
     Gauge,
 }
 
-/// A text that grows by families of series.
+/// The text under construction.
 #[derive(Default)]
 struct Exposition {
     text: String,
 }
 
 impl Exposition {
-    /// A family: its name without `viaduct_`, and for each series its labels and its value.
+    /// Appends a family: its name without `viaduct_`, and labels and value of each series.
     fn family<'a, L: AsRef<[(&'a str, String)]>>(
         &mut self,
         kind: Kind,
@@ -72,7 +72,7 @@ impl Exposition {
     }
 }
 
-/// A label's value: backslash, quote and new line have escapes.
+/// Escapes backslash, quote and newline in a label value.
 fn escaped(value: &str) -> String {
     value
         .replace('\\', "\\\\")
@@ -142,27 +142,23 @@ fn nics(out: &mut Exposition, snapshot: &Snapshot) {
     });
     out.family(
         Kind::Gauge,
-        ("nic_up", "1 if the NIC's port can be reached."),
+        ("nic_up", "1 if the port of the NIC is up."),
         up,
     );
     type Total = (&'static str, &'static str, fn(&NicInfo) -> u64);
     let totals: [Total; 6] = [
-        ("nic_received_frames_total", "Frames that came in.", |nic| {
+        ("nic_received_frames_total", "Frames received.", |nic| {
             nic.rx_frames
         }),
         (
             "nic_received_bytes_total",
-            "Bytes of frames that came in.",
+            "Bytes of frames received.",
             |nic| nic.rx_bytes,
         ),
-        ("nic_sent_frames_total", "Frames that went out.", |nic| {
-            nic.tx_frames
+        ("nic_sent_frames_total", "Frames sent.", |nic| nic.tx_frames),
+        ("nic_sent_bytes_total", "Bytes of frames sent.", |nic| {
+            nic.tx_bytes
         }),
-        (
-            "nic_sent_bytes_total",
-            "Bytes of frames that went out.",
-            |nic| nic.tx_bytes,
-        ),
         (
             "nic_local_messages_total",
             "Messages that were copied from memory to memory, without frames.",
@@ -190,17 +186,11 @@ fn nics(out: &mut Exposition, snapshot: &Snapshot) {
             })
         })
     };
-    let drops = ("nic_drops_total", "What was dropped, by reason.");
+    let drops = ("nic_drops_total", "Drops, by reason.");
     out.family(Kind::Counter, drops, counters(CounterKind::Drop, "reason"));
-    let events = (
-        "nic_events_total",
-        "What happened, by the name of its counter.",
-    );
+    let events = ("nic_events_total", "Events, by counter name.");
     out.family(Kind::Counter, events, counters(CounterKind::Event, "event"));
-    let levels = (
-        "nic_level",
-        "How much there is, by the name of its counter.",
-    );
+    let levels = ("nic_level", "Present values, by counter name.");
     out.family(Kind::Gauge, levels, counters(CounterKind::Level, "of"));
 }
 
@@ -222,53 +212,50 @@ const APPLICATION_METRICS: [ApplicationMetric; 8] = [
     (
         Kind::Gauge,
         "application_regions",
-        "Its registered regions.",
+        "Registered regions of the application.",
         |a| a.regions.into(),
     ),
     (
         Kind::Gauge,
         "application_bounce_buffer_regions",
-        "Regions with a bounce buffer, since the process cannot reach their memory.",
+        "Regions with a bounce buffer, since the process cannot access their memory.",
         |a| a.bounce_buffer_regions.into(),
     ),
     (
         Kind::Gauge,
         "application_registered_bytes",
-        "Bytes of its regions, in whole pages.",
+        "Bytes of the registered regions, in whole pages.",
         |a| a.registered_bytes,
     ),
     (
         Kind::Gauge,
         "application_waiting_calls",
-        "Its calls that wait.",
+        "Calls of the application in progress.",
         |a| a.waiting.into(),
     ),
     (
         Kind::Counter,
         "application_posted_total",
-        "Descriptors taken from it.",
+        "Descriptors submitted by the application.",
         |a| a.posted,
     ),
     (
         Kind::Counter,
         "application_completed_total",
-        "Descriptors completed for it.",
+        "Descriptors completed for the application.",
         |a| a.completed,
     ),
     (
         Kind::Counter,
         "application_refused_calls_total",
-        "Its calls that failed because of a limit.",
+        "Calls of the application that failed because of a limit.",
         |a| a.refused_calls,
     ),
 ];
 
 fn applications(out: &mut Exposition, snapshot: &Snapshot) {
     let none: [(&str, String); 0] = [];
-    let count = (
-        "applications",
-        "Applications that are attached, once for each NIC.",
-    );
+    let count = ("applications", "Attached applications, once for each NIC.");
     out.family(
         Kind::Gauge,
         count,
@@ -301,12 +288,12 @@ fn applications(out: &mut Exposition, snapshot: &Snapshot) {
     };
     let limit = (
         "application_quota",
-        "As much as the application may have, by the key of the quota.",
+        "Limit of a quota of the application, by its key.",
     );
     out.family(Kind::Gauge, limit, quotas(|quota| quota.limit));
     let in_use = (
         "application_quota_in_use",
-        "As much as the application has, by the key of the quota.",
+        "Use of a quota of the application, by its key.",
     );
     out.family(Kind::Gauge, in_use, quotas(|quota| quota.in_use));
 }
@@ -329,7 +316,7 @@ mod tests {
     use crate::snapshot::sample::snapshot;
 
     #[test]
-    fn every_series_has_its_family_and_every_total_says_so() {
+    fn every_series_belongs_to_its_family_and_totals_are_counters() {
         let text = text(&snapshot(1));
         let mut family = String::new();
         let mut seen = Vec::new();
@@ -363,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn values_stand_under_their_labels() {
+    fn series_have_labels_and_values() {
         let text = text(&snapshot(1));
         for line in [
             "viaduct_process_info{version=\"0.1.0\",config=\"/etc/viaduct/pmd.toml\"} 1",
@@ -392,9 +379,9 @@ mod tests {
     }
 
     #[test]
-    fn no_series_is_there_twice() {
+    fn series_are_unique() {
         let mut snapshot = snapshot(0);
-        // One program on both NICs.
+        // A program on both NICs.
         let on_node = ApplicationInfo {
             nic: "node".into(),
             posted: 7,
@@ -417,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_anything_is_still_exposed() {
+    fn empty_process_is_exposed() {
         let text = text(&Snapshot::default());
         assert!(text.contains("viaduct_applications 0\n"), "{text}");
         assert!(!text.contains("{nic="), "{text}");

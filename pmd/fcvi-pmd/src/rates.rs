@@ -1,4 +1,4 @@
-//! What happened between two snapshots, for each second.
+//! Rates between two snapshots, per second.
 
 use crate::snapshot::{ApplicationInfo, CoreInfo, NicInfo, Snapshot, ViInfo, ratio};
 
@@ -9,7 +9,7 @@ pub(crate) struct Interval<'a> {
     now: &'a Snapshot,
 }
 
-/// Frames and bytes of a NIC for each second.
+/// Rates of a NIC, per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct NicRates {
     pub(crate) rx_frames: f64,
@@ -21,7 +21,7 @@ pub(crate) struct NicRates {
     pub(crate) drops: f64,
 }
 
-/// Messages and bytes of a VI for each second.
+/// Rates of a VI, per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ViRates {
     pub(crate) messages_sent: f64,
@@ -30,31 +30,31 @@ pub(crate) struct ViRates {
     pub(crate) bytes_received: f64,
 }
 
-/// Turns of a poller for each second, and the part of them that found work.
+/// Turns of a poller per second, and the fraction of them that found work.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct CoreRates {
     pub(crate) turns: f64,
     pub(crate) busy_ratio: f64,
 }
 
-/// Descriptors of an application for each second.
+/// Descriptors of an application, per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ApplicationRates {
     pub(crate) posted: f64,
     pub(crate) completed: f64,
 }
 
-/// A reason for dropping, on one NIC.
+/// The drops of a NIC for one reason.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DropRate {
     pub(crate) nic: String,
     pub(crate) reason: String,
     pub(crate) total: u64,
-    pub(crate) each_second: f64,
+    pub(crate) per_second: f64,
 }
 
 impl<'a> Interval<'a> {
-    /// From `before` to `now`. If `before` is of another process, everything begins with it.
+    /// The interval from `before` to `now`; an empty one if the process was restarted between them.
     pub(crate) fn new(before: &'a Snapshot, now: &'a Snapshot) -> Self {
         let is_same = before.process.pid == now.process.pid
             && before.process.uptime_s <= now.process.uptime_s;
@@ -66,8 +66,8 @@ impl<'a> Interval<'a> {
         self.now.process.uptime_s - self.before.process.uptime_s
     }
 
-    /// A total that went down belongs to something new under an old name: nothing is known of it yet.
-    fn each_second(&self, before: Option<u64>, now: u64) -> f64 {
+    /// The rate of a total; 0 if it decreased, since it then belongs to a new object with an old name.
+    fn per_second(&self, before: Option<u64>, now: u64) -> f64 {
         let seconds = self.seconds();
         let Some(count) = before.and_then(|before| now.checked_sub(before)) else {
             return 0.0;
@@ -84,14 +84,14 @@ impl<'a> Interval<'a> {
         let turns = before.map_or(0, |before| now.turns.saturating_sub(before.turns));
         let busy = before.map_or(0, |before| now.busy_turns.saturating_sub(before.busy_turns));
         CoreRates {
-            turns: self.each_second(before.map(|before| before.turns), now.turns),
+            turns: self.per_second(before.map(|before| before.turns), now.turns),
             busy_ratio: ratio(busy, turns),
         }
     }
 
     pub(crate) fn nic(&self, now: &NicInfo) -> NicRates {
         let before = self.before.nics.iter().find(|nic| nic.name == now.name);
-        let rate = |of: fn(&NicInfo) -> u64| self.each_second(before.map(of), of(now));
+        let rate = |of: fn(&NicInfo) -> u64| self.per_second(before.map(of), of(now));
         NicRates {
             rx_frames: rate(|nic| nic.rx_frames),
             rx_bytes: rate(|nic| nic.rx_bytes),
@@ -106,7 +106,7 @@ impl<'a> Interval<'a> {
     pub(crate) fn application(&self, now: &ApplicationInfo) -> ApplicationRates {
         let mut all = self.before.applications.iter();
         let before = all.find(|other| other.pid == now.pid && other.nic == now.nic);
-        let rate = |of: fn(&ApplicationInfo) -> u64| self.each_second(before.map(of), of(now));
+        let rate = |of: fn(&ApplicationInfo) -> u64| self.per_second(before.map(of), of(now));
         ApplicationRates {
             posted: rate(|application| application.posted),
             completed: rate(|application| application.completed),
@@ -117,7 +117,7 @@ impl<'a> Interval<'a> {
         let key = |vi: &ViInfo| (vi.application, vi.index);
         let mut all = self.before.vis.iter();
         let before = all.find(|other| key(other) == key(now) && other.nic == now.nic);
-        let rate = |of: fn(&ViInfo) -> u64| self.each_second(before.map(of), of(now));
+        let rate = |of: fn(&ViInfo) -> u64| self.per_second(before.map(of), of(now));
         ViRates {
             messages_sent: rate(|vi| vi.messages_sent),
             bytes_sent: rate(|vi| vi.bytes_sent),
@@ -126,19 +126,19 @@ impl<'a> Interval<'a> {
         }
     }
 
-    /// Every reason for which anything was ever dropped.
+    /// Returns the drops for every reason that ever occurred.
     pub(crate) fn drops(&self) -> Vec<DropRate> {
         let nics = self.now.nics.iter();
         nics.flat_map(|nic| {
             let before = self.before.nics.iter().find(|other| other.name == nic.name);
             nic.drops().map(move |(reason, total)| {
-                // A counter that was not listed had not counted.
+                // A counter that was not listed was 0.
                 let before = before.map(|nic| nic.counters.get(reason).copied().unwrap_or(0));
                 DropRate {
                     nic: nic.name.clone(),
                     reason: reason.to_owned(),
                     total,
-                    each_second: self.each_second(before, total),
+                    per_second: self.per_second(before, total),
                 }
             })
         })
@@ -152,7 +152,7 @@ mod tests {
     use crate::snapshot::sample::snapshot;
 
     #[test]
-    fn rates_are_differences_for_each_second() {
+    fn rates_are_differences_per_second() {
         let (before, now) = (snapshot(0), snapshot(2));
         let interval = Interval::new(&before, &now);
         let nic = interval.nic(&now.nics[0]);
@@ -179,13 +179,13 @@ mod tests {
         );
         let drops = interval.drops();
         let of = |reason: &str| drops.iter().find(|drop| drop.reason == reason).unwrap();
-        assert_eq!(of("drop_bad_crc").each_second, 2.0);
-        assert_eq!(of("port_drop_rx_ring_full").each_second, 40.0);
+        assert_eq!(of("drop_bad_crc").per_second, 2.0);
+        assert_eq!(of("port_drop_rx_ring_full").per_second, 40.0);
         assert_eq!(drops.len(), 2);
     }
 
     #[test]
-    fn a_program_on_two_nics_has_a_rate_on_each() {
+    fn program_on_two_nics_has_a_rate_for_each() {
         let [before, now] = [(0, 5000), (1, 5700)].map(|(step, posted)| {
             let mut snapshot = snapshot(step);
             let on_node = ApplicationInfo {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_or_began_again_has_no_rate_yet() {
+    fn new_or_restarted_objects_have_no_rate() {
         let mut before = snapshot(1);
         let now = snapshot(2);
         before.applications[0].posted = u64::MAX;
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(interval.application(&now.applications[0]).posted, 0.0);
         assert_eq!(interval.vi(&now.vis[0]), ViRates::default());
         assert_eq!(interval.core(&now.cores[0]), CoreRates::default());
-        // The same moment twice, and a process that was started anew.
+        // The same snapshot twice, and a restarted process.
         let same = Interval::new(&now, &now);
         assert_eq!(same.nic(&now.nics[0]), NicRates::default());
         let younger = snapshot(1);

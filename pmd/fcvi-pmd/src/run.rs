@@ -1,4 +1,4 @@
-//! The datapath process itself: from start to SIGTERM.
+//! `run`: the datapath process, from start to SIGTERM.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::ffi::c_int;
@@ -19,17 +19,17 @@ use signal_hook::iterator::Signals;
 use crate::journal;
 use crate::log_writer::LogWriter;
 use crate::service_manager::notify;
-use crate::source::Own;
-use crate::{Error, complain, metrics, prometheus};
+use crate::snapshot_source::SnapshotSource;
+use crate::{Error, metrics, print_error, prometheus};
 
-/// The end waits for the last lines of the log, for this time at most.
+/// Limit of the wait for the last log lines at the end.
 const LOG_LIMIT: Duration = Duration::from_millis(500);
 
 pub(crate) fn run(file: &Path) -> ExitCode {
     let log = match LogWriter::start(std::io::stderr()) {
         Ok(log) => Log(log),
         Err(error) => {
-            complain(format_args!("fcvi-pmd: the log cannot be started: {error}"));
+            print_error(format_args!("fcvi-pmd: the log cannot be started: {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -45,7 +45,7 @@ pub(crate) fn run(file: &Path) -> ExitCode {
     log_panics(log.0.clone());
     match run_until_end(file, &log.0) {
         Ok(()) => ExitCode::SUCCESS,
-        // The log is on its way to standard error, and waits for no reader.
+        // Written by the log thread, which a full pipe does not block.
         Err(error) => {
             log.0.write_line(&journal::error_lines(&error.report()));
             ExitCode::FAILURE
@@ -53,7 +53,7 @@ pub(crate) fn run(file: &Path) -> ExitCode {
     }
 }
 
-/// Panics go to the log: the standard hook waits for the reader of standard error, whatever thread panics.
+/// Writes panics to the log: the standard hook would block any panicking thread while standard error is not read.
 fn log_panics(log: LogWriter) {
     std::panic::set_hook(Box::new(move |panic| {
         let thread = thread::current();
@@ -69,8 +69,8 @@ fn log_panics(log: LogWriter) {
 
 fn run_until_end(file: &Path, log: &LogWriter) -> Result<(), Error> {
     pmd::obey_ptrace_rules()?;
-    // Before anything is open: from then on, whoever ends us wants it closed in order.
-    let wishes = listen_to_signals(log.clone())?;
+    // Installed before anything is opened: from then on a signal must close it in order.
+    let actions = handle_signals(log.clone())?;
     let config = Config::read_to_serve(file).map_err(Error::Config)?;
     let Some(process) = &config.process else {
         let (config, remedy) = (file.to_owned(), "add one");
@@ -78,30 +78,31 @@ fn run_until_end(file: &Path, log: &LogWriter) -> Result<(), Error> {
     };
     raise_descriptor_limit(process, &config.nics);
     let metrics = process.metrics;
-    // Before anybody attaches: an address that cannot be used is said at once.
+    // Bound before applications attach: an invalid address is reported at once.
     let listener = metrics
         .map(|address| {
             TcpListener::bind(address).map_err(|error| Error::Metrics { address, error })
         })
         .transpose()?;
-    let own = Arc::new(Own::new(file, log.clone()));
-    let asked = Arc::clone(&own);
-    let look = move |server: &Server| match serde_json::to_vec(&*asked.fresh(server)) {
+    let source = Arc::new(SnapshotSource::new(file, log.clone()));
+    let snapshots = Arc::clone(&source);
+    let status_handler = move |server: &Server| match serde_json::to_vec(&*snapshots.fresh(server))
+    {
         Ok(bytes) => bytes,
         Err(error) => {
-            log::error!("a snapshot cannot be written: {error}");
+            log::error!("status: snapshot not serialized: {error}");
             Vec::new()
         }
     };
-    let running = Running(Server::start(config, look).map_err(Error::Open)?);
+    let running = Running(Server::start(config, status_handler).map_err(Error::Open)?);
     let server = &running.0;
     let _metrics = listener
-        .map(|listener| serve(listener, server, own))
+        .map(|listener| serve(listener, server, source))
         .transpose()?;
     log::info!("ready");
     notify("READY=1");
-    for wish in wishes {
-        if wish == Wish::End {
+    for action in actions {
+        if action == SignalAction::Stop {
             break;
         }
         notify("RELOADING=1");
@@ -112,7 +113,7 @@ fn run_until_end(file: &Path, log: &LogWriter) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is logged until it is dropped is written, unless standard error is not read.
+/// Waits on drop until all log lines are written, unless standard error is not read.
 struct Log(LogWriter);
 
 impl Drop for Log {
@@ -121,7 +122,7 @@ impl Drop for Log {
     }
 }
 
-/// A server that is stopped on drop: whatever ends us, its NICs leave their networks.
+/// A server that is stopped on drop, so that its NICs leave their networks also after an error.
 struct Running(Arc<Server>);
 
 impl Drop for Running {
@@ -130,20 +131,20 @@ impl Drop for Running {
     }
 }
 
-/// What a signal asks for.
+/// The action that a signal requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
+enum SignalAction {
     Reload,
-    End,
+    Stop,
 }
 
-/// Hears signals from now on, whatever else is done meanwhile: NICs take seconds to open and to close.
-fn listen_to_signals(log: LogWriter) -> Result<Receiver<Wish>, Error> {
+/// Starts the signal thread: it also handles signals while NICs open and close, which takes seconds.
+fn handle_signals(log: LogWriter) -> Result<Receiver<SignalAction>, Error> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-    let (sender, wishes) = mpsc::channel();
+    let (sender, actions) = mpsc::channel();
     let listen = move || {
-        if let Some(signal) = hear(&mut signals, &sender) {
-            log::warn!("signal {signal}: ended at once");
+        if let Some(signal) = forward_signals(&mut signals, &sender) {
+            log::warn!("signal {signal}: exiting immediately");
             log.finish(LOG_LIMIT);
             std::process::exit(128 + signal);
         }
@@ -151,45 +152,49 @@ fn listen_to_signals(log: LogWriter) -> Result<Receiver<Wish>, Error> {
     thread::Builder::new()
         .name("signals".into())
         .spawn(listen)?;
-    Ok(wishes)
+    Ok(actions)
 }
 
-/// Passes on what signals ask for, up to the second one that asks for the end: whoever sends it does not want to wait.
-fn hear(signals: impl IntoIterator<Item = c_int>, wishes: &Sender<Wish>) -> Option<c_int> {
-    let mut is_ending = false;
+/// Sends the actions of signals. Returns at the second signal that requests to stop, at which the process exits
+/// immediately.
+fn forward_signals(
+    signals: impl IntoIterator<Item = c_int>,
+    actions: &Sender<SignalAction>,
+) -> Option<c_int> {
+    let mut is_stopping = false;
     for signal in signals {
-        let wish = match signal {
-            SIGHUP => Wish::Reload,
-            _ if is_ending => return Some(signal),
+        let action = match signal {
+            SIGHUP => SignalAction::Reload,
+            _ if is_stopping => return Some(signal),
             _ => {
-                log::info!("signal {signal}: ending; another one ends it at once");
-                is_ending = true;
-                Wish::End
+                log::info!("signal {signal}: stopping; another one exits immediately");
+                is_stopping = true;
+                SignalAction::Stop
             }
         };
-        // Nobody listens to wishes any more once it ends.
-        let _ = wishes.send(wish);
+        // Fails once the receiver has stopped.
+        let _ = actions.send(action);
     }
     None
 }
 
 /// Descriptors of the process itself: its NICs, threads, files.
 const OWN_DESCRIPTORS: u64 = 256;
-/// Those of an application beside its calls: the connection that it lives by, its process, that process once
-/// more if memory of it is reached that is not shared, and what it wakes the poll thread by.
+/// Descriptors of an application besides those of its calls: the attach connection, its pidfd, another pidfd if its
+/// private memory is accessed, and the event that wakes the poll thread.
 const APPLICATION_DESCRIPTORS: u64 = 4;
 
-/// Descriptors that a process needs whose applications all have what they may.
+/// Returns the number of descriptors that the process needs if all applications reach their limits.
 fn descriptors_needed(process: &ProcessConfig, nics: &[NicConfig]) -> u64 {
     let calls = process.application.iter().filter_map(|a| a.max_calls);
-    let usual = process
+    let default_calls = process
         .quota
         .max_calls
         .unwrap_or(Quota::default().max_calls);
-    let calls = calls.fold(usual, u32::max);
+    let calls = calls.fold(default_calls, u32::max);
     let pending = process.max_pending_per_user;
     let of_each = APPLICATION_DESCRIPTORS + u64::from(calls);
-    // A socket for each VI, and for each connection that is none's yet or ends.
+    // Two sockets for each VI (one connection may be ending), and one for each pending connection.
     let tcp = nics
         .iter()
         .filter(|nic| nic.transport == TransportKind::ViTcp);
@@ -198,7 +203,7 @@ fn descriptors_needed(process: &ProcessConfig, nics: &[NicConfig]) -> u64 {
     OWN_DESCRIPTORS + applications + u64::from(pending) + tcp.sum::<u64>()
 }
 
-/// Each application and each of its calls takes some: the soft limit of a shell is soon reached.
+/// Raises the limit of descriptors: the soft limit of a shell is too low for many applications and calls.
 fn raise_descriptor_limit(process: &ProcessConfig, nics: &[NicConfig]) {
     let now = match pmd::raise_descriptor_limit() {
         Ok((before, now)) => {
@@ -213,38 +218,38 @@ fn raise_descriptor_limit(process: &ProcessConfig, nics: &[NicConfig]) {
     let needed = descriptors_needed(process, nics);
     if needed > now {
         log::warn!(
-            "open descriptors: max_applications and max_calls, and max_vi and max_incoming of NICs of \
-             vi-tcp, allow for {needed}: raise LimitNOFILE of the service, or lower them"
+            "open descriptors: max_applications and max_calls, and max_vi and max_incoming of VI/TCP \
+             NICs, allow for {needed}: raise LimitNOFILE of the service, or lower them"
         );
     }
 }
 
-/// The Prometheus endpoint, for as long as the server runs.
+/// Starts the Prometheus endpoint.
 fn serve(
     listener: TcpListener,
     server: &Arc<Server>,
-    own: Arc<Own>,
+    snapshots: Arc<SnapshotSource>,
 ) -> Result<metrics::Server, Error> {
     let server = Arc::downgrade(server);
     let source = move || {
-        let server = server.upgrade().ok_or(Error::Ending)?;
-        Ok(prometheus::text(&own.recent(&server)))
+        let server = server.upgrade().ok_or(Error::Stopping)?;
+        Ok(prometheus::text(&snapshots.recent(&server)))
     };
     let serving = metrics::serve(listener, source)?;
     log::info!("metrics at http://{}/metrics", serving.address());
     Ok(serving)
 }
 
-/// Takes over what can change; a file that is wrong changes nothing.
+/// Applies the settings that can change at run time; an invalid file changes nothing.
 fn reload(server: &Arc<Server>, file: &Path) {
     match Config::read_to_serve(file) {
         Ok(config) => {
-            log::info!("{}: read again", file.display());
+            log::info!("{}: configuration reloaded", file.display());
             for later in server.reload(&config) {
-                log::warn!("{later}: takes effect when the process is started again");
+                log::warn!("{later}: takes effect after a restart");
             }
         }
-        Err(error) => log::error!("{error}: the configuration stays as it was"),
+        Err(error) => log::error!("{error}: the configuration is unchanged"),
     }
 }
 
@@ -253,17 +258,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_signal_to_end_is_not_waited_for() {
-        let (sender, wishes) = mpsc::channel();
-        let heard = hear([SIGHUP, SIGTERM, SIGHUP, SIGINT, SIGHUP], &sender);
-        assert_eq!(heard, Some(SIGINT));
-        let wishes: Vec<_> = wishes.try_iter().collect();
-        assert_eq!(wishes, [Wish::Reload, Wish::End, Wish::Reload]);
-        assert_eq!(hear([SIGINT], &sender), None);
+    fn forward_signals_returns_at_the_second_signal_to_stop() {
+        let (sender, actions) = mpsc::channel();
+        let last = forward_signals([SIGHUP, SIGTERM, SIGHUP, SIGINT, SIGHUP], &sender);
+        assert_eq!(last, Some(SIGINT));
+        let actions: Vec<_> = actions.try_iter().collect();
+        let expected = [
+            SignalAction::Reload,
+            SignalAction::Stop,
+            SignalAction::Reload,
+        ];
+        assert_eq!(actions, expected);
+        assert_eq!(forward_signals([SIGINT], &sender), None);
     }
 
     #[test]
-    fn descriptors_are_counted_for_those_who_may_make_most_calls() {
+    fn descriptors_needed_uses_the_largest_max_calls() {
         let needed = |text: &str| {
             let text = format!("{text}\n[[nic]]\n");
             let config = Config::parse(&text).unwrap();

@@ -1,4 +1,4 @@
-//! Reports to the service manager: sd_notify(3).
+//! Notifications to the service manager: sd_notify(3).
 
 use std::ffi::OsStr;
 use std::io;
@@ -7,12 +7,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// Where the service manager listens: a path, or `@` and an abstract name.
+/// The variable with the socket of the service manager: a path, or `@` and an abstract name.
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
-/// A service manager that does not read delays the process no longer.
+/// Limit of the wait for a service manager that does not read.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Reports a state such as `READY=1`, if there is a service manager.
+/// Notifies the service manager, if there is one, of a state such as `READY=1`.
 pub(crate) fn notify(state: &str) {
     let Some(socket) = std::env::var_os(SOCKET_VARIABLE) else {
         return;
@@ -30,8 +30,8 @@ fn send(address: &OsStr, state: &str) -> io::Result<()> {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
         [b'/', ..] => SocketAddr::from_pathname(address)?,
         _ => {
-            let needed = "begins neither with / nor with @";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, needed));
+            let why = "begins neither with / nor with @";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
     };
     let socket = UnixDatagram::unbound()?;
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn address_of_another_kind_is_refused_and_a_missing_one_is_an_error() {
+    fn send_to_an_unknown_or_missing_address_is_an_error() {
         for (address, reason) in [
             ("vsock:2:9", "begins neither with / nor with @"),
             ("/nowhere/notify", "No such file"),

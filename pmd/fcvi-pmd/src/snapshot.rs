@@ -1,23 +1,23 @@
-//! What a running process says of itself: one moment, as plain data.
+//! The state of a running process as plain data.
 //!
-//! Counts are totals since what they count began, and never go down; rates are differences of two snapshots.
+//! Counts are totals since the start of the counted object, and never decrease; rates are differences of two snapshots.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// A process at one moment.
+/// A snapshot of a process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// The process itself.
     pub process: ProcessInfo,
-    /// Its pollers, one for each core.
+    /// The pollers, one for each core.
     pub cores: Vec<CoreInfo>,
-    /// Its NICs, in the order of the configuration.
+    /// The NICs, in the order of the configuration.
     pub nics: Vec<NicInfo>,
-    /// The applications that are attached.
+    /// The attached applications.
     pub applications: Vec<ApplicationInfo>,
-    /// Their VIs.
+    /// The VIs of the applications.
     pub vis: Vec<ViInfo>,
 }
 
@@ -28,11 +28,11 @@ pub struct ProcessInfo {
     pub pid: u32,
     /// The version of the program.
     pub version: String,
-    /// How long it has been running, seconds.
+    /// Time since the start, seconds.
     pub uptime_s: f64,
-    /// The file that it was started with.
+    /// The path of its configuration.
     pub config: String,
-    /// Log lines that were lost because its standard error was not read.
+    /// Log lines lost because standard error was not read.
     #[serde(default)]
     pub log_lines_lost: u64,
 }
@@ -46,14 +46,14 @@ pub struct CoreInfo {
     pub turns: u64,
     /// Turns that found work.
     pub busy_turns: u64,
-    /// The part of all turns that found work: 0 to 1.
+    /// The fraction of turns that found work, 0 to 1.
     pub busy_ratio: f64,
-    /// It sleeps at this moment.
+    /// True while it sleeps.
     pub sleeping: bool,
 }
 
 impl CoreInfo {
-    /// A poller with these counts.
+    /// Creates an entry from these counts.
     #[must_use]
     pub fn new(core: usize, turns: u64, busy_turns: u64, sleeping: bool) -> Self {
         Self {
@@ -66,7 +66,7 @@ impl CoreInfo {
     }
 }
 
-/// `part` of `whole`; 0 of nothing.
+/// `part / whole`; 0 if `whole` is 0.
 pub(crate) fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 {
         0.0
@@ -75,21 +75,21 @@ pub(crate) fn ratio(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// What a NIC's port is doing.
+/// The state of a NIC's port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NicState {
-    /// It looks for an N_Port_ID that nobody else has.
+    /// It probes for a free N_Port_ID.
     #[default]
     Probing,
-    /// It can be reached.
+    /// It is up.
     Up,
-    /// What carries its frames failed.
+    /// It failed.
     Failed,
 }
 
 impl NicState {
-    /// As it is shown.
+    /// The name of the state.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -107,42 +107,42 @@ pub struct NicInfo {
     pub name: String,
     /// The driver of its port.
     pub driver: String,
-    /// What the driver drives: an interface, a segment.
+    /// The device of its port: an interface, a segment.
     pub device: String,
-    /// Its N_Port_ID; `None` while it looks for one.
+    /// Its N_Port_ID; `None` while it probes for one.
     pub n_port_id: Option<String>,
     /// Its host address.
     pub host: String,
-    /// What its port is doing.
+    /// The state of its port.
     pub state: NicState,
-    /// Frames that came in.
+    /// Frames received.
     pub rx_frames: u64,
-    /// Their bytes.
+    /// Bytes of frames received.
     pub rx_bytes: u64,
-    /// Frames that went out.
+    /// Frames sent.
     pub tx_frames: u64,
-    /// Their bytes.
+    /// Bytes of frames sent.
     pub tx_bytes: u64,
-    /// Messages between two programs here that were copied from memory to memory, without frames.
+    /// Messages between two programs of this host that were copied from memory to memory, without frames.
     pub local_messages: u64,
-    /// Their bytes.
+    /// Bytes of these messages.
     pub local_bytes: u64,
-    /// Every counter that `pmd::nic::counters` names; what was dropped is among them, by its reason.
+    /// All counters of `pmd::nic::counters`, including the drops by reason.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// What a counter of a NIC is.
+/// The kind of a NIC counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CounterKind {
-    /// Something that was dropped, and why; a total.
+    /// A total of drops for a reason.
     Drop,
-    /// Something that happened; a total.
+    /// A total of events.
     Event,
-    /// How much there is now.
+    /// A present value.
     Level,
 }
 
-/// Counters that say how much there is, not how much there was.
+/// Names of the counters that are present values, not totals.
 const LEVELS: [&str; 6] = [
     "vis",
     "exchanges_open",
@@ -152,7 +152,7 @@ const LEVELS: [&str; 6] = [
     "port_failed",
 ];
 
-/// Tells by its name what a counter is.
+/// Derives the kind of a counter from its name.
 #[must_use]
 pub fn counter_kind(name: &str) -> CounterKind {
     if LEVELS.contains(&name) {
@@ -168,7 +168,7 @@ pub fn counter_kind(name: &str) -> CounterKind {
 }
 
 impl NicInfo {
-    /// What was dropped: the reasons and how often, those that never happened left out.
+    /// Returns the reasons of drops and their counts, without those that are 0.
     pub fn drops(&self) -> impl Iterator<Item = (&str, u64)> {
         let drops = self
             .counters
@@ -178,7 +178,7 @@ impl NicInfo {
     }
 }
 
-/// An application that is attached to a NIC; a program attached to two of them is there twice.
+/// An application attached to a NIC; a program that is attached to two NICs has two entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApplicationInfo {
     /// Its process ID.
@@ -187,36 +187,36 @@ pub struct ApplicationInfo {
     pub command: String,
     /// Its user.
     pub uid: u32,
-    /// The name of its user; the number where it has none.
+    /// The name of its user; the user ID if it has no name.
     pub user: String,
     /// The name of the NIC.
     pub nic: String,
-    /// Its VIs.
+    /// Number of its VIs.
     pub vis: u32,
-    /// Its registered regions.
+    /// Number of its registered regions.
     pub regions: u32,
-    /// Those with a bounce buffer, since the process cannot reach their memory.
+    /// Number of regions with a bounce buffer, since the process cannot access their memory.
     pub bounce_buffer_regions: u32,
-    /// Their bytes, in whole pages.
+    /// Registered bytes, in whole pages.
     pub registered_bytes: u64,
-    /// Descriptors taken from it.
+    /// Descriptors submitted by it.
     pub posted: u64,
     /// Descriptors completed for it.
     pub completed: u64,
-    /// Calls of it that wait: for a connection, for its end.
+    /// Calls in progress.
     pub waiting: u32,
-    /// Calls of it that failed because of a limit.
+    /// Calls that failed because of a limit.
     pub refused_calls: u64,
-    /// What it may have and has, by the keys of `[process.quota]`.
+    /// Quotas and their use, by the keys of `[process.quota]`.
     pub quotas: BTreeMap<String, QuotaInfo>,
 }
 
 /// A quota of an application.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaInfo {
-    /// As much as it may have.
+    /// The limit.
     pub limit: u64,
-    /// As much as it has.
+    /// The amount in use.
     pub in_use: u64,
 }
 
@@ -233,7 +233,7 @@ pub struct ViInfo {
     pub state: String,
     /// Its reliability level: UD, RD or RR.
     pub reliability: String,
-    /// The other end, if it is connected.
+    /// The peer, if the VI is connected.
     pub peer: Option<PeerInfo>,
     /// Descriptors on its send queue.
     pub send_depth: u32,
@@ -241,18 +241,18 @@ pub struct ViInfo {
     pub recv_depth: u32,
     /// Messages sent.
     pub messages_sent: u64,
-    /// Their bytes.
+    /// Bytes of messages sent.
     pub bytes_sent: u64,
     /// Messages received.
     pub messages_received: u64,
-    /// Their bytes.
+    /// Bytes of messages received.
     pub bytes_received: u64,
-    /// RDMA accesses of the peer that named no region, or were refused without a look-up, on this
-    /// connection or the last one.
+    /// RDMA accesses of the peer to no registered region, or refused without a look-up, on the present or last
+    /// connection.
     pub rdma_refused: u32,
 }
 
-/// The other end of a connection.
+/// The peer of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerInfo {
     /// Its host address.
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_says_everything_and_comes_back_the_same() {
+    fn snapshot_round_trips_through_json() {
         let snapshot = sample::snapshot(3);
         let text = serde_json::to_string(&snapshot).unwrap();
         assert_eq!(serde_json::from_str::<Snapshot>(&text).unwrap(), snapshot);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_told_apart_by_their_names() {
+    fn counter_kind_is_derived_from_the_name() {
         for drop in [
             "drop_bad_crc",
             "port_drop_rx_ring_full",
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poller_that_took_no_turn_was_not_busy() {
+    fn busy_ratio_without_turns_is_zero() {
         assert_eq!(CoreInfo::new(0, 0, 0, false).busy_ratio, 0.0);
         assert_eq!(CoreInfo::new(0, 8, 2, false).busy_ratio, 0.25);
     }

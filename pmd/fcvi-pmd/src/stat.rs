@@ -1,20 +1,20 @@
-//! A snapshot for people and for scripts: as tables of at most [`COLUMNS`] columns, or as JSON.
+//! A snapshot as tables of at most [`COLUMNS`] columns, or as JSON.
 
 use crate::snapshot::{ApplicationInfo, CoreInfo, NicInfo, ProcessInfo, Snapshot, ViInfo};
 use crate::table::{self, Column, numbers, short, words};
 
-/// No line of a text is longer, in characters.
+/// The maximum length of a line, in characters.
 pub const COLUMNS: usize = 100;
 
-/// The whole snapshot as one line of JSON.
+/// Formats the snapshot as one line of JSON.
 ///
 /// # Errors
-/// A ratio that is no number.
+/// A ratio is not a number.
 pub fn json(snapshot: &Snapshot) -> serde_json::Result<String> {
     serde_json::to_string(snapshot)
 }
 
-/// The whole snapshot as tables: totals since the process began.
+/// Formats the snapshot as tables, with totals since the start of the process.
 #[must_use]
 pub fn text(snapshot: &Snapshot) -> String {
     let mut lines = vec![headline(&snapshot.process)];
@@ -46,7 +46,7 @@ pub fn text(snapshot: &Snapshot) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Who speaks: a line.
+/// The first line: version, process ID, uptime and configuration.
 pub(crate) fn headline(process: &ProcessInfo) -> String {
     let uptime_s = process.uptime_s as u64;
     let (hours, minutes, seconds) = (uptime_s / 3600, uptime_s / 60 % 60, uptime_s % 60);
@@ -60,7 +60,7 @@ pub(crate) fn headline(process: &ProcessInfo) -> String {
         .collect()
 }
 
-/// A table under its title; nothing if it has no rows.
+/// A table with a title; a line that says so if it has no rows.
 fn section<const N: usize, T>(
     title: &str,
     columns: &[Column; N],
@@ -99,7 +99,7 @@ pub(crate) fn percent(ratio: f64) -> String {
     format!("{:.1}", ratio * 100.0)
 }
 
-/// What a poller does, in a word.
+/// The state of a poller.
 pub(crate) fn poller_state(sleeping: bool) -> &'static str {
     if sleeping { "sleeps" } else { "polls" }
 }
@@ -124,7 +124,7 @@ fn nic(nic: &NicInfo) -> [String; 6] {
     ]
 }
 
-/// What is not there.
+/// The text, or a dash for `None`.
 pub(crate) fn or_dash(text: Option<&str>) -> String {
     text.unwrap_or("-").to_owned()
 }
@@ -259,13 +259,13 @@ PID NIC   VI STATE     LV PEER             N_PORT   SEND RECV TX-MSG  TX-B RX-MS
 ";
 
     #[test]
-    fn a_text_is_aligned_tables() {
+    fn text_is_aligned_tables() {
         assert_eq!(text(&snapshot(0)), EXPECTED);
     }
 
     #[test]
-    fn a_process_without_anything_says_so() {
-        let said = text(&Snapshot::default());
+    fn text_of_an_empty_process_names_the_empty_sections() {
+        let text = text(&Snapshot::default());
         for words in [
             "no cores",
             "no NICs",
@@ -273,12 +273,12 @@ PID NIC   VI STATE     LV PEER             N_PORT   SEND RECV TX-MSG  TX-B RX-MS
             "no applications",
             "no VIs",
         ] {
-            assert!(said.lines().any(|line| line == words), "{said}");
+            assert!(text.lines().any(|line| line == words), "{text}");
         }
     }
 
     #[test]
-    fn the_longest_values_fit_the_columns() {
+    fn longest_values_fit_into_the_columns() {
         let mut snapshot = snapshot(0);
         let long = "x".repeat(200);
         snapshot.process.config.clone_from(&long);

@@ -1,11 +1,11 @@
-//! Tables of text: aligned columns of a fixed width, for terminals and for the eye.
+//! Text tables with aligned columns.
 
-/// On which side of its column a cell stands.
+/// The alignment of the cells of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    /// Words.
+pub(crate) enum Alignment {
+    /// For words.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
@@ -14,25 +14,33 @@ pub(crate) enum Side {
 pub(crate) struct Column {
     /// Its title.
     pub(crate) title: &'static str,
-    /// Where its cells stand.
-    pub(crate) side: Side,
-    /// Characters that it has at most; what is longer is cut.
+    /// The alignment of its cells.
+    pub(crate) alignment: Alignment,
+    /// Maximum width in characters; longer cells are truncated.
     pub(crate) width: usize,
 }
 
 /// A column of words.
 pub(crate) const fn words(title: &'static str, width: usize) -> Column {
-    let side = Side::Left;
-    Column { title, side, width }
+    let alignment = Alignment::Left;
+    Column {
+        title,
+        alignment,
+        width,
+    }
 }
 
 /// A column of numbers.
 pub(crate) const fn numbers(title: &'static str, width: usize) -> Column {
-    let side = Side::Right;
-    Column { title, side, width }
+    let alignment = Alignment::Right;
+    Column {
+        title,
+        alignment,
+        width,
+    }
 }
 
-/// Lines of a table, its titles first; columns are as wide as their widest cell.
+/// Formats a table, the titles first; columns are as wide as their widest cell.
 pub(crate) fn lines<const N: usize>(columns: &[Column; N], rows: &[[String; N]]) -> Vec<String> {
     let titles = columns.each_ref().map(|column| column.title.to_owned());
     let cut: Vec<[String; N]> = core::iter::once(&titles)
@@ -46,16 +54,16 @@ pub(crate) fn lines<const N: usize>(columns: &[Column; N], rows: &[[String; N]])
             .unwrap_or(0)
     });
     let line = |row: &[String; N]| {
-        let cells: [String; N] = core::array::from_fn(|at| match columns[at].side {
-            Side::Left => format!("{:<width$}", row[at], width = widths[at]),
-            Side::Right => format!("{:>width$}", row[at], width = widths[at]),
+        let cells: [String; N] = core::array::from_fn(|at| match columns[at].alignment {
+            Alignment::Left => format!("{:<width$}", row[at], width = widths[at]),
+            Alignment::Right => format!("{:>width$}", row[at], width = widths[at]),
         });
         cells.join(" ").trim_end().to_owned()
     };
     cut.iter().map(line).collect()
 }
 
-/// A cell without control characters, not longer than its column.
+/// Replaces control characters and truncates a cell to the width of its column.
 fn fit(text: &str, width: usize) -> String {
     let clean: String = text
         .chars()
@@ -69,12 +77,12 @@ fn fit(text: &str, width: usize) -> String {
     short
 }
 
-/// A count in at most six characters: `12345`, `123.5k`, `1.2G`.
+/// Formats a count in at most six characters: `12345`, `123.5k`, `1.2G`.
 pub(crate) fn short(count: u64) -> String {
     scaled(count as f64)
 }
 
-/// A rate in at most six characters.
+/// Formats a rate in at most six characters.
 pub(crate) fn scaled(value: f64) -> String {
     const UNITS: [&str; 6] = ["k", "M", "G", "T", "P", "E"];
     if value < 99_999.5 {
@@ -97,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_aligned_cut_and_free_of_control_characters() {
+    fn cells_are_aligned_truncated_and_free_of_control_characters() {
         let columns = [words("NAME", 6), numbers("COUNT", 8)];
         let rows = [
             ["a".to_owned(), "7".to_owned()],
@@ -114,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_short() {
+    fn short_formats_counts_in_six_characters() {
         for (count, text) in [
             (0, "0"),
             (99_999, "99999"),

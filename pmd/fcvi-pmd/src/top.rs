@@ -1,7 +1,7 @@
-//! `top`: rates of a running process, second by second, on a terminal.
+//! `top`: live rates of a running process on a terminal.
 
-mod frame;
 mod screen;
+mod tables;
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -15,12 +15,12 @@ use signal_hook::iterator::Signals;
 
 use crate::Error;
 use crate::snapshot::Snapshot;
-use screen::{Screen, Wish};
+use screen::{KeyAction, Screen};
 
-/// A screen that changes more often cannot be read.
+/// The shortest update interval: faster changes cannot be read.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Prints one plain frame for scripts: the rates between two snapshots that `source` gives `interval` apart.
+/// Prints the rates between two snapshots of `source`, taken `interval` apart, as plain text for scripts.
 ///
 /// # Errors
 /// Those of `source` and of writing.
@@ -32,18 +32,18 @@ pub fn once(
     let before = source()?;
     std::thread::sleep(interval);
     let now = source()?;
-    for line in frame::lines(&before, &now, frame::Sort::default()) {
+    for line in tables::lines(&before, &now, tables::Sort::default()) {
         writeln!(out, "{}", line.text)?;
     }
     out.flush()?;
     Ok(())
 }
 
-/// Shows the rates on the terminal of standard output, anew every `interval` (100 ms at least), until `q`, Esc, Ctrl-C
-/// or a signal: `s` sorts, `p` pauses, arrows and page keys scroll. The terminal is restored whatever happens.
+/// Shows the rates on the terminal, updated every `interval` (at least 100 ms), until `q`, Esc, Ctrl-C or a signal; `s`
+/// sorts, `p` pauses, arrows and page keys scroll. The terminal is restored in any case.
 ///
 /// # Errors
-/// Those of `source` and of the terminal; [`Error::NoTerminal`] if there is none, [`Error::TerminalClosed`] if it goes.
+/// Those of `source` and of the terminal; [`Error::NoTerminal`] without one, [`Error::TerminalClosed`] if it is closed.
 pub fn run(
     mut source: impl FnMut() -> Result<Snapshot, Error>,
     interval: Duration,
@@ -51,9 +51,9 @@ pub fn run(
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Error::NoTerminal);
     }
-    // Whatever is wrong with the source is said on a terminal that shows it.
+    // Before the terminal is changed, so that an error of the source is visible.
     let mut screen = Screen::new(source()?);
-    // Before the terminal is ours: from then on, whoever ends us wants it back.
+    // Installed before the terminal is changed: from then on a signal must restore it.
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     let mut terminal = ratatui::try_init()?;
     let interval = interval.max(SHORTEST_INTERVAL);
@@ -66,7 +66,7 @@ pub fn run(
     outcome.and(ratatui::try_restore().map_err(terminal_error))
 }
 
-/// An error of the terminal, which fails in this way once it is closed.
+/// Converts an error of the terminal; EIO means that it is closed.
 fn terminal_error(error: io::Error) -> Error {
     match error.raw_os_error() {
         Some(number) if Errno::from_raw(number) == Errno::EIO => Error::TerminalClosed,
@@ -74,8 +74,8 @@ fn terminal_error(error: io::Error) -> Error {
     }
 }
 
-/// Waits for a key, until `next` or a signal. Event sources of terminals do not see that theirs
-/// is gone, and look for keys for ever then.
+/// Waits for a key, until `next` or a signal. The event source of the library does not detect a closed terminal, and
+/// would wait forever.
 ///
 /// # Errors
 /// [`Error::TerminalClosed`].
@@ -108,9 +108,9 @@ fn show(
             .map_err(terminal_error)?;
         let is_typed = is_typed_at(next)?;
         while is_typed && event::poll(Duration::ZERO)? {
-            // Another size needs no more than drawing again.
+            // A resize only needs another draw.
             if let Event::Key(key) = event::read()?
-                && screen.press(key) == Wish::Quit
+                && screen.press(key) == KeyAction::Quit
             {
                 return Ok(());
             }
@@ -131,7 +131,7 @@ mod tests {
     use crate::snapshot::sample::snapshot;
 
     #[test]
-    fn one_frame_has_the_rates_between_two_snapshots() {
+    fn once_prints_the_rates_between_two_snapshots() {
         let mut step = 0;
         let source = || {
             step += 2;
@@ -139,16 +139,16 @@ mod tests {
         };
         let mut out = Vec::new();
         once(source, Duration::ZERO, &mut out).unwrap();
-        let said = String::from_utf8(out).unwrap();
+        let text = String::from_utf8(out).unwrap();
         assert!(
-            said.contains("\nrail0 up      00.01.02    10000  21.0M"),
-            "{said}"
+            text.contains("\nrail0 up      00.01.02    10000  21.0M"),
+            "{text}"
         );
-        assert!(said.is_ascii() && !said.contains('\u{1b}'), "{said}");
+        assert!(text.is_ascii() && !text.contains('\u{1b}'), "{text}");
     }
 
     #[test]
-    fn a_source_that_fails_ends_it() {
+    fn once_returns_an_error_of_the_source() {
         let failing = || Err(Error::Failed("VINIC0".into()));
         let mut out = Vec::new();
         let outcome = once(failing, Duration::ZERO, &mut out);

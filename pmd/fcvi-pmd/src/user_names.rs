@@ -1,19 +1,19 @@
-//! The names of users, looked up once.
+//! Cached look-up of user names.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use nix::unistd::{Uid, User};
 
-/// Names that are kept; a look-up may ask a directory service.
+/// Maximum number of cached names: a look-up may query a directory service.
 const MAX_NAMES: usize = 1024;
 
-/// The names of the users that were asked for.
+/// Cached user names by user ID.
 #[derive(Debug, Default)]
 pub(crate) struct UserNames(Mutex<HashMap<u32, String>>);
 
 impl UserNames {
-    /// The name of a user; the number where there is none.
+    /// Returns the name of a user, or the user ID if it has no name.
     pub(crate) fn name(&self, uid: u32) -> String {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if names.len() >= MAX_NAMES {

@@ -1,7 +1,7 @@
-//! Descriptors that do not have the numbers of the standard streams.
+//! Keeps descriptors off the numbers of the standard streams.
 //!
-//! A program may run with standard input, output or error closed, and the system gives the lowest free number to what
-//! is opened next. What it writes to standard error later must not reach a file or socket of the library.
+//! A program may run with standard input, output or error closed, and the system gives the lowest free number to the
+//! next file opened. What it writes to standard error later must not reach a file or socket of the library.
 
 #[cfg(feature = "dpdk")]
 use std::fs::{File, OpenOptions};
@@ -21,7 +21,7 @@ pub fn above_standard_streams(mut fd: OwnedFd) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// As [`above_standard_streams`]; after an error the descriptor is what it was.
+/// As [`above_standard_streams`], in place; after an error the descriptor is unchanged.
 ///
 /// # Errors
 /// No descriptor is left.
@@ -33,8 +33,8 @@ pub fn move_above_standard_streams(fd: &mut OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps the numbers of closed standard streams from foreign code such as EAL, until it is dropped. Writes to them fail as
-/// on closed streams.
+/// Occupies the numbers of closed standard streams until dropped, so that foreign code such as EAL cannot get them.
+/// Writes to them fail as on closed streams.
 #[cfg(feature = "dpdk")]
 #[derive(Debug)]
 pub(crate) struct Placeholders(Vec<File>);
@@ -43,7 +43,7 @@ pub(crate) struct Placeholders(Vec<File>);
 impl Placeholders {
     pub(crate) fn new() -> Self {
         let mut placeholders = Vec::new();
-        // The system gives the lowest number. Where none is left, foreign code gets none either.
+        // The system gives the lowest free number. If none is left, foreign code gets none either.
         while let Ok(next) = Self::open()
             && next.as_raw_fd() <= libc::STDERR_FILENO
         {
@@ -65,9 +65,9 @@ impl Drop for Placeholders {
         let id = |file: &File| file.metadata().map(|m| (m.dev(), m.ino())).ok();
         let own = Self::open().ok().and_then(|root| id(&root));
         for placeholder in self.0.drain(..) {
-            // Another thread of the program may have made it a stream of its own by dup2(2).
+            // Another thread of the program may have replaced it by dup2(2).
             if id(&placeholder) != own {
-                let _of_the_program = placeholder.into_raw_fd();
+                let _owned_by_the_program = placeholder.into_raw_fd();
             }
         }
     }

@@ -1,18 +1,18 @@
-//! Files within RLIMIT_FSIZE. The kernel would send SIGXFSZ to who makes one longer, and so end the program.
+//! Sets file lengths within RLIMIT_FSIZE. Beyond it the kernel would send SIGXFSZ and so end the program.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The size that a file of this process may have: the soft limit RLIMIT_FSIZE.
+/// Returns the maximum size in bytes of a file of this process: the soft limit RLIMIT_FSIZE.
 ///
 /// # Errors
-/// What getrlimit(2) says.
+/// The error of getrlimit(2).
 pub fn max_file_bytes() -> io::Result<u64> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: a structure of this frame is written.
+    // SAFETY: a structure on this stack frame is written.
     if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -22,7 +22,7 @@ pub fn max_file_bytes() -> io::Result<u64> {
 /// Sets the length of a file.
 ///
 /// # Errors
-/// EFBIG if RLIMIT_FSIZE does not allow it; EINVAL if no file can be so long; what ftruncate(2) says.
+/// EFBIG if RLIMIT_FSIZE does not allow it; EINVAL if no file can have that length; the error of ftruncate(2).
 pub fn set_file_length(file: impl AsFd, bytes: u64) -> io::Result<()> {
     if bytes > max_file_bytes()? {
         return Err(io::Error::from_raw_os_error(libc::EFBIG));

@@ -1,13 +1,13 @@
-//! What a child of this process does not keep of a port.
+//! Releases a port's kernel resources in forked children.
 //!
-//! A child that is forked has every descriptor and mapping too, and the kernel ends what they
-//! stand for (a program on an interface, a membership, a queue that is taken) with the last of
-//! them only: it would stay when the parent closes its port, for as long as the child lives. So
-//! in a child the descriptors here become others that stand for nothing, and the mappings zeroed
-//! memory of its own. Numbers and ranges stay taken: the child's copies of the parent's ports may
-//! be dropped, and reach nobody.
+//! A forked child shares every descriptor and mapping, and the kernel releases what they
+//! refer to (an XDP program on an interface, a multicast membership, a bound queue) only with the
+//! last copy: it would outlive the parent's port for as long as the child exists. Therefore, in a
+//! child, the descriptors registered here are replaced by unused ones and the mappings by private
+//! zeroed memory. Descriptor numbers and address ranges stay occupied: the child may drop its
+//! copies of the parent's ports, which affects no other process.
 //!
-//! A child of vfork(2) or posix_spawn(3) has nothing to call this by; it executes another program
+//! A child of vfork(2) or posix_spawn(3) runs no fork handlers; it executes another program
 //! at once, and the descriptors are closed then.
 
 use core::cell::RefCell;
@@ -17,41 +17,42 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::deferred_close;
 use crate::descriptor_number::above_standard_streams;
-use crate::release;
 
-/// What the parent has alone.
+/// A resource that forked children must not keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kept {
+enum Resource {
     Descriptor(RawFd),
     Range { start: usize, len_bytes: usize },
 }
 
-type Table = MutexGuard<'static, Vec<Kept>>;
+type Table = MutexGuard<'static, Vec<Resource>>;
 
-/// All of it. Whoever makes or ends something that is in it has the lock meanwhile, and no other
-/// lock behind it; whoever forks has it, too.
-static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
+/// All registered resources. The lock is held while a resource is created or released, with no
+/// other lock acquired after it, and across fork(2).
+static RESOURCES: Mutex<Vec<Resource>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// What this thread holds from before a fork until after it.
-    static FORKS: RefCell<Option<(Table, release::Held)>> = const { RefCell::new(None) };
+    /// Locks that this thread holds from before a fork until after it.
+    static FORK_LOCKS: RefCell<Option<(Table, deferred_close::QueueLock)>> =
+        const { RefCell::new(None) };
 }
 
 fn table() -> Table {
-    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+    RESOURCES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has forks noticed from now on. Whoever holds locks of its own from before a fork until after it, and makes or ends
-/// ports under them, says so to the system behind this: what is said last is done first.
+/// Installs the fork handlers, once per process. Code that holds its own locks across a fork, and creates or closes
+/// ports under them, must register its handlers after this: prepare handlers run in reverse order of registration.
 ///
 /// # Errors
-/// The system has no memory for that.
-pub fn watch() -> io::Result<()> {
-    static WATCHED: OnceLock<libc::c_int> = OnceLock::new();
-    let error = *WATCHED.get_or_init(|| {
+/// pthread_atfork(3) has no memory.
+pub fn install_handlers() -> io::Result<()> {
+    static INSTALLED: OnceLock<libc::c_int> = OnceLock::new();
+    let error = *INSTALLED.get_or_init(|| {
         // SAFETY: the functions live as long as the code of the library and do not unwind.
-        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) }
+        unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) }
     });
     match error {
         0 => Ok(()),
@@ -59,67 +60,67 @@ pub fn watch() -> io::Result<()> {
     }
 }
 
-extern "C" fn before() {
-    let queue = release::hold();
+extern "C" fn prepare() {
+    let queue = deferred_close::lock_queue();
     let table = table();
-    // A thread that forks while its locals are being destroyed goes without.
-    let _gone = FORKS.try_with(|held| *held.borrow_mut() = Some((table, queue)));
+    // Without effect in a thread that forks while its thread-locals are being destroyed.
+    let _destroyed = FORK_LOCKS.try_with(|held| *held.borrow_mut() = Some((table, queue)));
 }
 
 extern "C" fn in_parent() {
-    let _gone = FORKS.try_with(|held| held.borrow_mut().take());
+    let _destroyed = FORK_LOCKS.try_with(|held| held.borrow_mut().take());
 }
 
 extern "C" fn in_child() {
-    let held = FORKS.try_with(|held| held.borrow_mut().take());
+    let held = FORK_LOCKS.try_with(|held| held.borrow_mut().take());
     if let Some((mut table, mut queue)) = held.ok().flatten() {
-        table.iter().for_each(Kept::let_go);
-        // The child may close the descriptors, and open others in their place.
+        table.iter().for_each(Resource::replace);
+        // The child may close the descriptors, and open others under the same numbers.
         table.clear();
         queue.in_child();
     }
 }
 
-impl Kept {
-    /// In a child, whose only thread this is: lets go of it. Only calls that may be made there.
-    fn let_go(&self) {
+impl Resource {
+    /// Replaces the resource in a child, whose only thread is this one. Async-signal-safe calls only.
+    fn replace(&self) {
         match *self {
             Self::Descriptor(fd) => replace_descriptor(fd),
             Self::Range { start, len_bytes } => replace_range(start, len_bytes),
         }
     }
 
-    /// Takes it out of the table, which is held until it is ended.
-    fn forget(self) -> Table {
+    /// Removes the resource from the table; returns the lock, to be held until the resource is released.
+    fn unregister(self) -> Table {
         let mut table = table();
-        if let Some(at) = table.iter().position(|kept| *kept == self) {
+        if let Some(at) = table.iter().position(|entry| *entry == self) {
             table.swap_remove(at);
         }
         table
     }
 }
 
-/// Puts a descriptor that stands for nothing in the place of this one.
+/// Replaces a descriptor by an unused eventfd under the same number.
 fn replace_descriptor(fd: RawFd) {
     // SAFETY: takes two integers and touches no memory of ours.
-    let nothing = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-    if nothing < 0 {
-        // No descriptor is left to take its place: the number is free then.
-        // SAFETY: the table says that it is open, and a driver's.
+    let placeholder = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    if placeholder < 0 {
+        // No descriptor is left for a placeholder: the number becomes free.
+        // SAFETY: the table holds only open descriptors of drivers.
         unsafe { libc::close(fd) };
         return;
     }
-    // SAFETY: integers only. What `fd` stood for is let go of, and nobody else uses it.
-    unsafe { libc::dup3(nothing, fd, libc::O_CLOEXEC) };
-    // SAFETY: made above, and nobody else has it.
-    unsafe { libc::close(nothing) };
+    // SAFETY: integers only. The file of `fd` is released, and no other code uses the number.
+    unsafe { libc::dup3(placeholder, fd, libc::O_CLOEXEC) };
+    // SAFETY: created above, and used by no other code.
+    unsafe { libc::close(placeholder) };
 }
 
-/// Maps zeroed memory in the place of this range.
+/// Maps zeroed private memory over this range.
 fn replace_range(start: usize, len_bytes: usize) {
-    // SAFETY: the table says that exactly this range is a mapping of a driver's, whose bytes are
+    // SAFETY: the table holds exactly the range of a driver's mapping, whose bytes are
     // accessed through raw pointers and make no promises to the compiler. If it fails, the range
-    // is as it was.
+    // is unchanged.
     unsafe {
         libc::mmap(
             start as *mut libc::c_void,
@@ -132,7 +133,7 @@ fn replace_range(start: usize, len_bytes: usize) {
     };
 }
 
-/// A descriptor that no child keeps.
+/// A descriptor that is replaced by a placeholder in forked children.
 #[derive(Debug)]
 pub struct Descriptor {
     fd: ManuallyDrop<OwnedFd>,
@@ -142,101 +143,103 @@ pub struct Descriptor {
 /// How the file of a [`Descriptor`] is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Close {
-    /// With the table held: it does not block.
-    AtOnce,
-    /// By the thread that drops it, which may block, and holds nothing meanwhile.
-    Apart,
-    /// By the thread of [`release`].
-    Later,
+    /// With the table locked: it does not block.
+    Locked,
+    /// By the dropping thread without the lock, since it may block.
+    Unlocked,
+    /// By the thread of [`deferred_close`].
+    Deferred,
 }
 
-/// What takes the place of a file that is closed apart.
-static NOTHING: OnceLock<Descriptor> = OnceLock::new();
+/// Replaces files that are closed without the lock.
+static PLACEHOLDER: OnceLock<Descriptor> = OnceLock::new();
 
 impl Descriptor {
-    /// Makes one by `make`, during which nobody can fork.
+    /// Creates a descriptor by `make` and registers it; forks are blocked meanwhile.
     ///
     /// # Errors
-    /// Those of `make`, and that forks cannot be noticed.
+    /// Those of `make` and of [`install_handlers`].
     pub fn make(make: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<Self> {
-        watch()?;
+        install_handlers()?;
         let mut table = table();
         let fd = above_standard_streams(make()?)?;
-        table.push(Kept::Descriptor(fd.as_raw_fd()));
+        table.push(Resource::Descriptor(fd.as_raw_fd()));
         Ok(Self {
             fd: ManuallyDrop::new(fd),
-            close: Close::AtOnce,
+            close: Close::Locked,
         })
     }
 
-    /// Marks it as one whose last copy may be ours to close though another process made it, passed
-    /// it, shares it or can put descriptors into it. Closing such a file can block for as long as that process
-    /// likes (`SO_LINGER`, a file system in user space), so the drop leaves it to [`release`].
+    /// Marks a descriptor that another process created, passed or shares, or can put descriptors into. If this
+    /// process closes the last copy, close(2) can block for as long as that process wants (`SO_LINGER`, a file
+    /// system in user space), so the drop leaves it to [`deferred_close`].
     #[must_use]
     pub fn into_foreign(mut self) -> Self {
         self.set_foreign();
         self
     }
 
-    /// As [`Descriptor::into_foreign`].
+    /// As [`Descriptor::into_foreign`], in place.
     pub fn set_foreign(&mut self) {
-        self.close = Close::Later;
+        self.close = Close::Deferred;
     }
 
-    /// Is it marked by [`Descriptor::into_foreign`]?
+    /// Returns whether the descriptor is marked by [`Descriptor::into_foreign`].
     pub fn is_foreign(&self) -> bool {
-        self.close == Close::Later
+        self.close == Close::Deferred
     }
 
-    /// Marks it as one whose file another process can make slow to close, and that is dropped by a thread which serves
-    /// that process alone: the thread closes it, and neither forks nor other descriptors wait meanwhile.
+    /// Marks a descriptor whose close another process can delay, and that is dropped by a thread which serves only
+    /// that process: the drop closes it without the lock, so that it delays neither forks nor other descriptors.
     ///
     /// # Errors
     /// No descriptor is left.
-    pub fn close_apart_on_drop(&mut self) -> io::Result<()> {
-        prepare()?;
-        self.close = Close::Apart;
+    pub fn close_unlocked_on_drop(&mut self) -> io::Result<()> {
+        create_placeholder()?;
+        self.close = Close::Unlocked;
         Ok(())
     }
 
-    /// Closes its file without holding up forks, however long that takes: a descriptor of nothing replaces it under its
+    /// Closes the file without blocking forks, however long that takes: a placeholder replaces it under its
     /// number, which a child and a later drop find.
     pub fn close_file(&self) {
-        let Some(nothing) = NOTHING.get() else { return };
-        let (from, to) = (nothing.as_raw_fd(), self.fd.as_raw_fd());
-        // SAFETY: integers only. `to` is ours and nobody uses it any more.
+        let Some(placeholder) = PLACEHOLDER.get() else {
+            return;
+        };
+        let (from, to) = (placeholder.as_raw_fd(), self.fd.as_raw_fd());
+        // SAFETY: integers only. `to` is owned by `self` and no longer used.
         while unsafe { libc::dup3(from, to, libc::O_CLOEXEC) } < 0 {
             let error = io::Error::last_os_error();
             if !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY)) {
-                // Only a number that is not open: the drop finds the same.
+                // Only a number that is not open; the drop handles that as well.
                 return;
             }
         }
     }
 
-    /// Closes it now, as [`release`] does.
-    pub(crate) fn close_apart(mut self) {
-        self.close = Close::Apart;
+    /// Closes the descriptor now, without the lock; for [`deferred_close`].
+    pub(crate) fn close_unlocked(mut self) {
+        self.close = Close::Unlocked;
     }
 }
 
-/// Makes what takes the place of files that are closed apart.
-pub(crate) fn prepare() -> io::Result<()> {
-    if NOTHING.get().is_none() {
-        let made = Descriptor::make(nothing)?;
-        // Another thread may have been quicker.
-        let _used = NOTHING.set(made);
+/// Creates the placeholder for files that are closed without the lock.
+pub(crate) fn create_placeholder() -> io::Result<()> {
+    if PLACEHOLDER.get().is_none() {
+        let made = Descriptor::make(eventfd)?;
+        // Another thread may have been first.
+        let _used = PLACEHOLDER.set(made);
     }
     Ok(())
 }
 
-fn nothing() -> io::Result<OwnedFd> {
-    // SAFETY: takes two integers; gives a new descriptor or -1.
+fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: takes two integers; returns a new descriptor or -1.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new and nobody else has it.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -254,53 +257,54 @@ impl AsRawFd for Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        let kept = Kept::Descriptor(self.fd.as_raw_fd());
-        // In a child it stands for nothing any more, and is in no table.
-        if self.close != Close::AtOnce && table().contains(&kept) {
-            if self.close == Close::Later {
+        let entry = Resource::Descriptor(self.fd.as_raw_fd());
+        // In a child it is a placeholder and not in the table.
+        if self.close != Close::Locked && table().contains(&entry) {
+            if self.close == Close::Deferred {
                 // SAFETY: not used again: `self` is being dropped.
                 let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
-                release::later(Self {
+                deferred_close::enqueue(Self {
                     fd: ManuallyDrop::new(fd),
-                    close: Close::Later,
+                    close: Close::Deferred,
                 });
                 return;
             }
             self.close_file();
         }
-        let _quiet = kept.forget();
+        let _lock = entry.unregister();
         // SAFETY: dropped once, here.
         unsafe { ManuallyDrop::drop(&mut self.fd) };
     }
 }
 
-/// A range of memory that no child keeps.
+/// A range of memory that is replaced in forked children.
 #[derive(Debug)]
-pub(crate) struct Range(Kept);
+pub(crate) struct Range(Resource);
 
 impl Range {
-    /// Maps one by `make`, during which nobody can fork.
+    /// Maps a range by `make` and registers it; forks are blocked meanwhile.
     ///
     /// # Errors
-    /// Those of `make`, and that forks cannot be noticed.
+    /// Those of `make` and of [`install_handlers`].
     pub(crate) fn make(
         len_bytes: usize,
         make: impl FnOnce() -> io::Result<NonNull<u8>>,
     ) -> io::Result<(NonNull<u8>, Self)> {
-        watch()?;
+        install_handlers()?;
         let mut table = table();
         let address = make()?;
-        let kept = Kept::Range {
+        let entry = Resource::Range {
             start: address.as_ptr() as usize,
             len_bytes,
         };
-        table.push(kept);
-        Ok((address, Self(kept)))
+        table.push(entry);
+        Ok((address, Self(entry)))
     }
 
-    /// Nobody can fork until what this returns is dropped, which is after the range was unmapped.
-    pub(crate) fn end(self) -> impl Drop {
-        self.0.forget()
+    /// Unregisters the range. Forks are blocked until the returned guard is dropped, which must be
+    /// after the range is unmapped.
+    pub(crate) fn unregister(self) -> impl Drop {
+        self.0.unregister()
     }
 }
 
@@ -313,11 +317,11 @@ mod tests {
         // SAFETY: two descriptors are written to an array of two.
         let result = unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) };
         assert_eq!(result, 0, "pipe2: {}", io::Error::last_os_error());
-        // SAFETY: the descriptors were just made and belong to nobody else.
+        // SAFETY: the descriptors are new and have no other owner.
         fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).into()
     }
 
-    /// What read(2) of one byte says: nothing while the other end is open.
+    /// Returns the result of read(2) of one byte: 0 once the write end is closed.
     fn read(fd: &OwnedFd) -> isize {
         let mut byte = 0u8;
         // SAFETY: one byte of this frame is written.
@@ -325,71 +329,71 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_place_of_a_descriptor_stands_for_nothing() {
-        let (end, held) = pipe();
-        replace_descriptor(held.as_raw_fd());
-        assert_eq!(read(&end), 0, "the other end is closed");
-        // The number is still a descriptor, and nobody else's.
-        drop(held);
+    fn replaced_descriptor_releases_its_file() {
+        let (reader, writer) = pipe();
+        replace_descriptor(writer.as_raw_fd());
+        assert_eq!(read(&reader), 0, "the write end is closed");
+        // The number is still an open descriptor.
+        drop(writer);
     }
 
     #[test]
-    fn what_ends_is_not_in_the_table() {
-        let is_in_table = |fd| table().contains(&Kept::Descriptor(fd));
-        let (_end, held) = pipe();
-        let number = held.as_raw_fd();
-        let descriptor = Descriptor::make(|| Ok(held)).expect("a descriptor");
+    fn dropped_descriptor_is_unregistered() {
+        let is_in_table = |fd| table().contains(&Resource::Descriptor(fd));
+        let (_reader, writer) = pipe();
+        let number = writer.as_raw_fd();
+        let descriptor = Descriptor::make(|| Ok(writer)).expect("a descriptor");
         assert!(is_in_table(number));
         assert_eq!(descriptor.as_fd().as_raw_fd(), number);
         drop(descriptor);
         assert!(!is_in_table(number));
-        Descriptor::make(|| Err(io::ErrorKind::Other.into())).expect_err("nothing was made");
-        // The lock is free again.
+        Descriptor::make(|| Err(io::ErrorKind::Other.into())).expect_err("no descriptor");
+        // The lock was released.
         drop(table());
     }
 
-    /// A connection whose close blocks until the returned peer has read everything, for so many seconds at most.
+    /// Returns a connection whose close blocks until the returned peer has read everything, at most `seconds`.
     fn lingering(seconds: libc::c_int) -> (OwnedFd, std::net::TcpStream) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let mut near =
+        let mut local =
             std::net::TcpStream::connect(listener.local_addr().expect("it")).expect("a connection");
         let (peer, _) = listener.accept().expect("a connection");
-        near.set_nonblocking(true).expect("a flag");
-        while io::Write::write(&mut near, &[0; 1 << 16]).is_ok() {}
-        near.set_nonblocking(false).expect("a flag");
+        local.set_nonblocking(true).expect("a flag");
+        while io::Write::write(&mut local, &[0; 1 << 16]).is_ok() {}
+        local.set_nonblocking(false).expect("a flag");
         let linger = libc::linger {
             l_onoff: 1,
             l_linger: seconds,
         };
-        let (fd, from) = (near.as_raw_fd(), (&raw const linger).cast());
+        let (fd, from) = (local.as_raw_fd(), (&raw const linger).cast());
         let length = size_of::<libc::linger>() as libc::socklen_t;
         // SAFETY: the kernel reads a value of this frame, of that size.
         let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, from, length) };
         assert_eq!(set, 0, "{}", io::Error::last_os_error());
-        (near.into(), peer)
+        (local.into(), peer)
     }
 
     #[test]
-    fn drop_of_a_foreign_descriptor_whose_close_blocks_holds_up_nothing() {
+    fn drop_of_foreign_descriptor_does_not_wait_for_its_close() {
         const LINGER: u64 = 60;
-        release::start().expect("a thread");
+        deferred_close::start().expect("a thread");
         let begun = std::time::Instant::now();
-        let (near, mut peer) = lingering(LINGER as libc::c_int);
-        let number = near.as_raw_fd();
+        let (local, mut peer) = lingering(LINGER as libc::c_int);
+        let number = local.as_raw_fd();
         drop(
-            Descriptor::make(|| Ok(near))
+            Descriptor::make(|| Ok(local))
                 .expect("a descriptor")
                 .into_foreign(),
         );
-        // Neither is the next one, which a fork or an opening would make.
+        // The table is not locked: another descriptor can be created and dropped, as in a fork.
         drop(Descriptor::make(|| Ok(pipe().0)).expect("a descriptor"));
         assert!(
             begun.elapsed().as_secs() < LINGER / 2,
-            "the close was waited for"
+            "the drop waited for the close"
         );
-        io::copy(&mut peer, &mut io::sink()).expect("it ends");
-        // The number is free behind that.
-        while table().contains(&Kept::Descriptor(number)) {
+        io::copy(&mut peer, &mut io::sink()).expect("end of stream");
+        // The number is unregistered after the close.
+        while table().contains(&Resource::Descriptor(number)) {
             assert!(begun.elapsed().as_secs() < LINGER / 2, "it is not released");
             std::thread::yield_now();
         }

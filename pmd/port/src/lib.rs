@@ -1,28 +1,32 @@
-//! Frames in and out of a port, in bursts.
+//! Ports: drivers that send and receive Ethernet frames in bursts.
 //!
-//! This crate knows Ethernet frames as bytes and nothing of what is in them.
+//! This crate treats Ethernet frames as bytes and does not interpret their contents.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! | --- | --- |
-//! | [`port`] | the [`Port`] trait: burst semantics and buffer ownership, stated once |
+//! | [`port`] | the [`Port`] trait: burst semantics and buffer ownership |
 //! | [`mbuf`] | [`Mbuf`], the buffer of a port, and [`MbufBatch`], a bounded burst of them |
-//! | [`loopback`] | the driver for stations of one process, joined in memory |
-//! | [`layer`] | ports that wrap a port: faults, capture files |
-//! | `mempool` | a fixed number of equal buffers in one mapping, for ports |
-//! | [`ring`] | a ring of values from one thread to another |
-//! | [`af_packet`] | the driver for a network interface, through a packet socket with mapped rings |
-//! | [`af_xdp`] | the driver for a network interface, past the kernel's network stack |
-//! | `dpdk` | the driver for DPDK's ports and devices (feature `dpdk`) |
-//! | [`mapping`] | mapped memory, unmapped on drop |
+//! | [`loopback`] | driver: an in-memory hub for stations of one process |
+//! | [`layer`] | ports that wrap a port: fault injection, capture files |
+//! | `mempool` | a pool of equally sized buffers in one mapping |
+//! | [`ring`] | a single-producer, single-consumer ring between two threads |
+//! | [`af_packet`] | driver: a network interface, through a packet socket with mapped rings |
+//! | [`af_xdp`] | driver: a network interface, through AF_XDP sockets that bypass the network stack |
+//! | `dpdk` | driver: DPDK's ports and devices (feature `dpdk`) |
+//! | [`mapping`] | memory mappings, unmapped on drop |
 //! | [`shm`] | driver: an Ethernet segment in shared memory, between processes |
 //! | [`wake`] | sleeping on a port's [`WakeSource`], and waking the sleeper |
-//! | `conformance` | what every port must do, as one suite (for tests, feature `conformance`) |
-//! | `fork` | what a child that is forked does not keep of a port |
-//! | [`release`] | releases descriptors of other processes, on a thread of its own |
-//! | `rng` | a small seeded generator for faults and tests |
-//! | `sigbus` | shared mappings outlive a file that is cut short |
-//! | [`stderr`] | log lines on standard error, for whose reader no thread waits |
-//! | `sync` | the one door to atomics (loom's under its cfg) |
+//! | `conformance` | the test suite that every port must pass (for tests, feature `conformance`) |
+//! | [`fork`] | releases a port's kernel resources in forked children |
+//! | [`deferred_close`] | closes descriptors of other processes on a thread of its own |
+//! | [`descriptor_number`] | keeps descriptors off the numbers of the standard streams |
+//! | [`environment`] | environment variables, ignored in privileged programs |
+//! | [`file_size`] | sets file lengths within RLIMIT_FSIZE |
+//! | `rng` | a small seeded random number generator for faults and tests |
+//! | `sigbus` | keeps the process alive when a mapped file is truncated |
+//! | [`stderr`] | non-blocking log lines on standard error |
+//! | `sync` | atomics (loom's under `cfg(loom)`) |
+//! | [`thread`] | starts threads when memory may be short |
 
 #[cfg(not(all(
     target_os = "linux",
@@ -30,8 +34,8 @@
     any(target_arch = "x86_64", target_arch = "aarch64")
 )))]
 compile_error!(
-    "Viaduct is built for Linux on x86-64 and aarch64 only: on other processors nothing was ever run, and it is not \
-     known that aligned 8-byte words in shared memory are read and written whole (docs/adr/0039-release-stores-order-rdma-writes.md)"
+    "Viaduct supports Linux on x86-64 and aarch64 only: other processors are untested, and aligned 8-byte accesses to \
+     shared memory may not be atomic there (docs/adr/0039-release-stores-order-rdma-writes.md)"
 );
 
 pub mod af_packet;
@@ -39,6 +43,7 @@ pub mod af_xdp;
 #[cfg(any(test, feature = "conformance"))]
 #[doc(hidden)]
 pub mod conformance;
+pub mod deferred_close;
 pub mod descriptor_number;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
@@ -51,7 +56,6 @@ pub mod mapping;
 pub mod mbuf;
 mod mempool;
 pub mod port;
-pub mod release;
 pub mod ring;
 mod rng;
 pub mod shm;

@@ -1,8 +1,8 @@
-//! Ports of one process, joined in memory: for examples, tests and stations of one program.
+//! Ports of one process connected by an in-memory hub: for examples, tests and several stations of one program.
 //!
-//! Between each two stations lie two rings: one carries buffers full of frames
-//! there, one carries them empty back to the pool that they came from. No
-//! frame is copied, except to the many receivers of a group address.
+//! Each pair of stations is connected by two rings: one carries buffers with
+//! frames to the receiver, one returns the empty buffers to the pool that they
+//! came from. No frame is copied, except for the receivers of a group address.
 
 mod config;
 mod hub;

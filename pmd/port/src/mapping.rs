@@ -1,32 +1,32 @@
-//! Mapped memory that is unmapped when its owner goes.
+//! Memory mappings that are unmapped on drop.
 
 use core::ptr::NonNull;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use crate::fork;
-pub use crate::sigbus::Watch;
-use crate::sigbus::Watched;
+pub use crate::sigbus::LossFlag;
+use crate::sigbus::SigbusGuard;
 
-/// Huge pages are asked for in this size, the smallest one of x86-64 and AArch64 with 4 KiB pages.
+/// Size of requested huge pages: the smallest of x86-64 and of AArch64 with 4 KiB pages.
 const HUGE_PAGE_BYTES: usize = 2 * 1024 * 1024;
 
-/// Mappings of files ([`Mapping::shared`]) that a process can have at a time, at most.
-pub const MAX_SHARED: usize = crate::sigbus::ENTRIES;
+/// Maximum number of file mappings ([`Mapping::shared`]) of a process at a time.
+pub const MAX_SHARED: usize = crate::sigbus::GUARDS_MAX;
 
 /// A range of mapped memory, readable and writable, unmapped on drop.
 ///
-/// It hands out an address only, never a reference: who may touch which byte
-/// when is the business of the driver that owns the mapping.
+/// Gives out an address only, never a reference: the driver that owns the mapping
+/// decides which code may access which byte when.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<u8>,
     len_bytes: usize,
     huge: bool,
-    /// Of a file, which another process may cut short.
-    watched: Option<Watched>,
-    /// Of the kernel's, which no child keeps.
-    kept: Option<fork::Range>,
+    /// Set for a mapping of a file, which another process may truncate.
+    sigbus_guard: Option<SigbusGuard>,
+    /// Set for a mapping of kernel memory, which is replaced in forked children.
+    fork_range: Option<fork::Range>,
 }
 
 // SAFETY: a Mapping is an address range without access to it through `&self`;
@@ -39,18 +39,17 @@ impl Mapping {
     /// Maps zeroed private memory of ordinary pages.
     ///
     /// # Errors
-    /// What mmap(2) says; `InvalidInput` for a length of zero.
+    /// The error of mmap(2); `InvalidInput` for a length of zero.
     pub fn anonymous(len_bytes: usize) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         Self::map(len_bytes, flags, -1, 0, false)
     }
 
-    /// Maps zeroed private memory of huge pages if the system has some to
-    /// give, of ordinary pages otherwise; [`Mapping::is_huge`] tells which.
-    /// With huge pages the length is rounded up to whole ones.
+    /// Maps zeroed private memory of huge pages, or of ordinary pages if no huge pages are
+    /// free; see [`Mapping::is_huge`]. With huge pages the length is rounded up to whole ones.
     ///
     /// # Errors
-    /// What mmap(2) says about ordinary pages; `InvalidInput` for a length of zero.
+    /// The error of mmap(2) for ordinary pages; `InvalidInput` for a length of zero.
     pub fn anonymous_huge(len_bytes: usize) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
         if let Some(rounded_bytes) = len_bytes.checked_next_multiple_of(HUGE_PAGE_BYTES)
@@ -61,14 +60,13 @@ impl Mapping {
         Self::anonymous(len_bytes)
     }
 
-    /// Maps a range of a file, shared with everyone else who maps it.
+    /// Maps a range of a file, shared with all other mappings of it.
     ///
-    /// Keeping the file long enough is the caller's business. When a page behind its end
-    /// is touched, the whole mapping becomes zeroed memory of this process alone, and
-    /// [`Mapping::is_lost`] says so.
+    /// The caller keeps the file long enough. If a page beyond its end is accessed, the
+    /// whole mapping becomes zeroed private memory, and [`Mapping::is_lost`] returns true.
     ///
     /// # Errors
-    /// What mmap(2) says; `InvalidInput` for a length of zero, or an offset
+    /// The error of mmap(2); `InvalidInput` for a length of zero, or an offset
     /// that is too large or no multiple of the page size; `OutOfMemory` if the
     /// process has too many such mappings.
     pub fn shared(fd: BorrowedFd<'_>, offset_bytes: u64, len_bytes: usize) -> io::Result<Self> {
@@ -81,34 +79,34 @@ impl Mapping {
             offset_bytes,
             false,
         )?;
-        mapping.watched = Some(Watched::new(mapping.start, len_bytes)?);
+        mapping.sigbus_guard = Some(SigbusGuard::new(mapping.start, len_bytes)?);
         Ok(mapping)
     }
 
-    /// Maps a range that the kernel shares by a descriptor, such as a socket's ring.
+    /// Maps a range that the kernel shares through a descriptor, such as a socket's ring.
     ///
-    /// In a child that is forked the range is zeroed memory of the child's own: what the
-    /// descriptor stands for ends with the mapping here.
+    /// In a forked child the range is replaced by private zeroed memory, so that the kernel
+    /// object is released when the parent unmaps it.
     ///
     /// # Errors
-    /// What mmap(2) says; `InvalidInput` for a length of zero, or an offset
-    /// that is too large or no multiple of the page size; what pthread_atfork(3) says.
+    /// The error of mmap(2) or pthread_atfork(3); `InvalidInput` for a length of zero, or an
+    /// offset that is too large or no multiple of the page size.
     pub fn of_kernel(fd: BorrowedFd<'_>, offset_bytes: u64, len_bytes: usize) -> io::Result<Self> {
         let offset_bytes = libc::off_t::try_from(offset_bytes)
             .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        let (start, kept) = fork::Range::make(len_bytes, || {
+        let (start, range) = fork::Range::make(len_bytes, || {
             Self::map_range(len_bytes, libc::MAP_SHARED, fd.as_raw_fd(), offset_bytes)
         })?;
         let mut mapping = Self::new(start, len_bytes, false);
-        mapping.kept = Some(kept);
+        mapping.fork_range = Some(range);
         Ok(mapping)
     }
 
-    /// Has the range begin as zeroed memory in a child that is forked: the pages stay this
-    /// process's, and a fork copies none of them, also if the kernel holds them in their place.
+    /// Makes the range start as zeroed memory in forked children: the pages stay this
+    /// process's, and a fork copies none of them, even if the kernel has them pinned.
     ///
     /// # Errors
-    /// What madvise(2) says; `InvalidInput` for memory that is not private or of huge pages.
+    /// The error of madvise(2); `InvalidInput` for memory that is not private or of huge pages.
     pub fn wipe_in_children(&self) -> io::Result<()> {
         // SAFETY: exactly the range of this mapping; the memory of this process does not change.
         let result = unsafe {
@@ -124,17 +122,18 @@ impl Mapping {
         Ok(())
     }
 
-    /// True once a page behind the end of the mapped file was touched: the memory is not
-    /// the file's any more.
+    /// Returns whether a page beyond the end of the mapped file was accessed: the memory is no
+    /// longer the file's.
     #[inline]
     pub fn is_lost(&self) -> bool {
-        self.watched.as_ref().is_some_and(Watched::is_lost)
+        self.sigbus_guard.as_ref().is_some_and(SigbusGuard::is_lost)
     }
 
-    /// What tells [`Mapping::is_lost`] while the mapping lives; `None` if it cannot be lost.
+    /// Returns a flag with the value of [`Mapping::is_lost`], valid while the mapping exists;
+    /// `None` if it cannot be lost.
     #[inline]
-    pub fn watch(&self) -> Option<Watch> {
-        self.watched.as_ref().map(Watched::watch)
+    pub fn loss_flag(&self) -> Option<LossFlag> {
+        self.sigbus_guard.as_ref().map(SigbusGuard::loss_flag)
     }
 
     fn map(
@@ -148,14 +147,14 @@ impl Mapping {
         Ok(Self::new(start, len_bytes, huge))
     }
 
-    /// For a range that was just mapped.
+    /// Wraps a range that was just mapped.
     fn new(start: NonNull<u8>, len_bytes: usize, huge: bool) -> Self {
         Self {
             start,
             len_bytes,
             huge,
-            watched: None,
-            kept: None,
+            sigbus_guard: None,
+            fork_range: None,
         }
     }
 
@@ -166,9 +165,9 @@ impl Mapping {
         offset_bytes: libc::off_t,
     ) -> io::Result<NonNull<u8>> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: without MAP_FIXED the kernel chooses a range that nobody
-        // uses, so no live memory of this process changes; mmap checks every
-        // argument itself.
+        // SAFETY: without MAP_FIXED the kernel chooses an unused range, so no
+        // live memory of this process changes; mmap checks every argument
+        // itself.
         let address = unsafe {
             libc::mmap(
                 core::ptr::null_mut(),
@@ -186,31 +185,31 @@ impl Mapping {
             .ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     #[inline]
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// How many bytes are mapped.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len_bytes
     }
 
-    /// Never true: an empty range cannot be mapped.
+    /// Returns false: an empty range cannot be mapped.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len_bytes == 0
     }
 
-    /// True if the memory consists of huge pages.
+    /// Returns whether the memory consists of huge pages.
     #[inline]
     pub fn is_huge(&self) -> bool {
         self.huge
     }
 
-    /// True if the byte at `address` lies in this mapping.
+    /// Returns whether the byte at `address` lies in this mapping.
     #[inline]
     pub fn contains(&self, address: *const u8) -> bool {
         (address as usize)
@@ -221,15 +220,15 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Before the range can be another's.
-        self.watched = None;
-        let _quiet = self.kept.take().map(fork::Range::end);
+        // Before the range can be reused by another mapping.
+        self.sigbus_guard = None;
+        let _lock = self.fork_range.take().map(fork::Range::unregister);
         // SAFETY: the range was mapped by `map_range` with this length and is
         // unmapped only here; that no pointer into it is used any more is the
-        // obligation of whoever took one from `as_ptr`.
+        // obligation of the callers of `as_ptr`.
         let result = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len_bytes) };
-        // At the limit of mappings (vm.max_map_count) one that the kernel has joined with its neighbours cannot be parted
-        // from them, and stays until the process ends.
+        // At the limit of mappings (vm.max_map_count) a range that the kernel merged with its neighbours cannot be
+        // split from them, and stays mapped until the process exits.
         let error = io::Error::last_os_error();
         debug_assert!(
             result == 0 || error.raw_os_error() == Some(libc::ENOMEM),
@@ -264,7 +263,7 @@ mod tests {
         // SAFETY: the name is a terminated string; the call touches no other memory.
         let fd = unsafe { libc::memfd_create(c"mapping-test".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(fd >= 0, "memfd_create: {}", io::Error::last_os_error());
-        // SAFETY: the descriptor was just made and belongs to nobody else.
+        // SAFETY: the descriptor is new and has no other owner.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(len_bytes).expect("a memory file can grow");
         file
@@ -304,14 +303,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_cut_short_costs_the_mapping_and_nothing_else() {
+    fn truncated_file_loses_its_mapping_only() {
         let file = memory_file(3 * 4096);
         let whole = Mapping::shared(file.as_fd(), 0, 3 * 4096).expect("whole file");
         let first = Mapping::shared(file.as_fd(), 0, 4096).expect("first page");
         write(&whole, 0, 1);
         write(&whole, 2 * 4096, 3);
         file.set_len(4096).expect("a memory file can shrink");
-        assert_eq!(read(&whole, 0), 1, "what is left is still the file's");
+        assert_eq!(read(&whole, 0), 1, "the first page is still the file's");
         assert!(!whole.is_lost());
         assert_eq!(read(&whole, 2 * 4096), 0);
         assert!(whole.is_lost());
@@ -319,15 +318,15 @@ mod tests {
         write(&whole, 2 * 4096, 4);
         write(&whole, 0, 5);
         assert_eq!((read(&whole, 0), read(&whole, 2 * 4096)), (5, 4));
-        assert_eq!(read(&first, 0), 1, "memory of its own");
+        assert_eq!(read(&first, 0), 1, "not the private memory");
         drop(whole);
-        // The range is watched no more; its place in the table serves the next one.
+        // The guard of the range is released; its table entry serves the next mapping.
         let again = Mapping::shared(file.as_fd(), 0, 4096).expect("first page");
         assert!(!again.is_lost());
     }
 
     #[test]
-    fn impossible_mappings_are_refused() {
+    fn invalid_mappings_are_rejected() {
         assert!(Mapping::anonymous(0).is_err());
         assert!(Mapping::anonymous_huge(usize::MAX).is_err());
         let file = memory_file(4096);

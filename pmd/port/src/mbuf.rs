@@ -1,48 +1,49 @@
-//! The buffer of a port.
+//! Packet buffers of a port.
 //!
 //! An [`Mbuf`] is a handle to memory that belongs to a port: a slot of a shared
-//! ring, a frame of a mapped socket ring, or an object of a mempool. It is made
-//! by the port's `alloc` or `rx_burst` and goes back to the *same* port through
-//! `tx_burst` or `free`. It has no `Drop`: a port is not reachable from the
-//! buffer. A forgotten buffer costs its slot until the port is closed, and then the
-//! memory of the port's buffers for the life of the process.
+//! ring, a frame of a mapped socket ring, or an object of a mempool. The port's
+//! `alloc` or `rx_burst` creates it; `tx_burst` or `free` returns it to the *same*
+//! port. It has no `Drop`, since the port is not reachable from the buffer. A leaked
+//! buffer occupies its slot until the port is closed, and then the memory of the
+//! port's buffers until the process exits.
 
 use core::ptr::NonNull;
 
-/// Frames in one burst, at most.
+/// Maximum number of frames in one burst.
 pub const BURST: usize = 32;
 
 /// A buffer of a port that holds at most one whole Ethernet frame, without FCS.
 ///
-/// Two machine words, so that it travels in registers: moved through memory, its
-/// loads would wait for the stores into ring slots that come before them.
+/// Two machine words, so that it is passed in registers: passed through memory, its
+/// loads would wait for the preceding stores into ring slots.
 #[derive(Debug)]
-#[must_use = "an Mbuf goes back to its port by tx_burst or free"]
+#[must_use = "an Mbuf must be returned to its port by tx_burst or free"]
 pub struct Mbuf {
     data: NonNull<u8>,
-    /// `cookie 32 | capacity 16 | length 16`, both in bytes.
+    /// `cookie 32 | capacity 16 | length 16`; capacity and length in bytes.
     word: u64,
 }
 
-/// The longest frame that an [`Mbuf`] can hold, in bytes.
+/// Maximum capacity of an [`Mbuf`] in bytes.
 pub const MAX_CAPACITY_BYTES: u32 = 0xFFFF;
 
-// SAFETY: an Mbuf is a unique handle to its memory: whoever holds it is the
-// only one in this process who reads or writes those bytes (obligation of
-// `Mbuf::from_raw`, upheld by each driver), so it may move between threads.
+// SAFETY: an Mbuf is a unique handle to its memory: its owner is the only code in
+// this process that reads or writes those bytes (obligation of `Mbuf::from_raw`,
+// upheld by each driver), so it may move between threads.
 unsafe impl Send for Mbuf {}
 
 impl Mbuf {
-    /// Makes the handle of a buffer; only drivers call this.
+    /// Creates the handle of a buffer; called by drivers only.
     ///
-    /// `cookie` means something to the driver alone, which finds its slot or
-    /// pool object by it.
+    /// `cookie` is an opaque value of the driver, by which it finds its slot or
+    /// pool object again.
     ///
     /// # Safety
     /// `data` points to `capacity_bytes` bytes that stay mapped, readable and
-    /// writable until the handle went back to the driver, also if the port is
-    /// dropped before, and that nobody else in this process touches until then; `len_bytes <= capacity_bytes <=`
-    /// [`MAX_CAPACITY_BYTES`], and the first `len_bytes` bytes are initialised.
+    /// writable until the handle is returned to the driver, even if the port is
+    /// dropped before that, and that nothing else in this process accesses until
+    /// then; `len_bytes <= capacity_bytes <=` [`MAX_CAPACITY_BYTES`], and the first
+    /// `len_bytes` bytes are initialised.
     pub unsafe fn from_raw(
         data: NonNull<u8>,
         len_bytes: u32,
@@ -58,7 +59,7 @@ impl Mbuf {
         }
     }
 
-    /// The frame: destination MAC address first, no FCS.
+    /// Returns the frame: destination MAC address first, no FCS.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `from_raw` promises that the first `len_bytes` bytes are
@@ -66,7 +67,7 @@ impl Mbuf {
         unsafe { core::slice::from_raw_parts(self.data.as_ptr(), self.len()) }
     }
 
-    /// The whole buffer, for writing a frame; follow with [`Mbuf::set_len`].
+    /// Returns the whole buffer for writing a frame; follow with [`Mbuf::set_len`].
     #[inline]
     pub fn buffer_mut(&mut self) -> &mut [u8] {
         // SAFETY: `from_raw` promises `capacity_bytes` bytes that are mapped and
@@ -75,39 +76,39 @@ impl Mbuf {
         unsafe { core::slice::from_raw_parts_mut(self.data.as_ptr(), self.capacity()) }
     }
 
-    /// Sets the length of the frame in bytes; a length above the capacity is cut to it.
+    /// Sets the length of the frame in bytes, limited to the capacity.
     #[inline]
     pub fn set_len(&mut self, len_bytes: usize) {
         debug_assert!(len_bytes <= self.capacity());
         self.word = self.word & !0xFFFF | len_bytes.min(self.capacity()) as u64;
     }
 
-    /// The length of the frame in bytes.
+    /// Returns the length of the frame in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         (self.word & 0xFFFF) as usize
     }
 
-    /// True while no frame was written.
+    /// Returns whether the buffer holds no frame.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many bytes the buffer can hold.
+    /// Returns the capacity of the buffer in bytes.
     #[inline]
     pub fn capacity(&self) -> usize {
         (self.word >> 16 & 0xFFFF) as usize
     }
 
-    /// The driver's own mark.
+    /// Returns the opaque value that the driver gave the buffer.
     #[inline]
     pub fn cookie(&self) -> u32 {
         (self.word >> 32) as u32
     }
 }
 
-/// At most [`BURST`] buffers, first in, first out, without allocation.
+/// A FIFO of at most [`BURST`] buffers, without allocation.
 #[derive(Debug)]
 pub struct MbufBatch {
     slots: [Option<Mbuf>; BURST],
@@ -122,7 +123,7 @@ impl Default for MbufBatch {
 }
 
 impl MbufBatch {
-    /// An empty batch.
+    /// Creates an empty batch.
     pub const fn new() -> Self {
         Self {
             slots: [const { None }; BURST],
@@ -131,10 +132,10 @@ impl MbufBatch {
         }
     }
 
-    /// Adds a buffer at the end; a full batch gives it back.
+    /// Appends a buffer; returns it as the error if the batch is full.
     #[inline(always)]
     pub fn push(&mut self, mbuf: Mbuf) -> Result<(), Mbuf> {
-        if self.tail == BURST && !self.close_up() {
+        if self.tail == BURST && !self.compact() {
             return Err(mbuf);
         }
         self.slots[self.tail] = Some(mbuf);
@@ -142,16 +143,16 @@ impl MbufBatch {
         Ok(())
     }
 
-    /// Moves what is left to the front; false if there is no room there.
+    /// Moves the remaining buffers to the front; returns false if the batch is full.
     #[cold]
-    fn close_up(&mut self) -> bool {
+    fn compact(&mut self) -> bool {
         self.slots.rotate_left(self.head);
         self.tail -= self.head;
         self.head = 0;
         self.tail < BURST
     }
 
-    /// Takes the first buffer.
+    /// Removes and returns the first buffer.
     #[inline(always)]
     pub fn pop(&mut self) -> Option<Mbuf> {
         if self.head == self.tail {
@@ -166,37 +167,37 @@ impl MbufBatch {
         mbuf
     }
 
-    /// The last buffer, left in place.
+    /// Returns the last buffer without removing it.
     #[inline(always)]
     pub fn back_mut(&mut self) -> Option<&mut Mbuf> {
         self.slots[self.head..self.tail].last_mut()?.as_mut()
     }
 
-    /// The first buffer, left in place.
+    /// Returns the first buffer without removing it.
     #[inline]
     pub fn front(&self) -> Option<&Mbuf> {
         self.slots[self.head..self.tail].first()?.as_ref()
     }
 
-    /// The buffers from first to last, left in place.
+    /// Iterates over the buffers from first to last.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = &Mbuf> {
         self.slots[self.head..self.tail].iter().flatten()
     }
 
-    /// How many buffers are in the batch.
+    /// Returns the number of buffers in the batch.
     #[inline]
     pub fn len(&self) -> usize {
         self.tail - self.head
     }
 
-    /// True if the batch holds no buffer.
+    /// Returns whether the batch is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.head == self.tail
     }
 
-    /// How many buffers can still be added.
+    /// Returns the number of buffers that can still be added.
     #[inline]
     pub fn room(&self) -> usize {
         BURST - self.len()
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_says_which_bytes_are_the_frame() {
+    fn set_len_bounds_the_frame_bytes() {
         let mut pool = pool();
         let mut mbuf = pool.alloc().expect("a fresh pool");
         assert!(mbuf.is_empty() && mbuf.bytes().is_empty());
@@ -234,9 +235,9 @@ mod tests {
     }
 
     proptest! {
-        /// A batch is a bounded queue, wherever its first buffer lies.
+        /// A batch is a bounded queue, wherever its first buffer is.
         #[test]
-        fn a_batch_agrees_with_a_queue(pushes in prop::collection::vec(any::<bool>(), 1..200)) {
+        fn batch_matches_queue_model(pushes in prop::collection::vec(any::<bool>(), 1..200)) {
             let mut pool = pool();
             let (mut batch, mut oracle) = (MbufBatch::new(), VecDeque::new());
             for push in pushes {

@@ -1,4 +1,4 @@
-//! A fixed number of fixed-size buffers in one mapping.
+//! A pool of a fixed number of equally sized buffers in one mapping.
 
 use std::io;
 use std::sync::Arc;
@@ -6,32 +6,31 @@ use std::sync::Arc;
 use crate::mapping::Mapping;
 use crate::mbuf::{MAX_CAPACITY_BYTES, Mbuf};
 
-/// Buffers start at multiples of this: two cache lines, which the adjacent-line prefetcher takes as one.
+/// Alignment of each buffer: two cache lines, which the adjacent-line prefetcher fetches together.
 const BUFFER_ALIGN_BYTES: usize = 128;
 
-/// What a pool is made of.
+/// Parameters of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MempoolConfig {
-    /// How many buffers, at least one.
+    /// Number of buffers, at least 1.
     pub(crate) buffers: u32,
-    /// How long the longest frame is that one buffer holds, at least one byte.
+    /// Capacity of each buffer in bytes, at least 1.
     pub(crate) buffer_bytes: u32,
-    /// Ask for huge pages; ordinary ones are taken when there are none.
+    /// Requests huge pages; falls back to ordinary pages if none are free.
     pub(crate) huge_pages: bool,
-    /// Stands in the upper 8 bits of every cookie, for owners of several pools.
+    /// Upper 8 bits of every cookie, for owners of several pools.
     pub(crate) tag: u8,
 }
 
-/// Buffers in one pool, at most.
+/// Maximum number of buffers in one pool.
 pub(crate) const MAX_BUFFERS: u32 = 1 << 16;
 
 /// A pool of buffers that one thread at a time allocates from and frees to.
 ///
-/// Both are O(1), and last in is first out, so that a lightly used pool stays
-/// in the cache. All memory is mapped and zeroed when the pool is made. The
-/// mapping itself is shared: whoever holds [`Mempool::mapping`] keeps buffers
-/// alive that outlive the pool. Not for users of the crate: a port is the owner
-/// that sees to that.
+/// Both are O(1) and LIFO, so that a lightly used pool stays in the cache. All
+/// memory is mapped and zeroed when the pool is created. The mapping is reference
+/// counted: a holder of [`Mempool::mapping`] keeps buffers valid that outlive the
+/// pool. Not part of the public interface: the port that owns the pool ensures that.
 #[derive(Debug)]
 pub(crate) struct Mempool {
     mapping: Arc<Mapping>,
@@ -46,9 +45,8 @@ impl Mempool {
     /// Maps the memory of a pool.
     ///
     /// # Errors
-    /// `InvalidInput` for a pool without buffers or bytes, with more than
-    /// [`MAX_BUFFERS`], or with buffers larger than an Mbuf can say; else what
-    /// mmap(2) says.
+    /// `InvalidInput` for zero buffers or bytes, more than [`MAX_BUFFERS`] buffers,
+    /// or buffers larger than [`MAX_CAPACITY_BYTES`]; otherwise the error of mmap(2).
     pub(crate) fn new(config: MempoolConfig) -> io::Result<Self> {
         let stride_bytes = (config.buffer_bytes as usize).next_multiple_of(BUFFER_ALIGN_BYTES);
         let len_bytes = stride_bytes
@@ -71,23 +69,23 @@ impl Mempool {
         })
     }
 
-    /// Takes an empty buffer; `None` if all are in use.
+    /// Allocates an empty buffer; `None` if all are in use.
     #[inline]
     pub(crate) fn alloc(&mut self) -> Option<Mbuf> {
         let index = self.free.pop()?;
         let offset_bytes = index as usize * self.stride_bytes;
-        // SAFETY: `index < buffers`, since only such indices are ever in the
-        // free list, so the offset lies in the mapping.
+        // SAFETY: `index < buffers`, since the free list holds only such indices,
+        // so the offset lies in the mapping.
         let data = unsafe { self.mapping.as_ptr().add(offset_bytes) };
         // SAFETY: the buffer's bytes stay mapped while the pool or a holder of
-        // its mapping lives, which the port that lends the buffer sees to; the
-        // index left the free list, so nobody else has this buffer; mmap
+        // its mapping exists, which the port that lends the buffer ensures; the
+        // index left the free list, so no other handle of this buffer exists; mmap
         // zeroed it, so every byte is initialised.
         Some(unsafe { Mbuf::from_raw(data, 0, self.config.buffer_bytes, self.cookie(index)) })
     }
 
-    /// Takes a buffer back; false for one that is not of this pool, which is given up and never
-    /// mixed in.
+    /// Frees a buffer; returns false for a buffer of another pool, which is leaked and never
+    /// put into the free list.
     #[inline]
     pub(crate) fn free(&mut self, mbuf: Mbuf) -> bool {
         let index = Self::index_of(&mbuf);
@@ -97,7 +95,7 @@ impl Mempool {
         debug_assert_eq!(
             mbuf.cookie(),
             self.cookie(index),
-            "a buffer came back with the cookie of an earlier loan"
+            "a buffer was freed with the cookie of an earlier allocation"
         );
         #[cfg(debug_assertions)]
         {
@@ -108,7 +106,7 @@ impl Mempool {
         true
     }
 
-    /// True if the buffer is one of this pool's.
+    /// Returns whether the buffer belongs to this pool.
     #[inline]
     pub(crate) fn owns(&self, mbuf: &Mbuf) -> bool {
         let index = Self::index_of(mbuf);
@@ -117,21 +115,21 @@ impl Mempool {
         index < self.config.buffers && mbuf.bytes().as_ptr() == start.cast_const()
     }
 
-    /// Keeps the memory mapped for the life of the process if buffers are lent. Whoever drops a
-    /// pool whose buffers others may have calls this before.
-    pub(crate) fn keep_lent(&self) {
+    /// Leaks the mapping if buffers are allocated. To be called before dropping a pool whose
+    /// buffers may still be in use.
+    pub(crate) fn leak_if_in_use(&self) {
         if self.in_use() > 0 {
             core::mem::forget(Arc::clone(&self.mapping));
         }
     }
 
-    /// Which buffer of its pool this is: below [`MempoolConfig::buffers`].
+    /// Returns the index of the buffer in its pool, below [`MempoolConfig::buffers`].
     #[inline]
     pub(crate) fn index_of(mbuf: &Mbuf) -> u32 {
         mbuf.cookie() & 0xFFFF
     }
 
-    /// The [`MempoolConfig::tag`] of the pool that the buffer came from.
+    /// Returns the [`MempoolConfig::tag`] of the buffer's pool.
     #[inline]
     pub(crate) fn tag_of(mbuf: &Mbuf) -> u8 {
         (mbuf.cookie() >> 24) as u8
@@ -146,23 +144,23 @@ impl Mempool {
         u32::from(self.config.tag) << 24 | u32::from(generation) << 16 | index
     }
 
-    /// The memory of the buffers, for whoever must keep it alive.
+    /// Returns the mapping of the buffers, for owners that must keep it mapped.
     pub(crate) fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
     }
 
-    /// What the pool was made of.
+    /// Returns the parameters of the pool.
     pub(crate) fn config(&self) -> &MempoolConfig {
         &self.config
     }
 
-    /// How many buffers are lent out now.
+    /// Returns the number of allocated buffers.
     #[inline]
     pub(crate) fn in_use(&self) -> u32 {
         self.config.buffers - self.free.len() as u32
     }
 
-    /// How many buffers can be taken now.
+    /// Returns the number of free buffers.
     #[inline]
     pub(crate) fn available(&self) -> u32 {
         self.free.len() as u32
@@ -184,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn every_buffer_is_lent_once_zeroed_and_apart_from_the_others() {
+    fn buffers_are_zeroed_aligned_and_disjoint() {
         let mut pool = Mempool::new(config(9, 200)).expect("a small pool");
         let mut lent: Vec<Mbuf> = std::iter::from_fn(|| pool.alloc()).collect();
         assert_eq!(lent.len(), 9);
@@ -205,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_freed_buffer_is_lent_first() {
+    fn alloc_returns_the_last_freed_buffer() {
         let mut pool = Mempool::new(config(4, 64)).expect("a small pool");
         let first = pool.alloc().expect("one of four");
         let second = pool.alloc().expect("one of four");
@@ -218,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_of_another_pool_is_refused_and_not_mixed_in() {
+    fn free_of_a_foreign_buffer_is_rejected() {
         let mut ours = Mempool::new(config(2, 64)).expect("a small pool");
         let mut theirs = Mempool::new(config(8, 64)).expect("a small pool");
         let lent: Vec<Mbuf> = std::iter::from_fn(|| theirs.alloc()).collect();
@@ -230,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_of_nothing_is_refused() {
+    fn pool_without_buffers_or_bytes_is_rejected() {
         for (buffers, buffer_bytes) in [(0, 64), (4, 0)] {
             let error = Mempool::new(config(buffers, buffer_bytes)).expect_err("an empty pool");
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
@@ -238,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_are_used_or_done_without() {
+    fn huge_pages_fall_back_to_ordinary_pages() {
         let pool = Mempool::new(MempoolConfig {
             huge_pages: true,
             ..config(16, 2172)
@@ -248,7 +246,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order of loans and returns, a lent buffer keeps its bytes.
+        /// Whatever the order of allocations and frees, an allocated buffer keeps its bytes.
         #[test]
         fn lent_buffers_keep_their_bytes(ops in prop::collection::vec((any::<bool>(), any::<usize>()), 1..300)) {
             let mut pool = Mempool::new(config(7, 48)).expect("a small pool");

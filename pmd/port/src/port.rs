@@ -1,4 +1,4 @@
-//! The [`Port`] trait: burst semantics and buffer ownership are stated here and nowhere else.
+//! The [`Port`] trait: defines burst semantics and buffer ownership for all drivers.
 
 use core::fmt;
 use std::io;
@@ -8,42 +8,42 @@ use std::sync::Arc;
 use crate::mbuf::{Mbuf, MbufBatch};
 use crate::sync::mapped::AtomicU32;
 
-/// A MAC address as it stands in a frame.
+/// A MAC address in the byte order of a frame.
 pub type MacBytes = [u8; 6];
 
-/// What a port can do; constant while the port is open, but for the address.
+/// Properties of a port; constant while the port is open, except for the address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// The driver's name: `shm`, `af_packet`, `loopback`, ...
     pub driver: &'static str,
-    /// What is behind it: a segment name, an interface name.
+    /// The underlying segment or interface name.
     pub device: String,
-    /// Our station address: that which the port was opened with, or got since by
+    /// The port's station address: the one it was opened with, or set since by
     /// [`Port::change_address`].
     pub mac: MacBytes,
     /// The network interface's own address, if there is an interface.
     pub interface_mac: Option<MacBytes>,
-    /// The longest frame in bytes, from destination address to the last byte before the FCS.
+    /// Maximum frame length in bytes, from the destination address to the last byte before the FCS.
     pub max_frame_bytes: usize,
-    /// A frame that `tx_burst` took is delivered while its receiver lives and reads.
+    /// A frame that `tx_burst` took is delivered as long as its receiver exists and reads.
     pub lossless: bool,
-    /// A burst of one frame costs no more than its share of a larger burst.
+    /// A burst of one frame costs no more per frame than a larger burst.
     pub send_alone: bool,
 }
 
-/// One counter of a port with its name; names are stable and documented by the driver.
+/// A named counter of a port; names are stable and documented by the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// `snake_case`; drops are called `drop_<reason>`.
+    /// `snake_case`; counters of dropped frames are called `drop_<reason>`.
     pub name: &'static str,
     /// Events since the port was opened.
     pub value: u64,
 }
 
-/// What went through a port since it was opened.
+/// Statistics of a port since it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortStats {
-    /// Frames handed to the caller.
+    /// Frames received by the caller.
     pub rx_frames: u64,
     /// Bytes of those frames.
     pub rx_bytes: u64,
@@ -51,7 +51,7 @@ pub struct PortStats {
     pub tx_frames: u64,
     /// Bytes of those frames.
     pub tx_bytes: u64,
-    /// Every drop with its reason, and what else the driver counts.
+    /// Drops by reason, and further counters of the driver.
     pub counters: Vec<Counter>,
 }
 
@@ -64,22 +64,22 @@ pub struct Neighbour {
     pub generation: u64,
 }
 
-/// Something that happened on the segment.
+/// A change of the segment or of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortEvent {
-    /// A station joined; only ports that see this directly (`shm`) report it.
+    /// A station joined; reported only by ports that observe it directly (`shm`).
     Joined(Neighbour),
     /// A station left or died.
     Left(Neighbour),
     /// The network interface's MTU was lowered below the port's frames, or is high enough again.
     MtuChanged(MtuChange),
-    /// Memory for frames to or from a station could not be had (`shm`).
+    /// Memory for frames to or from a station could not be allocated (`shm`).
     RingFailed(RingFailure),
     /// Frames to the station of this address were dropped since the last call, because of such a
     /// failure.
     Unreachable(MacBytes),
-    /// The port itself failed and carries nothing any more; told once. Its buffers stay
-    /// valid, and closing it works. To go on, open another one.
+    /// The port failed and carries no more frames; reported once. Its buffers stay
+    /// valid, and it can be closed. To continue, open another port.
     Failed(PortFailure),
 }
 
@@ -88,37 +88,37 @@ pub enum PortEvent {
 pub struct RingFailure {
     /// The error number.
     pub errno: i32,
-    /// Memory that each ring takes.
+    /// Memory of each ring in bytes.
     pub ring_bytes: u64,
-    /// Size of the file system that the segment is in; 0 if it is not known.
+    /// Size of the segment's file system in bytes; 0 if unknown.
     pub file_system_bytes: u64,
 }
 
-/// An MTU that is not the one that the port was opened with, or is again.
+/// A change of the MTU against the one that the port was opened with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MtuChange {
-    /// The one that the port was opened with; frames are as long as it allows.
+    /// MTU when the port was opened; it limits the frame length.
     pub opened_bytes: u32,
-    /// The one that it has now.
+    /// Current MTU.
     pub now_bytes: u32,
-    /// Frames are longer than it allows.
+    /// The port's frames exceed the current MTU.
     pub is_too_low: bool,
 }
 
-/// Why a port carries nothing any more.
+/// Why a port failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortFailure {
     /// The network interface was removed.
     InterfaceRemoved,
     /// The network interface was taken down.
     InterfaceDown,
-    /// The network interface sends nothing at the port's queue.
+    /// The network interface sends nothing on the port's queue.
     NoSendQueue,
-    /// The network interface left frames standing for so long that they must not be sent any more.
+    /// Frames were queued at the network interface for too long to be sent any more.
     SendStalled,
-    /// The files of the shared segment were removed or cut short.
+    /// The files of the shared segment were removed or truncated.
     SegmentRemoved,
-    /// What the shared segment says of itself or of this station is not true any more.
+    /// The shared segment's header or the state of this station was overwritten.
     SegmentDamaged,
 }
 
@@ -127,15 +127,15 @@ impl fmt::Display for PortFailure {
         f.write_str(match self {
             Self::InterfaceRemoved => "the network interface was removed",
             Self::InterfaceDown => "the network interface was taken down",
-            Self::NoSendQueue => "the network interface sends nothing at the port's queue",
+            Self::NoSendQueue => "the network interface sends nothing on the port's queue",
             Self::SendStalled => "the network interface has sent nothing for too long",
-            Self::SegmentRemoved => "the files of the segment were removed or cut short",
+            Self::SegmentRemoved => "the files of the segment were removed or truncated",
             Self::SegmentDamaged => "the segment was damaged",
         })
     }
 }
 
-/// What a thread can sleep on until the port has something to receive.
+/// What a thread can sleep on until the port has frames or events.
 #[derive(Clone, Debug)]
 pub enum WakeSource {
     /// Sleep with FUTEX_WAIT (shared, not private) while the word holds `expected`.
@@ -147,11 +147,11 @@ pub enum WakeSource {
     },
     /// Sleep with poll(2) until the descriptor is readable.
     Fd(RawFd),
-    /// The port cannot wake anyone: sleep for a bounded time, then look.
+    /// The port cannot wake the caller: sleep for a bounded time, then poll.
     Poll,
 }
 
-/// A futex word in memory that outlives every holder of this value.
+/// A futex word in memory that stays mapped while this value exists.
 #[derive(Clone)]
 pub struct FutexWord {
     /// Keeps the mapping alive.
@@ -160,7 +160,7 @@ pub struct FutexWord {
 
 /// Memory that holds a futex word.
 pub trait AsFutexWord {
-    /// The word.
+    /// Returns the word.
     fn futex_word(&self) -> &AtomicU32;
 }
 
@@ -170,7 +170,7 @@ impl FutexWord {
         Self { owner }
     }
 
-    /// The word.
+    /// Returns the word.
     pub fn word(&self) -> &AtomicU32 {
         self.owner.futex_word()
     }
@@ -182,74 +182,74 @@ impl fmt::Debug for FutexWord {
     }
 }
 
-/// Frames in and out, in bursts, by one thread at a time.
+/// Sends and receives Ethernet frames in bursts; used by one thread at a time.
 ///
 /// # Ownership
-/// Every [`Mbuf`] comes from this port and goes back to it. `alloc` lends a
-/// buffer for sending; `tx_burst` takes buffers back from the front of the
-/// batch, in the order in which they were allocated for one destination;
-/// `rx_burst` lends received frames; `free` takes back whatever the caller
-/// holds, sent or not. Received buffers may be freed in any order, but a driver
-/// may keep their ring slots until all earlier ones are free.
+/// Every [`Mbuf`] belongs to one port and must be returned to it. `alloc` lends a
+/// buffer for sending; `tx_burst` takes buffers from the front of the batch, in
+/// the order in which they were allocated for one destination; `rx_burst` lends
+/// received frames; `free` takes back any buffer that the caller holds, sent or
+/// not. Received buffers may be freed in any order, but a driver may keep their
+/// ring slots until all earlier ones are free.
 ///
-/// A buffer that does not come back is still memory of its holder's alone: when a port is dropped
-/// meanwhile, what it lent stays mapped for the life of the process. A buffer that is given
-/// to another port than its own is counted there and stays lent.
+/// A buffer that is never returned remains exclusive memory of its holder: if its port is dropped,
+/// the memory of lent buffers stays mapped until the process exits. A buffer that is returned to
+/// another port is counted there and stays lent.
 ///
 /// # Bursts
-/// `tx_burst` returns how many buffers it took; the rest stay in the batch with
-/// the caller, who tries again later. `rx_burst` adds at most `max` frames (and
-/// at most the batch's room) and may add fewer than are waiting. Neither
-/// blocks. Errors of a single frame are counters, never a return value.
+/// `tx_burst` returns how many buffers it took; the others stay in the batch, and
+/// the caller retries later. `rx_burst` adds at most `max` frames (and at most the
+/// batch's free slots) and may add fewer than are pending. Neither blocks. Errors
+/// of a single frame are counted, never returned.
 ///
 /// # Cost
-/// No call but `arm`, `events` and `stats` allocates, locks or (on `shm` and
-/// `loopback`) enters the kernel, save to wake a receiver that sleeps.
+/// No call except `arm`, `events` and `stats` allocates, locks or (on `shm` and
+/// `loopback`) enters the kernel, unless it wakes a sleeping receiver.
 pub trait Port: Send {
-    /// What the port can do.
+    /// Returns the properties of the port.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Lends an empty buffer for one frame to `dst`; `None` means no room towards
-    /// that station for now (back-pressure, not an error). A station that does
-    /// not exist has room: its frames are dropped and counted by `tx_burst`.
+    /// Allocates an empty buffer for one frame to `dst`. `None` means that no buffer
+    /// towards that station is free now (back-pressure, not an error). For a station
+    /// that does not exist buffers are available: `tx_burst` drops and counts its frames.
     fn alloc(&mut self, dst: MacBytes) -> Option<Mbuf>;
 
-    /// Takes frames from the front of the batch; unsent ones stay with the caller.
+    /// Sends frames from the front of the batch; unsent ones stay with the caller.
     fn tx_burst(&mut self, batch: &mut MbufBatch) -> usize;
 
     /// Adds received frames to the batch, oldest first.
     fn rx_burst(&mut self, batch: &mut MbufBatch, max: usize) -> usize;
 
-    /// Takes back a buffer that was received, or allocated and not sent.
+    /// Frees a buffer that was received, or allocated and not sent.
     fn free(&mut self, mbuf: Mbuf);
 
-    /// Hands out stations that joined or left since the last call, and a failure of the port
-    /// itself; `false` at once if there is nothing to tell.
+    /// Reports stations that joined or left since the last call, and a failure of the port
+    /// itself; returns `false` at once if there are no events.
     fn events(&mut self, out: &mut Vec<PortEvent>) -> bool;
 
-    /// Asks to be woken by the next frame or event. After `arm` the caller must
-    /// look once more (`rx_burst`, `events`) before it sleeps on the source:
-    /// whatever arrived before `arm` wakes nobody.
+    /// Requests a wakeup by the next frame or event. After `arm` the caller must
+    /// poll once more (`rx_burst`, `events`) before it sleeps on the source:
+    /// frames and events from before `arm` cause no wakeup.
     fn arm(&mut self) -> WakeSource;
 
-    /// Ends the wish of `arm`; cheap when it was not armed.
+    /// Cancels `arm`; cheap if not armed.
     fn disarm(&mut self);
 
-    /// What went through the port.
+    /// Returns the statistics of the port.
     fn stats(&self) -> PortStats;
 
-    /// Takes another station address in place of the present one. Frames to the old one that
-    /// came before are still handed out. May block shortly; never called from the data path.
+    /// Replaces the station address. Frames to the old address that arrived before are still
+    /// delivered. May block briefly; never called from the data path.
     ///
     /// # Errors
-    /// Why the port keeps the address that it has; `Unsupported` if its driver gives it one.
+    /// Why the address is unchanged; `Unsupported` if the driver assigns the address.
     fn change_address(&mut self, mac: MacBytes) -> io::Result<()> {
         let _ = mac;
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Upkeep that needs the kernel: liveness of other processes, statistics of a
-    /// socket. Called a few times a second from a thread that may block shortly,
+    /// Performs housekeeping that needs system calls: liveness of other processes, socket
+    /// statistics. Called a few times a second from a thread that may block briefly,
     /// never from the data path.
     fn upkeep(&mut self) {}
 }

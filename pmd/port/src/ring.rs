@@ -1,9 +1,8 @@
-//! A ring of values from one thread to another.
+//! A bounded lock-free ring from one producer thread to one consumer thread.
 //!
-//! Single producer, single consumer, bounded, without locks. Each side keeps
-//! its own index and a copy of the other's, and looks at the shared index only
-//! when the copy says that the ring is full or empty, so that a stream moves
-//! one cache line per burst and not one per value.
+//! Each side keeps its own index and a copy of the other side's index, and reads
+//! the shared index only when the copy shows a full or empty ring, so that a
+//! stream moves one cache line per burst and not one per value.
 
 use core::fmt;
 use core::mem::MaybeUninit;
@@ -12,23 +11,23 @@ use crossbeam_utils::CachePadded;
 
 use crate::sync::{Arc, AtomicUsize, Ordering, UnsafeCell};
 
-/// The most values a ring can be made for.
+/// Maximum capacity of a ring.
 pub const CAPACITY_MAX: usize = 1 << 30;
 
-/// What both ends share. Indices count values since the ring was made and wrap
-/// around with the word; slot `i` of the array holds value `i` modulo its length.
+/// State shared by producer and consumer. Indices count values since the ring was created
+/// and wrap around; slot `i` of the array holds value `i` modulo its length.
 struct Shared<T> {
-    /// Values below this were written. Stored by the producer.
+    /// Number of values published. Stored by the producer.
     tail: CachePadded<AtomicUsize>,
-    /// Values below this were taken. Stored by the consumer.
+    /// Number of values consumed. Stored by the consumer.
     head: CachePadded<AtomicUsize>,
     slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
 }
 
 // SAFETY: a slot is written by the producer before the Release store of `tail`
-// that hands it over and read by the consumer after the matching Acquire load
-// (and back by `head`), so no slot is ever touched from two threads at once;
-// values only move through, which T: Send allows.
+// that publishes it and read by the consumer after the matching Acquire load
+// (and returned by `head`), so no slot is ever accessed from two threads at once;
+// values are only moved through, which T: Send allows.
 unsafe impl<T: Send> Send for Shared<T> {}
 // SAFETY: as for Send.
 unsafe impl<T: Send> Sync for Shared<T> {}
@@ -57,11 +56,11 @@ impl<T> Shared<T> {
     ///
     /// # Safety
     /// The caller is the consumer, and the slot of `index` holds a published
-    /// value that is not taken again.
+    /// value that is not read again.
     #[inline]
     unsafe fn read(&self, index: usize) -> T {
         self.slot(index).with(|slot| {
-            // SAFETY: the slot is the consumer's alone until it is given back
+            // SAFETY: the slot is the consumer's alone until it is released
             // (obligation of the caller).
             let value = unsafe { slot.read() };
             // SAFETY: a published slot holds a value (obligation of the caller).
@@ -72,19 +71,19 @@ impl<T> Shared<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        // Relaxed: both ends are gone; dropping the last Arc ordered their stores before this.
+        // Relaxed: both sides are dropped; dropping the last Arc ordered their stores before this.
         let tail = self.tail.load(Ordering::Relaxed);
         let mut head = self.head.load(Ordering::Relaxed);
         while head != tail {
-            // SAFETY: neither end exists any more; the slots between head and
-            // tail hold published values, and each is taken once.
+            // SAFETY: neither side exists any more; the slots between head and
+            // tail hold published values, and each is read once.
             drop(unsafe { self.read(head) });
             head = head.wrapping_add(1);
         }
     }
 }
 
-/// Makes a ring for at least `capacity` values, rounded up to a power of two.
+/// Creates a ring for at least `capacity` values, rounded up to a power of two.
 ///
 /// # Panics
 /// If `capacity` is above [`CAPACITY_MAX`].
@@ -115,25 +114,26 @@ fn spsc_from<T: Send>(capacity: usize, start: usize) -> (Producer<T>, Consumer<T
     (producer, consumer)
 }
 
-/// The writing end of a ring.
+/// The producer side of a ring.
 pub struct Producer<T> {
     shared: Arc<Shared<T>>,
     tail: usize,
-    /// Where the consumer was when we last looked.
+    /// Last head index read from the consumer.
     head_seen: usize,
 }
 
 impl<T: Send> Producer<T> {
-    /// How many values the ring holds.
+    /// Returns the capacity of the ring in values.
     pub fn capacity(&self) -> usize {
         self.shared.slots.len()
     }
 
-    /// How many values can be pushed for certain; looks at the consumer when none can.
+    /// Returns the number of values that can be pushed; reads the consumer's index only if
+    /// the known count is 0.
     #[inline]
     pub fn room(&mut self) -> usize {
         match self.room_seen() {
-            0 => self.look(),
+            0 => self.refresh_head(),
             room => room,
         }
     }
@@ -143,16 +143,16 @@ impl<T: Send> Producer<T> {
         self.capacity() - self.tail.wrapping_sub(self.head_seen)
     }
 
-    /// Looks where the consumer is.
+    /// Reads the consumer's index; returns the number of free slots.
     #[inline]
-    fn look(&mut self) -> usize {
-        // Acquire: partner is the Release in `Consumer::give_back`; the
-        // consumer has read what was in the slots that it gave back.
+    fn refresh_head(&mut self) -> usize {
+        // Acquire: partner is the Release in `Consumer::release_slots`; the
+        // consumer has read the values in the slots that it released.
         self.head_seen = self.shared.head.load(Ordering::Acquire);
         self.room_seen()
     }
 
-    /// Adds a value; a full ring gives it back.
+    /// Appends a value.
     ///
     /// # Errors
     /// The value, if the ring is full.
@@ -161,26 +161,26 @@ impl<T: Send> Producer<T> {
         if self.room() == 0 {
             return Err(value);
         }
-        // SAFETY: we are the producer, and `room` says that the slot at `tail` is empty.
+        // SAFETY: this is the producer, and `room` returned that the slot at `tail` is empty.
         unsafe { self.shared.write(self.tail, value) };
         self.publish(1);
         Ok(())
     }
 
-    /// Adds values of `source` while there is room, and shows them to the
-    /// consumer all at once; returns how many. What did not fit stays in `source`.
+    /// Appends values of `source` while slots are free, and publishes them together;
+    /// returns how many. Values that did not fit stay in `source`.
     #[inline]
     pub fn push_batch(&mut self, source: &mut impl Iterator<Item = T>) -> usize {
         let (mut written, mut room) = (0, self.room_seen());
         loop {
             if written == room {
-                room = self.look();
+                room = self.refresh_head();
                 if written == room {
                     break;
                 }
             }
             let Some(value) = source.next() else { break };
-            // SAFETY: we are the producer, and more than `written` slots from
+            // SAFETY: this is the producer, and more than `written` slots from
             // `tail` on are empty.
             unsafe { self.shared.write(self.tail.wrapping_add(written), value) };
             written += 1;
@@ -193,21 +193,22 @@ impl<T: Send> Producer<T> {
     fn publish(&mut self, count: usize) {
         self.tail = self.tail.wrapping_add(count);
         // Release: partner is the Acquire in `Consumer::waiting`; the slots are
-        // written before the consumer learns of them.
+        // written before the consumer reads the new index.
         self.shared.tail.store(self.tail, Ordering::Release);
     }
 }
 
-/// The reading end of a ring.
+/// The consumer side of a ring.
 pub struct Consumer<T> {
     shared: Arc<Shared<T>>,
     head: usize,
-    /// Where the producer was when we last looked.
+    /// Last tail index read from the producer.
     tail_seen: usize,
 }
 
 impl<T: Send> Consumer<T> {
-    /// How many values can be popped for certain; looks at the producer when none can.
+    /// Returns the number of values that can be popped; reads the producer's index only if
+    /// the known count is 0.
     #[inline]
     pub fn waiting(&mut self) -> usize {
         let waiting = self.tail_seen.wrapping_sub(self.head);
@@ -219,24 +220,24 @@ impl<T: Send> Consumer<T> {
         self.tail_seen.wrapping_sub(self.head)
     }
 
-    /// Takes the oldest value.
+    /// Removes and returns the oldest value.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         if self.waiting() == 0 {
             return None;
         }
-        // SAFETY: we are the consumer, and `waiting` says that the slot at
-        // `head` holds a published value; `give_back` moves past it.
+        // SAFETY: this is the consumer, and `waiting` returned that the slot at
+        // `head` holds a published value; `release_slots` moves past it.
         let value = unsafe { self.shared.read(self.head) };
-        self.give_back(1);
+        self.release_slots(1);
         Some(value)
     }
 
-    /// Takes at most `max` values, oldest first, and gives their slots back all at once.
+    /// Removes at most `max` values, oldest first, and releases their slots together.
     #[inline]
     pub fn pop_batch(&mut self, max: usize, mut take: impl FnMut(T)) -> usize {
         let count = self.waiting().min(max);
-        let mut batch = Taken {
+        let mut batch = PopGuard {
             consumer: self,
             count: 0,
         };
@@ -247,23 +248,23 @@ impl<T: Send> Consumer<T> {
     }
 
     #[inline]
-    fn give_back(&mut self, count: usize) {
+    fn release_slots(&mut self, count: usize) {
         self.head = self.head.wrapping_add(count);
-        // Release: partner is the Acquire in `Producer::look`; the values were
-        // read before the producer may write over them.
+        // Release: partner is the Acquire in `Producer::refresh_head`; the values
+        // were read before the producer may overwrite them.
         self.shared.head.store(self.head, Ordering::Release);
     }
 }
 
-/// Values taken and not yet given back: gives them back on drop, so that a
-/// panic of the taker neither loses slots nor has a value dropped twice.
-struct Taken<'a, T: Send> {
+/// Values read and not yet released: releases their slots on drop, so that a
+/// panic in the callback neither loses slots nor drops a value twice.
+struct PopGuard<'a, T: Send> {
     consumer: &'a mut Consumer<T>,
     count: usize,
 }
 
-impl<T: Send> Taken<'_, T> {
-    /// Takes the next value, which the caller knows to be there.
+impl<T: Send> PopGuard<'_, T> {
+    /// Reads the next value, which the caller knows to be published.
     #[inline]
     fn next(&mut self) -> T {
         let index = self.consumer.head.wrapping_add(self.count);
@@ -274,10 +275,10 @@ impl<T: Send> Taken<'_, T> {
     }
 }
 
-impl<T: Send> Drop for Taken<'_, T> {
+impl<T: Send> Drop for PopGuard<'_, T> {
     fn drop(&mut self) {
         if self.count > 0 {
-            self.consumer.give_back(self.count);
+            self.consumer.release_slots(self.count);
         }
     }
 }
@@ -305,7 +306,7 @@ mod tests {
     use std::collections::VecDeque;
 
     #[test]
-    fn a_full_ring_gives_the_value_back() {
+    fn push_to_a_full_ring_returns_the_value() {
         let (mut producer, mut consumer) = spsc(2);
         assert_eq!(producer.capacity(), 2);
         assert_eq!(producer.push(1), Ok(()));
@@ -340,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taker_that_panics_loses_nothing_but_what_it_took() {
+    fn panic_in_pop_batch_loses_only_the_values_read() {
         let value = Arc::new(());
         let (mut producer, mut consumer) = spsc(4);
         let mut source = (0..4).map(|_| Arc::clone(&value));
@@ -401,10 +402,10 @@ mod tests {
     }
 
     proptest! {
-        /// Every sequence of operations does what it does to a queue, also
-        /// where the indices wrap around.
+        /// Every sequence of operations behaves as on a queue, also where the
+        /// indices wrap around.
         #[test]
-        fn the_ring_agrees_with_a_queue(
+        fn ring_matches_queue_model(
             capacity in 0usize..33,
             before_wrap in 0usize..100,
             ops in prop::collection::vec(op(), 1..200),
@@ -438,8 +439,8 @@ mod tests {
                         let count = consumer.pop_batch(max, |value| taken.push(value));
                         prop_assert_eq!(count, taken.len());
                         prop_assert!(count <= max);
-                        // The look at the other side is lazy, so fewer may
-                        // come than wait, but never none.
+                        // The other side's index is read lazily, so fewer values
+                        // may be returned than are published, but never none.
                         prop_assert_eq!(count == 0, max == 0 || oracle.is_empty());
                         let expected: Vec<u32> = oracle.drain(..count).collect();
                         prop_assert_eq!(taken, expected);

@@ -1,6 +1,6 @@
-//! A small seeded generator for faults and tests: the same seed, the same numbers, on every machine.
+//! A small seeded random number generator for faults and tests: deterministic on every machine.
 
-/// One in how many a chance is given: parts per million.
+/// Scale of probabilities: parts per million.
 pub(crate) const MILLION_PPM: u32 = 1_000_000;
 
 /// SplitMix64: one 64-bit word of state, period 2^64.
@@ -10,12 +10,12 @@ pub(crate) struct Rng {
 }
 
 impl Rng {
-    /// A generator that any seed suits.
+    /// Creates a generator; every seed is valid.
     pub(crate) const fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// 64 equally likely bits.
+    /// Returns 64 uniformly distributed bits.
     #[inline]
     pub(crate) fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -25,7 +25,7 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`, which is at least 1.
+    /// Returns a number below `bound`, which is at least 1.
     #[inline]
     pub(crate) fn below(&mut self, bound: u32) -> u32 {
         debug_assert!(bound > 0);
@@ -34,7 +34,7 @@ impl Rng {
         ((random * u64::from(bound)) >> 32) as u32
     }
 
-    /// True with a probability in parts per million.
+    /// Returns true with a probability in parts per million.
     #[inline]
     pub(crate) fn chance(&mut self, probability_ppm: u32) -> bool {
         self.below(MILLION_PPM) < probability_ppm
@@ -46,8 +46,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sequence_is_the_published_one() {
-        // The first outputs of SplitMix64 for seed 1234567, as its author's program prints them.
+    fn sequence_matches_the_reference() {
+        // The first outputs of SplitMix64 for seed 1234567 from its author's reference program.
         let mut rng = Rng::new(1_234_567);
         let expected = [
             6_457_827_717_110_365_317,
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn chances_are_kept() {
+    fn chance_matches_the_probability() {
         let mut rng = Rng::new(2);
         assert!((0..1_000).all(|_| !rng.chance(0)));
         assert!((0..1_000).all(|_| rng.chance(MILLION_PPM)));

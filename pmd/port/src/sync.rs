@@ -1,9 +1,8 @@
-//! The crate's one door to atomics.
+//! Atomics and cells of this crate: std's, or loom's under `cfg(loom)`.
 //!
-//! The rings between threads use what stands here, which under `cfg(loom)` is
-//! loom's, so that a model checker runs through every interleaving. Words that
-//! lie in mapped memory, or that the kernel compares in a futex call, must be
-//! the machine's own: they come from [`mapped`] under either cfg.
+//! The rings between threads use these types, so that loom explores every
+//! interleaving. Words in mapped memory, and words that the kernel compares in
+//! a futex call, must be real atomics: they come from [`mapped`] under either cfg.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{Arc, atomic::*};
@@ -14,12 +13,12 @@ pub(crate) use loom::{
     sync::{Arc, atomic::*},
 };
 
-/// Atomics for words in mapped memory and for futex words: always the machine's own.
+/// Atomics for words in mapped memory and for futex words: std's under either cfg.
 pub(crate) mod mapped {
     pub(crate) use std::sync::atomic::*;
 }
 
-/// A cell with loom's way of access, at no cost without loom.
+/// A cell with loom's interface, at no cost without loom.
 #[cfg(not(loom))]
 #[derive(Debug)]
 #[repr(transparent)]

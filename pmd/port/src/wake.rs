@@ -1,4 +1,4 @@
-//! Sleeping until a port has something, and waking whoever sleeps.
+//! Sleeping until a port has frames or events, and waking the sleeper.
 
 use std::io;
 use std::time::Duration;
@@ -6,24 +6,23 @@ use std::time::Duration;
 use crate::port::{AsFutexWord, WakeSource};
 use crate::sync::mapped::{AtomicU32, Ordering, fence};
 
-/// Why a sleep ended.
+/// Outcome of a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slept {
-    /// Someone woke us, or had done so before we lay down; a signal counts too.
+    /// Woken during or before the sleep, also by a signal.
     Woken,
-    /// Nobody did in the given time.
+    /// The timeout expired.
     TimedOut,
 }
 
 impl WakeSource {
     /// Sleeps until the source wakes the caller, or for `timeout` at most.
     ///
-    /// A wake is a hint to look, not a promise that there is something. On
-    /// [`WakeSource::Poll`] this always sleeps out the time, so that callers
-    /// give a short one.
+    /// A wakeup may be spurious: the caller must poll the port. On [`WakeSource::Poll`]
+    /// this always sleeps for the whole timeout, so callers pass a short one.
     ///
     /// # Errors
-    /// What futex(2) or poll(2) say, other than being interrupted or timing out.
+    /// Errors of futex(2) or poll(2) other than an interruption or a timeout.
     pub fn sleep(&self, timeout: Duration) -> io::Result<Slept> {
         match self {
             Self::Futex { word, expected } => futex_wait(word.word(), *expected, timeout),
@@ -34,8 +33,8 @@ impl WakeSource {
                     revents: 0,
                 };
                 let timeout = timespec(timeout);
-                // SAFETY: one valid entry and a valid time are passed and live
-                // during the call; no signal mask is given.
+                // SAFETY: one valid entry and a valid time are passed and outlive
+                // the call; no signal mask is given.
                 let ready = unsafe { libc::ppoll(&mut entry, 1, &timeout, core::ptr::null()) };
                 match ready {
                     0 => Ok(Slept::TimedOut),
@@ -69,7 +68,7 @@ fn woken_by_signal() -> io::Result<Slept> {
 /// Sleeps while `word` holds `expected`, for `timeout` at most.
 fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) -> io::Result<Slept> {
     let timeout = timespec(timeout);
-    // SAFETY: the word and the time live during the call; FUTEX_WAIT only
+    // SAFETY: the word and the time outlive the call; FUTEX_WAIT only
     // reads the word, atomically.
     let result = unsafe {
         libc::syscall(
@@ -91,7 +90,7 @@ fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) -> io::Result<
     }
 }
 
-/// Wakes everyone in any process who sleeps on `word`.
+/// Wakes all waiters on `word`, in any process.
 pub(crate) fn futex_wake_all(word: &AtomicU32) {
     // SAFETY: FUTEX_WAKE takes the word's address as a key and touches no memory.
     let woken =
@@ -99,42 +98,42 @@ pub(crate) fn futex_wake_all(word: &AtomicU32) {
     debug_assert!(woken >= 0, "futex: {}", io::Error::last_os_error());
 }
 
-/// The wake-up of one receiver by senders of the same process.
+/// Wakes one receiver from senders of the same process.
 ///
-/// Receiver: `arm`, look once more, sleep on the word. Sender: make the frame
-/// visible, then `ring`. The two fences make it impossible that the receiver
-/// misses the frame *and* the sender misses the wish.
+/// Receiver: `arm`, poll once more, sleep on the word. Sender: make the frame
+/// visible, then `notify`. The two fences make it impossible that the receiver
+/// misses the frame *and* the sender misses the armed flag.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
+pub(crate) struct WakeSignal {
     armed: AtomicU32,
     word: AtomicU32,
 }
 
-impl Bell {
-    /// Wishes to be woken; returns the value to sleep on.
+impl WakeSignal {
+    /// Requests a wakeup; returns the value to sleep on.
     pub(crate) fn arm(&self) -> u32 {
-        // Read before the wish is visible: a sender who sees the wish changes
-        // the word after this. Acquire: partner is the Release in `ring`.
+        // Read before `armed` is visible: a sender that sees it set changes
+        // the word after this. Acquire: partner is the Release in `notify`.
         let expected = self.word.load(Ordering::Acquire);
         // Relaxed: ordered by the fence below.
         self.armed.store(1, Ordering::Relaxed);
-        // SeqCst: partner is the fence in `ring`. Either the look after this
-        // fence sees the sender's frame, or the sender sees the wish.
+        // SeqCst: partner is the fence in `notify`. Either the poll after this
+        // fence sees the sender's frame, or the sender sees `armed`.
         fence(Ordering::SeqCst);
         expected
     }
 
-    /// Ends the wish.
+    /// Cancels the request.
     pub(crate) fn disarm(&self) {
-        // Relaxed: a sender who still sees the wish wakes nobody, harmlessly.
+        // Relaxed: a sender that still sees `armed` makes a spurious wake call, which is harmless.
         if self.armed.load(Ordering::Relaxed) != 0 {
             self.armed.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Wakes the receiver if it wished so; true if it did.
+    /// Wakes the receiver if it is armed; returns whether it was.
     #[inline]
-    pub(crate) fn ring(&self) -> bool {
+    pub(crate) fn notify(&self) -> bool {
         // SeqCst: partner is the fence in `arm`.
         fence(Ordering::SeqCst);
         // Relaxed: ordered by the fence above; the swap lets one of several senders win.
@@ -148,7 +147,7 @@ impl Bell {
     }
 }
 
-impl AsFutexWord for Bell {
+impl AsFutexWord for WakeSignal {
     fn futex_word(&self) -> &AtomicU32 {
         &self.word
     }
@@ -164,43 +163,46 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(5);
     const LONG: Duration = Duration::from_secs(20);
 
-    fn source(bell: &Arc<Bell>) -> WakeSource {
+    fn source(signal: &Arc<WakeSignal>) -> WakeSource {
         WakeSource::Futex {
-            expected: bell.arm(),
-            word: FutexWord::new(Arc::clone(bell) as _),
+            expected: signal.arm(),
+            word: FutexWord::new(Arc::clone(signal) as _),
         }
     }
 
     #[test]
-    fn a_ring_between_arm_and_sleep_is_not_lost() {
-        let bell = Arc::new(Bell::default());
-        let source = source(&bell);
-        assert!(bell.ring());
+    fn notify_between_arm_and_sleep_is_not_lost() {
+        let signal = Arc::new(WakeSignal::default());
+        let source = source(&signal);
+        assert!(signal.notify());
         assert_eq!(source.sleep(LONG).expect("futex"), Slept::Woken);
-        assert!(!bell.ring(), "one wish, one wake");
+        assert!(!signal.notify(), "one request, one wakeup");
     }
 
     #[test]
-    fn nobody_rings_the_sleep_ends_in_time() {
-        let bell = Arc::new(Bell::default());
-        assert_eq!(source(&bell).sleep(SHORT).expect("futex"), Slept::TimedOut);
-        bell.disarm();
-        assert!(!bell.ring());
+    fn sleep_without_notify_times_out() {
+        let signal = Arc::new(WakeSignal::default());
+        assert_eq!(
+            source(&signal).sleep(SHORT).expect("futex"),
+            Slept::TimedOut
+        );
+        signal.disarm();
+        assert!(!signal.notify());
     }
 
     #[test]
-    fn a_ring_wakes_a_sleeper() {
-        let bell = Arc::new(Bell::default());
-        let source = source(&bell);
+    fn notify_wakes_the_sleeper() {
+        let signal = Arc::new(WakeSignal::default());
+        let source = source(&signal);
         std::thread::scope(|scope| {
             let sleeper = scope.spawn(|| source.sleep(LONG).expect("futex"));
-            assert!(bell.ring());
+            assert!(signal.notify());
             assert_eq!(sleeper.join().expect("sleeper"), Slept::Woken);
         });
     }
 
     #[test]
-    fn a_readable_descriptor_wakes() {
+    fn readable_descriptor_wakes_the_sleeper() {
         let (reader, mut writer) = io::pipe().expect("a pipe");
         let source = WakeSource::Fd(reader.as_raw_fd());
         assert_eq!(source.sleep(SHORT).expect("poll"), Slept::TimedOut);
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_cannot_wake_times_out() {
+    fn poll_source_always_times_out() {
         assert_eq!(
             WakeSource::Poll.sleep(SHORT).expect("sleep"),
             Slept::TimedOut

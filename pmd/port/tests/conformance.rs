@@ -1,4 +1,4 @@
-//! The conformance suite over the ports that live in one process.
+//! The conformance suite over the ports that connect stations of one process.
 
 use pmd_port::conformance::{Pair, run_all};
 use pmd_port::layer::{FaultConfig, FaultInjector, FaultRates, PcapngTee};
@@ -26,7 +26,7 @@ fn loopback_with_short_rings_conforms() {
 }
 
 #[test]
-fn an_idle_fault_injector_conforms() {
+fn fault_injector_without_faults_conforms() {
     let config = LoopbackConfig::default();
     run_all("fault injector without faults", &mut || {
         let (a, b) = loopback(&config);
@@ -36,7 +36,7 @@ fn an_idle_fault_injector_conforms() {
 }
 
 #[test]
-fn a_capture_conforms() {
+fn capture_conforms() {
     let config = LoopbackConfig::default();
     run_all("capture", &mut || {
         let (a, b) = loopback(&config);
@@ -45,9 +45,9 @@ fn a_capture_conforms() {
     });
 }
 
-/// A suite that passes everything would show nothing.
+/// Verifies that the suite detects faults.
 #[test]
-fn a_faulty_port_does_not_conform() {
+fn faulty_port_does_not_conform() {
     const SOMETIMES_PPM: u32 = 200_000;
     let faults = [
         FaultRates {
@@ -76,6 +76,6 @@ fn a_faulty_port_does_not_conform() {
                 (Box::new(a), b)
             });
         });
-        assert!(conformed.is_err(), "nobody noticed {rx:?}");
+        assert!(conformed.is_err(), "the suite did not detect {rx:?}");
     }
 }

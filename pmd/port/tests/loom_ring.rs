@@ -1,4 +1,4 @@
-//! Every interleaving of the two ends of a ring, by loom.
+//! Every interleaving of the two sides of a ring, explored by loom.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p pmd-port --test loom_ring --release`.
 #![cfg(loom)]
@@ -7,15 +7,15 @@ use loom::sync::Arc;
 use loom::thread;
 use pmd_port::ring::spsc;
 
-/// Explores what up to three preemptions at the worst moments can do; waiting
-/// loops have no end of interleavings without such a bound.
+/// Explores all interleavings with up to three preemptions; without such a bound the number of
+/// interleavings of polling loops is unbounded.
 fn explore(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(model);
 }
 
-/// Pushes and pops one by one, over more laps than one.
+/// Values are pushed and popped one by one, over more laps than one.
 #[test]
 fn values_arrive_once_and_in_order() {
     explore(|| {
@@ -43,7 +43,7 @@ fn values_arrive_once_and_in_order() {
     });
 }
 
-/// A batch becomes visible as a whole, and slots come back as a whole.
+/// A batch is published as a whole, and its slots are released as a whole.
 #[test]
 fn batches_arrive_once_and_in_order() {
     explore(|| {
@@ -70,9 +70,9 @@ fn batches_arrive_once_and_in_order() {
     });
 }
 
-/// Whichever end goes first, what is left in the ring is dropped exactly once.
+/// Whichever side is dropped first, the values left in the ring are dropped exactly once.
 #[test]
-fn what_is_left_is_dropped_once() {
+fn remaining_values_are_dropped_once() {
     explore(|| {
         let value = Arc::new(());
         let (mut producer, mut consumer) = spsc(2);

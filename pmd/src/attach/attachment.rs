@@ -1,60 +1,65 @@
-//! The turn of an attached NIC: what was posted is submitted, what completed is taken.
+//! The data path of an attached NIC: submits posted descriptors to the process, and takes completions from it.
 
 use pmd_port::WakeSource;
 use pmd_port::port::FutexWord;
 use vi_engine::{EndpointState, ViIndex};
 
-use super::arena::{Arena, Completed, Listener, OpCode, Submission, Submitter, Told, ViName};
 use super::bounce_buffers;
-use super::link::Link;
-use super::standing::Standing;
-use crate::completion::{Ending, Reports, add_entry, complete_head, lost_descriptor};
-use crate::cq::Entry;
+use super::connection_epoch::ConnectionEpoch;
+use super::control_connections::ControlConnections;
+use super::shared_queues::{
+    Completed, CompletionConsumer, CompletionEntry, OpCode, SharedQueues, Submission,
+    SubmissionProducer, ViId,
+};
+use crate::completion::{
+    CompletionStatus, CompletionTarget, add_entry, complete_head, lost_descriptor,
+};
+use crate::cq::RingEntry;
 use crate::descriptor::status;
 use crate::device::Device;
 use crate::doorbell::Doorbells;
 use crate::events::{AsyncEvent, ErrorCode, ResourceCode};
-use crate::sleepers::Event;
 use crate::sync::Ordering;
 use crate::sys;
 use crate::vi::{CqShared, RawHandle, ViShared};
+use crate::waiters::Event;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Completions that are taken in one turn, at most; less than the ring holds.
+/// Maximum number of completion entries taken in one turn; less than the ring holds.
 const BUDGET: u32 = 256;
 
-/// A VI as its attachment knows it.
+/// State of a VI of this program.
 struct ViLocal {
     shared: &'static ViShared,
-    /// Its handle here.
+    /// Its handle in this program.
     handle: u64,
-    /// As the process knows it.
-    name: ViName,
-    send_reports: Reports,
-    recv_reports: Reports,
-    /// Descriptors at the heads of the queues that were submitted and are not complete.
+    /// Its identifier in the process.
+    remote_id: ViId,
+    send_target: CompletionTarget,
+    recv_target: CompletionTarget,
+    /// Descriptors at the heads of the send and receive queue that are submitted and not complete.
     submitted: [u32; 2],
     /// In the run queue.
     queued: bool,
-    standing: Standing,
+    epoch: ConnectionEpoch,
 }
 
 impl ViLocal {
-    /// Submits what is posted; false if there is no room for all of it.
+    /// Submits all posted descriptors; false if the ring has no space for all of them.
     #[inline]
-    fn submit(&mut self, submitter: &mut Submitter, arena: &Arena) -> bool {
+    fn submit(&mut self, submissions: &mut SubmissionProducer, queues: &SharedQueues) -> bool {
         let shared = self.shared;
         let [sends, receives] = &mut self.submitted;
-        for (queue, count, what) in [
+        for (queue, count, kind) in [
             (&shared.recv, receives, Submission::Receive),
             (&shared.send, sends, Submission::Send),
         ] {
-            // SAFETY: we run under the turn; the reference ends before the next look.
+            // SAFETY: the caller holds the turn; the reference ends before the next call.
             while let Some(slot) = unsafe { queue.ahead(*count) } {
-                if what == Submission::Send && shared.device.regions.has_bounce_buffers() {
-                    if !submitter.has_room_for(arena, slot) {
+                if kind == Submission::Send && shared.device.regions.has_bounce_buffers() {
+                    if !submissions.has_space_for(queues, slot) {
                         return false;
                     }
                     // SAFETY: likewise.
@@ -66,81 +71,81 @@ impl ViLocal {
                         )
                     };
                 }
-                if !submitter.submit(arena, self.name, what, Some(slot)) {
+                if !submissions.submit(queues, self.remote_id, kind, Some(slot)) {
                     return false;
                 }
                 *count += 1;
             }
         }
-        // Acquire: partner of the Release store of whoever failed to post.
+        // Acquire: partner of the Release store of the thread whose post failed.
         if shared.broken.load(Ordering::Acquire) {
-            if !submitter.submit(arena, self.name, Submission::Break, None) {
+            if !submissions.submit(queues, self.remote_id, Submission::Break, None) {
                 return false;
             }
             shared.broken.store(false, Ordering::Relaxed);
-            self.standing.breaks();
+            self.epoch.set_broken();
             shared.set_state(EndpointState::Error);
         }
         true
     }
 
-    /// How many receives were ever submitted.
+    /// The sequence number behind the last submitted receive.
     fn receives_submitted(&self) -> u32 {
         let [_, receives] = self.submitted;
         self.shared.recv.sequence(receives)
     }
 }
 
-/// The way to the datapath process.
+/// The data path between this program and the datapath process, for one NIC.
 pub(crate) struct Attachment {
     device: &'static Device,
-    link: Arc<Link>,
-    arena: Arc<Arena>,
-    submitter: Submitter,
-    listener: Listener,
-    /// What the process is woken by.
+    control: Arc<ControlConnections>,
+    queues: Arc<SharedQueues>,
+    submissions: SubmissionProducer,
+    completions: CompletionConsumer,
+    /// Wakes the process.
     waker: sys::Waker,
     vis: Vec<Option<ViLocal>>,
-    /// VIs with something to submit that there was no room for.
+    /// VIs with posted descriptors for which the submission ring had no space.
     run: VecDeque<ViIndex>,
     pub(crate) armed: Option<WakeSource>,
-    pub(crate) happened: Event,
-    /// The process is gone.
+    pub(crate) pending_events: Event,
+    /// The process has ended.
     lost: bool,
-    /// Turns in a row that found nothing, since others could have the core.
+    /// Consecutive turns without work since the thread last yielded the core.
     idle_turns: u32,
 }
 
 impl Attachment {
     pub(crate) fn new(
         device: &'static Device,
-        link: Arc<Link>,
-        arena: Arena,
+        control: Arc<ControlConnections>,
+        queues: SharedQueues,
         waker: sys::Waker,
     ) -> Self {
-        let places = device.config.max_vi as usize;
+        let max_vi = device.config.max_vi as usize;
         Self {
             device,
-            link,
-            arena: Arc::new(arena),
-            submitter: Submitter::default(),
-            listener: Listener::default(),
+            control,
+            queues: Arc::new(queues),
+            submissions: SubmissionProducer::default(),
+            completions: CompletionConsumer::default(),
             waker,
-            vis: (0..places).map(|_| None).collect(),
-            run: VecDeque::with_capacity(places),
+            vis: (0..max_vi).map(|_| None).collect(),
+            run: VecDeque::with_capacity(max_vi),
             armed: None,
-            happened: Event::NONE,
+            pending_events: Event::NONE,
             lost: false,
             idle_turns: 0,
         }
     }
 
-    /// The process is gone.
+    /// True if the process has ended.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost
     }
 
-    /// Begins to serve a VI that the process made.
+    /// Adds a VI that the process has created; `remote` is its handle there.
     pub(crate) fn add(
         &mut self,
         shared: &'static ViShared,
@@ -150,47 +155,48 @@ impl Attachment {
     ) {
         let raw = RawHandle::unpack(remote);
         let index = shared.index.0;
-        if let Some(place) = self.vis.get_mut(index as usize) {
-            *place = Some(ViLocal {
+        if let Some(slot) = self.vis.get_mut(index as usize) {
+            *slot = Some(ViLocal {
                 shared,
                 handle,
-                name: ViName {
+                remote_id: ViId {
                     index: raw.index as u16,
                     generation: raw.generation,
                 },
-                send_reports: Reports::of(send_cq, index, false),
-                recv_reports: Reports::of(recv_cq, index, true),
+                send_target: CompletionTarget::of(send_cq, index, false),
+                recv_target: CompletionTarget::of(recv_cq, index, true),
                 submitted: [0; 2],
                 queued: false,
-                standing: Standing::default(),
+                epoch: ConnectionEpoch::default(),
             });
         }
     }
 
-    /// Which VI is served in a place, by its handle here.
-    pub(crate) fn served_at(&self, place: ViIndex) -> Option<u64> {
-        let local = self.vis.get(place.0 as usize)?.as_ref()?;
+    /// Returns the handle of the VI with this index.
+    pub(crate) fn handle_at(&self, index: ViIndex) -> Option<u64> {
+        let local = self.vis.get(index.0 as usize)?.as_ref()?;
         Some(local.handle)
     }
 
-    /// Serves a VI no more; gives the completion queues that it reported to.
+    /// Removes a VI, and returns its completion queues.
     pub(crate) fn remove(&mut self, vi: ViIndex) -> [Option<&'static CqShared>; 2] {
         match self.vis.get_mut(vi.0 as usize).and_then(Option::take) {
-            Some(local) => [local.send_reports.cq, local.recv_reports.cq],
+            Some(local) => [local.send_target.cq, local.recv_target.cq],
             None => [None, None],
         }
     }
 
+    /// True if descriptors wait for space in the submission ring.
     pub(crate) fn has_unsent(&self) -> bool {
         !self.run.is_empty()
     }
 
-    /// One turn of bounded work. True if anything was done.
+    /// Does a bounded amount of work. True if there was any.
     #[inline(never)]
     pub(crate) fn turn(&mut self, doorbells: &Doorbells) -> bool {
         let rung = self.submit_rung(doorbells);
         let waited = self.submit_waiting();
-        let worked = self.listen() || rung || waited;
+        let worked = self.take_completions() || rung || waited;
         self.idle_turns = if worked {
             0
         } else {
@@ -199,17 +205,17 @@ impl Attachment {
         worked
     }
 
-    /// After some turns that find nothing, and again after as many.
+    /// True after a number of turns without work, and again after as many.
     #[inline]
-    pub(crate) fn gives_way(&mut self) -> bool {
-        let is_time = self.idle_turns >= self.device.patience.turns();
+    pub(crate) fn should_yield(&mut self) -> bool {
+        let is_time = self.idle_turns >= self.device.yield_policy.idle_turns();
         if is_time {
             self.idle_turns = 0;
         }
         is_time
     }
 
-    /// Submits what was just posted on a VI, behind all that was posted before.
+    /// Submits what was just posted on a VI, after everything posted before.
     #[inline]
     pub(crate) fn kick(&mut self, vi: ViIndex, doorbells: &Doorbells) {
         if doorbells.any() {
@@ -239,8 +245,7 @@ impl Attachment {
         true
     }
 
-    /// Submits what there was no room for before, as far as there is now. True if one VI has
-    /// nothing left.
+    /// Submits descriptors that waited for space. True if all descriptors of a VI were submitted.
     #[inline]
     fn submit_waiting(&mut self) -> bool {
         if self.run.is_empty() {
@@ -263,42 +268,47 @@ impl Attachment {
         worked
     }
 
-    /// Is so much submitted of what was posted on a VI's receive queue, or will nobody take it?
+    /// True if the receives of a VI are submitted up to the sequence number `receives`, or the process or the VI no
+    /// longer exists.
     pub(crate) fn has_submitted(&self, vi: ViIndex, receives: u32) -> bool {
         let local = self.vis.get(vi.0 as usize).and_then(Option::as_ref);
         let submitted = local.map(|local| local.receives_submitted().wrapping_sub(receives));
         self.lost || submitted.is_none_or(|beyond| beyond.cast_signed() >= 0)
     }
 
-    /// The connection that a VI is at; 0 if it ended.
+    /// The number of a VI's current connection ([`ConnectionEpoch`]); 0 if the VI no longer exists.
     pub(crate) fn connection(&mut self, vi: ViIndex) -> u16 {
         self.local_at(vi)
-            .map_or(0, |local| local.standing.connection())
+            .map_or(0, |local| local.epoch.connection())
     }
 
-    /// The state of a VI in an answer to what was asked in this connection; false if it is at
-    /// another one now.
-    pub(crate) fn hear(&mut self, vi: ViIndex, connection: u16, state: EndpointState) -> bool {
+    /// Sets the state of a VI from a reply; false if the VI was at another connection when the request was sent.
+    pub(crate) fn set_replied_state(
+        &mut self,
+        vi: ViIndex,
+        connection: u16,
+        state: EndpointState,
+    ) -> bool {
         if self.lost {
             return true;
         }
         let Some(local) = self.local_at(vi) else {
             return true;
         };
-        if local.standing.connection() != connection {
+        if local.epoch.connection() != connection {
             return false;
         }
-        if !local.standing.is_broken() {
+        if !local.epoch.is_broken() {
             local.shared.set_state(state);
         }
         true
     }
 
-    /// The connection of a VI is about to be ended: the descriptors of both queues that the
-    /// process has by then, as numbers on the queues.
-    pub(crate) fn begin_leaving(&mut self, vi: ViIndex) -> Option<[u32; 2]> {
+    /// Begins to disconnect a VI. Returns the sequence numbers behind the last descriptors of the send and receive
+    /// queue that the process has; `None` if the VI no longer exists.
+    pub(crate) fn begin_disconnect(&mut self, vi: ViIndex) -> Option<[u32; 2]> {
         let local = self.local_at(vi)?;
-        local.standing.begin_leaving();
+        local.epoch.begin_disconnect();
         let [sends, receives] = local.submitted;
         Some([
             local.shared.send.sequence(sends),
@@ -306,15 +316,15 @@ impl Attachment {
         ])
     }
 
-    /// What [`Self::begin_leaving`] began was done, or refused.
-    pub(crate) fn end_leaving(&mut self, vi: ViIndex, done: bool) {
+    /// Ends a disconnect that [`Self::begin_disconnect`] began; `done`: it succeeded.
+    pub(crate) fn end_disconnect(&mut self, vi: ViIndex, done: bool) {
         let Some(local) = self.local_at(vi) else {
             return;
         };
-        local.standing.end_leaving();
+        local.epoch.end_disconnect();
         if done {
-            local.standing.leave();
-            let state = if local.standing.is_broken() {
+            local.epoch.advance();
+            let state = if local.epoch.is_broken() {
                 EndpointState::Error
             } else {
                 EndpointState::Idle
@@ -329,7 +339,7 @@ impl Attachment {
 
     #[inline]
     fn wake_process(&mut self) {
-        if self.arena.must_wake_process() {
+        if self.queues.must_wake_process() {
             self.waker.wake();
         }
     }
@@ -343,8 +353,8 @@ impl Attachment {
         }
     }
 
-    /// Submits what is posted on a VI: receives first, since what is sent may bring answers.
-    /// False if there is no room for all of it.
+    /// Submits all posted descriptors of a VI: receives first, since a send may cause the peer to reply. False if the
+    /// ring has no space for all of them.
     #[inline]
     fn submit_posted(&mut self, vi: ViIndex) -> bool {
         if self.lost {
@@ -354,7 +364,7 @@ impl Attachment {
         let Some(local) = self.vis.get_mut(vi.0 as usize).and_then(Option::as_mut) else {
             return true;
         };
-        let all = local.submit(&mut self.submitter, &self.arena);
+        let all = local.submit(&mut self.submissions, &self.queues);
         if !all && !local.queued {
             local.queued = true;
             self.run.push_back(vi);
@@ -362,96 +372,96 @@ impl Attachment {
         all
     }
 
-    /// Takes what the process tells. True if there was anything.
+    /// Takes completion entries. True if there was any.
     #[inline]
-    fn listen(&mut self) -> bool {
+    fn take_completions(&mut self) -> bool {
         let mut taken = 0;
         while taken < BUDGET {
-            let Some((name, told)) = self.listener.take(&self.arena) else {
+            let Some((id, entry)) = self.completions.pop(&self.queues) else {
                 break;
             };
             taken += 1;
-            match told {
-                Told::Sent(completed) => self.complete(name, false, completed),
-                Told::Received(completed) => self.complete(name, true, completed),
-                Told::Error {
+            match entry {
+                CompletionEntry::Sent(completed) => self.complete(id, false, completed),
+                CompletionEntry::Received(completed) => self.complete(id, true, completed),
+                CompletionEntry::Error {
                     code,
                     resource,
                     op_code,
-                } => self.error(name, code, resource, op_code),
+                } => self.error(id, code, resource, op_code),
             }
         }
         if taken > 0 {
-            self.listener.give_back(&self.arena);
+            self.completions.release(&self.queues);
         }
         if taken == BUDGET {
-            // The process may sleep until a full ring has room. Fewer need not be told: one that
-            // found the ring full although they were given back left more than a budget in it.
+            // The process may sleep until a full ring has space. After fewer entries it need not be woken: if it found
+            // the ring full although they were released, more than a budget is left in it.
             self.wake_process();
         }
         taken > 0
     }
 
-    /// The VI of this name, unless it ended.
+    /// The VI with this identifier, unless it was destroyed.
     #[inline]
-    fn local(&mut self, name: ViName) -> Option<&mut ViLocal> {
-        let local = self.vis.get_mut(usize::from(name.index))?.as_mut()?;
-        (local.name == name).then_some(local)
+    fn local(&mut self, id: ViId) -> Option<&mut ViLocal> {
+        let local = self.vis.get_mut(usize::from(id.index))?.as_mut()?;
+        (local.remote_id == id).then_some(local)
     }
 
     #[inline]
-    fn complete(&mut self, name: ViName, receive: bool, completed: Completed) {
+    fn complete(&mut self, id: ViId, receive: bool, completed: Completed) {
         let device = self.device;
-        let Some(local) = self.local(name) else {
+        let Some(local) = self.local(id) else {
             return;
         };
         let has_immediate = receive && completed.status & status::IMMEDIATE != 0;
-        let ending = Ending {
+        let ending = CompletionStatus {
             word: completed.status,
             length_bytes: completed.length_bytes,
             immediate: has_immediate.then_some(completed.immediate),
         };
         let count = &mut local.submitted[usize::from(receive)];
         *count = count.saturating_sub(1);
-        let (queue, reports) = if receive {
-            (&local.shared.recv, local.recv_reports)
+        let (queue, target) = if receive {
+            (&local.shared.recv, local.recv_target)
         } else {
-            (&local.shared.send, local.send_reports)
+            (&local.shared.send, local.send_target)
         };
         let tag = local.shared.tag_check();
         let (handle, shared) = (local.handle, local.shared);
-        // The process completes what was posted.
-        if let Some(posting) = device.posting().filter(|_| queue.depth() > 0) {
-            posting.complete();
+        // Only posted descriptors count, whatever the process reports.
+        if let Some(quota) = device.descriptor_quota().filter(|_| queue.depth() > 0) {
+            quota.complete();
         }
         if device.regions.has_bounce_buffers() {
-            // SAFETY: we run under the turn, and have no reference to a slot.
+            // SAFETY: the caller holds the turn, and has no reference to a slot.
             unsafe {
                 bounce_buffers::copy_from_bounce_buffers(&device.regions, tag, queue, ending)
             };
         }
-        // SAFETY: we run under the turn, and have no reference to a slot.
+        // SAFETY: the caller holds the turn, and has no reference to a slot.
         let ended = unsafe { complete_head(queue, &device.regions, tag, ending) };
         let Some((sequence, lost)) = ended else {
             return;
         };
-        self.happened |= reports.event;
-        if let Some(cq) = reports.cq {
-            let entry = Entry {
+        self.pending_events |= target.event;
+        if let Some(cq) = target.cq {
+            let entry = RingEntry {
                 vi: handle,
                 sequence,
                 receive,
             };
-            // SAFETY: we run under the turn.
+            // SAFETY: the caller holds the turn.
             unsafe { add_entry(cq, entry) };
         }
         if let Some(descriptor) = lost {
             let event = lost_descriptor(handle, shared, receive, descriptor, ending.word);
             device.events.push(event);
-            // A connection that is being ended ends in order.
-            if let Some(local) = self.local(name)
+            // A connection that is being disconnected ends in order.
+            if let Some(local) = self.local(id)
                 && local.shared.state() == EndpointState::Connected
-                && !local.standing.is_leaving()
+                && !local.epoch.is_disconnecting()
             {
                 local.shared.broken.store(true, Ordering::Release);
                 let vi = local.shared.index;
@@ -461,16 +471,16 @@ impl Attachment {
     }
 
     #[cold]
-    fn error(&mut self, name: ViName, code: u32, resource: u32, op_code: u32) {
+    fn error(&mut self, id: ViId, code: u32, resource: u32, op_code: u32) {
         let (Some(code), Some(resource)) = (ErrorCode::of(code), ResourceCode::of(resource)) else {
             return;
         };
-        if name.generation == 0 {
+        if id.generation == 0 {
             self.device.events.push(AsyncEvent::of_nic());
-            self.happened = Event::ALL;
+            self.pending_events = Event::ALL;
             return;
         }
-        let Some(local) = self.local(name) else {
+        let Some(local) = self.local(id) else {
             return;
         };
         let OpCode {
@@ -488,33 +498,34 @@ impl Attachment {
             code,
             is_orderly,
         };
-        // Every error of a reliable VI breaks it, and the loss of its connection any; what is
-        // posted from now on comes back at once. It may be of a connection that was ended since.
+        // Every error takes a reliable VI to the Error state, and a lost connection any VI; later posts are flushed at
+        // once. The error may belong to a connection that was disconnected since.
         let breaks = code == ErrorCode::ConnLost || local.shared.settings().reliability != 1;
-        if breaks && local.standing.broke_in(connection) {
+        if breaks && local.epoch.set_broken_in(connection) {
             local.shared.set_state(EndpointState::Error);
         }
-        self.happened |= Event::CONTROL;
+        self.pending_events |= Event::CONTROL;
         self.device.events.push(event);
     }
 
-    /// Periodic check for the end of the process. Its end while this program closes the NIC is no loss.
+    /// Checks periodically for the end of the process. An end while this program closes the NIC is no loss.
     pub(crate) fn upkeep(&mut self) {
-        if !self.lost && !self.link.is_ending() && self.link.is_over() {
-            self.lose();
+        if !self.lost && !self.control.is_ending() && self.control.is_closed() {
+            self.handle_loss();
         }
     }
 
-    /// The process is gone: every VI is in Error, what is posted comes back, and everybody is
-    /// told (VIPL 3.8.1, 6.3.1).
+    /// Handles the end of the process: takes every VI to the Error state, flushes its queues, and reports the errors
+    /// (VIPL 3.8.1, 6.3.1).
     #[cold]
-    fn lose(&mut self) {
-        // What it completed before its end counts.
-        while self.listen() {}
+    fn handle_loss(&mut self) {
+        // Completions before the end count.
+        while self.take_completions() {}
         self.lost = true;
-        self.link.shut_down();
+        self.control.shut_down();
         log::error!(
-            "NIC {}: the datapath process is gone: close the NIC, and open it again when it is back",
+            "NIC {}: the datapath process has ended: close the NIC, and open it again when the \
+             process runs",
             self.device.config.name
         );
         for index in 0..self.vis.len() {
@@ -522,7 +533,7 @@ impl Attachment {
                 continue;
             };
             let shared = local.shared;
-            if shared.state() == EndpointState::Connected && !local.standing.is_leaving() {
+            if shared.state() == EndpointState::Connected && !local.epoch.is_disconnecting() {
                 self.device.events.push(AsyncEvent::of_vi(
                     local.handle,
                     shared.instance(),
@@ -533,19 +544,19 @@ impl Attachment {
             self.flush(shared.index);
         }
         self.device.events.push(AsyncEvent::of_nic());
-        self.happened = Event::ALL;
+        self.pending_events = Event::ALL;
     }
 
-    /// Gives back what is posted on a VI.
+    /// Flushes the posted descriptors of a VI.
     pub(crate) fn flush(&mut self, vi: ViIndex) {
         for receive in [false, true] {
             loop {
                 let Some(local) = self.vis.get(vi.0 as usize).and_then(Option::as_ref) else {
                     return;
                 };
-                let (name, shared) = (local.name, local.shared);
+                let (id, shared) = (local.remote_id, local.shared);
                 let queue = if receive { &shared.recv } else { &shared.send };
-                // SAFETY: we run under the turn; the reference is not kept.
+                // SAFETY: the caller holds the turn; the reference is not kept.
                 let Some(slot) = (unsafe { queue.head() }) else {
                     break;
                 };
@@ -558,25 +569,25 @@ impl Attachment {
                     status: status::DESC_FLUSHED_ERROR | op | status::DONE,
                     ..Completed::default()
                 };
-                self.complete(name, receive, flushed);
+                self.complete(id, receive, flushed);
             }
         }
     }
 
-    /// From now on the process wakes who sleeps on this.
+    /// Requests a wake-up from the process, and returns the source to sleep on.
     pub(crate) fn arm(&mut self) -> WakeSource {
-        let expected = self.arena.application_lies_down();
+        let expected = self.queues.prepare_application_sleep();
         if self.lost {
             return WakeSource::Poll;
         }
         WakeSource::Futex {
-            word: FutexWord::new(Arc::clone(&self.arena) as _),
+            word: FutexWord::new(Arc::clone(&self.queues) as _),
             expected,
         }
     }
 
-    /// Nobody sleeps any more.
+    /// Cancels the request of [`Self::arm`].
     pub(crate) fn disarm(&mut self) {
-        self.arena.application_is_up();
+        self.queues.finish_application_sleep();
     }
 }

@@ -1,9 +1,10 @@
-//! Bounce buffers: shared memory in place of registered memory that the datapath process cannot reach ([ADR 0047](../../../docs/adr/0047-bounce-buffers-for-unreachable-memory.md)).
+//! Bounce buffers: shared memory in place of registered memory that the datapath process cannot access
+//! ([ADR 0047](../../../docs/adr/0047-bounce-buffers-for-unreachable-memory.md)).
 //!
-//! Sent data is copied in when its descriptor is submitted, received data is copied out before its descriptor completes.
-//! Peers cannot use such memory for RDMA, since the library cannot detect their accesses.
+//! Sent data is copied in when its descriptor is submitted, received data is copied out before its descriptor
+//! completes. Peers cannot use such memory for RDMA, since the library cannot detect their accesses.
 
-use crate::completion::Ending;
+use crate::completion::CompletionStatus;
 use crate::descriptor::{DataSegment, status};
 use crate::memory::table::RegionTable;
 use crate::memory::{Access, TagCheck, copy};
@@ -19,7 +20,7 @@ pub(super) unsafe fn copy_to_bounce_buffers(regions: &RegionTable, tag: TagCheck
         return;
     }
     for segment in slot.data() {
-        // SAFETY: the turn, as our caller promises.
+        // SAFETY: the caller holds the turn.
         let bounce = unsafe { regions.bounce_buffer_of(segment, tag, Access::Read) };
         if let Some(bounce) = bounce {
             // SAFETY: both inside a region that was found under this turn, and of its bounce buffer.
@@ -37,25 +38,25 @@ pub(super) unsafe fn copy_from_bounce_buffers(
     regions: &RegionTable,
     tag: TagCheck,
     queue: &WorkQueue,
-    ending: Ending,
+    completion: CompletionStatus,
 ) {
-    let operation = ending.word & status::OP_MASK;
+    let operation = completion.word & status::OP_MASK;
     let receives = operation == status::OP_RECEIVE || operation == status::OP_RDMA_READ;
-    if !receives || ending.word & status::ERROR_MASK != 0 {
+    if !receives || completion.word & status::ERROR_MASK != 0 {
         return;
     }
-    // SAFETY: the turn, as our caller promises; the reference ends with this call.
+    // SAFETY: the caller holds the turn; the reference ends with this call.
     let Some(slot) = (unsafe { queue.head() }) else {
         return;
     };
-    let mut left_bytes = ending.length_bytes;
+    let mut left_bytes = completion.length_bytes;
     for segment in slot.data() {
         let segment = DataSegment {
             length: segment.length.min(left_bytes),
             ..*segment
         };
         left_bytes -= segment.length;
-        // SAFETY: the turn, as our caller promises.
+        // SAFETY: the caller holds the turn.
         let bounce = unsafe { regions.bounce_buffer_of(&segment, tag, Access::Write) };
         if let Some(bounce) = bounce {
             // SAFETY: as in `copy_to_bounce_buffers`; the region may be written.

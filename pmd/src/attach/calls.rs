@@ -1,5 +1,4 @@
-//! The control calls of an attached NIC: the process carries them out, and what the library keeps
-//! follows.
+//! The control calls of an attached NIC: the process carries them out, and the library updates its own state.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -8,11 +7,11 @@ use fcvi_frame::connect::HostAddress;
 use serde::de::DeserializeOwned;
 use vi_engine::EndpointState;
 
-use super::link::Link;
+use super::control_connections::ControlConnections;
+use super::handshake::TIMEOUT;
 use super::message::{Reply, Request, state_of};
-use super::offers;
-use super::opening::PATIENCE;
-use crate::choices::{Agreement, ViChoices};
+use super::shared_files;
+use crate::connection_options::{ConnectionOptions, NegotiatedOptions};
 use crate::control::{ControlError, Outcome, attributes};
 use crate::device::Device;
 use crate::driver::Driver;
@@ -32,56 +31,60 @@ pub(crate) use connecting::{
 
 pub(crate) use memory::{deregister, register, set_region};
 
-/// How long a post on a VI that processes nothing polls for its flushed descriptor before it asks the process.
+/// How long a post on a VI that is not connected polls for its flushed descriptor before it queries the process.
 const FLUSH_POLL: Duration = Duration::from_millis(20);
 
-/// Submits all that was posted until now: a call comes behind it.
+/// Submits everything posted before: the process carries out a call after that.
 fn submit_all(device: &'static Device) {
     device.submit_with_room(|attachment| !attachment.has_unsent());
 }
 
-/// Takes what the process told before it answered.
-fn listen(device: &'static Device) {
+/// Takes the completions that the process reported before its reply.
+fn take_completions(device: &'static Device) {
     if let Some(driver) = device.hold().as_mut() {
         driver.turn(&device.doorbells);
-        device.announce(driver);
+        device.wake_waiters(driver);
     }
 }
 
-/// A call: behind all that was posted, and before what is told after it.
-fn ask(device: &'static Device, request: &Request, fd: Option<OwnedFd>) -> Outcome<Reply> {
-    converse(device, |link| link.ask(request, fd))
+/// Makes a call, after everything posted before; takes the completions reported before the reply.
+fn call(device: &'static Device, request: &Request, fd: Option<OwnedFd>) -> Outcome<Reply> {
+    call_by(device, |control| control.request(request, fd))
 }
 
-fn converse(device: &'static Device, call: impl FnOnce(&Link) -> Outcome<Reply>) -> Outcome<Reply> {
-    let link = device.link().ok_or(ControlError::InvalidParameter)?;
+/// Makes a call with the control connections, as [`call`] does.
+fn call_by(
+    device: &'static Device,
+    call: impl FnOnce(&ControlConnections) -> Outcome<Reply>,
+) -> Outcome<Reply> {
+    let control = device.control().ok_or(ControlError::InvalidParameter)?;
     submit_all(device);
-    let reply = call(&link);
-    if reply.is_err() && link.is_over() {
-        notice_loss(device);
+    let reply = call(&control);
+    if reply.is_err() && control.is_closed() {
+        handle_loss(device);
     }
-    listen(device);
+    take_completions(device);
     reply
 }
 
-/// The process is gone: whoever is told of it is told now.
+/// Reports the end of the process at once.
 #[cold]
-fn notice_loss(device: &'static Device) {
+fn handle_loss(device: &'static Device) {
     if let Some(driver) = device.hold().as_mut() {
         driver.upkeep();
-        device.announce(driver);
+        device.wake_waiters(driver);
     }
 }
 
-/// A call that answers nothing but that it was done.
-fn tell(device: &'static Device, request: &Request) -> Outcome<()> {
-    match ask(device, request, None)? {
+/// Makes a call whose reply has no content.
+fn call_done(device: &'static Device, request: &Request) -> Outcome<()> {
+    match call(device, request, None)? {
         Reply::Done => Ok(()),
         _ => Err(ResourceError::ProcessAnswer.into()),
     }
 }
 
-/// Is the process gone? Then the library ends for itself what it has.
+/// True if the process has ended: the library then frees its own resources.
 fn is_lost(device: &'static Device) -> bool {
     let mut held = device.hold();
     held.as_mut()
@@ -89,18 +92,18 @@ fn is_lost(device: &'static Device) -> bool {
         .is_none_or(|attachment| attachment.is_lost())
 }
 
-/// As [`tell`], for a call that ends something: with the process it has ended, too.
-fn tell_if_there(device: &'static Device, request: &Request) -> Outcome<()> {
+/// As [`call_done`], for a call that frees a resource: succeeds if the process has ended.
+fn call_done_unless_lost(device: &'static Device, request: &Request) -> Outcome<()> {
     if is_lost(device) {
         return Ok(());
     }
-    match tell(device, request) {
+    match call_done(device, request) {
         Err(_) if is_lost(device) => Ok(()),
-        told => told,
+        outcome => outcome,
     }
 }
 
-/// The process's handle of an opening.
+/// The process's number of a NIC handle.
 fn remote_nic(device: &Device, nic: u64) -> Outcome<u64> {
     device
         .instances
@@ -108,7 +111,7 @@ fn remote_nic(device: &Device, nic: u64) -> Outcome<u64> {
         .ok_or(ControlError::InvalidParameter)
 }
 
-/// The process's handle of a tag; 0 stays 0.
+/// The process's number of a protection tag; 0 remains 0.
 fn remote_tag(device: &Device, ptag: u64) -> Outcome<u64> {
     if ptag == 0 {
         return Ok(0);
@@ -119,14 +122,14 @@ fn remote_tag(device: &Device, ptag: u64) -> Outcome<u64> {
         .ok_or(ControlError::Ptag)
 }
 
-/// A VI as the process calls it, and the connection that it is at.
+/// The process's handle of a VI, and the number of its current connection.
 #[derive(Clone, Copy)]
 struct RemoteVi {
     vi: u64,
     connection: u16,
 }
 
-/// What the process calls the VI with this handle: its place may be another one's by now.
+/// The process's handle of the VI with this handle, unless the VI was destroyed: its index may have been reused.
 fn remote_vi(vi: &'static ViShared, handle: u64) -> Outcome<RemoteVi> {
     let mut held = vi.device.hold();
     let attachment = held.as_mut().and_then(Driver::attachment);
@@ -139,31 +142,34 @@ fn remote_vi(vi: &'static ViShared, handle: u64) -> Outcome<RemoteVi> {
         .ok_or(ControlError::InvalidParameter)
 }
 
-/// Notes the state of a VI in an answer to what was asked when the VI was at this connection;
-/// false if it is at another one by now.
-fn hear(vi: &'static ViShared, handle: u64, connection: u16, state: EndpointState) -> bool {
+/// Sets the state of a VI from a reply; false if the VI was at another connection when the request was sent.
+fn set_replied_state(
+    vi: &'static ViShared,
+    handle: u64,
+    connection: u16,
+    state: EndpointState,
+) -> bool {
     let mut held = vi.device.hold();
     let attachment = held.as_mut().and_then(Driver::attachment);
     attachment
         .filter(|_| vi.is_live(handle))
-        .is_none_or(|attachment| attachment.hear(vi.index, connection, state))
+        .is_none_or(|attachment| attachment.set_replied_state(vi.index, connection, state))
 }
 
-/// Opens the NIC once more.
+/// Opens another NIC handle at the process.
 pub(crate) fn open(device: &'static Device) -> Outcome<u64> {
-    let link = device.link().ok_or(ControlError::InvalidParameter)?;
-    match link.ask_within(&Request::Open, PATIENCE)? {
+    let control = device.control().ok_or(ControlError::InvalidParameter)?;
+    match control.request_within(&Request::Open, TIMEOUT)? {
         Reply::Handle(remote) => Ok(remote),
         _ => Err(ResourceError::ProcessAnswer.into()),
     }
 }
 
-/// Has the process close an opening; the last one of this program ends the attachment. When this
-/// succeeds, the process reaches nothing of it any more; until then the memory that is registered
-/// there is not the program's alone.
+/// Closes a NIC handle at the process; the last one of this program ends the attachment. After success the process no
+/// longer accesses memory that was registered with the handle; until then it may.
 ///
 /// # Errors
-/// `Resource`: the process lives and has not acknowledged it within `limit`.
+/// `Resource`: the process lives and has not acknowledged the call within `limit`.
 pub(crate) fn close(
     device: &'static Device,
     remote: u64,
@@ -174,21 +180,21 @@ pub(crate) fn close(
         return Ok(());
     }
     let acknowledged = if is_last {
-        let link = device.link().ok_or(ControlError::InvalidParameter)?;
-        link.end(limit)
+        let control = device.control().ok_or(ControlError::InvalidParameter)?;
+        control.end(limit)
     } else {
         let request = Request::Close { nic: remote };
-        let answer = converse(device, |link| link.ask_within(&request, limit));
-        // An earlier request that was not acknowledged in time was carried out since.
-        matches!(answer, Ok(_) | Err(ControlError::InvalidParameter)) || is_lost(device)
+        let reply = call_by(device, |control| control.request_within(&request, limit));
+        // `InvalidParameter`: an earlier request that was not acknowledged in time was carried out since.
+        matches!(reply, Ok(_) | Err(ControlError::InvalidParameter)) || is_lost(device)
     };
     if acknowledged {
-        offers::free_unmapped();
+        shared_files::free_unmapped();
         return Ok(());
     }
     log::error!(
-        "NIC {}: close: no answer from the datapath process within {} ms: the NIC stays open and \
-         its memory registered; close it again when the process goes on",
+        "NIC {}: close: no reply from the datapath process within {} ms: the NIC stays open and \
+         its memory registered; close it again when the process responds",
         device.config.name,
         limit.as_millis()
     );
@@ -197,7 +203,7 @@ pub(crate) fn close(
 
 pub(crate) fn create_ptag(device: &'static Device, nic: u64) -> Outcome<u64> {
     let remote = remote_nic(device, nic)?;
-    let Reply::Handle(tag) = ask(device, &Request::CreatePtag { nic: remote }, None)? else {
+    let Reply::Handle(tag) = call(device, &Request::CreatePtag { nic: remote }, None)? else {
         return Err(ResourceError::ProcessAnswer.into());
     };
     device.instances.adopt_tag(device.number(), nic, tag)
@@ -210,16 +216,16 @@ pub(crate) fn destroy_ptag(device: &'static Device, nic: u64, ptag: u64) -> Outc
         nic: remote_nic(device, nic)?,
         ptag: remote_tag(device, ptag)?,
     };
-    tell_if_there(device, &request)?;
+    call_done_unless_lost(device, &request)?;
     if is_lost(device) {
-        // Nobody else has looked whether anything has it.
+        // Only this checks whether the tag is in use.
         return crate::control::destroy_ptag(device, ptag);
     }
     device.instances.destroy_tag(number);
     Ok(())
 }
 
-/// Makes a VI over there, and its queues here.
+/// Creates a VI in the process, and its queues in this program.
 pub(crate) fn create_vi(
     device: &'static Device,
     nic: u64,
@@ -235,12 +241,12 @@ pub(crate) fn create_vi(
             ..*settings
         },
     };
-    let Reply::Handle(remote) = ask(device, &request, None)? else {
+    let Reply::Handle(remote) = call(device, &request, None)? else {
         return Err(ResourceError::ProcessAnswer.into());
     };
     let made = crate::control::adopt_vi(device, nic, settings, cqs, remote);
     if made.is_err() {
-        tell(device, &Request::DestroyVi { vi: remote })?;
+        call_done(device, &Request::DestroyVi { vi: remote })?;
     }
     made
 }
@@ -256,68 +262,69 @@ pub(crate) fn destroy_vi(vi: &'static ViShared, handle: u64) -> Outcome<()> {
         if held.is_none() || !vi.is_live(handle) {
             return Err(ControlError::InvalidParameter);
         }
-        // Nobody posts or reaps while it is decided whether there is anything to reap.
+        // Excludes posts and reaps while the queues are checked.
         let _ends = vi.close_ends();
         if !vi.send.is_empty() || !vi.recv.is_empty() {
             return Err(ControlError::InvalidState);
         }
         vi.retire();
     }
-    match tell_if_there(device, &Request::DestroyVi { vi: remote.vi }) {
-        // There is none any more.
+    match call_done_unless_lost(device, &Request::DestroyVi { vi: remote.vi }) {
+        // It does not exist any more.
         Ok(()) | Err(ControlError::InvalidParameter) => {}
-        // Another thread has connected it meanwhile; or the process was not asked.
+        // Another thread has connected it meanwhile, or the request was not sent.
         Err(error) => {
             if !resume(vi, handle) {
-                take_down(vi, handle);
+                remove_local(vi, handle);
             }
             return Err(error);
         }
     }
-    take_down(vi, handle);
+    remove_local(vi, handle);
     Ok(())
 }
 
-/// Takes back that a VI was retired; false if its opening was closed meanwhile, which did not find it.
+/// Makes a retired VI usable again; false if its NIC handle was closed meanwhile, which did not destroy it.
 fn resume(vi: &'static ViShared, handle: u64) -> bool {
     let mut held = vi.device.hold();
     let attachment = held.as_mut().and_then(Driver::attachment);
-    let is_there = attachment.is_some_and(|a| a.served_at(vi.index) == Some(handle))
+    let exists = attachment.is_some_and(|a| a.handle_at(vi.index) == Some(handle))
         && vi.device.instances.is_open(vi.instance());
-    if is_there {
+    if exists {
         vi.resume(handle);
     }
-    is_there
+    exists
 }
 
-/// Ends here what the process has destroyed, unless another VI has its place by now: whoever made that did this.
-fn take_down(vi: &'static ViShared, handle: u64) {
+/// Destroys the local part of a VI that the process has destroyed, unless another VI has its index by now: then the
+/// thread that created that VI has done so.
+fn remove_local(vi: &'static ViShared, handle: u64) {
     let device = vi.device;
     let mut ended = Vec::new();
     if let Some(driver) = device.hold().as_mut() {
         let attachment = driver.attachment();
-        if attachment.is_some_and(|a| a.served_at(vi.index) == Some(handle)) {
+        if attachment.is_some_and(|a| a.handle_at(vi.index) == Some(handle)) {
             crate::control::detach_local(vi, driver, &mut ended);
         }
     }
-    device.wake_sleepers();
-    notify::settle(ended);
+    device.wake_all_waiters();
+    notify::join_ended(ended);
 }
 
 fn query_state(vi: &'static ViShared, handle: u64) -> Outcome<EndpointState> {
     let remote = remote_vi(vi, handle)?;
-    match ask(vi.device, &Request::QueryVi { vi: remote.vi }, None)? {
+    match call(vi.device, &Request::QueryVi { vi: remote.vi }, None)? {
         Reply::Vi { state } => {
-            // Not the state of the answer if the VI is at another connection by now, or if a post
-            // broke it and the process has not taken that yet.
-            let _is_at_it = hear(vi, handle, remote.connection, state_of(state));
+            // Not the state of the reply if the VI is at another connection by now, or if a post took it to the Error
+            // state and the process has not taken that submission yet.
+            let _is_current = set_replied_state(vi, handle, remote.connection, state_of(state));
             Ok(vi.state())
         }
         _ => Err(ResourceError::ProcessAnswer.into()),
     }
 }
 
-/// The state as the process has it, or as it was when the process ended.
+/// The state of a VI in the process, or its last state if the process has ended.
 fn known_state(vi: &'static ViShared, handle: u64) -> Outcome<EndpointState> {
     if is_lost(vi.device) {
         return Ok(vi.state());
@@ -329,8 +336,7 @@ fn known_state(vi: &'static ViShared, handle: u64) -> Outcome<EndpointState> {
 }
 
 pub(crate) fn query_vi(vi: &'static ViShared, handle: u64) -> Outcome<ViInfo> {
-    // Before the state: a descriptor may be reaped at any time, but what came after a state does not
-    // stand beside it.
+    // Read before the state: descriptors that complete after a state was read must not appear beside it.
     let (send_empty, recv_empty) = (vi.send.is_empty(), vi.recv.is_empty());
     Ok(ViInfo {
         state: known_state(vi, handle)?,
@@ -353,51 +359,55 @@ pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViSettings) 
             ..*settings
         },
     };
-    tell(device, &request)?;
-    attributes::note_changed(vi, handle, settings)
+    call_done(device, &request)?;
+    attributes::store_changed(vi, handle, settings)
 }
 
-pub(crate) fn choices(vi: &'static ViShared, handle: u64) -> Outcome<ViChoices> {
-    let vi_there = remote_vi(vi, handle)?.vi;
-    match ask(vi.device, &Request::Choices { vi: vi_there }, None)? {
-        Reply::Choices(choices) => Ok(choices),
+pub(crate) fn connection_options(vi: &'static ViShared, handle: u64) -> Outcome<ConnectionOptions> {
+    let remote = remote_vi(vi, handle)?.vi;
+    match call(vi.device, &Request::ConnectionOptions { vi: remote }, None)? {
+        Reply::ConnectionOptions(options) => Ok(options),
         _ => Err(ResourceError::ProcessAnswer.into()),
     }
 }
 
-pub(crate) fn set_choices(vi: &'static ViShared, handle: u64, choices: &ViChoices) -> Outcome<()> {
-    choices.check()?;
-    let request = Request::SetChoices {
+pub(crate) fn set_connection_options(
+    vi: &'static ViShared,
+    handle: u64,
+    options: &ConnectionOptions,
+) -> Outcome<()> {
+    options.check()?;
+    let request = Request::SetConnectionOptions {
         vi: remote_vi(vi, handle)?.vi,
-        choices: choices.clone(),
+        options: options.clone(),
     };
-    tell(vi.device, &request)
+    call_done(vi.device, &request)
 }
 
-pub(crate) fn agreement(vi: &'static ViShared, handle: u64) -> Outcome<Agreement> {
-    let vi_there = remote_vi(vi, handle)?.vi;
-    match ask(vi.device, &Request::Agreement { vi: vi_there }, None)? {
-        Reply::Agreement(agreement) => Ok(agreement),
+pub(crate) fn negotiated_options(vi: &'static ViShared, handle: u64) -> Outcome<NegotiatedOptions> {
+    let remote = remote_vi(vi, handle)?.vi;
+    match call(vi.device, &Request::NegotiatedOptions { vi: remote }, None)? {
+        Reply::NegotiatedOptions(options) => Ok(options),
         _ => Err(ResourceError::ProcessAnswer.into()),
     }
 }
 
 pub(crate) fn request_security(device: &'static Device, conn: u64) -> Outcome<Vec<u8>> {
-    match ask(device, &Request::SecurityOf { conn }, None)? {
+    match call(device, &Request::SecurityOf { conn }, None)? {
         Reply::Security(bytes) => Ok(bytes),
         _ => Err(ResourceError::ProcessAnswer.into()),
     }
 }
 
 pub(crate) fn request_user(device: &'static Device, conn: u64) -> Outcome<Option<u32>> {
-    user(ask(device, &Request::UserOf { conn }, None)?)
+    user(call(device, &Request::UserOf { conn }, None)?)
 }
 
 pub(crate) fn peer_user(vi: &'static ViShared, handle: u64) -> Outcome<Option<u32>> {
     let request = Request::PeerUser {
         vi: remote_vi(vi, handle)?.vi,
     };
-    user(ask(vi.device, &request, None)?)
+    user(call(vi.device, &request, None)?)
 }
 
 fn user(reply: Reply) -> Outcome<Option<u32>> {
@@ -409,55 +419,55 @@ fn user(reply: Reply) -> Outcome<Option<u32>> {
 
 pub(crate) fn discovered_hosts(device: &'static Device, nic: u64) -> Outcome<Vec<HostAddress>> {
     let nic = remote_nic(device, nic)?;
-    let hosts: Vec<[u8; 16]> = ask_for_parts(device, &Request::DiscoveredHosts { nic })?;
+    let hosts: Vec<[u8; 16]> = call_for_parts(device, &Request::DiscoveredHosts { nic })?;
     Ok(hosts.into_iter().map(HostAddress).collect())
 }
 
 pub(crate) fn counters(device: &'static Device, nic: u64) -> Outcome<Vec<(String, u64)>> {
     let nic = remote_nic(device, nic)?;
-    let mut counters: Vec<_> = ask_for_parts(device, &Request::Counters { nic })?;
+    let mut counters: Vec<_> = call_for_parts(device, &Request::Counters { nic })?;
     device.add_own_counts(&mut counters);
     Ok(counters)
 }
 
-/// A call whose answer may be too long for one message.
-fn ask_for_parts<T: DeserializeOwned>(device: &'static Device, request: &Request) -> Outcome<T> {
-    let link = device.link().ok_or(ControlError::InvalidParameter)?;
-    let bytes = link.ask_for_parts(request);
-    if bytes.is_err() && link.is_over() {
-        notice_loss(device);
+/// Makes a call whose reply may be too long for one message.
+fn call_for_parts<T: DeserializeOwned>(device: &'static Device, request: &Request) -> Outcome<T> {
+    let control = device.control().ok_or(ControlError::InvalidParameter)?;
+    let bytes = control.request_parts(request);
+    if bytes.is_err() && control.is_closed() {
+        handle_loss(device);
     }
     postcard::from_bytes(&bytes?).map_err(|_| ResourceError::ProcessAnswer.into())
 }
 
-/// Waits until what was just posted on a VI that processes nothing is flushed (VIPL 2.4, 3.3.5), however long the poller
-/// of the process is held up. Returns before where the process has the VI in a state that does process it.
+/// Waits until a descriptor that was just posted on a VI that is not connected is flushed (VIPL 2.4, 3.3.5), however
+/// long the poller of the process is delayed. Returns earlier if the process has the VI in a state that processes it.
 pub(crate) fn await_flush(vi: &'static ViShared, handle: u64, receive: bool) {
     let queue = if receive { &vi.recv } else { &vi.send };
     let posted = queue.posted();
-    let is_over = || queue.is_complete_to(posted) || !vi.is_live(handle);
+    let is_flushed = || queue.is_complete_to(posted) || !vi.is_live(handle);
     let begun = Instant::now();
-    while !is_over() && begun.elapsed() < FLUSH_POLL {
-        listen(vi.device);
+    while !is_flushed() && begun.elapsed() < FLUSH_POLL {
+        take_completions(vi.device);
         std::thread::yield_now();
     }
-    if is_over() {
+    if is_flushed() {
         return;
     }
-    // The process takes what was submitted before a call, and reports what it flushed before it answers.
+    // The process takes everything submitted before a call, and reports what it flushed before its reply.
     match query_state(vi, handle) {
         Ok(EndpointState::Connected) => return,
         Ok(EndpointState::Idle | EndpointState::ConnectPending) if receive => return,
-        // Flushed there, also if the call failed because the process ended.
+        // Flushed by the process, or by this library if the call failed because the process ended.
         Ok(_) | Err(_) => {}
     }
-    while !is_over() {
-        listen(vi.device);
+    while !is_flushed() {
+        take_completions(vi.device);
         std::thread::yield_now();
     }
 }
 
-/// The index that the process gave a VI.
+/// The index of a VI, from its handle in the process.
 pub(crate) fn index_of(remote: u64) -> u32 {
     RawHandle::unpack(remote).index
 }

@@ -1,4 +1,4 @@
-//! Frames of a NIC of a datapath process, for an operator.
+//! Capture of the frames of a NIC of a datapath process, for an operator.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -6,18 +6,18 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use super::listener;
-use super::message::{CaptureOrder, Reply, Request, VERSION};
+use super::listener_credentials;
+use super::message::{CaptureParameters, Reply, Request, VERSION};
 use super::socket::Socket;
 use crate::open::OpenError;
 
-/// The process answers within so long, or is taken for stuck.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Limit of the wait for the process.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What to capture.
 #[derive(Clone, Debug)]
 pub struct CaptureOptions {
-    /// The NIC, or an alias.
+    /// The name of the NIC, or an alias.
     pub device: String,
     /// Which frames: an expression such as `vi and (s_id == 00.01.02 or ox_id == 0x1234)`; empty
     /// for all.
@@ -27,27 +27,27 @@ pub struct CaptureOptions {
     /// `rx_id`, `r_ctl`, `type`, `handle` (of the receiver's VI), `opcode`, `msg_id`; they are
     /// joined by `and`, `or`, `not` and parentheses.
     pub filter: String,
-    /// How many bytes of each frame, at least 52; `None` for all.
-    pub longest_bytes: Option<u32>,
-    /// About how many bytes of frames wait in the process for us, 65536 to 67108864.
+    /// Captured bytes of each frame, at least 52; `None` for all.
+    pub snaplen_bytes: Option<u32>,
+    /// Approximate size of the frame buffer in the process, 65536 to 67108864 bytes.
     pub buffer_bytes: u64,
-    /// End after so many frames.
-    pub most_frames: Option<u64>,
+    /// End after this number of frames; `None`: no limit.
+    pub max_frames: Option<u64>,
 }
 
-/// What a capture came to.
+/// The totals of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Frames in the file.
     pub frames: u64,
-    /// Frames for which there was no room in the process's buffer.
+    /// Frames for which the buffer of the process had no space.
     pub dropped: u64,
 }
 
-/// A capture that runs in a datapath process; it ends when this is dropped, or the program ends.
+/// A capture in progress in a datapath process; it ends when this is dropped or the program ends.
 ///
-/// Reading gives a pcapng file. It comes to an end after [`Self::stop`], or when the process ends
-/// the capture; then [`Self::summary`] tells what it came to.
+/// Reads return a pcapng file. It ends after [`Self::stop`], or when the process ends the capture; then
+/// [`Self::summary`] returns the totals.
 #[derive(Debug)]
 pub struct Capture {
     socket: Socket,
@@ -57,11 +57,11 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Begins to capture in the process that listens at a socket. The process's user and root may.
+    /// Starts a capture in the process that listens at a socket. Permitted to the process's user and root.
     ///
     /// # Errors
-    /// There is no process, or it refuses: says why.
-    pub fn begin(path: &Path, options: &CaptureOptions) -> Result<Self, OpenError> {
+    /// No process listens, or it refuses, with the reason.
+    pub fn start(path: &Path, options: &CaptureOptions) -> Result<Self, OpenError> {
         let at = path.display();
         let failed = |error: io::Error| OpenError::new(format!("fcvi-pmd at {at}: {error}"));
         let socket = Socket::connect(path).map_err(|error| {
@@ -69,21 +69,21 @@ impl Capture {
                 "no datapath process at {at} ({error}): start it with fcvi-pmd run --config FILE"
             ))
         })?;
-        listener::verify(&socket, path).map_err(failed)?;
-        socket.set_patience(Some(PATIENCE)).map_err(failed)?;
-        let order = CaptureOrder {
+        listener_credentials::verify(&socket, path).map_err(failed)?;
+        socket.set_timeout(Some(TIMEOUT)).map_err(failed)?;
+        let parameters = CaptureParameters {
             device: options.device.clone(),
             filter: options.filter.clone(),
-            longest_bytes: options.longest_bytes.unwrap_or(0),
+            snaplen_bytes: options.snaplen_bytes.unwrap_or(0),
             buffer_bytes: options.buffer_bytes,
-            most_frames: options.most_frames.unwrap_or(u64::MAX),
+            max_frames: options.max_frames.unwrap_or(u64::MAX),
         };
         let request = Request::Capture {
             version: VERSION,
-            order,
+            parameters,
         };
-        let answer = socket.begin::<Reply>(&request).map_err(failed)?;
-        let (nic, shortcut, fds) = match answer {
+        let reply = socket.send_first::<Reply>(&request).map_err(failed)?;
+        let (nic, shortcut, fds) = match reply {
             Some((Reply::Capturing { nic, shortcut }, fds)) => (nic, shortcut, fds),
             Some((Reply::Refused(why), _)) => return Err(OpenError::new(why)),
             Some((Reply::UnknownNic(why), _)) => return Err(OpenError::unknown_name(why)),
@@ -94,7 +94,7 @@ impl Capture {
             }
         };
         let [stream] = <[_; 1]>::try_from(fds)
-            .map_err(|_| failed(io::Error::other("no stream of frames came")))?;
+            .map_err(|_| failed(io::Error::other("no stream of frames received")))?;
         Ok(Self {
             socket,
             stream: stream.into(),
@@ -103,38 +103,38 @@ impl Capture {
         })
     }
 
-    /// The NIC's name.
+    /// The name of the NIC.
     #[must_use]
     pub fn nic(&self) -> &str {
         &self.nic
     }
 
-    /// Are messages between VIs of this NIC moved without frames? Then none is seen of them.
+    /// True if messages between VIs of this NIC are copied without frames: these are not captured.
     #[must_use]
     pub fn has_shortcut(&self) -> bool {
         self.shortcut
     }
 
-    /// Asks for the end: what was captured so far still comes, and a process that gives nothing
-    /// for ten seconds makes [`Read::read`] fail.
+    /// Requests the end of the capture. Frames captured so far are still returned; [`Read::read`] fails if the process
+    /// sends nothing for ten seconds.
     ///
     /// # Errors
     /// Those of setsockopt(2).
     pub fn stop(&self) -> io::Result<()> {
         self.socket.shut_down_writing();
-        self.stream.set_read_timeout(Some(PATIENCE))
+        self.stream.set_read_timeout(Some(TIMEOUT))
     }
 
-    /// Waits for what the capture came to, once everything has been read.
+    /// Waits for the totals of the capture, after all frames were read.
     ///
     /// # Errors
-    /// The process ended without a word.
+    /// The process ended during the capture.
     pub fn summary(self) -> io::Result<Summary> {
         match self.socket.receive::<Reply>()? {
             Some((Reply::Captured { frames, dropped }, _)) => Ok(Summary { frames, dropped }),
             Some(_) | None => Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
-                "the datapath process is gone: the end of the capture may be missing",
+                "the datapath process has ended: the end of the capture may be missing",
             )),
         }
     }
@@ -147,7 +147,7 @@ impl Read for Capture {
 }
 
 impl AsFd for Capture {
-    /// Readable when [`Read::read`] has something to give, the end included.
+    /// Readable when [`Read::read`] would not block, also at the end.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }

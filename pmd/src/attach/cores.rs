@@ -1,8 +1,7 @@
-//! The pinned threads of a datapath process: each polls the NICs of its core.
+//! The pinned poll threads of a datapath process: each polls the NICs of its core.
 //!
-//! A thread that finds nothing to do goes on looking, or, where the configuration says `hybrid`,
-//! sleeps after a while: every port and every application is told to wake it, it looks once more,
-//! and sleeps until a frame, a submission or a timer.
+//! An idle thread continues to poll, or, with `idle = "hybrid"`, sleeps after `spin_us`: it requests a wake-up from
+//! every port and every application, polls once more, and sleeps until a frame, a submission or a timer.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,23 +14,23 @@ use pmd_port::wake::Slept;
 use crate::config::{Idle, ProcessConfig};
 use crate::device::Device;
 use crate::open::OpenError;
-use crate::patience::Patience;
 use crate::progress;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::sys;
+use crate::yield_policy::YieldPolicy;
 
-/// How often the upkeep of the ports runs, and how long a thread sleeps at most.
+/// Interval of the upkeep of the ports, and the longest sleep.
 const UPKEEP: Duration = Duration::from_millis(50);
-/// A sleep shorter than this costs more than it saves.
+/// The shortest sleep: a shorter one costs more than it saves.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
-/// How long a port that wakes nobody is left alone, and an application that makes no room.
-const BLIND_SLEEP: Duration = Duration::from_millis(1);
-/// Rounds in which a call has the turn until the core is given away: some microseconds.
-const REFUSALS: u32 = 64;
-/// Rounds that find nothing between two looks at the clock.
-const ROUNDS: u32 = 64;
+/// The longest sleep on a port that cannot wake the thread, and while an application leaves its completion ring full.
+const LONGEST_BLIND_SLEEP: Duration = Duration::from_millis(1);
+/// Rounds in which a call holds the turn of a NIC, until the thread yields the core: some microseconds.
+const ROUNDS_BEFORE_YIELD: u32 = 64;
+/// Idle rounds between two readings of the clock.
+const ROUNDS_BETWEEN_CLOCK_READS: u32 = 64;
 
-/// What a core's thread has done.
+/// Counters of a poll thread.
 #[derive(Debug, Default)]
 pub(super) struct CoreCounters {
     pub(super) rounds: AtomicU64,
@@ -40,17 +39,17 @@ pub(super) struct CoreCounters {
     pub(super) sleeping: AtomicBool,
 }
 
-/// A core and its NICs.
+/// A poll thread and its NICs.
 pub(super) struct Core {
     pub(super) number: usize,
-    /// NICs that its thread is to take in.
-    arrivals: Mutex<Vec<Nic>>,
+    /// NICs that the thread has not taken over yet.
+    added: Mutex<Vec<Nic>>,
     pub(super) counters: CoreCounters,
-    /// What whoever in this process has something for its thread wakes it by.
-    event: sys::Event,
-    /// What applications wake its thread by.
+    /// The event by which other threads of this process wake the thread.
+    event: sys::EventFd,
+    /// The events by which applications wake the thread.
     wakeups: sys::WakeupSet,
-    /// There are arrivals.
+    /// NICs were added.
     changed: AtomicBool,
     stop: AtomicBool,
     idle: Idle,
@@ -59,11 +58,11 @@ pub(super) struct Core {
 
 impl Core {
     pub(super) fn new(number: usize, config: &ProcessConfig) -> Result<Arc<Self>, OpenError> {
-        let event = sys::Event::new().map_err(|e| OpenError::new(format!("eventfd: {e}")))?;
+        let event = sys::EventFd::new().map_err(|e| OpenError::new(format!("eventfd: {e}")))?;
         let wakeups = sys::WakeupSet::new().map_err(|e| OpenError::new(format!("epoll: {e}")))?;
         Ok(Arc::new(Self {
             number,
-            arrivals: Mutex::new(Vec::new()),
+            added: Mutex::new(Vec::new()),
             counters: CoreCounters::default(),
             event,
             wakeups,
@@ -74,12 +73,12 @@ impl Core {
         }))
     }
 
-    /// Starts the thread, on its core.
+    /// Starts the thread, pinned to its core.
     pub(super) fn start(self: &Arc<Self>) -> Result<JoinHandle<()>, OpenError> {
         let id = progress::find_core(Some(self.number))?;
         let core = Arc::clone(self);
         let builder = std::thread::Builder::new().name(format!("core-{}", self.number));
-        let thread = sys::without_signals(|| {
+        let thread = sys::with_signals_blocked(|| {
             builder.spawn(move || {
                 if !core_affinity::set_for_current(id) {
                     log::warn!("the poll thread could not be pinned to core {}", id.id);
@@ -90,21 +89,20 @@ impl Core {
         thread.map_err(|e| OpenError::new(format!("cannot start a thread: {e}")))
     }
 
-    /// From now on the thread polls this NIC, too. All that it needs for that is there when this
-    /// returns.
+    /// Adds a NIC that the thread is to poll. All resources for that are allocated when this returns.
     pub(super) fn add(&self, device: &'static Device) -> Result<(), OpenError> {
         let nic = Nic::new(device, &self.event)?;
         let event = self.event.try_clone();
         let event = event.map_err(|e| OpenError::new(format!("eventfd: {e}")))?;
-        device.rest.core.polled_by(event);
-        self.arrivals().push(nic);
+        device.poll_thread.core.set_waker(event);
+        self.added().push(nic);
         self.changed.store(true, Ordering::Release);
         self.event.signal();
         Ok(())
     }
 
-    fn arrivals(&self) -> MutexGuard<'_, Vec<Nic>> {
-        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    fn added(&self) -> MutexGuard<'_, Vec<Nic>> {
+        self.added.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the thread.
@@ -113,12 +111,12 @@ impl Core {
         self.event.signal();
     }
 
-    /// There is something to do on a NIC of the thread.
-    pub(super) fn rouse(&self) {
+    /// Wakes the thread.
+    pub(super) fn wake(&self) {
         self.event.signal();
     }
 
-    /// Adds an application that can wake the thread; gives the descriptor that the application gets for that.
+    /// Adds an application that can wake the thread; also returns the descriptor for the application.
     pub(super) fn add_client(&self) -> std::io::Result<(sys::ClientWakeup, OwnedFd)> {
         self.wakeups.add_client()
     }
@@ -126,106 +124,106 @@ impl Core {
     fn run(&self) {
         let mut nics: Vec<Nic> = Vec::new();
         let (mut upkeep_at, mut idle_since) = (Instant::now(), Instant::now());
-        // Programs may have to share this core with its thread.
-        let patience = Patience::new();
-        let (mut idle_rounds, mut kept_rounds, mut refusals) = (0u32, 0u32, 0u32);
+        // Other programs may share this core.
+        let yield_policy = YieldPolicy::new();
+        let (mut idle_rounds, mut rounds_since_yield, mut busy_turns) = (0u32, 0u32, 0u32);
         // Acquire: partners of the Release stores in `stop` and `add`.
         while !self.stop.load(Ordering::Acquire) {
-            // Looked at first: the swap locks a line in each round.
+            // Loaded first: the swap would lock a cache line in each round.
             if self.changed.load(Ordering::Relaxed) && self.changed.swap(false, Ordering::AcqRel) {
-                nics.append(&mut self.arrivals());
+                nics.append(&mut self.added());
             }
-            let (mut worked, mut refused) = (false, false);
+            let (mut worked, mut turn_held) = (false, false);
             for nic in &nics {
                 match nic.turn() {
                     Some(busy) => worked |= busy,
-                    None => refused = true,
+                    None => turn_held = true,
                 }
             }
             count(&self.counters.rounds);
-            if refused {
-                give_way(&mut refusals);
+            if turn_held {
+                back_off(&mut busy_turns);
             } else {
-                refusals = 0;
+                busy_turns = 0;
             }
             if worked {
                 count(&self.counters.busy_rounds);
             }
-            if worked || refused {
-                (idle_rounds, kept_rounds) = (0, 0);
-                // A busy thread looks at the clock now and then, too.
+            if worked || turn_held {
+                (idle_rounds, rounds_since_yield) = (0, 0);
+                // A busy thread reads the clock at intervals, too.
                 let rounds = self.counters.rounds.load(Ordering::Relaxed);
-                if !rounds.is_multiple_of(u64::from(ROUNDS)) {
+                if !rounds.is_multiple_of(u64::from(ROUNDS_BETWEEN_CLOCK_READS)) {
                     continue;
                 }
             } else {
-                (idle_rounds, kept_rounds) = (idle_rounds + 1, kept_rounds + 1);
-                if kept_rounds >= patience.turns() {
-                    kept_rounds = 0;
-                    patience.give_way();
+                (idle_rounds, rounds_since_yield) = (idle_rounds + 1, rounds_since_yield + 1);
+                if rounds_since_yield >= yield_policy.idle_turns() {
+                    rounds_since_yield = 0;
+                    yield_policy.yield_core();
                 }
-                if !idle_rounds.is_multiple_of(ROUNDS) {
+                if !idle_rounds.is_multiple_of(ROUNDS_BETWEEN_CLOCK_READS) {
                     core::hint::spin_loop();
                     continue;
                 }
             }
             let now = Instant::now();
-            if idle_rounds <= ROUNDS {
+            if idle_rounds <= ROUNDS_BETWEEN_CLOCK_READS {
                 idle_since = now;
             }
             if now >= upkeep_at {
                 upkeep_at = now + UPKEEP;
                 for nic in &nics {
-                    nic.keep_up();
+                    nic.upkeep();
                 }
             }
             if self.idle == Idle::Hybrid && now - idle_since >= self.spin {
-                self.rest(&nics);
-                // Woken for nothing, as for upkeep, it sleeps again after a few rounds.
-                idle_rounds = ROUNDS;
+                self.sleep(&nics);
+                // After a wake-up without work, as for upkeep, it sleeps again after a few rounds.
+                idle_rounds = ROUNDS_BETWEEN_CLOCK_READS;
             }
         }
     }
 
-    /// Sleeps until there is something to do.
-    fn rest(&self, nics: &[Nic]) {
+    /// Sleeps until a wake-up or a timer, unless a NIC has work.
+    fn sleep(&self, nics: &[Nic]) {
         let mut limit = UPKEEP;
         let mut fds: Vec<RawFd> = Vec::with_capacity(nics.len() + 1);
         fds.push(self.wakeups.as_raw_fd());
         let mut worked = false;
         for nic in nics {
-            match nic.lie_down() {
-                Rest::On(source, longest) => {
+            match nic.prepare_sleep() {
+                SleepDecision::SleepOn(source, longest) => {
                     limit = limit.min(longest);
                     match source {
                         WakeSource::Fd(fd) => fds.push(fd),
-                        WakeSource::Poll => limit = limit.min(BLIND_SLEEP),
-                        WakeSource::Futex { .. } => nic.waker.watch(source),
+                        WakeSource::Poll => limit = limit.min(LONGEST_BLIND_SLEEP),
+                        WakeSource::Futex { .. } => nic.wake_thread.watch(source),
                     }
                 }
-                Rest::Down => {}
-                Rest::Busy => worked = true,
+                SleepDecision::NicDown => {}
+                SleepDecision::Busy => worked = true,
             }
         }
         if !worked && !self.stop.load(Ordering::Acquire) {
             self.counters.sleeping.store(true, Ordering::Relaxed);
             count(&self.counters.sleeps);
-            self.event.sleep_beside(&fds, limit);
+            self.event.sleep_with(&fds, limit);
             self.wakeups.clear();
             self.counters.sleeping.store(false, Ordering::Relaxed);
         }
         for nic in nics {
-            nic.get_up();
+            nic.finish_sleep();
         }
     }
 }
 
-/// A call has a NIC's turn. It is a short one; if it lasts, its thread may be waiting for this
-/// very core.
+/// Waits while a call holds the turn of a NIC. Calls hold it briefly; if one does not, its thread may be waiting for
+/// this core.
 #[cold]
-fn give_way(refusals: &mut u32) {
-    *refusals += 1;
-    if refusals.is_multiple_of(REFUSALS) {
+fn back_off(busy_turns: &mut u32) {
+    *busy_turns += 1;
+    if busy_turns.is_multiple_of(ROUNDS_BEFORE_YIELD) {
         std::thread::yield_now();
     } else {
         core::hint::spin_loop();
@@ -239,35 +237,38 @@ fn count(counter: &AtomicU64) {
     );
 }
 
-/// How a thread may sleep, as far as one NIC is concerned.
+/// Whether the thread may sleep, as far as one NIC is concerned.
 #[derive(Debug)]
-enum Rest {
-    /// Not at all: something was to be done.
+enum SleepDecision {
+    /// It may not: the NIC has work.
     Busy,
-    /// On this, for so long at most.
-    On(WakeSource, Duration),
-    /// As it likes: the NIC is down.
-    Down,
+    /// It may, on this source and for this time at most.
+    SleepOn(WakeSource, Duration),
+    /// It may: the NIC is down.
+    NicDown,
 }
 
-/// A NIC as its core polls it.
+/// A NIC that the thread polls.
 struct Nic {
     device: &'static Device,
-    waker: Waker,
+    wake_thread: WakeThread,
 }
 
 impl Nic {
-    /// `event` wakes the thread that is to poll it.
-    fn new(device: &'static Device, event: &sys::Event) -> Result<Self, OpenError> {
+    /// `event` wakes the poll thread.
+    fn new(device: &'static Device, event: &sys::EventFd) -> Result<Self, OpenError> {
         let event = event
             .try_clone()
             .map_err(|e| OpenError::new(format!("eventfd: {e}")))?;
-        let waker = Waker::start(event, &device.config.name)
+        let wake_thread = WakeThread::start(event, &device.config.name)
             .map_err(|e| OpenError::new(format!("cannot start a thread: {e}")))?;
-        Ok(Self { device, waker })
+        Ok(Self {
+            device,
+            wake_thread,
+        })
     }
 
-    /// True if there was something to do; `None` if a call has the turn.
+    /// Polls the NIC. True if there was work; `None` if a call holds the turn.
     #[inline]
     fn turn(&self) -> Option<bool> {
         let mut held = self.device.turn.try_hold()?;
@@ -275,132 +276,132 @@ impl Nic {
             return Some(false);
         };
         let worked = driver.turn(&self.device.doorbells);
-        self.device.announce(driver);
+        self.device.wake_waiters(driver);
         Some(worked)
     }
 
-    fn keep_up(&self) {
+    fn upkeep(&self) {
         if let Some(driver) = self.device.hold().as_mut() {
             driver.upkeep();
             driver.long_turn(&self.device.doorbells);
-            self.device.announce(driver);
+            self.device.wake_waiters(driver);
         }
     }
 
-    /// Has port and applications wake this thread, and looks once more.
-    fn lie_down(&self) -> Rest {
+    /// Requests wake-ups from the port and the applications, and polls once more.
+    fn prepare_sleep(&self) -> SleepDecision {
         let mut held = self.device.hold();
         let Some(driver) = held.as_mut() else {
-            return Rest::Down;
+            return SleepDecision::NicDown;
         };
         let source = driver.arm();
         if let Some(poller) = driver.engine_mut() {
-            poller.path.clients.lie_down();
+            poller.path.clients.prepare_sleep();
         }
         let worked = driver.long_turn(&self.device.doorbells);
-        self.device.announce(driver);
+        self.device.wake_waiters(driver);
         if worked || self.device.doorbells.any() || driver.has_unsent() {
-            return Rest::Busy;
+            return SleepDecision::Busy;
         }
         let timer = driver.until_timer_ns().map_or(UPKEEP, Duration::from_nanos);
-        // An application that has no room for what it is to be told rings when it has made some,
-        // or never: it is looked at now and then, and does not keep the core awake.
+        // An application whose completion ring is full wakes the thread when it has made space, or never: it is checked
+        // at intervals, and does not keep the core awake.
         let poller = driver.engine();
-        let most = match poller.is_some_and(|poller| poller.path.clients.has_untold()) {
-            true => BLIND_SLEEP,
+        let longest = match poller.is_some_and(|poller| poller.path.clients.has_pending_entries()) {
+            true => LONGEST_BLIND_SLEEP,
             false => UPKEEP,
         };
-        let limit = timer.clamp(SHORTEST_SLEEP, most);
+        let limit = timer.clamp(SHORTEST_SLEEP, longest);
         let now_ns = poller.map_or(0, |poller| poller.clock.last_ns());
         let until_ns = now_ns + limit.as_nanos() as u64;
-        self.device.rest.core.lie_down(until_ns);
-        Rest::On(source, limit)
+        self.device.poll_thread.core.prepare_sleep(until_ns);
+        SleepDecision::SleepOn(source, limit)
     }
 
-    fn get_up(&self) {
-        self.waker.forget();
+    fn finish_sleep(&self) {
+        self.wake_thread.cancel();
         let mut held = self.device.hold();
-        self.device.rest.core.get_up();
+        self.device.poll_thread.core.finish_sleep();
         if let Some(driver) = held.as_mut() {
             driver.disarm();
             driver.refresh_clock();
             if let Some(poller) = driver.engine().map(|poller| &poller.path.clients) {
-                poller.get_up();
+                poller.finish_sleep();
             }
         }
     }
 }
 
-/// What a waker thread is to watch.
+/// State shared with a wake thread.
 #[derive(Default)]
-struct Watch {
+struct WakeState {
     source: Option<WakeSource>,
-    over: bool,
+    stop: bool,
 }
 
-/// Turns the wake of a port that has no descriptor into that of the core's thread.
-struct Waker {
-    watch: Arc<(Mutex<Watch>, Condvar)>,
+/// A thread that waits for a port without a file descriptor, and wakes the poll thread.
+struct WakeThread {
+    state: Arc<(Mutex<WakeState>, Condvar)>,
 }
 
-impl Waker {
-    fn start(event: sys::Event, name: &str) -> std::io::Result<Self> {
-        let watch = Arc::new((Mutex::new(Watch::default()), Condvar::new()));
-        let shared = Arc::clone(&watch);
+impl WakeThread {
+    fn start(event: sys::EventFd, name: &str) -> std::io::Result<Self> {
+        let state = Arc::new((Mutex::new(WakeState::default()), Condvar::new()));
+        let shared = Arc::clone(&state);
         let builder = std::thread::Builder::new().name(format!("wake-{name}"));
-        sys::without_signals(|| {
+        sys::with_signals_blocked(|| {
             builder.spawn(move || {
-                while let Some(source) = next(&shared) {
-                    // An error is no reason to sleep on.
+                while let Some(source) = next_source(&shared) {
+                    // An error wakes the thread, too.
                     if !matches!(source.sleep(UPKEEP), Ok(Slept::TimedOut)) {
                         event.signal();
                     }
                 }
             })
         })?;
-        Ok(Self { watch })
+        Ok(Self { state })
     }
 
     fn watch(&self, source: WakeSource) {
-        let (watch, changed) = &*self.watch;
-        watch.lock().unwrap_or_else(PoisonError::into_inner).source = Some(source);
+        let (state, changed) = &*self.state;
+        state.lock().unwrap_or_else(PoisonError::into_inner).source = Some(source);
         changed.notify_one();
     }
 
-    fn forget(&self) {
-        let (watch, _) = &*self.watch;
-        watch.lock().unwrap_or_else(PoisonError::into_inner).source = None;
+    fn cancel(&self) {
+        let (state, _) = &*self.state;
+        state.lock().unwrap_or_else(PoisonError::into_inner).source = None;
     }
 }
 
-impl Drop for Waker {
+impl Drop for WakeThread {
     fn drop(&mut self) {
-        let (watch, changed) = &*self.watch;
-        watch.lock().unwrap_or_else(PoisonError::into_inner).over = true;
+        let (state, changed) = &*self.state;
+        state.lock().unwrap_or_else(PoisonError::into_inner).stop = true;
         changed.notify_one();
     }
 }
 
-/// What to watch next; `None` when it is over.
-fn next(shared: &(Mutex<Watch>, Condvar)) -> Option<WakeSource> {
-    let (watch, changed) = shared;
-    let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
+/// Waits for the next source to watch; `None` when the thread is to stop.
+fn next_source(shared: &(Mutex<WakeState>, Condvar)) -> Option<WakeSource> {
+    let (state, changed) = shared;
+    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
-        if watch.over {
+        if state.stop {
             return None;
         }
-        if let Some(source) = watch.source.take() {
+        if let Some(source) = state.source.take() {
             return Some(source);
         }
-        watch = changed.wait(watch).unwrap_or_else(PoisonError::into_inner);
+        state = changed.wait(state).unwrap_or_else(PoisonError::into_inner);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attach::arena::{Arena, RingSizes};
     use crate::attach::client::{Client, Limits};
+    use crate::attach::shared_queues::{RingSizes, SharedQueues};
     use crate::attach::socket::Socket;
     use crate::config::NicConfig;
     use crate::device;
@@ -408,78 +409,85 @@ mod tests {
     use crate::events::AsyncEvent;
 
     #[test]
-    fn calls_know_how_long_a_core_sleeps_and_when_it_is_up() {
+    fn needs_wake_is_true_only_while_the_core_sleeps() {
         let config = NicConfig {
             segment: format!("unit-{}-core-sleeps", std::process::id()),
             ..NicConfig::default()
         };
-        let (device, nic) = device::open_unattended(&config).unwrap();
-        let event = sys::Event::new().unwrap();
+        let (device, nic) = device::open_without_threads(&config).unwrap();
+        let event = sys::EventFd::new().unwrap();
         let polled = Nic::new(device, &event).unwrap();
-        let has_unsent = || {
+        let needs_wake = || {
             let mut held = device.hold();
             let driver = held.as_mut().unwrap();
             let poller = driver.engine_mut().unwrap();
             let mbuf = poller.path.port.alloc([0xFF; 6]).unwrap();
             assert!(poller.path.batch.push(mbuf).is_ok());
-            let oversleeps = device.rest.core.oversleeps(driver);
+            let needs_wake = device.poll_thread.core.needs_wake(driver);
             let poller = driver.engine_mut().unwrap();
             let mbuf = poller.path.batch.pop().unwrap();
             poller.path.port.free(mbuf);
-            oversleeps
+            needs_wake
         };
-        assert!(!has_unsent(), "it is awake and sees for itself");
-        assert!(matches!(polled.lie_down(), Rest::On(..)));
-        assert!(has_unsent());
-        polled.get_up();
-        assert!(!has_unsent());
+        assert!(!needs_wake(), "it is awake and polls");
+        assert!(matches!(polled.prepare_sleep(), SleepDecision::SleepOn(..)));
+        assert!(needs_wake());
+        polled.finish_sleep();
+        assert!(!needs_wake());
         device::close(device, nic).unwrap();
     }
 
-    /// An application that never looks at its rings.
-    fn idler() -> Client {
-        let (arena, _) = Arena::create(RingSizes::for_segments(1)).unwrap();
-        let (life, _) = Socket::pair().unwrap();
+    /// An application that never reads its completion ring.
+    fn unresponsive_client() -> Client {
+        let (queues, _) = SharedQueues::create(RingSizes::for_segments(1)).unwrap();
+        let (attach_socket, _) = Socket::pair().unwrap();
         let (wakeup, _) = sys::WakeupSet::new().unwrap().add_client().unwrap();
         let limits = Limits {
             segments: 1,
             descriptors: 1,
             share: 1,
         };
-        Client::new(0, arena, wakeup, Arc::new(life), Arc::default(), limits)
+        Client::new(
+            0,
+            queues,
+            wakeup,
+            Arc::new(attach_socket),
+            Arc::default(),
+            limits,
+        )
     }
 
     #[test]
-    fn the_sleep_is_short_while_an_application_makes_no_room() {
+    fn sleep_is_short_while_an_application_leaves_its_ring_full() {
         let config = NicConfig {
             segment: format!("unit-{}-cores-room", std::process::id()),
             ..NicConfig::default()
         };
-        let (device, opening) = device::open_unattended(&config).unwrap();
-        let nic = Nic::new(device, &sys::Event::new().unwrap()).unwrap();
+        let (device, handle) = device::open_without_threads(&config).unwrap();
+        let nic = Nic::new(device, &sys::EventFd::new().unwrap()).unwrap();
         let longest = || {
             loop {
-                match nic.lie_down() {
-                    Rest::On(_, longest) => return longest,
-                    Rest::Busy => nic.get_up(),
-                    Rest::Down => panic!("it is down"),
+                match nic.prepare_sleep() {
+                    SleepDecision::SleepOn(_, longest) => return longest,
+                    SleepDecision::Busy => nic.finish_sleep(),
+                    SleepDecision::NicDown => panic!("it is down"),
                 }
             }
         };
-        let tell = |errors: usize| {
+        let report = |errors: usize| {
             let mut held = device.hold();
             let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
-            let id = poller.path.add_client(idler());
+            let id = poller.path.add_client(unresponsive_client());
             for _ in 0..errors {
                 poller.path.clients.report(id, &AsyncEvent::of_nic());
-                poller.path.settle_clients();
+                poller.path.deliver_completions();
             }
         };
-        tell(1);
-        assert!(longest() > BLIND_SLEEP, "it was told");
-        tell(100_000);
-        assert!(longest() <= BLIND_SLEEP, "more than the ring holds");
-        device::close(device, opening).unwrap();
-        assert!(matches!(nic.lie_down(), Rest::Down));
+        report(1);
+        assert!(longest() > LONGEST_BLIND_SLEEP, "it was reported");
+        report(100_000);
+        assert!(longest() <= LONGEST_BLIND_SLEEP, "more than the ring holds");
+        device::close(device, handle).unwrap();
+        assert!(matches!(nic.prepare_sleep(), SleepDecision::NicDown));
     }
 }

@@ -1,10 +1,9 @@
-//! Files of applications that the process has mapped, and to which application each is charged.
+//! Mapped files of applications, and the applications that are charged for them.
 //!
-//! A file is mapped once, whole, and cannot be mapped again ([`ClientFile`]). So it stays mapped
-//! while any application it is charged to may register it again: until the library reports that
-//! the application has freed it, until the application's process ends, or until the application
-//! needs the bytes of its quota for something else. An application that is not attached keeps its
-//! files, and counts as one of its user's applications.
+//! A file is mapped once, as a whole, and cannot be mapped again ([`ClientFile`]). So it stays mapped while any
+//! application that is charged for it may register it again: until the library reports that the application has freed
+//! it, until the application's process ends, or until the application needs the bytes of its quota for another file. A
+//! detached application keeps its files, and counts as one of its user's applications.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,48 +11,48 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::places::MostAttached;
+use super::client_slots::SlotLimits;
 use super::socket::Peer;
 use crate::config::Quota;
-use crate::memory::mapped::{ClientFile, FileId, MapError, MappedMemory};
+use crate::memory::client_mapping::{ClientFile, FileId, MapError, MappedMemory};
 use crate::sys;
 
-/// Names an application: a process that is or was attached, and the number of the NIC.
+/// Identifies an application: a process that is or was attached, and the number of the NIC.
 pub(super) type ApplicationId = (Peer, u16);
 
-/// All files, and all applications that have some.
+/// All mapped files, and all applications that are charged for some.
 pub(super) struct MappedFiles {
     state: Mutex<State>,
-    /// A file was mapped, or could not be.
+    /// Notified when a file was mapped, or could not be.
     mapped: Condvar,
-    /// An application has left files behind, or the process ends.
-    changed: sys::Event,
+    /// Signalled when an application with files detaches, or the process stops.
+    changed: sys::EventFd,
 }
 
 #[derive(Default)]
 struct State {
     applications: HashMap<ApplicationId, Application>,
     files: HashMap<FileId, MappedFile>,
-    /// Orders uses.
+    /// A logical clock: orders uses.
     clock: u64,
 }
 
 struct Application {
     /// Readable when the process has ended.
-    process: Arc<OwnedFd>,
-    /// How often it is attached.
+    pidfd: Arc<OwnedFd>,
+    /// Present attachments.
     sessions: u32,
     charges: HashMap<FileId, Charge>,
-    /// Of all its files.
+    /// Bytes of all its files.
     bytes: u64,
-    /// When it was attached last.
+    /// When it attached or detached last.
     used_at: u64,
 }
 
 /// A file that an application is charged for.
 struct Charge {
     bytes: u64,
-    /// Regions in it that are registered, or about to be.
+    /// Regions in it that are registered or about to be.
     regions: u32,
     used_at: u64,
     /// The application has freed it.
@@ -66,12 +65,12 @@ struct MappedFile {
     is_being_mapped: bool,
     /// Applications that are charged for it.
     charges: u32,
-    /// The user that may register it: a writable descriptor proves nothing to a file that was
-    /// sealed before the descriptor was passed on.
+    /// The user that may register it: a writable descriptor proves nothing for a file that was sealed before the
+    /// descriptor was passed.
     uid: libc::uid_t,
 }
 
-/// What is unmapped when it is dropped, which may take long: the caller holds no lock then.
+/// Memory to be unmapped by its drop, which may take long: the caller must not hold a lock then.
 pub(super) type Unmapped = Vec<MappedMemory>;
 
 impl State {
@@ -93,7 +92,7 @@ impl State {
         self.files.remove(&file)?.memory
     }
 
-    /// Removes an application, which has no regions.
+    /// Removes an application without regions.
     fn remove(&mut self, id: ApplicationId) -> Unmapped {
         let files = self.applications.get(&id).map(|a| &a.charges);
         let files: Vec<_> = files.into_iter().flat_map(HashMap::keys).copied().collect();
@@ -103,20 +102,20 @@ impl State {
         unmapped
     }
 
-    /// Applications that are not attached, the one that left first in front.
-    fn left_behind(&self) -> Vec<ApplicationId> {
+    /// Returns the detached applications, the one that detached first in front.
+    fn detached(&self) -> Vec<ApplicationId> {
         let of =
             |(id, a): (&ApplicationId, &Application)| (a.sessions == 0).then_some((a.used_at, *id));
-        let mut left: Vec<_> = self.applications.iter().filter_map(of).collect();
-        left.sort_unstable_by_key(|(used_at, _)| *used_at);
-        left.into_iter().map(|(_, id)| id).collect()
+        let mut detached: Vec<_> = self.applications.iter().filter_map(of).collect();
+        detached.sort_unstable_by_key(|(used_at, _)| *used_at);
+        detached.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Removes the applications that are not attached and whose process has ended.
+    /// Removes the detached applications whose process has ended.
     fn remove_ended(&mut self) -> Unmapped {
         let mut unmapped = Vec::new();
-        for id in self.left_behind() {
-            let has_ended = |a: &Application| sys::is_over(&a.process);
+        for id in self.detached() {
+            let has_ended = |a: &Application| sys::has_exited(&a.pidfd);
             if self.applications.get(&id).is_some_and(has_ended) {
                 unmapped.extend(self.remove(id));
             }
@@ -145,7 +144,7 @@ impl State {
             charge.freed = false;
             return Ok(Vec::new());
         }
-        let idle = application.make_room(file.bytes(), quota, other_bytes)?;
+        let idle = application.evict_for(file.bytes(), quota, other_bytes)?;
         let unmapped = idle.into_iter().filter_map(|idle| self.discharge(id, idle));
         let unmapped = unmapped.collect();
         let application = self.applications.get_mut(&id).ok_or_else(interrupted)?;
@@ -169,15 +168,18 @@ impl State {
 }
 
 impl Application {
-    /// The files without regions that must go so that another one of so many bytes fits, those
-    /// that were used longest ago.
-    fn make_room(
+    /// Selects files without regions to be unmapped so that another file of this length fits into the quota; the least
+    /// recently used first.
+    ///
+    /// # Errors
+    /// [`MapError::TooLong`], [`MapError::TooManyFiles`].
+    fn evict_for(
         &self,
         bytes: u64,
         quota: &Quota,
         other_bytes: u64,
     ) -> Result<Vec<FileId>, MapError> {
-        let (most_bytes, most_files) = (quota.max_registered_bytes, quota.max_regions);
+        let (quota_bytes, quota_files) = (quota.max_registered_bytes, quota.max_regions);
         let mut idle: Vec<_> = self
             .charges
             .iter()
@@ -186,27 +188,27 @@ impl Application {
         idle.sort_unstable_by_key(|(_, charge)| charge.used_at);
         let mut idle = idle.into_iter();
         let (mut files, mut used_bytes) = (self.charges.len(), self.bytes + other_bytes);
-        let mut gone = Vec::new();
+        let mut evicted = Vec::new();
         loop {
-            let left_bytes = most_bytes.saturating_sub(used_bytes);
-            let has_place = files < most_files as usize;
-            if bytes <= left_bytes && has_place {
-                return Ok(gone);
+            let left_bytes = quota_bytes.saturating_sub(used_bytes);
+            let has_slot = files < quota_files as usize;
+            if bytes <= left_bytes && has_slot {
+                return Ok(evicted);
             }
             match idle.next() {
                 Some((file, charge)) => {
-                    gone.push(*file);
+                    evicted.push(*file);
                     files -= 1;
                     used_bytes -= charge.bytes;
                 }
-                None if has_place => {
+                None if has_slot => {
                     return Err(MapError::TooLong {
                         file_bytes: bytes,
                         left_bytes,
-                        most_bytes,
+                        quota_bytes,
                     });
                 }
-                None => return Err(MapError::TooManyFiles { most: most_files }),
+                None => return Err(MapError::TooManyFiles { limit: quota_files }),
             }
         }
     }
@@ -217,7 +219,7 @@ impl MappedFiles {
         Ok(Self {
             state: Mutex::default(),
             mapped: Condvar::new(),
-            changed: sys::Event::new()?,
+            changed: sys::EventFd::new()?,
         })
     }
 
@@ -225,48 +227,48 @@ impl MappedFiles {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An application is attached, until what this gives is dropped. Files of those that are not
-    /// are unmapped where the user, or all users, would have more applications than may attach.
+    /// Adds an application, which is attached until the result is dropped. Removes detached applications if the user,
+    /// or all users together, would exceed the limits.
     pub(super) fn attach(
         self: &Arc<Self>,
         id: ApplicationId,
-        process: OwnedFd,
-        most: MostAttached,
-    ) -> FilesOf {
+        pidfd: OwnedFd,
+        limits: SlotLimits,
+    ) -> ApplicationFiles {
         let mut unmapped = Vec::new();
         {
             let mut state = self.state();
             unmapped.extend(state.remove_ended());
             let used_at = state.tick();
             let application = state.applications.entry(id).or_insert(Application {
-                process: Arc::new(process),
+                pidfd: Arc::new(pidfd),
                 sessions: 0,
                 charges: HashMap::new(),
                 bytes: 0,
                 used_at,
             });
             application.sessions += 1;
-            for old in state.left_behind() {
+            for old in state.detached() {
                 let of_user = |(peer, _): &&ApplicationId| peer.uid == old.0.uid;
                 let (all, user) = (
                     state.applications.len(),
                     state.applications.keys().filter(of_user).count(),
                 );
-                if all > most.all as usize
-                    || (old.0.uid == id.0.uid && user > most.per_user as usize)
+                if all > limits.per_process as usize
+                    || (old.0.uid == id.0.uid && user > limits.per_user as usize)
                 {
                     unmapped.extend(state.remove(old));
                 }
             }
         }
         drop(unmapped);
-        FilesOf {
+        ApplicationFiles {
             files: Arc::clone(self),
             id,
         }
     }
 
-    /// An application has freed a file: it is unmapped with the last region in it.
+    /// Notes that an application has freed a file: it is unmapped with its last region.
     pub(super) fn free(&self, id: ApplicationId, file: FileId) {
         let unmapped = {
             let mut state = self.state();
@@ -287,24 +289,24 @@ impl MappedFiles {
         drop(unmapped);
     }
 
-    /// Unmaps what processes leave that end while they are not attached, until `is_over`.
-    pub(super) fn unmap_ended(&self, is_over: impl Fn() -> bool) {
+    /// Unmaps files of detached applications when their processes end, until `is_stopping` returns true.
+    pub(super) fn unmap_ended(&self, is_stopping: impl Fn() -> bool) {
         const LONG: Duration = Duration::from_secs(3600);
-        while !is_over() {
-            let (unmapped, processes) = {
+        while !is_stopping() {
+            let (unmapped, pidfds) = {
                 let mut state = self.state();
                 let unmapped = state.remove_ended();
-                let of = |id| state.applications.get(&id).map(|a| Arc::clone(&a.process));
-                let left: Vec<_> = state.left_behind().into_iter().filter_map(of).collect();
-                (unmapped, left)
+                let of = |id| state.applications.get(&id).map(|a| Arc::clone(&a.pidfd));
+                let detached: Vec<_> = state.detached().into_iter().filter_map(of).collect();
+                (unmapped, detached)
             };
             drop(unmapped);
-            let fds: Vec<_> = processes.iter().map(|fd| fd.as_raw_fd()).collect();
-            self.changed.sleep_beside(&fds, LONG);
+            let fds: Vec<_> = pidfds.iter().map(|fd| fd.as_raw_fd()).collect();
+            self.changed.sleep_with(&fds, LONG);
         }
     }
 
-    /// Has [`Self::unmap_ended`] look again.
+    /// Makes [`Self::unmap_ended`] check again.
     pub(super) fn wake(&self) {
         self.changed.signal();
     }
@@ -319,19 +321,18 @@ impl State {
     }
 }
 
-/// The files of an application that is attached.
-pub(super) struct FilesOf {
+/// The files of an attached application.
+pub(super) struct ApplicationFiles {
     files: Arc<MappedFiles>,
     id: ApplicationId,
 }
 
-impl FilesOf {
-    /// Charges the application for a region in a file. `other_bytes` count for the quota beside
-    /// its files. Gives what is unmapped in its place, too.
+impl ApplicationFiles {
+    /// Charges the application for a region in a file; `other_bytes` count against the quota besides its files. Also
+    /// returns the memory of evicted files.
     ///
     /// # Errors
-    /// [`MapError::TooLong`], [`MapError::TooManyFiles`], [`MapError::SealedBefore`] if it is
-    /// another user's.
+    /// [`MapError::TooLong`], [`MapError::TooManyFiles`], [`MapError::SealedBefore`] for a file of another user.
     pub(super) fn charge(
         &self,
         file: &ClientFile,
@@ -348,14 +349,14 @@ impl FilesOf {
         Ok((charged, unmapped))
     }
 
-    /// Bytes of all its files.
+    /// The bytes of all its files.
     pub(super) fn bytes(&self) -> u64 {
         let state = self.files.state();
         state.applications.get(&self.id).map_or(0, |a| a.bytes)
     }
 }
 
-impl Drop for FilesOf {
+impl Drop for ApplicationFiles {
     fn drop(&mut self) {
         let mut state = self.files.state();
         let used_at = state.tick();
@@ -378,18 +379,18 @@ pub(super) struct FileUse {
 }
 
 impl FileUse {
-    /// The file, mapped if it was not; gives up when `goes_on` is false.
+    /// Maps the file unless it is mapped, and returns the mapping; stops when `continues` returns false.
     ///
     /// # Errors
-    /// [`MapError`]: each names the remedy.
+    /// [`MapError`], whose text names the remedy.
     pub(super) fn map(
         &self,
         file: &ClientFile,
-        goes_on: impl Fn() -> bool,
+        continues: impl Fn() -> bool,
     ) -> Result<MappedMemory, MapError> {
         let mut state = self.files.state();
         loop {
-            // It is there as long as it is charged.
+            // The entry exists as long as the file is charged.
             let mapped = state.files.get_mut(&self.file);
             let mapped = mapped.ok_or(MapError::Interrupted)?;
             match &mapped.memory {
@@ -406,7 +407,7 @@ impl FileUse {
         }
         drop(state);
         let mapping = Mapping { of: self };
-        let memory = file.map(goes_on)?;
+        let memory = file.map(continues)?;
         let mut state = self.files.state();
         if let Some(mapped) = state.files.get_mut(&self.file) {
             mapped.memory = Some(memory.clone());
@@ -417,7 +418,7 @@ impl FileUse {
     }
 }
 
-/// A file that is being mapped, until this is dropped.
+/// Marks a file as being mapped; resets the mark on drop.
 struct Mapping<'a> {
     of: &'a FileUse,
 }

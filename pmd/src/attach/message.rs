@@ -1,4 +1,4 @@
-//! Control calls as messages: a request, and its answer on the same socket.
+//! Control messages: a request, and its reply on the same socket.
 
 use core::time::Duration;
 
@@ -7,42 +7,42 @@ use fcvi_frame::flags::WireReliability;
 use serde::{Deserialize, Serialize};
 use vi_engine::EndpointState;
 
-use crate::choices::{Agreement, ViChoices};
 use crate::config::{NicConfig, Protection, Quota};
+use crate::connection_options::{ConnectionOptions, NegotiatedOptions};
 use crate::control::ControlError;
 use crate::memory::pages::LockPolicy;
 use crate::nic::MemSettings;
 use crate::vi::ViSettings;
 
-/// Version of the messages and of the arena; both sides must have the same.
+/// Version of the messages and of the shared queues; both sides must have the same.
 pub(crate) const VERSION: u32 = 4;
 
-/// A message is at most so long.
+/// Maximum length of a message.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 8192;
 
-/// What an application asks.
+/// A request of an application or an operator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// First on a socket: attach to the NIC of this device name.
+    /// First on a connection: attaches to the NIC of this device name.
     Attach {
         version: u32,
         device: String,
     },
-    /// First on a socket: take calls for an application that is attached.
+    /// First on a connection: makes it a call connection of an attached application.
     Join {
         version: u32,
         key: [u8; 16],
     },
-    /// First on a socket: an operator wants to know what there is.
-    Look {
+    /// First on a connection: queries the status of the process.
+    QueryStatus {
         version: u32,
     },
-    /// First on a socket: an operator wants to see frames.
+    /// First on a connection: captures frames of a NIC.
     Capture {
         version: u32,
-        order: CaptureOrder,
+        parameters: CaptureParameters,
     },
-    /// As the calls of [`crate::nic`] of these names.
+    /// These are calls of [`crate::nic`] with the same names.
     Open,
     Close {
         nic: u64,
@@ -54,13 +54,13 @@ pub(crate) enum Request {
         nic: u64,
         ptag: u64,
     },
-    /// With a descriptor of the memory if it is shared, and where in it the range begins.
+    /// With a descriptor of the memory if it is shared; then `shared_at` is the offset of the range.
     Register {
         nic: u64,
         address: u64,
         length_bytes: u64,
         settings: MemSettings,
-        /// The program may write all pages.
+        /// The application may write all pages.
         writable: bool,
         shared_at: Option<u64>,
         /// The shared memory is a bounce buffer of the library for the range.
@@ -130,14 +130,14 @@ pub(crate) enum Request {
     Disconnect {
         vi: u64,
     },
-    Choices {
+    ConnectionOptions {
         vi: u64,
     },
-    SetChoices {
+    SetConnectionOptions {
         vi: u64,
-        choices: ViChoices,
+        options: ConnectionOptions,
     },
-    Agreement {
+    NegotiatedOptions {
         vi: u64,
     },
     SecurityOf {
@@ -149,10 +149,10 @@ pub(crate) enum Request {
     PeerUser {
         vi: u64,
     },
-    /// To `Reply::Rings`: they are mapped.
+    /// In reply to `Reply::Rings`: the application has mapped them.
     RingsMapped,
-    /// First on a socket: the program has freed shared memory that it offered for this device
-    /// name; `st_dev` and `st_ino` of its file.
+    /// First on a connection: the application has freed shared memory that it registered under this device name;
+    /// `st_dev` and `st_ino` of its file.
     Free {
         version: u32,
         device: String,
@@ -161,8 +161,8 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// Does it make something new?
-    pub(crate) fn makes(&self) -> bool {
+    /// True for a request that allocates resources.
+    pub(crate) fn allocates(&self) -> bool {
         matches!(
             self,
             Self::Open
@@ -173,12 +173,12 @@ impl Request {
                 | Self::ConnectAccept { .. }
                 | Self::Connect { .. }
                 | Self::ConnectPeer { .. }
-                | Self::SetChoices { .. }
+                | Self::SetConnectionOptions { .. }
         )
     }
 
-    /// Is it answered only when something happens elsewhere?
-    pub(crate) fn waits(&self) -> bool {
+    /// True for a request whose reply may depend on a peer.
+    pub(crate) fn may_block(&self) -> bool {
         matches!(
             self,
             Self::ConnectWait { .. }
@@ -189,7 +189,7 @@ impl Request {
     }
 }
 
-/// What the process answers.
+/// A reply of the process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
     /// To `RingsMapped`.
@@ -197,11 +197,11 @@ pub(crate) enum Reply {
         key: [u8; 16],
         nic: Box<Description>,
     },
-    /// To whatever begins a conversation, and to `Register`: why not, and what to do about it.
+    /// To a first request, and to `Register`: the reason of the refusal, and the remedy.
     Refused(String),
     /// To `Attach` and `Capture`: there is no NIC of this name.
     UnknownNic(String),
-    /// There is nothing to say.
+    /// Success without content.
     Done,
     Handle(u64),
     Region(u32),
@@ -215,49 +215,49 @@ pub(crate) enum Reply {
     },
     Attributes(Attributes),
     /// A peer request is in progress.
-    NotYet,
-    /// To `Look`, `Counters` and `DiscoveredHosts`: a part of what is too long for one message, and
-    /// whether it is the last one.
+    Pending,
+    /// To `QueryStatus`, `Counters` and `DiscoveredHosts`: a part of a reply that may be too long for one message, and
+    /// whether it is the last part.
     Part(Vec<u8>, bool),
-    /// To `Capture`; with the descriptor that a pcapng file is read from.
+    /// To `Capture`; with a descriptor from which a pcapng file is read.
     Capturing {
         nic: String,
-        /// Messages may be moved without frames.
+        /// Messages may be copied without frames.
         shortcut: bool,
     },
-    /// The capture is over, and its file complete.
+    /// The capture has ended, and its file is complete.
     Captured {
         frames: u64,
         dropped: u64,
     },
     Failed(ControlError),
-    Choices(ViChoices),
-    Agreement(Agreement),
+    ConnectionOptions(ConnectionOptions),
+    NegotiatedOptions(NegotiatedOptions),
     Security(Vec<u8>),
-    /// To `Attach`; with the descriptors of the arena and of what wakes the process
-    /// ([`crate::sys::Waker`]). The application maps the arena, which is sealed then.
+    /// To `Attach`; with the descriptors of the shared queues and of the event that wakes the process
+    /// ([`crate::sys::Waker`]). The application maps the queues; then the process seals them.
     Rings,
-    /// `None`: not known.
+    /// `None`: unknown.
     User(Option<u32>),
     /// To `Register`: the reason why the process cannot reach the memory. The library can offer a bounce buffer.
     MemoryUnreachable(String),
 }
 
-/// Which frames an operator wants to see.
+/// Which frames to capture, and how.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct CaptureOrder {
+pub(crate) struct CaptureParameters {
     pub(crate) device: String,
     /// See [`crate::tap::filter`].
     pub(crate) filter: String,
-    /// Bytes of each frame; 0 for all.
-    pub(crate) longest_bytes: u32,
-    /// What the ring may take, about.
+    /// Captured bytes of each frame; 0 for all.
+    pub(crate) snaplen_bytes: u32,
+    /// Approximate size of the ring.
     pub(crate) buffer_bytes: u64,
-    /// Ends after so many.
-    pub(crate) most_frames: u64,
+    /// The capture ends after this number of frames.
+    pub(crate) max_frames: u64,
 }
 
-/// A NIC as its applications have to know it.
+/// The properties and limits of a NIC that an application needs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Description {
     pub(crate) name: String,
@@ -280,18 +280,18 @@ pub(crate) struct Description {
     pub(crate) max_ptags: u32,
     pub(crate) max_discriminator_bytes: u16,
     pub(crate) hosts_file: Option<String>,
-    /// VIs and regions of the application.
+    /// Maximum numbers of VIs and regions of the application.
     pub(crate) quota_vis: u32,
     pub(crate) quota_regions: u32,
-    /// Descriptors of the application that may be posted and not complete.
+    /// Maximum number of descriptors of the application that are posted and not complete.
     pub(crate) max_descriptors: u32,
-    /// Calls of the application that may be under way.
+    /// Maximum number of calls of the application in progress.
     pub(crate) max_calls: u32,
     pub(crate) lock_memory: LockPolicy,
 }
 
 impl Description {
-    /// What an application with this quota is told.
+    /// The description for an application with this quota.
     pub(crate) fn of(config: &NicConfig, quota: &Quota, native_mtu_bytes: u32) -> Self {
         Self {
             name: config.name.clone(),
@@ -309,7 +309,7 @@ impl Description {
             max_notify_threads: config.max_notify_threads,
             max_transfer_bytes: config.max_transfer_bytes,
             max_discriminator_bytes: config.max_discriminator_bytes,
-            // VIs and regions keep the numbers that they have in the process, which go further.
+            // VIs and regions keep their indices of the process, which exceed the quota.
             max_regions: config.max_regions,
             max_registered_bytes: config.max_registered_bytes.min(quota.max_registered_bytes),
             max_region_bytes: config.max_region_bytes,
@@ -326,7 +326,7 @@ impl Description {
         }
     }
 
-    /// The configuration of the NIC as the library of an attached program has it.
+    /// The configuration of the NIC in the library of an attached program.
     pub(crate) fn config(&self) -> NicConfig {
         NicConfig {
             name: self.name.clone(),
@@ -375,7 +375,7 @@ impl From<&connect::NetAddress> for NetAddress {
 }
 
 impl NetAddress {
-    /// The address; `None` if its discriminator is too long.
+    /// Converts the address; `None` if its discriminator is too long.
     pub(crate) fn get(&self) -> Option<connect::NetAddress> {
         Some(connect::NetAddress {
             host: HostAddress(self.host),
@@ -437,7 +437,7 @@ impl From<Attributes> for connect::Attributes {
     }
 }
 
-/// The state with this number.
+/// The VI state with this number; `Idle` for an unknown one.
 pub(crate) fn state_of(number: u8) -> EndpointState {
     [
         EndpointState::Connected,
@@ -454,7 +454,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_request_and_answer_fit_into_a_message() {
+    fn longest_request_fits_into_a_message() {
         let address = NetAddress {
             host: [0xFF; 16],
             discriminator: vec![0xFF; connect::MAX_DISCRIMINATOR_BYTES],
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn the_library_locks_pages_as_the_process_says() {
+    fn description_contains_the_lock_policy() {
         for lock_memory in [LockPolicy::Required, LockPolicy::Never] {
             let config = NicConfig {
                 lock_memory,
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn states_and_attributes_come_back_as_they_were() {
+    fn states_and_attributes_round_trip() {
         for state in [
             EndpointState::Idle,
             EndpointState::Connected,
@@ -498,14 +498,14 @@ mod tests {
             WireReliability::Rd,
             WireReliability::Rr,
         ] {
-            let there = connect::Attributes {
+            let original = connect::Attributes {
                 reliability,
                 max_reads: 7,
                 rdma_read: true,
                 ..connect::Attributes::default()
             };
-            let back = connect::Attributes::from(Attributes::from(there));
-            assert_eq!(format!("{back:?}"), format!("{there:?}"));
+            let back = connect::Attributes::from(Attributes::from(original));
+            assert_eq!(format!("{back:?}"), format!("{original:?}"));
         }
     }
 }

@@ -5,62 +5,62 @@
 //!    post -> work queue -+                         +-> work queue -> engine -> port
 //!            attachment  +--- submission ring ---->+
 //!    reap <- work queue <--- completion ring <-----+-- complete
-//!    control call ---------- socket --------------->   the same call, answered
+//!    control call ---------- socket --------------->   the same call, and its reply
 //! ```
-//! The library keeps work queues, completion queues, handlers and sleepers as it does when the
-//! engine is in its own process. What it posts it also submits; what the process completes it
-//! writes into the program's descriptors. Control calls are messages; each is carried out after
-//! everything submitted before it, and everything it completes is in the ring before its answer.
+//! The library keeps work queues, completion queues, handlers and waiters as it does when the engine is in its own
+//! process. Posted descriptors are also submitted; the process reports each completion, and the library writes it into
+//! the program's descriptor. Control calls are messages: each is carried out after everything submitted before it, and
+//! everything that it completes is in the ring before its reply.
 //!
-//! | room | what is in it | whose |
+//! | module | contents | side |
 //! | --- | --- | --- |
-//! | `arena` | the shared memory of one application: two rings and two wake-ups | both |
-//! | `message` | control calls and their answers | both |
+//! | `shared_queues` | memory shared with one application: two rings and two sleep flags | both |
+//! | `message` | control calls and their replies | both |
 //! | `socket` | messages and descriptors over a Unix socket | both |
-//! | `attachment` | the turn of an attached NIC | application |
-//! | `bounce_buffers` | memory that the process cannot reach | application |
-//! | `posting` | how many descriptors it may have posted | application |
-//! | `standing` | at which of its connections a VI is | application |
-//! | `calls` | its control calls | application |
-//! | `link` | the conversations that carry them | application |
-//! | `opening` | attaching | application |
-//! | `client` | an application as the poller sees it | process |
-//! | `mapped_files` | files of applications that are mapped, and which application each is charged to | process |
-//! | `offers` | memory that the program has offered, until it is freed | application |
-//! | `session` | an application as the control side sees it | process |
-//! | `look` | an operator's question | operator |
-//! | `server` | who may attach; listening, statistics, ending | process |
-//! | `capture` | frames of a NIC for an operator | operator |
-//! | `here` | at which sockets this program is the process | both |
-//! | `listener` | which users may listen at a socket that a program attaches to | application, operator |
-//! | `doors` | how many conversations may wait to begin, and how much is logged of them | process |
-//! | `reservations` | which discriminators belong to which user | process |
-//! | `places` | how many are attached, and of whom | process |
-//! | `cores` | the pinned threads, which poll NICs and sleep when nothing is to be done | process |
+//! | `attachment` | the data path of an attached NIC | application |
+//! | `bounce_buffers` | shared memory in place of memory that the process cannot access | application |
+//! | `descriptor_quota` | limit on posted descriptors | application |
+//! | `connection_epoch` | number of the current connection of a VI | application |
+//! | `calls` | control calls | application |
+//! | `control_connections` | control connections to the process | application |
+//! | `handshake` | attach handshake | application |
+//! | `shared_files` | files of shared memory that the process has mapped | application |
+//! | `client` | an application as the poller serves it | process |
+//! | `mapped_files` | mapped files of applications, and the applications charged for them | process |
+//! | `session` | an application as the control side serves it | process |
+//! | `server` | listening, attaching, status, shutdown | process |
+//! | `limiters` | limits on pending connections, call rates and log lines | process |
+//! | `reservations` | discriminators reserved for users | process |
+//! | `client_slots` | limits on attached applications | process |
+//! | `cores` | pinned poll threads | process |
+//! | `self_attach` | sockets at which this program is the process | both |
+//! | `listener_credentials` | which users may listen at a socket that a program attaches to | application, operator |
+//! | `status_query` | status query | operator |
+//! | `capture` | captured frames of a NIC | operator |
 
-pub(crate) mod arena;
 pub(crate) mod attachment;
 mod bounce_buffers;
 pub(crate) mod calls;
 pub mod capture;
 pub(crate) mod client;
+mod client_slots;
+mod connection_epoch;
+pub(crate) mod control_connections;
 mod cores;
-mod doors;
-mod here;
-pub(crate) mod link;
-mod listener;
-mod look;
+pub(crate) mod descriptor_quota;
+pub(crate) mod handshake;
+mod limiters;
+mod listener_credentials;
 mod mapped_files;
 pub(crate) mod message;
-pub(crate) mod offers;
-pub(crate) mod opening;
-mod places;
-pub(crate) mod posting;
 mod reservations;
+mod self_attach;
 pub mod server;
 mod session;
+pub(crate) mod shared_files;
+pub(crate) mod shared_queues;
 pub(crate) mod socket;
-mod standing;
+mod status_query;
 
 pub(crate) use attachment::Attachment;
-pub use look::look;
+pub use status_query::query_status;

@@ -1,24 +1,24 @@
-//! Discriminators reserved for users, so that a program can neither accept the connections of
-//! another user's clients nor use another user's name.
+//! Discriminators reserved for users, so that a program can neither accept connections of another user's clients nor
+//! connect under another user's discriminator.
 //!
-//! A discriminator belongs to the user whose program used it first: as a listener, as its own name
-//! in a connection request, or as the name by which a peer request is matched. It stays reserved
-//! while any opening of that user's programs that has used it is open, not only during a call.
+//! A discriminator is reserved for the user whose program used it first: to wait for requests, as the local
+//! discriminator of a connection request, or as the discriminator by which a peer request is matched. It remains
+//! reserved while any NIC handle that has used it is open, not only during a call.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fcvi_frame::connect::{Discriminator, HostAddress, NetAddress};
 
-/// The reservations of a process. The NICs of one host address share its discriminators.
+/// The reservations of a datapath process. NICs with the same host address share its discriminators.
 #[derive(Debug, Default)]
 pub(super) struct Reservations(Mutex<HashMap<NetAddress, Reservation>>);
 
 #[derive(Debug)]
 struct Reservation {
     uid: libc::uid_t,
-    /// Openings that have used it.
-    openings: u32,
+    /// NIC handles that have used it.
+    handles: u32,
 }
 
 impl Reservations {
@@ -26,28 +26,26 @@ impl Reservations {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves a name for one more opening of a user.
+    /// Reserves a discriminator for another NIC handle of a user.
     ///
     /// # Errors
-    /// It is reserved for another user, whose ID is returned.
+    /// The ID of the other user for whom it is reserved.
     fn reserve(&self, name: NetAddress, uid: libc::uid_t) -> Result<(), libc::uid_t> {
         let mut table = self.table();
-        let reservation = table
-            .entry(name)
-            .or_insert(Reservation { uid, openings: 0 });
+        let reservation = table.entry(name).or_insert(Reservation { uid, handles: 0 });
         if reservation.uid != uid {
             return Err(reservation.uid);
         }
-        reservation.openings += 1;
+        reservation.handles += 1;
         Ok(())
     }
 
-    /// Ends the reservation of one opening.
+    /// Ends the reservation of one NIC handle.
     fn release(&self, name: &NetAddress) {
         let mut table = self.table();
         if let Some(reservation) = table.get_mut(name) {
-            reservation.openings -= 1;
-            if reservation.openings == 0 {
+            reservation.handles -= 1;
+            if reservation.handles == 0 {
                 table.remove(name);
             }
         }
@@ -62,11 +60,11 @@ pub(super) enum Refused {
         name: Discriminator,
         owner: libc::uid_t,
     },
-    /// The application has as many as it may have, and uses all of them at present.
+    /// The quota of the application is reached, and all of its discriminators are in use.
     Limit { name: Discriminator, limit: u32 },
 }
 
-/// Cause, values and remedy, for a log line. The name is escaped: it is the application's choice.
+/// Cause, values and remedy, for a log line. The discriminator is escaped: the application chooses it.
 impl core::fmt::Display for Refused {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
@@ -84,50 +82,49 @@ impl core::fmt::Display for Refused {
     }
 }
 
-/// The discriminators that the openings of one application have used.
+/// The discriminators that the NIC handles of one application have used.
 ///
-/// At the limit the one that was used longest ago makes room for a new one, unless a call waits by
-/// it or a VI has it: a program with a new name for each connection runs for as long as it likes.
+/// At the limit, a new discriminator evicts the least recently used one that no call waits on and no VI uses: a program
+/// may use a new discriminator for each connection without end.
 #[derive(Debug)]
 pub(super) struct UsedNames {
     reservations: Arc<Reservations>,
     host: HostAddress,
     uid: libc::uid_t,
-    /// Discriminators, counted once for each opening.
+    /// Maximum number of discriminators, counted once for each NIC handle.
     limit: u32,
     used: HashMap<(u64, Discriminator), Usage>,
-    /// By VI: its opening, and the names of its last connection request.
+    /// By VI: its NIC handle, and the discriminators of its last connection request.
     vis: HashMap<u64, (u64, RequestNames)>,
-    /// Counts uses: larger is more recent.
+    /// A logical clock: orders uses.
     uses: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Usage {
     last: u64,
-    /// Calls that wait by it.
+    /// Calls that wait for requests on it.
     waits: u32,
 }
 
-/// The names that a connection request takes: the VI's own, and the one by which a peer request is
-/// matched.
+/// The discriminators that a connection request uses: the local one, and the one by which a peer request is matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestNames {
-    own: Option<Discriminator>,
+    local: Option<Discriminator>,
     matched_by: Option<Discriminator>,
 }
 
 impl RequestNames {
-    /// The names of a client's request. An empty discriminator is no name.
+    /// The discriminators of a client's request. An empty discriminator is not reserved.
     pub(super) fn of_client(local: &NetAddress) -> Self {
-        let own = local.discriminator;
+        let local = local.discriminator;
         Self {
-            own: (!own.as_bytes().is_empty()).then_some(own),
+            local: (!local.as_bytes().is_empty()).then_some(local),
             matched_by: None,
         }
     }
 
-    /// The names of a peer's request, which is matched by the remote discriminator.
+    /// The discriminators of a peer request, which is matched by the remote discriminator.
     pub(super) fn of_peer(local: &NetAddress, remote: &NetAddress) -> Self {
         Self {
             matched_by: Some(remote.discriminator),
@@ -136,7 +133,7 @@ impl RequestNames {
     }
 
     fn iter(self) -> impl Iterator<Item = Discriminator> {
-        self.own.into_iter().chain(self.matched_by)
+        self.local.into_iter().chain(self.matched_by)
     }
 }
 
@@ -158,7 +155,7 @@ impl UsedNames {
         }
     }
 
-    /// How many count against the limit.
+    /// The number that counts against the limit.
     pub(super) fn count(&self) -> u64 {
         self.used.len() as u64
     }
@@ -170,14 +167,13 @@ impl UsedNames {
         }
     }
 
-    /// Reserves a name for an opening, whose call is about to wait by it.
-    /// [`Self::end_wait`] follows.
+    /// Reserves a discriminator for a NIC handle on which a call is about to wait. [`Self::end_wait`] follows.
     pub(super) fn begin_wait(&mut self, nic: u64, name: Discriminator) -> Result<(), Refused> {
         self.use_name(nic, name)?.waits += 1;
         Ok(())
     }
 
-    /// The call has ended; its opening may be closed.
+    /// Notes the end of the call; its NIC handle may have been closed.
     pub(super) fn end_wait(&mut self, nic: u64, name: Discriminator) {
         self.uses += 1;
         if let Some(usage) = self.used.get_mut(&(nic, name)) {
@@ -186,7 +182,7 @@ impl UsedNames {
         }
     }
 
-    /// Reserves the names of a connection request that this VI of the opening is about to make.
+    /// Reserves the discriminators of a connection request of a VI.
     pub(super) fn request(
         &mut self,
         nic: u64,
@@ -194,24 +190,24 @@ impl UsedNames {
         names: RequestNames,
     ) -> Result<(), Refused> {
         for name in names.iter() {
-            // The first name is the VI's before the second one may evict another.
+            // Assigned to the VI before the second discriminator may evict another one.
             self.use_name(nic, name)?;
             self.vis.insert(vi, (nic, names));
         }
         Ok(())
     }
 
-    /// The VI is destroyed.
-    pub(super) fn forget_vi(&mut self, vi: u64) {
+    /// Removes a destroyed VI.
+    pub(super) fn remove_vi(&mut self, vi: u64) {
         self.vis.remove(&vi);
     }
 
-    /// Ends all reservations of an opening, which is closed.
+    /// Ends all reservations of a closed NIC handle.
     pub(super) fn close(&mut self, nic: u64) {
-        self.vis.retain(|_, (opening, _)| *opening != nic);
+        self.vis.retain(|_, (handle, _)| *handle != nic);
         let ended: Vec<_> = self
             .used
-            .extract_if(|(opening, _), _| *opening == nic)
+            .extract_if(|(handle, _), _| *handle == nic)
             .map(|((_, name), _)| name)
             .collect();
         for name in ended {
@@ -236,7 +232,7 @@ impl UsedNames {
         Ok(usage)
     }
 
-    /// Ends the reservation that was used longest ago and is not in use. False if there is none.
+    /// Ends the least recently used reservation that is not in use. False if there is none.
     fn evict(&mut self) -> bool {
         let vis = self.vis.values();
         let of_vis: HashSet<_> = vis
@@ -297,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_user_and_remedy_and_escapes_what_the_application_chose() {
+    fn refusal_names_user_and_remedy_and_escapes_the_discriminator() {
         let said = reserved("a\n\u{1b}[0m", 7).unwrap_err().to_string();
         assert!(
             said.contains(r#"discriminator="a\n\x1b[0m" owner=7"#),
@@ -307,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_reserved_between_calls_until_the_last_opening_of_its_user_is_closed() {
+    fn discriminator_is_reserved_between_calls_until_the_last_handle_of_its_user_is_closed() {
         let table = Arc::new(Reservations::default());
         let [mut first, mut second] = [application(&table, 7, 8), application(&table, 7, 8)];
         let mut other = application(&table, 8, 8);
@@ -324,7 +320,7 @@ mod tests {
             used.close(1);
             used.close(3);
         }
-        assert_eq!(other.begin_wait(4, name("service")), refused, "opening 2");
+        assert_eq!(other.begin_wait(4, name("service")), refused, "handle 2");
         drop(first);
         assert_eq!(other.begin_wait(4, name("service")), Ok(()));
         let taken = second.begin_wait(3, name("service"));
@@ -334,22 +330,22 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_another_host_is_another_name() {
+    fn same_discriminator_of_another_host_is_independent() {
         let table = Arc::new(Reservations::default());
-        let elsewhere = HostAddress::from_ipv4([127, 0, 0, 2]);
-        let mut here = application(&table, 7, 8);
-        let mut there = UsedNames::new(Arc::clone(&table), elsewhere, 8, 8);
-        here.begin_wait(1, name("service")).unwrap();
-        assert_eq!(there.begin_wait(2, name("service")), Ok(()));
+        let other_host = HostAddress::from_ipv4([127, 0, 0, 2]);
+        let mut first = application(&table, 7, 8);
+        let mut second = UsedNames::new(Arc::clone(&table), other_host, 8, 8);
+        first.begin_wait(1, name("service")).unwrap();
+        assert_eq!(second.begin_wait(2, name("service")), Ok(()));
     }
 
     #[test]
-    fn requests_reserve_their_own_name_and_what_a_peer_is_matched_by() {
+    fn requests_reserve_their_local_discriminator_and_the_matched_one() {
         let table = Arc::new(Reservations::default());
-        let [mut victim, mut other] = [application(&table, 7, 8), application(&table, 8, 8)];
-        victim.request(1, 10, client("client")).unwrap();
+        let [mut owner, mut other] = [application(&table, 7, 8), application(&table, 8, 8)];
+        owner.request(1, 10, client("client")).unwrap();
         let peer = RequestNames::of_peer(&address("peer"), &address("meeting"));
-        victim.request(1, 11, peer).unwrap();
+        owner.request(1, 11, peer).unwrap();
         for taken in ["client", "peer", "meeting"] {
             let refused = reserved(taken, 7);
             assert_eq!(other.request(2, 20, client(taken)), refused, "{taken}");
@@ -357,16 +353,16 @@ mod tests {
         }
         let thief = RequestNames::of_peer(&address("thief"), &address("meeting"));
         assert_eq!(other.request(2, 20, thief), reserved("meeting", 7));
-        // No name of one's own is nobody's.
-        for used in [&mut victim, &mut other] {
+        // An empty discriminator is not reserved.
+        for used in [&mut owner, &mut other] {
             assert_eq!(used.request(3, 30, client("")), Ok(()));
         }
-        victim.close(1);
+        owner.close(1);
         assert_eq!(other.request(2, 20, peer), Ok(()));
     }
 
     #[test]
-    fn the_name_used_longest_ago_makes_room_unless_it_is_in_use() {
+    fn least_recently_used_discriminator_is_evicted_unless_it_is_in_use() {
         let table = Arc::new(Reservations::default());
         let [mut used, mut other] = [application(&table, 7, 4), application(&table, 8, 8)];
         used.begin_wait(1, name("waiting")).unwrap();
@@ -376,7 +372,7 @@ mod tests {
         used.begin_wait(1, name("younger")).unwrap();
         used.end_wait(1, name("younger"));
         for number in 0..1000 {
-            // A VI keeps the names of its last request only.
+            // A VI keeps only the discriminators of its last request.
             used.request(1, 11, client(&number.to_string())).unwrap();
             assert_eq!(used.used.len(), 4);
         }
@@ -395,7 +391,7 @@ mod tests {
         };
         assert_eq!(used.begin_wait(1, name("more")), Err(full));
         assert_eq!(other.begin_wait(2, name("more")), Ok(()), "it is not kept");
-        used.forget_vi(12);
+        used.remove_vi(12);
         assert_eq!(used.begin_wait(1, name("room")), Ok(()));
     }
 }

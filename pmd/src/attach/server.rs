@@ -1,5 +1,5 @@
-//! The datapath process: NICs opened and polled on pinned cores, applications that attach, and
-//! what there is to see.
+//! The datapath process: opens NICs, polls them on pinned cores, serves applications that attach, and reports its
+//! status.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,110 +11,108 @@ use std::time::Duration;
 use nix::unistd::geteuid;
 use pmd_port::thread;
 
+use super::client_slots::ClientSlots;
 use super::cores::Core;
-use super::doors::{self, Doors, InDoor, MostPending, Paces};
+use super::limiters::{
+    self, PendingConnection, PendingConnections, PendingLimits, UserRateLimiters,
+};
 use super::mapped_files::MappedFiles;
 use super::message::{Reply, Request, VERSION};
-use super::places::Places;
 use super::reservations::Reservations;
-use super::session::{Counted, Session};
+use super::session::{CountGuard, Session};
 use super::socket::{Listener, Peer, Socket, send_parts};
 use crate::config::{Config, NicConfig, ProcessConfig};
 use crate::device::{self, Device};
-use crate::memory::mapped::FileId;
+use crate::memory::client_mapping::FileId;
 use crate::nic;
 use crate::open::OpenError;
 use crate::resource_error::ResourceError;
 use crate::sync::{AtomicBool, Ordering};
 use crate::sys;
-use address::Address;
 use capture::Captures;
+use socket_file::SocketFile;
 
-mod address;
-mod arrival;
+mod attach;
 mod capture;
+mod socket_file;
 mod status;
 
 pub use status::{ApplicationStatus, CoreStatus, NicStatus, QuotaUse, Status, ViStatus};
 
-/// Who connects says within so long what it wants.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Operators of one user are answered so often in a second, on average: each answer takes turns
-/// of the pollers.
-const LOOKS_PER_SECOND: u32 = 50;
-/// Stack of a thread that serves an application.
+/// Limit of the wait for the first request of a connection.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Average limit of the status queries of a user: each takes time of the pollers.
+const STATUS_QUERIES_PER_SECOND: u32 = 50;
+/// Stack size of a thread that serves a connection.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// Applications that are attached, by the keys of their conversations.
+/// Attached applications by the keys of their call connections.
 type Sessions = HashMap<[u8; 16], Arc<Session>>;
 
 /// A NIC of the process.
-struct Served {
+struct ServedNic {
     config: NicConfig,
     device: &'static Device,
-    /// The process's own opening, which keeps it up.
+    /// The process's own NIC handle, which keeps the NIC up.
     nic: Mutex<u64>,
     core: Arc<Core>,
 }
 
-/// What an operator's question is answered with.
-type Look = dyn Fn(&Server) -> Vec<u8> + Send + Sync;
+/// Formats the reply to a status query.
+type StatusHandler = dyn Fn(&Server) -> Vec<u8> + Send + Sync;
 
-/// What a thread of the process runs.
+/// The function of a thread of the process.
 type Run = dyn FnOnce(&Arc<Server>) + Send;
 
-/// A datapath process that runs.
+/// A running datapath process.
 pub struct Server {
     config: Config,
     process: Mutex<ProcessConfig>,
-    nics: Vec<Served>,
+    nics: Vec<ServedNic>,
     cores: Vec<Arc<Core>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     listener: Listener,
-    /// While it listens.
-    address: Mutex<Option<Address>>,
+    /// `None` once the process is stopped.
+    socket_file: Mutex<Option<SocketFile>>,
     sessions: Mutex<Sessions>,
-    /// Conversations that have not begun.
-    doors: Arc<Doors>,
-    /// Those that are attached.
-    places: Arc<Places>,
-    /// Their files that are mapped.
+    pending: Arc<PendingConnections>,
+    slots: Arc<ClientSlots>,
+    /// Mapped files of applications.
     files: Arc<MappedFiles>,
-    /// Discriminators that belong to users.
+    /// Discriminators reserved for users.
     reservations: Arc<Reservations>,
-    /// How fast users make calls.
-    calls: Paces,
-    /// How often they look.
-    looks: Paces,
-    /// A session has ended.
+    /// Limits of the users' calls.
+    calls: UserRateLimiters,
+    /// Limits of the users' status queries.
+    status_queries: UserRateLimiters,
+    /// Notified when a session ends.
     ended: Condvar,
     captures: Captures,
-    over: AtomicBool,
-    /// What an operator's question is answered with.
-    look: Box<Look>,
+    stopping: AtomicBool,
+    status_handler: Box<StatusHandler>,
 }
 
 impl Server {
-    /// Opens the NICs of a configuration, which has a table `process`, starts the pollers and
-    /// listens for applications. `look` answers operators who ask what there is.
+    /// Opens the NICs of a configuration, which must have a table `process`, starts the pollers and listens for
+    /// applications. `status_handler` formats replies to status queries.
     ///
     /// # Errors
-    /// A NIC, a core or the socket cannot be used; says why and what to do.
+    /// A NIC, a core or the socket cannot be used; the text names cause and remedy.
     pub fn start(
         config: Config,
-        look: impl Fn(&Self) -> Vec<u8> + Send + Sync + 'static,
+        status_handler: impl Fn(&Self) -> Vec<u8> + Send + Sync + 'static,
     ) -> Result<Arc<Self>, OpenError> {
         let process = config
             .process
             .clone()
             .ok_or_else(|| OpenError::new("the configuration has no table [process]: add one"))?;
-        doors::say_at_most(process.max_log_lines_per_second);
-        sys::without_signals(pmd_port::release::start)
+        limiters::set_max_log_lines_per_second(process.max_log_lines_per_second);
+        sys::with_signals_blocked(pmd_port::deferred_close::start)
             .map_err(|e| OpenError::new(format!("cannot start a thread: {e}")))?;
         let no_event = |e| OpenError::new(format!("eventfd: {e}"));
         let files = MappedFiles::new().map_err(no_event)?;
-        let spare = sys::Event::new().map_err(no_event)?;
-        let (listener, address) = address::listen(&process.socket)?;
+        let spare = sys::EventFd::new().map_err(no_event)?;
+        let (listener, socket_file) = socket_file::listen(&process.socket)?;
         let mut cores: Vec<Arc<Core>> = Vec::new();
         let mut threads = Vec::new();
         let mut nics = Vec::new();
@@ -122,7 +120,7 @@ impl Server {
             let core = core_for(nic, &process, &mut cores, &mut threads)?;
             let (device, handle) = device::open_served(nic, |device| core.add(device))
                 .map_err(|e| OpenError::new(format!("NIC {}: {e}", nic.name)))?;
-            nics.push(Served {
+            nics.push(ServedNic {
                 config: nic.clone(),
                 device,
                 nic: Mutex::new(handle),
@@ -131,7 +129,7 @@ impl Server {
             Ok(())
         });
         if let Err(error) = opened {
-            end_nics(&nics, &cores, threads);
+            close_nics(&nics, &cores, threads);
             return Err(error);
         }
         let server = Arc::new(Self {
@@ -141,23 +139,23 @@ impl Server {
             cores,
             threads: Mutex::new(threads),
             listener,
-            address: Mutex::new(Some(address)),
+            socket_file: Mutex::new(Some(socket_file)),
             sessions: Mutex::new(HashMap::new()),
-            doors: Arc::default(),
-            places: Arc::default(),
+            pending: Arc::default(),
+            slots: Arc::default(),
             files: Arc::new(files),
             reservations: Arc::default(),
-            calls: Paces::default(),
-            looks: Paces::default(),
+            calls: UserRateLimiters::default(),
+            status_queries: UserRateLimiters::default(),
             ended: Condvar::new(),
             captures: Captures::default(),
-            over: AtomicBool::new(false),
-            look: Box::new(look),
+            stopping: AtomicBool::new(false),
+            status_handler: Box::new(status_handler),
         });
         let accept = move |server: &Arc<Self>| server.accept(spare);
         let unmap = |server: &Arc<Self>| {
-            let is_over = || server.over.load(Ordering::SeqCst);
-            server.files.unmap_ended(is_over);
+            let is_stopping = || server.stopping.load(Ordering::SeqCst);
+            server.files.unmap_ended(is_stopping);
         };
         let threads: [(&str, Box<Run>); 2] =
             [("attach", Box::new(accept)), ("unmap", Box::new(unmap))];
@@ -176,13 +174,12 @@ impl Server {
         Ok(server)
     }
 
-    /// Takes over what can change while it runs: who may attach, and with which quota from then
-    /// on. Says what else is not as it was when the process was started, which a restart takes
-    /// over.
+    /// Applies the settings that can change at run time: permissions to attach, limits, and quotas of later
+    /// attachments. Returns the other settings that differ from those at the start: they take effect after a restart.
     pub fn reload(&self, config: &Config) -> Vec<String> {
         let mut later = Vec::new();
         let (Some(new), Some(old)) = (&config.process, &self.config.process) else {
-            later.push("[process] is not there any more".to_owned());
+            later.push("missing table [process]".to_owned());
             return later;
         };
         for (key, differs) in [
@@ -201,7 +198,7 @@ impl Server {
         if config.alias != self.config.alias {
             later.push("[alias]".to_owned());
         }
-        doors::say_at_most(new.max_log_lines_per_second);
+        limiters::set_max_log_lines_per_second(new.max_log_lines_per_second);
         *self.process() = ProcessConfig {
             socket: old.socket.clone(),
             metrics: old.metrics,
@@ -212,13 +209,13 @@ impl Server {
         later
     }
 
-    /// Ends it: nobody attaches any more, every application's connections are ended, the NICs
-    /// leave their networks.
+    /// Stops the process: rejects further applications, disconnects the VIs of all applications, and closes the NICs,
+    /// which leave their networks.
     pub fn stop(&self) {
-        self.over.store(true, Ordering::SeqCst);
+        self.stopping.store(true, Ordering::SeqCst);
         self.listener.shut_down();
         self.files.wake();
-        self.captures.wait_for_end(PATIENCE);
+        self.captures.wait_for_end(TIMEOUT);
         let sessions: Vec<_> = self
             .sessions()
             .drain()
@@ -226,15 +223,15 @@ impl Server {
             .collect();
         for session in sessions {
             session.end();
-            session.life.shut_down();
+            session.attach_socket.shut_down();
         }
         let threads = core::mem::take(&mut *self.threads());
-        end_nics(&self.nics, &self.cores, threads);
-        let address = self.address.lock();
-        drop(address.unwrap_or_else(PoisonError::into_inner).take());
+        close_nics(&self.nics, &self.cores, threads);
+        let socket_file = self.socket_file.lock();
+        drop(socket_file.unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    /// What there is, and what it does.
+    /// Returns the status of cores, NICs, applications and VIs.
     pub fn status(&self) -> Status {
         let sessions: Vec<_> = self.sessions().values().cloned().collect();
         status::of(&self.nics, &self.cores, &sessions)
@@ -252,121 +249,126 @@ impl Server {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Accepts applications until the process ends. Where no descriptor is left, the spare one is closed, so that one
-    /// more application is accepted and gets the reason.
-    fn accept(self: &Arc<Self>, spare: sys::Event) {
+    /// Accepts connections until the process stops. If no descriptor is left, closes the spare one, accepts one more
+    /// connection and rejects it with the reason.
+    fn accept(self: &Arc<Self>, spare: sys::EventFd) {
         let mut spare = Some(spare);
-        while !self.over.load(Ordering::SeqCst) {
+        while !self.stopping.load(Ordering::SeqCst) {
             let mut accepted = self.listener.accept();
             if accepted.as_ref().is_err_and(sys::is_out_of_descriptors) && spare.take().is_some() {
                 accepted = self.listener.accept();
             }
-            let mut lack = None;
+            let mut spare_error = None;
             if spare.is_none() {
-                match sys::Event::new() {
+                match sys::EventFd::new() {
                     Ok(event) => spare = Some(event),
-                    Err(error) => lack = Some(error),
+                    Err(error) => spare_error = Some(error),
                 }
             }
-            let socket = match accepted.and_then(Socket::close_apart_on_drop) {
+            let socket = match accepted.and_then(Socket::close_unlocked_on_drop) {
                 Ok(socket) => socket,
-                Err(_) if self.over.load(Ordering::SeqCst) => return,
+                Err(_) if self.stopping.load(Ordering::SeqCst) => return,
                 Err(error) => {
-                    doors::say(log::Level::Warn, format_args!("accept: {error}"));
+                    let line = format_args!("control socket: accept failed: {error}");
+                    limiters::log_limited(log::Level::Warn, line);
                     std::thread::sleep(Duration::from_millis(10));
                     continue;
                 }
             };
-            if let Some(error) = lack {
+            if let Some(error) = spare_error {
                 reject_before_request(socket, out_of_descriptors(&error));
                 continue;
             }
-            // A bound on conversations without a request: each has a thread.
-            let most = MostPending::from(&*self.process());
-            let entered = socket.peer().map_err(|error| error.to_string());
-            match entered.and_then(|peer| self.doors.enter(peer, most)) {
-                Ok(in_door) => self.serve_on_thread(in_door, socket),
+            // Limits connections without a request: each has a thread.
+            let limits = PendingLimits::from(&*self.process());
+            let peer = socket.peer().map_err(|error| error.to_string());
+            match peer.and_then(|peer| self.pending.add(peer, limits)) {
+                Ok(pending) => self.serve_on_thread(pending, socket),
                 Err(why) => reject_before_request(socket, why),
             }
         }
     }
 
-    /// Serves a conversation on a thread of its own, or rejects it.
-    fn serve_on_thread(self: &Arc<Self>, in_door: InDoor, socket: Socket) {
-        // Shared, since a thread that cannot start does not give back what it was to have.
-        let waiting = Arc::new(Mutex::new(Some(socket)));
-        let take = |waiting: &Mutex<Option<Socket>>| {
-            let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            waiting.take()
+    /// Serves a connection on its own thread, or rejects it.
+    fn serve_on_thread(self: &Arc<Self>, pending: PendingConnection, socket: Socket) {
+        // Shared, since a thread that cannot start does not return its closure.
+        let shared = Arc::new(Mutex::new(Some(socket)));
+        let take = |shared: &Mutex<Option<Socket>>| {
+            let mut socket = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            socket.take()
         };
-        let converse = {
-            let (server, waiting) = (Arc::clone(self), Arc::clone(&waiting));
+        let serve = {
+            let (server, shared) = (Arc::clone(self), Arc::clone(&shared));
             move || {
-                let Some(socket) = take(&waiting) else { return };
-                if let Err(error) = server.converse(in_door, socket) {
-                    log::debug!("a conversation ends: {error}");
+                let Some(socket) = take(&shared) else { return };
+                if let Err(error) = server.serve_connection(pending, socket) {
+                    log::debug!("control connection: closed: {error}");
                 }
             }
         };
-        let started = thread::start_with_stack("application".to_owned(), STACK_BYTES, converse);
+        let started = thread::start_with_stack("application".to_owned(), STACK_BYTES, serve);
         if let Err(error) = started
-            && let Some(socket) = take(&waiting)
+            && let Some(socket) = take(&shared)
         {
             let why = ResourceError::thread(&error);
             reject_before_request(socket, format!("fcvi-pmd: {why}"));
         }
     }
 
-    /// One conversation, from its first message on. It counts as pending until its socket is closed: parameters are
+    /// Serves a connection from its first message on. It counts as pending until its socket is closed: parameters are
     /// dropped in reverse order.
-    fn converse(&self, in_door: InDoor, socket: Socket) -> io::Result<()> {
-        socket.set_patience(Some(PATIENCE))?;
+    fn serve_connection(&self, pending: PendingConnection, socket: Socket) -> io::Result<()> {
+        socket.set_timeout(Some(TIMEOUT))?;
         let peer = socket.peer()?;
         let Some((request, fds)) = socket.receive::<Request>()? else {
             return Ok(());
         };
         if !fds.is_empty() {
-            return Err(io::Error::other("descriptors that nobody asked for"));
+            return Err(io::Error::other("unexpected file descriptors"));
         }
         let (Request::Attach { version, .. }
         | Request::Join { version, .. }
-        | Request::Look { version }
+        | Request::QueryStatus { version }
         | Request::Capture { version, .. }
         | Request::Free { version, .. }) = request
         else {
-            return refuse(&socket, "the conversation begins in the middle".to_owned());
+            return refuse(
+                &socket,
+                "this request cannot be the first one of a connection".to_owned(),
+            );
         };
         if version != VERSION {
-            let text = "library and fcvi-pmd are of different releases: install the same for both";
+            let text =
+                "library and fcvi-pmd are of different releases: install the same release of both";
             return refuse(&socket, text.to_owned());
         }
         match request {
-            Request::Attach { device, .. } => self.attach(socket, peer, &device, in_door),
+            Request::Attach { device, .. } => self.attach(socket, peer, &device, pending),
             Request::Join { key, .. } => {
                 let session = self.sessions().get(&key).cloned();
                 match session.filter(|session| session.peer == peer) {
                     Some(session) => {
-                        drop(in_door);
+                        drop(pending);
                         join(&session, socket)
                     }
-                    None => refuse(&socket, "nobody is attached by this key".to_owned()),
+                    None => refuse(&socket, "no attached application has this key".to_owned()),
                 }
             }
-            Request::Capture { order, .. } => self.capture(&socket, peer, &order),
+            Request::Capture { parameters, .. } => self.capture(&socket, peer, &parameters),
             Request::Free { device, file, .. } => {
-                if let Some(served) = self.named(&device) {
+                if let Some(served) = self.nic(&device) {
                     let (device, inode) = file;
                     let file = FileId { device, inode };
                     self.files.free((peer, served.device.number()), file);
                 }
                 socket.send(&Reply::Done, &[])
             }
-            _ => self.answer_look(&socket, peer),
+            _ => self.reply_status(&socket, peer),
         }
     }
 
-    /// The NIC of this device name.
-    fn named(&self, name: &str) -> Option<&Served> {
+    /// The NIC with this device name or alias.
+    fn nic(&self, name: &str) -> Option<&ServedNic> {
         let name = &self.config.nic(name)?.name;
         self.nics.iter().find(|served| served.config.name == *name)
     }
@@ -377,8 +379,8 @@ impl Server {
         Reply::UnknownNic(format!("no NIC is called {name:?}; there are {known}"))
     }
 
-    /// An operator's question.
-    fn answer_look(&self, socket: &Socket, peer: Peer) -> io::Result<()> {
+    /// Replies to a status query.
+    fn reply_status(&self, socket: &Socket, peer: Peer) -> io::Result<()> {
         let process = self.process().clone();
         let may_attach = || {
             socket
@@ -387,26 +389,27 @@ impl Server {
         };
         let uid = peer.uid;
         if uid != 0 && uid != geteuid().as_raw() && !may_attach() {
-            let text = "only root, the user of fcvi-pmd and who may attach may look";
+            let text =
+                "only root, the user of fcvi-pmd and users that may attach may query the status";
             return refuse(socket, format!("user {uid}: {text}"));
         }
-        let pace = self.looks.of(uid);
-        if pace.wait(LOOKS_PER_SECOND, PATIENCE).is_err() {
-            return refuse(socket, format!("user {uid} looks too often"));
+        let limiter = self.status_queries.of(uid);
+        if limiter.wait(STATUS_QUERIES_PER_SECOND, TIMEOUT).is_err() {
+            return refuse(socket, format!("user {uid}: too many status queries"));
         }
-        send_parts(socket, &(self.look)(self))
+        send_parts(socket, &(self.status_handler)(self))
     }
 }
 
 fn refuse(socket: &Socket, why: String) -> io::Result<()> {
-    turn_away(socket, Reply::Refused(why))
+    reject(socket, Reply::Refused(why))
 }
 
-/// `reply` says why.
-fn turn_away(socket: &Socket, reply: Reply) -> io::Result<()> {
+/// Logs and sends a reply that rejects a connection.
+fn reject(socket: &Socket, reply: Reply) -> io::Result<()> {
     if let Reply::Refused(why) = &reply {
-        let line = format_args!("an application is turned away: {why}");
-        doors::say(log::Level::Warn, line);
+        let line = format_args!("control connection: rejected: {why}");
+        limiters::log_limited(log::Level::Warn, line);
     }
     socket.send(&reply, &[])
 }
@@ -414,14 +417,14 @@ fn turn_away(socket: &Socket, reply: Reply) -> io::Result<()> {
 /// Rejects a connection without reading its request.
 fn reject_before_request(socket: Socket, why: String) {
     if let Err(error) = refuse(&socket, why) {
-        log::debug!("a conversation ends: {error}");
+        log::debug!("control connection: closed: {error}");
     }
     socket.shut_down();
-    // Descriptors that it passed are released with it, which may take long.
+    // Descriptors that the peer passed are closed with it, which may take long.
     drop(socket.into_foreign());
 }
 
-/// Why an application is rejected where this process gets no descriptor.
+/// The reason of a rejection because this process has no file descriptor left.
 pub(super) fn out_of_descriptors(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EMFILE) => {
@@ -437,34 +440,35 @@ pub(super) fn out_of_descriptors(error: &io::Error) -> String {
     }
 }
 
-/// Another thread of an application makes calls.
+/// Serves a call connection of an attached application.
 fn join(session: &Arc<Session>, socket: Socket) -> io::Result<()> {
-    let most = session.quota.max_calls;
-    let call = Counted::one(&session.calls);
-    if call.before >= most {
-        let text = format!("max_calls = {most} calls are under way: raise it in [process.quota]");
+    let limit = session.quota.max_calls;
+    let call = CountGuard::new(&session.calls);
+    if call.before >= limit {
+        let text =
+            format!("max_calls = {limit} calls are in progress: raise it in [process.quota]");
         return refuse(&socket, text);
     }
-    socket.set_patience(None)?;
+    socket.set_timeout(None)?;
     socket.take_descriptors();
-    session.take_calls(socket)
+    session.serve_calls(socket)
 }
 
-/// Checks that this process could listen at a path, and leaves nothing behind.
+/// Checks that this process could listen at a path, and removes what it created for that.
 pub(crate) fn check_socket(path: &Path) -> Result<(), OpenError> {
     let is_missing = |directory: &&Path| !directory.exists();
     let missing: Vec<_> = path.ancestors().skip(1).take_while(is_missing).collect();
-    let listens = address::listen(path).map(drop);
+    let listened = socket_file::listen(path).map(drop);
     for directory in missing {
         if let Err(error) = std::fs::remove_dir(directory) {
             // Another program uses it, or it could not be created.
             log::debug!("{}: {error}", directory.display());
         }
     }
-    listens
+    listened
 }
 
-/// The core of a NIC, its thread started if it is the first one there.
+/// Returns the core of a NIC; starts its thread for the first NIC.
 fn core_for(
     nic: &NicConfig,
     process: &ProcessConfig,
@@ -482,13 +486,14 @@ fn core_for(
     Ok(core)
 }
 
-fn end_nics(nics: &[Served], cores: &[Arc<Core>], threads: Vec<JoinHandle<()>>) {
-    let close = |served: &Served| {
-        // It leaves its network while its core still polls.
+/// Closes all NICs and ends all threads.
+fn close_nics(nics: &[ServedNic], cores: &[Arc<Core>], threads: Vec<JoinHandle<()>>) {
+    let close = |served: &ServedNic| {
+        // The NIC leaves its network while its core still polls.
         let nic = *served.nic.lock().unwrap_or_else(PoisonError::into_inner);
         let _was_open = nic::close(nic);
     };
-    // At once: peers can take the time of each NIC, and not those of all one after the other.
+    // Concurrently: peers can delay the close of each NIC up to a timeout.
     std::thread::scope(|scope| {
         for served in nics {
             let builder = std::thread::Builder::new().name("close".to_owned());

@@ -1,4 +1,4 @@
-//! An application as the control side sees it: what it owns, and the calls it makes.
+//! The session of an attached application on the control side: its resources and its calls.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use fcvi_frame::connect::HostAddress;
 
 use super::client::{ClientCounters, ClientId};
-use super::doors;
-use super::mapped_files::FilesOf;
+use super::client_slots::ClientSlot;
+use super::limiters::{self, RateLimiter};
+use super::mapped_files::ApplicationFiles;
 use super::message::{Reply, Request};
-use super::places::Place;
 use super::reservations::{Reservations, UsedNames};
 use super::server::{ApplicationStatus, out_of_descriptors};
 use super::socket::{Peer, Socket, send_parts};
@@ -19,7 +19,7 @@ use crate::control::{ControlError, Outcome};
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::memory;
-use crate::memory::place::Owner;
+use crate::memory::backing::Owner;
 use crate::nic;
 use crate::reserve;
 use crate::resource_error::{Limit, ResourceError};
@@ -35,147 +35,145 @@ mod regions;
 use owned::{Owned, all_in_use};
 use regions::SharedRange;
 
-/// An application on one NIC, as it arrives.
-pub(super) struct Arrival {
+/// The parameters of a new session.
+pub(super) struct SessionInit {
     pub(super) peer: Peer,
-    /// What the poller calls it.
+    /// Its identifier on the data path.
     pub(super) client: ClientId,
     pub(super) quota: Quota,
-    /// Its memory that is not shared may be registered.
+    /// Its private memory may be registered.
     pub(super) foreign_memory: bool,
     pub(super) counters: Arc<ClientCounters>,
-    /// The conversation that it lives by.
-    pub(super) life: Arc<Socket>,
-    /// Its process, whatever becomes of its number.
-    pub(super) lives: OwnedFd,
-    /// That of its user's calls.
-    pub(super) pace: Arc<doors::Pace>,
-    pub(super) files: FilesOf,
-    pub(super) place: Place,
-    /// The process's.
+    /// The attach connection.
+    pub(super) attach_socket: Arc<Socket>,
+    pub(super) pidfd: OwnedFd,
+    /// The limiter of its user's calls.
+    pub(super) call_limiter: Arc<RateLimiter>,
+    pub(super) files: ApplicationFiles,
+    pub(super) slot: ClientSlot,
+    /// The reservations of the whole process.
     pub(super) reservations: Arc<Reservations>,
 }
 
-/// An application on one NIC.
+/// The session of an application on one NIC.
 pub(super) struct Session {
     pub(super) peer: Peer,
     pub(super) device: &'static Device,
     config: &'static NicConfig,
-    /// What the poller calls it, until it is removed.
+    /// Its identifier on the data path, until it is removed.
     client: ClientId,
     pub(super) quota: Quota,
     pub(super) counters: Arc<ClientCounters>,
-    /// The conversation that it lives by.
-    pub(super) life: Arc<Socket>,
-    /// Its process, whatever becomes of its number.
-    pub(super) lives: OwnedFd,
+    /// The attach connection.
+    pub(super) attach_socket: Arc<Socket>,
+    pub(super) pidfd: OwnedFd,
     owned: Mutex<Owned>,
-    /// Locked behind `owned`, where both are.
+    /// Locked after `owned` where both are locked.
     names: Mutex<UsedNames>,
-    /// Those of its calls.
-    channels: Mutex<Vec<Arc<Socket>>>,
-    /// Threads of it that make calls.
+    /// The sockets of its call connections.
+    call_sockets: Mutex<Vec<Arc<Socket>>>,
+    /// Call connections.
     pub(super) calls: AtomicU32,
-    /// Of these, whose call is under way.
-    waiting: AtomicU32,
-    /// Its memory that is not shared may be registered.
+    /// Calls in progress.
+    calls_in_progress: AtomicU32,
+    /// Its private memory may be registered.
     foreign_memory: bool,
-    /// What reaches that.
-    process: Mutex<Option<Arc<memory::client::Client>>>,
-    /// It ends: nothing is opened for it any more.
-    over: AtomicBool,
-    /// That of its user's calls; calls that come too soon wait until it ends.
-    pace: Arc<doors::Pace>,
-    pausing: (Mutex<()>, Condvar),
-    /// The poller serves it no more.
+    /// Access to its private memory, once it is needed.
+    client_process: Mutex<Option<Arc<memory::client_process::ClientProcess>>>,
+    /// The session is ending: no NIC handle is opened any more.
+    ending: AtomicBool,
+    /// The limiter of its user's calls. Delayed calls wait on `delay`, which is notified at the end of the session.
+    call_limiter: Arc<RateLimiter>,
+    delay: (Mutex<()>, Condvar),
+    /// It was removed from the data path.
     removed: AtomicBool,
-    /// It was logged that shared memory of it cannot be mapped.
-    warned: AtomicBool,
+    /// It was logged that its shared memory cannot be mapped.
+    is_mapping_logged: AtomicBool,
     /// Calls that failed because of a limit.
-    refused: AtomicU64,
-    /// The files of it that are mapped; behind its regions, which are in them.
-    files: FilesOf,
-    /// It has its place for as long as any thread works for it: what an application passes can
-    /// hold up whoever closes it, and so it holds up no more threads than it may have. The last
-    /// field, so that everything else is closed before.
-    place: Place,
+    refused_calls: AtomicU64,
+    /// Its mapped files; declared after its regions, which are in them.
+    files: ApplicationFiles,
+    /// The slot is in use as long as any thread serves the session: descriptors that an application passes can block
+    /// the thread that closes them, and so the number of blocked threads is limited. The last field, so that
+    /// everything else is closed before.
+    slot: ClientSlot,
 }
 
-/// One more of what is counted, until it is dropped.
-pub(super) struct Counted<'a> {
+/// Increments a counter; decrements it on drop.
+pub(super) struct CountGuard<'a> {
     count: &'a AtomicU32,
-    /// How many there were.
+    /// The value before the increment.
     pub(super) before: u32,
 }
 
-impl<'a> Counted<'a> {
-    pub(super) fn one(count: &'a AtomicU32) -> Self {
-        // Relaxed, here and below: a number, and nothing that hangs on it.
+impl<'a> CountGuard<'a> {
+    pub(super) fn new(count: &'a AtomicU32) -> Self {
+        // Relaxed, here and below: a number that orders nothing.
         let before = count.fetch_add(1, Ordering::Relaxed);
         Self { count, before }
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for CountGuard<'_> {
     fn drop(&mut self) {
         self.count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A conversation among those that end with the session, until it is dropped.
-struct Channel<'a> {
+/// A call connection in `Session::call_sockets`; removed on drop.
+struct CallSocket<'a> {
     session: &'a Session,
     socket: Arc<Socket>,
 }
 
-impl<'a> Channel<'a> {
+impl<'a> CallSocket<'a> {
     fn new(session: &'a Session, socket: Socket) -> Self {
         let socket = Arc::new(socket);
-        session.channels().push(Arc::clone(&socket));
+        session.call_sockets().push(Arc::clone(&socket));
         Self { session, socket }
     }
 }
 
-impl Drop for Channel<'_> {
+impl Drop for CallSocket<'_> {
     fn drop(&mut self) {
         let is_other = |other: &Arc<Socket>| !Arc::ptr_eq(other, &self.socket);
-        // Ours is the last one, and it is closed in this thread: that may take its time.
-        self.session.channels().retain(is_other);
+        // This is the last reference; the socket is closed in this thread, which may take long.
+        self.session.call_sockets().retain(is_other);
     }
 }
 
 impl Session {
-    pub(super) fn new(device: &'static Device, arrival: Arrival) -> Self {
+    pub(super) fn new(device: &'static Device, init: SessionInit) -> Self {
         let names = UsedNames::new(
-            arrival.reservations,
+            init.reservations,
             HostAddress(device.host),
-            arrival.peer.uid,
-            arrival.quota.max_discriminators,
+            init.peer.uid,
+            init.quota.max_discriminators,
         );
         Self {
-            peer: arrival.peer,
+            peer: init.peer,
             device,
             config: &device.config,
-            client: arrival.client,
-            quota: arrival.quota,
-            counters: arrival.counters,
-            life: arrival.life,
-            lives: arrival.lives,
+            client: init.client,
+            quota: init.quota,
+            counters: init.counters,
+            attach_socket: init.attach_socket,
+            pidfd: init.pidfd,
             owned: Mutex::new(Owned::default()),
             names: Mutex::new(names),
-            channels: Mutex::new(Vec::new()),
+            call_sockets: Mutex::new(Vec::new()),
             calls: AtomicU32::new(0),
-            waiting: AtomicU32::new(0),
-            foreign_memory: arrival.foreign_memory,
-            process: Mutex::new(None),
-            over: AtomicBool::new(false),
-            pace: arrival.pace,
-            pausing: (Mutex::new(()), Condvar::new()),
+            calls_in_progress: AtomicU32::new(0),
+            foreign_memory: init.foreign_memory,
+            client_process: Mutex::new(None),
+            ending: AtomicBool::new(false),
+            call_limiter: init.call_limiter,
+            delay: (Mutex::new(()), Condvar::new()),
             removed: AtomicBool::new(false),
-            warned: AtomicBool::new(false),
-            refused: AtomicU64::new(0),
-            files: arrival.files,
-            place: arrival.place,
+            is_mapping_logged: AtomicBool::new(false),
+            refused_calls: AtomicU64::new(0),
+            files: init.files,
+            slot: init.slot,
         }
     }
 
@@ -187,51 +185,53 @@ impl Session {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn channels(&self) -> MutexGuard<'_, Vec<Arc<Socket>>> {
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    fn call_sockets(&self) -> MutexGuard<'_, Vec<Arc<Socket>>> {
+        self.call_sockets
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whose its regions and VIs are.
+    /// The owner of its regions and VIs.
     pub(super) fn owner(&self) -> Owner {
-        self.place.owner()
+        self.slot.owner()
     }
 
-    /// What the poller calls it, for who holds the turn; `None` once the poller serves it no more,
-    /// and may call another one so.
+    /// Its identifier on the data path, for a caller that holds the turn; `None` once it is removed and the identifier
+    /// may be reused.
     pub(super) fn client(&self) -> Option<ClientId> {
         (!self.removed.load(Ordering::SeqCst)).then_some(self.client)
     }
 
-    /// Waits so long, or until the application ends.
-    fn pause(&self, wait: Duration) {
-        if wait.is_zero() {
+    /// Waits for this time, or until the session ends.
+    fn wait(&self, time: Duration) {
+        if time.is_zero() {
             return;
         }
-        let (pausing, ended) = &self.pausing;
-        let pausing = pausing.lock().unwrap_or_else(PoisonError::into_inner);
-        let goes_on = |_: &mut ()| !self.over.load(Ordering::SeqCst);
-        drop(ended.wait_timeout_while(pausing, wait, goes_on));
+        let (mutex, ended) = &self.delay;
+        let guard = mutex.lock().unwrap_or_else(PoisonError::into_inner);
+        let continues = |_: &mut ()| !self.ending.load(Ordering::SeqCst);
+        drop(ended.wait_timeout_while(guard, time, continues));
     }
 
-    /// Ends everything that the application has. The calls that are under way return.
+    /// Ends the session: closes all NIC handles of the application. Calls in progress return.
     pub(super) fn end(&self) {
-        self.over.store(true, Ordering::SeqCst);
-        for channel in self.channels().iter() {
-            channel.shut_down();
+        self.ending.store(true, Ordering::SeqCst);
+        for socket in self.call_sockets().iter() {
+            socket.shut_down();
         }
-        let (pausing, ended) = &self.pausing;
-        // Whoever has seen before that it goes on waits now.
-        drop(pausing.lock().unwrap_or_else(PoisonError::into_inner));
+        let (mutex, ended) = &self.delay;
+        // A thread that has not found `ending` set waits by now, and is notified.
+        drop(mutex.lock().unwrap_or_else(PoisonError::into_inner));
         ended.notify_all();
         loop {
             let Some(nic) = self.owned().nics.pop() else {
                 break;
             };
-            // It can only have been closed by a call that came before.
+            // Fails only if an earlier call has closed it.
             let _was_open = nic::close(nic);
             self.names().close(nic);
         }
-        // Once: its place may be another's then.
+        // Once: afterwards the identifier may be reused.
         if self.removed.swap(true, Ordering::SeqCst) {
             return;
         }
@@ -239,77 +239,80 @@ impl Session {
         if let Some(driver) = self.device.hold().as_mut() {
             if let Some(poller) = driver.engine_mut() {
                 client = poller.path.clients.remove(self.client);
-                // Those who were connected to it learn of its end at once.
+                // Notifies its peers at once.
                 poller.turn(&self.device.doorbells);
             }
-            self.device.announce(driver);
-            left = self.device.rest.core.oversleeps(driver);
+            self.device.wake_waiters(driver);
+            left = self.device.poll_thread.core.needs_wake(driver);
         }
         if left {
-            self.device.rest.core.rouse();
+            self.device.poll_thread.core.wake();
         }
-        if let Some(nonsense) = client.and_then(|client| client.broken) {
+        if let Some(violation) = client.and_then(|client| client.violation) {
             let (name, pid) = (&self.config.name, self.peer.pid);
-            let line = format_args!("NIC {name}: process {pid} is cut off: {}", nonsense.0);
-            doors::say(log::Level::Error, line);
+            let line = format_args!(
+                "NIC {name}: application cut off: protocol violation: {} pid={pid}",
+                violation.0
+            );
+            limiters::log_limited(log::Level::Error, line);
         }
     }
 
-    /// Takes the calls that come over a socket, until it ends.
-    pub(super) fn take_calls(self: &Arc<Self>, socket: Socket) -> std::io::Result<()> {
-        let channel = Channel::new(self, socket);
-        let socket = &channel.socket;
-        // Whoever ends the session has shut down what it found; this one came too late for that.
-        if self.over.load(Ordering::SeqCst) {
+    /// Serves the calls of a call connection until it is closed.
+    pub(super) fn serve_calls(self: &Arc<Self>, socket: Socket) -> std::io::Result<()> {
+        let call = CallSocket::new(self, socket);
+        let socket = &call.socket;
+        // `end` may have shut down the sockets before this one was added.
+        if self.ending.load(Ordering::SeqCst) {
             return Ok(());
         }
         socket.send(&Reply::Done, &[])?;
         while let Some((request, fds)) = self.next_request(socket)? {
-            let may_bring = usize::from(matches!(
+            let expected_fds = usize::from(matches!(
                 request,
                 Request::Register { shared_at, .. } if shared_at.is_some()
             ));
-            if fds.len() != may_bring {
-                return Err(std::io::Error::other("descriptors that nobody asked for"));
+            if fds.len() != expected_fds {
+                return Err(std::io::Error::other("unexpected file descriptors"));
             }
-            if let Some(answer) = self.long_answer(&request) {
-                match answer {
+            if let Some(reply) = self.long_reply(&request) {
+                match reply {
                     Ok(bytes) => send_parts(socket, &bytes)?,
                     Err(error) => socket.send(&Reply::Failed(error), &[])?,
                 }
                 continue;
             }
             let reply = {
-                let _waiting = Counted::one(&self.waiting);
-                self.before();
-                let reply = self.answer(request, fds).unwrap_or_else(Reply::Failed);
+                let _in_progress = CountGuard::new(&self.calls_in_progress);
+                self.take_submissions();
+                let reply = self.execute(request, fds).unwrap_or_else(Reply::Failed);
                 self.note_limit(&reply);
-                self.after();
+                self.deliver_completions();
                 reply
             };
             if let Err(error) = socket.send(&reply, &[]) {
-                self.take_back(&reply);
+                self.undo(&reply);
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    /// The next request, at the pace of calls, and the descriptor that came with it. One whose descriptor gets no number
-    /// in this process is refused.
+    /// Receives the next request and its descriptor, delayed to the limit of the call rate. Refuses a request for whose
+    /// descriptor no number is left.
     fn next_request(&self, socket: &Socket) -> std::io::Result<Option<(Request, Vec<OwnedFd>)>> {
-        let keep_pace = || {
-            let most = self.quota.max_calls_per_second;
-            self.pause(self.pace.step(Instant::now(), most));
+        let limit_rate = || {
+            let limit = self.quota.max_calls_per_second;
+            self.wait(self.call_limiter.delay(Instant::now(), limit));
         };
         loop {
             match socket.receive() {
                 Ok(Some(request)) => {
-                    keep_pace();
+                    limit_rate();
                     return Ok(Some(request));
                 }
                 Err(error) if sys::is_out_of_descriptors(&error) => {
-                    keep_pace();
+                    limit_rate();
                     let why = out_of_descriptors(&error);
                     self.note_refused(&why);
                     socket.send(&Reply::Refused(why), &[])?;
@@ -319,9 +322,9 @@ impl Session {
         }
     }
 
-    /// A call comes behind what was submitted before it: that is taken in as many turns as it
-    /// needs, in which the others have theirs.
-    fn before(&self) {
+    /// Takes everything that was submitted before a call, in as many turns as needed: other applications are served in
+    /// each of them.
+    fn take_submissions(&self) {
         let mut turns = 1;
         let mut taken = 0;
         while taken < turns {
@@ -337,33 +340,33 @@ impl Session {
                 };
                 turns = poller.path.clients.turns_of_ring(client);
                 poller.turn(&self.device.doorbells);
-                is_last = poller.path.clients.is_taken(client);
+                is_last = poller.path.clients.is_drained(client);
             }
-            self.device.announce(driver);
+            self.device.wake_waiters(driver);
             if is_last {
                 return;
             }
         }
     }
 
-    /// What a call completed is told before its answer, and what it left to be done is seen to.
-    fn after(&self) {
+    /// Reports what a call completed, before its reply, and wakes the poll thread if work is left.
+    fn deliver_completions(&self) {
         let mut left = false;
         if let Some(driver) = self.device.hold().as_mut() {
             if let Some(poller) = driver.engine_mut() {
-                poller.path.settle_clients();
+                poller.path.deliver_completions();
             }
-            self.device.announce(driver);
-            left = self.device.rest.core.oversleeps(driver);
+            self.device.wake_waiters(driver);
+            left = self.device.poll_thread.core.needs_wake(driver);
         }
         if left {
-            self.device.rest.core.rouse();
+            self.device.poll_thread.core.wake();
         }
     }
 
-    /// The answer to a call that may be too long for one message; `None` for other calls.
-    fn long_answer(&self, request: &Request) -> Option<Outcome<Vec<u8>>> {
-        // It can fail only for want of memory.
+    /// Executes a call whose reply may be too long for one message; `None` for other calls.
+    fn long_reply(&self, request: &Request) -> Option<Outcome<Vec<u8>>> {
+        // Fails only without memory.
         let written = |bytes: postcard::Result<Vec<u8>>| {
             bytes.map_err(|_| ControlError::from(ResourceError::OutOfMemory))
         };
@@ -399,9 +402,10 @@ impl Session {
         found.then_some(ptag).ok_or(ControlError::Ptag)
     }
 
-    fn answer(self: &Arc<Self>, request: Request, fds: Vec<OwnedFd>) -> Outcome<Reply> {
+    /// Executes a call.
+    fn execute(self: &Arc<Self>, request: Request, fds: Vec<OwnedFd>) -> Outcome<Reply> {
         let done = |()| Reply::Done;
-        if request.makes() && reserve::is_low() {
+        if request.allocates() && reserve::is_low() {
             return Err(ResourceError::OutOfMemory.into());
         }
         match request {
@@ -409,9 +413,9 @@ impl Session {
             Request::Close { nic } => self.close(nic).map(done),
             Request::CreatePtag { nic } => {
                 let nic = self.nic(nic)?;
-                self.owned().expect_tag(&self.quota)?;
+                self.owned().reserve_tag(&self.quota)?;
                 let made = nic::create_ptag(nic);
-                self.owned().have_tag(made, nic).map(Reply::Handle)
+                self.owned().commit_tag(made, nic).map(Reply::Handle)
             }
             Request::DestroyPtag { nic, ptag } => {
                 nic::destroy_ptag(self.nic(nic)?, self.tag(ptag)?)?;
@@ -452,7 +456,7 @@ impl Session {
             Request::DestroyVi { vi } => {
                 nic::destroy_vi(self.vi(vi)?)?;
                 self.owned().vis.remove(&vi);
-                self.names().forget_vi(vi);
+                self.names().remove_vi(vi);
                 Ok(Reply::Done)
             }
             Request::QueryVi { vi } => nic::query_vi(self.vi(vi)?).map(|info| Reply::Vi {
@@ -462,24 +466,28 @@ impl Session {
                 self.tag(settings.ptag)?;
                 nic::set_vi(self.vi(vi)?, &settings).map(done)
             }
-            Request::Choices { vi } => nic::choices(self.vi(vi)?).map(Reply::Choices),
-            Request::SetChoices { vi, choices } => {
-                nic::set_choices(self.vi(vi)?, &choices).map(done)
+            Request::ConnectionOptions { vi } => {
+                nic::connection_options(self.vi(vi)?).map(Reply::ConnectionOptions)
             }
-            Request::Agreement { vi } => nic::agreement(self.vi(vi)?).map(Reply::Agreement),
-            request => self.answer_connecting(request),
+            Request::SetConnectionOptions { vi, options } => {
+                nic::set_connection_options(self.vi(vi)?, &options).map(done)
+            }
+            Request::NegotiatedOptions { vi } => {
+                nic::negotiated_options(self.vi(vi)?).map(Reply::NegotiatedOptions)
+            }
+            request => self.execute_connecting(request),
         }
     }
 
-    /// Another opening, whose errors go to the application.
+    /// Opens another NIC handle, whose asynchronous errors are reported to the application.
     fn open(self: &Arc<Self>) -> Outcome<u64> {
-        let most = self.quota.max_calls;
-        if self.owned().nics.len() >= most as usize {
-            return Err(all_in_use(Limit::MaxCalls, most));
+        let limit = self.quota.max_calls;
+        if self.owned().nics.len() >= limit as usize {
+            return Err(all_in_use(Limit::MaxCalls, limit));
         }
         let nic = nic::open(self.config).map_err(|error| {
             let line = format_args!("NIC {}: {error}", self.config.name);
-            doors::say(log::Level::Error, line);
+            limiters::log_limited(log::Level::Error, line);
             ResourceError::NicFailed
         })?;
         let session = Arc::downgrade(self);
@@ -490,25 +498,25 @@ impl Session {
         };
         nic::set_error_handler(nic, Some(Box::new(handler)))?;
         let mut owned = self.owned();
-        // Whoever ends the session takes the openings that it finds after it said so.
-        if self.over.load(Ordering::SeqCst) {
+        // `end` closes the NIC handles that it finds after it has set `ending`.
+        if self.ending.load(Ordering::SeqCst) {
             drop(owned);
             nic::close(nic)?;
             return Err(ResourceError::ProcessGone.into());
         }
-        // Other calls may have opened it meanwhile.
-        if owned.nics.len() >= most as usize {
+        // Other calls may have opened handles meanwhile.
+        if owned.nics.len() >= limit as usize {
             drop(owned);
             nic::close(nic)?;
-            return Err(all_in_use(Limit::MaxCalls, most));
+            return Err(all_in_use(Limit::MaxCalls, limit));
         }
         owned.nics.push(nic);
         Ok(nic)
     }
 
-    /// What concerns the NIC: the data path tells of the VIs itself.
+    /// Reports an error of the NIC; the data path reports those of VIs.
     fn report(&self, nic: u64, event: &crate::events::AsyncEvent) {
-        // What concerns all openings is told once.
+        // An error that concerns all NIC handles is reported once.
         if self.owned().nics.first() != Some(&nic) {
             return;
         }
@@ -517,7 +525,7 @@ impl Session {
             && let Some(client) = self.client()
         {
             poller.path.clients.report(client, event);
-            poller.path.settle_clients();
+            poller.path.deliver_completions();
         }
     }
 
@@ -548,10 +556,10 @@ impl Session {
             registered_bytes: owned.other_bytes + file_bytes,
             posted: counter(&self.counters.submitted),
             completed: counter(&self.counters.completed),
-            waiting: self.waiting.load(Ordering::Relaxed),
+            waiting: self.calls_in_progress.load(Ordering::Relaxed),
             stale: counter(&self.counters.stale),
             errors_dropped: counter(&self.counters.errors_dropped),
-            refused_calls: counter(&self.refused),
+            refused_calls: counter(&self.refused_calls),
             quotas: self.quotas(&owned, file_bytes),
         }
     }
@@ -559,19 +567,19 @@ impl Session {
     fn create_vi(&self, nic: u64, settings: &ViSettings) -> Outcome<u64> {
         self.tag(settings.ptag)?;
         let nic = self.nic(nic)?;
-        self.owned().expect_vi(&self.quota)?;
+        self.owned().reserve_vi(&self.quota)?;
         let made = nic::create_vi(nic, settings, 0, 0);
         let made = made.and_then(|vi| self.serve(vi).map(|()| vi));
-        self.owned().have_vi(made, nic)
+        self.owned().commit_vi(made, nic)
     }
 
-    /// From now on a VI that was just made is the application's.
+    /// Assigns a newly created VI to the application.
     fn serve(&self, vi: u64) -> Outcome<()> {
         let index = vi_engine::ViIndex(RawHandle::unpack(vi).index);
         let mut held = self.device.hold();
         let poller = held.as_mut().and_then(Driver::engine_mut);
         let poller = poller.ok_or(ControlError::InvalidParameter)?;
-        // The opening may have ended meanwhile, and the place be another's.
+        // The NIC handle may have been closed meanwhile, and the index reused.
         let path = poller.path.vi(index).filter(|path| path.handle == vi);
         let (path, client) = path
             .zip(self.client())

@@ -1,4 +1,4 @@
-//! Addresses of hosts, and whose ports they are.
+//! Host addresses of NICs and of their neighbours.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,11 +7,11 @@ use fcvi_frame::connect::HostAddress;
 use fcvi_frame::fc::NPortId;
 use serde::Deserialize;
 
-use super::mistake::Mistake;
+use super::error::ValueError;
 use super::{ConfigError, NicConfig, TransportKind, parse};
 use crate::sys::interface_index;
 
-/// The IP address of a NIC; with VI/TCP a link-local one has its interface: `fe80::1%eth0`.
+/// IP address of a NIC; with VI/TCP a link-local address includes its interface: `fe80::1%eth0`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct OwnHost {
@@ -20,13 +20,13 @@ pub struct OwnHost {
 }
 
 impl OwnHost {
-    /// The address without its interface.
+    /// Returns the address without its interface.
     #[must_use]
     pub fn ip(&self) -> IpAddr {
         self.ip
     }
 
-    /// The index of its interface, the scope of its sockets' addresses; 0 without one.
+    /// Returns the index of the interface, which is the scope ID of socket addresses; 0 without an interface.
     ///
     /// # Errors
     /// There is no such interface.
@@ -37,27 +37,30 @@ impl OwnHost {
         let index = interface_index(interface);
         index.or_else(|| interface.parse().ok()).ok_or_else(|| {
             ConfigError::new(format!(
-                "host = \"{self}\": no interface \"{interface}\": `ip link` lists them"
+                "host = \"{self}\": no interface \"{interface}\": `ip link` lists interfaces"
             ))
         })
     }
 
-    /// What is wrong with it, if anything is.
-    pub(super) fn mistake(&self, transport: TransportKind) -> Option<Mistake> {
+    /// Validates the address for this transport.
+    pub(super) fn error(&self, transport: TransportKind) -> Option<ValueError> {
         let is_link_local = matches!(self.ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
         let problem = match (&self.interface, transport) {
-            (Some(_), TransportKind::FcVi) => "only for transport = \"vi-tcp\"".to_owned(),
+            (Some(_), TransportKind::FcVi) => {
+                "an interface (%NAME) is valid only with transport = \"vi-tcp\": remove it"
+                    .to_owned()
+            }
             (Some(_), TransportKind::ViTcp) if !is_link_local => {
-                "only a link-local address, fe80::..., has an interface".into()
+                "only a link-local address, fe80::..., may have an interface: remove %NAME".into()
             }
             (None, TransportKind::ViTcp) if is_link_local => format!(
-                "a link-local address needs its interface: host = \"{}%eth0\"; `ip link` lists them",
+                "a link-local address requires its interface: host = \"{}%eth0\"; `ip link` lists interfaces",
                 self.ip
             ),
-            _ => return host_mistake(self.ip),
+            _ => return host_error(self.ip),
         };
         let text = format!("host = \"{self}\": {problem}");
-        Some(Mistake::new("host", text))
+        Some(ValueError::new("host", text))
     }
 }
 
@@ -96,21 +99,21 @@ impl From<Ipv4Addr> for OwnHost {
     }
 }
 
-/// Nobody's address, or everybody's.
-pub(super) fn host_mistake(host: IpAddr) -> Option<Mistake> {
+/// Refuses unspecified and multicast addresses.
+pub(super) fn host_error(host: IpAddr) -> Option<ValueError> {
     (host.is_unspecified() || host.is_multicast()).then(|| {
-        let text = format!("host = \"{host}\": must be the address of one host");
-        Mistake::new("host", text)
+        let text = format!("host = \"{host}\": must be the unicast address of one host");
+        ValueError::new("host", text)
     })
 }
 
 impl NicConfig {
-    /// Our host address in its 16-byte form.
+    /// Returns the host address of this NIC in its 16-byte form.
     pub fn host_address(&self) -> HostAddress {
         host_address(self.own_host().ip)
     }
 
-    /// Our IP address.
+    /// Returns the IP address of this NIC.
     pub fn own_host(&self) -> OwnHost {
         self.host.clone().unwrap_or(match self.transport {
             TransportKind::FcVi => IpAddr::V6(std::net::Ipv6Addr::LOCALHOST).into(),
@@ -118,25 +121,25 @@ impl NicConfig {
         })
     }
 
-    /// The static neighbours: host address and its ports.
+    /// Returns the configured neighbours: host addresses and their N_Port_IDs.
     pub fn neighbours(&self) -> Result<Vec<(HostAddress, Vec<NPortId>)>, ConfigError> {
         self.neighbour
             .iter()
-            .map(|n| {
-                let ids = parse::ids(&n.n_port_ids).map_err(ConfigError::new)?;
-                Ok((host_address(n.host), ids))
+            .map(|neighbour| {
+                let ids = parse::ids(&neighbour.n_port_ids).map_err(ConfigError::new)?;
+                Ok((host_address(neighbour.host), ids))
             })
             .collect()
     }
 }
 
-/// The IP address of a host address.
+/// Returns the IP address of a host address.
 pub(crate) fn ip_address(host: HostAddress) -> IpAddr {
     let v6 = std::net::Ipv6Addr::from(host.0);
     v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
 }
 
-/// The 16-byte form of an IP address; IPv4 is mapped.
+/// Returns the 16-byte form of an IP address; IPv4 addresses are mapped to IPv6.
 pub fn host_address(ip: IpAddr) -> HostAddress {
     match ip {
         IpAddr::V4(v4) => HostAddress(v4.to_ipv6_mapped().octets()),

@@ -1,24 +1,24 @@
-//! Who may attach to the datapath process, and what they may have there.
+//! Admission of applications to the datapath process, and their quotas.
 
 use nix::unistd::{Group, User, geteuid};
 
-use super::process::{ProcessConfig, QuotaConfig, Who};
+use super::process::{Principal, ProcessConfig, QuotaConfig};
 
-/// Why an application may not attach, and what to do about it.
+/// Reason why an application may not attach; displayed with what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Neither its user nor a group of it is named.
+    /// Neither its user nor any of its groups is listed.
     NotNamed {
         /// The application's user.
         uid: u32,
     },
-    /// Nobody else lets it in, and whether this name does cannot be said.
+    /// No other entry admits the application, and this name cannot be looked up.
     Unresolved {
         /// The application's user.
         uid: u32,
         /// The user or group of the configuration.
         name: String,
-        /// What the user database answered.
+        /// Error of the user database.
         reason: String,
     },
 }
@@ -28,7 +28,7 @@ impl core::fmt::Display for Refusal {
         match self {
             Self::NotNamed { uid } => write!(
                 f,
-                "user {uid} may not attach: add it to users of [process], or a group of it to groups"
+                "user {uid} may not attach: add it to users of [process], or one of its groups to groups"
             ),
             Self::Unresolved { uid, name, reason } => write!(
                 f,
@@ -41,20 +41,20 @@ impl core::fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Names of users and groups, and their numbers.
-pub(super) trait Directory {
-    /// The process's own user.
+/// Maps names of users and groups to IDs.
+pub(super) trait UserDatabase {
+    /// Returns the user of this process.
     fn own_uid(&self) -> u32;
-    /// The user of this name; `None` if there is none.
+    /// Looks up a user by name; `None` if there is no such user.
     fn uid(&self, name: &str) -> nix::Result<Option<u32>>;
-    /// The group of this name; `None` if there is none.
+    /// Looks up a group by name; `None` if there is no such group.
     fn gid(&self, name: &str) -> nix::Result<Option<u32>>;
 }
 
-/// The user database of this host.
-pub(super) struct Host;
+/// User database of this host.
+pub(super) struct SystemUserDatabase;
 
-impl Directory for Host {
+impl UserDatabase for SystemUserDatabase {
     fn own_uid(&self) -> u32 {
         geteuid().as_raw()
     }
@@ -68,38 +68,38 @@ impl Directory for Host {
     }
 }
 
-/// Somebody at the socket, while the names of the configuration are looked up.
-struct Visitor<'a> {
-    directory: &'a dyn Directory,
+/// Credentials of an application, compared with the names of the configuration.
+struct Credentials<'a> {
+    database: &'a dyn UserDatabase,
     uid: u32,
     gids: &'a [u32],
     /// The first name that could not be looked up.
     unresolved: Option<(String, nix::Error)>,
 }
 
-impl Visitor<'_> {
-    fn is_user(&mut self, who: &Who) -> bool {
-        let found = match who {
-            Who::Id(id) => return *id == self.uid,
-            Who::Name(name) => self.directory.uid(name),
+impl Credentials<'_> {
+    fn is_user(&mut self, principal: &Principal) -> bool {
+        let found = match principal {
+            Principal::Id(id) => return *id == self.uid,
+            Principal::Name(name) => self.database.uid(name),
         };
-        self.resolved(who, found) == Some(self.uid)
+        self.resolved(principal, found) == Some(self.uid)
     }
 
-    fn is_in(&mut self, who: &Who) -> bool {
-        let found = match who {
-            Who::Id(id) => return self.gids.contains(id),
-            Who::Name(name) => self.directory.gid(name),
+    fn is_in(&mut self, principal: &Principal) -> bool {
+        let found = match principal {
+            Principal::Id(id) => return self.gids.contains(id),
+            Principal::Name(name) => self.database.gid(name),
         };
-        self.resolved(who, found)
+        self.resolved(principal, found)
             .is_some_and(|gid| self.gids.contains(&gid))
     }
 
-    fn resolved(&mut self, who: &Who, found: nix::Result<Option<u32>>) -> Option<u32> {
-        match (found, who) {
+    fn resolved(&mut self, principal: &Principal, found: nix::Result<Option<u32>>) -> Option<u32> {
+        match (found, principal) {
             (Ok(found), _) => found,
-            (Err(_), Who::Id(_)) => None,
-            (Err(error), Who::Name(name)) => {
+            (Err(_), Principal::Id(_)) => None,
+            (Err(error), Principal::Name(name)) => {
                 self.unresolved.get_or_insert((name.clone(), error));
                 None
             }
@@ -108,34 +108,39 @@ impl Visitor<'_> {
 }
 
 impl ProcessConfig {
-    /// May an application of this user and these groups attach (the primary group is one of `gids`), and with which
-    /// quota? An entry of `application` that names its user comes before one that names a group of it; of several
-    /// groups the first in the file counts. Looks names up in the host's user database, which can take a while.
+    /// Checks whether an application of this user and these groups may attach (`gids` includes the primary group), and
+    /// returns its quota. An entry of `application` for its user precedes entries for its groups, of which
+    /// the first in the file applies. Queries the user database of the host, which may take long.
     ///
     /// # Errors
-    /// [`Refusal`], whose text says what to change.
+    /// [`Refusal`], whose text states what to change.
     pub fn admit(&self, uid: u32, gids: &[u32]) -> Result<QuotaConfig, Refusal> {
-        self.admit_by(&Host, uid, gids)
+        self.admit_with(&SystemUserDatabase, uid, gids)
     }
 
-    pub(super) fn admit_by(
+    pub(super) fn admit_with(
         &self,
-        directory: &dyn Directory,
+        database: &dyn UserDatabase,
         uid: u32,
         gids: &[u32],
     ) -> Result<QuotaConfig, Refusal> {
-        let mut visitor = Visitor {
-            directory,
+        let mut credentials = Credentials {
+            database,
             uid,
             gids,
             unresolved: None,
         };
         let is_named = match &self.users {
-            None => uid == directory.own_uid(),
-            Some(users) => users.iter().any(|who| visitor.is_user(who)),
+            None => uid == database.own_uid(),
+            Some(users) => users.iter().any(|principal| credentials.is_user(principal)),
         };
-        if !is_named && !self.groups.iter().any(|who| visitor.is_in(who)) {
-            return Err(match visitor.unresolved {
+        if !is_named
+            && !self
+                .groups
+                .iter()
+                .any(|principal| credentials.is_in(principal))
+        {
+            return Err(match credentials.unresolved {
                 None => Refusal::NotNamed { uid },
                 Some((name, error)) => Refusal::Unresolved {
                     uid,
@@ -144,16 +149,21 @@ impl ProcessConfig {
                 },
             });
         }
-        let by_user = self
-            .application
-            .iter()
-            .find(|entry| entry.user.as_ref().is_some_and(|who| visitor.is_user(who)));
-        let entry = by_user.or_else(|| {
-            self.application
-                .iter()
-                .find(|entry| entry.group.as_ref().is_some_and(|who| visitor.is_in(who)))
+        let by_user = self.application.iter().find(|entry| {
+            entry
+                .user
+                .as_ref()
+                .is_some_and(|principal| credentials.is_user(principal))
         });
-        if let (None, Some((name, error))) = (entry, &visitor.unresolved) {
+        let entry = by_user.or_else(|| {
+            self.application.iter().find(|entry| {
+                entry
+                    .group
+                    .as_ref()
+                    .is_some_and(|principal| credentials.is_in(principal))
+            })
+        });
+        if let (None, Some((name, error))) = (entry, &credentials.unresolved) {
             log::warn!(
                 "{name:?} of [process] cannot be looked up ({error}): its quota is not applied"
             );
@@ -167,10 +177,10 @@ mod tests {
     use super::super::process::ApplicationConfig;
     use super::*;
 
-    /// alice is 1000, bob 1001, users 100, staff 50, and nobody knows about "lost".
+    /// alice is 1000, bob 1001, users 100, staff 50; looking up "lost" fails.
     struct Fake;
 
-    impl Directory for Fake {
+    impl UserDatabase for Fake {
         fn own_uid(&self) -> u32 {
             7
         }
@@ -194,16 +204,16 @@ mod tests {
         }
     }
 
-    fn named(name: &str) -> Who {
-        Who::Name(name.into())
+    fn named(name: &str) -> Principal {
+        Principal::Name(name.into())
     }
 
     fn admit(config: &ProcessConfig, uid: u32, gids: &[u32]) -> Result<QuotaConfig, Refusal> {
-        config.admit_by(&Fake, uid, gids)
+        config.admit_with(&Fake, uid, gids)
     }
 
     #[test]
-    fn unless_it_is_said_otherwise_only_our_own_user_attaches() {
+    fn only_the_own_user_attaches_by_default() {
         let config = ProcessConfig::default();
         assert_eq!(admit(&config, 7, &[7]), Ok(QuotaConfig::default()));
         for other in [0, 1000] {
@@ -215,21 +225,25 @@ mod tests {
     #[test]
     fn users_and_groups_attach_by_name_and_by_number() {
         let config = ProcessConfig {
-            users: Some(vec![named("alice"), Who::Id(2000), named("nobody here")]),
-            groups: vec![named("staff"), Who::Id(60)],
+            users: Some(vec![
+                named("alice"),
+                Principal::Id(2000),
+                named("no such user"),
+            ]),
+            groups: vec![named("staff"), Principal::Id(60)],
             ..ProcessConfig::default()
         };
         for (uid, gids) in [(1000, [1, 2]), (2000, [1, 2]), (5, [1, 50]), (5, [60, 1])] {
             assert!(admit(&config, uid, &gids).is_ok(), "{uid} {gids:?}");
         }
-        // The own user is not meant any more once users are named.
+        // The default, the own user, does not apply once users are listed.
         for (uid, gids) in [(7, [7, 7]), (1001, [100, 2]), (50, [1000, 2000])] {
             assert_eq!(admit(&config, uid, &gids), Err(Refusal::NotNamed { uid }));
         }
     }
 
     #[test]
-    fn groups_alone_leave_our_own_user_in() {
+    fn groups_do_not_exclude_the_own_user() {
         let config = ProcessConfig {
             groups: vec![named("users")],
             ..ProcessConfig::default()
@@ -240,28 +254,28 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_cannot_be_looked_up_lets_nobody_in_and_is_told() {
+    fn name_that_cannot_be_looked_up_admits_no_user_and_is_reported() {
         let config = ProcessConfig {
             users: Some(vec![named("lost"), named("alice")]),
             ..ProcessConfig::default()
         };
         assert!(admit(&config, 1000, &[]).is_ok());
         let refusal = admit(&config, 1001, &[]).expect_err("a refusal");
-        let said = refusal.to_string();
-        assert!(said.contains("lost") && said.contains("1001"), "{said}");
+        let text = refusal.to_string();
+        assert!(text.contains("lost") && text.contains("1001"), "{text}");
         assert!(matches!(refusal, Refusal::Unresolved { uid: 1001, .. }));
     }
 
     #[test]
-    fn a_user_comes_before_a_group_and_an_earlier_group_before_a_later_one() {
-        let entry = |user: Option<Who>, group: Option<Who>, max_vi| ApplicationConfig {
+    fn user_entry_precedes_group_entries_and_the_first_group_applies() {
+        let entry = |user: Option<Principal>, group: Option<Principal>, max_vi| ApplicationConfig {
             user,
             group,
             max_vi: Some(max_vi),
             ..ApplicationConfig::default()
         };
         let config = ProcessConfig {
-            users: Some(vec![named("alice"), named("bob"), Who::Id(3)]),
+            users: Some(vec![named("alice"), named("bob"), Principal::Id(3)]),
             quota: QuotaConfig {
                 max_calls: Some(9),
                 ..QuotaConfig::default()
@@ -270,7 +284,7 @@ mod tests {
                 entry(None, Some(named("users")), 1),
                 entry(None, Some(named("staff")), 2),
                 entry(Some(named("alice")), None, 3),
-                entry(Some(Who::Id(1001)), None, 4),
+                entry(Some(Principal::Id(1001)), None, 4),
             ],
             ..ProcessConfig::default()
         };
@@ -281,7 +295,7 @@ mod tests {
             (3, &[50], Some(2)),
             (3, &[], None),
         ] {
-            let quota = admit(&config, uid, gids).expect("named");
+            let quota = admit(&config, uid, gids).expect("listed");
             assert_eq!(
                 (quota.max_vi, quota.max_calls),
                 (max_vi, Some(9)),
@@ -291,11 +305,14 @@ mod tests {
     }
 
     #[test]
-    fn the_host_knows_root_and_no_made_up_name() {
-        assert_eq!(Host.uid("root"), Ok(Some(0)));
-        assert_eq!(Host.gid("root"), Ok(Some(0)));
-        assert_eq!(Host.uid("no such user of this host"), Ok(None));
+    fn system_database_knows_root_and_no_invented_name() {
+        assert_eq!(SystemUserDatabase.uid("root"), Ok(Some(0)));
+        assert_eq!(SystemUserDatabase.gid("root"), Ok(Some(0)));
+        assert_eq!(
+            SystemUserDatabase.uid("no such user of this host"),
+            Ok(None)
+        );
         let config = ProcessConfig::default();
-        assert!(config.admit(Host.own_uid(), &[]).is_ok());
+        assert!(config.admit(SystemUserDatabase.own_uid(), &[]).is_ok());
     }
 }

@@ -1,18 +1,18 @@
-//! What is wrong with the values of a NIC, whoever gave them.
+//! Validates the values of a NIC, from a file or from a program.
 
 use std::fmt;
 
-use super::address::host_mistake;
-use super::mistake::{Mistake, Number, number};
+use super::address::host_error;
+use super::error::{Number, ValueError, number};
 use super::{
     FaultConfig, MIN_DISCRIMINATOR_BYTES, MIN_ULP_TIMEOUT_MS, NicConfig, PortKind, TransportKind,
     parse,
 };
-use crate::coalesce::MOST_FRAMES;
+use crate::coalesce::MAX_FRAMES;
 
-/// Every queue of a NIC is notified of: two of each VI, and every completion queue.
+/// Maximum number of queues of a NIC that can have handlers: two of each VI, and every completion queue.
 const MAX_NOTIFY_THREADS: u64 = 2 * 4096 + 65536;
-/// The highest core that can be asked for.
+/// Maximum of `core`.
 const MAX_CORE: u64 = 1023;
 /// An hour.
 const HOUR_MS: u64 = 3_600_000;
@@ -20,19 +20,19 @@ const HOUR_MS: u64 = 3_600_000;
 const TEN_SECONDS_US: u64 = 10_000_000;
 
 impl NicConfig {
-    /// The keys that are numbers.
+    /// Returns the numeric keys.
     pub(super) fn numbers(&self) -> Vec<Number> {
         let mut numbers = self.limits();
         numbers.extend(self.port_numbers());
         numbers.extend(self.dpdk_numbers());
-        numbers.extend(self.times());
+        numbers.extend(self.timeouts());
         numbers.extend(self.recovery_numbers());
         numbers.extend(self.miss_numbers());
         numbers
     }
 
     fn limits(&self) -> Vec<Number> {
-        let most_in_flight = u64::from(vi_engine::MAX_UNANSWERED);
+        let max_in_flight = u64::from(vi_engine::MAX_UNANSWERED);
         vec![
             number("max_vi", self.max_vi, 1, 4096),
             number(
@@ -87,7 +87,7 @@ impl NicConfig {
                 1_000_000,
             ),
             number("max_rdma_reads", self.max_rdma_reads, 1, 256),
-            number("max_in_flight", self.max_in_flight, 1, most_in_flight),
+            number("max_in_flight", self.max_in_flight, 1, max_in_flight),
             number(
                 "max_transfer_bytes",
                 self.max_transfer_bytes,
@@ -111,7 +111,7 @@ impl NicConfig {
         ]
     }
 
-    fn times(&self) -> Vec<Number> {
+    fn timeouts(&self) -> Vec<Number> {
         vec![
             number("e_d_tov_ms", self.e_d_tov_ms, 1, HOUR_MS),
             number("r_a_tov_ms", self.r_a_tov_ms(), 1, HOUR_MS),
@@ -131,44 +131,46 @@ impl NicConfig {
                 "coalesce_frames",
                 u64::from(self.coalesce_frames),
                 1,
-                u64::from(MOST_FRAMES),
+                u64::from(MAX_FRAMES),
             ),
             number("spin_us", self.spin_us, 0, TEN_SECONDS_US),
         ]
     }
 
-    /// What is wrong with it; its neighbours and faults have mistakes of their own.
-    pub(super) fn mistakes(&self) -> Vec<Mistake> {
-        let mut found: Vec<Mistake> = self.numbers().iter().filter_map(Number::mistake).collect();
+    /// Validates the values of this table; its neighbours, TLS and faults are validated separately.
+    pub(super) fn errors(&self) -> Vec<ValueError> {
+        let mut found: Vec<ValueError> = self.numbers().iter().filter_map(Number::error).collect();
         if self.max_ptags < self.max_vi {
             let (ptags, vis) = (self.max_ptags, self.max_vi);
-            let text = format!("max_ptags = {ptags}: must be at least max_vi, which is {vis}");
-            found.push(Mistake::new("max_ptags", text));
+            let text = format!(
+                "max_ptags = {ptags}: must be at least max_vi = {vis}: raise this, or lower that"
+            );
+            found.push(ValueError::new("max_ptags", text));
         }
-        found.extend(self.window_mistake());
+        found.extend(self.window_error());
         let host = self.host.as_ref();
-        found.extend(host.and_then(|host| host.mistake(self.transport)));
+        found.extend(host.and_then(|host| host.error(self.transport)));
         match self.port {
             _ if self.transport == TransportKind::ViTcp => {}
-            PortKind::Shm => found.extend(self.shm_mistakes()),
+            PortKind::Shm => found.extend(self.shm_errors()),
             PortKind::AfPacket | PortKind::AfXdp => {
-                found.extend(self.interface_mistake());
-                found.extend(self.wire_mistakes());
+                found.extend(self.interface_error());
+                found.extend(self.wire_errors());
             }
             PortKind::Dpdk => {
-                found.extend(self.dpdk_mistakes());
-                found.extend(self.wire_mistakes());
+                found.extend(self.dpdk_errors());
+                found.extend(self.wire_errors());
             }
         }
         found
     }
 
-    fn shm_mistakes(&self) -> Vec<Mistake> {
+    fn shm_errors(&self) -> Vec<ValueError> {
         let mut found = Vec::new();
         let frames = self.ring_frames;
         if !frames.is_power_of_two() && (8..=65536).contains(&frames) {
             let text = format!("ring_frames = {frames}: must be a power of two, 8 to 65536");
-            found.push(Mistake::new("ring_frames", text));
+            found.push(ValueError::new("ring_frames", text));
         }
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if !(1..=64).contains(&self.segment.len()) || !self.segment.chars().all(is_allowed) {
@@ -176,18 +178,19 @@ impl NicConfig {
                 "segment = {:?}: must be 1 to 64 letters, digits, '.', '_' or '-'",
                 self.segment
             );
-            found.push(Mistake::new("segment", text));
+            found.push(ValueError::new("segment", text));
         }
         found
     }
 
-    /// What is wrong with a port on a wire, whichever it is.
-    fn wire_mistakes(&self) -> Vec<Mistake> {
+    /// Validates the keys that all ports on a wire have.
+    fn wire_errors(&self) -> Vec<ValueError> {
         let mut found = Vec::new();
         let port = self.port.name();
-        let mut add = |key, text: String| found.push(Mistake::new(key, text));
+        let mut add = |key, text: String| found.push(ValueError::new(key, text));
         if self.host.is_none() {
-            let text = format!("port = {port:?} needs host = \"<our IP address>\"");
+            let text =
+                format!("port = {port:?} requires host = \"...\", the IP address of this NIC");
             add("host", text);
         }
         for (key, name) in [
@@ -200,7 +203,7 @@ impl NicConfig {
         }
         if self.discovers() {
             if !self.neighbour.is_empty() {
-                let text = "neighbour = [...] needs n_port_ids = \"...\": without it, neighbours are found";
+                let text = "neighbour = [...] requires n_port_ids = \"...\": without it, neighbours are discovered";
                 add("neighbour", text.into());
             }
             return found;
@@ -211,13 +214,13 @@ impl NicConfig {
         found
     }
 
-    /// What is wrong with the neighbour of this place.
-    pub(super) fn neighbour_mistakes(&self, index: usize) -> Vec<Mistake> {
+    /// Validates the neighbour with this index.
+    pub(super) fn neighbour_errors(&self, index: usize) -> Vec<ValueError> {
         let Some(neighbour) = self.neighbour.get(index) else {
             return Vec::new();
         };
-        let mut found: Vec<Mistake> = host_mistake(neighbour.host).into_iter().collect();
-        let mut add = |text: String| found.push(Mistake::new("n_port_ids", text));
+        let mut found: Vec<ValueError> = host_error(neighbour.host).into_iter().collect();
+        let mut add = |text: String| found.push(ValueError::new("n_port_ids", text));
         let text = &neighbour.n_port_ids;
         let range = match parse::range(text) {
             Ok(range) => range,
@@ -226,19 +229,19 @@ impl NicConfig {
                 return found;
             }
         };
-        let shares = |other: &str| {
+        let overlaps = |other: &str| {
             parse::range(other).is_ok_and(|other| range.0 <= other.1 && other.0 <= range.1)
         };
-        if shares(&self.n_port_ids) {
+        if overlaps(&self.n_port_ids) {
             add(format!(
-                "n_port_ids = {text:?}: some of them are our own, {:?}: every program needs its own",
+                "n_port_ids = {text:?}: overlaps n_port_ids = {:?} of this NIC: every program needs its own",
                 self.n_port_ids
             ));
         }
         let mut earlier = self.neighbour.iter().take(index);
-        if let Some(earlier) = earlier.position(|other| shares(&other.n_port_ids)) {
+        if let Some(earlier) = earlier.position(|other| overlaps(&other.n_port_ids)) {
             add(format!(
-                "n_port_ids = {text:?}: some of them are those of neighbour {}: every program needs its own",
+                "n_port_ids = {text:?}: overlaps those of neighbour {}: every program needs its own",
                 earlier + 1
             ));
         }
@@ -247,7 +250,7 @@ impl NicConfig {
 }
 
 impl fmt::Display for FaultConfig {
-    /// Its keys and values.
+    /// Formats the keys and values.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, Number { key, value, .. }) in self.numbers().iter().enumerate() {
             let space = if index > 0 { " " } else { "" };
@@ -271,7 +274,7 @@ impl FaultConfig {
         ]
     }
 
-    pub(super) fn mistakes(&self) -> Vec<Mistake> {
-        self.numbers().iter().filter_map(Number::mistake).collect()
+    pub(super) fn errors(&self) -> Vec<ValueError> {
+        self.numbers().iter().filter_map(Number::error).collect()
     }
 }

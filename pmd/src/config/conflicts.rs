@@ -1,30 +1,30 @@
-//! Keys that contradict each other, in one table and between tables: what only the text of a file can show.
+//! Checks for conflicting keys, in one table and between tables, which need the text of the file.
 
-use super::admission::Directory;
-use super::file::{File, Place};
-use super::mistake::Mistake;
-use super::process::{Idle, Who};
+use super::admission::UserDatabase;
+use super::error::ValueError;
+use super::file::{File, TablePath};
+use super::process::{Idle, Principal};
 use super::{Config, NicConfig, PortKind, Progress, TransportKind};
 
-/// A key that means nothing unless another one says so.
-struct Only {
+/// Keys that are valid only with certain values of another key.
+struct Requirement {
     keys: &'static [&'static str],
-    /// The other key; not looked at if it has a mistake itself.
+    /// The other key; the check is skipped if its value is invalid.
     other: &'static str,
-    /// Does the NIC say so?
-    holds: fn(&NicConfig) -> bool,
-    /// What the other key must say, and the way out.
+    /// Returns whether the NIC meets the requirement.
+    is_met: fn(&NicConfig) -> bool,
+    /// The required value of the other key, and what to do.
     remedy: &'static str,
 }
 
-const ONLY: &[Only] = &[
-    Only {
+const REQUIREMENTS: &[Requirement] = &[
+    Requirement {
         keys: &["tcp_port", "flow_control", "credits_low", "key_file", "tls"],
         other: "transport",
-        holds: |nic| nic.transport == TransportKind::ViTcp,
-        remedy: "only for transport = \"vi-tcp\": set that, or remove this",
+        is_met: |nic| nic.transport == TransportKind::ViTcp,
+        remedy: "valid only with transport = \"vi-tcp\": set that, or remove this key",
     },
-    Only {
+    Requirement {
         keys: &[
             "port",
             "segment",
@@ -40,23 +40,23 @@ const ONLY: &[Only] = &[
             "capture",
         ],
         other: "transport",
-        holds: |nic| nic.transport == TransportKind::FcVi,
-        remedy: "only for transport = \"fc-vi\": remove one of the two",
+        is_met: |nic| nic.transport == TransportKind::FcVi,
+        remedy: "valid only with transport = \"fc-vi\": remove one of the two keys",
     },
-    Only {
-        // With VI/TCP the port is what it is by default.
+    Requirement {
+        // With VI/TCP the port is always the default, `shm`.
         keys: &["segment", "directory", "ring_frames", "max_stations"],
         other: "port",
-        holds: |nic| nic.port == PortKind::Shm,
-        remedy: "only for port = \"shm\": remove one of the two",
+        is_met: |nic| nic.port == PortKind::Shm,
+        remedy: "valid only with port = \"shm\": remove one of the two keys",
     },
-    Only {
+    Requirement {
         keys: &["interface"],
         other: "port",
-        holds: |nic| nic.port.is_on_interface(),
-        remedy: "only for port = \"af_packet\" or \"af_xdp\": set one, or remove this",
+        is_met: |nic| nic.port.is_on_interface(),
+        remedy: "valid only with port = \"af_packet\" or \"af_xdp\": set one, or remove this key",
     },
-    Only {
+    Requirement {
         keys: &[
             "n_port_ids",
             "port_name",
@@ -67,52 +67,53 @@ const ONLY: &[Only] = &[
             "tx_frames",
         ],
         other: "port",
-        holds: |nic| nic.port.is_on_wire(),
-        remedy: "only for port = \"af_packet\", \"af_xdp\" or \"dpdk\": set one, or remove this",
+        is_met: |nic| nic.port.is_on_wire(),
+        remedy: "valid only with port = \"af_packet\", \"af_xdp\" or \"dpdk\": set one, or remove this key",
     },
-    Only {
+    Requirement {
         keys: &["probe_interval_ms"],
         other: "port",
-        holds: |nic| nic.port.is_on_wire() || nic.transport == TransportKind::ViTcp,
-        remedy: "only for port = \"af_packet\", \"af_xdp\" or \"dpdk\", or transport = \"vi-tcp\": set one, or remove this",
+        is_met: |nic| nic.port.is_on_wire() || nic.transport == TransportKind::ViTcp,
+        remedy: "valid only with port = \"af_packet\", \"af_xdp\" or \"dpdk\", or transport = \"vi-tcp\": \
+                 set one, or remove this key",
     },
-    Only {
+    Requirement {
         keys: &["queue", "copy"],
         other: "port",
-        holds: |nic| nic.port == PortKind::AfXdp,
-        remedy: "only for port = \"af_xdp\": set that, or remove this",
+        is_met: |nic| nic.port == PortKind::AfXdp,
+        remedy: "valid only with port = \"af_xdp\": set that, or remove this key",
     },
-    Only {
+    Requirement {
         keys: &["queues"],
         other: "port",
-        holds: |nic| matches!(nic.port, PortKind::AfXdp | PortKind::Dpdk),
-        remedy: "only for port = \"af_xdp\" or \"dpdk\": set one, or remove this",
+        is_met: |nic| matches!(nic.port, PortKind::AfXdp | PortKind::Dpdk),
+        remedy: "valid only with port = \"af_xdp\" or \"dpdk\": set one, or remove this key",
     },
-    Only {
+    Requirement {
         keys: &["device", "args", "huge_pages", "memory_mb", "mtu_bytes"],
         other: "port",
-        holds: |nic| nic.port == PortKind::Dpdk,
-        remedy: "only for port = \"dpdk\": set that, or remove this",
+        is_met: |nic| nic.port == PortKind::Dpdk,
+        remedy: "valid only with port = \"dpdk\": set that, or remove this key",
     },
-    Only {
+    Requirement {
         keys: &["port_name", "node_name", "beacon_ms", "discovery_ms"],
         other: "n_port_ids",
-        holds: |nic| nic.n_port_ids.is_empty(),
-        remedy: "only for discovery, which n_port_ids switches off: remove one of the two",
+        is_met: |nic| nic.n_port_ids.is_empty(),
+        remedy: "valid only with discovery, which n_port_ids disables: remove one of the two keys",
     },
-    Only {
+    Requirement {
         keys: &["core"],
         other: "progress",
-        holds: |nic| nic.progress == Progress::Pinned,
-        remedy: "only for progress = \"pinned\": set that, or remove this",
+        is_met: |nic| nic.progress == Progress::Pinned,
+        remedy: "valid only with progress = \"pinned\": set that, or remove this key",
     },
-    Only {
+    Requirement {
         keys: &["takeover_us", "coalesce_frames"],
         other: "progress",
-        holds: |nic| nic.progress == Progress::Inline,
-        remedy: "only for progress = \"inline\": remove one of the two",
+        is_met: |nic| nic.progress == Progress::Inline,
+        remedy: "valid only with progress = \"inline\": remove one of the two keys",
     },
-    Only {
+    Requirement {
         keys: &[
             "recovery_ack_messages",
             "recovery_ack_bytes",
@@ -124,74 +125,75 @@ const ONLY: &[Only] = &[
             "recovery_islands",
         ],
         other: "recovery",
-        holds: NicConfig::recovery,
-        remedy: "only with message recovery: set recovery = true, or remove this",
+        is_met: NicConfig::recovery,
+        remedy: "valid only with recovery = true: set that, or remove this key",
     },
 ];
 
-/// Finds everything that is wrong with a configuration whose keys and types are right.
-pub(super) fn find(file: &mut File<'_>, config: &Config) {
+/// Checks a configuration whose keys and types are valid.
+pub(super) fn check(file: &mut File<'_>, config: &Config) {
     for (index, nic) in config.nics.iter().enumerate() {
-        let place = Place::nic(index, &nic.name);
-        nic_values(file, &place, nic);
-        for only in ONLY {
-            if (only.holds)(nic) || file.is_unsound(&place, only.other) {
+        let at = TablePath::nic(index, &nic.name);
+        check_values(file, &at, nic);
+        for requirement in REQUIREMENTS {
+            if (requirement.is_met)(nic) || file.is_invalid(&at, requirement.other) {
                 continue;
             }
-            for key in only.keys {
-                if let Some(value) = file.value(&place, key) {
-                    let text = format!("{key} = {value}: {}", only.remedy);
-                    file.mistake(&place, &Mistake::new(key, text));
+            for key in requirement.keys {
+                if let Some(value) = file.value(&at, key) {
+                    let text = format!("{key} = {value}: {}", requirement.remedy);
+                    file.add_error(&at, &ValueError::new(key, text));
                 }
             }
         }
-        between_nics(file, &place, config, index);
+        check_against_earlier_nics(file, &at, config, index);
         if nic.port == PortKind::Dpdk {
-            device(file, &place, config, index);
-            eal(file, &place, config, index);
+            check_dpdk_device(file, &at, config, index);
+            check_eal_options(file, &at, config, index);
         }
     }
-    aliases(file, config);
-    process(file, config);
+    check_aliases(file, config);
+    check_process(file, config);
 }
 
-fn nic_values(file: &mut File<'_>, place: &Place, nic: &NicConfig) {
-    for mistake in nic.mistakes() {
-        let other = match mistake.key {
+/// Checks the values of one NIC.
+fn check_values(file: &mut File<'_>, at: &TablePath, nic: &NicConfig) {
+    for error in nic.errors() {
+        let other = match error.key {
             "neighbour" => "n_port_ids",
             "memory_mb" if nic.memory_mb == 0 => "huge_pages",
             key => key,
         };
-        // A default in the place of a key that is wrong says nothing.
-        if !file.is_unsound(place, other) {
-            file.mistake(place, &mistake);
+        // The default that replaces an invalid value is not checked.
+        if !file.is_invalid(at, other) {
+            file.add_error(at, &error);
         }
     }
     for index in 0..nic.neighbour.len() {
-        for mistake in nic.neighbour_mistakes(index) {
-            file.mistake(&place.element("neighbour", index), &mistake);
+        for error in nic.neighbour_errors(index) {
+            file.add_error(&at.element("neighbour", index), &error);
         }
     }
-    for mistake in nic.tls.iter().flat_map(|tls| tls.mistakes()) {
-        file.mistake(&place.inner("tls"), &mistake);
+    for error in nic.tls.iter().flat_map(|tls| tls.errors()) {
+        file.add_error(&at.subtable("tls"), &error);
     }
-    for mistake in nic.fault.iter().flat_map(|fault| fault.mistakes()) {
-        file.mistake(&place.inner("fault"), &mistake);
+    for error in nic.fault.iter().flat_map(|fault| fault.errors()) {
+        file.add_error(&at.subtable("fault"), &error);
     }
 }
 
-/// What this NIC takes away from an earlier one.
-fn between_nics(file: &mut File<'_>, place: &Place, config: &Config, index: usize) {
+/// Checks that a NIC does not use a resource of an earlier one.
+fn check_against_earlier_nics(file: &mut File<'_>, at: &TablePath, config: &Config, index: usize) {
     let Some(nic) = config.nics.get(index) else {
         return;
     };
     for earlier in config.nics.iter().take(index) {
-        let mut clash = |key, text| file.mistake(place, &Mistake::new(key, text));
+        let mut conflict = |key, text| file.add_error(at, &ValueError::new(key, text));
         let name = &earlier.name;
         if nic.name == *name {
-            clash(
+            conflict(
                 "name",
-                format!("name = {name:?}: is there twice: choose another name"),
+                format!("name = {name:?}: already used by another NIC: choose another name"),
             );
         }
         let is_pinned = |nic: &NicConfig| nic.progress == Progress::Pinned;
@@ -202,89 +204,90 @@ fn between_nics(file: &mut File<'_>, place: &Place, config: &Config, index: usiz
             && is_pinned(earlier)
         {
             let text = format!(
-                "core = {core}: nic {name:?} polls there: choose another core; only a file with [process] lets NICs share one"
+                "core = {core}: already used by nic {name:?}: choose another core; \
+                 NICs may share one only with [process]"
             );
-            clash("core", text);
+            conflict("core", text);
         }
         if nic.port == PortKind::AfXdp
             && earlier.port == nic.port
             && earlier.interface == nic.interface
         {
             let text = format!(
-                "interface = {:?}: nic {name:?} has it already, and port = \"af_xdp\" shares none: choose another one",
+                "interface = {:?}: already used by nic {name:?}, and port = \"af_xdp\" cannot share an interface: \
+                 choose another one",
                 nic.interface
             );
-            clash("interface", text);
+            conflict("interface", text);
         }
         if nic.capture.is_some() && nic.capture == earlier.capture {
             let text = format!("capture: nic {name:?} writes to the same file: choose another one");
-            clash("capture", text);
+            conflict("capture", text);
         }
         if nic.port_name.is_some() && nic.port_name == earlier.port_name {
-            let text =
-                format!("port_name: nic {name:?} has the same one: every port needs its own");
-            clash("port_name", text);
+            let text = format!("port_name: already used by nic {name:?}: choose another one");
+            conflict("port_name", text);
         }
     }
 }
 
-/// A device of DPDK that as many earlier NICs have as can.
-fn device(file: &mut File<'_>, place: &Place, config: &Config, index: usize) {
+/// Checks that a DPDK device is not used by more NICs than it supports.
+fn check_dpdk_device(file: &mut File<'_>, at: &TablePath, config: &Config, index: usize) {
     let Some(nic) = config.nics.get(index) else {
         return;
     };
     let Some(name) = nic.wire_name() else {
         return;
     };
-    let has_it =
+    let uses_it =
         |other: &&NicConfig| other.port == PortKind::Dpdk && other.wire_name() == Some(name);
-    let mut users = config.nics.iter().take(index).filter(has_it);
+    let mut users = config.nics.iter().take(index).filter(uses_it);
     let Some(last) = users.nth(nic.device_users() - 1) else {
         return;
     };
-    let said = match nic.device_users() {
-        1 => "has it already",
-        _ => "has the last of its two ends",
+    let (device, last) = (&nic.device, &last.name);
+    let text = match nic.device_users() {
+        1 => format!("device = {device:?}: already used by nic {last:?}: choose another one"),
+        _ => format!(
+            "device = {device:?}: both ends are already used, the second by nic {last:?}: choose another one"
+        ),
     };
-    let text = format!(
-        "device = {:?}: nic {:?} {said}: choose another one",
-        nic.device, last.name
-    );
-    file.mistake(place, &Mistake::new("device", text));
+    file.add_error(at, &ValueError::new("device", text));
 }
 
-/// What this NIC asks of EAL, and an earlier one otherwise.
-fn eal(file: &mut File<'_>, place: &Place, config: &Config, index: usize) {
+/// Checks that all NICs have the same EAL options.
+fn check_eal_options(file: &mut File<'_>, at: &TablePath, config: &Config, index: usize) {
     let mut earlier = config.nics.iter().take(index).enumerate();
     let first = earlier.find(|(_, earlier)| earlier.port == PortKind::Dpdk);
     let (Some(nic), Some((first_index, first))) = (config.nics.get(index), first) else {
         return;
     };
-    let first_place = Place::nic(first_index, &first.name);
-    let asked = |nic: &NicConfig| {
+    let first_at = TablePath::nic(first_index, &first.name);
+    let options = |nic: &NicConfig| {
         [
             ("args", format!("{:?}", nic.args)),
             ("huge_pages", nic.huge_pages.to_string()),
             ("memory_mb", nic.memory_mb.to_string()),
         ]
     };
-    for ((key, ours), (_, theirs)) in asked(nic).into_iter().zip(asked(first)) {
-        if ours == theirs || file.is_unsound(place, key) || file.is_unsound(&first_place, key) {
+    for ((key, ours), (_, theirs)) in options(nic).into_iter().zip(options(first)) {
+        if ours == theirs || file.is_invalid(at, key) || file.is_invalid(&first_at, key) {
             continue;
         }
         let text = format!(
-            "{key} = {ours}: nic {:?} has {theirs}, and DPDK starts once in a process: give both the same",
+            "{key} = {ours}: nic {:?} has {theirs}, and DPDK is initialized once per process: \
+             set the same value for both",
             first.name
         );
-        file.mistake(place, &Mistake::new(key, text));
+        file.add_error(at, &ValueError::new(key, text));
     }
 }
 
-fn aliases(file: &mut File<'_>, config: &Config) {
-    let place = Place::default().inner("alias");
+fn check_aliases(file: &mut File<'_>, config: &Config) {
+    let at = TablePath::default().subtable("alias");
     for (alias, name) in &config.alias {
         let text = if config.nics.iter().any(|nic| nic.name == *alias) {
-            format!("{alias} = {name:?}: a NIC has this name itself: choose another one")
+            format!("{alias} = {name:?}: a NIC already has this name: choose another alias")
         } else if config.alias.contains_key(name) || config.nic(name).is_none() {
             let names: Vec<&str> = config.nics.iter().map(|nic| nic.name.as_str()).collect();
             format!(
@@ -294,102 +297,104 @@ fn aliases(file: &mut File<'_>, config: &Config) {
         } else {
             continue;
         };
-        file.mistake_at(&place, alias, &text);
+        file.add_error_at(&at, alias, &text);
     }
 }
 
-fn process(file: &mut File<'_>, config: &Config) {
+fn check_process(file: &mut File<'_>, config: &Config) {
     let Some(process) = &config.process else {
         return;
     };
-    let place = Place::default().inner("process");
-    for mistake in process.mistakes() {
-        file.mistake(&place, &mistake);
+    let at = TablePath::default().subtable("process");
+    for error in process.errors() {
+        file.add_error(&at, &error);
     }
-    for mistake in process.quota.mistakes() {
-        file.mistake(&place.inner("quota"), &mistake);
+    for error in process.quota.errors() {
+        file.add_error(&at.subtable("quota"), &error);
     }
     for index in 0..process.application.len() {
-        let place = place.element("application", index);
-        for mistake in process.application_mistakes(index) {
-            if !file.is_unsound(&place, "user") && !file.is_unsound(&place, "group") {
-                file.mistake(&place, &mistake);
+        let at = at.element("application", index);
+        for error in process.application_errors(index) {
+            if !file.is_invalid(&at, "user") && !file.is_invalid(&at, "group") {
+                file.add_error(&at, &error);
             }
         }
     }
-    if let Some(value) = file.value(&place, "spin_us")
+    if let Some(value) = file.value(&at, "spin_us")
         && process.idle == Idle::Spin
-        && !file.is_unsound(&place, "idle")
+        && !file.is_invalid(&at, "idle")
     {
-        let text =
-            format!("spin_us = {value}: only for idle = \"hybrid\": set that, or remove this");
-        file.mistake(&place, &Mistake::new("spin_us", text));
+        let text = format!(
+            "spin_us = {value}: valid only with idle = \"hybrid\": set that, or remove this key"
+        );
+        file.add_error(&at, &ValueError::new("spin_us", text));
     }
     for (index, nic) in config.nics.iter().enumerate() {
-        let place = Place::nic(index, &nic.name);
+        let at = TablePath::nic(index, &nic.name);
         if nic.progress == Progress::Inline {
-            let text = "progress = \"inline\": a NIC of [process] is polled by it: remove this, or [process]";
-            file.mistake(&place, &Mistake::new("progress", text));
+            let text = "progress = \"inline\": not supported with [process], which polls the NIC: \
+                        remove this key, or [process]";
+            file.add_error(&at, &ValueError::new("progress", text));
         }
-        let watched = [
+        let frames_only = [
             ("fault", nic.fault.is_some()),
             ("capture", nic.capture.is_some()),
         ];
-        for (key, _) in watched.into_iter().filter(|(_, is_set)| *is_set) {
-            if file.value(&place, "shortcut").is_none() && !file.is_unsound(&place, "shortcut") {
+        for (key, _) in frames_only.into_iter().filter(|(_, is_set)| *is_set) {
+            if file.value(&at, "shortcut").is_none() && !file.is_invalid(&at, "shortcut") {
                 let text = format!(
-                    "{key}: not for messages that a NIC of [process] moves from memory to memory: \
-                     set shortcut = false, or true if frames to others are enough"
+                    "{key}: does not apply to messages that a NIC of [process] copies from memory to memory: \
+                     set shortcut = false, or shortcut = true if frames to other hosts and programs are enough"
                 );
-                file.mistake(&place, &Mistake::new(key, text));
+                file.add_error(&at, &ValueError::new(key, text));
             }
         }
     }
 }
 
-/// Finds the users and groups that this host does not know.
-pub(super) fn find_strangers(file: &mut File<'_>, config: &Config, directory: &dyn Directory) {
+/// Checks that this host knows the users and groups, and that there is a NIC to serve.
+pub(super) fn check_to_serve(file: &mut File<'_>, config: &Config, database: &dyn UserDatabase) {
     let Some(process) = &config.process else {
         return;
     };
-    let place = Place::default().inner("process");
-    // A program that attaches needs to know no more than where.
+    let at = TablePath::default().subtable("process");
+    // Only here: an application that attaches needs no more than the socket.
     if config.nics.is_empty() {
-        let text = "needs a NIC to serve: add [[nic]]";
-        file.mistake(&place, &Mistake::new("nic", text));
+        let text = "no NIC to serve: add [[nic]]";
+        file.add_error(&at, &ValueError::new("nic", text));
     }
-    let mut look = |place: &Place, key: &'static str, who: &Who, is_user: bool| {
-        let Who::Name(name) = who else {
+    let mut check = |at: &TablePath, key: &'static str, principal: &Principal, is_user: bool| {
+        let Principal::Name(name) = principal else {
             return;
         };
         let (kind, command, found) = if is_user {
-            ("user", "passwd", directory.uid(name))
+            ("user", "passwd", database.uid(name))
         } else {
-            ("group", "group", directory.gid(name))
+            ("group", "group", database.gid(name))
         };
         let problem = match found {
             Ok(Some(_)) => return,
             Ok(None) => format!("no such {kind} on this host: `getent {command}` lists them"),
-            Err(error) => format!("cannot be looked up ({error}): give its number"),
+            Err(error) => format!("cannot be looked up ({error}): use its number"),
         };
-        file.mistake(
-            place,
-            &Mistake::new(key, format!("{key}: {name:?}: {problem}")),
+        file.add_error(
+            at,
+            &ValueError::new(key, format!("{key}: {name:?}: {problem}")),
         );
     };
-    for who in process.users.iter().flatten() {
-        look(&place, "users", who, true);
+    for user in process.users.iter().flatten() {
+        check(&at, "users", user, true);
     }
-    for who in &process.groups {
-        look(&place, "groups", who, false);
+    for group in &process.groups {
+        check(&at, "groups", group, false);
     }
     for (index, entry) in process.application.iter().enumerate() {
-        let place = place.element("application", index);
-        if let Some(who) = &entry.user {
-            look(&place, "user", who, true);
+        let at = at.element("application", index);
+        if let Some(user) = &entry.user {
+            check(&at, "user", user, true);
         }
-        if let Some(who) = &entry.group {
-            look(&place, "group", who, false);
+        if let Some(group) = &entry.group {
+            check(&at, "group", group, false);
         }
     }
 }

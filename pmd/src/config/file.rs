@@ -1,6 +1,6 @@
-//! The text of a configuration: which key stands in which line, and whether its value is what it can be.
+//! Reads the text of a configuration: the line of each key, and whether its value has a valid form.
 //!
-//! Every key is tried alone first, so that one mistake hides no other; what is sound is then taken as a whole.
+//! Each key is parsed on its own first, so that one error hides no other; the valid keys are then parsed together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,65 +9,65 @@ use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::mistake::{ConfigError, Located, Mistake, Number};
+use super::error::{ConfigError, LocatedError, Number, ValueError};
 use super::{Config, keys};
 
-/// A table whose keys are those of a struct.
+/// A TOML table whose keys are the fields of a struct.
 pub(super) trait Table: DeserializeOwned {
-    /// How the file begins it.
+    /// Header of the table in the file.
     const HEADER: &'static str;
-    /// Its keys that are numbers, with their defaults.
+    /// Returns the numeric keys, with their defaults.
     fn numbers() -> Vec<Number>;
-    /// What a key must be that is no number; `None` for those.
+    /// Returns the required form of a key that is not numeric; `None` for numeric keys.
     fn form(key: &str) -> Option<&'static str>;
-    /// The tables in it.
-    fn inner<'t>(_key: &str) -> Option<Inner<'t>> {
+    /// Returns how to read a key that is a table.
+    fn subtable<'t>(_key: &str) -> Option<Subtable<'t>> {
         None
     }
 }
 
-/// Reads a table: gives what is sound of it, or `None` if it is not a table of its kind at all.
-type Read<'t> = fn(&mut File<'t>, &Place, &DeTable<'t>) -> Option<DeTable<'t>>;
+/// Reads a table: returns its valid part, or `None` if required keys are missing or invalid.
+type Read<'t> = fn(&mut File<'t>, &TablePath, &DeTable<'t>) -> Option<DeTable<'t>>;
 
-/// A table in a table.
-pub(super) enum Inner<'t> {
-    /// One.
-    One(Read<'t>),
-    /// Any number of them.
-    Many(Read<'t>),
+/// How to read a key that is a table.
+pub(super) enum Subtable<'t> {
+    /// One table.
+    Single(Read<'t>),
+    /// An array of tables.
+    Array(Read<'t>),
 }
 
-/// Where something stands in a file.
+/// Location of a table in a file.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Place {
-    /// The way to it, `nic[0].neighbour[1]`.
+pub(super) struct TablePath {
+    /// Path of the table, `nic[0].neighbour[1]`.
     path: String,
-    /// How a mistake there begins, `nic "VINIC0": neighbour 2: `.
-    says: String,
+    /// Start of an error text about the table, `nic "VINIC0": neighbour 2: `.
+    prefix: String,
 }
 
-impl Place {
-    /// The NIC at this place, whatever its name.
+impl TablePath {
+    /// The NIC with this index and name.
     pub(super) fn nic(index: usize, name: &str) -> Self {
         Self {
             path: format!("nic[{index}]"),
-            says: format!("nic {name:?}: "),
+            prefix: format!("nic {name:?}: "),
         }
     }
 
     /// A table in this one.
-    pub(super) fn inner(&self, key: &str) -> Self {
+    pub(super) fn subtable(&self, key: &str) -> Self {
         Self {
             path: self.key(key),
-            says: format!("{}{key}: ", self.says),
+            prefix: format!("{}{key}: ", self.prefix),
         }
     }
 
-    /// One of the tables of this name in this one.
+    /// An element of an array of tables in this one.
     pub(super) fn element(&self, key: &str, index: usize) -> Self {
         Self {
             path: format!("{}[{index}]", self.key(key)),
-            says: format!("{}{key} {}: ", self.says, index + 1),
+            prefix: format!("{}{key} {}: ", self.prefix, index + 1),
         }
     }
 
@@ -81,94 +81,98 @@ impl Place {
     }
 }
 
-/// A key of the file.
-struct Entry<'t> {
+/// Location and text of a key in the file.
+struct KeyEntry<'t> {
     line: usize,
-    /// Its value as it is written.
+    /// Its value as written.
     value: &'t str,
 }
 
-/// A text that is being read.
+/// The text of a configuration file, with the locations of its keys and the errors found so far.
 pub(super) struct File<'t> {
     text: &'t str,
-    entries: BTreeMap<String, Entry<'t>>,
-    /// Keys whose values are known to be wrong.
-    unsound: BTreeSet<String>,
-    mistakes: Vec<Located>,
+    entries: BTreeMap<String, KeyEntry<'t>>,
+    /// Keys with invalid values, which have been reported.
+    invalid: BTreeSet<String>,
+    errors: Vec<LocatedError>,
 }
 
 impl<'t> File<'t> {
-    /// Reads a text, and what is sound of it.
+    /// Reads a text; returns it with the configuration of its valid keys.
     ///
     /// # Errors
-    /// It is not TOML.
+    /// The text is not valid TOML.
     pub(super) fn read(text: &'t str) -> Result<(Self, Config), ConfigError> {
         let mut file = Self {
             text,
             entries: BTreeMap::new(),
-            unsound: BTreeSet::new(),
-            mistakes: Vec::new(),
+            invalid: BTreeSet::new(),
+            errors: Vec::new(),
         };
         let (table, errors) = DeTable::parse_recoverable(text);
         for error in errors {
             let span = error.span().unwrap_or_default();
             let text = match error.message() {
                 "duplicate key" => {
-                    format!("{}: is there twice: remove one of them", file.slice(&span))
+                    format!(
+                        "duplicate key `{}`: remove one of them",
+                        file.excerpt(&span)
+                    )
                 }
-                message => format!("not TOML: {message}"),
+                message => format!("invalid TOML: {message}"),
             };
             let line = Some(file.line(span.start));
-            file.mistakes.push(Located { line, text });
+            file.errors.push(LocatedError { line, text });
         }
-        if !file.mistakes.is_empty() {
-            return Err(ConfigError::of(file.mistakes));
+        if !file.errors.is_empty() {
+            return Err(ConfigError::of(file.errors));
         }
-        let sound = file.table::<Config>(&Place::default(), table.get_ref());
-        let sound = Spanned::new(0..text.len(), sound.unwrap_or_default());
-        let config = Config::deserialize(toml::de::Deserializer::from(sound)).map_err(|error| {
+        let valid = file.table::<Config>(&TablePath::default(), table.get_ref());
+        let valid = Spanned::new(0..text.len(), valid.unwrap_or_default());
+        let config = Config::deserialize(toml::de::Deserializer::from(valid)).map_err(|error| {
             let line = error.span().map(|span| file.line(span.start));
             let text = error.message().to_owned();
-            ConfigError::of(vec![Located { line, text }])
+            ConfigError::of(vec![LocatedError { line, text }])
         })?;
         Ok((file, config))
     }
 
-    /// Everything that was wrong.
+    /// Returns all errors, if there are any.
     pub(super) fn finish(self) -> Result<(), ConfigError> {
-        if self.mistakes.is_empty() {
+        if self.errors.is_empty() {
             Ok(())
         } else {
-            Err(ConfigError::of(self.mistakes))
+            Err(ConfigError::of(self.errors))
         }
     }
 
-    /// A value that turned out to be wrong. The line is that of its key, or of its table if the key is missing.
-    pub(super) fn mistake(&mut self, place: &Place, mistake: &Mistake) {
-        self.mistake_at(place, mistake.key, &mistake.text);
+    /// Adds an error of a value, with the line of its key, or of its table if the key is missing. Ignored if the key
+    /// has been reported as invalid already.
+    pub(super) fn add_error(&mut self, at: &TablePath, error: &ValueError) {
+        self.add_error_at(at, error.key, &error.text);
     }
 
-    /// Likewise, of a key that the file chose.
-    pub(super) fn mistake_at(&mut self, place: &Place, key: &str, text: &str) {
-        let path = place.key(key);
-        if self.unsound.contains(&path) {
+    /// As [`Self::add_error`], for a key that is named by the file.
+    pub(super) fn add_error_at(&mut self, at: &TablePath, key: &str, text: &str) {
+        let path = at.key(key);
+        if self.invalid.contains(&path) {
             return;
         }
         let entry = self.entries.get(&path);
-        let line = entry.or_else(|| self.entries.get(&place.path));
+        let line = entry.or_else(|| self.entries.get(&at.path));
         let line = line.map(|entry| entry.line);
-        let text = format!("{}{text}", place.says);
-        self.mistakes.push(Located { line, text });
+        let text = format!("{}{text}", at.prefix);
+        self.errors.push(LocatedError { line, text });
     }
 
-    /// The value of a key as it is written; `None` if the key is not there.
-    pub(super) fn value(&self, place: &Place, key: &str) -> Option<&'t str> {
-        self.entries.get(&place.key(key)).map(|entry| entry.value)
+    /// Returns the value of a key as written; `None` if the key is absent.
+    pub(super) fn value(&self, at: &TablePath, key: &str) -> Option<&'t str> {
+        self.entries.get(&at.key(key)).map(|entry| entry.value)
     }
 
-    /// The key has a mistake that was told already.
-    pub(super) fn is_unsound(&self, place: &Place, key: &str) -> bool {
-        self.unsound.contains(&place.key(key))
+    /// Returns whether the key has been reported as invalid.
+    pub(super) fn is_invalid(&self, at: &TablePath, key: &str) -> bool {
+        self.invalid.contains(&at.key(key))
     }
 
     fn line(&self, offset: usize) -> usize {
@@ -176,183 +180,182 @@ impl<'t> File<'t> {
         before.filter(|byte| *byte == b'\n').count() + 1
     }
 
-    /// The first line of a value, not more than fits beside its key.
-    fn slice(&self, span: &core::ops::Range<usize>) -> &'t str {
-        const MOST: usize = 60;
+    /// Returns the first line of a value, cut to the length of an error line.
+    fn excerpt(&self, span: &core::ops::Range<usize>) -> &'t str {
+        const MAX_CHARS: usize = 60;
         let value = self.text.get(span.clone()).unwrap_or_default();
         let line = value.lines().next().unwrap_or_default();
         let end = line
             .char_indices()
-            .nth(MOST)
+            .nth(MAX_CHARS)
             .map_or(line.len(), |(at, _)| at);
         line.get(..end).unwrap_or_default()
     }
 
-    fn note(&mut self, path: String, key_at: usize, value: core::ops::Range<usize>) {
-        let (line, value) = (self.line(key_at), self.slice(&value));
-        self.entries.insert(path, Entry { line, value });
+    fn record(&mut self, path: String, key_offset: usize, value: core::ops::Range<usize>) {
+        let (line, value) = (self.line(key_offset), self.excerpt(&value));
+        self.entries.insert(path, KeyEntry { line, value });
     }
 
-    /// The value at `path` is wrong.
-    fn wrong(&mut self, place: &Place, path: String, text: String) {
+    /// Reports the key at `path` as invalid.
+    fn reject(&mut self, at: &TablePath, path: String, text: String) {
         let line = self.entries.get(&path).map(|entry| entry.line);
-        let text = format!("{}{text}", place.says);
-        self.mistakes.push(Located { line, text });
-        self.unsound.insert(path);
+        let text = format!("{}{text}", at.prefix);
+        self.errors.push(LocatedError { line, text });
+        self.invalid.insert(path);
     }
 
-    /// Reads a table of this kind.
+    /// Reads a table of this type; returns its valid part.
     pub(super) fn table<T: Table>(
         &mut self,
-        place: &Place,
+        at: &TablePath,
         table: &DeTable<'t>,
     ) -> Option<DeTable<'t>> {
-        let mut sound = DeTable::new();
+        let mut valid = DeTable::new();
         for (key, value) in table {
             let name: &str = key.get_ref();
-            let path = place.key(name);
-            self.note(path.clone(), key.span().start, value.span());
+            let path = at.key(name);
+            self.record(path.clone(), key.span().start, value.span());
             if !keys::of::<T>().contains(&name) {
-                let text = format!("{name}: {}", keys::unknown::<T>(name));
-                self.wrong(place, path, text);
+                self.reject(at, path, keys::unknown::<T>(name));
                 continue;
             }
-            let kept = match T::inner(name) {
-                Some(Inner::One(read)) => self.one::<T>(read, place, (name, value)),
-                Some(Inner::Many(read)) => self.many::<T>(read, place, (name, value)),
-                None => self.leaf::<T>(place, key, value),
+            let kept = match T::subtable(name) {
+                Some(Subtable::Single(read)) => self.single::<T>(read, at, (name, value)),
+                Some(Subtable::Array(read)) => self.array::<T>(read, at, (name, value)),
+                None => self.plain_value::<T>(at, key, value),
             };
             if let Some(kept) = kept {
-                sound.insert(key.clone(), Spanned::new(value.span(), kept));
+                valid.insert(key.clone(), Spanned::new(value.span(), kept));
             }
         }
-        Some(sound)
+        Some(valid)
     }
 
-    /// Tries a value alone: what else the table needs is not asked now.
-    fn leaf<T: Table>(
+    /// Parses a value on its own; missing keys of the table are not reported here.
+    fn plain_value<T: Table>(
         &mut self,
-        place: &Place,
+        at: &TablePath,
         key: &Spanned<DeString<'t>>,
         value: &Spanned<DeValue<'t>>,
     ) -> Option<DeValue<'t>> {
         let mut alone = DeTable::new();
         alone.insert(key.clone(), value.clone());
-        // An error of the value lies in the value; a missing key lies in the table, which is nowhere.
+        // The span of an error of the value is inside the value; the span of a missing key is that of the table, 0..0.
         let alone = toml::de::Deserializer::from(Spanned::new(0..0, alone));
-        let at = value.span();
+        let value_span = value.span();
         let error = T::deserialize(alone).err();
         let error = error.filter(|error| {
             error.span().is_some_and(|span| {
-                at.start <= span.start && span.end <= at.end && !span.is_empty()
+                value_span.start <= span.start && span.end <= value_span.end && !span.is_empty()
             })
         });
         let Some(error) = error else {
             return Some(value.get_ref().clone());
         };
-        self.refuse::<T>(place, (key.get_ref(), value), error.message());
+        self.reject_value::<T>(at, (key.get_ref(), value), error.message());
         None
     }
 
-    fn one<T: Table>(
+    fn single<T: Table>(
         &mut self,
         read: Read<'t>,
-        place: &Place,
+        at: &TablePath,
         (key, value): (&str, &Spanned<DeValue<'t>>),
     ) -> Option<DeValue<'t>> {
         let Some(table) = value.get_ref().as_table() else {
-            self.refuse::<T>(place, (key, value), "must be a table");
+            self.reject_value::<T>(at, (key, value), "must be a table");
             return None;
         };
-        read(self, &place.inner(key), table).map(DeValue::Table)
+        read(self, &at.subtable(key), table).map(DeValue::Table)
     }
 
-    fn many<T: Table>(
+    fn array<T: Table>(
         &mut self,
         read: Read<'t>,
-        place: &Place,
+        at: &TablePath,
         (key, value): (&str, &Spanned<DeValue<'t>>),
     ) -> Option<DeValue<'t>> {
         let tables: Option<Vec<_>> = value.get_ref().as_array().and_then(|array| {
             let tables = array
                 .iter()
-                .map(|one| Some((one.span(), one.get_ref().as_table()?)));
+                .map(|element| Some((element.span(), element.get_ref().as_table()?)));
             tables.collect()
         });
         let Some(tables) = tables else {
-            self.refuse::<T>(place, (key, value), "must be tables");
+            self.reject_value::<T>(at, (key, value), "must be tables");
             return None;
         };
-        let mut sound = toml::de::DeArray::new();
+        let mut valid = toml::de::DeArray::new();
         for (index, (span, table)) in tables.into_iter().enumerate() {
-            let mut place = place.element(key, index);
+            let mut at = at.element(key, index);
             if T::HEADER.is_empty() && key == "nic" {
                 let name = table.get("name").and_then(|name| name.get_ref().as_str());
-                let by_place = Config::name_by_place(index);
-                let name = name.filter(|name| !name.is_empty()).unwrap_or(&by_place);
-                place = Place::nic(index, name);
+                let default = Config::default_nic_name(index);
+                let name = name.filter(|name| !name.is_empty()).unwrap_or(&default);
+                at = TablePath::nic(index, name);
             }
-            self.note(place.path.clone(), span.start, span.clone());
-            if let Some(table) = read(self, &place, table) {
-                sound.push(Spanned::new(span, DeValue::Table(table)));
+            self.record(at.path.clone(), span.start, span.clone());
+            if let Some(table) = read(self, &at, table) {
+                valid.push(Spanned::new(span, DeValue::Table(table)));
             } else {
-                self.unsound.insert(place.path);
+                self.invalid.insert(at.path);
             }
         }
-        // Places stay what they are: either all of them or none.
-        let is_whole = sound.len() == value.get_ref().as_array().map_or(0, |array| array.len());
-        is_whole.then_some(DeValue::Array(sound))
+        // All or none, so that indices do not change.
+        let is_complete = valid.len() == value.get_ref().as_array().map_or(0, |array| array.len());
+        is_complete.then_some(DeValue::Array(valid))
     }
 
-    fn refuse<T: Table>(
+    fn reject_value<T: Table>(
         &mut self,
-        place: &Place,
+        at: &TablePath,
         (key, value): (&str, &Spanned<DeValue<'t>>),
         otherwise: &str,
     ) {
         let must_be = keys::must_be::<T>(key).unwrap_or_else(|| otherwise.to_owned());
-        let text = format!("{key} = {}: {must_be}", self.slice(&value.span()));
-        self.wrong(place, place.key(key), text);
+        let text = format!("{key} = {}: {must_be}", self.excerpt(&value.span()));
+        self.reject(at, at.key(key), text);
     }
 
-    /// Reads a table of names for names.
-    pub(super) fn names(&mut self, place: &Place, table: &DeTable<'t>) -> Option<DeTable<'t>> {
-        let mut sound = DeTable::new();
+    /// Reads the table of aliases.
+    pub(super) fn aliases(&mut self, at: &TablePath, table: &DeTable<'t>) -> Option<DeTable<'t>> {
+        let mut valid = DeTable::new();
         for (key, value) in table {
-            let path = place.key(key.get_ref());
-            self.note(path.clone(), key.span().start, value.span());
+            let path = at.key(key.get_ref());
+            self.record(path.clone(), key.span().start, value.span());
             if value.get_ref().is_str() {
-                sound.insert(key.clone(), value.clone());
+                valid.insert(key.clone(), value.clone());
             } else {
-                let value = self.slice(&value.span());
+                let value = self.excerpt(&value.span());
                 let text = format!(
                     "{} = {value}: must be the name of a NIC, in quotes",
                     key.get_ref()
                 );
-                self.wrong(place, path, text);
+                self.reject(at, path, text);
             }
         }
-        Some(sound)
+        Some(valid)
     }
 
-    /// Reads a table in which keys may not be missing; without them it is not sound.
-    pub(super) fn whole_table<T: Table>(
+    /// Reads a table in which all keys are required; returns `None` unless all of them are valid.
+    pub(super) fn complete_table<T: Table>(
         &mut self,
-        place: &Place,
+        at: &TablePath,
         table: &DeTable<'t>,
     ) -> Option<DeTable<'t>> {
-        let sound = self.table::<T>(place, table)?;
+        let valid = self.table::<T>(at, table)?;
         for key in keys::of::<T>() {
             if !table.contains_key(*key) {
                 let must_be = keys::must_be::<T>(key).unwrap_or_default();
-                let text = format!("{}needs {key} = ...: {must_be}", place.says);
-                let line = self.entries.get(&place.path).map(|entry| entry.line);
-                self.mistakes.push(Located { line, text });
+                let text = format!("{}missing key `{key}`: {must_be}", at.prefix);
+                let line = self.entries.get(&at.path).map(|entry| entry.line);
+                self.errors.push(LocatedError { line, text });
             }
         }
         keys::of::<T>()
             .iter()
-            .all(|key| sound.contains_key(*key))
-            .then_some(sound)
+            .all(|key| valid.contains_key(*key))
+            .then_some(valid)
     }
 }

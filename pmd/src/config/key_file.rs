@@ -1,4 +1,4 @@
-//! The file of keys that a NIC shares with other hosts. No message about it has anything of a key.
+//! File of the keys that a NIC shares with other hosts. Error texts contain no part of a key.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -9,24 +9,24 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::mistake::{ConfigError, Located};
+use super::error::{ConfigError, LocatedError};
 use super::{NicConfig, host_address};
 use crate::vitcp::Keys;
 
-/// The entry for all hosts that have none of their own.
-const OTHERS: &str = "*";
-/// Bytes of a key.
+/// Address of the entry for all hosts without an entry of their own.
+const OTHER_HOSTS: &str = "*";
+/// Length of a key in bytes.
 const KEY_BYTES: core::ops::RangeInclusive<usize> = 16..=64;
-/// Bytes of a file, at most.
+/// Maximum length of the file in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Modes that let others read a file, or change it.
-const OF_OTHERS: u32 = 0o077;
+/// Permission bits of group and others.
+const GROUP_AND_OTHER_BITS: u32 = 0o077;
 
 impl NicConfig {
-    /// The keys of this NIC; `None` if it has no file of them.
+    /// Reads the keys of this NIC; `None` if it has no key file.
     ///
     /// # Errors
-    /// What is wrong with the file, and where.
+    /// All errors of the file, each with its line.
     pub(crate) fn read_keys(&self) -> Result<Option<Keys>, String> {
         let Some(path) = &self.key_file else {
             return Ok(None);
@@ -40,18 +40,18 @@ impl NicConfig {
 
 fn read(path: &Path) -> Result<Keys, ConfigError> {
     let unreadable = |error| ConfigError::new(format!("cannot be read: {error}"));
-    // Not to be held up by what is no file.
+    // O_NONBLOCK: opening a FIFO does not block.
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_NONBLOCK);
     let file = options.open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
-    let kept = Kept {
+    let attributes = FileAttributes {
         is_file: metadata.is_file(),
         owner: metadata.uid(),
         mode: metadata.mode(),
     };
-    match kept.mistake(nix::unistd::geteuid().as_raw()) {
-        Some(mistake) => Err(ConfigError::new(mistake)),
+    match attributes.error(nix::unistd::geteuid().as_raw()) {
+        Some(error) => Err(ConfigError::new(error)),
         None => parse(&text(&file).map_err(unreadable)??),
     }
 }
@@ -63,31 +63,31 @@ fn text(file: &File) -> std::io::Result<Result<String, ConfigError>> {
         let text = format!("is longer than {MAX_FILE_BYTES} bytes: is it the right file?");
         return Ok(Err(ConfigError::new(text)));
     }
-    let not_text = |_| ConfigError::new("is no text in UTF-8: is it the right file?");
+    let not_text = |_| ConfigError::new("is not UTF-8 text: is it the right file?");
     Ok(String::from_utf8(bytes).map_err(not_text))
 }
 
-/// How a file is kept.
-struct Kept {
+/// Type, owner and permissions of a file.
+struct FileAttributes {
     is_file: bool,
     owner: u32,
     mode: u32,
 }
 
-impl Kept {
-    /// What is wrong with it for a process of this user.
-    fn mistake(&self, user: u32) -> Option<String> {
+impl FileAttributes {
+    /// Checks that only this user can access the file.
+    fn error(&self, user: u32) -> Option<String> {
         let mode = self.mode & 0o7777;
         if !self.is_file {
-            Some("is no file: give the path of one".into())
+            Some("is not a regular file: set the path of one".into())
         } else if self.owner != user && self.owner != 0 {
             let owner = self.owner;
             Some(format!(
-                "belongs to user {owner}: it must be that of user {user} or of root, `chown` it"
+                "belongs to user {owner}: it must belong to user {user} or root, run `chown`"
             ))
-        } else if mode & OF_OTHERS != 0 {
+        } else if mode & GROUP_AND_OTHER_BITS != 0 {
             Some(format!(
-                "others than its owner may read or write it, its mode is {mode:o}: `chmod 600` it"
+                "is accessible to other users, its mode is {mode:o}: run `chmod 600`"
             ))
         } else {
             None
@@ -98,46 +98,47 @@ impl Kept {
 fn parse(text: &str) -> Result<Keys, ConfigError> {
     let line = |at: usize| Some(text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1);
     let (table, errors) = DeTable::parse_recoverable(text);
-    let mut mistakes: Vec<Located> = errors
+    let mut located: Vec<LocatedError> = errors
         .iter()
         .map(|error| {
-            // What the parser says may have something of the text.
+            // The message of the parser may quote the text.
             let text = match error.message() {
-                "duplicate key" => "the address is there twice: remove one of the lines",
-                _ => "not TOML: a line must be \"ADDRESS\" = \"KEY\", both in quotes",
+                "duplicate key" => "duplicate address: remove one of the lines",
+                _ => "invalid TOML: a line must be \"ADDRESS\" = \"KEY\", both in quotes",
             };
-            Located {
+            LocatedError {
                 line: line(error.span().unwrap_or_default().start),
                 text: text.into(),
             }
         })
         .collect();
     let mut keys = Keys::new();
-    if mistakes.is_empty() {
+    if located.is_empty() {
         for (name, value) in table.get_ref() {
             if let Err(text) = entry(&mut keys, name.get_ref(), value) {
                 let line = line(name.span().start);
-                mistakes.push(Located { line, text });
+                located.push(LocatedError { line, text });
             }
         }
-        if mistakes.is_empty() && keys.is_empty() {
-            let text = "has no key, so nobody could be spoken with: add \"ADDRESS\" = \"KEY\"";
-            mistakes.push(Located {
+        if located.is_empty() && keys.is_empty() {
+            let text =
+                "contains no key, which would prevent all connections: add \"ADDRESS\" = \"KEY\"";
+            located.push(LocatedError {
                 line: None,
                 text: text.into(),
             });
         }
     }
-    match mistakes.is_empty() {
+    match located.is_empty() {
         true => Ok(keys),
-        false => Err(ConfigError::of(mistakes)),
+        false => Err(ConfigError::of(located)),
     }
 }
 
-/// Adds one line. What stands where an address should may be a key: it is not told, either.
+/// Adds one line. An invalid address is not quoted either: it may be a key.
 fn entry(keys: &mut Keys, name: &str, value: &Spanned<DeValue<'_>>) -> Result<(), String> {
     let host = match (name, name.parse::<IpAddr>()) {
-        (OTHERS, _) => None,
+        (OTHER_HOSTS, _) => None,
         (_, Ok(host)) => Some(host),
         (_, Err(_)) => {
             return Err(
@@ -145,23 +146,23 @@ fn entry(keys: &mut Keys, name: &str, value: &Spanned<DeValue<'_>>) -> Result<()
             );
         }
     };
-    let wanted = "the key must be 16 to 64 bytes in hexadecimal, in quotes: `openssl rand -hex 32` \
-                  makes one";
+    let required = "the key must be 16 to 64 bytes in hexadecimal, in quotes: `openssl rand -hex 32` \
+                    generates one";
     let Some(digits) = value.get_ref().as_str() else {
-        return Err(format!("{name}: {wanted}"));
+        return Err(format!("{name}: {required}"));
     };
-    let Some(key) = bytes_of(digits).filter(|key| KEY_BYTES.contains(&key.len())) else {
-        return Err(format!("{name}: {wanted}"));
+    let Some(key) = parse_hex(digits).filter(|key| KEY_BYTES.contains(&key.len())) else {
+        return Err(format!("{name}: {required}"));
     };
     match keys.add(host.map(host_address), &key) {
         true => Ok(()),
         false => Err(format!(
-            "{name}: the address is there twice: remove one of the lines"
+            "{name}: duplicate address: remove one of the lines"
         )),
     }
 }
 
-fn bytes_of(digits: &str) -> Option<Vec<u8>> {
+fn parse_hex(digits: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> = digits
         .chars()
         .map(|digit| digit.to_digit(16).map(|digit| digit as u8))

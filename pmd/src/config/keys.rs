@@ -1,18 +1,18 @@
-//! The keys of each table: which there are, and what each must be.
+//! Keys of each table, and the required form of their values.
 
-use serde::de::value::Error as NoTable;
+use serde::de::value::Error as FieldsError;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
 use serde::forward_to_deserialize_any;
 
-use super::file::{File, Inner, Table};
-use super::mistake::Number;
+use super::error::Number;
+use super::file::{File, Subtable, Table};
 use super::process::{ApplicationConfig, ProcessConfig, QuotaConfig};
 use super::{Config, FaultConfig, NeighbourConfig, NicConfig, TlsConfig};
 
-/// The keys of a table, as its struct has them.
+/// Returns the keys of a table: the fields of its struct.
 pub(super) fn of<T: DeserializeOwned>() -> &'static [&'static str] {
     let mut keys: &'static [&'static str] = &[];
-    // Asks the struct for its fields, and gives it none: the error is expected.
+    // Records the fields that the struct requests, and returns an error, which is expected.
     let _ = T::deserialize(Fields(&mut keys));
     keys
 }
@@ -20,10 +20,10 @@ pub(super) fn of<T: DeserializeOwned>() -> &'static [&'static str] {
 struct Fields<'a>(&'a mut &'static [&'static str]);
 
 impl<'de> Deserializer<'de> for Fields<'_> {
-    type Error = NoTable;
+    type Error = FieldsError;
 
-    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, NoTable> {
-        Err(NoTable::custom("not a struct"))
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, FieldsError> {
+        Err(FieldsError::custom("not a struct"))
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -31,7 +31,7 @@ impl<'de> Deserializer<'de> for Fields<'_> {
         _: &'static str,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, NoTable> {
+    ) -> Result<V::Value, FieldsError> {
         *self.0 = fields;
         self.deserialize_any(visitor)
     }
@@ -42,7 +42,7 @@ impl<'de> Deserializer<'de> for Fields<'_> {
     }
 }
 
-/// What the key must be; `None` if the table has no such key.
+/// Returns the requirement on the value of a key; `None` if the table has no such key.
 pub(super) fn must_be<T: Table>(key: &str) -> Option<String> {
     if let Some(number) = T::numbers().iter().find(|number| number.key == key) {
         let Number { low, high, .. } = number;
@@ -51,16 +51,20 @@ pub(super) fn must_be<T: Table>(key: &str) -> Option<String> {
     T::form(key).map(|form| format!("must be {form}"))
 }
 
-/// What to do about a key that the table does not have.
+/// Returns the error text for a key that the table does not have, with a suggestion.
 pub(super) fn unknown<T: Table>(key: &str) -> String {
-    let near = of::<T>()
+    let unknown = match T::HEADER {
+        "" => format!("unknown key `{key}`"),
+        header => format!("unknown key `{key}` in {header}"),
+    };
+    let nearest = of::<T>()
         .iter()
         .map(|known| (strsim::damerau_levenshtein(known, key), known))
         .min();
-    if let Some((distance, known)) = near
+    if let Some((distance, known)) = nearest
         && distance <= 1 + known.len().min(key.len()) / 4
     {
-        return format!("unknown key: did you mean {known}?");
+        return format!("{unknown}; did you mean `{known}`?");
     }
     let tables: [(&str, &[&str]); 7] = [
         (NicConfig::HEADER, of::<NicConfig>()),
@@ -72,8 +76,8 @@ pub(super) fn unknown<T: Table>(key: &str) -> String {
         (ApplicationConfig::HEADER, of::<ApplicationConfig>()),
     ];
     match tables.iter().find(|(_, keys)| keys.contains(&key)) {
-        Some((header, _)) => format!("unknown key here: it belongs into {header}"),
-        None => "unknown key: remove it".to_owned(),
+        Some((header, _)) => format!("{unknown}; it belongs in {header}"),
+        None => format!("{unknown}; remove it"),
     }
 }
 
@@ -87,17 +91,17 @@ impl Table for Config {
     fn form(key: &str) -> Option<&'static str> {
         Some(match key {
             "nic" => "tables, [[nic]]",
-            "alias" => "a table, [alias], of names for NICs",
+            "alias" => "a table, [alias], of other names of NICs",
             "process" => "a table, [process]",
             _ => return None,
         })
     }
 
-    fn inner<'t>(key: &str) -> Option<Inner<'t>> {
+    fn subtable<'t>(key: &str) -> Option<Subtable<'t>> {
         Some(match key {
-            "nic" => Inner::Many(File::table::<NicConfig>),
-            "alias" => Inner::One(File::names),
-            "process" => Inner::One(File::table::<ProcessConfig>),
+            "nic" => Subtable::Array(File::table::<NicConfig>),
+            "alias" => Subtable::Single(File::aliases),
+            "process" => Subtable::Single(File::table::<ProcessConfig>),
             _ => return None,
         })
     }
@@ -118,7 +122,7 @@ impl Table for NicConfig {
             "segment" => "1 to 64 letters, digits, '.', '_' or '-', in quotes",
             "directory" => "the path of a directory, in quotes",
             "interface" => {
-                "the name of a network interface, in quotes, 1 to 15 bytes: `ip link` lists them"
+                "the name of a network interface, in quotes, 1 to 15 bytes: `ip link` lists interfaces"
             }
             "n_port_ids" => "\"00.01.01\" or a range \"00.01.01-00.01.08\", in quotes",
             "port_name" | "node_name" => {
@@ -131,10 +135,8 @@ impl Table for NicConfig {
             "protection" => "\"strict\" or \"lenient\"",
             "lock_memory" => "\"best_effort\", \"required\" or \"never\"",
             "copy" => "\"auto\", \"zero-copy\" or \"copy\"",
-            "device" => {
-                "a device of DPDK, in quotes: \"0000:01:00.0\" or \"net_memif0,role=server\""
-            }
-            "args" => "a list of arguments of EAL, in quotes: [\"-l\", \"0\"]",
+            "device" => "a DPDK device, in quotes: \"0000:01:00.0\" or \"net_memif0,role=server\"",
+            "args" => "a list of EAL arguments, in quotes: [\"-l\", \"0\"]",
             "recovery" | "shortcut" | "huge_pages" | "flow_control" => "true or false",
             "tls" => "a table, [nic.tls], with certificate, private_key and authorities",
             "fault" => "a table, [nic.fault]",
@@ -142,11 +144,11 @@ impl Table for NicConfig {
         })
     }
 
-    fn inner<'t>(key: &str) -> Option<Inner<'t>> {
+    fn subtable<'t>(key: &str) -> Option<Subtable<'t>> {
         Some(match key {
-            "neighbour" => Inner::Many(File::whole_table::<NeighbourConfig>),
-            "tls" => Inner::One(File::whole_table::<TlsConfig>),
-            "fault" => Inner::One(File::table::<FaultConfig>),
+            "neighbour" => Subtable::Array(File::complete_table::<NeighbourConfig>),
+            "tls" => Subtable::Single(File::complete_table::<TlsConfig>),
+            "fault" => Subtable::Single(File::table::<FaultConfig>),
             _ => return None,
         })
     }
@@ -176,9 +178,9 @@ impl Table for TlsConfig {
 
     fn form(key: &str) -> Option<&'static str> {
         Some(match key {
-            "certificate" => "the path of a PEM file with our certificate, in quotes",
+            "certificate" => "the path of a PEM file with the certificate of this host, in quotes",
             "private_key" => "the path of a PEM file with its private key, in quotes",
-            "authorities" => "the path of a PEM file of certificates to trust, in quotes",
+            "authorities" => "the path of a PEM file with the trusted CA certificates, in quotes",
             _ => return None,
         })
     }
@@ -217,10 +219,10 @@ impl Table for ProcessConfig {
         })
     }
 
-    fn inner<'t>(key: &str) -> Option<Inner<'t>> {
+    fn subtable<'t>(key: &str) -> Option<Subtable<'t>> {
         Some(match key {
-            "quota" => Inner::One(File::table::<QuotaConfig>),
-            "application" => Inner::Many(File::table::<ApplicationConfig>),
+            "quota" => Subtable::Single(File::table::<QuotaConfig>),
+            "application" => Subtable::Array(File::table::<ApplicationConfig>),
             _ => return None,
         })
     }

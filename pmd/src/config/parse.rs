@@ -1,8 +1,8 @@
-//! Values of a configuration that are more than TOML says.
+//! Parses string values of a configuration: worldwide names and N_Port_ID ranges.
 
 use fcvi_frame::fc::NPortId;
 
-/// A worldwide name: eight bytes in hexadecimal, with or without colons.
+/// Parses a worldwide name: eight bytes in hexadecimal, with or without colons.
 pub(super) fn name(key: &str, text: &str) -> Result<u64, String> {
     let digits: String = text.chars().filter(|c| *c != ':').collect();
     let name = Some(digits.as_str())
@@ -14,12 +14,12 @@ pub(super) fn name(key: &str, text: &str) -> Result<u64, String> {
     })
 }
 
-/// Ports of one host, at most.
+/// Maximum number of N_Port_IDs of one range.
 const MAX_IDS: u32 = 256;
 
-/// The first and the last of a range of N_Port_IDs.
+/// Parses a range of N_Port_IDs; returns the first and the last one.
 pub(super) fn range(text: &str) -> Result<(u32, u32), String> {
-    let bad =
+    let invalid =
         || format!("n_port_ids = {text:?}: must be \"00.01.01\" or a range \"00.01.01-00.01.08\"");
     let id = |text: &str| {
         text.trim()
@@ -32,16 +32,16 @@ pub(super) fn range(text: &str) -> Result<(u32, u32), String> {
         Some((first, last)) => (id(first), id(last)),
         None => (id(text), id(text)),
     };
-    let (first, last) = (first.ok_or_else(bad)?, last.ok_or_else(bad)?);
+    let (first, last) = (first.ok_or_else(invalid)?, last.ok_or_else(invalid)?);
     if last < first || last - first >= MAX_IDS {
         return Err(format!(
-            "n_port_ids = {text:?}: must be 1 to {MAX_IDS} of them, in rising order"
+            "n_port_ids = {text:?}: must be a range of 1 to {MAX_IDS} IDs in ascending order"
         ));
     }
     Ok((first, last))
 }
 
-/// The N_Port_IDs of a range.
+/// Parses a range of N_Port_IDs; returns all of them.
 pub(super) fn ids(text: &str) -> Result<Vec<NPortId>, String> {
     let (first, last) = range(text)?;
     Ok((first..=last).filter_map(NPortId::new).collect())

@@ -1,4 +1,4 @@
-//! The configuration of privileged programs: a file that nobody but root can have written.
+//! Configuration of privileged programs: a file that only root can write.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -9,13 +9,13 @@ use pmd_port::environment;
 
 use super::{CONFIG_VARIABLE, ConfigError};
 
-/// The configuration of programs with set-user-ID, set-group-ID or file capabilities, which do not read the environment.
+/// Configuration file of programs with set-user-ID, set-group-ID or file capabilities, which ignore the environment.
 pub const PRIVILEGED_CONFIG: &str = "/etc/viaduct/vipl.toml";
 
 /// Write permission of group and others.
 const FOREIGN_WRITE: u32 = 0o022;
 
-/// Gives the path of the configuration that applies; `None` for the built-in one.
+/// Returns the path of the configuration of this program; `None` for the built-in one.
 ///
 /// # Errors
 /// In a privileged program, those of [`configuration`].
@@ -26,17 +26,17 @@ pub(super) fn config_path() -> Result<Option<PathBuf>, ConfigError> {
     }
     if named.is_some() {
         log::warn!(
-            "{CONFIG_VARIABLE} is not read: this program has set-user-ID, set-group-ID or file capabilities, and its \
+            "{CONFIG_VARIABLE} is ignored: this program has set-user-ID, set-group-ID or file capabilities, and its \
              configuration is {PRIVILEGED_CONFIG}"
         );
     }
     configuration(Path::new(PRIVILEGED_CONFIG))
 }
 
-/// Gives the path if there is a file; `None` without one.
+/// Returns the path if the file exists.
 ///
 /// # Errors
-/// The file or its directory is not root's, or others can write to it.
+/// The file or its directory is not owned by root, or is writable for others.
 fn configuration(path: &Path) -> Result<Option<PathBuf>, ConfigError> {
     for checked in path.parent().into_iter().chain([path]) {
         let found = match fs::metadata(checked) {
@@ -47,10 +47,10 @@ fn configuration(path: &Path) -> Result<Option<PathBuf>, ConfigError> {
                 return Err(ConfigError::new(text));
             }
         };
-        check(found.uid(), found.mode()).map_err(|why| {
+        check(found.uid(), found.mode()).map_err(|reason| {
             ConfigError::new(format!(
-                "{}: {why}: a program with set-user-ID or file capabilities reads it only if root owns it and nobody \
-                 else can write to it (chown root, chmod go-w)",
+                "{}: {reason}: a program with set-user-ID or file capabilities reads it only if root owns it and \
+                 no other user can write to it (chown root, chmod go-w)",
                 checked.display()
             ))
         })?;
@@ -71,13 +71,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_that_is_missing_is_no_configuration() {
+    fn missing_file_is_no_configuration() {
         let missing = Path::new("/nonexistent/vipl.toml");
         assert_eq!(configuration(missing), Ok(None));
     }
 
     #[test]
-    fn file_of_another_user_or_that_others_can_write_is_refused() {
+    fn file_of_another_user_or_writable_for_others_is_refused() {
         assert_eq!(check(0, 0o100_644), Ok(()));
         assert_eq!(check(0, 0o40_755), Ok(()));
         assert_eq!(check(1000, 0o100_644), Err("owned by user 1000".to_owned()));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn file_in_a_directory_that_others_can_write_is_refused() {
+    fn file_in_a_directory_writable_for_others_is_refused() {
         use std::os::unix::fs::PermissionsExt;
         let name = format!("viaduct-privileged-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
@@ -95,10 +95,10 @@ mod tests {
         fs::write(directory.join("vipl.toml"), "").unwrap();
         let refused = configuration(&directory.join("vipl.toml")).unwrap_err();
         fs::remove_dir_all(&directory).unwrap();
-        let why = match nix::unistd::geteuid().is_root() {
+        let reason = match nix::unistd::geteuid().is_root() {
             true => "mode 777",
             false => "owned by user",
         };
-        assert!(refused.to_string().contains(why), "{refused}");
+        assert!(refused.to_string().contains(reason), "{refused}");
     }
 }

@@ -1,20 +1,20 @@
-//! Which thread polls a NIC.
+//! Poll thread of a NIC.
 
 use serde::Deserialize;
 
-/// Who runs the poll loop.
+/// The thread that runs the poll loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Progress {
-    /// The program's own threads inside their calls; a thread of the NIC while they make none.
+    /// The program's threads, in their calls; a thread of the NIC while there are none.
     #[default]
     Inline,
-    /// A thread of its own, pinned to `core`.
+    /// A dedicated thread, pinned to `core`.
     Pinned,
 }
 
 impl Progress {
-    /// As it stands in the file.
+    /// Returns the value in the file.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

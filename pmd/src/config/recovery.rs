@@ -1,19 +1,19 @@
-//! Message recovery: its keys, checked, and as the engine wants them.
+//! Keys of message recovery, and their translation for the engine.
 
 use vi_engine::RecoveryConfig;
 
 use super::NicConfig;
-use super::mistake::{Mistake, Number, number};
+use super::error::{Number, ValueError, number};
 
 const NS_PER_US: u64 = 1_000;
 
 impl NicConfig {
-    /// Is message recovery offered to peers.
+    /// Returns whether message recovery is offered to peers.
     pub fn recovery(&self) -> bool {
         self.recovery.unwrap_or(self.port.is_on_wire())
     }
 
-    /// How recovery is done; `None` if it is not offered.
+    /// Returns the parameters of recovery; `None` if it is not offered.
     pub(crate) fn recovery_config(&self) -> Option<RecoveryConfig> {
         self.recovery().then(|| RecoveryConfig {
             ack_messages: self.recovery_ack_messages,
@@ -23,11 +23,11 @@ impl NicConfig {
             tries: self.recovery_tries,
             min_window_frames: self.recovery_min_window_frames.min(self.window_frames()),
             max_window_frames: self.window_frames(),
-            max_islands: self.recovery_islands,
+            max_received_ranges: self.recovery_islands,
         })
     }
 
-    /// What a receive ring like ours holds, at most.
+    /// Returns the maximum window, limited by the capacity of a receive ring.
     fn window_frames(&self) -> u32 {
         match self.port.is_on_wire() {
             false => self.recovery_window_frames,
@@ -54,13 +54,14 @@ impl NicConfig {
         ]
     }
 
-    pub(super) fn window_mistake(&self) -> Option<Mistake> {
-        let (least, most) = (self.recovery_min_window_frames, self.recovery_window_frames);
-        (least > most).then(|| {
+    pub(super) fn window_error(&self) -> Option<ValueError> {
+        let (min, max) = (self.recovery_min_window_frames, self.recovery_window_frames);
+        (min > max).then(|| {
             let text = format!(
-                "recovery_min_window_frames = {least}: must be at most recovery_window_frames, which is {most}"
+                "recovery_min_window_frames = {min}: must be at most recovery_window_frames = {max}: \
+                 lower this, or raise that"
             );
-            Mistake::new("recovery_min_window_frames", text)
+            ValueError::new("recovery_min_window_frames", text)
         })
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
 
-mod contradictions;
-mod mistakes;
+mod conflicts;
+mod errors;
 
 #[test]
 fn every_example_is_valid() {
@@ -18,12 +18,12 @@ fn every_example_is_valid() {
     }
     assert!(
         seen >= 6 && served >= 3,
-        "{seen} examples, {served} with a process"
+        "{seen} examples, {served} with [process]"
     );
 }
 
 #[test]
-fn nothing_configured_means_one_nic_on_shared_memory() {
+fn empty_nic_table_is_a_nic_on_shared_memory() {
     let config = Config::parse("[[nic]]").unwrap();
     for name in ["VINIC", "VINIC0"] {
         let nic = config.nic(name).unwrap();
@@ -35,7 +35,7 @@ fn nothing_configured_means_one_nic_on_shared_memory() {
 }
 
 #[test]
-fn nics_are_found_by_place_name_alias_and_interface() {
+fn nics_are_found_by_index_name_alias_and_interface() {
     let config = Config::parse(
         r#"
         [[nic]]
@@ -65,7 +65,7 @@ fn nics_are_found_by_place_name_alias_and_interface() {
 }
 
 #[test]
-fn a_port_past_the_kernel_has_keys_of_its_own() {
+fn af_xdp_keys_are_parsed() {
     let text = "[[nic]]\nport = \"af_xdp\"\ninterface = \"veth7\"\nhost = \"10.0.0.1\"\n";
     let of = |keys: &str| Config::parse(&format!("{text}{keys}")).expect("legal keys");
     let config = of("");
@@ -86,7 +86,7 @@ fn a_port_past_the_kernel_has_keys_of_its_own() {
 }
 
 #[test]
-fn a_port_of_dpdk_has_keys_of_its_own() {
+fn dpdk_keys_are_parsed() {
     let text =
         "[[nic]]\nport = \"dpdk\"\ndevice = \"net_memif0,role=server\"\nhost = \"10.0.0.1\"\n";
     let of = |keys: &str| Config::parse(&format!("{text}{keys}")).expect("legal keys");
@@ -108,7 +108,7 @@ fn a_port_of_dpdk_has_keys_of_its_own() {
     assert_eq!(nic.args, ["-l", "0"]);
     assert!(!nic.discovers());
     let recovery = nic.recovery_config().expect("on");
-    assert_eq!(recovery.max_window_frames, 16, "what the ring holds");
+    assert_eq!(recovery.max_window_frames, 16, "capacity of the ring");
 }
 
 #[test]
@@ -123,8 +123,8 @@ fn both_ends_of_a_pair_of_rings_may_be_nics_of_one_file() {
 }
 
 #[test]
-fn mistakes_are_named() {
-    for (text, must_say) in [
+fn error_texts_name_key_and_requirement() {
+    for (text, expected) in [
         ("[[nic]]\nmax_vis = 3", "max_vis"),
         ("[[nic]]\nport = \"shmem\"", "shmem"),
         ("[[nic]]\nmax_vi = 0", "max_vi = 0"),
@@ -149,7 +149,7 @@ fn mistakes_are_named() {
         (
             "[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"10.0.0.1\"\n\
              neighbour = [{host = \"::2\", n_port_ids = \"00.01.09\"}]",
-            "without it, neighbours are found",
+            "without it, neighbours are discovered",
         ),
         (
             "[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"10.0.0.1\"\n\
@@ -166,25 +166,28 @@ fn mistakes_are_named() {
         ("[[nic]]\nhost = \"ten\"", "host"),
         (
             "[[nic]]\nneighbour = [{host = \"::2\", n_port_ids = \"00.01.09-00.01.01\"}]",
-            "rising order",
+            "ascending order",
         ),
         (
             "[[nic]]\nneighbour = [{host = \"::2\", n_port_ids = \"7\"}]",
             "must be",
         ),
-        ("[[nic]]\nname = \"x\"\n[[nic]]\nname = \"x\"", "twice"),
+        (
+            "[[nic]]\nname = \"x\"\n[[nic]]\nname = \"x\"",
+            "already used",
+        ),
         ("nic = 7", "nic"),
         ("[[nic", "TOML"),
     ] {
         let message = Config::parse(text).unwrap_err().to_string();
-        assert!(message.contains(must_say), "{text:?}: {message}");
+        assert!(message.contains(expected), "{text:?}: {message}");
     }
     let missing = Config::read(Path::new("no/such/file.toml")).unwrap_err();
     assert!(missing.to_string().contains("no/such/file.toml"));
 }
 
 #[test]
-fn a_nic_on_ethernet_without_n_port_ids_discovers() {
+fn nic_on_ethernet_without_n_port_ids_uses_discovery() {
     let text = "[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"10.0.0.1\"\n";
     let names = "port_name = \"20:00:52:54:00:00:12:34\"\nnode_name = \"100052540000ABCD\"";
     let nic = |text: &str| Config::parse(text).unwrap().nics.remove(0);
@@ -199,7 +202,7 @@ fn a_nic_on_ethernet_without_n_port_ids_discovers() {
 }
 
 #[test]
-fn the_environment_decides_on_protection() {
+fn environment_overrides_protection() {
     let file = "[[nic]]\nprotection = \"lenient\"\n[[nic]]";
     let protections = |value: &str| {
         let mut config = Config::parse(file).unwrap();
@@ -215,15 +218,15 @@ fn the_environment_decides_on_protection() {
     assert_eq!(protections("").unwrap(), [Lenient, Strict], "not set");
     assert_eq!(protections("lenient").unwrap(), [Lenient, Lenient]);
     assert_eq!(protections("strict").unwrap(), [Strict, Strict]);
-    let mistake = protections("Lenient").unwrap_err().to_string();
+    let error = protections("Lenient").unwrap_err().to_string();
     assert!(
-        mistake.contains("VIPL_PROTECTION") && mistake.contains("Lenient"),
-        "{mistake}"
+        error.contains("VIPL_PROTECTION") && error.contains("Lenient"),
+        "{error}"
     );
 }
 
 #[test]
-fn recovery_is_for_networks_that_lose_frames_unless_it_is_said_otherwise() {
+fn recovery_defaults_to_networks_that_lose_frames() {
     let of = |port: &str, keys: &str| {
         let needed = match port {
             "shm" => "",
@@ -243,18 +246,18 @@ fn recovery_is_for_networks_that_lose_frames_unless_it_is_said_otherwise() {
     let small = of("af_packet", "rx_frames = 16").expect("on");
     assert_eq!((small.min_window_frames, small.max_window_frames), (16, 16));
     let keys = "recovery_ack_us = 7\nrecovery_timeout_us = 20\nrecovery_tries = 3";
-    let chosen = of("af_packet", keys).expect("on");
+    let configured = of("af_packet", keys).expect("on");
     let expected = vi_engine::RecoveryConfig {
         ack_delay_ns: 7_000,
         min_timeout_ns: 20_000,
         tries: 3,
         ..default
     };
-    assert_eq!(chosen, expected);
+    assert_eq!(configured, expected);
 }
 
 #[test]
-fn one_user_has_half_of_the_applications_where_several_may_attach() {
+fn applications_per_user_defaults_to_half_if_other_users_may_attach() {
     for (text, of_user) in [
         ("", 64),
         ("max_applications = 1\nusers = [0, 1]", 1),

@@ -1,26 +1,26 @@
-//! Who a NIC is to others, and whom it believes.
+//! TLS certificates of a NIC, and the authorities that it trusts.
 
 use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::mistake::Mistake;
+use super::error::ValueError;
 
-/// TLS of a NIC that speaks VI/TCP: version 1.3, and both ends show who they are.
+/// TLS of a NIC with VI/TCP: version 1.3, with mutual authentication.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
-    /// Our certificate, then those up to its authority: PEM. Who asks us for a connection wants our host address among
-    /// its subjectAltNames.
+    /// Certificate chain of this host: PEM, its own certificate first. Clients require the host address of this NIC
+    /// among the subjectAltNames.
     pub certificate: PathBuf,
-    /// Its private key: PEM, of this user or of root, and open to nobody else.
+    /// Private key of the certificate: PEM, owned by this user or root, and not accessible to others.
     pub private_key: PathBuf,
-    /// Certificates of the authorities whose certificates other hosts must have: PEM.
+    /// Certificates of the trusted authorities, which must have issued the certificates of other hosts: PEM.
     pub authorities: PathBuf,
 }
 
 impl TlsConfig {
-    pub(super) fn mistakes(&self) -> Vec<Mistake> {
+    pub(super) fn errors(&self) -> Vec<ValueError> {
         let paths = [
             ("certificate", &self.certificate),
             ("private_key", &self.private_key),
@@ -31,7 +31,7 @@ impl TlsConfig {
             .filter(|(_, path)| path.as_os_str().is_empty())
             .map(|(key, _)| {
                 let text = format!("{key} = \"\": must be the path of a PEM file");
-                Mistake::new(key, text)
+                ValueError::new(key, text)
             })
             .collect()
     }

@@ -1,10 +1,10 @@
-//! What carries the messages of a NIC.
+//! Transport of a NIC.
 
 use serde::Deserialize;
 
 use super::NicConfig;
 
-/// What carries the messages of a NIC.
+/// Transport of the messages of a NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TransportKind {
@@ -16,7 +16,7 @@ pub enum TransportKind {
 }
 
 impl NicConfig {
-    /// Do FC-VI frames of this NIC go over a wire?
+    /// Returns whether this NIC sends FC-VI frames over a wire.
     pub(crate) fn is_on_wire(&self) -> bool {
         self.transport == TransportKind::FcVi && self.port.is_on_wire()
     }

@@ -1,19 +1,21 @@
-//! Attributes of VIs and regions changed after they were made: all of them or none.
+//! Changes attributes of existing VIs and regions, all of them or none.
 
 use std::sync::PoisonError;
 
 use vi_engine::{EndpointState, Level, ViParams};
 
-use super::{ControlError, Outcome, RDMA_READ_LEVELS, check_settings, poller_of, tell_leniency};
+use super::{
+    ControlError, Outcome, RDMA_READ_LEVELS, check_settings, poller_of, warn_lenient_protection,
+};
 use crate::config::Protection;
 use crate::device::Device;
-use crate::memory::place::Owner;
+use crate::memory::backing::Owner;
 use crate::memory::{RegionAttributes, TagCheck};
 use crate::nic::MemSettings;
 use crate::sync::Ordering;
 use crate::vi::{ViSettings, ViShared};
 
-/// What the engine has to know of a VI's attributes, which were checked.
+/// Returns the parameters of the engine for validated attributes of a VI.
 pub(super) fn params(level: Level, settings: &ViSettings) -> ViParams {
     ViParams {
         level,
@@ -23,9 +25,9 @@ pub(super) fn params(level: Level, settings: &ViSettings) -> ViParams {
     }
 }
 
-/// Notes the attributes of a VI for those who post on it and ask for them. The caller holds
-/// the turn, and nobody posts on the VI meanwhile.
-pub(super) fn note(vi: &ViShared, settings: &ViSettings, tag: TagCheck) {
+/// Stores the attributes of a VI for posts and queries. The caller holds
+/// the turn and prevents concurrent posts.
+pub(super) fn store(vi: &ViShared, settings: &ViSettings, tag: TagCheck) {
     *vi.settings.lock().unwrap_or_else(PoisonError::into_inner) = *settings;
     vi.tag.store(tag.number(), Ordering::Relaxed);
     vi.max_transfer_bytes
@@ -36,14 +38,14 @@ pub(super) fn note(vi: &ViShared, settings: &ViSettings, tag: TagCheck) {
     );
 }
 
-/// A VI has its protection tag no more.
-pub(super) fn give_tag_back(vi: &ViShared) {
+/// Releases the protection tag of a VI.
+pub(super) fn release_tag(vi: &ViShared) {
     let tag = vi.tag.load(Ordering::Relaxed);
     vi.device.regions.release_tag(tag);
 }
 
-/// Changes the attributes of a VI, which must be Idle (VIPL 3.7.2). Receives that are posted
-/// already are held against the new tag when they are used.
+/// Changes the attributes of a VI, which must be Idle (VIPL 3.7.2). Posted receives are checked against
+/// the new tag when they are used.
 pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViSettings) -> Outcome<()> {
     let mut held = vi.device.hold();
     let poller = poller_of(&mut held, vi, handle)?;
@@ -51,42 +53,42 @@ pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViSettings) 
         return Err(ControlError::InvalidState);
     }
     let (level, tag) = check_settings(vi.device, settings)?;
-    // A post meets the old attributes or the new ones, never some of both.
+    // A concurrent post sees either the old attributes or the new ones.
     let no_posts = [vi.send.post_end.hold(), vi.recv.post_end.hold()];
     if !poller.engine.set_params(vi.index, params(level, settings)) {
         return Err(ControlError::InvalidState);
     }
     let regions = &vi.device.regions;
-    give_tag_back(vi);
+    release_tag(vi);
     regions.use_tag(tag.number());
-    note(vi, settings, tag);
+    store(vi, settings, tag);
     if let Some(path) = poller.path.vi(vi.index) {
-        path.show(tag);
+        path.set_tag(tag);
     }
     regions.begin_epoch();
     drop((no_posts, held));
-    tell_leniency(vi.device, tag);
+    warn_lenient_protection(vi.device, tag);
     Ok(())
 }
 
-/// As [`set_vi`] where the engine is elsewhere and has changed it: the library's part follows.
-pub(crate) fn note_changed(vi: &ViShared, handle: u64, settings: &ViSettings) -> Outcome<()> {
+/// As [`set_vi`], after the datapath process has changed the attributes in its engine.
+pub(crate) fn store_changed(vi: &ViShared, handle: u64, settings: &ViSettings) -> Outcome<()> {
     let held = vi.device.hold();
     if held.is_none() || !vi.is_live(handle) {
         return Err(ControlError::InvalidParameter);
     }
     let (_, tag) = check_settings(vi.device, settings)?;
     let no_posts = [vi.send.post_end.hold(), vi.recv.post_end.hold()];
-    give_tag_back(vi);
+    release_tag(vi);
     vi.device.regions.use_tag(tag.number());
-    note(vi, settings, tag);
+    store(vi, settings, tag);
     vi.device.regions.begin_epoch();
     drop((no_posts, held));
-    tell_leniency(vi.device, tag);
+    warn_lenient_protection(vi.device, tag);
     Ok(())
 }
 
-/// The attributes of a region as the table holds them, if the NIC can give them.
+/// Validates the attributes of a region; returns them in the form of the region table.
 pub(crate) fn check_region(device: &Device, settings: &MemSettings) -> Outcome<RegionAttributes> {
     let tag = match (settings.ptag, device.config.protection) {
         (0, Protection::Strict) => return Err(ControlError::Ptag),
@@ -103,8 +105,8 @@ pub(crate) fn check_region(device: &Device, settings: &MemSettings) -> Outcome<R
     })
 }
 
-/// Changes the attributes of a region (VIPL 3.7.4). When this returns, nothing is read or
-/// written any more by a right that was taken away, also for a message that is half here.
+/// Changes the attributes of a region (VIPL 3.7.4). After this returns, no access uses a revoked
+/// right, not even for a partially received message.
 pub(crate) fn set_region(
     device: &Device,
     owner: Owner,
@@ -112,12 +114,12 @@ pub(crate) fn set_region(
     settings: &MemSettings,
 ) -> Outcome<()> {
     let _no_turn_runs = device.hold();
-    // The guide's order: a wrong region comes before wrong attributes.
+    // The order of the guide: an invalid region is reported before invalid attributes.
     if device.regions.query(owner, address, region).is_none() {
         return Err(ControlError::InvalidParameter);
     }
     let attributes = check_region(device, settings)?;
-    // Nobody ends a registration without the turn.
+    // Regions are deregistered under the turn only.
     if device.regions.set(owner, address, region, attributes) {
         Ok(())
     } else {

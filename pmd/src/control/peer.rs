@@ -1,4 +1,4 @@
-//! Peer-to-peer connections (VIPL 3.3.6-3.3.8): a request is made, and asked after.
+//! Peer-to-peer connections (VIPL 3.3.6-3.3.8): requests, and polling or waiting for their outcome.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use vi_engine::{ConnectCommand, ConnectError, RemoteVi};
 use super::{ControlError, Outcome, hold_for_connecting, poller_of, targets, timeout_ns};
 use crate::progress::wait;
 use crate::resource_error::ResourceError;
-use crate::sleepers::Event;
 use crate::vi::ViShared;
+use crate::waiters::Event;
 
-/// Puts a request into the peer pool (VIPL 3.3.6).
+/// Adds a request to the peer pool (VIPL 3.3.6).
 pub(crate) fn connect_peer_request(
     vi: &'static ViShared,
     handle: u64,
@@ -38,7 +38,7 @@ pub(crate) fn connect_peer_request(
         .engine
         .connect_peer(now_ns, vi.index, &command, &mut poller.path)?;
     poller.path.flush();
-    vi.device.tell(poller.path.take_happened());
+    vi.device.notify(poller.path.take_pending_events());
     Ok(())
 }
 
@@ -46,7 +46,7 @@ fn attributes(outcome: Result<RemoteVi, ConnectError>) -> Outcome<Attributes> {
     Ok(outcome?.attributes)
 }
 
-/// The outcome of the VI's peer request, once; `None` while it is in progress (VIPL 3.3.7).
+/// Takes the outcome of the VI's peer request; `None` while it is in progress (VIPL 3.3.7).
 pub(crate) fn connect_peer_done(vi: &'static ViShared, handle: u64) -> Outcome<Option<Attributes>> {
     let mut held = vi.device.hold();
     let poller = poller_of(&mut held, vi, handle)?;
@@ -56,8 +56,8 @@ pub(crate) fn connect_peer_done(vi: &'static ViShared, handle: u64) -> Outcome<O
     outcome.map(attributes).transpose()
 }
 
-/// Waits for the outcome of the VI's peer request (VIPL 3.3.8). A request that another thread
-/// collects, takes back or replaces is `InvalidState`.
+/// Waits for the outcome of the VI's peer request (VIPL 3.3.8). `InvalidState` if another thread
+/// takes the outcome, or withdraws or replaces the request.
 pub(crate) fn connect_peer_wait(vi: &'static ViShared, handle: u64) -> Outcome<Attributes> {
     let number = {
         let mut held = vi.device.hold();
@@ -65,7 +65,7 @@ pub(crate) fn connect_peer_wait(vi: &'static ViShared, handle: u64) -> Outcome<A
         let number = poller.engine.peer_request(vi.index);
         number.ok_or(ControlError::InvalidState)?
     };
-    // The request has its own time-out: this wait ends with it, or with the VI.
+    // The request has its own timeout: this wait ends with it, or with the VI.
     let event = Event::CONTROL.or(Event::on_connection(vi.index.0));
     wait(vi.device, event, None, || {
         let mut held = vi.device.hold();
@@ -74,7 +74,7 @@ pub(crate) fn connect_peer_wait(vi: &'static ViShared, handle: u64) -> Outcome<A
                 let outcome = poller.engine.take_peer_outcome(vi.index, number)?;
                 Some(attributes(outcome))
             }
-            Err(gone) => Some(Err(gone)),
+            Err(closed) => Some(Err(closed)),
         }
     })?
 }

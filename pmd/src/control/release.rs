@@ -1,4 +1,4 @@
-//! An opening ended with all that it owns (VIPL 3.1.2), in portions: others have their turns
+//! Releases all objects of a closed NIC handle (VIPL 3.1.2), in portions: other threads take turns
 //! between them.
 
 use vi_engine::ConnId;
@@ -8,70 +8,70 @@ use super::vis::{detach, detach_local, end_connection};
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::memory::table::Removed;
-use crate::notify::Ended;
+use crate::notify::EndedNotifier;
 use crate::poller::Poller;
 use crate::sync::Ordering;
 use crate::token::{Held, Unbias};
 use crate::vi::ViShared;
 
-/// Descriptors that come back in one turn of a release, those of one VI at least.
-const DESCRIPTORS_IN_TURN: u32 = 1024;
-/// What a VI costs beside its descriptors, counted in these.
+/// Descriptors that one turn of a release flushes, at least those of one VI.
+const DESCRIPTORS_PER_TURN: u32 = 1024;
+/// Cost of a VI besides its descriptors, in descriptors.
 const DESCRIPTORS_PER_VI: u32 = 32;
-/// Registrations that end in one turn of a release.
-const REGIONS_IN_TURN: usize = 256;
+/// Regions that one turn of a release deregisters.
+const REGIONS_PER_TURN: usize = 256;
 
-/// A VI and the handle that it had when it was found.
-type Found = (&'static ViShared, u64);
+/// A VI and its handle when it was found.
+type FoundVi = (&'static ViShared, u64);
 
-/// Releases whatever an opening that ended still owns (VIPL 3.1.2); `conns` are the requests
-/// that it was told of and did not answer. The notifiers of its queues and the memory that was
-/// mapped for it are left to the caller.
+/// Releases all objects that a closed NIC handle owns (VIPL 3.1.2); `conns` are its pending
+/// requests, which are rejected. Returns the notifiers of its queues and its mapped memory, which the caller
+/// joins and drops.
 pub(crate) fn release_instance(
     device: &'static Device,
     instance: u64,
     conns: &[ConnId],
-) -> (Vec<Ended>, Vec<Removed>) {
+) -> (Vec<EndedNotifier>, Vec<Removed>) {
     let (mut ended, mut removed) = (Vec::new(), Vec::new());
     let vis = vis_of(device, instance);
-    let mut rest = vis.as_slice();
-    while !rest.is_empty() {
+    let mut remaining = vis.as_slice();
+    while !remaining.is_empty() {
         let mut held = device.hold();
         let Some(driver) = held.as_mut() else {
             return (ended, removed);
         };
-        rest = release_some(driver, rest, &mut ended);
-        if rest.is_empty() {
-            device.announce(driver);
+        remaining = release_some(driver, remaining, &mut ended);
+        if remaining.is_empty() {
+            device.wake_waiters(driver);
         } else {
-            let_others(device, held);
+            yield_turn(device, held);
         }
     }
     if let Some(driver) = device.hold().as_mut() {
         release_cqs(device, instance, &mut ended);
         if let Driver::Engine(poller) = driver {
-            refuse(poller, conns);
+            reject_all(poller, conns);
         }
-        device.announce(driver);
+        device.wake_waiters(driver);
     }
     loop {
         let held = device.hold();
         if held.is_none() {
             return (ended, removed);
         }
-        let some = device.regions.deregister_some(instance, REGIONS_IN_TURN);
-        let is_last = some.len() < REGIONS_IN_TURN;
+        let some = device.regions.deregister_some(instance, REGIONS_PER_TURN);
+        let is_last = some.len() < REGIONS_PER_TURN;
         removed.extend(some);
         if is_last {
             return (ended, removed);
         }
-        let_others(device, held);
+        yield_turn(device, held);
     }
 }
 
-/// The VIs of an opening that ended: those that it has, and no others come.
-fn vis_of(device: &'static Device, instance: u64) -> Vec<Found> {
-    // Whoever found it open when making a VI for it has had the turn after this.
+/// Returns the VIs of a closed NIC handle; no more are created.
+fn vis_of(device: &'static Device, instance: u64) -> Vec<FoundVi> {
+    // Waits for a call that found the handle open and is creating a VI under the turn.
     drop(device.hold());
     let found = |vi: &'static ViShared| {
         let handle = vi.live_handle();
@@ -80,26 +80,30 @@ fn vis_of(device: &'static Device, instance: u64) -> Vec<Found> {
     device.vis.iter().filter_map(found).collect()
 }
 
-/// In the middle of a release: a turn for everybody's frames, since who comes back so soon hardly
-/// leaves the pollers one, and the chance of one for calls that wait.
-fn let_others(device: &'static Device, mut held: Held<'_, Option<Driver>>) {
+/// Between portions of a release: runs a poll turn, since a thread that reacquires the turn at once would starve
+/// the pollers, and lets waiting calls acquire the turn.
+fn yield_turn(device: &'static Device, mut held: Held<'_, Option<Driver>>) {
     if let Some(driver) = held.as_mut() {
-        device.rest.leave(driver);
+        device.poll_thread.wake_if_armed(driver);
         driver.turn(&device.doorbells);
-        device.announce(driver);
+        device.wake_waiters(driver);
     }
     drop(held);
     std::thread::yield_now();
 }
 
-/// Ends as many of these VIs as one turn has room for; the others are left.
-fn release_some<'a>(driver: &mut Driver, vis: &'a [Found], ended: &mut Vec<Ended>) -> &'a [Found] {
-    let mut room = DESCRIPTORS_IN_TURN;
-    let fits = |(vi, _): &&Found| {
+/// Releases as many of these VIs as fit into one turn; returns the remaining ones.
+fn release_some<'a>(
+    driver: &mut Driver,
+    vis: &'a [FoundVi],
+    ended: &mut Vec<EndedNotifier>,
+) -> &'a [FoundVi] {
+    let mut budget = DESCRIPTORS_PER_TURN;
+    let fits = |(vi, _): &&FoundVi| {
         let descriptors = vi.send.depth() + vi.recv.depth();
-        let had_room = room > 0;
-        room = room.saturating_sub(DESCRIPTORS_PER_VI + descriptors);
-        had_room
+        let fits = budget > 0;
+        budget = budget.saturating_sub(DESCRIPTORS_PER_VI + descriptors);
+        fits
     };
     let (now, later) = vis.split_at(vis.iter().take_while(fits).count());
     let mut unbias = Unbias::default();
@@ -108,7 +112,7 @@ fn release_some<'a>(driver: &mut Driver, vis: &'a [Found], ended: &mut Vec<Ended
     }
     drop(unbias);
     for (vi, handle) in now {
-        // Another thread may have ended it meanwhile.
+        // Another thread may have destroyed it meanwhile.
         if vi.is_live(*handle) {
             release(vi, driver, ended);
         }
@@ -116,8 +120,8 @@ fn release_some<'a>(driver: &mut Driver, vis: &'a [Found], ended: &mut Vec<Ended
     later
 }
 
-/// Ends a VI in whatever state it is, with whatever is on its queues.
-fn release(vi: &'static ViShared, driver: &mut Driver, ended: &mut Vec<Ended>) {
+/// Destroys a VI in any state, with its posted descriptors.
+fn release(vi: &'static ViShared, driver: &mut Driver, ended: &mut Vec<EndedNotifier>) {
     {
         let _ends = vi.close_ends();
         vi.retire();
@@ -132,7 +136,7 @@ fn release(vi: &'static ViShared, driver: &mut Driver, ended: &mut Vec<Ended>) {
     match driver {
         Driver::Engine(poller) => {
             if !poller.engine.destroy_vi(vi.index) {
-                log::error!("NIC {}: a VI could not be released", vi.device.config.name);
+                log::error!("NIC {}: VI not released", vi.device.config.name);
             }
             detach(vi, poller, ended);
         }
@@ -140,8 +144,8 @@ fn release(vi: &'static ViShared, driver: &mut Driver, ended: &mut Vec<Ended>) {
     }
 }
 
-/// The caller holds the turn.
-fn release_cqs(device: &'static Device, instance: u64, ended: &mut Vec<Ended>) {
+/// Releases the completion queues of a NIC handle. The caller holds the turn.
+fn release_cqs(device: &'static Device, instance: u64, ended: &mut Vec<EndedNotifier>) {
     for cq in device.cqs.iter() {
         if cq.live_handle() == 0 || cq.instance() != instance {
             continue;
@@ -150,17 +154,18 @@ fn release_cqs(device: &'static Device, instance: u64, ended: &mut Vec<Ended>) {
             ended.extend(cq::retire(cq));
         } else {
             ended.extend(cq.notify.end());
-            let line = "a completion queue outlives its opening: VIs of another one use it";
+            let line = "close: completion queue still used by VIs of another NIC handle";
             device.log_limited(log::Level::Warn, format_args!("{line}"));
         }
     }
 }
 
-fn refuse(poller: &mut Poller, conns: &[ConnId]) {
+/// Rejects pending requests.
+fn reject_all(poller: &mut Poller, conns: &[ConnId]) {
     let now_ns = poller.clock.now_ns();
     for conn in conns {
-        // A request that is gone already needs no answer.
-        let _gone = poller.engine.reject(now_ns, *conn, &mut poller.path);
+        // An error means that the request was withdrawn.
+        let _withdrawn = poller.engine.reject(now_ns, *conn, &mut poller.path);
     }
     poller.path.flush();
 }
@@ -170,22 +175,22 @@ mod tests {
     use super::*;
     use crate::attach::client::ClientId;
     use crate::config::NicConfig;
-    use crate::memory::place::Owner;
+    use crate::memory::backing::Owner;
     use crate::nic;
     use crate::vi::{ViSettings, vi_of};
 
     const VIS: usize = 100;
 
-    /// A NIC, an opening that stays, and one with many VIs. Of these, some of the first have
+    /// Opens a NIC with two handles of many VIs each. The first ten VIs of the second handle have
     /// `posted` receives.
-    fn crowd(test: &str, posted: usize) -> (&'static Device, u64, u64) {
+    fn open_with_vis(test: &str, posted: usize) -> (&'static Device, u64, u64) {
         let config = NicConfig {
             segment: format!("unit-{}-release-{test}", std::process::id()),
             max_vi: 2 * VIS as u32,
             ..NicConfig::default()
         };
-        let (device, stays) = crate::device::open_unattended(&config).unwrap();
-        let ends = device.instances.open(device.number(), 0);
+        let (device, kept) = crate::device::open_without_threads(&config).unwrap();
+        let closed = device.instances.open(device.number(), 0);
         let make = |nic, ptag| {
             let settings = ViSettings {
                 reliability: 2,
@@ -195,20 +200,20 @@ mod tests {
             };
             vi_of(nic::create_vi(nic, &settings, 0, 0).unwrap()).unwrap()
         };
-        let tags = [stays, ends].map(|nic| nic::create_ptag(nic).unwrap());
+        let tags = [kept, closed].map(|nic| nic::create_ptag(nic).unwrap());
         for number in 0..VIS {
-            let vi = make(ends, tags[1]);
-            make(stays, tags[0]);
+            let vi = make(closed, tags[1]);
+            make(kept, tags[0]);
             let mut held = device.hold();
             let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
-            // Of an application that listens to nothing.
+            // An application that does not poll its completions.
             let owner = Owner::client(78).unwrap();
             poller.path.vi(vi.index).unwrap().serve(ClientId(77), owner);
             for _ in 0..if number < 10 { posted } else { 0 } {
                 assert!(vi.recv.post(&mut vi.recv.post_end.hold(), |_| ()));
             }
         }
-        (device, stays, ends)
+        (device, kept, closed)
     }
 
     fn live(device: &'static Device, instance: u64) -> usize {
@@ -217,33 +222,36 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_ends_no_more_vis_than_it_has_room_for() {
-        let most = (DESCRIPTORS_IN_TURN / DESCRIPTORS_PER_VI) as usize;
-        for (posted, first) in [(0, most), (480, 2), (1024, 1)] {
-            let (device, stays, ends) = crowd(&format!("turn-{posted}"), posted);
+    fn one_turn_releases_a_limited_number_of_vis() {
+        let max = (DESCRIPTORS_PER_TURN / DESCRIPTORS_PER_VI) as usize;
+        for (posted, first) in [(0, max), (480, 2), (1024, 1)] {
+            let (device, kept, closed) = open_with_vis(&format!("turn-{posted}"), posted);
             let mut ended = Vec::new();
-            let vis = vis_of(device, ends);
+            let vis = vis_of(device, closed);
             assert_eq!(vis.len(), VIS);
-            let mut rest = vis.as_slice();
+            let mut remaining = vis.as_slice();
             let mut portions = Vec::new();
-            while !rest.is_empty() {
+            while !remaining.is_empty() {
                 let mut held = device.hold();
-                let before = rest.len();
-                rest = release_some(held.as_mut().unwrap(), rest, &mut ended);
-                portions.push(before - rest.len());
-                assert_eq!((live(device, ends), live(device, stays)), (rest.len(), VIS));
+                let before = remaining.len();
+                remaining = release_some(held.as_mut().unwrap(), remaining, &mut ended);
+                portions.push(before - remaining.len());
+                assert_eq!(
+                    (live(device, closed), live(device, kept)),
+                    (remaining.len(), VIS)
+                );
             }
             assert_eq!(portions[0], first, "{portions:?}");
-            assert!(portions.iter().all(|vis| *vis <= most), "{portions:?}");
-            for nic in [ends, stays] {
+            assert!(portions.iter().all(|vis| *vis <= max), "{portions:?}");
+            for nic in [closed, kept] {
                 crate::device::close(device, nic).unwrap();
             }
         }
     }
 
     #[test]
-    fn frames_of_others_move_while_a_large_opening_ends() {
-        let (device, stays, ends) = crowd("frames", 1024);
+    fn pollers_take_turns_while_a_large_nic_handle_is_released() {
+        let (device, kept, closed) = open_with_vis("frames", 1024);
         let turns = || {
             device
                 .hold()
@@ -253,31 +261,31 @@ mod tests {
                 .turns
         };
         let before = turns();
-        crate::device::close(device, ends).unwrap();
-        assert_eq!((live(device, ends), live(device, stays)), (0, VIS));
-        // Ten VIs had their own, and what was left needs three.
+        crate::device::close(device, closed).unwrap();
+        assert_eq!((live(device, closed), live(device, kept)), (0, VIS));
+        // Ten VIs needed a turn each, and the remaining ones three.
         assert_eq!(turns() - before, 10 + 3 - 1);
-        crate::device::close(device, stays).unwrap();
+        crate::device::close(device, kept).unwrap();
     }
 
     #[test]
-    fn a_vi_that_another_thread_ended_meanwhile_is_left_alone() {
-        let (device, stays, ends) = crowd("meanwhile", 0);
-        let vis = vis_of(device, ends);
+    fn vi_destroyed_by_another_thread_is_skipped() {
+        let (device, kept, closed) = open_with_vis("meanwhile", 0);
+        let vis = vis_of(device, closed);
         let (gone, handle) = vis[0];
         nic::destroy_vi(handle).unwrap();
         let settings = ViSettings {
             reliability: 2,
             max_transfer_bytes: 4096,
-            ptag: nic::create_ptag(stays).unwrap(),
+            ptag: nic::create_ptag(kept).unwrap(),
             ..ViSettings::default()
         };
-        let new = nic::create_vi(stays, &settings, 0, 0).unwrap();
-        assert!(core::ptr::eq(vi_of(new).unwrap(), gone), "in its place");
+        let new = nic::create_vi(kept, &settings, 0, 0).unwrap();
+        assert!(core::ptr::eq(vi_of(new).unwrap(), gone), "in the same slot");
         let mut ended = Vec::new();
         release_some(device.hold().as_mut().unwrap(), &vis[..1], &mut ended);
         assert!(gone.is_live(new));
-        for nic in [ends, stays] {
+        for nic in [closed, kept] {
             crate::device::close(device, nic).unwrap();
         }
     }

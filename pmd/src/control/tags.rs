@@ -1,4 +1,4 @@
-//! Protection tags ended: only those that nothing has, and nobody is given one that ended.
+//! Destroys protection tags that are not in use.
 
 use super::{ControlError, Outcome};
 use crate::device::Device;
@@ -6,21 +6,21 @@ use crate::driver::Driver;
 use crate::resource_error::ResourceError;
 use crate::token::Held;
 
-/// Ends a protection tag that no VI and no region has (VIPL 3.4.2).
+/// Destroys a protection tag that no VI and no region uses (VIPL 3.4.2).
 pub(crate) fn destroy_ptag(device: &'static Device, ptag: u64) -> Outcome<()> {
-    end(device, &device.hold(), ptag)
+    destroy(device, &device.hold(), ptag)
 }
 
-/// As [`destroy_ptag`], under the turn, in which VIs are given their tags.
-fn end(device: &Device, _turn: &Held<'_, Option<Driver>>, ptag: u64) -> Outcome<()> {
+/// As [`destroy_ptag`], under the turn, under which VIs acquire their tags.
+fn destroy(device: &Device, _turn: &Held<'_, Option<Driver>>, ptag: u64) -> Outcome<()> {
     let tag = device
         .instances
         .tag(device.number(), ptag)
         .ok_or(ControlError::InvalidParameter)?;
-    let ended = device
+    let destroyed = device
         .regions
         .end_tag(tag, || device.instances.destroy_tag(tag));
-    if ended {
+    if destroyed {
         Ok(())
     } else {
         Err(ResourceError::TagInUse.into())
@@ -35,12 +35,12 @@ mod tests {
     use crate::vi::ViSettings;
 
     #[test]
-    fn a_vi_is_not_made_with_a_tag_that_ends_meanwhile() {
+    fn vi_is_not_created_with_a_tag_that_is_destroyed_meanwhile() {
         let config = NicConfig {
             segment: format!("unit-{}-tags", std::process::id()),
             ..NicConfig::default()
         };
-        let (device, instance) = crate::device::open_unattended(&config).unwrap();
+        let (device, instance) = crate::device::open_without_threads(&config).unwrap();
         let ptag = device.instances.create_tag(device.number(), instance, 1);
         let settings = ViSettings {
             reliability: 2,
@@ -52,11 +52,11 @@ mod tests {
         std::thread::scope(|scope| {
             let turn = device.hold();
             let vi = scope.spawn(make);
-            // Whatever it looks at before its turn it has looked at then.
+            // It has done all checks that precede the turn.
             while device.turn.waiting() == 0 {
                 std::thread::yield_now();
             }
-            assert_eq!(end(device, &turn, settings.ptag), Ok(()));
+            assert_eq!(destroy(device, &turn, settings.ptag), Ok(()));
             drop(turn);
             assert_eq!(vi.join().unwrap(), Err(ControlError::Ptag));
         });

@@ -1,4 +1,4 @@
-//! An MTU that is lowered while a NIC is open: frames are dropped, and connections break by it.
+//! Reports of an interface MTU that is lowered while a NIC is open, and of connections lost by it.
 
 use pmd_port::MtuChange;
 
@@ -6,7 +6,7 @@ use super::Datapath;
 use crate::device::Device;
 
 impl Datapath {
-    /// The port's MTU was lowered below its frames, or is again what it was.
+    /// Logs that the MTU was lowered below the port's frames, or is sufficient again.
     #[cold]
     pub(crate) fn note_mtu(&mut self, change: MtuChange) {
         let interface = &self.port.capabilities().device;
@@ -27,7 +27,7 @@ impl Datapath {
         self.lowered_mtu = Some(change);
     }
 
-    /// A connection was lost while frames can be dropped because of the MTU.
+    /// Counts and logs a connection that was lost while the MTU is too low.
     #[cold]
     pub(super) fn note_break_by_mtu(&mut self, device: &Device, vi: u64) {
         self.counters.breaks_by_mtu += 1;

@@ -1,15 +1,15 @@
-//! RDMA reads: our memory read by a peer, and what was read of a peer's placed in ours.
+//! RDMA reads: sends the local memory that a peer reads, and places what was read of a peer's.
 
 use fcvi_frame::frame::{HeaderTemplate, PerFrame};
 use vi_engine::{Transmit, ViIndex};
 
 use super::{Datapath, eof};
 use crate::memory::{Access, copy};
-use crate::post::still_valid;
+use crate::posted_descriptor::still_valid;
 
 impl Datapath {
-    /// Places what was read into the descriptor `ahead` places behind the oldest in flight.
-    /// False if its memory is no longer valid, or holds less.
+    /// Places read data into the descriptor `ahead` positions behind the oldest in flight. Returns
+    /// false if its memory is no longer valid or is too short.
     pub(super) fn place_in_flight(
         &mut self,
         vi: ViIndex,
@@ -35,8 +35,8 @@ impl Datapath {
         unsafe { memory.scatter(tag, cursor, slot, offset_bytes, payload) }
     }
 
-    /// May the peer of this VI read so many bytes of this address and handle?
-    pub(super) fn may_be_read(
+    /// Checks that the peer of this VI may read `bytes` bytes at this address and handle.
+    pub(super) fn check_remote_read(
         &mut self,
         vi: ViIndex,
         (address, handle): (u64, u32),
@@ -47,7 +47,7 @@ impl Datapath {
             .is_some_and(|path| regions.check(handle, path.tag, address, bytes, Access::RemoteRead))
     }
 
-    /// Sends one frame of what a peer reads, from `source` and the frame's offset on.
+    /// Sends one frame of the memory that a peer reads, from `address` plus the frame's offset on.
     pub(super) fn send_read(
         &mut self,
         vi: ViIndex,
@@ -56,7 +56,7 @@ impl Datapath {
         payload_bytes: u32,
         last: bool,
     ) -> Transmit {
-        self.transmit(vi, template.dst(), |workbench, path, memory| {
+        self.transmit(vi, template.dst(), |frame_buffer, path, memory| {
             let at = address.checked_add(u64::from(per_frame.relative_offset))?;
             let bytes = u64::from(payload_bytes);
             let (regions, tag) = (memory.regions, path.tag);
@@ -64,7 +64,7 @@ impl Datapath {
                 return None;
             }
             let (eof, bytes) = (eof(last), payload_bytes as usize);
-            workbench.build(template, per_frame, bytes, eof, |to| {
+            frame_buffer.build(template, per_frame, bytes, eof, |to| {
                 if tag.is_client() {
                     // SAFETY: we run under the turn.
                     return unsafe { memory.read_of_client((tag, at, handle), to) };

@@ -1,33 +1,34 @@
-//! VIs with something to send, in the order in which they are served.
+//! A queue of the VIs with something to send: stride scheduling of applications, round robin of
+//! the VIs of each.
 //!
-//! Each application has a lane. Its VIs are served in turn among themselves, and the lanes by
-//! their weights: who has a thousand busy VIs is not served more often than who has one. A serving
-//! is bounded work, of frames and of bytes.
+//! Each application has a lane, and lanes are served by weight: an application with a thousand busy
+//! VIs is not served more often than one with a single busy VI. Each service is a bounded number of
+//! frames and bytes.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use vi_engine::ViIndex;
 
-/// How far a serving takes a lane of weight 1.
+/// Increment of the pass value of a lane of weight 1 for each service.
 const STRIDE: u64 = 1 << 20;
 
-/// The VIs of an application that wait.
+/// The queued VIs of one application.
 #[derive(Default)]
 struct Lane {
     waiting: VecDeque<ViIndex>,
-    /// What was served of it, over its weight.
+    /// The pass value of stride scheduling: services over weight.
     pass: u64,
     stride: u64,
 }
 
-/// VIs that wait to be served.
+/// A queue of VIs to serve.
 pub(crate) struct RunQueue {
     lanes: Vec<Lane>,
-    /// Lanes in which a VI waits, the one that has gone least far first.
+    /// Lanes with a queued VI, the lowest pass value first.
     busy: BinaryHeap<Reverse<(u64, u32)>>,
     waiting: usize,
-    /// Where the lane stood that was served last: nobody saves up while it has nothing to do.
+    /// The pass value of the lane served last: an idle lane gains no credit.
     pass: u64,
     max_vi: usize,
 }
@@ -36,7 +37,7 @@ pub(crate) struct RunQueue {
 pub(crate) const OWN_LANE: u32 = 0;
 
 impl RunQueue {
-    /// Room for so many VIs.
+    /// Creates a queue for `max_vi` VIs.
     pub(crate) fn new(max_vi: usize) -> Self {
         let mut queue = Self {
             lanes: Vec::new(),
@@ -49,7 +50,7 @@ impl RunQueue {
         queue
     }
 
-    /// From now on a lane has this weight; makes the room that it needs.
+    /// Sets the weight of a lane, and allocates the lane.
     pub(crate) fn open(&mut self, lane: u32, weight: u32) {
         while self.lanes.len() <= lane as usize {
             self.lanes.push(Lane {
@@ -61,7 +62,7 @@ impl RunQueue {
         self.lanes[lane as usize].stride = STRIDE / u64::from(weight.max(1));
     }
 
-    /// How many VIs wait.
+    /// Returns the number of queued VIs.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.waiting
@@ -72,22 +73,22 @@ impl RunQueue {
         self.waiting == 0
     }
 
-    /// Behind the others of its lane.
+    /// Appends a VI to its lane.
     #[inline]
     pub(crate) fn push(&mut self, lane: u32, vi: ViIndex) {
-        let Some(place) = self.lanes.get_mut(lane as usize) else {
+        let Some(found) = self.lanes.get_mut(lane as usize) else {
             debug_assert!(false, "a lane that was not opened");
             return;
         };
-        if place.waiting.is_empty() {
-            place.pass = place.pass.max(self.pass);
-            self.busy.push(Reverse((place.pass, lane)));
+        if found.waiting.is_empty() {
+            found.pass = found.pass.max(self.pass);
+            self.busy.push(Reverse((found.pass, lane)));
         }
-        place.waiting.push_back(vi);
+        found.waiting.push_back(vi);
         self.waiting += 1;
     }
 
-    /// The next one to serve.
+    /// Takes the next VI to serve.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<ViIndex> {
         let Reverse((pass, number)) = self.busy.pop()?;
@@ -107,8 +108,8 @@ impl RunQueue {
 mod tests {
     use super::*;
 
-    /// So many servings of lanes in which so many VIs are always busy: how many each lane got.
-    fn servings(lanes: &[(u32, u32)], rounds: usize) -> Vec<u32> {
+    /// Serves lanes of this weight and number of busy VIs `rounds` times; returns the services of each.
+    fn service_counts(lanes: &[(u32, u32)], rounds: usize) -> Vec<u32> {
         let mut queue = RunQueue::new(2048);
         let mut owners = Vec::new();
         for (number, &(weight, vis)) in (1u32..).zip(lanes) {
@@ -129,21 +130,21 @@ mod tests {
     }
 
     #[test]
-    fn who_has_many_busy_vis_is_not_served_more_often() {
-        assert_eq!(servings(&[(10, 1000), (10, 1)], 1000), [500, 500]);
-        assert_eq!(servings(&[(10, 1), (10, 3), (10, 99)], 300), [100; 3]);
+    fn lane_with_many_busy_vis_is_not_served_more_often() {
+        assert_eq!(service_counts(&[(10, 1000), (10, 1)], 1000), [500, 500]);
+        assert_eq!(service_counts(&[(10, 1), (10, 3), (10, 99)], 300), [100; 3]);
     }
 
     #[test]
-    fn a_lane_is_served_as_its_weight_says() {
-        let served = servings(&[(10, 50), (30, 1)], 4000);
+    fn lanes_are_served_by_weight() {
+        let served = service_counts(&[(10, 50), (30, 1)], 4000);
         assert!(served[0].abs_diff(1000) <= 1, "{served:?}");
-        let served = servings(&[(1, 4), (100, 4)], 10_100);
+        let served = service_counts(&[(1, 4), (100, 4)], 10_100);
         assert!(served[0].abs_diff(100) <= 1, "{served:?}");
     }
 
     #[test]
-    fn who_had_nothing_to_do_does_not_catch_up() {
+    fn idle_lane_does_not_catch_up() {
         let mut queue = RunQueue::new(4);
         queue.open(1, 1);
         queue.open(2, 1);
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_vis_of_a_lane_are_served_in_turn_and_all_of_them() {
+    fn vis_of_a_lane_are_served_round_robin() {
         let mut queue = RunQueue::new(8);
         for round in 0..3 {
             for vi in 0..8 {

@@ -1,30 +1,30 @@
-//! Bytes of messages for a stream: where they lie, for system calls that take and give them without
-//! a copy of ours, and copies where that cannot be.
+//! Message memory for stream sockets: I/O vectors for system calls without a copy, and copies where
+//! the memory is not directly accessible.
 
-use vi_engine::{Completion, Host, SendWork, Status, ViIndex};
+use vi_engine::{Completion, EngineIo, SendWork, Status, ViIndex};
 
-use super::host::work_of;
+use super::engine_io::work_of;
 use super::{Datapath, ViPath};
 use crate::descriptor::{control, status};
 use crate::memory::table::RegionTable;
 use crate::memory::{Access, copy};
-use crate::post::{Cursor, gather, scatter, still_valid};
+use crate::posted_descriptor::{Cursor, gather, scatter, still_valid};
 use crate::queue::Slot;
 use crate::sync::{self, Ordering};
 
-/// Pieces of one message in one system call, at most: what lies in more is copied.
+/// The most pieces of one message in one system call: a message in more pieces is copied.
 const MAX_PIECES: usize = 32;
 
-/// Places in memory, in the order of the bytes.
+/// I/O vectors, in the order of the bytes.
 #[derive(Default)]
-pub(crate) struct Pieces {
+pub(crate) struct IoVecs {
     list: Vec<libc::iovec>,
 }
 
-// SAFETY: the pointers are used by whoever holds the NIC's turn, on whichever thread.
-unsafe impl Send for Pieces {}
+// SAFETY: the pointers are used only by the thread that holds the NIC's turn.
+unsafe impl Send for IoVecs {}
 
-impl Pieces {
+impl IoVecs {
     pub(crate) fn with_capacity(pieces: usize) -> Self {
         Self {
             list: Vec::with_capacity(pieces),
@@ -43,7 +43,7 @@ impl Pieces {
         self.list.len()
     }
 
-    /// Room that needs no allocation.
+    /// Returns the number of pieces that fit without an allocation.
     pub(crate) fn room(&self) -> usize {
         self.list.capacity() - self.list.len()
     }
@@ -55,7 +55,7 @@ impl Pieces {
         });
     }
 
-    /// The last piece goes on for so many bytes more.
+    /// Adds `bytes` bytes to the last piece.
     pub(crate) fn grow_last(&mut self, bytes: usize) {
         if let Some(last) = self.list.last_mut() {
             last.iov_len += bytes;
@@ -66,7 +66,7 @@ impl Pieces {
         self.list.last().map_or(0, |last| last.iov_len)
     }
 
-    /// The last piece has so many bytes.
+    /// Sets the length of the last piece.
     pub(crate) fn set_last(&mut self, bytes: usize) {
         if let Some(last) = self.list.last_mut() {
             last.iov_len = bytes;
@@ -77,12 +77,12 @@ impl Pieces {
         &self.list
     }
 
-    /// Bytes in all of them.
+    /// Returns the total number of bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.list.iter().map(|piece| piece.iov_len).sum()
     }
 
-    /// Goes through so many bytes from `at` on, place by place: the address, and which of them are there.
+    /// Visits `bytes` bytes from `at` on, piece by piece: the address, and the range of the bytes at it.
     fn walk(&self, at: usize, bytes: usize, mut visit: impl FnMut(u64, core::ops::Range<usize>)) {
         let (mut skip, mut done) = (at, 0);
         for piece in &self.list {
@@ -100,7 +100,7 @@ impl Pieces {
         }
     }
 
-    /// Copies what is in the pieces from `at` on; how many bytes there were for `to`.
+    /// Copies bytes out of the pieces from `at` on; returns the number copied.
     ///
     /// # Safety
     /// The pieces may be read.
@@ -109,54 +109,54 @@ impl Pieces {
         self.walk(at, to.len(), |from, range| {
             copied = range.end;
             if let Some(to) = to.get_mut(range) {
-                // SAFETY: of a piece, for which the caller vouches.
+                // SAFETY: part of a piece, by the caller's contract.
                 unsafe { copy::read(from, to) };
             }
         });
         copied
     }
 
-    /// Copies bytes into the pieces from `at` on; what they have no room for is left out.
+    /// Copies bytes into the pieces from `at` on; excess bytes are ignored.
     ///
     /// # Safety
     /// The pieces may be written.
     pub(crate) unsafe fn copy_in(&self, at: usize, bytes: &[u8]) {
         self.walk(at, bytes.len(), |to, range| {
             if let Some(from) = bytes.get(range) {
-                // SAFETY: of a piece, for which the caller vouches.
+                // SAFETY: part of a piece, by the caller's contract.
                 unsafe { copy::write(to, from) };
             }
         });
     }
 }
 
-/// Where bytes of a message are.
+/// How bytes of a message can be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lies {
-    /// In the pieces that were added.
-    Here,
-    /// They must be copied: they lie in too many pieces, or in another process.
-    Apart,
-    /// Their memory is not valid any more, or was never.
-    Nowhere,
+pub(crate) enum BufferAccess {
+    /// In place: the pieces were added.
+    Direct,
+    /// By a copy: they are in too many pieces, or in another process.
+    NeedsCopy,
+    /// Not at all: the memory is not valid, or no longer.
+    Invalid,
 }
 
-/// Which memory of a VI a peer or a descriptor names.
+/// Memory of a VI that a peer or a descriptor names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// The data segments of the descriptor so many places behind the oldest on the send queue.
-    Sending(u32),
-    /// The data segments of the read so many places behind the oldest on the send queue.
-    Reading(u32),
-    /// The oldest claimed receive.
-    Receiving,
-    /// What a peer reads, at this address and handle.
-    Read((u64, u32)),
+pub(crate) enum MessageMemory {
+    /// The data segments of the descriptor this many positions behind the oldest on the send queue.
+    Send(u32),
+    /// The data segments of the RDMA read this many positions behind the oldest on the send queue.
+    ReadTarget(u32),
+    /// The data segments of the oldest claimed receive.
+    Receive,
+    /// The memory that a peer reads, at this address and handle.
+    ReadSource((u64, u32)),
 }
 
 impl Datapath {
-    /// What the descriptor `ahead` places behind the first one that is not in flight wants done;
-    /// what is wrong with its memory now is its fault.
+    /// Returns the work of the descriptor `ahead` positions behind the first one that is not in
+    /// flight; its `fault` includes memory that is no longer valid.
     #[inline]
     pub(crate) fn work_ahead(&mut self, vi: ViIndex, ahead: u32) -> Option<SendWork> {
         let regions = self.regions;
@@ -170,57 +170,59 @@ impl Datapath {
         Some(work_of(slot, fault))
     }
 
-    /// Descriptors that are sent and not complete.
+    /// Returns the number of descriptors that are sent and not complete.
     pub(crate) fn in_flight(&mut self, vi: ViIndex) -> u32 {
         self.vi(vi).map_or(0, |path| path.in_flight)
     }
 
-    /// Is anything on the send queue that was not sent?
+    /// Returns true if the send queue has an unsent descriptor.
     #[inline]
     pub(crate) fn has_unsent(&mut self, vi: ViIndex) -> bool {
         self.vi(vi)
             .is_some_and(|path| path.shared.send.depth() > path.in_flight)
     }
 
-    /// Receives that no message has claimed.
+    /// Returns the number of receives that no message has claimed.
     pub(crate) fn unclaimed(&mut self, vi: ViIndex) -> u32 {
         self.vi(vi)
             .map_or(0, |path| path.shared.recv.depth() - path.claimed)
     }
 
-    /// From now on the poller hears of receives that are posted on this VI, or not any more. What
-    /// was posted before is to be looked at after this.
-    pub(crate) fn tell_receives(&mut self, vi: ViIndex, tells: bool) {
+    /// Enables or disables notification of the poller about receives posted on this VI. The caller
+    /// checks for receives that were posted before, after this call.
+    pub(crate) fn set_notify_receives(&mut self, vi: ViIndex, enabled: bool) {
         if let Some(path) = self.vi(vi)
-            && path.shared.tells_receives.load(Ordering::Relaxed) != tells
+            && path.shared.notify_receives.load(Ordering::Relaxed) != enabled
         {
-            path.shared.tells_receives.store(tells, Ordering::Relaxed);
-            // Partner: the light barrier of whoever posts.
+            path.shared
+                .notify_receives
+                .store(enabled, Ordering::Relaxed);
+            // Partner: the light barrier of the posting thread, in `ViShared::notifies_receives`.
             sync::heavy_barrier();
         }
     }
 
-    /// Adds the places of so many bytes from `offset_bytes` on. They are valid until the turn ends.
+    /// Adds the pieces of `bytes` bytes from `offset_bytes` on. They are valid until the turn ends.
     pub(crate) fn locate(
         &mut self,
         vi: ViIndex,
-        place: Place,
+        memory: MessageMemory,
         offset_bytes: u32,
         bytes: u32,
-        pieces: &mut Pieces,
-    ) -> Lies {
+        pieces: &mut IoVecs,
+    ) -> BufferAccess {
         let regions = self.regions;
         let Some(path) = self.vi(vi) else {
-            return Lies::Nowhere;
+            return BufferAccess::Invalid;
         };
         let tag = path.tag;
-        match place {
-            Place::Sending(_) | Place::Reading(_) | Place::Receiving => {
-                let Some((slot, cursor)) = slot_of(path, place, regions) else {
-                    return Lies::Nowhere;
+        match memory {
+            MessageMemory::Send(_) | MessageMemory::ReadTarget(_) | MessageMemory::Receive => {
+                let Some((slot, cursor)) = slot_of(path, memory, regions) else {
+                    return BufferAccess::Invalid;
                 };
                 if tag.is_client() {
-                    return Lies::Apart;
+                    return BufferAccess::NeedsCopy;
                 }
                 let (before, room) = (pieces.len(), pieces.room().min(MAX_PIECES));
                 let mut fits = true;
@@ -231,71 +233,71 @@ impl Datapath {
                     }
                 });
                 match (walked, fits) {
-                    (true, true) => Lies::Here,
+                    (true, true) => BufferAccess::Direct,
                     (true, false) => {
                         pieces.truncate(before);
-                        Lies::Apart
+                        BufferAccess::NeedsCopy
                     }
                     (false, _) => {
                         pieces.truncate(before);
-                        Lies::Nowhere
+                        BufferAccess::Invalid
                     }
                 }
             }
-            Place::Read((address, handle)) => {
+            MessageMemory::ReadSource((address, handle)) => {
                 let access = Access::RemoteRead;
                 let at = address.checked_add(u64::from(offset_bytes));
                 let allowed = |at: &u64| regions.check(handle, tag, *at, u64::from(bytes), access);
                 match at.filter(allowed) {
-                    None => Lies::Nowhere,
-                    Some(_) if tag.is_client() || pieces.room() == 0 => Lies::Apart,
+                    None => BufferAccess::Invalid,
+                    Some(_) if tag.is_client() || pieces.room() == 0 => BufferAccess::NeedsCopy,
                     Some(at) => {
                         pieces.push(at, bytes as usize);
-                        Lies::Here
+                        BufferAccess::Direct
                     }
                 }
             }
         }
     }
 
-    /// Copies bytes of a message from `offset_bytes` on. False if their memory is not valid.
+    /// Copies bytes of a message from `offset_bytes` on. Returns false if their memory is not valid.
     pub(crate) fn copy_out(
         &mut self,
         vi: ViIndex,
-        place: Place,
+        memory: MessageMemory,
         offset_bytes: u32,
         to: &mut [u8],
     ) -> bool {
-        let (path, memory) = self.parts(vi);
+        let (path, access) = self.parts(vi);
         let Some(path) = path else {
             return false;
         };
         let tag = path.tag;
-        if let Place::Read((address, handle)) = place {
+        if let MessageMemory::ReadSource((address, handle)) = memory {
             let Some(at) = address.checked_add(u64::from(offset_bytes)) else {
                 return false;
             };
             if tag.is_client() {
                 // SAFETY: we run under the turn.
-                return unsafe { memory.read_of_client((tag, at, handle), to) };
+                return unsafe { access.read_of_client((tag, at, handle), to) };
             }
             let bytes = to.len() as u64;
-            if !(memory.regions).check(handle, tag, at, bytes, Access::RemoteRead) {
+            if !(access.regions).check(handle, tag, at, bytes, Access::RemoteRead) {
                 return false;
             }
             // SAFETY: checked in this turn, and deregistration needs the turn.
             unsafe { copy::read(at, to) };
             return true;
         }
-        let Some((slot, cursor)) = slot_of(path, place, memory.regions) else {
+        let Some((slot, cursor)) = slot_of(path, memory, access.regions) else {
             return false;
         };
         // SAFETY: the segments were found valid just now, and we run under the turn.
-        unsafe { memory.gather(tag, cursor, slot, offset_bytes, to) }
+        unsafe { access.gather(tag, cursor, slot, offset_bytes, to) }
     }
 
-    /// Places a whole message into the oldest receive descriptor and completes that. False, and
-    /// nothing is done, if that takes more: a claim before it, an error, another process.
+    /// Places a whole message into the oldest receive descriptor and completes that. Returns false,
+    /// without effect, in the cases for the slow path: an earlier claim, an error, another process.
     #[inline]
     pub(crate) fn take_whole(
         &mut self,
@@ -331,8 +333,8 @@ impl Datapath {
         true
     }
 
-    /// Copies out the data of the only descriptor that waits on a send queue with nothing in
-    /// flight, if it is a send without a fault that fits into `to`. What it wants done.
+    /// Copies out the data of the only descriptor on a send queue with nothing in flight, if it is a
+    /// send without a fault that fits into `to`. Returns its work.
     #[inline]
     pub(crate) fn copy_lone_send(&mut self, vi: ViIndex, to: &mut [u8]) -> Option<SendWork> {
         let regions = self.regions;
@@ -354,7 +356,7 @@ impl Datapath {
         whole.then(|| work_of(slot, 0))
     }
 
-    /// May the peer of this VI write or read there: handle, tag, range and rights.
+    /// Checks handle, tag, range and rights of an access by the peer of this VI.
     pub(crate) fn may_access(
         &mut self,
         vi: ViIndex,
@@ -368,34 +370,34 @@ impl Datapath {
     }
 }
 
-/// The slot that a place names, valid for its use, and the cursor that goes through it.
+/// Returns the slot that `memory` names, if it is valid for that use, and its cursor.
 fn slot_of<'p>(
     path: &'p mut ViPath,
-    place: Place,
+    memory: MessageMemory,
     regions: &RegionTable,
 ) -> Option<(&'p Slot, &'p mut Cursor)> {
-    let (queue, ahead, cursor, access) = match place {
-        Place::Sending(ahead) => (
+    let (queue, ahead, cursor, access) = match memory {
+        MessageMemory::Send(ahead) => (
             &path.shared.send,
             ahead,
             &mut path.again_cursor,
             Access::Read,
         ),
-        Place::Reading(ahead) => (
+        MessageMemory::ReadTarget(ahead) => (
             &path.shared.send,
             ahead,
             &mut path.read_cursor,
             Access::Write,
         ),
-        Place::Receiving if path.claimed > 0 => {
+        MessageMemory::Receive if path.claimed > 0 => {
             (&path.shared.recv, 0, &mut path.recv_cursor, Access::Write)
         }
-        Place::Receiving | Place::Read(_) => return None,
+        MessageMemory::Receive | MessageMemory::ReadSource(_) => return None,
     };
     let cursor = cursor.of(queue.sequence(ahead));
-    // SAFETY: we run under the turn, which the borrow of the path stands for; there is no other
+    // SAFETY: we run under the turn, which the borrow of the path shows; there is no other
     // reference to this slot.
     let slot = unsafe { queue.ahead(ahead) }?;
-    let fits = place == Place::Receiving || slot.access() == access;
+    let fits = memory == MessageMemory::Receive || slot.access() == access;
     (fits && still_valid(slot, regions, path.tag, access)).then_some((&*slot, cursor))
 }

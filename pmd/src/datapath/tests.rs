@@ -1,5 +1,5 @@
-//! What is under way, step by step: NICs without threads of their own, which move on only when a
-//! test polls them.
+//! Messages step by step: NICs without threads of their own, which make progress only when a test
+//! polls them.
 
 use core::time::Duration;
 
@@ -18,25 +18,25 @@ use crate::device::Device;
 use crate::events::ErrorCode;
 use crate::memory::copy;
 use crate::nic::{self, MemSettings};
+use crate::queue_calls::{self, Done, Queue};
 use crate::sync::AtomicBool;
 use crate::sync::Ordering;
 use crate::vi::ViSettings;
-use crate::work::{self, Done, Queue};
 
-mod clients;
+mod client_memory;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const PAGE_BYTES: usize = 4096;
-/// Descriptors lie in the first page, one a line; data behind it.
+/// Descriptors are in the first page, one per cache line; data behind it.
 const MEMORY_BYTES: usize = PAGE_BYTES + (1 << 20);
-const BEFORE: u8 = 0xEE;
+const UNTOUCHED: u8 = 0xEE;
 
 const UNRELIABLE_DELIVERY: u16 = 1;
 const RELIABLE_DELIVERY: u16 = 2;
 const RELIABLE_RECEPTION: u16 = 4;
 
-/// Pages of a test, filled with [`BEFORE`]. They are never freed: no test ends before they are
-/// of no use to a provider.
+/// Pages of a test, filled with [`UNTOUCHED`]. They are never freed, so that the provider may use them
+/// until the process ends.
 #[derive(Clone, Copy)]
 struct Pages {
     address: u64,
@@ -50,7 +50,7 @@ impl Pages {
         let at = unsafe { std::alloc::alloc(layout) };
         assert!(!at.is_null());
         // SAFETY: all of the allocation.
-        unsafe { at.write_bytes(BEFORE, bytes) };
+        unsafe { at.write_bytes(UNTOUCHED, bytes) };
         Self {
             address: at as u64,
             bytes,
@@ -60,23 +60,26 @@ impl Pages {
     fn read(&self, offset_bytes: usize, bytes: usize) -> Vec<u8> {
         assert!(offset_bytes + bytes <= self.bytes);
         let mut out = vec![0; bytes];
-        // SAFETY: inside the allocation, which nobody writes meanwhile.
+        // SAFETY: inside the allocation, which no other thread writes meanwhile.
         unsafe { copy::read(self.address + offset_bytes as u64, &mut out) };
         out
     }
 
     fn write(&self, offset_bytes: usize, bytes: &[u8]) {
         assert!(offset_bytes + bytes.len() <= self.bytes);
-        // SAFETY: inside the allocation, which nobody reads meanwhile.
+        // SAFETY: inside the allocation, which no other thread reads meanwhile.
         unsafe { copy::write(self.address + offset_bytes as u64, bytes) };
     }
 
     fn is_untouched(&self, offset_bytes: usize, bytes: usize) -> bool {
-        self.read(offset_bytes, bytes).iter().all(|b| *b == BEFORE)
+        self.read(offset_bytes, bytes)
+            .iter()
+            .all(|b| *b == UNTOUCHED)
     }
 }
 
-struct End {
+/// A NIC with a VI and registered memory.
+struct Endpoint {
     device: &'static Device,
     nic: u64,
     ptag: u64,
@@ -85,9 +88,9 @@ struct End {
     region: u32,
 }
 
-impl End {
+impl Endpoint {
     fn new(config: &NicConfig, reliability: u16) -> Self {
-        let (device, nic) = crate::device::open_unattended(config).unwrap();
+        let (device, nic) = crate::device::open_without_threads(config).unwrap();
         device.events.open(0);
         let ptag = nic::create_ptag(nic).unwrap();
         let settings = ViSettings {
@@ -121,7 +124,7 @@ impl End {
         unsafe { nic::register(self.nic, pages.address, pages.bytes as u64, &settings) }.unwrap()
     }
 
-    /// A segment of this end's memory, from so many bytes behind its descriptors on.
+    /// Returns a segment of this endpoint's memory at an offset behind its descriptors.
     fn segment(&self, offset_bytes: usize, length: u32) -> DataSegment {
         DataSegment {
             address: self.memory.address + (PAGE_BYTES + offset_bytes) as u64,
@@ -130,7 +133,7 @@ impl End {
         }
     }
 
-    /// Lays a descriptor into line `line` of `pages` and posts it.
+    /// Writes a descriptor to cache line `line` of `pages` and posts it.
     fn post_at(
         &self,
         queue: Queue,
@@ -146,10 +149,11 @@ impl End {
         let local = &segments[usize::from(operation != control::OP_SEND_RECV)..];
         descriptor.control.length = local.iter().map(|s| s.length).sum();
         descriptor.segments[..segments.len()].copy_from_slice(segments);
-        // SAFETY: a line of the test's own that is not posted.
+        // SAFETY: a line of the test's memory that is not posted.
         unsafe { at.write(descriptor) };
-        // SAFETY: registered, and left alone until the test is over.
-        unsafe { work::post(self.vi, queue, at, region, work::WhenFull::Break, 0) }.unwrap();
+        // SAFETY: registered, and not changed until the test ends.
+        unsafe { queue_calls::post(self.vi, queue, at, region, queue_calls::WhenFull::Break, 0) }
+            .unwrap();
     }
 
     fn post_send(&self, line: u64, operation: u16, segments: &[DataSegment]) {
@@ -163,14 +167,14 @@ impl End {
         self.post_at(Queue::Receive, own, line, operation, &[segment]);
     }
 
-    /// Posts a read of the peer's segment into an own one of its length.
+    /// Posts an RDMA read of the peer's segment into an own one of the same length.
     fn post_read(&self, line: u64, own: DataSegment, peers: DataSegment) {
         self.post_send(line, control::OP_RDMA_READ, &[remote(peers), own]);
     }
 
-    /// The status of the next send, after the NIC moved on by a turn.
+    /// Polls the NIC once; returns the status of the next send.
     fn sent(&self) -> Option<u32> {
-        match work::done(self.vi, Queue::Send).unwrap() {
+        match queue_calls::done(self.vi, Queue::Send).unwrap() {
             Done::Completed { status, .. } => Some(status),
             Done::NotDone => None,
             Done::Empty => panic!("nothing is posted"),
@@ -181,15 +185,15 @@ impl End {
         self.device.poll();
     }
 
-    /// Polls both until a send of this end comes back.
-    fn wait_sent(&self, peer: &End) -> u32 {
+    /// Polls both until a send of this endpoint completes; returns its status.
+    fn wait_sent(&self, peer: &Endpoint) -> u32 {
         let begun = std::time::Instant::now();
         loop {
             if let Some(status) = self.sent() {
                 return status;
             }
             peer.poll();
-            assert!(begun.elapsed() < PATIENCE, "the send does not end");
+            assert!(begun.elapsed() < TIMEOUT, "the send does not complete");
         }
     }
 
@@ -206,9 +210,9 @@ impl End {
             .in_flight
     }
 
-    /// What was reported since the last look.
-    fn told(&self) -> Vec<(ErrorCode, u64)> {
-        self.device.events.waiting()
+    /// Takes the asynchronous errors since the last call.
+    fn take_errors(&self) -> Vec<(ErrorCode, u64)> {
+        self.device.events.take_pending()
     }
 
     fn close(self) {
@@ -216,17 +220,17 @@ impl End {
     }
 }
 
-/// The address segment for memory of the other end.
+/// Returns the address segment for memory of the peer.
 fn remote(peers: DataSegment) -> DataSegment {
     DataSegment { length: 0, ..peers }
 }
 
-/// Two ends, connected: of two NICs, or of one with the shortcut.
-fn pair(test: &str, reliability: u16, change: impl Fn(&mut NicConfig)) -> (End, End) {
+/// Connects two endpoints: of two NICs, or of one with the shortcut.
+fn pair(test: &str, reliability: u16, change: impl Fn(&mut NicConfig)) -> (Endpoint, Endpoint) {
     let open = |max_cq| {
         let mut config = NicConfig {
             segment: format!("unit-{}-{test}", std::process::id()),
-            // What is stepped through may take its time, and so may the other end's thread.
+            // A test that is stepped through may be slow, and so may the peer's thread.
             ulp_timeout_ms: Some(600_000),
             silent_port_ms: Some(20_000),
             max_cq,
@@ -236,31 +240,31 @@ fn pair(test: &str, reliability: u16, change: impl Fn(&mut NicConfig)) -> (End, 
         if config.shortcut {
             config.max_cq = 16;
         }
-        End::new(&config, reliability)
+        Endpoint::new(&config, reliability)
     };
     let (near, far) = (open(16), open(17));
-    let address = |end: &End, name: &[u8]| NetAddress {
-        host: fcvi_frame::connect::HostAddress(end.device.host),
+    let address = |endpoint: &Endpoint, name: &[u8]| NetAddress {
+        host: fcvi_frame::connect::HostAddress(endpoint.device.host),
         discriminator: Discriminator::new(name).unwrap(),
     };
     let (own, there) = (address(&near, b"near"), address(&far, b"far"));
-    let over = AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| attend(&[near.device, far.device], &over));
+        scope.spawn(|| poll_devices(&[near.device, far.device], &stop));
         let server = scope.spawn(|| {
             loop {
-                let request = nic::connect_wait(far.nic, &there, Some(PATIENCE)).unwrap();
+                let request = nic::connect_wait(far.nic, &there, Some(TIMEOUT)).unwrap();
                 match nic::connect_accept(request.conn, far.vi) {
                     Ok(()) => break,
-                    // A request of before, of which the client thinks that nobody heard it.
+                    // An earlier request, which the client has given up as unanswered.
                     Err(ControlError::Timeout) => {}
                     Err(error) => panic!("{error:?}"),
                 }
             }
         });
-        let _ends_however_this_does = OnDrop(&over);
+        let _stop_on_drop = OnDrop(&stop);
         loop {
-            match nic::connect_request(near.vi, &own, &there, Some(PATIENCE)) {
+            match nic::connect_request(near.vi, &own, &there, Some(TIMEOUT)) {
                 Ok(_) => break,
                 Err(ControlError::NoMatch) => {
                     assert!(!server.is_finished(), "the server gave up");
@@ -273,7 +277,7 @@ fn pair(test: &str, reliability: u16, change: impl Fn(&mut NicConfig)) -> (End, 
     (near, far)
 }
 
-/// Sets a flag.
+/// Sets a flag on drop.
 struct OnDrop<'a>(&'a AtomicBool);
 
 impl Drop for OnDrop<'_> {
@@ -282,14 +286,14 @@ impl Drop for OnDrop<'_> {
     }
 }
 
-/// Plays the NICs' threads until it is over.
-fn attend(devices: &[&'static Device], over: &AtomicBool) {
-    while !over.load(Ordering::Relaxed) {
+/// Polls the NICs in place of their threads until `stop` is set.
+fn poll_devices(devices: &[&'static Device], stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
         for device in devices {
-            if let Some(driver) = device.turn.hold_as_guest().as_mut() {
+            if let Some(driver) = device.turn.hold_unbiased().as_mut() {
                 driver.upkeep();
                 driver.long_turn(&device.doorbells);
-                device.announce(driver);
+                device.wake_waiters(driver);
             }
         }
         std::thread::yield_now();
@@ -299,7 +303,7 @@ fn attend(devices: &[&'static Device], over: &AtomicBool) {
 const READ_DONE: u32 = status::DONE | status::OP_RDMA_READ;
 
 #[test]
-fn nothing_of_a_read_is_there_before_the_target_polls() {
+fn rdma_read_places_nothing_before_target_polls() {
     let (near, far) = pair("read-steps", RELIABLE_DELIVERY, |_| ());
     far.memory.write(PAGE_BYTES, b"12345678");
     near.post_read(0, near.segment(0, 8), far.segment(0, 8));
@@ -319,7 +323,7 @@ fn nothing_of_a_read_is_there_before_the_target_polls() {
 }
 
 #[test]
-fn at_reliable_reception_a_send_is_complete_when_the_peer_has_placed_it() {
+fn reliable_reception_send_completes_when_peer_has_placed_it() {
     let (near, far) = pair("rr-steps", RELIABLE_RECEPTION, |_| ());
     far.post_recv(0, far.segment(0, 8));
     near.memory.write(PAGE_BYTES, b"12345678");
@@ -335,7 +339,7 @@ fn at_reliable_reception_a_send_is_complete_when_the_peer_has_placed_it() {
 }
 
 #[test]
-fn no_more_is_in_flight_than_the_configuration_allows() {
+fn in_flight_descriptors_stay_within_configured_limit() {
     const POSTED: u64 = 20;
     for (test, reliability, operation) in [
         ("bound-rr", RELIABLE_RECEPTION, control::OP_RDMA_WRITE),
@@ -367,7 +371,7 @@ fn no_more_is_in_flight_than_the_configuration_allows() {
 }
 
 #[test]
-fn a_region_that_goes_while_it_is_read_refuses_the_rest() {
+fn region_deregistered_while_peer_reads_refuses_remaining_bytes() {
     const BYTES: u32 = 512 << 10;
     for reliability in [RELIABLE_DELIVERY, RELIABLE_RECEPTION] {
         let (near, far) = pair(&format!("source-goes-{reliability}"), reliability, |_| ());
@@ -380,7 +384,7 @@ fn a_region_that_goes_while_it_is_read_refuses_the_rest() {
         };
         near.post_read(0, near.segment(0, BYTES), peers);
         near.post_read(1, near.segment(0, 8), far.segment(0, 8));
-        // More than a turn can send.
+        // The read is longer than one turn sends.
         far.poll();
         nic::deregister(far.nic, source.address, region).unwrap();
         source.write(0, &vec![0x11; BYTES as usize]);
@@ -390,19 +394,22 @@ fn a_region_that_goes_while_it_is_read_refuses_the_rest() {
         let flushed = near.wait_sent(&far);
         assert_eq!(flushed, READ_DONE | status::DESC_FLUSHED_ERROR);
         let of_near = [(ErrorCode::ConnLost, 0)];
-        assert_eq!(near.told(), of_near);
+        assert_eq!(near.take_errors(), of_near);
         let of_far = [(ErrorCode::RdmarProt, 0), (ErrorCode::ConnLost, 0)];
-        assert_eq!(far.told(), of_far);
+        assert_eq!(far.take_errors(), of_far);
         let end = PAGE_BYTES + BYTES as usize;
         let tail = near.memory.read(end - 4096, 4096);
-        assert!(tail.iter().all(|b| *b == BEFORE), "the rest never came");
+        assert!(
+            tail.iter().all(|b| *b == UNTOUCHED),
+            "the remaining bytes were not sent"
+        );
         near.close();
         far.close();
     }
 }
 
 #[test]
-fn a_region_that_goes_while_it_is_read_into_is_left_alone() {
+fn region_deregistered_while_read_into_is_not_written() {
     const BYTES: u32 = 512 << 10;
     for reliability in [RELIABLE_DELIVERY, RELIABLE_RECEPTION] {
         for polls in [0, 1] {
@@ -431,14 +438,14 @@ fn a_region_that_goes_while_it_is_read_into_is_left_alone() {
             assert_eq!(failed & !status::PARTIAL_ERROR, expected);
             let flushed = near.wait_sent(&far);
             assert_eq!(flushed, READ_DONE | status::DESC_FLUSHED_ERROR);
-            assert_eq!(near.told(), [(ErrorCode::ConnLost, 0)]);
+            assert_eq!(near.take_errors(), [(ErrorCode::ConnLost, 0)]);
             for _ in 0..100 {
                 far.poll();
                 near.poll();
             }
-            assert_eq!(far.told(), [(ErrorCode::ConnLost, 0)]);
+            assert_eq!(far.take_errors(), [(ErrorCode::ConnLost, 0)]);
             let seen = sink.read(0, BYTES as usize);
-            assert!(seen.iter().all(|b| *b == 0x11), "nothing comes late");
+            assert!(seen.iter().all(|b| *b == 0x11), "late data is not written");
             near.close();
             far.close();
         }
@@ -446,7 +453,7 @@ fn a_region_that_goes_while_it_is_read_into_is_left_alone() {
 }
 
 #[test]
-fn a_descriptor_whose_memory_goes_while_it_is_in_flight_breaks_the_vi() {
+fn descriptor_memory_deregistered_in_flight_fails_vi() {
     for (test, reliability, operation) in [
         ("gone-read", RELIABLE_DELIVERY, control::OP_RDMA_READ),
         ("gone-write", RELIABLE_RECEPTION, control::OP_RDMA_WRITE),
@@ -462,26 +469,26 @@ fn a_descriptor_whose_memory_goes_while_it_is_in_flight_breaks_the_vi() {
         pages.write(0, &[0x11; 64]);
         near.wait_sent(&far);
         near.wait_sent(&far);
-        let told = near.told();
+        let errors = near.take_errors();
         let expected = [
             (ErrorCode::CompProt, pages.address),
             (ErrorCode::ConnLost, 0),
         ];
-        assert_eq!(told, expected, "{test}");
+        assert_eq!(errors, expected, "{test}");
         assert_eq!(pages.read(0, 64), [0x11; 64], "{test}");
         near.close();
         far.close();
     }
 }
 
-/// Another thread may have every turn that follows the post.
+/// Another thread may take every turn that follows the post.
 #[test]
-fn send_on_idle_vi_is_flushed_by_its_post_though_the_vi_waits_to_be_served() {
+fn send_posted_on_idle_vi_is_flushed_while_vi_is_queued() {
     let config = NicConfig {
         segment: format!("unit-{}-flushed-post", std::process::id()),
         ..NicConfig::default()
     };
-    let end = End::new(&config, RELIABLE_DELIVERY);
+    let end = Endpoint::new(&config, RELIABLE_DELIVERY);
     let index = crate::vi::vi_of(end.vi).unwrap().index;
     {
         let mut held = end.device.hold();
@@ -491,13 +498,13 @@ fn send_on_idle_vi_is_flushed_by_its_post_though_the_vi_waits_to_be_served() {
     end.post_send(0, control::OP_SEND_RECV, &[]);
     let vi = crate::vi::vi_of(end.vi).unwrap();
     let flushed = status::DONE | status::DESC_FLUSHED_ERROR | status::OP_SEND;
-    let found = work::reap(vi, end.vi, Queue::Send).unwrap();
+    let found = queue_calls::reap(vi, end.vi, Queue::Send).unwrap();
     assert!(matches!(found, Done::Completed { status, .. } if status == flushed));
     end.close();
 }
 
 #[test]
-fn a_disconnect_flushes_what_is_in_flight_and_what_comes_late_touches_nothing() {
+fn disconnect_flushes_in_flight_and_late_data_is_dropped() {
     const BYTES: u32 = 512 << 10;
     let (near, far) = pair("late-data", RELIABLE_DELIVERY, |_| ());
     for line in 0..3 {
@@ -506,7 +513,7 @@ fn a_disconnect_flushes_what_is_in_flight_and_what_comes_late_touches_nothing() 
     near.post_send(3, control::OP_SEND_RECV, &[]);
     far.post_recv(0, far.segment(0, 8));
     far.memory.write(PAGE_BYTES, &vec![0x22; BYTES as usize]);
-    // Data is on its way, and was not looked at.
+    // Data was sent, and not received yet.
     far.poll();
     nic::disconnect(near.vi).unwrap();
     for line in 0..4 {
@@ -524,8 +531,8 @@ fn a_disconnect_flushes_what_is_in_flight_and_what_comes_late_touches_nothing() 
         near.poll();
     }
     assert!(near.memory.is_untouched(PAGE_BYTES, BYTES as usize));
-    assert_eq!(near.told(), []);
-    assert_eq!(far.told(), [(ErrorCode::ConnLost, 0)]);
+    assert_eq!(near.take_errors(), []);
+    assert_eq!(far.take_errors(), [(ErrorCode::ConnLost, 0)]);
     near.close();
     far.close();
 }

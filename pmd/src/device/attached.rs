@@ -1,49 +1,49 @@
-//! NICs of a datapath process: devices whose engine is elsewhere.
+//! NICs of a datapath process: devices whose engine is in that process.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{DEVICES, Device, find_or_make};
+use super::{DEVICES, Device, find_or_create};
 use crate::attach::Attachment;
-use crate::attach::link::Link;
-use crate::attach::opening;
-use crate::attach::posting::Posting;
+use crate::attach::control_connections::ControlConnections;
+use crate::attach::descriptor_quota::DescriptorQuota;
+use crate::attach::handshake;
 use crate::config::{NicConfig, Protection};
 use crate::driver::Driver;
-use crate::fork::{self, Opening};
+use crate::fork::{self, OpenCloseLock};
 use crate::main_thread;
 use crate::open::{self, OpenError};
 use crate::sync::{AtomicU32, Ordering};
 use crate::vi::ViShared;
 
-/// A datapath process that makes no room for a submission within so long is taken for stopped.
-const ROOM_PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout for free space in the submission queue, after which the datapath process is regarded as stopped.
+const SUBMIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A NIC of a datapath process.
 pub(super) struct Attached {
     path: PathBuf,
-    /// As the process calls it.
+    /// Name of the NIC in the process.
     name: String,
-    /// Other names that the process knows it by.
+    /// Other names of the NIC in the process.
     aliases: Mutex<Vec<String>>,
-    /// What the program wants of VIs without a tag, if it wants anything.
+    /// Access of VIs without a protection tag that the program requires, if it does.
     protection: Option<Protection>,
-    link: Mutex<Option<Arc<Link>>>,
+    control: Mutex<Option<Arc<ControlConnections>>>,
     native_mtu_bytes: AtomicU32,
-    /// VIs and regions that this program may have.
+    /// Maximum number of VIs and regions of this program.
     quota: (u32, u32),
-    posting: Posting,
+    descriptor_quota: DescriptorQuota,
 }
 
 impl Attached {
-    /// The conversation ends for this program.
-    pub(super) fn take_link(&self) -> Option<Arc<Link>> {
-        self.link().take()
+    /// Takes the control connections, which ends the attachment of this program.
+    pub(super) fn take_control(&self) -> Option<Arc<ControlConnections>> {
+        self.control().take()
     }
 
-    fn link(&self) -> MutexGuard<'_, Option<Arc<Link>>> {
-        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    fn control(&self) -> MutexGuard<'_, Option<Arc<ControlConnections>>> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn aliases(&self) -> MutexGuard<'_, Vec<String>> {
@@ -52,39 +52,39 @@ impl Attached {
 }
 
 impl Device {
-    /// The conversation with the datapath process, while the NIC is open.
-    pub(crate) fn link(&self) -> Option<Arc<Link>> {
-        self.attached.as_ref()?.link().clone()
+    /// Returns the control connections to the datapath process, while the NIC is open.
+    pub(crate) fn control(&self) -> Option<Arc<ControlConnections>> {
+        self.attached.as_ref()?.control().clone()
     }
 
-    /// User bytes in a frame of a send, where the engine is another process's.
+    /// Returns the user bytes in a frame of a send, for an attached NIC.
     pub(crate) fn native_mtu_bytes(&self) -> Option<u32> {
         let attached = self.attached.as_ref()?;
         Some(attached.native_mtu_bytes.load(Ordering::Relaxed))
     }
 
-    /// VIs and regions that this program may have.
+    /// Returns the maximum number of VIs and regions of this program.
     pub(crate) fn quota(&self) -> (u32, u32) {
         let own = (self.config.max_vi, self.config.max_regions);
         self.attached.as_ref().map_or(own, |there| there.quota)
     }
 
-    /// What is posted, where the engine is another process's, which allows so much.
+    /// Returns the quota of outstanding descriptors, for an attached NIC.
     #[inline]
-    pub(crate) fn posting(&self) -> Option<&Posting> {
-        Some(&self.attached.as_ref()?.posting)
+    pub(crate) fn descriptor_quota(&self) -> Option<&DescriptorQuota> {
+        Some(&self.attached.as_ref()?.descriptor_quota)
     }
 
-    /// Has what was posted on this VI's receive queue submitted to the datapath process before
+    /// Submits all descriptors posted on the receive queue of this VI to the datapath process before
     /// this returns.
     #[inline]
     pub(crate) fn submit(&'static self, vi: &ViShared) {
         self.note_activity();
         let posted = vi.recv.posted();
         if let Some(driver) = self.hold().as_mut() {
-            self.rest.leave(driver);
+            self.poll_thread.wake_if_armed(driver);
             driver.kick(vi.index, &self.doorbells);
-            self.announce(driver);
+            self.wake_waiters(driver);
             if !driver.has_unsent() {
                 return;
             }
@@ -92,69 +92,69 @@ impl Device {
         self.submit_with_room(|attachment| attachment.has_submitted(vi.index, posted));
     }
 
-    /// Takes turns until something is submitted that there was no room for; gives up on a
-    /// process that makes none.
+    /// Takes turns until a submission succeeds that did not fit into the queue; gives up after
+    /// [`SUBMIT_TIMEOUT`].
     #[cold]
     pub(crate) fn submit_with_room(&'static self, is_submitted: impl Fn(&Attachment) -> bool) {
-        let begun = Instant::now();
+        let start = Instant::now();
         loop {
             {
                 let mut held = self.hold();
                 let Some(driver) = held.as_mut() else {
                     return;
                 };
-                self.rest.leave(driver);
+                self.poll_thread.wake_if_armed(driver);
                 driver.turn(&self.doorbells);
-                self.announce(driver);
+                self.wake_waiters(driver);
                 if driver.attachment().is_none_or(|there| is_submitted(there)) {
                     return;
                 }
             }
-            if begun.elapsed() >= ROOM_PATIENCE {
+            if start.elapsed() >= SUBMIT_TIMEOUT {
                 return;
             }
             std::thread::yield_now();
         }
     }
 
-    /// Another opening of an attached NIC that is open.
+    /// Opens another handle of an attached NIC that is open.
     fn open_again(&'static self, path: &Path) -> Result<(&'static Self, u64), OpenError> {
         let is_lost = (self.hold().as_mut())
             .and_then(Driver::attachment)
             .is_some_and(|attachment| attachment.is_lost());
         if is_lost {
             return Err(OpenError::new(
-                "the datapath process is gone: the NIC can be opened again when all its \
-                 openings in this program are closed",
+                "the datapath process has ended: the NIC can be opened again when all its \
+                 handles in this program are closed",
             ));
         }
-        let remote = opening::open_remote(self, path)?;
+        let remote = handshake::open_remote(self, path)?;
         Ok((self, self.instances.open(self.number, remote)))
     }
 }
 
-/// The device of a NIC that the datapath process at this socket has under this name, and one
-/// opening of it.
+/// Attaches to a NIC of the datapath process at this socket, by name; returns its device and a new NIC
+/// handle.
 pub(crate) fn attach(path: &Path, name: &str) -> Result<(&'static Device, u64), OpenError> {
     attach_as(path, name, None)
 }
 
-/// As [`attach`], for a program that wants this of VIs without a tag; `None`: what the process
-/// says.
+/// As [`attach`], with the required access of VIs without a protection tag; `None` for that of the
+/// process.
 pub(crate) fn attach_as(
     path: &Path,
     name: &str,
     protection: Option<Protection>,
 ) -> Result<(&'static Device, u64), OpenError> {
-    let _opening = Opening::begin();
+    let _lock = OpenCloseLock::acquire();
     crate::sync::register_barrier();
-    fork::watch()?;
-    main_thread::watch();
+    fork::install_handlers()?;
+    main_thread::install_exit_hook();
     if let Some(device) = attached_device(path, name, protection) {
         return device.open_again(path);
     }
     open::check_memory(NicConfig::default().max_vi)?;
-    let found = opening::attach(path, name)?;
+    let found = handshake::attach(path, name)?;
     let config = found.config(protection)?;
     // The same NIC by another name of it is the same device (VIPL 3.1.1).
     if let Some(device) = attached_device(path, &config.name, protection) {
@@ -166,35 +166,35 @@ pub(crate) fn attach_as(
     }
     let description = &found.description;
     let fingerprint = format!("{path:?} {protection:?} {description:?}");
-    let device = find_or_make(&config, fingerprint, || {
+    let device = find_or_create(&config, fingerprint, || {
         Some(Attached {
             path: path.to_owned(),
             name: config.name.clone(),
             aliases: Mutex::default(),
             protection,
-            link: Mutex::new(None),
+            control: Mutex::new(None),
             native_mtu_bytes: AtomicU32::new(description.native_mtu_bytes),
             quota: (description.quota_vis, description.quota_regions),
-            posting: Posting::new(description.max_descriptors),
+            descriptor_quota: DescriptorQuota::new(description.max_descriptors),
         })
     })?;
-    let (attachment, link) = found.into_attachment(device);
+    let (attachment, control) = found.into_attachment(device);
     if let Some(attached) = &device.attached {
-        // Those of an earlier time may be another NIC's by now.
+        // Aliases of an earlier epoch may belong to another NIC by now.
         *attached.aliases() = vec![name.to_owned()];
-        *attached.link() = Some(link);
+        *attached.control() = Some(control);
     }
     device.start(Driver::Process(Box::new(attachment)))?;
-    match opening::open_remote(device, path) {
+    match handshake::open_remote(device, path) {
         Ok(remote) => Ok((device, device.instances.open(device.number, remote))),
         Err(error) => {
-            device.abandon();
+            device.abort_open();
             Err(error)
         }
     }
 }
 
-/// The device of this NIC of this process, if it is open.
+/// Finds the device of this NIC of the datapath process, if it is open.
 fn attached_device(
     path: &Path,
     name: &str,

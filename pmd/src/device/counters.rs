@@ -1,4 +1,4 @@
-//! What a NIC has counted.
+//! Counters of a NIC.
 
 use super::Device;
 use crate::datapath::PathCounters;
@@ -6,16 +6,16 @@ use crate::driver::Driver;
 use crate::sync::Ordering;
 use crate::transport::Transport;
 
-/// Entries that full completion queues have dropped.
+/// Number of entries that full completion queues have dropped.
 const CQ_OVERRUNS: &str = "cq_overruns";
 
 impl Device {
-    /// Counts entries that a full completion queue has dropped, and logs the first ones.
+    /// Counts entries that a full completion queue has dropped; logs the first time.
     #[cold]
     pub(crate) fn count_cq_overruns(&self, entries: u64) {
         if self.cq_overruns.fetch_add(entries, Ordering::Relaxed) == 0 {
-            let line = "a completion queue is full: entries whose descriptor was taken without \
-                        them are dropped, counted as cq_overruns; this is logged once";
+            let line = "completion queue full: entries whose descriptor was reaped from its work queue are \
+                        dropped, counted as cq_overruns; logged once";
             self.log_limited(log::Level::Warn, format_args!("{line}"));
         }
     }
@@ -24,20 +24,20 @@ impl Device {
         self.cq_overruns.load(Ordering::Relaxed)
     }
 
-    /// Replaces, in counters of the datapath process, what this program counts: its completion
-    /// queues are here.
+    /// Replaces, in the counters of the datapath process, those that this program counts itself: its completion
+    /// queues are local.
     pub(crate) fn add_own_counts(&self, counters: &mut [(String, u64)]) {
         let overruns = counters.iter_mut().filter(|(name, _)| name == CQ_OVERRUNS);
         overruns.for_each(|(_, count)| *count = self.cq_overruns());
     }
 
-    /// Counters of the data path and the engine, by name.
+    /// Returns the counters of the data path and the engine by name.
     pub(crate) fn counters(&self) -> Vec<(String, u64)> {
         let held = self.hold();
         let Some(poller) = held.as_ref().and_then(Driver::engine) else {
             return Vec::new();
         };
-        // Their names are written when others have the turn.
+        // The names are formatted after the turn is released.
         let engine = poller.engine.counters();
         let discovery = poller.discovery.iter().flat_map(|d| d.counters());
         let discovery: Vec<_> = discovery.collect();

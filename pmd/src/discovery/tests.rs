@@ -1,4 +1,4 @@
-//! A VN_Port between a network in memory and a port that has little room.
+//! A VN_Port on an in-memory network, with a port whose send ring is small.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,19 +16,19 @@ const MS: u64 = 1_000_000;
 /// More than one burst.
 const PEERS: usize = 40;
 
-/// What was sent, and how often nothing was taken.
+/// Sent frames; `is_stuck` makes the port accept none.
 #[derive(Default)]
 struct Sent {
     frames: Vec<Vec<u8>>,
     is_stuck: bool,
 }
 
-/// Lends few buffers, and takes frames only every other time.
+/// Port with few buffers that accepts frames only in every other call.
 struct Narrow {
     inner: LoopbackPort,
-    lent: usize,
+    allocated: usize,
     sent: Arc<Mutex<Sent>>,
-    takes: bool,
+    accepts: bool,
 }
 
 const BUFFERS: usize = 8;
@@ -39,17 +39,17 @@ impl Port for Narrow {
     }
 
     fn alloc(&mut self, dst: [u8; 6]) -> Option<Mbuf> {
-        let mbuf = (self.lent < BUFFERS).then(|| self.inner.alloc(dst))??;
-        self.lent += 1;
+        let mbuf = (self.allocated < BUFFERS).then(|| self.inner.alloc(dst))??;
+        self.allocated += 1;
         Some(mbuf)
     }
 
     fn tx_burst(&mut self, batch: &mut MbufBatch) -> usize {
         let sent = Arc::clone(&self.sent);
         let mut sent = sent.lock().expect("no panic");
-        self.takes = !self.takes && !sent.is_stuck;
+        self.accepts = !self.accepts && !sent.is_stuck;
         let mut taken = 0;
-        while self.takes
+        while self.accepts
             && let Some(mbuf) = batch.pop()
         {
             sent.frames.push(mbuf.bytes().to_vec());
@@ -64,7 +64,7 @@ impl Port for Narrow {
     }
 
     fn free(&mut self, mbuf: Mbuf) {
-        self.lent -= 1;
+        self.allocated -= 1;
         self.inner.free(mbuf);
     }
 
@@ -88,9 +88,9 @@ fn narrow() -> (Datapath, Arc<Mutex<Sent>>) {
     let sent = Arc::new(Mutex::new(Sent::default()));
     let port = Narrow {
         inner,
-        lent: 0,
+        allocated: 0,
         sent: Arc::clone(&sent),
-        takes: false,
+        accepts: false,
     };
     let limits = RegionLimits {
         regions: 1,
@@ -112,8 +112,8 @@ fn vn_port(number: usize) -> VnPort {
     VnPort::new(discovery, login, number as u64)
 }
 
-/// Lets ports hear each other until the first one is logged in with all others; when that is.
-fn introduce(ports: &mut [VnPort]) -> u64 {
+/// Exchanges frames between ports until the first one is logged in with all others; returns the time.
+fn log_in_all(ports: &mut [VnPort]) -> u64 {
     let mut now_ns = MS;
     for port in ports.iter_mut() {
         port.start(now_ns);
@@ -126,7 +126,7 @@ fn introduce(ports: &mut [VnPort]) -> u64 {
     };
     while logged_in(&ports[0]) + 1 < ports.len() {
         now_ns += MS;
-        assert!(now_ns < 10_000 * MS, "they do not find each other");
+        assert!(now_ns < 10_000 * MS, "discovery does not complete");
         for from in 0..ports.len() {
             ports[from].handle_timeout(now_ns);
             while ports[from].poll_event(now_ns).is_some() {}
@@ -149,9 +149,9 @@ fn introduce(ports: &mut [VnPort]) -> u64 {
     now_ns
 }
 
-/// The interfaces that a LOGO went to.
-fn told(sent: &Sent) -> Vec<MacAddress> {
-    let mut told: Vec<_> = sent
+/// Returns the interfaces to which a LOGO was sent.
+fn logged_out(sent: &Sent) -> Vec<MacAddress> {
+    let mut interfaces: Vec<_> = sent
         .frames
         .iter()
         .filter_map(|bytes| {
@@ -160,50 +160,50 @@ fn told(sent: &Sent) -> Vec<MacAddress> {
             (service.kind == LinkServiceKind::Logo).then_some(view.ethernet.dst)
         })
         .collect();
-    told.sort_unstable();
-    told.dedup();
-    told
+    interfaces.sort_unstable();
+    interfaces.dedup();
+    interfaces
 }
 
 #[test]
-fn whoever_is_logged_in_is_told_when_the_nic_goes_down() {
+fn all_logged_in_ports_are_notified_when_the_nic_is_taken_down() {
     let mut ports: Vec<_> = (0..=PEERS).map(vn_port).collect();
-    let mut now_ns = introduce(&mut ports);
+    let mut now_ns = log_in_all(&mut ports);
     let mut discovery = Discovery::new(ports.swap_remove(0));
     let (mut path, sent) = narrow();
-    let begun_ns = now_ns;
-    discovery.leave(&mut path, || {
+    let start_ns = now_ns;
+    discovery.log_out_all(&mut path, || {
         now_ns += MS / 10;
         now_ns
     });
     let sent = sent.lock().expect("no panic");
-    assert_eq!(told(&sent).len(), PEERS);
-    assert!(now_ns < begun_ns + FAREWELL_NS);
+    assert_eq!(logged_out(&sent).len(), PEERS);
+    assert!(now_ns < start_ns + LOGOUT_TIMEOUT_NS);
     assert!(path.batch.is_empty());
 }
 
 #[test]
-fn a_port_that_takes_nothing_keeps_no_nic_up() {
+fn log_out_all_times_out_if_the_port_accepts_no_frames() {
     let mut ports: Vec<_> = (0..3).map(vn_port).collect();
-    let mut now_ns = introduce(&mut ports);
+    let mut now_ns = log_in_all(&mut ports);
     let mut discovery = Discovery::new(ports.swap_remove(0));
     let (mut path, sent) = narrow();
     sent.lock().expect("no panic").is_stuck = true;
-    let begun_ns = now_ns;
-    discovery.leave(&mut path, || {
+    let start_ns = now_ns;
+    discovery.log_out_all(&mut path, || {
         now_ns += MS;
         now_ns
     });
-    assert!(now_ns >= begun_ns + FAREWELL_NS);
-    assert!(now_ns < begun_ns + FAREWELL_NS + 10 * MS);
-    assert!(told(&sent.lock().expect("no panic")).is_empty());
+    assert!(now_ns >= start_ns + LOGOUT_TIMEOUT_NS);
+    assert!(now_ns < start_ns + LOGOUT_TIMEOUT_NS + 10 * MS);
+    assert!(logged_out(&sent.lock().expect("no panic")).is_empty());
 }
 
-/// What the port has no room for is kept, and sent in a later turn.
+/// Frames that do not fit are kept, and sent in a later turn.
 #[test]
-fn nothing_is_lost_for_want_of_room() {
+fn frames_that_do_not_fit_are_sent_later() {
     let mut ports: Vec<_> = (0..=PEERS).map(vn_port).collect();
-    let now_ns = introduce(&mut ports);
+    let now_ns = log_in_all(&mut ports);
     let mut discovery = Discovery::new(ports.swap_remove(0));
     let (mut path, sent) = narrow();
     discovery.port.close(now_ns);
@@ -211,5 +211,5 @@ fn nothing_is_lost_for_want_of_room() {
         discovery.send(&mut path);
     }
     assert!(!discovery.is_due(now_ns));
-    assert_eq!(told(&sent.lock().expect("no panic")).len(), PEERS);
+    assert_eq!(logged_out(&sent.lock().expect("no panic")).len(), PEERS);
 }

@@ -1,29 +1,29 @@
-//! Bytes in and out of application memory.
+//! Copies into and out of application memory.
 //!
 //! Addresses come from the region table: they lie inside a registration whose
-//! owner promised that the memory stays mapped until it is deregistered. The
-//! application may change the bytes at any time; nothing here depends on them.
+//! owner keeps the memory mapped until it is deregistered. The application may
+//! change the bytes at any time; nothing here depends on their values.
 
 use crate::sync::Ordering;
 use crate::sync::application::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, copy_nonoverlapping};
 
-/// Bytes of an aligned word, which is written whole.
+/// Bytes of an aligned word, which is written atomically.
 pub(crate) const WORD_BYTES: usize = 8;
-/// Bytes of an aligned word and of what may stand behind it, at most.
+/// Maximum bytes of the last aligned word and the partial word after it.
 pub(crate) const LAST_BYTES: usize = 2 * WORD_BYTES - 1;
 
-/// Copies bytes; eight, the size of most flags and pointers, without a call.
+/// Copies bytes; eight bytes, the size of most flags and pointers, are copied inline.
 ///
 /// # Safety
 /// As for `copy_nonoverlapping`.
 #[inline(always)]
 unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     if bytes == WORD_BYTES {
-        // SAFETY: passed on from our caller; a constant length makes it one load and one store.
+        // SAFETY: guaranteed by the caller; a constant length makes it one load and one store.
         unsafe { copy_nonoverlapping(from, to, WORD_BYTES) };
         return;
     }
-    // SAFETY: passed on from our caller.
+    // SAFETY: guaranteed by the caller.
     unsafe { copy_nonoverlapping(from, to, bytes) };
 }
 
@@ -44,12 +44,12 @@ pub(crate) unsafe fn read(from: u64, to: &mut [u8]) {
 /// `to .. to + from.len()` lies inside a registered, writable region.
 #[inline]
 pub(crate) unsafe fn write(to: u64, from: &[u8]) {
-    // SAFETY: as in `read`, the other way round.
+    // SAFETY: as in `read`, with source and target exchanged.
     unsafe { copy(from.as_ptr(), to as *mut u8, from.len()) };
 }
 
-/// Copies application memory to application memory. The two may overlap: both belong to programs,
-/// which may send from the buffer into which they receive.
+/// Copies application memory to application memory. The two ranges may overlap: programs
+/// may send from a buffer into which they receive.
 ///
 /// # Safety
 /// `from .. from + bytes` lies inside a registered region, and `to .. to + bytes` inside a
@@ -61,8 +61,8 @@ pub(crate) unsafe fn between(from: u64, to: u64, bytes: usize) {
 }
 
 /// Copies `from` into application memory so that a program that polls the last bytes sees them
-/// last, and 8-byte aligned words whole (docs/spec/vipl-rules.md, rule 6). Everything that this
-/// thread wrote before is visible with the last bytes, too: on every processor, by release stores.
+/// last, and 8-byte aligned words untorn (docs/spec/vipl-rules.md, rule 6). Earlier writes of this
+/// thread are visible with the last bytes, on every processor: by release stores.
 ///
 /// # Safety
 /// As for [`write`].
@@ -89,18 +89,17 @@ pub(crate) unsafe fn write_in_order(to: u64, from: &[u8]) {
         word.store(u64::from_ne_bytes(*last), Ordering::Release);
     }
     if !tail.is_empty() {
-        // SAFETY: the last bytes of the range promised by the caller, behind an aligned word.
+        // SAFETY: the last bytes of the range promised by the caller, after an aligned word.
         unsafe { store_start(aligned + words.len() as u64, tail) };
     }
 }
 
-/// Stores the first `bytes` of `from` as an integer; what is left of the range, the whole of it if
-/// it is shorter.
+/// Stores the first bytes of `from` as an integer, if there are enough; returns the remaining range.
 macro_rules! store_first {
     ($to:expr, $from:expr, $atomic:ident, $integer:ty) => {
         match $from.split_first_chunk::<{ size_of::<$integer>() }>() {
             Some((first, rest)) => {
-                // SAFETY: inside the range promised by the caller, and aligned as the caller found.
+                // SAFETY: inside the range promised by the caller, and aligned as the caller checked.
                 let part = unsafe { $atomic::from_ptr($to as *mut $integer) };
                 // Release: its partner is the application's load of the bytes it polls.
                 part.store(<$integer>::from_ne_bytes(*first), Ordering::Release);
@@ -111,7 +110,7 @@ macro_rules! store_first {
     };
 }
 
-/// Stores a part of one aligned word by aligned integers, the last bytes last.
+/// Stores a part of one aligned word as aligned integers, the last bytes last.
 ///
 /// # Safety
 /// As for [`write`].
@@ -123,11 +122,11 @@ unsafe fn store_part(mut to: u64, mut from: &[u8]) {
     if to & 2 != 0 {
         (to, from) = store_first!(to, from, AtomicU16, u16);
     }
-    // SAFETY: passed on from our caller; aligned to 4, or less than 2 bytes are left.
+    // SAFETY: guaranteed by the caller; aligned to 4, or less than 2 bytes are left.
     unsafe { store_start(to, from) };
 }
 
-/// Stores fewer than 8 bytes, of which the first is aligned to 4 or the only one.
+/// Stores fewer than 8 bytes at an address that is aligned to 4, or a single byte.
 ///
 /// # Safety
 /// As for [`write`].
@@ -138,8 +137,8 @@ unsafe fn store_start(to: u64, from: &[u8]) {
     let (_end, _nothing) = store_first!(to, from, AtomicU8, u8);
 }
 
-/// Returns how many of so many bytes stand before the last aligned word among them; all, if there
-/// is none.
+/// Returns the number of bytes before the last aligned word of a range; all of them if the range contains no aligned
+/// word.
 pub(crate) fn before_last_word(at: u64, bytes: usize) -> usize {
     let words_end = (at + bytes as u64) & !(WORD_BYTES as u64 - 1);
     match words_end.checked_sub(WORD_BYTES as u64) {
@@ -148,11 +147,11 @@ pub(crate) fn before_last_word(at: u64, bytes: usize) -> usize {
     }
 }
 
-/// Returns how many of so many bytes may be written in any order before the rest, at most
-/// [`LAST_BYTES`], goes through [`write_in_order`].
+/// Returns the number of bytes of a range that may be written in any order before the remaining ones, at most
+/// [`LAST_BYTES`], are written by [`write_in_order`].
 pub(crate) fn before_ordered(at: u64, bytes: usize) -> usize {
     match before_last_word(at, bytes) {
-        // There is no aligned word: it is short.
+        // A short range without an aligned word.
         all if all == bytes => 0,
         body => body,
     }
@@ -165,7 +164,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ordered_writes_copy_every_byte_and_no_other(
+        fn write_in_order_copies_exactly_the_range(
             offset in 0usize..24,
             data in proptest::collection::vec(any::<u8>(), 0..200),
         ) {

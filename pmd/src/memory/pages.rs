@@ -1,30 +1,30 @@
-//! What the kernel says of the pages of a region.
+//! State of the pages of a region in the kernel: mapped, writable, locked.
 
 use serde::{Deserialize, Serialize};
 
 use crate::sync::{AtomicU8, Ordering};
 
-/// Bytes of a page; regions are registered on this granularity (VIPL 3.4.3).
+/// Page size in bytes; regions are registered at this granularity (VIPL 3.4.3).
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
 /// `MADV_POPULATE_READ` and `MADV_POPULATE_WRITE` of linux/mman.h.
 const POPULATE_READ: libc::c_int = 22;
 const POPULATE_WRITE: libc::c_int = 23;
 
-/// What to do when pages cannot be locked.
+/// Policy for locking the pages of registered memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LockPolicy {
-    /// Lock what the limits allow; count and say once what they do not.
+    /// Lock as far as the limits allow; count failures and log the first one.
     #[default]
     BestEffort,
-    /// A registration that cannot be locked fails.
+    /// Fail a registration whose pages cannot be locked.
     Required,
-    /// Do not try.
+    /// Do not lock.
     Never,
 }
 
-/// The pages around a range, as addresses; `None` if they leave the address space.
+/// Extends a range to whole pages and returns its begin and end; `None` if it exceeds the address space.
 pub(crate) fn page_range(address: u64, length_bytes: u64) -> Option<(u64, u64)> {
     let base = address & !(PAGE_BYTES - 1);
     let end = address.checked_add(length_bytes)?;
@@ -43,15 +43,14 @@ fn last_error() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// Are the pages there, and may they be written? `None`: they are not there.
-/// A range with one read-only page counts as read-only.
+/// Faults pages in and returns whether all of them are writable; `None` if a page is not mapped.
 pub(crate) fn writable(base: u64, end: u64) -> Option<bool> {
     match advise(base, end, POPULATE_WRITE) {
         Ok(()) => Some(true),
         Err(libc::ENOMEM) => None,
         Err(_) => match advise(base, end, POPULATE_READ) {
             Ok(()) => Some(false),
-            // Kernels before 5.14 know neither, and a filter of system calls may refuse both: ask
+            // Kernels before 5.14 know neither, and a seccomp filter may refuse both: read
             // the memory map.
             Err(libc::EINVAL | libc::EPERM | libc::ENOSYS) => from_maps(base, end),
             Err(_) => None,
@@ -59,17 +58,17 @@ pub(crate) fn writable(base: u64, end: u64) -> Option<bool> {
     }
 }
 
-/// Has the pages of a shared mapping there, so that touching them is no page fault. The pages are
-/// writable, and stay what they are.
+/// Faults in the pages of a shared, writable mapping, so that later accesses cause no page fault. Their contents do not
+/// change.
 ///
 /// # Errors
-/// What madvise(2) says: a page cannot be had.
+/// Those of madvise(2): a page cannot be allocated.
 pub(super) fn populate(base: u64, end: u64) -> std::io::Result<()> {
     match advise(base, end, POPULATE_WRITE) {
-        // Kernels before 5.14 do not know it, and a filter of system calls may refuse it.
+        // Kernels before 5.14 do not know it, and a seccomp filter may refuse it.
         Err(libc::EINVAL | libc::EPERM | libc::ENOSYS) => {
             for page in (base..end).step_by(PAGE_BYTES as usize) {
-                // SAFETY: mapped, as the caller says; others use it as atomic bytes, too.
+                // SAFETY: mapped, as the caller promises; other accesses use atomic bytes, too.
                 let byte = unsafe { AtomicU8::from_ptr(page as *mut u8) };
                 byte.load(Ordering::Relaxed);
             }
@@ -79,7 +78,7 @@ pub(super) fn populate(base: u64, end: u64) -> std::io::Result<()> {
     }
 }
 
-/// The same from /proc/self/maps.
+/// Returns the same as [`writable`], from /proc/self/maps.
 fn from_maps(base: u64, end: u64) -> Option<bool> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     coverage(&maps, base, end)
@@ -119,7 +118,7 @@ pub(crate) fn lock(base: u64, end: u64) -> Result<(), i32> {
     if done == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// Unlocks pages. A page that is gone meanwhile needs no unlocking.
+/// Unlocks pages. Ignores pages that have been unmapped meanwhile.
 pub(crate) fn unlock(base: u64, end: u64) {
     // SAFETY: munlock(2) changes no content and fails on what is not mapped.
     unsafe { libc::munlock(base as *const _, (end - base) as usize) };
@@ -130,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_grows_to_whole_pages() {
+    fn page_range_extends_to_whole_pages() {
         assert_eq!(page_range(0x1001, 1), Some((0x1000, 0x2000)));
         assert_eq!(page_range(0x1000, 0x1000), Some((0x1000, 0x2000)));
         assert_eq!(page_range(0x1fff, 2), Some((0x1000, 0x3000)));
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_map_tells_holes_and_rights() {
+    fn coverage_reports_holes_and_rights() {
         let maps = "1000-3000 rw-p 00000000 00:00 0\n3000-4000 r--p 0 0:0 0 /lib/x\n5000-6000 ---p 0 0:0 0\n";
         assert_eq!(coverage(maps, 0x1000, 0x3000), Some(true));
         assert_eq!(coverage(maps, 0x2000, 0x4000), Some(false));
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_written_read_only_and_missing_pages_apart() {
+    fn writable_distinguishes_writable_read_only_and_unmapped_pages() {
         let map = |prot| {
             // SAFETY: a fresh private mapping.
             let at = unsafe {
@@ -172,7 +171,7 @@ mod tests {
         assert_eq!(writable(ro, ro + size), Some(false));
         let none = map(libc::PROT_NONE);
         assert_eq!(writable(none, none + size), None);
-        // SAFETY: the mapping is ours and unused from here on.
+        // SAFETY: mapped by this test and unused from here on.
         unsafe { libc::munmap(rw as *mut _, size as usize) };
         assert_eq!(writable(rw, rw + size), None);
     }

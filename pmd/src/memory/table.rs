@@ -1,23 +1,21 @@
-//! Memory handles to regions.
+//! Table of registered memory regions by memory handle.
 //!
-//! Lookups take no lock. An entry is valid while its key equals the handle: it
-//! is written while the key is 0 and published with a Release store; a reader
-//! loads the key (Acquire), the fields, and the key again. Handles carry a random
-//! generation, so that a stale one does not name the region that took its place,
-//! and peers cannot predict one (ADR 0041).
-//! Whoever removes an entry holds the NIC's turn, so the poll loop never sees
-//! one go in the middle of a turn.
+//! Lookups take no lock. An entry is valid while its key equals the handle: it is written while the
+//! key is 0 and published with a Release store; a reader loads the key (Acquire), the fields, and
+//! the key again. Handles contain a random generation, so that a stale one does not name a later
+//! region at the same index, and peers cannot predict one (ADR 0041). Entries are removed under the
+//! NIC's turn, so the poll loop never sees a removal in the middle of a turn.
 
 use std::sync::{Condvar, Mutex, OnceLock};
 
 use crate::descriptor::DataSegment;
+use crate::memory::backing::{Backing, Location, MappedAddress, Owner};
 use crate::memory::pages::LockPolicy;
-use crate::memory::place::{Here, Location, Owner, Place};
 use crate::memory::{Access, TagCheck};
 use crate::resource_error::ResourceError;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
-mod holdings;
+mod ownership;
 mod registration;
 
 use registration::Control;
@@ -27,11 +25,11 @@ const CHUNK: usize = 512;
 const RDMA_WRITE: u32 = 1;
 const RDMA_READ: u32 = 2;
 const WRITABLE: u32 = 4;
-/// Above the rights stands the owner's number.
+/// Position of the owner's number in a grant, above the rights.
 pub(super) const OWNER_SHIFT: u32 = 8;
 const OWNER: u64 = 0x00FF_FFFF;
 
-/// Consumer's choices for a region (VIPL 4.7).
+/// Consumer-selected attributes of a region (VIPL 4.7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RegionAttributes {
     /// Number of the protection tag; 0 for none.
@@ -42,7 +40,7 @@ pub(crate) struct RegionAttributes {
     pub rdma_read: bool,
 }
 
-/// Why a registration failed.
+/// Reason why a registration failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RegionError {
     /// Length zero, or the range is not mapped.
@@ -51,75 +49,75 @@ pub(crate) enum RegionError {
     Resource(ResourceError),
 }
 
-/// What is registered at the moment.
+/// Current number of registered regions and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RegionUsage {
     /// Regions.
     pub regions: u64,
-    /// Bytes, page-granular.
+    /// Bytes, in whole pages.
     pub bytes: u64,
     /// Registrations whose pages could not be locked, since the NIC was opened.
     pub unlocked: u64,
 }
 
 #[derive(Default)]
-struct Entry {
-    /// The handle while the entry is valid, else 0.
+struct RegionEntry {
+    /// The handle while the entry is valid, otherwise 0.
     key: AtomicU32,
-    /// Tag, owner and rights in one word, so that a change of them is seen whole.
+    /// Tag, owner and rights in one word, so that they change atomically.
     grant: AtomicU64,
     base: AtomicU64,
     end: AtomicU64,
 }
 
-/// Where the bytes of an entry's region are: null for this program's own. Apart from the
-/// entries, which the data path of this program's own VIs reads alone.
-type PlaceChunk = [AtomicPtr<Place>; CHUNK];
+/// Backings of regions; null for regions of this program. Separate from the
+/// entries, since the data path of this program's own VIs reads only those.
+type BackingChunk = [AtomicPtr<Backing>; CHUNK];
 
-/// Limits of a table.
+/// Limits of a region table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RegionLimits {
     pub(crate) regions: u32,
     pub(crate) bytes: u64,
-    /// Of one region.
+    /// Bytes of one region.
     pub(crate) region_bytes: u64,
     pub(crate) lock: LockPolicy,
 }
 
 /// The regions of one NIC in this process.
 pub(crate) struct RegionTable {
-    /// Changes when a region or its attributes go, or those of a VI: what was valid before
-    /// must be looked up again.
+    /// Incremented when a region is removed, or attributes of a region or VI change: earlier checks
+    /// must be repeated then.
     epoch: AtomicU32,
-    chunks: Box<[OnceLock<Box<[Entry; CHUNK]>>]>,
-    /// Made when the first region of an application comes.
-    places: Box<[OnceLock<Box<PlaceChunk>>]>,
+    chunks: Box<[OnceLock<Box<[RegionEntry; CHUNK]>>]>,
+    /// Allocated with the first region of an application.
+    backings: Box<[OnceLock<Box<BackingChunk>>]>,
     /// Regions with a bounce buffer.
     bounce_buffers: AtomicU32,
     control: Mutex<Control>,
-    /// A region has gone: partner of whoever adopts one in its place.
-    gone: Condvar,
+    /// Notified when a region is removed; [`Self::adopt`] waits for it.
+    removed: Condvar,
     limits: RegionLimits,
 }
 
-/// A valid region as the data path sees it.
+/// Snapshot of a valid region for the data path.
 #[derive(Clone, Copy)]
-pub(crate) struct View {
+pub(crate) struct RegionView {
     grant: u64,
     base: u64,
     end: u64,
 }
 
-impl View {
+impl RegionView {
     /// Checks tag and owner.
     #[inline]
-    fn is_of(self, tag: TagCheck) -> bool {
-        // A VI without a tag is the rare one.
+    fn has_tag(self, tag: TagCheck) -> bool {
+        // VIs without a tag are rare.
         let differs = (self.grant ^ tag.0) >> OWNER_SHIFT;
         differs == 0 || (tag.number() == 0 && differs & OWNER == 0)
     }
 
-    /// May the range be used so? Sums are checked: nothing wraps.
+    /// Checks tag, owner, rights and bounds; overflow-safe.
     #[inline]
     pub(crate) fn allows(
         self,
@@ -131,20 +129,20 @@ impl View {
         let Some(end) = address.checked_add(length_bytes) else {
             return false;
         };
-        let needs = match access {
+        let required = match access {
             Access::Read => 0,
             Access::Write => WRITABLE,
             Access::RemoteWrite => WRITABLE | RDMA_WRITE,
             Access::RemoteRead => RDMA_READ,
         };
-        self.is_of(tag)
+        self.has_tag(tag)
             && self.base <= address
             && end <= self.end
-            && self.grant as u32 & needs == needs
+            && self.grant as u32 & required == required
     }
 }
 
-/// Tag, owner and rights as they stand in an entry: `tag 32 | owner 24 | rights 8`.
+/// Encodes tag, owner and rights of an entry: `tag 32 | owner 24 | rights 8`.
 fn grant(attributes: RegionAttributes, owner: Owner, writable: bool) -> u64 {
     let mut rights = 0;
     for (on, bit) in [
@@ -167,12 +165,12 @@ impl RegionTable {
             chunks: (0..regions.div_ceil(CHUNK))
                 .map(|_| OnceLock::new())
                 .collect(),
-            places: (0..regions.div_ceil(CHUNK))
+            backings: (0..regions.div_ceil(CHUNK))
                 .map(|_| OnceLock::new())
                 .collect(),
             bounce_buffers: AtomicU32::new(0),
             control: Mutex::new(Control::default()),
-            gone: Condvar::new(),
+            removed: Condvar::new(),
             limits: RegionLimits {
                 regions: regions as u32,
                 ..limits
@@ -180,46 +178,46 @@ impl RegionTable {
         }
     }
 
-    /// The epoch that a check which starts now is good for.
+    /// Returns the current epoch, for a check that starts now.
     #[inline]
     pub(crate) fn epoch(&self) -> u32 {
         // Acquire: partner of the AcqRel addition in `begin_epoch`.
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Has everything that was found valid looked up again before its next use. The caller
-    /// has changed what checks depend on, and holds the NIC's turn.
+    /// Invalidates all earlier checks. The caller has changed a region or attributes
+    /// and holds the NIC's turn.
     pub(crate) fn begin_epoch(&self) {
-        // AcqRel: whoever sees the new epoch sees what was changed before.
+        // AcqRel: a thread that sees the new epoch sees the change before it.
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The region that `handle` names.
+    /// Looks up the region of a handle.
     #[inline]
-    pub(crate) fn view(&self, handle: u32) -> Option<View> {
+    pub(crate) fn view(&self, handle: u32) -> Option<RegionView> {
         let index = (handle & 0xFFFF) as usize;
         let entry = self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)?;
         // Acquire: partner of the Release store in `publish`.
         if handle == 0 || entry.key.load(Ordering::Acquire) != handle {
             return None;
         }
-        let view = View {
+        let view = RegionView {
             grant: entry.grant.load(Ordering::Relaxed),
             base: entry.base.load(Ordering::Relaxed),
             end: entry.end.load(Ordering::Relaxed),
         };
-        // Acquire fence: partner of the Release fence in `remove`; with the second
-        // load it shows that no other region was written here meanwhile.
+        // Acquire fence: partner of the Release fence in `remove`; the second
+        // load then shows that no other region was written here meanwhile.
         fence(Ordering::Acquire);
         (entry.key.load(Ordering::Relaxed) == handle).then_some(view)
     }
 
-    /// Checks whether a handle names a region of this tag and owner.
-    pub(crate) fn is_of(&self, handle: u32, tag: TagCheck) -> bool {
-        self.view(handle).is_some_and(|view| view.is_of(tag))
+    /// Returns whether a handle names a region with this tag and owner.
+    pub(crate) fn has_tag(&self, handle: u32, tag: TagCheck) -> bool {
+        self.view(handle).is_some_and(|view| view.has_tag(tag))
     }
 
-    /// Bytes from an address to the end of a region, if tag and rights allow this access.
+    /// Returns the number of bytes from an address to the end of a region, if tag and rights allow this access.
     pub(crate) fn bytes_from(
         &self,
         handle: u32,
@@ -232,7 +230,7 @@ impl RegionTable {
         allowed.then(|| view.end - address)
     }
 
-    /// May the range of a region be used so?
+    /// Returns whether this access to a range of a region is allowed.
     #[inline]
     pub(crate) fn check(
         &self,
@@ -246,7 +244,7 @@ impl RegionTable {
             .is_some_and(|view| view.allows(tag, address, length_bytes, access))
     }
 
-    /// Where a range is, if it may be used so.
+    /// Locates a range, if this access to it is allowed.
     ///
     /// # Safety
     /// The caller holds the NIC's turn for as long as it uses the location.
@@ -263,25 +261,25 @@ impl RegionTable {
             return None;
         }
         if !tag.is_client() {
-            return Some(Location::Near(address));
+            return Some(Location::Local(address));
         }
-        // SAFETY: passed on from our caller, who has found the region.
-        match unsafe { self.place(handle) }? {
-            Place::Mapped(memory) => (!memory.is_lost())
-                .then(|| Location::Near(memory.address() + (address - view.base))),
-            Place::Foreign(client) => Some(Location::Far(client, address)),
-            Place::BounceBuffer(_) => Some(Location::Near(address)),
+        // SAFETY: guaranteed by the caller; the region was found.
+        match unsafe { self.backing(handle) }? {
+            Backing::Mapped(memory) => (!memory.is_lost())
+                .then(|| Location::Local(memory.address() + (address - view.base))),
+            Backing::Foreign(client) => Some(Location::Foreign(client, address)),
+            Backing::BounceBuffer(_) => Some(Location::Local(address)),
         }
     }
 
-    /// Do any regions have a bounce buffer?
+    /// Returns whether any region has a bounce buffer.
     #[inline]
     pub(crate) fn has_bounce_buffers(&self) -> bool {
         // Relaxed: memory is registered before it is posted.
         self.bounce_buffers.load(Ordering::Relaxed) != 0
     }
 
-    /// Address of a segment in the bounce buffer of its region, if it has one and may be used so.
+    /// Returns the address of a segment in the bounce buffer of its region, if it has one and this access is allowed.
     ///
     /// # Safety
     /// The caller holds the NIC's turn for as long as it uses the address.
@@ -296,18 +294,18 @@ impl RegionTable {
         if !view.allows(tag, segment.address, length_bytes, access) {
             return None;
         }
-        // SAFETY: passed on from our caller, who has found the region.
-        match unsafe { self.place(segment.handle) }? {
-            Place::BounceBuffer(copy) => {
-                let base = copy.address().as_ptr().expose_provenance() as u64;
+        // SAFETY: guaranteed by the caller; the region was found.
+        match unsafe { self.backing(segment.handle) }? {
+            Backing::BounceBuffer(buffer) => {
+                let base = buffer.address().as_ptr().expose_provenance() as u64;
                 Some(base + (segment.address - view.base))
             }
-            Place::Mapped(_) | Place::Foreign(_) => None,
+            Backing::Mapped(_) | Backing::Foreign(_) => None,
         }
     }
 
-    /// May an application's range be used so? And where it is, if it is mapped here: until the
-    /// next epoch.
+    /// Returns whether this access to a range of an application is allowed, and the address of the range if it is
+    /// mapped here; valid until the next epoch.
     ///
     /// # Safety
     /// The caller holds the NIC's turn.
@@ -317,34 +315,37 @@ impl RegionTable {
         segment: &DataSegment,
         tag: TagCheck,
         access: Access,
-    ) -> (bool, Option<Here>) {
+    ) -> (bool, Option<MappedAddress>) {
         let length_bytes = u64::from(segment.length);
         match self.view(segment.handle) {
             Some(view) if view.allows(tag, segment.address, length_bytes, access) => {
-                // SAFETY: passed on from our caller; the region is there.
-                let place = unsafe { self.place(segment.handle) };
-                let here = place.and_then(|place| place.here(segment.address - view.base));
-                (true, here)
+                // SAFETY: guaranteed by the caller; the region was found.
+                let backing = unsafe { self.backing(segment.handle) };
+                let offset_bytes = segment.address - view.base;
+                (
+                    true,
+                    backing.and_then(|backing| backing.mapped_address(offset_bytes)),
+                )
             }
             _ => (false, None),
         }
     }
 
-    /// Where an application's region is.
+    /// Returns the backing of an application's region.
     ///
     /// # Safety
-    /// The caller holds the NIC's turn for as long as it uses the place, and has found the
+    /// The caller holds the NIC's turn for as long as it uses the backing, and has found the
     /// region under it.
     #[inline]
-    unsafe fn place(&self, handle: u32) -> Option<&Place> {
+    unsafe fn backing(&self, handle: u32) -> Option<&Backing> {
         let index = (handle & 0xFFFF) as usize;
-        let places = self.places.get(index / CHUNK)?.get()?;
-        // Relaxed: written before the key that our caller has read, by the Release store of which
-        // it is published; the turn keeps it from being changed.
-        let place = places.get(index % CHUNK)?.load(Ordering::Relaxed);
-        // SAFETY: not null, it points to the place that the registration owns until it is
-        // removed, which needs the turn that our caller holds.
-        unsafe { place.as_ref() }
+        let backings = self.backings.get(index / CHUNK)?.get()?;
+        // Relaxed: published by the Release store of the key, which the caller has read;
+        // it changes only under the turn.
+        let backing = backings.get(index % CHUNK)?.load(Ordering::Relaxed);
+        // SAFETY: if not null, it points to the backing that the registration owns until it is
+        // removed, which needs the turn that the caller holds.
+        unsafe { backing.as_ref() }
     }
 }
 

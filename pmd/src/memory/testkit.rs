@@ -1,4 +1,4 @@
-//! For the tests of this room: another process with memory of its own, and memory to offer.
+//! Test support: another process with memory of its own, and memory files.
 
 use core::ptr::NonNull;
 use std::fs::File;
@@ -6,39 +6,39 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use crate::memory::client::{Client, obey_ptrace_rules};
+use crate::memory::client_process::{ClientProcess, obey_ptrace_rules};
 use crate::memory::pages::PAGE_BYTES;
 
-/// A forked child that has pages which this process has not, and does nothing. It ends with this
-/// value, and with the thread that made it.
+/// A forked child that does nothing and has pages which this process cannot access. It is killed on
+/// drop, and when the thread that forked it ends.
 pub(crate) struct Process {
     pid: libc::pid_t,
-    /// Where its pages are. Here nothing can be touched there.
+    /// Address of its pages; not accessible in this process.
     pub(crate) address: u64,
     pub(crate) len_bytes: u64,
-    /// The test's way to its memory.
+    /// `/proc/PID/mem`, for the test.
     memory: Option<File>,
 }
 
 impl Process {
-    /// With so many pages of zeros.
+    /// Forks a child with this many pages of zeros.
     pub(crate) fn with_pages(pages: u64) -> Self {
         Self::new(pages, 0, None)
     }
 
-    /// Two of them.
+    /// Forks two such children.
     pub(crate) fn two_with_pages(pages: u64) -> [Self; 2] {
         let two = [(); 2].map(|()| Self::fork(pages * PAGE_BYTES, 0, None));
         obey_ptrace_rules().unwrap();
         two
     }
 
-    /// As [`Self::with_pages`], but the first page may not be touched.
+    /// As [`Self::with_pages`], with the first page inaccessible.
     pub(crate) fn with_hole(pages: u64) -> Self {
         Self::new(pages, PAGE_BYTES, None)
     }
 
-    /// Of a user that is not ours; `None` if we may not start one.
+    /// Forks a child of another user; `None` without the privilege.
     pub(crate) fn of_another_user() -> Option<Self> {
         // SAFETY: takes no memory.
         let root = unsafe { libc::geteuid() } == 0;
@@ -47,7 +47,7 @@ impl Process {
 
     fn new(pages: u64, hole_bytes: u64, user: Option<libc::uid_t>) -> Self {
         let this = Self::fork(pages * PAGE_BYTES, hole_bytes, user);
-        // The test's own way is opened while this thread may.
+        // After /proc/PID/mem is open, which may need the capability.
         obey_ptrace_rules().unwrap();
         this
     }
@@ -55,22 +55,22 @@ impl Process {
     fn fork(len_bytes: u64, hole_bytes: u64, user: Option<libc::uid_t>) -> Self {
         let address = map_private(len_bytes);
         let hole = address as *mut libc::c_void;
-        // SAFETY: a part of the pages, which nobody uses.
+        // SAFETY: a part of the pages, which are not used.
         let done = unsafe { libc::mprotect(hole, hole_bytes as usize, libc::PROT_NONE) };
         assert_eq!(done, 0);
-        // SAFETY: the child calls only what may be called after a fork.
+        // SAFETY: the child makes only async-signal-safe calls.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "{}", io::Error::last_os_error());
         if pid == 0 {
-            sleep_for_ever(user);
+            stop_forever(user);
         }
-        // It stops when it is what it is to be.
+        // The child stops when it is set up.
         let mut status = 0;
-        // SAFETY: a child of ours, and an integer of this frame.
+        // SAFETY: a child of this process, and a local integer.
         let stopped = unsafe { libc::waitpid(pid, &raw mut status, libc::WUNTRACED) };
         assert!(stopped == pid && libc::WIFSTOPPED(status), "{status:x}");
         let start = address as *mut libc::c_void;
-        // SAFETY: our copy of the pages, which nobody uses.
+        // SAFETY: this process's copy of the pages, which is not used.
         let done = unsafe { libc::mprotect(start, len_bytes as usize, libc::PROT_NONE) };
         assert_eq!(done, 0);
         let memory = File::options()
@@ -85,8 +85,8 @@ impl Process {
         }
     }
 
-    pub(crate) fn client(&self) -> Client {
-        Client::open(self.pid as u32).unwrap()
+    pub(crate) fn client(&self) -> ClientProcess {
+        ClientProcess::open(self.pid as u32).unwrap()
     }
 
     pub(crate) fn read(&self, offset_bytes: u64, bytes: usize) -> Vec<u8> {
@@ -105,32 +105,32 @@ impl Process {
             .unwrap();
     }
 
-    /// Ends it. Until it is dropped its number stays its own.
+    /// Kills the process. Its ID is not reused until this value is dropped.
     pub(crate) fn kill(&self) {
-        // SAFETY: a child of ours that was not waited for.
+        // SAFETY: a child of this process that was not waited for.
         assert_eq!(unsafe { libc::kill(self.pid, libc::SIGKILL) }, 0);
-        let mut told = core::mem::MaybeUninit::<libc::siginfo_t>::uninit();
+        let mut info = core::mem::MaybeUninit::<libc::siginfo_t>::uninit();
         let flags = libc::WEXITED | libc::WNOWAIT;
-        // SAFETY: writes a structure of this frame; the child stays to be waited for.
-        let done = unsafe { libc::waitid(libc::P_PID, self.pid as u32, told.as_mut_ptr(), flags) };
+        // SAFETY: writes a local structure; WNOWAIT leaves the child waitable.
+        let done = unsafe { libc::waitid(libc::P_PID, self.pid as u32, info.as_mut_ptr(), flags) };
         assert_eq!(done, 0);
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // SAFETY: a child of ours that was not waited for.
+        // SAFETY: a child of this process that was not waited for.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
-        // SAFETY: nobody wants its status.
+        // SAFETY: writes no status.
         unsafe { libc::waitpid(self.pid, core::ptr::null_mut(), 0) };
-        // SAFETY: mapped in `fork` and used by nobody.
+        // SAFETY: mapped in `fork` and not used.
         unsafe { libc::munmap(self.address as *mut libc::c_void, self.len_bytes as usize) };
     }
 }
 
-fn sleep_for_ever(user: Option<libc::uid_t>) -> ! {
+fn stop_forever(user: Option<libc::uid_t>) -> ! {
     if let Some(user) = user {
-        // SAFETY: takes no memory; in a child of one thread.
+        // SAFETY: takes no memory; the child has one thread.
         let done = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
         if done != 0 {
             // SAFETY: ends the child at once.
@@ -145,7 +145,7 @@ fn sleep_for_ever(user: Option<libc::uid_t>) -> ! {
     }
 }
 
-/// Zeroed private pages.
+/// Maps zeroed private pages.
 pub(crate) fn map_private(len_bytes: u64) -> u64 {
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -164,14 +164,14 @@ pub(crate) fn map_private(len_bytes: u64) -> u64 {
     at as u64
 }
 
-/// Memory of memfd_create(2) with these flags, of this length, with these seals.
+/// Creates a memfd with these flags, of this length, with these seals.
 pub(crate) fn memory_file(flags: libc::c_uint, bytes: u64, seals: libc::c_int) -> OwnedFd {
     // SAFETY: the name is a terminated string.
     let fd = unsafe { libc::memfd_create(c"test".as_ptr(), flags | libc::MFD_CLOEXEC) };
     assert!(fd >= 0, "{}", io::Error::last_os_error());
-    // SAFETY: the descriptor is new and nobody else has it.
+    // SAFETY: the descriptor is new and not owned elsewhere.
     let owned = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: takes no memory of ours.
+    // SAFETY: passes integers only.
     let cut = unsafe { libc::ftruncate(fd, bytes as libc::off_t) };
     assert_eq!(cut, 0);
     // SAFETY: likewise.
@@ -180,28 +180,28 @@ pub(crate) fn memory_file(flags: libc::c_uint, bytes: u64, seals: libc::c_int) -
     owned
 }
 
-/// As [`memory_file`], as an application would offer it.
+/// As [`memory_file`], sealed as an application would pass it.
 pub(crate) fn sealed_file(bytes: u64) -> OwnedFd {
     memory_file(libc::MFD_ALLOW_SEALING, bytes, libc::F_SEAL_SHRINK)
 }
 
-/// As [`sealed_file`], with all of its pages.
+/// As [`sealed_file`], with all pages allocated.
 pub(crate) fn filled_file(bytes: u64) -> OwnedFd {
     let file = File::from(sealed_file(bytes));
     file.write_all_at(&vec![0; bytes as usize], 0).unwrap();
     file.into()
 }
 
-/// Punches a hole into a file; false if that is refused.
+/// Punches a hole into a file; returns false if that is refused.
 pub(crate) fn punch(fd: &OwnedFd, offset_bytes: u64, bytes: u64) -> bool {
     use std::os::fd::AsRawFd;
     let (at, len) = (offset_bytes as libc::off_t, bytes as libc::off_t);
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: takes no memory of ours.
+    // SAFETY: passes integers only.
     unsafe { libc::fallocate(fd.as_raw_fd(), mode, at, len) == 0 }
 }
 
-/// Maps all of a file, shared.
+/// Maps a whole file, shared.
 pub(crate) fn map_file(fd: &OwnedFd, bytes: u64, rights: libc::c_int) -> NonNull<u8> {
     use std::os::fd::AsRawFd;
     // SAFETY: a fresh mapping.
@@ -219,7 +219,7 @@ pub(crate) fn map_file(fd: &OwnedFd, bytes: u64, rights: libc::c_int) -> NonNull
     NonNull::new(at.cast()).unwrap()
 }
 
-/// How often this process has the memory mapped that a descriptor is of.
+/// Returns the number of mappings of this file in this process.
 pub(crate) fn mappings_of(fd: &OwnedFd) -> usize {
     use std::os::unix::fs::MetadataExt;
     let inode = File::from(fd.try_clone().unwrap())

@@ -1,72 +1,73 @@
-//! Bytes from one end to another, wherever the two are: the provider's own buffers, this
-//! program's memory, memory of a client that is mapped here, memory that only the client has.
+//! Copies bytes between any two of: buffers of the provider, memory of this program, client memory
+//! that is mapped here, and memory of client processes.
 //!
-//! What lies near is copied. What is far is collected and moved by one system call for all pieces
-//! of a frame; between two clients, by one call from the one into the staging buffer and one from
-//! there to the other.
+//! Local memory is copied directly. Memory of a client process is accessed by one system call for all
+//! pieces of a frame; between two client processes, by one call into the staging buffer and one
+//! out of it.
 //!
-//! Each piece is looked up before it is used. Whatever the kernel says of far memory (unmapped,
-//! read-only, the client gone, a part only) is like a lookup that fails: an error of that end.
+//! Each piece is looked up before it is used. An error of the kernel (unmapped, read-only, the
+//! process has ended, partial copy) is handled like a failed lookup of that end.
 
 use core::mem::MaybeUninit;
 
 use crate::descriptor::DataSegment;
-use crate::memory::client::{Client, MAX_PIECES, piece};
+use crate::memory::backing::Location;
+use crate::memory::client_process::{ClientProcess, MAX_IOVECS, iovec};
 use crate::memory::copy::{LAST_BYTES, WORD_BYTES, before_last_word, before_ordered};
-use crate::memory::place::Location;
 use crate::memory::table::RegionTable;
 use crate::memory::{Access, TagCheck, copy};
-use crate::post::Cursor;
+use crate::posted_descriptor::Cursor;
 use crate::sync::{Ordering, fence};
 
-/// Bytes on their way from one client to another.
+/// Size of the staging buffer between two client processes.
 const STAGING_BYTES: usize = 256 << 10;
-/// Pieces of a write in order that one call of the kernel makes: all of them where stores become
-/// visible in the order in which they are made. Elsewhere each is a call, with a fence before it.
+/// Parts of an ordered write that one system call may make: all of them on processors that make stores visible in
+/// program order; elsewhere one per call, with a fence before it.
 const ORDERED_PIECES: usize = if cfg!(target_arch = "x86_64") { 3 } else { 1 };
 
-/// Which end's memory cannot be used.
+/// The end of a transfer whose memory cannot be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Where the bytes come from.
+    /// The end that is read.
     Source,
-    /// Where they go.
+    /// The end that is written.
     Target,
 }
 
-/// Memory that a VI names.
-pub(crate) struct Named<'a> {
-    /// What the VI shows.
+/// Message range in the data segments of a descriptor.
+pub(crate) struct SegmentRange<'a> {
+    /// Owner and tag of the VI.
     pub(crate) tag: TagCheck,
     pub(crate) access: Access,
     pub(crate) segments: &'a [DataSegment],
-    /// Where in the segments it was last.
+    /// Position of the previous access in the segments.
     pub(crate) cursor: &'a mut Cursor,
     pub(crate) offset_bytes: u32,
 }
 
 /// One end of a transfer.
-pub(crate) enum End<'a> {
-    /// A buffer of the provider's, by its address.
-    Own(u64),
-    Named(Named<'a>),
+pub(crate) enum TransferEnd<'a> {
+    /// A buffer of the provider at this address.
+    Buffer(u64),
+    /// Registered memory of a VI.
+    Segments(SegmentRange<'a>),
 }
 
-/// A range that a peer names, of a VI.
+/// Start of an RDMA range of a VI, as its peer names it.
 #[derive(Clone, Copy)]
-pub(crate) struct Remote {
-    /// What the VI shows.
+pub(crate) struct RdmaRange {
+    /// Owner and tag of the VI.
     pub(crate) tag: TagCheck,
     pub(crate) handle: u32,
     pub(crate) address: u64,
 }
 
-/// Moves bytes for the poll loop of one NIC.
+/// Copies bytes for the poll loop of one NIC.
 pub(crate) struct Mover {
-    /// Clients that were found alive in this turn are not asked again.
+    /// Number of the current turn; the liveness of a client process is queried once per turn.
     turn: u64,
     staging: Box<[u8]>,
-    /// Accesses to the memory of clients that the kernel refused.
+    /// Number of accesses to client processes that the kernel refused.
     pub(crate) client_faults: u64,
 }
 
@@ -79,27 +80,27 @@ impl Mover {
         }
     }
 
-    /// A turn begins: what was found out about clients is to be asked again.
+    /// Begins a turn: the liveness of client processes is queried again.
     #[inline]
     pub(crate) fn begin_turn(&mut self) {
         self.turn += 1;
     }
 
-    /// Moves so many bytes. After a fault some of them may be where they should go.
+    /// Copies `bytes` bytes. After a fault part of them may have been copied.
     ///
     /// # Errors
-    /// The end that may not be used so, has less bytes, or whose client's memory cannot be
-    /// reached.
+    /// The end whose access is not allowed, that has fewer bytes, or whose client process cannot be
+    /// accessed.
     ///
     /// # Safety
-    /// The caller holds the NIC's turn. Its own buffers are as long, and nobody else has a
-    /// reference to their bytes. The program's and the clients' memory stays mapped while it is
+    /// The caller holds the NIC's turn. Its own buffers have at least this length, and there are no other
+    /// references to their bytes. Memory of the program and the clients stays mapped while it is
     /// registered.
     pub(crate) unsafe fn transfer<'t>(
         &mut self,
         regions: &'t RegionTable,
-        from: End<'t>,
-        to: End<'t>,
+        from: TransferEnd<'t>,
+        to: TransferEnd<'t>,
         bytes: usize,
     ) -> Result<(), Fault> {
         if bytes == 0 {
@@ -107,18 +108,18 @@ impl Mover {
         }
         let mut from = Walk::new(from, Fault::Source)?;
         let mut to = Walk::new(to, Fault::Target)?;
-        // SAFETY: passed on from our caller.
+        // SAFETY: guaranteed by the caller.
         unsafe { from.fill(regions, bytes) }?;
         // SAFETY: likewise.
         unsafe { to.fill(regions, bytes) }?;
-        if let (Location::Near(source), Location::Near(target)) = (from.at, to.at)
+        if let (Location::Local(source), Location::Local(target)) = (from.at, to.at)
             && from.left.min(to.left) == bytes
         {
-            // SAFETY: both were found usable for so many bytes, in this turn.
-            unsafe { copy_near(source, target, bytes) };
+            // SAFETY: both were found usable for this many bytes, in this turn.
+            unsafe { copy_local(source, target, bytes) };
             return Ok(());
         }
-        // SAFETY: passed on from our caller.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.transfer_pieces(regions, from, to, bytes) }
     }
 
@@ -136,27 +137,27 @@ impl Mover {
     ) -> Result<(), Fault> {
         let mut batch = Batch::new(self.turn, &mut self.staging);
         let mut left = bytes;
-        let mut moved = Ok(());
-        while left > 0 && moved.is_ok() {
-            // SAFETY: passed on from our caller.
+        let mut result = Ok(());
+        while left > 0 && result.is_ok() {
+            // SAFETY: guaranteed by the caller.
             unsafe { from.fill(regions, left) }?;
             // SAFETY: likewise.
             unsafe { to.fill(regions, left) }?;
             let step = from.left.min(to.left);
-            // SAFETY: both were found usable for so many bytes, in this turn.
-            moved = unsafe { batch.add(from.at, to.at, step) };
+            // SAFETY: both were found usable for this many bytes, in this turn.
+            result = unsafe { batch.add(from.at, to.at, step) };
             from.take(step);
             to.take(step);
             left -= step;
         }
         // SAFETY: what was added was found usable in this turn.
-        let moved = moved.and_then(|()| unsafe { batch.finish() });
-        self.client_faults += u64::from(moved.is_err());
-        moved
+        let result = result.and_then(|()| unsafe { batch.finish() });
+        self.client_faults += u64::from(result.is_err());
+        result
     }
 
-    /// As [`Self::transfer`] into a range that the peer of the target's VI names, its bytes in the
-    /// order of [`Self::place_in_order`].
+    /// As [`Self::transfer`], into an RDMA range of the target's VI, with the byte order of
+    /// [`Self::place_in_order`].
     ///
     /// # Errors
     /// As for [`Self::transfer`].
@@ -166,8 +167,8 @@ impl Mover {
     pub(crate) unsafe fn transfer_in_order(
         &mut self,
         regions: &RegionTable,
-        mut from: Named<'_>,
-        to: Remote,
+        mut from: SegmentRange<'_>,
+        to: RdmaRange,
         bytes: u32,
     ) -> Result<(), Fault> {
         let whole = u64::from(bytes);
@@ -181,26 +182,33 @@ impl Mover {
             handle: to.handle,
             length: bytes,
         }];
-        let target = Named {
+        let target = SegmentRange {
             tag: to.tag,
             access: Access::RemoteWrite,
             segments: &segments,
             cursor: &mut Cursor::default(),
             offset_bytes: 0,
         };
-        let source = Named {
+        let source = SegmentRange {
             cursor: &mut *from.cursor,
             ..from
         };
-        // SAFETY: passed on from our caller.
-        unsafe { self.transfer(regions, End::Named(source), End::Named(target), body) }?;
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            self.transfer(
+                regions,
+                TransferEnd::Segments(source),
+                TransferEnd::Segments(target),
+                body,
+            )
+        }?;
         let mut last = [0u8; LAST_BYTES];
         let last = &mut last[..bytes as usize - body];
         from.offset_bytes = offset_bytes + body as u32;
-        let buffer = End::Own(last.as_mut_ptr().expose_provenance() as u64);
-        // SAFETY: as above; the buffer is of this frame and as long.
-        unsafe { self.transfer(regions, End::Named(from), buffer, last.len()) }?;
-        let to = Remote {
+        let buffer = TransferEnd::Buffer(last.as_mut_ptr().expose_provenance() as u64);
+        // SAFETY: as above; the buffer is local and of this length.
+        unsafe { self.transfer(regions, TransferEnd::Segments(from), buffer, last.len()) }?;
+        let to = RdmaRange {
             address: to.address + body as u64,
             ..to
         };
@@ -208,10 +216,10 @@ impl Mover {
         unsafe { self.place_in_order(regions, to, last) }
     }
 
-    /// Copies `payload` to where a peer names, so that whoever polls the last bytes sees them
-    /// last. In memory that only the client has, the last aligned word goes after what is before
-    /// it, and what is behind it goes last, but one word may be seen in parts: the kernel
-    /// processes the pieces of a call in their order and does not say how it copies one.
+    /// Copies `payload` into an RDMA range, so that a program that polls the last bytes sees them
+    /// last. In memory of a client process, the last aligned word is written after the bytes before
+    /// it, and the bytes after it are written last, but a word may be seen torn: the kernel
+    /// processes the iovecs of a call in order and does not specify how it copies each.
     ///
     /// # Errors
     /// [`Fault::Target`].
@@ -221,20 +229,20 @@ impl Mover {
     pub(crate) unsafe fn place_in_order(
         &mut self,
         regions: &RegionTable,
-        to: Remote,
+        to: RdmaRange,
         payload: &[u8],
     ) -> Result<(), Fault> {
         let bytes = payload.len() as u64;
-        // SAFETY: passed on from our caller.
+        // SAFETY: guaranteed by the caller.
         let found =
             unsafe { regions.locate(to.handle, to.tag, to.address, bytes, Access::RemoteWrite) };
         match found.ok_or(Fault::Target)? {
-            Location::Near(at) => {
-                // SAFETY: so many bytes were found writable.
+            Location::Local(at) => {
+                // SAFETY: this many bytes were found writable.
                 unsafe { copy::write_in_order(at, payload) };
                 Ok(())
             }
-            Location::Far(client, at) => {
+            Location::Foreign(client, at) => {
                 let body = before_last_word(at, payload.len());
                 let (word, tail) = match payload.len() - body {
                     0 => (0, 0),
@@ -242,16 +250,18 @@ impl Mover {
                 };
                 let parts = [(0, body), (body, word), (body + word, tail)];
                 let source = payload.as_ptr().expose_provenance() as u64;
-                let near = parts.map(|(from, bytes)| piece(source + from as u64, bytes));
-                let far = parts.map(|(from, bytes)| piece(at + from as u64, bytes));
-                let calls = near.chunks(ORDERED_PIECES).zip(far.chunks(ORDERED_PIECES));
+                let local = parts.map(|(from, bytes)| iovec(source + from as u64, bytes));
+                let remote = parts.map(|(from, bytes)| iovec(at + from as u64, bytes));
+                let calls = local
+                    .chunks(ORDERED_PIECES)
+                    .zip(remote.chunks(ORDERED_PIECES));
                 let mut written = client.is_alive(self.turn);
-                for (near, far) in calls {
+                for (local, remote) in calls {
                     // Release: its partner is the application's load of the bytes that it polls,
-                    // which the kernel stores for us.
+                    // which the kernel stores.
                     fence(Ordering::Release);
-                    // SAFETY: the payload is read only.
-                    written = written && unsafe { client.write(near, far) }.is_ok();
+                    // SAFETY: the payload is only read.
+                    written = written && unsafe { client.write(local, remote) }.is_ok();
                 }
                 if !written {
                     self.client_faults += 1;
@@ -263,31 +273,31 @@ impl Mover {
     }
 }
 
-/// Copies between two places of ours.
+/// Copies within this process.
 ///
 /// # Safety
-/// Readable and writable for so many bytes.
+/// The source is readable and the target writable for this many bytes.
 #[inline]
-unsafe fn copy_near(from: u64, to: u64, bytes: usize) {
+unsafe fn copy_local(from: u64, to: u64, bytes: usize) {
     let from = core::ptr::with_exposed_provenance::<u8>(from as usize);
     let to = core::ptr::with_exposed_provenance_mut::<u8>(to as usize);
-    // SAFETY: passed on from our caller. A program may name the same memory at both ends, so they
+    // SAFETY: guaranteed by the caller. A program may name the same memory at both ends, so they
     // may overlap.
     unsafe { core::ptr::copy(from, to, bytes) };
 }
 
-/// An end, piece by piece.
+/// One end of a transfer, piece by piece.
 struct Walk<'a> {
-    end: End<'a>,
+    end: TransferEnd<'a>,
     fault: Fault,
-    /// Where the piece is, what is left of it.
+    /// Location and length of the remainder of the current piece.
     at: Location<'a>,
     left: usize,
 }
 
 impl<'a> Walk<'a> {
-    fn new(mut end: End<'a>, fault: Fault) -> Result<Self, Fault> {
-        if let End::Named(named) = &mut end
+    fn new(mut end: TransferEnd<'a>, fault: Fault) -> Result<Self, Fault> {
+        if let TransferEnd::Segments(named) = &mut end
             && !named.cursor.seek(named.segments, named.offset_bytes)
         {
             return Err(fault);
@@ -295,12 +305,12 @@ impl<'a> Walk<'a> {
         Ok(Self {
             end,
             fault,
-            at: Location::Near(0),
+            at: Location::Local(0),
             left: 0,
         })
     }
 
-    /// Goes to the next piece if this one is used up; at most so long.
+    /// Advances to the next piece, of at most `at_most` bytes, if the current one is used up.
     ///
     /// # Safety
     /// The caller holds the NIC's turn as long as it uses the piece.
@@ -309,15 +319,15 @@ impl<'a> Walk<'a> {
             return Ok(());
         }
         match &mut self.end {
-            End::Own(address) => {
-                (self.at, self.left) = (Location::Near(*address), at_most);
+            TransferEnd::Buffer(address) => {
+                (self.at, self.left) = (Location::Local(*address), at_most);
                 *address += at_most as u64;
             }
-            End::Named(named) => {
+            TransferEnd::Segments(named) => {
                 let next = named.cursor.piece(named.segments, at_most);
                 let next = next.ok_or(self.fault)?;
                 let bytes = u64::from(next.length);
-                // SAFETY: passed on from our caller.
+                // SAFETY: guaranteed by the caller.
                 let found = unsafe {
                     regions.locate(next.handle, named.tag, next.address, bytes, named.access)
                 };
@@ -334,13 +344,13 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What is to be moved by system calls: first what is read, then what is written.
+/// Pending system calls of a transfer: first the reads, then the writes.
 struct Batch<'m, 't> {
     turn: u64,
     staging: &'m mut [u8],
     staged_bytes: usize,
-    reads: Pieces<'t>,
-    writes: Pieces<'t>,
+    reads: IovecBatch<'t>,
+    writes: IovecBatch<'t>,
 }
 
 impl<'m, 't> Batch<'m, 't> {
@@ -349,16 +359,16 @@ impl<'m, 't> Batch<'m, 't> {
             turn,
             staging,
             staged_bytes: 0,
-            reads: Pieces::new(),
-            writes: Pieces::new(),
+            reads: IovecBatch::new(),
+            writes: IovecBatch::new(),
         }
     }
 
-    /// Moves so many bytes, now or with [`Self::finish`].
+    /// Copies this many bytes, now or in [`Self::finish`].
     ///
     /// # Safety
     /// The caller holds the NIC's turn until the batch is finished or dropped; both locations
-    /// may be used so for so many bytes.
+    /// allow this access for this many bytes.
     unsafe fn add(
         &mut self,
         from: Location<'t>,
@@ -366,25 +376,25 @@ impl<'m, 't> Batch<'m, 't> {
         bytes: usize,
     ) -> Result<(), Fault> {
         match (from, to) {
-            (Location::Near(from), Location::Near(to)) => {
-                // SAFETY: as our caller promises.
-                unsafe { copy_near(from, to, bytes) };
+            (Location::Local(from), Location::Local(to)) => {
+                // SAFETY: as the caller promises.
+                unsafe { copy_local(from, to, bytes) };
             }
-            (Location::Far(client, from), Location::Near(to)) => {
+            (Location::Foreign(client, from), Location::Local(to)) => {
                 if !self.reads.has_room(client) {
-                    // SAFETY: as for what was added.
+                    // SAFETY: as promised for the added pieces.
                     unsafe { self.finish() }?;
                 }
                 self.reads.push(client, to, from, bytes);
             }
-            (Location::Near(from), Location::Far(client, to)) => {
+            (Location::Local(from), Location::Foreign(client, to)) => {
                 if !self.writes.has_room(client) {
                     // SAFETY: as above.
                     unsafe { self.finish() }?;
                 }
                 self.writes.push(client, from, to, bytes);
             }
-            (Location::Far(source, from), Location::Far(target, to)) => {
+            (Location::Foreign(source, from), Location::Foreign(target, to)) => {
                 // SAFETY: as above.
                 unsafe { self.add_staged((source, from), (target, to), bytes) }?;
             }
@@ -396,15 +406,15 @@ impl<'m, 't> Batch<'m, 't> {
     /// As for [`Self::add`].
     unsafe fn add_staged(
         &mut self,
-        (source, from): (&'t Client, u64),
-        (target, to): (&'t Client, u64),
+        (source, from): (&'t ClientProcess, u64),
+        (target, to): (&'t ClientProcess, u64),
         bytes: usize,
     ) -> Result<(), Fault> {
         let mut done = 0;
         while done < bytes {
             let full = self.staged_bytes == self.staging.len();
             if full || !self.reads.has_room(source) || !self.writes.has_room(target) {
-                // SAFETY: passed on from our caller.
+                // SAFETY: guaranteed by the caller.
                 unsafe { self.finish() }?;
             }
             let room = &mut self.staging[self.staged_bytes..];
@@ -418,73 +428,74 @@ impl<'m, 't> Batch<'m, 't> {
         Ok(())
     }
 
-    /// Makes the system calls and is empty.
+    /// Makes the pending system calls.
     ///
     /// # Safety
     /// As for [`Self::add`].
     unsafe fn finish(&mut self) -> Result<(), Fault> {
         self.staged_bytes = 0;
-        // SAFETY: what was added may be written, as whoever added it promised.
-        let read = self.reads.take(self.turn, |client, near, far| unsafe {
-            client.read(near, far)
+        // SAFETY: the added local ranges are writable, as promised by the caller of `add`.
+        let read = self.reads.take(self.turn, |client, local, remote| unsafe {
+            client.read(local, remote)
         });
         if !read {
             return Err(Fault::Source);
         }
-        // SAFETY: what was added may be read, likewise.
-        let written = self.writes.take(self.turn, |client, near, far| unsafe {
-            client.write(near, far)
+        // SAFETY: the added local ranges are readable, likewise.
+        let written = self.writes.take(self.turn, |client, local, remote| unsafe {
+            client.write(local, remote)
         });
         if written { Ok(()) } else { Err(Fault::Target) }
     }
 }
 
-/// Pieces of our memory and as long ones of one client's.
-struct Pieces<'t> {
-    client: Option<&'t Client>,
+/// Local ranges, and remote ranges of equal lengths in one client process.
+struct IovecBatch<'t> {
+    client: Option<&'t ClientProcess>,
     count: usize,
-    near: [MaybeUninit<libc::iovec>; MAX_PIECES],
-    far: [MaybeUninit<libc::iovec>; MAX_PIECES],
+    local: [MaybeUninit<libc::iovec>; MAX_IOVECS],
+    remote: [MaybeUninit<libc::iovec>; MAX_IOVECS],
 }
 
-impl<'t> Pieces<'t> {
+impl<'t> IovecBatch<'t> {
     fn new() -> Self {
         Self {
             client: None,
             count: 0,
-            near: [const { MaybeUninit::uninit() }; MAX_PIECES],
-            far: [const { MaybeUninit::uninit() }; MAX_PIECES],
+            local: [const { MaybeUninit::uninit() }; MAX_IOVECS],
+            remote: [const { MaybeUninit::uninit() }; MAX_IOVECS],
         }
     }
 
-    fn has_room(&self, client: &Client) -> bool {
+    fn has_room(&self, client: &ClientProcess) -> bool {
         let same = self.client.is_none_or(|known| core::ptr::eq(known, client));
-        same && self.count < MAX_PIECES
+        same && self.count < MAX_IOVECS
     }
 
-    /// There is room for it.
-    fn push(&mut self, client: &'t Client, near: u64, far: u64, bytes: usize) {
+    /// Adds a pair of ranges; the caller has checked [`Self::has_room`].
+    fn push(&mut self, client: &'t ClientProcess, local: u64, remote: u64, bytes: usize) {
         self.client = Some(client);
-        self.near[self.count].write(piece(near, bytes));
-        self.far[self.count].write(piece(far, bytes));
+        self.local[self.count].write(iovec(local, bytes));
+        self.remote[self.count].write(iovec(remote, bytes));
         self.count += 1;
     }
 
-    /// Gives all pieces to `call`, if there are any and their client lives, and is empty.
+    /// Removes all ranges and passes them to `call`, if there are any; returns false if the client process has ended or
+    /// the call fails.
     fn take(
         &mut self,
         turn: u64,
-        call: impl FnOnce(&Client, &[libc::iovec], &[libc::iovec]) -> std::io::Result<()>,
+        call: impl FnOnce(&ClientProcess, &[libc::iovec], &[libc::iovec]) -> std::io::Result<()>,
     ) -> bool {
         let count = core::mem::take(&mut self.count);
         let Some(client) = self.client.take() else {
             return true;
         };
-        // SAFETY: so many were written since the last call.
-        let near = unsafe { core::slice::from_raw_parts(self.near.as_ptr().cast(), count) };
+        // SAFETY: this many were written since the last call.
+        let local = unsafe { core::slice::from_raw_parts(self.local.as_ptr().cast(), count) };
         // SAFETY: likewise.
-        let far = unsafe { core::slice::from_raw_parts(self.far.as_ptr().cast(), count) };
-        client.is_alive(turn) && call(client, near, far).is_ok()
+        let remote = unsafe { core::slice::from_raw_parts(self.remote.as_ptr().cast(), count) };
+        client.is_alive(turn) && call(client, local, remote).is_ok()
     }
 }
 

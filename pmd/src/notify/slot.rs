@@ -1,4 +1,4 @@
-//! Where a queue keeps the thread that calls its handlers.
+//! The slot of a queue for its notify thread, which calls the queue's handlers.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -7,16 +7,16 @@ use super::{Cancel, Handler, Notifier, Source, WorkSource};
 use crate::control::{ControlError, Outcome};
 use crate::device::Device;
 use crate::instance;
+use crate::queue_calls::Queue;
 use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::sync::Ordering;
 use crate::sys;
-use crate::work::Queue;
 
-/// A notify thread that counts among those of its NIC until it ends.
-struct Counted(&'static Device);
+/// Counts a notify thread toward the limit of its NIC until dropped.
+struct ThreadCount(&'static Device);
 
-impl Counted {
-    fn one_more(device: &'static Device) -> Outcome<Self> {
+impl ThreadCount {
+    fn acquire(device: &'static Device) -> Outcome<Self> {
         let limit = device.config.max_notify_threads;
         let more = |threads| (threads < limit).then_some(threads + 1);
         // Relaxed: a count, which orders nothing.
@@ -33,12 +33,13 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for ThreadCount {
     fn drop(&mut self) {
         self.0.notify_threads.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
+/// A notifier with its thread.
 struct Running<S: Source> {
     notifier: Arc<Notifier<S>>,
     thread: JoinHandle<()>,
@@ -47,13 +48,13 @@ struct Running<S: Source> {
 impl<S: Source> Running<S> {
     fn start(source: S) -> Outcome<Self> {
         let device = source.device();
-        let counted = Counted::one_more(device)?;
+        let count = ThreadCount::acquire(device)?;
         let name = &device.config.name;
         let notifier = Arc::new(Notifier::new(source));
         let run = {
             let notifier = Arc::clone(&notifier);
             move || {
-                let _counted = counted;
+                let _count = count;
                 notifier.run();
             }
         };
@@ -63,22 +64,22 @@ impl<S: Source> Running<S> {
         }
     }
 
-    fn end(self) -> Ended {
+    fn end(self) -> EndedNotifier {
         let Self { notifier, thread } = self;
-        Ended { notifier, thread }
+        EndedNotifier { notifier, thread }
     }
 }
 
-/// What became of a handler that a queue was asked to call.
-pub(super) enum Offered<S: Source> {
+/// The result of queueing a handler.
+pub(super) enum PushResult<S: Source> {
     Queued,
-    /// The queue is empty, or as many wait as may.
+    /// The queue is empty, or the limit of pending requests is reached.
     Refused(Handler<S::Found>, ControlError),
     /// The queue has no thread yet.
     NoThread(Handler<S::Found>),
 }
 
-/// Where a queue keeps its notifier, once it has one.
+/// The notifier of a queue, once it has one.
 pub(crate) struct NotifySlot<S: Source>(Mutex<Option<Running<S>>>);
 
 impl<S: Source> NotifySlot<S> {
@@ -90,89 +91,89 @@ impl<S: Source> NotifySlot<S> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a handler. A refused one is dropped outside of the lock: it may own things of
-    /// the program's.
-    pub(super) fn ask(&self, source: S, handler: Handler<S::Found>) -> Outcome<()> {
-        self.ask_starting(source, handler, Running::start)
+    /// Queues a handler. A refused one is dropped outside of the lock: it may own objects of the
+    /// program.
+    pub(super) fn request(&self, source: S, handler: Handler<S::Found>) -> Outcome<()> {
+        self.request_with(source, handler, Running::start)
     }
 
-    /// As [`NotifySlot::ask`], with what starts a thread. That happens outside of the lock: the
-    /// system may take its time, and whoever ends the queue takes the lock with the NIC's turn.
-    fn ask_starting(
+    /// As [`NotifySlot::request`]; `start` starts a thread. It is called outside of the lock: it may be
+    /// slow, and a call that destroys the queue takes the lock with the NIC's turn.
+    fn request_with(
         &self,
         source: S,
         handler: Handler<S::Found>,
         start: impl FnOnce(S) -> Outcome<Running<S>>,
     ) -> Outcome<()> {
-        let mut fresh = None;
-        let mut offered = self.offer(source, handler, &mut fresh)?;
+        let mut new_thread = None;
+        let mut pushed = self.try_push(source, handler, &mut new_thread)?;
         let mut started = Ok(());
-        if let Offered::NoThread(handler) = offered {
+        if let PushResult::NoThread(handler) = pushed {
             match start(source) {
-                Ok(running) => fresh = Some(running),
-                // Another request may have started one all the same.
+                Ok(running) => new_thread = Some(running),
+                // Another request may have started a thread nevertheless.
                 Err(error) => started = Err(error),
             }
-            let again = self.offer(source, handler, &mut fresh);
-            // Another request was first, or the queue ended.
-            settle(fresh.into_iter().map(Running::end).collect());
-            offered = again?;
+            let again = self.try_push(source, handler, &mut new_thread);
+            // The thread is not needed: another request was first, or the queue is destroyed.
+            join_ended(new_thread.into_iter().map(Running::end).collect());
+            pushed = again?;
         }
-        match offered {
-            Offered::Queued => Ok(()),
-            Offered::Refused(_handler, error) => Err(error),
-            Offered::NoThread(_handler) => started,
+        match pushed {
+            PushResult::Queued => Ok(()),
+            PushResult::Refused(_handler, error) => Err(error),
+            PushResult::NoThread(_handler) => started,
         }
     }
 
-    /// Queues a handler if the queue has a thread, or gets this one.
-    fn offer(
+    /// Queues a handler if the queue has a thread, or takes `new_thread`.
+    fn try_push(
         &self,
         source: S,
         handler: Handler<S::Found>,
-        fresh: &mut Option<Running<S>>,
-    ) -> Outcome<Offered<S>> {
+        new_thread: &mut Option<Running<S>>,
+    ) -> Outcome<PushResult<S>> {
         let mut slot = self.lock();
-        // Under the lock, which whoever ends the queue takes when it is not live any more.
+        // Under the lock, which a call that destroys the queue takes after the queue is not live.
         if !source.is_live() {
             return Err(ControlError::InvalidParameter);
         }
         if slot.is_none() {
-            *slot = fresh.take();
+            *slot = new_thread.take();
         }
         Ok(match &*slot {
             Some(running) => running.notifier.push(handler),
             None => match source.admit() {
-                Ok(()) => Offered::NoThread(handler),
-                Err(error) => Offered::Refused(handler, error),
+                Ok(()) => PushResult::NoThread(handler),
+                Err(error) => PushResult::Refused(handler, error),
             },
         })
     }
 
-    /// Ends the notifier of a queue that is not live any more, if it has one. The caller may
-    /// hold the NIC's turn; [`settle`] does the rest without it.
-    pub(crate) fn end(&self) -> Option<Ended> {
+    /// Takes the notifier of a queue that is no longer live, if it has one. The caller may hold the
+    /// NIC's turn; [`join_ended`] then ends the thread without it.
+    pub(crate) fn end(&self) -> Option<EndedNotifier> {
         self.lock().take().map(Running::end)
     }
 }
 
-/// The notifier of a queue that ended.
-#[must_use = "its thread goes on until `settle`"]
-pub(crate) struct Ended {
+/// The notifier of a destroyed queue.
+#[must_use = "its thread runs until `join_ended`"]
+pub(crate) struct EndedNotifier {
     notifier: Arc<dyn Cancel>,
     thread: JoinHandle<()>,
 }
 
-/// Cancels what was asked of queues that ended, and waits until none of their handlers runs,
-/// unless this is called from one. The caller holds no turn and no lock.
-pub(crate) fn settle(ended: Vec<Ended>) {
-    for Ended { notifier, .. } in &ended {
+/// Cancels the requests of destroyed queues, and waits until none of their handlers runs, unless this
+/// is called from a handler. The caller holds neither the turn nor a lock.
+pub(crate) fn join_ended(ended: Vec<EndedNotifier>) {
+    for EndedNotifier { notifier, .. } in &ended {
         notifier.cancel();
     }
     if instance::in_handler() {
         return;
     }
-    for Ended { thread, .. } in ended {
+    for EndedNotifier { thread, .. } in ended {
         if thread.join().is_err() {
             log::error!("a notify thread panicked");
         }
@@ -201,7 +202,7 @@ impl ViNotify {
     }
 
     /// As [`NotifySlot::end`], for both.
-    pub(crate) fn end(&self) -> impl Iterator<Item = Ended> {
+    pub(crate) fn end(&self) -> impl Iterator<Item = EndedNotifier> {
         [self.send.end(), self.recv.end()].into_iter().flatten()
     }
 }

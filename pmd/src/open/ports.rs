@@ -1,4 +1,4 @@
-//! The port of a NIC, opened as its configuration says.
+//! Opens the port of a NIC by its configuration.
 
 use core::fmt::Display;
 use core::time::Duration;
@@ -18,8 +18,8 @@ use crate::config::{CopyMode, NicConfig, PortKind};
 /// The EtherTypes of Fibre Channel.
 const ETHERTYPES: [u16; 2] = [ETHERTYPE_FCOE, ETHERTYPE_FIP];
 
-/// Opens the port for a station with this N_Port_ID; on a network whose ports find each other it has none yet, and
-/// hears what goes to all VN_Ports, and to its interface. On `shm` the segment gives a station its N_Port_ID.
+/// Opens the port for a station with this N_Port_ID. With discovery it has none yet, and
+/// receives frames to all VN_Ports and to its interface. On `shm` the segment assigns the N_Port_ID.
 pub(super) fn open(config: &NicConfig, id: NPortId) -> Result<Box<dyn Port>, OpenError> {
     let mac = MacAddress::vn2vn(id).0;
     match config.port {
@@ -30,25 +30,25 @@ pub(super) fn open(config: &NicConfig, id: NPortId) -> Result<Box<dyn Port>, Ope
     }
 }
 
-/// Checks what [`open`] would check first: the configuration, permissions, the interface. Only a station of shared memory
-/// is opened, for a moment.
+/// Makes the checks of [`open`]: the configuration, permissions, the interface. Only a shared-memory station
+/// is opened, briefly.
 pub(super) fn check(config: &NicConfig) -> Result<(), OpenError> {
     let mac = MacAddress::vn2vn(NPortId::default()).0;
     match config.port {
         PortKind::Shm => shm(config).map(drop),
         PortKind::AfPacket => {
-            AfPacketPort::check(&af_packet_settings(config, mac)).map_err(because)
+            AfPacketPort::check(&af_packet_settings(config, mac)).map_err(open_error)
         }
-        PortKind::AfXdp => AfXdpPort::check(&af_xdp_settings(config, mac)).map_err(because),
+        PortKind::AfXdp => AfXdpPort::check(&af_xdp_settings(config, mac)).map_err(open_error),
         PortKind::Dpdk => check_dpdk(config, mac),
     }
 }
 
-fn because(error: impl Display) -> OpenError {
+fn open_error(error: impl Display) -> OpenError {
     OpenError::new(error.to_string())
 }
 
-/// Groups that a station hears.
+/// Returns the multicast groups of a station.
 fn multicast(config: &NicConfig) -> Vec<MacBytes> {
     match config.discovers() {
         true => vec![MacAddress::ALL_VN2VN.0],
@@ -63,7 +63,7 @@ fn shm(config: &NicConfig) -> Result<Box<dyn Port>, OpenError> {
     }
     settings.slots_per_ring = config.ring_frames;
     settings.max_stations = config.max_stations;
-    let port = ShmPort::open(settings).map_err(because)?;
+    let port = ShmPort::open(settings).map_err(open_error)?;
     Ok(Box::new(port))
 }
 
@@ -79,7 +79,7 @@ fn af_packet_settings(config: &NicConfig, mac: MacBytes) -> AfPacketConfig {
 }
 
 fn af_packet(config: &NicConfig, mac: MacBytes) -> Result<Box<dyn Port>, OpenError> {
-    let port = AfPacketPort::open(af_packet_settings(config, mac)).map_err(because)?;
+    let port = AfPacketPort::open(af_packet_settings(config, mac)).map_err(open_error)?;
     Ok(Box::new(port))
 }
 
@@ -97,25 +97,25 @@ fn af_xdp_settings(config: &NicConfig, mac: MacBytes) -> AfXdpConfig {
             CopyMode::ZeroCopy => af_xdp::CopyMode::ZeroCopy,
             CopyMode::Copy => af_xdp::CopyMode::Copy,
         },
-        // A frame that stands so long may still live as long again on the wire.
+        // A frame that was delayed by this time may live as long again on the wire.
         standstill_limit: Duration::from_millis(config.r_a_tov_ms() / 2),
         ..AfXdpConfig::new(&config.interface, mac)
     }
 }
 
 fn af_xdp(config: &NicConfig, mac: MacBytes) -> Result<Box<dyn Port>, OpenError> {
-    let port = AfXdpPort::open(af_xdp_settings(config, mac)).map_err(because)?;
+    let port = AfXdpPort::open(af_xdp_settings(config, mac)).map_err(open_error)?;
     log::info!(
-        "{}: frames of {} are steered by {}, and {}",
+        "{}: XDP on {}: frames steered by {}, {}",
         config.name,
         config.interface,
         if port.is_native() {
-            "its driver"
+            "the driver"
         } else {
             "the kernel"
         },
         if port.is_zero_copy() {
-            "not copied"
+            "zero-copy"
         } else {
             "copied"
         },
@@ -142,17 +142,17 @@ fn dpdk_settings(config: &NicConfig, mac: MacBytes) -> DpdkConfig {
     }
 }
 
-/// DPDK takes its devices when it starts: only the configuration is checked.
+/// Checks the configuration only: DPDK opens its devices when it is initialized.
 #[cfg(feature = "dpdk")]
 fn check_dpdk(config: &NicConfig, mac: MacBytes) -> Result<(), OpenError> {
-    dpdk_settings(config, mac).check().map_err(because)
+    dpdk_settings(config, mac).check().map_err(open_error)
 }
 
 #[cfg(feature = "dpdk")]
 fn dpdk(config: &NicConfig, mac: MacBytes) -> Result<Box<dyn Port>, OpenError> {
-    let port = DpdkPort::open(dpdk_settings(config, mac)).map_err(because)?;
+    let port = DpdkPort::open(dpdk_settings(config, mac)).map_err(open_error)?;
     log::info!(
-        "{}: DPDK has {:?}, and its memory in {} pages",
+        "{}: DPDK device {:?}, memory in {} pages",
         config.name,
         config.device,
         if config.huge_pages {
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_without_dpdk_says_so() {
+    fn port_of_a_program_without_dpdk_is_refused() {
         let config = NicConfig {
             port: PortKind::Dpdk,
             device: "net_memif0,role=server".into(),

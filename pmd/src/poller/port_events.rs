@@ -1,19 +1,19 @@
-//! What a port reports: stations that come and go, and what it cannot do any more.
+//! Events of a port: stations that join and leave, MTU changes, and failures.
 
 use fcvi_frame::fc::NPortId;
 use pmd_port::{MacBytes, PortEvent, PortFailure, RingFailure};
 
 use super::Poller;
 use crate::events::AsyncEvent;
-use crate::sleepers::Event;
+use crate::waiters::Event;
 
-/// The N_Port_ID of a station of a segment.
+/// Returns the N_Port_ID of a station of a segment.
 fn id_of(mac: MacBytes) -> Option<NPortId> {
     NPortId::new(u32::from_be_bytes([0, mac[3], mac[4], mac[5]]))
 }
 
 impl Poller {
-    /// Handles what the port reports: ports that joined and left, and its failure. True if it reported anything.
+    /// Handles the events that the port reports. Returns true if there were any.
     pub(crate) fn serve_port_events(&mut self, now_ns: u64) -> bool {
         let reported = self.path.port.events(&mut self.port_events);
         if reported {
@@ -25,7 +25,7 @@ impl Poller {
     fn handle_port_events(&mut self, now_ns: u64) {
         // Taken out and put back, so that the engine can be called in between.
         let mut events = core::mem::take(&mut self.port_events);
-        self.path.happened |= Event::CONTROL;
+        self.path.pending_events |= Event::CONTROL;
         for event in events.drain(..) {
             let (mac, joined) = match event {
                 PortEvent::Joined(n) => (n.mac, true),
@@ -35,7 +35,7 @@ impl Poller {
                     continue;
                 }
                 PortEvent::RingFailed(failure) => {
-                    self.warn_of_ring(failure);
+                    self.warn_ring_failed(failure);
                     continue;
                 }
                 PortEvent::Unreachable(mac) => {
@@ -51,13 +51,13 @@ impl Poller {
                 continue;
             };
             if joined {
-                self.neighbours.joined(id);
+                self.neighbours.add_sibling(id);
                 let host = self.neighbours.own_host();
                 if let Some(engine) = self.engine.fc_vi_mut() {
                     engine.port_joined(now_ns, host, id, &mut self.path);
                 }
             } else {
-                self.neighbours.left(id);
+                self.neighbours.remove(id);
                 if let Some(engine) = self.engine.fc_vi_mut() {
                     engine.peer_lost(now_ns, id, &mut self.path);
                 }
@@ -66,10 +66,10 @@ impl Poller {
         self.port_events = events;
     }
 
-    /// Says once why frames of this port get lost in shared memory.
+    /// Logs, once, why frames of this port are dropped in shared memory.
     #[cold]
-    fn warn_of_ring(&mut self, failure: RingFailure) {
-        if core::mem::replace(&mut self.ring_failure_told, true) {
+    fn warn_ring_failed(&mut self, failure: RingFailure) {
+        if core::mem::replace(&mut self.ring_failure_logged, true) {
             return;
         }
         let port = self.path.port.capabilities();
@@ -79,11 +79,11 @@ impl Poller {
         let remedy = remedy_for_ring(failure);
         log::warn!(
             "{driver} {device}: the ring to or from another program ({ring_kib} KiB) cannot be \
-             made: {error}: connections with it fail: {remedy}"
+             created: {error}: connections with it fail: {remedy}"
         );
     }
 
-    /// Frames to this station are dropped: nobody waits for answers from there.
+    /// Ends the logins and connections of a station to which frames are dropped.
     #[cold]
     fn lose_peer(&mut self, now_ns: u64, mac: MacBytes) {
         if let (Some(id), Some(engine)) = (id_of(mac), self.engine.fc_vi_mut()) {
@@ -91,8 +91,8 @@ impl Poller {
         }
     }
 
-    /// The port carries nothing any more (VIPL 6.3.1): every VI goes to Error, whoever waits
-    /// learns of it, and every opening is told. What is left can be taken down in order.
+    /// Handles the failure of the port (VIPL 6.3.1): moves every VI to Error, wakes all waiters, and
+    /// reports the error to every NIC handle. Objects can still be destroyed in order.
     #[cold]
     fn fail_port(&mut self, now_ns: u64, failure: PortFailure) {
         if self.failure.replace(failure).is_some() {
@@ -105,11 +105,11 @@ impl Poller {
             engine.port_lost(now_ns, &mut self.path);
         }
         self.path.events.push(AsyncEvent::of_nic());
-        self.path.happened = Event::ALL;
+        self.path.pending_events = Event::ALL;
     }
 }
 
-/// What can be done where a ring in shared memory cannot be made.
+/// Returns the advice for a ring in shared memory that cannot be created.
 fn remedy_for_ring(failure: RingFailure) -> String {
     match failure.errno {
         libc::EACCES | libc::EPERM => {
@@ -121,7 +121,7 @@ fn remedy_for_ring(failure: RingFailure) -> String {
             "no file descriptor is left; raise RLIMIT_NOFILE (LimitNOFILE= of a unit)".to_owned()
         }
         libc::ENFILE => "the system has no file left; raise fs.file-max".to_owned(),
-        libc::ENOMEM => "look at RLIMIT_AS and vm.max_map_count".to_owned(),
+        libc::ENOMEM => "check RLIMIT_AS and vm.max_map_count".to_owned(),
         libc::EFBIG => "raise RLIMIT_FSIZE".to_owned(),
         _ => format!(
             "the file system of the segment has {} MiB in all; enlarge it (mount -o \

@@ -2,117 +2,117 @@ use vi_engine::ViIndex;
 
 use super::*;
 
-/// A NIC on a segment of its own, and without threads: this test plays their part.
+/// Opens a NIC on a segment of its own, without threads: the test acts in their place.
 fn device(test: &str) -> (&'static Device, u64) {
     let config = crate::config::NicConfig {
         segment: format!("unit-{}-{test}", std::process::id()),
         ..crate::config::NicConfig::default()
     };
-    let (device, instance) = crate::device::open_unattended(&config).unwrap();
+    let (device, instance) = crate::device::open_without_threads(&config).unwrap();
     stop_draining(device);
     (device, instance)
 }
 
-/// Plays the NIC's thread up to the moment in which it falls asleep on the port.
-fn go_to_rest(device: &'static Device, at_the_last_moment: impl FnOnce()) -> WakeSource {
+/// Does what the poll thread does up to its sleep on the port.
+fn arm_for_sleep(device: &'static Device, before_sleep: impl FnOnce()) -> WakeSource {
     let mut held = device.hold();
     let driver = held.as_mut().unwrap();
     let source = driver.arm();
-    device.rest.go_deaf();
-    assert!(
-        !driver.long_turn(&device.doorbells),
-        "nothing is to be done"
-    );
-    at_the_last_moment();
+    device.poll_thread.mark_doorbells_unattended();
+    assert!(!driver.long_turn(&device.doorbells), "there is no work");
+    before_sleep();
     *driver.armed() = Some(source.clone());
     source
 }
 
-/// Sleeps as the NIC's thread does, and not for long.
-fn sleep_shortly(device: &Device, source: &WakeSource) {
+/// Sleeps as the poll thread does; checks that it is woken soon.
+fn sleep_until_woken(device: &Device, source: &WakeSource) {
     let begun = Instant::now();
-    device.rest.sleep_on(source, Duration::from_secs(20));
+    device.poll_thread.sleep_on(source, Duration::from_secs(20));
     assert!(
         begun.elapsed() < Duration::from_secs(10),
-        "nobody roused it"
+        "it was not woken"
     );
     assert!(device.hold().as_mut().unwrap().armed().is_none());
 }
 
 #[test]
-fn a_doorbell_rung_while_the_thread_goes_to_rest_is_answered() {
-    let (device, instance) = device("rest");
+fn doorbell_rung_while_poll_thread_falls_asleep_is_served() {
+    let (device, instance) = device("asleep");
     std::thread::scope(|scope| {
-        // The bell rings after the last look at it, and who rings cannot take the turn.
-        let source = go_to_rest(device, || {
+        // The doorbell is rung after the last check, and the ringing thread cannot take the turn.
+        let source = arm_for_sleep(device, || {
             scope.spawn(|| device.ring(ViIndex(3)));
         });
-        sleep_shortly(device, &source);
+        sleep_until_woken(device, &source);
     });
-    assert!(!device.doorbells.any(), "drained by who rang it");
+    assert!(!device.doorbells.any(), "drained by the ringing thread");
     crate::device::close(device, instance).unwrap();
 }
 
 #[test]
-fn a_doorbell_is_drained_by_the_thread_that_polls_or_by_who_rings_it() {
+fn doorbell_is_drained_by_poll_thread_or_by_ringing_thread() {
     let (device, instance) = device("bell");
-    // The NIC's thread polls, or so it says.
-    device.rest.deaf.store(false, Ordering::Relaxed);
+    // The state of a poll thread that polls.
+    device
+        .poll_thread
+        .doorbells_unattended
+        .store(false, Ordering::Relaxed);
     device.ring(ViIndex(3));
-    assert!(device.doorbells.any(), "left to that thread");
+    assert!(device.doorbells.any(), "left to the poll thread");
     stop_draining(device);
-    assert!(!device.doorbells.any(), "which leaves none behind");
+    assert!(!device.doorbells.any(), "which drains all");
     device.ring(ViIndex(3));
-    assert!(!device.doorbells.any(), "it only looks: drained at once");
+    assert!(!device.doorbells.any(), "it only watches: drained at once");
     crate::device::close(device, instance).unwrap();
 }
 
 #[test]
-fn a_doorbell_rung_while_the_nics_thread_is_at_the_turn_is_left_to_it() {
-    let (device, instance) = device("attend");
-    let (rang, heard) = std::sync::mpsc::channel();
-    let ringer = device.rest.attend(|| {
-        // Stopped here by the scheduler, say, with the turn taken.
-        let _held = device.turn.hold_as_guest();
+fn doorbell_rung_while_poll_thread_has_turn_is_left_to_it() {
+    let (device, instance) = device("has-turn");
+    let (rang, returned) = std::sync::mpsc::channel();
+    let ringer = device.poll_thread.while_polling(|| {
+        // As if preempted here, with the turn taken.
+        let _held = device.turn.hold_unbiased();
         let ringer = std::thread::spawn(move || {
             device.ring(ViIndex(3));
             rang.send(()).unwrap();
         });
-        let returned = heard.recv_timeout(Duration::from_secs(10));
-        assert_eq!(returned, Ok(()), "who rings waits for nothing");
+        let returned = returned.recv_timeout(Duration::from_secs(10));
+        assert_eq!(returned, Ok(()), "the ringing thread does not wait");
         ringer
     });
     ringer.join().unwrap();
-    assert!(device.doorbells.any(), "left to the thread");
+    assert!(device.doorbells.any(), "left to the poll thread");
     stop_draining(device);
-    assert!(!device.doorbells.any(), "which answers it after its visit");
+    assert!(!device.doorbells.any(), "which drains it afterwards");
     crate::device::close(device, instance).unwrap();
 }
 
 #[test]
-fn a_thread_that_polls_sends_the_resting_one_back() {
-    let (device, instance) = device("leave");
-    let source = go_to_rest(device, || ());
+fn polling_thread_wakes_sleeping_poll_thread() {
+    let (device, instance) = device("wakes-thread");
+    let source = arm_for_sleep(device, || ());
     device.poll();
-    sleep_shortly(device, &source);
+    sleep_until_woken(device, &source);
     crate::device::close(device, instance).unwrap();
 }
 
 #[test]
-fn what_waits_for_room_is_tried_again_after_a_part_of_the_time_it_waited() {
+fn sleep_is_shorter_while_frames_wait_for_room() {
     let (device, instance) = device("room");
     {
         let mut held = device.hold();
         let driver = held.as_mut().unwrap();
-        assert_eq!(longest_rest(driver, Duration::from_millis(4)), UPKEEP);
+        assert_eq!(longest_sleep(driver, Duration::from_millis(4)), UPKEEP);
         let poller = driver.engine_mut().unwrap();
         let mbuf = poller.path.port.alloc([0xFF; 6]).unwrap();
         assert!(poller.path.batch.push(mbuf).is_ok());
-        for (idle_us, rest_us) in [(0, 20), (60, 20), (4000, 1000), (1_000_000, 50_000)] {
-            let rest = longest_rest(driver, Duration::from_micros(idle_us));
+        for (idle_us, sleep_us) in [(0, 20), (60, 20), (4000, 1000), (1_000_000, 50_000)] {
+            let sleep = longest_sleep(driver, Duration::from_micros(idle_us));
             assert_eq!(
-                rest,
-                Duration::from_micros(rest_us),
+                sleep,
+                Duration::from_micros(sleep_us),
                 "idle for {idle_us} us"
             );
         }
@@ -124,7 +124,7 @@ fn what_waits_for_room_is_tried_again_after_a_part_of_the_time_it_waited() {
 }
 
 #[test]
-fn a_wait_finds_what_is_announced_while_it_lies_down() {
+fn wait_finds_event_signalled_before_it_sleeps() {
     let (device, instance) = device("wait");
     for round in 0..200 {
         let found = AtomicBool::new(false);
@@ -136,23 +136,23 @@ fn a_wait_finds_what_is_announced_while_it_lies_down() {
                 let mut held = device.hold();
                 found.store(true, Ordering::Relaxed);
                 let driver = held.as_mut().unwrap();
-                driver.engine_mut().unwrap().path.happened = Event::CONTROL;
-                device.announce(driver);
+                driver.engine_mut().unwrap().path.pending_events = Event::CONTROL;
+                device.wake_waiters(driver);
             });
-            let look = || found.load(Ordering::Relaxed).then_some(());
+            let check = || found.load(Ordering::Relaxed).then_some(());
             let limit = Some(Duration::from_secs(20));
             assert_eq!(
-                wait(device, Event::CONTROL, limit, look),
+                wait(device, Event::CONTROL, limit, check),
                 Ok(()),
                 "round {round}"
             );
         });
     }
-    assert!(!device.sleepers.any());
+    assert!(!device.waiters.any());
     crate::device::close(device, instance).unwrap();
 }
 
-/// A NIC of a datapath process; this test plays its core.
+/// Opens a NIC of a datapath process; the test acts in place of its core.
 fn served(test: &str) -> (&'static Device, u64) {
     let (device, instance) = device(test);
     device.served.store(true, Ordering::Relaxed);
@@ -160,7 +160,7 @@ fn served(test: &str) -> (&'static Device, u64) {
 }
 
 #[test]
-fn who_waits_beside_a_core_looks_once_and_takes_no_turn_of_its_own() {
+fn wait_on_served_nic_checks_once_and_takes_no_turn() {
     let (device, instance) = served("beside");
     let turns = || {
         device
@@ -171,24 +171,24 @@ fn who_waits_beside_a_core_looks_once_and_takes_no_turn_of_its_own() {
             .turns
     };
     let before = turns();
-    for patience in [0, 1] {
-        let mut looks = 0;
-        let look = || {
-            looks += 1;
+    for limit_ms in [0, 1] {
+        let mut checks = 0;
+        let check = || {
+            checks += 1;
             None::<()>
         };
-        let limit = Some(Duration::from_millis(patience));
-        assert_eq!(wait(device, Event::CONTROL, limit, look), Err(TimedOut));
-        // Once more at the end of its time, and it may be woken early.
-        assert!(looks == 1 || patience > 0, "{looks} looks");
+        let limit = Some(Duration::from_millis(limit_ms));
+        assert_eq!(wait(device, Event::CONTROL, limit, check), Err(TimedOut));
+        // It checks again after the timeout, and it may be woken early.
+        assert!(checks == 1 || limit_ms > 0, "{checks} checks");
     }
     assert_eq!(turns(), before);
-    assert!(!device.sleepers.any());
+    assert!(!device.waiters.any());
     crate::device::close(device, instance).unwrap();
 }
 
 #[test]
-fn who_waits_beside_a_core_finds_what_is_announced() {
+fn wait_on_served_nic_finds_event() {
     let (device, instance) = served("announced");
     for round in 0..50 {
         let found = AtomicBool::new(false);
@@ -200,53 +200,56 @@ fn who_waits_beside_a_core_finds_what_is_announced() {
                 let mut held = device.hold();
                 found.store(true, Ordering::Relaxed);
                 let driver = held.as_mut().unwrap();
-                driver.engine_mut().unwrap().path.happened = Event::on_listener(7);
-                device.announce(driver);
+                driver.engine_mut().unwrap().path.pending_events = Event::on_listener(7);
+                device.wake_waiters(driver);
             });
-            let look = || found.load(Ordering::Relaxed).then_some(());
+            let check = || found.load(Ordering::Relaxed).then_some(());
             let event = Event::CONTROL.or(Event::on_listener(7));
-            assert_eq!(wait(device, event, None, look), Ok(()), "round {round}");
+            assert_eq!(wait(device, event, None, check), Ok(()), "round {round}");
         });
     }
-    assert!(!device.sleepers.any());
+    assert!(!device.waiters.any());
     crate::device::close(device, instance).unwrap();
 }
 
 #[test]
-fn who_waits_beside_a_core_that_sleeps_wakes_it() {
-    let (device, instance) = served("rouses");
-    let event = sys::Event::new().unwrap();
-    device.rest.core.polled_by(event.try_clone().unwrap());
-    let look = || {
-        // Its connection call set a timer, of which the core knew nothing.
+fn wait_on_served_nic_wakes_sleeping_core() {
+    let (device, instance) = served("wakes-core");
+    let event = sys::EventFd::new().unwrap();
+    device
+        .poll_thread
+        .core
+        .set_waker(event.try_clone().unwrap());
+    let check = || {
+        // Its connection call set a timer that the core does not know of.
         let begun = Instant::now();
         event.sleep(None, Duration::from_secs(20));
         (begun.elapsed() < Duration::from_secs(10)).then_some(())
     };
-    let lie_down = |until_ns| {
+    let prepare_sleep = |until_ns| {
         let _turn = device.hold();
-        device.rest.core.lie_down(until_ns);
+        device.poll_thread.core.prepare_sleep(until_ns);
     };
-    lie_down(50_000_000);
+    prepare_sleep(50_000_000);
     let limit = Some(Duration::from_millis(1));
-    assert_eq!(wait(device, Event::CONTROL, limit, look), Ok(()));
+    assert_eq!(wait(device, Event::CONTROL, limit, check), Ok(()));
     crate::device::close(device, instance).unwrap();
 }
 
 #[test]
-fn a_core_oversleeps_an_earlier_timer_and_what_waits_for_room() {
+fn core_needs_wake_for_earlier_timer_or_unsent_frame() {
     use fcvi_frame::connect::{Discriminator, HostAddress, NetAddress};
-    let (device, instance) = served("oversleeps");
-    let core = &device.rest.core;
-    let oversleeps = || core.oversleeps(device.hold().as_ref().unwrap());
-    let until = |limit_ns| {
+    let (device, instance) = served("needs-wake");
+    let core = &device.poll_thread.core;
+    let needs_wake = || core.needs_wake(device.hold().as_ref().unwrap());
+    let sleep_for = |limit_ns| {
         let mut held = device.hold();
         let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
-        core.lie_down(poller.clock.now_ns() + limit_ns);
+        core.prepare_sleep(poller.clock.now_ns() + limit_ns);
     };
-    assert!(!oversleeps(), "it is awake");
-    until(1_000_000_000_000);
-    assert!(!oversleeps(), "nothing is to be done");
+    assert!(!needs_wake(), "it is awake");
+    sleep_for(1_000_000_000_000);
+    assert!(!needs_wake(), "there is no work");
     let settings = crate::vi::ViSettings {
         reliability: 2,
         max_transfer_bytes: 4096,
@@ -259,20 +262,20 @@ fn a_core_oversleeps_an_earlier_timer_and_what_waits_for_room() {
         discriminator: Discriminator::new(name).unwrap(),
     };
     let limit = Some(Duration::from_secs(10));
-    let (local, remote) = (address(b"here"), address(b"there"));
+    let (local, remote) = (address(b"local"), address(b"remote"));
     crate::nic::connect_peer_request(vi, &local, &remote, limit).unwrap();
-    assert!(oversleeps(), "its time is over before");
-    until(1);
-    assert!(!oversleeps(), "it gets up before");
+    assert!(needs_wake(), "its timeout is earlier");
+    sleep_for(1);
+    assert!(!needs_wake(), "the sleep ends earlier");
     {
         let mut held = device.hold();
         let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
         let mbuf = poller.path.port.alloc([0xFF; 6]).unwrap();
         assert!(poller.path.batch.push(mbuf).is_ok());
     }
-    assert!(oversleeps(), "a frame waits for room");
-    core.get_up();
-    assert!(!oversleeps());
+    assert!(needs_wake(), "a frame waits for room");
+    core.finish_sleep();
+    assert!(!needs_wake());
     {
         let mut held = device.hold();
         let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();

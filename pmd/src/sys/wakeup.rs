@@ -1,8 +1,8 @@
-//! Wake-ups of a poll thread by the processes that it serves.
+//! Wake-ups of a poll thread by attached processes.
 //!
 //! Each client gets an eventfd, and wakes the poll thread by a write to it. The poll thread sleeps on an epoll set and
-//! never reads, writes or closes what a client holds, too: a client could make each of these block, or have a
-//! descriptor released by them that takes long to close. Between the two is an epoll set of each client's own, so that
+//! never reads, writes or closes a file that a client has open, too: a client could make each of these block, or have
+//! them release a descriptor that takes long to close. Between the two is an epoll set for each client, so that
 //! removing a client, which takes the locks of its eventfd, holds no lock that the poll thread takes.
 
 use std::io;
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use pmd_port::descriptor_number::above_standard_streams;
 
-/// Wake-ups reported by one look; the others are reported by the next.
+/// The most wake-ups reported by one call of epoll_wait(2); further ones are reported by the next.
 const EVENTS: usize = 32;
 
 fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -22,7 +22,7 @@ fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
 }
 
 fn new_set() -> io::Result<OwnedFd> {
-    // SAFETY: epoll_create1(2) takes an integer and gives a new descriptor or -1.
+    // SAFETY: epoll_create1(2) takes an integer and returns a new descriptor or -1.
     let fd = checked(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
     // SAFETY: the descriptor is new and has no other owner.
     above_standard_streams(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -40,11 +40,11 @@ fn add(set: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// The wake-ups of all clients of one poll thread, to sleep on together.
+/// The epoll set of the wake-ups of all clients of one poll thread.
 #[derive(Debug)]
 pub(crate) struct WakeupSet(OwnedFd);
 
-/// One client's wake-up in a [`WakeupSet`], which it leaves on drop.
+/// One client's wake-up in a [`WakeupSet`], removed on drop.
 #[derive(Debug)]
 pub(crate) struct ClientWakeup {
     /// Never shared with another process.
@@ -56,12 +56,12 @@ impl WakeupSet {
         new_set().map(Self)
     }
 
-    /// Adds a client; gives the descriptor with which the client makes its [`Waker`].
+    /// Adds a client; returns the descriptor from which the client makes its [`Waker`].
     ///
     /// # Errors
     /// No descriptor or no memory is left.
     pub(crate) fn add_client(&self) -> io::Result<(ClientWakeup, OwnedFd)> {
-        // SAFETY: eventfd(2) takes two integers and gives a new descriptor or -1.
+        // SAFETY: eventfd(2) takes two integers and returns a new descriptor or -1.
         let fd = checked(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })?;
         // SAFETY: the descriptor is new and has no other owner.
         let event = above_standard_streams(unsafe { OwnedFd::from_raw_fd(fd) })?;
@@ -71,11 +71,11 @@ impl WakeupSet {
         Ok((ClientWakeup { _set: set }, event))
     }
 
-    /// Forgets the wake-ups so far: the set is readable again after the next one.
+    /// Consumes the wake-ups so far: the set is readable again after the next one.
     pub(crate) fn clear(&self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         let (fd, to) = (self.0.as_raw_fd(), events.as_mut_ptr());
-        // SAFETY: so many entries of this frame are written; the call does not wait.
+        // SAFETY: at most `EVENTS` entries of this frame are written; the call does not wait.
         unsafe { libc::epoll_wait(fd, to, EVENTS as libc::c_int, 0) };
     }
 }
@@ -86,12 +86,12 @@ impl AsRawFd for WakeupSet {
     }
 }
 
-/// The client's end: wakes the poll thread that made it.
+/// The client side of a wake-up: wakes the poll thread.
 #[derive(Debug)]
 pub(crate) struct Waker(OwnedFd);
 
 impl Waker {
-    /// Takes the descriptor that [`WakeupSet::add_client`] gave.
+    /// Takes the descriptor that [`WakeupSet::add_client`] returned.
     pub(crate) fn new(fd: OwnedFd) -> Self {
         Self(fd)
     }
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     fn is_readable(set: &WakeupSet) -> bool {
-        let mut entry = super::super::entry(set.as_raw_fd());
+        let mut entry = super::super::poll_entry(set.as_raw_fd());
         // SAFETY: one entry of this frame.
         unsafe { libc::poll(&raw mut entry, 1, 0) == 1 }
     }
@@ -130,11 +130,11 @@ mod tests {
             }
         }
         drop(wakers);
-        assert!(!is_readable(&set), "a client that is gone wakes nothing");
+        assert!(!is_readable(&set), "a removed client wakes nothing");
         drop(wakeups);
     }
 
-    /// A client that keeps its descriptor when it is served no more.
+    /// A client may keep its descriptor after it is removed.
     #[test]
     fn removed_client_wakes_nothing() {
         let set = WakeupSet::new().unwrap();
@@ -147,7 +147,7 @@ mod tests {
         assert!(!is_readable(&set));
     }
 
-    /// The descriptor is one file for both: the client changes its flags and its counter.
+    /// Both processes share one open file: the client can change its flags and its counter.
     #[test]
     fn poll_thread_does_not_block_on_a_full_or_blocking_eventfd() {
         let set = WakeupSet::new().unwrap();

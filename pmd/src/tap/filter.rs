@@ -1,16 +1,15 @@
-//! Which frames an operator wants to see: a small expression over fields of FCoE and FC-VI.
+//! Capture filter: a boolean expression over fields of FCoE and FC-VI.
 //!
 //! ```text
 //! expression  and { "or" and }          and   term { "and" term }
 //! term        "not" term | "(" expression ")" | flag | field ("==" | "!=") value
 //! ```
-//! `&&`, `||` and `!` are other spellings. A frame that has not the field of a comparison fits
+//! `&&`, `||` and `!` are synonyms. A frame without the field of a comparison matches
 //! neither `==` nor `!=`.
 //!
-//! It is a language of its own, not that of pcap-filter(7): that one has no words for what is
-//! behind the FCoE header, so that an operator would count bytes, and a compiler for it is a
-//! library in C in a process that may have the network card's rights. What is captured can be
-//! filtered further by any reader of pcapng.
+//! Not the language of pcap-filter(7): that has no names for fields after the FCoE header, so that
+//! filters would contain byte offsets, and its compiler is a C library in a process that may have
+//! access to network hardware. Captured frames can be filtered further by any reader of pcapng.
 
 use fcvi_frame::NPortId;
 use fcvi_frame::device_header::DeviceHeader;
@@ -19,25 +18,29 @@ use fcvi_frame::fc::{FcHeader, FcType, RCtl};
 use fcvi_frame::fcoe::FCOE_HEADER_BYTES;
 use pmd_port::layer::pcapng::format::Direction;
 
-/// Bytes of an expression, at most.
+/// Maximum length of an expression in bytes.
 const MAX_TEXT_BYTES: usize = 1024;
-/// Flags and comparisons in it, at most: the work for one frame.
+/// Maximum number of flags and comparisons, which limits the work per frame.
 const MAX_TERMS: usize = 32;
-/// How deep parentheses and `not` may nest.
+/// Maximum nesting depth of parentheses and `not`.
 const MAX_DEPTH: usize = 16;
 
-/// What is said of frames.
+/// A parsed filter expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Expression {
     Anything,
     Flag(Flag),
-    Field { field: Field, is: bool, value: u32 },
+    Field {
+        field: Field,
+        equal: bool,
+        value: u32,
+    },
     Not(Box<Self>),
     And(Box<Self>, Box<Self>),
     Or(Box<Self>, Box<Self>),
 }
 
-/// What a frame is or is not.
+/// A boolean property of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flag {
     In,
@@ -59,7 +62,7 @@ const FLAGS: [(&str, Flag); 7] = [
     ("bls", Flag::Bls),
 ];
 
-/// What has a value.
+/// A field of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     EtherType,
@@ -75,7 +78,7 @@ enum Field {
     MessageId,
 }
 
-/// Their names and bits.
+/// Names and widths in bits of the fields.
 const FIELDS: [(&str, Field, u32); 11] = [
     ("ethertype", Field::EtherType, 16),
     ("n_port_id", Field::NPortId, 24),
@@ -90,18 +93,18 @@ const FIELDS: [(&str, Field, u32); 11] = [
     ("msg_id", Field::MessageId, 32),
 ];
 
-/// A filter that was read.
+/// A parsed capture filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Filter(Expression);
 
 impl Filter {
-    /// Reads an expression; an empty one lets everything through.
+    /// Parses an expression; an empty one matches all frames.
     ///
     /// # Errors
-    /// What is wrong, and where it begins.
+    /// A text with the error and its position.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.len() > MAX_TEXT_BYTES {
-            return Err(format!("it is longer than {MAX_TEXT_BYTES} bytes"));
+            return Err(format!("longer than {MAX_TEXT_BYTES} bytes"));
         }
         let mut parser = Parser {
             text,
@@ -111,36 +114,40 @@ impl Filter {
         if parser.peek().is_empty() {
             return Ok(Self(Expression::Anything));
         }
-        let expression = parser.either(0)?;
+        let expression = parser.parse_or(0)?;
         match parser.peek() {
             "" => Ok(Self(expression)),
             word => Err(format!(
-                "{word:?} at {} is too much: \"and\" or \"or\" joins terms",
+                "unexpected {word:?} at {}: join terms by \"and\" or \"or\"",
                 parser.at
             )),
         }
     }
 
-    /// Does a frame fit?
-    pub(crate) fn fits(&self, frame: &[u8], direction: Direction) -> bool {
-        self.0 == Expression::Anything || self.0.holds(&Fields::of(frame, direction))
+    /// Returns whether a frame matches.
+    pub(crate) fn matches(&self, frame: &[u8], direction: Direction) -> bool {
+        self.0 == Expression::Anything || self.0.matches(&Fields::of(frame, direction))
     }
 }
 
 impl Expression {
-    fn holds(&self, frame: &Fields) -> bool {
+    fn matches(&self, frame: &Fields) -> bool {
         match self {
             Self::Anything => true,
             Self::Flag(flag) => frame.is(*flag),
-            Self::Field { field, is, value } => frame.compare(*field, *value) == Some(*is),
-            Self::Not(term) => !term.holds(frame),
-            Self::And(a, b) => a.holds(frame) && b.holds(frame),
-            Self::Or(a, b) => a.holds(frame) || b.holds(frame),
+            Self::Field {
+                field,
+                equal,
+                value,
+            } => frame.compare(*field, *value) == Some(*equal),
+            Self::Not(term) => !term.matches(frame),
+            Self::And(a, b) => a.matches(frame) && b.matches(frame),
+            Self::Or(a, b) => a.matches(frame) || b.matches(frame),
         }
     }
 }
 
-/// The headers of a frame, as far as it has them.
+/// The parsed headers of a frame.
 struct Fields {
     direction: Direction,
     ethertype: Option<u16>,
@@ -182,7 +189,7 @@ impl Fields {
         }
     }
 
-    /// Is the field this value? `None` if the frame has no such field.
+    /// Returns whether the field has this value; `None` if the frame has no such field.
     fn compare(&self, field: Field, value: u32) -> Option<bool> {
         let fc = || self.fc;
         let device = || self.device;
@@ -206,16 +213,16 @@ impl Fields {
     }
 }
 
-/// Reads words from the front of what is left.
+/// Tokenizer and recursive-descent parser.
 struct Parser<'a> {
     text: &'a str,
-    /// Where the next word begins, in bytes.
+    /// Offset of the next token in bytes.
     at: usize,
     terms: usize,
 }
 
 impl<'a> Parser<'a> {
-    /// The next word or sign; empty at the end.
+    /// Returns the next token without consuming it; empty at the end.
     fn peek(&mut self) -> &'a str {
         let rest = self.text.get(self.at..).unwrap_or_default();
         let word = rest.trim_start();
@@ -242,50 +249,50 @@ impl<'a> Parser<'a> {
         word
     }
 
-    /// Passes over one of these words if it comes next.
+    /// Consumes the next token if it is one of these.
     fn accept(&mut self, words: [&str; 2]) -> bool {
-        let there = words.contains(&self.peek());
-        if there {
+        let found = words.contains(&self.peek());
+        if found {
             self.next();
         }
-        there
+        found
     }
 
-    fn either(&mut self, depth: usize) -> Result<Expression, String> {
-        let mut expression = self.both(depth)?;
+    fn parse_or(&mut self, depth: usize) -> Result<Expression, String> {
+        let mut expression = self.parse_and(depth)?;
         while self.accept(["or", "||"]) {
-            let other = self.both(depth)?;
+            let other = self.parse_and(depth)?;
             expression = Expression::Or(Box::new(expression), Box::new(other));
         }
         Ok(expression)
     }
 
-    fn both(&mut self, depth: usize) -> Result<Expression, String> {
-        let mut expression = self.term(depth)?;
+    fn parse_and(&mut self, depth: usize) -> Result<Expression, String> {
+        let mut expression = self.parse_term(depth)?;
         while self.accept(["and", "&&"]) {
-            let other = self.term(depth)?;
+            let other = self.parse_term(depth)?;
             expression = Expression::And(Box::new(expression), Box::new(other));
         }
         Ok(expression)
     }
 
-    fn term(&mut self, depth: usize) -> Result<Expression, String> {
+    fn parse_term(&mut self, depth: usize) -> Result<Expression, String> {
         if depth > MAX_DEPTH {
-            return Err(format!("it nests deeper than {MAX_DEPTH}"));
+            return Err(format!("nested deeper than {MAX_DEPTH}"));
         }
         if self.accept(["not", "!"]) {
-            return Ok(Expression::Not(Box::new(self.term(depth + 1)?)));
+            return Ok(Expression::Not(Box::new(self.parse_term(depth + 1)?)));
         }
         if self.accept(["(", "("]) {
-            let inside = self.either(depth + 1)?;
+            let inside = self.parse_or(depth + 1)?;
             if self.accept([")", ")"]) {
                 return Ok(inside);
             }
-            return Err(format!("a \")\" is missing at {}", self.at));
+            return Err(format!("missing \")\" at {}", self.at));
         }
         self.terms += 1;
         if self.terms > MAX_TERMS {
-            return Err(format!("it has more than {MAX_TERMS} terms"));
+            return Err(format!("more than {MAX_TERMS} terms"));
         }
         let name = self.peek();
         let at = self.at;
@@ -294,17 +301,25 @@ impl<'a> Parser<'a> {
             return Ok(Expression::Flag(*flag));
         }
         match FIELDS.iter().find(|(word, ..)| *word == name) {
-            Some((_, field, bits)) => self.comparison(name, *field, *bits),
-            None if name.is_empty() => Err("a term is missing at the end".to_owned()),
-            None => Err(format!("{name:?} at {at} is no flag or field: {}", known())),
+            Some((_, field, bits)) => self.parse_comparison(name, *field, *bits),
+            None if name.is_empty() => Err("missing term at the end".to_owned()),
+            None => Err(format!(
+                "unknown flag or field {name:?} at {at}: must be one of {}",
+                known_names()
+            )),
         }
     }
 
-    fn comparison(&mut self, name: &str, field: Field, bits: u32) -> Result<Expression, String> {
-        let is = match self.next() {
+    fn parse_comparison(
+        &mut self,
+        name: &str,
+        field: Field,
+        bits: u32,
+    ) -> Result<Expression, String> {
+        let equal = match self.next() {
             "==" => true,
             "!=" => false,
-            _ => return Err(format!("{name} needs == or != and a value")),
+            _ => return Err(format!("{name} requires == or != and a value")),
         };
         let word = self.next();
         let number = match word.strip_prefix("0x") {
@@ -315,14 +330,20 @@ impl<'a> Parser<'a> {
         let fits = |value: &u32| u64::from(*value) < 1 << bits;
         let value = number.filter(fits).ok_or_else(|| {
             let dotted = if bits == 24 { ", or as 00.01.02" } else { "" };
-            format!("{word:?} is no value of {name}: {bits} bits, decimal or 0x...{dotted}")
+            format!(
+                "invalid value {word:?} of {name}: must have {bits} bits, decimal or 0x...{dotted}"
+            )
         })?;
-        Ok(Expression::Field { field, is, value })
+        Ok(Expression::Field {
+            field,
+            equal,
+            value,
+        })
     }
 }
 
-/// Every word that there is.
-fn known() -> String {
+/// Returns the names of all flags and fields.
+fn known_names() -> String {
     let flags = FLAGS.iter().map(|(word, _)| *word);
     let fields = FIELDS.iter().map(|(word, ..)| *word);
     flags.chain(fields).collect::<Vec<_>>().join(", ")
@@ -338,7 +359,7 @@ mod tests {
 
     use super::*;
 
-    /// The beginning of a frame of a send from 00.01.02 to 00.02.01.
+    /// Returns the start of a frame of a send from 00.01.02 to 00.02.01.
     fn send() -> Vec<u8> {
         let id = |id| NPortId::new(id).unwrap();
         let header = FrameHeader {
@@ -383,11 +404,11 @@ mod tests {
 
     fn fits(text: &str, frame: &[u8]) -> bool {
         let filter = Filter::parse(text).unwrap_or_else(|why| panic!("{text}: {why}"));
-        filter.fits(frame, Direction::Outbound)
+        filter.matches(frame, Direction::Outbound)
     }
 
     #[test]
-    fn each_flag_and_field_is_that_of_the_frame() {
+    fn flags_and_fields_match_the_frame() {
         for text in [
             "",
             "  ",
@@ -438,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_frames_are_told_apart() {
+    fn flags_distinguish_frame_types() {
         const ETHERTYPE_AT: usize = 12;
         const R_CTL_AT: usize = 28;
         const TYPE_AT: usize = 36;
@@ -450,7 +471,7 @@ mod tests {
         for r_ctl in [0x81, 0x84, 0x85] {
             assert!(fits("bls and not els", &with(R_CTL_AT, r_ctl)));
         }
-        // It has no header of FC-VI, so that nothing can be said of its fields.
+        // Comparisons of FC-VI fields are false for a frame without an FC-VI header.
         let other = with(TYPE_AT, 1);
         for text in [
             "handle == 0xdeadbeef",
@@ -473,13 +494,16 @@ mod tests {
     }
 
     #[test]
-    fn frames_cut_short_have_fewer_fields() {
+    fn truncated_frames_have_fewer_fields() {
         let filter = Filter::parse(
             "not (s_id == 1 or handle == 1 or ethertype == 1 or els or vi and msg_id == 1)",
         );
         let filter = filter.unwrap();
         for bytes in 0..send().len() {
-            assert!(filter.fits(&send()[..bytes], Direction::Inbound), "{bytes}");
+            assert!(
+                filter.matches(&send()[..bytes], Direction::Inbound),
+                "{bytes}"
+            );
         }
         assert!(!fits("s_id == 00.01.02", &send()[..51]));
         assert!(fits("s_id == 00.01.02", &send()[..52]));
@@ -487,45 +511,48 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn parse_errors_name_the_error_and_its_position() {
         let nested = format!("{}vi{}", "(".repeat(17), ")".repeat(17));
         let many = ["vi"; 33].join(" or ");
-        for (text, says) in [
+        for (text, expected) in [
             (
                 "sid == 1",
-                "\"sid\" at 0 is no flag or field: in, out, fcoe",
+                "unknown flag or field \"sid\" at 0: must be one of in, out, fcoe",
             ),
-            ("vi and", "a term is missing at the end"),
-            ("vi fip", "\"fip\" at 3 is too much"),
-            ("vi )", "\")\" at 3 is too much"),
-            ("(vi", "a \")\" is missing at 3"),
-            ("s_id", "s_id needs == or != and a value"),
-            ("s_id = 1", "s_id needs == or != and a value"),
-            ("ox_id == 65536", "\"65536\" is no value of ox_id: 16 bits"),
-            ("ox_id == 0.0.1", "is no value of ox_id"),
+            ("vi and", "missing term at the end"),
+            ("vi fip", "unexpected \"fip\" at 3"),
+            ("vi )", "unexpected \")\" at 3"),
+            ("(vi", "missing \")\" at 3"),
+            ("s_id", "s_id requires == or != and a value"),
+            ("s_id = 1", "s_id requires == or != and a value"),
+            (
+                "ox_id == 65536",
+                "invalid value \"65536\" of ox_id: must have 16 bits",
+            ),
+            ("ox_id == 0.0.1", "invalid value \"0.0.1\" of ox_id"),
             (
                 "s_id == 0x1000000",
                 "24 bits, decimal or 0x..., or as 00.01.02",
             ),
-            ("handle == -1", "is no value of handle"),
-            ("handle ==", "\"\" is no value of handle"),
-            ("not", "a term is missing"),
-            ("é", "is no flag or field"),
-            (&nested, "nests deeper than 16"),
-            (&"!".repeat(1000), "nests deeper than 16"),
+            ("handle == -1", "invalid value \"-\" of handle"),
+            ("handle ==", "invalid value \"\" of handle"),
+            ("not", "missing term"),
+            ("é", "unknown flag or field"),
+            (&nested, "nested deeper than 16"),
+            (&"!".repeat(1000), "nested deeper than 16"),
             (&many, "more than 32 terms"),
             (&"x".repeat(1025), "longer than 1024 bytes"),
         ] {
-            let said = Filter::parse(text).unwrap_err();
-            assert!(said.contains(says), "{text}: {said}");
+            let error = Filter::parse(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 
     proptest::proptest! {
         #[test]
-        fn no_text_and_no_frame_does_harm(text in ".{0,80}", frame: Vec<u8>) {
+        fn arbitrary_texts_and_frames_cause_no_panic(text in ".{0,80}", frame: Vec<u8>) {
             if let Ok(filter) = Filter::parse(&text) {
-                filter.fits(&frame, Direction::Inbound);
+                filter.matches(&frame, Direction::Inbound);
             }
         }
     }

@@ -8,7 +8,7 @@ fn everything() -> Filter {
     Filter::parse("").unwrap()
 }
 
-/// Frames to the other port; each is filled with its number.
+/// Returns frames to the other port, each filled with its number.
 fn frames(
     port: &mut LoopbackPort,
     other: &LoopbackPort,
@@ -26,97 +26,97 @@ fn frames(
     batch
 }
 
-fn numbers(taker: &mut Taker) -> Vec<u8> {
-    core::iter::from_fn(|| taker.take(|taken| *taken.kept().last().unwrap())).collect()
+fn numbers(reader: &mut TapReader) -> Vec<u8> {
+    core::iter::from_fn(|| reader.take(|frame| *frame.kept().last().unwrap())).collect()
 }
 
 #[test]
-fn frames_are_taken_down_both_ways_and_cut() {
+fn sent_and_received_frames_are_captured_and_truncated() {
     let (mut left, mut right) = LoopbackPort::pair(&LoopbackConfig::default()).unwrap();
-    let (mut tap, mut taker) = tap(everything(), 60, 1 << 20);
+    let (mut tap, mut reader) = tap(everything(), 60, 1 << 20);
     let mut batch = frames(&mut left, &right, 1..4);
     tap.send(&mut left, &mut batch);
-    assert!(batch.is_empty(), "the port took them");
+    assert!(batch.is_empty(), "the port accepted them");
     for number in 1..4 {
-        let seen = taker.take(|taken| {
-            assert_eq!(taken.kept().len(), 60);
-            assert_eq!(taken.direction, Direction::Outbound);
-            (taken.seen_bytes, taken.kept()[59])
+        let seen = reader.take(|frame| {
+            assert_eq!(frame.kept().len(), 60);
+            assert_eq!(frame.direction, Direction::Outbound);
+            (frame.original_bytes, frame.kept()[59])
         });
         assert_eq!(seen, Some((FRAME_BYTES as u32, number)));
     }
-    assert!(taker.take(|_| ()).is_none());
-    let mut came = MbufBatch::new();
-    assert_eq!(right.rx_burst(&mut came, BURST), 3);
-    tap.received(&came);
-    let ways: Vec<_> = core::iter::from_fn(|| taker.take(|taken| taken.direction)).collect();
-    assert_eq!(ways, [Direction::Inbound; 3]);
-    while let Some(mbuf) = came.pop() {
+    assert!(reader.take(|_| ()).is_none());
+    let mut received = MbufBatch::new();
+    assert_eq!(right.rx_burst(&mut received, BURST), 3);
+    tap.received(&received);
+    let directions: Vec<_> = core::iter::from_fn(|| reader.take(|frame| frame.direction)).collect();
+    assert_eq!(directions, [Direction::Inbound; 3]);
+    while let Some(mbuf) = received.pop() {
         right.free(mbuf);
     }
-    assert_eq!(taker.dropped(), 0);
-    assert!(!taker.is_over());
+    assert_eq!(reader.dropped(), 0);
+    assert!(!reader.is_closed());
     drop(tap);
-    assert!(taker.is_over());
+    assert!(reader.is_closed());
 }
 
 #[test]
-fn what_does_not_fit_is_dropped_and_counted_and_passes_all_the_same() {
+fn frames_that_do_not_fit_are_counted_and_still_sent() {
     let (mut left, mut right) = LoopbackPort::pair(&LoopbackConfig::default()).unwrap();
-    let (mut tap, mut taker) = tap(everything(), FRAME_BYTES, 0);
+    let (mut tap, mut reader) = tap(everything(), FRAME_BYTES, 0);
     let mut passed = 0;
     for round in 0..3u8 {
         let mut batch = frames(&mut left, &right, 20 * round..20 * round + 20);
         tap.send(&mut left, &mut batch);
-        let mut came = MbufBatch::new();
-        passed += right.rx_burst(&mut came, BURST);
-        while let Some(mbuf) = came.pop() {
+        let mut received = MbufBatch::new();
+        passed += right.rx_burst(&mut received, BURST);
+        while let Some(mbuf) = received.pop() {
             right.free(mbuf);
         }
     }
     assert_eq!(passed, 60);
-    assert_eq!(numbers(&mut taker), (0..BURST as u8).collect::<Vec<_>>());
-    assert_eq!(taker.dropped(), 60 - BURST as u64);
-    // There is room again, as often as one likes.
+    assert_eq!(numbers(&mut reader), (0..BURST as u8).collect::<Vec<_>>());
+    assert_eq!(reader.dropped(), 60 - BURST as u64);
+    // Buffers are recycled.
     for _ in 0..10 {
         let mut batch = frames(&mut left, &right, 0..32);
         tap.send(&mut left, &mut batch);
-        assert_eq!(numbers(&mut taker).len(), 32);
-        let mut came = MbufBatch::new();
-        right.rx_burst(&mut came, BURST);
-        while let Some(mbuf) = came.pop() {
+        assert_eq!(numbers(&mut reader).len(), 32);
+        let mut received = MbufBatch::new();
+        right.rx_burst(&mut received, BURST);
+        while let Some(mbuf) = received.pop() {
             right.free(mbuf);
         }
     }
-    assert_eq!(taker.dropped(), 60 - BURST as u64);
+    assert_eq!(reader.dropped(), 60 - BURST as u64);
 }
 
 #[test]
-fn a_frame_that_the_port_does_not_take_was_not_sent() {
+fn frame_that_the_port_does_not_accept_is_not_captured() {
     let (mut left, mut right) = LoopbackPort::pair(&LoopbackConfig::default()).unwrap();
-    let (mut tap, mut taker) = tap(everything(), FRAME_BYTES, 0);
+    let (mut tap, mut reader) = tap(everything(), FRAME_BYTES, 0);
     let mut port = Reluctant {
         port: &mut left,
-        takes: 1,
+        accepts: 1,
     };
     let mut batch = frames(port.port, &right, 0..4);
     tap.send(&mut port, &mut batch);
-    assert_eq!((batch.len(), numbers(&mut taker)), (3, vec![0]));
-    port.takes = 8;
+    assert_eq!((batch.len(), numbers(&mut reader)), (3, vec![0]));
+    port.accepts = 8;
     tap.send(&mut port, &mut batch);
-    assert_eq!((batch.len(), numbers(&mut taker)), (0, vec![1, 2, 3]));
-    let mut came = MbufBatch::new();
-    assert_eq!(right.rx_burst(&mut came, BURST), 4);
-    while let Some(mbuf) = came.pop() {
+    assert_eq!((batch.len(), numbers(&mut reader)), (0, vec![1, 2, 3]));
+    let mut received = MbufBatch::new();
+    assert_eq!(right.rx_burst(&mut received, BURST), 4);
+    while let Some(mbuf) = received.pop() {
         right.free(mbuf);
     }
-    assert_eq!(taker.dropped(), 0);
+    assert_eq!(reader.dropped(), 0);
 }
 
-/// A port that takes so many frames of a burst.
+/// A port that accepts a limited number of frames of a burst.
 struct Reluctant<'a> {
     port: &'a mut LoopbackPort,
-    takes: usize,
+    accepts: usize,
 }
 
 impl Port for Reluctant<'_> {
@@ -130,7 +130,7 @@ impl Port for Reluctant<'_> {
 
     fn tx_burst(&mut self, batch: &mut MbufBatch) -> usize {
         let mut some = MbufBatch::new();
-        while some.len() < self.takes
+        while some.len() < self.accepts
             && let Some(mbuf) = batch.pop()
         {
             some.push(mbuf).unwrap();
@@ -164,18 +164,18 @@ impl Port for Reluctant<'_> {
 }
 
 #[test]
-fn only_frames_that_fit_use_room() {
+fn filtered_frames_use_no_buffers() {
     let (mut left, mut right) = LoopbackPort::pair(&LoopbackConfig::default()).unwrap();
-    let (mut tap, mut taker) = tap(Filter::parse("in").unwrap(), FRAME_BYTES, 0);
+    let (mut tap, mut reader) = tap(Filter::parse("in").unwrap(), FRAME_BYTES, 0);
     for _ in 0..3 {
         let mut batch = frames(&mut left, &right, 0..20);
         tap.send(&mut left, &mut batch);
-        let mut came = MbufBatch::new();
-        right.rx_burst(&mut came, BURST);
-        while let Some(mbuf) = came.pop() {
+        let mut received = MbufBatch::new();
+        right.rx_burst(&mut received, BURST);
+        while let Some(mbuf) = received.pop() {
             right.free(mbuf);
         }
     }
-    assert!(taker.take(|_| ()).is_none());
-    assert_eq!(taker.dropped(), 0);
+    assert!(reader.take(|_| ()).is_none());
+    assert_eq!(reader.dropped(), 0);
 }

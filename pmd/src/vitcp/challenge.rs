@@ -1,97 +1,101 @@
-//! Ends that share a key prove it before a consumer hears of a request, and before a VI is connected
-//! (docs/spec/vitcp.md, "Keyed challenge-response").
+//! Challenge-response: hosts that share a key prove it before a request is reported to a consumer, and
+//! before a VI is connected (docs/spec/vitcp.md, "Keyed challenge-response").
 //!
 //! ```text
-//!   asks                                     is asked
-//!    |------- Connect Request ----------------->|  nothing but what the first one says anyway
+//!   initiator                                responder
+//!    |------- Connect Request ----------------->|  no secret
 //!    |<------ Connect Reject: challenge --------|
-//!    |------- Connect Request: nonce, proof --->|  looked at before anybody who waits is
+//!    |------- Connect Request: nonce, proof --->|  verified before a listener is looked up
 //!    |<------ Connect Accept: proof ------------|
 //! ```
 
 use fcvi_frame::connect::HostAddress;
 use vi_engine::ConnectError;
-use vitcp_lite::keyed::{Acceptance, Answer, Challenge, Nonce, Proof, Says, Statement};
-use vitcp_lite::machine::passive::PassiveEvent;
+use vitcp_lite::keyed::{
+    Acceptance, Challenge, ChallengeResponse, Nonce, Proof, ProofKind, Statement,
+};
+use vitcp_lite::machine::responder::ResponderEvent;
 use vitcp_lite::profile::{CE_HEADER_BYTES, MAX_SECURITY_BYTES, SEGMENT_HEADER_BYTES};
 use vitcp_lite::{
     CeHeader, Flags, IsCode, RemoteError, Security, SegmentHeader, SegmentType, ViErrorType,
 };
 
 use super::ViTcp;
-use super::active::Event;
 use super::connection::{Connection, Stage};
 use super::counters::Counter;
-use super::keys::{Key, Keys, fresh};
-use super::timers::Key as Timer;
+use super::initiator::Event;
+use super::keys::{Key, Keys, random_nonce};
+use super::socket::host_of;
+use super::timers::TimerKey;
 use crate::config::ip_address;
 
-/// What two ends prove on a connection that they have a key.
+/// Challenge-response exchange on a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Exchange {
-    /// Made up by the asked end.
+    /// Chosen by the responder.
     pub(super) challenge: Nonce,
-    /// Made up by the asking end; the asked one waits for it at first.
+    /// Chosen by the initiator; `None` at the responder until it is received.
     pub(super) nonce: Option<Nonce>,
-    /// The number of the other end's next message.
+    /// Expected number of the peer's next message.
     pub(super) next: u32,
 }
 
-/// What is to be done about a Connect Request.
+/// Result of checking the proof of a Connect Request.
 #[expect(
     clippy::large_enum_variant,
-    reason = "it is taken apart where it is made, once a connection"
+    reason = "it is destructured at once, and occurs once per connection"
 )]
-pub(super) enum Judgement {
-    /// Whoever waits for it may hear of it, and of this that its consumer says.
-    Hear(Security),
-    /// Its sender is to prove itself first.
+pub(super) enum RequestCheck {
+    /// It may be matched; with the Security Information of its consumer.
+    Accept(Security),
+    /// Its sender must prove that it has the key.
     Challenge,
-    /// It is refused for this reason.
+    /// It is refused; the counter of the reason.
     Refuse(Counter),
 }
 
 impl ViTcp {
-    /// Is a Connect Request to be heard?
-    pub(super) fn judge(
+    /// Checks the proof of a Connect Request, if this NIC has keys.
+    pub(super) fn check_request(
         &mut self,
         number: u32,
         header: &SegmentHeader,
         ce: &CeHeader,
-    ) -> Judgement {
+    ) -> RequestCheck {
         let Some(connection) = self.connection(number) else {
-            return Judgement::Refuse(Counter::DropWrongProof);
+            return RequestCheck::Refuse(Counter::DropWrongProof);
         };
         let Some(keys) = &self.keys else {
-            return Judgement::Hear(ce.security);
+            return RequestCheck::Accept(ce.security);
         };
-        let Some(key) = keys.of(connection.far.host) else {
-            return Judgement::Refuse(Counter::DropNoKey);
+        let Some(key) = keys.of(host_of(connection.remote)) else {
+            return RequestCheck::Refuse(Counter::DropNoKey);
         };
         let Some(exchange) = connection.exchange.as_deref() else {
-            return Judgement::Challenge;
+            return RequestCheck::Challenge;
         };
-        let answer = Answer::parse(&ce.security).filter(|_| header.message == exchange.next);
-        let proven = answer.filter(|answer| {
+        let response = ChallengeResponse::parse(&ce.security);
+        let response = response.filter(|_| header.message == exchange.next);
+        let proven = response.filter(|response| {
             let exchange = Exchange {
-                nonce: Some(answer.nonce),
+                nonce: Some(response.nonce),
                 ..*exchange
             };
-            let said = (Says::Request, header.message, ce, &answer.own);
-            is_proven(key, connection, &exchange, said, &answer.proof)
+            let signed = (ProofKind::Request, header.message, ce, &response.security);
+            is_proven(key, connection, &exchange, signed, &response.proof)
         });
-        let Some(answer) = proven else {
-            return Judgement::Refuse(Counter::DropWrongProof);
+        let Some(response) = proven else {
+            return RequestCheck::Refuse(Counter::DropWrongProof);
         };
         if let Some(connection) = self.connection_mut(number)
             && let Some(exchange) = &mut connection.exchange
         {
-            exchange.nonce = Some(answer.nonce);
+            exchange.nonce = Some(response.nonce);
         }
-        Judgement::Hear(answer.own)
+        RequestCheck::Accept(response.security)
     }
 
-    /// Who asks must prove itself, on the same TCP connection, and has a while to do so.
+    /// Sends a challenge on the connection of a request, and starts the timeout for the response.
     pub(super) fn challenge(
         &mut self,
         now_ns: u64,
@@ -99,92 +103,95 @@ impl ViTcp {
         (header, ce): (&SegmentHeader, &CeHeader),
         random: u32,
     ) {
-        let answer_ns = self.settings.answer_ns;
+        let response_timeout_ns = self.settings.response_timeout_ns;
         let Some(connection) = self.connection_mut(number) else {
             return;
         };
         if let Stage::Incoming(state) = &mut connection.stage {
-            (*state, _) = state.on(PassiveEvent::Unproven);
+            (*state, _) = state.on(ResponderEvent::ProofRequired);
         }
-        let challenge = fresh();
+        let challenge = random_nonce();
         connection.exchange = Some(Box::new(Exchange {
             challenge,
             nonce: None,
             next: header.message.wrapping_add(1),
         }));
         connection.tx.number = random;
-        // Of a VI there is nothing to be said yet.
-        let said = CeHeader {
+        // No attributes of a VI yet: those of the request are repeated.
+        let reply = CeHeader {
             calling: ce.called,
             called: ce.calling,
             read_window: 0,
             security: Challenge { challenge }.emit(),
             ..*ce
         };
-        let mut behind = [0; CE_HEADER_BYTES + MAX_SECURITY_BYTES];
-        let behind_bytes = said.emit(&mut behind).unwrap_or_default();
+        let mut extension = [0; CE_HEADER_BYTES + MAX_SECURITY_BYTES];
+        let extension_bytes = reply.emit(&mut extension).unwrap_or_default();
         let kind = SegmentType::ConnectReject;
-        let mut answer = SegmentHeader::new(kind, (SEGMENT_HEADER_BYTES + behind_bytes) as u16);
-        answer.flags = Flags::END_OF_MESSAGE;
-        answer.message = random;
-        answer.ack = header.message;
-        answer.remote_error = refusal(IsCode::Challenge);
-        super::closing::put_control(connection, &answer);
+        let segment_bytes = (SEGMENT_HEADER_BYTES + extension_bytes) as u16;
+        let mut reject = SegmentHeader::new(kind, segment_bytes);
+        reject.flags = Flags::END_OF_MESSAGE;
+        reject.message = random;
+        reject.ack = header.message;
+        reject.remote_error = refusal(IsCode::Challenge);
+        super::closing::put_control(connection, &reject);
         let control = &mut connection.tx.control;
-        control.extend(behind.iter().take(behind_bytes));
-        // If TCP is gone that is read, too.
-        let _gone = super::closing::write_control(connection);
+        control.extend(extension.iter().take(extension_bytes));
+        // A broken connection is reported by the next read.
+        let _ignored = super::closing::write_control(connection);
         self.counters.count(Counter::Challenges);
         self.timers
-            .set(now_ns + answer_ns, Timer::Connection(number));
-        // The answer may be there already, of which nobody is told again.
+            .set(now_ns + response_timeout_ns, TimerKey::Connection(number));
+        // The response may be readable already, which epoll does not report again.
         self.queue(number);
     }
 
-    /// Who asks has not proven itself: nobody hears of the request.
-    pub(super) fn disproved(
+    /// Refuses a request without a valid proof.
+    pub(super) fn refuse_unproven(
         &mut self,
         now_ns: u64,
         number: u32,
         header: &SegmentHeader,
-        why: Counter,
+        counter: Counter,
     ) {
         let Some(connection) = self.connection_mut(number) else {
             return;
         };
         if let Stage::Incoming(state) = &mut connection.stage {
-            (*state, _) = state.on(PassiveEvent::Disproved);
+            (*state, _) = state.on(ResponderEvent::ProofFailed);
         }
-        let far = connection.far.address().ip();
+        let remote = connection.remote.ip();
         log::debug!(
-            "connection request of {far} refused: counter={}",
-            why.name()
+            "vi-tcp listener: connection request refused: host={remote} counter={}",
+            counter.name()
         );
-        self.counters.count(why);
+        self.counters.count(counter);
         let (kind, error) = (SegmentType::ConnectReject, refusal(IsCode::Security));
         self.refuse(now_ns, number, header.message, (kind, error));
     }
 
-    /// May a request on this connection be heard here? Not if it proves something that there are no
-    /// keys for: its sender would not take our word for an answer.
+    /// Checks whether a request on this connection can be accepted here. A keyed request cannot without keys:
+    /// its sender requires a proof.
     pub(super) fn can_prove(&self, number: u32) -> bool {
         let connection = self.connection(number);
         self.keys.is_some() || connection.is_none_or(|connection| connection.exchange.is_none())
     }
 
-    /// What a VI says of itself, with our proof where there are keys: nothing as long as there is no
-    /// challenge.
-    pub(super) fn prove(&self, number: u32, says: Says, message: u32, ce: &mut CeHeader) {
+    /// Adds the proof to the Security Information of `ce`, if this NIC has keys. Before a challenge it is left
+    /// empty.
+    pub(super) fn prove(&self, number: u32, kind: ProofKind, message: u32, ce: &mut CeHeader) {
         if let Some(keys) = &self.keys {
-            let own = core::mem::take(&mut ce.security);
-            let said = (says, message, &*ce, &own);
-            let proven = self.connection(number).and_then(|c| proven(keys, c, said));
+            let security = core::mem::take(&mut ce.security);
+            let signed = (kind, message, &*ce, &security);
+            let proven = self
+                .connection(number)
+                .and_then(|c| proven(keys, c, signed));
             ce.security = proven.unwrap_or_default();
         }
     }
 
-    /// A challenge came: what happens to the request then.
-    pub(super) fn challenged(
+    /// Processes a challenge. Returns the event for the request.
+    pub(super) fn on_challenge(
         &mut self,
         number: u32,
         header: &SegmentHeader,
@@ -197,31 +204,32 @@ impl ViTcp {
         let (counter, why) = match Challenge::parse(&ce.security) {
             _ if !has_keys => (
                 Counter::KeyWanted,
-                "it wants a key: set key_file of this NIC to a file that has one for it",
+                "the peer requires a key: set key_file of this NIC to a file with a key for it",
             ),
             _ if connection.exchange.is_some() => {
-                (Counter::DropUnproven, "it has challenged us twice")
+                (Counter::DropUnproven, "the peer sent a second challenge")
             }
             None => (
                 Counter::DropUnproven,
-                "its challenge is of a form that is not known here",
+                "the peer sent a challenge of an unsupported format",
             ),
             Some(Challenge { challenge }) => {
                 connection.exchange = Some(Box::new(Exchange {
                     challenge,
-                    nonce: Some(fresh()),
+                    nonce: Some(random_nonce()),
                     next: header.message.wrapping_add(1),
                 }));
-                // What follows may be there already, of which nobody is told again.
+                // More may be readable already, which epoll does not report again.
                 self.queue(number);
                 return Event::Challenge;
             }
         };
-        self.refuse_answer(number, counter, why);
+        self.log_refused_peer(number, counter, why);
         Event::Reject(ConnectError::Rejected)
     }
 
-    /// What an acceptance says to a consumer, if it is proven where there are keys.
+    /// Verifies the proof of a Connect Accept, if this NIC has keys. Returns the Security Information for the
+    /// consumer.
     ///
     /// # Errors
     /// Why it is refused.
@@ -234,44 +242,50 @@ impl ViTcp {
         let Some(keys) = &self.keys else {
             return Ok(ce.security);
         };
-        let connection = self.connection(number).ok_or("it is gone")?;
+        let connection = self.connection(number).ok_or("the connection is closed")?;
         let exchange = connection.exchange.as_deref();
-        let exchange = exchange.ok_or("it accepts without a challenge: it has no key_file")?;
-        let key = keys.of(connection.far.host).ok_or("there is no key")?;
-        let acceptance = Acceptance::parse(&ce.security).ok_or("it accepts without a proof")?;
-        let said = (Says::Accept, header.message, ce, &acceptance.own);
+        let exchange =
+            exchange.ok_or("the peer accepted without a challenge: it has no key_file")?;
+        let key = keys.of(host_of(connection.remote));
+        let key = key.ok_or("key_file of this NIC has no key for it")?;
+        let acceptance = Acceptance::parse(&ce.security);
+        let acceptance = acceptance.ok_or("the peer accepted without a proof")?;
+        let signed = (ProofKind::Accept, header.message, ce, &acceptance.security);
         let is_next = header.message == exchange.next;
-        match is_next && is_proven(key, connection, exchange, said, &acceptance.proof) {
-            true => Ok(acceptance.own),
-            false => Err("its proof is wrong: is the key the same at both ends?"),
+        match is_next && is_proven(key, connection, exchange, signed, &acceptance.proof) {
+            true => Ok(acceptance.security),
+            false => Err(
+                "invalid proof: check that both hosts have the same key for each other in key_file",
+            ),
         }
     }
 
-    /// Somebody whom we ask does not prove what it should.
-    pub(super) fn refuse_answer(&mut self, number: u32, counter: Counter, why: &str) {
+    /// Counts and logs the refusal of a peer that we connect to.
+    pub(super) fn log_refused_peer(&mut self, number: u32, counter: Counter, why: &str) {
         self.counters.count(counter);
         if let Some(connection) = self.connection(number) {
-            let far = connection.far.address();
-            let line = format_args!("connection to {} refused: {why}", far.ip());
+            let remote = connection.remote.ip();
+            let line = format_args!("connection to {remote} refused: {why}");
             self.log_limited(log::Level::Warn, line);
         }
     }
 
-    /// Nobody is asked for whom there is no key. True if it may be asked.
+    /// Checks that there is a key for a host, if this NIC has keys; otherwise counts and logs it.
     pub(super) fn has_key_for(&mut self, host: [u8; 16]) -> bool {
         let has = (self.keys.as_ref()).is_none_or(|keys| keys.of(host).is_some());
         if !has {
             self.counters.count(Counter::DropNoKey);
-            let far = ip_address(HostAddress(host));
-            let line =
-                format_args!("no connection to {far}: key_file of this NIC has no key for it");
+            let remote = ip_address(HostAddress(host));
+            let line = format_args!(
+                "connection to {remote} refused: key_file of this NIC has no key for it"
+            );
             self.log_limited(log::Level::Warn, line);
         }
         has
     }
 }
 
-/// Why a Connect Reject is sent.
+/// Returns the Remote Error Code of a Connect Reject.
 pub(super) fn refusal(is_code: IsCode) -> RemoteError {
     RemoteError {
         vi_error: ViErrorType::None,
@@ -279,41 +293,46 @@ pub(super) fn refusal(is_code: IsCode) -> RemoteError {
     }
 }
 
-/// What one end says in a message of this number, with this CE header, for its consumer.
-type Said<'a> = (Says, u32, &'a CeHeader, &'a Security);
+/// What a proof signs: segment kind, message number, CE header, Security Information of the consumer.
+type Signed<'a> = (ProofKind, u32, &'a CeHeader, &'a Security);
 
-/// `None` if the asking end has said nothing yet.
+/// Builds the statement of a proof; `None` before the initiator's nonce is known.
 fn statement<'a>(
     connection: &Connection,
     exchange: &Exchange,
-    (says, message, ce, own): Said<'a>,
+    (kind, message, ce, security): Signed<'a>,
 ) -> Option<Statement<'a>> {
-    let (near, far) = (connection.near.host, connection.far.host);
-    let (asking, asked) = match connection.stage {
-        Stage::Asking(_) => (near, far),
-        _ => (far, near),
+    let (local, remote) = (host_of(connection.local), host_of(connection.remote));
+    let (initiator, responder) = match connection.stage {
+        Stage::Requesting(_) => (local, remote),
+        _ => (remote, local),
     };
     Some(Statement {
-        says,
-        asking,
-        asked,
+        kind,
+        initiator,
+        responder,
         challenge: exchange.challenge,
         nonce: exchange.nonce?,
         message,
         ce,
-        own,
+        security,
     })
 }
 
-fn proven(keys: &Keys, connection: &Connection, said: Said<'_>) -> Option<Security> {
-    let (says, _, _, own) = said;
+fn proven(keys: &Keys, connection: &Connection, signed: Signed<'_>) -> Option<Security> {
+    let (kind, _, _, security) = signed;
     let exchange = connection.exchange.as_deref()?;
-    let key = keys.of(connection.far.host)?;
-    let proof = key.prove(&statement(connection, exchange, said)?);
-    let (nonce, own) = (exchange.nonce?, *own);
-    match says {
-        Says::Request => Answer { nonce, proof, own }.emit(),
-        Says::Accept => Acceptance { proof, own }.emit(),
+    let key = keys.of(host_of(connection.remote))?;
+    let proof = key.prove(&statement(connection, exchange, signed)?);
+    let (nonce, security) = (exchange.nonce?, *security);
+    match kind {
+        ProofKind::Request => ChallengeResponse {
+            nonce,
+            proof,
+            security,
+        }
+        .emit(),
+        ProofKind::Accept => Acceptance { proof, security }.emit(),
     }
 }
 
@@ -321,8 +340,9 @@ fn is_proven(
     key: &Key,
     connection: &Connection,
     exchange: &Exchange,
-    said: Said<'_>,
+    signed: Signed<'_>,
     proof: &Proof,
 ) -> bool {
-    statement(connection, exchange, said).is_some_and(|statement| key.is_proven(&statement, proof))
+    statement(connection, exchange, signed)
+        .is_some_and(|statement| key.is_proven(&statement, proof))
 }

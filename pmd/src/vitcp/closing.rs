@@ -1,89 +1,89 @@
-//! Connections ended: by the consumer, by the other end, by an error (docs/spec/vitcp.md).
+//! Connection teardown: by the consumer, by the peer, by an error (docs/spec/vitcp.md).
 
 use std::io;
 use std::time::{Duration, Instant};
 
-use vi_engine::{AsyncError, ConnectError, EndpointState, Host, Status, ViIndex, Waiter};
-use vitcp_lite::machine::passive::{PassiveEvent, PassiveState};
+use vi_engine::{AsyncError, ConnectError, EndpointState, EngineIo, Status, ViIndex, Waiter};
+use vitcp_lite::machine::responder::{ResponderEvent, ResponderState};
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 use vitcp_lite::{Flags, IsCode, RemoteError, SegmentHeader, SegmentType, ViErrorType};
 
 use super::ViTcp;
 use super::connection::{Connection, Phase, Stage};
 use super::counters::Counter;
-use super::guests::Guest;
-use super::in_flight::Kind;
-use super::look::READS_AT_ONCE;
-use super::secure::{is_breach, is_cut};
-use super::timers::Key;
-use super::transmit::said;
+use super::in_flight::OperationKind;
+use super::poll_sockets::MAX_READS;
+use super::timers::TimerKey;
+use super::tls::{is_tls_error, is_truncated};
+use super::transmit::advertise_posted;
+use super::unbound::Unbound;
 use crate::datapath::Datapath;
 
-/// So often a NIC that goes down looks what has arrived of that which it sent.
-const LINGERING_LOOKS: Duration = Duration::from_millis(5);
+/// Interval at which a NIC that shuts down checks for acknowledgements of TCP.
+const LINGER_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Why a connection of a VI is over.
+/// Why a connection of a VI breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
-    /// The other end closed the TCP connection.
-    Left,
-    /// TCP lost the other end.
-    Lost,
-    /// The other end does not keep to the protocol; counted so.
+pub(super) enum CloseReason {
+    /// The peer closed the TCP connection.
+    PeerClosed,
+    /// TCP lost the connection.
+    ConnectionLost,
+    /// The peer violated the protocol; with its counter.
     Protocol(Counter),
-    /// An error of our own consumer's.
+    /// A local error of the consumer.
     Local,
-    /// The memory of a message that is half sent is gone.
-    MemoryGone,
-    /// A message of the peer's failed here, which its sender is told if it wants to hear.
-    Told { number: u32, error: RemoteError },
-    /// A read of the peer's is refused, which the answer says.
+    /// The memory of a partly sent segment became invalid.
+    MemoryInvalid,
+    /// A message of the peer failed here; the error is reported to the peer if it uses acknowledgements.
+    ReportedToPeer { number: u32, error: RemoteError },
+    /// A read of the peer is refused; the response reports it.
     RefusedRead,
-    /// A message of ours failed there.
-    Refused { number: u32, error: RemoteError },
-    /// What we read failed, there or here.
+    /// A message of ours failed at the peer.
+    FailedAtPeer { number: u32, error: RemoteError },
+    /// A read of ours failed, at the peer or here.
     Failed { number: u32, status: Status },
-    /// An answer is late.
-    Late,
+    /// A response did not arrive before its timeout.
+    TimedOut,
 }
 
-impl Ending {
+impl CloseReason {
     pub(super) fn of_error(error: &io::Error) -> Self {
-        log::debug!("a TCP connection: {error}");
+        log::debug!("vi-tcp: connection failed: {error}");
         match error.raw_os_error() {
-            Some(libc::EFAULT) => Self::MemoryGone,
-            _ if is_breach(error) => Self::Protocol(Counter::DropTls),
-            _ if is_cut(error) => Self::Protocol(Counter::TlsCut),
-            _ => Self::Lost,
+            Some(libc::EFAULT) => Self::MemoryInvalid,
+            _ if is_tls_error(error) => Self::Protocol(Counter::DropTls),
+            _ if is_truncated(error) => Self::Protocol(Counter::TlsCut),
+            _ => Self::ConnectionLost,
         }
     }
 }
 
 impl ViTcp {
-    /// The connection of a VI is over: the VI goes to Error.
+    /// Breaks the connection of a VI: completes its descriptors and moves the VI to Error.
     #[cold]
-    pub(super) fn end(
+    pub(super) fn break_connection(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         number: u32,
-        ending: Ending,
+        reason: CloseReason,
         path: &mut Datapath,
     ) {
         let Some(mut connection) = self.take(number) else {
             return;
         };
-        match ending {
-            Ending::Protocol(counter) => self.counters.count(counter),
-            Ending::Told { number, error } => {
-                end_segment(vi, &mut connection, path);
-                tell(vi, &mut connection, number, error, path);
+        match reason {
+            CloseReason::Protocol(counter) => self.counters.count(counter),
+            CloseReason::ReportedToPeer { number, error } => {
+                finish_segment(vi, &mut connection, path);
+                put_ack(vi, &mut connection, number, error, path);
             }
-            Ending::RefusedRead => {
-                end_segment(vi, &mut connection, path);
-                tell_refused_read(vi, &mut connection, path);
+            CloseReason::RefusedRead => {
+                finish_segment(vi, &mut connection, path);
+                put_read_refusal(vi, &mut connection, path);
             }
-            Ending::Refused { number, error } => {
+            CloseReason::FailedAtPeer { number, error } => {
                 fail_in_flight(
                     vi,
                     &mut connection,
@@ -92,10 +92,10 @@ impl ViTcp {
                     |kind| status_of(error, kind),
                 );
             }
-            Ending::Failed { number, status } => {
+            CloseReason::Failed { number, status } => {
                 fail_in_flight(vi, &mut connection, path, |_, at| at == number, |_| status);
             }
-            Ending::Late => {
+            CloseReason::TimedOut => {
                 self.counters.count(Counter::ResponseTimeouts);
                 let first = connection.tx.in_flight.first_unanswered();
                 fail_in_flight(
@@ -106,16 +106,19 @@ impl ViTcp {
                     |_| Status::TRANSPORT,
                 );
             }
-            Ending::Local => tell_placed(vi, &mut connection, path),
-            Ending::Left | Ending::Lost | Ending::MemoryGone => {}
+            CloseReason::Local => acknowledge_placed(vi, &mut connection, path),
+            CloseReason::PeerClosed | CloseReason::ConnectionLost | CloseReason::MemoryInvalid => {}
         }
-        fail_held(vi, &mut connection, path);
-        if ending == Ending::Left && connection.tx.unfinished.is_none() {
-            connection.stream.part();
+        complete_fault(vi, &mut connection, path);
+        if reason == CloseReason::PeerClosed && connection.tx.unfinished.is_none() {
+            connection.stream.send_close_notify();
         }
-        let at_once = matches!(ending, Ending::Left | Ending::Lost);
+        let at_once = matches!(
+            reason,
+            CloseReason::PeerClosed | CloseReason::ConnectionLost
+        );
         self.counters.count(Counter::Breaks);
-        self.timers.clear(Key::Answer(vi.0));
+        self.timers.clear(TimerKey::Response(vi.0));
         let refused = connection.rx.misses.refused();
         self.put(number, connection);
         if let Some(ep) = self.endpoint_mut(vi) {
@@ -125,7 +128,7 @@ impl ViTcp {
         path.set_state(vi, EndpointState::Error);
         path.flush_sends(vi);
         path.flush_receives(vi);
-        let loss = if ending == Ending::Left {
+        let loss = if reason == CloseReason::PeerClosed {
             AsyncError::Disconnected
         } else {
             AsyncError::ConnectionLost
@@ -138,35 +141,35 @@ impl ViTcp {
         }
     }
 
-    /// Ends a TCP connection in order: what waits is written, the other end hears that nothing
-    /// more comes, and has a while to read it.
+    /// Closes a TCP connection gracefully: writes pending control segments, then FIN; the peer has the response
+    /// timeout to read them.
     pub(super) fn close(&mut self, now_ns: u64, number: u32) {
         let Some(connection) = self.connection_mut(number) else {
             return;
         };
-        let was_ours = connection.guest.is_none();
+        let was_bound = connection.unbound.is_none();
         connection.stage = Stage::Closing;
-        self.watch_again(number);
-        if was_ours {
-            let _always = self.make_room(Guest::Leaving);
-            self.admit(Guest::Leaving, number);
+        self.reregister(number);
+        if was_bound {
+            let _ensured = self.ensure_space(Unbound::Draining);
+            self.admit(Unbound::Draining, number);
         }
-        self.timers
-            .set(now_ns + self.settings.answer_ns, Key::Connection(number));
+        let deadline_ns = now_ns + self.settings.response_timeout_ns;
+        self.timers.set(deadline_ns, TimerKey::Connection(number));
         self.finish(number);
     }
 
-    /// Writes what waits of the procedure, and says that nothing more comes once it is written.
+    /// Writes pending control segments, and closes the sending direction once they are written.
     pub(super) fn finish(&mut self, number: u32) {
         let Some(connection) = self.connection_mut(number) else {
             return;
         };
-        if connection.finished {
+        if connection.send_closed {
             return;
         }
-        let finished = match connection.tx.unfinished {
-            // The other end waits for the rest of a segment that there is not: it hears of no end but TCP's.
-            Some(_) => connection.stream.cut(),
+        let send_closed = match connection.tx.unfinished {
+            // A segment is incomplete, and its remainder does not exist: nothing can follow it but the FIN.
+            Some(_) => connection.stream.finish_without_notify(),
             None => {
                 if !write_control(connection) {
                     self.remove(number);
@@ -178,45 +181,44 @@ impl ViTcp {
                 connection.stream.finish()
             }
         };
-        if !finished {
+        if !send_closed {
             connection.may_write = false;
             return;
         }
-        connection.finished = true;
+        connection.send_closed = true;
         connection.may_read = true;
         self.queue(number);
     }
 
-    /// A connection that is no VI's has had its time.
+    /// Handles the timeout of a connection without a VI.
     pub(super) fn connection_timeout(&mut self, number: u32) {
         let Some(connection) = self.connection_mut(number) else {
             return;
         };
         if let Stage::Incoming(state) = &mut connection.stage {
-            let silent = match *state {
-                PassiveState::Challenged => Counter::DropUnansweredChallenge,
+            let counter = match *state {
+                ResponderState::Challenged => Counter::DropUnansweredChallenge,
                 _ => Counter::DropSilentIncoming,
             };
-            (*state, _) = state.on(PassiveEvent::Timeout);
-            if *state == PassiveState::Disconnected {
-                self.counters.count(silent);
+            (*state, _) = state.on(ResponderEvent::Timeout);
+            if *state == ResponderState::Disconnected {
+                self.counters.count(counter);
             }
         }
         self.remove(number);
     }
 
-    /// The consumer disconnects (VIPL 3.3.5): legal in every state; both queues are flushed and
-    /// the VI is Idle when this returns. A connection call that waits on this VI ends with
-    /// `InvalidState`.
+    /// Disconnects a VI for the consumer (VIPL 3.3.5): legal in every state; both queues are flushed and
+    /// the VI is Idle when this returns. A pending connection call on this VI ends with `InvalidState`.
     pub(crate) fn disconnect(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
-        self.leave(now_ns, vi, path);
+        self.move_to_idle(now_ns, vi, path);
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.peer_request = None;
         }
     }
 
-    /// To the Idle state, from any: both queues flushed.
-    fn leave(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
+    /// Moves a VI from any state to Idle, with both queues flushed.
+    fn move_to_idle(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
@@ -226,11 +228,11 @@ impl ViTcp {
             ep.outcome = Some(Err(ConnectError::InvalidState));
         }
         match phase {
-            Phase::Connected(number) => self.part(now_ns, vi, number, path),
-            Phase::Asking(request) => {
-                self.timers.clear(Key::Request(vi.0));
-                self.ask_again.extend(request.theirs);
-                self.door.news = true;
+            Phase::Connected(number) => self.close_bound(now_ns, vi, number, path),
+            Phase::Requesting(request) => {
+                self.timers.clear(TimerKey::Request(vi.0));
+                self.deferred_peers.extend(request.deferred_peer);
+                self.shared_listener.listens_changed = true;
                 if let Some(number) = request.connection {
                     self.remove(number);
                 }
@@ -241,32 +243,34 @@ impl ViTcp {
         path.flush_sends(vi);
         path.flush_receives(vi);
         if waiting {
-            self.tell_keeper(now_ns);
+            self.notify_owner(now_ns);
             path.control_event(Waiter::Outcome(vi));
         }
     }
 
-    /// A VI leaves its connection: the other end learns what was placed, and that this is all.
-    fn part(&mut self, now_ns: u64, vi: ViIndex, number: u32, path: &mut Datapath) {
-        self.timers.clear(Key::Answer(vi.0));
+    /// Closes the connection of a VI that disconnects: acknowledges what is placed, then closes.
+    fn close_bound(&mut self, now_ns: u64, vi: ViIndex, number: u32, path: &mut Datapath) {
+        self.timers.clear(TimerKey::Response(vi.0));
         if let Some(mut connection) = self.take(number) {
-            tell_placed(vi, &mut connection, path);
-            fail_held(vi, &mut connection, path);
+            acknowledge_placed(vi, &mut connection, path);
+            complete_fault(vi, &mut connection, path);
             self.put(number, connection);
         }
         self.close(now_ns, number);
     }
 
-    /// A fatal error of the consumer's own making on this VI (VIPL 6.3.1): the VI goes to Error at
-    /// every level and in every state.
+    /// Moves a VI to Error after a fatal local error of the consumer (VIPL 6.3.1), at every level and in every
+    /// state.
     pub(crate) fn fail_vi(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
         let Some(ep) = self.endpoint(vi) else {
             return;
         };
         match ep.phase {
-            Phase::Connected(number) => self.end(now_ns, vi, number, Ending::Local, path),
-            Phase::Idle | Phase::Asking(_) => {
-                self.leave(now_ns, vi, path);
+            Phase::Connected(number) => {
+                self.break_connection(now_ns, vi, number, CloseReason::Local, path);
+            }
+            Phase::Idle | Phase::Requesting(_) => {
+                self.move_to_idle(now_ns, vi, path);
                 if let Some(ep) = self.endpoint_mut(vi) {
                     ep.phase = Phase::Error;
                     ep.peer_request.take_if(|request| request.outcome.is_none());
@@ -277,13 +281,13 @@ impl ViTcp {
         }
     }
 
-    /// The oldest answer that a VI waits for may be late.
-    pub(super) fn answer_timeout(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
+    /// Handles the response timer of a VI.
+    pub(super) fn response_timeout(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
         let Some(Phase::Connected(number)) = self.endpoint(vi).map(|ep| &ep.phase) else {
             return;
         };
         let number = *number;
-        let answer_ns = self.settings.answer_ns;
+        let response_timeout_ns = self.settings.response_timeout_ns;
         let Some(connection) = self.connection_mut(number) else {
             return;
         };
@@ -292,53 +296,54 @@ impl ViTcp {
         if flight.unanswered() == 0 {
             return;
         }
-        if core::mem::take(&mut flight.moved) {
-            // Something came meanwhile: what is out now has its time from here on.
+        if core::mem::take(&mut flight.progressed) {
+            // There was progress meanwhile: the timeout starts anew.
             flight.timer_set = true;
-            self.timers.set(now_ns + answer_ns, Key::Answer(vi.0));
+            self.timers
+                .set(now_ns + response_timeout_ns, TimerKey::Response(vi.0));
         } else {
-            self.end(now_ns, vi, number, Ending::Late, path);
+            self.break_connection(now_ns, vi, number, CloseReason::TimedOut, path);
         }
     }
 
-    /// The NIC goes down: every connection is closed, and what can be written at once is. What TCP
-    /// has taken has `ulp_timeout_ms` to arrive: closed before, it is lost as soon as the other end says
-    /// anything. Takes no longer than that and one visit of a connection, whatever and however much peers send.
+    /// Closes every connection of a NIC that shuts down, after writing what can be written at once. Waits up to
+    /// `ulp_timeout_ms` until TCP has delivered the sent data: a socket that is closed earlier drops it as soon as
+    /// the peer sends anything. Takes no longer than that and one drain of a connection, whatever peers send.
     pub(crate) fn leave_network(&mut self) {
-        let begun = Instant::now();
-        let most = Duration::from_nanos(self.settings.answer_ns);
-        self.close_door();
+        let started = Instant::now();
+        let timeout = Duration::from_nanos(self.settings.response_timeout_ns);
+        self.close_listener();
         let mut lingering = Vec::new();
         for number in 0..self.connections.len() as u32 {
             let Some(connection) = self.connection_mut(number) else {
                 continue;
             };
             if connection.tx.unfinished.is_none() {
-                let _gone = write_control(connection);
-                connection.stream.part();
+                let _written = write_control(connection);
+                connection.stream.send_close_notify();
             }
-            if connection.stream.has_unheard() || connection.stream.is_waiting() {
-                self.watch_again(number);
+            if connection.stream.has_unacknowledged() || connection.stream.has_unsent() {
+                self.reregister(number);
                 lingering.push(number);
             } else {
                 self.remove(number);
             }
         }
         loop {
-            lingering.retain(|number| begun.elapsed() >= most || self.lingers(*number));
-            let left = most.saturating_sub(begun.elapsed());
+            lingering.retain(|number| started.elapsed() >= timeout || self.lingers(*number));
+            let left = timeout.saturating_sub(started.elapsed());
             if lingering.is_empty() || left.is_zero() {
                 break;
             }
-            // Of what is acknowledged nobody tells.
-            self.watch.wait(left.min(LINGERING_LOOKS));
+            // Epoll does not report acknowledgements.
+            self.epoll.wait(left.min(LINGER_POLL_INTERVAL));
         }
         for number in lingering {
             self.remove(number);
         }
     }
 
-    /// Has the other end not heard all of a connection that ends? If it has, that is closed.
+    /// Checks whether a closing connection has undelivered data; removes it if not.
     fn lingers(&mut self, number: u32) -> bool {
         let Some(connection) = self
             .connections
@@ -347,9 +352,11 @@ impl ViTcp {
         else {
             return false;
         };
-        connection.finished = connection.finished || connection.stream.cut();
-        let over = is_over(|| connection.stream.drain(&mut self.buffer));
-        let lingers = !over && (!connection.finished || connection.stream.has_unheard());
+        connection.send_closed =
+            connection.send_closed || connection.stream.finish_without_notify();
+        let peer_closed = has_peer_closed(|| connection.stream.drain(&mut self.buffer));
+        let lingers =
+            !peer_closed && (!connection.send_closed || connection.stream.has_unacknowledged());
         if !lingers {
             self.remove(number);
         }
@@ -357,25 +364,26 @@ impl ViTcp {
     }
 }
 
-/// Reads what a peer still sends to a connection that ends, as much as one visit may. True if it has ended, too.
-fn is_over(mut read: impl FnMut() -> io::Result<usize>) -> bool {
-    for _ in 0..READS_AT_ONCE {
+/// Discards data that a peer sends on a closing connection, with at most [`MAX_READS`] reads. Returns true if the
+/// peer has closed, or the connection broke.
+fn has_peer_closed(mut read: impl FnMut() -> io::Result<usize>) -> bool {
+    for _ in 0..MAX_READS {
         match read() {
             Ok(0) => return true,
             Ok(_) => {}
-            Err(error) => return !super::is_for_later(&error),
+            Err(error) => return !super::is_would_block(&error),
         }
     }
     false
 }
 
-/// Writes segments of the procedure as far as TCP takes them. False if it is gone.
+/// Writes pending control segments as far as TCP takes them. Returns false if the connection is broken.
 pub(super) fn write_control(connection: &mut Connection) -> bool {
     while !connection.tx.control.is_empty() {
         let control = &mut connection.tx.control;
         match connection.stream.send_bytes(control) {
             Ok(written) => drop(control.drain(..written)),
-            Err(error) if super::is_for_later(&error) => {
+            Err(error) if super::is_would_block(&error) => {
                 connection.may_write = false;
                 return true;
             }
@@ -385,14 +393,14 @@ pub(super) fn write_control(connection: &mut Connection) -> bool {
     true
 }
 
-/// Of a segment TCP has a part: what the other end is told must stand behind the rest. If the
-/// memory of that is gone, it is told nothing.
-fn end_segment(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) {
+/// Moves the remainder of a partly written segment to the pending control segments, so that others can follow.
+/// If its memory is invalid, nothing changes: nothing can follow.
+fn finish_segment(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) {
     let tx = &mut connection.tx;
     let Some(unfinished) = &tx.unfinished else {
         return;
     };
-    let Some(mut bytes) = unfinished.rest(vi, path) else {
+    let Some(mut bytes) = unfinished.remainder(vi, path) else {
         return;
     };
     tx.number = tx.begun_number().unwrap_or(tx.number);
@@ -401,24 +409,24 @@ fn end_segment(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) {
     tx.unfinished = None;
 }
 
-/// The peer hears what was placed, if it waits to hear of something.
-fn tell_placed(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) {
-    if connection.rx.owes_ack {
-        end_segment(vi, connection, path);
-        let good = connection.rx.good;
-        tell(vi, connection, good, RemoteError::NONE, path);
+/// Adds the due acknowledgement of placed messages to the pending control segments.
+fn acknowledge_placed(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) {
+    if connection.rx.ack_pending {
+        finish_segment(vi, connection, path);
+        let ack_number = connection.rx.ack_number;
+        put_ack(vi, connection, ack_number, RemoteError::NONE, path);
     }
 }
 
-/// Has a NOP say what became of a message of the peer's, if the peer wants to hear of that.
-fn tell(
+/// Adds a NOP with the acknowledgement or error of a message, if the peer uses acknowledgements.
+fn put_ack(
     vi: ViIndex,
     connection: &mut Connection,
     number: u32,
     error: RemoteError,
     path: &mut Datapath,
 ) {
-    if !connection.rx.acknowledges {
+    if !connection.rx.sends_acks {
         return;
     }
     let tx = &mut connection.tx;
@@ -428,21 +436,21 @@ fn tell(
     header.message = tx.number;
     header.ack = number;
     header.remote_error = error;
-    header.rx_posted = said(vi, connection, path);
+    header.rx_posted = advertise_posted(vi, connection, path);
     put_control(connection, &header);
 }
 
-/// A read of the peer's is refused, and the connection breaks: the answer must go before.
-fn tell_refused_read(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) {
-    let Some(job) = connection.tx.answers.back().copied() else {
+/// Adds the refusal of the peer's last read, before the connection breaks.
+fn put_read_refusal(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) {
+    let Some(job) = connection.tx.read_responses.back().copied() else {
         return;
     };
     let bytes = SEGMENT_HEADER_BYTES + vitcp_lite::profile::RDMA_HEADER_BYTES;
     let mut header = SegmentHeader::new(SegmentType::ReadResponse, bytes as u16);
     header.flags = Flags::END_OF_MESSAGE.with(Flags::TRANSMIT_ERROR);
     header.message = job.number;
-    header.ack = connection.rx.good;
-    header.rx_posted = said(vi, connection, path);
+    header.ack = connection.rx.ack_number;
+    header.rx_posted = advertise_posted(vi, connection, path);
     put_control(connection, &header);
     let mut rdma = [0; vitcp_lite::profile::RDMA_HEADER_BYTES];
     vitcp_lite::RdmaHeader {
@@ -460,26 +468,29 @@ pub(super) fn put_control(connection: &mut Connection, header: &SegmentHeader) {
     connection.tx.control.extend(bytes);
 }
 
-/// What an error at the other end means for a message of this kind.
-fn status_of(error: RemoteError, kind: Kind) -> Status {
+/// Converts a Remote Error Code to the status of an operation.
+fn status_of(error: RemoteError, kind: OperationKind) -> Status {
     match (error.vi_error, kind) {
         _ if error.is_code == IsCode::Transport => Status::TRANSPORT,
-        (ViErrorType::Descriptor, Kind::Send | Kind::Write { immediate: true }) => {
-            Status::REMOTE_DESCRIPTOR
+        (
+            ViErrorType::Descriptor,
+            OperationKind::Send | OperationKind::Write { immediate: true },
+        ) => Status::REMOTE_DESCRIPTOR,
+        (ViErrorType::RdmaProtection, OperationKind::Write { .. } | OperationKind::Read) => {
+            Status::RDMA_PROTECTION
         }
-        (ViErrorType::RdmaProtection, Kind::Write { .. } | Kind::Read) => Status::RDMA_PROTECTION,
         _ => Status::TRANSPORT,
     }
 }
 
-/// Completes the message for which `is_it` (place, number) in error, and those before it; one
-/// that is being sent, or only begun, may be it, too.
+/// Completes the message for which `is_it` (index, number) returns true in error, and those before it. It may
+/// also be a message that is partly sent.
 fn fail_in_flight(
     vi: ViIndex,
     connection: &mut Connection,
     path: &mut Datapath,
     is_it: impl Fn(usize, u32) -> bool,
-    status: impl Fn(Kind) -> Status,
+    status: impl Fn(OperationKind) -> Status,
 ) {
     let tx = &mut connection.tx;
     let begun = tx.begun_number();
@@ -496,7 +507,7 @@ fn fail_in_flight(
             let begun = begun.and_then(|number| Some((number, path.work_ahead(vi, 0)?)));
             match open.or(begun) {
                 Some((number, work)) if is_it(flight.len(), number) => {
-                    (flight.len(), Kind::of(&work))
+                    (flight.len(), OperationKind::of(&work))
                 }
                 Some(_) | None => return,
             }
@@ -516,7 +527,7 @@ fn fail_in_flight(
         }
     }
     let mut status = status(kind);
-    // It is behind the one that is named, or is that one.
+    // The stored fault is that of this message, or of a later one.
     flight.fault = None;
     if flight.pop().is_some_and(|entry| entry.placed_bytes > 0) {
         status = status.with(Status::PARTIAL);
@@ -524,9 +535,9 @@ fn fail_in_flight(
     path.complete_send(vi, status, 0);
 }
 
-/// The connection breaks, and nothing in flight is to blame: a descriptor that failed while it was
-/// sent, and waits behind what is in flight, did fail.
-fn fail_held(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) {
+/// Completes a descriptor that failed during its send, after those in flight, when the connection breaks for
+/// another reason.
+fn complete_fault(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) {
     let flight = &mut connection.tx.in_flight;
     let Some(status) = flight.fault.take() else {
         return;
@@ -548,16 +559,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn visit_of_a_connection_whose_peer_never_pauses_ends() {
+    fn has_peer_closed_limits_reads_of_an_active_peer() {
         let mut reads = 0;
-        let over = is_over(|| {
+        let closed = has_peer_closed(|| {
             reads += 1;
-            assert!(reads <= READS_AT_ONCE, "the peer decides");
+            assert!(reads <= MAX_READS, "the peer controls the number of reads");
             Ok(1)
         });
-        assert!(!over);
-        assert!(is_over(|| Ok(0)));
-        assert!(!is_over(|| Err(io::ErrorKind::WouldBlock.into())));
-        assert!(is_over(|| Err(io::ErrorKind::ConnectionReset.into())));
+        assert!(!closed);
+        assert!(has_peer_closed(|| Ok(0)));
+        assert!(!has_peer_closed(|| Err(io::ErrorKind::WouldBlock.into())));
+        assert!(has_peer_closed(|| Err(
+            io::ErrorKind::ConnectionReset.into()
+        )));
     }
 }

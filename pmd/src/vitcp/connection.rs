@@ -1,104 +1,105 @@
-//! One TCP connection: what it is for, and its two streams of messages.
+//! State of a TCP connection and of a VI.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 use vi_engine::misses::ConnectionMisses;
 use vi_engine::{ConnId, ConnectError, EndpointState, Level, RemoteVi, ViIndex, ViParams};
-use vitcp_lite::machine::active::ActiveState;
-use vitcp_lite::machine::passive::PassiveState;
+use vitcp_lite::machine::initiator::InitiatorState;
 use vitcp_lite::machine::peer::PeerState;
+use vitcp_lite::machine::responder::ResponderState;
 use vitcp_lite::{CeHeader, Credits, Decoder, Posted, SegmentType};
 
 use fcvi_frame::connect::{Attributes, NetAddress};
 
 use super::challenge::Exchange;
-use super::gather::Unfinished;
-use super::guests::Guest;
 use super::in_flight::InFlight;
-use super::socket::{End, Stream};
-use crate::choices::ViChoices;
+use super::send_batch::Unfinished;
+use super::socket::Stream;
+use super::unbound::Unbound;
+use crate::connection_options::ConnectionOptions;
 
-/// What a connection is for.
+/// Stage of a TCP connection.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// We asked for it, for the request of this VI.
-    Asking(ViIndex),
-    /// It came in, and no consumer has it yet.
-    Incoming(PassiveState),
-    /// A consumer was told of it, and has to answer.
-    Held(Box<Asked>),
-    /// The other end has gone while the consumer had to answer.
-    Void,
-    /// It is this VI's.
+    /// Opened for the connection request of this VI.
+    Requesting(ViIndex),
+    /// Accepted; no Connect Request is received, or its proof is pending.
+    Incoming(ResponderState),
+    /// A Connect Request is received; the consumer's decision is pending.
+    RequestReceived(Box<ReceivedRequest>),
+    /// The peer disconnected before the consumer's decision.
+    PeerGone,
+    /// Bound to this VI.
     Connected(ViIndex),
-    /// All is said: the other end is given time to read it.
+    /// Closing: the peer has time to read what was sent.
     Closing,
 }
 
-/// A Connect Request that waits for a consumer's answer.
+/// A Connect Request that waits for the consumer's decision.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
-    pub(super) passive: PassiveState,
+pub(super) struct ReceivedRequest {
+    pub(super) state: ResponderState,
     pub(super) ce: CeHeader,
     /// Its message number.
     pub(super) number: u32,
-    /// Receives that the other end has posted.
+    /// Receives that the peer has posted.
     pub(super) rx_posted: u16,
-    /// The other end's name for the connection.
+    /// The peer's address and discriminator.
     pub(super) remote: NetAddress,
     pub(super) attributes: Attributes,
 }
 
-/// An RDMA read of the peer that is to be answered.
+/// An RDMA read of the peer that needs a response.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadJob {
     pub(super) number: u32,
     pub(super) source: (u64, u32),
     pub(super) total_bytes: u32,
     pub(super) sent_bytes: u32,
-    /// It may not be read.
+    /// The access is refused.
     pub(super) refused: bool,
 }
 
-/// A message of ours that is being cut into segments.
+/// An outgoing message of which not all segments are sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Open {
+pub(super) struct OpenMessage {
     pub(super) work: vi_engine::SendWork,
     pub(super) number: u32,
     pub(super) sent_bytes: u32,
 }
 
-/// What is sent.
+/// Transmit state.
 #[derive(Debug)]
 pub(super) struct Tx {
-    /// Of the message begun last.
+    /// Number of the last message that was begun.
     pub(super) number: u32,
-    pub(super) open: Option<Open>,
-    /// Answers that the peer waits for, the oldest first.
-    pub(super) answers: VecDeque<ReadJob>,
-    /// An answer is sent next, though there are messages of our own.
-    pub(super) answer_next: bool,
+    pub(super) open: Option<OpenMessage>,
+    /// Reads of the peer that need a response, oldest first.
+    pub(super) read_responses: VecDeque<ReadJob>,
+    /// A read response is sent next, before messages of our own.
+    pub(super) response_next: bool,
     pub(super) unfinished: Option<Unfinished>,
-    /// Segments of the connection's procedure that wait.
+    /// Pending control segments: of connection establishment and teardown.
     pub(super) control: Vec<u8>,
     pub(super) in_flight: InFlight,
-    /// What the peer has posted, if messages wait for that.
+    /// With flow control: credits for receives that the peer has posted.
     pub(super) credits: Option<Credits>,
-    /// A message waits for that now.
+    /// A message waits for a credit.
     pub(super) starved: bool,
-    /// The longest segment.
+    /// Maximum bytes of a segment.
     pub(super) segment_bytes: u32,
     /// Descriptors stay in flight until the peer has acknowledged them.
     pub(super) awaits_ack: bool,
-    /// The last call took many messages.
-    pub(super) streams: bool,
-    /// TCP keeps what was written back.
+    /// The last call sent many segments.
+    pub(super) streaming: bool,
+    /// TCP holds written data back.
     pub(super) corked: bool,
-    /// When something was sent last that it did not keep back.
+    /// Time of the last send that was not corked.
     pub(super) pushed_ns: u64,
 }
 
-/// What a message that is being put together is for.
+/// Destination of a message that is being received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RxKind {
     /// A send into the claimed receive descriptor.
@@ -109,33 +110,33 @@ pub(super) enum RxKind {
         total_bytes: u32,
         claimed: bool,
     },
-    /// Given up; the rest is swallowed.
+    /// Failed; the rest is discarded.
     Discard,
 }
 
-/// A message that is being put together.
+/// A message that is being received.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RxMessage {
     pub(super) number: u32,
     pub(super) kind: RxKind,
     pub(super) write: bool,
     pub(super) placed_bytes: u32,
-    /// Of an RDMA write, behind what is placed.
-    pub(super) held: HeldBytes,
-    /// Of payload that came, placed or not.
+    /// Of an RDMA write: received bytes after the placed ones.
+    pub(super) partial_word: PartialWord,
+    /// Received bytes of payload, placed or not.
     pub(super) offset_bytes: u32,
     pub(super) immediate: Option<u32>,
 }
 
-/// The beginning of an aligned word whose other bytes have not come.
+/// The received beginning of an aligned word.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct HeldBytes {
+pub(super) struct PartialWord {
     bytes: [u8; 8],
     count: usize,
 }
 
-impl HeldBytes {
-    /// Holds bytes behind those that it has, as many as an aligned word has room for.
+impl PartialWord {
+    /// Appends bytes; an aligned word must have space for them.
     pub(super) fn add(&mut self, bytes: &[u8]) {
         self.bytes[self.count..][..bytes.len()].copy_from_slice(bytes);
         self.count += bytes.len();
@@ -146,35 +147,35 @@ impl HeldBytes {
     }
 }
 
-/// The segment whose payload comes.
+/// The segment whose payload is being received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RxSegment {
     pub(super) kind: SegmentType,
     pub(super) ends: bool,
     pub(super) transmit_error: bool,
-    /// Of a read: where it stands in flight.
+    /// Of a read response: index of the read in flight.
     pub(super) read: u32,
 }
 
-/// What is received.
+/// Receive state.
 #[derive(Debug)]
 pub(super) struct Rx {
     pub(super) decoder: Decoder,
-    /// Of the message begun last.
+    /// Number of the last message that was begun.
     pub(super) number: u32,
-    /// Of the last one that is placed, or was asked for.
-    pub(super) good: u32,
+    /// Message ACK to send: number of the last message that is placed, or of a later Read Request or NOP.
+    pub(super) ack_number: u32,
     pub(super) message: Option<RxMessage>,
     pub(super) segment: Option<RxSegment>,
-    /// The peer waits to hear of something.
-    pub(super) owes_ack: bool,
-    /// The peer wants to hear of messages that are placed.
-    pub(super) acknowledges: bool,
-    /// What we have posted, if the peer's messages wait for that.
+    /// An acknowledgement is due.
+    pub(super) ack_pending: bool,
+    /// The peer uses acknowledgements of placed messages.
+    pub(super) sends_acks: bool,
+    /// With flow control: receives that we have posted.
     pub(super) posted: Option<Posted>,
-    /// Messages that took a receive descriptor since the connection is there.
+    /// Receive descriptors consumed since the start of the connection.
     pub(super) used: u32,
-    /// Reads of the peer that are served at a time.
+    /// Limit of outstanding reads of the peer.
     pub(super) reads_accepted: u16,
     /// RDMA accesses of the peer that were refused.
     pub(super) misses: ConnectionMisses,
@@ -184,74 +185,74 @@ pub(super) struct Rx {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) stream: Stream,
-    pub(super) near: End,
-    pub(super) far: End,
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
     pub(super) generation: u32,
     pub(super) stage: Stage,
     pub(super) tx: Tx,
     pub(super) rx: Rx,
-    /// The longest message, as both ends have agreed.
+    /// Maximum message size that both sides agreed on.
     pub(super) max_transfer_bytes: u32,
-    /// What the other end told.
+    /// Security Information of the peer's consumer.
     pub(super) security: Vec<u8>,
-    /// What is proven on it until it is a VI's.
+    /// Challenge and nonce of a keyed connection, until it is bound to a VI.
     pub(super) exchange: Option<Box<Exchange>>,
-    /// TCP has made it, or given it up.
+    /// The TCP connect has succeeded or failed.
     pub(super) established: bool,
-    /// It is among those that have something to do.
+    /// It is queued in `ViTcp::ready`.
     pub(super) queued: bool,
     pub(super) may_read: bool,
     pub(super) may_write: bool,
-    /// Behind what is to be read comes the end.
-    pub(super) over: bool,
-    /// Writing failed: it ends when nothing is left to be read.
-    pub(super) lost: bool,
-    /// We have said that we send nothing more.
-    pub(super) finished: bool,
-    /// The time of one that came in runs.
-    pub(super) timed: bool,
-    /// It takes a place of those that are no VI's.
-    pub(super) guest: Option<Guest>,
+    /// The peer has closed: after the data that is left to read, the stream ends.
+    pub(super) peer_closed: bool,
+    /// A write failed: the connection breaks when nothing is left to read.
+    pub(super) write_failed: bool,
+    /// Our sending direction is shut down.
+    pub(super) send_closed: bool,
+    /// The timeout of an accepted connection is set.
+    pub(super) timer_started: bool,
+    /// Set if it counts towards a limit of connections without a VI.
+    pub(super) unbound: Option<Unbound>,
 }
 
 impl Connection {
-    /// What the system calls it that tells of what happens on it.
-    pub(super) fn watched_as(&self, number: u32) -> u64 {
+    /// Returns its epoll user data: generation and number.
+    pub(super) fn epoll_data(&self, number: u32) -> u64 {
         u64::from(self.generation) << 32 | u64::from(number)
     }
 }
 
-/// A connection request of a VI's.
+/// A connection request of a VI.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) machine: Machine,
     pub(super) local: NetAddress,
     pub(super) remote: NetAddress,
     pub(super) deadline_ns: Option<u64>,
-    /// The TCP connection on which it is made.
+    /// Its current TCP connection.
     pub(super) connection: Option<u32>,
-    /// When it is made again.
+    /// Time of the next retry.
     pub(super) retry_ns: Option<u64>,
-    /// How long it waits then.
+    /// Interval of that retry.
     pub(super) interval_ns: u64,
-    /// The number of its Connect Request.
+    /// The message number of its Connect Request.
     pub(super) number: u32,
-    /// A peer's request that is accepted if this one is not.
-    pub(super) theirs: Option<ConnId>,
-    /// That one waits so long.
-    pub(super) concede_ns: u64,
-    /// Its connections with TLS that closed without an answer, one after the other.
+    /// A peer's crossing request, which is resolved when this one has a response.
+    pub(super) deferred_peer: Option<ConnId>,
+    /// Time at which that one is accepted without a response.
+    pub(super) yield_at_ns: u64,
+    /// Consecutive TLS connections that the peer closed without a response.
     pub(super) closed: u32,
 }
 
-/// Which of the draft's machines it goes by.
+/// The connection state machine of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Machine {
-    Active(ActiveState),
+    Initiator(InitiatorState),
     Peer(PeerState),
 }
 
-/// A peer request, from the call until its outcome is told.
+/// A peer request, from the call until its outcome is reported.
 #[derive(Clone, Debug)]
 pub(super) struct PeerRequest {
     /// Older ones are matched first.
@@ -259,12 +260,12 @@ pub(super) struct PeerRequest {
     pub(super) outcome: Option<Result<RemoteVi, ConnectError>>,
 }
 
-/// Where a VI stands.
+/// Phase of a VI.
 #[derive(Debug)]
 pub(super) enum Phase {
     Idle,
-    Asking(Box<Request>),
-    /// Its connection.
+    Requesting(Box<Request>),
+    /// The number of its connection.
     Connected(u32),
     Error,
 }
@@ -273,7 +274,7 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) params: ViParams,
-    pub(super) choices: ViChoices,
+    pub(super) options: ConnectionOptions,
     pub(super) phase: Phase,
     pub(super) outcome: Option<Result<RemoteVi, ConnectError>>,
     pub(super) peer_request: Option<PeerRequest>,
@@ -282,10 +283,10 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    pub(super) fn new(params: ViParams, choices: ViChoices) -> Self {
+    pub(super) fn new(params: ViParams, options: ConnectionOptions) -> Self {
         Self {
             params,
-            choices,
+            options,
             phase: Phase::Idle,
             outcome: None,
             peer_request: None,
@@ -296,7 +297,7 @@ impl Endpoint {
     pub(super) fn state(&self) -> EndpointState {
         match self.phase {
             Phase::Idle => EndpointState::Idle,
-            Phase::Asking(_) => EndpointState::ConnectPending,
+            Phase::Requesting(_) => EndpointState::ConnectPending,
             Phase::Connected(_) => EndpointState::Connected,
             Phase::Error => EndpointState::Error,
         }
@@ -306,14 +307,14 @@ impl Endpoint {
         self.params.level != Level::UnreliableDelivery
     }
 
-    /// A connection procedure starts: what an earlier one came to is told no more.
+    /// Discards outcomes of earlier connection calls.
     pub(super) fn forget_outcomes(&mut self) {
         self.outcome = None;
         self.peer_request = None;
     }
 
-    /// The connection procedure came to this.
-    pub(super) fn conclude(&mut self, outcome: Result<RemoteVi, ConnectError>) {
+    /// Sets the outcome of the connection call.
+    pub(super) fn set_outcome(&mut self, outcome: Result<RemoteVi, ConnectError>) {
         match &mut self.peer_request {
             Some(request) => request.outcome = Some(outcome),
             None => self.outcome = Some(outcome),
@@ -322,20 +323,20 @@ impl Endpoint {
 
     pub(super) fn request(&mut self) -> Option<&mut Request> {
         match &mut self.phase {
-            Phase::Asking(request) => Some(request),
+            Phase::Requesting(request) => Some(request),
             Phase::Idle | Phase::Connected(_) | Phase::Error => None,
         }
     }
 }
 
 impl Tx {
-    /// Nothing is sent yet but segments of the procedure.
+    /// Creates the state of a connection that is not established.
     pub(super) fn new() -> Self {
         Self {
             number: 0,
             open: None,
-            answers: VecDeque::new(),
-            answer_next: false,
+            read_responses: VecDeque::new(),
+            response_next: false,
             unfinished: None,
             control: Vec::new(),
             in_flight: InFlight::new(0, 0),
@@ -343,13 +344,13 @@ impl Tx {
             starved: false,
             segment_bytes: 0,
             awaits_ack: false,
-            streams: false,
+            streaming: false,
             corked: false,
             pushed_ns: 0,
         }
     }
 
-    /// The number of a message of which TCP has a part of the first segment, and no more.
+    /// Returns the number of a message of which TCP took only a part of the first segment.
     pub(super) fn begun_number(&self) -> Option<u32> {
         let unfinished = self.unfinished.as_ref()?;
         unfinished.begins().then(|| self.number.wrapping_add(1))
@@ -357,12 +358,12 @@ impl Tx {
 }
 
 impl Rx {
-    /// A segment that says what is placed and posted is on its way.
+    /// Marks Message ACK and Rx Descriptors Posted as advertised: a segment with them was sent.
     #[inline]
-    pub(super) fn say(&mut self) {
-        self.owes_ack = false;
+    pub(super) fn note_advertised(&mut self) {
+        self.ack_pending = false;
         if let Some(posted) = &mut self.posted {
-            posted.note_said();
+            posted.note_advertised();
         }
     }
 
@@ -370,11 +371,11 @@ impl Rx {
         Self {
             decoder: Decoder::new(),
             number: 0,
-            good: 0,
+            ack_number: 0,
             message: None,
             segment: None,
-            owes_ack: false,
-            acknowledges: false,
+            ack_pending: false,
+            sends_acks: false,
             posted: None,
             used: 0,
             reads_accepted: 0,

@@ -1,9 +1,9 @@
-//! Every drop and every event of VI/TCP, with its reason.
+//! Counters of VI/TCP drops and events.
 
-/// An enum of counters with their names: `What of it => "name",`.
+/// Defines the counter enum with its metric names: `Variant => "name",`.
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $variant:ident => $name:literal,)+) => {
-        /// What VI/TCP counts.
+        /// Counters of VI/TCP.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
         pub(super) enum Counter { $($(#[doc = $doc])+ $variant,)+ }
@@ -29,7 +29,7 @@ counters! {
     TxBytes => "tx_bytes",
     /// System calls that wrote something.
     TxCalls => "tx_calls",
-    /// Times that TCP had no room.
+    /// Times that the TCP send buffer was full.
     TxNoRoom => "tx_no_room_in_tcp",
     /// Messages delivered.
     RxMessages => "rx_messages",
@@ -37,11 +37,11 @@ counters! {
     RxSegments => "rx_segments",
     /// Bytes read from TCP.
     RxBytes => "rx_bytes",
-    /// Of these, bytes that went to their place without a copy of ours.
+    /// Of these, bytes read directly into their destination.
     RxDirectBytes => "rx_direct_bytes",
     /// System calls that read something.
     RxCalls => "rx_calls",
-    /// Messages that waited for a receive descriptor at the other end.
+    /// Messages that waited for a receive descriptor of the peer.
     FlowControlWaits => "flow_control_waits",
     /// A message for which no receive descriptor was posted.
     DropNoDescriptor => "drop_no_descriptor",
@@ -53,79 +53,78 @@ counters! {
     DropRdmaLimited => "drop_rdma_limited",
     /// Connections broken because too many RDMA accesses of the peer were refused.
     RdmaMissBreaks => "rdma_miss_breaks",
-    /// Segments of messages that were given up.
+    /// Messages discarded after they had failed.
     DropDiscarded => "drop_discarded",
-    /// Messages that came with Transmit Error, or ended too early.
+    /// Messages received with Transmit Error, or too short.
     IncompleteMessages => "incomplete_messages",
     /// Connections ended because a segment was malformed.
     DropMalformed => "drop_malformed",
-    /// Connections ended because a segment fits no message or no state.
+    /// Connections ended because a segment was invalid for the message or state.
     DropOutOfOrder => "drop_out_of_order",
-    /// Connections ended because an RDMA read was beyond the number that the peer was told.
+    /// Connections ended because an RDMA read exceeded the advertised limit.
     DropTooManyReads => "drop_too_many_reads",
-    /// Connections ended because an acknowledgement was of something that was never sent.
+    /// Connections ended because of an acknowledgement of a message that was never sent.
     DropFalseAck => "drop_false_ack",
     /// Connections established.
     Connects => "connects",
-    /// Connections broken by an error or by the other end.
+    /// Connections broken by an error or by the peer.
     Breaks => "breaks",
-    /// TCP connections that came in.
+    /// TCP connections accepted.
     Accepted => "tcp_accepted",
-    /// TCP connections that were closed for want of room: the oldest for which nobody waited, or else
-    /// the one that came.
+    /// TCP connections closed because `max_incoming` was reached: the oldest without a pending consumer
+    /// decision, or else the new one.
     DropIncomingFull => "drop_incoming_full",
-    /// TCP connections on which no Connect Request came in time.
+    /// TCP connections without a Connect Request before the timeout.
     DropSilentIncoming => "drop_silent_incoming",
-    /// TCP connections that ended, or said something else, before their Connect Request.
+    /// TCP connections that ended, or sent something else, before their Connect Request.
     DropUnfitIncoming => "drop_unfit_incoming",
-    /// TCP connections on which TLS could not be agreed upon: one end refused the other, or does not
-    /// speak it.
+    /// TCP connections with a failed TLS handshake: one side refused the other, or does not use TLS.
     DropTlsHandshake => "drop_tls_handshake",
-    /// Connections ended because what came is no TLS, or an alert of TLS.
+    /// Connections ended because of invalid TLS data or a TLS alert.
     DropTls => "drop_tls",
-    /// Connections that TCP ended, and TLS did not.
+    /// Connections that TCP ended without a TLS close_notify.
     TlsCut => "tls_cut",
-    /// Hosts that asked for a connection and were challenged to prove that they have the key.
+    /// Connection requests that were challenged.
     Challenges => "challenges",
-    /// Connection requests that were refused because their proof was wrong, or missing.
+    /// Connection requests refused because their proof was invalid or missing.
     DropWrongProof => "drop_wrong_proof",
-    /// TCP connections that ended, said something else or nothing, after a challenge.
+    /// TCP connections that ended, sent something else, or timed out after a challenge.
     DropUnansweredChallenge => "drop_unanswered_challenge",
-    /// Connection requests of hosts, or for hosts, for which there is no key.
+    /// Connection requests from or to hosts without a key.
     DropNoKey => "drop_no_key",
-    /// Connection requests of ours that failed because the other end did not prove itself.
+    /// Connection requests of ours that failed because the peer did not prove that it has the key.
     DropUnproven => "drop_unproven",
-    /// Connection requests of ours that failed because the other end does not accept who we are.
+    /// Connection requests of ours that the peer refused because of our proof.
     NotAccepted => "not_accepted",
-    /// Connection requests of ours that failed because the other end wants a key.
+    /// Connection requests of ours that failed because the peer requires a key.
     KeyWanted => "key_wanted",
-    /// Connection requests nobody waited for.
+    /// Connection requests without a listener.
     NoMatch => "no_match",
-    /// TCP connections begun.
+    /// TCP connects started.
     Connecting => "tcp_connecting",
-    /// TCP connections that could not be made.
+    /// TCP connects failed.
     ConnectingFailed => "tcp_connecting_failed",
-    /// Connection requests sent again.
+    /// Connection requests retried.
     Retries => "retries",
-    /// Peer requests of others that crossed one of ours which stands.
+    /// Peer requests refused in a simultaneous open because our own has precedence.
     PeerCrossed => "peer_crossed",
-    /// Answers that did not come within `ulp_timeout_ms`.
+    /// Responses missing after `ulp_timeout_ms`.
     ResponseTimeouts => "response_timeouts",
     /// Connections without TCP timestamps, which protect against wrapped sequence numbers.
     WithoutTimestamps => "without_timestamps",
-    /// Connections that other processes of this host took over from us.
+    /// Connections handed off to other processes of this host.
     HandedOver => "handed_over",
     /// Connections taken over from other processes of this host.
     TakenOver => "taken_over",
     /// Programs of this host that connected to share the port and were rejected: of another user, or
     /// too many.
     DropLocal => "drop_local_program",
-    /// Times that other programs of this host were neither accepted nor read, since too many
-    /// descriptors that other processes made wait to be closed.
+    /// Times that other programs of this host were neither accepted nor read because too many
+    /// descriptors of other processes wait to be closed.
     LocalPauses => "local_pauses",
 }
 
-/// One number for each.
+/// Counter values.
 #[derive(Clone, Debug)]
 pub(crate) struct Counters {
     values: [u64; NAMES.len()],
@@ -154,7 +153,7 @@ impl Counters {
         self.values[counter as usize]
     }
 
-    /// Names and numbers, in a fixed order.
+    /// Iterates over names and values, in a fixed order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         NAMES.iter().copied().zip(self.values.iter().copied())
     }

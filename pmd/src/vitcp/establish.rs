@@ -1,13 +1,12 @@
-//! Connections made: what the consumer asks for, and what both ends have in common
-//! [VI/TCP 4, VIPL 3.3].
+//! Connection establishment: calls of the consumer, and the parts that all roles share [VI/TCP 4, VIPL 3.3].
 
 use fcvi_frame::connect::{Attributes, Discriminator, HostAddress, NetAddress};
 use fcvi_frame::flags::WireReliability;
 use vi_engine::{
-    ConnId, ConnectCommand, ConnectError, EndpointState, Host, Indication, Level, RemoteVi,
+    ConnId, ConnectCommand, ConnectError, EndpointState, EngineIo, Indication, Level, RemoteVi,
     ViIndex, Waiter,
 };
-use vitcp_lite::machine::active::ActiveState;
+use vitcp_lite::machine::initiator::InitiatorState;
 use vitcp_lite::machine::peer::PeerState;
 use vitcp_lite::profile::{CE_HEADER_BYTES, MAX_SECURITY_BYTES, SEGMENT_HEADER_BYTES};
 use vitcp_lite::{
@@ -19,14 +18,15 @@ use super::ViTcp;
 use super::connection::{Connection, Endpoint, Machine, PeerRequest, Phase, Request, Stage};
 use super::counters::Counter;
 use super::in_flight::InFlight;
-use super::timers::Key;
-use super::transmit::said;
+use super::socket::host_of;
+use super::timers::TimerKey;
+use super::transmit::advertise_posted;
 use crate::datapath::Datapath;
 
-/// The longest segment that the format can say.
+/// Maximum of Segment Length in bytes.
 const MAX_SEGMENT_BYTES: u32 = 65_535;
 
-/// A consumer that waits for a request.
+/// A consumer that waits for a connection request.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) id: u64,
@@ -35,7 +35,7 @@ pub(super) struct Listener {
 }
 
 impl ViTcp {
-    /// A consumer waits for one request with this discriminator (VIPL 3.3.1).
+    /// Adds a listener for one request with this discriminator (VIPL 3.3.1). Returns its number.
     pub(crate) fn listen(&mut self, now_ns: u64, discriminator: Discriminator) -> u64 {
         self.next_listener += 1;
         self.listeners.push(Listener {
@@ -43,23 +43,23 @@ impl ViTcp {
             discriminator,
             matched: None,
         });
-        self.door.news = true;
-        self.tell_keeper(now_ns);
+        self.shared_listener.listens_changed = true;
+        self.notify_owner(now_ns);
         self.next_listener
     }
 
-    /// The request that this listener matched, once; the listener is gone then.
+    /// Returns the request that a listener matched, and removes the listener; `None` while it has none.
     pub(crate) fn take_indication(&mut self, listener: u64) -> Option<Indication> {
         let at = self.listeners.iter().position(|l| l.id == listener)?;
         let conn = self.listeners.get(at)?.matched?;
-        let connection = self.of_conn(conn)?;
+        let connection = self.connection_of(conn)?;
         let indication = match &connection.stage {
-            Stage::Held(asked) => Indication {
+            Stage::RequestReceived(request) => Indication {
                 conn,
-                remote: asked.remote,
-                attributes: asked.attributes,
+                remote: request.remote,
+                attributes: request.attributes,
             },
-            // It has gone meanwhile: accepting it says so.
+            // The client has closed meanwhile: accepting it reports that.
             _ => Indication {
                 conn,
                 remote: NetAddress::default(),
@@ -70,26 +70,25 @@ impl ViTcp {
         Some(indication)
     }
 
-    /// The consumer waits no longer. A request that was matched meanwhile goes to another listener
-    /// or is answered with No Match.
+    /// Removes a listener. A request that it matched is passed to another listener, or refused with No Match.
     pub(crate) fn unlisten(&mut self, now_ns: u64, listener: u64, path: &mut Datapath) {
         let Some(at) = self.listeners.iter().position(|l| l.id == listener) else {
             return;
         };
-        let gone = self.listeners.remove(at);
-        self.door.news = true;
-        self.tell_keeper(now_ns);
-        let Some(conn) = gone.matched else {
+        let removed = self.listeners.remove(at);
+        self.shared_listener.listens_changed = true;
+        self.notify_owner(now_ns);
+        let Some(conn) = removed.matched else {
             return;
         };
-        if let Some(other) = self.match_listener(&gone.discriminator, conn) {
+        if let Some(other) = self.match_listener(&removed.discriminator, conn) {
             path.control_event(Waiter::Request(other));
             return;
         }
-        self.refuse_held(now_ns, conn, SegmentType::ConnectNoMatch, RemoteError::NONE);
+        self.refuse_request(now_ns, conn, SegmentType::ConnectNoMatch, RemoteError::NONE);
     }
 
-    /// Gives a request to whoever waits longest for it, if anybody does.
+    /// Passes a request to the oldest free listener with its discriminator; `None` if there is none.
     pub(super) fn match_listener(
         &mut self,
         discriminator: &Discriminator,
@@ -100,11 +99,11 @@ impl ViTcp {
             .iter_mut()
             .find(|l| l.matched.is_none() && l.discriminator == *discriminator)?;
         listener.matched = Some(conn);
-        self.door.news = true;
+        self.shared_listener.listens_changed = true;
         Some(listener.id)
     }
 
-    /// Asks for a connection (VIPL 3.3.4); the outcome comes by [`ViTcp::take_outcome`].
+    /// Starts a connection request (VIPL 3.3.4); its outcome is available by [`ViTcp::take_outcome`].
     ///
     /// # Errors
     /// `Invalid`, `InvalidState`.
@@ -115,12 +114,11 @@ impl ViTcp {
         command: &ConnectCommand<'_>,
         path: &mut Datapath,
     ) -> Result<(), ConnectError> {
-        let machine = Machine::Active(ActiveState::Disconnected);
-        self.ask(now_ns, vi, machine, command, path)
+        let machine = Machine::Initiator(InitiatorState::Disconnected);
+        self.start_request(now_ns, vi, machine, command, path)
     }
 
-    /// Puts a request into the peer pool (VIPL 3.3.6); the outcome comes by
-    /// [`ViTcp::take_peer_outcome`].
+    /// Starts a peer request (VIPL 3.3.6); its outcome is available by [`ViTcp::take_peer_outcome`].
     ///
     /// # Errors
     /// As for [`ViTcp::connect`].
@@ -132,10 +130,10 @@ impl ViTcp {
         path: &mut Datapath,
     ) -> Result<(), ConnectError> {
         let machine = Machine::Peer(PeerState::Disconnected);
-        self.ask(now_ns, vi, machine, command, path)
+        self.start_request(now_ns, vi, machine, command, path)
     }
 
-    fn ask(
+    fn start_request(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
@@ -160,7 +158,7 @@ impl ViTcp {
         let deadline_ns = command
             .timeout_ns
             .map(|timeout_ns| now_ns.saturating_add(timeout_ns));
-        ep.phase = Phase::Asking(Box::new(Request {
+        ep.phase = Phase::Requesting(Box::new(Request {
             machine,
             local: command.local,
             remote: command.remote,
@@ -169,29 +167,29 @@ impl ViTcp {
             retry_ns: None,
             interval_ns,
             number: 0,
-            theirs: None,
-            concede_ns: 0,
+            deferred_peer: None,
+            yield_at_ns: 0,
             closed: 0,
         }));
         path.set_state(vi, EndpointState::ConnectPending);
-        self.door.news = true;
-        self.tell_keeper(now_ns);
+        self.shared_listener.listens_changed = true;
+        self.notify_owner(now_ns);
         self.begin_request(now_ns, vi, path);
         Ok(())
     }
 
-    /// The outcome of a connection call on this VI, once.
+    /// Takes the outcome of a connection call on this VI; `None` while it has none.
     pub(crate) fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<RemoteVi, ConnectError>> {
         self.endpoint_mut(vi)?.outcome.take()
     }
 
-    /// The number of the VI's peer request, from the call until its outcome was taken.
+    /// Returns the number of the VI's peer request, from the call until its outcome was taken.
     pub(crate) fn peer_request(&self, vi: ViIndex) -> Option<u64> {
         let request = self.endpoint(vi)?.peer_request.as_ref()?;
         Some(request.number)
     }
 
-    /// The outcome of the peer request with this number, once; `None` while it has none.
+    /// Takes the outcome of the peer request with this number; `None` while it has none.
     /// `InvalidState` if the VI has no such request any more.
     pub(crate) fn take_peer_outcome(
         &mut self,
@@ -201,8 +199,8 @@ impl ViTcp {
         let Some(slot) = self.endpoint_mut(vi).map(|ep| &mut ep.peer_request) else {
             return Some(Err(ConnectError::Invalid));
         };
-        let own = |request: &&mut PeerRequest| request.number == number;
-        let Some(request) = slot.as_mut().filter(own) else {
+        let matches = |request: &&mut PeerRequest| request.number == number;
+        let Some(request) = slot.as_mut().filter(matches) else {
             return Some(Err(ConnectError::InvalidState));
         };
         let outcome = request.outcome?;
@@ -212,9 +210,14 @@ impl ViTcp {
 
     /// Completes a connection attempt with an error. The VI returns to Idle and keeps its receives,
     /// except that `NotReachable` moves a reliable VI to Error and flushes them (VIPL 3.3.4).
-    pub(super) fn conclude(&mut self, vi: ViIndex, error: ConnectError, path: &mut Datapath) {
-        self.door.news = true;
-        self.timers.clear(Key::Request(vi.0));
+    pub(super) fn complete_request(
+        &mut self,
+        vi: ViIndex,
+        error: ConnectError,
+        path: &mut Datapath,
+    ) {
+        self.shared_listener.listens_changed = true;
+        self.timers.clear(TimerKey::Request(vi.0));
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
@@ -222,9 +225,9 @@ impl ViTcp {
             error == ConnectError::NotReachable && ep.params.level != Level::UnreliableDelivery;
         let after = if breaks { Phase::Error } else { Phase::Idle };
         let phase = core::mem::replace(&mut ep.phase, after);
-        ep.conclude(Err(error));
-        if let Phase::Asking(request) = phase {
-            self.ask_again.extend(request.theirs);
+        ep.set_outcome(Err(error));
+        if let Phase::Requesting(request) = phase {
+            self.deferred_peers.extend(request.deferred_peer);
             if let Some(number) = request.connection {
                 self.remove(number);
             }
@@ -238,8 +241,8 @@ impl ViTcp {
         path.control_event(Waiter::Outcome(vi));
     }
 
-    /// Both ends agree: the VI has this connection. `theirs` is what the other end said, in the
-    /// message of this number, with so many receives posted.
+    /// Binds an accepted connection to a VI. `theirs`: the peer's CE header, in the message with number
+    /// `message` and Rx Descriptors Posted `rx_posted`.
     pub(super) fn connected(
         &mut self,
         vi: ViIndex,
@@ -248,8 +251,8 @@ impl ViTcp {
         flow_control: bool,
         path: &mut Datapath,
     ) {
-        self.timers.clear(Key::Request(vi.0));
-        self.timers.clear(Key::Connection(number));
+        self.timers.clear(TimerKey::Request(vi.0));
+        self.timers.clear(TimerKey::Connection(number));
         let max_in_flight = self.settings.max_in_flight as usize;
         let max_reads = self.settings.max_reads;
         let Some(params) = self.endpoint(vi).map(|ep| ep.params) else {
@@ -264,8 +267,8 @@ impl ViTcp {
             return;
         };
         connection.stage = Stage::Connected(vi);
-        connection.rx.misses = misses.connect(Some(HostAddress(connection.far.host)));
-        let guest = connection.guest.take();
+        connection.rx.misses = misses.connect(Some(HostAddress(host_of(connection.remote))));
+        let unbound = connection.unbound.take();
         let (segment_bytes, timestamps) = connection.stream.segment_bytes();
         let reliable = params.level != Level::UnreliableDelivery;
         let limit = if reliable { max_in_flight } else { 0 };
@@ -279,8 +282,8 @@ impl ViTcp {
         tx.segment_bytes = segment_bytes.min(MAX_SEGMENT_BYTES);
         tx.credits = flow_control.then(|| Credits::new(rx_posted));
         let rx = &mut connection.rx;
-        (rx.number, rx.good) = (message, message);
-        rx.acknowledges = reliable && theirs.attributes.level != ExactLevel::Delivery;
+        (rx.number, rx.ack_number) = (message, message);
+        rx.sends_acks = reliable && theirs.attributes.level != ExactLevel::Delivery;
         rx.reads_accepted = max_reads;
         if !flow_control {
             rx.posted = None;
@@ -289,79 +292,83 @@ impl ViTcp {
             attributes: attributes_of(theirs, params.level),
             n_port_id: Default::default(),
         };
-        self.release(guest);
-        self.door.news = true;
+        self.release_unbound(unbound);
+        self.shared_listener.listens_changed = true;
         self.counters.count(Counter::Connects);
         if !timestamps {
             self.counters.count(Counter::WithoutTimestamps);
         }
         if let Some(ep) = self.endpoint_mut(vi) {
             let before = core::mem::replace(&mut ep.phase, Phase::Connected(number));
-            ep.conclude(Ok(remote));
-            if let Phase::Asking(request) = before {
-                self.ask_again.extend(request.theirs);
+            ep.set_outcome(Ok(remote));
+            if let Phase::Requesting(request) = before {
+                self.deferred_peers.extend(request.deferred_peer);
             }
         }
         self.queue(number);
-        path.tell_receives(vi, flow_control);
+        path.set_notify_receives(vi, flow_control);
         path.set_state(vi, EndpointState::Connected);
         path.control_event(Waiter::Outcome(vi));
         path.resume(vi);
     }
 
-    /// What we say of a VI when we ask for a connection, or accept one.
-    pub(super) fn own_ce(&self, ep: &Endpoint, names: Names<'_>, peer_to_peer: bool) -> CeHeader {
+    /// Returns the CE header of a VI, for a request or an acceptance.
+    pub(super) fn own_ce(
+        &self,
+        ep: &Endpoint,
+        names: Discriminators<'_>,
+        peer_to_peer: bool,
+    ) -> CeHeader {
         let params = &ep.params;
         CeHeader {
             attributes: CallingAttributes {
                 reliable: params.level != Level::UnreliableDelivery,
                 rdma_write: params.rdma_write,
                 rdma_read: params.rdma_read,
-                flow_control: ep.choices.flow_control,
+                flow_control: ep.options.flow_control,
                 peer_to_peer,
                 level: match params.level {
-                    Level::UnreliableDelivery => ExactLevel::NotSaid,
+                    Level::UnreliableDelivery => ExactLevel::Unspecified,
                     Level::ReliableDelivery => ExactLevel::Delivery,
                     Level::ReliableReception => ExactLevel::Reception,
                 },
             },
             mtu_bytes: params.max_transfer_bytes,
-            calling: short(names.calling),
-            called: short(names.called),
+            calling: to_wire(names.calling),
+            called: to_wire(names.called),
             read_window: match params.rdma_read {
                 true => self.settings.max_reads,
                 false => 0,
             },
-            // No longer than it may be: that was checked.
-            security: Security::new(&ep.choices.security).unwrap_or_default(),
+            // Its length was checked.
+            security: Security::new(&ep.options.security).unwrap_or_default(),
         }
     }
 }
 
-/// The names of the two ends.
-pub(super) struct Names<'a> {
+/// The discriminators of both sides.
+pub(super) struct Discriminators<'a> {
     pub(super) calling: &'a Discriminator,
     pub(super) called: &'a Discriminator,
 }
 
-/// A discriminator as it stands in a CE header. A longer one is refused before.
-fn short(discriminator: &Discriminator) -> vitcp_lite::Discriminator {
+/// Converts a discriminator for a CE header. Longer ones were refused before.
+fn to_wire(discriminator: &Discriminator) -> vitcp_lite::Discriminator {
     vitcp_lite::Discriminator::new(discriminator.as_bytes()).unwrap_or_default()
 }
 
-/// A discriminator as VIPL has it.
-pub(super) fn long(discriminator: &vitcp_lite::Discriminator) -> Discriminator {
+/// Converts a discriminator of a CE header.
+pub(super) fn from_wire(discriminator: &vitcp_lite::Discriminator) -> Discriminator {
     Discriminator::new(discriminator.as_bytes()).unwrap_or_default()
 }
 
-/// What a CE header says of a VI, as VIPL has it; where it does not say which reliable level, it
-/// is that of the other end.
+/// Converts the attributes of a CE header to those of VIPL; an unspecified reliable level becomes `level`.
 pub(super) fn attributes_of(ce: &CeHeader, level: Level) -> Attributes {
     let reliability = match (ce.attributes.reliable, ce.attributes.level) {
         (false, _) => WireReliability::Ud,
         (true, ExactLevel::Delivery) => WireReliability::Rd,
         (true, ExactLevel::Reception) => WireReliability::Rr,
-        (true, ExactLevel::NotSaid | ExactLevel::Unknown) => match level {
+        (true, ExactLevel::Unspecified | ExactLevel::Unknown) => match level {
             Level::ReliableReception => WireReliability::Rr,
             Level::UnreliableDelivery | Level::ReliableDelivery => WireReliability::Rd,
         },
@@ -377,15 +384,15 @@ pub(super) fn attributes_of(ce: &CeHeader, level: Level) -> Attributes {
     }
 }
 
-/// An address of the other end.
-pub(super) fn address(host: [u8; 16], discriminator: Discriminator) -> NetAddress {
+/// Builds the network address of a remote VI.
+pub(super) fn net_address(host: [u8; 16], discriminator: Discriminator) -> NetAddress {
     NetAddress {
         host: HostAddress(host),
         discriminator,
     }
 }
 
-/// Adds a Connect Request or Accept to what is written next.
+/// Adds a Connect Request or Accept to the pending control segments.
 pub(super) fn put_connect(
     vi: ViIndex,
     connection: &mut Connection,
@@ -394,21 +401,21 @@ pub(super) fn put_connect(
     ce: &CeHeader,
     path: &mut Datapath,
 ) {
-    let mut behind = [0; CE_HEADER_BYTES + MAX_SECURITY_BYTES];
-    let Some(behind_bytes) = ce.emit(&mut behind) else {
+    let mut extension = [0; CE_HEADER_BYTES + MAX_SECURITY_BYTES];
+    let Some(extension_bytes) = ce.emit(&mut extension) else {
         return;
     };
     let mut posted = Posted::new(credits_low);
     posted.note(path.unclaimed(vi));
     connection.rx.posted = Some(posted);
-    let mut header = SegmentHeader::new(kind, (SEGMENT_HEADER_BYTES + behind_bytes) as u16);
+    let mut header = SegmentHeader::new(kind, (SEGMENT_HEADER_BYTES + extension_bytes) as u16);
     header.flags = Flags::END_OF_MESSAGE;
     header.message = connection.tx.number;
     header.ack = ack;
-    header.rx_posted = said(vi, connection, path);
+    header.rx_posted = advertise_posted(vi, connection, path);
     super::closing::put_control(connection, &header);
     connection
         .tx
         .control
-        .extend(behind.iter().take(behind_bytes));
+        .extend(extension.iter().take(extension_bytes));
 }

@@ -1,23 +1,23 @@
-//! Descriptors that were sent and are not complete.
+//! Descriptors in flight: sent and not complete.
 //!
-//! A send queue completes in posting order (VIPL 6.1), so what is in flight is a queue too: a
-//! message of Reliable Reception that is not acknowledged, a read without all its data, and
-//! whatever was sent behind such a one.
+//! A send queue completes in posting order (VIPL 6.1), so the descriptors in flight are a queue, too: a
+//! message of Reliable Reception that is not acknowledged, a read whose response is incomplete, and all
+//! that was sent after such a one.
 
 use std::collections::VecDeque;
 
 use vi_engine::{Operation, SendWork, Status};
 use vitcp_lite::sequence::is_after;
 
-/// What a descriptor in flight is, as far as its answer is concerned.
+/// Kind of operation, which determines the expected response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum OperationKind {
     Send,
     Write { immediate: bool },
     Read,
 }
 
-impl Kind {
+impl OperationKind {
     pub(super) fn of(work: &SendWork) -> Self {
         match work.operation {
             Operation::Send => Self::Send,
@@ -31,38 +31,38 @@ impl Kind {
 
 /// A descriptor in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) kind: Kind,
-    /// It waits for no answer of its own, only for those before it.
+pub(super) struct SentDescriptor {
+    pub(super) kind: OperationKind,
+    /// Acknowledged, or its response is complete; it waits only for the descriptors before it.
     pub(super) answered: bool,
-    /// Of its message.
+    /// Message number.
     pub(super) number: u32,
-    /// What a read asks for: address and handle.
+    /// Of a read: remote address and handle.
     pub(super) source: (u64, u32),
     pub(super) length_bytes: u32,
-    /// Bytes of a read that are placed.
+    /// Of a read: bytes placed.
     pub(super) placed_bytes: u32,
 }
 
-/// What a VI has in flight, oldest first.
+/// The descriptors in flight of a VI, oldest first.
 #[derive(Debug)]
 pub(super) struct InFlight {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<SentDescriptor>,
     limit: usize,
     unanswered: usize,
     reads: usize,
-    /// Reads that the peer takes at a time.
+    /// The peer's limit of outstanding reads.
     read_limit: usize,
-    /// The descriptor behind what is in flight failed while it was sent: with these bits.
+    /// Error status of the descriptor after those in flight, which failed during its send.
     pub(super) fault: Option<Status>,
-    /// It is watched whether an answer is late.
+    /// The response timer is set.
     pub(super) timer_set: bool,
-    /// An answer came, or a part of one, since the timer was set.
-    pub(super) moved: bool,
+    /// A response, or a part of one, was received since the timer was set.
+    pub(super) progressed: bool,
 }
 
 impl InFlight {
-    /// Room for so many, among them so many reads that the peer takes.
+    /// Creates a queue for `limit` descriptors and the peer's limit of outstanding reads, at least 1.
     pub(super) fn new(limit: usize, peer_reads: u16) -> Self {
         Self {
             entries: VecDeque::with_capacity(limit),
@@ -72,7 +72,7 @@ impl InFlight {
             read_limit: usize::from(peer_reads).max(1),
             fault: None,
             timer_set: false,
-            moved: false,
+            progressed: false,
         }
     }
 
@@ -88,12 +88,12 @@ impl InFlight {
         self.unanswered
     }
 
-    /// Is there room for one more behind `planned` others?
-    pub(super) fn has_room(&self, planned: usize) -> bool {
+    /// Checks whether there is space for one more after `planned` others.
+    pub(super) fn has_space(&self, planned: usize) -> bool {
         self.entries.len() + planned < self.limit
     }
 
-    /// May another read be asked for behind `planned` others?
+    /// Checks whether the peer takes one more read after `planned` others.
     pub(super) fn takes_read(&self, planned: usize) -> bool {
         self.reads + planned < self.read_limit
     }
@@ -102,52 +102,52 @@ impl InFlight {
         self.reads
     }
 
-    pub(super) fn push(&mut self, entry: Entry) {
+    pub(super) fn push(&mut self, entry: SentDescriptor) {
         self.unanswered += usize::from(!entry.answered);
-        self.reads += usize::from(!entry.answered && entry.kind == Kind::Read);
+        self.reads += usize::from(!entry.answered && entry.kind == OperationKind::Read);
         self.entries.push_back(entry);
     }
 
-    pub(super) fn get(&self, at: usize) -> Option<&Entry> {
+    pub(super) fn get(&self, at: usize) -> Option<&SentDescriptor> {
         self.entries.get(at)
     }
 
-    /// So many bytes of a read are placed. `None` if there is none.
-    pub(super) fn place(&mut self, at: usize, bytes: u32) -> Option<()> {
+    /// Counts placed bytes of the read at index `at`; `None` if there is none.
+    pub(super) fn note_placed(&mut self, at: usize, bytes: u32) -> Option<()> {
         let entry = self.entries.get_mut(at)?;
         entry.placed_bytes += bytes;
-        self.moved = true;
+        self.progressed = true;
         Some(())
     }
 
-    /// Where the message with this number stands.
+    /// Returns the index of the message with this number.
     pub(super) fn find(&self, number: u32) -> Option<usize> {
         self.entries.iter().position(|entry| entry.number == number)
     }
 
-    pub(super) fn answer(&mut self, at: usize) {
+    pub(super) fn mark_answered(&mut self, at: usize) {
         if let Some(entry) = self.entries.get_mut(at)
             && !core::mem::replace(&mut entry.answered, true)
         {
-            self.moved = true;
+            self.progressed = true;
             self.unanswered -= 1;
-            self.reads -= usize::from(entry.kind == Kind::Read);
+            self.reads -= usize::from(entry.kind == OperationKind::Read);
         }
     }
 
-    /// Sends and writes up to this message are placed.
+    /// Marks sends and writes up to this message number as acknowledged.
     pub(super) fn acknowledge(&mut self, number: u32) {
         for at in 0..self.entries.len() {
             match self.entries.get(at) {
                 Some(entry) if is_after(entry.number, number) => break,
-                Some(entry) if entry.kind != Kind::Read => self.answer(at),
+                Some(entry) if entry.kind != OperationKind::Read => self.mark_answered(at),
                 Some(_) | None => {}
             }
         }
     }
 
-    /// Takes the oldest one if it waits for nothing any more.
-    pub(super) fn pop_answered(&mut self) -> Option<Entry> {
+    /// Removes and returns the oldest descriptor if it is answered.
+    pub(super) fn pop_answered(&mut self) -> Option<SentDescriptor> {
         let answered = self.entries.front().is_some_and(|entry| entry.answered);
         if answered {
             self.entries.pop_front()
@@ -156,15 +156,15 @@ impl InFlight {
         }
     }
 
-    /// Takes the oldest one.
-    pub(super) fn pop(&mut self) -> Option<Entry> {
+    /// Removes and returns the oldest descriptor.
+    pub(super) fn pop(&mut self) -> Option<SentDescriptor> {
         let entry = self.entries.pop_front()?;
         self.unanswered -= usize::from(!entry.answered);
-        self.reads -= usize::from(!entry.answered && entry.kind == Kind::Read);
+        self.reads -= usize::from(!entry.answered && entry.kind == OperationKind::Read);
         Some(entry)
     }
 
-    /// Where the oldest one stands that waits for an answer of its own.
+    /// Returns the index of the oldest descriptor that is not answered.
     pub(super) fn first_unanswered(&self) -> Option<usize> {
         self.entries.iter().position(|entry| !entry.answered)
     }

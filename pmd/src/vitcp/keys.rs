@@ -1,4 +1,4 @@
-//! Keys that are shared with other hosts, and what they prove.
+//! Keys shared with other hosts, and proofs with them.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -10,49 +10,50 @@ use vitcp_lite::keyed::{MAX_STATEMENT_BYTES, Nonce, Proof};
 
 use crate::sys::random_bytes;
 
-/// The keys of a NIC: it speaks with nobody for whom it has none.
+/// The keys of a NIC. It refuses connections with hosts without a key.
 pub(crate) struct Keys {
-    of: BTreeMap<HostAddress, Key>,
-    others: Option<Key>,
+    by_host: BTreeMap<HostAddress, Key>,
+    default_key: Option<Key>,
 }
 
-/// A key that is shared with a host.
+/// A key shared with a host.
 pub(super) struct Key(hmac::Key);
 
 impl Keys {
     pub(crate) fn new() -> Self {
         Self {
-            of: BTreeMap::new(),
-            others: None,
+            by_host: BTreeMap::new(),
+            default_key: None,
         }
     }
 
-    /// Adds the key for a host, or for all that have none of their own. False if there is one already.
+    /// Adds the key for a host, or the default key for all others. Returns false if there is one already.
     pub(crate) fn add(&mut self, host: Option<HostAddress>, key: &[u8]) -> bool {
         let key = Key::new(key);
         match host {
-            Some(host) => self.of.insert(host, key).is_none(),
-            None => self.others.replace(key).is_none(),
+            Some(host) => self.by_host.insert(host, key).is_none(),
+            None => self.default_key.replace(key).is_none(),
         }
     }
 
-    /// Are there none?
+    /// Checks whether there is no key.
     pub(crate) fn is_empty(&self) -> bool {
-        self.of.is_empty() && self.others.is_none()
+        self.by_host.is_empty() && self.default_key.is_none()
     }
 
-    /// The key that is shared with a host.
+    /// Returns the key shared with a host.
     pub(super) fn of(&self, host: [u8; 16]) -> Option<&Key> {
-        self.of.get(&HostAddress(host)).or(self.others.as_ref())
+        let key = self.by_host.get(&HostAddress(host));
+        key.or(self.default_key.as_ref())
     }
 }
 
-/// Only for how many hosts there are keys.
+/// Prints counts only, no key.
 impl fmt::Debug for Keys {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Keys")
-            .field("hosts", &self.of.len())
-            .field("others", &self.others.is_some())
+            .field("hosts", &self.by_host.len())
+            .field("others", &self.default_key.is_some())
             .finish()
     }
 }
@@ -62,22 +63,22 @@ impl Key {
         Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
     }
 
-    /// What proves this.
+    /// Computes the proof of a statement.
     pub(super) fn prove(&self, statement: &Statement<'_>) -> Proof {
         let tag = hmac::sign(&self.0, statement.emit(&mut [0; MAX_STATEMENT_BYTES]));
-        // A tag of SHA-256 is as long as a proof.
+        // An HMAC-SHA256 tag has the length of a proof.
         tag.as_ref().try_into().unwrap_or_default()
     }
 
-    /// Is it proven? That takes the same time, whatever is wrong.
+    /// Verifies the proof of a statement, in constant time.
     pub(super) fn is_proven(&self, statement: &Statement<'_>, proof: &Proof) -> bool {
-        let said = &mut [0; MAX_STATEMENT_BYTES];
-        hmac::verify(&self.0, statement.emit(said), proof).is_ok()
+        let buffer = &mut [0; MAX_STATEMENT_BYTES];
+        hmac::verify(&self.0, statement.emit(buffer), proof).is_ok()
     }
 }
 
-/// What nobody can have foreseen.
-pub(super) fn fresh() -> Nonce {
+/// Returns an unpredictable nonce.
+pub(super) fn random_nonce() -> Nonce {
     let mut nonce = Nonce::default();
     random_bytes(&mut nonce);
     nonce
@@ -86,65 +87,66 @@ pub(super) fn fresh() -> Nonce {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vitcp_lite::{Attributes, CeHeader, Discriminator, ExactLevel, Says, Security};
+    use vitcp_lite::{Attributes, CeHeader, Discriminator, ExactLevel, ProofKind, Security};
 
-    /// Where each comes from, in Python:
+    /// Test vectors, computed in Python:
     ///
     /// ```text
     /// host = lambda n: bytes(10) + b"\xff\xff" + bytes([192, 0, 2, n])
     /// ce = struct.pack(">HHI16sHH16s", 0x43, 6, 65536, b"client", 16, 6, b"server")
-    /// said = (label + host(1) + host(2) + bytes(range(32)) + bytes(range(0x80, 0xA0))
-    ///         + struct.pack(">I", 0x01020304) + ce + struct.pack(">H", len(own)) + own)
-    /// hmac.new(bytes(range(key_bytes)), said, hashlib.sha256).hexdigest()
+    /// statement = (label + host(1) + host(2) + bytes(range(32)) + bytes(range(0x80, 0xA0))
+    ///              + struct.pack(">I", 0x01020304) + ce
+    ///              + struct.pack(">H", len(security)) + security)
+    /// hmac.new(bytes(range(key_bytes)), statement, hashlib.sha256).hexdigest()
     /// ```
     ///
-    /// with `label` either `b"VI/TCP request 1"` or `b"VI/TCP accept  1"`, and `own` so many bytes 0xA5.
-    const VECTORS: [(usize, Says, usize, &str); 8] = [
+    /// with `label` either `b"VI/TCP request 1"` or `b"VI/TCP accept  1"`, and `security` that many bytes 0xA5.
+    const VECTORS: [(usize, ProofKind, usize, &str); 8] = [
         (
             16,
-            Says::Request,
+            ProofKind::Request,
             0,
             "6e40bab0f5f4547e24039a460eb484c2335780d778a2092d7905eb2ee2049350",
         ),
         (
             16,
-            Says::Request,
+            ProofKind::Request,
             191,
             "e7747b45d7931c19feac628074330489fab3b5ebab8732e8d0d6a9dd07c91332",
         ),
         (
             16,
-            Says::Accept,
+            ProofKind::Accept,
             0,
             "09a4e0b9a196c54c9d416e93904d8bcb1e05570851b36df27da6b8b76bcb4315",
         ),
         (
             16,
-            Says::Accept,
+            ProofKind::Accept,
             191,
             "94b15a80d6cc9c5e5d4f08734b3214909f0137ef7218f3cac2d4f316706a5a96",
         ),
         (
             64,
-            Says::Request,
+            ProofKind::Request,
             0,
             "0f6fda4c381c852dfab0b85d42710aebd4605d149856bb65b0179997e087c61c",
         ),
         (
             64,
-            Says::Request,
+            ProofKind::Request,
             191,
             "2d9a1f574985bca8b7e8b006a27c6c6dca6d35fe852e95f1fb0762b3fa5663ea",
         ),
         (
             64,
-            Says::Accept,
+            ProofKind::Accept,
             0,
             "6e2d3e51445140f887bb50fc7833bfe13a8d43cf36c8888fe814ccc952f00428",
         ),
         (
             64,
-            Says::Accept,
+            ProofKind::Accept,
             191,
             "7a0cbf59e387246eeb1cfd8cc8479754097ecea9accdd202c00a198784ba6d5b",
         ),
@@ -172,37 +174,37 @@ mod tests {
         }
     }
 
-    fn statement<'a>(says: Says, ce: &'a CeHeader, own: &'a Security) -> Statement<'a> {
+    fn statement<'a>(kind: ProofKind, ce: &'a CeHeader, security: &'a Security) -> Statement<'a> {
         Statement {
-            says,
-            asking: host(1),
-            asked: host(2),
+            kind,
+            initiator: host(1),
+            responder: host(2),
             challenge: core::array::from_fn(|at| at as u8),
             nonce: core::array::from_fn(|at| 0x80 + at as u8),
             message: 0x0102_0304,
             ce,
-            own,
+            security,
         }
     }
 
     #[test]
-    fn proofs_are_those_that_pythons_hmac_computes() {
-        for (key_bytes, says, own_bytes, expected) in VECTORS {
+    fn proofs_match_vectors_of_another_implementation() {
+        for (key_bytes, kind, security_bytes, expected) in VECTORS {
             let bytes: [u8; 64] = core::array::from_fn(|at| at as u8);
             let key = Key::new(&bytes[..key_bytes]);
-            let (ce, own) = (ce(), Security::new(&[0xA5; 191][..own_bytes]).unwrap());
-            let statement = statement(says, &ce, &own);
+            let (ce, security) = (ce(), Security::new(&[0xA5; 191][..security_bytes]).unwrap());
+            let statement = statement(kind, &ce, &security);
             let proof = key.prove(&statement);
-            let said: String = proof.iter().map(|byte| format!("{byte:02x}")).collect();
-            assert_eq!(said, expected);
+            let hex: String = proof.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(hex, expected);
             assert!(key.is_proven(&statement, &proof));
         }
     }
 
     #[test]
-    fn a_proof_with_one_bit_changed_proves_nothing() {
-        let (ce, own) = (ce(), Security::EMPTY);
-        let statement = statement(Says::Request, &ce, &own);
+    fn proof_with_any_bit_changed_is_invalid() {
+        let (ce, security) = (ce(), Security::EMPTY);
+        let statement = statement(ProofKind::Request, &ce, &security);
         let key = Key::new(&[1; 32]);
         let proof = key.prove(&statement);
         for bit in 0..256 {
@@ -211,13 +213,13 @@ mod tests {
             assert!(!key.is_proven(&statement, &other));
         }
         assert!(!Key::new(&[2; 32]).is_proven(&statement, &proof));
-        let says = Says::Accept;
-        assert!(!key.is_proven(&Statement { says, ..statement }, &proof));
-        assert_ne!(fresh(), fresh());
+        let kind = ProofKind::Accept;
+        assert!(!key.is_proven(&Statement { kind, ..statement }, &proof));
+        assert_ne!(random_nonce(), random_nonce());
     }
 
     #[test]
-    fn a_host_has_its_own_key_or_that_of_all_others_and_none_is_printed() {
+    fn key_of_host_or_default_is_found_and_not_printed() {
         let mut keys = Keys::new();
         assert!(keys.is_empty() && keys.of(host(1)).is_none());
         assert!(keys.add(Some(HostAddress(host(1))), b"the key of host 1"));
@@ -225,8 +227,8 @@ mod tests {
         assert!(keys.of(host(2)).is_none());
         assert!(keys.add(None, b"the key of others"));
         assert!(!keys.add(None, b"another of others"));
-        let (ce, own) = (ce(), Security::EMPTY);
-        let statement = statement(Says::Request, &ce, &own);
+        let (ce, security) = (ce(), Security::EMPTY);
+        let statement = statement(ProofKind::Request, &ce, &security);
         let proofs = [1, 2, 3].map(|last| keys.of(host(last)).unwrap().prove(&statement));
         assert_ne!(proofs[0], proofs[1]);
         assert_eq!(proofs[1], proofs[2]);

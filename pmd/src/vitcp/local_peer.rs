@@ -1,4 +1,4 @@
-//! Which VI of this NIC is at the other end of a request or connection, if one is.
+//! Lookup of the remote VI of a request or connection within the same NIC.
 
 use vi_engine::{ConnId, ConnectError, ViIndex};
 
@@ -9,11 +9,11 @@ impl ViTcp {
     /// Returns the VI of this NIC that makes a request, or `None` if another program makes it.
     ///
     /// # Errors
-    /// `Timeout`: the request is not held for its consumer any more.
+    /// `Timeout`: the request is not pending any more.
     pub(crate) fn requester(&self, conn: ConnId) -> Result<Option<ViIndex>, ConnectError> {
-        match self.of_conn(conn) {
-            Some(connection) if matches!(connection.stage, Stage::Held(_)) => {
-                Ok(self.other_end(connection))
+        match self.connection_of(conn) {
+            Some(connection) if matches!(connection.stage, Stage::RequestReceived(_)) => {
+                Ok(self.local_peer_of(connection))
             }
             _ => Err(ConnectError::Timeout),
         }
@@ -28,19 +28,24 @@ impl ViTcp {
         match self.endpoint(vi).map(|ep| &ep.phase) {
             Some(Phase::Connected(number)) => {
                 let connection = self.connection(*number);
-                Ok(connection.and_then(|connection| self.other_end(connection)))
+                Ok(connection.and_then(|connection| self.local_peer_of(connection)))
             }
             _ => Err(ConnectError::InvalidState),
         }
     }
 
-    /// Finds the other end by its two addresses: our socket has them, so no other one can.
-    fn other_end(&self, connection: &Connection) -> Option<ViIndex> {
-        let ends = (connection.far, connection.near);
+    /// Finds the remote side's connection by the swapped addresses, which are unique on this host.
+    fn local_peer_of(&self, connection: &Connection) -> Option<ViIndex> {
+        let addresses = (connection.remote, connection.local);
         let mut all = self.connections.iter().flatten();
-        match all.find(|other| (other.near, other.far) == ends)?.stage {
-            Stage::Asking(vi) | Stage::Connected(vi) => Some(vi),
-            Stage::Incoming(_) | Stage::Held(_) | Stage::Void | Stage::Closing => None,
+        match all
+            .find(|other| (other.local, other.remote) == addresses)?
+            .stage
+        {
+            Stage::Requesting(vi) | Stage::Connected(vi) => Some(vi),
+            Stage::Incoming(_) | Stage::RequestReceived(_) | Stage::PeerGone | Stage::Closing => {
+                None
+            }
         }
     }
 }

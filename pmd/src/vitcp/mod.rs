@@ -1,32 +1,35 @@
-//! VI/TCP (docs/spec/vitcp.md): VIs over TCP connections, polled by the NIC's loop.
+//! VI/TCP (docs/spec/vitcp.md): VIs over TCP connections, polled by the NIC's poller.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! | --- | --- |
-//! | this file | [`ViTcp`]: the tables |
-//! | `look` | one look at the sockets |
-//! | `socket` | system calls on sockets |
-//! | `secure`, `credentials` | TLS in front of them |
-//! | `warm` | the connection that brought something last: read without being asked after |
-//! | `connection` | one TCP connection, one VI: what is known of them |
-//! | `establish`, `active`, `passive`, `crossing` | connections made: commands, the asking end, the asked end, peers that ask each other |
-//! | `choices` | what VIs want of connections beyond the guide |
-//! | `keys`, `challenge` | keys that are shared with other hosts, and who has to prove to have one |
-//! | `door` | one TCP port for all programs of a host |
-//! | `local_peer` | the other end of a connection within the NIC |
-//! | `guests` | places of connections that are no VI's yet, or none any more |
-//! | `closing` | connections ended |
-//! | `transmit`, `gather` | descriptors cut into segments, and one system call's worth of them |
-//! | `receive` | segments matched to messages, placed, completed |
-//! | `in_flight` | descriptors that were sent and are not complete |
-//! | `port` | what stands for the sockets where the poller wants a port |
-//! | `timers`, `counters` | what is to be done later; what happened |
+//! | this file | [`ViTcp`]: the tables of VIs and connections |
+//! | `poll_sockets` | one poll of the sockets: epoll, reads |
+//! | `socket` | non-blocking TCP sockets and epoll: system calls |
+//! | `tls`, `credentials` | TLS on the sockets; certificates and keys |
+//! | `hot_connection` | the connection with the most recent data: read without epoll |
+//! | `connection` | state of a TCP connection and of a VI |
+//! | `establish` | connection calls of the consumer |
+//! | `initiator`, `responder` | outgoing and incoming connection requests |
+//! | `simultaneous_open` | peer-to-peer requests that cross |
+//! | `connection_options` | options of a connection beyond the guide |
+//! | `keys`, `challenge` | keys shared with other hosts; challenges and proofs |
+//! | `shared_listener` | one TCP port for all programs of a host |
+//! | `local_peer` | lookup of the remote VI of a connection within the NIC |
+//! | `unbound` | limits on connections without a VI: pending and draining |
+//! | `closing` | connection teardown |
+//! | `transmit`, `send_batch` | segmentation of descriptors; the segments of one system call |
+//! | `receive` | received segments: matching to messages, placement, completion |
+//! | `in_flight` | descriptors that are sent and not complete |
+//! | `stream_port` | the sockets as a `Port` of the poller |
+//! | `timers`, `counters` | timers and counters |
 //!
-//! The formats and the machines of connection establishment are in `vitcp-lite`.
+//! Formats and connection state machines are in `vitcp-lite`.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::fmt::Arguments;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use vi_engine::misses::PeerMisses;
@@ -36,149 +39,150 @@ use fcvi_frame::connect::HostAddress;
 use pmd_port::PortStats;
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 
-use crate::choices::ViChoices;
+use crate::connection_options::ConnectionOptions;
 use crate::datapath::Datapath;
-use crate::datapath::stream::Pieces;
+use crate::datapath::stream::IoVecs;
 use crate::log_limiter::LogLimiter;
 
-mod active;
 mod challenge;
-mod choices;
 mod closing;
 mod connection;
+mod connection_options;
 mod counters;
 mod credentials;
-mod crossing;
-mod door;
 mod establish;
-mod gather;
-mod guests;
+mod hot_connection;
 mod in_flight;
+mod initiator;
 mod keys;
 mod local_peer;
-mod look;
-mod passive;
-mod port;
+mod poll_sockets;
 mod receive;
-mod secure;
+mod responder;
+mod send_batch;
+mod shared_listener;
+mod simultaneous_open;
 mod socket;
+mod stream_port;
 mod timers;
+mod tls;
 mod transmit;
-mod warm;
+mod unbound;
 
 pub(crate) use counters::Counters;
 pub(crate) use credentials::Credentials;
-pub(crate) use door::{ListenState, check_listening};
 pub(crate) use keys::Keys;
-pub(crate) use port::StreamPort;
+pub(crate) use shared_listener::{ListenState, check_listening};
 pub(crate) use socket::try_bind;
+pub(crate) use stream_port::StreamPort;
 
 use connection::{Connection, Endpoint, Phase};
 use counters::Counter;
-use door::{DOORS, Door};
 use establish::Listener;
-use gather::Gather;
-use guests::Guests;
-use socket::{End, Habits, Watch, is_for_later};
-use timers::{Key, Timers};
+use send_batch::SendBatch;
+use shared_listener::{LISTENER_GENERATION, SharedListener};
+use socket::{EpollSet, SocketOptions, host_of, is_would_block, socket_address};
+use timers::{TimerKey, Timers};
+use unbound::UnboundQueue;
 
-/// User bytes in a segment of a send, at most.
+/// Maximum user bytes in a segment of a send.
 pub(crate) const NATIVE_MTU_BYTES: u32 = 65_535 - SEGMENT_HEADER_BYTES as u32;
 
-/// Bytes that are read at once, but for those that go to their place directly.
+/// Bytes of the receive buffer, which takes the data that is not read directly into its destination.
 const BUFFER_BYTES: usize = 128 << 10;
-/// Pieces of memory into which is read at once.
-const MAX_PIECES: usize = 64;
-/// Connections that come in, in one look.
-const ACCEPTS_AT_ONCE: u32 = 32;
-/// All connections are asked after at least so often, in looks.
-const LOOKS_BETWEEN: core::ops::RangeInclusive<u32> = 4..=32;
+/// Maximum memory ranges of one read.
+const MAX_IOVECS: usize = 64;
+/// Maximum connections accepted in one poll.
+const MAX_ACCEPTS: u32 = 32;
+/// Polls between two epoll calls: adaptive within this range.
+const EPOLL_INTERVAL: core::ops::RangeInclusive<u32> = 4..=32;
 
-/// What a NIC's configuration says.
+/// Configuration of a VI/TCP NIC.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) host: HostAddress,
     pub(crate) port: u16,
-    /// The interface of link-local addresses; 0 without one.
+    /// Interface number of a link-local address; 0 for others.
     pub(crate) scope: u32,
     pub(crate) max_vi: u32,
-    /// Connections that are no VI's, at most.
+    /// Limit of incoming connections without a VI.
     pub(crate) max_incoming: u32,
-    /// Descriptors in flight of a VI, at most.
+    /// Limit of descriptors in flight per VI.
     pub(crate) max_in_flight: u32,
-    /// RDMA reads of a peer that a VI serves at a time.
+    /// Limit of outstanding RDMA reads of a peer per VI.
     pub(crate) max_reads: u16,
-    /// How long an answer may take, and a Connect Request on a connection that came in.
-    pub(crate) answer_ns: u64,
-    /// A request that found nobody is made again after so long at first.
+    /// Timeout of a response, and of the Connect Request on an accepted connection.
+    pub(crate) response_timeout_ns: u64,
+    /// Initial retry interval of a connection request without a listener.
     pub(crate) retry_ns: u64,
+    /// Keepalive interval; 0 disables keepalive.
     pub(crate) probe_ms: u64,
     /// Limits on RDMA accesses of a host whose handle names no region.
     pub(crate) miss_limits: MissLimits,
-    /// Log lines that peers or applications can cause.
+    /// Rate limiter of log lines that peers or applications can cause.
     pub(crate) log_limiter: &'static LogLimiter,
-    /// New VIs want descriptor flow control.
+    /// Initial option of new VIs: descriptor flow control.
     pub(crate) flow_control: bool,
-    /// A peer that knows of fewer receives is told of new ones at once.
+    /// Posted receives are advertised at once to a peer with fewer unused credits.
     pub(crate) credits_low: u16,
 }
 
 /// The VIs of a NIC, and their TCP connections.
 pub(crate) struct ViTcp {
     settings: Settings,
-    /// Connections are of TLS, with these.
+    /// If present, all connections use TLS.
     credentials: Option<Credentials>,
-    /// Without any, everybody is spoken with.
+    /// If present, only hosts with a key can connect.
     keys: Option<Keys>,
     endpoints: Vec<Option<Endpoint>>,
-    /// Places in `endpoints` without a VI: the first of them is taken next.
+    /// Unused slots of `endpoints`; the lowest is taken next.
     free: BinaryHeap<Reverse<u32>>,
     connections: Vec<Option<Box<Connection>>>,
     free_connections: Vec<u32>,
     next_generation: u32,
-    /// Connections that are no VI's yet, and those that are none any more.
-    incoming: Guests,
-    leaving: Guests,
-    watch: Watch,
-    door: Door,
-    /// Where programs of one user at the port find each other, if not in the runtime directory.
+    /// Connections without a VI: not yet bound, and draining after their VI left.
+    pending: UnboundQueue,
+    draining: UnboundQueue,
+    epoll: EpollSet,
+    shared_listener: SharedListener,
+    /// Directory of the Unix socket that shares the listener; by default the runtime directory.
     local_directory: Option<PathBuf>,
-    /// Connections that have something to be read, or new room.
+    /// Connections that are readable, or writable again.
     ready: VecDeque<u32>,
-    /// The connection that brought something last, and the looks left in which it is read first.
-    warm: Option<(u32, u32)>,
-    /// How many times in a row it was that one.
-    in_a_row: u32,
-    /// The connection of which the system does not tell.
-    untold: Option<u32>,
-    /// Looks since all of them were asked after, and how many may be.
-    looks: u32,
-    looks_between: u32,
-    /// Looks that were left out one after the other, since something was just sent.
-    looks_left_out: u32,
-    /// Connections of which TCP keeps something back.
+    /// The connection with the most recent data, and the remaining polls that read it without epoll.
+    hot: Option<(u32, u32)>,
+    /// Consecutive polls with data from the hot connection only.
+    consecutive_hits: u32,
+    /// The connection that is not registered with epoll.
+    unregistered: Option<u32>,
+    /// Polls since the last epoll call, and their limit.
+    polls_since_epoll: u32,
+    epoll_interval: u32,
+    /// Consecutive polls skipped because data was just sent.
+    skipped_polls: u32,
+    /// Connections with corked data.
     corked: Vec<u32>,
-    /// Looks since anything was written.
-    corked_looks: u32,
+    /// Polls since the last write.
+    polls_since_write: u32,
     timers: Timers,
     listeners: Vec<Listener>,
     next_listener: u64,
     next_peer_request: u64,
-    /// Requests of peers that waited for the answer to one of ours.
-    ask_again: Vec<ConnId>,
-    /// Misses of all hosts.
+    /// Peer requests to resolve now: they were deferred until the response to our own request.
+    deferred_peers: Vec<ConnId>,
+    /// RDMA misses of all hosts.
     misses: PeerMisses<HostAddress>,
     buffer: Box<[u8]>,
-    pieces: Pieces,
-    gather: Gather,
+    iovecs: IoVecs,
+    batch: SendBatch,
     counters: Counters,
 }
 
 impl ViTcp {
-    /// A NIC without VIs.
+    /// Creates a NIC without VIs.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of `epoll_create1`.
     pub(crate) fn new(
         settings: Settings,
         local_directory: Option<PathBuf>,
@@ -192,29 +196,29 @@ impl ViTcp {
             connections: Vec::new(),
             free_connections: Vec::new(),
             next_generation: 0,
-            incoming: Guests::new(settings.max_incoming),
-            leaving: Guests::new(max_vi),
-            watch: Watch::new()?,
-            door: Door::new(),
+            pending: UnboundQueue::new(settings.max_incoming),
+            draining: UnboundQueue::new(max_vi),
+            epoll: EpollSet::new()?,
+            shared_listener: SharedListener::new(),
             local_directory,
             ready: VecDeque::new(),
-            warm: None,
-            in_a_row: 0,
-            untold: None,
-            looks: 0,
-            looks_left_out: 0,
-            looks_between: *LOOKS_BETWEEN.start(),
+            hot: None,
+            consecutive_hits: 0,
+            unregistered: None,
+            polls_since_epoll: 0,
+            skipped_polls: 0,
+            epoll_interval: *EPOLL_INTERVAL.start(),
             corked: Vec::new(),
-            corked_looks: 0,
+            polls_since_write: 0,
             timers: Timers::default(),
             listeners: Vec::new(),
             next_listener: 0,
             next_peer_request: 0,
-            ask_again: Vec::new(),
+            deferred_peers: Vec::new(),
             misses: PeerMisses::new(settings.miss_limits),
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
-            pieces: Pieces::with_capacity(MAX_PIECES),
-            gather: Gather::new(),
+            iovecs: IoVecs::with_capacity(MAX_IOVECS),
+            batch: SendBatch::new(),
             counters: Counters::default(),
             settings,
             credentials,
@@ -226,7 +230,7 @@ impl ViTcp {
         &self.counters
     }
 
-    /// What its connections carried, in the place of what a port carries: segments, and bytes of TCP.
+    /// Adds the traffic of the connections to port statistics: segments as frames, and bytes of TCP.
     pub(crate) fn add_traffic(&self, stats: &mut PortStats) {
         let of = |counter| self.counters.get(counter);
         stats.rx_frames += of(Counter::RxSegments);
@@ -235,57 +239,53 @@ impl ViTcp {
         stats.tx_bytes += of(Counter::TxBytes);
     }
 
-    /// The port that stands for the sockets of this NIC.
+    /// Returns the `Port` that represents the sockets of this NIC.
     pub(crate) fn port(&self) -> StreamPort {
-        let device = self.own_end().address().to_string();
-        StreamPort::new(device, self.watch.descriptor())
+        let device = self.local_address().to_string();
+        StreamPort::new(device, self.epoll.descriptor())
     }
 
-    fn own_end(&self) -> End {
-        End {
-            host: self.settings.host.0,
-            port: self.settings.port,
-            scope: self.settings.scope,
-        }
+    fn local_address(&self) -> SocketAddr {
+        let settings = &self.settings;
+        socket_address(settings.host.0, settings.port, settings.scope)
     }
 
-    /// Logs a line that a peer or an application can cause.
+    /// Logs a rate-limited line, which a peer or an application can cause.
     fn log_limited(&self, level: log::Level, line: Arguments<'_>) {
-        let own = self.own_end().address();
-        let subject = format!("vi-tcp {own}");
+        let subject = format!("vi-tcp {}", self.local_address());
         self.settings.log_limiter.log(level, &subject, line);
     }
 
-    fn habits(&self) -> Habits {
-        Habits {
-            probe: core::time::Duration::from_millis(self.settings.probe_ms),
+    fn socket_options(&self) -> SocketOptions {
+        SocketOptions {
+            keepalive: core::time::Duration::from_millis(self.settings.probe_ms),
         }
     }
 
-    /// Adds an Idle VI; `None` if all places are taken.
+    /// Adds an Idle VI; `None` if all slots are used.
     pub(crate) fn create_vi(&mut self, params: ViParams) -> Option<ViIndex> {
         let Reverse(slot) = self.free.pop()?;
-        let choices = ViChoices {
+        let options = ConnectionOptions {
             flow_control: self.settings.flow_control,
-            ..ViChoices::default()
+            ..ConnectionOptions::default()
         };
-        *self.endpoints.get_mut(slot as usize)? = Some(Endpoint::new(params, choices));
+        *self.endpoints.get_mut(slot as usize)? = Some(Endpoint::new(params, options));
         Some(ViIndex(slot))
     }
 
-    /// Removes a VI; only an Idle one can go. False if it stays.
+    /// Removes a VI, which must be Idle; returns false otherwise.
     pub(crate) fn destroy_vi(&mut self, vi: ViIndex) -> bool {
         let idle = self.state(vi) == Some(EndpointState::Idle);
-        if idle && let Some(place) = self.endpoints.get_mut(vi.0 as usize) {
-            *place = None;
+        if idle && let Some(slot) = self.endpoints.get_mut(vi.0 as usize) {
+            *slot = None;
             self.free.push(Reverse(vi.0));
-            self.timers.clear(Key::Request(vi.0));
-            self.timers.clear(Key::Answer(vi.0));
+            self.timers.clear(TimerKey::Request(vi.0));
+            self.timers.clear(TimerKey::Response(vi.0));
         }
         idle
     }
 
-    /// Replaces the consumer's choices for a VI; only for an Idle one. False if they stay.
+    /// Replaces the consumer's attributes of a VI, which must be Idle; returns false otherwise.
     pub(crate) fn set_params(&mut self, vi: ViIndex, params: ViParams) -> bool {
         match self.endpoint_mut(vi) {
             Some(ep) if matches!(ep.phase, Phase::Idle) => {
@@ -296,23 +296,23 @@ impl ViTcp {
         }
     }
 
-    /// The state of a VI.
+    /// Returns the state of a VI.
     pub(crate) fn state(&self, vi: ViIndex) -> Option<EndpointState> {
         self.endpoint(vi).map(Endpoint::state)
     }
 
-    /// The host at the other end of a VI's connection.
+    /// Returns the remote host of a VI's connection.
     pub(crate) fn peer(&self, vi: ViIndex) -> Option<HostAddress> {
         match self.endpoint(vi)?.phase {
             Phase::Connected(number) => {
                 let connection = self.connections.get(number as usize)?.as_ref()?;
-                Some(HostAddress(connection.far.host))
+                Some(HostAddress(host_of(connection.remote)))
             }
-            Phase::Idle | Phase::Asking(_) | Phase::Error => None,
+            Phase::Idle | Phase::Requesting(_) | Phase::Error => None,
         }
     }
 
-    /// RDMA accesses of the peer that were refused on this VI's connection, or its last one that
+    /// Returns the refused RDMA accesses of the peer on this VI's connection, or on the last one that
     /// broke.
     pub(crate) fn refused_accesses(&self, vi: ViIndex) -> u32 {
         let Some(ep) = self.endpoint(vi) else {
@@ -323,7 +323,7 @@ impl ViTcp {
                 let connection = self.connection(number);
                 connection.map_or(0, |connection| connection.rx.misses.refused())
             }
-            Phase::Idle | Phase::Asking(_) | Phase::Error => ep.refused_accesses,
+            Phase::Idle | Phase::Requesting(_) | Phase::Error => ep.refused_accesses,
         }
     }
 
@@ -343,19 +343,19 @@ impl ViTcp {
         self.connections.get_mut(number as usize)?.as_deref_mut()
     }
 
-    /// Takes a connection out of its place, so that the tables can be used beside it.
+    /// Takes a connection out of the table, so that the other tables can be borrowed.
     fn take(&mut self, number: u32) -> Option<Box<Connection>> {
         self.connections.get_mut(number as usize)?.take()
     }
 
-    /// Puts it back.
+    /// Puts a connection back into the table.
     fn put(&mut self, number: u32, connection: Box<Connection>) {
-        if let Some(place) = self.connections.get_mut(number as usize) {
-            *place = Some(connection);
+        if let Some(slot) = self.connections.get_mut(number as usize) {
+            *slot = Some(connection);
         }
     }
 
-    /// Gives a TCP connection a place, and watches it.
+    /// Adds a TCP connection to the table, and registers it with epoll. Returns its number.
     fn add(&mut self, make: impl FnOnce(u32) -> Connection) -> io::Result<u32> {
         let number = match self.free_connections.pop() {
             Some(number) => number,
@@ -364,10 +364,10 @@ impl ViTcp {
                 (self.connections.len() - 1) as u32
             }
         };
-        self.next_generation = self.next_generation.wrapping_add(1) % DOORS;
+        self.next_generation = self.next_generation.wrapping_add(1) % LISTENER_GENERATION;
         let connection = Box::new(make(self.next_generation));
-        let watched = connection.watched_as(number);
-        if let Err(error) = self.watch.add(&connection.stream, watched) {
+        let data = connection.epoll_data(number);
+        if let Err(error) = self.epoll.add(&connection.stream, data) {
             self.free_connections.push(number);
             return Err(error);
         }
@@ -375,26 +375,26 @@ impl ViTcp {
         Ok(number)
     }
 
-    /// Closes a TCP connection and frees its place.
+    /// Closes a TCP connection and frees its slot.
     fn remove(&mut self, number: u32) {
         if let Some(connection) = self.take(number) {
             if connection.stream.is_foreign() {
-                // It stays open for a while: nothing else would make the system forget it.
-                self.watch.remove(&connection.stream);
+                // Another process may keep the socket open, so closing it here does not unregister it.
+                self.epoll.remove(&connection.stream);
             }
-            self.release(connection.guest);
-            self.timers.clear(Key::Connection(number));
+            self.release_unbound(connection.unbound);
+            self.timers.clear(TimerKey::Connection(number));
             self.free_connections.push(number);
         }
-        if self.warm.is_some_and(|(warm, _)| warm == number) {
-            self.warm = None;
+        if self.hot.is_some_and(|(hot, _)| hot == number) {
+            self.hot = None;
         }
-        if self.untold == Some(number) {
-            self.untold = None;
+        if self.unregistered == Some(number) {
+            self.unregistered = None;
         }
     }
 
-    /// Has a connection served in one of the next looks.
+    /// Queues a connection for one of the next polls.
     fn queue(&mut self, number: u32) {
         if let Some(connection) = self.connection_mut(number)
             && !core::mem::replace(&mut connection.queued, true)
@@ -403,35 +403,37 @@ impl ViTcp {
         }
     }
 
-    /// When [`ViTcp::handle_timeout`] wants to be called.
+    /// Returns the time of the next timer, at which to call [`ViTcp::handle_timeout`].
     #[inline]
     pub(crate) fn poll_timeout(&self) -> Option<u64> {
         self.timers.next()
     }
 
-    /// Is anything left of what a look found?
+    /// Checks whether work is left from the last poll.
     pub(crate) fn has_more(&self) -> bool {
         !self.ready.is_empty()
             || self.has_corked()
-            || !self.ask_again.is_empty()
-            || self.door.has_backs()
+            || !self.deferred_peers.is_empty()
+            || self.shared_listener.has_returned()
     }
 
-    /// The next look is at all sockets.
-    pub(crate) fn look_at_all_next(&mut self) {
-        self.watch_all();
-        self.looks = u32::MAX;
+    /// Has the next poll call epoll.
+    pub(crate) fn poll_epoll_next(&mut self) {
+        self.register_all();
+        self.polls_since_epoll = u32::MAX;
     }
 
-    /// Does what time wants done, at most `budget` things.
+    /// Handles due timers, at most `budget`.
     pub(crate) fn handle_timeout(&mut self, now_ns: u64, budget: u32, path: &mut Datapath) {
         for _ in 0..budget {
             match self.timers.pop_due(now_ns) {
                 None => return,
-                Some(Key::Connection(number)) => self.connection_timeout(number),
-                Some(Key::Request(slot)) => self.request_timeout(now_ns, ViIndex(slot), path),
-                Some(Key::Answer(slot)) => self.answer_timeout(now_ns, ViIndex(slot), path),
-                Some(Key::Door) => self.try_door_again(now_ns),
+                Some(TimerKey::Connection(number)) => self.connection_timeout(number),
+                Some(TimerKey::Request(slot)) => self.request_timeout(now_ns, ViIndex(slot), path),
+                Some(TimerKey::Response(slot)) => {
+                    self.response_timeout(now_ns, ViIndex(slot), path);
+                }
+                Some(TimerKey::SharedListener) => self.retry_listener(now_ns),
             }
         }
     }

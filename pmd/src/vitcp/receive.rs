@@ -1,13 +1,13 @@
-//! Segments received: matched to messages, placed, completed, acknowledged.
+//! Received segments: matching to messages, placement, completion, acknowledgement.
 
 mod failure;
 mod misses;
 mod rdma;
-mod whole;
+mod single_send;
 
 use fcvi_frame::connect::HostAddress;
 use vi_engine::misses::PeerMisses;
-use vi_engine::{AsyncError, Claim, Completion, Host, Status, ViIndex, ViParams};
+use vi_engine::{AsyncError, Claim, Completion, EngineIo, Status, ViIndex, ViParams};
 use vitcp_lite::{
     Flags, Headers, Item, RdmaHeader, Segment, SegmentHeader, SegmentType, ViErrorType, is_after,
 };
@@ -15,34 +15,34 @@ use vitcp_lite::{
 use failure::Failure;
 use rdma::place_write;
 
-use super::closing::Ending;
-use super::connection::{Connection, HeldBytes, RxKind, RxMessage, RxSegment};
+use super::closing::CloseReason;
+use super::connection::{Connection, PartialWord, RxKind, RxMessage, RxSegment};
 use super::counters::{Counter, Counters};
 use super::transmit::complete_answered;
 use crate::datapath::Datapath;
-use crate::datapath::stream::{Lies, Pieces, Place};
+use crate::datapath::stream::{BufferAccess, IoVecs, MessageMemory};
 
-/// Payload of which at least so much is still to come goes to its place without a copy of ours.
+/// Minimum missing payload bytes for a direct read into the destination.
 const DIRECT_BYTES: u32 = 4096;
-/// Of a message the last bytes are copied: whoever polls them must see them last.
+/// Bytes at the end of a message that are always copied, after all others: an application that polls them
+/// must see them last.
 const COPIED_TAIL_BYTES: u32 = 64;
 
-/// The receiving side of a VI's connection, and what it needs.
+/// Receive processing of a VI's connection.
 pub(super) struct Receiver<'a> {
     pub(super) now_ns: u64,
     pub(super) vi: ViIndex,
     pub(super) params: ViParams,
     pub(super) connection: &'a mut Connection,
     pub(super) path: &'a mut Datapath,
-    /// Misses of all hosts.
+    /// RDMA misses of all hosts.
     pub(super) misses: &'a mut PeerMisses<HostAddress>,
     pub(super) counters: &'a mut Counters,
 }
 
 impl Receiver<'_> {
-    /// Adds the places of payload that comes next, as much as may go there without a copy of ours;
-    /// how many bytes that is.
-    pub(super) fn direct(&mut self, pieces: &mut Pieces) -> u32 {
+    /// Adds the destination of the next payload for a direct read; returns its bytes, 0 if it needs a copy.
+    pub(super) fn add_direct(&mut self, iovecs: &mut IoVecs) -> u32 {
         let left = u32::from(self.connection.rx.decoder.payload_left());
         if left < DIRECT_BYTES {
             return 0;
@@ -50,46 +50,50 @@ impl Receiver<'_> {
         let Some(segment) = self.connection.rx.segment else {
             return 0;
         };
-        let (place, offset, room) = match self.target(&segment) {
+        let (memory, offset, space) = match self.target(&segment) {
             Some(target) => target,
             None => return 0,
         };
-        // All but the last bytes of what the segment brings.
-        let bytes = left.min(room).saturating_sub(COPIED_TAIL_BYTES);
+        // All but the last bytes of the segment.
+        let bytes = left.min(space).saturating_sub(COPIED_TAIL_BYTES);
         if bytes < DIRECT_BYTES - COPIED_TAIL_BYTES {
             return 0;
         }
-        match self.path.locate(self.vi, place, offset, bytes, pieces) {
-            Lies::Here => bytes,
-            Lies::Apart | Lies::Nowhere => 0,
+        match self.path.locate(self.vi, memory, offset, bytes, iovecs) {
+            BufferAccess::Direct => bytes,
+            BufferAccess::NeedsCopy | BufferAccess::Invalid => 0,
         }
     }
 
-    /// Where the payload of this segment goes next, and how much fits there.
-    fn target(&self, segment: &RxSegment) -> Option<(Place, u32, u32)> {
+    /// Returns the destination of the next payload of this segment, the offset, and the space there.
+    fn target(&self, segment: &RxSegment) -> Option<(MessageMemory, u32, u32)> {
         if segment.kind == SegmentType::ReadResponse {
             let entry = self.connection.tx.in_flight.get(segment.read as usize)?;
-            let room = entry.length_bytes - entry.placed_bytes;
-            return Some((Place::Reading(segment.read), entry.placed_bytes, room));
+            let space = entry.length_bytes - entry.placed_bytes;
+            return Some((
+                MessageMemory::ReadTarget(segment.read),
+                entry.placed_bytes,
+                space,
+            ));
         }
         let message = self.connection.rx.message?;
         let placed = message.placed_bytes;
         match message.kind {
             RxKind::Receive { capacity_bytes } => {
-                let most = capacity_bytes.min(self.params.max_transfer_bytes);
-                Some((Place::Receiving, placed, most.saturating_sub(placed)))
+                let limit = capacity_bytes.min(self.params.max_transfer_bytes);
+                Some((MessageMemory::Receive, placed, limit.saturating_sub(placed)))
             }
-            // The kernel would write what has come of an aligned word, and the rest of it later.
+            // A direct read could write an aligned word in two parts.
             RxKind::Write { .. } | RxKind::Discard => None,
         }
     }
 
-    /// So many bytes went to where [`Self::direct`] said.
-    pub(super) fn placed(&mut self, bytes: u32) -> Result<(), Ending> {
+    /// Accounts for bytes that were read directly into the destination of [`Self::add_direct`].
+    pub(super) fn placed(&mut self, bytes: u32) -> Result<(), CloseReason> {
         self.counters.add(Counter::RxDirectBytes, u64::from(bytes));
         let rx = &mut self.connection.rx;
         if !rx.decoder.skip_payload(bytes as u16) {
-            return Err(Ending::Protocol(Counter::DropMalformed));
+            return Err(CloseReason::Protocol(Counter::DropMalformed));
         }
         self.path.arrived = true;
         let Some(segment) = rx.segment else {
@@ -97,7 +101,7 @@ impl Receiver<'_> {
         };
         if segment.kind == SegmentType::ReadResponse {
             let flight = &mut self.connection.tx.in_flight;
-            let _gone = flight.place(segment.read as usize, bytes);
+            let _none = flight.note_placed(segment.read as usize, bytes);
         } else if let Some(message) = &mut rx.message {
             message.placed_bytes += bytes;
             message.offset_bytes += bytes;
@@ -105,25 +109,28 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    /// Takes what came.
-    pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<(), Ending> {
+    /// Processes received bytes.
+    ///
+    /// # Errors
+    /// Why the connection breaks.
+    pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<(), CloseReason> {
         loop {
             if self.path.failed.contains(&self.vi) {
-                // A descriptor's memory is gone: what stands behind its message comes to nobody.
-                return Err(Ending::Local);
+                // A descriptor's memory became invalid: what follows its message is not delivered.
+                return Err(CloseReason::Local);
             }
             if input.is_empty() {
                 return Ok(());
             }
-            let mut behind = input;
-            if let Some((header, payload)) = self.connection.rx.decoder.whole_send(&mut behind)
-                && self.whole(&header, payload)?
+            let mut rest = input;
+            if let Some((header, payload)) = self.connection.rx.decoder.whole_send(&mut rest)
+                && self.receive_single(&header, payload)?
             {
-                input = behind;
+                input = rest;
                 continue;
             }
             match self.connection.rx.decoder.next(&mut input) {
-                // Not moved: it has room for what a connection begins with.
+                // By reference: it is large because of the CE header.
                 Ok(Some(Item::Segment(ref segment))) => {
                     self.counters.count(Counter::RxSegments);
                     self.segment(segment)?;
@@ -139,29 +146,29 @@ impl Receiver<'_> {
                 }
                 Ok(None) => return Ok(()),
                 Err(error) => {
-                    log::debug!("a segment that is none: {error}");
-                    return Err(Ending::Protocol(Counter::DropMalformed));
+                    log::debug!("vi-tcp: malformed segment: {error}");
+                    return Err(CloseReason::Protocol(Counter::DropMalformed));
                 }
             }
         }
     }
 
-    /// What every segment says beside its own message.
+    /// Processes the header fields that do not concern its own message: credits and acknowledgement.
     #[inline]
-    fn heard(&mut self, header: &SegmentHeader) -> Result<(), Ending> {
+    fn process_header(&mut self, header: &SegmentHeader) -> Result<(), CloseReason> {
         if let Some(credits) = &mut self.connection.tx.credits {
             credits.note_posted(header.rx_posted);
             if self.connection.tx.starved && credits.available() > 0 {
                 self.path.resume(self.vi);
             }
         }
-        self.acknowledged(header)
+        self.process_ack(header)
     }
 
-    /// The headers of a segment.
-    fn segment(&mut self, segment: &Segment) -> Result<(), Ending> {
+    /// Processes the headers of a segment.
+    fn segment(&mut self, segment: &Segment) -> Result<(), CloseReason> {
         let header = &segment.header;
-        self.heard(header)?;
+        self.process_header(header)?;
         let rdma = match segment.headers {
             Headers::Rdma(rdma) => Some(rdma),
             Headers::Plain | Headers::Connect(_) => None,
@@ -173,60 +180,60 @@ impl Receiver<'_> {
             read: 0,
         });
         match (header.kind, rdma) {
-            (SegmentType::Send, _) => self.part_of_message(header, None),
-            (SegmentType::Write, Some(rdma)) => self.part_of_message(header, Some(rdma)),
+            (SegmentType::Send, _) => self.message_segment(header, None),
+            (SegmentType::Write, Some(rdma)) => self.message_segment(header, Some(rdma)),
             (SegmentType::ReadRequest | SegmentType::Nop, _)
                 if !header.flags.contains(Flags::END_OF_MESSAGE) =>
             {
-                Err(Ending::Protocol(Counter::DropOutOfOrder))
+                Err(CloseReason::Protocol(Counter::DropOutOfOrder))
             }
             (SegmentType::ReadRequest, Some(rdma)) => self.read_request(header, &rdma),
             (SegmentType::ReadResponse, Some(rdma)) => self.read_response(header, &rdma),
             (SegmentType::Nop, _) => self.next_number(header),
-            _ => Err(Ending::Protocol(Counter::DropOutOfOrder)),
+            _ => Err(CloseReason::Protocol(Counter::DropOutOfOrder)),
         }
     }
 
-    /// This segment begins a message: its number is the next one, and no other is open.
-    fn next_number(&mut self, header: &SegmentHeader) -> Result<(), Ending> {
+    /// Begins a message: its number must be the next one, and no other message may be open.
+    fn next_number(&mut self, header: &SegmentHeader) -> Result<(), CloseReason> {
         let rx = &mut self.connection.rx;
         let next = rx.number.wrapping_add(1);
         let fits = rx.message.is_none() && header.message == next && header.data_offset == 0;
         if !fits {
-            return Err(Ending::Protocol(Counter::DropOutOfOrder));
+            return Err(CloseReason::Protocol(Counter::DropOutOfOrder));
         }
         rx.number = next;
-        rx.good = next;
+        rx.ack_number = next;
         Ok(())
     }
 
-    /// What the peer says of our messages [VI/TCP 3.1].
+    /// Processes Message ACK and Remote Error Code [VI/TCP 3.1].
     #[inline]
-    fn acknowledged(&mut self, header: &SegmentHeader) -> Result<(), Ending> {
+    fn process_ack(&mut self, header: &SegmentHeader) -> Result<(), CloseReason> {
         if !self.connection.tx.awaits_ack {
-            // Whatever it says must be ignored.
+            // They must be ignored.
             return Ok(());
         }
-        self.acknowledged_to(header)
+        self.apply_ack(header)
     }
 
-    fn acknowledged_to(&mut self, header: &SegmentHeader) -> Result<(), Ending> {
+    fn apply_ack(&mut self, header: &SegmentHeader) -> Result<(), CloseReason> {
         let tx = &mut self.connection.tx;
         let error = header.remote_error;
         let failed =
             error.vi_error != ViErrorType::None || error.is_code == vitcp_lite::IsCode::Transport;
-        // A message may fail as soon as its headers are there.
+        // The peer may report an error for a message as soon as it has its headers.
         let last = match failed {
             true => tx.begun_number().unwrap_or(tx.number),
             false => tx.number,
         };
         if is_after(header.ack, last) {
-            return Err(Ending::Protocol(Counter::DropFalseAck));
+            return Err(CloseReason::Protocol(Counter::DropFalseAck));
         }
         if failed {
             tx.in_flight.acknowledge(header.ack.wrapping_sub(1));
             complete_answered(self.vi, tx, self.path);
-            return Err(Ending::Refused {
+            return Err(CloseReason::FailedAtPeer {
                 number: header.ack,
                 error,
             });
@@ -242,12 +249,12 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    /// A segment of a send or write: its first one claims what the message needs.
-    fn part_of_message(
+    /// Processes a segment of a send or write; the first one claims the resources of the message.
+    fn message_segment(
         &mut self,
         header: &SegmentHeader,
         rdma: Option<RdmaHeader>,
-    ) -> Result<(), Ending> {
+    ) -> Result<(), CloseReason> {
         if let Some(message) = &self.connection.rx.message {
             let same = message.number == header.message
                 && message.write == rdma.is_some()
@@ -256,20 +263,20 @@ impl Receiver<'_> {
             return if same {
                 self.note_immediate(header)
             } else {
-                Err(Ending::Protocol(Counter::DropOutOfOrder))
+                Err(CloseReason::Protocol(Counter::DropOutOfOrder))
             };
         }
-        let good = self.connection.rx.good;
+        let ack_number = self.connection.rx.ack_number;
         self.next_number(header)?;
-        // It is good when it is placed.
-        self.connection.rx.good = good;
+        // It is acknowledged when it is placed.
+        self.connection.rx.ack_number = ack_number;
         let immediate = immediate_of(header);
         self.connection.rx.message = Some(RxMessage {
             number: header.message,
             kind: RxKind::Discard,
             write: rdma.is_some(),
             placed_bytes: 0,
-            held: HeldBytes::default(),
+            partial_word: PartialWord::default(),
             offset_bytes: 0,
             immediate,
         });
@@ -279,17 +286,17 @@ impl Receiver<'_> {
         }
     }
 
-    /// Immediate data may be said in any segment of its message: it counts from the first one that has it, and of a
-    /// write it takes a receive descriptor then.
-    fn note_immediate(&mut self, header: &SegmentHeader) -> Result<(), Ending> {
-        let said = immediate_of(header);
+    /// Takes immediate data from the first segment of its message that has it; a write claims a receive descriptor
+    /// then.
+    fn note_immediate(&mut self, header: &SegmentHeader) -> Result<(), CloseReason> {
+        let immediate = immediate_of(header);
         let Some(message) = &mut self.connection.rx.message else {
             return Ok(());
         };
-        if said.is_none() || message.immediate.is_some() {
+        if immediate.is_none() || message.immediate.is_some() {
             return Ok(());
         }
-        message.immediate = said;
+        message.immediate = immediate;
         let RxKind::Write {
             target,
             total_bytes,
@@ -308,7 +315,7 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    /// The RDMA header of a message stays what it is.
+    /// Checks that the RDMA header did not change within the message.
     fn same_target(&self, message: &RxMessage, rdma: Option<RdmaHeader>) -> bool {
         match (message.kind, rdma) {
             (
@@ -337,7 +344,7 @@ impl Receiver<'_> {
         claim
     }
 
-    /// A message has taken a receive descriptor.
+    /// Counts a claimed receive descriptor.
     #[inline]
     fn count_claim(&mut self) {
         let rx = &mut self.connection.rx;
@@ -347,20 +354,20 @@ impl Receiver<'_> {
         }
     }
 
-    /// The message with this number is placed, as a whole.
+    /// Notes that the message with this number is completely placed.
     #[inline]
-    fn is_good(&mut self, number: u32) {
+    fn message_placed(&mut self, number: u32) {
         self.counters.count(Counter::RxMessages);
         let rx = &mut self.connection.rx;
-        rx.good = number;
-        if rx.acknowledges && !rx.owes_ack {
-            rx.owes_ack = true;
+        rx.ack_number = number;
+        if rx.sends_acks && !rx.ack_pending {
+            rx.ack_pending = true;
             self.path.resume(self.vi);
         }
     }
 
     /// Claims the receive descriptor of a send.
-    fn open_receive(&mut self) -> Result<(), Ending> {
+    fn open_receive(&mut self) -> Result<(), CloseReason> {
         match self.claim() {
             Claim::Ready { capacity_bytes } => {
                 self.set_kind(RxKind::Receive { capacity_bytes });
@@ -369,19 +376,19 @@ impl Receiver<'_> {
             Claim::Empty => self.no_descriptor(),
             Claim::Fault(status) => {
                 self.complete_error(status, false);
-                self.broken(ViErrorType::Descriptor)
+                self.break_if_reliable(ViErrorType::Descriptor)
             }
         }
     }
 
-    fn no_descriptor(&mut self) -> Result<(), Ending> {
+    fn no_descriptor(&mut self) -> Result<(), CloseReason> {
         self.counters.count(Counter::DropNoDescriptor);
         self.path.report(self.vi, AsyncError::ReceiveQueueEmpty);
-        self.broken(ViErrorType::Descriptor)
+        self.break_if_reliable(ViErrorType::Descriptor)
     }
 
-    /// Bytes of the payload of the segment that came last.
-    fn payload(&mut self, bytes: &[u8]) -> Result<(), Ending> {
+    /// Places payload bytes of the current segment.
+    fn payload(&mut self, bytes: &[u8]) -> Result<(), CloseReason> {
         let Some(segment) = self.connection.rx.segment else {
             return Ok(());
         };
@@ -393,22 +400,22 @@ impl Receiver<'_> {
             };
             let (number, offset) = (entry.number, entry.placed_bytes);
             if !self.path.place_read(vi, segment.read, offset, bytes) {
-                return Err(Ending::Failed {
+                return Err(CloseReason::Failed {
                     number,
                     status: Status::PROTECTION,
                 });
             }
-            let _there = flight.place(segment.read as usize, bytes.len() as u32);
+            let _some = flight.note_placed(segment.read as usize, bytes.len() as u32);
             return Ok(());
         }
         let Some(message) = &mut self.connection.rx.message else {
             return Ok(());
         };
-        // A message of more bytes than there are numbers for them is above every limit before.
+        // It can wrap only after every size limit is exceeded.
         message.offset_bytes = message.offset_bytes.wrapping_add(bytes.len() as u32);
         let offset = message.placed_bytes;
-        let held = message.held.as_slice().len();
-        let end = u64::from(offset) + (held + bytes.len()) as u64;
+        let partial = message.partial_word.as_slice().len();
+        let end = u64::from(offset) + (partial + bytes.len()) as u64;
         let placed = match message.kind {
             RxKind::Receive { capacity_bytes } => {
                 message.placed_bytes = end as u32;
@@ -441,16 +448,16 @@ impl Receiver<'_> {
         }
     }
 
-    /// The last byte of a segment is placed, and of its message perhaps.
-    fn end_segment(&mut self) -> Result<(), Ending> {
+    /// Ends a segment, and its message if it is the last one.
+    fn end_segment(&mut self) -> Result<(), CloseReason> {
         let Some(segment) = self.connection.rx.segment.take() else {
             return Ok(());
         };
         match segment.kind {
-            SegmentType::Send | SegmentType::Write => self.end_of_part(&segment),
+            SegmentType::Send | SegmentType::Write => self.end_message_segment(&segment),
             SegmentType::ReadResponse if segment.ends => {
                 let tx = &mut self.connection.tx;
-                tx.in_flight.answer(segment.read as usize);
+                tx.in_flight.mark_answered(segment.read as usize);
                 complete_answered(self.vi, tx, self.path);
                 self.path.resume(self.vi);
                 Ok(())
@@ -459,18 +466,18 @@ impl Receiver<'_> {
         }
     }
 
-    fn end_of_part(&mut self, segment: &RxSegment) -> Result<(), Ending> {
+    fn end_message_segment(&mut self, segment: &RxSegment) -> Result<(), CloseReason> {
         let Some(message) = self.connection.rx.message else {
             return Ok(());
         };
         if !segment.ends {
             return Ok(());
         }
-        let short = match message.kind {
+        let is_short = match message.kind {
             RxKind::Write { total_bytes, .. } => message.placed_bytes != total_bytes,
             RxKind::Receive { .. } | RxKind::Discard => false,
         };
-        if message.kind != RxKind::Discard && (segment.transmit_error || short) {
+        if message.kind != RxKind::Discard && (segment.transmit_error || is_short) {
             self.fail_message(Failure::Incomplete)?;
             self.connection.rx.message = None;
             return Ok(());
@@ -480,7 +487,7 @@ impl Receiver<'_> {
             self.counters.count(Counter::DropDiscarded);
             return Ok(());
         }
-        self.is_good(message.number);
+        self.message_placed(message.number);
         let (claimed, remote_write) = match message.kind {
             RxKind::Receive { .. } => (true, false),
             RxKind::Write { claimed, .. } => (claimed, true),

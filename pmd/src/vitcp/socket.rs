@@ -1,4 +1,4 @@
-//! TCP sockets that never block: made, watched, written from many places and read into many.
+//! Non-blocking TCP sockets with vectored I/O, and epoll.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -11,116 +11,119 @@ use pmd_port::fork::Descriptor;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use super::credentials::Credentials;
-use super::secure::Secure;
-use crate::datapath::stream::Pieces;
+use super::tls::TlsSession;
+use crate::datapath::stream::IoVecs;
 
-/// Connections that the kernel completes before they are accepted.
+/// Backlog of a listening socket.
 const BACKLOG: i32 = 1024;
-/// Probes of a silent host without an answer, after which it is lost.
+/// Unanswered keepalive probes after which a host is lost.
 const PROBES: u32 = 3;
-/// Bytes that one TCP segment is taken to carry where the path does not tell.
-const LEAST_SEGMENT_BYTES: u32 = 536;
+/// Lower limit and default of the assumed TCP segment size in bytes.
+const MIN_SEGMENT_BYTES: u32 = 536;
 
-/// How the connections of a NIC behave.
+/// Socket options of the connections of a NIC.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Habits {
-    /// A host that was silent for so long is asked whether it is there; zero: never.
-    pub(super) probe: Duration,
+pub(super) struct SocketOptions {
+    /// Keepalive interval; zero disables keepalive.
+    pub(super) keepalive: Duration,
 }
 
-/// What the system says of one end of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct End {
-    pub(super) host: [u8; 16],
-    pub(super) port: u16,
-    /// The interface of a link-local address; 0 for others.
-    pub(super) scope: u32,
-}
-
-impl End {
-    pub(super) fn of(address: io::Result<SockAddr>) -> io::Result<Self> {
-        let address = address?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
-        let host = match address.ip() {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-            IpAddr::V6(v6) => v6.octets(),
-        };
-        let scope = match address {
-            SocketAddr::V4(_) => 0,
-            SocketAddr::V6(v6) => v6.scope_id(),
-        };
-        Ok(Self {
-            host,
-            port: address.port(),
-            scope,
-        })
-    }
-
-    pub(super) fn address(self) -> SocketAddr {
-        let v6 = Ipv6Addr::from(self.host);
-        match v6.to_ipv4_mapped() {
-            Some(v4) => SocketAddr::new(v4.into(), self.port),
-            None => SocketAddrV6::new(v6, self.port, 0, self.scope).into(),
-        }
+/// Builds a socket address of a host address in IPv6 form. `scope`: the interface of a link-local
+/// address; 0 for others.
+pub(super) fn socket_address(host: [u8; 16], port: u16, scope: u32) -> SocketAddr {
+    let v6 = Ipv6Addr::from(host);
+    match v6.to_ipv4_mapped() {
+        Some(v4) => SocketAddr::new(v4.into(), port),
+        None => SocketAddrV6::new(v6, port, 0, scope).into(),
     }
 }
 
-/// One TCP connection, or what may become one; TLS stands between it and us if the NIC is told so.
+/// Returns the host address in IPv6 form.
+pub(super) fn host_of(address: SocketAddr) -> [u8; 16] {
+    match address.ip() {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// Returns the interface number of a link-local address; 0 for others.
+pub(super) fn scope_of(address: SocketAddr) -> u32 {
+    match address {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(v6) => v6.scope_id(),
+    }
+}
+
+/// Returns an address in a form that compares equal for the same host and port: an IPv4-mapped
+/// address as IPv4, and without flow label.
+pub(super) fn normalized(address: SocketAddr) -> SocketAddr {
+    socket_address(host_of(address), address.port(), scope_of(address))
+}
+
+fn normalized_name(name: io::Result<SockAddr>) -> io::Result<SocketAddr> {
+    let address = name?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
+    Ok(normalized(address))
+}
+
+/// A TCP socket of a connection, with TLS if the NIC is configured so.
 #[derive(Debug)]
 pub(super) struct Stream {
     socket: Descriptor,
-    secure: Option<Box<Secure>>,
+    tls: Option<Box<TlsSession>>,
 }
 
 impl Stream {
-    /// Begins to connect from `local`, whose port the system chooses, to `remote`.
+    /// Starts a connect from the host of `local`, with an ephemeral port, to `remote`.
     pub(super) fn connect(
-        local: End,
-        remote: End,
-        habits: Habits,
+        local: SocketAddr,
+        remote: SocketAddr,
+        options: SocketOptions,
         credentials: Option<&Credentials>,
     ) -> io::Result<Self> {
-        let descriptor = new_socket(local.address())?;
+        let descriptor = new_socket(local)?;
         let socket = SockRef::from(&descriptor);
-        tune(&socket, habits)?;
-        // Four numbers name a connection, not the port alone: as many to each host as there are ports.
+        set_options(&socket, options)?;
+        // The port is chosen at connect, unique for the remote address only: the range of ephemeral
+        // ports limits connections to each host, not all of them together.
         set_flag(&socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT)?;
-        let from = End { port: 0, ..local };
-        socket.bind(&from.address().into())?;
-        match socket.connect(&remote.address().into()) {
+        let mut from = local;
+        from.set_port(0);
+        socket.bind(&from.into())?;
+        match socket.connect(&remote.into()) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
             Err(error) => return Err(error),
         }
-        let peer = remote.address().ip();
-        let secure = credentials.map(|credentials| Secure::asking(credentials, peer));
+        let peer = remote.ip();
+        let tls = credentials.map(|credentials| TlsSession::client(credentials, peer));
         Ok(Self {
             socket: descriptor,
-            secure: secure.transpose()?,
+            tls: tls.transpose()?,
         })
     }
 
-    /// A connection that another process of this host took.
-    pub(super) fn passed(socket: Descriptor, habits: Habits) -> io::Result<Self> {
-        Self::taken(socket.into_foreign(), habits)
+    /// Creates a stream of a connection that another process of this host accepted.
+    pub(super) fn passed(socket: Descriptor, options: SocketOptions) -> io::Result<Self> {
+        Self::from_descriptor(socket.into_foreign(), options)
     }
 
-    /// Another process of this host may have it open, too: who closes it last may have to wait.
+    /// Marks the socket as shared with another process of this host: its close may block.
     pub(super) fn set_foreign(&mut self) {
         self.socket.set_foreign();
     }
 
-    /// May another process of this host have it open?
+    /// Checks whether the socket may be shared with another process of this host.
     pub(super) fn is_foreign(&self) -> bool {
         self.socket.is_foreign()
     }
 
-    fn taken(descriptor: Descriptor, habits: Habits) -> io::Result<Self> {
+    fn from_descriptor(descriptor: Descriptor, options: SocketOptions) -> io::Result<Self> {
         let socket = SockRef::from(&descriptor);
         socket.set_nonblocking(true)?;
-        tune(&socket, habits)?;
+        set_options(&socket, options)?;
         Ok(Self {
             socket: descriptor,
-            secure: None,
+            tls: None,
         })
     }
 
@@ -128,53 +131,52 @@ impl Stream {
         SockRef::from(&self.socket)
     }
 
-    /// Is there TLS, or to be?
-    pub(super) fn is_secure(&self) -> bool {
-        self.secure.is_some()
+    /// Checks whether the connection uses TLS.
+    pub(super) fn is_tls(&self) -> bool {
+        self.tls.is_some()
     }
 
-    /// Does one end not know yet who the other is?
-    pub(super) fn is_unproven(&self) -> bool {
-        (self.secure.as_ref()).is_some_and(|secure| !secure.is_established())
+    /// Checks whether the TLS handshake is incomplete; false without TLS.
+    pub(super) fn is_handshaking(&self) -> bool {
+        (self.tls.as_ref()).is_some_and(|tls| !tls.is_established())
     }
 
-    /// May there be more to be read, though the last read brought less than was asked for?
+    /// Checks whether more data may be readable although the last read was short.
     #[inline]
     pub(super) fn has_more(&self) -> bool {
-        self.secure.as_ref().is_some_and(|secure| secure.has_more())
+        self.tls.as_ref().is_some_and(|tls| tls.has_more())
     }
 
-    /// Does something that was taken wait for room in TCP?
+    /// Checks whether accepted data waits for space in the TCP send buffer; false without TLS.
     #[inline]
-    pub(super) fn is_waiting(&self) -> bool {
-        (self.secure.as_ref()).is_some_and(|secure| secure.is_waiting())
+    pub(super) fn has_unsent(&self) -> bool {
+        (self.tls.as_ref()).is_some_and(|tls| tls.has_unsent())
     }
 
-    /// TCP may have room again: what waits for that is written. True if nothing waits any more.
+    /// Writes waiting TLS data when TCP may have space again. Returns true if none is left.
     #[inline]
     pub(super) fn flush(&mut self) -> bool {
-        match &mut self.secure {
+        match &mut self.tls {
             None => true,
-            // If TCP is gone that is read, too.
-            Some(secure) => secure.flush(&self.socket, false).unwrap_or(true),
+            // A broken connection is reported by the next read.
+            Some(tls) => tls.flush(&self.socket, false).unwrap_or(true),
         }
     }
 
-    /// Why it could not be made, once it is known.
+    /// Returns and clears the pending error of the connect.
     pub(super) fn take_error(&self) -> io::Result<()> {
         self.socket().take_error()?.map_or(Ok(()), Err)
     }
 
-    pub(super) fn near(&self) -> io::Result<End> {
-        End::of(self.socket().local_addr())
+    pub(super) fn local_address(&self) -> io::Result<SocketAddr> {
+        normalized_name(self.socket().local_addr())
     }
 
-    pub(super) fn far(&self) -> io::Result<End> {
-        End::of(self.socket().peer_addr())
+    pub(super) fn remote_address(&self) -> io::Result<SocketAddr> {
+        normalized_name(self.socket().peer_addr())
     }
 
-    /// What one TCP segment of this connection carries, as far as the path has told, and whether
-    /// its segments have timestamps.
+    /// Returns the current maximum segment size of TCP in bytes, and whether TCP timestamps are in use.
     pub(super) fn segment_bytes(&self) -> (u32, bool) {
         // SAFETY: integers are valid as zero bytes.
         let mut info: libc::tcp_info = unsafe { core::mem::zeroed() };
@@ -186,23 +188,23 @@ impl Stream {
         const TIMESTAMPS: u8 = 1;
         match got {
             0 if info.tcpi_snd_mss > 0 => (
-                info.tcpi_snd_mss.max(LEAST_SEGMENT_BYTES),
+                info.tcpi_snd_mss.max(MIN_SEGMENT_BYTES),
                 info.tcpi_options & TIMESTAMPS != 0,
             ),
-            _ => (LEAST_SEGMENT_BYTES, true),
+            _ => (MIN_SEGMENT_BYTES, true),
         }
     }
 
-    /// Writes from these places, in their order; how many bytes the system took. `more`: a part of
-    /// a segment waits for what follows, or for [`Stream::push`].
+    /// Sends these memory ranges, in order; returns the bytes that TCP took. `more`: TCP holds a
+    /// partial segment back until more is written, or [`Stream::push`].
     ///
     /// # Safety
-    /// The pieces may be read; what is not mapped is an error, but must be mapped for TLS.
+    /// The memory may be read. Unmapped memory is an error; with TLS it must be mapped.
     #[inline]
-    pub(super) unsafe fn send(&mut self, pieces: &Pieces, more: bool) -> io::Result<usize> {
-        if let Some(secure) = &mut self.secure {
+    pub(super) unsafe fn send(&mut self, iovecs: &IoVecs, more: bool) -> io::Result<usize> {
+        if let Some(tls) = &mut self.tls {
             // SAFETY: passed on from our caller.
-            return unsafe { secure.send(&self.socket, pieces, more) };
+            return unsafe { tls.send(&self.socket, iovecs, more) };
         }
         let fd = self.socket.as_raw_fd();
         let mut flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
@@ -210,93 +212,94 @@ impl Stream {
             flags |= libc::MSG_MORE;
         }
         loop {
-            let sent = match pieces.as_slice() {
-                // SAFETY: the caller vouches for the piece.
+            let sent = match iovecs.as_slice() {
+                // SAFETY: the caller vouches for the range.
                 [one] => unsafe { send(fd, one.iov_base, one.iov_len, flags) },
                 many => {
                     let mut header = empty_header();
                     header.msg_iov = many.as_ptr().cast_mut();
                     header.msg_iovlen = many.len();
-                    // SAFETY: the header points to pieces that the caller vouches for.
+                    // SAFETY: the header points to ranges that the caller vouches for.
                     unsafe { libc::sendmsg(fd, &raw const header, flags) }
                 }
             };
-            if let Some(result) = outcome(sent) {
+            if let Some(result) = syscall_result(sent) {
                 return result;
             }
         }
     }
 
-    /// Reads into these places, in their order; 0 at the end of what the other end sends.
+    /// Reads into these memory ranges, in order; returns the bytes, 0 at the end of the stream.
     ///
     /// # Safety
-    /// The pieces may be written, and nobody has a reference to their bytes; what is not mapped
-    /// is an error, but must be mapped for TLS.
+    /// The memory may be written, and no reference to its bytes exists. Unmapped memory is an error; with
+    /// TLS it must be mapped.
     #[inline]
-    pub(super) unsafe fn receive(&mut self, pieces: &Pieces) -> io::Result<usize> {
-        if let Some(secure) = &mut self.secure {
+    pub(super) unsafe fn receive(&mut self, iovecs: &IoVecs) -> io::Result<usize> {
+        if let Some(tls) = &mut self.tls {
             // SAFETY: passed on from our caller.
-            return unsafe { secure.receive(&self.socket, pieces) };
+            return unsafe { tls.receive(&self.socket, iovecs) };
         }
         let (fd, flags) = (self.socket.as_raw_fd(), libc::MSG_DONTWAIT);
         loop {
-            let got = match pieces.as_slice() {
-                // SAFETY: the caller vouches for the piece.
+            let got = match iovecs.as_slice() {
+                // SAFETY: the caller vouches for the range.
                 [one] => unsafe { receive(fd, one.iov_base, one.iov_len, flags) },
                 many => {
                     let mut header = empty_header();
                     header.msg_iov = many.as_ptr().cast_mut();
                     header.msg_iovlen = many.len();
-                    // SAFETY: the header points to pieces that the caller vouches for.
+                    // SAFETY: the header points to ranges that the caller vouches for.
                     unsafe { libc::recvmsg(fd, &raw mut header, flags) }
                 }
             };
-            if let Some(result) = outcome(got) {
+            if let Some(result) = syscall_result(got) {
                 return result;
             }
         }
     }
 
-    /// What was written goes, though it is only a part of a segment.
+    /// Sends a partial segment that TCP holds back.
     pub(super) fn push(&self) {
-        // The system sends what waits when this is set, also if it was; one that is gone is told of.
-        let _gone = self.socket().set_tcp_nodelay(true);
+        // Setting the option sends pending data, even if it was set. A broken connection is reported by
+        // the next read.
+        let _ignored = self.socket().set_tcp_nodelay(true);
     }
 
-    /// Writes bytes; how many the system took.
+    /// Sends bytes; returns the count that TCP took.
     pub(super) fn send_bytes(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if let Some(secure) = &mut self.secure {
-            return secure.send_bytes(&self.socket, bytes);
+        if let Some(tls) = &mut self.tls {
+            return tls.send_bytes(&self.socket, bytes);
         }
         loop {
             let (fd, from) = (self.socket.as_raw_fd(), bytes.as_ptr().cast());
             let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
             // SAFETY: the kernel reads a slice of the caller's.
             let sent = unsafe { send(fd, from, bytes.len(), flags) };
-            if let Some(result) = outcome(sent) {
+            if let Some(result) = syscall_result(sent) {
                 return result;
             }
         }
     }
 
-    /// Reads bytes; 0 at the end of what the other end sends.
+    /// Reads bytes; 0 at the end of the stream.
     pub(super) fn receive_bytes(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        match &mut self.secure {
+        match &mut self.tls {
             None => receive_into(&self.socket, bytes),
-            Some(secure) => secure.receive_bytes(&self.socket, bytes),
+            Some(tls) => tls.receive_bytes(&self.socket, bytes),
         }
     }
 
-    /// Reads what nobody wants to know any more; 0 at the end.
+    /// Reads and discards raw bytes, without TLS; 0 at the end of the stream.
     pub(super) fn drain(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         receive_into(&self.socket, buffer)
     }
 
-    /// Says that nothing more comes from here. False if what was sent before waits for room in TCP:
-    /// then it is to be called again.
+    /// Closes the sending direction: close_notify with TLS, then FIN. False if earlier data waits for
+    /// space in TCP: call again later.
     pub(super) fn finish(&mut self) -> bool {
-        if let Some(secure) = &mut self.secure
-            && !secure.finish(&self.socket)
+        if let Some(tls) = &mut self.tls
+            && !tls.finish(&self.socket)
         {
             return false;
         }
@@ -304,8 +307,8 @@ impl Stream {
         true
     }
 
-    /// As [`Stream::finish`], where nothing may be said with TLS any more.
-    pub(super) fn cut(&mut self) -> bool {
+    /// As [`Stream::finish`], without close_notify.
+    pub(super) fn finish_without_notify(&mut self) -> bool {
         let flushed = self.flush();
         if flushed {
             self.shut_down();
@@ -313,14 +316,14 @@ impl Stream {
         flushed
     }
 
-    /// Behind what TCP has comes its end.
+    /// Shuts the sending direction down: FIN after the data in the send buffer.
     pub(super) fn shut_down(&self) {
-        // A connection that is gone has been told.
-        let _gone = self.socket().shutdown(std::net::Shutdown::Write);
+        // It fails only for a connection that is closed already.
+        let _ignored = self.socket().shutdown(std::net::Shutdown::Write);
     }
 
-    /// Has TCP bytes that the other end's has not acknowledged?
-    pub(super) fn has_unheard(&self) -> bool {
+    /// Checks whether TCP has bytes that the peer's TCP has not acknowledged.
+    pub(super) fn has_unacknowledged(&self) -> bool {
         let mut bytes: libc::c_int = 0;
         // SAFETY: the kernel writes an integer of this frame.
         let got = unsafe {
@@ -333,21 +336,21 @@ impl Stream {
         got == 0 && bytes > 0
     }
 
-    /// Says with TLS that this is the end, if there is room for that: it is closed next.
-    pub(super) fn part(&mut self) {
-        if let Some(secure) = &mut self.secure {
-            let _waits = secure.finish(&self.socket);
+    /// Sends a TLS close_notify if TCP has space for it; the caller closes the connection next.
+    pub(super) fn send_close_notify(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            let _sent = tls.finish(&self.socket);
         }
     }
 }
 
-/// Reads bytes of a socket; 0 at the end of what the other end sends.
+/// Reads bytes of a socket; 0 at the end of the stream.
 pub(super) fn receive_into(socket: &Descriptor, bytes: &mut [u8]) -> io::Result<usize> {
     loop {
         let (fd, to) = (socket.as_raw_fd(), bytes.as_mut_ptr().cast());
         // SAFETY: the kernel writes to a slice of the caller's.
         let got = unsafe { receive(fd, to, bytes.len(), libc::MSG_DONTWAIT) };
-        if let Some(result) = outcome(got) {
+        if let Some(result) = syscall_result(got) {
             return result;
         }
     }
@@ -359,16 +362,15 @@ impl AsFd for Stream {
     }
 }
 
-/// `send`, without what the C library has around it where a thread can be cancelled: our callers
-/// never wait there.
+/// `send` without the cancellation point of the C library: it never blocks here.
 ///
 /// # Safety
 /// As for `libc::send`.
 #[inline]
 unsafe fn send(fd: RawFd, from: *const libc::c_void, bytes: usize, flags: libc::c_int) -> isize {
-    let nobody = core::ptr::null::<libc::sockaddr>();
+    let none = core::ptr::null::<libc::sockaddr>();
     // SAFETY: `sendto` without an address, passed on from our caller.
-    let sent = unsafe { libc::syscall(libc::SYS_sendto, fd, from, bytes, flags, nobody, 0usize) };
+    let sent = unsafe { libc::syscall(libc::SYS_sendto, fd, from, bytes, flags, none, 0usize) };
     sent as isize
 }
 
@@ -378,9 +380,9 @@ unsafe fn send(fd: RawFd, from: *const libc::c_void, bytes: usize, flags: libc::
 /// As for `libc::recv`.
 #[inline]
 unsafe fn receive(fd: RawFd, to: *mut libc::c_void, bytes: usize, flags: libc::c_int) -> isize {
-    let nobody = core::ptr::null_mut::<libc::sockaddr>();
+    let none = core::ptr::null_mut::<libc::sockaddr>();
     // SAFETY: `recvfrom` that asks for no address, passed on from our caller.
-    let got = unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, bytes, flags, nobody, nobody) };
+    let got = unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, bytes, flags, none, none) };
     got as isize
 }
 
@@ -389,8 +391,8 @@ fn empty_header() -> libc::msghdr {
     unsafe { core::mem::zeroed() }
 }
 
-/// `None`: once more.
-fn outcome(result: isize) -> Option<io::Result<usize>> {
+/// Converts the result of a system call; `None` if it was interrupted and must be repeated.
+fn syscall_result(result: isize) -> Option<io::Result<usize>> {
     if let Ok(bytes) = usize::try_from(result) {
         return Some(Ok(bytes));
     }
@@ -398,8 +400,8 @@ fn outcome(result: isize) -> Option<io::Result<usize>> {
     (error.kind() != io::ErrorKind::Interrupted).then_some(Err(error))
 }
 
-/// Must whoever got this try again later?
-pub(super) fn is_for_later(error: &io::Error) -> bool {
+/// Checks for `EAGAIN`: the operation would block.
+pub(super) fn is_would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
@@ -409,7 +411,7 @@ fn new_socket(address: SocketAddr) -> io::Result<Descriptor> {
     Descriptor::make(|| Socket::new(domain, kind, Some(Protocol::TCP)).map(Into::into))
 }
 
-/// Binds to an address for a moment: it is one of this host, and nobody listens there.
+/// Checks that an address is local and has no listener, by a temporary bind.
 pub(crate) fn try_bind(address: SocketAddr) -> io::Result<()> {
     let descriptor = new_socket(address)?;
     let socket = SockRef::from(&descriptor);
@@ -428,15 +430,15 @@ fn set_flag(socket: &SockRef<'_>, level: libc::c_int, option: libc::c_int) -> io
     }
 }
 
-/// Small messages go at once: what belongs together is written together. A host that is gone is
-/// noticed, whether anything is on its way to it or not.
-fn tune(socket: &SockRef<'_>, habits: Habits) -> io::Result<()> {
+/// Sets TCP_NODELAY, since the caller batches writes, and keepalive and user timeout, which detect a
+/// lost host whether data is in flight or not.
+fn set_options(socket: &SockRef<'_>, options: SocketOptions) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
-    if habits.probe.is_zero() {
+    if options.keepalive.is_zero() {
         return Ok(());
     }
     // The kernel counts in seconds.
-    let probe = Duration::from_secs(habits.probe.as_millis().div_ceil(1000) as u64);
+    let probe = Duration::from_secs(options.keepalive.as_millis().div_ceil(1000) as u64);
     let keepalive = TcpKeepalive::new()
         .with_time(probe)
         .with_interval(probe)
@@ -445,149 +447,148 @@ fn tune(socket: &SockRef<'_>, habits: Habits) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(probe * (PROBES + 1)))
 }
 
-/// Where connections come in.
+/// A listening TCP socket.
 #[derive(Debug)]
-pub(super) struct Listening(Descriptor);
+pub(super) struct ListenSocket(Descriptor);
 
-impl Listening {
+impl ListenSocket {
     /// Listens at an address and port of this host.
-    pub(super) fn bind(at: End) -> io::Result<Self> {
-        let descriptor = new_socket(at.address())?;
+    pub(super) fn bind(at: SocketAddr) -> io::Result<Self> {
+        let descriptor = new_socket(at)?;
         let socket = SockRef::from(&descriptor);
         socket.set_reuse_address(true)?;
-        socket.bind(&at.address().into())?;
+        socket.bind(&at.into())?;
         socket.listen(BACKLOG)?;
         Ok(Self(descriptor))
     }
 
-    /// That which another process of this host listens at, too.
+    /// Creates it of a descriptor that another process of this host passed.
     pub(super) fn shared(socket: Descriptor) -> Self {
         Self(socket.into_foreign())
     }
 
-    /// Another process of this host has it open, too.
+    /// Marks the socket as shared with another process of this host.
     pub(super) fn set_foreign(&mut self) {
         self.0.set_foreign();
     }
 
-    /// The next connection that came in, if there is one.
+    /// Accepts the next connection; `WouldBlock` if there is none.
     pub(super) fn accept(
         &self,
-        habits: Habits,
+        options: SocketOptions,
         credentials: Option<&Credentials>,
     ) -> io::Result<Stream> {
-        // It never waits, so nobody who forks does.
+        // It never blocks, so a fork does not wait for it.
         let accept = || {
             SockRef::from(&self.0)
                 .accept()
                 .map(|(socket, _)| socket.into())
         };
-        let mut stream = Stream::taken(Descriptor::make(accept)?, habits)?;
-        stream.secure = credentials.map(Secure::asked).transpose()?;
+        let mut stream = Stream::from_descriptor(Descriptor::make(accept)?, options)?;
+        stream.tls = credentials.map(TlsSession::server).transpose()?;
         Ok(stream)
     }
 }
 
-impl AsFd for Listening {
+impl AsFd for ListenSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// What happened on a socket that is watched.
+/// Events of a registered socket.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
-    /// The number under which it is watched.
-    pub(super) number: u64,
-    /// There is something to be read, or the end.
+pub(super) struct Readiness {
+    /// The user data of its registration.
+    pub(super) data: u64,
+    /// Data or the end of the stream can be read.
     pub(super) readable: bool,
-    /// There is room again, or the connection is made or failed.
+    /// TCP has space again, or the connect has succeeded or failed.
     pub(super) writable: bool,
-    /// Behind what is to be read comes the end.
-    pub(super) over: bool,
+    /// The peer has closed, or the connection broke: the stream ends after the readable data.
+    pub(super) peer_closed: bool,
 }
 
-/// Tells which of many sockets something happened on, at the cost of those alone.
+/// An epoll instance and its event buffer.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct EpollSet {
     epoll: Epoll,
     events: Vec<EpollEvent>,
-    /// It was logged that a look failed.
+    /// A failed `epoll_wait` was logged.
     failure_logged: bool,
 }
 
-/// Sockets that one look tells of, at most.
-const SEEN_AT_ONCE: usize = 64;
+/// Maximum events of one `epoll_wait`.
+const MAX_EVENTS: usize = 64;
 
-impl Watch {
+impl EpollSet {
     pub(super) fn new() -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         Ok(Self {
             epoll: Epoll(above_standard_streams(epoll.0)?),
-            events: vec![EpollEvent::empty(); SEEN_AT_ONCE],
+            events: vec![EpollEvent::empty(); MAX_EVENTS],
             failure_logged: false,
         })
     }
 
-    /// Tells each change of a connection once: whoever is told of one reads until nothing is
-    /// left, and writes until there is no room.
-    pub(super) fn add(&self, socket: impl AsFd, number: u64) -> io::Result<()> {
+    /// Registers a connection edge-triggered: the caller reads and writes until `WouldBlock`.
+    pub(super) fn add(&self, socket: impl AsFd, data: u64) -> io::Result<()> {
         let changes = EpollFlags::EPOLLIN
             | EpollFlags::EPOLLOUT
             | EpollFlags::EPOLLRDHUP
             | EpollFlags::EPOLLET;
-        Ok(self.epoll.add(socket, EpollEvent::new(changes, number))?)
+        Ok(self.epoll.add(socket, EpollEvent::new(changes, data))?)
     }
 
-    /// Tells of it as long as something waits there.
-    pub(super) fn add_while_readable(&self, socket: impl AsFd, number: u64) -> io::Result<()> {
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, number);
+    /// Registers a socket for reading, level-triggered.
+    pub(super) fn add_while_readable(&self, socket: impl AsFd, data: u64) -> io::Result<()> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, data);
         Ok(self.epoll.add(socket, event)?)
     }
 
-    /// Tells no more of a socket that stays open.
+    /// Unregisters a socket that stays open.
     pub(super) fn remove(&self, socket: impl AsFd) {
-        // One that was never added is none that it tells of.
-        let _never_added = self.epoll.delete(socket);
+        // It fails for a socket that is not registered.
+        let _ignored = self.epoll.delete(socket);
     }
 
-    /// Looks; on how many sockets something happened since the last look.
-    pub(super) fn look(&mut self) -> usize {
+    /// Polls without blocking; returns the number of sockets with events.
+    pub(super) fn poll(&mut self) -> usize {
         match self.epoll.wait(&mut self.events, EpollTimeout::ZERO) {
             Ok(count) => count,
             Err(nix::errno::Errno::EINTR) => 0,
             Err(error) => {
-                // Only a filter of system calls makes it fail, and then each look does.
+                // It fails only because of a system call filter, and then every time.
                 if !core::mem::replace(&mut self.failure_logged, true) {
-                    log::error!("no TCP connection is served any more: epoll_wait: {error}");
+                    log::error!("vi-tcp: epoll_wait failed, no TCP connection is served: {error}");
                 }
                 0
             }
         }
     }
 
-    /// Waits until something happens, for so long at most.
+    /// Waits for an event, at most `limit`.
     pub(super) fn wait(&mut self, limit: Duration) {
         let limit = EpollTimeout::try_from(limit).unwrap_or(EpollTimeout::ZERO);
-        // Whoever waits looks himself.
-        let _seen = self.epoll.wait(&mut self.events, limit);
+        // The caller checks its sockets itself.
+        let _count = self.epoll.wait(&mut self.events, limit);
     }
 
-    /// One of those that the last look found.
-    pub(super) fn seen(&self, at: usize) -> Option<Seen> {
+    /// Returns event `at` of the last poll.
+    pub(super) fn readiness(&self, at: usize) -> Option<Readiness> {
         let event = self.events.get(at)?;
-        let happened = event.events();
+        let events = event.events();
         let broken = EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP;
-        let over = EpollFlags::EPOLLRDHUP | broken;
-        Some(Seen {
-            number: event.data(),
-            readable: happened.intersects(EpollFlags::EPOLLIN | over),
-            writable: happened.intersects(EpollFlags::EPOLLOUT | broken),
-            over: happened.intersects(over),
+        let closed = EpollFlags::EPOLLRDHUP | broken;
+        Some(Readiness {
+            data: event.data(),
+            readable: events.intersects(EpollFlags::EPOLLIN | closed),
+            writable: events.intersects(EpollFlags::EPOLLOUT | broken),
+            peer_closed: events.intersects(closed),
         })
     }
 
-    /// What becomes readable when something has happened.
+    /// Returns the epoll descriptor, which is readable when a socket has events.
     pub(super) fn descriptor(&self) -> RawFd {
         self.epoll.0.as_raw_fd()
     }

@@ -1,37 +1,37 @@
-//! What is to be done later, and when.
+//! Timers of a VI/TCP NIC.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a moment is for: one moment for each.
+/// Identifies a timer; each has at most one expiry time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Key {
-    /// A connection that is not, or no more, a VI's waits no longer.
+pub(super) enum TimerKey {
+    /// Timeout of a connection without a VI, by its number.
     Connection(u32),
-    /// The connection request of a VI asks again, or is over.
+    /// Retry or timeout of a VI's connection request.
     Request(u32),
-    /// A VI's oldest answer is late.
-    Answer(u32),
-    /// The door is tried again.
-    Door,
+    /// Timeout of a VI's oldest pending response.
+    Response(u32),
+    /// Retry of the shared listener.
+    SharedListener,
 }
 
-/// Moments in nanoseconds, the next one first.
+/// Timers in nanoseconds, ordered by expiry.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
-    of: BTreeMap<Key, u64>,
-    order: BTreeSet<(u64, Key)>,
+    expiry: BTreeMap<TimerKey, u64>,
+    order: BTreeSet<(u64, TimerKey)>,
 }
 
 impl Timers {
-    pub(super) fn set(&mut self, at_ns: u64, key: Key) {
-        if let Some(before_ns) = self.of.insert(key, at_ns) {
+    pub(super) fn set(&mut self, at_ns: u64, key: TimerKey) {
+        if let Some(before_ns) = self.expiry.insert(key, at_ns) {
             self.order.remove(&(before_ns, key));
         }
         self.order.insert((at_ns, key));
     }
 
-    pub(super) fn clear(&mut self, key: Key) {
-        if let Some(at_ns) = self.of.remove(&key) {
+    pub(super) fn clear(&mut self, key: TimerKey) {
+        if let Some(at_ns) = self.expiry.remove(&key) {
             self.order.remove(&(at_ns, key));
         }
     }
@@ -40,11 +40,11 @@ impl Timers {
         self.order.first().map(|(at_ns, _)| *at_ns)
     }
 
-    /// Takes one whose moment has come.
-    pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<Key> {
+    /// Removes and returns an expired timer.
+    pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<TimerKey> {
         let (at_ns, key) = *self.order.first().filter(|(at_ns, _)| *at_ns <= now_ns)?;
         self.order.remove(&(at_ns, key));
-        self.of.remove(&key);
+        self.expiry.remove(&key);
         Some(key)
     }
 }
@@ -54,20 +54,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_has_one_moment_and_the_earliest_comes_first() {
+    fn pop_due_returns_timers_in_order_of_expiry() {
         let mut timers = Timers::default();
-        timers.set(30, Key::Answer(1));
-        timers.set(20, Key::Request(1));
-        timers.set(10, Key::Answer(1));
-        timers.set(40, Key::Connection(7));
-        timers.clear(Key::Connection(7));
+        timers.set(30, TimerKey::Response(1));
+        timers.set(20, TimerKey::Request(1));
+        timers.set(10, TimerKey::Response(1));
+        timers.set(40, TimerKey::Connection(7));
+        timers.clear(TimerKey::Connection(7));
         assert_eq!(timers.next(), Some(10));
         assert_eq!(timers.pop_due(9), None);
-        assert_eq!(timers.pop_due(50), Some(Key::Answer(1)));
-        assert_eq!(timers.pop_due(50), Some(Key::Request(1)));
+        assert_eq!(timers.pop_due(50), Some(TimerKey::Response(1)));
+        assert_eq!(timers.pop_due(50), Some(TimerKey::Request(1)));
         assert_eq!(timers.pop_due(50), None);
-        timers.set(60, Key::Door);
-        timers.set(70, Key::Door);
+        timers.set(60, TimerKey::SharedListener);
+        timers.set(70, TimerKey::SharedListener);
         assert_eq!(timers.next(), Some(70));
     }
 }

@@ -1,43 +1,44 @@
-//! Descriptors cut into segments: from a send queue to TCP.
+//! Transmission: segmentation of descriptors from a send queue to TCP.
 //!
-//! Segments are planned for one system call, and what TCP took of them is done. So a descriptor
-//! that waits for room is not begun, but for the one segment of which TCP took a part.
+//! Segments are planned for one system call, and only those that TCP took change the state. So a
+//! descriptor that waits for space in TCP is not begun, except for the one partly written segment.
 
-mod lone;
 mod plan;
+mod single_send;
 
-use vi_engine::{Host, Operation, Pumped, SendWork, Status, ViIndex};
+use vi_engine::{EngineIo, Operation, Pumped, SendWork, Status, ViIndex};
 use vitcp_lite::profile::{RDMA_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use vitcp_lite::{Flags, RdmaHeader, RemoteError, SegmentHeader, SegmentType};
 
 use super::ViTcp;
-use super::closing::Ending;
-use super::connection::{Connection, Endpoint, Open, Phase, Stage, Tx};
+use super::closing::CloseReason;
+use super::connection::{Connection, Endpoint, OpenMessage, Phase, Stage, Tx};
 use super::counters::{Counter, Counters};
-use super::gather::{Gather, KEPT_BACK_LOOKS, KEPT_BACK_NS, Part};
-use super::in_flight::{Entry, Kind};
-use super::socket::is_for_later;
+use super::in_flight::{OperationKind, SentDescriptor};
+use super::send_batch::{CORK_NS, CORK_POLLS, Part, SendBatch};
+use super::socket::is_would_block;
+use super::timers::TimerKey;
 use crate::datapath::Datapath;
 
 use plan::{Plan, Stop};
 
-/// System calls that one VI may make before the next one has its turn.
-const CALLS: u32 = 4;
+/// Maximum system calls for one VI before the next VI is served.
+const MAX_CALLS: u32 = 4;
 
-/// What one system call came to.
-enum Call {
-    /// TCP took all of it: there may be more.
+/// Result of one send system call.
+enum SendResult {
+    /// TCP took all bytes: there may be more to send.
     All,
-    /// There is nothing to send now.
+    /// There is nothing to send.
     Nothing,
-    /// TCP has no room.
-    NoRoom,
-    /// The connection is over, in this way.
-    Over(Ending),
+    /// The send buffer of TCP is full.
+    WouldBlock,
+    /// The connection breaks.
+    Break(CloseReason),
 }
 
 impl ViTcp {
-    /// Sends what this VI has posted, and what its peer is owed.
+    /// Sends the posted descriptors of a VI, and pending read responses and acknowledgements.
     ///
     /// A VI that is not connected completes its descriptors as flushed instead (VIPL 3.3.5, 6.2).
     pub(crate) fn pump(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) -> Pumped {
@@ -51,17 +52,17 @@ impl ViTcp {
         let Some(mut connection) = self.take(number) else {
             return Pumped::Idle;
         };
-        let (ending, pumped) = self.pump_connection(now_ns, vi, (number, &mut *connection), path);
-        let (has_room, lost) = (connection.may_write, connection.lost);
+        let (reason, pumped) = self.pump_connection(now_ns, vi, (number, &mut *connection), path);
+        let (has_space, write_failed) = (connection.may_write, connection.write_failed);
         self.put(number, connection);
-        if !has_room {
-            self.watch_again(number);
+        if !has_space {
+            self.reregister(number);
         }
-        if lost {
+        if write_failed {
             self.queue(number);
         }
-        if let Some(ending) = ending {
-            self.end(now_ns, vi, number, ending, path);
+        if let Some(reason) = reason {
+            self.break_connection(now_ns, vi, number, reason, path);
             return Pumped::Idle;
         }
         pumped
@@ -73,48 +74,48 @@ impl ViTcp {
         vi: ViIndex,
         (number, connection): (u32, &mut Connection),
         path: &mut Datapath,
-    ) -> (Option<Ending>, Pumped) {
-        for _ in 0..CALLS {
+    ) -> (Option<CloseReason>, Pumped) {
+        for _ in 0..MAX_CALLS {
             if !connection.may_write {
                 return (None, Pumped::Idle);
             }
-            let lone = self.send_lone(now_ns, vi, connection, path);
+            let single = self.send_single(now_ns, vi, connection, path);
             let call =
-                lone.unwrap_or_else(|| self.call(now_ns, vi, (number, &mut *connection), path));
+                single.unwrap_or_else(|| self.call(now_ns, vi, (number, &mut *connection), path));
             match call {
-                // The poller fails it next.
-                Call::All if path.is_failing(vi) => return (None, Pumped::Idle),
-                Call::All => {}
-                Call::Nothing | Call::NoRoom => return (None, Pumped::Idle),
-                Call::Over(ending) => return (Some(ending), Pumped::Idle),
+                // The poller fails the VI next.
+                SendResult::All if path.is_failing(vi) => return (None, Pumped::Idle),
+                SendResult::All => {}
+                SendResult::Nothing | SendResult::WouldBlock => return (None, Pumped::Idle),
+                SendResult::Break(reason) => return (Some(reason), Pumped::Idle),
             }
         }
         (None, Pumped::More)
     }
 
-    /// Does TCP keep something back that nobody pushed yet?
+    /// Checks whether TCP holds data back that was not pushed.
     #[inline]
     pub(crate) fn has_corked(&self) -> bool {
         !self.corked.is_empty()
     }
 
-    /// Pushes what TCP has kept back for long enough; `all`: whatever it keeps back.
+    /// Pushes the data that TCP has held back for [`CORK_NS`]; with `all` any.
     pub(crate) fn push(&mut self, now_ns: u64, all: bool) {
         let Self {
             corked,
-            corked_looks,
+            polls_since_write,
             connections,
             ..
         } = self;
-        *corked_looks += 1;
-        let all = all || *corked_looks >= KEPT_BACK_LOOKS;
+        *polls_since_write += 1;
+        let all = all || *polls_since_write >= CORK_POLLS;
         corked.retain(|number| {
             let connection = connections.get_mut(*number as usize);
             let Some(connection) = connection.and_then(Option::as_mut) else {
                 return false;
             };
             let tx = &mut connection.tx;
-            if !all && tx.corked && now_ns < tx.pushed_ns + KEPT_BACK_NS {
+            if !all && tx.corked && now_ns < tx.pushed_ns + CORK_NS {
                 return true;
             }
             if core::mem::take(&mut tx.corked) {
@@ -124,96 +125,96 @@ impl ViTcp {
         });
     }
 
-    /// Plans segments for one system call, makes it, and does what became of it.
+    /// Plans the segments of one system call, sends them, and applies the result.
     fn call(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         (number, connection): (u32, &mut Connection),
         path: &mut Datapath,
-    ) -> Call {
+    ) -> SendResult {
         let slot = vi.0 as usize;
         let Some(ep) = self.endpoints.get_mut(slot).and_then(Option::as_mut) else {
-            return Call::Nothing;
+            return SendResult::Nothing;
         };
         complete_answered(vi, &mut connection.tx, path);
         if path.is_failing(vi) {
-            return Call::Nothing;
+            return SendResult::Nothing;
         }
-        self.gather.clear();
+        self.batch.clear();
         let mut plan = Plan {
             vi,
             ep,
             connection,
-            gather: &mut self.gather,
+            batch: &mut self.batch,
             path,
             rx_posted: 0,
         };
         let stop = match plan.all() {
             Ok(stop) => stop,
-            Err(ending) => return Call::Over(ending),
+            Err(reason) => return SendResult::Break(reason),
         };
         note_starving(stop, connection, &mut self.counters);
-        if self.gather.is_empty() {
+        if self.batch.is_empty() {
             return match stop {
-                Stop::Fault(status) => refuse(vi, ep, connection, status, path),
-                Stop::Gone => gone(vi, ep, connection, path),
-                Stop::Empty | Stop::Wait | Stop::Starved | Stop::Full => Call::Nothing,
+                Stop::Fault(status) => complete_with_fault(vi, ep, connection, status, path),
+                Stop::MemoryInvalid => abort_message(vi, ep, connection, path),
+                Stop::Empty | Stop::Wait | Stop::Starved | Stop::Full => SendResult::Nothing,
             };
         }
-        // Who waits for the peer sends it all that there is.
+        // If nothing can follow before the peer responds, the data must not be held back.
         let may_follow = !matches!(stop, Stop::Wait | Stop::Starved);
-        let more = self
-            .gather
-            .keeps_back(now_ns, may_follow, &mut connection.tx);
-        // SAFETY: pieces of registered memory were found readable in this turn, which we run
+        let more = self.batch.may_cork(now_ns, may_follow, &mut connection.tx);
+        // SAFETY: ranges of registered memory were found readable in this turn, which we run
         // under; the others are of our buffer.
-        let written = match unsafe { connection.stream.send(self.gather.pieces(), more) } {
+        let written = match unsafe { connection.stream.send(self.batch.iovecs(), more) } {
             Ok(written) => written,
-            Err(error) if is_for_later(&error) => {
+            Err(error) if is_would_block(&error) => {
                 self.counters.count(Counter::TxNoRoom);
                 connection.may_write = false;
-                return Call::NoRoom;
+                return SendResult::WouldBlock;
             }
-            Err(error) => return unwritable(connection, &error),
+            Err(error) => return handle_write_error(connection, &error),
         };
-        self.corked_looks = 0;
+        self.polls_since_write = 0;
         let uncorked = more && !core::mem::replace(&mut connection.tx.corked, true);
         if uncorked && !self.corked.contains(&number) {
             self.corked.push(number);
         }
         self.counters.count(Counter::TxCalls);
         self.counters.add(Counter::TxBytes, written as u64);
-        let all = written == self.gather.bytes() && !connection.stream.is_waiting();
-        settle(
+        let all = written == self.batch.bytes() && !connection.stream.has_unsent();
+        apply_written(
             vi,
             connection,
             written,
-            (&self.gather, &mut self.counters),
+            (&self.batch, &mut self.counters),
             path,
         );
-        if let Some(due_ns) = answer_due(now_ns, self.settings.answer_ns, connection) {
-            self.timers.set(due_ns, super::timers::Key::Answer(vi.0));
+        let timeout_ns = self.settings.response_timeout_ns;
+        if let Some(deadline_ns) = response_deadline(now_ns, timeout_ns, connection) {
+            self.timers.set(deadline_ns, TimerKey::Response(vi.0));
         }
         if all {
-            return Call::All;
+            return SendResult::All;
         }
         self.counters.count(Counter::TxNoRoom);
-        // What there was no room for is told of when there is.
+        // Epoll reports when TCP has space again.
         connection.may_write = false;
-        Call::NoRoom
+        SendResult::WouldBlock
     }
 }
 
-/// Writing failed. If the other end is gone, what it sent before still counts.
+/// Handles a failed write. If the connection is lost, data that the peer sent before is still read.
 #[cold]
-fn unwritable(connection: &mut Connection, error: &std::io::Error) -> Call {
-    match Ending::of_error(error) {
-        Ending::Lost => {
-            (connection.may_write, connection.may_read, connection.lost) = (false, true, true);
-            Call::NoRoom
+fn handle_write_error(connection: &mut Connection, error: &std::io::Error) -> SendResult {
+    match CloseReason::of_error(error) {
+        CloseReason::ConnectionLost => {
+            (connection.may_write, connection.may_read) = (false, true);
+            connection.write_failed = true;
+            SendResult::WouldBlock
         }
-        other => Call::Over(other),
+        other => SendResult::Break(other),
     }
 }
 
@@ -225,7 +226,7 @@ fn rdma((address, handle): (u64, u32), total_bytes: u32) -> RdmaHeader {
     }
 }
 
-/// Does this message take a receive descriptor at the other end?
+/// Checks whether a message consumes a receive descriptor of the peer.
 fn takes_descriptor(work: &SendWork) -> bool {
     match work.operation {
         Operation::Send => true,
@@ -234,9 +235,9 @@ fn takes_descriptor(work: &SendWork) -> bool {
     }
 }
 
-/// Rx Descriptors Posted as it stands now; [`Rx::say`] when a segment with it is on its way.
+/// Returns the current Rx Descriptors Posted; call [`Rx::note_advertised`] when a segment with it is sent.
 ///
-/// [`Rx::say`]: super::connection::Rx::say
+/// [`Rx::note_advertised`]: super::connection::Rx::note_advertised
 pub(super) fn posted_word(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) -> u16 {
     let unclaimed = path.unclaimed(vi);
     let rx = &mut connection.rx;
@@ -250,10 +251,14 @@ pub(super) fn posted_word(vi: ViIndex, connection: &mut Connection, path: &mut D
     }
 }
 
-/// As [`posted_word`], for a segment that waits with those of the procedure, whatever comes.
-pub(super) fn said(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) -> u16 {
+/// As [`posted_word`], for a control segment, which is sent in any case: marks the value as advertised.
+pub(super) fn advertise_posted(
+    vi: ViIndex,
+    connection: &mut Connection,
+    path: &mut Datapath,
+) -> u16 {
     let word = posted_word(vi, connection, path);
-    connection.rx.say();
+    connection.rx.note_advertised();
     word
 }
 
@@ -265,23 +270,23 @@ fn note_starving(stop: Stop, connection: &mut Connection, counters: &mut Counter
     connection.tx.starved = starved;
 }
 
-/// Does what became of the planned segments when TCP took so many bytes.
-fn settle(
+/// Applies a send of the planned segments of which TCP took `written` bytes.
+fn apply_written(
     vi: ViIndex,
     connection: &mut Connection,
     written: usize,
-    (gather, counters): (&Gather, &mut Counters),
+    (batch, counters): (&SendBatch, &mut Counters),
     path: &mut Datapath,
 ) {
     let Connection { tx, rx, .. } = connection;
     let before = tx.unfinished.take();
-    // The rest of a segment says what it said when it was planned.
-    let mut rest = before.is_some();
-    let mut says = false;
-    let unfinished = gather.settle(written, before.as_ref(), |part| {
+    // The remainder of a segment has the header values of an earlier call.
+    let mut has_remainder = before.is_some();
+    let mut advertises = false;
+    let unfinished = batch.apply_written(written, before.as_ref(), |part| {
         let part = match part {
-            Part::Rest => {
-                rest = false;
+            Part::Remainder => {
+                has_remainder = false;
                 before.map_or(Part::Nop, |before| before.part)
             }
             Part::Control(bytes) => {
@@ -289,46 +294,46 @@ fn settle(
                 return;
             }
             part => {
-                says = true;
+                advertises = true;
                 part
             }
         };
         counters.count(Counter::TxSegments);
         match part {
-            Part::Own {
+            Part::Message {
                 payload_bytes,
                 begins,
                 ends,
-            } => own_sent(vi, tx, (payload_bytes, begins, ends), counters, path),
-            Part::Read => read_sent(vi, tx, counters, path),
-            Part::Answer {
+            } => message_sent(vi, tx, (payload_bytes, begins, ends), counters, path),
+            Part::ReadRequest => read_sent(vi, tx, counters, path),
+            Part::ReadResponse {
                 payload_bytes,
                 ends,
             } => {
-                tx.answer_next = false;
-                if let Some(job) = tx.answers.front_mut() {
+                tx.response_next = false;
+                if let Some(job) = tx.read_responses.front_mut() {
                     job.sent_bytes += payload_bytes;
                 }
                 if ends {
-                    tx.answers.pop_front();
+                    tx.read_responses.pop_front();
                 }
             }
             Part::Nop => {
                 tx.number = tx.number.wrapping_add(1);
                 counters.count(Counter::TxNops);
             }
-            Part::Control(_) | Part::Rest => {}
+            Part::Control(_) | Part::Remainder => {}
         }
     });
-    says |= unfinished.is_some() && !rest;
-    if says {
-        rx.say();
+    advertises |= unfinished.is_some() && !has_remainder;
+    if advertises {
+        rx.note_advertised();
     }
     tx.unfinished = unfinished;
 }
 
-/// A segment of the message of the next descriptor is with TCP.
-fn own_sent(
+/// Applies the send of a segment of the next descriptor's message.
+fn message_sent(
     vi: ViIndex,
     tx: &mut Tx,
     (payload_bytes, begins, ends): (u32, bool, bool),
@@ -340,7 +345,7 @@ fn own_sent(
             return;
         };
         tx.number = tx.number.wrapping_add(1);
-        tx.open = Some(Open {
+        tx.open = Some(OpenMessage {
             work,
             number: tx.number,
             sent_bytes: 0,
@@ -348,11 +353,11 @@ fn own_sent(
         if takes_descriptor(&work)
             && let Some(credits) = &mut tx.credits
         {
-            // One was there when it was planned.
+            // It was available when the message was planned.
             let _used = credits.use_one();
         }
     }
-    tx.answer_next = true;
+    tx.response_next = true;
     let Some(open) = &mut tx.open else {
         return;
     };
@@ -367,8 +372,8 @@ fn own_sent(
         path.complete_send(vi, Status::OK, open.work.length_bytes);
         return;
     }
-    tx.in_flight.push(Entry {
-        kind: Kind::of(&open.work),
+    tx.in_flight.push(SentDescriptor {
+        kind: OperationKind::of(&open.work),
         answered: !tx.awaits_ack,
         number: open.number,
         source: (0, 0),
@@ -378,7 +383,7 @@ fn own_sent(
     path.keep_in_flight(vi);
 }
 
-/// The request of a read is with TCP.
+/// Applies the send of a Read Request.
 fn read_sent(vi: ViIndex, tx: &mut Tx, counters: &mut Counters, path: &mut Datapath) {
     let Some(work) = path.work_ahead(vi, 0) else {
         return;
@@ -388,8 +393,8 @@ fn read_sent(vi: ViIndex, tx: &mut Tx, counters: &mut Counters, path: &mut Datap
     };
     tx.number = tx.number.wrapping_add(1);
     counters.count(Counter::TxMessages);
-    tx.in_flight.push(Entry {
-        kind: Kind::Read,
+    tx.in_flight.push(SentDescriptor {
+        kind: OperationKind::Read,
         answered: false,
         number: tx.number,
         source: remote,
@@ -399,7 +404,7 @@ fn read_sent(vi: ViIndex, tx: &mut Tx, counters: &mut Counters, path: &mut Datap
     path.keep_in_flight(vi);
 }
 
-/// Completes what waits for nothing any more.
+/// Completes the oldest descriptors in flight that are answered.
 pub(super) fn complete_answered(vi: ViIndex, tx: &mut Tx, path: &mut Datapath) {
     while !path.is_failing(vi)
         && let Some(entry) = tx.in_flight.pop_answered()
@@ -408,44 +413,49 @@ pub(super) fn complete_answered(vi: ViIndex, tx: &mut Tx, path: &mut Datapath) {
     }
 }
 
-/// From when on an answer is late, if that is not watched yet.
-fn answer_due(now_ns: u64, answer_ns: u64, connection: &mut Connection) -> Option<u64> {
+/// Returns the deadline for the next response if its timer must be set.
+fn response_deadline(now_ns: u64, timeout_ns: u64, connection: &mut Connection) -> Option<u64> {
     let flight = &mut connection.tx.in_flight;
     if flight.unanswered() == 0 || flight.timer_set {
         return None;
     }
     flight.timer_set = true;
-    flight.moved = false;
-    Some(now_ns + answer_ns)
+    flight.progressed = false;
+    Some(now_ns + timeout_ns)
 }
 
-/// A descriptor that must not be sent: completed with its fault; a reliable VI breaks.
+/// Completes a descriptor that must not be sent with its fault; a reliable VI breaks.
 #[cold]
-fn refuse(
+fn complete_with_fault(
     vi: ViIndex,
     ep: &Endpoint,
     connection: &mut Connection,
     status: Status,
     path: &mut Datapath,
-) -> Call {
+) -> SendResult {
     if !connection.tx.in_flight.is_empty() {
         connection.tx.in_flight.fault = Some(status);
-        return Call::Nothing;
+        return SendResult::Nothing;
     }
     connection.tx.in_flight.fault = None;
     path.complete_send(vi, status, 0);
     if ep.is_reliable() {
-        return Call::Over(Ending::Local);
+        return SendResult::Break(CloseReason::Local);
     }
-    Call::All
+    SendResult::All
 }
 
-/// The memory of a message went that was sent in part: it ends with Transmit Error.
+/// Ends a partly sent message whose memory became invalid, with Transmit Error.
 #[cold]
-fn gone(vi: ViIndex, ep: &Endpoint, connection: &mut Connection, path: &mut Datapath) -> Call {
+fn abort_message(
+    vi: ViIndex,
+    ep: &Endpoint,
+    connection: &mut Connection,
+    path: &mut Datapath,
+) -> SendResult {
     let tx = &mut connection.tx;
     let Some(open) = tx.open.take() else {
-        return Call::Nothing;
+        return SendResult::Nothing;
     };
     let (kind, remote) = match open.work.operation {
         Operation::Send => (SegmentType::Send, None),
@@ -457,9 +467,9 @@ fn gone(vi: ViIndex, ep: &Endpoint, connection: &mut Connection, path: &mut Data
     header.flags = Flags::END_OF_MESSAGE.with(Flags::TRANSMIT_ERROR);
     header.message = open.number;
     header.data_offset = open.sent_bytes;
-    header.ack = connection.rx.good;
+    header.ack = connection.rx.ack_number;
     header.remote_error = RemoteError::NONE;
-    header.rx_posted = said(vi, connection, path);
+    header.rx_posted = advertise_posted(vi, connection, path);
     let tx = &mut connection.tx;
     let mut bytes = [0; SEGMENT_HEADER_BYTES + RDMA_HEADER_BYTES];
     let mut used = SEGMENT_HEADER_BYTES;
@@ -479,18 +489,18 @@ fn gone(vi: ViIndex, ep: &Endpoint, connection: &mut Connection, path: &mut Data
     } else {
         Status::PROTECTION
     };
-    refuse(vi, ep, connection, status, path)
+    complete_with_fault(vi, ep, connection, status, path)
 }
 
 impl Connection {
-    /// Whose connection it is.
+    /// Returns the VI that the connection is bound to.
     pub(super) fn vi(&self) -> Option<ViIndex> {
         match self.stage {
             Stage::Connected(vi) => Some(vi),
-            Stage::Asking(_)
+            Stage::Requesting(_)
             | Stage::Incoming(_)
-            | Stage::Held(_)
-            | Stage::Void
+            | Stage::RequestReceived(_)
+            | Stage::PeerGone
             | Stage::Closing => None,
         }
     }

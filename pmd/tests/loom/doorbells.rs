@@ -1,4 +1,4 @@
-//! No bell is lost, and what was posted before it is seen by whoever hears it.
+//! No doorbell is lost, and the thread that drains it sees what was posted before it.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -7,63 +7,59 @@ use crate::doorbell::Doorbells;
 use crate::explore;
 use crate::sync::{AtomicU32, Ordering};
 
-/// Two VIs of one word of bells, and one of another.
+/// Two VIs in one word of the doorbells, and one in another.
 const VIS: [u32; 3] = [1, 2, 64];
 
-struct Bench {
-    bells: Doorbells,
-    /// What was posted on each VI; only the bell tells of it.
+struct Model {
+    doorbells: Doorbells,
+    /// The number of posts on each VI; only the doorbell orders the access.
     posted: [AtomicU32; VIS.len()],
 }
 
-impl Bench {
-    fn post(&self, place: usize) {
-        self.posted[place].fetch_add(1, Ordering::Relaxed);
-        self.bells.ring(VIS[place]);
+impl Model {
+    fn post(&self, index: usize) {
+        self.posted[index].fetch_add(1, Ordering::Relaxed);
+        self.doorbells.ring(VIS[index]);
     }
 
-    /// Answers the bells; takes note of how much was seen of each VI then.
+    /// Drains the doorbells; records the number of posts seen of each VI.
     fn drain(&self, seen: &mut [u32; VIS.len()]) {
-        self.bells.drain(|vi| {
-            let place = VIS
+        self.doorbells.drain(|vi| {
+            let index = VIS
                 .iter()
                 .position(|known| *known == vi)
-                .expect("a bell that was rung");
-            let posted = self.posted[place].load(Ordering::Relaxed);
-            assert!(posted > 0, "a bell before its descriptor");
-            seen[place] = posted;
+                .expect("a doorbell that was rung");
+            let posted = self.posted[index].load(Ordering::Relaxed);
+            assert!(posted > 0, "a doorbell before its descriptor");
+            seen[index] = posted;
         });
     }
 }
 
-/// Posts on some VIs from two threads while a third drains; then a last drain.
+/// Posts on VIs from two threads while a third drains; then drains once more.
 fn ring_and_drain(first: &'static [usize], second: &'static [usize]) {
     explore(3, move || {
-        let bench = Arc::new(Bench {
-            bells: Doorbells::new(),
+        let model = Arc::new(Model {
+            doorbells: Doorbells::new(),
             posted: core::array::from_fn(|_| AtomicU32::new(0)),
         });
         let ringers: Vec<_> = [first, second]
-            .map(|places| {
-                let bench = Arc::clone(&bench);
-                thread::spawn(move || places.iter().for_each(|place| bench.post(*place)))
+            .map(|indices| {
+                let model = Arc::clone(&model);
+                thread::spawn(move || indices.iter().for_each(|index| model.post(*index)))
             })
             .into();
         let mut seen = [0; VIS.len()];
-        bench.drain(&mut seen);
-        bench.drain(&mut seen);
+        model.drain(&mut seen);
+        model.drain(&mut seen);
         for ringer in ringers {
             ringer.join().expect("a ringer ends");
         }
-        bench.drain(&mut seen);
-        assert!(!bench.bells.any());
-        for (place, seen) in seen.into_iter().enumerate() {
-            let posted = bench.posted[place].load(Ordering::Relaxed);
-            assert_eq!(
-                seen, posted,
-                "VI {} was left with something posted",
-                VIS[place]
-            );
+        model.drain(&mut seen);
+        assert!(!model.doorbells.any());
+        for (index, seen) in seen.into_iter().enumerate() {
+            let posted = model.posted[index].load(Ordering::Relaxed);
+            assert_eq!(seen, posted, "VI {} has an undrained post", VIS[index]);
         }
     });
 }

@@ -1,4 +1,4 @@
-//! The interleavings of what threads share without a lock, by loom: the modules themselves, with loom's atomics.
+//! Loom models of the lock-free modules: the modules themselves, with loom's atomics.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p pmd --test loom --release`.
 #![cfg(loom)]
@@ -16,14 +16,14 @@ mod copy;
 #[path = "../../src/doorbell.rs"]
 mod doorbell;
 #[allow(dead_code, reason = "the models use a part of it")]
-#[path = "../../src/sleepers.rs"]
-mod sleepers;
-#[allow(dead_code, reason = "the models use a part of it")]
 #[path = "../../src/token.rs"]
 mod token;
+#[allow(dead_code, reason = "the models use a part of it")]
+#[path = "../../src/waiters.rs"]
+mod waiters;
 
-/// Explores what up to so many preemptions at the worst moments can do; loops that wait have no end of
-/// interleavings without such a bound.
+/// Explores all interleavings with at most this many preemptions; loops that wait have an unbounded
+/// number of interleavings without such a limit.
 fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);

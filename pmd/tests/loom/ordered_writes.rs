@@ -7,9 +7,9 @@ use crate::copy;
 use crate::explore;
 use crate::sync::application;
 
-/// Writes ones by frames of these lengths, one after the other from an offset on, while another thread looks at the
-/// last byte and then at all others.
-fn last_byte_shows_all(offset: usize, frames: &'static [usize]) {
+/// Writes ones by frames of these lengths, one after the other from an offset on, while another thread reads the last
+/// byte and then all others.
+fn check_last_byte_implies_all(offset: usize, frames: &'static [usize]) {
     explore(3, move || {
         application::clear();
         let writer = thread::spawn(move || {
@@ -21,33 +21,33 @@ fn last_byte_shows_all(offset: usize, frames: &'static [usize]) {
             }
         });
         let end = offset + frames.iter().sum::<usize>();
-        // Acquire: partner is the Release store of the last bytes.
-        let seen = application::look((end - 1) / 8, Ordering::Acquire);
+        // Acquire: partner of the Release store of the last bytes.
+        let seen = application::load((end - 1) / 8, Ordering::Acquire);
         if seen[end - 1] == 0xFF {
             assert_eq!(&seen[offset..end], &[0xFF; application::BYTES][offset..end]);
         }
         writer.join().expect("the writer ends");
-        let seen = application::look(0, Ordering::Relaxed);
+        let seen = application::load(0, Ordering::Relaxed);
         assert_eq!(&seen[offset..end], &[0xFF; application::BYTES][offset..end]);
     });
 }
 
 #[test]
 fn last_word_is_seen_after_the_words_before() {
-    last_byte_shows_all(0, &[24]);
-    last_byte_shows_all(5, &[19]);
+    check_last_byte_implies_all(0, &[24]);
+    check_last_byte_implies_all(5, &[19]);
 }
 
 #[test]
 fn bytes_behind_the_last_word_are_seen_after_it() {
-    last_byte_shows_all(0, &[12]);
-    last_byte_shows_all(3, &[20]);
-    last_byte_shows_all(0, &[15]);
+    check_last_byte_implies_all(0, &[12]);
+    check_last_byte_implies_all(3, &[20]);
+    check_last_byte_implies_all(0, &[15]);
 }
 
 #[test]
 fn part_of_a_word_is_seen_after_earlier_frames() {
-    last_byte_shows_all(0, &[8, 4]);
-    last_byte_shows_all(0, &[10, 3]);
-    last_byte_shows_all(0, &[13, 3]);
+    check_last_byte_implies_all(0, &[8, 4]);
+    check_last_byte_implies_all(0, &[10, 3]);
+    check_last_byte_implies_all(0, &[13, 3]);
 }

@@ -1,12 +1,12 @@
-//! Whoever sleeps for something wakes when it happens, whatever else happens meanwhile. A model in which somebody sleeps
-//! on does not end, which loom reports.
+//! A thread that waits for an event is woken by it, whatever other events occur meanwhile. With a lost wake-up the
+//! model does not end, which loom reports.
 
 use loom::sync::Arc;
 use loom::thread;
 
 use crate::explore;
-use crate::sleepers::{Event, Sleepers};
 use crate::sync::{AtomicU32, Ordering};
+use crate::waiters::{Event, Waiters};
 
 /// Two queues of one VI, and a completion queue.
 const EVENTS: [Event; 3] = [
@@ -16,74 +16,74 @@ const EVENTS: [Event; 3] = [
 ];
 
 struct Nic {
-    sleepers: Sleepers,
-    happened: [AtomicU32; EVENTS.len()],
+    waiters: Waiters,
+    occurred: [AtomicU32; EVENTS.len()],
 }
 
 impl Nic {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            sleepers: Sleepers::new(),
-            happened: core::array::from_fn(|_| AtomicU32::new(0)),
+            waiters: Waiters::new(),
+            occurred: core::array::from_fn(|_| AtomicU32::new(0)),
         })
     }
 
-    fn happens(&self, place: usize) {
-        self.happened[place].store(1, Ordering::Release);
-        self.sleepers.tell(EVENTS[place]);
+    fn signal(&self, index: usize) {
+        self.occurred[index].store(1, Ordering::Release);
+        self.waiters.notify(EVENTS[index]);
     }
 
-    /// As a Wait call does, when it has spun for long enough.
-    fn wait(&self, place: usize) {
-        let look = || (self.happened[place].load(Ordering::Acquire) == 1).then_some(());
+    /// Waits as a Wait call does after it has polled.
+    fn wait(&self, index: usize) {
+        let check = || (self.occurred[index].load(Ordering::Acquire) == 1).then_some(());
         while self
-            .sleepers
-            .sleep(EVENTS[place], None, look, || ())
+            .waiters
+            .sleep(EVENTS[index], None, check, || ())
             .is_none()
         {}
     }
 }
 
-/// Threads that wait for these, and threads that each let these happen one after the other.
-fn wait_and_tell(waiters: &'static [usize], tellers: &'static [&'static [usize]]) {
+/// Runs threads that wait for these events, and threads that each signal these events in order.
+fn wait_and_signal(waiters: &'static [usize], signallers: &'static [&'static [usize]]) {
     explore(2, move || {
         let nic = Nic::new();
-        let waiting = waiters.iter().map(|place| {
+        let waiting = waiters.iter().map(|index| {
             let nic = Arc::clone(&nic);
-            thread::spawn(move || nic.wait(*place))
+            thread::spawn(move || nic.wait(*index))
         });
         let mut threads: Vec<_> = waiting.collect();
-        let (own, others) = tellers.split_first().expect("this thread tells");
-        for places in others {
+        let (own, others) = signallers.split_first().expect("this thread signals");
+        for indices in others {
             let nic = Arc::clone(&nic);
             threads.push(thread::spawn(move || {
-                places.iter().for_each(|place| nic.happens(*place));
+                indices.iter().for_each(|index| nic.signal(*index));
             }));
         }
-        own.iter().for_each(|place| nic.happens(*place));
+        own.iter().for_each(|index| nic.signal(*index));
         for thread in threads {
             thread.join().expect("it ends");
         }
-        assert!(!nic.sleepers.any());
+        assert!(!nic.waiters.any());
     });
 }
 
 #[test]
-fn one_waits_while_something_else_happens_before_and_after() {
-    wait_and_tell(&[0], &[&[1, 0, 2]]);
+fn waiter_is_woken_between_other_events() {
+    wait_and_signal(&[0], &[&[1, 0, 2]]);
 }
 
 #[test]
-fn two_wait_for_different_things() {
-    wait_and_tell(&[0, 1], &[&[1, 0]]);
+fn waiters_of_different_events_are_woken() {
+    wait_and_signal(&[0, 1], &[&[1, 0]]);
 }
 
 #[test]
-fn two_wait_for_the_same() {
-    wait_and_tell(&[2, 2], &[&[2]]);
+fn waiters_of_same_event_are_woken() {
+    wait_and_signal(&[2, 2], &[&[2]]);
 }
 
 #[test]
-fn one_waits_while_two_tell() {
-    wait_and_tell(&[0], &[&[1], &[0]]);
+fn waiter_is_woken_with_concurrent_notifiers() {
+    wait_and_signal(&[0], &[&[1], &[0]]);
 }

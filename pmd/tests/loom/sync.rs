@@ -1,4 +1,4 @@
-//! The door to atomics as the models see it: loom's. Its types are those of `pmd/src/sync.rs`.
+//! Replaces `pmd/src/sync.rs` in the models: the same items with loom's atomics.
 
 pub(crate) use loom::hint::spin_loop;
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -6,9 +6,9 @@ pub(crate) use loom::thread::yield_now;
 
 use loom::sync::{Condvar, Mutex};
 
-/// A flag. Its stores are exchanges: loom would let an exchange of another thread that came before a store in time
-/// read past it and still come after it in the order of changes, so that a lock that was given back stays taken.
-/// What a load may see, and what it orders, is the same.
+/// A flag. Its stores are exchanges: loom would let an exchange of another thread that precedes a store in time miss
+/// it and still follow it in modification order, so that a released lock stays taken. What a load may see, and what
+/// it orders, is unchanged.
 pub(crate) struct AtomicBool(loom::sync::atomic::AtomicBool);
 
 impl AtomicBool {
@@ -33,12 +33,12 @@ loom::thread_local! {
     static MARK: u64 = 0;
 }
 
-/// A number that no other living thread has: a multiple of 8, never 0.
+/// Returns a number that no other running thread has: a multiple of 8, never 0.
 pub(crate) fn thread_number() -> u64 {
     MARK.with(|mark| core::ptr::from_ref(mark) as u64)
 }
 
-/// Both sides of the asymmetric barrier are what it stands for: full fences.
+/// Both sides of the asymmetric barrier are full fences.
 pub(crate) fn light_barrier() {
     fence(Ordering::SeqCst);
 }
@@ -48,9 +48,9 @@ pub(crate) fn heavy_barrier() {
     fence(Ordering::SeqCst);
 }
 
-/// What the kernel does for those who sleep on the one word of a model.
+/// The kernel's futex queue, for the one futex word of a model.
 struct Futex {
-    /// Who sleeps, and for which events.
+    /// The sleeping threads, each with its events.
     sleepers: Mutex<Vec<(u64, u32)>>,
     woken: Condvar,
 }
@@ -62,8 +62,8 @@ loom::lazy_static! {
     };
 }
 
-/// Sleeps until one of these events, unless the word does not hold `expected`. Nobody's time is over: a wake that
-/// is lost is a sleep without end, which loom reports.
+/// Sleeps until one of these events, unless the word does not hold `expected`. There is no timeout: a lost wake-up is
+/// a sleep without end, which loom reports.
 pub(crate) fn futex_wait_for(
     word: &AtomicU32,
     expected: u32,
@@ -71,27 +71,27 @@ pub(crate) fn futex_wait_for(
     events: u32,
 ) {
     let me = thread_number();
-    let mut sleepers = FUTEX.sleepers.lock().expect("nobody panics");
+    let mut sleepers = FUTEX.sleepers.lock().expect("no thread panics");
     if word.load(Ordering::SeqCst) != expected {
         return;
     }
     sleepers.push((me, events));
     while sleepers.iter().any(|(thread, _)| *thread == me) {
-        sleepers = FUTEX.woken.wait(sleepers).expect("nobody panics");
+        sleepers = FUTEX.woken.wait(sleepers).expect("no thread panics");
     }
 }
 
-/// Wakes who sleeps for one of these events.
+/// Wakes the threads that sleep for one of these events; returns their number.
 pub(crate) fn futex_wake_for(_word: &AtomicU32, events: u32) -> usize {
-    let mut sleepers = FUTEX.sleepers.lock().expect("nobody panics");
+    let mut sleepers = FUTEX.sleepers.lock().expect("no thread panics");
     let before = sleepers.len();
     sleepers.retain(|(_, wanted)| wanted & events == 0);
     FUTEX.woken.notify_all();
     before - sleepers.len()
 }
 
-/// Memory that an application polls. loom sees each aligned word of it as one atomic; a store of a part is one of
-/// the whole word. There is one writer.
+/// Memory that an application polls. Each aligned word is one loom atomic; a store to a part of a word stores the whole
+/// word. There is one writer.
 pub(crate) mod application {
     use std::cell::RefCell;
     use std::rc::Rc;
@@ -102,18 +102,18 @@ pub(crate) mod application {
     /// Bytes of the memory.
     pub(crate) const BYTES: usize = 8 * WORDS;
 
-    /// Gives the memory its address; nothing is ever stored here.
+    /// Provides the address of the memory; it is never written.
     static AREA: [core::sync::atomic::AtomicU64; WORDS] =
         [const { core::sync::atomic::AtomicU64::new(0) }; WORDS];
 
-    /// What the one writer wrote, and what loom lets others see of it.
+    /// The bytes that the writer wrote, and the loom atomics that other threads read.
     struct Memory {
         written: RefCell<[u8; BYTES]>,
         words: [Word; WORDS],
     }
 
     thread_local! {
-        /// That of the model which runs: loom runs all its threads on one of the system's.
+        /// The memory of the running model: loom runs all its threads on one system thread.
         static MEMORY: RefCell<Option<Rc<Memory>>> = const { RefCell::new(None) };
     }
 
@@ -136,7 +136,7 @@ pub(crate) mod application {
     }
 
     /// Reads all words, the one at `first` before the others and with this order.
-    pub(crate) fn look(first: usize, order: Ordering) -> [u8; BYTES] {
+    pub(crate) fn load(first: usize, order: Ordering) -> [u8; BYTES] {
         let memory = memory();
         let seen = memory.words[first].load(order);
         let mut bytes = [0; BYTES];
@@ -151,8 +151,8 @@ pub(crate) mod application {
         bytes
     }
 
-    /// Stores bytes that lie in one aligned word. No load comes before: loom does not try what another thread does
-    /// between a load and a store of the same word.
+    /// Stores bytes within one aligned word, without a load before: loom does not explore other threads between a load
+    /// and a store of the same word.
     fn store(address: u64, bytes: &[u8], order: Ordering) {
         let offset = (address - start()) as usize;
         let memory = memory();

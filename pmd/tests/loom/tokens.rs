@@ -1,4 +1,4 @@
-//! One holder at a time, through every way in and every change of owner.
+//! Mutual exclusion of tokens, by every way to lock and through changes of owner.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -7,7 +7,7 @@ use loom::thread;
 use crate::explore;
 use crate::token::{Held, Token, Unbias};
 
-/// What the token guards: loom fails the model when two threads are at it, or one does not see what another did.
+/// The guarded value: loom fails the model when two threads access it, or one does not see a write of another.
 type Guarded = Arc<Token<UnsafeCell<u32>>>;
 
 fn guarded() -> Guarded {
@@ -15,7 +15,7 @@ fn guarded() -> Guarded {
 }
 
 fn add(held: Held<'_, UnsafeCell<u32>>) {
-    // SAFETY: the token lets one thread in; that it does is what loom checks here.
+    // SAFETY: the token admits one thread; that is what loom checks here.
     held.with_mut(|value| unsafe { *value += 1 });
 }
 
@@ -24,10 +24,10 @@ fn total(token: &Token<UnsafeCell<u32>>) -> u32 {
     token.hold().with(|value| unsafe { *value })
 }
 
-/// In the models a thread becomes the owner with its first use: the second entry of each thread is the fast one,
-/// unless the other has ended the bias.
+/// In the models a thread becomes the owner with its first lock: the second lock of each thread is on the fast path,
+/// unless the other thread has ended the bias.
 #[test]
-fn two_threads_that_both_want_to_own_it() {
+fn two_threads_compete_for_ownership() {
     explore(3, || {
         let token = guarded();
         let other = {
@@ -45,31 +45,31 @@ fn two_threads_that_both_want_to_own_it() {
 }
 
 #[test]
-fn an_owner_and_a_guest() {
+fn owner_and_unbiased_thread() {
     explore(3, || {
         let token = guarded();
         add(token.hold());
-        let guest = {
+        let unbiased = {
             let token = Arc::clone(&token);
             thread::spawn(move || {
                 let mut entered = 0;
-                if let Some(held) = token.try_hold_as_guest() {
+                if let Some(held) = token.try_hold_unbiased() {
                     add(held);
                     entered += 1;
                 }
-                add(token.hold_as_guest());
+                add(token.hold_unbiased());
                 entered + 1
             })
         };
         add(token.hold());
         add(token.hold());
-        let entered = guest.join().expect("the guest ends");
+        let entered = unbiased.join().expect("the unbiased thread ends");
         assert_eq!(total(&token), 3 + entered);
     });
 }
 
 #[test]
-fn whoever_only_tries_gets_in_alone_or_not_at_all() {
+fn try_hold_excludes_or_fails() {
     explore(3, || {
         let token = guarded();
         add(token.hold());
@@ -93,7 +93,7 @@ fn whoever_only_tries_gets_in_alone_or_not_at_all() {
 }
 
 #[test]
-fn an_owner_a_thread_that_tries_and_a_guest() {
+fn owner_trying_thread_and_unbiased_thread() {
     explore(2, || {
         let token = guarded();
         add(token.hold());
@@ -101,19 +101,19 @@ fn an_owner_a_thread_that_tries_and_a_guest() {
             let token = Arc::clone(&token);
             thread::spawn(move || token.try_hold().map(add).is_some())
         };
-        let guest = {
+        let unbiased = {
             let token = Arc::clone(&token);
-            thread::spawn(move || add(token.hold_as_guest()))
+            thread::spawn(move || add(token.hold_unbiased()))
         };
         add(token.hold());
         let entered = u32::from(other.join().expect("the other thread ends"));
-        guest.join().expect("the guest ends");
+        unbiased.join().expect("the unbiased thread ends");
         assert_eq!(total(&token), 3 + entered);
     });
 }
 
 #[test]
-fn an_owner_and_one_who_ends_biases_before_it_enters() {
+fn owner_and_thread_that_ends_bias_before_it_locks() {
     explore(3, || {
         let token = guarded();
         let owner = {

@@ -1,9 +1,9 @@
 /*
- * viaduct.h - what this provider has beside the calls of the guide.
+ * viaduct.h - extensions of this provider to vipl.h.
  *
- * A program needs none of it: vipl.h is the whole Virtual Interface Provider
- * Library. Here are memory that makes programs faster that attach to a datapath
- * process, the users of local peers, and what VI/TCP offers beyond the guide.
+ * All of them are optional: vipl.h declares the whole Virtual Interface Provider
+ * Library. This header declares an allocator of memory that a datapath process
+ * can map, user IDs of local peers, and connection options of VI/TCP.
  */
 #ifndef VIADUCT_H
 #define VIADUCT_H 1
@@ -17,131 +17,129 @@ extern "C" {
 #endif
 
 /*
- * Allocates at least so many bytes for VipRegisterMem: whole pages of zeros,
- * beginning with a page. A datapath process maps such memory and copies into
- * it and out of it; other memory it reaches by a system call for each frame.
- * In a program that polls for itself it is as good as any other.
- * The process maps an allocation as a whole, and all of it counts for the
+ * Allocates at least `bytes` bytes for VipRegisterMem: zeroed whole pages,
+ * aligned to a page. A datapath process maps such memory and copies data
+ * directly; it accesses other memory by a system call for each frame. Without a
+ * datapath process it has no advantage.
+ * The process maps an allocation as a whole, and its size counts toward the
  * program's quota (max_registered_bytes) until it is freed.
  *
- * NULL on failure, and errno says why: EINVAL for no bytes, ENOMEM, EMFILE
- * (each allocation holds a file descriptor: allocate much at a time).
+ * Returns NULL and sets errno on failure: EINVAL for 0 bytes, ENOMEM, EMFILE
+ * (each allocation uses a file descriptor: prefer few large allocations).
  *
- * After fork(2) parent and child see the same bytes: the memory is shared, and
- * what one writes the other reads.
+ * After fork(2) the memory is shared between parent and child.
  */
 extern void *viaduct_alloc(size_t bytes);
 
 /*
- * Frees what viaduct_alloc gave, whole; NULL is ignored. Deregister it first
- * (VipDeregisterMem, or VipCloseNic). A pointer that viaduct_alloc did not
- * give, or that was freed before, is told on standard error and left alone.
- * errno stays as it was.
+ * Frees a whole allocation of viaduct_alloc; NULL is ignored. Deregister it
+ * first (VipDeregisterMem, or VipCloseNic). Any other pointer, also one that
+ * was freed already, is reported on standard error and ignored. errno is
+ * preserved.
  */
 extern void viaduct_free(void *memory);
 
 /* --- Users of local peers ----------------------------------------------------
  *
- * The user ID of the program at the other end, where it is known beyond doubt:
+ * The user ID of the remote program, if it is known reliably:
  *
- *   this program                 the other program                user
- *   attached to a NIC of a       attached to the same NIC of      its own, which the kernel
- *   datapath process             the same process                 has told the process
- *   has opened the NIC itself    itself: its own VI               this program's
+ *   this program                 the remote program               user
+ *   attached to a NIC of a       attached to the same NIC of      its user ID, which the
+ *   datapath process             the same process                 process has from the kernel
+ *   has opened the NIC itself    itself: its own VI               the user ID of this program
  *   either                       any other: another host,         VIADUCT_USER_UNKNOWN
  *                                another NIC, another process
  *
- * Nothing that comes by a network counts. IDs are as the datapath process sees
- * them: a program in another user namespace may have another number for the same
- * user, and users that the process's namespace does not map all have the overflow
- * ID (65534, /proc/sys/kernel/overflowuid).
+ * Information received from a network is not used. IDs are those of the user
+ * namespace of the datapath process: in another user namespace the same user may
+ * have another ID, and users that are not mapped have the overflow ID (65534,
+ * /proc/sys/kernel/overflowuid).
  *
- * The calls answer VIP_INVALID_PARAMETER for NULL and for handles of nothing;
- * where a datapath process serves the NIC and is gone, VIP_ERROR_RESOURCE. A
- * call that fails writes nothing.
+ * The calls return VIP_INVALID_PARAMETER for NULL and invalid handles, and
+ * VIP_ERROR_RESOURCE if the datapath process of the NIC has ended. A call that
+ * fails writes nothing.
  */
 
-/* No user has this ID. */
+/* The user ID is not known; no user has this ID. */
 #define VIADUCT_USER_UNKNOWN 0xFFFFFFFFu
 
 /*
- * The user whose program makes a request that VipConnectWait gave and that is not
- * answered yet: a reason to accept or to reject it. VIP_TIMEOUT if the client has
- * gone. The handle stays the caller's, as with viaduct_get_request_security.
+ * Returns the user ID of the program that made a pending request, returned by
+ * VipConnectWait. VIP_TIMEOUT if the client has given up. The request stays
+ * pending, as with viaduct_get_request_security.
  */
 extern VIP_RETURN viaduct_get_request_user(VIP_CONN_HANDLE conn, VIP_UINT32 *user);
 
-/* The user whose program the VI is connected to, also peer to peer.
- * VIP_INVALID_STATE unless the VI is Connected. */
+/* Returns the user ID of the program that the VI is connected to, also for a
+ * peer-to-peer connection. VIP_INVALID_STATE unless the VI is Connected. */
 extern VIP_RETURN viaduct_get_peer_user(VIP_VI_HANDLE vi, VIP_UINT32 *user);
 
-/* --- VI/TCP beyond the guide (draft-dicecco-vitcp-00, 2.2.1) ------------------
+/* --- Connection options of VI/TCP (draft-dicecco-vitcp-00, 2.2.1) -------------
  *
- * For VIs of a NIC whose configuration says transport = "vi-tcp". For any other
- * VI, for NULL and for handles of nothing the calls answer
- * VIP_INVALID_PARAMETER; where a datapath process serves the NIC and is gone,
- * VIP_ERROR_RESOURCE. A call that fails writes nothing.
+ * For VIs of a NIC with transport = "vi-tcp" in its configuration. For other VIs,
+ * NULL and invalid handles the calls return VIP_INVALID_PARAMETER, and
+ * VIP_ERROR_RESOURCE if the datapath process of the NIC has ended. A call that
+ * fails writes nothing.
  */
 
-/* Bytes of security information, at most; 191 on a NIC with key_file. */
+/* Maximum length of security information in bytes; 191 on a NIC with key_file. */
 #define VIADUCT_MAX_SECURITY_BYTES 256
 
-/* What a VI wants of its connections. A new one: flow control as the NIC's
- * configuration says (flow_control), nothing else. */
+/* Connection options of a VI. Default: flow_control of the NIC's configuration,
+ * no negotiation, no security information. */
 typedef struct {
     /* Sends wait until the peer has posted a receive, instead of breaking the
-     * connection: they may be posted before the receives. In force if both
-     * ends want it. */
+     * connection: they may be posted before the receives. Effective if both
+     * VIs request it. */
     VIP_BOOLEAN flow_control;
-    /* A peer with another MaxTransferSize is no conflict: the lesser of both
-     * counts for the connection, and longer messages complete with
-     * VIP_STATUS_LENGTH_ERROR. In force if both ends want it, or the server
-     * alone if its own is the larger. */
+    /* Negotiates the transfer size: the lesser MaxTransferSize of both VIs is
+     * used for the connection, and longer messages complete with
+     * VIP_STATUS_LENGTH_ERROR. Effective if both VIs request it, or only the
+     * server's, if its own size is the larger. */
     VIP_BOOLEAN negotiates;
-    /* What the peer is told with the request, or with its acceptance: so many
-     * bytes of `security`. Those behind them are not looked at when they are set,
-     * and 0 when they are got. What it means is the programs' own; it travels as
-     * it is. */
+    /* Used bytes of `security`, which is sent to the peer with the request or its
+     * acceptance, unmodified, and is interpreted by the applications. Bytes after
+     * them are ignored by viaduct_set_choices, and 0 after viaduct_get_choices. */
     VIP_ULONG security_bytes;
     VIP_UINT8 security[VIADUCT_MAX_SECURITY_BYTES];
 } viaduct_choices;
 
-/* What two VIs have agreed on for their connection. */
+/* Negotiated options of a connection. */
 typedef struct {
-    /* Both ends want it: sends wait for receives. */
+    /* Flow control is in use: sends wait for receives. */
     VIP_BOOLEAN flow_control;
-    /* The longest message of this connection: the lesser MaxTransferSize of the
-     * two VIs. They are the same unless it was negotiated. */
+    /* Maximum message length of the connection in bytes: the lesser
+     * MaxTransferSize of the two VIs. They are equal unless it was negotiated. */
     VIP_ULONG max_transfer_bytes;
-    /* What the peer told: so many bytes of `security`, 0 behind them. */
+    /* Used bytes of `security`, received from the peer; the bytes after them
+     * are 0. */
     VIP_ULONG security_bytes;
     VIP_UINT8 security[VIADUCT_MAX_SECURITY_BYTES];
 } viaduct_agreement;
 
-/* What the VI wants. */
+/* Returns the connection options of a VI. */
 extern VIP_RETURN viaduct_get_choices(VIP_VI_HANDLE vi, viaduct_choices *choices);
 
 /*
- * Changes what the VI wants, all of it or nothing. VIP_INVALID_STATE unless the
- * VI is Idle; VIP_INVALID_PARAMETER also for more security information than
- * there may be.
+ * Replaces the connection options of a VI, all or none. VIP_INVALID_STATE unless
+ * the VI is Idle; VIP_INVALID_PARAMETER also for too much security information.
  */
 extern VIP_RETURN viaduct_set_choices(VIP_VI_HANDLE vi, const viaduct_choices *choices);
 
-/* What the VI and its peer have agreed on. VIP_INVALID_STATE unless the VI is
- * Connected. */
+/* Returns the negotiated options of a VI's connection. VIP_INVALID_STATE unless
+ * the VI is Connected. */
 extern VIP_RETURN viaduct_get_agreement(VIP_VI_HANDLE vi, viaduct_agreement *agreement);
 
 /*
- * What the client told with a request that VipConnectWait gave and that is not
- * answered yet: a reason to accept or to reject it. `security` has room for
- * VIADUCT_MAX_SECURITY_BYTES, and all of it is written; `security_bytes` says how
- * many came, behind which it is 0. VIP_TIMEOUT if the client has gone.
+ * Returns the client's security information of a pending request, returned by
+ * VipConnectWait. `security` has room for VIADUCT_MAX_SECURITY_BYTES bytes, all of
+ * which are written; `security_bytes` is the number received, and the bytes after
+ * them are 0. VIP_TIMEOUT if the client has given up.
  *
- * The handle stays the caller's, who still has to accept or reject the request,
- * also after VIP_TIMEOUT. Behind an answer it is a handle of nothing; an
- * acceptance that failed with VIP_INVALID_STATE, VIP_INVALID_MTU or
- * VIP_INVALID_RELIABILITY_LEVEL was none.
+ * The request stays pending: the caller still has to accept or reject it, also
+ * after VIP_TIMEOUT. After that the handle is invalid, except when
+ * VipConnectAccept failed with VIP_INVALID_STATE, VIP_INVALID_MTU or
+ * VIP_INVALID_RELIABILITY_LEVEL.
  */
 extern VIP_RETURN viaduct_get_request_security(VIP_CONN_HANDLE conn, VIP_UINT8 *security,
                                                VIP_ULONG *security_bytes);

@@ -1,4 +1,4 @@
-//! `VIP_NET_ADDRESS` in memory: two lengths, host address, discriminator, one behind the other.
+//! `VIP_NET_ADDRESS` in memory: two lengths, host address, discriminator, contiguous.
 //!
 //! | bytes | content |
 //! | --- | --- |
@@ -15,11 +15,11 @@ use vipl::{Discriminator, HostAddress, NetAddress, Result, VipError};
 use crate::pointer::read_in;
 use crate::types::VipNetAddress;
 
-/// Bytes of the host address of every NIC here.
+/// Length of the host address of every NIC in bytes.
 const HOST_BYTES: usize = 16;
-/// Longest discriminator.
+/// Maximum length of a discriminator in bytes.
 const DISCRIMINATOR_BYTES: usize = 44;
-/// Offset of the bytes behind the lengths.
+/// Offset of the host address.
 const BODY: usize = offset_of!(VipNetAddress, host_address);
 const _: () = assert!(BODY == 4);
 
@@ -28,17 +28,17 @@ const _: () = assert!(BODY == 4);
 /// # Safety
 /// `address` is NULL or has four readable bytes.
 unsafe fn read_lengths(address: *const VipNetAddress) -> Result<[u16; 2]> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's obligation.
     unsafe { read_in(address.cast()) }
 }
 
-/// Copies `out.len()` bytes from behind the lengths.
+/// Copies `out.len()` bytes that follow the lengths.
 ///
 /// # Safety
-/// `address` has that many readable bytes there.
+/// `address` has that many readable bytes after the lengths.
 unsafe fn read_body(address: *const VipNetAddress, out: &mut [u8]) {
     let body = address.cast::<u8>().wrapping_add(BODY);
-    // SAFETY: readable as the caller promises; `out` is ours alone, so they cannot overlap.
+    // SAFETY: readable as the caller guarantees; `out` is borrowed exclusively, so they cannot overlap.
     unsafe { body.copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) }
 }
 
@@ -46,16 +46,16 @@ unsafe fn read_body(address: *const VipNetAddress, out: &mut [u8]) {
 /// the NIC's limit are invalid parameters.
 ///
 /// # Safety
-/// `address` is NULL or as long as its own lengths say.
+/// `address` is NULL or as long as its own lengths state.
 pub(crate) unsafe fn read_net_address(address: *const VipNetAddress) -> Result<NetAddress> {
-    // SAFETY: the caller's promise covers the lengths.
+    // SAFETY: the lengths are readable, by the caller's obligation.
     let [host_len, discriminator_len] = unsafe { read_lengths(address) }?.map(usize::from);
     if host_len != HOST_BYTES || discriminator_len > DISCRIMINATOR_BYTES {
         return Err(VipError::InvalidParameter);
     }
     let mut body = [0; HOST_BYTES + DISCRIMINATOR_BYTES];
     let used = &mut body[..HOST_BYTES + discriminator_len];
-    // SAFETY: just as many bytes as the lengths say.
+    // SAFETY: as many bytes as the lengths state.
     unsafe { read_body(address, used) };
     let (host, discriminator) = used.split_at(HOST_BYTES);
     Ok(NetAddress {
@@ -64,18 +64,18 @@ pub(crate) unsafe fn read_net_address(address: *const VipNetAddress) -> Result<N
     })
 }
 
-/// Reads the host part of an address and nothing behind it.
+/// Reads the host part of an address only.
 ///
 /// # Safety
-/// `address` is NULL or as long as its own lengths say.
+/// `address` is NULL or as long as its own lengths state.
 pub(crate) unsafe fn read_host_address(address: *const VipNetAddress) -> Result<HostAddress> {
-    // SAFETY: the caller's promise covers the lengths.
+    // SAFETY: the lengths are readable, by the caller's obligation.
     let [host_len, _] = unsafe { read_lengths(address) }?;
     if usize::from(host_len) != HOST_BYTES {
         return Err(VipError::InvalidParameter);
     }
     let mut host = [0; HOST_BYTES];
-    // SAFETY: just as many bytes as HostAddressLen says.
+    // SAFETY: as many bytes as HostAddressLen states.
     unsafe { read_body(address, &mut host) };
     Ok(HostAddress(host))
 }
@@ -86,31 +86,31 @@ fn host_from_bytes(host: &[u8]) -> Result<HostAddress> {
         .map_err(|_| VipError::InvalidParameter)
 }
 
-/// An OUT address that has been checked.
+/// A checked OUT address.
 pub(crate) struct AddressOut(NonNull<u8>);
 
 impl AddressOut {
-    /// For a whole address; what the lengths say on entry is not looked at, because programs leave
+    /// Creates an output of a whole address. The lengths on entry are ignored, because programs leave
     /// them uninitialised.
     ///
     /// # Safety
     /// `address` is NULL or has room for the NIC's address and the longest discriminator while the
-    /// result lives.
+    /// result exists.
     pub(crate) unsafe fn whole(address: *mut VipNetAddress) -> Result<Self> {
         NonNull::new(address.cast())
             .map(Self)
             .ok_or(VipError::InvalidParameter)
     }
 
-    /// For the host part only: HostAddressLen says how much room there is, 0 meaning enough for
-    /// the NIC's address.
+    /// Creates an output of the host part only. HostAddressLen is its capacity in bytes; 0 stands for
+    /// the length of a NIC address.
     ///
     /// # Safety
-    /// `address` is NULL or has that much room while the result lives.
+    /// `address` is NULL or has that capacity while the result exists.
     pub(crate) unsafe fn host_only(address: *mut VipNetAddress) -> Result<Self> {
-        // SAFETY: the caller's promise covers the lengths.
-        let [room, _] = unsafe { read_lengths(address) }?.map(usize::from);
-        if room != 0 && room < HOST_BYTES {
+        // SAFETY: the lengths are readable, by the caller's obligation.
+        let [capacity_bytes, _] = unsafe { read_lengths(address) }?.map(usize::from);
+        if capacity_bytes != 0 && capacity_bytes < HOST_BYTES {
             return Err(VipError::InvalidParameter);
         }
         NonNull::new(address.cast())
@@ -118,14 +118,14 @@ impl AddressOut {
             .ok_or(VipError::InvalidParameter)
     }
 
-    /// For the host part only: HostAddressLen says how much room there is.
+    /// Creates an output of the host part only. HostAddressLen is its capacity in bytes.
     ///
     /// # Safety
     /// As [`AddressOut::host_only`].
-    pub(crate) unsafe fn host_with_room(address: *mut VipNetAddress) -> Result<Self> {
-        // SAFETY: the caller's promise covers the lengths.
-        let [room, _] = unsafe { read_lengths(address) }?.map(usize::from);
-        if room < HOST_BYTES {
+    pub(crate) unsafe fn host_with_capacity(address: *mut VipNetAddress) -> Result<Self> {
+        // SAFETY: the lengths are readable, by the caller's obligation.
+        let [capacity_bytes, _] = unsafe { read_lengths(address) }?.map(usize::from);
+        if capacity_bytes < HOST_BYTES {
             return Err(VipError::InvalidParameter);
         }
         NonNull::new(address.cast())
@@ -133,7 +133,7 @@ impl AddressOut {
             .ok_or(VipError::InvalidParameter)
     }
 
-    /// Writes lengths, host and discriminator, and no byte behind them.
+    /// Writes lengths, host and discriminator, and no byte after them.
     pub(crate) fn set(&self, address: &NetAddress) {
         let discriminator = address.discriminator.as_bytes();
         self.write(0, &(HOST_BYTES as u16).to_ne_bytes());
@@ -142,7 +142,7 @@ impl AddressOut {
         self.write(BODY + HOST_BYTES, discriminator);
     }
 
-    /// Writes the host address and its length; the discriminator's length stays as it is.
+    /// Writes the host address and its length; the discriminator's length is not changed.
     pub(crate) fn set_host(&self, host: &HostAddress) {
         self.write(0, &(HOST_BYTES as u16).to_ne_bytes());
         self.write(BODY, &host.0);
@@ -150,8 +150,8 @@ impl AddressOut {
 
     fn write(&self, offset: usize, bytes: &[u8]) {
         let target = self.0.as_ptr().wrapping_add(offset);
-        // SAFETY: inside the room that whoever made this promised; `bytes` is Rust's own memory and
-        // cannot overlap it.
+        // SAFETY: inside the capacity that the creator guaranteed; `bytes` is memory of this crate
+        // and cannot overlap it.
         unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_read_as_its_lengths_say() {
+    fn read_net_address_uses_its_lengths() {
         let address = read(&image(16, 3)).expect("well formed");
         assert_eq!(address.host.0[..3], [1, 2, 3]);
         assert_eq!(address.discriminator.as_bytes(), [17, 18, 19]);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_cannot_be_are_refused() {
+    fn read_net_address_rejects_invalid_lengths() {
         for (host_len, discriminator_len) in [(0, 4), (15, 4), (17, 4), (16, 45), (16, 0xFFFF)] {
             assert_eq!(
                 read(&image(host_len, discriminator_len)),
@@ -207,17 +207,17 @@ mod tests {
             );
         }
         // SAFETY: NULL is allowed.
-        let nothing = unsafe { read_net_address(null()) };
-        assert_eq!(nothing, Err(VipError::InvalidParameter));
+        let of_null = unsafe { read_net_address(null()) };
+        assert_eq!(of_null, Err(VipError::InvalidParameter));
         // SAFETY: NULL is allowed.
         assert!(unsafe { AddressOut::host_only(null_mut()) }.is_err());
     }
 
     #[test]
-    fn a_written_address_touches_nothing_behind_it() {
+    fn set_writes_no_byte_after_the_address() {
         let address = read(&image(16, 5)).expect("well formed");
         let mut room = [0xEE_u8; 80];
-        // SAFETY: there is room for the longest address.
+        // SAFETY: the array has room for the longest address.
         let out = unsafe { AddressOut::whole(room.as_mut_ptr().cast()) }.expect("not NULL");
         out.set(&address);
         assert_eq!(room[..25], image(16, 5)[..25]);
@@ -225,11 +225,11 @@ mod tests {
     }
 
     #[test]
-    fn the_host_part_alone_is_written() {
-        for room_said in [0_u16, 16, 40] {
+    fn set_host_writes_the_host_part_only() {
+        for capacity_bytes in [0_u16, 16, 40] {
             let mut room = [0xEE_u8; 40];
-            room[..2].copy_from_slice(&room_said.to_ne_bytes());
-            // SAFETY: there is room for a host address.
+            room[..2].copy_from_slice(&capacity_bytes.to_ne_bytes());
+            // SAFETY: the array has room for a host address.
             let out = unsafe { AddressOut::host_only(room.as_mut_ptr().cast()) }.expect("room");
             out.set_host(&HostAddress([7; 16]));
             assert_eq!(room[..2], 16_u16.to_ne_bytes());

@@ -1,4 +1,4 @@
-//! Attributes of VIs and registered memory, changed after they were made [VIPL 3.7.2, 3.7.4].
+//! Changes of the attributes of VIs and registered memory [VIPL 3.7.2, 3.7.4].
 
 use core::ffi::c_void;
 
@@ -13,14 +13,14 @@ use crate::vi::vi_from_c;
 /// Changes the attributes of an Idle VI, all of them or none [VIPL 3.7.2].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipSetViAttributes(
     vi_handle: RawHandle,
     vi_attribs: *const VipViAttributes,
 ) -> VipReturn {
     guarded("VipSetViAttributes", || {
-        // SAFETY: NULL or readable, as the C caller vouches.
+        // SAFETY: NULL or readable, as the C caller guarantees.
         let attributes = unsafe { read_in(vi_attribs) }?.into();
         provider::set_vi_attributes(vi_from_c(vi_handle), &attributes)
     })
@@ -29,8 +29,8 @@ pub unsafe extern "C" fn VipSetViAttributes(
 /// Changes the attributes of a registered region, all of them or none [VIPL 3.7.4].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says; `address` is not followed. The program bears
-/// what the attributes allow peers to do with its memory.
+/// The pointers are as the crate's documentation requires; `address` is not dereferenced. The program
+/// permits the peers' access to its memory that the attributes allow.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipSetMemAttributes(
     nic_handle: RawHandle,
@@ -39,10 +39,10 @@ pub unsafe extern "C" fn VipSetMemAttributes(
     mem_attribs: *const VipMemAttributes,
 ) -> VipReturn {
     guarded("VipSetMemAttributes", || {
-        // SAFETY: NULL or readable, as the C caller vouches.
+        // SAFETY: NULL or readable, as the C caller guarantees.
         let attributes = unsafe { read_in(mem_attribs) }?.into();
         let (nic, handle) = (nic_from_c(nic_handle), MemoryHandle(mem_handle));
-        // SAFETY: the region is the C caller's own memory, who vouches for what peers may do with it.
+        // SAFETY: the region is memory of the C caller, which permits the peers' access.
         unsafe { provider::set_mem_attributes(nic, address.addr() as u64, handle, &attributes) }
     })
 }

@@ -18,10 +18,10 @@ pub(crate) fn conn_from_c(handle: RawHandle) -> ConnHandle {
 
 /// Waits for a connection request [VIPL 3.3.1].
 ///
-/// Of `remote_addr` the lengths, the host address and the discriminator are written, no more.
+/// Writes the lengths, the host address and the discriminator of `remote_addr`, and no byte after them.
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipConnectWait(
     nic_handle: RawHandle,
@@ -32,11 +32,11 @@ pub unsafe extern "C" fn VipConnectWait(
     conn_handle: *mut RawHandle,
 ) -> VipReturn {
     guarded_new("VipConnectWait", || {
-        // SAFETY: NULL or as long as its lengths say, as the C caller vouches.
+        // SAFETY: NULL or as long as its lengths state, as the C caller guarantees.
         let local = unsafe { read_net_address(local_addr) }?;
-        // SAFETY: NULL or roomy enough, as the C caller vouches.
+        // SAFETY: NULL or with room for the longest address, as the C caller guarantees.
         let remote_out = unsafe { AddressOut::whole(remote_addr) }?;
-        // SAFETY: NULL or writable, as the C caller vouches.
+        // SAFETY: NULL or writable, as the C caller guarantees.
         let attributes_out = unsafe { Out::new(remote_vi_attribs) }?;
         // SAFETY: as above.
         let conn_out = unsafe { Out::new(conn_handle) }?;
@@ -65,10 +65,10 @@ pub extern "C" fn VipConnectReject(conn_handle: RawHandle) -> VipReturn {
     })
 }
 
-/// Asks a server for a connection [VIPL 3.3.4].
+/// Requests a connection to a server [VIPL 3.3.4].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipConnectRequest(
     vi_handle: RawHandle,
@@ -78,11 +78,11 @@ pub unsafe extern "C" fn VipConnectRequest(
     remote_vi_attribs: *mut VipViAttributes,
 ) -> VipReturn {
     guarded_new("VipConnectRequest", || {
-        // SAFETY: NULL or as long as its lengths say, as the C caller vouches.
+        // SAFETY: NULL or as long as its lengths state, as the C caller guarantees.
         let local = unsafe { read_net_address(local_addr) }?;
         // SAFETY: as above.
         let remote = unsafe { read_net_address(remote_addr) }?;
-        // SAFETY: NULL or writable, as the C caller vouches.
+        // SAFETY: NULL or writable, as the C caller guarantees.
         let attributes_out = unsafe { Out::new(remote_vi_attribs) }?;
         if timeout_ms == 0 {
             return Err(VipError::InvalidParameter);
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn VipConnectRequest(
     })
 }
 
-/// Ends a VI's connection, if it has one, and flushes its queues [VIPL 3.3.5].
+/// Disconnects a VI, in any state, and flushes its queues [VIPL 3.3.5].
 #[unsafe(no_mangle)]
 pub extern "C" fn VipDisconnect(vi_handle: RawHandle) -> VipReturn {
     guarded("VipDisconnect", || {

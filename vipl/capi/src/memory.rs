@@ -12,11 +12,11 @@ use crate::types::{RawHandle, VipMemAttributes, VipReturn, VipUlong, handle_from
 /// Creates a protection tag [VIPL 3.4.1].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipCreatePtag(nic_handle: RawHandle, ptag: *mut RawHandle) -> VipReturn {
     guarded_new("VipCreatePtag", || {
-        // SAFETY: NULL or writable, as the C caller vouches.
+        // SAFETY: NULL or writable, as the C caller guarantees.
         let out = unsafe { Out::new(ptag) }?;
         out.set(handle_to_c(
             provider::create_ptag(nic_from_c(nic_handle))?.into_raw(),
@@ -25,7 +25,7 @@ pub unsafe extern "C" fn VipCreatePtag(nic_handle: RawHandle, ptag: *mut RawHand
     })
 }
 
-/// Destroys a protection tag that nothing bears any more [VIPL 3.4.2].
+/// Destroys a protection tag that no VI and no region uses [VIPL 3.4.2].
 #[unsafe(no_mangle)]
 pub extern "C" fn VipDestroyPtag(nic_handle: RawHandle, ptag: RawHandle) -> VipReturn {
     guarded("VipDestroyPtag", || {
@@ -42,8 +42,8 @@ pub extern "C" fn VipDestroyPtag(nic_handle: RawHandle, ptag: RawHandle) -> VipR
 /// protection NULL for `mem_attribs` means no tag and no RDMA.
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says; the region stays mapped, and changing under
-/// the program's eyes where it allows that, until it is deregistered.
+/// The pointers are as the crate's documentation requires; the region stays mapped until it is
+/// deregistered, and may be changed by peers according to its attributes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipRegisterMem(
     nic_handle: RawHandle,
@@ -53,29 +53,29 @@ pub unsafe extern "C" fn VipRegisterMem(
     memory_handle: *mut u32,
 ) -> VipReturn {
     guarded_new("VipRegisterMem", || {
-        // SAFETY: NULL or writable, as the C caller vouches.
+        // SAFETY: NULL or writable, as the C caller guarantees.
         let out = unsafe { Out::new(memory_handle) }?;
         out.set(0);
         let nic = nic_from_c(nic_handle);
         let attributes = if mem_attribs.is_null() && provider::is_lenient(nic)? {
             MemAttributes::default()
         } else {
-            // SAFETY: NULL or readable, as the C caller vouches.
+            // SAFETY: NULL or readable, as the C caller guarantees.
             unsafe { read_in(mem_attribs) }?.into()
         };
         if virtual_address.is_null() {
             return Err(VipError::InvalidParameter);
         }
         let address = virtual_address.expose_provenance() as u64;
-        // SAFETY: the region is the C caller's own memory and stays mapped while it is registered,
-        // as the caller vouches.
+        // SAFETY: the region is memory of the C caller and stays mapped while it is registered,
+        // as the caller guarantees.
         let handle = unsafe { provider::register_mem(nic, address, length_bytes, &attributes) }?;
         out.set(handle.0);
         Ok(())
     })
 }
 
-/// Ends a registration [VIPL 3.4.4].
+/// Deregisters memory [VIPL 3.4.4].
 #[unsafe(no_mangle)]
 pub extern "C" fn VipDeregisterMem(
     nic_handle: RawHandle,
@@ -88,10 +88,10 @@ pub extern "C" fn VipDeregisterMem(
     })
 }
 
-/// Tells the attributes of a registered region [VIPL 3.7.5].
+/// Returns the attributes of a registered region [VIPL 3.7.5].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipQueryMem(
     nic_handle: RawHandle,
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn VipQueryMem(
     mem_attribs: *mut VipMemAttributes,
 ) -> VipReturn {
     guarded("VipQueryMem", || {
-        // SAFETY: NULL or writable, as the C caller vouches.
+        // SAFETY: NULL or writable, as the C caller guarantees.
         let out = unsafe { Out::new(mem_attribs) }?;
         let (nic, handle) = (nic_from_c(nic_handle), MemoryHandle(mem_handle));
         out.set((&provider::query_mem(nic, address.addr() as u64, handle)?).into());

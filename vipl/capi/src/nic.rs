@@ -11,7 +11,7 @@ use crate::types::{
     handle_from_c, handle_to_c,
 };
 
-/// The NIC that a handle from C names, or fails to name.
+/// Converts a NIC handle from C, which may be invalid.
 #[inline]
 pub(crate) fn nic_from_c(handle: RawHandle) -> NicHandle {
     NicHandle::from_raw(handle_from_c(handle))
@@ -20,7 +20,7 @@ pub(crate) fn nic_from_c(handle: RawHandle) -> NicHandle {
 /// Opens a NIC by name [VIPL 3.1.1].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipOpenNic(
     device_name: *const c_char,
@@ -28,13 +28,13 @@ pub unsafe extern "C" fn VipOpenNic(
 ) -> VipReturn {
     guarded_new("VipOpenNic", || {
         vipl::logger::install("vipl");
-        // SAFETY: NULL or a string, as the C caller vouches.
+        // SAFETY: NULL or a string, as the C caller guarantees.
         let name = unsafe { read_string(device_name, NIC_NAME_BYTES - 1) }?;
-        // SAFETY: NULL or writable, as the C caller vouches.
+        // SAFETY: NULL or writable, as the C caller guarantees.
         let out = unsafe { Out::new(nic_handle) }?;
         let name = name.to_str().map_err(|_| {
             let name = name.to_string_lossy();
-            log::debug!("VipOpenNic: device name \"{name}\": not UTF-8 text, as names of NICs are");
+            log::debug!("VipOpenNic: device name \"{name}\": not UTF-8");
             VipError::InvalidParameter
         })?;
         let nic = provider::open_nic(name)?;
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn VipOpenNic(
     })
 }
 
-/// Closes a NIC and releases everything this instance of it owns [VIPL 3.1.2].
+/// Closes a NIC handle and releases everything that it owns [VIPL 3.1.2].
 #[unsafe(no_mangle)]
 pub extern "C" fn VipCloseNic(nic_handle: RawHandle) -> VipReturn {
     guarded("VipCloseNic", || {
@@ -51,38 +51,38 @@ pub extern "C" fn VipCloseNic(nic_handle: RawHandle) -> VipReturn {
     })
 }
 
-/// Tells a NIC's attributes and limits [VIPL 3.7.1].
+/// Returns a NIC's attributes and limits [VIPL 3.7.1].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipQueryNic(
     nic_handle: RawHandle,
     nic_attribs: *mut VipNicAttributes,
 ) -> VipReturn {
     guarded("VipQueryNic", || {
-        // SAFETY: NULL or writable, as the C caller vouches.
+        // SAFETY: NULL or writable, as the C caller guarantees.
         let out = unsafe { Out::new(nic_attribs) }?;
         out.set((&provider::query_nic(nic_from_c(nic_handle))?).into());
         Ok(())
     })
 }
 
-/// The context pointer on its way to the thread that calls the handler.
+/// The context pointer of a handler, sent to the handler thread.
 pub(crate) struct Context(pub(crate) *mut c_void);
 
-// SAFETY: the pointer is only handed back to the C function it was registered with; that function
-// runs on any thread by its contract [VIPL 3.5.9, 3.8.1].
+// SAFETY: the pointer is only passed to the C function it was registered with; that function
+// may be called on any thread [VIPL 3.5.9, 3.8.1].
 unsafe impl Send for Context {}
 
 impl Context {
-    /// The pointer. A method, so that closures capture the whole context and not its field.
+    /// Returns the pointer. A method, so that closures capture the whole context and not its field.
     pub(crate) fn get(&self) -> *mut c_void {
         self.0
     }
 }
 
-/// Registers the function for asynchronous errors; NULL restores the default, which logs them
+/// Registers the handler of asynchronous errors; NULL restores the default, which logs them
 /// [VIPL 3.8.1].
 ///
 /// # Safety
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn VipErrorCallback(
         let wrapped = handler.map(|function| -> ErrorHandler {
             Box::new(move |error: &ErrorDescriptor| {
                 let mut error_desc = VipErrorDescriptor::from(error);
-                // SAFETY: callable as the registering program vouches; the descriptor outlives the
+                // SAFETY: callable as the registering program guarantees; the descriptor outlives the
                 // call.
                 run_handler("VipErrorCallback", || unsafe {
                     function(context.get(), &raw mut error_desc);

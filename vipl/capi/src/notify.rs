@@ -1,4 +1,4 @@
-//! Having a function called when something completes [VIPL 3.5.9 to 3.5.12].
+//! Completion handlers of work queues and completion queues [VIPL 3.5.9 to 3.5.12].
 
 use core::ffi::c_void;
 use core::ptr::null_mut;
@@ -10,7 +10,7 @@ use crate::nic::Context;
 use crate::types::{CqHandlerFn, QueueHandlerFn, RawHandle, VipReturn, handle_to_c};
 use crate::vi::{cq_from_c, vi_from_c};
 
-/// The provider's handler for a work queue, from the program's.
+/// Wraps the program's handler of a work queue in a handler of the provider.
 fn wrap(
     call: &'static str,
     vi: ViHandle,
@@ -22,14 +22,14 @@ fn wrap(
     Ok(move |nic: NicHandle, returned: Option<Returned>| {
         let descriptor = returned.map_or(null_mut(), |returned| returned.descriptor);
         let (nic, vi) = (handle_to_c(nic.into_raw()), handle_to_c(vi.into_raw()));
-        // SAFETY: callable on any thread until the VI is destroyed, as the program vouches.
+        // SAFETY: callable on any thread until the VI is destroyed, as the program guarantees.
         run_handler(call, || unsafe {
             function(context.get(), nic, vi, descriptor)
         });
     })
 }
 
-/// Has a function called with the next descriptor that comes off a send queue [VIPL 3.5.9].
+/// Registers a handler for the next completed descriptor of a send queue [VIPL 3.5.9].
 ///
 /// # Safety
 /// `handler` is NULL or may be called with `context` from another thread until the VI is destroyed.
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn VipSendNotify(
     })
 }
 
-/// Has a function called with the next descriptor that comes off a receive queue [VIPL 3.5.10].
+/// Registers a handler for the next completed descriptor of a receive queue [VIPL 3.5.10].
 ///
 /// # Safety
 /// As for `VipSendNotify`.
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn VipRecvNotify(
     })
 }
 
-/// Has a function called with the next entry that comes off a completion queue [VIPL 3.5.11].
+/// Registers a handler for the next entry of a completion queue [VIPL 3.5.11].
 ///
 /// # Safety
 /// `handler` is NULL or may be called with `context` from another thread until the completion queue
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn VipCQNotify(
                 handle_to_c(nic.into_raw()),
                 handle_to_c(entry.vi.into_raw()),
             );
-            // SAFETY: callable on any thread until the queue is destroyed, as the program vouches.
+            // SAFETY: callable on any thread until the queue is destroyed, as the program guarantees.
             run_handler("VipCQNotify", || unsafe {
                 function(context.get(), nic, vi, entry.recv_queue.into())
             });

@@ -1,4 +1,4 @@
-//! Connections between peers [VIPL 3.3.6-3.3.8].
+//! Peer-to-peer connections [VIPL 3.3.6-3.3.8].
 
 use vipl::{VipError, provider};
 
@@ -9,10 +9,10 @@ use crate::queue::timeout_from_c;
 use crate::types::{RawHandle, VipNetAddress, VipReturn, VipUlong, VipViAttributes};
 use crate::vi::vi_from_c;
 
-/// Asks a peer for a connection and returns at once [VIPL 3.3.6].
+/// Requests a peer-to-peer connection and returns immediately [VIPL 3.3.6].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipConnectPeerRequest(
     vi_handle: RawHandle,
@@ -21,7 +21,7 @@ pub unsafe extern "C" fn VipConnectPeerRequest(
     timeout_ms: VipUlong,
 ) -> VipReturn {
     guarded_new("VipConnectPeerRequest", || {
-        // SAFETY: NULL or as long as its lengths say, as the C caller vouches.
+        // SAFETY: NULL or as long as its lengths state, as the C caller guarantees.
         let local = unsafe { read_net_address(local_addr) }?;
         // SAFETY: as above.
         let remote = unsafe { read_net_address(remote_addr) }?;
@@ -33,17 +33,17 @@ pub unsafe extern "C" fn VipConnectPeerRequest(
     })
 }
 
-/// Tells what came of a peer request, without waiting for it [VIPL 3.3.7].
+/// Returns the result of a peer request without waiting [VIPL 3.3.7].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipConnectPeerDone(
     vi_handle: RawHandle,
     remote_vi_attribs: *mut VipViAttributes,
 ) -> VipReturn {
     guarded("VipConnectPeerDone", || {
-        // SAFETY: NULL or writable, as the C caller vouches.
+        // SAFETY: NULL or writable, as the C caller guarantees.
         let attributes_out = unsafe { Out::new(remote_vi_attribs) }?;
         let attributes = provider::connect_peer_done(vi_from_c(vi_handle))?;
         attributes_out.set((&attributes).into());
@@ -51,17 +51,17 @@ pub unsafe extern "C" fn VipConnectPeerDone(
     })
 }
 
-/// Waits for what comes of a peer request [VIPL 3.3.8].
+/// Waits for the result of a peer request and returns it [VIPL 3.3.8].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipConnectPeerWait(
     vi_handle: RawHandle,
     remote_vi_attribs: *mut VipViAttributes,
 ) -> VipReturn {
     guarded("VipConnectPeerWait", || {
-        // SAFETY: NULL or writable, as the C caller vouches.
+        // SAFETY: NULL or writable, as the C caller guarantees.
         let attributes_out = unsafe { Out::new(remote_vi_attribs) }?;
         let attributes = provider::connect_peer_wait(vi_from_c(vi_handle))?;
         attributes_out.set((&attributes).into());

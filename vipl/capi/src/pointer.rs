@@ -1,6 +1,6 @@
-//! Reading and writing what C pointers point to, after the one check that can be made: NULL.
+//! Access to the targets of C pointers, with a check for NULL.
 //!
-//! Accesses are unaligned ones, so that a badly cast buffer of an old program is no trap.
+//! Accesses are unaligned, so that a misaligned buffer of an old program does not trap.
 
 use core::ffi::{CStr, c_char};
 use core::ptr::NonNull;
@@ -16,19 +16,18 @@ pub(crate) unsafe fn read_in<T: Copy>(pointer: *const T) -> Result<T> {
     if pointer.is_null() {
         return Err(VipError::InvalidParameter);
     }
-    // SAFETY: not NULL, hence readable as the caller promises; every `T` here is plain C data.
+    // SAFETY: not NULL, hence readable as the caller guarantees; every `T` in this crate is plain C data.
     Ok(unsafe { pointer.read_unaligned() })
 }
 
-/// An OUT parameter that has been checked, before the call has done anything that could not be
-/// taken back.
+/// An OUT parameter, checked before the call has any effect.
 pub(crate) struct Out<T>(NonNull<T>);
 
 impl<T> Out<T> {
     /// Checks `pointer`; NULL is an invalid parameter.
     ///
     /// # Safety
-    /// `pointer` is NULL or valid for writing a `T` for as long as the result lives.
+    /// `pointer` is NULL or valid for writing a `T` while the result exists.
     #[inline]
     pub(crate) unsafe fn new(pointer: *mut T) -> Result<Self> {
         NonNull::new(pointer)
@@ -39,7 +38,7 @@ impl<T> Out<T> {
     /// Writes the value.
     #[inline]
     pub(crate) fn set(&self, value: T) {
-        // SAFETY: writable as whoever called `new` promised.
+        // SAFETY: writable as the caller of `new` guaranteed.
         unsafe { self.0.write_unaligned(value) }
     }
 }
@@ -52,12 +51,12 @@ pub(crate) unsafe fn read_string<'a>(pointer: *const c_char, max_bytes: usize) -
     if pointer.is_null() {
         return Err(VipError::InvalidParameter);
     }
-    // SAFETY: NUL-terminated as the caller promises; nothing is read behind the NUL.
+    // SAFETY: NUL-terminated as the caller guarantees; nothing is read after the NUL.
     let string_bytes = unsafe { libc::strnlen(pointer, max_bytes + 1) };
     if string_bytes > max_bytes {
         return Err(VipError::InvalidParameter);
     }
-    // SAFETY: strnlen has found the NUL in the caller's string, which stays as it is for 'a.
+    // SAFETY: strnlen has found the NUL in the caller's string, which is unchanged for 'a.
     Ok(unsafe { CStr::from_ptr(pointer) })
 }
 
@@ -67,7 +66,7 @@ mod tests {
     use core::ptr::{null, null_mut};
 
     #[test]
-    fn null_is_refused() {
+    fn null_pointers_are_invalid_parameters() {
         // SAFETY: NULL is allowed.
         let object = unsafe { read_in::<u32>(null()) };
         assert_eq!(object, Err(VipError::InvalidParameter));
@@ -83,7 +82,7 @@ mod tests {
     fn unaligned_objects_are_read_and_written() {
         let mut bytes = [0_u8; 9];
         let odd = bytes.as_mut_ptr().wrapping_add(1).cast::<u64>();
-        // SAFETY: eight bytes of the array lie at `odd`.
+        // SAFETY: the array has eight bytes at `odd`.
         let out = unsafe { Out::new(odd) }.expect("not NULL");
         out.set(0x0102_0304_0506_0708);
         // SAFETY: as above.
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_bounded() {
+    fn read_string_rejects_longer_strings() {
         // SAFETY: a literal.
         let fitting = unsafe { read_string(c"abc".as_ptr(), 3) };
         assert_eq!(fitting, Ok(c"abc"));

@@ -1,7 +1,7 @@
-//! Posting and collecting descriptors: the fast calls [VIPL 3.5].
+//! Posting and polling of descriptors: the data path [VIPL 3.5].
 //!
-//! The descriptor pointer of a Done or Wait call is written whenever it is not NULL: with the
-//! descriptor that came back, otherwise with NULL, so that no program goes on with a stale one.
+//! A Done or Wait call always writes its descriptor pointer, unless that is NULL: the completed
+//! descriptor, or NULL, so that a program does not use a stale one.
 
 use core::ptr::null_mut;
 use core::time::Duration;
@@ -16,10 +16,10 @@ use crate::vi::{cq_from_c, vi_from_c};
 /// `VIP_INFINITE`.
 const INFINITE: VipUlong = !0;
 
-/// `VIP_STATUS_ERROR_MASK`: any of these in a status makes the completion an error.
+/// `VIP_STATUS_ERROR_MASK`: the error bits of a status.
 const STATUS_ERROR_MASK: u32 = 0x1FE;
 
-/// A time-out in milliseconds, as the calls take it.
+/// Converts a timeout parameter in milliseconds.
 #[inline]
 pub(crate) fn timeout_from_c(timeout_ms: VipUlong) -> Timeout {
     match timeout_ms {
@@ -29,7 +29,7 @@ pub(crate) fn timeout_from_c(timeout_ms: VipUlong) -> Timeout {
     }
 }
 
-/// Stores what a Done or Wait call found, and decides its return code.
+/// Writes the descriptor of a Done or Wait call and returns its result.
 #[inline]
 fn deliver(found: Result<Done>, out: &Out<*mut RawDescriptor>) -> Result<()> {
     let (descriptor, outcome) = match found {
@@ -45,10 +45,10 @@ fn deliver(found: Result<Done>, out: &Out<*mut RawDescriptor>) -> Result<()> {
     outcome
 }
 
-/// Adds a descriptor to the tail of a send queue [VIPL 3.5.1].
+/// Posts a descriptor on a send queue [VIPL 3.5.1].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipPostSend(
     vi_handle: RawHandle,
@@ -57,16 +57,16 @@ pub unsafe extern "C" fn VipPostSend(
 ) -> VipReturn {
     guarded_data_path("VipPostSend", || {
         let (vi, handle) = (vi_from_c(vi_handle), MemoryHandle(memory_handle));
-        // SAFETY: descriptor and buffers are left alone until the descriptor has come back, as the
-        // C caller vouches; whether they are registered is the provider's to check.
+        // SAFETY: the C caller does not access descriptor and buffers until the descriptor is taken
+        // off its queue; the provider checks that they are registered.
         unsafe { provider::post_send(vi, descriptor_ptr, handle) }
     })
 }
 
-/// Adds a descriptor to the tail of a receive queue [VIPL 3.5.4].
+/// Posts a descriptor on a receive queue [VIPL 3.5.4].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipPostRecv(
     vi_handle: RawHandle,
@@ -80,42 +80,42 @@ pub unsafe extern "C" fn VipPostRecv(
     })
 }
 
-/// Takes the head of a send queue if it is complete [VIPL 3.5.2].
+/// Takes the descriptor at the head of a send queue if it has completed [VIPL 3.5.2].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipSendDone(
     vi_handle: RawHandle,
     descriptor_ptr: *mut *mut RawDescriptor,
 ) -> VipReturn {
     guarded_data_path("VipSendDone", || {
-        // SAFETY: NULL or writable, as the C caller vouches.
+        // SAFETY: NULL or writable, as the C caller guarantees.
         let out = unsafe { Out::new(descriptor_ptr) }?;
         deliver(provider::send_done(vi_from_c(vi_handle)), &out)
     })
 }
 
-/// Takes the head of a receive queue if it is complete [VIPL 3.5.5].
+/// Takes the descriptor at the head of a receive queue if it has completed [VIPL 3.5.5].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipRecvDone(
     vi_handle: RawHandle,
     descriptor_ptr: *mut *mut RawDescriptor,
 ) -> VipReturn {
     guarded_data_path("VipRecvDone", || {
-        // SAFETY: NULL or writable, as the C caller vouches.
+        // SAFETY: NULL or writable, as the C caller guarantees.
         let out = unsafe { Out::new(descriptor_ptr) }?;
         deliver(provider::recv_done(vi_from_c(vi_handle)), &out)
     })
 }
 
-/// Waits for the head of a send queue to complete and takes it [VIPL 3.5.3].
+/// Waits for the descriptor at the head of a send queue and takes it [VIPL 3.5.3].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipSendWait(
     vi_handle: RawHandle,
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn VipSendWait(
     descriptor_ptr: *mut *mut RawDescriptor,
 ) -> VipReturn {
     guarded("VipSendWait", || {
-        // SAFETY: NULL or writable, as the C caller vouches.
+        // SAFETY: NULL or writable, as the C caller guarantees.
         let out = unsafe { Out::new(descriptor_ptr) }?;
         deliver(
             provider::send_wait(vi_from_c(vi_handle), timeout_from_c(timeout_ms)),
@@ -132,10 +132,10 @@ pub unsafe extern "C" fn VipSendWait(
     })
 }
 
-/// Waits for the head of a receive queue to complete and takes it [VIPL 3.5.6].
+/// Waits for the descriptor at the head of a receive queue and takes it [VIPL 3.5.6].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipRecvWait(
     vi_handle: RawHandle,
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn VipRecvWait(
     descriptor_ptr: *mut *mut RawDescriptor,
 ) -> VipReturn {
     guarded("VipRecvWait", || {
-        // SAFETY: NULL or writable, as the C caller vouches.
+        // SAFETY: NULL or writable, as the C caller guarantees.
         let out = unsafe { Out::new(descriptor_ptr) }?;
         deliver(
             provider::recv_wait(vi_from_c(vi_handle), timeout_from_c(timeout_ms)),
@@ -159,13 +159,15 @@ struct EntryOut {
 }
 
 impl EntryOut {
+    /// Checks both pointers; NULL is an invalid parameter.
+    ///
     /// # Safety
-    /// Both are NULL or writable while the result lives.
+    /// Both are NULL or writable while the result exists.
     #[inline]
     unsafe fn new(vi_handle: *mut RawHandle, recv_queue: *mut VipBoolean) -> Result<Self> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's obligation.
         let vi = unsafe { Out::new(vi_handle) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's obligation.
         let recv_queue = unsafe { Out::new(recv_queue) }?;
         Ok(Self { vi, recv_queue })
     }
@@ -177,10 +179,10 @@ impl EntryOut {
     }
 }
 
-/// Takes an entry off a completion queue if there is one [VIPL 3.5.7].
+/// Takes the oldest entry of a completion queue, if any [VIPL 3.5.7].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipCQDone(
     cq_handle: RawHandle,
@@ -188,7 +190,7 @@ pub unsafe extern "C" fn VipCQDone(
     recv_queue: *mut VipBoolean,
 ) -> VipReturn {
     guarded_data_path("VipCQDone", || {
-        // SAFETY: NULL or writable, as the C caller vouches.
+        // SAFETY: NULL or writable, as the C caller guarantees.
         let out = unsafe { EntryOut::new(vi_handle, recv_queue) }?;
         out.set(&provider::cq_done(cq_from_c(cq_handle))?);
         Ok(())
@@ -198,7 +200,7 @@ pub unsafe extern "C" fn VipCQDone(
 /// Waits for an entry of a completion queue and takes it [VIPL 3.5.8].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipCQWait(
     cq_handle: RawHandle,
@@ -207,7 +209,7 @@ pub unsafe extern "C" fn VipCQWait(
     recv_queue: *mut VipBoolean,
 ) -> VipReturn {
     guarded("VipCQWait", || {
-        // SAFETY: NULL or writable, as the C caller vouches.
+        // SAFETY: NULL or writable, as the C caller guarantees.
         let out = unsafe { EntryOut::new(vi_handle, recv_queue) }?;
         out.set(&provider::cq_wait(
             cq_from_c(cq_handle),
@@ -222,7 +224,7 @@ mod tests {
     use super::*;
     use core::ptr::{dangling_mut, without_provenance_mut};
 
-    /// What `deliver` returns and leaves in the caller's pointer.
+    /// Calls `deliver`; returns its result and the caller's pointer.
     fn delivered(found: Result<Done>) -> (Result<()>, *mut RawDescriptor) {
         let mut slot = without_provenance_mut(0xDEAD);
         // SAFETY: a local variable.
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_are_told_by_status() {
+    fn deliver_returns_an_error_for_an_error_status() {
         let descriptor = dangling_mut();
         let done = |status| delivered(Ok(Done::Completed { descriptor, status }));
         assert_eq!(done(0x0009_0001), (Ok(()), descriptor));
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_descriptor_the_pointer_is_null() {
+    fn deliver_without_a_descriptor_writes_null() {
         assert_eq!(
             delivered(Ok(Done::Empty)),
             (Err(VipError::DescriptorError), null_mut())

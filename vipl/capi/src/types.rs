@@ -1,4 +1,4 @@
-//! The types of `vipl.h` in Rust, their layout checked when this is compiled.
+//! The types of `vipl.h` in Rust, with their layout checked at compile time.
 
 use core::ffi::{c_char, c_int, c_ulong, c_void};
 use core::mem::{offset_of, size_of};
@@ -8,43 +8,43 @@ use vipl::{
     VipError,
 };
 
-/// `VIP_NIC_HANDLE` and its like: a 64-bit value dressed as a pointer and never followed.
+/// `VIP_NIC_HANDLE` and the other handle types: a 64-bit value in a pointer, never dereferenced.
 pub type RawHandle = *mut c_void;
 /// `VIP_BOOLEAN`.
 pub type VipBoolean = c_int;
 /// `VIP_ULONG`.
 pub type VipUlong = c_ulong;
-/// The function that `VipErrorCallback` takes; `None` is NULL.
+/// The handler parameter of `VipErrorCallback`; `None` is NULL.
 pub type ErrorHandlerFn = Option<unsafe extern "C-unwind" fn(*mut c_void, *mut VipErrorDescriptor)>;
 
-/// The function that `VipSendNotify` and `VipRecvNotify` take.
+/// The handler parameter of `VipSendNotify` and `VipRecvNotify`.
 pub type QueueHandlerFn =
     Option<unsafe extern "C-unwind" fn(*mut c_void, RawHandle, RawHandle, *mut RawDescriptor)>;
-/// The function that `VipCQNotify` takes.
+/// The handler parameter of `VipCQNotify`.
 pub type CqHandlerFn =
     Option<unsafe extern "C-unwind" fn(*mut c_void, RawHandle, RawHandle, VipBoolean)>;
 
-/// Handles travel as pointers, sizes as `unsigned long`: both must hold 64 bits.
+/// Handles are passed as pointers, sizes as `unsigned long`: both must have 64 bits.
 const _: () = assert!(size_of::<RawHandle>() == 8 && size_of::<VipUlong>() == 8);
 
-/// A handle's value as C sees it.
+/// Converts the value of a handle to C.
 #[inline]
 pub(crate) fn handle_to_c(raw: u64) -> RawHandle {
     core::ptr::without_provenance_mut(raw as usize)
 }
 
-/// The value of a handle that came from C; NULL is 0, which no object ever has.
+/// Converts a handle from C to its value; NULL is 0, which is never valid.
 #[inline]
 pub(crate) fn handle_from_c(handle: RawHandle) -> u64 {
     handle.addr() as u64
 }
 
-/// A protection tag that came from C: NULL is "none".
+/// Converts a protection tag from C; NULL is `None`.
 pub(crate) fn ptag_from_c(ptag: RawHandle) -> Option<PtagHandle> {
     (!ptag.is_null()).then(|| PtagHandle::from_raw(handle_from_c(ptag)))
 }
 
-/// A protection tag as C sees it.
+/// Converts a protection tag to C; `None` is NULL.
 pub(crate) fn ptag_to_c(ptag: Option<PtagHandle>) -> RawHandle {
     handle_to_c(ptag.map_or(0, PtagHandle::into_raw))
 }
@@ -114,9 +114,9 @@ impl From<VipError> for VipReturn {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct VipNetAddress {
-    /// Bytes of host address.
+    /// Length of the host address in bytes.
     pub host_address_len: u16,
-    /// Bytes of discriminator.
+    /// Length of the discriminator in bytes.
     pub discriminator_len: u16,
     /// The first byte of the host address.
     pub host_address: [u8; 1],
@@ -128,15 +128,15 @@ pub struct VipNetAddress {
 pub struct VipViAttributes {
     /// One of the `VIP_SERVICE_` bits.
     pub reliability_level: u16,
-    /// Bytes.
+    /// Maximum message length in bytes.
     pub max_transfer_size: VipUlong,
-    /// Undefined by the guide; NULL.
+    /// Not defined by the guide; NULL.
     pub qos: RawHandle,
     /// Protection tag.
     pub ptag: RawHandle,
-    /// The peer may write.
+    /// Whether the peer may write.
     pub enable_rdma_write: VipBoolean,
-    /// The peer may read.
+    /// Whether the peer may read.
     pub enable_rdma_read: VipBoolean,
 }
 
@@ -172,9 +172,9 @@ impl From<&ViAttributes> for VipViAttributes {
 pub struct VipMemAttributes {
     /// Protection tag.
     pub ptag: RawHandle,
-    /// Peers may write.
+    /// Whether peers may write.
     pub enable_rdma_write: VipBoolean,
-    /// Peers may read.
+    /// Whether peers may read.
     pub enable_rdma_read: VipBoolean,
 }
 
@@ -202,11 +202,11 @@ impl From<&MemAttributes> for VipMemAttributes {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct VipAutodiscoveryList {
-    /// How far away nodes may be.
+    /// Maximum distance of nodes in hops.
     pub number_of_hops: VipUlong,
-    /// Pointers to the addresses to be written.
+    /// Array of pointers to the addresses that are written.
     pub ad_addr_array: *mut *mut VipNetAddress,
-    /// How many there are; afterwards how many are needed.
+    /// Number of entries on entry, number of entries needed on return.
     pub num_ad_addrs: VipUlong,
 }
 
@@ -214,7 +214,7 @@ pub struct VipAutodiscoveryList {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct VipErrorDescriptor {
-    /// The NIC that reports.
+    /// The NIC that reports the error.
     pub nic_handle: RawHandle,
     /// The VI concerned, or NULL.
     pub vi_handle: RawHandle,
@@ -230,7 +230,7 @@ pub struct VipErrorDescriptor {
     pub error_code: u32,
 }
 
-/// `VIP_STATUS_OP_*` are operation codes shifted by so many bits.
+/// Bit position of the operation code in `VIP_STATUS_OP_*`.
 const STATUS_OP_SHIFT: u32 = 16;
 
 impl From<&ErrorDescriptor> for VipErrorDescriptor {
@@ -247,7 +247,7 @@ impl From<&ErrorDescriptor> for VipErrorDescriptor {
     }
 }
 
-/// Bytes of `VIP_NIC_ATTRIBUTES.Name`, the closing NUL included.
+/// Length of `VIP_NIC_ATTRIBUTES.Name` in bytes, including the terminating NUL.
 pub(crate) const NIC_NAME_BYTES: usize = 64;
 
 /// `VIP_NIC_ATTRIBUTES` [VIPL 4.5].
@@ -260,35 +260,35 @@ pub struct VipNicAttributes {
     pub hardware_version: VipUlong,
     /// Version of this library.
     pub provider_version: VipUlong,
-    /// Bytes of a host address.
+    /// Length of a host address in bytes.
     pub nic_address_len: u16,
     /// The NIC's host address.
     pub local_nic_address: *const u8,
-    /// Whether queues may be shared by threads.
+    /// Whether any call may be made from any thread.
     pub thread_safe: VipBoolean,
-    /// Bytes of the longest discriminator.
+    /// Maximum length of a discriminator in bytes.
     pub max_discriminator_len: u16,
-    /// Bytes that can be registered.
+    /// Maximum total of registered memory in bytes.
     pub max_register_bytes: VipUlong,
-    /// Regions that can be registered.
+    /// Maximum number of registered regions.
     pub max_register_regions: VipUlong,
-    /// Bytes of the largest region.
+    /// Maximum size of a region in bytes.
     pub max_register_block_bytes: VipUlong,
-    /// VIs.
+    /// Maximum number of VIs.
     pub max_vi: VipUlong,
-    /// Descriptors on one work queue.
+    /// Maximum number of descriptors on a work queue.
     pub max_descriptors_per_queue: VipUlong,
-    /// Segments behind a control segment.
+    /// Maximum number of segments after the control segment.
     pub max_segments_per_desc: VipUlong,
-    /// Completion queues.
+    /// Maximum number of completion queues.
     pub max_cq: VipUlong,
-    /// Entries of a completion queue.
+    /// Maximum number of entries of a completion queue.
     pub max_cq_entries: VipUlong,
-    /// Bytes of the longest message.
+    /// Maximum length of a message in bytes.
     pub max_transfer_size: VipUlong,
-    /// Bytes of payload in a frame of the network.
+    /// Maximum payload of a frame in bytes.
     pub native_mtu: VipUlong,
-    /// Protection tags.
+    /// Maximum number of protection tags.
     pub max_ptags: VipUlong,
     /// Set of `VIP_SERVICE_` bits.
     pub reliability_level_support: u16,
@@ -323,20 +323,20 @@ impl From<&NicAttributes> for VipNicAttributes {
     }
 }
 
-/// `name` as a C string of fixed room; what does not fit is cut off between characters.
+/// Converts `name` to a C string in an array, truncated at a character boundary.
 fn c_name(name: &str) -> [c_char; NIC_NAME_BYTES] {
     let mut out = [0; NIC_NAME_BYTES];
-    let kept = (0..NIC_NAME_BYTES)
+    let length = (0..NIC_NAME_BYTES)
         .rev()
         .find(|end| name.is_char_boundary(*end));
-    for (slot, byte) in out.iter_mut().zip(name[..kept.unwrap_or(0)].bytes()) {
+    for (slot, byte) in out.iter_mut().zip(name[..length.unwrap_or(0)].bytes()) {
         *slot = byte as c_char;
     }
     out
 }
 
-/// `VIP_DESCRIPTOR` [VIPL 4.3] is the provider's own type: its every field lies where `vipl.h`
-/// puts it. An application's descriptor is not copied.
+/// `VIP_DESCRIPTOR` [VIPL 4.3] is the provider's type, with the field offsets of `vipl.h`: the
+/// application's descriptor is not copied.
 const _: () = {
     assert!(size_of::<RawDescriptor>() == 64);
     assert!(offset_of!(RawDescriptor, control.next) == 0); // CS.Next
@@ -389,9 +389,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_cut_between_characters_and_closed() {
+    fn c_name_is_truncated_between_characters_and_terminated() {
         let bytes = c_name(&"é".repeat(40)).map(|c| c as u8);
-        let end = bytes.iter().position(|byte| *byte == 0).expect("closed");
+        let end = bytes
+            .iter()
+            .position(|byte| *byte == 0)
+            .expect("terminated");
         assert_eq!(
             core::str::from_utf8(&bytes[..end]),
             Ok("é".repeat(31).as_str())
@@ -400,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn every_error_keeps_its_number() {
+    fn return_codes_have_the_values_of_errors() {
         for error in [
             VipError::NotDone,
             VipError::InvalidParameter,

@@ -1,4 +1,4 @@
-//! Virtual Interfaces and completion queues: making, destroying, querying [VIPL 3.2, 3.6, 3.7.3].
+//! Virtual Interfaces and completion queues: create, destroy, query [VIPL 3.2, 3.6, 3.7.3].
 
 use vipl::{CqHandle, ViHandle, provider};
 
@@ -9,13 +9,13 @@ use crate::types::{
     RawHandle, VipBoolean, VipReturn, VipUlong, VipViAttributes, handle_from_c, handle_to_c,
 };
 
-/// The VI that a handle from C names, or fails to name.
+/// Converts a VI handle from C, which may be invalid.
 #[inline]
 pub(crate) fn vi_from_c(handle: RawHandle) -> ViHandle {
     ViHandle::from_raw(handle_from_c(handle))
 }
 
-/// The completion queue that a handle from C names, or fails to name.
+/// Converts a completion queue handle from C, which may be invalid.
 #[inline]
 pub(crate) fn cq_from_c(handle: RawHandle) -> CqHandle {
     CqHandle::from_raw(handle_from_c(handle))
@@ -24,7 +24,7 @@ pub(crate) fn cq_from_c(handle: RawHandle) -> CqHandle {
 /// Creates an Idle VI [VIPL 3.2.1].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipCreateVi(
     nic_handle: RawHandle,
@@ -34,9 +34,9 @@ pub unsafe extern "C" fn VipCreateVi(
     vi_handle: *mut RawHandle,
 ) -> VipReturn {
     guarded_new("VipCreateVi", || {
-        // SAFETY: NULL or readable, as the C caller vouches.
+        // SAFETY: NULL or readable, as the C caller guarantees.
         let attributes = unsafe { read_in(vi_attribs) }?.into();
-        // SAFETY: NULL or writable, as the C caller vouches.
+        // SAFETY: NULL or writable, as the C caller guarantees.
         let out = unsafe { Out::new(vi_handle) }?;
         let [send_cq, recv_cq] = [send_cq_handle, recv_cq_handle]
             .map(|handle| (!handle.is_null()).then(|| cq_from_c(handle)));
@@ -54,10 +54,10 @@ pub extern "C" fn VipDestroyVi(vi_handle: RawHandle) -> VipReturn {
     })
 }
 
-/// Tells a VI's state and attributes [VIPL 3.7.3].
+/// Returns a VI's state and attributes [VIPL 3.7.3].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipQueryVi(
     vi_handle: RawHandle,
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn VipQueryVi(
     vi_recv_q_empty: *mut VipBoolean,
 ) -> VipReturn {
     guarded("VipQueryVi", || {
-        // SAFETY: NULL or writable, as the C caller vouches.
+        // SAFETY: NULL or writable, as the C caller guarantees.
         let state_out = unsafe { Out::new(state) }?;
         // SAFETY: as above.
         let attributes_out = unsafe { Out::new(vi_attribs) }?;
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn VipQueryVi(
 /// Creates a completion queue of at least `entry_count` entries [VIPL 3.6.1].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says.
+/// The pointers are as the crate's documentation requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipCreateCQ(
     nic_handle: RawHandle,
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn VipCreateCQ(
     cq_handle: *mut RawHandle,
 ) -> VipReturn {
     guarded_new("VipCreateCQ", || {
-        // SAFETY: NULL or writable, as the C caller vouches.
+        // SAFETY: NULL or writable, as the C caller guarantees.
         let out = unsafe { Out::new(cq_handle) }?;
         let cq = provider::create_cq(nic_from_c(nic_handle), entry_count)?;
         out.set(handle_to_c(cq.into_raw()));
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn VipCreateCQ(
     })
 }
 
-/// Changes how many entries a completion queue holds at least [VIPL 3.6.3].
+/// Changes the minimum capacity of a completion queue [VIPL 3.6.3].
 #[unsafe(no_mangle)]
 pub extern "C" fn VipResizeCQ(cq_handle: RawHandle, entry_count: VipUlong) -> VipReturn {
     guarded_new("VipResizeCQ", || {

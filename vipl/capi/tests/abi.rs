@@ -1,4 +1,4 @@
-//! The header against the guide, and the library against the header.
+//! The header conforms to the guide, and the library to the header.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::process::Command;
 use common::guide::CALLS;
 use common::{Installation, Linkage, declared_calls, succeed, tests_directory};
 
-/// Every language that the header is for.
+/// The supported languages.
 const LANGUAGES: [&[&str]; 5] = [
     &["cc", "-std=c89"],
     &["cc", "-std=c99"],
@@ -18,8 +18,7 @@ const LANGUAGES: [&[&str]; 5] = [
     &["c++", "-x", "c++", "-std=c++17"],
 ];
 
-/// The header gives the guide's sizes, offsets, values and prototypes in every language it is read in, and
-/// no compiler has anything to say about it.
+/// The header has the guide's sizes, offsets, values and prototypes in each language, without compiler warnings.
 #[test]
 fn layout_and_values() {
     let installation = Installation::new("abi");
@@ -34,8 +33,8 @@ fn layout_and_values() {
     }
 }
 
-/// The words of a C text, without its comments.
-fn words(text: &str) -> Vec<String> {
+/// Returns the identifiers and numbers of C code without comments.
+fn tokens(text: &str) -> Vec<String> {
     let mut code = String::new();
     let mut rest = text;
     while let Some((before, comment)) = rest.split_once("/*") {
@@ -49,16 +48,15 @@ fn words(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The members of the structures and unions, the types, the constants and the calls of the header: all of
-/// them stand in the table of `abi.c`.
+/// `abi.c` checks all structure and union members, types, constants and calls of the header.
 #[test]
-fn the_table_has_every_name_of_the_header() {
+fn abi_table_covers_every_header_name() {
     let directory = tests_directory();
     let header = fs::read_to_string(directory.join("../include/vipl.h")).expect("the header");
     let table = fs::read_to_string(directory.join("c/abi.c")).expect("the table");
     let (declarations, prototypes) = header.split_once("extern VIP_RETURN").expect("calls");
-    // What the header itself needs, and the names of directions and parameters.
-    let own = [
+    // Include guard, parameter directions and structure tags.
+    let internal = [
         "IN",
         "OUT",
         "VIP_KERNEL",
@@ -98,25 +96,29 @@ fn the_table_has_every_name_of_the_header() {
         "void",
         "VINIC",
     ];
-    let asserted: BTreeSet<String> = words(&table).into_iter().collect();
-    let wanted: BTreeSet<String> = words(declarations)
+    let asserted: BTreeSet<String> = tokens(&table).into_iter().collect();
+    let required: BTreeSet<String> = tokens(declarations)
         .into_iter()
         .filter(|word| !word.starts_with(|c: char| c.is_ascii_digit()))
-        .filter(|word| !own.contains(&word.as_str()) && !language.contains(&word.as_str()))
+        .filter(|word| !internal.contains(&word.as_str()) && !language.contains(&word.as_str()))
         .collect();
-    assert!(wanted.len() > 150, "the header has names: {}", wanted.len());
-    let missing: Vec<&String> = wanted.difference(&asserted).collect();
-    assert!(missing.is_empty(), "abi.c says nothing of {missing:?}");
+    assert!(
+        required.len() > 150,
+        "{} names in the header",
+        required.len()
+    );
+    let missing: Vec<&String> = required.difference(&asserted).collect();
+    assert!(missing.is_empty(), "not in abi.c: {missing:?}");
     assert!(!prototypes.is_empty());
     for call in declared_calls() {
         assert!(
             table.contains(&format!("PROTOTYPE({call},")),
-            "abi.c has no prototype of {call}"
+            "no prototype of {call} in abi.c"
         );
     }
 }
 
-/// A C++ program links against the C names.
+/// A C++ program links with the C symbols.
 #[test]
 fn calls_from_cxx() {
     let installation = Installation::new("cxx");
@@ -126,12 +128,12 @@ fn calls_from_cxx() {
         "#include <vipl.h>\nint main() { return VipCloseNic(0) == VIP_INVALID_PARAMETER ? 0 : 1; }\n",
     )
     .expect("the source");
-    let source = source.to_str().expect("a path that is text");
+    let source = source.to_str().expect("a UTF-8 path");
     let program = installation.compile("calls", &[source], &["c++"], Linkage::Shared);
     succeed(&mut installation.command(&program));
 }
 
-/// Any C or C++ program can read the header of the extensions, alone and behind the guide's.
+/// `viaduct.h` compiles in each language, alone and after `vipl.h`.
 #[test]
 fn extensions_in_every_language() {
     let installation = Installation::new("extensions");
@@ -143,7 +145,7 @@ fn extensions_in_every_language() {
              int main(void) {{ void *m = allocate(1); release(m); return m == 0; }}\n"
         );
         fs::write(&source, text).expect("the source");
-        let source = source.to_str().expect("a path that is text");
+        let source = source.to_str().expect("a UTF-8 path");
         for language in LANGUAGES {
             let program = installation.compile("extensions", &[source], language, Linkage::Shared);
             succeed(&mut installation.command(&program));
@@ -151,7 +153,7 @@ fn extensions_in_every_language() {
     }
 }
 
-/// The functions that `viaduct.h` declares.
+/// Returns the functions that `viaduct.h` declares.
 fn declared_extensions() -> BTreeSet<String> {
     let header = tests_directory().join("../include/viaduct.h");
     let header = fs::read_to_string(header).expect("the header");
@@ -162,7 +164,7 @@ fn declared_extensions() -> BTreeSet<String> {
         .collect()
 }
 
-/// The shared object exports what the headers declare, and nothing else.
+/// The shared library exports exactly the declared functions.
 #[test]
 fn exports_are_the_declarations() {
     let installation = Installation::new("exports");
@@ -203,7 +205,7 @@ fn exports_are_the_declarations() {
     assert!(dynamic.contains("soname: [libvipl.so.0]"), "{dynamic}");
 }
 
-/// pkg-config knows the library by the workspace's version.
+/// pkg-config reports the workspace's version.
 #[test]
 fn package_config() {
     let installation = Installation::new("pc");

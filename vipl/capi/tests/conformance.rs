@@ -1,4 +1,5 @@
-//! The conformance suite over shared memory: as two processes, as one, with either library.
+//! The conformance suite over shared memory and VI/TCP: as two processes and as one, with the shared and the static
+//! library.
 
 mod common;
 
@@ -6,9 +7,9 @@ use common::guide::Phase;
 use common::suite::{Program, Run, Suite, programs, two_processes};
 use common::{Installation, Linkage};
 
-/// Every test of the program ran.
+/// Checks that each test of the program ran.
 fn check_complete(suite: &Suite<'_>, program: &Program, run: &Run) {
-    for test in suite.declared(program) {
+    for test in suite.declarations(program) {
         assert!(
             run.ran.contains(&test.name),
             "{}: {} did not run: {run:?}",
@@ -60,13 +61,12 @@ fn in_one_process(installation: &Installation) {
     }
 }
 
-/// Both ends in one process: each test that does not need two passes there, too.
+/// Runs all tests that do not require two processes.
 #[test]
 fn all_phases_in_one_process() {
     in_one_process(&Installation::new("one"));
 }
 
-/// The same over VI/TCP, on the loopback interface.
 #[test]
 fn all_phases_in_one_process_over_tcp() {
     in_one_process(&Installation::over_tcp("one-tcp"));
@@ -87,13 +87,13 @@ fn full_as_two_processes_over_tcp() {
     as_two_processes_of(&Installation::over_tcp("full-tcp"), Phase::Full);
 }
 
-/// The same with messages that need no frames.
+/// Messages within a process bypass the frames (`shortcut = true`).
 #[test]
-fn all_phases_by_the_shortcut() {
+fn all_phases_with_shortcut() {
     in_one_process(&Installation::with_keys("shortcut", "shortcut = true"));
 }
 
-/// membarrier(2) is refused, as by an old kernel: the library takes its slower way.
+/// membarrier(2) fails, as on an old kernel, and the library uses its fallback.
 #[test]
 fn without_membarrier() {
     let installation = Installation::new("no-membarrier");
@@ -114,9 +114,8 @@ fn without_membarrier() {
     }
 }
 
-/// libvipl.a in the place of libvipl.so.
 #[test]
-fn the_static_library() {
+fn early_adopter_with_static_library() {
     let installation = Installation::new("static");
     let mut programs = programs(Phase::EarlyAdopter);
     programs.retain(|program| ["nic", "connect", "messages"].contains(&program.name.as_str()));

@@ -1,5 +1,5 @@
-//! Every return code of every call, and every row of the error table at every level and side, has a test of
-//! the conformance suite or a justified exception; docs/spec/vipl-coverage.md says which.
+//! Each return code of each call, and each row of the error table at each level and side, has a test of the
+//! conformance suite or a justified exception; docs/spec/vipl-coverage.md lists them.
 
 mod common;
 
@@ -8,78 +8,79 @@ use std::fmt::Write as _;
 use std::fs;
 use std::sync::OnceLock;
 
-use common::exceptions::NEVER;
+use common::exceptions::NEVER_RETURNED;
 use common::guide::{CALLS, Phase};
 use common::rows::{Level, ROWS};
-use common::suite::{Declared, Program, Suite, programs};
+use common::suite::{Program, Suite, TestDeclaration, programs};
 use common::{Installation, workspace};
 
-/// Tests by what they show: their names as the document has them.
-type Shown<K> = BTreeMap<K, BTreeSet<String>>;
+/// The names of the tests that cover each key, as in the document.
+type TestsBy<K> = BTreeMap<K, BTreeSet<String>>;
 
 #[derive(Default)]
 struct Coverage {
-    tests: Vec<(Program, Declared)>,
-    answers: Shown<(String, String)>,
-    rows: Shown<(String, String, String)>,
+    tests: Vec<(Program, TestDeclaration)>,
+    returns: TestsBy<(String, String)>,
+    rows: TestsBy<(String, String, String)>,
 }
 
 fn coverage() -> &'static Coverage {
     static COVERAGE: OnceLock<Coverage> = OnceLock::new();
-    COVERAGE.get_or_init(ask_the_suite)
+    COVERAGE.get_or_init(collect_coverage)
 }
 
-fn ask_the_suite() -> Coverage {
+fn collect_coverage() -> Coverage {
     let installation = Installation::new("coverage");
-    let mut found = Coverage::default();
+    let mut coverage = Coverage::default();
     for phase in Phase::ALL {
         let programs = programs(phase);
         let suite = Suite::build(&installation, &programs);
         for program in programs {
-            for test in suite.declared(&program) {
+            for test in suite.declarations(&program) {
                 let name = format!("{}: {}", program.source(), test.name);
-                for answer in &test.answers {
-                    found
-                        .answers
-                        .entry(answer.clone())
+                for returned in &test.returns {
+                    coverage
+                        .returns
+                        .entry(returned.clone())
                         .or_default()
                         .insert(name.clone());
                 }
                 for row in &test.rows {
-                    found
+                    coverage
                         .rows
                         .entry(row.clone())
                         .or_default()
                         .insert(name.clone());
                 }
-                found.tests.push((program.clone(), test));
+                coverage.tests.push((program.clone(), test));
             }
         }
     }
-    found
+    coverage
 }
 
-fn never(call: &str, code: &str) -> Option<&'static str> {
-    let found = NEVER
+/// Returns the reason why the call never returns the code, if it is declared so.
+fn exception(call: &str, code: &str) -> Option<&'static str> {
+    let found = NEVER_RETURNED
         .iter()
         .find(|never| never.0 == call && never.1 == code);
     found.map(|never| never.2)
 }
 
-/// What is declared exists in the guide's tables, and nothing is both tested and excused.
+/// All declarations exist in the guide's tables, and none is both tested and excepted.
 #[test]
-fn declarations_and_exceptions_are_of_the_guide() {
+fn declarations_and_exceptions_match_the_guide() {
     let coverage = coverage();
-    for ((call, code), tests) in &coverage.answers {
+    for ((call, code), tests) in &coverage.returns {
         let listed = CALLS.iter().find(|listed| listed.name == call);
         assert!(
             listed.is_some_and(|listed| listed.codes.contains(&code.as_str())),
             "{tests:?}: the guide has no {code} for {call}"
         );
         assert_eq!(
-            never(call, code),
+            exception(call, code),
             None,
-            "{tests:?}: {call} {code} is said never to occur"
+            "{tests:?}: {call} {code} is declared as never returned"
         );
     }
     for ((row, level, side), tests) in &coverage.rows {
@@ -95,7 +96,7 @@ fn declarations_and_exceptions_are_of_the_guide() {
             "{tests:?}: {level}"
         );
     }
-    for never in NEVER {
+    for never in NEVER_RETURNED {
         let listed = CALLS.iter().find(|call| call.name == never.0);
         assert!(
             listed.is_some_and(|call| call.codes.contains(&never.1)),
@@ -127,12 +128,12 @@ fn every_return_code_has_a_test_or_a_reason() {
     for call in &CALLS {
         for code in call.codes {
             let key = (call.name.to_owned(), (*code).to_owned());
-            if !coverage.answers.contains_key(&key) && never(call.name, code).is_none() {
+            if !coverage.returns.contains_key(&key) && exception(call.name, code).is_none() {
                 missing.push(key);
             }
         }
     }
-    assert!(missing.is_empty(), "no test shows {missing:#?}");
+    assert!(missing.is_empty(), "no test covers {missing:#?}");
 }
 
 #[test]
@@ -153,24 +154,25 @@ fn every_row_has_a_test_at_every_level_and_side() {
             }
         }
     }
-    assert!(missing.is_empty(), "no test shows {missing:#?}");
+    assert!(missing.is_empty(), "no test covers {missing:#?}");
 }
 
 const INTRODUCTION: &str = "# Coverage of the guide
 
-What the VI Architecture Developer's Guide asks for, and the test that shows it. The tests are C programs against
-`libvipl`, in [vipl/capi/tests/conformance](../../vipl/capi/tests/conformance), one folder for each of the guide's phases.
-Each test declares what it shows, and a run holds it to that; a call that answers what the guide does not list for it is a
-failure anywhere. The suite runs over shared memory as two processes, as one and under valgrind, attached to a datapath
-process, and over Ethernet between two network namespaces.
+The requirements of the VI Architecture Developer's Guide and the tests that cover them. The tests are C programs that
+use `libvipl`, in [vipl/capi/tests/conformance](../../vipl/capi/tests/conformance), one directory for each of the
+guide's phases. Each test declares what it covers, and each run checks the declarations; a return code that the guide
+does not list for the call fails any test. The suite runs over shared memory as two processes, as one process and
+under valgrind, attached to a datapath process, and over Ethernet between two network namespaces.
 
-This file is written by `VIPL_WRITE_DOCUMENTS=1 cargo test -p vipl-capi --test coverage` from the tests' declarations and
-the tables in `vipl/capi/tests/common`.
+This file is written by `VIPL_WRITE_DOCUMENTS=1 cargo test -p vipl-capi --test coverage` from the tests' declarations
+and the tables in `vipl/capi/tests/common`.
 ";
 
-const BREAK: &str = "\"Break\": the VI goes to Error before any further descriptor is processed, both queues are flushed in
-order, and each end gets one asynchronous CONN_LOST. UD is Unreliable Delivery, RD Reliable Delivery, RR Reliable Reception.
-What the protocol engine does underneath, with more cases, is in [vi-engine-errors.md](vi-engine-errors.md).
+const BREAK: &str = "\"Break\": the VI enters the Error state before any further descriptor is processed, both
+queues are flushed in order, and each side gets one asynchronous CONN_LOST. UD is Unreliable Delivery, RD Reliable
+Delivery, RR Reliable Reception. [vi-engine-errors.md](vi-engine-errors.md) has the error handling of the protocol
+engine, with more cases.
 ";
 
 fn names(tests: Option<&BTreeSet<String>>) -> Option<String> {
@@ -187,21 +189,21 @@ fn names(tests: Option<&BTreeSet<String>>) -> Option<String> {
 fn calls_table(coverage: &Coverage, text: &mut String) -> std::fmt::Result {
     writeln!(
         text,
-        "\n## Calls\n\n| call | phase | clause | return code | test, or why the suite does not show it |"
+        "\n## Calls\n\n| call | phase | clause | return code | test, or the reason for none |"
     )?;
     writeln!(text, "| --- | --- | --- | --- | --- |")?;
     for call in &CALLS {
         for code in call.codes {
             let key = (call.name.to_owned(), (*code).to_owned());
-            let told = match never(call.name, code) {
-                Some(reason) => format!("not here: {reason}"),
-                None => names(coverage.answers.get(&key)).unwrap_or_else(|| "missing".to_owned()),
+            let tests = match exception(call.name, code) {
+                Some(reason) => format!("never returned: {reason}"),
+                None => names(coverage.returns.get(&key)).unwrap_or_else(|| "missing".to_owned()),
             };
             let phase = call.phase.folder();
             let (name, clause) = (call.name, call.clause);
             writeln!(
                 text,
-                "| `{name}` | {phase} | {clause} | `VIP_{code}` | {told} |"
+                "| `{name}` | {phase} | {clause} | `VIP_{code}` | {tests} |"
             )?;
         }
     }
@@ -212,7 +214,7 @@ fn rows_table(coverage: &Coverage, text: &mut String) -> std::fmt::Result {
     writeln!(text, "\n## Errors\n\n{BREAK}")?;
     writeln!(
         text,
-        "| event | level | what follows | side | test |\n| --- | --- | --- | --- | --- |"
+        "| event | level | effects | side | test |\n| --- | --- | --- | --- | --- |"
     )?;
     for row in ROWS {
         for (level, follows) in Level::ALL.into_iter().zip(row.follows) {
@@ -222,11 +224,11 @@ fn rows_table(coverage: &Coverage, text: &mut String) -> std::fmt::Result {
                     level.name().to_owned(),
                     (*side).to_owned(),
                 );
-                let told = names(coverage.rows.get(&key)).unwrap_or_else(|| "missing".to_owned());
+                let tests = names(coverage.rows.get(&key)).unwrap_or_else(|| "missing".to_owned());
                 let level = level.name();
                 writeln!(
                     text,
-                    "| {} | {level} | {follows} | {side} | {told} |",
+                    "| {} | {level} | {follows} | {side} | {tests} |",
                     row.event
                 )?;
             }
@@ -253,13 +255,13 @@ fn tests_table(coverage: &Coverage, text: &mut String) -> std::fmt::Result {
 }
 
 #[test]
-fn the_document_is_what_the_tests_declare() {
+fn document_matches_test_declarations() {
     let coverage = coverage();
     let mut text = INTRODUCTION.to_owned();
     calls_table(coverage, &mut text)
         .and_then(|()| rows_table(coverage, &mut text))
         .and_then(|()| tests_table(coverage, &mut text))
-        .expect("a string takes everything");
+        .expect("formatting into a string");
     let path = workspace().join("docs/spec/vipl-coverage.md");
     if std::env::var_os("VIPL_WRITE_DOCUMENTS").is_some() {
         fs::write(&path, &text).expect("the document");
@@ -267,6 +269,6 @@ fn the_document_is_what_the_tests_declare() {
     let written = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         written == text,
-        "write it again: VIPL_WRITE_DOCUMENTS=1 cargo test -p vipl-capi --test coverage"
+        "outdated; regenerate it: VIPL_WRITE_DOCUMENTS=1 cargo test -p vipl-capi --test coverage"
     );
 }

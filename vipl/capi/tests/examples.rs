@@ -1,4 +1,4 @@
-//! The C examples, built by their own Makefile, as separate processes on one host.
+//! The C examples, built with their Makefile, as separate processes on one host.
 
 mod common;
 
@@ -6,12 +6,12 @@ use std::path::Path;
 
 use common::{Installation, Linkage, Running, await_file, rust_example, succeed, workspace};
 
-/// Bytes of one message of each size that an echo client sends unless it is told others.
+/// Sum of the default message sizes of an echo client, in bytes.
 const BYTES_OF_ALL_SIZES: u64 = 1 + 64 + 4096 + 65536;
-/// How many sizes these are; the first is 0.
+/// Number of default message sizes; the first is 0.
 const SIZES: u64 = 5;
 
-/// What an echo client has transferred after so many messages of each size.
+/// Returns the totals that an echo client prints after `iterations` messages of each size.
 fn totals(iterations: u64) -> String {
     format!(
         "{} messages, {} bytes",
@@ -20,32 +20,36 @@ fn totals(iterations: u64) -> String {
     )
 }
 
-/// Starts `program` with words; the examples lie in the installation's own directory.
-fn start(installation: &Installation, program: &str, words: &[&str]) -> Running {
-    start_at(installation, &installation.file(program), words)
+/// Starts an example of the installation's directory.
+fn start(installation: &Installation, program: &str, arguments: &[&str]) -> Running {
+    start_at(installation, &installation.file(program), arguments)
 }
 
-fn start_at(installation: &Installation, program: &Path, words: &[&str]) -> Running {
-    Running::start(installation.command(program).args(words))
+fn start_at(installation: &Installation, program: &Path, arguments: &[&str]) -> Running {
+    Running::start(installation.command(program).args(arguments))
 }
 
-/// Starts a C client that waits for anything longer than a loaded machine takes: its default is 10 s.
-fn client(installation: &Installation, program: &str, words: &[&str]) -> Running {
-    start(installation, program, &[&["-t", "50000"], words].concat())
+/// Starts a C client with a timeout of 50 s, for loaded machines; the default is 10 s.
+fn client(installation: &Installation, program: &str, arguments: &[&str]) -> Running {
+    start(
+        installation,
+        program,
+        &[&["-t", "50000"], arguments].concat(),
+    )
 }
 
 /// Starts a server and waits until it listens.
-fn serve(installation: &Installation, program: &str, words: &[&str]) -> Running {
-    serve_at(installation, &installation.file(program), words)
+fn serve(installation: &Installation, program: &str, arguments: &[&str]) -> Running {
+    serve_at(installation, &installation.file(program), arguments)
 }
 
-fn serve_at(installation: &Installation, program: &Path, words: &[&str]) -> Running {
+fn serve_at(installation: &Installation, program: &Path, arguments: &[&str]) -> Running {
     let ready = installation.file("ready");
-    let ready_name = ready.to_str().expect("a path that is text");
+    let ready_name = ready.to_str().expect("a UTF-8 path");
     let server = start_at(
         installation,
         program,
-        &[words, &["-r", ready_name]].concat(),
+        &[arguments, &["-r", ready_name]].concat(),
     );
     await_file(&ready);
     server
@@ -65,23 +69,22 @@ fn eight_clients(installation: &Installation) {
         );
     }
     let printed = server.succeed();
-    let told = format!("left after {}", totals(50));
-    assert_eq!(printed.matches(&told).count(), 8, "{printed}");
+    let disconnected = format!("left after {}", totals(50));
+    assert_eq!(printed.matches(&disconnected).count(), 8, "{printed}");
 }
 
 #[test]
-fn eight_clients_at_once() {
+fn eight_concurrent_clients() {
     eight_clients(&Installation::new("echo"));
 }
 
-/// The same programs, and another configuration.
 #[test]
-fn eight_clients_at_once_over_tcp() {
+fn eight_concurrent_clients_over_tcp() {
     eight_clients(&Installation::over_tcp("echo-tcp"));
 }
 
-/// The same by handlers, in both languages; one of the clients is killed in the middle of its work.
-fn clients_at_a_notify_server(installation: &Installation, server: Running) {
+/// Runs clients of a server that uses handlers, one of which is killed during transfers.
+fn clients_of_a_handler_server(installation: &Installation, server: Running) {
     let endless = client(
         installation,
         "EchoClient",
@@ -103,24 +106,23 @@ fn clients_at_a_notify_server(installation: &Installation, server: Running) {
 }
 
 #[test]
-fn clients_at_a_c_server_of_handlers() {
+fn clients_of_a_c_handler_server() {
     let installation = Installation::new("notify-c");
     installation.make_examples();
     let server = serve(&installation, "EchoNotify", &["-c", "5"]);
-    clients_at_a_notify_server(&installation, server);
+    clients_of_a_handler_server(&installation, server);
 }
 
 #[test]
-fn clients_at_a_rust_server_of_handlers() {
+fn clients_of_a_rust_handler_server() {
     let installation = Installation::new("notify-rust");
     installation.make_examples();
     let server = serve_at(&installation, &rust_example("echo_notify"), &["-c", "5"]);
-    clients_at_a_notify_server(&installation, server);
+    clients_of_a_handler_server(&installation, server);
 }
 
-/// Programs of both languages are on one network: a C client at a Rust server.
 #[test]
-fn c_clients_at_a_rust_server() {
+fn c_clients_of_a_rust_server() {
     let installation = Installation::new("echo-c-rust");
     installation.make_examples();
     let server = serve_at(&installation, &rust_example("echo_server"), &["-c", "2"]);
@@ -138,9 +140,8 @@ fn c_clients_at_a_rust_server() {
     assert_eq!(printed.matches(&totals(50)).count(), 2, "{printed}");
 }
 
-/// And a Rust client at a C server.
 #[test]
-fn rust_clients_at_a_c_server() {
+fn rust_clients_of_a_c_server() {
     let installation = Installation::new("echo-rust-c");
     installation.make_examples();
     let server = serve(&installation, "EchoServer", &["-c", "2"]);
@@ -156,13 +157,12 @@ fn rust_clients_at_a_c_server() {
         );
     }
     let printed = server.succeed();
-    let told = format!("left after {}", totals(50));
-    assert_eq!(printed.matches(&told).count(), 2, "{printed}");
+    let disconnected = format!("left after {}", totals(50));
+    assert_eq!(printed.matches(&disconnected).count(), 2, "{printed}");
 }
 
-/// A client that is killed in the middle of its work harms nobody.
 #[test]
-fn bad_clients_do_not_disturb_the_server() {
+fn killed_client_does_not_disturb_server_and_other_clients() {
     let installation = Installation::new("echo-bad");
     installation.make_examples();
     let mut server = serve(&installation, "EchoServer", &["-c", "3"]);
@@ -178,12 +178,12 @@ fn bad_clients_do_not_disturb_the_server() {
         &["-i", "1000000000", "-s", "64", "localhost"],
     );
     server.await_line("client 2 connected");
-    let lively = client(
+    let other = client(
         &installation,
         "EchoClient",
         &["-i", "2000", "-s", "64,4096", "localhost"],
     );
-    let printed = lively.succeed();
+    let printed = other.succeed();
     assert!(
         printed.contains("4000 messages, 8320000 bytes, 0 errors"),
         "{printed}"
@@ -192,13 +192,13 @@ fn bad_clients_do_not_disturb_the_server() {
     server.succeed();
 }
 
-/// Another discriminator is another server; a name nobody knows is an error, not a hang.
+/// An unknown discriminator, host or NIC name is an error and does not hang.
 #[test]
-fn names_are_checked() {
+fn invalid_names_are_errors() {
     let installation = Installation::new("echo-names");
     installation.make_examples();
     let server = serve(&installation, "EchoServer", &["-n", "second", "-c", "1"]);
-    for words in [
+    for arguments in [
         &["-t", "300", "localhost"][..],
         &["-n", "second", "no.such.host.invalid"],
         &["-d", "NOSUCHNIC", "-n", "second", "localhost"],
@@ -211,15 +211,15 @@ fn names_are_checked() {
         let program = installation.file("EchoClient");
         let output = installation
             .command(&program)
-            .args(words)
+            .args(arguments)
             .output()
             .expect("it runs");
-        assert_eq!(output.status.code(), Some(1), "{words:?}");
-        // The library's own words may come first.
-        let said = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        // Log lines of the library may precede.
+        let printed = String::from_utf8(output.stderr).expect("text");
         assert!(
-            said.lines().any(|line| line.starts_with("EchoClient: ")),
-            "{words:?}: {said}"
+            printed.lines().any(|line| line.starts_with("EchoClient: ")),
+            "{arguments:?}: {printed}"
         );
     }
     let printed = client(&installation, "EchoClient", &["-n", "second", "localhost"]).succeed();
@@ -238,12 +238,12 @@ fn rdma_write() {
     let client = client(&installation, "RdmaWrite", &["localhost"]);
     assert_eq!(
         client.succeed(),
-        "RdmaWrite client: the server found every byte right\n"
+        "RdmaWrite client: the server verified all bytes\n"
     );
-    assert_eq!(server.succeed(), "RdmaWrite server: every byte was right\n");
+    assert_eq!(server.succeed(), "RdmaWrite server: all bytes correct\n");
 }
 
-/// Parts of one parallel program, in both languages, each connected with each other one.
+/// Parts of one parallel program, in C and Rust, each connected to each other one.
 #[test]
 fn peers() {
     let installation = Installation::new("peers");
@@ -261,26 +261,26 @@ fn peers() {
     }
 }
 
-/// A part whose peers do not come says so when its time is over.
+/// A part whose peer is not started reports the timeout.
 #[test]
-fn a_part_alone() {
+fn peer_without_match_times_out() {
     let installation = Installation::new("peers-alone");
     installation.make_examples();
     let program = installation.file("Peers");
-    let mut alone = installation.command(&program);
-    let output = alone.args(["-r", "1", "-n", "2", "-t", "200"]).output();
+    let mut command = installation.command(&program);
+    let output = command.args(["-r", "1", "-n", "2", "-t", "200"]).output();
     let output = output.expect("it runs");
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8(output.stderr).expect("text");
+    let printed = String::from_utf8(output.stderr).expect("text");
     assert!(
-        said.contains("Peers: no connection with part 0: VIP_TIMEOUT"),
-        "{said}"
+        printed.contains("Peers: no connection with part 0: VIP_TIMEOUT"),
+        "{printed}"
     );
 }
 
-/// The program in the guide compiles and does what it says.
+/// The program of docs/guides/c.md compiles and prints the documented output.
 #[test]
-fn the_guides_program() {
+fn guide_program_compiles_and_runs() {
     let installation = Installation::new("guide");
     let guide = workspace().join("docs/guides/c.md");
     let guide = std::fs::read_to_string(guide).expect("the guide");
@@ -288,10 +288,10 @@ fn the_guides_program() {
     let (program, _) = rest.split_once("```\n").expect("its end");
     let source = installation.file("guide.c");
     std::fs::write(&source, program).expect("the source");
-    let source = source.to_str().expect("a path that is text");
+    let source = source.to_str().expect("a UTF-8 path");
     for linkage in [Linkage::Shared, Linkage::Static] {
         let built = installation.compile("guide", &[source], &["cc", "-std=c11"], linkage);
         let output = succeed(&mut installation.command(&built));
-        assert_eq!(output.stdout, b"the receive came back: yes\n");
+        assert_eq!(output.stdout, b"receive completed: yes\n");
     }
 }

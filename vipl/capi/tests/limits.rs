@@ -1,4 +1,4 @@
-//! Resource limits of the process, each lowered in steps through every call; and system calls, each refused.
+//! Resource limits of the process, each lowered in steps for every call; and system calls, each of which fails.
 
 mod common;
 
@@ -7,17 +7,17 @@ use std::fs;
 
 use common::{Installation, Linkage, succeed};
 
-/// Runs the program of one limit, which forks for each step.
+/// Runs the program for one limit; it forks a process for each step.
 fn every_step_of_a_limit_is_survived(name: &str, installation: &Installation) {
     let compiler = ["cc", "-std=gnu11"];
     let program = installation.compile("limits", &["c/limits.c"], &compiler, Linkage::Shared);
-    // Where another user can read it, too.
+    // In a directory that other users can read.
     let config = env::temp_dir().join(format!("viaduct-limits-{name}-{}", std::process::id()));
-    fs::copy(installation.file("viaduct.toml"), &config).expect("room for the configuration");
+    fs::copy(installation.file("viaduct.toml"), &config).expect("a copy of the configuration");
     let mut command = installation.command(&program);
     let output = succeed(command.env("VIADUCT_CONFIG", &config).arg(name));
     println!("{}", String::from_utf8_lossy(&output.stdout));
-    fs::remove_file(config).expect("our own file");
+    fs::remove_file(config).expect("the copied configuration");
 }
 
 fn on_both_transports(name: &str) {
@@ -60,11 +60,11 @@ fn locked_memory_lowered_in_steps_is_survived() {
 }
 
 #[test]
-fn system_calls_refused_one_by_one_with_eperm_are_survived() {
+fn system_calls_failing_one_by_one_with_eperm_are_survived() {
     on_both_transports("EPERM");
 }
 
 #[test]
-fn system_calls_refused_one_by_one_with_enosys_are_survived() {
+fn system_calls_failing_one_by_one_with_enosys_are_survived() {
     on_both_transports("ENOSYS");
 }

@@ -1,4 +1,4 @@
-//! The conformance suite under valgrind: no error, no definite leak. Both ends are in one process there.
+//! The conformance suite under valgrind: no error, no definite leak. Both sides run in one process.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn under_valgrind_full() {
     run(Phase::Full);
 }
 
-/// Any call with any argument.
+/// Calls with random arguments.
 #[test]
 fn under_valgrind_fuzz() {
     let installation = Installation::new("valgrind-fuzz");
@@ -43,8 +43,8 @@ fn under_valgrind_fuzz() {
 
 /// The allocator of `viaduct.h`.
 #[test]
-fn under_valgrind_shared() {
-    let installation = Installation::new("valgrind-shared");
-    let path = installation.compile_with_harness("shared", "c/shared.c");
+fn under_valgrind_shared_memory() {
+    let installation = Installation::new("valgrind-shared-memory");
+    let path = installation.compile_with_harness("shared_memory", "c/shared_memory.c");
     installation.run_checks(&mut installation.command_under_valgrind(&path));
 }

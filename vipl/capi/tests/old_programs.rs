@@ -1,5 +1,5 @@
-//! Programs as they were written for VIPL around 2000, built as their makefiles did it, in each language, from
-//! an installed library and from the built tree.
+//! Programs in the style of VIPL programs around 2000, built like by their makefiles, in each language, with an
+//! installed library and with the build directory.
 
 mod common;
 
@@ -11,7 +11,8 @@ use common::{Installation, Running, succeed, tests_directory};
 /// The rules of docs/spec/vipl-rules.md.
 const RULES: std::ops::RangeInclusive<u32> = 1..=20;
 
-/// `CC SOURCES -o PROGRAM $(pkg-config --cflags --libs vipl)`, and nothing else that is of this library.
+/// Builds a program with `CC SOURCES -o PROGRAM $(pkg-config --cflags --libs vipl)` and no other flags of this
+/// library.
 fn build(installation: &Installation, compiler: &str, name: &str, sources: &[&str]) -> PathBuf {
     let program = installation.file(name);
     let script = format!(
@@ -32,13 +33,21 @@ fn build(installation: &Installation, compiler: &str, name: &str, sources: &[&st
     program
 }
 
-/// Every rule, by a program in this language.
-fn keeps_all_rules(installation: &Installation, compiler: &str) {
-    let sources = ["rules.c", "rules_one.c", "rules_two.c", "old.c"];
+/// Runs the test program of each rule, compiled as this language.
+fn check_all_rules(installation: &Installation, compiler: &str) {
+    let sources = [
+        "rules.c",
+        "rules_one_process.c",
+        "rules_two_processes.c",
+        "common.c",
+    ];
     let program = build(installation, compiler, "rules", &sources);
     for rule in RULES {
         let mut command = installation.command(&program);
-        let output = command.arg(rule.to_string()).output().expect("it runs");
+        let output = command
+            .arg(rule.to_string())
+            .output()
+            .expect("the program starts");
         assert_eq!(
             output.status.code(),
             Some(0),
@@ -49,30 +58,30 @@ fn keeps_all_rules(installation: &Installation, compiler: &str) {
 }
 
 #[test]
-fn rules_in_c89_from_the_built_tree() {
-    keeps_all_rules(&Installation::linked("rules-c89"), "cc -std=c89");
+fn rules_in_c89_with_build_directory() {
+    check_all_rules(&Installation::linked("rules-c89"), "cc -std=c89");
 }
 
 #[test]
-fn rules_in_c11_from_an_installation() {
-    keeps_all_rules(&Installation::new("rules-c11"), "cc -std=c11");
+fn rules_in_c11_with_installation() {
+    check_all_rules(&Installation::new("rules-c11"), "cc -std=c11");
 }
 
 #[test]
-fn rules_in_cxx_from_an_installation() {
+fn rules_in_cxx_with_installation() {
     let compiler = "c++ -x c++ -std=c++98";
-    keeps_all_rules(&Installation::new("rules-cxx"), compiler);
+    check_all_rules(&Installation::new("rules-cxx"), compiler);
 }
 
 #[test]
 fn rules_in_c89_over_tcp() {
-    keeps_all_rules(&Installation::over_tcp("rules-tcp"), "cc -std=c89");
+    check_all_rules(&Installation::over_tcp("rules-tcp"), "cc -std=c89");
 }
 
-/// Each of several processes has a VI to every other.
-fn full_mesh_of_processes(installation: &Installation) {
+/// Runs several processes, each with a VI to each other one.
+fn run_full_mesh(installation: &Installation) {
     const RANKS: usize = 4;
-    let program = build(installation, "cc -std=c89", "mesh", &["mesh.c", "old.c"]);
+    let program = build(installation, "cc -std=c89", "mesh", &["mesh.c", "common.c"]);
     let mut running: Vec<Running> = (0..RANKS)
         .map(|rank| {
             let mut command = installation.command(&program);
@@ -80,20 +89,20 @@ fn full_mesh_of_processes(installation: &Installation) {
             Running::start(&mut command)
         })
         .collect();
-    for one in &mut running {
-        one.await_line("messages with each of 3 peers");
+    for process in &mut running {
+        process.await_line("messages with each of 3 peers");
     }
-    for one in running {
-        one.succeed();
+    for process in running {
+        process.succeed();
     }
 }
 
 #[test]
-fn a_full_mesh_of_processes() {
-    full_mesh_of_processes(&Installation::new("mesh"));
+fn full_mesh_of_processes() {
+    run_full_mesh(&Installation::new("mesh"));
 }
 
 #[test]
-fn a_full_mesh_of_processes_over_tcp() {
-    full_mesh_of_processes(&Installation::over_tcp("mesh-tcp"));
+fn full_mesh_of_processes_over_tcp() {
+    run_full_mesh(&Installation::over_tcp("mesh-tcp"));
 }

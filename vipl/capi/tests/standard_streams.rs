@@ -1,10 +1,10 @@
-//! Programs that run with standard input, output or error closed.
+//! Programs with closed standard input, output or error: no file descriptor of the library gets one of their numbers.
 
 mod common;
 
 use common::{Installation, Linkage};
 
-fn no_descriptor_gets_the_number_of_a_standard_stream(installation: &Installation) {
+fn check_closed_standard_streams(installation: &Installation) {
     let sources = ["c/standard_streams.c"];
     let compiler = ["cc", "-std=gnu11"];
     let path = installation.compile("standard_streams", &sources, &compiler, Linkage::Shared);
@@ -12,11 +12,11 @@ fn no_descriptor_gets_the_number_of_a_standard_stream(installation: &Installatio
 }
 
 #[test]
-fn shared_memory_nic_takes_no_number_of_a_closed_standard_stream() {
-    no_descriptor_gets_the_number_of_a_standard_stream(&Installation::new("streams"));
+fn shared_memory_nic_does_not_reuse_closed_standard_streams() {
+    check_closed_standard_streams(&Installation::new("streams"));
 }
 
 #[test]
-fn vi_tcp_nic_takes_no_number_of_a_closed_standard_stream() {
-    no_descriptor_gets_the_number_of_a_standard_stream(&Installation::over_tcp("streams-tcp"));
+fn vi_tcp_nic_does_not_reuse_closed_standard_streams() {
+    check_closed_standard_streams(&Installation::over_tcp("streams-tcp"));
 }

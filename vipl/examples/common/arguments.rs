@@ -1,13 +1,14 @@
-//! The command line.
+//! Command line arguments.
 
-/// The words behind the program's name.
+/// Returns the arguments after the program's name.
 ///
 /// # Errors
-/// One is not UTF-8, on which `std::env::args` panics.
+/// If one is not UTF-8, for which `std::env::args` panics.
 pub(crate) fn arguments() -> Result<impl Iterator<Item = String>, String> {
-    let words = std::env::args_os().skip(1).map(|word| {
-        word.into_string()
-            .map_err(|word| format!("{} is not UTF-8 text", word.display()))
+    let arguments = std::env::args_os().skip(1).map(|argument| {
+        argument
+            .into_string()
+            .map_err(|argument| format!("{} is not UTF-8", argument.display()))
     });
-    Ok(words.collect::<Result<Vec<_>, _>>()?.into_iter())
+    Ok(arguments.collect::<Result<Vec<_>, _>>()?.into_iter())
 }

@@ -4,28 +4,28 @@ use std::fmt;
 
 use pmd::descriptor::status as bits;
 
-/// Which operation completed.
+/// The operation that completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CompletedOperation {
-    /// A send of this side.
+    /// A local send.
     Send,
-    /// A send of the peer, received.
+    /// A receive of the peer's send.
     Receive,
-    /// An RDMA write of this side.
+    /// A local RDMA write.
     RdmaWrite,
-    /// An RDMA write of the peer whose immediate data took this receive descriptor.
+    /// An RDMA write of the peer whose immediate data consumed this receive descriptor.
     RemoteRdmaWrite,
-    /// An RDMA read of this side.
+    /// A local RDMA read.
     RdmaRead,
-    /// A code that has no meaning.
+    /// An undefined code.
     Unknown(u8),
 }
 
-/// The status word as the provider wrote it.
+/// The status word of a completed descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Status(u32);
 
-/// The error bits and what they are called.
+/// The error bits with their names.
 const ERRORS: [(u32, &str); 8] = [
     (bits::FORMAT_ERROR, "local format error"),
     (bits::PROTECTION_ERROR, "local protection error"),
@@ -38,67 +38,68 @@ const ERRORS: [(u32, &str); 8] = [
 ];
 
 impl Status {
-    /// The word as the provider wrote it.
+    /// Wraps a status word that the provider wrote.
     pub const fn from_raw(raw: u32) -> Self {
         Self(raw)
     }
 
-    /// The word itself.
+    /// Returns the status word.
     pub const fn raw(self) -> u32 {
         self.0
     }
 
-    /// Completed, and without an error.
+    /// Reports whether the descriptor completed without an error.
     pub const fn is_ok(self) -> bool {
         self.0 & bits::DONE != 0 && self.0 & bits::ERROR_MASK == 0
     }
 
-    /// The VI was disconnected before the operation was carried out.
+    /// Reports whether the descriptor was flushed: the VI was disconnected before the operation was executed.
     pub const fn is_flushed(self) -> bool {
         self.0 & bits::DESC_FLUSHED_ERROR != 0
     }
 
-    /// The descriptor itself is not well formed.
+    /// Reports whether the descriptor is malformed.
     pub const fn is_format_error(self) -> bool {
         self.0 & bits::FORMAT_ERROR != 0
     }
 
-    /// A data segment is not in registered memory of the VI's tag; on a receive, also an RDMA write that was refused.
+    /// Reports a protection error: a data segment is not in registered memory of the VI's tag; on a receive, also an
+    /// RDMA write with immediate data that was refused.
     pub const fn is_protection_error(self) -> bool {
         self.0 & bits::PROTECTION_ERROR != 0
     }
 
-    /// Too long for the transfer size, or for the posted segments.
+    /// Reports whether the message exceeds the transfer size or the posted segments.
     pub const fn is_length_error(self) -> bool {
         self.0 & bits::LENGTH_ERROR != 0
     }
 
-    /// Only a part of the message was sent or arrived.
+    /// Reports whether only a part of the message was sent or received.
     pub const fn is_partial(self) -> bool {
         self.0 & bits::PARTIAL_ERROR != 0
     }
 
-    /// The data was lost or damaged on the way.
+    /// Reports whether data was lost or damaged in transit.
     pub const fn is_transport_error(self) -> bool {
         self.0 & bits::TRANSPORT_ERROR != 0
     }
 
-    /// The peer's memory may not be used in this way.
+    /// Reports whether the peer's memory does not permit this RDMA access.
     pub const fn is_rdma_protection_error(self) -> bool {
         self.0 & bits::RDMA_PROT_ERROR != 0
     }
 
-    /// The peer had no receive descriptor, or one that could not be used.
+    /// Reports whether the peer had no receive descriptor, or an unusable one.
     pub const fn is_remote_descriptor_error(self) -> bool {
         self.0 & bits::REMOTE_DESC_ERROR != 0
     }
 
-    /// Immediate data came with the message.
+    /// Reports whether the message carried immediate data.
     pub const fn has_immediate(self) -> bool {
         self.0 & bits::IMMEDIATE != 0
     }
 
-    /// Which operation it was.
+    /// Returns the operation that completed.
     pub fn operation(self) -> CompletedOperation {
         match self.0 & bits::OP_MASK {
             bits::OP_SEND => CompletedOperation::Send,
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clean_word_is_ok_and_names_its_operation() {
+    fn status_without_error_is_ok_and_has_operation() {
         let codes = [
             (0, CompletedOperation::Send),
             (1, CompletedOperation::Receive),
@@ -165,13 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_not_done_is_not_ok() {
+    fn status_without_done_bit_is_not_ok() {
         assert!(!Status::from_raw(0).is_ok());
         assert_eq!(Status::from_raw(0).to_string(), "not done");
     }
 
     #[test]
-    fn every_error_bit_has_its_place_and_its_name() {
+    fn error_bits_have_position_and_name() {
         type Test = fn(Status) -> bool;
         let tests: [Test; 8] = [
             Status::is_format_error,

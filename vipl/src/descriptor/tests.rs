@@ -1,4 +1,4 @@
-//! Descriptors whose registered memory does not hold what was written there.
+//! Descriptors whose registered memory is overwritten while they are posted.
 
 use std::thread;
 use std::time::Duration;
@@ -33,10 +33,10 @@ fn with_buffer(nic: &Nic, ptag: &Ptag, buffer_bytes: usize) -> Descriptor {
     descriptor
 }
 
-/// A program that gives peers the right to write its descriptors breaks the contract of an unsafe call, and its messages
-/// with it. It does not have the library follow an address that a peer has chosen.
+/// A program that allows peers to write its descriptors violates the contract of an unsafe call and damages its
+/// messages. The library still does not dereference an address that a peer has written.
 #[test]
-fn posted_descriptor_overwritten_by_rdma_write_comes_back_with_its_buffer() {
+fn posted_descriptor_overwritten_by_rdma_write_completes_with_its_buffer() {
     let nic = Nic::open_with(&NicConfig {
         segment: format!("descriptor-test-{}", std::process::id()),
         ..NicConfig::default()
@@ -61,11 +61,11 @@ fn posted_descriptor_overwritten_by_rdma_write_comes_back_with_its_buffer() {
         rdma_write: true,
         rdma_read: false,
     };
-    // SAFETY: no reference to the memory of descriptors is ever made.
+    // SAFETY: no reference to the memory of descriptors is ever created.
     unsafe { provider::set_mem_attributes(nic.handle(), page, handle, &attributes) }.unwrap();
     idle.post_recv(posted).unwrap();
 
-    // All of the registered page, before and behind the descriptor, and the descriptor itself.
+    // The whole registered page: before and after the descriptor, and the descriptor itself.
     let mut write = with_buffer(&nic, &ptag, 4096);
     write.buffer_mut(0).fill(0x41);
     write.set_operation(Operation::RdmaWrite(RemoteBuffer {
@@ -73,15 +73,18 @@ fn posted_descriptor_overwritten_by_rdma_write_comes_back_with_its_buffer() {
         handle,
     }));
     writer.post_send(write).unwrap();
-    let written = writer.send_wait(TIMEOUT).unwrap().expect("one was posted");
+    let written = writer
+        .send_wait(TIMEOUT)
+        .unwrap()
+        .expect("a write was posted");
     assert!(written.status.is_ok(), "{:?}", written.status);
 
     idle.disconnect().unwrap();
-    let back = idle.recv_done().unwrap().expect("one was posted");
-    assert!(back.status.is_flushed());
-    assert_eq!(back.descriptor.buffer(0), [0; 100]);
-    assert_eq!(back.descriptor.max_segments(), 1);
-    idle.post_recv(back.descriptor).unwrap();
+    let flushed = idle.recv_done().unwrap().expect("a receive was posted");
+    assert!(flushed.status.is_flushed());
+    assert_eq!(flushed.descriptor.buffer(0), [0; 100]);
+    assert_eq!(flushed.descriptor.max_segments(), 1);
+    idle.post_recv(flushed.descriptor).unwrap();
     idle.disconnect().unwrap();
-    assert!(idle.recv_done().unwrap().is_some(), "as good as before");
+    assert!(idle.recv_done().unwrap().is_some(), "usable again");
 }

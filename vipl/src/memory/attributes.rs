@@ -1,4 +1,4 @@
-//! The attributes of registered memory changed after its registration [VIPL 3.7.4].
+//! Changes of the attributes of registered memory [VIPL 3.7.4].
 
 use std::sync::Arc;
 
@@ -7,8 +7,10 @@ use crate::nic::Ptag;
 use crate::{MemAttributes, Result, VipError, provider};
 
 impl RegionShared {
+    /// Sets tag and access of the registration.
+    ///
     /// # Safety
-    /// The type above the region lends no slices of it, if `access` allows peers anything.
+    /// If `access` allows peers anything, the type that contains the region lends no slices of it.
     unsafe fn set(&self, ptag: &Ptag, access: RdmaAccess) -> Result<()> {
         let attributes = MemAttributes {
             ptag: Some(ptag.handle()),
@@ -16,16 +18,16 @@ impl RegionShared {
             rdma_read: access.read,
         };
         let (nic, address) = (self.nic.handle(), self.address_bits());
-        // SAFETY: the memory is ours, and what peers may do with it is passed on from our caller.
+        // SAFETY: this value owns the memory; the peers' access is the caller's obligation.
         unsafe { provider::set_mem_attributes(nic, address, self.handle, &attributes) }
     }
 
-    /// Gives the region another tag. Its access is the caller's, so that nobody else's call decides of it.
+    /// Replaces the tag of the region. The caller passes `access`, so that a concurrent change cannot determine it.
     ///
     /// # Safety
     /// As for [`Self::set`].
     unsafe fn set_ptag(&mut self, ptag: &Ptag, access: RdmaAccess) -> Result<()> {
-        // SAFETY: passed on from our caller.
+        // SAFETY: the caller's obligation.
         unsafe { self.set(ptag, access) }?;
         self.ptag = ptag.clone();
         Ok(())
@@ -33,40 +35,40 @@ impl RegionShared {
 }
 
 impl MemoryRegion {
-    /// Gives the region another tag, before it is cut into buffers; VIs of the old one cannot use it any more.
+    /// Replaces the tag of the region before it is split into buffers. VIs with the old tag can no longer use it.
     ///
     /// # Errors
-    /// [`VipError::InvalidPtag`] for a tag of another NIC, [`VipError::InvalidParameter`] when the NIC was closed
-    /// underneath. The region keeps its tag then.
+    /// [`VipError::InvalidPtag`] for a tag of another NIC, [`VipError::InvalidParameter`] when the NIC was closed by
+    /// its handle. The tag is unchanged then.
     pub fn set_ptag(&mut self, ptag: &Ptag) -> Result<()> {
-        // A region that is not cut yet is nobody else's.
+        // A region that is not split has one owner.
         let shared = Arc::get_mut(&mut self.shared).ok_or(VipError::ErrorResource)?;
-        // SAFETY: peers are allowed nothing.
+        // SAFETY: peers have no access.
         unsafe { shared.set_ptag(ptag, RdmaAccess::default()) }
     }
 }
 
 impl RdmaRegion {
-    /// Changes what peers may do with the region. What is taken away is refused from the moment this returns, also the
-    /// rest of a write that has begun to arrive.
+    /// Changes the peers' access to the region. Revoked access is refused as soon as this returns, also for the
+    /// remaining frames of a write that has been received in part.
     ///
     /// # Errors
     /// [`VipError::InvalidRdmaRead`] when `access.read` is not supported, [`VipError::InvalidParameter`] when the NIC
-    /// was closed underneath. Nothing changes then.
+    /// was closed by its handle. Nothing is changed then.
     pub fn set_access(&self, access: RdmaAccess) -> Result<()> {
         // SAFETY: an `RdmaRegion` lends no slices.
         unsafe { self.shared.set(self.shared.ptag(), access) }
     }
 
-    /// Gives the region another tag: peers reach it over VIs of that tag only.
+    /// Replaces the tag of the region: peers can access it only over VIs with that tag.
     ///
     /// # Errors
     /// As [`MemoryRegion::set_ptag`].
     pub fn set_ptag(&mut self, ptag: &Ptag) -> Result<()> {
-        let now = self.attributes()?;
+        let current = self.attributes()?;
         let access = RdmaAccess {
-            write: now.rdma_write,
-            read: now.rdma_read,
+            write: current.rdma_write,
+            read: current.rdma_read,
         };
         let shared = Arc::get_mut(&mut self.shared).ok_or(VipError::ErrorResource)?;
         // SAFETY: as in `set_access`.

@@ -1,7 +1,7 @@
-//! Bytes that others change at any time, copied in and out by whole aligned words.
+//! Copies to and from memory that peers may change at any time, by aligned atomic words.
 //!
-//! All accesses are atomic and of one size, so that threads of this program which read and write the same bytes are no
-//! data race, whatever ranges they use.
+//! All accesses are atomic and of one size, so that concurrent reads and writes of this program's threads are no data
+//! race, for any ranges.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ pub(super) const WORD_BYTES: usize = size_of::<u64>();
 pub(super) struct Words<'a>(pub(super) &'a [AtomicU64]);
 
 impl Words<'_> {
-    /// Copies bytes out, from `offset_bytes` on.
+    /// Copies bytes out, starting at `offset_bytes`.
     pub(super) fn read(self, offset_bytes: usize, mut out: &mut [u8]) {
         let (first, mut skip_bytes) = (offset_bytes / WORD_BYTES, offset_bytes % WORD_BYTES);
         for word in &self.0[first..] {
@@ -27,8 +27,8 @@ impl Words<'_> {
         }
     }
 
-    /// Copies bytes in, from `offset_bytes` on. Of a word that is written in part the other bytes keep what others write
-    /// to them meanwhile.
+    /// Copies bytes in, starting at `offset_bytes`. Of a partially written word the other bytes keep concurrent
+    /// changes.
     pub(super) fn write(self, offset_bytes: usize, mut bytes: &[u8]) {
         let (first, mut skip_bytes) = (offset_bytes / WORD_BYTES, offset_bytes % WORD_BYTES);
         for word in &self.0[first..] {
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn words_copy_every_range_and_nothing_beside_it() {
+    fn words_copy_every_range_and_no_other_byte() {
         const BYTES: usize = 4 * WORD_BYTES;
         for offset in 0..=BYTES {
             for len in 0..=BYTES - offset {
@@ -92,7 +92,7 @@ mod tests {
 
     /// Under Miri this shows that there is no data race.
     #[test]
-    fn words_of_two_threads_keep_the_bytes_of_both() {
+    fn words_written_by_two_threads_keep_the_bytes_of_both() {
         let memory = words(2);
         let memory = Words(&memory);
         std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Tests of the name service: what a hosts file may hold, and what it may not do.
+//! Tests of the name service: parsing, lookup and limits.
 
 use std::fs;
 
@@ -46,7 +46,7 @@ impl Drop for Scratch {
 }
 
 #[test]
-fn a_plain_file_resolves_both_ways() {
+fn by_name_and_by_address_resolve_entries_of_the_file() {
     let names =
         service("10.0.0.1 alpha alpha.example.org # the first\n\n# comment\n\tfd00::7   beta\r\n");
     assert_eq!(names.by_name("alpha", 0), Some(v4(10, 0, 0, 1)));
@@ -60,14 +60,14 @@ fn a_plain_file_resolves_both_ways() {
 }
 
 #[test]
-fn names_are_compared_without_case_and_given_back_as_spelled() {
+fn lookup_ignores_case_and_returns_the_original_spelling() {
     let names = service("10.0.0.1 Alpha\n");
     assert_eq!(names.by_name("aLPHA", 0), Some(v4(10, 0, 0, 1)));
     assert_eq!(names.by_address(&v4(10, 0, 0, 1)), Some("Alpha"));
 }
 
 #[test]
-fn several_addresses_keep_the_order_of_the_file_and_appear_once() {
+fn by_name_returns_distinct_addresses_in_the_order_of_the_file() {
     let names = service("10.0.0.2 a\n10.0.0.1 A\n10.0.0.2 a\n::ffff:10.0.0.1 a\nfd00::1 a\n");
     let all: Vec<_> = (0..).map_while(|index| names.by_name("a", index)).collect();
     assert_eq!(all, [v4(10, 0, 0, 2), v4(10, 0, 0, 1), v6("fd00::1")]);
@@ -75,7 +75,7 @@ fn several_addresses_keep_the_order_of_the_file_and_appear_once() {
 }
 
 #[test]
-fn by_name_of_this_host_gives_the_nics_address_before_those_of_the_file() {
+fn by_name_of_this_host_returns_the_nics_address_before_those_of_the_file() {
     let names = service(
         "127.0.0.1 localhost\n::1 localhost other\n127.0.1.1 ThisHost\n10.9.9.9 thishost\n\
          fd00::2a thishost\n",
@@ -86,25 +86,33 @@ fn by_name_of_this_host_gives_the_nics_address_before_those_of_the_file() {
     assert_eq!(names.by_name("localhost", 1), None);
     let of_file = [1, 2].map(|index| names.by_name("thishost", index));
     assert_eq!(of_file, [Some(v4(127, 0, 1, 1)), Some(v4(10, 9, 9, 9))]);
-    assert_eq!(names.by_name("thishost", 3), None, "its own was the first");
+    assert_eq!(
+        names.by_name("thishost", 3),
+        None,
+        "the NIC's own address was the first"
+    );
     assert_eq!(
         names.by_name("other", 0),
         Some(v6("::1")),
-        "another name of the same line stays"
+        "another name of the same line is used"
     );
     assert_eq!(names.by_address(&OWN), Some("thishost"));
     assert_eq!(names.by_address(&v4(10, 9, 9, 9)), Some("thishost"));
 }
 
 #[test]
-fn a_host_without_a_name_is_localhost() {
+fn by_address_without_a_host_name_returns_localhost() {
     let (names, _) = NameService::from_text(b"10.0.0.1 a", OWN, String::new()).unwrap();
     assert_eq!(names.by_address(&OWN), Some("localhost"));
-    assert_eq!(names.by_name("", 0), None, "the empty name is nobody's");
+    assert_eq!(
+        names.by_name("", 0),
+        None,
+        "the empty name does not resolve"
+    );
 }
 
 #[test]
-fn an_address_names_itself() {
+fn by_name_of_a_textual_address_returns_it() {
     let names = service("");
     assert_eq!(names.by_name("10.1.2.3", 0), Some(v4(10, 1, 2, 3)));
     assert_eq!(names.by_name("FD00::2", 0), Some(v6("fd00::2")));
@@ -113,7 +121,7 @@ fn an_address_names_itself() {
 }
 
 #[test]
-fn unusable_lines_are_counted_and_the_rest_is_used() {
+fn unusable_lines_are_counted_and_the_others_used() {
     let text: &[u8] = b"fe80::1%eth0 zoned\nnonsense\n10.0.0.300 high\n10.0.0.1\n\xFF\xFE 10.0.0.1\n10.0.0.2 good\n";
     let (names, first) = NameService::from_text(text, OWN, String::new()).unwrap();
     assert_eq!(names.skipped_lines(), 5);
@@ -130,7 +138,7 @@ fn unusable_lines_are_counted_and_the_rest_is_used() {
 }
 
 #[test]
-fn addresses_per_name_and_entries_are_bounded() {
+fn addresses_per_name_and_entries_are_limited() {
     let one_name: String = (0..300)
         .map(|n| format!("10.0.{}.{} a\n", n / 256, n % 256))
         .collect();
@@ -156,7 +164,7 @@ fn addresses_per_name_and_entries_are_bounded() {
 }
 
 #[test]
-fn a_named_file_is_read_and_a_missing_one_is_an_error() {
+fn open_reads_the_given_file_and_fails_if_it_is_missing() {
     let scratch = Scratch::new("read");
     let path = scratch.file(b"192.0.2.1 only-here\n");
     let names = NameService::open(Some(&path), OWN).unwrap();
@@ -178,7 +186,7 @@ fn a_named_file_is_read_and_a_missing_one_is_an_error() {
 }
 
 #[test]
-fn a_pipe_is_refused_at_once() {
+fn open_of_a_pipe_fails_immediately() {
     let scratch = Scratch::new("pipe");
     let path = scratch.0.join("pipe");
     let status = std::process::Command::new("mkfifo")
@@ -194,7 +202,7 @@ fn a_pipe_is_refused_at_once() {
 }
 
 #[test]
-fn open_uses_the_whole_lines_of_the_first_bytes_of_a_long_file() {
+fn open_of_a_long_file_uses_the_complete_lines_within_the_limit() {
     let scratch = Scratch::new("size");
     let mut contents = b"192.0.2.1 a\n192.0.2.2 b #".to_vec();
     contents.resize(MAX_FILE_BYTES as usize, b' ');
@@ -204,11 +212,15 @@ fn open_uses_the_whole_lines_of_the_first_bytes_of_a_long_file() {
     };
     assert_eq!(resolves(&contents), [true; 3]);
     contents.push(b' ');
-    assert_eq!(resolves(&contents), [true, false, true], "b's line is cut");
+    assert_eq!(
+        resolves(&contents),
+        [true, false, true],
+        "the line of b is truncated"
+    );
 }
 
 #[test]
-fn the_systems_own_file_and_name_work() {
+fn open_without_a_file_uses_the_systems_hosts_file_and_name() {
     let names = NameService::open(None, OWN).unwrap();
     assert_eq!(names.by_name("localhost", 0), Some(OWN));
     let host = host_name();
@@ -219,7 +231,7 @@ fn the_systems_own_file_and_name_work() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_read_without_harm(text in proptest::collection::vec(any::<u8>(), 0..2000)) {
+    fn from_text_accepts_any_bytes(text in proptest::collection::vec(any::<u8>(), 0..2000)) {
         let (names, _) = NameService::from_text(&text, OWN, "thishost".to_owned()).unwrap();
         let lines = text.split(|&byte| byte == b'\n').count() as u64;
         prop_assert!(names.skipped_lines() <= lines);
@@ -227,7 +239,7 @@ proptest! {
     }
 
     #[test]
-    fn every_written_pair_is_found(pairs in proptest::collection::vec(("[a-z]{1,6}", any::<[u8; 16]>()), 1..40)) {
+    fn by_name_finds_every_pair(pairs in proptest::collection::vec(("[a-z]{1,6}", any::<[u8; 16]>()), 1..40)) {
         let text: String = pairs
             .iter()
             .map(|(name, bytes)| format!("{} {name}\n", std::net::Ipv6Addr::from(*bytes)))

@@ -1,4 +1,4 @@
-//! Attributes of VIs and registered memory, changed after they were made.
+//! Changes of the attributes of VIs and registered memory.
 
 use pmd::ViSettings;
 use pmd::nic::{self, MemSettings};
@@ -6,7 +6,7 @@ use pmd::nic::{self, MemSettings};
 use super::{raw_tag, vi_failed};
 use crate::types::{MemAttributes, MemoryHandle, NicHandle, Result, ViAttributes, ViHandle};
 
-/// Attributes of a VI as the poll loop's side takes them.
+/// Converts the attributes of a VI to the type of `pmd`.
 pub(super) fn vi_settings(attributes: &ViAttributes) -> ViSettings {
     ViSettings {
         reliability: attributes.reliability,
@@ -18,7 +18,7 @@ pub(super) fn vi_settings(attributes: &ViAttributes) -> ViSettings {
     }
 }
 
-/// Attributes of a region as the poll loop's side takes them.
+/// Converts the attributes of a region to the type of `pmd`.
 pub(super) fn mem_settings(attributes: &MemAttributes) -> MemSettings {
     MemSettings {
         ptag: raw_tag(attributes.ptag),
@@ -28,12 +28,12 @@ pub(super) fn mem_settings(attributes: &MemAttributes) -> MemSettings {
 }
 
 /// Changes the attributes of an Idle VI, all of them or none (VIPL 3.7.2). Receives that are
-/// posted already are checked against the new protection tag when a message claims them.
+/// posted already are checked against the new protection tag when a message uses them.
 ///
 /// # Errors
 /// `InvalidParameter` for a handle that names no VI, `InvalidState` unless the VI is Idle, and
 /// `InvalidReliabilityLevel`, `InvalidMtu`, `InvalidQos`, `InvalidPtag`, `InvalidRdmaRead` for
-/// what [`create_vi`](super::create_vi) would refuse too. Nothing changes then.
+/// attributes that [`create_vi`](super::create_vi) refuses too. Nothing is changed then.
 pub fn set_vi_attributes(vi: ViHandle, attributes: &ViAttributes) -> Result<()> {
     let vi = vi.into_raw();
     let changed = nic::set_vi(vi, &vi_settings(attributes));
@@ -41,19 +41,19 @@ pub fn set_vi_attributes(vi: ViHandle, attributes: &ViAttributes) -> Result<()> 
 }
 
 /// Changes the attributes of a registration, all of them or none (VIPL 3.7.4). `address` is the
-/// one that was registered. What the new tag and rights do not allow is refused from the moment
-/// this returns, also the rest of a message that has begun to arrive.
+/// registered address. Access that the new tag and rights do not allow is refused as soon as this
+/// returns, also for the remaining frames of a message that has been received in part.
 ///
 /// # Errors
 /// `InvalidParameter` for a NIC, address or handle that names no registration, `InvalidPtag` and
-/// `InvalidRdmaRead` for what [`register_mem`](super::register_mem) would refuse too. Nothing
-/// changes then.
+/// `InvalidRdmaRead` for attributes that [`register_mem`](super::register_mem) refuses too. Nothing
+/// is changed then.
 ///
 /// # Safety
-/// The owner of the registered memory allows whatever `attributes` allow peers, as for
-/// [`register_mem`](super::register_mem). What [`Nic::create_region`](crate::Nic::create_region),
+/// The owner of the registered memory permits the peers' access that `attributes` allow, as for
+/// [`register_mem`](super::register_mem). Memory of [`Nic::create_region`](crate::Nic::create_region),
 /// [`create_buffers`](crate::Nic::create_buffers) and
-/// [`create_descriptors`](crate::Nic::create_descriptors) made is lent as slices: it must not be
+/// [`create_descriptors`](crate::Nic::create_descriptors) is borrowed as slices: it must not be
 /// given RDMA rights.
 ///
 /// ```compile_fail,E0133
@@ -69,7 +69,7 @@ pub unsafe fn set_mem_attributes(
     attributes: &MemAttributes,
 ) -> Result<()> {
     let settings = mem_settings(attributes);
-    // SAFETY: passed on from our caller.
+    // SAFETY: the caller's obligation.
     let changed = unsafe { nic::set_region(nic_handle.into_raw(), address, handle.0, &settings) };
     Ok(changed?)
 }

@@ -1,4 +1,4 @@
-//! Why calls fail, in words: logged, and kept for the thread that made the call.
+//! Reasons of failed calls as text: logged, and stored for [`last_error`] of the calling thread.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -7,7 +7,7 @@ use pmd::{ControlError, ResourceError, nic};
 
 use crate::types::{ViAttributes, VipError};
 
-/// Why a call failed. A program may meet a limit in its data path: nothing is written out until somebody asks.
+/// The reason of a failed call. A program may reach a limit in its data path, so the text is formatted on demand.
 enum Reason {
     Resource(&'static str, ResourceError),
     TransferSize {
@@ -24,8 +24,8 @@ impl fmt::Display for Reason {
             Self::Resource(call, why) => write!(f, "{call}: {why}"),
             Self::TransferSize { call, wanted, max } => write!(
                 f,
-                "{call}: MaxTransferSize = {wanted}: must be 1 to {max}; raise max_transfer_bytes in \
-                 [[nic]], or the MTU if 65536 frames hold no more"
+                "{call}: MaxTransferSize = {wanted}: must be 1 to {max}; raise max_transfer_bytes \
+                 in [[nic]], or the MTU if a message already has 65536 frames"
             ),
             Self::Text(text) => f.write_str(text),
         }
@@ -36,16 +36,16 @@ thread_local! {
     static LAST_ERROR: RefCell<Option<Reason>> = const { RefCell::new(None) };
 }
 
-/// Why the last call of this thread failed that gave [`VipError::ErrorResource`], or [`VipError::InvalidMtu`] for its
-/// own attributes, or that was `open_nic`, `open_nic_with` or `ns_init`, in words: which limit was reached, what is in
-/// use, what to do.
+/// Returns the reason of the last failed call of this thread as text: the limit that was reached, the current use, what
+/// to do. Set by calls that return [`VipError::ErrorResource`], or [`VipError::InvalidMtu`] for their attributes, and
+/// by `open_nic`, `open_nic_with` and `ns_init`.
 ///
-/// A full queue of a [`Vi`](crate::Vi) is no failure in this sense: a program waits for room.
+/// Not set for a full queue of a [`Vi`](crate::Vi): the program waits for completions.
 pub fn last_error() -> Option<String> {
     LAST_ERROR.with_borrow(|reason| reason.as_ref().map(Reason::to_string))
 }
 
-/// The error of a call that opens a NIC or its name service; the text is logged and kept for
+/// Returns `error` of a call that opens a NIC or its name service; logs `text` and stores it for
 /// [`last_error`].
 #[cold]
 pub(super) fn explain(error: VipError, text: String) -> VipError {
@@ -54,33 +54,33 @@ pub(super) fn explain(error: VipError, text: String) -> VipError {
         _ => log::Level::Warn,
     };
     log::log!(level, "{text}");
-    keep(Reason::Text(text));
+    store(Reason::Text(text));
     error
 }
 
-/// Keeps a reason for [`last_error`], if there is memory for that.
-fn keep(reason: Reason) {
-    if !pmd::reserve::is_needed() {
+/// Stores a reason for [`last_error`], unless memory is short.
+fn store(reason: Reason) {
+    if !pmd::reserve::is_system_out_of_memory() {
         LAST_ERROR.set(Some(reason));
     }
 }
 
-fn log_and_keep(handle: u64, reason: Reason) {
+fn log_and_store(handle: u64, reason: Reason) {
     nic::log_limited(handle, log::Level::Warn, format_args!("{reason}"));
-    keep(reason);
+    store(reason);
 }
 
-/// The error of `call` on an object of this handle. Which limit was reached, or what was refused, is
-/// logged and kept for [`last_error`]: the code alone does not tell.
+/// Converts the error of `call` on the object of a handle. For a resource error, logs the limit that
+/// was reached and stores it for [`last_error`].
 #[cold]
 pub(super) fn failed(call: &'static str, handle: u64, error: ControlError) -> VipError {
     if let ControlError::Resource(why) = error {
-        log_and_keep(handle, Reason::Resource(call, why));
+        log_and_store(handle, Reason::Resource(call, why));
     }
     error.into()
 }
 
-/// As [`failed`], for a call with attributes of a VI.
+/// As [`failed`], for a call with the attributes of a VI.
 #[cold]
 pub(super) fn vi_failed(
     call: &'static str,
@@ -92,7 +92,7 @@ pub(super) fn vi_failed(
         && let Some(max) = nic::max_transfer_bytes(handle)
     {
         let wanted = attributes.max_transfer_bytes;
-        log_and_keep(handle, Reason::TransferSize { call, wanted, max });
+        log_and_store(handle, Reason::TransferSize { call, wanted, max });
     }
     failed(call, handle, error)
 }

@@ -1,15 +1,15 @@
-//! System management: which other nodes there are.
+//! System management: discovery of other nodes.
 
 use pmd::nic;
 
 use crate::types::{HostAddress, NicHandle, Result};
 
-/// Host addresses of the nodes that the NIC found on its network within so many hops, each once
-/// (VIPL 3.7.6, `VIP_SMI_AUTODISCOVERY`).
+/// Returns the distinct host addresses of the nodes that the NIC has discovered on its network
+/// within `number_of_hops` hops (VIPL 3.7.6, `VIP_SMI_AUTODISCOVERY`).
 ///
-/// All that a NIC finds is one hop away; within 0 hops there is nobody. On shared memory a node
-/// is found while one of its programs is there: our own host while another program of it has
-/// joined the segment. On networks without discovery the configured neighbours are told.
+/// All nodes are one hop away; for 0 hops the list is empty. On shared memory the local host is
+/// listed while another of its programs has joined the segment. On networks without discovery the
+/// configured neighbours are listed.
 ///
 /// # Errors
 /// `InvalidParameter` for a NIC that is not open.

@@ -1,17 +1,17 @@
-//! The calls that have a handler called when something completes (VIPL 3.5.9 to 3.5.12).
+//! Completion handlers of work queues and completion queues (VIPL 3.5.9 to 3.5.12).
 //!
-//! Handlers run on a thread of their queue's own, one after the other, in the order of the
-//! requests. A handler may make any call. Whoever ends the queue (with its VI, or by closing the
-//! NIC) cancels the requests, and waits for the handler that is being called, unless it is called
-//! from a handler itself.
+//! Handlers run on the handler thread of their queue, one after the other, in the order of
+//! registration. A handler may make any call. A call that destroys the queue (VipDestroyVi,
+//! VipDestroyCQ, VipCloseNic) cancels the registered handlers and waits for a running one, unless
+//! it is made from a handler.
 
 use pmd::notify;
-use pmd::work::Queue;
+use pmd::queue_calls::Queue;
 
 use super::{entry, failed};
 use crate::types::{CqEntry, CqHandle, NicHandle, RawDescriptor, Result, Returned, ViHandle};
 
-/// Has `handler` called with what comes off a work queue, as the poll loop's side tells it.
+/// Registers `handler` for the next descriptor that a work queue completes, with its context.
 pub(crate) fn queue_notify(
     vi: ViHandle,
     queue: Queue,
@@ -19,14 +19,14 @@ pub(crate) fn queue_notify(
 ) -> Result<()> {
     let handler = move |nic, found| handler(NicHandle::from_raw(nic), found);
     let vi = vi.into_raw();
-    let asked = notify::notify(vi, queue, Box::new(handler));
-    asked.map_err(|error| match queue {
+    let registered = notify::notify(vi, queue, Box::new(handler));
+    registered.map_err(|error| match queue {
         Queue::Send => failed("VipSendNotify", vi, error),
         Queue::Receive => failed("VipRecvNotify", vi, error),
     })
 }
 
-/// What the poll loop's side calls in place of `handler`.
+/// Wraps `handler` in a handler that drops the context.
 fn without_context(
     handler: impl FnOnce(NicHandle, Option<Returned>) + Send + 'static,
 ) -> impl FnOnce(NicHandle, Option<notify::Returned>) + Send + 'static {
@@ -39,14 +39,14 @@ fn without_context(
     }
 }
 
-/// Has `handler` called once, with the next descriptor that comes off the send queue
-/// (VIPL 3.5.9); with `None` if the queue becomes empty before it is its turn.
+/// Registers `handler` to be called once, with the next completed descriptor of the send queue
+/// (VIPL 3.5.9), or with `None` if the queue becomes empty first.
 ///
 /// # Errors
 /// `InvalidParameter` for a stale handle, `DescriptorError` if nothing is posted,
 /// `ErrorResource` if the queue reports to a completion queue, if `max_notifies_per_queue`
-/// handlers wait already, if `max_notify_threads` other queues have a thread, or if none can be
-/// started.
+/// handlers are registered already, if `max_notify_threads` other queues have a handler thread, or
+/// if the thread cannot be started.
 pub fn send_notify(
     vi: ViHandle,
     handler: impl FnOnce(NicHandle, Option<Returned>) + Send + 'static,
@@ -54,8 +54,8 @@ pub fn send_notify(
     queue_notify(vi, Queue::Send, without_context(handler))
 }
 
-/// Has `handler` called once, with the next descriptor that comes off the receive queue
-/// (VIPL 3.5.10); with `None` if the queue becomes empty before it is its turn.
+/// Registers `handler` to be called once, with the next completed descriptor of the receive queue
+/// (VIPL 3.5.10), or with `None` if the queue becomes empty first.
 ///
 /// # Errors
 /// As for [`send_notify`].
@@ -66,18 +66,19 @@ pub fn recv_notify(
     queue_notify(vi, Queue::Receive, without_context(handler))
 }
 
-/// Has `handler` called once, with the next entry that comes off the completion queue
+/// Registers `handler` to be called once, with the next entry of the completion queue
 /// (VIPL 3.5.11). The descriptor stays on its work queue.
 ///
 /// # Errors
 /// `InvalidParameter` for a stale handle, `ErrorResource` if `max_notifies_per_queue` handlers
-/// wait already, `max_notify_threads` other queues have a thread, or none can be started.
+/// are registered already, `max_notify_threads` other queues have a handler thread, or the thread
+/// cannot be started.
 pub fn cq_notify(
     cq: CqHandle,
     handler: impl FnOnce(NicHandle, CqEntry) + Send + 'static,
 ) -> Result<()> {
     let handler = move |nic, found| handler(NicHandle::from_raw(nic), entry(found));
     let cq = cq.into_raw();
-    let asked = notify::cq_notify(cq, Box::new(handler));
-    asked.map_err(|error| failed("VipCQNotify", cq, error))
+    let registered = notify::cq_notify(cq, Box::new(handler));
+    registered.map_err(|error| failed("VipCQNotify", cq, error))
 }

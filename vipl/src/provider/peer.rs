@@ -5,14 +5,14 @@ use pmd::nic;
 use super::{failed, remote_attributes};
 use crate::types::{NetAddress, Result, Timeout, ViAttributes, ViHandle, VipError};
 
-/// Asks for a connection with a VI that asks for one with us (VIPL 3.3.6), and returns at
-/// once. The two requests match if each names the other's host and both name the same
-/// discriminator in `remote`; `local` gives the VI its name. A request waits for its match
-/// until its timeout; [`connect_peer_done`] and [`connect_peer_wait`] tell what came of it.
+/// Requests a peer-to-peer connection (VIPL 3.3.6) and returns immediately. Two requests match
+/// if `remote` of each has the other's host and both have the same discriminator; `local` only
+/// names the VI. A request is pending until it matches or its timeout expires;
+/// [`connect_peer_done`] and [`connect_peer_wait`] return the result.
 ///
 /// # Errors
 /// `InvalidState` if the VI is not Idle, `InvalidParameter` for a timeout of zero or a
-/// `local` of another host.
+/// `local` with another host address.
 pub fn connect_peer_request(
     vi: ViHandle,
     local: &NetAddress,
@@ -20,18 +20,18 @@ pub fn connect_peer_request(
     timeout: Timeout,
 ) -> Result<()> {
     let vi = vi.into_raw();
-    let asked = nic::connect_peer_request(vi, local, remote, timeout.limit());
-    asked.map_err(|error| failed("VipConnectPeerRequest", vi, error))
+    let requested = nic::connect_peer_request(vi, local, remote, timeout.limit());
+    requested.map_err(|error| failed("VipConnectPeerRequest", vi, error))
 }
 
-/// The outcome of the VI's peer request: the attributes of the other end, once; never waits
-/// for it (VIPL 3.3.7).
+/// Returns the result of the VI's peer request, once: the attributes of the peer's VI. Never
+/// waits (VIPL 3.3.7).
 ///
 /// # Errors
-/// `NotDone` while it is in progress, `InvalidState` if there is none whose outcome was not
-/// told yet. Of the request: `Timeout`, `InvalidReliabilityLevel` and `InvalidMtu` if the two
-/// VIs differ: the VI is Idle then; `NotReachable` if there is no way to the host: a reliable VI
-/// is in Error then.
+/// `NotDone` while the request is pending, `InvalidState` if there is no request or its result
+/// was returned already. Of the request: `Timeout`, and `InvalidReliabilityLevel` or `InvalidMtu`
+/// if the two VIs differ: the VI is Idle then; `NotReachable` if there is no route to the host: a
+/// reliable VI is in Error then.
 pub fn connect_peer_done(vi: ViHandle) -> Result<ViAttributes> {
     let vi = vi.into_raw();
     nic::connect_peer_done(vi)
@@ -40,12 +40,12 @@ pub fn connect_peer_done(vi: ViHandle) -> Result<ViAttributes> {
         .ok_or(VipError::NotDone)
 }
 
-/// As [`connect_peer_done`], but waits for the outcome (VIPL 3.3.8); the timeout is the
-/// request's.
+/// As [`connect_peer_done`], but waits for the result (VIPL 3.3.8); the timeout is that of the
+/// request.
 ///
 /// # Errors
 /// As [`connect_peer_done`], without `NotDone`. `InvalidState` also if another thread took
-/// the outcome, disconnected the VI or made a new request meanwhile.
+/// the result, disconnected the VI or made a new request meanwhile.
 pub fn connect_peer_wait(vi: ViHandle) -> Result<ViAttributes> {
     let vi = vi.into_raw();
     let attributes = nic::connect_peer_wait(vi);

@@ -1,21 +1,20 @@
-//! Calls beyond the guide: the users of programs at the other ends of requests and connections.
+//! User IDs of remote programs, for requests and connections: an extension of the guide.
 
 use pmd::nic;
 
 use crate::types::{ConnHandle, Result, ViHandle};
 
-/// Returns the user ID of the program that makes a request which is not answered yet; `None` where
-/// it is not known. It is known of programs that are attached to the same NIC of the same datapath
-/// process, as the kernel named them to the process, and of this program's own requests where it
-/// opened the NIC itself.
+/// Returns the user ID of the program that made a pending request, or `None` if it is not known. It
+/// is known for programs that are attached to the same NIC of the same datapath process, which gets
+/// it from the kernel, and for requests of this program itself if it opened the NIC.
 ///
 /// # Errors
-/// `InvalidParameter` for a handle that names no request; `Timeout` if the client has gone.
+/// `InvalidParameter` for a handle that names no request; `Timeout` if the client has given up.
 pub fn request_user(conn: ConnHandle) -> Result<Option<u32>> {
     Ok(nic::request_user(conn.into_raw())?)
 }
 
-/// Returns the user ID of the program that a VI is connected to, known of the same programs as by
+/// Returns the user ID of the program that a VI is connected to, or `None` if it is not known; see
 /// [`request_user`].
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! A datapath process that is a child of the test program: the same program once more, with one test of it.
+//! A datapath process as a child of the test program: the same executable, started with one of its tests.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, stdin};
@@ -8,18 +8,19 @@ use std::process::{Child, Command, Stdio};
 use pmd::attach::server::Server;
 use pmd::config::Config;
 
-/// Names the configuration of the process, in the child.
+/// Environment variable with the path of the configuration; set only in the child.
 const SERVE: &str = "VIADUCT_TEST_SERVE";
 const READY: &str = "the process is ready";
 
-/// The process of the test `name`, and the directory that it has to itself.
+/// The datapath process of a test, and its own directory.
 pub(crate) struct DatapathProcess {
     child: Child,
     directory: Directory,
 }
 
-/// In the child: serves until its input ends. Each test begins with it, and is over where it says so.
-pub(crate) fn has_served() -> bool {
+/// In the child: serves until end of file on standard input and returns true; the test then returns. Each test calls
+/// it first.
+pub(crate) fn serve_if_child() -> bool {
     let Some(config) = std::env::var_os(SERVE) else {
         return false;
     };
@@ -33,15 +34,15 @@ pub(crate) fn has_served() -> bool {
 }
 
 impl DatapathProcess {
-    /// Starts the process of this test; `process` are further keys of `[process]`, and tables; DIRECTORY in it stands
-    /// for the test's own.
+    /// Starts the process of this test. `process` has further keys of `[process]`, and tables; DIRECTORY in it is
+    /// replaced by the directory of the test.
     pub(crate) fn start(test: &str, process: &str) -> Self {
         let nic = "port = \"shm\"\nsegment = \"attached\"\ndirectory = DIRECTORY\n\
                    e_d_tov_ms = 60000\nsilent_port_ms = 60000\n";
         Self::start_with(test, nic, process)
     }
 
-    /// The same whose NIC has these keys.
+    /// As [`DatapathProcess::start`], with these keys of `[[nic]]`.
     pub(crate) fn start_with(test: &str, nic: &str, process: &str) -> Self {
         let name = format!("viaduct-{test}-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
@@ -63,46 +64,46 @@ impl DatapathProcess {
             .spawn()
             .unwrap();
         let mut this = Self { child, directory };
-        let mut said = BufReader::new(this.child.stdout.as_mut().unwrap()).lines();
-        assert!(said.any(|line| line.unwrap().ends_with(READY)));
+        let mut output = BufReader::new(this.child.stdout.as_mut().unwrap()).lines();
+        assert!(output.any(|line| line.unwrap().ends_with(READY)));
         this
     }
 
-    /// Where programs attach.
+    /// Path of the control socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.directory.0.join("pmd.sock")
     }
 
-    /// Its process.
+    /// Process identifier.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends it in order.
+    /// Stops the process in order and waits for it.
     pub(crate) fn stop(mut self) {
         drop(self.child.stdin.take());
-        // Its last words have a reader until then.
-        let mut rest = String::new();
-        let mut said = self.child.stdout.take().unwrap();
-        said.read_to_string(&mut rest).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{rest}");
+        // Reads to end of file, so that the child can write all of its output.
+        let mut output = String::new();
+        let mut stdout = self.child.stdout.take().unwrap();
+        stdout.read_to_string(&mut output).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{output}");
     }
 }
 
 impl Drop for DatapathProcess {
     fn drop(&mut self) {
-        // Both fail only where it has ended in order.
+        // Both fail only if it has already been waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A directory that goes with its owner.
+/// A directory that is removed when dropped.
 struct Directory(PathBuf);
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Whatever is left is in a directory for temporary files.
+        // On failure the files remain in the directory for temporary files.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,12 +1,12 @@
-//! What the tests of the safe API share: a private segment, pairs of connected VIs, messages with a pattern, and
+//! Shared code of the tests of the safe API: a private segment, pairs of connected VIs, messages with a pattern, and
 //! second processes.
 
-// Every test program takes what it needs.
+// Each test program uses only a part.
 #![allow(dead_code)]
 
 pub(crate) mod datapath;
 pub(crate) mod raw;
-pub(crate) mod stranger;
+pub(crate) mod scripted_peer;
 pub(crate) mod tls;
 
 use std::net::Ipv4Addr;
@@ -23,29 +23,29 @@ use vipl::{
 };
 
 /// Long enough for any machine; a test that waits this long has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-/// [`PATIENCE`] as a timeout.
-pub(crate) const WAIT: Timeout = Timeout::After(PATIENCE);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
+/// [`TIMEOUT`] as an argument of the wait calls.
+pub(crate) const WAIT: Timeout = Timeout::After(TIMEOUT);
 /// The transfer size of the VIs of these tests.
 pub(crate) const MAX_TRANSFER_BYTES: usize = 64 * 1024;
-/// What carries the messages of this test run: FC-VI frames, or `vi-tcp`.
+/// Environment variable that selects the transport of this test run: FC-VI, or VI/TCP if `vi-tcp`.
 const TRANSPORT: &str = "VIPL_TEST_TRANSPORT";
-/// Tells a process that it is the second one of a test, and the segment of the first.
+/// Environment variable of a second process of a test: the segment of the first.
 const CHILD_MARK: &str = "VIPL_TEST_SEGMENT";
 
-/// Opens the NIC of this test run, on a segment that no other process knows except those that it starts.
+/// Opens the NIC of this test run, on a segment that only this process and its children use.
 pub(crate) fn open() -> Nic {
     open_as(|_| ())
 }
 
-/// Opens a NIC of this test run whose configuration is changed. Another configuration is another NIC, and another
-/// station of the same segment.
+/// Opens a NIC of this test run with a changed configuration. A different configuration is a different NIC, and a
+/// different station of the same segment.
 pub(crate) fn open_as(change: impl FnOnce(&mut NicConfig)) -> Nic {
     Nic::open_with(&config(change))
         .unwrap_or_else(|error| panic!("{error}: {:?}", vipl::provider::last_error()))
 }
 
-/// The configuration of this test run's NIC, changed. No time-out of it is over while a machine takes a core away.
+/// The changed configuration of this test run's NIC. Its timeouts are long enough for a thread that is descheduled.
 pub(crate) fn config(change: impl FnOnce(&mut NicConfig)) -> NicConfig {
     let mut config = NicConfig {
         segment: segment(),
@@ -62,16 +62,16 @@ pub(crate) fn config(change: impl FnOnce(&mut NicConfig)) -> NicConfig {
     config
 }
 
-/// Does this test run speak VI/TCP?
+/// Returns whether this test run uses VI/TCP.
 pub(crate) fn is_over_tcp() -> bool {
     std::env::var_os(TRANSPORT).is_some_and(|transport| transport == "vi-tcp")
 }
 
-/// An address of this host that only this test run and the processes that it starts use.
+/// A loopback address that only this test run and its children use.
 pub(crate) fn own_host() -> Ipv4Addr {
     let segment = segment();
     let pid = segment.rsplit('-').next().map(str::parse::<u32>);
-    let pid = pid.expect("a number at the end").expect("a process's");
+    let pid = pid.expect("a trailing number").expect("a process ID");
     Ipv4Addr::from_bits(0x7F40_0000 | pid & 0x3F_FFFF)
 }
 
@@ -80,30 +80,30 @@ pub(crate) fn segment() -> String {
     std::env::var(CHILD_MARK).unwrap_or_else(|_| format!("test-{}", std::process::id()))
 }
 
-/// One side of a connection, on an instance of the NIC of its own.
-pub(crate) struct End {
+/// One side of a connection, with its own NIC handle.
+pub(crate) struct Endpoint {
     pub(crate) vi: Vi,
     pub(crate) ptag: Ptag,
     pub(crate) nic: Nic,
     pub(crate) errors: Errors,
 }
 
-impl End {
+impl Endpoint {
     /// A reliable VI.
     pub(crate) fn new() -> Self {
         Self::with(|builder| builder)
     }
 
-    /// A VI made as `shape` says.
-    pub(crate) fn with(shape: impl FnOnce(ViBuilder) -> ViBuilder) -> Self {
-        Self::on(open(), shape)
+    /// A VI with the attributes that `configure` sets.
+    pub(crate) fn with(configure: impl FnOnce(ViBuilder) -> ViBuilder) -> Self {
+        Self::on(open(), configure)
     }
 
-    /// A VI of this NIC, made as `shape` says.
-    pub(crate) fn on(nic: Nic, shape: impl FnOnce(ViBuilder) -> ViBuilder) -> Self {
+    /// A VI of this NIC with the attributes that `configure` sets.
+    pub(crate) fn on(nic: Nic, configure: impl FnOnce(ViBuilder) -> ViBuilder) -> Self {
         let errors = Errors::of(&nic);
         let ptag = nic.create_ptag().unwrap();
-        let vi = shape(nic.vi(&ptag).max_transfer_bytes(MAX_TRANSFER_BYTES as u64))
+        let vi = configure(nic.vi(&ptag).max_transfer_bytes(MAX_TRANSFER_BYTES as u64))
             .build()
             .unwrap();
         Self {
@@ -116,14 +116,14 @@ impl End {
 
     /// A descriptor with one segment that holds `bytes`.
     pub(crate) fn message(&self, bytes: &[u8]) -> Descriptor {
-        let mut descriptor = self.room(bytes.len().max(1));
+        let mut descriptor = self.descriptor(bytes.len().max(1));
         descriptor.buffer_mut(0)[..bytes.len()].copy_from_slice(bytes);
         descriptor.set_used_bytes(0, bytes.len());
         descriptor
     }
 
     /// A descriptor with one empty segment of `buffer_bytes`.
-    pub(crate) fn room(&self, buffer_bytes: usize) -> Descriptor {
+    pub(crate) fn descriptor(&self, buffer_bytes: usize) -> Descriptor {
         let mut descriptor = self.empty(1);
         descriptor.push(self.buffer(buffer_bytes)).unwrap();
         descriptor
@@ -144,7 +144,7 @@ impl End {
             .into_buffer()
     }
 
-    /// Posts a send and waits for its end.
+    /// Posts a send and waits for its completion.
     pub(crate) fn send(&self, descriptor: Descriptor) -> Completed {
         self.vi.post_send(descriptor).unwrap();
         self.vi
@@ -162,8 +162,8 @@ impl End {
     }
 }
 
-/// Connects two ends of this process, the second as server.
-pub(crate) fn connect(client: &End, server: &End) {
+/// Connects two endpoints of this process, the second as server.
+pub(crate) fn connect(client: &Endpoint, server: &Endpoint) {
     let discriminator = unique_discriminator();
     let address = server.nic.local_address(&discriminator).unwrap();
     thread::scope(|scope| {
@@ -172,17 +172,17 @@ pub(crate) fn connect(client: &End, server: &End) {
                 let mut request = server.nic.connect_wait(&address, WAIT).unwrap();
                 request.accept(&server.vi)
             };
-            until_answered(accept);
+            retry_accept(accept);
         });
         let own = client.nic.local_address(b"client").unwrap();
-        persist(|| client.vi.connect(&own, &address, WAIT)).unwrap();
+        retry_no_match(|| client.vi.connect(&own, &address, WAIT)).unwrap();
     });
 }
 
-/// Accepts until the client has waited for the answer: one that found the server silent for too long, on a machine that
-/// has much to do, asks again.
-pub(crate) fn until_answered(mut accept: impl FnMut() -> Result<()>) {
-    let deadline = Instant::now() + PATIENCE;
+/// Repeats `accept` while it times out: on a loaded machine the client may give up before the response and request
+/// again.
+pub(crate) fn retry_accept(mut accept: impl FnMut() -> Result<()>) {
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match accept() {
             Err(VipError::Timeout) if Instant::now() < deadline => {}
@@ -191,34 +191,34 @@ pub(crate) fn until_answered(mut accept: impl FnMut() -> Result<()>) {
     }
 }
 
-/// Two reliable VIs of this process, connected.
-pub(crate) fn pair() -> (End, End) {
-    let ends = (End::new(), End::new());
+/// Creates two connected reliable VIs of this process.
+pub(crate) fn pair() -> (Endpoint, Endpoint) {
+    let ends = (Endpoint::new(), Endpoint::new());
     connect(&ends.0, &ends.1);
     ends
 }
 
-/// A reliable VI of this NIC and one of another NIC, connected.
-pub(crate) fn pair_on(client: Nic, server: Nic) -> (End, End) {
-    let ends = (End::on(client, |vi| vi), End::on(server, |vi| vi));
+/// Creates a reliable VI on each of these NICs and connects them.
+pub(crate) fn pair_on(client: Nic, server: Nic) -> (Endpoint, Endpoint) {
+    let ends = (Endpoint::on(client, |vi| vi), Endpoint::on(server, |vi| vi));
     connect(&ends.0, &ends.1);
     ends
 }
 
-/// Asks again for as long as nobody waits there yet, as clients do.
-pub(crate) fn persist<T>(request: impl FnMut() -> Result<T>) -> Result<T> {
-    persist_while(VipError::NoMatch, request)
+/// Repeats a connection request while the server is not listening yet (`NoMatch`).
+pub(crate) fn retry_no_match<T>(request: impl FnMut() -> Result<T>) -> Result<T> {
+    retry_while(VipError::NoMatch, request)
 }
 
-/// Asks again for as long as this is the answer.
-pub(crate) fn persist_while<T>(
-    not_yet: VipError,
+/// Repeats a request while it returns this error, for at most [`TIMEOUT`].
+pub(crate) fn retry_while<T>(
+    retried: VipError,
     mut request: impl FnMut() -> Result<T>,
 ) -> Result<T> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match request() {
-            Err(error) if error == not_yet && Instant::now() < deadline => thread::yield_now(),
+            Err(error) if error == retried && Instant::now() < deadline => thread::yield_now(),
             outcome => return outcome,
         }
     }
@@ -232,7 +232,7 @@ pub(crate) fn unique_discriminator() -> Vec<u8> {
     format!("test-{}-{next}", std::process::id()).into_bytes()
 }
 
-/// Bytes that differ by place and by message.
+/// Bytes that differ by offset and by message.
 pub(crate) fn pattern(message: usize, len_bytes: usize) -> Vec<u8> {
     (0..len_bytes)
         .map(|at| (at.wrapping_mul(31) ^ (at >> 8) ^ message.wrapping_mul(89)) as u8)
@@ -246,46 +246,46 @@ impl Errors {
     pub(crate) fn of(nic: &Nic) -> Self {
         let (sender, receiver) = channel();
         nic.set_error_handler(move |error| {
-            // The test that no longer listens is not interested.
+            // Fails if the test no longer uses the receiver.
             let _ = sender.send((error.code, error.vi));
         })
         .unwrap();
         Self(Mutex::new(receiver))
     }
 
-    /// The next error, which is of `vi`.
+    /// Waits for the next error, which must be of `vi`.
     pub(crate) fn next_of(&self, vi: &Vi) -> ErrorCode {
         let (code, handle) = self
             .0
             .lock()
             .unwrap()
-            .recv_timeout(PATIENCE)
+            .recv_timeout(TIMEOUT)
             .expect("an error is reported");
         assert_eq!(handle, Some(vi.handle()));
         code
     }
 
-    /// Nothing was reported so far.
+    /// Returns whether no error is pending.
     pub(crate) fn none(&self) -> bool {
         self.0.lock().unwrap().try_recv().is_err()
     }
 }
 
-/// Whether this process was started by [`SecondProcess`].
+/// Returns whether this process was started by [`SecondProcess`].
 pub(crate) fn is_child() -> bool {
     std::env::var_os(CHILD_MARK).is_some()
 }
 
-/// A second process that runs the test of this name, killed when it is dropped.
+/// A second process that runs one test; killed when dropped.
 pub(crate) struct SecondProcess(Child);
 
 impl SecondProcess {
-    /// Starts it; in it, [`is_child`] is true.
+    /// Starts the test of this name; in the new process [`is_child`] is true.
     pub(crate) fn start(test: &str) -> Self {
         Self::start_with(test, |_| ())
     }
 
-    /// Starts it as `change` says.
+    /// As [`SecondProcess::start`], with a changed command.
     pub(crate) fn start_with(test: &str, change: impl FnOnce(&mut Command)) -> Self {
         let program = std::env::current_exe().unwrap();
         let mut command = Command::new(program);
@@ -296,12 +296,12 @@ impl SecondProcess {
         Self(command.spawn().unwrap())
     }
 
-    /// Its standard error, which was piped when it was started.
+    /// Takes the standard error of the process, which must be a pipe.
     pub(crate) fn stderr(&mut self) -> ChildStderr {
         self.0.stderr.take().expect("a pipe")
     }
 
-    /// Stops it where it is; it has stopped when this returns.
+    /// Stops the process (SIGSTOP); it has stopped when this returns.
     pub(crate) fn stop(&self) {
         let pid = self.0.id() as libc::pid_t;
         // SAFETY: signals a child that was not waited for, so that the number is still its own.
@@ -312,13 +312,13 @@ impl SecondProcess {
         assert!(waited == pid && libc::WIFSTOPPED(status));
     }
 
-    /// Ends it as nothing can prevent.
+    /// Kills the process (SIGKILL) and waits for it.
     pub(crate) fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
 
-    /// Waits for its end, which is a good one.
+    /// Waits for the process, which must exit with success.
     pub(crate) fn join(mut self) {
         let status = self.0.wait().unwrap();
         assert!(status.success(), "the second process: {status}");

@@ -1,4 +1,4 @@
-//! The calls of the guide as a C program makes them: memory of one's own, raw descriptors, plain handles.
+//! The calls of the guide as a C program makes them: application memory, raw descriptors, plain handles.
 
 use std::thread;
 
@@ -10,11 +10,11 @@ use vipl::{
     Result, ViAttributes, ViHandle,
 };
 
-use super::{MAX_TRANSFER_BYTES, WAIT, persist, unique_discriminator, until_answered};
+use super::{MAX_TRANSFER_BYTES, WAIT, retry_accept, retry_no_match, unique_discriminator};
 
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// Whole pages of their own, unmapped when dropped.
+/// Privately mapped pages, unmapped when dropped.
 pub(crate) struct Pages {
     address: u64,
     bytes: usize,
@@ -41,8 +41,8 @@ impl Pages {
         }
     }
 
-    pub(crate) fn forbid_writing(&self) {
-        // SAFETY: the mapping is ours, and nothing writes to it from here on.
+    pub(crate) fn make_read_only(&self) {
+        // SAFETY: our own mapping, which nothing writes from here on.
         let failed = unsafe { libc::mprotect(self.address as *mut _, self.bytes, libc::PROT_READ) };
         assert_eq!(failed, 0);
     }
@@ -63,7 +63,7 @@ impl Pages {
 
     pub(crate) fn write(&self, offset_bytes: usize, bytes: &[u8]) {
         assert!(offset_bytes + bytes.len() <= self.bytes);
-        // SAFETY: inside the mapping, which does not overlap a slice of the caller's.
+        // SAFETY: inside the mapping, which does not overlap the caller's slice.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 bytes.as_ptr(),
@@ -73,7 +73,7 @@ impl Pages {
         };
     }
 
-    /// Registers all of it.
+    /// Registers all pages.
     pub(crate) fn register(
         &self,
         nic: NicHandle,
@@ -85,19 +85,19 @@ impl Pages {
             rdma_write,
             rdma_read: false,
         };
-        // SAFETY: mapped until dropped; tests keep it longer than its registration, or close the NIC before.
+        // SAFETY: mapped until dropped; tests drop it after its deregistration, or after they closed the NIC.
         unsafe { vip::register_mem(nic, self.at(0), self.bytes as u64, &attributes) }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and nobody uses it any more.
+        // SAFETY: our own mapping, which is no longer used.
         unsafe { libc::munmap(self.address as *mut _, self.bytes) };
     }
 }
 
-/// Changes the attributes of memory of the tests, which is reached by volatile accesses only.
+/// Changes the attributes of memory of the tests, which only volatile accesses read and write.
 pub(crate) fn set_mem_attributes(
     nic: NicHandle,
     address: u64,
@@ -108,7 +108,7 @@ pub(crate) fn set_mem_attributes(
     unsafe { vip::set_mem_attributes(nic, address, handle, attributes) }
 }
 
-/// Attributes of a VI as most tests want it.
+/// VI attributes of most tests.
 pub(crate) fn attributes(ptag: Option<PtagHandle>) -> ViAttributes {
     ViAttributes {
         reliability: ReliabilityLevel::ReliableDelivery as u16,
@@ -120,8 +120,8 @@ pub(crate) fn attributes(ptag: Option<PtagHandle>) -> ViAttributes {
     }
 }
 
-/// A VI with memory of its own: the first page for descriptors of one line, the others for data.
-pub(crate) struct RawEnd {
+/// A VI with its own memory: the first page for descriptors of one cache line, the others for data.
+pub(crate) struct RawEndpoint {
     pub(crate) nic: NicHandle,
     pub(crate) ptag: Option<PtagHandle>,
     pub(crate) vi: ViHandle,
@@ -129,14 +129,14 @@ pub(crate) struct RawEnd {
     pub(crate) handle: MemoryHandle,
 }
 
-impl RawEnd {
+impl RawEndpoint {
     pub(crate) fn new(config: &NicConfig) -> Self {
         let nic = vip::open_nic_with(config).unwrap();
         let ptag = vip::create_ptag(nic).unwrap();
         Self::of(nic, Some(ptag))
     }
 
-    /// On an open NIC, with this tag for VI and memory.
+    /// A VI on an open NIC, with this tag for VI and memory.
     pub(crate) fn of(nic: NicHandle, ptag: Option<PtagHandle>) -> Self {
         let memory = Pages::new(4);
         let handle = memory.register(nic, ptag, false).unwrap();
@@ -150,7 +150,7 @@ impl RawEnd {
         }
     }
 
-    /// A segment of this end's own memory.
+    /// A data segment in the data pages of this endpoint.
     pub(crate) fn segment(&self, offset_bytes: usize, length: u32) -> DataSegment {
         DataSegment {
             address: self.memory.at(PAGE_BYTES + offset_bytes),
@@ -159,8 +159,8 @@ impl RawEnd {
         }
     }
 
-    /// Writes a descriptor of up to two segments into slot `slot` of the first page.
-    pub(crate) fn describe(
+    /// Writes a descriptor of up to two segments into a slot of the first page.
+    pub(crate) fn write_descriptor(
         &self,
         slot: usize,
         mut head: ControlSegment,
@@ -173,14 +173,14 @@ impl RawEnd {
             ..RawDescriptor::default()
         };
         descriptor.segments[..segments.len()].copy_from_slice(segments);
-        // SAFETY: a line of the first page, which is ours while the slot is not posted.
+        // SAFETY: a line of the first page, which the provider does not use while the slot is not posted.
         unsafe { at.write(descriptor) };
         at
     }
 
     pub(crate) fn post_recv(&self, slot: usize, segments: &[DataSegment]) {
-        let at = self.describe(slot, ControlSegment::default(), segments);
-        // SAFETY: the memory stays mapped and is left alone until the descriptor comes back.
+        let at = self.write_descriptor(slot, ControlSegment::default(), segments);
+        // SAFETY: the memory stays mapped and is not accessed until the descriptor is returned.
         unsafe { vip::post_recv(self.vi, at, self.handle) }.unwrap();
     }
 
@@ -189,7 +189,7 @@ impl RawEnd {
             length: segments.iter().map(|s| s.length).sum(),
             ..ControlSegment::default()
         };
-        let at = self.describe(slot, head, segments);
+        let at = self.write_descriptor(slot, head, segments);
         // SAFETY: as above.
         unsafe { vip::post_send(self.vi, at, self.handle) }.unwrap();
     }
@@ -201,25 +201,25 @@ impl RawEnd {
             length: segment.length,
             ..ControlSegment::default()
         };
-        let at = self.describe(slot, head, &[remote, segment]);
+        let at = self.write_descriptor(slot, head, &[remote, segment]);
         // SAFETY: as above.
         unsafe { vip::post_send(self.vi, at, self.handle) }.unwrap();
     }
 
-    /// Waits for the next receive; its status word.
+    /// Waits for the next receive and returns its status word.
     pub(crate) fn received(&self) -> u32 {
         status_of(vip::recv_wait(self.vi, WAIT).unwrap())
     }
 
-    /// Waits for the next send; its status word.
+    /// Waits for the next send and returns its status word.
     pub(crate) fn sent(&self) -> u32 {
         status_of(vip::send_wait(self.vi, WAIT).unwrap())
     }
 }
 
-impl Drop for RawEnd {
+impl Drop for RawEndpoint {
     fn drop(&mut self) {
-        // Before the memory goes. Fails if a test closed the NIC itself.
+        // Before the memory is unmapped. Fails if the test closed the NIC itself.
         let _ = vip::close_nic(self.nic);
     }
 }
@@ -227,18 +227,18 @@ impl Drop for RawEnd {
 fn status_of(done: Done) -> u32 {
     match done {
         Done::Completed { descriptor, status } => {
-            // SAFETY: a descriptor that a test posted, back with its memory.
+            // SAFETY: a descriptor that a test posted; the provider has returned it.
             let written = unsafe { (*descriptor).control.status };
-            assert_eq!(written, status, "the same in the descriptor");
+            assert_eq!(written, status, "status word of the descriptor");
             status
         }
         other => panic!("a descriptor was posted: {other:?}"),
     }
 }
 
-/// Connects two ends of this process, the second as server.
-pub(crate) fn connect(client: &RawEnd, server: &RawEnd) {
-    let address = |end: &RawEnd, discriminator: &[u8]| vipl::NetAddress {
+/// Connects two endpoints of this process, the second as server.
+pub(crate) fn connect(client: &RawEndpoint, server: &RawEndpoint) {
+    let address = |end: &RawEndpoint, discriminator: &[u8]| vipl::NetAddress {
         host: vipl::HostAddress(*vip::query_nic(end.nic).unwrap().local_nic_address),
         discriminator: vipl::Discriminator::new(discriminator).unwrap(),
     };
@@ -248,11 +248,11 @@ pub(crate) fn connect(client: &RawEnd, server: &RawEnd) {
     );
     thread::scope(|scope| {
         scope.spawn(|| {
-            until_answered(|| {
+            retry_accept(|| {
                 let request = vip::connect_wait(server.nic, &remote, WAIT).unwrap();
                 vip::connect_accept(request.conn, server.vi)
             });
         });
-        persist(|| vip::connect_request(client.vi, &own, &remote, WAIT)).unwrap();
+        retry_no_match(|| vip::connect_request(client.vi, &own, &remote, WAIT)).unwrap();
     });
 }

@@ -1,4 +1,4 @@
-//! Certificates of a test run, made when it begins, and NICs that speak TLS with them.
+//! Certificates, created by each test, and NICs that use them for TLS.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,15 +11,15 @@ use pmd::config::{NicConfig, TlsConfig, TransportKind};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType, date_time_ymd};
 use vipl::{Nic, VipError};
 
-use super::{End, PATIENCE, open_as, own_host};
+use super::{Endpoint, TIMEOUT, open_as, own_host};
 
-/// What a test has alone: a directory that goes with it, and addresses.
+/// The directory of a test, removed when dropped, and its addresses.
 pub(crate) struct Files {
     directory: PathBuf,
     first_host: u32,
 }
 
-/// Addresses of each test.
+/// Number of addresses of each test.
 const HOSTS: u32 = 4;
 
 impl Files {
@@ -34,15 +34,15 @@ impl Files {
         }
     }
 
-    /// The address of the NIC of this number, from 0.
+    /// The address of NIC `number`, counted from 0.
     pub(crate) fn host(&self, number: u32) -> IpAddr {
         assert!(number < HOSTS);
         let number = self.first_host + number;
         Ipv4Addr::from_bits(own_host().to_bits() ^ (number << 16)).into()
     }
 
-    /// Makes a NIC speak VI/TCP at the address of this number, with TLS if it is told so.
-    pub(crate) fn put(&self, config: &mut NicConfig, number: u32, tls: Option<&TlsConfig>) {
+    /// Configures VI/TCP at the address of NIC `number`, with TLS if `tls` is given.
+    pub(crate) fn configure(&self, config: &mut NicConfig, number: u32, tls: Option<&TlsConfig>) {
         config.transport = TransportKind::ViTcp;
         config.host = Some(self.host(number).into());
         config.tls = tls.cloned();
@@ -52,7 +52,7 @@ impl Files {
         self.directory.join(name)
     }
 
-    /// A file that only we can read.
+    /// Writes a file of mode 0600.
     pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
         let mut options = fs::OpenOptions::new();
@@ -69,7 +69,7 @@ impl Drop for Files {
     }
 }
 
-/// Who makes certificates.
+/// A certificate authority.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     path: PathBuf,
@@ -90,7 +90,7 @@ impl Authority {
         &self.path
     }
 
-    /// A certificate for this address; it ends with this year.
+    /// Issues a certificate for this address that is valid to the end of `year`.
     pub(crate) fn certify(&self, files: &Files, name: &str, host: IpAddr, year: i32) -> TlsConfig {
         let mut params = CertificateParams::default();
         params.subject_alt_names.push(SanType::IpAddress(host));
@@ -106,35 +106,35 @@ impl Authority {
     }
 }
 
-/// Certificates that are good for a long time.
-pub(crate) const FAR_YEAR: i32 = 2200;
+/// Last year of certificates that do not expire during a test.
+pub(crate) const UNEXPIRED_YEAR: i32 = 2200;
 
-/// Good certificates of one authority, for the NICs of these numbers.
-pub(crate) fn good<const N: usize>(files: &Files, numbers: [u32; N]) -> [TlsConfig; N] {
+/// Valid certificates of one authority, for the NICs of these numbers.
+pub(crate) fn valid<const N: usize>(files: &Files, numbers: [u32; N]) -> [TlsConfig; N] {
     let authority = Authority::new(files, "authority");
     numbers.map(|number| {
         let name = format!("host-{number}");
-        authority.certify(files, &name, files.host(number), FAR_YEAR)
+        authority.certify(files, &name, files.host(number), UNEXPIRED_YEAR)
     })
 }
 
-/// A NIC at the address of this number.
+/// Opens NIC `number`.
 pub(crate) fn nic(files: &Files, number: u32, tls: Option<&TlsConfig>) -> Nic {
-    open_as(|config| files.put(config, number, tls))
+    open_as(|config| files.configure(config, number, tls))
 }
 
-/// A counter of a NIC.
+/// Reads a counter of a NIC.
 pub(crate) fn counter(nic: &Nic, name: &str) -> u64 {
     let counters = vipl::provider::counters(nic.handle()).unwrap();
     let found = counters.iter().find(|(known, _)| known == name);
     found.unwrap_or_else(|| panic!("{name}: {counters:?}")).1
 }
 
-/// Waits until the counter of a NIC stands there; somebody must look at its sockets meanwhile.
-pub(crate) fn wait_for_counter(end: &End, name: &str, least: u64) {
-    let deadline = Instant::now() + PATIENCE;
+/// Polls the endpoint's NIC until the counter is at least `least`.
+pub(crate) fn wait_for_counter(end: &Endpoint, name: &str, least: u64) {
+    let deadline = Instant::now() + TIMEOUT;
     while counter(&end.nic, name) < least {
-        assert!(Instant::now() < deadline, "{name} stays");
+        assert!(Instant::now() < deadline, "{name} does not reach {least}");
         assert!(matches!(
             end.vi.recv_done(),
             Ok(None) | Err(VipError::NotDone)
@@ -142,7 +142,7 @@ pub(crate) fn wait_for_counter(end: &End, name: &str, least: u64) {
     }
 }
 
-/// The port of VI/TCP.
+/// The default TCP port of VI/TCP.
 pub(crate) fn vitcp_port() -> u16 {
     NicConfig::default().tcp_port
 }

@@ -1,33 +1,33 @@
-//! How a seed makes a program.
+//! Generation of programs from seeds.
 
 use crate::program::{
-    Flaw, Mistake, Operation, PeerShape, Pick, RegionShape, Shape, Side, Step, ViShape,
+    DescriptorSpec, Fault, Flaw, Operation, PeerSpec, Pick, QueueKind, RegionSpec, Step, ViSpec,
 };
-use crate::seeded::Seeded;
+use crate::rng::Rng;
 
-/// Makes programs.
+/// Generates a program.
 pub(crate) struct Generator {
-    seeded: Seeded,
+    rng: Rng,
 }
 
-/// Steps of a burst, at most: nobody waits for what they set off to be over.
+/// Maximum of steps between two quiescent points.
 const BURST_STEPS: u32 = 7;
 
 impl Generator {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
-            seeded: Seeded::new(seed),
+            rng: Rng::new(seed),
         }
     }
 
-    /// A program of so many steps.
+    /// Generates a program with this number of steps.
     pub(crate) fn program(mut self, steps: usize) -> Vec<Step> {
-        let mut program = self.beginning();
+        let mut program = self.setup();
         let mut burst = 0;
         while program.len() < steps {
             if burst == 0 {
-                program.push(Step::Settle);
-                burst = 1 + self.seeded.below(BURST_STEPS);
+                program.push(Step::Quiesce);
+                burst = 1 + self.rng.below(BURST_STEPS);
             }
             burst -= 1;
             self.some_steps(&mut program);
@@ -36,40 +36,40 @@ impl Generator {
         program
     }
 
-    /// Both ends with what most of the following steps need.
-    fn beginning(&mut self) -> Vec<Step> {
+    /// Steps that create the objects that most of the following steps need, at both endpoints.
+    fn setup(&mut self) -> Vec<Step> {
         let mut program = Vec::new();
         for end in [0, 1] {
-            let nic = self.good();
+            let nic = self.valid();
             program.push(Step::OpenNic { end });
             for _ in 0..2 {
                 program.push(Step::CreateTag { end, nic });
             }
-            // All that can be written, with rights and without, with another tag; and the pages that cannot.
+            // The writable memory with and without rights, and with another tag; and the read-only page.
             for (tag, whole, rights) in [
                 (0, true, true),
                 (0, true, false),
                 (1, true, true),
                 (0, false, true),
             ] {
-                let shape = RegionShape {
+                let spec = RegionSpec {
                     whole,
                     read_only: !whole,
                     tag: Pick {
                         number: tag,
-                        wrong: false,
+                        invalid: false,
                     },
                     rdma_write: rights,
                     rdma_read: rights,
-                    ..RegionShape::default()
+                    ..RegionSpec::default()
                 };
-                program.push(Step::Register { end, nic, shape });
+                program.push(Step::Register { end, nic, spec });
             }
-            let entries = u64::from(1 + self.seeded.below(20));
+            let entries = u64::from(1 + self.rng.below(20));
             program.push(Step::CreateCq { end, nic, entries });
             for _ in 0..3 {
-                let shape = self.good_vi();
-                program.push(Step::CreateVi { end, nic, shape });
+                let spec = self.valid_vi();
+                program.push(Step::CreateVi { end, nic, spec });
             }
         }
         for _ in 0..3 {
@@ -78,64 +78,64 @@ impl Generator {
         program
     }
 
-    fn good(&mut self) -> Pick {
+    fn valid(&mut self) -> Pick {
         Pick {
-            number: self.seeded.below(1 << 16),
-            wrong: false,
+            number: self.rng.below(1 << 16),
+            invalid: false,
         }
     }
 
     fn pick(&mut self) -> Pick {
         Pick {
-            number: self.seeded.below(1 << 16),
-            wrong: self.seeded.percent(3),
+            number: self.rng.below(1 << 16),
+            invalid: self.rng.percent(3),
         }
     }
 
     fn end(&mut self) -> usize {
-        self.seeded.below(2) as usize
+        self.rng.below(2) as usize
     }
 
-    fn side(&mut self) -> Side {
-        self.seeded.one_of(&[Side::Send, Side::Receive])
+    fn queue_kind(&mut self) -> QueueKind {
+        self.rng.one_of(&[QueueKind::Send, QueueKind::Receive])
     }
 
-    fn mistake(&mut self, choices: &[Mistake]) -> Mistake {
-        if self.seeded.percent(15) {
-            self.seeded.one_of(choices)
+    fn fault(&mut self, choices: &[Fault]) -> Fault {
+        if self.rng.percent(15) {
+            self.rng.one_of(choices)
         } else {
-            Mistake::None
+            Fault::None
         }
     }
 
-    /// A request that is accepted at once.
+    /// A request that is immediately accepted.
     fn connection(&mut self, program: &mut Vec<Step>) {
-        let (vi, end, nic) = (self.good(), self.end(), self.good());
+        let (vi, end, nic) = (self.valid(), self.end(), self.valid());
         program.push(Step::Request {
             vi,
             end,
             nic,
-            mistake: Mistake::None,
+            fault: Fault::None,
         });
         program.push(Step::Accept {
-            request: self.good(),
-            vi: self.good(),
+            request: self.valid(),
+            vi: self.valid(),
         });
     }
 
     fn some_steps(&mut self, program: &mut Vec<Step>) {
-        let choice = self.seeded.below(1000);
+        let choice = self.rng.below(1000);
         let step = match choice {
             750..=809 => {
-                // Two at a time, so that most find each other.
+                // Two requests, so that most are matched.
                 let (first, second) = (self.peer_request(), self.peer_request());
                 program.extend([first, second]);
                 self.peer_outcome()
             }
-            810..=859 => self.changing(),
+            810..=859 => self.attribute_change(),
             0..=609 => self.traffic(),
             610..=749 => {
-                return match self.seeded.below(10) {
+                return match self.rng.below(10) {
                     0..=6 => self.connection(program),
                     _ => {
                         let step = self.connecting();
@@ -149,30 +149,30 @@ impl Generator {
     }
 
     fn traffic(&mut self) -> Step {
-        match self.seeded.below(100) {
+        match self.rng.below(100) {
             0..=24 => Step::Post {
                 vi: self.pick(),
-                side: Side::Receive,
-                shape: self.receive(),
+                kind: QueueKind::Receive,
+                spec: self.receive(),
             },
             25..=54 => Step::Post {
                 vi: self.pick(),
-                side: Side::Send,
-                shape: self.send(),
+                kind: QueueKind::Send,
+                spec: self.send(),
             },
             55..=70 => Step::Done {
                 vi: self.pick(),
-                side: self.side(),
+                kind: self.queue_kind(),
             },
             71..=78 => Step::Notify {
                 vi: self.pick(),
-                side: self.side(),
-                times: self.seeded.weighted(&[(6, 1), (2, 2), (2, 3)]),
+                kind: self.queue_kind(),
+                times: self.rng.weighted(&[(6, 1), (2, 2), (2, 3)]),
             },
             79..=81 => Step::CqNotify { cq: self.pick() },
             82..=84 => Step::Wait {
                 vi: self.pick(),
-                side: self.side(),
+                kind: self.queue_kind(),
             },
             85..=92 => Step::CqDone { cq: self.pick() },
             93..=95 => Step::CqWait { cq: self.pick() },
@@ -183,12 +183,12 @@ impl Generator {
     fn peer_request(&mut self) -> Step {
         Step::PeerRequest {
             vi: self.pick(),
-            shape: PeerShape {
-                dice: self.seeded.next() as u32,
-                limited: self.seeded.percent(15),
-                mistake: match self.seeded.percent(40) {
-                    true => self.mistake(&[Mistake::Address, Mistake::Timeout, Mistake::Host]),
-                    false => Mistake::None,
+            spec: PeerSpec {
+                seed: self.rng.next() as u32,
+                limited: self.rng.percent(15),
+                fault: match self.rng.percent(40) {
+                    true => self.fault(&[Fault::Address, Fault::Timeout, Fault::Host]),
+                    false => Fault::None,
                 },
             },
         }
@@ -196,7 +196,7 @@ impl Generator {
 
     fn peer_outcome(&mut self) -> Step {
         let vi = self.pick();
-        match self.seeded.below(4) {
+        match self.rng.below(4) {
             0 => Step::PeerDone { vi },
             1 => Step::PeerWait { vi },
             2 => Step::Disconnect { vi },
@@ -204,49 +204,49 @@ impl Generator {
         }
     }
 
-    fn changing(&mut self) -> Step {
+    fn attribute_change(&mut self) -> Step {
         let (end, nic) = (self.end(), self.pick());
-        match self.seeded.below(10) {
+        match self.rng.below(10) {
             0..=2 => Step::SetVi {
                 vi: self.pick(),
-                shape: self.vi(),
+                spec: self.vi(),
             },
             3..=5 => {
                 let region = self.pick();
-                let mut shape = self.region();
-                shape.mistake = self.mistake(&[Mistake::Address]);
-                shape.tag.wrong |= self.seeded.percent(15);
+                let mut spec = self.region();
+                spec.fault = self.fault(&[Fault::Address]);
+                spec.tag.invalid |= self.rng.percent(15);
                 Step::SetMem {
                     end,
                     nic,
                     region,
-                    shape,
+                    spec,
                 }
             }
             6..=8 => Step::ResizeCq {
                 cq: self.pick(),
-                entries: self.seeded.one_of(&[0, 1, 1, 2, 3, 16, 1 << 12, 1 << 40]),
+                entries: self.rng.one_of(&[0, 1, 1, 2, 3, 16, 1 << 12, 1 << 40]),
             },
             _ => Step::Discover {
                 end,
                 nic,
-                hops: self.seeded.one_of(&[0, 1, 1, 3]),
+                hops: self.rng.one_of(&[0, 1, 1, 3]),
             },
         }
     }
 
     fn connecting(&mut self) -> Step {
-        match self.seeded.below(10) {
+        match self.rng.below(10) {
             0..=1 => Step::Disconnect { vi: self.pick() },
             2..=3 => Step::Request {
                 vi: self.pick(),
                 end: self.end(),
-                nic: self.good(),
-                mistake: self.mistake(&[
-                    Mistake::Address,
-                    Mistake::Timeout,
-                    Mistake::Host,
-                    Mistake::Nobody,
+                nic: self.valid(),
+                fault: self.fault(&[
+                    Fault::Address,
+                    Fault::Timeout,
+                    Fault::Host,
+                    Fault::NoListener,
                 ]),
             },
             4..=7 => Step::Accept {
@@ -259,14 +259,14 @@ impl Generator {
             _ => Step::ConnectWait {
                 end: self.end(),
                 nic: self.pick(),
-                mistake: self.mistake(&[Mistake::Address, Mistake::Nobody]),
+                fault: self.fault(&[Fault::Address, Fault::NoListener]),
             },
         }
     }
 
     fn control(&mut self) -> Step {
         let (end, nic) = (self.end(), self.pick());
-        match self.seeded.below(100) {
+        match self.rng.below(100) {
             0..=1 => Step::OpenNic { end },
             2 => Step::CloseNic { end, nic },
             3..=4 => Step::QueryNic { end, nic },
@@ -279,83 +279,83 @@ impl Generator {
             19..=29 => Step::Register {
                 end,
                 nic,
-                shape: self.region(),
+                spec: self.region(),
             },
             30..=33 => Step::Deregister {
                 end,
                 nic,
                 region: self.pick(),
-                mistake: self.mistake(&[Mistake::Address]),
+                fault: self.fault(&[Fault::Address]),
             },
             34..=43 => Step::QueryMem {
                 end,
                 nic,
                 region: self.pick(),
-                mistake: self.mistake(&[Mistake::Address]),
+                fault: self.fault(&[Fault::Address]),
             },
             44..=50 => Step::CreateCq {
                 end,
                 nic,
-                entries: self.seeded.one_of(&[0, 1, 2, 16, 1 << 12, 1 << 40]),
+                entries: self.rng.one_of(&[0, 1, 2, 16, 1 << 12, 1 << 40]),
             },
             51..=57 => Step::DestroyCq { cq: self.pick() },
             58..=74 => Step::CreateVi {
                 end,
                 nic,
-                shape: self.vi(),
+                spec: self.vi(),
             },
             75..=84 => Step::DestroyVi { vi: self.pick() },
             _ => Step::QueryVi { vi: self.pick() },
         }
     }
 
-    fn region(&mut self) -> RegionShape {
-        RegionShape {
+    fn region(&mut self) -> RegionSpec {
+        RegionSpec {
             tag: self.pick(),
-            whole: self.seeded.percent(40),
-            read_only: self.seeded.percent(15),
-            dice: self.seeded.next() as u32,
-            rdma_write: self.seeded.percent(60),
-            rdma_read: self.seeded.percent(60),
-            mistake: self.mistake(&[Mistake::Attribute, Mistake::Address]),
+            whole: self.rng.percent(40),
+            read_only: self.rng.percent(15),
+            seed: self.rng.next() as u32,
+            rdma_write: self.rng.percent(60),
+            rdma_read: self.rng.percent(60),
+            fault: self.fault(&[Fault::Attribute, Fault::Address]),
         }
     }
 
-    fn good_vi(&mut self) -> ViShape {
-        let mut shape = self.vi();
-        shape.level = self.seeded.one_of(&[1, 2, 4]);
-        shape.max_transfer_bytes = 4096;
-        shape.rdma_read = shape.level != 1;
-        shape.tag = Pick {
+    fn valid_vi(&mut self) -> ViSpec {
+        let mut spec = self.vi();
+        spec.level = self.rng.one_of(&[1, 2, 4]);
+        spec.max_transfer_bytes = 4096;
+        spec.rdma_read = spec.level != 1;
+        spec.tag = Pick {
             number: 0,
-            wrong: false,
+            invalid: false,
         };
-        shape.mistake = None;
-        shape
+        spec.fault = None;
+        spec
     }
 
-    fn vi(&mut self) -> ViShape {
+    fn vi(&mut self) -> ViSpec {
         let cq = |generator: &mut Self| {
-            (generator.seeded.percent(50)).then(|| {
+            (generator.rng.percent(50)).then(|| {
                 let mut cq = generator.pick();
-                cq.wrong &= generator.seeded.percent(50);
+                cq.invalid &= generator.rng.percent(50);
                 cq
             })
         };
-        ViShape {
-            level: self.seeded.weighted(&[(30, 1), (33, 2), (33, 4), (4, 8)]),
-            max_transfer_bytes: self.seeded.weighted(&[(15, 100), (60, 4096), (25, 65536)]),
-            rdma_write: self.seeded.percent(75),
-            rdma_read: self.seeded.percent(50),
+        ViSpec {
+            level: self.rng.weighted(&[(30, 1), (33, 2), (33, 4), (4, 8)]),
+            max_transfer_bytes: self.rng.weighted(&[(15, 100), (60, 4096), (25, 65536)]),
+            rdma_write: self.rng.percent(75),
+            rdma_read: self.rng.percent(50),
             tag: self.pick(),
             send_cq: cq(self),
             recv_cq: cq(self),
-            mistake: self.seeded.percent(8).then(|| self.seeded.below(4)),
+            fault: self.rng.percent(8).then(|| self.rng.below(4)),
         }
     }
 
     fn segments(&mut self) -> Vec<u32> {
-        let count = self.seeded.weighted(&[
+        let count = self.rng.weighted(&[
             (10, 0),
             (50, 1),
             (20, 2),
@@ -365,49 +365,48 @@ impl Generator {
             (1, 255),
         ]);
         let longest = match count {
-            0..=9 => {
-                self.seeded
-                    .weighted(&[(10, 1), (40, 64), (30, 1000), (15, 3000), (5, 20_000)])
-            }
+            0..=9 => self
+                .rng
+                .weighted(&[(10, 1), (40, 64), (30, 1000), (15, 3000), (5, 20_000)]),
             _ => 20,
         };
         (0..count)
             .map(|_| {
-                if self.seeded.percent(8) {
+                if self.rng.percent(8) {
                     0
                 } else {
-                    self.seeded.below(longest + 1)
+                    self.rng.below(longest + 1)
                 }
             })
             .collect()
     }
 
-    fn shape(&mut self, operation: Operation, flaws: &[Flaw]) -> Shape {
-        Shape {
+    fn spec(&mut self, operation: Operation, flaws: &[Flaw]) -> DescriptorSpec {
+        DescriptorSpec {
             operation,
             segments: self.segments(),
-            immediate: self.seeded.percent(30).then(|| self.seeded.next() as u32),
-            fence: self.seeded.percent(10),
-            flaw: self.seeded.percent(9).then(|| self.seeded.one_of(flaws)),
-            dice: self.seeded.next() as u32,
-            reckless: self.seeded.percent(4),
+            immediate: self.rng.percent(30).then(|| self.rng.next() as u32),
+            fence: self.rng.percent(10),
+            flaw: self.rng.percent(9).then(|| self.rng.one_of(flaws)),
+            seed: self.rng.next() as u32,
+            allow_break: self.rng.percent(4),
         }
     }
 
-    fn receive(&mut self) -> Shape {
-        let mut shape = self.shape(Operation::Message, &RECEIVE_FLAWS);
-        if self.seeded.percent(90) {
-            // Room enough for most messages.
-            shape.segments.push(4096);
+    fn receive(&mut self) -> DescriptorSpec {
+        let mut spec = self.spec(Operation::Message, &RECEIVE_FLAWS);
+        if self.rng.percent(90) {
+            // Large enough for most messages.
+            spec.segments.push(4096);
         }
-        shape
+        spec
     }
 
-    fn send(&mut self) -> Shape {
-        match self.seeded.below(100) {
-            0..=59 => self.shape(Operation::Message, &SEND_FLAWS),
-            60..=84 => self.shape(Operation::RdmaWrite, &WRITE_FLAWS),
-            _ => self.shape(Operation::RdmaRead, &WRITE_FLAWS),
+    fn send(&mut self) -> DescriptorSpec {
+        match self.rng.below(100) {
+            0..=59 => self.spec(Operation::Message, &SEND_FLAWS),
+            60..=84 => self.spec(Operation::RdmaWrite, &WRITE_FLAWS),
+            _ => self.spec(Operation::RdmaRead, &WRITE_FLAWS),
         }
     }
 }

@@ -1,24 +1,24 @@
-//! Random programs of both ends of connections, played against an oracle of the guide's rules.
+//! Random programs on both sides of connections, checked against an oracle of the guide's rules.
 //!
-//! A seed decides a program: some hundred calls, legal and illegal ones, of two NICs on one segment. The oracle keeps
-//! a model of the rules beside it and says after every call whether the provider may have answered so, and, whenever
-//! the program waits for everything to come to rest, whether every state, descriptor, asynchronous error and byte of
-//! memory is as it must be.
+//! A seed determines a program: several hundred valid and invalid calls on two NICs of one segment. The oracle has a
+//! model of the rules. It checks the result of each call, and at each quiescent point all states, descriptors,
+//! asynchronous errors and bytes of memory.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! | --- | --- |
-//! | `program` | what a program is |
-//! | `generator` | how a seed makes one |
-//! | `player` | makes the calls of a program |
-//! | `arena` | the memory of one end, and what must be in it |
-//! | `oracle` | all states that there can be after what was seen |
+//! | `program` | steps of a program |
+//! | `generator` | generation of a program from a seed |
+//! | `player` | execution of the steps |
+//! | `arena` | memory of one endpoint, and its expected content |
+//! | `oracle` | all possible states after the observed results |
 //! | `model` | the rules |
-//! | `shrink` | a failing program made short |
+//! | `shrink` | reduction of a failing program |
+//! | `rng` | pseudo-random numbers |
 //!
-//! `VIADUCT_SEED=n` plays the program of that seed alone, `STEPS=n` so many steps of it. Without a seed, programs are
-//! played from `FIRST_SEED=n` on: `STEPS=n` steps in all, or for `SECONDS_TO_PLAY=n` seconds. `ci/random-programs` plays many.
-//! `VIPL_TEST_TRANSPORT=vi-tcp` plays them over VI/TCP, where the rules are the same but for two: no hosts are found, and
-//! an RDMA write that breaks off may have placed some of its bytes however short it is.
+//! `VIADUCT_SEED=n` runs only the program of that seed, `STEPS=n` with this number of steps. Without a seed, programs
+//! are run from `FIRST_SEED=n` on: `STEPS=n` steps in total, or for `SECONDS_TO_PLAY=n` seconds. `ci/random-programs`
+//! runs many. `VIPL_TEST_TRANSPORT=vi-tcp` runs them over VI/TCP, which has the same rules with two exceptions: no
+//! hosts are discovered, and an interrupted RDMA write of any length may be partially placed.
 
 mod arena;
 #[path = "../common/mod.rs"]
@@ -28,19 +28,19 @@ mod model;
 mod oracle;
 mod player;
 mod program;
-mod seeded;
+mod rng;
 mod shrink;
 
 use std::time::{Duration, Instant};
 
 use generator::Generator;
 use oracle::Violation;
-use player::{Player, Tally};
+use player::{EventCounts, Player};
 use program::Step;
 
 /// Steps of one program.
 const PROGRAM_STEPS: usize = 250;
-/// Steps of a run, unless the environment says otherwise.
+/// Steps of a run, unless set in the environment.
 const RUN_STEPS: usize = 10_000;
 
 fn number(variable: &str) -> Option<u64> {
@@ -51,24 +51,24 @@ fn number(variable: &str) -> Option<u64> {
     Some(parsed.unwrap_or_else(|_| panic!("{variable}={text}: must be a number")))
 }
 
-/// Plays a program in a fresh world. The trace is what was done up to a violation.
-fn play(program: &[Step]) -> Result<Tally, (Violation, Vec<String>)> {
+/// Runs a program with a new player. Returns the event counts, or the violation and the trace up to it.
+fn play(program: &[Step]) -> Result<EventCounts, (Violation, Vec<String>)> {
     let mut player = Player::new();
     match player.play(program) {
-        Ok(()) => Ok(player.tally().clone()),
+        Ok(()) => Ok(player.event_counts().clone()),
         Err(violation) => Err((violation, player.trace().to_vec())),
     }
 }
 
-/// Plays the program of a seed; one that fails is made shorter and shown.
-fn play_seed(seed: u64, steps: usize) -> Tally {
+/// Runs the program of a seed; reduces and prints a failing one.
+fn play_seed(seed: u64, steps: usize) -> EventCounts {
     let program = Generator::new(seed).program(steps);
     let (violation, trace) = match play(&program) {
-        Ok(tally) => return tally,
+        Ok(counts) => return counts,
         Err(failure) => failure,
     };
     eprintln!("seed {seed} fails: {}", violation.0);
-    eprintln!("making it shorter ...");
+    eprintln!("reducing the program ...");
     let (program, violation, trace) = if std::env::var("NOSHRINK").is_ok() {
         (program, violation, trace)
     } else {
@@ -91,7 +91,7 @@ fn play_seed(seed: u64, steps: usize) -> Tally {
     );
 }
 
-/// What every run of some thousand steps reaches, or it is not what it should be.
+/// Events that each run of at least [`RUN_STEPS`] must reach.
 const REACHED: [&str; 28] = [
     "UD send: success",
     "RD send: success",
@@ -111,12 +111,12 @@ const REACHED: [&str; 28] = [
     "asynchronous error 1",
     "peers: connected",
     "peers: conflict",
-    "peers: time-out",
-    "peers: no such host",
+    "peers: timeout",
+    "peers: unreachable host",
     "handler: descriptor",
     "handler: NULL",
     "handler: entry",
-    "entry of a taken descriptor",
+    "entry of a collected descriptor",
     "completion queue full",
     "resized to less than is queued",
     "VI set",
@@ -124,7 +124,7 @@ const REACHED: [&str; 28] = [
 ];
 
 #[test]
-fn random_programs_of_both_ends_see_what_the_rules_allow() {
+fn random_programs_conform_to_the_rules() {
     let steps = number("STEPS").map(|steps| steps as usize);
     if let Some(seed) = number("VIADUCT_SEED") {
         play_seed(seed, steps.unwrap_or(PROGRAM_STEPS));
@@ -138,7 +138,7 @@ fn random_programs_of_both_ends_see_what_the_rules_allow() {
     };
     let first = number("FIRST_SEED").unwrap_or(1);
     let start = Instant::now();
-    let (mut played, mut seed, mut reached) = (0, first, Tally::new());
+    let (mut played, mut seed, mut reached) = (0, first, EventCounts::new());
     while played < all && limit.is_none_or(|limit| start.elapsed() < limit) {
         for (what, times) in play_seed(seed, PROGRAM_STEPS) {
             *reached.entry(what).or_default() += times;
@@ -155,7 +155,7 @@ fn random_programs_of_both_ends_see_what_the_rules_allow() {
         start.elapsed()
     );
     if played >= RUN_STEPS {
-        // VI/TCP knows of no host that nobody named.
+        // VI/TCP discovers no hosts that are not configured.
         let found = if common::is_over_tcp() {
             "found: 0"
         } else {

@@ -1,17 +1,17 @@
-//! Keeps every state that there can be, and says when there is none left.
+//! Keeps all possible states of the model; reports a violation when an observation fits none of them.
 
 use std::collections::HashSet;
 
 use crate::model::{State, Tables};
 
-/// What a provider did against the rules.
+/// A violation of the rules by the provider.
 #[derive(Clone, Debug)]
 pub(crate) struct Violation(pub(crate) String);
 
-/// States at a time, at most: the bursts of a program are short enough for far fewer.
+/// Maximum of states: the bursts of a program are short enough for far fewer.
 const MAX_STATES: usize = 50_000;
 
-/// All states that there can be after what was seen so far.
+/// All possible states after the observations so far.
 pub(crate) struct Oracle {
     states: Vec<State>,
 }
@@ -23,7 +23,7 @@ impl Oracle {
         }
     }
 
-    /// One of them. Once the program has waited for everything, they differ only in the order of completion queues.
+    /// Returns one of the states. At a quiescent point they differ only in the order of completion queues.
     pub(crate) fn any(&self) -> &State {
         &self.states[0]
     }
@@ -32,12 +32,12 @@ impl Oracle {
         &self.states
     }
 
-    /// The provider may have done something, or nothing.
-    pub(crate) fn work_on(&mut self, tables: &Tables) {
+    /// Adds all states that steps of the provider can lead to.
+    pub(crate) fn explore(&mut self, tables: &Tables) {
         let mut seen: HashSet<State> = self.states.iter().cloned().collect();
         let mut at = 0;
         while at < self.states.len() {
-            for next in self.states[at].acts(tables) {
+            for next in self.states[at].provider_steps(tables) {
                 if seen.insert(next.clone()) {
                     self.states.push(next);
                 }
@@ -47,20 +47,20 @@ impl Oracle {
         }
     }
 
-    /// The states in which the provider has nothing left to do.
-    pub(crate) fn at_rest(&self, tables: &Tables) -> Vec<State> {
-        let rests = |state: &&State| {
-            // What was taken back may have no consequence any more.
+    /// Returns the states in which the provider has no step left.
+    pub(crate) fn quiescent(&self, tables: &Tables) -> Vec<State> {
+        let is_quiescent = |state: &&State| {
+            // A withdrawn peer request may have no further effect.
             let mut without = (*state).clone();
             without.withdrawn.clear();
-            without.acts(tables).is_empty()
+            without.provider_steps(tables).is_empty()
         };
-        self.states.iter().filter(rests).cloned().collect()
+        self.states.iter().filter(is_quiescent).cloned().collect()
     }
 
-    /// What a call showed, and what follows from it: `after` gives the states that a state leads to if the call could
-    /// have shown that in it.
-    pub(crate) fn see(
+    /// Keeps the states that fit an observation: `after` returns the successors of a state, or none if it does not fit.
+    /// The violation has the text of `what`.
+    pub(crate) fn observe(
         &mut self,
         what: impl FnOnce() -> String,
         after: impl Fn(&State) -> Vec<State>,
@@ -82,14 +82,14 @@ impl Oracle {
         Ok(())
     }
 
-    /// Something that happens in every state.
-    pub(crate) fn change(&mut self, change: impl Fn(&mut State)) {
+    /// Applies a change to each state.
+    pub(crate) fn apply(&mut self, change: impl Fn(&mut State)) {
         for state in &mut self.states {
             change(state);
         }
     }
 
-    /// Only these are left.
+    /// Replaces all states.
     pub(crate) fn replace(&mut self, states: Vec<State>) {
         self.states = states;
     }

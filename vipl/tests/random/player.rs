@@ -1,13 +1,13 @@
-//! Plays a program: resolves its steps, makes the calls, and shows the oracle what they returned.
+//! Runs a program: resolves its steps, makes the calls, and passes their results to the oracle.
 
-mod changing;
+mod attributes;
 mod connecting;
 mod control;
-mod notices;
-mod peering;
+mod notify;
+mod peer_requests;
 mod posting;
+mod quiesce;
 mod reaping;
-mod settling;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -16,20 +16,20 @@ use std::time::Duration;
 use pmd::config::NicConfig;
 use vipl::{NicHandle, ViState, provider as vip};
 
-use crate::arena::{Arena, Lent};
+use crate::arena::{Allocation, Arena};
 use crate::common;
-use crate::model::{Limits, Place, Tables, Told, Verdict};
+use crate::model::{AsyncError, Limits, NotifyQueue, Tables, Verdict};
 use crate::oracle::{Oracle, Violation};
 use crate::program::{Pick, Step};
-use connecting::Asking;
-use notices::Ring;
+use connecting::ClientThread;
+use notify::HandlerCall;
 
 /// Long enough for any machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) type Checked<T = ()> = Result<T, Violation>;
 
-/// Handles that are no good any more.
+/// Stale handles.
 #[derive(Default)]
 struct Stale {
     nics: Vec<u64>,
@@ -40,7 +40,7 @@ struct Stale {
     conns: Vec<u64>,
 }
 
-/// A program in the middle.
+/// A running program.
 pub(crate) struct Player {
     configs: [NicConfig; 2],
     host: [u8; 16],
@@ -48,30 +48,31 @@ pub(crate) struct Player {
     oracle: Oracle,
     arenas: [Arena; 2],
     stale: Stale,
-    /// What the handlers of all openings heard since it was last looked at.
-    heard: Arc<Mutex<Vec<Told>>>,
-    /// What the handlers of queues were called with since it was last looked at.
-    rings: Arc<Mutex<Vec<Ring>>>,
-    /// The queues of the handlers that were asked for and not called.
-    places: BTreeMap<u64, Place>,
-    /// Peer requests for each discriminator since the last rest, and those that waited then.
-    peers_asked: BTreeMap<u32, u32>,
-    /// What each posted descriptor was lent.
-    lent: BTreeMap<u64, Vec<(usize, Lent)>>,
-    /// Targets of RDMA writes, lent until all writes are over.
-    targets: Vec<(usize, Lent)>,
-    /// Client threads by the request they wait for.
-    asking: BTreeMap<u64, Asking>,
-    names: u64,
+    /// Errors that error handlers received since the last check.
+    received_errors: Arc<Mutex<Vec<AsyncError>>>,
+    /// Calls of notify handlers since the last check.
+    handler_calls: Arc<Mutex<Vec<HandlerCall>>>,
+    /// Queues of the pending notify handlers, by handler number.
+    handler_queues: BTreeMap<u64, NotifyQueue>,
+    /// Peer requests of each discriminator: those pending at the last quiescent point, and those since then.
+    peer_request_counts: BTreeMap<u32, u32>,
+    /// Memory of each posted descriptor.
+    allocations: BTreeMap<u64, Vec<(usize, Allocation)>>,
+    /// Targets of RDMA writes, allocated until the next quiescent point.
+    targets: Vec<(usize, Allocation)>,
+    /// Client threads by their request.
+    client_threads: BTreeMap<u64, ClientThread>,
+    /// Last assigned number.
+    last_id: u64,
     trace: Vec<String>,
-    tally: Tally,
+    event_counts: EventCounts,
 }
 
-/// How often what happened.
-pub(crate) type Tally = BTreeMap<String, u64>;
+/// Number of each event.
+pub(crate) type EventCounts = BTreeMap<String, u64>;
 
-/// The configurations of the two ends: small limits, so that programs reach them, and no time-out that a slow machine
-/// could reach. Nobody takes over polling: the provider works in the calls of the program, or when it wants to.
+/// The configurations of the two endpoints: small limits, so that programs reach them, and long timeouts. The poll
+/// threads do not take over: the provider polls mainly in calls of the program.
 pub(crate) fn configs() -> [NicConfig; 2] {
     ["a", "b"].map(|name| {
         common::config(|config| {
@@ -86,7 +87,7 @@ pub(crate) fn configs() -> [NicConfig; 2] {
                 max_notifies_per_queue: 3,
                 max_ptags: 8,
                 max_transfer_bytes: 65536,
-                // The oracle knows the guide's rules, which have no limit on refused accesses.
+                // The model has no limit on refused accesses.
                 rdma_miss_burst: 1_000_000,
                 rdma_misses_per_connection: 1_000_000,
                 ..config.clone()
@@ -96,7 +97,7 @@ pub(crate) fn configs() -> [NicConfig; 2] {
 }
 
 impl Player {
-    /// Before the first step; nothing is open.
+    /// Creates a player without open NICs.
     pub(crate) fn new() -> Self {
         let configs = configs();
         let nic = vip::open_nic_with(&configs[0]).expect("a NIC opens");
@@ -110,114 +111,116 @@ impl Player {
             oracle: Oracle::new(),
             arenas: [Arena::new(), Arena::new()],
             stale: Stale::default(),
-            heard: Arc::default(),
-            rings: Arc::default(),
-            places: BTreeMap::new(),
-            peers_asked: BTreeMap::new(),
-            lent: BTreeMap::new(),
+            received_errors: Arc::default(),
+            handler_calls: Arc::default(),
+            handler_queues: BTreeMap::new(),
+            peer_request_counts: BTreeMap::new(),
+            allocations: BTreeMap::new(),
             targets: Vec::new(),
-            asking: BTreeMap::new(),
-            names: 0,
+            client_threads: BTreeMap::new(),
+            last_id: 0,
             trace: Vec::new(),
-            tally: Tally::new(),
+            event_counts: EventCounts::new(),
         }
     }
 
-    /// What was done and seen so far.
+    /// Calls and results so far.
     pub(crate) fn trace(&self) -> &[String] {
         &self.trace
     }
 
-    /// How often what happened in it.
-    pub(crate) fn tally(&self) -> &Tally {
-        &self.tally
+    /// Number of each event so far.
+    pub(crate) fn event_counts(&self) -> &EventCounts {
+        &self.event_counts
     }
 
     fn count(&mut self, what: String) {
-        *self.tally.entry(what).or_default() += 1;
+        *self.event_counts.entry(what).or_default() += 1;
     }
 
-    /// Plays a whole program and takes everything down, step by step.
+    /// Runs all steps of a program, then the teardown.
     pub(crate) fn play(&mut self, program: &[Step]) -> Checked {
         for (number, step) in program.iter().enumerate() {
             self.step(step).map_err(|Violation(text)| {
                 Violation(format!("step {number}, {step:?}:\n{text}"))
             })?;
         }
-        self.take_down()
+        self.tear_down()
             .map_err(|Violation(text)| Violation(format!("after the last step:\n{text}")))
     }
 
     fn step(&mut self, step: &Step) -> Checked {
-        self.listen()?;
+        self.check_handler_calls()?;
         match step {
             Step::OpenNic { end } => self.open_nic(*end),
             Step::CloseNic { end, nic } => self.close_nic(*end, *nic),
             Step::QueryNic { end, nic } => self.query_nic(*end, *nic),
             Step::CreateTag { end, nic } => self.create_tag(*end, *nic),
             Step::DestroyTag { end, nic, tag } => self.destroy_tag(*end, *nic, *tag),
-            Step::Register { end, nic, shape } => self.register(*end, *nic, shape),
+            Step::Register { end, nic, spec } => self.register(*end, *nic, spec),
             Step::Deregister {
                 end,
                 nic,
                 region,
-                mistake,
-            } => self.deregister(*end, *nic, *region, *mistake),
+                fault,
+            } => self.deregister(*end, *nic, *region, *fault),
             Step::QueryMem {
                 end,
                 nic,
                 region,
-                mistake,
-            } => self.query_mem(*end, *nic, *region, *mistake),
+                fault,
+            } => self.query_mem(*end, *nic, *region, *fault),
             Step::CreateCq { end, nic, entries } => self.create_cq(*end, *nic, *entries),
             Step::DestroyCq { cq } => self.destroy_cq(*cq),
-            Step::CreateVi { end, nic, shape } => self.create_vi(*end, *nic, shape),
+            Step::CreateVi { end, nic, spec } => self.create_vi(*end, *nic, spec),
             Step::DestroyVi { vi } => self.destroy_vi(*vi),
             Step::QueryVi { vi } => self.query_vi(*vi),
-            Step::Post { vi, side, shape } => self.post(*vi, *side, shape),
-            Step::Done { vi, side } => self.done(*vi, *side, false),
-            Step::Wait { vi, side } => self.done(*vi, *side, true),
+            Step::Post { vi, kind, spec } => self.post(*vi, *kind, spec),
+            Step::Done { vi, kind } => self.done(*vi, *kind, false),
+            Step::Wait { vi, kind } => self.done(*vi, *kind, true),
             Step::CqDone { cq } => self.cq_done(*cq, false),
             Step::CqWait { cq } => self.cq_done(*cq, true),
-            Step::ConnectWait { end, nic, mistake } => self.wait_for_nobody(*end, *nic, *mistake),
+            Step::ConnectWait { end, nic, fault } => {
+                self.connect_wait_without_request(*end, *nic, *fault)
+            }
             Step::Request {
                 vi,
                 end,
                 nic,
-                mistake,
-            } => self.request(*vi, *end, *nic, *mistake),
+                fault,
+            } => self.request(*vi, *end, *nic, *fault),
             Step::Accept { request, vi } => self.accept(*request, *vi),
             Step::Reject { request } => self.reject(*request),
             Step::Disconnect { vi } => self.disconnect(*vi),
             Step::ResizeCq { cq, entries } => self.resize_cq(*cq, *entries),
-            Step::SetVi { vi, shape } => self.set_vi(*vi, shape),
+            Step::SetVi { vi, spec } => self.set_vi(*vi, spec),
             Step::SetMem {
                 end,
                 nic,
                 region,
-                shape,
-            } => self.set_mem(*end, *nic, *region, shape),
+                spec,
+            } => self.set_mem(*end, *nic, *region, spec),
             Step::Discover { end, nic, hops } => self.discover(*end, *nic, *hops),
-            Step::PeerRequest { vi, shape } => self.peer_request(*vi, shape),
+            Step::PeerRequest { vi, spec } => self.peer_request(*vi, spec),
             Step::PeerDone { vi } => self.peer_done(*vi),
             Step::PeerWait { vi } => self.peer_wait(*vi),
-            Step::Notify { vi, side, times } => self.notify(*vi, *side, *times),
+            Step::Notify { vi, kind, times } => self.notify(*vi, *kind, *times),
             Step::CqNotify { cq } => self.cq_notify(*cq),
-            Step::Settle => self.settle(),
+            Step::Quiesce => self.quiesce(),
         }
     }
 
-    fn name(&mut self) -> u64 {
-        self.names += 1;
-        self.names
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
     }
 
     fn note(&mut self, text: impl FnOnce() -> String) {
         self.trace.push(text());
     }
 
-    /// A call that depends on nothing uncertain.
-    fn certain<T: core::fmt::Debug>(
+    /// Checks the result of a call that does not depend on uncertain state.
+    fn check_result<T: core::fmt::Debug>(
         &mut self,
         call: impl FnOnce() -> String,
         outcome: &vipl::Result<T>,
@@ -233,11 +236,11 @@ impl Player {
         }
     }
 
-    /// An opening of this end, or a handle that is none of it; and the end that the handle is of.
+    /// Selects a NIC handle of this endpoint, or an invalid one; returns also the endpoint of the handle.
     fn pick_nic(&self, end: usize, pick: Pick) -> (usize, NicHandle) {
         let own = &self.tables.ends[end].nics;
         let foreign = &self.tables.ends[1 - end].nics;
-        let nic = if pick.wrong || own.is_empty() {
+        let nic = if pick.invalid || own.is_empty() {
             choose(pick, &[&self.stale.nics, foreign]).unwrap_or(0x1FFF_0000_0000_0000)
         } else {
             own[pick.number as usize % own.len()]
@@ -246,9 +249,9 @@ impl Player {
         (end, NicHandle::from_raw(nic))
     }
 
-    /// A VI, often one that is connected; or a handle that is none.
+    /// Selects a VI, often a connected one, or an invalid handle.
     fn pick_vi(&self, pick: Pick) -> u64 {
-        if pick.wrong || self.tables.vis.is_empty() {
+        if pick.invalid || self.tables.vis.is_empty() {
             let cqs: Vec<u64> = self.tables.cqs.keys().copied().collect();
             return choose(pick, &[&self.stale.vis, &cqs]).unwrap_or(0x2FFF_0000_0100_0000);
         }
@@ -263,21 +266,21 @@ impl Player {
         if !connected.is_empty() && pick.number & 0x300 != 0 {
             return connected[pick.number as usize % connected.len()];
         }
-        let place = pick.number as usize % self.tables.vis.len();
-        *self.tables.vis.keys().nth(place).expect("there is one")
+        let index = pick.number as usize % self.tables.vis.len();
+        *self.tables.vis.keys().nth(index).expect("a valid index")
     }
 
     fn pick_cq(&self, pick: Pick) -> u64 {
-        if pick.wrong || self.tables.cqs.is_empty() {
+        if pick.invalid || self.tables.cqs.is_empty() {
             let vis: Vec<u64> = self.tables.vis.keys().copied().collect();
             return choose(pick, &[&self.stale.cqs, &vis]).unwrap_or(0x3FFF_0000_0100_0000);
         }
-        let place = pick.number as usize % self.tables.cqs.len();
-        *self.tables.cqs.keys().nth(place).expect("there is one")
+        let index = pick.number as usize % self.tables.cqs.len();
+        *self.tables.cqs.keys().nth(index).expect("a valid index")
     }
 }
 
-/// One of several lists of handles.
+/// Selects a handle from several lists.
 fn choose(pick: Pick, lists: &[&Vec<u64>]) -> Option<u64> {
     let all: Vec<u64> = lists.iter().flat_map(|list| list.iter().copied()).collect();
     all.get((pick.number as usize).checked_rem(all.len())?)

@@ -1,23 +1,23 @@
-//! Programs: lists of steps that a seed decides. A step names what it works on by numbers, which the player resolves
-//! against what there is at that moment; so a program stays one when steps are taken out of it.
+//! Programs: lists of steps. Steps select objects by number, which the player resolves at run time against the existing
+//! objects; so a program stays valid when steps are removed.
 
-/// Names something that exists, or a handle that is no good.
+/// Selects an existing object, or an invalid handle.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pick {
-    /// Counts what there is, modulo how much there is.
+    /// Index, modulo the number of existing objects.
     pub(crate) number: u32,
-    /// A handle of something that ended, of the other end, or made up.
-    pub(crate) wrong: bool,
+    /// Selects a stale handle, a handle of the other endpoint, or an arbitrary value.
+    pub(crate) invalid: bool,
 }
 
-/// Which work queue.
+/// A work queue of a VI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Side {
+pub(crate) enum QueueKind {
     Send,
     Receive,
 }
 
-/// What is wrong with a descriptor, or where it is.
+/// Error in a descriptor, or in its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
     ReservedControlBit,
@@ -43,7 +43,7 @@ pub(crate) enum Flaw {
     DescriptorReadOnly,
 }
 
-/// What a posted descriptor asks for.
+/// Operation of a posted descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     /// Send, or receive.
@@ -52,37 +52,37 @@ pub(crate) enum Operation {
     RdmaRead,
 }
 
-/// A descriptor to be.
+/// A descriptor to be posted.
 #[derive(Clone, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct DescriptorSpec {
     pub(crate) operation: Operation,
     pub(crate) segments: Vec<u32>,
     pub(crate) immediate: Option<u32>,
     pub(crate) fence: bool,
     pub(crate) flaw: Option<Flaw>,
-    /// Decides on places and regions.
-    pub(crate) dice: u32,
-    /// Posted also where that breaks the connection: on a full queue, or towards an empty one.
-    pub(crate) reckless: bool,
+    /// Determines addresses and regions.
+    pub(crate) seed: u32,
+    /// Posts also if that breaks the connection: on a full queue, or without a receive at the peer.
+    pub(crate) allow_break: bool,
 }
 
-/// What is wrong with the arguments of a call.
+/// Error in the arguments of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Mistake {
+pub(crate) enum Fault {
     #[default]
     None,
-    /// Of a VI, a region or a completion queue.
+    /// An attribute of a VI, a region or a completion queue.
     Attribute,
     Address,
     Timeout,
     Host,
-    /// Nobody waits there.
-    Nobody,
+    /// An address without a listener.
+    NoListener,
 }
 
-/// Attributes of a VI to be.
+/// Attributes of a VI to be created or changed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ViShape {
+pub(crate) struct ViSpec {
     pub(crate) level: u16,
     pub(crate) max_transfer_bytes: u64,
     pub(crate) rdma_write: bool,
@@ -90,33 +90,35 @@ pub(crate) struct ViShape {
     pub(crate) tag: Pick,
     pub(crate) send_cq: Option<Pick>,
     pub(crate) recv_cq: Option<Pick>,
-    pub(crate) mistake: Option<u32>,
+    pub(crate) fault: Option<u32>,
 }
 
-/// A region to be.
+/// A region to be registered or changed.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct RegionShape {
+pub(crate) struct RegionSpec {
     pub(crate) tag: Pick,
-    /// All of the memory that can be written, the pages that cannot, or this part of it.
+    /// All writable memory.
     pub(crate) whole: bool,
+    /// The read-only page.
     pub(crate) read_only: bool,
-    pub(crate) dice: u32,
+    /// Otherwise determines a part of the writable memory.
+    pub(crate) seed: u32,
     pub(crate) rdma_write: bool,
     pub(crate) rdma_read: bool,
-    pub(crate) mistake: Mistake,
+    pub(crate) fault: Fault,
 }
 
-/// A peer request to be.
+/// A peer request to be made.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PeerShape {
-    /// Decides whom it asks for.
-    pub(crate) dice: u32,
-    /// It ends soon, whether there is a match or not.
+pub(crate) struct PeerSpec {
+    /// Determines the discriminator.
+    pub(crate) seed: u32,
+    /// Has a short timeout.
     pub(crate) limited: bool,
-    pub(crate) mistake: Mistake,
+    pub(crate) fault: Fault,
 }
 
-/// One step.
+/// A step of a program.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     OpenNic {
@@ -142,19 +144,19 @@ pub(crate) enum Step {
     Register {
         end: usize,
         nic: Pick,
-        shape: RegionShape,
+        spec: RegionSpec,
     },
     Deregister {
         end: usize,
         nic: Pick,
         region: Pick,
-        mistake: Mistake,
+        fault: Fault,
     },
     QueryMem {
         end: usize,
         nic: Pick,
         region: Pick,
-        mistake: Mistake,
+        fault: Fault,
     },
     CreateCq {
         end: usize,
@@ -167,7 +169,7 @@ pub(crate) enum Step {
     CreateVi {
         end: usize,
         nic: Pick,
-        shape: ViShape,
+        spec: ViSpec,
     },
     DestroyVi {
         vi: Pick,
@@ -177,16 +179,16 @@ pub(crate) enum Step {
     },
     Post {
         vi: Pick,
-        side: Side,
-        shape: Shape,
+        kind: QueueKind,
+        spec: DescriptorSpec,
     },
     Done {
         vi: Pick,
-        side: Side,
+        kind: QueueKind,
     },
     Wait {
         vi: Pick,
-        side: Side,
+        kind: QueueKind,
     },
     CqDone {
         cq: Pick,
@@ -197,13 +199,13 @@ pub(crate) enum Step {
     ConnectWait {
         end: usize,
         nic: Pick,
-        mistake: Mistake,
+        fault: Fault,
     },
     Request {
         vi: Pick,
         end: usize,
         nic: Pick,
-        mistake: Mistake,
+        fault: Fault,
     },
     Accept {
         request: Pick,
@@ -221,13 +223,13 @@ pub(crate) enum Step {
     },
     SetVi {
         vi: Pick,
-        shape: ViShape,
+        spec: ViSpec,
     },
     SetMem {
         end: usize,
         nic: Pick,
         region: Pick,
-        shape: RegionShape,
+        spec: RegionSpec,
     },
     Discover {
         end: usize,
@@ -236,7 +238,7 @@ pub(crate) enum Step {
     },
     PeerRequest {
         vi: Pick,
-        shape: PeerShape,
+        spec: PeerSpec,
     },
     PeerDone {
         vi: Pick,
@@ -246,11 +248,11 @@ pub(crate) enum Step {
     },
     Notify {
         vi: Pick,
-        side: Side,
+        kind: QueueKind,
         times: u32,
     },
     CqNotify {
         cq: Pick,
     },
-    Settle,
+    Quiesce,
 }

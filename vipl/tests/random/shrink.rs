@@ -1,4 +1,4 @@
-//! A failing program made short: steps are taken out for as long as it fails.
+//! Reduction of a failing program: removes steps while it still fails.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,10 @@ use crate::oracle::Violation;
 use crate::play;
 use crate::program::Step;
 
-/// No new program is tried after so long: one that hangs takes long to fail.
+/// No further program is tried after this time: one that hangs takes a long time to fail.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The shortest failing program that was found, how it fails, and what was done in it.
+/// Returns the shortest failing program that was found, its violation, and its trace.
 pub(crate) fn shorten(
     mut program: Vec<Step>,
     mut violation: Violation,

@@ -1,4 +1,4 @@
-//! Every CE header comes back, every wrong field is named.
+//! CE headers: round trips, and errors of invalid fields.
 
 use proptest::prelude::*;
 use std::string::ToString;
@@ -11,7 +11,7 @@ proptest! {
     #![proptest_config(crate::seeded::config())]
 
     #[test]
-    fn headers_come_back(ce in any_ce()) {
+    fn header_round_trips(ce in any_ce()) {
         let mut bytes = [0xEE; 301];
         let written = ce.emit(&mut bytes).unwrap();
         prop_assert_eq!(written, 44 + ce.security.as_bytes().len());
@@ -28,7 +28,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+    fn parse_of_any_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         let _ = CeHeader::parse(&bytes);
         let mut right = bytes.clone();
         if right.len() >= 44 {
@@ -45,7 +45,7 @@ proptest! {
 }
 
 #[test]
-fn fields_are_where_the_draft_has_them() {
+fn fields_are_at_the_drafts_offsets() {
     let ce = CeHeader {
         attributes: Attributes {
             reliable: true,
@@ -73,7 +73,7 @@ fn fields_are_where_the_draft_has_them() {
 }
 
 #[test]
-fn every_wrong_length_is_refused() {
+fn parse_discriminator_above_16_bytes_fails() {
     for length in 0..=u16::MAX {
         let mut calling = [0; 44];
         calling[2..4].copy_from_slice(&length.to_be_bytes());
@@ -94,7 +94,7 @@ fn every_wrong_length_is_refused() {
 }
 
 #[test]
-fn too_few_and_too_many_bytes_are_refused() {
+fn parse_truncated_or_too_long_header_fails() {
     let bytes = [0; 70000];
     for n in 0..44u16 {
         let parsed = CeHeader::parse(&bytes[..usize::from(n)]);
@@ -102,14 +102,14 @@ fn too_few_and_too_many_bytes_are_refused() {
     }
     assert_eq!(CeHeader::parse(&bytes[..44]), Ok(CeHeader::default()));
     assert!(CeHeader::parse(&bytes[..300]).is_ok());
-    for (n, said) in [(301, 257), (70000, 65535)] {
+    for (n, reported) in [(301, 257), (70000, 65535)] {
         let parsed = CeHeader::parse(&bytes[..n]);
-        assert_eq!(parsed, Err(SegmentError::Security { bytes: said }));
+        assert_eq!(parsed, Err(SegmentError::Security { bytes: reported }));
     }
 }
 
 #[test]
-fn what_a_discriminator_does_not_use_is_ignored() {
+fn padding_and_unknown_attributes_are_ignored() {
     let mut bytes = [0; 44];
     bytes[23] = 1;
     bytes[43] = 1;

@@ -1,4 +1,4 @@
-//! However a stream is cut, the same segments come out of it.
+//! Decoding of a stream in any fragmentation yields the same segments.
 
 use std::vec;
 use std::vec::Vec;
@@ -7,22 +7,22 @@ use proptest::collection::vec as any_vec;
 use proptest::prelude::*;
 
 use super::{Decoder, Headers, Item};
-use crate::samples::{Whole, any_whole};
+use crate::samples::{SampleSegment, any_segment};
 use crate::{Flags, RemoteError, SegmentError, SegmentHeader, SegmentType};
 
-/// What a decoder gave, its payload joined.
+/// Collects the items of a decoder, with the payload joined.
 #[derive(Default)]
 struct Joined {
-    segments: Vec<Whole>,
+    segments: Vec<SampleSegment>,
 }
 
 impl Joined {
     fn add(&mut self, item: Item<'_>, decoder: &Decoder) {
         match item {
             Item::Segment(segment) => {
-                assert!(self.is_whole(), "a segment before the last one's end");
+                assert!(self.is_whole(), "a segment before the end of the last one");
                 assert_eq!(decoder.payload_left(), segment.payload_bytes);
-                self.segments.push(Whole {
+                self.segments.push(SampleSegment {
                     segment,
                     payload: Vec::new(),
                 });
@@ -34,12 +34,12 @@ impl Joined {
                 assert_eq!(left, self.left());
             }
         }
-        let begun = decoder.payload_left() > 0;
-        assert_eq!(decoder.is_between_segments(), !begun);
+        let in_payload = decoder.payload_left() > 0;
+        assert_eq!(decoder.is_between_segments(), !in_payload);
     }
 
     fn add_payload(&mut self, bytes: &[u8]) {
-        let last = self.segments.last_mut().expect("payload behind headers");
+        let last = self.segments.last_mut().expect("payload after headers");
         last.payload.extend(bytes);
     }
 
@@ -54,11 +54,11 @@ impl Joined {
     }
 }
 
-/// Takes the next send of the input if it is whole; `next` would find the same.
+/// Consumes the next send of the input if it is whole; checks that `next` returns the same.
 fn take_whole_send(decoder: &Decoder, input: &mut &[u8], joined: &mut Joined) -> bool {
     let before = *input;
     let Some((header, payload)) = decoder.whole_send(input) else {
-        assert_eq!(*input, before, "nothing is taken");
+        assert_eq!(*input, before, "nothing is consumed");
         return false;
     };
     let (mut slow, mut rest) = (decoder.clone(), before);
@@ -72,15 +72,15 @@ fn take_whole_send(decoder: &Decoder, input: &mut &[u8], joined: &mut Joined) ->
         assert_eq!(item, Ok(Some(Item::Payload { bytes, left: 0 })));
     }
     assert_eq!(rest, *input);
-    joined.segments.push(Whole {
+    joined.segments.push(SampleSegment {
         segment,
         payload: payload.to_vec(),
     });
     true
 }
 
-/// As [`decode`], and sends that are whole in a piece are taken at once: how many those were.
-fn decode_whole_sends(stream: &[u8], pieces: &[usize]) -> (Vec<Whole>, usize) {
+/// As [`decode`], with whole sends decoded by `whole_send`; returns their count, too.
+fn decode_whole_sends(stream: &[u8], pieces: &[usize]) -> (Vec<SampleSegment>, usize) {
     let mut decoder = Decoder::new();
     let (mut joined, mut at_once) = (Joined::default(), 0);
     let mut rest = stream;
@@ -103,8 +103,8 @@ fn decode_whole_sends(stream: &[u8], pieces: &[usize]) -> (Vec<Whole>, usize) {
     (joined.segments, at_once)
 }
 
-/// Decodes `stream` in pieces of these sizes, again and again.
-fn decode(stream: &[u8], pieces: &[usize]) -> Vec<Whole> {
+/// Decodes `stream` in fragments of these sizes, cyclically.
+fn decode(stream: &[u8], pieces: &[usize]) -> Vec<SampleSegment> {
     let mut decoder = Decoder::new();
     let mut joined = Joined::default();
     let mut rest = stream;
@@ -123,8 +123,8 @@ fn decode(stream: &[u8], pieces: &[usize]) -> Vec<Whole> {
     joined.segments
 }
 
-/// The same, but at every chance some of the payload goes past the decoder.
-fn decode_with_skips(stream: &[u8], pieces: &[usize], skips: &[u16]) -> Vec<Whole> {
+/// The same, with parts of the payload skipped by `skip_payload`.
+fn decode_with_skips(stream: &[u8], pieces: &[usize], skips: &[u16]) -> Vec<SampleSegment> {
     let mut decoder = Decoder::new();
     let mut joined = Joined::default();
     let mut rest = stream;
@@ -142,7 +142,7 @@ fn decode_with_skips(stream: &[u8], pieces: &[usize], skips: &[u16]) -> Vec<Whol
             rest = behind;
         }
         let (mut input, behind) = rest.split_at((*piece).min(rest.len()));
-        // One item only, so that skips come between the pieces of one payload.
+        // One item only, so that skips occur between the fragments of one payload.
         if let Some(item) = decoder.next(&mut input).unwrap() {
             joined.add(item, &decoder);
         } else {
@@ -157,16 +157,16 @@ fn decode_with_skips(stream: &[u8], pieces: &[usize], skips: &[u16]) -> Vec<Whol
     joined.segments
 }
 
-fn stream(segments: &[Whole]) -> Vec<u8> {
-    segments.iter().flat_map(Whole::to_bytes).collect()
+fn stream(segments: &[SampleSegment]) -> Vec<u8> {
+    segments.iter().flat_map(SampleSegment::to_bytes).collect()
 }
 
 proptest! {
     #![proptest_config(crate::seeded::config())]
 
     #[test]
-    fn however_a_stream_is_cut_the_same_comes_out(
-        segments in any_vec(any_whole(200), 1..12),
+    fn decode_is_independent_of_fragmentation(
+        segments in any_vec(any_segment(200), 1..12),
         pieces in any_vec(1..100usize, 1..30),
     ) {
         let stream = stream(&segments);
@@ -176,8 +176,8 @@ proptest! {
     }
 
     #[test]
-    fn sends_that_are_whole_are_taken_at_once(
-        mut segments in any_vec(any_whole(200), 1..12),
+    fn whole_send_takes_every_complete_send(
+        mut segments in any_vec(any_segment(200), 1..12),
         simpler in any_vec(any::<bool>(), 12),
         pieces in any_vec(1..400usize, 1..30),
     ) {
@@ -199,7 +199,7 @@ proptest! {
     }
 
     #[test]
-    fn every_cut_into_two(whole in any_whole(30), next in any_whole(3)) {
+    fn decode_is_independent_of_every_split(whole in any_segment(30), next in any_segment(3)) {
         let segments = [whole, next];
         let stream = stream(&segments);
         for cut in 1..stream.len() {
@@ -208,8 +208,8 @@ proptest! {
     }
 
     #[test]
-    fn payload_may_go_past_the_decoder(
-        segments in any_vec(any_whole(200), 1..12),
+    fn skip_payload_keeps_the_stream_in_sync(
+        segments in any_vec(any_segment(200), 1..12),
         pieces in any_vec(1..100usize, 1..30),
         skips in any_vec(0..120u16, 1..30),
     ) {
@@ -219,11 +219,10 @@ proptest! {
         prop_assert_eq!(&decode_with_skips(&stream, &[1], &skips), &segments);
     }
 
-    /// A byte of a stream is changed, or all bytes are random: there is an end to it, and
-    /// an error stays.
+    /// Streams with a changed byte and random bytes: decoding terminates, and an error is permanent.
     #[test]
-    fn no_bytes_make_it_panic(
-        segments in any_vec(any_whole(50), 0..5),
+    fn decode_of_corrupted_stream_does_not_panic(
+        segments in any_vec(any_segment(50), 0..5),
         random in any_vec(any::<u8>(), 1..400),
         (at, with) in any::<(usize, u8)>(),
         pieces in any_vec(1..60usize, 1..10),
@@ -238,7 +237,7 @@ proptest! {
     }
 }
 
-/// How many segments came, and the error behind them.
+/// Returns the count of decoded segments, and the error after them.
 fn outcome(stream: &[u8], pieces: &[usize]) -> (usize, Option<SegmentError>) {
     let mut decoder = Decoder::new();
     let mut segments = 0;
@@ -264,7 +263,7 @@ fn outcome(stream: &[u8], pieces: &[usize]) -> (usize, Option<SegmentError>) {
     unreachable!()
 }
 
-/// Nothing moves a decoder that failed.
+/// Checks that an error is permanent.
 fn assert_failed(decoder: &mut Decoder, error: SegmentError) {
     let mut nop = [0; 24];
     SegmentHeader::new(SegmentType::Nop, 24).emit(&mut nop);
@@ -279,7 +278,7 @@ fn assert_failed(decoder: &mut Decoder, error: SegmentError) {
 }
 
 #[test]
-fn every_wrong_field_is_named() {
+fn each_invalid_field_has_its_error() {
     let header = |kind, segment_bytes| {
         let mut bytes = vec![0; 324];
         SegmentHeader::new(kind, segment_bytes).emit(bytes.first_chunk_mut().unwrap());
@@ -319,7 +318,7 @@ fn every_wrong_field_is_named() {
 }
 
 #[test]
-fn a_longest_segment_comes_in_two_items() {
+fn longest_segment_is_two_items() {
     let mut stream = vec![0xA5; 65535];
     let header = SegmentHeader::new(SegmentType::Send, 65535);
     header.emit(stream.first_chunk_mut().unwrap());
@@ -340,7 +339,7 @@ fn a_longest_segment_comes_in_two_items() {
 }
 
 #[test]
-fn a_segment_without_payload_ends_with_its_headers() {
+fn segment_without_payload_ends_with_its_headers() {
     let mut stream = [0; 64];
     SegmentHeader::new(SegmentType::Send, 24).emit(stream.first_chunk_mut().unwrap());
     let write = stream.last_chunk_mut::<40>().unwrap();

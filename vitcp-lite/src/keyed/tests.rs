@@ -1,4 +1,4 @@
-//! Every part in its place, and proofs over all that has a meaning.
+//! Offsets of all fields, and statements that differ in every authenticated field.
 
 use std::collections::BTreeSet;
 use std::vec;
@@ -11,7 +11,7 @@ use super::*;
 use crate::{Attributes, Discriminator};
 
 #[test]
-fn a_challenge_is_33_bytes_of_form_1() {
+fn challenge_is_33_bytes_of_format_1() {
     let challenge = Challenge {
         challenge: core::array::from_fn(|at| at as u8),
     };
@@ -26,43 +26,47 @@ fn a_challenge_is_33_bytes_of_form_1() {
 }
 
 #[test]
-fn each_part_stands_where_the_table_has_it() {
-    let own = Security::new(b"own").unwrap();
-    let answer = Answer {
+fn response_and_acceptance_match_the_tables() {
+    let security = Security::new(b"own").unwrap();
+    let response = ChallengeResponse {
         nonce: [2; 32],
         proof: [3; 32],
-        own,
+        security,
     };
-    let said = answer.emit().unwrap();
+    let emitted = response.emit().unwrap();
     assert_eq!(
-        said.as_bytes(),
+        emitted.as_bytes(),
         [&[1][..], &[2; 32], &[3; 32], b"own"].concat()
     );
-    assert_eq!(Answer::parse(&said), Some(answer));
+    assert_eq!(ChallengeResponse::parse(&emitted), Some(response));
     let acceptance = Acceptance {
         proof: [4; 32],
-        own,
+        security,
     };
-    let said = acceptance.emit().unwrap();
-    assert_eq!(said.as_bytes(), [&[1][..], &[4; 32], b"own"].concat());
-    assert_eq!(Acceptance::parse(&said), Some(acceptance));
+    let emitted = acceptance.emit().unwrap();
+    assert_eq!(emitted.as_bytes(), [&[1][..], &[4; 32], b"own"].concat());
+    assert_eq!(Acceptance::parse(&emitted), Some(acceptance));
 }
 
 #[test]
-fn the_consumers_have_191_bytes_either_way() {
+fn consumer_security_is_limited_to_191_bytes() {
     for (bytes, fits) in [(0, true), (191, true), (192, false), (256, false)] {
-        let own = Security::new(&[7; 256][..bytes]).unwrap();
+        let security = Security::new(&[7; 256][..bytes]).unwrap();
         let (nonce, proof) = ([1; 32], [1; 32]);
-        let answer = Answer { nonce, proof, own }.emit();
-        assert_eq!(answer.is_some(), fits);
-        assert_eq!(Acceptance { proof, own }.emit().is_some(), fits);
+        let response = ChallengeResponse {
+            nonce,
+            proof,
+            security,
+        };
+        assert_eq!(response.emit().is_some(), fits);
+        assert_eq!(Acceptance { proof, security }.emit().is_some(), fits);
     }
-    // An acceptance has room for more, but says no more.
+    // The field has space for more in an acceptance, but the limit is the same.
     let long = Security::new(&[1; 33 + 192]).unwrap();
     assert_eq!(Acceptance::parse(&long), None);
 }
 
-/// Of any length, and often of one at which something begins or ends.
+/// Generates bytes of any length, often of a length at a field boundary.
 fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
     let edges = |bytes| any_vec(1..2u8, bytes);
     prop_oneof![
@@ -76,19 +80,19 @@ fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(crate::seeded::config())]
 
-    /// Whatever comes: what is read is what would be written, and anything else is refused.
+    /// Parsed bytes encode to the same bytes; all others are refused.
     #[test]
-    fn what_is_read_is_what_is_written(bytes in any_bytes()) {
+    fn parse_of_any_bytes_round_trips_or_fails(bytes in any_bytes()) {
         let security = Security::new(&bytes).unwrap();
-        let is_ours = bytes.first() == Some(&1);
+        let is_keyed = bytes.first() == Some(&1);
         let challenge = Challenge::parse(&security);
-        prop_assert_eq!(challenge.is_some(), is_ours && bytes.len() == 33);
+        prop_assert_eq!(challenge.is_some(), is_keyed && bytes.len() == 33);
         prop_assert!(challenge.is_none_or(|read| read.emit() == security));
-        let answer = Answer::parse(&security);
-        prop_assert_eq!(answer.is_some(), is_ours && bytes.len() >= 65);
-        prop_assert!(answer.is_none_or(|read| read.emit() == Some(security)));
+        let response = ChallengeResponse::parse(&security);
+        prop_assert_eq!(response.is_some(), is_keyed && bytes.len() >= 65);
+        prop_assert!(response.is_none_or(|read| read.emit() == Some(security)));
         let acceptance = Acceptance::parse(&security);
-        prop_assert_eq!(acceptance.is_some(), is_ours && (33..=224).contains(&bytes.len()));
+        prop_assert_eq!(acceptance.is_some(), is_keyed && (33..=224).contains(&bytes.len()));
         prop_assert!(acceptance.is_none_or(|read| read.emit() == Some(security)));
     }
 }
@@ -103,27 +107,27 @@ fn ce() -> CeHeader {
         calling: Discriminator::new(b"calling").unwrap(),
         called: Discriminator::new(b"called").unwrap(),
         read_window: 16,
-        // Takes no part.
+        // Not part of a statement.
         security: Security::new(b"on the wire").unwrap(),
     }
 }
 
-fn said(statement: &Statement<'_>) -> Vec<u8> {
+fn emitted(statement: &Statement<'_>) -> Vec<u8> {
     statement.emit(&mut [0xEE; MAX_STATEMENT_BYTES]).to_vec()
 }
 
 #[test]
-fn a_statement_is_as_the_table_has_it() {
-    let (ce, own) = (ce(), Security::new(b"consumer").unwrap());
+fn statement_matches_the_table() {
+    let (ce, security) = (ce(), Security::new(b"consumer").unwrap());
     let statement = Statement {
-        says: Says::Request,
-        asking: [1; 16],
-        asked: [2; 16],
+        kind: ProofKind::Request,
+        initiator: [1; 16],
+        responder: [2; 16],
         challenge: [3; 32],
         nonce: [4; 32],
         message: 0x0506_0708,
         ce: &ce,
-        own: &own,
+        security: &security,
     };
     let mut header = [0; 44];
     ce.emit_fixed(&mut header);
@@ -138,24 +142,27 @@ fn a_statement_is_as_the_table_has_it() {
         &[0, 8],
         b"consumer",
     ];
-    assert_eq!(said(&statement), expected.concat());
+    assert_eq!(emitted(&statement), expected.concat());
     let longest = Security::new(&[9; 256]).unwrap();
-    let own = &longest;
-    assert_eq!(said(&Statement { own, ..statement }).len(), 162 + 256);
+    let longest = Statement {
+        security: &longest,
+        ..statement
+    };
+    assert_eq!(emitted(&longest).len(), 162 + 256);
 }
 
 #[test]
-fn statements_that_differ_in_anything_differ() {
-    let (ce, own) = (ce(), Security::new(b"consumer").unwrap());
+fn statements_differ_in_every_field() {
+    let (ce, security) = (ce(), Security::new(b"consumer").unwrap());
     let first = Statement {
-        says: Says::Request,
-        asking: [1; 16],
-        asked: [2; 16],
+        kind: ProofKind::Request,
+        initiator: [1; 16],
+        responder: [2; 16],
         challenge: [3; 32],
         nonce: [4; 32],
         message: 5,
         ce: &ce,
-        own: &own,
+        security: &security,
     };
     let changed: Vec<CeHeader> = [
         |ce: &mut CeHeader| ce.attributes.rdma_write = true,
@@ -174,15 +181,15 @@ fn statements_that_differ_in_anything_differ() {
     .collect();
     let longer = Security::new(b"consumer\0").unwrap();
     let swapped = Statement {
-        asking: first.asked,
-        asked: first.asking,
+        initiator: first.responder,
+        responder: first.initiator,
         ..first
     };
     let mut all = vec![
         first,
         swapped,
         Statement {
-            says: Says::Accept,
+            kind: ProofKind::Accept,
             ..first
         },
         Statement {
@@ -198,13 +205,13 @@ fn statements_that_differ_in_anything_differ() {
             ..first
         },
         Statement {
-            own: &longer,
+            security: &longer,
             ..first
         },
     ];
     for ce in &changed {
         all.push(Statement { ce, ..first });
     }
-    let different: BTreeSet<_> = all.iter().map(said).collect();
+    let different: BTreeSet<_> = all.iter().map(emitted).collect();
     assert_eq!(different.len(), all.len());
 }

@@ -1,61 +1,61 @@
-//! An end that asks and is asked: peer to peer [VI/TCP 4].
+//! State machine of peer-to-peer connection establishment [VI/TCP 4].
 //!
-//! Both ends send a Connect Request. If the two cross, only one may stand: the end with
-//! the lexicographically lower address concedes, and goes on as the passive one.
+//! Both peers send a Connect Request. In a simultaneous open only one request may remain: the peer
+//! with the lexicographically lower address yields, and continues as the responder.
 
 use super::Failure;
 use crate::discriminator::Discriminator;
 
-/// Who asks.
+/// Address of a peer's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerName {
     /// Its IP address, in IPv6 form.
     pub host: [u8; 16],
-    /// The TCP port that its request comes from.
+    /// The source TCP port of its request.
     pub port: u16,
-    /// Which VI of the host; takes no part in the order.
+    /// The VI of the host; not compared.
     pub discriminator: Discriminator,
 }
 
-/// What becomes of our own request when the peer's crosses it.
+/// Which of two requests remains in a simultaneous open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Standing {
-    /// It gives way to the peer's.
-    Concede,
-    /// It stays, and the peer's gives way.
-    Stand,
+pub enum Precedence {
+    /// The peer's; our own is abandoned.
+    YieldToPeer,
+    /// Our own; the peer's is refused.
+    KeepOwn,
 }
 
-/// Whose request stands when two cross: that of the lexicographically higher IP address.
-/// Between two of one host, which the draft does not have, the higher TCP port. Equal in
-/// both is only who talks to itself.
+/// Returns which request remains in a simultaneous open: that of the lexicographically higher IP
+/// address. Between two of one host, which the draft does not define, the higher TCP port. Both are
+/// equal only for a connection to itself.
 #[must_use]
-pub fn standing(ours: PeerName, theirs: PeerName) -> Standing {
+pub fn precedence(ours: PeerName, theirs: PeerName) -> Precedence {
     if (ours.host, ours.port) < (theirs.host, theirs.port) {
-        Standing::Concede
+        Precedence::YieldToPeer
     } else {
-        Standing::Stand
+        Precedence::KeepOwn
     }
 }
 
-/// Where a peer's request for a connection is.
+/// State of a peer's connection request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PeerState {
-    /// Nothing is asked for.
+    /// No request.
     #[default]
     Disconnected,
     /// The TCP connection is being set up.
     Connecting,
     /// A Connect Request was sent.
     PendingAccept,
-    /// The other end was not there: it is asked again after a while.
+    /// The peer was not available: the request is retried after an interval.
     Waiting,
     /// The VIs are connected.
     Connected,
 }
 
 impl PeerState {
-    /// All of them.
+    /// All variants.
     pub const ALL: [PeerState; 5] = [
         PeerState::Disconnected,
         PeerState::Connecting,
@@ -65,40 +65,40 @@ impl PeerState {
     ];
 }
 
-/// What can happen to it.
+/// Event of a peer's connection request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PeerEvent {
-    /// The consumer asks for a connection.
+    /// The consumer requests a connection.
     Request,
     /// The TCP connection could not be set up.
     TcpFailed,
-    /// The TCP connection could not be set up yet: the other end is not there, and may come.
+    /// The TCP connection could not be set up yet: the peer does not respond, and may later.
     TcpNotYet,
-    /// The TCP connection is there.
+    /// The TCP connection is established.
     TcpEstablished,
-    /// The TCP connection was closed by the other end, or broke.
+    /// The peer closed the TCP connection, or it broke.
     TcpClosed,
-    /// A Connect Accept came.
+    /// A Connect Accept was received.
     Accept,
-    /// A Connect Reject came that is no challenge.
+    /// A Connect Reject was received that is not a challenge.
     Reject,
-    /// A Connect Reject came that is a challenge, the first on this TCP connection, and there is an
-    /// answer to it.
+    /// A Connect Reject was received that is a challenge, the first on this TCP connection, and a
+    /// response is available.
     Challenge,
-    /// A Connect No Match came.
+    /// A Connect No Match was received.
     NoMatch,
-    /// The consumer's time is over.
+    /// The consumer's timeout expired.
     Timeout,
-    /// The consumer ends the connection, or gives its request up.
+    /// The consumer disconnects, or cancels its request.
     Disconnect,
-    /// The while is over: time to ask again.
+    /// The retry interval expired.
     Retry,
-    /// A Connect Request of the peer came in, on a TCP connection of its own, and matches.
-    Crossed(Standing),
+    /// A matching Connect Request of the peer was received on a TCP connection of its own.
+    SimultaneousOpen(Precedence),
 }
 
 impl PeerEvent {
-    /// All of them.
+    /// All variants.
     pub const ALL: [PeerEvent; 14] = [
         PeerEvent::Request,
         PeerEvent::TcpFailed,
@@ -112,43 +112,44 @@ impl PeerEvent {
         PeerEvent::Timeout,
         PeerEvent::Disconnect,
         PeerEvent::Retry,
-        PeerEvent::Crossed(Standing::Concede),
-        PeerEvent::Crossed(Standing::Stand),
+        PeerEvent::SimultaneousOpen(Precedence::YieldToPeer),
+        PeerEvent::SimultaneousOpen(Precedence::KeepOwn),
     ];
 }
 
-/// What is to be done about it.
+/// Action of a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PeerAction {
-    /// Nothing: it was to be expected.
+    /// None: the event is expected.
     None,
     /// Set up a TCP connection.
     SetUpTcp,
     /// Send a Connect Request.
     SendRequest,
-    /// Send the next Connect Request, with the answer to the challenge, on the same TCP connection.
+    /// Send the next Connect Request, with the response to the challenge, on the same TCP connection.
     AnswerChallenge,
     /// Close the TCP connection, if there is one, or stop setting it up.
     CloseTcp,
-    /// Tell the consumer that its VI is connected.
+    /// Report to the consumer that its VI is connected.
     Connected,
-    /// Close the TCP connection if there is one, or stop setting it up; tell the consumer.
+    /// Close the TCP connection if there is one, or stop setting it up; report the failure to the
+    /// consumer.
     Failed(Failure),
     /// Close our own TCP connection if there is one, or stop setting it up; send a Connect
-    /// Accept on the peer's, and tell the consumer that its VI is connected.
+    /// Accept on the peer's, and report to the consumer that its VI is connected.
     AcceptTheirs,
     /// Send a Connect No Match on the peer's TCP connection, and close that one.
     RefuseTheirs,
-    /// Nothing, and count it: the event makes no sense here.
+    /// None, and count it: the event is invalid in this state.
     Unexpected,
 }
 
 impl PeerState {
-    /// What `event` makes of the state, and what is to be done.
+    /// Returns the next state and the action for `event`.
     ///
-    /// The draft has no diagram of it: it is that of [VI/TCP 4.2], with Waiting for the
-    /// repeated attempts of [VI/TCP 4]. Not in the picture: a TCP connection that cannot be set up
-    /// yet leads from Connecting to Waiting.
+    /// The draft has no diagram of it: this is that of [VI/TCP 4.2], with Waiting for the
+    /// repeated attempts of [VI/TCP 4]. Not shown: a TCP connection that cannot be set up yet leads
+    /// from Connecting to Waiting.
     ///
     /// ```text
     ///          +----------------+  (Legend: event - action)
@@ -170,7 +171,7 @@ impl PeerState {
     ///             |  | Pending Accept |>----------+      | - accept   |
     ///             |  +----------------+ Reject, Timeout  |   theirs   |
     ///             |    |    |       +>-------------------|------------+
-    ///   Concede   |    |    | Connect Accept             |            |
+    ///   Yield     |    |    | Connect Accept             |            |
     ///   - accept \|/  \|/  \|/                          \|/           |
     ///     theirs +---------------------------------------------+      |
     ///            |                  Connected                  |>-----+
@@ -178,15 +179,15 @@ impl PeerState {
     ///                                   Vip or TCP disconnect - close
     /// ```
     ///
-    /// Where a request that crosses ours makes it concede, the peer's is accepted; where
-    /// ours stands, the peer's is refused and nothing else changes. A challenge in Pending Accept is
-    /// answered there.
+    /// In a simultaneous open the peer's request is accepted where ours yields; where ours remains,
+    /// the peer's is refused and the state does not change. A challenge in Pending Accept gets a
+    /// response in that state.
     #[must_use]
     pub const fn on(self, event: PeerEvent) -> (PeerState, PeerAction) {
         use PeerAction as A;
         use PeerEvent as E;
         use PeerState as S;
-        use Standing::{Concede, Stand};
+        use Precedence::{KeepOwn, YieldToPeer};
         match (self, event) {
             (S::Disconnected, E::Request) => (S::Connecting, A::SetUpTcp),
 
@@ -205,9 +206,11 @@ impl PeerState {
             (S::Waiting, E::Retry) => (S::Connecting, A::SetUpTcp),
             (S::Disconnected | S::Waiting, E::TcpClosed) => (self, A::None),
 
-            (S::Connecting | S::PendingAccept, E::Crossed(Stand)) => (self, A::RefuseTheirs),
-            (S::Connecting | S::PendingAccept, E::Crossed(Concede))
-            | (S::Waiting, E::Crossed(_)) => (S::Connected, A::AcceptTheirs),
+            (S::Connecting | S::PendingAccept, E::SimultaneousOpen(KeepOwn)) => {
+                (self, A::RefuseTheirs)
+            }
+            (S::Connecting | S::PendingAccept, E::SimultaneousOpen(YieldToPeer))
+            | (S::Waiting, E::SimultaneousOpen(_)) => (S::Connected, A::AcceptTheirs),
 
             (S::Connecting | S::PendingAccept | S::Waiting, E::Timeout) => {
                 (S::Disconnected, A::Failed(Failure::Timeout))

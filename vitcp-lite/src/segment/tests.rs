@@ -1,28 +1,28 @@
-//! Every header comes back, every wrong field is named.
+//! Segment headers: round trips, and errors of invalid fields.
 
 use proptest::prelude::*;
 use std::string::ToString;
 
 use super::SegmentHeader;
-use crate::samples::any_whole;
+use crate::samples::any_segment;
 use crate::{Flags, IsCode, RemoteError, SegmentError, SegmentType, ViErrorType};
 
 proptest! {
     #![proptest_config(crate::seeded::config())]
 
     #[test]
-    fn headers_come_back(whole in any_whole(100)) {
+    fn header_round_trips(whole in any_segment(100)) {
         let header = whole.segment.header;
         let mut bytes = [0xEE; 24];
         header.emit(&mut bytes);
         prop_assert_eq!(SegmentHeader::parse(&bytes), Ok(header));
         prop_assert_eq!(usize::from(header.payload_bytes()), whole.payload.len());
-        let headers_bytes = 24 + header.behind_bytes() + whole.payload.len();
+        let headers_bytes = 24 + header.extension_bytes() + whole.payload.len();
         prop_assert_eq!(headers_bytes, usize::from(header.segment_bytes));
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused(mut bytes in any::<[u8; 24]>(), right in any::<bool>()) {
+    fn any_bytes_round_trip_or_fail(mut bytes in any::<[u8; 24]>(), right in any::<bool>()) {
         if right {
             bytes[0] = 1;
             bytes[1] &= 0x4F;
@@ -38,9 +38,9 @@ proptest! {
 proptest! {
     #![proptest_config(crate::seeded::config())]
 
-    /// Of headers near a whole send, and any others.
+    /// Headers that differ little from a whole send, and arbitrary ones.
     #[test]
-    fn a_whole_send_is_read_as_any_header(
+    fn parse_whole_send_agrees_with_parse(
         mut bytes in any::<[u8; 24]>(),
         right in any::<[bool; 5]>(),
         flags in 0..8u8,
@@ -75,7 +75,7 @@ fn of(kind: SegmentType, segment_bytes: u16) -> [u8; 24] {
 }
 
 #[test]
-fn fields_are_where_the_draft_has_them() {
+fn fields_are_at_the_drafts_offsets() {
     let header = SegmentHeader {
         kind: SegmentType::Write,
         flags: Flags::IMMEDIATE.with(Flags::END_OF_MESSAGE),
@@ -104,7 +104,7 @@ fn fields_are_where_the_draft_has_them() {
 }
 
 #[test]
-fn every_other_version_is_refused() {
+fn parse_unsupported_version_fails() {
     for version in 0..=u8::MAX {
         let mut bytes = of(SegmentType::Nop, 24);
         bytes[0] = version;
@@ -117,7 +117,7 @@ fn every_other_version_is_refused() {
 }
 
 #[test]
-fn every_unknown_type_is_refused_with_any_flags() {
+fn parse_unknown_type_fails_with_any_flags() {
     for byte in 0..=u8::MAX {
         let mut bytes = of(SegmentType::Nop, 68);
         bytes[1] = byte;
@@ -135,12 +135,12 @@ fn every_unknown_type_is_refused_with_any_flags() {
     }
 }
 
-/// The lengths that a segment of each type can have; up to 324 by its header.
+/// The possible lengths of each type; with a CE header up to 324.
 #[test]
-fn every_length_of_every_type() {
+fn parse_checks_length_for_each_type() {
     for kind in SegmentType::ALL {
         for segment_bytes in 0..=u16::MAX {
-            let can_be = match kind {
+            let is_possible = match kind {
                 SegmentType::Send => segment_bytes >= 24,
                 SegmentType::ReadRequest => segment_bytes == 40,
                 SegmentType::ReadResponse | SegmentType::Write => segment_bytes >= 40,
@@ -149,7 +149,7 @@ fn every_length_of_every_type() {
                 SegmentType::ConnectReject => segment_bytes == 24 || segment_bytes >= 68,
             };
             let has_ce = kind.is_connection() && kind != SegmentType::ConnectNoMatch;
-            let expected = if !can_be {
+            let expected = if !is_possible {
                 Err(SegmentError::Length {
                     kind,
                     segment_bytes,
@@ -167,7 +167,7 @@ fn every_length_of_every_type() {
 }
 
 #[test]
-fn a_header_that_lies_about_its_length_has_no_payload() {
+fn payload_of_impossible_length_is_empty() {
     for kind in SegmentType::ALL {
         let header = SegmentHeader::new(kind, 3);
         assert_eq!(header.payload_bytes(), 0);

@@ -1,4 +1,4 @@
-//! Atomics come through one door a crate, its `sync.rs`, so that a model checker can stand in for them.
+//! Atomics are imported only from `sync.rs` of each crate, so that a model checker can replace them.
 
 use super::Rule;
 use crate::finding::Finding;
@@ -6,20 +6,20 @@ use crate::tables::Tables;
 use crate::tree::Tree;
 use crate::use_paths::named_paths;
 
-/// This rule.
+/// The rule `atomics`.
 pub const RULE: Rule = Rule {
     name: "atomics",
     check,
 };
 
-const DOOR: &str = "src/sync.rs";
-const ADVICE: &str = "take them from `crate::sync`";
+const SYNC_MODULE: &str = "src/sync.rs";
+const ADVICE: &str = "import it from `crate::sync`";
 
 fn check(tree: &Tree, _: &Tables) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, rust) in tree.rust_files() {
-        // Examples are programs of their own, written as a user would.
-        if file.path.ends_with(DOOR) || file.path.contains("/examples/") {
+        // Examples are separate programs, written like users' programs.
+        if file.path.ends_with(SYNC_MODULE) || file.path.contains("/examples/") {
             continue;
         }
         for named in named_paths(rust, &["std", "core", "loom", "sync"]) {
@@ -49,14 +49,14 @@ mod tests {
     }
 
     #[test]
-    fn only_the_door_names_atomics() {
+    fn atomics_outside_sync_module_are_found() {
         let text = "use std::sync::{Arc, atomic};\nuse core::sync::atomic::AtomicU8;\nuse std::sync;\nstatic X: sync::atomic::AtomicBool;\n";
         assert_eq!(lines("a/src/x.rs", text), [1, 2, 4]);
         assert_eq!(lines("a/src/sync.rs", text), [0; 0]);
     }
 
     #[test]
-    fn tests_examples_and_locks_are_free() {
+    fn atomics_in_tests_and_examples_and_locks_are_allowed() {
         assert_eq!(
             lines("a/examples/x.rs", "use std::sync::atomic::AtomicU8;"),
             [0; 0]

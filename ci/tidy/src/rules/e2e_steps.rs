@@ -1,4 +1,4 @@
-//! Every test file of `e2e/tests` is run by a step of `ci/test`: one that no step names is never run.
+//! Every test file of `e2e/tests` is run by a step of `ci/test`.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::finding::Finding;
 use crate::tables::Tables;
 use crate::tree::{TextFile, Tree};
 
-/// This rule.
+/// The rule `e2e-steps`.
 pub const RULE: Rule = Rule {
     name: "e2e-steps",
     check,
@@ -15,7 +15,7 @@ pub const RULE: Rule = Rule {
 
 const TESTS: &str = "e2e/tests/";
 const STEPS: &str = "ci/steps/";
-const ADVICE: &str = "name it behind e2e_test in the step that builds its programs";
+const ADVICE: &str = "add it to e2e_test in the step that builds its programs";
 
 fn check(tree: &Tree, _: &Tables) -> Vec<Finding> {
     let run = run_by_steps(tree);
@@ -27,14 +27,14 @@ fn check(tree: &Tree, _: &Tables) -> Vec<Finding> {
     tests.collect()
 }
 
-/// The name by which cargo knows the test that begins in this file.
+/// Returns cargo's name of the test target whose root is this file.
 fn test_name(path: &str) -> Option<&str> {
     let name = path.strip_prefix(TESTS)?.strip_suffix(".rs")?;
     let name = name.strip_suffix("/main").unwrap_or(name);
     (!name.contains('/')).then_some(name)
 }
 
-/// The tests that steps name, by themselves or by a script of `ci/` that they start.
+/// Returns the tests that steps run, directly or by a script of `ci/`.
 fn run_by_steps(tree: &Tree) -> BTreeSet<&str> {
     let steps: Vec<&TextFile> = tree
         .files()
@@ -60,14 +60,14 @@ fn run_by_steps(tree: &Tree) -> BTreeSet<&str> {
     names
 }
 
-/// Is this word of a command the path of that script, such as `"$ROOT/ci/demo"`?
+/// True if this word of a command is the path of that script, such as `"$ROOT/ci/demo"`.
 fn is_path_of(word: &str, script: &TextFile) -> bool {
     let word = word.trim_matches('"');
     let path = word.strip_prefix("$ROOT/").unwrap_or(word);
     path == script.path
 }
 
-/// The words of each line that is no comment.
+/// Returns the words of each line that is not a comment.
 fn commands(file: &TextFile) -> impl Iterator<Item = Vec<&str>> {
     let lines = file.text.lines().map(str::trim);
     let lines = lines.filter(|line| !line.starts_with('#'));
@@ -80,12 +80,12 @@ mod tests {
     use crate::samples;
 
     #[test]
-    fn a_test_that_no_step_runs_is_found() {
+    fn test_that_no_step_runs_is_found() {
         let tree = samples::tree(&[
             ("e2e/tests/echo.rs", ""),
             ("e2e/tests/peers.rs", ""),
             ("e2e/tests/linux_peer/main.rs", ""),
-            ("e2e/tests/linux_peer/ours.rs", ""),
+            ("e2e/tests/linux_peer/viaduct_ports.rs", ""),
             ("e2e/tests/intruder.rs", ""),
             ("e2e/tests/commented.rs", ""),
             ("e2e/tests/by_hand.rs", ""),
@@ -106,8 +106,11 @@ mod tests {
         let findings = check(&tree, &Tables::default());
         let found: Vec<_> = findings.iter().map(ToString::to_string).collect();
         for name in ["commented", "by_hand", "cho"] {
-            let said = format!("no step of ci/steps runs `{name}`");
-            assert!(found.iter().any(|text| text.contains(&said)), "{found:?}");
+            let message = format!("no step of ci/steps runs `{name}`");
+            assert!(
+                found.iter().any(|text| text.contains(&message)),
+                "{found:?}"
+            );
         }
         assert_eq!(found.len(), 3, "{found:?}");
     }

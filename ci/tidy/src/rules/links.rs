@@ -1,24 +1,24 @@
-//! Links between documents lead somewhere: the file exists, and so does the heading.
+//! Links in documents are valid: the file exists, and so does the heading.
 
 use super::Rule;
 use crate::finding::Finding;
 use crate::tables::Tables;
 use crate::tree::{TextFile, Tree};
 
-/// This rule.
+/// The rule `links`.
 pub const RULE: Rule = Rule {
     name: "links",
     check,
 };
 
-const ADVICE: &str = "correct the link or bring back what it names";
+const ADVICE: &str = "fix the link or restore its target";
 
 fn check(tree: &Tree, _: &Tables) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.files().iter().filter(|f| f.path.ends_with(".md")) {
         for (line, text) in prose(&file.text) {
             for target in targets(&text) {
-                if let Some(message) = fault(tree, file, target) {
+                if let Some(message) = link_error(tree, file, target) {
                     findings.push(Finding::new(RULE.name, &file.path, line, message, ADVICE));
                 }
             }
@@ -27,7 +27,7 @@ fn check(tree: &Tree, _: &Tables) -> Vec<Finding> {
     findings
 }
 
-/// The lines outside code blocks, with code spans blanked.
+/// Returns the lines outside code blocks, with code spans blanked.
 fn prose(text: &str) -> Vec<(usize, String)> {
     let mut is_code = false;
     let mut lines = Vec::new();
@@ -43,7 +43,7 @@ fn prose(text: &str) -> Vec<(usize, String)> {
 
 fn without_code_spans(line: &str) -> String {
     let pieces: Vec<&str> = line.split('`').collect();
-    // Every second piece is a span, unless it is the last one: then its quote was never closed.
+    // Every second piece is a span, except for the last one: its backquote is not closed.
     let last = pieces.len() - 1;
     let keep = |&(index, _): &(usize, &&str)| index % 2 == 0 || index == last;
     let kept: Vec<&str> = pieces
@@ -55,7 +55,7 @@ fn without_code_spans(line: &str) -> String {
     kept.join(" ")
 }
 
-/// The targets of `[text](target)`, `[text](<target> "title")` and `[name]: target`.
+/// Returns the targets of `[text](target)`, `[text](<target> "title")` and `[name]: target`.
 fn targets(line: &str) -> Vec<&str> {
     let inline = line.split("](").skip(1).filter_map(|rest| {
         let end = rest.find(')')?;
@@ -71,33 +71,33 @@ fn targets(line: &str) -> Vec<&str> {
         .collect()
 }
 
-/// What is wrong with a link of that file, if anything.
-fn fault(tree: &Tree, file: &TextFile, target: &str) -> Option<String> {
+/// Returns the error of an invalid link of that file.
+fn link_error(tree: &Tree, file: &TextFile, target: &str) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
     }
-    let (place, heading) = match target.split_once('#') {
-        Some((place, heading)) => (place, Some(heading)),
+    let (target_path, heading) = match target.split_once('#') {
+        Some((target_path, heading)) => (target_path, Some(heading)),
         None => (target, None),
     };
-    let path = if place.is_empty() {
+    let path = if target_path.is_empty() {
         Some(file.path.clone())
     } else {
-        resolve(file.directory(), place)
+        resolve(file.directory(), target_path)
     };
     let Some(path) = path.filter(|path| tree.exists(path)) else {
-        return Some(format!("the link `{target}` leads nowhere"));
+        return Some(format!("the target of link `{target}` does not exist"));
     };
     let document = tree.file(&path).filter(|f| f.path.ends_with(".md"))?;
     let heading = heading?;
-    let is_there = anchors(&document.text).iter().any(|a| a == heading);
-    (!is_there).then(|| format!("`{path}` has no heading `#{heading}`"))
+    let exists = anchors(&document.text).iter().any(|a| a == heading);
+    (!exists).then(|| format!("`{path}` has no heading `#{heading}`"))
 }
 
-/// The path of `place` seen from `directory`; `None` when it leaves the tree.
-fn resolve(directory: &str, place: &str) -> Option<String> {
+/// Resolves a path relative to `directory`; `None` if it is outside the tree.
+fn resolve(directory: &str, relative: &str) -> Option<String> {
     let mut parts: Vec<&str> = directory.split('/').filter(|p| !p.is_empty()).collect();
-    for part in place.split('/') {
+    for part in relative.split('/') {
         match part {
             "" | "." => {}
             ".." => {
@@ -109,7 +109,7 @@ fn resolve(directory: &str, place: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// The anchors of a document's headings: lower case, spaces to hyphens, other signs dropped, repeats numbered.
+/// Returns the anchors of a document's headings: lower case, hyphens for spaces, no other signs, repeats numbered.
 fn anchors(text: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
     let mut is_code = false;
@@ -162,25 +162,25 @@ mod tests {
     }
 
     #[test]
-    fn good_links_pass() {
+    fn valid_links_pass() {
         let text = "# Here\n[a](b.md) [b](../src/lib.rs) [c](../src/) [d](#here) [e](b.md#the-first-one-x)\n\
                     [f](b.md#same-1 \"title\") [g](https://example.org/x) `[h](no.md)`\n```\n[i](no.md)\n```\n[j]: b.md\n";
         assert_eq!(found(text), [""; 0]);
     }
 
     #[test]
-    fn bad_links_are_found() {
+    fn invalid_links_are_found() {
         let text =
             "[a](c.md)\n[b](../../x.md)\n[c](b.md#none)\n[d]: c.md\n[e](#none)\n`x [f](c.md)\n";
         assert_eq!(
             found(text),
             [
-                "1:the link `c.md` leads nowhere",
-                "2:the link `../../x.md` leads nowhere",
+                "1:the target of link `c.md` does not exist",
+                "2:the target of link `../../x.md` does not exist",
                 "3:`docs/b.md` has no heading `#none`",
-                "4:the link `c.md` leads nowhere",
+                "4:the target of link `c.md` does not exist",
                 "5:`docs/a.md` has no heading `#none`",
-                "6:the link `c.md` leads nowhere",
+                "6:the target of link `c.md` does not exist",
             ]
         );
     }

@@ -1,4 +1,4 @@
-//! Every crate takes the workspace's lints.
+//! Every crate inherits the workspace's lints.
 
 use toml::Table;
 
@@ -7,7 +7,7 @@ use crate::finding::Finding;
 use crate::tables::Tables;
 use crate::tree::Tree;
 
-/// This rule.
+/// The rule `lints`.
 pub const RULE: Rule = Rule {
     name: "lints",
     check,
@@ -18,15 +18,15 @@ const ADVICE: &str = "add `[lints]` with `workspace = true`";
 fn check(tree: &Tree, _: &Tables) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.files().iter().filter(|f| f.name() == "Cargo.toml") {
-        // A manifest that cannot be read is the arrows rule's to report.
+        // An invalid manifest is reported by the rule `crate-layers`.
         let Ok(manifest) = file.text.parse::<Table>() else {
             continue;
         };
-        let takes = manifest
+        let inherits = manifest
             .get("lints")
             .and_then(|l| l.get("workspace")?.as_bool());
-        if manifest.contains_key("package") && takes != Some(true) {
-            let message = "does not take the workspace's lints".to_owned();
+        if manifest.contains_key("package") && inherits != Some(true) {
+            let message = "does not inherit the workspace's lints".to_owned();
             findings.push(Finding::new(RULE.name, &file.path, 0, message, ADVICE));
         }
     }
@@ -39,7 +39,7 @@ mod tests {
     use crate::samples;
 
     #[test]
-    fn a_crate_with_lints_of_its_own_is_found() {
+    fn crate_without_workspace_lints_is_found() {
         let tree = samples::tree(&[
             ("Cargo.toml", "[workspace]\n"),
             (

@@ -1,31 +1,31 @@
-//! No path of one developer's machine: what is built here builds anywhere.
+//! No file contains absolute paths that exist only on one machine.
 
 use super::Rule;
 use crate::finding::Finding;
 use crate::tables::Tables;
 use crate::tree::Tree;
 
-/// This rule.
+/// The rule `machine-paths`.
 pub const RULE: Rule = Rule {
     name: "machine-paths",
     check,
 };
 
-/// Places that differ from machine to machine.
-const PLACES: [&str; 6] = ["/home", "/root", "/tmp", "/Users", "/mnt", "/srv"];
+/// Directories that differ between machines.
+const DIRECTORIES: [&str; 6] = ["/home", "/root", "/tmp", "/Users", "/mnt", "/srv"];
 
-const ADVICE: &str = "name it relative to the repository, or take std::env::temp_dir() or mktemp";
+const ADVICE: &str = "use a path relative to the repository, std::env::temp_dir() or mktemp";
 
 fn check(tree: &Tree, _: &Tables) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.files() {
         for (line, text) in (1..).zip(file.text.lines()) {
-            for place in PLACES {
+            for directory in DIRECTORIES {
                 if text
-                    .match_indices(place)
-                    .any(|(at, _)| stands_alone(text, at, place))
+                    .match_indices(directory)
+                    .any(|(at, _)| is_whole_path(text, at, directory))
                 {
-                    let message = format!("the path `{place}`");
+                    let message = format!("the path `{directory}`");
                     findings.push(Finding::new(RULE.name, &file.path, line, message, ADVICE));
                 }
             }
@@ -34,11 +34,11 @@ fn check(tree: &Tree, _: &Tables) -> Vec<Finding> {
     findings
 }
 
-/// Whether the path starts at `at` and its last part ends where `place` does.
-fn stands_alone(text: &str, at: usize, place: &str) -> bool {
+/// True if a path starts at `at`, and `directory` consists of its first whole parts.
+fn is_whole_path(text: &str, at: usize, directory: &str) -> bool {
     let continues = |c: char| c.is_alphanumeric() || "_.-~/}>)]".contains(c);
     let before = text[..at].chars().next_back();
-    let after = text[at + place.len()..].chars().next();
+    let after = text[at + directory.len()..].chars().next();
     !before.is_some_and(continues)
         && !after.is_some_and(|c| c.is_alphanumeric() || "_-".contains(c))
 }
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn other_paths_are_free() {
+    fn other_paths_pass() {
         assert_eq!(
             lines("ci/mnt/x ${D}/tmp/x /srvs /dev/shm .../home x/root /tmpfs"),
             [0; 0]

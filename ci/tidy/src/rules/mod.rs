@@ -1,12 +1,13 @@
-//! One file a rule, each with a sample that proves it can fail.
+//! The rules, one file each, with tests that each rule can fail.
 
 use crate::finding::Finding;
 use crate::tables::{TABLES_PATH, Tables};
 use crate::tree::Tree;
 
-pub mod arrows;
 pub mod atomics;
+pub mod crate_layers;
 pub mod e2e_steps;
+pub mod language;
 pub mod links;
 pub mod lints;
 pub mod machine_paths;
@@ -14,22 +15,23 @@ pub mod module_docs;
 pub mod pure_crates;
 pub mod readme_index;
 pub mod sizes;
-pub mod unsafe_rooms;
+pub mod unsafe_code;
 pub mod words;
 
-/// A rule: what it finds in a tree, before exceptions.
+/// A rule: a check of the tree, before exceptions are applied.
 pub struct Rule {
     /// Its name in findings and exceptions.
     pub name: &'static str,
-    /// Reads the tree.
+    /// Checks the tree.
     pub check: fn(&Tree, &Tables) -> Vec<Finding>,
 }
 
-/// Every rule.
-pub const ALL: [Rule; 12] = [
-    arrows::RULE,
+/// All rules.
+pub const ALL: [Rule; 13] = [
     atomics::RULE,
+    crate_layers::RULE,
     e2e_steps::RULE,
+    language::RULE,
     links::RULE,
     lints::RULE,
     machine_paths::RULE,
@@ -37,11 +39,11 @@ pub const ALL: [Rule; 12] = [
     pure_crates::RULE,
     readme_index::RULE,
     sizes::RULE,
-    unsafe_rooms::RULE,
+    unsafe_code::RULE,
     words::RULE,
 ];
 
-/// Runs every rule and takes out what the tables allow. An exception that allowed nothing is itself a finding.
+/// Runs all rules and removes findings that the tables allow. An unused exception is a finding, too.
 pub fn check(tree: &Tree, tables: &Tables) -> Vec<Finding> {
     let mut is_used = vec![false; tables.exceptions.len()];
     let mut findings = Vec::new();
@@ -64,7 +66,10 @@ pub fn check(tree: &Tree, tables: &Tables) -> Vec<Finding> {
         .zip(is_used)
         .filter(|(_, is_used)| !is_used)
     {
-        let message = format!("nothing in {} needs `{}`", exception.path, exception.rule);
+        let message = format!(
+            "unused exception: `{}` in {}",
+            exception.rule, exception.path
+        );
         findings.push(Finding::new(
             "exceptions",
             TABLES_PATH,
@@ -92,10 +97,10 @@ mod tests {
     const SAMPLE: &str = "FIXME one\nFIXME two\n";
 
     #[test]
-    fn exceptions_take_out_what_they_cover_and_must_be_needed() {
+    fn exceptions_remove_findings_and_unused_ones_are_found() {
         let tree = samples::tree(&[("README.md", SAMPLE), ("Cargo.toml", "[workspace]\n")]);
         let table = "[[exception]]\nrule = 'words'\npath = 'README.md'\ncontaining = 'one'\nreason = 'r'\n\
-                     [[unsafe_room]]\npath = 'gone.rs'\nreason = 'r'\n";
+                     [[unsafe_code]]\npath = 'gone.rs'\nreason = 'r'\n";
         let found = check(&tree, &samples::tables(table));
         let found: Vec<_> = found.iter().map(|f| (f.rule, f.line)).collect();
         assert_eq!(found, [("words", 2), ("exceptions", 0)]);

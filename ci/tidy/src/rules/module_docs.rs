@@ -1,22 +1,22 @@
-//! Every module file says first what it is.
+//! Every module file starts with a doc comment.
 
 use super::Rule;
 use crate::finding::Finding;
 use crate::tables::Tables;
 use crate::tree::Tree;
 
-/// This rule.
+/// The rule `module-docs`.
 pub const RULE: Rule = Rule {
     name: "module-docs",
     check,
 };
 
-const ADVICE: &str = "start it with a line of `//!` that says what is in it";
+const ADVICE: &str = "start it with a line of `//!` that describes its contents";
 
 fn check(tree: &Tree, _: &Tables) -> Vec<Finding> {
     tree.rust_files()
         .filter(|(file, _)| !tree.is_test_file(file))
-        .filter(|(file, _)| !says_what_it_is(&file.text))
+        .filter(|(file, _)| !starts_with_module_doc(&file.text))
         .map(|(file, _)| {
             let message = "does not start with `//!`".to_owned();
             Finding::new(RULE.name, &file.path, 1, message, ADVICE)
@@ -24,7 +24,7 @@ fn check(tree: &Tree, _: &Tables) -> Vec<Finding> {
         .collect()
 }
 
-fn says_what_it_is(text: &str) -> bool {
+fn starts_with_module_doc(text: &str) -> bool {
     let first = text.lines().next().unwrap_or("");
     first
         .strip_prefix("//!")
@@ -37,15 +37,15 @@ mod tests {
     use crate::samples;
 
     #[test]
-    fn a_silent_module_is_found() {
+    fn module_without_doc_is_found() {
         let tree = samples::tree(&[
             ("a/src/good.rs", "//! Rings.\n"),
-            ("a/src/silent.rs", "use std::fmt;\n"),
+            ("a/src/undocumented.rs", "use std::fmt;\n"),
             ("a/src/empty.rs", "//!\n//! Rings.\n"),
             ("a/tests/t.rs", "use std::fmt;\n"),
         ]);
         let findings = check(&tree, &Tables::default());
         let paths: Vec<_> = findings.iter().map(|f| f.path.as_str()).collect();
-        assert_eq!(paths, ["a/src/silent.rs", "a/src/empty.rs"]);
+        assert_eq!(paths, ["a/src/undocumented.rs", "a/src/empty.rs"]);
     }
 }

@@ -1,5 +1,5 @@
-//! Crates marked `pure` in the tables take time, randomness and input as arguments: they name no clock,
-//! thread, socket, file, atomic or operating system, and forbid unsafe code themselves.
+//! Crates marked `pure` in the tables take time, randomness and input as arguments: they use no clock,
+//! thread, socket, file, atomic or operating system, and forbid unsafe code.
 
 use super::Rule;
 use crate::finding::Finding;
@@ -8,15 +8,15 @@ use crate::tables::Tables;
 use crate::tree::{TextFile, Tree};
 use crate::use_paths::named_paths;
 
-/// This rule.
+/// The rule `pure-crates`.
 pub const RULE: Rule = Rule {
     name: "pure-crates",
     check,
 };
 
-const ADVICE: &str = "take it as an argument, or do it in the crate above";
+const ADVICE: &str = "take it as an argument, or move it to a higher crate";
 
-/// Modules of the standard library that do input, output or time.
+/// Modules of the standard library for input, output, time and threads.
 const FORBIDDEN_MODULES: [&str; 9] = [
     "std::env",
     "std::fs",
@@ -29,7 +29,7 @@ const FORBIDDEN_MODULES: [&str; 9] = [
     "std::time",
 ];
 
-/// Words that show the same when they come by another way.
+/// Identifiers that show such a use if it is imported in another way.
 const FORBIDDEN_WORDS: [&str; 6] = [
     "Instant",
     "SystemTime",
@@ -62,13 +62,13 @@ fn check(tree: &Tree, tables: &Tables) -> Vec<Finding> {
     findings
 }
 
-/// The directory of the crate's sources, with `/` at its end.
+/// Returns the directory of the crate's sources, with `/` at its end.
 fn source_directory(tree: &Tree, name: &str) -> Option<String> {
-    let wanted = format!("name = \"{name}\"");
-    let is_it = |file: &&TextFile| {
-        file.name() == "Cargo.toml" && file.text.lines().any(|line| line.trim() == wanted)
+    let name_line = format!("name = \"{name}\"");
+    let is_manifest_of_crate = |file: &&TextFile| {
+        file.name() == "Cargo.toml" && file.text.lines().any(|line| line.trim() == name_line)
     };
-    let manifest = tree.files().iter().find(is_it)?;
+    let manifest = tree.files().iter().find(is_manifest_of_crate)?;
     Some(format!("{}/src/", manifest.directory()))
 }
 
@@ -117,13 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pure_crate_passes() {
+    fn pure_crate_passes() {
         let text = "#![forbid(unsafe_code)]\nuse std::collections::VecDeque;\n#[cfg(test)]\nmod tests { use std::fs; }\n";
         assert_eq!(found(text), [""; 0]);
     }
 
     #[test]
-    fn clocks_threads_and_the_system_are_found() {
+    fn clocks_threads_and_system_calls_are_found() {
         let text = "#![forbid(unsafe_code)]\nuse std::{fmt, time::Duration};\nstd::thread::yield_now();\nlibc::getpid();\nfn f(now: Instant) {}\n";
         assert_eq!(
             found(text),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_must_be_forbidden_by_the_crate() {
+    fn crate_that_does_not_forbid_unsafe_is_found() {
         assert!(found("")[0].contains("is missing"));
     }
 }

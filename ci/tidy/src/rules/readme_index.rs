@@ -1,11 +1,11 @@
-//! README.md names every directory at the top, so that a newcomer knows where to look.
+//! README.md lists every top-level directory.
 
 use super::Rule;
 use crate::finding::Finding;
 use crate::tables::Tables;
 use crate::tree::Tree;
 
-/// This rule.
+/// The rule `readme-index`.
 pub const RULE: Rule = Rule {
     name: "readme-index",
     check,
@@ -19,7 +19,7 @@ fn check(tree: &Tree, _: &Tables) -> Vec<Finding> {
         .into_iter()
         .filter(|directory| !is_named(text, directory))
         .map(|directory| {
-            let message = format!("does not name `{directory}/`");
+            let message = format!("does not list `{directory}/`");
             Finding::new(
                 RULE.name,
                 README,
@@ -31,7 +31,7 @@ fn check(tree: &Tree, _: &Tables) -> Vec<Finding> {
         .collect()
 }
 
-/// In backquotes or as a link, with or without the slash.
+/// True if the text names the directory in backquotes or as a link, with or without the slash.
 fn is_named(text: &str, directory: &str) -> bool {
     [
         format!("`{directory}/`"),
@@ -49,7 +49,7 @@ mod tests {
     use crate::samples;
 
     #[test]
-    fn an_unnamed_directory_is_found() {
+    fn unlisted_directory_is_found() {
         let tree = samples::tree(&[
             ("README.md", "| `a/` | x |\n| [b](b) | x |\nwords about c\n"),
             ("a/x.md", ""),
@@ -59,11 +59,11 @@ mod tests {
         ]);
         let findings = check(&tree, &Tables::default());
         let messages: Vec<_> = findings.iter().map(|f| f.message.as_str()).collect();
-        assert_eq!(messages, ["does not name `c/`"]);
+        assert_eq!(messages, ["does not list `c/`"]);
     }
 
     #[test]
-    fn a_missing_readme_names_nothing() {
+    fn missing_readme_is_found() {
         let tree = samples::tree(&[("a/x.md", "")]);
         assert_eq!(check(&tree, &Tables::default()).len(), 1);
     }

@@ -1,4 +1,4 @@
-//! Files and functions stay small enough to read in one sitting.
+//! Limits of the length of files and functions.
 
 use super::Rule;
 use crate::finding::Finding;
@@ -6,22 +6,21 @@ use crate::rust_source::{RustSource, is_word, matching, skip_space, word_offsets
 use crate::tables::Tables;
 use crate::tree::{TextFile, Tree};
 
-/// This rule.
+/// The rule `sizes`.
 pub const RULE: Rule = Rule {
     name: "sizes",
     check,
 };
 
 const MAX_FILE_LINES: usize = 600;
-const MANY_CODE_LINES: usize = 400;
+const NOTED_CODE_LINES: usize = 400;
 const MAX_FUNCTION_LINES: usize = 100;
-const MANY_FUNCTION_LINES: usize = 70;
+const NOTED_FUNCTION_LINES: usize = 70;
 
-const SPLIT_FILE: &str =
-    "split it by what its parts are about; tests can move to a sibling tests.rs";
-const SPLIT_FUNCTION: &str = "name its steps and make them functions";
+const SPLIT_FILE: &str = "split it by topic; tests can move to a sibling tests.rs";
+const SPLIT_FUNCTION: &str = "extract its steps into functions";
 
-/// Endings of the files that people read as code.
+/// File name endings of code.
 const CODE_ENDINGS: [&str; 5] = [".rs", ".c", ".h", ".sh", ".py"];
 
 fn check(tree: &Tree, _: &Tables) -> Vec<Finding> {
@@ -49,8 +48,8 @@ fn note_code_lines(tree: &Tree, file: &TextFile, rust: &RustSource, findings: &m
         .lines()
         .filter(|&(line, code)| !code.trim().is_empty() && !tree.is_test_line(file, line))
         .count();
-    if code_lines > MANY_CODE_LINES {
-        let message = format!("{code_lines} code lines, more than about {MANY_CODE_LINES}");
+    if code_lines > NOTED_CODE_LINES {
+        let message = format!("{code_lines} code lines, more than about {NOTED_CODE_LINES}");
         let finding = Finding::new(RULE.name, &file.path, 0, message, SPLIT_FILE);
         findings.push(finding.into_note());
     }
@@ -59,12 +58,12 @@ fn note_code_lines(tree: &Tree, file: &TextFile, rust: &RustSource, findings: &m
 fn check_functions(file: &TextFile, rust: &RustSource, findings: &mut Vec<Finding>) {
     for function in functions(rust) {
         let lines = function.last_line - function.first_line + 1;
-        if lines <= MANY_FUNCTION_LINES {
+        if lines <= NOTED_FUNCTION_LINES {
             continue;
         }
         let is_note = lines <= MAX_FUNCTION_LINES;
         let limit = if is_note {
-            format!("about {MANY_FUNCTION_LINES}")
+            format!("about {NOTED_FUNCTION_LINES}")
         } else {
             MAX_FUNCTION_LINES.to_string()
         };
@@ -85,7 +84,7 @@ struct Function<'a> {
     last_line: usize,
 }
 
-/// Every function with a body.
+/// Returns all functions with a body.
 fn functions(rust: &RustSource) -> Vec<Function<'_>> {
     let bytes = rust.code.as_bytes();
     let mut functions = Vec::new();
@@ -95,7 +94,7 @@ fn functions(rust: &RustSource) -> Vec<Function<'_>> {
             .iter()
             .take_while(|&&byte| is_word(byte))
             .count();
-        // Without a name it is the type of a function pointer.
+        // Without a name it is a function pointer type.
         if name_bytes == 0 {
             continue;
         }
@@ -111,7 +110,8 @@ fn functions(rust: &RustSource) -> Vec<Function<'_>> {
     functions
 }
 
-/// The opening brace of a function whose name ends at `at`; `None` for a declaration without a body.
+/// Returns the offset of the opening brace of a function whose name ends at `at`; `None` for a declaration without a
+/// body.
 fn body_start(code: &[u8], at: usize) -> Option<usize> {
     let mut at = at;
     while at < code.len() {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_file_is_found_whatever_its_language() {
+    fn long_file_of_any_language_is_found() {
         let long = "// x\n".repeat(601);
         assert_eq!(found("a.rs", &long), ["0:601 lines, more than 600"]);
         assert_eq!(found("a.c", &long), ["0:601 lines, more than 600"]);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn many_code_lines_are_noted_and_tests_do_not_count() {
+    fn many_code_lines_without_tests_are_noted() {
         let code = "use a;\n".repeat(401);
         assert_eq!(
             found("a.rs", &code),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_function_is_found() {
+    fn long_function_is_found() {
         let body = "    x();\n".repeat(99);
         let text = format!(
             "\npub fn f<const N: usize>(a: [u8; {{ N }}]) -> T\nwhere\n    T: X {{\n{body}}}\n"

@@ -1,36 +1,21 @@
-//! Words that have no place here: marks of unfinished work, and words with another meaning in this field.
+//! Forbidden words: marks of unfinished work, and in code debug output, ignored tests and sleeps.
 
 use super::Rule;
 use crate::finding::Finding;
-use crate::rust_source::{is_word, word_offsets};
+use crate::rust_source::word_offsets;
 use crate::tables::Tables;
 use crate::tree::{TextFile, Tree};
 
-/// This rule.
+/// The rule `words`.
 pub const RULE: Rule = Rule {
     name: "words",
     check,
 };
 
-/// Made or required by others: their words are their own.
+/// Files that are generated, or whose text is fixed by others.
 const FOREIGN_FILES: [&str; 3] = ["Cargo.lock", "LICENSE-APACHE", "LICENSE-MIT"];
 
-/// Names of the operating system that contain the word.
-const PACKET_NAMES: [&str; 7] = [
-    "af_packet",
-    "afpacket",
-    "pf_packet",
-    "sol_packet",
-    "tpacket",
-    "packet_mreq",
-    "tp_packets",
-];
-
-/// Terms of the operating system and of VIPL.
-const PACKET_TERMS: [&str; 3] = ["packet socket", "Packet socket", "Partial Packet Error"];
-
-const NOT_PACKET: &str = "say frame, fragment, Mbuf or slot";
-const NOT_UNFINISHED: &str = "finish it, or file it";
+const NOT_UNFINISHED: &str = "finish it, or file an issue";
 const NOT_IGNORED: &str = "make the test pass or remove it";
 const NOT_DEBUG: &str = "remove it";
 const NOT_SLEEP: &str = "wait for the event itself";
@@ -53,7 +38,7 @@ fn check(tree: &Tree, _: &Tables) -> Vec<Finding> {
     findings
 }
 
-/// What is wrong anywhere: in code, comments, literals and prose.
+/// Finds words that are forbidden anywhere: in code, comments, literals and prose.
 fn check_text(line: usize, text: &str, find: &mut dyn FnMut(usize, &str, &'static str)) {
     for word in ["FIXME", "XXX"] {
         if word_offsets(text, word).next().is_some() {
@@ -65,15 +50,9 @@ fn check_text(line: usize, text: &str, find: &mut dyn FnMut(usize, &str, &'stati
             find(line, "TODO", NOT_UNFINISHED);
         }
     }
-    let text = PACKET_TERMS
-        .iter()
-        .fold(text.to_owned(), |text, term| text.replace(term, ""));
-    for name in words_with_packet(&text) {
-        find(line, name, NOT_PACKET);
-    }
 }
 
-/// What is wrong only where it is code.
+/// Finds words that are forbidden in code.
 fn check_code(tree: &Tree, file: &TextFile, find: &mut dyn FnMut(usize, &str, &'static str)) {
     let Some(rust) = &file.rust else { return };
     for (line, code) in rust.lines() {
@@ -91,22 +70,11 @@ fn check_code(tree: &Tree, file: &TextFile, find: &mut dyn FnMut(usize, &str, &'
     }
 }
 
-/// Whether `(reason)` follows, with something in it.
+/// True if `rest` begins with a non-empty `(reason)`.
 fn has_reason(rest: &str) -> bool {
     rest.strip_prefix('(')
         .and_then(|rest| rest.split_once(')'))
         .is_some_and(|(reason, _)| !reason.trim().is_empty())
-}
-
-/// The whole identifiers of a line that contain the word and are not names of others.
-fn words_with_packet(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|c: char| !(c.is_ascii() && is_word(c as u8)))
-        .filter(|name| {
-            let lower = name.to_ascii_lowercase();
-            lower.contains("packet")
-                && !name.starts_with("PACKET_")
-                && !PACKET_NAMES.iter().any(|known| lower.contains(known))
-        })
 }
 
 #[cfg(test)]
@@ -137,20 +105,6 @@ mod tests {
             found("a.rs", "// TODO(needs the next kernel): x\n// XXXX\n"),
             [""; 0]
         );
-    }
-
-    #[test]
-    fn packets_are_frames() {
-        assert_eq!(
-            found("a.rs", "let packet = rx_packets;\n// Packet\n"),
-            [
-                "1:the word `packet`",
-                "1:the word `rx_packets`",
-                "2:the word `Packet`"
-            ]
-        );
-        let names = "AF_PACKET PACKET_MR_PROMISC TPACKET_V2 tpacket2_hdr AfPacketPort libc::packet_mreq a packet socket";
-        assert_eq!(found("a.rs", names), [""; 0]);
     }
 
     #[test]

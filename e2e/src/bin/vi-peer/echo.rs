@@ -1,4 +1,4 @@
-//! Echo over Reliable Delivery: a server of many clients, and a client that sends until it is told to stop.
+//! Echo over Reliable Delivery: a server for any number of clients, and a client that runs until its input ends.
 
 use std::io::{self, BufRead};
 use std::sync::{Arc, OnceLock};
@@ -8,32 +8,33 @@ use std::time::{Duration, Instant};
 use vipl::{ConnectionRequest, Nic, Ptag, ReliabilityLevel, Timeout, Vi, VipError};
 
 use crate::events::Events;
-use crate::queue::{Queue, Side};
-use crate::station::{Names, Station, TIMEOUT, make_descriptors, make_vi, tell, tell_counters};
+use crate::nic_context::{
+    Names, NicContext, TIMEOUT, make_descriptors, make_vi, print_count, print_counters,
+};
+use crate::queue::{Queue, QueueKind};
 use crate::{Failure, Server, message};
 
-/// How often a thread that waits looks whether it is to end.
-const LOOK_UP: Timeout = Timeout::After(Duration::from_millis(100));
-/// How often a client tells how far it is.
-const TELL_EACH: Duration = Duration::from_millis(20);
-/// A client that is later than this does not make up for it: how slow it was would be hidden by
-/// how fast it is afterwards.
-const DEBT: Duration = Duration::from_millis(10);
-/// A round trip that takes longer is a stall.
+/// Interval at which waiting threads check whether to stop.
+const STOP_CHECK_INTERVAL: Timeout = Timeout::After(Duration::from_millis(100));
+/// Interval of a client's progress reports.
+const REPORT_INTERVAL: Duration = Duration::from_millis(20);
+/// Maximum delay that a paced client catches up; more would hide stalls.
+const MAX_CATCH_UP: Duration = Duration::from_millis(10);
+/// Round trips longer than this are counted as stalls.
 const STALL: Duration = Duration::from_millis(50);
-/// What the input says to have the counters told.
+/// The input line that requests the counters.
 const COUNTERS: &str = "counters";
 /// Receives for each client.
 const RECEIVES: usize = 2;
 
-/// Set when the program is to end.
+/// Set when the program shall end.
 type Stop = Arc<OnceLock<()>>;
 
-fn stop_is_asked(stop: &Stop) -> bool {
+fn is_set(stop: &Stop) -> bool {
     stop.get().is_some()
 }
 
-/// What every thread of a server needs.
+/// State that the threads of a server share.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) nic: Nic,
@@ -44,29 +45,29 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Is the program to end?
-    pub(crate) fn ends(&self) -> bool {
-        stop_is_asked(&self.stop)
+    /// Whether the program shall end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        is_set(&self.stop)
     }
 }
 
-/// Serves any number of clients until the input ends.
+/// Runs an echo server until the input ends.
 pub(crate) fn serve(nic: &str, name: &str) -> Result<(), Failure> {
     listen(nic, name, serve_client)
 }
 
-/// Has each client's request answered on a thread of its own until the input ends.
+/// Handles each connection request on a new thread until the input ends.
 pub(crate) fn listen(
     nic: &str,
     name: &str,
     serve: impl Fn(&Shared, ConnectionRequest) -> Result<(), String> + Clone + Send + 'static,
 ) -> Result<(), Failure> {
-    let station = Station::open(nic)?;
+    let context = NicContext::open(nic)?;
     let shared = Shared {
-        nic: station.nic().clone(),
-        ptag: station.ptag().clone(),
-        names: Arc::clone(station.names()),
-        events: station.events().clone(),
+        nic: context.nic().clone(),
+        ptag: context.ptag().clone(),
+        names: Arc::clone(context.names()),
+        events: context.events().clone(),
         stop: Stop::default(),
     };
     let local = shared.nic.local_address(name.as_bytes())?;
@@ -74,14 +75,14 @@ pub(crate) fn listen(
         let shared = shared.clone();
         move || -> Result<(), String> {
             let mut clients = Vec::new();
-            while !shared.ends() {
-                match shared.nic.connect_wait(&local, LOOK_UP) {
+            while !shared.is_stopping() {
+                match shared.nic.connect_wait(&local, STOP_CHECK_INTERVAL) {
                     Ok(request) => {
                         let (shared, serve) = (shared.clone(), serve.clone());
                         clients.push(thread::spawn(move || serve(&shared, request)));
                     }
                     Err(VipError::Timeout) => {}
-                    Err(error) => return Err(format!("cannot listen: {error}")),
+                    Err(error) => return Err(format!("listener: {error}")),
                 }
             }
             for client in clients {
@@ -93,57 +94,57 @@ pub(crate) fn listen(
     println!("listening");
     for line in io::stdin().lock().lines() {
         match line?.as_str() {
-            COUNTERS => tell_counters(shared.nic.handle())?,
-            other => return Err(format!("no such command: {other:?}").into()),
+            COUNTERS => print_counters(shared.nic.handle())?,
+            other => return Err(format!("unknown command: {other:?}").into()),
         }
     }
-    // Nobody else sets it.
+    // It is set only here.
     let _ = shared.stop.set(());
     listener.join().map_err(|_| "the listener panicked")??;
     drop(shared);
-    station.finish()
+    context.finish()
 }
 
-/// What a client calls itself.
+/// Returns the client's discriminator.
 pub(crate) fn name_of(request: &ConnectionRequest) -> String {
     String::from_utf8_lossy(request.remote().discriminator.as_bytes()).into_owned()
 }
 
-/// Sends back what a client sends, and tells how much that was.
+/// Echoes the messages of a client, then prints their number.
 pub(crate) fn serve_client(shared: &Shared, request: ConnectionRequest) -> Result<(), String> {
     let name = name_of(&request);
     match echo(shared, request, &name) {
         Ok(messages) => {
-            println!("left {name} after {messages}");
+            println!("disconnected {name} after {messages}");
             Ok(())
         }
         Err(error) => Err(format!("{name}: {error}")),
     }
 }
 
-/// Sends back what one client sends until it is gone.
+/// Echoes the messages of one client until it disconnects.
 fn echo(shared: &Shared, mut request: ConnectionRequest, name: &str) -> Result<u64, Failure> {
     let level = ReliabilityLevel::ReliableDelivery;
     let vi = make_vi(&shared.nic, &shared.ptag, &shared.names, level, name)?;
-    let mut receives = Queue::new(&vi, Side::Receive);
-    let mut sends = Queue::new(&vi, Side::Send);
+    let mut receives = Queue::new(&vi, QueueKind::Receive);
+    let mut sends = Queue::new(&vi, QueueKind::Send);
     for descriptor in make_descriptors(&shared.nic, &shared.ptag, RECEIVES)? {
         receives.post(descriptor)?;
     }
     match request.accept(&vi) {
-        // The client died while it asked.
+        // The client has timed out or was killed.
         Err(VipError::Timeout) => return Ok(0),
-        // It wants another kind of connection, and is told that there is none: as it leaves, its request is rejected.
+        // The client requests other VI attributes; dropping the request rejects it.
         Err(VipError::InvalidMtu | VipError::InvalidReliabilityLevel) => {
-            println!("refused {name}");
+            println!("rejected {name}");
             return Ok(0);
         }
         outcome => outcome?,
     }
     println!("connected {name}");
     let mut messages = 0;
-    while !shared.ends() {
-        let Some(received) = receives.take(LOOK_UP)? else {
+    while !shared.is_stopping() {
+        let Some(received) = receives.take(STOP_CHECK_INTERVAL)? else {
             continue;
         };
         if !received.status.is_ok() {
@@ -168,42 +169,42 @@ fn echo(shared: &Shared, mut request: ConnectionRequest, name: &str) -> Result<u
     Ok(messages)
 }
 
-/// Sends and checks what comes back until the input or the connection ends.
+/// Sends messages and checks their echoes until the input or the connection ends.
 pub(crate) fn ping(
     nic: &str,
     server: &Server,
-    own: &str,
+    client_name: &str,
     per_second: Option<u32>,
 ) -> Result<(), Failure> {
-    let station = Station::open(nic)?;
-    let vi = station.vi(ReliabilityLevel::ReliableDelivery, "server")?;
-    let mut descriptors = station.descriptors(2)?;
-    station.connect(&vi, server, own)?;
+    let context = NicContext::open(nic)?;
+    let vi = context.vi(ReliabilityLevel::ReliableDelivery, "server")?;
+    let mut descriptors = context.descriptors(2)?;
+    context.connect(&vi, server, client_name)?;
     println!("connected");
     let stop = Stop::default();
     thread::spawn({
         let stop = Arc::clone(&stop);
-        // Not the NIC itself: it is closed when the connection ends, and this thread still reads.
-        let nic = station.nic().handle();
+        // Only the handle: the NIC is closed when the connection ends, while this thread still reads.
+        let nic = context.nic().handle();
         move || {
-            let goes_on = |line: io::Result<String>| {
-                line.is_ok_and(|line| line == COUNTERS) && tell_counters(nic).is_ok()
+            let is_command = |line: io::Result<String>| {
+                line.is_ok_and(|line| line == COUNTERS) && print_counters(nic).is_ok()
             };
-            // Whatever else comes, the end of the input or an error, is the end.
-            let _ = io::stdin().lock().lines().all(goes_on);
+            // Any other line, the end of the input and errors stop the client.
+            let _ = io::stdin().lock().lines().all(is_command);
             stop.set(())
         }
     });
     let mut serial = 0;
-    let mut told = Instant::now();
+    let mut reported_at = Instant::now();
     let mut due = Instant::now();
     let (mut shortest, mut longest) = (Duration::MAX, Duration::ZERO);
     let mut stalls = 0;
     let mut is_lost = false;
-    while !is_lost && !stop_is_asked(&stop) {
+    while !is_lost && !is_set(&stop) {
         if let Some(per_second) = per_second {
             let now = Instant::now();
-            let earliest = now.checked_sub(DEBT).unwrap_or(now);
+            let earliest = now.checked_sub(MAX_CATCH_UP).unwrap_or(now);
             due = (due + Duration::from_secs(1) / per_second).max(earliest);
             thread::park_timeout(due.saturating_duration_since(now));
         }
@@ -215,35 +216,35 @@ pub(crate) fn ping(
             stalls += u32::from(took > STALL);
             serial += 1;
         }
-        if told.elapsed() >= TELL_EACH {
-            told = Instant::now();
+        if reported_at.elapsed() >= REPORT_INTERVAL {
+            reported_at = Instant::now();
             println!("stalls {stalls}\nalive {serial}");
         }
     }
-    // It may be told to stop by whoever was quicker to hear of the loss.
-    is_lost |= station.losses(vi.handle(), Duration::ZERO) > 0;
-    tell("round_trips", serial);
+    // The test may close the input before this thread sees the loss.
+    is_lost |= context.losses(vi.handle(), Duration::ZERO) > 0;
+    print_count("round_trips", serial);
     if serial > 0 {
-        tell("shortest_us", shortest.as_micros() as u64);
-        tell("longest_us", longest.as_micros() as u64);
+        print_count("shortest_us", shortest.as_micros() as u64);
+        print_count("longest_us", longest.as_micros() as u64);
     }
     if is_lost {
-        tell("losses", station.losses(vi.handle(), TIMEOUT) as u64);
+        print_count("losses", context.losses(vi.handle(), TIMEOUT) as u64);
     }
     vi.disconnect()?;
     drop(descriptors);
     drop(vi);
-    station.finish()
+    context.finish()
 }
 
-/// One message there and back; false if the connection is lost.
+/// Sends one message and checks its echo. Returns false if the connection is lost.
 pub(crate) fn round_trip(
     vi: &Vi,
     serial: u64,
     descriptors: &mut Vec<vipl::Descriptor>,
 ) -> Result<bool, Failure> {
-    let mut receives = Queue::new(vi, Side::Receive);
-    let mut sends = Queue::new(vi, Side::Send);
+    let mut receives = Queue::new(vi, QueueKind::Receive);
+    let mut sends = Queue::new(vi, QueueKind::Send);
     let mut next = || descriptors.pop().ok_or("a descriptor is missing");
     receives.post(next()?)?;
     let mut descriptor = next()?;
@@ -253,7 +254,7 @@ pub(crate) fn round_trip(
     let timeout = Timeout::After(TIMEOUT);
     let received = receives
         .take(timeout)?
-        .ok_or("no echo on a connection that stands")?;
+        .ok_or("timed out waiting for an echo")?;
     let sent = sends.take(timeout)?.ok_or("a send does not complete")?;
     if received.status.is_flushed() || sent.status.is_flushed() {
         return Ok(false);

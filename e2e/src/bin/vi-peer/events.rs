@@ -1,4 +1,4 @@
-//! What the NIC has reported, for whichever thread wants to know.
+//! Asynchronous errors of the NIC, shared by all threads.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ pub(crate) struct Event {
     pub(crate) code: ErrorCode,
 }
 
-/// All that were reported, in order.
+/// All reported errors, in order.
 #[derive(Clone, Default)]
 pub(crate) struct Events(Arc<(Mutex<Vec<Event>>, Condvar)>);
 
 impl Events {
-    pub(crate) fn note(&self, event: Event) {
+    pub(crate) fn record(&self, event: Event) {
         let (seen, changed) = &*self.0;
         seen.lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -30,19 +30,19 @@ impl Events {
         seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What was reported of a VI.
+    /// Returns the errors of a VI.
     pub(crate) fn of(&self, vi: ViHandle) -> Vec<ErrorCode> {
-        let mine = |event: &Event| (event.vi == Some(vi)).then_some(event.code);
-        self.all().iter().filter_map(mine).collect()
+        let code = |event: &Event| (event.vi == Some(vi)).then_some(event.code);
+        self.all().iter().filter_map(code).collect()
     }
 
-    /// How many are of this kind, once there is one, or at the limit.
-    pub(crate) fn count(&self, limit: Duration, is_it: impl Fn(&Event) -> bool) -> usize {
+    /// Waits until an event fits or the limit expires; returns the number of events that fit.
+    pub(crate) fn count(&self, limit: Duration, fits: impl Fn(&Event) -> bool) -> usize {
         let (seen, changed) = &*self.0;
         let deadline = Instant::now() + limit;
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let found = seen.iter().filter(|event| is_it(event)).count();
+            let found = seen.iter().filter(|event| fits(event)).count();
             let left = deadline.saturating_duration_since(Instant::now());
             if found > 0 || left.is_zero() {
                 return found;
@@ -54,7 +54,7 @@ impl Events {
         }
     }
 
-    /// Waits so long at most, or until another one is reported.
+    /// Waits until another event is reported or the limit expires.
     pub(crate) fn watch(&self, limit: Duration) {
         let (seen, changed) = &*self.0;
         let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);

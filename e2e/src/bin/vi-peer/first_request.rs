@@ -1,27 +1,27 @@
-//! The first connection request after a NIC was opened, at a server that has waited since before.
+//! The first connection request after opening a NIC, to a server that was already listening.
 
 use std::sync::Barrier;
 use std::thread;
 
 use vipl::{ReliabilityLevel, Timeout, VipError};
 
-use crate::station::{Station, TIMEOUT};
+use crate::nic_context::{NicContext, TIMEOUT};
 use crate::{Failure, Server};
 
-/// Calls that wait for a request: while one answers, the others wait.
+/// Concurrent calls of VipConnectWait: while one rejects a request, others wait.
 const LISTENERS: usize = 16;
 
-/// Rejects requests until it is killed.
+/// Rejects all requests until the process is killed.
 pub(crate) fn reject_all(nic: &str, name: &str) -> Result<(), Failure> {
-    let station = Station::open(nic)?;
-    let own = station.vi(ReliabilityLevel::ReliableDelivery, "own")?;
-    let local = station.nic().local_address(name.as_bytes())?;
-    let client = station.nic().local_address(b"own")?;
+    let context = NicContext::open(nic)?;
+    let own = context.vi(ReliabilityLevel::ReliableDelivery, "own")?;
+    let local = context.nic().local_address(name.as_bytes())?;
+    let client = context.nic().local_address(b"own")?;
     let all_started = Barrier::new(LISTENERS + 1);
     let listen = || -> Result<(), VipError> {
         all_started.wait();
         loop {
-            let request = station.nic().connect_wait(&local, Timeout::Infinite)?;
+            let request = context.nic().connect_wait(&local, Timeout::Infinite)?;
             request.reject()?;
         }
     };
@@ -34,7 +34,7 @@ pub(crate) fn reject_all(nic: &str, name: &str) -> Result<(), Failure> {
             });
         }
         all_started.wait();
-        // A rejected request proves that listeners wait.
+        // A rejected request proves that the listeners are waiting.
         loop {
             match own.connect(&client, &local, Timeout::After(TIMEOUT)) {
                 Err(VipError::NoMatch) => {}
@@ -48,29 +48,29 @@ pub(crate) fn reject_all(nic: &str, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Ends the program while listeners still wait.
+/// Exits while listeners are still waiting.
 fn exit(why: &str) -> ! {
     eprintln!("vi-peer: {why}");
     std::process::exit(1)
 }
 
-/// Opens the NIC `openings` times and requests one connection each time.
-pub(crate) fn request_once_each(nic: &str, server: &Server, openings: u32) -> Result<(), Failure> {
-    let mut others = Vec::new();
-    for opening in 0..openings {
-        let station = Station::open(nic)?;
-        let vi = station.vi(ReliabilityLevel::ReliableDelivery, "server")?;
-        let local = station.nic().local_address(b"client")?;
-        let remote = (station.nic()).remote_address(&server.host, server.name.as_bytes())?;
+/// Opens the NIC `opens` times and requests one connection each time.
+pub(crate) fn request_once_each(nic: &str, server: &Server, opens: u32) -> Result<(), Failure> {
+    let mut errors = Vec::new();
+    for open in 0..opens {
+        let context = NicContext::open(nic)?;
+        let vi = context.vi(ReliabilityLevel::ReliableDelivery, "server")?;
+        let local = context.nic().local_address(b"client")?;
+        let remote = (context.nic()).remote_address(&server.host, server.name.as_bytes())?;
         match vi.connect(&local, &remote, Timeout::After(TIMEOUT)) {
             Err(VipError::Reject) => {}
-            Err(error) => others.push(format!("{opening}: {error}")),
+            Err(error) => errors.push(format!("{open}: {error}")),
             Ok(_) => return Err("the server does not reject".into()),
         }
     }
-    match others.as_slice() {
+    match errors.as_slice() {
         [] => {
-            println!("rejected {openings}");
+            println!("rejected {opens}");
             Ok(())
         }
         some => Err(some.join(", ").into()),

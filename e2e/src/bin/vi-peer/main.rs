@@ -1,101 +1,101 @@
-//! One end of a connection that counts: what arrived, how often, how whole, and how it ended.
+//! Client and server programs of the tests: they check each message, and count messages, losses and events.
 //!
-//! Everything that the tests judge is printed: events at once, numbers at the end.
+//! Events are printed immediately, counters at the end.
 
 #![forbid(unsafe_code)]
 
-mod breaks;
+mod commands;
 mod echo;
 mod events;
 mod explore;
-mod failure;
 mod first_request;
-mod flood;
 mod message;
-mod obey;
-mod party;
+mod nic_context;
+mod nic_failure;
+mod observer;
+mod peer_session;
 mod queue;
-mod station;
-mod witness;
+mod rd_stream;
+mod ud_stream;
 
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use party::Shape;
+use peer_session::ViOptions;
 
-/// What can go wrong, in words.
+/// An error with a text for the user.
 type Failure = Box<dyn std::error::Error>;
 
 #[derive(Parser)]
 struct Cli {
-    /// The NIC, in the configuration that `VIADUCT_CONFIG` names.
+    /// The name of the NIC in the configuration file of `VIADUCT_CONFIG`.
     #[arg(long, global = true, default_value = "VINIC0")]
     nic: String,
     #[command(subcommand)]
-    role: Role,
+    command: Subcommands,
 }
 
 #[derive(Subcommand)]
-enum Role {
-    /// Sends everything back to any number of clients; ends with its input. The line `counters` there has the NIC's
-    /// counters told.
+enum Subcommands {
+    /// Runs an echo server for any number of clients until its input ends. The input line `counters` prints the NIC's
+    /// counters.
     Serve {
         /// The discriminator to listen on.
         name: String,
     },
-    /// Sends, and checks what comes back, until its input or the connection ends. The line `counters` in the input has
-    /// the NIC's counters told; any other is its end.
+    /// Sends messages and checks their echoes until its input or the connection ends. The input line `counters` prints
+    /// the NIC's counters; any other line ends the program.
     Ping {
         #[command(flatten)]
         server: Server,
-        /// What the client calls itself.
+        /// The discriminator of the client.
         #[arg(long)]
-        own: String,
-        /// Round trips in a second; no more than some milliseconds are made up for. As fast as it goes without.
+        client_name: String,
+        /// Round trips per second, with a catch-up of some milliseconds at most; unlimited by default.
         #[arg(long)]
         per_second: Option<u32>,
     },
-    /// Does what its input says, a line each, and tells what comes of it.
+    /// Discovers hosts and requests connections, by commands of its input.
     Explore,
-    /// Serves any number of clients, each of which may write and read memory, and tells how their connections ended.
-    Witness {
+    /// Serves any number of clients with RDMA access to memory, and prints how their connections ended.
+    Observe {
         /// The discriminator to listen on.
         name: String,
         #[command(flatten)]
-        shape: Shape,
+        options: ViOptions,
     },
-    /// Talks as its input says, over one connection after the other.
-    Obey {
+    /// Uses consecutive connections by commands of its input.
+    Commands {
         #[command(flatten)]
-        shape: Shape,
+        options: ViOptions,
     },
-    /// Connects, sees its NIC fail, takes it down and, told so by its input, opens it again.
-    Outlive {
+    /// Connects, waits for a NIC failure, closes the NIC, and reopens it after a line of its input.
+    SurviveFailures {
         #[command(flatten)]
         server: Server,
-        /// What the client calls itself.
+        /// The discriminator of the client.
         #[arg(long)]
-        own: String,
-        /// How often the NIC fails.
+        client_name: String,
+        /// Number of failures.
         #[arg(long)]
         failures: u32,
-        /// It sends, receives and registers memory until the NIC fails.
+        /// Sends, receives and registers memory until the NIC fails.
         #[arg(long)]
         busy: bool,
     },
-    /// Waits for connection requests with many threads, and rejects all.
+    /// Rejects all connection requests, with many listening threads.
     RejectAll {
         /// The discriminator to listen on.
         name: String,
     },
-    /// Opens the NIC again and again, and requests a connection once each time.
+    /// Opens the NIC repeatedly and requests one connection each time.
     RequestOnceEach {
         #[command(flatten)]
         server: Server,
-        /// How often.
+        /// Number of times that the NIC is opened.
         #[arg(long)]
-        openings: u32,
+        opens: u32,
     },
     /// Counts the messages of an unreliable connection.
     UdSink {
@@ -106,70 +106,70 @@ enum Role {
     UdSource {
         #[command(flatten)]
         server: Server,
-        /// How many.
+        /// Number of messages.
         #[arg(long)]
         messages: u64,
     },
-    /// Receives on one reliable connection after the other, each until it breaks.
+    /// Receives on consecutive reliable connections, on each until it breaks.
     RdSink {
         /// The discriminator to listen on.
         name: String,
-        /// How many connections.
+        /// Number of connections.
         #[arg(long)]
         rounds: u32,
     },
-    /// Sends on one reliable connection after the other, each until it breaks.
+    /// Sends on consecutive reliable connections, on each until it breaks.
     RdSource {
         #[command(flatten)]
         server: Server,
-        /// How many connections.
+        /// Number of connections.
         #[arg(long)]
         rounds: u32,
-        /// Messages of each, at most.
+        /// Maximum number of messages on each.
         #[arg(long)]
         messages: u64,
     },
 }
 
-/// Where the other end listens.
+/// The address of a server.
 #[derive(Args)]
 struct Server {
-    /// Its host.
+    /// The host of the server.
     host: String,
-    /// Its discriminator.
+    /// The discriminator of the server.
     name: String,
 }
 
 fn main() -> ExitCode {
-    let Cli { nic, role } = Cli::parse();
-    let outcome = match role {
-        Role::Serve { name } => echo::serve(&nic, &name),
-        Role::Ping {
+    let Cli { nic, command } = Cli::parse();
+    let outcome = match command {
+        Subcommands::Serve { name } => echo::serve(&nic, &name),
+        Subcommands::Ping {
             server,
-            own,
+            client_name,
             per_second,
-        } => echo::ping(&nic, &server, &own, per_second),
-        Role::Witness { name, shape } => witness::witness(&nic, &name, &shape),
-        Role::Obey { shape } => obey::obey(&nic, &shape),
-        Role::Explore => explore::explore(&nic),
-        Role::Outlive {
+        } => echo::ping(&nic, &server, &client_name, per_second),
+        Subcommands::Observe { name, options } => observer::observe(&nic, &name, &options),
+        Subcommands::Commands { options } => commands::run(&nic, &options),
+        Subcommands::Explore => explore::explore(&nic),
+        Subcommands::SurviveFailures {
             server,
-            own,
+            client_name,
             failures,
             busy,
-        } => failure::outlive(&nic, &server, &own, failures, busy),
-        Role::RejectAll { name } => first_request::reject_all(&nic, &name),
-        Role::RequestOnceEach { server, openings } => {
-            first_request::request_once_each(&nic, &server, openings)
+        } => nic_failure::survive_failures(&nic, &server, &client_name, failures, busy),
+        Subcommands::RejectAll { name } => first_request::reject_all(&nic, &name),
+        Subcommands::RequestOnceEach { server, opens } => {
+            first_request::request_once_each(&nic, &server, opens)
         }
-        Role::UdSink { name } => flood::sink(&nic, &name),
-        Role::UdSource { server, messages } => flood::source(&nic, &server, messages),
-        Role::RdSink { name, rounds } => breaks::sink(&nic, &name, rounds),
-        Role::RdSource {
+        Subcommands::UdSink { name } => ud_stream::sink(&nic, &name),
+        Subcommands::UdSource { server, messages } => ud_stream::source(&nic, &server, messages),
+        Subcommands::RdSink { name, rounds } => rd_stream::sink(&nic, &name, rounds),
+        Subcommands::RdSource {
             server,
             rounds,
             messages,
-        } => breaks::source(&nic, &server, rounds, messages),
+        } => rd_stream::source(&nic, &server, rounds, messages),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,12 +1,12 @@
-//! Messages whose every byte follows from their serial number.
+//! Messages whose content is determined by their serial number.
 
-/// Lengths in turn: one frame, a frame's limit, two frames, many.
+/// Lengths by serial number: one frame, the limit of a frame, two frames, many.
 const LENGTHS: [usize; 6] = [8, 64, 700, 2096, 4096, 20_000];
 
-/// Bytes of the longest message.
+/// The length of the longest message.
 pub(crate) const LONGEST_BYTES: usize = 20_000;
 
-/// The length of a message.
+/// Returns the length of a message.
 pub(crate) fn length(serial: u64) -> usize {
     LENGTHS[serial as usize % LENGTHS.len()]
 }
@@ -26,16 +26,16 @@ pub(crate) fn write(serial: u64, out: &mut [u8]) -> usize {
     length
 }
 
-/// The serial number of a message, if every byte of it is right.
+/// Returns the serial number of a message; `None` if any byte is wrong.
 pub(crate) fn read(bytes: &[u8]) -> Option<u64> {
     let (head, body) = bytes.split_first_chunk::<8>()?;
     let serial = u64::from_le_bytes(*head);
-    let is_whole = bytes.len() == length(serial)
+    let is_intact = bytes.len() == length(serial)
         && body
             .iter()
             .enumerate()
             .all(|(offset, found)| *found == byte(serial, offset));
-    is_whole.then_some(serial)
+    is_intact.then_some(serial)
 }
 
 #[cfg(test)]
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_changed_byte_is_noticed() {
+    fn read_detects_any_changed_byte() {
         let mut bytes = [0; LONGEST_BYTES];
         for serial in 0..12 {
             let length = write(serial, &mut bytes);

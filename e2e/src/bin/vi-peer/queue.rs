@@ -1,4 +1,4 @@
-//! A work queue that knows in which order its descriptors must come back.
+//! A work queue that checks the order of its completions.
 
 use std::collections::VecDeque;
 
@@ -6,50 +6,50 @@ use vipl::{Completed, Descriptor, Timeout, Vi, VipError};
 
 use crate::Failure;
 use crate::message::LONGEST_BYTES;
-use crate::station::TIMEOUT;
+use crate::nic_context::TIMEOUT;
 
-/// Which queue of a VI.
+/// A queue of a VI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum QueueKind {
     Send,
     Receive,
 }
 
-/// What is posted on one queue of a VI.
+/// The posted descriptors of one queue of a VI.
 pub(crate) struct Queue<'a> {
     vi: &'a Vi,
-    side: Side,
-    /// The buffers' addresses, oldest first.
+    kind: QueueKind,
+    /// Addresses of the buffers, oldest first.
     posted: VecDeque<usize>,
     flushed: u64,
 }
 
 impl<'a> Queue<'a> {
-    pub(crate) fn new(vi: &'a Vi, side: Side) -> Self {
+    pub(crate) fn new(vi: &'a Vi, kind: QueueKind) -> Self {
         Self {
             vi,
-            side,
+            kind,
             posted: VecDeque::new(),
             flushed: 0,
         }
     }
 
-    /// Descriptors on the queue.
+    /// Returns the number of posted descriptors.
     pub(crate) fn len(&self) -> usize {
         self.posted.len()
     }
 
-    /// Descriptors that came back flushed.
+    /// Returns the number of flushed descriptors.
     pub(crate) fn flushed(&self) -> u64 {
         self.flushed
     }
 
-    /// Posts a descriptor; a receive takes messages of any length.
+    /// Posts a descriptor; a receive has space for the longest message.
     pub(crate) fn post(&mut self, mut descriptor: Descriptor) -> Result<(), Failure> {
         self.posted.push_back(address(&descriptor));
-        match self.side {
-            Side::Send => self.vi.post_send(descriptor)?,
-            Side::Receive => {
+        match self.kind {
+            QueueKind::Send => self.vi.post_send(descriptor)?,
+            QueueKind::Receive => {
                 descriptor.set_used_bytes(0, LONGEST_BYTES);
                 self.vi.post_recv(descriptor)?;
             }
@@ -57,23 +57,23 @@ impl<'a> Queue<'a> {
         Ok(())
     }
 
-    /// The oldest descriptor when it is complete, `None` when it is not in time.
+    /// Waits for the completion of the oldest descriptor. Returns `None` after the timeout.
     pub(crate) fn take(&mut self, timeout: Timeout) -> Result<Option<Completed>, Failure> {
-        let found = match (self.side, timeout) {
-            (Side::Send, Timeout::Immediate) => self.vi.send_done(),
-            (Side::Send, _) => self.vi.send_wait(timeout),
-            (Side::Receive, Timeout::Immediate) => self.vi.recv_done(),
-            (Side::Receive, _) => self.vi.recv_wait(timeout),
+        let found = match (self.kind, timeout) {
+            (QueueKind::Send, Timeout::Immediate) => self.vi.send_done(),
+            (QueueKind::Send, _) => self.vi.send_wait(timeout),
+            (QueueKind::Receive, Timeout::Immediate) => self.vi.recv_done(),
+            (QueueKind::Receive, _) => self.vi.recv_wait(timeout),
         };
         let completed = match found {
             Ok(Some(completed)) => completed,
-            Ok(None) => return Err(format!("the {:?} queue is empty", self.side).into()),
+            Ok(None) => return Err(format!("the {:?} queue is empty", self.kind).into()),
             Err(VipError::NotDone | VipError::Timeout) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         let expected = self.posted.pop_front();
         if expected != Some(address(&completed.descriptor)) {
-            return Err(format!("the {:?} queue is out of order", self.side).into());
+            return Err(format!("the {:?} queue is out of order", self.kind).into());
         }
         if completed.status.is_flushed() {
             self.flushed += 1;
@@ -83,13 +83,13 @@ impl<'a> Queue<'a> {
         Ok(Some(completed))
     }
 
-    /// Takes everything back from a queue that is flushed, which another thread may still be busy with.
+    /// Takes all descriptors from a queue that is being flushed, also if another thread is still flushing it.
     pub(crate) fn drain(&mut self) -> Result<Vec<Descriptor>, Failure> {
         let mut descriptors = Vec::new();
         while !self.posted.is_empty() {
             let completed = self
                 .take(Timeout::After(TIMEOUT))?
-                .ok_or("a descriptor stays on a queue that was flushed")?;
+                .ok_or("timed out waiting for a flushed descriptor")?;
             descriptors.push(completed.descriptor);
         }
         Ok(descriptors)

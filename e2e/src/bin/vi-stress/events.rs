@@ -1,4 +1,4 @@
-//! What the NIC reports by itself.
+//! Asynchronous errors that the NIC reports.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -9,34 +9,34 @@ use vipl::{ErrorCode, ErrorDescriptor, ViHandle};
 
 use crate::slot::lock;
 
-/// How often a thread that waits looks again, should nobody wake it.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval at which a waiting thread checks again, in case of a lost wakeup.
+const RECHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What of the other side this NIC has refused, as it reports it.
+/// Operations of the remote side that this NIC has reported as refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Refusals {
     pub(crate) reads: u64,
     pub(crate) writes: u64,
 }
 
-/// The reports so far.
+/// The reported errors.
 #[derive(Clone, Default)]
 pub(crate) struct Events(Arc<Mutex<Seen>>);
 
 #[derive(Default)]
 struct Seen {
-    /// Losses of connections that nobody has waited for.
+    /// Connection losses that `await_loss` has not returned yet.
     losses: HashMap<ViHandle, u32>,
     all_losses: u64,
     refusals: Refusals,
     other: Vec<String>,
-    /// Threads that wait for a loss.
+    /// Threads in `await_loss`.
     waiting: Vec<Thread>,
 }
 
 impl Events {
-    /// For the error handler.
-    pub(crate) fn note(&self, error: &ErrorDescriptor) {
+    /// Records an error; called by the error handler.
+    pub(crate) fn record(&self, error: &ErrorDescriptor) {
         let mut seen = lock(&self.0);
         match (error.code, error.vi) {
             (ErrorCode::ConnLost, Some(vi)) => {
@@ -45,7 +45,7 @@ impl Events {
             }
             (ErrorCode::RdmawProt, Some(_)) => seen.refusals.writes += 1,
             (ErrorCode::RdmarProt, Some(_)) => seen.refusals.reads += 1,
-            // The end of a connection cuts the write that is on its way.
+            // The end of a connection aborts a write in flight.
             (ErrorCode::RdmawAbort, Some(_)) => {}
             (_, _) => seen.other.push(format!("{error:?}")),
         }
@@ -54,7 +54,7 @@ impl Events {
         }
     }
 
-    /// Waits until the loss of this VI's connection is reported. False if it is not in time.
+    /// Waits until the loss of a VI's connection is reported. Returns false after the limit.
     pub(crate) fn await_loss(&self, vi: ViHandle, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         loop {
@@ -69,16 +69,16 @@ impl Events {
             }
             seen.waiting.push(thread::current());
             drop(seen);
-            thread::park_timeout(left.min(LOOK));
+            thread::park_timeout(left.min(RECHECK_INTERVAL));
         }
     }
 
-    /// Forgets a VI that is gone.
+    /// Removes a destroyed VI.
     pub(crate) fn forget(&self, vi: ViHandle) {
         lock(&self.0).losses.remove(&vi);
     }
 
-    /// Losses of connections, refusals, and what nothing in this program causes.
+    /// Returns connection losses, refusals, and errors that no operation of this program explains.
     pub(crate) fn totals(&self) -> (u64, Refusals, Vec<String>) {
         let seen = lock(&self.0);
         (seen.all_losses, seen.refusals, seen.other.clone())

@@ -1,32 +1,32 @@
-//! What the sides tell each other: in the immediate data of a message, and in its first bytes when it is long enough.
+//! Control data between the sides: in the immediate data of a message, and in its first bytes if it is long enough.
 
 use vipl::RemoteBuffer;
 
 use crate::pattern::key;
 use crate::plan::{Side, Stream};
 
-/// What a message is, by its immediate data.
+/// The type of a message, in its immediate data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
-    /// Sent as planned.
+    /// A planned send.
     Data,
     /// A planned RDMA write.
     Write,
-    /// Only a header: credits, and where the window is.
-    Tell,
+    /// A header only: credits and the address of the window.
+    Control,
 }
 
-/// The bits of the message's number, and of the number of writes.
+/// Bits of the message number, and of the number of writes.
 const COUNT_BITS: u32 = 15;
 const COUNT_MASK: u32 = (1 << COUNT_BITS) - 1;
 
-/// Immediate data: a mark, and the last bits of two counts.
+/// Immediate data: a mark, and the low bits of two counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Immediate {
     pub(crate) mark: Mark,
-    /// RDMA writes posted so far, this one included.
+    /// RDMA writes posted so far, including this one.
     pub(crate) writes: u32,
-    /// The message's number.
+    /// The number of the message.
     pub(crate) number: u32,
 }
 
@@ -35,14 +35,14 @@ impl Immediate {
         let mark = match self.mark {
             Mark::Data => 1,
             Mark::Write => 2,
-            Mark::Tell => 3,
+            Mark::Control => 3,
         };
         mark << (2 * COUNT_BITS)
             | (self.writes & COUNT_MASK) << COUNT_BITS
             | self.number & COUNT_MASK
     }
 
-    /// The counts are those that are nearest to, and not below, the expected ones.
+    /// Extends the counts to the lowest values that are not below `number` and `writes`.
     pub(crate) fn decode(word: u32, number: u32, writes: u32) -> Option<Self> {
         let full = |bits: u32, expected: u32| {
             expected.wrapping_add(bits.wrapping_sub(expected) & COUNT_MASK)
@@ -51,7 +51,7 @@ impl Immediate {
             mark: match word >> (2 * COUNT_BITS) {
                 1 => Mark::Data,
                 2 => Mark::Write,
-                3 => Mark::Tell,
+                3 => Mark::Control,
                 _ => return None,
             },
             writes: full(word >> COUNT_BITS, writes),
@@ -60,30 +60,30 @@ impl Immediate {
     }
 }
 
-/// Memory of one side that the other may reach.
+/// Memory of one side for RDMA of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PeerMemory {
-    /// To be written.
+    /// The memory for writes.
     pub(crate) window: RemoteBuffer,
-    /// To be read.
+    /// The memory for reads.
     pub(crate) source: RemoteBuffer,
 }
 
-/// The first bytes of a message that is long enough, and all bytes of one that only tells.
+/// The first bytes of a message that is long enough, and the whole of a [`Mark::Control`] message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) stream: Stream,
-    /// The message's number.
+    /// The number of the message.
     pub(crate) number: u32,
-    /// The message's length.
+    /// The length of the message.
     pub(crate) length_bytes: u32,
-    /// Messages that the other side may have sent, in total.
+    /// Total number of messages that the receiver of this header may send.
     pub(crate) granted: u32,
-    /// Writes of the other side that are checked, and their cells free again.
+    /// Writes of the receiver of this header that are checked, and whose cells are free.
     pub(crate) consumed: u32,
-    /// Writes posted so far.
+    /// Writes posted so far by the sender.
     pub(crate) writes: u32,
-    /// What the other side may reach.
+    /// Memory of the sender for RDMA.
     pub(crate) memory: PeerMemory,
 }
 
@@ -116,7 +116,7 @@ impl Header {
         bytes
     }
 
-    /// The header, if every byte of it is right.
+    /// Parses a header; `None` if any byte is wrong.
     pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let mut rest = bytes.as_slice();
         let mut take = |count: usize| {
@@ -181,7 +181,7 @@ mod tests {
     use vipl::MemoryHandle;
 
     #[test]
-    fn counts_grow_past_their_bits() {
+    fn counts_are_extended_beyond_their_bits() {
         for number in [0, 1, 32_767, 32_768, 100_000] {
             let sent = Immediate {
                 mark: Mark::Write,
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_comes_back_and_any_changed_byte_is_noticed() {
+    fn header_is_parsed_and_any_changed_byte_is_detected() {
         let header = Header {
             stream: Stream {
                 seed: 3,
@@ -224,10 +224,10 @@ mod tests {
         };
         let bytes = header.encode();
         assert_eq!(Header::decode(&bytes), Some(header));
-        for place in 0..bytes.len() {
+        for at in 0..bytes.len() {
             let mut damaged = bytes;
-            damaged[place] ^= 0x40;
-            assert_eq!(Header::decode(&damaged), None, "byte {place}");
+            damaged[at] ^= 0x40;
+            assert_eq!(Header::decode(&damaged), None, "byte {at}");
         }
     }
 }

@@ -1,23 +1,22 @@
-//! One side of a stress run: many VIs, several threads, every byte checked.
+//! One side of a stress run: many VIs, several threads, all bytes checked.
 //!
-//! Two processes of it, `run --side left` and `run --side right`, connect all slots to each other and send, write, read,
-//! disconnect and connect again until their time is over; `judge` then compares the books of both. The NIC is
-//! one of the configuration that `VIADUCT_CONFIG` names. `ci/stress` does all of it.
+//! Two processes, `run --side left` and `run --side right`, connect all slots to each other and send, write, read,
+//! disconnect and reconnect until the end of the run; `compare` then compares the records of both. The NIC is in the
+//! configuration file of `VIADUCT_CONFIG`. `ci/stress` runs all of it.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! | --- | --- |
-//! | `plan` | what each side sends, as both sides know it beforehand |
-//! | `pattern`, `header`, `window`, `source` | bytes: how they are made and checked |
-//! | `slot`, `transmit`, `reap`, `receive` | one VI and the four duties on its queues, each with a lock of its own |
-//! | `stray` | what the other side must refuse |
-//! | `control` | who connects, who ends a connection and how |
-//! | `worker`, `side` | the threads, and the whole run |
-//! | `books`, `events`, `census` | what is counted, told and left over |
+//! | `plan` | the messages of each side, known to both sides in advance |
+//! | `pattern`, `header`, `window`, `source` | generation and checks of message content |
+//! | `slot`, `transmit`, `reap`, `receive` | one VI and the four tasks on its queues, each with its own lock |
+//! | `unexpected` | operations that the remote side must refuse |
+//! | `control` | setup and end of connections |
+//! | `worker`, `runner` | the threads, and the whole run |
+//! | `accounting`, `events`, `thread_check` | records, asynchronous errors, and leaks |
 
 #![forbid(unsafe_code)]
 
-mod books;
-mod census;
+mod accounting;
 mod control;
 mod events;
 mod header;
@@ -25,11 +24,12 @@ mod pattern;
 mod plan;
 mod reap;
 mod receive;
-mod side;
+mod runner;
 mod slot;
 mod source;
-mod stray;
+mod thread_check;
 mod transmit;
+mod unexpected;
 mod window;
 mod worker;
 
@@ -39,32 +39,32 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::books::Wire;
+use crate::accounting::Wire;
 use crate::plan::Side;
 
-/// What can go wrong, in words.
+/// An error with a text for the user.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Parser)]
 struct Cli {
     #[command(subcommand)]
-    role: Role,
+    command: Subcommands,
 }
 
 #[derive(Subcommand)]
-enum Role {
+enum Subcommands {
     /// Runs one side.
     Run(Run),
-    /// Compares the books of both sides.
-    Judge {
-        /// Of the left side.
+    /// Compares the records of both sides.
+    Compare {
+        /// The records of the left side.
         left: PathBuf,
-        /// Of the right side.
+        /// The records of the right side.
         right: PathBuf,
-        /// Frames may be lost between the sides.
+        /// The network between the sides may lose frames.
         #[arg(long)]
         lossy: bool,
-        /// Other programs had most of the time: not everything that there is needs to have happened.
+        /// Other programs ran at the same time: fewer kinds of operations are required.
         #[arg(long)]
         among_others: bool,
     },
@@ -72,51 +72,54 @@ enum Role {
 
 #[derive(Args)]
 struct Run {
-    /// Which side.
+    /// The side of this process.
     #[arg(long, value_enum)]
     side: Side,
-    /// Where to write the books.
+    /// The output file for the records.
     #[arg(long)]
-    books: PathBuf,
-    /// How long, in seconds.
+    records: PathBuf,
+    /// The runtime in seconds.
     #[arg(long)]
     seconds: u64,
-    /// What everything random follows from; the same at both sides.
+    /// Seed of the random number generators; the same on both sides.
     #[arg(long)]
     seed: u64,
-    /// Slots: VIs at each side.
+    /// Number of slots: VIs on each side.
     #[arg(long, default_value_t = 64)]
     slots: u16,
-    /// Threads.
+    /// Number of threads.
     #[arg(long, default_value_t = 4)]
     threads: u16,
-    /// Other programs use the NIC, too: it is a datapath process's.
+    /// Other programs use the NIC at the same time, through a datapath process.
     #[arg(long)]
     among_others: bool,
-    /// The NIC.
+    /// The name of the NIC.
     #[arg(long, default_value = "VINIC0")]
     nic: String,
-    /// The host of the other side; without it, this host.
+    /// The host of the remote side; the local host by default.
     #[arg(long)]
     host: Option<IpAddr>,
 }
 
 fn main() -> ExitCode {
-    let (name, outcome) = match Cli::parse().role {
-        Role::Run(run) => (run.side.name(), side::run(&run)),
-        Role::Judge {
+    let (name, outcome) = match Cli::parse().command {
+        Subcommands::Run(run) => (run.side.name(), runner::run(&run)),
+        Subcommands::Compare {
             left,
             right,
             lossy,
             among_others,
         } => {
             let wire = if lossy { Wire::Lossy } else { Wire::Lossless };
-            let needed = if among_others {
-                books::LEAST
+            let required = if among_others {
+                accounting::MIN_REQUIRED
             } else {
-                books::EVERYTHING
+                accounting::ALL_REQUIRED
             };
-            ("judge", books::judge(&left, &right, wire, needed))
+            (
+                "compare",
+                accounting::compare(&left, &right, wire, required),
+            )
         }
     };
     match outcome {

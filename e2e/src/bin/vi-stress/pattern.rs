@@ -1,23 +1,23 @@
-//! Random numbers from seeds, and bytes that follow from a key and their place.
+//! Random numbers from seeds, and bytes that are determined by a key and their offset.
 
-/// An odd constant with no visible pattern.
+/// An odd constant: the increment of SplitMix64.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Spreads every bit of a value over the whole word.
+/// Mixes the bits of a value (SplitMix64).
 pub(crate) fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     value ^ (value >> 31)
 }
 
-/// One key of several numbers; their order matters.
+/// Combines several numbers, in order, into a key.
 pub(crate) fn key(parts: &[u64]) -> u64 {
     parts.iter().fold(0, |key, part| {
         mix(key.wrapping_add(STEP) ^ mix(part.wrapping_add(STEP)))
     })
 }
 
-/// Random choices that follow from a seed.
+/// A random number generator (SplitMix64).
 #[derive(Clone, Debug)]
 pub(crate) struct Rng(u64);
 
@@ -31,12 +31,12 @@ impl Rng {
         mix(self.0)
     }
 
-    /// A number below `end`; 0 when `end` is 0.
+    /// Returns a number below `end`; 0 if `end` is 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next().checked_rem(end).unwrap_or(0)
     }
 
-    /// True so many times in a thousand.
+    /// Returns true with a probability of `in_thousand` / 1000.
     pub(crate) fn chance(&mut self, in_thousand: u64) -> bool {
         self.below(1000) < in_thousand
     }
@@ -47,7 +47,7 @@ fn word(key: u64, index: u64) -> [u8; 8] {
     (value ^ (value >> 29)).to_le_bytes()
 }
 
-/// The bytes of a key from `offset` on, as many as `out` holds.
+/// Fills `out` with the bytes of a key, starting at `offset`.
 pub(crate) fn fill(key: u64, offset: usize, out: &mut [u8]) {
     let mut at = offset as u64;
     let (head, body) = out.split_at_mut((offset.wrapping_neg() % 8).min(out.len()));
@@ -61,15 +61,15 @@ pub(crate) fn fill(key: u64, offset: usize, out: &mut [u8]) {
     }
 }
 
-/// The first byte that is not the key's, counted from the begin of `bytes`.
+/// Returns the index of the first byte that differs from the bytes of a key at `offset`.
 pub(crate) fn mismatch(key: u64, offset: usize, bytes: &[u8]) -> Option<usize> {
     let head_bytes = (offset.wrapping_neg() % 8).min(bytes.len());
-    let differs = |place: &usize| {
-        let at = offset + place;
-        bytes[*place] != word(key, at as u64 / 8)[at % 8]
+    let differs = |index: &usize| {
+        let at = offset + index;
+        bytes[*index] != word(key, at as u64 / 8)[at % 8]
     };
-    if let Some(place) = (0..head_bytes).find(differs) {
-        return Some(place);
+    if let Some(index) = (0..head_bytes).find(differs) {
+        return Some(index);
     }
     let first = (offset + head_bytes) as u64 / 8;
     for (number, chunk) in bytes[head_bytes..].chunks(8).enumerate() {
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_the_whole_and_any_changed_byte_is_found() {
+    fn fill_is_consistent_and_mismatch_finds_any_changed_byte() {
         let mut whole = [0; 203];
         fill(7, 0, &mut whole);
         for cut in 0..whole.len() {
@@ -104,6 +104,6 @@ mod tests {
             }
         }
         assert_ne!(mismatch(8, 0, &whole), None, "another key");
-        assert_ne!(mismatch(7, 8, &whole), None, "another place");
+        assert_ne!(mismatch(7, 8, &whole), None, "another offset");
     }
 }

@@ -1,15 +1,15 @@
-//! What each side sends: every length, kind and byte follows from the seed, the VI, the connection, the side and the
-//! number of the message, so that the receiver knows what must arrive without believing what did.
+//! The messages of each side: length, kind and content are functions of seed, VI, connection, side and message number,
+//! so that the receiver can check them independently of the received data.
 
 use vipl::ReliabilityLevel;
 
 use crate::header::Header;
 use crate::pattern::{Rng, key};
 
-/// Cells of a window.
+/// Number of cells of a window.
 pub(crate) const CELLS: u32 = 4;
 
-/// The process at one end of all connections.
+/// One of the two processes of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Side {
     Left,
@@ -32,9 +32,9 @@ impl Side {
     }
 }
 
-/// How completions of a work queue are learnt of.
+/// How completions of a work queue are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reaping {
+pub(crate) enum CompletionMode {
     /// From the work queue, by Done.
     Done,
     /// From the work queue, mostly by Wait.
@@ -43,45 +43,45 @@ pub(crate) enum Reaping {
     Queue,
 }
 
-/// Which threads serve a VI.
+/// The threads that serve a VI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sharing {
-    /// Its owner alone.
+    /// The owner only.
     Alone,
-    /// Its owner posts, the next thread reaps.
+    /// The owner posts, the next thread reaps.
     Split,
-    /// Its owner and the next thread do both, at the same time.
+    /// The owner and the next thread post and reap concurrently.
     Contended,
 }
 
-/// What is fixed for a slot: a pair of VIs, one at each side, that are connected again and again.
+/// The constant attributes of a slot: a pair of VIs, one on each side, that are connected repeatedly.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct SlotConfig {
     pub(crate) slot: u16,
     pub(crate) level: ReliabilityLevel,
-    /// It reads, and may be read. A send behind a read is not complete before it.
+    /// RDMA reads are enabled. A send after a read completes after it.
     pub(crate) reads: bool,
-    /// It reads what it has written, too.
+    /// Also reads data that it has written.
     pub(crate) reads_back: bool,
-    /// Who asks for connections.
+    /// The side that requests connections.
     pub(crate) client: Side,
     pub(crate) max_transfer_bytes: usize,
     pub(crate) cell_bytes: usize,
     pub(crate) receives: usize,
     pub(crate) sends: usize,
     pub(crate) sharing: Sharing,
-    pub(crate) send_reaping: Reaping,
-    pub(crate) receive_reaping: Reaping,
+    pub(crate) send_mode: CompletionMode,
+    pub(crate) receive_mode: CompletionMode,
 }
 
-impl Shape {
+impl SlotConfig {
     pub(crate) fn new(slot: u16) -> Self {
-        let reaping = |number| match number % 3 {
-            0 => Reaping::Done,
-            1 => Reaping::Wait,
-            _ => Reaping::Queue,
+        let mode = |number| match number % 3 {
+            0 => CompletionMode::Done,
+            1 => CompletionMode::Wait,
+            _ => CompletionMode::Queue,
         };
-        // Some slots have the NIC's longest messages, and few descriptors for them.
+        // Some slots have the longest messages of the NIC, and few descriptors.
         let is_long = matches!(slot % 32, 6 | 11 | 22);
         let level = match slot % 4 {
             1 => ReliabilityLevel::Unreliable,
@@ -112,13 +112,13 @@ impl Shape {
                 3 => Sharing::Contended,
                 _ => Sharing::Alone,
             },
-            send_reaping: reaping(slot / 3),
-            receive_reaping: reaping(slot),
+            send_mode: mode(slot / 3),
+            receive_mode: mode(slot),
         }
     }
 
-    /// Some of what is sent is complete only when the other side says so.
-    pub(crate) fn is_answered(&self) -> bool {
+    /// Whether some operations complete only after a response of the remote side.
+    pub(crate) fn needs_responses(&self) -> bool {
         self.reads || self.level == ReliabilityLevel::ReliableReception
     }
 
@@ -136,24 +136,24 @@ pub(crate) struct Stream {
     pub(crate) from: Side,
 }
 
-/// What a message is. RDMA reads carry none: only the side that reads knows of them.
+/// The kind of a message. RDMA reads are not messages: they are invisible to the remote application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MessageKind {
     Send,
     /// An RDMA write with immediate data.
     Write,
 }
 
-/// What must arrive in a receive descriptor.
+/// The expected content of a receive descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Message {
-    pub(crate) kind: Kind,
-    /// Of a send; a write has its own plan.
+    pub(crate) kind: MessageKind,
+    /// The length of a send; a write has its own plan.
     pub(crate) length_bytes: usize,
     pub(crate) has_immediate: bool,
 }
 
-/// What must arrive in a cell of the window.
+/// The expected content of a cell of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Write {
     pub(crate) offset_bytes: usize,
@@ -176,17 +176,17 @@ impl Stream {
         ])
     }
 
-    /// The key of a message's bytes.
+    /// Returns the key of the content of a message.
     pub(crate) fn message_key(&self, number: u32) -> u64 {
         self.key(MESSAGES, number)
     }
 
-    /// The key of a write's bytes.
+    /// Returns the key of the content of a write.
     pub(crate) fn write_key(&self, number: u32) -> u64 {
         self.key(WRITES, number)
     }
 
-    /// The other direction.
+    /// Returns the other direction.
     pub(crate) fn reversed(&self) -> Self {
         Self {
             from: self.from.other(),
@@ -194,23 +194,23 @@ impl Stream {
         }
     }
 
-    /// The key of the bytes that the sender of this direction lets the other side read.
+    /// Returns the key of the memory that the sender of this direction exposes for reads.
     pub(crate) fn source_key(&self) -> u64 {
         self.key(SOURCE, 0)
     }
 
-    /// Message `number`, unless it carries only what the sides tell each other.
-    pub(crate) fn message(&self, shape: &Shape, number: u32) -> Message {
+    /// Returns message `number`, unless it is sent as a control message.
+    pub(crate) fn message(&self, config: &SlotConfig, number: u32) -> Message {
         let mut rng = Rng::new(self.message_key(number).rotate_left(17));
         if rng.chance(150) {
             return Message {
-                kind: Kind::Write,
+                kind: MessageKind::Write,
                 length_bytes: 0,
                 has_immediate: true,
             };
         }
         let header_bytes = Header::BYTES as u64;
-        let limit = shape.max_transfer_bytes as u64;
+        let limit = config.max_transfer_bytes as u64;
         let length_bytes = match rng.below(100) {
             0..8 => 0,
             8..20 => rng.below(header_bytes),
@@ -219,18 +219,19 @@ impl Stream {
             90..98 => header_bytes + rng.below((1 << 16) - header_bytes + 1),
             _ => limit - rng.below(2),
         } as usize;
-        // On an unreliable connection each message names itself, in one of the two ways.
-        let must_mark = !shape.is_reliable() && length_bytes < Header::BYTES;
+        // On an unreliable connection each message has its number in a header or in immediate data.
+        let needs_immediate = !config.is_reliable() && length_bytes < Header::BYTES;
         Message {
-            kind: Kind::Send,
+            kind: MessageKind::Send,
             length_bytes,
-            has_immediate: must_mark || rng.chance(300),
+            has_immediate: needs_immediate || rng.chance(300),
         }
     }
 
-    /// RDMA writes without immediate data before message `number`. A reliable connection tells of their loss.
-    pub(crate) fn silent_writes_before(&self, shape: &Shape, number: u32) -> u32 {
-        if !shape.is_reliable() {
+    /// Returns the number of RDMA writes without immediate data before message `number`; 0 on unreliable connections,
+    /// which do not report their loss.
+    pub(crate) fn plain_writes_before(&self, config: &SlotConfig, number: u32) -> u32 {
+        if !config.is_reliable() {
             return 0;
         }
         let mut rng = Rng::new(self.message_key(number).rotate_left(31));
@@ -241,9 +242,9 @@ impl Stream {
         }
     }
 
-    /// RDMA reads before message `number`, behind its silent writes.
-    pub(crate) fn reads_before(&self, shape: &Shape, number: u32) -> u32 {
-        if !shape.reads {
+    /// Returns the number of RDMA reads before message `number`, after its plain writes.
+    pub(crate) fn reads_before(&self, config: &SlotConfig, number: u32) -> u32 {
+        if !config.reads {
             return 0;
         }
         let mut rng = Rng::new(self.message_key(number).rotate_left(43));
@@ -254,10 +255,10 @@ impl Stream {
         }
     }
 
-    /// RDMA write `number`, with or without immediate data.
-    pub(crate) fn write(&self, shape: &Shape, number: u32) -> Write {
+    /// Returns RDMA write `number`, with or without immediate data.
+    pub(crate) fn write(&self, config: &SlotConfig, number: u32) -> Write {
         let mut rng = Rng::new(self.write_key(number).rotate_left(17));
-        let cell_bytes = shape.cell_bytes as u64;
+        let cell_bytes = config.cell_bytes as u64;
         let length_bytes = match rng.below(10) {
             0 => rng.below(2),
             1 => cell_bytes,

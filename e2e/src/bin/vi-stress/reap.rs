@@ -1,4 +1,4 @@
-//! The duty that takes back what is complete of a send queue, and checks what was read.
+//! The task that takes completions of a send queue and checks data of reads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,31 +7,31 @@ use e2e::sync::Ordering;
 use vipl::{Completed, CompletedOperation, ReliabilityLevel, Timeout, Vi, VipError};
 
 use crate::Failure;
-use crate::books::Wire;
+use crate::accounting::Wire;
 use crate::pattern::Rng;
-use crate::slot::{Manners, Place, Slot, Ticket, Work, lock};
+use crate::slot::{Expected, NicContext, PostedEntry, Slot, Work, lock};
 
-/// What became of the sends of a connection.
+/// Counts of the completed sends of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outcome {
     /// Messages that completed without error.
     pub(crate) messages: u32,
-    /// Writes without immediate data that did.
-    pub(crate) silent_writes: u32,
-    /// Reads that did.
+    /// Writes without immediate data, completed without error.
+    pub(crate) plain_writes: u32,
+    /// Reads completed without error.
     pub(crate) reads: u32,
     pub(crate) read_bytes: u64,
-    /// Strays that completed with the peer's refusal.
+    /// Unexpected operations completed as refused.
     pub(crate) refused_reads: u32,
     pub(crate) refused_writes: u32,
-    /// What completed with the news that its answer is lost.
-    pub(crate) unanswered: u32,
+    /// Operations completed with a transport error, since their response was lost.
+    pub(crate) without_response: u32,
     pub(crate) flushed: u32,
-    /// Reads among those.
+    /// Flushed reads, which `flushed` includes.
     flushed_reads: u32,
 }
 
-/// Reaps sends.
+/// Takes completions of sends.
 pub(crate) struct SendReap {
     pub(crate) vi: Arc<Vi>,
     pub(crate) outcome: Outcome,
@@ -39,7 +39,7 @@ pub(crate) struct SendReap {
 
 impl Outcome {
     fn failed(&self) -> u32 {
-        self.flushed + self.unanswered + self.refused_reads + self.refused_writes
+        self.flushed + self.without_response + self.refused_reads + self.refused_writes
     }
 }
 
@@ -51,11 +51,11 @@ impl SendReap {
         }
     }
 
-    /// Takes one completed send. False if there is none in time.
+    /// Takes one completed send. Returns false if there is none within `wait`.
     pub(crate) fn step(
         &mut self,
         slot: &Slot,
-        place: &Place,
+        context: &NicContext,
         wait: Option<Duration>,
         rng: &mut Rng,
     ) -> Result<bool, Failure> {
@@ -66,45 +66,46 @@ impl SendReap {
         let completed = match found {
             Ok(Some(completed)) => completed,
             Ok(None) | Err(VipError::NotDone | VipError::Timeout) => return Ok(false),
-            Err(error) => return Err(format!("a send queue: {error}").into()),
+            Err(error) => return Err(format!("send queue: {error}").into()),
         };
-        let ticket = slot.sends.take(&completed)?;
-        self.check(slot, place, &ticket, &completed)?;
+        let entry = slot.sends.take(&completed)?;
+        self.check(slot, context, &entry, &completed)?;
         let mut descriptor = completed.descriptor;
         if rng.chance(4) {
-            place.furnish(&mut descriptor, &slot.shape, rng)?;
+            context.attach_memory(&mut descriptor, &slot.config, rng)?;
         }
         lock(&slot.idle_sends).push(descriptor);
-        slot.shared.note_move();
+        slot.shared.count_progress();
         Ok(true)
     }
 
     fn check(
         &mut self,
         slot: &Slot,
-        place: &Place,
-        ticket: &Ticket,
+        context: &NicContext,
+        entry: &PostedEntry,
         completed: &Completed,
     ) -> Result<(), Failure> {
         let status = completed.status;
         let outcome = &mut self.outcome;
-        let is_read = matches!(ticket.work, Work::Read(_));
-        let is_stray = ticket.manners == Manners::Stray;
-        // A refusal finds what is in front of it under way, and the port may have no room to say what it is about.
-        let is_refused_later = is_stray || slot.sends.has_stray();
-        let may_lack_answers = is_refused_later || place.wire == Wire::Lossy;
-        let is_refusal = status.is_rdma_protection_error() && is_stray;
+        let is_read = matches!(entry.work, Work::Read(_));
+        let is_unexpected = entry.expected == Expected::Refusal;
+        // A refusal ends the connection while earlier operations are in flight, and its report may be dropped by a full
+        // port.
+        let is_before_refusal = is_unexpected || slot.sends.has_unexpected();
+        let may_lack_responses = is_before_refusal || context.wire == Wire::Lossy;
+        let is_refusal = status.is_rdma_protection_error() && is_unexpected;
         if status.is_ok() {
             let is_in_order = outcome.failed() == 0
-                || (outcome.failed() == outcome.flushed_reads && may_lack_answers);
+                || (outcome.failed() == outcome.flushed_reads && may_lack_responses);
             if !is_in_order {
                 return Err(format!(
-                    "{ticket:?} of {:?} completed behind one that did not: {outcome:?}",
-                    slot.shape
+                    "{entry:?} of {:?} completed after a failed one: {outcome:?}",
+                    slot.config
                 )
                 .into());
             }
-            self.check_done(slot, ticket, completed)?;
+            self.check_done(slot, entry, completed)?;
         } else if status.is_flushed() {
             outcome.flushed += 1;
             outcome.flushed_reads += u32::from(is_read);
@@ -112,19 +113,20 @@ impl SendReap {
             outcome.refused_reads += 1;
         } else if is_refusal {
             outcome.refused_writes += 1;
-        } else if status.is_transport_error() && slot.shape.is_answered() && may_lack_answers {
-            outcome.unanswered += 1;
+        } else if status.is_transport_error() && slot.config.needs_responses() && may_lack_responses
+        {
+            outcome.without_response += 1;
         } else {
             return Err(format!(
-                "a send of {:?} failed: {status}, {ticket:?}; behind it: {:?}",
-                slot.shape, slot.sends
+                "a send of {:?} failed: {status}, {entry:?}; posted after it: {:?}",
+                slot.config, slot.sends
             )
             .into());
         }
         if !status.is_ok() {
             slot.shared.is_broken.store(true, Ordering::SeqCst);
         }
-        if let Work::Read(read) = &ticket.work {
+        if let Work::Read(read) = &entry.work {
             if is_refusal {
                 read.check_untouched(&completed.descriptor)?;
             }
@@ -136,34 +138,34 @@ impl SendReap {
     fn check_done(
         &mut self,
         slot: &Slot,
-        ticket: &Ticket,
+        entry: &PostedEntry,
         completed: &Completed,
     ) -> Result<(), Failure> {
         let outcome = &mut self.outcome;
-        let expected = match ticket.work {
-            Work::Receive => return Err("a receive was posted to a send queue".into()),
+        let expected = match entry.work {
+            Work::Receive => return Err("a receive on a send queue".into()),
             Work::Send => CompletedOperation::Send,
             Work::Write { .. } => CompletedOperation::RdmaWrite,
             Work::Read(_) => CompletedOperation::RdmaRead,
         };
         let found = (completed.length_bytes(), completed.status.operation());
-        if found != (ticket.length_bytes, expected) {
-            return Err(format!("{ticket:?} completed as {completed:?}").into());
+        if found != (entry.length_bytes, expected) {
+            return Err(format!("{entry:?} completed as {completed:?}").into());
         }
-        match &ticket.work {
-            Work::Write { immediate: false } => outcome.silent_writes += 1,
+        match &entry.work {
+            Work::Write { immediate: false } => outcome.plain_writes += 1,
             Work::Read(read) => {
                 read.check(&completed.descriptor)?;
                 outcome.reads += 1;
-                outcome.read_bytes += ticket.length_bytes as u64;
+                outcome.read_bytes += entry.length_bytes as u64;
             }
             Work::Receive | Work::Send | Work::Write { immediate: true } => outcome.messages += 1,
         }
-        // Reliable Delivery does not hear what became of a write.
-        let is_answered = matches!(ticket.work, Work::Read(_))
-            || slot.shape.level == ReliabilityLevel::ReliableReception;
-        if ticket.manners == Manners::Stray && is_answered {
-            return Err(format!("{ticket:?} was not refused").into());
+        // At Reliable Delivery, writes complete without a response.
+        let has_response = matches!(entry.work, Work::Read(_))
+            || slot.config.level == ReliabilityLevel::ReliableReception;
+        if entry.expected == Expected::Refusal && has_response {
+            return Err(format!("{entry:?} was not refused").into());
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The two duties of a receive queue: post receives, and check what arrives.
+//! The two tasks of a receive queue: posting receives, and taking and checking completed ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use vipl::{Completed, CompletedOperation, Timeout, Vi, VipError};
 use crate::Failure;
 use crate::header::{Header, Immediate, Mark};
 use crate::pattern::{Rng, mismatch};
-use crate::plan::{Kind, Stream};
-use crate::slot::{Manners, Place, Slot, Ticket, Work, lock};
+use crate::plan::{MessageKind, Stream};
+use crate::slot::{Expected, NicContext, PostedEntry, Slot, Work, lock};
 use crate::window::Window;
 
 /// Posts receives.
@@ -19,9 +19,9 @@ pub(crate) struct ReceivePost {
 }
 
 impl ReceivePost {
-    /// Posts one receive. False if there is none to post.
+    /// Posts one receive. Returns false if there is no idle descriptor.
     pub(crate) fn step(&mut self, slot: &Slot) -> Result<bool, Failure> {
-        // It would only come back.
+        // It would be flushed.
         if slot.shared.is_broken.load(Ordering::SeqCst) {
             return Ok(false);
         }
@@ -29,36 +29,40 @@ impl ReceivePost {
             return Ok(false);
         };
         for index in 0..descriptor.segment_count() {
-            let whole = descriptor.buffer(index).len();
-            descriptor.set_used_bytes(index, whole);
+            let length = descriptor.buffer(index).len();
+            descriptor.set_used_bytes(index, length);
         }
-        slot.receives
-            .push(Ticket::new(&descriptor, 0, Work::Receive, Manners::Good));
+        slot.receives.push(PostedEntry::new(
+            &descriptor,
+            0,
+            Work::Receive,
+            Expected::Success,
+        ));
         self.vi
             .post_recv(descriptor)
-            .map_err(|refused| format!("a receive: {refused}"))?;
-        // Only now may the peer be told of it.
+            .map_err(|refused| format!("posting a receive: {refused}"))?;
+        // After the post: the count is advertised to the peer as credits.
         slot.shared.receives_posted.fetch_add(1, Ordering::SeqCst);
         Ok(true)
     }
 }
 
-/// Reaps receives.
+/// Takes and checks completed receives.
 pub(crate) struct ReceiveReap {
     pub(crate) vi: Arc<Vi>,
-    /// What the other side sends.
+    /// The stream of the remote side.
     pub(crate) stream: Stream,
     pub(crate) window: Window,
-    /// The next message's number; on an unreliable connection, at least.
+    /// The number of the next message; a lower limit on unreliable connections.
     pub(crate) next: u32,
-    /// Writes checked.
+    /// Checked writes.
     writes: u32,
-    /// Messages that arrived.
+    /// Received messages.
     pub(crate) messages: u32,
     pub(crate) bytes: u64,
     pub(crate) flushed: u32,
-    /// Messages since the last one that arrived, of which the wire lost a part: each took a receive.
-    cut: u32,
+    /// Partially received messages since the last complete one; each has used a receive.
+    partial: u32,
 }
 
 impl ReceiveReap {
@@ -72,11 +76,11 @@ impl ReceiveReap {
             messages: 0,
             bytes: 0,
             flushed: 0,
-            cut: 0,
+            partial: 0,
         }
     }
 
-    /// For a new connection.
+    /// Resets the state for a new connection.
     pub(crate) fn begin(&mut self, stream: Stream) {
         self.stream = stream;
         (
@@ -85,15 +89,15 @@ impl ReceiveReap {
             self.messages,
             self.bytes,
             self.flushed,
-            self.cut,
+            self.partial,
         ) = (0, 0, 0, 0, 0, 0);
     }
 
-    /// Takes one completed receive and checks it. False if there is none in time.
+    /// Takes and checks one completed receive. Returns false if there is none within `wait`.
     pub(crate) fn step(
         &mut self,
         slot: &Slot,
-        place: &Place,
+        context: &NicContext,
         wait: Option<Duration>,
         rng: &mut Rng,
     ) -> Result<bool, Failure> {
@@ -104,21 +108,21 @@ impl ReceiveReap {
         let completed = match found {
             Ok(Some(completed)) => completed,
             Ok(None) | Err(VipError::NotDone | VipError::Timeout) => return Ok(false),
-            Err(error) => return Err(format!("a receive queue: {error}").into()),
+            Err(error) => return Err(format!("receive queue: {error}").into()),
         };
         slot.receives.take(&completed)?;
         let status = completed.status;
         if status.is_ok() {
             if self.flushed > 0 {
-                return Err("a message arrived behind a receive that was flushed".into());
+                return Err("a message after a flushed receive".into());
             }
             self.check(slot, &completed)
                 .map_err(|error| format!("message {} of {:?}: {error}", self.next, self.stream))?;
-        } else if status.is_transport_error() && !slot.shape.is_reliable() {
-            // The connection goes on.
-            self.cut += 1;
+        } else if status.is_transport_error() && !slot.config.is_reliable() {
+            // The connection continues.
+            self.partial += 1;
         } else if status.is_flushed() || status.is_transport_error() {
-            // A message that the end of the connection has cut.
+            // A transport error: the end of the connection has interrupted a message.
             self.flushed += 1;
             slot.shared.is_broken.store(true, Ordering::SeqCst);
         } else {
@@ -126,14 +130,14 @@ impl ReceiveReap {
         }
         let mut descriptor = completed.descriptor;
         if rng.chance(4) {
-            place.furnish(&mut descriptor, &slot.shape, rng)?;
+            context.attach_memory(&mut descriptor, &slot.config, rng)?;
         }
         lock(&slot.idle_receives).push(descriptor);
-        slot.shared.note_move();
+        slot.shared.count_progress();
         Ok(true)
     }
 
-    /// Checks a message: that it is the one whose turn it is, and each of its bytes.
+    /// Checks the number and all bytes of a message.
     fn check(&mut self, slot: &Slot, completed: &Completed) -> Result<(), Failure> {
         let length_bytes = completed.length_bytes();
         let is_write = match completed.status.operation() {
@@ -156,10 +160,11 @@ impl ReceiveReap {
         self.count(slot, number)?;
         match immediate {
             Some(Immediate {
-                mark: Mark::Tell, ..
+                mark: Mark::Control,
+                ..
             }) => {
                 if length_bytes != Header::BYTES || is_write {
-                    return Err(format!("it only tells, with {length_bytes} bytes").into());
+                    return Err(format!("a control message of {length_bytes} bytes").into());
                 }
             }
             Some(Immediate {
@@ -171,7 +176,7 @@ impl ReceiveReap {
             }
         }
         if let Some(header) = header {
-            self.hear(slot, &header, number, length_bytes)?;
+            self.apply_header(slot, &header, number, length_bytes)?;
         }
         if let Some(writes) = immediate.map(|i| i.writes).or(header.map(|h| h.writes)) {
             self.check_writes(slot, writes, is_write)?;
@@ -189,27 +194,28 @@ impl ReceiveReap {
             let take = piece.len().min(Header::BYTES.saturating_sub(at));
             bytes[at.min(Header::BYTES)..][..take].copy_from_slice(&piece[..take]);
         });
-        let header = Header::decode(&bytes).ok_or("its header is damaged")?;
+        let header = Header::decode(&bytes).ok_or("the header is damaged")?;
         if header.stream != self.stream {
-            return Err(format!("it belongs to {:?}", header.stream).into());
+            return Err(format!("the header is of {:?}", header.stream).into());
         }
         Ok(Some(header))
     }
 
-    /// A reliable connection delivers every message; none delivers one twice, or after a later one.
+    /// Checks the number of a message: reliable connections deliver all messages in order, unreliable ones may lose
+    /// some.
     fn count(&mut self, slot: &Slot, number: u32) -> Result<(), Failure> {
         let missing = number.wrapping_sub(self.next);
-        let most = if slot.shape.is_reliable() {
+        let limit = if slot.config.is_reliable() {
             0
         } else {
-            slot.shape.receives as u32 * 64
+            slot.config.receives as u32 * 64
         };
-        if missing > most {
+        if missing > limit {
             return Err(format!("number {number} arrived").into());
         }
-        let cut = std::mem::take(&mut self.cut);
-        let lost = (missing.checked_sub(cut))
-            .ok_or_else(|| format!("number {number} arrived behind {cut} that were cut"))?;
+        let partial = std::mem::take(&mut self.partial);
+        let lost = (missing.checked_sub(partial))
+            .ok_or_else(|| format!("number {number} arrived after {partial} partial messages"))?;
         slot.shared.lost.fetch_add(lost, Ordering::SeqCst);
         self.next = number + 1;
         self.messages += 1;
@@ -224,11 +230,11 @@ impl ReceiveReap {
         immediate: Option<Immediate>,
         is_write: bool,
     ) -> Result<(), Failure> {
-        let plan = self.stream.message(&slot.shape, number);
+        let plan = self.stream.message(&slot.config, number);
         let length_bytes = completed.length_bytes();
         let planned_bytes = match (plan.kind, immediate) {
             (
-                Kind::Write,
+                MessageKind::Write,
                 Some(Immediate {
                     mark: Mark::Write,
                     writes,
@@ -236,25 +242,25 @@ impl ReceiveReap {
                 }),
             ) if is_write => {
                 self.stream
-                    .write(&slot.shape, writes.wrapping_sub(1))
+                    .write(&slot.config, writes.wrapping_sub(1))
                     .length_bytes
             }
-            (Kind::Send, None) if !plan.has_immediate && !is_write => plan.length_bytes,
+            (MessageKind::Send, None) if !plan.has_immediate && !is_write => plan.length_bytes,
             (
-                Kind::Send,
+                MessageKind::Send,
                 Some(Immediate {
                     mark: Mark::Data, ..
                 }),
             ) if plan.has_immediate && !is_write => plan.length_bytes,
-            (Kind::Send | Kind::Write, _) => {
+            (MessageKind::Send | MessageKind::Write, _) => {
                 return Err(format!(
-                    "{plan:?} was planned, {immediate:?} arrived, as a write: {is_write}"
+                    "expected {plan:?}, received {immediate:?}, as a write: {is_write}"
                 )
                 .into());
             }
         };
         if length_bytes != planned_bytes {
-            return Err(format!("{length_bytes} bytes of {planned_bytes}").into());
+            return Err(format!("{length_bytes} bytes instead of {planned_bytes}").into());
         }
         if is_write {
             return Ok(());
@@ -269,7 +275,7 @@ impl ReceiveReap {
         each_piece(completed, |at, piece| {
             let skip = header_bytes.saturating_sub(at).min(piece.len());
             let found = mismatch(key, at + skip, &piece[skip..]);
-            damage = damage.or(found.map(|place| at + skip + place));
+            damage = damage.or(found.map(|index| at + skip + index));
         });
         match damage {
             Some(at) => Err(format!("byte {at} of {length_bytes} is wrong").into()),
@@ -277,8 +283,8 @@ impl ReceiveReap {
         }
     }
 
-    /// Takes note of what the peer tells.
-    fn hear(
+    /// Checks a header, and stores the credits and addresses in it.
+    fn apply_header(
         &self,
         slot: &Slot,
         header: &Header,
@@ -286,7 +292,7 @@ impl ReceiveReap {
         length_bytes: usize,
     ) -> Result<(), Failure> {
         if (header.number, header.length_bytes) != (number, length_bytes as u32) {
-            return Err(format!("it says of itself: {header:?}").into());
+            return Err(format!("wrong header: {header:?}").into());
         }
         slot.shared
             .granted
@@ -298,13 +304,13 @@ impl ReceiveReap {
         Ok(())
     }
 
-    /// Checks the writes that came before this message.
+    /// Checks the writes before this message.
     fn check_writes(&mut self, slot: &Slot, writes: u32, is_write: bool) -> Result<(), Failure> {
         while self.writes < writes {
             let is_last = self.writes + 1 == writes;
-            // On an unreliable connection, what did not come with its message was lost.
-            if slot.shape.is_reliable() || (is_last && is_write) {
-                self.window.take(&self.stream, &slot.shape, self.writes)?;
+            // On an unreliable connection, writes whose message did not arrive are lost.
+            if slot.config.is_reliable() || (is_last && is_write) {
+                self.window.check(&self.stream, &slot.config, self.writes)?;
             } else {
                 self.window.forget(self.writes);
             }
@@ -315,7 +321,7 @@ impl ReceiveReap {
     }
 }
 
-/// The received bytes, segment by segment.
+/// Calls `each` for the received bytes of each segment.
 fn each_piece(completed: &Completed, mut each: impl FnMut(usize, &[u8])) {
     let mut at = 0;
     for index in 0..completed.descriptor.segment_count() {

@@ -1,7 +1,7 @@
-//! A slot: one VI of ours and its peer, connected again and again, and what the threads that serve it share.
+//! A slot: one local VI that is connected repeatedly to its peer, and the state that its threads share.
 //!
-//! Each of the four duties has a lock of its own, so that two threads may post and reap on one VI at the same time.
-//! Whoever needs more than one takes them in the order of [`Slot::all`].
+//! Each of the four tasks has its own lock, so that two threads can post and reap on one VI concurrently. Lock order:
+//! that of [`Slot::lock_all`].
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -11,20 +11,20 @@ use e2e::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use vipl::{Buffer, Completed, Descriptor, Nic, Ptag, Vi};
 
 use crate::Failure;
-use crate::books::Wire;
+use crate::accounting::Wire;
 use crate::header::PeerMemory;
 use crate::pattern::Rng;
-use crate::plan::Shape;
+use crate::plan::SlotConfig;
 use crate::reap::SendReap;
 use crate::receive::{ReceivePost, ReceiveReap};
 use crate::source::Read;
 use crate::transmit::SendPost;
 
-/// Data segments of a descriptor, at most.
+/// Maximum number of data segments of a descriptor.
 pub(crate) const MAX_SEGMENTS: usize = 5;
 
-/// Locks, also after a panic: the program fails anyway. By trying, since a data-race check sees the lock change
-/// hands only where it is inlined, and the way into the kernel is not.
+/// Locks a mutex, also after a panic, since the program fails anyway. It spins on `try_lock`: ThreadSanitizer sees the
+/// synchronization only in inlined code, and the futex path of `lock` is not inlined.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     loop {
         match mutex.try_lock() {
@@ -35,43 +35,47 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     }
 }
 
-/// What the program is made of.
-pub(crate) struct Place {
+/// The NIC of the program.
+pub(crate) struct NicContext {
     pub(crate) nic: Nic,
     pub(crate) ptag: Ptag,
     pub(crate) wire: Wire,
 }
 
-impl Place {
-    /// A descriptor whose segments are cut at random from a region of its own, with room for the longest message.
-    pub(crate) fn descriptor(&self, shape: &Shape, rng: &mut Rng) -> Result<Descriptor, Failure> {
+impl NicContext {
+    /// Creates a descriptor with random segments of a new region, which has space for the longest message.
+    pub(crate) fn descriptor(
+        &self,
+        config: &SlotConfig,
+        rng: &mut Rng,
+    ) -> Result<Descriptor, Failure> {
         let mut descriptor = self
             .nic
             .create_descriptors(1, MAX_SEGMENTS, &self.ptag)?
             .pop()
-            .ok_or("no descriptor was made")?;
-        self.furnish(&mut descriptor, shape, rng)?;
+            .ok_or("no descriptor was created")?;
+        self.attach_memory(&mut descriptor, config, rng)?;
         Ok(descriptor)
     }
 
-    /// Gives a descriptor other memory. What it had is deregistered.
-    pub(crate) fn furnish(
+    /// Replaces the memory of a descriptor; the old memory is deregistered.
+    pub(crate) fn attach_memory(
         &self,
         descriptor: &mut Descriptor,
-        shape: &Shape,
+        config: &SlotConfig,
         rng: &mut Rng,
     ) -> Result<(), Failure> {
         while descriptor.pop().is_some() {}
         let region = self
             .nic
-            .create_region(shape.max_transfer_bytes, &self.ptag)?;
+            .create_region(config.max_transfer_bytes, &self.ptag)?;
         let mut rest: Buffer = region.into_buffer();
         for _ in 0..rng.below(MAX_SEGMENTS as u64) {
             let cut = 1 + rng.below(rest.len() as u64 - 1) as usize;
             let next = rest.split_off(cut);
             descriptor
                 .push(rest)
-                .map_err(|_| "a descriptor without room")?;
+                .map_err(|_| "the descriptor has no free segment")?;
             rest = next;
             if rest.len() < 2 {
                 break;
@@ -79,59 +83,59 @@ impl Place {
         }
         descriptor
             .push(rest)
-            .map_err(|_| "a descriptor without room")?;
+            .map_err(|_| "the descriptor has no free segment")?;
         Ok(())
     }
 }
 
-/// What is posted on a work queue, oldest first.
+/// The posted descriptors of a work queue, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Posted {
-    queue: Mutex<VecDeque<Ticket>>,
+pub(crate) struct PostedQueue {
+    queue: Mutex<VecDeque<PostedEntry>>,
 }
 
-/// What is posted.
+/// The operation of a posted descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Receive,
     Send,
-    /// An RDMA write; with immediate data, it takes a receive descriptor of the peer.
+    /// An RDMA write; with immediate data, it uses a receive descriptor of the peer.
     Write {
         immediate: bool,
     },
     Read(Read),
 }
 
-/// Whether the peer has it done.
+/// The expected result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manners {
-    Good,
-    /// It must refuse.
-    Stray,
+pub(crate) enum Expected {
+    Success,
+    /// The remote side must refuse it.
+    Refusal,
 }
 
-/// One posted descriptor.
+/// A posted descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ticket {
-    /// Where its first buffer is.
+pub(crate) struct PostedEntry {
+    /// The address of its first buffer.
     address: usize,
     pub(crate) length_bytes: usize,
     pub(crate) work: Work,
-    pub(crate) manners: Manners,
+    pub(crate) expected: Expected,
 }
 
-impl Ticket {
+impl PostedEntry {
     pub(crate) fn new(
         descriptor: &Descriptor,
         length_bytes: usize,
         work: Work,
-        manners: Manners,
+        expected: Expected,
     ) -> Self {
         Self {
             address: address(descriptor),
             length_bytes,
             work,
-            manners,
+            expected,
         }
     }
 }
@@ -140,7 +144,7 @@ fn address(descriptor: &Descriptor) -> usize {
     descriptor.buffer(0).as_ptr().addr()
 }
 
-impl Posted {
+impl PostedQueue {
     pub(crate) fn is_empty(&self) -> bool {
         lock(&self.queue).is_empty()
     }
@@ -149,70 +153,68 @@ impl Posted {
         lock(&self.queue).len()
     }
 
-    /// Whether the other side has been asked for what it must refuse.
-    pub(crate) fn has_stray(&self) -> bool {
-        let is_stray = |ticket: &Ticket| ticket.manners == Manners::Stray;
-        lock(&self.queue).back().is_some_and(is_stray)
+    /// Whether an operation is posted that the remote side must refuse.
+    pub(crate) fn has_unexpected(&self) -> bool {
+        let is_unexpected = |entry: &PostedEntry| entry.expected == Expected::Refusal;
+        lock(&self.queue).back().is_some_and(is_unexpected)
     }
 
-    /// The descriptors go down with their VI.
+    /// Removes all entries; the descriptors are destroyed with their VI.
     pub(crate) fn clear(&self) {
         lock(&self.queue).clear();
     }
 
-    /// Before the descriptor is posted: whoever reaps may have it at once.
-    pub(crate) fn push(&self, ticket: Ticket) {
-        lock(&self.queue).push_back(ticket);
+    /// Adds an entry; called before the post, since another thread may reap the descriptor immediately.
+    pub(crate) fn push(&self, entry: PostedEntry) {
+        lock(&self.queue).push_back(entry);
     }
 
-    /// The oldest ticket, which must be this descriptor's.
-    pub(crate) fn take(&self, completed: &Completed) -> Result<Ticket, Failure> {
+    /// Removes the oldest entry; fails if it is not that of this descriptor.
+    pub(crate) fn take(&self, completed: &Completed) -> Result<PostedEntry, Failure> {
         let found = address(&completed.descriptor);
         match lock(&self.queue).pop_front() {
-            Some(ticket) if ticket.address == found => Ok(ticket),
-            expected => {
-                Err(format!("{found:#x} came back out of order: {expected:x?} was next").into())
-            }
+            Some(entry) if entry.address == found => Ok(entry),
+            next => Err(format!("{found:#x} completed out of order: {next:x?} was next").into()),
         }
     }
 }
 
-/// What one duty tells another.
+/// State that the tasks of a slot share.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// The connection stands, and sends may be posted.
+    /// The connection is established, and sends may be posted.
     pub(crate) is_up: AtomicBool,
-    /// A descriptor came back without success: the connection ends.
+    /// A descriptor has failed: the connection ends.
     pub(crate) is_broken: AtomicBool,
-    /// The owner wants no more sends.
+    /// No more sends shall be posted.
     pub(crate) is_closing: AtomicBool,
-    /// Messages that this side may send, in total.
+    /// Total number of messages that this side may send.
     pub(crate) granted: AtomicU32,
-    /// Writes of this side that the other has checked.
+    /// Writes of this side that the remote side has checked.
     pub(crate) consumed: AtomicU32,
-    /// Receives posted in this connection.
+    /// Receives posted on this connection.
     pub(crate) receives_posted: AtomicU32,
-    /// Messages of an unreliable connection that did not arrive, and so took no receive.
+    /// Messages of an unreliable connection that were lost and used no receive.
     pub(crate) lost: AtomicU32,
-    /// Writes of the other side that are checked.
+    /// Writes of the remote side that are checked.
     pub(crate) checked: AtomicU32,
-    /// Changes with everything that goes on.
-    pub(crate) moves: AtomicU64,
-    /// Planned messages that this side may still post in this connection.
+    /// Incremented by each post and completion.
+    pub(crate) progress: AtomicU64,
+    /// Remaining planned messages of this side on this connection.
     pub(crate) quota: AtomicU32,
-    /// What this side may reach.
+    /// Memory of the remote side for RDMA.
     pub(crate) peer_memory: Mutex<Option<PeerMemory>>,
 }
 
 impl Shared {
-    pub(crate) fn note_move(&self) {
-        // Relaxed: a count with no partner, looked at to see whether anything moves at all.
-        self.moves.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count_progress(&self) {
+        // Relaxed: a count with no partner, read only to detect stalls.
+        self.progress.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// For a new connection; the caller has all duties of the slot.
+    /// Resets the state for a new connection; the caller holds all locks of the slot.
     pub(crate) fn reset(&self, receives_posted: usize, first_granted: u32, quota: u32) {
-        // SeqCst here and wherever these are used: this is the program that tests, not the one that is tested.
+        // SeqCst here and at all uses: this is the test program, whose performance does not matter.
         self.is_broken.store(false, Ordering::SeqCst);
         self.is_closing.store(false, Ordering::SeqCst);
         self.granted.store(first_granted, Ordering::SeqCst);
@@ -228,10 +230,10 @@ impl Shared {
 
 /// A slot of this side.
 pub(crate) struct Slot {
-    pub(crate) shape: Shape,
+    pub(crate) config: SlotConfig,
     pub(crate) shared: Shared,
-    pub(crate) sends: Posted,
-    pub(crate) receives: Posted,
+    pub(crate) sends: PostedQueue,
+    pub(crate) receives: PostedQueue,
     pub(crate) idle_sends: Mutex<Vec<Descriptor>>,
     pub(crate) idle_receives: Mutex<Vec<Descriptor>>,
     pub(crate) send_post: Mutex<SendPost>,
@@ -240,16 +242,16 @@ pub(crate) struct Slot {
     pub(crate) receive_reap: Mutex<ReceiveReap>,
 }
 
-/// All duties of a slot.
-pub(crate) struct AllDuties<'a> {
+/// The locks of all tasks of a slot.
+pub(crate) struct SlotGuards<'a> {
     pub(crate) send_post: MutexGuard<'a, SendPost>,
     pub(crate) send_reap: MutexGuard<'a, SendReap>,
     pub(crate) receive_post: MutexGuard<'a, ReceivePost>,
     pub(crate) receive_reap: MutexGuard<'a, ReceiveReap>,
 }
 
-impl AllDuties<'_> {
-    /// Has all duties serve another VI; gives the old one.
+impl SlotGuards<'_> {
+    /// Replaces the VI of all tasks; returns the old one.
     pub(crate) fn replace(&mut self, vi: &Arc<Vi>) -> Arc<Vi> {
         self.send_reap.vi = Arc::clone(vi);
         self.receive_post.vi = Arc::clone(vi);
@@ -259,8 +261,9 @@ impl AllDuties<'_> {
 }
 
 impl Slot {
-    pub(crate) fn all(&self) -> AllDuties<'_> {
-        AllDuties {
+    /// Locks all tasks.
+    pub(crate) fn lock_all(&self) -> SlotGuards<'_> {
+        SlotGuards {
             send_post: lock(&self.send_post),
             send_reap: lock(&self.send_reap),
             receive_post: lock(&self.receive_post),

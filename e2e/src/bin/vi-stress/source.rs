@@ -1,4 +1,4 @@
-//! Memory that the other side reads, and what must have come of a read.
+//! Memory for reads of the remote side, and checks of the data of a read.
 
 use vipl::{Descriptor, Nic, Ptag, RdmaAccess, RdmaRegion, RemoteBuffer};
 
@@ -8,14 +8,14 @@ use crate::slot::MAX_SEGMENTS;
 
 /// The longest read.
 const LONGEST_READ_BYTES: u64 = 64 << 10;
-/// As many whole pages as a registration has [VIPL 3.4.3].
+/// The size of the memory: whole pages, since registration covers pages [VIPL 3.4.3].
 pub(crate) const SOURCE_BYTES: usize = (64 << 10) + 4096;
-/// What every byte is into which nothing was read.
+/// Fill byte of buffers before a read.
 const UNREAD: u8 = 0x5A;
-/// Bytes behind each segment of a read that are looked at.
+/// Number of checked bytes after each segment of a read.
 const GUARD_BYTES: usize = 64;
 
-/// Memory whose bytes both sides know; nobody may write it.
+/// Read-only memory with a content that both sides know.
 #[derive(Debug)]
 pub(crate) struct Source {
     region: RdmaRegion,
@@ -44,14 +44,14 @@ impl Source {
         self.region.remote_buffer()
     }
 
-    /// Gives it other bytes, after a check that it has the old ones still.
+    /// Checks that the content is unchanged, then replaces it.
     pub(crate) fn renew(&mut self, key: u64) -> Result<(), Failure> {
         if self.key == key {
             return Ok(());
         }
         self.region.read(0, &mut self.bytes);
         if let Some(at) = mismatch(self.key, 0, &self.bytes) {
-            return Err(format!("byte {at} of what may only be read was written").into());
+            return Err(format!("byte {at} of read-only memory was written").into());
         }
         self.key = key;
         fill(key, 0, &mut self.bytes);
@@ -60,16 +60,16 @@ impl Source {
     }
 }
 
-/// What a read must bring: the bytes of a key, from an offset on, into so many bytes of each segment.
+/// The expected data of a read: bytes of a key from an offset, and the lengths of the segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Read {
     pub(crate) key: u64,
     pub(crate) offset_bytes: usize,
-    pub(crate) cuts: [usize; MAX_SEGMENTS],
+    pub(crate) lengths: [usize; MAX_SEGMENTS],
 }
 
 impl Read {
-    /// A range of a source, by begin and length.
+    /// Returns a random range of a source: offset and length.
     pub(crate) fn range(rng: &mut Rng) -> (usize, usize) {
         let length_bytes = match rng.below(10) {
             0 => 0,
@@ -81,43 +81,45 @@ impl Read {
         (begin as usize, length_bytes as usize)
     }
 
-    /// Makes the segments ready: what is there later was read.
+    /// Fills the segments with [`UNREAD`].
     pub(crate) fn prepare(&self, descriptor: &mut Descriptor) {
-        for (index, cut) in self
-            .cuts
+        for (index, length) in self
+            .lengths
             .iter()
             .enumerate()
             .take(descriptor.segment_count())
         {
             let buffer = descriptor.buffer_mut(index);
-            let end = buffer.len().min(cut + GUARD_BYTES);
+            let end = buffer.len().min(length + GUARD_BYTES);
             buffer[..end].fill(UNREAD);
         }
     }
 
-    /// Checks every byte that must have been read.
+    /// Checks all bytes of the read.
     pub(crate) fn check(&self, descriptor: &Descriptor) -> Result<(), Failure> {
         let mut at = self.offset_bytes;
-        for (index, cut) in self
-            .cuts
+        for (index, length) in self
+            .lengths
             .iter()
             .enumerate()
             .take(descriptor.segment_count())
         {
-            if let Some(place) = mismatch(self.key, at, &descriptor.buffer(index)[..*cut]) {
-                return Err(format!("byte {place} of segment {index} is wrong: {self:?}").into());
+            if let Some(position) = mismatch(self.key, at, &descriptor.buffer(index)[..*length]) {
+                return Err(
+                    format!("byte {position} of segment {index} is wrong: {self:?}").into(),
+                );
             }
-            at += cut;
+            at += length;
         }
         Ok(())
     }
 
-    /// Checks that nothing was read past the used bytes of each segment.
+    /// Checks that nothing was written beyond the used bytes of each segment.
     pub(crate) fn check_guards(&self, descriptor: &Descriptor) -> Result<(), Failure> {
-        self.expect_unread(descriptor, |cut| cut)
+        self.expect_unread(descriptor, |length| length)
     }
 
-    /// Checks that nothing was read at all.
+    /// Checks that nothing was written at all.
     pub(crate) fn check_untouched(&self, descriptor: &Descriptor) -> Result<(), Failure> {
         self.expect_unread(descriptor, |_| 0)
     }
@@ -127,17 +129,19 @@ impl Read {
         descriptor: &Descriptor,
         from: impl Fn(usize) -> usize,
     ) -> Result<(), Failure> {
-        for (index, cut) in self
-            .cuts
+        for (index, length) in self
+            .lengths
             .iter()
             .enumerate()
             .take(descriptor.segment_count())
         {
             let buffer = descriptor.buffer(index);
-            let end = buffer.len().min(cut + GUARD_BYTES);
-            let tail = &buffer[from(*cut)..end];
-            if let Some(place) = tail.iter().position(|byte| *byte != UNREAD) {
-                return Err(format!("byte {place} of segment {index} was read: {self:?}").into());
+            let end = buffer.len().min(length + GUARD_BYTES);
+            let tail = &buffer[from(*length)..end];
+            if let Some(position) = tail.iter().position(|byte| *byte != UNREAD) {
+                return Err(
+                    format!("byte {position} of segment {index} was read: {self:?}").into(),
+                );
             }
         }
         Ok(())

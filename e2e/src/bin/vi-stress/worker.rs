@@ -1,4 +1,4 @@
-//! A thread: serves its slots and completion queues in random order until the run is over.
+//! A thread that serves its slots and completion queues in random order until the end of the run.
 
 use std::sync::Arc;
 use std::thread;
@@ -10,37 +10,37 @@ use vipl::{CompletionQueue, CqEntry, Timeout, VipError};
 use crate::Failure;
 use crate::control::{Common, Control};
 use crate::pattern::Rng;
-use crate::plan::Reaping;
+use crate::plan::CompletionMode;
 use crate::slot::{Slot, lock};
 
-/// Steps of one duty in a row, at most.
+/// Maximum number of consecutive steps of one task.
 const BATCH: u32 = 8;
-/// The longest wait on one queue: others are waiting too.
+/// Maximum wait on one queue, during which the other queues of the thread are not served.
 const LONGEST_WAIT_US: u64 = 500;
-/// The longest time in which a thread makes no call at all.
+/// Maximum pause of a thread between calls.
 const LONGEST_PAUSE_US: u64 = 4000;
 
-/// What a thread does for a slot that it does not own, or for its own.
-pub(crate) struct Duties {
+/// The tasks of a thread for one slot.
+pub(crate) struct SlotTasks {
     pub(crate) slot: Arc<Slot>,
     pub(crate) posts: bool,
     pub(crate) reaps: bool,
 }
 
-/// A thread's share of the work.
+/// The state of one thread.
 pub(crate) struct Worker {
     pub(crate) common: Arc<Common>,
     pub(crate) controls: Vec<Control>,
-    pub(crate) duties: Vec<Duties>,
+    pub(crate) tasks: Vec<SlotTasks>,
     pub(crate) cqs: Vec<CompletionQueue>,
     pub(crate) rng: Rng,
-    /// Counts this thread's rounds, for whoever watches.
+    /// Number of completed rounds, for the stall check.
     pub(crate) rounds: Arc<AtomicU64>,
     pub(crate) stop: Arc<AtomicBool>,
 }
 
 impl Worker {
-    /// Works until it is told to stop; gives the slots back that it owns.
+    /// Runs until `stop` is set; returns the slots of this thread.
     pub(crate) fn run(mut self) -> Result<(Vec<Control>, Rng), Failure> {
         while !self.stop.load(Ordering::SeqCst) {
             self.round()?;
@@ -50,10 +50,10 @@ impl Worker {
     }
 
     fn round(&mut self) -> Result<(), Failure> {
-        let first = self.rng.below(self.duties.len() as u64) as usize;
-        for number in 0..self.duties.len() {
-            let at = (first + number) % self.duties.len();
-            serve(&self.duties[at], &self.common, &mut self.rng)?;
+        let first = self.rng.below(self.tasks.len() as u64) as usize;
+        for number in 0..self.tasks.len() {
+            let at = (first + number) % self.tasks.len();
+            serve(&self.tasks[at], &self.common, &mut self.rng)?;
             if number % 4 == 0 {
                 self.serve_cqs()?;
             }
@@ -62,7 +62,7 @@ impl Worker {
             control.step(&self.common, &mut self.rng)?;
         }
         if self.rng.chance(20) {
-            // Part of the load: a program that computes makes no calls.
+            // A pause, as of a program that computes between calls.
             thread::park_timeout(Duration::from_micros(self.rng.below(LONGEST_PAUSE_US)));
         }
         Ok(())
@@ -85,9 +85,9 @@ fn random_wait(rng: &mut Rng) -> Duration {
     Duration::from_micros(rng.below(LONGEST_WAIT_US))
 }
 
-fn serve(duties: &Duties, common: &Common, rng: &mut Rng) -> Result<(), Failure> {
-    let slot = &duties.slot;
-    if duties.posts {
+fn serve(tasks: &SlotTasks, common: &Common, rng: &mut Rng) -> Result<(), Failure> {
+    let slot = &tasks.slot;
+    if tasks.posts {
         for _ in 0..BATCH {
             let posted_receive = lock(&slot.receive_post).step(slot)?;
             let posted_send = lock(&slot.send_post).step(slot, rng)?;
@@ -96,26 +96,26 @@ fn serve(duties: &Duties, common: &Common, rng: &mut Rng) -> Result<(), Failure>
             }
         }
     }
-    if duties.reaps {
-        let wait_for = |reaping, rng: &mut Rng| {
+    if tasks.reaps {
+        let wait_for = |mode, rng: &mut Rng| {
             let is_up = slot.shared.is_up.load(Ordering::SeqCst);
-            (reaping == Reaping::Wait && is_up && rng.chance(50)).then(|| random_wait(rng))
+            (mode == CompletionMode::Wait && is_up && rng.chance(50)).then(|| random_wait(rng))
         };
         for _ in 0..BATCH {
-            if slot.shape.send_reaping == Reaping::Queue {
+            if slot.config.send_mode == CompletionMode::Queue {
                 break;
             }
-            let wait = wait_for(slot.shape.send_reaping, rng);
-            if !lock(&slot.send_reap).step(slot, &common.place, wait, rng)? {
+            let wait = wait_for(slot.config.send_mode, rng);
+            if !lock(&slot.send_reap).step(slot, &common.context, wait, rng)? {
                 break;
             }
         }
         for _ in 0..BATCH {
-            if slot.shape.receive_reaping == Reaping::Queue {
+            if slot.config.receive_mode == CompletionMode::Queue {
                 break;
             }
-            let wait = wait_for(slot.shape.receive_reaping, rng);
-            if !lock(&slot.receive_reap).step(slot, &common.place, wait, rng)? {
+            let wait = wait_for(slot.config.receive_mode, rng);
+            if !lock(&slot.receive_reap).step(slot, &common.context, wait, rng)? {
                 break;
             }
         }
@@ -123,7 +123,7 @@ fn serve(duties: &Duties, common: &Common, rng: &mut Rng) -> Result<(), Failure>
     Ok(())
 }
 
-/// Takes an entry and the completion that it stands for. False if there is none in time.
+/// Takes an entry and its completion. Returns false if there is none within `wait`.
 pub(crate) fn serve_cq(
     cq: &CompletionQueue,
     wait: Option<Duration>,
@@ -137,16 +137,16 @@ pub(crate) fn serve_cq(
     let entry = match found {
         Ok(entry) => entry,
         Err(VipError::NotDone | VipError::Timeout) => return Ok(false),
-        Err(error) => return Err(format!("a completion queue: {error}").into()),
+        Err(error) => return Err(format!("completion queue: {error}").into()),
     };
     if !reap(entry, common, rng)? {
-        // Whoever ends a connection takes completions past the queue.
-        let idle = common.idle_entries.fetch_add(1, Ordering::SeqCst) + 1;
-        let taken = common.taken_past_cqs.load(Ordering::SeqCst);
-        if idle > taken {
+        // The thread that ends a connection takes completions without their entries.
+        let stale = common.stale_entries.fetch_add(1, Ordering::SeqCst) + 1;
+        let taken = common.completions_without_entry.load(Ordering::SeqCst);
+        if stale > taken {
             return Err(format!(
-                "{entry:?} was told, but nothing has completed there: {idle} entries stood for \
-                 nothing, {taken} completions were taken without"
+                "{entry:?} without a completion: {stale} entries without completions, \
+                 {taken} completions taken without entries"
             )
             .into());
         }
@@ -159,10 +159,10 @@ fn reap(entry: CqEntry, common: &Common, rng: &mut Rng) -> Result<bool, Failure>
         return Ok(false);
     };
     if entry.recv_queue {
-        let mut duty = lock(&slot.receive_reap);
-        Ok(duty.vi.handle() == entry.vi && duty.step(&slot, &common.place, None, rng)?)
+        let mut task = lock(&slot.receive_reap);
+        Ok(task.vi.handle() == entry.vi && task.step(&slot, &common.context, None, rng)?)
     } else {
-        let mut duty = lock(&slot.send_reap);
-        Ok(duty.vi.handle() == entry.vi && duty.step(&slot, &common.place, None, rng)?)
+        let mut task = lock(&slot.send_reap);
+        Ok(task.vi.handle() == entry.vi && task.step(&slot, &common.context, None, rng)?)
     }
 }

@@ -1,4 +1,4 @@
-//! Requests of other ports.
+//! Connection requests received from other ports.
 
 use fcvi_frame::connect::{Attributes, ConnectRequest, ConnectResponse, NetAddress};
 use fcvi_frame::fc::NPortId;
@@ -9,27 +9,29 @@ use fcvi_frame::profile;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, connect_parameter};
 
 use crate::accept::ConnId;
-use crate::connect::credible;
+use crate::connect::is_valid_peer;
 use crate::connection_iu::{ConnectionIu, Sequence};
 use crate::counters::Counter;
 use crate::engine::{Engine, ViIndex};
-use crate::host::{Host, Waiter};
+use crate::engine_io::{EngineIo, Waiter};
 use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
 
+/// State of a received request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IncomingState {
-    /// It waits for the consumer.
-    Held,
+    /// Pending for the consumer.
+    Pending,
     /// RESP1 was sent for this VI.
     Accepting(ViIndex),
-    /// It was answered with this; the client may ask again because the answer was lost.
+    /// Answered with this reason; kept because the client repeats the request if the answer was
+    /// lost.
     Refused(ConnectReason),
-    /// The client gave up or went.
-    Void,
+    /// The client gave up, or its port was lost.
+    Cancelled,
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Incoming {
     mode: ConnectMode,
@@ -39,8 +41,8 @@ pub(crate) struct Incoming {
     pub(crate) connection_id: u32,
     pub(super) originator_handle: u32,
     pub(super) first_msg_id: u32,
-    /// RESP1's place on the newest exchange of the request.
-    pub(super) answer_at: Sequence,
+    /// Sequence of RESP1 on the newest exchange of the request.
+    pub(super) response_at: Sequence,
     pub(super) local: NetAddress,
     pub(super) remote: NetAddress,
     pub(super) attributes: Attributes,
@@ -59,18 +61,19 @@ pub(super) struct FinalResponse {
 }
 
 impl Engine {
-    pub(crate) fn handle_connect_request<H: Host>(
+    /// Handles RQST: answers it, or makes it pending for a listener.
+    pub(crate) fn handle_connect_request<I: EngineIo>(
         &mut self,
         now_ns: u64,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
         let request = match ConnectRequest::parse(iu.payload) {
-            Ok(request) if credible(request.vi_handle, &request.attributes) => request,
+            Ok(request) if is_valid_peer(request.vi_handle, &request.attributes) => request,
             Ok(request) => {
                 self.counters.count(Counter::DropBadIu);
-                self.refuse(frame, iu, request.vi_handle, ConnectReason::Malformed, host);
+                self.refuse(frame, iu, request.vi_handle, ConnectReason::Malformed, io);
                 return;
             }
             Err(_) => {
@@ -84,50 +87,51 @@ impl Engine {
         let handle = request.vi_handle;
         let Some(mode) = connect_request::mode(iu.header.flags) else {
             self.counters.count(Counter::NoMatch);
-            self.refuse(frame, iu, handle, ConnectReason::NoMatch, host);
+            self.refuse(frame, iu, handle, ConnectReason::NoMatch, io);
             return;
         };
         if request.remote.host != self.config.host {
             self.counters.count(Counter::NoMatch);
-            self.refuse(frame, iu, handle, ConnectReason::NotMyAddress, host);
+            self.refuse(frame, iu, handle, ConnectReason::NotMyAddress, io);
             return;
         }
         let max_bytes = usize::from(self.config.max_discriminator_bytes);
-        let names = [&request.local, &request.remote].map(|of| of.discriminator.as_bytes());
+        let names =
+            [&request.local, &request.remote].map(|address| address.discriminator.as_bytes());
         if names.iter().any(|name| name.len() > max_bytes) {
             self.counters.count(Counter::DropLongDiscriminator);
-            self.refuse(frame, iu, handle, ConnectReason::NoResources, host);
+            self.refuse(frame, iu, handle, ConnectReason::NoResources, io);
             return;
         }
         if mode == ConnectMode::PeerToPeer {
-            self.handle_peer_request(now_ns, frame, iu, &request, host);
+            self.handle_peer_request(now_ns, frame, iu, &request, io);
             return;
         }
-        if self.repeated_request(frame, &request, iu.header.connection_id(), host) {
+        if self.repeated_request(frame, &request, iu.header.connection_id(), io) {
             return;
         }
         if !self.has_listener(&request.remote.discriminator) {
             self.counters.count(Counter::NoMatch);
-            self.refuse(frame, iu, handle, ConnectReason::NoMatch, host);
+            self.refuse(frame, iu, handle, ConnectReason::NoMatch, io);
             return;
         }
-        let Some(index) = self.free_incoming(now_ns) else {
+        let Some(index) = self.allocate_incoming(now_ns) else {
             self.counters.count(Counter::DropIncomingFull);
-            self.refuse(frame, iu, handle, ConnectReason::NoResources, host);
+            self.refuse(frame, iu, handle, ConnectReason::NoResources, io);
             return;
         };
-        let conn = self.hold(index, frame, iu, &request);
+        let conn = self.add_pending(index, frame, iu, &request);
         if request.timeout_ms != u32::MAX {
-            let void_at_ns = now_ns + u64::from(request.timeout_ms) * 1_000_000;
-            self.timers.set(void_at_ns, TimerKey::Incoming(index));
+            let timeout_at_ns = now_ns + u64::from(request.timeout_ms) * 1_000_000;
+            self.timers.set(timeout_at_ns, TimerKey::Incoming(index));
         }
         if let Some(listener) = self.match_listener(&request.remote.discriminator, conn) {
-            host.control_event(Waiter::Request(listener));
+            io.control_event(Waiter::Request(listener));
         }
     }
 
-    /// Keeps a request in this place for its consumer.
-    pub(super) fn hold(
+    /// Stores a request in this slot as pending.
+    pub(super) fn add_pending(
         &mut self,
         index: u32,
         frame: &FrameView<'_>,
@@ -138,12 +142,12 @@ impl Engine {
         self.incoming[index as usize] = Some(Incoming {
             mode: connect_request::mode(iu.header.flags).unwrap_or_default(),
             generation: self.next_generation,
-            state: IncomingState::Held,
+            state: IncomingState::Pending,
             s_id: frame.fc.s_id,
             connection_id: iu.header.connection_id(),
             originator_handle: request.vi_handle,
             first_msg_id: iu.header.msg_id,
-            answer_at: Sequence::answering(&frame.fc),
+            response_at: Sequence::reply_to(&frame.fc),
             local: request.local,
             remote: request.remote,
             attributes: request.attributes,
@@ -154,8 +158,8 @@ impl Engine {
         }
     }
 
-    /// A place for a request. Those that are only kept to be refused again make room first.
-    pub(super) fn free_incoming(&mut self, now_ns: u64) -> Option<u32> {
+    /// Returns a free slot for a request. If there is none, evicts a refused request.
+    pub(super) fn allocate_incoming(&mut self, now_ns: u64) -> Option<u32> {
         if let Some(at) = self.incoming.iter().position(Option::is_none) {
             return Some(at as u32);
         }
@@ -169,21 +173,22 @@ impl Engine {
         };
         let index = self.incoming.iter().position(refused)?;
         if let Some(Some(incoming)) = self.incoming.get(index) {
-            // What is on its way of it still is no new request.
+            // Late copies of the evicted request must not be taken for a new one.
             let (s_id, connection_id) = (incoming.s_id, incoming.connection_id);
-            self.retire_request(now_ns, s_id, connection_id);
+            self.quarantine_request(now_ns, s_id, connection_id);
         }
-        self.drop_incoming(index as u32);
+        self.remove_incoming(index as u32);
         Some(index as u32)
     }
 
-    /// A request that we know already: said again what was said before.
-    pub(super) fn repeated_request<H: Host>(
+    /// Repeats the previous answer if this request was received before. Returns false for a new
+    /// request.
+    pub(super) fn repeated_request<I: EngineIo>(
         &mut self,
         frame: &FrameView<'_>,
         request: &ConnectRequest,
         connection_id: u32,
-        host: &mut H,
+        io: &mut I,
     ) -> bool {
         if skips(Check::KnownRequest) {
             return false;
@@ -195,13 +200,13 @@ impl Engine {
                 && i.originator_handle == request.vi_handle
         });
         let Some(incoming) = known else {
-            // Established already: this retry crossed our RESP1, or was delayed.
+            // Connected already: this retry crossed our RESP1, or was delayed.
             let established = self.endpoints.iter().flatten().any(|ep| {
-                ep.link.as_ref().is_some_and(|link| {
-                    !link.originator
-                        && link.peer == s_id
-                        && link.connection_id == connection_id
-                        && link.peer_handle == request.vi_handle
+                ep.connection.as_ref().is_some_and(|connection| {
+                    !connection.originator
+                        && connection.peer == s_id
+                        && connection.connection_id == connection_id
+                        && connection.peer_handle == request.vi_handle
                 })
             });
             if established {
@@ -211,8 +216,8 @@ impl Engine {
         };
         self.counters.count(Counter::KnownRequests);
         let superseded =
-            core::mem::replace(&mut incoming.answer_at, Sequence::answering(&frame.fc));
-        let (newest, mode) = (incoming.answer_at, incoming.mode);
+            core::mem::replace(&mut incoming.response_at, Sequence::reply_to(&frame.fc));
+        let (newest, mode) = (incoming.response_at, incoming.mode);
         let final_response = |at, status, reason| FinalResponse {
             to: s_id,
             at,
@@ -223,71 +228,77 @@ impl Engine {
             reason,
         };
         match incoming.state {
-            IncomingState::Held if superseded != newest => {
-                let held = ConnectReason::WaitingForConsumer;
-                let pending = final_response(superseded, ConnectStatus::Pending, held);
-                self.respond(&pending, host);
+            IncomingState::Pending if superseded != newest => {
+                let waiting = ConnectReason::WaitingForConsumer;
+                let pending = final_response(superseded, ConnectStatus::Pending, waiting);
+                self.send_final_response(&pending, io);
             }
             IncomingState::Accepting(vi) => {
-                if let Some(link) = self.endpoint_mut(vi).and_then(|ep| ep.link.as_mut()) {
-                    link.at = newest;
+                if let Some(connection) =
+                    self.endpoint_mut(vi).and_then(|ep| ep.connection.as_mut())
+                {
+                    connection.at = newest;
                 }
-                self.send_response1_accept(vi, host);
+                self.send_response1_accept(vi, io);
             }
             IncomingState::Refused(reason) => {
                 let refused = final_response(newest, ConnectStatus::Failed, reason);
-                self.respond(&refused, host);
+                self.send_final_response(&refused, io);
             }
-            IncomingState::Held | IncomingState::Void => {}
+            IncomingState::Pending | IncomingState::Cancelled => {}
         }
         true
     }
 
-    /// A RESP1 that refuses the request in this frame.
-    fn refuse<H: Host>(
+    /// Refuses the request in this frame by RESP1.
+    fn refuse<I: EngineIo>(
         &mut self,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
         originator_handle: u32,
         reason: ConnectReason,
-        host: &mut H,
+        io: &mut I,
     ) {
         let refusal = FinalResponse {
             to: frame.fc.s_id,
-            at: Sequence::answering(&frame.fc),
+            at: Sequence::reply_to(&frame.fc),
             mode: connect_request::mode(iu.header.flags).unwrap_or_default(),
             originator_handle,
             connection_id: iu.header.connection_id(),
             status: ConnectStatus::Failed,
             reason,
         };
-        self.respond(&refusal, host);
+        self.send_final_response(&refusal, io);
     }
 
-    /// A RESP1 that refuses a request that was held.
-    pub(super) fn refuse_held<H: Host>(
+    /// Refuses a pending request by RESP1.
+    pub(super) fn refuse_pending<I: EngineIo>(
         &mut self,
         conn: ConnId,
         reason: ConnectReason,
-        host: &mut H,
+        io: &mut I,
     ) {
         let Some(incoming) = self.incoming_mut(conn) else {
             return;
         };
         let refusal = FinalResponse {
             to: incoming.s_id,
-            at: incoming.answer_at,
+            at: incoming.response_at,
             mode: incoming.mode,
             originator_handle: incoming.originator_handle,
             connection_id: incoming.connection_id,
             status: ConnectStatus::Failed,
             reason,
         };
-        self.respond(&refusal, host);
+        self.send_final_response(&refusal, io);
     }
 
-    /// Without room the request is repeated.
-    pub(super) fn respond<H: Host>(&mut self, response: &FinalResponse, host: &mut H) {
+    /// Sends a final RESP1. If the port has no room, the client repeats the request.
+    pub(super) fn send_final_response<I: EngineIo>(
+        &mut self,
+        response: &FinalResponse,
+        io: &mut I,
+    ) {
         let mut payload = [0u8; ConnectResponse::BYTES];
         ConnectResponse {
             vi_handle: 0,
@@ -300,7 +311,7 @@ impl Engine {
         .emit(&mut payload);
         let error = match response.status {
             ConnectStatus::Failed => connect_response::ERROR,
-            ConnectStatus::GoOn
+            ConnectStatus::Continue
             | ConnectStatus::Pending
             | ConnectStatus::Superseded
             | ConnectStatus::Unknown(_) => 0,
@@ -317,7 +328,7 @@ impl Engine {
             port_name: 0,
             connection_id: response.connection_id,
         };
-        self.send_connection_iu(&iu, &payload, host);
+        self.send_connection_iu(&iu, &payload, io);
     }
 
     pub(super) fn incoming_mut(&mut self, conn: ConnId) -> Option<&mut Incoming> {
@@ -327,20 +338,20 @@ impl Engine {
             .filter(|i| i.generation == conn.generation)
     }
 
-    /// Forgets a request. The consumer's handle of it is invalid from now on.
-    pub(super) fn forget(&mut self, conn: ConnId) {
+    /// Removes a request, which makes its [`ConnId`] invalid.
+    pub(super) fn remove_request(&mut self, conn: ConnId) {
         if self.incoming_mut(conn).is_some() {
-            self.drop_incoming(conn.index);
+            self.remove_incoming(conn.index);
         }
     }
 
-    fn drop_incoming(&mut self, index: u32) {
+    fn remove_incoming(&mut self, index: u32) {
         self.incoming[index as usize] = None;
         self.timers.clear(TimerKey::Incoming(index));
     }
 
-    /// Keeps a refused request for as long as the client may repeat it unanswered.
-    pub(super) fn remember_refused(&mut self, now_ns: u64, conn: ConnId, reason: ConnectReason) {
+    /// Keeps a refused request for as long as the client may repeat it.
+    pub(super) fn keep_refused(&mut self, now_ns: u64, conn: ConnId, reason: ConnectReason) {
         if let Some(incoming) = self.incoming_mut(conn) {
             incoming.state = IncomingState::Refused(reason);
             let end_ns = now_ns + self.config.ulp_timeout_ns;
@@ -348,51 +359,51 @@ impl Engine {
         }
     }
 
-    /// The request that this VI was accepting is decided.
-    pub(crate) fn forget_accepting(&mut self, vi: ViIndex) {
+    /// Removes the request that this VI was accepting.
+    pub(crate) fn remove_accepting(&mut self, vi: ViIndex) {
         let accepting = |i: &Option<Incoming>| {
             i.as_ref()
                 .is_some_and(|i| i.state == IncomingState::Accepting(vi))
         };
         if let Some(index) = self.incoming.iter().position(accepting) {
-            self.drop_incoming(index as u32);
+            self.remove_incoming(index as u32);
         }
     }
 
-    /// The client takes its request back. True if there was one.
+    /// Cancels a pending request on behalf of its client. Returns false if there is none.
     pub(crate) fn cancel_incoming(&mut self, s_id: NPortId, connection_id: u32) -> bool {
         let found = self.incoming.iter_mut().flatten().find(|i| {
             (i.s_id == s_id || skips(Check::ConnectionPeer))
                 && (i.connection_id == connection_id || skips(Check::ConnectionId))
-                && i.state == IncomingState::Held
+                && i.state == IncomingState::Pending
         });
         match found {
             Some(incoming) => {
-                incoming.state = IncomingState::Void;
+                incoming.state = IncomingState::Cancelled;
                 true
             }
             None => false,
         }
     }
 
-    /// Requests of a port that went are void.
-    pub(crate) fn incoming_gone(&mut self, s_id: NPortId) {
+    /// Cancels all pending requests of a lost port.
+    pub(crate) fn cancel_incoming_from(&mut self, s_id: NPortId) {
         for incoming in self.incoming.iter_mut().flatten() {
-            if incoming.s_id == s_id && incoming.state == IncomingState::Held {
-                incoming.state = IncomingState::Void;
+            if incoming.s_id == s_id && incoming.state == IncomingState::Pending {
+                incoming.state = IncomingState::Cancelled;
             }
         }
     }
 
-    /// The time of a request is over: the client's, or ours to remember it.
+    /// Handles the timeout of a request: cancels a pending one, removes a refused one.
     pub(crate) fn incoming_timeout(&mut self, index: u32) {
         let Some(Some(incoming)) = self.incoming.get_mut(index as usize) else {
             return;
         };
         match incoming.state {
-            IncomingState::Held => incoming.state = IncomingState::Void,
+            IncomingState::Pending => incoming.state = IncomingState::Cancelled,
             IncomingState::Refused(_) => self.incoming[index as usize] = None,
-            IncomingState::Accepting(_) | IncomingState::Void => {}
+            IncomingState::Accepting(_) | IncomingState::Cancelled => {}
         }
     }
 }

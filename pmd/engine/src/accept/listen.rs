@@ -1,4 +1,4 @@
-//! Consumers that wait for a request.
+//! Listeners: consumers that wait for a connection request.
 
 use fcvi_frame::connect::Discriminator;
 use fcvi_frame::reason::ConnectReason;
@@ -6,9 +6,9 @@ use fcvi_frame::reason::ConnectReason;
 use crate::accept::incoming::IncomingState;
 use crate::accept::{ConnId, Indication};
 use crate::engine::Engine;
-use crate::host::{Host, Waiter};
+use crate::engine_io::{EngineIo, Waiter};
 
-/// A consumer that waits for a request.
+/// A consumer that waits for one request.
 #[derive(Debug)]
 pub(crate) struct Listener {
     id: u64,
@@ -17,8 +17,8 @@ pub(crate) struct Listener {
 }
 
 impl Engine {
-    /// A consumer waits for one request with this discriminator (VIPL 3.3.1).
-    /// Returns a number for [`Engine::take_indication`] and [`Engine::unlisten`].
+    /// Waits for one request with this discriminator (VIPL 3.3.1). Returns the listener number for
+    /// [`Engine::take_indication`] and [`Engine::unlisten`].
     pub fn listen(&mut self, discriminator: Discriminator) -> u64 {
         self.next_listener += 1;
         self.listeners.push(Listener {
@@ -29,7 +29,7 @@ impl Engine {
         self.next_listener
     }
 
-    /// The request that this listener matched, once; the listener is gone then.
+    /// Takes the request that this listener matched, once, and removes the listener.
     pub fn take_indication(&mut self, listener: u64) -> Option<Indication> {
         let at = self.listeners.iter().position(|l| l.id == listener)?;
         let conn = self.listeners[at].matched?;
@@ -43,42 +43,43 @@ impl Engine {
         Some(indication)
     }
 
-    /// The consumer waits no longer. A request that was matched meanwhile goes to
-    /// another listener or is answered with NO_MATCH.
-    pub fn unlisten<H: Host>(&mut self, listener: u64, host: &mut H) {
+    /// Removes a listener. A request that it has matched is given to another listener, or answered
+    /// with NO_MATCH.
+    pub fn unlisten<I: EngineIo>(&mut self, listener: u64, io: &mut I) {
         let Some(at) = self.listeners.iter().position(|l| l.id == listener) else {
             return;
         };
-        let gone = self.listeners.remove(at);
-        let Some(conn) = gone.matched else {
+        let removed = self.listeners.remove(at);
+        let Some(conn) = removed.matched else {
             return;
         };
-        let held = self
+        let is_pending = self
             .incoming_mut(conn)
-            .is_some_and(|i| i.state == IncomingState::Held);
-        let other = if held {
-            self.match_listener(&gone.discriminator, conn)
+            .is_some_and(|i| i.state == IncomingState::Pending);
+        let other = if is_pending {
+            self.match_listener(&removed.discriminator, conn)
         } else {
             None
         };
         if let Some(other) = other {
-            host.control_event(Waiter::Request(other));
+            io.control_event(Waiter::Request(other));
             return;
         }
-        if held {
-            self.refuse_held(conn, ConnectReason::NoMatch, host);
+        if is_pending {
+            self.refuse_pending(conn, ConnectReason::NoMatch, io);
         }
-        self.forget(conn);
+        self.remove_request(conn);
     }
 
-    /// Does anybody wait for this discriminator?
+    /// Reports whether a listener waits for this discriminator.
     pub(super) fn has_listener(&self, discriminator: &Discriminator) -> bool {
         self.listeners
             .iter()
             .any(|l| l.matched.is_none() && l.discriminator == *discriminator)
     }
 
-    /// Gives a request to whoever waits longest for it, if anybody does.
+    /// Gives a request to the listener that waits longest for this discriminator. Returns its
+    /// number.
     pub(super) fn match_listener(
         &mut self,
         discriminator: &Discriminator,

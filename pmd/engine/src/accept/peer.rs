@@ -1,5 +1,5 @@
-//! Peer requests of other VIs [FCVI P-12]: matched with one of ours, or answered with
-//! "not yet posted". Nothing of them is kept, but what two VIs disagree about.
+//! Peer requests of other VIs [FCVI P-12]: matched with a local peer request, or answered with "not
+//! yet posted". None is stored, except one that was refused because the attributes differ.
 
 use fcvi_frame::connect::ConnectRequest;
 use fcvi_frame::flags::ConnectMode;
@@ -7,21 +7,22 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::reason::{ConnectReason, ConnectStatus};
 
 use super::incoming::FinalResponse;
-use crate::connect::{ConnectError, Rank, compare};
+use crate::connect::{ConnectError, Rank, check_attributes};
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
-use crate::endpoint::{Link, Phase};
+use crate::endpoint::{Connection, Phase};
 use crate::engine::{Engine, ViIndex};
-use crate::host::Host;
+use crate::engine_io::EngineIo;
 
 impl Engine {
-    pub(super) fn handle_peer_request<H: Host>(
+    /// Handles a peer-to-peer RQST.
+    pub(super) fn handle_peer_request<I: EngineIo>(
         &mut self,
         now_ns: u64,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
         request: &ConnectRequest,
-        host: &mut H,
+        io: &mut I,
     ) {
         let from = Rank {
             port_name: iu.header.rmt_va,
@@ -30,117 +31,120 @@ impl Engine {
         };
         let mut answer = FinalResponse {
             to: frame.fc.s_id,
-            at: Sequence::answering(&frame.fc),
+            at: Sequence::reply_to(&frame.fc),
             mode: ConnectMode::PeerToPeer,
             originator_handle: request.vi_handle,
             connection_id: from.connection_id,
             status: ConnectStatus::Pending,
             reason: ConnectReason::NotYetPosted,
         };
-        if let Some(vi) = self.accepted_by(&from, request.vi_handle) {
+        if let Some(vi) = self.vi_that_accepted(&from, request.vi_handle) {
             self.counters.count(Counter::KnownRequests);
-            self.accepted_before(vi, answer, host);
+            self.repeat_accept(vi, answer, io);
             return;
         }
-        if self.repeated_request(frame, request, from.connection_id, host) {
+        if self.repeated_request(frame, request, from.connection_id, io) {
             return;
         }
         let Some(vi) = self.pooled_match(now_ns, &from, request) else {
             self.counters.count(Counter::PeerNotPosted);
-            self.respond(&answer, host);
+            self.send_final_response(&answer, io);
             return;
         };
-        if !self.gives_way(vi, &from) {
+        if !self.yields_to(vi, &from) {
             self.counters.count(Counter::PeerCrossed);
             answer.status = ConnectStatus::Superseded;
             answer.reason = ConnectReason::MineWins;
-            self.respond(&answer, host);
-            self.ask_at_once(now_ns, vi, from.n_port_id, host);
+            self.send_final_response(&answer, io);
+            self.request_now(now_ns, vi, from.n_port_id, io);
             return;
         }
         let ours = self.endpoint(vi).map(|ep| self.attributes_of(&ep.params));
-        match ours.map(|ours| compare(&ours, &request.attributes)) {
-            Some(Ok(())) => self.accept_peer(now_ns, vi, frame, iu, request, host),
+        match ours.map(|ours| check_attributes(&ours, &request.attributes)) {
+            Some(Ok(())) => self.accept_peer(now_ns, vi, frame, iu, request, io),
             Some(Err(error)) => {
                 answer.status = ConnectStatus::Failed;
                 answer.reason = reason_of(error);
-                self.respond(&answer, host);
-                // Our request is out of the pool: whoever repeats theirs is told the same.
-                if let Some(index) = self.free_incoming(now_ns) {
-                    let conn = self.hold(index, frame, iu, request);
-                    self.remember_refused(now_ns, conn, answer.reason);
+                self.send_final_response(&answer, io);
+                // Our request is not in the pool any more: a repeated one gets the same answer.
+                if let Some(index) = self.allocate_incoming(now_ns) {
+                    let conn = self.add_pending(index, frame, iu, request);
+                    self.keep_refused(now_ns, conn, answer.reason);
                 }
-                self.fail_request(now_ns, vi, error, host);
+                self.fail_request(now_ns, vi, error, io);
             }
             None => {}
         }
     }
 
-    /// The VI that accepted this request already.
-    fn accepted_by(&self, from: &Rank, originator_handle: u32) -> Option<ViIndex> {
+    /// Returns the VI that has accepted this request already.
+    fn vi_that_accepted(&self, from: &Rank, originator_handle: u32) -> Option<ViIndex> {
         let at = self.endpoints.iter().position(|ep| {
-            ep.as_ref().and_then(|ep| ep.link).is_some_and(|link| {
-                !link.originator
-                    && link.peer == from.n_port_id
-                    && link.connection_id == from.connection_id
-                    && link.peer_handle == originator_handle
-            })
+            ep.as_ref()
+                .and_then(|ep| ep.connection)
+                .is_some_and(|connection| {
+                    !connection.originator
+                        && connection.peer == from.n_port_id
+                        && connection.connection_id == from.connection_id
+                        && connection.peer_handle == originator_handle
+                })
         })?;
         Some(ViIndex(at as u32))
     }
 
-    /// The request that this VI accepted comes again: RESP1 was lost, or the request was late.
-    fn accepted_before<H: Host>(&mut self, vi: ViIndex, mut answer: FinalResponse, host: &mut H) {
+    /// Answers a request that this VI has accepted already: RESP1 was lost, or the request was
+    /// late.
+    fn repeat_accept<I: EngineIo>(&mut self, vi: ViIndex, mut answer: FinalResponse, io: &mut I) {
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
         if matches!(ep.phase, Phase::AwaitResponse2(_)) {
-            if let Some(link) = ep.link.as_mut() {
-                link.at = answer.at;
+            if let Some(connection) = ep.connection.as_mut() {
+                connection.at = answer.at;
             }
-            self.send_response1_accept(vi, host);
+            self.send_response1_accept(vi, io);
         } else {
             answer.reason = ConnectReason::DuplicateOfEstablished;
-            self.respond(&answer, host);
+            self.send_final_response(&answer, io);
         }
     }
 
-    /// The request in the pool gives way: it is taken back, and the other one accepted.
-    fn accept_peer<H: Host>(
+    /// Withdraws the VI's own request and accepts the other one.
+    fn accept_peer<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
         request: &ConnectRequest,
-        host: &mut H,
+        io: &mut I,
     ) {
-        self.cancel_request(now_ns, vi, None, host);
-        self.retire_handle(vi);
-        let Some(handle) = self.new_handle(now_ns, vi, host) else {
-            self.fail_request(now_ns, vi, ConnectError::Resources, host);
+        self.cancel_request(now_ns, vi, None, io);
+        self.release_handle(vi);
+        let Some(handle) = self.new_handle(now_ns, vi, io) else {
+            self.fail_request(now_ns, vi, ConnectError::Resources, io);
             return;
         };
-        let first_msg_id = host.random();
-        let link = Link {
+        let first_msg_id = io.random();
+        let connection = Connection {
             peer: frame.fc.s_id,
             peer_handle: request.vi_handle,
             connection_id: iu.header.connection_id(),
-            at: Sequence::answering(&frame.fc),
+            at: Sequence::reply_to(&frame.fc),
             originator: false,
             mode: ConnectMode::PeerToPeer,
             exchange_open: false,
             remote: request.attributes,
         };
-        self.bind(now_ns, vi, link, first_msg_id, iu.header.msg_id);
+        self.bind(now_ns, vi, connection, first_msg_id, iu.header.msg_id);
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.handle = handle;
         }
-        self.await_response2(now_ns, vi, host);
+        self.await_response2(now_ns, vi, io);
     }
 }
 
-/// What RESP1 says of attributes that differ.
+/// Returns the reason that RESP1 carries for attributes that differ.
 fn reason_of(error: ConnectError) -> ConnectReason {
     match error {
         ConnectError::ReliabilityLevel => ConnectReason::ReliabilityLevel,

@@ -1,21 +1,20 @@
 //! Peer-to-peer requests (VIPL 3.3.6-3.3.8, 6.7) [FCVI P-12].
 //!
-//! A request stays in the pool and asks every port of the remote host again and
-//! again, until one of them accepts it, a request of another VI that matches it
-//! stands instead, or its time is over. Two requests match if each asks for the
-//! other's host and both ask for the same discriminator; the local addresses
-//! name the VIs and nothing else. Of two that match the one of higher [`Rank`]
-//! stands: its RQST is accepted by the other one, which takes its own back.
+//! A request stays in the pool and is sent to every port of the remote host repeatedly, until one of
+//! them accepts it, it yields to a matching request of another VI, or it times out. Two requests
+//! match if each names the other's host and both name the same discriminator; the local addresses
+//! name the VIs and are not compared. Of two that match the one of higher [`Rank`] prevails: its
+//! RQST is accepted by the other VI, which withdraws its own.
 //!
 //! ```text
-//!             RQST of a match that outranks us: RESP1             RESP2
+//!             RQST of a match with higher rank: RESP1             RESP2
 //!          +-------------------------------------> AwaitResponse2 -----+
 //!          |                                             |             v
-//!   Requesting <---- the other end left, or is silent ---+         Connected
+//!   Requesting <---- the peer left, or is silent --------+         Connected
 //!    |     |                                             |             ^
 //!    |     +-------------------------------------> AwaitResponse3 -----+
 //!    |        RESP1 "accepted": RESP2                             RESP3
-//!    +-- time-out, other attributes: Idle, with an outcome
+//!    +-- timeout, other attributes: Idle, with an outcome
 //! ```
 
 use fcvi_frame::connect::{ConnectRequest, HostAddress, NetAddress};
@@ -27,11 +26,11 @@ use crate::connect::{ConnectCommand, ConnectError, RemoteVi};
 use crate::counters::Counter;
 use crate::endpoint::{EndpointState, Phase};
 use crate::engine::{Engine, ViIndex};
-use crate::host::Host;
+use crate::engine_io::EngineIo;
 
-/// Which of two requests that match stands: the one of the port with the higher
-/// N_Port_Name, then the one with the higher connection ID. The last field only makes
-/// sure that no two ports are equal.
+/// Rank of a peer request: of two that match, the higher one prevails. The port with the higher
+/// N_Port_Name has the higher rank, then the higher connection ID. The last field only ensures that
+/// no two ports are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     pub(crate) port_name: u64,
@@ -39,27 +38,27 @@ pub(crate) struct Rank {
     pub(crate) n_port_id: NPortId,
 }
 
-/// A peer request of the consumer's, from the call until its outcome is told.
+/// A peer request of the consumer, from the call until its outcome is reported.
 #[derive(Debug)]
 pub(crate) struct PeerRequest {
-    /// Counts the requests of this N_Port: older ones are matched first.
+    /// Number among the requests of this N_Port: older ones are matched first.
     number: u64,
     local: NetAddress,
     remote: NetAddress,
-    /// The ports of the remote host that are there as far as we know.
+    /// Known ports of the remote host.
     targets: Vec<NPortId>,
     deadline_ns: Option<u64>,
     outcome: Option<Result<RemoteVi, ConnectError>>,
 }
 
 impl PeerRequest {
-    /// When its time is over.
+    /// Returns the time at which the request times out.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         self.deadline_ns
     }
 
-    /// The address at which it is found.
-    pub(crate) fn found_at(&self) -> NetAddress {
+    /// Returns the address that a matching request names.
+    pub(crate) fn requested_address(&self) -> NetAddress {
         NetAddress {
             host: self.local.host,
             discriminator: self.remote.discriminator,
@@ -70,18 +69,18 @@ impl PeerRequest {
         self.outcome = Some(outcome);
     }
 
-    /// Only its outcome is left of it.
+    /// Reports whether only the outcome is left.
     pub(crate) fn is_concluded(&self) -> bool {
         self.outcome.is_some()
     }
 
-    fn port_came(&mut self, id: NPortId) {
+    fn add_port(&mut self, id: NPortId) {
         if !self.targets.contains(&id) {
             self.targets.push(id);
         }
     }
 
-    pub(crate) fn port_gone(&mut self, id: NPortId) {
+    pub(crate) fn remove_port(&mut self, id: NPortId) {
         self.targets.retain(|target| *target != id);
     }
 
@@ -100,18 +99,18 @@ impl PeerRequest {
 }
 
 impl Engine {
-    /// Puts a request into the peer pool (VIPL 3.3.6). Its outcome comes by
-    /// [`Engine::take_peer_outcome`]; `NotReachable` if there is no port to ask, and none that
-    /// might be found.
+    /// Adds a request to the peer pool (VIPL 3.3.6). Its outcome is reported by
+    /// [`Engine::take_peer_outcome`]; `NotReachable` if no port of the host is known and none can
+    /// be discovered.
     ///
     /// # Errors
     /// `Invalid`, `InvalidState`.
-    pub fn connect_peer<H: Host>(
+    pub fn connect_peer<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         command: &ConnectCommand<'_>,
-        host: &mut H,
+        io: &mut I,
     ) -> Result<(), ConnectError> {
         self.next_peer_request += 1;
         let request = PeerRequest {
@@ -127,26 +126,26 @@ impl Engine {
         if !matches!(ep.phase, Phase::Idle) {
             return Err(ConnectError::InvalidState);
         }
-        ep.forget_outcomes();
+        ep.clear_outcomes();
         ep.peer_request = Some(Box::new(request));
         if self.has_no_route(command) {
-            self.conclude_failed(vi, ConnectError::NotReachable, host);
+            self.conclude_failed(vi, ConnectError::NotReachable, io);
             return Ok(());
         }
-        host.set_state(vi, EndpointState::ConnectPending);
+        io.set_state(vi, EndpointState::ConnectPending);
         let mode = ConnectMode::PeerToPeer;
-        self.start_request(now_ns, vi, mode, command, deadline_ns, host);
+        self.start_request(now_ns, vi, mode, command, deadline_ns, io);
         Ok(())
     }
 
-    /// Adds a port of this host, to which pending requests for the host are sent, too, until
+    /// Adds a port of this host: pending requests for the host are sent to it too, until
     /// [`Engine::peer_lost`] removes it.
-    pub fn port_joined<H: Host>(
+    pub fn port_joined<I: EngineIo>(
         &mut self,
         now_ns: u64,
         address: HostAddress,
         id: NPortId,
-        host: &mut H,
+        io: &mut I,
     ) {
         let interval_ns = self.config.peer_retry_ns;
         for slot in 0..self.endpoints.len() {
@@ -157,25 +156,25 @@ impl Engine {
             let pooled = ep.peer_request.as_mut();
             if let Some(request) = pooled.filter(|request| request.is_pending_for(address, now_ns))
             {
-                request.port_came(id);
+                request.add_port(id);
             }
             if let Phase::Requesting(attempt) = &mut ep.phase
                 && attempt.is_pending_for(address, now_ns)
             {
-                attempt.ask_also(id, now_ns, interval_ns);
-                self.ask_targets(now_ns, vi, host);
+                attempt.add_target(id, now_ns, interval_ns);
+                self.send_requests(now_ns, vi, io);
                 self.arm_connect_timer(vi);
             }
         }
     }
 
-    /// The number of the VI's peer request, from the call until its outcome was taken.
+    /// Returns the number of the VI's peer request, from the call until its outcome was taken.
     pub fn peer_request(&self, vi: ViIndex) -> Option<u64> {
         let request = self.endpoint(vi)?.peer_request.as_ref()?;
         Some(request.number)
     }
 
-    /// The outcome of the peer request with this number, once; `None` while it has none.
+    /// Takes the outcome of the peer request with this number, once; `None` while it is pending.
     /// `InvalidState` if the VI has no such request any more.
     pub fn take_peer_outcome(
         &mut self,
@@ -195,12 +194,12 @@ impl Engine {
         Some(outcome)
     }
 
-    /// Does this VI ask as a peer?
-    pub(super) fn asks_as_peer(&self, vi: ViIndex) -> bool {
+    /// Reports whether this VI has a request in the peer pool.
+    pub(super) fn is_pooled(&self, vi: ViIndex) -> bool {
         self.pooled(vi).is_some()
     }
 
-    /// The attempt of a VI whose request is in the pool.
+    /// Returns the attempt of a VI whose request is in the pool.
     fn pooled(&self, vi: ViIndex) -> Option<&Attempt> {
         match &self.endpoint(vi)?.phase {
             Phase::Requesting(attempt) if attempt.mode == ConnectMode::PeerToPeer => Some(attempt),
@@ -213,7 +212,8 @@ impl Engine {
         }
     }
 
-    /// The VI whose request in the pool matches this one of another VI: the oldest.
+    /// Returns the VI whose request in the pool matches this one of another VI; the oldest, if
+    /// several.
     pub(crate) fn pooled_match(
         &self,
         now_ns: u64,
@@ -232,9 +232,9 @@ impl Engine {
         found.min_by_key(|(number, _)| *number).map(|(_, vi)| vi)
     }
 
-    /// Does the request of this VI give way to one that matches it? Also to one of lower
-    /// rank if its port is not asked by ours: that one could never accept it.
-    pub(crate) fn gives_way(&self, vi: ViIndex, from: &Rank) -> bool {
+    /// Reports whether the request of this VI yields to one that matches it. It also yields to one
+    /// of lower rank from a port that it was not sent to, which could never accept it.
+    pub(crate) fn yields_to(&self, vi: ViIndex, from: &Rank) -> bool {
         self.pooled(vi).is_some_and(|attempt| {
             let mut asked = attempt.targets.iter();
             let own = Rank {
@@ -246,39 +246,40 @@ impl Engine {
         })
     }
 
-    /// This port has a request that has to accept ours: asks it now, or soon if it was asked
-    /// and did not answer yet.
-    pub(crate) fn ask_at_once<H: Host>(
+    /// Sends the request to a port that has to accept it: now, or after one retry interval if an
+    /// earlier one is unanswered.
+    pub(crate) fn request_now<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         id: NPortId,
-        host: &mut H,
+        io: &mut I,
     ) {
-        let first_ns = self.config.peer_retry_ns;
+        let retry_ns = self.config.peer_retry_ns;
         let Some(Phase::Requesting(attempt)) = self.endpoint_mut(vi).map(|ep| &mut ep.phase) else {
             return;
         };
         for target in attempt.targets.iter_mut().filter(|t| t.id == id) {
             let wait_ns = if target.exchange.is_some() {
-                first_ns
+                retry_ns
             } else {
                 0
             };
-            target.ask_at_ns = target.ask_at_ns.min(now_ns + wait_ns);
-            target.interval_ns = first_ns;
+            target.next_request_ns = target.next_request_ns.min(now_ns + wait_ns);
+            target.interval_ns = retry_ns;
         }
-        self.ask_targets(now_ns, vi, host);
+        self.send_requests(now_ns, vi, io);
         self.arm_connect_timer(vi);
     }
 
-    /// Half a connection ended. A peer request whose time is not over asks anew, so that
-    /// nothing late of this attempt fits the next one. False if this VI has none.
-    pub(super) fn return_to_pool<H: Host>(
+    /// Returns a peer request that has not timed out to the pool, after half a connection ended. It
+    /// gets a new connection ID, so that late IUs of this attempt do not match the next one.
+    /// Returns false if the VI has none.
+    pub(super) fn return_to_pool<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        host: &mut H,
+        io: &mut I,
     ) -> bool {
         let request = self.endpoint(vi).and_then(|ep| ep.peer_request.as_ref());
         let Some(request) = request.filter(|request| !request.is_over(now_ns)) else {
@@ -294,7 +295,7 @@ impl Engine {
         let deadline_ns = request.deadline_ns;
         self.counters.count(Counter::PeerReturned);
         let mode = ConnectMode::PeerToPeer;
-        self.start_request(now_ns, vi, mode, &command, deadline_ns, host);
+        self.start_request(now_ns, vi, mode, &command, deadline_ns, io);
         true
     }
 }

@@ -1,11 +1,11 @@
-//! A request of ours, until RESP1 decides: a client's, or one of the peer pool
-//! (`peer` has what is special about those).
+//! Connection requests of this port, until RESP1 decides: client requests, and those of the peer
+//! pool (`peer` has the specifics).
 //!
-//! A host may be several ports (one for each of its programs): all are asked.
-//! The first that accepts is taken, and the others are told that the request is
-//! void. NO_MATCH needs all of them, except those that stay silent: a port whose
-//! consumer thinks about the request answers nothing until it is asked again, so
-//! once another one said NO_MATCH the silent ones are asked at shorter intervals.
+//! A host may have several ports (one for each of its processes): the request is sent to all. The
+//! first that accepts is used, and it is cancelled at the others. NO_MATCH needs a reply from all
+//! of them, except from those that stay silent: a port whose consumer has not decided yet replies
+//! only to a repeated request, so once one port replied NO_MATCH the silent ones are retried at
+//! shorter intervals.
 
 use fcvi_frame::connect::{ConnectRequest, HostAddress, NetAddress};
 use fcvi_frame::fc::NPortId;
@@ -14,68 +14,68 @@ use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
 
-use crate::closing::Farewell;
 use crate::config::EngineConfig;
 use crate::connect::{ConnectCommand, ConnectError};
 use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS, Sequence};
 use crate::counters::Counter;
 use crate::endpoint::{EndpointState, Phase, ViParams};
 use crate::engine::{Engine, ViIndex};
-use crate::host::Host;
+use crate::engine_io::EngineIo;
+use crate::pending_disconnects::DisconnectInfo;
 
-/// What a port that was asked said so far.
+/// What a port replied so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum PortReply {
     /// Nothing.
     Silent,
-    /// It holds the request for its consumer.
+    /// The request is pending for its consumer.
     Pending,
-    /// Nobody waits there.
+    /// No listener matches.
     NoMatch,
-    /// It went away.
+    /// The port was lost.
     Gone,
 }
 
-/// One port that is asked.
+/// One port that the request is sent to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     pub(super) id: NPortId,
-    pub(super) answer: Answer,
-    /// The open exchange of the last request, if it is unanswered, and its next SEQ_CNT.
+    pub(super) reply: PortReply,
+    /// OX_ID and next SEQ_CNT of the last request's exchange, while it is unanswered.
     pub(super) exchange: Option<(u16, u16)>,
-    asked: bool,
-    pub(super) ask_at_ns: u64,
-    /// Peer-to-peer: how long it is left alone once it is asked again.
+    sent: bool,
+    pub(super) next_request_ns: u64,
+    /// Peer-to-peer: the next retry interval.
     pub(super) interval_ns: u64,
 }
 
 impl Target {
-    /// A port that is to be asked now.
+    /// Returns a port to which the request is due now.
     fn new(id: NPortId, now_ns: u64, interval_ns: u64) -> Self {
         Self {
             id,
-            answer: Answer::Silent,
+            reply: PortReply::Silent,
             exchange: None,
-            asked: false,
-            ask_at_ns: now_ns,
+            sent: false,
+            next_request_ns: now_ns,
             interval_ns,
         }
     }
 
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.answer, Answer::Silent | Answer::Pending)
+        matches!(self.reply, PortReply::Silent | PortReply::Pending)
     }
 }
 
-/// How long a silent port counts, once another one said NO_MATCH.
+/// How long a silent port counts as undecided, once another one replied NO_MATCH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Silence {
+enum SilenceLimit {
     Unlimited,
     Until(u64),
-    Over,
+    Expired,
 }
 
-/// A connection request of ours.
+/// A connection request of this port.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     pub(super) mode: ConnectMode,
@@ -85,17 +85,17 @@ pub(crate) struct Attempt {
     local: NetAddress,
     remote: NetAddress,
     pub(super) deadline_ns: Option<u64>,
-    silence: Silence,
+    silence: SilenceLimit,
 }
 
 impl Attempt {
-    /// The ports that were asked.
+    /// Returns the ports that the request was sent to.
     pub(crate) fn ports(&self) -> impl Iterator<Item = NPortId> {
         self.targets.iter().map(|target| target.id)
     }
 
     /// Checks whether this is the request with this ID between these addresses.
-    pub(crate) fn is_for(
+    pub(crate) fn matches(
         &self,
         connection_id: u32,
         local: &NetAddress,
@@ -109,45 +109,48 @@ impl Attempt {
         self.remote.host == address && self.deadline_ns.is_none_or(|at_ns| at_ns > now_ns)
     }
 
-    /// Asks this port, too, if it is not asked already.
-    pub(super) fn ask_also(&mut self, id: NPortId, now_ns: u64, interval_ns: u64) {
-        let fresh = Target::new(id, now_ns, interval_ns);
+    /// Adds this port, unless the request is pending there already.
+    pub(super) fn add_target(&mut self, id: NPortId, now_ns: u64, interval_ns: u64) {
+        let new_target = Target::new(id, now_ns, interval_ns);
         match self.targets.iter_mut().find(|t| t.id == id) {
             Some(target) if target.is_open() => {}
             // Its exchange is abandoned when the next one is opened.
             Some(target) => {
                 let exchange = target.exchange;
-                *target = Target { exchange, ..fresh };
+                *target = Target {
+                    exchange,
+                    ..new_target
+                };
             }
-            None => self.targets.push(fresh),
+            None => self.targets.push(new_target),
         }
     }
 
-    /// When it wants to be looked after.
-    pub(super) fn next_attention_ns(&self) -> u64 {
+    /// Returns the next deadline of the request.
+    pub(super) fn next_deadline_ns(&self) -> u64 {
         let asks = self.targets.iter().filter(|t| t.is_open());
-        let mut at_ns = asks.map(|t| t.ask_at_ns).min().unwrap_or(u64::MAX);
-        if let Silence::Until(end_ns) = self.silence {
+        let mut at_ns = asks.map(|t| t.next_request_ns).min().unwrap_or(u64::MAX);
+        if let SilenceLimit::Until(end_ns) = self.silence {
             at_ns = at_ns.min(end_ns);
         }
         at_ns.min(self.deadline_ns.unwrap_or(u64::MAX))
     }
 
-    /// The outcome, if no port is left that could accept. A peer request, or one for a host without
-    /// a known port, can still be accepted by a port that logs in later.
+    /// Returns the error if no port is left that could accept. A peer request, or one for a host
+    /// without a known port, can still be accepted by a port that logs in later.
     fn failure(&self) -> Option<ConnectError> {
         if self.mode == ConnectMode::PeerToPeer || self.targets.is_empty() {
             return None;
         }
-        let undecided = |t: &Target| match t.answer {
-            Answer::Pending => true,
-            Answer::Silent => self.silence != Silence::Over,
-            Answer::NoMatch | Answer::Gone => false,
+        let undecided = |t: &Target| match t.reply {
+            PortReply::Pending => true,
+            PortReply::Silent => self.silence != SilenceLimit::Expired,
+            PortReply::NoMatch | PortReply::Gone => false,
         };
         if self.targets.iter().any(undecided) {
             return None;
         }
-        let refused = self.targets.iter().any(|t| t.answer == Answer::NoMatch);
+        let refused = self.targets.iter().any(|t| t.reply == PortReply::NoMatch);
         Some(if refused {
             ConnectError::NoMatch
         } else {
@@ -155,82 +158,87 @@ impl Attempt {
         })
     }
 
-    /// A port said NO_MATCH: from now on the silent ones are asked more often, for a while.
+    /// Limits the time of silent ports and shortens their retry interval, after a port replied
+    /// NO_MATCH.
     fn limit_silence(&mut self, now_ns: u64, silent_port_ns: u64) {
-        if self.silence != Silence::Unlimited {
+        if self.silence != SilenceLimit::Unlimited {
             return;
         }
-        self.silence = Silence::Until(now_ns + silent_port_ns);
+        self.silence = SilenceLimit::Until(now_ns + silent_port_ns);
         for target in &mut self.targets {
-            if target.answer == Answer::Silent {
-                target.ask_at_ns = target.ask_at_ns.min(now_ns + silent_port_ns / 4);
+            if target.reply == PortReply::Silent {
+                target.next_request_ns = target.next_request_ns.min(now_ns + silent_port_ns / 4);
             }
         }
     }
 
-    /// How long a port that is asked now is left alone.
-    fn ask_again_in_ns(&self, target: &mut Target, config: &EngineConfig) -> u64 {
+    /// Returns the retry interval of a port that the request is sent to now.
+    fn retry_interval_ns(&self, target: &mut Target, config: &EngineConfig) -> u64 {
         if self.mode == ConnectMode::PeerToPeer {
             let interval_ns = target.interval_ns;
-            target.interval_ns = config.slower(interval_ns);
+            target.interval_ns = config.next_retry_interval_ns(interval_ns);
             return interval_ns;
         }
         match self.silence {
-            Silence::Until(_) if target.answer == Answer::Silent => config.silent_port_ns / 4,
-            Silence::Unlimited | Silence::Until(_) | Silence::Over => config.retry_interval_ns(),
+            SilenceLimit::Until(_) if target.reply == PortReply::Silent => {
+                config.silent_port_ns / 4
+            }
+            SilenceLimit::Unlimited | SilenceLimit::Until(_) | SilenceLimit::Expired => {
+                config.retry_interval_ns()
+            }
         }
     }
 }
 
 impl Engine {
-    /// Starts a connection request (VIPL 3.3.4); its outcome comes by [`Engine::take_outcome`]. If
-    /// no port of the host is known, the request waits for one with discovery, and is
-    /// `NotReachable` without.
+    /// Starts a connection request (VIPL 3.3.4); its outcome is reported by
+    /// [`Engine::take_outcome`]. If no port of the host is known, the request waits for one with
+    /// discovery, and is `NotReachable` without.
     ///
     /// # Errors
     /// `Invalid`, `InvalidState`.
-    pub fn connect<H: Host>(
+    pub fn connect<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         command: &ConnectCommand<'_>,
-        host: &mut H,
+        io: &mut I,
     ) -> Result<(), ConnectError> {
         let ep = self.endpoint(vi).ok_or(ConnectError::Invalid)?;
         if !matches!(ep.phase, Phase::Idle) {
             return Err(ConnectError::InvalidState);
         }
         if let Some(ep) = self.endpoint_mut(vi) {
-            ep.forget_outcomes();
+            ep.clear_outcomes();
         }
         if self.has_no_route(command) {
-            self.conclude_failed(vi, ConnectError::NotReachable, host);
+            self.conclude_failed(vi, ConnectError::NotReachable, io);
             return Ok(());
         }
-        host.set_state(vi, EndpointState::ConnectPending);
+        io.set_state(vi, EndpointState::ConnectPending);
         let deadline_ns = command.deadline_ns(now_ns);
         let mode = ConnectMode::ClientServer;
-        self.start_request(now_ns, vi, mode, command, deadline_ns, host);
+        self.start_request(now_ns, vi, mode, command, deadline_ns, io);
         Ok(())
     }
 
     /// Reports whether no port of the host is known and ports are not discovered.
     pub(super) fn has_no_route(&self, command: &ConnectCommand<'_>) -> bool {
-        command.targets.is_empty() && self.logins.is_none()
+        command.targets.is_empty() && self.logged_in_ports.is_none()
     }
 
-    /// Asks for a connection, under a handle and a connection ID that nobody heard of before.
-    pub(super) fn start_request<H: Host>(
+    /// Starts a request under a new handle and a new connection ID.
+    pub(super) fn start_request<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         mode: ConnectMode,
         command: &ConnectCommand<'_>,
         deadline_ns: Option<u64>,
-        host: &mut H,
+        io: &mut I,
     ) {
-        let Some(handle) = self.new_handle(now_ns, vi, host) else {
-            self.fail_request(now_ns, vi, ConnectError::Resources, host);
+        let Some(handle) = self.new_handle(now_ns, vi, io) else {
+            self.fail_request(now_ns, vi, ConnectError::Resources, io);
             return;
         };
         self.next_connection_id = self.next_connection_id.wrapping_add(1);
@@ -239,42 +247,43 @@ impl Engine {
         let attempt = Attempt {
             mode,
             connection_id: self.next_connection_id,
-            first_msg_id: host.random(),
+            first_msg_id: io.random(),
             targets: command.targets.iter().map(asked).collect(),
             local: command.local,
             remote: command.remote,
             deadline_ns,
-            silence: Silence::Unlimited,
+            silence: SilenceLimit::Unlimited,
         };
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.handle = handle;
             ep.phase = Phase::Requesting(Box::new(attempt));
         }
-        self.ask_targets(now_ns, vi, host);
+        self.send_requests(now_ns, vi, io);
         self.arm_connect_timer(vi);
     }
 
-    /// Asks every port whose time has come and that did not refuse.
-    pub(super) fn ask_targets<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
+    /// Sends the request to every port where it is due and not refused.
+    pub(super) fn send_requests<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
         let (params, handle) = (ep.params, ep.handle);
-        // The attempt is out of its place while it is worked on.
+        // The attempt is taken out of the endpoint meanwhile.
         let Phase::Requesting(mut attempt) = core::mem::replace(&mut ep.phase, Phase::Idle) else {
             return;
         };
         let payload = self.request_payload(now_ns, &attempt, handle, &params);
         for at in 0..attempt.targets.len() {
             let mut target = attempt.targets[at];
-            if !target.is_open() || target.ask_at_ns > now_ns {
+            if !target.is_open() || target.next_request_ns > now_ns {
                 continue;
             }
-            target.ask_at_ns = if self.ask(now_ns, &attempt, &mut target, &payload, host) {
-                now_ns + attempt.ask_again_in_ns(&mut target, &self.config)
-            } else {
-                now_ns + NO_ROOM_RETRY_NS
-            };
+            target.next_request_ns =
+                if self.send_request(now_ns, &attempt, &mut target, &payload, io) {
+                    now_ns + attempt.retry_interval_ns(&mut target, &self.config)
+                } else {
+                    now_ns + NO_ROOM_RETRY_NS
+                };
             attempt.targets[at] = target;
         }
         if let Some(ep) = self.endpoint_mut(vi) {
@@ -305,21 +314,21 @@ impl Engine {
         payload
     }
 
-    /// Sends the request to one port, on a new exchange. False if there was no room.
-    fn ask<H: Host>(
+    /// Sends the request to one port, on a new exchange. Returns false if there was no room.
+    fn send_request<I: EngineIo>(
         &mut self,
         now_ns: u64,
         attempt: &Attempt,
         target: &mut Target,
         payload: &[u8],
-        host: &mut H,
+        io: &mut I,
     ) -> bool {
         let Some(exchange) = self.exchanges.open_control(now_ns) else {
             self.counters.count(Counter::ControlNoRoom);
             return false;
         };
         let at = Sequence::first_of(exchange);
-        let retry = if target.asked {
+        let retry = if target.sent {
             connect_request::RETRY
         } else {
             0
@@ -340,83 +349,84 @@ impl Engine {
             port_name,
             connection_id: attempt.connection_id,
         };
-        if !self.send_connection_iu(&iu, payload, host) {
+        if !self.send_connection_iu(&iu, payload, io) {
             self.exchanges.close(at.ox_id, at.seq_cnt);
             return false;
         }
         if let Some((ox_id, seq_cnt)) = target.exchange.replace((at.ox_id, at.next_seq_cnt())) {
             self.exchanges.abandon(now_ns, ox_id, seq_cnt);
         }
-        if target.asked {
+        if target.sent {
             self.counters.count(Counter::Retries);
         }
-        target.asked = true;
+        target.sent = true;
         true
     }
 
-    pub(super) fn request_timeout<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
+    /// Handles the connect timer of a request.
+    pub(super) fn request_timeout<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
         let Some(Phase::Requesting(attempt)) = self.endpoint_mut(vi).map(|ep| &mut ep.phase) else {
             return;
         };
         if attempt.deadline_ns.is_some_and(|at| at <= now_ns) {
-            self.fail_request(now_ns, vi, ConnectError::Timeout, host);
+            self.fail_request(now_ns, vi, ConnectError::Timeout, io);
             return;
         }
-        if matches!(attempt.silence, Silence::Until(end_ns) if end_ns <= now_ns) {
-            attempt.silence = Silence::Over;
+        if matches!(attempt.silence, SilenceLimit::Until(end_ns) if end_ns <= now_ns) {
+            attempt.silence = SilenceLimit::Expired;
         }
         if let Some(error) = attempt.failure() {
-            self.fail_request(now_ns, vi, error, host);
+            self.fail_request(now_ns, vi, error, io);
             return;
         }
-        self.ask_targets(now_ns, vi, host);
+        self.send_requests(now_ns, vi, io);
     }
 
-    /// What a port answered; ends the request if nobody is left who could accept it.
-    pub(super) fn note_answer<H: Host>(
+    /// Records the reply of a port; ends the request if no port is left that could accept it.
+    pub(super) fn record_reply<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         id: NPortId,
-        answer: Answer,
-        host: &mut H,
+        reply: PortReply,
+        io: &mut I,
     ) {
         let silent_port_ns = self.config.silent_port_ns;
         let Some(Phase::Requesting(attempt)) = self.endpoint_mut(vi).map(|ep| &mut ep.phase) else {
             return;
         };
         for target in attempt.targets.iter_mut().filter(|t| t.id == id) {
-            target.answer = answer;
+            target.reply = reply;
         }
-        if answer == Answer::NoMatch {
+        if reply == PortReply::NoMatch {
             attempt.limit_silence(now_ns, silent_port_ns);
         }
         match attempt.failure() {
-            Some(error) => self.fail_request(now_ns, vi, error, host),
+            Some(error) => self.fail_request(now_ns, vi, error, io),
             None => self.arm_connect_timer(vi),
         }
     }
 
-    /// Ends a request that got no connection.
-    pub(crate) fn fail_request<H: Host>(
+    /// Ends a request without a connection.
+    pub(crate) fn fail_request<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         error: ConnectError,
-        host: &mut H,
+        io: &mut I,
     ) {
-        self.cancel_request(now_ns, vi, None, host);
-        self.retire_handle(vi);
-        self.conclude_failed(vi, error, host);
+        self.cancel_request(now_ns, vi, None, io);
+        self.release_handle(vi);
+        self.conclude_failed(vi, error, io);
     }
 
-    /// Tells every port that may hold our request, except `keep`, that it is void.
-    pub(crate) fn cancel_request<H: Host>(
+    /// Cancels the request at every port where it may be pending, except `keep`.
+    pub(crate) fn cancel_request<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         keep: Option<NPortId>,
-        host: &mut H,
+        io: &mut I,
     ) {
         let Some(Phase::Requesting(attempt)) = self.endpoint_mut(vi).map(|ep| &mut ep.phase) else {
             return;
@@ -426,22 +436,22 @@ impl Engine {
             if let Some((ox_id, seq_cnt)) = target.exchange {
                 self.exchanges.abandon(now_ns, ox_id, seq_cnt);
             }
-            let may_hold_it = match mode {
-                ConnectMode::ClientServer => target.asked && target.is_open(),
-                // No port keeps a peer request. One that accepted it says so until it is
-                // answered: then it is told.
+            let may_be_pending = match mode {
+                ConnectMode::ClientServer => target.sent && target.is_open(),
+                // No port stores a peer request. One that accepted it repeats RESP1, which is
+                // answered with a disconnect then.
                 ConnectMode::PeerToPeer => false,
             };
-            if Some(target.id) == keep || !may_hold_it {
+            if Some(target.id) == keep || !may_be_pending {
                 continue;
             }
-            // Silent ports, of which a configuration may name many that nobody has, leave half of
-            // the table to connections and to ports that hold the request.
-            if target.answer == Answer::Silent && !self.closing_has_room_to_spare() {
+            // A configuration may name many ports that do not exist: silent ports leave half of the
+            // table to connections and to ports where the request is pending.
+            if target.reply == PortReply::Silent && !self.has_spare_disconnect_slots() {
                 self.counters.count(Counter::CloseOverflows);
                 continue;
             }
-            let farewell = Farewell {
+            let info = DisconnectInfo {
                 peer: target.id,
                 peer_handle: profile::HANDLE_NONE,
                 connection_id,
@@ -449,19 +459,19 @@ impl Engine {
                 error: false,
                 placed: None,
             };
-            self.close_connection(now_ns, farewell, host);
+            self.start_disconnect(now_ns, info, io);
         }
     }
 
-    /// A station went: requests to it will not be answered.
-    pub(crate) fn targets_gone<H: Host>(&mut self, now_ns: u64, id: NPortId, host: &mut H) {
+    /// Ends all requests to a lost station.
+    pub(crate) fn remove_target<I: EngineIo>(&mut self, now_ns: u64, id: NPortId, io: &mut I) {
         for slot in 0..self.endpoints.len() {
             let vi = ViIndex(slot as u32);
             if let Some(peer) = self
                 .endpoint_mut(vi)
                 .and_then(|ep| ep.peer_request.as_mut())
             {
-                peer.port_gone(id);
+                peer.remove_port(id);
             }
             let asked = self.endpoint(vi).is_some_and(|ep| match &ep.phase {
                 Phase::Requesting(attempt) => attempt.targets.iter().any(|t| t.id == id),
@@ -472,7 +482,7 @@ impl Engine {
                 | Phase::Error => false,
             });
             if asked {
-                self.note_answer(now_ns, vi, id, Answer::Gone, host);
+                self.record_reply(now_ns, vi, id, PortReply::Gone, io);
             }
         }
     }

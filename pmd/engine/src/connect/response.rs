@@ -1,4 +1,4 @@
-//! The originator on RESP1 and RESP3.
+//! RESP1 and RESP3, handled by the originator.
 
 use fcvi_frame::connect::ConnectResponse;
 use fcvi_frame::fc::{FCtl, NPortId};
@@ -8,27 +8,28 @@ use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, MessageReason, connect_parameter};
 
-use crate::closing::Farewell;
-use crate::connect::request::{Answer, Target};
-use crate::connect::{ConnectError, RemoteVi, compare, credible};
+use crate::connect::request::{PortReply, Target};
+use crate::connect::{ConnectError, RemoteVi, check_attributes, is_valid_peer};
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
-use crate::endpoint::{EndpointState, Link, Phase};
+use crate::endpoint::{Connection, EndpointState, Phase};
 use crate::engine::{Engine, ViIndex};
-use crate::host::{Host, Waiter};
+use crate::engine_io::{EngineIo, Waiter};
+use crate::pending_disconnects::DisconnectInfo;
 use crate::synonym::{Check, skips};
 
-/// The exchange of ours that a RESP1 came on, and its next SEQ_CNT; `None` for an
-/// earlier one, which is dead.
-type AnsweredExchange = Option<(u16, u16)>;
+/// OX_ID and next SEQ_CNT of the exchange that a RESP1 arrived on; `None` for an earlier one, which
+/// is in quarantine.
+type RequestExchange = Option<(u16, u16)>;
 
 impl Engine {
-    pub(crate) fn handle_response1<H: Host>(
+    /// Handles RESP1.
+    pub(crate) fn handle_response1<I: EngineIo>(
         &mut self,
         now_ns: u64,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
         let Ok(payload) = ConnectResponse::parse(iu.payload) else {
             self.counters.count(Counter::DropBadIu);
@@ -37,80 +38,86 @@ impl Engine {
         let (status, reason) = connect_parameter::unpack(iu.header.parameter);
         let connection_id = iu.header.connection_id();
         let s_id = frame.fc.s_id;
-        if let Some(vi) = self.link_of(frame, iu) {
-            self.repeated_response1(vi, status, host);
+        if let Some(vi) = self.connection_of(frame, iu) {
+            self.handle_repeated_response1(vi, status, io);
             return;
         }
-        let vi = self.place_of(iu.header.handle);
-        let asked = self.endpoint(vi).is_some_and(|ep| ep.is_addressed(iu));
-        let answered = if asked {
-            self.answered_exchange(vi, frame, connection_id)
+        let vi = self.slot_of(iu.header.handle);
+        let is_addressed = self.endpoint(vi).is_some_and(|ep| ep.is_addressed(iu));
+        let request = if is_addressed {
+            self.request_exchange(vi, frame, connection_id)
         } else {
             None
         };
-        let Some(exchange) = answered else {
-            self.stray_response1(now_ns, s_id, status, &payload, connection_id, host);
+        let Some(exchange) = request else {
+            self.handle_stray_response1(now_ns, s_id, status, &payload, connection_id, io);
             return;
         };
-        if status == ConnectStatus::GoOn {
-            self.accepted(now_ns, vi, frame, iu, &payload, exchange, host);
+        if status == ConnectStatus::Continue {
+            self.handle_accept(now_ns, vi, frame, iu, &payload, exchange, io);
             return;
         }
         self.end_request_exchange(now_ns, frame, exchange);
-        let peer = self.asks_as_peer(vi);
+        let peer = self.is_pooled(vi);
         let error = match (status, reason) {
             (ConnectStatus::Pending, _) => {
-                self.note_answer(now_ns, vi, s_id, Answer::Pending, host);
+                self.record_reply(now_ns, vi, s_id, PortReply::Pending, io);
                 return;
             }
             (_, ConnectReason::NoMatch | ConnectReason::NotMyAddress) if !peer => {
-                self.note_answer(now_ns, vi, s_id, Answer::NoMatch, host);
+                self.record_reply(now_ns, vi, s_id, PortReply::NoMatch, io);
                 return;
             }
             (_, ConnectReason::ReliabilityLevel) => ConnectError::ReliabilityLevel,
             (_, ConnectReason::MaxTransferSize) => ConnectError::MaxTransferSize,
             (_, ConnectReason::Qos) => ConnectError::Qos,
-            // Whatever else a port says: a peer request stays in the pool until its time is over.
+            // After any other reply a peer request stays in the pool until it times out.
             _ if peer => {
-                self.note_answer(now_ns, vi, s_id, Answer::Pending, host);
+                self.record_reply(now_ns, vi, s_id, PortReply::Pending, io);
                 return;
             }
             (_, ConnectReason::NoResources) => ConnectError::Resources,
             (_, ConnectReason::TimedOut) => ConnectError::Timeout,
             _ => ConnectError::Rejected,
         };
-        self.refused(vi, s_id);
-        self.fail_request(now_ns, vi, error, host);
+        self.mark_refused(vi, s_id);
+        self.fail_request(now_ns, vi, error, io);
     }
 
-    /// RESP1 of the connection that this VI has or is about to have: our RESP2 was lost.
-    fn repeated_response1<H: Host>(&mut self, vi: ViIndex, status: ConnectStatus, host: &mut H) {
+    /// Handles a repeated RESP1 of this VI's connection: our RESP2 was lost.
+    fn handle_repeated_response1<I: EngineIo>(
+        &mut self,
+        vi: ViIndex,
+        status: ConnectStatus,
+        io: &mut I,
+    ) {
         let waiting = self
             .endpoint(vi)
             .is_some_and(|ep| matches!(ep.phase, Phase::AwaitResponse3(_)));
-        if waiting && status == ConnectStatus::GoOn {
-            self.send_response2(vi, host);
+        if waiting && status == ConnectStatus::Continue {
+            self.send_response2(vi, io);
         } else {
             self.counters.count(Counter::DropStrayConnect);
         }
     }
 
-    /// RESP1 to a request that is over. If it accepts, the other end must not wait for RESP2.
-    fn stray_response1<H: Host>(
+    /// Handles RESP1 to a request that is over. If it accepts, the peer is sent a disconnect, so
+    /// that it does not wait for RESP2.
+    fn handle_stray_response1<I: EngineIo>(
         &mut self,
         now_ns: u64,
         s_id: NPortId,
         status: ConnectStatus,
         payload: &ConnectResponse,
         connection_id: u32,
-        host: &mut H,
+        io: &mut I,
     ) {
         self.counters.count(Counter::DropStrayConnect);
-        // Half of the table is kept for connections that are known to have been there.
-        if status != ConnectStatus::GoOn || !self.closing_has_room_to_spare() {
+        // Half of the table is reserved for connections that existed.
+        if status != ConnectStatus::Continue || !self.has_spare_disconnect_slots() {
             return;
         }
-        let farewell = Farewell {
+        let info = DisconnectInfo {
             peer: s_id,
             peer_handle: payload.vi_handle,
             connection_id,
@@ -118,16 +125,16 @@ impl Engine {
             error: false,
             placed: None,
         };
-        self.close_connection(now_ns, farewell, host);
+        self.start_disconnect(now_ns, info, io);
     }
 
-    /// Does this RESP1 answer an open request of ours? Then: on which exchange.
-    fn answered_exchange(
+    /// Returns the exchange of the open request that this RESP1 answers; `None` if it answers none.
+    fn request_exchange(
         &mut self,
         vi: ViIndex,
         frame: &FrameView<'_>,
         connection_id: u32,
-    ) -> Option<AnsweredExchange> {
+    ) -> Option<RequestExchange> {
         let Phase::Requesting(attempt) = &mut self.endpoint_mut(vi)?.phase else {
             return None;
         };
@@ -138,19 +145,19 @@ impl Engine {
         let target = attempt
             .targets
             .iter_mut()
-            .find(|t| asked(t) && t.answer != Answer::NoMatch)?;
-        // The answer to an earlier exchange of the same request counts as well:
-        // it may have crossed our retry. That exchange is dead already.
+            .find(|t| asked(t) && t.reply != PortReply::NoMatch)?;
+        // A reply to an earlier exchange of the same request counts as well: it may have crossed
+        // our retry. That exchange is in quarantine already.
         let ours = target.exchange.is_some_and(|(ox, _)| ox == frame.fc.ox_id);
         Some(if ours { target.exchange.take() } else { None })
     }
 
-    /// A RESP1 that is not followed by RESP2 ended its exchange, or should have.
+    /// Ends the exchange of a request after a RESP1 that is not followed by RESP2.
     fn end_request_exchange(
         &mut self,
         now_ns: u64,
         frame: &FrameView<'_>,
-        exchange: AnsweredExchange,
+        exchange: RequestExchange,
     ) {
         if let Some((ox_id, seq_cnt)) = exchange {
             if frame.fc.f_ctl.contains(FCtl::LAST_SEQUENCE) {
@@ -161,26 +168,26 @@ impl Engine {
         }
     }
 
-    /// This port decided: it need not be told that the request is over.
-    fn refused(&mut self, vi: ViIndex, id: NPortId) {
+    /// Marks a port that refused, so that the request is not cancelled there.
+    fn mark_refused(&mut self, vi: ViIndex, id: NPortId) {
         if let Some(Phase::Requesting(attempt)) = self.endpoint_mut(vi).map(|ep| &mut ep.phase) {
             for target in attempt.targets.iter_mut().filter(|t| t.id == id) {
-                target.answer = Answer::NoMatch;
+                target.reply = PortReply::NoMatch;
             }
         }
     }
 
-    /// RESP1 said yes: compare, enable receiving, answer with RESP2.
+    /// Handles RESP1 "accepted": checks the attributes, enables receiving, answers with RESP2.
     #[allow(clippy::too_many_arguments, reason = "one frame, parsed")]
-    fn accepted<H: Host>(
+    fn handle_accept<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
         payload: &ConnectResponse,
-        exchange: AnsweredExchange,
-        host: &mut H,
+        exchange: RequestExchange,
+        io: &mut I,
     ) {
         let Some(ep) = self.endpoint(vi) else {
             return;
@@ -189,65 +196,66 @@ impl Engine {
             return;
         };
         let (params, first_msg_id) = (ep.params, attempt.first_msg_id);
-        let link = Link {
+        let connection = Connection {
             peer: frame.fc.s_id,
             peer_handle: payload.vi_handle,
             connection_id: iu.header.connection_id(),
-            at: Sequence::answering(&frame.fc),
+            at: Sequence::reply_to(&frame.fc),
             originator: true,
             mode: attempt.mode,
             exchange_open: exchange.is_some(),
             remote: payload.attributes,
         };
-        let checked = if credible(payload.vi_handle, &payload.attributes) {
-            compare(&self.attributes_of(&params), &payload.attributes)
+        let checked = if is_valid_peer(payload.vi_handle, &payload.attributes) {
+            check_attributes(&self.attributes_of(&params), &payload.attributes)
         } else {
             self.counters.count(Counter::DropBadIu);
-            if link.mode == ConnectMode::PeerToPeer {
-                // Not an answer: others may give one.
+            if connection.mode == ConnectMode::PeerToPeer {
+                // Not a valid reply: other ports may give one.
                 self.end_request_exchange(now_ns, frame, exchange);
-                self.note_answer(now_ns, vi, link.peer, Answer::Pending, host);
+                self.record_reply(now_ns, vi, connection.peer, PortReply::Pending, io);
                 return;
             }
             Err(ConnectError::Rejected)
         };
-        self.cancel_request(now_ns, vi, Some(link.peer), host);
+        self.cancel_request(now_ns, vi, Some(connection.peer), io);
         if let Err(error) = checked {
             if let Some((ox_id, seq_cnt)) = exchange {
                 self.exchanges.abandon(now_ns, ox_id, seq_cnt);
             }
-            let farewell = link.farewell(MessageReason::Disconnected, false);
-            self.close_connection(now_ns, farewell, host);
-            self.fail_request(now_ns, vi, error, host);
+            let info = connection.disconnect_info(MessageReason::Disconnected, false);
+            self.start_disconnect(now_ns, info, io);
+            self.fail_request(now_ns, vi, error, io);
             return;
         }
-        self.bind(now_ns, vi, link, first_msg_id, iu.header.msg_id);
-        let sent = self.send_response2(vi, host);
-        let wait = self.await_from(now_ns, vi, sent);
+        self.bind(now_ns, vi, connection, first_msg_id, iu.header.msg_id);
+        let sent = self.send_response2(vi, io);
+        let wait = self.start_wait(now_ns, vi, sent);
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.phase = Phase::AwaitResponse3(wait);
         }
         self.arm_connect_timer(vi);
     }
 
-    /// False if there was no room for it.
-    pub(super) fn send_response2<H: Host>(&mut self, vi: ViIndex, host: &mut H) -> bool {
-        let Some(link) = self.endpoint(vi).and_then(|ep| ep.link) else {
+    /// Sends RESP2. Returns false if the port had no room.
+    pub(super) fn send_response2<I: EngineIo>(&mut self, vi: ViIndex, io: &mut I) -> bool {
+        let Some(connection) = self.endpoint(vi).and_then(|ep| ep.connection) else {
             return false;
         };
         let f_ctl = profile::F_CTL_CONNECT_RESPONSE2;
-        let iu = Self::link_iu(&link, Opcode::ConnectResponse2, f_ctl);
-        self.send_link_iu(vi, &iu, &[], host)
+        let iu = Self::connect_iu(&connection, Opcode::ConnectResponse2, f_ctl);
+        self.send_connect_iu(vi, &iu, &[], io)
     }
 
-    pub(crate) fn handle_response3<H: Host>(
+    /// Handles RESP3.
+    pub(crate) fn handle_response3<I: EngineIo>(
         &mut self,
         now_ns: u64,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
-        let Some(vi) = self.link_of(frame, iu) else {
+        let Some(vi) = self.connection_of(frame, iu) else {
             self.counters.count(Counter::DropStrayConnect);
             return;
         };
@@ -255,29 +263,29 @@ impl Engine {
             return;
         };
         let (peer_index, waiting) = (ep.peer_index, matches!(ep.phase, Phase::AwaitResponse3(_)));
-        self.heard(peer_index, now_ns);
+        self.note_received(peer_index, now_ns);
         if waiting {
-            self.client_connected(vi, host);
+            self.client_connected(vi, io);
         } else {
             self.counters.count(Counter::DropStrayConnect);
         }
     }
 
-    /// RESP3, or a message that implies it: the client may transmit.
-    pub(crate) fn client_connected<H: Host>(&mut self, vi: ViIndex, host: &mut H) {
+    /// Connects the client, after RESP3 or a message that implies it.
+    pub(crate) fn client_connected<I: EngineIo>(&mut self, vi: ViIndex, io: &mut I) {
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
-        let Some(link) = ep.link.as_mut() else {
+        let Some(connection) = ep.connection.as_mut() else {
             return;
         };
         let remote = RemoteVi {
-            attributes: link.remote,
-            n_port_id: link.peer,
+            attributes: connection.remote,
+            n_port_id: connection.peer,
         };
-        // The connect exchange ended cleanly: its OX_ID may be used again.
-        let exchange_open = core::mem::take(&mut link.exchange_open);
-        let at = link.at;
+        // The connect exchange ended normally: its OX_ID may be used again.
+        let exchange_open = core::mem::take(&mut connection.exchange_open);
+        let at = connection.at;
         ep.phase = Phase::Connected;
         ep.conclude(Ok(remote));
         if exchange_open {
@@ -285,7 +293,7 @@ impl Engine {
         }
         self.arm_connect_timer(vi);
         self.counters.count(Counter::Connects);
-        host.set_state(vi, EndpointState::Connected);
-        host.control_event(Waiter::Outcome(vi));
+        io.set_state(vi, EndpointState::Connected);
+        io.control_event(Waiter::Outcome(vi));
     }
 }

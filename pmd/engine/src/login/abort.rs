@@ -1,9 +1,9 @@
-//! Exchanges that others abort.
+//! Exchanges that other ports abort.
 //!
-//! An ABTS names an exchange of the other port, or one of ours that it answers. A request of
-//! this machine is given up, which is what the aborting port wants to hear: BA_ACC. Nothing else
-//! is undone: link services are answered at once, and messages of FC-VI end by their own rules,
-//! the first frame that is missing. So BA_ACC would promise what is not so: BA_RJT.
+//! An ABTS names an exchange of the other port, or one of ours that it answers. A request of this
+//! machine is given up, and answered with BA_ACC. Anything else cannot be undone: link services are
+//! answered at once, and FC-VI messages end by their own rules at the first missing frame. BA_ACC
+//! would be wrong for these, so they get BA_RJT.
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::bls::{BaAcc, BaRjt};
@@ -16,12 +16,13 @@ use super::port::LoginFailure;
 use super::state::Event;
 
 impl LoginMachine {
-    /// A frame of TYPE 0x00 came in an FCoE frame for us, from this Ethernet address.
+    /// Handles a frame of TYPE 0x00 that arrived in an FCoE frame for us, from this Ethernet
+    /// address.
     pub fn handle_bls(&mut self, now_ns: u64, source: MacAddress, fc: &FcHeader, payload: &[u8]) {
         if let Err(reason) = self.take_bls(now_ns, source, fc, payload) {
             self.counters.count(reason);
         }
-        self.settle();
+        self.update_deadline();
     }
 
     fn take_bls(
@@ -37,13 +38,13 @@ impl LoginMachine {
         }
         match fc.r_ctl {
             RCtl::Abts if payload.is_empty() => {}
-            // We abort nothing: identifiers that are given up are left to die.
+            // We send no ABTS: abandoned identifiers expire.
             RCtl::BaAcc | RCtl::BaRjt => return Err(LoginCounter::DropStrayReply),
             _ => return Err(LoginCounter::DropBadHeader),
         }
         let Some(at) = self.by_id(fc.s_id) else {
             self.counters.count(LoginCounter::DropNotLoggedIn);
-            return self.ask_to_log_out(now_ns, fc.s_id);
+            return self.send_logo(now_ns, fc.s_id);
         };
         let is_originator = !fc.f_ctl.contains(FCtl::EXCHANGE_RESPONDER);
         let is_ours = !is_originator && self.exchanges.contains(fc.ox_id);
@@ -58,7 +59,7 @@ impl LoginMachine {
         Ok(())
     }
 
-    /// A request of ours that the other port will not answer: it counts as refused.
+    /// Aborts a request of ours, which counts as refused.
     fn abort_own(&mut self, now_ns: u64, at: usize, fc: &FcHeader) {
         let port = self.ports[at].as_mut();
         let open = port.filter(|port| port.ox_id == Some(fc.ox_id) && !port.unsent);
@@ -67,7 +68,7 @@ impl LoginMachine {
             return;
         };
         port.ox_id = None;
-        port.trouble = LoginFailure::Timeout;
+        port.last_failure = LoginFailure::Timeout;
         self.exchanges.end(now_ns, fc.ox_id);
         self.apply(now_ns, at, Event::Rejected, None);
         self.accept_abort(fc);
@@ -83,7 +84,7 @@ impl LoginMachine {
         self.answer_abort(fc, RCtl::BaRjt, &payload);
     }
 
-    /// The whole exchange is aborted.
+    /// Accepts the abort of the whole exchange.
     fn accept_abort(&mut self, fc: &FcHeader) {
         self.counters.count(LoginCounter::Aborts);
         let mut payload = [0; BaAcc::BYTES];

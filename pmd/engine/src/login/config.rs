@@ -5,61 +5,61 @@ use fcvi_frame::{fcoe, profile};
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// The first OX_ID of link services; those before are the engine's.
+/// First OX_ID of link services; those below belong to the engine.
 pub const FIRST_OX_ID: u16 = 0xF800;
 
-/// What a [`LoginMachine`](super::LoginMachine) must know before the first frame. No time is 0.
+/// Configuration of a [`LoginMachine`](super::LoginMachine). No time is 0.
 #[derive(Clone, Debug)]
 pub struct LoginConfig {
-    /// Our Port_Name, which no other port has.
+    /// Our Port_Name, which is unique.
     pub port_name: u64,
     /// Our Node_Name.
     pub node_name: u64,
     /// Our host address, for which FARP requests are answered.
     pub host: HostAddress,
-    /// The largest data field of a frame that we send or accept, 256 to 2112.
+    /// Maximum data field of frames sent and accepted in bytes, 256 to 2112.
     pub data_field_bytes: u16,
-    /// E_D_TOV, told to others.
+    /// E_D_TOV, as advertised.
     pub e_d_tov_ns: u64,
-    /// R_A_TOV, told to others. The OX_ID of a request is not used again for twice as long, a PLOGI
-    /// or LOGO that was accepted is not believed again for so long, and a PLOGI that repeats a
-    /// login is taken for a retry of it.
+    /// R_A_TOV, as advertised. The OX_ID of a request is not used again for twice as long; a copy
+    /// of an accepted PLOGI or LOGO is rejected for as long; and within it a PLOGI that repeats a
+    /// login is taken for a retry.
     pub r_a_tov_ns: u64,
-    /// How long an answer may take. The port that waits for a PLOGI waits twice as long.
+    /// Timeout of a reply. The port that waits for a PLOGI waits twice as long.
     pub request_timeout_ns: u64,
-    /// How often an unanswered or refused request is sent again.
+    /// Maximum retries of an unanswered or refused request.
     pub retries: u8,
-    /// How long after a LOGO of the other port another login is tried.
+    /// Delay from a LOGO of the other port to the next login.
     pub relogin_ns: u64,
-    /// How long after a login that failed another one is tried.
+    /// Delay from a failed login to the next one.
     pub give_up_ns: u64,
-    /// How long a FARP-REQ waits for its FARP-REPLYs.
+    /// Timeout of the FARP-REPLYs to a FARP-REQ.
     pub farp_timeout_ns: u64,
-    /// How often a FARP-REQ that nobody answered is sent again.
+    /// Maximum retries of an unanswered FARP-REQ.
     pub farp_retries: u8,
-    /// How long the answers are believed.
+    /// Lifetime of resolved addresses.
     pub farp_lifetime_ns: u64,
-    /// Neighbours, at most.
+    /// Maximum neighbours.
     pub max_neighbours: u16,
-    /// Answers that wait for [`poll_outbound`](super::LoginMachine::poll_outbound), at most; a
-    /// request that would need one more is dropped.
+    /// Maximum answers queued for [`poll_outbound`](super::LoginMachine::poll_outbound); a request
+    /// that needs one more is dropped.
     pub max_answers: u16,
-    /// Host addresses that are asked for or remembered, at most.
+    /// Maximum host addresses being resolved or cached.
     pub max_hosts: u16,
-    /// N_Ports of one host, at most.
+    /// Maximum N_Ports per host.
     pub max_ports_per_host: u16,
-    /// LOGOs sent to one neighbour in a second because it is not logged in, at most.
+    /// Maximum LOGOs per second to one neighbour that is not logged in.
     pub max_logos_per_second: u32,
-    /// Answers to ports that are not neighbours in a second, to all of them together, at most.
+    /// Maximum answers per second to ports that are not neighbours, all together.
     pub max_stranger_answers_per_second: u32,
-    /// The first of our OX_IDs. Nobody else may use them for this N_Port.
+    /// First of our OX_IDs. No other component may use them for this N_Port.
     pub first_ox_id: u16,
-    /// How many they are; 0xFFFF is never one of them.
+    /// Number of our OX_IDs; 0xFFFF is never one of them.
     pub ox_ids: u16,
 }
 
 impl LoginConfig {
-    /// The defaults for this identity.
+    /// Returns the defaults for this identity.
     #[must_use]
     pub fn new(port_name: u64, node_name: u64, host: HostAddress) -> Self {
         Self {
@@ -87,14 +87,14 @@ impl LoginConfig {
         }
     }
 
-    /// `data_field_bytes` within its limits, a multiple of 4.
+    /// Returns `data_field_bytes` within its limits, a multiple of 4.
     pub(super) fn own_data_field_bytes(&self) -> u16 {
         let (min, max) = (fcoe::MIN_DATA_FIELD_BYTES, fcoe::MAX_DATA_FIELD_BYTES);
         self.data_field_bytes.clamp(min as u16, max as u16) & !3
     }
 }
 
-/// For the fields that are told in milliseconds.
+/// Converts nanoseconds to milliseconds, for fields of that unit.
 pub(super) fn ms(ns: u64) -> u32 {
     u32::try_from(ns / NS_PER_MS).unwrap_or(u32::MAX)
 }

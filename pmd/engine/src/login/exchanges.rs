@@ -1,36 +1,35 @@
 //! The OX_IDs of our requests.
 //!
-//! A link service has no message ID: only its OX_ID tells which request is answered. So an
-//! OX_ID that was on the wire is dead for twice R_A_TOV, answered or not: the request may be
-//! on its way for R_A_TOV, and then its answer [FCVI P-10, P-11]. A port that starts anew begins
-//! somewhere else.
+//! A link service has no message ID: only its OX_ID identifies the request of a reply. So an OX_ID
+//! that was on the wire is in quarantine for twice R_A_TOV, answered or not: request and reply may
+//! each be in the network for R_A_TOV [FCVI P-10, P-11]. After a restart the first one is chosen at
+//! random.
 //!
-//! FARP and the LOGOs to ports that are not logged in have a share each. Of what is left one
-//! half is the neighbours', in equal parts that none can take from another; the other half is
-//! whoever's needs more.
+//! FARP and the LOGOs to ports that are not logged in have a share each. One half of the others is
+//! reserved for the neighbours in equal parts; the other half is shared by all of them.
 
 use crate::synonym::{Check, skips};
 
-/// Free from this time on, which never comes: the exchange is open.
+/// Value of `free_ns` while the exchange is open.
 const OPEN: u64 = u64::MAX;
 
-/// Who an OX_ID is for.
+/// Use of an OX_ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Share {
-    /// The requests to the neighbour of this place.
+    /// Requests to the neighbour in this slot.
     Neighbour(usize),
     /// FARP-REQ and FARP-REPLY.
     Farp,
     /// LOGO to ports that are not logged in.
-    Stranger,
+    NotLoggedIn,
 }
 
-/// One OX_ID.
+/// State of one OX_ID.
 #[derive(Clone, Copy, Debug, Default)]
 struct Exchange {
-    /// When it may be used again.
+    /// Time at which it may be used again.
     free_ns: u64,
-    /// The place of the neighbour that it was opened for.
+    /// Slot of the neighbour that it was opened for.
     neighbour: u16,
 }
 
@@ -38,72 +37,73 @@ struct Exchange {
 struct Range {
     first: usize,
     count: usize,
-    /// How many of them come before the one that is next.
+    /// Position of the next one to use.
     cursor: usize,
 }
 
-/// A range of OX_IDs.
+/// The OX_IDs of this machine.
 #[derive(Debug)]
 pub(super) struct ExchangeIds {
     first: u16,
     all: Vec<Exchange>,
     farp: Range,
-    strangers: Range,
+    not_logged_in: Range,
     neighbours: Range,
-    /// Of the neighbours' range, what each of them has for certain.
-    own: usize,
-    /// For each neighbour, how many are not free; counted anew for each that is opened.
-    taken: Vec<usize>,
-    /// For how long one is dead that was on the wire.
-    dead_ns: u64,
+    /// OX_IDs of the neighbours' range that are reserved for each.
+    reserved: usize,
+    /// OX_IDs that each neighbour has in use or in quarantine; counted anew for each allocation.
+    in_use: Vec<usize>,
+    /// Quarantine of an OX_ID that was on the wire, in nanoseconds.
+    quarantine_ns: u64,
 }
 
 impl ExchangeIds {
-    /// `first` and those that follow, without 0xFFFF: one in eight for strangers, one in 32 for
-    /// FARP, the others for the neighbours. `begin`: a random number; where the neighbours begin.
+    /// Creates the range of `count` OX_IDs from `first` on, without 0xFFFF: one in eight for ports
+    /// that are not logged in, one in 32 for FARP, the others for the neighbours. `begin`: a random
+    /// number that selects the first one of the neighbours.
     pub(super) fn new(
         first: u16,
         count: u16,
         neighbours: u16,
-        begin: u64,
+        start: u64,
         r_a_tov_ns: u64,
     ) -> Self {
         let count = usize::from(count.min(u16::MAX - first));
         let neighbours = usize::from(neighbours);
-        let (farp, strangers) = (count.div_ceil(32), count / 8);
-        let rest = count - farp - strangers;
+        let (farp, not_logged_in) = (count.div_ceil(32), count / 8);
+        let remaining = count - farp - not_logged_in;
         let range = |first, count| Range {
             first,
             count,
             cursor: 0,
         };
-        // With so few that a half does not go round, all are in equal parts.
-        let own = match rest.checked_div(2 * neighbours) {
-            Some(0) => rest.checked_div(neighbours).unwrap_or(0),
-            own => own.unwrap_or(0),
+        // If a half is not enough for all, everything is reserved in equal parts.
+        let reserved = match remaining.checked_div(2 * neighbours) {
+            Some(0) => remaining.checked_div(neighbours).unwrap_or(0),
+            reserved => reserved.unwrap_or(0),
         };
         Self {
             first,
             all: vec![Exchange::default(); count],
             farp: range(0, farp),
-            strangers: range(farp, strangers),
+            not_logged_in: range(farp, not_logged_in),
             neighbours: Range {
-                cursor: begin.checked_rem(rest as u64).unwrap_or(0) as usize,
-                ..range(farp + strangers, rest)
+                cursor: start.checked_rem(remaining as u64).unwrap_or(0) as usize,
+                ..range(farp + not_logged_in, remaining)
             },
-            own,
-            taken: vec![0; neighbours],
-            dead_ns: r_a_tov_ns.saturating_mul(2),
+            reserved,
+            in_use: vec![0; neighbours],
+            quarantine_ns: r_a_tov_ns.saturating_mul(2),
         }
     }
 
-    /// Opens an exchange; `None` if all OX_IDs of the share are in use or dead.
+    /// Opens an exchange; `None` if all OX_IDs of the share are in use or in quarantine.
     pub(super) fn open(&mut self, now_ns: u64, share: Share) -> Option<u16> {
         let (range, neighbour) = match share {
             Share::Farp => (&mut self.farp, 0),
-            Share::Stranger => (&mut self.strangers, 0),
+            Share::NotLoggedIn => (&mut self.not_logged_in, 0),
             Share::Neighbour(at) => {
-                if !self.allows(now_ns, at) {
+                if !self.may_open(now_ns, at) {
                     return None;
                 }
                 (&mut self.neighbours, at as u16)
@@ -121,59 +121,58 @@ impl ExchangeIds {
         Some(self.first + at as u16)
     }
 
-    /// Whether the neighbour of this place may have one more: of its own part, or of what is
-    /// nobody's.
-    fn allows(&mut self, now_ns: u64, at: usize) -> bool {
-        self.taken.fill(0);
+    /// Reports whether the neighbour in this slot may open one more: reserved for it, or shared.
+    fn may_open(&mut self, now_ns: u64, at: usize) -> bool {
+        self.in_use.fill(0);
         let range = self.neighbours;
         for exchange in &self.all[range.first..range.first + range.count] {
             if exchange.free_ns > now_ns
-                && let Some(taken) = self.taken.get_mut(usize::from(exchange.neighbour))
+                && let Some(in_use) = self.in_use.get_mut(usize::from(exchange.neighbour))
             {
-                *taken += 1;
+                *in_use += 1;
             }
         }
-        let Some(taken) = self.taken.get(at) else {
+        let Some(in_use) = self.in_use.get(at) else {
             return false;
         };
-        let shared = range.count - self.own * self.taken.len();
+        let shared = range.count - self.reserved * self.in_use.len();
         let more = self
-            .taken
+            .in_use
             .iter()
-            .map(|taken| taken.saturating_sub(self.own));
-        *taken < self.own || more.sum::<usize>() < shared
+            .map(|in_use| in_use.saturating_sub(self.reserved));
+        *in_use < self.reserved || more.sum::<usize>() < shared
     }
 
-    /// The OX_ID of a request of FARP, whose exchange ends when it is sent: nobody looks at the
-    /// OX_ID of what comes of it.
+    /// Returns the OX_ID of a FARP request, whose exchange ends when it is sent: the reply uses an
+    /// exchange of its own.
     pub(super) fn one_way(&mut self) -> Option<u16> {
         let ox_id = self.open(0, Share::Farp)?;
         self.cancel(ox_id);
         Some(ox_id)
     }
 
-    /// The request was not sent.
+    /// Frees the OX_ID of a request that was not sent.
     pub(super) fn cancel(&mut self, ox_id: u16) {
-        if let Some(at) = self.place(ox_id) {
+        if let Some(at) = self.index_of(ox_id) {
             self.all[at].free_ns = 0;
         }
     }
 
-    /// The exchange was answered, or is given up: its frames may still be on their way.
+    /// Ends an exchange, answered or given up: its frames may still be in the network.
     pub(super) fn end(&mut self, now_ns: u64, ox_id: u16) {
-        if let Some(at) = self.place(ox_id) {
-            let held = !skips(Check::DeadLoginExchange);
-            self.all[at].free_ns = if held {
-                now_ns.saturating_add(self.dead_ns)
+        if let Some(at) = self.index_of(ox_id) {
+            let quarantined = !skips(Check::QuarantinedLoginExchange);
+            self.all[at].free_ns = if quarantined {
+                now_ns.saturating_add(self.quarantine_ns)
             } else {
                 0
             };
         }
     }
 
-    /// Whether the OX_ID is one of the range.
+    /// Reports whether the OX_ID is one of this machine.
     pub(super) fn contains(&self, ox_id: u16) -> bool {
-        self.place(ox_id).is_some()
+        self.index_of(ox_id).is_some()
     }
 
     #[cfg(test)]
@@ -182,7 +181,7 @@ impl ExchangeIds {
         self.all.iter().filter(open).count()
     }
 
-    fn place(&self, ox_id: u16) -> Option<usize> {
+    fn index_of(&self, ox_id: u16) -> Option<usize> {
         let at = usize::from(ox_id.checked_sub(self.first)?);
         (at < self.all.len()).then_some(at)
     }
@@ -194,7 +193,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn an_exchange_that_was_on_the_wire_is_dead_and_one_that_was_not_is_free() {
+    fn sent_exchange_is_quarantined_and_unsent_one_is_free() {
         let share = Share::Neighbour(0);
         let mut ids = ExchangeIds::new(0xFFFB, 100, 1, 0, 1000);
         assert!(ids.contains(0xFFFE) && !ids.contains(0xFFFF) && !ids.contains(0xFFFA));
@@ -211,15 +210,16 @@ mod tests {
         assert_eq!(ids.open_count(), 3);
     }
 
-    /// Of 2047 there are 64 for FARP, 255 for strangers, 1728 for 256 neighbours.
+    /// Of 2047 there are 64 for FARP, 255 for ports that are not logged in, 1728 for 256
+    /// neighbours.
     #[test]
-    fn nobody_takes_what_is_anothers() {
+    fn shares_of_ox_ids_are_disjoint() {
         let mut ids = ExchangeIds::new(0xF800, 2047, 256, 1_000_007, 1000);
         let mut all = BTreeSet::new();
         let others = (1..256).map(|at| (Share::Neighbour(at), 3));
-        // The first one takes what is nobody's.
+        // The first neighbour takes all that is shared.
         let first = (Share::Neighbour(0), 3 + 1728 - 256 * 3);
-        let shares = [first, (Share::Farp, 64), (Share::Stranger, 255)];
+        let shares = [first, (Share::Farp, 64), (Share::NotLoggedIn, 255)];
         for (share, size) in shares.into_iter().chain(others) {
             let opened: Vec<_> = std::iter::from_fn(|| ids.open(0, share)).collect();
             assert_eq!(opened.len(), size, "{share:?}");
@@ -230,9 +230,9 @@ mod tests {
     }
 
     #[test]
-    fn who_starts_anew_begins_somewhere_else() {
-        let first = |begin| {
-            let mut ids = ExchangeIds::new(0, 100, 1, begin, 1000);
+    fn first_ox_id_after_restart_is_random() {
+        let first = |start| {
+            let mut ids = ExchangeIds::new(0, 100, 1, start, 1000);
             ids.open(0, Share::Neighbour(0))
         };
         assert_ne!(first(3), first(4));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_range_opens_nothing() {
+    fn empty_range_opens_nothing() {
         for (first, count, neighbours) in [(0xFFFF, 1, 1), (0, 0, 1), (0, 10, 0)] {
             let mut ids = ExchangeIds::new(first, count, neighbours, 7, 1000);
             assert_eq!(ids.open(0, Share::Neighbour(0)), None);

@@ -1,8 +1,8 @@
-//! FARP: which N_Ports has the host of this address? [FCVI P-15]
+//! FARP: resolves a host address to its N_Ports [FCVI P-15].
 //!
-//! A FARP-REQ goes to all VN_Ports of the segment; every port whose host address it
-//! names answers with a FARP-REPLY of its own. Only neighbours are answered, and only
-//! neighbours are believed, for hosts that were asked for.
+//! A FARP-REQ is sent to all VN_Ports of the segment; every port whose host address it names
+//! answers with a FARP-REPLY of its own. Requests are answered for neighbours only, and replies are
+//! accepted from neighbours only, for hosts being resolved.
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::connect::HostAddress;
@@ -11,51 +11,50 @@ use fcvi_frame::fc::NPortId;
 
 use super::counters::LoginCounter;
 use super::frames::{Carrier, ElsOut, Received, request_header};
-use super::hosts::Learned;
+use super::hosts::FarpResult;
 use super::state::Event;
 use super::{LoginEvent, LoginMachine, TooManyHosts};
 
 impl LoginMachine {
-    /// Asks for the N_Ports of a host. Each that answers, or is known already, is told by an
-    /// event, and a last event tells that the question is over: after the first FARP-REQ that
-    /// somebody answered, or after the last retry. Without an N_Port_ID of our own the
-    /// question waits for it.
+    /// Resolves a host address. Each N_Port that answers, or is known already, is reported by an
+    /// event; a last event reports the end of the resolution, after the first FARP-REQ that was
+    /// answered or after the last retry. Without an N_Port_ID of our own it waits for one.
     ///
     /// # Errors
-    /// [`TooManyHosts`] if so many are being asked for that there is no room.
+    /// [`TooManyHosts`] if the table is full.
     pub fn resolve(&mut self, now_ns: u64, host: HostAddress) -> Result<(), TooManyHosts> {
         let own = self.id.filter(|_| host == self.config.host);
-        let asked = self.hosts.ask(now_ns, host, self.id.is_some(), own);
+        let has_room = self.hosts.resolve(now_ns, host, self.id.is_some(), own);
         self.changed = true;
-        self.settle();
-        if asked { Ok(()) } else { Err(TooManyHosts) }
+        self.update_deadline();
+        if has_room { Ok(()) } else { Err(TooManyHosts) }
     }
 
-    /// True from [`LoginMachine::resolve`] until the question is over.
+    /// Reports whether a resolution started by [`LoginMachine::resolve`] is in progress.
     #[must_use]
     pub fn is_resolving(&self, host: HostAddress) -> bool {
-        self.hosts.is_asking(host)
+        self.hosts.is_resolving(host)
     }
 
-    /// The N_Ports that are known of a host.
+    /// Returns the known N_Ports of a host.
     #[must_use]
     pub fn resolved(&self, host: HostAddress) -> &[NPortId] {
         self.hosts.ports(host)
     }
 
     pub(super) fn hosts_timeout(&mut self, now_ns: u64) {
-        let (again, nobody) = self.hosts.timeout(now_ns);
+        let (retried, unanswered) = self.hosts.timeout(now_ns);
         self.changed = true;
-        for _ in 0..again {
+        for _ in 0..retried {
             self.counters.count(LoginCounter::Retries);
         }
-        for _ in 0..nobody {
+        for _ in 0..unanswered {
             self.counters.count(LoginCounter::Unresolved);
         }
     }
 
-    pub(super) fn news_of_hosts(&mut self) -> Option<LoginEvent> {
-        let (host, id) = self.hosts.news()?;
+    pub(super) fn resolution_event(&mut self) -> Option<LoginEvent> {
+        let (host, id) = self.hosts.next_event()?;
         Some(LoginEvent::Resolved { host, id })
     }
 
@@ -93,7 +92,7 @@ impl LoginMachine {
             .filter(|farp| farp.requester == request.fc.s_id && farp.match_code.is_valid())
             .ok_or(LoginCounter::DropFarpMalformed)?;
         let id = self.id.ok_or(LoginCounter::DropNoId)?;
-        if !self.is_meant(&farp) {
+        if !self.matches_us(&farp) {
             return Err(LoginCounter::DropFarpNoMatch);
         }
         let at = self.neighbour_of_farp(request.fc.s_id, farp.requester_port_name)?;
@@ -115,7 +114,7 @@ impl LoginMachine {
             self.answers.push_back(reply);
         }
         if farp.action.contains(FarpAction::LOGIN) && !self.is_closing {
-            self.apply(now_ns, at, Event::Heard, None);
+            self.apply(now_ns, at, Event::Ready, None);
         }
         Ok(())
     }
@@ -126,24 +125,24 @@ impl LoginMachine {
             .filter(|farp| farp.responder == request.fc.s_id && Some(farp.requester) == self.id)
             .ok_or(LoginCounter::DropFarpMalformed)?;
         let at = self.neighbour_of_farp(request.fc.s_id, farp.responder_port_name)?;
-        let was_asked = self.learn_host(at, farp.responder_host);
-        match self.hosts.learn(farp.responder_host, farp.responder) {
-            Learned::Port => {
+        let was_queried = self.record_host(at, farp.responder_host);
+        match self.hosts.add_port(farp.responder_host, farp.responder) {
+            FarpResult::Added => {
                 self.changed = true;
                 self.counters.count(LoginCounter::Resolved);
                 Ok(())
             }
-            Learned::Full => Err(LoginCounter::DropFarpFull),
-            Learned::NotAsked if was_asked => {
+            FarpResult::Full => Err(LoginCounter::DropFarpFull),
+            FarpResult::NotRequested if was_queried => {
                 self.counters.count(LoginCounter::Resolved);
                 Ok(())
             }
-            Learned::NotAsked => Err(LoginCounter::DropFarpNotAsked),
+            FarpResult::NotRequested => Err(LoginCounter::DropFarpNotAsked),
         }
     }
 
-    /// Whether every field that the request names is ours.
-    fn is_meant(&self, farp: &Farp) -> bool {
+    /// Reports whether every field that the request names is ours.
+    fn matches_us(&self, farp: &Farp) -> bool {
         let fields = [
             (
                 FarpMatch::PORT_NAME,

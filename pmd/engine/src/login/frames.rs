@@ -1,4 +1,4 @@
-//! What the login machine sends.
+//! Frames that the login machine sends.
 
 use fcvi_frame::els::{ElsCommand, LsRjt, MAX_PAYLOAD_BYTES};
 use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl, RX_ID_UNASSIGNED};
@@ -13,23 +13,23 @@ pub enum FipService {
     Logo,
 }
 
-/// What a link service travels in.
+/// Kind of frame that carries a link service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Carrier {
     /// A frame of EtherType 0x8914: between ENode addresses, without SOF, CRC and EOF. A request
-    /// has subcode 1, a reply 2; all but LS_RJT have a MAC descriptor with the address of
-    /// the sender's VN_Port.
+    /// has subcode 1, a reply 2; all but LS_RJT have a MAC descriptor with the address of the
+    /// sender's VN_Port.
     Fip(FipService),
     /// A frame of EtherType 0x8906.
     Fcoe,
 }
 
-/// One link service to be sent: a sequence of one frame.
+/// One link service to send: a sequence of one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ElsOut {
-    /// What it travels in.
+    /// Kind of frame.
     pub carrier: Carrier,
-    /// The Ethernet address it goes to: an ENode's in FIP, a VN_Port's in FCoE, or that of all
+    /// Destination Ethernet address: an ENode's in FIP, a VN_Port's in FCoE, or that of all
     /// VN_Ports. The source is ours of the same kind.
     pub destination: MacAddress,
     /// The FC header, complete.
@@ -39,13 +39,13 @@ pub struct ElsOut {
 }
 
 impl ElsOut {
-    /// The data field, a multiple of 4 bytes.
+    /// Returns the data field, a multiple of 4 bytes.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         &self.payload[..usize::from(self.payload_bytes)]
     }
 
-    /// True for LS_RJT.
+    /// Reports whether this is LS_RJT.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         ElsCommand::parse(self.payload()) == Ok(ElsCommand::LsRjt)
@@ -69,7 +69,7 @@ impl ElsOut {
     }
 }
 
-/// The header of a request that opens an exchange.
+/// Returns the header of a request that opens an exchange.
 pub(super) fn request_header(s_id: NPortId, d_id: NPortId, ox_id: u16) -> FcHeader {
     FcHeader {
         r_ctl: RCtl::ElsRequest,
@@ -87,11 +87,11 @@ pub(super) fn request_header(s_id: NPortId, d_id: NPortId, ox_id: u16) -> FcHead
     }
 }
 
-/// A request that waits to be answered, and where the answer goes.
+/// A received request, with what its answer needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received<'a> {
     pub(super) carrier: Carrier,
-    /// The Ethernet address it came from.
+    /// Source Ethernet address.
     pub(super) source: MacAddress,
     pub(super) fc: &'a FcHeader,
     pub(super) command: ElsCommand,
@@ -99,7 +99,7 @@ pub(super) struct Received<'a> {
 }
 
 impl Received<'_> {
-    /// The answer to it, on the way that it came.
+    /// Returns an answer to it, in the same kind of frame.
     pub(super) fn answer(&self, payload: &[u8]) -> ElsOut {
         let header = FcHeader {
             r_ctl: RCtl::ElsReply,
@@ -119,7 +119,7 @@ impl Received<'_> {
     }
 }
 
-/// The header of the answer to an ABTS: in the other context of the same exchange.
+/// Returns the header of the answer to an ABTS: in the other context of the same exchange.
 pub(super) fn abort_answer_header(abts: &FcHeader, r_ctl: RCtl) -> FcHeader {
     let end = FCtl::LAST_SEQUENCE.union(FCtl::END_SEQUENCE);
     let f_ctl = if abts.f_ctl.contains(FCtl::EXCHANGE_RESPONDER) {

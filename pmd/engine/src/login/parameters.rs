@@ -1,4 +1,4 @@
-//! What a login says, and what it agrees on.
+//! Login parameters, and their negotiation.
 
 use fcvi_frame::els::{Class3Parameters, Login, LoginFeatures, RejectExplanation};
 use fcvi_frame::fcoe::MIN_DATA_FIELD_BYTES;
@@ -8,7 +8,7 @@ use super::config::ms;
 use super::port::{Neighbour, PortLogin};
 
 impl LoginMachine {
-    /// What we say of ourselves in PLOGI and its accept.
+    /// Returns our parameters in PLOGI and its accept.
     pub(super) fn own_parameters(&self) -> Login {
         let receive_bytes = self.config.own_data_field_bytes();
         Login {
@@ -29,8 +29,8 @@ impl LoginMachine {
         }
     }
 
-    /// What a login with these parameters of a neighbour agrees on, or what is wrong with them.
-    pub(super) fn agree(
+    /// Negotiates a login with these parameters of a neighbour, or returns what is wrong with them.
+    pub(super) fn negotiate(
         &self,
         neighbour: &Neighbour,
         theirs: &Login,
@@ -62,7 +62,7 @@ impl LoginMachine {
     }
 }
 
-/// Of what a PLOGI says, the part that an FLOGI between VN_Ports says.
+/// Returns the subset of PLOGI parameters that an FLOGI between VN_Ports carries.
 pub(super) fn for_flogi(own: &Login) -> Login {
     Login {
         total_sequences: 0,

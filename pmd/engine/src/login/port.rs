@@ -5,8 +5,8 @@ use fcvi_frame::els::LsRjt;
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::{MacAddress, fcoe};
 
-use super::doubt::Doubt;
-use super::limit::PerSecond;
+use super::login_verification::LoginVerification;
+use super::rate_limiter::RateLimiter;
 use super::state::PortState;
 
 /// A neighbour, as discovery found it.
@@ -20,21 +20,20 @@ pub struct Neighbour {
     pub node_name: u64,
     /// The Ethernet address of its interface.
     pub enode_mac: MacAddress,
-    /// The longest FCoE frame, from the FCoE header on, that comes through to it; 2158 is the
-    /// most that there is.
+    /// Maximum FCoE frame, from the FCoE header on, that reaches it, in bytes; at most 2158.
     pub max_fcoe_bytes: u16,
-    /// It says that it speaks FC-VI: it belongs to a host with an address.
-    pub speaks_fc_vi: bool,
+    /// It advertises FC-VI: it belongs to a host with an address.
+    pub supports_fc_vi: bool,
 }
 
 impl Neighbour {
-    /// The longest data field that comes through to it.
+    /// Returns the longest data field that reaches it, in bytes.
     pub(super) fn data_field_bytes(&self) -> u16 {
         fcoe::data_field_for_mtu(usize::from(self.max_fcoe_bytes)) as u16
     }
 }
 
-/// A port that is logged in, and what was agreed.
+/// A logged-in port, and the negotiated parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortLogin {
     /// Its N_Port_ID.
@@ -43,12 +42,12 @@ pub struct PortLogin {
     pub port_name: u64,
     /// Its Node_Name.
     pub node_name: u64,
-    /// The largest data field of a frame between us: what we, its two receive sizes and the
-    /// way to it allow; a multiple of 4, at least 256.
+    /// Maximum data field of a frame between us in bytes: the minimum of our size, its two receive
+    /// sizes and the path MTU; a multiple of 4, at least 256.
     pub data_field_bytes: u16,
-    /// It says that frames are delivered in order.
+    /// It advertises that frames are delivered in order.
     pub sequential: bool,
-    /// It says that its relative offsets increase continuously.
+    /// It advertises that its relative offsets increase continuously.
     pub continuous_offset: bool,
 }
 
@@ -61,22 +60,22 @@ pub enum LogoutReason {
     LoggedInAgain,
     /// The other port is no neighbour any more, or has another N_Port_ID.
     Gone,
-    /// Discovery says that frames of the agreed size do not come through; another login follows.
-    Narrower,
+    /// Discovery reports that frames of the negotiated size do not arrive; another login follows.
+    SizeReduced,
     /// We lost our N_Port_ID.
     IdLost,
     /// We logged out.
     Closed,
 }
 
-/// Why a login came to nothing.
+/// Why a login failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginFailure {
     /// The last request was not answered.
     Timeout,
     /// The last request was refused.
     Rejected(LsRjt),
-    /// The other port accepted with names or sizes that cannot be.
+    /// The other port accepted with invalid names or sizes.
     Unusable,
 }
 
@@ -84,52 +83,52 @@ pub enum LoginFailure {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RemotePort {
     pub(super) neighbour: Neighbour,
-    /// When it was found, or an event came of a frame of it.
-    pub(super) heard_ns: u64,
+    /// Time at which it was found, or last sent a frame that caused an event.
+    pub(super) last_rx_ns: u64,
     pub(super) state: PortState,
-    /// When the state's time is over.
+    /// Deadline of the state.
     pub(super) deadline_ns: Option<u64>,
-    /// How often the state's request was sent again.
+    /// Retries of the state's request.
     pub(super) tries: u8,
-    /// The exchange of the state's request, while it is open.
+    /// Open exchange of the state's request.
     pub(super) ox_id: Option<u16>,
     /// The state's request has not been handed out.
     pub(super) unsent: bool,
     /// When the other port's last PLOGI was accepted.
     pub(super) plogi_ns: Option<u64>,
     pub(super) login: Option<PortLogin>,
-    /// Whether it still is, as it behaves as if it were not.
-    pub(super) doubt: Option<Doubt>,
-    /// Tells logins with the same outcome apart.
+    /// Present while it is verified whether the port is still logged in.
+    pub(super) verification: Option<LoginVerification>,
+    /// Distinguishes logins with the same parameters.
     pub(super) generation: u64,
-    /// What the caller was told: the login, and its generation.
-    pub(super) told: Option<(PortLogin, u64)>,
-    /// Why the login that the caller was told of ended.
-    pub(super) ended: LogoutReason,
-    /// The last refusal or unusable answer since the state changed.
-    pub(super) trouble: LoginFailure,
-    /// A failure that the caller was not told of.
-    pub(super) failed: bool,
-    /// No neighbour any more; stays until the caller was told.
-    pub(super) gone: bool,
+    /// The login that was reported to the caller, and its generation.
+    pub(super) reported: Option<(PortLogin, u64)>,
+    /// Why the reported login ended.
+    pub(super) logout_reason: LogoutReason,
+    /// The last refusal or invalid reply since the state changed.
+    pub(super) last_failure: LoginFailure,
+    /// A failure that was not reported yet.
+    pub(super) failure_pending: bool,
+    /// No neighbour any more; kept until its end was reported.
+    pub(super) removed: bool,
     /// LOGOs that it was sent because it is not logged in.
-    pub(super) logos: PerSecond,
+    pub(super) logos: RateLimiter,
     pub(super) host: HostQuery,
 }
 
-/// Which host is a port of?
+/// The query for the host of a port.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HostQuery {
-    /// The answer.
+    /// The result.
     pub(super) host: Option<HostAddress>,
-    pub(super) told: bool,
+    pub(super) reported: bool,
     /// FARP-REQ is to be sent.
     pub(super) unsent: bool,
-    /// How often it was sent again.
+    /// Number of retries.
     pub(super) tries: u8,
-    /// How long the answer is waited for; `None` if it is not.
+    /// Deadline of the reply; `None` if none is expected.
     pub(super) deadline_ns: Option<u64>,
-    /// Nobody answered; it is asked again in a while.
+    /// The port did not reply; it is queried again later.
     pub(super) failed: bool,
 }
 
@@ -137,7 +136,7 @@ impl RemotePort {
     pub(super) fn new(now_ns: u64, neighbour: Neighbour) -> Self {
         Self {
             neighbour,
-            heard_ns: now_ns,
+            last_rx_ns: now_ns,
             state: PortState::Known,
             deadline_ns: None,
             tries: 0,
@@ -145,14 +144,14 @@ impl RemotePort {
             unsent: false,
             plogi_ns: None,
             login: None,
-            doubt: None,
+            verification: None,
             generation: 0,
-            told: None,
-            ended: LogoutReason::Gone,
-            trouble: LoginFailure::Timeout,
-            failed: false,
-            gone: false,
-            logos: PerSecond::default(),
+            reported: None,
+            logout_reason: LogoutReason::Gone,
+            last_failure: LoginFailure::Timeout,
+            failure_pending: false,
+            removed: false,
+            logos: RateLimiter::default(),
             host: HostQuery::default(),
         }
     }
@@ -165,19 +164,19 @@ impl RemotePort {
     }
 }
 
-/// What [`LoginMachine::ports`](super::LoginMachine::ports) shows of a neighbour.
+/// A neighbour as [`LoginMachine::ports`](super::LoginMachine::ports) shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortView {
-    /// As discovery found it.
+    /// The neighbour as discovery found it.
     pub neighbour: Neighbour,
-    /// Where the login stands.
+    /// State of the login.
     pub state: PortState,
-    /// What was agreed, if it is logged in.
+    /// The negotiated parameters, if it is logged in.
     pub login: Option<PortLogin>,
-    /// When it was found, or last asked or answered something that its login depends on.
-    pub heard_ns: u64,
-    /// The host that it belongs to, if it said so.
+    /// Time at which it was found, or last sent a request or reply of its login.
+    pub last_rx_ns: u64,
+    /// The host that it belongs to, if it is known.
     pub host: Option<HostAddress>,
-    /// It was asked for its host, and is expected to answer.
-    pub asks_for_host: bool,
+    /// The query for its host is in progress.
+    pub host_query_pending: bool,
 }

@@ -1,8 +1,8 @@
-//! Process login and logout: every page gets its response.
+//! Process login and logout: every page is answered.
 //!
-//! FC-VI needs no process login [FCVI P-14], and gets what it asks for. FCP is not
-//! served: its page is accepted without an image pair and without a function, as between
-//! two initiators. A refusal would make libfc log in again and again.
+//! FC-VI needs no process login [FCVI P-14] and accepts what is requested. FCP is not supported:
+//! its page is accepted without an image pair and without a function, as between two initiators. A
+//! refusal would make libfc log in again and again.
 
 use fcvi_frame::els::{
     ElsCommand, MAX_PAYLOAD_BYTES, PageFlags, ProcessLogin, ResponseCode, ServiceParameterPage,
@@ -12,10 +12,10 @@ use fcvi_frame::fc::FcType;
 use super::frames::{ElsOut, Received};
 use super::request::{Refused, malformed};
 
-/// TYPE 0: for all protocols.
+/// TYPE 0: all protocols.
 const ALL_PROTOCOLS: FcType = FcType::Bls;
 
-/// The answer to a PRLI or a PRLO of a port that is logged in.
+/// Answers a PRLI or a PRLO of a logged-in port.
 pub(super) fn answer(request: &Received<'_>) -> Result<ElsOut, Refused> {
     let asked = ProcessLogin::parse(request.command, request.payload).map_err(|_| malformed())?;
     let response = if request.command == ElsCommand::Prli {
@@ -45,7 +45,7 @@ fn login_response(page: &ServiceParameterPage) -> ServiceParameterPage {
     }
 }
 
-/// Nothing is kept of a process login: it is always undone.
+/// No state of a process login is kept: a logout always succeeds.
 fn logout_response(page: &ServiceParameterPage) -> ServiceParameterPage {
     ServiceParameterPage {
         type_extension: page.type_extension,

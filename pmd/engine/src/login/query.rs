@@ -1,5 +1,5 @@
-//! Which host is a port of? Asked of every port that is logged in and speaks FC-VI, by its name
-//! [FCVI P-15]: a connection request to a host goes to all ports of that host.
+//! Queries for the host of a port: sent to every logged-in port that supports FC-VI, by its name
+//! [FCVI P-15], because a connection request to a host is sent to all ports of that host.
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::connect::HostAddress;
@@ -13,7 +13,7 @@ use super::port::{HostQuery, RemotePort};
 use super::{LoginEvent, LoginMachine};
 
 impl HostQuery {
-    /// A login came about: the question is open.
+    /// Starts the query after a login.
     pub(super) fn begin(now_ns: u64, config: &LoginConfig) -> Self {
         Self {
             unsent: true,
@@ -34,17 +34,17 @@ impl HostQuery {
         self.deadline_ns = Some(now_ns.saturating_add(wait_ns));
     }
 
-    /// True while an answer is to be expected soon.
+    /// Reports whether a reply is expected soon.
     pub(super) fn is_open(&self) -> bool {
         self.deadline_ns.is_some() && !self.failed
     }
 }
 
 impl RemotePort {
-    /// Its question, as long as it is worth asking.
+    /// Returns the query of this port, if it is in progress.
     fn open_query(&mut self) -> Option<&mut HostQuery> {
-        let asks = !self.gone && self.login.is_some() && self.host.deadline_ns.is_some();
-        asks.then_some(&mut self.host)
+        let is_open = !self.removed && self.login.is_some() && self.host.deadline_ns.is_some();
+        is_open.then_some(&mut self.host)
     }
 }
 
@@ -66,7 +66,7 @@ impl LoginMachine {
             let query = port.open_query()?;
             core::mem::take(&mut query.unsent).then_some(neighbour)
         })?;
-        // The answer comes in an exchange of its own.
+        // The reply arrives in an exchange of its own.
         let Some(ox_id) = self.exchanges.one_way() else {
             self.counters.count(LoginCounter::NoExchange);
             return None;
@@ -89,8 +89,9 @@ impl LoginMachine {
         Some(ElsOut::new(Carrier::Fcoe, destination, header, &payload))
     }
 
-    /// A port says which host it is of; true if it was asked, or says what it said before.
-    pub(super) fn learn_host(&mut self, at: usize, host: HostAddress) -> bool {
+    /// Records the host of a port. Returns true if it was queried, or if the host is the same as
+    /// before.
+    pub(super) fn record_host(&mut self, at: usize, host: HostAddress) -> bool {
         let Some(port) = self.ports[at].as_mut().filter(|port| port.login.is_some()) else {
             return false;
         };
@@ -104,10 +105,10 @@ impl LoginMachine {
         query.host == Some(host)
     }
 
-    pub(super) fn news_of_query(&mut self, at: usize) -> Option<LoginEvent> {
+    pub(super) fn host_event(&mut self, at: usize) -> Option<LoginEvent> {
         let port = self.ports[at].as_mut()?;
-        let host = port.host.host.filter(|_| !port.host.told)?;
-        port.host.told = true;
+        let host = port.host.host.filter(|_| !port.host.reported)?;
+        port.host.reported = true;
         let id = port.neighbour.id;
         Some(LoginEvent::Host { id, host })
     }

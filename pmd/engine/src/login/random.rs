@@ -1,4 +1,4 @@
-//! Spread for timers, so that ports that lost each other at once do not meet again at once.
+//! Random jitter for timers, so that ports that lost each other do not retry simultaneously.
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
@@ -17,8 +17,8 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From `ns` up to an eighth more.
-    pub(super) fn spread(&mut self, ns: u64) -> u64 {
+    /// Returns `ns` plus up to an eighth of it.
+    pub(super) fn with_jitter(&mut self, ns: u64) -> u64 {
         ns.saturating_add(self.next() % (ns / 8 + 1))
     }
 }

@@ -1,4 +1,4 @@
-//! What others answer: matched by the port and the OX_ID, or counted.
+//! Replies of other ports: matched by port and OX_ID, or counted.
 
 use fcvi_frame::els::{ElsCommand, Login, LsRjt};
 use fcvi_frame::fc::FcHeader;
@@ -9,8 +9,8 @@ use super::frames::Carrier;
 use super::port::{LoginFailure, PortLogin};
 use super::state::{Event, PortState};
 
-/// What an answer means for the state of its request.
-type Answered = (Event, Option<PortLogin>, Option<LoginFailure>);
+/// Effect of a reply on the state: event, negotiated login, failure.
+type ReplyEffect = (Event, Option<PortLogin>, Option<LoginFailure>);
 
 impl LoginMachine {
     pub(super) fn take_reply(
@@ -25,19 +25,19 @@ impl LoginMachine {
             return Err(LoginCounter::DropStrayReply);
         }
         let at = self.by_id(fc.s_id).ok_or(LoginCounter::DropStrayReply)?;
-        if self.ports[at].is_some_and(|port| port.doubts_in(fc.ox_id)) {
+        if self.ports[at].is_some_and(|port| port.is_verifying_in(fc.ox_id)) {
             if carrier != Carrier::Fcoe {
                 return Err(LoginCounter::DropWrongCarrier);
             }
-            return self.take_doubt_reply(now_ns, at, command, payload);
+            return self.take_verification_reply(now_ns, at, command, payload);
         }
-        let (event, login, trouble) = self.read_reply(at, carrier, fc, command, payload)?;
+        let (event, login, last_failure) = self.read_reply(at, carrier, fc, command, payload)?;
         self.exchanges.end(now_ns, fc.ox_id);
         if let Some(port) = self.ports[at].as_mut() {
             port.ox_id = None;
-            if let Some(trouble) = trouble {
+            if let Some(last_failure) = last_failure {
                 self.counters.count(LoginCounter::Rejected);
-                port.trouble = trouble;
+                port.last_failure = last_failure;
             }
         }
         self.apply(now_ns, at, event, login);
@@ -51,7 +51,7 @@ impl LoginMachine {
         fc: &FcHeader,
         command: ElsCommand,
         payload: &[u8],
-    ) -> Result<Answered, LoginCounter> {
+    ) -> Result<ReplyEffect, LoginCounter> {
         let port = self.ports[at].as_ref();
         let port = port.ok_or(LoginCounter::DropStrayReply)?;
         if port.ox_id != Some(fc.ox_id) {
@@ -63,18 +63,18 @@ impl LoginMachine {
         if port.state.request_carrier() != Some(carrier) {
             return Err(LoginCounter::DropWrongCarrier);
         }
-        let unreadable = |_| LoginCounter::DropMalformedReply;
+        let malformed = |_| LoginCounter::DropMalformedReply;
         match (port.state, command) {
             (PortState::LogoSent, ElsCommand::LsAcc | ElsCommand::LsRjt) => {
                 Ok((Event::LogoAnswered, None, None))
             }
             (PortState::FlogiSent | PortState::PlogiSent, ElsCommand::LsRjt) => {
-                let refusal = LsRjt::parse(payload).map_err(unreadable)?;
-                let trouble = LoginFailure::Rejected(refusal);
-                Ok((Event::Rejected, None, Some(trouble)))
+                let refusal = LsRjt::parse(payload).map_err(malformed)?;
+                let last_failure = LoginFailure::Rejected(refusal);
+                Ok((Event::Rejected, None, Some(last_failure)))
             }
             (PortState::FlogiSent, ElsCommand::LsAcc) => {
-                let theirs = Login::parse(command, payload).map_err(unreadable)?;
+                let theirs = Login::parse(command, payload).map_err(malformed)?;
                 if theirs.port_name == port.neighbour.port_name {
                     Ok((Event::FlogiAccepted, None, None))
                 } else {
@@ -82,8 +82,8 @@ impl LoginMachine {
                 }
             }
             (PortState::PlogiSent, ElsCommand::LsAcc) => {
-                let theirs = Login::parse(command, payload).map_err(unreadable)?;
-                match self.agree(&port.neighbour, &theirs) {
+                let theirs = Login::parse(command, payload).map_err(malformed)?;
+                match self.negotiate(&port.neighbour, &theirs) {
                     Ok(login) => Ok((Event::PlogiAccepted, Some(login), None)),
                     Err(_) => Ok((Event::Unusable, None, Some(LoginFailure::Unusable))),
                 }

@@ -1,8 +1,8 @@
-//! What others ask, and the answers.
+//! Requests of other ports, and the answers.
 //!
-//! A port that is not logged in and behaves as if it were gets a LOGO, so that it
-//! learns of it; while a login is under way it is asked for patience. The answers are
-//! bounded: one for each request, LOGOs by the second.
+//! A port that is not logged in and behaves as if it were is sent a LOGO; while a login is in
+//! progress its requests are answered with "busy". Answers are bounded: one per request, and a
+//! limit of LOGOs per second.
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::els::{
@@ -13,18 +13,18 @@ use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl};
 
 use super::config::ms;
 use super::counters::LoginCounter;
-use super::doubt::Waiting;
 use super::exchanges::Share;
 use super::frames::{Carrier, ElsOut, FipService, Received, request_header};
+use super::login_verification::DeferredFlogi;
 use super::port::{PortLogin, RemotePort};
 use super::state::{Event, PortState};
 use super::{LoginMachine, process};
 use crate::synonym::{Check, skips};
 
-/// A refusal, and what it counts as.
+/// A refusal, and the counter for it.
 pub(super) struct Refused(pub(super) LoginCounter, pub(super) LsRjt);
 
-/// A refusal for this reason.
+/// Returns a refusal with this reason.
 fn refused(counter: LoginCounter, reason: RejectReason, explanation: RejectExplanation) -> Refused {
     Refused(
         counter,
@@ -59,7 +59,7 @@ fn busy() -> Refused {
     )
 }
 
-fn not_served() -> Refused {
+fn unsupported() -> Refused {
     refused(
         LoginCounter::RefusedCommand,
         RejectReason::NotSupported,
@@ -76,11 +76,10 @@ fn not_a_neighbour() -> Refused {
 }
 
 impl LoginMachine {
-    /// A frame of TYPE 0x01 came, for us or for all.
+    /// Handles a frame of TYPE 0x01 for us or for all ports.
     ///
-    /// `carrier` and `source`: what it came in, and the Ethernet address that it came from.
-    /// `payload`: its data field. The caller has checked the frame as such, with its CRC if it
-    /// has one.
+    /// `carrier` and `source`: the kind of frame, and its source Ethernet address. `payload`: its
+    /// data field. The caller has checked the frame as such, including its CRC if it has one.
     pub fn handle_els(
         &mut self,
         now_ns: u64,
@@ -92,20 +91,20 @@ impl LoginMachine {
         if let Err(reason) = self.take_els(now_ns, carrier, source, fc, payload) {
             self.counters.count(reason);
         }
-        self.settle();
+        self.update_deadline();
     }
 
-    /// A frame other than a link service came from a port that is not logged in, and was
-    /// dropped [FCVI P-14]. The port is told so.
+    /// Sends a LOGO to a port that is not logged in and sent a frame other than a link service,
+    /// which was dropped [FCVI P-14].
     pub fn refuse_unlogged(&mut self, now_ns: u64, s_id: NPortId) {
         let is_us = self.id == Some(s_id);
         if self.id.is_some() && !is_us && self.login(s_id).is_none() {
             self.counters.count(LoginCounter::DropNotLoggedIn);
-            if let Err(reason) = self.ask_to_log_out(now_ns, s_id) {
+            if let Err(reason) = self.send_logo(now_ns, s_id) {
                 self.counters.count(reason);
             }
         }
-        self.settle();
+        self.update_deadline();
     }
 
     fn take_els(
@@ -140,7 +139,7 @@ impl LoginMachine {
         }
     }
 
-    /// Who it is from and who it is for, on every layer.
+    /// Checks source and destination addresses on every layer.
     pub(super) fn check_addresses(
         &self,
         carrier: Carrier,
@@ -152,8 +151,8 @@ impl LoginMachine {
         if fc.d_id != id && !to_all {
             return Err(LoginCounter::DropNotOurs);
         }
-        let nobody = [NPortId::default(), NPortId::BROADCAST, id];
-        if nobody.contains(&fc.s_id) || source.is_multicast() {
+        let invalid = [NPortId::default(), NPortId::BROADCAST, id];
+        if invalid.contains(&fc.s_id) || source.is_multicast() {
             return Err(LoginCounter::DropBadSource);
         }
         let port = self.by_id(fc.s_id).and_then(|at| self.ports[at].as_ref());
@@ -186,7 +185,7 @@ impl LoginMachine {
             ElsCommand::FarpRequest => return self.take_farp_request(now_ns, request),
             ElsCommand::FarpReply => return self.take_farp_reply(request),
             ElsCommand::Flogi | ElsCommand::Plogi | ElsCommand::Logo => {
-                self.logging(now_ns, request)?
+                self.take_login_request(now_ns, request)?
             }
             ElsCommand::Adisc
             | ElsCommand::Prli
@@ -201,15 +200,15 @@ impl LoginMachine {
                     Some((None, true)) => Err(busy()),
                     Some((None, false)) | None => {
                         self.counters.count(LoginCounter::DropNotLoggedIn);
-                        return self.ask_to_log_out(now_ns, request.fc.s_id);
+                        return self.send_logo(now_ns, request.fc.s_id);
                     }
                 }
             }
             ElsCommand::LsAcc | ElsCommand::LsRjt | ElsCommand::Unknown(_) => {
                 if self.by_id(request.fc.s_id).is_none() {
-                    self.answer_stranger(now_ns)?;
+                    self.limit_unlogged_answer(now_ns)?;
                 }
-                Err(not_served())
+                Err(unsupported())
             }
         };
         let answer = answer.unwrap_or_else(|Refused(counter, refusal)| {
@@ -220,29 +219,29 @@ impl LoginMachine {
         Ok(())
     }
 
-    /// Whether one more answer can wait.
+    /// Reports whether one more answer can be queued.
     pub(super) fn has_room(&self) -> bool {
         self.answers.len() < usize::from(self.config.max_answers)
     }
 
-    /// Allows one more answer to a port that is no neighbour.
-    fn answer_stranger(&mut self, now_ns: u64) -> Result<(), LoginCounter> {
+    /// Allows one more answer to a port that is no neighbour, within the limit per second.
+    fn limit_unlogged_answer(&mut self, now_ns: u64) -> Result<(), LoginCounter> {
         let limit = self.config.max_stranger_answers_per_second;
-        let allowed = self.strangers.take(now_ns, limit);
+        let allowed = self.unlogged_answers.take(now_ns, limit);
         allowed.then_some(()).ok_or(LoginCounter::DropLimit)
     }
 
-    /// FLOGI, PLOGI, LOGO. No answer if it has to wait.
-    fn logging(
+    /// Handles FLOGI, PLOGI and LOGO. Returns no answer if it is deferred.
+    fn take_login_request(
         &mut self,
         now_ns: u64,
         request: &Received<'_>,
     ) -> Result<Result<Option<ElsOut>, Refused>, LoginCounter> {
         let Some(at) = self.by_id(request.fc.s_id) else {
-            self.answer_stranger(now_ns)?;
+            self.limit_unlogged_answer(now_ns)?;
             return Ok(match request.command {
                 ElsCommand::Logo => {
-                    self.remember(now_ns, request);
+                    self.record_accepted(now_ns, request);
                     Ok(Some(request.answer(&ACCEPT)))
                 }
                 _ => Err(not_a_neighbour()),
@@ -270,7 +269,7 @@ impl LoginMachine {
             return Err(busy());
         }
         if port.login.is_some() && !skips(Check::ConfirmedLogin) {
-            self.doubt(now_ns, at, Some(Waiting::new(request)));
+            self.verify_login(now_ns, at, Some(DeferredFlogi::new(request)));
             return Ok(None);
         }
         self.apply(now_ns, at, Event::FlogiReceived, None);
@@ -286,12 +285,12 @@ impl LoginMachine {
         let theirs = Login::parse(request.command, request.payload).map_err(|_| malformed())?;
         let port = self.ports[at].ok_or_else(not_a_neighbour)?;
         let login = self
-            .agree(&port.neighbour, &theirs)
+            .negotiate(&port.neighbour, &theirs)
             .map_err(wrong_parameters)?;
         if self.is_closing || port.state == PortState::LogoSent {
             return Err(busy());
         }
-        // Both ask: the larger name's request stands.
+        // Simultaneous PLOGIs: that of the larger name prevails.
         let larger = self.config.port_name > port.neighbour.port_name;
         if port.state == PortState::PlogiSent && larger {
             return Err(refused(
@@ -302,17 +301,17 @@ impl LoginMachine {
         }
         let was_accepted = self.was_accepted(now_ns, request);
         if was_accepted && port.login.is_none() {
-            // A late one. Who starts anew with the same OX_IDs asks again in another exchange.
+            // A late copy. A port that restarted with the same OX_IDs retries in another exchange.
             return Err(busy());
         }
-        // A port that logs in anew says FLOGI first. A PLOGI without it, soon after the last one,
-        // is of the same login: its answer was lost.
+        // A port that logs in anew sends FLOGI first. A PLOGI without it, soon after the last one,
+        // belongs to the same login: its answer was lost.
         let is_same = port.login == Some(login)
             && port
                 .plogi_ns
                 .is_some_and(|then_ns| now_ns.saturating_sub(then_ns) < self.config.r_a_tov_ns);
         let is_repeated = was_accepted || is_same;
-        self.remember(now_ns, request);
+        self.record_accepted(now_ns, request);
         if is_repeated {
             self.counters.count(LoginCounter::Repeated);
         } else {
@@ -342,30 +341,30 @@ impl LoginMachine {
         }
         let is_logged_in = port.login.is_some();
         if !self.was_accepted(now_ns, request) {
-            self.remember(now_ns, request);
+            self.record_accepted(now_ns, request);
             self.apply(now_ns, at, Event::LogoReceived, None);
         } else if is_logged_in {
-            self.doubt(now_ns, at, None);
+            self.verify_login(now_ns, at, None);
         } else {
             self.counters.count(LoginCounter::Repeated);
         }
         Ok(request.answer(&ACCEPT))
     }
 
-    /// Whether this PLOGI or LOGO was accepted before.
+    /// Reports whether this PLOGI or LOGO was accepted before.
     fn was_accepted(&self, now_ns: u64, request: &Received<'_>) -> bool {
         let FcHeader { s_id, ox_id, .. } = *request.fc;
         let known = self.accepted.contains(now_ns, s_id, request.command, ox_id);
         known && !skips(Check::AcceptedLogin)
     }
 
-    /// This PLOGI or LOGO is accepted.
-    fn remember(&mut self, now_ns: u64, request: &Received<'_>) {
+    /// Records this PLOGI or LOGO as accepted.
+    fn record_accepted(&mut self, now_ns: u64, request: &Received<'_>) {
         let FcHeader { s_id, ox_id, .. } = *request.fc;
-        self.accepted.remember(now_ns, s_id, request.command, ox_id);
+        self.accepted.record(now_ns, s_id, request.command, ox_id);
     }
 
-    /// What only a port that is logged in may ask.
+    /// Serves a request that only a logged-in port may send.
     fn serve(&self, login: &PortLogin, request: &Received<'_>) -> Result<ElsOut, Refused> {
         match request.command {
             ElsCommand::Adisc => match Adisc::parse_request(request.payload) {
@@ -389,7 +388,7 @@ impl LoginMachine {
                 Ok(request.answer(&payload))
             }
             ElsCommand::Rrq => match Rrq::parse(request.payload) {
-                // We hold no identifiers back for others: there is nothing to reinstate.
+                // We quarantine no identifiers for other ports: there is nothing to reinstate.
                 Ok(rrq) if [login.id, request.fc.d_id].contains(&rrq.s_id) => {
                     Ok(request.answer(&ACCEPT))
                 }
@@ -407,7 +406,7 @@ impl LoginMachine {
         request.answer(&payload)
     }
 
-    /// Who we are.
+    /// Returns the ADISC payload of this port.
     pub(super) fn adisc(&self, id: NPortId) -> Adisc {
         Adisc {
             hard_address: NPortId::default(),
@@ -418,18 +417,14 @@ impl LoginMachine {
     }
 
     /// Sends a LOGO to a port that behaves as if it were logged in.
-    pub(super) fn ask_to_log_out(
-        &mut self,
-        now_ns: u64,
-        s_id: NPortId,
-    ) -> Result<(), LoginCounter> {
+    pub(super) fn send_logo(&mut self, now_ns: u64, s_id: NPortId) -> Result<(), LoginCounter> {
         let id = self.id.ok_or(LoginCounter::DropNoId)?;
         if !self.has_room() {
             return Err(LoginCounter::DropNoRoom);
         }
         let at = self.by_id(s_id);
         let (carrier, destination) = match at.and_then(|at| self.ports[at].as_mut()) {
-            // A login or a LOGO is on its way to it already.
+            // A login or a LOGO is in progress already.
             Some(port) if port.is_logging_in() || port.state == PortState::LogoSent => {
                 return Ok(());
             }
@@ -441,15 +436,15 @@ impl LoginMachine {
                 (service, port.neighbour.enode_mac)
             }
             None => {
-                self.answer_stranger(now_ns)?;
+                self.limit_unlogged_answer(now_ns)?;
                 (Carrier::Fcoe, MacAddress::vn2vn(s_id))
             }
         };
         let ox_id = self
             .exchanges
-            .open(now_ns, Share::Stranger)
+            .open(now_ns, Share::NotLoggedIn)
             .ok_or(LoginCounter::NoExchange)?;
-        // Nobody waits for the answer.
+        // No reply is expected.
         self.exchanges.end(now_ns, ox_id);
         let mut payload = [0; Logo::BYTES];
         Logo {

@@ -1,7 +1,7 @@
-//! The states of one remote port, and what leads from one to the other [FCVI P-14].
+//! The states of one remote port, and their transitions [FCVI P-14].
 //!
 //! ```text
-//!            Heard                FlogiAccepted, ours is the smaller name
+//!            Ready                FlogiAccepted, ours is the smaller name
 //!   Known ----------> FlogiSent ------------------------------> PlogiWait
 //!     |                   |  FlogiAccepted,                         |
 //!     | FlogiReceived     |  ours is the larger name                | PlogiReceived
@@ -14,35 +14,34 @@
 //!       +--------------------------------------------------------------+
 //! ```
 //!
-//! Of two ports the one with the larger Port_Name sends PLOGI; an accept of it that
-//! cannot be used leads to LogoSent. A request that nobody answers is sent again; the
-//! last time-out leads to LoggedOut, and from there time leads to FlogiSent. FLOGI and
-//! PLOGI of the other port are believed in every state but LogoSent: it may have
-//! started anew. The table of every state and event is docs/spec/login-states.md.
+//! Of two ports the one with the larger Port_Name sends PLOGI; an unusable accept of it leads to
+//! LogoSent. An unanswered request is retried; the last timeout leads to LoggedOut, whose timeout
+//! leads to FlogiSent. FLOGI and PLOGI of the other port are accepted in every state but LogoSent,
+//! because it may have restarted. The table of every state and event is docs/spec/login-states.md.
 
 use super::frames::{Carrier, FipService};
 
-/// Where the login with a remote port stands.
+/// State of the login with a remote port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PortState {
-    /// It is a neighbour whose beacon was not heard.
+    /// A neighbour whose beacon was not received yet.
     Known,
-    /// We sent FLOGI and wait for the answer.
+    /// FLOGI was sent; the reply is pending.
     FlogiSent,
-    /// FLOGI was accepted, and the other port, which has the larger name, is to send PLOGI.
+    /// FLOGI was accepted; the other port, which has the larger name, has to send PLOGI.
     PlogiWait,
-    /// We sent PLOGI and wait for the answer.
+    /// PLOGI was sent; the reply is pending.
     PlogiSent,
     /// Logged in.
     LoggedIn,
-    /// We sent LOGO and wait for the answer.
+    /// LOGO was sent; the reply is pending.
     LogoSent,
     /// The login ended or failed.
     LoggedOut,
 }
 
 impl PortState {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 7] = [
         Self::Known,
         Self::FlogiSent,
@@ -53,7 +52,7 @@ impl PortState {
         Self::LoggedOut,
     ];
 
-    /// What the request of the state travels in, and so does its reply.
+    /// Returns the kind of frame of the state's request and its reply.
     pub(super) fn request_carrier(self) -> Option<Carrier> {
         match self {
             Self::FlogiSent => Some(Carrier::Fip(FipService::Flogi)),
@@ -64,11 +63,11 @@ impl PortState {
     }
 }
 
-/// What can happen to a remote port.
+/// An event of a remote port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// Its beacon was heard, or it asks for a login by other means.
-    Heard,
+    /// Its first beacon was received, or it requests a login by other means.
+    Ready,
     /// It sent an FLOGI, which is accepted.
     FlogiReceived,
     /// It accepted our FLOGI.
@@ -77,9 +76,9 @@ pub(super) enum Event {
     PlogiReceived,
     /// It accepted our PLOGI.
     PlogiAccepted,
-    /// It refused our FLOGI or PLOGI; the timer asks again.
+    /// It refused our FLOGI or PLOGI; the timer retries.
     Rejected,
-    /// It accepted with names or sizes that cannot be.
+    /// It accepted with invalid names or sizes.
     Unusable,
     /// It logged out.
     LogoReceived,
@@ -87,38 +86,39 @@ pub(super) enum Event {
     LogoAnswered,
     /// We log out.
     Logout,
-    /// The state's time is over.
+    /// The state timed out.
     Timeout,
 }
 
-/// What an event does to a state.
+/// Transition of a state on an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Nothing; its timer runs on.
+    /// None; the timer keeps running.
     Stay,
     /// The state is entered, perhaps again: its timer starts, its request is sent.
     Enter(PortState),
 }
 
-/// The machine. `larger`: our Port_Name is the larger one. `last`: the request of the state
-/// was sent as often as it may be.
+/// Returns the transition of a state on an event. `larger`: our Port_Name is the larger one.
+/// `last`: the retries of the state's request are used up.
 pub(super) fn next(state: PortState, event: Event, larger: bool, last: bool) -> Next {
     use Event::{
-        FlogiAccepted, FlogiReceived, Heard, LogoAnswered, LogoReceived, Logout, PlogiAccepted,
-        PlogiReceived, Rejected, Timeout, Unusable,
+        FlogiAccepted, FlogiReceived, LogoAnswered, LogoReceived, Logout, PlogiAccepted,
+        PlogiReceived, Ready, Rejected, Timeout, Unusable,
     };
     use Next::{Enter, Stay};
     use PortState::{FlogiSent, Known, LoggedIn, LoggedOut, LogoSent, PlogiSent, PlogiWait};
-    let greeted = Enter(if larger { PlogiSent } else { PlogiWait });
+    let after_flogi = Enter(if larger { PlogiSent } else { PlogiWait });
     match (state, event) {
-        (Known | LoggedOut, Heard) => Enter(FlogiSent),
-        (_, Heard) => Stay,
+        (Known | LoggedOut, Ready) => Enter(FlogiSent),
+        (_, Ready) => Stay,
 
-        (Known | LoggedIn | LoggedOut, FlogiReceived) => greeted,
-        // Crossed: we wait for our own answer. Or our accept was lost, and is sent again.
+        (Known | LoggedIn | LoggedOut, FlogiReceived) => after_flogi,
+        // Simultaneous FLOGIs: we wait for our own reply. Or our accept was lost, and is sent
+        // again.
         (FlogiSent | PlogiWait | PlogiSent, FlogiReceived) => Stay,
         (LogoSent, FlogiReceived) => Stay,
-        (FlogiSent, FlogiAccepted) => greeted,
+        (FlogiSent, FlogiAccepted) => after_flogi,
         (_, FlogiAccepted) => Stay,
 
         (LogoSent, PlogiReceived) => Stay,

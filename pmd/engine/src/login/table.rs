@@ -1,4 +1,4 @@
-//! The table of remote ports, and what happens to them.
+//! The table of remote ports, and the events applied to it.
 
 use fcvi_frame::fc::NPortId;
 
@@ -11,28 +11,29 @@ use super::state::{Event, Next, PortState, next};
 impl LoginMachine {
     pub(super) fn find(&self, wanted: impl Fn(&RemotePort) -> bool) -> Option<usize> {
         let wanted =
-            |port: &Option<RemotePort>| port.as_ref().is_some_and(|p| !p.gone && wanted(p));
+            |port: &Option<RemotePort>| port.as_ref().is_some_and(|p| !p.removed && wanted(p));
         self.ports.iter().position(wanted)
     }
 
     pub(super) fn by_id(&self, id: NPortId) -> Option<usize> {
-        let nobody = NPortId::default();
-        let known = |known: &NPortId| *known == id && id != nobody;
+        let none = NPortId::default();
+        let known = |known: &NPortId| *known == id && id != none;
         self.ids.iter().position(known)
     }
 
-    /// The place of a neighbour, new or not; `None` if there is no room, or if it would be us.
-    pub(super) fn found(&mut self, now_ns: u64, neighbour: &Neighbour) -> Option<usize> {
+    /// Adds or updates a neighbour and returns its slot; `None` if the table is full, or if it
+    /// would be this port.
+    pub(super) fn add_or_update(&mut self, now_ns: u64, neighbour: &Neighbour) -> Option<usize> {
         let Some(id) = self.id else {
             self.counters.count(LoginCounter::DropNoId);
             return None;
         };
-        let never = [id, NPortId::default(), NPortId::BROADCAST];
-        if neighbour.port_name == self.config.port_name || never.contains(&neighbour.id) {
+        let invalid = [id, NPortId::default(), NPortId::BROADCAST];
+        if neighbour.port_name == self.config.port_name || invalid.contains(&neighbour.id) {
             self.counters.count(LoginCounter::DropBadSource);
             return None;
         }
-        // One port has one N_Port_ID, and one N_Port_ID has one port: what contradicts is over.
+        // A port has one N_Port_ID, and an N_Port_ID has one port: contradicting entries end.
         while let Some(at) = self.find(|port| {
             let (same_name, same_id) = (
                 port.neighbour.port_name == neighbour.port_name,
@@ -40,21 +41,21 @@ impl LoginMachine {
             );
             same_name != same_id
         }) {
-            self.forget(now_ns, at, LogoutReason::Gone);
+            self.remove(now_ns, at, LogoutReason::Gone);
         }
-        let mut is_narrower = false;
+        let mut is_reduced = false;
         if let Some(at) = self.by_id(neighbour.id)
             && let Some(port) = self.ports[at].as_mut()
         {
             port.neighbour = *neighbour;
             let bytes = neighbour.data_field_bytes();
-            is_narrower = port
+            is_reduced = port
                 .login
                 .is_some_and(|login| login.data_field_bytes > bytes);
-            if !is_narrower {
+            if !is_reduced {
                 return Some(at);
             }
-            self.forget(now_ns, at, LogoutReason::Narrower);
+            self.remove(now_ns, at, LogoutReason::SizeReduced);
         }
         let Some(at) = self.ports.iter().position(Option::is_none) else {
             self.counters.count(LoginCounter::DropTableFull);
@@ -62,49 +63,49 @@ impl LoginMachine {
         };
         self.ports[at] = Some(RemotePort::new(now_ns, *neighbour));
         self.ids[at] = neighbour.id;
-        if is_narrower && !self.is_closing {
-            self.apply(now_ns, at, Event::Heard, None);
+        if is_reduced && !self.is_closing {
+            self.apply(now_ns, at, Event::Ready, None);
         }
         Some(at)
     }
 
-    /// Takes a neighbour out of the table; it leaves its place when its end has been told.
-    pub(super) fn forget(&mut self, now_ns: u64, at: usize, reason: LogoutReason) {
+    /// Removes a neighbour; its slot is freed when its end has been reported.
+    pub(super) fn remove(&mut self, now_ns: u64, at: usize, reason: LogoutReason) {
         let Some(port) = self.ports[at].as_mut() else {
             return;
         };
-        if port.gone {
+        if port.removed {
             return;
         }
         end_exchange(&mut self.exchanges, now_ns, port);
-        port.end_doubt(&mut self.exchanges, now_ns);
+        port.end_verification(&mut self.exchanges, now_ns);
         if port.login.take().is_some() {
             self.counters.count(LoginCounter::Logouts);
-            port.ended = reason;
+            port.logout_reason = reason;
         }
         self.ids[at] = NPortId::default();
         self.changed = true;
-        port.gone = true;
-        port.failed = false;
+        port.removed = true;
+        port.failure_pending = false;
         port.unsent = false;
         port.deadline_ns = None;
-        let (id, has_news) = (port.neighbour.id, port.told.is_some());
-        if !has_news {
+        let (id, was_reported) = (port.neighbour.id, port.reported.is_some());
+        if !was_reported {
             self.ports[at] = None;
         }
-        if reason != LogoutReason::Narrower {
+        if reason != LogoutReason::SizeReduced {
             self.hosts.port_gone(id);
         }
     }
 
-    /// Lets an event happen to a port. `login`: what was agreed, for the events that lead to
+    /// Applies an event to a port. `login`: the negotiated parameters, for events that lead to
     /// [`PortState::LoggedIn`].
     pub(super) fn apply(&mut self, now_ns: u64, at: usize, event: Event, login: Option<PortLogin>) {
-        let Some(port) = self.ports[at].as_mut().filter(|port| !port.gone) else {
+        let Some(port) = self.ports[at].as_mut().filter(|port| !port.removed) else {
             return;
         };
-        if !matches!(event, Event::Heard | Event::Logout | Event::Timeout) {
-            port.heard_ns = now_ns;
+        if !matches!(event, Event::Ready | Event::Logout | Event::Timeout) {
+            port.last_rx_ns = now_ns;
         }
         let larger = self.config.port_name > port.neighbour.port_name;
         let last = port.tries >= self.config.retries;
@@ -114,11 +115,11 @@ impl LoginMachine {
         };
         self.changed = true;
         end_exchange(&mut self.exchanges, now_ns, port);
-        port.end_doubt(&mut self.exchanges, now_ns);
+        port.end_verification(&mut self.exchanges, now_ns);
         port.host = HostQuery::default();
         if port.login.take().is_some() {
             self.counters.count(LoginCounter::Logouts);
-            port.ended = match event {
+            port.logout_reason = match event {
                 Event::LogoReceived => LogoutReason::Logo,
                 Event::Logout => LogoutReason::Closed,
                 _ => LogoutReason::LoggedInAgain,
@@ -127,7 +128,7 @@ impl LoginMachine {
         let gave_up = to == PortState::LoggedOut && event == Event::Timeout;
         if (gave_up && from != PortState::LogoSent) || event == Event::Unusable {
             self.counters.count(LoginCounter::LoginFailures);
-            port.failed = true;
+            port.failure_pending = true;
         }
         let again = event == Event::Timeout && from != PortState::LoggedOut && !gave_up;
         port.tries = match to {
@@ -140,7 +141,7 @@ impl LoginMachine {
         self.enter(now_ns, at, event, again, login);
     }
 
-    /// The timer and the request of the state that a port just entered.
+    /// Starts the timer and the request of the state that a port just entered.
     fn enter(
         &mut self,
         now_ns: u64,
@@ -164,11 +165,11 @@ impl LoginMachine {
             PortState::LoggedOut if event == Event::LogoReceived => Some(config.relogin_ns),
             PortState::LoggedOut => Some(config.give_up_ns),
         };
-        port.deadline_ns = wait_ns.map(|ns| now_ns.saturating_add(self.random.spread(ns)));
+        port.deadline_ns = wait_ns.map(|ns| now_ns.saturating_add(self.random.with_jitter(ns)));
         match to {
             PortState::FlogiSent | PortState::PlogiSent | PortState::LogoSent => {
                 if event != Event::Unusable {
-                    port.trouble = LoginFailure::Timeout;
+                    port.last_failure = LoginFailure::Timeout;
                 }
                 if again {
                     self.counters.count(LoginCounter::Retries);
@@ -180,37 +181,40 @@ impl LoginMachine {
                 }
             }
             PortState::LoggedIn => {
-                if port.neighbour.speaks_fc_vi {
+                if port.neighbour.supports_fc_vi {
                     port.host = HostQuery::begin(now_ns, config);
                 }
                 self.generation += 1;
                 port.generation = self.generation;
                 port.login = login;
-                port.failed = false;
+                port.failure_pending = false;
                 self.counters.count(LoginCounter::Logins);
             }
             PortState::Known | PortState::PlogiWait | PortState::LoggedOut => {}
         }
     }
 
-    /// At the end of each call: when is something due next?
-    pub(super) fn settle(&mut self) {
+    /// Updates the next deadline, at the end of each call.
+    pub(super) fn update_deadline(&mut self) {
         if !std::mem::take(&mut self.changed) {
             return;
         }
-        let ports = self.ports.iter().flatten().filter(|port| !port.gone);
+        let ports = self.ports.iter().flatten().filter(|port| !port.removed);
         let ports = ports.flat_map(|port| {
-            let doubt_ns = port.doubt.map(|doubt| doubt.deadline_ns);
-            [port.deadline_ns, port.host.deadline_ns, doubt_ns]
+            let verification_ns = port
+                .verification
+                .map(|verification| verification.deadline_ns);
+            [port.deadline_ns, port.host.deadline_ns, verification_ns]
         });
         let ports = ports.flatten();
         self.next_ns = ports.chain(self.hosts.deadlines()).min();
         self.may_send = true;
-        self.may_tell = true;
+        self.may_have_event = true;
     }
 }
 
-/// The request of a port's state is over; one that was not even handed out leaves no trace.
+/// Ends the exchange of a port's request; that of a request that was not handed out is free at
+/// once.
 fn end_exchange(exchanges: &mut ExchangeIds, now_ns: u64, port: &mut RemotePort) {
     let unsent = std::mem::take(&mut port.unsent);
     match port.ox_id.take() {

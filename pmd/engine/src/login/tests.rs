@@ -1,4 +1,4 @@
-//! The login machine's promises, one room for each kind.
+//! Tests of the login machine, one module per subject.
 
 mod abort;
 mod farp;

@@ -1,5 +1,5 @@
-//! Frames with a bad CRC. They are dropped; if an RDMA write is then incomplete, the error is RDMAW_DATA instead of
-//! RDMAW_ABORT (VIPL 3.8.1).
+//! Frames with a bad CRC. They are dropped; if an RDMA write is then incomplete, the error is
+//! RDMAW_DATA instead of RDMAW_ABORT (VIPL 3.8.1).
 
 use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::FrameView;
@@ -7,10 +7,10 @@ use fcvi_frame::iu::Opcode;
 
 use crate::endpoint::RxStream;
 use crate::engine::Engine;
-use crate::host::AsyncError;
+use crate::engine_io::AsyncError;
 
 impl Engine {
-    /// Records the RDMA write that a frame with a bad CRC names. It selects the code of an error, nothing else.
+    /// Records the RDMA write that a frame with a bad CRC names. Affects only the code of an error.
     #[cold]
     pub(super) fn note_damaged(&mut self, bytes: &[u8]) {
         let Ok(frame) = FrameView::parse_damaged(bytes) else {
@@ -22,7 +22,7 @@ impl Engine {
         {
             return;
         }
-        let vi = self.place_of(iu.header.handle);
+        let vi = self.slot_of(iu.header.handle);
         if let Some(ep) = self.endpoint_mut(vi)
             && ep.handle == iu.header.handle
             && ep.peer == frame.fc.s_id
@@ -33,7 +33,7 @@ impl Engine {
 }
 
 impl RxStream {
-    /// `RDMAW_DATA` if a frame of this message was damaged, else `error`.
+    /// Returns `RDMAW_DATA` if a frame of this message was damaged, else `error`.
     pub(super) fn damaged_or(&self, msg_id: u32, error: AsyncError) -> AsyncError {
         if self.damaged_write == Some(msg_id) {
             AsyncError::RdmaWriteData

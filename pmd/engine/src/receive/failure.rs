@@ -1,37 +1,37 @@
-//! Messages that cannot go on, by reliability level (docs/spec/vi-engine-errors.md).
+//! Failed messages, by reliability level (docs/spec/vi-engine-errors.md).
 
 use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::IuView;
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
 
-use crate::answer::Response;
 use crate::counters::Counter;
 use crate::endpoint::{Level, Phase, RxKind};
 use crate::engine::{Engine, ViIndex};
-use crate::host::{AsyncError, Claim, Completion, Host, Status};
+use crate::engine_io::{AsyncError, Claim, Completion, EngineIo, Status};
+use crate::responses::Response;
 
-/// Why a message cannot go on.
+/// Why a message failed at the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub(crate) enum ReceiveFailure {
     /// Frames are missing, or the message ended too early.
     Incomplete,
-    /// It does not fit the descriptor or the VI.
+    /// It is longer than the descriptor or the VI's maximum.
     TooLong,
-    /// The memory it is meant for is not valid.
+    /// Its destination memory is not valid.
     Protection,
 }
 
 impl Engine {
-    /// Ends the open message with an error, as the level and the kind of message
-    /// want it (vipl-semantics, table of errors). True if the VI goes on.
+    /// Ends the open message with an error, by reliability level and kind of message
+    /// (vipl-semantics, table of errors). Returns true if the VI stays connected.
     #[cold]
-    pub(crate) fn fail_message<H: Host>(
+    pub(crate) fn fail_message<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        failure: Failure,
-        host: &mut H,
+        failure: ReceiveFailure,
+        io: &mut I,
     ) -> bool {
         let Some(ep) = self.endpoint_mut(vi) else {
             return false;
@@ -43,60 +43,60 @@ impl Engine {
         let (kind, msg_id) = (message.kind, message.msg_id);
         message.kind = RxKind::Discard;
         let incomplete_write = ep.rx.damaged_or(msg_id, AsyncError::RdmaWriteAbort);
-        if failure == Failure::Incomplete && level == Level::UnreliableDelivery {
+        if failure == ReceiveFailure::Incomplete && level == Level::UnreliableDelivery {
             ep.rx.message = None;
         }
         if kind == RxKind::Discard {
             return true;
         }
         let (status, reason) = match failure {
-            Failure::Incomplete => {
+            ReceiveFailure::Incomplete => {
                 self.counters.count(Counter::IncompleteMessages);
                 (
                     Status::TRANSPORT.with(Status::PARTIAL),
                     MessageReason::MessageIncomplete,
                 )
             }
-            Failure::TooLong => (Status::LENGTH, MessageReason::DescriptorTooShort),
-            Failure::Protection if matches!(kind, RxKind::Write { .. }) => {
+            ReceiveFailure::TooLong => (Status::LENGTH, MessageReason::DescriptorTooShort),
+            ReceiveFailure::Protection if matches!(kind, RxKind::Write { .. }) => {
                 (Status::PROTECTION, MessageReason::WriteProtection)
             }
-            Failure::Protection => (Status::PROTECTION, MessageReason::DescriptorProtection),
+            ReceiveFailure::Protection => (Status::PROTECTION, MessageReason::DescriptorProtection),
         };
         match kind {
-            RxKind::Receive { .. } => complete_error(vi, status, false, host),
-            RxKind::Write { claimed: true, .. } => complete_error(vi, status, true, host),
-            RxKind::Write { .. } if level != Level::UnreliableDelivery => host.report(
+            RxKind::Receive { .. } => complete_error(vi, status, false, io),
+            RxKind::Write { claimed: true, .. } => complete_error(vi, status, true, io),
+            RxKind::Write { .. } if level != Level::UnreliableDelivery => io.report(
                 vi,
                 match failure {
-                    Failure::Incomplete | Failure::TooLong => incomplete_write,
-                    Failure::Protection => AsyncError::RdmaWriteProtection,
+                    ReceiveFailure::Incomplete | ReceiveFailure::TooLong => incomplete_write,
+                    ReceiveFailure::Protection => AsyncError::RdmaWriteProtection,
                 },
             ),
-            RxKind::Write { .. } if failure == Failure::Protection => {
-                host.report(vi, AsyncError::RdmaWriteProtection);
+            RxKind::Write { .. } if failure == ReceiveFailure::Protection => {
+                io.report(vi, AsyncError::RdmaWriteProtection);
             }
             RxKind::Write { .. } | RxKind::Discard => {}
         }
-        self.break_reliable(now_ns, vi, reason, host)
+        self.break_reliable(now_ns, vi, reason, io)
     }
 
-    /// A frame came of a message of which the first never did: as with any gap the message is lost, and at a reliable
-    /// level there is nothing to wait for.
+    /// Handles a frame of a message whose first frame never arrived: the message is lost, and at a
+    /// reliable level the connection breaks at once.
     #[cold]
-    pub(super) fn begin_lost<H: Host>(
+    pub(super) fn first_frame_lost<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
         let window = self.config.message_window;
         let Some(ep) = self.endpoint(vi) else {
             return;
         };
         let ahead = iu.header.msg_id.wrapping_sub(ep.rx.expected);
-        let began_lost = ep
+        let lost_error = ep
             .rx
             .damaged_or(iu.header.msg_id, AsyncError::RdmaWriteAbort);
         if ep.params.level == Level::UnreliableDelivery || ahead > window {
@@ -104,25 +104,25 @@ impl Engine {
         }
         if matches!(ep.phase, Phase::AwaitResponse3(_)) {
             // The first message implies RESP3 [FCVI P-12].
-            self.client_connected(vi, host);
+            self.client_connected(vi, io);
         }
         if ahead > 0 {
-            self.messages_lost(now_ns, vi, ahead, iu, host);
+            self.messages_lost(now_ns, vi, ahead, iu, io);
         } else {
             self.counters.add(Counter::IncompleteMessages, 1);
-            self.never_began(now_ns, vi, iu, began_lost, host);
+            self.report_lost(now_ns, vi, iu, lost_error, io);
         }
     }
 
-    /// Messages between the expected one and this one never came. True if the VI goes on.
+    /// Handles messages that never arrived before this one. Returns true if the VI stays connected.
     #[cold]
-    pub(super) fn messages_lost<H: Host>(
+    pub(super) fn messages_lost<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         lost: u32,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) -> bool {
         self.counters.add(Counter::LostMessages, u64::from(lost));
         let Some(ep) = self.endpoint(vi) else {
@@ -133,40 +133,41 @@ impl Engine {
         }
         let first_lost = ep.rx.expected;
         let error = ep.rx.damaged_or(first_lost, AsyncError::RdmaTransport);
-        self.never_began(now_ns, vi, iu, error, host)
+        self.report_lost(now_ns, vi, iu, error, io)
     }
 
-    /// Tells of what is missing before a frame and breaks: by the receive descriptor that is next, if the frame's message
-    /// takes one, else by an async error. Always false: the VI does not go on.
-    fn never_began<H: Host>(
+    /// Reports what is missing before a frame and breaks the connection: by the next receive
+    /// descriptor if the frame's message takes one, else by an asynchronous error. Always returns
+    /// false.
+    fn report_lost<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         iu: &IuView<'_>,
         error: AsyncError,
-        host: &mut H,
+        io: &mut I,
     ) -> bool {
         let wants_descriptor = iu.header.opcode == Opcode::SendRequest
             || iu.header.flags & message_request::IMMEDIATE != 0;
-        if wants_descriptor && host.claim_receive(vi) != Claim::Empty {
-            complete_error(vi, Status::TRANSPORT, false, host);
+        if wants_descriptor && io.claim_receive(vi) != Claim::Empty {
+            complete_error(vi, Status::TRANSPORT, false, io);
         } else {
-            host.report(vi, error);
+            io.report(vi, error);
         }
-        self.break_reliable(now_ns, vi, MessageReason::MessageLost, host)
+        self.break_reliable(now_ns, vi, MessageReason::MessageLost, io)
     }
 
-    /// Breaks the connection of a reliable VI; at Reliable Reception the sender of the message
-    /// that is open is told why first. True if the VI goes on (unreliable).
+    /// Breaks the connection of a reliable VI; at Reliable Reception the open message is refused
+    /// first. Returns true if the VI stays connected (unreliable).
     #[cold]
-    pub(super) fn break_reliable<H: Host>(
+    pub(super) fn break_reliable<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         mut reason: MessageReason,
-        host: &mut H,
+        io: &mut I,
     ) -> bool {
-        self.acknowledge_owed(now_ns, vi, host);
+        self.flush_acknowledgement(now_ns, vi, io);
         let Some(ep) = self.endpoint(vi) else {
             return false;
         };
@@ -176,22 +177,23 @@ impl Engine {
             Level::ReliableReception => {
                 if let Some(message) = ep.rx.message.as_ref().filter(|_| ep.shortcut.is_none()) {
                     let response = Response::to(message);
-                    reason = self.refuse_message(vi, &response, reason, host);
+                    reason = self.refuse_message(vi, &response, reason, io);
                 }
             }
         }
-        self.break_local(now_ns, vi, reason, host);
+        self.break_local(now_ns, vi, reason, io);
         false
     }
 }
 
-pub(super) fn complete_error<H: Host>(
+/// Completes a receive descriptor with an error.
+pub(super) fn complete_error<I: EngineIo>(
     vi: ViIndex,
     status: Status,
     remote_write: bool,
-    host: &mut H,
+    io: &mut I,
 ) {
-    host.complete_receive(
+    io.complete_receive(
         vi,
         Completion {
             status,
@@ -202,7 +204,7 @@ pub(super) fn complete_error<H: Host>(
     );
 }
 
-/// The code for a receive descriptor that cannot be used [P-8].
+/// Returns the reason code for an unusable receive descriptor [P-8].
 pub(super) fn reason_of_fault(status: Status) -> MessageReason {
     if status.has(Status::FORMAT) {
         MessageReason::DescriptorFormat

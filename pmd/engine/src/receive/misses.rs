@@ -1,5 +1,5 @@
-//! RDMA accesses of peers that name no region: counted, limited, and at last the connection broken
-//! (ADR 0041).
+//! RDMA accesses of peers whose handle names no region: counted and limited, until the connection
+//! breaks (ADR 0041).
 
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::fc::NPortId;
@@ -7,32 +7,32 @@ use fcvi_frame::reason::MessageReason;
 
 use crate::counters::Counter;
 use crate::engine::{Engine, ViIndex};
-use crate::host::{AsyncError, Host};
+use crate::engine_io::{AsyncError, EngineIo};
 
-/// What a peer's misses are counted under.
+/// Key under which a peer's misses are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PeerKey {
     port: NPortId,
-    /// The user of its VI, if that is one of this engine.
+    /// The user of its VI, if that is a VI of this engine.
     user: Option<u32>,
 }
 
 impl Engine {
-    /// The key of a VI's peer; `None` if it is a VI of this engine and of the same user.
+    /// Returns the key of a VI's peer; `None` if it is a VI of this engine and of the same user.
     fn peer_key(&self, vi: ViIndex) -> Option<PeerKey> {
         let ep = self.endpoint(vi)?;
-        let link = ep.link.as_ref()?;
-        let port = link.peer;
+        let connection = ep.connection.as_ref()?;
+        let port = connection.peer;
         if port != self.config.n_port_id {
             return Some(PeerKey { port, user: None });
         }
-        let other = self.endpoint(self.place_of(link.peer_handle));
-        let other = other.filter(|other| other.handle == link.peer_handle);
+        let other = self.endpoint(self.slot_of(connection.peer_handle));
+        let other = other.filter(|other| other.handle == connection.peer_handle);
         let user = other.map(|other| other.user);
         (user != Some(ep.user)).then_some(PeerKey { port, user })
     }
 
-    /// A connection begins: it is watched if its peer has missed lately.
+    /// Starts counting misses of a new connection, watched if its peer has missed recently.
     pub(crate) fn watch_misses(&mut self, vi: ViIndex) {
         let key = self.peer_key(vi);
         let misses = self.misses.connect(key);
@@ -41,7 +41,7 @@ impl Engine {
         }
     }
 
-    /// Checks whether an access on a watched connection is refused without a look-up.
+    /// Reports whether an access on a watched connection is refused without a look-up.
     #[cold]
     pub(crate) fn is_limited(&mut self, now_ns: u64, vi: ViIndex) -> bool {
         let key = self.peer_key(vi);
@@ -57,8 +57,8 @@ impl Engine {
 
     /// Counts an access that was refused after a look-up, if its handle names no region of the VI.
     #[cold]
-    pub(crate) fn miss<H: Host>(&mut self, now_ns: u64, vi: ViIndex, handle: u32, host: &mut H) {
-        if host.names_region(vi, handle) {
+    pub(crate) fn miss<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, handle: u32, io: &mut I) {
+        if io.names_region(vi, handle) {
             return;
         }
         self.counters.count(Counter::RdmaMisses);
@@ -70,48 +70,53 @@ impl Engine {
 
     /// Looks up the target of an RDMA write.
     #[inline]
-    pub(super) fn check_write<H: Host>(
+    pub(super) fn check_write<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         header: &DeviceHeader,
-        host: &mut H,
+        io: &mut I,
     ) -> bool {
-        let allowed = host.check_rdma_write(vi, header);
+        let allowed = io.check_rdma_write(vi, header);
         if !allowed {
-            self.miss(now_ns, vi, header.rmt_va_handle, host);
+            self.miss(now_ns, vi, header.rmt_va_handle, io);
         }
         allowed
     }
 
-    /// Unreliable Delivery: drops an RDMA write that was not looked up. The consumer is told only
-    /// of the one that breaks the connection. False if it broke.
+    /// Drops an RDMA write at Unreliable Delivery that was not looked up. Only the one that breaks
+    /// the connection is reported to the consumer. Returns false if it broke.
     #[cold]
-    pub(super) fn drop_limited<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) -> bool {
+    pub(super) fn drop_limited<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        io: &mut I,
+    ) -> bool {
         if !self.is_exhausted(vi) {
             return true;
         }
-        host.report(vi, AsyncError::RdmaWriteProtection);
-        self.break_refused(now_ns, vi, MessageReason::WriteProtection, host)
+        io.report(vi, AsyncError::RdmaWriteProtection);
+        self.break_refused(now_ns, vi, MessageReason::WriteProtection, io)
     }
 
-    /// Breaks the connection behind a refused write: at a reliable level, or after too many of
-    /// them. True if the VI goes on.
+    /// Breaks the connection after a refused write: at a reliable level, or after too many of them.
+    /// Returns true if the VI stays connected.
     #[cold]
-    pub(super) fn break_refused<H: Host>(
+    pub(super) fn break_refused<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         reason: MessageReason,
-        host: &mut H,
+        io: &mut I,
     ) -> bool {
         let exhausted = self.is_exhausted(vi);
-        if !self.break_reliable(now_ns, vi, reason, host) {
+        if !self.break_reliable(now_ns, vi, reason, io) {
             return false;
         }
         if exhausted {
             self.counters.count(Counter::RdmaMissBreaks);
-            self.break_local(now_ns, vi, reason, host);
+            self.break_local(now_ns, vi, reason, io);
         }
         !exhausted
     }

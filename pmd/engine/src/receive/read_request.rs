@@ -1,4 +1,4 @@
-//! RDMA reads of the other end.
+//! RDMA read requests of the peer.
 
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::fc::FCtl;
@@ -7,25 +7,25 @@ use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::reason::MessageReason;
 
-use crate::answer::ReadJob;
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::endpoint::Level;
 use crate::engine::{Engine, ViIndex};
-use crate::host::Host;
+use crate::engine_io::EngineIo;
+use crate::responses::ReadJob;
 
 impl Engine {
-    /// FCVI_READ_RQST: a message like any other in the order of messages. Its data is sent by
+    /// Handles FCVI_READ_RQST, which has its place in the order of messages. Its data is sent by
     /// [`Engine::pump`].
-    pub(super) fn handle_read_request<H: Host>(
+    pub(super) fn handle_read_request<I: EngineIo>(
         &mut self,
         now_ns: u64,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
         let Some(vi) = self.message_endpoint(frame, iu) else {
-            self.tell_again(now_ns, frame, iu, host);
+            self.repeat_disconnect(now_ns, frame, iu, io);
             return;
         };
         let Some(ep) = self.endpoint(vi) else {
@@ -43,23 +43,23 @@ impl Engine {
             return;
         }
         let (peer_index, recovers) = (ep.peer_index, ep.rx.recovery.is_some());
-        self.heard(peer_index, now_ns);
-        if recovers && !self.read_is_in_order(now_ns, vi, frame, iu, host) {
+        self.note_received(peer_index, now_ns);
+        if recovers && !self.read_is_in_order(now_ns, vi, frame, iu, io) {
             return;
         }
-        if self.is_next_message(now_ns, vi, iu, host) {
-            self.accept_read(now_ns, vi, frame, iu, host);
-            self.read_accepted(now_ns, vi, host);
+        if self.is_next_message(now_ns, vi, iu, io) {
+            self.accept_read(now_ns, vi, frame, iu, io);
+            self.read_accepted(now_ns, vi, io);
         }
     }
 
-    /// Why the peer may not read there, if it may not: asked before a byte is read.
-    pub(crate) fn refuses_read<H: Host>(
+    /// Returns why the peer may not read there, or `None` if it may.
+    pub(crate) fn refuses_read<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         header: &DeviceHeader,
-        host: &mut H,
+        io: &mut I,
     ) -> Option<MessageReason> {
         let ep = self.endpoint(vi)?;
         let params = ep.params;
@@ -70,25 +70,26 @@ impl Engine {
         if limited || header.tot_len > params.max_transfer_bytes {
             return Some(MessageReason::ReadProtection);
         }
-        if host.check_rdma_read(vi, header) {
+        if io.check_rdma_read(vi, header) {
             return None;
         }
-        self.miss(now_ns, vi, header.rmt_va_handle, host);
+        self.miss(now_ns, vi, header.rmt_va_handle, io);
         Some(MessageReason::ReadProtection)
     }
 
-    fn accept_read<H: Host>(
+    /// Queues a read of the peer, or refuses it.
+    fn accept_read<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
         let header = &iu.header;
-        let at = Sequence::answering(&frame.fc);
-        if let Some(reason) = self.refuses_read(now_ns, vi, header, host) {
-            self.refuse_read(now_ns, vi, at, header.msg_id, reason, host);
+        let at = Sequence::reply_to(&frame.fc);
+        if let Some(reason) = self.refuses_read(now_ns, vi, header, io) {
+            self.refuse_read(now_ns, vi, at, header.msg_id, reason, io);
             return;
         }
         self.counters.count(Counter::RxFrames);
@@ -97,20 +98,20 @@ impl Engine {
             return;
         };
         let job = ReadJob::new(at, header);
-        if tx.answers.add_read(job) {
-            tx.answering = true;
+        if tx.responses.add_read(job) {
+            tx.responding = true;
             if tx.recovery.is_some() {
-                tx.answers.remember_read(job);
+                tx.responses.record_read(job);
             }
-            host.resume(vi);
+            io.resume(vi);
         } else {
             self.counters.count(Counter::DropTooManyReads);
-            self.break_local(now_ns, vi, MessageReason::ProtocolError, host);
+            self.break_local(now_ns, vi, MessageReason::ProtocolError, io);
         }
     }
 }
 
-/// A whole request in one frame that gives us the initiative.
+/// Reports whether this is a whole request in one frame that transfers the sequence initiative.
 fn well_formed(frame: &FrameView<'_>, iu: &IuView<'_>) -> bool {
     let f_ctl = frame.fc.f_ctl;
     frame.sof == Sof::I3

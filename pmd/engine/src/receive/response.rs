@@ -1,10 +1,9 @@
-//! Answers to what is in flight: responses of Reliable Reception, and the data of our reads.
+//! Responses to messages in flight: those of Reliable Reception, and the data of our reads.
 //!
-//! An answer must name an outstanding message by its ID and its exchange
-//! [FCVI P-10, rule 7]. On a network that delivers in order the responses to sends
-//! and writes come in the order of their messages; the data of a read comes without
-//! gaps and after all answers to messages before it, but it may come after
-//! responses to later ones.
+//! A response must name an outstanding message by its ID and its exchange [FCVI P-10, rule 7]. On a
+//! network that delivers in order the responses to sends and writes arrive in the order of their
+//! messages; the data of a read arrives without gaps and after all responses to earlier messages,
+//! but it may arrive after responses to later ones.
 
 use fcvi_frame::fc::FCtl;
 use fcvi_frame::fcoe::{Eof, Sof};
@@ -13,29 +12,29 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
 
-use super::follows::{Follows, follows};
+use super::frame_order::{FrameOrder, frame_order};
 use crate::counters::Counter;
 use crate::endpoint::Level;
 use crate::engine::{Engine, ViIndex};
-use crate::host::{Host, Status};
+use crate::engine_io::{EngineIo, Status};
 use crate::synonym::{Check, skips};
-use crate::transmit::{Failure, Kind};
+use crate::transmit::{OperationKind, SendFailure};
 
 impl Engine {
-    /// FCVI_SEND_RESP and FCVI_WRITE_RESP.
-    pub(super) fn handle_response<H: Host>(
+    /// Handles FCVI_SEND_RESP and FCVI_WRITE_RESP.
+    pub(super) fn handle_response<I: EngineIo>(
         &mut self,
         now_ns: u64,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
-        let Some(vi) = self.answered_endpoint(now_ns, frame, iu, host) else {
+        let Some(vi) = self.answered_endpoint(now_ns, frame, iu, io) else {
             return;
         };
         let recovers = self.tx_mut(vi).is_some_and(|tx| tx.recovery.is_some());
         if recovers && iu.header.flags & message_response::CUMULATIVE != 0 {
-            self.take_acknowledgement(now_ns, vi, frame, iu, host);
+            self.take_acknowledgement(now_ns, vi, frame, iu, io);
             return;
         }
         if !is_whole(frame, iu) {
@@ -45,41 +44,41 @@ impl Engine {
         let refused = iu.header.flags & message_response::ERROR != 0;
         let is_write = iu.header.opcode == Opcode::WriteResponse;
         let fits = |kind| match kind {
-            Kind::Send => !is_write,
-            Kind::Write { .. } => is_write,
-            Kind::Read => false,
+            OperationKind::Send => !is_write,
+            OperationKind::Write { .. } => is_write,
+            OperationKind::Read => false,
         };
         let outstanding = self.outstanding(vi, frame, iu, fits);
-        // With recovery only acknowledgements say that a message is placed.
+        // With recovery only acknowledgements complete a message.
         let Some((at, kind)) = outstanding.filter(|_| refused || !recovers) else {
             self.counters.count(Counter::DropStrayResponse);
             return;
         };
-        if self.answers_lost(now_ns, vi, at, |kind| kind != Kind::Read, host) {
+        if self.earlier_response_lost(now_ns, vi, at, |kind| kind != OperationKind::Read, io) {
             return;
         }
         if refused {
-            self.message_refused(now_ns, vi, kind, iu, host);
+            self.message_refused(now_ns, vi, kind, iu, io);
             return;
         }
         let entry = self.tx_mut(vi).and_then(|tx| tx.in_flight.get(at).copied());
         let Some(entry) = entry else {
-            // It has not been sent to its end.
+            // Its last frame has not been sent.
             self.counters.count(Counter::DropStrayResponse);
             return;
         };
-        self.answered(now_ns, vi, at, entry.next_seq_cnt.wrapping_add(1), host);
+        self.handle_answer(now_ns, vi, at, entry.next_seq_cnt.wrapping_add(1), io);
     }
 
-    /// FCVI_READ_RESP.
-    pub(super) fn handle_read_response<H: Host>(
+    /// Handles FCVI_READ_RESP.
+    pub(super) fn handle_read_response<I: EngineIo>(
         &mut self,
         now_ns: u64,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
-        let Some(vi) = self.answered_endpoint(now_ns, frame, iu, host) else {
+        let Some(vi) = self.answered_endpoint(now_ns, frame, iu, io) else {
             return;
         };
         let error = iu.header.flags & message_response::ERROR != 0;
@@ -96,36 +95,43 @@ impl Engine {
             self.counters.count(Counter::DropBadIu);
             return;
         }
-        let Some((at, kind)) = self.outstanding(vi, frame, iu, |kind| kind == Kind::Read) else {
+        let Some((at, kind)) = self.outstanding(vi, frame, iu, |kind| kind == OperationKind::Read)
+        else {
             self.counters.count(Counter::DropStrayResponse);
             return;
         };
         let recovers = self.tx_mut(vi).is_some_and(|tx| tx.recovery.is_some());
         if recovers && !error {
-            self.take_recovered_read_data(now_ns, vi, frame, iu, host);
+            self.take_recovered_read_data(now_ns, vi, frame, iu, io);
             return;
         }
-        // A read is refused as soon as it comes, while others may wait for their turn.
-        if self.answers_lost(now_ns, vi, at, |kind| !error || kind != Kind::Read, host) {
+        // A read is refused when its request arrives, while others may still be queued.
+        if self.earlier_response_lost(
+            now_ns,
+            vi,
+            at,
+            |kind| !error || kind != OperationKind::Read,
+            io,
+        ) {
             return;
         }
         if error {
-            self.message_refused(now_ns, vi, kind, iu, host);
+            self.message_refused(now_ns, vi, kind, iu, io);
         } else {
-            self.take_read_data(now_ns, vi, at, frame, iu, host);
+            self.take_read_data(now_ns, vi, at, frame, iu, io);
         }
     }
 
-    /// The endpoint that an answer names, if it comes from the responder of an exchange.
-    fn answered_endpoint<H: Host>(
+    /// Returns the endpoint that a response names, if it comes from the responder of an exchange.
+    fn answered_endpoint<I: EngineIo>(
         &mut self,
         now_ns: u64,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) -> Option<ViIndex> {
         let Some(vi) = self.message_endpoint(frame, iu) else {
-            self.tell_again(now_ns, frame, iu, host);
+            self.repeat_disconnect(now_ns, frame, iu, io);
             return None;
         };
         let ep = self.endpoint(vi)?;
@@ -142,19 +148,19 @@ impl Engine {
             return None;
         }
         let peer_index = ep.peer_index;
-        self.heard(peer_index, now_ns);
+        self.note_received(peer_index, now_ns);
         Some(vi)
     }
 
-    /// The unanswered message that an answer is about, if it is such a one: where it stands,
-    /// one place behind what is in flight if it is still being sent.
+    /// Returns the unanswered message that a response is about: its position, which is one after
+    /// those in flight if it is still being sent, and its kind.
     fn outstanding(
         &mut self,
         vi: ViIndex,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        fits: impl Fn(Kind) -> bool,
-    ) -> Option<(usize, Kind)> {
+        fits: impl Fn(OperationKind) -> bool,
+    ) -> Option<(usize, OperationKind)> {
         let (msg_id, ox_id) = (iu.header.msg_id, frame.fc.ox_id);
         let level = self.level_of(vi)?;
         let tx = self.tx_mut(vi)?;
@@ -171,21 +177,21 @@ impl Engine {
                 let ours = level == Level::ReliableReception
                     && message.msg_id == msg_id
                     && message.exchange.ox_id == ox_id;
-                ours.then(|| (tx.in_flight.len(), Kind::of(&message.work)))
+                ours.then(|| (tx.in_flight.len(), OperationKind::of(&message.work)))
             }
         };
         found.filter(|(_, kind)| fits(*kind))
     }
 
-    /// A message of this kind before this one has no answer, and will not have one any more:
-    /// the oldest such one failed. True if the VI broke.
-    fn answers_lost<H: Host>(
+    /// Fails the oldest earlier message of this kind without a response, which will not arrive any
+    /// more. Returns true if the VI broke.
+    fn earlier_response_lost<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         at: usize,
-        fits: impl Fn(Kind) -> bool,
-        host: &mut H,
+        fits: impl Fn(OperationKind) -> bool,
+        io: &mut I,
     ) -> bool {
         let recovers = self.tx_mut(vi).is_some_and(|tx| tx.recovery.is_some());
         let lost = !recovers
@@ -194,53 +200,52 @@ impl Engine {
                 .is_some_and(|first| first < at);
         if lost {
             self.counters.count(Counter::LostResponses);
-            self.transport_failed(now_ns, vi, fits, MessageReason::MessageLost, host);
+            self.transport_failed(now_ns, vi, fits, MessageReason::MessageLost, io);
         }
         lost
     }
 
-    /// The other end refused this message, and has left the connection.
+    /// Fails the message that the peer refused; the peer has left the connection.
     #[cold]
-    fn message_refused<H: Host>(
+    fn message_refused<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        kind: Kind,
+        kind: OperationKind,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
         self.counters.count(Counter::RxResponses);
         let msg_id = iu.header.msg_id;
-        self.acknowledged_before(now_ns, vi, msg_id, host);
+        self.acknowledged_before(now_ns, vi, msg_id, io);
         let Some(tx) = self.tx_mut(vi) else {
             return;
         };
-        // One place behind what is in flight if it is being sent.
+        // One position after those in flight if it is being sent.
         let at = tx.in_flight.find(msg_id).unwrap_or(tx.in_flight.len());
         let reason = MessageReason::from_parameter(iu.header.parameter);
-        let status = Failure::status_of(reason, kind);
-        self.fail_in_flight(now_ns, vi, at, status, host);
-        self.break_local(now_ns, vi, MessageReason::ProtocolError, host);
+        let status = SendFailure::status_of(reason, kind);
+        self.fail_in_flight(now_ns, vi, at, status, io);
+        self.break_local(now_ns, vi, MessageReason::ProtocolError, io);
     }
 
-    /// Places the bytes of a frame of a read's answer and, with the last one, completes the
-    /// read.
-    fn take_read_data<H: Host>(
+    /// Places a frame of a read's data and completes the read with the last one.
+    fn take_read_data<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         at: usize,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
         let Some(entry) = self.tx_mut(vi).and_then(|tx| tx.in_flight.get_mut(at)) else {
             return;
         };
         let fc = &frame.fc;
         let placed_bytes = entry.placed_bytes;
-        let place = follows(fc, entry.next_seq_cnt, placed_bytes);
-        if place == Follows::Duplicate {
+        let order = frame_order(fc, entry.next_seq_cnt, placed_bytes);
+        if order == FrameOrder::Duplicate {
             self.counters.count(Counter::DropDuplicate);
             return;
         }
@@ -249,32 +254,32 @@ impl Engine {
         let end = u64::from(placed_bytes) + iu.payload.len() as u64;
         let whole = end == u64::from(entry.length_bytes);
         let fits = end <= u64::from(entry.length_bytes) && last == whole;
-        if place == Follows::Gap || !fits {
+        if order == FrameOrder::Gap || !fits {
             self.counters.count(Counter::IncompleteMessages);
-            self.fail_in_flight(now_ns, vi, at, Status::TRANSPORT, host);
-            self.break_local(now_ns, vi, MessageReason::MessageIncomplete, host);
+            self.fail_in_flight(now_ns, vi, at, Status::TRANSPORT, io);
+            self.break_local(now_ns, vi, MessageReason::MessageIncomplete, io);
             return;
         }
-        self.place_read_data(now_ns, vi, at, (fc.seq_cnt, end as u32, last), iu, host);
+        self.place_read_data(now_ns, vi, at, (fc.seq_cnt, end as u32, last), iu, io);
     }
 
-    /// Places the next data of a read: the frame's SEQ_CNT, its end in the read, and whether it
-    /// is the last one.
-    pub(crate) fn place_read_data<H: Host>(
+    /// Places the next data of a read. The tuple is the frame's SEQ_CNT, its end in the read, and
+    /// whether it is the last one.
+    pub(crate) fn place_read_data<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         at: usize,
         (seq_cnt, end, last): (u16, u32, bool),
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
         let Some(entry) = self.tx_mut(vi).and_then(|tx| tx.in_flight.get_mut(at)) else {
             return;
         };
-        if !host.place_read(vi, at as u32, entry.placed_bytes, iu.payload) {
-            self.fail_in_flight(now_ns, vi, at, Status::PROTECTION, host);
-            self.break_local(now_ns, vi, MessageReason::ProtocolError, host);
+        if !io.place_read(vi, at as u32, entry.placed_bytes, iu.payload) {
+            self.fail_in_flight(now_ns, vi, at, Status::PROTECTION, io);
+            self.break_local(now_ns, vi, MessageReason::ProtocolError, io);
             return;
         }
         entry.placed_bytes = end;
@@ -282,14 +287,14 @@ impl Engine {
         let next_seq_cnt = entry.next_seq_cnt;
         self.counters.count(Counter::RxFrames);
         if last {
-            self.answered(now_ns, vi, at, next_seq_cnt, host);
+            self.handle_answer(now_ns, vi, at, next_seq_cnt, io);
         } else {
-            self.answer_goes_on(now_ns, vi);
+            self.restart_response_timeout(now_ns, vi);
         }
     }
 }
 
-/// A whole answer without data in one frame.
+/// Reports whether this is a whole response without data in one frame.
 fn is_whole(frame: &FrameView<'_>, iu: &IuView<'_>) -> bool {
     frame.sof == Sof::I3
         && frame.eof == Eof::T

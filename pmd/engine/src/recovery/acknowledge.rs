@@ -1,10 +1,9 @@
-//! When and how the other end is told how far its messages are here.
+//! Acknowledgements to the peer: when they are sent, and their contents.
 //!
-//! An acknowledgement is the response IU of the newest frame that came [FCVI P-16]: FCVI_MSG_ID
-//! is the last message that is whole, and the relative offset says how much of the next one is
-//! there, so that messages longer than a window go on. If anything is missing, it lists that.
-//! A send or write to the other end can carry one instead, if there is no more to it than a
-//! message ID.
+//! An acknowledgement is the response IU of the newest received frame [FCVI P-16]: FCVI_MSG_ID is
+//! the last complete message, and the relative offset is how much of the next one is placed, so
+//! that messages longer than a window make progress. Gaps are listed. A send or write to the peer
+//! can carry the acknowledgement instead, if it consists of a message ID only.
 
 use fcvi_frame::fc::FCtl;
 use fcvi_frame::flags::{message_request, message_response};
@@ -14,36 +13,36 @@ use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
 
 use super::RecoveryConfig;
-use crate::answer::Response;
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::endpoint::RxStream;
 use crate::engine::{Engine, ViIndex};
-use crate::host::{Host, Transmit};
+use crate::engine_io::{EngineIo, Transmit};
+use crate::responses::Response;
 use crate::timer::TimerKey;
 
-/// What the other end has not been told yet.
+/// Acknowledgement state of a receive stream: what the peer has not been sent yet.
 #[derive(Debug)]
-pub(crate) struct Telling {
+pub(crate) struct AckState {
     max_messages: u32,
     max_bytes: u32,
     delay_ns: u64,
-    /// Since the last acknowledgement.
+    /// Messages since the last acknowledgement.
     pub(super) messages: u32,
     bytes: u32,
-    owed: bool,
-    /// When it must be told; only if something is owed.
+    pending: bool,
+    /// When it must be sent; valid only if one is pending.
     deadline_ns: u64,
     timer_set: bool,
-    /// The answer to the newest frame.
+    /// Sequence of the response to the newest frame.
     pub(super) at: Sequence,
-    /// When it was told the last time.
-    told_ns: Option<u64>,
+    /// When the last one was sent.
+    last_sent_ns: Option<u64>,
     /// The port had no room for it.
     pub(super) unsent: bool,
 }
 
-impl Telling {
+impl AckState {
     pub(super) fn new(config: &RecoveryConfig) -> Self {
         Self {
             max_messages: config.ack_messages.max(1),
@@ -51,7 +50,7 @@ impl Telling {
             delay_ns: config.ack_delay_ns,
             messages: 0,
             bytes: 0,
-            owed: false,
+            pending: false,
             deadline_ns: 0,
             timer_set: false,
             at: Sequence {
@@ -60,31 +59,31 @@ impl Telling {
                 seq_id: 0,
                 seq_cnt: 0,
             },
-            told_ns: None,
+            last_sent_ns: None,
             unsent: false,
         }
     }
 
-    /// The other end was told all that it was owed.
-    fn told(&mut self, now_ns: u64) {
+    /// Notes that an acknowledgement of everything received was sent.
+    fn sent(&mut self, now_ns: u64) {
         self.unsent = false;
-        self.owed = false;
+        self.pending = false;
         (self.messages, self.bytes) = (0, 0);
-        self.told_ns = Some(now_ns);
+        self.last_sent_ns = Some(now_ns);
     }
 }
 
 impl RxStream {
-    /// Has a frame to the other end carry what is owed, if it can: without immediate data,
-    /// while nothing is missing and no message is there in part.
+    /// Adds a pending acknowledgement to a frame for the peer. Returns false if it cannot: the
+    /// frame has immediate data, there is a gap, or a message is partially placed.
     #[inline]
-    pub(crate) fn acknowledge_in(&self, frame: &mut PerFrame) -> bool {
-        let Some(recovery) = self.recovery.as_ref().filter(|r| r.telling.owed) else {
+    pub(crate) fn add_acknowledgement(&self, frame: &mut PerFrame) -> bool {
+        let Some(recovery) = self.recovery.as_ref().filter(|r| r.ack.pending) else {
             return false;
         };
         let carries = self.message.is_none()
             && frame.flags & message_request::IMMEDIATE == 0
-            && !recovery.islands.saw_beyond(self.position());
+            && !recovery.received_ranges.has_seen_beyond(self.position());
         if carries {
             frame.flags |= message_request::ACKNOWLEDGES;
             frame.fcvi_parameter = self.expected.wrapping_sub(1);
@@ -92,106 +91,118 @@ impl RxStream {
         carries
     }
 
-    /// With recovery: the last message up to which everything is placed. Who ends the connection
-    /// says it for the last time, and as often as it takes.
+    /// Returns the last message up to which everything is placed; `None` without recovery.
+    /// DISCONNECT_RQST carries it, in every retry.
     pub(crate) fn last_placed(&self) -> Option<u32> {
         let position = self.recovery.as_ref().map(|_| self.position());
         position.map(|position| position.msg_id.wrapping_sub(1))
     }
 
-    /// That frame is with the port.
-    pub(crate) fn acknowledged_in(&mut self, now_ns: u64) {
+    /// Notes that the port accepted the frame with the acknowledgement.
+    pub(crate) fn acknowledgement_sent(&mut self, now_ns: u64) {
         if let Some(recovery) = self.recovery.as_mut() {
-            recovery.telling.told(now_ns);
+            recovery.ack.sent(now_ns);
         }
     }
 }
 
 impl Engine {
-    /// So many bytes came. The other end is told `at_once`, but for that only once a turn; or
-    /// when enough has come, or after the delay.
-    pub(super) fn owe_acknowledgement<H: Host>(
+    /// Schedules an acknowledgement of `bytes` received bytes. It is sent at once if `at_once`, but
+    /// then at most once per poll, or if the limits are reached; otherwise after the delay.
+    pub(super) fn schedule_acknowledgement<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         bytes: u32,
         at_once: bool,
-        host: &mut H,
+        io: &mut I,
     ) {
         let recovery = self.endpoint_mut(vi).and_then(|ep| ep.rx.recovery.as_mut());
-        let Some(telling) = recovery.map(|recovery| &mut recovery.telling) else {
+        let Some(ack) = recovery.map(|recovery| &mut recovery.ack) else {
             return;
         };
-        telling.bytes = telling.bytes.saturating_add(bytes);
-        if !core::mem::replace(&mut telling.owed, true) {
-            telling.deadline_ns = now_ns + telling.delay_ns;
+        ack.bytes = ack.bytes.saturating_add(bytes);
+        if !core::mem::replace(&mut ack.pending, true) {
+            ack.deadline_ns = now_ns + ack.delay_ns;
         }
-        let enough = telling.messages >= telling.max_messages || telling.bytes >= telling.max_bytes;
-        if enough || (at_once && telling.told_ns != Some(now_ns)) {
-            self.acknowledge(now_ns, vi, host);
-        } else if !core::mem::replace(&mut telling.timer_set, true) {
-            let at_ns = telling.deadline_ns;
+        let enough = ack.messages >= ack.max_messages || ack.bytes >= ack.max_bytes;
+        if enough || (at_once && ack.last_sent_ns != Some(now_ns)) {
+            self.acknowledge(now_ns, vi, io);
+        } else if !core::mem::replace(&mut ack.timer_set, true) {
+            let at_ns = ack.deadline_ns;
             self.timers.set(at_ns, TimerKey::Acknowledge(vi.0));
         }
     }
 
-    /// Tells what is owed before the connection ends: what is placed must not be taken for lost.
-    pub(crate) fn acknowledge_owed<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
-        let recovery = self.endpoint(vi).and_then(|ep| ep.rx.recovery.as_ref());
-        if recovery.is_some_and(|recovery| recovery.telling.owed) {
-            self.send_acknowledgement(now_ns, vi, host);
-        }
-    }
-
-    pub(crate) fn acknowledge_timeout<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
-        let recovery = self.endpoint_mut(vi).and_then(|ep| ep.rx.recovery.as_mut());
-        let Some(telling) = recovery.map(|recovery| &mut recovery.telling) else {
-            return;
-        };
-        telling.timer_set = false;
-        if !telling.owed || telling.unsent {
-            return;
-        }
-        if telling.deadline_ns > now_ns {
-            telling.timer_set = true;
-            let at_ns = telling.deadline_ns;
-            self.timers.set(at_ns, TimerKey::Acknowledge(vi.0));
-        } else {
-            self.acknowledge(now_ns, vi, host);
-        }
-    }
-
-    /// Tells the other end now, or as soon as the port has room.
-    fn acknowledge<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
-        if !self.send_acknowledgement(now_ns, vi, host) {
-            self.recover_soon(vi, host);
-        }
-    }
-
-    /// False if there was no room for it.
-    pub(super) fn send_acknowledgement<H: Host>(
+    /// Sends a pending acknowledgement before the connection ends: placed messages must not count
+    /// as lost.
+    pub(crate) fn flush_acknowledgement<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        host: &mut H,
+        io: &mut I,
+    ) {
+        let recovery = self.endpoint(vi).and_then(|ep| ep.rx.recovery.as_ref());
+        if recovery.is_some_and(|recovery| recovery.ack.pending) {
+            self.send_acknowledgement(now_ns, vi, io);
+        }
+    }
+
+    pub(crate) fn acknowledge_timeout<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        io: &mut I,
+    ) {
+        let recovery = self.endpoint_mut(vi).and_then(|ep| ep.rx.recovery.as_mut());
+        let Some(ack) = recovery.map(|recovery| &mut recovery.ack) else {
+            return;
+        };
+        ack.timer_set = false;
+        if !ack.pending || ack.unsent {
+            return;
+        }
+        if ack.deadline_ns > now_ns {
+            ack.timer_set = true;
+            let at_ns = ack.deadline_ns;
+            self.timers.set(at_ns, TimerKey::Acknowledge(vi.0));
+        } else {
+            self.acknowledge(now_ns, vi, io);
+        }
+    }
+
+    /// Sends an acknowledgement now, or as soon as the port has room.
+    fn acknowledge<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
+        if !self.send_acknowledgement(now_ns, vi, io) {
+            self.queue_recovery(vi, io);
+        }
+    }
+
+    /// Sends an acknowledgement. Returns false if the port had no room.
+    pub(super) fn send_acknowledgement<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        io: &mut I,
     ) -> bool {
         let Some(ep) = self.endpoint(vi) else {
             return true;
         };
-        let (Some(link), Some(recovery)) = (ep.link.as_ref(), ep.rx.recovery.as_ref()) else {
+        let (Some(connection), Some(recovery)) = (ep.connection.as_ref(), ep.rx.recovery.as_ref())
+        else {
             return true;
         };
         let at = ep.rx.position();
         let response = Response {
             opcode: Opcode::SendResponse,
             msg_id: at.msg_id.wrapping_sub(1),
-            at: recovery.telling.at,
+            at: recovery.ack.at,
         };
         let mut ranges = [MissingRange::default(); MAX_RANGES];
-        let missing = recovery.islands.missing(at, &mut ranges);
+        let missing = recovery.received_ranges.missing(at, &mut ranges);
         let mut payload = [0; MAX_BYTES];
         let bytes = gaps::emit(&ranges[..missing], &mut payload);
-        let mut header = self.response_header(link, &response);
+        let mut header = self.response_header(connection, &response);
         header.fc.f_ctl = header.fc.f_ctl.union(FCtl::RELATIVE_OFFSET);
         header.fc.parameter = at.placed_bytes;
         if let Some(device) = header.device.as_mut() {
@@ -200,7 +211,7 @@ impl Engine {
                 device.parameter = MessageReason::Gaps.to_parameter();
             }
         }
-        let sent = host.transmit_control(&header, &payload[..bytes]) == Transmit::Sent;
+        let sent = io.transmit_control(&header, &payload[..bytes]) == Transmit::Sent;
         if sent {
             self.counters.count(Counter::TxAcknowledgements);
             if missing > 0 {
@@ -208,12 +219,12 @@ impl Engine {
             }
         }
         let recovery = self.endpoint_mut(vi).and_then(|ep| ep.rx.recovery.as_mut());
-        if let Some(telling) = recovery.map(|recovery| &mut recovery.telling) {
-            telling.unsent = !sent;
+        if let Some(ack) = recovery.map(|recovery| &mut recovery.ack) {
+            ack.unsent = !sent;
             if sent {
-                telling.told(now_ns);
-                // Told again, it is another sequence.
-                telling.at = telling.at.following();
+                ack.sent(now_ns);
+                // A repetition is another sequence.
+                ack.at = ack.at.next_sequence();
             }
         }
         sent

@@ -1,11 +1,12 @@
-//! Frames of sends and writes, in order and ahead of it.
+//! Received frames of sends and writes, in order and ahead of it.
 //!
-//! In order they go the way of every other connection; ahead of it they are placed if nothing
-//! about them can fail, and dropped otherwise. Messages ahead are known as far as a frame of
-//! each came, for only then it is known which receive descriptor is whose. The last frame of
-//! an RDMA write waits for everything before it: who polls memory sees the last bytes last. At
-//! Reliable Reception all of it waits for the messages before it, because nothing is processed
-//! after one that fails (VIPL 2.4); a receive descriptor that is filled ahead is flushed then.
+//! In order they are handled as on every other connection; ahead of it they are placed if nothing
+//! about them can fail, and dropped otherwise. A message ahead is known once a frame of it and of
+//! each message before it has arrived, because only then its receive descriptor is known. The last
+//! frame of an RDMA write waits for everything before it, so that an application that polls memory
+//! sees the last bytes last. At Reliable Reception the whole write waits for the messages before
+//! it, because nothing is processed after a failed one (VIPL 2.4); a receive descriptor that is
+//! filled ahead is flushed then.
 
 use std::collections::VecDeque;
 
@@ -16,57 +17,57 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 
 use super::RecoveryConfig;
-use super::acknowledge::Telling;
-use super::islands::{Islands, Position, Run};
+use super::acknowledge::AckState;
+use super::received_ranges::{Position, ReceivedRange, ReceivedRanges};
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::endpoint::{Endpoint, Level, Phase, RxKind, RxMessage, RxStream, ViParams};
 use crate::engine::{Engine, ViIndex};
-use crate::host::{Claim, Host};
+use crate::engine_io::{Claim, EngineIo};
 use crate::synonym::{Check, skips};
 use crate::transmit::payload_room;
 
-/// The receiving side of a connection with recovery. Allocates nothing after it was made.
+/// The receive stream of a connection with recovery. Allocates at construction only.
 #[derive(Debug)]
 pub(crate) struct RxRecovery {
-    /// Bytes of a frame of a send or write, unless it is the last one.
+    /// Payload bytes of a frame of a send, unless it is the last one.
     send_room: u32,
     write_room: u32,
-    pub(super) islands: Islands,
-    /// Messages behind the open one, each of which has a frame here: without a gap between
-    /// their numbers.
+    pub(super) received_ranges: ReceivedRanges,
+    /// Messages after the open one, each with at least one received frame: their IDs are
+    /// consecutive.
     pub(super) ahead: VecDeque<RxMessage>,
     ahead_limit: usize,
-    pub(super) telling: Telling,
-    /// An RDMA write ahead of order was refused: no other one is looked up ahead of order.
-    missed_ahead: bool,
+    pub(super) ack: AckState,
+    /// An RDMA write ahead of order was refused: no further one is looked up ahead of order.
+    refused_ahead: bool,
 }
 
 impl RxRecovery {
-    /// `data_field_bytes`: what both ends agreed on; `max_ahead`: messages that the peer may
-    /// have in flight.
+    /// Creates the stream. `data_field_bytes`: the negotiated size; `max_ahead`: messages that the
+    /// peer can have in flight.
     pub(crate) fn new(config: &RecoveryConfig, data_field_bytes: u16, max_ahead: usize) -> Self {
         Self {
             send_room: payload_room(data_field_bytes, Opcode::SendRequest),
             write_room: payload_room(data_field_bytes, Opcode::WriteRequest),
-            islands: Islands::new(config.max_islands),
+            received_ranges: ReceivedRanges::new(config.max_received_ranges),
             ahead: VecDeque::with_capacity(max_ahead),
             ahead_limit: max_ahead,
-            telling: Telling::new(config),
-            missed_ahead: false,
+            ack: AckState::new(config),
+            refused_ahead: false,
         }
     }
 
-    /// Runs and messages that are kept ahead of order.
+    /// Returns the numbers of ranges and messages kept ahead of order.
     #[cfg(test)]
     pub(crate) fn kept(&self) -> (usize, usize) {
-        (self.islands.len(), self.ahead.len())
+        (self.received_ranges.len(), self.ahead.len())
     }
 
-    /// The open message is whole.
+    /// Notes that the open message is complete.
     pub(crate) fn finished(&mut self, msg_id: u32) {
-        self.islands.forget(msg_id);
-        self.telling.messages += 1;
+        self.received_ranges.forget(msg_id);
+        self.ack.messages += 1;
     }
 
     fn room(&self, opcode: Opcode) -> u32 {
@@ -76,8 +77,9 @@ impl RxRecovery {
         }
     }
 
-    /// The place of a frame in its message; `None` if its sender cannot have cut it so.
-    fn run_of(&self, frame: &FrameView<'_>, iu: &IuView<'_>) -> Option<Run> {
+    /// Returns the range of a frame in its message; `None` if its sender cannot have segmented it
+    /// so.
+    fn range_of(&self, frame: &FrameView<'_>, iu: &IuView<'_>) -> Option<ReceivedRange> {
         let room = self.room(iu.header.opcode);
         let begin = frame.fc.parameter;
         let bytes = iu.payload.len() as u32;
@@ -85,7 +87,7 @@ impl RxRecovery {
         let whole = bytes == room || (last && bytes < room && (bytes > 0 || begin == 0));
         let well_cut =
             whole && begin.is_multiple_of(room) && (frame.sof == Sof::I3) == (begin == 0);
-        Some(Run {
+        Some(ReceivedRange {
             msg_id: iu.header.msg_id,
             begin,
             end: begin.checked_add(bytes).filter(|_| well_cut)?,
@@ -93,8 +95,8 @@ impl RxRecovery {
         })
     }
 
-    /// Is this a frame of this message, so far as both tell?
-    fn is_of(&self, message: &RxMessage, frame: &FrameView<'_>, iu: &IuView<'_>) -> bool {
+    /// Reports whether this frame belongs to this message, as far as their fields show.
+    fn is_frame_of(&self, message: &RxMessage, frame: &FrameView<'_>, iu: &IuView<'_>) -> bool {
         let (fc, header) = (&frame.fc, &iu.header);
         let room = self.room(header.opcode);
         let number = (fc.parameter / room).wrapping_sub(message.placed_bytes / room);
@@ -115,7 +117,7 @@ impl RxRecovery {
                 || skips(Check::SequenceCount))
     }
 
-    /// Receive descriptors that messages in front of this one have claimed.
+    /// Returns the number of receive descriptors that messages before this one have claimed.
     fn claimed_before(&self, open: Option<&RxMessage>, msg_id: u32) -> u32 {
         let before = open.into_iter().chain(&self.ahead);
         let before = before.take_while(|message| message.msg_id != msg_id);
@@ -124,10 +126,10 @@ impl RxRecovery {
 }
 
 impl RxStream {
-    /// Is this the next message, in one frame, while nothing is missing and nothing open? Most
-    /// are.
+    /// Reports whether this is the next message, whole in one frame, without gaps or an open
+    /// message. Most messages are.
     #[inline]
-    fn takes_whole(&mut self, frame: &FrameView<'_>, iu: &IuView<'_>) -> bool {
+    fn is_next_whole(&mut self, frame: &FrameView<'_>, iu: &IuView<'_>) -> bool {
         let at = self.position();
         let next = self.message.is_none() && self.expected == iu.header.msg_id;
         let Some(recovery) = self.recovery.as_mut().filter(|_| next) else {
@@ -137,15 +139,16 @@ impl RxStream {
             && frame.fc.parameter == 0
             && frame.fc.f_ctl.contains(FCtl::END_SEQUENCE)
             && iu.payload.len() as u64 <= u64::from(recovery.room(iu.header.opcode));
-        let takes = whole && recovery.ahead.is_empty() && !recovery.islands.saw_beyond(at);
-        if takes {
-            recovery.islands.goes_on_whole();
-            recovery.telling.at = Sequence::answering(&frame.fc);
+        let is_next =
+            whole && recovery.ahead.is_empty() && !recovery.received_ranges.has_seen_beyond(at);
+        if is_next {
+            recovery.received_ranges.clear_seen();
+            recovery.ack.at = Sequence::reply_to(&frame.fc);
         }
-        takes
+        is_next
     }
 
-    /// How far messages are whole.
+    /// Returns the position up to which everything is placed.
     pub(crate) fn position(&self) -> Position {
         let open = self.message.as_ref();
         Position {
@@ -159,7 +162,7 @@ fn immediate(iu: &IuView<'_>) -> Option<u32> {
     (iu.header.flags & message_request::IMMEDIATE != 0).then_some(iu.header.parameter)
 }
 
-/// Does such a message take a receive descriptor?
+/// Reports whether such a message takes a receive descriptor.
 fn claims(kind: &RxKind) -> bool {
     match kind {
         RxKind::Receive { .. } => true,
@@ -169,40 +172,40 @@ fn claims(kind: &RxKind) -> bool {
 }
 
 impl Engine {
-    /// A frame of a send or write on a connection with recovery.
-    pub(crate) fn take_recovered<H: Host>(
+    /// Handles a frame of a send or write on a connection with recovery.
+    pub(crate) fn take_recovered<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
-        if ep.rx.takes_whole(frame, iu) {
-            self.take_carried_acknowledgement(now_ns, vi, iu, host);
-            self.take_next(now_ns, vi, true, frame, iu, host);
+        if ep.rx.is_next_whole(frame, iu) {
+            self.take_carried_acknowledgement(now_ns, vi, iu, io);
+            self.take_next_frame(now_ns, vi, true, frame, iu, io);
             let again = frame.fc.f_ctl.contains(FCtl::RETRANSMITTED);
-            self.owe_acknowledgement(now_ns, vi, iu.payload.len() as u32, again, host);
+            self.schedule_acknowledgement(now_ns, vi, iu.payload.len() as u32, again, io);
             return;
         }
         let at = ep.rx.position();
-        let Some(run) = ep.rx.recovery.as_ref().and_then(|r| r.run_of(frame, iu)) else {
+        let Some(range) = ep.rx.recovery.as_ref().and_then(|r| r.range_of(frame, iu)) else {
             self.counters.count(Counter::DropBadIu);
             return;
         };
-        if at.may_come(run.msg_id) {
-            self.take_carried_acknowledgement(now_ns, vi, iu, host);
+        if at.is_plausible(range.msg_id) {
+            self.take_carried_acknowledgement(now_ns, vi, iu, io);
         }
-        let Some(gap) = self.order(now_ns, vi, run, frame, host) else {
+        let Some(gap) = self.order(now_ns, vi, range, frame, io) else {
             return;
         };
-        if at.distance_to(run.msg_id) == 0 && run.begin == at.placed_bytes {
-            self.take_in_order(now_ns, vi, frame, iu, host);
+        if at.distance_to(range.msg_id) == 0 && range.begin == at.placed_bytes {
+            self.take_in_order(now_ns, vi, frame, iu, io);
         } else {
-            match self.place_ahead(vi, at, run, frame, iu, host) {
+            match self.place_ahead(vi, at, range, frame, iu, io) {
                 Ok(()) => {
                     self.counters.count(Counter::RxFrames);
                     self.counters.count(Counter::AheadPlaced);
@@ -210,61 +213,61 @@ impl Engine {
                 Err(reason) => {
                     self.counters.count(reason);
                     if reason == Counter::DropAheadRefused {
-                        self.miss(now_ns, vi, iu.header.rmt_va_handle, host);
+                        self.miss(now_ns, vi, iu.header.rmt_va_handle, io);
                     }
                 }
             }
         }
-        self.go_on(now_ns, vi, host);
+        self.deliver_contiguous(now_ns, vi, io);
         let at_once = gap || frame.fc.f_ctl.contains(FCtl::RETRANSMITTED);
-        self.owe_acknowledgement(now_ns, vi, iu.payload.len() as u32, at_once, host);
+        self.schedule_acknowledgement(now_ns, vi, iu.payload.len() as u32, at_once, io);
     }
 
-    /// Where a frame stands: `None` if it is dropped, else whether there is a new gap in front
-    /// of it.
-    pub(super) fn order<H: Host>(
+    /// Checks the position of a frame. Returns `None` if it is dropped, else whether there is a new
+    /// gap before it.
+    pub(super) fn order<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        run: Run,
+        range: ReceivedRange,
         frame: &FrameView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) -> Option<bool> {
         let ep = self.endpoint_mut(vi)?;
         let at = ep.rx.position();
-        let distance = at.distance_to(run.msg_id);
+        let distance = at.distance_to(range.msg_id);
         let stale = distance > i32::MAX as u32;
-        let placed = distance == 0 && run.begin < at.placed_bytes;
+        let placed = distance == 0 && range.begin < at.placed_bytes;
         if stale || (placed && !skips(Check::RelativeOffset)) {
             self.counters.count(if stale {
                 Counter::DropStaleMessage
             } else {
                 Counter::DropDuplicate
             });
-            // Whoever sends that does not know how far we are.
-            self.owe_acknowledgement(now_ns, vi, 0, true, host);
+            // A sender of such a frame does not know what was received.
+            self.schedule_acknowledgement(now_ns, vi, 0, true, io);
             return None;
         }
-        if !at.may_come(run.msg_id) {
+        if !at.is_plausible(range.msg_id) {
             self.counters.count(Counter::DropOutOfWindow);
             return None;
         }
         if matches!(ep.phase, Phase::AwaitResponse3(_)) {
             // The first message implies RESP3 [FCVI P-12].
-            self.client_connected(vi, host);
+            self.client_connected(vi, io);
         }
         let recovery = self.endpoint_mut(vi)?.rx.recovery.as_mut()?;
-        recovery.telling.at = Sequence::answering(&frame.fc);
-        Some(recovery.islands.saw(at, run))
+        recovery.ack.at = Sequence::reply_to(&frame.fc);
+        Some(recovery.received_ranges.record(at, range))
     }
 
-    fn take_in_order<H: Host>(
+    fn take_in_order<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
         let Some(RxStream {
             message,
@@ -275,36 +278,36 @@ impl Engine {
             return;
         };
         let opens = match message {
-            Some(open) if !recovery.is_of(open, frame, iu) => {
+            Some(open) if !recovery.is_frame_of(open, frame, iu) => {
                 self.counters.count(Counter::DropSynonym);
                 return;
             }
             open => open.is_none(),
         };
-        self.take_next(now_ns, vi, opens, frame, iu, host);
+        self.take_next_frame(now_ns, vi, opens, frame, iu, io);
     }
 
-    /// The frame that is next in order. Apart from the path without recovery, into which the
-    /// same steps are built whole.
+    /// Handles the next frame in order. A separate function, because the path without recovery
+    /// inlines the same steps.
     #[inline(never)]
-    fn take_next<H: Host>(
+    fn take_next_frame<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         opens: bool,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
-        if !opens || self.start_message(now_ns, vi, frame, iu, host) {
-            self.take_fragment(now_ns, vi, frame, iu, host);
+        if !opens || self.start_message(now_ns, vi, frame, iu, io) {
+            self.take_fragment(now_ns, vi, frame, iu, io);
         }
     }
 
-    /// What came ahead of order and is in order now.
-    pub(super) fn go_on<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
+    /// Delivers what was received ahead of order and is in order now.
+    pub(super) fn deliver_contiguous<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
         loop {
-            if host.is_failing(vi) {
+            if io.is_failing(vi) {
                 return;
             }
             let Some(ep) = self.endpoint_mut(vi) else {
@@ -327,59 +330,59 @@ impl Engine {
                 msg_id: message.msg_id,
                 placed_bytes: message.placed_bytes,
             };
-            let Some(run) = recovery.islands.take(at) else {
+            let Some(range) = recovery.received_ranges.take(at) else {
                 break;
             };
             let room = recovery.room(message.opcode);
-            let frames = run.end.div_ceil(room).max(1) - run.begin / room;
+            let frames = range.end.div_ceil(room).max(1) - range.begin / room;
             message.next_seq_cnt = message.next_seq_cnt.wrapping_add(frames as u16);
-            message.placed_bytes = run.end;
-            if run.last {
+            message.placed_bytes = range.end;
+            if range.last {
                 let done = *message;
-                self.finish_message(now_ns, vi, &done, host);
+                self.finish_message(now_ns, vi, &done, io);
             }
         }
-        self.watch_message(now_ns, vi);
+        self.start_receive_timer(now_ns, vi);
     }
 
-    /// Places a frame ahead of order; the counter says why it is not.
-    fn place_ahead<H: Host>(
+    /// Places a frame ahead of order, or returns the counter of the reason why it is dropped.
+    fn place_ahead<I: EngineIo>(
         &mut self,
         vi: ViIndex,
         at: Position,
-        run: Run,
+        range: ReceivedRange,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) -> Result<(), Counter> {
         const GONE: Counter = Counter::DropUnknownHandle;
         let Endpoint { params, rx, .. } = self.endpoint_mut(vi).ok_or(GONE)?;
         let recovery = rx.recovery.as_mut().ok_or(GONE)?;
-        if recovery.islands.has(&run) && !skips(Check::PlacedAhead) {
+        if recovery.received_ranges.overlaps(&range) && !skips(Check::PlacedAhead) {
             return Err(Counter::DropDuplicate);
         }
-        if !recovery.islands.has_room_for(at, &run) {
+        if !recovery.received_ranges.has_room_for(at, &range) {
             return Err(Counter::DropAheadIslands);
         }
         let open = rx.message.as_ref();
-        let place = run.msg_id.wrapping_sub(rx.expected) as usize;
-        let known = match open.filter(|open| open.msg_id == run.msg_id) {
+        let index = range.msg_id.wrapping_sub(rx.expected) as usize;
+        let known = match open.filter(|open| open.msg_id == range.msg_id) {
             Some(open) => Some(open),
-            None => recovery.ahead.get(place),
+            None => recovery.ahead.get(index),
         };
         let message = match known {
-            Some(message) if recovery.is_of(message, frame, iu) => *message,
+            Some(message) if recovery.is_frame_of(message, frame, iu) => *message,
             Some(_) => return Err(Counter::DropSynonym),
-            None if place != recovery.ahead.len() => return Err(Counter::DropAheadUnknown),
-            None if place >= recovery.ahead_limit => return Err(Counter::DropAheadMessages),
+            None if index != recovery.ahead.len() => return Err(Counter::DropAheadUnknown),
+            None if index >= recovery.ahead_limit => return Err(Counter::DropAheadMessages),
             None => {
-                let may_look_up = !(rx.misses.is_watched() || recovery.missed_ahead);
-                let kind = claim_ahead(vi, params, iu, may_look_up, host);
-                recovery.missed_ahead |= kind == Err(Counter::DropAheadRefused);
+                let may_look_up = !(rx.misses.is_watched() || recovery.refused_ahead);
+                let kind = claim_ahead(vi, params, iu, may_look_up, io);
+                recovery.refused_ahead |= kind == Err(Counter::DropAheadRefused);
                 let kind = kind?;
-                let number = run.begin / recovery.room(iu.header.opcode);
+                let number = range.begin / recovery.room(iu.header.opcode);
                 let message = RxMessage {
-                    msg_id: run.msg_id,
+                    msg_id: range.msg_id,
                     ox_id: frame.fc.ox_id,
                     seq_id: frame.fc.seq_id,
                     next_seq_cnt: frame.fc.seq_cnt.wrapping_sub(number as u16),
@@ -394,40 +397,43 @@ impl Engine {
         };
         let placed = match message.kind {
             RxKind::Receive { capacity_bytes } => {
-                let before = recovery.claimed_before(rx.message.as_ref(), run.msg_id);
-                run.end <= capacity_bytes.min(params.max_transfer_bytes)
-                    && host.place_receive(vi, before, run.begin, iu.payload)
+                let before = recovery.claimed_before(rx.message.as_ref(), range.msg_id);
+                range.end <= capacity_bytes.min(params.max_transfer_bytes)
+                    && io.place_receive(vi, before, range.begin, iu.payload)
             }
-            // At Reliable Reception nothing is written behind what may fail yet (VIPL 2.4).
+            // At Reliable Reception nothing is written after a message that can still fail (VIPL
+            // 2.4).
             RxKind::Write { .. }
-                if params.level == Level::ReliableReception && at.distance_to(run.msg_id) > 0 =>
+                if params.level == Level::ReliableReception && at.distance_to(range.msg_id) > 0 =>
             {
                 return Err(Counter::DropAheadWrite);
             }
-            RxKind::Write { .. } if run.last => return Err(Counter::DropAheadLastOfWrite),
+            RxKind::Write { .. } if range.last => return Err(Counter::DropAheadLastOfWrite),
             RxKind::Write {
                 target,
                 total_bytes,
                 ..
-            } => run.end < total_bytes && host.place_rdma_write(vi, target, run.begin, iu.payload),
+            } => {
+                range.end < total_bytes && io.place_rdma_write(vi, target, range.begin, iu.payload)
+            }
             RxKind::Discard => false,
         };
         if !placed {
             return Err(Counter::DropAheadUnfit);
         }
-        recovery.islands.add(at, run);
+        recovery.received_ranges.add(at, range);
         Ok(())
     }
 }
 
-/// What a message ahead of order is for, if nothing about it can fail: its receive descriptor
-/// is claimed then.
-fn claim_ahead<H: Host>(
+/// Returns the destination of a message ahead of order, if nothing about it can fail, and claims
+/// its receive descriptor.
+fn claim_ahead<I: EngineIo>(
     vi: ViIndex,
     params: &ViParams,
     iu: &IuView<'_>,
     may_look_up: bool,
-    host: &mut H,
+    io: &mut I,
 ) -> Result<RxKind, Counter> {
     let header = &iu.header;
     let write = header.opcode == Opcode::WriteRequest;
@@ -436,14 +442,14 @@ fn claim_ahead<H: Host>(
         if !(params.rdma_write && fits && may_look_up) {
             return Err(Counter::DropAheadUnfit);
         }
-        if !host.check_rdma_write(vi, header) {
+        if !io.check_rdma_write(vi, header) {
             return Err(Counter::DropAheadRefused);
         }
     }
     let claimed = !write || immediate(iu).is_some();
     let mut capacity = 0;
     if claimed {
-        let Claim::Ready { capacity_bytes } = host.claim_receive(vi) else {
+        let Claim::Ready { capacity_bytes } = io.claim_receive(vi) else {
             return Err(Counter::DropAheadNoDescriptor);
         };
         capacity = capacity_bytes;

@@ -1,12 +1,12 @@
-//! What the other end says of our messages, and what is done when it says nothing.
+//! Acknowledgements of our messages, and what is done when none arrives.
 //!
 //! ```text
 //!      oldest in flight     una                       next
 //!        |  acknowledged,    |  not acknowledged       |
 //!        |  behind a read    |  within the window      |
 //! ```
-//! A time-out asks with the newest frame, to which the other end answers with what it misses.
-//! So whatever is missing is sent again because it was asked for, and nothing else.
+//! After a timeout the newest frame is sent as a probe, to which the peer responds with its gaps. So
+//! frames are retransmitted only when they were reported missing.
 
 use fcvi_frame::fc::FCtl;
 use fcvi_frame::fcoe::{Eof, Sof};
@@ -15,38 +15,38 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::gaps::{MissingRange, MissingRanges};
 use fcvi_frame::reason::MessageReason;
 
-use super::repairs::Repairs;
+use super::retransmit_queue::RetransmitQueue;
 use super::window::{RoundTrip, Window};
 use super::{RecoveryConfig, frames_of};
 use crate::counters::Counter;
 use crate::endpoint::TxStream;
 use crate::engine::{Engine, ViIndex};
-use crate::host::Host;
+use crate::engine_io::EngineIo;
 use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
-use crate::transmit::{Kind, tx_of};
+use crate::transmit::{OperationKind, tx_of};
 
-/// The sending side of a connection with recovery. Allocates nothing after it was made.
+/// The send stream of a connection with recovery. Allocates at construction only.
 #[derive(Debug)]
 pub(crate) struct TxRecovery {
-    /// The oldest message that is not acknowledged as a whole.
+    /// The oldest message that is not completely acknowledged.
     una: u32,
-    /// Frames of it that are.
+    /// Acknowledged frames of it.
     una_frames: u32,
-    /// Frames of whole messages that were sent, and of those that are acknowledged, modulo 2^32.
+    /// Frames of complete messages that were sent, and of those that are acknowledged, modulo 2^32.
     sent_frames: u32,
     acked_frames: u32,
     window: Window,
     round_trip: RoundTrip,
-    pub(super) repairs: Repairs,
-    /// When the other end was silent for too long; `None` if nothing is expected of it.
+    pub(super) retransmits: RetransmitQueue,
+    /// When the silent peer is probed; `None` if nothing is expected of it.
     deadline_ns: Option<u64>,
     /// When the timer fires; not later than that.
     timer_ns: Option<u64>,
-    /// Questions in a row without a sign of life.
+    /// Probes in a row without a response.
     tries: u32,
     max_tries: u32,
-    /// A message whose acknowledgement tells the round trip, and when it was sent.
+    /// A message whose acknowledgement measures the round trip, and when it was sent.
     pub(super) sample: Option<(u32, u64)>,
 }
 
@@ -59,7 +59,7 @@ impl TxRecovery {
             acked_frames: 0,
             window: Window::new(config),
             round_trip: RoundTrip::new(config, ulp_timeout_ns),
-            repairs: Repairs::new(),
+            retransmits: RetransmitQueue::new(),
             deadline_ns: None,
             timer_ns: None,
             tries: 0,
@@ -68,72 +68,74 @@ impl TxRecovery {
         }
     }
 
-    /// The data of a read of ours has a gap, or does not come.
-    pub(super) fn ask_read(&mut self, now_ns: u64, msg_id: u32) {
+    /// Requests a read of ours again, whose data has a gap or does not arrive.
+    pub(super) fn request_read_again(&mut self, now_ns: u64, msg_id: u32) {
         let repeat_ns = self.round_trip.repeat_ns();
-        self.repairs.ask(now_ns, msg_id, 0..1, repeat_ns);
+        self.retransmits.add(now_ns, msg_id, 0..1, repeat_ns);
     }
 
-    /// The oldest message that is not acknowledged as a whole, and frames of it that are.
+    /// Returns the oldest message that is not completely acknowledged, and its acknowledged frames.
     #[cfg(test)]
     pub(crate) fn acknowledged_to(&self) -> (u32, u32) {
         (self.una, self.una_frames)
     }
 
     #[cfg(test)]
-    pub(crate) fn repair_count(&self) -> usize {
-        self.repairs.len()
+    pub(crate) fn retransmit_count(&self) -> usize {
+        self.retransmits.len()
     }
 }
 
-/// What an acknowledgement came to.
+/// Result of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Acknowledged {
     /// More is placed than was known.
     Further,
     /// As much is placed as was known.
     Known,
-    /// It is older than another one.
+    /// It is older than an earlier one.
     Stale,
-    /// It is about what was never sent.
+    /// It acknowledges what was never sent.
     Impossible,
 }
 
 impl TxStream {
-    /// Bytes of a frame of such a message, unless it is the last one.
-    pub(super) fn room(&self, kind: Kind) -> u32 {
+    /// Returns the payload bytes of a frame of such a message, unless it is the last one.
+    pub(super) fn room(&self, kind: OperationKind) -> u32 {
         match kind {
-            Kind::Send | Kind::Read => self.send_payload_bytes,
-            Kind::Write { .. } => self.write_payload_bytes,
+            OperationKind::Send | OperationKind::Read => self.send_payload_bytes,
+            OperationKind::Write { .. } => self.write_payload_bytes,
         }
     }
 
-    /// Frames that the request of a message in flight has.
-    pub(super) fn request_frames(&self, kind: Kind, length_bytes: u32) -> u32 {
+    /// Returns the number of frames of a message's request.
+    pub(super) fn request_frames(&self, kind: OperationKind, length_bytes: u32) -> u32 {
         match kind {
-            Kind::Read => 1,
-            Kind::Send | Kind::Write { .. } => frames_of(length_bytes, self.room(kind)),
+            OperationKind::Read => 1,
+            OperationKind::Send | OperationKind::Write { .. } => {
+                frames_of(length_bytes, self.room(kind))
+            }
         }
     }
 
-    /// Frames of the message that is being sent which were sent.
-    pub(super) fn begun_frames(&self) -> u32 {
+    /// Returns the number of frames sent of the message that is being sent.
+    pub(super) fn sent_frames_of_open(&self) -> u32 {
         self.message.as_ref().map_or(0, |message| {
-            message.sent_bytes / self.room(Kind::of(&message.work)).max(1)
+            message.sent_bytes / self.room(OperationKind::of(&message.work)).max(1)
         })
     }
 
-    /// Frames that were sent and are not acknowledged.
+    /// Returns the number of frames that were sent and are not acknowledged.
     pub(crate) fn unacknowledged(&self) -> u32 {
         self.recovery.as_ref().map_or(0, |recovery| {
             let whole = recovery.sent_frames.wrapping_sub(recovery.acked_frames);
-            let sent = whole.wrapping_add(self.begun_frames());
-            // A message that failed while it was sent may be placed in part.
+            let sent = whole.wrapping_add(self.sent_frames_of_open());
+            // A message that failed while it was sent may be partially placed.
             sent.saturating_sub(recovery.una_frames)
         })
     }
 
-    /// Must the next frame wait for an acknowledgement?
+    /// Reports whether the next frame must wait for an acknowledgement.
     pub(crate) fn window_is_full(&self) -> bool {
         let window = self
             .recovery
@@ -142,14 +144,20 @@ impl TxStream {
         window.is_some_and(|frames| self.unacknowledged() >= frames)
     }
 
-    fn expects_something(&self) -> bool {
+    fn expects_response(&self) -> bool {
         self.unacknowledged() > 0 || self.in_flight.unanswered_reads() > 0
     }
 }
 
 impl Engine {
-    /// The descriptor that was just sent as a whole waits for its acknowledgement.
-    pub(crate) fn sent_recoverable(&mut self, now_ns: u64, vi: ViIndex, kind: Kind, bytes: u32) {
+    /// Starts waiting for the acknowledgement of a completely sent descriptor.
+    pub(crate) fn sent_recoverable(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        kind: OperationKind,
+        bytes: u32,
+    ) {
         let Some(tx) = self.tx_mut(vi) else {
             return;
         };
@@ -162,7 +170,8 @@ impl Engine {
         self.expect_answer(now_ns, vi);
     }
 
-    /// Something was sent to which the other end will answer.
+    /// Starts the recovery timer, if it is not running, after sending a frame that the peer
+    /// answers.
     pub(crate) fn expect_answer(&mut self, now_ns: u64, vi: ViIndex) {
         let Some(recovery) = self.tx_mut(vi).and_then(|tx| tx.recovery.as_mut()) else {
             return;
@@ -175,14 +184,14 @@ impl Engine {
         }
     }
 
-    /// FCVI_SEND_RESP that is cumulative.
-    pub(crate) fn take_acknowledgement<H: Host>(
+    /// Handles a cumulative FCVI_SEND_RESP.
+    pub(crate) fn take_acknowledgement<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
         let f_ctl = frame.fc.f_ctl;
         let whole = frame.sof == Sof::I3
@@ -199,7 +208,7 @@ impl Engine {
             return;
         };
         let next = iu.header.msg_id.wrapping_add(1);
-        let acknowledged = self.acknowledged(now_ns, vi, next, frame.fc.parameter, host);
+        let acknowledged = self.acknowledged(now_ns, vi, next, frame.fc.parameter, io);
         match acknowledged {
             Acknowledged::Further | Acknowledged::Known => {}
             Acknowledged::Stale => {
@@ -212,35 +221,35 @@ impl Engine {
             }
         }
         self.counters.count(Counter::RxAcknowledgements);
-        // What is sent again for it is answered as soon as anything else.
-        self.heard_of(now_ns, vi, acknowledged == Acknowledged::Further);
+        // The response to what is retransmitted for it is as fast as any other.
+        self.restart_recovery_timer(now_ns, vi, acknowledged == Acknowledged::Further);
         if let Some(ranges) = ranges {
             self.counters.count(Counter::RxGapReports);
             for range in ranges.iter() {
-                self.send_again(now_ns, vi, range);
+                self.retransmit_range(now_ns, vi, range);
             }
-            self.recover_soon(vi, host);
+            self.queue_recovery(vi, io);
         }
     }
 
-    /// What a send or write says of our messages, if it does: up to which one everything is
-    /// placed.
-    pub(super) fn take_carried_acknowledgement<H: Host>(
+    /// Handles the acknowledgement in a send or write, if it carries one: the message up to which
+    /// everything is placed.
+    pub(super) fn take_carried_acknowledgement<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
         let flags = iu.header.flags & (message_request::ACKNOWLEDGES | message_request::IMMEDIATE);
         if flags != message_request::ACKNOWLEDGES {
             return;
         }
         let next = iu.header.parameter.wrapping_add(1);
-        let acknowledged = self.acknowledged(now_ns, vi, next, 0, host);
+        let acknowledged = self.acknowledged(now_ns, vi, next, 0, io);
         let counter = match acknowledged {
             Acknowledged::Further | Acknowledged::Known => {
-                self.heard_of(now_ns, vi, acknowledged == Acknowledged::Further);
+                self.restart_recovery_timer(now_ns, vi, acknowledged == Acknowledged::Further);
                 Counter::RxAcknowledgementsCarried
             }
             Acknowledged::Stale => Counter::StaleAcknowledgements,
@@ -249,34 +258,33 @@ impl Engine {
         self.counters.count(counter);
     }
 
-    /// Everything in front of this message is placed at the other end, because it refuses or
-    /// answers it.
-    pub(crate) fn acknowledged_before<H: Host>(
+    /// Acknowledges everything before this message, which the peer refuses or answers.
+    pub(crate) fn acknowledged_before<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         msg_id: u32,
-        host: &mut H,
+        io: &mut I,
     ) {
-        // An older one than others that came says nothing new; the message is known.
-        let _ = self.acknowledged(now_ns, vi, msg_id, 0, host);
+        // If it is older than another one it has no effect; the message is known.
+        let _ = self.acknowledged(now_ns, vi, msg_id, 0, io);
     }
 
-    /// Everything in front of message `next` is placed at the other end, and so much of it.
-    fn acknowledged<H: Host>(
+    /// Acknowledges everything before message `next`, and `placed_bytes` of it.
+    fn acknowledged<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         next: u32,
         placed_bytes: u32,
-        host: &mut H,
+        io: &mut I,
     ) -> Acknowledged {
         let Some(tx) = self.endpoints.get_mut(vi.slot()).and_then(tx_of) else {
             return Acknowledged::Impossible;
         };
         let (next, placed_frames) = match tx.placed_frames(next, placed_bytes) {
             Some(frames) => (next, frames),
-            // As if it were of all that was sent.
+            // Treated as an acknowledgement of everything sent.
             None if skips(Check::AcknowledgedMessage) => (tx.first_unsent(), 0),
             None => return Acknowledged::Impossible,
         };
@@ -298,7 +306,7 @@ impl Engine {
                 let frames = tx.request_frames(entry.kind, entry.length_bytes);
                 recovery.acked_frames = recovery.acked_frames.wrapping_add(frames);
                 // A read is answered by its data.
-                if entry.kind != Kind::Read && tx.in_flight.answer(at).is_some() {
+                if entry.kind != OperationKind::Read && tx.in_flight.mark_answered(at).is_some() {
                     self.exchanges
                         .close(entry.ox_id, entry.next_seq_cnt.wrapping_add(1));
                 }
@@ -314,24 +322,24 @@ impl Engine {
             recovery.round_trip.measured(now_ns.saturating_sub(sent_ns));
         }
         tx.recovery = Some(recovery);
-        tx.forget_repairs();
+        tx.prune_retransmits();
         if frames == 0 {
             return Acknowledged::Known;
         }
-        self.answer_goes_on(now_ns, vi);
-        self.complete_answered(vi, host);
-        self.release_held(vi, host);
+        self.restart_response_timeout(now_ns, vi);
+        self.complete_answered(vi, io);
+        self.resume_deferred(vi, io);
         Acknowledged::Further
     }
 
-    /// The other end lives: whatever is expected of it has its time from now on. Only one that is
-    /// `further` than it was, or has everything, is asked as soon as at first: one that lives and
-    /// takes nothing has FCVI_ULP_TIMEOUT. So has the data of a read.
-    pub(super) fn heard_of(&mut self, now_ns: u64, vi: ViIndex, further: bool) {
+    /// Restarts the recovery timer after a frame of the peer. The retry interval is reset only if
+    /// the peer made progress (`further`), or has everything: a peer that responds without
+    /// progress, as the data of a read, has FCVI_ULP_TIMEOUT.
+    pub(super) fn restart_recovery_timer(&mut self, now_ns: u64, vi: ViIndex, further: bool) {
         let Some(tx) = self.tx_mut(vi) else {
             return;
         };
-        let expects = tx.expects_something();
+        let expects = tx.expects_response();
         let answered = further || tx.unacknowledged() == 0;
         if let Some(recovery) = tx.recovery.as_mut() {
             if answered {
@@ -345,8 +353,8 @@ impl Engine {
         }
     }
 
-    /// These bytes are missing at the other end.
-    fn send_again(&mut self, now_ns: u64, vi: ViIndex, range: MissingRange) {
+    /// Retransmits these bytes, which are missing at the peer.
+    fn retransmit_range(&mut self, now_ns: u64, vi: ViIndex, range: MissingRange) {
         let Some(tx) = self.tx_mut(vi) else {
             return;
         };
@@ -362,17 +370,18 @@ impl Engine {
         if let Some(recovery) = tx.recovery.as_mut().filter(|_| begin < end) {
             let repeat_ns = recovery.round_trip.repeat_ns();
             let frames = recovery
-                .repairs
-                .ask(now_ns, range.msg_id, begin..end, repeat_ns);
+                .retransmits
+                .add(now_ns, range.msg_id, begin..end, repeat_ns);
             recovery.window.lost(frames);
         }
     }
 
-    pub(crate) fn recover_timeout<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
+    /// Handles the recovery timer: probes the silent peer, or gives up.
+    pub(crate) fn recover_timeout<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
         let Some(tx) = self.tx_mut(vi) else {
             return;
         };
-        let expects = tx.expects_something();
+        let expects = tx.expects_response();
         let newest = tx.newest_frame();
         let Some(recovery) = tx.recovery.as_mut() else {
             return;
@@ -386,12 +395,12 @@ impl Engine {
             return;
         }
         recovery.deadline_ns = None;
-        // What still waits for room in the port was not asked yet.
-        if recovery.repairs.next().is_none() {
+        // A probe that still waits for room in the port was not sent yet.
+        if recovery.retransmits.next().is_none() {
             if recovery.tries >= recovery.max_tries {
                 self.counters.count(Counter::GiveUps);
                 let reason = MessageReason::UlpTimeout;
-                self.transport_failed(now_ns, vi, |_| true, reason, host);
+                self.transport_failed(now_ns, vi, |_| true, reason, io);
                 return;
             }
             recovery.tries += 1;
@@ -399,17 +408,20 @@ impl Engine {
             recovery.window.timed_out();
             recovery.sample = None;
             if let Some((msg_id, frame)) = newest {
-                recovery.repairs.ask(now_ns, msg_id, frame..frame + 1, 0);
+                recovery
+                    .retransmits
+                    .add(now_ns, msg_id, frame..frame + 1, 0);
             }
             self.counters.count(Counter::RecoveryTimeouts);
         }
         self.expect_answer(now_ns, vi);
-        self.recover_soon(vi, host);
+        self.queue_recovery(vi, io);
     }
 }
 
 impl TxStream {
-    /// Bytes of a frame, and frames that were sent, of a message that may be sent again.
+    /// Returns the payload bytes per frame, and the number of sent frames, of a message that can be
+    /// retransmitted.
     pub(super) fn sent_of(&self, msg_id: u32) -> Option<(u32, u32)> {
         if let Some(at) = self.in_flight.find(msg_id) {
             let entry = self.in_flight.get(at).filter(|entry| !entry.answered)?;
@@ -418,19 +430,19 @@ impl TxStream {
         }
         let message = self.message.as_ref().filter(|m| m.msg_id == msg_id)?;
         Some((
-            self.room(Kind::of(&message.work)).max(1),
-            self.begun_frames(),
+            self.room(OperationKind::of(&message.work)).max(1),
+            self.sent_frames_of_open(),
         ))
     }
 
-    /// The first message that was not sent as a whole.
+    /// Returns the first message that was not completely sent.
     fn first_unsent(&self) -> u32 {
         let being_sent = u32::from(self.message.is_some());
         self.next_msg_id.wrapping_sub(being_sent)
     }
 
-    /// Frames of message `next` in so many bytes; `None` if nothing can have been placed up to
-    /// there because it was not sent.
+    /// Returns the number of frames of message `next` in `placed_bytes`; `None` if that was not
+    /// sent.
     fn placed_frames(&self, next: u32, placed_bytes: u32) -> Option<u32> {
         let una = self.recovery.as_ref()?.una;
         let sent = self.first_unsent().wrapping_sub(una);
@@ -443,36 +455,37 @@ impl TxStream {
         (placed_bytes.is_multiple_of(room) && placed <= frames).then_some(placed)
     }
 
-    /// The frame that was sent last of all that waits for something, or what asks for the data
-    /// of the oldest read.
+    /// Returns the newest unacknowledged frame, or the request of the oldest read without its data.
     fn newest_frame(&self) -> Option<(u32, u32)> {
         let newest = self.next_msg_id.wrapping_sub(1);
         if self.unacknowledged() > 0 {
-            let begun = self.begun_frames();
+            let begun = self.sent_frames_of_open();
             if begun > 0 {
                 return Some((newest, begun - 1));
             }
-            // Behind it may be one that is just begun, or that failed here.
+            // A message may follow that is just being started, or that failed locally.
             let whole = self.in_flight.newest_unanswered()?;
             let (_, frames) = self.sent_of(whole)?;
             return Some((whole, frames - 1));
         }
-        let at = self.in_flight.first_unanswered(|kind| kind == Kind::Read)?;
+        let at = self
+            .in_flight
+            .first_unanswered(|kind| kind == OperationKind::Read)?;
         Some((self.in_flight.get(at)?.msg_id, 0))
     }
 
-    /// Forgets what need not be sent again any more.
-    fn forget_repairs(&mut self) {
-        if (self.recovery.as_ref()).is_none_or(|recovery| recovery.repairs.is_empty()) {
+    /// Removes what need not be retransmitted any more.
+    fn prune_retransmits(&mut self) {
+        if (self.recovery.as_ref()).is_none_or(|recovery| recovery.retransmits.is_empty()) {
             return;
         }
         let Some(mut recovery) = self.recovery.take() else {
             return;
         };
         let (una, una_frames) = (recovery.una, recovery.una_frames);
-        recovery.repairs.forget(|repair| {
-            let acked = repair.msg_id == una && repair.end <= una_frames;
-            self.sent_of(repair.msg_id).is_some() && !acked
+        recovery.retransmits.retain(|range| {
+            let acked = range.msg_id == una && range.end <= una_frames;
+            self.sent_of(range.msg_id).is_some() && !acked
         });
         self.recovery = Some(recovery);
     }

@@ -1,42 +1,43 @@
-//! RDMA reads: asked for again where their data stopped, and answered again from there.
+//! RDMA reads: requested again where their data stopped, and answered again from there.
 //!
-//! The reader takes data in order only. Behind a gap, or when nothing comes any more, it sends
-//! its request again; FCVI_PARAMETER says from which byte on it wants the rest. The target
-//! remembers as many reads as a peer may have under way, and checks each again: memory that is
-//! gone meanwhile may be gone because the reader is done, so the target breaks nothing for it.
+//! The initiator takes data in order only. After a gap, or a timeout, it sends its request again;
+//! FCVI_PARAMETER is the byte from which it needs the data. The target records as many reads as a
+//! peer can have in flight, and checks each again: memory that is not accessible any more may have
+//! been released by a completed read, so the target does not break the connection for it.
 
 use fcvi_frame::fc::FCtl;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::reason::MessageReason;
 
-use super::islands::Run;
+use super::received_ranges::ReceivedRange;
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::engine::{Engine, ViIndex};
-use crate::host::{Host, Status};
+use crate::engine_io::{EngineIo, Status};
 use crate::synonym::{Check, skips};
 
 impl Engine {
-    /// Is this request the next message? If not, it is seen to: a stale one may be a repetition.
-    pub(crate) fn read_is_in_order<H: Host>(
+    /// Reports whether this request is the next message. If not, it is handled here: a stale one
+    /// may be a repetition.
+    pub(crate) fn read_is_in_order<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) -> bool {
         let again = frame.fc.f_ctl.contains(FCtl::RETRANSMITTED);
         if again {
-            self.repeat_read(vi, frame, iu, host);
+            self.repeat_read(vi, frame, iu, io);
         }
-        let run = Run {
+        let range = ReceivedRange {
             msg_id: iu.header.msg_id,
             begin: 0,
             end: 0,
             last: true,
         };
-        let Some(gap) = self.order(now_ns, vi, run, frame, host) else {
+        let Some(gap) = self.order(now_ns, vi, range, frame, io) else {
             return false;
         };
         let Some(ep) = self.endpoint(vi) else {
@@ -45,35 +46,34 @@ impl Engine {
         let next = ep.rx.message.is_none() && ep.rx.expected == iu.header.msg_id;
         if !next {
             self.counters.count(Counter::DropAheadRead);
-            self.owe_acknowledgement(now_ns, vi, 0, gap || again, host);
+            self.schedule_acknowledgement(now_ns, vi, 0, gap || again, io);
         }
         next
     }
 
-    /// A read was accepted: it is a message that is whole.
-    pub(crate) fn read_accepted<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
+    /// Counts an accepted read as a complete message.
+    pub(crate) fn read_accepted<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
         let recovery = self.endpoint_mut(vi).and_then(|ep| ep.rx.recovery.as_mut());
         if let Some(recovery) = recovery {
-            recovery.telling.messages += 1;
-            self.owe_acknowledgement(now_ns, vi, 0, false, host);
+            recovery.ack.messages += 1;
+            self.schedule_acknowledgement(now_ns, vi, 0, false, io);
         }
     }
 
-    /// Answers a read again, from where its reader wants it, if it is one of those that were
-    /// accepted last.
-    fn repeat_read<H: Host>(
+    /// Answers a recorded read again, from the byte that its initiator requests.
+    fn repeat_read<I: EngineIo>(
         &mut self,
         vi: ViIndex,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
         let header = &iu.header;
         let Some(tx) = self.tx_mut(vi) else {
             return;
         };
         let room = tx.send_payload_bytes.max(1);
-        let Some(job) = tx.answers.accepted(header, frame.fc.ox_id) else {
+        let Some(job) = tx.responses.accepted(header, frame.fc.ox_id) else {
             return;
         };
         let from = header.parameter;
@@ -82,34 +82,34 @@ impl Engine {
             self.counters.count(Counter::DropBadIu);
             return;
         }
-        if !host.check_rdma_read(vi, header) {
-            self.drop_read_again(vi, Sequence::answering(&frame.fc), header.msg_id, host);
+        if !io.check_rdma_read(vi, header) {
+            self.refuse_repeated_read(vi, Sequence::reply_to(&frame.fc), header.msg_id, io);
             return;
         }
         let Some(tx) = self.tx_mut(vi) else {
             return;
         };
-        if tx.answers.answer_again(job, from, room) {
-            tx.answering = true;
+        if tx.responses.restart_read(job, from, room) {
+            tx.responding = true;
             self.counters.count(Counter::ReadsRepeated);
-            host.resume(vi);
+            io.resume(vi);
         } else {
             self.counters.count(Counter::DropTooManyReads);
         }
     }
 
-    /// Data of a read of ours.
-    pub(crate) fn take_recovered_read_data<H: Host>(
+    /// Handles data of a read of ours.
+    pub(crate) fn take_recovered_read_data<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        host: &mut H,
+        io: &mut I,
     ) {
         let msg_id = iu.header.msg_id;
         // The target has everything up to the read.
-        self.acknowledged_before(now_ns, vi, msg_id.wrapping_add(1), host);
+        self.acknowledged_before(now_ns, vi, msg_id.wrapping_add(1), io);
         let Some(tx) = self.tx_mut(vi) else {
             return;
         };
@@ -134,10 +134,10 @@ impl Engine {
         }
         if fc.parameter > entry.placed_bytes {
             if let Some(recovery) = tx.recovery.as_mut() {
-                recovery.ask_read(now_ns, msg_id);
+                recovery.request_read_again(now_ns, msg_id);
             }
             self.counters.count(Counter::DropAheadRead);
-            self.recover_soon(vi, host);
+            self.queue_recovery(vi, io);
             return;
         }
         let last = fc.f_ctl.contains(FCtl::END_SEQUENCE);
@@ -146,11 +146,11 @@ impl Engine {
         let whole = end == u64::from(entry.length_bytes);
         if end > u64::from(entry.length_bytes) || last != whole {
             self.counters.count(Counter::IncompleteMessages);
-            self.fail_in_flight(now_ns, vi, at, Status::TRANSPORT, host);
-            self.break_local(now_ns, vi, MessageReason::MessageIncomplete, host);
+            self.fail_in_flight(now_ns, vi, at, Status::TRANSPORT, io);
+            self.break_local(now_ns, vi, MessageReason::MessageIncomplete, io);
             return;
         }
-        self.place_read_data(now_ns, vi, at, (fc.seq_cnt, end as u32, last), iu, host);
-        self.heard_of(now_ns, vi, true);
+        self.place_read_data(now_ns, vi, at, (fc.seq_cnt, end as u32, last), iu, io);
+        self.restart_recovery_timer(now_ns, vi, true);
     }
 }

@@ -1,33 +1,33 @@
-//! How much may be unacknowledged, and how long an answer takes.
+//! Congestion window and round-trip time.
 
 use crate::recovery::{NS_PER_US, RecoveryConfig};
 
-/// Before the first answer nobody knows how long one takes.
+/// Timeout before the round trip has been measured.
 const FIRST_TIMEOUT_NS: u64 = 10_000 * NS_PER_US;
-/// Answers that take longer are those of a peer whose program was not scheduled: to ask it once
-/// too often costs a frame, to wait for it where a frame was lost costs all that time.
-const LONGEST_ANSWER_NS: u64 = 20_000 * NS_PER_US;
-/// A silent peer is asked at least so often,
-const LONGEST_TIMEOUT_NS: u64 = 1_000_000 * NS_PER_US;
-/// and so often in FCVI_ULP_TIMEOUT: what is lost by chance must not be lost for good because
-/// there was no time to ask again.
-const QUESTIONS_IN_ULP_TIMEOUT: u64 = 16;
-/// However short that is: questions in a row that a program misses while it is not scheduled
-/// would say that it is gone.
-const LEAST_LONGEST_NS: u64 = 100_000 * NS_PER_US;
-/// Of so many frames one may be lost by chance; if more are, the network has too many.
-const FRAMES_A_LOSS: u32 = 8;
+/// Maximum round trip taken into account. A longer one is that of a peer whose process was not
+/// scheduled: an unnecessary probe costs a frame, waiting after a lost frame costs all that time.
+const MAX_ROUND_TRIP_NS: u64 = 20_000 * NS_PER_US;
+/// Maximum timeout of a silent peer.
+const MAX_TIMEOUT_NS: u64 = 1_000_000 * NS_PER_US;
+/// Minimum number of probes within FCVI_ULP_TIMEOUT, so that random loss does not break the
+/// connection.
+const PROBES_PER_ULP_TIMEOUT: u64 = 16;
+/// Lower bound of the maximum timeout, so that a process that is not scheduled for a while does not
+/// miss all probes.
+const MIN_MAX_TIMEOUT_NS: u64 = 100_000 * NS_PER_US;
+/// One lost frame in this many counts as random loss; more are congestion.
+const FRAMES_PER_RANDOM_LOSS: u32 = 8;
 
-/// How many frames may be unacknowledged.
+/// Congestion window: the number of frames that may be unacknowledged.
 ///
-/// It doubles from round trip to round trip until frames are lost by crowding for the first
-/// time, then grows by a frame in each. A round trip in which more than one frame in eight was
-/// lost makes it an eighth smaller, a time-out halves it.
+/// It doubles every round trip until frames are lost by congestion for the first time, then grows
+/// by one frame per round trip. A round trip in which more than one frame in eight was lost reduces
+/// it by an eighth, a timeout halves it.
 #[derive(Debug)]
 pub(crate) struct Window {
     frames: u32,
-    least: u32,
-    most: u32,
+    min_frames: u32,
+    max_frames: u32,
     doubling: bool,
     /// Since the round trip began.
     acked: u32,
@@ -36,31 +36,31 @@ pub(crate) struct Window {
 
 impl Window {
     pub(crate) fn new(config: &RecoveryConfig) -> Self {
-        let least = config.min_window_frames.max(2);
-        let most = config.max_window_frames.max(least);
+        let min_frames = config.min_window_frames.max(2);
+        let max_frames = config.max_window_frames.max(min_frames);
         Self {
-            frames: least.saturating_mul(2).min(most),
-            least,
-            most,
+            frames: min_frames.saturating_mul(2).min(max_frames),
+            min_frames,
+            max_frames,
             doubling: true,
             acked: 0,
             lost: 0,
         }
     }
 
-    /// Frames that may be unacknowledged.
+    /// Returns the window in frames.
     #[inline]
     pub(crate) fn frames(&self) -> u32 {
         self.frames
     }
 
-    /// So many more are acknowledged.
+    /// Counts acknowledged frames.
     pub(crate) fn acked(&mut self, frames: u32) {
         self.acked = self.acked.saturating_add(frames);
         if self.acked < self.frames {
             return;
         }
-        if self.lost > self.acked / FRAMES_A_LOSS {
+        if self.lost > self.acked / FRAMES_PER_RANDOM_LOSS {
             self.doubling = false;
             self.set(self.frames - self.frames / 8);
         } else if self.doubling {
@@ -70,50 +70,50 @@ impl Window {
         }
     }
 
-    /// So many more are lost.
+    /// Counts lost frames.
     pub(crate) fn lost(&mut self, frames: u32) {
         self.lost = self.lost.saturating_add(frames);
     }
 
-    /// The other end was silent for too long.
+    /// Halves the window after a timeout.
     pub(crate) fn timed_out(&mut self) {
         self.doubling = false;
         self.set(self.frames / 2);
     }
 
-    /// A round trip begins.
+    /// Sets the window and begins a round trip.
     fn set(&mut self, frames: u32) {
-        self.frames = frames.clamp(self.least, self.most);
+        self.frames = frames.clamp(self.min_frames, self.max_frames);
         (self.acked, self.lost) = (0, 0);
     }
 }
 
-/// How long an answer takes: a smoothed mean and its deviation, as TCP keeps them.
+/// Round-trip time: a smoothed mean and its deviation, as in TCP.
 #[derive(Debug)]
 pub(crate) struct RoundTrip {
-    /// Mean and deviation, once there was an answer.
+    /// Mean and deviation, after the first measurement.
     measured: Option<(u64, u64)>,
     ack_delay_ns: u64,
-    least_ns: u64,
-    longest_ns: u64,
-    /// Time-outs in a row.
+    min_timeout_ns: u64,
+    max_timeout_ns: u64,
+    /// Timeouts in a row.
     doublings: u32,
 }
 
 impl RoundTrip {
     pub(crate) fn new(config: &RecoveryConfig, ulp_timeout_ns: u64) -> Self {
-        let longest_ns =
-            (ulp_timeout_ns / QUESTIONS_IN_ULP_TIMEOUT).clamp(LEAST_LONGEST_NS, LONGEST_TIMEOUT_NS);
+        let max_timeout_ns =
+            (ulp_timeout_ns / PROBES_PER_ULP_TIMEOUT).clamp(MIN_MAX_TIMEOUT_NS, MAX_TIMEOUT_NS);
         Self {
             measured: None,
             ack_delay_ns: config.ack_delay_ns,
-            least_ns: config.min_timeout_ns,
-            longest_ns: longest_ns.max(config.min_timeout_ns),
+            min_timeout_ns: config.min_timeout_ns,
+            max_timeout_ns: max_timeout_ns.max(config.min_timeout_ns),
             doublings: 0,
         }
     }
 
-    /// A message that was sent once was answered after so long.
+    /// Adds the measurement of a message that was sent once.
     pub(crate) fn measured(&mut self, round_trip_ns: u64) {
         self.measured = Some(match self.measured {
             None => (round_trip_ns, round_trip_ns / 2),
@@ -124,34 +124,34 @@ impl RoundTrip {
         });
     }
 
-    /// The other end gave a sign of life.
+    /// Resets the back-off after a response of the peer.
     pub(crate) fn answered(&mut self) {
         self.doublings = 0;
     }
 
-    /// It was silent for too long.
+    /// Doubles the timeout after one expired.
     pub(crate) fn timed_out(&mut self) {
         self.doublings += 1;
     }
 
-    /// After so long a silent peer is asked.
+    /// Returns the timeout after which a silent peer is probed.
     pub(crate) fn timeout_ns(&self) -> u64 {
         let expected = match self.measured {
             None => FIRST_TIMEOUT_NS,
             Some((mean, deviation)) => {
-                (mean + 4 * deviation + self.ack_delay_ns).min(LONGEST_ANSWER_NS)
+                (mean + 4 * deviation + self.ack_delay_ns).min(MAX_ROUND_TRIP_NS)
             }
         };
-        let least = expected.max(self.least_ns);
-        least
+        let timeout_ns = expected.max(self.min_timeout_ns);
+        timeout_ns
             .saturating_mul(1 << self.doublings.min(32))
-            .min(self.longest_ns)
+            .min(self.max_timeout_ns)
     }
 
-    /// What was sent again cannot have been answered sooner.
+    /// Returns the minimum time before the same frame is retransmitted again.
     pub(crate) fn repeat_ns(&self) -> u64 {
         self.measured
-            .map_or(self.least_ns, |(mean, _)| mean.min(LONGEST_ANSWER_NS))
+            .map_or(self.min_timeout_ns, |(mean, _)| mean.min(MAX_ROUND_TRIP_NS))
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_doubles_up_to_its_most() {
+    fn window_doubles_up_to_its_maximum() {
         let mut window = window();
         let mut seen = Vec::new();
         for _ in 0..5 {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_by_chance_leaves_it_and_crowding_takes_an_eighth_a_round_trip() {
+    fn window_ignores_random_loss_and_shrinks_by_an_eighth_per_congested_round_trip() {
         let mut window = window();
         for _ in 0..10 {
             window.lost(window.frames() / 8);
@@ -203,22 +203,22 @@ mod tests {
     }
 
     #[test]
-    fn a_time_out_halves_it_down_to_its_least() {
+    fn timeout_halves_the_window_down_to_its_minimum() {
         let mut window = window();
         window.acked(32);
         window.timed_out();
         assert_eq!(window.frames(), 32);
         window.acked(32);
-        assert_eq!(window.frames(), 33, "it doubles no more");
+        assert_eq!(window.frames(), 33, "it does not double any more");
         window.timed_out();
         window.timed_out();
         assert_eq!(window.frames(), 16);
     }
 
     #[test]
-    fn time_outs_follow_the_round_trip_and_double() {
+    fn timeouts_follow_the_round_trip_and_double() {
         let config = RecoveryConfig::default();
-        let mut round_trip = RoundTrip::new(&config, 40 * LONGEST_TIMEOUT_NS);
+        let mut round_trip = RoundTrip::new(&config, 40 * MAX_TIMEOUT_NS);
         assert_eq!(round_trip.timeout_ns(), FIRST_TIMEOUT_NS);
         round_trip.measured(80 * NS_PER_US);
         assert_eq!(round_trip.timeout_ns(), config.min_timeout_ns);
@@ -234,30 +234,30 @@ mod tests {
         for _ in 0..100 {
             round_trip.timed_out();
         }
-        assert_eq!(round_trip.timeout_ns(), LONGEST_TIMEOUT_NS);
+        assert_eq!(round_trip.timeout_ns(), MAX_TIMEOUT_NS);
         round_trip.answered();
         assert_eq!(round_trip.timeout_ns(), timeout);
         round_trip.measured(500_000 * NS_PER_US);
-        assert_eq!(round_trip.timeout_ns(), LONGEST_ANSWER_NS);
+        assert_eq!(round_trip.timeout_ns(), MAX_ROUND_TRIP_NS);
     }
 
     #[test]
-    fn a_peer_is_asked_often_in_ulp_timeout_however_slow_it_was() {
-        let ulp_timeout_ns = 2 * LONGEST_TIMEOUT_NS;
+    fn silent_peer_is_probed_often_within_ulp_timeout_after_slow_round_trips() {
+        let ulp_timeout_ns = 2 * MAX_TIMEOUT_NS;
         let mut round_trip = RoundTrip::new(&RecoveryConfig::default(), ulp_timeout_ns);
-        round_trip.measured(LONGEST_ANSWER_NS);
-        let mut asked_ns = 0;
-        let mut questions = 0;
-        while asked_ns < ulp_timeout_ns {
-            asked_ns += round_trip.timeout_ns();
+        round_trip.measured(MAX_ROUND_TRIP_NS);
+        let mut elapsed_ns = 0;
+        let mut probes = 0;
+        while elapsed_ns < ulp_timeout_ns {
+            elapsed_ns += round_trip.timeout_ns();
             round_trip.timed_out();
-            questions += 1;
+            probes += 1;
         }
-        assert!(questions > QUESTIONS_IN_ULP_TIMEOUT, "{questions}");
-        let mut hurried = RoundTrip::new(&RecoveryConfig::default(), LEAST_LONGEST_NS);
+        assert!(probes > PROBES_PER_ULP_TIMEOUT, "{probes}");
+        let mut short = RoundTrip::new(&RecoveryConfig::default(), MIN_MAX_TIMEOUT_NS);
         for _ in 0..64 {
-            hurried.timed_out();
+            short.timed_out();
         }
-        assert_eq!(hurried.timeout_ns(), LEAST_LONGEST_NS, "no more often");
+        assert_eq!(short.timeout_ns(), MIN_MAX_TIMEOUT_NS, "the lower bound");
     }
 }

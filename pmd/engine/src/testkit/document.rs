@@ -2,20 +2,20 @@
 
 use std::path::Path;
 
-/// What was found must be what a file of `docs/spec` says; `VIPL_WRITE_DOCUMENTS` has the file say it. `tests`: the filter
-/// of the tests that do.
+/// Compares `found` with a file of `docs/spec`, or writes the file if `VIPL_WRITE_DOCUMENTS` is
+/// set. `tests`: the test filter that writes it.
 ///
 /// # Panics
-/// If it is not.
+/// If they differ.
 pub(crate) fn compare(file: &str, tests: &str, found: &str) {
     let specifications = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/spec");
     let path = specifications.join(file);
     if std::env::var_os("VIPL_WRITE_DOCUMENTS").is_some() {
-        std::fs::write(&path, found).expect("a writable tree");
+        std::fs::write(&path, found).expect("a writable source tree");
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         written == found,
-        "write {file} again: VIPL_WRITE_DOCUMENTS=1 cargo test -p vi-engine {tests}\n{found}"
+        "{file} is out of date; update it: VIPL_WRITE_DOCUMENTS=1 cargo test -p vi-engine {tests}\n{found}"
     );
 }

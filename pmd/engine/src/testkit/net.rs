@@ -1,16 +1,16 @@
-//! Engines, hosts and wire under one injected clock.
+//! Engines, their I/O models and the wire under one injected clock.
 
 use fcvi_frame::connect::{Discriminator, HostAddress, NetAddress};
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::iu::Opcode;
 
-use super::host::{Event, Receive, Received, Send, TestHost};
+use super::io::{Event, Receive, Received, Send, TestIo};
 pub(crate) use super::nodes::Node;
 use super::nodes::Nodes;
-use super::way::{Way, way};
+use super::topology::{Topology, topology};
 use super::wire::{Sent, Wire};
-use crate::recovery::MAX_REPAIRS;
+use crate::recovery::MAX_RETRANSMITS;
 use crate::timer::KEYS_PER_VI;
 use crate::{
     AsyncError, ConnId, ConnectCommand, ConnectError, Counter, EndpointState, Engine, EngineConfig,
@@ -30,7 +30,7 @@ pub(crate) struct Net {
     pub(crate) wire: Wire,
 }
 
-/// VI attributes that the tests use if they do not care.
+/// VI attributes for tests to which they do not matter.
 pub(crate) fn params(level: Level) -> ViParams {
     ViParams {
         level,
@@ -51,7 +51,7 @@ pub(crate) fn config(node: usize) -> EngineConfig {
     config.port_name = 0x2000_0000_0000_0000 + node as u64;
     config.max_vi = 64;
     config.max_incoming = 8;
-    config.max_closing = 16;
+    config.max_pending_disconnects = 16;
     config
 }
 
@@ -60,7 +60,7 @@ impl Net {
         let node = |(at, config): (usize, EngineConfig)| Node {
             id: config.n_port_id,
             engine: Engine::new(config, seed.wrapping_mul(0x9E37_79B9 + at as u64)),
-            host: TestHost::new(seed ^ (at as u64 + 1)),
+            io: TestIo::new(seed ^ (at as u64 + 1)),
         };
         Self {
             now_ns: 5 * S,
@@ -69,21 +69,21 @@ impl Net {
         }
     }
 
-    /// Client and server, joined as [`way`] says.
+    /// Creates client and server, joined as [`topology`] selects.
     pub(crate) fn pair() -> Self {
         Self::pair_with(1, |_| {})
     }
 
-    /// The same, with their configurations adjusted.
+    /// As [`Net::pair`], with adjusted configurations.
     pub(crate) fn pair_with(seed: u64, adjust: impl Fn(&mut EngineConfig)) -> Self {
-        let nodes: &[usize] = match way() {
-            Way::Wire => &[CLIENT, SERVER],
-            Way::Port | Way::Shortcut => &[CLIENT],
+        let nodes: &[usize] = match topology() {
+            Topology::Wire => &[CLIENT, SERVER],
+            Topology::Port | Topology::Shortcut => &[CLIENT],
         };
         let configs = nodes.iter().map(|node| {
             let mut config = config(*node);
-            config.shortcut = way() == Way::Shortcut;
-            // As much as a frame carries.
+            config.shortcut = topology() == Topology::Shortcut;
+            // The payload of one frame.
             config.shortcut_bytes = 2096;
             adjust(&mut config);
             config
@@ -91,7 +91,7 @@ impl Net {
         Self::new(configs.collect(), seed)
     }
 
-    /// Client and server with a VI each, connected, and their logs empty.
+    /// Creates client and server with a connected VI each, and empty logs.
     pub(crate) fn connected(level: Level) -> (Self, ViIndex, ViIndex) {
         let mut net = Self::pair();
         let (a, b) = net.join(level);
@@ -100,7 +100,7 @@ impl Net {
         (net, a, b)
     }
 
-    /// A VI each for the first two nodes, connected.
+    /// Creates a VI each for the first two nodes, and connects them.
     pub(crate) fn join(&mut self, level: Level) -> (ViIndex, ViIndex) {
         let a = self.create(CLIENT, params(level));
         let b = self.create(SERVER, params(level));
@@ -120,9 +120,9 @@ impl Net {
         assert!(matches!(self.outcome(SERVER, b), Some(Ok(_))));
     }
 
-    /// A VI at each end, and a request of the client for as long as it takes, which the server's
-    /// consumer has seen and not answered.
-    pub(crate) fn ask(&mut self, level: Level) -> (ViIndex, ViIndex, ConnId) {
+    /// Creates a VI on each side and a request of the client without timeout, which the server's
+    /// consumer has taken and not answered.
+    pub(crate) fn request_pending(&mut self, level: Level) -> (ViIndex, ViIndex, ConnId) {
         let a = self.create(CLIENT, params(level));
         let b = self.create(SERVER, params(level));
         let listener = self.listen(SERVER, "x");
@@ -136,7 +136,7 @@ impl Net {
         self.nodes[node]
             .engine
             .create_vi(params)
-            .expect("a free place")
+            .expect("a free slot")
     }
 
     pub(crate) fn listen(&mut self, node: usize, name: &str) -> u64 {
@@ -147,7 +147,7 @@ impl Net {
         self.nodes[node].engine.take_indication(listener)
     }
 
-    /// Asks nodes, all of them ports of the host of the first one.
+    /// Sends a request to nodes, all of them ports of the host of the first one.
     pub(crate) fn request(
         &mut self,
         node: usize,
@@ -171,9 +171,7 @@ impl Net {
         let ids: Vec<NPortId> = targets.iter().map(|t| self.nodes[*t].id).collect();
         let command = self.command(node, name, targets, &ids, timeout_ns);
         let now_ns = self.now_ns;
-        self.act(node, |engine, host| {
-            engine.connect(now_ns, vi, &command, host)
-        })
+        self.act(node, |engine, io| engine.connect(now_ns, vi, &command, io))
     }
 
     fn command<'a>(
@@ -199,8 +197,8 @@ impl Net {
         }
     }
 
-    /// Puts a request into the peer pool, for the host of the first of these nodes. Both ends
-    /// ask for the discriminator `name`; the local one names nothing that counts.
+    /// Puts a request into the peer pool, for the host of the first of these nodes. Both sides use
+    /// the discriminator `name`; the local one is not compared.
     pub(crate) fn peer_request(
         &mut self,
         node: usize,
@@ -224,12 +222,12 @@ impl Net {
         let ids: Vec<NPortId> = targets.iter().map(|t| self.nodes[*t].id).collect();
         let command = self.command(node, name, targets, &ids, timeout_ns);
         let now_ns = self.now_ns;
-        self.act(node, |engine, host| {
-            engine.connect_peer(now_ns, vi, &command, host)
+        self.act(node, |engine, io| {
+            engine.connect_peer(now_ns, vi, &command, io)
         })
     }
 
-    /// The outcome of a VI's peer request, once; `None` while it has none.
+    /// Takes the outcome of a VI's peer request, once; `None` while it has none.
     pub(crate) fn peer_outcome(
         &mut self,
         node: usize,
@@ -242,7 +240,7 @@ impl Net {
         }
     }
 
-    /// The error that a peer request ended with.
+    /// Returns the error of a finished peer request.
     pub(crate) fn peer_error(&mut self, node: usize, vi: ViIndex) -> Option<ConnectError> {
         self.peer_outcome(node, vi)?.err()
     }
@@ -254,30 +252,30 @@ impl Net {
         vi: ViIndex,
     ) -> Result<(), ConnectError> {
         let now_ns = self.now_ns;
-        self.act(node, |engine, host| engine.accept(now_ns, conn, vi, host))
+        self.act(node, |engine, io| engine.accept(now_ns, conn, vi, io))
     }
 
     pub(crate) fn reject(&mut self, node: usize, conn: ConnId) -> Result<(), ConnectError> {
         let now_ns = self.now_ns;
-        self.act(node, |engine, host| engine.reject(now_ns, conn, host))
+        self.act(node, |engine, io| engine.reject(now_ns, conn, io))
     }
 
     pub(crate) fn disconnect(&mut self, node: usize, vi: ViIndex) {
         let now_ns = self.now_ns;
-        self.act(node, |engine, host| engine.disconnect(now_ns, vi, host));
+        self.act(node, |engine, io| engine.disconnect(now_ns, vi, io));
     }
 
     pub(crate) fn peer_lost(&mut self, node: usize, peer: usize) {
         let (now_ns, id) = (self.now_ns, self.nodes[peer].id);
-        self.act(node, |engine, host| engine.peer_lost(now_ns, id, host));
+        self.act(node, |engine, io| engine.peer_lost(now_ns, id, io));
     }
 
-    /// A node sees that another one came.
+    /// Reports another node to a node as found.
     pub(crate) fn port_joined(&mut self, node: usize, other: usize) {
         let (now_ns, id) = (self.now_ns, self.nodes[other].id);
         let address = self.nodes[other].engine.config().host;
-        self.act(node, |engine, host| {
-            engine.port_joined(now_ns, address, id, host);
+        self.act(node, |engine, io| {
+            engine.port_joined(now_ns, address, id, io);
         });
     }
 
@@ -289,7 +287,7 @@ impl Net {
         self.nodes[node].engine.take_outcome(vi)
     }
 
-    /// The error that a connection call ended with.
+    /// Returns the error of a finished connection call.
     pub(crate) fn error(&mut self, node: usize, vi: ViIndex) -> Option<ConnectError> {
         self.outcome(node, vi)?.err()
     }
@@ -302,7 +300,7 @@ impl Net {
         self.nodes[node].engine.counters().get(counter)
     }
 
-    /// What all nodes counted.
+    /// Returns the sum of a counter over all nodes.
     pub(crate) fn total(&self, counter: Counter) -> u64 {
         let counts = self.nodes.iter().map(|n| n.engine.counters().get(counter));
         counts.sum()
@@ -313,7 +311,7 @@ impl Net {
             capacity_bytes,
             ..Receive::default()
         };
-        self.nodes[node].host.post_receive(vi, receive)
+        self.nodes[node].io.post_receive(vi, receive)
     }
 
     pub(crate) fn post_send(&mut self, node: usize, vi: ViIndex, data: &[u8]) -> u64 {
@@ -325,7 +323,7 @@ impl Net {
     }
 
     pub(crate) fn post(&mut self, node: usize, vi: ViIndex, send: Send) -> u64 {
-        let id = self.nodes[node].host.post_send(vi, send);
+        let id = self.nodes[node].io.post_send(vi, send);
         self.pump(node);
         id
     }
@@ -341,26 +339,26 @@ impl Net {
         self.post(node, vi, read(source, len))
     }
 
-    /// What completed reads brought since the last time.
+    /// Takes the data of completed reads.
     pub(crate) fn read_data(&mut self, node: usize, vi: ViIndex) -> Vec<(u64, Vec<u8>)> {
-        core::mem::take(&mut self.nodes[node].host.vi(vi).reads)
+        core::mem::take(&mut self.nodes[node].io.vi(vi).reads)
     }
 
-    /// A verb of the engine, and what it sends goes to the wire.
+    /// Calls a verb of the engine, and gives what it sends to the wire.
     pub(crate) fn act<T>(
         &mut self,
         node: usize,
-        verb: impl FnOnce(&mut Engine, &mut TestHost) -> T,
+        verb: impl FnOnce(&mut Engine, &mut TestIo) -> T,
     ) -> T {
-        let Node { engine, host, .. } = &mut self.nodes[node];
-        let result = verb(engine, host);
+        let Node { engine, io, .. } = &mut self.nodes[node];
+        let result = verb(engine, io);
         self.collect(node);
         self.check_bounds(node);
         result
     }
 
     fn collect(&mut self, node: usize) {
-        while let Some(bytes) = self.nodes[node].host.out.pop_front() {
+        while let Some(bytes) = self.nodes[node].io.out.pop_front() {
             let dst = MacAddress(bytes[..6].try_into().expect("6 bytes"));
             let to = self
                 .nodes
@@ -372,11 +370,11 @@ impl Net {
         }
     }
 
-    /// Serves the run queue, as far as the port takes it.
+    /// Serves the run queue, as far as the port accepts frames.
     pub(crate) fn pump(&mut self, node: usize) {
         let now_ns = self.now_ns;
-        let Node { engine, host, .. } = &mut self.nodes[node];
-        let mut posted: Vec<ViIndex> = host
+        let Node { engine, io, .. } = &mut self.nodes[node];
+        let mut posted: Vec<ViIndex> = io
             .vis
             .iter()
             .filter(|(_, q)| q.queued)
@@ -384,13 +382,13 @@ impl Net {
             .collect();
         posted.sort();
         for vi in posted {
-            host.vi(vi).queued = false;
+            io.vi(vi).queued = false;
             loop {
-                match engine.pump(now_ns, vi, 16, host) {
+                match engine.pump(now_ns, vi, 16, io) {
                     crate::Pumped::More => {}
                     crate::Pumped::Idle => break,
                     crate::Pumped::Blocked => {
-                        host.vi(vi).queued = true;
+                        io.vi(vi).queued = true;
                         break;
                     }
                 }
@@ -400,12 +398,12 @@ impl Net {
         self.check_bounds(node);
     }
 
-    /// Every table stays within its limit, always.
+    /// Checks that every table is within its limit.
     fn check_bounds(&self, node: usize) {
         let engine = &self.nodes[node].engine;
         let config = engine.config();
         assert!(engine.incoming.len() <= config.max_incoming as usize);
-        assert!(engine.closing.len() <= config.max_closing as usize);
+        assert!(engine.pending_disconnects.len() <= config.max_pending_disconnects as usize);
         for tx in engine
             .endpoints
             .iter()
@@ -415,21 +413,26 @@ impl Net {
             assert!(tx.in_flight.len() <= config.max_unanswered as usize);
             let most = config.recovery.as_ref().map_or(0, |r| r.max_window_frames);
             assert!(tx.unacknowledged() <= most, "the window");
-            let repairs = tx.recovery.as_ref().map_or(0, |r| r.repair_count());
-            assert!(repairs <= MAX_REPAIRS);
+            let retransmits = tx.recovery.as_ref().map_or(0, |r| r.retransmit_count());
+            assert!(retransmits <= MAX_RETRANSMITS);
         }
         for ep in engine.endpoints.iter().flatten() {
             let (runs, ahead) = ep.rx.recovery.as_ref().map_or((0, 0), |r| r.kept());
-            let most = config.recovery.as_ref().map_or(0, |r| r.max_islands);
+            let most = config
+                .recovery
+                .as_ref()
+                .map_or(0, |r| r.max_received_ranges);
             assert!(runs <= most as usize && ahead <= config.max_unanswered as usize);
         }
         assert!(engine.peers.len() <= config.max_vi as usize);
-        let keys =
-            1 + KEYS_PER_VI as u32 * config.max_vi + config.max_incoming + config.max_closing;
+        let keys = 1
+            + KEYS_PER_VI as u32 * config.max_vi
+            + config.max_incoming
+            + config.max_pending_disconnects;
         assert!(engine.timers.len() <= keys as usize);
     }
 
-    /// Lets time pass: frames arrive, timers fire.
+    /// Advances time: frames arrive, timers fire.
     pub(crate) fn advance(&mut self, duration_ns: u64) {
         let end_ns = self.now_ns + duration_ns;
         for node in 0..self.nodes.len() {
@@ -450,26 +453,29 @@ impl Net {
     fn step(&mut self) {
         let now_ns = self.now_ns;
         while let Some((to, bytes)) = self.wire.arrived(now_ns) {
-            self.act(to, |engine, host| engine.handle_frame(now_ns, &bytes, host));
+            self.act(to, |engine, io| engine.handle_frame(now_ns, &bytes, io));
         }
         for node in 0..self.nodes.len() {
             let due = self.nodes[node].engine.poll_timeout();
             if due.is_some_and(|at| at <= now_ns) {
                 self.act(
                     node,
-                    |engine, host| {
-                        while engine.handle_timeout(now_ns, 8, host) {}
+                    |engine, io| {
+                        while engine.handle_timeout(now_ns, 8, io) {}
                     },
                 );
                 let next = self.nodes[node].engine.poll_timeout();
-                assert!(next.is_none_or(|at| at > now_ns), "a timer spins");
+                assert!(
+                    next.is_none_or(|at| at > now_ns),
+                    "an expired timer stays set"
+                );
             }
             self.pump(node);
         }
     }
 
-    /// One frame arrives, the oldest on its way, and each node sends what it can. False if
-    /// there is none.
+    /// Delivers the oldest frame in transit, and lets each node send. Returns false if there is
+    /// none.
     pub(crate) fn deliver_one(&mut self) -> bool {
         let Some(at_ns) = self.wire.next_ns() else {
             return false;
@@ -479,52 +485,52 @@ impl Net {
         let Some((to, bytes)) = self.wire.arrived(now_ns) else {
             return false;
         };
-        self.act(to, |engine, host| engine.handle_frame(now_ns, &bytes, host));
+        self.act(to, |engine, io| engine.handle_frame(now_ns, &bytes, io));
         for node in 0..self.nodes.len() {
             self.pump(node);
         }
         true
     }
 
-    /// Lets everything arrive that is on its way; no procedure repeats anything meanwhile.
+    /// Delivers everything in transit; no procedure retries within that time.
     pub(crate) fn settle(&mut self) {
         self.advance(MS / 2);
     }
 
-    /// What the consumer saw of a VI since the last time.
+    /// Takes the log of a VI.
     pub(crate) fn log(&mut self, node: usize, vi: ViIndex) -> Vec<Event> {
-        core::mem::take(&mut self.nodes[node].host.vi(vi).log)
+        core::mem::take(&mut self.nodes[node].io.vi(vi).log)
     }
 
     pub(crate) fn clear_logs(&mut self) {
         for node in &mut self.nodes {
-            for queues in node.host.vis.values_mut() {
+            for queues in node.io.vis.values_mut() {
                 queues.log.clear();
             }
         }
     }
 
-    /// The IUs on the wire since the trace was cleared, with their senders.
+    /// Returns the IUs on the wire since the trace was cleared, with their senders.
     pub(crate) fn ius(&self) -> Vec<(usize, Opcode)> {
         let iu = |s: &Sent| s.opcode.map(|opcode| (s.from, opcode));
         self.wire.trace.iter().filter_map(iu).collect()
     }
 
-    /// The frames of one IU from one node.
+    /// Returns the frames of one IU from one node.
     pub(crate) fn frames(&self, from: usize, opcode: Opcode) -> Vec<Vec<u8>> {
         let fits = |s: &&Sent| s.from == from && s.opcode == Some(opcode);
         let frames = self.wire.trace.iter().filter(fits);
         frames.map(|s| s.bytes.clone()).collect()
     }
 
-    /// A frame arrives at a node now.
+    /// Delivers a frame to a node now.
     pub(crate) fn inject(&mut self, to: usize, bytes: &[u8]) {
         let now_ns = self.now_ns;
-        self.act(to, |engine, host| engine.handle_frame(now_ns, bytes, host));
+        self.act(to, |engine, io| engine.handle_frame(now_ns, bytes, io));
     }
 }
 
-/// A read of `len` bytes.
+/// Returns a read of `len` bytes.
 pub(crate) fn read(source: (u64, u32), len: usize) -> Send {
     Send {
         data: vec![0; len],
@@ -553,7 +559,7 @@ pub(crate) fn received(id: u64, data: &[u8]) -> Event {
     })
 }
 
-/// Completed in error; whatever was placed does not count.
+/// Returns a completion in error; placed bytes do not count.
 pub(crate) fn receive_failed(id: u64, status: Status) -> Event {
     Event::Received(Received {
         id,
@@ -565,7 +571,7 @@ pub(crate) fn receive_failed(id: u64, status: Status) -> Event {
     })
 }
 
-/// Logs without the bytes of receives that failed.
+/// Removes the data of failed receives from a log.
 pub(crate) fn without_partial_data(log: Vec<Event>) -> Vec<Event> {
     let clean = |event| match event {
         Event::Received(received) if !received.status.is_ok() => Event::Received(Received {
@@ -577,16 +583,16 @@ pub(crate) fn without_partial_data(log: Vec<Event>) -> Vec<Event> {
     log.into_iter().map(clean).collect()
 }
 
-/// Events of a VI with empty queues whose peer disconnects.
-pub(crate) fn left() -> Vec<Event> {
+/// Returns the events of a VI with empty queues whose peer disconnected.
+pub(crate) fn peer_disconnected_events() -> Vec<Event> {
     vec![
         Event::State(EndpointState::Error),
         Event::Async(AsyncError::Disconnected),
     ]
 }
 
-/// What a consumer sees of a break on a VI whose queues are empty.
-pub(crate) fn broken() -> Vec<Event> {
+/// Returns the events of a VI with empty queues whose connection broke.
+pub(crate) fn connection_lost_events() -> Vec<Event> {
     vec![
         Event::State(EndpointState::Error),
         Event::Async(AsyncError::ConnectionLost),

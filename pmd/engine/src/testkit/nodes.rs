@@ -4,17 +4,17 @@ use core::ops::{Deref, DerefMut, Index, IndexMut};
 
 use fcvi_frame::fc::NPortId;
 
-use super::host::TestHost;
+use super::io::TestIo;
 use crate::Engine;
 
 /// One N_Port.
 pub(crate) struct Node {
     pub(crate) engine: Engine,
-    pub(crate) host: TestHost,
+    pub(crate) io: TestIo,
     pub(crate) id: NPortId,
 }
 
-/// The nodes of a net. If there is only one, it plays all roles.
+/// The nodes of a net. A single one has all roles.
 pub(crate) struct Nodes(Vec<Node>);
 
 impl Nodes {

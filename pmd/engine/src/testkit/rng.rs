@@ -1,4 +1,4 @@
-//! Numbers from a seed.
+//! Random numbers from a seed.
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
@@ -17,12 +17,12 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number less than `limit`, which is not 0.
+    /// Returns a number less than `limit`, which is not 0.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 
-    /// True so many times in a million.
+    /// Returns true with this probability.
     pub(crate) fn chance(&mut self, per_million: u32) -> bool {
         self.below(1_000_000) < u64::from(per_million)
     }

@@ -1,4 +1,4 @@
-//! Frames on their way.
+//! Frames in transit.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,13 +8,13 @@ use fcvi_frame::iu::Opcode;
 
 use super::rng::Rng;
 
-/// What goes wrong, in millionths of all frames.
+/// Fault rates, in parts per million of all frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) loss: u32,
     pub(crate) duplicate: u32,
     pub(crate) corrupt: u32,
-    /// Late by up to `late_ns`, so that others overtake it.
+    /// Delayed by up to `late_ns`, so that others overtake it.
     pub(crate) late: u32,
     pub(crate) late_ns: u64,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Sent {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// The next `count` frames of this IU from this node are lost.
+/// Loss of the next `count` frames of this IU from this node.
 #[derive(Clone, Copy, Debug)]
 struct Loss {
     from: usize,
@@ -35,24 +35,24 @@ struct Loss {
     count: u32,
 }
 
-/// When it arrives, its number, the node it goes to, the frame.
-type Flying = (u64, u64, usize, Vec<u8>);
+/// Arrival time, sequence number, destination node, frame.
+type InTransit = (u64, u64, usize, Vec<u8>);
 
-/// A wire with a delay, a trace of what went over it, and faults.
+/// A wire with a delay, a trace of its frames, and faults.
 pub(crate) struct Wire {
     pub(crate) delay_ns: u64,
     pub(crate) faults: Faults,
-    /// Nothing arrives.
+    /// All frames are lost.
     pub(crate) cut: bool,
     pub(crate) trace: Vec<Sent>,
     pub(crate) tracing: bool,
     losses: Vec<Loss>,
-    flying: BinaryHeap<Reverse<Flying>>,
+    in_transit: BinaryHeap<Reverse<InTransit>>,
     sequence: u64,
     rng: Rng,
 }
 
-/// The IU of a frame; `None` for an ELS.
+/// Returns the IU of a frame; `None` for an ELS.
 pub(crate) fn opcode(bytes: &[u8]) -> Option<Opcode> {
     let frame = FrameView::parse(bytes).ok()?;
     frame.iu().ok().map(|iu| iu.header.opcode)
@@ -67,14 +67,14 @@ impl Wire {
             trace: Vec::new(),
             tracing: true,
             losses: Vec::new(),
-            flying: BinaryHeap::new(),
+            in_transit: BinaryHeap::new(),
             sequence: 0,
             rng: Rng::new(seed),
         }
     }
 
-    /// Loses the next `count` frames of this IU (`None`: ELS) from this node, whatever was
-    /// asked before.
+    /// Drops the next `count` frames of this IU (`None`: ELS) from this node; replaces an earlier
+    /// order.
     pub(crate) fn lose(&mut self, from: usize, opcode: impl Into<Option<Opcode>>, count: u32) {
         let opcode = opcode.into();
         self.losses.retain(|l| (l.from, l.opcode) != (from, opcode));
@@ -85,8 +85,8 @@ impl Wire {
         });
     }
 
-    /// No loss is left of those that were ordered.
-    pub(crate) fn heal(&mut self) {
+    /// Cancels all ordered losses.
+    pub(crate) fn clear_losses(&mut self) {
         self.losses.clear();
     }
 
@@ -102,7 +102,7 @@ impl Wire {
         self.cut || self.rng.chance(self.faults.loss)
     }
 
-    /// A node gives a frame to the wire.
+    /// Accepts a frame of a node.
     pub(crate) fn send(&mut self, now_ns: u64, from: usize, to: usize, bytes: Vec<u8>) {
         let opcode = opcode(&bytes);
         if self.tracing {
@@ -130,30 +130,31 @@ impl Wire {
         }
     }
 
-    /// Takes the frames that are on their way, in the order in which they were sent.
-    pub(crate) fn take_flying(&mut self) -> Vec<(usize, Vec<u8>)> {
-        let mut flying: Vec<Flying> = self.flying.drain().map(|Reverse(f)| f).collect();
-        flying.sort_by_key(|(_, sequence, ..)| *sequence);
-        let frames = flying.into_iter();
+    /// Takes the frames in transit, in the order in which they were sent.
+    pub(crate) fn take_in_transit(&mut self) -> Vec<(usize, Vec<u8>)> {
+        let mut in_transit: Vec<InTransit> = self.in_transit.drain().map(|Reverse(f)| f).collect();
+        in_transit.sort_by_key(|(_, sequence, ..)| *sequence);
+        let frames = in_transit.into_iter();
         frames.map(|(_, _, to, bytes)| (to, bytes)).collect()
     }
 
-    /// A frame arrives, whoever sent it.
+    /// Adds a frame of any sender.
     pub(crate) fn inject(&mut self, at_ns: u64, to: usize, bytes: Vec<u8>) {
         self.sequence += 1;
-        self.flying.push(Reverse((at_ns, self.sequence, to, bytes)));
+        self.in_transit
+            .push(Reverse((at_ns, self.sequence, to, bytes)));
     }
 
-    /// When the next frame arrives.
+    /// Returns the arrival time of the next frame.
     pub(crate) fn next_ns(&self) -> Option<u64> {
-        self.flying.peek().map(|Reverse((at, ..))| *at)
+        self.in_transit.peek().map(|Reverse((at, ..))| *at)
     }
 
     pub(crate) fn arrived(&mut self, now_ns: u64) -> Option<(usize, Vec<u8>)> {
         if self.next_ns()? > now_ns {
             return None;
         }
-        self.flying
+        self.in_transit
             .pop()
             .map(|Reverse((_, _, to, bytes))| (to, bytes))
     }

@@ -1,11 +1,11 @@
-//! Nothing grows with the number of attempts, whoever makes them.
+//! Limits of the engine's tables: no state grows with the number of connection attempts.
 
 use fcvi_frame::fcoe::Eof;
 use fcvi_frame::frame::seal;
 use fcvi_frame::iu::Opcode::{ConnectResponse1, DisconnectRequest, ReadResponse, SendRequest};
 
 use crate::endpoint::TxStream;
-use crate::testkit::host::Send;
+use crate::testkit::io::Send;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params, received};
 use crate::testkit::rng::Rng;
 use crate::{ConnectError, Counter, EndpointState, EngineConfig, Level, RecoveryConfig, ViIndex};
@@ -14,7 +14,7 @@ const RD: Level = Level::ReliableDelivery;
 const US: u64 = 1_000;
 
 #[test]
-fn thousands_of_requests_a_second_that_find_nobody_cost_nothing() {
+fn unmatched_requests_at_high_rate_leave_no_state() {
     let mut net = Net::pair();
     net.wire.tracing = false;
     let a = net.create(CLIENT, params(RD));
@@ -28,17 +28,16 @@ fn thousands_of_requests_a_second_that_find_nobody_cost_nothing() {
     assert!(net.nodes[SERVER].engine.incoming.is_empty());
 }
 
-/// Requests that are given up at once leave dead OX_IDs and disconnects that nobody answers;
-/// messages are not held up by them.
+/// Requests that are cancelled at once leave quarantined OX_IDs and unanswered disconnects; neither delays messages.
 #[test]
-fn requests_that_are_given_up_leave_ox_ids_to_the_messages() {
+fn cancelled_requests_leave_ox_ids_for_messages() {
     let mut net = Net::new((0..3).map(config).collect(), 9);
     let (a, b) = net.join(RD);
     net.clear_logs();
     net.wire.tracing = false;
     let c = net.create(CLIENT, params(RD));
     net.wire.lose(2, None, u32::MAX);
-    net.nodes[2].host.room = 0;
+    net.nodes[2].io.room = 0;
     for _ in 0..60_000 {
         net.request(CLIENT, c, "x", &[2], None);
         net.disconnect(CLIENT, c);
@@ -59,7 +58,7 @@ fn requests_that_are_given_up_leave_ox_ids_to_the_messages() {
 }
 
 #[test]
-fn ten_thousand_connections_leave_nothing_behind() {
+fn ten_thousand_connections_leave_no_state() {
     let mut net = Net::pair();
     net.wire.tracing = false;
     let (a, b) = (
@@ -83,14 +82,14 @@ fn ten_thousand_connections_leave_nothing_behind() {
         assert_eq!(node.engine.exchange_usage(), (0, 0));
         assert_eq!(node.engine.timers.len(), 0);
         assert!(node.engine.incoming.iter().all(Option::is_none));
-        assert!(node.engine.closing.iter().all(Option::is_none));
+        assert!(node.engine.pending_disconnects.iter().all(Option::is_none));
         assert_eq!(node.engine.peers.len(), 1);
         assert!(node.engine.listeners.is_empty());
     }
 }
 
 #[test]
-fn requests_that_no_consumer_answers_are_limited_and_others_go_on() {
+fn unanswered_requests_are_limited_and_connections_continue() {
     let mut net = Net::pair();
     let (a, b) = net.join(RD);
     net.clear_logs();
@@ -106,10 +105,10 @@ fn requests_that_no_consumer_answers_are_limited_and_others_go_on() {
         assert_eq!(net.error(CLIENT, *vi), Some(ConnectError::Resources));
     }
     net.post_receive(SERVER, b, 8);
-    net.post_send(CLIENT, a, b"goes on");
+    net.post_send(CLIENT, a, b"continue");
     net.settle();
-    assert_eq!(net.log(SERVER, b), [received(0, b"goes on")]);
-    // A rejected request is remembered only while its place is not wanted.
+    assert_eq!(net.log(SERVER, b), [received(0, b"continue")]);
+    // A rejected request is kept only until its slot is needed.
     let conn = net.indication(SERVER, listeners[0]).unwrap().conn;
     net.reject(SERVER, conn).unwrap();
     net.request(CLIENT, vis[8], "x", &[SERVER], None);
@@ -118,7 +117,7 @@ fn requests_that_no_consumer_answers_are_limited_and_others_go_on() {
 }
 
 #[test]
-fn acceptances_that_nobody_asked_for_leave_room_for_real_disconnects() {
+fn unrequested_acceptances_leave_slots_for_real_disconnects() {
     let (mut net, a, b) = Net::connected(RD);
     let c = net.create(CLIENT, params(RD));
     let d = net.create(SERVER, params(RD));
@@ -133,7 +132,7 @@ fn acceptances_that_nobody_asked_for_leave_room_for_real_disconnects() {
         net.inject(CLIENT, &frame);
     }
     assert_eq!(net.count(CLIENT, Counter::DropStrayConnect), 1000);
-    let limit = net.nodes[CLIENT].engine.config().max_closing as usize;
+    let limit = net.nodes[CLIENT].engine.config().max_pending_disconnects as usize;
     assert_eq!(net.frames(CLIENT, DisconnectRequest).len(), limit / 2);
     net.wire.cut = false;
     net.disconnect(CLIENT, a);
@@ -141,7 +140,13 @@ fn acceptances_that_nobody_asked_for_leave_room_for_real_disconnects() {
     assert_eq!(net.state(SERVER, b), EndpointState::Error);
     assert_eq!(net.state(CLIENT, c), EndpointState::Connected);
     net.advance(60 * S);
-    assert!(net.nodes[CLIENT].engine.closing.iter().all(Option::is_none));
+    assert!(
+        net.nodes[CLIENT]
+            .engine
+            .pending_disconnects
+            .iter()
+            .all(Option::is_none)
+    );
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage().0, 0);
 }
 
@@ -177,32 +182,28 @@ fn a_timer_call_does_no_more_than_its_budget() {
             .filter(|n| state(*n) == Some(EndpointState::Idle))
             .count()
     };
-    let more = net.act(CLIENT, |engine, host| {
-        engine.handle_timeout(now_ns, 8, host)
-    });
+    let more = net.act(CLIENT, |engine, io| engine.handle_timeout(now_ns, 8, io));
     assert!(more);
     assert_eq!(idle(&net), 8);
-    let more = net.act(CLIENT, |engine, host| {
-        engine.handle_timeout(now_ns, 12, host)
-    });
+    let more = net.act(CLIENT, |engine, io| engine.handle_timeout(now_ns, 12, io));
     assert!(!more);
     assert_eq!(idle(&net), 20);
 }
 
-/// Frames of a whole connection with bytes changed at random and made well formed again:
-/// whatever they say, nothing panics and every table keeps its limit.
+/// Injects the frames of a whole connection with random bytes changed and the CRC corrected:
+/// nothing panics and every table keeps its limit.
 #[test]
-fn frames_of_any_content_do_no_harm() {
+fn random_frame_contents_cause_no_panic_and_keep_limits() {
     for level in [RD, Level::ReliableReception] {
         for recovery in [None, Some(RecoveryConfig::default())] {
             let seed = 0xF0CC;
             println!("seed {seed:#x}, {level:?}, {recovery:?}");
-            any_content(seed, level, recovery);
+            inject_random_frames(seed, level, recovery);
         }
     }
 }
 
-fn any_content(seed: u64, level: Level, recovery: Option<RecoveryConfig>) {
+fn inject_random_frames(seed: u64, level: Level, recovery: Option<RecoveryConfig>) {
     let mut rng = Rng::new(seed);
     let recovers = recovery.is_some();
     let configs = [CLIENT, SERVER].map(|node| EngineConfig {
@@ -211,7 +212,7 @@ fn any_content(seed: u64, level: Level, recovery: Option<RecoveryConfig>) {
     });
     let mut net = Net::new(configs.to_vec(), 1);
     let (a, b) = net.join(level);
-    net.nodes[SERVER].host.register(7, 0, 8192);
+    net.nodes[SERVER].io.register(7, 0, 8192);
     net.post_receive(SERVER, b, 5000);
     net.post_send(CLIENT, a, &[1; 5000]);
     let write = Send {
@@ -223,7 +224,7 @@ fn any_content(seed: u64, level: Level, recovery: Option<RecoveryConfig>) {
     net.post_read(CLIENT, a, (0, 7), 5000);
     net.settle();
     if recovers {
-        every_kind_of_recovery(&mut net, a, b);
+        exercise_recovery(&mut net, a, b);
     }
     net.disconnect(CLIENT, a);
     net.settle();
@@ -234,7 +235,7 @@ fn any_content(seed: u64, level: Level, recovery: Option<RecoveryConfig>) {
     for round in 0..30_000 {
         if round % 100 == 0 {
             net.wire.cut = false;
-            net.act(SERVER, |engine, host| engine.unlisten(listener, host));
+            net.act(SERVER, |engine, io| engine.unlisten(listener, io));
             net.disconnect(CLIENT, a);
             net.disconnect(SERVER, b);
             net.advance(30 * S);
@@ -242,11 +243,11 @@ fn any_content(seed: u64, level: Level, recovery: Option<RecoveryConfig>) {
             net.clear_logs();
             listener = net.listen(SERVER, "x");
             net.post_receive(SERVER, b, 5000);
-            // Something that waits for its answer.
+            // A read and a message whose responses are pending.
             net.wire.cut = true;
             net.post_read(CLIENT, a, (0, 7), 5000);
             net.post_send(CLIENT, a, &[1; 5000]);
-            // With recovery it waits only as long as nothing arrives.
+            // With recovery they stay pending only while no frame arrives.
             net.wire.cut = recovers && round % 200 == 0;
         }
         let mut frame = frames[rng.below(frames.len() as u64) as usize].clone();
@@ -256,7 +257,7 @@ fn any_content(seed: u64, level: Level, recovery: Option<RecoveryConfig>) {
         }
         let to = rng.below(2) as usize;
         if rng.below(4) > 0 {
-            fit(&net, to, &mut frame, &mut rng);
+            match_connection(&net, to, &mut frame, &mut rng);
         }
         let len = frame.len();
         let eof = if rng.below(4) > 0 { Eof::T } else { Eof::N };
@@ -266,8 +267,8 @@ fn any_content(seed: u64, level: Level, recovery: Option<RecoveryConfig>) {
     }
 }
 
-/// Frames sent again, gap reports, a read asked for again, an acknowledgement carried.
-fn every_kind_of_recovery(net: &mut Net, a: ViIndex, b: ViIndex) {
+/// Causes retransmitted frames, gap reports, a repeated read request and a piggybacked acknowledgement.
+fn exercise_recovery(net: &mut Net, a: ViIndex, b: ViIndex) {
     for node in [CLIENT, SERVER] {
         net.wire.lose(node, SendRequest, 1);
         net.wire.lose(node, ReadResponse, 1);
@@ -285,8 +286,9 @@ fn every_kind_of_recovery(net: &mut Net, a: ViIndex, b: ViIndex) {
     assert!(net.count(SERVER, Counter::ReadsRepeated) > 0);
 }
 
-/// Makes a frame name the connection of the node that it goes to, and what waits there.
-fn fit(net: &Net, to: usize, frame: &mut [u8], rng: &mut Rng) {
+/// Sets the handle of a frame to that of the destination's connection, and its message ID and OX_ID at random to those
+/// of a request in flight or of the next expected message.
+fn match_connection(net: &Net, to: usize, frame: &mut [u8], rng: &mut Rng) {
     let Some(ep) = net.nodes[to].engine.endpoints[0].as_ref() else {
         return;
     };
@@ -304,26 +306,24 @@ fn fit(net: &Net, to: usize, frame: &mut [u8], rng: &mut Rng) {
 }
 
 #[test]
-fn the_first_free_place_is_taken_next_and_none_is_taken_twice() {
+fn vi_allocation_uses_the_lowest_free_slot_once() {
     let mut net = Net::pair();
     let engine = &mut net.nodes[CLIENT].engine;
-    let places = engine.endpoints.len() as u32;
-    for place in 0..places {
-        assert_eq!(engine.create_vi(params(RD)), Some(ViIndex(place)));
+    let slots = engine.endpoints.len() as u32;
+    for slot in 0..slots {
+        assert_eq!(engine.create_vi(params(RD)), Some(ViIndex(slot)));
     }
     assert_eq!(engine.create_vi(params(RD)), None);
     let mut rng = Rng::new(7);
     for _ in 0..50 {
-        let mut gone: Vec<_> = (0..5)
-            .map(|_| ViIndex(rng.next() as u32 % places))
-            .collect();
-        gone.sort_unstable();
-        gone.dedup();
-        for vi in gone.iter().rev() {
+        let mut destroyed: Vec<_> = (0..5).map(|_| ViIndex(rng.next() as u32 % slots)).collect();
+        destroyed.sort_unstable();
+        destroyed.dedup();
+        for vi in destroyed.iter().rev() {
             assert!(engine.destroy_vi(*vi));
-            assert!(!engine.destroy_vi(*vi), "it is gone");
+            assert!(!engine.destroy_vi(*vi), "it is destroyed");
         }
-        for vi in gone {
+        for vi in destroyed {
             assert_eq!(engine.create_vi(params(RD)), Some(vi));
         }
         assert_eq!(engine.create_vi(params(RD)), None);

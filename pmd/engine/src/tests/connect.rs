@@ -1,4 +1,4 @@
-//! A connection made, or not: what both consumers learn.
+//! Connection establishment: the outcomes that both consumers see.
 
 use fcvi_frame::connect::ConnectRequest;
 use fcvi_frame::frame::FrameView;
@@ -32,12 +32,12 @@ fn four_ius_connect() {
         assert_eq!(net.count(node, Counter::Connects), 1);
         assert_eq!(net.nodes[node].engine.exchange_usage(), (0, 0));
         assert_eq!(net.nodes[node].engine.timers.len(), 0);
-        assert_eq!(net.nodes[node].host.control_events, 1 + node as u64);
+        assert_eq!(net.nodes[node].io.control_events, 1 + node as u64);
     }
 }
 
 #[test]
-fn each_end_learns_the_attributes_of_the_other() {
+fn each_side_receives_the_attributes_of_its_peer() {
     let mut net = Net::pair();
     let ours = ViParams {
         rdma_write: false,
@@ -103,9 +103,9 @@ fn only_an_idle_vi_connects() {
     assert_eq!(gone, Err(ConnectError::Invalid));
 }
 
-/// Its last frames would have the SEQ_CNT of its first ones.
+/// SEQ_CNT would wrap: the last frames of a message would have the SEQ_CNT of the first ones.
 #[test]
-fn message_that_the_frames_of_both_cannot_carry_is_refused_with_the_connection() {
+fn max_transfer_size_beyond_the_seq_cnt_range_is_refused() {
     for (data_field_bytes, fits) in [(2112, true), (256, false)] {
         let mut net = Net::pair_with(1, |config| {
             if config.n_port_id == node_config(SERVER).n_port_id {
@@ -130,7 +130,7 @@ fn message_that_the_frames_of_both_cannot_carry_is_refused_with_the_connection()
 }
 
 #[test]
-fn no_match_comes_at_once() {
+fn request_without_a_listener_fails_at_once() {
     let mut net = Net::pair();
     let a = net.create(CLIENT, params(RD));
     net.listen(SERVER, "y");
@@ -144,7 +144,7 @@ fn no_match_comes_at_once() {
 }
 
 #[test]
-fn another_hosts_address_matches_nothing() {
+fn request_for_another_hosts_address_has_no_match() {
     let mut net = Net::pair();
     let a = net.create(CLIENT, params(RD));
     net.listen(SERVER, "x");
@@ -155,7 +155,7 @@ fn another_hosts_address_matches_nothing() {
 }
 
 #[test]
-fn a_listener_takes_one_request_and_the_longest_waiting_one_is_first() {
+fn longest_waiting_listener_gets_the_first_request() {
     let mut net = Net::pair();
     let listeners = [net.listen(SERVER, "x"), net.listen(SERVER, "x")];
     let vis: Vec<_> = (0..3).map(|_| net.create(CLIENT, params(RD))).collect();
@@ -177,17 +177,17 @@ fn a_listener_takes_one_request_and_the_longest_waiting_one_is_first() {
 }
 
 #[test]
-fn a_consumer_that_stops_waiting_passes_its_request_on() {
+fn unlisten_passes_the_request_to_the_next_listener() {
     let mut net = Net::pair();
     let a = net.create(CLIENT, params(RD));
     let first = net.listen(SERVER, "x");
     let second = net.listen(SERVER, "x");
     net.request(CLIENT, a, "x", &[SERVER], None);
     net.settle();
-    net.act(SERVER, |engine, host| engine.unlisten(first, host));
+    net.act(SERVER, |engine, io| engine.unlisten(first, io));
     net.settle();
     assert_eq!(net.outcome(CLIENT, a), None);
-    net.act(SERVER, |engine, host| engine.unlisten(second, host));
+    net.act(SERVER, |engine, io| engine.unlisten(second, io));
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
     assert_eq!(net.indication(SERVER, second), None);
@@ -195,7 +195,7 @@ fn a_consumer_that_stops_waiting_passes_its_request_on() {
 }
 
 #[test]
-fn a_rejected_client_learns_it_and_its_receives_stay() {
+fn rejected_client_keeps_its_receives() {
     let mut net = Net::pair();
     let a = net.create(CLIENT, params(RD));
     net.post_receive(CLIENT, a, 8);
@@ -208,13 +208,13 @@ fn a_rejected_client_learns_it_and_its_receives_stay() {
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::Rejected));
     assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
-    assert_eq!(net.nodes[CLIENT].host.vi(a).receives.len(), 1);
+    assert_eq!(net.nodes[CLIENT].io.vi(a).receives.len(), 1);
     assert_eq!(net.ius(), [(CLIENT, Rqst), (SERVER, Resp1)]);
 }
 
-/// Attributes that do not match, and what the server's consumer is told.
+/// Attributes that do not match, and the errors that `accept` returns.
 #[test]
-fn conflicting_attributes_tell_the_client_nothing_and_leave_the_request() {
+fn accept_with_conflicting_attributes_fails_and_keeps_the_request() {
     let level = ViParams {
         level: UD,
         ..params(RD)
@@ -256,7 +256,7 @@ fn conflicting_attributes_tell_the_client_nothing_and_leave_the_request() {
 }
 
 #[test]
-fn accept_wants_an_idle_vi_and_leaves_the_request() {
+fn accept_with_a_connected_vi_fails_and_keeps_the_request() {
     let (mut net, _, busy) = Net::connected(RD);
     let a = net.create(CLIENT, params(RD));
     let listener = net.listen(SERVER, "x");
@@ -272,7 +272,7 @@ fn accept_wants_an_idle_vi_and_leaves_the_request() {
 }
 
 #[test]
-fn a_client_that_gives_up_makes_a_later_accept_time_out() {
+fn accept_after_the_clients_timeout_times_out() {
     let mut net = Net::pair();
     let a = net.create(CLIENT, params(RD));
     let b = net.create(SERVER, params(RD));
@@ -295,7 +295,7 @@ fn a_client_that_gives_up_makes_a_later_accept_time_out() {
 }
 
 #[test]
-fn the_server_knows_the_clients_time_out_even_if_nobody_tells_it() {
+fn server_applies_the_clients_timeout_without_a_disconnect() {
     let mut net = Net::pair();
     let a = net.create(CLIENT, params(RD));
     let b = net.create(SERVER, params(RD));
@@ -318,11 +318,11 @@ fn the_server_knows_the_clients_time_out_even_if_nobody_tells_it() {
 #[test]
 fn disconnect_ends_a_waiting_connect_call() {
     let mut net = Net::pair();
-    let (a, b, conn) = net.ask(RD);
-    let events = net.nodes[CLIENT].host.control_events;
+    let (a, b, conn) = net.request_pending(RD);
+    let events = net.nodes[CLIENT].io.control_events;
     net.disconnect(CLIENT, a);
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::InvalidState));
-    assert_eq!(net.nodes[CLIENT].host.control_events, events + 1);
+    assert_eq!(net.nodes[CLIENT].io.control_events, events + 1);
     assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
     net.settle();
     let late = net.accept(SERVER, conn, b);
@@ -332,7 +332,7 @@ fn disconnect_ends_a_waiting_connect_call() {
 #[test]
 fn disconnect_ends_a_waiting_accept_call() {
     let mut net = Net::pair();
-    let (a, b, conn) = net.ask(RD);
+    let (a, b, conn) = net.request_pending(RD);
     net.wire.lose(CLIENT, Resp2, 1);
     net.accept(SERVER, conn, b).unwrap();
     net.settle();
@@ -348,7 +348,7 @@ fn disconnect_ends_a_waiting_accept_call() {
 }
 
 #[test]
-fn receives_posted_before_stay_and_sends_are_flushed() {
+fn failed_connect_keeps_receives_and_flushes_sends() {
     let mut net = Net::pair();
     let a = net.create(CLIENT, params(RD));
     net.post_receive(CLIENT, a, 64);
@@ -372,7 +372,7 @@ fn receives_posted_before_stay_and_sends_are_flushed() {
 }
 
 #[test]
-fn a_peer_that_takes_no_legal_frame_is_refused() {
+fn request_with_an_illegal_data_field_size_is_rejected() {
     let mut net = Net::pair();
     let a = net.create(CLIENT, params(RD));
     let listener = net.listen(SERVER, "x");
@@ -385,9 +385,9 @@ fn a_peer_that_takes_no_legal_frame_is_refused() {
 }
 
 #[test]
-fn a_server_that_takes_no_legal_frame_is_left() {
+fn response_with_an_illegal_data_field_size_fails_the_connect() {
     let mut net = Net::pair();
-    let (a, b, conn) = net.ask(RD);
+    let (a, b, conn) = net.request_pending(RD);
     net.nodes[SERVER].engine.config.data_field_bytes = 252;
     net.accept(SERVER, conn, b).unwrap();
     net.settle();
@@ -395,18 +395,18 @@ fn a_server_that_takes_no_legal_frame_is_left() {
     assert_eq!(net.count(CLIENT, Counter::DropBadIu), 1);
     assert_eq!(net.error(SERVER, b), Some(ConnectError::Timeout));
     assert_eq!(net.state(SERVER, b), EndpointState::Idle);
-    // The connect exchange is not lost: it is dead, and then free.
+    // The OX_ID of the connect exchange does not leak: it is quarantined, then free.
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 1));
 }
 
 #[test]
-fn a_server_that_accepts_what_does_not_match_is_left() {
+fn acceptance_with_conflicting_attributes_fails_the_connect() {
     let mut net = Net::pair();
-    let (a, b, conn) = net.ask(RD);
+    let (a, b, conn) = net.request_pending(RD);
     net.wire.cut = true;
     net.accept(SERVER, conn, b).unwrap();
     net.wire.cut = false;
-    // As if the server's attributes had been others than those it compared.
+    // As if the server's attributes differed from those that it compared.
     net.nodes[CLIENT].engine.endpoints[0]
         .as_mut()
         .unwrap()

@@ -1,4 +1,4 @@
-//! Connect IUs lost, repeated, crossed, delayed and stray.
+//! Connect IUs that are lost, retransmitted, crossing, delayed or unexpected.
 
 use fcvi_frame::frame::{FrameView, seal};
 use fcvi_frame::iu::Opcode::{
@@ -13,26 +13,26 @@ const RD: Level = Level::ReliableDelivery;
 /// A quarter of FCVI_ULP_TIMEOUT.
 const RETRY: u64 = 5 * S;
 
-/// A request of the client that the server's consumer holds.
-fn held(net: &mut Net) -> (ViIndex, ViIndex, ConnId) {
-    let (a, b, conn) = net.ask(RD);
+/// A client request that the server's consumer has not answered.
+fn pending_request(net: &mut Net) -> (ViIndex, ViIndex, ConnId) {
+    let (a, b, conn) = net.request_pending(RD);
     (a, b, conn)
 }
 
-/// Whatever is said again is another sequence, so that no two frames have the same identity.
+/// Each retransmission is a sequence of its own: no two frames have the same identity.
 #[test]
-fn what_is_said_again_has_an_identity_of_its_own() {
+fn retransmitted_connect_ius_have_a_new_frame_identity() {
     for (from, opcode) in [(SERVER, Resp1), (CLIENT, Resp2), (SERVER, Resp3)] {
         let mut net = Net::pair();
         net.wire.lose(from, opcode, 3);
-        let (_, b, conn) = held(&mut net);
+        let (_, b, conn) = pending_request(&mut net);
         net.accept(SERVER, conn, b).unwrap();
         for _ in 0..4 {
             net.settle();
             net.advance(RETRY);
         }
         let frames = net.wire.trace.iter().map(|sent| {
-            let frame = FrameView::parse(&sent.bytes).expect("a good frame");
+            let frame = FrameView::parse(&sent.bytes).expect("a valid frame");
             let fc = frame.fc;
             (fc.s_id, fc.ox_id, fc.seq_id, fc.seq_cnt)
         });
@@ -45,9 +45,9 @@ fn what_is_said_again_has_an_identity_of_its_own() {
     }
 }
 
-/// Each of the four IUs lost once or three times: a connection all the same, and when.
+/// Loses each of the four IUs once or three times; the connection is established all the same.
 #[test]
-fn a_lost_iu_is_repeated_until_there_is_a_connection() {
+fn lost_connect_iu_is_retransmitted_until_connected() {
     let cases: [(usize, Opcode, &[usize]); 4] = [
         (CLIENT, Rqst, &[CLIENT]),
         (SERVER, Resp1, &[CLIENT, SERVER]),
@@ -91,9 +91,9 @@ fn a_lost_iu_is_repeated_until_there_is_a_connection() {
     }
 }
 
-/// With message recovery each of them may be lost fourteen times.
+/// With message recovery each connect IU may be lost fourteen times.
 #[test]
-fn where_frames_are_lost_an_iu_is_repeated_more_often() {
+fn with_recovery_connect_ius_are_retransmitted_more_often() {
     for (from, opcode) in [
         (CLIENT, Rqst),
         (SERVER, Resp1),
@@ -123,8 +123,8 @@ fn where_frames_are_lost_an_iu_is_repeated_more_often() {
 }
 
 #[test]
-fn a_request_is_repeated_every_100_ms_at_most_unless_the_time_out_is_short() {
-    for (ulp_timeout, asked) in [(20 * S, 16), (1600 * MS, 16), (800 * MS, 8), (200 * MS, 4)] {
+fn request_is_repeated_at_most_every_100_ms_unless_the_timeout_is_short() {
+    for (ulp_timeout, requests) in [(20 * S, 16), (1600 * MS, 16), (800 * MS, 8), (200 * MS, 4)] {
         let mut net = Net::pair_with(1, |config| {
             config.recovery = Some(Default::default());
             config.ulp_timeout_ns = ulp_timeout;
@@ -134,12 +134,12 @@ fn a_request_is_repeated_every_100_ms_at_most_unless_the_time_out_is_short() {
         net.request(CLIENT, a, "x", &[SERVER], Some(ulp_timeout));
         net.advance(ulp_timeout);
         assert_eq!(net.error(CLIENT, a), Some(ConnectError::Timeout));
-        assert_eq!(net.frames(CLIENT, Rqst).len(), asked, "{ulp_timeout}");
+        assert_eq!(net.frames(CLIENT, Rqst).len(), requests, "{ulp_timeout}");
     }
 }
 
 #[test]
-fn a_silent_host_is_asked_until_the_consumers_time_out() {
+fn request_to_a_silent_host_is_repeated_until_the_timeout() {
     let mut net = Net::pair();
     net.wire.cut = true;
     let a = net.create(CLIENT, params(RD));
@@ -151,7 +151,7 @@ fn a_silent_host_is_asked_until_the_consumers_time_out() {
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::Timeout));
     net.advance(40 * S);
     assert_eq!(net.frames(CLIENT, Rqst).len(), 4);
-    // Its peer is told four times that the request is void.
+    // Four disconnect requests cancel it at the peer.
     assert_eq!(net.frames(CLIENT, DisconnectRequest).len(), 4);
     assert_eq!(net.count(CLIENT, Counter::CloseTimeouts), 1);
     let again = net.nodes[CLIENT].engine.exchanges.open_control(net.now_ns);
@@ -160,7 +160,7 @@ fn a_silent_host_is_asked_until_the_consumers_time_out() {
 }
 
 #[test]
-fn without_time_out_a_request_is_repeated_forever() {
+fn request_without_a_timeout_is_repeated_indefinitely() {
     let mut net = Net::pair();
     net.wire.cut = true;
     let a = net.create(CLIENT, params(RD));
@@ -171,9 +171,9 @@ fn without_time_out_a_request_is_repeated_forever() {
 }
 
 #[test]
-fn a_server_that_gets_no_response2_gives_up_and_tells() {
+fn server_without_response2_times_out_and_disconnects() {
     let mut net = Net::pair();
-    let (a, b, conn) = held(&mut net);
+    let (a, b, conn) = pending_request(&mut net);
     net.post_receive(SERVER, b, 8);
     net.wire.lose(CLIENT, Resp2, u32::MAX);
     net.accept(SERVER, conn, b).unwrap();
@@ -183,8 +183,8 @@ fn a_server_that_gets_no_response2_gives_up_and_tells() {
     net.advance(1);
     assert_eq!(net.error(SERVER, b), Some(ConnectError::Timeout));
     assert_eq!(net.state(SERVER, b), EndpointState::Idle);
-    assert_eq!(net.nodes[SERVER].host.vi(b).receives.len(), 1);
-    // The request is forgotten with it.
+    assert_eq!(net.nodes[SERVER].io.vi(b).receives.len(), 1);
+    // The pending request is removed too.
     assert!(net.nodes[SERVER].engine.incoming[0].is_none());
     assert!(net.nodes[SERVER].engine.destroy_vi(b));
     net.settle();
@@ -193,9 +193,9 @@ fn a_server_that_gets_no_response2_gives_up_and_tells() {
 }
 
 #[test]
-fn a_client_that_gets_no_response3_gives_up_and_the_server_breaks() {
+fn client_without_response3_times_out_and_the_server_breaks() {
     let mut net = Net::pair();
-    let (a, b, conn) = held(&mut net);
+    let (a, b, conn) = pending_request(&mut net);
     net.post_receive(CLIENT, a, 8);
     net.wire.lose(SERVER, Resp3, u32::MAX);
     net.accept(SERVER, conn, b).unwrap();
@@ -204,7 +204,7 @@ fn a_client_that_gets_no_response3_gives_up_and_the_server_breaks() {
     net.advance(4 * RETRY);
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::Timeout));
     assert_eq!(net.frames(CLIENT, Resp2).len(), 4);
-    assert_eq!(net.nodes[CLIENT].host.vi(a).receives.len(), 1);
+    assert_eq!(net.nodes[CLIENT].io.vi(a).receives.len(), 1);
     net.settle();
     assert_eq!(net.state(SERVER, b), EndpointState::Error);
 }
@@ -212,7 +212,7 @@ fn a_client_that_gets_no_response3_gives_up_and_the_server_breaks() {
 #[test]
 fn a_message_implies_a_lost_response3() {
     let mut net = Net::pair();
-    let (a, b, conn) = held(&mut net);
+    let (a, b, conn) = pending_request(&mut net);
     net.post_receive(CLIENT, a, 8);
     net.wire.lose(SERVER, Resp3, u32::MAX);
     net.accept(SERVER, conn, b).unwrap();
@@ -227,9 +227,9 @@ fn a_message_implies_a_lost_response3() {
 }
 
 #[test]
-fn only_a_message_that_is_expected_implies_response3() {
+fn only_an_expected_message_implies_response3() {
     let mut net = Net::pair();
-    let (a, b, conn) = held(&mut net);
+    let (a, b, conn) = pending_request(&mut net);
     net.wire.lose(SERVER, Resp3, u32::MAX);
     net.accept(SERVER, conn, b).unwrap();
     net.settle();
@@ -244,9 +244,9 @@ fn only_a_message_that_is_expected_implies_response3() {
 }
 
 #[test]
-fn a_retry_while_the_consumer_thinks_ends_the_older_exchange() {
+fn retry_before_the_accept_ends_the_older_exchange() {
     let mut net = Net::pair();
-    let (a, b, conn) = held(&mut net);
+    let (a, b, conn) = pending_request(&mut net);
     net.advance(RETRY);
     net.settle();
     assert_eq!(net.ius(), [(CLIENT, Rqst), (CLIENT, Rqst), (SERVER, Resp1)]);
@@ -264,14 +264,14 @@ fn a_retry_while_the_consumer_thinks_ends_the_older_exchange() {
     let accepted = net.frames(SERVER, Resp1)[1].clone();
     let ox_id = |bytes: &[u8]| FrameView::parse(bytes).unwrap().fc.ox_id;
     assert_eq!(ox_id(&newest), ox_id(&accepted));
-    // The superseded exchange was given up: it is dead for R_A_TOV.
+    // The superseded exchange was abandoned: its OX_ID is quarantined for R_A_TOV.
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 1));
 }
 
 #[test]
 fn response1_that_crosses_a_retry_connects() {
     let mut net = Net::pair();
-    let (a, b, conn) = held(&mut net);
+    let (a, b, conn) = pending_request(&mut net);
     net.wire.delay_ns = 2 * MS;
     net.advance(RETRY - net.now_ns % S - MS);
     net.accept(SERVER, conn, b).unwrap();
@@ -287,7 +287,7 @@ fn response1_that_crosses_a_retry_connects() {
 }
 
 #[test]
-fn doubled_ius_connect_once() {
+fn duplicated_connect_ius_connect_once() {
     let mut net = Net::pair();
     net.wire.faults.duplicate = 1_000_000;
     let (a, b) = net.join(RD);
@@ -301,9 +301,9 @@ fn doubled_ius_connect_once() {
 }
 
 #[test]
-fn a_duplicate_request_is_not_a_second_one() {
+fn duplicate_request_makes_no_second_indication() {
     let mut net = Net::pair();
-    let (_, b, conn) = held(&mut net);
+    let (_, b, conn) = pending_request(&mut net);
     let second = net.listen(SERVER, "x");
     let request = net.frames(CLIENT, Rqst)[0].clone();
     net.inject(SERVER, &request);
@@ -320,9 +320,9 @@ fn a_duplicate_request_is_not_a_second_one() {
 }
 
 #[test]
-fn a_rejection_that_was_lost_is_said_again() {
+fn lost_rejection_is_repeated() {
     let mut net = Net::pair();
-    let (a, _, conn) = held(&mut net);
+    let (a, _, conn) = pending_request(&mut net);
     let second = net.listen(SERVER, "x");
     net.wire.lose(SERVER, Resp1, 1);
     net.reject(SERVER, conn).unwrap();
@@ -330,15 +330,15 @@ fn a_rejection_that_was_lost_is_said_again() {
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::Rejected));
     assert_eq!(net.indication(SERVER, second), None);
-    // It is remembered no longer than the client asks.
+    // The rejection is kept only as long as the client repeats its request.
     net.advance(4 * RETRY);
     assert!(net.nodes[SERVER].engine.incoming[0].is_none());
 }
 
 #[test]
-fn an_acceptance_of_a_request_that_is_over_is_answered_with_a_disconnect() {
+fn acceptance_of_a_cancelled_request_is_answered_with_a_disconnect() {
     let mut net = Net::pair();
-    let (a, b, conn) = held(&mut net);
+    let (a, b, conn) = pending_request(&mut net);
     net.wire.lose(CLIENT, DisconnectRequest, 1);
     net.disconnect(CLIENT, a);
     net.accept(SERVER, conn, b).unwrap();
@@ -352,7 +352,7 @@ fn an_acceptance_of_a_request_that_is_over_is_answered_with_a_disconnect() {
 #[test]
 fn responses_of_an_earlier_attempt_do_not_complete_a_new_one() {
     let mut net = Net::pair();
-    let (a, b, conn) = held(&mut net);
+    let (a, b, conn) = pending_request(&mut net);
     net.accept(SERVER, conn, b).unwrap();
     net.settle();
     let old = [
@@ -375,7 +375,7 @@ fn responses_of_an_earlier_attempt_do_not_complete_a_new_one() {
 }
 
 #[test]
-fn a_response_with_another_connection_id_answers_nothing() {
+fn response_with_another_connection_id_is_dropped() {
     let mut net = Net::pair();
     let a = net.create(CLIENT, params(RD));
     net.wire.lose(SERVER, Resp1, 1);
@@ -391,33 +391,33 @@ fn a_response_with_another_connection_id_answers_nothing() {
 }
 
 #[test]
-fn a_port_without_room_is_tried_again_soon() {
+fn connect_ius_are_retried_soon_while_the_port_is_full() {
     let mut net = Net::pair();
     let a = net.create(CLIENT, params(RD));
     let b = net.create(SERVER, params(RD));
     let listener = net.listen(SERVER, "x");
-    net.nodes[CLIENT].host.room = 0;
+    net.nodes[CLIENT].io.room = 0;
     net.request(CLIENT, a, "x", &[SERVER], None);
     net.advance(5 * MS);
     assert!(net.count(CLIENT, Counter::ControlNoRoom) >= 5);
-    net.nodes[CLIENT].host.room = 1;
+    net.nodes[CLIENT].io.room = 1;
     net.advance(2 * MS);
     let conn = net.indication(SERVER, listener).unwrap().conn;
-    net.nodes[SERVER].host.room = 0;
+    net.nodes[SERVER].io.room = 0;
     net.accept(SERVER, conn, b).unwrap();
     net.advance(5 * MS);
-    net.nodes[SERVER].host.room = 2;
+    net.nodes[SERVER].io.room = 2;
     net.advance(2 * MS);
     assert_eq!(net.state(SERVER, b), EndpointState::ConnectPending);
-    net.nodes[CLIENT].host.room = 1;
+    net.nodes[CLIENT].io.room = 1;
     net.advance(2 * MS);
     assert!(matches!(net.outcome(CLIENT, a), Some(Ok(_))));
     assert!(matches!(net.outcome(SERVER, b), Some(Ok(_))));
     net.disconnect(CLIENT, a);
     net.advance(3 * MS);
     assert_eq!(net.state(SERVER, b), EndpointState::Connected);
-    net.nodes[CLIENT].host.room = usize::MAX;
-    net.nodes[SERVER].host.room = usize::MAX;
+    net.nodes[CLIENT].io.room = usize::MAX;
+    net.nodes[SERVER].io.room = usize::MAX;
     net.advance(2 * MS);
     assert_eq!(net.state(SERVER, b), EndpointState::Error);
     for node in [CLIENT, SERVER] {
@@ -427,10 +427,10 @@ fn a_port_without_room_is_tried_again_soon() {
 }
 
 #[test]
-fn a_port_that_never_has_room_ends_the_attempt_in_time() {
+fn connect_times_out_when_the_port_stays_full() {
     let mut net = Net::pair();
-    let (_, b, conn) = held(&mut net);
-    net.nodes[SERVER].host.room = 0;
+    let (_, b, conn) = pending_request(&mut net);
+    net.nodes[SERVER].io.room = 0;
     net.accept(SERVER, conn, b).unwrap();
     net.advance(4 * RETRY);
     assert_eq!(net.error(SERVER, b), Some(ConnectError::Timeout));
@@ -439,9 +439,9 @@ fn a_port_that_never_has_room_ends_the_attempt_in_time() {
     assert_eq!(net.nodes[SERVER].engine.timers.len(), 0);
 }
 
-/// A refusal whose F_CTL pretends that the exchange goes on must not keep its OX_ID.
+/// A refusal whose F_CTL leaves the exchange open must not leak its OX_ID.
 #[test]
-fn a_refusal_that_does_not_end_its_exchange_costs_no_ox_id() {
+fn refusal_without_last_sequence_leaks_no_ox_id() {
     let mut net = Net::pair();
     let a = net.create(CLIENT, params(RD));
     net.request(CLIENT, a, "x", &[SERVER], None);

@@ -1,4 +1,4 @@
-//! A host of several ports: all are asked, one connects.
+//! Requests to a host with several ports: sent to all, connected to one.
 
 use fcvi_frame::iu::Opcode::{ConnectRequest as Rqst, ConnectResponse1 as Resp1};
 
@@ -7,11 +7,11 @@ use crate::{ConnectError, Counter, EndpointState, Level, ViIndex};
 
 const RD: Level = Level::ReliableDelivery;
 const PORTS: [usize; 3] = [1, 2, 3];
-/// The time that silent ports are waited for.
+/// How long silent ports delay the outcome of a request.
 const SILENT: u64 = 100 * MS;
 
-/// A client, and a host that is three ports.
-fn host_of_three() -> (Net, ViIndex) {
+/// A client, and a host with three ports.
+fn host_with_three_ports() -> (Net, ViIndex) {
     let mut configs: Vec<_> = (0..4).map(config).collect();
     configs[2].host = configs[1].host;
     configs[3].host = configs[1].host;
@@ -20,15 +20,15 @@ fn host_of_three() -> (Net, ViIndex) {
     (net, a)
 }
 
-fn no_exchange_is_open(net: &Net) {
+fn assert_no_open_exchange(net: &Net) {
     for node in &net.nodes {
         assert_eq!(node.engine.exchange_usage().0, 0);
     }
 }
 
 #[test]
-fn no_match_needs_all_ports() {
-    let (mut net, a) = host_of_three();
+fn no_match_requires_a_response_of_every_port() {
+    let (mut net, a) = host_with_three_ports();
     net.request(CLIENT, a, "x", &PORTS, None);
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
@@ -37,33 +37,33 @@ fn no_match_needs_all_ports() {
 }
 
 #[test]
-fn the_port_whose_program_waits_connects() {
-    for waiting in PORTS {
-        let (mut net, a) = host_of_three();
-        let b = net.create(waiting, params(RD));
-        let listener = net.listen(waiting, "x");
+fn the_port_with_a_listener_connects() {
+    for listening in PORTS {
+        let (mut net, a) = host_with_three_ports();
+        let b = net.create(listening, params(RD));
+        let listener = net.listen(listening, "x");
         net.request(CLIENT, a, "x", &PORTS, None);
         net.settle();
         assert_eq!(net.outcome(CLIENT, a), None);
-        let conn = net.indication(waiting, listener).unwrap().conn;
-        net.accept(waiting, conn, b).unwrap();
+        let conn = net.indication(listening, listener).unwrap().conn;
+        net.accept(listening, conn, b).unwrap();
         net.settle();
         let remote = net.outcome(CLIENT, a).unwrap().unwrap();
-        assert_eq!(remote.n_port_id, net.nodes[waiting].id);
-        no_exchange_is_open(&net);
+        assert_eq!(remote.n_port_id, net.nodes[listening].id);
+        assert_no_open_exchange(&net);
     }
 }
 
-/// A port that holds the request is silent at first, but it is not a dead one.
+/// A port whose consumer has the request sends no response at first, but does not count as silent.
 #[test]
-fn a_consumer_may_think_longer_than_silent_ports_are_waited_for() {
-    let (mut net, a) = host_of_three();
+fn pending_request_outlasts_the_limit_for_silent_ports() {
+    let (mut net, a) = host_with_three_ports();
     let b = net.create(2, params(RD));
     let listener = net.listen(2, "x");
     net.request(CLIENT, a, "x", &PORTS, None);
     net.advance(30 * S);
     assert_eq!(net.outcome(CLIENT, a), None);
-    // It is asked more often only until the port said that it holds the request.
+    // The short retry interval ends when the port responds that the request is pending.
     assert!(net.frames(CLIENT, Rqst).len() < 3 + 1 + 7);
     let conn = net.indication(2, listener).unwrap().conn;
     net.accept(2, conn, b).unwrap();
@@ -73,24 +73,24 @@ fn a_consumer_may_think_longer_than_silent_ports_are_waited_for() {
 }
 
 #[test]
-fn a_silent_port_is_waited_for_only_so_long() {
-    let (mut net, a) = host_of_three();
+fn silent_port_delays_no_match_for_a_limited_time() {
+    let (mut net, a) = host_with_three_ports();
     net.wire.lose(2, Resp1, u32::MAX);
     net.request(CLIENT, a, "x", &PORTS, None);
     net.advance(SILENT);
     assert_eq!(net.outcome(CLIENT, a), None);
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
-    // The silent one is asked at the start and four times while it is waited for.
-    let asked = net.frames(CLIENT, Rqst).len();
-    assert!((3 + 3..=3 + 4).contains(&asked), "{asked}");
+    // The silent port gets the request and up to four retries within SILENT.
+    let requests = net.frames(CLIENT, Rqst).len();
+    assert!((3 + 3..=3 + 4).contains(&requests), "{requests}");
     net.settle();
-    no_exchange_is_open(&net);
+    assert_no_open_exchange(&net);
 }
 
 #[test]
-fn ports_that_are_all_silent_are_asked_until_the_time_out() {
-    let (mut net, a) = host_of_three();
+fn request_to_silent_ports_is_repeated_until_the_timeout() {
+    let (mut net, a) = host_with_three_ports();
     net.wire.cut = true;
     net.request(CLIENT, a, "x", &PORTS, Some(7 * S));
     net.advance(7 * S);
@@ -99,8 +99,8 @@ fn ports_that_are_all_silent_are_asked_until_the_time_out() {
 }
 
 #[test]
-fn the_second_port_that_accepts_is_told_that_it_is_too_late() {
-    let (mut net, a) = host_of_three();
+fn second_port_that_accepts_gets_a_timeout() {
+    let (mut net, a) = host_with_three_ports();
     let mut servers = Vec::new();
     for port in [1, 2] {
         let vi = net.create(port, params(RD));
@@ -118,12 +118,12 @@ fn the_second_port_that_accepts_is_told_that_it_is_too_late() {
     assert_eq!(net.error(2, servers[1].1), Some(ConnectError::Timeout));
     assert_eq!(net.state(2, servers[1].1), EndpointState::Idle);
     net.settle();
-    no_exchange_is_open(&net);
+    assert_no_open_exchange(&net);
 }
 
 #[test]
 fn one_rejection_ends_the_request_at_all_ports() {
-    let (mut net, a) = host_of_three();
+    let (mut net, a) = host_with_three_ports();
     let b = net.create(2, params(RD));
     let listeners = [net.listen(1, "x"), net.listen(2, "x")];
     net.request(CLIENT, a, "x", &[1, 2], None);
@@ -138,8 +138,8 @@ fn one_rejection_ends_the_request_at_all_ports() {
 }
 
 #[test]
-fn ports_that_went_are_not_waited_for() {
-    let (mut net, a) = host_of_three();
+fn lost_ports_do_not_delay_no_match() {
+    let (mut net, a) = host_with_three_ports();
     let listener = net.listen(3, "x");
     net.wire.lose(1, Resp1, u32::MAX);
     net.wire.lose(2, Resp1, u32::MAX);
@@ -148,27 +148,27 @@ fn ports_that_went_are_not_waited_for() {
     net.peer_lost(CLIENT, 1);
     net.peer_lost(CLIENT, 2);
     assert_eq!(net.outcome(CLIENT, a), None);
-    net.act(3, |engine, host| engine.unlisten(listener, host));
+    net.act(3, |engine, io| engine.unlisten(listener, io));
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
-    no_exchange_is_open(&net);
+    assert_no_open_exchange(&net);
 }
 
 #[test]
-fn a_host_all_of_whose_ports_went_is_not_reachable() {
-    let (mut net, a) = host_of_three();
+fn host_with_all_ports_lost_is_not_reachable() {
+    let (mut net, a) = host_with_three_ports();
     net.wire.cut = true;
     net.request(CLIENT, a, "x", &[1, 2], None);
     net.peer_lost(CLIENT, 1);
     net.peer_lost(CLIENT, 2);
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::NotReachable));
     assert_eq!(net.count(CLIENT, Counter::PeersLost), 2);
-    no_exchange_is_open(&net);
+    assert_no_open_exchange(&net);
 }
 
 #[test]
-fn a_port_with_a_full_table_refuses_for_want_of_room() {
-    let (mut net, a) = host_of_three();
+fn port_with_a_full_request_table_refuses_with_resources() {
+    let (mut net, a) = host_with_three_ports();
     net.nodes[1].engine.config.max_incoming = 0;
     net.listen(1, "x");
     net.request(CLIENT, a, "x", &[1], None);

@@ -1,31 +1,30 @@
-//! Very many connections made and ended on a bad wire, judged by what both ends see.
+//! Simulation of very many connections on a faulty wire; compares what both sides of each connection observe.
 //!
-//! Twelve VIs of four ports on two hosts do one thing after the other, each by itself, as seeds
-//! decide: ask as a client, listen, ask as a peer, accept, reject, think too long, take a
-//! request back, disconnect at once with the other end. Of all frames the wire loses 10 %,
-//! repeats 10 % and delays 10 %, by up to R_A_TOV, which is twice the time after which a request
-//! is repeated. What was sent of earlier connections of a VI arrives in later ones.
+//! Twelve VIs of four ports on two hosts act independently, as a seed decides: request as a client, listen, request
+//! as a peer, accept, reject, decide too late, cancel a request, disconnect at the same time as the peer. The wire
+//! loses 10 %, duplicates 10 % and delays 10 % of all frames, by up to R_A_TOV, which is twice the retry interval of a
+//! request. Frames of earlier connections of a VI arrive during later ones.
 //!
-//! * Every call has its outcome within its time-out.
-//! * Who is connected is connected with exactly one VI, which is connected with it or is told,
-//!   and both asked for each other. A connection that is over does not come back.
-//! * Whose other end left breaks within FCVI_ULP_TIMEOUT and a frame's life; or, if every
-//!   disconnect was lost, as soon as it talks.
-//! * A message arrives in the connection in which it was sent.
-//! * When all is over nothing is left: see [`world`].
+//! * Every call has an outcome within its timeout.
+//! * A connected VI has exactly one peer VI, which is connected with it or gets an error; both requested
+//!   each other. A closed connection does not reappear.
+//! * After a disconnect the peer breaks within FCVI_ULP_TIMEOUT plus R_A_TOV or, if every disconnect IU was lost,
+//!   when it sends.
+//! * A message is delivered on the connection on which it was sent.
+//! * At the end no state remains: see [`world`].
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! | --- | --- |
-//! | [`world`] | ports, VIs and the clock; what must be left when all is over |
-//! | [`actor`] | what the program of one VI does |
-//! | [`connected`] | what it does while it is connected |
-//! | [`books`] | both ends of each connection |
+//! | [`world`] | ports, VIs and the clock; checks for leftover state |
+//! | [`actor`] | the application of one VI |
+//! | [`connected`] | its actions while connected |
+//! | [`accounting`] | records of both sides of each connection |
 //!
-//! `CONNECTIONS=n` makes so many, of worlds from `FIRST_SEED=n` on; `VIADUCT_SEED=n` plays one
-//! world and tells what happens in it. `ci/connections` makes a million.
+//! `CONNECTIONS=n` sets the number of connections and `FIRST_SEED=n` the seed of the first world; `VIADUCT_SEED=n`
+//! runs one world and logs its events. `ci/connections` makes a million connections.
 
+mod accounting;
 mod actor;
-mod books;
 mod connected;
 mod world;
 
@@ -33,35 +32,35 @@ use std::collections::BTreeMap;
 
 use world::World;
 
-/// Connections of a run, unless the environment says otherwise.
-const USUAL: u64 = 50_000;
+/// Connections of a run without `CONNECTIONS`.
+const DEFAULT_CONNECTIONS: u64 = 50_000;
 /// Connections of one world.
 const PER_WORLD: u64 = 2_000;
 
-/// How often what happened.
-pub(super) type Tally = BTreeMap<&'static str, u64>;
+/// Number of occurrences of each event.
+pub(super) type Totals = BTreeMap<&'static str, u64>;
 
-/// What every run of some thousand connections reaches, or it is not what it should be.
-const REACHED: [&str; 22] = [
+/// Events that every run of `DEFAULT_CONNECTIONS` or more must cause.
+const REQUIRED_EVENTS: [&str; 22] = [
     "client-server connections",
     "peer-to-peer connections",
     "connections of UnreliableDelivery",
     "connections of ReliableDelivery",
     "connections of ReliableReception",
-    "both ends left at once",
-    "one end alone was connected",
-    "broke",
+    "both sides disconnected at once",
+    "only one side was connected",
+    "broken connections",
     "messages",
     "client: Timeout",
     "client: NoMatch",
     "client: Rejected",
     "server: Timeout",
-    "server: nobody came",
-    "server: void",
+    "server: no request",
+    "server: request cancelled",
     "server: attributes differ",
     "peer: Timeout",
     "peer: ReliabilityLevel",
-    "requests taken back",
+    "requests cancelled",
     "retries",
     "peer_crossed",
     "drop_stray_connect",
@@ -75,7 +74,7 @@ fn number(variable: &str) -> Option<u64> {
     Some(parsed.unwrap_or_else(|_| panic!("{variable}={text}: must be a number")))
 }
 
-/// Says how a world that failed is played again.
+/// Prints how to replay a failed world.
 struct Replay(u64);
 
 impl Drop for Replay {
@@ -89,28 +88,28 @@ impl Drop for Replay {
     }
 }
 
-fn play(seed: u64, connections: u64, told: bool, total: &mut Tally) {
+fn run_world(seed: u64, connections: u64, verbose: bool, total: &mut Totals) {
     let _replay = Replay(seed);
-    let mut world = World::new(seed, told);
-    world.play(connections);
-    for (what, times) in world.tally() {
+    let mut world = World::new(seed, verbose);
+    world.run(connections);
+    for (what, times) in world.totals() {
         *total.entry(what).or_default() += times;
     }
 }
 
 #[test]
-fn both_ends_of_a_million_connections_agree_and_nothing_is_left() {
-    let mut total = Tally::new();
+fn both_sides_of_a_million_connections_agree_and_no_state_remains() {
+    let mut total = Totals::new();
     if let Some(seed) = number("VIADUCT_SEED") {
-        play(seed, PER_WORLD, true, &mut total);
+        run_world(seed, PER_WORLD, true, &mut total);
         return;
     }
-    let all = number("CONNECTIONS").unwrap_or(USUAL);
+    let all = number("CONNECTIONS").unwrap_or(DEFAULT_CONNECTIONS);
     let first = number("FIRST_SEED").unwrap_or(1);
     let (mut made, mut seed) = (0, first);
     while made < all {
         let wanted = PER_WORLD.min(all - made);
-        play(seed, wanted, false, &mut total);
+        run_world(seed, wanted, false, &mut total);
         made += wanted;
         seed += 1;
     }
@@ -118,8 +117,8 @@ fn both_ends_of_a_million_connections_agree_and_nothing_is_left() {
         println!("{times:10} {what}");
     }
     println!("{made} connections, seeds {first} to {}", seed - 1);
-    if made >= USUAL {
-        for what in REACHED {
+    if made >= DEFAULT_CONNECTIONS {
+        for what in REQUIRED_EVENTS {
             assert!(total.contains_key(what), "never reached: {what}");
         }
     }

@@ -1,33 +1,33 @@
-//! Messages delivered: sizes around frame boundaries, immediate data, RDMA writes.
+//! Message delivery: sizes around frame boundaries, immediate data, RDMA writes.
 
 use fcvi_frame::fcoe::Sof;
 use fcvi_frame::frame::FrameView;
 use fcvi_frame::iu::Opcode::{SendRequest, WriteRequest};
 
-use crate::testkit::host::{Event, Received, Send};
+use crate::testkit::io::{Event, Received, Send};
 use crate::testkit::net::{CLIENT, Net, SERVER, config, params, received, sent};
 use crate::testkit::rng::Rng;
-use crate::testkit::way::{Way, each_way, way};
+use crate::testkit::topology::{Topology, for_each_topology, topology};
 use crate::{Counter, Level, Pumped, Status, ViParams};
 
 const LEVELS: [Level; 2] = [Level::UnreliableDelivery, Level::ReliableDelivery];
 /// User bytes in a full frame with a device_header of 16 and of 32 bytes.
-const SEND_ROOM: usize = 2112 - 16;
-const WRITE_ROOM: usize = 2112 - 32;
+const SEND_CAPACITY: usize = 2112 - 16;
+const WRITE_CAPACITY: usize = 2112 - 32;
 
-/// Sizes within 5 bytes of a multiple of `room`.
-fn sizes(room: usize) -> Vec<usize> {
-    let near = |n: usize| (n * room).saturating_sub(5)..=n * room + 5;
+/// Returns the sizes within 5 bytes of a multiple of `capacity`.
+fn sizes(capacity: usize) -> Vec<usize> {
+    let near = |n: usize| (n * capacity).saturating_sub(5)..=n * capacity + 5;
     (0..4).flat_map(near).collect()
 }
 
 #[test]
 fn sends_of_all_sizes_around_frame_boundaries_arrive_whole() {
-    each_way(|| {
+    for_each_topology(|| {
         for level in LEVELS {
             let (mut net, a, b) = Net::connected(level);
             let mut rng = Rng::new(11);
-            for size in sizes(SEND_ROOM) {
+            for size in sizes(SEND_CAPACITY) {
                 let data = rng.bytes(size);
                 net.wire.trace.clear();
                 let (rx, tx) = (
@@ -38,13 +38,13 @@ fn sends_of_all_sizes_around_frame_boundaries_arrive_whole() {
                 net.settle();
                 assert_eq!(net.log(SERVER, b), [received(rx, &data)], "{size} bytes");
                 let frames = net.frames(CLIENT, SendRequest);
-                let expected = match way() {
-                    Way::Wire | Way::Port => size.div_ceil(SEND_ROOM).max(1),
-                    Way::Shortcut => 0,
+                let expected = match topology() {
+                    Topology::Wire | Topology::Port => size.div_ceil(SEND_CAPACITY).max(1),
+                    Topology::Shortcut => 0,
                 };
                 assert_eq!(frames.len(), expected);
             }
-            let messages = sizes(SEND_ROOM).len() as u64;
+            let messages = sizes(SEND_CAPACITY).len() as u64;
             assert_eq!(net.count(CLIENT, Counter::TxMessages), messages);
             assert_eq!(net.count(SERVER, Counter::RxMessages), messages);
             assert_eq!(
@@ -58,13 +58,13 @@ fn sends_of_all_sizes_around_frame_boundaries_arrive_whole() {
 
 #[test]
 fn rdma_writes_of_all_sizes_around_frame_boundaries_arrive_whole() {
-    each_way(|| {
+    for_each_topology(|| {
         for level in LEVELS {
             let (mut net, a, b) = Net::connected(level);
             let mut rng = Rng::new(12);
-            for size in sizes(WRITE_ROOM) {
+            for size in sizes(WRITE_CAPACITY) {
                 let data = rng.bytes(size);
-                net.nodes[SERVER].host.register(7, 0x1000, size + 32);
+                net.nodes[SERVER].io.register(7, 0x1000, size + 32);
                 let write = Send {
                     data: data.clone(),
                     remote: Some((0x1010, 7)),
@@ -74,7 +74,7 @@ fn rdma_writes_of_all_sizes_around_frame_boundaries_arrive_whole() {
                 net.settle();
                 assert_eq!(net.log(CLIENT, a), [sent(tx, size as u32)]);
                 assert_eq!(net.log(SERVER, b), []);
-                let bytes = &net.nodes[SERVER].host.regions[&7].bytes;
+                let bytes = &net.nodes[SERVER].io.regions[&7].bytes;
                 assert_eq!(bytes[16..16 + size], data);
                 assert!(bytes[..16].iter().all(|b| *b == 0));
                 assert!(bytes[16 + size..].iter().all(|b| *b == 0));
@@ -84,11 +84,11 @@ fn rdma_writes_of_all_sizes_around_frame_boundaries_arrive_whole() {
 }
 
 #[test]
-fn immediate_data_comes_with_sends_and_takes_a_receive_with_writes() {
-    each_way(|| {
+fn immediate_data_arrives_with_sends_and_consumes_a_receive_with_writes() {
+    for_each_topology(|| {
         for level in LEVELS {
             let (mut net, a, b) = Net::connected(level);
-            net.nodes[SERVER].host.register(7, 0, 5000);
+            net.nodes[SERVER].io.register(7, 0, 5000);
             for size in [0, 1, 3000] {
                 for remote in [None, Some((0, 7))] {
                     let rx = net.post_receive(SERVER, b, if remote.is_some() { 0 } else { 3000 });
@@ -119,7 +119,7 @@ fn immediate_data_comes_with_sends_and_takes_a_receive_with_writes() {
 
 #[test]
 fn a_receive_may_be_longer_than_the_message() {
-    each_way(|| {
+    for_each_topology(|| {
         let (mut net, a, b) = Net::connected(Level::ReliableDelivery);
         net.post_receive(SERVER, b, 100_000);
         net.post_send(CLIENT, a, b"short");
@@ -130,7 +130,7 @@ fn a_receive_may_be_longer_than_the_message() {
 
 #[test]
 fn messages_of_both_directions_and_of_many_vis_do_not_mix() {
-    each_way(|| {
+    for_each_topology(|| {
         let mut net = Net::pair();
         let pairs: Vec<_> = (0..8).map(|_| net.join(Level::ReliableDelivery)).collect();
         net.clear_logs();
@@ -139,7 +139,7 @@ fn messages_of_both_directions_and_of_many_vis_do_not_mix() {
             for (node, vi) in [(CLIENT, *a), (SERVER, *b)] {
                 for n in 0..4 {
                     net.post_receive(node, vi, 8000);
-                    net.nodes[node].host.post_send(
+                    net.nodes[node].io.post_send(
                         vi,
                         Send {
                             data: data(node, at, n),
@@ -155,7 +155,7 @@ fn messages_of_both_directions_and_of_many_vis_do_not_mix() {
                 for (a, b) in &pairs {
                     let vi = if node == CLIENT { *a } else { *b };
                     let now_ns = net.now_ns;
-                    net.act(node, |engine, host| engine.pump(now_ns, vi, 1, host));
+                    net.act(node, |engine, io| engine.pump(now_ns, vi, 1, io));
                 }
             }
         }
@@ -180,7 +180,7 @@ fn messages_of_both_directions_and_of_many_vis_do_not_mix() {
 }
 
 #[test]
-fn the_smaller_data_field_of_the_two_is_used() {
+fn connection_uses_the_smaller_data_field_size() {
     for smaller in [CLIENT, SERVER] {
         let mut configs = vec![config(CLIENT), config(SERVER)];
         configs[smaller].data_field_bytes = 257;
@@ -192,7 +192,7 @@ fn the_smaller_data_field_of_the_two_is_used() {
         net.post_send(CLIENT, a, &data);
         net.settle();
         assert_eq!(net.log(SERVER, b), [received(0, &data)]);
-        // 256 is the next multiple of 4 below.
+        // 257 rounded down to a multiple of 4 is 256.
         let frames = net.frames(CLIENT, SendRequest);
         assert_eq!(frames.len(), 1000_usize.div_ceil(240));
     }
@@ -220,7 +220,7 @@ fn frames_of_a_message_are_numbered_in_their_exchange() {
         assert_eq!(view.fc.ox_id, first.fc.ox_id);
         assert_eq!(view.fc.seq_id, first.fc.seq_id);
         assert_eq!(view.fc.seq_cnt, first.fc.seq_cnt + fragment as u16);
-        assert_eq!(view.fc.parameter as usize, fragment * SEND_ROOM);
+        assert_eq!(view.fc.parameter as usize, fragment * SEND_CAPACITY);
         let (sof, f_ctl) = match fragment {
             0 => (Sof::I3, 0x30_0008),
             1 => (Sof::N3, 0x30_0008),
@@ -236,18 +236,18 @@ fn frames_of_a_message_are_numbered_in_their_exchange() {
 }
 
 #[test]
-fn a_port_without_room_blocks_and_goes_on_where_it_stopped() {
+fn full_port_blocks_a_message_that_resumes_later() {
     for size in [10, 10_000] {
         let (mut net, a, b) = Net::connected(Level::ReliableDelivery);
         let data = Rng::new(5).bytes(size);
         net.post_receive(SERVER, b, size as u32);
-        net.nodes[CLIENT].host.room = 0;
+        net.nodes[CLIENT].io.room = 0;
         net.post_send(CLIENT, a, &data);
         for _ in 0..10 {
             let now_ns = net.now_ns;
-            let pumped = net.act(CLIENT, |engine, host| engine.pump(now_ns, a, 8, host));
+            let pumped = net.act(CLIENT, |engine, io| engine.pump(now_ns, a, 8, io));
             assert!(matches!(pumped, Pumped::Blocked | Pumped::Idle));
-            net.nodes[CLIENT].host.room = 1;
+            net.nodes[CLIENT].io.room = 1;
         }
         net.settle();
         assert_eq!(net.log(CLIENT, a), [sent(0, size as u32)]);
@@ -257,7 +257,7 @@ fn a_port_without_room_blocks_and_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn a_dry_pool_of_ox_ids_is_back_pressure() {
+fn exhausted_ox_id_pool_delays_a_message() {
     let (mut net, a, b) = Net::connected(Level::ReliableDelivery);
     let now_ns = net.now_ns;
     let pool = &mut net.nodes[CLIENT].engine.exchanges;
@@ -306,8 +306,8 @@ fn seq_cnt_wraps_in_the_middle_of_a_message() {
 }
 
 #[test]
-fn the_whole_size_of_a_vi_can_be_sent() {
-    each_way(|| {
+fn message_of_max_transfer_size_is_delivered() {
+    for_each_topology(|| {
         let mut net = Net::pair();
         let size = ViParams {
             max_transfer_bytes: 70_000,

@@ -1,4 +1,4 @@
-//! Connections ended: by either end, by both, and with the disconnects lost.
+//! Disconnects: by either side, by both, with lost disconnect IUs, and after the loss of a peer.
 
 use fcvi_frame::frame::FrameView;
 use fcvi_frame::iu::Opcode::{
@@ -6,8 +6,10 @@ use fcvi_frame::iu::Opcode::{
 };
 use fcvi_frame::reason::MessageReason;
 
-use crate::testkit::host::{Event, Receive};
-use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, broken, left, params, received};
+use crate::testkit::io::{Event, Receive};
+use crate::testkit::net::{
+    CLIENT, MS, Net, S, SERVER, connection_lost_events, params, peer_disconnected_events, received,
+};
 use crate::{AsyncError, ConnectError, Counter, EndpointState, Level, Status};
 
 const RD: Level = Level::ReliableDelivery;
@@ -19,12 +21,12 @@ fn reason(frame: &[u8]) -> MessageReason {
 }
 
 #[test]
-fn disconnect_is_idle_at_once_and_an_error_at_the_other_end() {
+fn disconnect_makes_the_vi_idle_and_the_peer_an_error() {
     let (mut net, a, b) = Net::connected(RD);
     net.disconnect(CLIENT, a);
     assert_eq!(net.log(CLIENT, a), [Event::State(EndpointState::Idle)]);
     net.settle();
-    assert_eq!(net.log(SERVER, b), left());
+    assert_eq!(net.log(SERVER, b), peer_disconnected_events());
     assert_eq!(net.ius(), [(CLIENT, Rqst), (SERVER, Resp)]);
     assert_eq!(
         reason(&net.frames(CLIENT, Rqst)[0]),
@@ -106,10 +108,10 @@ fn simultaneous_disconnects_answer_each_other() {
 }
 
 #[test]
-fn simultaneous_breaks_are_reported_once_at_each_end() {
+fn simultaneous_breaks_are_reported_once_at_each_side() {
     let (mut net, a, b) = Net::connected(RD);
-    net.post_send(CLIENT, a, b"nobody");
-    net.post_send(SERVER, b, b"waits");
+    net.post_send(CLIENT, a, b"no receive");
+    net.post_send(SERVER, b, b"no receive");
     net.advance(60 * S);
     for (node, vi) in [(CLIENT, a), (SERVER, b)] {
         let lost = Event::Async(AsyncError::ConnectionLost);
@@ -120,45 +122,48 @@ fn simultaneous_breaks_are_reported_once_at_each_end() {
 }
 
 #[test]
-fn what_is_broken_breaks_no_more() {
+fn broken_connection_does_not_break_again() {
     let (mut net, a, b) = Net::connected(RD);
     let now_ns = net.now_ns;
     for _ in 0..2 {
-        net.act(CLIENT, |engine, host| {
-            engine.break_local(now_ns, a, MessageReason::ProtocolError, host);
-            engine.fail_vi(now_ns, a, host);
+        net.act(CLIENT, |engine, io| {
+            engine.break_local(now_ns, a, MessageReason::ProtocolError, io);
+            engine.fail_vi(now_ns, a, io);
         });
         net.peer_lost(SERVER, CLIENT);
     }
     net.advance(60 * S);
-    assert_eq!(net.log(CLIENT, a), broken());
-    assert_eq!(net.log(SERVER, b), broken());
+    assert_eq!(net.log(CLIENT, a), connection_lost_events());
+    assert_eq!(net.log(SERVER, b), connection_lost_events());
 }
 
 #[test]
-fn a_lost_disconnect_is_repeated_three_times_and_then_given_up() {
+fn lost_disconnect_is_repeated_three_times() {
     for lost in 0..5 {
         let (mut net, a, b) = Net::connected(RD);
         net.wire.lose(CLIENT, Rqst, lost);
         net.disconnect(CLIENT, a);
         net.advance(60 * S);
-        let told = lost < 4;
-        assert_eq!(net.log(SERVER, b) == left(), told);
+        let delivered = lost < 4;
+        assert_eq!(net.log(SERVER, b) == peer_disconnected_events(), delivered);
         assert_eq!(net.frames(CLIENT, Rqst).len(), 4.min(lost as usize + 1));
-        assert_eq!(net.count(CLIENT, Counter::CloseTimeouts), u64::from(!told));
+        assert_eq!(
+            net.count(CLIENT, Counter::CloseTimeouts),
+            u64::from(!delivered)
+        );
         assert_eq!(net.nodes[CLIENT].engine.exchange_usage().0, 0);
         assert_eq!(net.nodes[CLIENT].engine.timers.len(), 0);
     }
 }
 
 #[test]
-fn a_lost_response_makes_the_other_end_answer_that_it_knows_no_such_connection() {
+fn repeated_disconnect_is_answered_with_unknown_handle() {
     let (mut net, a, b) = Net::connected(RD);
     net.wire.lose(SERVER, Resp, 1);
     net.disconnect(CLIENT, a);
     net.advance(RETRY);
     net.settle();
-    assert_eq!(net.log(SERVER, b), left());
+    assert_eq!(net.log(SERVER, b), peer_disconnected_events());
     let answers = net.frames(SERVER, Resp);
     assert_eq!(reason(&answers[1]), MessageReason::UnknownHandle);
     assert_eq!(net.count(CLIENT, Counter::CloseTimeouts), 0);
@@ -166,13 +171,13 @@ fn a_lost_response_makes_the_other_end_answer_that_it_knows_no_such_connection()
 }
 
 #[test]
-fn an_end_that_never_heard_is_told_when_it_sends_again() {
+fn send_after_lost_disconnects_is_answered_with_a_disconnect() {
     for by_error in [false, true] {
         let (mut net, a, b) = Net::connected(RD);
         net.wire.cut = true;
         let now_ns = net.now_ns;
         if by_error {
-            net.act(SERVER, |engine, host| engine.fail_vi(now_ns, b, host));
+            net.act(SERVER, |engine, io| engine.fail_vi(now_ns, b, io));
         } else {
             net.disconnect(SERVER, b);
         }
@@ -181,10 +186,10 @@ fn an_end_that_never_heard_is_told_when_it_sends_again() {
         net.wire.cut = false;
         assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
         net.log(CLIENT, a);
-        // A burst makes one disconnect, not one for each message.
+        // A burst causes one disconnect, not one per message.
         net.wire.trace.clear();
         for _ in 0..5 {
-            net.post_send(CLIENT, a, b"are you there?");
+            net.post_send(CLIENT, a, b"after the disconnect");
         }
         net.settle();
         assert_eq!(net.state(CLIENT, a), EndpointState::Error);
@@ -195,7 +200,7 @@ fn an_end_that_never_heard_is_told_when_it_sends_again() {
 }
 
 #[test]
-fn a_receiver_in_error_tells_a_sender_that_goes_on_in_bounded_time() {
+fn receiver_in_error_breaks_a_busy_sender_in_bounded_time() {
     let (mut net, a, b) = Net::connected(RD);
     net.wire.lose(SERVER, Rqst, 3);
     net.post_send(CLIENT, a, b"no receive is posted");
@@ -203,9 +208,9 @@ fn a_receiver_in_error_tells_a_sender_that_goes_on_in_bounded_time() {
     assert_eq!(net.state(SERVER, b), EndpointState::Error);
     let start_ns = net.now_ns;
     while net.state(CLIENT, a) == EndpointState::Connected {
-        net.post_send(CLIENT, a, b"goes on");
+        net.post_send(CLIENT, a, b"continues");
         net.advance(100 * MS);
-        assert!(net.now_ns < start_ns + 4 * RETRY, "not told in time");
+        assert!(net.now_ns < start_ns + 4 * RETRY, "sender not notified");
     }
     let lost = Event::Async(AsyncError::ConnectionLost);
     for (node, vi) in [(CLIENT, a), (SERVER, b)] {
@@ -239,9 +244,9 @@ fn a_disconnect_of_an_unknown_connection_is_answered_and_changes_nothing() {
 #[test]
 fn a_message_cut_off_by_a_disconnect_frees_its_ox_id_after_r_a_tov() {
     let (mut net, a, _) = Net::connected(RD);
-    net.nodes[CLIENT].host.room = 1;
+    net.nodes[CLIENT].io.room = 1;
     net.post_send(CLIENT, a, &[0; 5000]);
-    net.nodes[CLIENT].host.room = usize::MAX;
+    net.nodes[CLIENT].io.room = usize::MAX;
     net.disconnect(CLIENT, a);
     net.settle();
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 1));
@@ -254,20 +259,20 @@ fn a_message_cut_off_by_a_disconnect_frees_its_ox_id_after_r_a_tov() {
 #[test]
 fn a_message_that_was_never_sent_costs_no_ox_id() {
     let (mut net, a, _) = Net::connected(RD);
-    net.nodes[CLIENT].host.room = 0;
+    net.nodes[CLIENT].io.room = 0;
     net.post_send(CLIENT, a, &[0; 5000]);
-    net.nodes[CLIENT].host.room = usize::MAX;
+    net.nodes[CLIENT].io.room = usize::MAX;
     net.disconnect(CLIENT, a);
     net.settle();
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 0));
 }
 
 #[test]
-fn a_lost_peer_ends_everything_with_it_and_nothing_else() {
+fn lost_peer_ends_only_connections_with_it() {
     let configs = (0..3).map(crate::testkit::net::config).collect();
     let mut net = Net::new(configs, 5);
     let (a, b) = net.join(RD);
-    // The client also talks to node 2, asks the server a second time, and holds its request.
+    // The client is also connected to node 2, has a second request at the server, and a pending request from it.
     let c = net.create(CLIENT, params(RD));
     let d = net.create(2, params(RD));
     let listener = net.listen(2, "y");
@@ -276,42 +281,44 @@ fn a_lost_peer_ends_everything_with_it_and_nothing_else() {
     let conn = net.indication(2, listener).unwrap().conn;
     net.accept(2, conn, d).unwrap();
     net.settle();
-    let asking = net.create(CLIENT, params(RD));
+    let requesting = net.create(CLIENT, params(RD));
     net.listen(SERVER, "x");
-    net.request(CLIENT, asking, "x", &[SERVER], None);
-    let asked = net.create(SERVER, params(RD));
+    net.request(CLIENT, requesting, "x", &[SERVER], None);
+    let server_vi = net.create(SERVER, params(RD));
     let listener = net.listen(CLIENT, "z");
-    net.request(SERVER, asked, "z", &[CLIENT], None);
+    net.request(SERVER, server_vi, "z", &[CLIENT], None);
     net.settle();
-    let held = net.indication(CLIENT, listener).unwrap().conn;
+    let pending = net.indication(CLIENT, listener).unwrap().conn;
     net.clear_logs();
     net.peer_lost(CLIENT, SERVER);
-    assert_eq!(net.log(CLIENT, a), broken());
-    assert_eq!(net.error(CLIENT, asking), Some(ConnectError::NotReachable));
+    assert_eq!(net.log(CLIENT, a), connection_lost_events());
+    assert_eq!(
+        net.error(CLIENT, requesting),
+        Some(ConnectError::NotReachable)
+    );
     let late = net.create(CLIENT, params(RD));
-    let void = net.accept(CLIENT, held, late);
+    let void = net.accept(CLIENT, pending, late);
     assert_eq!(void, Err(ConnectError::Timeout));
     assert_eq!(net.log(CLIENT, c), []);
     assert_eq!(net.state(CLIENT, c), EndpointState::Connected);
     assert_eq!(net.state(SERVER, b), EndpointState::Connected);
-    // What the other end sends now is for a connection that it still believes in, but a
-    // station that went gets no answer.
+    // The server still sends on the connection, but a station that was lost gets no response.
     net.wire.trace.clear();
-    net.post_send(SERVER, b, b"I am a ghost");
+    net.post_send(SERVER, b, b"to a lost peer");
     net.settle();
     assert_eq!(net.ius(), [(SERVER, SendRequest)]);
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage().0, 0);
 }
 
 #[test]
-fn a_peer_lost_in_the_middle_of_a_connection_procedure_ends_it() {
+fn peer_lost_during_connection_setup_ends_it() {
     for server_side in [false, true] {
         let mut net = Net::pair();
         let a = net.create(CLIENT, params(RD));
         let b = net.create(SERVER, params(RD));
         let receive = Receive::default;
-        net.nodes[CLIENT].host.post_receive(a, receive());
-        net.nodes[SERVER].host.post_receive(b, receive());
+        net.nodes[CLIENT].io.post_receive(a, receive());
+        net.nodes[SERVER].io.post_receive(b, receive());
         let listener = net.listen(SERVER, "x");
         net.request(CLIENT, a, "x", &[SERVER], None);
         net.settle();
@@ -334,7 +341,7 @@ fn a_peer_lost_in_the_middle_of_a_connection_procedure_ends_it() {
         net.peer_lost(node, peer);
         assert_eq!(net.error(node, vi), Some(error));
         assert_eq!(net.state(node, vi), state);
-        let posted = net.nodes[node].host.vi(vi).receives.len();
+        let posted = net.nodes[node].io.vi(vi).receives.len();
         assert_eq!(posted, usize::from(server_side), "flushed in Error only");
         assert_eq!(net.nodes[node].engine.exchange_usage().0, 0);
         assert!(net.nodes[SERVER].engine.incoming[0].is_none() == server_side);

@@ -1,5 +1,4 @@
-//! What errors do at each reliability level: one test for each row of
-//! docs/spec/vi-engine-errors.md and each level.
+//! Error handling by reliability level: one test per row of docs/spec/vi-engine-errors.md and level.
 
 mod half_sent;
 mod loss;
@@ -8,12 +7,12 @@ mod reasons;
 
 use fcvi_frame::iu::Opcode::DisconnectRequest;
 
-use crate::testkit::host::{Event, Receive, Received, Send};
+use crate::testkit::io::{Event, Receive, Received, Send};
 use crate::testkit::net::{
-    CLIENT, Net, S, SERVER, broken, left, params, receive_failed, received, send_failed, sent,
-    without_partial_data,
+    CLIENT, Net, S, SERVER, connection_lost_events, params, peer_disconnected_events,
+    receive_failed, received, send_failed, sent, without_partial_data,
 };
-use crate::testkit::way::{Way, each_way, way};
+use crate::testkit::topology::{Topology, for_each_topology, topology};
 use crate::{AsyncError, Counter, EndpointState, Level, Status, ViIndex, ViParams};
 
 const UD: Level = Level::UnreliableDelivery;
@@ -21,7 +20,7 @@ const RD: Level = Level::ReliableDelivery;
 const RR: Level = Level::ReliableReception;
 const INCOMPLETE: Status = Status::TRANSPORT.with(Status::PARTIAL);
 
-/// A connected pair; three receives at the server, one send behind the faulty one at the client.
+/// A connected pair: three receives at the server, one send behind the faulty one at the client.
 struct Case {
     net: Net,
     a: ViIndex,
@@ -38,7 +37,7 @@ impl Case {
         for capacity_bytes in capacities {
             net.post_receive(SERVER, b, *capacity_bytes);
         }
-        net.nodes[SERVER].host.register(7, 0x1000, 8192);
+        net.nodes[SERVER].io.register(7, 0x1000, 8192);
         Self { net, a, b }
     }
 
@@ -52,15 +51,15 @@ impl Case {
         self.net.post(CLIENT, self.a, write);
     }
 
-    /// Both ends stay connected and the next message arrives.
-    fn goes_on(mut self, client: &[Event], server: &[Event]) {
+    /// Asserts that both sides see these events, stay connected and deliver the next message.
+    fn stays_connected(mut self, client: &[Event], server: &[Event]) {
         self.net.settle();
         let (a, b) = (self.a, self.b);
         assert_eq!(self.net.log(CLIENT, a), client);
         let log = without_partial_data(self.net.log(SERVER, b));
         assert_eq!(log, server);
         let rx = self.net.post_receive(SERVER, b, 64);
-        let first = self.net.nodes[SERVER].host.vi(b).receives[0].id;
+        let first = self.net.nodes[SERVER].io.vi(b).receives[0].id;
         assert!(first <= rx);
         self.net.post_send(CLIENT, a, b"after");
         self.net.settle();
@@ -69,18 +68,26 @@ impl Case {
         assert_eq!(self.net.count(SERVER, Counter::Breaks), 0);
     }
 
-    /// Both ends break, once, after these events; pending descriptors are flushed in order.
+    /// Asserts that both sides break once after these events, and that pending descriptors are flushed in order.
     fn breaks(mut self, client: &[Event], server: &[Event]) {
         self.net.settle();
         for (node, vi, events) in [(CLIENT, self.a, client), (SERVER, self.b, server)] {
             let log = without_partial_data(self.net.log(node, vi));
             assert_eq!(log[..events.len()], *events, "node {node}");
             let rest = &log[events.len()..];
-            assert_eq!(rest.first(), Some(&broken()[0]), "node {node}");
-            assert_eq!(rest.last(), Some(&broken()[1]), "node {node}");
+            assert_eq!(
+                rest.first(),
+                Some(&connection_lost_events()[0]),
+                "node {node}"
+            );
+            assert_eq!(
+                rest.last(),
+                Some(&connection_lost_events()[1]),
+                "node {node}"
+            );
             assert_flushed_in_order(&rest[1..rest.len() - 1]);
             assert_eq!(self.net.state(node, vi), EndpointState::Error);
-            let queues = self.net.nodes[node].host.vi(vi);
+            let queues = self.net.nodes[node].io.vi(vi);
             assert!(queues.sends.is_empty() && queues.receives.is_empty());
         }
         assert_eq!(self.net.total(Counter::Breaks), 2);
@@ -120,19 +127,19 @@ fn remote_write_failed(id: u64, status: Status) -> Event {
 
 fn local_error(level: Level, remote: Option<(u64, u32)>, fault: Status) -> Case {
     let mut case = Case::new(level);
-    let host = &mut case.net.nodes[CLIENT].host;
+    let io = &mut case.net.nodes[CLIENT].io;
     let faulty = Send {
         data: vec![1; 8],
         remote,
         fault,
         ..Send::default()
     };
-    host.post_send(case.a, faulty);
+    io.post_send(case.a, faulty);
     let second = Send {
         data: b"second".to_vec(),
         ..Send::default()
     };
-    host.post_send(case.a, second);
+    io.post_send(case.a, second);
     case.net.pump(CLIENT);
     case
 }
@@ -141,10 +148,10 @@ const LOCAL_FAULTS: [Status; 3] = [Status::FORMAT, Status::PROTECTION, Status::L
 
 #[test]
 fn local_error_ud() {
-    each_way(|| {
+    for_each_topology(|| {
         for fault in LOCAL_FAULTS {
             for remote in [None, Some((0x1000, 7))] {
-                local_error(UD, remote, fault).goes_on(
+                local_error(UD, remote, fault).stays_connected(
                     &[send_failed(0, fault), sent(1, 6)],
                     &[received(0, b"second")],
                 );
@@ -155,7 +162,7 @@ fn local_error_ud() {
 
 #[test]
 fn local_error_rd() {
-    each_way(|| {
+    for_each_topology(|| {
         for fault in LOCAL_FAULTS {
             for remote in [None, Some((0x1000, 7))] {
                 local_error(RD, remote, fault).breaks(&[send_failed(0, fault)], &[]);
@@ -166,7 +173,7 @@ fn local_error_rd() {
 
 #[test]
 fn local_error_rr() {
-    each_way(|| {
+    for_each_topology(|| {
         for fault in LOCAL_FAULTS {
             for remote in [None, Some((0x1000, 7))] {
                 local_error(RR, remote, fault).breaks(&[send_failed(0, fault)], &[]);
@@ -188,25 +195,25 @@ fn memory_gone_while_sending(level: Level, gone_from: u32, len: usize) -> Case {
 
 #[test]
 fn memory_gone_while_sending_ud() {
-    each_way(|| {
+    for_each_topology(|| {
         let partial = Status::PROTECTION.with(Status::PARTIAL);
-        // Without frames a message has its receive descriptor before its first byte is read.
-        let begun = match way() {
-            Way::Wire | Way::Port => &[] as &[Event],
-            Way::Shortcut => &[receive_failed(0, INCOMPLETE)],
+        // Without frames a message claims its receive descriptor before its first byte is read.
+        let begun = match topology() {
+            Topology::Wire | Topology::Port => &[] as &[Event],
+            Topology::Shortcut => &[receive_failed(0, INCOMPLETE)],
         };
         let unread = [send_failed(0, Status::PROTECTION)];
-        memory_gone_while_sending(UD, 0, 8).goes_on(&unread, begun);
-        memory_gone_while_sending(UD, 0, 5000).goes_on(&unread, begun);
+        memory_gone_while_sending(UD, 0, 8).stays_connected(&unread, begun);
+        memory_gone_while_sending(UD, 0, 5000).stays_connected(&unread, begun);
         let mut case = memory_gone_while_sending(UD, 3000, 5000);
         case.net.advance(3 * S);
-        case.goes_on(&[send_failed(0, partial)], &[receive_failed(0, INCOMPLETE)]);
+        case.stays_connected(&[send_failed(0, partial)], &[receive_failed(0, INCOMPLETE)]);
     });
 }
 
 #[test]
 fn memory_gone_while_sending_rd() {
-    each_way(|| {
+    for_each_topology(|| {
         let partial = Status::PROTECTION.with(Status::PARTIAL);
         memory_gone_while_sending(RD, 0, 8).breaks(&[send_failed(0, Status::PROTECTION)], &[]);
         memory_gone_while_sending(RD, 3000, 5000).breaks(&[send_failed(0, partial)], &[]);
@@ -215,7 +222,7 @@ fn memory_gone_while_sending_rd() {
 
 #[test]
 fn memory_gone_while_sending_rr() {
-    each_way(|| {
+    for_each_topology(|| {
         let partial = Status::PROTECTION.with(Status::PARTIAL);
         memory_gone_while_sending(RR, 0, 8).breaks(&[send_failed(0, Status::PROTECTION)], &[]);
         memory_gone_while_sending(RR, 3000, 5000).breaks(&[send_failed(0, partial)], &[]);
@@ -236,15 +243,15 @@ fn no_descriptor(level: Level, remote: bool, len: usize) -> Case {
 
 #[test]
 fn no_descriptor_ud() {
-    each_way(|| {
+    for_each_topology(|| {
         for remote in [false, true] {
             for len in [0, 5000] {
                 let mut case = no_descriptor(UD, remote, len);
                 case.net.settle();
                 assert_eq!(case.net.count(SERVER, Counter::DropNoDescriptor), 1);
-                let bytes = &case.net.nodes[SERVER].host.regions[&7].bytes;
+                let bytes = &case.net.nodes[SERVER].io.regions[&7].bytes;
                 assert!(bytes.iter().all(|b| *b == 0));
-                case.goes_on(
+                case.stays_connected(
                     &[sent(0, len as u32)],
                     &[Event::Async(AsyncError::ReceiveQueueEmpty)],
                 );
@@ -255,7 +262,7 @@ fn no_descriptor_ud() {
 
 #[test]
 fn no_descriptor_rd() {
-    each_way(|| {
+    for_each_topology(|| {
         for remote in [false, true] {
             no_descriptor(RD, remote, 10).breaks(
                 &[sent(0, 10)],
@@ -267,7 +274,7 @@ fn no_descriptor_rd() {
 
 #[test]
 fn no_descriptor_rr() {
-    each_way(|| {
+    for_each_topology(|| {
         for remote in [false, true] {
             for len in [0, 10, 5000] {
                 no_descriptor(RR, remote, len).breaks(
@@ -289,17 +296,17 @@ fn too_short(level: Level, capacity: u32, len: usize) -> Case {
 
 #[test]
 fn receive_too_short_ud() {
-    each_way(|| {
+    for_each_topology(|| {
         for (capacity, len) in [(0, 1), (63, 64), (2096, 2097), (3000, 9000)] {
             too_short(UD, capacity, len)
-                .goes_on(&[sent(0, len as u32)], &[receive_failed(0, Status::LENGTH)]);
+                .stays_connected(&[sent(0, len as u32)], &[receive_failed(0, Status::LENGTH)]);
         }
     });
 }
 
 #[test]
 fn receive_too_short_rd() {
-    each_way(|| {
+    for_each_topology(|| {
         for (capacity, len) in [(0, 1), (63, 64), (2096, 2097), (3000, 9000)] {
             too_short(RD, capacity, len)
                 .breaks(&[sent(0, len as u32)], &[receive_failed(0, Status::LENGTH)]);
@@ -309,7 +316,7 @@ fn receive_too_short_rd() {
 
 #[test]
 fn receive_too_short_rr() {
-    each_way(|| {
+    for_each_topology(|| {
         for (capacity, len) in [(0, 1), (63, 64), (2096, 2097), (3000, 9000)] {
             too_short(RR, capacity, len).breaks(
                 &[send_failed(0, Status::REMOTE_DESCRIPTOR)],
@@ -329,22 +336,22 @@ fn above_max_transfer_size(level: Level) -> Case {
     net.connect(a, b);
     net.clear_logs();
     net.post_receive(SERVER, b, 4096);
-    // The sending side's check is its host's; here it is missing.
+    // The sender's check is the task of its host, and absent here.
     net.post_send(CLIENT, a, &[1; 101]);
     Case { net, a, b }
 }
 
 #[test]
 fn above_max_transfer_size_ud() {
-    each_way(|| {
+    for_each_topology(|| {
         let failed = receive_failed(0, Status::LENGTH);
-        above_max_transfer_size(UD).goes_on(&[sent(0, 101)], &[failed]);
+        above_max_transfer_size(UD).stays_connected(&[sent(0, 101)], &[failed]);
     });
 }
 
 #[test]
 fn above_max_transfer_size_rd() {
-    each_way(|| {
+    for_each_topology(|| {
         let failed = receive_failed(0, Status::LENGTH);
         above_max_transfer_size(RD).breaks(&[sent(0, 101)], &[failed]);
     });
@@ -352,7 +359,7 @@ fn above_max_transfer_size_rd() {
 
 #[test]
 fn above_max_transfer_size_rr() {
-    each_way(|| {
+    for_each_topology(|| {
         let failed = receive_failed(0, Status::LENGTH);
         above_max_transfer_size(RR).breaks(&[send_failed(0, Status::REMOTE_DESCRIPTOR)], &[failed]);
     });
@@ -362,7 +369,7 @@ fn above_max_transfer_size_rr() {
 
 fn bad_receive(level: Level, receive: Receive, remote: bool) -> Case {
     let mut case = Case::with_receives(level, &[]);
-    case.net.nodes[SERVER].host.post_receive(case.b, receive);
+    case.net.nodes[SERVER].io.post_receive(case.b, receive);
     case.net.post_receive(SERVER, case.b, 64);
     if remote {
         case.write((0x1000, 7), 8, Some(1));
@@ -382,19 +389,19 @@ fn faulty_receive(fault: Status) -> Receive {
 
 #[test]
 fn receive_malformed_ud() {
-    each_way(|| {
+    for_each_topology(|| {
         for fault in [Status::FORMAT, Status::PROTECTION] {
             let failed = receive_failed(0, fault);
-            bad_receive(UD, faulty_receive(fault), false).goes_on(&[sent(0, 8)], &[failed]);
+            bad_receive(UD, faulty_receive(fault), false).stays_connected(&[sent(0, 8)], &[failed]);
             let failed = remote_write_failed(0, fault);
-            bad_receive(UD, faulty_receive(fault), true).goes_on(&[sent(0, 8)], &[failed]);
+            bad_receive(UD, faulty_receive(fault), true).stays_connected(&[sent(0, 8)], &[failed]);
         }
     });
 }
 
 #[test]
 fn receive_malformed_rd() {
-    each_way(|| {
+    for_each_topology(|| {
         for fault in [Status::FORMAT, Status::PROTECTION] {
             let failed = receive_failed(0, fault);
             bad_receive(RD, faulty_receive(fault), false).breaks(&[sent(0, 8)], &[failed]);
@@ -406,7 +413,7 @@ fn receive_malformed_rd() {
 
 #[test]
 fn receive_malformed_rr() {
-    each_way(|| {
+    for_each_topology(|| {
         for fault in [Status::FORMAT, Status::PROTECTION] {
             let sender = [send_failed(0, Status::REMOTE_DESCRIPTOR)];
             let failed = receive_failed(0, fault);
@@ -424,7 +431,7 @@ fn receive_memory_gone(level: Level, gone_from: u32) -> Case {
         gone_from: Some(gone_from),
         ..Receive::default()
     };
-    case.net.nodes[SERVER].host.post_receive(case.b, receive);
+    case.net.nodes[SERVER].io.post_receive(case.b, receive);
     case.net.post_receive(SERVER, case.b, 64);
     case.net.post_send(CLIENT, case.a, &[1; 6000]);
     case
@@ -432,17 +439,17 @@ fn receive_memory_gone(level: Level, gone_from: u32) -> Case {
 
 #[test]
 fn receive_memory_gone_ud() {
-    each_way(|| {
+    for_each_topology(|| {
         for gone_from in [0, 2096, 5999] {
             let failed = receive_failed(0, Status::PROTECTION);
-            receive_memory_gone(UD, gone_from).goes_on(&[sent(0, 6000)], &[failed]);
+            receive_memory_gone(UD, gone_from).stays_connected(&[sent(0, 6000)], &[failed]);
         }
     });
 }
 
 #[test]
 fn receive_memory_gone_rd() {
-    each_way(|| {
+    for_each_topology(|| {
         for gone_from in [0, 2096, 5999] {
             let failed = receive_failed(0, Status::PROTECTION);
             receive_memory_gone(RD, gone_from).breaks(&[sent(0, 6000)], &[failed]);
@@ -452,7 +459,7 @@ fn receive_memory_gone_rd() {
 
 #[test]
 fn receive_memory_gone_rr() {
-    each_way(|| {
+    for_each_topology(|| {
         for gone_from in [0, 2096, 5999] {
             let failed = receive_failed(0, Status::PROTECTION);
             receive_memory_gone(RR, gone_from)
@@ -465,27 +472,27 @@ fn receive_memory_gone_rr() {
 
 #[test]
 fn peer_disconnects() {
-    each_way(|| {
+    for_each_topology(|| {
         for level in [UD, RD, RR] {
-            for leaver in [CLIENT, SERVER] {
+            for closer in [CLIENT, SERVER] {
                 let mut case = Case::new(level);
-                let (vi, other, other_vi) = if leaver == CLIENT {
+                let (vi, other, other_vi) = if closer == CLIENT {
                     (case.a, SERVER, case.b)
                 } else {
                     (case.b, CLIENT, case.a)
                 };
                 case.net.post_receive(CLIENT, case.a, 1);
-                case.net.disconnect(leaver, vi);
-                assert_eq!(case.net.state(leaver, vi), EndpointState::Idle);
-                let own = case.net.log(leaver, vi);
+                case.net.disconnect(closer, vi);
+                assert_eq!(case.net.state(closer, vi), EndpointState::Idle);
+                let own = case.net.log(closer, vi);
                 assert_eq!(own[0], Event::State(EndpointState::Idle));
                 assert_flushed_in_order(&own[1..]);
                 case.net.settle();
                 let log = case.net.log(other, other_vi);
-                assert_eq!(log.first(), Some(&left()[0]));
-                assert_eq!(log.last(), Some(&left()[1]));
+                assert_eq!(log.first(), Some(&peer_disconnected_events()[0]));
+                assert_eq!(log.last(), Some(&peer_disconnected_events()[1]));
                 assert_flushed_in_order(&log[1..log.len() - 1]);
-                assert_eq!(case.net.log(leaver, vi), []);
+                assert_eq!(case.net.log(closer, vi), []);
             }
         }
     });
@@ -497,10 +504,10 @@ fn peer_dies() {
         let mut case = Case::new(level);
         case.net.peer_lost(SERVER, CLIENT);
         let log = case.net.log(SERVER, case.b);
-        assert_eq!(log.first(), Some(&broken()[0]));
-        assert_eq!(log.last(), Some(&broken()[1]));
+        assert_eq!(log.first(), Some(&connection_lost_events()[0]));
+        assert_eq!(log.last(), Some(&connection_lost_events()[1]));
         assert_flushed_in_order(&log[1..log.len() - 1]);
-        // Nobody is left who could be told.
+        // There is no peer to notify.
         assert!(case.net.frames(SERVER, DisconnectRequest).is_empty());
     }
 }
@@ -509,12 +516,12 @@ fn peer_dies() {
 
 #[test]
 fn own_fatal_error() {
-    each_way(|| {
+    for_each_topology(|| {
         for level in [UD, RD, RR] {
             let mut case = Case::new(level);
             let (now_ns, b) = (case.net.now_ns, case.b);
             case.net
-                .act(SERVER, |engine, host| engine.fail_vi(now_ns, b, host));
+                .act(SERVER, |engine, io| engine.fail_vi(now_ns, b, io));
             case.breaks(&[], &[]);
         }
         for pending in [false, true] {
@@ -524,7 +531,7 @@ fn own_fatal_error() {
                 net.request(CLIENT, a, "x", &[SERVER], None);
             }
             let now_ns = net.now_ns;
-            net.act(CLIENT, |engine, host| engine.fail_vi(now_ns, a, host));
+            net.act(CLIENT, |engine, io| engine.fail_vi(now_ns, a, io));
             assert_eq!(net.state(CLIENT, a), EndpointState::Error);
             assert_eq!(net.error(CLIENT, a).is_some(), pending);
             net.disconnect(CLIENT, a);

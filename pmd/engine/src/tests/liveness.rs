@@ -1,16 +1,16 @@
-//! Peers that go, or are replaced, on a network that does not say so.
+//! Liveness probes (ADISC): detection of peers that disappear or are replaced without notice from the network.
 
 use fcvi_frame::els::Adisc;
 use fcvi_frame::fcoe::{Eof, FCOE_TRAILER_BYTES};
 use fcvi_frame::frame::seal;
 
-use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, broken, config};
+use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, connection_lost_events};
 use crate::{Counter, EndpointState, Level, ViIndex};
 
 const RD: Level = Level::ReliableDelivery;
 const INTERVAL: u64 = S;
 
-/// A connected pair that probes each other.
+/// Returns a connected pair whose nodes probe each other.
 fn probing() -> (Net, ViIndex, ViIndex) {
     let configs = [CLIENT, SERVER].map(|node| {
         let mut config = config(node);
@@ -20,19 +20,19 @@ fn probing() -> (Net, ViIndex, ViIndex) {
     let mut net = Net::new(configs.to_vec(), 8);
     let (a, b) = net.join(RD);
     net.clear_logs();
-    // The first questions and answers are kept.
+    // Keeps the first probes and responses.
     net.wire.trace.retain(|sent| sent.opcode.is_none());
     (net, a, b)
 }
 
-/// ELS frames of a node on the wire.
+/// Returns the ELS frames that a node sent.
 fn els(net: &Net, node: usize) -> Vec<Vec<u8>> {
     let fits = |s: &&crate::testkit::wire::Sent| s.from == node && s.opcode.is_none();
     let frames = net.wire.trace.iter().filter(fits);
     frames.map(|s| s.bytes.clone()).collect()
 }
 
-/// Those of them that ask.
+/// Returns the ELS requests that a node sent.
 fn probes(net: &Net, node: usize) -> Vec<Vec<u8>> {
     const R_CTL: usize = 28;
     const ELS_REQUEST: u8 = 0x22;
@@ -42,21 +42,24 @@ fn probes(net: &Net, node: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn silent_peers_that_answer_stay_connected() {
+fn silent_peers_that_answer_probes_stay_connected() {
     let (mut net, a, b) = probing();
     net.advance(100 * INTERVAL);
     assert_eq!(net.log(CLIENT, a), []);
     assert_eq!(net.log(SERVER, b), []);
     assert!(els(&net, CLIENT).len() >= 100);
     for node in [CLIENT, SERVER] {
-        // An answered probe's OX_ID is dead like that of an unanswered one, for 20 s.
-        let (open, dead) = net.nodes[node].engine.exchange_usage();
-        assert!(open == 0 && (11..=20).contains(&dead), "{dead}");
+        // The OX_ID of a probe is quarantined for 20 s, with or without a response.
+        let (open, quarantined) = net.nodes[node].engine.exchange_usage();
+        assert!(
+            open == 0 && (11..=20).contains(&quarantined),
+            "{quarantined}"
+        );
     }
 }
 
 #[test]
-fn a_peer_that_sends_is_asked_only_for_its_name() {
+fn peer_that_sends_is_probed_only_for_its_name() {
     let (mut net, a, b) = probing();
     for _ in 0..100 {
         net.advance(INTERVAL / 10);
@@ -73,10 +76,10 @@ fn a_peer_that_answers_no_probe_is_lost_in_bounded_time() {
     net.advance(3 * INTERVAL / 2);
     net.wire.cut = true;
     net.advance(5 * INTERVAL);
-    assert_eq!(net.log(CLIENT, a), broken());
-    assert_eq!(net.log(SERVER, b), broken());
+    assert_eq!(net.log(CLIENT, a), connection_lost_events());
+    assert_eq!(net.log(SERVER, b), connection_lost_events());
     assert_eq!(net.count(CLIENT, Counter::PeersLost), 1);
-    // Then it is quiet, and nothing stays behind.
+    // Then no frames are sent and no state remains.
     net.wire.trace.clear();
     net.advance(100 * INTERVAL);
     assert!(net.wire.trace.is_empty());
@@ -85,7 +88,7 @@ fn a_peer_that_answers_no_probe_is_lost_in_bounded_time() {
 }
 
 #[test]
-fn two_lost_probes_lose_nobody() {
+fn two_lost_probes_do_not_lose_the_peer() {
     let (mut net, a, _) = probing();
     net.advance(3 * INTERVAL / 2);
     net.wire.lose(CLIENT, None, 2);
@@ -96,38 +99,38 @@ fn two_lost_probes_lose_nobody() {
 }
 
 #[test]
-fn a_probe_that_the_port_had_no_room_for_does_not_count() {
+fn probe_not_sent_by_a_full_port_does_not_count() {
     let (mut net, a, _) = probing();
     net.advance(3 * INTERVAL / 2);
-    net.nodes[CLIENT].host.room = 0;
+    net.nodes[CLIENT].io.room = 0;
     net.advance(10 * INTERVAL);
-    net.nodes[CLIENT].host.room = usize::MAX;
+    net.nodes[CLIENT].io.room = usize::MAX;
     assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
     assert!(net.count(CLIENT, Counter::ControlNoRoom) > 3);
 }
 
 #[test]
-fn a_port_with_another_name_is_another_port() {
+fn peer_with_a_changed_port_name_is_lost() {
     let (mut net, a, b) = probing();
     net.advance(3 * INTERVAL / 2);
     net.nodes[SERVER].engine.config.port_name += 1;
     net.advance(2 * INTERVAL);
-    assert_eq!(net.log(CLIENT, a), broken());
+    assert_eq!(net.log(CLIENT, a), connection_lost_events());
     assert_eq!(net.count(CLIENT, Counter::PeersLost), 1);
     assert_eq!(net.state(SERVER, b), EndpointState::Connected);
 }
 
 #[test]
-fn a_port_that_takes_a_peers_place_at_once_is_another_port() {
+fn peer_replaced_right_after_connecting_is_lost() {
     let (mut net, a, _) = probing();
     net.nodes[SERVER].engine.config.port_name += 1;
     net.advance(2 * INTERVAL);
-    assert_eq!(net.log(CLIENT, a), broken());
+    assert_eq!(net.log(CLIENT, a), connection_lost_events());
 }
 
-/// The new port has the address of the old one; a connection with it is not the old one's.
+/// A new port has the address of the old one: its name must not be compared with the old one's.
 #[test]
-fn a_new_connection_does_not_inherit_the_name_of_the_port_before() {
+fn new_connection_does_not_inherit_the_previous_port_name() {
     let (mut net, a, b) = probing();
     net.advance(3 * INTERVAL / 2);
     net.disconnect(CLIENT, a);
@@ -157,25 +160,25 @@ fn adisc_from_server(net: &Net, port_name: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_claim_to_be_another_port_is_checked_and_breaks_nothing() {
+fn forged_request_with_another_port_name_is_verified_by_a_probe() {
     let (mut net, a, _) = probing();
     net.advance(3 * INTERVAL / 2);
     let forged = adisc_from_server(&net, 0xBAD);
     net.wire.trace.clear();
     net.inject(CLIENT, &forged);
     net.inject(CLIENT, &forged);
-    // An answer to each claim, and one question.
+    // A response to each forged request, and one probe.
     assert_eq!(els(&net, CLIENT).len(), 3);
     net.advance(MS / 10);
     assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
     net.nodes[SERVER].engine.config.port_name = 0xBAD;
     net.inject(CLIENT, &forged);
     net.settle();
-    assert_eq!(net.log(CLIENT, a), broken());
+    assert_eq!(net.log(CLIENT, a), connection_lost_events());
 }
 
 #[test]
-fn an_answer_that_nobody_asked_for_is_stray() {
+fn unrequested_probe_response_is_dropped() {
     let (mut net, a, _) = probing();
     net.advance(3 * INTERVAL / 2);
     let answers = els(&net, SERVER);
@@ -189,7 +192,7 @@ fn an_answer_that_nobody_asked_for_is_stray() {
 }
 
 #[test]
-fn a_probe_under_way_when_the_last_connection_ends_costs_no_ox_id() {
+fn pending_probe_when_the_last_connection_ends_leaks_no_ox_id() {
     let (mut net, a, b) = probing();
     net.wire.lose(CLIENT, None, u32::MAX);
     net.advance(3 * INTERVAL / 2);
@@ -202,7 +205,7 @@ fn a_probe_under_way_when_the_last_connection_ends_costs_no_ox_id() {
 }
 
 #[test]
-fn els_frames_that_are_not_served_are_counted() {
+fn unsupported_els_frames_are_counted() {
     let (mut net, _, _) = probing();
     net.advance(3 * INTERVAL / 2);
     let adisc = probes(&net, SERVER)[0].clone();

@@ -1,9 +1,9 @@
-//! Where a login is required, and where our own address may change.
+//! Engines that require logins, and changes of the local N_Port_ID.
 
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::iu::Opcode::SendRequest;
 
-use crate::testkit::host::Event;
+use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, Net, S, SERVER, config, params};
 use crate::{AsyncError, ConnectError, Counter, EndpointState, Engine, Level};
 
@@ -11,8 +11,8 @@ const RD: Level = Level::ReliableDelivery;
 const THIRD: usize = 2;
 const LOST: Event = Event::Async(AsyncError::ConnectionLost);
 
-/// Two ports that require logins.
-fn strict() -> Net {
+/// Returns two ports that require logins.
+fn pair_with_login() -> Net {
     let mut net = Net::pair();
     for node in &mut net.nodes {
         node.engine.require_login();
@@ -27,21 +27,21 @@ fn log_in(net: &mut Net, node: usize, other: usize) {
 
 fn log_out(net: &mut Net, node: usize, other: usize) {
     let (now_ns, id) = (net.now_ns, net.nodes[other].id);
-    net.act(node, |engine, host| engine.logged_out(now_ns, id, host));
+    net.act(node, |engine, io| engine.logged_out(now_ns, id, io));
 }
 
-fn move_to(net: &mut Net, node: usize, id: u32) {
+fn set_n_port_id(net: &mut Net, node: usize, id: u32) {
     let now_ns = net.now_ns;
     let id = NPortId::new(id).unwrap();
-    net.act(node, |engine, host| {
-        engine.change_n_port_id(now_ns, id, host);
+    net.act(node, |engine, io| {
+        engine.change_n_port_id(now_ns, id, io);
     });
     net.nodes[node].id = id;
 }
 
 #[test]
-fn a_port_without_login_cannot_connect_and_is_told_of_once() {
-    let mut net = strict();
+fn port_without_login_cannot_connect_and_is_reported_once() {
+    let mut net = pair_with_login();
     log_in(&mut net, CLIENT, SERVER);
     let a = net.create(CLIENT, params(RD));
     let listener = net.listen(SERVER, "x");
@@ -51,15 +51,15 @@ fn a_port_without_login_cannot_connect_and_is_told_of_once() {
     assert_eq!(net.count(SERVER, Counter::DropNotLoggedIn), 1);
     let client = net.nodes[CLIENT].id;
     let server = &mut net.nodes[SERVER].engine;
-    assert_eq!(server.take_stranger(), Some(client));
-    assert_eq!(server.take_stranger(), None);
+    assert_eq!(server.take_unlogged_port(), Some(client));
+    assert_eq!(server.take_unlogged_port(), None);
     net.advance(2 * S);
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::Timeout));
 }
 
 #[test]
-fn with_logins_both_ways_all_is_as_without() {
-    let mut net = strict();
+fn ports_with_logins_in_both_directions_connect() {
+    let mut net = pair_with_login();
     log_in(&mut net, CLIENT, SERVER);
     log_in(&mut net, SERVER, CLIENT);
     let (a, b) = net.join(RD);
@@ -71,8 +71,8 @@ fn with_logins_both_ways_all_is_as_without() {
 }
 
 #[test]
-fn frames_are_as_long_as_the_login_allows() {
-    let mut net = strict();
+fn frame_size_is_limited_by_the_login() {
+    let mut net = pair_with_login();
     for (node, other) in [(CLIENT, SERVER), (SERVER, CLIENT)] {
         let id = net.nodes[other].id;
         net.nodes[node].engine.logged_in(id, 256 + 4 * node as u16);
@@ -86,14 +86,14 @@ fn frames_are_as_long_as_the_login_allows() {
         net.settle();
         let frames = net.frames(node, SendRequest);
         assert_eq!(frames.len(), 5);
-        // Without Ethernet, FCoE and FC header, and the trailer.
+        // Without the Ethernet, FCoE and FC headers and the trailer.
         assert_eq!(frames[0].len() - 60, data_field_bytes);
     }
 }
 
 #[test]
-fn a_port_reaches_itself_without_login() {
-    let mut net = strict();
+fn port_connects_to_itself_without_login() {
+    let mut net = pair_with_login();
     let a = net.create(CLIENT, params(RD));
     let listener = net.listen(CLIENT, "x");
     net.request(CLIENT, a, "x", &[CLIENT], None);
@@ -102,7 +102,7 @@ fn a_port_reaches_itself_without_login() {
 }
 
 #[test]
-fn a_logout_ends_the_connections_with_that_port_and_no_other() {
+fn logout_ends_only_connections_with_that_port() {
     let mut net = Net::new((0..3).map(config).collect(), 1);
     net.nodes[CLIENT].engine.require_login();
     log_in(&mut net, CLIENT, SERVER);
@@ -126,15 +126,15 @@ fn a_logout_ends_the_connections_with_that_port_and_no_other() {
 }
 
 #[test]
-fn a_port_that_moves_loses_its_connections_and_logins_and_can_connect_again() {
-    let mut net = strict();
+fn changed_n_port_id_ends_connections_and_logins() {
+    let mut net = pair_with_login();
     log_in(&mut net, CLIENT, SERVER);
     log_in(&mut net, SERVER, CLIENT);
     let (a, b) = net.join(RD);
     let idle = net.create(CLIENT, params(RD));
     net.clear_logs();
     log_out(&mut net, SERVER, CLIENT);
-    move_to(&mut net, CLIENT, 0x0777);
+    set_n_port_id(&mut net, CLIENT, 0x0777);
     assert_eq!(net.state(CLIENT, a), EndpointState::Error);
     assert!(net.log(CLIENT, a).contains(&LOST));
     assert_eq!(net.state(CLIENT, idle), EndpointState::Idle);
@@ -149,8 +149,8 @@ fn a_port_that_moves_loses_its_connections_and_logins_and_can_connect_again() {
 }
 
 #[test]
-fn moving_to_the_own_address_changes_nothing() {
+fn unchanged_n_port_id_keeps_connections() {
     let (mut net, a, _) = Net::connected(RD);
-    move_to(&mut net, CLIENT, 0x0101);
+    set_n_port_id(&mut net, CLIENT, 0x0101);
     assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
 }

@@ -1,5 +1,4 @@
-//! docs/spec/lost-connection-ius.md: each connection IU lost, repeated and late, and what becomes
-//! of the connection at both ends.
+//! Effects of lost, repeated and late connection IUs on both sides; writes docs/spec/lost-connection-ius.md.
 
 use std::fmt::Write;
 
@@ -9,19 +8,19 @@ use fcvi_frame::iu::Opcode::{
 };
 
 use crate::testkit::document::compare;
-use crate::testkit::host::Event;
+use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
 use crate::{AsyncError, ConnectError, Counter, EndpointState, Level, RemoteVi, ViIndex};
 
 const RD: Level = Level::ReliableDelivery;
-/// Who asks for the connection that comes about; of peers it is the higher one.
+/// The node that originates the connection; of two peers the higher one.
 const ORIGINATOR: usize = CLIENT;
 const RESPONDER: usize = SERVER;
-/// The consumers' time-out.
+/// Timeout of the connection calls.
 const TIMEOUT: u64 = 30 * S;
-/// How late a frame is: R_A_TOV is 10 s.
+/// Delay of a late frame, below the R_A_TOV of 10 s.
 const LATE: u64 = 9 * S;
-/// Everything is over then.
+/// Duration of a run, after which all procedures have ended.
 const END_MS: u64 = 80_000;
 
 const DOCUMENT: &str = "lost-connection-ius.md";
@@ -43,7 +42,7 @@ enum Fault {
     Late,
 }
 
-/// A kind of frame: the IU and who sends it.
+/// The IU that the fault affects, and the node that sends it.
 #[derive(Clone, Copy, Debug)]
 struct Subject {
     name: &'static str,
@@ -61,20 +60,20 @@ const CONNECT: [Subject; 4] = [
     subject("RESP2", ORIGINATOR, Resp2),
     subject("RESP3", RESPONDER, Resp3),
 ];
-/// What peers send besides, when their requests cross.
+/// Additional IUs of peers whose requests cross.
 const CROSSED: [Subject; 2] = [
-    subject("RQST of the lower one", RESPONDER, Rqst),
-    subject("RESP1 of the higher one", ORIGINATOR, Resp1),
+    subject("RQST of the lower peer", RESPONDER, Rqst),
+    subject("RESP1 of the higher peer", ORIGINATOR, Resp1),
 ];
 const DISCONNECT: [Subject; 2] = [
     subject("DISCONNECT_RQST", ORIGINATOR, DisconnectRequest),
     subject("DISCONNECT_RESP", RESPONDER, DisconnectResponse),
 ];
 
-/// What both ends saw, each with its time, and how often the IU was sent.
+/// The events of both sides with their times, and how often the IU was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Story {
-    ends: [Vec<String>; 2],
+struct Observations {
+    sides: [Vec<String>; 2],
     sent: usize,
 }
 
@@ -89,7 +88,7 @@ struct Run {
     seen: usize,
     /// When the last frame of the subject was sent.
     last_sent_ns: u64,
-    story: Story,
+    observed: Observations,
 }
 
 fn time(ms: u64) -> String {
@@ -116,15 +115,15 @@ impl Run {
             listener: None,
             seen: 0,
             last_sent_ns: 0,
-            story: Story {
-                ends: [Vec::new(), Vec::new()],
+            observed: Observations {
+                sides: [Vec::new(), Vec::new()],
                 sent: 0,
             },
         }
     }
 
-    /// Both consumers ask, or one does and the other one waits.
-    fn ask(&mut self) {
+    /// Starts the connection: a client request and a listener, or two peer requests.
+    fn connect(&mut self) {
         let [a, b] = self.vis;
         match self.mode {
             Mode::ClientServer => {
@@ -145,7 +144,7 @@ impl Run {
         self.net.clear_logs();
         self.net.wire.trace.clear();
         (self.seen, self.start_ns) = (0, self.net.now_ns);
-        self.story.ends = [Vec::new(), Vec::new()];
+        self.observed.sides = [Vec::new(), Vec::new()];
         let count = match self.fault {
             Fault::None | Fault::Repeated => 0,
             Fault::LostOnce => 1,
@@ -156,7 +155,7 @@ impl Run {
             .lose(self.subject.from, self.subject.opcode, count);
     }
 
-    /// A millisecond.
+    /// Advances by one millisecond.
     fn tick(&mut self, ms: u64) {
         self.net.advance(MS);
         let found = self
@@ -171,16 +170,16 @@ impl Run {
             self.repeat(at);
         }
         self.seen = self.net.wire.trace.len();
-        self.look(ms);
+        self.record_events(ms);
     }
 
-    /// The frame with this number was sent: sees to its copies.
+    /// Counts frame number `at` of the trace if the fault affects it, and sends its copies.
     fn repeat(&mut self, at: usize) {
         let sent = &self.net.wire.trace[at];
         if sent.from != self.subject.from || sent.opcode != Some(self.subject.opcode) {
             return;
         }
-        self.story.sent += 1;
+        self.observed.sent += 1;
         self.last_sent_ns = self.net.now_ns;
         if self.fault == Fault::Repeated {
             let (to, bytes, now_ns) = (1 - sent.from, sent.bytes.clone(), self.net.now_ns);
@@ -190,42 +189,42 @@ impl Run {
         }
     }
 
-    /// What the consumers were told.
-    fn look(&mut self, ms: u64) {
-        for (end, node) in [ORIGINATOR, RESPONDER].into_iter().enumerate() {
-            let vi = self.vis[end];
-            let asked_as_peer = self.net.nodes[node].engine.peer_request(vi).is_some();
-            let outcome = if asked_as_peer {
+    /// Records the events and outcomes that the consumers have received.
+    fn record_events(&mut self, ms: u64) {
+        for (side, node) in [ORIGINATOR, RESPONDER].into_iter().enumerate() {
+            let vi = self.vis[side];
+            let is_peer_request = self.net.nodes[node].engine.peer_request(vi).is_some();
+            let outcome = if is_peer_request {
                 self.net.peer_outcome(node, vi)
             } else {
                 self.net.outcome(node, vi)
             };
             if let Some(outcome) = outcome {
-                let told = format!("{} {}", name(outcome), time(ms));
-                self.story.ends[end].push(told);
+                let entry = format!("{} {}", name(outcome), time(ms));
+                self.observed.sides[side].push(entry);
             }
             for event in self.net.log(node, vi) {
                 if let Event::Async(AsyncError::ConnectionLost | AsyncError::Disconnected) = event {
-                    let told = format!("CONN_LOST {}", time(ms));
-                    self.story.ends[end].push(told);
+                    let entry = format!("CONN_LOST {}", time(ms));
+                    self.observed.sides[side].push(entry);
                 }
             }
         }
     }
 
-    fn pass(&mut self) {
+    fn run(&mut self) {
         for ms in 0..END_MS {
             self.tick(ms);
-            self.arrive_late(ms);
+            self.inject_late(ms);
         }
     }
 
-    fn arrive_late(&mut self, ms: u64) {
+    fn inject_late(&mut self, ms: u64) {
         if self.fault == Fault::Late && self.net.now_ns == self.last_sent_ns + LATE {
             let frames = self.net.frames(self.subject.from, self.subject.opcode);
             let last = frames.last().expect("one was sent").clone();
             self.net.inject(1 - self.subject.from, &last);
-            self.look(ms);
+            self.record_events(ms);
         }
     }
 
@@ -236,17 +235,17 @@ impl Run {
         ]
     }
 
-    /// In the end both are connected, or neither is. One that was never told hears of it as soon
-    /// as it sends; nothing stays behind.
+    /// Asserts that both sides are connected or neither is, once a side that was not notified has sent, and that no
+    /// state remains.
     fn finish(&mut self) {
-        self.net.wire.heal();
+        self.net.wire.clear_losses();
         let connected = self.states().map(|state| state == EndpointState::Connected);
         if connected[0] != connected[1] {
-            let end = usize::from(connected[1]);
-            self.net.post_send(end, self.vis[end], b"are you there?");
+            let side = usize::from(connected[1]);
+            self.net.post_send(side, self.vis[side], b"message");
             self.net.settle();
-            self.story.ends[end].push("CONN_LOST when it sends".to_owned());
-            let state = self.states()[end];
+            self.observed.sides[side].push("CONN_LOST when it sends".to_owned());
+            let state = self.states()[side];
             assert_eq!(state, EndpointState::Error, "{:?}", self.subject);
         }
         self.net.advance(60 * S);
@@ -254,26 +253,26 @@ impl Run {
             let engine = &node.engine;
             assert_eq!(engine.exchange_usage().0, 0, "{:?}", self.subject);
             assert_eq!(engine.timers.len(), 0, "{:?}", self.subject);
-            assert!(engine.closing.iter().all(Option::is_none));
+            assert!(engine.pending_disconnects.iter().all(Option::is_none));
             assert!(engine.incoming.iter().all(Option::is_none));
         }
     }
 }
 
-/// A connection asked for, with this fault.
-fn connecting(mode: Mode, subject: Subject, fault: Fault) -> Story {
+/// Runs a connection setup with this fault.
+fn connecting(mode: Mode, subject: Subject, fault: Fault) -> Observations {
     let mut run = Run::new(mode, subject, fault);
     run.begin();
-    run.ask();
-    run.pass();
+    run.connect();
+    run.run();
     run.finish();
-    run.story
+    run.observed
 }
 
-/// A connection that the originator ends, with this fault.
-fn disconnecting(mode: Mode, subject: Subject, fault: Fault) -> Story {
+/// Runs a disconnect of the originator with this fault.
+fn disconnecting(mode: Mode, subject: Subject, fault: Fault) -> Observations {
     let mut run = Run::new(mode, subject, Fault::None);
-    run.ask();
+    run.connect();
     for ms in 0..100 {
         run.tick(ms);
     }
@@ -281,21 +280,21 @@ fn disconnecting(mode: Mode, subject: Subject, fault: Fault) -> Story {
     run.fault = fault;
     run.begin();
     run.net.disconnect(ORIGINATOR, run.vis[0]);
-    run.story.ends[0].push("Idle at once".to_owned());
-    let mut waits = true;
+    run.observed.sides[0].push("Idle at once".to_owned());
+    let mut pending = true;
     for ms in 0..END_MS {
         run.tick(ms);
-        let closing = &run.net.nodes[ORIGINATOR].engine.closing;
-        if waits && closing.iter().all(Option::is_none) {
-            waits = false;
-            let given_up = run.net.count(ORIGINATOR, Counter::CloseTimeouts) > 0;
-            let how = if given_up { "gives up" } else { "is answered" };
-            run.story.ends[0].push(format!("{how} {}", time(ms)));
+        let closing = &run.net.nodes[ORIGINATOR].engine.pending_disconnects;
+        if pending && closing.iter().all(Option::is_none) {
+            pending = false;
+            let timed_out = run.net.count(ORIGINATOR, Counter::CloseTimeouts) > 0;
+            let event = if timed_out { "timeout" } else { "response" };
+            run.observed.sides[0].push(format!("{event} {}", time(ms)));
         }
-        run.arrive_late(ms);
+        run.inject_late(ms);
     }
     run.finish();
-    run.story
+    run.observed
 }
 
 fn name(outcome: Result<RemoteVi, ConnectError>) -> String {
@@ -309,41 +308,42 @@ const HEAD: &str = "# Connection IUs that are lost, repeated or late
 
 Made by `pmd/engine/src/tests/lost_ius.rs`: `VIPL_WRITE_DOCUMENTS=1 cargo test -p vi-engine lost_ius`.
 
-What both ends see when one kind of connection IU is lost once, lost always, arrives three times each (twice at once, and a second
-later), or is lost always and its last one arrives 9 s after it was sent. FCVI_ULP_TIMEOUT is 20 s, R_A_TOV 10 s, the consumers of the
-originator and of both peers wait 30 s, a server that waits accepts at once. Of peers the originator is the higher one (docs/spec/crossed-requests.md);
-both ask at the same moment. *sent*: how often the originator or responder sent the IU. Times are those at which a consumer is told.
+Events at both sides when one kind of connection IU is lost once, lost always, arrives three times each (twice at once,
+and a second later), or is lost always and its last one arrives 9 s after it was sent. FCVI_ULP_TIMEOUT is 20 s, R_A_TOV
+10 s, the timeout of the originator's call and of both peers' calls 30 s; a listening server accepts at once. Of two
+peers the originator is the higher one (docs/spec/crossed-requests.md); both send their requests at the same time.
+*sent*: how often the originator or responder sent the IU. Times are those at which a consumer gets the event.
 
-Always: in the end both are Connected, or neither is; an end that nobody could tell hears of it as soon as it sends. No exchange,
-timer or table entry stays behind. What is repeated, or late, changes nothing: the rows are compared with those of no fault, and of
-the same IU lost.
+In the end both sides are Connected, or neither is; a side that could not be notified gets CONN_LOST when it sends. No
+exchange, timer or table entry remains. Repeated and late IUs have no effect: their rows are compared with those of no
+fault, and of the same IU lost.
 ";
 
-fn row(table: &mut String, name: &str, fault: &str, story: &Story) {
-    let cell = |told: &[String]| match told {
-        [] => "is told nothing".to_owned(),
-        told => told.join(", "),
+fn row(table: &mut String, name: &str, fault: &str, observed: &Observations) {
+    let cell = |events: &[String]| match events {
+        [] => "no event".to_owned(),
+        events => events.join(", "),
     };
-    let [originator, responder] = &story.ends;
+    let [originator, responder] = &observed.sides;
     writeln!(
         table,
         "| {name} | {fault} | {} | {} | {} |",
-        story.sent,
+        observed.sent,
         cell(originator),
         cell(responder)
     )
     .expect("a string");
 }
 
-/// The rows of one IU, compared with each other.
-fn rows(table: &mut String, subject: Subject, run: &dyn Fn(Fault) -> Story) {
+/// Writes the rows of one IU and compares them with each other.
+fn rows(table: &mut String, subject: Subject, run: &dyn Fn(Fault) -> Observations) {
     let good = run(Fault::None);
     let once = run(Fault::LostOnce);
     let always = run(Fault::LostAlways);
     let repeated = run(Fault::Repeated);
     let late = run(Fault::Late);
     let what = subject.name;
-    assert_eq!(repeated.ends, good.ends, "{what} repeated");
+    assert_eq!(repeated.sides, good.sides, "{what} repeated");
     let disconnects = subject.opcode == DisconnectRequest;
     if !disconnects {
         assert_eq!(late, always, "{what} late");

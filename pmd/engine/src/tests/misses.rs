@@ -1,11 +1,11 @@
-//! A peer that guesses memory handles is limited, and its connection breaks (ADR 0041).
+//! Limits on refused RDMA accesses: a peer that guesses memory handles loses its connection (ADR 0041).
 
 use fcvi_frame::fcoe::Eof;
 
 use super::receive_checks::{HANDLE, edited};
-use crate::testkit::host::{Event, Send};
+use crate::testkit::io::{Event, Send};
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params, sent};
-use crate::testkit::way::{Way, each_way, joined_by};
+use crate::testkit::topology::{Topology, for_each_topology, with_topology};
 use crate::{
     AsyncError, Counter, EndpointState, EngineConfig, Level, MissLimits, RecoveryConfig, ViIndex,
 };
@@ -29,7 +29,7 @@ fn limit(config: &mut EngineConfig) {
 fn connected(level: Level) -> (Net, ViIndex, ViIndex) {
     let mut net = Net::pair_with(3, limit);
     let (a, b) = net.join(level);
-    net.nodes[SERVER].host.register(SECRET, 0, 64);
+    net.nodes[SERVER].io.register(SECRET, 0, 64);
     net.clear_logs();
     (net, a, b)
 }
@@ -45,13 +45,13 @@ fn write_to(net: &mut Net, vi: ViIndex, handle: u32, immediate: Option<u32>) {
     net.settle();
 }
 
-/// The handle of this guess; none is the secret one.
+/// Returns a guessed handle, which is never the secret one.
 fn guess(generation: u32) -> u32 {
     (SECRET & 0xFFFF) | (0x8000 + generation) << 16
 }
 
 fn is_written(net: &Net) -> bool {
-    let region = &net.nodes[SERVER].host.regions[&SECRET];
+    let region = &net.nodes[SERVER].io.regions[&SECRET];
     region.bytes.iter().any(|byte| *byte != 0)
 }
 
@@ -62,7 +62,7 @@ fn reports(log: &[Event], error: AsyncError) -> usize {
 
 #[test]
 fn guesses_at_line_rate_are_limited_and_break_only_their_connection_ud() {
-    each_way(|| {
+    for_each_topology(|| {
         let (mut net, a, b) = connected(UD);
         let (c, d) = net.join(UD);
         net.clear_logs();
@@ -73,7 +73,7 @@ fn guesses_at_line_rate_are_limited_and_break_only_their_connection_ud() {
         assert_eq!(net.count(SERVER, Counter::RdmaMisses), 8);
         assert_eq!(net.count(SERVER, Counter::DropRdmaLimited), 11);
         assert_eq!(net.nodes[SERVER].engine.refused_accesses(b), 19);
-        // The right handle is not looked up, either.
+        // The valid handle is not looked up either.
         write_to(&mut net, a, SECRET, None);
         assert!(!is_written(&net));
         assert_eq!(net.count(SERVER, Counter::RdmaMissBreaks), 1);
@@ -85,7 +85,7 @@ fn guesses_at_line_rate_are_limited_and_break_only_their_connection_ud() {
         }
         assert_eq!(reports(&net.log(CLIENT, a), AsyncError::ConnectionLost), 1);
         assert_eq!(net.nodes[SERVER].engine.refused_accesses(b), 20);
-        // Another connection of the same two ports, made before.
+        // Another connection of the same two ports, made earlier.
         write_to(&mut net, c, SECRET, None);
         assert!(is_written(&net));
         assert_eq!(net.state(SERVER, d), EndpointState::Connected);
@@ -96,7 +96,7 @@ fn guesses_at_line_rate_are_limited_and_break_only_their_connection_ud() {
 
 #[test]
 fn limited_peer_is_looked_up_again_once_per_interval_ud() {
-    each_way(|| {
+    for_each_topology(|| {
         let (mut net, a, b) = connected(UD);
         for generation in 0..9 {
             write_to(&mut net, a, guess(generation), None);
@@ -108,7 +108,7 @@ fn limited_peer_is_looked_up_again_once_per_interval_ud() {
         assert_eq!(net.count(SERVER, Counter::RdmaMisses), 9);
         net.advance(10 * S + MS);
         write_to(&mut net, a, SECRET, None);
-        assert!(is_written(&net), "a right access takes no token");
+        assert!(is_written(&net), "a valid access takes no token");
         write_to(&mut net, a, SECRET, None);
         assert_eq!(net.count(SERVER, Counter::DropRdmaLimited), 2);
         assert_eq!(net.state(SERVER, b), EndpointState::Connected);
@@ -117,7 +117,7 @@ fn limited_peer_is_looked_up_again_once_per_interval_ud() {
 
 #[test]
 fn limited_write_with_immediate_takes_no_receive_descriptor_ud() {
-    each_way(|| {
+    for_each_topology(|| {
         let (mut net, a, b) = connected(UD);
         for generation in 0..8 {
             write_to(&mut net, a, guess(generation), None);
@@ -125,15 +125,15 @@ fn limited_write_with_immediate_takes_no_receive_descriptor_ud() {
         let receive = net.post_receive(SERVER, b, 64);
         write_to(&mut net, a, SECRET, Some(1));
         assert!(!is_written(&net));
-        let receives = &net.nodes[SERVER].host.vi(b).receives;
+        let receives = &net.nodes[SERVER].io.vi(b).receives;
         assert!(receives.iter().any(|r| r.id == receive && !r.claimed));
-        net.post_send(CLIENT, a, b"goes on");
+        net.post_send(CLIENT, a, b"continues");
         net.settle();
-        assert_eq!(net.nodes[SERVER].host.vi(b).receives.len(), 0);
+        assert_eq!(net.nodes[SERVER].io.vi(b).receives.len(), 0);
     });
 }
 
-/// Guesses with write or read over a new connection each.
+/// Sends a write or read with a guessed handle on a new connection.
 fn guess_once(net: &mut Net, level: Level, handle: u32, read: bool) {
     let (a, b) = net.join(level);
     let send = Send {
@@ -157,7 +157,7 @@ fn peer_that_connects_again_for_each_guess_is_limited_rd_and_rr() {
     for level in [RD, RR] {
         for read in [false, true] {
             let mut net = Net::pair_with(3, limit);
-            net.nodes[SERVER].host.register(SECRET, 0, 64);
+            net.nodes[SERVER].io.register(SECRET, 0, 64);
             for generation in 0..12 {
                 guess_once(&mut net, level, guess(generation), read);
             }
@@ -175,13 +175,13 @@ fn peer_that_connects_again_for_each_guess_is_limited_rd_and_rr() {
     }
 }
 
-/// VIs of one engine are one peer for each user.
+/// The VIs of one engine count as one peer per user.
 #[test]
 fn misses_of_a_user_do_not_limit_other_users_of_the_same_port() {
-    for way in [Way::Port, Way::Shortcut] {
-        joined_by(way, || {
+    for topology in [Topology::Port, Topology::Shortcut] {
+        with_topology(topology, || {
             let mut net = Net::pair_with(3, limit);
-            net.nodes[SERVER].host.register(SECRET, 0, 64);
+            net.nodes[SERVER].io.register(SECRET, 0, 64);
             let attempt = |net: &mut Net, user, handle| {
                 let (a, b) = (
                     net.create(CLIENT, params(RD)),
@@ -207,7 +207,7 @@ fn misses_of_a_user_do_not_limit_other_users_of_the_same_port() {
             }
             assert_eq!(attempt(&mut net, 1001, SECRET), EndpointState::Error);
             assert!(!is_written(&net));
-            // A user limits himself for one connection at a time, and no one else.
+            // Other users are not limited.
             for user in [1000, 1002] {
                 assert_eq!(attempt(&mut net, user, SECRET), EndpointState::Connected);
             }
@@ -215,7 +215,7 @@ fn misses_of_a_user_do_not_limit_other_users_of_the_same_port() {
     }
 }
 
-/// With message recovery a frame ahead of order is looked up as well: once for a connection.
+/// With message recovery the handle of an out-of-order frame is looked up too, once per connection.
 #[test]
 fn guesses_ahead_of_order_are_looked_up_once_rd() {
     let configs = [CLIENT, SERVER].map(|node| {
@@ -226,7 +226,7 @@ fn guesses_ahead_of_order_are_looked_up_once_rd() {
     });
     let mut net = Net::new(configs.to_vec(), 9);
     let (a, b) = net.join(RD);
-    net.nodes[SERVER].host.register(SECRET, 0, 9_000);
+    net.nodes[SERVER].io.register(SECRET, 0, 9_000);
     net.clear_logs();
     let before = net.wire.trace.len();
     net.wire.cut = true;
@@ -253,7 +253,7 @@ fn guesses_ahead_of_order_are_looked_up_once_rd() {
 
 #[test]
 fn refusals_below_the_limit_are_reported_one_by_one_ud() {
-    each_way(|| {
+    for_each_topology(|| {
         let (mut net, a, b) = connected(UD);
         for generation in 0..7 {
             write_to(&mut net, a, guess(generation), None);
@@ -267,10 +267,10 @@ fn refusals_below_the_limit_are_reported_one_by_one_ud() {
     });
 }
 
-/// A known handle with a wrong address is refused each time, as the guide has it, and is no guess.
+/// A known handle with an invalid address is refused each time, as the programming guide requires, and is not a guess.
 #[test]
 fn refusals_of_a_known_handle_are_not_limited_ud() {
-    each_way(|| {
+    for_each_topology(|| {
         let (mut net, a, b) = connected(UD);
         for _ in 0..3 * LIMITS.per_connection {
             let write = Send {

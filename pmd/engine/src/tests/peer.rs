@@ -1,4 +1,4 @@
-//! One peer request and what becomes of it (VIPL 3.3.6-3.3.8, 6.7).
+//! A single peer request and its outcomes (VIPL 3.3.6-3.3.8, 6.7).
 
 use fcvi_frame::fcoe::Eof;
 use fcvi_frame::frame::{FrameView, seal};
@@ -8,7 +8,7 @@ use fcvi_frame::iu::Opcode::{
 };
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, connect_parameter};
 
-use crate::testkit::host::Event;
+use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
 use crate::{ConnectError, Counter, EndpointState, Level, ViIndex, ViParams};
 
@@ -24,7 +24,7 @@ fn pair() -> (Net, ViIndex, ViIndex) {
     (net, a, b)
 }
 
-fn ask(net: &mut Net, node: usize, vi: ViIndex, timeout_ns: Option<u64>) {
+fn post_request(net: &mut Net, node: usize, vi: ViIndex, timeout_ns: Option<u64>) {
     net.peer_request(node, vi, "x", &[1 - node], timeout_ns);
 }
 
@@ -33,26 +33,26 @@ fn connected(net: &mut Net, node: usize, vi: ViIndex) -> bool {
         && net.state(node, vi) == EndpointState::Connected
 }
 
-/// What RESP1 frames of this node said, in order.
-fn answers(net: &Net, from: usize) -> Vec<(ConnectStatus, ConnectReason)> {
-    let said = |bytes: &Vec<u8>| {
+/// Returns status and reason of the RESP1 frames that a node sent, in order.
+fn sent_responses(net: &Net, from: usize) -> Vec<(ConnectStatus, ConnectReason)> {
+    let unpack = |bytes: &Vec<u8>| {
         let frame = FrameView::parse(bytes).expect("a frame");
         connect_parameter::unpack(frame.iu().expect("an IU").header.parameter)
     };
-    net.frames(from, Resp1).iter().map(said).collect()
+    net.frames(from, Resp1).iter().map(unpack).collect()
 }
 
 #[test]
-fn a_request_stays_in_the_pool_until_a_match_comes() {
+fn request_stays_in_the_pool_until_a_match_arrives() {
     let (mut net, a, b) = pair();
-    ask(&mut net, CLIENT, a, None);
+    post_request(&mut net, CLIENT, a, None);
     net.advance(100 * S);
     assert_eq!(net.peer_outcome(CLIENT, a), None);
     assert_eq!(net.state(CLIENT, a), EndpointState::ConnectPending);
     assert!(net.count(SERVER, Counter::PeerNotPosted) > 20);
     net.clear_logs();
-    ask(&mut net, SERVER, b, Some(S));
-    // No timer is waited for, though the old request is rarely repeated by now.
+    post_request(&mut net, SERVER, b, Some(S));
+    // The match needs no timer, although the retry interval of the old request is long by now.
     net.settle();
     assert!(connected(&mut net, CLIENT, a));
     assert!(connected(&mut net, SERVER, b));
@@ -62,21 +62,21 @@ fn a_request_stays_in_the_pool_until_a_match_comes() {
 }
 
 #[test]
-fn attributes_of_the_other_end_come_with_the_outcome() {
+fn outcome_contains_the_attributes_of_the_peer() {
     let (mut net, a, _) = pair();
     let open = ViParams {
         rdma_write: false,
         ..params(RD)
     };
     let b = net.create(SERVER, open);
-    ask(&mut net, CLIENT, a, None);
-    ask(&mut net, SERVER, b, None);
+    post_request(&mut net, CLIENT, a, None);
+    post_request(&mut net, SERVER, b, None);
     net.settle();
     let of_b = net.peer_outcome(CLIENT, a).unwrap().unwrap();
     let of_a = net.peer_outcome(SERVER, b).unwrap().unwrap();
     assert_eq!(of_b.n_port_id, net.nodes[SERVER].id);
     assert!(!of_b.attributes.rdma_write && of_a.attributes.rdma_write);
-    // Each is told once.
+    // Each outcome is reported once.
     let again = Some(Err(ConnectError::InvalidState));
     assert_eq!(net.peer_outcome(CLIENT, a), again);
     assert_eq!(net.outcome(CLIENT, a), None);
@@ -84,10 +84,10 @@ fn attributes_of_the_other_end_come_with_the_outcome() {
 
 /// An unanswered request is repeated after 10, 40, 160, 640 ms, 2.56 s and then every 5 s.
 #[test]
-fn requests_are_repeated_ever_more_slowly() {
+fn unanswered_request_is_repeated_with_growing_intervals() {
     let (mut net, a, _) = pair();
     net.wire.cut = true;
-    ask(&mut net, CLIENT, a, None);
+    post_request(&mut net, CLIENT, a, None);
     let mut sent = vec![0];
     for ms in 1..=20_000 {
         net.advance(MS);
@@ -101,7 +101,7 @@ fn requests_are_repeated_ever_more_slowly() {
 }
 
 #[test]
-fn what_does_not_match_stays_apart() {
+fn requests_that_do_not_match_time_out() {
     // Another discriminator.
     let (mut net, a, b) = pair();
     net.peer_request(CLIENT, a, "x", &[SERVER], Some(S));
@@ -110,7 +110,7 @@ fn what_does_not_match_stays_apart() {
     assert_eq!(net.peer_error(CLIENT, a), Some(ConnectError::Timeout));
     assert_eq!(net.peer_error(SERVER, b), Some(ConnectError::Timeout));
     assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
-    // Another host: the server asks a third one.
+    // Another host: the server requests a third one.
     let mut net = Net::new((0..3).map(config).collect(), 1);
     let a = net.create(CLIENT, params(RD));
     let b = net.create(SERVER, params(RD));
@@ -122,42 +122,42 @@ fn what_does_not_match_stays_apart() {
 }
 
 #[test]
-fn a_time_out_leaves_an_idle_vi_with_its_receives() {
+fn timeout_leaves_the_vi_idle_with_its_receives() {
     let (mut net, a, _) = pair();
     net.post_receive(CLIENT, a, 8);
-    ask(&mut net, CLIENT, a, Some(7 * MS));
+    post_request(&mut net, CLIENT, a, Some(7 * MS));
     net.advance(7 * MS - 1);
     assert_eq!(net.peer_outcome(CLIENT, a), None);
     net.advance(1);
     assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
     assert_eq!(net.peer_error(CLIENT, a), Some(ConnectError::Timeout));
-    assert_eq!(net.nodes[CLIENT].host.vi(a).receives.len(), 1);
+    assert_eq!(net.nodes[CLIENT].io.vi(a).receives.len(), 1);
     net.advance(S);
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 0));
     assert!(net.nodes[CLIENT].engine.destroy_vi(a));
 }
 
-/// The outcome of a request is told although the VI is Idle by then; a new request takes
-/// its place, and so does any other connection call.
+/// The outcome of a request can be read although the VI is Idle by then; a new request or any other connection call
+/// discards it.
 #[test]
-fn an_outcome_is_kept_until_the_next_call() {
+fn outcome_is_kept_until_the_next_connection_call() {
     let (mut net, a, b) = pair();
-    ask(&mut net, CLIENT, a, Some(MS));
+    post_request(&mut net, CLIENT, a, Some(MS));
     let first = net.nodes[CLIENT].engine.peer_request(a).unwrap();
     net.advance(2 * MS);
-    ask(&mut net, CLIENT, a, None);
+    post_request(&mut net, CLIENT, a, None);
     let engine = &mut net.nodes[CLIENT].engine;
     let stale = engine.take_peer_outcome(a, first);
     assert_eq!(stale, Some(Err(ConnectError::InvalidState)));
     assert_eq!(net.peer_outcome(CLIENT, a), None);
-    ask(&mut net, SERVER, b, None);
+    post_request(&mut net, SERVER, b, None);
     net.settle();
     net.disconnect(CLIENT, a);
     let gone = Some(ConnectError::InvalidState);
-    assert_eq!(net.peer_error(CLIENT, a), gone, "the connection is no more");
-    ask(&mut net, CLIENT, a, Some(MS));
+    assert_eq!(net.peer_error(CLIENT, a), gone, "the connection has ended");
+    post_request(&mut net, CLIENT, a, Some(MS));
     net.advance(2 * MS);
-    net.request(CLIENT, a, "nobody", &[SERVER], None);
+    net.request(CLIENT, a, "unmatched", &[SERVER], None);
     assert_eq!(net.peer_error(CLIENT, a), gone);
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
@@ -167,19 +167,19 @@ fn an_outcome_is_kept_until_the_next_call() {
 fn calls_in_the_wrong_state_change_nothing() {
     let wrong = Err(ConnectError::InvalidState);
     let (mut net, a, b) = pair();
-    let held = {
-        let asking = net.create(SERVER, params(RD));
-        let listener = net.listen(CLIENT, "held");
-        net.request(SERVER, asking, "held", &[CLIENT], None);
+    let pending = {
+        let requesting = net.create(SERVER, params(RD));
+        let listener = net.listen(CLIENT, "pending");
+        net.request(SERVER, requesting, "pending", &[CLIENT], None);
         net.settle();
         net.indication(CLIENT, listener).unwrap().conn
     };
-    ask(&mut net, CLIENT, a, None);
+    post_request(&mut net, CLIENT, a, None);
     assert_eq!(net.try_peer_request(CLIENT, a, "x", &[SERVER], None), wrong);
     assert_eq!(net.try_request(CLIENT, a, "x", &[SERVER], None), wrong);
-    assert_eq!(net.accept(CLIENT, held, a), wrong);
+    assert_eq!(net.accept(CLIENT, pending, a), wrong);
     assert!(!net.nodes[CLIENT].engine.destroy_vi(a));
-    ask(&mut net, SERVER, b, None);
+    post_request(&mut net, SERVER, b, None);
     net.settle();
     assert!(connected(&mut net, CLIENT, a) && connected(&mut net, SERVER, b));
     assert_eq!(net.try_peer_request(CLIENT, a, "x", &[SERVER], None), wrong);
@@ -187,7 +187,7 @@ fn calls_in_the_wrong_state_change_nothing() {
     net.settle();
     assert_eq!(net.state(CLIENT, a), EndpointState::Error);
     assert_eq!(net.try_peer_request(CLIENT, a, "x", &[SERVER], None), wrong);
-    // While a client waits for its server, too.
+    // Likewise while a client request is pending.
     net.listen(SERVER, "server");
     net.disconnect(CLIENT, a);
     net.request(CLIENT, a, "server", &[SERVER], None);
@@ -195,26 +195,26 @@ fn calls_in_the_wrong_state_change_nothing() {
 }
 
 #[test]
-fn the_two_models_do_not_match_each_other() {
+fn peer_requests_and_client_requests_do_not_match() {
     let (mut net, a, b) = pair();
-    // A client finds no peer.
-    ask(&mut net, SERVER, b, None);
+    // A client request does not match a peer request.
+    post_request(&mut net, SERVER, b, None);
     net.request(CLIENT, a, "x", &[SERVER], None);
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
     assert_eq!(net.peer_outcome(SERVER, b), None);
     net.disconnect(SERVER, b);
-    // A peer finds no server, and a server no peer.
+    // A peer request does not match a listener.
     let listener = net.listen(SERVER, "x");
-    ask(&mut net, CLIENT, a, Some(100 * MS));
+    post_request(&mut net, CLIENT, a, Some(100 * MS));
     net.advance(100 * MS);
     assert_eq!(net.peer_error(CLIENT, a), Some(ConnectError::Timeout));
     assert_eq!(net.indication(SERVER, listener), None);
 }
 
-/// Both ends learn which attribute differs, whichever IU is lost on the way.
+/// Both sides get the error of the attribute that differs, whichever IU is lost.
 #[test]
-fn other_attributes_end_both_requests() {
+fn conflicting_attributes_fail_both_requests() {
     let level = params(Level::UnreliableDelivery);
     let transfer = ViParams {
         max_transfer_bytes: 4096,
@@ -233,15 +233,15 @@ fn other_attributes_end_both_requests() {
                     net.wire.lose(CLIENT, opcode, 1);
                     net.wire.lose(SERVER, opcode, 1);
                 }
-                ask(&mut net, first, vis[first], None);
-                ask(&mut net, 1 - first, vis[1 - first], None);
+                post_request(&mut net, first, vis[first], None);
+                post_request(&mut net, 1 - first, vis[1 - first], None);
                 net.advance(60 * MS);
                 for node in BOTH {
                     let what = format!("{error:?}, {first} first, {lost:?} lost");
                     assert_eq!(net.peer_error(node, vis[node]), Some(error), "{what}");
                     assert_eq!(net.state(node, vis[node]), EndpointState::Idle, "{what}");
                 }
-                // What was refused is remembered for a while, and then no more.
+                // The refused request is kept for a limited time.
                 net.advance(25 * S);
                 for node in &net.nodes {
                     assert!(node.engine.incoming.iter().all(Option::is_none));
@@ -254,31 +254,31 @@ fn other_attributes_end_both_requests() {
 }
 
 #[test]
-fn one_that_left_the_pool_is_not_connected() {
-    for leaves in BOTH {
+fn cancelled_request_is_not_matched() {
+    for cancelling in BOTH {
         let (mut net, a, b) = pair();
         let vis = [a, b];
-        ask(&mut net, leaves, vis[leaves], None);
+        post_request(&mut net, cancelling, vis[cancelling], None);
         net.settle();
-        net.disconnect(leaves, vis[leaves]);
-        let left = net.peer_error(leaves, vis[leaves]);
-        assert_eq!(left, Some(ConnectError::InvalidState));
-        ask(&mut net, 1 - leaves, vis[1 - leaves], Some(S));
+        net.disconnect(cancelling, vis[cancelling]);
+        let cancelled = net.peer_error(cancelling, vis[cancelling]);
+        assert_eq!(cancelled, Some(ConnectError::InvalidState));
+        post_request(&mut net, 1 - cancelling, vis[1 - cancelling], Some(S));
         net.advance(S);
-        let error = net.peer_error(1 - leaves, vis[1 - leaves]);
+        let error = net.peer_error(1 - cancelling, vis[1 - cancelling]);
         assert_eq!(error, Some(ConnectError::Timeout));
     }
 }
 
-/// Half a connection whose other end leaves, dies or says nothing more goes back into the
-/// pool and connects with the next one that matches.
+/// A request whose peer disconnects, dies or becomes silent while the connection is half-open returns to the pool and
+/// connects with the next match.
 #[test]
-fn half_a_connection_goes_back_into_the_pool() {
+fn half_open_connection_returns_to_the_pool() {
     // The server's port is the higher one: its VI sends RESP2, the client's RESP1.
     let halves = [(CLIENT, Resp2), (SERVER, Resp3)];
     type End = fn(&mut Net, usize, ViIndex);
     let ends: [(&str, End); 3] = [
-        ("left", |net, node, vi| net.disconnect(node, vi)),
+        ("disconnected", |net, node, vi| net.disconnect(node, vi)),
         ("died", |net, node, _| {
             net.wire.cut = true;
             net.peer_lost(1 - node, node);
@@ -293,8 +293,8 @@ fn half_a_connection_goes_back_into_the_pool() {
             let (mut net, a, b) = pair();
             let vis = [a, b];
             net.wire.lose(1 - node, awaited, u32::MAX);
-            ask(&mut net, CLIENT, a, None);
-            ask(&mut net, SERVER, b, None);
+            post_request(&mut net, CLIENT, a, None);
+            post_request(&mut net, SERVER, b, None);
             net.settle();
             assert_eq!(net.peer_outcome(node, vis[node]), None, "{what}");
             let peer = net.create(1 - node, params(RD));
@@ -305,10 +305,10 @@ fn half_a_connection_goes_back_into_the_pool() {
             assert_eq!(net.count(node, Counter::PeerReturned), 1, "{what}");
             let pending = EndpointState::ConnectPending;
             assert_eq!(net.state(node, vis[node]), pending, "{what}");
-            net.wire.heal();
-            // It is the only one left of its kind at the other port, or the only one that waits.
+            net.wire.clear_losses();
+            // The new request is the only one at the other port.
             net.disconnect(1 - node, vis[1 - node]);
-            ask(&mut net, 1 - node, peer, None);
+            post_request(&mut net, 1 - node, peer, None);
             net.advance(6 * S);
             assert!(connected(&mut net, node, vis[node]), "{awaited:?} {what}");
             assert!(connected(&mut net, 1 - node, peer), "{awaited:?} {what}");
@@ -317,19 +317,19 @@ fn half_a_connection_goes_back_into_the_pool() {
 }
 
 #[test]
-fn half_a_connection_ends_with_the_time_of_its_request() {
+fn half_open_connection_ends_at_the_timeout_of_its_request() {
     for (node, awaited) in [(CLIENT, Resp2), (SERVER, Resp3)] {
         let (mut net, a, b) = pair();
         let vis = [a, b];
         net.wire.lose(1 - node, awaited, u32::MAX);
-        ask(&mut net, node, vis[node], Some(50 * MS));
-        ask(&mut net, 1 - node, vis[1 - node], None);
+        post_request(&mut net, node, vis[node], Some(50 * MS));
+        post_request(&mut net, 1 - node, vis[1 - node], None);
         net.advance(50 * MS);
         let error = net.peer_error(node, vis[node]);
         assert_eq!(error, Some(ConnectError::Timeout), "{awaited:?}");
         assert_eq!(net.state(node, vis[node]), EndpointState::Idle);
         net.settle();
-        // The other end hears of it: it waits on, or lost its connection.
+        // The peer is notified: its request is pending again, or its connection is lost.
         assert!(!net.frames(node, DisconnectRequest).is_empty());
         let other = net.state(1 - node, vis[1 - node]);
         let expected = match awaited {
@@ -340,42 +340,41 @@ fn half_a_connection_ends_with_the_time_of_its_request() {
     }
 }
 
-/// The reasons of 7.6 that are no errors, each where it belongs.
+/// The reasons of 7.6 that are not errors, each in its case.
 #[test]
-fn responses_say_why() {
+fn responses_contain_the_reason() {
     let (mut net, a, b) = pair();
-    ask(&mut net, SERVER, b, None);
+    post_request(&mut net, SERVER, b, None);
     net.settle();
     let not_posted = (ConnectStatus::Pending, ConnectReason::NotYetPosted);
-    assert_eq!(answers(&net, CLIENT), [not_posted]);
-    ask(&mut net, CLIENT, a, None);
+    assert_eq!(sent_responses(&net, CLIENT), [not_posted]);
+    post_request(&mut net, CLIENT, a, None);
     net.settle();
-    let yours = (ConnectStatus::GoOn, ConnectReason::YoursWins);
+    let yours = (ConnectStatus::Continue, ConnectReason::YoursWins);
     let mine = (ConnectStatus::Superseded, ConnectReason::MineWins);
-    assert_eq!(answers(&net, CLIENT), [not_posted, yours]);
-    assert_eq!(answers(&net, SERVER), [mine]);
-    // The winner's request, late.
+    assert_eq!(sent_responses(&net, CLIENT), [not_posted, yours]);
+    assert_eq!(sent_responses(&net, SERVER), [mine]);
+    // The winning request arrives late.
     let request = net.frames(SERVER, Rqst).pop().unwrap();
     net.inject(CLIENT, &request);
     let duplicate = (
         ConnectStatus::Pending,
         ConnectReason::DuplicateOfEstablished,
     );
-    assert_eq!(answers(&net, CLIENT).pop(), Some(duplicate));
+    assert_eq!(sent_responses(&net, CLIENT).pop(), Some(duplicate));
     net.settle();
     assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
     assert_eq!(net.state(SERVER, b), EndpointState::Connected);
 }
 
-/// A repeated request is answered at once and on its newest exchange, also where RESP1 would
-/// be repeated only later.
+/// A repeated request is answered at once and on its newest exchange, even if the retry timer of RESP1 has not expired.
 #[test]
-fn a_request_that_was_accepted_is_accepted_again() {
+fn repeated_request_is_accepted_again_at_once() {
     let (mut net, a, b) = pair();
     net.wire.lose(CLIENT, Resp1, 1);
     net.wire.lose(CLIENT, Resp2, u32::MAX);
-    ask(&mut net, CLIENT, a, None);
-    ask(&mut net, SERVER, b, None);
+    post_request(&mut net, CLIENT, a, None);
+    post_request(&mut net, SERVER, b, None);
     net.settle();
     let mut request = net.frames(SERVER, Rqst).pop().unwrap();
     let ox_id = [0x12, 0x34];
@@ -389,43 +388,44 @@ fn a_request_that_was_accepted_is_accepted_again() {
     assert_eq!(responses[0][OX_ID_AT..OX_ID_AT + 2], ox_id);
 }
 
-/// A port that refuses, whatever its reason, does not end the request.
+/// A refusal does not end the request, whatever its reason.
 #[test]
-fn refusals_without_a_match_are_passed_over() {
+fn refusals_do_not_end_the_request() {
     let (mut net, a, b) = pair();
     let own = net.nodes[SERVER].engine.config().host;
-    ask(&mut net, CLIENT, a, None);
-    // The request is still on its way.
+    post_request(&mut net, CLIENT, a, None);
+    // The request is still in flight.
     net.nodes[SERVER].engine.config.host.0[15] = 99;
     net.advance(S);
-    assert!(answers(&net, SERVER).contains(&(ConnectStatus::Failed, ConnectReason::NotMyAddress)));
+    let refusal = (ConnectStatus::Failed, ConnectReason::NotMyAddress);
+    assert!(sent_responses(&net, SERVER).contains(&refusal));
     net.nodes[SERVER].engine.config.host = own;
     assert_eq!(net.peer_outcome(CLIENT, a), None);
-    ask(&mut net, SERVER, b, None);
+    post_request(&mut net, SERVER, b, None);
     net.advance(6 * S);
     assert!(connected(&mut net, CLIENT, a) && connected(&mut net, SERVER, b));
 }
 
 #[test]
-fn no_room_in_the_port_only_delays() {
+fn full_port_only_delays_the_connection() {
     for full in BOTH {
         let (mut net, a, b) = pair();
-        net.nodes[full].host.room = 0;
-        ask(&mut net, CLIENT, a, None);
-        ask(&mut net, SERVER, b, None);
+        net.nodes[full].io.room = 0;
+        post_request(&mut net, CLIENT, a, None);
+        post_request(&mut net, SERVER, b, None);
         net.advance(5 * MS);
-        net.nodes[full].host.room = usize::MAX;
+        net.nodes[full].io.room = usize::MAX;
         net.advance(60 * MS);
         assert!(connected(&mut net, CLIENT, a) && connected(&mut net, SERVER, b));
     }
 }
 
 #[test]
-fn a_fatal_error_of_the_consumers_ends_the_request() {
+fn fatal_error_of_the_consumer_ends_the_request() {
     let (mut net, a, _) = pair();
-    ask(&mut net, CLIENT, a, None);
+    post_request(&mut net, CLIENT, a, None);
     let now_ns = net.now_ns;
-    net.act(CLIENT, |engine, host| engine.fail_vi(now_ns, a, host));
+    net.act(CLIENT, |engine, io| engine.fail_vi(now_ns, a, io));
     assert_eq!(net.state(CLIENT, a), EndpointState::Error);
     assert_eq!(net.peer_error(CLIENT, a), Some(ConnectError::InvalidState));
 }

@@ -1,11 +1,10 @@
-//! Every order in which two requests that match and their responses can cross.
+//! Exhaustive test of two matching peer requests whose IUs cross.
 //!
-//! Two ends post one request each and the frames of each direction arrive in the order in
-//! which they were sent; whether the next thing is a request or the arrival of a frame at
-//! one port or the other is tried in every way there is. Each such order is run with either
-//! end outranking the other, by each thing that can decide it, and once more with each of its
-//! frames lost, doubled at once, or doubled after everything else. Always exactly one connection
-//! comes of it, in time, and it is the higher one's; requests beside it are not touched.
+//! Two sides post one request each and the frames of each direction arrive in the order in which they were sent. A
+//! depth-first search runs every order of the steps: a side posts its request, or a frame arrives at a port. Each order
+//! is run with either side as the higher one, for each value that can decide the rank, and again with each of its
+//! frames lost, duplicated at once, or repeated at the end. The result is always exactly one connection, originated by
+//! the higher side, within the time limit; other requests are not affected.
 
 mod cases;
 
@@ -19,19 +18,19 @@ use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params, received};
 use crate::{Counter, EndpointState, EngineConfig, Level, ViIndex};
 
 const RD: Level = Level::ReliableDelivery;
-/// Two repetitions of a lost IU, and then some.
-const IN_TIME: u64 = 60 * MS;
+/// Time limit of a connection: two retries of a lost IU and a reserve.
+const TIME_LIMIT: u64 = 60 * MS;
 
-/// What decides between the two, and for which of them.
+/// The value that decides the rank, and the higher side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rank {
     /// N_Port_Names differ.
     PortName(usize),
-    /// They are equal: the connection IDs differ.
+    /// The names are equal, the connection IDs differ.
     ConnectionId(usize),
-    /// Those are equal, too: the N_Port_IDs differ.
+    /// Both are equal, the N_Port_IDs differ.
     PortId(usize),
-    /// Two VIs of one port: the connection IDs differ. End 0 asks first.
+    /// Two VIs of one port: the connection IDs differ. Side 0 requests first.
     OnePort(usize),
 }
 
@@ -70,14 +69,14 @@ impl Rank {
         configs
     }
 
-    /// The connection IDs that the ports drew last.
-    fn draw(self, net: &mut Net) {
+    /// Sets the last connection IDs of the ports.
+    fn set_connection_ids(self, net: &mut Net) {
         let last = match self {
             Rank::PortName(_) => return,
             Rank::ConnectionId(0) => [2000, 1000],
             Rank::ConnectionId(_) => [1000, 2000],
             Rank::PortId(_) => [1000; 2],
-            // The second one comes after the end of the numbers.
+            // The second ID wraps.
             Rank::OnePort(0) => [u32::MAX - 1; 2],
             Rank::OnePort(_) => [1000; 2],
         };
@@ -87,42 +86,42 @@ impl Rank {
     }
 }
 
-/// What goes wrong with one frame, counted from the first one sent.
+/// A fault of one frame, numbered from the first one sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
     Lost(usize),
     /// It arrives twice in a row.
-    Doubled(usize),
-    /// It arrives once more when nothing else is on its way.
+    Duplicated(usize),
+    /// It arrives once more when no other frame is in flight.
     Late(usize),
 }
 
-/// What can happen next: an end asks, or a frame arrives at a node.
+/// A possible next step: a side posts its request, or a frame arrives at a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Post(usize),
     Arrive(usize),
 }
 
-/// What happened at an end, and what its port sent then.
+/// A step at one side, and the IUs that its port then sent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Event {
-    /// Is it the higher one?
+    /// The side is the higher one.
     higher: bool,
-    /// The IU that arrived; `None`: it asked.
+    /// The IU that arrived; `None`: the side posted its request.
     arrived: Option<&'static str>,
     sent: Vec<&'static str>,
 }
 
-/// Requests beside the two that cross: one in the pools, and one that a consumer holds.
-struct Beside {
+/// Requests besides the two that cross: one in the pool, and one pending at a consumer.
+struct OtherRequests {
     pooled: ViIndex,
-    held: ViIndex,
+    pending: ViIndex,
     listener: u64,
 }
 
-/// A run along given choices; beyond them the first possible step is taken.
+/// A run with given choices; after the last one it takes the first possible step.
 struct Run {
     net: Net,
     rank: Rank,
@@ -130,13 +129,13 @@ struct Run {
     vis: [ViIndex; 2],
     posted: [bool; 2],
     connection_ids: [u32; 2],
-    beside: Beside,
-    /// Frames on their way to each node.
-    flying: [VecDeque<Vec<u8>>; 2],
+    other_requests: OtherRequests,
+    /// Frames in flight to each node.
+    in_flight: [VecDeque<Vec<u8>>; 2],
     sent: usize,
     late: Vec<(usize, Vec<u8>)>,
     fault: Fault,
-    /// The choices made, each with the number of possible ones.
+    /// The choices made, each with the number of possible steps.
     made: Vec<(usize, usize)>,
     events: Vec<Event>,
 }
@@ -147,15 +146,21 @@ impl Run {
         net.wire.tracing = false;
         let nodes = rank.nodes();
         let vis = nodes.map(|node| net.create(node, params(RD)));
-        let beside = Beside {
+        let other_requests = OtherRequests {
             pooled: net.create(nodes[0], params(RD)),
-            held: net.create(nodes[0], params(RD)),
-            listener: net.listen(nodes[1], "held"),
+            pending: net.create(nodes[0], params(RD)),
+            listener: net.listen(nodes[1], "pending"),
         };
-        net.peer_request(nodes[0], beside.pooled, "pooled", &[nodes[1]], None);
-        net.request(nodes[0], beside.held, "held", &[nodes[1]], None);
+        net.peer_request(nodes[0], other_requests.pooled, "pooled", &[nodes[1]], None);
+        net.request(
+            nodes[0],
+            other_requests.pending,
+            "pending",
+            &[nodes[1]],
+            None,
+        );
         net.settle();
-        rank.draw(&mut net);
+        rank.set_connection_ids(&mut net);
         Self {
             net,
             rank,
@@ -163,8 +168,8 @@ impl Run {
             vis,
             posted: [false; 2],
             connection_ids: [0; 2],
-            beside,
-            flying: [VecDeque::new(), VecDeque::new()],
+            other_requests,
+            in_flight: [VecDeque::new(), VecDeque::new()],
             sent: 0,
             late: Vec::new(),
             fault,
@@ -174,82 +179,90 @@ impl Run {
     }
 
     fn possible(&self) -> Vec<Step> {
-        let in_turn = matches!(self.rank, Rank::OnePort(_));
+        let in_order = matches!(self.rank, Rank::OnePort(_));
         let may_post =
-            |end: &usize| !self.posted[*end] && (!in_turn || *end == 0 || self.posted[0]);
+            |side: &usize| !self.posted[*side] && (!in_order || *side == 0 || self.posted[0]);
         let posts = (0..2).filter(may_post).map(Step::Post);
         let arrivals = (0..2)
-            .filter(|n| !self.flying[*n].is_empty())
+            .filter(|n| !self.in_flight[*n].is_empty())
             .map(Step::Arrive);
         posts.chain(arrivals).collect()
     }
 
     fn step(&mut self, step: Step) {
-        let (end, arrived) = match step {
-            Step::Post(end) => {
-                self.posted[end] = true;
-                let (node, peer) = (self.nodes[end], self.nodes[1 - end]);
+        let (side, arrived) = match step {
+            Step::Post(side) => {
+                self.posted[side] = true;
+                let (node, peer) = (self.nodes[side], self.nodes[1 - side]);
                 self.net
-                    .peer_request(node, self.vis[end], "x", &[peer], None);
-                self.connection_ids[end] = self.net.nodes[node].engine.next_connection_id;
-                (end, None)
+                    .peer_request(node, self.vis[side], "x", &[peer], None);
+                self.connection_ids[side] = self.net.nodes[node].engine.next_connection_id;
+                (side, None)
             }
             Step::Arrive(node) => {
-                let Some(frame) = self.flying[node].pop_front() else {
+                let Some(frame) = self.in_flight[node].pop_front() else {
                     return;
                 };
-                let (originator, iu) = self.name(&frame);
+                let (originator, iu) = self.identify(&frame);
                 self.net.inject(node, &frame);
-                let asked = matches!(iu, "RQST" | "RESP2");
-                let end = if asked { 1 - originator } else { originator };
-                (end, Some(iu))
+                let from_originator = matches!(iu, "RQST" | "RESP2");
+                let side = if from_originator {
+                    1 - originator
+                } else {
+                    originator
+                };
+                (side, Some(iu))
             }
         };
-        let sent = self.take_off();
+        let sent = self.dispatch_sent();
         self.events.push(Event {
-            higher: end == self.rank.higher(),
+            higher: side == self.rank.higher(),
             arrived,
             sent,
         });
     }
 
-    /// What was sent is on its way, as far as nothing goes wrong with it.
-    fn take_off(&mut self) -> Vec<&'static str> {
+    /// Moves the frames just sent to `in_flight`, subject to the fault; returns their names.
+    fn dispatch_sent(&mut self) -> Vec<&'static str> {
         let mut names = Vec::new();
-        for (to, frame) in self.net.wire.take_flying() {
+        for (to, frame) in self.net.wire.take_in_transit() {
             let number = self.sent;
             self.sent += 1;
-            names.push(self.name(&frame).1);
+            names.push(self.identify(&frame).1);
             let copies = match self.fault {
                 Fault::Lost(n) if n == number => 0,
-                Fault::Doubled(n) if n == number => 2,
+                Fault::Duplicated(n) if n == number => 2,
                 Fault::Late(n) if n == number => {
                     self.late.push((to, frame.clone()));
                     1
                 }
-                Fault::None | Fault::Lost(_) | Fault::Doubled(_) | Fault::Late(_) => 1,
+                Fault::None | Fault::Lost(_) | Fault::Duplicated(_) | Fault::Late(_) => 1,
             };
             for _ in 0..copies {
-                self.flying[to].push_back(frame.clone());
+                self.in_flight[to].push_back(frame.clone());
             }
         }
         names
     }
 
-    /// The end that asked for the connection which a frame is about, and its IU.
-    fn name(&self, bytes: &[u8]) -> (usize, &'static str) {
+    /// Returns the side that originated the connection of a frame, and the name of the IU.
+    fn identify(&self, bytes: &[u8]) -> (usize, &'static str) {
         let frame = FrameView::parse(bytes).expect("a frame");
         let iu = frame.iu().expect("an IU");
-        let asks = matches!(
+        let from_originator = matches!(
             iu.header.opcode,
             Opcode::ConnectRequest | Opcode::ConnectResponse2
         );
-        let asking_port = if asks { frame.fc.s_id } else { frame.fc.d_id };
-        let is_its = |end: &usize| {
-            self.connection_ids[*end] == iu.header.connection_id()
-                && self.net.nodes[self.nodes[*end]].id == asking_port
+        let originator_port = if from_originator {
+            frame.fc.s_id
+        } else {
+            frame.fc.d_id
         };
-        ((0..2).find(is_its).unwrap_or(0), name_of(&iu))
+        let is_originator = |side: &usize| {
+            self.connection_ids[*side] == iu.header.connection_id()
+                && self.net.nodes[self.nodes[*side]].id == originator_port
+        };
+        ((0..2).find(is_originator).unwrap_or(0), name_of(&iu))
     }
 
     fn run(&mut self, choices: &[usize]) {
@@ -258,7 +271,7 @@ impl Run {
             if possible.is_empty() {
                 break;
             }
-            // A fault takes possibilities away: then the last one is chosen.
+            // With a fault fewer steps may be possible: then the last one is chosen.
             let choice = choices.get(self.made.len()).copied().unwrap_or(0);
             let choice = choice.min(possible.len() - 1);
             self.made.push((choice, possible.len()));
@@ -267,64 +280,73 @@ impl Run {
         for (to, frame) in core::mem::take(&mut self.late) {
             self.net.inject(to, &frame);
         }
-        self.take_off();
-        // The rest goes its way without choices.
+        self.dispatch_sent();
+        // The remaining frames arrive without choices.
         for to in 0..2 {
-            for frame in core::mem::take(&mut self.flying[to]) {
+            for frame in core::mem::take(&mut self.in_flight[to]) {
                 self.net.wire.inject(self.net.now_ns, to, frame);
             }
         }
-        self.net.advance(IN_TIME);
+        self.net.advance(TIME_LIMIT);
     }
 
-    fn judge(&mut self, what: &str) {
-        self.judge_ends(what);
-        self.talk(what);
-        self.judge_beside(what);
-        // Nothing stays behind: no repetition, no half a procedure.
+    fn check(&mut self, what: &str) {
+        self.check_sides(what);
+        self.exchange_messages(what);
+        self.check_other_requests(what);
+        // No state remains: no retries, no unfinished procedure.
         self.net.advance(30 * S);
         for node in &self.net.nodes {
             assert_eq!(node.engine.exchange_usage().0, 0, "{what}");
             assert_eq!(node.engine.timers.len(), 0, "{what}");
-            assert!(node.engine.closing.iter().all(Option::is_none), "{what}");
+            assert!(
+                node.engine.pending_disconnects.iter().all(Option::is_none),
+                "{what}"
+            );
             assert!(node.engine.incoming.iter().all(Option::is_none), "{what}");
             assert_eq!(node.engine.counters().get(Counter::Breaks), 0, "{what}");
         }
-        for end in 0..2 {
-            let state = self.net.state(self.nodes[end], self.vis[end]);
+        for side in 0..2 {
+            let state = self.net.state(self.nodes[side], self.vis[side]);
             assert_eq!(state, EndpointState::Connected, "{what}");
         }
     }
 
-    /// Both are connected with each other by one connection, which the higher one asked for.
-    fn judge_ends(&mut self, what: &str) {
-        for end in 0..2 {
-            let (node, vi) = (self.nodes[end], self.vis[end]);
+    /// Asserts that both sides are connected with each other by one connection, originated by the higher side.
+    fn check_sides(&mut self, what: &str) {
+        for side in 0..2 {
+            let (node, vi) = (self.nodes[side], self.vis[side]);
             let state = self.net.state(node, vi);
             assert_eq!(state, EndpointState::Connected, "{what}");
             let outcome = self.net.peer_outcome(node, vi);
             let remote = outcome.expect("an outcome").expect("a connection");
-            assert_eq!(remote.n_port_id, self.net.nodes[self.nodes[1 - end]].id);
+            assert_eq!(remote.n_port_id, self.net.nodes[self.nodes[1 - side]].id);
         }
         let connects = (0..2).map(|node| self.net.count(node, Counter::Connects));
         assert_eq!(connects.sum::<u64>(), 2, "{what}");
-        let end = |end: usize| {
-            let engine = &self.net.nodes[self.nodes[end]].engine;
-            let ep = engine.endpoints[self.vis[end].slot()].as_ref();
+        let side = |side: usize| {
+            let engine = &self.net.nodes[self.nodes[side]].engine;
+            let ep = engine.endpoints[self.vis[side].slot()].as_ref();
             let ep = ep.expect("a VI");
-            (ep.handle, ep.link.expect("a connection"))
+            (ep.handle, ep.connection.expect("a connection"))
         };
-        let ((handle0, link0), (handle1, link1)) = (end(0), end(1));
-        assert_eq!(link0.connection_id, link1.connection_id, "{what}");
-        assert_eq!((link0.peer_handle, link1.peer_handle), (handle1, handle0));
+        let ((handle0, connection0), (handle1, connection1)) = (side(0), side(1));
+        assert_eq!(
+            connection0.connection_id, connection1.connection_id,
+            "{what}"
+        );
+        assert_eq!(
+            (connection0.peer_handle, connection1.peer_handle),
+            (handle1, handle0)
+        );
         let higher = self.rank.higher();
-        let originators = [link0.originator, link1.originator];
+        let originators = [connection0.originator, connection1.originator];
         assert_eq!(originators, [higher == 0, higher == 1], "{what}");
     }
 
-    fn talk(&mut self, what: &str) {
-        for end in 0..2 {
-            let (from, to) = (end, 1 - end);
+    fn exchange_messages(&mut self, what: &str) {
+        for side in 0..2 {
+            let (from, to) = (side, 1 - side);
             let id = self.net.post_receive(self.nodes[to], self.vis[to], 16);
             self.net.log(self.nodes[to], self.vis[to]);
             self.net
@@ -335,25 +357,25 @@ impl Run {
         }
     }
 
-    /// The requests beside them wait as before, and find their matches.
-    fn judge_beside(&mut self, what: &str) {
-        let [here, there] = self.nodes;
-        for vi in [self.beside.pooled, self.beside.held] {
-            let state = self.net.state(here, vi);
+    /// Asserts that the other requests are pending, and that they find their matches.
+    fn check_other_requests(&mut self, what: &str) {
+        let [local, remote] = self.nodes;
+        for vi in [self.other_requests.pooled, self.other_requests.pending] {
+            let state = self.net.state(local, vi);
             assert_eq!(state, EndpointState::ConnectPending, "{what}");
         }
-        let [pooled, held] = [0; 2].map(|_| self.net.create(there, params(RD)));
+        let [pooled, pending] = [0; 2].map(|_| self.net.create(remote, params(RD)));
         self.net
-            .peer_request(there, pooled, "pooled", &[here], None);
-        let found = self.net.indication(there, self.beside.listener);
+            .peer_request(remote, pooled, "pooled", &[local], None);
+        let found = self.net.indication(remote, self.other_requests.listener);
         let conn = found.expect("a request").conn;
-        self.net.accept(there, conn, held).expect("a request");
-        self.net.advance(IN_TIME);
+        self.net.accept(remote, conn, pending).expect("a request");
+        self.net.advance(TIME_LIMIT);
         for (node, vi) in [
-            (here, self.beside.pooled),
-            (here, self.beside.held),
-            (there, pooled),
-            (there, held),
+            (local, self.other_requests.pooled),
+            (local, self.other_requests.pending),
+            (remote, pooled),
+            (remote, pending),
         ] {
             let state = self.net.state(node, vi);
             assert_eq!(state, EndpointState::Connected, "{what}");
@@ -361,12 +383,12 @@ impl Run {
     }
 }
 
-/// The name of an IU in the table.
+/// Returns the name of an IU in the document.
 fn name_of(iu: &IuView<'_>) -> &'static str {
     match iu.header.opcode {
         Opcode::ConnectRequest => "RQST",
         Opcode::ConnectResponse1 => match connect_parameter::unpack(iu.header.parameter).0 {
-            ConnectStatus::GoOn => "RESP1 accepted",
+            ConnectStatus::Continue => "RESP1 accepted",
             ConnectStatus::Pending => "RESP1 pending",
             ConnectStatus::Superseded => "RESP1 superseded",
             ConnectStatus::Failed | ConnectStatus::Unknown(_) => "RESP1 failed",
@@ -379,8 +401,8 @@ fn name_of(iu: &IuView<'_>) -> &'static str {
     }
 }
 
-/// The next choices in the order of a depth-first search; `None` after the last ones.
-fn following(mut made: Vec<(usize, usize)>) -> Option<Vec<usize>> {
+/// Returns the next choices of the depth-first search; `None` after the last ones.
+fn next_choices(mut made: Vec<(usize, usize)>) -> Option<Vec<usize>> {
     while let Some((choice, possible)) = made.pop() {
         if choice + 1 < possible {
             let mut choices: Vec<usize> = made.into_iter().map(|(choice, _)| choice).collect();
@@ -391,8 +413,7 @@ fn following(mut made: Vec<(usize, usize)>) -> Option<Vec<usize>> {
     None
 }
 
-/// Runs and judges every order that there is with this fault; what happened in which order,
-/// and the greatest number of frames.
+/// Runs and checks every possible order with this fault. Returns the event traces and the maximum number of frames.
 fn orders(rank: Rank, fault: Fault) -> (BTreeSet<Vec<Event>>, usize) {
     let (mut traces, mut frames) = (BTreeSet::new(), 0);
     let mut choices = Some(Vec::new());
@@ -400,16 +421,16 @@ fn orders(rank: Rank, fault: Fault) -> (BTreeSet<Vec<Event>>, usize) {
         let mut run = Run::new(rank, fault);
         run.run(&given);
         frames = frames.max(run.sent);
-        choices = following(run.made.clone());
+        choices = next_choices(run.made.clone());
         let what = format!("{rank:?}, {fault:?}: {}", cases::line(&run.events));
-        run.judge(&what);
+        run.check(&what);
         traces.insert(run.events);
     }
     (traces, frames)
 }
 
 #[test]
-fn every_order_with_each_of_its_frames_lost_or_doubled() {
+fn every_order_connects_with_each_frame_lost_or_duplicated() {
     let mut runs = 0;
     for rank in [
         Rank::PortName(SERVER),
@@ -420,7 +441,7 @@ fn every_order_with_each_of_its_frames_lost_or_doubled() {
     ] {
         let (_, frames) = orders(rank, Fault::None);
         for at in 0..frames {
-            for fault in [Fault::Lost(at), Fault::Doubled(at), Fault::Late(at)] {
+            for fault in [Fault::Lost(at), Fault::Duplicated(at), Fault::Late(at)] {
                 runs += orders(rank, fault).0.len();
             }
         }

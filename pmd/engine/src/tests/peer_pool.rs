@@ -1,4 +1,4 @@
-//! The peer pool: several requests with the same addresses, ports of one host, one port.
+//! The peer pool: several requests with the same addresses, several ports of one host, two VIs of one port.
 
 use fcvi_frame::iu::Opcode::ConnectRequest as Rqst;
 
@@ -7,41 +7,43 @@ use crate::{ConnectError, Counter, EndpointState, Level, ViIndex};
 
 const RD: Level = Level::ReliableDelivery;
 
-/// So many N_Ports of one host.
+/// Returns a net of `ports` N_Ports of one host.
 fn host_of(ports: usize, seed: u64) -> Net {
     let mut configs: Vec<_> = (0..ports).map(config).collect();
     for at in 0..ports {
         configs[at].host = configs[0].host;
-        // Names in another order than IDs.
+        // The order of the names differs from that of the IDs.
         configs[at].port_name = (seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (at * 7)) & 0xFFFF;
     }
     Net::new(configs, seed)
 }
 
-/// Who of these is connected; each must have exactly one other end among them.
+/// Returns the connected pairs; asserts that each connected VI has exactly one peer among `vis`.
 fn pairs(net: &mut Net, vis: &[(usize, ViIndex)]) -> Vec<(usize, usize)> {
-    let mut links = Vec::new();
+    let mut connections = Vec::new();
     for (node, vi) in vis {
         let ep = net.nodes[*node].engine.endpoints[vi.slot()].as_ref();
         let ep = ep.expect("a VI");
-        let link = ep
-            .link
+        let connection = ep
+            .connection
             .filter(|_| net.state(*node, *vi) == EndpointState::Connected);
-        links.push((ep.handle, link));
+        connections.push((ep.handle, connection));
     }
     let mut pairs = Vec::new();
-    for (a, (handle, link)) in links.iter().enumerate() {
-        let Some(link) = link else { continue };
+    for (a, (handle, connection)) in connections.iter().enumerate() {
+        let Some(connection) = connection else {
+            continue;
+        };
         let others: Vec<usize> = (0..vis.len())
             .filter(|b| {
-                net.nodes[vis[*b].0].id == link.peer
-                    && links[*b].0 == link.peer_handle
-                    && links[*b]
+                net.nodes[vis[*b].0].id == connection.peer
+                    && connections[*b].0 == connection.peer_handle
+                    && connections[*b]
                         .1
                         .is_some_and(|other| other.peer_handle == *handle)
             })
             .collect();
-        assert_eq!(others.len(), 1, "one other end");
+        assert_eq!(others.len(), 1, "exactly one peer");
         pairs.push((a.min(others[0]), a.max(others[0])));
     }
     pairs.sort_unstable();
@@ -87,7 +89,7 @@ fn the_oldest_request_is_matched_first() {
         let waiting: Vec<_> = (0..4)
             .map(|_| (SERVER, net.create(SERVER, params(RD))))
             .collect();
-        // Made in another order than that of their places.
+        // The order of the requests differs from that of the VIs' slots.
         let order = [2, 0, 3, 1];
         for at in order {
             net.peer_request(SERVER, waiting[at].1, "x", &[CLIENT], None);
@@ -108,7 +110,7 @@ fn the_oldest_request_is_matched_first() {
 }
 
 #[test]
-fn an_odd_request_waits_for_the_next_one() {
+fn odd_request_stays_pending_until_the_next_one() {
     let mut net = host_of(1, 9);
     let vis: Vec<_> = (0..4).map(|_| (0, net.create(0, params(RD)))).collect();
     for (node, vi) in &vis[..3] {
@@ -122,9 +124,9 @@ fn an_odd_request_waits_for_the_next_one() {
     assert_eq!(pairs(&mut net, &vis).len(), 2);
 }
 
-/// As many pairs as there can be, when every port of the host asks every one at once.
+/// Every port of a host requests every port at once: as many pairs as possible connect.
 #[test]
-fn all_ports_of_a_host_at_once() {
+fn requests_between_all_ports_of_a_host_make_the_most_pairs() {
     for seed in 0..200 {
         for ports in [2, 3, 5, 6] {
             let mut net = host_of(ports, seed);
@@ -135,7 +137,7 @@ fn all_ports_of_a_host_at_once() {
                 .collect();
             for (at, (node, vi)) in vis.iter().enumerate() {
                 net.peer_request(*node, *vi, "x", &all, None);
-                // Not always at the same moment.
+                // Not all at the same time.
                 net.advance((seed >> at) % 3 * 700);
             }
             net.advance(60 * MS);
@@ -149,18 +151,18 @@ fn all_ports_of_a_host_at_once() {
     }
 }
 
-/// Both ends ask several ports, and only one program of each host has made a request.
+/// Both sides request all ports of the other host, where only one port has a request.
 #[test]
-fn two_hosts_of_several_ports() {
-    for (asking, asked) in [(0, 3), (2, 5), (1, 4)] {
+fn requests_between_hosts_with_several_ports_connect() {
+    for (first, second) in [(0, 3), (2, 5), (1, 4)] {
         let mut configs: Vec<_> = (0..6).map(config).collect();
         for at in 0..6 {
             configs[at].host = configs[at / 3 * 3].host;
         }
         let mut net = Net::new(configs, 4);
-        let vis = [asking, asked].map(|node| (node, net.create(node, params(RD))));
-        net.peer_request(asking, vis[0].1, "x", &[3, 4, 5], None);
-        net.peer_request(asked, vis[1].1, "x", &[0, 1, 2], None);
+        let vis = [first, second].map(|node| (node, net.create(node, params(RD))));
+        net.peer_request(first, vis[0].1, "x", &[3, 4, 5], None);
+        net.peer_request(second, vis[1].1, "x", &[0, 1, 2], None);
         net.settle();
         assert_eq!(pairs(&mut net, &vis), [(0, 1)]);
         net.advance(30 * S);
@@ -171,10 +173,10 @@ fn two_hosts_of_several_ports() {
     }
 }
 
-/// A port that came after the request was made is not asked, but asks; it connects
-/// whichever of the two is the higher one.
+/// A port that joined after a request was made gets no request but sends its own; the two connect whichever is the
+/// higher one.
 #[test]
-fn a_port_that_came_later_is_found() {
+fn port_that_joined_after_the_request_connects() {
     for seed in 0..8 {
         let mut net = host_of(2, seed);
         let vis = [0, 1].map(|node| (node, net.create(node, params(RD))));
@@ -186,9 +188,9 @@ fn a_port_that_came_later_is_found() {
     }
 }
 
-/// Neither port knew the other one when its request was made; one sees the other, or both do.
+/// Neither port knew the other one when its request was made; then one of them or both discover the other.
 #[test]
-fn ports_that_learn_of_each_other_later_connect() {
+fn ports_that_discover_each_other_later_connect() {
     for seed in 0..8 {
         for seeing in [&[0][..], &[1], &[0, 1]] {
             let mut net = host_of(2, seed);
@@ -203,16 +205,16 @@ fn ports_that_learn_of_each_other_later_connect() {
                 net.port_joined(*node, 1 - node);
                 net.port_joined(*node, 1 - node);
             }
-            assert_eq!(net.frames(seeing[0], Rqst).len(), 1, "asked once");
+            assert_eq!(net.frames(seeing[0], Rqst).len(), 1, "requested once");
             net.settle();
             assert_eq!(pairs(&mut net, &vis), [(0, 1)], "{seeing:?}, seed {seed}");
         }
     }
 }
 
-/// A port that went and came again is asked again; one of another host is not.
+/// A port that was lost and joined again is requested again; a port of another host is not.
 #[test]
-fn a_port_that_came_back_is_asked_again() {
+fn port_that_joined_again_is_requested_again() {
     let mut configs: Vec<_> = (0..3).map(config).collect();
     configs[1].host = configs[0].host;
     let mut net = Net::new(configs, 6);
@@ -227,7 +229,7 @@ fn a_port_that_came_back_is_asked_again() {
     assert_eq!(net.frames(0, Rqst).len(), 1);
     net.disconnect(0, vi);
     assert_eq!(net.nodes[0].engine.exchange_usage().0, 0);
-    // What is over asks nobody.
+    // A request that has ended is not sent to a new port.
     net.peer_request(0, vi, "x", &[0], Some(MS));
     net.advance(MS);
     net.wire.trace.clear();
@@ -235,10 +237,10 @@ fn a_port_that_came_back_is_asked_again() {
     assert_eq!(net.frames(0, Rqst).len(), 0);
 }
 
-/// The other program dies while both requests are in the pool, and another one with its
-/// N_Port_ID asks.
+/// The application of a port dies while both requests are in the pool, and another one with its N_Port_ID posts a
+/// request.
 #[test]
-fn a_port_that_died_is_asked_no_more() {
+fn lost_port_is_not_requested_until_it_requests() {
     for seed in 0..8 {
         let mut net = host_of(3, seed);
         let vis: Vec<_> = (0..3)
@@ -254,7 +256,7 @@ fn a_port_that_died_is_asked_no_more() {
         net.wire.trace.clear();
         net.advance(6 * S);
         assert_eq!(net.peer_outcome(0, vis[0].1), None);
-        // Its own port and the one that is left, every 5 s.
+        // To its own port and the remaining one, every 5 s.
         assert!((2..=4).contains(&net.frames(0, Rqst).len()));
         net.peer_request(1, vis[1].1, "x", &[0, 1, 2], None);
         net.settle();
@@ -262,23 +264,23 @@ fn a_port_that_died_is_asked_no_more() {
     }
 }
 
-/// Nothing is kept of requests that find no match, and little of those that were refused.
+/// Unmatched requests leave no state, refused ones a limited number of entries.
 #[test]
-fn strange_requests_take_no_room() {
+fn unmatched_requests_leave_no_state() {
     let mut configs: Vec<_> = (0..2).map(config).collect();
     configs[SERVER].port_name = u64::MAX;
     let mut net = Net::new(configs, 1);
-    let strange = net.create(CLIENT, params(RD));
+    let unmatched = net.create(CLIENT, params(RD));
     for _ in 0..500 {
-        net.peer_request(CLIENT, strange, "nobody", &[SERVER], None);
+        net.peer_request(CLIENT, unmatched, "unmatched", &[SERVER], None);
         net.settle();
-        net.disconnect(CLIENT, strange);
+        net.disconnect(CLIENT, unmatched);
     }
     let server = &net.nodes[SERVER].engine;
     assert_eq!(server.counters().get(Counter::PeerNotPosted), 500);
     assert!(server.incoming.is_empty());
     assert_eq!((server.exchange_usage(), server.timers.len()), ((0, 0), 0));
-    // The loser of each pair keeps what it refused, within the limit of all requests.
+    // The lower side of each pair keeps the refused request, within the limit of all requests.
     let other = net.create(CLIENT, params(Level::UnreliableDelivery));
     let vi = net.create(SERVER, params(RD));
     for _ in 0..50 {

@@ -1,15 +1,15 @@
-//! Many peer requests of many ports on a bad wire.
+//! Simulation of many peer requests of many ports on a faulty wire.
 //!
-//! The VIs of four ports on two hosts post requests for a few discriminators at random, are
-//! disconnected at random, their requests time out, a port's program dies and another one
-//! takes its place, while the wire loses, doubles, delays and damages frames. Then the wire heals, and the judge looks:
+//! The VIs of four ports on two hosts post requests for a few discriminators at random, are disconnected at random,
+//! their requests time out, the application of a port dies and is replaced, while the wire loses, duplicates, delays
+//! and corrupts frames. Then the faults stop, and these properties are checked:
 //!
-//! * Who is connected is connected with exactly one VI, which is connected with it, and
-//!   both asked for each other's host and for the same discriminator.
-//! * No two requests that match are left in the pool.
-//! * A break is told; no exchange, timer or table entry stays behind.
+//! * A connected VI has exactly one peer VI, which is connected with it, and both requested each other's host and the
+//!   same discriminator.
+//! * No two matching requests remain in the pool.
+//! * A break is reported; no exchange, timer or table entry remains.
 
-use crate::testkit::host::TestHost;
+use crate::testkit::io::TestIo;
 use crate::testkit::net::{MS, Net, S, config, params};
 use crate::testkit::rng::Rng;
 use crate::testkit::wire::Faults;
@@ -20,17 +20,17 @@ const PORTS: usize = 4;
 const VIS: usize = 3;
 const NAMES: [&str; 2] = ["x", "y"];
 
-/// One VI and the request it has or had.
+/// One VI and its current or last request.
 #[derive(Clone, Copy, Debug)]
-struct Subject {
+struct PeerVi {
     node: usize,
     vi: ViIndex,
-    asked_host: usize,
+    target_host: usize,
     name: &'static str,
 }
 
 #[derive(Debug, Default)]
-struct Tally {
+struct Totals {
     connections: u64,
     timeouts: u64,
     returned: u64,
@@ -40,8 +40,8 @@ struct Tally {
 struct Simulation {
     net: Net,
     rng: Rng,
-    subjects: Vec<Subject>,
-    tally: Tally,
+    peer_vis: Vec<PeerVi>,
+    totals: Totals,
     what: String,
 }
 
@@ -67,13 +67,13 @@ impl Simulation {
         let mut net = Net::new(configs(&mut rng), seed);
         net.wire.tracing = false;
         net.wire.faults = faults;
-        let mut subjects = Vec::new();
+        let mut peer_vis = Vec::new();
         for node in 0..PORTS {
             for _ in 0..VIS {
-                subjects.push(Subject {
+                peer_vis.push(PeerVi {
                     node,
                     vi: net.create(node, params(RD)),
-                    asked_host: 0,
+                    target_host: 0,
                     name: NAMES[0],
                 });
             }
@@ -81,23 +81,23 @@ impl Simulation {
         Self {
             net,
             rng,
-            subjects,
-            tally: Tally::default(),
+            peer_vis,
+            totals: Totals::default(),
             what: format!("seed {seed:#x}, {faults:?}"),
         }
     }
 
-    fn state(&self, s: &Subject) -> EndpointState {
+    fn state(&self, s: &PeerVi) -> EndpointState {
         self.net.state(s.node, s.vi)
     }
 
     fn act(&mut self) {
-        let at = self.rng.below(self.subjects.len() as u64) as usize;
-        let subject = self.subjects[at];
+        let at = self.rng.below(self.peer_vis.len() as u64) as usize;
+        let peer_vi = self.peer_vis[at];
         match self.rng.below(12) {
-            0..7 if self.state(&subject) == EndpointState::Idle => self.post(at),
-            7 => self.net.disconnect(subject.node, subject.vi),
-            8 if self.rng.below(4) == 0 => self.replace(subject.node),
+            0..7 if self.state(&peer_vi) == EndpointState::Idle => self.post(at),
+            7 => self.net.disconnect(peer_vi.node, peer_vi.vi),
+            8 if self.rng.below(4) == 0 => self.replace(peer_vi.node),
             _ => {}
         }
         let pause = match self.rng.below(4) {
@@ -109,16 +109,15 @@ impl Simulation {
         self.collect();
     }
 
-    /// The program of a port dies and another one takes its place and its N_Port_ID, while
-    /// frames from and to it are on their way.
+    /// Replaces the application of a port by one with the same N_Port_ID while frames from and to it are in flight.
     fn replace(&mut self, node: usize) {
         let mut config = self.net.nodes[node].engine.config().clone();
         config.port_name = 0x3000_0000_0000_0000 | self.rng.next() >> 8;
         self.count(node);
         self.net.nodes[node].engine = Engine::new(config, self.rng.next());
-        self.net.nodes[node].host = TestHost::new(self.rng.next());
-        for subject in self.subjects.iter_mut().filter(|s| s.node == node) {
-            subject.vi = self.net.create(node, params(RD));
+        self.net.nodes[node].io = TestIo::new(self.rng.next());
+        for peer_vi in self.peer_vis.iter_mut().filter(|s| s.node == node) {
+            peer_vi.vi = self.net.create(node, params(RD));
         }
         for other in (0..PORTS).filter(|other| *other != node) {
             self.net.peer_lost(other, node);
@@ -130,112 +129,118 @@ impl Simulation {
 
     fn count(&mut self, node: usize) {
         let counters = self.net.nodes[node].engine.counters();
-        self.tally.connections += counters.get(Counter::Connects);
-        self.tally.returned += counters.get(Counter::PeerReturned);
-        self.tally.crossed += counters.get(Counter::PeerCrossed);
+        self.totals.connections += counters.get(Counter::Connects);
+        self.totals.returned += counters.get(Counter::PeerReturned);
+        self.totals.crossed += counters.get(Counter::PeerCrossed);
     }
 
     fn post(&mut self, at: usize) {
-        let asked_host = self.rng.below(2) as usize;
+        let target_host = self.rng.below(2) as usize;
         let name = NAMES[self.rng.below(2) as usize];
         let timeout_ns = (self.rng.below(3) == 0).then(|| 1 + self.rng.below(100 * MS));
-        let subject = &mut self.subjects[at];
-        (subject.asked_host, subject.name) = (asked_host, name);
-        let subject = *subject;
-        let ports = [2 * asked_host, 2 * asked_host + 1];
+        let peer_vi = &mut self.peer_vis[at];
+        (peer_vi.target_host, peer_vi.name) = (target_host, name);
+        let peer_vi = *peer_vi;
+        let ports = [2 * target_host, 2 * target_host + 1];
         self.net
-            .peer_request(subject.node, subject.vi, name, &ports, timeout_ns);
+            .peer_request(peer_vi.node, peer_vi.vi, name, &ports, timeout_ns);
     }
 
-    /// Takes the outcomes that there are.
+    /// Takes all outcomes that are available.
     fn collect(&mut self) {
-        for subject in self.subjects.clone() {
-            if self.net.nodes[subject.node]
+        for peer_vi in self.peer_vis.clone() {
+            if self.net.nodes[peer_vi.node]
                 .engine
-                .peer_request(subject.vi)
+                .peer_request(peer_vi.vi)
                 .is_none()
             {
                 continue;
             }
-            match self.net.peer_outcome(subject.node, subject.vi) {
+            match self.net.peer_outcome(peer_vi.node, peer_vi.vi) {
                 None => {
-                    let pending = self.state(&subject);
+                    let pending = self.state(&peer_vi);
                     assert_eq!(pending, EndpointState::ConnectPending, "{}", self.what);
                 }
                 Some(Ok(_)) => {}
-                Some(Err(ConnectError::Timeout)) => self.tally.timeouts += 1,
+                Some(Err(ConnectError::Timeout)) => self.totals.timeouts += 1,
                 Some(Err(other)) => panic!("{}: {other:?}", self.what),
             }
         }
     }
 
-    fn heal(&mut self) {
+    fn stop_faults(&mut self) {
         self.net.wire.faults = Faults::default();
-        // FCVI_ULP_TIMEOUT ends what faults left half done; then the longest interval passes.
+        // FCVI_ULP_TIMEOUT ends unfinished procedures; then the longest retry interval passes.
         self.net.advance(4 * S);
         self.collect();
-        // Who is in a connection whose other end left learns it by talking.
-        for subject in self.subjects.clone() {
-            if self.state(&subject) == EndpointState::Connected {
-                self.net.post_receive(subject.node, subject.vi, 16);
-                self.net.post_send(subject.node, subject.vi, b"there?");
+        // A VI whose peer has left the connection is notified when it sends.
+        for peer_vi in self.peer_vis.clone() {
+            if self.state(&peer_vi) == EndpointState::Connected {
+                self.net.post_receive(peer_vi.node, peer_vi.vi, 16);
+                self.net.post_send(peer_vi.node, peer_vi.vi, b"probe");
             }
         }
         self.net.advance(4 * S);
         self.collect();
     }
 
-    /// The other end of a connection, by its handle.
-    fn other_end(&self, of: &Subject) -> Option<Subject> {
-        let ep = |s: &Subject| self.net.nodes[s.node].engine.endpoints[s.vi.slot()].as_ref();
-        let link = ep(of)?.link?;
+    /// Returns the peer VI of a connection, found by its handle.
+    fn peer_of(&self, of: &PeerVi) -> Option<PeerVi> {
+        let ep = |s: &PeerVi| self.net.nodes[s.node].engine.endpoints[s.vi.slot()].as_ref();
+        let connection = ep(of)?.connection?;
         let handle = ep(of)?.handle;
-        let mutual = |s: &&Subject| {
-            self.net.nodes[s.node].id == link.peer
+        let mutual = |s: &&PeerVi| {
+            self.net.nodes[s.node].id == connection.peer
                 && ep(s).is_some_and(|e| {
-                    e.handle == link.peer_handle
-                        && e.link.is_some_and(|l| {
+                    e.handle == connection.peer_handle
+                        && e.connection.is_some_and(|l| {
                             l.peer == self.net.nodes[of.node].id
                                 && l.peer_handle == handle
-                                && l.connection_id == link.connection_id
-                                && l.originator != link.originator
+                                && l.connection_id == connection.connection_id
+                                && l.originator != connection.originator
                         })
                 })
         };
-        self.subjects.iter().find(mutual).copied()
+        self.peer_vis.iter().find(mutual).copied()
     }
 
-    fn matching(&self, a: &Subject, b: &Subject) -> bool {
-        a.asked_host == host_of(b.node) && b.asked_host == host_of(a.node) && a.name == b.name
+    fn matching(&self, a: &PeerVi, b: &PeerVi) -> bool {
+        a.target_host == host_of(b.node) && b.target_host == host_of(a.node) && a.name == b.name
     }
 
-    fn judge(&mut self) {
+    fn check(&mut self) {
         let what = self.what.clone();
-        let mut pool: Vec<Subject> = Vec::new();
-        for subject in self.subjects.clone() {
-            match self.state(&subject) {
+        let mut pool: Vec<PeerVi> = Vec::new();
+        for peer_vi in self.peer_vis.clone() {
+            match self.state(&peer_vi) {
                 EndpointState::Connected => {
-                    let other = self.other_end(&subject);
-                    let other = other.unwrap_or_else(|| panic!("{what}: {subject:?} is alone"));
+                    let other = self.peer_of(&peer_vi);
+                    let other = other.unwrap_or_else(|| panic!("{what}: {peer_vi:?} has no peer"));
                     assert_eq!(self.state(&other), EndpointState::Connected, "{what}");
-                    assert!(self.matching(&subject, &other), "{what}");
-                    assert!(subject.node != other.node || subject.vi != other.vi);
+                    assert!(self.matching(&peer_vi, &other), "{what}");
+                    assert!(peer_vi.node != other.node || peer_vi.vi != other.vi);
                 }
                 EndpointState::ConnectPending => {
-                    let left = pool.iter().find(|p| self.matching(p, &subject));
-                    assert!(left.is_none(), "{what}: {left:?} and {subject:?} are left");
-                    pool.push(subject);
+                    let unmatched = pool.iter().find(|p| self.matching(p, &peer_vi));
+                    assert!(
+                        unmatched.is_none(),
+                        "{what}: {unmatched:?} and {peer_vi:?} did not connect"
+                    );
+                    pool.push(peer_vi);
                 }
                 EndpointState::Idle | EndpointState::Error => {}
             }
         }
-        for subject in self.subjects.clone() {
-            self.net.disconnect(subject.node, subject.vi);
+        for peer_vi in self.peer_vis.clone() {
+            self.net.disconnect(peer_vi.node, peer_vi.vi);
         }
         self.net.advance(2 * S);
         for node in &self.net.nodes {
             assert_eq!(node.engine.exchange_usage().0, 0, "{what}: open exchanges");
-            assert!(node.engine.closing.iter().all(Option::is_none), "{what}");
+            assert!(
+                node.engine.pending_disconnects.iter().all(Option::is_none),
+                "{what}"
+            );
             assert!(node.engine.incoming.iter().all(Option::is_none), "{what}");
             assert_eq!(node.engine.timers.len(), 0, "{what}");
         }
@@ -245,26 +250,26 @@ impl Simulation {
     }
 }
 
-fn simulate(seeds: u64, faults: Faults) -> Tally {
-    let mut total = Tally::default();
+fn simulate(seeds: u64, faults: Faults) -> Totals {
+    let mut total = Totals::default();
     for seed in 0..seeds {
         let mut simulation = Simulation::new(0x9EE2_0000 + seed, faults);
         for _ in 0..120 {
             simulation.act();
         }
-        simulation.heal();
-        simulation.judge();
-        total.connections += simulation.tally.connections;
-        total.timeouts += simulation.tally.timeouts;
-        total.returned += simulation.tally.returned;
-        total.crossed += simulation.tally.crossed;
+        simulation.stop_faults();
+        simulation.check();
+        total.connections += simulation.totals.connections;
+        total.timeouts += simulation.totals.timeouts;
+        total.returned += simulation.totals.returned;
+        total.crossed += simulation.totals.crossed;
     }
     println!("{faults:?}: {total:?}");
     total
 }
 
 #[test]
-fn peers_find_each_other_on_good_and_bad_wires() {
+fn peer_requests_connect_on_reliable_and_faulty_wires() {
     let none = Faults {
         late_ns: 5 * MS,
         ..Faults::default()
@@ -289,8 +294,11 @@ fn peers_find_each_other_on_good_and_bad_wires() {
         },
     ];
     for faults in wires {
-        let tally = simulate(150, faults);
-        assert!(tally.connections > 1000 && tally.crossed > 100, "{tally:?}");
-        assert!(tally.timeouts > 50 && tally.returned > 0, "{tally:?}");
+        let totals = simulate(150, faults);
+        assert!(
+            totals.connections > 1000 && totals.crossed > 100,
+            "{totals:?}"
+        );
+        assert!(totals.timeouts > 50 && totals.returned > 0, "{totals:?}");
     }
 }

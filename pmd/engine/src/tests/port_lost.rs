@@ -1,8 +1,8 @@
-//! The port itself fails: in whatever state a VI is, it is in Error, and nothing waits or is sent any more.
+//! Loss of the local port: every VI goes to Error, pending operations end, and nothing more is sent.
 
 use fcvi_frame::iu::Opcode::{self, ConnectResponse2 as Resp2, ConnectResponse3 as Resp3};
 
-use crate::testkit::host::Event;
+use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, Net, S, SERVER, params, receive_failed};
 use crate::{AsyncError, ConnectError, EndpointState, Level, Status, ViIndex};
 
@@ -10,11 +10,12 @@ const RD: Level = Level::ReliableDelivery;
 
 fn lose_port(net: &mut Net, node: usize) {
     let now_ns = net.now_ns;
-    net.act(node, |engine, host| engine.port_lost(now_ns, host));
+    net.act(node, |engine, io| engine.port_lost(now_ns, io));
 }
 
-/// Client and server VIs in the middle of connection set-up, after so many of its steps.
-fn after(steps: u32) -> (Net, ViIndex, ViIndex) {
+/// Returns client and server VIs after `steps` steps: 1 requested, 2 accepted without RESP2, 3 connected,
+/// 4 disconnected by the client.
+fn vis_after(steps: u32) -> (Net, ViIndex, ViIndex) {
     let mut net = Net::pair();
     let a = net.create(CLIENT, params(RD));
     let b = net.create(SERVER, params(RD));
@@ -39,10 +40,10 @@ fn after(steps: u32) -> (Net, ViIndex, ViIndex) {
 }
 
 #[test]
-fn every_vi_is_in_error_whatever_it_was_and_nothing_moves_any_more() {
+fn port_loss_moves_every_vi_to_error_and_stops_traffic() {
     for steps in 0..5 {
         for node in [CLIENT, SERVER] {
-            let (mut net, a, b) = after(steps);
+            let (mut net, a, b) = vis_after(steps);
             let vi = [a, b][node];
             let before = net.state(node, vi);
             net.outcome(node, vi);
@@ -76,8 +77,8 @@ fn every_vi_is_in_error_whatever_it_was_and_nothing_moves_any_more() {
             assert_eq!(net.nodes[node].engine.exchange_usage().0, 0);
             net.wire.cut = true;
             net.advance(60 * S);
-            let told = net.ius().iter().any(|(from, _)| *from == node);
-            assert!(!told, "{steps} {node}: nothing can be sent");
+            let sent = net.ius().iter().any(|(from, _)| *from == node);
+            assert!(!sent, "{steps} {node}: nothing can be sent");
             assert_eq!(net.nodes[node].engine.timers.len(), 0, "{steps} {node}");
             net.disconnect(node, vi);
             assert_eq!(net.state(node, vi), EndpointState::Idle);
@@ -86,8 +87,9 @@ fn every_vi_is_in_error_whatever_it_was_and_nothing_moves_any_more() {
     }
 }
 
-/// The other peer asks after so many steps of its own, up to what the node hears of it.
-fn pooled(node: usize, lost: Option<Opcode>) -> (Net, ViIndex) {
+/// Returns a VI of `node` with a pending peer request. If `lost` is given, the other node has requested too, and its
+/// frames of this IU are lost.
+fn pending_request(node: usize, lost: Option<Opcode>) -> (Net, ViIndex) {
     let mut net = Net::pair();
     let vis = [CLIENT, SERVER].map(|node| net.create(node, params(RD)));
     if let Some(opcode) = lost {
@@ -100,10 +102,10 @@ fn pooled(node: usize, lost: Option<Opcode>) -> (Net, ViIndex) {
 }
 
 #[test]
-fn a_peer_request_learns_that_nobody_can_be_reached() {
-    // In the pool; half connected, as the one of lower rank and as the one of higher rank.
+fn pending_peer_request_fails_with_not_reachable() {
+    // In the pool; half-open as the lower peer; half-open as the higher peer.
     for (node, lost) in [(CLIENT, None), (CLIENT, Some(Resp2)), (SERVER, Some(Resp3))] {
-        let (mut net, vi) = pooled(node, lost);
+        let (mut net, vi) = pending_request(node, lost);
         assert_eq!(net.state(node, vi), EndpointState::ConnectPending);
         let number = net.nodes[node].engine.peer_request(vi).unwrap();
         lose_port(&mut net, node);
@@ -120,8 +122,8 @@ fn a_peer_request_learns_that_nobody_can_be_reached() {
 }
 
 #[test]
-fn what_a_peer_request_came_to_before_is_still_told() {
-    let (mut net, vi) = pooled(CLIENT, None);
+fn earlier_outcome_of_a_peer_request_is_kept() {
+    let (mut net, vi) = pending_request(CLIENT, None);
     net.disconnect(CLIENT, vi);
     net.peer_request(CLIENT, vi, "x", &[SERVER], Some(S));
     net.advance(2 * S);
@@ -131,8 +133,8 @@ fn what_a_peer_request_came_to_before_is_still_told() {
 }
 
 #[test]
-fn a_request_that_nobody_answered_yet_is_void() {
-    let (mut net, _, b) = after(1);
+fn unanswered_request_is_cancelled() {
+    let (mut net, _, b) = vis_after(1);
     let listener = net.listen(SERVER, "y");
     let a = net.create(CLIENT, params(RD));
     net.request(CLIENT, a, "y", &[SERVER], None);
@@ -144,7 +146,7 @@ fn a_request_that_nobody_answered_yet_is_void() {
 }
 
 #[test]
-fn a_disconnect_that_was_not_answered_is_not_repeated() {
+fn unanswered_disconnect_is_not_repeated() {
     let (mut net, a, _) = Net::connected(RD);
     net.wire.cut = true;
     net.disconnect(CLIENT, a);

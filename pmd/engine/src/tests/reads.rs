@@ -1,32 +1,33 @@
-//! RDMA reads, from the descriptor to the last byte.
+//! RDMA reads: data, order, fences, limits, and the end of the connection.
 
 use fcvi_frame::fcoe::Sof;
 use fcvi_frame::frame::FrameView;
 use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest};
 
-use crate::testkit::host::{Event, Send};
+use crate::testkit::io::{Event, Send};
 use crate::testkit::net::{
-    CLIENT, Net, S, SERVER, broken, config, params, read, received, send_failed, sent,
+    CLIENT, Net, S, SERVER, config, connection_lost_events, params, read, received, send_failed,
+    sent,
 };
 use crate::testkit::rng::Rng;
-use crate::testkit::way::{Way, each_way, way};
+use crate::testkit::topology::{Topology, for_each_topology, topology};
 use crate::{Counter, EngineConfig, Level, Pumped, Status, ViIndex};
 
 const RD: Level = Level::ReliableDelivery;
 const RR: Level = Level::ReliableReception;
 const LEVELS: [Level; 2] = [RD, RR];
-/// Where the server's region begins, and its handle.
+/// Start address and handle of the server's region.
 const SOURCE: (u64, u32) = (0x1000, 7);
 
-/// A connected pair, a region of random bytes at the server, and receives there.
+/// Returns a connected pair, with a region of random bytes and receives at the server.
 fn pair(level: Level, adjust: impl Fn(&mut EngineConfig)) -> (Net, ViIndex, ViIndex) {
     let mut net = Net::pair_with(4, adjust);
     let (a, b) = net.join(level);
     net.clear_logs();
     net.wire.trace.clear();
-    net.nodes[SERVER].host.register(7, 0x1000, 20_000);
+    net.nodes[SERVER].io.register(7, 0x1000, 20_000);
     let bytes = Rng::new(9).bytes(20_000);
-    net.nodes[SERVER].host.regions.get_mut(&7).unwrap().bytes = bytes;
+    net.nodes[SERVER].io.regions.get_mut(&7).unwrap().bytes = bytes;
     for _ in 0..10 {
         net.post_receive(SERVER, b, 10_000);
     }
@@ -34,32 +35,32 @@ fn pair(level: Level, adjust: impl Fn(&mut EngineConfig)) -> (Net, ViIndex, ViIn
 }
 
 fn bytes_at(net: &Net, from: usize, len: usize) -> Vec<u8> {
-    net.nodes[SERVER].host.regions[&7].bytes[from..from + len].to_vec()
+    net.nodes[SERVER].io.regions[&7].bytes[from..from + len].to_vec()
 }
 
-/// The server's port has room again.
-fn give_room(net: &mut Net, room: usize) {
-    net.nodes[SERVER].host.room = room;
+/// Lets the server's port accept `room` frames, and sends what is pending.
+fn unblock_server(net: &mut Net, room: usize) {
+    net.nodes[SERVER].io.room = room;
     net.pump(SERVER);
     net.settle();
 }
 
-fn nothing_open(net: &Net) {
+fn assert_no_open_exchange(net: &Net) {
     for node in [CLIENT, SERVER] {
         assert_eq!(net.nodes[node].engine.exchange_usage(), (0, 0));
     }
 }
 
 #[test]
-fn reads_of_all_sizes_around_frame_boundaries_come_whole() {
-    each_way(|| {
+fn reads_of_all_sizes_around_frame_boundaries_arrive_whole() {
+    for_each_topology(|| {
         for level in LEVELS {
             let (mut net, a, b) = pair(level, |_| {});
             let near = |n: usize| (n * 2096).saturating_sub(3)..=n * 2096 + 3;
             for size in (0..4).flat_map(near) {
                 net.wire.trace.clear();
                 let id = net.post_read(CLIENT, a, (0x1010, 7), size);
-                let by_frames = way() != Way::Shortcut;
+                let by_frames = topology() != Topology::Shortcut;
                 let at_once = net.log(CLIENT, a);
                 assert_eq!(at_once.is_empty(), by_frames);
                 net.settle();
@@ -68,12 +69,12 @@ fn reads_of_all_sizes_around_frame_boundaries_come_whole() {
                 assert_eq!(net.read_data(CLIENT, a), [(id, bytes_at(&net, 16, size))]);
                 assert_eq!(net.log(SERVER, b), [], "the target's consumer sees nothing");
                 let frames = size.div_ceil(2096).max(1);
-                let [asked, answered] = if by_frames { [1, frames] } else { [0, 0] };
+                let [requests, data_frames] = if by_frames { [1, frames] } else { [0, 0] };
                 let responses = net.ius().iter().filter(|iu| iu.1 == ReadResponse).count();
-                assert_eq!(net.frames(CLIENT, ReadRequest).len(), asked);
-                assert_eq!(responses, answered);
+                assert_eq!(net.frames(CLIENT, ReadRequest).len(), requests);
+                assert_eq!(responses, data_frames);
             }
-            nothing_open(&net);
+            assert_no_open_exchange(&net);
         }
     });
 }
@@ -122,10 +123,10 @@ fn the_frames_of_a_read_are_two_sequences_of_one_exchange() {
 }
 
 #[test]
-fn what_is_sent_behind_a_late_read_completes_behind_it() {
+fn messages_behind_a_pending_read_complete_after_it() {
     for level in LEVELS {
         let (mut net, a, b) = pair(level, |_| {});
-        net.nodes[SERVER].host.room = 0;
+        net.nodes[SERVER].io.room = 0;
         net.post_read(CLIENT, a, SOURCE, 3000);
         for n in 1..4 {
             net.post_send(CLIENT, a, &[n; 3000]);
@@ -137,23 +138,23 @@ fn what_is_sent_behind_a_late_read_completes_behind_it() {
         assert_eq!(net.log(CLIENT, a), [], "but completed in posting order");
         // At RR the four responses are sent first, then the frames of the reads.
         let responses = if level == RR { 4 } else { 0 };
-        give_room(&mut net, responses + 1);
+        unblock_server(&mut net, responses + 1);
         assert_eq!(net.log(CLIENT, a), []);
-        give_room(&mut net, 1);
+        unblock_server(&mut net, 1);
         let mut log = vec![sent(0, 3000)];
         log.extend((1..4).map(|n| sent(n, 3000)));
         assert_eq!(net.log(CLIENT, a), log);
-        give_room(&mut net, 1);
+        unblock_server(&mut net, 1);
         assert_eq!(net.log(CLIENT, a), [sent(4, 10), sent(5, 4)]);
-        nothing_open(&net);
+        assert_no_open_exchange(&net);
     }
 }
 
 #[test]
-fn a_fence_waits_for_every_read_before_it_and_for_nothing_else() {
+fn fence_waits_only_for_earlier_reads() {
     for level in LEVELS {
         let (mut net, a, b) = pair(level, |_| {});
-        net.nodes[SERVER].host.room = 0;
+        net.nodes[SERVER].io.room = 0;
         let fenced = |data: &[u8]| Send {
             data: data.to_vec(),
             fence: true,
@@ -172,38 +173,38 @@ fn a_fence_waits_for_every_read_before_it_and_for_nothing_else() {
         net.settle();
         assert_eq!(net.log(SERVER, b), [received(2, b"4")]);
         let responses = if level == RR { 3 } else { 0 };
-        give_room(&mut net, responses + 1);
+        unblock_server(&mut net, responses + 1);
         assert_eq!(net.log(SERVER, b), [], "one read is still open");
-        give_room(&mut net, usize::MAX);
+        unblock_server(&mut net, usize::MAX);
         assert_eq!(net.log(SERVER, b), [received(3, b"5"), received(4, b"6")]);
         let ids: Vec<u64> = net.log(CLIENT, a).iter().map(id_of_ok).collect();
         assert_eq!(ids, [0, 1, 2, 3, 4, 5, 6]);
-        nothing_open(&net);
+        assert_no_open_exchange(&net);
     }
 }
 
 fn id_of_ok(event: &Event) -> u64 {
     match event {
         Event::Sent(id, Status::OK, _) => *id,
-        other => panic!("not a send that went well: {other:?}"),
+        other => panic!("not a successful send: {other:?}"),
     }
 }
 
 #[test]
-fn no_more_reads_are_asked_for_than_the_peer_takes() {
+fn pending_reads_are_limited_by_the_peer() {
     for level in LEVELS {
         for limit in [1, 3] {
             let (mut net, a, _) = pair(level, |config| config.max_reads_accepted = limit);
-            net.nodes[SERVER].host.room = 0;
+            net.nodes[SERVER].io.room = 0;
             for n in 0..8 {
                 net.post_read(CLIENT, a, (0x1000 + n, 7), 100);
             }
             net.settle();
-            let asked = |net: &Net| net.frames(CLIENT, ReadRequest).len();
-            assert_eq!(asked(&net), usize::from(limit));
-            give_room(&mut net, 1);
-            assert_eq!(asked(&net), usize::from(limit) + 1);
-            give_room(&mut net, usize::MAX);
+            let requests = |net: &Net| net.frames(CLIENT, ReadRequest).len();
+            assert_eq!(requests(&net), usize::from(limit));
+            unblock_server(&mut net, 1);
+            assert_eq!(requests(&net), usize::from(limit) + 1);
+            unblock_server(&mut net, usize::MAX);
             let log: Vec<_> = (0..8).map(|n| sent(n, 100)).collect();
             assert_eq!(net.log(CLIENT, a), log);
             let data: Vec<_> = (0..8)
@@ -211,71 +212,71 @@ fn no_more_reads_are_asked_for_than_the_peer_takes() {
                 .collect();
             assert_eq!(net.read_data(CLIENT, a), data);
             assert_eq!(net.count(SERVER, Counter::DropTooManyReads), 0);
-            nothing_open(&net);
+            assert_no_open_exchange(&net);
         }
     }
 }
 
 #[test]
-fn what_waits_behind_a_read_is_limited() {
+fn messages_pending_behind_a_read_are_limited() {
     for level in LEVELS {
         for limit in [1, 3] {
             let (mut net, a, b) = pair(level, |config| config.max_unanswered = limit);
-            net.nodes[SERVER].host.room = 0;
+            net.nodes[SERVER].io.room = 0;
             net.post_read(CLIENT, a, SOURCE, 100);
             for n in 1..8 {
                 net.post_send(CLIENT, a, &[n; 8]);
             }
             net.settle();
-            let placed = net.nodes[SERVER].host.vi(b).log.len();
+            let placed = net.nodes[SERVER].io.vi(b).log.len();
             assert_eq!(placed, limit as usize - 1);
-            give_room(&mut net, usize::MAX);
+            unblock_server(&mut net, usize::MAX);
             let ids: Vec<u64> = net.log(CLIENT, a).iter().map(id_of_ok).collect();
             assert_eq!(ids, (0..8).collect::<Vec<_>>());
             assert_eq!(net.log(SERVER, b).len(), 7);
-            nothing_open(&net);
+            assert_no_open_exchange(&net);
         }
     }
 }
 
 #[test]
-fn answers_and_our_own_messages_take_turns() {
+fn read_responses_and_own_messages_alternate() {
     for level in LEVELS {
         let (mut net, a, b) = pair(level, |_| {});
         net.post_receive(CLIENT, a, 20_000);
-        net.nodes[SERVER].host.room = 0;
+        net.nodes[SERVER].io.room = 0;
         net.post_read(CLIENT, a, SOURCE, 8 * 2096);
         net.post_send(SERVER, b, &[1; 8 * 2096]);
         net.settle();
         net.wire.trace.clear();
         for _ in 0..12 {
-            net.nodes[SERVER].host.room = 1;
+            net.nodes[SERVER].io.room = 1;
             net.pump(SERVER);
         }
         let from_server: Vec<_> = net.ius().into_iter().filter(|iu| iu.0 == SERVER).collect();
         let count = |opcode| from_server.iter().filter(|iu| iu.1 == opcode).count();
         assert_eq!(count(ReadResponse), 6);
         assert_eq!(count(SendRequest), 6);
-        give_room(&mut net, usize::MAX);
+        unblock_server(&mut net, usize::MAX);
         assert_eq!(net.read_data(CLIENT, a), [(0, bytes_at(&net, 0, 8 * 2096))]);
         assert_eq!(net.log(SERVER, b), [sent(0, 8 * 2096)]);
-        nothing_open(&net);
+        assert_no_open_exchange(&net);
     }
 }
 
 #[test]
-fn a_budget_of_one_frame_serves_everything_in_the_end() {
+fn pump_with_a_budget_of_one_frame_sends_everything() {
     let (mut net, a, b) = pair(RR, |_| {});
     net.post_receive(CLIENT, a, 20_000);
-    net.nodes[SERVER].host.room = 0;
+    net.nodes[SERVER].io.room = 0;
     net.post_read(CLIENT, a, SOURCE, 6000);
     net.post_send(CLIENT, a, b"to be answered");
     net.post_send(SERVER, b, &[1; 6000]);
     net.settle();
-    net.nodes[SERVER].host.room = usize::MAX;
+    net.nodes[SERVER].io.room = usize::MAX;
     let now_ns = net.now_ns;
     let mut pumps = 0;
-    while net.act(SERVER, |engine, host| engine.pump(now_ns, b, 1, host)) == Pumped::More {
+    while net.act(SERVER, |engine, io| engine.pump(now_ns, b, 1, io)) == Pumped::More {
         pumps += 1;
     }
     assert!(pumps <= 10, "7 frames, and little beyond: {pumps}");
@@ -284,13 +285,13 @@ fn a_budget_of_one_frame_serves_everything_in_the_end() {
         net.log(CLIENT, a)[..2],
         [received(0, &[1; 6000]), sent(0, 6000)]
     );
-    nothing_open(&net);
+    assert_no_open_exchange(&net);
 }
 
 #[test]
-fn a_read_waits_for_room_in_the_port_and_for_an_ox_id() {
+fn read_waits_for_the_port_and_for_an_ox_id() {
     let (mut net, a, _) = pair(RD, |_| {});
-    net.nodes[CLIENT].host.room = 0;
+    net.nodes[CLIENT].io.room = 0;
     net.post_read(CLIENT, a, SOURCE, 100);
     net.settle();
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 0));
@@ -298,8 +299,8 @@ fn a_read_waits_for_room_in_the_port_and_for_an_ox_id() {
     let pool = &mut net.nodes[CLIENT].engine.exchanges;
     let first = pool.open(now_ns).unwrap();
     while pool.open(now_ns).is_some() {}
-    net.nodes[CLIENT].host.room = usize::MAX;
-    let pumped = net.act(CLIENT, |engine, host| engine.pump(now_ns, a, 8, host));
+    net.nodes[CLIENT].io.room = usize::MAX;
+    let pumped = net.act(CLIENT, |engine, io| engine.pump(now_ns, a, 8, io));
     assert_eq!(pumped, Pumped::Blocked);
     let pool = &mut net.nodes[CLIENT].engine.exchanges;
     pool.close(first.ox_id, first.seq_cnt);
@@ -308,9 +309,9 @@ fn a_read_waits_for_room_in_the_port_and_for_an_ox_id() {
     assert_eq!(net.log(CLIENT, a), [sent(0, 100)]);
 }
 
-/// Answers need no OX_ID of ours: they go on while our own messages wait for one.
+/// Read responses need no local OX_ID: they are sent while own messages wait for one.
 #[test]
-fn a_peers_read_is_served_while_we_have_no_ox_id() {
+fn peers_read_is_served_without_a_free_ox_id() {
     for level in LEVELS {
         let (mut net, a, b) = pair(level, |_| {});
         let now_ns = net.now_ns;
@@ -331,26 +332,26 @@ fn a_peers_read_is_served_while_we_have_no_ox_id() {
 
 #[test]
 fn a_read_at_unreliable_delivery_is_a_format_error() {
-    each_way(|| {
+    for_each_topology(|| {
         let (mut net, a, b) = Net::connected(Level::UnreliableDelivery);
-        net.nodes[SERVER].host.register(7, 0x1000, 100);
+        net.nodes[SERVER].io.register(7, 0x1000, 100);
         net.post_receive(SERVER, b, 100);
         net.post_read(CLIENT, a, SOURCE, 10);
-        net.post_send(CLIENT, a, b"goes on");
+        net.post_send(CLIENT, a, b"another");
         net.settle();
         let log = [send_failed(0, Status::FORMAT), sent(1, 7)];
         assert_eq!(net.log(CLIENT, a), log);
         assert!(net.frames(CLIENT, ReadRequest).is_empty());
-        assert_eq!(net.log(SERVER, b), [received(0, b"goes on")]);
+        assert_eq!(net.log(SERVER, b), [received(0, b"another")]);
     });
 }
 
 #[test]
-fn a_local_fault_behind_a_read_waits_for_it() {
+fn local_error_behind_a_read_completes_after_it() {
     for level in LEVELS {
         for fault_of_read in [false, true] {
             let (mut net, a, b) = pair(level, |_| {});
-            net.nodes[SERVER].host.room = 0;
+            net.nodes[SERVER].io.room = 0;
             net.post_read(CLIENT, a, SOURCE, 100);
             let mut faulty = if fault_of_read {
                 read(SOURCE, 10)
@@ -362,27 +363,30 @@ fn a_local_fault_behind_a_read_waits_for_it() {
             net.post_send(CLIENT, a, b"never sent");
             net.settle();
             assert_eq!(net.log(CLIENT, a), []);
-            give_room(&mut net, usize::MAX);
+            unblock_server(&mut net, usize::MAX);
             let expected = [
                 sent(0, 100),
                 send_failed(1, Status::PROTECTION),
-                broken()[0].clone(),
+                connection_lost_events()[0].clone(),
                 send_failed(2, Status::FLUSHED),
-                broken()[1].clone(),
+                connection_lost_events()[1].clone(),
             ];
             assert_eq!(net.log(CLIENT, a), expected);
             assert_eq!(net.frames(CLIENT, SendRequest).len(), 0);
-            assert_eq!(net.log(SERVER, b).last(), Some(&broken()[1]));
+            assert_eq!(
+                net.log(SERVER, b).last(),
+                Some(&connection_lost_events()[1])
+            );
         }
     }
 }
 
-/// The request itself cannot be sent: its descriptor's memory went.
+/// The request itself cannot be sent: the memory of its descriptor is invalid.
 #[test]
-fn a_read_whose_memory_went_before_it_was_asked_for() {
+fn read_with_invalid_memory_fails_before_the_request() {
     for behind in [false, true] {
         let (mut net, a, _) = pair(RD, |_| {});
-        net.nodes[SERVER].host.room = 0;
+        net.nodes[SERVER].io.room = 0;
         if behind {
             net.post_read(CLIENT, a, SOURCE, 100);
         }
@@ -392,24 +396,24 @@ fn a_read_whose_memory_went_before_it_was_asked_for() {
         };
         gone.fault = Status::PROTECTION;
         let id = net.post(CLIENT, a, gone);
-        give_room(&mut net, usize::MAX);
+        unblock_server(&mut net, usize::MAX);
         let log = net.log(CLIENT, a);
         assert!(log.contains(&send_failed(id, Status::PROTECTION)));
         assert_eq!(log.contains(&sent(0, 100)), behind);
-        assert_eq!(log.last(), Some(&broken()[1]));
+        assert_eq!(log.last(), Some(&connection_lost_events()[1]));
     }
 }
 
 #[test]
-fn data_that_comes_gives_the_rest_its_time() {
+fn read_data_restarts_the_response_timeout() {
     let (mut net, a, _) = pair(RD, |_| {});
     let ulp_ns = net.nodes[CLIENT].engine.config().ulp_timeout_ns;
-    net.nodes[SERVER].host.room = 0;
+    net.nodes[SERVER].io.room = 0;
     net.post_read(CLIENT, a, SOURCE, 4 * 2096);
     net.settle();
     for _ in 0..3 {
         net.advance(ulp_ns * 3 / 4);
-        give_room(&mut net, 1);
+        unblock_server(&mut net, 1);
         assert_eq!(net.log(CLIENT, a), []);
     }
     net.advance(ulp_ns);
@@ -440,16 +444,16 @@ fn message_ids_and_seq_cnt_wrap_in_the_middle_of_a_read() {
     assert_eq!(ids, [0, 1, 2, 3, 4, 5]);
     let data = bytes_at(&net, 0, 10_000);
     assert!(net.read_data(CLIENT, a).iter().all(|(_, got)| *got == data));
-    nothing_open(&net);
+    assert_no_open_exchange(&net);
 }
 
 #[test]
-fn both_ends_read_at_once() {
-    each_way(|| {
+fn both_sides_read_at_once() {
+    for_each_topology(|| {
         for level in LEVELS {
             let (mut net, a, b) = pair(level, |_| {});
-            net.nodes[CLIENT].host.register(5, 0, 10_000);
-            net.nodes[CLIENT].host.regions.get_mut(&5).unwrap().bytes = vec![0x5A; 10_000];
+            net.nodes[CLIENT].io.register(5, 0, 10_000);
+            net.nodes[CLIENT].io.regions.get_mut(&5).unwrap().bytes = vec![0x5A; 10_000];
             for _ in 0..6 {
                 net.post_read(CLIENT, a, SOURCE, 9_000);
                 net.post_read(SERVER, b, (0, 5), 9_000);
@@ -462,15 +466,15 @@ fn both_ends_read_at_once() {
             let got = net.read_data(SERVER, b);
             assert_eq!(got.len(), 6);
             assert!(got.iter().all(|(_, data)| *data == vec![0x5A; 9_000]));
-            nothing_open(&net);
+            assert_no_open_exchange(&net);
         }
     });
 }
 
-/// The connection ends at any moment of a mixed life, in any way: everything posted completes
-/// once and in order, and nothing is left.
+/// Ends a connection at each step of mixed traffic, in each way: all descriptors complete once and in order, and no
+/// state remains.
 #[test]
-fn a_connection_may_end_in_the_middle_of_everything() {
+fn connection_that_ends_at_any_step_completes_all_descriptors() {
     type End = fn(&mut Net, ViIndex, ViIndex);
     let ends: [End; 4] = [
         |net, a, _| net.disconnect(CLIENT, a),
@@ -481,14 +485,14 @@ fn a_connection_may_end_in_the_middle_of_everything() {
         },
         |net, a, b| {
             let now_ns = net.now_ns;
-            net.act(CLIENT, |engine, host| engine.fail_vi(now_ns, a, host));
-            net.act(SERVER, |engine, host| engine.fail_vi(now_ns, b, host));
+            net.act(CLIENT, |engine, io| engine.fail_vi(now_ns, a, io));
+            net.act(SERVER, |engine, io| engine.fail_vi(now_ns, b, io));
         },
     ];
     for level in LEVELS {
         for end in ends {
             let mut steps = 0;
-            while life(level, steps, end) {
+            while run_until_end(level, steps, end) {
                 steps += 1;
             }
             assert!(steps > 20);
@@ -496,15 +500,15 @@ fn a_connection_may_end_in_the_middle_of_everything() {
     }
 }
 
-/// One such life that ends after so many frames. False if it was over by then.
-fn life(level: Level, steps: usize, end: fn(&mut Net, ViIndex, ViIndex)) -> bool {
+/// Runs mixed traffic that ends after `steps` frames. Returns false if no frame was left by then.
+fn run_until_end(level: Level, steps: usize, end: fn(&mut Net, ViIndex, ViIndex)) -> bool {
     let (mut net, a, b) = pair(level, |config| config.max_unanswered = 4);
-    net.nodes[CLIENT].host.register(7, 0x1000, 20_000);
+    net.nodes[CLIENT].io.register(7, 0x1000, 20_000);
     for (node, vi) in [(CLIENT, a), (SERVER, b)] {
         for _ in 0..4 {
             net.post_receive(node, vi, 10_000);
         }
-        net.nodes[node].host.room = 0;
+        net.nodes[node].io.room = 0;
         let fenced = Send {
             fence: true,
             data: vec![3; 10],
@@ -520,16 +524,16 @@ fn life(level: Level, steps: usize, end: fn(&mut Net, ViIndex, ViIndex)) -> bool
             net.post(node, vi, send);
         }
     }
-    let mut going = true;
+    let mut frames_left = true;
     for _ in 0..steps {
         for node in [CLIENT, SERVER] {
-            net.nodes[node].host.room = 1;
+            net.nodes[node].io.room = 1;
             net.pump(node);
         }
-        going = net.deliver_one();
+        frames_left = net.deliver_one();
     }
     for node in [CLIENT, SERVER] {
-        net.nodes[node].host.room = usize::MAX;
+        net.nodes[node].io.room = usize::MAX;
     }
     end(&mut net, a, b);
     net.advance(60 * S);
@@ -546,17 +550,17 @@ fn life(level: Level, steps: usize, end: fn(&mut Net, ViIndex, ViIndex)) -> bool
             }
         }
         assert_eq!(next, 4);
-        assert_eq!(net.nodes[node].host.vi(vi).in_flight, 0);
+        assert_eq!(net.nodes[node].io.vi(vi).in_flight, 0);
         let engine = &net.nodes[node].engine;
         assert_eq!(engine.exchange_usage().0, 0);
         assert_eq!(engine.timers.len(), 0);
     }
-    going
+    frames_left
 }
 
 #[test]
-fn attributes_tell_how_many_reads_are_taken() {
-    for (configured, told) in [(5, 5), (0, 1), (1000, 256)] {
+fn attributes_advertise_the_read_limit() {
+    for (configured, advertised) in [(5, 5), (0, 1), (1000, 256)] {
         let mut server = config(SERVER);
         server.max_reads_accepted = configured;
         let mut net = Net::new(vec![config(CLIENT), server], 4);
@@ -576,7 +580,7 @@ fn attributes_tell_how_many_reads_are_taken() {
             assert_eq!(remote.attributes.rdma_read, rdma_read);
             assert_eq!(
                 remote.attributes.max_reads,
-                if rdma_read { told } else { 0 }
+                if rdma_read { advertised } else { 0 }
             );
         }
     }

@@ -1,6 +1,6 @@
-//! The checks of received frames, in the order of the wire profile [FCVI P-10]: each frame
-//! here differs from a good one in one thing, is dropped under its own counter, and changes
-//! nothing. All on a reliable VI, where a frame that came through would break it.
+//! Checks of received frames, in the order of the wire profile [FCVI P-10]. Each frame differs from a valid one in one
+//! field, is dropped and counted by its own counter, and changes no state. The VI is reliable: a frame that passed the
+//! checks would break its connection.
 
 use fcvi_frame::fcoe::Eof;
 use fcvi_frame::frame::seal;
@@ -9,14 +9,14 @@ use fcvi_frame::iu::Opcode::{
     DisconnectResponse, SendRequest, WriteRequest,
 };
 
-use crate::testkit::host::{Receive, Send};
+use crate::testkit::io::{Receive, Send};
 use crate::testkit::net::{CLIENT, Net, SERVER, params, received};
 use crate::{Counter, EndpointState, Level, ViIndex};
 
 const RD: Level = Level::ReliableDelivery;
 const UD: Level = Level::UnreliableDelivery;
 
-// Places in a frame.
+// Offsets in a frame.
 const DST: usize = 0;
 const SRC: usize = 6;
 const ETHERTYPE: usize = 12;
@@ -37,7 +37,7 @@ pub(super) const OPCODE: usize = 56;
 pub(super) const FLAGS: usize = 57;
 pub(super) const MSG_ID: usize = 60;
 
-/// Changes a frame and makes it well formed again.
+/// Returns a copy of the frame with this edit, sealed again.
 pub(super) fn edited(frame: &[u8], eof: Eof, edit: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut frame = frame.to_vec();
     edit(&mut frame);
@@ -52,7 +52,7 @@ pub(super) fn add(frame: &mut [u8], at: usize, n: u32) {
     frame[at..at + 4].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// A connected pair, a receive at the server, and the frames of a message that is on no wire.
+/// A connected pair, a receive at the server, and the frames of a message that were not delivered.
 struct Case {
     net: Net,
     b: ViIndex,
@@ -81,7 +81,7 @@ impl Case {
         }
     }
 
-    /// The frame is dropped under this counter and under no other, and nobody notices.
+    /// Asserts that the frame is dropped, counted only by `counter`, and has no other effect.
     fn dropped(&mut self, frame: &[u8], counter: Counter, what: &str) {
         let before: Vec<u64> = Counter::ALL
             .iter()
@@ -98,7 +98,7 @@ impl Case {
         assert_eq!(state, EndpointState::Connected, "{what}");
     }
 
-    /// The good frames from `from` on arrive, and the message is whole.
+    /// Delivers the valid frames from index `from` on; asserts that the message is complete.
     fn arrives(mut self, from: usize) {
         for frame in &self.frames[from..] {
             self.net.inject(SERVER, frame);
@@ -109,7 +109,7 @@ impl Case {
 }
 
 #[test]
-fn frames_that_are_none() {
+fn malformed_frames_are_dropped() {
     let mut case = Case::new(40);
     let good = case.frames[0].clone();
     let damaged = |at: usize| {
@@ -136,7 +136,7 @@ fn frames_that_are_none() {
 }
 
 #[test]
-fn frames_of_other_stations_and_types() {
+fn frames_of_other_stations_or_types_are_dropped() {
     let mut case = Case::new(40);
     let good = case.frames[0].clone();
     let cases: [(&str, usize, Counter); 6] = [
@@ -155,7 +155,7 @@ fn frames_of_other_stations_and_types() {
 }
 
 #[test]
-fn ius_whose_header_contradicts_itself() {
+fn ius_with_inconsistent_headers_are_dropped() {
     let mut case = Case::new(40);
     let good = case.frames[0].clone();
     let cases: [(&str, usize, u8, Counter); 10] = [
@@ -168,7 +168,7 @@ fn ius_whose_header_contradicts_itself() {
         ("first frame, offset", OFFSET + 3, 0x04, Counter::DropBadIu),
         ("UD", FLAGS, 0x10, Counter::DropWrongLevel),
         ("RR", FLAGS, 0x30, Counter::DropWrongLevel),
-        ("wants a response", FLAGS, 0x40, Counter::DropWrongLevel),
+        ("requests a response", FLAGS, 0x40, Counter::DropWrongLevel),
     ];
     for (what, at, flip, counter) in cases {
         let frame = edited(&good, Eof::T, |f| f[at] ^= flip);
@@ -178,9 +178,9 @@ fn ius_whose_header_contradicts_itself() {
 }
 
 #[test]
-fn a_handle_with_any_wrong_bit_names_no_vi() {
+fn handle_with_any_wrong_bit_matches_no_vi() {
     let mut case = Case::new(40);
-    // Other VIs at the places that a wrong bit leads to.
+    // Other VIs in the slots that a wrong bit selects.
     for _ in 0..8 {
         let vi = case.net.create(SERVER, params(RD));
         case.net.post_receive(SERVER, vi, 100);
@@ -196,7 +196,7 @@ fn a_handle_with_any_wrong_bit_names_no_vi() {
 }
 
 #[test]
-fn the_right_handle_from_another_port_names_no_vi() {
+fn valid_handle_from_another_port_matches_no_vi() {
     let mut case = Case::new(40);
     let good = case.frames[0].clone();
     let frame = edited(&good, Eof::T, |f| {
@@ -208,31 +208,31 @@ fn the_right_handle_from_another_port_names_no_vi() {
 }
 
 #[test]
-fn messages_of_the_past_and_of_the_far_future() {
+fn messages_outside_the_window_are_dropped() {
     let mut case = Case::new(40);
     let good = case.frames[0].clone();
     let window = case.net.nodes[SERVER].engine.config().message_window;
     for behind in [1, 2, 1000, 1 << 30, (1 << 31) - 1] {
         let frame = edited(&good, Eof::T, |f| add(f, MSG_ID, 0u32.wrapping_sub(behind)));
-        case.dropped(&frame, Counter::DropStaleMessage, "past");
+        case.dropped(&frame, Counter::DropStaleMessage, "older");
     }
     for ahead in [window + 1, 1 << 30, (1 << 31) - 1] {
         let frame = edited(&good, Eof::T, |f| add(f, MSG_ID, ahead));
-        case.dropped(&frame, Counter::DropOutOfWindow, "future");
+        case.dropped(&frame, Counter::DropOutOfWindow, "beyond the window");
     }
     case.arrives(0);
 }
 
 #[test]
-fn further_frames_without_their_first() {
+fn continuation_frames_without_a_first_frame_are_dropped() {
     let mut case = Case::at(UD, 5000);
     for at in [1, 2] {
         let frame = case.frames[at].clone();
         case.dropped(&frame, Counter::DropNoContext, "no message is open");
     }
     case.arrives(0);
-    // Where nothing may be missing it must be one of the message that is next, or of one not far behind it: any other was
-    // late, or is nobody's.
+    // On a reliable VI a frame of the next message, or of one within the window, reveals a loss: other frames are
+    // dropped.
     let mut case = Case::new(5000);
     let window = case.net.nodes[SERVER].engine.config().message_window;
     for ahead in [0u32.wrapping_sub(1), 1 << 31, window + 1] {
@@ -243,7 +243,7 @@ fn further_frames_without_their_first() {
 }
 
 #[test]
-fn further_frames_of_another_message() {
+fn continuation_frames_of_another_message_are_dropped() {
     let mut case = Case::new(5000);
     case.net.inject(SERVER, &case.frames[0].clone());
     let next = case.frames[1].clone();
@@ -261,7 +261,7 @@ fn further_frames_of_another_message() {
 }
 
 #[test]
-fn frames_that_the_message_already_has() {
+fn duplicate_frames_of_a_message_are_dropped() {
     let mut case = Case::new(7000);
     case.net.inject(SERVER, &case.frames[0].clone());
     case.net.inject(SERVER, &case.frames[1].clone());
@@ -269,19 +269,19 @@ fn frames_that_the_message_already_has() {
     case.dropped(&first, Counter::DropStaleMessage, "first frame");
     let second = case.frames[1].clone();
     case.dropped(&second, Counter::DropDuplicate, "second frame");
-    // An overlap: the next SEQ_CNT, but bytes that are there already.
+    // An overlap: the next SEQ_CNT, but bytes that have arrived already.
     let overlap = edited(&case.frames[2].clone(), Eof::N, |f| {
         add(f, OFFSET, 0u32.wrapping_sub(4));
     });
     case.dropped(&overlap, Counter::DropDuplicate, "overlap");
-    // The bytes that are wanted, under a SEQ_CNT that was there already.
+    // The expected bytes, under a SEQ_CNT that has arrived already.
     let behind = edited(&case.frames[2].clone(), Eof::N, |f| f[SEQ_CNT + 1] -= 1);
     case.dropped(&behind, Counter::DropDuplicate, "SEQ_CNT");
     case.arrives(2);
 }
 
 #[test]
-fn a_whole_message_twice_is_delivered_once() {
+fn duplicate_message_is_delivered_once() {
     let mut case = Case::new(5000);
     let frames = case.frames.clone();
     for frame in &frames {
@@ -297,24 +297,24 @@ fn a_whole_message_twice_is_delivered_once() {
 }
 
 #[test]
-fn the_rest_of_a_message_that_was_given_up() {
+fn remaining_frames_of_a_failed_message_are_discarded() {
     let (mut net, a, b) = Net::connected(UD);
     let small = Receive {
         capacity_bytes: 10,
         ..Receive::default()
     };
-    net.nodes[SERVER].host.post_receive(b, small);
+    net.nodes[SERVER].io.post_receive(b, small);
     net.post_send(CLIENT, a, &[1; 7000]);
     net.settle();
     assert_eq!(net.count(SERVER, Counter::DropDiscarded), 3);
     assert_eq!(net.count(SERVER, Counter::RxFrames), 0);
 }
 
-/// Every frame of a connection, replayed into the next one between the same VIs.
+/// Replays every frame of a connection into the next one between the same VIs.
 #[test]
-fn a_replay_of_an_earlier_connection_reaches_nobody() {
+fn replay_of_an_earlier_connection_is_dropped() {
     let (mut net, a, b) = Net::connected(RD);
-    net.nodes[SERVER].host.register(7, 0, 8192);
+    net.nodes[SERVER].io.register(7, 0, 8192);
     for immediate in [None, Some(3)] {
         net.post_receive(SERVER, b, 5000);
         net.post_send(CLIENT, a, &[1; 5000]);
@@ -341,7 +341,7 @@ fn a_replay_of_an_earlier_connection_reaches_nobody() {
     net.connect(a, b);
     net.clear_logs();
     net.post_receive(SERVER, b, 5000);
-    net.nodes[SERVER].host.register(7, 0, 8192);
+    net.nodes[SERVER].io.register(7, 0, 8192);
     for sent in &old {
         let before = net.count(SERVER, Counter::DropUnknownHandle);
         net.inject(SERVER, &sent.bytes);
@@ -353,23 +353,21 @@ fn a_replay_of_an_earlier_connection_reaches_nobody() {
     assert_eq!(net.log(SERVER, b), []);
     assert_eq!(net.log(CLIENT, a), []);
     assert!(
-        net.nodes[SERVER].host.regions[&7]
+        net.nodes[SERVER].io.regions[&7]
             .bytes
             .iter()
             .all(|b| *b == 0)
     );
-    net.post_send(CLIENT, a, b"the new one");
+    net.post_send(CLIENT, a, b"new message");
     net.settle();
     let log = net.log(SERVER, b);
     assert_eq!(log.len(), 1);
-    assert!(
-        matches!(&log[0], crate::testkit::host::Event::Received(r) if r.data == b"the new one")
-    );
+    assert!(matches!(&log[0], crate::testkit::io::Event::Received(r) if r.data == b"new message"));
 }
 
 /// The same OX_ID, SEQ_ID and SEQ_CNT as the frame that is expected, but of an older message.
 #[test]
-fn a_frame_synonym_is_told_by_its_message() {
+fn synonym_frame_of_an_older_message_is_dropped() {
     let mut case = Case::new(5000);
     case.net.inject(SERVER, &case.frames[0].clone());
     let synonym = edited(&case.frames[1].clone(), Eof::N, |f| {
@@ -380,9 +378,9 @@ fn a_frame_synonym_is_told_by_its_message() {
     case.arrives(1);
 }
 
-/// Connect and disconnect IUs that are no whole sequence, or come from the wrong side.
+/// Connect and disconnect IUs that are not a complete sequence, or come from the wrong side.
 #[test]
-fn connection_ius_that_are_no_whole_sequence_or_from_the_wrong_side() {
+fn incomplete_or_misdirected_connection_ius_are_dropped() {
     let mut net = Net::pair();
     let (a, _) = net.join(RD);
     net.disconnect(CLIENT, a);
@@ -415,9 +413,8 @@ fn connection_ius_that_are_no_whole_sequence_or_from_the_wrong_side() {
     }
 }
 
-/// A payload of a connect IU of the wrong length is not believed.
 #[test]
-fn connect_ius_with_a_payload_of_the_wrong_length() {
+fn connect_iu_with_a_payload_of_the_wrong_length_is_dropped() {
     let (mut net, a, b) = Net::connected(RD);
     net.disconnect(CLIENT, a);
     net.settle();

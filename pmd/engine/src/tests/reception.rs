@@ -1,4 +1,4 @@
-//! Reliable Reception: a send or write is complete when the other end has placed it.
+//! Reliable Reception: a send or write completes when the peer has placed it.
 
 use fcvi_frame::fcoe::Sof;
 use fcvi_frame::frame::FrameView;
@@ -6,17 +6,17 @@ use fcvi_frame::iu::Opcode::{
     DisconnectRequest, SendRequest, SendResponse, WriteRequest, WriteResponse,
 };
 
-use crate::testkit::host::{Event, Send};
+use crate::testkit::io::{Event, Send};
 use crate::testkit::net::{
-    CLIENT, MS, Net, S, SERVER, broken, config, params, receive_failed, received, send_failed,
-    sent, without_partial_data,
+    CLIENT, MS, Net, S, SERVER, config, connection_lost_events, params, receive_failed, received,
+    send_failed, sent, without_partial_data,
 };
 use crate::testkit::rng::Rng;
 use crate::{AsyncError, Counter, EndpointState, Level, Status, ViIndex};
 
 const RR: Level = Level::ReliableReception;
 
-/// A connected pair whose ends have at most so many descriptors in flight, and receives.
+/// Returns a connected pair with at most `max_unanswered` descriptors in flight per side, and receives at the server.
 fn pair(max_unanswered: u32) -> (Net, ViIndex, ViIndex) {
     let configs = [CLIENT, SERVER].map(|node| {
         let mut config = config(node);
@@ -30,7 +30,7 @@ fn pair(max_unanswered: u32) -> (Net, ViIndex, ViIndex) {
     for _ in 0..10 {
         net.post_receive(SERVER, b, 10_000);
     }
-    net.nodes[SERVER].host.register(7, 0, 10_000);
+    net.nodes[SERVER].io.register(7, 0, 10_000);
     (net, a, b)
 }
 
@@ -43,12 +43,12 @@ fn write(len: usize, immediate: Option<u32>) -> Send {
     }
 }
 
-/// Every exchange ended, and well unless the connection broke.
-fn nothing_open(net: &Net) {
+/// Asserts that every exchange has ended, and that none is quarantined unless the connection broke.
+fn assert_no_open_exchange(net: &Net) {
     for node in [CLIENT, SERVER] {
-        let (open, dead) = net.nodes[node].engine.exchange_usage();
+        let (open, quarantined) = net.nodes[node].engine.exchange_usage();
         assert_eq!(open, 0);
-        assert!(dead == 0 || net.count(node, Counter::Breaks) > 0);
+        assert!(quarantined == 0 || net.count(node, Counter::Breaks) > 0);
     }
 }
 
@@ -56,8 +56,8 @@ fn nothing_open(net: &Net) {
 fn sends_and_writes_of_all_sizes_complete_when_they_are_placed() {
     let (mut net, a, b) = pair(64);
     let mut rng = Rng::new(21);
-    for (room, remote) in [(2096, false), (2080, true)] {
-        let near = |n: usize| (n * room).saturating_sub(2)..=n * room + 2;
+    for (capacity, remote) in [(2096, false), (2080, true)] {
+        let near = |n: usize| (n * capacity).saturating_sub(2)..=n * capacity + 2;
         for size in (0..4).flat_map(near) {
             let mut send = write(size, Some(5));
             send.data = rng.bytes(size);
@@ -68,7 +68,7 @@ fn sends_and_writes_of_all_sizes_complete_when_they_are_placed() {
             let rx = net.post_receive(SERVER, b, 10_000) - 10;
             let tx = net.post(CLIENT, a, send);
             assert_eq!(net.log(CLIENT, a), [], "not before it is placed");
-            while net.nodes[SERVER].host.vi(b).log.is_empty() {
+            while net.nodes[SERVER].io.vi(b).log.is_empty() {
                 assert!(net.deliver_one());
                 assert_eq!(net.log(CLIENT, a), []);
             }
@@ -79,31 +79,31 @@ fn sends_and_writes_of_all_sizes_complete_when_they_are_placed() {
             assert_eq!((got.id, got.status), (rx, Status::OK));
             assert_eq!((got.length_bytes, got.remote_write), (size as u32, remote));
             if remote {
-                assert_eq!(net.nodes[SERVER].host.regions[&7].bytes[..size], data);
+                assert_eq!(net.nodes[SERVER].io.regions[&7].bytes[..size], data);
             } else {
                 assert_eq!(got.data, data);
             }
             net.settle();
             assert_eq!(net.log(CLIENT, a), [sent(tx, size as u32)]);
-            let requests = size.div_ceil(room).max(1);
+            let requests = size.div_ceil(capacity).max(1);
             assert_eq!(net.wire.trace.len() - frames, requests + 1);
         }
     }
-    nothing_open(&net);
+    assert_no_open_exchange(&net);
     let messages = net.count(CLIENT, Counter::TxMessages);
     assert_eq!(net.count(SERVER, Counter::TxResponses), messages);
     assert_eq!(net.count(CLIENT, Counter::RxResponses), messages);
 }
 
 #[test]
-fn a_write_without_immediate_data_is_answered_too() {
+fn write_without_immediate_data_gets_a_response() {
     let (mut net, a, b) = pair(64);
     let tx = net.post(CLIENT, a, write(5000, None));
     net.settle();
     assert_eq!(net.log(CLIENT, a), [sent(tx, 5000)]);
     assert_eq!(net.log(SERVER, b), []);
     assert_eq!(net.frames(SERVER, WriteResponse).len(), 1);
-    nothing_open(&net);
+    assert_no_open_exchange(&net);
 }
 
 /// The fields by which a network monitor follows an exchange [FCVI P-3].
@@ -165,7 +165,7 @@ fn messages_stream_without_waiting_for_responses() {
 }
 
 #[test]
-fn a_full_window_waits_and_goes_on_with_each_response() {
+fn full_window_advances_with_each_response() {
     for limit in [1, 3] {
         let (mut net, a, b) = pair(limit);
         for n in 0..10 {
@@ -174,7 +174,7 @@ fn a_full_window_waits_and_goes_on_with_each_response() {
         let mut seen = 0;
         loop {
             let requests = net.frames(CLIENT, SendRequest).len();
-            let completed = net.nodes[CLIENT].host.vi(a).log.len();
+            let completed = net.nodes[CLIENT].io.vi(a).log.len();
             assert!(requests - completed <= limit as usize);
             seen = seen.max(requests - completed);
             if !net.deliver_one() {
@@ -186,16 +186,16 @@ fn a_full_window_waits_and_goes_on_with_each_response() {
         assert_eq!(net.log(CLIENT, a), log);
         let log: Vec<_> = (0..10).map(|n| received(n, &[n as u8; 10])).collect();
         assert_eq!(net.log(SERVER, b), log);
-        nothing_open(&net);
+        assert_no_open_exchange(&net);
     }
 }
 
-/// The server's port has room for `room` frames and then none until it is given more.
+/// The server's port accepts `room` frames and then none until its limit is raised.
 #[test]
-fn responses_without_room_wait_and_keep_their_order() {
+fn responses_delayed_by_a_full_port_keep_their_order() {
     for room in 0..4 {
         let (mut net, a, b) = pair(64);
-        net.nodes[SERVER].host.room = room;
+        net.nodes[SERVER].io.room = room;
         net.post(CLIENT, a, write(8, None));
         for n in 0..5 {
             net.post_send(CLIENT, a, &[n; 8]);
@@ -205,21 +205,21 @@ fn responses_without_room_wait_and_keep_their_order() {
         assert_eq!(placed.len(), 5, "receives complete without the port");
         let log: Vec<_> = (0..room as u64).map(|n| sent(n, 8)).collect();
         assert_eq!(net.log(CLIENT, a), log);
-        net.nodes[SERVER].host.room = 2;
+        net.nodes[SERVER].io.room = 2;
         net.pump(SERVER);
-        net.nodes[SERVER].host.room = usize::MAX;
-        // What comes now is answered behind those that wait.
+        net.nodes[SERVER].io.room = usize::MAX;
+        // The response to this message follows the delayed ones.
         net.post_send(CLIENT, a, &[5; 8]);
         net.settle();
         let log: Vec<_> = (room as u64..7).map(|n| sent(n, 8)).collect();
         assert_eq!(net.log(CLIENT, a), log);
-        nothing_open(&net);
+        assert_no_open_exchange(&net);
     }
 }
 
-/// A client that has as much in flight as can be configured, and so many receives for it, at a
-/// server that is configured for as little as can be, and has no room to answer.
-fn unanswered_at_a_modest_server() -> (Net, ViIndex, ViIndex) {
+/// Returns a client with the maximum number of messages in flight, all placed by a server with the minimum
+/// configuration whose port is full.
+fn maximum_in_flight_at_a_minimal_server() -> (Net, ViIndex, ViIndex) {
     let mut configs = vec![config(CLIENT), config(SERVER)];
     (
         configs[CLIENT].max_unanswered,
@@ -231,7 +231,7 @@ fn unanswered_at_a_modest_server() -> (Net, ViIndex, ViIndex) {
     for _ in 0..258 {
         net.post_receive(SERVER, b, 8);
     }
-    net.nodes[SERVER].host.room = 0;
+    net.nodes[SERVER].io.room = 0;
     for n in 0..258 {
         net.post_send(CLIENT, a, &[n as u8; 8]);
     }
@@ -243,60 +243,60 @@ fn unanswered_at_a_modest_server() -> (Net, ViIndex, ViIndex) {
 }
 
 #[test]
-fn a_server_keeps_the_responses_to_whatever_a_client_has_in_flight() {
-    let (mut net, a, b) = unanswered_at_a_modest_server();
-    net.nodes[SERVER].host.room = usize::MAX;
+fn server_keeps_the_responses_to_all_messages_in_flight() {
+    let (mut net, a, b) = maximum_in_flight_at_a_minimal_server();
+    net.nodes[SERVER].io.room = usize::MAX;
     net.pump(SERVER);
     net.settle();
     let log: Vec<_> = (0..258).map(|n| sent(n, 8)).collect();
     assert_eq!(net.log(CLIENT, a), log);
     assert_eq!(net.log(SERVER, b).len(), 2);
-    nothing_open(&net);
+    assert_no_open_exchange(&net);
 }
 
-/// A client that does not wait for its answers, against the profile.
+/// A client that does not wait for responses, against the profile.
 #[test]
-fn more_responses_without_room_than_can_be_kept_break() {
-    let (mut net, a, b) = unanswered_at_a_modest_server();
+fn excess_of_delayed_responses_breaks_the_connection() {
+    let (mut net, a, b) = maximum_in_flight_at_a_minimal_server();
     let now_ns = net.now_ns;
-    net.act(CLIENT, |engine, host| {
-        engine.answered(now_ns, a, 0, 1, host);
+    net.act(CLIENT, |engine, io| {
+        engine.handle_answer(now_ns, a, 0, 1, io);
     });
     net.pump(CLIENT);
     net.settle();
     assert_eq!(net.count(SERVER, Counter::ResponseOverflows), 1);
     let log = vec![
         received(256, &[0; 8]),
-        broken()[0].clone(),
+        connection_lost_events()[0].clone(),
         receive_failed(257, Status::FLUSHED),
-        broken()[1].clone(),
+        connection_lost_events()[1].clone(),
     ];
     assert_eq!(net.log(SERVER, b), log);
-    net.nodes[SERVER].host.room = usize::MAX;
+    net.nodes[SERVER].io.room = usize::MAX;
     net.advance(5 * S);
     let log = net.log(CLIENT, a);
-    assert_eq!(log[0], sent(0, 8), "so it believed");
-    assert_eq!(log[1], send_failed(1, Status::TRANSPORT), "it was not told");
-    assert_eq!(log[2], broken()[0]);
+    assert_eq!(log[0], sent(0, 8), "treated as answered");
+    assert_eq!(log[1], send_failed(1, Status::TRANSPORT), "no response");
+    assert_eq!(log[2], connection_lost_events()[0]);
     let flushed: Vec<_> = (2..258).map(|n| send_failed(n, Status::FLUSHED)).collect();
     assert_eq!(log[3..259], flushed);
 }
 
-/// The second message finds no descriptor; what of the server's answer arrives varies.
-fn second_refused(net: &mut Net, a: ViIndex, b: ViIndex) {
-    net.nodes[SERVER].host.vi(b).receives.truncate(1);
+/// Sends three messages, of which the second finds no descriptor.
+fn send_with_second_refused(net: &mut Net, a: ViIndex, b: ViIndex) {
+    net.nodes[SERVER].io.vi(b).receives.truncate(1);
     for n in 0..3 {
         net.post_send(CLIENT, a, &[n; 8]);
     }
 }
 
 #[test]
-fn a_refusal_is_told_by_its_response_or_by_the_disconnect() {
+fn refusal_is_reported_by_the_response_or_the_disconnect() {
     for lost in [None, Some(SendResponse), Some(DisconnectRequest)] {
         let (mut net, a, b) = pair(64);
-        second_refused(&mut net, a, b);
+        send_with_second_refused(&mut net, a, b);
         if let Some(opcode) = lost {
-            // The first response, and what is to be lost after it.
+            // The first response is delivered, then the given IU is lost.
             while net.frames(SERVER, SendResponse).is_empty() {
                 assert!(net.deliver_one());
             }
@@ -306,70 +306,70 @@ fn a_refusal_is_told_by_its_response_or_by_the_disconnect() {
         let expected = vec![
             sent(0, 8),
             send_failed(1, Status::REMOTE_DESCRIPTOR),
-            broken()[0].clone(),
+            connection_lost_events()[0].clone(),
             send_failed(2, Status::FLUSHED),
-            broken()[1].clone(),
+            connection_lost_events()[1].clone(),
         ];
         assert_eq!(net.log(CLIENT, a), expected, "{lost:?}");
         let expected = vec![
             received(0, &[0; 8]),
             Event::Async(AsyncError::ReceiveQueueEmpty),
-            broken()[0].clone(),
-            broken()[1].clone(),
+            connection_lost_events()[0].clone(),
+            connection_lost_events()[1].clone(),
         ];
         assert_eq!(net.log(SERVER, b), expected, "{lost:?}");
         net.advance(60 * S);
-        nothing_open(&net);
+        assert_no_open_exchange(&net);
     }
 }
 
-/// The first message was placed, but its response found no room before the second failed:
-/// it must not be blamed for that one's error.
+/// The first message was placed, but its response was delayed by the full port when the second failed: the first must
+/// not complete with the error of the second.
 #[test]
-fn a_refusal_behind_responses_without_room_blames_nobody() {
+fn refusal_behind_delayed_responses_is_a_transport_error() {
     let (mut net, a, b) = pair(64);
-    net.nodes[SERVER].host.room = 0;
-    second_refused(&mut net, a, b);
+    net.nodes[SERVER].io.room = 0;
+    send_with_second_refused(&mut net, a, b);
     net.settle();
-    net.nodes[SERVER].host.room = usize::MAX;
+    net.nodes[SERVER].io.room = usize::MAX;
     net.advance(60 * S);
     let expected = vec![
         send_failed(0, Status::TRANSPORT),
-        broken()[0].clone(),
+        connection_lost_events()[0].clone(),
         send_failed(1, Status::FLUSHED),
         send_failed(2, Status::FLUSHED),
-        broken()[1].clone(),
+        connection_lost_events()[1].clone(),
     ];
     assert_eq!(net.log(CLIENT, a), expected);
 }
 
 #[test]
-fn a_message_that_is_refused_while_it_is_sent_goes_no_further() {
+fn message_refused_while_it_is_sent_is_aborted() {
     for lost in [SendResponse, DisconnectRequest] {
         let (mut net, a, b) = pair(64);
-        net.nodes[SERVER].host.vi(b).receives.clear();
+        net.nodes[SERVER].io.vi(b).receives.clear();
         net.wire.lose(SERVER, lost, u32::MAX);
-        // Only the first frame of the first message finds room.
-        net.nodes[CLIENT].host.room = 1;
+        // The port accepts only the first frame of the first message.
+        net.nodes[CLIENT].io.room = 1;
         net.post_send(CLIENT, a, &[1; 9000]);
         net.post_send(CLIENT, a, b"second");
         net.settle();
         let expected = vec![
             send_failed(0, Status::REMOTE_DESCRIPTOR),
-            broken()[0].clone(),
+            connection_lost_events()[0].clone(),
             send_failed(1, Status::FLUSHED),
-            broken()[1].clone(),
+            connection_lost_events()[1].clone(),
         ];
         assert_eq!(net.log(CLIENT, a), expected, "{lost:?}");
         assert_eq!(net.frames(CLIENT, SendRequest).len(), 1);
-        net.nodes[CLIENT].host.room = usize::MAX;
+        net.nodes[CLIENT].io.room = usize::MAX;
         net.advance(60 * S);
-        nothing_open(&net);
+        assert_no_open_exchange(&net);
     }
 }
 
 #[test]
-fn a_lost_response_is_noticed_by_the_next_one() {
+fn lost_response_is_detected_by_the_next_response() {
     let (mut net, a, b) = pair(64);
     net.wire.lose(SERVER, SendResponse, 1);
     for n in 0..3 {
@@ -379,17 +379,17 @@ fn a_lost_response_is_noticed_by_the_next_one() {
     assert_eq!(net.count(CLIENT, Counter::LostResponses), 1);
     let expected = vec![
         send_failed(0, Status::TRANSPORT),
-        broken()[0].clone(),
+        connection_lost_events()[0].clone(),
         send_failed(1, Status::FLUSHED),
         send_failed(2, Status::FLUSHED),
-        broken()[1].clone(),
+        connection_lost_events()[1].clone(),
     ];
     assert_eq!(net.log(CLIENT, a), expected);
     assert_eq!(net.state(SERVER, b), EndpointState::Error);
 }
 
 #[test]
-fn a_response_that_is_late_breaks_after_the_ulp_timeout_of_the_oldest_message() {
+fn missing_response_breaks_after_the_ulp_timeout_of_the_oldest_message() {
     let (mut net, a, _) = pair(64);
     let ulp_ns = net.nodes[CLIENT].engine.config().ulp_timeout_ns;
     let begin_ns = net.now_ns;
@@ -404,45 +404,45 @@ fn a_response_that_is_late_breaks_after_the_ulp_timeout_of_the_oldest_message() 
     assert_eq!(net.log(CLIENT, a), [sent(0, 8)]);
     assert!(
         net.now_ns > begin_ns + ulp_ns,
-        "the timer was set for another one"
+        "the timer was set for the answered message"
     );
     net.advance(first_ns + ulp_ns - 1 - net.now_ns);
     assert_eq!(net.log(CLIENT, a), []);
     net.advance(1);
     let expected = vec![
         send_failed(1, Status::TRANSPORT),
-        broken()[0].clone(),
+        connection_lost_events()[0].clone(),
         send_failed(2, Status::FLUSHED),
-        broken()[1].clone(),
+        connection_lost_events()[1].clone(),
     ];
     assert_eq!(net.log(CLIENT, a), expected);
     assert_eq!(net.count(CLIENT, Counter::ResponseTimeouts), 1);
-    let (_, dead) = net.nodes[CLIENT].engine.exchange_usage();
-    assert!(dead >= 2, "given up exchanges are not used again at once");
+    let (_, quarantined) = net.nodes[CLIENT].engine.exchange_usage();
+    assert!(quarantined >= 2, "abandoned exchanges are quarantined");
 }
 
 #[test]
-fn an_answer_gives_the_next_one_its_time() {
+fn response_restarts_the_timeout_for_the_next_message() {
     let (mut net, a, _) = pair(64);
     let ulp_ns = net.nodes[CLIENT].engine.config().ulp_timeout_ns;
-    net.nodes[SERVER].host.room = 0;
+    net.nodes[SERVER].io.room = 0;
     for _ in 0..4 {
         net.post_send(CLIENT, a, b"slow");
     }
     for n in 0..4 {
         net.advance(ulp_ns * 3 / 4);
-        net.nodes[SERVER].host.room = 1;
+        net.nodes[SERVER].io.room = 1;
         net.pump(SERVER);
         net.settle();
         assert_eq!(net.log(CLIENT, a), [sent(n, 4)]);
     }
-    nothing_open(&net);
+    assert_no_open_exchange(&net);
 }
 
-/// A write is refused although an earlier send has no response yet: both are lost. The
-/// disconnect's reason is about writes, so the send is not blamed for it.
+/// A write is refused while an earlier send has no response, and both responses are lost. The reason of the disconnect
+/// concerns writes, so the send is only flushed.
 #[test]
-fn a_disconnect_blames_only_whom_its_reason_can_be_about() {
+fn disconnect_fails_only_a_descriptor_that_its_reason_concerns() {
     let (mut net, a, b) = pair(64);
     net.wire.lose(SERVER, SendResponse, u32::MAX);
     net.wire.lose(SERVER, WriteResponse, u32::MAX);
@@ -454,8 +454,8 @@ fn a_disconnect_blames_only_whom_its_reason_can_be_about() {
     let expected = vec![
         send_failed(0, Status::FLUSHED),
         send_failed(1, Status::RDMA_PROTECTION),
-        broken()[0].clone(),
-        broken()[1].clone(),
+        connection_lost_events()[0].clone(),
+        connection_lost_events()[1].clone(),
     ];
     assert_eq!(net.log(CLIENT, a), expected);
     let log = net.log(SERVER, b);
@@ -464,7 +464,7 @@ fn a_disconnect_blames_only_whom_its_reason_can_be_about() {
 }
 
 #[test]
-fn a_consumers_disconnect_blames_nobody() {
+fn disconnect_by_the_consumer_flushes_all_descriptors() {
     let (mut net, a, b) = pair(64);
     net.wire.lose(SERVER, SendResponse, u32::MAX);
     net.post_send(CLIENT, a, b"placed");
@@ -474,10 +474,9 @@ fn a_consumers_disconnect_blames_nobody() {
     assert_eq!(net.log(CLIENT, a)[1], send_failed(0, Status::FLUSHED));
 }
 
-/// A fault of our own behind messages in flight is told when its turn comes, and nothing
-/// behind it is sent.
+/// A local error behind messages in flight is reported in posting order, and nothing behind it is sent.
 #[test]
-fn a_local_fault_waits_for_what_is_in_flight() {
+fn local_error_completes_after_messages_in_flight() {
     let faulty = Send {
         data: vec![1; 8],
         fault: Status::FORMAT,
@@ -496,21 +495,21 @@ fn a_local_fault_waits_for_what_is_in_flight() {
     ];
     for (second, status) in cases {
         let (mut net, a, b) = pair(64);
-        net.nodes[SERVER].host.room = 0;
+        net.nodes[SERVER].io.room = 0;
         net.post_send(CLIENT, a, b"first");
         net.post(CLIENT, a, second);
         net.post_send(CLIENT, a, b"third");
         net.settle();
         assert_eq!(net.log(CLIENT, a), []);
-        net.nodes[SERVER].host.room = usize::MAX;
+        net.nodes[SERVER].io.room = usize::MAX;
         net.pump(SERVER);
         net.settle();
         let expected = vec![
             sent(0, 5),
             send_failed(1, status),
-            broken()[0].clone(),
+            connection_lost_events()[0].clone(),
             send_failed(2, Status::FLUSHED),
-            broken()[1].clone(),
+            connection_lost_events()[1].clone(),
         ];
         assert_eq!(net.log(CLIENT, a), expected);
         net.settle();
@@ -519,7 +518,7 @@ fn a_local_fault_waits_for_what_is_in_flight() {
         assert!(!log.contains(&received(1, b"third")));
         assert_eq!(net.state(SERVER, b), EndpointState::Error);
         net.advance(60 * S);
-        nothing_open(&net);
+        assert_no_open_exchange(&net);
     }
 }
 
@@ -529,8 +528,8 @@ fn message_ids_and_seq_cnt_wrap() {
     for ox_id in 0..0xFFFF {
         net.nodes[CLIENT].engine.exchanges.close(ox_id, 0xFFFF);
     }
-    let ends = [(CLIENT, a), (SERVER, b)];
-    for (node, vi) in ends {
+    let sides = [(CLIENT, a), (SERVER, b)];
+    for (node, vi) in sides {
         let ep = net.nodes[node].engine.endpoints[vi.slot()]
             .as_mut()
             .unwrap();
@@ -543,11 +542,11 @@ fn message_ids_and_seq_cnt_wrap() {
     net.settle();
     let log: Vec<_> = (0..6).map(|n| sent(n, 5000)).collect();
     assert_eq!(net.log(CLIENT, a), log);
-    nothing_open(&net);
+    assert_no_open_exchange(&net);
 }
 
 #[test]
-fn both_directions_and_the_client_that_has_not_seen_response3_are_answered() {
+fn messages_before_response3_are_answered_in_both_directions() {
     let mut net = Net::pair();
     let (a, b) = (
         net.create(CLIENT, params(RR)),
@@ -575,7 +574,7 @@ fn both_directions_and_the_client_that_has_not_seen_response3_are_answered() {
 }
 
 #[test]
-fn a_response_twice_counts_once() {
+fn duplicate_response_is_dropped() {
     let (mut net, a, _) = pair(64);
     net.wire.faults.duplicate = 1_000_000;
     for n in 0..5 {
@@ -586,5 +585,5 @@ fn a_response_twice_counts_once() {
     assert_eq!(net.log(CLIENT, a), log);
     assert_eq!(net.count(CLIENT, Counter::DropStrayResponse), 5);
     assert_eq!(net.count(SERVER, Counter::DropStaleMessage), 5);
-    nothing_open(&net);
+    assert_no_open_exchange(&net);
 }

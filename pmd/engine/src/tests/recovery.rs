@@ -1,19 +1,19 @@
-//! Message recovery, case by case.
+//! Message recovery: acknowledgements, gaps, retransmission, order and the end of connections.
 
-mod carried;
 mod checks;
-mod endings;
-mod last_words;
+mod connection_end;
+mod disconnect_ack;
 mod order_of_writes;
+mod piggyback;
 mod progress;
-mod reads_again;
+mod repeated_reads;
 
 use fcvi_frame::fc::FCtl;
 use fcvi_frame::frame::{FrameView, seal};
 use fcvi_frame::gaps::{MissingRange, MissingRanges};
 use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest, SendResponse, WriteRequest};
 
-use crate::testkit::host::{Event, Send};
+use crate::testkit::io::{Event, Send};
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params, received, sent};
 use crate::testkit::rng::Rng;
 use crate::{Counter, EndpointState, EngineConfig, Level, RecoveryConfig, Status, ViIndex};
@@ -35,7 +35,7 @@ fn pair_with(level: Level, change: impl Fn(usize, &mut EngineConfig)) -> (Net, V
     net.clear_logs();
     net.wire.trace.clear();
     for node in [CLIENT, SERVER] {
-        net.nodes[node].host.register(TARGET, 0, 100_000);
+        net.nodes[node].io.register(TARGET, 0, 100_000);
     }
     (net, a, b)
 }
@@ -53,8 +53,8 @@ fn write(len: usize, immediate: Option<u32>) -> Send {
     }
 }
 
-/// The frames that `act` has a node send, none of which arrives.
-fn kept(net: &mut Net, act: impl FnOnce(&mut Net)) -> Vec<Vec<u8>> {
+/// Returns the frames that are sent during `act`, none of which is delivered.
+fn withheld(net: &mut Net, act: impl FnOnce(&mut Net)) -> Vec<Vec<u8>> {
     let before = net.wire.trace.len();
     net.wire.cut = true;
     act(net);
@@ -63,7 +63,7 @@ fn kept(net: &mut Net, act: impl FnOnce(&mut Net)) -> Vec<Vec<u8>> {
     new.map(|sent| sent.bytes.clone()).collect()
 }
 
-/// What an acknowledgement says: the last message that is whole, bytes of the next one, gaps.
+/// Parses an acknowledgement: the last complete message, bytes of the next one, gaps.
 fn acknowledgement(bytes: &[u8]) -> (u32, u32, Vec<MissingRange>) {
     let view = FrameView::parse(bytes).expect("a frame");
     let iu = view.iu().expect("an IU");
@@ -93,8 +93,8 @@ fn msg_id(bytes: &[u8]) -> u32 {
     view.iu().expect("an IU").header.msg_id
 }
 
-/// A frame as it was, without the bit that says that it was sent before.
-fn without_bit_9(bytes: &[u8]) -> Vec<u8> {
+/// Returns the frame with the retransmission bit cleared, sealed again.
+fn clear_retransmitted(bytes: &[u8]) -> Vec<u8> {
     let view = FrameView::parse(bytes).expect("a frame");
     assert!(view.fc.f_ctl.contains(FCtl::RETRANSMITTED));
     let mut bytes = bytes.to_vec();
@@ -105,7 +105,7 @@ fn without_bit_9(bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn resent(bytes: &[u8]) -> bool {
+fn is_retransmitted(bytes: &[u8]) -> bool {
     let view = FrameView::parse(bytes).expect("a frame");
     view.fc.f_ctl.contains(FCtl::RETRANSMITTED)
 }
@@ -118,13 +118,13 @@ fn a_send_completes_when_it_is_acknowledged() {
         let tx = net.post_send(CLIENT, a, b"hello");
         net.advance(50 * US);
         assert_eq!(net.log(SERVER, b), [received(0, b"hello")]);
-        assert_eq!(net.log(CLIENT, a), [], "{level:?}: it may be lost yet");
+        assert_eq!(net.log(CLIENT, a), [], "{level:?}: it may still be lost");
         net.advance(60 * US);
         assert_eq!(net.log(CLIENT, a), [sent(tx, 5)]);
         let first = msg_id(&net.frames(CLIENT, SendRequest)[0]);
         assert_eq!(acknowledgements(&net, SERVER), [(first, 0, vec![])]);
         net.advance(S);
-        assert_eq!(net.wire.trace.len(), 2, "nothing is left to say");
+        assert_eq!(net.wire.trace.len(), 2, "nothing more is sent");
         assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 0));
     }
 }
@@ -153,7 +153,7 @@ fn messages_and_bytes_are_acknowledged_in_batches() {
 }
 
 #[test]
-fn a_message_longer_than_the_window_goes_on() {
+fn message_longer_than_the_window_is_delivered() {
     let (mut net, a, b) = pair_with(RD, |_, config| {
         let recovery = config.recovery.as_mut().expect("on");
         (recovery.min_window_frames, recovery.max_window_frames) = (4, 4);
@@ -169,11 +169,11 @@ fn a_message_longer_than_the_window_goes_on() {
 }
 
 #[test]
-fn a_gap_is_told_at_once_and_only_what_is_missing_is_sent_again() {
+fn gap_is_reported_at_once_and_only_missing_frames_are_retransmitted() {
     let (mut net, a, b) = pair(RD);
     let data = Rng::new(2).bytes(20_000);
     net.post_receive(SERVER, b, 20_000);
-    let frames = kept(&mut net, |net| {
+    let frames = withheld(&mut net, |net| {
         net.post_send(CLIENT, a, &data);
     });
     let first = msg_id(&frames[0]);
@@ -184,7 +184,7 @@ fn a_gap_is_told_at_once_and_only_what_is_missing_is_sent_again() {
         length_bytes,
     };
     let before = first.wrapping_sub(1);
-    for (at, told) in [
+    for (at, gaps) in [
         (0, None),
         (3, Some(vec![gap(1, 2 * 2096)])),
         (4, None),
@@ -192,26 +192,26 @@ fn a_gap_is_told_at_once_and_only_what_is_missing_is_sent_again() {
         (6, None),
         (9, None),
     ] {
-        let said = kept(&mut net, |net| {
+        let sent = withheld(&mut net, |net| {
             net.now_ns += US;
             net.inject(SERVER, &frames[at]);
         });
-        let said: Vec<_> = said.iter().map(|bytes| acknowledgement(bytes)).collect();
-        let told = told.map(|gaps| (before, 2096, gaps));
-        assert_eq!(said, Vec::from_iter(told), "frame {at}");
+        let reports: Vec<_> = sent.iter().map(|bytes| acknowledgement(bytes)).collect();
+        let expected = gaps.map(|gaps| (before, 2096, gaps));
+        assert_eq!(reports, Vec::from_iter(expected), "frame {at}");
     }
-    // The sender heard nothing of it, but what is owed for the last frame says it all.
+    // The gap reports were lost, but the pending acknowledgement of the last frame contains all gaps.
     net.wire.trace.clear();
     net.advance(20 * MS);
     let again = net.frames(CLIENT, SendRequest);
-    let places = |frames: &[Vec<u8>]| -> Vec<u32> {
-        let place = |bytes: &Vec<u8>| FrameView::parse(bytes).expect("a frame").fc.parameter;
-        frames.iter().map(|bytes| place(bytes) / 2096).collect()
+    let numbers = |frames: &[Vec<u8>]| -> Vec<u32> {
+        let offset = |bytes: &Vec<u8>| FrameView::parse(bytes).expect("a frame").fc.parameter;
+        frames.iter().map(|bytes| offset(bytes) / 2096).collect()
     };
-    assert_eq!(places(&again), [1, 2, 5, 7]);
+    assert_eq!(numbers(&again), [1, 2, 5, 7]);
     for frame in &again {
-        let original = frames.iter().find(|f| **f == without_bit_9(frame));
-        assert!(original.is_some(), "byte for byte what it was");
+        let original = frames.iter().find(|f| **f == clear_retransmitted(frame));
+        assert!(original.is_some(), "identical to the original");
     }
     assert_eq!(net.log(SERVER, b), [received(0, &data)]);
     assert_eq!(net.log(CLIENT, a), [sent(0, 20_000)]);
@@ -219,9 +219,9 @@ fn a_gap_is_told_at_once_and_only_what_is_missing_is_sent_again() {
     assert_eq!(net.count(SERVER, Counter::AheadPlaced), 5);
 }
 
-/// Requests of every kind, each lost once: what is sent again is what was sent.
+/// Requests of every kind, each lost once: the retransmission is identical.
 #[test]
-fn what_is_sent_again_is_byte_for_byte_what_was_lost() {
+fn retransmission_is_identical_to_the_lost_frame() {
     for level in [RD, RR] {
         for (opcode, send) in [
             (
@@ -250,7 +250,7 @@ fn what_is_sent_again_is_byte_for_byte_what_was_lost() {
             net.advance(20 * MS);
             let frames = net.frames(CLIENT, opcode);
             assert_eq!(frames.len(), 2, "{opcode}");
-            assert_eq!(without_bit_9(&frames[1]), frames[0], "{opcode}");
+            assert_eq!(clear_retransmitted(&frames[1]), frames[0], "{opcode}");
             let log = net.log(CLIENT, a);
             assert!(
                 matches!(log[..], [Event::Sent(0, Status::OK, _)]),
@@ -261,9 +261,9 @@ fn what_is_sent_again_is_byte_for_byte_what_was_lost() {
     }
 }
 
-/// Half of the round trip of a ping whose request is lost, once the round trip is known.
+/// Measures the delivery of a message whose frame is lost, once the round-trip time is known.
 #[test]
-fn a_lost_ping_costs_less_than_a_millisecond() {
+fn lost_message_is_recovered_within_a_millisecond() {
     let (mut net, a, b) = pair(RD);
     for _ in 0..20 {
         net.post_receive(SERVER, b, 8);
@@ -281,16 +281,16 @@ fn a_lost_ping_costs_less_than_a_millisecond() {
     assert!(net.now_ns - begin < MS, "{} us", (net.now_ns - begin) / US);
 }
 
-/// Who polls memory sees the last bytes last: of the message, and of all before it.
+/// An application that polls memory sees the last bytes of a write after everything before them.
 #[test]
-fn the_end_of_a_write_is_placed_when_everything_before_it_is() {
+fn last_bytes_of_a_write_are_placed_after_everything_before() {
     let (mut net, a, b) = pair(RD);
     net.post_receive(SERVER, b, 10);
-    let frames = kept(&mut net, |net| {
+    let frames = withheld(&mut net, |net| {
         net.post_send(CLIENT, a, &[1; 10]);
         net.post(CLIENT, a, write(5_000, None));
     });
-    let at = |net: &Net, at: usize| net.nodes[SERVER].host.regions[&TARGET].bytes[at];
+    let at = |net: &Net, at: usize| net.nodes[SERVER].io.regions[&TARGET].bytes[at];
     net.wire.cut = true;
     for frame in &frames[2..] {
         net.inject(SERVER, frame);
@@ -298,7 +298,7 @@ fn the_end_of_a_write_is_placed_when_everything_before_it_is() {
     assert_eq!(
         (at(&net, 2_080), at(&net, 4_999)),
         (0, 0),
-        "an unknown message in front"
+        "an unknown message before it"
     );
     for frame in [&frames[0], &frames[2], &frames[3]] {
         net.inject(SERVER, frame);
@@ -315,12 +315,12 @@ fn the_end_of_a_write_is_placed_when_everything_before_it_is() {
     assert_eq!(net.log(CLIENT, a), [sent(0, 10), sent(1, 5_000)]);
 }
 
-/// A message behind one of which nothing came: nobody knows which descriptor is whose.
+/// The descriptor of a message is unknown while no frame of the message before it has arrived.
 #[test]
-fn messages_ahead_claim_their_descriptors_in_order() {
+fn out_of_order_messages_claim_their_descriptors_in_order() {
     let (mut net, a, b) = pair(RD);
     let data: Vec<Vec<u8>> = (0..4).map(|n| vec![n; 5_000]).collect();
-    let frames = kept(&mut net, |net| {
+    let frames = withheld(&mut net, |net| {
         for data in &data {
             net.post_send(CLIENT, a, data);
         }
@@ -350,7 +350,7 @@ fn messages_ahead_claim_their_descriptors_in_order() {
 }
 
 #[test]
-fn without_both_ends_offering_it_the_first_lost_frame_breaks() {
+fn without_recovery_at_both_sides_a_lost_frame_breaks() {
     for on in [CLIENT, SERVER] {
         let (mut net, a, b) = pair_with(RD, |node, config| {
             if node != on {
@@ -361,7 +361,7 @@ fn without_both_ends_offering_it_the_first_lost_frame_breaks() {
         net.post_receive(SERVER, b, 8);
         net.wire.lose(CLIENT, SendRequest, 1);
         net.post_send(CLIENT, a, &[1; 8]);
-        assert_eq!(net.log(CLIENT, a), [sent(0, 8)], "strict");
+        assert_eq!(net.log(CLIENT, a), [sent(0, 8)], "no recovery");
         net.post_send(CLIENT, a, &[2; 8]);
         net.advance(MS);
         assert_eq!(net.state(SERVER, b), EndpointState::Error);
@@ -382,36 +382,36 @@ fn without_both_ends_offering_it_the_first_lost_frame_breaks() {
 }
 
 #[test]
-fn a_read_goes_on_where_its_data_stopped() {
+fn repeated_read_resumes_at_the_first_missing_byte() {
     let (mut net, a, _) = pair(RD);
     let source = Rng::new(4).bytes(100_000);
-    let region = net.nodes[SERVER].host.regions.get_mut(&TARGET);
+    let region = net.nodes[SERVER].io.regions.get_mut(&TARGET);
     region.expect("registered").bytes = source.clone();
     net.post_read(CLIENT, a, (100, TARGET), 20_000);
     for _ in 0..4 {
         assert!(net.deliver_one());
     }
     net.wire.lose(SERVER, ReadResponse, 0);
-    let mut flying = net.wire.take_flying();
-    flying.remove(0);
-    for (to, bytes) in flying {
+    let mut in_flight = net.wire.take_in_transit();
+    in_flight.remove(0);
+    for (to, bytes) in in_flight {
         net.inject(to, &bytes);
     }
     net.advance(20 * MS);
     let requests = net.frames(CLIENT, ReadRequest);
-    assert_eq!(requests.len(), 2, "asked for again once");
+    assert_eq!(requests.len(), 2, "repeated once");
     let view = FrameView::parse(&requests[1]).expect("a frame");
     let from = view.iu().expect("an IU").header.parameter;
     assert_eq!(from, 3 * 2096);
-    assert!(resent(&requests[1]));
+    assert!(is_retransmitted(&requests[1]));
     assert_eq!(net.log(CLIENT, a), [sent(0, 20_000)]);
     assert!(net.read_data(CLIENT, a)[0].1 == source[100..20_100]);
     assert_eq!(net.count(SERVER, Counter::ReadsRepeated), 1);
 }
 
-/// Peers that shake hands over a bad network: the first message may stand for RESP3.
+/// On a lossy network the first message may replace a lost RESP3.
 #[test]
-fn the_first_message_implies_the_end_of_the_handshake() {
+fn first_message_implies_a_lost_response3() {
     let configs = [CLIENT, SERVER].map(|node| {
         let mut config = config(node);
         config.recovery = Some(RecoveryConfig::default());

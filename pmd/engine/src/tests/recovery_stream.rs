@@ -1,7 +1,7 @@
-//! Streams over networks that lose, repeat, delay and overtake: with recovery everything
-//! arrives once, in order and byte for byte, and neither end notices more than time.
+//! Random streams over networks that lose, duplicate, delay and reorder frames: with recovery everything arrives
+//! once, in order and unchanged, and both sides see only delays.
 
-use crate::testkit::host::{Event, Send};
+use crate::testkit::io::{Event, Send};
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, read};
 use crate::testkit::rng::Rng;
 use crate::testkit::wire::Faults;
@@ -13,16 +13,16 @@ const SOURCE: u32 = 8;
 const REGION_BYTES: usize = 200_000;
 const LONGEST: u64 = 60_000;
 
-/// What one end posted, in order.
+/// Everything that one side posted, in order.
 struct Expected {
     /// Bytes, immediate data, whether it was a write.
     messages: Vec<(Vec<u8>, Option<u32>, bool)>,
-    /// Where in the source each read began, and its ID.
+    /// ID of each read, and its offset in the source.
     reads: Vec<(u64, usize)>,
     sends: u64,
-    /// What the other end's target holds at the end.
+    /// Contents of the peer's target at the end.
     target: Vec<u8>,
-    /// Where the next write goes: none goes where another one went.
+    /// Offset of the next write; writes do not overlap.
     next_write: usize,
 }
 
@@ -45,7 +45,7 @@ impl Stream {
             config.max_reads_accepted = 2;
             config.data_field_bytes = if small { 256 } else { 2112 };
             config.recovery = Some(RecoveryConfig {
-                max_islands: [2, 8, 64][rng.below(3) as usize],
+                max_received_ranges: [2, 8, 64][rng.below(3) as usize],
                 min_window_frames: 4,
                 max_window_frames: [8, 64, 512][rng.below(3) as usize],
                 tries: 20,
@@ -59,10 +59,10 @@ impl Stream {
         let (a, b) = net.join(level);
         net.clear_logs();
         for node in [CLIENT, SERVER] {
-            let host = &mut net.nodes[node].host;
-            host.register(TARGET, 0, REGION_BYTES);
-            host.register(SOURCE, 0, REGION_BYTES);
-            let source = host.regions.get_mut(&SOURCE).expect("just registered");
+            let io = &mut net.nodes[node].io;
+            io.register(TARGET, 0, REGION_BYTES);
+            io.register(SOURCE, 0, REGION_BYTES);
+            let source = io.regions.get_mut(&SOURCE).expect("just registered");
             source.bytes = Rng::new(SOURCE.into()).bytes(REGION_BYTES);
         }
         net.wire.faults = faults;
@@ -138,16 +138,16 @@ impl Stream {
         for _ in 0..posts {
             match self.rng.below(6) {
                 0 => self.net.advance(MS / 4),
-                // Without room a peer is silent, and asked.
+                // With a full port a peer is silent and gets probed.
                 1 if self.lossy && self.rng.below(4) == 0 => {
                     let node = self.rng.below(2) as usize;
-                    self.net.nodes[node].host.room = self.rng.below(40) as usize;
+                    self.net.nodes[node].io.room = self.rng.below(40) as usize;
                 }
                 1 => self
                     .net
                     .nodes
                     .iter_mut()
-                    .for_each(|n| n.host.room = usize::MAX),
+                    .for_each(|n| n.io.room = usize::MAX),
                 _ => {
                     let node = self.rng.below(2) as usize;
                     self.post(node);
@@ -157,11 +157,11 @@ impl Stream {
         self.net
             .nodes
             .iter_mut()
-            .for_each(|n| n.host.room = usize::MAX);
+            .for_each(|n| n.io.room = usize::MAX);
         self.net.advance(10 * S);
     }
 
-    fn judge(&mut self) {
+    fn check(&mut self) {
         for node in [CLIENT, SERVER] {
             let (vi, peer) = (self.vis[node], 1 - node);
             let what = format!("{}, node {node}", self.what);
@@ -188,7 +188,7 @@ impl Stream {
             for (at, (got, expected)) in got.iter().zip(expected).enumerate() {
                 assert!(got == expected, "{what}: message {at}");
             }
-            let target = &self.net.nodes[node].host.regions[&TARGET].bytes;
+            let target = &self.net.nodes[node].io.regions[&TARGET].bytes;
             assert!(*target == self.expected[peer].target, "{what}: writes");
             let source = Rng::new(SOURCE.into()).bytes(REGION_BYTES);
             let reads = self.net.read_data(node, vi);
@@ -213,7 +213,7 @@ fn stream(seeds: core::ops::Range<u64>, faults: Faults) -> [u64; 3] {
         for level in LEVELS {
             let mut stream = Stream::new(0xF10D_0000 + seed, level, faults);
             stream.run(150);
-            stream.judge();
+            stream.check();
             for node in [CLIENT, SERVER] {
                 for (count, counter) in counts.iter_mut().zip([
                     Counter::FramesResent,
@@ -230,13 +230,13 @@ fn stream(seeds: core::ops::Range<u64>, faults: Faults) -> [u64; 3] {
 }
 
 #[test]
-fn nothing_is_sent_again_on_a_good_network() {
+fn reliable_network_causes_no_retransmission() {
     let counts = stream(0..30, Faults::default());
     assert_eq!(counts, [0; 3]);
 }
 
 #[test]
-fn loss_is_made_good() {
+fn lost_frames_are_recovered() {
     for loss in [1_000, 10_000, 50_000, 200_000] {
         let faults = Faults {
             loss,
@@ -248,7 +248,7 @@ fn loss_is_made_good() {
 }
 
 #[test]
-fn repeated_frames_are_taken_once() {
+fn duplicated_frames_are_placed_once() {
     let faults = Faults {
         duplicate: 200_000,
         ..Faults::default()
@@ -257,7 +257,7 @@ fn repeated_frames_are_taken_once() {
 }
 
 #[test]
-fn overtaken_frames_find_their_place() {
+fn reordered_frames_are_placed() {
     let faults = Faults {
         late: 100_000,
         late_ns: MS,
@@ -268,7 +268,7 @@ fn overtaken_frames_find_their_place() {
 }
 
 #[test]
-fn everything_at_once_is_made_good() {
+fn combined_faults_are_recovered() {
     let faults = Faults {
         loss: 50_000,
         duplicate: 50_000,

@@ -1,5 +1,5 @@
-//! Which requests and connections are of a VI of the same engine, and that no frame from the wire
-//! can claim to be.
+//! The requester of a request and the peer of a connection within the same engine, which no frame from the wire can
+//! imitate.
 
 use fcvi_frame::frame::FrameView;
 use fcvi_frame::iu::Opcode::ConnectRequest as Rqst;
@@ -9,14 +9,14 @@ use crate::testkit::net::{CLIENT, Net, S, SERVER, params};
 use crate::{ConnectError, Level, ViIndex};
 
 const RD: Level = Level::ReliableDelivery;
-/// Of a connect request: device_header, then local and remote address.
+// Offsets in a connect request: device_header, then local and remote address.
 const CONNECTION_ID: usize = 80;
 const VI_HANDLE: usize = 84;
 const LOCAL_DISCRIMINATOR: usize = 112;
 const REMOTE_DISCRIMINATOR: usize = 176;
 
 #[test]
-fn requester_of_a_local_request_is_its_vi_and_both_ends_know_each_other() {
+fn requester_of_a_local_request_is_its_vi_and_both_sides_know_each_other() {
     for shortcut in [false, true] {
         let mut net = Net::pair_with(1, |config| config.shortcut = shortcut);
         let [a, b] = [(); 2].map(|()| net.create(CLIENT, params(RD)));
@@ -43,9 +43,9 @@ fn requester_of_a_local_request_is_its_vi_and_both_ends_know_each_other() {
 }
 
 #[test]
-fn requester_at_another_port_is_none_of_ours() {
+fn requester_at_another_port_is_none() {
     let mut net = Net::pair();
-    let (a, b, conn) = net.ask(RD);
+    let (a, b, conn) = net.request_pending(RD);
     assert_eq!(net.nodes[SERVER].engine.requester(conn), Ok(None));
     net.accept(SERVER, conn, b).unwrap();
     net.settle();
@@ -54,7 +54,7 @@ fn requester_at_another_port_is_none_of_ours() {
 }
 
 #[test]
-fn requester_that_gave_up_is_not_named() {
+fn requester_that_timed_out_is_an_error() {
     let mut net = Net::pair();
     let a = net.create(CLIENT, params(RD));
     let listener = net.listen(CLIENT, "x");
@@ -66,9 +66,9 @@ fn requester_that_gave_up_is_not_named() {
     assert_eq!(gone, Err(ConnectError::Timeout));
 }
 
-/// What the engine makes of a request that comes by the wire as if it were its own, while one of
-/// its VIs makes the request that it is a copy of.
-fn claimed(edit: impl FnOnce(&mut [u8])) -> (Option<ViIndex>, ViIndex) {
+/// Injects an edited copy of the pending request of a local VI from the wire. Returns the requester that the engine
+/// reports, and the VI.
+fn inject_copy(edit: impl FnOnce(&mut [u8])) -> (Option<ViIndex>, ViIndex) {
     let mut net = Net::pair();
     net.wire.lose(SERVER, Rqst, u32::MAX);
     let vi = net.create(SERVER, params(RD));
@@ -78,21 +78,21 @@ fn claimed(edit: impl FnOnce(&mut [u8])) -> (Option<ViIndex>, ViIndex) {
     let frame = net.frames(SERVER, Rqst).swap_remove(0);
     let eof = FrameView::parse(&frame).unwrap().eof;
     net.inject(SERVER, &edited(&frame, eof, edit));
-    let mut came = listeners.iter().filter_map(|l| net.indication(SERVER, *l));
-    let conn = came.next().expect("a request").conn;
+    let mut indications = listeners.iter().filter_map(|l| net.indication(SERVER, *l));
+    let conn = indications.next().expect("a request").conn;
     (net.nodes[SERVER].engine.requester(conn).unwrap(), vi)
 }
 
 #[test]
-fn request_that_claims_our_port_is_not_taken_for_one_of_ours() {
-    let (copied, vi) = claimed(|_| {});
-    assert_eq!(copied, Some(vi), "in nothing different");
+fn forged_request_from_the_local_port_has_no_requester() {
+    let (copied, vi) = inject_copy(|_| {});
+    assert_eq!(copied, Some(vi), "an identical copy");
     let forged = [
-        claimed(|frame| add(frame, CONNECTION_ID, 1)),
-        claimed(|frame| add(frame, VI_HANDLE, 0x10_0000)),
-        claimed(|frame| add(frame, VI_HANDLE, 1)),
-        claimed(|frame| frame[LOCAL_DISCRIMINATOR] ^= 1),
-        claimed(|frame| frame[REMOTE_DISCRIMINATOR] = b'y'),
+        inject_copy(|frame| add(frame, CONNECTION_ID, 1)),
+        inject_copy(|frame| add(frame, VI_HANDLE, 0x10_0000)),
+        inject_copy(|frame| add(frame, VI_HANDLE, 1)),
+        inject_copy(|frame| frame[LOCAL_DISCRIMINATOR] ^= 1),
+        inject_copy(|frame| frame[REMOTE_DISCRIMINATOR] = b'y'),
     ];
     assert_eq!(forged.map(|(requester, _)| requester), [None; 5]);
 }

@@ -1,19 +1,19 @@
-//! Two VIs of one engine, whose messages need no frames.
+//! The shortcut: messages between two VIs of one engine, which need no frames.
 //!
-//! That every kind of message and every error is as over frames is shown where those are tested,
-//! in `data`, `reads` and `errors`, for each way in which ends are joined; and by random programs
-//! that are played over frames and by the shortcut. Here is what is special about it.
+//! `data`, `reads` and `errors` test all messages and errors over frames and over the shortcut, and `programs` compares
+//! random programs. The tests here cover what only the shortcut does.
 
 mod programs;
 
 use fcvi_frame::iu::Opcode::{ConnectResponse3, DisconnectRequest, SendRequest};
 
 use crate::recovery::RecoveryConfig;
-use crate::testkit::host::{Event, Send};
+use crate::testkit::io::{Event, Send};
 use crate::testkit::net::{
-    CLIENT, Net, S, SERVER, broken, config, left, params, received, send_failed, sent,
+    CLIENT, Net, S, SERVER, config, connection_lost_events, params, peer_disconnected_events,
+    received, send_failed, sent,
 };
-use crate::testkit::way::{Way, joined_by};
+use crate::testkit::topology::{Topology, with_topology};
 use crate::{
     AsyncError, Counter, EndpointState, EngineConfig, Level, Pumped, Status, ViIndex, ViParams,
 };
@@ -23,9 +23,9 @@ const RD: Level = Level::ReliableDelivery;
 const RR: Level = Level::ReliableReception;
 const LEVELS: [Level; 3] = [UD, RD, RR];
 
-/// One engine with two connected VIs.
+/// Returns one engine with two connected VIs.
 fn pair_with(level: Level, adjust: impl Fn(&mut EngineConfig)) -> (Net, ViIndex, ViIndex) {
-    joined_by(Way::Shortcut, || {
+    with_topology(Topology::Shortcut, || {
         let mut net = Net::pair_with(1, adjust);
         let (a, b) = net.join(level);
         net.clear_logs();
@@ -38,14 +38,14 @@ fn pair(level: Level) -> (Net, ViIndex, ViIndex) {
     pair_with(level, |_| {})
 }
 
-fn no_frame_of_a_message(net: &Net) {
+fn assert_no_message_frames(net: &Net) {
     assert_eq!(net.total(Counter::TxFrames), 0);
     assert!(net.nodes[CLIENT].engine.exchange_usage() == (0, 0));
     assert_eq!(net.ius(), []);
 }
 
-/// An idle connection between two VIs of one port: nothing answers a probe of the own port where discovery takes link
-/// services, and drops those with the own address.
+/// A probe of an idle connection between two VIs of one port would get no response: discovery receives the link
+/// services and drops those with the local address.
 #[test]
 fn idle_connection_within_one_port_is_not_probed() {
     let (mut net, a, b) = pair_with(RD, |config| config.probe_interval_ns = S);
@@ -73,7 +73,7 @@ fn messages_are_counted_and_need_no_frames() {
         assert_eq!(net.total(Counter::ShortcutBytes), 5005);
         assert_eq!(net.total(Counter::TxMessages), 4);
         assert_eq!(net.total(Counter::RxMessages), 4);
-        no_frame_of_a_message(&net);
+        assert_no_message_frames(&net);
     }
 }
 
@@ -81,12 +81,12 @@ fn is_sent(event: &Event) -> bool {
     matches!(event, Event::Sent(..))
 }
 
-/// Without the key, and between ports, as ever.
+/// Between ports, and within one port without the configuration key.
 #[test]
-fn frames_are_used_unless_both_ends_are_ours_and_the_configuration_says_so() {
-    for way in [Way::Wire, Way::Port] {
-        joined_by(way, || {
-            let mut net = Net::pair_with(1, |config| config.shortcut = way == Way::Wire);
+fn frames_are_used_between_ports_and_without_the_key() {
+    for topology in [Topology::Wire, Topology::Port] {
+        with_topology(topology, || {
+            let mut net = Net::pair_with(1, |config| config.shortcut = topology == Topology::Wire);
             let (a, b) = net.join(RD);
             net.post_receive(SERVER, b, 10);
             net.post_send(CLIENT, a, b"frame");
@@ -98,9 +98,9 @@ fn frames_are_used_unless_both_ends_are_ours_and_the_configuration_says_so() {
     }
 }
 
-/// Recovery is offered, but there is nothing to recover.
+/// Recovery is negotiated, but the shortcut does not use it.
 #[test]
-fn recovery_has_nothing_to_do() {
+fn recovery_is_not_used_by_the_shortcut() {
     for level in LEVELS {
         let (mut net, a, b) = pair_with(level, |config| {
             config.recovery = Some(RecoveryConfig::default());
@@ -111,18 +111,18 @@ fn recovery_has_nothing_to_do() {
         }
         net.advance(60 * S);
         assert_eq!(net.log(CLIENT, a).len(), 100);
-        no_frame_of_a_message(&net);
+        assert_no_message_frames(&net);
         assert_eq!(net.nodes[CLIENT].engine.timers.len(), 0);
     }
 }
 
-/// The server may send before its RESP3 is there: its first message implies it [FCVI P-12].
+/// The server may send before its RESP3 has arrived: its first message implies it [FCVI P-12].
 #[test]
 fn the_first_message_implies_response3() {
-    joined_by(Way::Shortcut, || {
+    with_topology(Topology::Shortcut, || {
         let mut net = Net::pair();
         net.wire.lose(CLIENT, ConnectResponse3, 1);
-        let (a, b, conn) = net.ask(RD);
+        let (a, b, conn) = net.request_pending(RD);
         net.post_receive(CLIENT, a, 10);
         net.accept(SERVER, conn, b).unwrap();
         net.settle();
@@ -139,12 +139,12 @@ fn the_first_message_implies_response3() {
     });
 }
 
-/// As over frames: the client hears that it was accepted before it hears of the end.
+/// As over frames, the client sees the connection before the disconnect.
 #[test]
-fn a_server_that_accepts_and_leaves_at_once_was_connected_for_its_client() {
-    joined_by(Way::Shortcut, || {
+fn disconnect_right_after_the_accept_follows_connected_at_the_client() {
+    with_topology(Topology::Shortcut, || {
         let mut net = Net::pair();
-        let (a, b, conn) = net.ask(RD);
+        let (a, b, conn) = net.request_pending(RD);
         net.accept(SERVER, conn, b).unwrap();
         while net.state(SERVER, b) != EndpointState::Connected {
             assert!(net.deliver_one());
@@ -154,7 +154,10 @@ fn a_server_that_accepts_and_leaves_at_once_was_connected_for_its_client() {
         net.disconnect(SERVER, b);
         net.settle();
         let connected = Event::State(EndpointState::Connected);
-        assert_eq!(net.log(CLIENT, a), [vec![connected], left()].concat());
+        assert_eq!(
+            net.log(CLIENT, a),
+            [vec![connected], peer_disconnected_events()].concat()
+        );
         assert!(
             net.outcome(CLIENT, a)
                 .is_some_and(|outcome| outcome.is_ok())
@@ -162,19 +165,19 @@ fn a_server_that_accepts_and_leaves_at_once_was_connected_for_its_client() {
     });
 }
 
-/// Either end may leave while the client has not seen RESP3.
+/// Either side disconnects before the client has received RESP3.
 #[test]
-fn half_a_connection_ends_at_both_ends_at_once() {
-    for leaver in [CLIENT, SERVER] {
-        joined_by(Way::Shortcut, || {
+fn half_open_connection_ends_at_both_sides_at_once() {
+    for closer in [CLIENT, SERVER] {
+        with_topology(Topology::Shortcut, || {
             let mut net = Net::pair();
             net.wire.lose(CLIENT, ConnectResponse3, u32::MAX);
-            let (a, b, conn) = net.ask(RD);
+            let (a, b, conn) = net.request_pending(RD);
             net.accept(SERVER, conn, b).unwrap();
             net.settle();
             net.wire.trace.clear();
-            net.disconnect(leaver, if leaver == CLIENT { a } else { b });
-            let [of_client, of_server] = if leaver == CLIENT {
+            net.disconnect(closer, if closer == CLIENT { a } else { b });
+            let [of_client, of_server] = if closer == CLIENT {
                 [EndpointState::Idle, EndpointState::Error]
             } else {
                 [EndpointState::Error, EndpointState::Idle]
@@ -190,18 +193,18 @@ fn half_a_connection_ends_at_both_ends_at_once() {
 }
 
 #[test]
-fn a_disconnect_ends_both_ends_at_once_and_both_can_connect_again() {
+fn disconnect_ends_both_sides_at_once_and_both_can_reconnect() {
     let (mut net, a, b) = pair(RD);
     for _ in 0..3 {
         net.post_receive(SERVER, b, 10);
         net.disconnect(CLIENT, a);
         assert_eq!(net.log(CLIENT, a), [Event::State(EndpointState::Idle)]);
         let log = net.log(SERVER, b);
-        assert_eq!(log.first(), Some(&left()[0]));
-        assert_eq!(log.last(), Some(&left()[1]));
+        assert_eq!(log.first(), Some(&peer_disconnected_events()[0]));
+        assert_eq!(log.last(), Some(&peer_disconnected_events()[1]));
         assert_eq!(log.len(), 3);
         net.disconnect(SERVER, b);
-        assert_eq!(net.ius(), [], "nobody needs to be told by a frame");
+        assert_eq!(net.ius(), [], "no frame is needed");
         net.connect(a, b);
         net.clear_logs();
         net.wire.trace.clear();
@@ -212,9 +215,9 @@ fn a_disconnect_ends_both_ends_at_once_and_both_can_connect_again() {
     }
 }
 
-/// Between the parts of a long message others have their turn, and bytes go both ways.
+/// A long message is moved in parts, so that other VIs and the other direction are served between them.
 #[test]
-fn one_call_moves_no_more_than_is_configured() {
+fn one_call_moves_at_most_the_configured_bytes() {
     let (mut net, a, b) = pair_with(RD, |config| config.shortcut_bytes = 1024);
     for (node, vi) in [(CLIENT, a), (SERVER, b)] {
         net.post_receive(node, vi, 10_000);
@@ -223,86 +226,86 @@ fn one_call_moves_no_more_than_is_configured() {
             data,
             ..Send::default()
         };
-        net.nodes[node].host.post_send(vi, send);
+        net.nodes[node].io.post_send(vi, send);
     }
     let now_ns = net.now_ns;
-    let placed = |net: &mut Net, vi| net.nodes[CLIENT].host.vi(vi).receives[0].data.len();
+    let placed = |net: &mut Net, vi| net.nodes[CLIENT].io.vi(vi).receives[0].data.len();
     for parts in 1..4 {
         for (vi, other) in [(a, b), (b, a)] {
-            let pumped = net.act(CLIENT, |engine, host| engine.pump(now_ns, vi, 100, host));
+            let pumped = net.act(CLIENT, |engine, io| engine.pump(now_ns, vi, 100, io));
             assert_eq!(pumped, Pumped::More);
             assert_eq!(placed(&mut net, other), parts * 1024);
         }
     }
     for vi in [a, b] {
-        net.act(CLIENT, |engine, host| engine.pump(now_ns, vi, 100, host));
+        net.act(CLIENT, |engine, io| engine.pump(now_ns, vi, 100, io));
     }
     let log = net.log(CLIENT, a);
     assert_eq!(log, [sent(0, 4000), received(0, &[2; 4000])]);
     assert_eq!(net.log(SERVER, b), [received(0, &[1; 4000]), sent(0, 4000)]);
 }
 
-/// However small the limit, a call comes forward; and no part but the last ends inside a word.
+/// With any limit a call makes progress, and only the last part ends inside a cache line.
 #[test]
-fn a_limit_below_a_line_is_a_line() {
+fn limit_below_a_cache_line_is_raised_to_one() {
     let (mut net, a, b) = pair_with(RD, |config| config.shortcut_bytes = 0);
-    net.nodes[CLIENT].host.placements = Some(Vec::new());
+    net.nodes[CLIENT].io.placements = Some(Vec::new());
     net.post_receive(SERVER, b, 1000);
     net.post_send(CLIENT, a, &[7; 1000]);
     assert_eq!(net.log(SERVER, b), [received(0, &[7; 1000])]);
-    let placements = net.nodes[CLIENT].host.placements.take().unwrap();
+    let placements = net.nodes[CLIENT].io.placements.take().unwrap();
     assert_eq!(placements.len(), 1000_usize.div_ceil(64));
     let (last, parts) = placements.split_last().unwrap();
     assert!(parts.iter().all(|part| part.bytes.len() == 64));
     assert_eq!(last.offset_bytes, 960);
 }
 
-/// What a message leaves of a call's bytes is used, but no part ends inside a word.
+/// The next message uses the remaining bytes of a call, but no part ends inside a cache line.
 #[test]
-fn parts_of_messages_that_share_a_call_end_between_words() {
+fn parts_of_messages_that_share_a_call_end_between_cache_lines() {
     let (mut net, a, b) = pair_with(RD, |config| config.shortcut_bytes = 1000);
-    net.nodes[CLIENT].host.placements = Some(Vec::new());
+    net.nodes[CLIENT].io.placements = Some(Vec::new());
     for len in [13, 3000] {
         net.post_receive(SERVER, b, 3000);
         let send = Send {
             data: vec![7; len],
             ..Send::default()
         };
-        net.nodes[CLIENT].host.post_send(a, send);
+        net.nodes[CLIENT].io.post_send(a, send);
     }
     net.pump(CLIENT);
-    let placements = net.nodes[CLIENT].host.placements.take().unwrap();
+    let placements = net.nodes[CLIENT].io.placements.take().unwrap();
     let sizes: Vec<_> = placements.iter().map(|part| part.bytes.len()).collect();
     assert_eq!(sizes, [13, 960, 960, 960, 120]);
 }
 
-/// Both messages are half moved when the one fails: the other is flushed.
+/// Both messages are partly moved when one fails: the other is flushed.
 #[test]
-fn a_message_that_fails_takes_the_one_of_the_other_direction_with_it() {
+fn failed_message_flushes_the_message_of_the_other_direction() {
     for (level, status) in [(RD, Status::OK), (RR, Status::REMOTE_DESCRIPTOR)] {
         let (mut net, a, b) = pair_with(level, |config| config.shortcut_bytes = 1024);
-        let gone = crate::testkit::host::Receive {
+        let gone = crate::testkit::io::Receive {
             capacity_bytes: 4000,
             gone_from: Some(2000),
-            ..crate::testkit::host::Receive::default()
+            ..crate::testkit::io::Receive::default()
         };
-        net.nodes[CLIENT].host.post_receive(b, gone);
+        net.nodes[CLIENT].io.post_receive(b, gone);
         net.post_receive(CLIENT, a, 4000);
         for vi in [a, b] {
             let send = Send {
                 data: vec![1; 4000],
                 ..Send::default()
             };
-            net.nodes[CLIENT].host.post_send(vi, send);
+            net.nodes[CLIENT].io.post_send(vi, send);
         }
         let now_ns = net.now_ns;
         for vi in [b, a, a] {
-            net.act(CLIENT, |engine, host| engine.pump(now_ns, vi, 100, host));
+            net.act(CLIENT, |engine, io| engine.pump(now_ns, vi, 100, io));
         }
         let length_bytes = if status.is_ok() { 4000 } else { 0 };
         let log = net.log(CLIENT, a);
         assert_eq!(log[0], Event::Sent(0, status, length_bytes));
-        assert_eq!(log[1], broken()[0]);
+        assert_eq!(log[1], connection_lost_events()[0]);
         let log = net.log(SERVER, b);
         assert!(log.contains(&send_failed(0, Status::FLUSHED)));
         assert_eq!(log.last(), Some(&Event::Async(AsyncError::ConnectionLost)));
@@ -310,10 +313,10 @@ fn a_message_that_fails_takes_the_one_of_the_other_direction_with_it() {
     }
 }
 
-/// Frames that name a handle of such a connection are nobody's, whoever sends them.
+/// Frames with a handle of a shortcut connection are dropped, whatever their source.
 #[test]
-fn a_frame_with_the_handle_of_a_connection_without_frames_is_dropped() {
-    let (mut net, a, b) = joined_by(Way::Port, || Net::connected(RD));
+fn frame_with_the_handle_of_a_shortcut_connection_is_dropped() {
+    let (mut net, a, b) = with_topology(Topology::Port, || Net::connected(RD));
     net.post_receive(SERVER, b, 10);
     net.post_send(CLIENT, a, b"frame");
     let frame = net.frames(CLIENT, SendRequest)[0].clone();
@@ -326,7 +329,7 @@ fn a_frame_with_the_handle_of_a_connection_without_frames_is_dropped() {
     assert_eq!(other.log(SERVER, b), [received(0, b"memory")]);
 }
 
-/// The same frame for another handle, in the first word behind the FC header.
+/// Returns the frame with another handle, the first word behind the FC header.
 fn with_handle(frame: &[u8], handle: u32) -> Vec<u8> {
     use fcvi_frame::fcoe::Eof;
     let mut frame = frame.to_vec();
@@ -337,9 +340,9 @@ fn with_handle(frame: &[u8], handle: u32) -> Vec<u8> {
     frame
 }
 
-/// Another port that says it has our address makes no VI of ours its client.
+/// A peer that claims the local address gets no shortcut.
 #[test]
-fn a_client_that_is_not_ours_is_sent_frames() {
+fn client_of_another_engine_gets_no_shortcut() {
     let mut server = config(SERVER);
     server.shortcut = true;
     let mut net = Net::new(vec![config(CLIENT), server], 1);
@@ -348,7 +351,12 @@ fn a_client_that_is_not_ours_is_sent_frames() {
         net.create(SERVER, params(RD)),
     );
     net.connect(a, b);
-    let link = net.nodes[SERVER].engine.endpoint(b).unwrap().link.unwrap();
+    let connection = net.nodes[SERVER]
+        .engine
+        .endpoint(b)
+        .unwrap()
+        .connection
+        .unwrap();
     let own = net.nodes[SERVER].id;
     let (c, d) = (
         net.create(SERVER, params(RD)),
@@ -356,17 +364,17 @@ fn a_client_that_is_not_ours_is_sent_frames() {
     );
     for vi in [c, d] {
         let engine = &mut net.nodes[SERVER].engine;
-        let mut pretended = link;
-        pretended.peer = own;
-        engine.bind(0, vi, pretended, 1, 1);
-        engine.take_shortcut(vi);
+        let mut forged = connection;
+        forged.peer = own;
+        engine.bind(0, vi, forged, 1, 1);
+        engine.enable_shortcut(vi);
         assert!(engine.endpoint(vi).unwrap().shortcut.is_none());
     }
 }
 
 #[test]
-fn a_small_vi_refuses_a_long_message_before_a_byte_is_moved() {
-    joined_by(Way::Shortcut, || {
+fn message_above_max_transfer_size_is_refused_before_any_byte_is_moved() {
+    with_topology(Topology::Shortcut, || {
         let mut net = Net::pair();
         let small = ViParams {
             max_transfer_bytes: 3000,
@@ -374,10 +382,10 @@ fn a_small_vi_refuses_a_long_message_before_a_byte_is_moved() {
         };
         let (a, b) = (net.create(CLIENT, small), net.create(SERVER, small));
         net.connect(a, b);
-        net.nodes[CLIENT].host.placements = Some(Vec::new());
+        net.nodes[CLIENT].io.placements = Some(Vec::new());
         net.post_receive(SERVER, b, 9000);
         net.post_send(CLIENT, a, &[1; 6000]);
-        let placements = net.nodes[CLIENT].host.placements.take();
+        let placements = net.nodes[CLIENT].io.placements.take();
         assert!(placements.unwrap().is_empty());
     });
 }

@@ -1,5 +1,5 @@
-//! Ports that a configuration gives to a host and that nobody has: asked like the others, never
-//! heard. What they are owed must not be in the way of connections.
+//! Configured ports of a host that do not exist: they get requests like the other ports and never respond. Pending
+//! disconnects to them must not delay those of connections.
 
 use fcvi_frame::connect::NetAddress;
 use fcvi_frame::fc::NPortId;
@@ -14,7 +14,7 @@ fn silent_ports(count: u32) -> Vec<NPortId> {
     (0..count).map(port).collect()
 }
 
-/// A request to these ports, as if all of them were the server's host.
+/// Sends a request to these ports, as if all of them were ports of the server's host.
 fn request(net: &mut Net, vi: ViIndex, targets: &[NPortId]) {
     let address = |net: &Net, node: usize, name| NetAddress {
         host: net.nodes[node].engine.config().host,
@@ -27,20 +27,20 @@ fn request(net: &mut Net, vi: ViIndex, targets: &[NPortId]) {
         timeout_ns: None,
     };
     let now_ns = net.now_ns;
-    net.act(CLIENT, |engine, host| {
-        engine.connect(now_ns, vi, &command, host)
+    net.act(CLIENT, |engine, io| {
+        engine.connect(now_ns, vi, &command, io)
     })
     .expect("an Idle VI");
 }
 
 #[test]
-fn a_connection_that_ends_is_told_whatever_silent_ports_are_owed() {
+fn disconnect_of_a_connection_is_sent_despite_silent_ports() {
     let mut net = Net::pair();
     let (a, b) = (
         net.create(CLIENT, params(RD)),
         net.create(SERVER, params(RD)),
     );
-    let mut targets = silent_ports(net.nodes[CLIENT].engine.config().max_closing);
+    let mut targets = silent_ports(net.nodes[CLIENT].engine.config().max_pending_disconnects);
     targets.push(net.nodes[SERVER].id);
     for _ in 0..20 {
         let listener = net.listen(SERVER, "x");
@@ -56,22 +56,25 @@ fn a_connection_that_ends_is_told_whatever_silent_ports_are_owed() {
         assert_eq!(net.state(SERVER, b), EndpointState::Error);
         net.disconnect(SERVER, b);
     }
-    // A silent port may have heard the request: as many are told as there is room to spare.
+    // A silent port may have received the request: disconnects to silent ports use at most half of the table.
     let engine = &net.nodes[CLIENT].engine;
-    let told = engine.closing.iter().flatten().count();
-    assert_eq!(told, engine.config().max_closing as usize / 2);
+    let pending = engine.pending_disconnects.iter().flatten().count();
+    assert_eq!(
+        pending,
+        engine.config().max_pending_disconnects as usize / 2
+    );
     assert!(net.count(CLIENT, Counter::CloseOverflows) > 0);
     net.advance(60 * S);
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage().0, 0);
 }
 
-/// A port that said that it holds the request is not a silent one.
+/// A port that responded that the request is pending is not a silent one.
 #[test]
-fn a_port_that_holds_the_request_is_told_before_silent_ones() {
+fn port_with_the_pending_request_gets_its_disconnect_before_silent_ports() {
     const HOLDER: usize = 2;
     let mut configs: Vec<_> = (0..3).map(config).collect();
     configs[HOLDER].host = configs[SERVER].host;
-    configs[CLIENT].max_closing = 4;
+    configs[CLIENT].max_pending_disconnects = 4;
     let mut net = Net::new(configs, 5);
     let a = net.create(CLIENT, params(RD));
     let mut targets = silent_ports(8);
@@ -79,14 +82,14 @@ fn a_port_that_holds_the_request_is_told_before_silent_ones() {
     let vis = [SERVER, HOLDER].map(|node| net.create(node, params(RD)));
     let listeners = [SERVER, HOLDER].map(|node| net.listen(node, "x"));
     request(&mut net, a, &targets);
-    // Asked again, both say that they hold it.
+    // Both respond to the retry that the request is pending.
     net.advance(net.nodes[CLIENT].engine.config().ulp_timeout_ns / 4);
     net.settle();
     let conn = net.indication(SERVER, listeners[0]).unwrap().conn;
     net.accept(SERVER, conn, vis[0]).unwrap();
     net.settle();
     assert!(matches!(net.outcome(CLIENT, a), Some(Ok(_))));
-    let held = net.indication(HOLDER, listeners[1]).unwrap().conn;
-    let late = net.accept(HOLDER, held, vis[1]);
+    let pending = net.indication(HOLDER, listeners[1]).unwrap().conn;
+    let late = net.accept(HOLDER, pending, vis[1]);
     assert_eq!(late, Err(ConnectError::Timeout));
 }

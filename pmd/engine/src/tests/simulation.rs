@@ -1,18 +1,16 @@
-//! Whole lives of connections on a bad wire, judged by what was posted.
+//! Simulation of whole connections on a faulty wire, checked against everything that was posted.
 //!
-//! Both nodes post sends, writes, reads and receives, connect, disconnect and wait
-//! at random while the wire loses, doubles, delays and damages frames and is cut
-//! now and then, and the ports are short of room. Then the wire heals, each end
-//! sends once more, and the judge looks at everything either consumer saw:
+//! Both nodes post sends, writes, reads and receives, connect, disconnect and wait at random while the wire loses,
+//! duplicates, delays and corrupts frames and is cut from time to time, and the ports accept only a few frames. Then
+//! the faults stop, each side sends once more, and all events of both consumers are checked:
 //!
-//! * UD: every message delivered was sent, whole, in order and at most once.
-//! * RD: the messages delivered are the first ones sent, none missing; both ends
-//!   know of a break, and each was told once. A read that went well brought what
-//!   is there.
-//! * RR: as RD, and what completed without error is placed at the other end.
+//! * UD: every delivered message was sent, and is delivered complete, in order and at most once.
+//! * RD: the delivered messages are the first ones sent, none missing; a break is reported once at each side. A read
+//!   without error has the bytes of the source.
+//! * RR: as RD, and what completed without error is placed at the peer.
 //! * With recovery: both as RR.
-//! * Always: descriptors complete once, in order; nothing completes well after a
-//!   break; no OX_ID, timer or table entry stays behind.
+//! * Always: descriptors complete once, in order; none completes without error after a break; no OX_ID, timer or table
+//!   entry remains.
 
 mod writes;
 
@@ -20,54 +18,54 @@ use std::collections::HashMap;
 
 use writes::{REGION_BYTES, Write};
 
-use crate::testkit::host::{Event, Send};
+use crate::testkit::io::{Event, Send};
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
 use crate::testkit::rng::Rng;
 use crate::testkit::wire::Faults;
 use crate::{AsyncError, ConnId, EndpointState, Level, RecoveryConfig, Status, ViIndex};
 
 const CAPACITY: u32 = 10_000;
-/// Written by the other end.
+/// Written by the peer.
 const REGION: u32 = 7;
-/// Read by the other end; the same bytes at both.
+/// Read by the peer; the same bytes at both sides.
 const SOURCE: u32 = 8;
 const MAX_SEND: u64 = 9_000;
-/// Steps of a connection's traffic, each one write at most.
+/// Steps of a connection's traffic, each with at most one write.
 const STEPS: u64 = 120;
 
-/// What was posted on a send queue, for what its completion without error promises.
+/// A descriptor posted on a send queue, for the checks when it completes without error.
 #[derive(Clone, Copy, Debug)]
 enum Posted {
-    /// The so manieth message that takes a receive descriptor.
+    /// Index among the messages that take a receive descriptor.
     Message(usize),
-    /// The so manieth write, without immediate data.
+    /// Index among the writes; this one has no immediate data.
     Write(usize),
-    /// A read from there.
+    /// Offset of a read in the source.
     Read(usize),
 }
 
-/// One end of a connection.
-struct End {
+/// One side of a connection.
+struct Endpoint {
     node: usize,
     vi: ViIndex,
-    /// What was sent in this connection, in order: its bytes.
+    /// Messages sent on this connection, in order.
     sent: Vec<Vec<u8>>,
-    /// What was written in this connection, in order.
+    /// Writes of this connection, in order.
     written: Vec<Write>,
-    /// Messages of the other end that were delivered.
+    /// Number of messages of the peer that were delivered.
     delivered: usize,
     posted: HashMap<u64, Posted>,
-    /// What completed without error.
-    well: Vec<Posted>,
+    /// Descriptors that completed without error.
+    succeeded: Vec<Posted>,
     next_send_id: u64,
     next_receive_id: u64,
-    losses_told: u32,
+    losses_reported: u32,
     broken: bool,
 }
 
-/// What one connection came to.
+/// Counts of a simulation.
 #[derive(Debug, Default)]
-struct Tally {
+struct Totals {
     connections: u32,
     failed: u32,
     broken: u32,
@@ -79,15 +77,15 @@ struct Simulation {
     net: Net,
     rng: Rng,
     level: Level,
-    /// Both ends offer recovery.
+    /// Both sides offer recovery.
     recovery: bool,
-    ends: [End; 2],
-    tally: Tally,
+    endpoints: [Endpoint; 2],
+    totals: Totals,
     message_number: u64,
     what: String,
 }
 
-/// Bytes that only this message has: its number, and a pattern from it.
+/// Returns the unique contents of a message: its number, and a pattern derived from it.
 fn message(number: u64, len: usize) -> Vec<u8> {
     let mut data = Rng::new(number).bytes(len);
     let head = number.to_be_bytes();
@@ -115,51 +113,51 @@ impl Simulation {
         let mut net = Net::new(configs.to_vec(), seed);
         net.wire.tracing = false;
         net.wire.faults = faults;
-        let end = |net: &mut Net, node| End {
+        let endpoint = |net: &mut Net, node| Endpoint {
             node,
             vi: net.create(node, params(level)),
             sent: Vec::new(),
             written: Vec::new(),
             delivered: 0,
             posted: HashMap::new(),
-            well: Vec::new(),
+            succeeded: Vec::new(),
             next_send_id: 0,
             next_receive_id: 0,
-            losses_told: 0,
+            losses_reported: 0,
             broken: false,
         };
         for node in [CLIENT, SERVER] {
-            let host = &mut net.nodes[node].host;
-            host.register(REGION, 0, REGION_BYTES);
-            host.register(SOURCE, 0, CAPACITY as usize);
-            let source = host.regions.get_mut(&SOURCE).expect("just registered");
+            let io = &mut net.nodes[node].io;
+            io.register(REGION, 0, REGION_BYTES);
+            io.register(SOURCE, 0, CAPACITY as usize);
+            let source = io.regions.get_mut(&SOURCE).expect("just registered");
             source.bytes = source_bytes();
         }
-        let ends = [end(&mut net, CLIENT), end(&mut net, SERVER)];
+        let endpoints = [endpoint(&mut net, CLIENT), endpoint(&mut net, SERVER)];
         Self {
             net,
             rng: Rng::new(seed),
             level,
             recovery,
-            ends,
-            tally: Tally::default(),
+            endpoints,
+            totals: Totals::default(),
             message_number: 0,
             what: format!("seed {seed:#x}, {level:?}, {faults:?}, recovery {recovery}"),
         }
     }
 
-    /// One connection: made or failed, used, healed, judged, ended.
+    /// Runs one connection: connects, sends traffic, stops the faults, checks the events and disconnects.
     fn connection(&mut self) {
-        for end in &mut self.ends {
-            end.sent.clear();
-            end.written.clear();
-            end.delivered = 0;
-            end.posted.clear();
-            end.well.clear();
-            end.losses_told = 0;
-            end.broken = false;
-            let host = &mut self.net.nodes[end.node].host;
-            let region = host.regions.get_mut(&REGION).expect("registered");
+        for endpoint in &mut self.endpoints {
+            endpoint.sent.clear();
+            endpoint.written.clear();
+            endpoint.delivered = 0;
+            endpoint.posted.clear();
+            endpoint.succeeded.clear();
+            endpoint.losses_reported = 0;
+            endpoint.broken = false;
+            let io = &mut self.net.nodes[endpoint.node].io;
+            let region = io.regions.get_mut(&REGION).expect("registered");
             region.bytes.fill(0);
         }
         let faults = self.net.wire.faults;
@@ -168,38 +166,38 @@ impl Simulation {
             self.receives(at);
         }
         if self.connect() {
-            self.tally.connections += 1;
+            self.totals.connections += 1;
             self.traffic();
         } else {
-            self.tally.failed += 1;
+            self.totals.failed += 1;
         }
         self.net.wire.faults = Faults::default();
         self.net.wire.cut = false;
         for node in &mut self.net.nodes {
-            node.host.room = usize::MAX;
+            node.io.room = usize::MAX;
         }
         self.net.advance(2 * S);
-        self.last_words();
+        self.send_final_messages();
         self.net.advance(2 * S);
-        self.judge_both_ends();
+        self.check_both_sides();
         for at in 0..2 {
-            let (node, vi) = (self.ends[at].node, self.ends[at].vi);
+            let (node, vi) = (self.endpoints[at].node, self.endpoints[at].vi);
             self.net.disconnect(node, vi);
             self.net.settle();
             self.take_log(at);
-            let queues = self.net.nodes[node].host.vi(vi);
+            let queues = self.net.nodes[node].io.vi(vi);
             assert!(queues.sends.is_empty(), "{}", self.what);
             assert!(queues.receives.is_empty(), "{}", self.what);
-            assert_eq!(queues.next_send_id, self.ends[at].next_send_id);
-            assert_eq!(queues.next_receive_id, self.ends[at].next_receive_id);
+            assert_eq!(queues.next_send_id, self.endpoints[at].next_send_id);
+            assert_eq!(queues.next_receive_id, self.endpoints[at].next_receive_id);
         }
         self.net.advance(2 * S);
-        self.judge_leftovers();
+        self.check_leftovers();
         self.net.wire.faults = faults;
     }
 
     fn connect(&mut self) -> bool {
-        let (a, b) = (self.ends[0].vi, self.ends[1].vi);
+        let (a, b) = (self.endpoints[0].vi, self.endpoints[1].vi);
         let listener = self.net.listen(SERVER, "x");
         self.net.request(CLIENT, a, "x", &[SERVER], Some(2 * S));
         let (mut client, mut server) = (None, None);
@@ -219,7 +217,7 @@ impl Simulation {
             }
         }
         self.net
-            .act(SERVER, |engine, host| engine.unlisten(listener, host));
+            .act(SERVER, |engine, io| engine.unlisten(listener, io));
         assert!(client.is_some(), "{}: no outcome", self.what);
         matches!((client, server), (Some(Ok(_)), Some(Ok(_))))
     }
@@ -232,9 +230,9 @@ impl Simulation {
                 5..9 => self.receives(at),
                 9..11 => self.write(at),
                 11 if self.level != Level::UnreliableDelivery => self.read(at),
-                12 => self.net.nodes[at].host.room = self.rng.below(8) as usize,
+                12 => self.net.nodes[at].io.room = self.rng.below(8) as usize,
                 13 => {
-                    self.net.nodes[at].host.room = usize::MAX;
+                    self.net.nodes[at].io.room = usize::MAX;
                     let pause = self.rng.below(20 * MS);
                     self.net.advance(pause);
                 }
@@ -249,7 +247,7 @@ impl Simulation {
     }
 
     fn receives(&mut self, at: usize) {
-        let (node, vi) = (self.ends[at].node, self.ends[at].vi);
+        let (node, vi) = (self.endpoints[at].node, self.endpoints[at].vi);
         for _ in 0..4 {
             // A message that does not fit breaks a reliable connection.
             let capacity_bytes = match self.rng.below(16) {
@@ -281,18 +279,18 @@ impl Simulation {
             fence,
             ..crate::testkit::net::read((from, SOURCE), len as usize)
         };
-        let (node, vi) = (self.ends[at].node, self.ends[at].vi);
+        let (node, vi) = (self.endpoints[at].node, self.endpoints[at].vi);
         let id = self.net.post(node, vi, read);
         let posted = Posted::Read(from as usize);
-        self.ends[at].posted.insert(id, posted);
+        self.endpoints[at].posted.insert(id, posted);
     }
 
     fn post(&mut self, at: usize, len: usize, immediate: Option<u32>) {
         self.message_number += 1;
         let data = message(self.message_number, len.max(8));
-        let (node, vi) = (self.ends[at].node, self.ends[at].vi);
-        self.ends[at].sent.push(data.clone());
-        let posted = Posted::Message(self.ends[at].sent.len() - 1);
+        let (node, vi) = (self.endpoints[at].node, self.endpoints[at].vi);
+        self.endpoints[at].sent.push(data.clone());
+        let posted = Posted::Message(self.endpoints[at].sent.len() - 1);
         let send = Send {
             data,
             immediate,
@@ -300,11 +298,11 @@ impl Simulation {
             ..Send::default()
         };
         let id = self.net.post(node, vi, send);
-        self.ends[at].posted.insert(id, posted);
+        self.endpoints[at].posted.insert(id, posted);
     }
 
-    /// Each end sends once more on the healed wire, with enough receives at the other.
-    fn last_words(&mut self) {
+    /// Each side sends once more without faults, with enough receives at the peer.
+    fn send_final_messages(&mut self) {
         for at in 0..2 {
             self.receives(at);
         }
@@ -314,33 +312,32 @@ impl Simulation {
         }
     }
 
-    /// Reads what a consumer saw and checks what must hold by itself. Returns the data of
-    /// the messages delivered.
+    /// Takes the events of a consumer and checks them by themselves. Returns the contents of the delivered messages.
     fn take_log(&mut self, at: usize) -> Vec<Vec<u8>> {
-        let (node, vi) = (self.ends[at].node, self.ends[at].vi);
+        let (node, vi) = (self.endpoints[at].node, self.endpoints[at].vi);
         let log = self.net.log(node, vi);
         let what = &self.what;
-        let end = &mut self.ends[at];
+        let endpoint = &mut self.endpoints[at];
         let mut delivered = Vec::new();
         for event in log {
             match event {
                 Event::Sent(id, status, _) => {
-                    assert_eq!(id, end.next_send_id, "{what}: sends complete in order");
-                    end.next_send_id += 1;
-                    assert!(!end.broken || status == Status::FLUSHED, "{what}");
+                    assert_eq!(id, endpoint.next_send_id, "{what}: sends complete in order");
+                    endpoint.next_send_id += 1;
+                    assert!(!endpoint.broken || status == Status::FLUSHED, "{what}");
                     if status.is_ok() {
-                        end.well.push(end.posted[&id]);
+                        endpoint.succeeded.push(endpoint.posted[&id]);
                     }
                 }
                 Event::Received(received) => {
                     let id = received.id;
                     assert_eq!(
-                        id, end.next_receive_id,
+                        id, endpoint.next_receive_id,
                         "{what}: receives complete in order"
                     );
-                    end.next_receive_id += 1;
+                    endpoint.next_receive_id += 1;
                     let flushed = received.status == Status::FLUSHED;
-                    assert!(!end.broken || flushed, "{what}: after the break");
+                    assert!(!endpoint.broken || flushed, "{what}: after the break");
                     if received.status.is_ok() {
                         let whole = received.remote_write
                             || received.length_bytes as usize == received.data.len();
@@ -351,12 +348,12 @@ impl Simulation {
                     }
                 }
                 Event::State(EndpointState::Error) => {
-                    assert!(!end.broken, "{what}: broken twice");
-                    end.broken = true;
+                    assert!(!endpoint.broken, "{what}: broken twice");
+                    endpoint.broken = true;
                 }
                 Event::Async(AsyncError::ConnectionLost | AsyncError::Disconnected) => {
-                    assert!(end.broken, "{what}");
-                    end.losses_told += 1;
+                    assert!(endpoint.broken, "{what}");
+                    endpoint.losses_reported += 1;
                 }
                 Event::State(_) | Event::Async(_) => {}
             }
@@ -364,64 +361,70 @@ impl Simulation {
         delivered
     }
 
-    fn judge_both_ends(&mut self) {
+    fn check_both_sides(&mut self) {
         let delivered = [self.take_log(0), self.take_log(1)];
-        let state = |at: usize| self.net.state(self.ends[at].node, self.ends[at].vi);
+        let state = |at: usize| {
+            self.net
+                .state(self.endpoints[at].node, self.endpoints[at].vi)
+        };
         let states = [state(0), state(1)];
         let what = format!("{}: {states:?}", self.what);
         let connected = |s: EndpointState| s == EndpointState::Connected;
         assert_eq!(connected(states[0]), connected(states[1]), "{what}");
-        for (end, state) in self.ends.iter().zip(states) {
-            let told = u32::from(state == EndpointState::Error);
-            assert_eq!(end.losses_told, told, "{what}: each break is told once");
+        for (endpoint, state) in self.endpoints.iter().zip(states) {
+            let breaks = u32::from(state == EndpointState::Error);
+            assert_eq!(
+                endpoint.losses_reported, breaks,
+                "{what}: reports of a break"
+            );
         }
         if states.contains(&EndpointState::Error) {
-            self.tally.broken += 1;
+            self.totals.broken += 1;
         }
         for (receiver, got) in delivered.iter().enumerate() {
-            self.tally.delivered += got.len() as u32;
-            self.ends[receiver].delivered = got.len();
-            self.judge_completions(1 - receiver, got.len(), &what);
-            let sent = &self.ends[1 - receiver].sent;
+            self.totals.delivered += got.len() as u32;
+            self.endpoints[receiver].delivered = got.len();
+            self.check_completions(1 - receiver, got.len(), &what);
+            let sent = &self.endpoints[1 - receiver].sent;
             match self.level {
                 Level::UnreliableDelivery => assert_subsequence(got, sent, &what),
                 Level::ReliableDelivery | Level::ReliableReception => {
                     assert_eq!(*got, sent[..got.len()], "{what}: the first ones, in order");
                     if connected(states[0]) {
-                        assert_eq!(got.len(), sent.len(), "{what}: nothing is missing");
+                        assert_eq!(got.len(), sent.len(), "{what}: missing messages");
                     }
                 }
             }
         }
     }
 
-    /// What one end was told to have gone well, against what is there; `delivered`: messages
-    /// that the other end got.
-    fn judge_completions(&mut self, at: usize, delivered: usize, what: &str) {
-        let (node, vi) = (self.ends[at].node, self.ends[at].vi);
+    /// Checks the descriptors of one side that completed without error against the memory; `delivered`: number of
+    /// messages delivered to the peer.
+    fn check_completions(&mut self, at: usize, delivered: usize, what: &str) {
+        let (node, vi) = (self.endpoints[at].node, self.endpoints[at].vi);
         let source = source_bytes();
         let read = self.net.read_data(node, vi);
-        self.tally.read += read.len() as u32;
+        self.totals.read += read.len() as u32;
         for (id, data) in read {
-            let Posted::Read(from) = self.ends[at].posted[&id] else {
+            let Posted::Read(from) = self.endpoints[at].posted[&id] else {
                 panic!("{what}: {id} is no read");
             };
             assert_eq!(data, source[from..from + data.len()], "{what}: read");
         }
         let state = self.net.state(node, vi);
         if state == EndpointState::Connected {
-            let queues = self.net.nodes[node].host.vi(vi);
+            let queues = self.net.nodes[node].io.vi(vi);
             assert!(queues.sends.is_empty(), "{what}: all have completed");
         }
         if self.level != Level::ReliableReception && !self.recovery {
             return;
         }
-        for well in &self.ends[at].well {
-            match *well {
+        for posted in &self.endpoints[at].succeeded {
+            match *posted {
                 Posted::Message(number) => assert!(number < delivered, "{what}: not placed"),
                 Posted::Write(number) => {
-                    let there = self.target_of(at, number);
-                    let whole = there.iter().all(|b| *b == Write::byte(number));
+                    let target = self.target_of(at, number);
+                    let whole = target.iter().all(|b| *b == Write::byte(number));
                     assert!(whole, "{what}: not written");
                 }
                 Posted::Read(_) => {}
@@ -429,44 +432,48 @@ impl Simulation {
         }
     }
 
-    fn judge_leftovers(&self) {
+    fn check_leftovers(&self) {
         for (at, node) in self.net.nodes.iter().enumerate() {
             let what = &self.what;
-            self.judge_writes(at);
+            self.check_writes(at);
             assert_eq!(node.engine.exchange_usage().0, 0, "{what}: open exchanges");
-            assert!(node.engine.closing.iter().all(Option::is_none), "{what}");
+            assert!(
+                node.engine.pending_disconnects.iter().all(Option::is_none),
+                "{what}"
+            );
             assert!(node.engine.listeners.is_empty(), "{what}");
             assert!(node.engine.timers.len() <= 3, "{what}");
         }
     }
 }
 
-/// Every message of `got` was sent, in this order, each at most once.
+/// Asserts that every message of `got` was sent, in this order and at most once.
 fn assert_subsequence(got: &[Vec<u8>], sent: &[Vec<u8>], what: &str) {
-    let mut rest = sent.iter();
+    let mut remaining = sent.iter();
     for data in got {
-        assert!(rest.any(|s| s == data), "{what}: not sent, twice or late");
+        let found = remaining.any(|s| s == data);
+        assert!(found, "{what}: not sent, duplicate or out of order");
     }
 }
 
-fn simulate(seeds: u64, level: Level, faults: Faults, recovery: bool) -> Tally {
-    let mut total = Tally::default();
+fn simulate(seeds: u64, level: Level, faults: Faults, recovery: bool) -> Totals {
+    let mut total = Totals::default();
     for seed in 0..seeds {
         let mut simulation = Simulation::new(0x5EED_0000 + seed, level, faults, recovery);
         for _ in 0..4 {
             simulation.connection();
         }
-        total.connections += simulation.tally.connections;
-        total.failed += simulation.tally.failed;
-        total.broken += simulation.tally.broken;
-        total.delivered += simulation.tally.delivered;
-        total.read += simulation.tally.read;
+        total.connections += simulation.totals.connections;
+        total.failed += simulation.totals.failed;
+        total.broken += simulation.totals.broken;
+        total.delivered += simulation.totals.delivered;
+        total.read += simulation.totals.read;
     }
     println!("{level:?}, {faults:?}, recovery {recovery}: {total:?}");
     total
 }
 
-/// Wires from good to hardly usable.
+/// Returns the faults of wires from reliable to hardly usable.
 fn wires() -> [Faults; 6] {
     let none = Faults {
         late_ns: 5 * MS,
@@ -501,54 +508,54 @@ fn wires() -> [Faults; 6] {
 }
 
 #[test]
-fn unreliable_delivery_on_bad_wires() {
+fn unreliable_delivery_on_faulty_wires() {
     for faults in wires() {
-        let tally = simulate(40, Level::UnreliableDelivery, faults, false);
+        let totals = simulate(40, Level::UnreliableDelivery, faults, false);
         assert!(
-            tally.connections > 100 && tally.delivered > 1000,
-            "{tally:?}"
+            totals.connections > 100 && totals.delivered > 1000,
+            "{totals:?}"
         );
     }
 }
 
-fn reliable_on_bad_wires(level: Level) {
+fn reliable_on_faulty_wires(level: Level) {
     for faults in wires() {
-        let tally = simulate(40, level, faults, false);
+        let totals = simulate(40, level, faults, false);
         assert!(
-            tally.connections > 100 && tally.delivered > 100,
-            "{tally:?}"
+            totals.connections > 100 && totals.delivered > 100,
+            "{totals:?}"
         );
-        assert!(tally.broken > 0 && tally.read > 10, "{tally:?}");
+        assert!(totals.broken > 0 && totals.read > 10, "{totals:?}");
     }
 }
 
 #[test]
-fn reliable_delivery_on_bad_wires() {
-    reliable_on_bad_wires(Level::ReliableDelivery);
+fn reliable_delivery_on_faulty_wires() {
+    reliable_on_faulty_wires(Level::ReliableDelivery);
 }
 
 #[test]
-fn reliable_reception_on_bad_wires() {
-    reliable_on_bad_wires(Level::ReliableReception);
+fn reliable_reception_on_faulty_wires() {
+    reliable_on_faulty_wires(Level::ReliableReception);
 }
 
-/// With recovery no wire breaks a connection by losing frames, only by being cut.
-fn recovering_on_bad_wires(level: Level) {
+/// With recovery lost frames do not break a connection, only a cut wire does.
+fn recovery_on_faulty_wires(level: Level) {
     for faults in wires() {
-        let tally = simulate(40, level, faults, true);
+        let totals = simulate(40, level, faults, true);
         assert!(
-            tally.connections > 100 && tally.delivered > 1000 && tally.read > 100,
-            "{tally:?}"
+            totals.connections > 100 && totals.delivered > 1000 && totals.read > 100,
+            "{totals:?}"
         );
     }
 }
 
 #[test]
-fn recovering_delivery_on_bad_wires() {
-    recovering_on_bad_wires(Level::ReliableDelivery);
+fn reliable_delivery_with_recovery_on_faulty_wires() {
+    recovery_on_faulty_wires(Level::ReliableDelivery);
 }
 
 #[test]
-fn recovering_reception_on_bad_wires() {
-    recovering_on_bad_wires(Level::ReliableReception);
+fn reliable_reception_with_recovery_on_faulty_wires() {
+    recovery_on_faulty_wires(Level::ReliableReception);
 }

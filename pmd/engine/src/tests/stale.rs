@@ -1,24 +1,24 @@
-//! Stale frames: a network that keeps every frame for R_A_TOV and lets it arrive again when that
-//! does most harm, and what each check of received frames is for [FCVI P-10].
+//! Stale frames: a network that keeps every frame for R_A_TOV and delivers it again when that does most harm, and the
+//! necessity of each check of received frames [FCVI P-10].
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! | --- | --- |
-//! | [`network`] | the network, which looks for what resembles the frame that is expected |
-//! | [`contents`] | bytes that name the message that they are of |
-//! | [`model`] | connections, messages that name themselves, and a judge of every byte that is placed |
-//! | [`scenes`] | what is played in the model |
-//! | [`needed`] | no stale frame is taken; without each check one is |
-//! | [`requests`] | connections made and ended: requests, responses and disconnects that are late |
-//! | [`probes`] | a port that went does not seem to be there because an old answer comes |
-//! | [`logins`] | logins: no late FLOGI, PLOGI, LOGO or answer to one is believed |
-//! | [`table`] | docs/spec/synonym-checks.md |
+//! | [`network`] | the network, which finds older frames similar to the expected one |
+//! | [`contents`] | message contents that identify their message |
+//! | [`model`] | connections over the network, with checks of every placed byte |
+//! | [`scenarios`] | scenarios run in the model |
+//! | [`check_necessity`] | no stale frame is accepted; without each check one is |
+//! | [`requests`] | connections made and ended: late requests, responses and disconnects |
+//! | [`probes`] | a late probe response does not make a lost port appear present |
+//! | [`logins`] | logins: no late FLOGI, PLOGI, LOGO or response to one is accepted |
+//! | [`table`] | writes docs/spec/synonym-checks.md |
 
+mod check_necessity;
 mod contents;
 mod logins;
 mod model;
-mod needed;
 mod network;
 mod probes;
 mod requests;
-mod scenes;
+mod scenarios;
 mod table;

@@ -1,9 +1,9 @@
-//! Every state of a VI against everything that can happen to it.
+//! Every event in every state of a VI; writes docs/spec/connection-states.md.
 //!
-//! Of a peer both halves are looked at: the node with the higher port originates.
+//! Both roles of a peer are tested: the node with the higher port originates.
 //!
-//! The frames are those of one recorded connection. Engines from the same seed draw the
-//! same handles and IDs, so that its frames fit a VI that is brought into a state anew.
+//! The frames are those of one recorded connection. Engines with the same seed use the same handles and IDs, so that
+//! these frames match a VI of another engine in the same state.
 
 use std::fmt::Write;
 
@@ -13,13 +13,13 @@ use fcvi_frame::iu::Opcode::{
 };
 
 use crate::testkit::document::compare;
-use crate::testkit::host::Event;
+use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, Net, S, SERVER, params};
 use crate::{AsyncError, ConnId, ConnectError, Level, Status, ViIndex};
 
 const RD: Level = Level::ReliableDelivery;
 
-/// The states of the two halves of the procedure.
+/// The states of both sides of the connection procedure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     Idle,
@@ -31,11 +31,11 @@ enum At {
     AwaitResponse2,
     Connected,
     Error,
-    /// In the peer pool, with nobody who asks.
+    /// In the peer pool, without a matching request.
     Pooled,
-    /// A peer that gave way: RESP1 sent.
+    /// A peer that yielded: RESP1 sent.
     PeerAwait2,
-    /// A peer whose request stands: RESP2 sent.
+    /// A peer whose request won: RESP2 sent.
     PeerAwait3,
     /// Connected with a peer, the outcome not taken.
     PeerConnected,
@@ -43,14 +43,14 @@ enum At {
     PeerTimedOut,
 }
 
-/// Of the lower port.
+/// States of the peer with the lower port.
 const PEER_RESPONDER_STATES: [At; 4] = [
     At::Pooled,
     At::PeerAwait2,
     At::PeerConnected,
     At::PeerTimedOut,
 ];
-/// Of the higher one.
+/// States of the peer with the higher port.
 const PEER_ORIGINATOR_STATES: [At; 4] = [
     At::Pooled,
     At::PeerAwait3,
@@ -67,16 +67,16 @@ const CLIENT_STATES: [At; 5] = [
 ];
 const SERVER_STATES: [At; 4] = [At::Idle, At::AwaitResponse2, At::Connected, At::Error];
 
-/// A VI of each node; the subject's node is cut off from the other one.
-struct Stage {
+/// A VI of each node; the wire of the VI under test is cut.
+struct Setup {
     net: Net,
     a: ViIndex,
     b: ViIndex,
-    /// A request that the subject's consumer may accept.
-    held: ConnId,
+    /// A pending request that the consumer of the VI under test may accept.
+    pending: ConnId,
 }
 
-impl Stage {
+impl Setup {
     fn subject(&self, node: usize) -> ViIndex {
         if node == CLIENT { self.a } else { self.b }
     }
@@ -87,13 +87,13 @@ fn start() -> (Net, ViIndex, ViIndex) {
     let a = net.create(CLIENT, params(RD));
     let b = net.create(SERVER, params(RD));
     for node in [CLIENT, SERVER] {
-        net.nodes[node].host.register(7, 0, 64);
+        net.nodes[node].io.register(7, 0, 64);
     }
     (net, a, b)
 }
 
-/// Brings the subject of this node into a state.
-fn stage(node: usize, at: At) -> Stage {
+/// Brings the VI under test, that of this node, into a state.
+fn setup(node: usize, at: At) -> Setup {
     let (mut net, a, b) = start();
     let listener = net.listen(SERVER, "x");
     match at {
@@ -101,7 +101,7 @@ fn stage(node: usize, at: At) -> Stage {
         At::AwaitResponse2 => net.wire.lose(CLIENT, ConnectResponse2, u32::MAX),
         At::Idle | At::Requesting | At::Connected | At::Error => {}
         At::Pooled | At::PeerAwait2 | At::PeerAwait3 | At::PeerConnected | At::PeerTimedOut => {
-            return peer_stage(net, a, b, node, at);
+            return peer_setup(net, a, b, node, at);
         }
     }
     if at != At::Idle {
@@ -126,7 +126,7 @@ fn stage(node: usize, at: At) -> Stage {
 }
 
 /// Brings a peer into a state. The server's port is the higher one.
-fn peer_stage(mut net: Net, a: ViIndex, b: ViIndex, node: usize, at: At) -> Stage {
+fn peer_setup(mut net: Net, a: ViIndex, b: ViIndex, node: usize, at: At) -> Setup {
     match at {
         At::PeerAwait3 => net.wire.lose(CLIENT, ConnectResponse3, u32::MAX),
         At::PeerAwait2 => net.wire.lose(SERVER, ConnectResponse2, u32::MAX),
@@ -144,21 +144,21 @@ fn peer_stage(mut net: Net, a: ViIndex, b: ViIndex, node: usize, at: At) -> Stag
     isolate(net, a, b, node)
 }
 
-/// Posts a receive each, and cuts the subject off.
-fn isolate(mut net: Net, a: ViIndex, b: ViIndex, node: usize) -> Stage {
-    // A request of another VI for the subject's consumer.
-    let asking = net.create(1 - node, params(RD));
-    let listener = net.listen(node, "held");
-    net.request(1 - node, asking, "held", &[node], None);
+/// Posts a receive at each VI and cuts the wire.
+fn isolate(mut net: Net, a: ViIndex, b: ViIndex, node: usize) -> Setup {
+    // A request of another VI to the consumer of the VI under test.
+    let requester = net.create(1 - node, params(RD));
+    let listener = net.listen(node, "pending");
+    net.request(1 - node, requester, "pending", &[node], None);
     net.settle();
-    let held = net.indication(node, listener).expect("a request").conn;
+    let pending = net.indication(node, listener).expect("a request").conn;
     net.wire.cut = true;
     for (node, vi) in [(CLIENT, a), (SERVER, b)] {
         net.outcome(node, vi);
         net.post_receive(node, vi, 100);
     }
     net.clear_logs();
-    Stage { net, a, b, held }
+    Setup { net, a, b, pending }
 }
 
 fn connected() -> (Net, ViIndex, ViIndex) {
@@ -172,7 +172,7 @@ fn connected() -> (Net, ViIndex, ViIndex) {
     (net, a, b)
 }
 
-/// The frames of a whole connection that `from` sent, under the names of the table.
+/// Returns the frames of a whole connection that `from` sent, with their names in the document.
 fn recorded(from: usize) -> Vec<(&'static str, Vec<u8>)> {
     let (mut net, a, b) = connected();
     let vi = if from == CLIENT { a } else { b };
@@ -190,7 +190,7 @@ fn recorded(from: usize) -> Vec<(&'static str, Vec<u8>)> {
         .iter()
         .flat_map(|(name, opcode)| net.frames(from, *opcode).into_iter().map(|f| (*name, f)))
         .collect();
-    // Both ends read, as their first message.
+    // Both sides read, as their first message.
     let (mut net, a, b) = connected();
     net.post_read(CLIENT, a, (0, 7), 8);
     net.post_read(SERVER, b, (0, 7), 8);
@@ -209,7 +209,7 @@ fn recorded(from: usize) -> Vec<(&'static str, Vec<u8>)> {
     frames
 }
 
-/// The frames of a whole connection of peers that `from` sent.
+/// Returns the frames of a whole connection of peers that `from` sent.
 fn recorded_of_peers(from: usize) -> Vec<(&'static str, Vec<u8>)> {
     let (mut net, a, b) = start();
     let vis = [a, b];
@@ -233,7 +233,7 @@ fn recorded_of_peers(from: usize) -> Vec<(&'static str, Vec<u8>)> {
     frames.collect()
 }
 
-type Verb = (&'static str, fn(&mut Stage, usize) -> String);
+type Verb = (&'static str, fn(&mut Setup, usize) -> String);
 
 fn result(outcome: Result<(), ConnectError>) -> String {
     match outcome {
@@ -253,8 +253,8 @@ fn verbs() -> Vec<Verb> {
             result(s.net.try_peer_request(node, vi, "y", &[1 - node], None))
         }),
         ("accept", |s, node| {
-            let (vi, held) = (s.subject(node), s.held);
-            result(s.net.accept(node, held, vi))
+            let (vi, pending) = (s.subject(node), s.pending);
+            result(s.net.accept(node, pending, vi))
         }),
         ("disconnect", |s, node| {
             let vi = s.subject(node);
@@ -264,15 +264,14 @@ fn verbs() -> Vec<Verb> {
         ("destroy", |s, node| {
             let vi = s.subject(node);
             if s.net.nodes[node].engine.destroy_vi(vi) {
-                "gone".to_owned()
+                "destroyed".to_owned()
             } else {
-                "stays: ".to_owned()
+                "refused: ".to_owned()
             }
         }),
         ("fail_vi", |s, node| {
             let (vi, now_ns) = (s.subject(node), s.net.now_ns);
-            s.net
-                .act(node, |engine, host| engine.fail_vi(now_ns, vi, host));
+            s.net.act(node, |engine, io| engine.fail_vi(now_ns, vi, io));
             String::new()
         }),
         ("post_send", |s, node| {
@@ -303,8 +302,7 @@ fn verbs() -> Vec<Verb> {
         }),
         ("port_lost", |s, node| {
             let now_ns = s.net.now_ns;
-            s.net
-                .act(node, |engine, host| engine.port_lost(now_ns, host));
+            s.net.act(node, |engine, io| engine.port_lost(now_ns, io));
             String::new()
         }),
         ("FCVI_ULP_TIMEOUT", |s, _| {
@@ -314,27 +312,27 @@ fn verbs() -> Vec<Verb> {
     ]
 }
 
-/// The state after an event, and what the consumer saw: the outcome of its call, flushed
-/// descriptors, messages, the loss of the connection.
-fn after(mut stage: Stage, node: usize) -> String {
-    let vi = stage.subject(node);
-    let Some(state) = stage.net.nodes[node].engine.state(vi) else {
+/// Returns the state after an event, and the consumer's events: the outcome of its call, flushed descriptors, messages,
+/// the loss of the connection.
+fn after(mut setup: Setup, node: usize) -> String {
+    let vi = setup.subject(node);
+    let Some(state) = setup.net.nodes[node].engine.state(vi) else {
         return String::new();
     };
     let mut cell = format!("{state:?}");
-    match stage.net.outcome(node, vi) {
+    match setup.net.outcome(node, vi) {
         Some(Ok(_)) => cell.push_str(" =Ok"),
         Some(Err(error)) => write!(cell, " ={error:?}").expect("a string"),
         None => {}
     }
-    if stage.net.nodes[node].engine.peer_request(vi).is_some() {
-        match stage.net.peer_outcome(node, vi) {
+    if setup.net.nodes[node].engine.peer_request(vi).is_some() {
+        match setup.net.peer_outcome(node, vi) {
             Some(Ok(_)) => cell.push_str(" =peer Ok"),
             Some(Err(error)) => write!(cell, " =peer {error:?}").expect("a string"),
             None => cell.push_str(" (peer)"),
         }
     }
-    for event in stage.net.log(node, vi) {
+    for event in setup.net.log(node, vi) {
         cell.push_str(match event {
             Event::Sent(_, Status::OK, _) => " sent",
             Event::Sent(_, Status::FLUSHED, _) => " send-flushed",
@@ -360,17 +358,17 @@ fn table(node: usize, states: &[At], frames: Vec<(&'static str, Vec<u8>)>) -> St
     };
     for (name, verb) in verbs() {
         let cell = |at: &At| {
-            let mut stage = stage(node, *at);
-            let result = verb(&mut stage, node);
-            result + &after(stage, node)
+            let mut setup = setup(node, *at);
+            let result = verb(&mut setup, node);
+            result + &after(setup, node)
         };
         row(name, states.iter().map(cell).collect());
     }
     for (name, frame) in frames {
         let cell = |at: &At| {
-            let mut stage = stage(node, *at);
-            stage.net.inject(node, &frame);
-            after(stage, node)
+            let mut setup = setup(node, *at);
+            setup.net.inject(node, &frame);
+            after(setup, node)
         };
         row(name, states.iter().map(cell).collect());
     }
@@ -381,14 +379,14 @@ const HEAD: &str = "# Connections: every state, every event
 
 Made by `pmd/engine/src/tests/states.rs`: `VIPL_WRITE_DOCUMENTS=1 cargo test -p vi-engine tests::states`.
 
-Behind each state of the procedure stands the state of the VI after the event, `=` what the consumer's call is told, `=peer` what
-its peer request is told (`(peer)`: nothing yet), and what came back from the VI's queues or was reported. Events are the
-consumer's verbs, time-outs, losses, and the frames of one recorded connection. Idle: neither connection nor request; Requesting:
-RQST sent; AwaitResponse2 and AwaitResponse3: RESP1 and RESP2 sent; Pooled: a peer that nobody has asked for yet; PeerTimedOut: its
-outcome is not taken.
+Each line has a state of the procedure, then the state of the VI after the event, `=` the outcome of the consumer's call,
+`=peer` the outcome of its peer request (`(peer)`: none yet), and the events of the VI's queues and of the connection.
+The events on top are the consumer's verbs, timeouts, losses, and the frames of one recorded connection. Idle: neither
+connection nor request; Requesting: RQST sent; AwaitResponse2 and AwaitResponse3: RESP1 and RESP2 sent; Pooled: a peer
+without a matching request; PeerTimedOut: the outcome has not been taken.
 ";
 
-/// The tables of all roles, as the document shows them.
+/// Returns the document with the tables of all roles.
 fn document() -> String {
     let client = table(CLIENT, &CLIENT_STATES, recorded(SERVER));
     let server = table(SERVER, &SERVER_STATES, recorded(CLIENT));

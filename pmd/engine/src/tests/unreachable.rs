@@ -3,7 +3,7 @@
 use fcvi_frame::connect::NetAddress;
 use fcvi_frame::iu::Opcode::{ConnectResponse2, ConnectResponse3};
 
-use crate::testkit::host::{Event, Receive};
+use crate::testkit::io::{Event, Receive};
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, discriminator, params, receive_failed};
 use crate::{ConnectCommand, ConnectError, EndpointState, Level, Status, ViIndex};
 
@@ -13,16 +13,16 @@ const LEVELS: [Level; 3] = [
     Level::ReliableReception,
 ];
 
-/// A client with a receive posted.
+/// Returns a client with a receive posted.
 fn client(net: &mut Net, level: Level) -> ViIndex {
     let vi = net.create(CLIENT, params(level));
-    net.nodes[CLIENT].host.post_receive(vi, Receive::default());
+    net.nodes[CLIENT].io.post_receive(vi, Receive::default());
     vi
 }
 
-/// What becomes of a VI whose request came to `NotReachable`.
-fn left_by_unreachable_host(net: &mut Net, vi: ViIndex, level: Level) {
-    let receives = net.nodes[CLIENT].host.vi(vi).receives.len();
+/// Asserts the state of a VI whose request failed with `NotReachable`, and destroys it.
+fn assert_unreachable(net: &mut Net, vi: ViIndex, level: Level) {
+    let receives = net.nodes[CLIENT].io.vi(vi).receives.len();
     if level == Level::UnreliableDelivery {
         assert_eq!(net.state(CLIENT, vi), EndpointState::Idle);
         assert_eq!(receives, 1);
@@ -54,7 +54,7 @@ fn request_without_route_moves_reliable_vi_to_error() {
                 net.error(CLIENT, vi)
             };
             assert_eq!(error, Some(ConnectError::NotReachable));
-            left_by_unreachable_host(&mut net, vi, level);
+            assert_unreachable(&mut net, vi, level);
         }
     }
 }
@@ -79,13 +79,13 @@ fn host_lost_during_request_moves_reliable_vi_to_error() {
             net.clear_logs();
             net.peer_lost(CLIENT, SERVER);
             assert_eq!(net.error(CLIENT, vi), Some(ConnectError::NotReachable));
-            left_by_unreachable_host(&mut net, vi, level);
+            assert_unreachable(&mut net, vi, level);
         }
     }
 }
 
-/// Two ports that find each other, and have not yet.
-fn strangers() -> Net {
+/// Returns two ports that require logins and have not discovered each other.
+fn undiscovered_pair() -> Net {
     let mut net = Net::pair();
     for node in &mut net.nodes {
         node.engine.require_login();
@@ -93,8 +93,8 @@ fn strangers() -> Net {
     net
 }
 
-/// A client asks for the server's host, of which it knows no port.
-fn ask_for_unknown_host(net: &mut Net, vi: ViIndex, timeout_ns: u64) {
+/// Sends a request to the server's host, of which the client knows no port.
+fn request_unknown_host(net: &mut Net, vi: ViIndex, timeout_ns: u64) {
     let [local, remote] = [CLIENT, SERVER].map(|node| NetAddress {
         host: net.nodes[node].engine.config().host,
         discriminator: discriminator("x"),
@@ -106,23 +106,23 @@ fn ask_for_unknown_host(net: &mut Net, vi: ViIndex, timeout_ns: u64) {
         timeout_ns: Some(timeout_ns),
     };
     let now_ns = net.now_ns;
-    net.act(CLIENT, |engine, host| {
-        engine.connect(now_ns, vi, &command, host).unwrap();
+    net.act(CLIENT, |engine, io| {
+        engine.connect(now_ns, vi, &command, io).unwrap();
     });
 }
 
 #[test]
 fn request_to_unknown_host_times_out() {
     for level in LEVELS {
-        let mut net = strangers();
+        let mut net = undiscovered_pair();
         let vi = client(&mut net, level);
-        ask_for_unknown_host(&mut net, vi, S);
+        request_unknown_host(&mut net, vi, S);
         net.advance(S - MS);
         assert_eq!(net.state(CLIENT, vi), EndpointState::ConnectPending);
         net.advance(2 * MS);
         assert_eq!(net.error(CLIENT, vi), Some(ConnectError::Timeout));
         assert_eq!(net.state(CLIENT, vi), EndpointState::Idle);
-        assert_eq!(net.nodes[CLIENT].host.vi(vi).receives.len(), 1);
+        assert_eq!(net.nodes[CLIENT].io.vi(vi).receives.len(), 1);
     }
 }
 
@@ -130,9 +130,9 @@ fn request_to_unknown_host_times_out() {
 fn request_is_sent_to_port_that_logs_in_later() {
     let level = Level::ReliableDelivery;
     for waits in [false, true] {
-        let mut net = strangers();
+        let mut net = undiscovered_pair();
         let vi = client(&mut net, level);
-        ask_for_unknown_host(&mut net, vi, S);
+        request_unknown_host(&mut net, vi, S);
         net.advance(S / 2);
         let server = net.create(SERVER, params(level));
         let listener = waits.then(|| net.listen(SERVER, "x"));

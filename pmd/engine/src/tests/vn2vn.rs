@@ -1,14 +1,14 @@
-//! Discovery and N_Port_IDs over a simulated link.
+//! VN2VN discovery and N_Port_ID allocation over a simulated link.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! | --- | --- |
-//! | [`segment`] | stations on a link that loses, doubles, delays and limits frames |
+//! | [`segment`] | stations on a link that loses, duplicates, delays and length-limits frames |
 //! | [`rules`] | one test for each rule of VN2VN |
-//! | [`neighbours`] | the table: paths, age, conflicts, limits |
-//! | [`hostile`] | frames that are wrong, forged, or too many |
+//! | [`neighbours`] | the neighbour table: paths, age, conflicts, limits |
+//! | [`hostile`] | invalid, forged and excessive frames |
 //! | [`linux`] | frames of a Linux kernel |
 //! | [`states`] | every event in every state |
-//! | [`simulation`] | many stations on bad links, and what must hold in the end |
+//! | [`simulation`] | many stations on faulty links |
 
 mod hostile;
 mod linux;

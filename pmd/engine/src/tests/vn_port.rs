@@ -1,4 +1,4 @@
-//! VN_Ports on one link, byte for byte: they find each other, log in, and learn who is of which host.
+//! VN_Ports on one simulated link, with complete frames: discovery, login and host addresses.
 
 use fcvi_frame::connect::HostAddress;
 use fcvi_frame::els::Adisc;
@@ -18,7 +18,7 @@ use crate::vn2vn::{Vn2vnConfig, Vn2vnState};
 
 const LATENCY_NS: u64 = 20_000;
 
-/// A port and what it told.
+/// A port, and the state that follows from its events.
 struct Node {
     port: VnPort,
     enode_mac: MacAddress,
@@ -27,7 +27,7 @@ struct Node {
     logins: Vec<NPortId>,
     hosts: Vec<(NPortId, HostAddress)>,
     resolved: Vec<HostAddress>,
-    /// How often it told that its neighbours changed.
+    /// Number of `NeighboursChanged` events.
     changes: usize,
 }
 
@@ -35,15 +35,15 @@ struct Link {
     nodes: Vec<Option<Node>>,
     now_ns: u64,
     rng: Rng,
-    /// Of a million frames.
+    /// Lost frames per million.
     loss_ppm: u32,
-    /// Of whom only what discovery says arrives.
+    /// The port of which only discovery frames arrive.
     mute: Option<usize>,
-    /// When, to whom (by place), what.
-    flying: Vec<(u64, usize, Vec<u8>)>,
+    /// Frames in flight: time of arrival, index of the destination, bytes.
+    in_flight: Vec<(u64, usize, Vec<u8>)>,
 }
 
-/// Two ports of each host, behind one interface.
+/// Returns the host of a port: two ports of each host share an interface.
 fn host_of(at: usize) -> HostAddress {
     HostAddress::from_ipv4([10, 0, 0, (at / 2) as u8 + 1])
 }
@@ -56,11 +56,11 @@ impl Link {
             rng: Rng::new(seed),
             loss_ppm: 0,
             mute: None,
-            flying: Vec::new(),
+            in_flight: Vec::new(),
         }
     }
 
-    /// A port starts; `low` are the low 16 bits of its name.
+    /// Starts a port; `low` are the low 16 bits of its name.
     fn start(&mut self, at: usize, low: u16) {
         let port_name = 0x2000_0000_0000_0000 | (at as u64 + 1) << 16 | u64::from(low);
         let enode_mac = MacAddress([0x52, 0x54, 0, 0, 0, (at / 2) as u8 + 1]);
@@ -97,7 +97,7 @@ impl Link {
             self.pump();
             let timers = self.nodes.iter().flatten();
             let timers = timers.filter_map(|node| node.port.poll_timeout());
-            let frames = self.flying.iter().map(|(at_ns, ..)| *at_ns);
+            let frames = self.in_flight.iter().map(|(at_ns, ..)| *at_ns);
             let next = timers.chain(frames).min();
             let Some(at_ns) = next.filter(|at_ns| *at_ns <= end_ns) else {
                 break;
@@ -119,7 +119,7 @@ impl Link {
                 continue;
             };
             while let Some(event) = node.port.poll_event(now_ns) {
-                node.note(event);
+                node.record(event);
             }
             let mut sent = Vec::new();
             while let Some(frame) = node.port.poll_outbound() {
@@ -142,10 +142,10 @@ impl Link {
         }
         for to in 0..self.nodes.len() {
             let lost = self.rng.below(1_000_000) < u64::from(self.loss_ppm);
-            let hears = |node: &Node| node.hears(bytes);
-            if to != from && !lost && self.nodes[to].as_ref().is_some_and(hears) {
+            let accepts = |node: &Node| node.accepts(bytes);
+            if to != from && !lost && self.nodes[to].as_ref().is_some_and(accepts) {
                 let at_ns = self.now_ns + LATENCY_NS;
-                self.flying.push((at_ns, to, bytes.to_vec()));
+                self.in_flight.push((at_ns, to, bytes.to_vec()));
             }
         }
     }
@@ -153,15 +153,15 @@ impl Link {
     fn deliver(&mut self) {
         let now_ns = self.now_ns;
         let due = |(at_ns, ..): &(u64, usize, Vec<u8>)| *at_ns <= now_ns;
-        while let Some(place) = self.flying.iter().position(due) {
-            let (_, to, bytes) = self.flying.remove(place);
+        while let Some(index) = self.in_flight.iter().position(due) {
+            let (_, to, bytes) = self.in_flight.remove(index);
             if let Some(node) = self.nodes[to].as_mut() {
                 assert!(node.port.handle_frame(now_ns, &bytes), "nothing else here");
             }
         }
     }
 
-    /// Each knows each other one, and its host.
+    /// Reports whether every port knows every other one and its host.
     fn is_complete(&self) -> bool {
         let present = || (0..self.nodes.len()).filter(|at| self.nodes[*at].is_some());
         present().all(|at| {
@@ -179,7 +179,7 @@ impl Link {
 }
 
 impl Node {
-    fn note(&mut self, event: VnPortEvent) {
+    fn record(&mut self, event: VnPortEvent) {
         match event {
             VnPortEvent::Claimed(id) => self.id = Some(id),
             VnPortEvent::Up(id) => {
@@ -193,8 +193,8 @@ impl Node {
             }
             VnPortEvent::LoggedOut(id) => {
                 self.hosts.retain(|(known, _)| *known != id);
-                let place = self.logins.iter().position(|known| *known == id);
-                self.logins.remove(place.expect("it was logged in"));
+                let index = self.logins.iter().position(|known| *known == id);
+                self.logins.remove(index.expect("it was logged in"));
             }
             VnPortEvent::Host { id, host } => {
                 self.hosts.retain(|(known, _)| *known != id);
@@ -205,7 +205,7 @@ impl Node {
         }
     }
 
-    fn hears(&self, bytes: &[u8]) -> bool {
+    fn accepts(&self, bytes: &[u8]) -> bool {
         let vn_port = self.id.map(MacAddress::vn2vn);
         let own = [Some(MacAddress::ALL_VN2VN), Some(self.enode_mac), vn_port];
         own.into_iter()
@@ -215,7 +215,7 @@ impl Node {
 }
 
 #[test]
-fn ports_find_each_other_and_their_hosts_within_two_seconds() {
+fn ports_discover_each_other_and_their_hosts_within_two_seconds() {
     let mut link = Link::new(1);
     for at in 0..6 {
         link.start(at, 0x100 + at as u16);
@@ -225,14 +225,14 @@ fn ports_find_each_other_and_their_hosts_within_two_seconds() {
     assert!(link.is_complete());
     assert!((0..6).all(|at| link.node(at).port.state() == Vn2vnState::Up));
     let port = &link.node(0).port;
-    assert!(!port.is_getting_to_know(link.now_ns));
+    assert!(!port.is_discovering(link.now_ns));
     let mut views = port.neighbours().filter_map(|view| view.port);
     assert!(views.all(|view| view.state == PortState::LoggedIn));
     assert_eq!(port.neighbours().count(), 5);
 }
 
 #[test]
-fn one_that_comes_later_is_known_to_all_as_soon_as_it_is_up() {
+fn port_that_joins_later_is_known_when_it_is_up() {
     let mut link = Link::new(2);
     for at in 0..4 {
         link.start(at, at as u16);
@@ -249,13 +249,13 @@ fn one_that_comes_later_is_known_to_all_as_soon_as_it_is_up() {
 }
 
 #[test]
-fn all_find_each_other_in_the_end_however_many_frames_are_lost() {
+fn ports_discover_each_other_after_frame_loss() {
     for seed in 0..20 {
         println!("seed {seed}");
         let mut link = Link::new(seed);
         link.loss_ppm = 100_000;
         for at in 0..5 {
-            // Three of them would like the same N_Port_ID.
+            // Three of them prefer the same N_Port_ID.
             link.start(at, if at < 3 { 7 } else { at as u16 });
         }
         link.run(40 * S);
@@ -266,7 +266,7 @@ fn all_find_each_other_in_the_end_however_many_frames_are_lost() {
 }
 
 #[test]
-fn one_that_goes_without_a_word_is_gone_for_all_and_comes_back() {
+fn port_that_disappears_expires_and_can_return() {
     let mut link = Link::new(5);
     for at in 0..4 {
         link.start(at, at as u16 + 1);
@@ -281,8 +281,8 @@ fn one_that_goes_without_a_word_is_gone_for_all_and_comes_back() {
     assert!(link.is_complete());
 }
 
-/// A claim as a port would send it that is not there.
-fn made_up_claim(number: u16) -> Vec<u8> {
+/// Returns a forged claim of a port that does not exist.
+fn forged_claim(number: u16) -> Vec<u8> {
     let [high, low] = (0x8000 + number).to_be_bytes();
     let id = NPortId::from_bytes([0, high, low]);
     let frame = Vn2vnFrame {
@@ -308,9 +308,9 @@ fn made_up_claim(number: u16) -> Vec<u8> {
     bytes
 }
 
-/// One that came later than another's last beacon is logged in with it all the same, and keeps it.
+/// A port that joined after the last beacon of another one logs in with it all the same, and keeps the login.
 #[test]
-fn claims_of_ports_that_are_not_there_push_none_out_that_is_logged_in() {
+fn forged_claims_do_not_evict_a_logged_in_neighbour() {
     let mut link = Link::new(8);
     link.start(0, 1);
     link.run(3 * S);
@@ -318,7 +318,7 @@ fn claims_of_ports_that_are_not_there_push_none_out_that_is_logged_in() {
     link.run(3 * S);
     assert!(link.is_complete());
     for number in 0..1000 {
-        let claim = made_up_claim(number);
+        let claim = forged_claim(number);
         let now_ns = link.now_ns;
         assert!(link.node_mut(2).port.handle_frame(now_ns, &claim));
         link.run(MS);
@@ -326,7 +326,7 @@ fn claims_of_ports_that_are_not_there_push_none_out_that_is_logged_in() {
     assert!(link.is_complete());
     assert_eq!(counter(&link.node(2).port, "logouts"), 0);
     assert!(counter(&link.node(2).port, "vn2vn_gone") > 0);
-    // It is not kept for longer than it is there.
+    // It is removed when it disappears.
     link.nodes[0] = None;
     link.run(21 * S);
     assert!(link.node(2).logins.is_empty());
@@ -334,7 +334,7 @@ fn claims_of_ports_that_are_not_there_push_none_out_that_is_logged_in() {
 }
 
 #[test]
-fn who_closes_logs_out_of_all_and_stays_out() {
+fn closed_port_logs_out_of_all_and_stays_logged_out() {
     let mut link = Link::new(6);
     for at in 0..3 {
         link.start(at, at as u16 + 1);
@@ -351,25 +351,25 @@ fn who_closes_logs_out_of_all_and_stays_out() {
 }
 
 #[test]
-fn a_host_is_resolved_even_if_there_is_none() {
+fn resolution_of_an_unknown_host_completes() {
     let mut link = Link::new(7);
     for at in 0..4 {
         link.start(at, at as u16 + 1);
     }
     link.run(3 * S);
     let now_ns = link.now_ns;
-    let nobody = HostAddress::from_ipv4([10, 9, 9, 9]);
+    let unknown = HostAddress::from_ipv4([10, 9, 9, 9]);
     let port = &mut link.node_mut(0).port;
     port.resolve(now_ns, host_of(2)).expect("room");
-    port.resolve(now_ns, nobody).expect("room");
-    assert!(port.is_resolving(host_of(2)) && port.is_resolving(nobody));
+    port.resolve(now_ns, unknown).expect("room");
+    assert!(port.is_resolving(host_of(2)) && port.is_resolving(unknown));
     link.run(10 * S);
     let node = link.node(0);
-    assert!(!node.port.is_resolving(host_of(2)) && !node.port.is_resolving(nobody));
-    assert_eq!(node.resolved, [host_of(2), nobody]);
+    assert!(!node.port.is_resolving(host_of(2)) && !node.port.is_resolving(unknown));
+    assert_eq!(node.resolved, [host_of(2), unknown]);
 }
 
-/// An ELS reply in FCoE to the first port, from the second.
+/// Returns an ELS reply in FCoE from the second port to the first.
 fn reply(link: &Link, ox_id: u16) -> Vec<u8> {
     let (to, from) = (link.node(0).id.unwrap(), link.node(1).id.unwrap());
     let header = FrameHeader {
@@ -404,7 +404,7 @@ fn reply(link: &Link, ox_id: u16) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_the_engines_is_left_to_it() {
+fn frames_for_the_engine_are_not_handled() {
     let mut link = Link::new(8);
     link.start(0, 1);
     link.start(1, 2);
@@ -428,7 +428,7 @@ fn counter(port: &VnPort, wanted: &str) -> u64 {
 }
 
 #[test]
-fn damage_is_counted_and_changes_nothing() {
+fn corrupted_frames_are_counted_and_have_no_effect() {
     let mut link = Link::new(9);
     link.start(0, 1);
     link.start(1, 2);
@@ -458,9 +458,9 @@ fn damage_is_counted_and_changes_nothing() {
     assert!(link.is_complete());
 }
 
-/// A FLOGI to the other port behind the same interface is not ours to answer.
+/// An FLOGI to the other port behind the same interface is not answered.
 #[test]
-fn a_login_for_another_port_of_the_interface_is_let_pass() {
+fn login_for_another_port_of_the_interface_is_ignored() {
     let mut link = Link::new(11);
     link.start(0, 1);
     link.start(1, 2);
@@ -486,7 +486,7 @@ fn a_login_for_another_port_of_the_interface_is_let_pass() {
 }
 
 #[test]
-fn every_counter_has_a_name_of_its_own() {
+fn counter_names_are_unique() {
     let mut link = Link::new(12);
     link.start(0, 1);
     let mut names: Vec<_> = link.node(0).port.counters().map(|(name, _)| name).collect();
@@ -496,15 +496,15 @@ fn every_counter_has_a_name_of_its_own() {
     assert_eq!(names.len(), all);
 }
 
-/// Whoever connects to a host whose ports are known must not wait for a port that says nothing.
+/// A connect to a host with known ports must not wait for a neighbour that does not respond.
 #[test]
-fn a_mute_neighbour_is_waited_for_only_for_a_while() {
+fn unresponsive_neighbour_delays_discovery_for_a_limited_time() {
     let mut link = Link::new(13);
     for at in 0..3 {
         link.start(at, at as u16 + 1);
     }
     link.run(3 * S);
-    // It is found, and its beacons arrive, but its link services get lost.
+    // It is found, and its beacons arrive, but its link services are lost.
     link.start(3, 4);
     link.mute = Some(3);
     while link.node(3).port.state() != Vn2vnState::Up {
@@ -513,10 +513,10 @@ fn a_mute_neighbour_is_waited_for_only_for_a_while() {
     link.run(20 * MS);
     let known = |link: &Link| link.node(0).port.neighbours().count();
     assert_eq!(known(&link), 3);
-    assert!(link.node(0).port.is_getting_to_know(link.now_ns));
+    assert!(link.node(0).port.is_discovering(link.now_ns));
     link.run(2 * S);
     for _ in 0..200 {
-        assert!(!link.node(0).port.is_getting_to_know(link.now_ns));
+        assert!(!link.node(0).port.is_discovering(link.now_ns));
         link.run(300 * MS);
     }
     assert_eq!(known(&link), 3);
@@ -526,7 +526,7 @@ fn a_mute_neighbour_is_waited_for_only_for_a_while() {
 }
 
 #[test]
-fn changes_of_neighbours_are_told_and_their_age_is_known() {
+fn neighbour_changes_and_receive_times_are_reported() {
     let mut link = Link::new(7);
     link.start(0, 1);
     link.start(2, 2);
@@ -534,28 +534,28 @@ fn changes_of_neighbours_are_told_and_their_age_is_known() {
     assert!(link.is_complete());
     for at in [0, 2] {
         let node = link.node(at);
-        assert_eq!(node.changes, 2, "found, then heard");
+        assert_eq!(node.changes, 2, "found, then ready");
         let views: Vec<_> = node.port.neighbours().collect();
         assert_eq!(views.len(), 1);
         let login = views[0].port.expect("known to the logins");
         assert_eq!(login.state, PortState::LoggedIn);
     }
 
-    let heard = |link: &Link| {
+    let last_rx = |link: &Link| {
         let views = link.node(0).port.neighbours();
-        views.map(|view| view.heard_ns).collect::<Vec<_>>()
+        views.map(|view| view.last_rx_ns).collect::<Vec<_>>()
     };
-    let first = heard(&link)[0];
+    let first = last_rx(&link)[0];
     link.run(30 * S);
-    let second = heard(&link)[0];
+    let second = last_rx(&link)[0];
     assert!(second > first && second <= link.now_ns);
     assert!(link.now_ns - second < 9 * S, "a beacon each 8 s");
 
-    // It vanishes: nothing of it is heard any more, until it is gone.
+    // It disappears: nothing is received from it, until it expires.
     link.nodes[2] = None;
     let lifetime_ns = 20 * S;
     link.run(second + lifetime_ns - S - link.now_ns);
-    assert_eq!((heard(&link), link.node(0).changes), (vec![second], 2));
+    assert_eq!((last_rx(&link), link.node(0).changes), (vec![second], 2));
     link.run(2 * S);
-    assert_eq!((heard(&link), link.node(0).changes), (vec![], 3));
+    assert_eq!((last_rx(&link), link.node(0).changes), (vec![], 3));
 }

@@ -1,25 +1,25 @@
 //! Descriptors that were sent and are not complete.
 //!
-//! A send queue completes in posting order (VIPL 6.1), so what is in flight is a
-//! queue too: a message of Reliable Reception without its response, a read
-//! without all its data, and whatever was sent behind such a one. Message IDs in
-//! it are consecutive, which makes a response's message one subtraction away.
+//! A send queue completes in posting order (VIPL 6.1), so what is in flight is a queue too:
+//! messages of Reliable Reception without a response, reads without all their data, and everything
+//! sent after them. Its message IDs are consecutive, so a response's message is found by one
+//! subtraction.
 
 use std::collections::VecDeque;
 
 use crate::config::EngineConfig;
 use crate::endpoint::Level;
-use crate::host::{Operation, SendWork, Status};
+use crate::engine_io::{Operation, SendWork, Status};
 
-/// What a descriptor in flight is, as far as its answer is concerned.
+/// Operation of a descriptor in flight, as far as its response is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum OperationKind {
     Send,
     Write { immediate: bool },
     Read,
 }
 
-impl Kind {
+impl OperationKind {
     pub(crate) fn of(work: &SendWork) -> Self {
         match work.operation {
             Operation::Send => Self::Send,
@@ -33,9 +33,9 @@ impl Kind {
 
 /// A descriptor in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) kind: Kind,
-    /// It waits for no answer of its own, only for those before it.
+pub(crate) struct InFlightSend {
+    pub(crate) kind: OperationKind,
+    /// It waits for no response of its own, only for those before it.
     pub(crate) answered: bool,
     pub(crate) msg_id: u32,
     /// Its open exchange, unless it is answered.
@@ -43,34 +43,34 @@ pub(crate) struct Entry {
     /// Its sequence, and the SEQ_CNT of its first frame.
     pub(crate) seq_id: u8,
     pub(crate) first_seq_cnt: u16,
-    /// The SEQ_CNT that comes next on that exchange.
+    /// The next SEQ_CNT on that exchange.
     pub(crate) next_seq_cnt: u16,
     pub(crate) length_bytes: u32,
-    /// Bytes of a read that are placed.
+    /// Placed bytes of a read.
     pub(crate) placed_bytes: u32,
 }
 
-/// What a VI has in flight, oldest first. Allocates nothing after it was made.
+/// The descriptors of a VI that are in flight, oldest first. Allocates at construction only.
 #[derive(Debug)]
 pub(crate) struct InFlight {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<InFlightSend>,
     limit: usize,
     /// Reads without all their data.
     reads: u32,
-    /// How many of those the peer takes.
+    /// Maximum reads that the peer accepts at a time.
     read_limit: u32,
     unanswered: u32,
-    /// When the oldest answer is late.
+    /// When the oldest response times out.
     pub(crate) deadline_ns: u64,
     pub(crate) timer_set: bool,
-    /// The send queue stands still until something here is answered.
-    pub(crate) holding: bool,
-    /// The descriptor behind what is in flight failed while it was sent: with these bits.
+    /// The next descriptor is deferred until something in flight is answered.
+    pub(crate) deferred: bool,
+    /// Error bits of the descriptor after those in flight, which failed while it was sent.
     pub(crate) fault: Option<Status>,
 }
 
 impl InFlight {
-    /// `peer_reads`: how many reads the peer says that it takes at a time.
+    /// `peer_reads`: number of reads at a time that the peer advertises.
     pub(crate) fn new(level: Level, config: &EngineConfig, peer_reads: u16) -> Self {
         let limit = match level {
             // Every message is complete as soon as it is sent.
@@ -85,7 +85,7 @@ impl InFlight {
             unanswered: 0,
             deadline_ns: 0,
             timer_set: false,
-            holding: false,
+            deferred: false,
             fault: None,
         }
     }
@@ -98,19 +98,19 @@ impl InFlight {
         self.entries.is_empty()
     }
 
-    /// How many wait for an answer of their own.
+    /// Returns how many wait for a response of their own.
     pub(crate) fn unanswered(&self) -> u32 {
         self.unanswered
     }
 
-    /// How many of those are reads.
+    /// Returns how many of those are reads.
     pub(crate) fn unanswered_reads(&self) -> u32 {
         self.reads
     }
 
-    /// Must this descriptor wait for what is in flight: for room, for its fence, for the
-    /// peer's reads, or because it, or the one before it, fails when its turn comes?
-    pub(crate) fn holds(&self, work: &SendWork) -> bool {
+    /// Reports whether this descriptor must wait for what is in flight: for room, for its fence,
+    /// for the peer's limit of reads, or because it, or the one before it, fails in its turn.
+    pub(crate) fn defers(&self, work: &SendWork) -> bool {
         if self.entries.is_empty() {
             return false;
         }
@@ -122,35 +122,35 @@ impl InFlight {
             || (is_read && self.reads >= self.read_limit)
     }
 
-    pub(crate) fn push(&mut self, entry: Entry) {
+    pub(crate) fn push(&mut self, entry: InFlightSend) {
         debug_assert!(self.entries.len() < self.limit);
-        self.reads += u32::from(!entry.answered && entry.kind == Kind::Read);
+        self.reads += u32::from(!entry.answered && entry.kind == OperationKind::Read);
         self.unanswered += u32::from(!entry.answered);
         self.entries.push_back(entry);
     }
 
-    /// Where the message with this ID stands.
+    /// Returns the position of the message with this ID.
     pub(crate) fn find(&self, msg_id: u32) -> Option<usize> {
         let first = self.entries.front()?.msg_id;
         let at = msg_id.wrapping_sub(first) as usize;
         (at < self.entries.len()).then_some(at)
     }
 
-    pub(crate) fn get(&self, at: usize) -> Option<&Entry> {
+    pub(crate) fn get(&self, at: usize) -> Option<&InFlightSend> {
         self.entries.get(at)
     }
 
-    pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut Entry> {
+    pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut InFlightSend> {
         self.entries.get_mut(at)
     }
 
-    /// The oldest one that waits for an answer and is such a one.
-    pub(crate) fn first_unanswered(&self, fits: impl Fn(Kind) -> bool) -> Option<usize> {
-        let wanted = |entry: &Entry| !entry.answered && fits(entry.kind);
+    /// Returns the oldest one of these kinds that waits for a response.
+    pub(crate) fn first_unanswered(&self, fits: impl Fn(OperationKind) -> bool) -> Option<usize> {
+        let wanted = |entry: &InFlightSend| !entry.answered && fits(entry.kind);
         self.entries.iter().position(wanted)
     }
 
-    /// The message ID of the newest one that waits for an answer.
+    /// Returns the message ID of the newest one that waits for a response.
     pub(crate) fn newest_unanswered(&self) -> Option<u32> {
         let mut newest_first = self.entries.iter().rev();
         newest_first
@@ -158,27 +158,27 @@ impl InFlight {
             .map(|entry| entry.msg_id)
     }
 
-    /// The answer is here; returns what was waiting for it.
-    pub(crate) fn answer(&mut self, at: usize) -> Option<Entry> {
+    /// Marks a message as answered, and returns it if it was waiting for its response.
+    pub(crate) fn mark_answered(&mut self, at: usize) -> Option<InFlightSend> {
         let entry = self.entries.get_mut(at).filter(|entry| !entry.answered)?;
         entry.answered = true;
-        self.reads -= u32::from(entry.kind == Kind::Read);
+        self.reads -= u32::from(entry.kind == OperationKind::Read);
         self.unanswered -= 1;
         Some(*entry)
     }
 
-    /// Takes the oldest one off, answered or not.
-    pub(crate) fn pop(&mut self) -> Option<Entry> {
+    /// Removes the oldest one, answered or not.
+    pub(crate) fn pop(&mut self) -> Option<InFlightSend> {
         let entry = self.entries.pop_front()?;
         if !entry.answered {
-            self.reads -= u32::from(entry.kind == Kind::Read);
+            self.reads -= u32::from(entry.kind == OperationKind::Read);
             self.unanswered -= 1;
         }
         Some(entry)
     }
 
-    /// Takes the oldest one off if nothing is wanted of it any more.
-    pub(crate) fn pop_answered(&mut self) -> Option<Entry> {
+    /// Removes the oldest one if it is answered.
+    pub(crate) fn pop_answered(&mut self) -> Option<InFlightSend> {
         if self.entries.front()?.answered {
             self.pop()
         } else {
@@ -192,8 +192,8 @@ mod tests {
     use super::*;
     use crate::testkit::net::config;
 
-    fn entry(msg_id: u32, kind: Kind, answered: bool) -> Entry {
-        Entry {
+    fn entry(msg_id: u32, kind: OperationKind, answered: bool) -> InFlightSend {
+        InFlightSend {
             kind,
             answered,
             msg_id,
@@ -223,11 +223,11 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_found_by_its_id_around_the_end_of_the_numbers() {
+    fn message_is_found_by_its_id_across_wrap_around() {
         let mut queue = in_flight(8, 1);
         let msg_id = |n: u32| (u32::MAX - 2).wrapping_add(n);
         for n in 0..6 {
-            queue.push(entry(msg_id(n), Kind::Send, false));
+            queue.push(entry(msg_id(n), OperationKind::Send, false));
         }
         for n in 0..6 {
             assert_eq!(queue.find(msg_id(n)), Some(n as usize));
@@ -241,17 +241,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_answered_leaves_in_order() {
+    fn answered_messages_are_removed_in_order() {
         let mut queue = in_flight(4, 4);
-        queue.push(entry(0, Kind::Read, false));
-        queue.push(entry(1, Kind::Send, true));
-        queue.push(entry(2, Kind::Write { immediate: false }, false));
+        queue.push(entry(0, OperationKind::Read, false));
+        queue.push(entry(1, OperationKind::Send, true));
+        queue.push(entry(2, OperationKind::Write { immediate: false }, false));
         assert_eq!((queue.reads, queue.unanswered()), (1, 2));
         assert_eq!(queue.pop_answered(), None);
-        assert!(queue.answer(1).is_none(), "there is nothing to answer");
-        assert!(queue.answer(9).is_none());
-        assert_eq!(queue.first_unanswered(|kind| kind != Kind::Read), Some(2));
-        assert!(queue.answer(0).is_some());
+        assert!(
+            queue.mark_answered(1).is_none(),
+            "there is nothing to answer"
+        );
+        assert!(queue.mark_answered(9).is_none());
+        assert_eq!(
+            queue.first_unanswered(|kind| kind != OperationKind::Read),
+            Some(2)
+        );
+        assert!(queue.mark_answered(0).is_some());
         assert_eq!((queue.reads, queue.unanswered()), (0, 1));
         assert_eq!(queue.pop_answered().map(|e| e.msg_id), Some(0));
         assert_eq!(queue.pop_answered().map(|e| e.msg_id), Some(1));
@@ -261,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_waits_for_room_its_fence_the_peers_reads_and_its_own_fault() {
+    fn descriptor_is_deferred_for_room_fence_read_limit_and_its_own_fault() {
         let read = Operation::Read { remote: (0, 0) };
         let send = |fence, fault| work(Operation::Send, fence, fault);
         let mut queue = in_flight(3, 0);
@@ -269,19 +275,22 @@ mod tests {
             send(true, Status::FORMAT),
             work(read, true, Status::PROTECTION),
         ] {
-            assert!(!queue.holds(&anything), "nothing is in flight");
+            assert!(!queue.defers(&anything), "nothing is in flight");
         }
-        queue.push(entry(0, Kind::Send, false));
-        assert!(!queue.holds(&send(true, Status::OK)), "no read to wait for");
-        assert!(!queue.holds(&work(read, false, Status::OK)));
-        assert!(queue.holds(&send(false, Status::FORMAT)));
-        queue.push(entry(1, Kind::Read, false));
-        assert!(!queue.holds(&send(false, Status::OK)));
-        assert!(queue.holds(&send(true, Status::OK)));
-        assert!(queue.holds(&work(read, false, Status::OK)), "one at least");
-        queue.answer(1);
-        assert!(!queue.holds(&send(true, Status::OK)));
-        queue.push(entry(2, Kind::Send, true));
-        assert!(queue.holds(&send(false, Status::OK)), "full");
+        queue.push(entry(0, OperationKind::Send, false));
+        assert!(
+            !queue.defers(&send(true, Status::OK)),
+            "no read to wait for"
+        );
+        assert!(!queue.defers(&work(read, false, Status::OK)));
+        assert!(queue.defers(&send(false, Status::FORMAT)));
+        queue.push(entry(1, OperationKind::Read, false));
+        assert!(!queue.defers(&send(false, Status::OK)));
+        assert!(queue.defers(&send(true, Status::OK)));
+        assert!(queue.defers(&work(read, false, Status::OK)), "one at least");
+        queue.mark_answered(1);
+        assert!(!queue.defers(&send(true, Status::OK)));
+        queue.push(entry(2, OperationKind::Send, true));
+        assert!(queue.defers(&send(false, Status::OK)), "full");
     }
 }

@@ -1,7 +1,7 @@
-//! The other VN_Ports of the link: who they are, how large frames from them may be, when they are gone.
+//! The other VN_Ports of the link: their identity, maximum frame size and lifetime.
 //!
-//! The table is bounded. What the owner was not told yet is a state of the entries, so that no
-//! queue of events can grow; an entry whose going was not told keeps its place until it is.
+//! The table is bounded. What was not reported to the owner yet is a state of the entries, so that
+//! no queue of events can grow; an entry is kept until its end was reported.
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::fc::{FcType, NPortId};
@@ -10,7 +10,7 @@ use fcvi_frame::fip::{Claim, VnPort};
 
 use super::config::Vn2vnConfig;
 use super::counters::{Vn2vnCounter, Vn2vnCounters};
-use super::path::Path;
+use super::path::PathState;
 
 /// Another VN_Port of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,16 +21,16 @@ pub struct Neighbour {
     pub port_name: u64,
     /// Its Node_Name.
     pub node_name: u64,
-    /// The address of its interface, to which FIP frames go.
+    /// MAC address of its interface, to which FIP frames are sent.
     pub enode_mac: MacAddress,
-    /// The address of its FCoE frames.
+    /// MAC address of its FCoE frames.
     pub vn_port_mac: MacAddress,
-    /// The largest FCoE PDU that it takes, as it says.
+    /// Maximum FCoE PDU that it accepts, as it advertises.
     pub max_fcoe_bytes: u16,
-    /// The largest FCoE PDU that is known to arrive from it, and that both take; `None` as long
-    /// as none is.
+    /// Largest FCoE PDU that is known to arrive from it, and that both accept; `None` while none is
+    /// known.
     pub path_fcoe_bytes: Option<u16>,
-    /// Whether it speaks FC-VI.
+    /// It advertises FC-VI.
     pub supports_fc_vi: bool,
 }
 
@@ -48,13 +48,13 @@ impl Neighbour {
         }
     }
 
-    /// The largest data field of an FC frame that is known to arrive from it; 0 if none is.
+    /// Returns the largest data field of an FC frame that is known to arrive from it; 0 if none is.
     pub fn data_field_bytes(&self) -> usize {
         let pdu_bytes = self.path_fcoe_bytes.unwrap_or(0);
         fcoe::data_field_for_mtu(usize::from(pdu_bytes))
     }
 
-    /// Whether this beacon, which says nothing of sizes, is its own.
+    /// Reports whether this beacon, which contains no size, is from this neighbour.
     fn is_from(&self, port: &VnPort) -> bool {
         self.id == port.id.n_port_id
             && self.port_name == port.id.port_name
@@ -62,7 +62,7 @@ impl Neighbour {
             && self.enode_mac == port.enode_mac
     }
 
-    /// Whether a claim says what an earlier one said; that of a path test may have another size.
+    /// Reports whether a claim equals an earlier one; that of a path test may have another size.
     fn is_same(&self, other: &Neighbour, size_counts: bool) -> bool {
         let other = Neighbour {
             path_fcoe_bytes: self.path_fcoe_bytes,
@@ -80,99 +80,100 @@ impl Neighbour {
 /// Why a neighbour is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GoneReason {
-    /// Nothing was heard of it for the lifetime of a neighbour.
+    /// No frame of it was received for the lifetime of a neighbour.
     Silent,
     /// The same port has another N_Port_ID, address or size now; it is found anew.
     Changed,
     /// Another port has its N_Port_ID now.
     Displaced,
-    /// It never sent a beacon, the owner did not keep it, and there was no room for others.
+    /// It never sent a beacon, was not pinned, and the table was full.
     Evicted,
 }
 
-/// What the owner was told of a neighbour.
+/// The last event of a neighbour that was reported to the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum Reported {
     Nothing,
     Found,
-    Heard,
+    Ready,
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct NeighbourEntry {
     neighbour: Neighbour,
-    heard_ns: u64,
+    last_rx_ns: u64,
     has_beaconed: bool,
-    /// The owner has something with it.
-    is_kept: bool,
-    path: Path,
-    told: Told,
+    /// It is not evicted.
+    is_pinned: bool,
+    path: PathState,
+    reported: Reported,
     gone: Option<GoneReason>,
 }
 
-impl Entry {
-    /// It must make room for others: only its claim speaks for it, and claims are cheap.
-    fn is_to_yield(&self) -> bool {
-        self.gone.is_none() && !self.has_beaconed && !self.is_kept
+impl NeighbourEntry {
+    /// Reports whether it may be evicted: only its claim was received, which is easy to forge.
+    fn is_evictable(&self) -> bool {
+        self.gone.is_none() && !self.has_beaconed && !self.is_pinned
     }
 
-    /// Its first beacon came and its path is known, and the owner was told neither.
-    fn is_to_be_heard(&self) -> bool {
+    /// Reports whether its first beacon arrived and its path is known, and this is not reported
+    /// yet.
+    fn is_ready(&self) -> bool {
         let is_usable = self.has_beaconed && self.neighbour.path_fcoe_bytes.is_some();
-        self.told == Told::Found && is_usable
+        self.reported == Reported::Found && is_usable
     }
 
-    fn has_news(&self) -> bool {
-        self.gone.is_some() || self.told == Told::Nothing || self.is_to_be_heard()
+    fn has_change(&self) -> bool {
+        self.gone.is_some() || self.reported == Reported::Nothing || self.is_ready()
     }
 
-    fn is_to_ask(&self) -> bool {
-        self.gone.is_none() && self.path.is_to_ask()
+    fn is_path_test_due(&self) -> bool {
+        self.gone.is_none() && self.path.is_claim_due()
     }
 }
 
-/// What the owner is told next of the neighbours.
+/// A change of the table to report to the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum NeighbourChange {
     Found(Neighbour),
-    Heard(Neighbour),
+    Ready(Neighbour),
     Gone(Neighbour, GoneReason),
 }
 
-/// Which frame told of a neighbour.
+/// The frame from which a neighbour is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// A claim notification to all.
     Notification,
-    /// One to us alone: the other end tests its path, perhaps with a smaller size than its own.
+    /// One to us alone: a path test of the remote side, perhaps with a smaller size than its own.
     PathTest,
-    /// A claim response whose Ethernet payload has so many bytes, padding included.
+    /// A claim response.
     Response {
-        /// That number.
+        /// Its Ethernet payload, padding included.
         pdu_bytes: usize,
     },
 }
 
-/// What became of a beacon.
+/// Result of a beacon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Beaconed {
-    /// It was a neighbour's.
+pub(super) enum BeaconOutcome {
+    /// It is from a neighbour.
     Known,
-    /// Its sender is not known, and should hear a claim.
+    /// Its sender is unknown, and is to be sent a claim.
     Unknown,
-    /// Its sender is not known, and there is no room for it.
+    /// Its sender is unknown, and the table is full.
     NoRoom,
 }
 
 /// The neighbours of a port.
 #[derive(Debug)]
 pub(super) struct Neighbours {
-    entries: Vec<Entry>,
+    entries: Vec<NeighbourEntry>,
     max: usize,
     own_fcoe_bytes: u16,
-    /// Entries with something to send, and with something to tell.
-    asking: usize,
-    news: usize,
+    /// Number of entries with a path test to send, and with a change to report.
+    path_tests: usize,
+    changes: usize,
 }
 
 impl Neighbours {
@@ -182,30 +183,30 @@ impl Neighbours {
             entries: Vec::with_capacity(max),
             max,
             own_fcoe_bytes: config.fcoe_bytes(),
-            asking: 0,
-            news: 0,
+            path_tests: 0,
+            changes: 0,
         }
     }
 
-    /// Forgets all of them, untold.
+    /// Removes all entries without reporting them.
     pub(super) fn clear(&mut self) {
         self.entries.clear();
-        (self.asking, self.news) = (0, 0);
+        (self.path_tests, self.changes) = (0, 0);
     }
 
-    /// Those that are there, and when something was heard of each last.
+    /// Returns the current neighbours, and when the last frame of each was received.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Neighbour, u64)> {
-        let there = self.entries.iter().filter(|entry| entry.gone.is_none());
-        there.map(|entry| (&entry.neighbour, entry.heard_ns))
+        let current = self.entries.iter().filter(|entry| entry.gone.is_none());
+        current.map(|entry| (&entry.neighbour, entry.last_rx_ns))
     }
 
-    fn find(&mut self, is_it: impl Fn(&Neighbour) -> bool) -> Option<&mut Entry> {
+    fn find(&mut self, wanted: impl Fn(&Neighbour) -> bool) -> Option<&mut NeighbourEntry> {
         let mut entries = self.entries.iter_mut();
-        entries.find(|entry| entry.gone.is_none() && is_it(&entry.neighbour))
+        entries.find(|entry| entry.gone.is_none() && wanted(&entry.neighbour))
     }
 
-    /// A claim or its response.
-    pub(super) fn claimed(
+    /// Handles a claim or its response.
+    pub(super) fn handle_claim(
         &mut self,
         now_ns: u64,
         claimed: Neighbour,
@@ -216,8 +217,8 @@ impl Neighbours {
         let rank = |n: &Neighbour| (n.port_name, n.enode_mac);
         let holder = |n: &Neighbour| n.id == claimed.id && n.port_name != claimed.port_name;
         if let Some(entry) = self.find(holder) {
-            let is_there = now_ns.saturating_sub(entry.heard_ns) < config.missed_beacon_ns();
-            if is_there && rank(&entry.neighbour) > rank(&claimed) {
+            let is_alive = now_ns.saturating_sub(entry.last_rx_ns) < config.missed_beacon_ns();
+            if is_alive && rank(&entry.neighbour) > rank(&claimed) {
                 counters.count(Vn2vnCounter::DropContested);
                 return;
             }
@@ -227,7 +228,7 @@ impl Neighbours {
         let size_counts = source != Source::PathTest;
         match self.find(same_port) {
             Some(entry) if entry.neighbour.is_same(&claimed, size_counts) => {
-                entry.heard_ns = now_ns;
+                entry.last_rx_ns = now_ns;
             }
             Some(_) => {
                 self.end(GoneReason::Changed, same_port, counters);
@@ -236,7 +237,7 @@ impl Neighbours {
             None => self.add(now_ns, claimed, config, counters),
         }
         if let Source::Response { pdu_bytes } = source {
-            self.arrived(claimed.port_name, pdu_bytes);
+            self.response_arrived(claimed.port_name, pdu_bytes);
         }
         self.recount();
     }
@@ -256,94 +257,95 @@ impl Neighbours {
             return;
         }
         let full_bytes = self.own_fcoe_bytes.min(neighbour.max_fcoe_bytes);
-        self.entries.push(Entry {
+        self.entries.push(NeighbourEntry {
             neighbour,
-            heard_ns: now_ns,
+            last_rx_ns: now_ns,
             has_beaconed: false,
-            is_kept: false,
-            path: Path::new(now_ns, full_bytes, config),
-            told: Told::Nothing,
+            is_pinned: false,
+            path: PathState::new(now_ns, full_bytes, config),
+            reported: Reported::Nothing,
             gone: None,
         });
         counters.count(Vn2vnCounter::Found);
     }
 
-    /// The oldest one that must makes room.
+    /// Evicts the oldest evictable entry.
     fn evict(&mut self, counters: &mut Vn2vnCounters) {
-        let entries = self.entries.iter().filter(|entry| entry.is_to_yield());
-        let oldest = entries.min_by_key(|entry| entry.heard_ns);
+        let entries = self.entries.iter().filter(|entry| entry.is_evictable());
+        let oldest = entries.min_by_key(|entry| entry.last_rx_ns);
         if let Some(port_name) = oldest.map(|entry| entry.neighbour.port_name) {
             self.end(GoneReason::Evicted, |n| n.port_name == port_name, counters);
         }
     }
 
-    /// A neighbour ends; it keeps its place if its end must be told.
+    /// Ends a neighbour; its entry is kept if its end must be reported.
     fn end(
         &mut self,
         reason: GoneReason,
-        is_it: impl Fn(&Neighbour) -> bool,
+        wanted: impl Fn(&Neighbour) -> bool,
         counters: &mut Vn2vnCounters,
     ) {
-        let there = |entry: &Entry| entry.gone.is_none() && is_it(&entry.neighbour);
-        let Some(at) = self.entries.iter().position(there) else {
+        let current = |entry: &NeighbourEntry| entry.gone.is_none() && wanted(&entry.neighbour);
+        let Some(at) = self.entries.iter().position(current) else {
             return;
         };
         counters.count(Vn2vnCounter::Gone);
-        if self.entries[at].told == Told::Nothing {
+        if self.entries[at].reported == Reported::Nothing {
             self.entries.swap_remove(at);
         } else {
             self.entries[at].gone = Some(reason);
         }
     }
 
-    /// Whether this neighbour stays until it is silent, even if no beacon of it came.
-    pub(super) fn keep(&mut self, id: NPortId, is_kept: bool) {
+    /// Pins a neighbour, or unpins it.
+    pub(super) fn set_pinned(&mut self, id: NPortId, is_pinned: bool) {
         if let Some(entry) = self.find(|n| n.id == id) {
-            entry.is_kept = is_kept;
+            entry.is_pinned = is_pinned;
         }
     }
 
-    /// A response of this size came.
-    fn arrived(&mut self, port_name: u64, pdu_bytes: usize) {
+    /// Handles a response of this size.
+    fn response_arrived(&mut self, port_name: u64, pdu_bytes: usize) {
         let own_fcoe_bytes = self.own_fcoe_bytes;
         let Some(entry) = self.find(|n| n.port_name == port_name) else {
             return;
         };
         let full_bytes = own_fcoe_bytes.min(entry.neighbour.max_fcoe_bytes);
         entry.path.arrived(pdu_bytes, full_bytes);
-        if let Path::Known(size_bytes) = entry.path {
+        if let PathState::Known(size_bytes) = entry.path {
             entry.neighbour.path_fcoe_bytes = Some(size_bytes);
         }
     }
 
-    /// A beacon. The first one of a neighbour, and a known path, make it one to log in with.
-    pub(super) fn beaconed(
+    /// Handles a beacon. After the first one, and with a known path, a login with the neighbour can
+    /// start.
+    pub(super) fn handle_beacon(
         &mut self,
         now_ns: u64,
         port: &VnPort,
         config: &Vn2vnConfig,
-    ) -> Beaconed {
+    ) -> BeaconOutcome {
         let own_fcoe_bytes = self.own_fcoe_bytes;
-        let is_full =
-            self.entries.len() >= self.max && !self.entries.iter().any(Entry::is_to_yield);
+        let is_full = self.entries.len() >= self.max
+            && !self.entries.iter().any(NeighbourEntry::is_evictable);
         let Some(entry) = self.find(|n| n.is_from(port)) else {
             return if is_full {
-                Beaconed::NoRoom
+                BeaconOutcome::NoRoom
             } else {
-                Beaconed::Unknown
+                BeaconOutcome::Unknown
             };
         };
-        entry.heard_ns = now_ns;
+        entry.last_rx_ns = now_ns;
         entry.has_beaconed = true;
-        if entry.path == Path::Failed {
+        if entry.path == PathState::Failed {
             let full_bytes = own_fcoe_bytes.min(entry.neighbour.max_fcoe_bytes);
-            entry.path = Path::new(now_ns, full_bytes, config);
+            entry.path = PathState::new(now_ns, full_bytes, config);
         }
         self.recount();
-        Beaconed::Known
+        BeaconOutcome::Known
     }
 
-    /// Ends those that were silent, and goes on with paths.
+    /// Ends neighbours that were silent, and continues path tests.
     pub(super) fn handle_timeout(
         &mut self,
         now_ns: u64,
@@ -353,10 +355,10 @@ impl Neighbours {
         let lifetime_ns = config.neighbour_lifetime_ns;
         let mut at = 0;
         while let Some(entry) = self.entries.get_mut(at) {
-            let is_silent = entry.heard_ns.saturating_add(lifetime_ns) <= now_ns;
+            let is_silent = entry.last_rx_ns.saturating_add(lifetime_ns) <= now_ns;
             if entry.gone.is_none() && is_silent {
                 counters.count(Vn2vnCounter::Gone);
-                if entry.told == Told::Nothing {
+                if entry.reported == Reported::Nothing {
                     self.entries.swap_remove(at);
                     continue;
                 }
@@ -369,64 +371,76 @@ impl Neighbours {
         self.recount();
     }
 
-    /// The next deadline.
+    /// Returns the next deadline.
     pub(super) fn next_timeout(&self, config: &Vn2vnConfig) -> Option<u64> {
-        let there = self.entries.iter().filter(|entry| entry.gone.is_none());
-        let deadlines = there.map(|entry| {
-            let silent_ns = entry.heard_ns.saturating_add(config.neighbour_lifetime_ns);
+        let current = self.entries.iter().filter(|entry| entry.gone.is_none());
+        let deadlines = current.map(|entry| {
+            let silent_ns = entry
+                .last_rx_ns
+                .saturating_add(config.neighbour_lifetime_ns);
             let path_ns = entry.path.deadline_ns();
             path_ns.map_or(silent_ns, |path_ns| path_ns.min(silent_ns))
         });
         deadlines.min()
     }
 
-    /// The next neighbour whose path is to be tested: its interface, and the size to claim.
+    /// Returns the next neighbour whose path is to be tested: its interface, and the size to claim.
     pub(super) fn poll_path_test(&mut self) -> Option<(MacAddress, u16)> {
-        if self.asking == 0 {
+        if self.path_tests == 0 {
             return None;
         }
-        let entry = self.entries.iter_mut().find(|entry| entry.is_to_ask())?;
+        let entry = self
+            .entries
+            .iter_mut()
+            .find(|entry| entry.is_path_test_due())?;
         let size_bytes = entry.path.take_size()?;
-        self.asking -= 1;
+        self.path_tests -= 1;
         Some((entry.neighbour.enode_mac, size_bytes))
     }
 
-    /// What the owner is told next: ends before beginnings. That one was heard waits until
-    /// we are up.
-    pub(super) fn poll_news(&mut self, is_up: bool) -> Option<News> {
-        if self.news == 0 {
+    /// Returns the next change to report: ends first. `Ready` waits until this port is up.
+    pub(super) fn poll_change(&mut self, is_up: bool) -> Option<NeighbourChange> {
+        if self.changes == 0 {
             return None;
         }
         let gone = self.entries.iter().position(|entry| entry.gone.is_some());
-        let news = if let Some(at) = gone {
+        let change = if let Some(at) = gone {
             let entry = self.entries.swap_remove(at);
-            entry.gone.map(|reason| News::Gone(entry.neighbour, reason))
+            entry
+                .gone
+                .map(|reason| NeighbourChange::Gone(entry.neighbour, reason))
         } else {
-            let is_next = |e: &&mut Entry| e.told == Told::Nothing || (is_up && e.is_to_be_heard());
+            let is_next = |e: &&mut NeighbourEntry| {
+                e.reported == Reported::Nothing || (is_up && e.is_ready())
+            };
             let entry = self.entries.iter_mut().find(is_next)?;
-            if entry.told == Told::Nothing {
-                entry.told = Told::Found;
-                Some(News::Found(entry.neighbour))
+            if entry.reported == Reported::Nothing {
+                entry.reported = Reported::Found;
+                Some(NeighbourChange::Found(entry.neighbour))
             } else {
-                entry.told = Told::Heard;
-                Some(News::Heard(entry.neighbour))
+                entry.reported = Reported::Ready;
+                Some(NeighbourChange::Ready(entry.neighbour))
             }
         };
         self.recount();
-        news
+        change
     }
 
     fn recount(&mut self) {
-        self.asking = self
+        self.path_tests = self
             .entries
             .iter()
-            .filter(|entry| entry.is_to_ask())
+            .filter(|entry| entry.is_path_test_due())
             .count();
-        self.news = self.entries.iter().filter(|entry| entry.has_news()).count();
+        self.changes = self
+            .entries
+            .iter()
+            .filter(|entry| entry.has_change())
+            .count();
     }
 
     #[cfg(test)]
-    pub(super) fn places(&self) -> usize {
+    pub(super) fn capacity(&self) -> usize {
         self.entries.capacity()
     }
 }

@@ -1,4 +1,4 @@
-//! What a port has to send: a bounded list of answers, and what follows from its state.
+//! Frames to send: a bounded queue of answers, and broadcasts that follow from the state.
 
 use std::collections::VecDeque;
 
@@ -13,16 +13,16 @@ const NS_PER_S: u64 = 1_000_000_000;
 /// A frame to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outbound {
-    /// Where to.
+    /// Destination.
     pub dst: MacAddress,
-    /// What.
+    /// Contents.
     pub frame: Vn2vnFrame,
     /// Its length with padding, Ethernet header included.
     pub frame_bytes: usize,
 }
 
 impl Outbound {
-    /// Writes the frame to the front of `out` and returns its length.
+    /// Writes the frame to the start of `out` and returns its length.
     ///
     /// # Errors
     /// [`EmitError::BufferTooShort`].
@@ -36,11 +36,11 @@ impl Outbound {
 pub(super) enum Answer {
     /// A probe reply.
     Probe(MacAddress),
-    /// A claim response, its Ethernet payload padded to this.
+    /// A claim response, and the length that its Ethernet payload is padded to.
     Claim(MacAddress, u16),
 }
 
-/// What is to be sent to all.
+/// Frames that are due to all ports.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Broadcasts {
     pub(super) probe: bool,
@@ -48,15 +48,15 @@ pub(super) struct Broadcasts {
     pub(super) beacon: bool,
 }
 
-/// How many frames may still be sent within this second.
+/// A limit of frames per second.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct RateLimiter {
     per_s: u32,
     left: u32,
     second_ends_ns: u64,
 }
 
-impl Budget {
+impl RateLimiter {
     pub(super) fn new(per_s: u32) -> Self {
         Self {
             per_s,
@@ -65,7 +65,7 @@ impl Budget {
         }
     }
 
-    /// Whether one more may be sent; counted if not.
+    /// Reports whether one more may be sent; counts `limited` if not.
     pub(super) fn allow(
         &mut self,
         now_ns: u64,
@@ -86,53 +86,53 @@ impl Budget {
     }
 }
 
-/// Answers that wait, and how many may still be given within this second.
+/// Queued answers, and their limit per second.
 #[derive(Debug)]
 pub(super) struct Answers {
-    waiting: VecDeque<Answer>,
+    queued: VecDeque<Answer>,
     max: usize,
-    budget: Budget,
+    limiter: RateLimiter,
 }
 
 impl Answers {
     pub(super) fn new(config: &Vn2vnConfig) -> Self {
         let max = config.max_answers.max(1);
         Self {
-            waiting: VecDeque::with_capacity(max),
+            queued: VecDeque::with_capacity(max),
             max,
-            budget: Budget::new(config.max_answers_per_s),
+            limiter: RateLimiter::new(config.max_answers_per_s),
         }
     }
 
-    /// Whether one more frame may be sent because of what others send.
+    /// Reports whether one more frame may be sent in answer to another port.
     pub(super) fn allow(&mut self, now_ns: u64, counters: &mut Vn2vnCounters) -> bool {
         let limited = Vn2vnCounter::AnswersLimited;
-        self.budget.allow(now_ns, counters, limited)
+        self.limiter.allow(now_ns, counters, limited)
     }
 
-    /// Adds an answer; one that waits already is not given twice.
+    /// Queues an answer, unless the same one is queued already.
     pub(super) fn push(&mut self, now_ns: u64, answer: Answer, counters: &mut Vn2vnCounters) {
-        if self.waiting.contains(&answer) {
+        if self.queued.contains(&answer) {
             return;
         }
-        if self.waiting.len() >= self.max {
+        if self.queued.len() >= self.max {
             counters.count(Vn2vnCounter::AnswersFull);
         } else if self.allow(now_ns, counters) {
-            self.waiting.push_back(answer);
+            self.queued.push_back(answer);
         }
     }
 
     pub(super) fn pop(&mut self) -> Option<Answer> {
-        self.waiting.pop_front()
+        self.queued.pop_front()
     }
 
-    /// Forgets what waits: it would be said under another N_Port_ID.
+    /// Drops queued answers, which would be sent under another N_Port_ID.
     pub(super) fn clear(&mut self) {
-        self.waiting.clear();
+        self.queued.clear();
     }
 
     #[cfg(test)]
-    pub(super) fn places(&self) -> usize {
-        self.waiting.capacity()
+    pub(super) fn capacity(&self) -> usize {
+        self.queued.capacity()
     }
 }

@@ -1,6 +1,6 @@
-//! Waiting times and N_Port_IDs from a seed.
+//! Random delays and N_Port_IDs from a seed.
 
-/// SplitMix64: enough to keep ports from doing the same at the same time.
+/// SplitMix64: sufficient to keep ports from acting simultaneously.
 #[derive(Clone, Debug)]
 pub(super) struct Random(pub(super) u64);
 
@@ -13,7 +13,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`; 0 if that is 0.
+    /// Returns a number below `limit`; 0 if that is 0.
     pub(super) fn below(&mut self, limit: u64) -> u64 {
         self.next().checked_rem(limit).unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! Frames checked, and what they mean.
+//! Received frames: checked, and their effect.
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::error::Field;
@@ -6,11 +6,11 @@ use fcvi_frame::fip::{FipView, Vn2vnFrame, Vn2vnMessage, VnPort};
 
 use super::config::{MIN_FCOE_PDU_BYTES, is_vn2vn_id};
 use super::counters::Vn2vnCounter;
-use super::neighbour::{Beaconed, Neighbour, Source};
+use super::neighbour::{BeaconOutcome, Neighbour, Source};
 use super::outbound::Answer;
 use super::{Input, Vn2vn, Vn2vnState};
 
-/// A frame that may be believed as far as one can see.
+/// A frame that passed all checks.
 struct Received {
     frame: Vn2vnFrame,
     to_all: bool,
@@ -18,8 +18,8 @@ struct Received {
 }
 
 impl Vn2vn {
-    /// Takes a FIP frame, from the destination address to the last byte before the Ethernet
-    /// check sum. Link services are not for this machine, and counted if they come here.
+    /// Handles a FIP frame, from the destination address to the last byte before the Ethernet
+    /// checksum. Link services are not for this machine; they are counted.
     pub fn handle_frame(&mut self, now_ns: u64, bytes: &[u8]) {
         match self.check(bytes) {
             Ok(received) => {
@@ -69,8 +69,8 @@ impl Vn2vn {
         })
     }
 
-    /// Whether a port has less right to an N_Port_ID than we: the larger name has more. A port
-    /// that bears our own name is told from us by its interface.
+    /// Reports whether a port has lower precedence for an N_Port_ID: the larger name has
+    /// precedence. A port with our own name is distinguished by its interface.
     fn yields(&self, port: &VnPort) -> bool {
         let theirs = (port.id.port_name, port.enode_mac);
         theirs < (self.config.port_name, self.config.enode_mac)
@@ -89,22 +89,23 @@ impl Vn2vn {
         }
         let is_response = matches!(frame.message, Vn2vnMessage::ClaimResponse(_));
         if frame.recorded && !is_probe && !is_response {
-            // Whether it may have its N_Port_ID is not ours to judge: ask who else has ours.
+            // Not ours to decide: probe whether another port has our N_Port_ID.
             if self.answers.allow(now_ns, &mut self.counters) {
                 self.broadcasts.probe = true;
             }
         } else if port.id.n_port_id == self.id {
-            self.about_our_id(now_ns, frame);
+            self.handle_own_id_frame(now_ns, frame);
         } else if is_probe {
             self.counters.count(Vn2vnCounter::DropOtherId);
         } else if !self.has_id() {
             self.counters.count(Vn2vnCounter::DropTooEarly);
         } else if !is_duplicate {
-            self.about_neighbour(now_ns, received);
+            self.handle_neighbour_frame(now_ns, received);
         }
     }
 
-    fn about_our_id(&mut self, now_ns: u64, frame: &Vn2vnFrame) {
+    /// Handles a frame of a port with our N_Port_ID.
+    fn handle_own_id_frame(&mut self, now_ns: u64, frame: &Vn2vnFrame) {
         let port = &frame.port;
         let input = match frame.message {
             Vn2vnMessage::ProbeRequest => Input::Probed {
@@ -121,7 +122,8 @@ impl Vn2vn {
         self.step(now_ns, input);
     }
 
-    fn about_neighbour(&mut self, now_ns: u64, received: &Received) {
+    /// Handles a frame of a neighbour.
+    fn handle_neighbour_frame(&mut self, now_ns: u64, received: &Received) {
         let port = &received.frame.port;
         let (claim, source) = match received.frame.message {
             Vn2vnMessage::ClaimNotification(claim) => {
@@ -138,27 +140,28 @@ impl Vn2vn {
                 let pdu_bytes = received.pdu_bytes;
                 (claim, Source::Response { pdu_bytes })
             }
-            Vn2vnMessage::Beacon => return self.beaconed(now_ns, port),
+            Vn2vnMessage::Beacon => return self.handle_beacon(now_ns, port),
             // A probe is about an N_Port_ID, not about its sender.
             Vn2vnMessage::ProbeRequest | Vn2vnMessage::ProbeReply => return,
         };
         let neighbour = Neighbour::new(port, &claim);
         let (config, counters) = (&self.config, &mut self.counters);
         self.neighbours
-            .claimed(now_ns, neighbour, source, config, counters);
+            .handle_claim(now_ns, neighbour, source, config, counters);
     }
 
-    fn beaconed(&mut self, now_ns: u64, port: &VnPort) {
-        let said_lately = now_ns.saturating_sub(self.claimed_ns) < self.config.announce_wait_ns;
-        match self.neighbours.beaconed(now_ns, port, &self.config) {
-            Beaconed::Known => {}
-            Beaconed::NoRoom => self.counters.count(Vn2vnCounter::DropNeighboursFull),
-            Beaconed::Unknown if self.state == Vn2vnState::Up && !said_lately => {
+    fn handle_beacon(&mut self, now_ns: u64, port: &VnPort) {
+        let claimed_recently =
+            now_ns.saturating_sub(self.claimed_ns) < self.config.announce_wait_ns;
+        match self.neighbours.handle_beacon(now_ns, port, &self.config) {
+            BeaconOutcome::Known => {}
+            BeaconOutcome::NoRoom => self.counters.count(Vn2vnCounter::DropNeighboursFull),
+            BeaconOutcome::Unknown if self.state == Vn2vnState::Up && !claimed_recently => {
                 if self.answers.allow(now_ns, &mut self.counters) {
                     self.claim(now_ns);
                 }
             }
-            Beaconed::Unknown => {}
+            BeaconOutcome::Unknown => {}
         }
     }
 }

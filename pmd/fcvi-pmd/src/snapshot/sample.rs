@@ -1,4 +1,4 @@
-//! A process that could be, for tests.
+//! A sample snapshot, for tests.
 
 use super::*;
 
@@ -7,12 +7,12 @@ use super::*;
 struct Step(u64);
 
 impl Step {
-    fn total(self, start: u64, each_second: u64) -> u64 {
-        start + each_second * self.0
+    fn total(self, start: u64, per_second: u64) -> u64 {
+        start + per_second * self.0
     }
 }
 
-/// A process with two NICs, two applications and three VIs, `step` seconds after the first snapshot of it.
+/// A snapshot of a process with two NICs, two applications and three VIs, `step` seconds after the first snapshot.
 pub(crate) fn snapshot(step: u64) -> Snapshot {
     let step = Step(step);
     Snapshot {

@@ -1,4 +1,4 @@
-//! What a person sees and does: the state of the view, its keys, and how it is drawn.
+//! The screen of `top`: its state, its keys, and how it is drawn.
 
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -7,32 +7,32 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line as Styled;
 use ratatui::widgets::Paragraph;
 
-use super::frame::{self, Kind, Line, Sort};
+use super::tables::{self, Line, LineKind, Sort};
 use crate::snapshot::Snapshot;
 
-/// The view.
+/// State of the screen.
 #[derive(Debug)]
 pub(crate) struct Screen {
     before: Snapshot,
     now: Snapshot,
     sort: Sort,
-    /// Nothing new is shown.
+    /// Updates are paused.
     paused: bool,
     /// Lines above the window.
     skipped: usize,
-    /// Lines that fitted when it was drawn last.
+    /// Lines that fit into the window at the last draw.
     window: usize,
 }
 
-/// What a key asks for.
+/// The effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
-    Stay,
+pub(crate) enum KeyAction {
+    Continue,
     Quit,
 }
 
 impl Screen {
-    /// Shows a first snapshot; there are no rates yet.
+    /// Shows a first snapshot, without rates.
     pub(crate) fn new(first: Snapshot) -> Self {
         Self {
             before: first.clone(),
@@ -48,21 +48,21 @@ impl Screen {
         self.paused
     }
 
-    /// Goes on to another snapshot.
+    /// Shows the next snapshot.
     pub(crate) fn show(&mut self, next: Snapshot) {
         self.before = core::mem::replace(&mut self.now, next);
     }
 
-    /// A key was pressed.
-    pub(crate) fn press(&mut self, key: KeyEvent) -> Wish {
+    /// Handles a key.
+    pub(crate) fn press(&mut self, key: KeyEvent) -> KeyAction {
         if key.kind == KeyEventKind::Release {
-            return Wish::Stay;
+            return KeyAction::Continue;
         }
         let page = self.window.saturating_sub(1).max(1);
         match key.code {
-            KeyCode::Char('q') | KeyCode::Esc => return Wish::Quit,
+            KeyCode::Char('q') | KeyCode::Esc => return KeyAction::Quit,
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
-                return Wish::Quit;
+                return KeyAction::Quit;
             }
             KeyCode::Char('s') => self.sort = self.sort.next(),
             KeyCode::Char('p') => self.paused = !self.paused,
@@ -74,14 +74,14 @@ impl Screen {
             KeyCode::End => self.skipped = usize::MAX,
             _ => {}
         }
-        Wish::Stay
+        KeyAction::Continue
     }
 
-    /// Draws it, into whatever space there is.
+    /// Draws the screen into the available space.
     pub(crate) fn draw(&mut self, frame: &mut Frame<'_>) {
         let [body, foot] =
             Layout::vertical([Constraint::Fill(1), Constraint::Length(1)]).areas(frame.area());
-        let lines = frame::lines(&self.before, &self.now, self.sort);
+        let lines = tables::lines(&self.before, &self.now, self.sort);
         self.window = usize::from(body.height);
         // The last line is never above the window.
         self.skipped = self.skipped.min(lines.len().saturating_sub(self.window));
@@ -98,7 +98,7 @@ impl Screen {
             "q quit  s sort: {}  p {}  arrows scroll{}",
             self.sort.name(),
             if self.paused {
-                "go on (paused)"
+                "resume (paused)"
             } else {
                 "pause"
             },
@@ -115,9 +115,9 @@ impl Screen {
 
 fn styled(line: &Line) -> Styled<'_> {
     let style = match line.kind {
-        Kind::Head => Style::new().add_modifier(Modifier::BOLD),
-        Kind::Titles => Style::new().add_modifier(Modifier::REVERSED),
-        Kind::Gap | Kind::Row => Style::new(),
+        LineKind::Head => Style::new().add_modifier(Modifier::BOLD),
+        LineKind::Titles => Style::new().add_modifier(Modifier::REVERSED),
+        LineKind::Gap | LineKind::Row => Style::new(),
     };
     Styled::styled(line.text.as_str(), style)
 }
@@ -141,7 +141,7 @@ mod tests {
         (0..height).map(|y| row(y).trim_end().to_owned()).collect()
     }
 
-    fn press(screen: &mut Screen, code: KeyCode) -> Wish {
+    fn press(screen: &mut Screen, code: KeyCode) -> KeyAction {
         screen.press(KeyEvent::new(code, KeyModifiers::NONE))
     }
 
@@ -152,9 +152,9 @@ mod tests {
     }
 
     #[test]
-    fn a_large_terminal_shows_all() {
+    fn large_terminal_shows_all_lines() {
         let rows = rows(&mut screen(), 100, 30);
-        let expected = frame::lines(&snapshot(0), &snapshot(2), Sort::Rate);
+        let expected = tables::lines(&snapshot(0), &snapshot(2), Sort::Rate);
         for (row, line) in rows.iter().zip(&expected) {
             assert_eq!(*row, line.text);
         }
@@ -162,9 +162,9 @@ mod tests {
     }
 
     #[test]
-    fn a_small_terminal_shows_what_fits_and_scrolls_to_the_rest() {
+    fn small_terminal_shows_a_window_that_scrolls() {
         let mut screen = screen();
-        let all = frame::lines(&snapshot(0), &snapshot(2), Sort::Rate);
+        let all = tables::lines(&snapshot(0), &snapshot(2), Sort::Rate);
         let first = rows(&mut screen, 100, 6);
         assert_eq!(first[0], all[0].text);
         assert!(
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(rows(&mut screen, 100, 6)[0], all[0].text);
         press(&mut screen, KeyCode::End);
         assert_eq!(rows(&mut screen, 100, 6)[4], all[all.len() - 1].text);
-        // A terminal that grows: nothing is left empty above.
+        // After the terminal has grown, no line is hidden above the window.
         assert_eq!(rows(&mut screen, 100, 40)[0], all[0].text);
         press(&mut screen, KeyCode::Down);
         press(&mut screen, KeyCode::Home);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn no_terminal_is_too_small() {
+    fn tiny_terminals_are_drawn() {
         for (width, height) in [(1, 1), (3, 1), (1, 3), (20, 2)] {
             let mut screen = screen();
             assert_eq!(rows(&mut screen, width, height).len(), usize::from(height));
@@ -201,12 +201,12 @@ mod tests {
     fn keys_quit_sort_and_pause() {
         let mut screen = screen();
         for quit in [KeyCode::Char('q'), KeyCode::Esc] {
-            assert_eq!(press(&mut screen, quit), Wish::Quit);
+            assert_eq!(press(&mut screen, quit), KeyAction::Quit);
         }
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(screen.press(interrupt), Wish::Quit);
+        assert_eq!(screen.press(interrupt), KeyAction::Quit);
         for other in [KeyCode::Char('c'), KeyCode::Char('x'), KeyCode::Tab] {
-            assert_eq!(press(&mut screen, other), Wish::Stay);
+            assert_eq!(press(&mut screen, other), KeyAction::Continue);
         }
         press(&mut screen, KeyCode::Char('s'));
         press(&mut screen, KeyCode::Char('p'));
@@ -214,7 +214,7 @@ mod tests {
         let rows = rows(&mut screen, 100, 30);
         assert_eq!(
             rows[29],
-            "q quit  s sort: bytes  p go on (paused)  arrows scroll"
+            "q quit  s sort: bytes  p resume (paused)  arrows scroll"
         );
         press(&mut screen, KeyCode::Char('p'));
         assert!(!screen.is_paused());

@@ -1,4 +1,4 @@
-//! For which addresses the interface receives: those of `af_packet`, and of other drivers on interfaces.
+//! Receive addresses of an interface: of `af_packet`, and of other drivers on interfaces.
 
 use std::io;
 
@@ -7,18 +7,18 @@ use super::config::{AfPacketConfig, AfPacketError, Promiscuous, is_station};
 use super::socket::{Interface, Socket};
 use crate::port::MacBytes;
 
-/// The addresses of a port.
+/// The receive addresses of a port.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     ethertypes: Vec<u16>,
-    /// Those besides the station's.
+    /// Addresses besides the station's.
     others: Vec<MacBytes>,
     interface: Interface,
     interface_name: String,
     permitted: Promiscuous,
-    /// The interface receives for everybody, and need not be told of single addresses.
+    /// The interface is promiscuous, so that single addresses need not be joined.
     promiscuous: bool,
-    /// Addresses that the interface was asked to receive for.
+    /// Addresses that were joined on the interface.
     joined: Vec<MacBytes>,
 }
 
@@ -41,12 +41,12 @@ impl Addresses {
         }
     }
 
-    /// EtherTypes that are received.
+    /// Returns the EtherTypes that are received.
     pub(crate) fn ethertypes(&self) -> &[u16] {
         &self.ethertypes
     }
 
-    /// Every address that is received for, with this one as the station's.
+    /// Returns all receive addresses, with this station address.
     pub(crate) fn with_station(&self, station: MacBytes) -> Vec<MacBytes> {
         [station].into_iter().chain(self.others.clone()).collect()
     }
@@ -54,12 +54,12 @@ impl Addresses {
     /// Makes the interface receive for the station and the other addresses.
     pub(crate) fn join(&mut self, socket: &Socket, station: MacBytes) -> Result<(), AfPacketError> {
         if self.permitted == Promiscuous::Always {
-            return self.ask_for_all(socket);
+            return self.set_promiscuous(socket);
         }
         for mac in self.with_station(station) {
-            if let Err(source) = self.ask_for(socket, mac) {
+            if let Err(source) = self.join_address(socket, mac) {
                 if self.permitted == Promiscuous::Auto {
-                    return self.ask_for_all(socket);
+                    return self.set_promiscuous(socket);
                 }
                 return Err(AfPacketError::AddressRefused {
                     interface: self.interface_name.clone(),
@@ -71,9 +71,8 @@ impl Addresses {
         Ok(())
     }
 
-    /// Receives for the station `to` from now on, and no more for `from`; `filter` makes the
-    /// kernel hand over frames with these EtherTypes to these addresses, and nothing else.
-    /// After an error all is as before.
+    /// Replaces the station address `from` by `to`; `filter` makes the kernel deliver only
+    /// frames with these EtherTypes to these addresses. After an error nothing is changed.
     pub(crate) fn change(
         &mut self,
         socket: &Socket,
@@ -85,24 +84,24 @@ impl Addresses {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let was_promiscuous = self.promiscuous;
-        if let Err(refused) = self.ask_for(socket, to) {
+        if let Err(refused) = self.join_address(socket, to) {
             if self.permitted != Promiscuous::Auto {
                 return Err(refused);
             }
-            self.ask_for_all(socket).map_err(|_| refused)?;
+            self.set_promiscuous(socket).map_err(|_| refused)?;
         }
         if let Err(refused) = filter(&self.ethertypes, &self.with_station(to)) {
-            self.ask_no_more_for(socket, to);
+            self.leave_address(socket, to);
             if !was_promiscuous {
-                self.ask_no_more_for_all(socket);
+                self.clear_promiscuous(socket);
             }
             return Err(refused);
         }
-        self.ask_no_more_for(socket, from);
+        self.leave_address(socket, from);
         Ok(())
     }
 
-    fn ask_for_all(&mut self, socket: &Socket) -> Result<(), AfPacketError> {
+    fn set_promiscuous(&mut self, socket: &Socket) -> Result<(), AfPacketError> {
         socket
             .join(self.interface.index, libc::PACKET_MR_PROMISC, [0; 6])
             .map_err(os("making the interface promiscuous"))?;
@@ -110,15 +109,15 @@ impl Addresses {
         Ok(())
     }
 
-    fn ask_no_more_for_all(&mut self, socket: &Socket) {
+    fn clear_promiscuous(&mut self, socket: &Socket) {
         if self.promiscuous {
-            // Fails for an interface that is gone.
+            // Fails if the interface was removed.
             let _ = socket.leave(self.interface.index, libc::PACKET_MR_PROMISC, [0; 6]);
             self.promiscuous = false;
         }
     }
 
-    fn ask_for(&mut self, socket: &Socket, mac: MacBytes) -> io::Result<()> {
+    fn join_address(&mut self, socket: &Socket, mac: MacBytes) -> io::Result<()> {
         if !self.promiscuous && mac != self.interface.mac {
             socket.join(self.interface.index, membership(mac), mac)?;
             self.joined.push(mac);
@@ -126,17 +125,17 @@ impl Addresses {
         Ok(())
     }
 
-    fn ask_no_more_for(&mut self, socket: &Socket, mac: MacBytes) {
+    fn leave_address(&mut self, socket: &Socket, mac: MacBytes) {
         if let Some(at) = self.joined.iter().position(|&joined| joined == mac) {
             self.joined.swap_remove(at);
-            // Fails for an interface that is gone. What one receives for nobody the filter
-            // keeps out.
+            // Fails if the interface was removed. Frames to an address that is still
+            // joined are dropped by the filter.
             let _ = socket.leave(self.interface.index, membership(mac), mac);
         }
     }
 }
 
-/// How an interface is asked to receive for an address.
+/// Returns the membership type with which an address is joined.
 fn membership(mac: MacBytes) -> libc::c_int {
     match mac[0] & 1 {
         0 => libc::PACKET_MR_UNICAST,

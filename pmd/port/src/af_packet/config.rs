@@ -1,4 +1,4 @@
-//! What an `af_packet` port is opened with, and why opening it may fail.
+//! Configuration of an `af_packet` port, and the errors of opening it.
 
 use core::fmt;
 use std::io;
@@ -11,34 +11,34 @@ const ETHERTYPE_FCOE: u16 = 0x8906;
 const ETHERTYPE_FIP: u16 = 0x8914;
 /// EtherTypes below this are lengths.
 const ETHERTYPE_MIN: u16 = 0x0600;
-/// EtherTypes that are tags, not contents.
+/// EtherTypes of VLAN tags.
 const TAG_ETHERTYPES: [u16; 2] = [0x8100, 0x88a8];
-/// More EtherTypes than this would make the kernel's filter needlessly long.
+/// Limits the length of the kernel's filter.
 const ETHERTYPES_MAX: usize = 16;
-/// More addresses than this would make the kernel's filter needlessly long.
+/// Limits the length of the kernel's filter.
 const MULTICAST_MAX: usize = 256;
-/// A ring of this many slots takes 150 MB; more is a mistake.
+/// Maximum number of slots of a ring, which then takes 150 MB.
 const RING_FRAMES_MAX: u32 = 65_536;
 
-/// When the interface is asked for every frame on the wire.
+/// When the interface is made promiscuous.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Promiscuous {
-    /// Only if it refuses to receive for our addresses besides its own.
+    /// Only if it refuses to receive for the configured addresses.
     #[default]
     Auto,
-    /// From the start.
+    /// Always.
     Always,
-    /// Never: opening the port fails if the interface refuses our addresses.
+    /// Never: opening the port fails if the interface refuses an address.
     Never,
 }
 
-/// What an `af_packet` port is opened with.
+/// Configuration of an `af_packet` port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AfPacketConfig {
-    /// The network interface, as `ip link` shows it; to work within a VLAN
-    /// name the VLAN's own interface (`eth0.100`).
+    /// The network interface, as listed by `ip link`; for a VLAN, its own
+    /// interface (`eth0.100`).
     pub interface: String,
-    /// Our station address; may differ from the interface's own.
+    /// The station address; may differ from the interface's own.
     pub mac: MacBytes,
     /// EtherTypes that are received.
     pub ethertypes: Vec<u16>,
@@ -46,23 +46,23 @@ pub struct AfPacketConfig {
     pub rx_frames: u32,
     /// Slots of the send ring, rounded up to whole blocks of memory.
     pub tx_frames: u32,
-    /// When the interface is asked for every frame on the wire.
+    /// When the interface is made promiscuous.
     pub promiscuous: Promiscuous,
-    /// Addresses that are received besides our own and
+    /// Addresses that are received besides the station address and
     /// [`SEGMENT_BROADCAST`](super::SEGMENT_BROADCAST).
     pub multicast: Vec<MacBytes>,
-    /// Receive frames to the interface's own address too, which all programs of this host on
-    /// it then do.
+    /// Also receives frames to the interface's own address, as do all ports of this host on
+    /// the interface that set this.
     pub interface_address: bool,
-    /// Hand frames to the interface past its queueing discipline. That saves
-    /// little, and neither other programs of this host on the same interface
-    /// nor a capture tool see our frames then: leave it off unless this
-    /// program is alone on its interface.
+    /// Sends frames past the interface's queueing discipline. That saves little, and
+    /// other programs of this host on the same interface and capture tools do not
+    /// see the sent frames then: only useful if no other program uses the
+    /// interface.
     pub qdisc_bypass: bool,
 }
 
 impl AfPacketConfig {
-    /// The configuration for a station on an interface, with defaults for the rest.
+    /// Creates the default configuration for a station on an interface.
     pub fn new(interface: impl Into<String>, mac: MacBytes) -> Self {
         Self {
             interface: interface.into(),
@@ -77,7 +77,7 @@ impl AfPacketConfig {
         }
     }
 
-    /// Refuses what no interface could be opened with.
+    /// Validates the configuration, independently of any interface.
     pub(crate) fn check(&self) -> Result<(), AfPacketError> {
         let refuse = |key, reason| Err(AfPacketError::BadConfig { key, reason });
         if !is_station(self.mac) {
@@ -103,25 +103,25 @@ impl AfPacketConfig {
     }
 }
 
-/// True for what can be the address of one station.
+/// Returns whether the address can be that of one station.
 pub(crate) fn is_station(mac: MacBytes) -> bool {
     mac[0] & 1 == 0 && mac != [0; 6]
 }
 
-/// Why an `af_packet` port could not be opened; the text says what to do.
+/// Why an `af_packet` port could not be opened; the text includes the remedy.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AfPacketError {
-    /// The process may not open packet sockets.
+    /// The process has no permission to open packet sockets.
     NotPermitted,
-    /// A key of the configuration has an impossible value.
+    /// A key of the configuration has an invalid value.
     BadConfig {
         /// The key.
         key: &'static str,
-        /// What it must be.
+        /// The allowed values.
         reason: &'static str,
     },
-    /// No interface can have such a long name.
+    /// The interface name exceeds the maximum length.
     NameTooLong {
         /// The name.
         interface: String,
@@ -131,7 +131,7 @@ pub enum AfPacketError {
         /// The name.
         interface: String,
     },
-    /// The interface does not speak Ethernet, or is the loopback interface.
+    /// The interface is not an Ethernet interface, or is the loopback interface.
     NotEthernet {
         /// The name.
         interface: String,
@@ -141,36 +141,36 @@ pub enum AfPacketError {
         /// The name.
         interface: String,
     },
-    /// The smallest useful frame does not fit.
+    /// The MTU is too small for the smallest useful frame.
     MtuTooSmall {
         /// The name.
         interface: String,
         /// Its MTU.
         mtu_bytes: u32,
-        /// The MTU that is needed at least.
+        /// The minimum MTU.
         needed_bytes: u32,
     },
-    /// The kernel gave no memory for the rings.
+    /// The kernel could not allocate the rings.
     RingMemory {
-        /// How much was asked for.
+        /// The requested size.
         ring_bytes: usize,
-        /// What the kernel said.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// The interface refused to receive for an address, and may not be made promiscuous.
+    /// The interface refused to receive for an address, and must not be made promiscuous.
     AddressRefused {
         /// The interface.
         interface: String,
         /// The address.
         mac: MacBytes,
-        /// What the kernel said.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// Any other refusal of the kernel.
+    /// Any other failed system call.
     Os {
-        /// What was asked of it.
+        /// The operation.
         call: &'static str,
-        /// What it said.
+        /// The error of the system call.
         source: io::Error,
     },
 }
@@ -205,12 +205,12 @@ impl fmt::Display for AfPacketError {
                 needed_bytes,
             } => write!(
                 f,
-                "interface {interface:?} has an MTU of {mtu_bytes} bytes, {needed_bytes} are \
-                 needed: raise it with `ip link set {interface} mtu 1500`, or better 2500"
+                "interface {interface:?} has an MTU of {mtu_bytes} bytes, at least {needed_bytes} \
+                 are needed: raise it with `ip link set {interface} mtu 1500`, or better 2500"
             ),
             Self::RingMemory { ring_bytes, source } => write!(
                 f,
-                "the kernel gave no {ring_bytes} bytes for the rings ({source}): lower \
+                "allocating {ring_bytes} bytes for the rings failed ({source}): lower \
                  rx_frames or tx_frames"
             ),
             Self::AddressRefused {
@@ -252,12 +252,12 @@ mod tests {
         change(&mut config);
         match config.check() {
             Err(AfPacketError::BadConfig { key, .. }) => key,
-            other => panic!("expected a refusal, got {other:?}"),
+            other => panic!("expected BadConfig, got {other:?}"),
         }
     }
 
     #[test]
-    fn impossible_values_are_refused_by_key() {
+    fn invalid_values_are_rejected_by_key() {
         assert_eq!(refused_key(|c| c.mac = [0; 6]), "mac");
         assert_eq!(refused_key(|c| c.mac = [1, 0, 0, 0, 0, 1]), "mac");
         assert_eq!(refused_key(|c| c.ethertypes.clear()), "ethertypes");

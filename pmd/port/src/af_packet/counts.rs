@@ -1,9 +1,9 @@
-//! What a port counts.
+//! Counters of a port.
 
-use super::link::LinkWatch;
+use super::link::LinkMonitor;
 use crate::port::{Counter, PortStats};
 
-/// What happened since the port was opened.
+/// Counters since the port was opened.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) rx_frames: u64,
@@ -27,8 +27,8 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// The counters under their names.
-    pub(super) fn stats(&self, link: &LinkWatch) -> PortStats {
+    /// Converts the counters to port statistics.
+    pub(super) fn stats(&self, link: &LinkMonitor) -> PortStats {
         let counters = [
             ("drop_rx_ring_full", self.drop_rx_ring_full),
             ("drop_rx_too_long", self.drop_rx_too_long),
@@ -45,7 +45,7 @@ impl Counts {
             ("tx_busy", self.tx_busy),
             ("foreign_mbufs", self.foreign_mbufs),
             ("link_changes", link.changes()),
-            ("link_up", link.now().running.into()),
+            ("link_up", link.state().running.into()),
         ];
         PortStats {
             rx_frames: self.rx_frames,

@@ -1,4 +1,4 @@
-//! The port itself: bursts, buffers and upkeep.
+//! The port: bursts, buffers and housekeeping.
 
 use core::mem::ManuallyDrop;
 use std::collections::VecDeque;
@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use super::addresses::Addresses;
 use super::counts::Counts;
 use super::filter;
-use super::link::LinkWatch;
+use super::link::LinkMonitor;
 use super::rx::{ETHERNET_HEADER_BYTES, Received, RxDrop, RxRing};
 use super::socket::Socket;
 use super::tx::{Taken, TxRing};
@@ -17,13 +17,13 @@ use crate::mbuf::{Mbuf, MbufBatch};
 use crate::mempool::Mempool;
 use crate::port::{Capabilities, MacBytes, Port, PortEvent, PortStats, WakeSource};
 
-/// The longest FCoE frame, untagged and without FCS.
+/// Maximum length of an FCoE frame, untagged and without FCS.
 const MAX_FRAME_BYTES: u32 = 2172;
 
 /// A port on a network interface.
 ///
-/// Dropping it closes the socket. If the caller still holds buffers then, the
-/// memory behind them stays mapped for the rest of the process.
+/// Dropping it closes the socket. If the caller still holds buffers then, their
+/// memory stays mapped until the process exits.
 #[derive(Debug)]
 pub struct AfPacketPort {
     pub(super) capabilities: Capabilities,
@@ -35,11 +35,11 @@ pub struct AfPacketPort {
     /// Both rings, receive first.
     pub(super) memory: ManuallyDrop<Mapping>,
     pub(super) addresses: Addresses,
-    pub(super) link: LinkWatch,
+    pub(super) link: LinkMonitor,
     pub(super) counts: Counts,
 }
 
-/// The longest frame for an MTU.
+/// Returns the maximum frame length for an MTU.
 pub(crate) fn frame_bytes(mtu_bytes: u32) -> u32 {
     mtu_bytes
         .saturating_add(ETHERNET_HEADER_BYTES)
@@ -47,13 +47,13 @@ pub(crate) fn frame_bytes(mtu_bytes: u32) -> u32 {
 }
 
 impl AfPacketPort {
-    /// True if the interface was up and its other end there when
-    /// [`Port::upkeep`] looked last.
+    /// Returns whether the interface was up with carrier as of the last
+    /// [`Port::upkeep`].
     pub fn link_up(&self) -> bool {
-        self.link.now().running
+        self.link.state().running
     }
 
-    /// Sends one buffer, or drops and counts it.
+    /// Submits one buffer, or drops and counts it.
     #[inline]
     fn submit(&mut self, mbuf: Mbuf) {
         let bytes = mbuf.bytes();
@@ -63,7 +63,7 @@ impl AfPacketPort {
         self.counts.tx_bytes += u64::from(len_bytes);
         let reason = if len_bytes < ETHERNET_HEADER_BYTES {
             &mut self.counts.drop_tx_runt
-        } else if len_bytes > frame_bytes(self.link.now().mtu_bytes) {
+        } else if len_bytes > frame_bytes(self.link.state().mtu_bytes) {
             &mut self.counts.drop_tx_too_long
         } else if let Some(index) = self.tx.lent_index(&mbuf) {
             if !to_self {
@@ -73,7 +73,7 @@ impl AfPacketPort {
         } else if self.self_pool.owns(&mbuf) {
             if to_self {
                 self.counts.tx_self += 1;
-                // Never grows: no more buffers than the queue's capacity exist.
+                // Never grows: the pool has only as many buffers as the queue's capacity.
                 return self.self_queue.push_back(mbuf);
             }
             &mut self.counts.drop_tx_misaddressed
@@ -84,7 +84,7 @@ impl AfPacketPort {
         self.free(mbuf);
     }
 
-    /// Makes the kernel take what stands ready in the send ring.
+    /// Makes the kernel send the ready frames of the send ring.
     fn kick(&mut self) {
         let result = self.socket.kick();
         let taken = self.tx.note_taken();
@@ -95,29 +95,29 @@ impl AfPacketPort {
             Ok(_) => self.count_skipped(&taken),
             Err(error) => match error.raw_os_error() {
                 Some(libc::ENETDOWN | libc::ENXIO) => self.count_skipped(&taken),
-                // No room to send for now, and no word of what was taken before.
+                // No send buffer space now, and no count of the bytes taken before.
                 _ if taken.bytes > 0 => self.count_skipped(&taken),
                 _ => {}
             },
         }
         if self.tx.ready() {
             self.counts.tx_busy += 1;
-            if !self.link.now().running {
+            if !self.link.state().running {
                 self.counts.drop_tx_link_down += self.tx.abandon();
             }
         }
     }
 
-    /// Looks at the link, and counts frames that the kernel took and did not
-    /// send, which it does only if they exceed an MTU that was lowered.
+    /// Refreshes the link state, and counts frames that the kernel took and did not
+    /// send, which happens only if they exceed an MTU that was lowered.
     #[cold]
     fn count_skipped(&mut self, taken: &Taken) {
-        self.link.look(&self.socket);
-        let limit_bytes = frame_bytes(self.link.now().mtu_bytes);
+        self.link.refresh(&self.socket);
+        let limit_bytes = frame_bytes(self.link.state().mtu_bytes);
         self.counts.drop_tx_too_long += self.tx.taken_above(taken, limit_bytes);
     }
 
-    /// Counts a frame that the receive ring handed out; `None` if it is dropped.
+    /// Counts a result of the receive ring; returns the frame, or `None` if it is dropped.
     #[inline]
     fn received(&mut self, received: Received) -> Option<Mbuf> {
         let reason = match received {
@@ -171,8 +171,8 @@ impl Port for AfPacketPort {
     }
 
     fn rx_burst(&mut self, batch: &mut MbufBatch, max: usize) -> usize {
-        // Frames that the kernel did not take at once must not wait for the
-        // next one to be sent.
+        // Frames that the kernel did not take at once must not wait until
+        // another frame is sent.
         if self.tx.ready() {
             self.kick();
         }
@@ -208,7 +208,7 @@ impl Port for AfPacketPort {
         };
         if let Some(index) = self.tx.lent_index(&mbuf) {
             self.tx.withdraw(index);
-            // Frames that waited for this buffer wait for nothing now.
+            // Frames that waited for this buffer can be sent now.
             if self.tx.ready() {
                 self.kick();
             }
@@ -220,7 +220,7 @@ impl Port for AfPacketPort {
     }
 
     fn events(&mut self, out: &mut Vec<PortEvent>) -> bool {
-        self.link.tell(out)
+        self.link.report(out)
     }
 
     fn arm(&mut self) -> WakeSource {
@@ -251,11 +251,11 @@ impl Port for AfPacketPort {
     }
 
     fn upkeep(&mut self) {
-        // Fails for no open packet socket; a count that is late is not lost.
+        // Does not fail for an open packet socket; a late count is not lost.
         if let Ok(frames) = self.socket.take_ring_full() {
             self.counts.drop_rx_ring_full += frames;
         }
-        self.link.look(&self.socket);
+        self.link.refresh(&self.socket);
         if self.tx.ready() {
             self.kick();
         }
@@ -267,7 +267,7 @@ impl Drop for AfPacketPort {
         while let Some(mbuf) = self.self_queue.pop_front() {
             self.self_pool.free(mbuf);
         }
-        self.self_pool.keep_lent();
+        self.self_pool.leak_if_in_use();
         if self.rx.lent_count() == 0 && self.tx.lent_count() == 0 {
             // SAFETY: dropped once, here; no lent buffer points into the
             // mapping, and the rings are not used any more.

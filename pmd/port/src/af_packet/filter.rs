@@ -1,9 +1,9 @@
-//! The program by which the kernel keeps foreign frames out of the receive ring.
+//! The socket filter that keeps foreign frames out of the receive ring.
 //!
 //! A frame passes if its EtherType, or the one behind a single 802.1Q tag, is
-//! ours and its destination is one of our addresses. The kernel takes most
-//! tags out of a frame before the program sees it; a tag still stands in the
-//! frame when another program of this host sent it so.
+//! configured and its destination is a receive address. The kernel removes most
+//! tags from a frame before the filter sees it; a tag is still in the frame if
+//! another program of this host sent it that way.
 
 use libc::sock_filter;
 
@@ -17,7 +17,7 @@ const LOAD_U32: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
-/// How much of a frame that passes is kept: all of it.
+/// Number of bytes of a passing frame that are kept: all.
 const WHOLE_FRAME: u32 = u32::MAX;
 
 fn load(code: u16, offset_bytes: u32) -> sock_filter {
@@ -47,18 +47,18 @@ fn keep(bytes: u32) -> sock_filter {
     }
 }
 
-/// Builds the program; loads behind the end of a frame make the kernel drop it.
+/// Builds the program; a load beyond the end of a frame makes the kernel drop the frame.
 ///
-/// At most 255 EtherTypes, since a jump skips no more.
+/// Supports at most 255 EtherTypes, since a jump skips at most 255 instructions.
 pub(super) fn program(ethertypes: &[u16], destinations: &[MacBytes]) -> Vec<sock_filter> {
     let mut program = vec![
         load(LOAD_U16, 12),
         jump_if(ETHERTYPE_VLAN.into(), 0, 1),
         load(LOAD_U16, 16),
     ];
-    for (&ethertype, behind) in ethertypes.iter().zip((0..ethertypes.len() as u8).rev()) {
-        // Skips the other EtherTypes and the refusal behind them.
-        program.push(jump_if(ethertype.into(), behind + 1, 0));
+    for (&ethertype, remaining) in ethertypes.iter().zip((0..ethertypes.len() as u8).rev()) {
+        // Skips the other EtherTypes and the rejection after them.
+        program.push(jump_if(ethertype.into(), remaining + 1, 0));
     }
     program.push(keep(0));
     for &[a, b, c, d, e, f] in destinations {
@@ -86,7 +86,7 @@ mod tests {
         [1, 0x10, 0x18, 1, 0, 4],
     ];
 
-    /// Runs a program as the kernel does.
+    /// Interprets a program as the kernel does.
     fn run(program: &[sock_filter], frame: &[u8]) -> u32 {
         let (mut accumulator, mut at) = (0u32, 0usize);
         loop {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn our_ethertypes_to_our_addresses_pass() {
+    fn configured_ethertypes_to_receive_addresses_pass() {
         for dst in DESTINATIONS {
             for ethertype in ETHERTYPES {
                 assert!(passes(&frame(dst, &[ethertype])));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn all_else_is_kept_out() {
+    fn other_frames_are_dropped() {
         let [ours, ..] = DESTINATIONS;
         assert!(!passes(&frame(ours, &[0x0800])));
         assert!(!passes(&frame(ours, &[ETHERTYPE_VLAN, 0, 0x0800])));
@@ -143,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_program_is_short_enough_for_the_kernel() {
+    fn longest_program_is_within_the_kernel_limit() {
         let program = program(&[0x8906; 16], &[[2; 6]; 258]);
         assert!(program.len() < libc::BPF_MAXINSNS as usize);
     }
 
     proptest! {
         #[test]
-        fn agrees_with_the_rule_in_words(
+        fn filter_matches_the_reference_rule(
             dst in prop_oneof![prop::sample::select(DESTINATIONS.to_vec()), any::<MacBytes>()],
             flipped_bit in 0usize..96,
             words in prop::collection::vec(

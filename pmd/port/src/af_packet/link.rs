@@ -1,86 +1,86 @@
-//! What becomes of the interface while a port on it is open.
+//! Monitors the state of the interface while a port on it is open.
 
 use super::driver::frame_bytes;
-use super::socket::{Link, Socket};
+use super::socket::{LinkState, Socket};
 use crate::port::{MtuChange, PortEvent, PortFailure};
 
-/// An interface that is looked at now and then.
+/// Monitors the link of an interface by polling.
 #[derive(Debug)]
-pub(crate) struct LinkWatch {
+pub(crate) struct LinkMonitor {
     index: i32,
-    link: Link,
+    state: LinkState,
     changes: u64,
-    /// A failure that was not told yet.
-    untold: Option<PortFailure>,
+    /// A failure that is not yet reported.
+    unreported_failure: Option<PortFailure>,
     /// The MTU that the port was opened with.
     opened_mtu_bytes: u32,
-    /// The one below it that was reported.
+    /// A lower MTU that was reported.
     reported_low_mtu: Option<u32>,
 }
 
-impl LinkWatch {
-    /// Watches the interface of this index, whose link is as given.
-    pub(crate) fn new(index: i32, link: Link) -> Self {
+impl LinkMonitor {
+    /// Monitors the interface with this index, whose current state is given.
+    pub(crate) fn new(index: i32, state: LinkState) -> Self {
         Self {
             index,
-            link,
+            state,
             changes: 0,
-            untold: None,
-            opened_mtu_bytes: link.mtu_bytes,
+            unreported_failure: None,
+            opened_mtu_bytes: state.mtu_bytes,
             reported_low_mtu: None,
         }
     }
 
-    /// The link as of the last look.
+    /// Returns the state as of the last refresh.
     #[inline]
-    pub(crate) fn now(&self) -> Link {
-        self.link
+    pub(crate) fn state(&self) -> LinkState {
+        self.state
     }
 
-    /// How often the link was found up or down when it was not before.
+    /// Returns how often the link was found up or down when it was not before.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Asks the interface for its state. One that is gone is down, and one that was taken
-    /// down has failed; that its other end is silent is the network's business.
-    pub(crate) fn look(&mut self, socket: &Socket) {
-        let (link, failure) = match socket.link(self.index) {
-            Ok(link) => (link, PortFailure::InterfaceDown),
+    /// Reads the interface's state. A removed interface counts as down, and one that was taken
+    /// down fails the port; a lost carrier is a network failure, not one of the port.
+    pub(crate) fn refresh(&mut self, socket: &Socket) {
+        let (state, failure) = match socket.link_state(self.index) {
+            Ok(state) => (state, PortFailure::InterfaceDown),
             Err(_) => {
-                let gone = Link {
+                let removed = LinkState {
                     up: false,
                     running: false,
-                    ..self.link
+                    ..self.state
                 };
-                (gone, PortFailure::InterfaceRemoved)
+                (removed, PortFailure::InterfaceRemoved)
             }
         };
-        if self.link.up && !link.up {
-            self.untold = Some(failure);
+        if self.state.up && !state.up {
+            self.unreported_failure = Some(failure);
         }
-        if link.running != self.link.running {
+        if state.running != self.state.running {
             self.changes += 1;
         }
-        self.link = link;
+        self.state = state;
     }
 
-    /// Has a failure told that the interface's state does not show.
+    /// Sets a failure that the interface's state does not show.
     pub(crate) fn fail(&mut self, failure: PortFailure) {
-        self.untold = Some(failure);
+        self.unreported_failure = Some(failure);
     }
 
-    /// Reports a failure, and a change of the MTU that matters, each once; false if there is neither.
-    pub(crate) fn tell(&mut self, out: &mut Vec<PortEvent>) -> bool {
+    /// Reports a failure, and a relevant change of the MTU, each once; returns false if there is neither.
+    pub(crate) fn report(&mut self, out: &mut Vec<PortEvent>) -> bool {
         let before = out.len();
-        out.extend(self.untold.take().map(PortEvent::Failed));
-        let (opened, now) = (self.opened_mtu_bytes, self.link.mtu_bytes);
+        out.extend(self.unreported_failure.take().map(PortEvent::Failed));
+        let (opened, now) = (self.opened_mtu_bytes, self.state.mtu_bytes);
         let is_too_low = frame_bytes(now) < frame_bytes(opened);
-        let is_news = match is_too_low {
+        let is_new = match is_too_low {
             true => self.reported_low_mtu != Some(now),
             false => self.reported_low_mtu.is_some(),
         };
-        if is_news {
+        if is_new {
             self.reported_low_mtu = is_too_low.then_some(now);
             out.push(PortEvent::MtuChanged(MtuChange {
                 opened_bytes: opened,

@@ -1,4 +1,4 @@
-//! Opening a port: the socket, its filter, its rings and its addresses.
+//! Opens a port: the socket, its filter, its rings and its addresses.
 
 use core::mem::ManuallyDrop;
 use std::collections::VecDeque;
@@ -10,30 +10,30 @@ use super::config::{AfPacketConfig, AfPacketError};
 use super::counts::Counts;
 use super::driver::{AfPacketPort, frame_bytes};
 use super::filter;
-use super::link::LinkWatch;
+use super::link::LinkMonitor;
 use super::rx::RxRing;
 use super::slots::Slots;
-use super::socket::{Interface, Link, Socket};
+use super::socket::{Interface, LinkState, Socket};
 use super::tx::TxRing;
 use crate::mapping::Mapping;
 use crate::mempool::{Mempool, MempoolConfig};
 use crate::port::Capabilities;
 
-/// What the smallest legal FC receive size, a data field of 256 bytes, needs.
+/// Minimum MTU: for the smallest legal FC receive size, a data field of 256 bytes.
 pub(crate) const MIN_MTU_BYTES: u32 = 302;
-/// Frames to our own address that can be under way inside the port.
+/// Maximum number of frames to the own address that are queued inside the port.
 const SELF_FRAMES: u32 = 64;
-/// What the kernel accounts for one frame besides its bytes, at most.
+/// Upper bound of the bytes that the kernel accounts for one frame besides its length.
 const SEND_OVERHEAD_BYTES: usize = 1024;
 
-/// The longest name of an interface.
+/// Maximum length of an interface name.
 const NAME_MAX_BYTES: usize = libc::IFNAMSIZ - 1;
 
 fn os(call: &'static str) -> impl Fn(io::Error) -> AfPacketError {
     move |source| AfPacketError::Os { call, source }
 }
 
-/// Opens the socket; without protocol it receives nothing yet.
+/// Opens the socket; without a protocol it receives nothing yet.
 pub(crate) fn open_socket() -> Result<Socket, AfPacketError> {
     Socket::open().map_err(|source| match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => AfPacketError::NotPermitted,
@@ -41,11 +41,11 @@ pub(crate) fn open_socket() -> Result<Socket, AfPacketError> {
     })
 }
 
-/// Finds the interface and refuses one that cannot carry our frames.
+/// Looks up the interface and rejects one that cannot carry our frames.
 pub(crate) fn find_interface(
     socket: &Socket,
     name: &str,
-) -> Result<(Interface, Link), AfPacketError> {
+) -> Result<(Interface, LinkState), AfPacketError> {
     let interface = name.to_owned();
     if name.len() > NAME_MAX_BYTES {
         return Err(AfPacketError::NameTooLong { interface });
@@ -64,7 +64,7 @@ pub(crate) fn find_interface(
         return Err(AfPacketError::NotEthernet { interface });
     }
     let link = socket
-        .link(found.index)
+        .link_state(found.index)
         .map_err(os("reading the interface's state"))?;
     if !link.up {
         return Err(AfPacketError::InterfaceDown { interface });
@@ -79,7 +79,7 @@ pub(crate) fn find_interface(
     Ok((found, link))
 }
 
-/// Makes and maps both rings.
+/// Creates and maps both rings.
 fn make_rings(
     socket: &Socket,
     config: &AfPacketConfig,
@@ -116,10 +116,10 @@ fn make_rings(
 }
 
 impl AfPacketPort {
-    /// Checks what [`Self::open`] checks first: the configuration, the permission, the interface.
+    /// Checks the first steps of [`Self::open`]: the configuration, the permission, the interface.
     ///
     /// # Errors
-    /// As those of [`Self::open`].
+    /// As [`Self::open`].
     pub fn check(config: &AfPacketConfig) -> Result<(), AfPacketError> {
         config.check()?;
         let socket = open_socket()?;
@@ -129,7 +129,7 @@ impl AfPacketPort {
     /// Opens a port on an interface of the calling thread's network namespace.
     ///
     /// # Errors
-    /// Each reason has its own [`AfPacketError`], whose text says what to do.
+    /// Each reason has its own [`AfPacketError`], whose text includes the remedy.
     pub fn open(config: AfPacketConfig) -> Result<Self, AfPacketError> {
         config.check()?;
         let socket = open_socket()?;
@@ -144,7 +144,7 @@ impl AfPacketPort {
         socket
             .set_packet_option(libc::PACKET_QDISC_BYPASS, config.qdisc_bypass.into())
             .map_err(os("setting PACKET_QDISC_BYPASS"))?;
-        socket.ask_for_send_room(
+        socket.set_send_buffer(
             config.tx_frames as usize * (max_frame_bytes as usize + SEND_OVERHEAD_BYTES),
         );
         let self_pool = Mempool::new(MempoolConfig {
@@ -175,7 +175,7 @@ impl AfPacketPort {
             socket,
             memory: ManuallyDrop::new(memory),
             addresses,
-            link: LinkWatch::new(interface.index, link),
+            link: LinkMonitor::new(interface.index, link),
             counts: Counts::default(),
         })
     }

@@ -1,5 +1,5 @@
-//! The receive ring: the kernel fills slots in order, we lend them and give
-//! them back in any order.
+//! The receive ring: the kernel fills slots in order; the port lends them and
+//! returns them to the kernel in any order.
 
 use core::ptr;
 
@@ -9,33 +9,33 @@ use super::filter::ETHERTYPE_VLAN;
 use super::slots::{Geometry, RX_FRAME_OFFSET_BYTES, RxHeader, Slots};
 use crate::mbuf::Mbuf;
 
-/// Destination, source, EtherType.
+/// Length of an Ethernet header: destination, source, EtherType.
 pub(crate) const ETHERNET_HEADER_BYTES: u32 = 14;
 /// An 802.1Q tag in a frame: its EtherType and the tag control information.
 const TAG_BYTES: u32 = 4;
-/// The VLAN identifier in the tag control information; zero says that the
-/// frame has a priority and belongs to no VLAN.
+/// The VLAN identifier in the tag control information; zero marks a frame that
+/// has a priority and belongs to no VLAN.
 const VLAN_ID_MASK: u16 = 0x0fff;
 
-/// Why a received frame was not handed to the caller.
+/// Why a received frame was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RxDrop {
     /// Longer than the port's longest frame.
     TooLong,
     /// Shorter than an Ethernet header.
     Runt,
-    /// Belongs to a VLAN, and we are not in it.
+    /// The frame belongs to a VLAN, and the port does not.
     Vlan,
 }
 
-/// What the ring had next.
+/// The next result of the ring.
 #[derive(Debug)]
 pub(super) enum Received {
     Frame { mbuf: Mbuf, priority_tagged: bool },
     Dropped(RxDrop),
 }
 
-/// Where a frame that is good for the caller starts and ends in its slot.
+/// Offset and length of a valid frame in its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Extent {
     offset_bytes: u32,
@@ -48,16 +48,16 @@ struct Extent {
 pub(super) struct RxRing {
     slots: Slots,
     max_frame_bytes: u32,
-    /// The oldest slot that we did not look at.
+    /// The oldest slot that was not examined yet.
     next: u32,
-    /// Slots that the caller holds. Their status is still "ours", so that a
-    /// full turn later they look as if they were new.
+    /// Slots that the caller holds. Their status still shows user space as the owner,
+    /// so that after a wrap around they would appear new.
     lent: Box<[bool]>,
     lent_count: u32,
 }
 
 impl RxRing {
-    /// How a ring for frames of at most `max_frame_bytes`, tagged or not, is cut.
+    /// Returns the geometry of a ring for frames of at most `max_frame_bytes`, tagged or not.
     pub(super) fn geometry(slots: u32, max_frame_bytes: u32) -> Geometry {
         Geometry::new(slots, RX_FRAME_OFFSET_BYTES + max_frame_bytes + TAG_BYTES)
     }
@@ -72,12 +72,12 @@ impl RxRing {
         }
     }
 
-    /// How many slots the caller holds.
+    /// Returns the number of slots that the caller holds.
     pub(super) fn lent_count(&self) -> u32 {
         self.lent_count
     }
 
-    /// Takes the oldest frame; `None` while the kernel has none for us.
+    /// Takes the oldest frame; `None` if the kernel has delivered none.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Received> {
         let index = self.next;
@@ -99,7 +99,7 @@ impl RxRing {
         }
     }
 
-    /// Finds the frame in its slot; takes a priority tag out of it.
+    /// Locates and validates the frame in its slot; removes a priority tag.
     #[inline]
     fn extent(&mut self, index: u32, header: &RxHeader) -> Result<Extent, RxDrop> {
         let mut extent = Extent {
@@ -131,7 +131,7 @@ impl RxRing {
             if extent.len_bytes < ETHERNET_HEADER_BYTES + TAG_BYTES {
                 return Err(RxDrop::Runt);
             }
-            self.cut_tag(index, &mut extent);
+            self.strip_tag(index, &mut extent);
         }
         if extent.len_bytes > self.max_frame_bytes {
             return Err(RxDrop::TooLong);
@@ -139,24 +139,24 @@ impl RxRing {
         Ok(extent)
     }
 
-    /// Two bytes of the slot, in network order.
+    /// Reads two bytes of the slot, in network order.
     #[inline]
     fn word(&self, index: u32, offset_bytes: u32) -> u16 {
         let address = self.slots.address(index, offset_bytes).cast::<[u8; 2]>();
-        // SAFETY: `extent` checked that the frame has an Ethernet header and
-        // lies in its slot with four bytes to spare; the slot is ours.
+        // SAFETY: `extent` checked that the frame has an Ethernet header and is
+        // in its slot with four bytes to spare; user space owns the slot.
         u16::from_be_bytes(unsafe { address.read() })
     }
 
-    /// Moves both addresses over the tag behind them.
-    fn cut_tag(&mut self, index: u32, extent: &mut Extent) {
+    /// Removes the tag by moving both addresses over it.
+    fn strip_tag(&mut self, index: u32, extent: &mut Extent) {
         let from = self.slots.address(index, extent.offset_bytes);
         extent.offset_bytes += TAG_BYTES;
         extent.len_bytes -= TAG_BYTES;
         extent.priority_tagged = true;
         let to = self.slots.address(index, extent.offset_bytes);
-        // SAFETY: both ranges of 12 bytes lie in the slot, as `extent` checked,
-        // and the slot is ours; copy allows that they overlap.
+        // SAFETY: both ranges of 12 bytes are in the slot, as `extent` checked,
+        // and user space owns the slot; copy allows that they overlap.
         unsafe { ptr::copy(from.as_ptr(), to.as_ptr(), 12) };
     }
 
@@ -166,21 +166,21 @@ impl RxRing {
         self.lent_count += 1;
         let data = self.slots.address(index, extent.offset_bytes);
         let capacity_bytes = self.slots.geometry().slot_bytes() - extent.offset_bytes;
-        // SAFETY: the range lies in the slot, which stays mapped until the port
-        // has the buffer back (its drop sees to that); the slot is marked as
-        // lent and its status keeps the kernel away; the kernel filled it, and
-        // ring memory was zeroed before.
+        // SAFETY: the range is in the slot, which stays mapped until the port
+        // has the buffer back (ensured by its drop); the slot is marked as lent
+        // and the kernel does not write to it in this status; the kernel filled
+        // it, and ring memory was zeroed before.
         unsafe { Mbuf::from_raw(data, extent.len_bytes, capacity_bytes, index) }
     }
 
-    /// Gives a slot that was lent back to the kernel; another buffer comes back as the error.
+    /// Returns a lent slot to the kernel; returns any other buffer as the error.
     #[inline]
     pub(super) fn free(&mut self, mbuf: Mbuf) -> Result<(), Mbuf> {
         let Some(index) = self.slots.index_of(mbuf.bytes().as_ptr()) else {
             return Err(mbuf);
         };
         let lent = &mut self.lent[index as usize];
-        debug_assert!(*lent, "a slot came back that was not lent");
+        debug_assert!(*lent, "a slot was freed that was not lent");
         if *lent {
             *lent = false;
             self.lent_count -= 1;
@@ -199,7 +199,7 @@ mod tests {
     const MAX_FRAME_BYTES: u32 = 200;
     const FRAME_OFFSET_BYTES: usize = 66;
 
-    /// A ring in ordinary memory, and this test as its kernel.
+    /// A ring in ordinary memory, with the test acting as the kernel.
     struct Kernel {
         ring: RxRing,
         memory: Mapping,
@@ -210,8 +210,8 @@ mod tests {
         fn new() -> Self {
             let geometry = RxRing::geometry(1, MAX_FRAME_BYTES);
             let memory = Mapping::anonymous(geometry.ring_bytes()).expect("64 KiB");
-            // SAFETY: the memory is as long as the geometry says and lives
-            // beside the ring; the test is the kernel.
+            // SAFETY: the memory is as long as the geometry says and exists
+            // as long as the ring; the test acts as the kernel.
             let slots = unsafe { Slots::new(memory.as_ptr(), geometry) };
             Self {
                 ring: RxRing::new(slots, MAX_FRAME_BYTES),
@@ -224,17 +224,17 @@ mod tests {
             let address = self.ring.slots.address(index, 0).as_ptr();
             assert!(self.memory.contains(address));
             let address = address.wrapping_add(offset_bytes).cast::<T>();
-            // SAFETY: offsets in these tests lie in the slot; one thread.
+            // SAFETY: offsets in these tests are in the slot; one thread.
             unsafe { address.write_unaligned(value) };
         }
 
-        /// Delivers a frame of which `len_bytes` were on the wire; false if the slot is taken.
+        /// Delivers a frame with `len_bytes` on the wire; returns false if the slot is in use.
         fn deliver(&mut self, frame: &[u8], len_bytes: u32, vlan: Option<(u16, u16)>) -> bool {
             let index = self.next;
             let status_address = self.ring.slots.address(index, 0).as_ptr();
             // SAFETY: the word is aligned, mapped and only used atomically.
             let status = unsafe { AtomicU32::from_ptr(status_address.cast()) };
-            // Acquire: partner is the Release of the slot's return.
+            // Acquire: partner is the Release when the slot is returned.
             if status.load(Ordering::Acquire) != TP_STATUS_KERNEL {
                 return false;
             }
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_in_order_and_slots_return_in_any_order() {
+    fn frames_arrive_in_order_and_slots_return_in_any_order() {
         let mut kernel = Kernel::new();
         let slots = kernel.ring.slots.geometry().slots();
         for round in 0..3 {
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn priority_tags_are_taken_out_and_vlans_kept_out() {
+    fn priority_tags_are_removed_and_vlans_dropped() {
         let mut kernel = Kernel::new();
         let untagged = frame(&[0x8906, 0x1234], 60);
         let tagged = frame(&[0x8100, 0x6000, 0x8906, 0x1234], 64);
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_from_elsewhere_is_refused() {
+    fn foreign_buffer_is_rejected() {
         let mut ours = Kernel::new();
         let mut theirs = Kernel::new();
         assert!(theirs.deliver(&frame(&[0x8906], 60), 60, None));

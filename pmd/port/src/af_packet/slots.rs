@@ -1,8 +1,8 @@
-//! The slots of a mapped ring that the kernel and this process hand to each other.
+//! The slots of a mapped ring, which are passed between the kernel and this process.
 //!
-//! A ring is made of blocks, a block of slots, a slot of a `tpacket2_hdr` and
-//! a frame behind it. `tp_status`, the first word, says who owns the slot; the
-//! other fields and the frame belong to that owner alone.
+//! A ring consists of blocks, a block of slots, a slot of a `tpacket2_hdr` and
+//! a frame behind it. `tp_status`, the first word, defines the owner of the slot;
+//! only the owner accesses the other fields and the frame.
 
 use core::mem::{offset_of, size_of};
 use core::ptr::NonNull;
@@ -12,20 +12,20 @@ use libc::tpacket2_hdr;
 use crate::sync::mapped::{AtomicU32, Ordering};
 
 /// Size of a block: a multiple of every page size, and small enough to be
-/// found in one piece of memory.
+/// allocated contiguously.
 const BLOCK_BYTES: u32 = 65_536;
-/// Slots start on their own cache line.
+/// Alignment of slots: a cache line.
 const SLOT_ALIGN_BYTES: u32 = 64;
 
-/// Where a frame to send starts in its slot.
+/// Offset of a frame to send in its slot.
 pub(super) const TX_FRAME_OFFSET_BYTES: u32 =
     (libc::TPACKET2_HDRLEN - size_of::<libc::sockaddr_ll>()) as u32;
-/// Where a received frame starts in its slot at the latest: the kernel aligns
-/// what follows the Ethernet header, which is given 16 bytes, and not the frame.
+/// Maximum offset of a received frame in its slot: the kernel aligns the byte
+/// after the Ethernet header, for which it reserves 16 bytes, and not the frame.
 pub(super) const RX_FRAME_OFFSET_BYTES: u32 =
     (libc::TPACKET2_HDRLEN + 16).next_multiple_of(libc::TPACKET_ALIGNMENT) as u32;
 
-/// How a ring is cut into blocks and slots.
+/// Division of a ring into blocks and slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Geometry {
     slot_bytes: u32,
@@ -34,7 +34,7 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// At least `slots` slots of at least `slot_bytes` bytes, which are less than a block.
+    /// Computes a geometry of at least `slots` slots of at least `slot_bytes` bytes, less than a block.
     pub(super) fn new(slots: u32, slot_bytes: u32) -> Self {
         let slot_bytes = slot_bytes.next_multiple_of(SLOT_ALIGN_BYTES);
         let slots_per_block = BLOCK_BYTES / slot_bytes;
@@ -57,7 +57,7 @@ impl Geometry {
         self.blocks as usize * BLOCK_BYTES as usize
     }
 
-    /// What the kernel is asked for.
+    /// Returns the ring request for the kernel.
     pub(super) fn request(&self) -> libc::tpacket_req {
         libc::tpacket_req {
             tp_block_size: BLOCK_BYTES,
@@ -75,14 +75,14 @@ impl Geometry {
         block * BLOCK_BYTES as usize + slot * self.slot_bytes as usize
     }
 
-    /// The slot behind `index`, the first one after the last.
+    /// Returns the index after `index`, wrapping to the first slot.
     #[inline]
     pub(super) fn after(&self, index: u32) -> u32 {
         let next = index + 1;
         if next == self.slots() { 0 } else { next }
     }
 
-    /// The slot before `index`, the last one before the first.
+    /// Returns the index before `index`, wrapping to the last slot.
     #[inline]
     pub(super) fn before(&self, index: u32) -> u32 {
         index.checked_sub(1).unwrap_or(self.slots() - 1)
@@ -92,14 +92,14 @@ impl Geometry {
 /// The header of a received frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RxHeader {
-    /// Bytes of the frame on the wire.
+    /// Length of the frame on the wire.
     pub(super) len_bytes: u32,
-    /// Bytes of it that are in the slot.
+    /// Bytes of the frame that are in the slot.
     pub(super) kept_bytes: u32,
-    /// Where it starts in the slot.
+    /// Offset of the frame in the slot.
     pub(super) offset_bytes: u16,
-    /// The tag control information and the EtherType of the tag that the
-    /// kernel took out of the frame.
+    /// Tag control information and EtherType of a tag that the kernel removed
+    /// from the frame.
     pub(super) vlan: Option<(u16, u16)>,
 }
 
@@ -111,17 +111,17 @@ pub(super) struct Slots {
 }
 
 // SAFETY: the slots are shared with the kernel only, and with the holders of
-// lent Mbufs in the way that `Mbuf::from_raw` demands; nothing depends on the
-// thread that uses them.
+// lent Mbufs as `Mbuf::from_raw` requires; nothing depends on the thread that
+// uses them.
 unsafe impl Send for Slots {}
 
 impl Slots {
-    /// The slots of a ring that starts at `start`.
+    /// Wraps the slots of a ring that starts at `start`.
     ///
     /// # Safety
-    /// `geometry.ring_bytes()` bytes from `start`, which is aligned to a page,
-    /// are a ring of the kernel with this geometry, stay mapped while the value
-    /// lives, and are touched through this value only.
+    /// `geometry.ring_bytes()` bytes from `start`, which is page-aligned, are a
+    /// ring of the kernel with this geometry, stay mapped while the value
+    /// exists, and are accessed through this value only.
     pub(super) unsafe fn new(start: NonNull<u8>, geometry: Geometry) -> Self {
         Self { start, geometry }
     }
@@ -131,7 +131,7 @@ impl Slots {
         &self.geometry
     }
 
-    /// The address `offset_bytes` behind the start of a slot.
+    /// Returns the address `offset_bytes` after the start of a slot.
     #[inline]
     pub(super) fn address(&self, index: u32, offset_bytes: u32) -> NonNull<u8> {
         debug_assert!(offset_bytes < self.geometry.slot_bytes);
@@ -141,7 +141,7 @@ impl Slots {
         unsafe { self.start.add(offset_bytes) }
     }
 
-    /// The slot that an address lies in, whatever the address is.
+    /// Returns the slot that contains an arbitrary address, if any.
     #[inline]
     pub(super) fn index_of(&self, address: *const u8) -> Option<u32> {
         let offset_bytes = (address as usize).checked_sub(self.start.as_ptr() as usize)?;
@@ -154,12 +154,12 @@ impl Slots {
     #[inline]
     fn status_word(&self, index: u32) -> &AtomicU32 {
         let address = self.address(index, offset_of!(tpacket2_hdr, tp_status) as u32);
-        // SAFETY: the word is mapped while `self` lives, aligned since slots
-        // start on cache lines, and accessed atomically by us and the kernel.
+        // SAFETY: the word is mapped while `self` exists, aligned since slots
+        // start on cache lines, and accessed atomically by the process and the kernel.
         unsafe { AtomicU32::from_ptr(address.as_ptr().cast()) }
     }
 
-    /// Who owns the slot, and what was done with it.
+    /// Reads the status of the slot: its owner and flags.
     #[inline]
     pub(super) fn status(&self, index: u32) -> u32 {
         // Acquire: partner is the kernel's write barrier between the frame and
@@ -167,11 +167,11 @@ impl Slots {
         self.status_word(index).load(Ordering::Acquire)
     }
 
-    /// Hands the slot over.
+    /// Sets the status, which passes the slot to its new owner.
     #[inline]
     pub(super) fn set_status(&self, index: u32, status: u32) {
-        // Release: partner is the kernel's read barrier behind its look at the
-        // status; our accesses to the frame and its header come before.
+        // Release: partner is the kernel's read barrier after its read of the
+        // status; accesses to the frame and its header here come before.
         self.status_word(index).store(status, Ordering::Release);
     }
 
@@ -179,12 +179,12 @@ impl Slots {
     fn field<T: Copy>(&self, index: u32, offset_bytes: usize) -> T {
         let address = self.address(index, offset_bytes as u32);
         // SAFETY: callers pass offset and integer type of a field of
-        // tpacket2_hdr, which is mapped, aligned and, as they saw in the
-        // status, not written by the kernel now.
+        // tpacket2_hdr, which is mapped, aligned and, according to the status
+        // they read, not written by the kernel now.
         unsafe { address.cast::<T>().read() }
     }
 
-    /// The header of a received frame; only while the slot is ours.
+    /// Reads the header of a received frame; only while user space owns the slot.
     #[inline]
     pub(super) fn rx_header(&self, index: u32, status: u32) -> RxHeader {
         let vlan = (status & libc::TP_STATUS_VLAN_VALID != 0).then(|| {
@@ -201,19 +201,19 @@ impl Slots {
         }
     }
 
-    /// The length of a frame to send; only while the slot is ours, or of a
-    /// slot that went to the kernel, which does not change it.
+    /// Reads the length of a frame to send; only while user space owns the slot, or of a
+    /// slot that was passed to the kernel, which does not change it.
     #[inline]
     pub(super) fn tx_len_bytes(&self, index: u32) -> u32 {
         self.field(index, offset_of!(tpacket2_hdr, tp_len))
     }
 
-    /// Sets the length of a frame to send; only while the slot is ours.
+    /// Sets the length of a frame to send; only while user space owns the slot.
     #[inline]
     pub(super) fn set_tx_len_bytes(&mut self, index: u32, len_bytes: u32) {
         let address = self.address(index, offset_of!(tpacket2_hdr, tp_len) as u32);
-        // SAFETY: the field is mapped and aligned; the slot is ours, so that
-        // the kernel does not look at it.
+        // SAFETY: the field is mapped and aligned; user space owns the slot, so
+        // the kernel does not read it.
         unsafe { address.cast::<u32>().write(len_bytes) };
     }
 }
@@ -224,7 +224,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn frames_start_where_the_kernel_says() {
+    fn frame_offsets_match_the_kernel() {
         // The kernel's own arithmetic: header 32 bytes, sockaddr_ll 20.
         assert_eq!(TX_FRAME_OFFSET_BYTES, 32);
         assert_eq!(RX_FRAME_OFFSET_BYTES, 80);

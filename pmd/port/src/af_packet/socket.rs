@@ -1,4 +1,4 @@
-//! The system calls of the driver: a packet socket and what is asked of it.
+//! The driver's system calls: a packet socket and its options and ioctls.
 
 use core::mem::zeroed;
 use std::io;
@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use crate::fork::Descriptor;
 use crate::port::MacBytes;
 
-/// What an interface says about itself.
+/// Constant properties of an interface.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interface {
     pub(crate) index: i32,
@@ -15,17 +15,17 @@ pub(crate) struct Interface {
     pub(crate) ethernet: bool,
 }
 
-/// What of an interface may change while a port is open.
+/// Properties of an interface that can change while a port is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Link {
-    /// Brought up by the administrator.
+pub(crate) struct LinkState {
+    /// Set up by the administrator.
     pub(crate) up: bool,
-    /// Up, and the other end of the wire is there.
+    /// Up and with carrier.
     pub(crate) running: bool,
     pub(crate) mtu_bytes: u32,
 }
 
-/// How many queues an interface has.
+/// Numbers of queues of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Queues {
     pub(crate) receiving: u32,
@@ -50,7 +50,7 @@ const ETHTOOL_GCHANNELS: u32 = 0x3c;
 #[derive(Debug)]
 pub(crate) struct Socket(Descriptor);
 
-/// What a system call returned, or why it failed.
+/// Converts the result of a system call; -1 is the error in `errno`.
 pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -58,7 +58,7 @@ pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     Ok(result)
 }
 
-/// Sets an option of a socket, whose C type the caller knows.
+/// Sets a socket option of the C type `T`.
 pub(crate) fn set_option<T>(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
@@ -66,7 +66,7 @@ pub(crate) fn set_option<T>(
     value: &T,
 ) -> io::Result<()> {
     // SAFETY: the pointer and the length describe one live value; callers
-    // give each option the C type that it takes.
+    // pass the C type of the option.
     check(unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -79,7 +79,7 @@ pub(crate) fn set_option<T>(
     Ok(())
 }
 
-/// Reads an option of a socket, whose C type the caller knows.
+/// Reads a socket option of the C type `T`.
 pub(crate) fn option<T>(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
@@ -88,7 +88,7 @@ pub(crate) fn option<T>(
 ) -> io::Result<()> {
     let mut len = size_of::<T>() as libc::socklen_t;
     // SAFETY: the pointer and the length describe one live value; callers
-    // give each option the C type that it fills.
+    // pass the C type of the option.
     check(unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -107,19 +107,19 @@ fn empty_request() -> libc::ifreq {
 }
 
 impl Socket {
-    /// Opens the socket. Protocol 0 keeps frames out until the filter is in place.
+    /// Opens the socket. With protocol 0 it receives no frames until the filter is attached.
     pub(crate) fn open() -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         Descriptor::make(|| {
             // SAFETY: takes three integers and touches no memory of ours.
             let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-            // SAFETY: the descriptor was just made and belongs to nobody else.
+            // SAFETY: the descriptor is new and has no other owner.
             Ok(unsafe { OwnedFd::from_raw_fd(fd) })
         })
         .map(Self)
     }
 
-    /// Looks an interface up; the name has at most 15 bytes and no NUL.
+    /// Looks up an interface; the name has at most 15 bytes and no NUL.
     pub(crate) fn interface(&self, name: &str) -> io::Result<Interface> {
         let mut request = empty_request();
         for (to, &from) in request.ifr_name.iter_mut().zip(name.as_bytes()) {
@@ -142,8 +142,8 @@ impl Socket {
         })
     }
 
-    /// Asks for what may have changed. By index, since a name may change too.
-    pub(crate) fn link(&self, index: i32) -> io::Result<Link> {
+    /// Reads the link state. By index, since a name may change too.
+    pub(crate) fn link_state(&self, index: i32) -> io::Result<LinkState> {
         let mut request = empty_request();
         request.ifr_ifru.ifru_ifindex = index;
         self.ioctl(libc::SIOCGIFNAME, &mut request)?;
@@ -154,14 +154,14 @@ impl Socket {
         // SAFETY: SIOCGIFMTU filled this member of the union.
         let mtu_bytes = unsafe { request.ifr_ifru.ifru_mtu };
         let up = flags & libc::IFF_UP != 0;
-        Ok(Link {
+        Ok(LinkState {
             up,
             running: up && flags & libc::IFF_RUNNING != 0,
             mtu_bytes: u32::try_from(mtu_bytes).unwrap_or(0),
         })
     }
 
-    /// Asks how many queues an interface has; not every driver says it.
+    /// Reads the number of queues of an interface; not every driver supports that.
     pub(crate) fn queues(&self, index: i32) -> io::Result<Queues> {
         let mut request = empty_request();
         request.ifr_ifru.ifru_ifindex = index;
@@ -180,9 +180,9 @@ impl Socket {
 
     fn ioctl(&self, request: libc::c_ulong, argument: &mut libc::ifreq) -> io::Result<()> {
         // SAFETY: every request used here reads and writes one ifreq, which is
-        // valid and ours, as is what its pointer names for the one request that
-        // has one; the descriptor is open. The request's type differs between
-        // C libraries.
+        // valid and ours, as is the value that its pointer refers to for the one
+        // request that has one; the descriptor is open. The request's type
+        // differs between C libraries.
         check(unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, argument as *mut _) })?;
         Ok(())
     }
@@ -197,7 +197,7 @@ impl Socket {
         self.set_option(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &value)
     }
 
-    /// Sets an option of level SOL_PACKET that is a plain number.
+    /// Sets an integer option of level SOL_PACKET.
     pub(crate) fn set_packet_option(
         &self,
         option: libc::c_int,
@@ -215,9 +215,9 @@ impl Socket {
         self.set_option(libc::SOL_PACKET, option, request)
     }
 
-    /// Asks for room for this much unsent data. Less room only means that a
-    /// burst takes several system calls, so refusals do not matter.
-    pub(crate) fn ask_for_send_room(&self, bytes: usize) {
+    /// Requests a send buffer of this size. A smaller one only means that a
+    /// burst takes several system calls, so errors are ignored.
+    pub(crate) fn set_send_buffer(&self, bytes: usize) {
         let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
         let forced = self.set_option(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes);
         if forced.is_err() {
@@ -225,13 +225,13 @@ impl Socket {
         }
     }
 
-    /// Makes the interface receive for an address, or for all of them; ends
-    /// with the socket.
+    /// Makes the interface receive for an address, or for all of them, until the
+    /// socket is closed.
     pub(crate) fn join(&self, index: i32, kind: libc::c_int, mac: MacBytes) -> io::Result<()> {
         self.membership(libc::PACKET_ADD_MEMBERSHIP, index, kind, mac)
     }
 
-    /// Takes back one [`Socket::join`] of the same kind and address.
+    /// Reverts one [`Socket::join`] of the same kind and address.
     pub(crate) fn leave(&self, index: i32, kind: libc::c_int, mac: MacBytes) -> io::Result<()> {
         self.membership(libc::PACKET_DROP_MEMBERSHIP, index, kind, mac)
     }
@@ -258,7 +258,7 @@ impl Socket {
         set_option(self.0.as_fd(), level, option, value)
     }
 
-    /// Binds to every protocol of an interface: only so does the kernel show
+    /// Binds to all protocols of an interface: only then does the kernel deliver
     /// frames that other programs of this host send.
     pub(crate) fn bind(&self, index: i32) -> io::Result<()> {
         let address = libc::sockaddr_ll {
@@ -281,12 +281,12 @@ impl Socket {
         Ok(())
     }
 
-    /// Makes the kernel send what stands ready in the ring; returns how many
+    /// Makes the kernel send the ready frames of the ring; returns how many
     /// bytes it took.
     #[inline]
     pub(crate) fn kick(&self) -> io::Result<usize> {
         // SAFETY: no buffer and no address are passed: a socket with a send
-        // ring takes its frames from there.
+        // ring takes its frames from the ring.
         let sent = unsafe {
             libc::sendto(
                 self.0.as_raw_fd(),
@@ -300,7 +300,7 @@ impl Socket {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Frames that found the receive ring full since the last call.
+    /// Returns the number of frames that found the receive ring full since the last call.
     pub(crate) fn take_ring_full(&self) -> io::Result<u64> {
         let mut stats = libc::tpacket_stats {
             tp_packets: 0,
@@ -310,12 +310,12 @@ impl Socket {
         Ok(stats.tp_drops.into())
     }
 
-    /// Takes the error that waits at the socket, since poll(2) returns at once
+    /// Clears the pending error of the socket, since poll(2) returns at once
     /// while there is one.
     pub(crate) fn take_error(&self) {
         let mut error: libc::c_int = 0;
-        // Always succeeds on an open socket, and the error itself (the
-        // interface went down) shows at the next frame sent.
+        // Always succeeds on an open socket; the error itself (the interface
+        // was taken down) is returned again by the next send.
         let _ = self.option(libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
     }
 

@@ -1,10 +1,10 @@
-//! The send ring: slots are lent in order, come back in any order, and the
+//! The send ring: slots are lent in order and returned in any order, and the
 //! kernel takes them in order.
 //!
 //! The kernel stops at the first slot that is not ready. So that a buffer that
-//! came back unsent stops nothing, its slot becomes a gap: a frame of length
+//! is returned unsent does not block, its slot becomes a gap: a frame of length
 //! zero, which the kernel skips since the socket has PACKET_LOSS set. Gaps
-//! with nothing but free slots behind them are taken back instead.
+//! followed only by free slots are reclaimed instead.
 //!
 //! ```text
 //!        head (oldest in use)           next (to be lent)
@@ -17,18 +17,18 @@ use libc::{TP_STATUS_AVAILABLE, TP_STATUS_SEND_REQUEST, TP_STATUS_SENDING};
 use super::slots::{Geometry, Slots, TX_FRAME_OFFSET_BYTES};
 use crate::mbuf::Mbuf;
 
-/// What a slot is for us; what the kernel still does with an idle one stands in its status.
+/// State of a slot in this process; what the kernel does with an idle one is in its status word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
+enum SlotState {
     /// Not in use, or taken by the kernel.
     Idle,
-    /// The caller holds it.
+    /// Held by the caller.
     Lent,
-    /// For the kernel to take: a frame, or a gap.
+    /// To be taken by the kernel: a frame, or a gap.
     Ready,
 }
 
-/// What the kernel took since we looked last.
+/// The slots that the kernel took since the last check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Taken {
     /// The first slot taken.
@@ -44,7 +44,7 @@ pub(super) struct Taken {
 pub(super) struct TxRing {
     slots: Slots,
     max_frame_bytes: u32,
-    uses: Box<[Use]>,
+    states: Box<[SlotState]>,
     head: u32,
     next: u32,
     /// Slots from `head` to `next`.
@@ -53,7 +53,7 @@ pub(super) struct TxRing {
 }
 
 impl TxRing {
-    /// How a ring for frames of at most `max_frame_bytes` is cut.
+    /// Returns the geometry of a ring for frames of at most `max_frame_bytes`.
     pub(super) fn geometry(slots: u32, max_frame_bytes: u32) -> Geometry {
         Geometry::new(slots, TX_FRAME_OFFSET_BYTES + max_frame_bytes)
     }
@@ -61,7 +61,7 @@ impl TxRing {
     pub(super) fn new(slots: Slots, max_frame_bytes: u32) -> Self {
         Self {
             max_frame_bytes,
-            uses: vec![Use::Idle; slots.geometry().slots() as usize].into_boxed_slice(),
+            states: vec![SlotState::Idle; slots.geometry().slots() as usize].into_boxed_slice(),
             head: 0,
             next: 0,
             in_use: 0,
@@ -70,43 +70,43 @@ impl TxRing {
         }
     }
 
-    /// How many slots the caller holds.
+    /// Returns the number of slots that the caller holds.
     pub(super) fn lent_count(&self) -> u32 {
         self.lent_count
     }
 
-    /// Lends the next slot; `None` while it is not back from the kernel or the caller.
+    /// Lends the next slot; `None` while the kernel or the caller has it.
     #[inline]
     pub(super) fn alloc(&mut self) -> Option<Mbuf> {
         let index = self.next;
         let busy = TP_STATUS_SEND_REQUEST | TP_STATUS_SENDING;
-        if self.uses[index as usize] != Use::Idle || self.slots.status(index) & busy != 0 {
+        if self.states[index as usize] != SlotState::Idle || self.slots.status(index) & busy != 0 {
             return None;
         }
-        self.uses[index as usize] = Use::Lent;
+        self.states[index as usize] = SlotState::Lent;
         self.next = self.slots.geometry().after(index);
         self.in_use += 1;
         self.lent_count += 1;
         let data = self.slots.address(index, TX_FRAME_OFFSET_BYTES);
-        // SAFETY: the range lies in the slot by the ring's geometry and stays
-        // mapped until the port has the buffer back (its drop sees to that);
-        // the slot is marked as lent and its status says that the kernel is
-        // done with it; ring memory was zeroed when it was made.
+        // SAFETY: the range is in the slot by the ring's geometry and stays
+        // mapped until the port has the buffer back (ensured by its drop);
+        // the slot is marked as lent and its status shows that the kernel is
+        // done with it; ring memory was zeroed when it was created.
         Some(unsafe { Mbuf::from_raw(data, 0, self.max_frame_bytes, index) })
     }
 
-    /// The slot of a buffer, if it is one that is lent.
+    /// Returns the slot of a buffer, if it is lent.
     #[inline]
     pub(super) fn lent_index(&self, mbuf: &Mbuf) -> Option<u32> {
         let index = self.slots.index_of(mbuf.bytes().as_ptr())?;
-        (self.uses[index as usize] == Use::Lent).then_some(index)
+        (self.states[index as usize] == SlotState::Lent).then_some(index)
     }
 
-    /// Makes a lent slot ready for the kernel, with a frame in it.
+    /// Passes a lent slot with a frame to the kernel.
     #[inline]
     pub(super) fn submit(&mut self, index: u32, len_bytes: u32) {
-        debug_assert_eq!(self.uses[index as usize], Use::Lent);
-        self.uses[index as usize] = Use::Ready;
+        debug_assert_eq!(self.states[index as usize], SlotState::Lent);
+        self.states[index as usize] = SlotState::Ready;
         self.lent_count -= 1;
         self.slots.set_tx_len_bytes(index, len_bytes);
         self.slots.set_status(index, TP_STATUS_SEND_REQUEST);
@@ -116,16 +116,16 @@ impl TxRing {
     #[inline]
     pub(super) fn withdraw(&mut self, index: u32) {
         self.submit(index, 0);
-        self.take_back_gaps();
+        self.reclaim_gaps();
     }
 
-    /// True if the kernel can be made to take something.
+    /// Returns whether the first slot in use is ready for the kernel.
     #[inline]
     pub(super) fn ready(&self) -> bool {
-        self.uses[self.head as usize] == Use::Ready
+        self.states[self.head as usize] == SlotState::Ready
     }
 
-    /// Notes what the kernel took; to be called after each system call that makes it.
+    /// Records the slots that the kernel took; to be called after each system call that sends.
     #[inline]
     pub(super) fn note_taken(&mut self) -> Taken {
         let mut taken = Taken {
@@ -135,14 +135,14 @@ impl TxRing {
         while self.ready() && self.slots.status(self.head) & TP_STATUS_SEND_REQUEST == 0 {
             taken.slots += 1;
             taken.bytes += self.slots.tx_len_bytes(self.head) as usize;
-            self.uses[self.head as usize] = Use::Idle;
+            self.states[self.head as usize] = SlotState::Idle;
             self.head = self.slots.geometry().after(self.head);
             self.in_use -= 1;
         }
         taken
     }
 
-    /// How many of the frames that the kernel just took are longer than `limit_bytes`.
+    /// Counts the frames just taken by the kernel that are longer than `limit_bytes`.
     pub(super) fn taken_above(&self, taken: &Taken, limit_bytes: u32) -> u64 {
         let geometry = self.slots.geometry();
         core::iter::successors(Some(taken.first), |&index| Some(geometry.after(index)))
@@ -151,31 +151,34 @@ impl TxRing {
             .count() as u64
     }
 
-    /// Gives up every frame that the kernel did not take; returns how many.
+    /// Drops every frame that the kernel did not take; returns how many.
     pub(super) fn abandon(&mut self) -> u64 {
         let mut frames = 0;
         let mut index = self.head;
         for _ in 0..self.in_use {
-            if self.uses[index as usize] == Use::Ready && self.slots.tx_len_bytes(index) != 0 {
+            if self.states[index as usize] == SlotState::Ready
+                && self.slots.tx_len_bytes(index) != 0
+            {
                 self.slots.set_tx_len_bytes(index, 0);
                 frames += 1;
             }
             index = self.slots.geometry().after(index);
         }
-        self.take_back_gaps();
+        self.reclaim_gaps();
         frames
     }
 
-    /// Takes gaps back that have no slot in use behind them. The kernel reads
-    /// the ring during our own system calls only, so it does not look now.
-    fn take_back_gaps(&mut self) {
+    /// Reclaims gaps that are followed by free slots only. The kernel reads the ring
+    /// during this process's system calls only, so it does not read it now.
+    fn reclaim_gaps(&mut self) {
         while self.in_use > 0 {
             let last = self.slots.geometry().before(self.next);
-            if self.uses[last as usize] != Use::Ready || self.slots.tx_len_bytes(last) != 0 {
+            if self.states[last as usize] != SlotState::Ready || self.slots.tx_len_bytes(last) != 0
+            {
                 return;
             }
             self.slots.set_status(last, TP_STATUS_AVAILABLE);
-            self.uses[last as usize] = Use::Idle;
+            self.states[last as usize] = SlotState::Idle;
             self.next = last;
             self.in_use -= 1;
         }
@@ -191,7 +194,7 @@ mod tests {
 
     const MAX_FRAME_BYTES: u32 = 20_000;
 
-    /// A ring of three slots in ordinary memory, and this test as its kernel.
+    /// A ring of three slots in ordinary memory, with the test acting as the kernel.
     struct Kernel {
         ring: TxRing,
         _memory: Mapping,
@@ -205,8 +208,8 @@ mod tests {
             let geometry = TxRing::geometry(1, MAX_FRAME_BYTES);
             assert_eq!(geometry.slots(), 3);
             let memory = Mapping::anonymous(geometry.ring_bytes()).expect("64 KiB");
-            // SAFETY: the memory is as long as the geometry says and lives
-            // beside the ring; the test is the kernel.
+            // SAFETY: the memory is as long as the geometry says and exists
+            // as long as the ring; the test acts as the kernel.
             let slots = unsafe { Slots::new(memory.as_ptr(), geometry) };
             Self {
                 ring: TxRing::new(slots, MAX_FRAME_BYTES),
@@ -218,7 +221,7 @@ mod tests {
         }
 
         /// Takes at most `max` frames, as sendto(2) does with PACKET_LOSS, and
-        /// checks that the ring notices exactly that.
+        /// checks that the ring records exactly those.
         fn kick(&mut self, max: usize) {
             let (mut frames, mut bytes) = (0, 0);
             while self.ring.slots.status(self.head) == TP_STATUS_SEND_REQUEST {
@@ -258,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_ring_waits_for_the_kernel() {
+    fn full_ring_waits_for_the_kernel() {
         let mut kernel = Kernel::new();
         for len_bytes in 1..=3 {
             let mbuf = kernel.ring.alloc().expect("a slot");
@@ -276,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_waits_for_older_buffers_and_not_longer() {
+    fn frame_is_sent_once_older_buffers_are_returned() {
         let mut kernel = Kernel::new();
         let first = kernel.ring.alloc().expect("a slot");
         let second = kernel.ring.alloc().expect("a slot");
@@ -292,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_youngest_buffer_comes_back_without_a_trace() {
+    fn withdrawn_newest_buffer_frees_its_slot() {
         let mut kernel = Kernel::new();
         for _ in 0..10 {
             let mbuf = kernel.ring.alloc().expect("a slot");
@@ -302,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn abandoned_frames_are_counted_and_leave_room() {
+    fn abandoned_frames_are_counted_and_free_their_slots() {
         let mut kernel = Kernel::new();
         let mbufs: Vec<Mbuf> = std::iter::from_fn(|| kernel.ring.alloc()).collect();
         kernel.submit(&mbufs[0], 10);
@@ -316,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_above_a_limit_are_found_among_the_taken() {
+    fn taken_above_counts_frames_above_the_limit() {
         let mut kernel = Kernel::new();
         for len_bytes in [100, 2000, 1500] {
             let mbuf = kernel.ring.alloc().expect("a slot");

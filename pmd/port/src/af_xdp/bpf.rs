@@ -1,10 +1,10 @@
-//! The system calls by which a program gets to an interface: maps, loading, and a link.
+//! The bpf(2) system calls: creates maps, loads programs and links them to interfaces.
 //!
-//! All of it is held by descriptors that no child keeps: when the last one is closed, by
-//! whatever end of the process, the program is off the interface.
+//! All of these objects are held by descriptors that no forked child keeps: when the last one is
+//! closed, however the process ends, the program is detached from the interface.
 
 #[cfg(feature = "dpdk")]
-mod found;
+mod existing;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -26,17 +26,17 @@ const ATTACH_TYPE_XDP: u32 = 37;
 const FLAGS_GENERIC: u32 = 1 << 1;
 const FLAGS_NATIVE: u32 = 1 << 2;
 
-/// In which place of the way of a frame the program runs.
+/// Where the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// In the interface's driver, before the kernel has spent anything on the frame.
+    /// In the interface's driver, before the kernel has processed the frame.
     Native,
-    /// In the kernel, for drivers that do not run programs.
+    /// In the kernel, for drivers that do not support programs.
     Generic,
 }
 
 /// The parts of `union bpf_attr`, each up to its last field that is used here;
-/// the kernel takes what is missing for zero.
+/// the kernel takes missing fields as zero.
 #[repr(C)]
 struct MapCreate {
     map_type: u32,
@@ -84,14 +84,14 @@ struct LinkUpdate {
     new_prog_fd: u32,
 }
 
-/// Asks the kernel.
+/// Calls bpf(2).
 ///
 /// # Safety
-/// `attributes` is what the command takes, and the addresses in it point to
+/// `attributes` is of the type that the command requires, and the addresses in it point to
 /// live memory of the lengths that the command reads or writes there.
 unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<libc::c_int> {
     let address = core::ptr::from_ref(attributes);
-    // SAFETY: address and size are those of one live value; the rest is the caller's promise.
+    // SAFETY: address and size are those of one live value; the rest is the caller's obligation.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, address, size_of::<T>()) };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -99,55 +99,55 @@ unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<libc::c_int
     Ok(result as libc::c_int)
 }
 
-/// Asks the kernel for a descriptor.
+/// Calls bpf(2) with a command that creates a descriptor.
 ///
 /// # Safety
-/// As for [`bpf`]; the command makes a descriptor.
-unsafe fn make<T>(command: libc::c_int, attributes: &T) -> io::Result<Descriptor> {
+/// As for [`bpf`]; the command creates a descriptor.
+unsafe fn create<T>(command: libc::c_int, attributes: &T) -> io::Result<Descriptor> {
     Descriptor::make(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's obligation.
         let fd = unsafe { bpf(command, attributes) }?;
-        // SAFETY: the descriptor was just made and belongs to nobody else.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     })
 }
 
-fn number(fd: &impl AsFd) -> u32 {
+fn fd_number(fd: &impl AsFd) -> u32 {
     fd.as_fd().as_raw_fd().cast_unsigned()
 }
 
-fn make_map(map_type: u32, value_bytes: usize, max_entries: u32) -> io::Result<Descriptor> {
+fn create_map(map_type: u32, value_bytes: usize, max_entries: u32) -> io::Result<Descriptor> {
     let attributes = MapCreate {
         map_type,
         key_bytes: size_of::<u32>() as u32,
         value_bytes: value_bytes as u32,
         max_entries,
     };
-    // SAFETY: the attributes have no address in them.
-    unsafe { make(MAP_CREATE, &attributes) }
+    // SAFETY: the attributes contain no address.
+    unsafe { create(MAP_CREATE, &attributes) }
 }
 
-/// The sockets that frames are steered to, by queue.
+/// The sockets to which frames are redirected, by queue.
 #[derive(Debug)]
 pub(super) struct SocketMap(Descriptor);
 
 impl SocketMap {
-    /// A map with room for the queues below `queues`.
+    /// Creates a map for the queues below `queues`.
     pub(super) fn new(queues: u32) -> io::Result<Self> {
-        make_map(MAP_TYPE_XSKMAP, size_of::<u32>(), queues).map(Self)
+        create_map(MAP_TYPE_XSKMAP, size_of::<u32>(), queues).map(Self)
     }
 
-    /// Steers what comes in on a queue to a socket from now on.
+    /// Redirects the frames of a queue to a socket.
     pub(super) fn insert(&self, queue: u32, socket: &impl AsFd) -> io::Result<()> {
-        let socket = number(socket);
+        let socket = fd_number(socket);
         let attributes = MapElement {
-            map_fd: number(&self.0),
+            map_fd: fd_number(&self.0),
             padding: 0,
             key: (&raw const queue) as u64,
             value: (&raw const socket) as u64,
             flags: 0,
         };
-        // SAFETY: key and value are live and have the sizes that the map was made with; both are read.
+        // SAFETY: key and value are live and have the sizes that the map was created with; both are read.
         unsafe { bpf(MAP_UPDATE_ELEM, &attributes) }?;
         Ok(())
     }
@@ -157,27 +157,27 @@ impl SocketMap {
     }
 }
 
-/// One number that programs count in.
+/// A counter that programs increment.
 #[derive(Debug)]
-pub(super) struct Array(Descriptor);
+pub(super) struct CounterMap(Descriptor);
 
-impl Array {
+impl CounterMap {
     pub(super) fn new() -> io::Result<Self> {
-        make_map(MAP_TYPE_ARRAY, size_of::<u64>(), 1).map(Self)
+        create_map(MAP_TYPE_ARRAY, size_of::<u64>(), 1).map(Self)
     }
 
-    /// What was counted so far.
+    /// Reads the counter.
     pub(super) fn value(&self) -> io::Result<u64> {
         let (key, mut value) = (0u32, 0u64);
         let attributes = MapElement {
-            map_fd: number(&self.0),
+            map_fd: fd_number(&self.0),
             padding: 0,
             key: (&raw const key) as u64,
             value: (&raw mut value) as u64,
             flags: 0,
         };
-        // SAFETY: key and value are live and have the sizes that the map was made with; the
-        // kernel writes the value, which nobody refers to meanwhile.
+        // SAFETY: key and value are live and have the sizes that the map was created with; the
+        // kernel writes the value, to which no reference exists meanwhile.
         unsafe { bpf(MAP_LOOKUP_ELEM, &attributes) }?;
         Ok(value)
     }
@@ -187,7 +187,7 @@ impl Array {
     }
 }
 
-/// A program that the kernel found to be harmless.
+/// A program that the kernel has verified and loaded.
 #[derive(Debug)]
 pub(crate) struct Program(Descriptor);
 
@@ -208,20 +208,20 @@ impl Program {
             ifindex: 0,
             expected_attach_type: ATTACH_TYPE_XDP,
         };
-        // SAFETY: the code has so many instructions, the license is a terminated string, and
-        // there is no log; all of it lives and is read.
-        unsafe { make(PROG_LOAD, &attributes) }.map(Self)
+        // SAFETY: the code has that many instructions, the license is a terminated string, and
+        // there is no log; all of it is live and only read.
+        unsafe { create(PROG_LOAD, &attributes) }.map(Self)
     }
 }
 
-/// A program on an interface, which ends with the value.
+/// A link that attaches a program to an interface until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Link(Descriptor);
+pub(crate) struct XdpLink(Descriptor);
 
-impl Link {
+impl XdpLink {
     pub(crate) fn new(program: &Program, interface: i32, mode: Mode) -> io::Result<Self> {
         let attributes = LinkCreate {
-            prog_fd: number(&program.0),
+            prog_fd: fd_number(&program.0),
             target_ifindex: interface.cast_unsigned(),
             attach_type: ATTACH_TYPE_XDP,
             flags: match mode {
@@ -229,17 +229,17 @@ impl Link {
                 Mode::Generic => FLAGS_GENERIC,
             },
         };
-        // SAFETY: the attributes have no address in them.
-        unsafe { make(LINK_CREATE, &attributes) }.map(Self)
+        // SAFETY: the attributes contain no address.
+        unsafe { create(LINK_CREATE, &attributes) }.map(Self)
     }
 
-    /// Puts another program into the place of the present one; every frame meets one of the two.
+    /// Replaces the program atomically: every frame is processed by one of the two.
     pub(super) fn replace(&self, program: &Program) -> io::Result<()> {
         let attributes = LinkUpdate {
-            link_fd: number(&self.0),
-            new_prog_fd: number(&program.0),
+            link_fd: fd_number(&self.0),
+            new_prog_fd: fd_number(&program.0),
         };
-        // SAFETY: the attributes have no address in them.
+        // SAFETY: the attributes contain no address.
         unsafe { bpf(LINK_UPDATE, &attributes) }?;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What an `af_xdp` port is opened with, and why opening it may fail.
+//! Configuration of an `af_xdp` port, and the errors of opening it.
 
 use core::fmt;
 use std::io;
@@ -7,79 +7,79 @@ use std::time::Duration;
 use crate::af_packet::{AfPacketConfig, AfPacketError, Promiscuous};
 use crate::port::MacBytes;
 
-/// The most queues of one port.
+/// Maximum number of queues of one port.
 const QUEUES_MAX: u32 = 64;
-/// No interface has more queues than this.
+/// Maximum queue index of an interface.
 const QUEUE_MAX: u32 = 65_535;
 
 /// Whether frames are copied between the interface's memory and the port's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CopyMode {
-    /// Not if the interface's driver can do without, else yes.
+    /// Zero copy if the interface's driver supports it, else copying.
     #[default]
     Auto,
-    /// Never: opening the port fails if the driver cannot do without.
+    /// Never: opening the port fails if the driver does not support zero copy.
     ZeroCopy,
-    /// Always, which every driver can.
+    /// Always; every driver supports it.
     Copy,
 }
 
-/// What an `af_xdp` port is opened with.
+/// Configuration of an `af_xdp` port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AfXdpConfig {
-    /// The network interface, as `ip link` shows it.
+    /// The network interface, as listed by `ip link`.
     pub interface: String,
-    /// Our station address; may differ from the interface's own.
+    /// The station address; may differ from the interface's own.
     pub mac: MacBytes,
     /// EtherTypes that are received.
     pub ethertypes: Vec<u16>,
-    /// The first queue to receive at, and the one to send at. Queues count from 0.
+    /// The first receive queue, which is also the send queue. Queues count from 0.
     pub queue: u32,
-    /// At how many queues frames are received, 1 to 64.
+    /// Number of receive queues, 1 to 64.
     pub queues: u32,
     /// Chunks for received frames, of each queue; rounded up to a power of two.
     pub rx_frames: u32,
     /// Chunks for frames to send; rounded up to a power of two.
     pub tx_frames: u32,
-    /// When the interface is asked for every frame on the wire.
+    /// When the interface is made promiscuous.
     pub promiscuous: Promiscuous,
-    /// Addresses that are received besides our own and
+    /// Addresses that are received besides the station address and
     /// [`SEGMENT_BROADCAST`](crate::af_packet::SEGMENT_BROADCAST).
     pub multicast: Vec<MacBytes>,
-    /// Receive frames to the interface's own address too.
+    /// Also receives frames to the interface's own address.
     pub interface_address: bool,
     /// Whether frames are copied.
     pub copy: CopyMode,
-    /// How long frames may stand in the send ring while the kernel takes none: those that stood
-    /// longer must not reach the wire, and the port fails. Shorter by some than the time after
-    /// which those who sent them use their identifiers again.
+    /// Maximum time that frames may be in the send ring while the kernel takes none: older ones
+    /// must not reach the wire, and the port fails. Must be somewhat shorter than the time after
+    /// which the senders reuse the frames' identifiers.
     pub standstill_limit: Duration,
 }
 
-/// Half of the time that a frame may be on its way (R_A_TOV), unless told.
+/// Default: half of the maximum lifetime of a frame in the network (R_A_TOV).
 const STANDSTILL_LIMIT: Duration = Duration::from_secs(5);
 
 impl AfXdpConfig {
-    /// The configuration for a station on an interface, with defaults for the rest.
+    /// Creates the default configuration for a station on an interface.
     pub fn new(interface: impl Into<String>, mac: MacBytes) -> Self {
-        let like = AfPacketConfig::new(interface, mac);
+        let base = AfPacketConfig::new(interface, mac);
         Self {
-            interface: like.interface,
-            mac: like.mac,
-            ethertypes: like.ethertypes,
+            interface: base.interface,
+            mac: base.mac,
+            ethertypes: base.ethertypes,
             queue: 0,
             queues: 1,
-            rx_frames: like.rx_frames,
-            tx_frames: like.tx_frames,
-            promiscuous: like.promiscuous,
-            multicast: like.multicast,
-            interface_address: like.interface_address,
+            rx_frames: base.rx_frames,
+            tx_frames: base.tx_frames,
+            promiscuous: base.promiscuous,
+            multicast: base.multicast,
+            interface_address: base.interface_address,
             copy: CopyMode::Auto,
             standstill_limit: STANDSTILL_LIMIT,
         }
     }
 
-    /// The part of it that any port on an interface has.
+    /// Returns the part of the configuration that is common to ports on interfaces.
     pub(super) fn common(&self) -> AfPacketConfig {
         AfPacketConfig {
             ethertypes: self.ethertypes.clone(),
@@ -92,7 +92,7 @@ impl AfXdpConfig {
         }
     }
 
-    /// Refuses what no interface could be opened with.
+    /// Validates the configuration, independently of any interface.
     pub(super) fn check(&self) -> Result<(), AfXdpError> {
         self.common().check()?;
         if self.queue > QUEUE_MAX {
@@ -111,25 +111,25 @@ impl AfXdpConfig {
     }
 }
 
-/// Why an `af_xdp` port could not be opened; the text says what to do.
+/// Why an `af_xdp` port could not be opened; the text includes the remedy.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AfXdpError {
-    /// The process may not open such sockets, or load programs.
+    /// The process has no permission to open AF_XDP sockets, or to load programs.
     NotPermitted,
     /// The kernel was built without AF_XDP or BPF, or is older than 5.11.
     NoKernelSupport {
-        /// What it lacks.
+        /// The missing feature.
         lacking: &'static str,
     },
-    /// A key of the configuration has an impossible value.
+    /// A key of the configuration has an invalid value.
     BadConfig {
         /// The key.
         key: &'static str,
-        /// What it must be.
+        /// The allowed values.
         reason: &'static str,
     },
-    /// Something that would keep an `af_packet` port from being opened too.
+    /// An error that would prevent opening an `af_packet` port too.
     Interface(AfPacketError),
     /// Frames of the interface can be longer than a chunk.
     MtuTooLong {
@@ -137,19 +137,19 @@ pub enum AfXdpError {
         interface: String,
         /// Its MTU.
         mtu_bytes: u32,
-        /// The largest MTU that will do.
+        /// The maximum MTU.
         limit_bytes: u32,
     },
-    /// Another program steers the frames of the interface.
+    /// Another XDP program is attached to the interface.
     AnotherProgram {
         /// The interface.
         interface: String,
     },
-    /// The interface takes no program, neither in its driver nor in the kernel.
+    /// The interface accepts no program, neither in its driver nor in the kernel.
     ProgramRefused {
         /// The interface.
         interface: String,
-        /// What the kernel said.
+        /// The error of the system call.
         source: io::Error,
     },
     /// The interface has no such queue.
@@ -159,48 +159,48 @@ pub enum AfXdpError {
         /// The queue.
         queue: u32,
     },
-    /// Frames can be received at the queue, and not sent.
+    /// The queue can receive but not send.
     NoSendQueue {
         /// The interface.
         interface: String,
         /// The queue.
         queue: u32,
-        /// How many queues the interface has to send at.
+        /// The number of send queues of the interface.
         queues: u32,
     },
-    /// Another socket has the queue.
+    /// Another socket is bound to the queue.
     QueueTaken {
         /// The interface.
         interface: String,
         /// The queue.
         queue: u32,
     },
-    /// Zero copy was asked for, and the queue does not do it.
+    /// Zero copy was configured, and the queue does not support it.
     ZeroCopyRefused {
         /// The interface.
         interface: String,
         /// The queue.
         queue: u32,
-        /// What the kernel said.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// The process may not keep so much memory in place.
+    /// The limit of locked memory is too small.
     MemoryLimit {
-        /// How much that is.
+        /// The required size.
         memory_bytes: usize,
     },
-    /// The kernel gave no memory for chunks or rings.
+    /// The kernel could not allocate chunks or rings.
     Memory {
-        /// How much all chunks take.
+        /// The size of all chunks.
         memory_bytes: usize,
-        /// What the kernel said.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// Any other refusal of the kernel.
+    /// Any other failed system call.
     Os {
-        /// What was asked of it.
+        /// The operation.
         call: &'static str,
-        /// What it said.
+        /// The error of the system call.
         source: io::Error,
     },
 }
@@ -218,8 +218,8 @@ impl From<AfPacketError> for AfXdpError {
 
 const NOT_PERMITTED: &str = "no permission to open an AF_XDP socket and to load an XDP program: \
     give the program the capabilities (setcap cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM; \
-    kernels before 5.11 also want LimitMEMLOCK=infinity) or run it as root of the host; in a \
-    user namespace that is never allowed";
+    kernels before 5.11 also need LimitMEMLOCK=infinity) or run it as root of the host; it is \
+    never permitted in a user namespace";
 
 impl fmt::Display for AfXdpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -227,7 +227,7 @@ impl fmt::Display for AfXdpError {
             Self::NotPermitted => f.write_str(NOT_PERMITTED),
             Self::NoKernelSupport { lacking } => write!(
                 f,
-                "this kernel has no {lacking}: take one of Linux 5.11 or later with \
+                "this kernel has no {lacking}: use Linux 5.11 or later with \
                  CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL, or port = \"af_packet\""
             ),
             Self::BadConfig { key, reason } => write!(f, "{key} {reason}"),
@@ -238,25 +238,25 @@ impl fmt::Display for AfXdpError {
                 limit_bytes,
             } => write!(
                 f,
-                "interface {interface:?} has an MTU of {mtu_bytes} bytes, {limit_bytes} are the \
-                 most that a chunk holds: lower it with `ip link set {interface} mtu 2500`, \
-                 which the longest FCoE frame fits into, or take port = \"af_packet\""
+                "interface {interface:?} has an MTU of {mtu_bytes} bytes, at most {limit_bytes} \
+                 fit into a chunk: lower it with `ip link set {interface} mtu 2500`, \
+                 which suffices for the longest FCoE frame, or use port = \"af_packet\""
             ),
             Self::AnotherProgram { interface } => write!(
                 f,
                 "interface {interface:?} has another XDP program, of this or another process: \
-                 `ip link show {interface}` names it; end its owner, or take port = \"af_packet\", \
+                 `ip link show {interface}` names it; end its owner, or use port = \"af_packet\", \
                  which several programs can share"
             ),
             Self::ProgramRefused { interface, source } => write!(
                 f,
-                "interface {interface:?} takes no XDP program ({source}): the kernel's log may \
-                 say why (`dmesg`); port = \"af_packet\" needs none"
+                "interface {interface:?} accepts no XDP program ({source}): see the kernel's log \
+                 (`dmesg`), or use port = \"af_packet\", which needs none"
             ),
             Self::NoSuchQueue { interface, queue } => write!(
                 f,
-                "interface {interface:?} has no queue {queue}: they count from 0, and \
-                 `ethtool -l {interface}` says how many there are"
+                "interface {interface:?} has no queue {queue}: queues count from 0, and \
+                 `ethtool -l {interface}` lists how many there are"
             ),
             Self::NoSendQueue {
                 interface,
@@ -264,14 +264,14 @@ impl fmt::Display for AfXdpError {
                 queues,
             } => write!(
                 f,
-                "interface {interface:?} sends at {queues} queues, counted from 0, and queue \
-                 {queue} only receives: set queue to one that sends, or give it as many of both \
+                "interface {interface:?} sends on {queues} queues, counted from 0, and queue \
+                 {queue} only receives: set queue to one that sends, or configure as many of both \
                  (`ethtool -L {interface} rx N tx N`)"
             ),
             Self::QueueTaken { interface, queue } => write!(
                 f,
-                "queue {queue} of interface {interface:?} is another AF_XDP socket's: end its \
-                 owner, or choose another queue"
+                "queue {queue} of interface {interface:?} is used by another AF_XDP socket: end \
+                 its owner, or choose another queue"
             ),
             Self::ZeroCopyRefused {
                 interface,
@@ -279,13 +279,13 @@ impl fmt::Display for AfXdpError {
                 source,
             } => write!(
                 f,
-                "queue {queue} of interface {interface:?} does not do without copying ({source}): \
-                 set copy = \"auto\", and see that the queue exists (`ethtool -l {interface}`)"
+                "queue {queue} of interface {interface:?} does not support zero copy ({source}): \
+                 set copy = \"auto\", and check that the queue exists (`ethtool -l {interface}`)"
             ),
             Self::MemoryLimit { memory_bytes } => write!(
                 f,
-                "{memory_bytes} bytes of buffers are more than this process may keep in memory: \
-                 raise the limit (`ulimit -l`, LimitMEMLOCK= of a service), give the program \
+                "{memory_bytes} bytes of buffers exceed this process's limit of locked memory: \
+                 raise it (`ulimit -l`, LimitMEMLOCK= of a service), give the program \
                  cap_ipc_lock, or lower rx_frames or tx_frames"
             ),
             Self::Memory {
@@ -293,7 +293,7 @@ impl fmt::Display for AfXdpError {
                 source,
             } => write!(
                 f,
-                "the kernel gave no memory for {memory_bytes} bytes of buffers and their rings \
+                "allocating {memory_bytes} bytes of buffers and their rings failed \
                  ({source}): lower rx_frames or tx_frames"
             ),
             Self::Os { call, source } => write!(f, "{call}: {source}"),
@@ -319,14 +319,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn impossible_values_are_refused_by_key() {
+    fn invalid_values_are_rejected_by_key() {
         let refused_key = |change: fn(&mut AfXdpConfig)| {
             let mut config = AfXdpConfig::new("eth0", [0x0e, 0xfd, 0, 0, 0, 1]);
             assert!(config.check().is_ok());
             change(&mut config);
             match config.check() {
                 Err(AfXdpError::BadConfig { key, .. }) => key,
-                other => panic!("expected a refusal, got {other:?}"),
+                other => panic!("expected BadConfig, got {other:?}"),
             }
         };
         assert_eq!(refused_key(|c| c.mac = [1, 0, 0, 0, 0, 1]), "mac");

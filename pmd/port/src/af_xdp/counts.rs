@@ -1,9 +1,9 @@
-//! What a port counts.
+//! Counters of a port.
 
-use crate::af_packet::link::LinkWatch;
+use crate::af_packet::link::LinkMonitor;
 use crate::port::{Counter, PortStats};
 
-/// What happened since the port was opened.
+/// Counters since the port was opened.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) rx_frames: u64,
@@ -29,7 +29,7 @@ pub(super) struct Counts {
     pub(super) kernel: KernelCounts,
 }
 
-/// What the kernel counted at all sockets of the port, as of the last upkeep.
+/// The kernel's counters summed over all sockets of the port, as of the last upkeep.
 #[derive(Debug, Default)]
 pub(super) struct KernelCounts {
     pub(super) drop_rx_no_buffer: u64,
@@ -39,7 +39,7 @@ pub(super) struct KernelCounts {
 }
 
 impl KernelCounts {
-    /// Adds what the kernel counted at one socket.
+    /// Adds the kernel's counters of one socket.
     pub(super) fn add(&mut self, statistics: &libc::xdp_statistics) {
         self.drop_rx_no_buffer += statistics.rx_dropped;
         self.drop_rx_ring_full += statistics.rx_ring_full;
@@ -48,16 +48,21 @@ impl KernelCounts {
     }
 }
 
-/// How frames go between the interface and this process.
+/// How frames are transferred between the interface and this process.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Path {
+pub(super) struct TransferMode {
     pub(super) native: bool,
     pub(super) zero_copy: bool,
 }
 
 impl Counts {
-    /// The counters under their names.
-    pub(super) fn stats(&self, link: &LinkWatch, path: Path, under_way: u32) -> PortStats {
+    /// Converts the counters to port statistics.
+    pub(super) fn stats(
+        &self,
+        link: &LinkMonitor,
+        mode: TransferMode,
+        under_way: u32,
+    ) -> PortStats {
         let counters = [
             ("drop_rx_no_buffer", self.kernel.drop_rx_no_buffer),
             ("drop_rx_ring_full", self.kernel.drop_rx_ring_full),
@@ -81,9 +86,9 @@ impl Counts {
             ("tx_under_way", under_way.into()),
             ("foreign_mbufs", self.foreign_mbufs),
             ("link_changes", link.changes()),
-            ("link_up", link.now().running.into()),
-            ("native", path.native.into()),
-            ("zero_copy", path.zero_copy.into()),
+            ("link_up", link.state().running.into()),
+            ("native", mode.native.into()),
+            ("zero_copy", mode.zero_copy.into()),
         ];
         PortStats {
             rx_frames: self.rx_frames,

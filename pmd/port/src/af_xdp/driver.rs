@@ -1,17 +1,17 @@
-//! The port itself: bursts, buffers and upkeep.
+//! The port: bursts, buffers and housekeeping.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::counts::{Counts, KernelCounts, Path};
+use super::counts::{Counts, KernelCounts, TransferMode};
 use super::queue::{Receiver, Sender};
 use super::send::Standstill;
-use super::socket::Any;
+use super::socket::SocketEpoll;
 use super::steering::Steering;
 use super::umem::{Returned, Umem};
 use crate::af_packet::addresses::Addresses;
-use crate::af_packet::link::LinkWatch;
+use crate::af_packet::link::LinkMonitor;
 use crate::af_packet::socket::Socket;
 use crate::af_packet::{ETHERNET_HEADER_BYTES, ETHERTYPE_VLAN};
 use crate::mbuf::{Mbuf, MbufBatch};
@@ -24,41 +24,41 @@ const VLAN_ID_MASK: u16 = 0x0fff;
 
 /// A port on a network interface.
 ///
-/// Dropping it takes the program off the interface and closes the sockets. If
+/// Dropping it detaches the program from the interface and closes the sockets. If
 /// the caller still holds buffers then, the memory of all of them stays mapped
-/// for the rest of the process.
+/// until the process exits.
 #[derive(Debug)]
 pub struct AfXdpPort {
     pub(super) capabilities: Capabilities,
     pub(super) steering: Steering,
-    /// Of the queues, in order; at the first one frames are sent.
+    /// Receivers of the queues, in order; the first queue also sends.
     pub(super) receivers: Box<[Receiver]>,
     /// Chunks of each of them.
     pub(super) rx_chunks: u32,
-    /// Which of them is looked at first next time; behind the last one, frames to ourselves.
+    /// Source polled first next time: a receiver, or, after the last one, the own frames.
     pub(super) next_source: usize,
     pub(super) sender: Sender,
-    /// Frames stand in the send ring that the kernel had not taken when we looked last.
+    /// The send ring had frames that the kernel had not taken as of the last check.
     pub(super) pending: bool,
-    /// Nothing is sent, since the interface is down or alone, or the port has failed.
+    /// Nothing is sent, since the interface is down or without carrier, or the port has failed.
     pub(super) blocked: bool,
-    /// The interface sends nothing any more although it is up.
+    /// The interface sends no more frames although it is up.
     pub(super) failed: bool,
     pub(super) standstill: Standstill,
     pub(super) to_self: VecDeque<Mbuf>,
-    /// What tells of all queues, if there are several.
-    pub(super) any: Option<Any>,
-    /// Holds the interface's memberships, and asks for its state.
+    /// Wake source of several queues.
+    pub(super) epoll: Option<SocketEpoll>,
+    /// Holds the interface's memberships, and reads its state.
     pub(super) control: Socket,
     pub(super) addresses: Addresses,
-    pub(super) link: LinkWatch,
-    pub(super) path: Path,
+    pub(super) link: LinkMonitor,
+    pub(super) transfer_mode: TransferMode,
     pub(super) counts: Counts,
     /// Last, so that it outlives the sockets.
     pub(super) umem: Umem,
 }
 
-/// What comes of a received frame.
+/// Result of receiving one frame.
 enum Received {
     Frame(Mbuf),
     Dropped,
@@ -70,24 +70,24 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 impl AfXdpPort {
-    /// True if the interface was up and its other end there when
-    /// [`Port::upkeep`] looked last.
+    /// Returns whether the interface was up with carrier as of the last
+    /// [`Port::upkeep`].
     pub fn link_up(&self) -> bool {
-        self.link.now().running
+        self.link.state().running
     }
 
-    /// True if the interface's driver itself steers the frames, before the
-    /// kernel has spent anything on them.
+    /// Returns whether the interface's driver itself runs the program, before the
+    /// kernel has processed the frames.
     pub fn is_native(&self) -> bool {
-        self.path.native
+        self.transfer_mode.native
     }
 
-    /// True if the interface reads and writes the port's buffers itself.
+    /// Returns whether the interface reads and writes the port's buffers itself.
     pub fn is_zero_copy(&self) -> bool {
-        self.path.zero_copy
+        self.transfer_mode.zero_copy
     }
 
-    /// Takes a buffer back from the caller; one of a received frame is the kernel's again.
+    /// Takes a buffer back from the caller; one of a received frame is passed to the kernel again.
     #[inline]
     pub(super) fn give_back(&mut self, mbuf: Mbuf) {
         match self.umem.take_back(&mbuf) {
@@ -102,7 +102,7 @@ impl AfXdpPort {
         }
     }
 
-    /// Takes the oldest frame of a queue; `None` while there is none.
+    /// Takes the oldest frame of a queue; `None` if there is none.
     #[inline]
     fn take(&mut self, receiver: usize) -> Option<Received> {
         let entry = self.receivers[receiver].rx.pop()?;
@@ -111,16 +111,16 @@ impl AfXdpPort {
             return Some(Received::Dropped);
         };
         if word(mbuf.bytes(), 12) == Some(ETHERTYPE_VLAN) {
-            return Some(self.untagged(mbuf));
+            return Some(self.untag(mbuf));
         }
-        Some(self.of_length(mbuf))
+        Some(self.check_length(mbuf))
     }
 
-    /// Takes a priority tag out of a frame: moves both addresses over it.
-    fn untagged(&mut self, mut mbuf: Mbuf) -> Received {
+    /// Removes a priority tag from a frame by moving both addresses over it.
+    fn untag(&mut self, mut mbuf: Mbuf) -> Received {
         let in_vlan = word(mbuf.bytes(), 14).is_none_or(|control| control & VLAN_ID_MASK != 0);
         if in_vlan || mbuf.len() < ETHERNET_HEADER_BYTES as usize + TAG_BYTES {
-            // The program lets none of these pass.
+            // The program redirects none of these.
             self.counts.drop_rx_vlan += 1;
             self.give_back(mbuf);
             return Received::Dropped;
@@ -128,11 +128,11 @@ impl AfXdpPort {
         mbuf.buffer_mut().copy_within(..12, TAG_BYTES);
         self.counts.rx_priority_tagged += 1;
         let mbuf = self.umem.without_front(mbuf, TAG_BYTES as u32);
-        self.of_length(mbuf)
+        self.check_length(mbuf)
     }
 
     #[inline]
-    fn of_length(&mut self, mbuf: Mbuf) -> Received {
+    fn check_length(&mut self, mbuf: Mbuf) -> Received {
         if mbuf.len() > self.capabilities.max_frame_bytes {
             self.counts.drop_rx_too_long += 1;
             self.give_back(mbuf);
@@ -141,17 +141,17 @@ impl AfXdpPort {
         Received::Frame(mbuf)
     }
 
-    /// Adds frames of one queue to the batch, until so many were looked at; returns how many
-    /// were looked at and how many were added.
+    /// Adds frames of one queue to the batch, examining at most `max`; returns how many were
+    /// examined and how many were added.
     #[inline]
-    fn receive(&mut self, receiver: usize, batch: &mut MbufBatch, most: usize) -> (usize, usize) {
+    fn receive(&mut self, receiver: usize, batch: &mut MbufBatch, max: usize) -> (usize, usize) {
         let (mut seen, mut added) = (0, 0);
-        while seen < most
+        while seen < max
             && let Some(received) = self.take(receiver)
         {
             seen += 1;
             if let Received::Frame(mbuf) = received {
-                added += self.hand_out(mbuf, batch);
+                added += self.deliver(mbuf, batch);
             }
         }
         if seen > 0 {
@@ -160,22 +160,22 @@ impl AfXdpPort {
         (seen, added)
     }
 
-    /// Adds frames to ourselves to the batch, at most so many; as [`AfXdpPort::receive`].
+    /// Adds frames to the own address to the batch, at most `max`; as [`AfXdpPort::receive`].
     #[inline]
-    fn receive_own(&mut self, batch: &mut MbufBatch, most: usize) -> (usize, usize) {
+    fn receive_own(&mut self, batch: &mut MbufBatch, max: usize) -> (usize, usize) {
         let (mut seen, mut added) = (0, 0);
-        while seen < most
+        while seen < max
             && let Some(mbuf) = self.to_self.pop_front()
         {
             seen += 1;
-            added += self.hand_out(mbuf, batch);
+            added += self.deliver(mbuf, batch);
         }
         (seen, added)
     }
 
-    /// Adds a frame to the batch, which has room for it.
+    /// Adds a frame to the batch, which has a free slot; returns how many were added.
     #[inline]
-    fn hand_out(&mut self, mbuf: Mbuf, batch: &mut MbufBatch) -> usize {
+    fn deliver(&mut self, mbuf: Mbuf, batch: &mut MbufBatch) -> usize {
         self.counts.rx_frames += 1;
         self.counts.rx_bytes += mbuf.len() as u64;
         match batch.push(mbuf) {
@@ -220,16 +220,16 @@ impl Port for AfXdpPort {
     }
 
     fn rx_burst(&mut self, batch: &mut MbufBatch, max: usize) -> usize {
-        // Frames that the kernel did not take at once must not wait for the
-        // next one to be sent.
+        // Frames that the kernel did not take at once must not wait until
+        // another frame is sent.
         if self.pending && !self.blocked {
             self.kick();
         }
         let mut room = max.min(batch.room());
         let mut added = 0;
         let sources = self.receivers.len() + 1;
-        for turn in 0..sources {
-            let source = (self.next_source + turn) % sources;
+        for offset in 0..sources {
+            let source = (self.next_source + offset) % sources;
             let (seen, taken) = if source < self.receivers.len() {
                 self.receive(source, batch, room)
             } else {
@@ -251,7 +251,7 @@ impl Port for AfXdpPort {
     }
 
     fn events(&mut self, out: &mut Vec<PortEvent>) -> bool {
-        self.link.tell(out)
+        self.link.report(out)
     }
 
     fn arm(&mut self) -> WakeSource {
@@ -259,16 +259,16 @@ impl Port for AfXdpPort {
             self.kick_before_sleep();
         }
         if self.pending && !self.blocked {
-            // Nothing tells when there is room for them.
+            // No event reports when the kernel can take them.
             return WakeSource::Poll;
         }
-        let fd = match &self.any {
-            Some(any) => {
-                // A sleep on one socket makes its driver look for chunks, one on several does not.
+        let fd = match &self.epoll {
+            Some(epoll) => {
+                // poll(2) on one socket makes its driver check for chunks, epoll on several does not.
                 for receiver in &self.receivers {
                     self.counts.rx_kicks += u64::from(receiver.wake_before_sleep());
                 }
-                any.as_fd()
+                epoll.as_fd()
             }
             None => self.receivers[0].socket.as_fd(),
         };
@@ -279,7 +279,7 @@ impl Port for AfXdpPort {
 
     fn stats(&self) -> PortStats {
         self.counts
-            .stats(&self.link, self.path, self.umem.under_way())
+            .stats(&self.link, self.transfer_mode, self.umem.under_way())
     }
 
     fn change_address(&mut self, mac: MacBytes) -> io::Result<()> {
@@ -297,7 +297,7 @@ impl Port for AfXdpPort {
     fn upkeep(&mut self) {
         let mut counted = KernelCounts::default();
         for receiver in &self.receivers {
-            // Fails for no open socket; the counts are those since it was opened.
+            // Does not fail for an open socket; the counts are those since it was opened.
             if let Ok(statistics) = receiver.socket.statistics() {
                 counted.add(&statistics);
             }
@@ -306,14 +306,14 @@ impl Port for AfXdpPort {
         if let Ok(frames) = self.steering.other_queues() {
             self.counts.rx_other_queue = frames;
         }
-        self.look_at_link();
-        self.tend_ring();
+        self.refresh_link();
+        self.check_send_ring();
     }
 }
 
 impl Drop for AfXdpPort {
     fn drop(&mut self) {
-        // Nobody else has these buffers, and the memory of all stays mapped for one.
+        // Otherwise these buffers would count as lent and keep all memory mapped.
         while let Some(mbuf) = self.to_self.pop_front() {
             self.umem.take_back(&mbuf);
         }

@@ -1,40 +1,40 @@
-//! Opening a port: its chunks, the program on the interface, its sockets and addresses.
+//! Opens a port: its chunks, the program on the interface, its sockets and addresses.
 
 use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::bpf::{Link, Mode, Program};
+use super::bpf::{Mode, Program, XdpLink};
 use super::config::{AfXdpConfig, AfXdpError, CopyMode};
-use super::counts::{Counts, Path};
+use super::counts::{Counts, TransferMode};
 use super::driver::AfXdpPort;
 use super::queue::{Receiver, Sender};
 use super::send::Standstill;
-use super::socket::{Any, XdpSocket};
+use super::socket::{SocketEpoll, XdpSocket};
 use super::steering::{Maps, Steering};
 use super::umem::Umem;
 use crate::af_packet::addresses::Addresses;
-use crate::af_packet::link::LinkWatch;
+use crate::af_packet::link::LinkMonitor;
 use crate::af_packet::socket::Queues;
 use crate::af_packet::{ETHERNET_HEADER_BYTES, find_interface, frame_bytes, open_socket};
 use crate::mapping::Mapping;
 use crate::port::{Capabilities, WakeSource};
 
-/// What the kernel keeps free before a received frame.
+/// Headroom that the kernel reserves before a received frame.
 const HEADROOM_BYTES: u32 = 256;
-/// A received frame may have a tag, which the port takes out.
+/// A received frame may have a tag, which the port removes.
 const TAG_BYTES: u32 = 4;
-/// Sizes of chunks: the kernel takes powers of two from 2048 to the page size.
+/// Chunk sizes: the kernel accepts powers of two from 2048 to the page size.
 const SMALL_CHUNK_BYTES: u32 = 2048;
 const LARGE_CHUNK_BYTES: u32 = 4096;
-/// What the kernel accounts for one frame besides its bytes, at most.
+/// Upper bound of the bytes that the kernel accounts for one frame besides its length.
 const SEND_OVERHEAD_BYTES: usize = 1024;
 
-/// So long an owner that was killed is waited for: the kernel takes its queue
-/// and its program away some time after the process is gone.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// There is no event to wait for.
-const PAUSE: Duration = Duration::from_millis(2);
+/// How long to wait for an owner that was killed: the kernel releases its queue
+/// and its program some time after the process has ended.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval between attempts; there is no event to wait for.
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
 fn os(call: &'static str) -> impl Fn(io::Error) -> AfXdpError {
     move |source| match source.raw_os_error() {
@@ -47,13 +47,13 @@ fn is_busy(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
 }
 
-/// Tries until somebody else has let go, for a bounded time.
-fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+/// Retries while the interface or queue is busy, until [`TIMEOUT`].
+fn retry_while_busy<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let start = Instant::now();
     loop {
         match attempt() {
-            Err(error) if is_busy(&error) && start.elapsed() < PATIENCE => {
-                WakeSource::Poll.sleep(PAUSE)?;
+            Err(error) if is_busy(&error) && start.elapsed() < TIMEOUT => {
+                WakeSource::Poll.sleep(RETRY_INTERVAL)?;
             }
             result => return result,
         }
@@ -69,7 +69,7 @@ fn open_xdp_socket() -> Result<XdpSocket, AfXdpError> {
     })
 }
 
-/// How large chunks are for frames of this MTU.
+/// Returns the chunk size for frames of this MTU.
 fn chunk_bytes(interface: &str, mtu_bytes: u32) -> Result<u32, AfXdpError> {
     let overhead_bytes = HEADROOM_BYTES + ETHERNET_HEADER_BYTES + TAG_BYTES;
     let limit_bytes = LARGE_CHUNK_BYTES - overhead_bytes;
@@ -87,14 +87,18 @@ fn chunk_bytes(interface: &str, mtu_bytes: u32) -> Result<u32, AfXdpError> {
     })
 }
 
-/// Puts the program on the interface: in its driver if that can be.
-fn attach(config: &AfXdpConfig, index: i32, program: &Program) -> Result<(Link, Mode), AfXdpError> {
+/// Attaches the program to the interface: in its driver if that supports it.
+fn attach(
+    config: &AfXdpConfig,
+    index: i32,
+    program: &Program,
+) -> Result<(XdpLink, Mode), AfXdpError> {
     let interface = || config.interface.clone();
     let refused = |source: io::Error| match source.raw_os_error() {
         _ if is_busy(&source) => AfXdpError::AnotherProgram {
             interface: interface(),
         },
-        // Nothing of what it was given can be invalid.
+        // No argument of the call can be invalid.
         Some(libc::EINVAL) => AfXdpError::NoKernelSupport {
             lacking: "links of XDP programs",
         },
@@ -103,7 +107,7 @@ fn attach(config: &AfXdpConfig, index: i32, program: &Program) -> Result<(Link, 
             source,
         },
     };
-    match patiently(|| Link::new(program, index, Mode::Native)) {
+    match retry_while_busy(|| XdpLink::new(program, index, Mode::Native)) {
         Ok(link) => Ok((link, Mode::Native)),
         Err(source) if is_busy(&source) => Err(refused(source)),
         Err(source) if config.copy == CopyMode::ZeroCopy => Err(AfXdpError::ZeroCopyRefused {
@@ -111,13 +115,13 @@ fn attach(config: &AfXdpConfig, index: i32, program: &Program) -> Result<(Link, 
             queue: config.queue,
             source,
         }),
-        Err(_) => patiently(|| Link::new(program, index, Mode::Generic))
+        Err(_) => retry_while_busy(|| XdpLink::new(program, index, Mode::Generic))
             .map(|link| (link, Mode::Generic))
             .map_err(refused),
     }
 }
 
-/// Has the program loaded that steers to the sockets, and puts it on the interface.
+/// Loads the program that redirects frames to the sockets, and attaches it to the interface.
 fn steer(config: &AfXdpConfig, index: i32, addresses: &Addresses) -> Result<Steering, AfXdpError> {
     let maps =
         Maps::new(config.queue + config.queues).map_err(|source| match source.raw_os_error() {
@@ -133,21 +137,21 @@ fn steer(config: &AfXdpConfig, index: i32, addresses: &Addresses) -> Result<Stee
     Ok(Steering::new(link, maps, mode))
 }
 
-/// Binds the sockets of the port one after the other; the first one brings the memory.
-struct Opening<'a> {
+/// Binds the sockets of the port to their queues; the first socket registers the memory.
+struct QueueBinder<'a> {
     config: &'a AfXdpConfig,
     /// Where the program runs.
     mode: Mode,
     index: i32,
-    /// As far as the interface says it.
+    /// `None` if the interface does not report them.
     queues: Option<Queues>,
     umem: &'a Umem,
     rx_chunks: u32,
     tx_chunks: u32,
 }
 
-impl Opening<'_> {
-    fn memory(&self, source: io::Error) -> AfXdpError {
+impl QueueBinder<'_> {
+    fn memory_error(&self, source: io::Error) -> AfXdpError {
         let memory_bytes = self.umem.memory().len();
         match source.raw_os_error() {
             Some(libc::ENOBUFS) => AfXdpError::MemoryLimit { memory_bytes },
@@ -160,9 +164,9 @@ impl Opening<'_> {
 
     fn bind(&self, socket: &XdpSocket, queue: u32, owner: Option<&XdpSocket>) -> io::Result<()> {
         let flags = match (owner, self.config.copy) {
-            // The first one's flags hold for all.
+            // The first socket's flags hold for all.
             (Some(_), _) => libc::XDP_SHARED_UMEM,
-            // A program behind the driver sees copies only, whatever the driver could do.
+            // A generic program sees copies only, whatever the driver supports.
             (None, CopyMode::Auto) if self.mode == Mode::Generic => {
                 libc::XDP_USE_NEED_WAKEUP | libc::XDP_COPY
             }
@@ -170,15 +174,15 @@ impl Opening<'_> {
             (None, CopyMode::ZeroCopy) => libc::XDP_USE_NEED_WAKEUP | libc::XDP_ZEROCOPY,
             (None, CopyMode::Copy) => libc::XDP_USE_NEED_WAKEUP | libc::XDP_COPY,
         };
-        patiently(|| socket.bind(self.index, queue, flags, owner))
+        retry_while_busy(|| socket.bind(self.index, queue, flags, owner))
     }
 
-    /// True if the interface says that it has this queue.
+    /// Returns whether the interface reports that it has this queue.
     fn receives_at(&self, queue: u32) -> bool {
         self.queues.is_some_and(|queues| queue < queues.receiving)
     }
 
-    fn bound(&self, result: io::Result<()>, queue: u32) -> Result<(), AfXdpError> {
+    fn map_bind_error(&self, result: io::Result<()>, queue: u32) -> Result<(), AfXdpError> {
         let interface = || self.config.interface.clone();
         let zero_copy = self.config.copy == CopyMode::ZeroCopy;
         result.map_err(|source| match source.raw_os_error() {
@@ -191,13 +195,13 @@ impl Opening<'_> {
                 queue,
                 source,
             },
-            // Since Linux 5.10 it can.
+            // Supported since Linux 5.10.
             Some(libc::EINVAL) if queue > self.config.queue && self.receives_at(queue) => {
                 AfXdpError::NoKernelSupport {
                     lacking: "memory that queues share",
                 }
             }
-            // Nothing else of what it was given can be invalid.
+            // No other argument of the call can be invalid.
             Some(libc::EINVAL) => AfXdpError::NoSuchQueue {
                 interface: interface(),
                 queue,
@@ -206,9 +210,9 @@ impl Opening<'_> {
         })
     }
 
-    /// The first queue, at which frames are sent too.
-    fn first(&self, socket: XdpSocket) -> Result<(Receiver, Sender), AfXdpError> {
-        // The kernel binds to a queue without a send side, and sends nothing there.
+    /// Binds to the first queue, which is also the send queue.
+    fn bind_first(&self, socket: XdpSocket) -> Result<(Receiver, Sender), AfXdpError> {
+        // The kernel binds to a queue that cannot send, and sends nothing there.
         if let Some(Queues { sending, receiving }) = self.queues
             && (sending..receiving).contains(&self.config.queue)
         {
@@ -220,51 +224,52 @@ impl Opening<'_> {
         }
         socket
             .register(self.umem.memory(), self.umem.chunk_bytes())
-            .map_err(|source| self.memory(source))?;
-        let sender = Sender::new(&socket, self.tx_chunks).map_err(|source| self.memory(source))?;
+            .map_err(|source| self.memory_error(source))?;
+        let sender =
+            Sender::new(&socket, self.tx_chunks).map_err(|source| self.memory_error(source))?;
         let receiver = Receiver::new(socket, self.umem, self.rx_chunks, 0)
-            .map_err(|source| self.memory(source))?;
+            .map_err(|source| self.memory_error(source))?;
         let queue = self.config.queue;
-        self.bound(self.bind(&receiver.socket, queue, None), queue)?;
+        self.map_bind_error(self.bind(&receiver.socket, queue, None), queue)?;
         Ok((receiver, sender))
     }
 
-    /// All queues in order, and where frames are sent.
-    fn all(&self, first: XdpSocket) -> Result<(Vec<Receiver>, Sender), AfXdpError> {
-        let (first, sender) = self.first(first)?;
+    /// Binds to all queues; returns the receivers in order, and the sender.
+    fn bind_all(&self, first: XdpSocket) -> Result<(Vec<Receiver>, Sender), AfXdpError> {
+        let (first, sender) = self.bind_first(first)?;
         let mut receivers = vec![first];
         for index in 1..self.config.queues {
-            receivers.push(self.further(index, &receivers[0].socket)?);
+            receivers.push(self.bind_further(index, &receivers[0].socket)?);
         }
         Ok((receivers, sender))
     }
 
-    /// The further queues.
-    fn further(&self, index: u32, first: &XdpSocket) -> Result<Receiver, AfXdpError> {
+    /// Binds to a further queue, sharing the memory of the first socket.
+    fn bind_further(&self, index: u32, first: &XdpSocket) -> Result<Receiver, AfXdpError> {
         let socket = open_xdp_socket()?;
-        Sender::none(&socket).map_err(|source| self.memory(source))?;
+        Sender::create_unused_ring(&socket).map_err(|source| self.memory_error(source))?;
         let receiver = Receiver::new(socket, self.umem, self.rx_chunks, index)
-            .map_err(|source| self.memory(source))?;
+            .map_err(|source| self.memory_error(source))?;
         let queue = self.config.queue + index;
-        self.bound(self.bind(&receiver.socket, queue, Some(first)), queue)?;
+        self.map_bind_error(self.bind(&receiver.socket, queue, Some(first)), queue)?;
         Ok(receiver)
     }
 }
 
-/// What tells of several queues.
-fn watch(receivers: &[Receiver]) -> io::Result<Option<Any>> {
+/// Creates an epoll descriptor over the sockets, if there are several.
+fn epoll_over(receivers: &[Receiver]) -> io::Result<Option<SocketEpoll>> {
     match receivers {
         [_] => Ok(None),
-        _ => Any::of(receivers.iter().map(|receiver| &receiver.socket)).map(Some),
+        _ => SocketEpoll::new(receivers.iter().map(|receiver| &receiver.socket)).map(Some),
     }
 }
 
 impl AfXdpPort {
-    /// Checks what [`Self::open`] checks first: the configuration, the permissions for the sockets, the interface.
+    /// Checks the first steps of [`Self::open`]: the configuration, the permissions for the sockets, the interface.
     /// Nothing is attached to the interface.
     ///
     /// # Errors
-    /// As those of [`Self::open`].
+    /// As [`Self::open`].
     pub fn check(config: &AfXdpConfig) -> Result<(), AfXdpError> {
         config.check()?;
         let _socket = open_xdp_socket()?;
@@ -275,11 +280,11 @@ impl AfXdpPort {
 
     /// Opens a port on an interface of the calling thread's network namespace.
     ///
-    /// Blocks for up to some seconds while a former owner of the interface's
-    /// queue, which was killed, is still there.
+    /// Blocks for up to some seconds while the kernel releases the interface's
+    /// queue of a previous owner that was killed.
     ///
     /// # Errors
-    /// Each reason has its own [`AfXdpError`], whose text says what to do.
+    /// Each reason has its own [`AfXdpError`], whose text includes the remedy.
     pub fn open(config: AfXdpConfig) -> Result<Self, AfXdpError> {
         config.check()?;
         let first_socket = open_xdp_socket()?;
@@ -300,7 +305,7 @@ impl AfXdpPort {
         let umem = Umem::new(memory, chunk_bytes, chunks, max_frame_bytes);
         let mut addresses = Addresses::new(&config.common(), interface);
         let steering = steer(&config, interface.index, &addresses)?;
-        let opening = Opening {
+        let binder = QueueBinder {
             config: &config,
             mode: steering.mode(),
             index: interface.index,
@@ -309,22 +314,22 @@ impl AfXdpPort {
             rx_chunks,
             tx_chunks,
         };
-        let (receivers, sender) = opening.all(first_socket)?;
+        let (receivers, sender) = binder.bind_all(first_socket)?;
         let zero_copy = receivers[0]
             .socket
             .is_zero_copy()
-            .map_err(os("asking how frames are handed over"))?;
-        receivers[0].socket.ask_for_send_room(
-            tx_chunks as usize * (max_frame_bytes as usize + SEND_OVERHEAD_BYTES),
-        );
-        let any = watch(&receivers).map_err(os("watching several queues"))?;
+            .map_err(os("reading the transfer mode of the socket"))?;
+        receivers[0]
+            .socket
+            .set_send_buffer(tx_chunks as usize * (max_frame_bytes as usize + SEND_OVERHEAD_BYTES));
+        let epoll = epoll_over(&receivers).map_err(os("creating an epoll descriptor"))?;
         addresses.join(&control, config.mac)?;
         for (queue, receiver) in (config.queue..).zip(&receivers) {
             steering
                 .insert(queue, &receiver.socket)
-                .map_err(os("steering frames to the socket"))?;
+                .map_err(os("redirecting frames to the socket"))?;
         }
-        let path = Path {
+        let transfer_mode = TransferMode {
             native: steering.mode() == Mode::Native,
             zero_copy,
         };
@@ -348,11 +353,11 @@ impl AfXdpPort {
             failed: false,
             standstill: Standstill::new(config.standstill_limit),
             to_self: VecDeque::with_capacity(tx_chunks as usize),
-            any,
+            epoll,
             control,
             addresses,
-            link: LinkWatch::new(interface.index, link),
-            path,
+            link: LinkMonitor::new(interface.index, link),
+            transfer_mode,
             counts: Counts::default(),
             umem,
         })
@@ -364,7 +369,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunks_are_as_large_as_the_mtu_needs() {
+    fn chunk_size_follows_the_mtu() {
         for (mtu_bytes, expected) in [(302, 2048), (1500, 2048), (1774, 2048), (1775, 4096)] {
             assert_eq!(chunk_bytes("eth0", mtu_bytes).expect("fits"), expected);
         }
@@ -374,15 +379,15 @@ mod tests {
     }
 
     #[test]
-    fn only_a_busy_queue_is_waited_for() {
-        let mut answers = [libc::EBUSY, libc::EEXIST, 0].into_iter();
-        let attempt = || match answers.next() {
+    fn only_busy_errors_are_retried() {
+        let mut results = [libc::EBUSY, libc::EEXIST, 0].into_iter();
+        let attempt = || match results.next() {
             Some(0) => Ok(()),
             Some(error) => Err(io::Error::from_raw_os_error(error)),
             None => panic!("one attempt too many"),
         };
-        patiently(attempt).expect("free at the third attempt");
-        let error = patiently(|| Err::<(), _>(io::Error::from_raw_os_error(libc::EINVAL)))
+        retry_while_busy(attempt).expect("free at the third attempt");
+        let error = retry_while_busy(|| Err::<(), _>(io::Error::from_raw_os_error(libc::EINVAL)))
             .expect_err("at once");
         assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
     }

@@ -1,24 +1,24 @@
-//! The program by which the kernel steers our frames to our sockets.
+//! The XDP program by which the kernel redirects the port's frames to its sockets.
 //!
-//! Ours is what has one of our EtherTypes and one of our addresses as its
-//! destination; a tag that says no more than a priority may stand in between.
-//! Every other frame, and ours on a queue without a socket, goes on to the
-//! kernel as if there was no program. Integers in a frame are loaded as the
-//! machine loads them, and compared with constants in the same order.
+//! It redirects frames with one of the port's EtherTypes and one of its addresses as
+//! destination; a priority tag may precede the EtherType. Every other frame, and the
+//! port's frames on a queue without a socket, are passed to the kernel as if there were no
+//! program. Integers in a frame are loaded in the machine's byte order, and compared
+//! with constants in the same order.
 
 use std::os::fd::RawFd;
 
 use crate::af_packet::ETHERTYPE_VLAN;
 use crate::port::MacBytes;
 
-/// Goes on to the kernel: what the program says of a frame that is not ours.
+/// Passes the frame to the kernel.
 const XDP_PASS: i32 = 2;
-/// The helper that sends a frame to the socket of a queue.
+/// The BPF function that redirects a frame to the socket of a queue.
 const REDIRECT_MAP: i32 = 51;
-/// The bits of a tag that name a VLAN.
+/// The VLAN identifier in a tag.
 const VLAN_ID_MASK: u16 = 0x0fff;
 
-/// What [`ATOMIC_U64`] does.
+/// The operation of [`ATOMIC_U64`].
 const ATOMIC_ADD: i32 = 0;
 
 /// Offsets in `struct xdp_md`.
@@ -45,7 +45,7 @@ const EXIT: u8 = 0x95;
 const MAP: u8 = 1;
 const MAP_VALUE: u8 = 2;
 
-/// An instruction as the kernel reads it.
+/// An instruction in the kernel's format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Instruction {
@@ -71,22 +71,22 @@ impl Instruction {
     }
 }
 
-/// Where a jump goes.
+/// Target of a jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Label {
     Types,
     Addresses,
-    Ours,
+    Redirect,
     Pass,
     End,
 }
 
-/// Instructions in the making, with jumps whose ends are not known yet.
+/// Assembles instructions, with jumps whose targets are not known yet.
 #[derive(Default)]
 struct Assembler {
     code: Vec<Instruction>,
     jumps: Vec<(usize, Label)>,
-    places: Vec<(Label, usize)>,
+    label_positions: Vec<(Label, usize)>,
 }
 
 impl Assembler {
@@ -95,7 +95,7 @@ impl Assembler {
             .push(Instruction::new(code, to, from, offset, constant));
     }
 
-    /// Jumps to the label if the low half of the register compares so with the constant.
+    /// Jumps to the label if the comparison of the register's low half with the constant is true.
     fn jump_if(&mut self, code: u8, register: u8, constant: u32, label: Label) {
         self.jumps.push((self.code.len(), label));
         self.put(code, register, 0, 0, constant.cast_signed());
@@ -119,16 +119,16 @@ impl Assembler {
         self.put(0, 0, 0, 0, 0);
     }
 
-    fn place(&mut self, label: Label) {
-        self.places.push((label, self.code.len()));
+    fn set_label(&mut self, label: Label) {
+        self.label_positions.push((label, self.code.len()));
     }
 
-    /// Fills in where the jumps go.
+    /// Resolves the jump targets and returns the code.
     fn finish(mut self) -> Vec<Instruction> {
         for (at, label) in self.jumps {
-            let place = self.places.iter().find(|(placed, _)| *placed == label);
-            debug_assert!(place.is_some(), "{label:?} has no place");
-            let skipped = place.map_or(0, |(_, place)| place - at - 1);
+            let target = self.label_positions.iter().find(|(set, _)| *set == label);
+            debug_assert!(target.is_some(), "{label:?} is not set");
+            let skipped = target.map_or(0, |(_, target)| target - at - 1);
             debug_assert!(i16::try_from(skipped).is_ok(), "a jump that is too long");
             self.code[at].offset = skipped as i16;
         }
@@ -141,7 +141,7 @@ fn in_frame(value: u16) -> u32 {
 }
 
 /// Builds the program; the map `sockets` has the sockets by queue, the first value of the
-/// map `other_queues` counts our frames that came in on a queue without one.
+/// map `other_queues` counts the port's frames that arrived on a queue without a socket.
 pub(super) fn program(
     ethertypes: &[u16],
     addresses: &[MacBytes],
@@ -160,23 +160,23 @@ pub(super) fn program(
     to.put(AND_32, 5, 0, 0, in_frame(VLAN_ID_MASK).cast_signed());
     to.jump_if(JUMP_IF_NOT_32, 5, 0, Label::Pass);
     to.put(LOAD_U16, 5, 2, 16, 0);
-    to.place(Label::Types);
+    to.set_label(Label::Types);
     for &ethertype in ethertypes {
         to.jump_if(JUMP_IF_EQUAL_32, 5, in_frame(ethertype), Label::Addresses);
     }
     to.jump(Label::Pass);
-    to.place(Label::Addresses);
+    to.set_label(Label::Addresses);
     to.put(LOAD_U32, 5, 2, 0, 0);
     to.put(LOAD_U16, 4, 2, 4, 0);
     for &[a, b, c, d, e, f] in addresses {
         let first = u32::from_ne_bytes([a, b, c, d]);
-        // Over the comparison of the rest.
+        // Skips the comparison of the last two bytes.
         to.put(JUMP_IF_NOT_32, 5, 0, 1, first.cast_signed());
         let rest = u16::from_ne_bytes([e, f]).into();
-        to.jump_if(JUMP_IF_EQUAL_32, 4, rest, Label::Ours);
+        to.jump_if(JUMP_IF_EQUAL_32, 4, rest, Label::Redirect);
     }
     to.jump(Label::Pass);
-    to.place(Label::Ours);
+    to.set_label(Label::Redirect);
     to.put(LOAD_U32, 2, 6, RX_QUEUE_INDEX, 0);
     to.load_map(1, MAP, sockets);
     to.put(SET, 3, 0, 0, XDP_PASS);
@@ -185,9 +185,9 @@ pub(super) fn program(
     to.load_map(1, MAP_VALUE, other_queues);
     to.put(SET, 2, 0, 0, 1);
     to.put(ATOMIC_U64, 1, 2, 0, ATOMIC_ADD);
-    to.place(Label::End);
+    to.set_label(Label::End);
     to.put(EXIT, 0, 0, 0, 0);
-    to.place(Label::Pass);
+    to.set_label(Label::Pass);
     to.put(SET, 0, 0, 0, XDP_PASS);
     to.put(EXIT, 0, 0, 0, 0);
     to.finish()

@@ -10,23 +10,23 @@ use super::socket::XdpSocket;
 use super::umem::Umem;
 use crate::mapping::Mapping;
 
-/// How many entries a ring has for so many chunks: the kernel shows late which entries it
-/// took, after what became of their chunks, and we may be handing those back by then.
+/// Returns the number of ring entries for `chunks` chunks: the kernel publishes late which entries it
+/// took, after it has returned their chunks, and this process may be passing those again by then.
 fn with_slack(chunks: u32) -> u32 {
     2 * chunks
 }
 
-/// Where frames come in.
+/// The receiving side of a queue.
 #[derive(Debug)]
 pub(super) struct Receiver {
     pub(super) socket: XdpSocket,
     /// Received frames.
     pub(super) rx: Consumer<xdp_desc>,
-    /// Chunks for frames to come.
+    /// Chunks for frames to receive.
     pub(super) fill: Producer<u64>,
 }
 
-/// Where frames go out: at the first queue only, which keeps them in order.
+/// The sending side, of the first queue only, which keeps frames in order.
 #[derive(Debug)]
 pub(super) struct Sender {
     /// Frames to send.
@@ -49,8 +49,8 @@ fn map<T>(
 }
 
 impl Receiver {
-    /// Makes the rings for `chunks` chunks, of which each queue has that many, and hands over
-    /// those of the queue that is the `index`-th of the port.
+    /// Creates the rings for `chunks` chunks, of which each queue has that many, and passes those
+    /// of the port's `index`-th queue to the kernel.
     pub(super) fn new(socket: XdpSocket, umem: &Umem, chunks: u32, index: u32) -> io::Result<Self> {
         let entries = with_slack(chunks);
         socket.make_ring(libc::XDP_UMEM_FILL_RING, entries)?;
@@ -71,7 +71,7 @@ impl Receiver {
         Ok(Self { socket, rx, fill })
     }
 
-    /// Makes the driver of the interface go on that stopped for want of chunks.
+    /// Wakes the interface's driver if it stopped for lack of chunks; returns whether it did.
     #[inline]
     pub(super) fn wake_if_starved(&self) -> bool {
         let starved = self.fill.needs_wakeup() && self.fill.unread() > 0;
@@ -81,18 +81,18 @@ impl Receiver {
         starved
     }
 
-    /// The same before a sleep, in which nobody looks again whether the driver stopped.
+    /// As [`Self::wake_if_starved`], before a sleep: the driver may have stopped since its flag was read.
     pub(super) fn wake_before_sleep(&self) -> bool {
-        let waits = self.fill.unread() > 0;
-        if waits {
+        let has_unread = self.fill.unread() > 0;
+        if has_unread {
             self.socket.wake_receiver();
         }
-        waits
+        has_unread
     }
 }
 
 impl Sender {
-    /// Makes the rings for `chunks` chunks.
+    /// Creates the rings for `chunks` chunks.
     pub(super) fn new(socket: &XdpSocket, chunks: u32) -> io::Result<Self> {
         let entries = with_slack(chunks);
         socket.make_ring(libc::XDP_UMEM_COMPLETION_RING, entries)?;
@@ -109,8 +109,8 @@ impl Sender {
         Ok(Self { tx, completion })
     }
 
-    /// For a queue that nothing is sent by: the kernel wants the ring all the same.
-    pub(super) fn none(socket: &XdpSocket) -> io::Result<()> {
+    /// Creates the completion ring of a queue that does not send: the kernel requires one.
+    pub(super) fn create_unused_ring(socket: &XdpSocket) -> io::Result<()> {
         socket.make_ring(libc::XDP_UMEM_COMPLETION_RING, 1)
     }
 }

@@ -1,9 +1,9 @@
-//! The rings by which the kernel and this process hand chunks to each other.
+//! The rings by which the kernel and this process pass chunks to each other.
 //!
-//! A ring is an array of entries and two indices that only grow, one moved by
-//! whoever puts entries in, one by whoever takes them out; an entry's place is
-//! its index modulo the length, a power of two. Each side keeps its own index
-//! for itself until it publishes it.
+//! A ring is an array of entries and two indices that only increase, one stored by
+//! the producer of entries, one by the consumer; the slot of an entry is its
+//! index modulo the length, a power of two. Each side keeps a private copy of its
+//! own index until it publishes it.
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -25,7 +25,7 @@ struct Ring<T> {
     entry: PhantomData<T>,
 }
 
-// SAFETY: the words are accessed atomically and the entries as the indices say;
+// SAFETY: the words are accessed atomically and the entries according to the indices;
 // nothing depends on the thread that uses the ring.
 unsafe impl<T: Send> Send for Ring<T> {}
 
@@ -53,28 +53,28 @@ impl<T: Copy> Ring<T> {
     #[inline]
     fn word(&self, address: NonNull<u32>) -> &AtomicU32 {
         debug_assert!(self.memory.contains(address.as_ptr().cast()));
-        // SAFETY: mapped while `self` lives and aligned, as `new` was promised, and only
-        // accessed atomically, by us and the kernel.
+        // SAFETY: mapped while `self` exists and aligned (obligation of `new`), and only
+        // accessed atomically, by this process and the kernel.
         unsafe { AtomicU32::from_ptr(address.as_ptr()) }
     }
 
     #[inline]
     fn entry(&self, index: u32) -> NonNull<T> {
-        // SAFETY: the mask keeps the index below the length, and so many
-        // entries are mapped, as `new` was promised.
+        // SAFETY: the mask keeps the index below the length, and that many
+        // entries are mapped (obligation of `new`).
         unsafe { self.entries.add((index & self.mask) as usize) }
     }
 }
 
-/// How much memory a ring of `len` entries takes.
+/// Returns the memory size of a ring of `len` entries.
 pub(super) fn ring_bytes<T>(offsets: &xdp_ring_offset, len: u32) -> usize {
     offsets.desc as usize + len as usize * size_of::<T>()
 }
 
-/// The end of a ring at which this process puts entries in.
+/// The producer's end of a ring whose consumer is the kernel.
 ///
-/// There are never more of them under way than the ring is long: that is for
-/// the owner to see to, whose rings are longer than it has chunks to hand over.
+/// The number of entries in flight never exceeds the length: the owner ensures
+/// that, with rings that are longer than the number of its chunks.
 #[derive(Debug)]
 pub(super) struct Producer<T> {
     ring: Ring<T>,
@@ -84,75 +84,75 @@ pub(super) struct Producer<T> {
 impl<T: Copy> Producer<T> {
     /// # Safety
     /// `memory` is a ring of `len` entries of this type at these offsets that
-    /// the kernel takes entries from, and used by nobody else.
+    /// the kernel consumes, and is used by no other code.
     pub(super) unsafe fn new(memory: Mapping, offsets: &xdp_ring_offset, len: u32) -> Self {
         // SAFETY: the caller's promise; the kernel aligns its words and entries.
         let ring = unsafe { Ring::new(memory, offsets, len) };
-        // Relaxed: the index is ours alone to move.
+        // Relaxed: only this process stores the index.
         let next = ring.word(ring.producer).load(Ordering::Relaxed);
         Self { ring, next }
     }
 
-    /// Puts an entry in; the kernel sees it after [`Producer::publish`].
+    /// Adds an entry; the kernel sees it after [`Producer::publish`].
     #[inline]
     pub(super) fn push(&mut self, entry: T) {
         debug_assert!(self.unread() <= self.ring.mask, "the ring is full");
-        // SAFETY: the entry is mapped, and the kernel has taken what was in it,
-        // since no more than the ring's length is under way.
+        // SAFETY: the entry is mapped, and the kernel has read its previous value,
+        // since no more entries than the ring's length are in flight.
         unsafe { self.ring.entry(self.next).write(entry) };
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Shows the kernel everything that was put in.
+    /// Publishes all added entries to the kernel.
     #[inline]
     pub(super) fn publish(&self) {
         // Release: partner is the kernel's acquiring load of the index before it
-        // reads entries, and the chunks that they name.
+        // reads entries, and the chunks that they refer to.
         self.ring
             .word(self.ring.producer)
             .store(self.next, Ordering::Release);
     }
 
-    /// How many entries the kernel did not take yet.
+    /// Returns the number of entries that the kernel did not take yet.
     #[inline]
     pub(super) fn unread(&self) -> u32 {
         self.next.wrapping_sub(self.taken())
     }
 
-    /// How many entries the kernel ever took, modulo 2^32.
+    /// Returns the number of entries that the kernel has taken in total, modulo 2^32.
     #[inline]
     pub(super) fn taken(&self) -> u32 {
-        // Acquire: partner is the kernel's releasing store behind its reading of
-        // entries, which come before what we write there next.
+        // Acquire: partner is the kernel's releasing store after it read the
+        // entries, which precedes later writes to them.
         self.ring.word(self.ring.consumer).load(Ordering::Acquire)
     }
 
-    /// True if the kernel looks at the ring in a system call only.
+    /// Returns whether the kernel processes the ring in a system call only.
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
-        // Relaxed: a hint without data. Who sees it too early looks again with the next
-        // burst, as long as entries are unread; before a sleep nobody relies on it.
+        // Relaxed: a hint without data. If it is read too early it is read again with the next
+        // burst, as long as entries are unread; before a sleep it is not relied on.
         self.ring.word(self.ring.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 }
 
-/// The end of a ring at which this process takes entries out.
+/// The consumer's end of a ring whose producer is the kernel.
 #[derive(Debug)]
 pub(super) struct Consumer<T> {
     ring: Ring<T>,
     next: u32,
-    /// What is known of the kernel's index.
+    /// The last known index of the kernel.
     end: u32,
 }
 
 impl<T: Copy> Consumer<T> {
     /// # Safety
     /// `memory` is a ring of `len` entries of this type at these offsets that
-    /// the kernel puts entries in, and used by nobody else.
+    /// the kernel produces, and is used by no other code.
     pub(super) unsafe fn new(memory: Mapping, offsets: &xdp_ring_offset, len: u32) -> Self {
         // SAFETY: the caller's promise; the kernel aligns its words and entries.
         let ring = unsafe { Ring::new(memory, offsets, len) };
-        // Relaxed: the index is ours alone to move.
+        // Relaxed: only this process stores the index.
         let next = ring.word(ring.consumer).load(Ordering::Relaxed);
         Self {
             ring,
@@ -161,29 +161,29 @@ impl<T: Copy> Consumer<T> {
         }
     }
 
-    /// Takes the oldest entry; its place is the kernel's again after [`Consumer::release`].
+    /// Takes the oldest entry; the kernel can reuse its slot after [`Consumer::release`].
     #[inline]
     pub(super) fn pop(&mut self) -> Option<T> {
         if self.next == self.end {
-            // Acquire: partner is the kernel's releasing store behind the entries
-            // and the frames that they name.
+            // Acquire: partner is the kernel's releasing store after the entries
+            // and the frames that they refer to.
             self.end = self.ring.word(self.ring.producer).load(Ordering::Acquire);
             if self.next == self.end {
                 return None;
             }
         }
         // SAFETY: mapped, and written by the kernel before it moved its index over it; it
-        // does not write there again before we move ours.
+        // does not write it again before this process moves its own index.
         let entry = unsafe { self.ring.entry(self.next).read() };
         self.next = self.next.wrapping_add(1);
         Some(entry)
     }
 
-    /// Gives the kernel the places of everything that was taken.
+    /// Releases the slots of all taken entries to the kernel.
     #[inline]
     pub(super) fn release(&self) {
         // Release: partner is the kernel's load of the index before it writes
-        // entries; our reading of them comes before.
+        // entries; the reads of them here come before.
         self.ring
             .word(self.ring.consumer)
             .store(self.next, Ordering::Release);
@@ -208,21 +208,21 @@ mod tests {
         (memory, start)
     }
 
-    /// A word of the ring, as the kernel has it.
+    /// Returns a word of the ring, as the kernel accesses it.
     fn word<'a>(start: NonNull<u8>, offset_bytes: u64) -> &'a AtomicU32 {
         let address = start.as_ptr().wrapping_add(offset_bytes as usize).cast();
-        // SAFETY: offsets are those of aligned words in the page, which lives as long as the ring under test.
+        // SAFETY: offsets are those of aligned words in the page, which exists as long as the ring under test.
         unsafe { AtomicU32::from_ptr(address) }
     }
 
     #[test]
-    fn the_kernel_takes_what_was_published_in_order() {
+    fn published_entries_are_visible_in_order() {
         let (memory, start) = memory();
-        // Near the end of what an index can say.
+        // Near the wrap-around of the index.
         // Relaxed here and below: one thread.
         word(start, 0).store(u32::MAX - 2, Ordering::Relaxed);
         word(start, 64).store(u32::MAX - 2, Ordering::Relaxed);
-        // SAFETY: the page is long enough; the test is the kernel.
+        // SAFETY: the page is long enough; the test acts as the kernel.
         let mut ring = unsafe { Producer::<u64>::new(memory, &OFFSETS, LEN) };
         for round in 0..5u64 {
             for at in 0..u64::from(LEN) {
@@ -247,9 +247,9 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_taken_once_and_given_back_when_released() {
+    fn entries_are_taken_once_and_their_slots_released_together() {
         let (memory, start) = memory();
-        // SAFETY: the page is long enough; the test is the kernel.
+        // SAFETY: the page is long enough; the test acts as the kernel.
         let mut ring = unsafe { Consumer::<u64>::new(memory, &OFFSETS, LEN) };
         assert_eq!(ring.pop(), None);
         for round in 0..5u32 {
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_as_long_as_its_entries() {
+    fn ring_bytes_include_offsets_and_entries() {
         assert_eq!(ring_bytes::<u64>(&OFFSETS, LEN), 192 + 32);
         assert_eq!(ring_bytes::<libc::xdp_desc>(&OFFSETS, LEN), 192 + 64);
     }

@@ -1,10 +1,10 @@
-//! Frames on their way out: the send ring, and what becomes of frames that stand in it.
+//! Sending: the send ring, and the handling of frames that stay in it.
 //!
-//! Where frames are copied the kernel takes them in our system calls. A call ends with the first
-//! frame that the interface's driver drops, and says so: the next call follows until the ring is
-//! empty, so that every such frame is counted, and none stands in the ring of an interface that
-//! has lost its other end. Without copies the driver takes frames when it can, and what stands in
-//! the ring cannot be had back; if it stands for too long, the port has failed.
+//! In copy mode the kernel takes frames during this process's system calls. A call ends with the
+//! first frame that the interface's driver drops, and returns an error: calls are repeated until the
+//! ring is empty, so that every such frame is counted, and none stays in the ring of an interface
+//! that has lost its carrier. With zero copy the driver takes frames when it can, and frames in
+//! the ring cannot be taken back; if they stay for too long, the port has failed.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,14 +14,14 @@ use crate::af_packet::{ETHERNET_HEADER_BYTES, frame_bytes};
 use crate::mbuf::Mbuf;
 use crate::port::PortFailure;
 
-/// What it means that the kernel refused to send.
+/// Why the kernel refused to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
-    /// The driver dropped a copied frame; those behind it stand.
+    /// The driver dropped a copied frame; the following ones stay in the ring.
     Dropped,
-    /// There is no room for now.
-    NoRoom,
-    /// The interface is down or gone, or has another reason.
+    /// No buffers are free now.
+    NoBuffers,
+    /// The interface is down or removed, or another reason.
     Other,
 }
 
@@ -29,34 +29,34 @@ impl Refusal {
     fn of(error: &io::Error, zero_copy: bool) -> Self {
         match error.raw_os_error() {
             Some(libc::EBUSY) if !zero_copy => Self::Dropped,
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => Self::NoRoom,
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => Self::NoBuffers,
             _ => Self::Other,
         }
     }
 }
 
-/// Since when the kernel has taken nothing although frames stand in the send ring.
+/// Detects that the kernel takes no frames although the send ring has some.
 #[derive(Debug)]
 pub(super) struct Standstill {
     limit: Duration,
-    /// The kernel's index then.
+    /// The kernel's index, and since when it has not changed.
     since: Option<(u32, Instant)>,
 }
 
 impl Standstill {
-    /// For frames that may stand so long.
+    /// Creates a detector with this time limit.
     pub(super) fn new(limit: Duration) -> Self {
         Self { limit, since: None }
     }
 
-    /// Looks at the kernel's index, `None` while nothing stands; true if frames stood too long.
-    fn is_too_long(&mut self, standing: Option<u32>, now: Instant) -> bool {
-        match (standing, self.since) {
+    /// Updates the kernel's index, `None` if the ring is empty; returns whether frames stayed too long.
+    fn is_too_long(&mut self, taken: Option<u32>, now: Instant) -> bool {
+        match (taken, self.since) {
             (Some(taken), Some((before, since))) if taken == before => {
                 now.saturating_duration_since(since) >= self.limit
             }
             _ => {
-                self.since = standing.map(|taken| (taken, now));
+                self.since = taken.map(|taken| (taken, now));
                 false
             }
         }
@@ -64,7 +64,7 @@ impl Standstill {
 }
 
 impl AfXdpPort {
-    /// Puts one buffer into the send ring, or drops and counts it.
+    /// Adds one buffer to the send ring, or drops and counts it.
     #[inline]
     pub(super) fn submit(&mut self, mbuf: Mbuf) {
         let bytes = mbuf.bytes();
@@ -73,20 +73,20 @@ impl AfXdpPort {
         self.counts.tx_bytes += u64::from(len_bytes);
         let reason = if len_bytes < ETHERNET_HEADER_BYTES {
             &mut self.counts.drop_tx_runt
-        } else if len_bytes > frame_bytes(self.link.now().mtu_bytes) {
+        } else if len_bytes > frame_bytes(self.link.state().mtu_bytes) {
             &mut self.counts.drop_tx_too_long
         } else if !self.umem.is_to_send(&mbuf) {
             &mut self.counts.drop_tx_not_lent
         } else if bytes.starts_with(&self.capabilities.mac) {
             self.counts.tx_self += 1;
-            // Never grows: no more buffers than the queue's capacity exist.
+            // Never grows: there are only as many buffers as the queue's capacity.
             return self.to_self.push_back(mbuf);
         } else if self.blocked {
             &mut self.counts.drop_tx_link_down
         } else {
             self.pending = true;
             return self.sender.tx.push(libc::xdp_desc {
-                addr: self.umem.hand_over(&mbuf),
+                addr: self.umem.submit(&mbuf),
                 len: len_bytes,
                 options: 0,
             });
@@ -95,22 +95,22 @@ impl AfXdpPort {
         self.give_back(mbuf);
     }
 
-    /// Makes the kernel take what stands in the send ring, if it does not do so by itself.
+    /// Makes the kernel take the frames of the send ring, if it does not do so by itself.
     pub(super) fn kick(&mut self) {
         if self.sender.tx.needs_wakeup() {
             self.make_kernel_send();
         }
-        self.look_at_ring();
+        self.update_pending();
     }
 
-    /// The same before a sleep, in which nobody sees that the kernel did not notice by itself
-    /// what was published.
+    /// As [`Self::kick`], before a sleep: the kernel may have missed what was published, and no later
+    /// burst would detect that.
     pub(super) fn kick_before_sleep(&mut self) {
         self.make_kernel_send();
-        self.look_at_ring();
+        self.update_pending();
     }
 
-    fn look_at_ring(&mut self) {
+    fn update_pending(&mut self) {
         self.pending = self.sender.tx.unread() > 0;
         self.counts.tx_busy += u64::from(self.pending);
     }
@@ -121,18 +121,18 @@ impl AfXdpPort {
         for _ in 0..=self.sender.tx.unread() {
             self.counts.tx_kicks += 1;
             let Err(error) = self.receivers[0].socket.wake_sender() else {
-                // A call that copies goes on until nothing stands, unless nothing can be sent at
-                // this queue.
-                if !self.path.zero_copy && self.sender.tx.unread() > 0 {
+                // In copy mode a call continues until the ring is empty, unless this queue
+                // cannot send.
+                if !self.transfer_mode.zero_copy && self.sender.tx.unread() > 0 {
                     self.fail(PortFailure::NoSendQueue);
                 }
                 break;
             };
-            match Refusal::of(&error, self.path.zero_copy) {
+            match Refusal::of(&error, self.transfer_mode.zero_copy) {
                 Refusal::Dropped => drops += 1,
-                Refusal::NoRoom => break,
+                Refusal::NoBuffers => break,
                 Refusal::Other => {
-                    self.note_refusal();
+                    self.count_refusal();
                     break;
                 }
             }
@@ -142,11 +142,11 @@ impl AfXdpPort {
         }
     }
 
-    /// Copied frames that the driver dropped: for want of another end, or of room.
+    /// Counts copied frames that the driver dropped, for lack of carrier or of buffers at the receiver.
     #[cold]
     fn count_drops(&mut self, frames: u64) {
-        self.look_at_link();
-        if self.link.now().running {
+        self.refresh_link();
+        if self.link.state().running {
             self.counts.drop_tx_refused += frames;
         } else {
             self.counts.drop_tx_link_down += frames;
@@ -154,18 +154,18 @@ impl AfXdpPort {
     }
 
     #[cold]
-    fn note_refusal(&mut self) {
-        self.look_at_link();
-        self.counts.tx_refusals += u64::from(self.link.now().running);
+    fn count_refusal(&mut self) {
+        self.refresh_link();
+        self.counts.tx_refusals += u64::from(self.link.state().running);
     }
 
-    /// Nothing is sent while the interface is down or alone.
-    pub(super) fn look_at_link(&mut self) {
-        self.link.look(&self.control);
-        self.blocked = self.failed || !self.link.now().running;
+    /// Reads the link state; blocks sending while the interface is down or without carrier.
+    pub(super) fn refresh_link(&mut self) {
+        self.link.refresh(&self.control);
+        self.blocked = self.failed || !self.link.state().running;
     }
 
-    /// Nothing is sent any more.
+    /// Fails the port and blocks sending.
     #[cold]
     fn fail(&mut self, failure: PortFailure) {
         if !self.failed {
@@ -174,21 +174,21 @@ impl AfXdpPort {
         (self.failed, self.blocked) = (true, true);
     }
 
-    /// What stands in the send ring without anybody sending.
-    pub(super) fn tend_ring(&mut self) {
-        // Copied frames are sent or dropped by the call. Without copies the driver takes them
-        // when the link is back, before which it only refuses.
-        if self.pending && !(self.blocked && self.path.zero_copy) {
+    /// Handles frames that stay in the send ring while the caller sends nothing.
+    pub(super) fn check_send_ring(&mut self) {
+        // Copied frames are sent or dropped by the call. With zero copy the driver takes them
+        // when the carrier is back, and before that only returns errors.
+        if self.pending && !(self.blocked && self.transfer_mode.zero_copy) {
             self.kick();
         }
-        let standing = self.pending.then(|| self.sender.tx.taken());
-        // An interface that is down was told already.
-        if self.standstill.is_too_long(standing, Instant::now()) && self.link.now().up {
+        let taken = self.pending.then(|| self.sender.tx.taken());
+        // That an interface is down was already reported.
+        if self.standstill.is_too_long(taken, Instant::now()) && self.link.state().up {
             self.fail(PortFailure::SendStalled);
         }
     }
 
-    /// Takes chunks back that were sent.
+    /// Frees chunks whose frames were sent.
     #[inline]
     pub(super) fn reclaim(&mut self) {
         let mut any = false;
@@ -207,14 +207,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_want_of_room_passes_by_itself() {
+    fn refusals_are_classified_by_errno() {
         for (error, zero_copy, expected) in [
             (libc::EBUSY, false, Refusal::Dropped),
             (libc::EBUSY, true, Refusal::Other),
-            (libc::EAGAIN, false, Refusal::NoRoom),
-            (libc::ENOBUFS, true, Refusal::NoRoom),
-            (libc::ENOMEM, false, Refusal::NoRoom),
-            (libc::EINTR, true, Refusal::NoRoom),
+            (libc::EAGAIN, false, Refusal::NoBuffers),
+            (libc::ENOBUFS, true, Refusal::NoBuffers),
+            (libc::ENOMEM, false, Refusal::NoBuffers),
+            (libc::EINTR, true, Refusal::NoBuffers),
             (libc::ENETDOWN, false, Refusal::Other),
             (libc::ENXIO, true, Refusal::Other),
             (libc::EINVAL, true, Refusal::Other),
@@ -226,18 +226,18 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_stand_too_long_are_noticed() {
+    fn stalled_frames_are_detected() {
         let start = Instant::now();
         let mut standstill = Standstill::new(Duration::from_secs(5));
-        let mut is_too_long = |standing, after_ms| {
-            standstill.is_too_long(standing, start + Duration::from_millis(after_ms))
+        let mut is_too_long = |taken, after_ms| {
+            standstill.is_too_long(taken, start + Duration::from_millis(after_ms))
         };
         assert!(!is_too_long(Some(7), 0));
         assert!(!is_too_long(Some(7), 4_999));
-        // Another frame is the first one now.
+        // The kernel has taken a frame.
         assert!(!is_too_long(Some(8), 6_000));
         assert!(!is_too_long(Some(8), 10_999));
-        // Nothing stands for a while, and then something at the same index.
+        // The ring is empty for a while, and then has a frame at the same index.
         assert!(!is_too_long(None, 12_000));
         assert!(!is_too_long(Some(8), 13_000));
         assert!(!is_too_long(Some(8), 17_999));

@@ -1,4 +1,4 @@
-//! The system calls of the driver: a socket whose frames lie in this process's memory.
+//! The driver's system calls: AF_XDP sockets.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -17,7 +17,7 @@ impl XdpSocket {
         Descriptor::make(|| {
             // SAFETY: takes three integers and touches no memory of ours.
             let fd = check(unsafe { libc::socket(libc::AF_XDP, kind, 0) })?;
-            // SAFETY: the descriptor was just made and belongs to nobody else.
+            // SAFETY: the descriptor is new and has no other owner.
             Ok(unsafe { OwnedFd::from_raw_fd(fd) })
         })
         .map(Self)
@@ -31,8 +31,8 @@ impl XdpSocket {
         option(self.as_fd(), libc::SOL_XDP, name, value)
     }
 
-    /// Makes memory that is cut into chunks this socket's, and that of all sockets that share it.
-    /// The kernel keeps the pages until the last of them is closed.
+    /// Registers memory that is divided into chunks for this socket and all sockets that share it.
+    /// The kernel pins the pages until the last of them is closed.
     pub(super) fn register(&self, memory: &Mapping, chunk_bytes: u32) -> io::Result<()> {
         let request = libc::xdp_umem_reg {
             addr: memory.as_ptr().as_ptr() as u64,
@@ -45,12 +45,12 @@ impl XdpSocket {
         self.set(libc::XDP_UMEM_REG, &request)
     }
 
-    /// Makes the kernel allocate a ring of so many entries, a power of two.
+    /// Makes the kernel allocate a ring of `entries` entries, a power of two.
     pub(super) fn make_ring(&self, name: libc::c_int, entries: u32) -> io::Result<()> {
         self.set(name, &entries)
     }
 
-    /// Where in each ring its words and entries lie.
+    /// Returns the offsets of the words and entries in each ring.
     pub(super) fn ring_offsets(&self) -> io::Result<libc::xdp_mmap_offsets> {
         const NONE: libc::xdp_ring_offset = libc::xdp_ring_offset {
             producer: 0,
@@ -95,14 +95,14 @@ impl XdpSocket {
         Ok(())
     }
 
-    /// True if the interface itself reads and writes the chunks.
+    /// Returns whether the interface itself reads and writes the chunks.
     pub(super) fn is_zero_copy(&self) -> io::Result<bool> {
         let mut options = libc::xdp_options { flags: 0 };
         self.get(libc::XDP_OPTIONS, &mut options)?;
         Ok(options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
 
-    /// What the kernel counted since the socket was opened.
+    /// Returns the kernel's counters since the socket was opened.
     pub(super) fn statistics(&self) -> io::Result<libc::xdp_statistics> {
         let mut statistics = libc::xdp_statistics {
             rx_dropped: 0,
@@ -116,14 +116,14 @@ impl XdpSocket {
         Ok(statistics)
     }
 
-    /// Asks for room for this much unsent data. Less room only means that a
-    /// burst takes several system calls, so a refusal does not matter.
-    pub(super) fn ask_for_send_room(&self, bytes: usize) {
+    /// Requests a send buffer of this size. A smaller one only means that a
+    /// burst takes several system calls, so an error is ignored.
+    pub(super) fn set_send_buffer(&self, bytes: usize) {
         let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
         let _ = set_option(self.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes);
     }
 
-    /// Makes the kernel send what stands in the send ring.
+    /// Makes the kernel send the frames of the send ring.
     #[inline]
     pub(super) fn wake_sender(&self) -> io::Result<()> {
         // SAFETY: no buffer and no address are passed.
@@ -154,7 +154,7 @@ impl XdpSocket {
                 core::ptr::null_mut(),
             )
         };
-        // A refusal is no news: the interface is down, which upkeep sees.
+        // An error means that the interface is down, which upkeep detects.
     }
 }
 
@@ -164,16 +164,16 @@ impl AsFd for XdpSocket {
     }
 }
 
-/// Becomes readable with any of several sockets.
+/// An epoll descriptor that is readable if any of several sockets is.
 #[derive(Debug)]
-pub(super) struct Any(Descriptor);
+pub(super) struct SocketEpoll(Descriptor);
 
-impl Any {
-    pub(super) fn of<'a>(sockets: impl Iterator<Item = &'a XdpSocket>) -> io::Result<Self> {
-        let any = Descriptor::make(|| {
+impl SocketEpoll {
+    pub(super) fn new<'a>(sockets: impl Iterator<Item = &'a XdpSocket>) -> io::Result<Self> {
+        let epoll = Descriptor::make(|| {
             // SAFETY: takes one integer.
             let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-            // SAFETY: the descriptor was just made and belongs to nobody else.
+            // SAFETY: the descriptor is new and has no other owner.
             Ok(unsafe { OwnedFd::from_raw_fd(fd) })
         })?;
         for socket in sockets {
@@ -181,21 +181,21 @@ impl Any {
                 events: libc::EPOLLIN as u32,
                 u64: 0,
             };
-            // SAFETY: both descriptors are open, and the event lives during the call.
+            // SAFETY: both descriptors are open, and the event outlives the call.
             check(unsafe {
                 libc::epoll_ctl(
-                    any.as_raw_fd(),
+                    epoll.as_raw_fd(),
                     libc::EPOLL_CTL_ADD,
                     socket.0.as_raw_fd(),
                     &raw mut event,
                 )
             })?;
         }
-        Ok(Self(any))
+        Ok(Self(epoll))
     }
 }
 
-impl AsFd for Any {
+impl AsFd for SocketEpoll {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

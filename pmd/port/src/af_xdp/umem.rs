@@ -1,32 +1,32 @@
-//! The port's buffers: one mapping cut into chunks, which the kernel knows by
-//! their place in it.
+//! The port's buffers: one mapping divided into chunks, which the kernel identifies
+//! by their offset in it.
 //!
-//! The first chunks are for frames that come in: the kernel has them, or the
-//! caller. The others are for frames that go out: free, with the caller, or
-//! with the kernel. A chunk never changes sides, so that neither direction can
-//! starve the other.
+//! The first chunks are for received frames: the kernel or the caller owns
+//! them. The others are for frames to send: free, or owned by the caller or the
+//! kernel. A chunk is always used for the same direction, so that neither direction
+//! can starve the other.
 
 use core::mem::ManuallyDrop;
 
 use crate::mapping::Mapping;
 use crate::mbuf::Mbuf;
 
-/// Who has a chunk.
+/// Current owner of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Holder {
+enum Owner {
     Kernel,
     Caller,
-    Nobody,
+    Free,
 }
 
-/// What has become of a buffer that came back.
+/// Result of returning a buffer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Returned {
-    /// A chunk for received frames: this address goes back to the kernel.
+    /// A chunk for received frames: this address is to be passed to the kernel.
     Receive(u64),
     /// A chunk for frames to send, which is free again.
     Send,
-    /// It is not a buffer of this port.
+    /// Not a buffer of this port.
     Foreign,
 }
 
@@ -37,17 +37,17 @@ pub(super) struct Umem {
     chunk_bytes: u32,
     rx_chunks: u32,
     max_frame_bytes: u32,
-    holders: Box<[Holder]>,
-    /// Chunks to send with that nobody has; the last one was used last.
+    owners: Box<[Owner]>,
+    /// Free chunks for sending; the last one was used last.
     free: Vec<u32>,
     lent: u32,
-    /// Chunks to send with that the kernel has.
+    /// Chunks for sending that the kernel has.
     under_way: u32,
 }
 
 impl Umem {
-    /// Cuts a mapping, as long as all chunks together, whose memory nobody else uses.
-    /// Frames to send have at most `max_frame_bytes`, which a chunk can hold.
+    /// Divides a mapping, as long as all chunks together, that is used by no other code.
+    /// Frames to send have at most `max_frame_bytes`, which fit into a chunk.
     pub(super) fn new(
         memory: Mapping,
         chunk_bytes: u32,
@@ -57,14 +57,14 @@ impl Umem {
         let chunks = rx_chunks + tx_chunks;
         debug_assert!(memory.len() >= chunks as usize * chunk_bytes as usize);
         debug_assert!(max_frame_bytes <= chunk_bytes);
-        let mut holders = vec![Holder::Kernel; rx_chunks as usize];
-        holders.resize(chunks as usize, Holder::Nobody);
+        let mut owners = vec![Owner::Kernel; rx_chunks as usize];
+        owners.resize(chunks as usize, Owner::Free);
         Self {
             memory: ManuallyDrop::new(memory),
             chunk_bytes,
             rx_chunks,
             max_frame_bytes,
-            holders: holders.into_boxed_slice(),
+            owners: owners.into_boxed_slice(),
             free: (rx_chunks..chunks).rev().collect(),
             lent: 0,
             under_way: 0,
@@ -75,7 +75,7 @@ impl Umem {
         &self.memory
     }
 
-    /// How many frames to send the kernel has.
+    /// Returns the number of frames to send that the kernel has.
     pub(super) fn under_way(&self) -> u32 {
         self.under_way
     }
@@ -84,29 +84,29 @@ impl Umem {
         self.chunk_bytes
     }
 
-    /// The address of a chunk, as the kernel counts.
+    /// Returns the address of a chunk: its offset in bytes.
     #[inline]
     pub(super) fn address(&self, index: u32) -> u64 {
         u64::from(index) * u64::from(self.chunk_bytes)
     }
 
-    /// Which chunk for received frames this is, of those of all queues.
+    /// Returns the index of the chunk that contains an address.
     #[inline]
     pub(super) fn index_of(&self, address: u64) -> u64 {
         address / u64::from(self.chunk_bytes)
     }
 
-    /// Lends a buffer for a frame to send; `None` while all are in use.
+    /// Lends a buffer for a frame to send; `None` if all are in use.
     #[inline]
     pub(super) fn lend_empty(&mut self) -> Option<Mbuf> {
         let index = self.free.pop()?;
-        self.holders[index as usize] = Holder::Caller;
+        self.owners[index as usize] = Owner::Caller;
         self.lent += 1;
         Some(self.mbuf(index, 0, 0, self.max_frame_bytes))
     }
 
-    /// Lends a frame that the kernel put at an address; `None` for one that
-    /// does not lie in a chunk that the kernel has for that.
+    /// Lends a frame that the kernel wrote at an address; `None` if the address is not
+    /// in a receive chunk that the kernel owns.
     #[inline]
     pub(super) fn lend_received(&mut self, address: u64, len_bytes: u32) -> Option<Mbuf> {
         let index = u32::try_from(self.index_of(address)).ok()?;
@@ -114,28 +114,28 @@ impl Umem {
         let room_bytes = self.chunk_bytes - offset_bytes;
         if index >= self.rx_chunks
             || len_bytes > room_bytes
-            || self.holders[index as usize] != Holder::Kernel
+            || self.owners[index as usize] != Owner::Kernel
         {
             return None;
         }
-        self.holders[index as usize] = Holder::Caller;
+        self.owners[index as usize] = Owner::Caller;
         self.lent += 1;
         Some(self.mbuf(index, offset_bytes, len_bytes, room_bytes))
     }
 
-    /// The handle of a chunk that is the caller's, and that had no handle before.
+    /// Creates the handle of a chunk that the caller now owns and that has no other handle.
     #[inline]
     fn mbuf(&self, index: u32, offset_bytes: u32, len_bytes: u32, room_bytes: u32) -> Mbuf {
         let offset_bytes = self.address(index) as usize + offset_bytes as usize;
-        // SAFETY: the offset lies in the chunk, and the chunk in the mapping.
+        // SAFETY: the offset is in the chunk, and the chunk in the mapping.
         let data = unsafe { self.memory.as_ptr().add(offset_bytes) };
-        // SAFETY: the range lies in the chunk, which stays mapped until the port has the
-        // buffer back (drop sees to that); neither the kernel nor another handle has it, as
-        // its holder says; mmap zeroed it, so every byte is initialised.
+        // SAFETY: the range is in the chunk, which stays mapped until the port has the
+        // buffer back (ensured by drop); neither the kernel nor another handle accesses it,
+        // according to its owner; mmap zeroed it, so every byte is initialised.
         unsafe { Mbuf::from_raw(data, len_bytes, room_bytes, index) }
     }
 
-    /// The same buffer without its first bytes, which are fewer than its frame has.
+    /// Returns the same buffer without its first bytes, which are fewer than the frame's length.
     pub(super) fn without_front(&self, mbuf: Mbuf, bytes: u32) -> Mbuf {
         let index = mbuf.cookie();
         let start = self.memory.as_ptr().as_ptr() as usize + self.address(index) as usize;
@@ -149,11 +149,11 @@ impl Umem {
         )
     }
 
-    /// The chunk of a buffer, if it is one that the caller has.
+    /// Returns the chunk of a buffer, if the caller owns it.
     #[inline]
     fn lent_index(&self, mbuf: &Mbuf) -> Option<u32> {
         let index = mbuf.cookie();
-        if self.holders.get(index as usize) != Some(&Holder::Caller) {
+        if self.owners.get(index as usize) != Some(&Owner::Caller) {
             return None;
         }
         let start = self.memory.as_ptr().as_ptr() as usize + self.address(index) as usize;
@@ -161,36 +161,36 @@ impl Umem {
         (offset_bytes < self.chunk_bytes as usize).then_some(index)
     }
 
-    /// True for a buffer that was lent for a frame to send.
+    /// Returns whether the buffer was lent for a frame to send.
     #[inline]
     pub(super) fn is_to_send(&self, mbuf: &Mbuf) -> bool {
         self.lent_index(mbuf)
             .is_some_and(|index| index >= self.rx_chunks)
     }
 
-    /// Takes a buffer for which [`Umem::is_to_send`] holds from the caller, for the kernel to
-    /// send; returns its address.
+    /// Passes a buffer for which [`Umem::is_to_send`] is true from the caller to the kernel
+    /// for sending; returns its address.
     #[inline]
-    pub(super) fn hand_over(&mut self, mbuf: &Mbuf) -> u64 {
+    pub(super) fn submit(&mut self, mbuf: &Mbuf) -> u64 {
         let index = mbuf.cookie();
         debug_assert!(self.is_to_send(mbuf));
-        self.holders[index as usize] = Holder::Kernel;
+        self.owners[index as usize] = Owner::Kernel;
         self.lent -= 1;
         self.under_way += 1;
         self.address(index)
     }
 
-    /// Takes a chunk back that the kernel has sent.
+    /// Frees a chunk whose frame the kernel has sent.
     #[inline]
     pub(super) fn reclaim(&mut self, address: u64) {
         let Ok(index) = u32::try_from(self.index_of(address)) else {
             return;
         };
         if index >= self.rx_chunks
-            && let Some(holder) = self.holders.get_mut(index as usize)
-            && *holder == Holder::Kernel
+            && let Some(owner) = self.owners.get_mut(index as usize)
+            && *owner == Owner::Kernel
         {
-            *holder = Holder::Nobody;
+            *owner = Owner::Free;
             self.under_way -= 1;
             self.free.push(index);
         }
@@ -203,12 +203,12 @@ impl Umem {
             return Returned::Foreign;
         };
         self.lent -= 1;
-        let holder = &mut self.holders[index as usize];
+        let owner = &mut self.owners[index as usize];
         if index < self.rx_chunks {
-            *holder = Holder::Kernel;
+            *owner = Owner::Kernel;
             return Returned::Receive(self.address(index));
         }
-        *holder = Holder::Nobody;
+        *owner = Owner::Free;
         self.free.push(index);
         Returned::Send
     }
@@ -216,7 +216,7 @@ impl Umem {
 
 impl Drop for Umem {
     fn drop(&mut self) {
-        // Buffers in the caller's hands keep their memory.
+        // Buffers that the caller holds keep the memory mapped.
         if self.lent == 0 {
             // SAFETY: dropped once, here; no lent buffer points into the mapping.
             unsafe { ManuallyDrop::drop(&mut self.memory) };
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_received_frame_lies_where_the_kernel_put_it() {
+    fn received_frame_is_lent_at_its_address() {
         let mut umem = umem(2, 1);
         let mbuf = umem.lend_received(2048 + 256, 60).expect("a frame");
         let start = umem.memory().as_ptr().as_ptr() as usize;
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_cannot_be_are_refused() {
+    fn invalid_addresses_are_rejected() {
         let mut umem = umem(2, 1);
         for (address, len_bytes) in [(2 * 2048, 60), (u64::MAX, 60), (256, 1793)] {
             assert!(umem.lend_received(address, len_bytes).is_none());
@@ -276,7 +276,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens, every chunk is in one place, on its own side, and none is lost.
+        /// Whatever happens, every chunk has one owner, keeps its direction, and none is lost.
         #[test]
         fn no_chunk_is_lost(steps in prop::collection::vec((0u8..6, any::<usize>()), 1..300)) {
             const RX_CHUNKS: u32 = 3;
@@ -289,7 +289,7 @@ mod tests {
                     0 => held.extend(umem.lend_empty()),
                     1 if !held.is_empty() => {
                         let mbuf: Mbuf = held.swap_remove(pick % held.len());
-                        sending.push(umem.hand_over(&mbuf));
+                        sending.push(umem.submit(&mbuf));
                     }
                     2 if !held.is_empty() => {
                         let mbuf = held.swap_remove(pick % held.len());
@@ -310,7 +310,7 @@ mod tests {
                         let mbuf: Mbuf = received.swap_remove(pick % received.len());
                         prop_assert!(!umem.is_to_send(&mbuf));
                         let Returned::Receive(address) = umem.take_back(&mbuf) else {
-                            panic!("a chunk that changed sides");
+                            panic!("a chunk changed its direction");
                         };
                         prop_assert!(!filled.contains(&address));
                         filled.push(address);
@@ -322,10 +322,10 @@ mod tests {
                 prop_assert_eq!(filled.len() + received.len(), RX_CHUNKS as usize);
                 prop_assert_eq!(umem.under_way() as usize, sending.len());
                 prop_assert_eq!(umem.lent as usize, held.len() + received.len());
-                let count = |holder| umem.holders.iter().filter(|&&it| it == holder).count();
-                prop_assert_eq!(count(Holder::Kernel), filled.len() + sending.len());
-                prop_assert_eq!(count(Holder::Caller), held.len() + received.len());
-                prop_assert_eq!(count(Holder::Nobody), umem.free.len());
+                let count = |owner| umem.owners.iter().filter(|&&it| it == owner).count();
+                prop_assert_eq!(count(Owner::Kernel), filled.len() + sending.len());
+                prop_assert_eq!(count(Owner::Caller), held.len() + received.len());
+                prop_assert_eq!(count(Owner::Free), umem.free.len());
             }
             for mbuf in held.iter().chain(&received) {
                 umem.take_back(mbuf);

@@ -1,8 +1,8 @@
-//! What holds for single frames and bursts.
+//! Checks of single frames and bursts.
 
 use super::Pair;
 use super::frames::{
-    MIN_FRAME_BYTES, Patience, alloc_for, drops, flush, free_all, next_received, receive, send,
+    Deadline, MIN_FRAME_BYTES, alloc_for, drops, flush, free_all, next_received, receive, send,
     serial_of, write_frame,
 };
 use crate::mbuf::{BURST, MbufBatch};
@@ -21,12 +21,12 @@ pub(super) fn capabilities_are_sane(make: &mut dyn FnMut() -> Pair) {
     }
 }
 
-pub(super) fn impossible_addresses_are_refused(make: &mut dyn FnMut() -> Pair) {
+pub(super) fn invalid_addresses_are_rejected(make: &mut dyn FnMut() -> Pair) {
     let (mut a, mut b) = make();
     let own = a.capabilities().clone();
     for impossible in [[0; 6], [0x01, 0, 0, 0, 0, 1]] {
         a.change_address(impossible)
-            .expect_err("no station can have it");
+            .expect_err("not a station address");
         assert_eq!(*a.capabilities(), own);
     }
     send(&mut *b, own.mac, 0..1, MIN_FRAME_BYTES);
@@ -74,7 +74,7 @@ pub(super) fn received_bursts_respect_max_and_room(make: &mut dyn FnMut() -> Pai
     let (mut a, mut b) = make();
     let (a_mac, b_mac) = (a.capabilities().mac, b.capabilities().mac);
     send(&mut *a, b_mac, 0..BURST as u32 * 2, MIN_FRAME_BYTES);
-    let patience = Patience::new("frames that were sent");
+    let deadline = Deadline::new("frames that were sent");
     let mut batch = MbufBatch::new();
     let mut received = 0u32;
     while received < BURST as u32 {
@@ -83,13 +83,13 @@ pub(super) fn received_bursts_respect_max_and_room(make: &mut dyn FnMut() -> Pai
         assert!(added <= max, "{added} frames where {max} were allowed");
         assert_eq!(batch.len(), before + added);
         received += added as u32;
-        patience.turn();
+        deadline.check();
     }
     while batch.room() > 0 {
         let before = batch.len();
         let added = b.rx_burst(&mut batch, BURST);
         assert_eq!(batch.len(), before + added);
-        patience.turn();
+        deadline.check();
     }
     assert_eq!(b.rx_burst(&mut batch, BURST), 0, "a full batch has no room");
     for expected in 0..BURST as u32 {
@@ -125,30 +125,30 @@ pub(super) fn statistics_add_up(make: &mut dyn FnMut() -> Pair) {
     assert_eq!(names.len(), count, "two counters of one name");
 }
 
-/// A port that can know who is there counts the drops; elsewhere the wire swallows the frames.
-pub(super) fn unknown_destinations_cost_nobody_anything(make: &mut dyn FnMut() -> Pair) {
+/// A driver that knows the stations of its segment counts the drops; otherwise the frames are lost on the wire.
+pub(super) fn unknown_destinations_do_not_affect_others(make: &mut dyn FnMut() -> Pair) {
     let (mut a, mut b) = make();
     let (a_mac, b_mac) = (a.capabilities().mac, b.capabilities().mac);
-    let mut nobody = b_mac;
-    nobody[5] ^= 0x5A;
-    nobody[4] ^= 0x33;
-    let unknown = |port: &dyn crate::Port| {
+    let mut unknown_mac = b_mac;
+    unknown_mac[5] ^= 0x5A;
+    unknown_mac[4] ^= 0x33;
+    let unknown_drops = |port: &dyn crate::Port| {
         let counters = port.stats().counters;
         counters
             .iter()
             .find(|counter| counter.name == "drop_unknown_destination")
             .map(|counter| counter.value)
     };
-    let before = unknown(&*a);
-    send(&mut *a, nobody, 0..1_000, MIN_FRAME_BYTES);
-    if let (Some(before), Some(after)) = (before, unknown(&*a)) {
+    let before = unknown_drops(&*a);
+    send(&mut *a, unknown_mac, 0..1_000, MIN_FRAME_BYTES);
+    if let (Some(before), Some(after)) = (before, unknown_drops(&*a)) {
         assert_eq!(after - before, 1_000);
     }
     send(&mut *a, b_mac, 5_000..5_010, MIN_FRAME_BYTES);
     receive(&mut *b, a_mac, 5_000..5_010);
 }
 
-pub(super) fn frames_to_oneself_are_delivered_or_counted(make: &mut dyn FnMut() -> Pair) {
+pub(super) fn frames_to_own_address_are_delivered_or_counted(make: &mut dyn FnMut() -> Pair) {
     let (mut a, mut b) = make();
     let (a_mac, b_mac) = (a.capabilities().mac, b.capabilities().mac);
     let before = drops(&*a);
@@ -164,7 +164,7 @@ pub(super) fn frames_to_oneself_are_delivered_or_counted(make: &mut dyn FnMut() 
     } else {
         assert_eq!(drops(&*a) - before, 8, "all or none");
     }
-    // Nothing of it reaches the neighbour.
+    // None of them reaches the neighbour.
     send(&mut *a, b_mac, 100..101, 100);
     let mut received = MbufBatch::new();
     let mbuf = next_received(&mut *b, &mut received);

@@ -1,15 +1,15 @@
-//! Buffer ownership and back-pressure.
+//! Checks of buffer ownership and back-pressure.
 
 use super::Pair;
 use super::frames::{
-    MIN_FRAME_BYTES, Patience, alloc_for, flush, free_all, next_received, receive, send, serial_of,
+    Deadline, MIN_FRAME_BYTES, alloc_for, flush, free_all, next_received, receive, send, serial_of,
     write_frame,
 };
 use crate::mbuf::{BURST, Mbuf, MbufBatch};
 use crate::port::{MacBytes, Port, PortEvent};
 use crate::rng::Rng;
 
-/// More than any port keeps for one slow receiver.
+/// More frames than any port queues for one slow receiver.
 const MORE_THAN_ROOM: u32 = 200_000;
 
 pub(super) fn freed_unsent_buffers_are_never_sent(make: &mut dyn FnMut() -> Pair) {
@@ -50,7 +50,7 @@ pub(super) fn freeing_unsent_buffers_leaks_nothing(make: &mut dyn FnMut() -> Pai
         assert!(mbuf.is_empty(), "a lent buffer holds no frame");
         assert!(mbuf.capacity() >= a.capabilities().max_frame_bytes);
         a.free(mbuf);
-        // A receiver looks now and then; unsent buffers may cost it a step over.
+        // The receiver polls now and then, since unsent buffers may leave slots for it to skip.
         if round % 16 == 0 {
             assert_eq!(b.rx_burst(&mut batch, BURST), 0);
         }
@@ -75,7 +75,7 @@ pub(super) fn received_buffers_keep_their_bytes_until_freed_in_any_order(
         let mbuf = next_received(&mut *b, &mut batch);
         assert_eq!(serial_of(mbuf.bytes(), b_mac, a_mac), serial);
         held.push((serial, mbuf));
-        // Slots may come back in order only, so the oldest does not stay for ever.
+        // Slots may be released in order only, so the oldest buffer is not held forever.
         while held.len() > 24 || held.first().is_some_and(|(oldest, _)| serial - oldest > 64) {
             let at = match held[0].0 {
                 oldest if serial - oldest > 64 => 0,
@@ -94,7 +94,7 @@ pub(super) fn received_buffers_keep_their_bytes_until_freed_in_any_order(
     receive(&mut *b, a_mac, 9_000..9_100);
 }
 
-/// Sends frames from serial number `first` on until the port has no more room;
+/// Sends frames with serial numbers from `first` on until the port has no free buffer;
 /// returns how many it took.
 fn fill(port: &mut dyn Port, dst: MacBytes, first: u32) -> u32 {
     let src = port.capabilities().mac;
@@ -115,7 +115,7 @@ fn fill(port: &mut dyn Port, dst: MacBytes, first: u32) -> u32 {
     taken
 }
 
-pub(super) fn a_full_receiver_holds_up_the_sender_and_recovers(make: &mut dyn FnMut() -> Pair) {
+pub(super) fn full_receiver_blocks_the_sender_and_recovers(make: &mut dyn FnMut() -> Pair) {
     let (mut a, mut b) = make();
     let (a_mac, b_mac) = (a.capabilities().mac, b.capabilities().mac);
     let mut first = 0;
@@ -137,25 +137,25 @@ pub(super) fn a_full_receiver_holds_up_the_sender_and_recovers(make: &mut dyn Fn
     receive(&mut *a, b_mac, 0..BURST as u32);
 }
 
-/// Receives what was not lost, in increasing order, until a copy of the marker arrives.
+/// Receives the frames that were not lost, in increasing order, until a copy of the marker arrives.
 fn send_until_received(from: &mut dyn Port, to: &mut dyn Port, first: u32, marker: u32) {
     let (src, dst) = (from.capabilities().mac, to.capabilities().mac);
-    let patience = Patience::new("a frame after an overrun");
+    let deadline = Deadline::new("a frame after an overrun");
     let mut batch = MbufBatch::new();
     let mut next = first;
     while next <= marker {
         if to.rx_burst(&mut batch, BURST) == 0 {
             send(from, dst, marker..marker + 1, MIN_FRAME_BYTES);
-            patience.turn();
+            deadline.check();
         }
         while let Some(mbuf) = batch.pop() {
             let serial = serial_of(mbuf.bytes(), dst, src);
             let repeated = next == marker + 1 && serial == marker;
-            // Markers of the round before may still be on their way.
+            // Markers of the previous round may arrive late.
             let late = first > 0 && serial == first - 1;
             assert!(
                 repeated || late || (next..=marker).contains(&serial),
-                "{serial} where {next}..={marker} may come"
+                "received {serial}, expected {next}..={marker}"
             );
             next = next.max(serial + 1);
             to.free(mbuf);
@@ -163,7 +163,7 @@ fn send_until_received(from: &mut dyn Port, to: &mut dyn Port, first: u32, marke
     }
 }
 
-pub(super) fn what_was_not_taken_stays_in_the_batch_in_order(make: &mut dyn FnMut() -> Pair) {
+pub(super) fn unsent_frames_stay_in_the_batch_in_order(make: &mut dyn FnMut() -> Pair) {
     let (mut a, mut b) = make();
     let (a_mac, b_mac) = (a.capabilities().mac, b.capabilities().mac);
     let (mut next, mut unsent) = (0u32, 0u32);
@@ -187,18 +187,18 @@ pub(super) fn what_was_not_taken_stays_in_the_batch_in_order(make: &mut dyn FnMu
             break;
         }
     }
-    let patience = Patience::new("the rest of a batch to be taken");
+    let deadline = Deadline::new("the remaining frames to be sent");
     while !batch.is_empty() {
         let mut received = MbufBatch::new();
         b.rx_burst(&mut received, BURST);
         free_all(&mut *b, &mut received);
         a.tx_burst(&mut batch);
-        patience.turn();
+        deadline.check();
     }
 }
 
-/// Frames to a station that left are nobody's loss and hold up nobody.
-pub(super) fn a_departed_station_blocks_nobody(make: &mut dyn FnMut() -> Pair) {
+/// Frames to a station that left are dropped, and block no sender.
+pub(super) fn departed_station_does_not_block_the_sender(make: &mut dyn FnMut() -> Pair) {
     let (mut a, b) = make();
     let b_mac = b.capabilities().mac;
     fill(&mut *a, b_mac, 0);
@@ -220,8 +220,11 @@ pub(super) fn a_departed_station_blocks_nobody(make: &mut dyn FnMut() -> Pair) {
     let left: Vec<MacBytes> = left.collect();
     assert!(
         left.is_empty() || left == [b_mac],
-        "{left:?} left, but it was {b_mac:?}"
+        "{left:?} left, expected {b_mac:?}"
     );
     events.clear();
-    assert!(!a.events(&mut events) && events.is_empty(), "told twice");
+    assert!(
+        !a.events(&mut events) && events.is_empty(),
+        "reported twice"
+    );
 }

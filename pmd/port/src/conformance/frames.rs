@@ -1,4 +1,4 @@
-//! Frames that can be recognised, and waiting with an end.
+//! Frames with verifiable contents, and bounded waiting.
 
 use std::time::{Duration, Instant};
 
@@ -13,29 +13,29 @@ const SERIAL: core::ops::Range<usize> = 14..18;
 const LENGTH: core::ops::Range<usize> = 18..22;
 const PATTERN_AT: usize = 22;
 
-/// Longer than any working port takes; a failure, not a pace.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than any working port needs.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Ends a wait that would never end.
-pub(super) struct Patience {
+/// Limits the duration of a polling loop.
+pub(super) struct Deadline {
     what: &'static str,
     end: Instant,
 }
 
-impl Patience {
+impl Deadline {
     /// Starts waiting for `what`.
     pub(super) fn new(what: &'static str) -> Self {
         Self {
             what,
-            end: Instant::now() + PATIENCE,
+            end: Instant::now() + TIMEOUT,
         }
     }
 
-    /// Gives others a chance to run.
-    pub(super) fn turn(&self) {
+    /// Fails if the timeout has expired; otherwise yields to other threads.
+    pub(super) fn check(&self) {
         assert!(
             Instant::now() < self.end,
-            "waited {PATIENCE:?} for {}",
+            "timed out after {TIMEOUT:?} waiting for {}",
             self.what
         );
         std::thread::yield_now();
@@ -74,7 +74,7 @@ fn word(frame: &[u8], range: core::ops::Range<usize>) -> u32 {
     u32::from_be_bytes(frame[range].try_into().expect("a range of four bytes"))
 }
 
-/// The serial number of a frame, whose every byte must be as it was written.
+/// Verifies every byte of a frame; returns its serial number.
 pub(super) fn serial_of(frame: &[u8], dst: MacBytes, src: MacBytes) -> u32 {
     assert!(frame.len() >= MIN_FRAME_BYTES, "{} bytes", frame.len());
     assert_eq!(frame[..6], dst, "destination");
@@ -92,28 +92,28 @@ pub(super) fn serial_of(frame: &[u8], dst: MacBytes, src: MacBytes) -> u32 {
     serial
 }
 
-/// Borrows a buffer towards `dst`, waiting while the port has no room.
+/// Allocates a buffer towards `dst`, waiting until one is free.
 pub(super) fn alloc_for(port: &mut dyn Port, dst: MacBytes) -> Mbuf {
-    let patience = Patience::new("a free buffer");
+    let deadline = Deadline::new("a free buffer");
     loop {
         if let Some(mbuf) = port.alloc(dst) {
             return mbuf;
         }
-        patience.turn();
+        deadline.check();
     }
 }
 
-/// Sends everything in the batch.
+/// Sends the whole batch.
 pub(super) fn flush(port: &mut dyn Port, batch: &mut MbufBatch) {
-    let patience = Patience::new("the port to take a batch");
+    let deadline = Deadline::new("the port to take a batch");
     while !batch.is_empty() {
         if port.tx_burst(batch) == 0 {
-            patience.turn();
+            deadline.check();
         }
     }
 }
 
-/// Sends one frame per serial number, all of one length, in bursts as full as they can be.
+/// Sends one frame per serial number, all of one length, in bursts as large as possible.
 pub(super) fn send(
     port: &mut dyn Port,
     dst: MacBytes,
@@ -135,7 +135,7 @@ pub(super) fn send(
     flush(port, &mut batch);
 }
 
-/// Receives exactly these serial numbers from `src`, in order, and frees them.
+/// Receives frames with exactly these serial numbers from `src`, in order, and frees them.
 pub(super) fn receive(port: &mut dyn Port, src: MacBytes, serials: core::ops::Range<u32>) {
     let dst = port.capabilities().mac;
     let mut batch = MbufBatch::new();
@@ -147,27 +147,27 @@ pub(super) fn receive(port: &mut dyn Port, src: MacBytes, serials: core::ops::Ra
     assert!(batch.is_empty(), "more frames than were sent");
 }
 
-/// The next received frame, waiting for it.
+/// Waits for the next received frame.
 pub(super) fn next_received(port: &mut dyn Port, batch: &mut MbufBatch) -> Mbuf {
-    let patience = Patience::new("a frame");
+    let deadline = Deadline::new("a frame");
     loop {
         if let Some(mbuf) = batch.pop() {
             return mbuf;
         }
         if port.rx_burst(batch, crate::BURST) == 0 {
-            patience.turn();
+            deadline.check();
         }
     }
 }
 
-/// Frees everything in the batch.
+/// Frees all buffers of the batch.
 pub(super) fn free_all(port: &mut dyn Port, batch: &mut MbufBatch) {
     while let Some(mbuf) = batch.pop() {
         port.free(mbuf);
     }
 }
 
-/// The sum of all counters of drops.
+/// Returns the sum of all drop counters.
 pub(super) fn drops(port: &dyn Port) -> u64 {
     let counters = port.stats().counters;
     counters

@@ -1,11 +1,11 @@
-//! Whose the memory of a buffer is.
+//! Checks of the memory of buffers.
 
 use super::Pair;
 use super::frames::{MIN_FRAME_BYTES, alloc_for, next_received, send, serial_of, write_frame};
 use crate::mbuf::MbufBatch;
 
-/// A buffer is its holder's alone until it comes back, whatever becomes of the port: nothing in safe code keeps a port
-/// alive for as long as its buffers.
+/// A buffer is exclusive memory of its holder until it is returned, even if its port is dropped: safe code does not
+/// keep a port alive for its buffers.
 pub(super) fn buffers_outlive_their_port(make: &mut dyn FnMut() -> Pair) {
     let (mut a, mut b) = make();
     let (a_mac, b_mac) = (a.capabilities().mac, b.capabilities().mac);

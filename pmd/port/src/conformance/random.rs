@@ -1,9 +1,9 @@
-//! Random operations in both directions against a queue as the oracle.
+//! Random operations in both directions, compared with a queue as the model.
 
 use std::collections::VecDeque;
 
 use super::Pair;
-use super::frames::{MIN_FRAME_BYTES, Patience, free_all, serial_of, write_frame};
+use super::frames::{Deadline, MIN_FRAME_BYTES, free_all, serial_of, write_frame};
 use crate::mbuf::{BURST, Mbuf, MbufBatch};
 use crate::port::{MacBytes, Port};
 use crate::rng::Rng;
@@ -13,7 +13,7 @@ const SEEDS: [u64; 4] = [1, 0xFCF1, 0x8906, 0x0EFD_0000_0001];
 const HELD_FRAMES_MAX: usize = 40;
 
 /// One direction of a pair.
-struct Way {
+struct Flow {
     src: MacBytes,
     dst: MacBytes,
     lossless: bool,
@@ -27,7 +27,7 @@ struct Way {
     held: Vec<(u32, Mbuf)>,
 }
 
-impl Way {
+impl Flow {
     fn new(from: &dyn Port, to: &dyn Port) -> Self {
         Self {
             src: from.capabilities().mac,
@@ -64,7 +64,7 @@ impl Way {
         assert_eq!(self.unsent.len(), self.unsent_serials.len());
     }
 
-    fn give_up_one(&mut self, from: &mut dyn Port) {
+    fn free_one_unsent(&mut self, from: &mut dyn Port) {
         if let Some(mbuf) = self.unsent.pop() {
             self.unsent_serials.pop_front();
             from.free(mbuf);
@@ -89,7 +89,7 @@ impl Way {
         }
     }
 
-    fn release_one(&mut self, to: &mut dyn Port, rng: &mut Rng) {
+    fn free_one_received(&mut self, to: &mut dyn Port, rng: &mut Rng) {
         if self.held.is_empty() {
             return;
         }
@@ -103,44 +103,44 @@ impl Way {
         match rng.below(10) {
             0..=2 => self.write(from, rng),
             3..=4 => self.transmit(from),
-            5 => self.give_up_one(from),
+            5 => self.free_one_unsent(from),
             6..=7 if self.held.len() < HELD_FRAMES_MAX => {
                 self.receive(to, rng.below(12) as usize);
             }
-            _ => (0..4).for_each(|_| self.release_one(to, rng)),
+            _ => (0..4).for_each(|_| self.free_one_received(to, rng)),
         }
     }
 
     fn finish(&mut self, from: &mut dyn Port, to: &mut dyn Port, rng: &mut Rng) {
-        let patience = Patience::new("the last random frames");
+        let deadline = Deadline::new("the last random frames");
         while !self.held.is_empty() {
-            self.release_one(to, rng);
+            self.free_one_received(to, rng);
         }
         while !self.unsent.is_empty() || (self.lossless && !self.expected.is_empty()) {
             self.transmit(from);
             self.receive(to, BURST);
             while !self.held.is_empty() {
-                self.release_one(to, rng);
+                self.free_one_received(to, rng);
             }
-            patience.turn();
+            deadline.check();
         }
         free_all(from, &mut self.unsent);
     }
 }
 
-pub(super) fn random_operations_agree_with_a_queue(make: &mut dyn FnMut() -> Pair) {
+pub(super) fn random_operations_match_queue_model(make: &mut dyn FnMut() -> Pair) {
     for seed in SEEDS {
         eprintln!("seed {seed:#x}");
         let mut rng = Rng::new(seed);
         let (mut a, mut b) = make();
-        let mut there = Way::new(&*a, &*b);
-        let mut back = Way::new(&*b, &*a);
+        let mut a_to_b = Flow::new(&*a, &*b);
+        let mut b_to_a = Flow::new(&*b, &*a);
         for _ in 0..OPERATIONS {
-            there.step(&mut *a, &mut *b, &mut rng);
-            back.step(&mut *b, &mut *a, &mut rng);
+            a_to_b.step(&mut *a, &mut *b, &mut rng);
+            b_to_a.step(&mut *b, &mut *a, &mut rng);
         }
-        there.finish(&mut *a, &mut *b, &mut rng);
-        back.finish(&mut *b, &mut *a, &mut rng);
-        assert!(there.next_serial > 1_000 && back.next_serial > 1_000);
+        a_to_b.finish(&mut *a, &mut *b, &mut rng);
+        b_to_a.finish(&mut *b, &mut *a, &mut rng);
+        assert!(a_to_b.next_serial > 1_000 && b_to_a.next_serial > 1_000);
     }
 }

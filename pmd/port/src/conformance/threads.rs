@@ -1,10 +1,10 @@
-//! What holds between two threads, and between a sleeper and its waker.
+//! Checks between two threads, and between a sleeper and its waker.
 
 use std::time::Duration;
 
 use super::Pair;
 use super::frames::{
-    MIN_FRAME_BYTES, Patience, alloc_for, flush, receive, send, serial_of, write_frame,
+    Deadline, MIN_FRAME_BYTES, alloc_for, flush, receive, send, serial_of, write_frame,
 };
 use crate::mbuf::{BURST, MbufBatch};
 use crate::port::{MacBytes, Port, WakeSource};
@@ -13,16 +13,16 @@ use crate::sync::mapped::{AtomicU32, Ordering};
 const STREAM_FRAMES: u32 = 20_000;
 const WAKES: u32 = 1_000;
 
-/// A sleeper whose frame is there and who was not woken fails after this.
+/// Timeout of a sleep that a frame should end.
 const SLEEP: Duration = Duration::from_secs(5);
-/// Where nobody can wake a sleeper, it looks this often.
-const LOOK: Duration = Duration::from_micros(200);
+/// Poll interval for sources that cannot wake the sleeper.
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// Sends an endless stream until both sides have seen enough, and receives the other's.
+/// Sends frames continuously until both sides have received enough, and receives the peer's frames.
 fn stream(port: &mut dyn Port, peer: MacBytes, satisfied: &AtomicU32) {
     let own = port.capabilities().mac;
     let lossless = port.capabilities().lossless;
-    let patience = Patience::new("a stream of frames");
+    let deadline = Deadline::new("a stream of frames");
     let (mut sent, mut next, mut seen) = (0u32, 0u32, 0u32);
     let (mut unsent, mut received) = (MbufBatch::new(), MbufBatch::new());
     // Acquire: partner is the Release below.
@@ -49,7 +49,7 @@ fn stream(port: &mut dyn Port, peer: MacBytes, satisfied: &AtomicU32) {
             }
         }
         if moved == 0 {
-            patience.turn();
+            deadline.check();
         }
     }
     while let Some(mbuf) = unsent.pop() {
@@ -67,10 +67,10 @@ pub(super) fn two_threads_stream_both_ways(make: &mut dyn FnMut() -> Pair) {
     });
 }
 
-/// Receives one frame, asleep while there is none.
+/// Receives one frame, sleeping while there is none.
 fn receive_asleep(port: &mut dyn Port, src: MacBytes, expected: u32) {
     let dst = port.capabilities().mac;
-    let patience = Patience::new("a frame that wakes");
+    let deadline = Deadline::new("a frame that wakes");
     let mut batch = MbufBatch::new();
     let mut overslept = false;
     while port.rx_burst(&mut batch, 1) == 0 {
@@ -80,21 +80,21 @@ fn receive_asleep(port: &mut dyn Port, src: MacBytes, expected: u32) {
         }
         let timeout = match source {
             WakeSource::Futex { .. } | WakeSource::Fd(_) => SLEEP,
-            WakeSource::Poll => LOOK,
+            WakeSource::Poll => POLL_INTERVAL,
         };
         let slept = source.sleep(timeout).expect("a source to sleep on");
         overslept = timeout == SLEEP && slept == crate::wake::Slept::TimedOut;
-        patience.turn();
+        deadline.check();
     }
     port.disarm();
-    assert!(!overslept, "frame {expected} came and woke nobody");
+    assert!(!overslept, "frame {expected} did not wake the receiver");
     let mbuf = batch.pop().expect("one frame was received");
     assert_eq!(serial_of(mbuf.bytes(), dst, src), expected);
     port.free(mbuf);
 }
 
-/// Two sides take turns; each sleeps until the other's frame wakes it.
-pub(super) fn arming_and_looking_never_loses_a_wake(make: &mut dyn FnMut() -> Pair) {
+/// Two sides send alternately; each sleeps until the other's frame wakes it.
+pub(super) fn arm_and_poll_lose_no_wakeup(make: &mut dyn FnMut() -> Pair) {
     let (mut a, mut b) = make();
     let (a_mac, b_mac) = (a.capabilities().mac, b.capabilities().mac);
     std::thread::scope(|scope| {
@@ -113,7 +113,7 @@ pub(super) fn arming_and_looking_never_loses_a_wake(make: &mut dyn FnMut() -> Pa
     });
 }
 
-pub(super) fn arming_without_sleeping_changes_nothing(make: &mut dyn FnMut() -> Pair) {
+pub(super) fn arm_without_sleep_has_no_effect(make: &mut dyn FnMut() -> Pair) {
     let (mut a, mut b) = make();
     let (a_mac, b_mac) = (a.capabilities().mac, b.capabilities().mac);
     a.disarm();

@@ -1,4 +1,4 @@
-//! For which addresses the device receives, and which frames are the port's.
+//! Receive addresses of the device, and the filter for received frames.
 
 use core::ffi::c_int;
 use std::io;
@@ -12,22 +12,22 @@ use super::config::{DpdkConfig, DpdkError};
 use super::eal;
 use super::log;
 use crate::af_packet::addresses::Addresses;
-use crate::af_packet::link::LinkWatch;
+use crate::af_packet::link::LinkMonitor;
 use crate::af_packet::socket::{Interface, Socket};
 use crate::af_packet::{ETHERTYPE_VLAN, Promiscuous, SEGMENT_BROADCAST};
 use crate::port::MacBytes;
 
-/// The VLAN identifier in the tag control information.
+/// Mask of the VLAN identifier in the tag control information.
 const VLAN_ID_MASK: u16 = 0x0fff;
-/// Both addresses of a frame.
+/// Bytes of both addresses of a frame.
 const ADDRESSES_BYTES: usize = 12;
 
-/// What comes of a received frame.
+/// Result of filtering a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is the port's.
+    /// For this port.
     Ours,
-    /// So it is, without its priority tag.
+    /// For this port, once its priority tag is removed.
     PriorityTagged,
     Runt,
     OtherAddress,
@@ -35,15 +35,15 @@ pub(super) enum Verdict {
     Vlan,
 }
 
-/// Which frames are the port's.
+/// Filter of received frames by destination address and EtherType.
 #[derive(Debug)]
 pub(super) struct Filter {
-    /// As numbers in memory's order.
+    /// As returned by [`number_of`].
     destinations: Vec<u64>,
     ethertypes: Vec<u16>,
 }
 
-/// An address as the first six bytes of a number.
+/// Returns an address as an integer whose first six bytes in memory are the address.
 fn number_of(mac: MacBytes) -> u64 {
     let [a, b, c, d, e, f] = mac;
     u64::from_ne_bytes([a, b, c, d, e, f, 0, 0])
@@ -57,9 +57,9 @@ impl Filter {
         }
     }
 
-    /// Judges a frame that begins with these bytes.
+    /// Classifies a frame that begins with these bytes.
     #[inline]
-    pub(super) fn judge(&self, frame: &[u8]) -> Verdict {
+    pub(super) fn classify(&self, frame: &[u8]) -> Verdict {
         let word = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
         let (Some(&destination), Some(ethertype)) = (frame.first_chunk(), word(ADDRESSES_BYTES))
         else {
@@ -85,29 +85,29 @@ impl Filter {
     }
 }
 
-/// Where the device gets its frames from.
+/// Receive addresses of a device, by where they are configured.
 #[derive(Debug)]
-pub(super) enum Reception {
-    /// A network interface of the kernel's, which is told and watched by a socket of ours: memberships end with it,
-    /// however the process ends.
+pub(super) enum ReceiveAddresses {
+    /// On the kernel's network interface behind the device, by a socket of ours: memberships end with the socket, also
+    /// when the process is killed.
     Interface {
         control: Socket,
         addresses: Addresses,
-        link: LinkWatch,
+        link: LinkMonitor,
     },
-    /// The device itself.
-    Device(Own),
+    /// On the device itself.
+    Device(DeviceAddresses),
 }
 
-/// The addresses of a device without an interface.
+/// Receive addresses of a device without a network interface.
 #[derive(Debug)]
-pub(super) struct Own {
+pub(super) struct DeviceAddresses {
     port: u16,
     ethertypes: Vec<u16>,
-    others: Vec<MacBytes>,
-    permitted: Promiscuous,
-    /// It hands over every frame, and need not be told of addresses.
-    for_all: bool,
+    other_addresses: Vec<MacBytes>,
+    promiscuous_policy: Promiscuous,
+    /// The device delivers every frame and needs no addresses.
+    promiscuous: bool,
 }
 
 fn ether(mac: MacBytes) -> rte_ether_addr {
@@ -118,121 +118,130 @@ fn is_group(mac: MacBytes) -> bool {
     mac[0] & 1 != 0
 }
 
-fn done(number: c_int) -> Result<(), c_int> {
+fn check(number: c_int) -> Result<(), c_int> {
     match number {
         0 => Ok(()),
         error => Err(error),
     }
 }
 
-impl Own {
+impl DeviceAddresses {
     pub(super) fn new(config: &DpdkConfig, port: u16, mac: MacBytes) -> Self {
-        let own = config.interface_address.then_some(mac);
-        let others = [SEGMENT_BROADCAST].into_iter().chain(own);
+        let interface = config.interface_address.then_some(mac);
+        let others = [SEGMENT_BROADCAST].into_iter().chain(interface);
         Self {
             port,
             ethertypes: config.ethertypes.clone(),
-            others: others.chain(config.multicast.iter().copied()).collect(),
-            permitted: config.promiscuous,
-            for_all: false,
+            other_addresses: others.chain(config.multicast.iter().copied()).collect(),
+            promiscuous_policy: config.promiscuous,
+            promiscuous: false,
         }
     }
 
     fn with_station(&self, station: MacBytes) -> Vec<MacBytes> {
-        [station].into_iter().chain(self.others.clone()).collect()
+        let others = self.other_addresses.iter().copied();
+        [station].into_iter().chain(others).collect()
     }
 
-    /// Makes the device receive for the station and the other addresses.
+    /// Adds the station address and the other addresses to the device's filter.
     pub(super) fn join(&mut self, device: &str, station: MacBytes) -> Result<(), DpdkError> {
         let mark = log::mark();
         let refused = |mac, number| DpdkError::AddressRefused {
             device: device.to_owned(),
             mac,
-            said: eal::said(number, mark),
+            detail: eal::failure(number, mark),
         };
-        if self.permitted == Promiscuous::Always {
-            return self.ask_for_all().map_err(|error| refused(station, error));
+        if self.promiscuous_policy == Promiscuous::Always {
+            return self
+                .enable_promiscuous()
+                .map_err(|error| refused(station, error));
         }
         for mac in self.with_station(station) {
-            if let Err(error) = self.ask_for(mac) {
-                return match self.permitted {
+            if let Err(error) = self.add_address(mac) {
+                return match self.promiscuous_policy {
                     Promiscuous::Never => Err(refused(mac, error)),
-                    _ => self.ask_for_all().map_err(|error| refused(mac, error)),
+                    _ => self
+                        .enable_promiscuous()
+                        .map_err(|error| refused(mac, error)),
                 };
             }
         }
-        let groups = self.others.iter().copied().filter(|&mac| is_group(mac));
+        let groups = self
+            .other_addresses
+            .iter()
+            .copied()
+            .filter(|&mac| is_group(mac));
         let mut groups: Vec<rte_ether_addr> = groups.map(ether).collect();
         let Some(&first) = groups.first() else {
             return Ok(());
         };
-        // SAFETY: the port exists, and the list is as long as it says.
-        let told = unsafe {
+        // SAFETY: the port exists, and the pointer is valid for `groups.len()` addresses.
+        let result = unsafe {
             rte_eth_dev_set_mc_addr_list(self.port, groups.as_mut_ptr(), groups.len() as u32)
         };
-        match (told, self.permitted) {
+        match (result, self.promiscuous_policy) {
             (0, _) => Ok(()),
             (error, Promiscuous::Never) => Err(refused(first.addr_bytes, error)),
             _ => self
-                .ask_for_all()
+                .enable_promiscuous()
                 .map_err(|error| refused(first.addr_bytes, error)),
         }
     }
 
-    /// Receives for the station `to` from now on, and no more for `from`. After an error all is as before.
+    /// Replaces the station address `from` by `to` in the device's filter. After an error nothing has changed.
     pub(super) fn change(&mut self, from: MacBytes, to: MacBytes) -> io::Result<()> {
         let refused = |number: c_int| io::Error::from_raw_os_error(number.saturating_abs());
-        if !self.for_all
-            && let Err(error) = self.ask_for(to)
+        if !self.promiscuous
+            && let Err(error) = self.add_address(to)
         {
-            match self.permitted {
+            match self.promiscuous_policy {
                 Promiscuous::Never => return Err(refused(error)),
-                _ => self.ask_for_all().map_err(|_| refused(error))?,
+                _ => self.enable_promiscuous().map_err(|_| refused(error))?,
             }
         }
-        if !self.for_all {
+        if !self.promiscuous {
             let mut from = ether(from);
-            // SAFETY: the port exists, and the address is read. Fails for the device's own address, which stays.
+            // SAFETY: the port exists, and the address is only read. Fails for the device's own address, which is kept.
             unsafe { rte_eth_dev_mac_addr_remove(self.port, &mut from) };
         }
         Ok(())
     }
 
-    /// Asks for single frames to an address; groups are asked for by list.
-    fn ask_for(&self, mac: MacBytes) -> Result<(), c_int> {
+    /// Adds a unicast address to the device's filter; multicast addresses are set as one list.
+    fn add_address(&self, mac: MacBytes) -> Result<(), c_int> {
         if is_group(mac) {
             return Ok(());
         }
         let mut mac = ether(mac);
         // SAFETY: the port exists, and the address is copied.
-        done(unsafe { rte_eth_dev_mac_addr_add(self.port, &mut mac, 0) })
+        check(unsafe { rte_eth_dev_mac_addr_add(self.port, &mut mac, 0) })
     }
 
-    /// A device that cannot be asked has no filter: it hands over what it gets.
-    fn ask_for_all(&mut self) -> Result<(), c_int> {
+    /// Makes the device promiscuous. A device that does not support this has no filter: it delivers every frame.
+    fn enable_promiscuous(&mut self) -> Result<(), c_int> {
         // SAFETY: the port exists.
         match unsafe { rte_eth_promiscuous_enable(self.port) } {
             0 => {}
             error if error == -libc::ENOTSUP => {}
             error => return Err(error),
         }
-        self.for_all = true;
+        self.promiscuous = true;
         Ok(())
     }
 
-    pub(super) fn is_for_all(&self) -> bool {
-        self.for_all
+    pub(super) fn is_promiscuous(&self) -> bool {
+        self.promiscuous
     }
 }
 
-impl Reception {
-    /// On an interface.
+impl ReceiveAddresses {
+    /// Configures the receive addresses on a network interface.
     pub(super) fn on_interface(
         config: &DpdkConfig,
         name: &str,
         control: Socket,
         interface: Interface,
-        link: LinkWatch,
+        link: LinkMonitor,
     ) -> Result<Self, DpdkError> {
         let mut addresses = Addresses::new(&config.common(name), interface);
         addresses.join(&control, config.mac)?;
@@ -243,23 +252,23 @@ impl Reception {
         })
     }
 
-    /// Which frames are those of a station.
+    /// Returns the filter of received frames for a station address.
     pub(super) fn filter(&self, station: MacBytes) -> Filter {
         match self {
             Self::Interface { addresses, .. } => {
                 Filter::new(addresses.ethertypes(), &addresses.with_station(station))
             }
-            Self::Device(own) => Filter::new(&own.ethertypes, &own.with_station(station)),
+            Self::Device(device) => Filter::new(&device.ethertypes, &device.with_station(station)),
         }
     }
 
-    /// As [`Port::change_address`](crate::Port::change_address), but for the filter.
+    /// Does [`Port::change_address`](crate::Port::change_address), except for the port's own [`Filter`].
     pub(super) fn change(&mut self, from: MacBytes, to: MacBytes) -> io::Result<()> {
         match self {
             Self::Interface {
                 control, addresses, ..
             } => addresses.change(control, from, to, |_, _| Ok(())),
-            Self::Device(own) => own.change(from, to),
+            Self::Device(device) => device.change(from, to),
         }
     }
 }
@@ -278,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_judged_by_address_type_and_tag() {
+    fn filter_classifies_by_address_ethertype_and_tag() {
         let filter = Filter::new(&[0x8906, 0x8914], &[STATION, GROUP]);
         let mut near = STATION;
         near[5] ^= 1;
@@ -301,12 +310,16 @@ mod tests {
             (STATION, &[], Verdict::Runt),
         ];
         for (dst, words, expected) in rows {
-            assert_eq!(filter.judge(&frame(dst, words)), expected, "{words:04x?}");
+            assert_eq!(
+                filter.classify(&frame(dst, words)),
+                expected,
+                "{words:04x?}"
+            );
         }
         assert_eq!(
-            filter.judge(&frame(STATION, &[0x8906])[..13]),
+            filter.classify(&frame(STATION, &[0x8906])[..13]),
             Verdict::Runt
         );
-        assert_eq!(filter.judge(&[]), Verdict::Runt);
+        assert_eq!(filter.classify(&[]), Verdict::Runt);
     }
 }

@@ -1,30 +1,29 @@
-//! What a `dpdk` port is opened with, and why opening it may fail.
+//! Configuration of a `dpdk` port, and the errors of opening it.
 
 use core::fmt;
 
 use crate::af_packet::{AfPacketConfig, AfPacketError, Promiscuous};
 use crate::port::MacBytes;
 
-/// The most receive queues of one port.
+/// Maximum number of receive queues of one port.
 const QUEUES_MAX: u32 = 64;
-/// The least and the greatest MTU that can be asked of a device: from the shortest useful frame to what one buffer
-/// holds.
+/// MTUs that can be set on a device: from the shortest useful frame to what fits into one buffer.
 const MTU_BYTES: core::ops::RangeInclusive<u32> = 302..=2546;
-/// The most memory that EAL is asked for, 1 TiB.
+/// Maximum of `memory_mb`, 1 TiB.
 const MEMORY_MB_MAX: u32 = 1 << 20;
 
-/// What names a pair of rings of ours begins with, and how long the rest is.
-pub(super) const RINGS: &str = "ring:";
-const RINGS_NAME_BYTES: core::ops::RangeInclusive<usize> = 1..=32;
+/// Prefix of a device name for a pair of rings, and the length of the name behind it.
+pub(super) const RING_PREFIX: &str = "ring:";
+const RING_NAME_BYTES: core::ops::RangeInclusive<usize> = 1..=32;
 
-/// What DPDK's environment abstraction layer is started with, once in a process.
+/// Configuration of DPDK's environment abstraction layer (EAL), which is initialized once per process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EalConfig {
-    /// Take memory in huge pages, which cards need; else ordinary pages.
+    /// Allocate memory in huge pages, which hardware NICs need; else in ordinary pages.
     pub huge_pages: bool,
-    /// MiB to reserve at the start. With huge pages 0 means: what is needed, when it is needed.
+    /// MiB to reserve at initialization. With huge pages 0 means: allocate on demand.
     pub memory_mb: u32,
-    /// Further arguments of EAL. One that says the same as an argument of ours takes its place.
+    /// Further EAL arguments. One that sets the same option as one of ours replaces it.
     pub args: Vec<String>,
 }
 
@@ -38,37 +37,36 @@ impl Default for EalConfig {
     }
 }
 
-/// What a `dpdk` port is opened with.
+/// Configuration of a `dpdk` port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DpdkConfig {
-    /// For EAL; the same in all ports of a process.
+    /// EAL's configuration; must be equal in all ports of a process.
     pub eal: EalConfig,
-    /// The device, as DPDK names it: a PCI address, a virtual device, either with its own keys behind commas, or a
-    /// port that exists; or `ring:NAME`, one of the two ends of a pair of rings in this process.
+    /// The device by its DPDK name: a PCI address or a virtual device, either with its keys behind commas, or a
+    /// port that exists; or `ring:NAME`, one of the two ports of a pair of rings in this process.
     pub device: String,
     /// Our station address; may differ from the device's own.
     pub mac: MacBytes,
-    /// EtherTypes that are received.
+    /// Received EtherTypes.
     pub ethertypes: Vec<u16>,
-    /// At how many queues frames are received, 1 to 64. They are sent at the first one.
+    /// Number of receive queues, 1 to 64. Frames are sent on the first send queue.
     pub queues: u32,
-    /// Frames that a receive queue holds, and received frames that the caller can hold beside them.
+    /// Frames that a receive queue holds, and received frames that the caller can hold besides.
     pub rx_frames: u32,
-    /// Frames that the send queue holds, and frames to send that the caller can hold beside them.
+    /// Frames that the send queue holds, and frames to send that the caller can hold besides.
     pub tx_frames: u32,
-    /// The MTU that the device is given, 302 to 2546; otherwise that which it has.
+    /// MTU to set on the device, 302 to 2546; `None` keeps the device's.
     pub mtu_bytes: Option<u32>,
-    /// When the device is asked for every frame on the wire.
+    /// When the device is made promiscuous.
     pub promiscuous: Promiscuous,
-    /// Addresses that are received besides our own and
-    /// [`SEGMENT_BROADCAST`](crate::af_packet::SEGMENT_BROADCAST).
+    /// Multicast addresses to receive besides [`SEGMENT_BROADCAST`](crate::af_packet::SEGMENT_BROADCAST).
     pub multicast: Vec<MacBytes>,
-    /// Receive frames to the device's own address too.
+    /// Also receive frames to the device's own address.
     pub interface_address: bool,
 }
 
 impl DpdkConfig {
-    /// The configuration for a station on a device, with defaults for the rest.
+    /// Returns the configuration for a station address on a device, with defaults for all other fields.
     pub fn new(device: impl Into<String>, mac: MacBytes) -> Self {
         let like = AfPacketConfig::new(String::new(), mac);
         Self {
@@ -86,7 +84,7 @@ impl DpdkConfig {
         }
     }
 
-    /// The part of it that any port with addresses has.
+    /// Returns the fields that are common with an `af_packet` port.
     pub(super) fn common(&self, interface: &str) -> AfPacketConfig {
         AfPacketConfig {
             ethertypes: self.ethertypes.clone(),
@@ -99,7 +97,7 @@ impl DpdkConfig {
         }
     }
 
-    /// Refuses what no device could be opened with.
+    /// Checks the values that are independent of the device.
     pub fn check(&self) -> Result<(), DpdkError> {
         let refuse = |key, reason| Err(DpdkError::BadConfig { key, reason });
         if let Err(AfPacketError::BadConfig { key, reason }) = self.common("").check() {
@@ -109,14 +107,17 @@ impl DpdkConfig {
         if !is_name(&self.device) {
             return refuse("device", "must name a device: \"net_memif0,role=server\"");
         }
-        if let Some(name) = self.device.strip_prefix(RINGS)
-            && !(RINGS_NAME_BYTES.contains(&name.len())
+        if let Some(name) = self.device.strip_prefix(RING_PREFIX)
+            && !(RING_NAME_BYTES.contains(&name.len())
                 && name.bytes().all(|byte| byte.is_ascii_alphanumeric()))
         {
-            return refuse("device", "must be ring: with 1 to 32 letters and digits");
+            return refuse(
+                "device",
+                "must be ring: followed by 1 to 32 letters or digits",
+            );
         }
         if !self.eal.args.iter().all(|word| is_name(word)) {
-            return refuse("args", "must be words");
+            return refuse("args", "must be non-empty words without line breaks");
         }
         if !(1..=QUEUES_MAX).contains(&self.queues) {
             return refuse("queues", "must be 1 to 64");
@@ -134,16 +135,16 @@ impl DpdkConfig {
     }
 }
 
-/// What DPDK said of a failure: the number that a call returned, and its log since the call began.
+/// Details of a failed DPDK call: its error number as text, and DPDK's log messages since the call began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
-    /// What the number means.
+pub struct FailureDetail {
+    /// The error number as text.
     pub text: String,
-    /// Warnings and errors of the log, oldest first.
+    /// Logged warnings and errors, oldest first.
     pub log: Vec<String>,
 }
 
-impl fmt::Display for Said {
+impl fmt::Display for FailureDetail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)?;
         match self.log.is_empty() {
@@ -153,103 +154,103 @@ impl fmt::Display for Said {
     }
 }
 
-/// Why a `dpdk` port could not be opened; the text says what to do.
+/// Error of opening a `dpdk` port; its text contains the remedy.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum DpdkError {
-    /// A key of the configuration has an impossible value.
+    /// A configuration key has an invalid value.
     BadConfig {
         /// The key.
         key: &'static str,
         /// What it must be.
         reason: &'static str,
     },
-    /// EAL did not start, which this process cannot try again.
+    /// EAL initialization failed; it cannot be retried in this process.
     Eal {
-        /// What it was started with.
+        /// Its arguments.
         args: Vec<String>,
-        /// What it said.
-        said: Said,
-        /// Were huge pages asked for?
+        /// Details from DPDK.
+        detail: FailureDetail,
+        /// Huge pages were configured.
         huge_pages: bool,
     },
-    /// EAL runs, and was started with something else.
+    /// EAL is already initialized with another configuration.
     OtherEal {
-        /// What it was started with.
+        /// The configuration that it was initialized with.
         running: EalConfig,
     },
-    /// This process was forked from one with EAL, of which nothing can be used here.
+    /// This process was forked from a process with EAL, which a child cannot use.
     Forked,
-    /// No driver takes the device.
+    /// No driver accepts the device.
     NoDevice {
         /// The device.
         device: String,
-        /// What DPDK said.
-        said: Said,
+        /// Details from DPDK.
+        detail: FailureDetail,
     },
-    /// Another port of this process has the device.
+    /// Another port of this process uses the device.
     DeviceTaken {
         /// The device.
         device: String,
     },
-    /// The device has fewer queues.
+    /// The device has fewer receive queues than configured.
     TooFewQueues {
         /// The device.
         device: String,
-        /// How many it has.
+        /// Its receive queues.
         queues: u32,
     },
-    /// Frames of the device are too short for anything useful.
+    /// The device's MTU is too small.
     MtuTooSmall {
         /// The device.
         device: String,
         /// Its MTU.
         mtu_bytes: u32,
-        /// The MTU that is needed at least.
+        /// The minimum.
         needed_bytes: u32,
     },
-    /// The device does not take the MTU.
+    /// The device does not accept the MTU.
     MtuRefused {
         /// The device.
         device: String,
         /// The MTU.
         mtu_bytes: u32,
-        /// What DPDK said.
-        said: Said,
+        /// Details from DPDK.
+        detail: FailureDetail,
     },
-    /// The device does not receive for an address, and may not be made promiscuous.
+    /// The device's filter does not accept an address, and promiscuous mode is not allowed or failed.
     AddressRefused {
         /// The device.
         device: String,
         /// The address.
         mac: MacBytes,
-        /// What DPDK said.
-        said: Said,
+        /// Details from DPDK.
+        detail: FailureDetail,
     },
-    /// EAL has no room for the buffers.
+    /// EAL has no memory for the buffers.
     Memory {
-        /// How many there are to be.
+        /// Number of buffers.
         buffers: u32,
-        /// Bytes of each.
+        /// Bytes of each buffer.
         buffer_bytes: u32,
-        /// What DPDK said.
-        said: Said,
+        /// Details from DPDK.
+        detail: FailureDetail,
     },
-    /// Something about the interface behind the device.
+    /// The network interface behind the device failed.
     Interface(AfPacketError),
-    /// The socket by which memif's ends find each other cannot be had.
+    /// The sockets of a memif control channel cannot be created.
     Socket {
         /// The device.
         device: String,
-        /// Why not.
+        /// The error.
         error: std::io::Error,
     },
-    /// Any other refusal.
+    /// Any other failed DPDK call.
     Dpdk {
-        /// What was asked.
+        /// The operation.
         call: &'static str,
-        /// What DPDK said.
-        said: Said,
+        /// Details from DPDK.
+        detail: FailureDetail,
     },
 }
 
@@ -259,8 +260,8 @@ impl From<AfPacketError> for DpdkError {
     }
 }
 
-const NO_HUGE_PAGES: &str = "without free huge pages set some aside \
-    (`echo 256 > /proc/sys/vm/nr_hugepages`), or set huge_pages = false, with which everything but real cards works";
+const NO_HUGE_PAGES: &str = "if no huge pages are free, reserve some \
+    (`echo 256 > /proc/sys/vm/nr_hugepages`), or set huge_pages = false, which works with everything but hardware NICs";
 
 impl fmt::Display for DpdkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -268,40 +269,40 @@ impl fmt::Display for DpdkError {
             Self::BadConfig { key, reason } => write!(f, "{key} {reason}"),
             Self::Eal {
                 args,
-                said,
+                detail,
                 huge_pages,
             } => {
                 let args = args.join(" ");
-                write!(f, "DPDK did not start with {args:?}: {said}. ")?;
+                write!(f, "DPDK initialization with {args:?} failed: {detail}. ")?;
                 match huge_pages {
-                    true => write!(f, "Mend args or memory_mb; {NO_HUGE_PAGES}")?,
-                    false => f.write_str("Mend args or memory_mb")?,
+                    true => write!(f, "Fix args or memory_mb; {NO_HUGE_PAGES}")?,
+                    false => f.write_str("Fix args or memory_mb")?,
                 }
-                f.write_str(". Then start the program again")
+                f.write_str(". Then restart the program")
             }
             Self::OtherEal { running } => write!(
                 f,
-                "DPDK runs in this process with huge_pages = {}, memory_mb = {}, args = {:?}: it is started once in a \
-                 process, so all NICs on it must say the same",
+                "DPDK is initialized in this process with huge_pages = {}, memory_mb = {}, args = {:?}: it is \
+                 initialized once per process, so all DPDK NICs must have the same values",
                 running.huge_pages, running.memory_mb, running.args
             ),
             Self::Forked => f.write_str(
-                "this process was forked from one that uses DPDK, and cannot use it: open the NIC before the fork in \
-                 the parent only, or run another program (exec) first",
+                "this process was forked from a process that uses DPDK, and cannot use it: open the NIC in the parent \
+                 only, or execute another program (exec) first",
             ),
-            Self::NoDevice { device, said } => write!(
+            Self::NoDevice { device, detail } => write!(
                 f,
-                "no DPDK device {device:?} ({said}): a card is named by its PCI address and must be bound to vfio-pci \
-                 (`dpdk-devbind.py --status`), a virtual device by its driver, a number and its keys \
+                "no DPDK device {device:?} ({detail}): name a hardware NIC by its PCI address and bind it to vfio-pci \
+                 (`dpdk-devbind.py --status`); name a virtual device by its driver, a number and its keys \
                  (\"net_af_packet0,iface=eth0\")"
             ),
             Self::DeviceTaken { device } => write!(
                 f,
-                "device {device:?} is another NIC's of this process: give each NIC its own"
+                "device {device:?} is used by another NIC of this process: configure a different device for each NIC"
             ),
             Self::TooFewQueues { device, queues } => write!(
                 f,
-                "device {device:?} has {queues} receive queues: lower queues, or give the device more with its keys"
+                "device {device:?} has {queues} receive queues: lower queues, or configure more with the device's keys"
             ),
             Self::MtuTooSmall {
                 device,
@@ -309,45 +310,49 @@ impl fmt::Display for DpdkError {
                 needed_bytes,
             } => write!(
                 f,
-                "device {device:?} has an MTU of {mtu_bytes} bytes, {needed_bytes} are needed: raise it with \
-                 mtu_bytes, or where its interface is configured; 2500 is best"
+                "device {device:?} has an MTU of {mtu_bytes} bytes, the minimum is {needed_bytes}: raise it with \
+                 mtu_bytes, or where its interface is configured; 2500 is recommended"
             ),
             Self::MtuRefused {
                 device,
                 mtu_bytes,
-                said,
+                detail,
             } => write!(
                 f,
-                "device {device:?} does not take an MTU of {mtu_bytes} bytes ({said}): lower mtu_bytes or leave it out"
+                "device {device:?} does not accept an MTU of {mtu_bytes} bytes ({detail}): lower or omit mtu_bytes"
             ),
-            Self::AddressRefused { device, mac, said } => {
+            Self::AddressRefused {
+                device,
+                mac,
+                detail,
+            } => {
                 let [a, b, c, d, e, g] = mac;
                 write!(
                     f,
-                    "device {device:?} does not receive for {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x} ({said}): \
-                     allow promiscuous mode"
+                    "device {device:?} does not accept receive address \
+                     {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x} ({detail}): allow promiscuous mode"
                 )
             }
             Self::Memory {
                 buffers,
                 buffer_bytes,
-                said,
+                detail,
             } => write!(
                 f,
-                "DPDK has no memory for {buffers} buffers of {buffer_bytes} bytes ({said}): raise memory_mb, or lower \
-                 rx_frames or tx_frames"
+                "DPDK has no memory for {buffers} buffers of {buffer_bytes} bytes ({detail}): raise memory_mb, or \
+                 lower rx_frames or tx_frames"
             ),
             Self::Interface(error) => error.fmt(f),
             Self::Socket { device, error } if error.kind() == std::io::ErrorKind::AddrInUse => write!(
                 f,
-                "the socket of device {device:?} is another's, or a file is there: name another one with its key socket, \
-                 or end whoever has it (`ss -xlp`)"
+                "the socket of device {device:?} is in use, or its path is a file: set another one with the device's \
+                 key socket, or stop the process that uses it (`ss -xlp`)"
             ),
             Self::Socket { device, error } => {
-                write!(f, "the sockets of device {device:?}: {error}: see to its key socket, to the directory for \
-                 temporary files (TMPDIR), and to the limits of descriptors and threads")
+                write!(f, "sockets of device {device:?} failed: {error}: check its key socket, the directory for \
+                 temporary files (TMPDIR), and the limits on file descriptors and threads")
             }
-            Self::Dpdk { call, said } => write!(f, "{call}: {said}"),
+            Self::Dpdk { call, detail } => write!(f, "{call} failed: {detail}"),
         }
     }
 }
@@ -367,14 +372,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn impossible_values_are_refused_by_key() {
+    fn check_invalid_value_names_its_key() {
         let refused_key = |change: fn(&mut DpdkConfig)| {
             let mut config = DpdkConfig::new("net_null0", [0x0e, 0xfd, 0, 0, 0, 1]);
             assert!(config.check().is_ok());
             change(&mut config);
             match config.check() {
                 Err(DpdkError::BadConfig { key, .. }) => key,
-                other => panic!("expected a refusal, got {other:?}"),
+                other => panic!("expected BadConfig, got {other:?}"),
             }
         };
         assert_eq!(refused_key(|c| c.mac = [1, 0, 0, 0, 0, 1]), "mac");

@@ -1,4 +1,4 @@
-//! What a port counts, and what its device does.
+//! Counters of a port and of its device.
 
 use core::ptr;
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use dpdk_sys::{rte_eth_xstat, rte_eth_xstat_name, rte_eth_xstats_get, rte_eth_xs
 
 use crate::port::{Counter, PortStats};
 
-/// What happened since the port was opened.
+/// Counters since the port was opened.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) rx_frames: u64,
@@ -34,20 +34,20 @@ pub(super) struct Counts {
     pub(super) restarts: u64,
 }
 
-/// What is told beside them.
+/// State that is reported with the counters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State {
-    /// Frames in several pieces that were received and freed.
+    /// Received frames of several mbuf segments, which were freed.
     pub(super) drop_rx_in_pieces: u64,
-    /// Bursts that were given up.
+    /// Bursts that faulted and were aborted.
     pub(super) bursts_given_up: u64,
     pub(super) link_changes: u64,
     pub(super) link_up: bool,
-    pub(super) for_all: bool,
+    pub(super) promiscuous: bool,
 }
 
 impl Counts {
-    /// The counters under their names, and the device's behind them.
+    /// Returns the counters with their names, then the device's counters.
     pub(super) fn stats(&self, state: State, device: &DeviceCounts) -> PortStats {
         let counters = [
             ("drop_rx_runt", self.drop_rx_runt),
@@ -70,7 +70,7 @@ impl Counts {
             ("restarts", self.restarts),
             ("link_changes", state.link_changes),
             ("link_up", state.link_up.into()),
-            ("promiscuous", state.for_all.into()),
+            ("promiscuous", state.promiscuous.into()),
         ];
         let counters = counters.into_iter();
         PortStats {
@@ -86,8 +86,8 @@ impl Counts {
     }
 }
 
-/// The same text for ever. Devices of one driver have the same few hundred names, so that this does not grow.
-fn for_ever(text: String) -> &'static str {
+/// Interns a text for the life of the process. Devices of one driver have the same few hundred names: bounded.
+fn intern(text: String) -> &'static str {
     static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut names = NAMES
         .lock()
@@ -100,55 +100,55 @@ fn for_ever(text: String) -> &'static str {
     name
 }
 
-/// What the device counts, DPDK's extended statistics.
+/// The device's counters: DPDK's extended statistics.
 #[derive(Debug)]
 pub(super) struct DeviceCounts {
     port: u16,
     names: Vec<&'static str>,
     values: Vec<u64>,
-    room: Vec<rte_eth_xstat>,
+    entries: Vec<rte_eth_xstat>,
 }
 
 impl DeviceCounts {
-    /// Of a port that has its queues.
+    /// Reads the counter names of a port whose queues are set up.
     pub(super) fn new(port: u16) -> Self {
-        // SAFETY: asks how many there are.
+        // SAFETY: with a null pointer and size 0 it only returns the count.
         let count = unsafe { rte_eth_xstats_get_names(port, ptr::null_mut(), 0) };
         let count = u32::try_from(count).unwrap_or(0);
-        let mut room = vec![rte_eth_xstat_name::default(); count as usize];
-        // SAFETY: the port exists, and there is room for so many.
-        let told = unsafe { rte_eth_xstats_get_names(port, room.as_mut_ptr(), count) };
-        if u32::try_from(told) != Ok(count) {
-            room.clear();
+        let mut entries = vec![rte_eth_xstat_name::default(); count as usize];
+        // SAFETY: the port exists, and the pointer is valid for `count` entries.
+        let result = unsafe { rte_eth_xstats_get_names(port, entries.as_mut_ptr(), count) };
+        if u32::try_from(result) != Ok(count) {
+            entries.clear();
         }
         let text = |entry: &rte_eth_xstat_name| {
             // SAFETY: DPDK terminates every name within its array.
             let name = unsafe { CStr::from_ptr(entry.name.as_ptr()) };
-            for_ever(format!("device_{}", name.to_string_lossy()))
+            intern(format!("device_{}", name.to_string_lossy()))
         };
-        let names: Vec<_> = room.iter().map(text).collect();
+        let names: Vec<_> = entries.iter().map(text).collect();
         Self {
             port,
             values: vec![0; names.len()],
-            room: vec![rte_eth_xstat::default(); names.len()],
+            entries: vec![rte_eth_xstat::default(); names.len()],
             names,
         }
     }
 
-    /// Asks the device.
+    /// Reads the values from the device.
     pub(super) fn refresh(&mut self) {
-        let count = self.room.len() as u32;
-        // SAFETY: the port exists, and there is room for so many.
-        let told = unsafe { rte_eth_xstats_get(self.port, self.room.as_mut_ptr(), count) };
-        let told = usize::try_from(told).unwrap_or(0);
-        for entry in self.room.iter().take(told) {
+        let count = self.entries.len() as u32;
+        // SAFETY: the port exists, and the pointer is valid for `count` entries.
+        let written = unsafe { rte_eth_xstats_get(self.port, self.entries.as_mut_ptr(), count) };
+        let written = usize::try_from(written).unwrap_or(0);
+        for entry in self.entries.iter().take(written) {
             if let Some(value) = self.values.get_mut(entry.id as usize) {
                 *value = entry.value;
             }
         }
     }
 
-    /// Those that are not 0.
+    /// Returns the nonzero counters.
     fn counters(&self) -> impl Iterator<Item = Counter> {
         let all = self.names.iter().zip(&self.values);
         all.filter(|(_, value)| **value != 0)

@@ -1,4 +1,4 @@
-//! A port of DPDK's: found, configured, started, asked and closed.
+//! A DPDK device: lookup, configuration, start, queries and removal.
 
 use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
@@ -16,45 +16,45 @@ use dpdk_sys::{
     rte_eth_rx_queue_setup, rte_eth_tx_queue_setup,
 };
 
-use super::config::{DpdkError, RINGS, Said};
+use super::config::{DpdkError, FailureDetail, RING_PREFIX};
 use super::eal::{self, Eal};
 use super::log::{self, Mark};
-use super::memif::{self, ControlChannel, Wish};
+use super::memif::{self, ControlChannel, ControlRequest};
 use super::pool::Pool;
-use super::rings::End;
+use super::rings::RingEndpoint;
 use crate::af_packet::is_station;
 use crate::port::MacBytes;
 
-/// Bytes of a slot of memif.
+/// Default bytes of a memif slot.
 pub(super) const MEMIF_SLOT_BYTES: u32 = 2304;
 
-/// What is refused when another has the queue.
-pub(super) const RX_QUEUE_SETUP: &str = "setting a receive queue up";
+/// The operation that fails while another port has the queue.
+pub(super) const RX_QUEUE_SETUP: &str = "receive queue setup";
 
-/// The ports of DPDK's that ports of this process have.
-static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+/// DPDK port numbers in use by ports of this process.
+static PORTS_IN_USE: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
-fn taken() -> std::sync::MutexGuard<'static, BTreeSet<u16>> {
-    TAKEN
+fn ports_in_use() -> std::sync::MutexGuard<'static, BTreeSet<u16>> {
+    PORTS_IN_USE
         .lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// What a driver is like that it does not say of itself.
+/// Properties of a driver that DPDK does not report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Memory shared with another process. Carries frames of any length, whatever it says of its MTU. Bursts fault
-    /// when the other end goes while they run.
+pub(super) enum DriverKind {
+    /// Memory shared with another process. Carries frames of any length, whatever MTU it reports. Bursts fault if the
+    /// peer unmaps or truncates the memory while they run.
     Memif,
-    /// Frames of any length, which go to whoever reads them.
+    /// Frames of any length, within this process.
     Memory,
-    /// A socket of the family AF_PACKET: its slots bound the frames.
+    /// An AF_PACKET socket, whose slots limit the frame length.
     AfPacket,
     /// Any other.
     Other,
 }
 
-impl Kind {
+impl DriverKind {
     fn of(driver: &str) -> Self {
         match driver {
             memif::DRIVER => Self::Memif,
@@ -65,81 +65,82 @@ impl Kind {
     }
 }
 
-/// While this lives, nothing runs on DPDK's interrupt thread: memif does there, without a lock, what its callers do
-/// elsewhere at the same time, and ends the process when the two meet.
-struct Quiet(bool);
+/// Blocks DPDK's interrupt thread until dropped: memif accesses the same state there and in the caller's thread without
+/// a lock, and aborts the process when both run at the same time.
+struct InterruptsBlocked(bool);
 
-impl Quiet {
-    /// For memif; others have their interrupts. The caller handles devices.
-    fn around(device: &str) -> Self {
+impl InterruptsBlocked {
+    /// Blocks the interrupt thread if the device is a memif; does nothing for other drivers. The caller holds
+    /// [`Eal::control`].
+    fn for_device(device: &str) -> Self {
         let is_memif = device.starts_with(memif::DRIVER);
-        // SAFETY: EAL runs, this thread handles devices, and it is not the interrupt thread.
+        // SAFETY: EAL runs, this thread holds its control lock, and it is not the interrupt thread.
         Self(is_memif && unsafe { dpdk_sys_hold_interrupts() } == 0)
     }
 }
 
-impl Drop for Quiet {
+impl Drop for InterruptsBlocked {
     fn drop(&mut self) {
         if !self.0 {
             return;
         }
-        // SAFETY: it is held.
+        // SAFETY: the thread is blocked.
         unsafe { dpdk_sys_release_interrupts() };
-        // Once more, which comes after all that was told to the thread: what is closed is closed for it, too.
-        // SAFETY: as above, the thread is not held now.
+        // Block it again, which runs after everything that was queued for the thread: it has seen all closes by then.
+        // SAFETY: as above, the thread is not blocked now.
         if unsafe { dpdk_sys_hold_interrupts() } == 0 {
-            // SAFETY: it is held.
+            // SAFETY: the thread is blocked.
             unsafe { dpdk_sys_release_interrupts() };
         }
     }
 }
 
-/// What a device says of itself.
+/// Properties of a device, mostly as DPDK reports them.
 #[derive(Clone, Debug)]
-pub(super) struct Traits {
-    pub(super) kind: Kind,
+pub(super) struct DeviceProperties {
+    pub(super) kind: DriverKind,
     pub(super) rx_queues: u32,
     pub(super) tx_queues: u32,
     pub(super) max_mtu_bytes: u32,
-    /// Of the network interface behind it, if there is one.
+    /// Index of the network interface behind it, if there is one.
     pub(super) interface_index: Option<u32>,
 }
 
-/// How a device goes away.
+/// Origin of a device, which determines how it is closed.
 #[derive(Debug)]
 enum Origin {
-    /// It was added for us, and is removed.
+    /// Added for this port, and removed with it.
     Added,
-    /// An end of a pair of rings.
-    Rings(End),
-    /// It was there before us, and stays.
-    Found,
+    /// An endpoint of a pair of rings.
+    RingPair(RingEndpoint),
+    /// Existed before this port, and is kept.
+    Preexisting,
 }
 
-/// A port of DPDK's that is ours until this is dropped, which stops it.
+/// A DPDK device in use by one port; stopped on drop.
 #[derive(Debug)]
 pub(super) struct Device {
     eal: &'static Eal,
     pub(super) port: u16,
-    /// As the configuration has it.
+    /// As configured, with its keys.
     pub(super) name: String,
     origin: Origin,
     started: bool,
-    /// Of memif.
+    /// Only for memif.
     control: Option<ControlChannel>,
 }
 
-/// Frames that the queues hold.
+/// Frames that the queues hold (queue depths).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Depths {
     pub(super) rx_frames: u16,
     pub(super) tx_frames: u16,
 }
 
-/// The device with slots of memif that hold our longest frame, unless it says itself how long they are. A longer frame
-/// goes into several of them, of which DPDK 22.11 sends the first even if there is no room for the next: what the other
-/// end reads then is without end.
-fn with_slots(device: &str) -> String {
+/// Adds a memif slot size that holds our longest frame to the device's arguments, unless they contain one. A frame that
+/// needs several slots is not safe: DPDK 22.11 sends the first slot even if the ring is full then, and the peer reads a
+/// chain that never ends.
+fn with_slot_size(device: &str) -> String {
     match device.starts_with(memif::DRIVER) && !device.contains(",bsize=") {
         true => format!("{device},bsize={MEMIF_SLOT_BYTES}"),
         false => device.to_owned(),
@@ -149,20 +150,20 @@ fn with_slots(device: &str) -> String {
 fn port_by_name(name: &str) -> Option<u16> {
     let name = CString::new(name).ok()?;
     let mut port = 0;
-    // SAFETY: the name is a text, and there is room for a number.
+    // SAFETY: the name is NUL-terminated, and the pointer is valid for a port number.
     let found = unsafe { rte_eth_dev_get_port_by_name(name.as_ptr(), &mut port) };
     (found == 0).then_some(port)
 }
 
 fn ports() -> BTreeSet<u16> {
-    // SAFETY: takes any number.
-    let is_there = |&port: &u16| unsafe { rte_eth_dev_is_valid_port(port) } != 0;
-    (0..RTE_MAX_ETHPORTS as u16).filter(is_there).collect()
+    // SAFETY: accepts any port number.
+    let is_valid = |&port: &u16| unsafe { rte_eth_dev_is_valid_port(port) } != 0;
+    (0..RTE_MAX_ETHPORTS as u16).filter(is_valid).collect()
 }
 
 impl Device {
-    /// Finds or adds the device. Rings have room for so many frames, and their ends share the pool. The caller handles
-    /// devices.
+    /// Finds or adds the device. Rings hold `frames` frames, and both their endpoints share the pool. The caller holds
+    /// [`Eal::control`].
     pub(super) fn find(
         eal: &'static Eal,
         device: &str,
@@ -170,14 +171,15 @@ impl Device {
         pool: impl FnOnce() -> Result<Pool, DpdkError>,
     ) -> Result<Self, DpdkError> {
         let mark = log::mark();
-        let (port, origin, control) = match device.strip_prefix(RINGS) {
+        let (port, origin, control) = match device.strip_prefix(RING_PREFIX) {
             Some(name) => {
-                let end = End::take(name, frames, pool)?;
-                (end.make_port(mark)?, Origin::Rings(end), None)
+                let endpoint = RingEndpoint::open(name, frames, pool)?;
+                let port = endpoint.create_port(mark)?;
+                (port, Origin::RingPair(endpoint), None)
             }
             None => Self::find_or_add(device, mark)?,
         };
-        if !taken().insert(port) {
+        if !ports_in_use().insert(port) {
             return Err(DpdkError::DeviceTaken {
                 device: device.to_owned(),
             });
@@ -198,77 +200,77 @@ impl Device {
     ) -> Result<(u16, Origin, Option<ControlChannel>), DpdkError> {
         let name = device.split(',').next().unwrap_or(device);
         if let Some(port) = port_by_name(name) {
-            if device.starts_with(memif::DRIVER) && !taken().contains(&port) {
+            if device.starts_with(memif::DRIVER) && !ports_in_use().contains(&port) {
                 return Err(DpdkError::BadConfig {
                     key: "device",
-                    reason: "must have the keys of its net_memif, which is not to be named in args",
+                    reason: "must contain the keys of its net_memif: name the device here, not in args",
                 });
             }
-            return Ok((port, Origin::Found, None));
+            return Ok((port, Origin::Preexisting, None));
         }
-        let no_device = |said| DpdkError::NoDevice {
+        let no_device = |detail| DpdkError::NoDevice {
             device: device.to_owned(),
-            said,
+            detail,
         };
         let control = ControlChannel::prepare(device).map_err(|error| DpdkError::Socket {
             device: device.to_owned(),
             error,
         })?;
-        let words = control.as_ref().map_or(device, ControlChannel::words);
-        let words = CString::new(with_slots(words))
-            .map_err(|_| no_device(eal::said(libc::EINVAL, mark)))?;
+        let devargs = control.as_ref().map_or(device, ControlChannel::devargs);
+        let devargs = CString::new(with_slot_size(devargs))
+            .map_err(|_| no_device(eal::failure(libc::EINVAL, mark)))?;
         let before = ports();
-        let _quiet = Quiet::around(device);
-        // SAFETY: EAL runs, and this thread handles devices.
-        let probe = || unsafe { rte_dev_probe(words.as_ptr()) };
-        // Drivers warn of what they do without, and errors quote them.
+        let _blocked = InterruptsBlocked::for_device(device);
+        // SAFETY: EAL runs, and this thread holds its control lock.
+        let probe = || unsafe { rte_dev_probe(devargs.as_ptr()) };
+        // Drivers warn about optional features; errors quote the log anyway.
         let probed = log::expecting_failure(probe);
         if probed < 0 {
-            return Err(no_device(eal::said(probed, mark)));
+            return Err(no_device(eal::failure(probed, mark)));
         }
         let added = ports().difference(&before).next().copied();
         match port_by_name(name).or(added) {
             Some(port) => Ok((port, Origin::Added, control)),
-            None => Err(no_device(eal::said(libc::ENODEV, mark))),
+            None => Err(no_device(eal::failure(libc::ENODEV, mark))),
         }
     }
 
-    /// A key of the device's configuration.
+    /// Returns the value of a key in the device's configured name.
     pub(super) fn key(&self, key: &str) -> Option<&str> {
-        let mut words = self.name.split(',').skip(1);
-        words.find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+        let mut pairs = self.name.split(',').skip(1);
+        pairs.find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='))
     }
 
-    fn refused(&self, call: &'static str, number: c_int, mark: Mark) -> DpdkError {
+    fn call_error(&self, call: &'static str, number: c_int, mark: Mark) -> DpdkError {
         DpdkError::Dpdk {
             call,
-            said: eal::said(number, mark),
+            detail: eal::failure(number, mark),
         }
     }
 
     fn info(&self) -> Result<rte_eth_dev_info, DpdkError> {
         let mark = log::mark();
         let mut info = MaybeUninit::uninit();
-        // SAFETY: the port exists, and there is room for the record.
-        let told = unsafe { rte_eth_dev_info_get(self.port, info.as_mut_ptr()) };
-        if told != 0 {
-            return Err(self.refused("asking the device what it is", told, mark));
+        // SAFETY: the port exists, and the pointer is valid for the record.
+        let result = unsafe { rte_eth_dev_info_get(self.port, info.as_mut_ptr()) };
+        if result != 0 {
+            return Err(self.call_error("reading the device information", result, mark));
         }
-        // SAFETY: it was told, so all of it is written.
+        // SAFETY: the call succeeded, so the whole record is written.
         Ok(unsafe { info.assume_init() })
     }
 
-    pub(super) fn traits(&self) -> Result<Traits, DpdkError> {
+    pub(super) fn properties(&self) -> Result<DeviceProperties, DpdkError> {
         let info = self.info()?;
         let driver = match info.driver_name.is_null() {
             true => String::new(),
-            // SAFETY: the driver's name is a text that lives as long as the driver.
+            // SAFETY: the driver's name is NUL-terminated and lives as long as the driver.
             false => unsafe { CStr::from_ptr(info.driver_name) }
                 .to_string_lossy()
                 .into_owned(),
         };
-        Ok(Traits {
-            kind: Kind::of(&driver),
+        Ok(DeviceProperties {
+            kind: DriverKind::of(&driver),
             rx_queues: info.max_rx_queues.into(),
             tx_queues: info.max_tx_queues.into(),
             max_mtu_bytes: info.max_mtu.into(),
@@ -276,31 +278,31 @@ impl Device {
         })
     }
 
-    /// The pool of a pair of rings.
+    /// Returns the pool that both endpoints of a pair of rings share; `None` for other devices.
     pub(super) fn shared_pool(&self) -> Option<std::sync::Arc<Pool>> {
         match &self.origin {
-            Origin::Rings(end) => Some(end.pool()),
-            Origin::Added | Origin::Found => None,
+            Origin::RingPair(endpoint) => Some(endpoint.pool()),
+            Origin::Added | Origin::Preexisting => None,
         }
     }
 
-    /// The memory node that the device is near to, or -1.
+    /// Returns the NUMA node of the device, or -1.
     pub(super) fn socket(&self) -> i32 {
         // SAFETY: the port exists.
         unsafe { rte_eth_dev_socket_id(self.port) }
     }
 
-    /// Its own address, before it is asked to receive for others; net_ring has none.
+    /// Returns the device's own address, before other receive addresses are added; net_ring has none.
     pub(super) fn mac(&self) -> Option<MacBytes> {
         let mut address = MaybeUninit::uninit();
-        // SAFETY: the port exists, and there is room for an address.
-        let told = unsafe { rte_eth_macaddr_get(self.port, address.as_mut_ptr()) };
-        // SAFETY: if it was told, it is written.
-        let mac = (told == 0).then(|| unsafe { address.assume_init() }.addr_bytes);
+        // SAFETY: the port exists, and the pointer is valid for an address.
+        let result = unsafe { rte_eth_macaddr_get(self.port, address.as_mut_ptr()) };
+        // SAFETY: if the call succeeded, the address is written.
+        let mac = (result == 0).then(|| unsafe { address.assume_init() }.addr_bytes);
         mac.filter(|&mac| is_station(mac))
     }
 
-    /// Gives the device its queues; with an MTU if it is to have one from the start.
+    /// Configures the numbers of (receive, send) queues and the initial MTU.
     pub(super) fn configure(&self, queues: (u16, u16), mtu_bytes: u32) -> Result<(), DpdkError> {
         let mark = log::mark();
         let mut conf = rte_eth_conf::default();
@@ -308,46 +310,46 @@ impl Device {
         // SAFETY: the port exists and is stopped, and the record is copied.
         match unsafe { rte_eth_dev_configure(self.port, queues.0, queues.1, &conf) } {
             0 => Ok(()),
-            number => Err(self.refused("configuring the device", number, mark)),
+            number => Err(self.call_error("configuring the device", number, mark)),
         }
     }
 
-    /// Gives the device an MTU; `false` if it knows of none.
-    pub(super) fn set_mtu(&self, mtu_bytes: u32) -> Result<bool, Said> {
+    /// Sets the device's MTU; `false` if the driver does not support this.
+    pub(super) fn set_mtu(&self, mtu_bytes: u32) -> Result<bool, FailureDetail> {
         let mark = log::mark();
         let mtu = u16::try_from(mtu_bytes).unwrap_or(u16::MAX);
         // SAFETY: the port exists.
         match unsafe { rte_eth_dev_set_mtu(self.port, mtu) } {
             0 => Ok(true),
             number if number == -libc::ENOTSUP => Ok(false),
-            number => Err(eal::said(number, mark)),
+            number => Err(eal::failure(number, mark)),
         }
     }
 
     pub(super) fn mtu_bytes(&self) -> u32 {
         let mut mtu = 0;
-        // SAFETY: the port exists, and there is room for a number.
+        // SAFETY: the port exists, and the pointer is valid for an MTU.
         unsafe { rte_eth_dev_get_mtu(self.port, &mut mtu) };
         mtu.into()
     }
 
-    /// How many of the frames asked for the queues will hold.
+    /// Returns the queue depths nearest to the given ones that the driver supports.
     pub(super) fn depths(&self, rx_frames: u32, tx_frames: u32) -> Result<Depths, DpdkError> {
         let mark = log::mark();
         let short = |frames| u16::try_from(frames).unwrap_or(u16::MAX);
         let (mut rx, mut tx) = (short(rx_frames), short(tx_frames));
-        // SAFETY: the port exists, and both numbers are ours.
+        // SAFETY: the port exists, and both pointers are valid.
         match unsafe { rte_eth_dev_adjust_nb_rx_tx_desc(self.port, &mut rx, &mut tx) } {
             0 => Ok(Depths {
                 rx_frames: rx,
                 tx_frames: tx,
             }),
-            number => Err(self.refused("asking how deep the queues are", number, mark)),
+            number => Err(self.call_error("adjusting the queue depths", number, mark)),
         }
     }
 
-    /// Sets all queues up; the pool outlives the device.
-    pub(super) fn set_queues_up(
+    /// Sets up all queues; the pool outlives the device.
+    pub(super) fn set_up_queues(
         &self,
         queues: (u16, u16),
         depths: Depths,
@@ -357,7 +359,7 @@ impl Device {
         let socket = self.socket() as u32;
         for queue in 0..queues.0 {
             // SAFETY: the port is configured with this queue, and the pool outlives it, as the caller promises.
-            let done = unsafe {
+            let result = unsafe {
                 rte_eth_rx_queue_setup(
                     self.port,
                     queue,
@@ -367,37 +369,37 @@ impl Device {
                     pool.as_ptr(),
                 )
             };
-            if done != 0 {
-                return Err(self.refused(RX_QUEUE_SETUP, done, mark));
+            if result != 0 {
+                return Err(self.call_error(RX_QUEUE_SETUP, result, mark));
             }
         }
         for queue in 0..queues.1 {
             // SAFETY: the port is configured with this queue.
-            let done = unsafe {
+            let result = unsafe {
                 rte_eth_tx_queue_setup(self.port, queue, depths.tx_frames, socket, ptr::null())
             };
-            if done != 0 {
-                return Err(self.refused("setting a send queue up", done, mark));
+            if result != 0 {
+                return Err(self.call_error("send queue setup", result, mark));
             }
         }
         Ok(())
     }
 
-    /// Starts it. The caller handles devices.
-    pub(super) fn start(&mut self) -> Result<(), Said> {
+    /// Starts the device. The caller holds [`Eal::control`].
+    pub(super) fn start(&mut self) -> Result<(), FailureDetail> {
         let mark = log::mark();
-        let _quiet = Quiet::around(&self.name);
-        // SAFETY: the port has its queues, and this thread handles devices.
+        let _blocked = InterruptsBlocked::for_device(&self.name);
+        // SAFETY: the port's queues are set up, and this thread holds the control lock.
         match unsafe { rte_eth_dev_start(self.port) } {
             0 => {
                 self.started = true;
                 Ok(())
             }
-            number => Err(eal::said(number, mark)),
+            number => Err(eal::failure(number, mark)),
         }
     }
 
-    /// Stops it and starts it again; `true` if it runs then.
+    /// Stops and restarts the device; `true` if that succeeded.
     pub(super) fn restart(&mut self) -> bool {
         let eal = self.eal;
         let _control = eal.control();
@@ -408,8 +410,8 @@ impl Device {
     fn stop(&mut self) {
         if self.started {
             self.started = false;
-            let _quiet = Quiet::around(&self.name);
-            // SAFETY: the port exists, this thread handles devices, and nobody uses its queues.
+            let _blocked = InterruptsBlocked::for_device(&self.name);
+            // SAFETY: the port exists, this thread holds the control lock, and no thread uses the queues.
             unsafe { rte_eth_dev_stop(self.port) };
         }
     }
@@ -418,40 +420,40 @@ impl Device {
         self.started
     }
 
-    /// Lets memif find its other end; the device is started, with so many receive queues.
-    pub(super) fn begin(&mut self, queues: u16) -> Result<(), DpdkError> {
-        let begun = match &mut self.control {
-            Some(control) => control.begin(self.eal, queues),
+    /// Starts the control channel of a memif device, which is started and has `queues` receive queues.
+    pub(super) fn start_control_channel(&mut self, queues: u16) -> Result<(), DpdkError> {
+        let result = match &mut self.control {
+            Some(control) => control.start(self.eal, queues),
             None => Ok(()),
         };
-        begun.map_err(|error| DpdkError::Socket {
+        result.map_err(|error| DpdkError::Socket {
             device: self.name.clone(),
             error,
         })
     }
 
-    /// What memif wants of the caller, who runs no burst while he asks.
-    pub(super) fn wish(&self) -> Wish {
+    /// Returns the pending request of memif's control channel. The caller, the poller, runs no burst meanwhile.
+    pub(super) fn control_request(&self) -> ControlRequest {
         let control = self.control.as_ref();
-        control.map_or_else(Wish::default, ControlChannel::look)
+        control.map_or_else(ControlRequest::default, ControlChannel::poll_request)
     }
 
-    pub(super) fn is_rings(&self) -> bool {
-        matches!(self.origin, Origin::Rings(_))
+    pub(super) fn is_ring_pair(&self) -> bool {
+        matches!(self.origin, Origin::RingPair(_))
     }
 
-    /// Did the other end of a pair of rings go? Costs nothing to ask.
+    /// True if the other port of a pair of rings is closed. Cheap: one load.
     #[inline]
-    pub(super) fn lost_its_peer(&self) -> bool {
-        matches!(&self.origin, Origin::Rings(end) if !end.has_peer())
+    pub(super) fn ring_peer_closed(&self) -> bool {
+        matches!(&self.origin, Origin::RingPair(endpoint) if !endpoint.has_peer())
     }
 
-    /// Is the other end there?
+    /// True if the link is up: for a pair of rings, if the other port is open.
     pub(super) fn link_is_up(&self) -> bool {
-        if let Origin::Rings(end) = &self.origin {
-            return end.has_peer();
+        if let Origin::RingPair(endpoint) = &self.origin {
+            return endpoint.has_peer();
         }
-        // SAFETY: takes any number.
+        // SAFETY: accepts any port number.
         unsafe { dpdk_sys_link_is_up(self.port) != 0 }
     }
 }
@@ -461,17 +463,16 @@ impl Drop for Device {
         if self.eal.is_forked() {
             return;
         }
-        // memif's server cannot do with clients once it is removed: whoever came then would be answered out of memory
-        // that is gone.
+        // No client may connect to memif's server once it is removed: its listening socket would use freed memory.
         self.control = None;
         let _control = self.eal.control();
         self.stop();
-        let _quiet = Quiet::around(&self.name);
+        let _blocked = InterruptsBlocked::for_device(&self.name);
         match (&self.origin, self.info()) {
-            (Origin::Found, _) => {}
-            // SAFETY: the port is stopped; what it still held goes back to its pool. This thread handles devices.
+            (Origin::Preexisting, _) => {}
+            // SAFETY: the port is stopped and returns its buffers to its pool. This thread holds the control lock.
             (_, Ok(info)) if !info.device.is_null() => unsafe {
-                // memif's server misses its file, which is gone since long.
+                // memif's server logs that its socket file is missing: we removed that early.
                 log::expecting_failure(|| rte_dev_remove(info.device));
             },
             // SAFETY: as above.
@@ -479,6 +480,6 @@ impl Drop for Device {
                 rte_eth_dev_close(self.port);
             },
         }
-        taken().remove(&self.port);
+        ports_in_use().remove(&self.port);
     }
 }

@@ -1,4 +1,4 @@
-//! The port itself: bursts, buffers and upkeep.
+//! [`DpdkPort`]: bursts, buffers and upkeep.
 
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
@@ -11,88 +11,90 @@ use dpdk_sys::{
     dpdk_sys_return_lcore, dpdk_sys_rx_burst, dpdk_sys_tx_burst, rte_mbuf,
 };
 
-use super::addresses::{Filter, Reception, Verdict};
+use super::addresses::{Filter, ReceiveAddresses, Verdict};
 use super::counts::{Counts, DeviceCounts, State};
 use super::device::Device;
 use super::eal::Eal;
 use super::pool::{Buffers, Holder};
 use crate::af_packet::{ETHERNET_HEADER_BYTES, is_station};
-use crate::af_xdp::bpf::Link;
+use crate::af_xdp::bpf::XdpLink;
 use crate::mbuf::{BURST, Mbuf, MbufBatch};
 use crate::port::{Capabilities, MacBytes, Port, PortEvent, PortStats, WakeSource};
 
-/// An 802.1Q tag in a frame: its EtherType and the tag control information.
+/// Bytes of an 802.1Q tag: its EtherType and the tag control information.
 const TAG_BYTES: usize = 4;
-/// Buffers that go from and to the pool at a time.
+/// Buffers that are allocated from or returned to the pool in one call.
 pub(super) const BULK: usize = 32;
 const _: () = assert!(BULK <= DPDK_SYS_BURST_MAX as usize && BURST <= DPDK_SYS_BURST_MAX as usize);
 
-/// Who bursts, to DPDK: as an lcore of its own, if there was one left.
+/// The identity under which a port calls DPDK: a leased lcore, if one was free.
 #[derive(Debug)]
 pub(super) struct Lcore(pub(super) dpdk_sys_caller);
 
 impl Drop for Lcore {
     fn drop(&mut self) {
         if self.0.lcore != dpdk_sys::DPDK_SYS_NO_LCORE {
-            // SAFETY: leased for this value, whose port runs no burst any more.
+            // SAFETY: leased for this value, whose port has ended its bursts.
             unsafe { dpdk_sys_return_lcore(self.0.lcore) };
         }
     }
 }
 
-/// A port of DPDK's.
+/// A port on a DPDK device.
 ///
-/// Dropping it stops the device. If the caller still holds buffers then, the memory of the whole pool stays for the
-/// rest of the process. In a child by fork it does nothing.
+/// Dropping it stops the device. If the caller still holds buffers then, the memory of the whole pool is leaked. In a
+/// forked child, dropping it does nothing.
 #[derive(Debug)]
 pub struct DpdkPort {
     pub(super) capabilities: Capabilities,
     pub(super) eal: &'static Eal,
     pub(super) device: ManuallyDrop<Device>,
-    /// The XDP program of net_af_xdp on its interface.
-    pub(super) program: Option<Link>,
+    /// The BPF link that keeps net_af_xdp's XDP program attached.
+    pub(super) program: Option<XdpLink>,
     pub(super) caller: ManuallyDrop<Lcore>,
     pub(super) buffers: ManuallyDrop<Buffers>,
-    pub(super) reception: Reception,
+    pub(super) receive_addresses: ReceiveAddresses,
     pub(super) filter: Filter,
-    /// Buffers that nobody has, to be lent for sending next.
-    pub(super) stock: Vec<u32>,
-    /// Buffers on their way to the pool.
-    pub(super) returning: Vec<dpdk_sys_frame>,
-    /// Buffers that the caller may have for sending, besides those that he has.
-    pub(super) to_send_left: u32,
-    /// The longest frame that can be sent now.
+    /// Buffers taken from the pool, to be returned by `alloc` next.
+    pub(super) tx_cache: Vec<u32>,
+    /// Buffers to return to the pool in the next bulk call.
+    pub(super) pending_returns: Vec<dpdk_sys_frame>,
+    /// Buffers that `alloc` may still lend: the limit less those that the caller or `to_self` holds.
+    pub(super) tx_buffers_left: u32,
+    /// Bytes of the longest frame that can be sent now.
     pub(super) tx_limit_bytes: usize,
     pub(super) queues: u16,
-    /// Which of them is looked at first next time.
+    /// The receive queue that is polled first next time.
     pub(super) next_queue: u16,
-    /// For the frames of a burst.
-    pub(super) room: Box<[dpdk_sys_frame; BURST]>,
+    /// Records of the frames of one burst, reused.
+    pub(super) burst: Box<[dpdk_sys_frame; BURST]>,
+    /// Frames to our own address, sent and not yet received.
     pub(super) to_self: VecDeque<Mbuf>,
-    /// Received frames that the last batch had no room for; devices are asked for whole bursts.
-    pub(super) ahead: VecDeque<Mbuf>,
-    /// Frames to ourselves come before those of the device next time, and so in turn.
-    pub(super) own_first: bool,
+    /// Received frames that did not fit into the last batch: devices are polled for whole bursts.
+    pub(super) rx_backlog: VecDeque<Mbuf>,
+    /// Frames to our own address are received before those of the device next time; alternates.
+    pub(super) self_first: bool,
     pub(super) link_up: bool,
     pub(super) link_changes: u64,
-    /// The other end's memory goes: no burst runs, and the link is down.
-    pub(super) held: bool,
-    /// The device holds no buffer between two bursts, so that lost ones can be told.
-    pub(super) accountable: bool,
-    /// Bursts that were given up and whose buffers were looked for.
-    pub(super) accounted: u64,
+    /// The peer's memory is being unmapped: no burst runs, and the link is down.
+    pub(super) bursts_paused: bool,
+    /// The device holds no buffer between two bursts, so that lost buffers can be identified.
+    pub(super) can_recover: bool,
+    /// Aborted bursts whose buffers were recovered.
+    pub(super) recovered_bursts: u64,
     pub(super) counts: Counts,
     pub(super) device_counts: DeviceCounts,
 }
 
-// SAFETY: what points into DPDK's memory is used by whoever has the port, one thread at a time; the lcore goes with it.
+// SAFETY: the pointers into DPDK's memory are used only through the port, by one thread at a time; the lcore moves with
+// it.
 unsafe impl Send for DpdkPort {}
 
-/// What becomes of a frame to send.
+/// Result of checking a frame to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum TxVerdict {
     Device,
-    Ourselves,
+    ToSelf,
     Runt,
     TooLong,
     NotLent,
@@ -100,108 +102,109 @@ enum Fate {
 }
 
 impl DpdkPort {
-    /// True if the device's link was up when [`Port::upkeep`] looked last.
+    /// True if the device's link was up as of the last [`Port::upkeep`].
     pub fn link_up(&self) -> bool {
         self.link_up
     }
 
-    /// Takes buffers out of the pool; false if it has none.
+    /// Allocates buffers from the pool into the cache; `false` if the pool has none.
     #[cold]
-    fn restock(&mut self) -> bool {
-        self.return_buffers();
+    fn refill_tx_cache(&mut self) -> bool {
+        self.flush_returns();
         let pool = self.buffers.pool.as_ptr();
-        let room = self.room.as_mut_ptr();
-        // SAFETY: the pool lives, there is room for the records, and this thread alone runs as the lcore.
-        let got = unsafe { dpdk_sys_alloc_bulk(&self.caller.0, pool, room, BULK as u16) };
-        for frame in self.room.iter().take(got.into()) {
+        let frames = self.burst.as_mut_ptr();
+        // SAFETY: the pool lives, the pointer is valid for `BULK` records, and this thread alone runs as the lcore.
+        let got = unsafe { dpdk_sys_alloc_bulk(&self.caller.0, pool, frames, BULK as u16) };
+        for frame in self.burst.iter().take(got.into()) {
             if let Some(number) = self.buffers.number_of(frame.mbuf) {
-                self.buffers.give(number, Holder::Port);
-                self.stock.push(number);
+                self.buffers.set_holder(number, Holder::Port);
+                self.tx_cache.push(number);
             }
         }
         got > 0
     }
 
-    /// Gives buffers back to the pool.
-    pub(super) fn return_buffers(&mut self) {
-        for frames in self.returning.chunks(BULK) {
-            // SAFETY: the buffers are nobody else's, and this thread alone runs as the lcore.
+    /// Returns the pending buffers to the pool.
+    pub(super) fn flush_returns(&mut self) {
+        for frames in self.pending_returns.chunks(BULK) {
+            // SAFETY: the port alone has these buffers, and this thread alone runs as the lcore.
             unsafe { dpdk_sys_free_bulk(&self.caller.0, frames.as_ptr(), frames.len() as u16) };
         }
-        self.returning.clear();
+        self.pending_returns.clear();
     }
 
     #[inline]
-    pub(super) fn give_back(&mut self, mbuf: *mut rte_mbuf) {
-        self.returning.push(dpdk_sys_frame {
+    pub(super) fn queue_return(&mut self, mbuf: *mut rte_mbuf) {
+        self.pending_returns.push(dpdk_sys_frame {
             mbuf,
             ..dpdk_sys_frame::default()
         });
-        if self.returning.len() >= BULK {
-            self.return_buffers();
+        if self.pending_returns.len() >= BULK {
+            self.flush_returns();
         }
     }
 
     #[inline]
-    fn fate(&self, mbuf: &Mbuf) -> Fate {
+    fn tx_verdict(&self, mbuf: &Mbuf) -> TxVerdict {
         if mbuf.len() < ETHERNET_HEADER_BYTES as usize {
-            Fate::Runt
+            TxVerdict::Runt
         } else if mbuf.len() > self.tx_limit_bytes {
-            Fate::TooLong
+            TxVerdict::TooLong
         } else if !matches!(self.buffers.returned(mbuf), Some((_, Holder::ToSend))) {
-            Fate::NotLent
+            TxVerdict::NotLent
         } else if mbuf.bytes().starts_with(&self.capabilities.mac) {
-            Fate::Ourselves
+            TxVerdict::ToSelf
         } else if !self.link_up {
-            Fate::LinkDown
+            TxVerdict::LinkDown
         } else {
-            Fate::Device
+            TxVerdict::Device
         }
     }
 
-    /// Takes frames from the front that the device is not to have; returns how many.
+    /// Removes the frames at the front of the batch that are not for the device; returns their number.
     #[inline]
-    fn keep_back(&mut self, batch: &mut MbufBatch) -> usize {
-        let mut kept = 0;
-        while let Some(fate) = batch.front().map(|mbuf| self.fate(mbuf))
-            && fate != Fate::Device
+    fn divert_front(&mut self, batch: &mut MbufBatch) -> usize {
+        let mut diverted = 0;
+        while let Some(verdict) = batch.front().map(|mbuf| self.tx_verdict(mbuf))
+            && verdict != TxVerdict::Device
             && let Some(mbuf) = batch.pop()
         {
-            self.keep(mbuf, fate);
-            kept += 1;
+            self.divert(mbuf, verdict);
+            diverted += 1;
         }
-        kept
+        diverted
     }
 
+    /// Delivers a frame to ourselves, or drops and counts it.
     #[cold]
-    fn keep(&mut self, mbuf: Mbuf, fate: Fate) {
+    fn divert(&mut self, mbuf: Mbuf, verdict: TxVerdict) {
         let counts = &mut self.counts;
         counts.tx_frames += 1;
         counts.tx_bytes += mbuf.len() as u64;
-        match fate {
-            Fate::Ourselves => {
+        match verdict {
+            TxVerdict::ToSelf => {
                 counts.tx_self += 1;
-                // Never grows: no more buffers than its capacity can be sent.
+                // Never reallocates: the capacity is the number of buffers that can be sent.
                 return self.to_self.push_back(mbuf);
             }
-            Fate::Runt => counts.drop_tx_runt += 1,
-            Fate::TooLong => counts.drop_tx_too_long += 1,
-            Fate::NotLent => counts.drop_tx_not_lent += 1,
-            Fate::Device | Fate::LinkDown => counts.drop_tx_link_down += 1,
+            TxVerdict::Runt => counts.drop_tx_runt += 1,
+            TxVerdict::TooLong => counts.drop_tx_too_long += 1,
+            TxVerdict::NotLent => counts.drop_tx_not_lent += 1,
+            TxVerdict::Device | TxVerdict::LinkDown => counts.drop_tx_link_down += 1,
         }
         self.free(mbuf);
     }
 
-    /// Gives frames from the front to the device, up to the first that it is not to have; returns how many there were
-    /// and how many it took.
+    /// Sends frames from the front of the batch, up to the first that is not for the device; returns how many were
+    /// offered and how many the device accepted.
     #[inline]
     fn submit(&mut self, batch: &mut MbufBatch) -> (usize, usize) {
         let mut offered = 0;
         for mbuf in batch.iter() {
-            if self.fate(mbuf) != Fate::Device {
+            if self.tx_verdict(mbuf) != TxVerdict::Device {
                 break;
             }
-            let frame = &mut self.room[offered];
+            let frame = &mut self.burst[offered];
             frame.mbuf = self.buffers.mbuf(mbuf.cookie());
             frame.data = mbuf.bytes().as_ptr().cast_mut();
             frame.len_bytes = mbuf.len() as u32;
@@ -210,91 +213,92 @@ impl DpdkPort {
         if offered == 0 {
             return (0, 0);
         }
-        let (port, frames) = (self.device.port, self.room.as_ptr());
+        let (port, frames) = (self.device.port, self.burst.as_ptr());
         // SAFETY: the device is started, since its link is up; this thread alone has its queues and runs as the lcore;
-        // the frames are the caller's to send.
-        let taken =
+        // the caller owns the frames.
+        let accepted =
             unsafe { dpdk_sys_tx_burst(&mut self.caller.0, port, 0, frames, offered as u16) };
-        for _ in 0..taken {
+        for _ in 0..accepted {
             let Some(mbuf) = batch.pop() else { break };
             self.counts.tx_frames += 1;
             self.counts.tx_bytes += mbuf.len() as u64;
-            self.to_send_left += 1;
-            self.buffers.give(mbuf.cookie(), Holder::Elsewhere);
+            self.tx_buffers_left += 1;
+            self.buffers.set_holder(mbuf.cookie(), Holder::Elsewhere);
         }
-        (offered, taken.into())
+        (offered, accepted.into())
     }
 
-    /// Takes a burst from one queue and adds as much of it to the batch as it may; the rest comes first next time.
+    /// Polls one receive queue for a burst and adds up to `limit` frames to the batch; the others go to the backlog.
     /// Returns how many were added.
     #[inline]
-    fn receive(&mut self, queue: u16, batch: &mut MbufBatch, most: usize) -> usize {
-        let (port, room) = (self.device.port, self.room.as_mut_ptr());
-        // SAFETY: the device is started; this thread alone has its queues and runs as the lcore; there is room for a
-        // whole burst.
-        let got = unsafe { dpdk_sys_rx_burst(&mut self.caller.0, port, queue, room, BURST as u16) };
+    fn poll_queue(&mut self, queue: u16, batch: &mut MbufBatch, limit: usize) -> usize {
+        let (port, burst) = (self.device.port, self.burst.as_mut_ptr());
+        // SAFETY: the device is started; this thread alone has its queues and runs as the lcore; the pointer is valid
+        // for a whole burst.
+        let got =
+            unsafe { dpdk_sys_rx_burst(&mut self.caller.0, port, queue, burst, BURST as u16) };
         if got > 0 && !self.link_up {
-            // Whatever was said of the link last, it carries frames.
+            // The link delivers frames, whatever state it reported last.
             self.set_link(true);
         }
         let mut added = 0;
         for at in 0..usize::from(got) {
-            let Some(mbuf) = self.take(self.room[at]) else {
+            let Some(mbuf) = self.filter_frame(self.burst[at]) else {
                 continue;
             };
-            if added < most {
-                added += self.hand_out(mbuf, batch);
+            if added < limit {
+                added += self.deliver(mbuf, batch);
             } else {
-                self.ahead.push_back(mbuf);
+                self.rx_backlog.push_back(mbuf);
             }
         }
         added
     }
 
-    /// Adds received frames to the batch: those that were ahead, then those of the device's queues in turn.
-    fn receive_some(&mut self, batch: &mut MbufBatch, most: usize) -> usize {
+    /// Adds received frames to the batch: first the backlog, then those of the device's queues in rotation.
+    fn receive_from_device(&mut self, batch: &mut MbufBatch, limit: usize) -> usize {
         let mut added = 0;
-        while added < most
-            && let Some(mbuf) = self.ahead.pop_front()
+        while added < limit
+            && let Some(mbuf) = self.rx_backlog.pop_front()
         {
-            added += self.hand_out(mbuf, batch);
+            added += self.deliver(mbuf, batch);
         }
-        if self.held || !self.device.is_started() {
+        if self.bursts_paused || !self.device.is_started() {
             return added;
         }
         for _ in 0..self.queues {
-            if added == most {
+            if added == limit {
                 break;
             }
-            added += self.receive(self.next_queue, batch, most - added);
+            added += self.poll_queue(self.next_queue, batch, limit - added);
             self.next_queue = (self.next_queue + 1) % self.queues;
         }
         added
     }
 
-    /// Adds frames to ourselves to the batch.
-    fn receive_own(&mut self, batch: &mut MbufBatch, most: usize) -> usize {
+    /// Adds frames to our own address to the batch.
+    fn receive_from_self(&mut self, batch: &mut MbufBatch, limit: usize) -> usize {
         let mut added = 0;
-        while added < most
+        while added < limit
             && let Some(mbuf) = self.to_self.pop_front()
         {
-            added += self.hand_out(mbuf, batch);
+            added += self.deliver(mbuf, batch);
         }
         added
     }
 
-    /// Judges a received frame; `None` if it was dropped.
+    /// Filters a received frame; `None` if it was dropped.
     #[inline]
-    fn take(&mut self, frame: dpdk_sys_frame) -> Option<Mbuf> {
+    fn filter_frame(&mut self, frame: dpdk_sys_frame) -> Option<Mbuf> {
         let Some(number) = self.buffers.received(frame.mbuf, frame.data) else {
             self.counts.drop_rx_foreign_buffer += 1;
-            self.give_back(frame.mbuf);
+            self.queue_return(frame.mbuf);
             return None;
         };
-        // SAFETY: the shim says where the frame's bytes are, and the buffer is lent to us.
+        // SAFETY: the shim reports the range of the frame's bytes, and the buffer is ours until it is returned.
         let bytes = unsafe { slice::from_raw_parts_mut(frame.data, frame.len_bytes as usize) };
         let counts = &mut self.counts;
-        let counter = match self.filter.judge(bytes) {
+        let counter = match self.filter.classify(bytes) {
             Verdict::Ours | Verdict::PriorityTagged
                 if bytes.len() > self.capabilities.max_frame_bytes + TAG_BYTES =>
             {
@@ -304,13 +308,13 @@ impl DpdkPort {
                 &mut counts.drop_rx_too_long
             }
             Verdict::Ours => {
-                self.buffers.give(number, Holder::Received);
+                self.buffers.set_holder(number, Holder::Received);
                 return self.mbuf(frame, 0, number);
             }
             Verdict::PriorityTagged => {
                 counts.rx_priority_tagged += 1;
                 bytes.copy_within(..12, TAG_BYTES);
-                self.buffers.give(number, Holder::Received);
+                self.buffers.set_holder(number, Holder::Received);
                 return self.mbuf(frame, TAG_BYTES as u32, number);
             }
             Verdict::Runt => &mut counts.drop_rx_runt,
@@ -319,25 +323,25 @@ impl DpdkPort {
             Verdict::Vlan => &mut counts.drop_rx_vlan,
         };
         *counter += 1;
-        self.give_back(frame.mbuf);
+        self.queue_return(frame.mbuf);
         None
     }
 
-    /// The handle of a received frame without its first bytes, which are fewer than it has. Its buffer is the caller's
-    /// now, and had no handle before.
+    /// Creates the handle of a received frame without its first `skipped_bytes` bytes, which are fewer than it has. The
+    /// buffer belongs to the caller now, and had no handle before.
     #[inline]
     fn mbuf(&self, frame: dpdk_sys_frame, skipped_bytes: u32, number: u32) -> Option<Mbuf> {
         let data = NonNull::new(frame.data.wrapping_add(skipped_bytes as usize))?;
         let len_bytes = frame.len_bytes - skipped_bytes;
         let room_bytes = frame.room_bytes - skipped_bytes;
         // SAFETY: the range lies in the buffer, behind the bytes that are skipped, and the buffer stays mapped until
-        // the port has it back (drop sees to that). DPDK zeroed its memory, so every byte is initialised.
+        // it is returned to the port (see `drop`). DPDK zeroed its memory, so every byte is initialised.
         Some(unsafe { Mbuf::from_raw(data, len_bytes, room_bytes, number) })
     }
 
-    /// Adds a frame to the batch, which has room for it.
+    /// Adds a frame to the batch, which is not full; returns the number added.
     #[inline]
-    fn hand_out(&mut self, mbuf: Mbuf, batch: &mut MbufBatch) -> usize {
+    fn deliver(&mut self, mbuf: Mbuf, batch: &mut MbufBatch) -> usize {
         self.counts.rx_frames += 1;
         self.counts.rx_bytes += mbuf.len() as u64;
         match batch.push(mbuf) {
@@ -357,30 +361,30 @@ impl Port for DpdkPort {
 
     #[inline]
     fn alloc(&mut self, _: MacBytes) -> Option<Mbuf> {
-        if self.to_send_left == 0 || (self.stock.is_empty() && !self.restock()) {
+        if self.tx_buffers_left == 0 || (self.tx_cache.is_empty() && !self.refill_tx_cache()) {
             return None;
         }
-        let number = self.stock.pop()?;
-        self.to_send_left -= 1;
-        self.buffers.give(number, Holder::ToSend);
+        let number = self.tx_cache.pop()?;
+        self.tx_buffers_left -= 1;
+        self.buffers.set_holder(number, Holder::ToSend);
         let data = NonNull::new(self.buffers.data(number))?;
         let capacity = self.capabilities.max_frame_bytes as u32;
-        // SAFETY: the range lies in the buffer, which has room for the longest frame and stays mapped until the port
-        // has it back (drop sees to that); it is the caller's now, and had no handle before. DPDK zeroed its memory, so
+        // SAFETY: the range lies in the buffer, which holds the longest frame and stays mapped until it is returned to
+        // the port (see `drop`); it belongs to the caller now, and had no handle before. DPDK zeroed its memory, so
         // every byte is initialised.
         Some(unsafe { Mbuf::from_raw(data, 0, capacity, number) })
     }
 
     fn tx_burst(&mut self, batch: &mut MbufBatch) -> usize {
-        let mut taken = 0;
+        let mut accepted = 0;
         loop {
-            taken += self.keep_back(batch);
+            accepted += self.divert_front(batch);
             let (offered, sent) = self.submit(batch);
-            taken += sent;
+            accepted += sent;
             if sent < offered {
                 self.counts.tx_busy += 1;
-                if self.device.lost_its_peer() {
-                    self.look_at_link();
+                if self.device.ring_peer_closed() {
+                    self.update_link();
                 }
                 break;
             }
@@ -388,44 +392,44 @@ impl Port for DpdkPort {
                 break;
             }
         }
-        taken
+        accepted
     }
 
     fn rx_burst(&mut self, batch: &mut MbufBatch, max: usize) -> usize {
-        let most = max.min(batch.room());
+        let limit = max.min(batch.room());
         if self.to_self.is_empty() {
-            return self.receive_some(batch, most);
+            return self.receive_from_device(batch, limit);
         }
-        // Neither may starve the other.
-        self.own_first = !self.own_first;
-        if self.own_first {
-            let added = self.receive_own(batch, most);
-            return added + self.receive_some(batch, most - added);
+        // Alternate, so that neither source starves the other.
+        self.self_first = !self.self_first;
+        if self.self_first {
+            let added = self.receive_from_self(batch, limit);
+            return added + self.receive_from_device(batch, limit - added);
         }
-        let added = self.receive_some(batch, most);
-        added + self.receive_own(batch, most - added)
+        let added = self.receive_from_device(batch, limit);
+        added + self.receive_from_self(batch, limit - added)
     }
 
     #[inline]
     fn free(&mut self, mbuf: Mbuf) {
         match self.buffers.returned(&mbuf) {
             Some((number, Holder::ToSend)) => {
-                self.buffers.give(number, Holder::Port);
-                self.to_send_left += 1;
-                self.stock.push(number);
+                self.buffers.set_holder(number, Holder::Port);
+                self.tx_buffers_left += 1;
+                self.tx_cache.push(number);
             }
             Some((number, _)) => {
-                self.buffers.give(number, Holder::Elsewhere);
-                self.give_back(self.buffers.mbuf(number));
+                self.buffers.set_holder(number, Holder::Elsewhere);
+                self.queue_return(self.buffers.mbuf(number));
             }
             None => self.counts.foreign_mbufs += 1,
         }
     }
 
     fn events(&mut self, out: &mut Vec<PortEvent>) -> bool {
-        match &mut self.reception {
-            Reception::Interface { link, .. } => link.tell(out),
-            Reception::Device(_) => false,
+        match &mut self.receive_addresses {
+            ReceiveAddresses::Interface { link, .. } => link.report(out),
+            ReceiveAddresses::Device(_) => false,
         }
     }
 
@@ -436,16 +440,16 @@ impl Port for DpdkPort {
     fn disarm(&mut self) {}
 
     fn stats(&self) -> PortStats {
-        let for_all = match &self.reception {
-            Reception::Interface { .. } => false,
-            Reception::Device(own) => own.is_for_all(),
+        let promiscuous = match &self.receive_addresses {
+            ReceiveAddresses::Interface { .. } => false,
+            ReceiveAddresses::Device(device) => device.is_promiscuous(),
         };
         let state = State {
-            drop_rx_in_pieces: self.caller.0.refused,
+            drop_rx_in_pieces: self.caller.0.multi_segment_drops,
             bursts_given_up: self.caller.0.given_up,
             link_changes: self.link_changes,
             link_up: self.link_up,
-            for_all,
+            promiscuous,
         };
         self.counts.stats(state, &self.device_counts)
     }
@@ -456,18 +460,18 @@ impl Port for DpdkPort {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         if mac != from {
-            self.reception.change(from, mac)?;
-            self.filter = self.reception.filter(mac);
+            self.receive_addresses.change(from, mac)?;
+            self.filter = self.receive_addresses.filter(mac);
             self.capabilities.mac = mac;
         }
         Ok(())
     }
 
     fn upkeep(&mut self) {
-        self.heed();
-        self.look_at_link();
-        self.recover();
-        self.return_buffers();
+        self.apply_control_request();
+        self.update_link();
+        self.recover_buffers();
+        self.flush_returns();
         self.device_counts.refresh();
     }
 }
@@ -477,21 +481,25 @@ impl Drop for DpdkPort {
         if self.eal.is_forked() {
             return;
         }
-        while let Some(mbuf) = self.to_self.pop_front().or_else(|| self.ahead.pop_front()) {
+        while let Some(mbuf) = self
+            .to_self
+            .pop_front()
+            .or_else(|| self.rx_backlog.pop_front())
+        {
             self.free(mbuf);
         }
-        while let Some(number) = self.stock.pop() {
-            self.buffers.give(number, Holder::Elsewhere);
-            self.give_back(self.buffers.mbuf(number));
+        while let Some(number) = self.tx_cache.pop() {
+            self.buffers.set_holder(number, Holder::Elsewhere);
+            self.queue_return(self.buffers.mbuf(number));
         }
-        self.return_buffers();
-        // What is not there any more the device need not take off.
+        self.flush_returns();
+        // Detach the program first: then the device does not try to.
         self.program = None;
-        // SAFETY: dropped once, here, and not used after. Its queues give their buffers back.
+        // SAFETY: dropped once, here, and not used after. Its queues return their buffers to the pool.
         unsafe { ManuallyDrop::drop(&mut self.device) };
-        // SAFETY: as above; no burst comes any more.
+        // SAFETY: as above; no further burst runs.
         unsafe { ManuallyDrop::drop(&mut self.caller) };
-        // Buffers in the caller's hands keep their memory.
+        // Buffers that the caller still holds must stay mapped.
         if self.buffers.lent() == 0 {
             // SAFETY: as above; all buffers are back, and the device is closed.
             unsafe { ManuallyDrop::drop(&mut self.buffers) };

@@ -1,4 +1,4 @@
-//! DPDK's environment abstraction layer: started once in a process, by a thread of its own.
+//! DPDK's environment abstraction layer (EAL): initialized once per process, in a temporary thread.
 
 use core::ffi::{CStr, c_char, c_int};
 use std::ffi::CString;
@@ -11,29 +11,29 @@ use dpdk_sys::{
     rte_strerror,
 };
 
-use super::config::{DpdkError, EalConfig, Said};
+use super::config::{DpdkError, EalConfig, FailureDetail};
 use super::log::{self, Mark};
 
-/// EAL, which runs until the process ends.
+/// The initialized EAL, which runs until the process exits.
 #[derive(Debug)]
 pub(super) struct Eal {
     config: EalConfig,
-    /// The process that started it: children by fork have nothing but its memory.
+    /// The process that initialized it: forked children inherit only its memory, not its threads.
     pid: u32,
-    /// Devices come and go, are configured, started and stopped by one thread at a time.
+    /// Serializes adding, configuring, starting, stopping and removing devices.
     control: Mutex<()>,
 }
 
-/// Why EAL did not start.
+/// A failed initialization.
 #[derive(Debug)]
-struct Failure {
+struct InitFailure {
     args: Vec<String>,
-    said: Said,
+    detail: FailureDetail,
 }
 
-static EAL: OnceLock<Result<Eal, Failure>> = OnceLock::new();
+static EAL: OnceLock<Result<Eal, InitFailure>> = OnceLock::new();
 
-/// What stands for one of our arguments if it is among the user's.
+/// One of our arguments, and the user's options that replace it.
 struct Argument {
     words: Vec<String>,
     replaced_by: &'static [&'static str],
@@ -47,7 +47,8 @@ impl Argument {
         }
     }
 
-    /// `word` is the option itself, with its value behind `=`, or (of one letter) with its value behind it.
+    /// True if a given word is a replacing option: alone, with its value behind `=`, or (if the option is one letter)
+    /// with its value directly behind it.
     fn is_replaced(&self, given: &[String]) -> bool {
         given.iter().any(|word| {
             self.replaced_by.iter().any(|option| {
@@ -60,16 +61,16 @@ impl Argument {
     }
 }
 
-/// The arguments for `rte_eal_init`, behind the program's name, on a process that may use these cpus.
+/// Returns the arguments of `rte_eal_init` behind the program's name, for a process that may use these cpus.
 fn arguments(config: &EalConfig, cpus: &[usize]) -> Vec<String> {
     let cpus: Vec<String> = cpus.iter().map(usize::to_string).collect();
-    // One lcore on all cpus: its thread ends at once, and who polls is not EAL's business.
+    // One lcore on all cpus: the initializing thread ends at once, and EAL does not run our poll threads.
     let lcores = format!("0@({})", cpus.join(","));
     let memory = config.memory_mb.to_string();
     let mut ours = vec![
         Argument::new(&["--lcores", &lcores], &["--lcores", "-l", "-c", "-S"]),
         Argument::new(&["--no-telemetry"], &["--telemetry"]),
-        // Devices are named by the ports: EAL takes none by itself. No driver wants the host bridge.
+        // The ports add their devices: EAL must probe none. No driver matches the host bridge.
         Argument::new(
             &["--allow", "0000:00:00.0"],
             &["--allow", "-a", "--block", "-b", "--no-pci"],
@@ -96,11 +97,11 @@ fn arguments(config: &EalConfig, cpus: &[usize]) -> Vec<String> {
         .collect()
 }
 
-/// The cpus that this process may use.
+/// Returns the cpus that this process may use.
 fn cpus() -> Vec<usize> {
     // SAFETY: a C struct of integers, valid when zeroed.
     let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
-    // SAFETY: the set is ours and as long as we say. Failing, it stays empty.
+    // SAFETY: the pointer is valid for a set of the given size. On failure the set stays empty.
     unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
     // SAFETY: every number is below the size of the set.
     let may_use = |&cpu: &usize| unsafe { libc::CPU_ISSET(cpu, &set) };
@@ -111,51 +112,51 @@ fn cpus() -> Vec<usize> {
     found
 }
 
-/// What a number means that DPDK returned, with or without its sign.
-pub(super) fn said(number: c_int, mark: Mark) -> Said {
-    // SAFETY: takes any number.
+/// Returns the text of an error number that DPDK returned, of either sign, and DPDK's log since `mark`.
+pub(super) fn failure(number: c_int, mark: Mark) -> FailureDetail {
+    // SAFETY: accepts any number.
     let text = unsafe { rte_strerror(number.saturating_abs()) };
-    // SAFETY: it is a text of the calling thread's own, valid until its next call.
+    // SAFETY: a NUL-terminated text of the calling thread, valid until its next call.
     let text = unsafe { CStr::from_ptr(text) };
-    Said {
+    FailureDetail {
         text: text.to_string_lossy().into_owned(),
         log: log::since(mark),
     }
 }
 
-/// As [`said`], for calls that keep the number to themselves.
-pub(super) fn said_last(mark: Mark) -> Said {
+/// As [`failure`], for calls that report their error in `rte_errno`.
+pub(super) fn last_failure(mark: Mark) -> FailureDetail {
     // SAFETY: reads a variable of the calling thread.
-    said(unsafe { dpdk_sys_errno() }, mark)
+    failure(unsafe { dpdk_sys_errno() }, mark)
 }
 
-/// Starts EAL in a thread that ends then: it is pinned to the lcore's cpus.
-fn init(args: &[String]) -> Result<(), Said> {
-    let failed = |number: c_int, mark| Err(said(number, mark));
+/// Initializes EAL in a temporary thread, since it pins the thread to the lcore's cpus.
+fn init(args: &[String]) -> Result<(), FailureDetail> {
+    let failed = |number: c_int, mark| Err(failure(number, mark));
     let mark = log::mark();
-    if let Err(number) = log::listen() {
+    if let Err(number) = log::redirect() {
         return failed(number, mark);
     }
-    let mut words = Vec::new();
-    for word in ["viaduct"]
+    let mut c_args = Vec::new();
+    for arg in ["viaduct"]
         .into_iter()
         .chain(args.iter().map(String::as_str))
     {
-        match CString::new(word) {
-            // EAL moves the pointers about and may keep them, but writes no text.
-            Ok(word) => words.push(Box::leak(word.into_boxed_c_str())),
+        match CString::new(arg) {
+            // EAL permutes the pointers and may keep them, but does not write to the texts.
+            Ok(arg) => c_args.push(Box::leak(arg.into_boxed_c_str())),
             Err(_) => return failed(libc::EINVAL, mark),
         }
     }
     let starter = thread::Builder::new().name("eal-start".into());
     let started = starter.spawn(move || {
-        let pointers: Vec<*mut c_char> = words.iter().map(|w| w.as_ptr().cast_mut()).collect();
+        let pointers: Vec<*mut c_char> = c_args.iter().map(|a| a.as_ptr().cast_mut()).collect();
         let pointers = pointers.leak();
-        // SAFETY: the array and its texts live for ever, and nobody calls this a second time.
+        // SAFETY: the array and its texts are leaked, and this is called once per process.
         let parsed = unsafe { rte_eal_init(pointers.len() as c_int, pointers.as_mut_ptr()) };
         match parsed {
             0.. => Ok(()),
-            _ => Err(said_last(mark)),
+            _ => Err(last_failure(mark)),
         }
     });
     match started.map(thread::JoinHandle::join) {
@@ -165,7 +166,7 @@ fn init(args: &[String]) -> Result<(), Said> {
 }
 
 impl Eal {
-    /// EAL as configured, started now if it does not run.
+    /// Returns EAL, and initializes it on the first call.
     pub(super) fn get(config: &EalConfig) -> Result<&'static Self, DpdkError> {
         let started = EAL.get_or_init(|| {
             let args = arguments(config, &cpus());
@@ -175,12 +176,12 @@ impl Eal {
                     pid: process::id(),
                     control: Mutex::new(()),
                 }),
-                Err(said) => Err(Failure { args, said }),
+                Err(detail) => Err(InitFailure { args, detail }),
             }
         });
         let eal = started.as_ref().map_err(|failure| DpdkError::Eal {
             args: failure.args.clone(),
-            said: failure.said.clone(),
+            detail: failure.detail.clone(),
             huge_pages: config.huge_pages,
         })?;
         if eal.is_forked() {
@@ -194,25 +195,25 @@ impl Eal {
         Ok(eal)
     }
 
-    /// True in a child of the process that started it, which may use nothing of it.
+    /// True in a forked child of the process that initialized it, which must not use it.
     pub(super) fn is_forked(&self) -> bool {
         self.pid != process::id()
     }
 
-    /// True once its interrupt thread has ended what it was at, `false` if it did not within a second. The caller does
-    /// not handle devices.
-    pub(super) fn interrupts_passed(&self) -> bool {
+    /// Waits until the interrupt thread has finished the callbacks that it runs now; `false` if it did not within a
+    /// second. The caller does not hold [`control`](Self::control).
+    pub(super) fn drain_interrupts(&self) -> bool {
         let _control = self.control();
-        // SAFETY: EAL runs, this thread handles devices, and it is not the interrupt thread.
-        let passed = unsafe { dpdk_sys_hold_interrupts() } == 0;
-        if passed {
-            // SAFETY: it is held.
+        // SAFETY: EAL runs, this thread holds the control lock, and it is not the interrupt thread.
+        let drained = unsafe { dpdk_sys_hold_interrupts() } == 0;
+        if drained {
+            // SAFETY: the thread is blocked.
             unsafe { dpdk_sys_release_interrupts() };
         }
-        passed
+        drained
     }
 
-    /// Makes this thread the one that handles devices, until the guard is dropped.
+    /// Locks the control of devices: held while a device is added, configured, started, stopped or removed.
     pub(super) fn control(&self) -> MutexGuard<'_, ()> {
         self.control
             .lock()
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_follow_the_configuration() {
+    fn arguments_match_the_configuration() {
         let always = "--lcores 0@(0,3) --no-telemetry --allow 0000:00:00.0";
         assert_eq!(
             of(false, 64, &[]),
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_users_arguments_take_the_place_of_ours() {
+    fn arguments_of_the_user_replace_ours() {
         assert_eq!(
             of(
                 true,
@@ -257,7 +258,7 @@ mod tests {
             ),
             "-l1 --telemetry --no-pci --huge-dir=/h -m 9"
         );
-        // Another option that begins the same does not.
+        // An option with the same beginning does not replace it.
         assert!(of(true, 1, &["--memory-x"]).contains("-m 1"));
     }
 }

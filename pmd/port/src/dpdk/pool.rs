@@ -1,4 +1,4 @@
-//! Buffers: a pool of DPDK's, and who has which of them.
+//! Buffers: a DPDK mempool, and the holder of each of its buffers.
 
 use core::ptr::NonNull;
 use std::ffi::CString;
@@ -15,57 +15,58 @@ use super::log;
 use crate::mbuf::Mbuf;
 use crate::sync::mapped::{AtomicU32, Ordering};
 
-/// Bytes of a buffer for a frame, behind the headroom: the longest frame of ours and what a device puts before it, in
-/// whole KiB, since some cards count in these.
+/// Bytes of a buffer for a frame, behind the headroom: our longest frame and what a device puts before it, rounded up
+/// to whole KiB, since some NICs need that.
 pub(super) const ROOM_BYTES: u32 = 3072;
-/// Buffers that each lcore keeps at hand.
+/// Buffers in each lcore's mempool cache.
 pub(super) const CACHE: u32 = 256;
 
-/// Memory is looked at in pieces of this size, in each of which at most one buffer begins.
-const PIECE_BYTES: usize = 2048;
-/// A frame's beginning may move so far.
+/// The pool's memory is divided into chunks of this size, in each of which at most one buffer begins. The index of the
+/// chunk is the buffer's number.
+const CHUNK_BYTES: usize = 2048;
+/// The beginning of a frame may move by this when a tag is removed.
 const SPARE_BYTES: usize = 4;
 /// Buffers begin at multiples of this.
 const ALIGN_BYTES: usize = 64;
-/// Where in its piece a buffer begins, in units of the alignment.
-const PLACE_MASK: u8 = (PIECE_BYTES / ALIGN_BYTES - 1) as u8;
-/// A buffer begins in the piece.
-const PRESENT: u8 = PLACE_MASK + 1;
-/// Two bits for the holder.
+/// Mask of the offset at which a buffer begins in its chunk, in units of the alignment.
+const OFFSET_MASK: u8 = (CHUNK_BYTES / ALIGN_BYTES - 1) as u8;
+/// Set if a buffer begins in the chunk.
+const PRESENT: u8 = OFFSET_MASK + 1;
+/// Shift of the two bits for the holder.
 const HOLDER_SHIFT: u32 = 6;
 
-/// A pool of DPDK's, freed on drop. All its buffers are back by then, and no port uses it.
+/// A DPDK mempool, freed on drop. By then all its buffers are returned, and no port uses it.
 #[derive(Debug)]
 pub(super) struct Pool {
     pool: NonNull<rte_mempool>,
     lowest: NonNull<u8>,
-    /// For each piece of memory from the lowest buffer on, whether one begins there, and where.
-    pieces: Box<[u8]>,
+    /// For each chunk from the lowest buffer on: whether a buffer begins there, and its offset.
+    chunks: Box<[u8]>,
     buffers: u32,
-    /// From a buffer to where a frame to send is written.
+    /// From the beginning of a buffer to the beginning of a frame to send.
     data_offset_bytes: usize,
 }
 
-// SAFETY: a pool may be used by any thread that runs as an lcore of its own, and everything else in it is constant.
+// SAFETY: a mempool may be used by any thread that runs as its own lcore, and all other fields are constant.
 unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// Makes a pool of so many buffers in memory near the device's.
+    /// Creates a pool of `buffers` buffers on the NUMA node `socket`.
     pub(super) fn new(buffers: u32, socket: i32) -> Result<Self, DpdkError> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        // Relaxed: only has to differ.
+        // Relaxed: only uniqueness matters.
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let buffer_bytes = ROOM_BYTES + RTE_PKTMBUF_HEADROOM;
         let mark = log::mark();
-        let memory = |said| DpdkError::Memory {
+        let no_memory = |detail| DpdkError::Memory {
             buffers,
             buffer_bytes,
-            said,
+            detail,
         };
         let name = CString::new(format!("viaduct-{number}")).unwrap_or_default();
-        // SAFETY: EAL runs, and the name is a text that is copied.
+        // SAFETY: EAL runs, and the NUL-terminated name is copied.
         let pool = unsafe {
             rte_pktmbuf_pool_create(
                 name.as_ptr(),
@@ -76,21 +77,21 @@ impl Pool {
                 socket,
             )
         };
-        let pool = NonNull::new(pool).ok_or_else(|| memory(eal::said_last(mark)))?;
-        let found = match survey(pool, buffers) {
-            Some(found) => found,
+        let pool = NonNull::new(pool).ok_or_else(|| no_memory(eal::last_failure(mark)))?;
+        let layout = match read_layout(pool, buffers) {
+            Some(layout) => layout,
             None => {
-                // SAFETY: nobody has a buffer of it.
+                // SAFETY: none of its buffers is allocated.
                 unsafe { rte_mempool_free(pool.as_ptr()) };
-                return Err(memory(eal::said(libc::ENOMEM, mark)));
+                return Err(no_memory(eal::failure(libc::ENOMEM, mark)));
             }
         };
         Ok(Self {
             pool,
-            lowest: found.lowest,
-            pieces: found.pieces,
+            lowest: layout.lowest,
+            chunks: layout.chunks,
             buffers,
-            data_offset_bytes: found.data_offset_bytes,
+            data_offset_bytes: layout.data_offset_bytes,
         })
     }
 
@@ -101,59 +102,59 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // SAFETY: all buffers are back and no port uses it, as whoever made it promises.
+        // SAFETY: all buffers are returned and no port uses it, as the type requires of its owner.
         unsafe { rte_mempool_free(self.pool.as_ptr()) };
     }
 }
 
-/// Where the buffers of a pool are.
-struct Survey {
+/// Addresses of the buffers of a pool.
+struct Layout {
     lowest: NonNull<u8>,
-    pieces: Box<[u8]>,
+    chunks: Box<[u8]>,
     data_offset_bytes: usize,
 }
 
-/// Finds out where the buffers of a new pool are; `None` if two of them begin in one piece, or so far apart that numbers
-/// run out.
-fn survey(pool: NonNull<rte_mempool>, buffers: u32) -> Option<Survey> {
+/// Reads the addresses of the buffers of a new pool; `None` if two of them begin in one chunk, or if their span exceeds
+/// the range of buffer numbers.
+fn read_layout(pool: NonNull<rte_mempool>, buffers: u32) -> Option<Layout> {
     let mut frames = vec![dpdk_sys_frame::default(); buffers as usize];
-    // SAFETY: the pool lives, and there is room for all of its buffers.
+    // SAFETY: the pool lives, and the pointer is valid for `buffers` records.
     let listed = unsafe { dpdk_sys_pool_frames(pool.as_ptr(), frames.as_mut_ptr(), buffers) };
     if listed != buffers {
         return None;
     }
     let first = frames.first()?;
     let data_offset_bytes = (first.data as usize).checked_sub(first.mbuf as usize)?;
-    let places = || frames.iter().map(|frame| frame.mbuf.cast::<u8>());
-    let lowest = places().min()?;
-    let span_bytes = places().max()? as usize - lowest as usize;
-    u32::try_from(span_bytes / PIECE_BYTES).ok()?;
-    let mut pieces = vec![0; span_bytes / PIECE_BYTES + 1].into_boxed_slice();
-    for place in places() {
-        let offset_bytes = place as usize - lowest as usize;
-        let piece = pieces.get_mut(offset_bytes / PIECE_BYTES)?;
-        if *piece != 0 || !offset_bytes.is_multiple_of(ALIGN_BYTES) {
+    let addresses = || frames.iter().map(|frame| frame.mbuf.cast::<u8>());
+    let lowest = addresses().min()?;
+    let span_bytes = addresses().max()? as usize - lowest as usize;
+    u32::try_from(span_bytes / CHUNK_BYTES).ok()?;
+    let mut chunks = vec![0; span_bytes / CHUNK_BYTES + 1].into_boxed_slice();
+    for address in addresses() {
+        let offset_bytes = address as usize - lowest as usize;
+        let chunk = chunks.get_mut(offset_bytes / CHUNK_BYTES)?;
+        if *chunk != 0 || !offset_bytes.is_multiple_of(ALIGN_BYTES) {
             return None;
         }
-        *piece = PRESENT | (offset_bytes % PIECE_BYTES / ALIGN_BYTES) as u8;
+        *chunk = PRESENT | (offset_bytes % CHUNK_BYTES / ALIGN_BYTES) as u8;
     }
-    Some(Survey {
+    Some(Layout {
         lowest: NonNull::new(lowest)?,
-        pieces,
+        chunks,
         data_offset_bytes,
     })
 }
 
-/// Who has a buffer, as one port knows.
+/// Holder of a buffer, as far as one port knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
     /// The pool, the device, or another port.
     Elsewhere,
-    /// The caller, who received it.
+    /// The caller, as a received frame.
     Received,
-    /// The caller, who may send it.
+    /// The caller, as a frame to send.
     ToSend,
-    /// The port, for the next one who wants to send.
+    /// The port, for the next `alloc`.
     Port,
 }
 
@@ -167,8 +168,8 @@ impl Holder {
         }) << HOLDER_SHIFT
     }
 
-    const fn of(piece: u8) -> Self {
-        match piece >> HOLDER_SHIFT {
+    const fn of(chunk: u8) -> Self {
+        match chunk >> HOLDER_SHIFT {
             0 => Self::Elsewhere,
             1 => Self::Received,
             2 => Self::ToSend,
@@ -177,57 +178,57 @@ impl Holder {
     }
 }
 
-/// The buffers of a pool as one port has them.
+/// The buffers of a pool, with their holders as one port knows them.
 #[derive(Debug)]
 pub(super) struct Buffers {
-    /// The pool's, with the holders.
-    pieces: Box<[u8]>,
+    /// The pool's chunks, with the holders.
+    chunks: Box<[u8]>,
     lowest: NonNull<u8>,
-    /// Buffers that the caller has.
+    /// Number of buffers that the caller holds.
     lent: u32,
     pub(super) pool: Arc<Pool>,
 }
 
-// SAFETY: the pointer is the pool's, and says where its buffers are.
+// SAFETY: the pointer is the pool's, and only used to compute addresses.
 unsafe impl Send for Buffers {}
 
 impl Buffers {
     pub(super) fn new(pool: Arc<Pool>) -> Self {
         Self {
-            pieces: pool.pieces.clone(),
+            chunks: pool.chunks.clone(),
             lowest: pool.lowest,
             lent: 0,
             pool,
         }
     }
 
-    /// How many buffers the caller has.
+    /// Returns the number of buffers that the caller holds.
     pub(super) fn lent(&self) -> u32 {
         self.lent
     }
 
-    /// The number of a buffer; `None` if it is of another pool.
+    /// Returns the number of a buffer; `None` if it is not of this pool.
     #[inline]
     pub(super) fn number_of(&self, mbuf: *mut rte_mbuf) -> Option<u32> {
         let offset_bytes = (mbuf as usize).checked_sub(self.lowest.as_ptr() as usize)?;
-        let number = offset_bytes / PIECE_BYTES;
-        let place = (offset_bytes % PIECE_BYTES / ALIGN_BYTES) as u8 | PRESENT;
-        let piece = self.pieces.get(number)? & (PRESENT | PLACE_MASK);
-        (piece == place).then_some(number as u32)
+        let number = offset_bytes / CHUNK_BYTES;
+        let expected = (offset_bytes % CHUNK_BYTES / ALIGN_BYTES) as u8 | PRESENT;
+        let chunk = self.chunks.get(number)? & (PRESENT | OFFSET_MASK);
+        (chunk == expected).then_some(number as u32)
     }
 
-    /// The number of a buffer in which a frame came that begins at `data`; `None` if it is of another pool, or another
-    /// has it, or the frame begins where none of ours does.
+    /// Returns the number of a buffer with a received frame that begins at `data`; `None` if the buffer is not of this
+    /// pool or has another holder, or if the frame begins too far behind the buffer's beginning.
     #[inline]
     pub(super) fn received(&self, mbuf: *mut rte_mbuf, data: *const u8) -> Option<u32> {
         let number = self.number_of(mbuf)?;
         let offset_bytes = (data as usize).checked_sub(mbuf as usize)?;
         let is_ours =
-            offset_bytes < PIECE_BYTES - SPARE_BYTES && self.holder(number) == Holder::Elsewhere;
+            offset_bytes < CHUNK_BYTES - SPARE_BYTES && self.holder(number) == Holder::Elsewhere;
         is_ours.then_some(number)
     }
 
-    /// Where a frame to send is written.
+    /// Returns the address at which a frame to send is written.
     #[inline]
     pub(super) fn data(&self, number: u32) -> *mut u8 {
         self.mbuf(number)
@@ -235,52 +236,53 @@ impl Buffers {
             .wrapping_add(self.pool.data_offset_bytes)
     }
 
-    /// The buffer of a number that [`Buffers::number_of`] gave.
+    /// Returns the buffer of a number that [`Buffers::number_of`] returned.
     #[inline]
     pub(super) fn mbuf(&self, number: u32) -> *mut rte_mbuf {
-        let place = usize::from(self.pieces[number as usize] & PLACE_MASK);
-        let offset_bytes = number as usize * PIECE_BYTES + place * ALIGN_BYTES;
+        let units = usize::from(self.chunks[number as usize] & OFFSET_MASK);
+        let offset_bytes = number as usize * CHUNK_BYTES + units * ALIGN_BYTES;
         self.lowest.as_ptr().wrapping_add(offset_bytes).cast()
     }
 
     #[inline]
     pub(super) fn holder(&self, number: u32) -> Holder {
-        Holder::of(self.pieces[number as usize])
+        Holder::of(self.chunks[number as usize])
     }
 
-    /// Another holder has the buffer from now on; keeps count of the caller's.
+    /// Sets the holder of a buffer, and counts those of the caller.
     #[inline]
-    pub(super) fn give(&mut self, number: u32, holder: Holder) {
-        let piece = &mut self.pieces[number as usize];
+    pub(super) fn set_holder(&mut self, number: u32, holder: Holder) {
+        let chunk = &mut self.chunks[number as usize];
         let is_callers = |holder| matches!(holder, Holder::Received | Holder::ToSend);
-        self.lent -= u32::from(is_callers(Holder::of(*piece)));
+        self.lent -= u32::from(is_callers(Holder::of(*chunk)));
         self.lent += u32::from(is_callers(holder));
-        *piece = *piece & (PRESENT | PLACE_MASK) | holder.bits();
+        *chunk = *chunk & (PRESENT | OFFSET_MASK) | holder.bits();
     }
 
-    /// The number of a buffer that the caller gives back, and as what he had it; `None` if it is not of this port.
+    /// Returns the number and the holder of a buffer that the caller returns; `None` if it does not belong to this
+    /// port.
     #[inline]
     pub(super) fn returned(&self, mbuf: &Mbuf) -> Option<(u32, Holder)> {
         let number = mbuf.cookie();
-        let holder = Holder::of(*self.pieces.get(number as usize)?);
+        let holder = Holder::of(*self.chunks.get(number as usize)?);
         if !matches!(holder, Holder::Received | Holder::ToSend) {
             return None;
         }
         let start = self.mbuf(number) as usize;
         let offset_bytes = (mbuf.bytes().as_ptr() as usize).checked_sub(start)?;
-        // A frame begins behind the headers, of which there are more than these bytes.
-        (offset_bytes < PIECE_BYTES).then_some((number, holder))
+        // A frame begins behind the headroom, which is longer than this.
+        (offset_bytes < CHUNK_BYTES).then_some((number, holder))
     }
 
-    /// Numbers of the buffers that neither the caller nor the port has.
+    /// Returns the numbers of the buffers that neither the caller nor the port holds.
     pub(super) fn elsewhere(&self) -> impl Iterator<Item = u32> {
-        (0..).zip(&self.pieces).filter_map(|(number, piece)| {
-            let is_elsewhere = piece & PRESENT != 0 && Holder::of(*piece) == Holder::Elsewhere;
+        (0..).zip(&self.chunks).filter_map(|(number, chunk)| {
+            let is_elsewhere = chunk & PRESENT != 0 && Holder::of(*chunk) == Holder::Elsewhere;
             is_elsewhere.then_some(number)
         })
     }
 
-    /// How many buffers there are.
+    /// Returns the number of buffers of the pool.
     pub(super) fn count(&self) -> u32 {
         self.pool.buffers
     }

@@ -1,4 +1,4 @@
-//! What is left of a port that failed.
+//! Replacement for a port that failed.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use crate::port::{
 };
 use crate::sync::mapped::{AtomicU32, Ordering};
 
-/// Takes the place of a port that failed: nothing comes, nothing goes, nobody is woken.
+/// Replaces a port that failed: sends and receives nothing, and wakes no caller.
 ///
-/// It lends no buffer and takes none back: what the failed port lent goes back to that one,
+/// It lends no buffer and takes none back: buffers of the failed port are returned to that port
 /// before it is closed.
 pub struct FailedPort {
     capabilities: Capabilities,
@@ -18,7 +18,7 @@ pub struct FailedPort {
     wake_word: FutexWord,
 }
 
-/// A word that only whoever gets the sleeper up changes.
+/// A futex word that only the waker of the sleeping thread changes.
 struct OwnWord(AtomicU32);
 
 impl AsFutexWord for OwnWord {
@@ -28,7 +28,7 @@ impl AsFutexWord for OwnWord {
 }
 
 impl FailedPort {
-    /// What takes the place of this port, and goes on telling what it is and has counted.
+    /// Creates the replacement of this port, which keeps reporting its properties and statistics.
     pub fn after(failed: &dyn Port) -> Self {
         Self {
             capabilities: failed.capabilities().clone(),
@@ -63,7 +63,7 @@ impl Port for FailedPort {
 
     fn arm(&mut self) -> WakeSource {
         WakeSource::Futex {
-            // Acquire, partner: whoever got the last sleeper up by changing the word.
+            // Acquire, partner: the change of the word by the waker of the last sleep.
             expected: self.wake_word.word().load(Ordering::Acquire),
             word: self.wake_word.clone(),
         }
@@ -89,31 +89,31 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_or_goes_and_what_was_counted_stays() {
+    fn failed_port_is_inert_and_keeps_statistics() {
         let config = LoopbackConfig::stations(2);
-        let (mut near, mut far) = LoopbackPort::pair(&config).expect("two stations");
-        let (near_mac, far_mac) = (near.capabilities().mac, far.capabilities().mac);
+        let (mut peer, mut port) = LoopbackPort::pair(&config).expect("two stations");
+        let (peer_mac, port_mac) = (peer.capabilities().mac, port.capabilities().mac);
         let mut batch = MbufBatch::new();
         for _ in 0..2 {
-            batch.push(frame(&mut near, far_mac)).expect("room");
+            batch.push(frame(&mut peer, port_mac)).expect("room");
         }
-        near.tx_burst(&mut batch);
-        assert_eq!(far.rx_burst(&mut batch, 1), 1);
-        far.free(batch.pop().expect("a frame"));
+        peer.tx_burst(&mut batch);
+        assert_eq!(port.rx_burst(&mut batch, 1), 1);
+        port.free(batch.pop().expect("a frame"));
 
-        let mut failed = FailedPort::after(&far);
-        assert_eq!(failed.capabilities(), far.capabilities());
-        assert_eq!(failed.stats(), far.stats());
-        assert!(failed.alloc(near_mac).is_none());
+        let mut failed = FailedPort::after(&port);
+        assert_eq!(failed.capabilities(), port.capabilities());
+        assert_eq!(failed.stats(), port.stats());
+        assert!(failed.alloc(peer_mac).is_none());
         assert_eq!(
             failed.rx_burst(&mut batch, BURST),
             0,
-            "one still waits there"
+            "one frame is still pending at the failed port"
         );
         assert_eq!(failed.tx_burst(&mut batch), 0);
         assert!(!failed.events(&mut Vec::new()));
         let WakeSource::Futex { word, expected } = failed.arm() else {
-            panic!("a sleeper is got up by its own process");
+            panic!("a sleeper is woken through the futex word");
         };
         assert_eq!(word.word().load(Ordering::Relaxed), expected);
     }

@@ -1,12 +1,12 @@
-//! A port that loses, doubles, reorders, corrupts and delays frames, as often as it is told to.
+//! A port that loses, duplicates, reorders, corrupts and delays frames at configured rates.
 //!
-//! Everything is decided by seeded generators and measured in *turns*, which
-//! are calls of `tx_burst` and `rx_burst`, never by a clock: the same calls
+//! All decisions come from seeded generators, and time is measured in *turns*,
+//! which are calls of `tx_burst` and `rx_burst`, never by a clock: the same calls
 //! meet the same faults. It is a layer for tests: it copies each sent frame once.
 
 mod config;
-mod dice;
-mod held;
+mod decision;
+mod held_frames;
 #[cfg(test)]
 mod tests;
 
@@ -18,24 +18,28 @@ use crate::mbuf::{Mbuf, MbufBatch};
 use crate::mempool::{Mempool, MempoolConfig};
 use crate::port::{Capabilities, Counter, MacBytes, Port, PortEvent, PortStats, WakeSource};
 pub use config::{FaultConfig, FaultRates};
-use dice::{Counts, Dice, Wait};
-use held::{Held, HeldFrames};
+use decision::{Counts, FaultDecider, Wait};
+use held_frames::{HeldFrame, HeldFrames};
 
-/// One direction: its faults, its buffers and what waits in it.
+/// Faults, buffers and held frames of one direction.
 #[derive(Debug)]
-struct Side {
-    dice: Dice,
+struct Direction {
+    decider: FaultDecider,
     counts: Counts,
     pool: Mempool,
     held: HeldFrames,
-    /// Frames that went on, for those that are held until so many others did.
+    /// Frames forwarded so far, for frames that are held until others overtook them.
     passed_frames: u64,
 }
 
-impl Side {
-    fn new(dice: Dice, config: &FaultConfig, max_frame_bytes: usize) -> io::Result<Self> {
+impl Direction {
+    fn new(
+        decider: FaultDecider,
+        config: &FaultConfig,
+        max_frame_bytes: usize,
+    ) -> io::Result<Self> {
         Ok(Self {
-            dice,
+            decider,
             counts: Counts::default(),
             pool: Mempool::new(MempoolConfig {
                 buffers: config.pool_frames,
@@ -48,7 +52,7 @@ impl Side {
         })
     }
 
-    /// A copy in our own pool, or a count of the lack of one.
+    /// Copies a frame into the own pool; `None` if no buffer is free.
     fn copy_of(&mut self, mbuf: &Mbuf) -> Option<Mbuf> {
         if mbuf.len() <= self.pool.config().buffer_bytes as usize
             && let Some(mut copy) = self.pool.alloc()
@@ -61,25 +65,25 @@ impl Side {
 
     fn hold(&mut self, mbuf: Mbuf, dst: MacBytes, wait: Wait, turn: u64) {
         let held = match wait {
-            Wait::None => Held::until_room(mbuf, dst),
-            Wait::Turns(turns) => Held::until(mbuf, dst, turn + turns, u64::MAX),
+            Wait::None => HeldFrame::until_room(mbuf, dst),
+            Wait::Turns(turns) => HeldFrame::until(mbuf, dst, turn + turns, u64::MAX),
             Wait::Frames { frames, turns } => {
-                Held::until(mbuf, dst, turn + turns, self.passed_frames + frames)
+                HeldFrame::until(mbuf, dst, turn + turns, self.passed_frames + frames)
             }
         };
         self.held.push(held);
     }
 
-    /// Takes the frames back that are held; buffers that the caller has keep their memory.
+    /// Frees the held frames; leaks the pool's memory if the caller holds buffers of it.
     fn close(&mut self) {
         while let Some(held) = self.held.take_oldest() {
             self.pool.free(held.mbuf);
         }
-        self.pool.keep_lent();
+        self.pool.leak_if_in_use();
     }
 
-    /// The next frame whose time has come.
-    fn due(&mut self, turn: u64) -> Option<Held> {
+    /// Returns the next held frame that is due.
+    fn due(&mut self, turn: u64) -> Option<HeldFrame> {
         self.held.take_due(turn, self.passed_frames)
     }
 }
@@ -97,15 +101,15 @@ fn flip_bit(mbuf: &mut Mbuf, random: u64) {
     }
 }
 
-/// A port with faults in front of another port.
+/// A port that injects faults in front of another port.
 ///
-/// `alloc` borrows a buffer of the inner port as well, so that back-pressure
-/// is the inner port's. A frame that is held or doubled needs a buffer of the
-/// injector's own pools; without one it is dropped, or not doubled, and
+/// `alloc` allocates a buffer of the inner port as well, so that back-pressure
+/// is the inner port's. A frame that is held or duplicated needs a buffer of the
+/// injector's own pools; without one it is dropped, or not duplicated, and
 /// counted. Corruption flips one bit of the frame, addresses included; a sent
-/// frame still goes where its buffer was lent for.
+/// frame is still delivered to the destination of its allocation.
 ///
-/// Counters, with `tx` or `rx` for the side: `drop_fault_tx_loss`,
+/// Counters, with `tx` or `rx` for the direction: `drop_fault_tx_loss`,
 /// `drop_fault_tx_partition`, `drop_fault_tx_pool_dry`,
 /// `drop_fault_tx_foreign_buffer`, `fault_tx_duplicated`,
 /// `fault_tx_duplicate_pool_dry`, `fault_tx_reordered`, `fault_tx_corrupted`,
@@ -114,15 +118,15 @@ pub struct FaultInjector<P: Port> {
     inner: P,
     config: FaultConfig,
     capabilities: Capabilities,
-    tx: Side,
-    rx: Side,
-    /// For whom each buffer of the transmit pool was lent.
+    tx: Direction,
+    rx: Direction,
+    /// Destination of each buffer of the transmit pool.
     lent_for: Vec<MacBytes>,
-    /// Buffers of the inner port, one for each that we lent, in the order in
-    /// which they were allocated. Each frame goes into the oldest one for its
-    /// station, since ports want them back in that order.
+    /// Buffers of the inner port, one for each lent buffer, in the order in which
+    /// they were allocated. Each frame is copied into the oldest one for its
+    /// destination, since ports require them in that order.
     reserved: VecDeque<(MacBytes, Mbuf)>,
-    /// On the way to the inner port.
+    /// Frames to be sent by the inner port.
     outbound: MbufBatch,
     partitioned: bool,
     turn: u64,
@@ -133,16 +137,16 @@ impl<P: Port> FaultInjector<P> {
     /// Wraps a port.
     ///
     /// # Errors
-    /// `InvalidInput` for a configuration outside its bounds; no memory.
+    /// `InvalidInput` for a configuration out of bounds; no memory.
     pub fn new(inner: P, config: FaultConfig) -> io::Result<Self> {
         config.check()?;
         let mut capabilities = inner.capabilities().clone();
         capabilities.lossless &= !config.tx.any() && !config.rx.any();
         let max_frame_bytes = capabilities.max_frame_bytes;
-        let (tx_dice, rx_dice) = Dice::pair(&config);
+        let (tx_decider, rx_decider) = FaultDecider::pair(&config);
         Ok(Self {
-            tx: Side::new(tx_dice, &config, max_frame_bytes)?,
-            rx: Side::new(rx_dice, &config, max_frame_bytes)?,
+            tx: Direction::new(tx_decider, &config, max_frame_bytes)?,
+            rx: Direction::new(rx_decider, &config, max_frame_bytes)?,
             lent_for: vec![[0; 6]; config.pool_frames as usize],
             reserved: VecDeque::with_capacity(config.pool_frames as usize + 1),
             outbound: MbufBatch::new(),
@@ -155,36 +159,36 @@ impl<P: Port> FaultInjector<P> {
         })
     }
 
-    /// Cuts the port off from all others, both ways, or joins it again. Frames
-    /// that are due while it is cut off are dropped and counted.
+    /// Disconnects the port from all others, in both directions, or reconnects it. Frames
+    /// that are due while it is disconnected are dropped and counted.
     pub fn set_partitioned(&mut self, partitioned: bool) {
         self.partitioned = partitioned;
     }
 
-    /// True while the port is cut off.
+    /// Returns whether the port is disconnected.
     pub fn is_partitioned(&self) -> bool {
         self.partitioned
     }
 
-    /// The wrapped port.
+    /// Returns the wrapped port.
     pub fn inner(&self) -> &P {
         &self.inner
     }
 
-    /// Takes the oldest buffer of the inner port that was borrowed for this station.
+    /// Removes the oldest reserved buffer of the inner port for this destination.
     fn unreserve(&mut self, dst: MacBytes) -> Option<Mbuf> {
         let at = self.reserved.iter().position(|(mac, _)| *mac == dst)?;
         self.reserved.remove(at).map(|(_, mbuf)| mbuf)
     }
 
-    /// Gives the inner port one buffer for this station back, unsent.
+    /// Frees one reserved buffer for this destination unsent.
     fn release(&mut self, dst: MacBytes) {
         if let Some(mbuf) = self.unreserve(dst) {
             self.inner.free(mbuf);
         }
     }
 
-    /// Borrows one more buffer of the inner port for a frame that has none.
+    /// Reserves a buffer of the inner port for a frame that has none.
     fn reserve(&mut self, dst: MacBytes) -> bool {
         match self.inner.alloc(dst) {
             Some(mbuf) => {
@@ -195,12 +199,12 @@ impl<P: Port> FaultInjector<P> {
         }
     }
 
-    /// Copies a frame into the oldest borrowed buffer for its station and sends that.
+    /// Copies a frame into the oldest reserved buffer for its destination and queues that.
     fn forward(&mut self, mbuf: &Mbuf, dst: MacBytes) {
         if let Some(mut borrowed) = self.unreserve(dst) {
             copy_frame(mbuf, &mut borrowed);
             let pushed = self.outbound.push(borrowed);
-            debug_assert!(pushed.is_ok(), "every caller checks for room");
+            debug_assert!(pushed.is_ok(), "every caller checks for a free slot");
             self.tx.passed_frames += 1;
         }
     }
@@ -218,7 +222,7 @@ impl<P: Port> FaultInjector<P> {
         self.outbound.room() > 0
     }
 
-    /// Sends the held frames whose time has come; those without room wait on.
+    /// Sends the held frames that are due; those without a buffer of the inner port stay held.
     fn send_due(&mut self) {
         for _ in 0..self.tx.held.len() {
             if !self.has_outbound_room() {
@@ -250,68 +254,68 @@ impl<P: Port> FaultInjector<P> {
             self.tx.counts.drop_partition += 1;
             return self.free(mbuf);
         }
-        let fate = self.tx.dice.roll(&mut self.tx.counts);
-        if fate.lost {
+        let decision = self.tx.decider.decide(&mut self.tx.counts);
+        if decision.lost {
             return self.free(mbuf);
         }
         let dst = self.lent_for[Mempool::index_of(&mbuf) as usize];
-        if let Some(random) = fate.corrupt {
+        if let Some(random) = decision.corrupt {
             flip_bit(&mut mbuf, random);
         }
-        if fate.duplicate {
+        if decision.duplicate {
             match self.tx.copy_of(&mbuf) {
                 Some(copy) => self.tx.hold(copy, dst, Wait::None, self.turn),
                 None => self.tx.counts.duplicate_pool_dry += 1,
             }
         }
-        if fate.wait == Wait::None {
+        if decision.wait == Wait::None {
             self.forward(&mbuf, dst);
             self.tx.pool.free(mbuf);
         } else {
             self.release(dst);
-            self.tx.hold(mbuf, dst, fate.wait, self.turn);
+            self.tx.hold(mbuf, dst, decision.wait, self.turn);
         }
     }
 
-    /// Decides about one frame that the inner port received; what comes of it is in the batch or held.
+    /// Applies faults to one frame of the inner port; the resulting frames are in the batch or held.
     fn receive(&mut self, mut mbuf: Mbuf, batch: &mut MbufBatch) {
         if self.partitioned {
             self.rx.counts.drop_partition += 1;
             return self.inner.free(mbuf);
         }
-        let fate = self.rx.dice.roll(&mut self.rx.counts);
-        if fate.lost {
+        let decision = self.rx.decider.decide(&mut self.rx.counts);
+        if decision.lost {
             return self.inner.free(mbuf);
         }
-        if let Some(random) = fate.corrupt {
+        if let Some(random) = decision.corrupt {
             flip_bit(&mut mbuf, random);
         }
-        if fate.duplicate {
+        if decision.duplicate {
             match self.rx.copy_of(&mbuf) {
                 Some(copy) => self.rx.hold(copy, [0; 6], Wait::None, self.turn),
                 None => self.rx.counts.duplicate_pool_dry += 1,
             }
         }
-        if fate.wait == Wait::None {
-            return self.hand_out(mbuf, batch);
+        if decision.wait == Wait::None {
+            return self.deliver(mbuf, batch);
         }
         match self.rx.copy_of(&mbuf) {
-            Some(copy) => self.rx.hold(copy, [0; 6], fate.wait, self.turn),
+            Some(copy) => self.rx.hold(copy, [0; 6], decision.wait, self.turn),
             None => self.rx.counts.drop_pool_dry += 1,
         }
         self.inner.free(mbuf);
     }
 
-    /// Gives a frame to the caller, who has room for it.
-    fn hand_out(&mut self, mbuf: Mbuf, batch: &mut MbufBatch) {
+    /// Adds a frame to the caller's batch, which has a free slot.
+    fn deliver(&mut self, mbuf: Mbuf, batch: &mut MbufBatch) {
         self.stats.rx_frames += 1;
         self.stats.rx_bytes += mbuf.len() as u64;
         self.rx.passed_frames += 1;
         let pushed = batch.push(mbuf);
-        debug_assert!(pushed.is_ok(), "every caller checks for room");
+        debug_assert!(pushed.is_ok(), "every caller checks for a free slot");
     }
 
-    /// Hands out held frames whose time has come until the batch holds `end` frames.
+    /// Delivers held frames that are due until the batch holds `end` frames.
     fn receive_due(&mut self, batch: &mut MbufBatch, end: usize) {
         while batch.len() < end
             && let Some(held) = self.rx.due(self.turn)
@@ -320,7 +324,7 @@ impl<P: Port> FaultInjector<P> {
                 self.rx.counts.drop_partition += 1;
                 self.rx.pool.free(held.mbuf);
             } else {
-                self.hand_out(held.mbuf, batch);
+                self.deliver(held.mbuf, batch);
             }
         }
     }
@@ -365,7 +369,7 @@ impl<P: Port> Port for FaultInjector<P> {
         self.inner.rx_burst(&mut inbound, end - batch.len());
         while let Some(mbuf) = inbound.pop() {
             self.receive(mbuf, batch);
-            // The frames still to come have the first claim on the room.
+            // The frames still in `inbound` have priority for the free slots.
             self.receive_due(batch, end - inbound.len());
         }
         batch.len() - before
@@ -386,7 +390,7 @@ impl<P: Port> Port for FaultInjector<P> {
         self.inner.events(out)
     }
 
-    /// While frames are held nobody can wake the caller for them: turns must go on.
+    /// While frames are held, the source is `Poll`: only further calls make them due.
     fn arm(&mut self) -> WakeSource {
         if self.tx.held.len() + self.rx.held.len() + self.outbound.len() > 0 {
             return WakeSource::Poll;

@@ -1,8 +1,8 @@
-//! A port that writes every frame that passes, both ways, to a pcapng file.
+//! A port that writes all sent and received frames to a pcapng file.
 //!
-//! This is a layer for finding errors: it reads the clock, copies every frame
-//! and writes files in the data path, which no other port does. A file that
-//! cannot be written costs the capture, never the traffic.
+//! This is a layer for debugging: it reads the clock, copies every frame
+//! and writes files in the data path, which no other port does. If the file
+//! cannot be written, only the capture is incomplete; the traffic is unaffected.
 
 pub mod format;
 #[cfg(test)]
@@ -17,35 +17,35 @@ use crate::mbuf::{Mbuf, MbufBatch};
 use crate::port::{Capabilities, Counter, MacBytes, Port, PortEvent, PortStats, WakeSource};
 use format::Direction;
 
-/// The frames of one burst wait here until it is known how many were sent.
+/// Initial size of the buffer for the blocks of one burst, which are written once it is known how many were sent.
 const BURST_BYTES: usize = 96 * 1024;
 
-/// A port with a capture in front of another port.
+/// A port that captures the frames of another port.
 ///
 /// The file opens in Wireshark: one interface with the name of the device,
 /// Ethernet, nanoseconds, and the direction of each frame in its flags.
 /// It is complete after a drop, or an [`PcapngTee::flush`].
 ///
 /// Counters: `capture_frames` (frames written), `capture_errors` (frames that
-/// could not be written, which are all after the first such one, and failed
+/// could not be written, which includes all after the first such frame, and failed
 /// flushes); then those of the inner port.
 pub struct PcapngTee<P: Port, W: Write + Send = BufWriter<File>> {
     inner: P,
     sink: W,
     block: Vec<u8>,
-    /// Where each frame of a burst ends in `block`.
+    /// End offset of each frame of a burst in `block`.
     ends: Vec<usize>,
-    /// Half a block may have been written: whatever followed could not be read.
+    /// A block may be incomplete: a reader could not parse anything after it.
     broken: bool,
     frames: u64,
     errors: u64,
 }
 
 impl<P: Port, W: Write + Send> PcapngTee<P, W> {
-    /// Writes the head of a capture to `sink`, and all frames from now on.
+    /// Writes the file header to `sink`, and all frames from now on.
     ///
     /// # Errors
-    /// What `sink` says to the head.
+    /// The error of writing the header.
     pub fn new(inner: P, mut sink: W) -> io::Result<Self> {
         let mut block = Vec::with_capacity(BURST_BYTES);
         format::head(&mut block, inner.capabilities(), 0);
@@ -62,22 +62,22 @@ impl<P: Port, W: Write + Send> PcapngTee<P, W> {
         })
     }
 
-    /// Writes out what is still in memory.
+    /// Flushes the sink.
     ///
     /// # Errors
-    /// What the file says; it is counted as well.
+    /// The error of the sink; it is counted as well.
     pub fn flush(&mut self) -> io::Result<()> {
         let result = self.sink.flush();
         self.errors += u64::from(result.is_err());
         result
     }
 
-    /// The wrapped port.
+    /// Returns the wrapped port.
     pub fn inner(&self) -> &P {
         &self.inner
     }
 
-    /// Writes the first `count` frames of those that were put into `block`.
+    /// Writes the first `count` frames of those in `block`.
     fn write(&mut self, count: usize) {
         let mut start = 0;
         for &end in &self.ends[..count] {
@@ -88,7 +88,7 @@ impl<P: Port, W: Write + Send> PcapngTee<P, W> {
         }
     }
 
-    /// Puts frames into `block`.
+    /// Formats frames into `block`.
     fn collect<'a>(&mut self, frames: impl Iterator<Item = &'a Mbuf>, direction: Direction) {
         let now_ns = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -122,7 +122,7 @@ impl<P: Port, W: Write + Send> Port for PcapngTee<P, W> {
         if batch.is_empty() {
             return self.inner.tx_burst(batch);
         }
-        // What the port takes is gone, so it is copied before.
+        // Copied before: frames that the port takes leave the batch.
         self.collect(batch.iter(), Direction::Outbound);
         let taken = self.inner.tx_burst(batch);
         self.write(taken);
@@ -178,10 +178,10 @@ impl<P: Port, W: Write + Send> Port for PcapngTee<P, W> {
 impl<P: Port, W: Write + Send> Drop for PcapngTee<P, W> {
     fn drop(&mut self) {
         if self.flush().is_err() {
-            // Nobody is left to read the counter.
+            // The counter cannot be read any more.
             let device = &self.inner.capabilities().device;
             crate::stderr::write_line(format_args!(
-                "viaduct: {device}: capture: the last frames could not be written"
+                "viaduct: {device}: capture: writing the last frames failed"
             ));
         }
     }

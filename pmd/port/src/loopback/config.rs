@@ -1,36 +1,36 @@
-//! What a hub is made of, and what can be wrong with it.
+//! Configuration of a hub, and its errors.
 
 use core::fmt;
 use std::io;
 
 use crate::port::MacBytes;
 
-/// Stations of one hub, at most.
+/// Maximum number of stations of one hub.
 pub const STATIONS_MAX: usize = 64;
 
-/// Frames from each station to each other one that may be on their way, at most.
+/// Maximum number of frames in flight from one station to another.
 pub(super) const FRAMES_PER_RING_MAX: u32 = 1 << 16;
 
-/// The shortest frame with all its addresses and its EtherType.
+/// Bytes of an Ethernet header: the addresses and the EtherType.
 pub(super) const HEADER_BYTES: usize = 14;
 
-/// What a hub is made of.
+/// Configuration of a hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopbackConfig {
-    /// The name of the hub, for people.
+    /// The name of the hub, for log and error messages.
     pub device: String,
     /// The MAC address of each station: 2 to [`STATIONS_MAX`] different ones.
     pub macs: Vec<MacBytes>,
-    /// Frames from one station to another that may be on their way or in use, 1 to 65536.
+    /// Frames in flight or in use from one station to another, 1 to 65536.
     pub frames_per_ring: u32,
-    /// The longest frame in bytes, without FCS, 60 to 65535.
+    /// Maximum frame length in bytes, without FCS, 60 to 65535.
     pub max_frame_bytes: u32,
-    /// Ask for huge pages; ordinary ones are taken when there are none.
+    /// Requests huge pages; falls back to ordinary pages if none are free.
     pub huge_pages: bool,
 }
 
 impl LoopbackConfig {
-    /// A hub of `count` stations with the MAC addresses 0E-FD-00-00-00-01 and following.
+    /// Configures a hub of `count` stations with the MAC addresses 0E-FD-00-00-00-01 and following.
     pub fn stations(count: u8) -> Self {
         Self {
             device: "hub".to_owned(),
@@ -75,28 +75,28 @@ impl Default for LoopbackConfig {
     }
 }
 
-/// True for an address of many stations.
+/// Returns whether the address is a group address.
 pub(super) fn is_group(mac: MacBytes) -> bool {
     mac[0] & 1 != 0
 }
 
-/// Why a hub was not made.
+/// Why a hub could not be created.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoopbackError {
     /// Too few or too many stations, or a pair of other than two.
     Stations {
-        /// How many were asked for.
+        /// The requested number.
         count: usize,
     },
-    /// No ring is that long.
+    /// The ring length is out of range.
     FramesPerRing {
-        /// What was asked for.
+        /// The requested length.
         frames: u32,
     },
-    /// No frame is that long.
+    /// The frame length is out of range.
     MaxFrame {
-        /// What was asked for.
+        /// The requested length.
         frame_bytes: u32,
     },
     /// A group address, or one that two stations have.
@@ -114,25 +114,25 @@ impl fmt::Display for LoopbackError {
             Self::Stations { count } => {
                 write!(
                     f,
-                    "a hub has 2 to {STATIONS_MAX} stations and a pair has 2, not {count}"
+                    "a hub needs 2 to {STATIONS_MAX} stations and a pair exactly 2, not {count}"
                 )
             }
             Self::FramesPerRing { frames } => {
                 write!(
                     f,
-                    "a ring has 1 to {FRAMES_PER_RING_MAX} frames, not {frames}"
+                    "frames_per_ring is {frames}, allowed is 1 to {FRAMES_PER_RING_MAX}"
                 )
             }
             Self::MaxFrame { frame_bytes } => {
                 write!(
                     f,
-                    "the longest frame has 60 to 65535 bytes, not {frame_bytes}"
+                    "max_frame_bytes is {frame_bytes}, allowed is 60 to 65535"
                 )
             }
             Self::Mac { mac } => {
-                write!(f, "{mac:02X?} is a group address, or two stations have it")
+                write!(f, "{mac:02X?} is a group address, or used by two stations")
             }
-            Self::Memory(error) => write!(f, "no memory for the buffers of a hub: {error}"),
+            Self::Memory(error) => write!(f, "mapping the buffers of a hub failed: {error}"),
         }
     }
 }

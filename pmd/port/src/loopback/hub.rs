@@ -1,4 +1,4 @@
-//! What all stations of a hub share, and the rings between each two.
+//! State shared by all stations of a hub, and the rings between each pair.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use crate::mempool::{Mempool, MempoolConfig};
 use crate::port::{MacBytes, Neighbour};
 use crate::ring::{Consumer, Producer, spsc};
 use crate::sync::mapped::{AtomicBool, AtomicU64, Ordering};
-use crate::wake::Bell;
+use crate::wake::WakeSignal;
 
-/// A station as the others see it.
+/// A station as seen by the others.
 #[derive(Debug)]
 pub(super) struct Station {
     pub(super) mac: MacBytes,
     present: AtomicBool,
-    pub(super) bell: Arc<Bell>,
-    /// The station's buffers, kept mapped while anyone may hold one of them.
+    pub(super) wake: Arc<WakeSignal>,
+    /// The station's buffers, kept mapped while any port may hold one of them.
     pub(super) buffers: Arc<Mapping>,
 }
 
-/// All stations. A port keeps it alive, and with it every buffer it may hold.
+/// All stations. Each port keeps the hub alive, and with it every buffer that the port may hold.
 #[derive(Debug)]
 pub(super) struct Hub {
     pub(super) stations: Vec<Station>,
@@ -29,20 +29,20 @@ pub(super) struct Hub {
 }
 
 impl Hub {
-    /// Changes whenever a station leaves.
+    /// Returns a number that changes whenever a station leaves.
     #[inline]
     pub(super) fn epoch(&self) -> u64 {
-        // Acquire: partner is the Release in `leave`; who sees the new epoch sees who is gone.
+        // Acquire: partner is the Release in `leave`; a reader of the new epoch sees which station left.
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// True until the station leaves.
+    /// Returns whether the station has not left.
     pub(super) fn is_present(&self, station: usize) -> bool {
         // Relaxed: ordered by the epoch, which is read first.
         self.stations[station].present.load(Ordering::Relaxed)
     }
 
-    /// Takes a station off the hub and tells the others.
+    /// Removes a station from the hub and wakes the others.
     pub(super) fn leave(&self, station: usize) {
         // Relaxed: ordered by the epoch.
         self.stations[station]
@@ -51,11 +51,11 @@ impl Hub {
         // Release: partner is the Acquire in `epoch`.
         self.epoch.fetch_add(1, Ordering::Release);
         for other in &self.stations {
-            other.bell.ring();
+            other.wake.notify();
         }
     }
 
-    /// How the station is called in events; no address is used twice in the life of a hub.
+    /// Returns the station as named in events; no address is used twice in the lifetime of a hub.
     pub(super) fn neighbour(&self, station: usize) -> Neighbour {
         Neighbour {
             mac: self.stations[station].mac,
@@ -64,46 +64,47 @@ impl Hub {
     }
 }
 
-/// The ends of one station's rings to and from one other station (or itself).
+/// One station's ends of the rings to and from one peer station (or itself).
 #[derive(Debug)]
-pub(super) struct Link {
-    /// Our buffers with frames, to them.
+pub(super) struct PeerRings {
+    /// Own buffers with frames, to the peer.
     pub(super) sent: Producer<Mbuf>,
-    /// Our buffers, back from them.
+    /// Own buffers, returned by the peer.
     pub(super) returned: Consumer<Mbuf>,
-    /// Their buffers with frames, to us.
+    /// The peer's buffers with frames, to this station.
     pub(super) received: Consumer<Mbuf>,
-    /// Their buffers, back to them.
+    /// The peer's buffers, to be returned to it.
     pub(super) give_back: Producer<Mbuf>,
 }
 
-/// One direction between two stations: the ends at the sender, then those at the receiver.
-type Way = (
+/// The rings of one direction between two stations: the sender's ends, then the receiver's.
+type DirectionRings = (
     (Producer<Mbuf>, Consumer<Mbuf>),
     (Consumer<Mbuf>, Producer<Mbuf>),
 );
 
-fn way(frames: u32) -> Way {
+fn direction_rings(frames: u32) -> DirectionRings {
     let (sent, received) = spsc(frames as usize);
     let (give_back, returned) = spsc(frames as usize);
     ((sent, returned), (received, give_back))
 }
 
-/// Makes the links of every station: `links[station][peer]`.
-pub(super) fn links(count: usize, frames: u32) -> Vec<Vec<Link>> {
+/// Creates the rings of every station: `[station][peer]`.
+pub(super) fn peer_rings(count: usize, frames: u32) -> Vec<Vec<PeerRings>> {
     let mut senders = Vec::new();
     let mut receivers: Vec<Vec<_>> = (0..count).map(|_| Vec::new()).collect();
     for _ in 0..count {
-        let (ours, theirs): (Vec<_>, Vec<_>) = (0..count).map(|_| way(frames)).unzip();
-        senders.push(ours);
-        for (station, end) in receivers.iter_mut().zip(theirs) {
+        let rings = (0..count).map(|_| direction_rings(frames));
+        let (sending, receiving): (Vec<_>, Vec<_>) = rings.unzip();
+        senders.push(sending);
+        for (station, end) in receivers.iter_mut().zip(receiving) {
             station.push(end);
         }
     }
     let join = |(senders, receivers): (Vec<_>, Vec<_>)| {
         let ends = senders.into_iter().zip(receivers);
         ends.map(
-            |((sent, returned), (received, give_back)): ((_, _), (_, _))| Link {
+            |((sent, returned), (received, give_back)): ((_, _), (_, _))| PeerRings {
                 sent,
                 returned,
                 received,
@@ -115,9 +116,9 @@ pub(super) fn links(count: usize, frames: u32) -> Vec<Vec<Link>> {
     senders.into_iter().zip(receivers).map(join).collect()
 }
 
-/// The pool of one station: the full share of every receiver, one for
-/// addresses that nobody has and one for group addresses, so that no receiver
-/// can starve another.
+/// Creates the buffer pool of one station: a full share for every receiver, one for
+/// unknown addresses and one for group addresses, so that no receiver can starve
+/// another.
 pub(super) fn pool(config: &LoopbackConfig, station: usize) -> Result<Mempool, LoopbackError> {
     let shares = config.macs.len() as u32 + 2;
     Mempool::new(MempoolConfig {
@@ -129,12 +130,12 @@ pub(super) fn pool(config: &LoopbackConfig, station: usize) -> Result<Mempool, L
     .map_err(LoopbackError::Memory)
 }
 
-/// Makes what the stations share.
+/// Creates the shared state of the stations.
 pub(super) fn hub(config: &LoopbackConfig, pools: &[Mempool]) -> Hub {
     let stations = config.macs.iter().zip(pools).map(|(&mac, pool)| Station {
         mac,
         present: AtomicBool::new(true),
-        bell: Arc::new(Bell::default()),
+        wake: Arc::new(WakeSignal::default()),
         buffers: Arc::clone(pool.mapping()),
     });
     Hub {

@@ -1,16 +1,16 @@
-//! One station: the port itself.
+//! The port of one station.
 
 use std::sync::Arc;
 
 use super::config::{HEADER_BYTES, LoopbackConfig, LoopbackError, is_group};
-use super::hub::{Hub, Link, hub, links, pool};
+use super::hub::{Hub, PeerRings, hub, peer_rings, pool};
 use crate::mbuf::{Mbuf, MbufBatch};
 use crate::mempool::Mempool;
 use crate::port::{
     AsFutexWord, Capabilities, Counter, FutexWord, MacBytes, Port, PortEvent, PortStats, WakeSource,
 };
 
-/// Events counted by a station.
+/// Counters of a station.
 #[derive(Debug, Default)]
 struct Counts {
     rx_frames: u64,
@@ -27,46 +27,46 @@ struct Counts {
 
 /// A port of an in-memory hub.
 ///
-/// A buffer lent for a destination goes there whatever address is then written
-/// into it. A group address reaches every other station that has room. Frames
-/// to the port's own address come back to it.
+/// A buffer allocated for a destination is delivered there, whatever address is then
+/// written into it. A group address reaches every other station that has free buffers.
+/// Frames to the port's own address are delivered to the port itself.
 ///
-/// Counters: `drop_unknown_destination` (nobody has the address, or its
-/// station left), `drop_bad_length` (shorter than its addresses and
-/// EtherType), `drop_group_no_room` (one receiver of a group address had no
-/// room), `drop_foreign_buffer` (a buffer of another hub was given to this
-/// port), `tx_no_room` (`alloc` found no room), `wakes` (sleepers woken).
+/// Counters: `drop_unknown_destination` (no station has the address, or it left),
+/// `drop_bad_length` (shorter than an Ethernet header), `drop_group_no_room` (a
+/// receiver of a group address had no free buffer), `drop_foreign_buffer` (a buffer
+/// of another hub was given to this port), `tx_no_room` (`alloc` found no free
+/// buffer), `wakes` (sleepers woken).
 #[derive(Debug)]
 pub struct LoopbackPort {
     capabilities: Capabilities,
     pub(super) hub: Arc<Hub>,
     own: usize,
     pool: Mempool,
-    links: Vec<Link>,
+    peer_rings: Vec<PeerRings>,
     present: Vec<bool>,
-    /// Who was last reported as present.
+    /// Stations last reported as present.
     reported: Vec<bool>,
     epoch_seen: u64,
-    news: bool,
-    /// Which share of the pool each buffer is lent from: a station, or one of the two below.
+    has_pending_events: bool,
+    /// The share of the pool that each buffer is lent from: a station, or one of the two below.
     share_of: Vec<u8>,
-    /// Buffers of each share that are not back yet.
+    /// Lent buffers of each share.
     outstanding: Vec<u32>,
     frames_per_share: u32,
-    /// Buffers of the hub that went to our caller, less those that came back from it; negative
-    /// where the caller of another port had them.
+    /// Buffers of the hub given to this port's caller minus those returned by it; negative
+    /// if they were given to the caller of another port.
     lent: i64,
-    /// Stations that got frames in this burst and may sleep.
+    /// Bit set of stations that got frames in this burst and may sleep.
     to_wake: u64,
-    /// Where the next receive burst starts.
-    next_link: usize,
-    /// The last address looked up, with its share.
+    /// Peer at which the next receive burst starts.
+    next_peer: usize,
+    /// Last address looked up, and its share.
     last_lookup: (MacBytes, usize),
     counts: Counts,
 }
 
 impl LoopbackPort {
-    /// Makes a hub of two stations.
+    /// Creates a hub of two stations.
     ///
     /// # Errors
     /// A configuration of other than two stations, or one that [`LoopbackPort::hub`] refuses.
@@ -80,19 +80,19 @@ impl LoopbackPort {
         Ok(stations.into())
     }
 
-    /// Makes a hub with one station per MAC address.
+    /// Creates a hub with one station per MAC address.
     ///
     /// # Errors
-    /// A configuration outside its bounds; no memory.
+    /// A configuration out of bounds; no memory.
     pub fn hub(config: &LoopbackConfig) -> Result<Vec<Self>, LoopbackError> {
         config.check()?;
         let count = config.macs.len();
         let pools: Result<Vec<_>, _> = (0..count).map(|station| pool(config, station)).collect();
         let pools = pools?;
         let hub = Arc::new(hub(config, &pools));
-        let links = links(count, config.frames_per_ring);
-        let ports = pools.into_iter().zip(links).enumerate();
-        let ports = ports.map(|(own, (pool, links))| Self {
+        let peer_rings = peer_rings(count, config.frames_per_ring);
+        let ports = pools.into_iter().zip(peer_rings).enumerate();
+        let ports = ports.map(|(own, (pool, peer_rings))| Self {
             capabilities: Capabilities {
                 driver: "loopback",
                 device: config.device.clone(),
@@ -104,35 +104,35 @@ impl LoopbackPort {
             },
             hub: Arc::clone(&hub),
             own,
-            links,
+            peer_rings,
             present: vec![true; count],
             reported: (0..count).map(|station| station == own).collect(),
             epoch_seen: 0,
-            news: true,
+            has_pending_events: true,
             share_of: vec![0; pool.config().buffers as usize],
             pool,
             outstanding: vec![0; count + 2],
             frames_per_share: config.frames_per_ring,
             lent: 0,
             to_wake: 0,
-            next_link: 0,
+            next_peer: 0,
             last_lookup: (config.macs[own], own),
             counts: Counts::default(),
         });
         Ok(ports.collect())
     }
 
-    /// The share of the pool for addresses that nobody has.
-    fn nobody(&self) -> usize {
-        self.links.len()
+    /// Returns the share of the pool for unknown addresses.
+    fn unknown_share(&self) -> usize {
+        self.peer_rings.len()
     }
 
-    /// The share of the pool for group addresses.
-    fn group(&self) -> usize {
-        self.links.len() + 1
+    /// Returns the share of the pool for group addresses.
+    fn group_share(&self) -> usize {
+        self.peer_rings.len() + 1
     }
 
-    /// Learns who has left, if anyone has.
+    /// Updates which stations are present, if any has left.
     #[inline]
     fn refresh(&mut self) {
         let epoch = self.hub.epoch();
@@ -140,38 +140,40 @@ impl LoopbackPort {
             return;
         }
         self.epoch_seen = epoch;
-        self.news = true;
+        self.has_pending_events = true;
         for (station, present) in self.present.iter_mut().enumerate() {
             *present = self.hub.is_present(station);
         }
         self.last_lookup = (self.capabilities.mac, self.own);
     }
 
-    /// Which share a buffer for this address is lent from.
+    /// Returns the share that a buffer for this address is lent from.
     #[inline]
     fn share(&mut self, dst: MacBytes) -> usize {
         if self.last_lookup.0 == dst {
             return self.last_lookup.1;
         }
         let share = if is_group(dst) {
-            self.group()
+            self.group_share()
         } else {
             let stations = self.hub.stations.iter().zip(&self.present);
             let mut known = stations.map(|(station, &present)| present && station.mac == dst);
-            known.position(|found| found).unwrap_or(self.nobody())
+            known
+                .position(|found| found)
+                .unwrap_or(self.unknown_share())
         };
         self.last_lookup = (dst, share);
         share
     }
 
-    /// Takes back what a station returned.
+    /// Frees the buffers that a station returned.
     fn reclaim(&mut self, station: usize) {
-        while let Some(mbuf) = self.links[station].returned.pop() {
+        while let Some(mbuf) = self.peer_rings[station].returned.pop() {
             self.take_back(mbuf);
         }
     }
 
-    /// Puts one of our buffers back into the pool.
+    /// Frees one of our buffers into the pool.
     fn take_back(&mut self, mbuf: Mbuf) {
         let share = self.share_of[Mempool::index_of(&mbuf) as usize];
         self.outstanding[usize::from(share)] -= 1;
@@ -180,7 +182,7 @@ impl LoopbackPort {
 
     #[inline]
     fn lend(&mut self, share: usize) -> Option<Mbuf> {
-        if self.outstanding[share] == self.frames_per_share && share < self.links.len() {
+        if self.outstanding[share] == self.frames_per_share && share < self.peer_rings.len() {
             self.reclaim(share);
         }
         if self.outstanding[share] == self.frames_per_share {
@@ -195,7 +197,7 @@ impl LoopbackPort {
     #[inline]
     fn transmit(&mut self, mbuf: Mbuf) {
         if !self.pool.owns(&mbuf) {
-            // A received buffer is nobody's to send.
+            // A received buffer belongs to its sender's pool and cannot be sent.
             self.counts.drop_foreign_buffer += 1;
             return self.free(mbuf);
         }
@@ -206,9 +208,9 @@ impl LoopbackPort {
         if mbuf.len() < HEADER_BYTES {
             self.counts.drop_bad_length += 1;
             self.take_back(mbuf);
-        } else if share == self.group() {
+        } else if share == self.group_share() {
             self.transmit_to_group(mbuf);
-        } else if share < self.links.len() && self.present[share] {
+        } else if share < self.peer_rings.len() && self.present[share] {
             self.deliver(share, mbuf);
         } else {
             self.counts.drop_unknown_destination += 1;
@@ -216,10 +218,10 @@ impl LoopbackPort {
         }
     }
 
-    /// Hands a buffer to a station. The ring is as long as the share, so there is room.
+    /// Delivers a buffer to a station. The ring is as long as the share, so it has a free slot.
     #[inline]
     fn deliver(&mut self, station: usize, mbuf: Mbuf) {
-        match self.links[station].sent.push(mbuf) {
+        match self.peer_rings[station].sent.push(mbuf) {
             Ok(()) => self.to_wake |= 1 << station,
             Err(mbuf) => {
                 self.counts.drop_foreign_buffer += 1;
@@ -229,7 +231,7 @@ impl LoopbackPort {
     }
 
     fn transmit_to_group(&mut self, mbuf: Mbuf) {
-        for station in 0..self.links.len() {
+        for station in 0..self.peer_rings.len() {
             if station == self.own || !self.present[station] {
                 continue;
             }
@@ -245,13 +247,13 @@ impl LoopbackPort {
         self.take_back(mbuf);
     }
 
-    /// Wakes the stations that got something and sleep; ourselves we need not wake.
+    /// Wakes the sleeping stations that got frames, except this one.
     fn wake(&mut self) {
         let mut to_wake = core::mem::take(&mut self.to_wake) & !(1 << self.own);
         while to_wake != 0 {
             let station = to_wake.trailing_zeros() as usize;
             to_wake &= to_wake - 1;
-            self.counts.wakes += u64::from(self.hub.stations[station].bell.ring());
+            self.counts.wakes += u64::from(self.hub.stations[station].wake.notify());
         }
     }
 }
@@ -285,15 +287,15 @@ impl Port for LoopbackPort {
     #[inline]
     fn rx_burst(&mut self, batch: &mut MbufBatch, max: usize) -> usize {
         let max = max.min(batch.room());
-        let count = self.links.len();
+        let count = self.peer_rings.len();
         let mut added = 0;
-        for turn in 0..count {
+        for offset in 0..count {
             if added == max {
                 break;
             }
-            let link = &mut self.links[(self.next_link + turn) % count];
+            let rings = &mut self.peer_rings[(self.next_peer + offset) % count];
             while added < max
-                && let Some(mbuf) = link.received.pop()
+                && let Some(mbuf) = rings.received.pop()
             {
                 self.counts.rx_frames += 1;
                 self.counts.rx_bytes += mbuf.len() as u64;
@@ -302,7 +304,7 @@ impl Port for LoopbackPort {
                 added += 1;
             }
         }
-        self.next_link = (self.next_link + 1) % count;
+        self.next_peer = (self.next_peer + 1) % count;
         self.lent += added as i64;
         added
     }
@@ -316,7 +318,7 @@ impl Port for LoopbackPort {
         }
         let returned = match self.hub.stations.get(station) {
             Some(sender) if sender.buffers.contains(mbuf.bytes().as_ptr()) => {
-                self.links[station].give_back.push(mbuf).is_ok()
+                self.peer_rings[station].give_back.push(mbuf).is_ok()
             }
             _ => false,
         };
@@ -326,11 +328,11 @@ impl Port for LoopbackPort {
 
     fn events(&mut self, out: &mut Vec<PortEvent>) -> bool {
         self.refresh();
-        if !core::mem::take(&mut self.news) {
+        if !core::mem::take(&mut self.has_pending_events) {
             return false;
         }
         let before = out.len();
-        for station in 0..self.links.len() {
+        for station in 0..self.peer_rings.len() {
             if self.present[station] == self.reported[station] {
                 continue;
             }
@@ -346,16 +348,16 @@ impl Port for LoopbackPort {
     }
 
     fn arm(&mut self) -> WakeSource {
-        let bell = Arc::clone(&self.hub.stations[self.own].bell);
+        let wake = Arc::clone(&self.hub.stations[self.own].wake);
         WakeSource::Futex {
-            expected: bell.arm(),
-            word: FutexWord::new(bell as Arc<dyn AsFutexWord + Send + Sync>),
+            expected: wake.arm(),
+            word: FutexWord::new(wake as Arc<dyn AsFutexWord + Send + Sync>),
         }
     }
 
     #[inline]
     fn disarm(&mut self) {
-        self.hub.stations[self.own].bell.disarm();
+        self.hub.stations[self.own].wake.disarm();
     }
 
     fn stats(&self) -> PortStats {
@@ -380,8 +382,8 @@ impl Port for LoopbackPort {
 
 impl Drop for LoopbackPort {
     fn drop(&mut self) {
-        // Callers have buffers of the hub exactly if the sum of all stations is positive, and then
-        // at least one of them is. The memory of all stations stays mapped.
+        // Callers hold buffers of the hub exactly if the sum over all stations is positive, and then
+        // at least one addend is. The memory of all stations stays mapped.
         if self.lent > 0 {
             core::mem::forget(Arc::clone(&self.hub));
         }

@@ -44,7 +44,7 @@ fn hub(count: u8) -> Vec<LoopbackPort> {
 }
 
 #[test]
-fn a_group_frame_reaches_every_other_station() {
+fn group_frame_reaches_every_other_station() {
     let mut ports = hub(5);
     assert!(send(&mut ports[2], BROADCAST, 9, 60));
     for (station, port) in ports.iter_mut().enumerate() {
@@ -54,7 +54,7 @@ fn a_group_frame_reaches_every_other_station() {
 }
 
 #[test]
-fn a_slow_receiver_costs_the_others_nothing() {
+fn slow_receiver_does_not_affect_others() {
     let mut ports = hub(3);
     let (slow, quick) = (mac(&ports[1]), mac(&ports[2]));
     let mut waiting = 0u64;
@@ -76,7 +76,7 @@ fn a_slow_receiver_costs_the_others_nothing() {
 }
 
 #[test]
-fn receiving_is_fair_among_senders() {
+fn receive_is_fair_among_senders() {
     let mut ports = hub(3);
     let receiver = mac(&ports[0]);
     for _ in 0..100 {
@@ -96,7 +96,7 @@ fn receiving_is_fair_among_senders() {
 }
 
 #[test]
-fn joining_and_leaving_are_told_once() {
+fn join_and_leave_are_reported_once() {
     let mut ports = hub(3);
     let gone = mac(&ports[1]);
     let mut events = Vec::new();
@@ -129,7 +129,7 @@ fn joining_and_leaving_are_told_once() {
 }
 
 #[test]
-fn a_buffer_outlives_its_sender() {
+fn received_buffer_outlives_its_sender() {
     let (mut a, mut b) = LoopbackPort::pair(&LoopbackConfig::default()).expect("a pair");
     assert!(send(&mut a, mac(&b), 0x5A, 2172));
     drop(a);
@@ -141,7 +141,7 @@ fn a_buffer_outlives_its_sender() {
 }
 
 #[test]
-fn buffers_that_do_not_belong_here_are_counted() {
+fn foreign_buffers_are_counted() {
     let (mut a, mut b) = LoopbackPort::pair(&LoopbackConfig::default()).expect("a pair");
     let (mut other, _peer) = LoopbackPort::pair(&LoopbackConfig::default()).expect("a pair");
     let foreign = other.alloc(mac(&b)).expect("room");
@@ -160,7 +160,7 @@ fn buffers_that_do_not_belong_here_are_counted() {
 }
 
 #[test]
-fn impossible_hubs_are_refused() {
+fn invalid_configurations_are_rejected() {
     let good = LoopbackConfig::default();
     let bad = [
         LoopbackConfig::stations(1),
@@ -190,21 +190,21 @@ fn impossible_hubs_are_refused() {
 }
 
 #[test]
-fn buffers_of_another_hub_count_for_neither() {
+fn foreign_buffer_does_not_change_the_lent_count() {
     let (mut ours, mut theirs) = (hub(2), hub(2));
     let dst = mac(&ours[1]);
     let mut kept = ours[0].alloc(dst).expect("room");
     let foreign = theirs[0].alloc(dst).expect("room");
     ours[0].free(foreign);
     assert_eq!(counter(&ours[0], "drop_foreign_buffer"), 1);
-    // Where it counted as one that came back, the memory of `kept` would go with the hub.
+    // If it counted as returned, the memory of `kept` would be unmapped with the hub.
     drop(ours);
     kept.buffer_mut().fill(1);
     assert!(kept.buffer_mut().iter().all(|&byte| byte == 1));
 }
 
 #[test]
-fn hub_without_lent_buffers_is_unmapped_with_frames_on_their_way() {
+fn hub_with_queued_frames_only_is_unmapped_on_drop() {
     let mut ports = hub(2);
     let dst = mac(&ports[1]);
     assert!(send(&mut ports[0], dst, 1, 60));
@@ -212,7 +212,7 @@ fn hub_without_lent_buffers_is_unmapped_with_frames_on_their_way() {
     let own = mac(&ports[0]);
     assert!(send(&mut ports[1], own, 2, 60));
     assert_eq!(ports[0].rx_burst(&mut batch, 1), 1);
-    // Of the other station, and freed by the one that received it.
+    // Owned by the other station, and freed by its receiver.
     ports[0].free(batch.pop().expect("a frame"));
     let hub = Arc::downgrade(&ports[0].hub);
     drop(ports);

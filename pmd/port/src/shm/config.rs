@@ -1,4 +1,4 @@
-//! What a station is opened with.
+//! Configuration of a station.
 
 use std::path::PathBuf;
 
@@ -7,23 +7,23 @@ use super::error::ShmError;
 use super::layout::{Geometry, STATIONS_MAX};
 use super::sys;
 
-/// How to open a station of a shared-memory segment.
+/// Configuration of a station of a shared-memory segment.
 ///
 /// Stations find each other by `directory` and `segment` alone; the other
-/// values must be the same for all stations that live at the same time.
+/// values must be the same for all stations that exist at the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmConfig {
     /// Name of the segment: 1 to 64 characters of `A-Z a-z 0-9 . _ -`.
     pub segment: String,
-    /// Where the segment's own directory is made; should be on a tmpfs.
+    /// Where the segment's own directory is created; should be on a tmpfs.
     pub directory: PathBuf,
-    /// Frames that can wait from one station to another; a power of two from 8 to 65536.
+    /// Slots of the ring from one station to another; a power of two from 8 to 65536.
     pub slots_per_ring: u32,
     /// Stations in the segment, 1 to 255.
     pub max_stations: u32,
     /// First three bytes of every station's MAC address; the group bit is clear.
     pub mac_prefix: [u8; 3],
-    /// Lay the rings out for huge pages and ask for them; the kernel may not have any.
+    /// Aligns rings for huge pages and requests them; the kernel may not provide any.
     pub hugepages: bool,
 }
 
@@ -34,7 +34,7 @@ impl Default for ShmConfig {
 }
 
 impl ShmConfig {
-    /// The defaults with a segment name: 256 slots, 64 stations, prefix 0E-FD-00,
+    /// Creates the default configuration of a segment: 256 slots, 64 stations, prefix 0E-FD-00,
     /// in `$XDG_RUNTIME_DIR` if that is a tmpfs, else in `/dev/shm`.
     pub fn new(segment: impl Into<String>) -> Self {
         Self {
@@ -47,13 +47,13 @@ impl ShmConfig {
         }
     }
 
-    /// The directory that holds the segment's files.
+    /// Returns the directory that holds the segment's files.
     pub fn segment_directory(&self) -> PathBuf {
         self.directory
             .join(format!("viaduct-{}-{}", sys::user(), self.segment))
     }
 
-    /// Checks every value and gives the geometry they make.
+    /// Validates the configuration and returns the resulting geometry.
     pub(super) fn geometry(&self) -> Result<Geometry, ShmError> {
         let allowed_character = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         let characters = self.segment.chars().count();

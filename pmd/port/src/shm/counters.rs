@@ -1,8 +1,8 @@
-//! What a port counts.
+//! Counters of a port.
 
 use crate::port::{Counter, PortStats};
 
-/// Counters of one port; the names that `stats` gives are the fields' names.
+/// Counters of one port; `stats` reports them under the names of the fields.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counters {
     pub(super) rx_frames: u64,
@@ -30,7 +30,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// The counters as every port gives them.
+    /// Converts the counters to port statistics.
     pub(super) fn stats(&self) -> PortStats {
         let named = [
             ("drop_unknown_destination", self.drop_unknown_destination),

@@ -1,5 +1,5 @@
-//! Directories that are private to one user, and locks in them. A segment has one, and whatever else
-//! programs of one user share by name.
+//! Directories that are private to one user, and locks in them: for segments, and for other files
+//! that the programs of one user share by name.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -13,20 +13,20 @@ use super::sys;
 use crate::environment;
 use crate::fork::Descriptor;
 
-/// The file whose `flock` is held while a station joins or the last one cleans up.
+/// The file whose `flock` is held while a station joins or the last one removes the segment.
 const LOCK_FILE: &str = "lock";
 /// The file with the segment's header and station table.
 pub(super) const SEGMENT_FILE: &str = "segment";
-/// What the names of the stations' files begin with.
+/// Prefix of the names of the stations' files.
 const STATION_PREFIX: &str = "station-";
 
-/// How long the lock may be held against us. Its holders do a few system calls,
-/// so only a stopped process holds it longer, and that must not stop others.
+/// Timeout for the lock. Its holders do a few system calls, so only a stopped
+/// process holds it longer, and that must not block others.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two tries to take the lock; flock(2) has no call with a timeout.
+/// Interval between attempts to take the lock; flock(2) has no call with a timeout.
 const LOCK_RETRY: Duration = Duration::from_millis(1);
 
-/// A directory, checked to be ours alone.
+/// An open directory, verified to be accessible to this user only.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -48,7 +48,7 @@ impl Drop for DirectoryLock {
 }
 
 /// The exclusive lock of a file, held until it is dropped. The system releases it when the process
-/// dies, and a child of a fork does not keep it.
+/// ends, and a forked child does not keep it.
 #[derive(Debug)]
 pub struct FileLock(Descriptor);
 
@@ -59,8 +59,8 @@ impl Drop for FileLock {
     }
 }
 
-/// Gives the directory for the private directories of this user's programs: `$XDG_RUNTIME_DIR` if that is
-/// a tmpfs, else `/dev/shm`.
+/// Returns the base directory for the private directories of this user's programs: `$XDG_RUNTIME_DIR`
+/// if that is a tmpfs, else `/dev/shm`.
 pub fn runtime_directory() -> PathBuf {
     environment::variable("XDG_RUNTIME_DIR")
         .map(PathBuf::from)
@@ -68,12 +68,12 @@ pub fn runtime_directory() -> PathBuf {
         .unwrap_or_else(|| Path::new("/dev/shm").to_path_buf())
 }
 
-/// The name of the file with a station's receive rings.
+/// Returns the name of the file with a station's receive rings.
 pub(super) fn station_file(slot: usize, generation: u64) -> String {
     format!("{STATION_PREFIX}{slot}.{generation}")
 }
 
-/// Refuses a directory that is not `user`'s alone.
+/// Rejects a directory that `user` does not own exclusively.
 fn verify(path: &Path, owner: u32, mode: u32, user: u32) -> Result<(), ShmError> {
     if owner != user {
         return Err(ShmError::WrongOwner {
@@ -92,14 +92,14 @@ fn verify(path: &Path, owner: u32, mode: u32, user: u32) -> Result<(), ShmError>
 }
 
 impl Directory {
-    /// Opens the directory, made if need be, and takes its lock.
+    /// Opens the directory, creating it if necessary, and takes its lock.
     pub(super) fn open_locked(path: &Path) -> Result<(Self, DirectoryLock), ShmError> {
         let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
             let Some(directory) = Self::open(path)? else {
                 continue;
             };
-            // None: the last station removed everything while we were on the way in.
+            // None: the last station removed the directory between open and lock.
             if let Some(lock) = directory.lock(libc::O_CREAT, deadline)? {
                 return Ok((directory, lock));
             }
@@ -109,16 +109,16 @@ impl Directory {
         }
     }
 
-    /// Takes the lock of a directory that is open; `None` if it was removed meanwhile.
+    /// Takes the lock of an open directory; `None` if the directory was removed meanwhile.
     pub(super) fn lock_again(&self) -> Result<Option<DirectoryLock>, ShmError> {
         self.lock(0, Instant::now() + LOCK_TIMEOUT)
     }
 
-    /// Opens the directory `viaduct-NAME-UID` in `base`, made with mode 0700 if need be. No segment has
+    /// Opens the directory `viaduct-NAME-UID` in `base`, creating it with mode 0700 if necessary. No segment has
     /// a directory of this name if `name` begins with a letter.
     ///
     /// # Errors
-    /// It cannot be made, or is not this user's alone.
+    /// It cannot be created, or is not private to this user.
     pub fn of_user(base: &Path, name: &str) -> Result<Self, ShmError> {
         let path = Self::path_of_user(base, name);
         loop {
@@ -128,10 +128,10 @@ impl Directory {
         }
     }
 
-    /// As [`Self::of_user`], of a directory that exists; `None` if it does not.
+    /// As [`Self::of_user`], for an existing directory; `None` if it does not exist.
     ///
     /// # Errors
-    /// It is not this user's alone.
+    /// It is not private to this user.
     pub fn existing_of_user(base: &Path, name: &str) -> Result<Option<Self>, ShmError> {
         Self::open_existing(&Self::path_of_user(base, name))
     }
@@ -140,10 +140,10 @@ impl Directory {
         base.join(format!("viaduct-{name}-{}", sys::user()))
     }
 
-    /// Takes the lock of a file of this directory, made if need be; `None` if it is held. Never waits.
+    /// Takes the lock of a file of this directory, creating it if necessary; `None` if it is held. Never waits.
     ///
     /// # Errors
-    /// The file cannot be made or locked.
+    /// The file cannot be created or locked.
     pub fn try_lock(&self, name: &str) -> Result<Option<FileLock>, ShmError> {
         let failed = |error| self.failed("lock", name, error);
         loop {
@@ -152,25 +152,25 @@ impl Directory {
             if !sys::try_flock(&file).map_err(failed)? {
                 return Ok(None);
             }
-            // Its last holder may have removed the file after it was opened here: the next one makes another.
+            // Its last holder may have removed the file after it was opened here: then the next call creates another.
             if sys::is_linked(&file).map_err(failed)? {
                 return Ok(Some(FileLock(file)));
             }
         }
     }
 
-    /// Gives a path to a file of exactly this directory, wherever it is and however long its own path: for
-    /// sockets, whose paths have at most 107 bytes. Valid while `self` is.
+    /// Returns a path to a file of exactly this directory, independent of the length of the directory's path: for
+    /// sockets, whose paths have at most 107 bytes. Valid while `self` exists.
     pub fn short_path(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}/{name}", self.handle.as_raw_fd()))
     }
 
-    /// The path of the directory, for messages.
+    /// Returns the path of the directory, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Lists the names of its files, those that are UTF-8.
+    /// Lists the names of the directory's files that are valid UTF-8.
     ///
     /// # Errors
     /// What the system reports.
@@ -179,7 +179,7 @@ impl Directory {
         Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()))
     }
 
-    /// Opens and checks; `None` if it vanished between being made and being opened.
+    /// Creates and opens the directory; `None` if it vanished in between.
     fn open(path: &Path) -> Result<Option<Self>, ShmError> {
         let failed = |action, source| ShmError::Io {
             action,
@@ -189,7 +189,7 @@ impl Directory {
         match DirBuilder::new().mode(0o700).create(path) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(failed("make directory", error)),
+            Err(error) => return Err(failed("create directory", error)),
         }
         Self::open_existing(path)
     }
@@ -222,7 +222,7 @@ impl Directory {
         }))
     }
 
-    /// Takes the lock, or gives `None` if the lock's file is gone from the directory.
+    /// Takes the lock; `None` if the lock file was removed from the directory.
     fn lock(&self, extra_flags: i32, deadline: Instant) -> Result<Option<DirectoryLock>, ShmError> {
         let file = match sys::open_at(&self.handle, LOCK_FILE, extra_flags) {
             Ok(file) => file,
@@ -254,7 +254,7 @@ impl Directory {
         }
     }
 
-    /// The error of a system call on a file of this directory.
+    /// Wraps the error of a system call on a file of this directory.
     pub(super) fn failed(&self, action: &'static str, name: &str, source: io::Error) -> ShmError {
         ShmError::Io {
             action,
@@ -263,22 +263,22 @@ impl Directory {
         }
     }
 
-    /// The path of a file, for messages.
+    /// Returns the path of a file, for messages.
     pub(super) fn path_of(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Opens a file that is there.
+    /// Opens an existing file.
     pub(super) fn open_file(&self, name: &str) -> io::Result<File> {
         sys::open_at(&self.handle, name, 0)
     }
 
-    /// Makes a file that must not be there.
+    /// Creates a file that must not exist.
     pub(super) fn create_file(&self, name: &str) -> io::Result<File> {
         sys::open_at(&self.handle, name, libc::O_CREAT | libc::O_EXCL)
     }
 
-    /// Removes a file if it is there.
+    /// Removes a file if it exists.
     ///
     /// # Errors
     /// What the system reports.
@@ -286,8 +286,8 @@ impl Directory {
         sys::unlink_at(&self.handle, name)
     }
 
-    /// Removes the files of all stations but those that `keep` names. The caller
-    /// holds the lock, so nobody is about to make one.
+    /// Removes the files of all stations except those for which `keep` is true. The caller
+    /// holds the lock, so that no station creates one meanwhile.
     pub(super) fn sweep(
         &self,
         keep: impl Fn(&str) -> bool,
@@ -295,7 +295,7 @@ impl Directory {
     ) -> io::Result<()> {
         for entry in std::fs::read_dir(&self.path)? {
             let name = entry?.file_name();
-            // Names that are not UTF-8 are not ours.
+            // Names that are not UTF-8 are not station files.
             let Some(name) = name.to_str() else { continue };
             if name.starts_with(STATION_PREFIX) && !keep(name) {
                 self.remove_file(name)?;
@@ -304,8 +304,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Removes everything of the segment, and the directory unless it holds
-    /// files that are not ours. The caller holds the lock and saw no station.
+    /// Removes all files of the segment, and the directory unless it holds
+    /// other files. The caller holds the lock and found no station.
     pub(super) fn remove(&self, lock: DirectoryLock) -> io::Result<()> {
         self.sweep(|_| false, &lock)?;
         self.remove_file(SEGMENT_FILE)?;
@@ -322,12 +322,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lock_of_a_file_has_one_holder_and_none_of_a_removed_file() {
+    fn file_lock_is_exclusive_and_ignores_removed_files() {
         let base = std::env::temp_dir();
         let directory = Directory::of_user(&base, &format!("unit-{}", std::process::id()));
         let directory = directory.expect("a directory");
         let lock = || directory.try_lock("a").expect("a lock or none");
-        let first = lock().expect("nobody has it");
+        let first = lock().expect("the lock is free");
         assert!(lock().is_none());
         assert!(directory.try_lock("b").expect("another file").is_some());
         let opened = directory.open_file("a").expect("the file");
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_directory_of_ours_alone_is_good() {
+    fn directory_must_be_private_to_the_user() {
         let verdict = |owner, mode| verify(Path::new("/somewhere"), owner, mode, 1000);
         assert!(verdict(1000, 0o40700).is_ok());
         let error = verdict(1001, 0o40700).expect_err("another owner");
@@ -352,7 +352,7 @@ mod tests {
         ] {
             assert!(error.contains(part), "{error}");
         }
-        // Not even root's: whoever owns it can put files into it.
+        // Not even root's: the owner can put files into it.
         assert!(matches!(
             verdict(0, 0o40700),
             Err(ShmError::WrongOwner { .. })

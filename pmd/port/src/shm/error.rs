@@ -1,4 +1,4 @@
-//! Why a station could not join a segment.
+//! Errors of joining a segment.
 
 use std::error::Error;
 use std::fmt;
@@ -16,14 +16,14 @@ pub enum ShmError {
     },
     /// A parameter of the configuration is out of range.
     BadParameter {
-        /// Its name.
+        /// The parameter.
         parameter: &'static str,
-        /// What is allowed.
+        /// The allowed values.
         allowed: &'static str,
-        /// What was given.
+        /// The configured value.
         given: u64,
     },
-    /// The segment's directory is a symbolic link or no directory at all.
+    /// The segment's directory is a symbolic link or not a directory.
     NotADirectory {
         /// The directory.
         path: PathBuf,
@@ -37,14 +37,14 @@ pub enum ShmError {
         /// This process's effective user.
         expected: u32,
     },
-    /// The segment's directory can be entered by others than its owner.
+    /// The segment's directory is accessible to other users.
     WrongMode {
         /// The directory.
         path: PathBuf,
         /// Its permission bits; 0700 is expected.
         mode: u32,
     },
-    /// Living stations use the segment with other parameters.
+    /// Running stations use the segment with other parameters.
     Mismatch {
         /// The segment's file.
         path: PathBuf,
@@ -55,31 +55,32 @@ pub enum ShmError {
         /// The value of this program or its configuration.
         expected: u64,
     },
-    /// Every station slot of the segment is taken by a living process.
+    /// Every station slot of the segment is in use.
     Full {
-        /// How many stations the segment has.
+        /// The number of station slots.
         max_stations: u32,
     },
-    /// Another process held the segment's lock for longer than joining may take.
+    /// Another process held the segment's lock until the timeout of joining.
     Busy {
         /// The lock file.
         path: PathBuf,
     },
     /// A system call failed; `ENOSPC` means that the memory file system is full.
     Io {
-        /// What was tried.
+        /// The failed operation.
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the system call.
         source: io::Error,
     },
 }
 
-/// What to do where a segment's directory cannot be used. Other users can make files in /dev/shm, the default where
+/// Advice for a segment directory that cannot be used. Other users can create files in /dev/shm, the default if
 /// XDG_RUNTIME_DIR is not set, but not in a user's runtime directory.
-const ELSEWHERE: &str = "choose a directory in which only this user can make files, with \
-                         directory in [[nic]] or with XDG_RUNTIME_DIR, the same for all programs of the segment";
+const ADVICE: &str = "choose a directory in which only this user can create files, with \
+                      directory in [[nic]] or with XDG_RUNTIME_DIR, the same for all programs \
+                      of the segment";
 
 impl fmt::Display for ShmError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -95,7 +96,7 @@ impl fmt::Display for ShmError {
             } => write!(f, "{parameter} is {given}, allowed is {allowed}"),
             Self::NotADirectory { path } => write!(
                 f,
-                "{} is a symbolic link or not a directory: remove it, or {ELSEWHERE}",
+                "{} is a symbolic link or not a directory: remove it, or {ADVICE}",
                 path.display()
             ),
             Self::WrongOwner {
@@ -104,7 +105,7 @@ impl fmt::Display for ShmError {
                 expected,
             } => write!(
                 f,
-                "{} belongs to user {owner}, not to user {expected}: {ELSEWHERE}",
+                "{} belongs to user {owner}, not to user {expected}: {ADVICE}",
                 path.display()
             ),
             Self::WrongMode { path, mode } => {
@@ -112,7 +113,7 @@ impl fmt::Display for ShmError {
                 write!(
                     f,
                     "{path} has mode {mode:04o}, not 0700: end the programs that use the segment \
-                     and remove the directory, or {ELSEWHERE}"
+                     and remove the directory, or {ADVICE}"
                 )
             }
             Self::Mismatch {
@@ -130,7 +131,7 @@ impl fmt::Display for ShmError {
             }
             Self::Busy { path } => write!(
                 f,
-                "{} is held by another process that makes no progress",
+                "timed out waiting for the lock {}, which another process holds",
                 path.display()
             ),
             Self::Io {

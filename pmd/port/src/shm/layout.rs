@@ -1,38 +1,38 @@
-//! What lies where in the shared files.
+//! Layout of the shared files.
 
 use super::config::ShmConfig;
 use crate::port::MacBytes;
 use crate::sync::mapped::{AtomicU32, AtomicU64};
 
-/// Two adjacent cache lines: what the hardware fetches together.
+/// Two adjacent cache lines, which the hardware fetches together.
 pub(super) const BLOCK_BYTES: usize = 128;
 
-/// The longest frame: 2172 bytes of FCoE and one VLAN tag.
+/// Maximum frame length: 2172 bytes of FCoE and one VLAN tag.
 pub(super) const MAX_FRAME_BYTES: usize = 2176;
 
 /// The flag word and eight unused bytes before the frame in a slot.
 pub(super) const SLOT_HEADER_BYTES: usize = 16;
 
-/// From slot to slot.
+/// Distance from slot to slot.
 pub(super) const SLOT_STRIDE_BYTES: usize =
     (SLOT_HEADER_BYTES + MAX_FRAME_BYTES).next_multiple_of(BLOCK_BYTES);
 
-/// The consumer's line before the first slot of a ring.
+/// The consumer's cache line before the first slot of a ring.
 pub(super) const RING_HEADER_BYTES: usize = BLOCK_BYTES;
 
-/// Rings are multiples of this when huge pages are wanted.
+/// Ring sizes are multiples of this if huge pages are requested.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
-/// Station slots that the layout can hold.
+/// Maximum number of station slots.
 pub(super) const STATIONS_MAX: usize = 255;
 
 /// `VIADUCT\0`, written last by the creator of a segment.
 pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"VIADUCT\0");
 
-/// Changes with every change of this file's structures or their meaning.
+/// Incremented with every change of this file's structures or their meaning.
 pub(super) const LAYOUT_VERSION: u32 = 1;
 
-/// Parameters that every station of a segment must agree on, as the header holds them.
+/// Parameters that must be equal for all stations of a segment, as stored in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Geometry {
     pub(super) slots_per_ring: u32,
@@ -42,7 +42,7 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// The geometry that a configuration asks for.
+    /// Computes the geometry of a configuration.
     pub(super) fn of(config: &ShmConfig) -> Self {
         let page_bytes = if config.hugepages {
             HUGE_PAGE_BYTES as usize
@@ -58,24 +58,24 @@ impl Geometry {
         }
     }
 
-    /// True if rings are laid out in whole huge pages.
+    /// Returns whether rings are laid out in whole huge pages.
     pub(super) fn has_huge_rings(&self) -> bool {
         self.ring_stride_bytes.is_multiple_of(HUGE_PAGE_BYTES)
     }
 
-    /// The length of the segment's file.
+    /// Returns the length of the segment's file.
     pub(super) fn segment_bytes(&self) -> usize {
         size_of::<SegmentHeader>() + self.max_stations as usize * size_of::<StationEntry>()
     }
 
-    /// The length of a station's file.
+    /// Returns the length of a station's file.
     pub(super) fn station_bytes(&self) -> u64 {
         self.ring_stride_bytes * u64::from(self.max_stations)
     }
 
-    /// The MAC address of the station that took `slot` as its `generation`-th.
+    /// Returns the MAC address of the station that took `slot` as its `generation`-th.
     ///
-    /// The lowest bytes never are all zeros or all ones, and differ between a
+    /// The lowest bytes are never all zeros or all ones, and differ between a
     /// station and the next 254 that take its slot after it.
     pub(super) fn mac(&self, slot: usize, generation: u64) -> MacBytes {
         let low = 1 + slot as u64 + 256 * (generation % 255);
@@ -84,7 +84,7 @@ impl Geometry {
     }
 }
 
-/// The head of the segment's file.
+/// The header of the segment's file.
 #[repr(C, align(128))]
 pub(super) struct SegmentHeader {
     pub(super) magic: AtomicU64,
@@ -96,7 +96,7 @@ pub(super) struct SegmentHeader {
     pub(super) epoch: EpochLine,
 }
 
-/// Read by every station in every receive burst, written when membership changes.
+/// Number of membership changes. Read by every station in every receive burst, written when membership changes.
 #[repr(C, align(128))]
 pub(super) struct EpochLine {
     pub(super) count: AtomicU64,
@@ -105,35 +105,35 @@ pub(super) struct EpochLine {
 /// One station in the segment's file.
 #[repr(C, align(128))]
 pub(super) struct StationEntry {
-    /// Generation times two, plus one while the station lives.
+    /// Generation times two, plus one while the station is live.
     pub(super) state: AtomicU64,
-    /// For people who look; nothing relies on it.
+    /// For diagnostics; no code reads it.
     pub(super) pid: AtomicU32,
     pub(super) wake: WakeLine,
     pub(super) contacts: ContactLine,
 }
 
-/// Read by senders after every burst, written when the station goes to sleep or is woken.
+/// Read by senders after every burst, written when the station prepares to sleep or is woken.
 #[repr(C, align(128))]
 pub(super) struct WakeLine {
-    /// One while the station wants to be woken.
+    /// One while the station requests a wakeup.
     pub(super) armed: AtomicU32,
-    /// The futex word: counts the wakes.
+    /// The futex word: counts the wakeups.
     pub(super) wakes: AtomicU32,
 }
 
-/// Which sending slots have mapped their ring to this station. Bits are only ever
-/// set until the next station takes the slot, so that none is missed; one that a
+/// Bit set of the sending slots that have mapped their ring to this station. Bits are only
+/// set until the next station takes the slot, so that none is missed; a bit that a
 /// sender sets too late, for a station that left, costs its successor an idle ring.
 #[repr(C, align(128))]
 pub(super) struct ContactLine {
     pub(super) words: [AtomicU64; 4],
 }
 
-/// The head of a ring, written by its consumer.
+/// The header of a ring, written by its consumer.
 #[repr(C, align(128))]
 pub(super) struct RingHeader {
-    /// Slots before this position may be written again.
+    /// Slots before this position may be overwritten.
     pub(super) head: AtomicU64,
 }
 
@@ -149,7 +149,7 @@ const _: () = {
     );
 };
 
-/// A station's state word, taken apart.
+/// The decoded state word of a station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StationState {
     pub(super) generation: u64,
@@ -169,14 +169,14 @@ impl StationState {
     }
 }
 
-/// The flag word of a slot: the low half of the position plus one, then the
+/// Encodes the flag word of a slot: the low half of the position plus one, then the
 /// frame's length. A stale slot holds the number of an earlier lap, fresh memory zero
-/// with length zero, and both differ from what the consumer waits for.
+/// with length zero, and both differ from what the consumer expects.
 pub(super) fn flag_word(position: u64, len_bytes: u32) -> u64 {
     u64::from((position as u32).wrapping_add(1)) << 32 | u64::from(len_bytes)
 }
 
-/// True if the flag word says that the slot was published for `position`.
+/// Returns whether the flag word marks the slot as published for `position`.
 pub(super) fn is_published(word: u64, position: u64) -> bool {
     (word >> 32) as u32 == (position as u32).wrapping_add(1)
 }
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_differ_within_255_generations_and_are_never_special() {
+    fn addresses_differ_within_255_generations_and_are_not_reserved() {
         let geometry = Geometry::of(&ShmConfig::default());
         let mut seen = BTreeSet::new();
         for slot in 0..STATIONS_MAX {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_is_of_one_position_only() {
+    fn flag_word_matches_one_position_only() {
         for position in [
             0,
             1,
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_word_keeps_generation_and_life() {
+    fn state_word_round_trips() {
         for generation in [0, 1, 77, u64::MAX >> 1] {
             for live in [false, true] {
                 let state = StationState { generation, live };

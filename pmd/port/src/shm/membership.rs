@@ -1,4 +1,4 @@
-//! One station's place in a segment: joining, noticing the dead, leaving.
+//! A station's membership in a segment: joining, detecting dead stations, leaving.
 
 use std::fs::File;
 use std::io;
@@ -15,45 +15,48 @@ use crate::file_size::set_file_length;
 use crate::port::{MacBytes, PortFailure};
 use crate::sync::mapped::Ordering;
 
-/// A taken station slot; leaving is dropping it.
+/// A station's membership in a segment; dropping it leaves the segment.
 ///
-/// The proof of life is a write lock on byte `slot` of the segment's file, held
-/// through a file description of this station's own: the kernel gives it back
+/// Liveness is shown by a write lock on byte `slot` of the segment's file, held
+/// through an open file description of this station's own: the kernel releases it
 /// however the process ends. A child that was forked without exec shares the
 /// description and keeps its parent's stations alive.
 #[derive(Debug)]
 pub(super) struct Membership {
     directory: Directory,
-    place: Place,
-    /// The slot stays taken when the station leaves.
+    station: StationSlot,
+    /// The slot stays locked when the station leaves.
     keeps_slot: bool,
 }
 
-/// The slot of a station and what it holds open there.
+/// The slot of a station and its open files.
 #[derive(Debug)]
-struct Place {
+struct StationSlot {
     segment: Arc<Segment>,
-    life: Arc<File>,
+    /// The segment's file, whose lock shows that the station is live.
+    liveness: Arc<File>,
+    /// The file with the station's receive rings.
     rings: File,
     slot: usize,
     generation: u64,
 }
 
-impl Place {
-    /// Takes a free slot, after marking the dead and removing what they left.
+impl StationSlot {
+    /// Takes a free slot, after reaping dead stations and removing their files.
     fn take(
         directory: &Directory,
         geometry: Geometry,
         lock: &DirectoryLock,
     ) -> Result<Self, ShmError> {
-        let (segment, life) = Segment::open(directory, geometry, lock)?;
+        let (segment, liveness) = Segment::open(directory, geometry, lock)?;
         let failed = |action, source| directory.failed(action, SEGMENT_FILE, source);
         for slot in 0..geometry.max_stations as usize {
-            reap(&segment, &life, directory, slot)
-                .map_err(|error| failed("look for dead stations in", error))?;
+            reap(&segment, &liveness, directory, slot)
+                .map_err(|error| failed("check for dead stations in", error))?;
         }
-        sweep(&segment, directory, lock).map_err(|error| failed("sweep stations of", error))?;
-        let slot = take_slot(&segment, &life)
+        sweep(&segment, directory, lock)
+            .map_err(|error| failed("remove stale stations of", error))?;
+        let slot = take_slot(&segment, &liveness)
             .map_err(|error| failed("lock a station of", error))?
             .ok_or(ShmError::Full {
                 max_stations: geometry.max_stations,
@@ -61,7 +64,7 @@ impl Place {
         let before = segment.state(slot);
         let generation = before.generation + 1;
         let name = station_file(slot, generation);
-        let rings = make_station_file(directory, &name, geometry.station_bytes())?;
+        let rings = create_station_file(directory, &name, geometry.station_bytes())?;
         let entry = segment.entry(slot);
         // All Relaxed: `set_state` below publishes them with its Release.
         entry.pid.store(std::process::id(), Ordering::Relaxed);
@@ -77,7 +80,7 @@ impl Place {
         debug_assert!(joined, "a slot changes only under the directory's lock");
         Ok(Self {
             segment: Arc::new(segment),
-            life: Arc::new(life),
+            liveness: Arc::new(liveness),
             rings,
             slot,
             generation,
@@ -86,32 +89,32 @@ impl Place {
 }
 
 impl Membership {
-    /// Joins the segment of a configuration, making it if nobody is in it.
+    /// Joins the segment of a configuration, creating it if it has no stations.
     pub(super) fn join(config: &ShmConfig) -> Result<Self, ShmError> {
         let geometry = config.geometry()?;
         let (directory, lock) = Directory::open_locked(&config.segment_directory())?;
-        match Place::take(&directory, geometry, &lock) {
-            Ok(place) => Ok(Self {
+        match StationSlot::take(&directory, geometry, &lock) {
+            Ok(station) => Ok(Self {
                 directory,
-                place,
+                station,
                 keeps_slot: false,
             }),
             Err(error) => {
-                // The error of joining says more than one of cleaning up.
+                // The error of joining is more useful than one of the cleanup.
                 let _ = remove_if_unused(&directory, lock);
                 Err(error)
             }
         }
     }
 
-    /// Marks stations whose process is gone; gives how many.
+    /// Marks stations whose process has ended as left; returns how many.
     pub(super) fn reap_dead(&self) -> io::Result<u64> {
         let mut dead = 0;
-        for slot in 0..self.place.segment.geometry().max_stations as usize {
-            if slot != self.place.slot {
+        for slot in 0..self.station.segment.geometry().max_stations as usize {
+            if slot != self.station.slot {
                 dead += u64::from(reap(
-                    &self.place.segment,
-                    &self.place.life,
+                    &self.station.segment,
+                    &self.station.liveness,
                     &self.directory,
                     slot,
                 )?);
@@ -120,23 +123,23 @@ impl Membership {
         Ok(dead)
     }
 
-    /// Why this station is none any more, if so.
+    /// Returns why this station is no longer a valid member, if so.
     pub(super) fn failure(&self) -> Option<PortFailure> {
-        let Place {
+        let StationSlot {
             segment,
-            life,
+            liveness,
             rings,
             slot,
             ..
-        } = &self.place;
+        } = &self.station;
         let geometry = segment.geometry();
-        // Only an open file that is no file any more cannot be examined.
+        // fstat(2) of an open file does not fail.
         let is_whole = |file: &File, bytes: u64| {
             file.metadata()
                 .is_ok_and(|found| found.len() >= bytes && found.nlink() > 0)
         };
         if segment.is_lost()
-            || !is_whole(life, geometry.segment_bytes() as u64)
+            || !is_whole(liveness, geometry.segment_bytes() as u64)
             || !is_whole(rings, geometry.station_bytes())
         {
             return Some(PortFailure::SegmentRemoved);
@@ -145,51 +148,53 @@ impl Membership {
         (!intact).then_some(PortFailure::SegmentDamaged)
     }
 
-    /// Tells the others that this station is gone, where they can still read it.
-    pub(super) fn renounce(&self) {
+    /// Marks this station as left in the segment, if that is still mapped.
+    pub(super) fn mark_left(&self) {
         let live = self.live();
         let left = StationState {
             live: false,
             ..live
         };
-        self.place.segment.set_state(self.place.slot, live, left);
+        self.station
+            .segment
+            .set_state(self.station.slot, live, left);
     }
 
-    /// Has the slot stay taken until the process ends: its next station would write where this one
-    /// was about to.
+    /// Keeps the slot locked until the process ends: its next station would write into the same ring slots
+    /// as buffers that are still lent.
     pub(super) fn keep_slot(&mut self) {
         self.keeps_slot = true;
     }
 
-    /// The own state as it was published.
+    /// Returns the own state as it was published.
     fn live(&self) -> StationState {
         StationState {
-            generation: self.place.generation,
+            generation: self.station.generation,
             live: true,
         }
     }
 
-    /// The segment.
+    /// Returns the segment.
     pub(super) fn segment(&self) -> &Arc<Segment> {
-        &self.place.segment
+        &self.station.segment
     }
 
-    /// The own slot.
+    /// Returns the own slot.
     pub(super) fn slot(&self) -> usize {
-        self.place.slot
+        self.station.slot
     }
 
-    /// The own MAC address.
+    /// Returns the own MAC address.
     pub(super) fn mac(&self) -> MacBytes {
-        self.place
+        self.station
             .segment
             .geometry()
-            .mac(self.place.slot, self.place.generation)
+            .mac(self.station.slot, self.station.generation)
     }
 
-    /// The file with the own receive rings.
+    /// Returns the file with the own receive rings.
     pub(super) fn rings(&self) -> &File {
-        &self.place.rings
+        &self.station.rings
     }
 
     /// Opens the file with the receive rings of another station.
@@ -198,18 +203,18 @@ impl Membership {
     }
 
     fn leave(&self) -> Result<(), ShmError> {
-        self.renounce();
-        let name = station_file(self.place.slot, self.place.generation);
+        self.mark_left();
+        let name = station_file(self.station.slot, self.station.generation);
         self.directory
             .remove_file(&name)
             .map_err(|error| self.directory.failed("remove", &name, error))?;
         if self.keeps_slot {
-            // Never closed, it keeps the lock.
-            core::mem::forget(Arc::clone(&self.place.life));
+            // Never closed, the description keeps the lock.
+            core::mem::forget(Arc::clone(&self.station.liveness));
             return Ok(());
         }
         let failed = |action, source| self.directory.failed(action, SEGMENT_FILE, source);
-        sys::unlock_byte(&self.place.life, self.place.slot as u64)
+        sys::unlock_byte(&self.station.liveness, self.station.slot as u64)
             .map_err(|error| failed("unlock a station of", error))?;
         let Some(lock) = self.directory.lock_again()? else {
             return Ok(());
@@ -220,15 +225,15 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        // What could not be removed now is found and removed by the next who joins.
+        // Files that cannot be removed now are removed by the next station that joins.
         let _ = self.leave();
     }
 }
 
-/// Removes a segment that no station is in.
+/// Removes a segment without stations.
 fn remove_if_unused(directory: &Directory, lock: DirectoryLock) -> io::Result<()> {
     let in_use = match directory.open_file(SEGMENT_FILE) {
-        // A description of its own, to which every held lock is another's.
+        // A new description, for which every held lock belongs to another one.
         Ok(file) => sys::is_locked_by_another(&file, 0, 0)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
         Err(error) => return Err(error),
@@ -239,13 +244,18 @@ fn remove_if_unused(directory: &Directory, lock: DirectoryLock) -> io::Result<()
     directory.remove(lock)
 }
 
-/// Marks a station as gone if nobody holds its lock; true if this call did it.
-fn reap(segment: &Segment, life: &File, directory: &Directory, slot: usize) -> io::Result<bool> {
+/// Marks a station as left if its lock is not held; returns whether this call did it.
+fn reap(
+    segment: &Segment,
+    liveness: &File,
+    directory: &Directory,
+    slot: usize,
+) -> io::Result<bool> {
     let state = segment.state(slot);
-    if !state.live || sys::is_locked_by_another(life, slot as u64, 1)? {
+    if !state.live || sys::is_locked_by_another(liveness, slot as u64, 1)? {
         return Ok(false);
     }
-    // If another station took the slot since, its generation is another one, and
+    // If another station took the slot meanwhile, its generation differs, and
     // the exchange fails.
     let left = StationState {
         live: false,
@@ -258,7 +268,7 @@ fn reap(segment: &Segment, life: &File, directory: &Directory, slot: usize) -> i
     Ok(marked)
 }
 
-/// Removes files that no living station has: their makers died while joining or leaving.
+/// Removes files of stations that are not live: their processes ended while joining or leaving.
 fn sweep(segment: &Segment, directory: &Directory, lock: &DirectoryLock) -> io::Result<()> {
     let living: Vec<String> = (0..segment.geometry().max_stations as usize)
         .filter_map(|slot| {
@@ -269,22 +279,22 @@ fn sweep(segment: &Segment, directory: &Directory, lock: &DirectoryLock) -> io::
     directory.sweep(|name| living.iter().any(|kept| kept == name), lock)
 }
 
-/// Locks the first slot without a station. A slot can be locked though its station
-/// left: its process is on the last lines of leaving.
-fn take_slot(segment: &Segment, life: &File) -> io::Result<Option<usize>> {
+/// Locks the first slot without a station. A slot can be locked although its station
+/// left, while the process is in the last steps of leaving.
+fn take_slot(segment: &Segment, liveness: &File) -> io::Result<Option<usize>> {
     for slot in 0..segment.geometry().max_stations as usize {
-        if !segment.state(slot).live && sys::try_lock_byte(life, slot as u64)? {
+        if !segment.state(slot).live && sys::try_lock_byte(liveness, slot as u64)? {
             return Ok(Some(slot));
         }
     }
     Ok(None)
 }
 
-/// Makes the file of a station, as long as all its rings but without memory for any.
-fn make_station_file(directory: &Directory, name: &str, bytes: u64) -> Result<File, ShmError> {
+/// Creates the file of a station with the length of all its rings, but without allocating memory.
+fn create_station_file(directory: &Directory, name: &str, bytes: u64) -> Result<File, ShmError> {
     let file = directory
         .create_file(name)
-        .map_err(|error| directory.failed("make", name, error))?;
+        .map_err(|error| directory.failed("create", name, error))?;
     set_file_length(&file, bytes)
         .map_err(|error| directory.failed("set the length of", name, error))?;
     Ok(file)

@@ -1,19 +1,19 @@
-//! The port itself.
+//! The port of a shared-memory segment.
 
 use std::io;
 use std::sync::Arc;
 
+use super::buffer_origin::{self, Origin};
 use super::config::ShmConfig;
-use super::cookie::{self, Origin};
 use super::counters::Counters;
 use super::error::ShmError;
 use super::layout::MAX_FRAME_BYTES;
 use super::membership::Membership;
 use super::rx::RxSide;
 use super::segment::StationWord;
+use super::station_events::{StationChange, StationEvents};
 use super::sys;
 use super::tx::TxSide;
-use super::watch::{Change, Watch};
 use crate::mbuf::{Mbuf, MbufBatch};
 use crate::port::{
     Capabilities, FutexWord, MacBytes, Neighbour, Port, PortEvent, PortFailure, PortStats,
@@ -23,37 +23,36 @@ use crate::sync::mapped::Ordering;
 
 /// A station of an Ethernet segment in shared memory.
 ///
-/// See the [module](super) for what it guarantees and what it counts. Closing
-/// is dropping: the other stations are told at once. Memory of buffers that the
-/// caller still has then stays mapped for the life of the process. If it was to send
-/// them, no other station gets this one's place in the segment as long, since that
-/// would write there.
+/// See the [module](super) for guarantees and counters. Dropping the port closes it: the other
+/// stations are notified at once. The memory of buffers that the caller still holds then stays
+/// mapped until the process ends. If they were lent for sending, no other station gets this
+/// station's slot for that time, since it would write into the same ring slots.
 #[derive(Debug)]
 pub struct ShmPort {
     capabilities: Capabilities,
     tx: TxSide,
     rx: RxSide,
-    watch: Watch,
+    station_events: StationEvents,
     counters: Counters,
     seen_epoch: u64,
     armed: bool,
     failure: Option<PortFailure>,
-    /// The failure, until it was told.
-    untold: Option<PortFailure>,
-    /// By slot, the generation of the station that is not believed any more; 0 for none.
+    /// The failure, until it is reported.
+    unreported_failure: Option<PortFailure>,
+    /// By slot, the generation of a station that is treated as departed because of damage; 0 for none.
     cut_off: Vec<u64>,
     wake_word: FutexWord,
-    /// Size of the file system that the segment is in; 0 if it is not known.
+    /// Size of the segment's file system in bytes; 0 if unknown.
     file_system_bytes: u64,
     membership: Membership,
 }
 
 impl ShmPort {
-    /// Joins the segment of a configuration as a new station, and makes the
-    /// segment if there is none. Whatever dead processes left of it is cleaned up.
+    /// Joins the segment of a configuration as a new station, creating the
+    /// segment if there is none, and removes what dead processes left in it.
     ///
     /// # Errors
-    /// See [`ShmError`]; what was begun is removed.
+    /// See [`ShmError`]; partial results are removed.
     pub fn open(config: ShmConfig) -> Result<Self, ShmError> {
         let can_register = sys::register_for_barriers();
         let membership = Membership::join(&config)?;
@@ -69,7 +68,7 @@ impl ShmPort {
         }));
         let file_system_bytes = sys::file_system_bytes(membership.rings()).unwrap_or(0);
         let epoch = &membership.segment().header().epoch;
-        // Relaxed: only the counter starts here; `refresh` below reads everything.
+        // Relaxed: only the initial value of the counter; `refresh` below reads the states.
         let seen_epoch = epoch.count.load(Ordering::Relaxed);
         let mut port = Self {
             capabilities: Capabilities {
@@ -83,12 +82,12 @@ impl ShmPort {
             },
             tx,
             rx: RxSide::new(max_stations),
-            watch: Watch::new(max_stations),
+            station_events: StationEvents::new(max_stations),
             counters: Counters::default(),
             seen_epoch,
             armed: false,
             failure: None,
-            untold: None,
+            unreported_failure: None,
             cut_off: vec![0; max_stations],
             wake_word,
             file_system_bytes,
@@ -98,7 +97,7 @@ impl ShmPort {
         Ok(port)
     }
 
-    /// True if stations joined or left since the last refresh.
+    /// Returns whether stations joined or left since the last refresh.
     #[inline]
     fn is_stale(&self) -> bool {
         let epoch = &self.membership.segment().header().epoch;
@@ -106,19 +105,19 @@ impl ShmPort {
         epoch.count.load(Ordering::Relaxed) != self.seen_epoch
     }
 
-    /// Takes note of stations that joined or left.
+    /// Updates the states of all stations after some joined or left.
     #[cold]
     fn refresh(&mut self) {
         let segment = Arc::clone(self.membership.segment());
-        // Acquire, partner: the Release in `Segment::set_state`. What changes after
-        // this load changes the epoch once more.
+        // Acquire, partner: the Release in `Segment::set_state`. Changes after
+        // this load change the epoch again.
         let epoch = segment.header().epoch.count.load(Ordering::Acquire);
         let changes = epoch.wrapping_sub(self.seen_epoch);
         self.counters.membership_changes = self.counters.membership_changes.wrapping_add(changes);
         self.seen_epoch = epoch;
         let stations = segment.geometry().max_stations as usize;
-        // States before contacts and rings: of a station that is seen to have
-        // left, everything it sent is seen then.
+        // States before contacts and rings: if a station is seen as left, all its
+        // frames are seen too.
         for slot in 0..stations {
             let mut state = segment.state(slot);
             if state.generation == self.cut_off[slot] {
@@ -127,20 +126,19 @@ impl ShmPort {
             let mac = segment.geometry().mac(slot, state.generation);
             self.tx.update(slot, state, mac);
         }
-        self.rx
-            .look_for_contacts(&self.membership, &mut self.counters);
+        self.rx.poll_contacts(&self.membership, &mut self.counters);
         let own_slot = self.membership.slot();
         for slot in (0..stations).filter(|slot| *slot != own_slot) {
             let rx = &self.rx;
-            self.watch
+            self.station_events
                 .update(slot, self.tx.state(slot), || rx.end_of(slot));
         }
         self.choose_active();
     }
 
-    /// Looks whether the segment is still what this station joined, and its rings what
-    /// their other ends may have made of them.
-    fn look_for_damage(&mut self) {
+    /// Checks the segment and the rings for damage; fails the port, or cuts off the stations of
+    /// damaged rings.
+    fn check_damage(&mut self) {
         if self.failure.is_some() {
             return;
         }
@@ -150,8 +148,8 @@ impl ShmPort {
             self.membership.failure()
         };
         if self.failure.is_some() {
-            self.untold = self.failure;
-            self.membership.renounce();
+            self.unreported_failure = self.failure;
+            self.membership.mark_left();
             return;
         }
         let mut any = false;
@@ -159,7 +157,7 @@ impl ShmPort {
             let state = self.tx.state(slot);
             if state.live && (self.tx.is_damaged(slot) || self.rx.is_damaged(slot)) {
                 self.cut_off[slot] = state.generation;
-                self.rx.wipe(slot);
+                self.rx.discard(slot);
                 self.counters.stations_cut_off += 1;
                 any = true;
             }
@@ -210,7 +208,7 @@ impl Port for ShmPort {
     fn alloc(&mut self, dst: MacBytes) -> Option<Mbuf> {
         if let Some(ring) = self.tx.ring_of(dst) {
             let mbuf = self.tx.lend(ring, &mut self.counters);
-            // A ring may be full because its station is no more.
+            // The ring may be full because its station left.
             if mbuf.is_some() || !self.is_stale() {
                 return mbuf;
             }
@@ -225,7 +223,7 @@ impl Port for ShmPort {
             taken += 1;
             self.counters.tx_frames += 1;
             self.counters.tx_bytes += mbuf.len() as u64;
-            match cookie::origin(mbuf.cookie()) {
+            match buffer_origin::decode(mbuf.cookie()) {
                 Origin::Tx(ring) => self.tx.send(ring, &mbuf, &mut self.counters),
                 Origin::Scratch(pool) => {
                     self.tx
@@ -246,10 +244,7 @@ impl Port for ShmPort {
     fn rx_burst(&mut self, batch: &mut MbufBatch, max: usize) -> usize {
         if self.is_stale() {
             self.refresh();
-        } else if self
-            .rx
-            .look_for_contacts(&self.membership, &mut self.counters)
-        {
+        } else if self.rx.poll_contacts(&self.membership, &mut self.counters) {
             self.choose_active();
         }
         self.rx.burst(batch, max, &mut self.counters)
@@ -257,7 +252,7 @@ impl Port for ShmPort {
 
     #[inline]
     fn free(&mut self, mbuf: Mbuf) {
-        match cookie::origin(mbuf.cookie()) {
+        match buffer_origin::decode(mbuf.cookie()) {
             Origin::Rx(sender) => self.rx.give_back(sender, &mbuf, &mut self.counters),
             Origin::Tx(ring) => {
                 self.tx.unlend(ring, &mbuf, &mut self.counters);
@@ -273,36 +268,38 @@ impl Port for ShmPort {
             self.refresh();
         }
         if self.membership.segment().is_lost() {
-            self.look_for_damage();
+            self.check_damage();
         }
         let before = out.len();
-        out.extend(self.untold.take().map(PortEvent::Failed));
+        out.extend(self.unreported_failure.take().map(PortEvent::Failed));
         let failed = self.tx.take_failed().or_else(|| self.rx.take_failed());
         if let Some(error) = failed {
             out.push(PortEvent::RingFailed(self.ring_failure(&error)));
         }
         out.extend(self.tx.take_unreachable().map(PortEvent::Unreachable));
-        if !self.watch.is_unsettled() {
+        if !self.station_events.has_pending() {
             return out.len() > before;
         }
         let mut changes = Vec::new();
         let rx = &self.rx;
-        self.watch.settle(
+        self.station_events.report_due(
             |slot, position| rx.has_reached(slot, position),
             |change| changes.push(change),
         );
         out.extend(changes.into_iter().map(|change| match change {
-            Change::Joined { slot, generation } => {
+            StationChange::Joined { slot, generation } => {
                 PortEvent::Joined(self.neighbour(slot, generation))
             }
-            Change::Left { slot, generation } => PortEvent::Left(self.neighbour(slot, generation)),
+            StationChange::Left { slot, generation } => {
+                PortEvent::Left(self.neighbour(slot, generation))
+            }
         }));
         out.len() > before
     }
 
     fn arm(&mut self) -> WakeSource {
         let line = &self.membership.segment().entry(self.membership.slot()).wake;
-        // Before `armed` is set: whoever sees it set changes the word after this
+        // Before `armed` is set: a sender that sees it set changes the word after this
         // load. Acquire, partner: the Release in `Segment::wake`.
         let expected = line.wakes.load(Ordering::Acquire);
         // Relaxed: ordered by the barrier.
@@ -310,9 +307,9 @@ impl Port for ShmPort {
         self.armed = true;
         self.counters.arms += 1;
         // The receiver's half of the pairing in `TxSide::flush` and the sender's too:
-        // a full barrier here and on every thread that may be sending. After it, a
-        // sender that read `armed` as zero has its frame visible to the
-        // look that the caller takes now.
+        // a full barrier here and on every thread that may be sending. After it, the
+        // frame of a sender that read `armed` as zero is visible to the poll that
+        // the caller does next.
         if sys::barrier_on_all() {
             WakeSource::Futex {
                 word: self.wake_word.clone(),
@@ -330,7 +327,7 @@ impl Port for ShmPort {
             self.armed = false;
             let slot = self.membership.slot();
             let line = &self.membership.segment().entry(slot).wake;
-            // Relaxed: a sender that still sees it set wakes nobody, at no harm.
+            // Relaxed: a sender that still sees it set makes a spurious wake call, which is harmless.
             line.armed.store(0, Ordering::Relaxed);
         }
     }
@@ -340,7 +337,7 @@ impl Port for ShmPort {
     }
 
     fn upkeep(&mut self) {
-        self.look_for_damage();
+        self.check_damage();
         if self.failure.is_some() {
             return;
         }
@@ -356,8 +353,8 @@ impl Port for ShmPort {
 
 impl Drop for ShmPort {
     fn drop(&mut self) {
-        self.rx.keep_loans();
-        if self.tx.keep_loans() {
+        self.rx.leak_lent_rings();
+        if self.tx.leak_lent_buffers() {
             self.membership.keep_slot();
         }
     }

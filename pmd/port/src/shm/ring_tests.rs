@@ -1,4 +1,4 @@
-//! Both ends of a ring against an oracle, and against contents that no producer writes.
+//! Tests of both ends of a ring against a model, and against contents that no producer writes.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -34,7 +34,7 @@ impl Memory {
         // SAFETY: the name is NUL-terminated; the call touches no other memory.
         let fd = unsafe { libc::memfd_create(c"ring-test".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(fd >= 0, "memfd_create: {}", io::Error::last_os_error());
-        // SAFETY: the descriptor was just made and belongs to nobody else.
+        // SAFETY: the descriptor is new and has no other owner.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(geometry.station_bytes())
             .expect("a memory file can grow");
@@ -89,7 +89,7 @@ enum Step {
     Unlend(usize),
     Poll,
     GiveBack(usize),
-    Settle,
+    FlushHead,
     TakeOver,
 }
 
@@ -100,12 +100,12 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<usize>().prop_map(Step::Unlend),
         4 => Just(Step::Poll),
         3 => any::<usize>().prop_map(Step::GiveBack),
-        1 => Just(Step::Settle),
+        1 => Just(Step::FlushHead),
         1 => Just(Step::TakeOver),
     ]
 }
 
-/// What a slot holds, for the oracle.
+/// Contents of a slot in the model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Slot {
     Lent,
@@ -113,15 +113,15 @@ enum Slot {
     Void,
 }
 
-/// A ring as simple as it can be told: slots from the first lent to the last,
+/// A model of a ring: slots from the first lent to the last,
 /// of which the consumer sees those before the first that is lent.
 #[derive(Default)]
-struct Oracle {
+struct Model {
     first: u32,
     slots: VecDeque<Slot>,
 }
 
-impl Oracle {
+impl Model {
     fn set(&mut self, position: u32, slot: Slot) {
         self.slots[(position - self.first) as usize] = slot;
     }
@@ -140,24 +140,24 @@ impl Oracle {
 fn run(steps: Vec<Step>) {
     let memory = Memory::new();
     let (mut tx, mut rx) = (memory.tx(), memory.rx());
-    let mut oracle = Oracle::default();
+    let mut model = Model::default();
     let mut loans: Vec<Mbuf> = Vec::new();
     let mut held: Vec<(Mbuf, u8)> = Vec::new();
     let mut value = 0u8;
     for step in steps {
         match step {
             Step::Lend => {
-                let end = oracle.first + oracle.slots.len() as u32;
+                let end = model.first + model.slots.len() as u32;
                 let oldest = held.iter().map(|(mbuf, _)| position(mbuf)).min();
-                let in_use = end - oldest.unwrap_or(oracle.first);
+                let in_use = end - oldest.unwrap_or(model.first);
                 match tx.lend(0) {
                     Some(mbuf) => {
                         assert_eq!(position(&mbuf), end);
                         assert!(in_use < SLOTS, "a slot in use was lent");
-                        oracle.slots.push_back(Slot::Lent);
+                        model.slots.push_back(Slot::Lent);
                         loans.push(mbuf);
                     }
-                    // Fewer free slots than a quarter may be untold.
+                    // Fewer released slots than a quarter may be unpublished.
                     None => assert!(in_use + SLOTS / 4 > SLOTS, "{in_use} slots in use"),
                 }
             }
@@ -166,17 +166,17 @@ fn run(steps: Vec<Step>) {
                 value = value.wrapping_add(1);
                 mbuf.buffer_mut()[..3].fill(value);
                 assert!(tx.send(position(&mbuf), 3));
-                oracle.set(position(&mbuf), Slot::Frame(value));
+                model.set(position(&mbuf), Slot::Frame(value));
             }
             Step::Unlend(at) if !loans.is_empty() => {
                 let mbuf = loans.remove(at % loans.len());
                 match tx.unlend(position(&mbuf)) {
-                    Returned::Unlent => assert_eq!(oracle.slots.pop_back(), Some(Slot::Lent)),
-                    Returned::Voided => oracle.set(position(&mbuf), Slot::Void),
+                    Returned::Unlent => assert_eq!(model.slots.pop_back(), Some(Slot::Lent)),
+                    Returned::Voided => model.set(position(&mbuf), Slot::Void),
                     Returned::Foreign => panic!("a loan was not known"),
                 }
             }
-            Step::Poll => match (rx.poll(0), oracle.poll()) {
+            Step::Poll => match (rx.poll(0), model.poll()) {
                 (Polled::Frame(mbuf), Some(Slot::Frame(value))) => {
                     assert_eq!(mbuf.bytes(), [value; 3]);
                     held.push((mbuf, value));
@@ -190,12 +190,12 @@ fn run(steps: Vec<Step>) {
                 assert!(rx.give_back(position(&mbuf)));
                 assert!(!rx.give_back(position(&mbuf)), "given back twice");
             }
-            Step::Settle => rx.settle(),
+            Step::FlushHead => rx.flush_head(),
             Step::TakeOver => {
-                // The producer dies with its loans, and with what waited behind them.
+                // The producer ends with its lent slots, and with the ones returned after them.
                 loans.clear();
-                let lent = oracle.slots.iter().position(|slot| *slot == Slot::Lent);
-                oracle.slots.truncate(lent.unwrap_or(oracle.slots.len()));
+                let lent = model.slots.iter().position(|slot| *slot == Slot::Lent);
+                model.slots.truncate(lent.unwrap_or(model.slots.len()));
                 tx = memory.tx();
             }
             Step::Send(_) | Step::Unlend(_) | Step::GiveBack(_) => {}
@@ -206,28 +206,28 @@ fn run(steps: Vec<Step>) {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Frames arrive in the order of lending, no slot is in two hands, and a new
-    /// producer goes on where the last one stopped.
+    /// Frames arrive in the order of lending, no slot is lent twice, and a new
+    /// producer resumes where the last one stopped.
     #[test]
-    fn both_ends_agree_with_an_oracle(steps in prop::collection::vec(step(), 1..400)) {
+    fn ring_matches_the_model(steps in prop::collection::vec(step(), 1..400)) {
         run(steps);
     }
 
-    /// Nothing that stands in the flags or the head makes either end panic,
-    /// hand out a slot twice or loop.
+    /// No contents of the flags or the head make either end panic,
+    /// lend a slot twice or loop.
     #[test]
-    fn nonsense_in_the_ring_is_survived(
+    fn corrupt_ring_contents_are_tolerated(
         words in prop::collection::vec((0u64..16, any::<u64>(), any::<bool>()), 1..60),
         heads in prop::collection::vec(any::<u64>(), 1..10),
     ) {
         let memory = Memory::new();
-        let wild = memory.slots();
+        let corrupted = memory.slots();
         let (mut tx, mut rx) = (memory.tx(), memory.rx());
         for (at, word, plausible) in words {
-            // Half of them with the number that the consumer waits for.
+            // Half of them with the number that the consumer expects.
             let word = if plausible { flag_word(at, word as u32 >> 16) } else { word };
-            wild.flag(at).store(word, Ordering::Release);
-            wild.head().store(heads[at as usize % heads.len()], Ordering::Release);
+            corrupted.flag(at).store(word, Ordering::Release);
+            corrupted.head().store(heads[at as usize % heads.len()], Ordering::Release);
             let mut held = Vec::new();
             for _ in 0..3 * SLOTS {
                 if let Polled::Frame(mbuf) = rx.poll(0) {
@@ -239,7 +239,7 @@ proptest! {
             let mut addresses: Vec<_> = held.iter().map(|mbuf| mbuf.bytes().as_ptr()).collect();
             addresses.sort_unstable();
             addresses.dedup();
-            prop_assert_eq!(addresses.len(), held.len(), "a slot in two hands");
+            prop_assert_eq!(addresses.len(), held.len(), "a slot lent twice");
             held.drain(..).for_each(|mbuf| assert!(rx.give_back(position(&mbuf))));
             let loans: Vec<_> = std::iter::from_fn(|| tx.lend(0)).collect();
             prop_assert!(loans.len() <= SLOTS as usize);
@@ -268,26 +268,26 @@ fn every_slot_of_every_lap_carries_its_frame() {
 }
 
 #[test]
-fn the_head_is_told_every_quarter_and_when_settling() {
+fn head_is_published_every_quarter_and_on_flush() {
     let memory = Memory::new();
     let (mut tx, mut rx) = (memory.tx(), memory.rx());
-    let head = memory.slots();
-    let told = || head.head().load(Ordering::Acquire);
+    let slots = memory.slots();
+    let head = || slots.head().load(Ordering::Acquire);
     for value in 0..3 {
         assert!(send(&mut tx, value));
     }
     assert_eq!(receive(&mut rx), Some(0));
-    assert_eq!(told(), 0);
+    assert_eq!(head(), 0);
     assert_eq!(receive(&mut rx), Some(1));
-    assert_eq!(told(), 2, "a quarter of eight");
+    assert_eq!(head(), 2, "a quarter of eight");
     assert_eq!(receive(&mut rx), Some(2));
-    assert_eq!(told(), 2);
-    rx.settle();
-    assert_eq!(told(), 3);
+    assert_eq!(head(), 2);
+    rx.flush_head();
+    assert_eq!(head(), 3);
 }
 
 #[test]
-fn slots_given_back_early_wait_for_the_oldest() {
+fn slots_returned_early_wait_for_the_oldest() {
     let memory = Memory::new();
     let (mut tx, mut rx) = (memory.tx(), memory.rx());
     while send(&mut tx, 1) {}
@@ -296,8 +296,8 @@ fn slots_given_back_early_wait_for_the_oldest() {
     for mbuf in held.iter().skip(1).rev() {
         assert!(rx.give_back(position(mbuf)));
     }
-    rx.settle();
-    assert!(!send(&mut tx, 2), "the oldest is still out");
+    rx.flush_head();
+    assert!(!send(&mut tx, 2), "the oldest is still lent");
     assert!(rx.give_back(position(&held[0])));
     for _ in 0..SLOTS {
         assert!(send(&mut tx, 2));
@@ -305,7 +305,7 @@ fn slots_given_back_early_wait_for_the_oldest() {
 }
 
 #[test]
-fn a_new_producer_goes_on_after_the_last_published_slot() {
+fn new_producer_resumes_after_the_last_published_slot() {
     let memory = Memory::new();
     let mut rx = memory.rx();
     let mut first = memory.tx();
@@ -322,28 +322,28 @@ fn a_new_producer_goes_on_after_the_last_published_slot() {
 }
 
 #[test]
-fn impossible_lengths_are_skipped_and_their_slots_used_again() {
+fn invalid_lengths_are_skipped_and_their_slots_reused() {
     let memory = Memory::new();
     let (mut tx, mut rx) = (memory.tx(), memory.rx());
-    let wild = memory.slots();
+    let corrupted = memory.slots();
     for (at, len_bytes) in [MAX_FRAME_BYTES as u32 + 1, u32::MAX]
         .into_iter()
         .enumerate()
     {
         assert!(send(&mut tx, 9));
-        let flag = wild.flag(at as u64);
+        let flag = corrupted.flag(at as u64);
         flag.store(flag_word(at as u64, len_bytes), Ordering::Release);
         assert!(matches!(rx.poll(0), Polled::BadLength));
     }
     for value in 0..2 * SLOTS as u8 {
         assert!(send(&mut tx, value));
         assert_eq!(receive(&mut rx), Some(value));
-        rx.settle();
+        rx.flush_head();
     }
 }
 
 #[test]
-fn a_ring_behind_the_end_of_the_file_is_refused() {
+fn ring_beyond_the_end_of_the_file_is_rejected() {
     let memory = Memory::new();
     memory.file.set_len(4096).expect("a shorter file");
     let error = Slots::map(&memory.file, &memory.geometry, SENDER).expect_err("too short");

@@ -1,8 +1,8 @@
-//! The receiving side of a port: the rings of those who have sent something.
+//! The receiving side of a port: the rings of the stations that have sent frames.
 
 use std::io;
 
-use super::cookie;
+use super::buffer_origin;
 use super::counters::Counters;
 use super::layout::STATIONS_MAX;
 use super::membership::Membership;
@@ -11,26 +11,26 @@ use super::slots::Slots;
 use crate::mbuf::{Mbuf, MbufBatch};
 use crate::sync::mapped::Ordering;
 
-/// Void and bad slots that one visit of a ring skips, at most.
+/// Maximum number of void and bad slots that are skipped in one visit of a ring.
 const SKIPS_MAX: usize = 64;
 
 /// The receiving side.
 #[derive(Debug)]
 pub(super) struct RxSide {
-    /// By sending slot; made at first contact and kept until the port is closed.
+    /// By sending slot; mapped at first contact and kept until the port is closed.
     rings: Vec<Option<RxRing>>,
     /// The sending slots that are polled.
     active: Vec<u8>,
-    /// Where in `active` the next burst starts.
+    /// Index in `active` at which the next burst starts.
     cursor: usize,
-    /// The contact bits that were acted upon.
+    /// The contact bits that were processed.
     contacts: [u64; STATIONS_MAX.div_ceil(64)],
     contact_words: usize,
     /// The error of the last ring that could not be mapped, until it is reported.
     failed: Option<io::Error>,
 }
 
-/// How a visit of a ring ended.
+/// Result of a visit of a ring.
 struct Visit {
     taken: usize,
     found_empty: bool,
@@ -48,14 +48,14 @@ impl RxSide {
         }
     }
 
-    /// The error of a ring that could not be mapped, once.
+    /// Takes the error of a ring that could not be mapped.
     pub(super) fn take_failed(&mut self) -> Option<io::Error> {
         self.failed.take()
     }
 
-    /// Looks whether a slot that never did has sent something.
+    /// Polls the contact bits and maps the rings of new senders; returns whether there are any.
     #[inline]
-    pub(super) fn look_for_contacts(
+    pub(super) fn poll_contacts(
         &mut self,
         membership: &Membership,
         counters: &mut Counters,
@@ -96,8 +96,8 @@ impl RxSide {
         }
     }
 
-    /// Chooses the rings to poll: those of living stations, and those in which
-    /// a station that left has left something.
+    /// Selects the rings to poll: those of live stations, and those in which
+    /// a departed station has left frames.
     pub(super) fn choose_active(&mut self, is_live: impl Fn(usize) -> bool) {
         self.active.clear();
         for (sender, ring) in self.rings.iter().enumerate() {
@@ -110,36 +110,36 @@ impl RxSide {
         self.cursor = 0;
     }
 
-    /// True if the rings' file was found cut short.
+    /// Returns whether the file of the rings was found truncated.
     pub(super) fn is_lost(&self) -> bool {
         self.rings.iter().flatten().any(RxRing::is_lost)
     }
 
-    /// True if the ring of a sending slot can give nothing any more.
+    /// Returns whether the ring of a sending slot is damaged.
     pub(super) fn is_damaged(&self, sender: usize) -> bool {
         self.rings[sender].as_ref().is_some_and(RxRing::is_damaged)
     }
 
-    /// Forgets what a sender left in a damaged ring.
-    pub(super) fn wipe(&mut self, sender: usize) {
+    /// Discards the frames of a sender in a damaged ring.
+    pub(super) fn discard(&mut self, sender: usize) {
         if let Some(ring) = &mut self.rings[sender] {
-            ring.wipe();
+            ring.discard();
         }
     }
 
-    /// The position after the last frame that a sending slot has sent so far.
+    /// Returns the position after the last frame that a sending slot has published so far.
     pub(super) fn end_of(&self, sender: usize) -> u64 {
         self.rings[sender].as_ref().map_or(0, RxRing::end)
     }
 
-    /// True if everything before the position was handed out.
+    /// Returns whether all frames before the position were received.
     pub(super) fn has_reached(&self, sender: usize, position: u64) -> bool {
         self.rings[sender]
             .as_ref()
             .is_none_or(|ring| ring.has_reached(position))
     }
 
-    /// Adds at most `max` frames to the batch, from all senders in turn.
+    /// Adds at most `max` frames to the batch, round-robin from all senders.
     #[inline]
     pub(super) fn burst(
         &mut self,
@@ -152,7 +152,7 @@ impl RxSide {
         if senders == 0 || wanted == 0 {
             return 0;
         }
-        // Mostly there is one sender, and a division takes its time.
+        // Usually there is one sender, and a division is slow.
         let share = if senders == 1 {
             wanted
         } else {
@@ -161,7 +161,7 @@ impl RxSide {
         let mut taken = 0;
         let mut empty_in_a_row = 0;
         // Every visit takes a frame, finds a ring empty, or skips SKIPS_MAX slots; the
-        // last counts as empty here, so that this ends.
+        // last counts as empty here, so that the loop ends.
         while taken < wanted && empty_in_a_row < senders {
             let sender = usize::from(self.active[self.cursor]);
             self.cursor += 1;
@@ -196,7 +196,7 @@ impl RxSide {
         };
         let mut skipped = 0;
         while visit.taken < share && skipped < SKIPS_MAX {
-            match ring.poll(cookie::rx_base(sender)) {
+            match ring.poll(buffer_origin::rx_base(sender)) {
                 Polled::Frame(mbuf) => {
                     counters.rx_frames += 1;
                     counters.rx_bytes += mbuf.len() as u64;
@@ -205,7 +205,7 @@ impl RxSide {
                     visit.taken += 1;
                 }
                 Polled::Empty => {
-                    ring.settle();
+                    ring.flush_head();
                     return visit;
                 }
                 Polled::Void => {
@@ -222,8 +222,8 @@ impl RxSide {
         visit
     }
 
-    /// Keeps the rings mapped of which the caller still has buffers, when the port is closed.
-    pub(super) fn keep_loans(&mut self) {
+    /// Leaks the rings of which the caller still holds buffers, when the port is closed.
+    pub(super) fn leak_lent_rings(&mut self) {
         for ring in self.rings.drain(..).flatten() {
             if ring.has_loans() {
                 core::mem::forget(ring);
@@ -234,7 +234,7 @@ impl RxSide {
     /// Takes a received buffer back.
     #[inline]
     pub(super) fn give_back(&mut self, sender: usize, mbuf: &Mbuf, counters: &mut Counters) {
-        let position = cookie::position(mbuf.cookie());
+        let position = buffer_origin::position_bits(mbuf.cookie());
         let taken = match self.rings.get_mut(sender) {
             Some(Some(ring)) => ring.owns(mbuf) && ring.give_back(position),
             _ => false,

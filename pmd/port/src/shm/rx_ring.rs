@@ -1,27 +1,27 @@
-//! The receiving end of a ring: frames are lent in place and given back in any order.
+//! The consumer of a ring: frames are lent in place and returned in any order.
 
-use super::cookie;
+use super::buffer_origin;
 use super::layout::{MAX_FRAME_BYTES, is_published};
 use super::slots::Slots;
 use crate::mbuf::Mbuf;
 use crate::sync::mapped::Ordering;
 
-/// What the next slot of a ring holds.
+/// Result of polling the next slot of a ring.
 #[derive(Debug)]
 pub(super) enum Polled {
-    /// Nothing yet.
+    /// Not published yet.
     Empty,
     /// A frame, lent to the caller.
     Frame(Mbuf),
-    /// A slot without a frame, already given back.
+    /// A slot without a frame, already released.
     Void,
-    /// A length that no frame can have, already given back.
+    /// A slot with an invalid length, already released.
     BadLength,
 }
 
 /// The consumer of one ring.
 ///
-/// `shared_head <= freed <= next <= freed + slots`. Slots that came back before
+/// `shared_head <= freed <= next <= freed + slots`. Slots that were returned before
 /// an earlier one are marked in `early`.
 #[derive(Debug)]
 pub(super) struct RxRing {
@@ -35,7 +35,7 @@ pub(super) struct RxRing {
 }
 
 impl RxRing {
-    /// The consumer's end of a ring in a file that this station made.
+    /// Creates the consumer's end of a ring in a file that this station created.
     pub(super) fn new(slots: Slots) -> Self {
         let count = slots.count();
         Self {
@@ -49,7 +49,7 @@ impl RxRing {
         }
     }
 
-    /// Takes the next slot, if it was published.
+    /// Takes the next slot, if it is published.
     #[inline]
     pub(super) fn poll(&mut self, cookie_base: u32) -> Polled {
         let position = self.next;
@@ -57,7 +57,7 @@ impl RxRing {
         // with the flag, so that it is read once.
         self.slots.prefetch_second_line(position);
         let word = self.slots.flag(position).load(Ordering::Acquire);
-        // A correct producer never laps us; one that does must not get a slot
+        // A correct producer never laps the consumer; if one does, a slot must not be
         // lent twice.
         if !is_published(word, position) || position - self.freed == self.slots.count() {
             return Polled::Empty;
@@ -72,16 +72,19 @@ impl RxRing {
                 Polled::BadLength
             };
         }
-        // SAFETY: the producer published this slot and leaves it alone until the
+        // SAFETY: the producer published this slot and does not write it until the
         // head passes it; `next` has moved on, so it is lent once; the length is in
         // bounds; receive rings are unmapped only with the port.
         Polled::Frame(unsafe {
-            self.slots
-                .mbuf(position, len_bytes, cookie_base | cookie::low(position))
+            self.slots.mbuf(
+                position,
+                len_bytes,
+                cookie_base | buffer_origin::truncate(position),
+            )
         })
     }
 
-    /// True if the next slot is published.
+    /// Returns whether the next slot is published.
     pub(super) fn has_next(&self) -> bool {
         // Acquire, partner: the Release store in `TxRing::publish`.
         is_published(
@@ -90,7 +93,7 @@ impl RxRing {
         )
     }
 
-    /// The position after the last frame that is published now.
+    /// Returns the position after the last frame that is published now.
     pub(super) fn end(&self) -> u64 {
         let mut end = self.next;
         // Acquire, partner: the Release store in `TxRing::publish`.
@@ -102,24 +105,24 @@ impl RxRing {
         end
     }
 
-    /// True if everything before the position was handed out.
+    /// Returns whether all frames before the position were received.
     pub(super) fn has_reached(&self, position: u64) -> bool {
         self.next >= position
     }
 
-    /// True once the file was found shorter than the ring.
+    /// Returns whether the file was found shorter than the ring.
     pub(super) fn is_lost(&self) -> bool {
         self.slots.is_lost()
     }
 
-    /// True if a slot is published while the one before it is not, which no producer does: what
-    /// follows would never be found.
+    /// Returns whether a slot is published while the one before it is not, which no producer does: the
+    /// consumer would never reach it.
     pub(super) fn is_damaged(&self) -> bool {
         if self.next + 1 - self.freed >= self.slots.count() {
             return false;
         }
-        // Acquire, partner: the Release store in `TxRing::publish`: who sees the later slot
-        // published sees the earlier one too.
+        // Acquire, partner: the Release store in `TxRing::publish`: if the later slot is seen
+        // published, the earlier one is too.
         let is_published = |position| {
             let word = self.slots.flag(position).load(Ordering::Acquire);
             is_published(word, position)
@@ -127,30 +130,30 @@ impl RxRing {
         is_published(self.next + 1) && !is_published(self.next)
     }
 
-    /// Forgets what its producer published and was not taken; the next one goes on there.
-    pub(super) fn wipe(&mut self) {
+    /// Discards the slots that were published and not taken; the next producer resumes there.
+    pub(super) fn discard(&mut self) {
         for position in self.next..self.freed + self.slots.count() {
-            // Relaxed: whoever takes over reads it after the station's state.
+            // Relaxed: the next producer reads it after the station's state.
             self.slots.flag(position).store(0, Ordering::Relaxed);
         }
     }
 
-    /// True if frames are lent, whose memory must stay mapped.
+    /// Returns whether frames are lent, whose memory must stay mapped.
     pub(super) fn has_loans(&self) -> bool {
         self.freed != self.next
     }
 
-    /// True if the buffer lies where its cookie says. One of another port may have the same cookie.
+    /// Returns whether the buffer is at the position in its cookie. One of another port may have the same cookie.
     #[inline]
     pub(super) fn owns(&self, mbuf: &Mbuf) -> bool {
-        let position = cookie::position(mbuf.cookie());
+        let position = buffer_origin::position_bits(mbuf.cookie());
         self.slots.is_at(u64::from(position), mbuf)
     }
 
-    /// Takes a slot back; false if it is not lent.
+    /// Takes a lent slot back; returns false if it is not lent.
     #[inline]
     pub(super) fn give_back(&mut self, position: u32) -> bool {
-        let position = cookie::widen(position, self.freed as u32);
+        let position = buffer_origin::expand(position, self.freed as u32);
         if position == self.freed as u32 && self.early_count == 0 && self.freed != self.next {
             self.freed += 1;
         } else if !self.give_back_early(position) {
@@ -162,7 +165,7 @@ impl RxRing {
         true
     }
 
-    /// Marks a slot, then moves over all slots that are marked.
+    /// Marks a slot as returned, then releases all marked slots that are next in order.
     fn give_back_early(&mut self, position: u32) -> bool {
         let ahead = u64::from(position.wrapping_sub(self.freed as u32));
         let index = self.slots.index(u64::from(position));
@@ -183,9 +186,9 @@ impl RxRing {
         true
     }
 
-    /// Tells the producer of every free slot; called when the ring was found empty.
+    /// Publishes the head with all released slots; called when the ring was found empty.
     #[inline]
-    pub(super) fn settle(&mut self) {
+    pub(super) fn flush_head(&mut self) {
         if self.shared_head != self.freed {
             self.publish_head();
         }
@@ -195,7 +198,7 @@ impl RxRing {
     fn publish_head(&mut self) {
         self.shared_head = self.freed;
         // Release, partner: the producer's Acquire load in `TxRing::reload_head`:
-        // our reads of the slots come before its writes.
+        // the reads of the slots here precede its writes.
         self.slots.head().store(self.freed, Ordering::Release);
     }
 }

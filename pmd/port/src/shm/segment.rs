@@ -1,4 +1,4 @@
-//! The segment's file: header, station table, and waking the stations in it.
+//! The segment's file: header, station table, and waking of stations.
 
 use std::fs::File;
 use std::io;
@@ -27,8 +27,8 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// Opens the segment's file, or makes it if there is none, it is half made by
-    /// a creator that died, or it has other parameters and no living station.
+    /// Opens the segment's file, or creates it if it does not exist, is incomplete after
+    /// a crash of its creator, or has other parameters and no running station.
     pub(super) fn open(
         directory: &Directory,
         geometry: Geometry,
@@ -66,7 +66,7 @@ impl Segment {
         }
     }
 
-    /// Makes the file; the magic is written last.
+    /// Creates the file; the magic is written last.
     fn create(
         directory: &Directory,
         geometry: Geometry,
@@ -75,17 +75,17 @@ impl Segment {
         let failed = |action, source| directory.failed(action, SEGMENT_FILE, source);
         directory
             .sweep(|_| false, lock)
-            .map_err(|error| failed("sweep stations of", error))?;
+            .map_err(|error| failed("remove stale stations of", error))?;
         let file = directory
             .create_file(SEGMENT_FILE)
-            .map_err(|error| failed("make", error))?;
+            .map_err(|error| failed("create", error))?;
         let bytes = geometry.segment_bytes() as u64;
         set_file_length(&file, bytes).map_err(|error| failed("set the length of", error))?;
         sys::allocate(&file, 0, bytes).map_err(|error| failed("reserve memory for", error))?;
         let segment = Self::map(&file, geometry).map_err(|error| failed("map", error))?;
         let header = segment.header();
         let [a, b, c] = geometry.mac_prefix;
-        // All under the directory's lock, which orders them for the next who opens.
+        // All under the directory's lock, which orders them for the next process that opens the file.
         header
             .layout_version
             .store(LAYOUT_VERSION, Ordering::Relaxed);
@@ -101,8 +101,8 @@ impl Segment {
         header
             .ring_stride_bytes
             .store(geometry.ring_stride_bytes, Ordering::Relaxed);
-        // Release, with no partner but the order of a crash: a creator killed
-        // before this line leaves a file without magic.
+        // Release, without a partner, for the order in case of a crash: a creator
+        // killed before this line leaves a file without magic.
         header.magic.store(MAGIC, Ordering::Release);
         Ok((segment, file))
     }
@@ -112,21 +112,21 @@ impl Segment {
         Ok(Self { map, geometry })
     }
 
-    /// What the stations agreed on.
+    /// Returns the segment's parameters.
     pub(super) fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// True once the file was found shorter than its table.
+    /// Returns whether the file was found shorter than its table.
     pub(super) fn is_lost(&self) -> bool {
         self.map.is_lost()
     }
 
-    /// True while the header says what its creator wrote.
+    /// Returns whether the header is as its creator wrote it.
     pub(super) fn is_intact(&self) -> bool {
         let (header, geometry) = (self.header(), &self.geometry);
         let [a, b, c] = geometry.mac_prefix;
-        // All Relaxed: none of them changes in the life of a segment.
+        // All Relaxed: none of them changes in the lifetime of a segment.
         header.magic.load(Ordering::Relaxed) == MAGIC
             && header.layout_version.load(Ordering::Relaxed) == LAYOUT_VERSION
             && header.slots_per_ring.load(Ordering::Relaxed) == geometry.slots_per_ring
@@ -135,16 +135,16 @@ impl Segment {
             && header.ring_stride_bytes.load(Ordering::Relaxed) == geometry.ring_stride_bytes
     }
 
-    /// The header.
+    /// Returns the header.
     pub(super) fn header(&self) -> &SegmentHeader {
         let header = self.map.as_ptr().cast::<SegmentHeader>();
-        // SAFETY: the mapping starts on a page, is at least `segment_bytes` long and
-        // lives as long as `self`; the header is atomics only, so that sharing it
+        // SAFETY: the mapping is page-aligned, at least `segment_bytes` long and
+        // exists as long as `self`; the header is atomics only, so that sharing it
         // with other processes is no data race.
         unsafe { header.as_ref() }
     }
 
-    /// The entry of a station slot below `max_stations`.
+    /// Returns the entry of a station slot, which is below `max_stations`.
     pub(super) fn entry(&self, slot: usize) -> &StationEntry {
         assert!(slot < self.geometry.max_stations as usize);
         let offset = size_of::<SegmentHeader>() + slot * size_of::<StationEntry>();
@@ -156,14 +156,14 @@ impl Segment {
         unsafe { entry.as_ref() }
     }
 
-    /// The state of a station slot.
+    /// Returns the state of a station slot.
     pub(super) fn state(&self, slot: usize) -> StationState {
-        // Acquire, partner: the Release in `set_state`: whoever sees a station live
+        // Acquire, partner: the Release in `set_state`: a reader that sees a station live
         // sees its entry initialised.
         StationState::from_word(self.entry(slot).state.load(Ordering::Acquire))
     }
 
-    /// Changes the state of a slot if it still is `from`; then tells everyone.
+    /// Changes the state of a slot if it still is `from`, and then wakes all stations; returns whether it did.
     pub(super) fn set_state(&self, slot: usize, from: StationState, to: StationState) -> bool {
         let word = &self.entry(slot).state;
         // Release, partner: the Acquire in `state`. Nothing is read on failure.
@@ -174,8 +174,8 @@ impl Segment {
             // Release, partner: the Acquire load of the epoch in `ShmPort::refresh`,
             // which then sees the new state.
             self.header().epoch.count.fetch_add(1, Ordering::Release);
-            // SeqCst, partner: the barrier that a station makes on every process
-            // between arming and looking: either it sees the new epoch or we see
+            // SeqCst, partner: the barrier that a station executes on every process
+            // between arming and polling: either it sees the new epoch or this station sees
             // that it is armed.
             fence(Ordering::SeqCst);
             for other in 0..self.geometry.max_stations as usize {
@@ -185,8 +185,8 @@ impl Segment {
         changed
     }
 
-    /// Wakes a station if it wants to be woken; true if it did. The caller made
-    /// sure that this load comes after what it wants the station to see.
+    /// Wakes a station if it is armed; returns whether it was. The caller ensures
+    /// that this load is ordered after the stores that the station must see.
     #[inline]
     pub(super) fn wake_if_armed(&self, slot: usize) -> bool {
         // Relaxed: only a hint whether the exchange below is worth its cost.
@@ -209,21 +209,21 @@ impl Segment {
         true
     }
 
-    /// The line that tells station `slot` who has used a ring to it.
+    /// Returns the contact bits of a station: which sending slots have mapped a ring to it.
     pub(super) fn contacts(&self, slot: usize) -> &ContactLine {
         &self.entry(slot).contacts
     }
 }
 
-/// The first parameter in which a segment's file is not what is expected.
+/// The first parameter in which a segment's file differs from what is expected.
 struct Difference {
     parameter: &'static str,
     found: u64,
     expected: u64,
 }
 
-/// Compares a file with what is expected. It is read, not mapped: a file that
-/// is shorter than it says would raise SIGBUS.
+/// Compares a file's header and length with what is expected. It is read, not mapped:
+/// a truncated file would raise SIGBUS.
 fn compare(file: &File, geometry: &Geometry) -> io::Result<Result<(), Difference>> {
     const HEADER_BYTES: usize = 32;
     let length_bytes = file.metadata()?.len();
@@ -268,7 +268,7 @@ fn compare(file: &File, geometry: &Geometry) -> io::Result<Result<(), Difference
     Ok(Ok(()))
 }
 
-/// The futex word of one station, which keeps the segment mapped.
+/// The futex word of one station; keeps the segment mapped.
 pub(super) struct StationWord {
     pub(super) segment: Arc<Segment>,
     pub(super) slot: usize,

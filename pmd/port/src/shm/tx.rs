@@ -1,9 +1,9 @@
-//! The sending side of a port: from a MAC address to a ring, and buffers for
-//! frames that have none.
+//! The sending side of a port: maps MAC addresses to rings, and provides buffers for
+//! frames without a ring.
 
 use std::io;
 
-use super::cookie;
+use super::buffer_origin;
 use super::counters::Counters;
 use super::layout::{MAX_FRAME_BYTES, StationState};
 use super::membership::Membership;
@@ -14,39 +14,39 @@ use crate::mempool::{Mempool, MempoolConfig};
 use crate::port::MacBytes;
 use crate::sync::mapped::{Ordering, compiler_fence, fence};
 
-/// Rings that can be mapped at once: one per station, and those of stations that
-/// left while buffers of theirs were out.
+/// Maximum number of rings mapped at once: one per station, and those of stations that
+/// left while buffers of their rings were lent.
 const RINGS_MAX: usize = 256;
 
-/// Scratch buffers of each kind.
+/// Number of scratch buffers of each kind.
 const SCRATCH_BUFFERS: u32 = 64;
 
-/// Why a frame has no slot of its own; the number of its scratch pool.
+/// Why a frame has no ring slot; also the number of its scratch pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scratch {
-    /// There is no station with that address.
+    /// No station has that address.
     Unknown = 0,
-    /// The address is of a group: the frame is copied to every station.
+    /// A group address: the frame is copied to every station.
     Group = 1,
-    /// The station is there, but its ring cannot be mapped.
+    /// The station exists, but its ring cannot be mapped.
     NoRing = 2,
 }
 
-/// How the ring to a station stands.
+/// State of the ring to a station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PeerRing {
-    /// No frame went there yet.
+    /// No frame was sent there yet.
     Untried,
     /// The number of the ring.
     Mapped(u16),
-    /// It could not be mapped; upkeep tries again.
+    /// It could not be mapped; upkeep retries.
     Failed,
 }
 
 /// Another station (or this one) as a destination.
 #[derive(Clone, Copy, Debug)]
 struct Peer {
-    /// As a number; zero if there is no station.
+    /// The address as a number; zero if there is no station.
     mac: u64,
     state: StationState,
     ring: PeerRing,
@@ -57,14 +57,14 @@ struct Peer {
 pub(super) struct TxSide {
     peers: Vec<Peer>,
     rings: Vec<Option<TxRing>>,
-    /// Rings to whose stations something was published since the last flush.
-    touched: Vec<u16>,
+    /// Rings with frames published since the last flush.
+    unflushed: Vec<u16>,
     scratch: [Mempool; 3],
-    /// Senders that take part in `barrier_on_all` need no fence of their own.
+    /// Processes that are registered for `barrier_on_all` need no fence of their own.
     needs_fence: bool,
     /// The error of the last ring that could not be mapped, until it is reported.
     failed: Option<io::Error>,
-    /// Stations to which frames were dropped since the last report, each once.
+    /// Stations to which frames were dropped since the last report, without duplicates.
     unreachable: Vec<MacBytes>,
 }
 
@@ -73,7 +73,7 @@ fn mac_number(mac: MacBytes) -> u64 {
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
-/// The station slot that an address of this segment names.
+/// Returns the station slot of an address of this segment.
 fn slot_of(mac: MacBytes) -> usize {
     usize::from(mac[5]).wrapping_sub(1)
 }
@@ -85,18 +85,18 @@ impl TxSide {
                 buffers: SCRATCH_BUFFERS,
                 buffer_bytes: MAX_FRAME_BYTES as u32,
                 huge_pages: false,
-                tag: cookie::scratch_tag(kind as usize),
+                tag: buffer_origin::scratch_tag(kind as usize),
             })
         };
-        let nobody = Peer {
+        let absent = Peer {
             mac: 0,
             state: StationState::from_word(0),
             ring: PeerRing::Untried,
         };
         Ok(Self {
-            peers: vec![nobody; max_stations],
+            peers: vec![absent; max_stations],
             rings: Vec::with_capacity(max_stations),
-            touched: Vec::with_capacity(RINGS_MAX),
+            unflushed: Vec::with_capacity(RINGS_MAX),
             scratch: [
                 pool(Scratch::Unknown)?,
                 pool(Scratch::Group)?,
@@ -108,17 +108,17 @@ impl TxSide {
         })
     }
 
-    /// The error of a ring that could not be mapped, once.
+    /// Takes the error of a ring that could not be mapped.
     pub(super) fn take_failed(&mut self) -> Option<io::Error> {
         self.failed.take()
     }
 
-    /// The stations to which frames were dropped, for want of a ring, since the last call.
+    /// Takes the stations to which frames were dropped for lack of a ring since the last call.
     pub(super) fn take_unreachable(&mut self) -> impl Iterator<Item = MacBytes> {
         self.unreachable.drain(..)
     }
 
-    /// Takes note of the state of a station slot.
+    /// Updates the state of a station slot.
     pub(super) fn update(&mut self, slot: usize, state: StationState, mac: MacBytes) {
         let peer = &mut self.peers[slot];
         if peer.state == state {
@@ -134,25 +134,25 @@ impl TxSide {
             && let Some(ring) = &mut self.rings[usize::from(number)]
         {
             ring.retire();
-            self.drop_if_done(usize::from(number));
+            self.unmap_if_unused(usize::from(number));
         }
     }
 
-    /// Unmaps a ring whose station left once no buffer of it is out.
-    fn drop_if_done(&mut self, number: usize) {
-        let place = &mut self.rings[number];
-        if let Some(ring) = place
+    /// Unmaps the ring of a station that left once no buffer of it is lent.
+    fn unmap_if_unused(&mut self, number: usize) {
+        let entry = &mut self.rings[number];
+        if let Some(ring) = entry
             && ring.is_retired()
             && !ring.has_loans()
         {
-            *place = None;
+            *entry = None;
         }
     }
 
-    /// Keeps what the caller still has buffers of mapped, when the port is closed; true if slots of
-    /// other stations' rings are among them.
-    pub(super) fn keep_loans(&mut self) -> bool {
-        self.scratch.iter().for_each(Mempool::keep_lent);
+    /// Leaks the memory of buffers that the caller still holds when the port is closed; returns whether
+    /// slots of other stations' rings are among them.
+    pub(super) fn leak_lent_buffers(&mut self) -> bool {
+        self.scratch.iter().for_each(Mempool::leak_if_in_use);
         let mut any = false;
         for ring in self.rings.drain(..).flatten() {
             if ring.has_loans() {
@@ -163,7 +163,7 @@ impl TxSide {
         any
     }
 
-    /// True if the ring to the station of a slot can take nothing any more.
+    /// Returns whether the ring to the station of a slot is damaged.
     pub(super) fn is_damaged(&self, slot: usize) -> bool {
         match self.peers[slot].ring {
             PeerRing::Mapped(number) => self
@@ -175,7 +175,7 @@ impl TxSide {
         }
     }
 
-    /// Tries again to map rings that could not be mapped.
+    /// Allows another attempt to map rings that could not be mapped.
     pub(super) fn retry_failed(&mut self) {
         for peer in &mut self.peers {
             if peer.ring == PeerRing::Failed {
@@ -184,12 +184,12 @@ impl TxSide {
         }
     }
 
-    /// The state of a station slot as last noted.
+    /// Returns the state of a station slot as of the last update.
     pub(super) fn state(&self, slot: usize) -> StationState {
         self.peers[slot].state
     }
 
-    /// The number of the ring to an address, if one is mapped.
+    /// Returns the number of the ring to an address, if one is mapped.
     #[inline]
     pub(super) fn ring_of(&self, dst: MacBytes) -> Option<usize> {
         let peer = self.peers.get(slot_of(dst))?;
@@ -199,11 +199,11 @@ impl TxSide {
         }
     }
 
-    /// Lends the next slot of a ring; `None` if it has no room.
+    /// Lends the next slot of a ring; `None` if it is full.
     #[inline]
     pub(super) fn lend(&mut self, number: usize, counters: &mut Counters) -> Option<Mbuf> {
         let mbuf = match self.rings.get_mut(number) {
-            Some(Some(ring)) => ring.lend(cookie::tx_base(number)),
+            Some(Some(ring)) => ring.lend(buffer_origin::tx_base(number)),
             _ => None,
         };
         counters.ring_full += u64::from(mbuf.is_none());
@@ -211,7 +211,7 @@ impl TxSide {
     }
 
     /// Lends a slot for the first frame to a station, or a scratch buffer if the
-    /// frame goes to no one station.
+    /// frame cannot be written into one station's ring.
     pub(super) fn lend_first(
         &mut self,
         dst: MacBytes,
@@ -232,7 +232,7 @@ impl TxSide {
         self.scratch[kind as usize].alloc()
     }
 
-    /// The number of the ring to a living station, mapped if this is the first contact.
+    /// Returns the number of the ring to a live station, mapping it at first contact.
     fn ring_to(
         &mut self,
         slot: usize,
@@ -273,7 +273,7 @@ impl TxSide {
     /// Takes a buffer of a transmit ring as a frame to send.
     #[inline]
     pub(super) fn send(&mut self, number: usize, mbuf: &Mbuf, counters: &mut Counters) {
-        let position = cookie::position(mbuf.cookie());
+        let position = buffer_origin::position_bits(mbuf.cookie());
         let len_bytes = mbuf.len() as u32;
         let Some(Some(ring)) = self.rings.get_mut(number) else {
             counters.foreign_buffers += 1;
@@ -286,13 +286,13 @@ impl TxSide {
         counters.drop_empty_frame += u64::from(len_bytes == 0);
         if ring.is_retired() {
             counters.drop_station_left += 1;
-            self.drop_if_done(number);
-        } else if ring.note_unflushed() {
-            self.touched.push(number as u16);
+            self.unmap_if_unused(number);
+        } else if ring.mark_unflushed() {
+            self.unflushed.push(number as u16);
         }
     }
 
-    /// Takes a buffer of a transmit ring that is not to be sent.
+    /// Takes back a buffer of a transmit ring unsent.
     pub(super) fn unlend(&mut self, number: usize, mbuf: &Mbuf, counters: &mut Counters) {
         let Some(Some(ring)) = self.rings.get_mut(number) else {
             counters.foreign_buffers += 1;
@@ -302,18 +302,18 @@ impl TxSide {
             counters.foreign_buffers += 1;
             return;
         }
-        match ring.unlend(cookie::position(mbuf.cookie())) {
+        match ring.unlend(buffer_origin::position_bits(mbuf.cookie())) {
             Returned::Unlent => {}
             Returned::Voided => {
                 counters.void_slots_sent += 1;
-                // Frames that waited behind this one may have been published.
-                if ring.note_unflushed() {
-                    self.touched.push(number as u16);
+                // Frames lent after this one may have been published.
+                if ring.mark_unflushed() {
+                    self.unflushed.push(number as u16);
                 }
             }
             Returned::Foreign => counters.foreign_buffers += 1,
         }
-        self.drop_if_done(number);
+        self.unmap_if_unused(number);
     }
 
     /// Takes a scratch buffer as a frame to send.
@@ -344,14 +344,14 @@ impl TxSide {
         }
     }
 
-    /// Takes a scratch buffer that is not to be sent.
+    /// Takes back a scratch buffer unsent.
     pub(super) fn free_scratch(&mut self, pool: usize, mbuf: Mbuf, counters: &mut Counters) {
         let pool = self.scratch.get_mut(pool);
         let taken = pool.is_some_and(|pool| pool.free(mbuf));
         counters.foreign_buffers += u64::from(!taken);
     }
 
-    /// Copies a frame to every living station but this one.
+    /// Copies a frame to every live station except this one.
     fn send_to_all(&mut self, frame: &[u8], membership: &Membership, counters: &mut Counters) {
         if frame.is_empty() {
             counters.drop_empty_frame += 1;
@@ -375,25 +375,25 @@ impl TxSide {
         }
     }
 
-    /// Wakes the stations that sleep and were sent something since the last flush.
+    /// Wakes the sleeping stations to which frames were published since the last flush.
     #[inline]
     pub(super) fn flush(&mut self, membership: &Membership, counters: &mut Counters) {
-        if self.touched.is_empty() {
+        if self.unflushed.is_empty() {
             return;
         }
         // Between publishing and reading `armed` there must be a full barrier, so
-        // that either we see a receiver armed or it sees our frame (Dekker). The
-        // receiver makes that barrier for both, on every running thread of every
-        // registered process, in `ShmPort::arm`; then the compiler alone
+        // that either this side sees the receiver armed or the receiver sees the frame
+        // (Dekker). The receiver executes that barrier for both, on every running thread
+        // of every registered process, in `ShmPort::arm`; then the compiler alone
         // must keep the order here. SeqCst, partner: that barrier.
         if self.needs_fence {
             fence(Ordering::SeqCst);
         } else {
             compiler_fence(Ordering::SeqCst);
         }
-        for number in self.touched.drain(..) {
+        for number in self.unflushed.drain(..) {
             if let Some(ring) = &mut self.rings[usize::from(number)] {
-                ring.flushed();
+                ring.mark_flushed();
                 let woken = membership.segment().wake_if_armed(ring.station());
                 counters.wakes_sent += u64::from(woken);
             }
@@ -401,15 +401,15 @@ impl TxSide {
     }
 }
 
-/// Maps the ring to a station and tells it that there is one.
+/// Maps the ring to a station and sets its contact bit there.
 fn connect(slot: usize, generation: u64, membership: &Membership) -> io::Result<TxRing> {
     let file = membership.open_rings(slot, generation)?;
     let own_slot = membership.slot();
     let slots = Slots::map(&file, membership.segment().geometry(), own_slot)?;
     let ring = TxRing::take_over(slots, slot);
     let words = &membership.segment().contacts(slot).words;
-    // Release, partner: the Acquire load in `RxSide::look_for_contacts`: who sees
-    // the bit finds the ring's memory reserved.
+    // Release, partner: the Acquire load in `RxSide::poll_contacts`: a receiver that
+    // sees the bit finds the ring's memory reserved.
     words[own_slot / 64].fetch_or(1 << (own_slot % 64), Ordering::Release);
     Ok(ring)
 }

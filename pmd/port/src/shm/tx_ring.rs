@@ -1,34 +1,34 @@
-//! The sending end of a ring: slots are lent in place and published in order.
+//! The producer of a ring: slots are lent in place and published in order.
 
-use super::cookie;
+use super::buffer_origin;
 use super::layout::{flag_word, is_published};
 use super::slots::Slots;
 use crate::mbuf::Mbuf;
 use crate::sync::mapped::Ordering;
 
-/// Slots that may be lent and not yet published, at most; one bit each in `done`.
+/// Maximum number of slots that are lent and not yet published; one bit each in `done`.
 const WINDOW: u64 = 64;
 
-/// How far ahead of the next slot the one lies whose lines are fetched. Not the next
+/// Distance from the next slot to the one whose cache lines are prefetched. Not the next
 /// one: the consumer polls it.
 const PREFETCH_DISTANCE: u64 = 4;
 
-/// What became of a lent slot.
+/// Result of returning a lent slot unsent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Returned {
-    /// It was taken back as if it had never been lent.
+    /// It is free again as if it had never been lent.
     Unlent,
     /// It is or will be published as void.
     Voided,
-    /// It is no loan of this ring.
+    /// It is not lent by this ring.
     Foreign,
 }
 
 /// The producer of one ring.
 ///
 /// `head <= published <= lent <= head + slots`, and `lent <= published + WINDOW`.
-/// Loans come back in any order, yet are published in the order of lending: one
-/// that comes back before an earlier one waits in `done` and `lengths`.
+/// Lent slots are returned in any order, yet are published in the order of lending: a
+/// slot that is returned before an earlier one is recorded in `done` and `lengths`.
 #[derive(Debug)]
 pub(super) struct TxRing {
     slots: Slots,
@@ -47,7 +47,7 @@ impl TxRing {
     /// Takes over the producer's end where the last producer of the ring stopped.
     ///
     /// It published everything up to the first slot that is not marked for its
-    /// position; whatever it had lent beyond was never seen and is written anew.
+    /// position; slots that it had lent beyond were never published and are reused.
     pub(super) fn take_over(slots: Slots, station: usize) -> Self {
         // Acquire, partner: the consumer's Release store in `RxRing::publish_head`.
         let head = slots.head().load(Ordering::Acquire);
@@ -72,47 +72,47 @@ impl TxRing {
         }
     }
 
-    /// The station slot that this ring leads to.
+    /// Returns the slot of the receiving station.
     pub(super) fn station(&self) -> usize {
         self.station
     }
 
-    /// True if the station left; frames to it are dropped.
+    /// Returns whether the station left; frames to it are dropped.
     pub(super) fn is_retired(&self) -> bool {
         self.retired
     }
 
-    /// Marks the ring as one of a station that left.
+    /// Marks the station as left.
     pub(super) fn retire(&mut self) {
         self.retired = true;
     }
 
-    /// True once the consumer's end was nonsense, or the file was cut short.
+    /// Returns whether the consumer's head was invalid, or the file was truncated.
     pub(super) fn is_damaged(&self) -> bool {
         self.damaged || self.slots.is_lost()
     }
 
-    /// True if loans are out, whose memory must stay mapped.
+    /// Returns whether slots are lent, whose memory must stay mapped.
     pub(super) fn has_loans(&self) -> bool {
         self.lent != self.published
     }
 
-    /// True if the buffer lies where its cookie says. One of another port may have the same cookie.
+    /// Returns whether the buffer is at the position in its cookie. One of another port may have the same cookie.
     #[inline]
     pub(super) fn owns(&self, mbuf: &Mbuf) -> bool {
-        let position = cookie::position(mbuf.cookie());
+        let position = buffer_origin::position_bits(mbuf.cookie());
         self.slots.is_at(u64::from(position), mbuf)
     }
 
-    /// Notes that something was published; true for the first time since [`Self::flushed`].
+    /// Records that slots were published; returns true for the first time since [`Self::mark_flushed`].
     #[inline]
-    pub(super) fn note_unflushed(&mut self) -> bool {
+    pub(super) fn mark_unflushed(&mut self) -> bool {
         !std::mem::replace(&mut self.unflushed, true)
     }
 
-    /// Notes that the station was told what was published.
+    /// Records that the station was woken for what was published.
     #[inline]
-    pub(super) fn flushed(&mut self) {
+    pub(super) fn mark_flushed(&mut self) {
         self.unflushed = false;
     }
 
@@ -127,25 +127,25 @@ impl TxRing {
         }
         let position = self.lent;
         self.lent += 1;
-        // The consumer may be polling this slot: have its lines come over while the
-        // caller still puts the frame together.
+        // The consumer may be polling this slot: prefetch its lines while the
+        // caller still builds the frame.
         self.slots.prefetch_for_write(position);
-        // SAFETY: the position is below head + slots, so the consumer has given
-        // the slot back, and it was not lent since: `lent` only goes back for
-        // a handle that came back. A ring with loans is never unmapped before the port.
+        // SAFETY: the position is below head + slots, so the consumer has released
+        // the slot, and it was not lent since: `lent` only decreases for a handle
+        // that was returned. A ring with lent slots is never unmapped before the port.
         Some(unsafe {
             self.slots
-                .mbuf(position, 0, cookie_base | cookie::low(position))
+                .mbuf(position, 0, cookie_base | buffer_origin::truncate(position))
         })
     }
 
-    /// Looks how far the consumer is; true if there is room now.
+    /// Reads the consumer's head; returns whether a slot is free now.
     #[cold]
     fn reload_head(&mut self) -> bool {
         // Acquire, partner: the consumer's Release store in `RxRing::publish_head`:
-        // its reads of the slots come before our writes.
+        // its reads of the slots precede the writes here.
         let head = self.slots.head().load(Ordering::Acquire);
-        // A head outside what can be is nonsense and gives no room.
+        // A head out of range is invalid and frees no slots.
         if (self.head..=self.published).contains(&head) {
             self.head = head;
         } else {
@@ -154,20 +154,20 @@ impl TxRing {
         self.lent - self.head < self.slots.count()
     }
 
-    /// Takes a loan back as a frame to send; false if it is no loan of this ring.
+    /// Returns a lent slot as a frame to send; returns false if it is not lent by this ring.
     #[inline]
     pub(super) fn send(&mut self, position: u32, len_bytes: u32) -> bool {
-        let position = cookie::widen(position, self.published as u32);
+        let position = buffer_origin::expand(position, self.published as u32);
         if position == self.published as u32 && self.done == 0 && self.lent != self.published {
             self.publish(len_bytes);
             return true;
         }
-        self.finish_later(position, len_bytes)
+        self.finish(position, len_bytes)
     }
 
-    /// Takes a loan back that is not to be sent.
+    /// Returns a lent slot unsent.
     pub(super) fn unlend(&mut self, position: u32) -> Returned {
-        let position = cookie::widen(position, self.published as u32);
+        let position = buffer_origin::expand(position, self.published as u32);
         let ahead = u64::from(position.wrapping_sub(self.published as u32));
         if ahead < self.lent - self.published
             && ahead + 1 == self.lent - self.published
@@ -176,15 +176,15 @@ impl TxRing {
             self.lent -= 1;
             return Returned::Unlent;
         }
-        if self.finish_later(position, 0) {
+        if self.finish(position, 0) {
             Returned::Voided
         } else {
             Returned::Foreign
         }
     }
 
-    /// Notes a loan that came back, and publishes all that now can be.
-    fn finish_later(&mut self, position: u32, len_bytes: u32) -> bool {
+    /// Records a returned slot, and publishes all slots that are next in order.
+    fn finish(&mut self, position: u32, len_bytes: u32) -> bool {
         let ahead = u64::from(position.wrapping_sub(self.published as u32));
         if ahead >= self.lent - self.published || self.done >> ahead & 1 == 1 {
             return false;
@@ -200,15 +200,15 @@ impl TxRing {
         true
     }
 
-    /// Publishes the first loan; length zero is a void slot.
+    /// Publishes the first lent slot; length zero is a void slot.
     #[inline]
     fn publish(&mut self, len_bytes: u32) {
         let flag = self.slots.flag(self.published);
-        // Release, partner: the Acquire load in `RxRing::poll`: who sees the flag
-        // sees the frame.
+        // Release, partner: the Acquire load in `RxRing::poll`: a consumer that sees the
+        // flag sees the frame.
         flag.store(flag_word(self.published, len_bytes), Ordering::Release);
         self.published += 1;
-        // Now, when the frame is on its way, and not before it.
+        // After the frame is published, so that it does not delay the frame.
         self.slots
             .prefetch_for_write(self.published + PREFETCH_DISTANCE);
     }

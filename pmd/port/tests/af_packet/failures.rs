@@ -1,4 +1,4 @@
-//! Ports that cannot be opened, and interfaces that change under an open port.
+//! Ports that cannot be opened, and interfaces that change while a port is open.
 
 use std::process::Command;
 
@@ -8,44 +8,47 @@ use pmd_port::af_packet::AfPacketError;
 use pmd_port::wake::Slept;
 use pmd_port::{MtuChange, PortEvent, PortFailure};
 
-/// Set for the part of a test that needs a process of its own.
+/// Environment variable for the part of a test that needs a process of its own.
 const CHILD: &str = "AF_PACKET_TEST_CHILD";
 
-fn refusal(namespace: &Namespace, config: AfPacketConfig) -> AfPacketError {
+fn open_error(namespace: &Namespace, config: AfPacketConfig) -> AfPacketError {
     namespace.run(|| AfPacketPort::open(config).expect_err("a port that cannot be opened"))
 }
 
 #[test]
-fn impossible_interfaces_are_refused_with_advice() {
+fn unusable_interfaces_are_rejected_with_advice() {
     as_root(
-        "failures::impossible_interfaces_are_refused_with_advice",
+        "failures::unusable_interfaces_are_rejected_with_advice",
         || {
             let namespace = Namespace::new();
             namespace.ip("link set lo up");
             namespace.ip("link add small mtu 301 type veth peer name sleepy");
             namespace.ip("link set small up");
-            let refusal = |name: &str| refusal(&namespace, AfPacketConfig::new(name, LEFT));
+            let open_error = |name: &str| open_error(&namespace, AfPacketConfig::new(name, LEFT));
 
-            let error = refusal("nowhere");
+            let error = open_error("nowhere");
             assert!(matches!(error, AfPacketError::NoSuchInterface { .. }));
             assert!(error.to_string().contains("ip link"), "{error}");
-            assert!(matches!(refusal(""), AfPacketError::NoSuchInterface { .. }));
             assert!(matches!(
-                refusal("lo\0"),
+                open_error(""),
                 AfPacketError::NoSuchInterface { .. }
             ));
-            let error = refusal("a-name-of-16-byt");
+            assert!(matches!(
+                open_error("lo\0"),
+                AfPacketError::NoSuchInterface { .. }
+            ));
+            let error = open_error("a-name-of-16-byt");
             assert!(matches!(error, AfPacketError::NameTooLong { .. }));
             assert!(error.to_string().contains("15 bytes"), "{error}");
-            let error = refusal("lo");
+            let error = open_error("lo");
             assert!(matches!(error, AfPacketError::NotEthernet { .. }));
-            let error = refusal("sleepy");
+            let error = open_error("sleepy");
             assert!(matches!(error, AfPacketError::InterfaceDown { .. }));
             assert!(
                 error.to_string().contains("ip link set sleepy up"),
                 "{error}"
             );
-            let error = refusal("small");
+            let error = open_error("small");
             assert!(matches!(
                 error,
                 AfPacketError::MtuTooSmall {
@@ -60,23 +63,20 @@ fn impossible_interfaces_are_refused_with_advice() {
 }
 
 #[test]
-fn without_the_capability_the_refusal_names_it() {
-    as_root(
-        "failures::without_the_capability_the_refusal_names_it",
-        || {
-            let wire = wire(1500);
-            let error = wire.left.run(|| {
-                keep_capabilities_of_this_thread(&[]);
-                AfPacketPort::open(left_config()).expect_err("no permission")
-            });
-            assert!(matches!(error, AfPacketError::NotPermitted));
-            let text = error.to_string();
-            assert!(text.contains("setcap cap_net_raw+ep PROGRAM"), "{text}");
-        },
-    );
+fn missing_capability_is_named_in_the_error() {
+    as_root("failures::missing_capability_is_named_in_the_error", || {
+        let wire = wire(1500);
+        let error = wire.left.run(|| {
+            keep_capabilities_of_this_thread(&[]);
+            AfPacketPort::open(left_config()).expect_err("no permission")
+        });
+        assert!(matches!(error, AfPacketError::NotPermitted));
+        let text = error.to_string();
+        assert!(text.contains("setcap cap_net_raw+ep PROGRAM"), "{text}");
+    });
 }
 
-/// Lets this process map four MB more than it has now.
+/// Allows this process to map 4 MiB more than it has mapped now.
 fn limit_address_space() {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("procfs");
     let pages: u64 = statm
@@ -91,14 +91,14 @@ fn limit_address_space() {
         rlim_cur: limit_bytes,
         rlim_max: limit_bytes,
     };
-    // SAFETY: the limit lives during the call.
+    // SAFETY: the limit outlives the call.
     let result = unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
 #[test]
-fn rings_without_memory_are_refused() {
-    const NAME: &str = "failures::rings_without_memory_are_refused";
+fn ring_allocation_failure_is_reported() {
+    const NAME: &str = "failures::ring_allocation_failure_is_reported";
     as_root(NAME, || {
         if std::env::var_os(CHILD).is_none() {
             let program = std::env::current_exe().expect("the path of this program");
@@ -129,8 +129,8 @@ fn rings_without_memory_are_refused() {
 }
 
 #[test]
-fn a_lowered_mtu_costs_long_frames_only() {
-    const NAME: &str = "failures::a_lowered_mtu_costs_long_frames_only";
+fn lowered_mtu_drops_long_frames_only() {
+    const NAME: &str = "failures::lowered_mtu_drops_long_frames_only";
     as_root(NAME, || {
         let wire = wire(2500);
         let mut left = open(&wire.left, left_config());
@@ -142,7 +142,7 @@ fn a_lowered_mtu_costs_long_frames_only() {
         for bytes in [&long, &short, &long, &short] {
             batch.push(filled(&mut left, bytes)).expect("room");
         }
-        assert_eq!(events(&mut left), [], "nobody has looked yet");
+        assert_eq!(events(&mut left), [], "not refreshed yet");
         assert_eq!(left.tx_burst(&mut batch), 4);
         assert_eq!(counter(&left, "drop_tx_too_long"), 2, "by the kernel");
         let changed = |now_bytes| {
@@ -167,7 +167,11 @@ fn a_lowered_mtu_costs_long_frames_only() {
         }
         wire.left.ip("link set left mtu 2500");
         left.upkeep();
-        assert_eq!(events(&mut left), changed(2500), "and long frames go again");
+        assert_eq!(
+            events(&mut left),
+            changed(2500),
+            "long frames can be sent again"
+        );
         send(&mut left, &long);
         assert_eq!(receive(&mut right), long);
     });
@@ -179,7 +183,7 @@ fn events(port: &mut AfPacketPort) -> Vec<PortEvent> {
     events
 }
 
-fn an_interface_that_goes_down(qdisc_bypass: bool) {
+fn interface_goes_down_and_up(qdisc_bypass: bool) {
     let wire = wire(2500);
     let mut left = open(
         &wire.left,
@@ -190,10 +194,10 @@ fn an_interface_that_goes_down(qdisc_bypass: bool) {
         },
     );
     let mut right = open(&wire.right, right_config());
-    settle(&mut left, &mut right);
+    wait_until_connected(&mut left, &mut right);
     let bytes = frame(RIGHT, LEFT, &[FCOE], 60);
     wire.left.ip("link set left down");
-    // Far more than the ring holds.
+    // Far more frames than the ring holds.
     for serial in 1..=500 {
         send(&mut left, &bytes);
         assert_eq!(counter(&left, "drop_tx_link_down"), serial);
@@ -205,7 +209,7 @@ fn an_interface_that_goes_down(qdisc_bypass: bool) {
         [PortEvent::Failed(PortFailure::InterfaceDown)]
     );
     left.upkeep();
-    assert_eq!(events(&mut left), [], "told once");
+    assert_eq!(events(&mut left), [], "reported once");
     let source = left.arm();
     assert_eq!(
         source.sleep(Duration::from_millis(10)).expect("poll"),
@@ -214,7 +218,7 @@ fn an_interface_that_goes_down(qdisc_bypass: bool) {
     );
     left.disarm();
     wire.left.ip("link set left up");
-    settle(&mut left, &mut right);
+    wait_until_connected(&mut left, &mut right);
     assert!(left.link_up());
     assert_eq!(counter(&left, "link_up"), 1);
     assert!(counter(&left, "link_changes") >= 2);
@@ -222,23 +226,25 @@ fn an_interface_that_goes_down(qdisc_bypass: bool) {
 }
 
 #[test]
-fn an_interface_goes_down_and_comes_back() {
-    as_root("failures::an_interface_goes_down_and_comes_back", || {
-        an_interface_that_goes_down(false);
-    });
-}
-
-#[test]
-fn an_interface_goes_down_and_comes_back_past_the_queueing_discipline() {
+fn interface_down_fails_the_port_and_up_restores_traffic() {
     as_root(
-        "failures::an_interface_goes_down_and_comes_back_past_the_queueing_discipline",
-        || an_interface_that_goes_down(true),
+        "failures::interface_down_fails_the_port_and_up_restores_traffic",
+        || {
+            interface_goes_down_and_up(false);
+        },
     );
 }
 
 #[test]
-fn a_wire_without_its_other_end_blocks_nobody() {
-    const NAME: &str = "failures::a_wire_without_its_other_end_blocks_nobody";
+fn interface_down_and_up_with_qdisc_bypass() {
+    as_root("failures::interface_down_and_up_with_qdisc_bypass", || {
+        interface_goes_down_and_up(true)
+    });
+}
+
+#[test]
+fn lost_carrier_does_not_block_the_sender() {
+    const NAME: &str = "failures::lost_carrier_does_not_block_the_sender";
     as_root(NAME, || {
         let wire = wire(2500);
         let mut left = open(
@@ -254,26 +260,33 @@ fn a_wire_without_its_other_end_blocks_nobody() {
         let bytes = frame(RIGHT, LEFT, &[FCOE], 60);
         batch.push(filled(&mut left, &bytes)).expect("room");
         assert_eq!(left.tx_burst(&mut batch), 1);
-        assert!(counter(&left, "tx_busy") >= 1, "refused, so it waits");
+        assert!(
+            counter(&left, "tx_busy") >= 1,
+            "refused, so it stays queued"
+        );
         wait_for("the port to see that the link is down", || {
             left.upkeep();
             (!left.link_up()).then_some(())
         });
         assert_eq!(counter(&left, "drop_tx_link_down"), 1);
-        assert_eq!(events(&mut left), [], "the network's fault, not the port's");
+        assert_eq!(
+            events(&mut left),
+            [],
+            "a network failure, not one of the port"
+        );
         for serial in 2..500 {
             send(&mut left, &bytes);
             assert_eq!(counter(&left, "drop_tx_link_down"), serial);
         }
         wire.right.ip("link set right up");
         let mut right = open(&wire.right, right_config());
-        settle(&mut left, &mut right);
+        wait_until_connected(&mut left, &mut right);
     });
 }
 
 #[test]
-fn an_interface_that_is_gone_is_down() {
-    as_root("failures::an_interface_that_is_gone_is_down", || {
+fn removed_interface_is_reported() {
+    as_root("failures::removed_interface_is_reported", || {
         let wire = wire(2500);
         let mut left = open(&wire.left, left_config());
         wire.left.ip("link del left");

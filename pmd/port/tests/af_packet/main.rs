@@ -28,12 +28,12 @@ fn open(namespace: &Namespace, config: AfPacketConfig) -> AfPacketPort {
     namespace.run(|| AfPacketPort::open(config).unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// A wire that is known to carry frames, both ways.
+/// Creates a wire and waits until it carries frames in both directions.
 fn wire(mtu_bytes: u32) -> Wire {
     let wire = Wire::new(mtu_bytes);
     let mut left = open(&wire.left, left_config());
     let mut right = open(&wire.right, right_config());
-    settle(&mut left, &mut right);
+    wait_until_connected(&mut left, &mut right);
     wire
 }
 
@@ -62,16 +62,15 @@ fn conforms_with_a_large_mtu() {
 }
 
 #[test]
-fn conforms_with_an_ordinary_mtu_past_the_queueing_discipline() {
-    as_root(
-        "conforms_with_an_ordinary_mtu_past_the_queueing_discipline",
-        || conformance_over(&wire(1500), "af_packet, MTU 1500, bypass", true),
-    );
+fn conforms_with_an_ordinary_mtu_and_qdisc_bypass() {
+    as_root("conforms_with_an_ordinary_mtu_and_qdisc_bypass", || {
+        conformance_over(&wire(1500), "af_packet, MTU 1500, bypass", true)
+    });
 }
 
 #[test]
-fn the_mtu_bounds_the_frame() {
-    as_root("the_mtu_bounds_the_frame", || {
+fn max_frame_length_follows_the_mtu() {
+    as_root("max_frame_length_follows_the_mtu", || {
         for (mtu_bytes, expected) in [(302, 316), (1500, 1514), (2158, 2172), (2500, 2172)] {
             let wire = wire(mtu_bytes);
             let mut left = open(&wire.left, left_config());
@@ -85,8 +84,8 @@ fn the_mtu_bounds_the_frame() {
 }
 
 #[test]
-fn only_our_frames_are_received() {
-    as_root("only_our_frames_are_received", || {
+fn only_configured_frames_are_received() {
+    as_root("only_configured_frames_are_received", || {
         let wire = wire(2500);
         let mut left = open(&wire.left, left_config());
         let mut right = open(
@@ -100,7 +99,7 @@ fn only_our_frames_are_received() {
         let foreign = [
             frame(RIGHT, LEFT, &[0x0800], 60),
             frame(RIGHT, LEFT, &[0x88b5], 60),
-            frame(NOBODY, LEFT, &[FCOE], 60),
+            frame(UNUSED, LEFT, &[FCOE], 60),
             frame([0xff; 6], LEFT, &[FCOE], 60),
             frame([0x01, 0x10, 0x18, 0x01, 0x00, 0x01], LEFT, &[FIP], 60),
             frame(RIGHT, LEFT, &[VLAN, 0, 0x0800], 64),
@@ -127,8 +126,8 @@ fn only_our_frames_are_received() {
 }
 
 #[test]
-fn programs_of_one_host_share_an_interface() {
-    as_root("programs_of_one_host_share_an_interface", || {
+fn ports_of_one_host_share_an_interface() {
+    as_root("ports_of_one_host_share_an_interface", || {
         let wire = wire(2500);
         let with_multicast = |config: AfPacketConfig| AfPacketConfig {
             multicast: vec![ALL_VN2VN],
@@ -146,7 +145,7 @@ fn programs_of_one_host_share_an_interface() {
         assert_eq!(receive(&mut second), unicast);
         let back = frame(LEFT, THIRD, &[FCOE, 2], 2172);
         send(&mut second, &back);
-        assert_eq!(receive(&mut first), back, "and not the frame it sent");
+        assert_eq!(receive(&mut first), back, "not the frame that it sent");
 
         let to_all = frame(ALL_VN2VN, THIRD, &[FIP, 3], 60);
         send(&mut second, &to_all);
@@ -161,8 +160,8 @@ fn programs_of_one_host_share_an_interface() {
 }
 
 #[test]
-fn vlans_are_kept_apart() {
-    as_root("vlans_are_kept_apart", || {
+fn vlan_frames_are_dropped() {
+    as_root("vlan_frames_are_dropped", || {
         let wire = wire(2500);
         let mut left = open(&wire.left, left_config());
         let mut beside = open(&wire.left, AfPacketConfig::new("left", RIGHT));
@@ -173,7 +172,7 @@ fn vlans_are_kept_apart() {
         let untagged = frame(RIGHT, LEFT, &[FCOE, 2], 2168);
         send(&mut left, &vlan_100);
         send(&mut left, &priority);
-        // The tag came off the wire in one, and stands in the frame in the other.
+        // Received from the wire the tag was removed by the kernel; on the same host it is in the frame.
         for port in [&mut right, &mut beside] {
             assert_eq!(receive(port), untagged);
             assert_eq!(counter(port, "drop_rx_vlan"), 1);
@@ -209,8 +208,8 @@ fn too_long_and_too_short_frames_are_counted() {
 }
 
 #[test]
-fn frames_that_found_the_ring_full_are_counted() {
-    as_root("frames_that_found_the_ring_full_are_counted", || {
+fn frames_dropped_at_a_full_ring_are_counted() {
+    as_root("frames_dropped_at_a_full_ring_are_counted", || {
         let wire = wire(2500);
         let mut left = open(&wire.left, left_config());
         let mut right = open(
@@ -227,7 +226,7 @@ fn frames_that_found_the_ring_full_are_counted() {
         let all = wait_for("every frame to be received or dropped", || {
             right.upkeep();
             let dropped = counter(&right, "drop_rx_ring_full");
-            // The ring stays as full as it is: one block of slots.
+            // The ring stays full: one block of slots.
             (dropped + 28 == sent).then_some(dropped)
         });
         assert_eq!(all, sent - 28);
@@ -271,8 +270,8 @@ fn buffers_outlive_their_port() {
 }
 
 #[test]
-fn buffers_in_the_wrong_place_are_counted() {
-    as_root("buffers_in_the_wrong_place_are_counted", || {
+fn misused_buffers_are_counted() {
+    as_root("misused_buffers_are_counted", || {
         let wire = wire(2500);
         let mut left = open(&wire.left, left_config());
         let mut right = open(&wire.right, right_config());
@@ -298,7 +297,11 @@ fn buffers_in_the_wrong_place_are_counted() {
         });
         assert_eq!(right.tx_burst(&mut batch), 1);
         assert_eq!(counter(&right, "drop_tx_not_lent"), 1);
-        assert_eq!(counter(&right, "foreign_mbufs"), 0, "it was our own slot");
+        assert_eq!(
+            counter(&right, "foreign_mbufs"),
+            0,
+            "the slot was the own one"
+        );
         send(&mut left, &echoed);
         assert_eq!(receive(&mut right), echoed);
     });
@@ -323,7 +326,7 @@ fn addresses_are_joined_while_the_port_is_open() {
             ..left_config()
         };
         let port = open(&wire.left, with(Promiscuous::Never));
-        // An interface without filters for single addresses is promiscuous for us.
+        // An interface without filters for single addresses is promiscuous for them.
         assert!(joined());
         drop(port);
         assert!(!joined() && !promiscuous());

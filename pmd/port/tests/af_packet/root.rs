@@ -1,9 +1,9 @@
-//! Tests that only root can run.
+//! Runs tests that need root.
 
 use std::process::Command;
 
-/// Runs a test body as root; without root, the test once more as the root of
-/// a user namespace of its own.
+/// Runs a test body as root; without root, runs the test again as the root of
+/// a new user namespace.
 pub(crate) fn as_root(test: &str, body: impl FnOnce()) {
     // SAFETY: takes nothing and always succeeds.
     if unsafe { libc::geteuid() } == 0 {

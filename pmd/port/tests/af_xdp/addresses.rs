@@ -1,11 +1,11 @@
-//! Ports that take another station address, and those that hear the interface's own.
+//! Ports whose station address changes, and ports that receive for the interface's own address.
 
 use std::io;
 
 use super::*;
 
 #[test]
-fn a_station_moves_to_another_address() {
+fn change_address_moves_reception() {
     let wire = wire(1500);
     let mut right = open(&wire.right, right_config());
     for promiscuous in [Promiscuous::Never, Promiscuous::Always] {
@@ -17,36 +17,36 @@ fn a_station_moves_to_another_address() {
             },
         );
         let to = |dst, serial| frame(dst, RIGHT, &[FCOE, serial], 60);
-        // A frame that came before is still handed out.
+        // A frame that arrived before is still delivered.
         let source = left.arm();
         send(&mut right, &to(LEFT, 1));
-        assert_eq!(source.sleep(PATIENCE).expect("poll"), Slept::Woken);
-        left.change_address(NOBODY).expect("a free address");
-        assert_eq!(left.capabilities().mac, NOBODY);
+        assert_eq!(source.sleep(TIMEOUT).expect("poll"), Slept::Woken);
+        left.change_address(UNUSED).expect("a free address");
+        assert_eq!(left.capabilities().mac, UNUSED);
         assert_eq!(receive(&mut left), to(LEFT, 1));
         for serial in 2..5 {
             send(&mut right, &to(LEFT, serial));
-            send(&mut right, &to(NOBODY, serial));
-            assert_eq!(receive(&mut left), to(NOBODY, serial));
+            send(&mut right, &to(UNUSED, serial));
+            assert_eq!(receive(&mut left), to(UNUSED, serial));
         }
-        let own = frame(NOBODY, NOBODY, &[FCOE, 8], 60);
+        let own = frame(UNUSED, UNUSED, &[FCOE, 8], 60);
         send(&mut left, &own);
         assert_eq!(receive(&mut left), own);
-        left.change_address(LEFT).expect("our former address");
-        left.change_address(LEFT).expect("the address that it has");
-        send(&mut right, &to(NOBODY, 9));
+        left.change_address(LEFT).expect("the previous address");
+        left.change_address(LEFT).expect("the current address");
+        send(&mut right, &to(UNUSED, 9));
         send(&mut right, &to(LEFT, 9));
         assert_eq!(receive(&mut left), to(LEFT, 9));
     }
 }
 
 #[test]
-fn an_impossible_address_changes_nothing() {
+fn invalid_address_is_rejected() {
     let wire = wire(1500);
     let mut left = open(&wire.left, left_config());
     let mut right = open(&wire.right, right_config());
-    for impossible in [[0; 6], ALL_VN2VN] {
-        let error = left.change_address(impossible).expect_err("no station");
+    for invalid in [[0; 6], ALL_VN2VN] {
+        let error = left.change_address(invalid).expect_err("no station");
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
         assert_eq!(left.capabilities().mac, LEFT);
         let bytes = frame(LEFT, RIGHT, &[FCOE, 1], 60);
@@ -56,7 +56,7 @@ fn an_impossible_address_changes_nothing() {
 }
 
 #[test]
-fn the_interfaces_own_address_is_heard_when_asked_for() {
+fn interface_address_frames_are_received_if_configured() {
     let wire = wire(1500);
     let mut right = open(&wire.right, right_config());
     for interface_address in [false, true] {
@@ -106,5 +106,5 @@ fn addresses_are_joined_while_the_port_is_open() {
     );
     assert!(joined());
     drop(port);
-    wait_until_plain(&wire.left);
+    wait_until_detached(&wire.left);
 }

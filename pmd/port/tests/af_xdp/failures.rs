@@ -1,4 +1,4 @@
-//! Ports that cannot be opened, and interfaces that change under an open port.
+//! Ports that cannot be opened, and interfaces that change while a port is open.
 
 use super::*;
 use crate::netns::keep_capabilities_of_this_thread;
@@ -10,39 +10,39 @@ const CAP_NET_ADMIN: u32 = 12;
 const CAP_NET_RAW: u32 = 13;
 const CAP_BPF: u32 = 39;
 
-fn refusal(namespace: &Namespace, config: AfXdpConfig) -> AfXdpError {
+fn open_error(namespace: &Namespace, config: AfXdpConfig) -> AfXdpError {
     namespace.run(|| AfXdpPort::open(config).expect_err("a port that cannot be opened"))
 }
 
 #[test]
-fn impossible_interfaces_are_refused_with_advice() {
+fn unusable_interfaces_are_rejected_with_advice() {
     let namespace = Namespace::new();
     namespace.ip("link set lo up");
     namespace.ip("link add small mtu 301 type veth peer name sleepy");
     namespace.ip("link set small up");
     namespace.ip("link add large mtu 3823 type veth peer name other");
     namespace.ip("link set large up");
-    let refusal = |name: &str| refusal(&namespace, AfXdpConfig::new(name, LEFT));
+    let open_error = |name: &str| open_error(&namespace, AfXdpConfig::new(name, LEFT));
 
-    let error = refusal("nowhere");
+    let error = open_error("nowhere");
     assert!(matches!(
         error,
         AfXdpError::Interface(AfPacketError::NoSuchInterface { .. })
     ));
     assert!(error.to_string().contains("ip link"), "{error}");
-    let error = refusal("lo");
+    let error = open_error("lo");
     assert!(matches!(
         error,
         AfXdpError::Interface(AfPacketError::NotEthernet { .. })
     ));
-    let error = refusal("sleepy");
+    let error = open_error("sleepy");
     assert!(
         error.to_string().contains("ip link set sleepy up"),
         "{error}"
     );
-    let error = refusal("small");
+    let error = open_error("small");
     assert!(error.to_string().contains("mtu 1500"), "{error}");
-    let error = refusal("large");
+    let error = open_error("large");
     assert!(matches!(
         error,
         AfXdpError::MtuTooLong {
@@ -58,10 +58,10 @@ fn impossible_interfaces_are_refused_with_advice() {
 }
 
 #[test]
-fn impossible_queues_are_refused_with_advice() {
+fn unusable_queues_are_rejected_with_advice() {
     let wire = wire(1500);
     let with = |queue, queues, copy| {
-        refusal(
+        open_error(
             &wire.left,
             AfXdpConfig {
                 queue,
@@ -82,12 +82,12 @@ fn impossible_queues_are_refused_with_advice() {
         AfXdpError::ZeroCopyRefused { queue: 0, .. }
     ));
     assert!(error.to_string().contains("copy = \"auto\""), "{error}");
-    // A refused port leaves nothing behind.
+    // A port that failed to open leaves nothing on the interface.
     open(&wire.left, left_config());
 }
 
 #[test]
-fn a_queue_that_only_receives_is_refused_with_advice() {
+fn receive_only_queue_is_rejected_with_advice() {
     let namespace = Namespace::new();
     namespace.ip("link add odd numrxqueues 2 numtxqueues 1 type veth peer name other");
     namespace.ip("link set odd up");
@@ -95,7 +95,7 @@ fn a_queue_that_only_receives_is_refused_with_advice() {
         queue,
         ..AfXdpConfig::new("odd", LEFT)
     };
-    let error = refusal(&namespace, with(1));
+    let error = open_error(&namespace, with(1));
     assert!(
         matches!(
             error,
@@ -115,9 +115,9 @@ fn a_queue_that_only_receives_is_refused_with_advice() {
     open(&namespace, both);
 }
 
-/// An interface that does not say how many queues it has.
+/// On an interface that does not report its number of queues.
 #[test]
-fn a_port_that_can_send_nothing_has_failed() {
+fn port_on_a_receive_only_queue_fails() {
     let namespace = Namespace::new();
     namespace.ip("link add odd numrxqueues 2 numtxqueues 1 type bridge");
     namespace.ip("link add one type veth peer name other");
@@ -145,17 +145,17 @@ fn a_port_that_can_send_nothing_has_failed() {
         port.upkeep();
         assert_eq!(counter(&port, "drop_tx_link_down"), serial);
     }
-    assert_eq!(events(&mut port), [], "told once");
+    assert_eq!(events(&mut port), [], "reported once");
 }
 
 #[test]
-fn an_interface_carries_one_port() {
+fn interface_accepts_only_one_port() {
     let wire = wire(1500);
     let mut left = open(&wire.left, left_config());
-    let error = refusal(&wire.left, AfXdpConfig::new("left", THIRD));
+    let error = open_error(&wire.left, AfXdpConfig::new("left", THIRD));
     assert!(matches!(error, AfXdpError::AnotherProgram { .. }));
     assert!(error.to_string().contains("af_packet"), "{error}");
-    // The one that it carries works on.
+    // The first port still works.
     let mut right = open(&wire.right, right_config());
     let bytes = frame(LEFT, RIGHT, &[FCOE], 60);
     send(&mut right, &bytes);
@@ -165,7 +165,7 @@ fn an_interface_carries_one_port() {
 }
 
 #[test]
-fn without_capabilities_the_refusal_names_them() {
+fn missing_capabilities_are_named_in_the_error() {
     let wire = wire(1500);
     for kept in [
         &[][..],
@@ -186,18 +186,18 @@ fn without_capabilities_the_refusal_names_them() {
     }
 }
 
-/// The named capabilities are enough, but for more memory than everyone may lock.
+/// The named capabilities suffice, except for locking more memory than the limit.
 #[test]
-fn buffers_beyond_the_limit_of_locked_memory_are_refused() {
+fn buffers_beyond_the_limit_of_locked_memory_are_rejected() {
     let wire = wire(1500);
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: the limit lives during the call.
+    // SAFETY: the limit outlives the call.
     let result = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-    // Whoever may lock anything, as the other tests of this process, does not feel it.
+    // Threads with CAP_IPC_LOCK, as in the other tests of this process, are not affected.
     limit.rlim_cur = 1024 * 1024;
     // SAFETY: as above.
     let result = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
@@ -225,9 +225,9 @@ fn buffers_beyond_the_limit_of_locked_memory_are_refused() {
     });
 }
 
-/// As many EtherTypes and addresses as a port can have.
+/// With the maximum numbers of EtherTypes and addresses.
 #[test]
-fn the_longest_program_needs_no_more_capabilities() {
+fn longest_program_needs_no_further_capabilities() {
     let wire = wire(1500);
     let ethertypes = (0..16).map(|serial| FCOE + serial).collect::<Vec<_>>();
     let group = |serial: u16| {
@@ -263,14 +263,14 @@ fn events(port: &mut AfXdpPort) -> Vec<PortEvent> {
 }
 
 #[test]
-fn an_interface_goes_down_and_comes_back() {
+fn interface_down_fails_the_port_and_up_restores_traffic() {
     let wire = wire(1500);
     let mut left = open(&wire.left, left_config());
     let mut right = open(&wire.right, right_config());
-    settle(&mut left, &mut right);
+    wait_until_connected(&mut left, &mut right);
     wire.left.ip("link set left down");
     let bytes = frame(RIGHT, LEFT, &[FCOE], 60);
-    // The first one shows that the interface is down, and stays in the ring.
+    // The first frame detects that the interface is down, and stays in the ring.
     send(&mut left, &bytes);
     for serial in 1..=5000 {
         send(&mut left, &bytes);
@@ -283,7 +283,7 @@ fn an_interface_goes_down_and_comes_back() {
         [PortEvent::Failed(PortFailure::InterfaceDown)]
     );
     left.upkeep();
-    assert_eq!(events(&mut left), [], "told once");
+    assert_eq!(events(&mut left), [], "reported once");
     let source = left.arm();
     assert_eq!(
         source.sleep(Duration::from_millis(10)).expect("poll"),
@@ -292,7 +292,7 @@ fn an_interface_goes_down_and_comes_back() {
     );
     left.disarm();
     wire.left.ip("link set left up");
-    settle(&mut left, &mut right);
+    wait_until_connected(&mut left, &mut right);
     assert!(left.link_up());
     assert_eq!(counter(&left, "link_up"), 1);
     assert!(counter(&left, "link_changes") >= 2);
@@ -300,7 +300,7 @@ fn an_interface_goes_down_and_comes_back() {
 }
 
 #[test]
-fn a_wire_without_its_other_end_blocks_nobody() {
+fn lost_carrier_does_not_block_the_sender() {
     let wire = wire(1500);
     let mut left = open(&wire.left, left_config());
     wire.right.ip("link set right down");
@@ -308,7 +308,11 @@ fn a_wire_without_its_other_end_blocks_nobody() {
         left.upkeep();
         (!left.link_up()).then_some(())
     });
-    assert_eq!(events(&mut left), [], "the network's fault, not the port's");
+    assert_eq!(
+        events(&mut left),
+        [],
+        "a network failure, not one of the port"
+    );
     let bytes = frame(RIGHT, LEFT, &[FCOE], 60);
     for serial in 1..5000 {
         send(&mut left, &bytes);
@@ -316,7 +320,7 @@ fn a_wire_without_its_other_end_blocks_nobody() {
     }
     wire.right.ip("link set right up");
     let mut right = open(&wire.right, right_config());
-    settle(&mut left, &mut right);
+    wait_until_connected(&mut left, &mut right);
 }
 
 fn burst(port: &mut AfXdpPort, len_bytes: usize) {
@@ -328,7 +332,7 @@ fn burst(port: &mut AfXdpPort, len_bytes: usize) {
     assert_eq!(port.tx_burst(&mut batch), BURST);
 }
 
-/// Waits until `ip` says this of the left end.
+/// Waits until `ip` shows this state of the left interface.
 fn wait_for_state(wire: &Wire, state: &str) {
     wait_for(state, || {
         wire.left.ip("link show left").contains(state).then_some(())
@@ -336,15 +340,15 @@ fn wait_for_state(wire: &Wire, state: &str) {
 }
 
 #[test]
-fn no_frame_waits_for_the_end_of_an_outage() {
+fn frames_queued_before_an_outage_are_not_sent_after_it() {
     let wire = wire(1500);
     let mut left = open(&wire.left, left_config());
     let mut right = open(&wire.right, right_config());
-    settle(&mut left, &mut right);
+    wait_until_connected(&mut left, &mut right);
     drop(right);
     wire.right.ip("link set right down");
     wait_for_state(&wire, "NO-CARRIER");
-    // The port has not looked yet.
+    // The port has not refreshed the link state yet.
     assert!(left.link_up());
     burst(&mut left, 60);
     assert_eq!(counter(&left, "drop_tx_link_down"), BURST as u64);
@@ -356,7 +360,7 @@ fn no_frame_waits_for_the_end_of_an_outage() {
     let mut right = open(&wire.right, right_config());
     left.upkeep();
     let bytes = frame(RIGHT, LEFT, &[FIP, 9], 60);
-    wait_for("a frame of after the outage", || {
+    wait_for("a frame sent after the outage", || {
         left.upkeep();
         send(&mut left, &bytes);
         let frames = receive_some(&mut right);
@@ -366,29 +370,29 @@ fn no_frame_waits_for_the_end_of_an_outage() {
     assert_eq!(counter(&left, "drop_tx_refused"), 0);
 }
 
-/// The driver of veth drops what the other end has no room for.
+/// The driver of veth drops frames that the receiver has no buffers for.
 #[test]
-fn frames_that_the_driver_drops_are_counted() {
+fn frames_dropped_by_the_driver_are_counted() {
     let wire = wire(1500);
     let mut left = open(&wire.left, left_config());
     let mut right = open(&wire.right, right_config());
-    settle(&mut left, &mut right);
+    wait_until_connected(&mut left, &mut right);
     drop(right);
     wire.right.ip("link set right mtu 500");
     for bursts in 1..=100 {
         burst(&mut left, 1000);
         assert_eq!(counter(&left, "drop_tx_refused"), bursts * BURST as u64);
-        assert!(matches!(left.arm(), WakeSource::Fd(_)), "none stands");
+        assert!(matches!(left.arm(), WakeSource::Fd(_)), "the ring is empty");
         left.disarm();
     }
     assert_eq!(counter(&left, "drop_tx_link_down"), 0);
     wire.right.ip("link set right mtu 1500");
     let mut right = open(&wire.right, right_config());
-    settle(&mut left, &mut right);
+    wait_until_connected(&mut left, &mut right);
 }
 
 #[test]
-fn an_interface_that_is_gone_is_down() {
+fn removed_interface_is_reported() {
     let wire = wire(1500);
     let mut left = open(&wire.left, left_config());
     wire.left.ip("link del left");
@@ -407,7 +411,7 @@ fn an_interface_that_is_gone_is_down() {
 }
 
 #[test]
-fn a_lowered_mtu_costs_long_frames_only() {
+fn lowered_mtu_drops_long_frames_only() {
     let wire = wire(2500);
     let mut left = open(&wire.left, left_config());
     let mut right = open(&wire.right, right_config());

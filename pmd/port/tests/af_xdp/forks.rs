@@ -1,64 +1,69 @@
-//! Children that are forked while there are ports, and outlive them.
+//! Children that are forked while ports are open, and outlive them.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 
 use super::*;
 use pmd_port::af_packet::{AfPacketConfig, AfPacketPort};
 
-/// A child of this process that executes nothing; over when this is dropped.
-struct Fork {
+/// A forked child of this process that executes no program; ended on drop.
+struct ForkedChild {
     pid: libc::pid_t,
-    /// It lives until this is closed.
-    life: Option<PipeWriter>,
-    /// What it says.
-    word: PipeReader,
+    /// The child ends when this is closed.
+    keep_running: Option<PipeWriter>,
+    /// Readable once the child has acted.
+    ready: PipeReader,
 }
 
-impl Fork {
-    /// Forks; the child does this, says so, and then nothing until it is over.
+impl ForkedChild {
+    /// Forks; the child calls `act`, reports that it has, and waits until it is to end.
     fn new(act: impl FnOnce()) -> Self {
-        let (mut end, life) = std::io::pipe().expect("a pipe");
-        let (word, mut said) = std::io::pipe().expect("a pipe");
-        // SAFETY: the child makes the calls below only, which take no lock that another thread of
-        // this process may have; of those that the C library has itself it takes care.
+        let (mut end, keep_running) = std::io::pipe().expect("a pipe");
+        let (ready, mut acted) = std::io::pipe().expect("a pipe");
+        // SAFETY: the child makes only the calls below, which take no lock that another thread of
+        // this process may hold; the C library handles its own locks across a fork.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
         if pid > 0 {
-            let life = Some(life);
-            return Self { pid, life, word };
+            return Self {
+                pid,
+                keep_running: Some(keep_running),
+                ready,
+            };
         }
-        drop(life);
+        drop(keep_running);
         act();
-        let told = said.write_all(b"!").is_ok();
-        let over = end.read(&mut [0]).is_ok();
-        // SAFETY: ends the child at once, without what was registered for its end.
-        unsafe { libc::_exit(if told && over { 0 } else { 1 }) }
+        let reported = acted.write_all(b"!").is_ok();
+        let ended = end.read(&mut [0]).is_ok();
+        // SAFETY: ends the child at once, without exit handlers.
+        unsafe { libc::_exit(if reported && ended { 0 } else { 1 }) }
     }
 
-    /// Waits until it has done what it was to do.
+    /// Waits until the child has acted.
     fn wait(&mut self) {
-        self.word.read_exact(&mut [0]).expect("the child's word");
+        self.ready
+            .read_exact(&mut [0])
+            .expect("a byte of the child");
     }
 
     fn end(&mut self) -> libc::c_int {
-        self.life = None;
+        self.keep_running = None;
         let mut status = 0;
-        // SAFETY: a child of ours that was not waited for; the status is of this frame.
+        // SAFETY: a child that was not waited for; the status is on this stack frame.
         let ended = unsafe { libc::waitpid(self.pid, &mut status, 0) };
         assert_eq!(ended, self.pid);
         status
     }
 }
 
-impl Drop for Fork {
+impl Drop for ForkedChild {
     fn drop(&mut self) {
-        if self.life.is_some() {
+        if self.keep_running.is_some() {
             self.end();
         }
     }
 }
 
-/// So that nothing but the child can hold the port's things.
+/// With memberships and promiscuous mode, which only the child could keep.
 fn config() -> AfXdpConfig {
     AfXdpConfig {
         multicast: vec![ALL_VN2VN],
@@ -68,22 +73,22 @@ fn config() -> AfXdpConfig {
 }
 
 #[test]
-fn nothing_of_a_port_stays_with_a_child() {
+fn forked_child_keeps_nothing_of_a_port() {
     let wire = wire(1500);
     let left = open(&wire.left, config());
     assert!(has_program(&wire.left) && is_promiscuous(&wire.left));
-    let mut child = Fork::new(|| ());
+    let mut child = ForkedChild::new(|| ());
     child.wait();
     drop(left);
-    wait_until_plain(&wire.left);
+    wait_until_detached(&wire.left);
     let mut left = open(&wire.left, left_config());
     let mut right = open(&wire.right, right_config());
-    settle(&mut left, &mut right);
+    wait_until_connected(&mut left, &mut right);
     assert_eq!(child.end(), 0);
 }
 
 #[test]
-fn nothing_of_the_other_driver_stays_with_a_child() {
+fn forked_child_keeps_nothing_of_an_af_packet_port() {
     let wire = wire(1500);
     let config = AfPacketConfig {
         promiscuous: Promiscuous::Always,
@@ -93,22 +98,22 @@ fn nothing_of_the_other_driver_stays_with_a_child() {
         .left
         .run(|| AfPacketPort::open(config).unwrap_or_else(|error| panic!("{error}")));
     assert!(is_promiscuous(&wire.left));
-    let mut child = Fork::new(|| ());
+    let mut child = ForkedChild::new(|| ());
     child.wait();
     drop(port);
-    wait_until_plain(&wire.left);
+    wait_until_detached(&wire.left);
     assert_eq!(child.end(), 0);
 }
 
 #[test]
-fn a_child_that_drops_its_copy_harms_nobody() {
+fn drop_of_a_port_in_a_forked_child_does_not_affect_the_parent() {
     let wire = wire(1500);
     let mut left = open(&wire.left, left_config());
     let mut right = open(&wire.right, right_config());
-    settle(&mut left, &mut right);
+    wait_until_connected(&mut left, &mut right);
     let bytes = frame(RIGHT, LEFT, &[FCOE, 7], 60);
     let mut left = Some(left);
-    let mut child = Fork::new(|| drop(left.take()));
+    let mut child = ForkedChild::new(|| drop(left.take()));
     child.wait();
     let mut left = left.take().expect("ours");
     for _ in 0..100 {

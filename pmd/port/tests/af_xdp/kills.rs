@@ -1,11 +1,11 @@
 //! Processes that are killed while they have a port.
 
-use super::again::{Again, say, task};
+use super::child_process::{TestProcess, report, task};
 use super::*;
 
 const OPENING: &str = "the port is being opened";
 const OPEN: &str = "the port is open";
-const NAME: &str = "kills::nothing_stays_of_a_process_that_was_killed";
+const NAME: &str = "kills::killed_process_leaves_nothing_on_the_interface";
 const KILLS: usize = 100;
 
 fn config() -> AfXdpConfig {
@@ -16,11 +16,11 @@ fn config() -> AfXdpConfig {
     }
 }
 
-/// The process to be killed: opens a port, and sends and receives for ever.
-fn live() {
-    say(OPENING);
+/// The process to be killed: opens a port, and sends and receives until killed.
+fn run_until_killed() {
+    report(OPENING);
     let mut left = AfXdpPort::open(config()).unwrap_or_else(|error| panic!("{error}"));
-    say(OPEN);
+    report(OPEN);
     loop {
         send(&mut left, &frame(RIGHT, LEFT, &[FCOE], 60));
         receive_some(&mut left);
@@ -28,16 +28,16 @@ fn live() {
 }
 
 #[test]
-fn nothing_stays_of_a_process_that_was_killed() {
+fn killed_process_leaves_nothing_on_the_interface() {
     if task().is_some() {
-        return live();
+        return run_until_killed();
     }
     let wire = wire(1500);
     let mut right = open(&wire.right, right_config());
     for kill in 0..KILLS {
         let until = if kill % 4 == 0 { OPENING } else { OPEN };
-        let mut process = Again::start(&wire.left, NAME, "live");
-        process.until(until);
+        let mut process = TestProcess::start(&wire.left, NAME, "live");
+        process.wait_for_line(until);
         if until == OPEN {
             assert!(is_promiscuous(&wire.left) && has_program(&wire.left));
             wait_for("frames of the process", || {
@@ -46,11 +46,11 @@ fn nothing_stays_of_a_process_that_was_killed() {
         }
         drop(process);
     }
-    wait_until_plain(&wire.left);
-    // The last one's queue is free at once, or soon enough for a port to wait for it.
+    wait_until_detached(&wire.left);
+    // The last process's queue is free at once, or before a port stops waiting for it.
     let mut left = open(&wire.left, left_config());
     assert!(has_program(&wire.left));
-    settle(&mut left, &mut right);
+    wait_until_connected(&mut left, &mut right);
     drop(left);
-    wait_until_plain(&wire.left);
+    wait_until_detached(&wire.left);
 }

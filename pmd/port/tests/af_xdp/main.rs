@@ -1,9 +1,9 @@
 //! The `af_xdp` driver on real interfaces: veth pairs between network namespaces.
 //!
-//! Root of the host is needed: the kernel lets nobody else load XDP programs.
+//! Root of the host is needed: without it the kernel does not load XDP programs.
 
 mod addresses;
-mod again;
+mod child_process;
 mod failures;
 mod forks;
 #[path = "../common/frames.rs"]
@@ -35,12 +35,12 @@ fn open(namespace: &Namespace, config: AfXdpConfig) -> AfXdpPort {
     namespace.run(|| AfXdpPort::open(config).unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// Whether there is a program on the interface of the left end.
+/// Returns whether a program is attached to the left interface.
 fn has_program(left: &Namespace) -> bool {
     left.ip("-d link show left").contains("xdp")
 }
 
-/// Whether the interface of the left end receives for everybody, or for one of our groups.
+/// Returns whether the left interface is promiscuous, or receives for one of the test's groups.
 fn is_promiscuous(left: &Namespace) -> bool {
     !left.ip("-d link show left").contains("promiscuity 0")
         || left
@@ -48,20 +48,20 @@ fn is_promiscuous(left: &Namespace) -> bool {
             .contains("01:10:18:01:00:04")
 }
 
-/// Waits until nothing of a port is left at the interface of the left end. A child that another test starts has the
+/// Waits until nothing of a port remains on the left interface. A child that another test starts has the
 /// descriptors of the port as well, until it executes its program.
-fn wait_until_plain(left: &Namespace) {
-    wait_for("the interface to be as it was", || {
+fn wait_until_detached(left: &Namespace) {
+    wait_for("the interface to be detached", || {
         (!has_program(left) && !is_promiscuous(left)).then_some(())
     });
 }
 
-/// A wire that is known to carry frames, both ways.
+/// Creates a wire and waits until it carries frames in both directions.
 fn wire(mtu_bytes: u32) -> Wire {
     let wire = Wire::new(mtu_bytes);
     let mut left = open(&wire.left, left_config());
     let mut right = open(&wire.right, right_config());
-    settle(&mut left, &mut right);
+    wait_until_connected(&mut left, &mut right);
     wire
 }
 
@@ -98,13 +98,13 @@ fn conforms_with_an_ordinary_mtu_and_copies() {
 #[test]
 fn conforms_with_two_queues() {
     let wire = Wire::with_queues(1500, 2);
-    // So few chunks that none may be lost.
+    // So few chunks that the test fails if any is lost.
     let left = AfXdpConfig {
         queues: 2,
         rx_frames: 16,
         ..left_config()
     };
-    // Sends at the other queue.
+    // Sends on the other queue.
     let right = AfXdpConfig {
         queue: 1,
         ..right_config()
@@ -113,7 +113,7 @@ fn conforms_with_two_queues() {
         queues: 2,
         ..right_config()
     };
-    settle(
+    wait_until_connected(
         &mut open(&wire.left, left.clone()),
         &mut open(&wire.right, both.clone()),
     );
@@ -133,14 +133,14 @@ fn conforms_with_two_queues() {
     let source = left.arm();
     assert!(receive_some(&mut left).is_empty());
     send(&mut right, &bytes);
-    assert_eq!(source.sleep(PATIENCE).expect("poll"), Slept::Woken);
+    assert_eq!(source.sleep(TIMEOUT).expect("poll"), Slept::Woken);
     assert_eq!(receive(&mut left), bytes);
     left.disarm();
 }
 
-/// The driver of veth refuses programs for an MTU whose frames do not fit into a page.
+/// The driver of veth rejects programs for an MTU whose frames do not fit into a page.
 #[test]
-fn conforms_where_the_kernel_runs_the_program() {
+fn conforms_with_a_generic_program() {
     let wire = wire(3800);
     let left = open(&wire.left, left_config());
     assert!(!left.is_native() && !left.is_zero_copy());
@@ -149,9 +149,9 @@ fn conforms_where_the_kernel_runs_the_program() {
     conformance_over(&wire, "af_xdp, generic", &left_config(), &right_config());
 }
 
-/// A frame that is handed back while the kernel is still busy with the one that it came from.
+/// A frame is answered while the kernel is still processing the one that it answers.
 #[test]
-fn a_frame_goes_back_and_forth() {
+fn ping_pong_loses_no_frame() {
     const EXCHANGES: u32 = 200_000;
     let wire = wire(1500);
     let mut left = open(&wire.left, left_config());
@@ -183,7 +183,7 @@ fn a_frame_goes_back_and_forth() {
 }
 
 #[test]
-fn the_driver_of_the_interface_runs_the_program_if_it_can() {
+fn program_runs_natively_if_supported() {
     let wire = wire(1500);
     let left = open(&wire.left, left_config());
     assert!(left.is_native(), "veth can");
@@ -193,7 +193,7 @@ fn the_driver_of_the_interface_runs_the_program_if_it_can() {
 }
 
 #[test]
-fn the_mtu_bounds_the_frame() {
+fn max_frame_length_follows_the_mtu() {
     for (mtu_bytes, expected) in [
         (302, 316),
         (1500, 1514),
@@ -236,7 +236,7 @@ fn too_long_and_too_short_frames_are_counted() {
 }
 
 #[test]
-fn frames_that_found_no_chunk_are_counted() {
+fn frames_without_a_free_chunk_are_counted() {
     const CHUNKS: u64 = 16;
     let wire = wire(1500);
     let mut left = open(&wire.left, left_config());
@@ -268,9 +268,9 @@ fn frames_that_found_no_chunk_are_counted() {
     assert_eq!(receive(&mut right), next);
 }
 
-/// However many frames a station sends to itself, it hears the others.
+/// However many frames a station sends to itself, it receives those of others.
 #[test]
-fn frames_to_ourselves_leave_room_for_others() {
+fn frames_to_own_address_do_not_starve_others() {
     let wire = wire(1500);
     let mut left = open(&wire.left, left_config());
     let mut right = open(&wire.right, right_config());
@@ -279,9 +279,9 @@ fn frames_to_ourselves_leave_room_for_others() {
     let source = left.arm();
     assert!(receive_some(&mut left).is_empty());
     send(&mut right, &other);
-    assert_eq!(source.sleep(PATIENCE).expect("poll"), Slept::Woken);
+    assert_eq!(source.sleep(TIMEOUT).expect("poll"), Slept::Woken);
     left.disarm();
-    // More of them than all calls below take.
+    // More of them than the calls below receive.
     for _ in 0..3 * BURST {
         send(&mut left, &own);
     }
@@ -315,7 +315,7 @@ fn buffers_outlive_their_port() {
 }
 
 #[test]
-fn buffers_in_the_wrong_place_are_counted() {
+fn misused_buffers_are_counted() {
     let wire = wire(1500);
     let mut left = open(&wire.left, left_config());
     let mut right = open(&wire.right, right_config());
@@ -332,11 +332,15 @@ fn buffers_in_the_wrong_place_are_counted() {
     });
     assert_eq!(right.tx_burst(&mut batch), 1);
     assert_eq!(counter(&right, "drop_tx_not_lent"), 1);
-    assert_eq!(counter(&right, "foreign_mbufs"), 0, "it was our own chunk");
+    assert_eq!(
+        counter(&right, "foreign_mbufs"),
+        0,
+        "the chunk was the own one"
+    );
     send(&mut left, &echoed);
     assert_eq!(receive(&mut right), echoed);
 
-    // A buffer is for any station, also for ourselves.
+    // A buffer can be sent to any station, also to the own address.
     let mut moved = filled(&mut left, &echoed);
     moved.buffer_mut()[..6].copy_from_slice(&LEFT);
     batch.push(moved).expect("room");

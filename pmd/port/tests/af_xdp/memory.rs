@@ -1,11 +1,11 @@
-//! Memory of ports that are gone.
+//! Memory of closed ports.
 
-use super::again::{Again, task};
+use super::child_process::{TestProcess, task};
 use super::*;
 
-const NAME: &str = "memory::a_port_that_is_gone_leaves_no_memory";
+const NAME: &str = "memory::closed_port_frees_its_memory";
 
-/// How much this process has mapped.
+/// Returns the number of bytes that this process has mapped.
 fn mapped_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").expect("procfs");
     let pages = text.split(' ').next().expect("a number").parse::<usize>();
@@ -22,17 +22,17 @@ fn open_and_close(port_bytes: usize) {
     for _ in 0..3 {
         send(&mut left, &frame(LEFT, LEFT, &[FCOE], 60));
     }
-    assert_eq!(counter(&left, "tx_self"), 3, "which nobody takes");
+    assert_eq!(counter(&left, "tx_self"), 3, "not received by any call");
 }
 
 #[test]
-fn a_port_that_is_gone_leaves_no_memory() {
+fn closed_port_frees_its_memory() {
     const PORT_BYTES: usize = 8 << 20;
     const PORTS: usize = 10;
     if task().is_none() {
         let wire = Wire::new(1500);
-        // Where no other test maps anything meanwhile.
-        return Again::start(&wire.left, NAME, "open and close").end();
+        // In a process in which no other test maps memory.
+        return TestProcess::start(&wire.left, NAME, "open and close").wait_for_success();
     }
     open_and_close(PORT_BYTES);
     let before = mapped_bytes();

@@ -1,4 +1,4 @@
-//! Frames of tests on interfaces, and waiting for them with an end.
+//! Frames for tests on interfaces, and bounded waiting for them.
 
 use std::time::{Duration, Instant};
 
@@ -7,23 +7,23 @@ use pmd_port::{BURST, MacBytes, Mbuf, MbufBatch, Port};
 pub(crate) const LEFT: MacBytes = [0x0e, 0xfd, 0, 0, 1, 1];
 pub(crate) const RIGHT: MacBytes = [0x0e, 0xfd, 0, 0, 1, 2];
 pub(crate) const THIRD: MacBytes = [0x0e, 0xfd, 0, 0, 1, 3];
-pub(crate) const NOBODY: MacBytes = [0x0e, 0xfd, 0, 0, 1, 9];
+pub(crate) const UNUSED: MacBytes = [0x0e, 0xfd, 0, 0, 1, 9];
 pub(crate) const ALL_VN2VN: MacBytes = [0x01, 0x10, 0x18, 0x01, 0x00, 0x04];
 pub(crate) const FCOE: u16 = 0x8906;
 pub(crate) const FIP: u16 = 0x8914;
 pub(crate) const VLAN: u16 = 0x8100;
 
-/// Long enough for a busy machine, short enough to see a failure.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Long enough for a busy machine, short enough to detect a failure.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Tries until something is there.
-pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+/// Calls `poll` until it returns a value.
+pub(crate) fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = poll() {
             return found;
         }
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(start.elapsed() < TIMEOUT, "timed out waiting for {what}");
         std::thread::yield_now();
     }
 }
@@ -75,13 +75,13 @@ pub(crate) fn counter(port: &dyn Port, name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("no counter {name}")).value
 }
 
-/// Sends until a frame arrives, both ways, and takes what was sent too much.
-pub(crate) fn settle(a: &mut dyn Port, b: &mut dyn Port) {
-    settle_one_way(a, b);
-    settle_one_way(b, a);
+/// Sends frames until they arrive in both directions, and drains the surplus.
+pub(crate) fn wait_until_connected(a: &mut dyn Port, b: &mut dyn Port) {
+    wait_for_direction(a, b);
+    wait_for_direction(b, a);
 }
 
-fn settle_one_way(from: &mut dyn Port, to: &mut dyn Port) {
+fn wait_for_direction(from: &mut dyn Port, to: &mut dyn Port) {
     let (dst, src) = (to.capabilities().mac, from.capabilities().mac);
     wait_for("the link", || {
         from.upkeep();
@@ -98,7 +98,7 @@ fn settle_one_way(from: &mut dyn Port, to: &mut dyn Port) {
     });
 }
 
-/// Sends one frame past the driver, through a socket without rings.
+/// Sends one frame without the driver, through a socket without rings.
 pub(crate) fn send_raw(interface: &str, bytes: &[u8]) {
     let name = std::ffi::CString::new(interface).expect("a name without NUL");
     // SAFETY: the name is a terminated string.

@@ -1,7 +1,7 @@
-//! Network namespaces and the wires between them, gone with their last holder.
+//! Network namespaces and the virtual wires between them, removed with their last descriptor.
 //!
-//! A namespace here has no name: it is kept by a descriptor, so that nothing
-//! is left behind however a test ends.
+//! A namespace here has no name: it is held by a descriptor, so that nothing
+//! remains however a test ends.
 
 use std::fs::File;
 use std::io;
@@ -27,7 +27,7 @@ impl Namespace {
         }))
     }
 
-    /// Calls `f` in a thread inside the namespace.
+    /// Calls `f` on a thread inside the namespace.
     pub(crate) fn run<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
         std::thread::scope(|scope| {
             let inside = scope.spawn(|| {
@@ -44,7 +44,7 @@ impl Namespace {
         })
     }
 
-    /// Runs `ip` with these words inside the namespace; returns what it printed.
+    /// Runs `ip` with these arguments inside the namespace; returns its output.
     pub(crate) fn ip(&self, words: &str) -> String {
         let output = self.run(|| {
             Command::new("ip")
@@ -60,7 +60,7 @@ impl Namespace {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// A path by which `ip` finds the namespace.
+    /// Returns a path by which `ip` finds the namespace.
     fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
@@ -73,12 +73,12 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Makes the wire; both ends are up, but may need a moment until they carry frames.
+    /// Creates the wire; both interfaces are up, but may need some time until they carry frames.
     pub(crate) fn new(mtu_bytes: u32) -> Self {
         Self::with_queues(mtu_bytes, 1)
     }
 
-    /// Makes a wire whose ends have several queues each way.
+    /// Creates a wire whose interfaces have several queues in each direction.
     pub(crate) fn with_queues(mtu_bytes: u32, queues: u32) -> Self {
         let wire = Self {
             left: Namespace::new(),
@@ -96,14 +96,14 @@ impl Wire {
     }
 }
 
-/// Leaves this thread no capabilities but these, by their numbers; without any it is as an
-/// ordinary user's program.
+/// Drops all capabilities of this thread except these, by their numbers; without any it has the privileges of an
+/// ordinary user.
 pub(crate) fn keep_capabilities_of_this_thread(kept: &[u32]) {
     const VERSION_3: u32 = 0x2008_0522;
     let header = [VERSION_3, 0];
     let all = kept.iter().fold(0u64, |all, number| all | 1 << number);
     let (low, high) = (all as u32, (all >> 32) as u32);
-    // Effective, permitted, inheritable; the upper halves behind.
+    // Effective, permitted, inheritable; first the lower halves, then the upper ones.
     let sets = [low, low, 0, high, high, 0];
     // SAFETY: both arrays have the size that this version of the call reads.
     let result = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) };

@@ -1,14 +1,14 @@
-//! What the driver does with frames and buffers, beside the conformance suite.
+//! The driver's handling of frames and buffers, beyond the conformance suite.
 
 use super::*;
 
 fn rings(name: &str) -> (DpdkPort, DpdkPort) {
     let device = format!("ring:{name}");
-    linked(open(config(&device, LEFT)), open(config(&device, RIGHT)))
+    wait_for_link(open(config(&device, LEFT)), open(config(&device, RIGHT)))
 }
 
-/// A port by net_af_packet at the left end of a wire that others send on.
-fn at_wire(number: u32, change: impl FnOnce(&mut DpdkConfig) + Send) -> (Wire, DpdkPort) {
+/// Opens a net_af_packet port on the left interface of a wire, for frames that the test sends on the right one.
+fn port_on_wire(number: u32, change: impl FnOnce(&mut DpdkConfig) + Send) -> (Wire, DpdkPort) {
     let wire = Wire::new(1500);
     let device = format!("net_af_packet{number},iface=left");
     let mut config = config(&device, LEFT);
@@ -27,7 +27,7 @@ fn at_wire(number: u32, change: impl FnOnce(&mut DpdkConfig) + Send) -> (Wire, D
     (wire, port)
 }
 
-/// Sends frames on the wire; what the port hands out until the last of them.
+/// Sends frames on the wire; returns what the port receives until the last of them.
 fn received_of(wire: &Wire, port: &mut DpdkPort, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let last = frame(port.capabilities().mac, RIGHT, &[FCOE, 0xffff], 60);
     wire.right.run(|| {
@@ -45,8 +45,8 @@ fn received_of(wire: &Wire, port: &mut DpdkPort, frames: &[Vec<u8>]) -> Vec<Vec<
 }
 
 #[test]
-fn frames_of_others_are_dropped_and_counted() {
-    let (wire, mut port) = at_wire(31, |config| config.multicast = vec![ALL_VN2VN]);
+fn frames_to_others_are_dropped_and_counted() {
+    let (wire, mut port) = port_on_wire(31, |config| config.multicast = vec![ALL_VN2VN]);
     let tagged = |control| frame(LEFT, RIGHT, &[VLAN, control, FCOE, 1], 64);
     let ours = [
         frame(LEFT, RIGHT, &[FCOE, 1], 60),
@@ -55,7 +55,7 @@ fn frames_of_others_are_dropped_and_counted() {
     ];
     let others = [
         (
-            frame(NOBODY, RIGHT, &[FCOE, 1], 60),
+            frame(UNUSED, RIGHT, &[FCOE, 1], 60),
             "drop_rx_other_address",
         ),
         (
@@ -78,14 +78,14 @@ fn frames_of_others_are_dropped_and_counted() {
     assert_eq!(received.len(), 3);
     assert_eq!(counter(&port, "rx_priority_tagged"), 1);
     assert!(counter(&port, "drop_rx_other_address") >= 2);
-    // The interface's own protocols are such frames, too.
+    // The interface's own protocols send such frames, too.
     assert!(counter(&port, "drop_rx_other_ethertype") >= 1);
     assert_eq!(counter(&port, "drop_rx_vlan"), 0);
 }
 
 #[test]
-fn a_station_may_move() {
-    let (wire, mut port) = at_wire(32, |_| ());
+fn change_address_moves_reception() {
+    let (wire, mut port) = port_on_wire(32, |_| ());
     let (old, new) = (
         frame(LEFT, RIGHT, &[FCOE, 1], 60),
         frame(THIRD, RIGHT, &[FCOE, 2], 60),
@@ -93,13 +93,13 @@ fn a_station_may_move() {
     port.change_address(THIRD).expect("another address");
     let received = received_of(&wire, &mut port, &[old.clone(), new.clone()]);
     assert_eq!(received, [new]);
-    port.change_address([0; 6]).expect_err("nobody's address");
-    port.change_address([1; 6]).expect_err("a group's address");
+    port.change_address([0; 6]).expect_err("the null address");
+    port.change_address([1; 6]).expect_err("a group address");
     assert_eq!(port.capabilities().mac, THIRD);
 }
 
 #[test]
-fn frames_that_do_not_fit_are_counted() {
+fn frames_of_invalid_length_are_counted() {
     let (mut left, mut right) = rings("lengths");
     assert_eq!(left.capabilities().max_frame_bytes, 2172);
     let longest = frame(RIGHT, LEFT, &[FCOE], 2172);
@@ -111,7 +111,7 @@ fn frames_that_do_not_fit_are_counted() {
 }
 
 #[test]
-fn the_mtu_bounds_the_frame() {
+fn max_frame_length_follows_the_mtu() {
     let wire = Wire::new(600);
     let device = "net_af_packet33,iface=left,framesz=512,blocksz=4096";
     let port = wire.left.run(|| open(config(device, LEFT)));
@@ -123,10 +123,10 @@ fn the_mtu_bounds_the_frame() {
 }
 
 #[test]
-fn buffers_in_the_wrong_place_are_counted() {
+fn misused_buffers_are_counted() {
     let (mut left, mut right) = rings("buffers");
     let bytes = frame(LEFT, RIGHT, &[FCOE], 60);
-    let (mut other, _far) = rings("others");
+    let (mut other, _peer) = rings("others");
     let foreign = filled(&mut other, &bytes);
     left.free(foreign);
     assert_eq!(counter(&left, "foreign_mbufs"), 1);
@@ -136,9 +136,13 @@ fn buffers_in_the_wrong_place_are_counted() {
     assert_eq!(left.rx_burst(&mut batch, 1), 1);
     assert_eq!(left.tx_burst(&mut batch), 1);
     assert_eq!(counter(&left, "drop_tx_not_lent"), 1);
-    assert_eq!(counter(&left, "foreign_mbufs"), 1, "it was our own buffer");
+    assert_eq!(
+        counter(&left, "foreign_mbufs"),
+        1,
+        "the buffer was the own one"
+    );
 
-    // A buffer is for any station, also for ourselves.
+    // A buffer can be sent to any station, also to the own address.
     send(&mut left, &bytes);
     assert_eq!(receive(&mut left), bytes);
     assert_eq!(counter(&left, "tx_self"), 1);
@@ -160,9 +164,9 @@ fn buffers_outlive_their_port() {
     assert_eq!(received.bytes(), bytes);
 }
 
-/// What is asked for beyond a batch's room comes next, in order.
+/// Frames beyond the requested number are received by the next calls, in order.
 #[test]
-fn a_burst_of_which_one_is_asked_for_is_not_lost() {
+fn frames_beyond_the_requested_number_are_not_lost() {
     let (mut left, mut right) = rings("asked");
     for serial in 0..100 {
         send(&mut left, &frame(RIGHT, LEFT, &[FCOE, serial], 60));
@@ -177,7 +181,7 @@ fn a_burst_of_which_one_is_asked_for_is_not_lost() {
 }
 
 #[test]
-fn a_ring_that_lost_its_other_end_blocks_nobody() {
+fn ring_without_a_peer_does_not_block_the_sender() {
     const SENT: u64 = 20_000;
     /// Slots of a ring for 4096 frames.
     const RING: u64 = 8192;
@@ -193,7 +197,7 @@ fn a_ring_that_lost_its_other_end_blocks_nobody() {
     }
     let dropped = counter(&left, "drop_tx_link_down");
     assert!(dropped > SENT - RING, "{dropped} of {SENT} were dropped");
-    // The next one at that end gets what is sent from then on.
+    // The next port at that end receives the frames sent from then on.
     let mut right = open(config("ring:departed", RIGHT));
     left.upkeep();
     right.upkeep();
@@ -203,8 +207,8 @@ fn a_ring_that_lost_its_other_end_blocks_nobody() {
 }
 
 #[test]
-fn an_interface_that_goes_is_told() {
-    let (wire, mut port) = at_wire(35, |_| ());
+fn interface_down_is_reported_once() {
+    let (wire, mut port) = port_on_wire(35, |_| ());
     wire.left.ip("link set left down");
     let mut events = Vec::new();
     port.upkeep();
@@ -212,13 +216,13 @@ fn an_interface_that_goes_is_told() {
     assert_eq!(
         events,
         [PortEvent::Failed(PortFailure::InterfaceDown)],
-        "told once"
+        "reported once"
     );
     assert!(!port.events(&mut events));
 }
 
-/// The message of a refused opening.
-fn refusal(config: DpdkConfig) -> String {
+/// Returns the error message of a port that cannot be opened.
+fn open_error(config: DpdkConfig) -> String {
     match DpdkPort::open(config) {
         Ok(_) => panic!("it opened"),
         Err(error) => error.to_string(),
@@ -226,8 +230,8 @@ fn refusal(config: DpdkConfig) -> String {
 }
 
 #[test]
-fn refusals_say_what_to_do() {
-    // EAL runs from here on, and with nothing else.
+fn open_errors_say_what_to_do() {
+    // EAL runs from here on, with this configuration only.
     let _any = open(config("net_null0", LEFT));
     let mut other = config("net_null1", LEFT);
     other.eal.memory_mb = 64;
@@ -245,8 +249,8 @@ fn refusals_say_what_to_do() {
             config("net_af_packet37,iface=nosuch", LEFT),
             &["nosuch", "No such device"],
         ),
-        (config("net_null0", RIGHT), &["another NIC's"]),
-        (other, &["started once in a process", "memory_mb = 2048"]),
+        (config("net_null0", RIGHT), &["used by another NIC"]),
+        (other, &["initialized once per process", "memory_mb = 2048"]),
         (
             DpdkConfig {
                 queues: 2,
@@ -257,7 +261,7 @@ fn refusals_say_what_to_do() {
     ];
     for (config, words) in rows {
         let device = config.device.clone();
-        let text = refusal(config);
+        let text = open_error(config);
         for word in words {
             assert!(text.contains(word), "{device}: {text}");
         }
@@ -266,23 +270,23 @@ fn refusals_say_what_to_do() {
         open(config("ring:full", LEFT)),
         open(config("ring:full", RIGHT)),
     ];
-    assert!(refusal(config("ring:full", THIRD)).contains("another NIC's"));
+    assert!(open_error(config("ring:full", THIRD)).contains("used by another NIC"));
 }
 
 #[test]
-fn without_privileges_the_error_says_so() {
-    // EAL itself wants none.
+fn missing_privileges_are_reported() {
+    // EAL itself needs none.
     let _any = open(config("net_null2", LEFT));
     let wire = Wire::new(1500);
     let text = wire.left.run(|| {
         keep_capabilities_of_this_thread(&[]);
-        refusal(config("net_af_packet38,iface=left", LEFT))
+        open_error(config("net_af_packet38,iface=left", LEFT))
     });
     assert!(text.contains("Could not open AF_PACKET socket"), "{text}");
 }
 
 #[test]
-fn several_queues_are_received_at() {
+fn frames_are_received_on_several_queues() {
     let wire = Wire::with_queues(1500, 2);
     let device = "net_af_packet39,iface=left,qpairs=2";
     let port = wire.left.run(|| {

@@ -1,4 +1,4 @@
-//! Processes that are killed while they have a port: nothing of them stays, and the next one starts at once.
+//! Processes that are killed while they have a port: nothing of them remains, and the next one starts at once.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use pmd_port::af_packet::{AfPacketConfig, AfPacketPort};
 use pmd_port::af_xdp::{AfXdpConfig, AfXdpPort};
 
-use super::victim::{Stage, Victim, is_of_hearing, live_if_told, try_send};
+use super::victim_process::{Stage, VictimProcess, run_if_victim, shows_reception, try_send};
 use super::*;
 
 const KILLS: u32 = 100;
 
-/// How far a process comes before it is killed: some are killed early.
+/// Returns the stage at which a process is killed: some are killed early.
 fn stage(kill: u32) -> Stage {
     match kill % 10 {
         0 => Stage::Starting,
@@ -21,32 +21,32 @@ fn stage(kill: u32) -> Stage {
     }
 }
 
-/// A port of the kernel's at the other end of what the killed ones open.
-fn other_end(namespace: &Namespace) -> AfPacketPort {
+/// Opens an `af_packet` port on the interface that is connected to the killed processes' ports.
+fn open_peer(namespace: &Namespace) -> AfPacketPort {
     let config = AfPacketConfig::new("right", RIGHT);
     namespace.run(|| AfPacketPort::open(config).unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// Starts a process again and again, with frames both ways, and kills it.
-struct Killing<'a> {
+/// Starts processes repeatedly, exchanges frames with them, and kills them.
+struct KillTest<'a> {
     test: &'a str,
     device: &'a str,
     huge_pages: bool,
-    /// Where the device's interface is; without one the device wants none.
+    /// The namespace of the device's interface; `None` if the device needs no interface.
     namespace: Option<&'a Namespace>,
     slowest: Duration,
 }
 
-impl Killing<'_> {
-    fn start(&self) -> Victim {
-        let start = || Victim::start(self.test, self.device, self.huge_pages);
+impl KillTest<'_> {
+    fn start(&self) -> VictimProcess {
+        let start = || VictimProcess::start(self.test, self.device, self.huge_pages);
         match self.namespace {
             Some(namespace) => namespace.run(start),
             None => start(),
         }
     }
 
-    /// One of them from its start to its end; `opened` is called once it has its port.
+    /// Starts one process and kills it at a stage; `opened` is called once it has its port.
     fn kill_one(&mut self, stage: Stage, other: &mut dyn Port, opened: &dyn Fn()) {
         let start = Instant::now();
         let mut victim = self.start();
@@ -56,7 +56,7 @@ impl Killing<'_> {
             self.wait_for_frames(other);
             self.slowest = self.slowest.max(start.elapsed());
         }
-        // The end comes in the middle of a burst as often as anywhere else.
+        // The kill is at a random time, also in the middle of a burst.
         let killer = std::thread::spawn(move || drop(victim));
         let bytes = frame(LEFT, RIGHT, &[FCOE, 2], 512);
         while !killer.is_finished() {
@@ -64,11 +64,11 @@ impl Killing<'_> {
             receive_some(other);
         }
         killer.join().expect("killed");
-        // What it sent last is not taken for the next one's.
+        // Its last frames must not be mistaken for those of the next process.
         while !receive_some(other).is_empty() {}
     }
 
-    /// Both ways, since a process that was started.
+    /// Waits for frames in both directions.
     fn wait_for_frames(&self, other: &mut dyn Port) {
         let bytes = frame(LEFT, RIGHT, &[FCOE, 2], 512);
         let mut seen = 0;
@@ -77,70 +77,70 @@ impl Killing<'_> {
             for _ in 0..100 {
                 try_send(other, &bytes);
                 let frames = receive_some(other);
-                seen += frames.iter().filter(|bytes| is_of_hearing(bytes)).count();
+                seen += frames.iter().filter(|bytes| shows_reception(bytes)).count();
             }
             (seen > 100).then_some(())
         });
     }
 
-    fn tell(&self) {
+    fn print_result(&self) {
         eprintln!(
-            "{}: {KILLS} kills, at most {:?} from a start to frames both ways",
+            "{}: {KILLS} kills, at most {:?} from a start to frames in both directions",
             self.device, self.slowest
         );
     }
 }
 
 #[test]
-fn nothing_stays_of_a_process_on_af_packet() {
-    live_if_told();
+fn killed_process_leaves_nothing_on_af_packet() {
+    run_if_victim();
     let wire = Wire::new(1500);
-    let mut killing = Killing {
-        test: "kills::nothing_stays_of_a_process_on_af_packet",
+    let mut test = KillTest {
+        test: "kills::killed_process_leaves_nothing_on_af_packet",
         device: "net_af_packet0,iface=left",
         huge_pages: false,
         namespace: Some(&wire.left),
         slowest: Duration::ZERO,
     };
-    let mut other = other_end(&wire.right);
+    let mut other = open_peer(&wire.right);
     for kill in 0..KILLS {
-        killing.kill_one(stage(kill), &mut other, &|| ());
+        test.kill_one(stage(kill), &mut other, &|| ());
         let link = wire.left.ip("-details link show left");
         assert!(link.contains("promiscuity 0"), "kill {kill}: {link}");
     }
-    killing.tell();
+    test.print_result();
 }
 
 #[test]
-fn nothing_stays_of_a_process_on_af_xdp() {
-    live_if_told();
+fn killed_process_leaves_nothing_on_af_xdp() {
+    run_if_victim();
     let wire = Wire::new(1500);
-    let mut killing = Killing {
-        test: "kills::nothing_stays_of_a_process_on_af_xdp",
+    let mut test = KillTest {
+        test: "kills::killed_process_leaves_nothing_on_af_xdp",
         device: "net_af_xdp0,iface=left",
         huge_pages: false,
         namespace: Some(&wire.left),
         slowest: Duration::ZERO,
     };
-    let mut other = other_end(&wire.right);
+    let mut other = open_peer(&wire.right);
     let has_program = || wire.left.ip("-details link show left").contains("xdp");
     for kill in 0..KILLS {
         let stage = stage(kill);
-        killing.kill_one(stage, &mut other, &|| assert!(has_program()));
-        // Between the driver and us the program is nobody's; the next start takes it over.
+        test.kill_one(stage, &mut other, &|| assert!(has_program()));
+        // Before the port takes the program over from the driver it has no owner; the next start takes it over.
         if stage == Stage::Open {
             wait_for("the program to be gone", || (!has_program()).then_some(()));
         }
     }
-    killing.tell();
-    // The interface is anybody's.
+    test.print_result();
+    // The interface is free for another port.
     let native = AfXdpConfig::new("left", LEFT);
     let port = wire.left.run(|| AfXdpPort::open(native));
     drop(port.unwrap_or_else(|error| panic!("{error}")));
 }
 
 #[test]
-fn the_program_ends_with_the_last_port_of_its_interface() {
+fn program_is_detached_with_the_last_port_of_its_interface() {
     let wire = Wire::with_queues(1500, 2);
     let has_program = || wire.left.ip("-details link show left").contains("xdp");
     let open_at = |queue: u32, mac| {
@@ -154,51 +154,51 @@ fn the_program_ends_with_the_last_port_of_its_interface() {
     drop(first);
     assert!(has_program(), "the second one needs it");
     drop(second);
-    // A child that another test starts has its descriptors, too, until it executes its program.
+    // A child that another test starts has the descriptors, too, until it executes its program.
     wait_for("the program to be gone", || (!has_program()).then_some(()));
 }
 
 #[test]
-fn nothing_stays_of_a_process_on_tap() {
-    live_if_told();
+fn killed_process_leaves_nothing_on_tap() {
+    run_if_victim();
     let namespace = Namespace::new();
     namespace.ip("link add bridge type bridge forward_delay 0 mcast_snooping 0");
-    namespace.ip("link add near type veth peer name right");
-    namespace.ip("link set near master bridge");
-    for interface in ["bridge", "near", "right"] {
+    namespace.ip("link add bport type veth peer name right");
+    namespace.ip("link set bport master bridge");
+    for interface in ["bridge", "bport", "right"] {
         namespace.ip(&format!("link set {interface} up"));
     }
-    let mut killing = Killing {
-        test: "kills::nothing_stays_of_a_process_on_tap",
+    let mut test = KillTest {
+        test: "kills::killed_process_leaves_nothing_on_tap",
         device: "net_tap0,iface=left",
         huge_pages: false,
         namespace: Some(&namespace),
         slowest: Duration::ZERO,
     };
-    let mut other = other_end(&namespace);
+    let mut other = open_peer(&namespace);
     for kill in 0..KILLS {
-        killing.kill_one(stage(kill), &mut other, &|| {
+        test.kill_one(stage(kill), &mut other, &|| {
             namespace.ip("link set left master bridge");
         });
         wait_for("the interface to be gone", || {
             (!namespace.ip("link show").contains("left")).then_some(())
         });
     }
-    killing.tell();
+    test.print_result();
 }
 
-/// Huge pages that are there for a test, beside those that were there before.
+/// Huge pages that are added for a test.
 struct HugePages {
     added: u64,
 }
 
-/// How many there are.
+/// The number of huge pages of the system.
 const NR_HUGEPAGES: &str = "/proc/sys/vm/nr_hugepages";
-/// Enough for one process, of 2 MiB each.
+/// Number of huge pages for one process, of 2 MiB each.
 const PAGES: u64 = 128;
 
 impl HugePages {
-    fn more() -> Self {
+    fn add() -> Self {
         let before = Self::count();
         fs::write(NR_HUGEPAGES, (before + PAGES).to_string()).expect("root may do that");
         let added = Self::count().saturating_sub(before);
@@ -212,7 +212,7 @@ impl HugePages {
         text.trim().parse().expect("a number")
     }
 
-    /// How many somebody has.
+    /// Returns the number of huge pages in use.
     fn taken() -> u64 {
         let text = fs::read_to_string("/proc/meminfo").expect("procfs");
         let number = |name: &str| -> u64 {
@@ -227,12 +227,12 @@ impl HugePages {
 impl Drop for HugePages {
     fn drop(&mut self) {
         let before = Self::count().saturating_sub(self.added);
-        // A panic may be under way: what is left then is seen in the file.
+        // Errors are ignored, since a panic may be in progress; the file shows what remains.
         let _ = fs::write(NR_HUGEPAGES, before.to_string());
     }
 }
 
-/// Everything below a directory; nothing if there is none.
+/// Lists all files below a directory; none if it does not exist.
 fn below(directory: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(directory) else {
         return Vec::new();
@@ -246,31 +246,31 @@ fn below(directory: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The files of huge pages, wherever they are mounted, and those by which DPDK's processes know each other.
+/// Lists the files of huge pages on all mounts, and the runtime files of DPDK's processes.
 fn files() -> Vec<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").expect("procfs");
     let fields = mounts
         .lines()
         .map(|line| line.split(' ').collect::<Vec<_>>());
-    let places = fields.filter(|fields| fields.get(2) == Some(&"hugetlbfs"));
-    let places = places.map(|fields| PathBuf::from(fields[1]));
+    let mounts = fields.filter(|fields| fields.get(2) == Some(&"hugetlbfs"));
+    let mounts = mounts.map(|fields| PathBuf::from(fields[1]));
     let runtime = [PathBuf::from("/var/run/dpdk")];
-    let mut files: Vec<_> = places
+    let mut files: Vec<_> = mounts
         .chain(runtime)
-        .flat_map(|place| below(&place))
+        .flat_map(|directory| below(&directory))
         .collect();
     files.sort();
     files
 }
 
 #[test]
-fn nothing_stays_of_a_process_with_huge_pages() {
-    live_if_told();
-    let _pages = HugePages::more();
+fn killed_process_leaves_no_huge_pages() {
+    run_if_victim();
+    let _pages = HugePages::add();
     let socket = format!("viaduct-huge-pages-{}", std::process::id());
     let device = |number: u32, role| format!("net_memif{number},role={role},id=0,socket={socket}");
-    let mut killing = Killing {
-        test: "kills::nothing_stays_of_a_process_with_huge_pages",
+    let mut test = KillTest {
+        test: "kills::killed_process_leaves_no_huge_pages",
         device: &device(0, "client"),
         huge_pages: true,
         namespace: None,
@@ -279,7 +279,7 @@ fn nothing_stays_of_a_process_with_huge_pages() {
     let mut other = open(config(&device(102, "server"), RIGHT));
     let (taken, before) = (HugePages::taken(), files());
     for kill in 0..KILLS {
-        killing.kill_one(stage(kill), &mut other, &|| {
+        test.kill_one(stage(kill), &mut other, &|| {
             assert!(HugePages::taken() > taken, "it has huge pages");
         });
         assert_eq!(HugePages::taken(), taken, "kill {kill}");
@@ -290,5 +290,5 @@ fn nothing_stays_of_a_process_with_huge_pages() {
             (!other.link_up()).then_some(())
         });
     }
-    killing.tell();
+    test.print_result();
 }

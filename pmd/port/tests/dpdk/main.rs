@@ -1,6 +1,6 @@
 //! The `dpdk` driver over DPDK's virtual devices, and over interfaces in network namespaces.
 //!
-//! EAL is once in a process: all tests here share one, without huge pages. Root is needed for the interfaces.
+//! EAL is initialised once per process: all tests here share it, without huge pages. Root is needed for the interfaces.
 #![cfg(feature = "dpdk")]
 
 mod driver;
@@ -10,14 +10,14 @@ mod kills;
 mod memif;
 #[path = "../common/netns.rs"]
 mod netns;
-mod victim;
+mod victim_process;
 
 use frames::*;
 use netns::{Namespace, Wire, keep_capabilities_of_this_thread};
 use pmd_port::dpdk::{DpdkConfig, DpdkPort, EalConfig};
 use pmd_port::{MacBytes, MbufBatch, Port, PortEvent, PortFailure, conformance};
 
-/// Some tests close ports whose buffers are out, and these keep their memory: about 90 MB each.
+/// Some tests close ports whose buffers are still lent, which leaks their memory: about 90 MB each.
 const MEMORY_MB: u32 = 2048;
 
 fn config(device: &str, mac: MacBytes) -> DpdkConfig {
@@ -35,16 +35,16 @@ fn open(config: DpdkConfig) -> DpdkPort {
     DpdkPort::open(config).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Both see the other end.
-fn linked(mut left: DpdkPort, mut right: DpdkPort) -> (DpdkPort, DpdkPort) {
-    // A memif client has room for frames once it looks for them.
+/// Waits until both ports have a link and exchange frames.
+fn wait_for_link(mut left: DpdkPort, mut right: DpdkPort) -> (DpdkPort, DpdkPort) {
+    // A memif client has buffers for frames after its first receive call.
     receive_some(&mut left);
-    wait_for("the other end", || {
+    wait_for("the link", || {
         right.upkeep();
         receive_some(&mut right);
         right.link_up().then_some(())
     });
-    settle(&mut left, &mut right);
+    wait_until_connected(&mut left, &mut right);
     (left, right)
 }
 
@@ -60,12 +60,12 @@ fn conforms_over_a_pair_of_rings() {
     conformance_of("dpdk, rings", || {
         let left = open(config("ring:conformance", LEFT));
         let right = open(config("ring:conformance", RIGHT));
-        linked(left, right)
+        wait_for_link(left, right)
     });
 }
 
-/// A wire for each pair, both ends in one namespace, in which all is done: net_af_xdp keeps its socket when it closes,
-/// and knows its interface by number.
+/// Runs the suite with a wire for each pair, both interfaces in one namespace: net_af_xdp keeps its socket open when it
+/// closes, and identifies its interface by number.
 fn over_wires(name: &str, mtu_bytes: u32, driver: &str, keys: &str) {
     let namespace = Namespace::new();
     let mut count = 0;
@@ -86,7 +86,7 @@ fn over_wires(name: &str, mtu_bytes: u32, driver: &str, keys: &str) {
         conformance_of(name, || {
             let [left, right] = wire();
             let left = open(config(&device(0, &left), LEFT));
-            linked(left, open(config(&device(1, &right), RIGHT)))
+            wait_for_link(left, open(config(&device(1, &right), RIGHT)))
         });
     });
 }
@@ -117,12 +117,12 @@ fn conforms_over_tap() {
         let tap = |number: u32, name: &str, mac| {
             let device = format!("net_tap{number},iface={name}");
             let port = namespace.run(|| open(config(&device, mac)));
-            // As many frames as a port's ring, since those to others stand in it, too.
+            // As many frames as a port's ring, since frames to other stations are queued in it, too.
             namespace.ip(&format!("link set {name} master bridge txqueuelen 4096"));
             port
         };
         let left = tap(0, "tapleft", LEFT);
         let right = tap(1, "tapright", RIGHT);
-        linked(left, right)
+        wait_for_link(left, right)
     });
 }

@@ -1,19 +1,20 @@
-//! Two processes joined by memif, of which one is killed.
+//! Two processes connected by memif, of which one is killed.
 
-use super::victim::{Stage, Victim, live_if_told, try_send};
+use super::victim_process::{Stage, VictimProcess, run_if_victim, try_send};
 use super::*;
 
 const KILLS: u32 = 100;
 
-/// Runs a port, with this number for its device, against processes one after the other, each of which is killed while frames go both ways.
-fn outlive(test: &str, number: u32, ours: &str, theirs: &str) {
-    live_if_told();
+/// Runs a port, with this number for its device, against successive processes, each of which is killed while frames
+/// are exchanged.
+fn survive_killed_peers(test: &str, number: u32, ours: &str, theirs: &str) {
+    run_if_victim();
     let socket = format!("viaduct-{test}-{}", std::process::id());
     let device = |number: u32, role| format!("net_memif{number},role={role},id=0,socket={socket}");
     let mut port = open(config(&device(number, ours), RIGHT));
     let bytes = frame(LEFT, RIGHT, &[FCOE, 2], 512);
     for kill in 0..KILLS {
-        let mut victim = Victim::start(test, &device(0, theirs), false);
+        let mut victim = VictimProcess::start(test, &device(0, theirs), false);
         victim.wait_for(Stage::Open);
         let mut seen = 0;
         wait_for("frames of the other process", || {
@@ -24,7 +25,7 @@ fn outlive(test: &str, number: u32, ours: &str, theirs: &str) {
             }
             (seen > 1000).then_some(())
         });
-        // The end comes in the middle of a burst as often as anywhere else.
+        // The kill is at a random time, also in the middle of a burst.
         let killer = std::thread::spawn(move || drop(victim));
         while !killer.is_finished() {
             try_send(&mut port, &bytes);
@@ -39,26 +40,26 @@ fn outlive(test: &str, number: u32, ours: &str, theirs: &str) {
         });
         assert_eq!(counter(&port, "drop_rx_foreign_buffer"), 0, "kill {kill}");
     }
-    // Nothing was lost with them.
+    // No buffers were lost with the killed processes.
     port.upkeep();
     let mut lent = Vec::new();
     while let Some(mbuf) = port.alloc(LEFT) {
         lent.push(mbuf);
     }
-    assert_eq!(lent.len(), 512, "all that may be lent at a time");
+    assert_eq!(lent.len(), 512, "the maximum number of lent buffers");
     lent.into_iter().for_each(|mbuf| port.free(mbuf));
     assert_eq!(
         counter(&port, "bursts_given_up"),
         0,
-        "memory went under a burst"
+        "memory was unmapped during a burst"
     );
     eprintln!("{KILLS} kills, {} restarts", counter(&port, "restarts"));
 }
 
 #[test]
-fn a_server_outlives_its_clients() {
-    outlive(
-        "memif::a_server_outlives_its_clients",
+fn server_survives_killed_clients() {
+    survive_killed_peers(
+        "memif::server_survives_killed_clients",
         100,
         "server",
         "client",
@@ -66,16 +67,16 @@ fn a_server_outlives_its_clients() {
 }
 
 #[test]
-fn a_client_outlives_its_servers() {
-    outlive(
-        "memif::a_client_outlives_its_servers",
+fn client_survives_killed_servers() {
+    survive_killed_peers(
+        "memif::client_survives_killed_servers",
         101,
         "client",
         "server",
     );
 }
 
-/// A pair in this process.
+/// Opens a pair of ports in this process.
 fn pair(name: &str, number: u32) -> (DpdkPort, DpdkPort) {
     let socket = format!("viaduct-{name}-{}", std::process::id());
     let end = |number: u32, role, mac| {
@@ -83,12 +84,12 @@ fn pair(name: &str, number: u32) -> (DpdkPort, DpdkPort) {
         open(config(&device, mac))
     };
     let server = end(number, "server", LEFT);
-    linked(server, end(number + 1, "client", RIGHT))
+    wait_for_link(server, end(number + 1, "client", RIGHT))
 }
 
-/// Frames of all lengths, in slots that had others before; and in a ring without room.
+/// Frames of all lengths, in reused slots and in a full ring.
 #[test]
-fn frames_of_all_lengths_stay_whole() {
+fn frames_of_all_lengths_arrive_intact() {
     const FRAMES: u16 = 10_000;
     let (mut server, mut client) = pair("lengths", 110);
     let longest = server.capabilities().max_frame_bytes;
@@ -106,7 +107,7 @@ fn frames_of_all_lengths_stay_whole() {
         };
         let (mut sent, mut received, mut refused) = (0, 0, 0);
         while received < FRAMES {
-            // As many as the ring takes.
+            // As many as fit into the ring.
             while sent < FRAMES
                 && let Some(mut mbuf) = from.alloc(addresses.0)
             {

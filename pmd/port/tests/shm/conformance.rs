@@ -14,24 +14,24 @@ fn run(name: &str, change: fn(&mut ShmConfig)) {
         segments.push(config.segment_directory());
         (pair.0, pair.1)
     });
-    // A port that is dropped while its caller has buffers keeps its slot, and so its segment, until the process ends.
+    // A port that is dropped while its caller holds buffers keeps its slot, and so its segment, until the process ends.
     for segment in segments.iter().filter(|segment| segment.exists()) {
         std::fs::remove_dir_all(segment).expect("the test's own segment");
     }
 }
 
 #[test]
-fn with_defaults() {
+fn conforms_with_defaults() {
     run("shm", |_| {});
 }
 
 #[test]
-fn with_the_fewest_slots_that_the_suite_allows() {
+fn conforms_with_the_minimum_of_slots() {
     run("shm with 128 slots", |config| config.slots_per_ring = 128);
 }
 
 #[test]
-fn with_huge_pages_wanted_and_the_most_stations() {
+fn conforms_with_huge_pages_and_the_maximum_of_stations() {
     run("shm with 255 stations", |config| {
         config.hugepages = true;
         config.max_stations = 255;

@@ -1,4 +1,4 @@
-//! Files of a segment removed, cut short or scribbled on while ports are open.
+//! Segment files that are removed, truncated or overwritten while ports are open.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -7,13 +7,13 @@ use pmd_port::shm::{ShmConfig, ShmPort};
 use pmd_port::{Port, PortEvent, PortFailure, WakeSource};
 
 use crate::support::{
-    Neighbours, Patience, assert_gone, counter, files, fresh, open, receive, receive_at_least,
+    Deadline, Neighbours, assert_gone, counter, files, fresh, open, receive, receive_at_least,
     send, try_send,
 };
 
-/// Offsets in the segment's file (`layout.rs`): a header of two blocks, then the stations.
+/// Block size in the segment's file (`layout.rs`): a header of two blocks, then the stations.
 const BLOCK_BYTES: u64 = 128;
-/// A ring's header, and from slot to slot.
+/// Distance from slot to slot in a ring.
 const SLOT_BYTES: u64 = 2304;
 
 fn file(config: &ShmConfig, name: &str) -> File {
@@ -31,9 +31,9 @@ fn station_file(config: &ShmConfig, slot: usize) -> File {
     file(config, name.expect("the station's file"))
 }
 
-/// Lets a port look after itself until it fails.
+/// Runs upkeep until the port fails; returns the failure.
 fn failure_of(port: &mut ShmPort) -> PortFailure {
-    let patience = Patience::new("the port to fail");
+    let deadline = Deadline::new("the port to fail");
     let mut events = Vec::new();
     loop {
         port.upkeep();
@@ -52,12 +52,12 @@ fn failure_of(port: &mut ShmPort) -> PortFailure {
         if let [failure] = failures[..] {
             return failure;
         }
-        patience.turn();
+        deadline.check();
     }
 }
 
-/// A port that failed can be used in every way, to no avail, and tells its failure once.
-fn is_harmless(port: &mut ShmPort, other: [u8; 6]) {
+/// Uses a failed port in every way; verifies that nothing is delivered and its failure is not reported again.
+fn assert_inert(port: &mut ShmPort, other: [u8; 6]) {
     for serial in 0..2_000 {
         if !try_send(port, other, serial) {
             break;
@@ -73,7 +73,7 @@ fn is_harmless(port: &mut ShmPort, other: [u8; 6]) {
         port.events(&mut events);
     }
     let failed = |event: &&PortEvent| matches!(event, PortEvent::Failed(_));
-    assert_eq!(events.iter().filter(failed).count(), 0, "told before");
+    assert_eq!(events.iter().filter(failed).count(), 0, "reported before");
 }
 
 fn two_ports(name: &str) -> (ShmConfig, [ShmPort; 2]) {
@@ -88,15 +88,15 @@ fn two_ports(name: &str) -> (ShmConfig, [ShmPort; 2]) {
     (config, ports)
 }
 
-/// Both ports of a segment fail so; when they are closed, it can be made anew.
-fn fails_everybody(name: &str, damage: impl FnOnce(&ShmConfig), expected: PortFailure) {
+/// Damages a segment; both ports fail with the expected failure, and the segment can be recreated after they are closed.
+fn assert_all_ports_fail(name: &str, damage: impl FnOnce(&ShmConfig), expected: PortFailure) {
     let (config, [mut a, mut b]) = two_ports(name);
     let macs = [a.capabilities().mac, b.capabilities().mac];
     damage(&config);
     assert_eq!(failure_of(&mut a), expected);
     assert_eq!(failure_of(&mut b), expected);
-    is_harmless(&mut a, macs[1]);
-    is_harmless(&mut b, macs[0]);
+    assert_inert(&mut a, macs[1]);
+    assert_inert(&mut b, macs[0]);
     drop((a, b));
     let (mut c, mut d) = (open(&config), open(&config));
     send(&mut c, d.capabilities().mac, 3);
@@ -106,39 +106,39 @@ fn fails_everybody(name: &str, damage: impl FnOnce(&ShmConfig), expected: PortFa
 }
 
 #[test]
-fn a_segment_that_is_cut_short_fails_its_ports() {
-    let cut = |config: &ShmConfig| file(config, "segment").set_len(0).expect("shorter");
-    fails_everybody("cut", cut, PortFailure::SegmentRemoved);
+fn truncated_segment_fails_its_ports() {
+    let truncate = |config: &ShmConfig| file(config, "segment").set_len(0).expect("shorter");
+    assert_all_ports_fail("truncated", truncate, PortFailure::SegmentRemoved);
 }
 
 #[test]
-fn a_segment_that_is_removed_fails_its_ports() {
+fn removed_segment_fails_its_ports() {
     let remove =
         |config: &ShmConfig| std::fs::remove_dir_all(config.segment_directory()).expect("removed");
-    fails_everybody("removed", remove, PortFailure::SegmentRemoved);
+    assert_all_ports_fail("removed", remove, PortFailure::SegmentRemoved);
 }
 
 #[test]
-fn a_header_that_is_scribbled_on_fails_the_ports() {
-    let scribble = |config: &ShmConfig| {
+fn overwritten_header_fails_the_ports() {
+    let overwrite = |config: &ShmConfig| {
         let file = file(config, "segment");
         file.write_all_at(&[0xA5; 16], 8).expect("written");
     };
-    fails_everybody("header", scribble, PortFailure::SegmentDamaged);
+    assert_all_ports_fail("header", overwrite, PortFailure::SegmentDamaged);
 }
 
 #[test]
-fn a_segment_of_zeros_fails_its_ports() {
+fn zeroed_segment_fails_its_ports() {
     let zero = |config: &ShmConfig| {
         let file = file(config, "segment");
         let bytes = file.metadata().expect("a file").len() as usize;
         file.write_all_at(&vec![0; bytes], 0).expect("written");
     };
-    fails_everybody("zeros", zero, PortFailure::SegmentDamaged);
+    assert_all_ports_fail("zeros", zero, PortFailure::SegmentDamaged);
 }
 
 #[test]
-fn a_station_whose_rings_are_cut_short_fails_and_is_seen_to_leave() {
+fn station_with_truncated_rings_fails_and_leaves() {
     for touch_first in [false, true] {
         let (config, [mut a, mut b]) = two_ports("rings");
         let (a_mac, b_mac) = (a.capabilities().mac, b.capabilities().mac);
@@ -146,18 +146,18 @@ fn a_station_whose_rings_are_cut_short_fails_and_is_seen_to_leave() {
         seen.wait_for(&mut b, 1);
         station_file(&config, 0).set_len(0).expect("shorter");
         if touch_first {
-            // Before anybody has looked.
+            // Before any port has checked.
             for serial in 0..10 {
                 try_send(&mut b, a_mac, serial);
             }
             assert!(receive(&mut a).is_empty());
         }
         assert_eq!(failure_of(&mut a), PortFailure::SegmentRemoved);
-        is_harmless(&mut a, b_mac);
-        // That it left is told when its last frame was taken.
+        assert_inert(&mut a, b_mac);
+        // That it left is reported after its last frame was received.
         while !receive(&mut b).is_empty() {}
         seen.wait_for(&mut b, 0);
-        // Its place is not taken while it is open; the newcomer and the other one work.
+        // Its slot is not reused while it is open; the new station and the other one work.
         let mut c = open(&config);
         send(&mut c, b_mac, 7);
         assert_eq!(receive_at_least(&mut b, 1), [(c.capabilities().mac, 7)]);
@@ -167,9 +167,9 @@ fn a_station_whose_rings_are_cut_short_fails_and_is_seen_to_leave() {
 }
 
 #[test]
-fn a_station_that_others_were_told_is_gone_fails() {
+fn station_marked_as_left_fails() {
     let (config, [mut a, mut b]) = two_ports("evicted");
-    // The state word of the first station: its generation, and not living.
+    // The state word of the first station: its generation, without the live bit.
     let at = 2 * BLOCK_BYTES;
     let segment = file(&config, "segment");
     let mut word = [0; 8];
@@ -179,15 +179,15 @@ fn a_station_that_others_were_told_is_gone_fails() {
         .write_all_at(&state.to_ne_bytes(), at)
         .expect("written");
     assert_eq!(failure_of(&mut a), PortFailure::SegmentDamaged);
-    is_harmless(&mut a, b.capabilities().mac);
+    assert_inert(&mut a, b.capabilities().mac);
     b.upkeep();
     assert!(b.events(&mut Vec::new()));
     drop((a, b));
 }
 
-/// The ring between two stations is nonsense: they lose each other, and nobody else.
+/// The ring between two stations is invalid: they lose each other, and no other station.
 #[test]
-fn a_damaged_ring_parts_its_two_stations_only() {
+fn damaged_ring_disconnects_only_its_two_stations() {
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Damage {
         /// The consumer's head.
@@ -210,12 +210,12 @@ fn a_damaged_ring_parts_its_two_stations_only() {
                 rings
                     .write_all_at(&u64::MAX.to_ne_bytes(), 0)
                     .expect("written");
-                // The producer looks at it when the ring seems full.
+                // The producer reads it when the ring seems full.
                 let mut serial = 0;
                 while try_send(&mut a, b_mac, serial) {
                     serial += 1;
                 }
-                assert!(!try_send(&mut a, b_mac, serial), "no room");
+                assert!(!try_send(&mut a, b_mac, serial), "the ring is full");
             }
             Damage::Flag => {
                 for serial in 0..3 {
@@ -235,14 +235,14 @@ fn a_damaged_ring_parts_its_two_stations_only() {
         second.wait_for(first, 1);
         assert_eq!(counter(first, "stations_cut_off"), 1);
         assert_eq!(second.present[0].mac, c_mac, "{damage:?}");
-        // The third station sees both and is served by both.
+        // The third station sees both and exchanges frames with both.
         seen[2].wait_for(&mut c, 2);
         send(&mut c, a_mac, 9);
         assert_eq!(receive_at_least(&mut a, 1), [(c_mac, 9)]);
         send(&mut c, b_mac, 9);
         let got = receive_at_least(&mut b, 1);
         assert!(got.contains(&(c_mac, 9)), "{got:?}");
-        // Who takes the place of `a` starts afresh.
+        // The next station in the slot of `a` starts with an empty ring.
         if damage == Damage::Flag {
             drop(a);
             seen[1].wait_for(&mut b, 1);

@@ -1,4 +1,4 @@
-//! Joining: parameters, what strangers and crashes leave in the directory, and the lock.
+//! Joining: parameters, files of other users and of crashed processes in the directory, and the lock.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::os::fd::AsRawFd;
@@ -9,12 +9,12 @@ use pmd_port::shm::{ShmConfig, ShmError, ShmPort};
 
 use crate::support::{assert_gone, files, fresh, open};
 
-/// Makes one value of a configuration another.
+/// Changes one value of a configuration.
 type Change = fn(&mut ShmConfig);
 
-/// Joins, and gives the error that this must end in.
+/// Joins with an expected error, and returns it.
 fn refused(config: &ShmConfig) -> ShmError {
-    ShmPort::open(config.clone()).expect_err("joining must be refused")
+    ShmPort::open(config.clone()).expect_err("joining must be rejected")
 }
 
 fn make_directory(config: &ShmConfig) {
@@ -25,7 +25,7 @@ fn make_directory(config: &ShmConfig) {
 }
 
 #[test]
-fn bad_parameters_are_refused_before_anything_is_made() {
+fn bad_parameters_are_rejected_before_files_are_created() {
     for name in ["", "a/b", "a b", "\u{e9}", &"x".repeat(65)] {
         let error = refused(&ShmConfig::new(name));
         assert!(matches!(error, ShmError::BadName { .. }), "{error}");
@@ -48,8 +48,8 @@ fn bad_parameters_are_refused_before_anything_is_made() {
     }
 }
 
-/// The error says where the segment can be instead.
-fn names_remedy(error: &ShmError) {
+/// Verifies that the error includes where else the segment can be.
+fn assert_names_remedy(error: &ShmError) {
     let text = error.to_string();
     for part in ["directory in [[nic]]", "XDG_RUNTIME_DIR"] {
         assert!(text.contains(part), "{text}");
@@ -57,7 +57,7 @@ fn names_remedy(error: &ShmError) {
 }
 
 #[test]
-fn a_directory_that_others_can_enter_is_refused() {
+fn directory_accessible_to_others_is_rejected() {
     let config = fresh("mode");
     make_directory(&config);
     let directory = config.segment_directory();
@@ -68,7 +68,7 @@ fn a_directory_that_others_can_enter_is_refused() {
             matches!(error, ShmError::WrongMode { mode: found, .. } if found == mode),
             "{error}"
         );
-        names_remedy(&error);
+        assert_names_remedy(&error);
     }
     fs::set_permissions(&directory, Permissions::from_mode(0o700)).expect("chmod");
     drop(open(&config));
@@ -76,7 +76,7 @@ fn a_directory_that_others_can_enter_is_refused() {
 }
 
 #[test]
-fn a_link_or_a_file_in_the_directorys_place_is_refused() {
+fn symlink_or_file_instead_of_the_directory_is_rejected() {
     let config = fresh("link");
     let directory = config.segment_directory();
     let elsewhere = fresh("elsewhere");
@@ -84,7 +84,7 @@ fn a_link_or_a_file_in_the_directorys_place_is_refused() {
     symlink(elsewhere.segment_directory(), &directory).expect("a link");
     let error = refused(&config);
     assert!(matches!(error, ShmError::NotADirectory { .. }), "{error}");
-    names_remedy(&error);
+    assert_names_remedy(&error);
     assert!(files(&elsewhere).is_empty(), "the link was followed");
     fs::remove_file(&directory).expect("remove the link");
     fs::remove_dir(elsewhere.segment_directory()).expect("an empty directory");
@@ -95,7 +95,7 @@ fn a_link_or_a_file_in_the_directorys_place_is_refused() {
 }
 
 #[test]
-fn links_inside_the_directory_are_not_followed() {
+fn symlinks_inside_the_directory_are_not_followed() {
     let config = fresh("inner-link");
     make_directory(&config);
     let directory = config.segment_directory();
@@ -114,7 +114,7 @@ fn links_inside_the_directory_are_not_followed() {
 }
 
 #[test]
-fn a_missing_parent_directory_is_a_clear_error() {
+fn missing_parent_directory_is_named_in_the_error() {
     let mut config = fresh("parent");
     config.directory = config.directory.join("there-is-no-such-directory");
     let error = refused(&config);
@@ -123,7 +123,7 @@ fn a_missing_parent_directory_is_a_clear_error() {
 }
 
 #[test]
-fn a_living_segment_with_other_parameters_is_left_alone() {
+fn live_segment_with_other_parameters_is_unchanged() {
     let config = fresh("mismatch");
     let port = open(&config);
     let changes: [(&str, Change); 4] = [
@@ -157,7 +157,7 @@ fn a_living_segment_with_other_parameters_is_left_alone() {
 }
 
 #[test]
-fn what_a_dead_creator_left_is_made_anew() {
+fn incomplete_segment_is_recreated() {
     let whole_bytes = {
         let config = fresh("whole");
         let _port = open(&config);
@@ -186,14 +186,14 @@ fn what_a_dead_creator_left_is_made_anew() {
 }
 
 #[test]
-fn a_leftover_segment_with_other_parameters_and_nobody_in_it_is_made_anew() {
+fn unused_segment_with_other_parameters_is_recreated() {
     let config = fresh("leftover");
     let port = open(&config);
     let segment = config.segment_directory().join("segment");
     let image = fs::read(&segment).expect("the segment's file");
     drop(port);
     make_directory(&config);
-    // The image says that station 0 lives, but nobody holds its lock.
+    // The image has station 0 as live, but no process holds its lock.
     fs::write(&segment, &image).expect("a file");
     fs::write(segment.with_file_name("station-0.1"), b"old").expect("a file");
     let mut other = config.clone();
@@ -211,7 +211,7 @@ fn a_leftover_segment_with_other_parameters_and_nobody_in_it_is_made_anew() {
 }
 
 #[test]
-fn the_last_one_out_leaves_files_of_others_in_place() {
+fn last_station_keeps_foreign_files() {
     let config = fresh("foreign");
     let port = open(&config);
     let note = config.segment_directory().join("note");
@@ -223,7 +223,7 @@ fn the_last_one_out_leaves_files_of_others_in_place() {
 }
 
 #[test]
-fn a_full_segment_is_an_error_until_someone_leaves() {
+fn full_segment_rejects_joins_until_a_station_leaves() {
     let mut config = fresh("full");
     config.max_stations = 2;
     let first = open(&config);
@@ -239,7 +239,7 @@ fn a_full_segment_is_an_error_until_someone_leaves() {
     assert_gone(&config);
 }
 
-/// Takes the lock of the directory, as a process that is about to join does.
+/// Takes the lock of the directory, as a joining process does.
 fn hold_lock(config: &ShmConfig) -> File {
     make_directory(config);
     let file = File::create(config.segment_directory().join("lock")).expect("a lock file");
@@ -250,7 +250,7 @@ fn hold_lock(config: &ShmConfig) -> File {
 }
 
 #[test]
-fn joining_waits_for_the_lock_and_goes_on_when_its_holder_is_gone() {
+fn joining_waits_until_the_lock_is_released() {
     let config = fresh("lock");
     let lock = hold_lock(&config);
     std::thread::scope(|scope| {
@@ -262,7 +262,7 @@ fn joining_waits_for_the_lock_and_goes_on_when_its_holder_is_gone() {
 }
 
 #[test]
-fn a_lock_that_is_never_given_back_is_a_clear_error() {
+fn joining_times_out_if_the_lock_is_held() {
     let config = fresh("stuck");
     let lock = hold_lock(&config);
     let error = refused(&config);
@@ -273,7 +273,7 @@ fn a_lock_that_is_never_given_back_is_a_clear_error() {
 }
 
 #[test]
-fn many_join_and_leave_at_once_and_the_directory_comes_and_goes() {
+fn concurrent_joins_and_leaves_recreate_the_directory() {
     let config = fresh("churn");
     std::thread::scope(|scope| {
         for _ in 0..4 {

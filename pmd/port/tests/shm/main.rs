@@ -1,9 +1,9 @@
-//! The `shm` driver from outside: many ports, many processes, deaths and damage.
+//! The `shm` driver through its public interface: many ports, many processes, crashes and damage.
 
 mod conformance;
 mod damage;
-mod deaths;
 mod join;
+mod killed_processes;
 mod memory;
 mod port;
 mod processes;

@@ -1,4 +1,4 @@
-//! A memory file system without room, and limits on files: errors and counters, never SIGBUS.
+//! A full memory file system, and limits on file sizes: errors and counters, never SIGBUS.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,16 +8,16 @@ use pmd_port::{MbufBatch, Port};
 
 use crate::support::{Process, counter, fresh, open, receive, role, send, try_send};
 
-/// Gives this process a view of the file system of its own.
-fn leave_the_mount_namespace() {
+/// Moves this process to a new mount namespace.
+fn unshare_mount_namespace() {
     // SAFETY: takes nothing, cannot fail.
     let (user, group) = (unsafe { libc::getuid() }, unsafe { libc::getgid() });
     let mut flags = libc::CLONE_NEWNS;
     if user != 0 {
         flags |= libc::CLONE_NEWUSER;
     }
-    // The test harness has a second thread, which a user namespace forbids; a forked
-    // child has one thread only, so that this is called in one.
+    // A user namespace requires a single-threaded process, and the test harness has a
+    // second thread; so this is called in a forked child.
     // SAFETY: takes an integer only and concerns this process only.
     let result = unsafe { libc::unshare(flags) };
     assert_eq!(result, 0, "unshare: {}", io::Error::last_os_error());
@@ -30,7 +30,7 @@ fn leave_the_mount_namespace() {
 
 fn mount(kind: Option<&std::ffi::CStr>, at: &std::ffi::CStr, flags: u64, data: &std::ffi::CStr) {
     let kind = kind.map_or(std::ptr::null(), std::ffi::CStr::as_ptr);
-    // SAFETY: all strings are NUL-terminated and live through the call.
+    // SAFETY: all strings are NUL-terminated and outlive the call.
     let result = unsafe {
         libc::mount(
             c"none".as_ptr(),
@@ -43,9 +43,9 @@ fn mount(kind: Option<&std::ffi::CStr>, at: &std::ffi::CStr, flags: u64, data: &
     assert_eq!(result, 0, "mount: {}", io::Error::last_os_error());
 }
 
-/// In a namespace whose /dev/shm has room for tables and not quite two rings.
+/// Runs in a namespace whose /dev/shm has space for the tables and for less than two rings.
 fn with_a_small_tmpfs() {
-    leave_the_mount_namespace();
+    unshare_mount_namespace();
     mount(None, c"/", libc::MS_REC | libc::MS_PRIVATE, c"");
     mount(Some(c"tmpfs"), c"/dev/shm", 0, c"size=1000k");
     let mut config = ShmConfig::new("small");
@@ -56,7 +56,7 @@ fn with_a_small_tmpfs() {
         b.capabilities().mac,
         c.capabilities().mac,
     );
-    // The first ring has room; the second has not.
+    // The first ring fits; the second does not.
     send(&mut a, b_mac, 0);
     assert_eq!(receive(&mut b), [(a_mac, 0)]);
     for serial in 0..10 {
@@ -79,14 +79,14 @@ fn with_a_small_tmpfs() {
         assert_eq!(b.rx_burst(&mut batch, 1), 1);
         b.free(batch.pop().expect("a frame"));
     }
-    // Room again: b leaves, and its ring's memory with the mapping.
+    // Space is free again: b leaves, and the memory of its ring is freed with the mapping.
     drop(b);
     a.upkeep();
     assert_eq!(receive(&mut a), []);
     send(&mut a, c_mac, 11);
     assert_eq!(receive(&mut c), [(a_mac, 11)]);
     drop((a, c));
-    // No room even for the table.
+    // Not enough space for the table.
     let filler = vec![1u8; 996 << 10];
     std::fs::write("/dev/shm/filler", filler).expect("nearly all the room");
     match ShmPort::open(config.clone()).expect_err("no room") {
@@ -99,9 +99,9 @@ fn with_a_small_tmpfs() {
     drop(open(&config));
 }
 
-/// Runs `body` in a forked child of one thread, and expects it to return.
+/// Runs `body` in a single-threaded forked child, and expects it to return.
 fn in_a_fork(body: fn()) {
-    // SAFETY: the child runs the body and leaves by _exit; the test harness of
+    // SAFETY: the child runs the body and ends by _exit; the test harness of
     // this process holds no lock that the body needs, since it runs one test only.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork: {}", io::Error::last_os_error());
@@ -111,15 +111,15 @@ fn in_a_fork(body: fn()) {
         unsafe { libc::_exit(i32::from(result.is_err())) };
     }
     let mut status = 0;
-    // SAFETY: `status` lives through the call; the child is ours.
+    // SAFETY: `status` outlives the call; the child is ours.
     let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
     assert_eq!(waited, pid);
     assert_eq!(status, 0, "the child failed (status {status:#x})");
 }
 
 #[test]
-fn a_full_file_system_is_an_error_or_a_counted_drop() {
-    const TEST: &str = "memory::a_full_file_system_is_an_error_or_a_counted_drop";
+fn full_file_system_is_an_error_or_a_counted_drop() {
+    const TEST: &str = "memory::full_file_system_is_an_error_or_a_counted_drop";
     if role().is_some() {
         return in_a_fork(with_a_small_tmpfs);
     }
@@ -127,8 +127,8 @@ fn a_full_file_system_is_an_error_or_a_counted_drop() {
 }
 
 #[test]
-fn a_limit_on_file_sizes_is_a_clear_error() {
-    const TEST: &str = "memory::a_limit_on_file_sizes_is_a_clear_error";
+fn file_size_limit_is_reported() {
+    const TEST: &str = "memory::file_size_limit_is_reported";
     let Some((_, config)) = role() else {
         let config = fresh("limit");
         Process::start(TEST, "limited", &config).assert_success();
@@ -140,7 +140,7 @@ fn a_limit_on_file_sizes_is_a_clear_error() {
         rlim_cur: 1 << 20,
         rlim_max: libc::RLIM_INFINITY,
     };
-    // SAFETY: the limit lives through the call.
+    // SAFETY: the limit outlives the call.
     let result = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
     assert_eq!(result, 0);
     match ShmPort::open(config).expect_err("the station's file is too long") {

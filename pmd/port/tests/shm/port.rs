@@ -1,4 +1,4 @@
-//! One process, several ports: addresses, loans, groups, events.
+//! Several ports of one process: addresses, lent buffers, groups, events.
 
 use pmd_port::{BURST, MbufBatch, Port};
 
@@ -8,7 +8,7 @@ use crate::support::{
 };
 
 #[test]
-fn addresses_are_the_prefix_a_zero_and_slot_and_generation() {
+fn addresses_consist_of_prefix_zero_slot_and_generation() {
     let config = fresh("addresses");
     let first = open(&config);
     let second = open(&config);
@@ -23,7 +23,7 @@ fn addresses_are_the_prefix_a_zero_and_slot_and_generation() {
 }
 
 #[test]
-fn loans_are_published_in_the_order_of_alloc_however_they_come_back() {
+fn loans_are_published_in_allocation_order() {
     let config = fresh("loans");
     let (mut a, mut b) = (open(&config), open(&config));
     let (src, dst) = (a.capabilities().mac, b.capabilities().mac);
@@ -38,7 +38,10 @@ fn loans_are_published_in_the_order_of_alloc_however_they_come_back() {
     batch.push(loans.remove(3)).expect("room");
     batch.push(loans.remove(1)).expect("room");
     assert_eq!(a.tx_burst(&mut batch), 2);
-    assert!(receive(&mut b).is_empty(), "the first loan is still out");
+    assert!(
+        receive(&mut b).is_empty(),
+        "the first loan is not yet returned"
+    );
     batch.push(loans.remove(0)).expect("room");
     assert_eq!(a.tx_burst(&mut batch), 1);
     assert_eq!(receive(&mut b), [(src, 0), (src, 1)]);
@@ -49,7 +52,7 @@ fn loans_are_published_in_the_order_of_alloc_however_they_come_back() {
 }
 
 #[test]
-fn the_window_of_loans_is_bounded_and_the_newest_can_be_undone() {
+fn loan_window_is_bounded_and_the_newest_can_be_undone() {
     let config = fresh("window");
     let (mut a, b) = (open(&config), open(&config));
     let dst = b.capabilities().mac;
@@ -66,7 +69,7 @@ fn the_window_of_loans_is_bounded_and_the_newest_can_be_undone() {
 }
 
 #[test]
-fn a_group_frame_reaches_everyone_else_and_a_full_ring_holds_up_nobody() {
+fn group_frame_reaches_all_others_despite_a_full_ring() {
     let config = fresh("groups");
     let mut ports = [open(&config), open(&config), open(&config)];
     let group = [0x01, 0x10, 0x18, 0x01, 0x00, 0x02];
@@ -83,7 +86,7 @@ fn a_group_frame_reaches_everyone_else_and_a_full_ring_holds_up_nobody() {
         assert_eq!(read_frame(mbuf.bytes(), group), (src, serial));
         ports[1].free(mbuf);
     }
-    // The third station never read: its ring of 256 is full.
+    // The third station never received: its ring of 256 is full.
     assert_eq!(counter(&ports[0], "drop_group_ring_full"), 300 - 256);
     assert!(receive(&mut ports[0]).is_empty(), "a copy to the sender");
     let mut batch = MbufBatch::new();
@@ -91,12 +94,12 @@ fn a_group_frame_reaches_everyone_else_and_a_full_ring_holds_up_nobody() {
 }
 
 #[test]
-fn unknown_destinations_have_bounded_room_and_are_counted() {
+fn unknown_destination_buffers_are_bounded_and_counted() {
     let config = fresh("unknown");
     let mut port = open(&config);
-    let mut nobody = port.capabilities().mac;
-    nobody[4] ^= 0x40;
-    let mut loans: Vec<_> = std::iter::from_fn(|| port.alloc(nobody)).collect();
+    let mut unknown_mac = port.capabilities().mac;
+    unknown_mac[4] ^= 0x40;
+    let mut loans: Vec<_> = std::iter::from_fn(|| port.alloc(unknown_mac)).collect();
     assert_eq!(loans.len(), 64, "scratch buffers are bounded");
     let mut batch = MbufBatch::new();
     for mut mbuf in loans.drain(..BURST) {
@@ -108,11 +111,11 @@ fn unknown_destinations_have_bounded_room_and_are_counted() {
     for mbuf in loans {
         port.free(mbuf);
     }
-    assert_eq!(std::iter::from_fn(|| port.alloc(nobody)).count(), 64);
+    assert_eq!(std::iter::from_fn(|| port.alloc(unknown_mac)).count(), 64);
 }
 
 #[test]
-fn a_station_that_left_is_told_after_its_last_frame_and_its_successor_is_another() {
+fn left_is_reported_after_the_last_frame_and_before_the_successor() {
     let config = fresh("left");
     let (mut a, mut b) = (open(&config), open(&config));
     let dst = a.capabilities().mac;
@@ -125,7 +128,7 @@ fn a_station_that_left_is_told_after_its_last_frame_and_its_successor_is_another
     }
     drop(b);
     neighbours.update(&mut a);
-    assert_eq!(neighbours.present, [old], "frames are still to be read");
+    assert_eq!(neighbours.present, [old], "frames are still to be received");
     let mut c = open(&config);
     for serial in 0..5 {
         send(&mut c, dst, 100 + serial);
@@ -146,7 +149,7 @@ fn a_station_that_left_is_told_after_its_last_frame_and_its_successor_is_another
     assert_eq!(new[5], old.mac[5], "the slot was used again");
 }
 
-/// What was lent to a station that left is neither sent nor written by a successor, which has another slot.
+/// A buffer lent to a station that left is neither sent nor overwritten by the next station, which has another slot.
 #[test]
 fn buffer_to_send_outlives_its_port_and_keeps_its_bytes() {
     let config = fresh("outlived");
@@ -159,7 +162,7 @@ fn buffer_to_send_outlives_its_port_and_keeps_its_bytes() {
     let mut successor = open(&config);
     let new = successor.capabilities().mac;
     assert_ne!(new[5], old[5], "another slot");
-    // Twice round the ring.
+    // Two laps of the ring.
     for serial in 0..600 {
         send(&mut successor, dst, serial);
         assert_eq!(receive(&mut a), [(new, serial)]);
@@ -167,7 +170,7 @@ fn buffer_to_send_outlives_its_port_and_keeps_its_bytes() {
     assert_eq!(read_frame(kept.bytes(), dst), (old, 7));
     kept.buffer_mut().fill(1);
     drop((a, successor));
-    // The slot is this process's until it ends, and with it the segment.
+    // The slot stays locked until this process ends, and with it the segment.
     std::fs::remove_dir_all(config.segment_directory()).expect("the test's own segment");
 }
 
@@ -186,9 +189,9 @@ fn received_buffer_outlives_its_port_and_keeps_its_bytes() {
     kept.buffer_mut().fill(1);
 }
 
-/// Buffers of two segments have the same cookies. One that another port takes for its own would be lent twice.
+/// Buffers of two segments have the same cookies. If a port accepted a foreign one, a slot would be lent twice.
 #[test]
-fn buffers_to_send_of_another_segment_are_counted_and_lend_nothing_twice() {
+fn foreign_send_buffers_are_counted_and_not_lent_twice() {
     let (ours, theirs) = (fresh("ours"), fresh("theirs"));
     let (mut a, mut c) = (open(&ours), open(&theirs));
     let dst = a.capabilities().mac;
@@ -209,12 +212,12 @@ fn buffers_to_send_of_another_segment_are_counted_and_lend_nothing_twice() {
     a.free(kept);
     drop((a, c));
     assert_gone(&ours);
-    // What it lent and never got back keeps its slot.
+    // A buffer that was lent and never returned keeps its slot.
     std::fs::remove_dir_all(theirs.segment_directory()).expect("the test's own segment");
 }
 
 #[test]
-fn received_buffers_of_another_segment_are_counted_and_free_nothing() {
+fn foreign_received_buffers_are_counted_and_free_nothing() {
     let (ours, theirs) = (fresh("ours"), fresh("theirs"));
     let (mut a, mut c) = (open(&ours), open(&theirs));
     let dst = a.capabilities().mac;
@@ -228,7 +231,7 @@ fn received_buffers_of_another_segment_are_counted_and_free_nothing() {
     assert_eq!(kept.cookie(), foreign.cookie());
     a.free(foreign);
     assert_eq!(counter(&a, "foreign_buffers"), 1);
-    // As many frames as the ring has room for, and never over the one that is still held.
+    // As many frames as the ring holds, without overwriting the one that is still held.
     let mut batch = MbufBatch::new();
     let mut sent = 0;
     while sent < 1000
@@ -239,7 +242,7 @@ fn received_buffers_of_another_segment_are_counted_and_free_nothing() {
         assert_eq!(a.tx_burst(&mut batch), 1);
         sent += 1;
     }
-    assert!(sent < 1000, "the held frame holds up the ring");
+    assert!(sent < 1000, "the held frame blocks the ring");
     assert_eq!(read_frame(kept.bytes(), dst), (dst, 1));
     a.free(kept);
     drop((a, c));
@@ -248,7 +251,7 @@ fn received_buffers_of_another_segment_are_counted_and_free_nothing() {
 }
 
 #[test]
-fn a_station_that_came_and_went_unseen_is_heard_all_the_same() {
+fn frames_of_an_unreported_station_are_received() {
     let config = fresh("unseen");
     let mut a = open(&config);
     let dst = a.capabilities().mac;
@@ -263,7 +266,7 @@ fn a_station_that_came_and_went_unseen_is_heard_all_the_same() {
 }
 
 #[test]
-fn buffers_to_a_station_that_left_are_taken_back_and_counted() {
+fn buffers_to_a_departed_station_are_freed_and_counted() {
     let config = fresh("retired");
     let (mut a, b) = (open(&config), open(&config));
     let dst = b.capabilities().mac;
@@ -283,12 +286,12 @@ fn buffers_to_a_station_that_left_are_taken_back_and_counted() {
     assert_eq!(counter(&a, "drop_station_left"), 2);
     a.free(loans.remove(0));
     assert_eq!(counter(&a, "foreign_buffers"), 0);
-    let unknown = a.alloc(dst).expect("room for nobody");
+    let unknown = a.alloc(dst).expect("a scratch buffer");
     a.free(unknown);
 }
 
 #[test]
-fn senders_are_served_in_turn() {
+fn receive_is_fair_among_senders() {
     let config = fresh("fair");
     let mut receiver = open(&config);
     let dst = receiver.capabilities().mac;

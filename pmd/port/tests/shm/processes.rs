@@ -1,16 +1,16 @@
-//! Processes exchanging frames in all directions.
+//! Processes that exchange frames in all directions.
 
 use std::collections::BTreeMap;
 
 use pmd_port::{MacBytes, Port};
 
 use crate::support::{
-    Neighbours, Patience, Process, assert_gone, fresh, open, receive, role, try_send,
+    Deadline, Neighbours, Process, assert_gone, fresh, open, receive, role, try_send,
 };
 
 /// Sends `count` frames to each of `stations - 1` others and to itself, and receives as
-/// many from each, all in order and undamaged. Who is done may leave: everyone sent
-/// it frames, so everyone has seen it.
+/// many from each, all in order and undamaged. A station that is done may leave: it has
+/// frames from all others, so all have seen it.
 fn exchange(port: &mut dyn Port, stations: usize, count: u64) {
     let own = port.capabilities().mac;
     let mut neighbours = Neighbours::default();
@@ -18,7 +18,7 @@ fn exchange(port: &mut dyn Port, stations: usize, count: u64) {
     let mut unsent: BTreeMap<MacBytes, u64> = BTreeMap::from([(own, 0)]);
     unsent.extend(neighbours.present.iter().map(|other| (other.mac, 0)));
     let mut expected = unsent.clone();
-    let patience = Patience::new("frames in all directions");
+    let deadline = Deadline::new("frames in all directions");
     let mut missing = count * stations as u64;
     while missing > 0 || unsent.values().any(|next| *next < count) {
         let mut idle = true;
@@ -39,18 +39,18 @@ fn exchange(port: &mut dyn Port, stations: usize, count: u64) {
             idle = false;
         }
         if idle {
-            patience.turn();
+            deadline.check();
         }
     }
 }
 
-/// Runs the exchange in as many processes, this one included.
+/// Runs the exchange in this number of processes, including this one.
 fn exchange_in_processes(test: &str, stations: usize, count: u64) {
     if let Some((_, config)) = role() {
         return exchange(&mut open(&config), stations, count);
     }
     let config = fresh("exchange");
-    // Opened before the children run, so that the segment outlives each of them.
+    // Opened before the children start, so that the segment outlives each of them.
     let mut port = open(&config);
     let children: Vec<_> = (1..stations)
         .map(|_| Process::start(test, "exchange", &config))

@@ -1,4 +1,4 @@
-//! Segments for tests, frames that can be checked, and children of the test binary.
+//! Segments for tests, verifiable frames, and child processes of the test binary.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use pmd_port::shm::{ShmConfig, ShmPort};
 use pmd_port::{BURST, MacBytes, Mbuf, MbufBatch, Neighbour, Port, PortEvent};
 
-/// What a child of a test reads its role from.
+/// Environment variable with the role of a child process.
 const ROLE: &str = "VIADUCT_TEST_SHM_ROLE";
-/// What a child of a test reads its segment from.
+/// Environment variable with the segment of a child process.
 const SEGMENT: &str = "VIADUCT_TEST_SHM_SEGMENT";
 
-/// Longer than any machine needs; a test that waits this long has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// Longer than any machine needs.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A configuration for a segment that no other test has.
+/// Creates a configuration for a segment that no other test uses.
 pub(crate) fn fresh(name: &str) -> ShmConfig {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     // Relaxed: only the values need to differ.
@@ -28,7 +28,7 @@ pub(crate) fn open(config: &ShmConfig) -> ShmPort {
     ShmPort::open(config.clone()).expect("the segment can be joined")
 }
 
-/// The names of the files in the segment's directory; none if there is no directory.
+/// Lists the files in the segment's directory; none if there is no directory.
 pub(crate) fn files(config: &ShmConfig) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(config.segment_directory()) else {
         return Vec::new();
@@ -52,7 +52,7 @@ pub(crate) fn counter(port: &dyn Port, name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("no counter {name}")).value
 }
 
-/// The role of this process if it is a child that a test started.
+/// Returns the role of this process if it is a child that a test started.
 pub(crate) fn role() -> Option<(String, ShmConfig)> {
     let role = std::env::var(ROLE).ok()?;
     let segment = std::env::var(SEGMENT).expect("a child has a segment");
@@ -63,7 +63,7 @@ pub(crate) fn role() -> Option<(String, ShmConfig)> {
 pub(crate) struct Process(Child);
 
 impl Process {
-    /// Runs the test `test` of this binary once more, in the given role.
+    /// Runs the test `test` of this binary in a new process, in the given role.
     pub(crate) fn start(test: &str, role: &str, config: &ShmConfig) -> Self {
         let program = std::env::current_exe().expect("the test binary");
         let child = Command::new(program)
@@ -85,7 +85,7 @@ impl Process {
         assert!(status.success(), "a child failed: {status}");
     }
 
-    /// SIGKILL, and waiting until the kernel has cleaned up.
+    /// Kills the child by SIGKILL, and waits until the kernel has cleaned up.
     pub(crate) fn kill(mut self) {
         self.0.kill().expect("a running child");
         let status = self.0.wait().expect("a child to wait for");
@@ -95,34 +95,39 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail for a child that was waited for, which is the good case.
+        // Both fail for a child that was already waited for.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Something that is waited for by polling, which fails after [`PATIENCE`].
-pub(crate) struct Patience {
+/// A polling loop that fails after [`TIMEOUT`].
+pub(crate) struct Deadline {
     what: &'static str,
-    deadline: Instant,
+    end: Instant,
 }
 
-impl Patience {
+impl Deadline {
+    /// Starts waiting for `what`.
     pub(crate) fn new(what: &'static str) -> Self {
         Self {
             what,
-            deadline: Instant::now() + PATIENCE,
+            end: Instant::now() + TIMEOUT,
         }
     }
 
-    /// One more turn without success.
-    pub(crate) fn turn(&self) {
-        assert!(Instant::now() < self.deadline, "in vain: {}", self.what);
+    /// Fails if the timeout has expired; otherwise yields to other threads.
+    pub(crate) fn check(&self) {
+        assert!(
+            Instant::now() < self.end,
+            "timed out waiting for {}",
+            self.what
+        );
         std::thread::yield_now();
     }
 }
 
-/// Who is there, from the events of a port.
+/// The present and departed stations, from the events of a port.
 #[derive(Default)]
 pub(crate) struct Neighbours {
     pub(crate) present: Vec<Neighbour>,
@@ -130,7 +135,7 @@ pub(crate) struct Neighbours {
 }
 
 impl Neighbours {
-    /// Takes in what happened, and checks that it can have happened.
+    /// Applies the pending events, and checks that they are consistent.
     pub(crate) fn update(&mut self, port: &mut dyn Port) {
         let mut events = Vec::new();
         let any = port.events(&mut events);
@@ -143,7 +148,7 @@ impl Neighbours {
                 }
                 PortEvent::Left(neighbour) => {
                     let at = self.present.iter().position(|other| *other == neighbour);
-                    self.present.remove(at.expect("who leaves was there"));
+                    self.present.remove(at.expect("a present station left"));
                     self.left.push(neighbour);
                 }
                 PortEvent::MtuChanged(_) => panic!("a segment has no MTU"),
@@ -154,19 +159,19 @@ impl Neighbours {
         }
     }
 
-    /// Polls until as many stations are there.
+    /// Polls until this number of stations is present.
     pub(crate) fn wait_for(&mut self, port: &mut dyn Port, count: usize) {
-        let patience = Patience::new("stations to join or leave");
+        let deadline = Deadline::new("stations to join or leave");
         self.update(port);
         while self.present.len() != count {
-            patience.turn();
+            deadline.check();
             port.upkeep();
             self.update(port);
         }
     }
 }
 
-/// What stands in a test frame after its two addresses.
+/// Length of a test frame's header: two addresses, serial number, checksum.
 const HEAD_BYTES: usize = 6 + 6 + 8 + 4;
 pub(crate) const FRAME_BYTES_MIN: usize = HEAD_BYTES + 1;
 
@@ -200,7 +205,7 @@ pub(crate) fn write_frame(
     mbuf.set_len(len_bytes);
 }
 
-/// Checks a frame; gives its sender and serial number.
+/// Verifies a frame; returns its sender and serial number.
 pub(crate) fn read_frame(frame: &[u8], dst: MacBytes) -> (MacBytes, u64) {
     assert!(frame.len() >= FRAME_BYTES_MIN, "a frame of {}", frame.len());
     assert_eq!(frame[..6], dst, "delivered to the wrong station");
@@ -211,12 +216,12 @@ pub(crate) fn read_frame(frame: &[u8], dst: MacBytes) -> (MacBytes, u64) {
     (src, serial)
 }
 
-/// A length that differs from frame to frame.
+/// Returns a frame length that varies with the serial number.
 pub(crate) fn length_of(serial: u64) -> usize {
     FRAME_BYTES_MIN + (serial.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 53) as usize
 }
 
-/// Sends one frame if there is room.
+/// Sends one frame if a buffer is free.
 pub(crate) fn try_send(port: &mut dyn Port, dst: MacBytes, serial: u64) -> bool {
     let src = port.capabilities().mac;
     let Some(mut mbuf) = port.alloc(dst) else {
@@ -229,15 +234,15 @@ pub(crate) fn try_send(port: &mut dyn Port, dst: MacBytes, serial: u64) -> bool 
     true
 }
 
-/// Sends one frame, waiting for room.
+/// Sends one frame, waiting for a free buffer.
 pub(crate) fn send(port: &mut dyn Port, dst: MacBytes, serial: u64) {
-    let patience = Patience::new("room for a frame");
+    let deadline = Deadline::new("a free buffer");
     while !try_send(port, dst, serial) {
-        patience.turn();
+        deadline.check();
     }
 }
 
-/// Receives what is there and gives senders and serial numbers.
+/// Receives one burst; returns senders and serial numbers.
 pub(crate) fn receive(port: &mut dyn Port) -> Vec<(MacBytes, u64)> {
     let own = port.capabilities().mac;
     let mut batch = MbufBatch::new();
@@ -250,18 +255,18 @@ pub(crate) fn receive(port: &mut dyn Port) -> Vec<(MacBytes, u64)> {
     frames
 }
 
-/// Receives until at least `count` frames are there.
+/// Receives until at least `count` frames have arrived.
 pub(crate) fn receive_at_least(port: &mut dyn Port, count: usize) -> Vec<(MacBytes, u64)> {
-    let patience = Patience::new("frames to arrive");
+    let deadline = Deadline::new("frames to arrive");
     let mut frames = receive(port);
     while frames.len() < count {
-        patience.turn();
+        deadline.check();
         frames.extend(receive(port));
     }
     frames
 }
 
-/// A small generator of pseudo-random numbers; tests print its seed.
+/// A small pseudo-random number generator; tests print its seed.
 pub(crate) struct Random(u64);
 
 impl Random {

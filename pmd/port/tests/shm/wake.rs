@@ -1,4 +1,4 @@
-//! Sleeping and being woken across processes.
+//! Sleeping and wakeups across processes.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::support::{
     Neighbours, Process, Random, assert_gone, counter, fresh, open, receive, role, send,
 };
 
-/// No wake takes as long; a sleep that ends by time has lost one.
+/// No wakeup takes as long; a sleep that times out has lost one.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Arms, looks, and sleeps if there is nothing; gives what came.
+/// Arms and polls, and sleeps while there are no frames; returns the frames.
 fn receive_asleep(port: &mut dyn Port) -> Vec<(MacBytes, u64)> {
     loop {
         let source = port.arm();
@@ -29,8 +29,8 @@ fn receive_asleep(port: &mut dyn Port) -> Vec<(MacBytes, u64)> {
 }
 
 #[test]
-fn no_wake_is_lost_between_two_processes_that_sleep() {
-    const TEST: &str = "wake::no_wake_is_lost_between_two_processes_that_sleep";
+fn no_wakeup_is_lost_between_two_processes() {
+    const TEST: &str = "wake::no_wakeup_is_lost_between_two_processes";
     const ROUNDS: u64 = 5_000;
     if let Some((_, config)) = role() {
         let mut port = open(&config);
@@ -51,7 +51,7 @@ fn no_wake_is_lost_between_two_processes_that_sleep() {
     neighbours.wait_for(&mut port, 1);
     let dst = neighbours.present[0].mac;
     for serial in 0..ROUNDS {
-        // So that frames hit the other side before, while and after it lies down.
+        // Varies whether a frame arrives before, while or after the other side prepares to sleep.
         for _ in 0..random.below(5_000) {
             std::hint::spin_loop();
         }
@@ -66,7 +66,7 @@ fn no_wake_is_lost_between_two_processes_that_sleep() {
 }
 
 #[test]
-fn joining_and_leaving_wake_a_station_that_sleeps() {
+fn join_and_leave_wake_a_sleeping_station() {
     let config = fresh("wake-events");
     let mut port = open(&config);
     let mut neighbours = Neighbours::default();
@@ -96,12 +96,12 @@ fn joining_and_leaving_wake_a_station_that_sleeps() {
 }
 
 #[test]
-fn a_frame_wakes_once_per_wish() {
+fn frames_wake_once_per_arm() {
     let config = fresh("wake-once");
     let (mut a, mut b) = (open(&config), open(&config));
     let dst = b.capabilities().mac;
     send(&mut a, dst, 0);
-    assert_eq!(counter(&a, "wakes_sent"), 0, "nobody wished it");
+    assert_eq!(counter(&a, "wakes_sent"), 0, "not armed");
     let source = b.arm();
     send(&mut a, dst, 1);
     send(&mut a, dst, 2);
@@ -110,5 +110,5 @@ fn a_frame_wakes_once_per_wish() {
     b.arm();
     b.disarm();
     send(&mut a, dst, 3);
-    assert_eq!(counter(&a, "wakes_sent"), 1, "the wish was ended");
+    assert_eq!(counter(&a, "wakes_sent"), 1, "disarmed");
 }

@@ -1,4 +1,4 @@
-//! The control calls of an attached NIC that make and end connections.
+//! The control calls of an attached NIC that establish and end connections.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use fcvi_frame::connect;
 use vi_engine::EndpointState;
 
 use super::{
-    RemoteVi, ask, hear, is_lost, listen, query_state, remote_nic, remote_vi, submit_all, tell,
-    tell_if_there,
+    RemoteVi, call, call_done, call_done_unless_lost, is_lost, query_state, remote_nic, remote_vi,
+    set_replied_state, submit_all, take_completions,
 };
 use crate::attach::Attachment;
 use crate::attach::message::{NetAddress, Reply, Request};
@@ -18,7 +18,7 @@ use crate::instance::Conn;
 use crate::resource_error::ResourceError;
 use crate::vi::ViShared;
 
-/// A matched request: its handle over there, who asks, and with what.
+/// Waits for a connection request; returns its handle in the process, the address of the peer, and the attributes.
 pub(crate) fn connect_wait(
     device: &'static Device,
     nic: u64,
@@ -30,9 +30,9 @@ pub(crate) fn connect_wait(
         local: local.into(),
         limit,
     };
-    let reply = ask(device, &request, None).map_err(|error| {
-        // The last opening is closed meanwhile: the call was not carried to its end.
-        let is_ending = device.link().is_none_or(|link| link.is_ending());
+    let reply = call(device, &request, None).map_err(|error| {
+        // The call was interrupted if the last NIC handle is being closed.
+        let is_ending = device.control().is_none_or(|control| control.is_ending());
         match device.instances.is_open(nic) && !is_ending {
             true => error,
             false => ControlError::InvalidParameter,
@@ -50,25 +50,25 @@ pub(crate) fn connect_wait(
     Ok((Conn::Process(conn), remote, attributes.into()))
 }
 
-/// A VI is connected, as the process has answered.
-fn note_connected(vi: &'static ViShared, handle: u64, asked: RemoteVi) -> Outcome<()> {
-    if !hear(vi, handle, asked.connection, EndpointState::Connected) {
-        // Another thread has ended a connection meanwhile: this one, or the one before it.
+/// Sets the state of a VI whose connection the process has reported in a reply.
+fn note_connected(vi: &'static ViShared, handle: u64, target: RemoteVi) -> Outcome<()> {
+    if !set_replied_state(vi, handle, target.connection, EndpointState::Connected) {
+        // Another thread has disconnected the VI meanwhile: from this connection, or from the one before.
         query_state(vi, handle)?;
     }
     Ok(())
 }
 
-/// The outcome of a call that connects.
+/// Evaluates the reply to a call that connects a VI.
 fn connected(
     vi: &'static ViShared,
     handle: u64,
-    asked: RemoteVi,
+    target: RemoteVi,
     reply: Outcome<Reply>,
 ) -> Outcome<connect::Attributes> {
     match reply? {
         Reply::Attributes(attributes) => {
-            note_connected(vi, handle, asked)?;
+            note_connected(vi, handle, target)?;
             Ok(attributes.into())
         }
         _ => Err(ResourceError::ProcessAnswer.into()),
@@ -76,13 +76,19 @@ fn connected(
 }
 
 pub(crate) fn connect_accept(conn: u64, vi: &'static ViShared, handle: u64) -> Outcome<()> {
-    let asked = remote_vi(vi, handle)?;
-    tell(vi.device, &Request::ConnectAccept { conn, vi: asked.vi })?;
-    note_connected(vi, handle, asked)
+    let target = remote_vi(vi, handle)?;
+    call_done(
+        vi.device,
+        &Request::ConnectAccept {
+            conn,
+            vi: target.vi,
+        },
+    )?;
+    note_connected(vi, handle, target)
 }
 
 pub(crate) fn connect_reject(device: &'static Device, conn: u64) -> Outcome<()> {
-    tell(device, &Request::ConnectReject { conn })
+    call_done(device, &Request::ConnectReject { conn })
 }
 
 pub(crate) fn connect_request(
@@ -92,9 +98,9 @@ pub(crate) fn connect_request(
     remote: &connect::NetAddress,
     limit: Option<Duration>,
 ) -> Outcome<connect::Attributes> {
-    let asked = remote_vi(vi, handle)?;
+    let target = remote_vi(vi, handle)?;
     let request = Request::Connect {
-        vi: asked.vi,
+        vi: target.vi,
         local: NetAddress::from(local),
         remote: NetAddress::from(remote),
         limit,
@@ -102,14 +108,14 @@ pub(crate) fn connect_request(
     if is_lost(vi.device) {
         return Err(unreachable_without_process(vi));
     }
-    match ask(vi.device, &request, None) {
-        // Its end has taken the VI to Error.
+    match call(vi.device, &request, None) {
+        // The end of the process has taken the VI to the Error state.
         Err(_) if is_lost(vi.device) => Err(ControlError::NotReachable),
-        reply => connected(vi, handle, asked, reply),
+        reply => connected(vi, handle, target, reply),
     }
 }
 
-/// A request where nobody can be reached any more: a reliable VI goes to Error (VIPL 3.3.4).
+/// Fails a connection request after the end of the process: a reliable VI enters the Error state (VIPL 3.3.4).
 #[cold]
 fn unreachable_without_process(vi: &'static ViShared) -> ControlError {
     let mut held = vi.device.hold();
@@ -122,7 +128,7 @@ fn unreachable_without_process(vi: &'static ViShared) -> ControlError {
             if let Some(attachment) = driver.attachment() {
                 attachment.flush(vi.index);
             }
-            vi.device.announce(driver);
+            vi.device.wake_waiters(driver);
         }
     }
     ControlError::NotReachable
@@ -141,18 +147,18 @@ pub(crate) fn connect_peer_request(
         remote: NetAddress::from(remote),
         limit,
     };
-    tell(vi.device, &request)
+    call_done(vi.device, &request)
 }
 
 pub(crate) fn connect_peer_done(
     vi: &'static ViShared,
     handle: u64,
 ) -> Outcome<Option<connect::Attributes>> {
-    let asked = remote_vi(vi, handle)?;
-    let request = Request::ConnectPeerDone { vi: asked.vi };
-    match ask(vi.device, &request, None) {
-        Ok(Reply::NotYet) => Ok(None),
-        reply => connected(vi, handle, asked, reply).map(Some),
+    let target = remote_vi(vi, handle)?;
+    let request = Request::ConnectPeerDone { vi: target.vi };
+    match call(vi.device, &request, None) {
+        Ok(Reply::Pending) => Ok(None),
+        reply => connected(vi, handle, target, reply).map(Some),
     }
 }
 
@@ -160,39 +166,41 @@ pub(crate) fn connect_peer_wait(
     vi: &'static ViShared,
     handle: u64,
 ) -> Outcome<connect::Attributes> {
-    let asked = remote_vi(vi, handle)?;
-    let request = Request::ConnectPeerWait { vi: asked.vi };
-    connected(vi, handle, asked, ask(vi.device, &request, None))
+    let target = remote_vi(vi, handle)?;
+    let request = Request::ConnectPeerWait { vi: target.vi };
+    connected(vi, handle, target, call(vi.device, &request, None))
 }
 
-/// Ends a connection: when this returns, all that was posted before is complete.
+/// Disconnects a VI: when this returns, all descriptors posted before are complete.
 pub(crate) fn disconnect(vi: &'static ViShared, handle: u64) -> Outcome<()> {
     let device = vi.device;
     submit_all(device);
-    let remote = remote_vi(vi, handle)?;
-    // What another thread posts meanwhile comes before the call or behind it.
-    let ends = change(vi, handle, |attachment| attachment.begin_leaving(vi.index));
+    let target = remote_vi(vi, handle)?;
+    // Descriptors that other threads post meanwhile are submitted before or after the call.
+    let ends = change(vi, handle, |attachment| {
+        attachment.begin_disconnect(vi.index)
+    });
     let ends = ends.flatten().ok_or(ControlError::InvalidParameter)?;
-    let told = tell_if_there(device, &Request::Disconnect { vi: remote.vi });
-    // The process has completed it; there may be more than the ring holds at a time.
-    if told.is_ok() {
+    let outcome = call_done_unless_lost(device, &Request::Disconnect { vi: target.vi });
+    // The process has completed them; there may be more completions than the ring holds at a time.
+    if outcome.is_ok() {
         let queues = [&vi.send, &vi.recv];
         let is_complete = || {
             let mut queues = queues.iter().zip(ends);
             queues.all(|(queue, end)| queue.is_complete_to(end))
         };
         while vi.is_live(handle) && !is_complete() {
-            listen(device);
+            take_completions(device);
             std::thread::yield_now();
         }
     }
     change(vi, handle, |attachment| {
-        attachment.end_leaving(vi.index, told.is_ok());
+        attachment.end_disconnect(vi.index, outcome.is_ok());
     });
-    told
+    outcome
 }
 
-/// Changes something of the VI with this handle, if there is one still.
+/// Runs `change` on the attachment if the VI with this handle still exists.
 fn change<R>(
     vi: &'static ViShared,
     handle: u64,

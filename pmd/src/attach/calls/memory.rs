@@ -1,16 +1,16 @@
-//! The control calls of an attached NIC that are about memory.
+//! The control calls of an attached NIC for registered memory.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Once};
 
-use super::{ask, remote_nic, remote_tag, tell, tell_if_there};
+use super::{call, call_done, call_done_unless_lost, remote_nic, remote_tag};
 use crate::attach::message::{Reply, Request};
-use crate::attach::offers;
+use crate::attach::shared_files;
 use crate::control::{ControlError, Outcome, attributes};
 use crate::device::Device;
+use crate::memory::backing::{Backing, Owner};
 use crate::memory::pages::page_range;
-use crate::memory::place::{Owner, Place};
-use crate::memory::{SharedMemory, shared_memory_of};
+use crate::memory::{SharedMemory, find_memfd};
 use crate::nic::MemSettings;
 use crate::resource_error::ResourceError;
 
@@ -21,7 +21,7 @@ fn remote_settings(device: &Device, settings: &MemSettings) -> Outcome<MemSettin
     })
 }
 
-/// Registers memory in the library, so that descriptors in it can be read, and in the process.
+/// Registers memory in the process, and in this library, which reads the descriptors in it.
 ///
 /// # Safety
 /// As for [`crate::nic::register`].
@@ -33,34 +33,33 @@ pub(crate) unsafe fn register(
 ) -> Outcome<u32> {
     attributes::check_region(device, settings)?;
     let remote = remote_nic(device, nic)?;
-    let writable = device.regions.look(address, length_bytes)?;
-    // Of whole pages, as it is registered.
-    let (fd, shared_at) = offer(device, address, length_bytes)?;
-    let settings_there = remote_settings(device, settings)?;
+    let writable = device.regions.probe_pages(address, length_bytes)?;
+    let (fd, shared_at) = share(device, address, length_bytes)?;
+    let remote_settings = remote_settings(device, settings)?;
     let request = |shared_at, is_bounce_buffer| Request::Register {
         nic: remote,
         address,
         length_bytes,
-        settings: settings_there,
+        settings: remote_settings,
         writable,
         shared_at,
         is_bounce_buffer,
     };
-    let (answer, bounce_buffer) = match ask(device, &request(shared_at, false), fd)? {
+    let (reply, bounce_buffer) = match call(device, &request(shared_at, false), fd)? {
         Reply::MemoryUnreachable(why) => {
             let buffer = bounce_buffer(device, (address, length_bytes), settings, &why)?;
             let (at, bytes) = (buffer.address().as_ptr(), buffer.len_bytes() as u64);
-            let (fd, shared_at) = offer(device, at.expose_provenance() as u64, bytes)?;
-            let answer = ask(device, &request(shared_at, true), fd)?;
-            (answer, Some(Arc::new(Place::BounceBuffer(buffer))))
+            let (fd, shared_at) = share(device, at.expose_provenance() as u64, bytes)?;
+            let reply = call(device, &request(shared_at, true), fd)?;
+            (reply, Some(Arc::new(Backing::BounceBuffer(buffer))))
         }
-        answer => (answer, None),
+        reply => (reply, None),
     };
-    let Reply::Region(region) = answer else {
+    let Reply::Region(region) = reply else {
         return Err(ResourceError::ProcessAnswer.into());
     };
-    // Checked again under the lock: the opening may be closed or the tag destroyed meanwhile.
-    let admit = || {
+    // Checked again under the lock: the NIC handle may be closed or the tag destroyed meanwhile.
+    let check = || {
         remote_nic(device, nic)?;
         attributes::check_region(device, settings)
     };
@@ -69,7 +68,7 @@ pub(crate) unsafe fn register(
     let kept = bounce_buffer.clone();
     let adopted = device
         .regions
-        .adopt(nic, region, range, bounce_buffer, admit);
+        .adopt(nic, region, range, bounce_buffer, check);
     drop(kept);
     match adopted {
         Ok(()) => Ok(region),
@@ -79,33 +78,34 @@ pub(crate) unsafe fn register(
                 address,
                 region,
             };
-            tell(device, &undo)?;
+            call_done(device, &undo)?;
             Err(error)
         }
     }
 }
 
-/// A file descriptor of the shared memory that contains a range, and the offset of the range; none for private memory.
-fn offer(
+/// Returns a file descriptor of the shared memory that contains a range, to be passed to the process, and the offset of
+/// the range; none for private memory.
+fn share(
     device: &'static Device,
     address: u64,
     length_bytes: u64,
 ) -> Outcome<(Option<OwnedFd>, Option<u64>)> {
-    let offered = shared_memory_of(address, length_bytes);
-    let Some(offered) = offered.map_err(|error| ResourceError::offer(&error))? else {
+    let shared = find_memfd(address, length_bytes);
+    let Some(shared) = shared.map_err(|error| ResourceError::offer(&error))? else {
         return Ok((None, None));
     };
-    if offered.is_own {
-        offers::free_unmapped();
+    if shared.is_application_mapped {
+        shared_files::free_unmapped();
     }
-    offered.allocate_pages(device.config.max_registered_bytes);
-    if let Some(link) = device.link() {
-        offers::add(offered.memory.as_fd(), link.path(), &device.config.name);
+    shared.allocate_pages(device.config.max_registered_bytes);
+    if let Some(control) = device.control() {
+        shared_files::add(shared.memory.as_fd(), control.path(), &device.config.name);
     }
-    Ok((Some(offered.memory), Some(offered.offset_bytes)))
+    Ok((Some(shared.memory), Some(shared.offset_bytes)))
 }
 
-/// Allocates the bounce buffer of a range that the process cannot reach. The reason is logged once.
+/// Allocates the bounce buffer of a range that the process cannot access. The reason is logged once.
 fn bounce_buffer(
     device: &'static Device,
     (address, length_bytes): (u64, u64),
@@ -118,7 +118,7 @@ fn bounce_buffer(
     static LOGGED: Once = Once::new();
     LOGGED.call_once(|| {
         log::warn!(
-            "NIC {}: bounce buffers are used, with one more copy for each message: {reason}; \
+            "NIC {}: bounce buffers are used, with an additional copy of each message: {reason}; \
              memory of viaduct_alloc needs none",
             device.config.name
         );
@@ -128,7 +128,7 @@ fn bounce_buffer(
     buffer.map_err(|error| ResourceError::offer(&error).into())
 }
 
-/// RDMA of peers would access the bounce buffer, which the library cannot detect.
+/// Refuses RDMA rights: RDMA of peers would access the bounce buffer, which the library cannot detect.
 #[cold]
 fn refuse_rdma(reason: &str) -> ControlError {
     log::error!("memory with EnableRdmaWrite or EnableRdmaRead must be of viaduct_alloc: {reason}");
@@ -154,7 +154,7 @@ pub(crate) fn deregister(
     {
         return Err(ControlError::InvalidParameter);
     }
-    tell_if_there(device, &request)?;
+    call_done_unless_lost(device, &request)?;
     let removed = {
         let _no_turn_runs = device.hold();
         let regions = &device.regions;
@@ -178,7 +178,9 @@ pub(crate) fn set_region(
     }
     attributes::check_region(device, settings)?;
     if (settings.rdma_write || settings.rdma_read) && device.regions.has_bounce_buffer(region) {
-        return Err(refuse_rdma("the datapath process cannot reach this region"));
+        return Err(refuse_rdma(
+            "the datapath process cannot access this region",
+        ));
     }
     let request = Request::SetRegion {
         nic: remote_nic(device, nic)?,
@@ -186,6 +188,6 @@ pub(crate) fn set_region(
         region,
         settings: remote_settings(device, settings)?,
     };
-    tell(device, &request)?;
+    call_done(device, &request)?;
     attributes::set_region(device, Owner::PROGRAM, (address, region), settings)
 }

@@ -1,4 +1,4 @@
-//! A datapath process that dies in the middle of a call.
+//! Tests of calls to a datapath process that ends during a call.
 
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -8,36 +8,36 @@ use std::thread::JoinHandle;
 use fcvi_frame::connect;
 
 use super::*;
-use crate::attach::arena::{Arena, RingSizes};
 use crate::attach::message::Description;
+use crate::attach::shared_queues::{RingSizes, SharedQueues};
 use crate::attach::socket::{Listener, Socket};
 use crate::config::{NicConfig, Quota};
 use crate::descriptor::RawDescriptor;
 use crate::nic::{self, MemSettings};
+use crate::queue_calls::{self, Done, Queue, WhenFull};
 use crate::resource_error::{Limit, LimitOf, LimitReached};
 use crate::sys;
-use crate::vi::Kind;
-use crate::work::{self, Done, Queue, WhenFull};
+use crate::vi::HandleKind;
 
-mod played;
+mod fake_process;
 
-/// Descriptors that the process allows.
-const ALLOWED: u32 = 3;
-/// A region, as the process calls it.
+/// The descriptor quota of the process.
+const MAX_DESCRIPTORS: u32 = 3;
+/// The handle of every region in the process.
 const REGION: u32 = 0x0001_0001;
 
-/// What stands in for a datapath process: it dies when it is asked what `dies_of` says.
-struct Mortal {
+/// A fake datapath process, which ends at the first request for which `ends_at` returns true.
+struct DyingProcess {
     socket: PathBuf,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Mortal {
-    fn new(test: &str, dies_of: fn(&Request) -> bool) -> Self {
+impl DyingProcess {
+    fn new(test: &str, ends_at: fn(&Request) -> bool) -> Self {
         let name = format!("viaduct-unit-{}-{test}.sock", std::process::id());
         let socket = std::env::temp_dir().join(name);
         let listener = Listener::bind(&socket).unwrap();
-        let thread = std::thread::spawn(move || live(&listener, dies_of));
+        let thread = std::thread::spawn(move || serve(&listener, ends_at));
         Self {
             socket,
             thread: Some(thread),
@@ -49,27 +49,27 @@ impl Mortal {
     }
 }
 
-impl Drop for Mortal {
+impl Drop for DyingProcess {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take()
             && !std::thread::panicking()
         {
             thread.join().unwrap();
         }
-        // It is in a directory for temporary files.
+        // In a directory of temporary files: an error does no harm.
         let _ = std::fs::remove_file(&self.socket);
     }
 }
 
-fn live(listener: &Listener, dies_of: fn(&Request) -> bool) {
-    let life = listener.accept().unwrap();
-    life.receive::<Request>().unwrap().unwrap();
-    let (_arena, memory) = Arena::create(RingSizes::for_segments(252)).unwrap();
-    let (_wakeup, theirs) = sys::WakeupSet::new().unwrap().add_client().unwrap();
+fn serve(listener: &Listener, ends_at: fn(&Request) -> bool) {
+    let attach = listener.accept().unwrap();
+    attach.receive::<Request>().unwrap().unwrap();
+    let (_queues, memory) = SharedQueues::create(RingSizes::for_segments(252)).unwrap();
+    let (_wakeup, waker) = sys::WakeupSet::new().unwrap().add_client().unwrap();
     let config = NicConfig::default();
     let quota = Quota {
-        max_descriptors: ALLOWED,
-        // One conversation does for all.
+        max_descriptors: MAX_DESCRIPTORS,
+        // One call connection suffices.
         max_calls: 1,
         ..Quota::default()
     };
@@ -77,24 +77,24 @@ fn live(listener: &Listener, dies_of: fn(&Request) -> bool) {
         key: [7; 16],
         nic: Box::new(Description::of(&config, &quota, 2096)),
     };
-    let fds = [memory.as_raw_fd(), theirs.as_raw_fd()];
-    life.send(&Reply::Rings, &fds).unwrap();
-    assert!(matches!(next(&life), Some(Request::RingsMapped)));
-    life.send(&attached, &[]).unwrap();
+    let fds = [memory.as_raw_fd(), waker.as_raw_fd()];
+    attach.send(&Reply::Rings, &fds).unwrap();
+    assert!(matches!(next(&attach), Some(Request::RingsMapped)));
+    attach.send(&attached, &[]).unwrap();
     let call = Arc::new(listener.accept().unwrap());
     call.receive::<Request>().unwrap().unwrap();
     call.take_descriptors();
     call.send(&Reply::Done, &[]).unwrap();
     while let Some(request) = next(&call) {
-        if dies_of(&request) {
-            // As the kernel does when a process dies: one descriptor after the other.
+        if ends_at(&request) {
+            // The descriptors are closed one after the other, as by the kernel when a process ends.
             drop(call);
             std::thread::yield_now();
-            drop(life);
+            drop(attach);
             return;
         }
         let reply = match request {
-            Request::CreateVi { .. } => Reply::Handle(RawHandle::pack(Kind::Vi, 0, 1, 0)),
+            Request::CreateVi { .. } => Reply::Handle(RawHandle::pack(HandleKind::Vi, 0, 1, 0)),
             Request::QueryVi { .. } => Reply::Vi {
                 state: EndpointState::Idle as u8,
             },
@@ -110,13 +110,13 @@ fn next(call: &Socket) -> Option<Request> {
     call.receive().unwrap().map(|(request, _)| request)
 }
 
-/// A NIC of a mortal process, a VI, and its opening.
-fn vi_of(process: &Mortal, name: &str) -> (u64, u64) {
+/// Opens a NIC of a dying process and creates a VI: both handles.
+fn vi_of(process: &DyingProcess, name: &str) -> (u64, u64) {
     let (nic, _, vi) = vi_and_tag_of(process, name);
     (nic, vi)
 }
 
-fn vi_and_tag_of(process: &Mortal, name: &str) -> (u64, u64, u64) {
+fn vi_and_tag_of(process: &DyingProcess, name: &str) -> (u64, u64, u64) {
     let nic = nic::attach(process.socket(), name).unwrap();
     let ptag = nic::create_ptag(nic).unwrap();
     let settings = ViSettings {
@@ -129,13 +129,13 @@ fn vi_and_tag_of(process: &Mortal, name: &str) -> (u64, u64, u64) {
     (nic, ptag, vi)
 }
 
-/// Registers memory that nobody writes, or that lives until everything is closed.
+/// Registers memory that is not written by others, or that outlives the NIC handle.
 fn register(nic: u64, address: u64, bytes: u64, settings: &MemSettings) -> Outcome<u32> {
-    // SAFETY: as above; no process is there that would read or write it.
+    // SAFETY: as above; no real process accesses it.
     unsafe { nic::register(nic, address, bytes, settings) }
 }
 
-/// Posts a descriptor that is registered, and left alone until it comes back or everything is closed.
+/// Posts a registered descriptor, which is not accessed until it completes or the NIC handle is closed.
 fn post(
     vi: u64,
     queue: Queue,
@@ -143,14 +143,14 @@ fn post(
     when_full: WhenFull,
 ) -> Outcome<()> {
     // SAFETY: as above.
-    unsafe { work::post(vi, queue, descriptor, region, when_full, 0) }
+    unsafe { queue_calls::post(vi, queue, descriptor, region, when_full, 0) }
 }
 
 const TAG_IN_USE: ControlError = ControlError::Resource(ResourceError::TagInUse);
 
 #[test]
-fn what_ends_with_the_process_ends_well() {
-    let process = Mortal::new("ends", |r| matches!(r, Request::Disconnect { .. }));
+fn calls_that_free_resources_succeed_after_the_end_of_the_process() {
+    let process = DyingProcess::new("ends", |r| matches!(r, Request::Disconnect { .. }));
     let (nic, vi) = vi_of(&process, "ENDS");
     assert_eq!(nic::disconnect(vi), Ok(()));
     assert_eq!(
@@ -161,14 +161,14 @@ fn what_ends_with_the_process_ends_well() {
     assert_eq!(nic::close(nic), Ok(()));
 }
 
-/// One thread has had the process destroy a VI, and another one makes the next, which the process puts in the same
-/// place, before the first one comes back.
+/// One thread has destroyed a VI in the process, and another thread creates the next one, at the same index, before the
+/// first call returns.
 #[test]
-fn a_vi_in_the_place_of_another_is_not_ended_with_it() {
-    let process = Mortal::new("place", |r| matches!(r, Request::Disconnect { .. }));
+fn destroying_a_vi_leaves_a_new_one_with_the_same_index_alone() {
+    let process = DyingProcess::new("place", |r| matches!(r, Request::Disconnect { .. }));
     let (nic, ptag, first) = vi_and_tag_of(&process, "PLACE");
-    let place = crate::vi::vi_of(first).unwrap();
-    place.retire();
+    let shared = crate::vi::vi_of(first).unwrap();
+    shared.retire();
     let settings = ViSettings {
         ptag,
         reliability: 2,
@@ -176,8 +176,8 @@ fn a_vi_in_the_place_of_another_is_not_ended_with_it() {
         ..ViSettings::default()
     };
     let second = nic::create_vi(nic, &settings, 0, 0).unwrap();
-    assert!(place.is_live(second));
-    take_down(place, first);
+    assert!(shared.is_live(second));
+    remove_local(shared, first);
     assert_eq!(nic::disconnect(second), Ok(()));
     assert_eq!(nic::destroy_ptag(nic, ptag), Err(TAG_IN_USE));
     assert_eq!(nic::destroy_vi(second), Ok(()));
@@ -185,10 +185,9 @@ fn a_vi_in_the_place_of_another_is_not_ended_with_it() {
     assert_eq!(nic::close(nic), Ok(()));
 }
 
-/// A tag that something has is not ended, whoever looks.
 #[test]
-fn a_tag_in_use_stays_when_the_process_is_gone() {
-    let process = Mortal::new("tag", |r| matches!(r, Request::DestroyPtag { .. }));
+fn tag_in_use_is_not_destroyed_after_the_end_of_the_process() {
+    let process = DyingProcess::new("tag", |r| matches!(r, Request::DestroyPtag { .. }));
     let (nic, ptag, vi) = vi_and_tag_of(&process, "TAG");
     for _ in 0..2 {
         assert_eq!(nic::destroy_ptag(nic, ptag), Err(TAG_IN_USE));
@@ -200,8 +199,8 @@ fn a_tag_in_use_stays_when_the_process_is_gone() {
 }
 
 #[test]
-fn a_request_finds_nobody_when_the_process_is_gone() {
-    let process = Mortal::new("asks", |r| matches!(r, Request::Connect { .. }));
+fn connect_request_after_the_end_of_the_process_is_not_reachable() {
+    let process = DyingProcess::new("asks", |r| matches!(r, Request::Connect { .. }));
     let (nic, vi) = vi_of(&process, "ASKS");
     let host = HostAddress(*nic::info(nic).unwrap().host);
     let address = connect::NetAddress {
@@ -210,7 +209,7 @@ fn a_request_finds_nobody_when_the_process_is_gone() {
     };
     let connect = || nic::connect_request(vi, &address, &address, None);
     let state = || nic::query_vi(vi).map(|info| info.state);
-    // It dies of the first one, and is dead when the next one comes.
+    // The process ends at the first request, and has ended at the second one.
     for _ in 0..2 {
         assert_eq!(connect().err(), Some(ControlError::NotReachable));
         assert_eq!(state(), Ok(EndpointState::Error));
@@ -223,8 +222,8 @@ fn a_request_finds_nobody_when_the_process_is_gone() {
 }
 
 #[test]
-fn post_beyond_the_quota_is_refused_to_who_wants_that_and_harms_nothing() {
-    let process = Mortal::new("allows", |r| matches!(r, Request::DestroyPtag { .. }));
+fn post_beyond_the_quota_with_refuse_fails_and_leaves_the_vi_idle() {
+    let process = DyingProcess::new("allows", |r| matches!(r, Request::DestroyPtag { .. }));
     let (nic, ptag, vi) = vi_and_tag_of(&process, "ALLOWS");
     let mut memory: Box<[[RawDescriptor; 8]]> = vec![Default::default(); 64].into();
     let range = memory.as_mut_ptr();
@@ -239,21 +238,21 @@ fn post_beyond_the_quota_is_refused_to_who_wants_that_and_harms_nothing() {
         post(vi, queue, (descriptor, region), when_full)
     };
     let receive = |number| post(Queue::Receive, number, WhenFull::Break);
-    for number in 0..ALLOWED as usize {
+    for number in 0..MAX_DESCRIPTORS as usize {
         assert_eq!(receive(number), Ok(()));
     }
     for queue in [Queue::Receive, Queue::Send, Queue::Receive] {
-        let allowed = Limit::MaxDescriptors;
-        let reached = LimitReached::all_in_use(allowed, ALLOWED, LimitOf::Program);
+        let limit = Limit::MaxDescriptors;
+        let reached = LimitReached::all_in_use(limit, MAX_DESCRIPTORS, LimitOf::Program);
         assert_eq!(post(queue, 7, WhenFull::Refuse), Err(reached.into()));
     }
     let state = || nic::query_vi(vi).map(|info| info.state);
-    assert_eq!(state(), Ok(EndpointState::Idle), "nothing broke");
-    // The process dies; what was posted comes back, and is there to be posted again.
+    assert_eq!(state(), Ok(EndpointState::Idle), "not in error");
+    // The process ends; the descriptors are flushed, and can be posted again.
     assert_eq!(nic::destroy_ptag(nic, ptag), Err(TAG_IN_USE));
     for round in 0..2 {
-        for number in 0..ALLOWED as usize {
-            let found = work::done(vi, Queue::Receive).unwrap();
+        for number in 0..MAX_DESCRIPTORS as usize {
+            let found = queue_calls::done(vi, Queue::Receive).unwrap();
             assert!(
                 matches!(found, Done::Completed { .. }),
                 "{round}: {found:?}"

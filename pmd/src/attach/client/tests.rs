@@ -1,45 +1,45 @@
-//! What the poller takes of an application that submits more than it may.
+//! Tests of the submissions that the poller takes from an application beyond its limits.
 
 use vi_engine::{Completion, Status};
 
 use super::*;
-use crate::attach::arena::{Listener, RingSizes, Submitter};
+use crate::attach::shared_queues::{CompletionConsumer, RingSizes, SubmissionProducer};
 use crate::config::NicConfig;
 use crate::device::{self, Device};
 use crate::driver::Driver;
-use crate::memory::place::Owner;
+use crate::memory::backing::Owner;
 use crate::nic;
 use crate::vi::{ViSettings, vi_of};
 
-/// A NIC without threads, which serves one application; a test plays both.
-struct Served {
+/// A NIC without threads and one attached application; the test acts as both.
+struct TestNic {
     device: &'static Device,
     nic: u64,
     ptag: u64,
     id: ClientId,
-    submitter: Submitter,
-    /// The application's view.
-    arena: Arena,
+    submissions: SubmissionProducer,
+    /// The application's mapping.
+    queues: SharedQueues,
     counters: Arc<ClientCounters>,
 }
 
-impl Served {
+impl TestNic {
     fn new(test: &str, limits: Limits) -> Self {
         let config = NicConfig {
             segment: format!("unit-{}-client-{test}", std::process::id()),
             ..NicConfig::default()
         };
-        let (device, nic) = device::open_unattended(&config).unwrap();
+        let (device, nic) = device::open_without_threads(&config).unwrap();
         let ptag = nic::create_ptag(nic).unwrap();
-        let (arena, fd) = Arena::create(RingSizes::for_segments(limits.segments)).unwrap();
-        let (life, _) = Socket::pair().unwrap();
+        let (queues, fd) = SharedQueues::create(RingSizes::for_segments(limits.segments)).unwrap();
+        let (attach_socket, _) = Socket::pair().unwrap();
         let (wakeup, _) = sys::WakeupSet::new().unwrap().add_client().unwrap();
         let counters = Arc::<ClientCounters>::default();
         let client = Client::new(
             0,
-            arena,
+            queues,
             wakeup,
-            Arc::new(life),
+            Arc::new(attach_socket),
             Arc::clone(&counters),
             limits,
         );
@@ -49,13 +49,13 @@ impl Served {
             nic,
             ptag,
             id,
-            submitter: Submitter::default(),
-            arena: Arena::open(fd).unwrap(),
+            submissions: SubmissionProducer::default(),
+            queues: SharedQueues::open(fd).unwrap(),
             counters,
         }
     }
 
-    /// A VI of the application's.
+    /// Creates a VI of the application.
     fn vi(&self, nic: u64, ptag: u64) -> u64 {
         let settings = ViSettings {
             reliability: 2,
@@ -72,30 +72,30 @@ impl Served {
         vi
     }
 
-    fn submit(&mut self, vi: u64, what: Submission) {
-        assert!(self.try_submit(vi, what), "the ring is full");
+    fn submit(&mut self, vi: u64, kind: Submission) {
+        assert!(self.try_submit(vi, kind), "the ring is full");
     }
 
-    fn try_submit(&mut self, vi: u64, what: Submission) -> bool {
-        self.try_submit_slot(vi, what, &Slot::default())
+    fn try_submit(&mut self, vi: u64, kind: Submission) -> bool {
+        self.try_submit_slot(vi, kind, &Slot::default())
     }
 
-    fn try_submit_slot(&mut self, vi: u64, what: Submission, slot: &Slot) -> bool {
+    fn try_submit_slot(&mut self, vi: u64, kind: Submission, slot: &Slot) -> bool {
         let raw = RawHandle::unpack(vi);
-        let name = ViName {
+        let id = ViId {
             index: raw.index as u16,
             generation: raw.generation,
         };
-        let slot = (what != Submission::Break).then_some(slot);
-        self.submitter.submit(&self.arena, name, what, slot)
+        let slot = (kind != Submission::Break).then_some(slot);
+        self.submissions.submit(&self.queues, id, kind, slot)
     }
 
-    /// The application takes what it is told.
-    fn listen(&self) -> usize {
-        let mut listener = Listener::default();
-        let told = core::iter::from_fn(|| listener.take(&self.arena)).count();
-        listener.give_back(&self.arena);
-        told
+    /// Takes all completion entries, as the application does, and returns their number.
+    fn take_completions(&self) -> usize {
+        let mut completions = CompletionConsumer::default();
+        let count = core::iter::from_fn(|| completions.pop(&self.queues)).count();
+        completions.release(&self.queues);
+        count
     }
 
     fn submitted(&self) -> u64 {
@@ -121,14 +121,14 @@ fn limits() -> Limits {
     }
 }
 
-/// How many receives of a VI are posted.
+/// The number of posted receives of a VI.
 fn receives(vi: u64) -> u32 {
     vi_of(vi).unwrap().recv.depth()
 }
 
 #[test]
-fn what_is_submitted_beyond_the_descriptors_that_are_allowed_waits() {
-    let mut served = Served::new(
+fn submissions_beyond_max_descriptors_wait_in_the_ring() {
+    let mut served = TestNic::new(
         "beyond",
         Limits {
             descriptors: 3,
@@ -143,7 +143,7 @@ fn what_is_submitted_beyond_the_descriptors_that_are_allowed_waits() {
     assert!(with(device, Datapath::take_submissions));
     assert_eq!((receives(vi), served.submitted()), (3, 3));
     assert!(!with(device, Datapath::take_submissions), "they wait");
-    // One completes; it counts no more, whether it was told or not.
+    // A completed descriptor no longer counts, whether its completion was reported or not.
     let index = vi_of(vi).unwrap().index;
     let done = Completion {
         status: Status::default(),
@@ -154,16 +154,16 @@ fn what_is_submitted_beyond_the_descriptors_that_are_allowed_waits() {
     with(device, |path| path.complete_receive(index, done));
     assert!(with(device, Datapath::take_submissions));
     assert_eq!((receives(vi), served.submitted()), (3, 4));
-    with(device, |path| path.flush_queue(index, Side::Receive));
+    with(device, |path| path.flush_queue(index, QueueKind::Receive));
     assert!(with(device, Datapath::take_submissions));
     assert_eq!((receives(vi), served.submitted()), (1, 5));
-    assert_eq!(served.listen(), 4);
+    assert_eq!(served.take_completions(), 4);
     served.close();
 }
 
 #[test]
-fn a_vi_that_ends_counts_no_more() {
-    let mut served = Served::new(
+fn descriptors_of_a_destroyed_vi_no_longer_count() {
+    let mut served = TestNic::new(
         "ends",
         Limits {
             descriptors: 2,
@@ -182,33 +182,33 @@ fn a_vi_that_ends_counts_no_more() {
         served.submit(stays, Submission::Receive);
         assert!(!with(device, Datapath::take_submissions));
         device::close(device, nic).unwrap();
-        // With what is submitted for it too late.
+        // A submission for the destroyed VI.
         served.submit(ends, Submission::Receive);
         assert!(with(device, Datapath::take_submissions));
         assert_eq!(receives(stays), 1);
         let index = vi_of(stays).unwrap().index;
-        with(device, |path| path.flush_queue(index, Side::Receive));
+        with(device, |path| path.flush_queue(index, QueueKind::Receive));
     }
     served.close();
 }
 
-/// What was taken of the application until now.
-fn taken(served: &Served) -> u64 {
+/// The number of submissions taken from the application.
+fn taken(served: &TestNic) -> u64 {
     served.submitted() + served.counters.stale.load(Ordering::Relaxed)
 }
 
-/// Submissions for a VI that never was: the cheapest ones.
-fn fill(served: &mut Served) {
-    let nobody = RawHandle::pack(crate::vi::Kind::Vi, 0, 1, 77);
-    while served.try_submit(nobody, Submission::Receive) {}
+/// Fills the ring with submissions for a VI that never existed: the cheapest ones.
+fn fill(served: &mut TestNic) {
+    let unknown_vi = RawHandle::pack(crate::vi::HandleKind::Vi, 0, 1, 77);
+    while served.try_submit(unknown_vi, Submission::Receive) {}
 }
 
 #[test]
-fn a_flood_is_taken_by_its_share_and_once_round_the_ring_for_messages_that_find_nothing() {
+fn flood_is_limited_to_its_share_and_to_one_ring_for_messages_without_a_receive() {
     for share in [1, 10] {
         let name = format!("flood-{share}");
-        let mut served = Served::new(&name, Limits { share, ..limits() });
-        let (device, ring) = (served.device, u64::from(served.arena.submissions()));
+        let mut served = TestNic::new(&name, Limits { share, ..limits() });
+        let (device, ring) = (served.device, u64::from(served.queues.submissions()));
         let vi = served.vi(served.nic, served.ptag);
         let index = vi_of(vi).unwrap().index;
         for turn in 1..=3 {
@@ -217,7 +217,7 @@ fn a_flood_is_taken_by_its_share_and_once_round_the_ring_for_messages_that_find_
             assert!(with(device, Datapath::take_submissions));
             let in_share = taken(&served) - before;
             assert_eq!(in_share, u64::from(8 * share), "turn {turn}");
-            // Whatever comes for it, and however fast it writes.
+            // However many messages arrive for it, and however fast it writes.
             for _ in 0..5 {
                 let found = with(device, |path| path.claim_receive(index));
                 assert_eq!(found, Claim::Empty);
@@ -230,15 +230,15 @@ fn a_flood_is_taken_by_its_share_and_once_round_the_ring_for_messages_that_find_
 }
 
 #[test]
-fn a_message_finds_the_receive_at_the_end_of_a_full_ring() {
-    let mut served = Served::new("end-of-ring", limits());
+fn message_finds_the_receive_at_the_end_of_a_full_ring() {
+    let mut served = TestNic::new("end-of-ring", limits());
     let device = served.device;
-    let [near, far] = [(); 2].map(|()| served.vi(served.nic, served.ptag));
-    for _ in 1..served.arena.submissions() {
-        served.submit(far, Submission::Break);
+    let [receiver, other] = [(); 2].map(|()| served.vi(served.nic, served.ptag));
+    for _ in 1..served.queues.submissions() {
+        served.submit(other, Submission::Break);
     }
-    served.submit(near, Submission::Receive);
-    let index = vi_of(near).unwrap().index;
+    served.submit(receiver, Submission::Receive);
+    let index = vi_of(receiver).unwrap().index;
     with(device, |path| {
         path.take_submissions();
         let claimed = path.claim_receive(index);
@@ -248,18 +248,18 @@ fn a_message_finds_the_receive_at_the_end_of_a_full_ring() {
 }
 
 #[test]
-fn a_ring_is_empty_after_its_turns_and_a_flood_never() {
-    let mut served = Served::new("turns", limits());
+fn full_ring_is_drained_after_turns_of_ring_and_a_flooded_one_is_not() {
+    let mut served = TestNic::new("turns", limits());
     let (device, id) = (served.device, served.id);
     let turn = || {
         with(device, |path| {
             path.take_submissions();
-            path.clients.is_taken(id)
+            path.clients.is_drained(id)
         })
     };
-    assert!(turn(), "nothing was there");
+    assert!(turn(), "the ring is empty");
     let turns = with(device, |path| path.clients.turns_of_ring(id));
-    assert_eq!(turns, served.arena.submissions() / 8);
+    assert_eq!(turns, served.queues.submissions() / 8);
     fill(&mut served);
     let needed = (1..=turns + 1).find(|_| turn()).unwrap();
     assert_eq!(needed, turns + 1, "the last one finds nothing");
@@ -270,116 +270,123 @@ fn a_ring_is_empty_after_its_turns_and_a_flood_never() {
     served.close();
 }
 
-/// A receive of so many segments.
+/// A receive with this number of segments.
 fn long(segments: usize) -> Slot {
     let mut slot = Slot::default();
     slot.segments_mut(segments);
     slot
 }
 
-/// Slots of a VI's receive queue that hold room for segments beyond themselves.
+/// The number of slots of a VI's receive queue with segments in memory of the pool.
 fn spilled(vi: u64) -> usize {
     // SAFETY: the NIC has no threads, and the test is one.
     unsafe { vi_of(vi).unwrap().recv.spilled() }
 }
 
 #[test]
-fn room_for_segments_is_had_by_descriptors_that_are_posted_and_by_no_others() {
+fn segment_pool_memory_is_used_by_posted_descriptors_only() {
     let limits = Limits {
         segments: 16,
         ..limits()
     };
-    let mut served = Served::new("spills", limits);
+    let mut served = TestNic::new("spills", limits);
     let (device, id) = (served.device, served.id);
-    let spare = || with(device, |path| path.clients.get(id).unwrap().spills.spare());
+    let spare = || {
+        with(device, |path| {
+            path.clients.get(id).unwrap().segment_pool.spare()
+        })
+    };
     let vis = [(); 3].map(|()| served.vi(served.nic, served.ptag));
     let mut submit = |vi, slot: &Slot| {
         assert!(served.try_submit_slot(vi, Submission::Receive, slot));
         assert!(with(device, Datapath::take_submissions));
     };
-    // Told at once.
+    // Completions that are reported at once.
     for vi in vis {
         let index = vi_of(vi).unwrap().index;
         for round in 1..=3 {
             submit(vi, &long(16));
             submit(vi, &long(4));
             assert_eq!(spilled(vi), 1, "round {round}");
-            with(device, |path| path.flush_queue(index, Side::Receive));
+            with(device, |path| path.flush_queue(index, QueueKind::Receive));
             assert_eq!((spilled(vi), spare()), (0, 1), "round {round}");
         }
     }
-    // Wrong ones wait for their end without it.
+    // Invalid descriptors use none.
     let vi = vis[0];
     let index = vi_of(vi).unwrap().index;
     for (fault, control) in [(status::FORMAT_ERROR, 0), (0, control::OP_RDMA_READ)] {
-        let mut wrong = long(16);
-        (wrong.fault, wrong.control) = (fault, control);
-        submit(vi, &wrong);
-        with(device, |path| path.flush_queue(index, Side::Receive));
+        let mut invalid = long(16);
+        (invalid.fault, invalid.control) = (fault, control);
+        submit(vi, &invalid);
+        with(device, |path| path.flush_queue(index, QueueKind::Receive));
         assert_eq!(spilled(vi), 0);
     }
     served.close();
 }
 
 #[test]
-fn room_for_segments_goes_with_what_is_told_late_or_never() {
+fn segment_pool_memory_is_freed_although_completions_are_reported_late_or_never() {
     let limits = Limits {
         segments: 16,
         ..limits()
     };
-    let mut served = Served::new("late", limits);
+    let mut served = TestNic::new("late", limits);
     let device = served.device;
     let nic = device.instances.open(device.number(), 0);
     let ptag = nic::create_ptag(nic).unwrap();
-    let told_late = served.vi(served.nic, served.ptag);
-    let told_never = served.vi(nic, ptag);
-    let mut listener = Listener::default();
-    // What there is no room for waits, without its segments.
+    let reported_late = served.vi(served.nic, served.ptag);
+    let never_reported = served.vi(nic, ptag);
+    let mut completions = CompletionConsumer::default();
+    // Completions for which the ring has no space wait without the segments.
     let queue = |vi| &vi_of(vi).unwrap().recv;
     let mut rounds = 0;
-    while !queue(told_late).has_complete() || !queue(told_never).has_complete() {
+    while !queue(reported_late).has_complete() || !queue(never_reported).has_complete() {
         rounds += 1;
         assert!(rounds < 10_000, "the ring has no end");
-        for vi in [told_late, told_never] {
+        for vi in [reported_late, never_reported] {
             let index = vi_of(vi).unwrap().index;
             assert!(served.try_submit_slot(vi, Submission::Receive, &long(16)));
             assert!(with(device, Datapath::take_submissions));
-            with(device, |path| path.flush_queue(index, Side::Receive));
+            with(device, |path| path.flush_queue(index, QueueKind::Receive));
             assert_eq!(spilled(vi), 0, "round {rounds}");
         }
     }
-    assert!(served.try_submit_slot(told_never, Submission::Receive, &long(16)));
+    assert!(served.try_submit_slot(never_reported, Submission::Receive, &long(16)));
     assert!(with(device, Datapath::take_submissions));
-    assert_eq!(spilled(told_never), 1);
-    let never = queue(told_never);
+    assert_eq!(spilled(never_reported), 1);
+    let never = queue(never_reported);
     device::close(device, nic).unwrap();
     // SAFETY: the NIC has no threads, and the test is one.
     assert_eq!(unsafe { never.spilled() }, 0, "it ended");
-    while listener.take(&served.arena).is_some() {}
-    listener.give_back(&served.arena);
-    with(device, Datapath::settle_clients);
-    assert!(!queue(told_late).has_complete());
+    while completions.pop(&served.queues).is_some() {}
+    completions.release(&served.queues);
+    with(device, Datapath::deliver_completions);
+    assert!(!queue(reported_late).has_complete());
     served.close();
 }
 
-/// What the application sees of its end means that the process reaches nothing of it any more.
+/// When the application detects the end, the process must no longer access its memory.
 #[test]
-fn given_up_client_keeps_its_connection_until_it_is_removed() {
-    let (arena, _) = Arena::create(RingSizes::for_segments(1)).unwrap();
-    let (life, application) = Socket::pair().unwrap();
-    let life = Arc::new(life);
+fn cut_off_client_keeps_its_connection_until_it_is_removed() {
+    let (queues, _) = SharedQueues::create(RingSizes::for_segments(1)).unwrap();
+    let (attach_socket, application) = Socket::pair().unwrap();
+    let attach_socket = Arc::new(attach_socket);
     let (wakeup, _) = sys::WakeupSet::new().unwrap().add_client().unwrap();
     let mut client = Client::new(
         0,
-        arena,
+        queues,
         wakeup,
-        Arc::clone(&life),
+        Arc::clone(&attach_socket),
         Arc::default(),
         limits(),
     );
-    client.give_up(Nonsense("a test"));
-    assert!(life.is_over(), "the thread that waits for it goes on");
-    assert!(!application.is_over());
-    drop((client, life));
-    assert!(application.is_over());
+    client.cut_off(ProtocolViolation("a test"));
+    assert!(
+        attach_socket.is_closed(),
+        "for the thread that waits for it"
+    );
+    assert!(!application.is_closed());
+    drop((client, attach_socket));
+    assert!(application.is_closed());
 }

@@ -1,3 +1,5 @@
+//! Tests of charges and mappings by several users and threads.
+
 use std::sync::Barrier;
 use std::thread;
 
@@ -5,21 +7,21 @@ use super::*;
 use crate::memory::pages::PAGE_BYTES;
 use crate::memory::testkit::filled_file;
 
-const MOST: MostAttached = MostAttached {
-    all: 8,
+const LIMITS: SlotLimits = SlotLimits {
+    per_process: 8,
     per_user: 8,
 };
 
-/// The application of this user: another user's has another process number, too.
+/// The application of this user; the process ID differs for each user, too.
 fn application(uid: libc::uid_t) -> ApplicationId {
     let pid = uid as libc::pid_t;
     (Peer { pid, uid, gid: 0 }, 0)
 }
 
 /// Attaches an application whose process lives as long as the test.
-fn attach(files: &Arc<MappedFiles>, uid: libc::uid_t) -> FilesOf {
-    let process = sys::process(std::process::id() as libc::pid_t).unwrap();
-    files.attach(application(uid), process, MOST)
+fn attach(files: &Arc<MappedFiles>, uid: libc::uid_t) -> ApplicationFiles {
+    let pidfd = sys::pidfd_open(std::process::id() as libc::pid_t).unwrap();
+    files.attach(application(uid), pidfd, LIMITS)
 }
 
 fn client_file(fd: &OwnedFd) -> ClientFile {
@@ -45,7 +47,7 @@ fn mapped_file_of_another_user_is_refused_until_it_is_freed() {
 }
 
 #[test]
-fn file_that_threads_map_at_once_is_mapped_once() {
+fn file_mapped_by_concurrent_threads_is_mapped_once() {
     const THREADS: usize = 4;
     let files = Arc::new(MappedFiles::new().unwrap());
     let owner = attach(&files, 1);
@@ -53,7 +55,7 @@ fn file_that_threads_map_at_once_is_mapped_once() {
         let fd = filled_file(PAGE_BYTES);
         let (file, quota) = (client_file(&fd), Quota::default());
         let barrier = Barrier::new(THREADS);
-        let map = |of: &FilesOf| {
+        let map = |of: &ApplicationFiles| {
             let (region, _) = of.charge(&file, &quota, 0).unwrap();
             barrier.wait();
             let memory = region.map(&file, || true).unwrap();

@@ -1,7 +1,7 @@
-//! Frames of a NIC for an operator, as a pcapng file that the operator writes.
+//! Captures frames of a NIC for an operator, who writes them to a pcapng file.
 //!
-//! The process gives the operator a stream of its own making and nothing else: it never touches
-//! a file of somebody's choice, whose limits, place or fullness could stop or end it.
+//! The process writes to a stream that it has created itself, and never to a file that the operator chooses: a full
+//! file system or a size limit could block or end the process.
 
 use std::io::{self, ErrorKind, Write};
 use std::net::Shutdown;
@@ -14,28 +14,28 @@ use nix::unistd::geteuid;
 use pmd_port::Capabilities;
 use pmd_port::layer::pcapng::format;
 
-use super::{PATIENCE, Served, Server, out_of_descriptors, refuse, turn_away};
-use crate::attach::doors;
-use crate::attach::message::{CaptureOrder, Reply};
+use super::{ServedNic, Server, TIMEOUT, out_of_descriptors, refuse, reject};
+use crate::attach::limiters;
+use crate::attach::message::{CaptureParameters, Reply};
 use crate::attach::socket::{Peer, Socket};
 use crate::driver::Driver;
 use crate::sync::Ordering;
 use crate::sys;
 use crate::tap::filter::Filter;
-use crate::tap::{self, Taker};
+use crate::tap::{self, TapReader};
 
-/// What a ring may take of the process's memory.
+/// Permitted sizes of the ring.
 const BUFFER_BYTES: core::ops::RangeInclusive<u64> = 1 << 16..=64 << 20;
-/// Bytes that go to the operator at a time, about.
+/// Approximate number of bytes in a write to the operator.
 const CHUNK_BYTES: usize = 256 << 10;
-/// The shortest length that frames can be cut to: the FC header fits.
-const SHORTEST_BYTES: usize = 52;
-/// How often the ring is looked at while nothing comes. The poller wakes nobody.
-const PAUSE: Duration = Duration::from_millis(5);
-/// How often it is seen that the process ends while the operator does not read.
-const GLANCE: Duration = Duration::from_millis(100);
+/// The shortest length to which frames can be truncated: the FC header fits.
+const MIN_SNAPLEN_BYTES: usize = 52;
+/// Interval at which an empty ring is polled: the poller does not wake the thread.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Interval at which a blocked write checks whether the process is stopping.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How many captures run.
+/// The number of running captures.
 #[derive(Default)]
 pub(super) struct Captures {
     running: Mutex<usize>,
@@ -43,27 +43,27 @@ pub(super) struct Captures {
 }
 
 impl Captures {
-    /// Counts one until what it gives is dropped.
-    fn begin(&self) -> Running<'_> {
+    /// Counts a capture until the result is dropped.
+    fn begin(&self) -> RunningCapture<'_> {
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        Running(self)
+        RunningCapture(self)
     }
 
-    /// Waits until none runs, but not for ever.
+    /// Waits until no capture runs, for `limit` at most.
     pub(super) fn wait_for_end(&self, limit: Duration) {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self
             .ended
             .wait_timeout_while(running, limit, |running| *running > 0);
         if waited.is_ok_and(|(_, waited)| waited.timed_out()) {
-            log::warn!("a capture is cut short: nobody reads it");
+            log::warn!("capture: truncated at shutdown: the operator does not read it");
         }
     }
 }
 
-struct Running<'a>(&'a Captures);
+struct RunningCapture<'a>(&'a Captures);
 
-impl Drop for Running<'_> {
+impl Drop for RunningCapture<'_> {
     fn drop(&mut self) {
         *self
             .0
@@ -74,110 +74,112 @@ impl Drop for Running<'_> {
     }
 }
 
-/// A tap in a NIC, taken out on drop.
-struct InPlace<'a> {
-    served: &'a Served,
-    taker: Taker,
+/// A tap installed in a NIC; removed on drop.
+struct InstalledTap<'a> {
+    served: &'a ServedNic,
+    reader: TapReader,
 }
 
-impl InPlace<'_> {
-    /// From now on no frame comes any more.
-    fn take_out(&self) {
+impl InstalledTap<'_> {
+    /// Removes the tap: no more frames are captured.
+    fn remove(&self) {
         let mut held = self.served.device.hold();
         if let Some(poller) = held.as_mut().and_then(Driver::engine_mut) {
             let tap = &mut poller.path.tap;
-            // The NIC may have been brought up anew meanwhile, and have another one.
-            let ours = tap.take_if(|tap| tap.is_of(&self.taker));
+            // The NIC may have been reopened meanwhile, and have another tap.
+            let ours = tap.take_if(|tap| tap.is_read_by(&self.reader));
             drop(held);
             drop(ours);
         }
     }
 }
 
-impl Drop for InPlace<'_> {
+impl Drop for InstalledTap<'_> {
     fn drop(&mut self) {
-        self.take_out();
+        self.remove();
     }
 }
 
 impl Server {
-    /// A capture, from its order to its end: the operator's, or its `most_frames`.
+    /// Runs a capture until the operator ends it or `max_frames` are captured.
     pub(super) fn capture(
         &self,
         socket: &Socket,
         peer: Peer,
-        order: &CaptureOrder,
+        parameters: &CaptureParameters,
     ) -> io::Result<()> {
-        // Frames hold what all applications say: being allowed to attach is not enough.
+        // Frames contain messages of all applications: permission to attach is not sufficient.
         if peer.uid != 0 && peer.uid != geteuid().as_raw() {
-            let text =
-                "only root and the user of fcvi-pmd may capture: frames hold messages of all";
+            let text = "only root and the user of fcvi-pmd may capture: \
+                        frames contain messages of all users";
             return refuse(socket, format!("user {}: {text}", peer.uid));
         }
-        let Some(served) = self.named(&order.device) else {
-            return turn_away(socket, self.unknown_nic(&order.device));
+        let Some(served) = self.nic(&parameters.device) else {
+            return reject(socket, self.unknown_nic(&parameters.device));
         };
-        let filter = match Filter::parse(&order.filter) {
+        let filter = match Filter::parse(&parameters.filter) {
             Ok(filter) => filter,
             Err(why) => return refuse(socket, format!("filter: {why}")),
         };
         let running = self.captures.begin();
-        let (mut tap, head) = match put_in(served, filter, order) {
-            Ok(put) => put,
+        let (mut tap, head) = match install_tap(served, filter, parameters) {
+            Ok(installed) => installed,
             Err(why) => return refuse(socket, why),
         };
-        let (mut stream, theirs) = match UnixStream::pair() {
+        let (mut stream, operator_stream) = match UnixStream::pair() {
             Ok(pair) => pair,
             Err(error) => return refuse(socket, out_of_descriptors(&error)),
         };
-        stream.set_write_timeout(Some(GLANCE))?;
+        stream.set_write_timeout(Some(STOP_CHECK_INTERVAL))?;
         let name = &served.config.name;
-        let begun = Reply::Capturing {
+        let started = Reply::Capturing {
             nic: name.clone(),
             shortcut: served.config.shortcut,
         };
-        socket.send(&begun, &[theirs.as_raw_fd()])?;
-        drop(theirs);
+        socket.send(&started, &[operator_stream.as_raw_fd()])?;
+        drop(operator_stream);
         let (pid, uid) = (peer.pid, peer.uid);
-        let line = format_args!("NIC {name}: process {pid} of user {uid} captures");
-        doors::say(log::Level::Info, line);
-        let outcome = self.carry(socket, &mut stream, &mut tap, (head, order.most_frames));
-        tap.take_out();
-        let dropped = tap.taker.dropped();
+        let line = format_args!("NIC {name}: capture started pid={pid} uid={uid}");
+        limiters::log_limited(log::Level::Info, line);
+        let outcome = self.forward(socket, &mut stream, &mut tap, (head, parameters.max_frames));
+        tap.remove();
+        let dropped = tap.reader.dropped();
         let outcome = outcome.and_then(|frames| {
-            let line = format_args!("NIC {name}: {frames} frames were captured, {dropped} dropped");
-            doors::say(log::Level::Info, line);
+            let line = format_args!(
+                "NIC {name}: capture ended pid={pid} frames={frames} dropped={dropped}"
+            );
+            limiters::log_limited(log::Level::Info, line);
             stream.shutdown(Shutdown::Write)?;
             socket.send(&Reply::Captured { frames, dropped }, &[])
         });
         if let Err(error) = &outcome {
-            let line = format_args!("NIC {name}: the capture of process {pid} ends: {error}");
-            doors::say(log::Level::Info, line);
+            let line = format_args!("NIC {name}: capture failed: {error} pid={pid}");
+            limiters::log_limited(log::Level::Info, line);
         }
         drop(running);
         outcome
     }
 
-    /// Carries frames from the tap to the operator; how many.
-    fn carry(
+    /// Forwards frames from the tap to the operator, and returns their number.
+    fn forward(
         &self,
         socket: &Socket,
         stream: &mut UnixStream,
-        tap: &mut InPlace<'_>,
-        (mut chunk, most_frames): (Vec<u8>, u64),
+        tap: &mut InstalledTap<'_>,
+        (mut chunk, max_frames): (Vec<u8>, u64),
     ) -> io::Result<u64> {
-        let event = sys::Event::new()?;
+        let event = sys::EventFd::new()?;
         let mut frames = 0;
         loop {
-            if socket.is_over() || self.over.load(Ordering::SeqCst) {
-                tap.take_out();
+            if socket.is_closed() || self.stopping.load(Ordering::SeqCst) {
+                tap.remove();
             }
-            // Seen before the ring is looked at: what is in it then is all.
-            let over = tap.taker.is_over();
-            while frames < most_frames && chunk.len() < CHUNK_BYTES {
-                let taken = tap.taker.take(|taken| {
+            // Checked before the ring is read: then the ring contains all remaining frames.
+            let over = tap.reader.is_closed();
+            while frames < max_frames && chunk.len() < CHUNK_BYTES {
+                let taken = tap.reader.take(|taken| {
                     let (way, time_ns) = (taken.direction, taken.time_ns);
-                    format::frame(&mut chunk, taken.kept(), taken.seen_bytes, way, time_ns);
+                    format::frame(&mut chunk, taken.kept(), taken.original_bytes, way, time_ns);
                 });
                 if taken.is_none() {
                     break;
@@ -190,24 +192,24 @@ impl Server {
             } else if over {
                 return Ok(frames);
             } else {
-                event.sleep_beside(&[socket.fd()], PAUSE);
+                event.sleep_with(&[socket.fd()], POLL_INTERVAL);
             }
-            if frames >= most_frames {
+            if frames >= max_frames {
                 return Ok(frames);
             }
         }
     }
 
-    /// Writes to the operator, who may be slow, but not while the process ends.
+    /// Writes to the operator, and waits for a slow one, but not for long while the process is stopping.
     fn write(&self, stream: &mut UnixStream, mut bytes: &[u8]) -> io::Result<()> {
-        let mut ending: Option<Instant> = None;
+        let mut stopping_since: Option<Instant> = None;
         while !bytes.is_empty() {
             match stream.write(bytes) {
                 Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if self.over.load(Ordering::SeqCst)
-                        && ending.get_or_insert_with(Instant::now).elapsed() > PATIENCE / 2
+                    if self.stopping.load(Ordering::SeqCst)
+                        && stopping_since.get_or_insert_with(Instant::now).elapsed() > TIMEOUT / 2
                     {
                         return Err(error);
                     }
@@ -219,43 +221,43 @@ impl Server {
     }
 }
 
-/// Puts a tap into a NIC; gives its other end and the head of the file.
-fn put_in<'a>(
-    served: &'a Served,
+/// Installs a tap in a NIC; also returns the header of the file.
+fn install_tap<'a>(
+    served: &'a ServedNic,
     filter: Filter,
-    order: &CaptureOrder,
-) -> Result<(InPlace<'a>, Vec<u8>), String> {
+    parameters: &CaptureParameters,
+) -> Result<(InstalledTap<'a>, Vec<u8>), String> {
     let name = &served.config.name;
-    let is_taken = || format!("NIC {name} is captured already: end the other capture");
+    let in_use = || format!("NIC {name}: another capture is running: end it");
     let port: Capabilities = {
         let held = served.device.hold();
         let poller = held.as_ref().and_then(Driver::engine);
         let poller = poller.ok_or_else(|| format!("NIC {name} is down"))?;
-        // Before a buffer is made in vain.
+        // Checked before a buffer is allocated.
         if poller.path.tap.is_some() {
-            return Err(is_taken());
+            return Err(in_use());
         }
         poller.path.port.capabilities().clone()
     };
-    let longest_bytes = match order.longest_bytes as usize {
+    let snaplen_bytes = match parameters.snaplen_bytes as usize {
         0 => port.max_frame_bytes,
-        bytes => bytes.max(SHORTEST_BYTES).min(port.max_frame_bytes),
+        bytes => bytes.max(MIN_SNAPLEN_BYTES).min(port.max_frame_bytes),
     };
-    let room = order
+    let room_bytes = parameters
         .buffer_bytes
         .clamp(*BUFFER_BYTES.start(), *BUFFER_BYTES.end());
-    // All memory is there before the NIC's turn is ours.
-    let (tap, taker) = tap::tap(filter, longest_bytes, room as usize);
+    // All memory is allocated before the turn of the NIC is taken.
+    let (tap, reader) = tap::tap(filter, snaplen_bytes, room_bytes as usize);
     let tap = Box::new(tap);
     let mut head = Vec::with_capacity(CHUNK_BYTES * 2);
-    format::head(&mut head, &port, longest_bytes as u32);
+    format::head(&mut head, &port, snaplen_bytes as u32);
     let mut held = served.device.hold();
     let poller = held.as_mut().and_then(Driver::engine_mut);
     let poller = poller.ok_or_else(|| format!("NIC {name} is down"))?;
     if poller.path.tap.is_some() {
-        return Err(is_taken());
+        return Err(in_use());
     }
     poller.path.tap = Some(tap);
     drop(held);
-    Ok((InPlace { served, taker }, head))
+    Ok((InstalledTap { served, reader }, head))
 }

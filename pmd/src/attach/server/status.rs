@@ -1,4 +1,4 @@
-//! What a datapath process does, for operators.
+//! The status of a datapath process, for operators.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use fcvi_frame::fc::NPortId;
 use vi_engine::{EndpointState, ViIndex};
 
-use super::{Core, Served, Session};
+use super::{Core, ServedNic, Session};
 use crate::attach::client::ClientId;
 use crate::device::Device;
 use crate::driver::Driver;
@@ -14,31 +14,31 @@ use crate::nic::{self, NeighbourPort, OwnPort};
 use crate::sync::Ordering;
 use crate::transport::Peer;
 
-/// A datapath process at one moment.
+/// The status of a datapath process.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// Its pollers.
+    /// The poll threads.
     pub cores: Vec<CoreStatus>,
-    /// Its NICs.
+    /// The NICs.
     pub nics: Vec<NicStatus>,
-    /// The applications that are attached, one for each NIC they have.
+    /// The attached applications, once for each NIC that they use.
     pub applications: Vec<ApplicationStatus>,
-    /// Their VIs.
+    /// The VIs of the applications.
     pub vis: Vec<ViStatus>,
 }
 
-/// A pinned thread.
+/// A pinned poll thread.
 #[derive(Clone, Debug)]
 pub struct CoreStatus {
     /// Its core.
     pub core: usize,
-    /// Rounds: one turn of each of its NICs.
+    /// Rounds: one poll of each of its NICs.
     pub turns: u64,
-    /// Of these, in which anything was done.
+    /// Rounds in which there was work.
     pub busy_turns: u64,
-    /// How often it went to sleep.
+    /// Sleeps.
     pub sleeps: u64,
-    /// It sleeps.
+    /// True while it sleeps.
     pub sleeping: bool,
 }
 
@@ -47,90 +47,91 @@ pub struct CoreStatus {
 pub struct NicStatus {
     /// Its name.
     pub name: String,
-    /// Driver of its port.
+    /// The driver of its port.
     pub driver: String,
-    /// Device of its port.
+    /// The device of its port.
     pub device: String,
     /// Its own port.
     pub port: Option<OwnPort>,
-    /// Those that it sees.
+    /// The neighbour ports.
     pub neighbours: Vec<NeighbourPort>,
     /// Its host address.
     pub host: [u8; 16],
-    /// Every counter by name: messages, frames, drops with their reasons.
+    /// All counters by name: messages, frames, drops with their reasons.
     pub counters: Vec<(String, u64)>,
 }
 
 /// An application on one NIC.
 #[derive(Clone, Debug)]
 pub struct ApplicationStatus {
-    /// Its process.
+    /// Its process ID.
     pub pid: i32,
     /// Its user.
     pub uid: u32,
     /// The NIC.
     pub nic: String,
-    /// VIs.
+    /// Number of VIs.
     pub vis: u32,
-    /// Registered regions.
+    /// Number of registered regions.
     pub regions: u32,
-    /// Those of them with a bounce buffer.
+    /// Number of regions with a bounce buffer.
     pub bounce_buffer_regions: u32,
     /// Registered bytes.
     pub registered_bytes: u64,
     /// Descriptors submitted since it attached.
     pub posted: u64,
-    /// Of these, completed.
+    /// Descriptors completed since it attached.
     pub completed: u64,
-    /// Calls of it that are under way.
+    /// Calls in progress.
     pub waiting: u32,
-    /// Submissions for VIs that were gone.
+    /// Submissions for VIs that did not exist.
     pub stale: u64,
-    /// Asynchronous errors that it could not be told.
+    /// Asynchronous errors that could not be reported.
     pub errors_dropped: u64,
     /// Calls that failed because of a limit.
     pub refused_calls: u64,
-    /// What it may have, and has.
+    /// Quotas and their use.
     pub quotas: Vec<QuotaUse>,
 }
 
-/// A quota of an application, and how much of it is used.
+/// A quota of an application and its use.
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaUse {
-    /// Its key in `[process.quota]`.
+    /// The key in `[process.quota]`.
     pub key: &'static str,
-    /// Its value.
+    /// The limit.
     pub value: u64,
-    /// What counts against it.
+    /// The amount in use.
     pub in_use: u64,
 }
 
 /// A VI of an application.
 #[derive(Clone, Debug)]
 pub struct ViStatus {
-    /// The application.
+    /// The process ID of its application.
     pub pid: i32,
     /// The NIC.
     pub nic: String,
-    /// Its number there.
+    /// Its index on the NIC.
     pub index: u32,
     /// Its state.
     pub state: EndpointState,
     /// Reliability level bit.
     pub reliability: u16,
-    /// The N_Port at the other end, if there is one, and its host if that is known.
+    /// The N_Port_ID of the peer, and its host if known; `None` without a connection.
     pub peer: Option<(Option<NPortId>, Option<[u8; 16]>)>,
     /// Descriptors posted and not complete: sends, receives.
     pub depth: [u32; 2],
     /// Messages that completed without an error: sent, received.
     pub messages: [u64; 2],
-    /// Their bytes.
+    /// Bytes of these messages: sent, received.
     pub bytes: [u64; 2],
     /// RDMA accesses of the peer that were refused.
     pub refused_accesses: u32,
 }
 
-pub(super) fn of(nics: &[Served], cores: &[Arc<Core>], sessions: &[Arc<Session>]) -> Status {
+/// Collects the status.
+pub(super) fn of(nics: &[ServedNic], cores: &[Arc<Core>], sessions: &[Arc<Session>]) -> Status {
     Status {
         cores: cores.iter().map(|core| core_status(core)).collect(),
         nics: nics.iter().map(nic_status).collect(),
@@ -142,11 +143,11 @@ pub(super) fn of(nics: &[Served], cores: &[Arc<Core>], sessions: &[Arc<Session>]
     }
 }
 
-/// Numbers of VIs that are looked at while nobody else has the turn.
-const VIS_IN_TURN: usize = 256;
+/// VIs that are read while the turn is held.
+const VIS_PER_HOLD: usize = 256;
 
-/// What there is to see of a VI under the turn.
-struct Seen {
+/// State of a VI, read while the turn is held.
+struct ViSample {
     client: ClientId,
     peer: Option<Peer>,
     index: ViIndex,
@@ -158,12 +159,12 @@ struct Seen {
     refused_accesses: u32,
 }
 
-/// The VIs of applications, and the hosts of ports, own one included. The poller goes on between
-/// one look and the next.
-fn look_at(device: &Device) -> (Vec<Seen>, HashMap<NPortId, [u8; 16]>) {
-    let (mut seen, mut hosts) = (Vec::new(), Vec::new());
-    for from in (0..device.config.max_vi as usize).step_by(VIS_IN_TURN) {
-        seen.reserve(VIS_IN_TURN);
+/// Reads the VIs of applications, and the hosts of all known ports including the own one. The turn is released at
+/// intervals, so that the poller can continue.
+fn sample_vis(device: &Device) -> (Vec<ViSample>, HashMap<NPortId, [u8; 16]>) {
+    let (mut samples, mut hosts) = (Vec::new(), Vec::new());
+    for from in (0..device.config.max_vi as usize).step_by(VIS_PER_HOLD) {
+        samples.reserve(VIS_PER_HOLD);
         let held = device.hold();
         let Some(poller) = held.as_ref().and_then(Driver::engine) else {
             break;
@@ -174,10 +175,10 @@ fn look_at(device: &Device) -> (Vec<Seen>, HashMap<NPortId, [u8; 16]>) {
             }
             hosts.extend(poller.neighbours.others().map(|(id, host)| (id, host.0)));
         }
-        let vis = poller.path.vis.iter().skip(from).take(VIS_IN_TURN);
-        seen.extend(vis.flatten().filter_map(|path| {
+        let vis = poller.path.vis.iter().skip(from).take(VIS_PER_HOLD);
+        samples.extend(vis.flatten().filter_map(|path| {
             let vi = path.shared;
-            Some(Seen {
+            Some(ViSample {
                 client: path.client?,
                 peer: poller.engine.peer(vi.index),
                 index: vi.index,
@@ -190,20 +191,21 @@ fn look_at(device: &Device) -> (Vec<Seen>, HashMap<NPortId, [u8; 16]>) {
             })
         }));
     }
-    // The first word on a port counts.
-    (seen, hosts.into_iter().rev().collect())
+    // The first entry of a port is used.
+    (samples, hosts.into_iter().rev().collect())
 }
 
-fn vi_statuses(served: &Served, sessions: &[Arc<Session>]) -> Vec<ViStatus> {
+fn vi_statuses(served: &ServedNic, sessions: &[Arc<Session>]) -> Vec<ViStatus> {
     let device = served.device;
-    let (seen, hosts) = look_at(device);
-    // Whoever is still served now was so while the VIs were looked at.
+    let (samples, hosts) = sample_vis(device);
+    // An application that is attached now was attached while its VIs were read.
     let pids: HashMap<ClientId, i32> = sessions
         .iter()
         .filter(|session| core::ptr::eq(session.device, device))
         .filter_map(|session| Some((session.client()?, session.peer.pid)))
         .collect();
-    seen.into_iter()
+    samples
+        .into_iter()
         .filter_map(|vi| {
             Some(ViStatus {
                 pid: *pids.get(&vi.client)?,
@@ -235,7 +237,7 @@ fn core_status(core: &Core) -> CoreStatus {
     }
 }
 
-fn nic_status(served: &Served) -> NicStatus {
+fn nic_status(served: &ServedNic) -> NicStatus {
     let (driver, device) = {
         let held = served.device.hold();
         let poller = held.as_ref().and_then(Driver::engine);
@@ -245,13 +247,13 @@ fn nic_status(served: &Served) -> NicStatus {
         })
     };
     let handle = *served.nic.lock().unwrap_or_else(PoisonError::into_inner);
-    let neighbourhood = nic::neighbourhood(handle).ok();
+    let network_view = nic::network_view(handle).ok();
     NicStatus {
         name: served.config.name.clone(),
         driver,
         device,
-        port: neighbourhood.as_ref().map(|n| n.own),
-        neighbours: neighbourhood.map(|n| n.ports).unwrap_or_default(),
+        port: network_view.as_ref().map(|n| n.own),
+        neighbours: network_view.map(|n| n.ports).unwrap_or_default(),
         host: served.device.host,
         counters: nic::counters(handle).unwrap_or_default(),
     }

@@ -1,4 +1,4 @@
-//! Programs that die between two steps of attaching, and NICs that fail.
+//! Tests of programs that end during the attach handshake, of limits, and of failed NICs.
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,7 +10,7 @@ use pmd_port::PortFailure;
 
 use super::*;
 use crate::driver::Driver;
-use crate::testkit::lingering;
+use crate::testkit::lingering_connection;
 
 /// Longer than anything takes on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
@@ -19,7 +19,7 @@ fn id_of(test: &str) -> String {
     format!("unit-{}-{test}", std::process::id())
 }
 
-/// A process that runs; of one that was not stopped no socket is left.
+/// A running process; the socket file is removed on drop also if it was not stopped.
 struct Running(Arc<Server>);
 
 impl core::ops::Deref for Running {
@@ -32,7 +32,7 @@ impl core::ops::Deref for Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Gone already when it was stopped.
+        // Fails if it was stopped.
         let _ = fs::remove_file(&self.process().socket);
     }
 }
@@ -50,43 +50,43 @@ fn server(test: &str) -> Running {
 fn connect(server: &Server) -> Socket {
     let path = server.process().socket.clone();
     let socket = Socket::connect(&path).unwrap();
-    socket.set_patience(Some(LONG)).unwrap();
+    socket.set_timeout(Some(LONG)).unwrap();
     socket
 }
 
-fn to_attach() -> Request {
+fn attach_request() -> Request {
     Request::Attach {
         version: VERSION,
         device: "VINIC0".to_owned(),
     }
 }
 
-fn ask_to_attach(server: &Server) -> Socket {
+fn send_attach(server: &Server) -> Socket {
     let socket = connect(server);
-    socket.send(&to_attach(), &[]).unwrap();
+    socket.send(&attach_request(), &[]).unwrap();
     socket
 }
 
-/// The conversation that a program lives by, and its key.
+/// Attaches, and returns the attach connection and the key.
 fn attach(server: &Server) -> (Socket, [u8; 16]) {
-    let (life, _rings) = ask_for_rings(server);
-    life.send(&Request::RingsMapped, &[]).unwrap();
-    match answer(&life) {
-        Reply::Attached { key, .. } => (life, key),
+    let (attach_socket, _rings) = request_rings(server);
+    attach_socket.send(&Request::RingsMapped, &[]).unwrap();
+    match reply(&attach_socket) {
+        Reply::Attached { key, .. } => (attach_socket, key),
         other => panic!("{other:?}"),
     }
 }
 
-/// The conversation that a program would live by, and its rings.
-fn ask_for_rings(server: &Server) -> (Socket, OwnedFd) {
-    let life = ask_to_attach(server);
-    match life.receive::<Reply>().unwrap() {
-        Some((Reply::Rings, mut fds)) => (life, fds.remove(0)),
+/// Begins to attach, and returns the attach connection and the memory of the rings.
+fn request_rings(server: &Server) -> (Socket, OwnedFd) {
+    let attach_socket = send_attach(server);
+    match attach_socket.receive::<Reply>().unwrap() {
+        Some((Reply::Rings, mut fds)) => (attach_socket, fds.remove(0)),
         other => panic!("{other:?}"),
     }
 }
 
-fn ask_to_join(server: &Server, key: [u8; 16]) -> Socket {
+fn send_join(server: &Server, key: [u8; 16]) -> Socket {
     let socket = connect(server);
     let join = Request::Join {
         version: VERSION,
@@ -96,38 +96,38 @@ fn ask_to_join(server: &Server, key: [u8; 16]) -> Socket {
     socket
 }
 
-fn answer(socket: &Socket) -> Reply {
+fn reply(socket: &Socket) -> Reply {
     socket.receive().unwrap().unwrap().0
 }
 
-/// A conversation for calls, and the opening that it made.
+/// Opens a call connection and a NIC handle.
 fn open(server: &Server, key: [u8; 16]) -> (Socket, u64) {
-    let call = ask_to_join(server, key);
-    assert!(matches!(answer(&call), Reply::Done));
+    let call = send_join(server, key);
+    assert!(matches!(reply(&call), Reply::Done));
     call.send(&Request::Open, &[]).unwrap();
-    match answer(&call) {
+    match reply(&call) {
         Reply::Handle(nic) => (call, nic),
         other => panic!("{other:?}"),
     }
 }
 
-/// Why nobody may attach.
+/// Attaches, and returns the reason of the refusal.
 fn refusal(server: &Server) -> String {
-    let life = ask_to_attach(server);
-    let answered = match answer(&life) {
+    let attach_socket = send_attach(server);
+    let last = match reply(&attach_socket) {
         Reply::Rings => {
-            life.send(&Request::RingsMapped, &[]).unwrap();
-            answer(&life)
+            attach_socket.send(&Request::RingsMapped, &[]).unwrap();
+            reply(&attach_socket)
         }
-        answered => answered,
+        other => other,
     };
-    match answered {
+    match last {
         Reply::Refused(why) => why,
         other => panic!("{other:?}"),
     }
 }
 
-fn await_that(what: &str, is_so: impl Fn() -> bool) {
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + LONG;
     while !is_so() {
         assert!(Instant::now() < deadline, "{what}");
@@ -137,7 +137,7 @@ fn await_that(what: &str, is_so: impl Fn() -> bool) {
 
 /// As on a kernel where a receiver cannot refuse descriptors.
 #[test]
-fn turned_away_connections_whose_release_blocks_hold_up_no_other() {
+fn rejected_connections_whose_close_blocks_delay_no_other() {
     let server = server("release");
     server.listener.take_descriptors();
     let path = server.process().socket.clone();
@@ -145,71 +145,73 @@ fn turned_away_connections_whose_release_blocks_hold_up_no_other() {
     let pending = [connect(&server), connect(&server)];
     let mut peers = Vec::new();
     {
-        // None is turned away before it has passed its descriptor.
+        // No connection is rejected before its descriptor is passed.
         let _held = server.process();
         for _ in 0..3 {
-            let (near, peer) = lingering();
+            let (lingering, peer) = lingering_connection();
             let socket = Socket::connect(&path).unwrap();
-            socket.send(&to_attach(), &[near.as_raw_fd()]).unwrap();
+            socket
+                .send(&attach_request(), &[lingering.as_raw_fd()])
+                .unwrap();
             peers.push((socket, peer));
         }
     }
     for (socket, _) in &peers {
-        let answer = socket.first_answer(Ok(()));
-        let Ok(Some((Reply::Refused(why), _))) = answer else {
-            panic!("{answer:?}");
+        let reply = socket.first_reply(Ok(()));
+        let Ok(Some((Reply::Refused(why), _))) = reply else {
+            panic!("{reply:?}");
         };
         assert!(why.starts_with("max_pending_per_process = 2 "), "{why}");
-        socket.await_end(LONG);
-        assert!(socket.is_over());
+        socket.wait_for_close(LONG);
+        assert!(socket.is_closed());
     }
     drop(pending);
-    // Those that are gone count for a moment longer.
+    // The dropped connections count for a moment longer.
     server.process().max_pending_per_process = 100;
     let (_life, _) = attach(&server);
     server.stop();
 }
 
-/// On every kernel: sockets for calls take descriptors, and those that nobody received are closed with the socket.
+/// On every kernel: call connections take descriptors, and those that were not received are closed with the socket.
 #[test]
-fn call_sockets_whose_release_blocks_hold_up_no_other() {
+fn call_connections_whose_close_blocks_delay_no_other() {
     let server = server("calls-release");
     let (_life, key) = attach(&server);
-    let call = ask_to_join(&server, key);
-    assert!(matches!(answer(&call), Reply::Done));
-    let (near, peer) = lingering();
+    let call = send_join(&server, key);
+    assert!(matches!(reply(&call), Reply::Done));
+    let (lingering, peer) = lingering_connection();
     {
-        // The thread of the socket waits for the NIC.
+        // The thread of the connection waits for the NIC.
         let _held = server.nics[0].device.hold();
         call.send(&Request::Open, &[]).unwrap();
-        // A descriptor that nobody asked for ends the conversation, and the next message is still in the socket then.
+        // An unexpected descriptor ends the connection while the next message is still in the socket.
         let harmless = fs::File::open("/dev/null").unwrap();
         call.send(&Request::Open, &[harmless.as_raw_fd()]).unwrap();
-        call.send(&Request::Open, &[near.as_raw_fd()]).unwrap();
-        drop(near);
+        call.send(&Request::Open, &[lingering.as_raw_fd()]).unwrap();
+        drop(lingering);
     }
-    // The end comes behind the answer, or takes its place.
+    // The end follows the reply, or replaces it.
     while let Ok(Some(_)) = call.receive::<Reply>() {}
     let (done, is_done) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| done.send(attach(&server)));
         let other = is_done.recv_timeout(LONG);
-        // Nothing blocks any more, whatever came of it.
+        // Unblocks the close in any case.
         drop(peer);
-        assert!(other.is_ok(), "it was held up");
+        assert!(other.is_ok(), "it was delayed");
     });
     server.stop();
 }
 
-/// Waits until nothing of any program is left.
-fn await_nobody(server: &Server) {
+/// Waits until no application is attached.
+fn wait_until_unused(server: &Server) {
     let device = server.nics[0].device;
     let deadline = Instant::now() + LONG;
     loop {
         let is_served = {
             let mut held = device.hold();
             let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
-            poller.path.clients.serves_any()
+            poller.path.clients.has_any()
         };
         if !is_served && server.sessions().is_empty() && device.instances.count() == 1 {
             return;
@@ -220,42 +222,42 @@ fn await_nobody(server: &Server) {
 }
 
 #[test]
-fn nothing_is_left_of_who_dies_between_two_steps() {
+fn program_that_ends_during_the_handshake_leaves_nothing() {
     let server = server("steps");
     for step in 0..7 {
         let mut dying = Vec::new();
         if step == 0 {
             dying.push(connect(&server));
         } else if step == 1 {
-            dying.push(ask_to_attach(&server));
+            dying.push(send_attach(&server));
         } else if step == 6 {
-            dying.push(ask_for_rings(&server).0);
+            dying.push(request_rings(&server).0);
         } else {
-            let (life, key) = attach(&server);
-            dying.push(life);
+            let (attach_socket, key) = attach(&server);
+            dying.push(attach_socket);
             if step > 2 {
-                let call = ask_to_join(&server, key);
+                let call = send_join(&server, key);
                 if step > 3 {
-                    assert!(matches!(answer(&call), Reply::Done));
+                    assert!(matches!(reply(&call), Reply::Done));
                     call.send(&Request::Open, &[]).unwrap();
                 }
                 if step > 4 {
-                    assert!(matches!(answer(&call), Reply::Handle(_)));
+                    assert!(matches!(reply(&call), Reply::Handle(_)));
                 }
                 dying.push(call);
             }
         }
         drop(dying);
-        await_nobody(&server);
+        wait_until_unused(&server);
     }
     server.stop();
 }
 
-/// It waits for a connection without a limit when it dies.
+/// The program waits for a connection without a timeout when it ends.
 #[test]
-fn a_call_that_blocks_ends_with_its_program() {
+fn blocking_call_ends_with_its_program() {
     let server = server("blocks");
-    let (life, key) = attach(&server);
+    let (attach_socket, key) = attach(&server);
     let (call, nic) = open(&server, key);
     let device = server.nics[0].device;
     let discriminator = fcvi_frame::connect::Discriminator::new(b"here").unwrap();
@@ -272,27 +274,27 @@ fn a_call_that_blocks_ends_with_its_program() {
     };
     call.send(&wait, &[]).unwrap();
     let session = server.sessions().values().next().cloned().unwrap();
-    drop(life);
-    await_nobody(&server);
-    // Its thread lets go of the session when the call has returned.
-    await_that("the call is still under way", || {
+    drop(attach_socket);
+    wait_until_unused(&server);
+    // Its thread releases the session when the call has returned.
+    wait_until("the call is still in progress", || {
         session.calls.load(Ordering::Relaxed) == 0
     });
     drop(call);
     server.stop();
 }
 
-/// Its own answer would need what it holds while it waits.
+/// The reply would need a lock that the program holds while it waits.
 #[test]
-fn who_attaches_to_itself_is_told() {
+fn attach_to_the_own_process_is_an_error() {
     let server = server("itself");
     let path = server.process().socket.clone();
     let link = path.with_extension("link");
     std::os::unix::fs::symlink(&path, &link).unwrap();
     for path in [path.clone(), link.clone()] {
-        let (tell, told) = std::sync::mpsc::channel();
-        std::thread::spawn(move || tell.send(device::attach(&path, "VINIC0").map(drop)));
-        let error = told.recv_timeout(LONG).expect("an answer").unwrap_err();
+        let (sender, result) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(device::attach(&path, "VINIC0").map(drop)));
+        let error = result.recv_timeout(LONG).expect("a result").unwrap_err();
         let said = error.to_string();
         assert!(
             said.contains("this program is that process itself"),
@@ -306,30 +308,30 @@ fn who_attaches_to_itself_is_told() {
     assert!(said.contains("no datapath process at"), "{said}");
 }
 
-/// Being allowed to attach is not enough.
+/// Permission to attach is not sufficient.
 #[test]
-fn only_root_and_the_user_of_the_process_capture() {
+fn only_root_and_the_user_of_the_process_may_capture() {
     let server = server("captures");
     let own = geteuid().as_raw();
-    let order = super::super::message::CaptureOrder {
+    let parameters = super::super::message::CaptureParameters {
         device: "no such NIC".to_owned(),
         filter: String::new(),
-        longest_bytes: 0,
+        snaplen_bytes: 0,
         buffer_bytes: 1 << 20,
-        most_frames: 1,
+        max_frames: 1,
     };
     for uid in [0, own, own + 1, 65534, u32::MAX] {
-        let (ours, its) = Socket::pair().unwrap();
+        let (process, operator) = Socket::pair().unwrap();
         let peer = Peer {
             pid: 1,
             uid,
             gid: own,
         };
-        server.capture(&ours, peer, &order).unwrap();
-        match answer(&its) {
-            Reply::UnknownNic(_) => assert!(uid == 0 || uid == own, "{uid} was let in"),
+        server.capture(&process, peer, &parameters).unwrap();
+        match reply(&operator) {
+            Reply::UnknownNic(_) => assert!(uid == 0 || uid == own, "{uid} was permitted"),
             Reply::Refused(why) => {
-                assert!(uid != 0 && uid != own, "{uid} was not let in");
+                assert!(uid != 0 && uid != own, "{uid} was refused");
                 let expected = format!("user {uid}: only root and the user of fcvi-pmd may");
                 assert!(why.starts_with(&expected), "{why}");
             }
@@ -340,7 +342,7 @@ fn only_root_and_the_user_of_the_process_capture() {
 }
 
 #[test]
-fn a_user_attaches_as_often_as_it_may_and_again_when_one_has_ended() {
+fn attach_is_limited_per_user_until_an_application_ends() {
     let server = server("often");
     server.process().max_applications_per_user = Some(2);
     let [first, _second] = [(); 2].map(|()| attach(&server));
@@ -350,22 +352,22 @@ fn a_user_attaches_as_often_as_it_may_and_again_when_one_has_ended() {
         "{why}"
     );
     drop(first);
-    await_that("its place is not free", || {
-        !matches!(answer(&ask_to_attach(&server)), Reply::Refused(_))
+    wait_until("its slot is not free", || {
+        !matches!(reply(&send_attach(&server)), Reply::Refused(_))
     });
     server.stop();
 }
 
-/// Whoever closes what an application passed may be held up for as long as that likes.
+/// An application can block the thread that closes a descriptor that it passed.
 #[test]
-fn who_is_gone_has_its_place_until_the_last_thread_of_it_is() {
-    let server = server("place");
+fn slot_is_in_use_until_the_last_thread_of_the_session_has_ended() {
+    let server = server("slot");
     server.process().max_applications_per_user = Some(1);
-    let (life, _) = attach(&server);
-    // As a thread that is held up has it.
+    let (attach_socket, _) = attach(&server);
+    // As held by a blocked thread.
     let session = server.sessions().values().next().cloned().unwrap();
-    drop(life);
-    await_that("it is still there", || server.sessions().is_empty());
+    drop(attach_socket);
+    wait_until("the session still exists", || server.sessions().is_empty());
     let why = refusal(&server);
     assert!(why.contains("max_applications_per_user = 1"), "{why}");
     drop(session);
@@ -374,129 +376,130 @@ fn who_is_gone_has_its_place_until_the_last_thread_of_it_is() {
 }
 
 #[test]
-fn who_attaches_again_goes_on_at_the_pace_that_it_had() {
-    let server = server("pace");
+fn call_rate_limit_continues_after_another_attach() {
+    let server = server("rate");
     drop(attach(&server));
     server.process().quota.max_calls_per_second = Some(1);
     let own = connect(&server).peer().unwrap().uid;
-    let pace = server.calls.of(own);
+    let limiter = server.calls.of(own);
     for _ in 0..60 {
-        pace.step(Instant::now(), 1);
+        limiter.delay(Instant::now(), 1);
     }
     let why = refusal(&server);
     assert!(why.contains("max_calls_per_second = 1"), "{why}");
-    drop(pace);
+    drop(limiter);
     server.stop();
 }
 
 #[test]
-fn a_nic_that_could_not_be_brought_up_says_so_and_is_brought_up_when_it_can_be() {
+fn nic_that_could_not_be_reopened_is_reopened_at_a_later_attach() {
     let server = server("down");
     let served = &server.nics[0];
     nic::close(*served.nic.lock().unwrap()).unwrap();
-    // Somebody else has the segment, and other plans for it.
+    // Another NIC uses the segment with other parameters.
     let other = NicConfig {
         segment: id_of("down"),
         ring_frames: 16,
         ..NicConfig::default()
     };
-    let (device, opening) = device::open(&other).unwrap();
+    let (device, handle) = device::open(&other).unwrap();
     let why = refusal(&server);
     assert!(
-        why.contains("is down, and cannot be brought up anew") && why.contains("is in use with"),
+        why.contains("is down; it cannot be reopened") && why.contains("is in use with"),
         "{why}"
     );
-    // Its core takes no part in that.
+    // Its core continues.
     let sleeps = || served.core.counters.sleeps.load(Ordering::Relaxed);
     let before = sleeps();
-    await_that("the core is awake", || sleeps() > before + 2);
-    device::close(device, opening).unwrap();
-    let (life, key) = attach(&server);
+    wait_until("the core does not sleep", || sleeps() > before + 2);
+    device::close(device, handle).unwrap();
+    let (attach_socket, key) = attach(&server);
     open(&server, key);
-    drop(life);
-    await_nobody(&server);
+    drop(attach_socket);
+    wait_until_unused(&server);
     server.stop();
 }
 
 #[test]
-fn a_nic_that_failed_is_brought_up_when_those_who_have_it_are_gone() {
+fn failed_nic_is_reopened_when_no_application_uses_it() {
     let server = server("failed");
     let served = &server.nics[0];
-    let (life, key) = attach(&server);
+    let (attach_socket, key) = attach(&server);
     {
         let mut held = served.device.hold();
         let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
         poller.failure = Some(PortFailure::SegmentRemoved);
     }
-    let (next, _rings) = ask_for_rings(&server);
+    let (next, _rings) = request_rings(&server);
     next.send(&Request::RingsMapped, &[]).unwrap();
-    // Whoever attaches meanwhile is in the way, too.
-    let call = ask_to_join(&server, key);
-    assert!(matches!(answer(&call), Reply::Done));
+    // Another handle of the first application keeps the NIC in use, too.
+    let call = send_join(&server, key);
+    assert!(matches!(reply(&call), Reply::Done));
     call.send(&Request::Open, &[]).unwrap();
-    assert!(matches!(answer(&call), Reply::Failed(_)), "it failed");
-    drop(life);
-    let Reply::Attached { key, .. } = answer(&next) else {
-        panic!("it is not attached");
+    assert!(matches!(reply(&call), Reply::Failed(_)), "it failed");
+    drop(attach_socket);
+    let Reply::Attached { key, .. } = reply(&next) else {
+        panic!("not attached");
     };
     open(&server, key);
     drop(next);
-    await_nobody(&server);
+    wait_until_unused(&server);
     server.stop();
 }
 
 #[test]
-fn nobody_attaches_to_a_process_that_ends() {
+fn stopping_process_refuses_to_attach() {
     let server = server("ends");
-    // One that was let in before, and goes on after all others were ended.
-    let (near, far) = Socket::pair().unwrap();
-    far.set_patience(Some(LONG)).unwrap();
-    far.send(&to_attach(), &[]).unwrap();
-    let most = MostPending::from(&*server.process());
-    let in_door = server.doors.enter(near.peer().unwrap(), most).unwrap();
-    server.over.store(true, Ordering::SeqCst);
+    // A connection that was accepted before, and continues after all sessions were ended.
+    let (process, application) = Socket::pair().unwrap();
+    application.set_timeout(Some(LONG)).unwrap();
+    application.send(&attach_request(), &[]).unwrap();
+    let limits = PendingLimits::from(&*server.process());
+    let peer = process.peer().unwrap();
+    let pending = server.pending.add(peer, limits).unwrap();
+    server.stopping.store(true, Ordering::SeqCst);
     std::thread::scope(|scope| {
-        scope.spawn(|| server.converse(in_door, near));
-        assert!(matches!(answer(&far), Reply::Rings));
-        far.send(&Request::RingsMapped, &[]).unwrap();
-        let reply = answer(&far);
+        scope.spawn(|| server.serve_connection(pending, process));
+        assert!(matches!(reply(&application), Reply::Rings));
+        application.send(&Request::RingsMapped, &[]).unwrap();
+        let reply = reply(&application);
         assert!(
-            matches!(&reply, Reply::Refused(why) if why.contains("this process ends")),
+            matches!(&reply, Reply::Refused(why) if why.contains("the process is stopping")),
             "{reply:?}"
         );
-        drop(far);
+        drop(application);
     });
-    await_nobody(&server);
+    wait_until_unused(&server);
     server.stop();
 }
 
-/// Whoever closes a descriptor can be held up by who passed it.
+/// A peer can block the thread that closes a descriptor which it passed.
 #[test]
-fn descriptors_come_with_calls_only() {
+fn connection_ends_at_an_unexpected_descriptor() {
     let server = server("passed");
     let pass = |socket: &Socket, request: &Request| match socket.send(request, &[socket.fd()]) {
         Ok(()) => true,
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => false,
         Err(error) => panic!("{error}"),
     };
-    let begins = connect(&server);
-    if pass(&begins, &to_attach()) {
-        // Before Linux 6.16 they come.
-        assert!(begins.receive::<Reply>().unwrap().is_none(), "it goes on");
+    let first = connect(&server);
+    if pass(&first, &attach_request()) {
+        // Before Linux 6.16 the kernel passes it.
+        assert!(first.receive::<Reply>().unwrap().is_none(), "not closed");
     }
-    let (life, key) = attach(&server);
+    let (attach_socket, key) = attach(&server);
     let (call, _) = open(&server, key);
     assert!(pass(&call, &Request::Open));
-    assert!(call.receive::<Reply>().unwrap().is_none(), "it goes on");
-    // What it lives by has nothing to say: it ends.
-    pass(&life, &Request::Open);
-    drop(life);
-    await_nobody(&server);
+    assert!(call.receive::<Reply>().unwrap().is_none(), "not closed");
+    // The attach connection carries no messages: a message ends it.
+    pass(&attach_socket, &Request::Open);
+    drop(attach_socket);
+    wait_until_unused(&server);
     server.stop();
 }
 
 #[test]
-fn more_hosts_than_a_message_holds_are_told() {
+fn discovered_hosts_may_exceed_one_message() {
     const HOSTS: u32 = 1000;
     let server = server("hosts");
     let (_life, key) = attach(&server);
@@ -508,13 +511,13 @@ fn more_hosts_than_a_message_holds_are_told() {
             let mut host = [0xFD; 16];
             host[12..].copy_from_slice(&number.to_be_bytes());
             let id = NPortId::new(0x02_00_00 + number).unwrap();
-            poller.neighbours.found(id, HostAddress(host));
+            poller.neighbours.add_discovered(id, HostAddress(host));
         }
     }
     call.send(&Request::DiscoveredHosts { nic }, &[]).unwrap();
     let mut bytes = Vec::new();
     loop {
-        match answer(&call) {
+        match reply(&call) {
             Reply::Part(part, last) => {
                 bytes.extend(part);
                 if last {
@@ -526,14 +529,14 @@ fn more_hosts_than_a_message_holds_are_told() {
     }
     let hosts: Vec<[u8; 16]> = postcard::from_bytes(&bytes).unwrap();
     assert_eq!(hosts.len(), HOSTS as usize);
-    // The conversation goes on.
+    // The connection is still usable.
     call.send(&Request::Close { nic }, &[]).unwrap();
-    assert!(matches!(answer(&call), Reply::Done));
+    assert!(matches!(reply(&call), Reply::Done));
     server.stop();
 }
 
 #[test]
-fn what_needs_a_start_is_said_until_it_is_as_it_was() {
+fn reload_returns_the_settings_that_need_a_restart() {
     let server = server("reload");
     let mut new = server.config.clone();
     let old = new.process.clone().unwrap();
@@ -562,8 +565,8 @@ fn what_needs_a_start_is_said_until_it_is_as_it_was() {
     assert_eq!(now.max_applications, 7);
     let kept = (now.socket, now.metrics, now.idle, now.spin_us);
     assert_eq!(kept, (old.socket, old.metrics, old.idle, old.spin_us));
-    let as_it_was = server.config.clone();
-    assert_eq!(server.reload(&as_it_was), none);
+    let original = server.config.clone();
+    assert_eq!(server.reload(&original), none);
     server.stop();
 }
 

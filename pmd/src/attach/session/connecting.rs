@@ -1,10 +1,10 @@
-//! Calls that make and end connections, and the discriminators that they use.
+//! Calls that establish and end connections, and the discriminators that they use.
 
 use fcvi_frame::connect;
 
 use super::Session;
 use super::owned::all_in_use;
-use crate::attach::doors;
+use crate::attach::limiters;
 use crate::attach::message::{Attributes, NetAddress, Reply, Request};
 use crate::attach::reservations::{Refused, RequestNames, UsedNames};
 use crate::attach::socket::Peer;
@@ -13,13 +13,14 @@ use crate::nic;
 use crate::resource_error::{Limit, ResourceError};
 
 impl Session {
-    pub(super) fn answer_connecting(&self, request: Request) -> Outcome<Reply> {
+    /// Executes a call of this module.
+    pub(super) fn execute_connecting(&self, request: Request) -> Outcome<Reply> {
         let done = |()| Reply::Done;
         let attributes = |a: connect::Attributes| Reply::Attributes(Attributes::from(a));
         let address = |a: NetAddress| a.get().ok_or(ControlError::InvalidParameter);
         match request {
             Request::ConnectWait { nic, local, limit } => {
-                // Beyond them, as many may come as calls wait.
+                // Calls that wait at the same time may exceed the limit by their number.
                 if self.owned().conns.len() >= self.quota.max_incoming as usize {
                     let limit = self.quota.max_incoming;
                     return Err(all_in_use(Limit::MaxIncoming, limit));
@@ -30,7 +31,7 @@ impl Session {
                 let found = nic::connect_wait(nic, &local, limit);
                 self.names().end_wait(nic, name);
                 let found = found?;
-                self.owned().have_conn(found.conn, nic)?;
+                self.owned().add_conn(found.conn, nic)?;
                 Ok(Reply::Request {
                     conn: found.conn,
                     remote: (&found.remote).into(),
@@ -78,37 +79,37 @@ impl Session {
             }
             Request::ConnectPeerDone { vi } => {
                 let outcome = nic::connect_peer_done(self.vi(vi)?)?;
-                Ok(outcome.map_or(Reply::NotYet, attributes))
+                Ok(outcome.map_or(Reply::Pending, attributes))
             }
             Request::ConnectPeerWait { vi } => nic::connect_peer_wait(self.vi(vi)?).map(attributes),
             Request::Disconnect { vi } => nic::disconnect(self.vi(vi)?).map(done),
-            // What begins a conversation does not go on with it, and long answers are given before.
+            // First requests of a connection; calls with long replies are executed elsewhere.
             _ => Err(ControlError::InvalidParameter),
         }
     }
 
-    /// A request that the application has taken and not answered.
+    /// A pending connection request of the application.
     fn conn(&self, conn: u64) -> Outcome<u64> {
         let known = self.owned().conns.contains_key(&conn);
         known.then_some(conn).ok_or(ControlError::InvalidParameter)
     }
 
-    /// What an answer gave that nobody heard.
-    pub(super) fn take_back(&self, reply: &Reply) {
+    /// Undoes a call whose reply could not be sent.
+    pub(super) fn undo(&self, reply: &Reply) {
         if let Reply::Request { conn, .. } = reply {
             self.owned().conns.remove(conn);
-            let _gone = nic::connect_reject(*conn);
+            let _rejected = nic::connect_reject(*conn);
         }
     }
 
-    /// Reserves the names of a request that this VI is about to make.
+    /// Reserves the discriminators of a connection request of this VI.
     fn reserve_for(&self, vi: u64, names: RequestNames) -> Outcome<()> {
         let nic = self.owned().vis.get(&vi).copied();
         let nic = nic.ok_or(ControlError::InvalidParameter)?;
         self.reserve(nic, |used| used.request(nic, vi, names))
     }
 
-    /// Reserves names for an opening, which may be closed in the middle of it.
+    /// Reserves discriminators for a NIC handle, which another call may be closing.
     fn reserve(
         &self,
         nic: u64,
@@ -126,7 +127,7 @@ impl Session {
         };
         let (name, Peer { pid, uid, .. }) = (&self.config.name, self.peer);
         let line = format_args!("NIC {name}: discriminator refused: {refused} uid={uid} pid={pid}");
-        doors::say(log::Level::Warn, line);
+        limiters::log_limited(log::Level::Warn, line);
         Err(match refused {
             Refused::Reserved { .. } => ResourceError::Discriminator.into(),
             Refused::Limit { limit, .. } => all_in_use(Limit::MaxDiscriminators, limit),

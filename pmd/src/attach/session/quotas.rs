@@ -1,9 +1,9 @@
-//! What an application may have and has, and the calls that fail because of it.
+//! Quotas of an application, their use, and calls that fail because of them.
 
 use std::fmt;
 
 use super::{Owned, Session};
-use crate::attach::doors;
+use crate::attach::limiters;
 use crate::attach::message::Reply;
 use crate::attach::server::QuotaUse;
 use crate::attach::socket::Peer;
@@ -21,13 +21,13 @@ impl Session {
 
     /// Counts and logs a call that fails for this reason.
     pub(super) fn note_refused(&self, why: &dyn fmt::Display) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
+        self.refused_calls.fetch_add(1, Ordering::Relaxed);
         let (name, Peer { pid, uid, .. }) = (&self.config.name, self.peer);
-        let line = format_args!("NIC {name}: a call fails: {why} pid={pid} uid={uid}");
-        doors::say(log::Level::Warn, line);
+        let line = format_args!("NIC {name}: call refused: {why} pid={pid} uid={uid}");
+        limiters::log_limited(log::Level::Warn, line);
     }
 
-    /// What it may have, and has.
+    /// Returns all quotas and their use.
     pub(super) fn quotas(&self, owned: &Owned, file_bytes: u64) -> Vec<QuotaUse> {
         let quota = &self.quota;
         let posted = self.counters.submitted.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Memory that an application registers.
+//! Registration of an application's memory.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Once, PoisonError};
@@ -7,22 +7,22 @@ use nix::unistd::geteuid;
 
 use super::Session;
 use super::owned::Region;
-use crate::attach::doors;
+use crate::attach::limiters;
 use crate::attach::mapped_files::FileUse;
 use crate::attach::message::Reply;
 use crate::control::{ControlError, Outcome, attributes};
-use crate::memory::client::{Client, ClientError};
-use crate::memory::mapped::{ClientFile, MapError};
+use crate::memory::backing::{Backing, ClientMemory};
+use crate::memory::client_mapping::{ClientFile, MapError};
+use crate::memory::client_process::{ClientError, ClientProcess};
 use crate::memory::pages::page_range;
-use crate::memory::place::{ClientMemory, Place};
 use crate::nic::MemSettings;
 use crate::resource_error::ResourceError;
 use crate::sync::Ordering;
 use crate::sys;
 
-/// How memory is reached that is about to be registered.
-struct Reached {
-    place: Place,
+/// Access to memory that is about to be registered.
+struct RegionAccess {
+    backing: Backing,
     /// As in [`Region`].
     bytes: u64,
     file: Option<FileUse>,
@@ -31,7 +31,7 @@ struct Reached {
 /// A range of memory that the application shares.
 pub(super) struct SharedRange {
     pub(super) memory: OwnedFd,
-    /// Where the range begins.
+    /// The offset of the range in it.
     pub(super) offset_bytes: u64,
     /// It is a bounce buffer of the library for the registered range.
     pub(super) is_bounce_buffer: bool,
@@ -39,9 +39,9 @@ pub(super) struct SharedRange {
 
 /// Logs once that the process has no mappings left; the application is always notified.
 fn log_once(error: &MapError) {
-    static TOLD: Once = Once::new();
+    static LOGGED: Once = Once::new();
     if matches!(error, MapError::TooMany { .. }) {
-        TOLD.call_once(|| log::error!("{error}"));
+        LOGGED.call_once(|| log::error!("{error}"));
     }
 }
 
@@ -58,7 +58,7 @@ impl Session {
         let (base, end) =
             page_range(address, length_bytes).ok_or(ControlError::InvalidParameter)?;
         let bytes = end - base;
-        self.owned().expect_region(&self.quota)?;
+        self.owned().reserve_region(&self.quota)?;
         let range = (address, length_bytes);
         let is_bounce_buffer = shared
             .as_ref()
@@ -66,14 +66,14 @@ impl Session {
         if is_bounce_buffer && (attributes.0.rdma_write || attributes.0.rdma_read) {
             return Err(ControlError::InvalidParameter);
         }
-        let reached = match shared {
+        let access = match shared {
             Some(shared) => self.map(shared, bytes, range),
-            None => self.reach(range, bytes),
+            None => self.access_private(range, bytes),
         };
-        let (entered, region, refused) = match reached {
-            Ok(reached) => (
-                self.enter(nic, range, attributes, reached.place),
-                (reached.bytes, reached.file),
+        let (entered, region, refused) = match access {
+            Ok(access) => (
+                self.enter(nic, range, attributes, access.backing),
+                (access.bytes, access.file),
                 None,
             ),
             Err(reply) => {
@@ -89,7 +89,7 @@ impl Session {
             is_bounce_buffer,
             file,
         };
-        let (made, unused) = self.owned().have_region(entered, at);
+        let (made, unused) = self.owned().commit_region(entered, at);
         drop(unused);
         match refused {
             Some(Reply::Failed(error)) => Err(error),
@@ -98,9 +98,11 @@ impl Session {
         }
     }
 
-    /// Maps the file that a range of the application's memory is in, of so many bytes from an
-    /// offset on. Where a file cannot be mapped that another process had mapped, the range is
-    /// reached by system calls if it may be.
+    /// Maps the file that contains a range of the application's memory, `bytes` from the offset on. If the file cannot
+    /// be mapped because another process had sealed it, the range is accessed by system calls if that is permitted.
+    ///
+    /// # Errors
+    /// The reply that refuses the registration.
     fn map(
         &self,
         SharedRange {
@@ -110,8 +112,8 @@ impl Session {
         }: SharedRange,
         bytes: u64,
         range: (u64, u64),
-    ) -> Result<Reached, Reply> {
-        let map = || -> Result<Reached, MapError> {
+    ) -> Result<RegionAccess, Reply> {
+        let map = || -> Result<RegionAccess, MapError> {
             let file = ClientFile::of(memory)?;
             // Counted before anything is mapped.
             let (charged, unmapped) = {
@@ -119,91 +121,109 @@ impl Session {
                 self.files.charge(&file, &self.quota, owned.other_bytes)?
             };
             drop(unmapped);
-            let goes_on = || !self.over.load(Ordering::SeqCst);
-            let whole = charged.map(&file, goes_on)?;
-            Ok(Reached {
-                place: Place::Mapped(whole.range(offset_bytes, bytes)?),
+            let continues = || !self.ending.load(Ordering::SeqCst);
+            let whole = charged.map(&file, continues)?;
+            Ok(RegionAccess {
+                backing: Backing::Mapped(whole.range(offset_bytes, bytes)?),
                 bytes: 0,
                 file: Some(charged),
             })
         };
         let error = match map() {
-            Ok(reached) => return Ok(reached),
+            Ok(access) => return Ok(access),
             Err(error) => error,
         };
         log_once(&error);
-        if is_bounce_buffer || !error.leaves_system_calls() {
+        if is_bounce_buffer || !error.allows_system_calls() {
             return Err(Reply::Refused(error.to_string()));
         }
-        let reached = self.reach(range, bytes).map_err(|reply| match reply {
-            Reply::MemoryUnreachable(also) => Reply::MemoryUnreachable(format!("{error}; {also}")),
-            reply => reply,
-        })?;
+        let access = self
+            .access_private(range, bytes)
+            .map_err(|reply| match reply {
+                Reply::MemoryUnreachable(also) => {
+                    Reply::MemoryUnreachable(format!("{error}; {also}"))
+                }
+                reply => reply,
+            })?;
         let (name, pid) = (&self.config.name, self.peer.pid);
-        if !self.warned.swap(true, Ordering::Relaxed) {
+        if !self.is_mapping_logged.swap(true, Ordering::Relaxed) {
             let line = format_args!(
-                "NIC {name}: process {pid}: shared memory is reached by system calls: {error}"
+                "NIC {name}: shared memory is accessed by system calls: {error} pid={pid}"
             );
-            doors::say(log::Level::Warn, line);
+            limiters::log_limited(log::Level::Warn, line);
         }
-        Ok(reached)
+        Ok(access)
     }
 
-    /// Memory that is reached by system calls.
-    fn reach(&self, (address, length_bytes): (u64, u64), bytes: u64) -> Result<Reached, Reply> {
+    /// Accesses private memory by system calls.
+    ///
+    /// # Errors
+    /// The reply that refuses the registration.
+    fn access_private(
+        &self,
+        (address, length_bytes): (u64, u64),
+        bytes: u64,
+    ) -> Result<RegionAccess, Reply> {
         let file_bytes = self.files.bytes();
-        let counted = self.owned().expect_bytes(bytes, &self.quota, file_bytes);
+        let counted = self.owned().reserve_bytes(bytes, &self.quota, file_bytes);
         counted.map_err(Reply::Failed)?;
-        match self.foreign(address, length_bytes) {
-            Ok(client) => Ok(Reached {
-                place: Place::Foreign(client),
+        match self.client_process(address, length_bytes) {
+            Ok(client) => Ok(RegionAccess {
+                backing: Backing::Foreign(client),
                 bytes,
                 file: None,
             }),
             Err(why) => {
-                self.owned().give_up(bytes);
+                self.owned().release_bytes(bytes);
                 Err(Reply::MemoryUnreachable(why))
             }
         }
     }
 
-    /// Registers memory of the application's for one of its openings, with these settings and
-    /// whether the application may write it.
+    /// Registers memory of the application for one of its NIC handles, with these settings; `writable`: the application
+    /// may write the memory.
     pub(super) fn enter(
         &self,
         nic: u64,
         range: (u64, u64),
         (settings, writable): (&MemSettings, bool),
-        place: Place,
+        backing: Backing,
     ) -> Outcome<u32> {
         let memory = ClientMemory {
             owner: self.owner(),
-            place,
+            backing,
             writable,
         };
         let mut seed = [0; 2];
         sys::random_bytes(&mut seed);
         let seed = u16::from_ne_bytes(seed);
-        // Where whoever closes the opening finds the region, or is found.
-        let admit = || {
+        // Under the lock of the table: a thread that closes the NIC handle either finds the region or is noticed here.
+        let check = || {
             if !self.device.instances.is_open(nic) {
                 return Err(ControlError::InvalidParameter);
             }
             attributes::check_region(self.device, settings)
         };
         let regions = &self.device.regions;
-        regions.register_for(nic, memory, range, seed, admit)
+        regions.register_for(nic, memory, range, seed, check)
     }
 
-    /// What reaches memory of the application that is not shared, if it can reach this range.
-    fn foreign(&self, address: u64, length_bytes: u64) -> Result<Arc<Client>, String> {
+    /// Returns the access to private memory of the application, if it can access this range.
+    ///
+    /// # Errors
+    /// The reason why it cannot.
+    fn client_process(
+        &self,
+        address: u64,
+        length_bytes: u64,
+    ) -> Result<Arc<ClientProcess>, String> {
         if !self.foreign_memory {
             return Err(
                 "private memory is not accessed (foreign_memory = false in [process])".to_owned(),
             );
         }
-        // The kernel asks whose the process is now, which may run another program than the one that
-        // attached; whose the calls are, it does not.
+        // The kernel checks the present user of the process, which may have executed another program since it
+        // attached; it does not check on whose behalf the access is made.
         if self.peer.uid != geteuid().as_raw() {
             return Err(format!(
                 "private memory is accessed only in programs of the user of fcvi-pmd, and user \
@@ -212,10 +232,13 @@ impl Session {
             ));
         }
         let open = || -> Result<_, ClientError> {
-            let lives = self.lives.try_clone().map_err(ClientError::NoProcess)?;
-            Client::of_process(self.peer.pid, lives).map(Arc::new)
+            let pidfd = self.pidfd.try_clone().map_err(ClientError::NoProcess)?;
+            ClientProcess::of_process(self.peer.pid, pidfd).map(Arc::new)
         };
-        let mut client = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut client = self
+            .client_process
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let client = match &*client {
             Some(client) => Arc::clone(client),
             None => Arc::clone(client.insert(open().map_err(|error| error.to_string())?)),
@@ -249,7 +272,7 @@ impl Session {
         attributes::set_region(self.device, self.owner(), (address, region), settings)
     }
 
-    /// Is this a region of the application's?
+    /// Checks that the application owns a region.
     fn region(&self, nic: u64, address: u64, region: u32) -> Outcome<()> {
         let owned = self.owned();
         let is_owned = owned.nics.contains(&nic)

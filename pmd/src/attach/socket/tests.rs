@@ -1,43 +1,43 @@
-//! Messages with descriptors, and who may pass them.
+//! Tests of messages, of passed descriptors and of peer credentials.
 
 use std::process::{Command, Stdio};
 
 use super::*;
 
-/// What is at the other end of a pair: ourselves.
-fn ourselves() -> (Socket, Peer) {
-    let (near, _far) = Socket::pair().unwrap();
-    let peer = near.peer().unwrap();
-    (near, peer)
+/// A socket whose peer is this process.
+fn own_pair() -> (Socket, Peer) {
+    let (local, _remote) = Socket::pair().unwrap();
+    let peer = local.peer().unwrap();
+    (local, peer)
 }
 
 #[test]
-fn the_process_behind_a_socket_is_found_with_the_kernels_help_and_without() {
-    let (near, peer) = ourselves();
-    for process in [near.peer_process(), process_of(peer)] {
-        assert!(!sys::is_over(&process.unwrap()));
+fn peer_process_is_found_by_socket_option_and_by_process_id() {
+    let (local, peer) = own_pair();
+    for process in [local.peer_process(), process_of(peer)] {
+        assert!(!sys::has_exited(&process.unwrap()));
     }
 }
 
 #[test]
-fn descriptors_are_refused_to_the_sender_until_they_are_wanted() {
+fn send_with_descriptors_fails_until_the_receiver_takes_them() {
     let name = format!("viaduct-unit-{}-passed.sock", std::process::id());
     let path = std::env::temp_dir().join(name);
     let listener = Listener::bind(&path).unwrap();
-    let far = Socket::connect(&path).unwrap();
+    let sender = Socket::connect(&path).unwrap();
     fs::remove_file(&path).unwrap();
-    let is_known = take_descriptors(&new_socket().unwrap(), false).is_ok();
-    let pass = || far.send(&Reply::Done, &[far.fd()]);
-    assert_eq!(pass().is_err(), is_known, "before it was accepted");
-    let near = listener.accept().unwrap();
-    assert_eq!(pass().is_err(), is_known);
-    near.take_descriptors();
+    let is_supported = take_descriptors(&new_socket().unwrap(), false).is_ok();
+    let pass = || sender.send(&Reply::Done, &[sender.fd()]);
+    assert_eq!(pass().is_err(), is_supported, "before it was accepted");
+    let receiver = listener.accept().unwrap();
+    assert_eq!(pass().is_err(), is_supported);
+    receiver.take_descriptors();
     pass().unwrap();
 }
 
 #[test]
-fn a_number_that_is_another_users_or_nobodys_is_not_the_peers() {
-    let (_, peer) = ourselves();
+fn process_of_refuses_another_user_and_an_ended_process() {
+    let (_, peer) = own_pair();
     let other = Peer {
         uid: peer.uid + 1,
         ..peer
@@ -50,49 +50,49 @@ fn a_number_that_is_another_users_or_nobodys_is_not_the_peers() {
     };
     assert!(process_of(of_child).is_ok());
     child.kill().unwrap();
-    let ended = process_of(of_child).unwrap_or_else(|_| sys::process(of_child.pid).unwrap());
+    let ended = process_of(of_child).unwrap_or_else(|_| sys::pidfd_open(of_child.pid).unwrap());
     sys::await_one(ended.as_raw_fd(), Duration::from_secs(20));
     assert!(process_of(of_child).is_err(), "dead, and not waited for");
     child.wait().unwrap();
-    assert!(process_of(of_child).is_err(), "nobody has the number");
+    assert!(process_of(of_child).is_err(), "no process has the ID");
 }
 
-/// A connection that was accepted, its two ends.
+/// Both ends of an accepted connection.
 fn connected(name: &str) -> (Socket, Socket) {
     let name = format!("viaduct-unit-{}-{name}.sock", std::process::id());
     let path = std::env::temp_dir().join(name);
     let listener = Listener::bind(&path).unwrap();
-    let near = Socket::connect(&path).unwrap();
+    let client = Socket::connect(&path).unwrap();
     fs::remove_file(&path).unwrap();
-    (near, listener.accept().unwrap())
+    (client, listener.accept().unwrap())
 }
 
 #[test]
-fn first_answer_of_a_connection_closed_before_the_request_is_its_reason() {
+fn first_reply_on_a_connection_closed_without_reading_is_the_reason() {
     for is_sent_before in [false, true] {
-        let (near, far) = connected("closed");
+        let (client, process) = connected("closed");
         let mut sent = Ok(());
         if is_sent_before {
-            sent = near.send(&Reply::Done, &[]);
+            sent = client.send(&Reply::Done, &[]);
         }
-        far.send(&Reply::Refused("full".into()), &[]).unwrap();
-        drop(far);
+        process.send(&Reply::Refused("full".into()), &[]).unwrap();
+        drop(process);
         if !is_sent_before {
-            sent = near.send(&Reply::Done, &[]);
+            sent = client.send(&Reply::Done, &[]);
         }
-        let answer = near.first_answer::<Reply>(sent);
-        let Ok(Some((Reply::Refused(why), _))) = answer else {
-            panic!("{answer:?}");
+        let reply = client.first_reply::<Reply>(sent);
+        let Ok(Some((Reply::Refused(why), _))) = reply else {
+            panic!("{reply:?}");
         };
         assert_eq!(why, "full");
     }
 }
 
 #[test]
-fn first_answer_of_a_connection_closed_without_a_reason_is_the_error() {
-    let (near, far) = connected("silent");
-    near.send(&Reply::Done, &[]).unwrap();
-    drop(far);
-    let error = near.first_answer::<Reply>(Ok(())).unwrap_err();
+fn first_reply_on_a_connection_closed_without_a_reason_is_the_error() {
+    let (client, process) = connected("silent");
+    client.send(&Reply::Done, &[]).unwrap();
+    drop(process);
+    let error = client.first_reply::<Reply>(Ok(())).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
 }

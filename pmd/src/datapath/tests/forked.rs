@@ -1,14 +1,14 @@
-//! A child of this process has a copy of every NIC, and leaves them to its parent.
+//! A forked child has a copy of every NIC and must not use them: they belong to its parent.
 
 use std::sync::mpsc::channel;
 
 use super::*;
 use crate::config::TransportKind;
-use crate::fork::{self, Opening};
+use crate::fork::{self, OpenCloseLock};
 
-/// Runs this in a child that is forked, and ends that. True if what it ran was.
+/// Runs `run` in a forked child, which then exits. Returns its result.
 fn in_child(run: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child calls what is made for that, and ends.
+    // SAFETY: the child runs only `run`, which is safe after fork, and exits.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
     if pid == 0 {
@@ -22,9 +22,9 @@ fn in_child(run: impl FnOnce() -> bool) -> bool {
     libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }
 
-/// The child has the rings, or what tells of sockets, together with its parent.
+/// The child shares the rings, or the epoll set, with its parent.
 #[test]
-fn a_child_that_polls_takes_nothing_from_its_parent() {
+fn forked_child_polls_nothing_of_parent() {
     for (test, transport) in [
         ("forked-fcvi", TransportKind::FcVi),
         ("forked-tcp", TransportKind::ViTcp),
@@ -44,15 +44,15 @@ fn a_child_that_polls_takes_nothing_from_its_parent() {
         let stale = Some(ControlError::InvalidParameter);
         let refused = in_child(|| {
             (0..100).all(|_| {
-                work::done(far.vi, Queue::Send).err() == stale
-                    && work::done(far.vi, Queue::Receive).err() == stale
-                    && work::cq_done(cq).err() == stale
+                queue_calls::done(far.vi, Queue::Send).err() == stale
+                    && queue_calls::done(far.vi, Queue::Receive).err() == stale
+                    && queue_calls::cq_done(cq).err() == stale
             })
         });
         assert!(refused, "{test}");
         let begun = std::time::Instant::now();
-        while let Done::NotDone = work::done(far.vi, Queue::Receive).unwrap() {
-            assert!(begun.elapsed() < PATIENCE, "{test}: the message is gone");
+        while let Done::NotDone = queue_calls::done(far.vi, Queue::Receive).unwrap() {
+            assert!(begun.elapsed() < TIMEOUT, "{test}: the message is lost");
         }
         assert_eq!(far.memory.read(PAGE_BYTES, 8), b"12345678");
         near.close();
@@ -60,25 +60,25 @@ fn a_child_that_polls_takes_nothing_from_its_parent() {
     }
 }
 
-/// Ports and connections are made and ended under the lock of openings: a thread that forks meanwhile waits for that
-/// lock before it holds what those need.
+/// Ports and connections are made and closed under the lock of NIC handles: a thread that forks meanwhile waits for
+/// that lock before it takes the locks that those need.
 #[test]
-fn who_opens_a_nic_is_held_up_by_no_fork() {
-    fork::watch().unwrap();
+fn fork_does_not_block_thread_that_opens_nic() {
+    fork::install_handlers().unwrap();
     let make = || {
         let make = || std::fs::File::open("/dev/null").map(Into::into);
         pmd_port::fork::Descriptor::make(make).unwrap()
     };
     drop(make());
-    let (tell, told) = channel();
-    let opening = Opening::begin();
+    let (send_tid, tid) = channel();
+    let opening = OpenCloseLock::acquire();
     let forks = std::thread::spawn(move || {
-        // SAFETY: gives a number.
-        tell.send(unsafe { libc::gettid() }).unwrap();
+        // SAFETY: takes and touches nothing.
+        send_tid.send(unsafe { libc::gettid() }).unwrap();
         in_child(|| true)
     });
-    // It waits for the lock that we have.
-    let at = format!("/proc/self/task/{}/syscall", told.recv().unwrap());
+    // Wait until it blocks on the lock that this thread holds.
+    let at = format!("/proc/self/task/{}/syscall", tid.recv().unwrap());
     let futex = format!("{} ", libc::SYS_futex);
     while !std::fs::read_to_string(&at).unwrap().starts_with(&futex) {
         std::thread::yield_now();
@@ -88,7 +88,7 @@ fn who_opens_a_nic_is_held_up_by_no_fork() {
         drop(make());
         done.send(()).unwrap();
     });
-    let made = is_done.recv_timeout(PATIENCE);
+    let made = is_done.recv_timeout(TIMEOUT);
     drop(opening);
     assert!(forks.join().unwrap());
     made.expect("descriptors can be made");

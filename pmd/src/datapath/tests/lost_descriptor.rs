@@ -1,5 +1,5 @@
 //! A descriptor whose memory is deregistered before it completes fails its VI (VIPL 3.8.1, 6.3.1), also at Unreliable
-//! Delivery. What the VI has to do behind it in the same turn is not done.
+//! Delivery. Later work of the VI in the same turn is not done.
 
 use std::net::Ipv4Addr;
 
@@ -10,8 +10,8 @@ const SEND_DONE: u32 = status::DONE | status::OP_SEND;
 const SEND_FLUSHED: u32 = SEND_DONE | status::DESC_FLUSHED_ERROR;
 const SEND_PROTECTION: u32 = SEND_DONE | status::PROTECTION_ERROR;
 
-/// A way for messages between two VIs: a name for the segment, and the configuration.
-type Way = (&'static str, fn(&mut NicConfig));
+/// A transport between two VIs: a name for the segment, and the configuration.
+type Setup = (&'static str, fn(&mut NicConfig));
 
 /// Descriptors in a page of their own.
 struct Descriptors {
@@ -20,19 +20,19 @@ struct Descriptors {
 }
 
 impl Descriptors {
-    fn new(end: &End) -> Self {
+    fn new(end: &Endpoint) -> Self {
         let pages = Pages::new(PAGE_BYTES);
         let region = end.register(pages);
         Self { pages, region }
     }
 
     /// Posts a descriptor without data segments.
-    fn post(&self, end: &End, queue: Queue) {
+    fn post(&self, end: &Endpoint, queue: Queue) {
         let own = (self.pages, self.region);
         end.post_at(queue, own, 0, control::OP_SEND_RECV, &[]);
     }
 
-    fn deregister(&self, end: &End) {
+    fn deregister(&self, end: &Endpoint) {
         nic::deregister(end.nic, self.pages.address, self.region).unwrap();
     }
 
@@ -45,15 +45,15 @@ impl Descriptors {
     }
 }
 
-/// Has what is posted wait for the next turn.
-fn post_for_one_turn(end: &End, post: impl FnOnce()) {
+/// Posts under the turn, so that all is processed by one later turn.
+fn post_for_one_turn(end: &Endpoint, post: impl FnOnce()) {
     let turn = end.device.hold();
     post();
     drop(turn);
 }
 
-/// Has the ends speak VI/TCP, at an address that no other process and no other test has: NICs at one address share a TCP
-/// port, and those of a test take no part in that while the test does not poll them.
+/// Configures VI/TCP at an address that no other process and no other test has: NICs at one address share a TCP port,
+/// and the NICs of a test do not take part in that while the test does not poll them.
 fn over_tcp(config: &mut NicConfig, test: u32) {
     let pid = std::process::id() & 0x3F_FFFF;
     config.transport = TransportKind::ViTcp;
@@ -67,7 +67,7 @@ fn write_behind_lost_receive_in_one_burst_is_dropped() {
     lost.post(&far, Queue::Receive);
     lost.deregister(&far);
     near.post_send(0, control::OP_SEND_RECV, &[]);
-    // Refused with an error of its own, if it is looked at.
+    // Would be refused with an error of its own, if it were processed.
     let forbidden = DataSegment {
         handle: far.region ^ 0x0100_0000,
         ..remote(far.segment(0, 8))
@@ -75,20 +75,20 @@ fn write_behind_lost_receive_in_one_burst_is_dropped() {
     let segments = [forbidden, near.segment(0, 8)];
     near.post_send(1, control::OP_RDMA_WRITE, &segments);
     far.poll();
-    assert_eq!(far.told(), lost.errors());
+    assert_eq!(far.take_errors(), lost.errors());
     near.close();
     far.close();
 }
 
 #[test]
 fn send_behind_lost_send_in_one_turn_is_flushed() {
-    let ways: [Way; 3] = [
+    let setups: [Setup; 3] = [
         ("lost-send", |_| ()),
         ("lost-send-shortcut", |config| config.shortcut = true),
         ("lost-send-tcp", |config| over_tcp(config, 0)),
     ];
-    for (test, way) in ways {
-        let (near, far) = pair(test, UNRELIABLE_DELIVERY, way);
+    for (test, setup) in setups {
+        let (near, far) = pair(test, UNRELIABLE_DELIVERY, setup);
         let lost = Descriptors::new(&near);
         post_for_one_turn(&near, || {
             lost.post(&near, Queue::Send);
@@ -97,7 +97,7 @@ fn send_behind_lost_send_in_one_turn_is_flushed() {
         lost.deregister(&near);
         assert_eq!(near.wait_sent(&far), SEND_PROTECTION, "{test}");
         assert_eq!(near.wait_sent(&far), SEND_FLUSHED, "{test}");
-        assert_eq!(near.told()[..2], lost.errors(), "{test}");
+        assert_eq!(near.take_errors()[..2], lost.errors(), "{test}");
         near.close();
         far.close();
     }
@@ -105,12 +105,12 @@ fn send_behind_lost_send_in_one_turn_is_flushed() {
 
 #[test]
 fn answered_send_behind_lost_send_is_flushed() {
-    let ways: [Way; 2] = [
+    let setups: [Setup; 2] = [
         ("lost-answered", |_| ()),
         ("lost-answered-tcp", |config| over_tcp(config, 1)),
     ];
-    for (test, way) in ways {
-        let (near, far) = pair(test, RELIABLE_DELIVERY, way);
+    for (test, setup) in setups {
+        let (near, far) = pair(test, RELIABLE_DELIVERY, setup);
         for line in 0..2 {
             far.post_recv(line, far.segment(0, 8));
         }
@@ -125,7 +125,7 @@ fn answered_send_behind_lost_send_is_flushed() {
         assert_eq!(near.wait_sent(&far), READ_DONE, "{test}");
         assert_eq!(near.wait_sent(&far), SEND_DONE, "{test}");
         assert_eq!(near.wait_sent(&far), SEND_FLUSHED, "{test}");
-        assert_eq!(near.told(), lost.errors(), "{test}");
+        assert_eq!(near.take_errors(), lost.errors(), "{test}");
         near.close();
         far.close();
     }
@@ -147,7 +147,7 @@ fn message_behind_lost_receive_is_not_moved_by_shortcut() {
     });
     assert_eq!(near.wait_sent(&far), SEND_DONE);
     assert_eq!(near.wait_sent(&far), SEND_FLUSHED);
-    assert_eq!(far.told()[..2], lost.errors());
+    assert_eq!(far.take_errors()[..2], lost.errors());
     near.close();
     far.close();
 }

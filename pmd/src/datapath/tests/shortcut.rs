@@ -1,15 +1,15 @@
-//! Two VIs of one NIC: messages go from memory to memory.
+//! Messages between two VIs of one NIC: copied from memory to memory.
 
 use super::*;
 
 const SEND_DONE: u32 = status::DONE | status::OP_SEND;
 const WRITE_DONE: u32 = status::DONE | status::OP_RDMA_WRITE;
 const RECEIVE_DONE: u32 = status::DONE | status::OP_RECEIVE;
-/// Longer than what one turn moves.
+/// More than one turn copies.
 const LONG_BYTES: u32 = 256 << 10;
 const LEVELS: [u16; 2] = [RELIABLE_DELIVERY, RELIABLE_RECEPTION];
 
-fn both(test: &str, reliability: u16) -> (End, End) {
+fn shortcut_pair(test: &str, reliability: u16) -> (Endpoint, Endpoint) {
     let (near, far) = pair(test, reliability, |config| config.shortcut = true);
     assert!(core::ptr::eq(near.device, far.device));
     (near, far)
@@ -19,15 +19,15 @@ fn pattern(bytes: u32) -> Vec<u8> {
     (0..bytes).map(|n| (n ^ n >> 8) as u8).collect()
 }
 
-fn counter(end: &End, name: &str) -> u64 {
+fn counter(end: &Endpoint, name: &str) -> u64 {
     let all = end.device.counters();
     all.iter().find(|(n, _)| n == name).unwrap().1
 }
 
-impl End {
-    /// The status of the next receive, after the NIC moved on by a turn.
+impl Endpoint {
+    /// Polls the NIC once; returns the status of the next receive.
     fn received(&self) -> Option<u32> {
-        match work::done(self.vi, Queue::Receive).unwrap() {
+        match queue_calls::done(self.vi, Queue::Receive).unwrap() {
             Done::Completed { status, .. } => Some(status),
             Done::NotDone | Done::Empty => None,
         }
@@ -39,11 +39,11 @@ impl End {
     }
 }
 
-/// The segments of both ends differ.
+/// The segment boundaries of both endpoints differ.
 #[test]
-fn a_message_crosses_from_segments_to_segments_without_a_frame() {
+fn shortcut_message_is_copied_between_segments_without_frames() {
     for reliability in LEVELS {
-        let (near, far) = both(&format!("cut-send-{reliability}"), reliability);
+        let (near, far) = shortcut_pair(&format!("cut-send-{reliability}"), reliability);
         let frames = counter(&near, "tx_frames");
         let data = pattern(3000);
         near.memory.write(PAGE_BYTES, &data);
@@ -65,8 +65,8 @@ fn a_message_crosses_from_segments_to_segments_without_a_frame() {
 }
 
 #[test]
-fn reads_and_writes_are_complete_when_the_bytes_are_there() {
-    let (near, far) = both("cut-rdma", RELIABLE_DELIVERY);
+fn shortcut_rdma_completes_when_bytes_are_placed() {
+    let (near, far) = shortcut_pair("cut-rdma", RELIABLE_DELIVERY);
     let data = pattern(777);
     far.memory.write(PAGE_BYTES, &data);
     near.post_read(0, near.segment(3, 777), far.segment(0, 777));
@@ -83,8 +83,8 @@ fn reads_and_writes_are_complete_when_the_bytes_are_there() {
 
 /// A program may send from the buffer into which it receives.
 #[test]
-fn buffers_that_overlap_do_no_harm() {
-    let (near, far) = both("cut-overlap", RELIABLE_DELIVERY);
+fn shortcut_copies_overlapping_buffers() {
+    let (near, far) = shortcut_pair("cut-overlap", RELIABLE_DELIVERY);
     let data = pattern(4096);
     near.memory.write(PAGE_BYTES, &data);
     let shared = far.register(near.memory);
@@ -102,8 +102,8 @@ fn buffers_that_overlap_do_no_harm() {
 }
 
 #[test]
-fn a_long_message_leaves_others_their_turn() {
-    let (near, far) = both("cut-turns", RELIABLE_DELIVERY);
+fn long_shortcut_message_yields_to_other_vis() {
+    let (near, far) = shortcut_pair("cut-turns", RELIABLE_DELIVERY);
     let data = pattern(LONG_BYTES);
     near.memory.write(PAGE_BYTES, &data);
     far.post_recv(0, far.segment(0, LONG_BYTES));
@@ -113,7 +113,11 @@ fn a_long_message_leaves_others_their_turn() {
     assert!(far.memory.is_untouched(half, 8), "not in one turn");
     let end = LONG_BYTES as usize;
     far.post_send(8, control::OP_SEND_RECV, &[far.segment(end, 8)]);
-    assert_eq!(near.received(), Some(RECEIVE_DONE), "the other VI's turn");
+    assert_eq!(
+        near.received(),
+        Some(RECEIVE_DONE),
+        "the other VI is served meanwhile"
+    );
     assert_eq!(far.received(), None);
     assert_eq!(far.wait_sent(&near), SEND_DONE);
     assert_eq!(near.wait_sent(&far), SEND_DONE);
@@ -123,17 +127,17 @@ fn a_long_message_leaves_others_their_turn() {
     near.close();
 }
 
-/// What goes in the middle of a message.
+/// What is removed in the middle of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Goes {
+enum Removed {
     SendersMemory,
     ReceiversMemory,
     Sender,
     Receiver,
 }
 
-/// Error bits of the send and of the receive, and how many ends are told of the loss.
-fn outcome(goes: Goes, reliability: u16) -> (u32, u32, usize) {
+/// Returns the error bits of the send and of the receive, and the number of VIs whose loss of connection is reported.
+fn outcome(removed: Removed, reliability: u16) -> (u32, u32, usize) {
     let refused = if reliability == RELIABLE_RECEPTION {
         status::REMOTE_DESC_ERROR
     } else {
@@ -141,24 +145,25 @@ fn outcome(goes: Goes, reliability: u16) -> (u32, u32, usize) {
     };
     let flushed = status::DESC_FLUSHED_ERROR;
     let partial = status::PROTECTION_ERROR | status::PARTIAL_ERROR;
-    match goes {
-        Goes::SendersMemory => (partial, flushed, 2),
-        Goes::ReceiversMemory => (refused, status::PROTECTION_ERROR, 2),
-        Goes::Sender | Goes::Receiver => (flushed, flushed, 1),
+    match removed {
+        Removed::SendersMemory => (partial, flushed, 2),
+        Removed::ReceiversMemory => (refused, status::PROTECTION_ERROR, 2),
+        Removed::Sender | Removed::Receiver => (flushed, flushed, 1),
     }
 }
 
 #[test]
-fn whatever_goes_in_the_middle_ends_the_message_at_both_ends() {
+fn removal_during_shortcut_message_ends_it_on_both_vis() {
     let all = [
-        Goes::SendersMemory,
-        Goes::ReceiversMemory,
-        Goes::Sender,
-        Goes::Receiver,
+        Removed::SendersMemory,
+        Removed::ReceiversMemory,
+        Removed::Sender,
+        Removed::Receiver,
     ];
-    for (reliability, goes) in LEVELS.iter().flat_map(|l| all.map(|goes| (*l, goes))) {
-        let (near, far) = both(&format!("cut-goes-{reliability}-{goes:?}"), reliability);
-        let buffer = |end: &End| {
+    for (reliability, removed) in LEVELS.iter().flat_map(|l| all.map(|removed| (*l, removed))) {
+        let (near, far) =
+            shortcut_pair(&format!("cut-goes-{reliability}-{removed:?}"), reliability);
+        let buffer = |end: &Endpoint| {
             let pages = Pages::new(LONG_BYTES as usize);
             let segment = DataSegment {
                 address: pages.address,
@@ -173,22 +178,25 @@ fn whatever_goes_in_the_middle_ends_the_message_at_both_ends() {
         near.post_send(0, control::OP_SEND_RECV, &[from]);
         let last = LONG_BYTES as usize - 8;
         assert!(!sink.is_untouched(0, 8) && sink.is_untouched(last, 8));
-        match goes {
-            Goes::SendersMemory => nic::deregister(near.nic, from.address, from.handle),
-            Goes::ReceiversMemory => nic::deregister(far.nic, into.address, into.handle),
-            Goes::Sender => nic::disconnect(near.vi),
-            Goes::Receiver => nic::disconnect(far.vi),
+        match removed {
+            Removed::SendersMemory => nic::deregister(near.nic, from.address, from.handle),
+            Removed::ReceiversMemory => nic::deregister(far.nic, into.address, into.handle),
+            Removed::Sender => nic::disconnect(near.vi),
+            Removed::Receiver => nic::disconnect(far.vi),
         }
         .unwrap();
-        let (send_error, receive_error, losses) = outcome(goes, reliability);
-        let what = format!("{goes:?} at {reliability}");
+        let (send_error, receive_error, losses) = outcome(removed, reliability);
+        let what = format!("{removed:?} at {reliability}");
         let sent = near.wait_sent(&far);
         assert_eq!(sent, SEND_DONE | send_error, "{what}");
         let received = far.received();
         assert_eq!(received, Some(RECEIVE_DONE | receive_error), "{what}");
         let lost = vec![(ErrorCode::ConnLost, 0); losses];
-        assert_eq!(near.told(), lost, "{what}");
-        assert!(sink.is_untouched(last, 8), "{what}: the rest never came");
+        assert_eq!(near.take_errors(), lost, "{what}");
+        assert!(
+            sink.is_untouched(last, 8),
+            "{what}: the remaining bytes were not copied"
+        );
         far.close();
         near.close();
     }

@@ -1,72 +1,72 @@
-//! Regions come and go: this program's own, those of applications that it serves, and those whose
-//! handles the process that serves it has given.
+//! Registration and deregistration of regions: of this program, of applications that it serves, and
+//! regions under handles that a datapath process assigned.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::holdings::{Holdings, TagUses};
+use super::ownership::{InstanceRegions, TagUseCounts};
 use super::{
-    CHUNK, Entry, RDMA_READ, RDMA_WRITE, RegionAttributes, RegionError, RegionTable, RegionUsage,
-    WRITABLE, grant,
+    CHUNK, RDMA_READ, RDMA_WRITE, RegionAttributes, RegionEntry, RegionError, RegionTable,
+    RegionUsage, WRITABLE, grant,
 };
-use crate::memory::locked::{self, NotLocked};
+use crate::memory::backing::{Backing, ClientMemory, Owner};
+use crate::memory::page_locks::{self, LockError};
 use crate::memory::pages::{self, LockPolicy};
-use crate::memory::place::{ClientMemory, Owner, Place};
 use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::sync::{AtomicPtr, Ordering, fence};
 
 mod admission;
 
-/// A thread that has ended a region over there ends it here within so long, however busy the
-/// machine is.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout for the local deregistration of a region that another thread has deregistered in the datapath process;
+/// generous for a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What only registration and deregistration need.
+/// Data of a region that only registration and deregistration need.
 #[derive(Default)]
 struct Registration {
     generation: u16,
     live: bool,
-    /// Stands in the list of places that were used.
-    listed: bool,
+    /// The index is in the free list.
+    in_free_list: bool,
     locked: bool,
     instance: u64,
-    /// Where it stands among the regions of its opening.
-    at: u32,
+    /// Position in the list of its NIC handle.
+    position: u32,
     tag: u32,
     owner: Owner,
     address: u64,
     base: u64,
     end: u64,
-    /// Of an application's memory. The table of places points to it.
-    place: Option<Arc<Place>>,
+    /// Backing, if it is not memory of this program; the table of backings points to it.
+    backing: Option<Arc<Backing>>,
 }
 
-/// The generation of a new region: the random bits, but never 0, nor that of the region before it
-/// in the same place (ADR 0041). The two that stand in for these are as hard to predict.
-fn next_generation(random: u16, before: u16) -> u16 {
+/// Returns the generation of a new region: the random bits, but never 0, nor the previous generation at
+/// the same index (ADR 0041). The two substitutes are as hard to predict.
+fn next_generation(random: u16, previous: u16) -> u16 {
     let candidates = [random, !random, !random ^ 1];
-    let fits = |generation: &u16| *generation != 0 && *generation != before;
+    let fits = |generation: &u16| *generation != 0 && *generation != previous;
     candidates.into_iter().find(fits).unwrap_or(1)
 }
 
 #[derive(Default)]
 pub(super) struct Control {
     entries: Vec<Registration>,
-    /// Places that were used, the longest unused first: a stale handle stays stale longest.
+    /// Free indices, the least recently used first, so that stale handles stay invalid as long as possible.
     free: VecDeque<u32>,
     usage: RegionUsage,
-    holdings: Holdings,
-    tags: TagUses,
+    by_instance: InstanceRegions,
+    tags: TagUseCounts,
 }
 
-/// What a region leaves that was removed: memory that is unmapped when this is dropped, which
-/// may take long. The caller drops it when it holds nothing that others wait for.
+/// Backing of a removed region: dropping it unmaps the memory, which may take long. The caller
+/// drops it after releasing its locks and the turn.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Removed(#[allow(dead_code, reason = "owned until dropped")] Option<Arc<Place>>);
+pub(crate) struct Removed(#[allow(dead_code, reason = "owned until dropped")] Option<Arc<Backing>>);
 
-/// A range to be registered, and its pages.
+/// A range to register, and its pages.
 #[derive(Clone, Copy)]
 struct Span {
     address: u64,
@@ -80,14 +80,14 @@ impl Span {
     }
 }
 
-/// A region that may be registered.
+/// A region that is ready for registration.
 struct Prepared {
     owner: Owner,
     writable: bool,
     locked: bool,
-    /// Why not, where it was tried.
-    not_locked: Option<NotLocked>,
-    place: Option<Arc<Place>>,
+    /// The error of locking, if it failed.
+    not_locked: Option<LockError>,
+    backing: Option<Arc<Backing>>,
 }
 
 impl RegionTable {
@@ -95,10 +95,10 @@ impl RegionTable {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a range for an instance of the NIC; returns its handle, never 0. `random`: 16
-    /// bits that no peer can predict, new for each registration. `admit` gives
-    /// its attributes or refuses it, in one step with the registration as [`Self::end_tag`] and
-    /// [`Self::deregister_some`] see it.
+    /// Registers a range for a NIC handle; returns the memory handle, never 0. `random`: 16 bits
+    /// that peers cannot predict, new for each registration. `admit` returns the attributes or
+    /// refuses the registration, atomically with respect to [`Self::end_tag`] and
+    /// [`Self::deregister_some`].
     pub(crate) fn register<E: From<RegionError>>(
         &self,
         instance: u64,
@@ -109,30 +109,30 @@ impl RegionTable {
     ) -> Result<u32, E> {
         let span = self.span(address, length_bytes)?;
         self.lock_control().reserve(span.bytes(), &self.limits)?;
-        // Faulting in and locking may take long: not under a lock that others want who
-        // hold the NIC's turn.
+        // Faulting in and locking may take long: not under a lock that is taken
+        // under the NIC's turn.
         let prepared = self.prepare(span);
         let mut control = self.lock_control();
         let (prepared, attributes) = control.admit(span, prepared, (instance, 1), admit)?;
         let handle = control.take_handle(random);
-        self.enter(&mut control, instance, span, handle, prepared, attributes);
+        self.insert(&mut control, instance, span, handle, prepared, attributes);
         Ok(handle)
     }
 
     /// Registers a range under a handle that the datapath process assigned, with its bounce buffer
-    /// if it has one; otherwise as [`Self::register`]. Another region may have its place still: it ended over there, and
-    /// the thread that ended it is about to end it here. So the caller holds nothing that this
-    /// one needs, the NIC's turn above all.
+    /// if it has one; otherwise as [`Self::register`]. Waits while the index is still used by a region that another
+    /// thread has deregistered in the process and not yet here. So the caller holds no lock that this
+    /// thread needs, in particular not the NIC's turn.
     ///
     /// # Errors
-    /// [`RegionError::Invalid`] also if the handle is taken or none that a table gives,
-    /// [`RegionError::Resource`] if it lies beyond this table's limit.
+    /// [`RegionError::Invalid`] also if the handle is in use or malformed,
+    /// [`RegionError::Resource`] if its index is beyond this table's limit.
     pub(crate) fn adopt<E: From<RegionError>>(
         &self,
         instance: u64,
         handle: u32,
         (address, length_bytes): (u64, u64),
-        bounce_buffer: Option<Arc<Place>>,
+        bounce_buffer: Option<Arc<Backing>>,
         admit: impl FnOnce() -> Result<RegionAttributes, E>,
     ) -> Result<(), E> {
         let span = self.span(address, length_bytes)?;
@@ -146,33 +146,34 @@ impl RegionTable {
         }
         self.lock_control().reserve(span.bytes(), &self.limits)?;
         let prepared = self.prepare(span).map(|prepared| Prepared {
-            place: bounce_buffer,
+            backing: bounce_buffer,
             ..prepared
         });
-        let is_leaving = |control: &mut Control| control.is_taken(handle) && !control.has(handle);
+        let is_being_removed =
+            |control: &mut Control| control.is_taken(handle) && !control.has(handle);
         let (mut control, _) = self
-            .gone
-            .wait_timeout_while(self.lock_control(), PATIENCE, is_leaving)
+            .removed
+            .wait_timeout_while(self.lock_control(), TIMEOUT, is_being_removed)
             .unwrap_or_else(PoisonError::into_inner);
         let taken = control.is_taken(handle);
-        let places = (handle & 0xFFFF) as usize + 1;
-        let missing = places.saturating_sub(control.entries.len());
+        let needed = (handle & 0xFFFF) as usize + 1;
+        let missing = needed.saturating_sub(control.entries.len());
         let (prepared, attributes) = control.admit(span, prepared, (instance, missing), || {
             if taken {
                 return Err(RegionError::Invalid.into());
             }
             admit()
         })?;
-        control.take_place_of(handle);
-        self.enter(&mut control, instance, span, handle, prepared, attributes);
+        control.extend_to(handle);
+        self.insert(&mut control, instance, span, handle, prepared, attributes);
         Ok(())
     }
 
-    /// Registers a range of an application's memory; as [`Self::register`] else. Nothing is done
-    /// to the pages, which are the application's business.
+    /// Registers a range of an application's memory; otherwise as [`Self::register`]. Does not fault in or lock
+    /// the pages, which is up to the application.
     ///
     /// # Errors
-    /// [`RegionError::Invalid`] also if less is mapped than the pages of the range.
+    /// [`RegionError::Invalid`] also if the mapping is shorter than the pages of the range.
     pub(crate) fn register_for<E: From<RegionError>>(
         &self,
         instance: u64,
@@ -182,7 +183,7 @@ impl RegionTable {
         admit: impl FnOnce() -> Result<RegionAttributes, E>,
     ) -> Result<u32, E> {
         let span = self.span(address, length_bytes)?;
-        if let Place::Mapped(mapped) = &memory.place
+        if let Backing::Mapped(mapped) = &memory.backing
             && mapped.len_bytes() < span.bytes()
         {
             return Err(RegionError::Invalid.into());
@@ -194,19 +195,19 @@ impl RegionTable {
             writable: memory.writable,
             locked: false,
             not_locked: None,
-            place: Some(Arc::new(memory.place)),
+            backing: Some(Arc::new(memory.backing)),
         };
         let (prepared, attributes) = control.admit(span, Ok(prepared), (instance, 1), admit)?;
         let handle = control.take_handle(random);
-        self.enter(&mut control, instance, span, handle, prepared, attributes);
+        self.insert(&mut control, instance, span, handle, prepared, attributes);
         Ok(handle)
     }
 
-    /// May the pages of a range that is about to be registered be written? They are faulted in.
+    /// Faults in the pages of a range that is about to be registered; returns whether they are writable.
     ///
     /// # Errors
-    /// Those of [`Self::register`] that are about the range alone.
-    pub(crate) fn look(&self, address: u64, length_bytes: u64) -> Result<bool, RegionError> {
+    /// Those of [`Self::register`] that concern the range only.
+    pub(crate) fn probe_pages(&self, address: u64, length_bytes: u64) -> Result<bool, RegionError> {
         let Span { base, end, .. } = self.span(address, length_bytes)?;
         pages::writable(base, end).ok_or(RegionError::Invalid)
     }
@@ -217,7 +218,7 @@ impl RegionTable {
         }
         let (base, end) = pages::page_range(address, length_bytes).ok_or(RegionError::Invalid)?;
         let span = Span { address, base, end };
-        // Before the pages are looked at: who asks for more than there can be, hears of that.
+        // Before the pages are probed, so that an excessive length is reported as a limit.
         let limits = [
             (
                 Limit::MaxRegionBytes,
@@ -226,9 +227,9 @@ impl RegionTable {
             ),
             (Limit::MaxRegisteredBytes, self.limits.bytes, span.bytes()),
         ];
-        for (limit, value, wanted) in limits {
-            if wanted > value {
-                let exceeded = LimitReached::exceeded(limit, value, wanted);
+        for (limit, value, requested) in limits {
+            if requested > value {
+                let exceeded = LimitReached::exceeded(limit, value, requested);
                 return Err(RegionError::Resource(exceeded));
             }
         }
@@ -241,24 +242,24 @@ impl RegionTable {
         let writable = pages::writable(base, end).ok_or(RegionError::Invalid)?;
         let mut not_locked = None;
         if self.limits.lock != LockPolicy::Never {
-            not_locked = locked::lock(base, end).err();
+            not_locked = page_locks::lock(base, end).err();
         }
-        if let Some(why) = not_locked
+        if let Some(error) = not_locked
             && self.limits.lock == LockPolicy::Required
         {
-            return Err(RegionError::Resource(why.into()));
+            return Err(RegionError::Resource(error.into()));
         }
         Ok(Prepared {
             owner: Owner::PROGRAM,
             writable,
             locked: self.limits.lock != LockPolicy::Never && not_locked.is_none(),
             not_locked,
-            place: None,
+            backing: None,
         })
     }
 
-    /// Enters a region under a handle whose place is free.
-    fn enter(
+    /// Inserts a region under a handle whose index is free.
+    fn insert(
         &self,
         control: &mut Control,
         instance: u64,
@@ -267,55 +268,55 @@ impl RegionTable {
         region: Prepared,
         attributes: RegionAttributes,
     ) {
-        if let Some(why) = region.not_locked {
+        if let Some(error) = region.not_locked {
             if control.usage.unlocked == 0 {
-                let why = ResourceError::from(why);
-                log::warn!("registered memory is used without being locked: {why}");
+                let error = ResourceError::from(error);
+                log::warn!("registered memory is used without being locked: {error}");
             }
             control.usage.unlocked += 1;
         }
         let index = (handle & 0xFFFF) as usize;
-        let at = control.holdings.add(instance, index as u32);
+        let position = control.by_instance.add(instance, index as u32);
         control.tags.add(attributes.tag);
         let entry = &mut control.entries[index];
         *entry = Registration {
             generation: (handle >> 16) as u16,
             live: true,
-            listed: entry.listed,
+            in_free_list: entry.in_free_list,
             locked: region.locked,
             instance,
-            at,
+            position,
             tag: attributes.tag,
             owner: region.owner,
             address: span.address,
             base: span.base,
             end: span.end,
-            place: region.place,
+            backing: region.backing,
         };
-        if let Some(place) = &entry.place {
-            if matches!(**place, Place::BounceBuffer(_)) {
+        if let Some(backing) = &entry.backing {
+            if matches!(**backing, Backing::BounceBuffer(_)) {
                 self.bounce_buffers.fetch_add(1, Ordering::Relaxed);
             }
-            self.set_place(index, Arc::as_ptr(place).cast_mut());
+            self.set_backing(index, Arc::as_ptr(backing).cast_mut());
         }
         let grant = grant(attributes, region.owner, region.writable);
         self.publish(handle, grant, (span.base, span.end));
     }
 
-    /// Published by the Release store of the entry's key, as the entry is.
-    fn set_place(&self, index: usize, place: *mut Place) {
-        let places = self.places[index / CHUNK].get_or_init(|| {
+    /// Stores the backing of a region; it is published by the Release store of the entry's key.
+    fn set_backing(&self, index: usize, backing: *mut Backing) {
+        let backings = self.backings[index / CHUNK].get_or_init(|| {
             Box::new(core::array::from_fn(|_| {
                 AtomicPtr::new(core::ptr::null_mut())
             }))
         });
-        places[index % CHUNK].store(place, Ordering::Relaxed);
+        backings[index % CHUNK].store(backing, Ordering::Relaxed);
     }
 
     fn publish(&self, handle: u32, grant: u64, (base, end): (u64, u64)) {
         let index = (handle & 0xFFFF) as usize;
         let chunk = self.chunks[index / CHUNK]
-            .get_or_init(|| Box::new(core::array::from_fn(|_| Entry::default())));
+            .get_or_init(|| Box::new(core::array::from_fn(|_| RegionEntry::default())));
         let entry = &chunk[index % CHUNK];
         entry.grant.store(grant, Ordering::Relaxed);
         entry.base.store(base, Ordering::Relaxed);
@@ -324,62 +325,61 @@ impl RegionTable {
         entry.key.store(handle, Ordering::Release);
     }
 
-    /// Ends a registration of this owner, given the address it was registered with. The caller
-    /// holds the NIC's turn, and drops what it gets when it does not any more.
+    /// Deregisters a region of this owner, given the address it was registered with. The caller
+    /// holds the NIC's turn, and drops the result after releasing it.
     pub(crate) fn deregister(&self, owner: Owner, address: u64, handle: u32) -> Option<Removed> {
         let mut control = self.lock_control();
         if !control.registered(owner, address, handle) {
             return None;
         }
         let removed = self.remove(&mut control, (handle & 0xFFFF) as usize);
-        self.have_removed();
+        self.notify_removed();
         Some(removed)
     }
 
-    /// Takes a region out of the table; [`Self::have_removed`] follows.
+    /// Removes a region from the table; the caller then calls [`Self::notify_removed`].
     fn remove(&self, control: &mut Control, index: usize) -> Removed {
         if let Some(chunk) = self.chunks[index / CHUNK].get() {
             chunk[index % CHUNK].key.store(0, Ordering::Relaxed);
             // Release fence: partner of the Acquire fence in `view`.
             fence(Ordering::Release);
         }
-        let gone = &control.entries[index];
-        control.tags.remove(gone.tag);
-        let at = gone.at;
-        if let Some(moved) = control.holdings.remove(gone.instance, at) {
-            control.entries[moved as usize].at = at;
+        let entry = &control.entries[index];
+        control.tags.remove(entry.tag);
+        let position = entry.position;
+        if let Some(moved) = control.by_instance.remove(entry.instance, position) {
+            control.entries[moved as usize].position = position;
         }
-        let gone = &mut control.entries[index];
-        gone.live = false;
-        if !gone.listed {
-            gone.listed = true;
+        let entry = &mut control.entries[index];
+        entry.live = false;
+        if !entry.in_free_list {
+            entry.in_free_list = true;
             control.free.push_back(index as u32);
         }
         control.usage.regions -= 1;
-        control.usage.bytes -= gone.end - gone.base;
-        if gone.locked {
-            locked::unlock(gone.base, gone.end);
+        control.usage.bytes -= entry.end - entry.base;
+        if entry.locked {
+            page_locks::unlock(entry.base, entry.end);
         }
-        let place = gone.place.take();
-        if let Some(place) = &place {
-            if matches!(**place, Place::BounceBuffer(_)) {
+        let backing = entry.backing.take();
+        if let Some(backing) = &backing {
+            if matches!(**backing, Backing::BounceBuffer(_)) {
                 self.bounce_buffers.fetch_sub(1, Ordering::Relaxed);
             }
-            self.set_place(index, core::ptr::null_mut());
+            self.set_backing(index, core::ptr::null_mut());
         }
-        Removed(place)
+        Removed(backing)
     }
 
-    /// Regions have gone: those who check posts and those who wait for a place learn of it.
-    fn have_removed(&self) {
+    /// Invalidates checks of posts, and wakes threads that wait for an index, after regions were removed.
+    fn notify_removed(&self) {
         self.begin_epoch();
-        self.gone.notify_all();
+        self.removed.notify_all();
     }
 
-    /// Replaces the attributes of a region of this owner, given the address it was registered
-    /// with; false if there is none. The caller holds the NIC's turn: what the poll loop places
-    /// or gathers afterwards is checked against the new ones. Whether the pages can be written
-    /// stays.
+    /// Replaces the attributes of a region of this owner, given the address it was registered with; returns false if
+    /// there is none. The caller holds the NIC's turn: later accesses of the poll loop are checked against the new
+    /// attributes. Whether the pages are writable does not change.
     pub(crate) fn set(
         &self,
         owner: Owner,
@@ -400,36 +400,36 @@ impl RegionTable {
         else {
             return false;
         };
-        // Relaxed: one word, changed under the lock only; posts that race see either, and the
-        // epoch below has theirs looked up again.
+        // Relaxed: one word, changed under the lock only; concurrent posts see either value, and the
+        // new epoch below invalidates their checks.
         let writable = entry.grant.load(Ordering::Relaxed) & u64::from(WRITABLE) != 0;
         entry
             .grant
             .store(grant(attributes, owner, writable), Ordering::Relaxed);
         self.begin_epoch();
-        let before = core::mem::replace(&mut control.entries[index].tag, attributes.tag);
-        control.tags.remove(before);
+        let previous = core::mem::replace(&mut control.entries[index].tag, attributes.tag);
+        control.tags.remove(previous);
         control.tags.add(attributes.tag);
         true
     }
 
-    /// Ends registrations of an instance, no more than so many; none, if none are left. The
-    /// caller holds the NIC's turn, and drops what it gets when it does not any more.
+    /// Deregisters up to `limit` regions of a NIC handle; returns fewer if no more are left. The
+    /// caller holds the NIC's turn, and drops the result after releasing it.
     pub(crate) fn deregister_some(&self, instance: u64, limit: usize) -> Vec<Removed> {
         let mut control = self.lock_control();
         let mut removed = Vec::new();
         while removed.len() < limit
-            && let Some(place) = control.holdings.any_of(instance)
+            && let Some(index) = control.by_instance.any_of(instance)
         {
-            removed.push(self.remove(&mut control, place as usize));
+            removed.push(self.remove(&mut control, index as usize));
         }
         if !removed.is_empty() {
-            self.have_removed();
+            self.notify_removed();
         }
         removed
     }
 
-    /// The attributes of a region of this owner, given the address it was registered with.
+    /// Returns the attributes of a region of this owner, given the address it was registered with.
     pub(crate) fn query(
         &self,
         owner: Owner,
@@ -448,18 +448,18 @@ impl RegionTable {
         })
     }
 
-    /// A VI has this tag from now on. The caller holds the NIC's turn.
+    /// Counts a VI that uses this tag. The caller holds the NIC's turn.
     pub(crate) fn use_tag(&self, tag: u32) {
         self.lock_control().tags.add(tag);
     }
 
-    /// A VI has this tag no more. The caller holds the NIC's turn.
+    /// Releases the tag of a VI. The caller holds the NIC's turn.
     pub(crate) fn release_tag(&self, tag: u32) {
         self.lock_control().tags.remove(tag);
     }
 
-    /// Ends a tag by `end`, unless a region is registered with it or a VI has it: then false. A
-    /// registration that is under way finds that it ended.
+    /// Destroys a tag by calling `end`; returns false without the call while a region or VI uses the tag. A
+    /// concurrent registration finds the tag destroyed.
     pub(crate) fn end_tag(&self, tag: u32, end: impl FnOnce()) -> bool {
         let control = self.lock_control();
         let used = control.tags.of(tag) != 0;
@@ -469,13 +469,14 @@ impl RegionTable {
         !used
     }
 
-    /// Does this region have a bounce buffer?
+    /// Returns whether this region has a bounce buffer.
     pub(crate) fn has_bounce_buffer(&self, handle: u32) -> bool {
         let control = self.lock_control();
         let entry = control.entries.get((handle & 0xFFFF) as usize);
         control.has(handle)
-            && entry
-                .is_some_and(|entry| matches!(entry.place.as_deref(), Some(Place::BounceBuffer(_))))
+            && entry.is_some_and(|entry| {
+                matches!(entry.backing.as_deref(), Some(Backing::BounceBuffer(_)))
+            })
     }
 
     pub(crate) fn usage(&self) -> RegionUsage {
@@ -484,7 +485,7 @@ impl RegionTable {
 }
 
 impl Control {
-    /// Does the handle name a region of this owner that was registered with this address?
+    /// Returns whether the handle names a region of this owner that was registered with this address.
     fn registered(&self, owner: Owner, address: u64, handle: u32) -> bool {
         self.entries
             .get((handle & 0xFFFF) as usize)
@@ -496,30 +497,30 @@ impl Control {
             })
     }
 
-    /// Is this the handle of a region?
+    /// Returns whether the handle names a region.
     fn has(&self, handle: u32) -> bool {
         let entry = self.entries.get((handle & 0xFFFF) as usize);
         entry.is_some_and(|entry| entry.live && u32::from(entry.generation) == handle >> 16)
     }
 
-    /// Is there a region in the place of this handle?
+    /// Returns whether the index of this handle is in use.
     fn is_taken(&self, handle: u32) -> bool {
         let entry = self.entries.get((handle & 0xFFFF) as usize);
         entry.is_some_and(|entry| entry.live)
     }
 
-    /// A new handle, whose place is free.
+    /// Allocates a handle with a free index.
     fn take_handle(&mut self, random: u16) -> u32 {
         let index = self.take_index();
-        let before = self.entries[index as usize].generation;
-        (u32::from(next_generation(random, before)) << 16) | index
+        let previous = self.entries[index as usize].generation;
+        (u32::from(next_generation(random, previous)) << 16) | index
     }
 
     fn take_index(&mut self) -> u32 {
         while let Some(index) = self.free.pop_front() {
             let entry = &mut self.entries[index as usize];
-            entry.listed = false;
-            // One that was adopted stands here until its turn comes.
+            entry.in_free_list = false;
+            // Adopted regions stay in the list until they are popped.
             if !entry.live {
                 return index;
             }
@@ -528,34 +529,34 @@ impl Control {
         self.entries.len() as u32 - 1
     }
 
-    /// Makes room up to the place of a handle. The places before it are free.
-    fn take_place_of(&mut self, handle: u32) {
+    /// Extends the table up to the index of a handle; the new indices before it are free.
+    fn extend_to(&mut self, handle: u32) {
         let index = handle & 0xFFFF;
-        for before in self.entries.len() as u32..=index {
+        for new in self.entries.len() as u32..=index {
             self.entries.push(Registration {
-                listed: before < index,
+                in_free_list: new < index,
                 ..Registration::default()
             });
-            if before < index {
-                self.free.push_back(before);
+            if new < index {
+                self.free.push_back(new);
             }
         }
     }
 
-    /// What is said of openings and tags, and what the entries say, for these openings and tags.
+    /// Asserts that the indices by NIC handle and tag are consistent with the entries.
     #[cfg(test)]
-    pub(super) fn assert_holdings(&self, instances: &[u64], tags: &[u32]) {
+    pub(super) fn assert_consistent(&self, instances: &[u64], tags: &[u32]) {
         for instance in instances {
             let of_it =
                 |(_, entry): &(usize, &Registration)| entry.live && entry.instance == *instance;
             let entries = self.entries.iter().enumerate().filter(of_it);
             let found: Vec<_> = entries.map(|(index, _)| index as u32).collect();
-            let mut said = self.holdings.of(*instance);
-            for (at, place) in said.iter().enumerate() {
-                assert_eq!(self.entries[*place as usize].at as usize, at);
+            let mut indexed = self.by_instance.of(*instance);
+            for (position, index) in indexed.iter().enumerate() {
+                assert_eq!(self.entries[*index as usize].position as usize, position);
             }
-            said.sort_unstable();
-            assert_eq!(said, found, "regions of {instance}");
+            indexed.sort_unstable();
+            assert_eq!(indexed, found, "regions of {instance}");
         }
         for tag in tags {
             let has_it = |entry: &&Registration| entry.live && entry.tag == *tag;
@@ -566,11 +567,11 @@ impl Control {
 
     #[cfg(test)]
     pub(super) fn regions_of(&self, instance: u64) -> usize {
-        self.holdings.of(instance).len()
+        self.by_instance.of(instance).len()
     }
 
     #[cfg(test)]
-    pub(super) fn places_used(&self) -> (usize, usize) {
+    pub(super) fn index_counts(&self) -> (usize, usize) {
         (self.entries.len(), self.free.len())
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::memory::{locked, pages};
+use crate::memory::{page_locks, pages};
 use crate::resource_error::{Limit, LimitOf, LimitReached};
 
 mod clients;
@@ -26,7 +26,7 @@ fn deregister(table: &RegionTable, address: u64, handle: u32) -> bool {
     table.deregister(Owner::PROGRAM, address, handle).is_some()
 }
 
-/// Can this tag be ended?
+/// Tries to destroy a tag; returns whether it was unused.
 fn ends(table: &RegionTable, tag: u32) -> bool {
     let mut ended = false;
     let found = table.end_tag(tag, || ended = true);
@@ -45,7 +45,7 @@ const TAGGED: RegionAttributes = RegionAttributes {
 };
 
 #[test]
-fn a_range_is_inside_its_pages_with_its_tag_and_rights_or_refused() {
+fn check_requires_pages_tag_rights_and_generation() {
     let table = table();
     let memory = page();
     let at = memory.as_ptr() as u64;
@@ -78,7 +78,7 @@ fn a_range_is_inside_its_pages_with_its_tag_and_rights_or_refused() {
 }
 
 #[test]
-fn peers_read_and_write_only_where_they_may() {
+fn remote_access_requires_rdma_rights() {
     let table = table();
     let memory = page();
     let at = memory.as_ptr() as u64;
@@ -92,12 +92,12 @@ fn peers_read_and_write_only_where_they_may() {
         let may = |access| table.check(handle, TagCheck::tag(7), at, 1, access);
         assert_eq!(may(Access::RemoteWrite), rdma_write);
         assert_eq!(may(Access::RemoteRead), rdma_read);
-        assert!(may(Access::Read) && may(Access::Write), "its owner may");
+        assert!(may(Access::Read) && may(Access::Write), "local access");
     }
 }
 
 #[test]
-fn a_handle_dies_with_its_region_and_is_not_used_again() {
+fn handle_is_invalid_after_deregistration_and_not_reused() {
     let table = table();
     let memory = page();
     let at = memory.as_ptr() as u64;
@@ -116,7 +116,7 @@ fn a_handle_dies_with_its_region_and_is_not_used_again() {
     assert_eq!(table.usage().bytes, 0);
 }
 
-/// The generation of a handle says nothing of the one before in the same place.
+/// The generation of a handle does not depend on the previous one at the same index.
 #[test]
 fn handle_generation_is_the_random_bits_of_its_registration() {
     let table = table();
@@ -126,28 +126,28 @@ fn handle_generation_is_the_random_bits_of_its_registration() {
         let admitted = || Ok::<_, RegionError>(TAGGED);
         let handle = table.register(1, at, 1, random, admitted).unwrap();
         assert!(deregister(&table, at, handle));
-        assert_eq!(handle & 0xFFFF, 0, "one place");
+        assert_eq!(handle & 0xFFFF, 0, "one index");
         (handle >> 16) as u16
     };
     let randoms = [0x1234, 0x0001, 0xFFFF, 0x8000, 0x1234];
     assert_eq!(randoms.map(&mut register), randoms);
-    // Never 0, and never the one before.
-    let mut before = 0x1234;
+    // Never 0, and never the previous one.
+    let mut previous = 0x1234;
     for random in [0x1234, 0x1234, 0, 0, 0, 0xFFFF, 0xFFFF, 0, 0xFFFF, 0xFFFF] {
         let generation = register(random);
-        assert!(generation != 0 && generation != before, "{random:#x}");
-        before = generation;
+        assert!(generation != 0 && generation != previous, "{random:#x}");
+        previous = generation;
     }
 }
 
 #[test]
-fn a_registration_that_is_refused_last_leaves_nothing() {
+fn registration_refused_by_admit_leaves_no_trace() {
     let table = table();
     let memory = page();
-    // A page that is nobody else's.
+    // A page without other data.
     let at = (memory.as_ptr() as u64).next_multiple_of(pages::PAGE_BYTES);
-    let locked = || locked::hold().count_below(at + 1);
-    // Regions of tests before, whose memory this was.
+    let locked = || page_locks::lock_counts().count_below(at + 1);
+    // Regions of earlier tests may have locked this page.
     let before = locked();
     let refused = table.register(1, at, pages::PAGE_BYTES, 0, || {
         assert_eq!(locked(), before + 1);
@@ -160,7 +160,7 @@ fn a_registration_that_is_refused_last_leaves_nothing() {
 }
 
 #[test]
-fn changed_attributes_hold_from_then_on_and_begin_an_epoch() {
+fn set_replaces_attributes_and_begins_an_epoch() {
     let table = table();
     let memory = page();
     let at = memory.as_ptr() as u64;
@@ -186,18 +186,15 @@ fn changed_attributes_hold_from_then_on_and_begin_an_epoch() {
     assert_eq!(table.query(Owner::PROGRAM, at, handle), Some(other));
     let check = |tag, access| table.check(handle, TagCheck::tag(tag), at, 64, access);
     assert!(!check(7, Access::Read), "the old tag");
-    assert!(
-        check(8, Access::Write),
-        "the pages are as writable as before"
-    );
-    assert!(!check(8, Access::RemoteWrite), "the right is gone");
+    assert!(check(8, Access::Write), "page access is unchanged");
+    assert!(!check(8, Access::RemoteWrite), "the right is revoked");
     assert!(ends(&table, 7) && !ends(&table, 8));
     assert!(table.set(Owner::PROGRAM, at, handle, TAGGED));
     assert!(check(7, Access::RemoteWrite));
 }
 
 #[test]
-fn overlapping_registrations_live_apart() {
+fn overlapping_registrations_are_independent() {
     let table = table();
     let memory = page();
     let at = memory.as_ptr() as u64;
@@ -208,7 +205,7 @@ fn overlapping_registrations_live_apart() {
 }
 
 #[test]
-fn limits_and_bad_ranges_are_refused() {
+fn registration_beyond_limits_or_of_bad_ranges_is_refused() {
     let table = RegionTable::new(RegionLimits {
         regions: 1,
         bytes: 1 << 20,
@@ -231,9 +228,9 @@ fn limits_and_bad_ranges_are_refused() {
     assert_eq!(refused, Err(RegionError::Resource(reached)));
 }
 
-/// Whether anything is mapped there does not change the answer.
+/// The result does not depend on whether the range is mapped.
 #[test]
-fn more_than_there_can_be_is_refused_before_the_pages_are_looked_at() {
+fn excessive_length_is_refused_before_pages_are_probed() {
     let table = RegionTable::new(RegionLimits {
         regions: 1,
         bytes: 1 << 20,
@@ -244,13 +241,16 @@ fn more_than_there_can_be_is_refused_before_the_pages_are_looked_at() {
     let pages = (1 << 20) + 4096;
     let exceeded = LimitReached::exceeded(Limit::MaxRegisteredBytes, 1u64 << 20, pages);
     let exceeded = RegionError::Resource(exceeded);
-    assert_eq!(table.look(4096, bytes), Err(exceeded));
+    assert_eq!(table.probe_pages(4096, bytes), Err(exceeded));
     assert_eq!(register(&table, 4096, bytes, TAGGED), Err(exceeded));
-    assert_eq!(table.look(4096, bytes - 1), Err(RegionError::Invalid));
+    assert_eq!(
+        table.probe_pages(4096, bytes - 1),
+        Err(RegionError::Invalid)
+    );
 }
 
 #[test]
-fn an_opening_ends_in_portions_and_touches_its_own_regions_alone() {
+fn deregister_some_removes_regions_of_one_instance_in_portions() {
     let table = table();
     let memory = page();
     let at = memory.as_ptr() as u64;
@@ -267,10 +267,10 @@ fn an_opening_ends_in_portions_and_touches_its_own_regions_alone() {
     }
     let check = || {
         let control = table.control.lock().unwrap();
-        control.assert_holdings(&[1, 2, 3, 4], &[7, 8, 9, 10]);
+        control.assert_consistent(&[1, 2, 3, 4], &[7, 8, 9, 10]);
     };
     check();
-    // In the middle of the lists, and others in their places.
+    // From the middle of the lists, so that other regions move.
     for handle in handles.iter().skip(4).step_by(5) {
         assert!(deregister(&table, at, *handle));
         check();
@@ -293,7 +293,7 @@ fn an_opening_ends_in_portions_and_touches_its_own_regions_alone() {
     }
     assert_eq!(portions.iter().sum::<usize>(), mine);
     assert!(portions.iter().all(|removed| *removed <= 5), "{portions:?}");
-    // What was checked before is looked up again, once for a portion.
+    // Each portion begins one epoch.
     assert_eq!(table.epoch(), epoch + portions.len() as u32);
     assert_eq!(
         table.usage().regions,
@@ -308,7 +308,7 @@ fn an_opening_ends_in_portions_and_touches_its_own_regions_alone() {
 }
 
 #[test]
-fn a_tag_that_a_vi_has_does_not_end() {
+fn tag_used_by_a_vi_is_not_destroyed() {
     let table = table();
     let memory = page();
     let at = memory.as_ptr() as u64;

@@ -5,32 +5,32 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use super::*;
-use crate::memory::mapped::MappedMemory;
+use crate::memory::backing::{Backing, ClientMemory, Owner};
+use crate::memory::client_mapping::MappedMemory;
 use crate::memory::pages::PAGE_BYTES;
-use crate::memory::place::{ClientMemory, Owner, Place};
 use crate::memory::table::{RegionAttributes, RegionError, RegionLimits};
 use crate::memory::testkit::{Process, map_private, sealed_file};
 use crate::memory::{LockPolicy, copy};
 
-/// Of each area.
+/// Pages of each area.
 const PAGES: u64 = 4;
 const AREA_BYTES: usize = (PAGES * PAGE_BYTES) as usize;
-/// Sources lie below, targets above, so that the two never meet.
+/// Sources are in the lower half, targets in the upper one, so that they never overlap.
 const HALF_BYTES: usize = AREA_BYTES / 2;
 const TAG: u32 = 7;
 
-/// Memory of a VI, as a test sees it.
+/// Memory of a VI.
 enum Area {
-    /// Of this program.
+    /// Memory of this program.
     Own { address: u64 },
-    /// Of a client, mapped here at another address than it has there.
+    /// Memory of a client, mapped here at a different address.
     Mapped { address: u64, mapped_at: u64 },
-    /// Of a client alone.
+    /// Memory of a client process.
     Foreign { process: Process },
 }
 
 impl Area {
-    /// The address as the VI's program knows it.
+    /// Returns the address in the VI's program.
     fn address(&self) -> u64 {
         match self {
             Self::Own { address } | Self::Mapped { address, .. } => *address,
@@ -93,13 +93,13 @@ fn owner(number: u32) -> Owner {
 fn register_for(
     regions: &RegionTable,
     number: u32,
-    place: Place,
+    backing: Backing,
     address: u64,
     bytes: u64,
 ) -> Result<u32, RegionError> {
     let memory = ClientMemory {
         owner: owner(number),
-        place,
+        backing,
         writable: true,
     };
     regions.register_for(u64::from(number), memory, (address, bytes), 0, || Ok(ALL))
@@ -115,19 +115,19 @@ fn own(regions: &RegionTable) -> (Area, u32) {
 
 fn mapped(regions: &RegionTable, number: u32) -> (Area, u32) {
     let bytes = AREA_BYTES as u64;
-    // An address that a client may have and that means nothing here.
+    // An address of the client that is not mapped here.
     let address = 0x10_0000_0000 * u64::from(number);
     let memory = MappedMemory::map(sealed_file(bytes), 0, bytes).unwrap();
     let mapped_at = memory.address();
-    let place = Place::Mapped(memory);
-    let handle = register_for(regions, number, place, address, bytes).unwrap();
+    let backing = Backing::Mapped(memory);
+    let handle = register_for(regions, number, backing, address, bytes).unwrap();
     (Area::Mapped { address, mapped_at }, handle)
 }
 
 fn foreign(regions: &RegionTable, number: u32, process: Process) -> (Area, u32) {
-    let place = Place::Foreign(Arc::new(process.client()));
+    let backing = Backing::Foreign(Arc::new(process.client()));
     let (address, bytes) = (process.address, process.len_bytes);
-    let handle = register_for(regions, number, place, address, bytes).unwrap();
+    let handle = register_for(regions, number, backing, address, bytes).unwrap();
     (Area::Foreign { process }, handle)
 }
 
@@ -172,8 +172,8 @@ impl World {
         segments: &'a [DataSegment],
         cursor: &'a mut Cursor,
         offset_bytes: u32,
-    ) -> Named<'a> {
-        Named {
+    ) -> SegmentRange<'a> {
+        SegmentRange {
             tag: self.tags[vi],
             access,
             segments,
@@ -190,11 +190,11 @@ fn runner() -> TestRunner {
     })
 }
 
-/// Everything that all areas hold.
+/// Contents of all areas.
 type Contents = Vec<Vec<Vec<u8>>>;
 
 impl World {
-    /// Fills the areas with bytes that tell where they are.
+    /// Fills the areas with bytes that depend on their position.
     fn fill(&self) -> Contents {
         let mut filled = Contents::new();
         for (vi, areas) in self.areas.iter().enumerate() {
@@ -225,12 +225,12 @@ struct Piece {
     bytes: usize,
 }
 
-/// Pieces of a half of two areas that do not overlap.
+/// Generates non-overlapping pieces of one half of the two areas.
 fn pieces(first: usize) -> impl Strategy<Value = Vec<Piece>> {
     let one = (0usize..2, 0usize..40, 0usize..400);
     proptest::collection::vec(one, 1..12).prop_map(move |all| {
         let mut at = [first; 2];
-        let lay = |(area, gap, bytes): (usize, usize, usize)| {
+        let place = |(area, gap, bytes): (usize, usize, usize)| {
             let offset: usize = at[area] + gap;
             let bytes = bytes.min((first + HALF_BYTES).saturating_sub(offset));
             at[area] = offset + bytes;
@@ -240,7 +240,7 @@ fn pieces(first: usize) -> impl Strategy<Value = Vec<Piece>> {
                 bytes,
             }
         };
-        all.into_iter().map(lay).collect()
+        all.into_iter().map(place).collect()
     })
 }
 
@@ -248,7 +248,7 @@ fn sum(pieces: &[Piece]) -> usize {
     pieces.iter().map(|piece| piece.bytes).sum()
 }
 
-/// Where each byte of some pieces is.
+/// Returns area and offset of each byte of some pieces.
 fn flat(pieces: &[Piece]) -> Vec<(usize, usize)> {
     let of = |piece: &Piece| {
         let (area, offset) = (piece.area, piece.offset);
@@ -258,7 +258,7 @@ fn flat(pieces: &[Piece]) -> Vec<(usize, usize)> {
 }
 
 #[test]
-fn bytes_go_where_an_oracle_puts_them_between_any_two_ends() {
+fn transfer_between_any_two_locations_matches_the_model() {
     let world = World::new();
     let strategy = (
         (0usize..3, 0usize..3),
@@ -280,7 +280,7 @@ fn bytes_go_where_an_oracle_puts_them_between_any_two_ends() {
             let offset = done as u32;
             let from = world.named(source, Access::Read, from, &mut from_cursor, offset);
             let to = world.named(target, Access::Write, to, &mut to_cursor, offset);
-            let (from, to) = (End::Named(from), End::Named(to));
+            let (from, to) = (TransferEnd::Segments(from), TransferEnd::Segments(to));
             // SAFETY: no other thread uses the table or the memory.
             let moved = unsafe { mover.transfer(&world.regions, from, to, step) };
             prop_assert_eq!(moved, Ok(()));
@@ -297,7 +297,7 @@ fn bytes_go_where_an_oracle_puts_them_between_any_two_ends() {
 }
 
 #[test]
-fn frames_are_gathered_and_scattered_over_any_segments() {
+fn frames_are_gathered_from_and_scattered_to_any_segments() {
     let world = World::new();
     let strategy = (
         0usize..3,
@@ -317,7 +317,10 @@ fn frames_are_gathered_and_scattered_over_any_segments() {
         let mut frame = vec![0xEE; bytes + 1];
         let mut cursor = Cursor::default();
         let from = world.named(vi, Access::Read, &segments, &mut cursor, start as u32);
-        let (from, to) = (End::Named(from), End::Own(frame.as_mut_ptr() as u64));
+        let (from, to) = (
+            TransferEnd::Segments(from),
+            TransferEnd::Buffer(frame.as_mut_ptr() as u64),
+        );
         // SAFETY: no other thread uses the table or the memory; the frame is longer.
         let gathered = unsafe { mover.transfer(&world.regions, from, to, bytes) };
         prop_assert_eq!(gathered, Ok(()));
@@ -329,7 +332,10 @@ fn frames_are_gathered_and_scattered_over_any_segments() {
             *byte = byte.wrapping_mul(3) ^ 0x5A;
         }
         let to = world.named(vi, Access::Write, &segments, &mut cursor, start as u32);
-        let (from, to) = (End::Own(frame.as_ptr() as u64), End::Named(to));
+        let (from, to) = (
+            TransferEnd::Buffer(frame.as_ptr() as u64),
+            TransferEnd::Segments(to),
+        );
         // SAFETY: as above.
         let scattered = unsafe { mover.transfer(&world.regions, from, to, bytes) };
         prop_assert_eq!(scattered, Ok(()));
@@ -343,7 +349,7 @@ fn frames_are_gathered_and_scattered_over_any_segments() {
 }
 
 #[test]
-fn a_write_of_a_peer_is_placed_whole_and_nothing_else_is() {
+fn ordered_write_changes_exactly_its_range() {
     let world = World::new();
     let strategy = (
         (0usize..3, 0usize..3),
@@ -360,7 +366,7 @@ fn a_write_of_a_peer_is_placed_whole_and_nothing_else_is() {
         };
         let (area, handle) = &world.areas[vis.1][areas.1];
         let at = HALF_BYTES + offsets.1;
-        let to = Remote {
+        let to = RdmaRange {
             tag: world.tags[vis.1],
             handle: *handle,
             address: area.address() + at as u64,
@@ -387,7 +393,7 @@ fn a_write_of_a_peer_is_placed_whole_and_nothing_else_is() {
 }
 
 #[test]
-fn the_last_aligned_word_is_found() {
+fn before_last_word_finds_the_last_aligned_word() {
     for (at, bytes, before) in [
         (0, 8, 0),
         (0, 7, 7),
@@ -402,7 +408,7 @@ fn the_last_aligned_word_is_found() {
     }
 }
 
-/// One client with one area that only it has.
+/// One client process with one area.
 struct Alone {
     regions: RegionTable,
     mover: Mover,
@@ -413,9 +419,9 @@ struct Alone {
 impl Alone {
     fn new(process: Process) -> Self {
         let regions = table();
-        let place = Place::Foreign(Arc::new(process.client()));
+        let backing = Backing::Foreign(Arc::new(process.client()));
         let (address, bytes) = (process.address, process.len_bytes);
-        let handle = register_for(&regions, 1, place, address, bytes).unwrap();
+        let handle = register_for(&regions, 1, backing, address, bytes).unwrap();
         let mut mover = Mover::new();
         mover.begin_turn();
         Self {
@@ -426,15 +432,15 @@ impl Alone {
         }
     }
 
-    fn remote(&self, offset_bytes: u64) -> Remote {
-        Remote {
+    fn remote(&self, offset_bytes: u64) -> RdmaRange {
+        RdmaRange {
             tag: TagCheck::of(owner(1), TAG),
             handle: self.handle,
             address: self.process.address + offset_bytes,
         }
     }
 
-    /// Transfers between its memory and the same memory elsewhere, or an own buffer.
+    /// Transfers between two parts of its memory, or between it and a local buffer.
     fn copy(
         &mut self,
         from: Option<&[DataSegment]>,
@@ -446,8 +452,8 @@ impl Alone {
         let at = buffer.as_mut_ptr() as u64;
         let tag = TagCheck::of(owner(1), TAG);
         let end = |segments, access, cursor| match segments {
-            None => End::Own(at),
-            Some(segments) => End::Named(Named {
+            None => TransferEnd::Buffer(at),
+            Some(segments) => TransferEnd::Segments(SegmentRange {
                 tag,
                 access,
                 segments,
@@ -471,22 +477,22 @@ impl Alone {
 }
 
 #[test]
-fn more_pieces_than_a_call_takes_and_more_bytes_than_are_staged() {
+fn transfer_exceeding_iovec_limit_and_staging_buffer_is_complete() {
     let mut alone = Alone::new(Process::with_pages(64));
     let bytes: Vec<u8> = (0..100_000u32).map(|i| ((i * 31) >> 3) as u8).collect();
     alone.process.write(0, &bytes);
-    let far = 128 * 1024;
-    // One long piece into one, by way of the staging buffer.
-    let long = (alone.segment(1, 99_999), alone.segment(far, 99_999));
+    let target = 128 * 1024;
+    // One long piece into another, through the staging buffer.
+    let long = (alone.segment(1, 99_999), alone.segment(target, 99_999));
     let moved = alone.copy(Some(&[long.0]), Some(&[long.1]), &mut [], 99_999);
     assert_eq!(moved, Ok(()));
-    assert_eq!(alone.process.read(far, 99_999), bytes[1..]);
-    // Many of a byte or two, the odd ones left out, into one and into a buffer.
+    assert_eq!(alone.process.read(target, 99_999), bytes[1..]);
+    // Many short pieces with gaps, into one piece and into a buffer.
     let many: Vec<_> = (0..700).map(|i| alone.segment(i * 3, 2)).collect();
     let expected: Vec<u8> = bytes[..2100].chunks(3).flat_map(|c| [c[0], c[1]]).collect();
-    let one = alone.segment(far, 1400);
+    let one = alone.segment(target, 1400);
     assert_eq!(alone.copy(Some(&many), Some(&[one]), &mut [], 1400), Ok(()));
-    assert_eq!(alone.process.read(far, 1400), expected);
+    assert_eq!(alone.process.read(target, 1400), expected);
     let mut buffer = vec![0; 1400];
     assert_eq!(alone.copy(Some(&many), None, &mut buffer, 1400), Ok(()));
     assert_eq!(buffer, expected);
@@ -497,22 +503,25 @@ fn more_pieces_than_a_call_takes_and_more_bytes_than_are_staged() {
         spread[i * 3..i * 3 + 2].copy_from_slice(pair);
     }
     assert_eq!(alone.process.read(0, 2100), spread);
-    // The lists end before.
+    // The segments are too short.
     assert_eq!(
         alone.copy(Some(&[one]), None, &mut [0; 1401], 1401),
         Err(Fault::Source)
     );
-    assert_eq!(alone.mover.client_faults, 0, "no fault of the client's");
+    assert_eq!(
+        alone.mover.client_faults, 0,
+        "no fault of the client process"
+    );
 }
 
 #[test]
-fn a_client_that_is_killed_is_an_error_of_its_end() {
+fn killed_client_process_is_a_fault_of_its_end() {
     let mut alone = Alone::new(Process::with_pages(2));
     let segment = [alone.segment(0, 100)];
     let mut buffer = [1u8; 100];
     assert_eq!(alone.copy(None, Some(&segment), &mut buffer, 100), Ok(()));
     alone.process.kill();
-    // In the same turn it counts as alive, and the kernel knows better.
+    // In the same turn it counts as alive, but the system calls fail.
     for turn in 1..=2 {
         let faults = alone.mover.client_faults;
         let read = alone.copy(Some(&segment), None, &mut buffer, 100);
@@ -529,9 +538,9 @@ fn a_client_that_is_killed_is_an_error_of_its_end() {
 }
 
 #[test]
-fn the_end_of_a_write_is_not_seen_before_the_rest_is_placed() {
+fn ordered_write_that_fails_does_not_write_the_last_word() {
     let mut alone = Alone::new(Process::with_hole(2));
-    // The first bytes lie where nothing can be written, the last word does not.
+    // The first bytes are in an inaccessible page, the last word is not.
     let to = alone.remote(PAGE_BYTES - 24);
     // SAFETY: no other thread uses the table or the memory.
     let placed = unsafe { alone.mover.place_in_order(&alone.regions, to, &[0xAB; 35]) };
@@ -546,27 +555,27 @@ fn the_end_of_a_write_is_not_seen_before_the_rest_is_placed() {
 }
 
 #[test]
-fn memory_that_a_vi_may_not_use_is_touched_by_no_system_call() {
+fn memory_that_fails_the_check_is_not_accessed_by_system_calls() {
     let mut alone = Alone::new(Process::with_pages(1));
     let right = alone.remote(0);
     for wrong in [
-        Remote {
+        RdmaRange {
             tag: TagCheck::of(owner(2), TAG),
             ..right
         },
-        Remote {
+        RdmaRange {
             tag: TagCheck::tag(TAG),
             ..right
         },
-        Remote {
+        RdmaRange {
             tag: TagCheck::LENIENT,
             ..right
         },
-        Remote {
+        RdmaRange {
             handle: right.handle ^ 0x1_0000,
             ..right
         },
-        Remote {
+        RdmaRange {
             address: right.address + PAGE_BYTES - 4,
             ..right
         },

@@ -3,15 +3,15 @@ use std::sync::{OnceLock, TryLockError};
 
 use super::*;
 use crate::config::NicConfig;
-use crate::notify::Look;
-use crate::sleepers::Event;
+use crate::notify::PollResult;
+use crate::waiters::Event;
 
-/// A queue on which nothing ever completes.
+/// A queue without completions.
 #[derive(Clone, Copy)]
 struct Silent {
     device: &'static Device,
     live: &'static AtomicBool,
-    /// Whose thread must not take anything off between being asked and the answer, once it is set.
+    /// Once set, the notifier whose requests must be locked while `admit` is called.
     held: &'static OnceLock<Arc<Notifier<Silent>>>,
 }
 
@@ -33,7 +33,10 @@ impl Source for Silent {
     fn admit(&self) -> Outcome<()> {
         if let Some(notifier) = self.held.get() {
             let locked = matches!(notifier.requests.try_lock(), Err(TryLockError::WouldBlock));
-            assert!(locked, "what admits one more may be taken off at once");
+            assert!(
+                locked,
+                "the descriptor that admits a request may be reaped meanwhile"
+            );
         }
         Ok(())
     }
@@ -42,23 +45,23 @@ impl Source for Silent {
         Event::CONTROL
     }
 
-    fn look(&self) -> Look<()> {
+    fn poll(&self) -> PollResult<()> {
         if self.is_live() {
-            Look::Nothing
+            PollResult::Pending
         } else {
-            Look::Gone
+            PollResult::QueueEnded
         }
     }
 }
 
-/// A queue of a NIC that may have so many notify threads, and the opening to close.
+/// Opens a NIC with this limit of notify threads; returns a queue, and the NIC handle to close.
 fn silent(test: &str, max_notify_threads: u32) -> (Silent, u64) {
     let config = NicConfig {
         segment: format!("unit-{}-slot-{test}", std::process::id()),
         max_notify_threads,
         ..NicConfig::default()
     };
-    let (device, instance) = crate::device::open_unattended(&config).unwrap();
+    let (device, instance) = crate::device::open_without_threads(&config).unwrap();
     let live = Box::leak(Box::new(AtomicBool::new(true)));
     let held = Box::leak(Box::default());
     (Silent { device, live, held }, instance)
@@ -66,8 +69,8 @@ fn silent(test: &str, max_notify_threads: u32) -> (Silent, u64) {
 
 fn end(source: Silent, slots: &[&NotifySlot<Silent>]) {
     source.live.store(false, Ordering::SeqCst);
-    settle(slots.iter().filter_map(|slot| slot.end()).collect());
-    assert_eq!(threads(source), 0, "all of them ended");
+    join_ended(slots.iter().filter_map(|slot| slot.end()).collect());
+    assert_eq!(threads(source), 0, "all threads ended");
 }
 
 fn threads(source: Silent) -> u32 {
@@ -79,77 +82,77 @@ fn never() -> Handler<()> {
 }
 
 #[test]
-fn who_ends_the_queue_does_not_wait_for_a_thread_that_starts() {
+fn thread_is_started_outside_of_slot_lock() {
     let (source, instance) = silent("starts", 2);
     let slot = NotifySlot::new();
-    let asked = slot.ask_starting(source, never(), |source| {
+    let requested = slot.request_with(source, never(), |source| {
         let locked = matches!(slot.0.try_lock(), Err(TryLockError::WouldBlock));
-        assert!(!locked, "the turn may wait for this lock");
+        assert!(!locked, "a holder of the turn may wait for this lock");
         Running::start(source)
     });
-    assert_eq!(asked, Ok(()));
+    assert_eq!(requested, Ok(()));
     end(source, &[&slot]);
     crate::device::close(source.device, instance).unwrap();
 }
 
 #[test]
-fn a_queue_that_ends_while_its_thread_starts_leaves_none() {
+fn queue_destroyed_while_thread_starts_has_no_thread() {
     let (source, instance) = silent("ends", 2);
     let slot = NotifySlot::new();
     let handler = never();
-    let asked = slot.ask_starting(source, handler, |source| {
+    let requested = slot.request_with(source, handler, |source| {
         end(source, &[&slot]);
         Running::start(source)
     });
-    assert_eq!(asked, Err(ControlError::InvalidParameter));
+    assert_eq!(requested, Err(ControlError::InvalidParameter));
     assert_eq!(threads(source), 0);
     assert!(slot.end().is_none());
     crate::device::close(source.device, instance).unwrap();
 }
 
 #[test]
-fn two_first_requests_at_once_get_one_thread_also_at_the_limit() {
+fn concurrent_first_requests_share_one_thread_also_at_limit() {
     for limit in [2, 1] {
         let (source, instance) = silent(&format!("both-{limit}"), limit);
         let slot = NotifySlot::new();
-        let asked = slot.ask_starting(source, never(), |source| {
-            assert_eq!(slot.ask(source, never()), Ok(()));
+        let requested = slot.request_with(source, never(), |source| {
+            assert_eq!(slot.request(source, never()), Ok(()));
             Running::start(source)
         });
-        assert_eq!(asked, Ok(()), "limit {limit}");
+        assert_eq!(requested, Ok(()), "limit {limit}");
         assert_eq!(threads(source), 1);
-        let waiting = slot.lock().as_ref().unwrap().notifier.lock().waiting.len();
-        assert_eq!(waiting, 2);
+        let pending = slot.lock().as_ref().unwrap().notifier.lock().pending.len();
+        assert_eq!(pending, 2);
         end(source, &[&slot]);
         crate::device::close(source.device, instance).unwrap();
     }
 }
 
 #[test]
-fn nothing_is_taken_off_between_the_look_at_the_queue_and_the_count_of_the_requests() {
+fn queue_check_and_request_count_are_under_one_lock() {
     let (source, instance) = silent("admit", 1);
     let slot = NotifySlot::new();
-    assert_eq!(slot.ask(source, never()), Ok(()));
+    assert_eq!(slot.request(source, never()), Ok(()));
     let notifier = Arc::clone(&slot.lock().as_ref().unwrap().notifier);
     assert!(source.held.set(notifier).is_ok());
-    assert_eq!(slot.ask(source, never()), Ok(()));
+    assert_eq!(slot.request(source, never()), Ok(()));
     end(source, &[&slot]);
     crate::device::close(source.device, instance).unwrap();
 }
 
 #[test]
-fn a_nic_has_so_many_notify_threads_and_no_more() {
+fn notify_threads_of_nic_are_limited() {
     let (source, instance) = silent("limit", 2);
     let slots = [(); 3].map(|()| NotifySlot::new());
     for slot in &slots[..2] {
-        assert_eq!(slot.ask(source, never()), Ok(()));
-        assert_eq!(slot.ask(source, never()), Ok(()), "the same thread");
+        assert_eq!(slot.request(source, never()), Ok(()));
+        assert_eq!(slot.request(source, never()), Ok(()), "the same thread");
     }
     let reached = LimitReached::all_in_use(Limit::MaxNotifyThreads, 2u32, LimitOf::Nic);
-    assert_eq!(slots[2].ask(source, never()), Err(reached.into()));
-    // Of a queue that ended, for another one.
-    settle(slots[0].end().into_iter().collect());
-    assert_eq!(slots[2].ask(source, never()), Ok(()));
+    assert_eq!(slots[2].request(source, never()), Err(reached.into()));
+    // The thread of a destroyed queue no longer counts.
+    join_ended(slots[0].end().into_iter().collect());
+    assert_eq!(slots[2].request(source, never()), Ok(()));
     assert_eq!(threads(source), 2);
     end(source, &[&slots[1], &slots[2]]);
     crate::device::close(source.device, instance).unwrap();

@@ -1,34 +1,34 @@
-//! Messages that cannot go on, by reliability level (docs/spec/vi-engine-errors.md).
+//! Failed received messages, by reliability level (docs/spec/vi-engine-errors.md).
 
-use vi_engine::{AsyncError, Completion, Host, Level, Status};
+use vi_engine::{AsyncError, Completion, EngineIo, Level, Status};
 use vitcp_lite::{IsCode, RemoteError, ViErrorType};
 
 use super::Receiver;
-use crate::vitcp::closing::Ending;
+use crate::vitcp::closing::CloseReason;
 use crate::vitcp::connection::RxKind;
 use crate::vitcp::counters::Counter;
 
-/// Why a message cannot go on.
+/// Why a received message failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// It came with Transmit Error, or ended too early.
+    /// It had Transmit Error, or ended too early.
     Incomplete,
-    /// It does not fit the descriptor or the VI.
+    /// It exceeds the descriptor or the VI's limit.
     TooLong,
-    /// The memory it is meant for is not valid.
+    /// Its destination memory is not valid.
     Protection,
 }
 
 impl Receiver<'_> {
-    /// Ends the open message with an error, as the level and the kind of message want it.
+    /// Ends the open message with an error, depending on the level and the kind of message.
     #[cold]
-    pub(super) fn fail_message(&mut self, failure: Failure) -> Result<(), Ending> {
+    pub(super) fn fail_message(&mut self, failure: Failure) -> Result<(), CloseReason> {
         let vi = self.vi;
         let Some(message) = &mut self.connection.rx.message else {
             return Ok(());
         };
         let kind = core::mem::replace(&mut message.kind, RxKind::Discard);
-        let (status, told) = match failure {
+        let (status, vi_error) = match failure {
             Failure::Incomplete => {
                 self.counters.count(Counter::IncompleteMessages);
                 (Status::TRANSPORT.with(Status::PARTIAL), ViErrorType::None)
@@ -53,12 +53,12 @@ impl Receiver<'_> {
             }
             RxKind::Write { .. } | RxKind::Discard => {}
         }
-        self.broken(told)
+        self.break_if_reliable(vi_error)
     }
 
-    /// The message that came last failed: at a reliable level the connection breaks, and its
-    /// sender is told why where it wants to hear.
-    pub(super) fn broken(&mut self, vi_error: ViErrorType) -> Result<(), Ending> {
+    /// Breaks the connection at a reliable level because the last message failed; its sender gets the error
+    /// if it uses acknowledgements.
+    pub(super) fn break_if_reliable(&mut self, vi_error: ViErrorType) -> Result<(), CloseReason> {
         if self.params.level == Level::UnreliableDelivery {
             return Ok(());
         }
@@ -66,7 +66,7 @@ impl Receiver<'_> {
             ViErrorType::None => IsCode::Transport,
             _ => IsCode::None,
         };
-        Err(Ending::Told {
+        Err(CloseReason::ReportedToPeer {
             number: self.connection.rx.number,
             error: RemoteError { vi_error, is_code },
         })
@@ -83,7 +83,7 @@ impl Receiver<'_> {
             },
         );
         if self.connection.rx.posted.is_some() {
-            // It took a descriptor all the same: the peer may have to hear of those behind it.
+            // It consumed a descriptor: an advertisement of those after it may be due.
             self.path.resume(self.vi);
         }
     }

@@ -1,14 +1,15 @@
-//! RDMA accesses of peers that name no region: counted, limited, and at last the connection broken
-//! (ADR 0041).
+//! RDMA accesses of peers whose handle names no region: counted and limited; after too many the
+//! connection breaks (ADR 0041).
 
 use fcvi_frame::connect::HostAddress;
-use vi_engine::{AsyncError, Host};
+use vi_engine::{AsyncError, EngineIo};
 use vitcp_lite::{IsCode, RemoteError, ViErrorType};
 
 use super::Receiver;
 use crate::memory::Access;
-use crate::vitcp::closing::Ending;
+use crate::vitcp::closing::CloseReason;
 use crate::vitcp::counters::Counter;
+use crate::vitcp::socket::host_of;
 
 impl Receiver<'_> {
     /// Looks up the memory of an RDMA access.
@@ -29,7 +30,7 @@ impl Receiver<'_> {
     }
 
     fn key(&self) -> HostAddress {
-        HostAddress(self.connection.far.host)
+        HostAddress(host_of(self.connection.remote))
     }
 
     /// Checks whether an access on a watched connection is refused without a look-up.
@@ -44,27 +45,26 @@ impl Receiver<'_> {
         limited
     }
 
-    /// Unreliable Delivery: drops an RDMA write that was not looked up. The consumer is told only
-    /// of the one that breaks the connection.
+    /// Unreliable Delivery: drops an RDMA write that was not looked up. Only the one that breaks the
+    /// connection is reported to the consumer.
     #[cold]
-    pub(super) fn drop_limited(&mut self) -> Result<(), Ending> {
+    pub(super) fn drop_limited(&mut self) -> Result<(), CloseReason> {
         if !self.misses.is_exhausted(&self.connection.rx.misses) {
             return Ok(());
         }
         self.path.report(self.vi, AsyncError::RdmaWriteProtection);
-        self.refused()
+        self.refuse_access()
     }
 
-    /// Breaks the connection behind a refused write: at a reliable level, or after too many of
-    /// them.
+    /// Breaks the connection after a refused write: at a reliable level, or after too many of them.
     #[cold]
-    pub(super) fn refused(&mut self) -> Result<(), Ending> {
-        self.broken(ViErrorType::RdmaProtection)?;
+    pub(super) fn refuse_access(&mut self) -> Result<(), CloseReason> {
+        self.break_if_reliable(ViErrorType::RdmaProtection)?;
         if !self.misses.is_exhausted(&self.connection.rx.misses) {
             return Ok(());
         }
         self.counters.count(Counter::RdmaMissBreaks);
-        Err(Ending::Told {
+        Err(CloseReason::ReportedToPeer {
             number: self.connection.rx.number,
             error: RemoteError {
                 vi_error: ViErrorType::RdmaProtection,

@@ -1,24 +1,23 @@
-//! RDMA: targets of writes, reads of the peer, and answers to our own.
+//! RDMA: targets of writes, reads of the peer, and responses to our reads.
 
-use vi_engine::{AsyncError, Claim, Host, Level, Status, ViIndex};
+use vi_engine::{AsyncError, Claim, EngineIo, Level, Status, ViIndex};
 use vitcp_lite::{Flags, RdmaHeader, SegmentHeader, ViErrorType};
 
 use super::Receiver;
 use crate::datapath::Datapath;
 use crate::memory::Access;
 use crate::memory::copy::WORD_BYTES;
-use crate::vitcp::closing::Ending;
+use crate::vitcp::closing::CloseReason;
 use crate::vitcp::connection::{ReadJob, RxKind, RxMessage};
 use crate::vitcp::counters::Counter;
-use crate::vitcp::in_flight::{Entry, Kind};
+use crate::vitcp::in_flight::{OperationKind, SentDescriptor};
 
-/// Longer copies may be made by string instructions of the processor, which keep no words whole.
+/// Maximum bytes of one copy: longer ones may use string instructions, which can split aligned words.
 const COPY_BYTES: usize = 2048;
 
-/// Places payload of an RDMA write to `target`, of so many bytes, behind what came before. Aligned
-/// words are written whole and the last bytes last, however the stream is cut: the beginning of a
-/// word is held until its end has come (docs/spec/vipl-rules.md, rule 6). False if the memory is not
-/// valid any more.
+/// Places the next payload of an RDMA write to `target`, of `total_bytes`. Aligned words are written whole
+/// and the last bytes last, for any fragmentation of the stream: the beginning of a word is buffered until
+/// its end is received (docs/spec/vipl-rules.md, rule 6). Returns false if the memory is not valid any more.
 pub(super) fn place_write(
     path: &mut Datapath,
     vi: ViIndex,
@@ -27,19 +26,19 @@ pub(super) fn place_write(
     mut bytes: &[u8],
 ) -> bool {
     let (address, _) = target;
-    let held = message.held.as_slice().len();
-    let is_last = message.placed_bytes as usize + held + bytes.len() == total_bytes as usize;
+    let partial = message.partial_word.as_slice().len();
+    let is_last = message.placed_bytes as usize + partial + bytes.len() == total_bytes as usize;
     let in_word =
         |placed_bytes: u32| address.wrapping_add(placed_bytes.into()) as usize % WORD_BYTES;
-    if held > 0 {
-        let missing = WORD_BYTES - in_word(message.placed_bytes) - held;
+    if partial > 0 {
+        let missing = WORD_BYTES - in_word(message.placed_bytes) - partial;
         let (first, rest) = bytes.split_at(missing.min(bytes.len()));
-        message.held.add(first);
+        message.partial_word.add(first);
         bytes = rest;
         if first.len() < missing && !is_last {
             return true;
         }
-        let word = core::mem::take(&mut message.held);
+        let word = core::mem::take(&mut message.partial_word);
         if !path.place_rdma_write(vi, target, message.placed_bytes, word.as_slice()) {
             return false;
         }
@@ -53,22 +52,26 @@ pub(super) fn place_write(
     };
     let (mut now, later) = bytes.split_at(bytes.len() - kept);
     while !now.is_empty() {
-        let most = COPY_BYTES - in_word(message.placed_bytes);
-        let (part, rest) = now.split_at(most.min(now.len()));
+        let limit = COPY_BYTES - in_word(message.placed_bytes);
+        let (part, rest) = now.split_at(limit.min(now.len()));
         if !path.place_rdma_write(vi, target, message.placed_bytes, part) {
             return false;
         }
         message.placed_bytes += part.len() as u32;
         now = rest;
     }
-    message.held.add(later);
+    message.partial_word.add(later);
     true
 }
 
 impl Receiver<'_> {
-    /// Checks the target of an RDMA write, whole, before a byte is placed, and claims a receive
-    /// descriptor if it carries immediate data.
-    pub(super) fn open_write(&mut self, rdma: &RdmaHeader, immediate: bool) -> Result<(), Ending> {
+    /// Checks the whole target of an RDMA write before any byte is placed, and claims a receive descriptor if
+    /// the write carries immediate data.
+    pub(super) fn open_write(
+        &mut self,
+        rdma: &RdmaHeader,
+        immediate: bool,
+    ) -> Result<(), CloseReason> {
         let target = (rdma.address, rdma.handle);
         let bytes = rdma.total_bytes;
         let limited = self.connection.rx.misses.is_watched() && self.is_limited();
@@ -86,12 +89,12 @@ impl Receiver<'_> {
             if !allowed {
                 self.counters.count(Counter::DropRdmaProtection);
                 self.complete_error(Status::PROTECTION, true);
-                return self.refused();
+                return self.refuse_access();
             }
         } else if !allowed {
             self.counters.count(Counter::DropRdmaProtection);
             self.path.report(self.vi, AsyncError::RdmaWriteProtection);
-            return self.refused();
+            return self.refuse_access();
         }
         self.set_kind(RxKind::Write {
             target,
@@ -101,8 +104,9 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    /// Claims the receive descriptor of a write with immediate data. If there is none, nothing more of it is placed.
-    pub(super) fn claim_for_write(&mut self) -> Result<bool, Ending> {
+    /// Claims the receive descriptor of a write with immediate data. Returns false if there is none: the rest of the
+    /// write is discarded.
+    pub(super) fn claim_for_write(&mut self) -> Result<bool, CloseReason> {
         let claim = self.claim();
         if !matches!(claim, Claim::Ready { .. }) {
             self.set_kind(RxKind::Discard);
@@ -112,7 +116,7 @@ impl Receiver<'_> {
             Claim::Empty => self.no_descriptor()?,
             Claim::Fault(status) => {
                 self.complete_error(status, true);
-                self.broken(ViErrorType::Descriptor)?;
+                self.break_if_reliable(ViErrorType::Descriptor)?;
             }
         }
         Ok(false)
@@ -122,10 +126,10 @@ impl Receiver<'_> {
         &mut self,
         header: &SegmentHeader,
         rdma: &RdmaHeader,
-    ) -> Result<(), Ending> {
+    ) -> Result<(), CloseReason> {
         self.next_number(header)?;
         if self.params.level == Level::UnreliableDelivery {
-            return Err(Ending::Protocol(Counter::DropOutOfOrder));
+            return Err(CloseReason::Protocol(Counter::DropOutOfOrder));
         }
         let source = (rdma.address, rdma.handle);
         let bytes = rdma.total_bytes;
@@ -133,11 +137,11 @@ impl Receiver<'_> {
             && bytes <= self.params.max_transfer_bytes
             && !(self.connection.rx.misses.is_watched() && self.is_limited())
             && self.may_access(source, bytes, Access::RemoteRead);
-        let answers = &mut self.connection.tx.answers;
-        if answers.len() >= usize::from(self.connection.rx.reads_accepted.max(1)) {
-            return Err(Ending::Protocol(Counter::DropTooManyReads));
+        let responses = &mut self.connection.tx.read_responses;
+        if responses.len() >= usize::from(self.connection.rx.reads_accepted.max(1)) {
+            return Err(CloseReason::Protocol(Counter::DropTooManyReads));
         }
-        answers.push_back(ReadJob {
+        responses.push_back(ReadJob {
             number: header.message,
             source,
             total_bytes: bytes,
@@ -147,29 +151,30 @@ impl Receiver<'_> {
         if !allowed {
             self.counters.count(Counter::DropRdmaProtection);
             self.path.report(self.vi, AsyncError::RdmaReadProtection);
-            return Err(Ending::RefusedRead);
+            return Err(CloseReason::RefusedRead);
         }
         self.path.resume(self.vi);
         Ok(())
     }
 
-    /// Data of a read of ours: those are answered in the order in which they were asked for.
+    /// Processes a response to a read of ours. Responses arrive in the order of the requests.
     pub(super) fn read_response(
         &mut self,
         header: &SegmentHeader,
         rdma: &RdmaHeader,
-    ) -> Result<(), Ending> {
+    ) -> Result<(), CloseReason> {
         let flight = &self.connection.tx.in_flight;
         let at = flight.find(header.message);
-        let waits = |entry: &&Entry| entry.kind == Kind::Read && !entry.answered;
-        let first = (0..flight.len()).find(|at| flight.get(*at).as_ref().is_some_and(waits));
+        let is_pending =
+            |entry: &&SentDescriptor| entry.kind == OperationKind::Read && !entry.answered;
+        let first = (0..flight.len()).find(|at| flight.get(*at).as_ref().is_some_and(is_pending));
         let refused = header.flags.contains(Flags::TRANSMIT_ERROR);
-        // A refusal comes at once, whatever was asked for before it.
+        // A refusal is sent at once, before earlier responses.
         let in_turn = |at: &usize| refused || Some(*at) == first;
         let entry = at.filter(in_turn).and_then(|at| flight.get(at));
-        let entry = entry.filter(waits);
+        let entry = entry.filter(is_pending);
         let (Some(at), Some(entry)) = (at, entry) else {
-            return Err(Ending::Protocol(Counter::DropOutOfOrder));
+            return Err(CloseReason::Protocol(Counter::DropOutOfOrder));
         };
         let payload = header.payload_bytes();
         let end = u64::from(entry.placed_bytes) + u64::from(payload);
@@ -178,14 +183,14 @@ impl Receiver<'_> {
             && (rdma.address, rdma.handle) == entry.source
             && rdma.total_bytes == entry.length_bytes;
         if refused {
-            return Err(Ending::Failed {
+            return Err(CloseReason::Failed {
                 number: header.message,
                 status: Status::RDMA_PROTECTION,
             });
         }
         let ends = header.flags.contains(Flags::END_OF_MESSAGE);
         if !fits || (ends && end != u64::from(entry.length_bytes)) {
-            return Err(Ending::Failed {
+            return Err(CloseReason::Failed {
                 number: header.message,
                 status: Status::TRANSPORT,
             });

@@ -1,9 +1,9 @@
 /*
- * The guide's appendix as a table of our own: the size of every type, the offset of every member, the
- * value of every constant and the prototype of every call, each held against vipl.h. Compiled in every
- * language that the header is for. abi.rs sees to it that no name of the header is missing here.
+ * The ABI of the guide's appendix: the size of every type, the offset of every member, the value of
+ * every constant and the prototype of every call, compared with vipl.h. Compiled in every language
+ * that the header supports. abi.rs checks that no name of the header is missing here.
  *
- * The sizes are those of LP64: VIP_ULONG is the guide's `unsigned long`.
+ * Sizes are those of LP64: VIP_ULONG is the guide's `unsigned long`.
  */
 #include <stddef.h>
 #include <stdio.h>
@@ -231,22 +231,22 @@ static void enumerations(void)
     SIZE(VIP_SMI_AUTODISCOVERY, sizeof(VIP_ULONG));
 }
 
-/* Numbers without a sign, but for booleans and enumerations; pointers that lead to bytes. */
-static void kinds(void)
+/* Unsigned integers, except booleans and enumerations; pointers to bytes. */
+static void signedness(void)
 {
     static const VIP_UINT8 bytes[1] = {7};
     VIP_NIC_ATTRIBUTES attributes;
     VIP_AUTODISCOVERY_LIST list;
     VIP_NET_ADDRESS *addresses[1];
 
-    same("VIP_ULONG has no sign", (VIP_ULONG)-1 > 0, 1);
-    same("VIP_USHORT has no sign", (VIP_USHORT)-1 > 0, 1);
-    same("VIP_UCHAR has no sign", (VIP_UCHAR)-1 > 0, 1);
-    same("VIP_UINT64 has no sign", (VIP_UINT64)-1 > 0, 1);
-    same("VIP_UINT32 has no sign", (VIP_UINT32)-1 > 0, 1);
-    same("VIP_UINT16 has no sign", (VIP_UINT16)-1 > 0, 1);
-    same("VIP_UINT8 has no sign", (VIP_UINT8)-1 > 0, 1);
-    same("VIP_BOOLEAN has one", (VIP_BOOLEAN)-1 < 0, 1);
+    same("VIP_ULONG is unsigned", (VIP_ULONG)-1 > 0, 1);
+    same("VIP_USHORT is unsigned", (VIP_USHORT)-1 > 0, 1);
+    same("VIP_UCHAR is unsigned", (VIP_UCHAR)-1 > 0, 1);
+    same("VIP_UINT64 is unsigned", (VIP_UINT64)-1 > 0, 1);
+    same("VIP_UINT32 is unsigned", (VIP_UINT32)-1 > 0, 1);
+    same("VIP_UINT16 is unsigned", (VIP_UINT16)-1 > 0, 1);
+    same("VIP_UINT8 is unsigned", (VIP_UINT8)-1 > 0, 1);
+    same("VIP_BOOLEAN is signed", (VIP_BOOLEAN)-1 < 0, 1);
     same("a name has 64 bytes", sizeof attributes.Name, 64);
     attributes.LocalNicAddress = bytes;
     same("an address is bytes", *attributes.LocalNicAddress, 7);
@@ -254,7 +254,7 @@ static void kinds(void)
     same("an array of pointers to addresses", sizeof *list.ADAddrArray, sizeof(void *));
 }
 
-/* The guide's descriptors are little-endian: a length of 1 has its one in the first byte. */
+/* Descriptors are little-endian: a length of 1 is in the first byte. */
 static void byte_order(void)
 {
     VIP_DESCRIPTOR descriptor;
@@ -266,7 +266,7 @@ static void byte_order(void)
     same("first byte of Length", bytes[24], 1);
 }
 
-/* A call has the guide's prototype if a pointer of that type may point to it. */
+/* Checks the prototype of a call by assigning it to a pointer of that type. */
 #define PROTOTYPE(call, parameters)                                                                \
     do {                                                                                           \
         VIP_RETURN(*pointer) parameters = call;                                                    \
@@ -341,7 +341,7 @@ int main(void)
     descriptors();
     bits();
     enumerations();
-    kinds();
+    signedness();
     byte_order();
     prototypes_of_nics_and_vis();
     prototypes_of_memory_and_queues();

@@ -1,9 +1,10 @@
 /*
- * Any call with any argument: handles that are live, stale, twisted or invented, pointers anywhere
- * into valid memory, garbage behind them. Nothing may crash, no answer may be none of VIP_RETURN,
- * and a connection of which the garbage knows nothing must go on working.
+ * Calls with random arguments: handles that are valid, stale, modified or random, pointers anywhere
+ * into valid memory with garbage contents. No call may crash or return a value outside of
+ * VIP_RETURN, and an unrelated connection must keep working.
  *
- * What C promises is kept: pointers are NULL or point to memory that is long enough, strings end.
+ * The obligations of the C caller are met: pointers are NULL or point to enough memory, strings are
+ * terminated.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -16,29 +17,29 @@
 enum {
     CALLS = 100000,
     CALLS_SMALL = 4000,
-    CALLS_PER_OPENING = 500, /* with the same victims */
-    ROOM_BYTES = 1 << 16,
-    TAIL_BYTES = 4096, /* behind every pointer into the room */
-    SPOTS = 8,
+    CALLS_PER_NIC = 500, /* with the same targets */
+    SCRATCH_BYTES = 1 << 16,
+    TAIL_BYTES = 4096, /* after every pointer into the scratch memory */
+    ENTRIES = 8,
 };
 
 static const PairOptions plain = {0};
 static const PairOptions writable = {.server_rdma_write = VIP_TRUE};
 
-/* The opening that the garbage is about, and the one that it must not disturb. */
+/* The NIC handle and objects that the calls may affect, and a pair that they must not affect. */
 typedef struct {
     Device device;
     Arena arena;
     Pair pair;
     VIP_CQ_HANDLE cq;
-    VIP_CONN_HANDLE connection; /* of a request that only the garbage may answer */
+    VIP_CONN_HANDLE connection; /* of a request that is not accepted otherwise */
     Request *request;
-} Victims;
+} Targets;
 
-static Victims victims;
-static Pair bystander;
+static Targets targets;
+static Pair control_pair;
 
-static unsigned char room[ROOM_BYTES];
+static unsigned char scratch[SCRATCH_BYTES];
 static uint64_t state;
 
 static uint64_t random64(void)
@@ -56,31 +57,32 @@ static unsigned below(unsigned bound)
 
 /* --- arguments ------------------------------------------------------------------------------- */
 
-/* A handle whose owner is not to be disturbed cannot be guessed on purpose. */
-static bool protected(VIP_PVOID handle)
+/* Reports whether a handle must not be used, because its object must not be affected. */
+static bool is_protected(VIP_PVOID handle)
 {
-    return handle == here.nic || handle == here.ptag || handle == there.nic ||
-           handle == there.ptag || handle == bystander.client || handle == bystander.server;
+    return handle == local_device.nic || handle == local_device.ptag ||
+           handle == remote_device.nic || handle == remote_device.ptag ||
+           handle == control_pair.client || handle == control_pair.server;
 }
 
 static VIP_PVOID any_handle(void)
 {
-    const VIP_PVOID live[] = {victims.device.nic,  victims.device.ptag, victims.pair.client,
-                              victims.pair.server, victims.cq,          victims.connection};
+    const VIP_PVOID live[] = {targets.device.nic,  targets.device.ptag, targets.pair.client,
+                              targets.pair.server, targets.cq,          targets.connection};
     VIP_PVOID handle = live[below(sizeof live / sizeof live[0])];
 
     switch (below(8)) {
     case 0: handle = NULL; break;
     case 1: handle = (VIP_PVOID)(uintptr_t)random64(); break;
-    case 2: handle = room + below(ROOM_BYTES); break;
+    case 2: handle = scratch + below(SCRATCH_BYTES); break;
     case 3: handle = (VIP_PVOID)((uintptr_t)handle ^ (1ull << below(64))); break;
     case 4: handle = (VIP_PVOID)((uintptr_t)handle + below(3) - 1); break;
     default: break;
     }
-    return protected(handle) ? NULL : handle;
+    return is_protected(handle) ? NULL : handle;
 }
 
-/* Writes garbage over a piece of memory: random, constant, or small numbers. */
+/* Fills memory with garbage: random bytes, zeros, ones, or small numbers. */
 static void garbage(unsigned char *target, size_t bytes)
 {
     const unsigned kind = below(4);
@@ -92,16 +94,16 @@ static void garbage(unsigned char *target, size_t bytes)
                                                 : 0xFF);
 }
 
-/* NULL, or anywhere in the room, aligned or not, with fresh garbage there. */
+/* Returns NULL or a pointer into the scratch memory, aligned or not, possibly to new garbage. */
 static void *any_pointer(void)
 {
-    unsigned char *pointer = room + below(ROOM_BYTES - TAIL_BYTES);
+    unsigned char *pointer = scratch + below(SCRATCH_BYTES - TAIL_BYTES);
 
     if (below(16) == 0)
         return NULL;
     if (below(2) == 0)
         pointer -= (uintptr_t)pointer % 64;
-    if (pointer < room)
+    if (pointer < scratch)
         pointer += 64;
     if (below(2) == 0)
         garbage(pointer, 64 + below(256));
@@ -112,13 +114,13 @@ static VIP_CHAR *any_text(void)
 {
     static const char *const texts[] = {"",      "VINIC", "VINIC0",    "VINIC1", "localhost",
                                         "SMALL", "VINIC99", "\xC3\x28", "/",     "no/such/file"};
-    const unsigned count = sizeof texts / sizeof texts[0], choice = below(count + 4);
+    const unsigned count = sizeof texts / sizeof texts[0], index = below(count + 4);
     VIP_CHAR *text = any_pointer();
 
     if (text == NULL)
         return NULL;
-    if (choice < count)
-        strcpy(text, texts[choice]);
+    if (index < count)
+        strcpy(text, texts[index]);
     else
         text[below(TAIL_BYTES / 2)] = '\0';
     return text;
@@ -135,25 +137,25 @@ static VIP_ULONG any_number(void)
     }
 }
 
-/* Of the waits only the short ones: an infinite one may wait for ever by right. */
+/* Returns 0 or 1 ms: a longer wait would stall the test. */
 static VIP_ULONG any_timeout(void)
 {
     return below(20) == 0;
 }
 
-/* A good address with something wrong in it, or garbage; as long as its lengths say. */
+/* Returns NULL, a valid address, one with a fault, or garbage; as long as its lengths state. */
 static VIP_NET_ADDRESS *any_address(void)
 {
     static Address address;
 
     if (below(16) == 0)
         return NULL;
-    address_of(&here, below(2) ? "fuzz" : "victim", &address);
+    address_of(&local_device, below(2) ? "fuzz" : "target", &address);
     switch (below(6)) {
-    case 0: garbage(address.room, sizeof address.room); break;
+    case 0: garbage(address.bytes, sizeof address.bytes); break;
     case 1: address.address.HostAddressLen = (VIP_UINT16)any_number(); break;
     case 2: address.address.DiscriminatorLen = (VIP_UINT16)any_number(); break;
-    case 3: address.room[4 + below(16)] ^= (unsigned char)(1u << below(8)); break;
+    case 3: address.bytes[4 + below(16)] ^= (unsigned char)(1u << below(8)); break;
     default: break;
     }
     return &address.address;
@@ -161,7 +163,7 @@ static VIP_NET_ADDRESS *any_address(void)
 
 static VIP_VI_ATTRIBUTES *any_vi_attributes(void)
 {
-    VIP_VI_ATTRIBUTES attributes = vi_attributes(&victims.device, &plain);
+    VIP_VI_ATTRIBUTES attributes = vi_attributes(&targets.device, &plain);
     void *pointer = any_pointer();
 
     if (pointer == NULL || below(3) == 0)
@@ -190,16 +192,16 @@ static VIP_MEM_HANDLE any_mem_handle(void)
 {
     switch (below(4)) {
     case 0: return (VIP_MEM_HANDLE)any_number();
-    case 1: return victims.arena.handle ^ (1u << below(32));
-    default: return victims.arena.handle;
+    case 1: return targets.arena.handle ^ (1u << below(32));
+    default: return targets.arena.handle;
     }
 }
 
-/* A descriptor in registered memory whose fields are half right, or a pointer to no descriptor. */
+/* Returns a partly valid descriptor in registered memory, or a pointer to no descriptor. */
 static VIP_DESCRIPTOR *any_descriptor(void)
 {
-    VIP_DESCRIPTOR *descriptor = (VIP_DESCRIPTOR *)(void *)victims.arena.base + below(SPOTS);
-    unsigned char *data = victims.arena.base + 4096 + below(8192);
+    VIP_DESCRIPTOR *descriptor = (VIP_DESCRIPTOR *)(void *)targets.arena.base + below(ENTRIES);
+    unsigned char *data = targets.arena.base + 4096 + below(8192);
 
     if (below(6) == 0)
         return any_pointer();
@@ -218,7 +220,7 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
     (void)error;
 }
 
-/* Called with a descriptor that may be garbage by now; the pointer is not followed. */
+/* The descriptor may be overwritten with garbage; it is not dereferenced. */
 static void on_queue(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi,
                      VIP_DESCRIPTOR *descriptor)
 {
@@ -239,17 +241,17 @@ static void on_entry(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi,
 
 /* --- calls ----------------------------------------------------------------------------------- */
 
-static VIP_RETURN any_nic_call(unsigned which)
+static VIP_RETURN any_nic_call(unsigned choice)
 {
     VIP_NIC_HANDLE opened;
-    VIP_RETURN answer;
+    VIP_RETURN result;
 
-    switch (which) {
+    switch (choice) {
     case 0:
-        answer = VipOpenNic(any_text(), &opened);
-        if (answer == VIP_SUCCESS)
+        result = VipOpenNic(any_text(), &opened);
+        if (result == VIP_SUCCESS)
             CHECK_RETURN(VipCloseNic(opened), VIP_SUCCESS);
-        return answer;
+        return result;
     case 1: return below(64) == 0 ? VipCloseNic(any_handle()) : VipCloseNic(any_pointer());
     case 2: return VipQueryNic(any_handle(), any_pointer());
     case 3: return VipErrorCallback(any_handle(), any_pointer(), below(2) ? on_error : NULL);
@@ -260,9 +262,9 @@ static VIP_RETURN any_nic_call(unsigned which)
     }
 }
 
-static VIP_RETURN any_object_call(unsigned which)
+static VIP_RETURN any_object_call(unsigned choice)
 {
-    switch (which) {
+    switch (choice) {
     case 0:
         return VipCreateVi(any_handle(), any_vi_attributes(), below(2) ? NULL : any_handle(),
                            below(2) ? NULL : any_handle(), any_pointer());
@@ -274,46 +276,46 @@ static VIP_RETURN any_object_call(unsigned which)
     case 5: return VipCreatePtag(any_handle(), any_pointer());
     case 6: return VipDestroyPtag(any_handle(), any_handle());
     case 7:
-        return below(2) ? VipRegisterMem(any_handle(), room + below(ROOM_BYTES - TAIL_BYTES),
+        return below(2) ? VipRegisterMem(any_handle(), scratch + below(SCRATCH_BYTES - TAIL_BYTES),
                                          below(TAIL_BYTES), any_mem_attributes(), any_pointer())
                         : VipRegisterMem(any_handle(), (VIP_PVOID)(uintptr_t)(1ull << 47),
                                          any_number(), any_mem_attributes(), any_pointer());
     case 8:
-        return VipDeregisterMem(any_handle(), below(8) ? any_pointer() : victims.arena.base,
+        return VipDeregisterMem(any_handle(), below(8) ? any_pointer() : targets.arena.base,
                                 any_mem_handle());
     default:
-        return VipQueryMem(any_handle(), below(2) ? any_pointer() : victims.arena.base,
+        return VipQueryMem(any_handle(), below(2) ? any_pointer() : targets.arena.base,
                            any_mem_handle(), any_pointer());
     }
 }
 
-/* A list as C promises it: its array is as long as it says, for as many as there can be. */
+/* Calls VipQuerySystemManagementInfo with a list whose array is as long as it states. */
 static VIP_RETURN any_discovery(void)
 {
-    VIP_NET_ADDRESS *entries[SPOTS];
-    VIP_AUTODISCOVERY_LIST list = {any_number(), below(4) ? entries : NULL, below(SPOTS + 1)};
+    VIP_NET_ADDRESS *entries[ENTRIES];
+    VIP_AUTODISCOVERY_LIST list = {any_number(), below(4) ? entries : NULL, below(ENTRIES + 1)};
 
-    for (unsigned n = 0; n < SPOTS; n++)
+    for (unsigned n = 0; n < ENTRIES; n++)
         entries[n] = any_pointer();
     return VipQuerySystemManagementInfo(any_handle(),
                                         below(8) ? VIP_SMI_AUTODISCOVERY : any_number(),
                                         below(8) ? &list : NULL);
 }
 
-static VIP_RETURN any_change(unsigned which)
+static VIP_RETURN any_change(unsigned choice)
 {
-    switch (which) {
+    switch (choice) {
     case 0: return VipSetViAttributes(any_handle(), any_vi_attributes());
     case 1:
-        return VipSetMemAttributes(any_handle(), below(2) ? any_pointer() : victims.arena.base,
+        return VipSetMemAttributes(any_handle(), below(2) ? any_pointer() : targets.arena.base,
                                    any_mem_handle(), any_mem_attributes());
     default: return any_discovery();
     }
 }
 
-static VIP_RETURN any_vi_call(unsigned which)
+static VIP_RETURN any_vi_call(unsigned choice)
 {
-    switch (which) {
+    switch (choice) {
     case 0:
         return VipConnectWait(any_handle(), any_address(), any_timeout(), any_pointer(),
                               any_pointer(), any_pointer());
@@ -346,97 +348,98 @@ enum { NIC_CALLS = 8, OBJECT_CALLS = 10, VI_CALLS = 20, CHANGES = 3 };
 
 static VIP_RETURN any_call(void)
 {
-    unsigned which = below(NIC_CALLS + OBJECT_CALLS + VI_CALLS + CHANGES);
+    unsigned choice = below(NIC_CALLS + OBJECT_CALLS + VI_CALLS + CHANGES);
 
-    if (which < CHANGES)
-        return any_change(which);
-    which -= CHANGES;
-    if (which < NIC_CALLS)
-        return any_nic_call(which);
-    which -= NIC_CALLS;
-    return which < OBJECT_CALLS ? any_object_call(which) : any_vi_call(which - OBJECT_CALLS);
+    if (choice < CHANGES)
+        return any_change(choice);
+    choice -= CHANGES;
+    if (choice < NIC_CALLS)
+        return any_nic_call(choice);
+    choice -= NIC_CALLS;
+    return choice < OBJECT_CALLS ? any_object_call(choice) : any_vi_call(choice - OBJECT_CALLS);
 }
 
 /* --- rounds ---------------------------------------------------------------------------------- */
 
-static VIP_VI_HANDLE victim_vi(const PairOptions *options)
+static VIP_VI_HANDLE target_vi(const PairOptions *options)
 {
-    VIP_VI_ATTRIBUTES attributes = vi_attributes(&victims.device, options);
+    VIP_VI_ATTRIBUTES attributes = vi_attributes(&targets.device, options);
     VIP_VI_HANDLE vi;
 
     attributes.EnableRdmaWrite = options->server_rdma_write;
-    REQUIRE_RETURN(VipCreateVi(victims.device.nic, &attributes, NULL, NULL, &vi), VIP_SUCCESS);
+    REQUIRE_RETURN(VipCreateVi(targets.device.nic, &attributes, NULL, NULL, &vi), VIP_SUCCESS);
     return vi;
 }
 
-/* Takes a request of a victim's VI. */
-static Request *ask(VIP_VI_HANDLE vi, VIP_CONN_HANDLE *connection)
+/* Starts a request of a target VI and takes it from VipConnectWait. */
+static Request *start_request(VIP_VI_HANDLE vi, VIP_CONN_HANDLE *connection)
 {
     char discriminator[32];
     Address local, remote;
     VIP_VI_ATTRIBUTES attributes;
 
     fresh_discriminator(discriminator, sizeof discriminator);
-    address_of(&victims.device, discriminator, &local);
+    address_of(&targets.device, discriminator, &local);
     Request *request =
-        request_between(&victims.device, &victims.device, vi, discriminator, VIP_INFINITE);
-    REQUIRE_RETURN(VipConnectWait(victims.device.nic, &local.address, WAIT_MS, &remote.address,
+        request_between(&targets.device, &targets.device, vi, discriminator, VIP_INFINITE);
+    REQUIRE_RETURN(VipConnectWait(targets.device.nic, &local.address, WAIT_MS, &remote.address,
                                   &attributes, connection),
                    VIP_SUCCESS);
     return request;
 }
 
-static void open_victims(void)
+static void open_targets(void)
 {
     const PairOptions *options = below(2) ? &writable : &plain;
 
-    device_open(&victims.device);
-    arena_open(&victims.arena, &victims.device, 1 << 15, victims.device.ptag, VIP_TRUE);
-    REQUIRE_RETURN(VipCreateCQ(victims.device.nic, 16, &victims.cq), VIP_SUCCESS);
-    victims.pair.client = victim_vi(&plain);
-    victims.pair.server = victim_vi(options);
-    victims.request = ask(victims.pair.client, &victims.connection);
-    REQUIRE_RETURN(VipConnectAccept(victims.connection, victims.pair.server), VIP_SUCCESS);
-    REQUIRE_RETURN(request_finish(victims.request, NULL), VIP_SUCCESS);
-    victims.request = ask(victim_vi(&plain), &victims.connection);
+    device_open(&targets.device);
+    arena_open(&targets.arena, &targets.device, 1 << 15, targets.device.ptag, VIP_TRUE);
+    REQUIRE_RETURN(VipCreateCQ(targets.device.nic, 16, &targets.cq), VIP_SUCCESS);
+    targets.pair.client = target_vi(&plain);
+    targets.pair.server = target_vi(options);
+    targets.request = start_request(targets.pair.client, &targets.connection);
+    REQUIRE_RETURN(VipConnectAccept(targets.connection, targets.pair.server), VIP_SUCCESS);
+    REQUIRE_RETURN(request_finish(targets.request, NULL), VIP_SUCCESS);
+    targets.request = start_request(target_vi(&plain), &targets.connection);
 }
 
-/* Closing takes everything away that the garbage has made; it may have closed the NIC itself. */
-static void close_victims(void)
+/* Closes the NIC, unless a random call has closed it, with all objects of random calls. */
+static void close_targets(void)
 {
-    VIP_RETURN answer = VipCloseNic(victims.device.nic);
+    VIP_RETURN result = VipCloseNic(targets.device.nic);
 
-    CHECK(answer == VIP_SUCCESS || answer == VIP_INVALID_PARAMETER, "the victims' NIC is closed");
-    /* Answered, or ended with the NIC. */
-    answer = request_finish(victims.request, NULL);
-    CHECK(answer != VIP_NOT_DONE, "the request has ended with %s", return_name((int)answer));
-    arena_forget(&victims.arena);
+    CHECK(result == VIP_SUCCESS || result == VIP_INVALID_PARAMETER,
+          "the NIC of the targets is closed");
+    /* Accepted, rejected, or ended by closing the NIC. */
+    result = request_finish(targets.request, NULL);
+    CHECK(result != VIP_NOT_DONE, "the request has ended with %s", return_name((int)result));
+    arena_forget(&targets.arena);
 }
 
-int main(int count, char **words)
+int main(int argc, char **argv)
 {
     const unsigned calls = small_counts() ? CALLS_SMALL : CALLS;
     unsigned wrong = 0;
 
-    state = count > 2 ? strtoull(words[2], NULL, 0) : 0x5DEECE66D2545F49ull;
+    state = argc > 2 ? strtoull(argv[2], NULL, 0) : 0x5DEECE66D2545F49ull;
     printf("seed    0x%llx\n", (unsigned long long)state);
-    /* Each unknown device would be logged. */
+    /* Unknown devices would be logged. */
     setenv("VIADUCT_LOG", "off", 1);
     fixture_open();
-    pair_open(&bystander, &plain);
+    pair_open(&control_pair, &plain);
     for (unsigned n = 0; n < calls; n++) {
-        if (n % CALLS_PER_OPENING == 0) {
+        if (n % CALLS_PER_NIC == 0) {
             if (n > 0)
-                close_victims();
-            open_victims();
+                close_targets();
+            open_targets();
         }
-        VIP_RETURN answer = any_call();
-        wrong += (int)answer < VIP_SUCCESS || (int)answer > VIP_NOT_REACHABLE;
+        VIP_RETURN result = any_call();
+        wrong += (int)result < VIP_SUCCESS || (int)result > VIP_NOT_REACHABLE;
     }
-    CHECK(wrong == 0, "%u calls, each with an answer of VIP_RETURN (%u without)", calls, wrong);
-    close_victims();
-    pair_works(&bystander, "the bystander, after all that");
-    pair_close(&bystander);
+    CHECK(wrong == 0, "%u calls, each returns a VIP_RETURN (%u do not)", calls, wrong);
+    close_targets();
+    pair_works(&control_pair, "the control pair, after all calls");
+    pair_close(&control_pair);
     fixture_close();
     return check_summary();
 }

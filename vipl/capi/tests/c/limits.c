@@ -1,8 +1,9 @@
 /*
- * Each resource limit of a process, lowered step by step through every call, and each system call refused, one after the
- * other: whatever is forbidden is an error of the call, and the program goes on and ends in order. The first argument names
- * the limit, or the errno of refused system calls; a second one chooses a single step. "none" makes every call once without a
- * limit of its own, and prints how many were refused.
+ * VIPL calls under each resource limit of a process, lowered in steps, and with each system call
+ * refused, one at a time: a call that cannot succeed returns an error, and the program continues
+ * and exits normally. The first argument is the limit, or the errno of refused system calls; the
+ * second selects a single step. "none" makes every call once without a limit, and prints how many
+ * failed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -32,12 +33,12 @@ typedef union {
     unsigned char bytes[128];
 } Address;
 
-/* No allocation of the program's own: the limit is for the library's. */
+/* Static, so that the limits affect only allocations of the library. */
 static unsigned char memory[PAGES * PAGE] __attribute__((aligned(PAGE)));
 static VIP_NIC_ATTRIBUTES attributes;
 /* Calls that failed because of the limit. */
 static unsigned refused;
-/* The limit can break a connection. */
+/* Whether the limit can break a connection. */
 static int breaks_connections;
 
 static void fail(const char *what, int value)
@@ -46,8 +47,8 @@ static void fail(const char *what, int value)
     _exit(1);
 }
 
-/* Success, or not for want of something; nothing else. */
-static int made(VIP_RETURN code, const char *call)
+/* Returns true for VIP_SUCCESS, false for VIP_ERROR_RESOURCE; exits for any other code. */
+static int created_or_refused(VIP_RETURN code, const char *call)
 {
     if (code == VIP_ERROR_RESOURCE)
         refused++;
@@ -55,7 +56,7 @@ static int made(VIP_RETURN code, const char *call)
         fail(call, (int)code);
     return code == VIP_SUCCESS;
 }
-#define MADE(call) made((call), #call)
+#define CREATED(call) created_or_refused((call), #call)
 
 static void succeed(VIP_RETURN code, const char *call)
 {
@@ -66,21 +67,21 @@ static void succeed(VIP_RETURN code, const char *call)
 
 static Address address_of(const char *discriminator)
 {
-    Address made = {{0}};
+    Address address = {{0}};
 
-    made.address.HostAddressLen = attributes.NicAddressLen;
-    made.address.DiscriminatorLen = (VIP_UINT16)strlen(discriminator);
-    memcpy(made.address.HostAddress, attributes.LocalNicAddress, attributes.NicAddressLen);
-    memcpy(made.address.HostAddress + attributes.NicAddressLen, discriminator,
+    address.address.HostAddressLen = attributes.NicAddressLen;
+    address.address.DiscriminatorLen = (VIP_UINT16)strlen(discriminator);
+    memcpy(address.address.HostAddress, attributes.LocalNicAddress, attributes.NicAddressLen);
+    memcpy(address.address.HostAddress + attributes.NicAddressLen, discriminator,
            strlen(discriminator));
-    return made;
+    return address;
 }
 
 typedef struct {
     VIP_NIC_HANDLE nic;
     VIP_VI_HANDLE vi;
     VIP_RETURN code;
-    volatile int over;
+    volatile int is_finished;
 } Server;
 
 static void *serve(void *argument)
@@ -94,11 +95,11 @@ static void *serve(void *argument)
                                   &connection);
     if (server->code == VIP_SUCCESS)
         server->code = VipConnectAccept(connection, server->vi);
-    server->over = 1;
+    server->is_finished = 1;
     return NULL;
 }
 
-/* Connects two VIs if the limit allows it; true if it did. */
+/* Connects two VIs; false if the limit prevents it. */
 static int connect_both(VIP_NIC_HANDLE nic, VIP_VI_HANDLE client, VIP_VI_HANDLE vi)
 {
     static Server server;
@@ -114,10 +115,10 @@ static int connect_both(VIP_NIC_HANDLE nic, VIP_VI_HANDLE client, VIP_VI_HANDLE 
     pthread_attr_init(&options);
     pthread_attr_setstack(&options, stack, sizeof stack);
     if (pthread_create(&thread, &options, serve, &server) != 0)
-        return 0; /* The limit is the program's own, too. */
+        return 0; /* The limit also affects the program. */
     do
         code = VipConnectRequest(client, &local.address, &remote.address, 100, &theirs);
-    while ((code == VIP_NO_MATCH || code == VIP_TIMEOUT) && !server.over);
+    while ((code == VIP_NO_MATCH || code == VIP_TIMEOUT) && !server.is_finished);
     pthread_join(thread, NULL);
     if (code == VIP_ERROR_RESOURCE || server.code == VIP_ERROR_RESOURCE) {
         refused++;
@@ -141,15 +142,15 @@ static void describe(VIP_DESCRIPTOR *descriptor, void *data, VIP_MEM_HANDLE hand
     descriptor->DS[0].Local.Length = PAGE;
 }
 
-/* A system call that is refused may break the connection: then the descriptors come back flushed. */
-static void moved(VIP_RETURN code, const char *call)
+/* A refused system call may break the connection: then the descriptors are flushed. */
+static void completed_or_flushed(VIP_RETURN code, const char *call)
 {
     if (code == VIP_DESCRIPTOR_ERROR && breaks_connections)
         refused++;
     else
         succeed(code, call);
 }
-#define MOVED(call) moved((call), #call)
+#define COMPLETED(call) completed_or_flushed((call), #call)
 
 static void exchange(VIP_VI_HANDLE client, VIP_VI_HANDLE server, VIP_MEM_HANDLE handle)
 {
@@ -159,8 +160,8 @@ static void exchange(VIP_VI_HANDLE client, VIP_VI_HANDLE server, VIP_MEM_HANDLE 
     SUCCEED(VipPostRecv(server, receive, handle));
     describe(send, memory + 2 * PAGE, handle);
     SUCCEED(VipPostSend(client, send, handle));
-    MOVED(VipRecvWait(server, TIMEOUT_MS, &done));
-    MOVED(VipSendWait(client, TIMEOUT_MS, &done));
+    COMPLETED(VipRecvWait(server, TIMEOUT_MS, &done));
+    COMPLETED(VipSendWait(client, TIMEOUT_MS, &done));
 }
 
 static void on_entry(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi, VIP_BOOLEAN receive)
@@ -178,25 +179,26 @@ static void use_nic(VIP_NIC_HANDLE nic)
 
     SUCCEED(VipQueryNic(nic, &attributes));
     const VIP_RETURN named = VipNSInit(nic, NULL);
-    /* A hosts file that cannot be read is a parameter that cannot be used. */
-    if (made(named == VIP_INVALID_PARAMETER ? VIP_ERROR_RESOURCE : named, "VipNSInit"))
+    /* An unreadable hosts file is VIP_INVALID_PARAMETER. */
+    if (created_or_refused(named == VIP_INVALID_PARAMETER ? VIP_ERROR_RESOURCE : named,
+                           "VipNSInit"))
         SUCCEED(VipNSShutdown(nic));
-    if (!MADE(VipCreatePtag(nic, &ptag)))
+    if (!CREATED(VipCreatePtag(nic, &ptag)))
         return;
     VIP_VI_ATTRIBUTES wanted = {.ReliabilityLevel = VIP_SERVICE_RELIABLE_DELIVERY,
                                 .MaxTransferSize = PAGE,
                                 .Ptag = ptag};
     VIP_MEM_ATTRIBUTES rights = {.Ptag = ptag};
     while (region_count < MANY &&
-           MADE(VipRegisterMem(nic, memory, sizeof memory, &rights, &handles[region_count])))
+           CREATED(VipRegisterMem(nic, memory, sizeof memory, &rights, &handles[region_count])))
         region_count++;
-    while (vi_count < MANY && MADE(VipCreateVi(nic, &wanted, NULL, NULL, &vis[vi_count])))
+    while (vi_count < MANY && CREATED(VipCreateVi(nic, &wanted, NULL, NULL, &vis[vi_count])))
         vi_count++;
-    while (cq_count < MANY && MADE(VipCreateCQ(nic, 1024, &cqs[cq_count])))
+    while (cq_count < MANY && CREATED(VipCreateCQ(nic, 1024, &cqs[cq_count])))
         cq_count++;
     if (cq_count > 0) {
-        MADE(VipResizeCQ(cqs[0], 65536));
-        MADE(VipCQNotify(cqs[0], NULL, on_entry));
+        CREATED(VipResizeCQ(cqs[0], 65536));
+        CREATED(VipCQNotify(cqs[0], NULL, on_entry));
     }
     if (vi_count >= 2 && region_count > 0 && connect_both(nic, vis[0], vis[1]))
         exchange(vis[0], vis[1], handles[0]);
@@ -255,7 +257,7 @@ static unsigned mappings(void)
     return count;
 }
 
-/* Leaves so many mappings of those that a process may have. */
+/* Uses up the mappings that a process may have, except `left`. */
 static void take_mappings(unsigned left)
 {
     unsigned most = 0;
@@ -274,7 +276,7 @@ static void take_mappings(unsigned left)
             break;
 }
 
-/* Root may have as many processes as it likes. */
+/* Drops root, which has no limit of processes. */
 static void leave_root(void)
 {
     if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0))
@@ -303,7 +305,7 @@ static void limit_processes(unsigned step)
 
 static void limit_locked_memory(unsigned step)
 {
-    /* Who has CAP_IPC_LOCK may lock as much as it likes. */
+    /* CAP_IPC_LOCK overrides the limit. */
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
 
@@ -321,9 +323,10 @@ static void limit_mappings(unsigned step)
 }
 
 /*
- * Not among them: what glibc itself does not survive (brk, futex, rseq), what gives back (close, munmap), what every program
- * ends or returns by, and two of docs/guides/c.md: membarrier, without which a library that was granted it ends the program,
- * and shutdown, by which an attached program leaves its datapath process.
+ * Not included: system calls without which glibc fails (brk, futex, rseq), those that release
+ * resources (close, munmap), those by which programs exit, and two of docs/guides/c.md: membarrier,
+ * without which a library that has registered it aborts the program, and shutdown, by which an
+ * attached program detaches from its datapath process.
  */
 static const int system_calls[] = {
     SYS_accept4, SYS_bind, SYS_clock_nanosleep, SYS_clone3,
@@ -342,13 +345,13 @@ static const int system_calls[] = {
     SYS_timerfd_create, SYS_timerfd_settime, SYS_tgkill, SYS_uname, SYS_unlinkat, SYS_write,
     SYS_writev,
 #ifdef __x86_64__
-    SYS_access, SYS_epoll_wait, SYS_lstat, SYS_mkdir, SYS_open, SYS_poll, SYS_readlink, SYS_rename, SYS_stat,
-    SYS_unlink,
+    SYS_access, SYS_epoll_wait, SYS_lstat, SYS_mkdir, SYS_open, SYS_poll, SYS_readlink, SYS_rename,
+    SYS_stat, SYS_unlink,
 #endif
 };
 enum { SYSTEM_CALLS = sizeof system_calls / sizeof *system_calls };
 
-/* From now on one system call fails with this errno. */
+/* Makes one system call fail with this errno from now on. */
 static void refuse(unsigned step, int error)
 {
     struct sock_filter program[] = {
@@ -379,7 +382,7 @@ static const struct {
     const char *name;
     void (*set)(unsigned step);
     unsigned steps;
-    /* Root has no such limit. */
+    /* Not as root, which has no such limit. */
     int as_user;
 } limits[] = {
     {"AS", limit_address_space, 60, 0},     {"FSIZE", limit_file_size, 20, 0},
@@ -394,13 +397,13 @@ static void use_library(void (*set)(unsigned), unsigned step)
     VIP_NIC_HANDLE nic;
 
     set(step);
-    if (!MADE(VipOpenNic("VINIC0", &nic)))
+    if (!CREATED(VipOpenNic("VINIC0", &nic)))
         return;
     use_nic(nic);
     SUCCEED(VipCloseNic(nic));
 }
 
-/* Opens the NIC first: then the limit meets the other calls. */
+/* Opens the NIC before the limit is set, so that it affects the other calls. */
 static void use_open_nic(void (*set)(unsigned), unsigned step)
 {
     VIP_NIC_HANDLE nic;
@@ -435,22 +438,22 @@ static void limit_nothing(unsigned step)
     (void)step;
 }
 
-int main(int count, char **words)
+int main(int argc, char **argv)
 {
-    if (count > 1 && strcmp(words[1], "none") == 0) {
+    if (argc > 1 && strcmp(argv[1], "none") == 0) {
         use_library(limit_nothing, 0);
-        printf("none: %u calls were refused\n", refused);
+        printf("none: %u calls failed\n", refused);
         return 0;
     }
     for (unsigned n = 0; n < sizeof limits / sizeof *limits; n++) {
         unsigned failed = 0, limited = 0, steps = limits[n].steps;
 
-        if (count < 2 || strcmp(words[1], limits[n].name) != 0)
+        if (argc < 2 || strcmp(argv[1], limits[n].name) != 0)
             continue;
         if (limits[n].as_user)
             leave_root();
         for (unsigned step = 0; step < steps; step++) {
-            if (count > 2 && step != (unsigned)atoi(words[2]))
+            if (argc > 2 && step != (unsigned)atoi(argv[2]))
                 continue;
             int before = run(use_library, limits[n].set, step);
             int open = run(use_open_nic, limits[n].set, step);
@@ -458,7 +461,7 @@ int main(int count, char **words)
             failed += (before < 0) + (open < 0);
             limited += (before > 0) + (open > 0);
         }
-        printf("%s: %u of %u runs met the limit\n", limits[n].name, limited, 2 * steps);
+        printf("%s: %u of %u runs reached the limit\n", limits[n].name, limited, 2 * steps);
         return failed != 0 || limited == 0 || limited == 2 * steps;
     }
     return 2;

@@ -1,7 +1,6 @@
 /*
- * Runs a program in which membarrier(2) is not there, as on an old kernel or behind a filter of system
- * calls: the library must take its slower way.
- * usage: no_membarrier PROGRAM ARGUMENTS
+ * Runs a program without membarrier(2), as on an old kernel or under a seccomp filter: the library
+ * must use its slower fallback. usage: no_membarrier PROGRAM ARGUMENTS
  */
 #define _GNU_SOURCE
 
@@ -14,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-int main(int count, char **words)
+int main(int argc, char **argv)
 {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -24,16 +23,16 @@ int main(int count, char **words)
     };
     struct sock_fprog program = {sizeof filter / sizeof filter[0], filter};
 
-    if (count < 2 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+    if (argc < 2 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
         perror("no_membarrier");
         return 2;
     }
     if (syscall(SYS_membarrier, 0, 0, 0) != -1 || errno != ENOSYS) {
-        fprintf(stderr, "no_membarrier: membarrier is still there\n");
+        fprintf(stderr, "no_membarrier: membarrier is not disabled\n");
         return 2;
     }
-    execv(words[1], words + 1);
-    perror(words[1]);
+    execv(argv[1], argv + 1);
+    perror(argv[1]);
     return 2;
 }

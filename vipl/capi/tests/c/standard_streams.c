@@ -1,6 +1,6 @@
 /*
- * The library in programs that run with standard input, output or error closed, in all combinations: no descriptor of
- * its own gets one of these numbers.
+ * The library in programs with standard input, output or error closed, in all combinations: no file
+ * descriptor of the library has one of these numbers.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -17,7 +17,7 @@
 
 enum { STREAMS = 3, BYTES = 4096, TIMEOUT_MS = 60000 };
 
-/* Where the parent's standard output is, in every child. */
+/* A duplicate of the parent's standard output, in every child. */
 static int report;
 
 static void fail(const char *what, int value)
@@ -46,15 +46,15 @@ typedef union {
 
 static Address address_of(const Program *program, const char *discriminator)
 {
-    Address made = {{0}};
+    Address address = {{0}};
 
-    made.address.HostAddressLen = program->attributes.NicAddressLen;
-    made.address.DiscriminatorLen = (VIP_UINT16)strlen(discriminator);
-    memcpy(made.address.HostAddress, program->attributes.LocalNicAddress,
+    address.address.HostAddressLen = program->attributes.NicAddressLen;
+    address.address.DiscriminatorLen = (VIP_UINT16)strlen(discriminator);
+    memcpy(address.address.HostAddress, program->attributes.LocalNicAddress,
            program->attributes.NicAddressLen);
-    memcpy(made.address.HostAddress + program->attributes.NicAddressLen, discriminator,
+    memcpy(address.address.HostAddress + program->attributes.NicAddressLen, discriminator,
            strlen(discriminator));
-    return made;
+    return address;
 }
 
 static void *serve(void *argument)
@@ -144,11 +144,11 @@ static void use_library(unsigned closed)
     SUCCEED(VipRegisterMem(program.nic, memory, 3 * BYTES, &rights, &handle));
     connect_both(&program);
     exchange(&program, memory, handle);
-    check_closed(closed, "a descriptor of the library has the number of a standard stream");
+    check_closed(closed, "the library uses the file descriptor of a standard stream");
     SUCCEED(VipDisconnect(program.client));
     SUCCEED(VipCloseNic(program.nic));
     viaduct_free(memory);
-    check_closed(closed, "a descriptor that is left has the number of a standard stream");
+    check_closed(closed, "a leaked file descriptor has the number of a standard stream");
 }
 
 int main(void)

@@ -1,47 +1,47 @@
-//! What has no test of the suite, and why: the only place where that can be said.
+//! The return codes that have no test in the suite, each with the reason.
 
-/// A return code that the guide lists for a call and that this library never gives it.
-pub(crate) struct Never(
+/// A call, a return code that the guide lists for it but this library never returns, and the reason.
+pub(crate) struct NeverReturned(
     pub(crate) &'static str,
     pub(crate) &'static str,
     pub(crate) &'static str,
 );
 
-const ONLY_LOCAL: &str = "works on what exists already and takes no resource that could run out";
-const READS_ARE_OFFERED: &str =
-    "RDMA reads are supported; at which reliability level is a matter of the VI";
-const PEERS_HAVE_ROOM: &str =
-    "both VIs hold all that a connection needs; a port that has no room is asked again";
-const ONLY_HEAP: &str = "takes nothing but a little memory, of which there is a reserve";
-const NO_QOS: &str = "no quality of service is offered, so that none can differ: VIs have none";
+const ONLY_LOCAL: &str = "uses existing objects only and allocates nothing that could run out";
+const READS_SUPPORTED: &str =
+    "RDMA reads are supported; the reliability level is checked for the VI";
+const PEER_RESOURCES_ALLOCATED: &str =
+    "both VIs have the needed resources; a request to a port without resources is retried";
+const HEAP_RESERVE: &str = "allocates only a little memory, for which there is a reserve";
+const NO_QOS: &str = "quality of service is not supported: VIs have none that could differ";
 
 #[rustfmt::skip]
-pub(crate) const NEVER: &[Never] = &[
-    Never("VipDestroyVi", "ERROR_RESOURCE", ONLY_LOCAL),
-    Never("VipConnectAccept", "INVALID_QOS", NO_QOS),
-    Never("VipConnectAccept", "ERROR_RESOURCE", "the request and the VI hold what a connection needs; without memory: tests/limits.rs"),
-    Never("VipConnectAccept", "NOT_REACHABLE", "a client that cannot be reached any more is VIP_TIMEOUT"),
-    Never("VipConnectReject", "ERROR_RESOURCE", ONLY_LOCAL),
-    Never("VipConnectReject", "NOT_REACHABLE", "whether the answer arrives makes no difference here: there is no connection"),
-    Never("VipDisconnect", "ERROR_RESOURCE", ONLY_LOCAL),
-    Never("VipDisconnect", "NOT_REACHABLE", "the VI is Idle at once; the peer is notified after the call returns, with retransmission"),
-    Never("VipConnectPeerRequest", "ERROR_RESOURCE", "the VI holds what a request needs; without memory: tests/limits.rs; a name that another user of a datapath process has: e2e/tests/attached_users.rs"),
-    Never("VipConnectPeerDone", "INVALID_QOS", NO_QOS),
-    Never("VipConnectPeerDone", "ERROR_RESOURCE", PEERS_HAVE_ROOM),
-    Never("VipConnectPeerWait", "INVALID_QOS", NO_QOS),
-    Never("VipConnectPeerWait", "ERROR_RESOURCE", PEERS_HAVE_ROOM),
-    Never("VipRegisterMem", "INVALID_RDMAREAD", READS_ARE_OFFERED),
-    Never("VipDeregisterMem", "ERROR_RESOURCE", ONLY_LOCAL),
-    Never("VipCQWait", "ERROR_RESOURCE", ONLY_LOCAL),
-    Never("VipQueryNic", "ERROR_RESOURCE", ONLY_LOCAL),
-    Never("VipSetViAttributes", "ERROR_RESOURCE", ONLY_LOCAL),
-    Never("VipQueryVi", "ERROR_RESOURCE", ONLY_LOCAL),
-    Never("VipSetMemAttributes", "INVALID_RDMAREAD", READS_ARE_OFFERED),
-    Never("VipSetMemAttributes", "ERROR_RESOURCE", ONLY_LOCAL),
-    Never("VipQueryMem", "ERROR_RESOURCE", ONLY_LOCAL),
-    Never("VipErrorCallback", "ERROR_RESOURCE", "the thread that calls handlers runs since the NIC was opened"),
-    Never("VipNSInit", "ERROR_RESOURCE", "without memory or a descriptor: tests/limits.rs; a hosts file that cannot be used is VIP_INVALID_PARAMETER"),
-    Never("VipNSGetHostByName", "ERROR_RESOURCE", ONLY_HEAP),
-    Never("VipNSGetHostByAddr", "ERROR_RESOURCE", ONLY_HEAP),
-    Never("VipNSShutdown", "ERROR_RESOURCE", ONLY_LOCAL),
+pub(crate) const NEVER_RETURNED: &[NeverReturned] = &[
+    NeverReturned("VipDestroyVi", "ERROR_RESOURCE", ONLY_LOCAL),
+    NeverReturned("VipConnectAccept", "INVALID_QOS", NO_QOS),
+    NeverReturned("VipConnectAccept", "ERROR_RESOURCE", "the request and the VI have allocated what a connection needs; out of memory: tests/limits.rs"),
+    NeverReturned("VipConnectAccept", "NOT_REACHABLE", "an unreachable client causes VIP_TIMEOUT"),
+    NeverReturned("VipConnectReject", "ERROR_RESOURCE", ONLY_LOCAL),
+    NeverReturned("VipConnectReject", "NOT_REACHABLE", "the result does not depend on whether the rejection arrives: there is no connection"),
+    NeverReturned("VipDisconnect", "ERROR_RESOURCE", ONLY_LOCAL),
+    NeverReturned("VipDisconnect", "NOT_REACHABLE", "the VI is Idle immediately; the peer is notified after the call returns, with retransmission"),
+    NeverReturned("VipConnectPeerRequest", "ERROR_RESOURCE", "the VI has allocated what a request needs; out of memory: tests/limits.rs; a name in use by another user of a datapath process: e2e/tests/attached_users.rs"),
+    NeverReturned("VipConnectPeerDone", "INVALID_QOS", NO_QOS),
+    NeverReturned("VipConnectPeerDone", "ERROR_RESOURCE", PEER_RESOURCES_ALLOCATED),
+    NeverReturned("VipConnectPeerWait", "INVALID_QOS", NO_QOS),
+    NeverReturned("VipConnectPeerWait", "ERROR_RESOURCE", PEER_RESOURCES_ALLOCATED),
+    NeverReturned("VipRegisterMem", "INVALID_RDMAREAD", READS_SUPPORTED),
+    NeverReturned("VipDeregisterMem", "ERROR_RESOURCE", ONLY_LOCAL),
+    NeverReturned("VipCQWait", "ERROR_RESOURCE", ONLY_LOCAL),
+    NeverReturned("VipQueryNic", "ERROR_RESOURCE", ONLY_LOCAL),
+    NeverReturned("VipSetViAttributes", "ERROR_RESOURCE", ONLY_LOCAL),
+    NeverReturned("VipQueryVi", "ERROR_RESOURCE", ONLY_LOCAL),
+    NeverReturned("VipSetMemAttributes", "INVALID_RDMAREAD", READS_SUPPORTED),
+    NeverReturned("VipSetMemAttributes", "ERROR_RESOURCE", ONLY_LOCAL),
+    NeverReturned("VipQueryMem", "ERROR_RESOURCE", ONLY_LOCAL),
+    NeverReturned("VipErrorCallback", "ERROR_RESOURCE", "the thread that calls handlers is started by VipOpenNic"),
+    NeverReturned("VipNSInit", "ERROR_RESOURCE", "out of memory or file descriptors: tests/limits.rs; an unusable hosts file causes VIP_INVALID_PARAMETER"),
+    NeverReturned("VipNSGetHostByName", "ERROR_RESOURCE", HEAP_RESERVE),
+    NeverReturned("VipNSGetHostByAddr", "ERROR_RESOURCE", HEAP_RESERVE),
+    NeverReturned("VipNSShutdown", "ERROR_RESOURCE", ONLY_LOCAL),
 ];

@@ -1,4 +1,4 @@
-//! What the guide asks for: its calls with their clauses, phases and return codes, in its own order.
+//! The guide's calls with their clauses, phases and return codes, in the guide's order.
 
 /// A conformance phase of the guide (2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -11,10 +11,10 @@ pub(crate) enum Phase {
 use Phase::{EarlyAdopter, Full, Functional};
 
 impl Phase {
-    /// All of them, each with what the one before it has.
+    /// All phases in order; each includes the previous one.
     pub(crate) const ALL: [Self; 3] = [EarlyAdopter, Functional, Full];
 
-    /// The folder of its programs.
+    /// Returns the directory of the phase's programs.
     pub(crate) fn folder(self) -> &'static str {
         match self {
             EarlyAdopter => "early_adopter",
@@ -24,12 +24,12 @@ impl Phase {
     }
 }
 
-/// A call.
+/// A call of the guide.
 pub(crate) struct Call {
     pub(crate) name: &'static str,
     pub(crate) clause: &'static str,
     pub(crate) phase: Phase,
-    /// Its return codes without `VIP_`.
+    /// Return codes without the prefix `VIP_`.
     pub(crate) codes: &'static [&'static str],
 }
 

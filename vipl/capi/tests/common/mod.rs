@@ -1,7 +1,7 @@
-//! A private installation of libvipl, C programs compiled against it, and children that cannot
-//! outlive their test.
+//! A private installation of libvipl, C programs compiled against it, and child processes that are killed
+//! when their test ends.
 
-// Every test binary uses its own part of this.
+// Each test binary uses a part of this module.
 #![allow(dead_code)]
 
 pub(crate) mod exceptions;
@@ -19,12 +19,12 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Seconds after which a hanging program is killed.
-const PROGRAM_LIMIT_S: &str = "120";
-/// The same under valgrind.
-const VALGRIND_LIMIT_S: &str = "600";
+/// Timeout of a program, in seconds, after which it is killed.
+const PROGRAM_TIMEOUT_S: &str = "120";
+/// Timeout of a program under valgrind, in seconds.
+const VALGRIND_TIMEOUT_S: &str = "600";
 
-/// How a program gets the library.
+/// How a program links with the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Linkage {
     /// libvipl.so, found by its run path.
@@ -33,29 +33,29 @@ pub(crate) enum Linkage {
     Static,
 }
 
-/// libvipl below a prefix of its own, with a NIC configuration nobody else uses.
+/// An installation of libvipl under a private prefix, with a private NIC configuration.
 pub(crate) struct Installation {
     root: PathBuf,
-    /// VINIC0 speaks VI/TCP, on the loopback interface.
+    /// Whether VINIC0 is a VI/TCP NIC on the loopback interface.
     over_tcp: bool,
 }
 
 impl Installation {
-    /// Installs what cargo has built for this test run.
+    /// Installs the build of this test run.
     pub(crate) fn new(name: &str) -> Self {
         Self::with(name, &[], "")
     }
 
-    /// The same; VINIC0 has these keys as well.
+    /// Like `new`, with additional keys for VINIC0.
     pub(crate) fn with_keys(name: &str, keys: &str) -> Self {
         Self::with(name, &[], keys)
     }
 
-    /// The same; VINIC0 speaks VI/TCP.
+    /// Like `new`, with VI/TCP as the transport of VINIC0.
     pub(crate) fn over_tcp(name: &str) -> Self {
         let mut this = Self::new(name);
         this.over_tcp = true;
-        // An address of this host that no other test has.
+        // A loopback address that is unique among tests.
         let [_, _, second, first] = std::process::id().to_be_bytes();
         let number = name
             .bytes()
@@ -71,7 +71,7 @@ impl Installation {
         this
     }
 
-    /// The same as links into the tree that cargo builds in.
+    /// Like `new`, as links to the build directory.
     pub(crate) fn linked(name: &str) -> Self {
         Self::with(name, &["--link"], "")
     }
@@ -79,13 +79,13 @@ impl Installation {
     fn with(name: &str, options: &[&str], keys: &str) -> Self {
         let id = format!("{name}-{}", std::process::id());
         let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&id);
-        fs::create_dir_all(&root).expect("a directory for the test");
+        fs::create_dir_all(&root).expect("the test's directory");
         let this = Self {
             root,
             over_tcp: false,
         };
         let built = std::env::current_exe().expect("own path");
-        let built = built.parent().expect("a program lies in a directory");
+        let built = built.parent().expect("the directory of the test program");
         let install = workspace().join("ci/install-capi");
         succeed(
             Command::new(install)
@@ -98,17 +98,17 @@ impl Installation {
         this
     }
 
-    /// The prefix of the installation.
+    /// Returns the prefix of the installation.
     pub(crate) fn prefix(&self) -> PathBuf {
         self.root.join("prefix")
     }
 
-    /// Where the test's files are.
+    /// Returns the directory of the test's files.
     pub(crate) fn directory(&self) -> &Path {
         &self.root
     }
 
-    /// A file of this test.
+    /// Returns the path of a file of this test.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
@@ -149,7 +149,7 @@ impl Installation {
                 command.arg(format!("-Wl,-rpath,{}", lib.display()));
             }
             Linkage::Static => {
-                // The archive by name, and then what vipl.pc calls private.
+                // The archive by name, then the private libraries of vipl.pc.
                 command.args(["-x", "none"]).arg(lib.join("libvipl.a"));
                 command.args([
                     "-lgcc_s",
@@ -177,28 +177,28 @@ impl Installation {
         sources.push(tests_directory().join(source));
         let sources: Vec<&str> = sources
             .iter()
-            .map(|path| path.to_str().expect("a path that is text"))
+            .map(|path| path.to_str().expect("a UTF-8 path"))
             .collect();
         let include = format!("-I{}", harness.display());
         let compiler = ["cc", "-std=c99", &include];
         self.compile(program, &sources, &compiler, Linkage::Shared)
     }
 
-    /// Runs a test program in this installation's directory; it must pass every check it makes.
+    /// Runs a test program in this installation's directory; all its checks must pass.
     pub(crate) fn run_checks(&self, command: &mut Command) {
         let output = succeed(command.arg(self.directory()));
         let printed = String::from_utf8(output.stdout).expect("text");
         assert!(printed.ends_with(" passed, 0 failed\n"), "{printed}");
     }
 
-    /// A command that runs `program` on this installation's NIC, for a limited time.
+    /// Returns a command that runs `program` on this installation's NICs, with a timeout.
     pub(crate) fn command(&self, program: &Path) -> Command {
-        self.limited(PROGRAM_LIMIT_S, program)
+        self.command_with_timeout(PROGRAM_TIMEOUT_S, program)
     }
 
-    /// The same under valgrind, which fails on any error and any definite leak.
+    /// Like `command`, under valgrind, which fails on any error and any definite leak.
     pub(crate) fn command_under_valgrind(&self, program: &Path) -> Command {
-        let mut command = self.limited(VALGRIND_LIMIT_S, Path::new("valgrind"));
+        let mut command = self.command_with_timeout(VALGRIND_TIMEOUT_S, Path::new("valgrind"));
         command.args(["--quiet", "--error-exitcode=9", "--leak-check=full"]);
         command
             .args(["--errors-for-leak-kinds=definite", "--fair-sched=yes"])
@@ -207,10 +207,10 @@ impl Installation {
         command
     }
 
-    fn limited(&self, limit_s: &str, program: &Path) -> Command {
+    fn command_with_timeout(&self, timeout_s: &str, program: &Path) -> Command {
         let mut command = Command::new("timeout");
         command
-            .args(["--foreground", "--kill-after=10", limit_s])
+            .args(["--foreground", "--kill-after=10", timeout_s])
             .arg(program);
         command.env("VIADUCT_CONFIG", self.config());
         command.env("FRAGILE_SEGMENT", self.fragile_segment());
@@ -223,14 +223,16 @@ impl Installation {
         command
     }
 
-    /// The file of the segment of the NIC that a test damages.
+    /// Returns the path of the segment file of the NIC that a test damages.
     fn fragile_segment(&self) -> PathBuf {
-        let user = fs::metadata(&self.root).expect("our own directory").uid();
+        let user = fs::metadata(&self.root)
+            .expect("the test's directory")
+            .uid();
         let id = self.root.file_name().expect("a name").display();
         Path::new(FRAGILE_DIRECTORY).join(format!("viaduct-{user}-fragile-{id}/segment"))
     }
 
-    /// Builds the examples with their own Makefile.
+    /// Builds the C examples with their Makefile.
     pub(crate) fn make_examples(&self) {
         let directory = workspace().join("examples/c");
         let mut command = Command::new("make");
@@ -246,12 +248,12 @@ impl Installation {
     }
 }
 
-/// Where the segment is that a test damages.
+/// Directory of the segment that a test damages.
 const FRAGILE_DIRECTORY: &str = "/dev/shm";
 
-/// The suite's NICs: one with the usual limits, one that has little of everything and two static neighbours,
-/// two on bad wires, and one to be damaged. Nothing is lost on the first two and the last: with this time-out no request is repeated, however slow the machine
-/// is under valgrind.
+/// Returns the configuration of the suite's NICs: one with the default limits, one with low limits and two static
+/// neighbours, two with injected wire faults, and one that a test damages. The first two and the last lose nothing:
+/// with their long timeouts no request is retransmitted, even on a slow machine under valgrind.
 fn nics(id: &str, keys: &str) -> String {
     let nic = |name: &str, keys: &str| {
         let segment = name.to_lowercase();
@@ -259,27 +261,27 @@ fn nics(id: &str, keys: &str) -> String {
             "[[nic]]\nname = \"{name}\"\nport = \"shm\"\nsegment = \"{segment}-{id}\"\n{keys}\n"
         )
     };
-    let patient = "e_d_tov_ms = 240000\nulp_timeout_ms = 240000\nsilent_port_ms = 240000";
-    let quick = "e_d_tov_ms = 200\nr_a_tov_ms = 200\nulp_timeout_ms = 400";
-    let little = "max_vi = 4\nmax_ptags = 4\nmax_cq = 3\nmax_cq_entries = 64\nmax_regions = 3\n\
+    let long_timeouts = "e_d_tov_ms = 240000\nulp_timeout_ms = 240000\nsilent_port_ms = 240000";
+    let short_timeouts = "e_d_tov_ms = 200\nr_a_tov_ms = 200\nulp_timeout_ms = 400";
+    let low_limits = "max_vi = 4\nmax_ptags = 4\nmax_cq = 3\nmax_cq_entries = 64\nmax_regions = 3\n\
                   max_registered_bytes = 33554432\nmax_incoming = 1\nmax_notifies_per_queue = 3\n\
                   max_transfer_bytes = 8388608\n\
                   neighbour = [{ host = \"192.0.2.9\", n_port_ids = \"00.09.01\" }, \
                   { host = \"192.0.2.8\", n_port_ids = \"00.08.01\" }]";
     [
-        nic("VINIC0", &format!("{patient}\n{keys}")),
-        nic("SMALL", &format!("{patient}\n{little}")),
+        nic("VINIC0", &format!("{long_timeouts}\n{keys}")),
+        nic("SMALL", &format!("{long_timeouts}\n{low_limits}")),
         nic(
             "LOSSY",
-            &format!("{quick}\n[nic.fault]\nseed = 3\nloss_ppm = 20000"),
+            &format!("{short_timeouts}\n[nic.fault]\nseed = 3\nloss_ppm = 20000"),
         ),
         nic(
             "DAMAGED",
-            &format!("{quick}\n[nic.fault]\nseed = 5\ncorruption_ppm = 20000"),
+            &format!("{short_timeouts}\n[nic.fault]\nseed = 5\ncorruption_ppm = 20000"),
         ),
         nic(
             "FRAGILE",
-            &format!("{patient}\ndirectory = \"{FRAGILE_DIRECTORY}\""),
+            &format!("{long_timeouts}\ndirectory = \"{FRAGILE_DIRECTORY}\""),
         ),
         "[alias]\n\"/dev/old0\" = \"VINIC0\"\n".to_owned(),
     ]
@@ -288,24 +290,24 @@ fn nics(id: &str, keys: &str) -> String {
 
 impl Drop for Installation {
     fn drop(&mut self) {
-        // What a failed test has built is worth looking at.
+        // The files of a failed test are kept for inspection.
         if !thread::panicking() {
             let _ = fs::remove_dir_all(&self.root);
         }
     }
 }
 
-/// The root of the workspace.
+/// Returns the root of the workspace.
 pub(crate) fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Where the tests are.
+/// Returns the directory of the tests.
 pub(crate) fn tests_directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
 }
 
-/// The calls that the header declares.
+/// Returns the calls that vipl.h declares.
 pub(crate) fn declared_calls() -> BTreeSet<String> {
     let header = tests_directory().join("../include/vipl.h");
     let header = fs::read_to_string(header).expect("the header");
@@ -315,12 +317,12 @@ pub(crate) fn declared_calls() -> BTreeSet<String> {
         .collect()
 }
 
-/// An example of the Rust crate, built now as this test was built: cargo does not build the examples
-/// of other packages by itself.
+/// Builds an example of the Rust crate with the profile of this test and returns its path: cargo does not build
+/// the examples of other packages.
 pub(crate) fn rust_example(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("own path");
-    let built = test.ancestors().nth(2).expect("tests lie in PROFILE/deps");
-    let target = built.parent().expect("PROFILE lies in a directory");
+    let built = test.ancestors().nth(2).expect("PROFILE/deps/TEST");
+    let target = built.parent().expect("the target directory");
     let profile = match built.file_name().and_then(|name| name.to_str()) {
         Some("debug") => "dev",
         Some(other) => other,
@@ -336,7 +338,7 @@ pub(crate) fn rust_example(name: &str) -> PathBuf {
     built.join("examples").join(name)
 }
 
-/// Runs a command to its end; anything but success is the test's failure, with all it has printed.
+/// Runs a command and returns its output; panics with the output unless it succeeds.
 pub(crate) fn succeed(command: &mut Command) -> Output {
     let output = command
         .output()
@@ -351,14 +353,14 @@ pub(crate) fn succeed(command: &mut Command) -> Output {
     output
 }
 
-/// A child that is killed when the test lets go of it, with whatever it has started.
+/// A child process; dropping it kills its process group.
 pub(crate) struct Running {
     child: Child,
     stdout: BufReader<ChildStdout>,
 }
 
 impl Running {
-    /// Starts a command in a process group of its own; what it prints is kept, its input is open.
+    /// Starts a command in its own process group, with pipes as standard input and output.
     pub(crate) fn start(command: &mut Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.process_group(0);
@@ -369,17 +371,17 @@ impl Running {
         Self { child, stdout }
     }
 
-    /// Reads what the child prints until a line contains `part`.
+    /// Reads the child's output until a line contains `part`.
     pub(crate) fn await_line(&mut self, part: &str) {
         let mut line = String::new();
         while !line.contains(part) {
             line.clear();
             let bytes = self.stdout.read_line(&mut line).expect("text");
-            assert_ne!(bytes, 0, "the program ended without saying {part:?}");
+            assert_ne!(bytes, 0, "the program exited without printing {part:?}");
         }
     }
 
-    /// Closes its input and waits for success; gives what it has printed since the last look.
+    /// Closes the child's input and waits for success; returns the output that was not read yet.
     pub(crate) fn succeed(mut self) -> String {
         drop(self.child.stdin.take());
         let mut printed = String::new();
@@ -389,33 +391,30 @@ impl Running {
         printed
     }
 
-    /// Kills the child with SIGKILL, in the middle of whatever it does.
+    /// Kills the child with SIGKILL; panics if it has exited.
     pub(crate) fn kill(mut self) {
-        assert!(
-            self.kill_group(),
-            "the program had ended before it could be killed"
-        );
+        assert!(self.kill_group(), "the program exited before it was killed");
     }
 
-    /// Its process number, which is the child's until it was waited for.
+    /// Returns the process ID.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Has it ended, and how?
-    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+    /// Returns the exit status once the child has exited.
+    pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("the child's status")
     }
 
-    /// True if there was something to kill.
+    /// Kills the process group; returns false if the child has exited.
     fn kill_group(&mut self) -> bool {
-        let alive = matches!(self.child.try_wait(), Ok(None));
-        if alive {
+        let running = matches!(self.child.try_wait(), Ok(None));
+        if running {
             let group = format!("-{}", self.child.id());
             succeed(Command::new("kill").args(["-KILL", "--", &group]));
             self.child.wait().expect("the child's status");
         }
-        alive
+        running
     }
 }
 
@@ -431,7 +430,7 @@ pub(crate) fn await_file(path: &Path) {
     while !path.exists() {
         assert!(
             Instant::now() < deadline,
-            "{} does not appear",
+            "timed out waiting for {}",
             path.display()
         );
         thread::sleep(Duration::from_millis(5));

@@ -1,4 +1,4 @@
-//! The conformance suite: its programs, what they declare, what they do.
+//! The conformance suite: building and running its programs, and parsing their output.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,20 +11,20 @@ use super::{Installation, succeed, tests_directory};
 /// A program of the suite.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Program {
-    /// The folder of its phase.
+    /// Directory of its phase.
     pub(crate) folder: &'static str,
     /// Its name, without `.c`.
     pub(crate) name: String,
 }
 
 impl Program {
-    /// Its source, as documents name it.
+    /// Returns its source path relative to the suite, as used in documents.
     pub(crate) fn source(&self) -> String {
         format!("{}/{}.c", self.folder, self.name)
     }
 }
 
-/// The programs of a phase, by name.
+/// Returns the programs of a phase, sorted by name.
 pub(crate) fn programs(phase: Phase) -> Vec<Program> {
     let folder = tests_directory().join("conformance").join(phase.folder());
     let files = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
@@ -36,7 +36,7 @@ pub(crate) fn programs(phase: Phase) -> Vec<Program> {
             name: path
                 .file_stem()
                 .and_then(|name| name.to_str())
-                .expect("a name that is text")
+                .expect("a UTF-8 name")
                 .to_owned(),
         })
         .collect();
@@ -45,13 +45,13 @@ pub(crate) fn programs(phase: Phase) -> Vec<Program> {
     programs
 }
 
-/// A test and what it declares.
+/// A test and its declarations.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Declared {
+pub(crate) struct TestDeclaration {
     pub(crate) name: String,
     pub(crate) clauses: Vec<String>,
-    /// Call and code, the code without `VIP_`.
-    pub(crate) answers: Vec<(String, String)>,
+    /// Call and return code, the code without `VIP_`.
+    pub(crate) returns: Vec<(String, String)>,
     /// Row, level, side.
     pub(crate) rows: Vec<(String, String, String)>,
 }
@@ -97,82 +97,82 @@ impl<'a> Suite<'a> {
         self.installation.file(self.link)
     }
 
-    /// A built program.
+    /// Returns the path of a built program.
     pub(crate) fn path(&self, program: &Program) -> PathBuf {
         self.directory().join(program.folder).join(&program.name)
     }
 
-    /// What a program declares.
-    pub(crate) fn declared(&self, program: &Program) -> Vec<Declared> {
+    /// Returns the declarations of a program's tests.
+    pub(crate) fn declarations(&self, program: &Program) -> Vec<TestDeclaration> {
         let mut command = self.installation.command(&self.path(program));
         let output = succeed(command.arg("--list"));
-        read_list(&String::from_utf8(output.stdout).expect("text"))
+        parse_list(&String::from_utf8(output.stdout).expect("text"))
     }
 
-    /// Runs a program; every test must pass. Gives what it printed.
+    /// Runs a program, all of whose tests must pass; returns its parsed output.
     pub(crate) fn run(&self, program: &Program, command: &mut Command) -> Run {
         let name = program.source();
         let directory = self
             .installation
             .file(&format!("{}-{}", self.link, program.name));
-        fs::create_dir_all(&directory).expect("a directory for the program");
+        fs::create_dir_all(&directory).expect("the program's directory");
         let output = succeed(command.arg(&directory));
         let printed = String::from_utf8(output.stdout).expect("text");
         assert!(
             printed.ends_with(" passed, 0 failed\n"),
             "{name}: {printed}"
         );
-        let run = Run::read(&printed);
-        run.check_answers(&name);
+        let run = Run::parse(&printed);
+        run.check_returns(&name);
         run
     }
 }
 
-fn read_list(printed: &str) -> Vec<Declared> {
-    let mut tests: Vec<Declared> = Vec::new();
+fn parse_list(printed: &str) -> Vec<TestDeclaration> {
+    let mut tests: Vec<TestDeclaration> = Vec::new();
     for line in printed.lines() {
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
         match words.as_slice() {
-            [kind, name, clauses @ ..] if kind == "test" => tests.push(Declared {
+            [kind, name, clauses @ ..] if kind == "test" => tests.push(TestDeclaration {
                 name: name.clone(),
                 clauses: clauses.to_vec(),
-                ..Declared::default()
+                ..TestDeclaration::default()
             }),
             [kind, _, call, code] if kind == "shows" => {
                 let code = code.strip_prefix("VIP_").expect("a VIP_RETURN").to_owned();
-                let test = tests.last_mut().expect("a test before");
-                test.answers.push((call.clone(), code));
+                let test = tests.last_mut().expect("a preceding test line");
+                test.returns.push((call.clone(), code));
             }
             [kind, _, row, level, side] if kind == "row" => {
-                let test = tests.last_mut().expect("a test before");
+                let test = tests.last_mut().expect("a preceding test line");
                 test.rows.push((row.clone(), level.clone(), side.clone()));
             }
-            _ => panic!("{line:?} is not understood"),
+            _ => panic!("unknown line {line:?}"),
         }
     }
     tests
 }
 
-/// What a program printed about its tests.
+/// The parsed output of a program.
 #[derive(Debug, Default)]
 pub(crate) struct Run {
     pub(crate) ran: BTreeSet<String>,
-    /// Tests that want two processes.
-    pub(crate) elsewhere: BTreeSet<String>,
-    /// Test, call, code.
-    answers: BTreeSet<(String, String, String)>,
+    /// Tests that require two processes.
+    pub(crate) skipped: BTreeSet<String>,
+    /// Test, call, return code.
+    returns: BTreeSet<(String, String, String)>,
 }
 
 impl Run {
-    fn read(printed: &str) -> Self {
+    fn parse(printed: &str) -> Self {
         let mut run = Self::default();
         for line in printed.lines() {
             match line.split(' ').collect::<Vec<_>>().as_slice() {
                 ["run", test] => drop(run.ran.insert((*test).to_owned())),
-                ["elsewhere", test] => drop(run.elsewhere.insert((*test).to_owned())),
-                ["answer", test, call, code] => {
+                ["skipped", test] => drop(run.skipped.insert((*test).to_owned())),
+                ["returned", test, call, code] => {
                     let words = [test, call, code].map(|word| (*word).to_owned());
-                    run.answers.insert(words.into());
+                    run.returns.insert(words.into());
                 }
                 _ => {}
             }
@@ -180,29 +180,31 @@ impl Run {
         run
     }
 
-    /// No call may answer what the guide does not list for it, or what is said never to occur.
-    fn check_answers(&self, program: &str) {
-        use super::exceptions::NEVER;
-        for (test, name, code) in &self.answers {
+    /// Checks that the guide lists each returned code for its call, and that it is not declared as never returned.
+    fn check_returns(&self, program: &str) {
+        use super::exceptions::NEVER_RETURNED;
+        for (test, name, code) in &self.returns {
             let code = code.strip_prefix("VIP_").unwrap_or(code);
             let listed = CALLS
                 .iter()
                 .any(|call| call.name == name && call.codes.contains(&code));
-            let never = NEVER.iter().any(|never| never.0 == name && never.1 == code);
+            let excepted = NEVER_RETURNED
+                .iter()
+                .any(|never| never.0 == name && never.1 == code);
             assert!(
-                listed && !never,
-                "{program}, {test}: {name} answers {code} (listed: {listed}, said never to occur: {never})"
+                listed && !excepted,
+                "{program}, {test}: {name} returned {code} (listed: {listed}, declared as never returned: {excepted})"
             );
         }
     }
 }
 
-/// The words that start the far process of a run on one host.
-pub(crate) const FAR_ON_THIS_HOST: &str = "env";
+/// The command prefix that starts the remote process on the same host.
+pub(crate) const REMOTE_ON_THIS_HOST: &str = "env";
 
-/// A program's command as two processes of one host.
+/// Returns a command that runs a program as two processes on one host.
 pub(crate) fn two_processes(installation: &Installation, path: &Path) -> Command {
     let mut command = installation.command(path);
-    command.env("VIPL_TEST_PEER", FAR_ON_THIS_HOST);
+    command.env("VIPL_TEST_PEER", REMOTE_ON_THIS_HOST);
     command
 }

@@ -1,10 +1,11 @@
 /*
- * A program with an open NIC that leaves a child, which keeps all its descriptors until its input ends.
+ * A program with an open NIC and a forked child, which keeps all file descriptors open until the
+ * end of its standard input.
  */
 #define _DEFAULT_SOURCE
 #define _XOPEN_SOURCE 600
 
-#include "old.h"
+#include "common.h"
 
 #include <stdio.h>
 #include <stdlib.h>

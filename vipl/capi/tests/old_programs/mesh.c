@@ -1,14 +1,14 @@
 /*
- * One of several processes, each with a VI to every other: mesh RANK OWN-HOST HOST...
- * The hosts are those of the ranks in their order, as addresses or names of the hosts file; the process
- * of a lower rank waits, the other asks. Memory of every kind is registered: the stack's, the heap's,
- * mapped memory and System V shared memory; which for a peer, the two ranks decide, so that from four
- * processes on there is each of them. A thread for each peer sends while another spins in VipRecvDone.
+ * A process of a full mesh, with a VI to every other process: mesh RANK OWN-HOST HOST... The hosts
+ * are those of the ranks in order, as addresses or names of the hosts file; the process with the
+ * lower rank is the server of a connection. Memory of every kind is registered: stack, heap, mapped
+ * memory and System V shared memory, selected by the two ranks, so that four processes use all
+ * kinds. For each peer, one thread sends while another polls VipRecvDone.
  */
 #define _DEFAULT_SOURCE
 #define _XOPEN_SOURCE 600
 
-#include "old.h"
+#include "common.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -24,7 +24,7 @@
 #define BYTES 1024
 #define DEPTH 8
 #define KINDS 4
-#define REGION 32768 /* for each peer: descriptors and data of both ways */
+#define REGION 32768 /* for each peer: descriptors and data of both directions */
 
 typedef struct {
     unsigned rank;
@@ -33,14 +33,14 @@ typedef struct {
     VIP_MEM_HANDLE handle;
     pthread_mutex_t lock;
     pthread_cond_t more;
-    unsigned come; /* messages that came from it, and whose receives are posted again */
+    unsigned received_count; /* messages received and their receives posted again */
 } Peer;
 
 static Nic nic;
 static unsigned own_rank, ranks;
 static Peer peers[PEERS];
 
-/* Memory of the kind that a number says. */
+/* Allocates memory of a kind: stack, heap, mapped or System V. */
 static char *memory_of_kind(unsigned kind, char *on_stack)
 {
     size_t address;
@@ -102,7 +102,7 @@ static void peer_prepare(Peer *peer, unsigned rank, unsigned kind, char *on_stac
     unsigned n;
 
     peer->rank = rank;
-    peer->come = 0;
+    peer->received_count = 0;
     EXPECT(pthread_mutex_init(&peer->lock, NULL) == 0 && pthread_cond_init(&peer->more, NULL) == 0);
     peer->region = memory_of_kind(kind, on_stack);
     attributes.Ptag = nic.ptag;
@@ -118,7 +118,7 @@ static void peer_prepare(Peer *peer, unsigned rank, unsigned kind, char *on_stac
 /* An address of a host with "FROM-TO" as its discriminator. */
 static VIP_NET_ADDRESS *address_of(char *host, unsigned from, unsigned to)
 {
-    VIP_NET_ADDRESS *address = address_room(&nic);
+    VIP_NET_ADDRESS *address = address_alloc(&nic);
     char text[16];
 
     EXPECT_OK(VipNSGetHostByName(nic.nic, host, address, 0));
@@ -133,22 +133,22 @@ static void peer_connect(Peer *peer, char *own_host, char *host)
     VIP_NET_ADDRESS *local, *remote;
     VIP_VI_ATTRIBUTES attributes;
     VIP_CONN_HANDLE connection;
-    VIP_RETURN answer;
+    VIP_RETURN result;
 
     if (own_rank < peer->rank) {
         local = address_of(own_host, peer->rank, own_rank);
-        remote = address_room(&nic);
+        remote = address_alloc(&nic);
         EXPECT_OK(VipConnectWait(nic.nic, local, WAIT_MS, remote, &attributes, &connection));
         EXPECT_OK(VipConnectAccept(connection, peer->vi));
     } else {
         local = address_of(own_host, own_rank, peer->rank);
         remote = address_of(host, own_rank, peer->rank);
-        /* The other may not be there yet. */
+        /* The peer may not listen yet. */
         do {
-            answer = VipConnectRequest(peer->vi, local, remote, WAIT_MS, &attributes);
+            result = VipConnectRequest(peer->vi, local, remote, WAIT_MS, &attributes);
             sched_yield();
-        } while (answer == VIP_NO_MATCH);
-        EXPECT(answer == VIP_SUCCESS);
+        } while (result == VIP_NO_MATCH);
+        EXPECT(result == VIP_SUCCESS);
     }
     free(local);
     free(remote);
@@ -160,28 +160,28 @@ static char byte_of(unsigned from, unsigned to, unsigned message, unsigned n)
 }
 
 /*
- * The other has DEPTH receives posted, and it sends message m - DEPTH / 2 only when it has posted again
- * the receive of our m - DEPTH: who waits for the former has room for m.
+ * The peer has DEPTH receives posted, and sends its message m - DEPTH / 2 only after posting again
+ * the receive of our message m - DEPTH: after receiving the former, a receive for m is posted.
  */
 static void *send_all(void *argument)
 {
     Peer *peer = (Peer *)argument;
     VIP_DESCRIPTOR *descriptor;
-    VIP_RETURN answer;
+    VIP_RETURN result;
     unsigned message, n;
 
     for (message = 0; message < MESSAGES; message++) {
         pthread_mutex_lock(&peer->lock);
-        while (message >= peer->come + DEPTH / 2)
+        while (message >= peer->received_count + DEPTH / 2)
             pthread_cond_wait(&peer->more, &peer->lock);
         pthread_mutex_unlock(&peer->lock);
         describe_at(peer, DEPTH);
         for (n = 0; n < BYTES; n++)
             data_at(peer, DEPTH)[n] = byte_of(own_rank, peer->rank, message, n);
         EXPECT_OK(VipPostSend(peer->vi, descriptor_at(peer, DEPTH), peer->handle));
-        while ((answer = VipSendDone(peer->vi, &descriptor)) == VIP_NOT_DONE)
+        while ((result = VipSendDone(peer->vi, &descriptor)) == VIP_NOT_DONE)
             sched_yield();
-        EXPECT(answer == VIP_SUCCESS && descriptor == descriptor_at(peer, DEPTH));
+        EXPECT(result == VIP_SUCCESS && descriptor == descriptor_at(peer, DEPTH));
     }
     return NULL;
 }
@@ -190,14 +190,14 @@ static void *receive_all(void *argument)
 {
     Peer *peer = (Peer *)argument;
     VIP_DESCRIPTOR *descriptor;
-    VIP_RETURN answer;
+    VIP_RETURN result;
     unsigned message, n;
     char *data;
 
     for (message = 0; message < MESSAGES; message++) {
-        while ((answer = VipRecvDone(peer->vi, &descriptor)) == VIP_NOT_DONE)
+        while ((result = VipRecvDone(peer->vi, &descriptor)) == VIP_NOT_DONE)
             sched_yield();
-        EXPECT(answer == VIP_SUCCESS && descriptor == descriptor_at(peer, message % DEPTH));
+        EXPECT(result == VIP_SUCCESS && descriptor == descriptor_at(peer, message % DEPTH));
         EXPECT(descriptor->CS.Length == BYTES);
         data = data_at(peer, message % DEPTH);
         for (n = 0; n < BYTES; n++)
@@ -205,34 +205,34 @@ static void *receive_all(void *argument)
         describe_at(peer, message % DEPTH);
         EXPECT_OK(VipPostRecv(peer->vi, descriptor, peer->handle));
         pthread_mutex_lock(&peer->lock);
-        peer->come++;
+        peer->received_count++;
         pthread_cond_signal(&peer->more);
         pthread_mutex_unlock(&peer->lock);
     }
     return NULL;
 }
 
-/* The last message of each has come to all, so that who leaves first takes nothing along. */
-static void leave(void)
+/* Waits until all processes have received all messages, before any of them disconnects. */
+static void wait_for_all(void)
 {
     char line[16];
 
     printf("rank %u: %u messages with each of %u peers\n", own_rank, MESSAGES, ranks - 1);
     fflush(stdout);
-    /* Whoever started us closes our input when all have said so. */
+    /* The parent closes standard input when all processes have printed this line. */
     while (fgets(line, sizeof line, stdin) != NULL)
         ;
 }
 
-int main(int count, char **words)
+int main(int argc, char **argv)
 {
     static pthread_t senders[PEERS], receivers[PEERS];
     char on_stack[PEERS / KINDS][REGION + VIP_DESCRIPTOR_ALIGNMENT];
     unsigned rank;
 
-    EXPECT(count >= 4 && count - 3 <= PEERS);
-    own_rank = (unsigned)atoi(words[1]);
-    ranks = (unsigned)count - 3;
+    EXPECT(argc >= 4 && argc - 3 <= PEERS);
+    own_rank = (unsigned)atoi(argv[1]);
+    ranks = (unsigned)argc - 3;
     nic_open(&nic);
     EXPECT_OK(VipNSInit(nic.nic, NULL));
     for (rank = 0; rank < ranks; rank++) {
@@ -242,7 +242,7 @@ int main(int count, char **words)
     }
     for (rank = 0; rank < ranks; rank++) {
         if (rank != own_rank)
-            peer_connect(&peers[rank], words[2], words[3 + rank]);
+            peer_connect(&peers[rank], argv[2], argv[3 + rank]);
     }
     for (rank = 0; rank < ranks; rank++) {
         if (rank == own_rank)
@@ -256,11 +256,11 @@ int main(int count, char **words)
         pthread_join(senders[rank], NULL);
         pthread_join(receivers[rank], NULL);
     }
-    leave();
+    wait_for_all();
     for (rank = 0; rank < ranks; rank++) {
         if (rank == own_rank)
             continue;
-        vi_drop(peers[rank].vi);
+        vi_close(peers[rank].vi);
         EXPECT_OK(VipDeregisterMem(nic.nic, peers[rank].region, peers[rank].handle));
     }
     EXPECT_OK(VipNSShutdown(nic.nic));

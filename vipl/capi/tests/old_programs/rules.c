@@ -1,5 +1,5 @@
-/* Shows the rule of a number: rules NUMBER */
-#include "old.h"
+/* Runs the test of a rule: rules NUMBER */
+#include "common.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,14 +10,14 @@ static int (*const rules[])(void) = {
     rule_3_one_nic_opened_twice,
     rule_4_a_vi_without_a_tag,
     rule_5_the_target_makes_no_call,
-    rule_6_the_last_word_is_last,
+    rule_6_last_word_is_visible_last,
     rule_7_fields_of_posted_receives,
     rule_8_receives_before_connecting,
-    rule_9_nobody_waits,
+    rule_9_no_listener,
     rule_10_equal_peer_addresses,
-    rule_11_no_more_than_the_address,
-    rule_12_ending_in_order,
-    rule_13_ending_in_disorder,
+    rule_11_no_write_beyond_the_address,
+    rule_12_ordered_teardown,
+    rule_13_unordered_teardown,
     rule_14_exit_without_teardown,
     rule_15_names_of_devices,
     rule_16_registration_is_cheap,
@@ -29,12 +29,12 @@ static int (*const rules[])(void) = {
 
 #define RULES (sizeof rules / sizeof rules[0])
 
-int main(int count, char **words)
+int main(int argc, char **argv)
 {
-    unsigned long number = count == 2 ? strtoul(words[1], NULL, 10) : 0;
+    unsigned long number = argc == 2 ? strtoul(argv[1], NULL, 10) : 0;
 
     if (number < 1 || number > RULES) {
-        fprintf(stderr, "usage: %s 1..%u\n", words[0], (unsigned)RULES);
+        fprintf(stderr, "usage: %s 1..%u\n", argv[0], (unsigned)RULES);
         return 2;
     }
     return rules[number - 1]();

@@ -1,18 +1,17 @@
-//! What each call returns, and what it changes.
+//! Results and effects of each call.
 //!
-//! Where several of a call's arguments are wrong, the guide does not say which error is returned: a [`Verdict`] holds
-//! all that fit.
+//! If several arguments of a call are invalid, the guide does not specify the error: a [`Verdict`] has all valid ones.
 
 use std::rc::Rc;
 
 use vipl::{MemAttributes, ViAttributes, ViState, VipError};
 
-use super::descriptor::{Judged, Posted, errors};
-use super::state::{Bytes, Completion, Entry, Item, Link, State, Told, Vi, cq_of};
+use super::descriptor::{DecodedPost, Posted, errors};
+use super::state::{AsyncError, Bytes, Completion, Connection, Entry, Item, State, Vi, cq_of};
 use super::tables::{Tables, ViFacts};
-use crate::program::Side;
+use crate::program::QueueKind;
 
-/// The errors of which a call must return one; none if it must succeed.
+/// The valid errors of a call; none if it must succeed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict(Vec<VipError>);
 
@@ -36,17 +35,17 @@ impl Verdict {
     }
 }
 
-/// What a Done or Wait call on a work queue found.
+/// Result of a Done or Wait call on a work queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
-    /// Nothing is posted.
+pub(crate) enum DoneResult {
+    /// No descriptor is posted.
     Empty,
-    /// The head is not complete.
+    /// The oldest descriptor is not complete.
     Pending,
     Completed {
         address: u64,
         status: u32,
-        /// The control segment in memory after the call.
+        /// Control segment in memory after the call.
         control: [u8; 32],
     },
 }
@@ -60,7 +59,7 @@ impl Tables {
         Verdict::default().refuse_if(!self.is_open(end, nic), VipError::InvalidParameter)
     }
 
-    /// Calls that want an opening of the NIC and nothing else (VIPL 3.1.2, 3.7.1).
+    /// Calls whose only argument is a NIC handle (VIPL 3.1.2, 3.7.1).
     pub(crate) fn on_nic(&self, end: usize, nic: u64) -> Verdict {
         self.nic_verdict(end, nic)
     }
@@ -111,11 +110,11 @@ impl Tables {
 
     /// VIPL 3.6.1.
     pub(crate) fn create_cq(&self, (end, nic): (usize, u64), entries: u64) -> Verdict {
-        let there = self.cqs.values().filter(|cq| cq.end == end).count();
+        let existing = self.cqs.values().filter(|cq| cq.end == end).count();
         self.nic_verdict(end, nic)
             .refuse_if(entries == 0, VipError::InvalidParameter)
             .refuse_if(entries > self.limits.cq_entries, VipError::ErrorResource)
-            .refuse_if(there >= self.limits.cqs, VipError::ErrorResource)
+            .refuse_if(existing >= self.limits.cqs, VipError::ErrorResource)
     }
 
     /// VIPL 3.6.2.
@@ -132,17 +131,17 @@ impl Tables {
         attributes: &ViAttributes,
         cqs: [Option<u64>; 2],
     ) -> Verdict {
-        let there = self.vis.values().filter(|vi| vi.end == end).count();
+        let existing = self.vis.values().filter(|vi| vi.end == end).count();
         let unknown = |cq: u64| self.cqs.get(&cq).is_none_or(|cq| cq.end != end);
         self.vi_attributes(self.nic_verdict(end, nic), end, attributes)
             .refuse_if(
                 cqs.into_iter().flatten().any(unknown),
                 VipError::InvalidParameter,
             )
-            .refuse_if(there >= self.limits.vis, VipError::ErrorResource)
+            .refuse_if(existing >= self.limits.vis, VipError::ErrorResource)
     }
 
-    /// What is wrong with the attributes of a VI, beside other things (VIPL 3.2.1, 3.7.2).
+    /// Adds the errors of VI attributes to a verdict (VIPL 3.2.1, 3.7.2).
     pub(super) fn vi_attributes(
         &self,
         verdict: Verdict,
@@ -150,12 +149,12 @@ impl Tables {
         attributes: &ViAttributes,
     ) -> Verdict {
         let level = attributes.reliability;
-        let level_there = level.is_power_of_two() && level & self.limits.levels != 0;
-        let reads_there = level & self.limits.rdma_read_levels != 0;
+        let is_level_supported = level.is_power_of_two() && level & self.limits.levels != 0;
+        let are_reads_supported = level & self.limits.rdma_read_levels != 0;
         let size = attributes.max_transfer_bytes;
         let tag = attributes.ptag.map_or(0, |tag| tag.into_raw());
         verdict
-            .refuse_if(!level_there, VipError::InvalidReliabilityLevel)
+            .refuse_if(!is_level_supported, VipError::InvalidReliabilityLevel)
             .refuse_if(
                 size == 0 || size > self.limits.transfer_bytes,
                 VipError::InvalidMtu,
@@ -166,7 +165,7 @@ impl Tables {
                 VipError::InvalidPtag,
             )
             .refuse_if(
-                attributes.rdma_read && !reads_there,
+                attributes.rdma_read && !are_reads_supported,
                 VipError::InvalidRdmaRead,
             )
     }
@@ -186,8 +185,8 @@ impl Tables {
     }
 }
 
-/// Does a completed descriptor look as it must (VIPL 5.2, 5.5)?
-pub(crate) fn completed_so(
+/// Returns whether a completed descriptor matches its expected completion (VIPL 5.2, 5.5).
+pub(crate) fn completion_matches(
     posted: &Posted,
     completion: &Completion,
     status: u32,
@@ -205,7 +204,7 @@ pub(crate) fn completed_so(
         ])
     };
     let found = status & errors::ALL;
-    let told = if completion.errors == 0 {
+    let errors_match = if completion.errors == 0 {
         found == 0
     } else {
         found & !errors::PARTIAL != 0 && found & !(completion.errors | errors::PARTIAL) == 0
@@ -216,13 +215,13 @@ pub(crate) fn completed_so(
     let immediate = status & IMMEDIATE != 0;
     let word_fits = status & DONE != 0
         && status & RESERVED == 0
-        && told
+        && errors_match
         && operation
         && immediate == completion.immediate.is_some();
     if completion.lost {
         return word_fits && *control == posted.control;
     }
-    // Of the link to the next descriptor nothing is expected (VIPL 5.2).
+    // The link to the next descriptor is unspecified (VIPL 5.2).
     word_fits
         && word(28) == status
         && control[12..20] == posted.control[12..20]
@@ -236,13 +235,19 @@ pub(crate) fn completed_so(
 }
 
 impl State {
-    /// VIPL 3.5.1, 3.5.4: the call itself always succeeds.
-    pub(crate) fn post(mut self, tables: &Tables, vi: u64, side: Side, judged: &Judged) -> Self {
-        let (code, resource, descriptor) = match judged {
-            Judged::Readable(posted) => {
-                let full = self.vis[&vi].queue(side).items.len() >= tables.limits.queue_descriptors;
+    /// VIPL 3.5.1, 3.5.4; the call itself always succeeds.
+    pub(crate) fn post(
+        mut self,
+        tables: &Tables,
+        vi: u64,
+        kind: QueueKind,
+        decoded: &DecodedPost,
+    ) -> Self {
+        let (code, resource, descriptor) = match decoded {
+            DecodedPost::Readable(posted) => {
+                let full = self.vis[&vi].queue(kind).items.len() >= tables.limits.queue_descriptors;
                 if !full {
-                    self.take_post(tables, vi, side, posted);
+                    self.take_post(tables, vi, kind, posted);
                     return self;
                 }
                 (
@@ -251,13 +256,13 @@ impl State {
                     posted.address,
                 )
             }
-            Judged::Unreadable { address } => (
+            DecodedPost::Unreadable { address } => (
                 vipl::ErrorCode::PostDesc,
                 vipl::ResourceCode::Descriptor,
                 *address,
             ),
         };
-        self.tell(Told {
+        self.report_error(AsyncError {
             vi,
             code: code as u32,
             resource: resource as u32,
@@ -267,63 +272,63 @@ impl State {
         self
     }
 
-    fn take_post(&mut self, tables: &Tables, vi: u64, side: Side, posted: &Rc<Posted>) {
+    fn take_post(&mut self, tables: &Tables, vi: u64, kind: QueueKind, posted: &Rc<Posted>) {
         let found = self.vi_mut(vi);
-        found.queue_mut(side).items.push_back(Item {
+        found.queue_mut(kind).items.push_back(Item {
             posted: Bytes(Rc::clone(posted)),
             sent: false,
             ready: None,
             done: None,
         });
-        let at_once = match side {
-            Side::Send => found.state != ViState::Connected,
-            Side::Receive => found.state == ViState::Error,
+        let at_once = match kind {
+            QueueKind::Send => found.state != ViState::Connected,
+            QueueKind::Receive => found.state == ViState::Error,
         };
         if at_once {
-            // What is posted where nothing is processed comes back (VIPL 2.4, 3.3.5).
-            self.flush_side(tables, vi, side);
+            // Descriptors that are posted in a state without processing are flushed (VIPL 2.4, 3.3.5).
+            self.flush_queue(tables, vi, kind);
         }
     }
 
-    /// VIPL 3.5.2, 3.5.5: the state after such a look, if there could be one.
-    pub(crate) fn reaped(&self, vi: u64, side: Side, seen: &Seen) -> Option<Self> {
-        let head = self.vis[&vi].queue(side).items.front();
-        match (head, seen) {
-            (None, Seen::Empty) => Some(self.clone()),
-            (Some(Item { done: None, .. }), Seen::Pending) => Some(self.clone()),
+    /// VIPL 3.5.2, 3.5.5; returns the state after this result, or `None` if it is not possible.
+    pub(crate) fn reaped(&self, vi: u64, kind: QueueKind, result: &DoneResult) -> Option<Self> {
+        let head = self.vis[&vi].queue(kind).items.front();
+        match (head, result) {
+            (None, DoneResult::Empty) => Some(self.clone()),
+            (Some(Item { done: None, .. }), DoneResult::Pending) => Some(self.clone()),
             (
                 Some(Item {
                     posted,
                     done: Some(completion),
                     ..
                 }),
-                Seen::Completed {
+                DoneResult::Completed {
                     address,
                     status,
                     control,
                 },
             ) if posted.0.address == *address
-                && completed_so(&posted.0, completion, *status, control) =>
+                && completion_matches(&posted.0, completion, *status, control) =>
             {
                 let mut state = self.clone();
-                state.vi_mut(vi).queue_mut(side).items.pop_front();
+                state.vi_mut(vi).queue_mut(kind).items.pop_front();
                 Some(state)
             }
             _ => None,
         }
     }
 
-    /// VIPL 3.5.7: `None` if there is no entry.
-    pub(crate) fn entry_taken(&self, cq: u64, seen: Option<(u64, Side)>) -> Vec<Self> {
+    /// VIPL 3.5.7; `result` is `None` without an entry.
+    pub(crate) fn entry_taken(&self, cq: u64, result: Option<(u64, QueueKind)>) -> Vec<Self> {
         let taken = self.take_entry(cq);
-        let Some(seen) = seen else {
+        let Some(result) = result else {
             return if taken.is_empty() {
                 vec![self.clone()]
             } else {
                 Vec::new()
             };
         };
-        let fits = |entry: &Entry| (entry.vi, entry.side) == seen;
+        let fits = |entry: &Entry| (entry.vi, entry.kind) == result;
         taken
             .into_iter()
             .filter(|(entry, _)| fits(entry))
@@ -342,32 +347,32 @@ impl State {
 
     /// VIPL 3.3.5: legal in every state.
     pub(crate) fn disconnect(&mut self, tables: &Tables, vi: u64) {
-        self.leave(tables, vi);
-        let taken_back = self.pool().find(|(waiting, _)| *waiting == vi);
-        self.withdrawn.extend(taken_back.map(|(_, id)| id));
+        self.leave_connection(tables, vi);
+        let pending = self.pool().find(|(waiting, _)| *waiting == vi);
+        self.withdrawn.extend(pending.map(|(_, id)| id));
         let found = self.vi_mut(vi);
         found.state = ViState::Idle;
         found.broken = false;
-        found.asking = None;
+        found.connecting = None;
         found.peer = None;
-        found.owed.clear();
+        found.pending_reads.clear();
         self.flush(tables, vi);
-        // What is broken by its own flush was told; the VI is Idle all the same.
+        // An error of the flush was reported; the VI is Idle nevertheless.
         self.vi_mut(vi).broken = false;
     }
 
-    /// An opening that is closed releases its VIs (VIPL 3.1.2).
+    /// VipCloseNic releases the VIs of the NIC handle (VIPL 3.1.2).
     pub(crate) fn release_vi(&mut self, tables: &Tables, vi: u64) {
         self.disconnect(tables, vi);
         self.vis.remove(&vi);
-        self.told.retain(|told, _| told.vi != vi);
+        self.async_errors.retain(|error, _| error.vi != vi);
     }
 
-    /// Whose NIC went down with frames under way.
-    pub(crate) fn cut(&mut self, vi: u64) {
-        for link in self.links.values_mut() {
-            if let Some(at) = link.vis.iter().position(|of| *of == vi) {
-                link.cut[1 - at] = true;
+    /// Marks data of a VI in transit as lossy: its NIC was closed.
+    pub(crate) fn mark_lossy(&mut self, vi: u64) {
+        for connection in self.connections.values_mut() {
+            if let Some(at) = connection.vis.iter().position(|of| *of == vi) {
+                connection.is_lossy[1 - at] = true;
             }
         }
     }
@@ -380,52 +385,59 @@ impl State {
         }
     }
 
-    /// A request was matched: the client waits (VIPL 3.3.4).
-    pub(crate) fn ask(&mut self, vi: u64, conn: u64) {
+    /// A request has arrived at the server: the client waits (VIPL 3.3.4).
+    pub(crate) fn start_connect(&mut self, vi: u64, conn: u64) {
         let found = self.vi_mut(vi);
         found.state = ViState::ConnectPending;
-        found.asking = Some(conn);
+        found.connecting = Some(conn);
         found.peer = None;
     }
 
-    /// The client's request is over without a connection.
-    pub(crate) fn refuse(&mut self, vi: u64) {
+    /// The client's request ends without a connection.
+    pub(crate) fn fail_connect(&mut self, vi: u64) {
         let found = self.vi_mut(vi);
         found.state = ViState::Idle;
-        found.asking = None;
+        found.connecting = None;
     }
 
     /// Two VIs are connected.
-    pub(crate) fn connect(&mut self, link: u64, vis: [u64; 2]) {
+    pub(crate) fn connect(&mut self, connection: u64, vis: [u64; 2]) {
         for vi in vis {
             let found = self.vi_mut(vi);
             found.state = ViState::Connected;
-            found.asking = None;
+            found.connecting = None;
             found.peer = None;
-            found.link = Some(link);
+            found.connection = Some(connection);
         }
-        let onward = Default::default();
-        let cut = [false; 2];
-        self.links.insert(link, Link { vis, onward, cut });
+        let in_transit = Default::default();
+        let is_lossy = [false; 2];
+        self.connections.insert(
+            connection,
+            Connection {
+                vis,
+                in_transit,
+                is_lossy,
+            },
+        );
     }
 
-    /// What VipConnectAccept must return (VIPL 3.3.2); a client that no longer asks is a time-out.
+    /// VIPL 3.3.2; a client that no longer waits is a timeout.
     pub(crate) fn accept(&self, tables: &Tables, conn: u64, vi: u64) -> Verdict {
         let request = &tables.requests[&conn];
-        let asks = self
+        let is_waiting = self
             .vis
             .get(&request.client)
-            .is_some_and(|client| client.asking == Some(conn));
+            .is_some_and(|client| client.connecting == Some(conn));
         let busy = self.vis[&vi].state != ViState::Idle;
         let facts: &ViFacts = &tables.vis[&vi];
         Tables::conflicts(&facts.attributes, &request.attributes)
             .refuse_if(busy, VipError::InvalidState)
-            .refuse_if(!asks, VipError::Timeout)
+            .refuse_if(!is_waiting, VipError::Timeout)
     }
 
-    /// Is a work queue attached to a completion queue, so that nobody may wait on it (VIPL 3.5.3)?
-    pub(crate) fn may_wait(tables: &Tables, vi: u64, side: Side) -> Verdict {
-        let attached = cq_of(&tables.vis[&vi], side).is_some();
+    /// VIPL 3.5.3: a wait on a work queue with a completion queue is an error.
+    pub(crate) fn may_wait(tables: &Tables, vi: u64, kind: QueueKind) -> Verdict {
+        let attached = cq_of(&tables.vis[&vi], kind).is_some();
         Verdict::default().refuse_if(attached, VipError::ErrorResource)
     }
 }

@@ -1,9 +1,9 @@
-//! Descriptors as they stand in memory, judged (VIPL 5).
+//! Decoding and validation of posted descriptors (VIPL 5).
 
 use std::rc::Rc;
 
 use super::tables::{Tables, Use, ViFacts};
-use crate::program::Side;
+use crate::program::QueueKind;
 
 /// Error bits of a status word (VIPL 5.2).
 pub(crate) mod errors {
@@ -25,14 +25,14 @@ pub(crate) struct Segment {
     pub(crate) length: u32,
 }
 
-/// A descriptor that was posted: read once from its bytes.
+/// A posted descriptor, decoded from its bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Posted {
-    /// Counts all descriptors of a program: its name.
+    /// Unique number within a program.
     pub(crate) id: u64,
-    pub(crate) side: Side,
+    pub(crate) kind: QueueKind,
     pub(crate) address: u64,
-    /// Of its region.
+    /// Memory handle of its region.
     pub(crate) handle: u32,
     /// 0 send or receive, 1 RDMA write, 2 RDMA read, 3 undefined.
     pub(crate) operation: u16,
@@ -40,13 +40,13 @@ pub(crate) struct Posted {
     pub(crate) length_bytes: u32,
     pub(crate) remote: Option<Segment>,
     pub(crate) segments: Vec<Segment>,
-    /// What is wrong whenever it is looked at.
+    /// Errors that do not depend on regions.
     pub(crate) faults: u32,
     /// Processed only when all earlier reads of the queue are complete.
     pub(crate) fence: bool,
-    /// What is sent, the bytes of the data segments; or read, those at the remote address.
+    /// Bytes of the data segments of a send or write; of a read those at the remote address.
     pub(crate) payload: Rc<[u8]>,
-    /// The control segment as it was posted.
+    /// The control segment at the time of the post.
     pub(crate) control: [u8; CONTROL_BYTES as usize],
 }
 
@@ -55,12 +55,12 @@ pub(crate) const CONTROL_BYTES: u64 = 32;
 const SEGMENT_BYTES: u64 = 16;
 /// The operation of an RDMA read.
 const READ: u16 = 2;
-/// Where the status word begins; posting clears it.
+/// Offset of the status word, which a post clears.
 const STATUS: usize = 28;
 
-/// What becomes of a post before anything is processed.
+/// Result of decoding a posted descriptor.
 #[derive(Clone, Debug)]
-pub(crate) enum Judged {
+pub(crate) enum DecodedPost {
     /// Post Descriptor Error (VIPL 3.8.1).
     Unreadable {
         address: u64,
@@ -84,20 +84,20 @@ fn segment_at(bytes: &[u8], at: usize) -> Segment {
     }
 }
 
-/// Reads a descriptor and says what is wrong with it for ever. `bytes` are those at its address, as many as it says
-/// it has; `payload` are those of its data segments.
-pub(crate) fn judge_post(
+/// Decodes a descriptor and determines its permanent errors. `bytes` has the descriptor, `payload` reads the bytes of
+/// data segments.
+pub(crate) fn decode_post(
     tables: &Tables,
     vi: &ViFacts,
-    side: Side,
+    kind: QueueKind,
     (id, address, handle): (u64, u64, u32),
     bytes: &[u8],
     payload: impl FnOnce(&[Segment]) -> Vec<u8>,
-) -> Judged {
-    let there = |length| tables.allows(vi, handle, address, length, Use::Write);
-    // Every descriptor is 64-byte aligned and lies in memory that the VI may use (VIPL 3.8.1, 4.1).
-    if !address.is_multiple_of(64) || !there(CONTROL_BYTES) {
-        return Judged::Unreadable { address };
+) -> DecodedPost {
+    let is_writable = |length| tables.allows(vi, handle, address, length, Use::Write);
+    // A descriptor is 64-byte aligned and in memory that the VI may use (VIPL 3.8.1, 4.1).
+    if !address.is_multiple_of(64) || !is_writable(CONTROL_BYTES) {
+        return DecodedPost::Unreadable { address };
     }
     let count = u32::from(u16_at(bytes, 12));
     let control = u16_at(bytes, 14);
@@ -106,8 +106,8 @@ pub(crate) fn judge_post(
     let operation = control & 3;
     let reads = vi.attributes.reliability & tables.limits.rdma_read_levels != 0;
     let too_many = count > tables.limits.segments;
-    if !too_many && !there(CONTROL_BYTES + u64::from(count) * SEGMENT_BYTES) {
-        return Judged::Unreadable { address };
+    if !too_many && !is_writable(CONTROL_BYTES + u64::from(count) * SEGMENT_BYTES) {
+        return DecodedPost::Unreadable { address };
     }
     let mut faults = 0;
     if too_many {
@@ -121,26 +121,28 @@ pub(crate) fn judge_post(
         .map(|index| segment_at(bytes, 32 + 16 * index))
         .collect();
     let mut remote = None;
-    match (side, operation) {
-        (Side::Send | Side::Receive, 0) => {}
-        // RDMA reads are for some levels only (VIPL 4.5, 4.6).
-        (Side::Send, 2) if !reads => faults |= errors::FORMAT,
-        (Side::Send, 1 | 2) if segments.is_empty() => faults |= errors::FORMAT,
-        (Side::Send, 1 | 2) => {
+    match (kind, operation) {
+        (QueueKind::Send | QueueKind::Receive, 0) => {}
+        // RDMA reads are supported at some levels only (VIPL 4.5, 4.6).
+        (QueueKind::Send, 2) if !reads => faults |= errors::FORMAT,
+        (QueueKind::Send, 1 | 2) if segments.is_empty() => faults |= errors::FORMAT,
+        (QueueKind::Send, 1 | 2) => {
             let address_segment = segments.remove(0);
             if address_segment.length != 0 {
                 faults |= errors::FORMAT;
             }
             remote = Some(address_segment);
         }
-        (Side::Send | Side::Receive, _) => faults |= errors::FORMAT,
+        (QueueKind::Send | QueueKind::Receive, _) => faults |= errors::FORMAT,
     }
     let sum: u64 = segments.iter().map(|s| u64::from(s.length)).sum();
     let limit = vi.attributes.max_transfer_bytes;
-    if side == Side::Send && (sum != u64::from(length_bytes) || u64::from(length_bytes) > limit) {
+    if kind == QueueKind::Send
+        && (sum != u64::from(length_bytes) || u64::from(length_bytes) > limit)
+    {
         faults |= errors::LENGTH;
     }
-    let payload = if faults == 0 && side == Side::Send {
+    let payload = if faults == 0 && kind == QueueKind::Send {
         match remote.filter(|_| operation == READ) {
             Some(remote) => payload(&[Segment {
                 length: length_bytes,
@@ -151,13 +153,13 @@ pub(crate) fn judge_post(
     } else {
         Vec::new()
     };
-    Judged::Readable(Rc::new(Posted {
+    DecodedPost::Readable(Rc::new(Posted {
         id,
-        side,
+        kind,
         address,
         handle,
         operation,
-        // Of a read it is ignored (VIPL 5.2).
+        // Ignored in a read (VIPL 5.2).
         immediate: (control & 4 != 0 && operation != READ).then(|| u32_at(bytes, 20)),
         fence: control & 8 != 0,
         length_bytes,
@@ -170,11 +172,11 @@ pub(crate) fn judge_post(
 }
 
 impl Posted {
-    /// What is wrong with it at this moment, regions included.
+    /// Returns its present errors, including those of regions.
     pub(crate) fn faults_now(&self, tables: &Tables, vi: &ViFacts) -> u32 {
-        let wanted = match self.side {
-            Side::Send if !self.is_read() => Use::Read,
-            Side::Send | Side::Receive => Use::Write,
+        let wanted = match self.kind {
+            QueueKind::Send if !self.is_read() => Use::Read,
+            QueueKind::Send | QueueKind::Receive => Use::Write,
         };
         let allowed = own_memory(tables, vi, self)
             && self.segments.iter().all(|s| {
@@ -184,27 +186,27 @@ impl Posted {
     }
 
     pub(crate) fn is_read(&self) -> bool {
-        self.side == Side::Send && self.operation == READ
+        self.kind == QueueKind::Send && self.operation == READ
     }
 
-    /// Bytes that it has room for.
+    /// Total length of the data segments.
     pub(crate) fn capacity(&self) -> u64 {
         self.segments.iter().map(|s| u64::from(s.length)).sum()
     }
 
-    /// The completed-operation code; `None` where the guide leaves it open.
+    /// The completed-operation code; `None` if the guide does not specify it.
     pub(crate) fn completed_operation(&self) -> Option<u32> {
-        match (self.side, self.operation) {
-            (Side::Receive, _) => Some(1),
-            (Side::Send, 0) => Some(0),
-            (Side::Send, 1) => Some(2),
-            (Side::Send, READ) if self.faults & errors::FORMAT == 0 => Some(4),
-            (Side::Send, _) => None,
+        match (self.kind, self.operation) {
+            (QueueKind::Receive, _) => Some(1),
+            (QueueKind::Send, 0) => Some(0),
+            (QueueKind::Send, 1) => Some(2),
+            (QueueKind::Send, READ) if self.faults & errors::FORMAT == 0 => Some(4),
+            (QueueKind::Send, _) => None,
         }
     }
 }
 
-/// Can a completion be written into the descriptor?
+/// Returns whether the provider may write the completion into the descriptor.
 pub(crate) fn own_memory(tables: &Tables, vi: &ViFacts, posted: &Posted) -> bool {
     tables.allows(vi, posted.handle, posted.address, CONTROL_BYTES, Use::Write)
 }

@@ -1,4 +1,4 @@
-//! What may be one way or another until it is looked at: VIs, their queues, completion queues, connections.
+//! What is uncertain until it is observed: VIs, their queues, completion queues, connections.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
@@ -7,30 +7,30 @@ use std::rc::Rc;
 use vipl::ViState;
 
 use super::descriptor::{Posted, own_memory};
-use super::notices::{Call, Place};
+use super::notify::{ExpectedCall, NotifyQueue};
 use super::peers::Peer;
 use super::tables::{Tables, ViFacts};
-use crate::program::Side;
+use crate::program::QueueKind;
 
-/// How a descriptor completes, as far as the guide fixes it.
+/// Completion of a descriptor, as far as the guide specifies it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Completion {
     /// No error bit if 0, else at least one of these and no other.
     pub(crate) errors: u32,
-    /// `None`: left open.
+    /// `None`: unspecified.
     pub(crate) operation: Option<u32>,
     /// Immediate flag and data.
     pub(crate) immediate: Option<u32>,
-    /// `None`: left open, as for most errors (VIPL 5.2).
+    /// `None`: unspecified, as for most errors (VIPL 5.2).
     pub(crate) length_bytes: Option<u32>,
-    /// The bytes in the data segments, from the first on; the rest stays as it was. `None`: left open, as for all
+    /// Bytes in the data segments, from the first on; the remainder is unchanged. `None`: unspecified, as for all
     /// errors (VIPL 5.5).
     pub(crate) placed: Option<Bytes>,
-    /// Its memory was deregistered: only the queue tells (VIPL 3.8.1).
+    /// Its memory was deregistered: the descriptor is not written (VIPL 3.8.1).
     pub(crate) lost: bool,
 }
 
-/// Bytes of a message: those of the descriptor that sent it.
+/// Bytes of a message, from the descriptor that sent it.
 #[derive(Clone, Debug)]
 pub(crate) struct Bytes(pub(crate) Rc<Posted>);
 
@@ -54,7 +54,7 @@ pub(crate) struct Item {
     pub(crate) posted: Bytes,
     /// In flight: sent, and not complete.
     pub(crate) sent: bool,
-    /// How it completes once all before it are complete (VIPL 6.1).
+    /// Its completion, which follows those of all earlier descriptors (VIPL 6.1).
     pub(crate) ready: Option<Completion>,
     pub(crate) done: Option<Completion>,
 }
@@ -84,7 +84,7 @@ impl Queue {
         self.items.iter().filter(in_flight)
     }
 
-    /// The descriptor of this name, if it is not complete.
+    /// The descriptor of this number, if it is not complete.
     pub(super) fn pending_mut(&mut self, id: u64) -> Option<&mut Item> {
         let named = |item: &&mut Item| item.posted.0.id == id && item.done.is_none();
         self.items.iter_mut().find(named)
@@ -105,17 +105,17 @@ impl Queue {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Vi {
     pub(crate) state: ViState,
-    /// A fatal error of the program's making, which the provider has not acted on yet (VIPL 6.3.1).
+    /// A fatal error of the program, which the provider has not processed yet (VIPL 6.3.1).
     pub(crate) broken: bool,
-    pub(crate) link: Option<u64>,
-    /// The request that it waits for.
-    pub(crate) asking: Option<u64>,
-    /// Its peer request, until the outcome is told.
+    pub(crate) connection: Option<u64>,
+    /// Its pending client request.
+    pub(crate) connecting: Option<u64>,
+    /// Its peer request, until the outcome is reported.
     pub(crate) peer: Option<Peer>,
     pub(crate) send: Queue,
     pub(crate) recv: Queue,
-    /// Reads of the other end that wait for their data.
-    pub(crate) owed: VecDeque<Bytes>,
+    /// Reads of the peer whose data is not sent yet.
+    pub(crate) pending_reads: VecDeque<Bytes>,
 }
 
 impl Vi {
@@ -123,59 +123,59 @@ impl Vi {
         Self {
             state: ViState::Idle,
             broken: false,
-            link: None,
-            asking: None,
+            connection: None,
+            connecting: None,
             peer: None,
             send: Queue::default(),
             recv: Queue::default(),
-            owed: VecDeque::new(),
+            pending_reads: VecDeque::new(),
         }
     }
 
-    pub(crate) fn queue(&self, side: Side) -> &Queue {
-        match side {
-            Side::Send => &self.send,
-            Side::Receive => &self.recv,
+    pub(crate) fn queue(&self, kind: QueueKind) -> &Queue {
+        match kind {
+            QueueKind::Send => &self.send,
+            QueueKind::Receive => &self.recv,
         }
     }
 
-    pub(crate) fn queue_mut(&mut self, side: Side) -> &mut Queue {
-        match side {
-            Side::Send => &mut self.send,
-            Side::Receive => &mut self.recv,
+    pub(crate) fn queue_mut(&mut self, kind: QueueKind) -> &mut Queue {
+        match kind {
+            QueueKind::Send => &mut self.send,
+            QueueKind::Receive => &mut self.recv,
         }
     }
 }
 
-/// What travels over a connection.
+/// An item in transit on a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Onward {
+pub(crate) enum Transit {
     Message(Bytes),
-    /// What became of a message at Reliable Reception, or of a read; 0 or the error bits of which one is set.
-    Answer {
+    /// Result of a message at Reliable Reception, or of a read; 0 or error bits, of which at least one is set.
+    Response {
         id: u64,
         errors: u32,
     },
-    /// The other end left the connection.
-    End,
+    /// The peer has left the connection.
+    Disconnect,
 }
 
-/// A connection: what is on its way to each of the two VIs, in order.
+/// A connection: items in transit to each of the two VIs, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Link {
+pub(crate) struct Connection {
     pub(crate) vis: [u64; 2],
-    pub(crate) onward: [VecDeque<Onward>; 2],
-    /// The other NIC went down: what it sent may be lost, save the end.
-    pub(crate) cut: [bool; 2],
+    pub(crate) in_transit: [VecDeque<Transit>; 2],
+    /// The NIC of the peer was closed: items except the disconnect may be lost.
+    pub(crate) is_lossy: [bool; 2],
 }
 
-/// An asynchronous error that must be told (VIPL 3.8.1, 4.4).
+/// An asynchronous error that must be reported (VIPL 3.8.1, 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Told {
+pub(crate) struct AsyncError {
     pub(crate) vi: u64,
     pub(crate) code: u32,
     pub(crate) resource: u32,
-    /// 0 if it is not about one.
+    /// Address of the descriptor, or 0.
     pub(crate) descriptor: u64,
 }
 
@@ -183,18 +183,18 @@ pub(crate) struct Told {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Entry {
     pub(crate) vi: u64,
-    pub(crate) side: Side,
-    /// The descriptor.
+    pub(crate) kind: QueueKind,
+    /// Number of the descriptor.
     pub(crate) id: u64,
 }
 
 /// A completion queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Cq {
-    /// Entries that it has room for.
+    /// Maximum of entries.
     pub(crate) capacity: usize,
-    /// Entries, oldest first. Those of one group may be in any order, save that those of one work queue are in its
-    /// order (VIPL 6.1).
+    /// Entries, oldest first. Those of one group are in any order, except that those of one work queue are in its order
+    /// (VIPL 6.1).
     pub(crate) groups: VecDeque<Vec<Entry>>,
 }
 
@@ -216,22 +216,23 @@ impl Cq {
     }
 }
 
-/// Everything that is not certain.
+/// Everything that is uncertain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     pub(crate) vis: BTreeMap<u64, Vi>,
     pub(crate) cqs: BTreeMap<u64, Cq>,
-    pub(crate) links: BTreeMap<u64, Link>,
-    /// Handlers that were asked for, in order, and those that must have been called with something.
-    pub(crate) asked: BTreeMap<Place, VecDeque<u64>>,
-    pub(crate) called: BTreeMap<Place, VecDeque<(u64, Call)>>,
-    /// Since the program last waited for all of it.
-    pub(crate) told: BTreeMap<Told, u32>,
-    /// Peer requests that were taken back since then: one may still be on its way to another end.
+    pub(crate) connections: BTreeMap<u64, Connection>,
+    /// Pending notify handlers, in order.
+    pub(crate) handlers: BTreeMap<NotifyQueue, VecDeque<u64>>,
+    /// Handler calls that the provider must make, or has made.
+    pub(crate) expected_calls: BTreeMap<NotifyQueue, VecDeque<(u64, ExpectedCall)>>,
+    /// Asynchronous errors since the last quiescent point, with their number.
+    pub(crate) async_errors: BTreeMap<AsyncError, u32>,
+    /// Peer requests that were withdrawn since then: one may still be in transit.
     pub(crate) withdrawn: BTreeSet<u64>,
-    /// Some of it was not heard yet when the program last waited for all of it.
+    /// Some of the asynchronous errors were not received yet at the last quiescent point.
     pub(crate) late: bool,
-    /// RDMA writes that arrived since then, and whether their bytes are certain.
+    /// RDMA writes that arrived since then, and whether all their bytes are certain.
     pub(crate) written: BTreeMap<u64, (Bytes, bool)>,
 }
 
@@ -240,21 +241,21 @@ impl State {
         self.vis.get_mut(&vi).expect("a VI that exists")
     }
 
-    pub(crate) fn tell(&mut self, told: Told) {
-        *self.told.entry(told).or_default() += 1;
+    pub(crate) fn report_error(&mut self, async_error: AsyncError) {
+        *self.async_errors.entry(async_error).or_default() += 1;
     }
 
     /// Completes the oldest pending descriptor of a queue. Returns its entry of a completion queue, and whether its
-    /// memory is gone.
+    /// memory was deregistered.
     pub(super) fn complete(
         &mut self,
         tables: &Tables,
         vi: u64,
-        side: Side,
+        kind: QueueKind,
         mut completion: Completion,
     ) -> (Option<(u64, Entry)>, bool) {
         let facts = &tables.vis[&vi];
-        let queue = self.vi_mut(vi).queue_mut(side);
+        let queue = self.vi_mut(vi).queue_mut(kind);
         let Some(posted) = queue.next().cloned() else {
             return (None, false);
         };
@@ -262,7 +263,7 @@ impl State {
         let lost = completion.lost;
         queue.complete_next(completion);
         if lost {
-            self.tell(Told {
+            self.report_error(AsyncError {
                 vi,
                 code: vipl::ErrorCode::CompProt as u32,
                 resource: vipl::ResourceCode::Descriptor as u32,
@@ -270,12 +271,12 @@ impl State {
             });
         }
         let id = posted.id;
-        let entry = cq_of(facts, side).map(|cq| (cq, Entry { vi, side, id }));
+        let entry = cq_of(facts, kind).map(|cq| (cq, Entry { vi, kind, id }));
         (entry, lost)
     }
 
-    /// Adds entries that may come in any order. Those of descriptors that were taken off their queue make room where
-    /// there is none (VIPL 7.1); the others always have it.
+    /// Adds entries in any order. On overflow, entries of collected descriptors are dropped (VIPL 7.1); the others
+    /// always fit.
     pub(super) fn add_entries(&mut self, entries: impl IntoIterator<Item = (u64, Entry)>) {
         let mut groups: BTreeMap<u64, Vec<Entry>> = BTreeMap::new();
         for (cq, entry) in entries {
@@ -284,7 +285,7 @@ impl State {
         let vis = &self.vis;
         let is_posted = |entry: &Entry| {
             let vi = vis.get(&entry.vi);
-            vi.is_some_and(|vi| vi.queue(entry.side).holds(entry.id))
+            vi.is_some_and(|vi| vi.queue(entry.kind).holds(entry.id))
         };
         for (cq, group) in groups {
             let cq = self.cqs.get_mut(&cq).expect("one that exists");
@@ -295,15 +296,15 @@ impl State {
         }
     }
 
-    /// The entries that the next call may return, each with what it leaves. Their descriptors may be taken already,
-    /// and their VIs gone (VIPL 3.5.7, 7.5).
+    /// The entries that the next call may return, each with the state after it. Their descriptors may already be
+    /// collected, and their VIs destroyed (VIPL 3.5.7, 7.5).
     pub(super) fn take_entry(&self, cq: u64) -> Vec<(Entry, State)> {
         let Some(group) = self.cqs.get(&cq).and_then(|cq| cq.groups.front()) else {
             return Vec::new();
         };
         let mut taken = Vec::new();
         for (at, entry) in group.iter().enumerate() {
-            let same_queue = |e: &&Entry| e.vi == entry.vi && e.side == entry.side;
+            let same_queue = |e: &&Entry| e.vi == entry.vi && e.kind == entry.kind;
             if group[..at].iter().find(same_queue).is_some() {
                 continue;
             }
@@ -319,9 +320,9 @@ impl State {
 }
 
 /// The completion queue of a work queue.
-pub(super) fn cq_of(facts: &ViFacts, side: Side) -> Option<u64> {
-    match side {
-        Side::Send => facts.send_cq,
-        Side::Receive => facts.recv_cq,
+pub(super) fn cq_of(facts: &ViFacts, kind: QueueKind) -> Option<u64> {
+    match kind {
+        QueueKind::Send => facts.send_cq,
+        QueueKind::Receive => facts.recv_cq,
     }
 }

@@ -1,4 +1,4 @@
-//! What there is at both ends, and who owns it.
+//! Objects of both endpoints, and their owners.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ impl Region {
     }
 }
 
-/// What is fixed about a VI (VIPL 3.2.1).
+/// Attributes of a VI (VIPL 3.2.1).
 #[derive(Clone, Debug)]
 pub(crate) struct ViFacts {
     pub(crate) end: usize,
@@ -42,14 +42,14 @@ pub(crate) struct ViFacts {
     pub(crate) recv_cq: Option<u64>,
 }
 
-/// What is fixed about a completion queue (VIPL 3.6.1).
+/// Attributes of a completion queue (VIPL 3.6.1).
 #[derive(Clone, Debug)]
 pub(crate) struct CqFacts {
     pub(crate) end: usize,
     pub(crate) nic: u64,
 }
 
-/// The attributes of a NIC that bound what its programs can do (VIPL 4.5).
+/// Limits of a NIC (VIPL 4.5).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) vis: usize,
@@ -62,11 +62,11 @@ pub(crate) struct Limits {
     pub(crate) transfer_bytes: u64,
     pub(crate) levels: u16,
     pub(crate) rdma_read_levels: u16,
-    /// A message of no more bytes than these is placed as a whole, or not at all.
+    /// A message of at most this length is placed as a whole or not at all.
     pub(crate) whole_bytes: u64,
-    /// Are hosts found that nobody named?
+    /// Hosts that are not configured are discovered.
     pub(crate) discovers: bool,
-    /// Handlers that may wait on one queue.
+    /// Maximum of pending notify handlers of a queue.
     pub(crate) notifies: usize,
 }
 
@@ -84,7 +84,7 @@ impl Limits {
             transfer_bytes: attributes.max_transfer_size,
             levels: attributes.reliability_level_support,
             rdma_read_levels: attributes.rdma_read_support,
-            // A stream may end at any byte.
+            // A TCP stream may end at any byte.
             whole_bytes: if in_frames { attributes.native_mtu } else { 0 },
             discovers: in_frames,
             notifies: config.max_notifies_per_queue as usize,
@@ -92,48 +92,48 @@ impl Limits {
     }
 }
 
-/// One end: a NIC of this process.
+/// Objects of one endpoint, which is a NIC of this process.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct EndTables {
-    /// Openings, and whether each is open.
+pub(crate) struct EndpointTables {
+    /// Open NIC handles.
     pub(crate) nics: Vec<u64>,
     /// Tags and their owners.
     pub(crate) tags: BTreeMap<u64, u64>,
     pub(crate) regions: BTreeMap<u32, Region>,
 }
 
-/// A request that was matched and not yet answered (VIPL 3.3.1).
+/// A received connection request without a response (VIPL 3.3.1).
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) end: usize,
     pub(crate) nic: u64,
     pub(crate) client: u64,
-    /// As they were when the client asked.
+    /// Attributes of the client's VI at the time of the request.
     pub(crate) attributes: ViAttributes,
 }
 
-/// Both ends.
+/// Objects of both endpoints.
 #[derive(Clone, Debug)]
 pub(crate) struct Tables {
     pub(crate) limits: Limits,
-    pub(crate) ends: [EndTables; 2],
+    pub(crate) ends: [EndpointTables; 2],
     pub(crate) vis: BTreeMap<u64, ViFacts>,
     pub(crate) cqs: BTreeMap<u64, CqFacts>,
     pub(crate) requests: BTreeMap<u64, Request>,
-    /// All peer requests that were ever made.
+    /// All peer requests of the program.
     pub(crate) peers: BTreeMap<u64, PeerRequest>,
 }
 
-/// What memory is wanted for.
+/// Kind of access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// Data that is sent.
+    /// Data of sends.
     Read,
-    /// Descriptors, and data that is received.
+    /// Descriptors, and data of receives.
     Write,
-    /// The target of the other end's RDMA writes.
+    /// Target of the peer's RDMA writes.
     RemoteWrite,
-    /// The source of the other end's RDMA reads.
+    /// Source of the peer's RDMA reads.
     RemoteRead,
 }
 
@@ -177,32 +177,32 @@ impl Tables {
         self.ends.iter().position(|end| end.nics.contains(&nic))
     }
 
-    /// Is a tag used by a VI or a region (VIPL 3.4.2)?
+    /// Returns whether a VI or a region uses the tag (VIPL 3.4.2).
     pub(crate) fn tag_in_use(&self, end: usize, tag: u64) -> bool {
         self.ends[end].regions.values().any(|r| r.tag == tag)
             || self.vis.values().any(|vi| vi.end == end && vi.tag == tag)
     }
 
-    /// Is a work queue attached to a completion queue?
+    /// Returns whether a work queue is attached to the completion queue.
     pub(crate) fn attached(&self, cq: u64) -> bool {
         self.attached_descriptors(cq) > 0
     }
 
-    /// Descriptors that can be posted on the work queues that are attached to a completion queue.
+    /// Maximum of descriptors on the work queues that are attached to a completion queue.
     pub(super) fn attached_descriptors(&self, cq: u64) -> usize {
         let queues = self.vis.values().flat_map(|vi| [vi.send_cq, vi.recv_cq]);
         queues.filter(|of| *of == Some(cq)).count() * self.limits.queue_descriptors
     }
 
-    /// A completion queue goes with its opening, or with the last VI of another one that uses it.
+    /// A completion queue is destroyed with its NIC handle, or with the last VI of another handle that uses it.
     pub(crate) fn forget_orphaned_cqs(&mut self) {
-        let gone: Vec<u64> = self
+        let orphaned: Vec<u64> = self
             .cqs
             .iter()
             .filter(|(handle, cq)| self.end_of_nic(cq.nic).is_none() && !self.attached(**handle))
             .map(|(handle, _)| *handle)
             .collect();
-        for handle in gone {
+        for handle in orphaned {
             self.cqs.remove(&handle);
         }
     }

@@ -1,30 +1,30 @@
-//! What a provider does on its own: sends what is posted, places what arrives, ends what is broken.
+//! Steps of the provider: transmission, placement of received data, and breaks of connections.
 
 use vipl::{ErrorCode, ResourceCode, ViState};
 
 use super::descriptor::{Segment, errors};
-use super::state::{Bytes, Completion, Entry, Onward, State, Told};
+use super::state::{AsyncError, Bytes, Completion, Entry, State, Transit};
 use super::tables::{Tables, Use};
-use crate::program::Side;
+use crate::program::QueueKind;
 
 const UNRELIABLE: u16 = 1;
-/// Completed-operation code of a receive that an RDMA write took.
+/// Completed-operation code of a receive that an RDMA write consumed.
 const REMOTE_RDMA_WRITE: u32 = 3;
 
-pub(super) fn failed(errors: u32, operation: Option<u32>, side: Side) -> Completion {
+pub(super) fn failed(errors: u32, operation: Option<u32>, kind: QueueKind) -> Completion {
     Completion {
         errors,
         operation,
         immediate: None,
-        length_bytes: (side == Side::Receive).then_some(0),
+        length_bytes: (kind == QueueKind::Receive).then_some(0),
         placed: None,
         lost: false,
     }
 }
 
 /// An asynchronous error about a VI.
-pub(super) fn about(vi: u64, code: ErrorCode) -> Told {
-    Told {
+pub(super) fn about(vi: u64, code: ErrorCode) -> AsyncError {
+    AsyncError {
         vi,
         code: code as u32,
         resource: ResourceCode::Vi as u32,
@@ -33,8 +33,8 @@ pub(super) fn about(vi: u64, code: ErrorCode) -> Told {
 }
 
 impl State {
-    /// Each state that one act of the provider leads to; none if there is nothing left to do.
-    pub(crate) fn acts(&self, tables: &Tables) -> Vec<State> {
+    /// Returns each state that one step of the provider leads to; none at a quiescent point.
+    pub(crate) fn provider_steps(&self, tables: &Tables) -> Vec<State> {
         let mut next = Vec::new();
         for (&handle, vi) in &self.vis {
             if vi.broken {
@@ -46,20 +46,20 @@ impl State {
                 next.extend(self.serve_read(tables, handle));
             }
         }
-        next.extend(self.peer_acts(tables));
-        next.extend(self.calls_of_handlers());
-        for (&link, found) in &self.links {
+        next.extend(self.peer_steps(tables));
+        next.extend(self.handler_steps());
+        for (&connection, found) in &self.connections {
             for to in [0, 1] {
-                // Whoever does not know yet that it is connected hears that first.
-                if found.onward[to].is_empty() || self.is_joining(found.vis[to]) {
+                // A peer request is completed before the first data arrives.
+                if found.in_transit[to].is_empty() || self.is_joining(found.vis[to]) {
                     continue;
                 }
-                next.extend(self.arrive(tables, link, to));
-                if found.cut[to] && found.onward[to].len() > 1 {
+                next.extend(self.arrive(tables, connection, to));
+                if found.is_lossy[to] && found.in_transit[to].len() > 1 {
                     let mut state = self.clone();
-                    state.drop_onward(tables, link, to);
-                    if let Some(link) = state.links.get_mut(&link) {
-                        link.onward[to].push_back(Onward::End);
+                    state.drop_in_transit(tables, connection, to);
+                    if let Some(connection) = state.connections.get_mut(&connection) {
+                        connection.in_transit[to].push_back(Transit::Disconnect);
                     }
                     next.push(state);
                 }
@@ -68,34 +68,34 @@ impl State {
         next
     }
 
-    /// Completes one descriptor alone. Memory of it that is gone breaks the VI at once (VIPL 3.8.1, 6.3.1).
+    /// Completes one descriptor. If its memory is deregistered, the VI breaks at once (VIPL 3.8.1, 6.3.1).
     pub(super) fn complete_one(
         &mut self,
         tables: &Tables,
         vi: u64,
-        side: Side,
+        kind: QueueKind,
         completion: Completion,
     ) {
-        let (entry, lost) = self.complete(tables, vi, side, completion);
+        let (entry, lost) = self.complete(tables, vi, kind, completion);
         self.add_entries(entry);
         if lost {
             self.fail(tables, vi);
         }
     }
 
-    /// Completes all that is pending on both queues, in the order of each (VIPL 3.3.5).
+    /// Flushes both queues, in the order of each (VIPL 3.3.5).
     pub(super) fn flush(&mut self, tables: &Tables, vi: u64) {
         let mut entries = Vec::new();
-        for side in [Side::Send, Side::Receive] {
-            self.flush_into(tables, vi, side, &mut entries);
+        for kind in [QueueKind::Send, QueueKind::Receive] {
+            self.flush_into(tables, vi, kind, &mut entries);
         }
         self.add_entries(entries);
     }
 
-    /// Completes all that is pending on one queue.
-    pub(super) fn flush_side(&mut self, tables: &Tables, vi: u64, side: Side) {
+    /// Flushes one queue.
+    pub(super) fn flush_queue(&mut self, tables: &Tables, vi: u64, kind: QueueKind) {
         let mut entries = Vec::new();
-        self.flush_into(tables, vi, side, &mut entries);
+        self.flush_into(tables, vi, kind, &mut entries);
         self.add_entries(entries);
     }
 
@@ -103,18 +103,18 @@ impl State {
         &mut self,
         tables: &Tables,
         vi: u64,
-        side: Side,
+        kind: QueueKind,
         entries: &mut Vec<(u64, Entry)>,
     ) {
-        while let Some(posted) = self.vis[&vi].queue(side).next().cloned() {
+        while let Some(posted) = self.vis[&vi].queue(kind).next().cloned() {
             let operation = posted.completed_operation();
-            let completion = failed(errors::FLUSHED, operation, side);
-            entries.extend(self.complete(tables, vi, side, completion).0);
+            let completion = failed(errors::FLUSHED, operation, kind);
+            entries.extend(self.complete(tables, vi, kind, completion).0);
             self.note_uncertain(tables, &Bytes(posted));
         }
     }
 
-    /// An RDMA write that may end in the middle, and was not over, may have placed some of its bytes.
+    /// An interrupted RDMA write may be partially placed, unless it is placed as a whole.
     fn note_uncertain(&mut self, tables: &Tables, message: &Bytes) {
         let length = u64::from(message.0.length_bytes);
         if message.0.remote.is_some() && !message.0.is_read() && length > tables.limits.whole_bytes
@@ -123,62 +123,63 @@ impl State {
         }
     }
 
-    /// Drops what is on its way to one end of a connection.
-    fn drop_onward(&mut self, tables: &Tables, link: u64, to: usize) {
-        let Some(found) = self.links.get_mut(&link) else {
+    /// Drops the items in transit to one VI of a connection.
+    fn drop_in_transit(&mut self, tables: &Tables, connection: u64, to: usize) {
+        let Some(found) = self.connections.get_mut(&connection) else {
             return;
         };
-        for dropped in core::mem::take(&mut found.onward[to]) {
-            if let Onward::Message(message) = dropped {
+        for dropped in core::mem::take(&mut found.in_transit[to]) {
+            if let Transit::Message(message) = dropped {
                 self.note_uncertain(tables, &message);
             }
         }
     }
 
-    /// Takes a VI out of its connection; the other end will hear of it.
-    pub(super) fn leave(&mut self, tables: &Tables, vi: u64) {
-        let Some(link) = self.vi_mut(vi).link.take() else {
+    /// Removes a VI from its connection; the peer will receive a disconnect.
+    pub(super) fn leave_connection(&mut self, tables: &Tables, vi: u64) {
+        let Some(connection) = self.vi_mut(vi).connection.take() else {
             return;
         };
-        let Some(found) = self.links.get_mut(&link) else {
+        let Some(found) = self.connections.get_mut(&connection) else {
             return;
         };
         let to = usize::from(found.vis[0] == vi);
-        found.onward[to].push_back(Onward::End);
-        // Nobody takes what is still on its way to this VI.
-        self.drop_onward(tables, link, 1 - to);
-        self.vi_mut(vi).owed.clear();
-        self.tidy_links();
+        found.in_transit[to].push_back(Transit::Disconnect);
+        // Items in transit to this VI are dropped.
+        self.drop_in_transit(tables, connection, 1 - to);
+        self.vi_mut(vi).pending_reads.clear();
+        self.remove_closed_connections();
     }
 
-    fn tidy_links(&mut self) {
+    fn remove_closed_connections(&mut self) {
         let vis = &self.vis;
-        self.links.retain(|number, link| {
-            link.vis
+        self.connections.retain(|number, connection| {
+            connection
+                .vis
                 .iter()
-                .any(|vi| vis.get(vi).is_some_and(|vi| vi.link == Some(*number)))
+                .any(|vi| vis.get(vi).is_some_and(|vi| vi.connection == Some(*number)))
         });
     }
 
-    /// The connection breaks here: Error, both queues flushed, the loss told (VIPL 2.4, 6.2).
-    pub(super) fn break_here(&mut self, tables: &Tables, vi: u64) {
+    /// Breaks the connection of a VI: Error, both queues flushed, ConnLost (VIPL 2.4, 6.2).
+    pub(super) fn break_connection(&mut self, tables: &Tables, vi: u64) {
         if self.vis[&vi].state != ViState::Connected {
             return;
         }
-        self.leave(tables, vi);
+        self.leave_connection(tables, vi);
         self.vi_mut(vi).state = ViState::Error;
         self.flush(tables, vi);
-        self.tell(about(vi, ErrorCode::ConnLost));
+        self.report_error(about(vi, ErrorCode::ConnLost));
     }
 
-    /// A fatal error of the program's making: Error at every level and in every state (VIPL 6.3.1).
+    /// A fatal error of the program: Error at each level and in each state (VIPL 6.3.1).
     fn fail(&mut self, tables: &Tables, vi: u64) {
         self.vi_mut(vi).broken = false;
         match self.vis[&vi].state {
-            ViState::Connected => self.break_here(tables, vi),
+            ViState::Connected => self.break_connection(tables, vi),
             ViState::Idle | ViState::ConnectPending => {
-                self.leave(tables, vi);
-                self.vi_mut(vi).asking = None;
+                self.leave_connection(tables, vi);
+                self.vi_mut(vi).connecting = None;
                 self.vi_mut(vi).peer = None;
                 self.vi_mut(vi).state = ViState::Error;
                 self.flush(tables, vi);
@@ -187,7 +188,7 @@ impl State {
         }
     }
 
-    /// A host to which there is no way leads a reliable VI to Error (VIPL 3.3.4, 3.3.7).
+    /// An unreachable host moves a reliable VI to Error (VIPL 3.3.4, 3.3.7).
     pub(crate) fn cannot_reach(&mut self, tables: &Tables, vi: u64) {
         if Self::reliable(tables, vi) {
             self.vi_mut(vi).state = ViState::Error;
@@ -201,43 +202,47 @@ impl State {
 
     pub(super) fn break_reliable(&mut self, tables: &Tables, vi: u64) {
         if Self::reliable(tables, vi) {
-            self.break_here(tables, vi);
+            self.break_connection(tables, vi);
         }
     }
 
-    /// The oldest thing on its way to a VI is there.
-    fn arrive(&self, tables: &Tables, link: u64, to: usize) -> Vec<State> {
+    /// The oldest item in transit to a VI arrives.
+    fn arrive(&self, tables: &Tables, connection: u64, to: usize) -> Vec<State> {
         let mut state = self.clone();
-        let Some(found) = state.links.get_mut(&link) else {
+        let Some(found) = state.connections.get_mut(&connection) else {
             return Vec::new();
         };
         let vi = found.vis[to];
-        let Some(arrived) = found.onward[to].pop_front() else {
+        let Some(arrived) = found.in_transit[to].pop_front() else {
             return Vec::new();
         };
-        if state.vis.get(&vi).is_none_or(|vi| vi.link != Some(link)) {
-            // It left: whatever comes is dropped.
+        if state
+            .vis
+            .get(&vi)
+            .is_none_or(|vi| vi.connection != Some(connection))
+        {
+            // The VI has left the connection: the item is dropped.
             return vec![state];
         }
         match arrived {
-            Onward::End => {
-                state.vi_mut(vi).link = None;
-                state.vi_mut(vi).owed.clear();
+            Transit::Disconnect => {
+                state.vi_mut(vi).connection = None;
+                state.vi_mut(vi).pending_reads.clear();
                 state.vi_mut(vi).state = ViState::Error;
                 state.flush(tables, vi);
-                state.tell(about(vi, ErrorCode::ConnLost));
-                state.tidy_links();
+                state.report_error(about(vi, ErrorCode::ConnLost));
+                state.remove_closed_connections();
                 vec![state]
             }
-            Onward::Answer { id, errors } => {
-                state.answered(tables, vi, id, errors);
+            Transit::Response { id, errors } => {
+                state.response_arrives(tables, vi, id, errors);
                 vec![state]
             }
-            Onward::Message(bytes) if bytes.0.is_read() => {
+            Transit::Message(bytes) if bytes.0.is_read() => {
                 state.receive_read(tables, vi, bytes);
                 vec![state]
             }
-            Onward::Message(bytes) => match bytes.0.remote {
+            Transit::Message(bytes) => match bytes.0.remote {
                 None => {
                     state.receive(tables, vi, bytes);
                     vec![state]
@@ -251,8 +256,8 @@ impl State {
     fn receive(&mut self, tables: &Tables, vi: u64, message: Bytes) {
         let id = message.0.id;
         let Some(posted) = self.vis[&vi].recv.next().cloned() else {
-            self.tell(about(vi, ErrorCode::RecvqEmpty));
-            self.answer(tables, vi, id, errors::REMOTE_DESCRIPTOR);
+            self.report_error(about(vi, ErrorCode::RecvqEmpty));
+            self.respond(tables, vi, id, errors::REMOTE_DESCRIPTOR);
             self.break_reliable(tables, vi);
             return;
         };
@@ -262,9 +267,9 @@ impl State {
         }
         if faults != 0 {
             let operation = posted.completed_operation();
-            let completion = failed(faults, operation, Side::Receive);
-            self.answer(tables, vi, id, errors::REMOTE_DESCRIPTOR);
-            self.complete_one(tables, vi, Side::Receive, completion);
+            let completion = failed(faults, operation, QueueKind::Receive);
+            self.respond(tables, vi, id, errors::REMOTE_DESCRIPTOR);
+            self.complete_one(tables, vi, QueueKind::Receive, completion);
             self.break_reliable(tables, vi);
             return;
         }
@@ -276,8 +281,8 @@ impl State {
             placed: Some(message),
             lost: false,
         };
-        self.answer(tables, vi, id, 0);
-        self.complete_one(tables, vi, Side::Receive, completion);
+        self.respond(tables, vi, id, 0);
+        self.complete_one(tables, vi, QueueKind::Receive, completion);
     }
 
     /// An RDMA write arrives.
@@ -296,25 +301,25 @@ impl State {
         let Some(immediate) = message.0.immediate else {
             if allowed {
                 self.written.insert(message.0.id, (message, true));
-                self.answer(tables, vi, id, 0);
+                self.respond(tables, vi, id, 0);
             } else {
-                self.tell(about(vi, ErrorCode::RdmawProt));
-                self.answer(tables, vi, id, errors::RDMA_PROTECTION);
+                self.report_error(about(vi, ErrorCode::RdmawProt));
+                self.respond(tables, vi, id, errors::RDMA_PROTECTION);
                 self.break_reliable(tables, vi);
             }
             return vec![self];
         };
         let Some(posted) = self.vis[&vi].recv.next().cloned() else {
-            // If it was refused as well, the guide does not say which of the two errors is told.
+            // If the write is refused as well, the guide does not specify which of the two errors is reported.
             let mut states = Vec::new();
-            for (code, answer, fits) in [
+            for (code, response, fits) in [
                 (ErrorCode::RecvqEmpty, errors::REMOTE_DESCRIPTOR, true),
                 (ErrorCode::RdmawProt, errors::RDMA_PROTECTION, !allowed),
             ] {
                 if fits {
                     let mut state = self.clone();
-                    state.tell(about(vi, code));
-                    state.answer(tables, vi, id, answer);
+                    state.report_error(about(vi, code));
+                    state.respond(tables, vi, id, response);
                     state.break_reliable(tables, vi);
                     states.push(state);
                 }
@@ -322,20 +327,20 @@ impl State {
             return states;
         };
         let mut faults = posted.faults_now(tables, facts);
-        let mut answer = if faults == 0 {
+        let mut response = if faults == 0 {
             0
         } else {
             errors::REMOTE_DESCRIPTOR
         };
         if !allowed {
             faults |= errors::PROTECTION;
-            answer |= errors::RDMA_PROTECTION;
+            response |= errors::RDMA_PROTECTION;
         }
-        self.answer(tables, vi, id, answer);
+        self.respond(tables, vi, id, response);
         let operation = Some(REMOTE_RDMA_WRITE);
         if faults != 0 {
-            let completion = failed(faults, operation, Side::Receive);
-            self.complete_one(tables, vi, Side::Receive, completion);
+            let completion = failed(faults, operation, QueueKind::Receive);
+            self.complete_one(tables, vi, QueueKind::Receive, completion);
             self.break_reliable(tables, vi);
             return vec![self];
         }
@@ -348,7 +353,7 @@ impl State {
             lost: false,
         };
         self.written.insert(message.0.id, (message, true));
-        self.complete_one(tables, vi, Side::Receive, completion);
+        self.complete_one(tables, vi, QueueKind::Receive, completion);
         vec![self]
     }
 }

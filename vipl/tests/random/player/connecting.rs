@@ -1,4 +1,4 @@
-//! Connections made, refused and ended.
+//! Client and server connections: requests, responses, disconnects.
 
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -8,29 +8,29 @@ use vipl::{
     VipError, provider as vip,
 };
 
-use super::{Checked, PATIENCE, Player, choose};
+use super::{Checked, Player, TIMEOUT, choose};
 use crate::model::{Request, Tables, Verdict, ViFacts};
 use crate::oracle::Violation;
-use crate::program::{Mistake, Pick, Side};
+use crate::program::{Fault, Pick, QueueKind};
 
-/// A client that waits for the answer to its request, on a thread of its own.
-pub(super) struct Asking {
-    client: u64,
+/// A thread that waits for the response to a client request.
+pub(super) struct ClientThread {
+    vi: u64,
     thread: JoinHandle<vipl::Result<ViAttributes>>,
-    /// It does not ask again.
-    over: Arc<Mutex<bool>>,
+    /// No further request is made.
+    is_over: Arc<Mutex<bool>>,
 }
 
-impl Asking {
-    /// Asks, and asks again for as long as nobody waits there.
-    fn start(client: u64, local: NetAddress, remote: NetAddress) -> Self {
-        let over = Arc::new(Mutex::new(false));
-        let ended = Arc::clone(&over);
+impl ClientThread {
+    /// Makes a request, and repeats it while no server is listening.
+    fn start(vi: u64, local: NetAddress, remote: NetAddress) -> Self {
+        let is_over = Arc::new(Mutex::new(false));
+        let over = Arc::clone(&is_over);
         let thread = thread::spawn(move || {
             loop {
-                let vi = ViHandle::from_raw(client);
-                let outcome = vip::connect_request(vi, &local, &remote, Timeout::Infinite);
-                let again = outcome == Err(VipError::NoMatch) && !*ended.lock().expect("no panic");
+                let handle = ViHandle::from_raw(vi);
+                let outcome = vip::connect_request(handle, &local, &remote, Timeout::Infinite);
+                let again = outcome == Err(VipError::NoMatch) && !*over.lock().expect("no panic");
                 if !again {
                     return outcome;
                 }
@@ -38,61 +38,60 @@ impl Asking {
             }
         });
         Self {
-            client,
+            vi,
             thread,
-            over,
+            is_over,
         }
     }
 
     pub(super) fn outcome(self) -> vipl::Result<ViAttributes> {
-        *self.over.lock().expect("no panic") = true;
+        *self.is_over.lock().expect("no panic") = true;
         self.thread.join().expect("the client does not panic")
     }
 }
 
 impl Player {
     pub(super) fn address(&mut self, of: &str) -> NetAddress {
-        let text = format!("{of} {}", self.name());
+        let text = format!("{of} {}", self.next_id());
         NetAddress {
             host: HostAddress(self.host),
             discriminator: Discriminator::new(text.as_bytes()).expect("short enough"),
         }
     }
 
-    /// Waits where nobody asks: not at all, or with an address that is another host's (VIPL 3.3.1).
-    pub(super) fn wait_for_nobody(&mut self, end: usize, nic: Pick, mistake: Mistake) -> Checked {
+    /// Makes a wait call without a request: with a valid address, or with the address of another host (VIPL 3.3.1).
+    pub(super) fn connect_wait_without_request(
+        &mut self,
+        end: usize,
+        nic: Pick,
+        fault: Fault,
+    ) -> Checked {
         let (end, nic) = self.pick_nic(end, nic);
-        let mut local = self.address("nobody");
-        if mistake == Mistake::Address {
+        let mut local = self.address("unused");
+        if fault == Fault::Address {
             local.host.0[3] ^= 1;
         }
-        if mistake == Mistake::Nobody {
+        if fault == Fault::NoListener {
             // Peers do not match servers (VIPL 3.3).
             local.discriminator = self.peer_address(0).discriminator;
         }
         let verdict = self
             .tables
             .on_nic(end, nic.into_raw())
-            .refuse_if(mistake == Mistake::Address, VipError::InvalidParameter);
+            .refuse_if(fault == Fault::Address, VipError::InvalidParameter);
         let verdict = match verdict == Verdict::default() {
             true => verdict.refuse_if(true, VipError::Timeout),
             false => verdict,
         };
         let outcome = vip::connect_wait(nic, &local, Timeout::Immediate);
-        self.certain(|| format!("connect wait at end {end}"), &outcome, &verdict)
+        self.check_result(|| format!("connect wait at end {end}"), &outcome, &verdict)
     }
 
-    pub(super) fn request(
-        &mut self,
-        pick: Pick,
-        end: usize,
-        nic: Pick,
-        mistake: Mistake,
-    ) -> Checked {
-        // Whether the VI is Idle must be certain: a request that waits for nothing would wait for ever.
-        self.settle()?;
-        if !pick.wrong && self.idle_vis().is_empty() {
-            self.mend_any()?;
+    pub(super) fn request(&mut self, pick: Pick, end: usize, nic: Pick, fault: Fault) -> Checked {
+        // It must be certain whether the VI is Idle: a request without a server call would wait for ever.
+        self.quiesce()?;
+        if !pick.invalid && self.idle_vis().is_empty() {
+            self.reset_any()?;
         }
         let vi = self.pick_idle_vi(pick);
         let idle =
@@ -100,29 +99,29 @@ impl Player {
         let end = self.serving_end(end, vi);
         let (end, nic) = self.pick_nic(end, nic);
         let open = self.tables.end_of_nic(nic.into_raw()).is_some();
-        if mistake != Mistake::None || !idle(&vi) || !open {
-            return self.request_in_vain(vi, mistake);
+        if fault != Fault::None || !idle(&vi) || !open {
+            return self.request_with_error(vi, fault);
         }
         let (local, remote) = (self.address("client"), self.address("server"));
-        let asking = Asking::start(vi, local, remote);
-        let outcome = vip::connect_wait(nic, &remote, Timeout::After(PATIENCE));
-        self.certain(
+        let client = ClientThread::start(vi, local, remote);
+        let outcome = vip::connect_wait(nic, &remote, Timeout::After(TIMEOUT));
+        self.check_result(
             || format!("request of {vi:#x} to end {end}"),
             &outcome,
             &Verdict::default(),
         )?;
         let Ok(found) = outcome else { return Ok(()) };
         let attributes = self.tables.vis[&vi].attributes;
-        let told = ViAttributes {
+        let must = ViAttributes {
             ptag: None,
             ..attributes
         };
-        if found.remote != local || found.attributes != told {
-            return Err(Violation(format!("{found:?}, must be {local:?} {told:?}")));
+        if found.remote != local || found.attributes != must {
+            return Err(Violation(format!("{found:?}, must be {local:?} {must:?}")));
         }
         let conn = found.conn.into_raw();
-        self.oracle.change(|state| state.ask(vi, conn));
-        self.asking.insert(conn, asking);
+        self.oracle.apply(|state| state.start_connect(vi, conn));
+        self.client_threads.insert(conn, client);
         let request = Request {
             end,
             nic: nic.into_raw(),
@@ -133,7 +132,7 @@ impl Player {
         Ok(())
     }
 
-    /// This end, unless only the other one has a VI that could accept a request of this one.
+    /// Returns `end`, unless only the other endpoint has a VI that could accept a request of `vi`.
     fn serving_end(&self, end: usize, vi: u64) -> usize {
         let Some(facts) = self.tables.vis.get(&vi) else {
             return end;
@@ -152,70 +151,70 @@ impl Player {
         }
     }
 
-    /// Takes a VI that broke back to Idle, and its descriptors off it, as programs do (VIPL 7.5).
-    fn mend(&mut self, fits: impl Fn(&ViFacts) -> bool) -> Checked {
+    /// Disconnects a VI in Error and collects its descriptors, as programs do (VIPL 7.5).
+    fn reset_broken(&mut self, fits: impl Fn(&ViFacts) -> bool) -> Checked {
         let state = self.oracle.any();
         let broken =
             |vi: &&u64| state.vis[*vi].state == ViState::Error && fits(&self.tables.vis[*vi]);
         let Some(vi) = self.tables.vis.keys().find(broken).copied() else {
             return Ok(());
         };
-        self.start_again(vi)
+        self.reset_vi(vi)
     }
 
-    /// As [`Self::mend`]; where none broke, one that waits to be connected gives up.
-    pub(super) fn mend_any(&mut self) -> Checked {
-        self.mend(|_| true)?;
+    /// As [`Self::reset_broken`]; without a VI in Error, resets one that waits for a connection.
+    pub(super) fn reset_any(&mut self) -> Checked {
+        self.reset_broken(|_| true)?;
         if !self.idle_vis().is_empty() {
             return Ok(());
         }
         let state = self.oracle.any();
         let waits = |vi: &&u64| state.vis[*vi].state == ViState::ConnectPending;
         match self.tables.vis.keys().find(waits).copied() {
-            Some(vi) => self.start_again(vi),
+            Some(vi) => self.reset_vi(vi),
             None => Ok(()),
         }
     }
 
-    fn start_again(&mut self, vi: u64) -> Checked {
+    fn reset_vi(&mut self, vi: u64) -> Checked {
         self.disconnect_this(vi)?;
-        for side in [Side::Send, Side::Receive] {
-            while !self.oracle.any().vis[&vi].queue(side).items.is_empty() {
-                self.done_of(vi, side, false)?;
+        for kind in [QueueKind::Send, QueueKind::Receive] {
+            while !self.oracle.any().vis[&vi].queue(kind).items.is_empty() {
+                self.done_of(vi, kind, false)?;
             }
         }
         Ok(())
     }
 
-    /// A VI that is Idle, if there is one and the pick is not wrong.
+    /// Selects an Idle VI, if one exists and the pick is valid.
     pub(super) fn pick_idle_vi(&self, pick: Pick) -> u64 {
         let idle = self.idle_vis();
-        if pick.wrong || idle.is_empty() || pick.number & 0x7000 == 0 {
+        if pick.invalid || idle.is_empty() || pick.number & 0x7000 == 0 {
             return self.pick_vi(pick);
         }
         idle[pick.number as usize % idle.len()]
     }
 
-    /// A request that must be refused at once (VIPL 3.3.4).
-    fn request_in_vain(&mut self, vi: u64, mistake: Mistake) -> Checked {
-        let (mut local, mut remote) = (self.address("client"), self.address("nobody"));
-        let mut limit = Timeout::After(PATIENCE);
+    /// Makes a request that must fail at once (VIPL 3.3.4).
+    fn request_with_error(&mut self, vi: u64, fault: Fault) -> Checked {
+        let (mut local, mut remote) = (self.address("client"), self.address("unused"));
+        let mut limit = Timeout::After(TIMEOUT);
         let mut verdict = Verdict::default();
-        match mistake {
-            Mistake::Address => {
+        match fault {
+            Fault::Address => {
                 local.host.0[3] ^= 1;
                 verdict = verdict.refuse_if(true, VipError::InvalidParameter);
             }
-            Mistake::Timeout => {
+            Fault::Timeout => {
                 limit = Timeout::Immediate;
                 verdict = verdict.refuse_if(true, VipError::InvalidParameter);
             }
-            Mistake::Host => {
+            Fault::Host => {
                 remote.host.0[3] ^= 1;
                 verdict = verdict.refuse_if(true, VipError::NotReachable);
             }
-            Mistake::None | Mistake::Nobody | Mistake::Attribute => {
-                if mistake == Mistake::Nobody {
+            Fault::None | Fault::NoListener | Fault::Attribute => {
+                if fault == Fault::NoListener {
                     // Clients do not match peers (VIPL 3.3).
                     remote = self.peer_address(0);
                 }
@@ -229,35 +228,36 @@ impl Player {
             Some(_) => verdict = verdict.refuse_if(true, VipError::InvalidState),
         }
         let outcome = vip::connect_request(ViHandle::from_raw(vi), &local, &remote, limit);
-        self.certain(|| format!("request of {vi:#x} in vain"), &outcome, &verdict)?;
-        self.oracle.change(|state| state.pass_peer(vi));
+        let call = || format!("request of {vi:#x} with {fault:?}");
+        self.check_result(call, &outcome, &verdict)?;
+        self.oracle.apply(|state| state.note_failed_attempt(vi));
         if outcome == Err(VipError::NotReachable) {
             let tables = &self.tables;
-            self.oracle.change(|state| state.cannot_reach(tables, vi));
+            self.oracle.apply(|state| state.cannot_reach(tables, vi));
         }
         Ok(())
     }
 
-    /// A request that waits for its answer, or a handle of none.
+    /// Selects a request without a response, or an invalid handle.
     fn pick_request(&self, pick: Pick) -> u64 {
-        let held: Vec<u64> = self.tables.requests.keys().copied().collect();
-        if pick.wrong || held.is_empty() {
+        let pending: Vec<u64> = self.tables.requests.keys().copied().collect();
+        if pick.invalid || pending.is_empty() {
             return choose(pick, &[&self.stale.conns]).unwrap_or(0x4FFF_0000_0100_0001);
         }
-        // The newest most often.
+        // Mostly the newest.
         let back = if pick.number & 0x700 == 0 {
             pick.number as usize
         } else {
             0
         };
-        held[held.len() - 1 - back % held.len()]
+        pending[pending.len() - 1 - back % pending.len()]
     }
 
     pub(super) fn accept(&mut self, pick: Pick, vi: Pick) -> Checked {
-        // An answer to a client that gave up must not have to wait until that is known.
-        self.settle()?;
+        // It must be certain whether the client still waits.
+        self.quiesce()?;
         let conn = self.pick_request(pick);
-        if !vi.wrong
+        if !vi.invalid
             && let Some(request) = self.tables.requests.get(&conn).cloned()
             && self.fitting_vis(&request).is_empty()
         {
@@ -265,7 +265,7 @@ impl Player {
                 let conflicts = Tables::conflicts(&facts.attributes, &request.attributes);
                 facts.end == request.end && conflicts == Verdict::default()
             };
-            self.mend(fits)?;
+            self.reset_broken(fits)?;
         }
         let vi = self.pick_for(conn, vi);
         let known = self.tables.requests.get(&conn).cloned();
@@ -280,7 +280,7 @@ impl Player {
             Verdict::default().refuse_if(true, VipError::InvalidParameter)
         };
         let outcome = vip::connect_accept(ConnHandle::from_raw(conn), ViHandle::from_raw(vi));
-        self.certain(
+        self.check_result(
             || format!("accept {conn:#x} with {vi:#x}"),
             &outcome,
             &verdict,
@@ -307,13 +307,13 @@ impl Player {
         self.tables.vis.keys().copied().filter(fits).collect()
     }
 
-    /// A VI that fits a request, if there is one and the pick is not wrong.
+    /// Selects a VI that could accept a request, if one exists and the pick is valid.
     fn pick_for(&self, conn: u64, pick: Pick) -> u64 {
         let Some(request) = self.tables.requests.get(&conn) else {
             return self.pick_vi(pick);
         };
         let fitting = self.fitting_vis(request);
-        if pick.wrong || fitting.is_empty() || pick.number & 0x7000 == 0 {
+        if pick.invalid || fitting.is_empty() || pick.number & 0x7000 == 0 {
             return self.pick_vi(pick);
         }
         fitting[pick.number as usize % fitting.len()]
@@ -326,111 +326,114 @@ impl Player {
 
     fn connected(&mut self, conn: u64, vi: u64, request: &Request) -> Checked {
         self.forget_request(conn);
-        let Some(asking) = self.asking.remove(&conn) else {
-            return Err(Violation("accepted, but nobody asks".into()));
+        let Some(client) = self.client_threads.remove(&conn) else {
+            return Err(Violation("accepted without a pending client".into()));
         };
-        let outcome = asking.outcome();
-        self.certain(|| "the client".into(), &outcome, &Verdict::default())?;
-        let told = ViAttributes {
+        let outcome = client.outcome();
+        self.check_result(|| "the client".into(), &outcome, &Verdict::default())?;
+        let must = ViAttributes {
             ptag: None,
             ..self.tables.vis[&vi].attributes
         };
-        if outcome != Ok(told) {
-            return Err(Violation(format!("{outcome:?}, must be {told:?}")));
+        if outcome != Ok(must) {
+            return Err(Violation(format!("{outcome:?}, must be {must:?}")));
         }
-        let link = self.name();
+        let connection = self.next_id();
         self.oracle
-            .change(|state| state.connect(link, [request.client, vi]));
+            .apply(|state| state.connect(connection, [request.client, vi]));
         Ok(())
     }
 
     pub(super) fn reject(&mut self, pick: Pick) -> Checked {
-        self.oracle.work_on(&self.tables);
+        self.oracle.explore(&self.tables);
         let conn = self.pick_request(pick);
         let known = self.tables.requests.get(&conn).cloned();
         let verdict = Verdict::default().refuse_if(known.is_none(), VipError::InvalidParameter);
         let outcome = vip::connect_reject(ConnHandle::from_raw(conn));
-        self.certain(|| format!("reject {conn:#x}"), &outcome, &verdict)?;
+        self.check_result(|| format!("reject {conn:#x}"), &outcome, &verdict)?;
         if known.is_some() {
             self.forget_request(conn);
-            self.settle_client(conn, &[VipError::Reject])?;
+            self.finish_client(conn, &[VipError::Reject])?;
         }
         Ok(())
     }
 
-    /// The answer to a request came, or its VI gave up: what the client's call returned.
-    fn settle_client(&mut self, conn: u64, refusals: &[VipError]) -> Checked {
-        let Some(asking) = self.asking.remove(&conn) else {
+    /// Checks the result of the client's call, after the response or after a disconnect of its VI.
+    fn finish_client(&mut self, conn: u64, refusals: &[VipError]) -> Checked {
+        let Some(client) = self.client_threads.remove(&conn) else {
             return Ok(());
         };
-        let vi = asking.client;
-        let outcome = asking.outcome();
+        let vi = client.vi;
+        let outcome = client.outcome();
         let text = format!("the client {vi:#x} -> {outcome:?}");
         self.note(|| text.clone());
         let refused = outcome.err();
-        self.oracle.see(
+        self.oracle.observe(
             || text,
             |state| {
-                let asks = state.vis.get(&vi).is_some_and(|vi| vi.asking == Some(conn));
+                let is_waiting = state
+                    .vis
+                    .get(&vi)
+                    .is_some_and(|vi| vi.connecting == Some(conn));
                 let fits = match refused {
-                    Some(error) if asks => refusals.contains(&error),
-                    // It was disconnected, broken or closed under the call.
-                    Some(VipError::InvalidState | VipError::InvalidParameter) => !asks,
+                    Some(error) if is_waiting => refusals.contains(&error),
+                    // The VI was disconnected, broken or destroyed during the call.
+                    Some(VipError::InvalidState | VipError::InvalidParameter) => !is_waiting,
                     Some(_) | None => false,
                 };
                 let mut after = state.clone();
-                if asks {
-                    after.refuse(vi);
+                if is_waiting {
+                    after.fail_connect(vi);
                 }
                 fits.then_some(after).into_iter().collect()
             },
         )
     }
 
-    /// The clients whose VIs gave up for certain.
-    pub(super) fn settle_clients(&mut self) -> Checked {
+    /// Finishes the clients whose VIs certainly do not wait any more.
+    pub(super) fn finish_clients(&mut self) -> Checked {
         let over: Vec<u64> = self
-            .asking
+            .client_threads
             .iter()
-            .filter(|(conn, asking)| {
+            .filter(|(conn, client)| {
                 self.oracle.states().iter().all(|state| {
-                    let vi = state.vis.get(&asking.client);
-                    vi.is_none_or(|vi| vi.asking != Some(**conn))
+                    let vi = state.vis.get(&client.vi);
+                    vi.is_none_or(|vi| vi.connecting != Some(**conn))
                 })
             })
             .map(|(conn, _)| *conn)
             .collect();
         for conn in over {
-            self.settle_client(conn, &[])?;
+            self.finish_client(conn, &[])?;
         }
         Ok(())
     }
 
-    /// Requests that a closed opening was told of, and those of its VIs (VIPL 3.1.2).
+    /// Ends the requests that a closed NIC handle has received, and those of its VIs (VIPL 3.1.2).
     pub(super) fn end_requests_of(&mut self, nic: u64, vis: &[u64]) -> Checked {
         let of_nic = |(_, request): &(&u64, &Request)| request.nic == nic;
-        let told: Vec<u64> = self
+        let received: Vec<u64> = self
             .tables
             .requests
             .iter()
             .filter(of_nic)
             .map(|(conn, _)| *conn)
             .collect();
-        for conn in told {
+        for conn in received {
             self.forget_request(conn);
-            // Nobody is left to say which: no answer, a refusal, or nobody there.
+            // Unspecified: no response, a rejection, or no listener.
             let refusals = [VipError::Reject, VipError::NotReachable, VipError::NoMatch];
-            self.settle_client(conn, &refusals)?;
+            self.finish_client(conn, &refusals)?;
         }
-        let of_vis = |(_, asking): &(&u64, &Asking)| vis.contains(&asking.client);
-        let asked: Vec<u64> = self
-            .asking
+        let of_vis = |(_, client): &(&u64, &ClientThread)| vis.contains(&client.vi);
+        let requested: Vec<u64> = self
+            .client_threads
             .iter()
             .filter(of_vis)
             .map(|(conn, _)| *conn)
             .collect();
-        for conn in asked {
-            self.settle_client(conn, &[])?;
+        for conn in requested {
+            self.finish_client(conn, &[])?;
         }
         Ok(())
     }
@@ -441,18 +444,18 @@ impl Player {
     }
 
     pub(super) fn disconnect_this(&mut self, vi: u64) -> Checked {
-        self.oracle.work_on(&self.tables);
+        self.oracle.explore(&self.tables);
         let outcome = vip::disconnect(ViHandle::from_raw(vi));
         if !self.tables.vis.contains_key(&vi) {
             return self.unknown_vi("disconnect", vi, &outcome);
         }
-        self.certain(
+        self.check_result(
             || format!("disconnect {vi:#x}"),
             &outcome,
             &Verdict::default(),
         )?;
         let tables = &self.tables;
-        self.oracle.change(|state| state.disconnect(tables, vi));
-        self.settle_clients()
+        self.oracle.apply(|state| state.disconnect(tables, vi));
+        self.finish_clients()
     }
 }

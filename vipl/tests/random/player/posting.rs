@@ -1,151 +1,157 @@
-//! Descriptors made, written and posted: good ones, and ones that are wrong in one way.
+//! Posts of descriptors: valid ones, and ones with a single flaw.
 
 use pmd::descriptor::{ControlSegment, DataSegment, control};
 use vipl::{MemoryHandle, RawDescriptor, ViHandle, ViState, provider as vip};
 
 use super::{Checked, Player};
-use crate::arena::{Arena, Lent};
-use crate::model::{Judged, State, Verdict, ViFacts, judge_post};
-use crate::program::{Flaw, Operation, Pick, Shape, Side};
-use crate::seeded::Seeded;
+use crate::arena::{Allocation, Arena};
+use crate::model::{DecodedPost, State, Verdict, ViFacts, decode_post};
+use crate::program::{DescriptorSpec, Flaw, Operation, Pick, QueueKind};
+use crate::rng::Rng;
 
-/// A descriptor on its way into memory.
+/// A descriptor before it is written into memory.
 struct Draft {
     address: u64,
     handle: u32,
     control: ControlSegment,
     segments: Vec<DataSegment>,
-    lent: Vec<(usize, Lent)>,
-    targets: Vec<(usize, Lent)>,
+    allocations: Vec<(usize, Allocation)>,
+    targets: Vec<(usize, Allocation)>,
 }
 
-/// A handle that names no region of anybody.
+/// A handle of no region.
 const NO_HANDLE: u32 = 0xFFFF_FFFF;
 /// More segments than any descriptor may have.
 const TOO_MANY: usize = 300;
 
 impl Player {
-    pub(super) fn post(&mut self, pick: Pick, side: Side, shape: &Shape) -> Checked {
+    pub(super) fn post(&mut self, pick: Pick, kind: QueueKind, spec: &DescriptorSpec) -> Checked {
         let vi = self.pick_vi(pick);
         if !self.tables.vis.contains_key(&vi) {
-            let nowhere = self.arenas[0].edge_end() - 64;
-            let outcome = post(vi, side, nowhere, 1);
+            let address = self.arenas[0].writable_end() - 64;
+            let outcome = post(vi, kind, address, 1);
             return self.unknown_vi("post", vi, &outcome);
         }
-        if !shape.reckless {
+        if !spec.allow_break {
             self.provide_region(vi)?;
-            if self.is_full(vi, side) {
-                return self.done_of(vi, side, false);
+            if self.is_full(vi, kind) {
+                return self.done_of(vi, kind, false);
             }
-            if side == Side::Send
-                && (shape.operation == Operation::Message || shape.immediate.is_some())
-                && let Some(peer) = self.starving_peer(vi)
+            if kind == QueueKind::Send
+                && (spec.operation == Operation::Message || spec.immediate.is_some())
+                && let Some(peer) = self.peer_without_receive(vi)
             {
-                return self.post_on(peer, Side::Receive, &room(shape.dice));
+                return self.post_on(peer, QueueKind::Receive, &large_receive(spec.seed));
             }
         }
-        self.post_on(vi, side, shape)
+        self.post_on(vi, kind, spec)
     }
 
-    /// Memory with the tag of a VI, and with that of the VI it is connected with.
+    /// Registers memory with the tag of a VI, and with that of its peer, unless it exists.
     fn provide_region(&mut self, vi: u64) -> Checked {
         let state = self.oracle.any();
-        let link = state.vis[&vi].link.and_then(|link| state.links.get(&link));
-        for vi in link.map_or([vi, vi], |link| link.vis) {
+        let connection = state.vis[&vi]
+            .connection
+            .and_then(|connection| state.connections.get(&connection));
+        for vi in connection.map_or([vi, vi], |connection| connection.vis) {
             let Some(facts) = self.tables.vis.get(&vi).cloned() else {
                 continue;
             };
             let (base, end) = self.arenas[facts.end].writable();
-            let there = self.tables.ends[facts.end].regions.values().any(|r| {
+            let exists = self.tables.ends[facts.end].regions.values().any(|r| {
                 let all = r.base <= base && end <= r.end;
                 all && r.tag == facts.tag && r.rdma_write && r.rdma_read
             });
-            if !there {
+            if !exists {
                 self.register_all(&facts)?;
             }
         }
         Ok(())
     }
 
-    fn is_full(&self, vi: u64, side: Side) -> bool {
-        let posted = self.oracle.any().vis[&vi].queue(side).items.len();
+    fn is_full(&self, vi: u64, kind: QueueKind) -> bool {
+        let posted = self.oracle.any().vis[&vi].queue(kind).items.len();
         posted >= self.tables.limits.queue_descriptors
     }
 
-    /// The other end of a connection, if it may have no receive descriptor for one more message.
-    fn starving_peer(&self, vi: u64) -> Option<u64> {
+    /// Returns the peer of a VI if it may have no receive descriptor for one more message.
+    fn peer_without_receive(&self, vi: u64) -> Option<u64> {
         let state = self.oracle.any();
         let found = &state.vis[&vi];
-        let link = state.links.get(&found.link?)?;
-        let to = usize::from(link.vis[0] == vi);
-        let peer = link.vis[to];
-        let pending = |side| {
-            let items = &state.vis.get(&peer)?.queue(side).items;
+        let connection = state.connections.get(&found.connection?)?;
+        let to = usize::from(connection.vis[0] == vi);
+        let peer = connection.vis[to];
+        let pending = |kind| {
+            let items = &state.vis.get(&peer)?.queue(kind).items;
             Some(items.iter().filter(|item| item.done.is_none()).count())
         };
         let unsent = found.send.items.iter().filter(|i| i.done.is_none()).count();
-        let wanted = link.onward[to].len() + unsent;
-        (pending(Side::Receive)? <= wanted && !self.is_full(peer, Side::Receive)).then_some(peer)
+        let wanted = connection.in_transit[to].len() + unsent;
+        (pending(QueueKind::Receive)? <= wanted && !self.is_full(peer, QueueKind::Receive))
+            .then_some(peer)
     }
 
-    fn post_on(&mut self, vi: u64, side: Side, shape: &Shape) -> Checked {
+    fn post_on(&mut self, vi: u64, kind: QueueKind, spec: &DescriptorSpec) -> Checked {
         let limit = self.tables.limits.queue_descriptors;
-        self.oracle.work_on(&self.tables);
+        self.oracle.explore(&self.tables);
         let mut states = self.oracle.states().iter();
-        let full = |state: &State| state.vis[&vi].queue(side).items.len() >= limit;
+        let full = |state: &State| state.vis[&vi].queue(kind).items.len() >= limit;
         if states.any(full) && !self.oracle.states().iter().all(full) {
-            // A handler may just be called with one of its descriptors: wait until that is known.
-            self.settle()?;
+            // A handler may be called with one of its descriptors at this moment: wait until that is certain.
+            self.quiesce()?;
         }
         let facts = self.tables.vis[&vi].clone();
-        let Some(draft) = self.draft(vi, &facts, side, shape) else {
+        let Some(draft) = self.draft(vi, &facts, kind, spec) else {
             return Ok(());
         };
         self.write_descriptor(&facts, &draft);
-        let judged = self.judge(&facts, side, &draft);
-        self.oracle.work_on(&self.tables);
-        let outcome = post(vi, side, draft.address, draft.handle);
-        let call = || format!("post {side:?} on {vi:#x}: {judged:x?}");
-        self.certain(call, &outcome, &Verdict::default())?;
+        let decoded = self.decode(&facts, kind, &draft);
+        self.oracle.explore(&self.tables);
+        let outcome = post(vi, kind, draft.address, draft.handle);
+        let call = || format!("post {kind:?} on {vi:#x}: {decoded:x?}");
+        self.check_result(call, &outcome, &Verdict::default())?;
         let tables = &self.tables;
-        self.oracle.change(|state| {
-            *state = state.clone().post(tables, vi, side, &judged);
+        self.oracle.apply(|state| {
+            *state = state.clone().post(tables, vi, kind, &decoded);
         });
         self.targets.extend(&draft.targets);
-        match &judged {
-            Judged::Readable(posted) if self.oracle.any().vis[&vi].queue(side).holds(posted.id) => {
+        match &decoded {
+            DecodedPost::Readable(posted)
+                if self.oracle.any().vis[&vi].queue(kind).holds(posted.id) =>
+            {
                 self.arenas[facts.end].expect(draft.address + 28, &[0; 4]);
-                self.lent.insert(posted.id, draft.lent);
+                self.allocations.insert(posted.id, draft.allocations);
             }
-            Judged::Readable(_) | Judged::Unreadable { .. } => {
-                // It was not taken: it stays as it is, but for the status that an overrun may have cleared.
-                if self.arenas[facts.end].holds(draft.address, 32) && draft.address % 64 == 0 {
-                    self.arenas[facts.end].adopt(draft.address + 28, 4);
+            DecodedPost::Readable(_) | DecodedPost::Unreadable { .. } => {
+                // The post failed: the descriptor is unchanged, except for the status that an overrun may have cleared.
+                if self.arenas[facts.end].contains(draft.address, 32) && draft.address % 64 == 0 {
+                    self.arenas[facts.end].accept_content(draft.address + 28, 4);
                 }
-                for (end, lent) in draft.lent {
-                    self.arenas[end].take_back(lent);
+                for (end, allocation) in draft.allocations {
+                    self.arenas[end].free(allocation);
                 }
             }
         }
         Ok(())
     }
 
-    fn judge(&mut self, facts: &ViFacts, side: Side, draft: &Draft) -> Judged {
-        let id = self.name();
+    fn decode(&mut self, facts: &ViFacts, kind: QueueKind, draft: &Draft) -> DecodedPost {
+        let id = self.next_id();
         let arenas = &self.arenas;
         let arena = &arenas[facts.end];
         let length = 32 + 16 * draft.segments.len();
-        let there = length.min((self.arenas[facts.end].hole() - draft.address) as usize);
-        let bytes = arena.read(draft.address, there);
+        let readable = length.min((self.arenas[facts.end].unmapped() - draft.address) as usize);
+        let bytes = arena.read(draft.address, readable);
         let named = (id, draft.address, draft.handle);
-        judge_post(&self.tables, facts, side, named, &bytes, |segments| {
+        decode_post(&self.tables, facts, kind, named, &bytes, |segments| {
             let mut payload = Vec::new();
             for segment in segments {
                 let length = segment.length as usize;
-                let there = |arena: &&Arena| arena.holds(segment.address, segment.length.into());
-                match arenas.iter().find(there) {
+                let has_segment =
+                    |arena: &&Arena| arena.contains(segment.address, segment.length.into());
+                match arenas.iter().find(has_segment) {
                     Some(arena) => payload.extend(arena.read(segment.address, length)),
-                    // It is refused before it is read.
+                    // The descriptor is refused before this is read.
                     None => payload.resize(payload.len() + length, 0),
                 }
             }
@@ -171,59 +177,65 @@ impl Player {
         }
         let arena = &mut self.arenas[facts.end];
         if draft.address < arena.read_only() {
-            let room = (arena.edge_end() - draft.address) as usize;
-            bytes.truncate(room);
+            let buffer_bytes = (arena.writable_end() - draft.address) as usize;
+            bytes.truncate(buffer_bytes);
             arena.write(draft.address, &bytes);
         }
     }
 
-    fn draft(&mut self, vi: u64, facts: &ViFacts, side: Side, shape: &Shape) -> Option<Draft> {
-        let mut dice = Seeded::new(u64::from(shape.dice));
+    fn draft(
+        &mut self,
+        vi: u64,
+        facts: &ViFacts,
+        kind: QueueKind,
+        spec: &DescriptorSpec,
+    ) -> Option<Draft> {
+        let mut rng = Rng::new(u64::from(spec.seed));
         let mut draft = Draft {
             address: 0,
             handle: 0,
             control: ControlSegment {
-                next: dice.next(),
-                next_handle: dice.next() as u32,
-                immediate_data: shape.immediate.unwrap_or(0x5EED),
-                status: dice.next() as u32,
+                next: rng.next(),
+                next_handle: rng.next() as u32,
+                immediate_data: spec.immediate.unwrap_or(0x5EED),
+                status: rng.next() as u32,
                 ..ControlSegment::default()
             },
             segments: Vec::new(),
-            lent: Vec::new(),
+            allocations: Vec::new(),
             targets: Vec::new(),
         };
-        let drafted = self.draft_data(facts, side, shape, &mut dice, &mut draft)
-            && self.draft_target(vi, side, shape, &mut dice, &mut draft)
-            && self.draft_place(facts, shape, &mut dice, &mut draft);
+        let drafted = self.draft_data(facts, kind, spec, &mut rng, &mut draft)
+            && self.draft_target(vi, kind, spec, &mut rng, &mut draft)
+            && self.draft_address(facts, spec, &mut rng, &mut draft);
         if !drafted {
-            for (end, lent) in draft.lent.into_iter().chain(draft.targets) {
-                self.arenas[end].take_back(lent);
+            for (end, allocation) in draft.allocations.into_iter().chain(draft.targets) {
+                self.arenas[end].free(allocation);
             }
             return None;
         }
         let head = &mut draft.control;
         head.segment_count = draft.segments.len() as u16;
-        head.control |= match shape.operation {
+        head.control |= match spec.operation {
             Operation::Message => control::OP_SEND_RECV,
             Operation::RdmaWrite => control::OP_RDMA_WRITE,
             Operation::RdmaRead => control::OP_RDMA_READ,
         };
-        head.control |= if shape.immediate.is_some() {
+        head.control |= if spec.immediate.is_some() {
             control::IMMEDIATE
         } else {
             0
         };
-        head.control |= if shape.fence { control::QFENCE } else { 0 };
-        match shape.flaw {
-            Some(Flaw::ReservedControlBit) => head.control |= 16 << dice.below(12),
-            Some(Flaw::ReservedWord) => head.reserved = 1 << dice.below(32),
+        head.control |= if spec.fence { control::QFENCE } else { 0 };
+        match spec.flaw {
+            Some(Flaw::ReservedControlBit) => head.control |= 16 << rng.below(12),
+            Some(Flaw::ReservedWord) => head.reserved = 1 << rng.below(32),
             Some(Flaw::UndefinedOperation) => head.control |= 3,
-            Some(Flaw::LengthField) => head.length ^= 1 << dice.below(20),
+            Some(Flaw::LengthField) => head.length ^= 1 << rng.below(20),
             Some(Flaw::NoAddressSegment) => draft.segments.clear(),
             _ => {}
         }
-        if shape.flaw == Some(Flaw::NoAddressSegment) {
+        if spec.flaw == Some(Flaw::NoAddressSegment) {
             draft.control.segment_count = 0;
             draft.control.length = 0;
         }
@@ -233,74 +245,74 @@ impl Player {
     fn draft_data(
         &mut self,
         facts: &ViFacts,
-        side: Side,
-        shape: &Shape,
-        dice: &mut Seeded,
+        kind: QueueKind,
+        spec: &DescriptorSpec,
+        rng: &mut Rng,
         draft: &mut Draft,
     ) -> bool {
-        let mut lengths = shape.segments.clone();
-        let mut room = facts.attributes.max_transfer_bytes as u32;
+        let mut lengths = spec.segments.clone();
+        let mut buffer_bytes = facts.attributes.max_transfer_bytes as u32;
         for length in &mut lengths {
-            if side == Side::Send && !shape.reckless {
-                *length = (*length).min(room);
-                room -= *length;
+            if kind == QueueKind::Send && !spec.allow_break {
+                *length = (*length).min(buffer_bytes);
+                buffer_bytes -= *length;
             }
         }
-        match shape.flaw {
+        match spec.flaw {
             Some(Flaw::TooManySegments) => lengths.resize(TOO_MANY, 0),
             Some(Flaw::TooLong) => lengths = vec![facts.attributes.max_transfer_bytes as u32 + 1],
             Some(
                 Flaw::SegmentHandle | Flaw::SegmentTag | Flaw::SegmentRange | Flaw::SegmentReadOnly,
-            ) => lengths.push(1 + dice.below(100)),
+            ) => lengths.push(1 + rng.below(100)),
             _ => {}
         }
         let last = lengths.len().wrapping_sub(1);
         for (index, length) in lengths.iter().copied().enumerate() {
-            let Some((address, lent)) =
-                self.arenas[facts.end].lend_data(length, dice.next() as u32)
+            let Some((address, allocation)) =
+                self.arenas[facts.end].allocate_data(length, rng.next() as u32)
             else {
                 return false;
             };
-            draft.lent.push((facts.end, lent));
-            let bytes: Vec<u8> = (0..length).map(|_| dice.next() as u8).collect();
+            draft.allocations.push((facts.end, allocation));
+            let bytes: Vec<u8> = (0..length).map(|_| rng.next() as u8).collect();
             self.arenas[facts.end].write(address, &bytes);
-            let handle = self.region_for(facts, address, length.into(), dice);
+            let handle = self.region_for(facts, address, length.into(), rng);
             let mut segment = DataSegment {
                 address,
                 handle,
                 length,
             };
             if index == last {
-                self.spoil_segment(facts, shape.flaw, dice, &mut segment);
+                self.apply_segment_flaw(facts, spec.flaw, rng, &mut segment);
             }
             draft.segments.push(segment);
         }
         let sum: u64 = draft.segments.iter().map(|s| u64::from(s.length)).sum();
-        draft.control.length = match side {
-            Side::Send => sum as u32,
-            Side::Receive => dice.next() as u32,
+        draft.control.length = match kind {
+            QueueKind::Send => sum as u32,
+            QueueKind::Receive => rng.next() as u32,
         };
         true
     }
 
-    fn spoil_segment(
+    fn apply_segment_flaw(
         &self,
         facts: &ViFacts,
         flaw: Option<Flaw>,
-        dice: &mut Seeded,
+        rng: &mut Rng,
         segment: &mut DataSegment,
     ) {
         let regions = &self.tables.ends[facts.end].regions;
         match flaw {
-            Some(Flaw::SegmentHandle) => segment.handle = self.bad_handle(facts.end, dice),
+            Some(Flaw::SegmentHandle) => segment.handle = self.invalid_handle(facts.end, rng),
             Some(Flaw::SegmentTag) => {
                 let other = regions.iter().find(|(_, region)| region.tag != facts.tag);
                 segment.handle = other.map_or(NO_HANDLE, |(handle, _)| *handle);
             }
             Some(Flaw::SegmentRange) => {
                 if let Some(region) = regions.get(&segment.handle) {
-                    // One byte before it, or some behind it.
-                    segment.address = match dice.below(3) {
+                    // One byte before the region, or bytes behind it.
+                    segment.address = match rng.below(3) {
                         0 => region.base - 1,
                         1 => region.end - 1,
                         _ => u64::MAX - 1,
@@ -310,24 +322,24 @@ impl Player {
             }
             Some(Flaw::SegmentReadOnly) => {
                 let page = self.arenas[facts.end].read_only();
-                segment.address = page + u64::from(dice.below(1000));
+                segment.address = page + u64::from(rng.below(1000));
                 segment.handle =
-                    self.region_for(facts, segment.address, segment.length.into(), dice);
+                    self.region_for(facts, segment.address, segment.length.into(), rng);
             }
             _ => {}
         }
     }
 
-    /// Handle of a region that went, or of the other end.
-    fn bad_handle(&self, end: usize, dice: &mut Seeded) -> u32 {
+    /// Handle of a deregistered region, or of the other endpoint.
+    fn invalid_handle(&self, end: usize, rng: &mut Rng) -> u32 {
         let foreign = self.tables.ends[1 - end].regions.keys().copied();
         let stale = self.stale.regions.iter().map(|(_, handle)| *handle);
         let all: Vec<u32> = foreign.chain(stale).chain([0, NO_HANDLE]).collect();
-        dice.one_of(&all)
+        rng.one_of(&all)
     }
 
-    /// Handle of a region with the VI's tag around this range, if there is one; else of another one around it.
-    fn region_for(&self, facts: &ViFacts, address: u64, length: u64, dice: &mut Seeded) -> u32 {
+    /// Handle of a region that contains this range: with the VI's tag if possible, else with another tag.
+    fn region_for(&self, facts: &ViFacts, address: u64, length: u64, rng: &mut Rng) -> u32 {
         let regions = self.tables.ends[facts.end].regions.iter();
         let around: Vec<(u32, bool)> = regions
             .filter(|(_, r)| r.base <= address && address + length <= r.end)
@@ -339,8 +351,8 @@ impl Player {
             .map(|(h, _)| *h)
             .collect();
         match (own.is_empty(), around.is_empty()) {
-            (false, _) => dice.one_of(&own),
-            (true, false) => dice.one_of(&around).0,
+            (false, _) => rng.one_of(&own),
+            (true, false) => rng.one_of(&around).0,
             (true, true) => NO_HANDLE,
         }
     }
@@ -349,59 +361,60 @@ impl Player {
     fn draft_target(
         &mut self,
         vi: u64,
-        side: Side,
-        shape: &Shape,
-        dice: &mut Seeded,
+        kind: QueueKind,
+        spec: &DescriptorSpec,
+        rng: &mut Rng,
         draft: &mut Draft,
     ) -> bool {
-        if side == Side::Receive || shape.operation == Operation::Message {
+        if kind == QueueKind::Receive || spec.operation == Operation::Message {
             return true;
         }
         let length: u32 = draft.segments.iter().map(|s| s.length).sum();
         let state = self.oracle.any();
         let found = &state.vis[&vi];
         let peer = found
-            .link
-            .and_then(|link| state.links.get(&link))
-            .map(|link| {
-                let to = usize::from(link.vis[0] == vi);
-                link.vis[to]
+            .connection
+            .and_then(|connection| state.connections.get(&connection))
+            .map(|connection| {
+                let to = usize::from(connection.vis[0] == vi);
+                connection.vis[to]
             });
         let facts = peer.and_then(|peer| self.tables.vis.get(&peer)).cloned();
         let Some(facts) = facts.filter(|_| found.state == ViState::Connected) else {
-            let nowhere = DataSegment {
-                address: dice.next(),
-                handle: dice.next() as u32,
+            let arbitrary = DataSegment {
+                address: rng.next(),
+                handle: rng.next() as u32,
                 length: 0,
             };
-            draft.segments.insert(0, nowhere);
+            draft.segments.insert(0, arbitrary);
             return true;
         };
-        let Some((address, lent)) = self.arenas[facts.end].lend_data(length, dice.next() as u32)
+        let Some((address, allocation)) =
+            self.arenas[facts.end].allocate_data(length, rng.next() as u32)
         else {
             return false;
         };
-        draft.targets.push((facts.end, lent));
-        if shape.operation == Operation::RdmaRead {
-            let bytes: Vec<u8> = (0..length).map(|_| dice.next() as u8).collect();
+        draft.targets.push((facts.end, allocation));
+        if spec.operation == Operation::RdmaRead {
+            let bytes: Vec<u8> = (0..length).map(|_| rng.next() as u8).collect();
             self.arenas[facts.end].write(address, &bytes);
         }
         let mut target = DataSegment {
             address,
-            handle: self.target_region(&facts, shape, (address, length), true, dice),
+            handle: self.target_region(&facts, spec, (address, length), true, rng),
             length: 0,
         };
         let regions = &self.tables.ends[facts.end].regions;
-        match shape.flaw {
-            Some(Flaw::AddressReserved) => target.length = 1 << dice.below(32),
-            Some(Flaw::TargetHandle) => target.handle = self.bad_handle(facts.end, dice),
+        match spec.flaw {
+            Some(Flaw::AddressReserved) => target.length = 1 << rng.below(32),
+            Some(Flaw::TargetHandle) => target.handle = self.invalid_handle(facts.end, rng),
             Some(Flaw::TargetTag) => {
                 let other = regions.iter().find(|(_, region)| region.tag != facts.tag);
                 target.handle = other.map_or(NO_HANDLE, |(handle, _)| *handle);
             }
             Some(Flaw::TargetRange) => {
                 if let Some(region) = regions.get(&target.handle) {
-                    target.address = match dice.below(3) {
+                    target.address = match rng.below(3) {
                         0 => region.base - 1,
                         1 => (region.end + 1).saturating_sub(u64::from(length)),
                         _ => u64::MAX - u64::from(length / 2),
@@ -409,7 +422,7 @@ impl Player {
                 }
             }
             Some(Flaw::TargetRights) => {
-                target.handle = self.target_region(&facts, shape, (address, length), false, dice);
+                target.handle = self.target_region(&facts, spec, (address, length), false, rng);
             }
             _ => {}
         }
@@ -417,14 +430,14 @@ impl Player {
         true
     }
 
-    /// Handle of a region of the target that allows the operation, or does not.
+    /// Handle of a region of the target that allows the operation, or one that does not.
     fn target_region(
         &self,
         facts: &ViFacts,
-        shape: &Shape,
+        spec: &DescriptorSpec,
         (address, length): (u64, u32),
         allowed: bool,
-        dice: &mut Seeded,
+        rng: &mut Rng,
     ) -> u32 {
         let fitting: Vec<u32> = self.tables.ends[facts.end]
             .regions
@@ -432,7 +445,7 @@ impl Player {
             .filter(|(_, r)| {
                 r.tag == facts.tag
                     && allowed
-                        == match shape.operation {
+                        == match spec.operation {
                             Operation::RdmaRead => r.rdma_read,
                             Operation::Message | Operation::RdmaWrite => r.rdma_write,
                         }
@@ -442,31 +455,32 @@ impl Player {
             .map(|(handle, _)| *handle)
             .collect();
         if fitting.is_empty() {
-            self.region_for(facts, address, length.into(), dice)
+            self.region_for(facts, address, length.into(), rng)
         } else {
-            dice.one_of(&fitting)
+            rng.one_of(&fitting)
         }
     }
 
-    /// Where the descriptor itself stands.
-    fn draft_place(
+    /// Determines the address and the handle of the descriptor.
+    fn draft_address(
         &mut self,
         facts: &ViFacts,
-        shape: &Shape,
-        dice: &mut Seeded,
+        spec: &DescriptorSpec,
+        rng: &mut Rng,
         draft: &mut Draft,
     ) -> bool {
         let length = 32 + 16 * draft.segments.len() as u64;
-        let Some((address, lent)) = self.arenas[facts.end].lend_descriptor(length + 64) else {
+        let Some((address, allocation)) = self.arenas[facts.end].allocate_descriptor(length + 64)
+        else {
             return false;
         };
-        draft.lent.push((facts.end, lent));
+        draft.allocations.push((facts.end, allocation));
         draft.address = address;
-        match shape.flaw {
-            Some(Flaw::DescriptorMisaligned) => draft.address += 8 << dice.below(3),
+        match spec.flaw {
+            Some(Flaw::DescriptorMisaligned) => draft.address += 8 << rng.below(3),
             Some(Flaw::DescriptorRange) => {
-                // The first segments are the last of what is registered; the others are behind it.
-                draft.address = self.arenas[facts.end].edge_end() - 64;
+                // The first segments are at the end of the registered memory; the others are behind it.
+                draft.address = self.arenas[facts.end].writable_end() - 64;
                 draft
                     .segments
                     .resize(3.max(draft.segments.len().min(8)), DataSegment::default());
@@ -474,10 +488,10 @@ impl Player {
             Some(Flaw::DescriptorReadOnly) => draft.address = self.arenas[facts.end].read_only(),
             _ => {}
         }
-        draft.handle = self.region_for(facts, draft.address, 64, dice);
+        draft.handle = self.region_for(facts, draft.address, 64, rng);
         let regions = &self.tables.ends[facts.end].regions;
-        match shape.flaw {
-            Some(Flaw::DescriptorHandle) => draft.handle = self.bad_handle(facts.end, dice),
+        match spec.flaw {
+            Some(Flaw::DescriptorHandle) => draft.handle = self.invalid_handle(facts.end, rng),
             Some(Flaw::DescriptorTag) => {
                 let other = regions.iter().find(|(_, region)| region.tag != facts.tag);
                 draft.handle = other.map_or(NO_HANDLE, |(handle, _)| *handle);
@@ -487,41 +501,41 @@ impl Player {
         true
     }
 
-    /// The descriptors of a VI that is closed with them.
+    /// Frees the descriptors of a VI that is destroyed with them.
     pub(super) fn abandon_descriptors(&mut self, vi: u64) {
         let found = &self.oracle.any().vis[&vi];
         let items = found.send.items.iter().chain(&found.recv.items);
         let ids: Vec<u64> = items.map(|item| item.posted.0.id).collect();
         for id in ids {
-            for (end, lent) in self.lent.remove(&id).into_iter().flatten() {
-                self.arenas[end].adopt_lent(lent);
-                self.arenas[end].take_back(lent);
+            for (end, allocation) in self.allocations.remove(&id).into_iter().flatten() {
+                self.arenas[end].accept_allocation(allocation);
+                self.arenas[end].free(allocation);
             }
         }
     }
 }
 
-/// A receive descriptor that most messages fit into.
-fn room(dice: u32) -> Shape {
-    Shape {
+/// A receive descriptor for most messages.
+fn large_receive(seed: u32) -> DescriptorSpec {
+    DescriptorSpec {
         operation: Operation::Message,
         segments: vec![100, 3996],
         immediate: None,
         fence: false,
         flaw: None,
-        dice,
-        reckless: true,
+        seed,
+        allow_break: true,
     }
 }
 
-fn post(vi: u64, side: Side, address: u64, handle: u32) -> vipl::Result<()> {
+fn post(vi: u64, kind: QueueKind, address: u64, handle: u32) -> vipl::Result<()> {
     let (vi, handle) = (ViHandle::from_raw(vi), MemoryHandle(handle));
     let descriptor = address as *mut RawDescriptor;
-    match side {
-        // SAFETY: the program leaves descriptor and buffers alone until they come back; where they are no good, or
-        // registered by nobody, the provider must not touch them: that is what is tested.
-        Side::Send => unsafe { vip::post_send(vi, descriptor, handle) },
+    match kind {
+        // SAFETY: the program does not access descriptor and buffers until they are returned; the provider must not
+        // access invalid or unregistered ones, which is tested.
+        QueueKind::Send => unsafe { vip::post_send(vi, descriptor, handle) },
         // SAFETY: as above.
-        Side::Receive => unsafe { vip::post_recv(vi, descriptor, handle) },
+        QueueKind::Receive => unsafe { vip::post_recv(vi, descriptor, handle) },
     }
 }

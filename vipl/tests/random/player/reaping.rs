@@ -1,79 +1,79 @@
-//! Descriptors and entries of completion queues taken back.
+//! Collection of completed descriptors and of entries of completion queues.
 
 use vipl::{CqHandle, Done, Timeout, ViHandle, VipError, provider as vip};
 
 use super::{Checked, Player};
-use crate::arena::Lent;
-use crate::model::{Bytes, Completion, Posted, Seen, State};
+use crate::arena::Allocation;
+use crate::model::{Bytes, Completion, DoneResult, Posted, State};
 use crate::oracle::Violation;
-use crate::program::{Pick, Side};
+use crate::program::{Pick, QueueKind};
 
 impl Player {
-    pub(super) fn done(&mut self, pick: Pick, side: Side, wait: bool) -> Checked {
+    pub(super) fn done(&mut self, pick: Pick, kind: QueueKind, wait: bool) -> Checked {
         let vi = self.pick_vi(pick);
         if !self.tables.vis.contains_key(&vi) {
-            let outcome = look(vi, side, wait);
+            let outcome = call_done(vi, kind, wait);
             return self.unknown_vi("done", vi, &outcome);
         }
-        self.done_of(vi, side, wait)
+        self.done_of(vi, kind, wait)
     }
 
-    /// Looks at a work queue, and takes its head off if it is complete.
-    pub(super) fn done_of(&mut self, vi: u64, side: Side, wait: bool) -> Checked {
-        self.oracle.work_on(&self.tables);
-        let outcome = look(vi, side, wait);
+    /// Makes a Done or Wait call on a work queue.
+    pub(super) fn done_of(&mut self, vi: u64, kind: QueueKind, wait: bool) -> Checked {
+        self.oracle.explore(&self.tables);
+        let outcome = call_done(vi, kind, wait);
         let call = if wait { "wait" } else { "done" };
-        self.note(|| format!("{call} {side:?} of {vi:#x} -> {outcome:x?}"));
+        self.note(|| format!("{call} {kind:?} of {vi:#x} -> {outcome:x?}"));
         if wait {
-            let verdict = State::may_wait(&self.tables, vi, side);
+            let verdict = State::may_wait(&self.tables, vi, kind);
             if verdict.fits(&Err::<(), _>(VipError::ErrorResource)) {
-                return self.certain(|| "wait".into(), &outcome, &verdict);
+                return self.check_result(|| "wait".into(), &outcome, &verdict);
             }
         }
-        let seen = match outcome {
-            Ok(Done::Empty) => Seen::Empty,
-            Ok(Done::NotDone) if !wait => Seen::Pending,
-            Err(VipError::Timeout) if wait => Seen::Pending,
+        let result = match outcome {
+            Ok(Done::Empty) => DoneResult::Empty,
+            Ok(Done::NotDone) if !wait => DoneResult::Pending,
+            Err(VipError::Timeout) if wait => DoneResult::Pending,
             Ok(Done::Completed { descriptor, status }) => {
                 self.completed(vi, descriptor as u64, status)
             }
             Ok(Done::NotDone) | Err(_) => {
-                return Err(Violation(format!("{call} {side:?} -> {outcome:?}")));
+                return Err(Violation(format!("{call} {kind:?} -> {outcome:?}")));
             }
         };
         let before = self.oracle.states().iter().find_map(|state| {
-            state.reaped(vi, side, &seen)?;
-            let head = state.vis[&vi].queue(side).items.front()?;
+            state.reaped(vi, kind, &result)?;
+            let head = state.vis[&vi].queue(kind).items.front()?;
             Some((head.posted.clone(), head.done.clone()?))
         });
-        self.oracle.see(
-            || format!("{call} {side:?} of {vi:#x} -> {seen:x?}"),
-            |state| state.reaped(vi, side, &seen).into_iter().collect(),
+        self.oracle.observe(
+            || format!("{call} {kind:?} of {vi:#x} -> {result:x?}"),
+            |state| state.reaped(vi, kind, &result).into_iter().collect(),
         )?;
-        match (seen, before) {
-            (Seen::Completed { .. }, Some((posted, completion))) => {
-                self.came_back(vi, &posted.0, &completion)
+        match (result, before) {
+            (DoneResult::Completed { .. }, Some((posted, completion))) => {
+                self.check_returned(vi, &posted.0, &completion)
             }
             _ => Ok(()),
         }
     }
 
-    /// A descriptor that came off a queue, as it stands in memory.
-    pub(super) fn completed(&self, vi: u64, address: u64, status: u32) -> Seen {
+    /// A returned descriptor, with its control segment in memory.
+    pub(super) fn completed(&self, vi: u64, address: u64, status: u32) -> DoneResult {
         let arena = &self.arenas[self.tables.vis[&vi].end];
         let mut control = [0; 32];
-        if arena.holds(address, 32) {
+        if arena.contains(address, 32) {
             control.copy_from_slice(&arena.read(address, 32));
         }
-        Seen::Completed {
+        DoneResult::Completed {
             address,
             status,
             control,
         }
     }
 
-    /// A descriptor is the program's again, with its buffers: they hold what they must.
-    pub(super) fn came_back(
+    /// Checks a returned descriptor and its buffers, and frees their memory.
+    pub(super) fn check_returned(
         &mut self,
         vi: u64,
         posted: &Posted,
@@ -81,36 +81,40 @@ impl Player {
     ) -> Checked {
         let facts = &self.tables.vis[&vi];
         let end = facts.end;
-        self.count(reached(facts.attributes.reliability, posted, completion));
-        self.place(end, posted, completion);
+        self.count(result_name(
+            facts.attributes.reliability,
+            posted,
+            completion,
+        ));
+        self.expect_placed(end, posted, completion);
         let arena = &mut self.arenas[end];
         for segment in &posted.segments {
             let length = segment.length as usize;
             let placed = is_target(posted) && completion.errors == 0;
-            if placed && arena.holds(segment.address, segment.length.into()) {
+            if placed && arena.contains(segment.address, segment.length.into()) {
                 arena.check(segment.address, length)?;
             }
         }
-        for (end, lent) in self.lent.remove(&posted.id).into_iter().flatten() {
-            self.arenas[end].take_back(lent);
+        for (end, allocation) in self.allocations.remove(&posted.id).into_iter().flatten() {
+            self.arenas[end].free(allocation);
         }
         Ok(())
     }
 
-    /// What a completed descriptor and its buffers must hold from now on.
-    pub(super) fn place(&mut self, end: usize, posted: &Posted, completion: &Completion) {
+    /// Sets the expected content of a completed descriptor and its buffers.
+    pub(super) fn expect_placed(&mut self, end: usize, posted: &Posted, completion: &Completion) {
         let arena = &mut self.arenas[end];
         if !completion.lost {
-            // The words in it were compared with what they must be; the link to the next one is open.
-            arena.adopt(posted.address, 32);
+            // The fields were checked already; the link to the next one is unspecified.
+            arena.accept_content(posted.address, 32);
         }
         if !is_target(posted) {
             return;
         }
         if completion.errors != 0 {
-            for (end, lent) in self.lent.get(&posted.id).into_iter().flatten() {
-                if matches!(lent, Lent::Lines { .. }) {
-                    self.arenas[*end].adopt_lent(*lent);
+            for (end, allocation) in self.allocations.get(&posted.id).into_iter().flatten() {
+                if matches!(allocation, Allocation::Lines { .. }) {
+                    self.arenas[*end].accept_allocation(*allocation);
                 }
             }
             return;
@@ -120,12 +124,12 @@ impl Player {
             None => &[],
         };
         for segment in &posted.segments {
-            if !arena.holds(segment.address, segment.length.into()) {
+            if !arena.contains(segment.address, segment.length.into()) {
                 continue;
             }
-            let (here, behind) = rest.split_at(rest.len().min(segment.length as usize));
-            arena.expect(segment.address, here);
-            rest = behind;
+            let (placed, remaining) = rest.split_at(rest.len().min(segment.length as usize));
+            arena.expect(segment.address, placed);
+            rest = remaining;
         }
     }
 
@@ -134,9 +138,9 @@ impl Player {
         self.cq_done_of(cq, wait).map(|_| ())
     }
 
-    /// Takes an entry; true if there was one.
+    /// Makes a Done or Wait call on a completion queue; returns whether there was an entry.
     pub(super) fn cq_done_of(&mut self, cq: u64, wait: bool) -> Checked<bool> {
-        self.oracle.work_on(&self.tables);
+        self.oracle.explore(&self.tables);
         let handle = CqHandle::from_raw(cq);
         let (call, outcome, none) = if wait {
             let outcome = vip::cq_wait(handle, Timeout::Immediate);
@@ -149,46 +153,50 @@ impl Player {
         if !self.tables.cqs.contains_key(&cq) {
             let verdict =
                 crate::model::Verdict::default().refuse_if(true, VipError::InvalidParameter);
-            self.certain(|| "it is none".into(), &outcome, &verdict)?;
+            self.check_result(|| "an invalid CQ handle".into(), &outcome, &verdict)?;
             return Ok(false);
         }
-        let seen = match outcome {
-            Ok(entry) if entry.recv_queue => Some((entry.vi.into_raw(), Side::Receive)),
-            Ok(entry) => Some((entry.vi.into_raw(), Side::Send)),
+        let result = match outcome {
+            Ok(entry) if entry.recv_queue => Some((entry.vi.into_raw(), QueueKind::Receive)),
+            Ok(entry) => Some((entry.vi.into_raw(), QueueKind::Send)),
             Err(error) if error == none => None,
             Err(_) => return Err(Violation(text)),
         };
-        if let Some((vi, side)) = seen {
-            let taken = |state: &State| {
+        if let Some((vi, kind)) = result {
+            let is_collected = |state: &State| {
                 let vi = state.vis.get(&vi);
-                vi.is_none_or(|vi| vi.queue(side).items.is_empty())
+                vi.is_none_or(|vi| vi.queue(kind).items.is_empty())
             };
-            if self.oracle.states().iter().all(taken) {
-                self.count("entry of a taken descriptor".into());
+            if self.oracle.states().iter().all(is_collected) {
+                self.count("entry of a collected descriptor".into());
             }
         }
         self.oracle
-            .see(|| text, |state| state.entry_taken(cq, seen))?;
-        Ok(seen.is_some())
+            .observe(|| text, |state| state.entry_taken(cq, result))?;
+        Ok(result.is_some())
     }
 }
 
-/// A row of the error table: level, operation, outcome.
-fn reached(level: u16, posted: &Posted, completion: &Completion) -> String {
+/// Name of a result: level, operation, errors.
+fn result_name(level: u16, posted: &Posted, completion: &Completion) -> String {
     let level = match level {
         1 => "UD",
         2 => "RD",
         _ => "RR",
     };
-    let operation = match (posted.side, completion.operation) {
-        (Side::Send, Some(0)) => "send",
-        (Side::Send, Some(2)) => "write",
-        (Side::Send, Some(4)) => "read",
-        (Side::Send, _) => "undefined",
-        (Side::Receive, Some(3)) => "receive by write",
-        (Side::Receive, _) => "receive",
+    let operation = match (posted.kind, completion.operation) {
+        (QueueKind::Send, Some(0)) => "send",
+        (QueueKind::Send, Some(2)) => "write",
+        (QueueKind::Send, Some(4)) => "read",
+        (QueueKind::Send, _) => "undefined",
+        (QueueKind::Receive, Some(3)) => "receive by write",
+        (QueueKind::Receive, _) => "receive",
     };
-    let lost = if completion.lost { ", memory gone" } else { "" };
+    let lost = if completion.lost {
+        ", memory deregistered"
+    } else {
+        ""
+    };
     let immediate = if completion.immediate.is_some() {
         ", immediate"
     } else {
@@ -200,17 +208,17 @@ fn reached(level: u16, posted: &Posted, completion: &Completion) -> String {
     }
 }
 
-/// Is it told where to place bytes?
+/// Returns whether data is placed into the segments of the descriptor.
 fn is_target(posted: &Posted) -> bool {
-    posted.side == Side::Receive || posted.is_read()
+    posted.kind == QueueKind::Receive || posted.is_read()
 }
 
-fn look(vi: u64, side: Side, wait: bool) -> vipl::Result<Done> {
+fn call_done(vi: u64, kind: QueueKind, wait: bool) -> vipl::Result<Done> {
     let vi = ViHandle::from_raw(vi);
-    match (side, wait) {
-        (Side::Send, false) => vip::send_done(vi),
-        (Side::Receive, false) => vip::recv_done(vi),
-        (Side::Send, true) => vip::send_wait(vi, Timeout::Immediate),
-        (Side::Receive, true) => vip::recv_wait(vi, Timeout::Immediate),
+    match (kind, wait) {
+        (QueueKind::Send, false) => vip::send_done(vi),
+        (QueueKind::Receive, false) => vip::recv_done(vi),
+        (QueueKind::Send, true) => vip::send_wait(vi, Timeout::Immediate),
+        (QueueKind::Receive, true) => vip::recv_wait(vi, Timeout::Immediate),
     }
 }

@@ -1,4 +1,4 @@
-//! Host addresses to N_Ports: asked, answered, believed, forgotten.
+//! FARP: resolution of host addresses to N_Ports, and replies to requests of peers.
 
 use fcvi_frame::connect::HostAddress;
 use fcvi_frame::els::{ElsCommand, Farp, FarpAction, FarpMatch};
@@ -6,7 +6,7 @@ use fcvi_frame::fc::{NPortId, RCtl};
 use fcvi_frame::{MacAddress, profile};
 
 use super::frames::{
-    LARGER_NAME, MS, OURS, S, Stage, THEIR_NAME, THEIRS, config, farp, farp_request, host,
+    LARGER_NAME, MS, OURS, S, Setup, THEIR_NAME, THEIRS, config, farp, farp_request, host,
     neighbour,
 };
 use crate::login::{Carrier, LoginConfig, LoginCounter, LoginEvent, PortState, TooManyHosts};
@@ -15,8 +15,8 @@ fn resolved(host: HostAddress, id: Option<NPortId>) -> LoginEvent {
     LoginEvent::Resolved { host, id }
 }
 
-/// The reply of neighbour `number` to a question of ours for `wanted`.
-fn answer(stage: &mut Stage, number: u8, wanted: HostAddress) {
+/// Injects the reply of neighbour `number` to a request for `wanted`.
+fn inject_reply(setup: &mut Setup, number: u8, wanted: HostAddress) {
     let peer = neighbour(number);
     let reply = Farp {
         match_code: FarpMatch::HOST,
@@ -29,38 +29,42 @@ fn answer(stage: &mut Stage, number: u8, wanted: HostAddress) {
         responder_host: wanted,
         ..Farp::default()
     };
-    send(stage, number, &farp(ElsCommand::FarpReply, &reply));
+    send(setup, number, &farp(ElsCommand::FarpReply, &reply));
 }
 
-fn send(stage: &mut Stage, number: u8, payload: &[u8]) {
+fn send(setup: &mut Setup, number: u8, payload: &[u8]) {
     let id = neighbour(number).id;
-    let mut header = stage.header(RCtl::ElsRequest, profile::F_CTL_REQUEST, 0x55);
+    let mut header = setup.header(RCtl::ElsRequest, profile::F_CTL_REQUEST, 0x55);
     header.s_id = id;
     let source = MacAddress::vn2vn(id);
-    let now_ns = stage.now_ns;
-    stage
+    let now_ns = setup.now_ns;
+    setup
         .machine
         .handle_els(now_ns, Carrier::Fcoe, source, &header, payload);
 }
 
-fn asking(wanted: HostAddress) -> Stage {
-    let mut stage = Stage::new(true);
-    stage.machine.resolve(0, wanted).expect("room");
-    stage.drain();
-    stage
+/// Returns a machine that has sent a request for a host.
+fn resolving(wanted: HostAddress) -> Setup {
+    let mut setup = Setup::new(true);
+    setup.machine.resolve(0, wanted).expect("room");
+    setup.drain();
+    setup
 }
 
 #[test]
-fn a_question_goes_to_all_vn_ports() {
-    let stage = asking(host(2));
-    let [ask] = stage.sent[..] else {
+fn request_is_sent_to_all_vn_ports() {
+    let setup = resolving(host(2));
+    let [request] = setup.sent[..] else {
         panic!("one frame");
     };
     assert_eq!(
-        (ask.carrier, ask.destination),
+        (request.carrier, request.destination),
         (Carrier::Fcoe, MacAddress::ALL_VN2VN)
     );
-    assert_eq!((ask.fc.s_id, ask.fc.d_id), (OURS, NPortId::BROADCAST));
+    assert_eq!(
+        (request.fc.s_id, request.fc.d_id),
+        (OURS, NPortId::BROADCAST)
+    );
     let expected = Farp {
         match_code: FarpMatch::HOST,
         action: FarpAction::REPLY,
@@ -72,270 +76,274 @@ fn a_question_goes_to_all_vn_ports() {
         ..Farp::default()
     };
     assert_eq!(
-        Farp::parse(ElsCommand::FarpRequest, ask.payload()),
+        Farp::parse(ElsCommand::FarpRequest, request.payload()),
         Ok(expected)
     );
 }
 
 #[test]
-fn every_port_that_answers_is_told_and_then_the_end() {
-    let mut stage = asking(host(2));
-    stage.machine.neighbour_found(0, &neighbour(3));
+fn every_reply_is_reported_and_then_the_end() {
+    let mut setup = resolving(host(2));
+    setup.machine.neighbour_found(0, &neighbour(3));
     for number in [2, 3, 2] {
-        answer(&mut stage, number, host(2));
+        inject_reply(&mut setup, number, host(2));
     }
-    stage.drain();
+    setup.drain();
     let three = NPortId::from_bytes([0, 0, 3]);
     let both = [
         resolved(host(2), Some(THEIRS)),
         resolved(host(2), Some(three)),
     ];
-    assert_eq!(stage.events, both);
-    assert_eq!(stage.machine.resolved(host(2)), [THEIRS, three]);
-    stage.advance(500 * MS);
-    assert_eq!(stage.events[2..], [resolved(host(2), None)]);
-    // Asked for again, they are told again, and asked again: there may be more of them.
-    stage.clear();
-    stage.machine.resolve(stage.now_ns, host(2)).expect("room");
-    stage.drain();
-    assert_eq!(stage.events, both);
-    assert_eq!(stage.names(), ["FARP-REQ"]);
-    stage.advance(500 * MS);
-    assert_eq!(stage.events[2..], [resolved(host(2), None)]);
-    assert_eq!(stage.sent.len(), 1);
-    // After their lifetime they are forgotten.
-    stage.advance(30 * S);
-    assert_eq!(stage.machine.resolved(host(2)), []);
-    assert_eq!(stage.machine.poll_timeout(), None);
+    assert_eq!(setup.events, both);
+    assert_eq!(setup.machine.resolved(host(2)), [THEIRS, three]);
+    setup.advance(500 * MS);
+    assert_eq!(setup.events[2..], [resolved(host(2), None)]);
+    // Another resolution reports them again and sends a new request, as there may be more ports.
+    setup.clear();
+    setup.machine.resolve(setup.now_ns, host(2)).expect("room");
+    setup.drain();
+    assert_eq!(setup.events, both);
+    assert_eq!(setup.names(), ["FARP-REQ"]);
+    setup.advance(500 * MS);
+    assert_eq!(setup.events[2..], [resolved(host(2), None)]);
+    assert_eq!(setup.sent.len(), 1);
+    // They expire after their lifetime.
+    setup.advance(30 * S);
+    assert_eq!(setup.machine.resolved(host(2)), []);
+    assert_eq!(setup.machine.poll_timeout(), None);
 }
 
 #[test]
-fn an_unanswered_question_is_asked_four_times() {
-    let mut stage = asking(host(9));
-    stage.advance(2 * S - 1);
-    assert_eq!(stage.names(), ["FARP-REQ"; 4]);
-    assert_eq!(stage.events, []);
-    stage.advance(1);
-    assert_eq!(stage.events, [resolved(host(9), None)]);
-    assert_eq!(stage.count(LoginCounter::Unresolved), 1);
-    assert_eq!(stage.machine.poll_timeout(), None);
+fn unanswered_request_is_sent_four_times() {
+    let mut setup = resolving(host(9));
+    setup.advance(2 * S - 1);
+    assert_eq!(setup.names(), ["FARP-REQ"; 4]);
+    assert_eq!(setup.events, []);
+    setup.advance(1);
+    assert_eq!(setup.events, [resolved(host(9), None)]);
+    assert_eq!(setup.count(LoginCounter::Unresolved), 1);
+    assert_eq!(setup.machine.poll_timeout(), None);
 }
 
 #[test]
-fn a_lost_question_is_repaired_by_its_retry() {
-    let mut stage = asking(host(2));
-    stage.advance(600 * MS);
-    answer(&mut stage, 2, host(2));
-    stage.drain();
-    stage.advance(400 * MS);
+fn lost_request_is_recovered_by_its_retry() {
+    let mut setup = resolving(host(2));
+    setup.advance(600 * MS);
+    inject_reply(&mut setup, 2, host(2));
+    setup.drain();
+    setup.advance(400 * MS);
     let expected = [resolved(host(2), Some(THEIRS)), resolved(host(2), None)];
-    assert_eq!(stage.events, expected);
-    assert_eq!(stage.names(), ["FARP-REQ"; 2]);
+    assert_eq!(setup.events, expected);
+    assert_eq!(setup.names(), ["FARP-REQ"; 2]);
 }
 
 #[test]
-fn a_question_waits_for_our_id() {
-    let mut stage = Stage::new(true);
-    stage.machine.set_id(0, None);
-    stage.machine.resolve(0, host(2)).expect("room");
-    stage.machine.resolve(0, host(1)).expect("room");
-    stage.drain();
-    assert_eq!(stage.machine.poll_timeout(), None);
-    stage.now_ns = 60 * S;
-    stage.machine.set_id(60 * S, Some(OURS));
-    stage.drain();
-    assert_eq!(stage.names(), ["FARP-REQ"; 2]);
-    // Our own host has our own port, too.
-    assert_eq!(stage.events, [resolved(host(1), Some(OURS))]);
-    stage.machine.resolve(stage.now_ns, host(1)).expect("room");
-    stage.drain();
-    assert_eq!(stage.events, [resolved(host(1), Some(OURS)); 2]);
+fn request_waits_for_the_local_id() {
+    let mut setup = Setup::new(true);
+    setup.machine.set_id(0, None);
+    setup.machine.resolve(0, host(2)).expect("room");
+    setup.machine.resolve(0, host(1)).expect("room");
+    setup.drain();
+    assert_eq!(setup.machine.poll_timeout(), None);
+    setup.now_ns = 60 * S;
+    setup.machine.set_id(60 * S, Some(OURS));
+    setup.drain();
+    assert_eq!(setup.names(), ["FARP-REQ"; 2]);
+    // The local host includes the local port.
+    assert_eq!(setup.events, [resolved(host(1), Some(OURS))]);
+    setup.machine.resolve(setup.now_ns, host(1)).expect("room");
+    setup.drain();
+    assert_eq!(setup.events, [resolved(host(1), Some(OURS)); 2]);
 }
 
 #[test]
-fn a_port_that_goes_is_no_port_of_its_host() {
-    let mut stage = asking(host(2));
-    answer(&mut stage, 2, host(2));
-    stage.machine.neighbour_gone(0, THEIR_NAME);
-    stage.drain();
-    assert_eq!(stage.machine.resolved(host(2)), []);
-    assert_eq!(stage.events, []);
-    stage.advance(2 * S);
-    assert_eq!(stage.events, [resolved(host(2), None)]);
+fn lost_port_is_removed_from_its_host() {
+    let mut setup = resolving(host(2));
+    inject_reply(&mut setup, 2, host(2));
+    setup.machine.neighbour_gone(0, THEIR_NAME);
+    setup.drain();
+    assert_eq!(setup.machine.resolved(host(2)), []);
+    assert_eq!(setup.events, []);
+    setup.advance(2 * S);
+    assert_eq!(setup.events, [resolved(host(2), None)]);
 }
 
 #[test]
-fn who_answers_after_another_one_went_is_told() {
-    let mut stage = asking(host(2));
+fn reply_after_the_loss_of_another_port_is_reported() {
+    let mut setup = resolving(host(2));
     for number in 3..5 {
-        stage.machine.neighbour_found(0, &neighbour(number));
+        setup.machine.neighbour_found(0, &neighbour(number));
     }
     for number in 2..4 {
-        answer(&mut stage, number, host(2));
+        inject_reply(&mut setup, number, host(2));
     }
-    stage.drain();
-    stage.clear();
-    stage.machine.neighbour_gone(0, THEIR_NAME);
-    answer(&mut stage, 4, host(2));
-    stage.drain();
-    assert_eq!(stage.events, [resolved(host(2), Some(neighbour(4).id))]);
-    // Of an answer that was not told and has gone nothing is told.
-    stage.machine.neighbour_found(0, &neighbour(5));
-    answer(&mut stage, 5, host(2));
-    stage.machine.neighbour_gone(0, neighbour(5).port_name);
-    stage.clear();
-    stage.drain();
-    assert_eq!(stage.events, []);
+    setup.drain();
+    setup.clear();
+    setup.machine.neighbour_gone(0, THEIR_NAME);
+    inject_reply(&mut setup, 4, host(2));
+    setup.drain();
+    assert_eq!(setup.events, [resolved(host(2), Some(neighbour(4).id))]);
+    // A reply is not reported if its port is lost before the event is taken.
+    setup.machine.neighbour_found(0, &neighbour(5));
+    inject_reply(&mut setup, 5, host(2));
+    setup.machine.neighbour_gone(0, neighbour(5).port_name);
+    setup.clear();
+    setup.drain();
+    assert_eq!(setup.events, []);
 }
 
 #[test]
-fn with_our_id_all_answers_are_forgotten() {
-    let mut stage = asking(host(2));
-    answer(&mut stage, 2, host(2));
-    stage.advance(500 * MS);
-    assert_eq!(stage.machine.resolved(host(2)), [THEIRS]);
-    stage.clear();
-    stage.machine.set_id(stage.now_ns, None);
-    stage.drain();
-    assert_eq!(stage.machine.resolved(host(2)), []);
-    assert_eq!(stage.machine.poll_timeout(), None);
-    assert_eq!(stage.events, []);
+fn loss_of_the_local_id_discards_all_replies() {
+    let mut setup = resolving(host(2));
+    inject_reply(&mut setup, 2, host(2));
+    setup.advance(500 * MS);
+    assert_eq!(setup.machine.resolved(host(2)), [THEIRS]);
+    setup.clear();
+    setup.machine.set_id(setup.now_ns, None);
+    setup.drain();
+    assert_eq!(setup.machine.resolved(host(2)), []);
+    assert_eq!(setup.machine.poll_timeout(), None);
+    assert_eq!(setup.events, []);
 }
 
 #[test]
-fn only_neighbours_are_believed_and_only_what_was_asked_for() {
-    let mut stage = asking(host(2));
-    answer(&mut stage, 2, host(3));
-    assert_eq!(stage.count(LoginCounter::DropFarpNotAsked), 1);
-    answer(&mut stage, 3, host(2));
-    assert_eq!(stage.count(LoginCounter::DropFarpStranger), 1);
-    let genuine = Farp {
+fn unrequested_and_inconsistent_replies_are_dropped() {
+    let mut setup = resolving(host(2));
+    inject_reply(&mut setup, 2, host(3));
+    assert_eq!(setup.count(LoginCounter::DropFarpNotAsked), 1);
+    inject_reply(&mut setup, 3, host(2));
+    assert_eq!(setup.count(LoginCounter::DropFarpStranger), 1);
+    let valid = Farp {
         requester: OURS,
         responder: THEIRS,
         responder_port_name: THEIR_NAME,
         responder_host: host(2),
         ..Farp::default()
     };
-    let lies = [
+    let forged = [
         (
             LoginCounter::DropFarpMalformed,
             Farp {
                 responder: OURS,
-                ..genuine
+                ..valid
             },
         ),
         (
             LoginCounter::DropFarpMalformed,
             Farp {
                 requester: THEIRS,
-                ..genuine
+                ..valid
             },
         ),
         (
             LoginCounter::DropFarpStranger,
             Farp {
                 responder_port_name: 7,
-                ..genuine
+                ..valid
             },
         ),
     ];
-    for (counter, lie) in lies {
-        let before = stage.count(counter);
-        send(&mut stage, 2, &farp(ElsCommand::FarpReply, &lie));
-        assert_eq!(stage.count(counter), before + 1, "{lie:?}");
+    for (counter, reply) in forged {
+        let before = setup.count(counter);
+        send(&mut setup, 2, &farp(ElsCommand::FarpReply, &reply));
+        assert_eq!(setup.count(counter), before + 1, "{reply:?}");
     }
-    let bytes = farp(ElsCommand::FarpReply, &genuine);
-    send(&mut stage, 2, &bytes[..72]);
-    assert_eq!(stage.count(LoginCounter::DropFarpMalformed), 3);
-    assert_eq!(stage.machine.resolved(host(2)), []);
-    send(&mut stage, 2, &bytes);
-    assert_eq!(stage.machine.resolved(host(2)), [THEIRS]);
+    let bytes = farp(ElsCommand::FarpReply, &valid);
+    send(&mut setup, 2, &bytes[..72]);
+    assert_eq!(setup.count(LoginCounter::DropFarpMalformed), 3);
+    assert_eq!(setup.machine.resolved(host(2)), []);
+    send(&mut setup, 2, &bytes);
+    assert_eq!(setup.machine.resolved(host(2)), [THEIRS]);
 }
 
 #[test]
 fn the_tables_are_bounded() {
-    let mut stage = Stage::empty(LoginConfig {
+    let mut setup = Setup::empty(LoginConfig {
         max_hosts: 2,
         max_ports_per_host: 2,
         ..config(true)
     });
     for number in 2..5 {
-        stage.machine.neighbour_found(0, &neighbour(number));
+        setup.machine.neighbour_found(0, &neighbour(number));
     }
-    stage.machine.resolve(0, host(2)).expect("room");
-    stage.machine.resolve(0, host(3)).expect("room");
-    assert_eq!(stage.machine.resolve(0, host(4)), Err(TooManyHosts));
+    setup.machine.resolve(0, host(2)).expect("room");
+    setup.machine.resolve(0, host(3)).expect("room");
+    assert_eq!(setup.machine.resolve(0, host(4)), Err(TooManyHosts));
     for number in 2..5 {
-        answer(&mut stage, number, host(2));
+        inject_reply(&mut setup, number, host(2));
     }
-    assert_eq!(stage.count(LoginCounter::DropFarpFull), 1);
-    assert_eq!(stage.machine.resolved(host(2)).len(), 2);
-    // What is merely known makes room, once its end was told.
-    stage.now_ns = 500 * MS;
-    stage.machine.handle_timeout(500 * MS);
-    assert_eq!(stage.machine.resolve(500 * MS, host(4)), Err(TooManyHosts));
-    stage.drain();
-    stage.machine.resolve(500 * MS, host(4)).expect("room");
-    assert_eq!(stage.machine.resolved(host(2)), []);
+    assert_eq!(setup.count(LoginCounter::DropFarpFull), 1);
+    assert_eq!(setup.machine.resolved(host(2)).len(), 2);
+    // A finished resolution is evicted after its end was reported.
+    setup.now_ns = 500 * MS;
+    setup.machine.handle_timeout(500 * MS);
+    assert_eq!(setup.machine.resolve(500 * MS, host(4)), Err(TooManyHosts));
+    setup.drain();
+    setup.machine.resolve(500 * MS, host(4)).expect("room");
+    assert_eq!(setup.machine.resolved(host(2)), []);
 }
 
 #[test]
-fn a_question_for_our_host_is_answered() {
-    let mut stage = Stage::new(true);
-    let ask = farp_request(host(1));
-    let mut header = stage.header(RCtl::ElsRequest, profile::F_CTL_REQUEST, 0x99);
+fn request_for_the_local_host_is_answered() {
+    let mut setup = Setup::new(true);
+    let request = farp_request(host(1));
+    let mut header = setup.header(RCtl::ElsRequest, profile::F_CTL_REQUEST, 0x99);
     header.d_id = NPortId::BROADCAST;
-    stage.inject(Carrier::Fcoe, &header, &farp(ElsCommand::FarpRequest, &ask));
-    stage.drain();
-    let [reply] = stage.sent[..] else {
+    setup.inject(
+        Carrier::Fcoe,
+        &header,
+        &farp(ElsCommand::FarpRequest, &request),
+    );
+    setup.drain();
+    let [reply] = setup.sent[..] else {
         panic!("one frame");
     };
-    // A request of its own, in an exchange of its own.
+    // The reply is a request, in an exchange of its own.
     assert_eq!(reply.fc.r_ctl, RCtl::ElsRequest);
-    assert!(stage.machine.owns_ox_id(reply.fc.ox_id));
+    assert!(setup.machine.owns_ox_id(reply.fc.ox_id));
     assert_eq!((reply.fc.s_id, reply.fc.d_id), (OURS, THEIRS));
     assert_eq!(reply.destination, MacAddress::vn2vn(THEIRS));
     let expected = Farp {
         responder: OURS,
         responder_port_name: LARGER_NAME,
         responder_node_name: 0x1000_0000_0000_0001,
-        ..ask
+        ..request
     };
     assert_eq!(
         Farp::parse(ElsCommand::FarpReply, reply.payload()),
         Ok(expected)
     );
-    assert_eq!(stage.machine.exchanges.open_count(), 0);
+    assert_eq!(setup.machine.exchanges.open_count(), 0);
 }
 
 #[test]
-fn every_field_that_is_named_must_be_ours() {
+fn every_matched_field_must_be_local() {
     let (name, node) = (LARGER_NAME, 0x1000_0000_0000_0001);
     for code in 0..=u8::MAX {
         for wrong in 0..8_u8 {
-            let mut stage = Stage::new(true);
-            let ask = Farp {
+            let mut setup = Setup::new(true);
+            let request = Farp {
                 match_code: FarpMatch(code),
                 responder_port_name: if wrong & 1 == 0 { name } else { 7 },
                 responder_node_name: if wrong & 2 == 0 { node } else { 7 },
                 responder_host: host(if wrong & 4 == 0 { 1 } else { 7 }),
                 ..farp_request(host(1))
             };
-            stage.ask(Carrier::Fcoe, &farp(ElsCommand::FarpRequest, &ask));
-            stage.drain();
+            setup.request(Carrier::Fcoe, &farp(ElsCommand::FarpRequest, &request));
+            setup.drain();
             let valid = (1..=7).contains(&code);
-            let meant = valid && code & wrong == 0;
-            assert_eq!(stage.sent.len(), usize::from(meant), "{code} {wrong}");
-            let malformed = stage.count(LoginCounter::DropFarpMalformed);
+            let matches = valid && code & wrong == 0;
+            assert_eq!(setup.sent.len(), usize::from(matches), "{code} {wrong}");
+            let malformed = setup.count(LoginCounter::DropFarpMalformed);
             assert_eq!(malformed, u64::from(!valid));
-            let other = stage.count(LoginCounter::DropFarpNoMatch);
-            assert_eq!(other, u64::from(valid && !meant));
+            let other = setup.count(LoginCounter::DropFarpNoMatch);
+            assert_eq!(other, u64::from(valid && !matches));
         }
     }
 }
 
 #[test]
-fn a_question_may_ask_for_a_login_and_for_silence() {
+fn request_action_selects_reply_and_login() {
     for (action, sent, state) in [
         (FarpAction(0), &[][..], PortState::Known),
         (FarpAction::LOGIN, &["FIP FLOGI"], PortState::FlogiSent),
@@ -345,31 +353,31 @@ fn a_question_may_ask_for_a_login_and_for_silence() {
             PortState::FlogiSent,
         ),
     ] {
-        let mut stage = Stage::new(true);
-        let ask = Farp {
+        let mut setup = Setup::new(true);
+        let request = Farp {
             action,
             ..farp_request(host(1))
         };
-        stage.ask(Carrier::Fcoe, &farp(ElsCommand::FarpRequest, &ask));
-        stage.drain();
-        assert_eq!(stage.names(), sent);
-        assert_eq!(stage.state(), Some(state));
+        setup.request(Carrier::Fcoe, &farp(ElsCommand::FarpRequest, &request));
+        setup.drain();
+        assert_eq!(setup.names(), sent);
+        assert_eq!(setup.state(), Some(state));
     }
 }
 
 #[test]
-fn strangers_are_not_answered() {
-    let mut stage = Stage::empty(config(true));
-    let ask = farp(ElsCommand::FarpRequest, &farp_request(host(1)));
-    stage.ask(Carrier::Fcoe, &ask);
-    assert_eq!(stage.count(LoginCounter::DropFarpStranger), 1);
-    stage.machine.neighbour_found(0, &neighbour(2));
-    let lie = Farp {
+fn unknown_ports_get_no_reply() {
+    let mut setup = Setup::empty(config(true));
+    let request = farp(ElsCommand::FarpRequest, &farp_request(host(1)));
+    setup.request(Carrier::Fcoe, &request);
+    assert_eq!(setup.count(LoginCounter::DropFarpStranger), 1);
+    setup.machine.neighbour_found(0, &neighbour(2));
+    let forged = Farp {
         requester: OURS,
         ..farp_request(host(1))
     };
-    stage.ask(Carrier::Fcoe, &farp(ElsCommand::FarpRequest, &lie));
-    assert_eq!(stage.count(LoginCounter::DropFarpMalformed), 1);
-    stage.drain();
-    assert_eq!(stage.sent.len(), 0);
+    setup.request(Carrier::Fcoe, &farp(ElsCommand::FarpRequest, &forged));
+    assert_eq!(setup.count(LoginCounter::DropFarpMalformed), 1);
+    setup.drain();
+    assert_eq!(setup.sent.len(), 0);
 }

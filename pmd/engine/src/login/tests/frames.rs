@@ -1,4 +1,4 @@
-//! A peer made of frames: what it sends to the machine under test, and what it gets.
+//! The machine under test, and the frames of a simulated peer.
 
 use fcvi_frame::connect::HostAddress;
 use fcvi_frame::els::{
@@ -30,7 +30,7 @@ pub(super) fn enode(last: u8) -> MacAddress {
     MacAddress([2, 0, 0, 0, 0, last])
 }
 
-/// The neighbour with this number: its N_Port_ID, the low bits of its name and its MAC.
+/// Returns the neighbour with this number in its N_Port_ID, the low bits of its name, and its MAC address.
 pub(super) fn neighbour(number: u8) -> Neighbour {
     Neighbour {
         id: NPortId::from_bytes([0, 0, number]),
@@ -38,7 +38,7 @@ pub(super) fn neighbour(number: u8) -> Neighbour {
         node_name: 0x1000_0000_0000_0000 + u64::from(number),
         enode_mac: enode(number),
         max_fcoe_bytes: 2158,
-        speaks_fc_vi: false,
+        supports_fc_vi: false,
     }
 }
 
@@ -62,11 +62,11 @@ pub(super) fn login_of(name: u64) -> Login {
 }
 
 /// The machine under test and the peer's next OX_ID.
-pub(super) struct Stage {
+pub(super) struct Setup {
     pub(super) machine: LoginMachine,
     pub(super) now_ns: u64,
     pub(super) ox_id: u16,
-    /// What the machine sent.
+    /// Frames that the machine sent.
     pub(super) sent: Vec<ElsOut>,
     pub(super) events: Vec<LoginEvent>,
 }
@@ -76,8 +76,8 @@ pub(super) fn config(larger: bool) -> LoginConfig {
     LoginConfig::new(name, 0x1000_0000_0000_0001, host(1))
 }
 
-impl Stage {
-    /// A machine whose name is the larger one, or the smaller; the peer is no neighbour yet.
+impl Setup {
+    /// Returns a machine that has no neighbours.
     pub(super) fn empty(config: LoginConfig) -> Self {
         let mut machine = LoginMachine::new(config, 0x10_61);
         machine.set_id(0, Some(OURS));
@@ -91,21 +91,21 @@ impl Stage {
     }
 
     pub(super) fn new(larger: bool) -> Self {
-        let mut stage = Self::empty(config(larger));
-        stage.machine.neighbour_found(0, &neighbour(2));
-        stage
+        let mut setup = Self::empty(config(larger));
+        setup.machine.neighbour_found(0, &neighbour(2));
+        setup
     }
 
-    /// The peer is logged in, by its own PLOGI.
+    /// Returns a machine with a login that the peer's PLOGI made.
     pub(super) fn logged_in(larger: bool) -> Self {
-        let mut stage = Self::new(larger);
-        stage.plogi();
-        stage.drain();
-        stage.clear();
-        stage
+        let mut setup = Self::new(larger);
+        setup.plogi();
+        setup.drain();
+        setup.clear();
+        setup
     }
 
-    /// Takes what the machine has to send and to tell.
+    /// Takes the frames and events of the machine.
     pub(super) fn drain(&mut self) {
         while let Some(out) = self.machine.poll_outbound() {
             self.sent.push(out);
@@ -121,7 +121,7 @@ impl Stage {
         self.events.clear();
     }
 
-    /// The state of the peer's port.
+    /// Returns the state of the peer's port.
     pub(super) fn state(&self) -> Option<crate::login::PortState> {
         self.machine.ports().next().map(|port| port.state)
     }
@@ -130,7 +130,7 @@ impl Stage {
         self.machine.counters().get(counter)
     }
 
-    /// Lets time pass, timer by timer.
+    /// Advances the time, timer by timer.
     pub(super) fn advance(&mut self, ns: u64) {
         let end_ns = self.now_ns + ns;
         while let Some(at_ns) = self.machine.poll_timeout().filter(|at_ns| *at_ns <= end_ns) {
@@ -160,7 +160,7 @@ impl Stage {
         }
     }
 
-    /// A frame of the peer with this header.
+    /// Injects a frame of the peer with this header.
     pub(super) fn inject(&mut self, carrier: Carrier, fc: &FcHeader, payload: &[u8]) {
         let source = match carrier {
             Carrier::Fip(_) => enode(2),
@@ -170,51 +170,51 @@ impl Stage {
             .handle_els(self.now_ns, carrier, source, fc, payload);
     }
 
-    /// A request of the peer, in a new exchange.
-    pub(super) fn ask(&mut self, carrier: Carrier, payload: &[u8]) {
+    /// Injects a request of the peer, in a new exchange.
+    pub(super) fn request(&mut self, carrier: Carrier, payload: &[u8]) {
         self.ox_id += 1;
         let header = self.header(RCtl::ElsRequest, profile::F_CTL_REQUEST, self.ox_id);
         self.inject(carrier, &header, payload);
     }
 
-    /// The peer's reply in an exchange of ours.
+    /// Injects the peer's reply in an exchange of the machine.
     pub(super) fn reply(&mut self, carrier: Carrier, ox_id: u16, payload: &[u8]) {
         let header = self.header(RCtl::ElsReply, profile::F_CTL_FINAL_REPLY, ox_id);
         self.inject(carrier, &header, payload);
     }
 
     pub(super) fn flogi(&mut self) {
-        self.ask(FLOGI, &login(ElsCommand::Flogi, &login_of(THEIR_NAME)));
+        self.request(FLOGI, &login(ElsCommand::Flogi, &login_of(THEIR_NAME)));
     }
 
     pub(super) fn plogi(&mut self) {
-        self.ask(
+        self.request(
             Carrier::Fcoe,
             &login(ElsCommand::Plogi, &login_of(THEIR_NAME)),
         );
     }
 
-    /// The OX_ID of the last request that the machine sent.
+    /// Returns the OX_ID of the last request that the machine sent.
     pub(super) fn open_exchange(&self) -> u16 {
         let requests = self.sent.iter().rev();
         let mut requests = requests.filter(|out| out.fc.r_ctl == RCtl::ElsRequest);
         requests.next().map_or(0, |out| out.fc.ox_id)
     }
 
-    /// The peer's reply to the last request that the machine sent, in what that came in.
+    /// Injects the peer's reply to the last request that the machine sent, with the same carrier.
     pub(super) fn answer(&mut self, payload: &[u8]) {
         let mut requests = self.sent.iter().rev();
-        let asked = requests.find(|out| out.fc.r_ctl == RCtl::ElsRequest);
-        let carrier = asked.map_or(Carrier::Fcoe, |out| out.carrier);
+        let request = requests.find(|out| out.fc.r_ctl == RCtl::ElsRequest);
+        let carrier = request.map_or(Carrier::Fcoe, |out| out.carrier);
         self.reply(carrier, self.open_exchange(), payload);
     }
 
-    /// The peer accepts the last request, as a login.
+    /// Injects the peer's accept of the last request, with login parameters.
     pub(super) fn accept_login(&mut self, theirs: &Login) {
         self.answer(&login(ElsCommand::LsAcc, theirs));
     }
 
-    /// What was sent, by name.
+    /// Returns the names of the sent frames.
     pub(super) fn names(&self) -> Vec<String> {
         self.sent.iter().map(name).collect()
     }
@@ -258,7 +258,7 @@ pub(super) fn adisc(id: NPortId, port_name: u64) -> [u8; 28] {
     payload
 }
 
-/// PRLI or PRLO with a page for each TYPE, all with the image pair bit.
+/// Returns a PRLI or PRLO with a page for each TYPE, all with the image pair bit.
 pub(super) fn process(command: ElsCommand, types: &[FcType]) -> Vec<u8> {
     let mut payload = [0; 116];
     let pages = types.iter().map(|fc_type| ServiceParameterPage {
@@ -284,7 +284,7 @@ pub(super) fn rrq(s_id: NPortId) -> [u8; 12] {
 pub(super) const RTV: [u8; 4] = READ_TIMEOUT_VALUES;
 pub(super) const ACC: [u8; 4] = ACCEPT;
 
-/// The peer asks for a host.
+/// Returns a FARP request of the peer for a host.
 pub(super) fn farp_request(wanted: HostAddress) -> Farp {
     Farp {
         match_code: FarpMatch::HOST,
@@ -303,7 +303,7 @@ pub(super) fn farp(command: ElsCommand, farp: &Farp) -> [u8; 76] {
     payload
 }
 
-/// A short name for a frame of the machine.
+/// Returns a short name for a frame of the machine.
 pub(super) fn name(out: &ElsOut) -> String {
     let carrier = match out.carrier {
         Carrier::Fip(_) => "FIP ",
@@ -321,7 +321,7 @@ pub(super) fn name(out: &ElsOut) -> String {
         (_, Ok(ElsCommand::FarpRequest)) => "FARP-REQ".to_owned(),
         (_, Ok(ElsCommand::FarpReply)) => "FARP-REPLY".to_owned(),
         (_, Ok(ElsCommand::LsRjt)) => {
-            let refusal = LsRjt::parse(payload).expect("one of ours");
+            let refusal = LsRjt::parse(payload).expect("a valid LS_RJT");
             format!("LS_RJT {refusal}")
         }
         other => panic!("the machine sends no {other:?}"),

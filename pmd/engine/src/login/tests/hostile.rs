@@ -1,43 +1,43 @@
-//! Frames that are not what they say: counted, and without effect on the login.
+//! Invalid and forged frames: counted, and without effect on the login.
 
 use fcvi_frame::els::{ElsCommand, RejectExplanation, RejectReason};
 use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl};
 use fcvi_frame::{MacAddress, profile};
 
 use super::frames::{
-    FLOGI, LOGO, OURS, RTV, Stage, THEIR_NAME, THEIRS, config, enode, login, login_of, logo,
+    FLOGI, LOGO, OURS, RTV, Setup, THEIR_NAME, THEIRS, config, enode, login, login_of, logo,
     neighbour, reject,
 };
 use crate::login::{Carrier, LoginCounter, PortState};
 use crate::testkit::rng::Rng;
 
-/// A LOGO that would work, with its header changed.
-fn lie(change: impl Fn(&mut FcHeader)) -> Stage {
-    let mut stage = Stage::logged_in(true);
-    let mut header = stage.header(RCtl::ElsRequest, profile::F_CTL_REQUEST, 0x99);
+/// Injects a valid LOGO with a changed header.
+fn inject_logo(change: impl Fn(&mut FcHeader)) -> Setup {
+    let mut setup = Setup::logged_in(true);
+    let mut header = setup.header(RCtl::ElsRequest, profile::F_CTL_REQUEST, 0x99);
     change(&mut header);
     let source = MacAddress::vn2vn(header.s_id);
     let payload = logo(THEIRS, THEIR_NAME);
-    stage
+    setup
         .machine
         .handle_els(0, Carrier::Fcoe, source, &header, &payload);
-    stage
+    setup
 }
 
-fn dropped_as(stage: &mut Stage, counter: LoginCounter) {
-    stage.drain();
-    assert_eq!(stage.count(counter), 1, "{counter:?}");
-    assert_eq!((stage.names(), stage.events.len()), (Vec::new(), 0));
-    assert_eq!(stage.state(), Some(PortState::LoggedIn));
-}
-
-#[test]
-fn the_unchanged_frame_works() {
-    assert_eq!(lie(|_| {}).state(), Some(PortState::LoggedOut));
+fn assert_dropped(setup: &mut Setup, counter: LoginCounter) {
+    setup.drain();
+    assert_eq!(setup.count(counter), 1, "{counter:?}");
+    assert_eq!((setup.names(), setup.events.len()), (Vec::new(), 0));
+    assert_eq!(setup.state(), Some(PortState::LoggedIn));
 }
 
 #[test]
-fn a_header_that_no_link_service_has_is_dropped() {
+fn logo_with_an_unchanged_header_is_accepted() {
+    assert_eq!(inject_logo(|_| {}).state(), Some(PortState::LoggedOut));
+}
+
+#[test]
+fn invalid_link_service_header_is_dropped() {
     let changes: [fn(&mut FcHeader); 6] = [
         |h| h.fc_type = FcType::Vi,
         |h| h.df_ctl = 1,
@@ -47,34 +47,34 @@ fn a_header_that_no_link_service_has_is_dropped() {
         |h| h.r_ctl = RCtl::UnsolicitedControl,
     ];
     for change in changes {
-        dropped_as(&mut lie(change), LoginCounter::DropBadHeader);
+        assert_dropped(&mut inject_logo(change), LoginCounter::DropBadHeader);
     }
-    let mut stage = Stage::logged_in(true);
-    stage.ask(Carrier::Fcoe, &[5, 0, 0]);
-    dropped_as(&mut stage, LoginCounter::DropBadHeader);
-    let mut stage = Stage::logged_in(true);
-    stage.ask(Carrier::Fcoe, &[ElsCommand::LsAcc.raw(), 0, 0, 0]);
-    dropped_as(&mut stage, LoginCounter::DropBadHeader);
+    let mut setup = Setup::logged_in(true);
+    setup.request(Carrier::Fcoe, &[5, 0, 0]);
+    assert_dropped(&mut setup, LoginCounter::DropBadHeader);
+    let mut setup = Setup::logged_in(true);
+    setup.request(Carrier::Fcoe, &[ElsCommand::LsAcc.raw(), 0, 0, 0]);
+    assert_dropped(&mut setup, LoginCounter::DropBadHeader);
 }
 
 #[test]
-fn a_frame_for_others_is_dropped() {
+fn frame_for_another_port_is_dropped() {
     for d_id in [[0, 0, 3], [0xFF; 3]] {
-        let mut stage = lie(|h| h.d_id = NPortId::from_bytes(d_id));
-        dropped_as(&mut stage, LoginCounter::DropNotOurs);
+        let mut setup = inject_logo(|h| h.d_id = NPortId::from_bytes(d_id));
+        assert_dropped(&mut setup, LoginCounter::DropNotOurs);
     }
 }
 
 #[test]
-fn a_frame_from_us_or_from_nobody_is_dropped() {
+fn frame_with_an_invalid_source_id_is_dropped() {
     for s_id in [OURS, NPortId::default(), NPortId::BROADCAST] {
-        let mut stage = lie(|h| h.s_id = s_id);
-        dropped_as(&mut stage, LoginCounter::DropBadSource);
+        let mut setup = inject_logo(|h| h.s_id = s_id);
+        assert_dropped(&mut setup, LoginCounter::DropBadSource);
     }
 }
 
 #[test]
-fn the_ethernet_source_must_be_the_senders() {
+fn frame_with_another_ethernet_source_is_dropped() {
     let payload = logo(THEIRS, THEIR_NAME);
     let cases = [
         (Carrier::Fcoe, enode(2)),
@@ -83,33 +83,33 @@ fn the_ethernet_source_must_be_the_senders() {
         (LOGO, MacAddress::vn2vn(THEIRS)),
     ];
     for (carrier, source) in cases {
-        let mut stage = Stage::logged_in(true);
-        let header = stage.header(RCtl::ElsRequest, profile::F_CTL_REQUEST, 0x99);
-        stage
+        let mut setup = Setup::logged_in(true);
+        let header = setup.header(RCtl::ElsRequest, profile::F_CTL_REQUEST, 0x99);
+        setup
             .machine
             .handle_els(0, carrier, source, &header, &payload);
-        dropped_as(&mut stage, LoginCounter::DropWrongMac);
+        assert_dropped(&mut setup, LoginCounter::DropWrongMac);
     }
 }
 
-/// A stranger's address is not known; but that of a group is nobody's.
+/// The address of an unknown port cannot be compared, but a group address is never valid.
 #[test]
-fn a_group_is_not_answered() {
-    let mut stage = Stage::empty(config(true));
-    let header = stage.header(RCtl::ElsRequest, profile::F_CTL_REQUEST, 0x99);
+fn frame_from_a_group_address_is_dropped() {
+    let mut setup = Setup::empty(config(true));
+    let header = setup.header(RCtl::ElsRequest, profile::F_CTL_REQUEST, 0x99);
     let payload = login(ElsCommand::Flogi, &login_of(THEIR_NAME));
     for source in [MacAddress::ALL_VN2VN, MacAddress::BROADCAST] {
-        stage
+        setup
             .machine
             .handle_els(0, FLOGI, source, &header, &payload);
     }
-    stage.drain();
-    assert_eq!(stage.count(LoginCounter::DropBadSource), 2);
-    assert_eq!(stage.sent.len(), 0);
+    setup.drain();
+    assert_eq!(setup.count(LoginCounter::DropBadSource), 2);
+    assert_eq!(setup.sent.len(), 0);
 }
 
 #[test]
-fn fip_and_fcoe_carry_what_belongs_to_them() {
+fn link_service_with_the_wrong_carrier_is_dropped() {
     let flogi = login(ElsCommand::Flogi, &login_of(THEIR_NAME));
     let cases: [(Carrier, &[u8]); 5] = [
         (Carrier::Fcoe, &flogi),
@@ -119,18 +119,18 @@ fn fip_and_fcoe_carry_what_belongs_to_them() {
         (LOGO, &RTV),
     ];
     for (carrier, payload) in cases {
-        let mut stage = Stage::logged_in(true);
-        stage.ask(carrier, payload);
-        dropped_as(&mut stage, LoginCounter::DropWrongCarrier);
+        let mut setup = Setup::logged_in(true);
+        setup.request(carrier, payload);
+        assert_dropped(&mut setup, LoginCounter::DropWrongCarrier);
     }
 }
 
 #[test]
-fn a_reply_comes_in_what_its_request_went_in() {
+fn reply_with_another_carrier_than_its_request_is_dropped() {
     let accept = login(ElsCommand::LsAcc, &login_of(THEIR_NAME));
     // FLOGI, then PLOGI, then LOGO.
-    let mut stage = Stage::new(true);
-    stage.machine.neighbour_heard(0, &neighbour(2));
+    let mut setup = Setup::new(true);
+    setup.machine.neighbour_ready(0, &neighbour(2));
     let mut wrong = 0;
     for (state, right) in [
         (PortState::FlogiSent, FLOGI),
@@ -138,53 +138,53 @@ fn a_reply_comes_in_what_its_request_went_in() {
         (PortState::LogoSent, LOGO),
     ] {
         if state == PortState::LogoSent {
-            stage.machine.close(0);
+            setup.machine.close(0);
         }
-        stage.drain();
-        let ox_id = stage.open_exchange();
+        setup.drain();
+        let ox_id = setup.open_exchange();
         for other in [FLOGI, LOGO, Carrier::Fcoe] {
             if other != right {
-                stage.reply(other, ox_id, &accept);
+                setup.reply(other, ox_id, &accept);
                 wrong += 1;
-                assert_eq!(stage.state(), Some(state), "{other:?}");
+                assert_eq!(setup.state(), Some(state), "{other:?}");
             }
         }
-        assert_eq!(stage.count(LoginCounter::DropWrongCarrier), wrong);
-        stage.reply(right, ox_id, &accept);
-        assert_ne!(stage.state(), Some(state));
+        assert_eq!(setup.count(LoginCounter::DropWrongCarrier), wrong);
+        setup.reply(right, ox_id, &accept);
+        assert_ne!(setup.state(), Some(state));
     }
-    // The question whether a port is logged in.
-    let mut stage = Stage::logged_in(true);
-    stage.flogi();
-    stage.drain();
+    // The ADISC that verifies a login.
+    let mut setup = Setup::logged_in(true);
+    setup.flogi();
+    setup.drain();
     let refusal = reject(RejectReason::LogicalBusy, RejectExplanation::None);
     for other in [FLOGI, LOGO] {
-        stage.reply(other, stage.open_exchange(), &refusal);
-        assert_eq!(stage.state(), Some(PortState::LoggedIn));
+        setup.reply(other, setup.open_exchange(), &refusal);
+        assert_eq!(setup.state(), Some(PortState::LoggedIn));
     }
-    assert_eq!(stage.count(LoginCounter::DropWrongCarrier), 2);
+    assert_eq!(setup.count(LoginCounter::DropWrongCarrier), 2);
 }
 
-/// Every frame is answered, or counted, and no table grows.
+/// Every frame is answered or counted, and no table grows.
 #[test]
-fn a_flood_of_nonsense_changes_nothing_that_lasts() {
+fn random_frames_leave_login_and_tables_unchanged() {
     let seed = 0xF100D;
     println!("seed {seed:#x}");
     let mut rng = Rng::new(seed);
-    let mut stage = Stage::logged_in(true);
-    let room = stage.machine.answers.capacity();
+    let mut setup = Setup::logged_in(true);
+    let capacity = setup.machine.answers.capacity();
     let commands = [
         1, 2, 3, 4, 5, 0x0E, 0x12, 0x20, 0x21, 0x52, 0x54, 0x55, 0x77,
     ];
     let lengths = [0, 3, 4, 8, 12, 16, 20, 28, 76, 84, 116, 120];
     for _ in 0..200_000 {
-        stage.now_ns += rng.below(1_000_000);
+        setup.now_ns += rng.below(1_000_000);
         let length = lengths[rng.below(12) as usize];
         let mut payload = rng.bytes(length);
         if let Some(first) = payload.first_mut() {
             *first = commands[rng.below(13) as usize];
         }
-        let mut header = stage.header(
+        let mut header = setup.header(
             [RCtl::ElsRequest, RCtl::ElsReply][rng.below(2) as usize],
             [profile::F_CTL_REQUEST, profile::F_CTL_FINAL_REPLY][rng.below(2) as usize],
             rng.next() as u16,
@@ -195,18 +195,18 @@ fn a_flood_of_nonsense_changes_nothing_that_lasts() {
             1 => (LOGO, enode(2)),
             _ => (Carrier::Fcoe, MacAddress::vn2vn(header.s_id)),
         };
-        let total = |s: &Stage| s.machine.counters().iter().map(|(_, n)| n).sum::<u64>();
-        let before = total(&stage);
-        stage
+        let total = |s: &Setup| s.machine.counters().iter().map(|(_, n)| n).sum::<u64>();
+        let before = total(&setup);
+        setup
             .machine
-            .handle_els(stage.now_ns, carrier, source, &header, &payload);
-        stage.drain();
-        assert!(total(&stage) > before, "{header} {payload:?}");
-        assert!(stage.sent.len() <= 1 && stage.machine.exchanges.open_count() == 0);
-        stage.clear();
+            .handle_els(setup.now_ns, carrier, source, &header, &payload);
+        setup.drain();
+        assert!(total(&setup) > before, "{header} {payload:?}");
+        assert!(setup.sent.len() <= 1 && setup.machine.exchanges.open_count() == 0);
+        setup.clear();
     }
-    assert_eq!(stage.state(), Some(PortState::LoggedIn));
-    assert_eq!(stage.machine.ports().count(), 1);
-    assert_eq!(stage.count(LoginCounter::Logouts), 0);
-    assert_eq!(stage.machine.answers.capacity(), room);
+    assert_eq!(setup.state(), Some(PortState::LoggedIn));
+    assert_eq!(setup.machine.ports().count(), 1);
+    assert_eq!(setup.count(LoginCounter::Logouts), 0);
+    assert_eq!(setup.machine.answers.capacity(), capacity);
 }

@@ -1,5 +1,5 @@
-//! A conversation of two Linux 6.1 kernels, with one of them replaced by the machine: what it
-//! says is what the kernel said.
+//! A recorded login between two Linux 6.1 kernels, one of which is replaced by the machine: its frames are those of
+//! the kernel.
 
 use fcvi_frame::els::{ElsCommand, ProcessLogin, ResponseCode};
 use fcvi_frame::fc::{FCtl, FcType, NPortId, RCtl};
@@ -25,7 +25,7 @@ macro_rules! recorded {
     };
 }
 
-/// Pairs of digits; `#` begins a comment.
+/// Parses pairs of hexadecimal digits; `#` begins a comment.
 fn from_hex(text: &str) -> Vec<u8> {
     let lines = text.lines().flat_map(|line| line.split('#').take(1));
     let pairs = lines.flat_map(str::split_ascii_whitespace);
@@ -34,7 +34,7 @@ fn from_hex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// The frame as the kernel would have sent it in the exchange with this OX_ID.
+/// Returns a recorded frame with another OX_ID, sealed again.
 fn in_exchange(ox_id: u16, bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     bytes[44..46].copy_from_slice(&ox_id.to_be_bytes());
@@ -43,7 +43,7 @@ fn in_exchange(ox_id: u16, bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// FLOGI and its accept as the kernels send them in FIP.
+/// Returns the payload of FLOGI or its accept as the kernels send them in FIP.
 fn flogi(command: ElsCommand, number: u8) -> [u8; 116] {
     let mut bytes = [0; 116];
     bytes[..12].copy_from_slice(&[command.raw(), 0, 0, 0, 0x20, 0x20, 0, 10, 0x80, 0, 8, 0x40]);
@@ -60,16 +60,16 @@ fn kernel(number: u8) -> Neighbour {
         node_name: 0x1000_5254_0000_0000 + u64::from(number),
         enode_mac: enode(number),
         max_fcoe_bytes: 2158,
-        speaks_fc_vi: false,
+        supports_fc_vi: false,
     }
 }
 
-/// The machine in the place of a kernel.
+/// The machine, with the names and addresses of the kernel that it replaces.
 struct Replaced {
     machine: LoginMachine,
     other: u8,
-    /// Of the last request that it sent.
-    said_ox_id: u16,
+    /// OX_ID of the last frame that it sent.
+    last_ox_id: u16,
 }
 
 impl Replaced {
@@ -84,11 +84,11 @@ impl Replaced {
         Self {
             machine,
             other,
-            said_ox_id: 0,
+            last_ox_id: 0,
         }
     }
 
-    /// The other kernel's FLOGI, or its accept of ours.
+    /// Injects the other kernel's FLOGI, or its accept of the machine's.
     fn flogi(&mut self, command: ElsCommand) {
         let (me, other) = (kernel(3 - self.other).id, kernel(self.other).id);
         let reply = command == ElsCommand::LsAcc;
@@ -101,7 +101,7 @@ impl Replaced {
                 RCtl::ElsRequest
             },
             f_ctl: FCtl(if reply { 0x99_0000 } else { 0x29_0000 }),
-            ox_id: self.said_ox_id,
+            ox_id: self.last_ox_id,
             s_id: other,
             d_id: me,
             ..recorded
@@ -111,37 +111,37 @@ impl Replaced {
             .handle_els(0, FLOGI, enode(self.other), &header, &payload);
     }
 
-    /// A recorded FCoE frame of the other kernel.
-    fn hear(&mut self, bytes: &[u8]) {
+    /// Injects a recorded FCoE frame of the other kernel.
+    fn inject(&mut self, bytes: &[u8]) {
         let view = FrameView::parse(bytes).expect("a frame");
         let source = view.ethernet.src;
         self.machine
             .handle_els(0, Carrier::Fcoe, source, &view.fc, view.data_field());
     }
 
-    fn says(&mut self) -> ElsOut {
-        let said = self.machine.poll_outbound().expect("a frame");
-        self.said_ox_id = said.fc.ox_id;
-        said
+    fn next_frame(&mut self) -> ElsOut {
+        let sent = self.machine.poll_outbound().expect("a frame");
+        self.last_ox_id = sent.fc.ox_id;
+        sent
     }
 
-    /// The next frame is, but for the OX_ID of a request and the initiative bit of a reply, which
-    /// means nothing there, what the kernel sent.
-    fn says_as_recorded(&mut self, bytes: &[u8]) -> ElsOut {
+    /// Asserts that the next frame equals the recorded one, except for the OX_ID of a request and the initiative bit of
+    /// a reply, which has no meaning there.
+    fn assert_next_frame(&mut self, bytes: &[u8]) -> ElsOut {
         let view = FrameView::parse(bytes).expect("a frame");
-        let said = self.says();
-        assert_eq!(said.carrier, Carrier::Fcoe);
-        assert_eq!(said.destination, view.ethernet.dst);
+        let sent = self.next_frame();
+        assert_eq!(sent.carrier, Carrier::Fcoe);
+        assert_eq!(sent.destination, view.ethernet.dst);
         let mut recorded = view.fc;
         if recorded.r_ctl == RCtl::ElsReply {
             recorded.f_ctl.0 &= !FCtl::SEQUENCE_INITIATIVE.0;
             assert_eq!(recorded.f_ctl, profile::F_CTL_FINAL_REPLY);
         } else {
-            recorded.ox_id = said.fc.ox_id;
+            recorded.ox_id = sent.fc.ox_id;
         }
-        assert_eq!(said.fc, recorded);
-        assert_eq!(said.payload(), view.data_field());
-        said
+        assert_eq!(sent.fc, recorded);
+        assert_eq!(sent.payload(), view.data_field());
+        sent
     }
 }
 
@@ -157,20 +157,20 @@ fn logged_in(with: u8) -> LoginEvent {
     })
 }
 
-/// The recorded order: 1 says FLOGI, 2 accepts and says PLOGI, 1 accepts.
+/// The recorded order: 1 sends FLOGI, 2 accepts and sends PLOGI, 1 accepts.
 #[test]
-fn in_the_place_of_the_larger_name() {
+fn machine_with_the_larger_name_sends_the_frames_of_the_kernel() {
     let mut two = Replaced::new(2);
     two.flogi(ElsCommand::Flogi);
-    let accept = two.says();
+    let accept = two.next_frame();
     assert_eq!((accept.carrier, accept.destination), (FLOGI, enode(1)));
     assert_eq!(accept.payload(), flogi(ElsCommand::LsAcc, 2));
-    let plogi = two.says_as_recorded(&recorded!("linux_plogi"));
-    two.hear(&in_exchange(plogi.fc.ox_id, &recorded!("linux_plogi_acc")));
+    let plogi = two.assert_next_frame(&recorded!("linux_plogi"));
+    two.inject(&in_exchange(plogi.fc.ox_id, &recorded!("linux_plogi_acc")));
     assert_eq!(two.machine.poll_event(), Some(logged_in(1)));
-    // PRLI for FCP: the kernel is given no image pair, and keeps the port.
-    two.hear(&recorded!("linux_prli"));
-    let accept = two.says();
+    // PRLI for FCP: the kernel gets no image pair, and keeps the port.
+    two.inject(&recorded!("linux_prli"));
+    let accept = two.next_frame();
     let accept = ProcessLogin::parse(ElsCommand::LsAcc, accept.payload()).expect("an accept");
     let page = accept.pages().next().expect("a page");
     assert_eq!(
@@ -178,8 +178,8 @@ fn in_the_place_of_the_larger_name() {
         (FcType::Fcp, ResponseCode::Executed)
     );
     assert_eq!((page.flags.0, page.parameters), (0, 0));
-    two.hear(&recorded!("linux_rtv"));
-    let accept = two.says();
+    two.inject(&recorded!("linux_rtv"));
+    let accept = two.next_frame();
     let bytes = recorded!("linux_rtv_acc");
     let recorded = FrameView::parse(&bytes).expect("a frame");
     assert_eq!(accept.payload(), recorded.data_field());
@@ -187,22 +187,22 @@ fn in_the_place_of_the_larger_name() {
 }
 
 #[test]
-fn in_the_place_of_the_smaller_name() {
+fn machine_with_the_smaller_name_sends_the_frames_of_the_kernel() {
     let mut one = Replaced::new(1);
-    one.machine.neighbour_heard(0, &kernel(2));
-    let said = one.says();
-    assert_eq!((said.carrier, said.destination), (FLOGI, enode(2)));
-    assert_eq!((said.fc.s_id, said.fc.d_id), (ONE, TWO));
-    assert_eq!(said.payload(), flogi(ElsCommand::Flogi, 1));
-    assert_eq!(said.fc.f_ctl, FCtl(0x29_0000));
+    one.machine.neighbour_ready(0, &kernel(2));
+    let sent = one.next_frame();
+    assert_eq!((sent.carrier, sent.destination), (FLOGI, enode(2)));
+    assert_eq!((sent.fc.s_id, sent.fc.d_id), (ONE, TWO));
+    assert_eq!(sent.payload(), flogi(ElsCommand::Flogi, 1));
+    assert_eq!(sent.fc.f_ctl, FCtl(0x29_0000));
     one.flogi(ElsCommand::LsAcc);
-    let waiting = one.machine.ports().next().map(|port| port.state);
-    assert_eq!(waiting, Some(PortState::PlogiWait));
-    one.hear(&recorded!("linux_plogi"));
-    one.says_as_recorded(&recorded!("linux_plogi_acc"));
+    let state = one.machine.ports().next().map(|port| port.state);
+    assert_eq!(state, Some(PortState::PlogiWait));
+    one.inject(&recorded!("linux_plogi"));
+    one.assert_next_frame(&recorded!("linux_plogi_acc"));
     assert_eq!(one.machine.poll_event(), Some(logged_in(2)));
-    one.hear(&recorded!("linux_adisc"));
-    one.says_as_recorded(&recorded!("linux_adisc_acc"));
+    one.inject(&recorded!("linux_adisc"));
+    one.assert_next_frame(&recorded!("linux_adisc_acc"));
     assert_eq!(one.machine.poll_outbound(), None);
     let vn_port = MacAddress::vn2vn(TWO);
     assert_eq!(vn_port, MacAddress([0x0E, 0xFD, 0, 0, 0, 2]));

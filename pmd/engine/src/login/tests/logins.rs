@@ -1,4 +1,4 @@
-//! Logins, step by step: who asks, what is agreed, what happens when nobody answers.
+//! Logins step by step: order of requests, negotiated sizes, retries and failures.
 
 use fcvi_frame::els::{
     Class3Parameters, ElsCommand, Login, LsRjt, RejectExplanation, RejectReason,
@@ -7,7 +7,7 @@ use fcvi_frame::fc::{NPortId, RCtl};
 use fcvi_frame::{MacAddress, profile};
 
 use super::frames::{
-    ACC, FLOGI, LARGER_NAME, LOGO, MS, OURS, S, Stage, THEIR_NAME, THEIRS, config, enode, login,
+    ACC, FLOGI, LARGER_NAME, LOGO, MS, OURS, S, Setup, THEIR_NAME, THEIRS, config, enode, login,
     login_of, logo, neighbour, reject,
 };
 use crate::login::{
@@ -36,10 +36,10 @@ fn logged_out(reason: LogoutReason) -> LoginEvent {
 
 #[test]
 fn a_beacon_starts_a_login_and_the_larger_name_sends_plogi() {
-    let mut stage = Stage::new(true);
-    stage.machine.neighbour_heard(0, &neighbour(2));
-    stage.drain();
-    let [flogi] = stage.sent[..] else {
+    let mut setup = Setup::new(true);
+    setup.machine.neighbour_ready(0, &neighbour(2));
+    setup.drain();
+    let [flogi] = setup.sent[..] else {
         panic!("one frame");
     };
     assert_eq!((flogi.carrier, flogi.destination), (FLOGI, enode(2)));
@@ -53,51 +53,51 @@ fn a_beacon_starts_a_login_and_the_larger_name_sends_plogi() {
         (2112, 0)
     );
 
-    stage.accept_login(&login_of(THEIR_NAME));
-    stage.drain();
-    let plogi = stage.sent[1];
+    setup.accept_login(&login_of(THEIR_NAME));
+    setup.drain();
+    let plogi = setup.sent[1];
     let vn_port = MacAddress::vn2vn(THEIRS);
     assert_eq!((plogi.carrier, plogi.destination), (Carrier::Fcoe, vn_port));
     assert_ne!(plogi.fc.ox_id, flogi.fc.ox_id);
     let payload = Login::parse(ElsCommand::Plogi, plogi.payload()).unwrap();
     assert_eq!((payload.e_d_tov, payload.relative_offset), (2000, 0x1F));
     assert!(payload.class3.is_valid() && payload.class3.is_sequential());
-    assert_eq!(stage.machine.login(THEIRS), None);
+    assert_eq!(setup.machine.login(THEIRS), None);
 
-    stage.accept_login(&login_of(THEIR_NAME));
-    stage.drain();
-    assert_eq!(stage.events, [LoginEvent::LoggedIn(theirs())]);
-    assert_eq!(stage.machine.login(THEIRS), Some(&theirs()));
-    assert_eq!(stage.machine.poll_timeout(), None);
-    assert_eq!(stage.sent.len(), 2);
+    setup.accept_login(&login_of(THEIR_NAME));
+    setup.drain();
+    assert_eq!(setup.events, [LoginEvent::LoggedIn(theirs())]);
+    assert_eq!(setup.machine.login(THEIRS), Some(&theirs()));
+    assert_eq!(setup.machine.poll_timeout(), None);
+    assert_eq!(setup.sent.len(), 2);
 }
 
 #[test]
 fn the_smaller_name_waits_for_plogi_and_accepts_it() {
-    let mut stage = Stage::new(false);
-    stage.machine.neighbour_heard(0, &neighbour(2));
-    stage.drain();
-    stage.accept_login(&login_of(THEIR_NAME));
-    assert_eq!(stage.state(), Some(PortState::PlogiWait));
-    stage.clear();
-    stage.plogi();
-    stage.drain();
-    let [accept] = stage.sent[..] else {
+    let mut setup = Setup::new(false);
+    setup.machine.neighbour_ready(0, &neighbour(2));
+    setup.drain();
+    setup.accept_login(&login_of(THEIR_NAME));
+    assert_eq!(setup.state(), Some(PortState::PlogiWait));
+    setup.clear();
+    setup.plogi();
+    setup.drain();
+    let [accept] = setup.sent[..] else {
         panic!("one frame");
     };
     assert_eq!(accept.carrier, Carrier::Fcoe);
     assert_eq!(accept.destination, MacAddress::vn2vn(THEIRS));
     assert_eq!(accept.fc.r_ctl, RCtl::ElsReply);
     assert_eq!(accept.fc.f_ctl, profile::F_CTL_FINAL_REPLY);
-    assert_eq!((accept.fc.ox_id, accept.fc.rx_id), (stage.ox_id, 0xFFFF));
+    assert_eq!((accept.fc.ox_id, accept.fc.rx_id), (setup.ox_id, 0xFFFF));
     let payload = Login::parse(ElsCommand::LsAcc, accept.payload()).unwrap();
     assert_eq!(payload.port_name, THEIR_NAME - 1);
-    assert_eq!(stage.events, [LoginEvent::LoggedIn(theirs())]);
+    assert_eq!(setup.events, [LoginEvent::LoggedIn(theirs())]);
 }
 
-/// (ours, their common size, their class 3 size, the way's FCoE bytes): the agreed size.
+/// (local size, common and class 3 sizes of the peer, FCoE bytes of the path): the negotiated size.
 #[test]
-fn the_frame_size_is_what_all_allow() {
+fn frame_size_is_the_smallest_limit() {
     let cases = [
         ((2112, 2112, 2112, 2158), Some(2112)),
         ((1452, 2112, 2112, 2158), Some(1452)),
@@ -109,35 +109,38 @@ fn the_frame_size_is_what_all_allow() {
         ((2112, 2112, 0, 2158), None),
         ((2112, 2112, 2112, 301), None),
         ((2112, 2112, 2112, 302), Some(256)),
-        // Ours is corrected to what FC allows.
+        // The local size is limited to the range of FC.
         ((100, 2112, 2112, 2158), Some(256)),
         ((u16::MAX, 4095, 4095, u16::MAX), Some(2112)),
     ];
-    for ((ours, common, class3, max_fcoe_bytes), agreed) in cases {
-        let mut stage = Stage::empty(LoginConfig {
-            data_field_bytes: ours,
+    for ((local, common, class3, max_fcoe_bytes), negotiated) in cases {
+        let mut setup = Setup::empty(LoginConfig {
+            data_field_bytes: local,
             ..config(false)
         });
         let peer = Neighbour {
             max_fcoe_bytes,
             ..neighbour(2)
         };
-        stage.machine.neighbour_found(0, &peer);
+        setup.machine.neighbour_found(0, &peer);
         let mut theirs = login_of(THEIR_NAME);
         theirs.receive_bytes = common;
         theirs.class3.receive_bytes = class3;
-        stage.ask(Carrier::Fcoe, &login(ElsCommand::Plogi, &theirs));
-        stage.drain();
-        let found = stage.machine.login(THEIRS).map(|l| l.data_field_bytes);
-        assert_eq!(found, agreed, "{ours} {common} {class3} {max_fcoe_bytes}");
-        let refused = stage.count(LoginCounter::RefusedParameters);
-        assert_eq!(refused, u64::from(agreed.is_none()));
+        setup.request(Carrier::Fcoe, &login(ElsCommand::Plogi, &theirs));
+        setup.drain();
+        let found = setup.machine.login(THEIRS).map(|l| l.data_field_bytes);
+        assert_eq!(
+            found, negotiated,
+            "{local} {common} {class3} {max_fcoe_bytes}"
+        );
+        let refused = setup.count(LoginCounter::RefusedParameters);
+        assert_eq!(refused, u64::from(negotiated.is_none()));
     }
 }
 
 #[test]
 fn a_login_without_class_3_is_refused() {
-    let mut stage = Stage::new(false);
+    let mut setup = Setup::new(false);
     let theirs = Login {
         class3: Class3Parameters {
             service: Class3Parameters::SEQUENTIAL,
@@ -145,19 +148,19 @@ fn a_login_without_class_3_is_refused() {
         },
         ..login_of(THEIR_NAME)
     };
-    stage.ask(Carrier::Fcoe, &login(ElsCommand::Plogi, &theirs));
-    stage.drain();
-    assert_eq!(stage.names(), ["LS_RJT logical error (service options)"]);
+    setup.request(Carrier::Fcoe, &login(ElsCommand::Plogi, &theirs));
+    setup.drain();
+    assert_eq!(setup.names(), ["LS_RJT logical error (service options)"]);
 }
 
 #[test]
 fn an_unanswered_request_is_sent_four_times_and_then_the_login_fails() {
-    let mut stage = Stage::new(true);
-    stage.machine.neighbour_heard(0, &neighbour(2));
-    stage.drain();
-    stage.advance(9 * S);
-    assert_eq!(stage.names(), ["FIP FLOGI"; 4]);
-    let mut ox_ids: Vec<_> = stage.sent.iter().map(|out| out.fc.ox_id).collect();
+    let mut setup = Setup::new(true);
+    setup.machine.neighbour_ready(0, &neighbour(2));
+    setup.drain();
+    setup.advance(9 * S);
+    assert_eq!(setup.names(), ["FIP FLOGI"; 4]);
+    let mut ox_ids: Vec<_> = setup.sent.iter().map(|out| out.fc.ox_id).collect();
     ox_ids.dedup();
     assert_eq!(ox_ids.len(), 4);
     let failed = LoginEvent::LoginFailed {
@@ -165,27 +168,27 @@ fn an_unanswered_request_is_sent_four_times_and_then_the_login_fails() {
         id: THEIRS,
         reason: LoginFailure::Timeout,
     };
-    assert_eq!(stage.events, [failed]);
-    assert_eq!(stage.count(LoginCounter::Retries), 3);
+    assert_eq!(setup.events, [failed]);
+    assert_eq!(setup.count(LoginCounter::Retries), 3);
     // The next login begins when give_up_ns is over, and fails as well.
-    stage.advance(21 * S);
-    assert_eq!(stage.events, [failed; 2]);
-    assert_eq!(stage.sent.len(), 8);
-    assert_eq!(stage.machine.exchanges.open_count(), 0);
+    setup.advance(21 * S);
+    assert_eq!(setup.events, [failed; 2]);
+    assert_eq!(setup.sent.len(), 8);
+    assert_eq!(setup.machine.exchanges.open_count(), 0);
 }
 
 #[test]
-fn a_refused_request_is_sent_again_and_the_last_refusal_is_told() {
-    let mut stage = Stage::new(true);
-    stage.machine.neighbour_heard(0, &neighbour(2));
-    stage.drain();
+fn refused_request_is_sent_again_and_the_last_refusal_is_reported() {
+    let mut setup = Setup::new(true);
+    setup.machine.neighbour_ready(0, &neighbour(2));
+    setup.drain();
     for refusals in 1..=4 {
-        assert_eq!(stage.sent.len(), refusals);
+        assert_eq!(setup.sent.len(), refusals);
         let busy = reject(RejectReason::LogicalBusy, RejectExplanation::None);
-        let ox_id = stage.open_exchange();
-        stage.reply(FLOGI, ox_id, &busy);
-        assert_eq!(stage.machine.exchanges.open_count(), 0);
-        stage.advance(2300 * MS);
+        let ox_id = setup.open_exchange();
+        setup.reply(FLOGI, ox_id, &busy);
+        assert_eq!(setup.machine.exchanges.open_count(), 0);
+        setup.advance(2300 * MS);
     }
     let refusal = LsRjt {
         reason: RejectReason::LogicalBusy,
@@ -196,21 +199,21 @@ fn a_refused_request_is_sent_again_and_the_last_refusal_is_told() {
         id: THEIRS,
         reason: LoginFailure::Rejected(refusal),
     };
-    assert_eq!(stage.events, [failed]);
-    assert_eq!(stage.count(LoginCounter::Rejected), 4);
+    assert_eq!(setup.events, [failed]);
+    assert_eq!(setup.count(LoginCounter::Rejected), 4);
 }
 
 #[test]
-fn who_waits_for_plogi_in_vain_begins_again_and_gives_up() {
-    let mut stage = Stage::new(false);
-    stage.machine.neighbour_heard(0, &neighbour(2));
-    stage.drain();
+fn missing_plogi_restarts_the_login_until_it_fails() {
+    let mut setup = Setup::new(false);
+    setup.machine.neighbour_ready(0, &neighbour(2));
+    setup.drain();
     for _ in 0..4 {
-        assert_eq!(stage.sent.len(), 1);
-        stage.accept_login(&login_of(THEIR_NAME));
-        stage.clear();
-        assert_eq!(stage.state(), Some(PortState::PlogiWait));
-        stage.advance(4 * S + 600 * MS);
+        assert_eq!(setup.sent.len(), 1);
+        setup.accept_login(&login_of(THEIR_NAME));
+        setup.clear();
+        assert_eq!(setup.state(), Some(PortState::PlogiWait));
+        setup.advance(4 * S + 600 * MS);
     }
     let reason = LoginFailure::Timeout;
     let (port_name, id) = (THEIR_NAME, THEIRS);
@@ -219,103 +222,103 @@ fn who_waits_for_plogi_in_vain_begins_again_and_gives_up() {
         id,
         reason,
     };
-    assert_eq!(stage.events, [failed]);
-    assert_eq!(stage.state(), Some(PortState::LoggedOut));
+    assert_eq!(setup.events, [failed]);
+    assert_eq!(setup.state(), Some(PortState::LoggedOut));
 }
 
 #[test]
-fn after_a_logo_another_login_is_tried() {
-    let mut stage = Stage::logged_in(true);
-    stage.ask(LOGO, &logo(THEIRS, THEIR_NAME));
-    stage.drain();
-    assert_eq!(stage.names(), ["FIP LS_ACC"]);
-    assert_eq!(stage.sent[0].payload(), ACC);
-    assert_eq!(stage.sent[0].carrier, LOGO);
-    assert_eq!(stage.events, [logged_out(LogoutReason::Logo)]);
-    stage.clear();
-    stage.advance(S - 1);
-    assert_eq!(stage.names(), [""; 0]);
-    stage.advance(S / 8 + 1);
-    assert_eq!(stage.names(), ["FIP FLOGI"]);
+fn login_is_retried_after_a_logo() {
+    let mut setup = Setup::logged_in(true);
+    setup.request(LOGO, &logo(THEIRS, THEIR_NAME));
+    setup.drain();
+    assert_eq!(setup.names(), ["FIP LS_ACC"]);
+    assert_eq!(setup.sent[0].payload(), ACC);
+    assert_eq!(setup.sent[0].carrier, LOGO);
+    assert_eq!(setup.events, [logged_out(LogoutReason::Logo)]);
+    setup.clear();
+    setup.advance(S - 1);
+    assert_eq!(setup.names(), [""; 0]);
+    setup.advance(S / 8 + 1);
+    assert_eq!(setup.names(), ["FIP FLOGI"]);
 }
 
 #[test]
-fn news_that_were_not_asked_for_are_told_as_their_outcome() {
-    let mut stage = Stage::logged_in(true);
+fn events_that_were_not_taken_are_merged() {
+    let mut setup = Setup::logged_in(true);
     for _ in 0..100 {
-        stage.ask(LOGO, &logo(THEIRS, THEIR_NAME));
-        stage.plogi();
-        while stage.machine.poll_outbound().is_some() {}
+        setup.request(LOGO, &logo(THEIRS, THEIR_NAME));
+        setup.plogi();
+        while setup.machine.poll_outbound().is_some() {}
     }
-    stage.drain();
+    setup.drain();
     let expected = [
         logged_out(LogoutReason::Logo),
         LoginEvent::LoggedIn(theirs()),
     ];
-    assert_eq!(stage.events, expected);
-    // A login that came and went is no news.
-    let mut stage = Stage::new(true);
-    stage.plogi();
-    stage.ask(LOGO, &logo(THEIRS, THEIR_NAME));
-    stage.drain();
-    assert_eq!(stage.events, []);
+    assert_eq!(setup.events, expected);
+    // A login that started and ended is not reported.
+    let mut setup = Setup::new(true);
+    setup.plogi();
+    setup.request(LOGO, &logo(THEIRS, THEIR_NAME));
+    setup.drain();
+    assert_eq!(setup.events, []);
 }
 
 #[test]
-fn a_failure_that_was_repaired_is_no_news() {
-    let mut stage = Stage::new(true);
-    stage.machine.neighbour_heard(0, &neighbour(2));
-    while stage.state() != Some(PortState::LoggedOut) {
-        stage.now_ns = stage.machine.poll_timeout().expect("a timer");
-        stage.machine.handle_timeout(stage.now_ns);
+fn failure_followed_by_a_login_is_not_reported() {
+    let mut setup = Setup::new(true);
+    setup.machine.neighbour_ready(0, &neighbour(2));
+    while setup.state() != Some(PortState::LoggedOut) {
+        setup.now_ns = setup.machine.poll_timeout().expect("a timer");
+        setup.machine.handle_timeout(setup.now_ns);
     }
-    assert_eq!(stage.count(LoginCounter::LoginFailures), 1);
-    stage.plogi();
-    stage.drain();
-    assert_eq!(stage.events, [LoginEvent::LoggedIn(theirs())]);
+    assert_eq!(setup.count(LoginCounter::LoginFailures), 1);
+    setup.plogi();
+    setup.drain();
+    assert_eq!(setup.events, [LoginEvent::LoggedIn(theirs())]);
 }
 
 #[test]
-fn a_retried_plogi_is_answered_and_breaks_nothing_until_r_a_tov() {
-    let mut stage = Stage::logged_in(false);
-    stage.now_ns = 10 * S - 1;
-    stage.plogi();
-    stage.drain();
+fn repeated_plogi_within_r_a_tov_keeps_the_login() {
+    let mut setup = Setup::logged_in(false);
+    setup.now_ns = 10 * S - 1;
+    setup.plogi();
+    setup.drain();
     assert_eq!(
-        (stage.names(), stage.events.len()),
+        (setup.names(), setup.events.len()),
         (vec!["LS_ACC".to_owned()], 0)
     );
-    assert_eq!(stage.count(LoginCounter::Repeated), 1);
-    stage.now_ns = 10 * S;
-    stage.plogi();
-    stage.drain();
+    assert_eq!(setup.count(LoginCounter::Repeated), 1);
+    setup.now_ns = 10 * S;
+    setup.plogi();
+    setup.drain();
     let again = [
         logged_out(LogoutReason::LoggedInAgain),
         LoginEvent::LoggedIn(theirs()),
     ];
-    assert_eq!(stage.events, again);
+    assert_eq!(setup.events, again);
 }
 
 #[test]
-fn a_neighbour_with_another_id_is_another_login() {
-    let mut stage = Stage::logged_in(true);
+fn neighbour_with_another_id_logs_in_again() {
+    let mut setup = Setup::logged_in(true);
     let moved = Neighbour {
         id: NPortId::from_bytes([0, 0, 9]),
         ..neighbour(2)
     };
-    stage.machine.neighbour_heard(0, &moved);
-    stage.drain();
-    assert_eq!(stage.events, [logged_out(LogoutReason::Gone)]);
-    assert_eq!(stage.names(), ["FIP FLOGI"]);
-    assert_eq!(stage.sent[0].fc.d_id, moved.id);
-    assert_eq!(stage.machine.ports().count(), 1);
-    // Another port with the ID of one that we know: the older one is gone.
+    setup.machine.neighbour_ready(0, &moved);
+    setup.drain();
+    assert_eq!(setup.events, [logged_out(LogoutReason::Gone)]);
+    assert_eq!(setup.names(), ["FIP FLOGI"]);
+    assert_eq!(setup.sent[0].fc.d_id, moved.id);
+    assert_eq!(setup.machine.ports().count(), 1);
+    // Another port with the N_Port_ID of a known one replaces it.
     let other = Neighbour {
         port_name: 77,
         ..moved
     };
-    stage.machine.neighbour_found(0, &other);
-    let names: Vec<_> = stage
+    setup.machine.neighbour_found(0, &other);
+    let names: Vec<_> = setup
         .machine
         .ports()
         .map(|p| p.neighbour.port_name)
@@ -324,52 +327,52 @@ fn a_neighbour_with_another_id_is_another_login() {
 }
 
 #[test]
-fn a_way_that_gets_narrower_is_another_login() {
-    let mut stage = Stage::logged_in(false);
-    let way = |max_fcoe_bytes| Neighbour {
+fn path_with_a_reduced_size_ends_the_login() {
+    let mut setup = Setup::logged_in(false);
+    let path = |max_fcoe_bytes| Neighbour {
         max_fcoe_bytes,
         ..neighbour(2)
     };
-    // The peer takes 1024 bytes, of frames with 46 more.
-    stage.machine.neighbour_found(0, &way(1070));
-    stage.drain();
-    assert_eq!(stage.events, []);
-    stage.machine.neighbour_found(0, &way(1069));
-    stage.drain();
-    assert_eq!(stage.events, [logged_out(LogoutReason::Narrower)]);
-    assert_eq!(stage.names(), ["FIP FLOGI"]);
-    stage.plogi();
-    let agreed = stage
+    // The peer accepts 1024 bytes, in frames with 46 more.
+    setup.machine.neighbour_found(0, &path(1070));
+    setup.drain();
+    assert_eq!(setup.events, []);
+    setup.machine.neighbour_found(0, &path(1069));
+    setup.drain();
+    assert_eq!(setup.events, [logged_out(LogoutReason::SizeReduced)]);
+    assert_eq!(setup.names(), ["FIP FLOGI"]);
+    setup.plogi();
+    let negotiated = setup
         .machine
         .login(THEIRS)
         .map(|login| login.data_field_bytes);
-    assert_eq!(agreed, Some(1020));
+    assert_eq!(negotiated, Some(1020));
 }
 
 #[test]
-fn the_end_of_a_login_is_told_before_the_next_one() {
-    let mut stage = Stage::empty(config(false));
-    stage.machine.neighbour_found(0, &neighbour(3));
-    stage.machine.neighbour_found(0, &neighbour(2));
-    stage.plogi();
-    stage.drain();
-    stage.clear();
-    // The first place gets free, and the peer comes back to it.
-    stage.machine.neighbour_gone(0, neighbour(3).port_name);
-    stage.machine.neighbour_gone(0, THEIR_NAME);
-    stage.machine.neighbour_found(0, &neighbour(2));
-    stage.plogi();
-    stage.drain();
+fn end_of_a_login_is_reported_before_the_next_one() {
+    let mut setup = Setup::empty(config(false));
+    setup.machine.neighbour_found(0, &neighbour(3));
+    setup.machine.neighbour_found(0, &neighbour(2));
+    setup.plogi();
+    setup.drain();
+    setup.clear();
+    // The first slot becomes free, and the peer returns in it.
+    setup.machine.neighbour_gone(0, neighbour(3).port_name);
+    setup.machine.neighbour_gone(0, THEIR_NAME);
+    setup.machine.neighbour_found(0, &neighbour(2));
+    setup.plogi();
+    setup.drain();
     let expected = [
         logged_out(LogoutReason::Gone),
         LoginEvent::LoggedIn(theirs()),
     ];
-    assert_eq!(stage.events, expected);
+    assert_eq!(setup.events, expected);
 }
 
 #[test]
-fn nobody_is_a_neighbour_of_itself_or_beyond_the_table() {
-    let mut stage = Stage::empty(LoginConfig {
+fn invalid_and_excess_neighbours_are_dropped() {
+    let mut setup = Setup::empty(LoginConfig {
         max_neighbours: 1,
         ..config(true)
     });
@@ -377,167 +380,167 @@ fn nobody_is_a_neighbour_of_itself_or_beyond_the_table() {
         port_name: LARGER_NAME,
         ..neighbour(9)
     };
-    stage.machine.neighbour_heard(0, &own_name);
-    stage.machine.neighbour_heard(0, &neighbour(1));
-    stage.machine.neighbour_heard(0, &neighbour(0));
-    let everybody = Neighbour {
+    setup.machine.neighbour_ready(0, &own_name);
+    setup.machine.neighbour_ready(0, &neighbour(1));
+    setup.machine.neighbour_ready(0, &neighbour(0));
+    let broadcast = Neighbour {
         id: NPortId::BROADCAST,
         ..neighbour(9)
     };
-    stage.machine.neighbour_heard(0, &everybody);
-    assert_eq!(stage.count(LoginCounter::DropBadSource), 4);
-    stage.machine.neighbour_heard(0, &neighbour(2));
-    stage.machine.neighbour_heard(0, &neighbour(3));
-    assert_eq!(stage.count(LoginCounter::DropTableFull), 1);
-    assert_eq!(stage.machine.ports().count(), 1);
-    // One that goes makes room, at the latest when its end was told.
-    stage.plogi();
-    stage.drain();
-    stage.machine.neighbour_gone(0, THEIR_NAME);
-    stage.machine.neighbour_heard(0, &neighbour(3));
-    assert_eq!(stage.count(LoginCounter::DropTableFull), 2);
-    stage.drain();
-    stage.machine.neighbour_heard(0, &neighbour(3));
-    assert_eq!(stage.machine.ports().count(), 1);
+    setup.machine.neighbour_ready(0, &broadcast);
+    assert_eq!(setup.count(LoginCounter::DropBadSource), 4);
+    setup.machine.neighbour_ready(0, &neighbour(2));
+    setup.machine.neighbour_ready(0, &neighbour(3));
+    assert_eq!(setup.count(LoginCounter::DropTableFull), 1);
+    assert_eq!(setup.machine.ports().count(), 1);
+    // A lost neighbour frees its slot once the end of its login was reported.
+    setup.plogi();
+    setup.drain();
+    setup.machine.neighbour_gone(0, THEIR_NAME);
+    setup.machine.neighbour_ready(0, &neighbour(3));
+    assert_eq!(setup.count(LoginCounter::DropTableFull), 2);
+    setup.drain();
+    setup.machine.neighbour_ready(0, &neighbour(3));
+    assert_eq!(setup.machine.ports().count(), 1);
 }
 
 #[test]
-fn without_an_id_there_are_no_neighbours_and_no_frames() {
-    let mut stage = Stage::logged_in(true);
-    stage.plogi();
-    stage.machine.set_id(0, None);
-    stage.machine.neighbour_heard(0, &neighbour(2));
-    stage.plogi();
-    stage.drain();
-    assert_eq!(stage.events, [logged_out(LogoutReason::IdLost)]);
-    assert_eq!(stage.sent.len(), 0);
-    assert_eq!(stage.count(LoginCounter::DropNoId), 2);
-    stage.machine.set_id(0, Some(OURS));
-    stage.machine.neighbour_heard(0, &neighbour(2));
-    stage.drain();
-    assert_eq!(stage.names(), ["FIP FLOGI"]);
+fn without_a_local_id_neighbours_and_frames_are_dropped() {
+    let mut setup = Setup::logged_in(true);
+    setup.plogi();
+    setup.machine.set_id(0, None);
+    setup.machine.neighbour_ready(0, &neighbour(2));
+    setup.plogi();
+    setup.drain();
+    assert_eq!(setup.events, [logged_out(LogoutReason::IdLost)]);
+    assert_eq!(setup.sent.len(), 0);
+    assert_eq!(setup.count(LoginCounter::DropNoId), 2);
+    setup.machine.set_id(0, Some(OURS));
+    setup.machine.neighbour_ready(0, &neighbour(2));
+    setup.drain();
+    assert_eq!(setup.names(), ["FIP FLOGI"]);
 }
 
 #[test]
-fn closing_logs_out_of_everybody_and_lets_nobody_in() {
-    let mut stage = Stage::logged_in(true);
-    stage.machine.neighbour_heard(0, &neighbour(3));
-    stage.machine.neighbour_found(0, &neighbour(4));
-    stage.drain();
-    stage.clear();
-    assert!(!stage.machine.is_closed());
-    stage.machine.close(0);
-    stage.drain();
-    assert_eq!(stage.names(), ["FIP LOGO"]);
-    assert_eq!(stage.events, [logged_out(LogoutReason::Closed)]);
-    assert!(!stage.machine.is_closed());
-    let ox_id = stage.open_exchange();
-    stage.reply(LOGO, ox_id, &ACC);
-    assert!(stage.machine.is_closed());
-    stage.clear();
-    stage.flogi();
-    stage.plogi();
-    stage.machine.neighbour_heard(0, &neighbour(4));
-    stage.drain();
+fn close_logs_out_of_all_ports_and_refuses_logins() {
+    let mut setup = Setup::logged_in(true);
+    setup.machine.neighbour_ready(0, &neighbour(3));
+    setup.machine.neighbour_found(0, &neighbour(4));
+    setup.drain();
+    setup.clear();
+    assert!(!setup.machine.is_closed());
+    setup.machine.close(0);
+    setup.drain();
+    assert_eq!(setup.names(), ["FIP LOGO"]);
+    assert_eq!(setup.events, [logged_out(LogoutReason::Closed)]);
+    assert!(!setup.machine.is_closed());
+    let ox_id = setup.open_exchange();
+    setup.reply(LOGO, ox_id, &ACC);
+    assert!(setup.machine.is_closed());
+    setup.clear();
+    setup.flogi();
+    setup.plogi();
+    setup.machine.neighbour_ready(0, &neighbour(4));
+    setup.drain();
     let busy = "LS_RJT busy (no explanation)";
-    assert_eq!(stage.names(), [format!("FIP {busy}"), busy.to_owned()]);
-    assert_eq!(stage.machine.poll_timeout(), None);
+    assert_eq!(setup.names(), [format!("FIP {busy}"), busy.to_owned()]);
+    assert_eq!(setup.machine.poll_timeout(), None);
 
-    // Who does not answer is given up.
-    let mut stage = Stage::logged_in(true);
-    stage.machine.close(0);
-    stage.drain();
-    stage.advance(9 * S);
-    assert_eq!(stage.names(), ["FIP LOGO"; 4]);
-    assert!(stage.machine.is_closed());
-    assert_eq!(stage.machine.poll_timeout(), None);
+    // A port that does not reply times out.
+    let mut setup = Setup::logged_in(true);
+    setup.machine.close(0);
+    setup.drain();
+    setup.advance(9 * S);
+    assert_eq!(setup.names(), ["FIP LOGO"; 4]);
+    assert!(setup.machine.is_closed());
+    assert_eq!(setup.machine.poll_timeout(), None);
 }
 
 #[test]
-fn a_reply_counts_only_from_the_right_port_in_the_right_exchange() {
-    let mut stage = Stage::new(true);
-    stage.machine.neighbour_found(0, &neighbour(3));
-    stage.machine.neighbour_heard(0, &neighbour(2));
+fn reply_from_another_port_or_exchange_is_dropped() {
+    let mut setup = Setup::new(true);
+    setup.machine.neighbour_found(0, &neighbour(3));
+    setup.machine.neighbour_ready(0, &neighbour(2));
     let accept = login(ElsCommand::LsAcc, &login_of(THEIR_NAME));
-    // Before the request was handed out nobody can answer it.
-    let guess = stage.machine.ports[0].and_then(|port| port.ox_id);
+    // A reply before the request was sent is dropped.
+    let guess = setup.machine.ports[0].and_then(|port| port.ox_id);
     let guess = guess.expect("a request");
-    stage.reply(FLOGI, guess, &accept);
-    assert_eq!(stage.count(LoginCounter::DropStrayReply), 1);
-    stage.drain();
-    assert_eq!(stage.open_exchange(), guess);
-    // Another exchange of ours, one of the VI engine's, another port.
-    stage.reply(FLOGI, guess + 1, &accept);
-    assert_eq!(stage.count(LoginCounter::DropLateReply), 1);
-    stage.reply(FLOGI, 5, &accept);
-    assert!(stage.machine.owns_ox_id(guess) && !stage.machine.owns_ox_id(5));
-    assert_eq!(stage.count(LoginCounter::DropStrayReply), 2);
-    let mut other = stage.header(RCtl::ElsReply, profile::F_CTL_FINAL_REPLY, guess);
+    setup.reply(FLOGI, guess, &accept);
+    assert_eq!(setup.count(LoginCounter::DropStrayReply), 1);
+    setup.drain();
+    assert_eq!(setup.open_exchange(), guess);
+    // Another exchange of the machine, one of the VI engine, another port.
+    setup.reply(FLOGI, guess + 1, &accept);
+    assert_eq!(setup.count(LoginCounter::DropLateReply), 1);
+    setup.reply(FLOGI, 5, &accept);
+    assert!(setup.machine.owns_ox_id(guess) && !setup.machine.owns_ox_id(5));
+    assert_eq!(setup.count(LoginCounter::DropStrayReply), 2);
+    let mut other = setup.header(RCtl::ElsReply, profile::F_CTL_FINAL_REPLY, guess);
     other.s_id = NPortId::from_bytes([0, 0, 3]);
-    let now_ns = stage.now_ns;
-    stage
+    let now_ns = setup.now_ns;
+    setup
         .machine
         .handle_els(now_ns, FLOGI, enode(3), &other, &accept);
-    assert_eq!(stage.count(LoginCounter::DropLateReply), 2);
-    stage.reply(FLOGI, guess, &accept[..112]);
-    assert_eq!(stage.count(LoginCounter::DropMalformedReply), 1);
-    assert_eq!(stage.state(), Some(PortState::FlogiSent));
-    stage.reply(FLOGI, guess, &accept);
-    assert_eq!(stage.state(), Some(PortState::PlogiSent));
-    stage.reply(FLOGI, guess, &accept);
-    assert_eq!(stage.count(LoginCounter::DropLateReply), 3);
+    assert_eq!(setup.count(LoginCounter::DropLateReply), 2);
+    setup.reply(FLOGI, guess, &accept[..112]);
+    assert_eq!(setup.count(LoginCounter::DropMalformedReply), 1);
+    assert_eq!(setup.state(), Some(PortState::FlogiSent));
+    setup.reply(FLOGI, guess, &accept);
+    assert_eq!(setup.state(), Some(PortState::PlogiSent));
+    setup.reply(FLOGI, guess, &accept);
+    assert_eq!(setup.count(LoginCounter::DropLateReply), 3);
 }
 
 #[test]
-fn when_all_ox_ids_are_in_use_a_timer_asks_again() {
-    // One for each neighbour.
-    let mut stage = Stage::empty(LoginConfig {
+fn request_without_a_free_ox_id_is_retried_by_a_timer() {
+    // One OX_ID for each neighbour.
+    let mut setup = Setup::empty(LoginConfig {
         max_neighbours: 2,
         ox_ids: 3,
         ..config(true)
     });
     for number in [2, 3] {
-        stage.machine.neighbour_heard(0, &neighbour(number));
+        setup.machine.neighbour_ready(0, &neighbour(number));
     }
-    stage.drain();
-    assert_eq!(stage.names(), ["FIP FLOGI"; 2]);
-    stage.clear();
-    // Dead for twice R_A_TOV, and then the first attempt is over.
-    stage.advance(9 * S);
-    assert_eq!(stage.names(), [""; 0]);
-    assert_eq!(stage.count(LoginCounter::NoExchange), 6);
-    assert_eq!(stage.events.len(), 2);
-    stage.advance(13 * S);
-    assert_eq!(stage.names(), [""; 0]);
-    stage.advance(3 * S);
-    assert_eq!(stage.names(), ["FIP FLOGI"; 2]);
+    setup.drain();
+    assert_eq!(setup.names(), ["FIP FLOGI"; 2]);
+    setup.clear();
+    // The OX_IDs are quarantined for twice R_A_TOV, longer than the first attempt.
+    setup.advance(9 * S);
+    assert_eq!(setup.names(), [""; 0]);
+    assert_eq!(setup.count(LoginCounter::NoExchange), 6);
+    assert_eq!(setup.events.len(), 2);
+    setup.advance(13 * S);
+    assert_eq!(setup.names(), [""; 0]);
+    setup.advance(3 * S);
+    assert_eq!(setup.names(), ["FIP FLOGI"; 2]);
 }
 
 #[test]
-fn a_neighbour_that_comes_and_goes_takes_nothing_from_the_others() {
-    let mut stage = Stage::new(true);
+fn flapping_neighbour_leaves_ox_ids_for_the_others() {
+    let mut setup = Setup::new(true);
     for _ in 0..10_000 {
-        stage.flogi();
-        stage.ask(LOGO, &logo(THEIRS, THEIR_NAME));
-        stage.ask(Carrier::Fcoe, &super::frames::RTV);
-        stage.drain();
+        setup.flogi();
+        setup.request(LOGO, &logo(THEIRS, THEIR_NAME));
+        setup.request(Carrier::Fcoe, &super::frames::RTV);
+        setup.drain();
     }
-    // Requests that were not handed out in time leave no trace.
-    assert_eq!(stage.count(LoginCounter::NoExchange), 0);
-    // 3 OX_IDs of its own, and 960 that are nobody's.
+    // Requests that were not sent leave no state.
+    assert_eq!(setup.count(LoginCounter::NoExchange), 0);
+    // 3 OX_IDs of its own share, and 960 shared ones.
     for _ in 0..1000 {
-        stage.flogi();
-        stage.drain();
-        stage.ask(LOGO, &logo(THEIRS, THEIR_NAME));
+        setup.flogi();
+        setup.drain();
+        setup.request(LOGO, &logo(THEIRS, THEIR_NAME));
     }
-    assert_eq!(stage.count(LoginCounter::NoExchange), 1000 - 963);
-    stage.clear();
-    stage.machine.neighbour_heard(0, &neighbour(3));
-    stage
+    assert_eq!(setup.count(LoginCounter::NoExchange), 1000 - 963);
+    setup.clear();
+    setup.machine.neighbour_ready(0, &neighbour(3));
+    setup
         .machine
         .resolve(0, super::frames::host(9))
         .expect("room");
-    stage.drain();
-    assert_eq!(stage.names(), ["FIP LS_ACC", "FIP FLOGI", "FARP-REQ"]);
-    assert_eq!(stage.sent[1].destination, enode(3));
+    setup.drain();
+    assert_eq!(setup.names(), ["FIP LS_ACC", "FIP FLOGI", "FARP-REQ"]);
+    assert_eq!(setup.sent[1].destination, enode(3));
 }

@@ -1,4 +1,4 @@
-//! Several machines on one segment that loses, repeats, delays and reorders.
+//! Several machines on a simulated segment that loses, duplicates, delays and reorders frames.
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::fc::NPortId;
@@ -9,7 +9,7 @@ use super::frames::{host, neighbour};
 use crate::login::{Carrier, ElsOut, LoginConfig, LoginEvent, LoginMachine, Neighbour, PortLogin};
 use crate::testkit::rng::Rng;
 
-/// What the segment does to a frame, in a million, and for how long it may hold it.
+/// Faults per million frames, and the maximum delay.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Faults {
     pub(super) lost: u32,
@@ -18,23 +18,23 @@ pub(super) struct Faults {
     pub(super) delay_ns: u64,
 }
 
-/// A machine, and what it told.
+/// A machine, and the state that follows from its events.
 pub(super) struct Node {
     pub(super) machine: LoginMachine,
     number: u8,
-    /// Whether it is on the segment.
+    /// The node is connected to the segment.
     pub(super) is_up: bool,
-    /// The logins that it told and did not take back.
+    /// Logins that were reported and have not ended.
     pub(super) logins: Vec<PortLogin>,
-    /// The ports that it told of each host, and whether the question is over.
+    /// Ports reported for each host; `None`: the resolution has ended.
     pub(super) hosts: Vec<(u8, Option<NPortId>)>,
     pub(super) failures: u32,
-    /// The hosts of the ports that are logged in, as far as it told them.
+    /// Reported hosts of the logged-in ports.
     pub(super) ports: Vec<(NPortId, u8)>,
 }
 
-/// A frame on its way.
-struct OnItsWay {
+/// A frame in flight.
+struct InFlight {
     at_ns: u64,
     to: usize,
     from: u8,
@@ -45,15 +45,15 @@ pub(super) struct Segment {
     pub(super) nodes: Vec<Node>,
     pub(super) now_ns: u64,
     pub(super) faults: Faults,
-    /// The ports say so when they are found.
-    pub(super) speaks_fc_vi: bool,
+    /// Discovery reports that the ports support FC-VI.
+    pub(super) supports_fc_vi: bool,
     /// No FARP frame arrives.
     pub(super) drop_farp: bool,
     rng: Rng,
-    on_their_way: Vec<OnItsWay>,
+    in_flight: Vec<InFlight>,
 }
 
-/// The latency of a frame that nothing happens to.
+/// Latency of a frame without faults.
 const LATENCY_NS: u64 = 10_000;
 
 impl Segment {
@@ -62,10 +62,10 @@ impl Segment {
             nodes: Vec::new(),
             now_ns: 0,
             faults: Faults::default(),
-            speaks_fc_vi: false,
+            supports_fc_vi: false,
             drop_farp: false,
             rng: Rng::new(seed),
-            on_their_way: Vec::new(),
+            in_flight: Vec::new(),
         };
         for number in 1..=nodes {
             let machine = segment.machine(number);
@@ -82,7 +82,7 @@ impl Segment {
         segment
     }
 
-    /// Node `number`: two nodes share a host, and each takes frames of its own size.
+    /// Returns the machine of node `number`: two nodes share a host, and each has its own frame size.
     fn machine(&mut self, number: u8) -> LoginMachine {
         let me = neighbour(number);
         let mut config = LoginConfig::new(me.port_name, me.node_name, host(number.div_ceil(2)));
@@ -90,16 +90,16 @@ impl Segment {
         LoginMachine::new(config, self.rng.next())
     }
 
-    /// Node as discovery shows it to the others.
+    /// Returns a node as discovery reports it to the others.
     fn as_found(&self, at: usize) -> Neighbour {
         Neighbour {
-            speaks_fc_vi: self.speaks_fc_vi,
+            supports_fc_vi: self.supports_fc_vi,
             ..neighbour(self.nodes[at].number)
         }
     }
 
-    /// The node joins: it has its N_Port_ID, it and the others find each other, and hear each
-    /// other's beacons a little later.
+    /// Starts a node: it gets its N_Port_ID, it and the others find each other, and they are ready for logins a little
+    /// later.
     pub(super) fn start(&mut self, at: usize) {
         let me = self.as_found(at);
         self.nodes[at].is_up = true;
@@ -113,15 +113,14 @@ impl Segment {
             self.nodes[other].machine.neighbour_found(self.now_ns, &me);
             let wait_ns = self.rng.below(100_000_000);
             self.run(wait_ns);
-            self.nodes[at].machine.neighbour_heard(self.now_ns, &peer);
+            self.nodes[at].machine.neighbour_ready(self.now_ns, &peer);
             let wait_ns = self.rng.below(100_000_000);
             self.run(wait_ns);
-            self.nodes[other].machine.neighbour_heard(self.now_ns, &me);
+            self.nodes[other].machine.neighbour_ready(self.now_ns, &me);
         }
     }
 
-    /// The node vanishes without a word, and is a new one when it starts again. The others do
-    /// not notice.
+    /// Stops a node without notice; it has no state when it starts again. The others get no event.
     pub(super) fn kill(&mut self, at: usize) {
         let machine = self.machine(self.nodes[at].number);
         let node = &mut self.nodes[at];
@@ -132,12 +131,12 @@ impl Segment {
         node.ports.clear();
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub(super) fn run(&mut self, ns: u64) {
         let end_ns = self.now_ns + ns;
         loop {
             self.pump();
-            let frames = self.on_their_way.iter().map(|frame| frame.at_ns);
+            let frames = self.in_flight.iter().map(|frame| frame.at_ns);
             let timers = self
                 .nodes
                 .iter()
@@ -147,9 +146,9 @@ impl Segment {
             };
             assert!(at_ns >= self.now_ns, "a timer in the past");
             self.now_ns = at_ns;
-            let due = |frame: &OnItsWay| frame.at_ns <= at_ns;
-            while let Some(place) = self.on_their_way.iter().position(due) {
-                let frame = self.on_their_way.swap_remove(place);
+            let due = |frame: &InFlight| frame.at_ns <= at_ns;
+            while let Some(index) = self.in_flight.iter().position(due) {
+                let frame = self.in_flight.swap_remove(index);
                 self.deliver(&frame);
             }
             for node in &mut self.nodes {
@@ -159,14 +158,14 @@ impl Segment {
         self.now_ns = end_ns;
     }
 
-    /// Sends what there is to send, and notes what is told.
+    /// Sends all frames of the machines and records their events.
     fn pump(&mut self) {
         for at in 0..self.nodes.len() {
             while let Some(out) = self.nodes[at].machine.poll_outbound() {
                 self.send(at, out);
             }
             while let Some(event) = self.nodes[at].machine.poll_event() {
-                self.nodes[at].note(event);
+                self.nodes[at].record(event);
             }
         }
     }
@@ -201,7 +200,7 @@ impl Segment {
                 } else {
                     0
                 };
-                self.on_their_way.push(OnItsWay {
+                self.in_flight.push(InFlight {
                     at_ns: self.now_ns + LATENCY_NS + delay_ns,
                     to,
                     from: number,
@@ -211,7 +210,7 @@ impl Segment {
         }
     }
 
-    fn deliver(&mut self, frame: &OnItsWay) {
+    fn deliver(&mut self, frame: &InFlight) {
         let node = &mut self.nodes[frame.to];
         if !node.is_up {
             return;
@@ -228,7 +227,7 @@ impl Segment {
             ),
             Carrier::Fcoe => {
                 let bytes = fcoe_frame(out);
-                let view = FrameView::parse(&bytes).expect("a good frame");
+                let view = FrameView::parse(&bytes).expect("a valid frame");
                 node.machine.handle_els(
                     self.now_ns,
                     out.carrier,
@@ -242,7 +241,7 @@ impl Segment {
 }
 
 impl Node {
-    fn note(&mut self, event: LoginEvent) {
+    fn record(&mut self, event: LoginEvent) {
         match event {
             LoginEvent::LoggedIn(login) => {
                 assert!(
@@ -253,9 +252,8 @@ impl Node {
             }
             LoginEvent::LoggedOut { port_name, id, .. } => {
                 let is_it = |l: &PortLogin| l.id == id && l.port_name == port_name;
-                let place = self.logins.iter().position(is_it);
-                self.logins
-                    .remove(place.expect("the end of a login that was told"));
+                let index = self.logins.iter().position(is_it);
+                self.logins.remove(index.expect("a reported login"));
                 self.ports.retain(|(known, _)| *known != id);
             }
             LoginEvent::LoginFailed { .. } => self.failures += 1,
@@ -269,7 +267,7 @@ impl Node {
     }
 }
 
-/// The frame as it would stand on the wire.
+/// Returns the bytes of the frame on the wire.
 fn fcoe_frame(out: &ElsOut) -> Vec<u8> {
     let header = FrameHeader {
         dst: out.destination,

@@ -1,4 +1,4 @@
-//! Every port that is logged in and speaks FC-VI is asked which host it is of.
+//! Host queries: every logged-in port that supports FC-VI is asked for its host address.
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::connect::HostAddress;
@@ -14,7 +14,7 @@ const NODES: u8 = 5;
 
 fn segment(seed: u64) -> Segment {
     let mut segment = Segment::new(NODES, seed);
-    segment.speaks_fc_vi = true;
+    segment.supports_fc_vi = true;
     segment
 }
 
@@ -24,7 +24,7 @@ fn start_all(segment: &mut Segment) {
     }
 }
 
-/// The ports that node `at` should know, and their hosts.
+/// Returns the ports that node `at` should know, with their hosts.
 fn others(at: usize) -> Vec<(NPortId, u8)> {
     let numbers = (1..=NODES).filter(|number| usize::from(*number) != at + 1);
     numbers
@@ -32,36 +32,36 @@ fn others(at: usize) -> Vec<(NPortId, u8)> {
         .collect()
 }
 
-fn told(segment: &Segment, at: usize) -> Vec<(NPortId, u8)> {
+fn reported(segment: &Segment, at: usize) -> Vec<(NPortId, u8)> {
     let mut ports = segment.nodes[at].ports.clone();
     ports.sort_unstable();
     ports
 }
 
 #[test]
-fn every_port_learns_the_host_of_every_other() {
+fn every_port_gets_the_host_of_every_other() {
     let mut segment = segment(1);
     start_all(&mut segment);
     segment.run(S);
     for at in 0..usize::from(NODES) {
-        assert_eq!(told(&segment, at), others(at), "node {at}");
+        assert_eq!(reported(&segment, at), others(at), "node {at}");
         let mut views = segment.nodes[at].machine.ports();
-        assert!(views.all(|view| view.host.is_some() && !view.asks_for_host));
+        assert!(views.all(|view| view.host.is_some() && !view.host_query_pending));
     }
 }
 
 #[test]
-fn who_does_not_speak_fc_vi_is_not_asked() {
+fn port_without_fc_vi_is_not_queried() {
     let mut segment = Segment::new(2, 1);
     segment.start(0);
     segment.start(1);
     segment.run(60 * S);
     assert_eq!(segment.nodes[0].logins.len(), 1);
-    assert!(told(&segment, 0).is_empty());
+    assert!(reported(&segment, 0).is_empty());
 }
 
 #[test]
-fn on_bad_segments_all_is_learned_in_the_end() {
+fn all_hosts_are_known_after_faults() {
     for seed in 0..40 {
         println!("seed {seed}");
         let mut segment = segment(seed);
@@ -76,13 +76,13 @@ fn on_bad_segments_all_is_learned_in_the_end() {
         segment.faults = Faults::default();
         segment.run(100 * S);
         for at in 0..usize::from(NODES) {
-            assert_eq!(told(&segment, at), others(at), "node {at}");
+            assert_eq!(reported(&segment, at), others(at), "node {at}");
         }
     }
 }
 
 #[test]
-fn a_port_that_starts_anew_is_asked_anew() {
+fn restarted_port_is_queried_again() {
     let mut segment = segment(3);
     start_all(&mut segment);
     segment.run(S);
@@ -90,12 +90,12 @@ fn a_port_that_starts_anew_is_asked_anew() {
     segment.start(0);
     segment.run(10 * S);
     for at in 0..usize::from(NODES) {
-        assert_eq!(told(&segment, at), others(at), "node {at}");
+        assert_eq!(reported(&segment, at), others(at), "node {at}");
     }
 }
 
 #[test]
-fn silence_is_waited_for_and_asked_again_later() {
+fn unanswered_query_ends_and_is_repeated_later() {
     let config = LoginConfig::new(1, 1, HostAddress::default());
     let mut segment = segment(4);
     segment.drop_farp = true;
@@ -103,11 +103,11 @@ fn silence_is_waited_for_and_asked_again_later() {
     segment.start(1);
     segment.run(config.farp_timeout_ns / 2);
     let view = segment.nodes[0].machine.ports().next().expect("a port");
-    assert!(view.login.is_some() && view.host.is_none() && view.asks_for_host);
-    let patience_ns = config.farp_timeout_ns * (u64::from(config.farp_retries) + 2);
-    segment.run(patience_ns);
+    assert!(view.login.is_some() && view.host.is_none() && view.host_query_pending);
+    let timeout_ns = config.farp_timeout_ns * (u64::from(config.farp_retries) + 2);
+    segment.run(timeout_ns);
     let view = segment.nodes[0].machine.ports().next().expect("a port");
-    assert!(view.host.is_none() && !view.asks_for_host);
+    assert!(view.host.is_none() && !view.host_query_pending);
     segment.drop_farp = false;
     segment.run(config.farp_lifetime_ns);
     let view = segment.nodes[0].machine.ports().next().expect("a port");
@@ -115,13 +115,13 @@ fn silence_is_waited_for_and_asked_again_later() {
 }
 
 #[test]
-fn a_reply_that_was_not_asked_for_teaches_nothing() {
+fn unrequested_farp_reply_is_dropped() {
     let mut segment = segment(5);
     segment.start(0);
     segment.start(1);
     segment.run(S);
     let peer = neighbour(2);
-    let lie = Farp {
+    let reply = Farp {
         match_code: FarpMatch::PORT_NAME,
         action: FarpAction::REPLY,
         requester: neighbour(1).id,
@@ -133,7 +133,7 @@ fn a_reply_that_was_not_asked_for_teaches_nothing() {
         ..Farp::default()
     };
     let mut payload = [0; Farp::BYTES];
-    lie.emit(ElsCommand::FarpReply, &mut payload);
+    reply.emit(ElsCommand::FarpReply, &mut payload);
     let header = request_header(peer.id, neighbour(1).id, 0x77);
     let source = MacAddress::vn2vn(peer.id);
     let now_ns = segment.now_ns;
@@ -141,5 +141,5 @@ fn a_reply_that_was_not_asked_for_teaches_nothing() {
     machine.handle_els(now_ns, Carrier::Fcoe, source, &header, &payload);
     assert_eq!(machine.counters().get(LoginCounter::DropFarpNotAsked), 1);
     segment.run(S);
-    assert_eq!(told(&segment, 0), [(peer.id, 1)]);
+    assert_eq!(reported(&segment, 0), [(peer.id, 1)]);
 }

@@ -1,4 +1,4 @@
-//! What a port that is logged in may ask, and who may ask what.
+//! Requests of ports with and without a login, and their replies.
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::els::{
@@ -8,21 +8,21 @@ use fcvi_frame::els::{
 use fcvi_frame::fc::{FcType, NPortId};
 
 use super::frames::{
-    ACC, LARGER_NAME, LOGO, OURS, RTV, S, Stage, THEIR_NAME, THEIRS, adisc, config, enode, logo,
+    ACC, LARGER_NAME, LOGO, OURS, RTV, S, Setup, THEIR_NAME, THEIRS, adisc, config, enode, logo,
     process, rrq,
 };
 use crate::login::{Carrier, LoginConfig, LoginCounter};
 
-/// The only answer to this request of a port that is logged in.
-fn answer(payload: &[u8]) -> Vec<u8> {
-    let mut stage = Stage::logged_in(true);
-    stage.ask(Carrier::Fcoe, payload);
-    stage.drain();
-    assert_eq!((stage.sent.len(), stage.events.len()), (1, 0));
-    let out = stage.sent[0];
+/// Returns the only reply to this request of a logged-in port.
+fn reply_to(payload: &[u8]) -> Vec<u8> {
+    let mut setup = Setup::logged_in(true);
+    setup.request(Carrier::Fcoe, payload);
+    setup.drain();
+    assert_eq!((setup.sent.len(), setup.events.len()), (1, 0));
+    let out = setup.sent[0];
     assert_eq!(out.destination, MacAddress::vn2vn(THEIRS));
-    assert_eq!(out.fc.ox_id, stage.ox_id);
-    assert_eq!(stage.count(LoginCounter::Answers), 2);
+    assert_eq!(out.fc.ox_id, setup.ox_id);
+    assert_eq!(setup.count(LoginCounter::Answers), 2);
     out.payload().to_vec()
 }
 
@@ -30,13 +30,13 @@ fn refusal(payload: &[u8]) -> (RejectReason, RejectExplanation) {
     let LsRjt {
         reason,
         explanation,
-    } = LsRjt::parse(&answer(payload)).expect("a refusal");
+    } = LsRjt::parse(&reply_to(payload)).expect("a refusal");
     (reason, explanation)
 }
 
 #[test]
 fn adisc_is_answered_with_our_names() {
-    let accept = answer(&adisc(THEIRS, THEIR_NAME));
+    let accept = reply_to(&adisc(THEIRS, THEIR_NAME));
     let expected = Adisc {
         hard_address: NPortId::default(),
         port_name: LARGER_NAME,
@@ -62,20 +62,20 @@ fn rtv_is_answered_with_our_timers() {
         e_d_tov: 2000,
         qualifier: 0,
     };
-    assert_eq!(RtvAccept::parse(&answer(&RTV)), Ok(expected));
+    assert_eq!(RtvAccept::parse(&reply_to(&RTV)), Ok(expected));
 }
 
 #[test]
 fn rrq_is_accepted_for_an_exchange_between_us() {
-    assert_eq!(answer(&rrq(THEIRS)), ACC);
-    assert_eq!(answer(&rrq(OURS)), ACC);
+    assert_eq!(reply_to(&rrq(THEIRS)), ACC);
+    assert_eq!(reply_to(&rrq(OURS)), ACC);
     let stranger = NPortId::from_bytes([0, 0, 3]);
     let expected = (RejectReason::LogicalError, RejectExplanation::InvalidSId);
     assert_eq!(refusal(&rrq(stranger)), expected);
 }
 
 #[test]
-fn a_logo_names_its_sender() {
+fn logo_with_another_sender_is_refused() {
     let wrong = RejectReason::LogicalError;
     assert_eq!(
         refusal(&logo(OURS, THEIR_NAME)),
@@ -96,7 +96,7 @@ fn every_page_of_a_prli_gets_its_response() {
         FcType::Nvme,
         FcType::Unknown(0x77),
     ];
-    let accept = answer(&process(ElsCommand::Prli, &types));
+    let accept = reply_to(&process(ElsCommand::Prli, &types));
     let accept = ProcessLogin::parse(ElsCommand::LsAcc, &accept).expect("an accept");
     let pages: Vec<_> = accept
         .pages()
@@ -105,7 +105,7 @@ fn every_page_of_a_prli_gets_its_response() {
     let (none, executed) = (PageFlags(0), ResponseCode::Executed);
     let expected = [
         (FcType::Vi, PageFlags::IMAGE_PAIR, executed, 0),
-        // No image pair: we are no target. libfc keeps such a port.
+        // No image pair: the machine is no target. libfc keeps such a port.
         (FcType::Fcp, none, executed, 0),
         (FcType::Bls, none, executed, 0),
         (FcType::Nvme, none, ResponseCode::NotPossible, 0),
@@ -116,17 +116,17 @@ fn every_page_of_a_prli_gets_its_response() {
 
 #[test]
 fn a_prli_without_image_pair_of_an_unknown_type_is_invalid() {
-    let mut ask = process(ElsCommand::Prli, &[FcType::Nvme]);
-    ask[6] = 0;
-    let accept = answer(&ask);
+    let mut request = process(ElsCommand::Prli, &[FcType::Nvme]);
+    request[6] = 0;
+    let accept = reply_to(&request);
     let accept = ProcessLogin::parse(ElsCommand::LsAcc, &accept).expect("an accept");
     let responses: Vec<_> = accept.pages().map(|page| page.response).collect();
     assert_eq!(responses, [ResponseCode::InvalidParameters]);
 }
 
 #[test]
-fn a_prlo_is_always_carried_out() {
-    let accept = answer(&process(ElsCommand::Prlo, &[FcType::Vi, FcType::Nvme]));
+fn prlo_is_always_executed() {
+    let accept = reply_to(&process(ElsCommand::Prlo, &[FcType::Vi, FcType::Nvme]));
     let accept = ProcessLogin::parse(ElsCommand::LsAcc, &accept).expect("an accept");
     for page in accept.pages() {
         assert_eq!(
@@ -138,17 +138,17 @@ fn a_prlo_is_always_carried_out() {
 }
 
 #[test]
-fn what_is_not_served_is_refused() {
-    let not_served = (RejectReason::NotSupported, RejectExplanation::NotSupported);
+fn unsupported_requests_are_refused() {
+    let not_supported = (RejectReason::NotSupported, RejectExplanation::NotSupported);
     for command in (0..=u8::MAX).map(ElsCommand::from_raw) {
         if matches!(command, ElsCommand::Unknown(_)) {
-            assert_eq!(refusal(&[command.raw(), 0, 0, 0]), not_served);
+            assert_eq!(refusal(&[command.raw(), 0, 0, 0]), not_supported);
         }
     }
 }
 
 #[test]
-fn a_request_of_another_length_is_refused() {
+fn request_with_a_wrong_length_is_refused() {
     let malformed = (
         RejectReason::ProtocolError,
         RejectExplanation::InvalidLength,
@@ -172,55 +172,55 @@ fn a_request_of_another_length_is_refused() {
 }
 
 #[test]
-fn a_port_that_is_not_logged_in_is_told_once_a_second() {
-    let mut stage = Stage::new(true);
+fn port_without_a_login_gets_one_logo_per_second() {
+    let mut setup = Setup::new(true);
     for _ in 0..100 {
-        stage.ask(Carrier::Fcoe, &adisc(THEIRS, THEIR_NAME));
-        stage.machine.refuse_unlogged(stage.now_ns, THEIRS);
+        setup.request(Carrier::Fcoe, &adisc(THEIRS, THEIR_NAME));
+        setup.machine.refuse_unlogged(setup.now_ns, THEIRS);
     }
-    stage.drain();
-    let [out] = stage.sent[..] else {
-        panic!("one frame, not {:?}", stage.names());
+    setup.drain();
+    let [out] = setup.sent[..] else {
+        panic!("one frame, not {:?}", setup.names());
     };
     assert_eq!((out.carrier, out.destination), (LOGO, enode(2)));
     let logo = Logo::parse(out.payload()).expect("a LOGO");
     assert_eq!((logo.n_port_id, logo.port_name), (OURS, LARGER_NAME));
-    assert_eq!(stage.count(LoginCounter::DropNotLoggedIn), 200);
-    assert_eq!(stage.count(LoginCounter::DropLimit), 199);
-    assert_eq!(stage.count(LoginCounter::LogosToStrangers), 1);
-    // Its answer is nothing that anybody waits for.
-    stage.reply(LOGO, out.fc.ox_id, &ACC);
-    assert_eq!(stage.count(LoginCounter::DropLateReply), 1);
-    stage.now_ns = S;
-    stage.machine.refuse_unlogged(S, THEIRS);
-    stage.drain();
-    assert_eq!(stage.names(), ["FIP LOGO"; 2]);
+    assert_eq!(setup.count(LoginCounter::DropNotLoggedIn), 200);
+    assert_eq!(setup.count(LoginCounter::DropLimit), 199);
+    assert_eq!(setup.count(LoginCounter::LogosToStrangers), 1);
+    // No exchange waits for its reply.
+    setup.reply(LOGO, out.fc.ox_id, &ACC);
+    assert_eq!(setup.count(LoginCounter::DropLateReply), 1);
+    setup.now_ns = S;
+    setup.machine.refuse_unlogged(S, THEIRS);
+    setup.drain();
+    assert_eq!(setup.names(), ["FIP LOGO"; 2]);
 }
 
 #[test]
-fn strangers_share_a_limit() {
-    let mut stage = Stage::empty(config(true));
+fn unknown_ports_share_a_limit() {
+    let mut setup = Setup::empty(config(true));
     for last in 2..=u8::MAX {
-        stage
+        setup
             .machine
             .refuse_unlogged(0, NPortId::from_bytes([0, 0, last]));
     }
-    stage.drain();
-    assert_eq!(stage.names(), ["LOGO"; 16]);
-    for (number, out) in (2..).zip(&stage.sent) {
+    setup.drain();
+    assert_eq!(setup.names(), ["LOGO"; 16]);
+    for (number, out) in (2..).zip(&setup.sent) {
         let id = NPortId::from_bytes([0, 0, number]);
         assert_eq!(
             (out.carrier, out.destination),
             (Carrier::Fcoe, MacAddress::vn2vn(id))
         );
     }
-    stage.clear();
-    stage.now_ns = S;
-    stage.flogi();
-    stage.plogi();
-    stage.ask(LOGO, &logo(THEIRS, THEIR_NAME));
-    stage.ask(Carrier::Fcoe, &[0x13, 0, 0, 0]);
-    stage.drain();
+    setup.clear();
+    setup.now_ns = S;
+    setup.flogi();
+    setup.plogi();
+    setup.request(LOGO, &logo(THEIRS, THEIR_NAME));
+    setup.request(Carrier::Fcoe, &[0x13, 0, 0, 0]);
+    setup.drain();
     let not_neighbour = "LS_RJT FIP error (not a neighbour)".to_owned();
     let expected = [
         format!("FIP {not_neighbour}"),
@@ -228,30 +228,30 @@ fn strangers_share_a_limit() {
         "FIP LS_ACC".to_owned(),
         "LS_RJT not supported (not supported)".to_owned(),
     ];
-    assert_eq!(stage.names(), expected);
-    assert_eq!(stage.count(LoginCounter::RefusedStranger), 2);
+    assert_eq!(setup.names(), expected);
+    assert_eq!(setup.count(LoginCounter::RefusedStranger), 2);
 }
 
 #[test]
-fn answers_that_nobody_fetches_are_bounded() {
-    let mut stage = Stage::empty(LoginConfig {
+fn queued_replies_are_bounded() {
+    let mut setup = Setup::empty(LoginConfig {
         max_answers: 3,
         ..config(true)
     });
-    stage
+    setup
         .machine
         .neighbour_found(0, &super::frames::neighbour(2));
-    stage.plogi();
+    setup.plogi();
     for _ in 0..10 {
-        stage.ask(Carrier::Fcoe, &RTV);
+        setup.request(Carrier::Fcoe, &RTV);
     }
-    assert_eq!(stage.count(LoginCounter::DropNoRoom), 8);
-    stage.drain();
-    assert_eq!(stage.sent.len(), 3);
-    // Dropped means not done: this LOGO would have no answer.
+    assert_eq!(setup.count(LoginCounter::DropNoRoom), 8);
+    setup.drain();
+    assert_eq!(setup.sent.len(), 3);
+    // A request without room for its reply has no effect, such as this LOGO.
     for _ in 0..3 {
-        stage.ask(Carrier::Fcoe, &RTV);
+        setup.request(Carrier::Fcoe, &RTV);
     }
-    stage.ask(LOGO, &logo(THEIRS, THEIR_NAME));
-    assert!(stage.machine.login(THEIRS).is_some());
+    setup.request(LOGO, &logo(THEIRS, THEIR_NAME));
+    assert!(setup.machine.login(THEIRS).is_some());
 }

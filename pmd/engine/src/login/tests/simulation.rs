@@ -1,5 +1,5 @@
-//! Many machines, bad segments, from seeds: who is there is logged in with everybody who is
-//! there, at both ends and in the same frame size, soon after the segment is good again.
+//! Simulation of many machines on faulty segments: soon after the faults stop, every running node is logged in with
+//! every other one, with the same frame size at both sides.
 
 use super::frames::{MS, S, host, neighbour};
 use super::net::{Faults, Segment};
@@ -8,7 +8,7 @@ use crate::testkit::rng::Rng;
 
 const NODES: usize = 6;
 
-/// Everybody who is up is logged in with all others, and both ends agree.
+/// Asserts that all running nodes are logged in with each other, with the same frame size at both sides.
 fn assert_complete(segment: &Segment, seed: u64) {
     for (at, node) in segment.nodes.iter().enumerate() {
         let expected: Vec<_> = (0..NODES)
@@ -27,8 +27,8 @@ fn assert_complete(segment: &Segment, seed: u64) {
         found.sort();
         assert_eq!(found, expected, "node {at}, seed {seed:#x}");
         for port in node.machine.ports() {
-            let told = node.logins.iter().any(|l| Some(*l) == port.login);
-            assert_eq!(port.state == PortState::LoggedIn, told);
+            let reported = node.logins.iter().any(|l| Some(*l) == port.login);
+            assert_eq!(port.state == PortState::LoggedIn, reported);
         }
         assert_eq!(
             node.machine.exchanges.open_count(),
@@ -44,7 +44,7 @@ fn assert_complete(segment: &Segment, seed: u64) {
 }
 
 #[test]
-fn on_a_good_segment_everybody_logs_in_at_once_and_only_once() {
+fn nodes_on_a_reliable_segment_log_in_at_once_and_only_once() {
     let mut segment = Segment::new(NODES as u8, 1);
     for at in 0..NODES {
         segment.start(at);
@@ -65,7 +65,7 @@ fn on_a_good_segment_everybody_logs_in_at_once_and_only_once() {
 }
 
 #[test]
-fn after_a_bad_time_everybody_is_logged_in() {
+fn all_nodes_are_logged_in_after_faults() {
     for seed in 0..60 {
         let mut segment = Segment::new(NODES as u8, seed);
         segment.faults = Faults {
@@ -78,7 +78,7 @@ fn after_a_bad_time_everybody_is_logged_in() {
             segment.start(at);
         }
         segment.run(5 * S);
-        // Nothing is held longer than 3 s, and nobody waits longer than the longest timer.
+        // No frame is delayed longer than 3 s, and no node waits longer than the longest timer.
         segment.faults = Faults::default();
         segment.run(60 * S);
         assert_complete(&segment, seed);
@@ -86,7 +86,7 @@ fn after_a_bad_time_everybody_is_logged_in() {
 }
 
 #[test]
-fn a_node_that_starts_anew_is_logged_in_again_and_the_others_are_told() {
+fn restarted_node_is_logged_in_again_and_logouts_are_reported() {
     for seed in 0..40 {
         let mut rng = Rng::new(seed ^ 0xA5);
         let mut segment = Segment::new(NODES as u8, seed);
@@ -120,7 +120,7 @@ fn a_node_that_starts_anew_is_logged_in_again_and_the_others_are_told() {
 }
 
 #[test]
-fn a_segment_that_carries_nothing_leads_to_failures_and_no_growth() {
+fn total_loss_causes_failures_without_growth() {
     let mut segment = Segment::new(NODES as u8, 3);
     segment.faults.lost = 1_000_000;
     for at in 0..NODES {
@@ -158,21 +158,21 @@ fn every_host_resolves_to_all_of_its_ports() {
         segment.run(3 * S);
         for node in &segment.nodes {
             for wanted in 1..=4_u8 {
-                let told = node.hosts.iter().filter(|(host, _)| *host == wanted);
-                let mut told: Vec<_> = told.map(|(_, id)| *id).collect();
-                assert_eq!(told.pop(), Some(None), "the end is told last");
-                told.sort();
+                let reported = node.hosts.iter().filter(|(host, _)| *host == wanted);
+                let mut reported: Vec<_> = reported.map(|(_, id)| *id).collect();
+                assert_eq!(reported.pop(), Some(None), "the end is reported last");
+                reported.sort();
                 // Of the four hosts three have two ports each.
                 let ports = [2 * wanted - 1, 2 * wanted].map(|n| Some(neighbour(n).id));
                 let expected = if wanted < 4 { &ports[..] } else { &[] };
-                assert_eq!(told, expected, "host {wanted}, seed {seed:#x}");
+                assert_eq!(reported, expected, "host {wanted}, seed {seed:#x}");
             }
         }
     }
 }
 
 #[test]
-fn lost_questions_and_answers_are_asked_for_again() {
+fn lost_farp_frames_are_retried() {
     let mut found = 0;
     for seed in 0..40 {
         let mut segment = Segment::new(2, seed);
@@ -192,7 +192,10 @@ fn lost_questions_and_answers_are_asked_for_again() {
         segment.run(3 * S);
         let hosts = &segment.nodes[0].hosts;
         assert!(hosts.contains(&(9, None)) && hosts.contains(&(1, None)));
-        assert!(hosts.contains(&(1, Some(neighbour(1).id))), "our own port");
+        assert!(
+            hosts.contains(&(1, Some(neighbour(1).id))),
+            "the local port"
+        );
         found += u32::from(hosts.contains(&(1, Some(neighbour(2).id))));
     }
     println!("{found} of 40 answered at once");

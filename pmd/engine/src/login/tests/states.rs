@@ -1,4 +1,4 @@
-//! Every state of a remote port against everything that can happen to it.
+//! Every event in every state of a remote port; writes docs/spec/login-states.md.
 
 use std::fmt::Write;
 
@@ -7,12 +7,12 @@ use fcvi_frame::fc::{FCtl, FcType, RCtl};
 use fcvi_frame::{MacAddress, profile};
 
 use super::frames::{
-    ACC, FLOGI, LOGO, OURS, RTV, Stage, THEIR_NAME, THEIRS, adisc, farp, farp_request, host, login,
+    ACC, FLOGI, LOGO, OURS, RTV, Setup, THEIR_NAME, THEIRS, adisc, farp, farp_request, host, login,
     login_of, logo, neighbour, process, reject, rrq,
 };
 use crate::login::{Carrier, LoginEvent, PortState};
 
-/// A state, and whether we are closing.
+/// A state, and whether the machine is closing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     Known,
@@ -20,10 +20,10 @@ enum At {
     PlogiWait,
     PlogiSent,
     LoggedIn,
-    /// After an accept that cannot be used.
+    /// After an unusable accept.
     LogoSent,
     LoggedOut,
-    /// LogoSent, because we close.
+    /// LogoSent because of `close`.
     Closing,
 }
 
@@ -52,33 +52,33 @@ fn too_small() -> Login {
     }
 }
 
-/// Brings the peer's port into a state, by frames and verbs alone.
-fn stage(larger: bool, at: At) -> Stage {
-    let mut stage = Stage::new(larger);
+/// Brings the peer's port into a state, only by frames and calls.
+fn setup(larger: bool, at: At) -> Setup {
+    let mut setup = Setup::new(larger);
     match at {
         At::Known => {}
-        At::FlogiSent => stage.machine.neighbour_heard(0, &neighbour(2)),
+        At::FlogiSent => setup.machine.neighbour_ready(0, &neighbour(2)),
         At::PlogiWait | At::PlogiSent | At::LogoSent => {
-            stage.machine.neighbour_heard(0, &neighbour(2));
-            stage.drain();
-            stage.accept_login(&login_of(THEIR_NAME));
-            stage.drain();
+            setup.machine.neighbour_ready(0, &neighbour(2));
+            setup.drain();
+            setup.accept_login(&login_of(THEIR_NAME));
+            setup.drain();
             if at == At::LogoSent {
-                stage.accept_login(&too_small());
+                setup.accept_login(&too_small());
             }
         }
-        At::LoggedIn => stage.plogi(),
+        At::LoggedIn => setup.plogi(),
         At::LoggedOut => {
-            stage.plogi();
-            stage.ask(LOGO, &logo(THEIRS, THEIR_NAME));
+            setup.plogi();
+            setup.request(LOGO, &logo(THEIRS, THEIR_NAME));
         }
         At::Closing => {
-            stage.plogi();
-            stage.drain();
-            stage.machine.close(0);
+            setup.plogi();
+            setup.drain();
+            setup.machine.close(0);
         }
     }
-    stage.drain();
+    setup.drain();
     let state = match at {
         At::Known => PortState::Known,
         At::FlogiSent => PortState::FlogiSent,
@@ -88,18 +88,18 @@ fn stage(larger: bool, at: At) -> Stage {
         At::LogoSent | At::Closing => PortState::LogoSent,
         At::LoggedOut => PortState::LoggedOut,
     };
-    assert_eq!(stage.state(), Some(state));
-    stage
+    assert_eq!(setup.state(), Some(state));
+    setup
 }
 
-type Verb = (&'static str, fn(&mut Stage));
+type Verb = (&'static str, fn(&mut Setup));
 
 fn logins() -> Vec<Verb> {
     vec![
-        ("beacon heard", |s| {
-            s.machine.neighbour_heard(s.now_ns, &neighbour(2));
+        ("neighbour ready", |s| {
+            s.machine.neighbour_ready(s.now_ns, &neighbour(2));
         }),
-        ("FLOGI", Stage::flogi),
+        ("FLOGI", Setup::flogi),
         ("FLOGI, and then an LS_RJT", |s| {
             s.flogi();
             s.drain();
@@ -112,13 +112,13 @@ fn logins() -> Vec<Verb> {
             s.flogi();
         }),
         ("FLOGI of another name", |s| {
-            s.ask(FLOGI, &login(ElsCommand::Flogi, &login_of(7)));
+            s.request(FLOGI, &login(ElsCommand::Flogi, &login_of(7)));
         }),
-        ("PLOGI", Stage::plogi),
+        ("PLOGI", Setup::plogi),
         ("PLOGI that was accepted before", |s| {
             let header = s.header(RCtl::ElsRequest, profile::F_CTL_REQUEST, 0x99);
             let accepted = &mut s.machine.accepted;
-            accepted.remember(s.now_ns, THEIRS, ElsCommand::Plogi, 0x99);
+            accepted.record(s.now_ns, THEIRS, ElsCommand::Plogi, 0x99);
             let theirs = login(ElsCommand::Plogi, &login_of(THEIR_NAME));
             s.inject(Carrier::Fcoe, &header, &theirs);
         }),
@@ -127,25 +127,27 @@ fn logins() -> Vec<Verb> {
                 receive_bytes: 512,
                 ..login_of(THEIR_NAME)
             };
-            s.ask(Carrier::Fcoe, &login(ElsCommand::Plogi, &theirs));
+            s.request(Carrier::Fcoe, &login(ElsCommand::Plogi, &theirs));
         }),
         ("PLOGI of another name", |s| {
-            s.ask(Carrier::Fcoe, &login(ElsCommand::Plogi, &login_of(7)));
+            s.request(Carrier::Fcoe, &login(ElsCommand::Plogi, &login_of(7)));
         }),
         ("PLOGI with frames of 255 bytes", |s| {
-            s.ask(Carrier::Fcoe, &login(ElsCommand::Plogi, &too_small()));
+            s.request(Carrier::Fcoe, &login(ElsCommand::Plogi, &too_small()));
         }),
-        ("LOGO", |s| s.ask(LOGO, &logo(THEIRS, THEIR_NAME))),
+        ("LOGO", |s| s.request(LOGO, &logo(THEIRS, THEIR_NAME))),
         ("LOGO that was accepted before", |s| {
             let header = s.header(RCtl::ElsRequest, profile::F_CTL_REQUEST, 0x99);
             let accepted = &mut s.machine.accepted;
-            accepted.remember(s.now_ns, THEIRS, ElsCommand::Logo, 0x99);
+            accepted.record(s.now_ns, THEIRS, ElsCommand::Logo, 0x99);
             s.inject(LOGO, &header, &logo(THEIRS, THEIR_NAME));
         }),
         ("LOGO in FCoE", |s| {
-            s.ask(Carrier::Fcoe, &logo(THEIRS, THEIR_NAME));
+            s.request(Carrier::Fcoe, &logo(THEIRS, THEIR_NAME));
         }),
-        ("LOGO of another name", |s| s.ask(LOGO, &logo(THEIRS, 7))),
+        ("LOGO of another name", |s| {
+            s.request(LOGO, &logo(THEIRS, 7))
+        }),
         ("LS_ACC", |s| s.accept_login(&login_of(THEIR_NAME))),
         ("LS_ACC of another name", |s| s.accept_login(&login_of(7))),
         ("LS_ACC with frames of 255 bytes", |s| {
@@ -169,24 +171,24 @@ fn logins() -> Vec<Verb> {
 fn others() -> Vec<Verb> {
     vec![
         ("ADISC", |s| {
-            s.ask(Carrier::Fcoe, &adisc(THEIRS, THEIR_NAME));
+            s.request(Carrier::Fcoe, &adisc(THEIRS, THEIR_NAME));
         }),
         ("PRLI, TYPE 0x58", |s| {
-            s.ask(Carrier::Fcoe, &process(ElsCommand::Prli, &[FcType::Vi]));
+            s.request(Carrier::Fcoe, &process(ElsCommand::Prli, &[FcType::Vi]));
         }),
         ("PRLO, TYPE 0x58", |s| {
-            s.ask(Carrier::Fcoe, &process(ElsCommand::Prlo, &[FcType::Vi]));
+            s.request(Carrier::Fcoe, &process(ElsCommand::Prlo, &[FcType::Vi]));
         }),
-        ("RTV", |s| s.ask(Carrier::Fcoe, &RTV)),
-        ("RRQ", |s| s.ask(Carrier::Fcoe, &rrq(THEIRS))),
-        ("an ELS that is not served", |s| {
-            s.ask(Carrier::Fcoe, &[0x13, 0, 0, 0]);
+        ("RTV", |s| s.request(Carrier::Fcoe, &RTV)),
+        ("RRQ", |s| s.request(Carrier::Fcoe, &rrq(THEIRS))),
+        ("an unsupported ELS", |s| {
+            s.request(Carrier::Fcoe, &[0x13, 0, 0, 0]);
         }),
         ("FARP-REQ for our host", |s| {
-            let ask = farp(ElsCommand::FarpRequest, &farp_request(host(1)));
-            s.ask(Carrier::Fcoe, &ask);
+            let request = farp(ElsCommand::FarpRequest, &farp_request(host(1)));
+            s.request(Carrier::Fcoe, &request);
         }),
-        ("ABTS of an exchange of theirs", |s| {
+        ("ABTS of an exchange of the peer", |s| {
             let mut header = s.header(RCtl::Abts, FCtl::END_SEQUENCE, 0x77);
             header.fc_type = FcType::Bls;
             s.machine
@@ -195,7 +197,7 @@ fn others() -> Vec<Verb> {
         ("ABTS of our request", |s| {
             let responder = FCtl::END_SEQUENCE.union(FCtl::EXCHANGE_RESPONDER);
             let mut header = s.header(RCtl::Abts, responder, s.open_exchange());
-            // Where we sent none, an exchange of this machine that is not open.
+            // If no request was sent: an exchange of the machine that is not open.
             header.ox_id = header.ox_id.max(0xF800);
             header.fc_type = FcType::Bls;
             s.machine
@@ -204,12 +206,12 @@ fn others() -> Vec<Verb> {
         ("a frame of FC-VI", |s| {
             s.machine.refuse_unlogged(s.now_ns, THEIRS);
         }),
-        ("time-out", |s| {
+        ("timeout", |s| {
             if let Some(at_ns) = s.machine.poll_timeout() {
                 s.machine.handle_timeout(at_ns);
             }
         }),
-        ("last time-out", |s| {
+        ("last timeout", |s| {
             for _ in 0..4 {
                 s.clear();
                 if let Some(at_ns) = s.machine.poll_timeout() {
@@ -226,14 +228,14 @@ fn others() -> Vec<Verb> {
     ]
 }
 
-/// The state after an event, the frames that were sent, what was told.
-fn after(mut stage: Stage) -> String {
-    stage.drain();
-    let mut cell = match stage.state() {
+/// Returns the state after an event, the sent frames, and the events.
+fn after(mut setup: Setup) -> String {
+    setup.drain();
+    let mut cell = match setup.state() {
         Some(state) => format!("{state:?}"),
         None => "-".to_owned(),
     };
-    for out in &stage.sent {
+    for out in &setup.sent {
         assert_eq!((out.fc.s_id, out.fc.d_id), (OURS, THEIRS));
         let answer = matches!(out.fc.r_ctl, RCtl::ElsReply | RCtl::BaAcc | RCtl::BaRjt);
         let context = out.fc.f_ctl.contains(FCtl::EXCHANGE_RESPONDER);
@@ -241,7 +243,7 @@ fn after(mut stage: Stage) -> String {
         assert!(answer || out.fc.f_ctl == profile::F_CTL_REQUEST);
         write!(cell, " > {}", super::frames::name(out)).expect("a string");
     }
-    for event in &stage.events {
+    for event in &setup.events {
         match event {
             LoginEvent::LoggedIn(login) => write!(cell, " !LoggedIn {}", login.data_field_bytes),
             LoginEvent::LoggedOut { reason, .. } => write!(cell, " !LoggedOut {reason:?}"),
@@ -259,15 +261,15 @@ fn table(larger: bool, states: &[At]) -> String {
     for (name, verb) in logins().into_iter().chain(others()) {
         writeln!(table, "{name}").expect("a string");
         for at in states {
-            let mut stage = stage(larger, *at);
+            let mut setup = setup(larger, *at);
             // The open exchange is that of the last request.
-            let open = stage.sent.last().copied();
-            stage.clear();
-            stage.sent.extend(open);
-            verb(&mut stage);
-            let already = usize::from(open.is_some() && stage.sent.first() == open.as_ref());
-            stage.sent.drain(..already);
-            let cell = after(stage);
+            let open = setup.sent.last().copied();
+            setup.clear();
+            setup.sent.extend(open);
+            verb(&mut setup);
+            let already = usize::from(open.is_some() && setup.sent.first() == open.as_ref());
+            setup.sent.drain(..already);
+            let cell = after(setup);
             writeln!(table, "    {:<10} {cell}", format!("{at:?}")).expect("a string");
         }
     }
@@ -280,15 +282,16 @@ const DOCUMENT: &str = concat!(
 );
 const HEAD: &str = "# Login: every state, every event
 
-Made by `pmd/engine/src/login/tests/states.rs`: `VIPL_WRITE_DOCUMENTS=1 cargo test -p vi-engine login::tests::states`. `>` is a frame that is sent, `!` what the caller is told, `-` no
-neighbour any more. Closing is LogoSent after `close`; the peer takes frames of 1024 bytes. Of two ports the one with the larger
-Port_Name sends PLOGI, and so there are two tables.
+Made by `pmd/engine/src/login/tests/states.rs`: `VIPL_WRITE_DOCUMENTS=1 cargo test -p vi-engine login::tests::states`.
+
+`>` is a sent frame, `!` an event for the caller, `-` no neighbour any more. Closing is LogoSent after `close`; the peer
+accepts frames of 1024 bytes. Of two ports the one with the larger Port_Name sends PLOGI, so there are two tables.
 ";
 
 #[test]
 fn every_event_in_every_state_of_a_remote_port() {
     let found = format!(
-        "{HEAD}\n## Our name is the larger one\n\n```text\n{}```\n\n## Our name is the smaller one\n\n```text\n{}```\n",
+        "{HEAD}\n## The local name is the larger one\n\n```text\n{}```\n\n## The local name is the smaller one\n\n```text\n{}```\n",
         table(true, &LARGER),
         table(false, &SMALLER)
     );

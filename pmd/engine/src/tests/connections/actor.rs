@@ -1,8 +1,8 @@
-//! What the program of one VI does, one thing after the other.
+//! The application of one VI: a state machine that requests, listens, accepts, rejects and disconnects.
 
 use fcvi_frame::flags::WireReliability;
 
-use super::books::Identity;
+use super::accounting::Identity;
 use super::world::{MAX_TIMEOUT_NS, R_A_TOV_NS, ULP_TIMEOUT_NS, World, host_of};
 use crate::testkit::net::{MS, params};
 use crate::{ConnectError, EndpointState, Indication, Level, ViIndex};
@@ -13,21 +13,21 @@ const LEVELS: [Level; 3] = [
     Level::ReliableReception,
 ];
 const SERVICES: [&str; 2] = ["a", "b"];
-const MEETINGS: [&str; 2] = ["x", "y"];
+const PEER_NAMES: [&str; 2] = ["x", "y"];
 /// Longer than any message.
 const RECEIVE_BYTES: u32 = 64;
-/// Not planned.
+/// Not scheduled.
 pub(super) const NEVER_NS: u64 = u64::MAX;
 
-/// Where a program is.
+/// State of an application.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
     /// Between two connections.
-    Resting {
+    Idle {
         until_ns: u64,
     },
-    /// A request was made; its outcome is there by then.
-    Asking {
+    /// A request was made; it has an outcome at `latest_ns`.
+    Requesting {
         peer: bool,
         latest_ns: u64,
     },
@@ -35,40 +35,40 @@ pub(super) enum Step {
         listener: u64,
         until_ns: u64,
     },
-    /// A client's request is kept waiting.
-    Thinking {
-        asked: Indication,
+    /// A client's request is pending.
+    Deciding {
+        request: Indication,
         until_ns: u64,
     },
-    /// A request was accepted; the outcome is there by then.
+    /// A request was accepted; the call has an outcome at `latest_ns`.
     Accepting {
         latest_ns: u64,
     },
     Connected,
-    /// The connection broke; it is left then.
+    /// The connection broke; the VI disconnects at `until_ns`.
     Broken {
         until_ns: u64,
     },
 }
 
-/// One VI and its program.
+/// One VI and its application.
 #[derive(Clone, Debug)]
 pub(super) struct Actor {
     pub(super) node: usize,
     pub(super) vi: ViIndex,
     pub(super) step: Step,
     pub(super) level: Level,
-    /// The host and the discriminator that it asked for; a server: its own host.
-    pub(super) asked: (usize, &'static str),
-    /// When it takes its request back, or leaves.
-    pub(super) leaves_ns: u64,
-    /// When it talks.
-    pub(super) talks_ns: u64,
-    /// The connection that it is in, or was in last.
+    /// Requested host and discriminator; for a server, its own host.
+    pub(super) target: (usize, &'static str),
+    /// When it cancels its request or disconnects.
+    pub(super) disconnects_ns: u64,
+    /// When it sends.
+    pub(super) sends_ns: u64,
+    /// The current or last connection.
     pub(super) identity: Option<Identity>,
     pub(super) record: Option<usize>,
-    /// Our handle in the connection that the VI remembers.
-    former: Option<u32>,
+    /// Local handle of the previous connection that the VI stores.
+    previous: Option<u32>,
 }
 
 impl Actor {
@@ -76,102 +76,102 @@ impl Actor {
         Self {
             node,
             vi,
-            step: Step::Resting { until_ns: 0 },
+            step: Step::Idle { until_ns: 0 },
             level: Level::ReliableDelivery,
-            asked: (0, ""),
-            leaves_ns: NEVER_NS,
-            talks_ns: NEVER_NS,
+            target: (0, ""),
+            disconnects_ns: NEVER_NS,
+            sends_ns: NEVER_NS,
             identity: None,
             record: None,
-            former: None,
+            previous: None,
         }
     }
 }
 
 impl World {
-    /// When this actor wants to act, if nothing happens to it before.
+    /// Returns when this actor acts next, unless an event occurs earlier.
     pub(super) fn wakes_ns(&self, at: usize) -> Option<u64> {
         let actor = &self.actors[at];
         match actor.step {
-            Step::Resting { until_ns } => (!self.ending && self.is_free(at)).then_some(until_ns),
-            Step::Asking { latest_ns, .. } | Step::Accepting { latest_ns } => {
-                Some(latest_ns.min(actor.leaves_ns))
+            Step::Idle { until_ns } => (!self.ending && self.is_free(at)).then_some(until_ns),
+            Step::Requesting { latest_ns, .. } | Step::Accepting { latest_ns } => {
+                Some(latest_ns.min(actor.disconnects_ns))
             }
             Step::Listening { until_ns, .. }
-            | Step::Thinking { until_ns, .. }
+            | Step::Deciding { until_ns, .. }
             | Step::Broken { until_ns } => Some(until_ns),
             Step::Connected => self.connected_wakes_ns(at),
         }
     }
 
-    /// Is its last connection over at both ends?
+    /// Reports whether both sides of its last connection have ended.
     pub(super) fn is_free(&self, at: usize) -> bool {
         let record = self.actors[at].record;
-        record.is_none_or(|number| self.books.is_over(number))
+        record.is_none_or(|number| self.accounting.is_over(number))
     }
 
     pub(super) fn act(&mut self, at: usize) {
         let now_ns = self.net.now_ns;
         match self.actors[at].step {
-            Step::Resting { until_ns } => {
+            Step::Idle { until_ns } => {
                 if !self.ending && until_ns <= now_ns && self.is_free(at) {
                     self.begin(at);
                 }
             }
-            Step::Asking { peer, latest_ns } => self.ask_for_outcome(at, peer, latest_ns),
-            Step::Accepting { latest_ns } => self.ask_for_outcome(at, false, latest_ns),
+            Step::Requesting { peer, latest_ns } => self.check_outcome(at, peer, latest_ns),
+            Step::Accepting { latest_ns } => self.check_outcome(at, false, latest_ns),
             Step::Listening { listener, until_ns } => self.listen(at, listener, until_ns),
-            Step::Thinking { asked, until_ns } if until_ns <= now_ns => self.decide(at, &asked),
-            Step::Connected => self.in_connection(at),
-            Step::Broken { until_ns } if until_ns <= now_ns => self.leave(at),
-            Step::Thinking { .. } | Step::Broken { .. } => {}
+            Step::Deciding { request, until_ns } if until_ns <= now_ns => self.decide(at, &request),
+            Step::Connected => self.act_connected(at),
+            Step::Broken { until_ns } if until_ns <= now_ns => self.disconnect(at),
+            Step::Deciding { .. } | Step::Broken { .. } => {}
         }
     }
 
-    /// Something new, most often what somebody waits for.
+    /// Starts an action at random, mostly one that another actor waits for.
     fn begin(&mut self, at: usize) {
         let own_host = host_of(self.actors[at].node);
         let level = LEVELS[self.rng.below(3) as usize];
         let role = self.rng.below(10);
-        let mut asked = (self.rng.below(2) as usize, "");
+        let mut target = (self.rng.below(2) as usize, "");
         let actor = &mut self.actors[at];
         (actor.level, actor.identity, actor.record) = (level, None, None);
-        (actor.leaves_ns, actor.talks_ns) = (NEVER_NS, NEVER_NS);
+        (actor.disconnects_ns, actor.sends_ns) = (NEVER_NS, NEVER_NS);
         match role {
             0..3 => {
-                asked = (own_host, SERVICES[self.rng.below(2) as usize]);
-                self.actors[at].asked = asked;
+                target = (own_host, SERVICES[self.rng.below(2) as usize]);
+                self.actors[at].target = target;
                 self.begin_listening(at);
                 return;
             }
             3..7 => {
-                asked.1 = SERVICES[self.rng.below(2) as usize];
+                target.1 = SERVICES[self.rng.below(2) as usize];
                 let waiting = |actor: &Actor| matches!(actor.step, Step::Listening { .. });
-                if let Some(found) = self.somebody(17, waiting) {
-                    asked = self.actors[found].asked;
+                if let Some(found) = self.find_actor(17, waiting) {
+                    target = self.actors[found].target;
                 }
             }
             _ => {
-                asked.1 = MEETINGS[self.rng.below(2) as usize];
+                target.1 = PEER_NAMES[self.rng.below(2) as usize];
                 let waiting = |actor: &Actor| {
-                    matches!(actor.step, Step::Asking { peer: true, .. })
-                        && actor.asked.0 == own_host
+                    matches!(actor.step, Step::Requesting { peer: true, .. })
+                        && actor.target.0 == own_host
                 };
-                if let Some(found) = self.somebody(14, waiting) {
+                if let Some(found) = self.find_actor(14, waiting) {
                     let other = &self.actors[found];
-                    asked = (host_of(other.node), other.asked.1);
+                    target = (host_of(other.node), other.target.1);
                     if self.rng.below(20) > 0 {
                         self.actors[at].level = self.actors[found].level;
                     }
                 }
             }
         }
-        self.actors[at].asked = asked;
-        self.begin_asking(at, role >= 7);
+        self.actors[at].target = target;
+        self.begin_request(at, role >= 7);
     }
 
-    /// One of those who fit; nobody in some of 20 cases.
-    fn somebody(&mut self, of_20: u64, fits: impl Fn(&Actor) -> bool) -> Option<usize> {
+    /// Returns a random actor that matches, or `None`; `None` at least in `20 - of_20` of 20 calls.
+    fn find_actor(&mut self, of_20: u64, fits: impl Fn(&Actor) -> bool) -> Option<usize> {
         let found: Vec<usize> = (0..self.actors.len())
             .filter(|at| fits(&self.actors[*at]))
             .collect();
@@ -188,28 +188,28 @@ impl World {
         if self.rng.below(2) == 0 {
             self.net.post_receive(node, vi, RECEIVE_BYTES);
         }
-        // Taken back before there is an outcome, now and then.
+        // Some requests are cancelled before they have an outcome.
         if self.rng.below(10) == 0 {
-            self.actors[at].leaves_ns = self.net.now_ns + self.rng.below(20 * MS);
+            self.actors[at].disconnects_ns = self.net.now_ns + self.rng.below(20 * MS);
         }
     }
 
-    fn begin_asking(&mut self, at: usize, peer: bool) {
+    fn begin_request(&mut self, at: usize, peer: bool) {
         self.prepare(at);
         let now_ns = self.net.now_ns;
         let (node, vi) = (self.actors[at].node, self.actors[at].vi);
-        let (host, name) = self.actors[at].asked;
+        let (host, name) = self.actors[at].target;
         let targets = [2 * host, 2 * host + 1];
         let timeout_ns = match self.rng.below(8) {
             0 => MS + self.rng.below(4 * MS),
             1..3 => 20 * MS + self.rng.below(180 * MS),
             _ => ULP_TIMEOUT_NS / 2 + self.rng.below(MAX_TIMEOUT_NS - ULP_TIMEOUT_NS / 2),
         };
-        // A client's half connection has a time-out of its own.
+        // A half-open connection of a client has a timeout of its own.
         let half_ns = if peer { 0 } else { ULP_TIMEOUT_NS };
         let latest_ns = now_ns + timeout_ns + half_ns;
-        self.actors[at].step = Step::Asking { peer, latest_ns };
-        self.tell(at, || format!("asks {host} {name}, peer {peer}"));
+        self.actors[at].step = Step::Requesting { peer, latest_ns };
+        self.log(at, || format!("requests {host} {name}, peer {peer}"));
         let limit = Some(timeout_ns);
         if peer {
             self.net.peer_request(node, vi, name, &targets, limit);
@@ -219,41 +219,41 @@ impl World {
     }
 
     fn begin_listening(&mut self, at: usize) {
-        let (node, name) = (self.actors[at].node, self.actors[at].asked.1);
+        let (node, name) = (self.actors[at].node, self.actors[at].target.1);
         let listener = self.net.listen(node, name);
         let until_ns = self.net.now_ns + MS + self.rng.below(300 * MS);
         self.actors[at].step = Step::Listening { listener, until_ns };
-        self.tell(at, || format!("listens for {name}"));
+        self.log(at, || format!("listens for {name}"));
     }
 
     fn listen(&mut self, at: usize, listener: u64, until_ns: u64) {
         let now_ns = self.net.now_ns;
         let node = self.actors[at].node;
-        if let Some(asked) = self.net.indication(node, listener) {
-            let thinks_ns = match self.rng.below(10) {
+        if let Some(request) = self.net.indication(node, listener) {
+            let delay_ns = match self.rng.below(10) {
                 0..6 => 0,
                 6..9 => self.rng.below(20 * MS),
                 _ => self.rng.below(ULP_TIMEOUT_NS),
             };
-            let until_ns = now_ns + thinks_ns;
-            self.actors[at].step = Step::Thinking { asked, until_ns };
+            let until_ns = now_ns + delay_ns;
+            self.actors[at].step = Step::Deciding { request, until_ns };
         } else if until_ns <= now_ns {
             self.net
-                .act(node, |engine, host| engine.unlisten(listener, host));
-            self.count("server: nobody came");
-            self.rest(at);
+                .act(node, |engine, io| engine.unlisten(listener, io));
+            self.count("server: no request");
+            self.become_idle(at);
         }
     }
 
-    /// A request is rejected, or accepted with a VI that fits it or does not.
-    fn decide(&mut self, at: usize, asked: &Indication) {
-        let level = match asked.attributes.reliability {
+    /// Rejects a request, or accepts it with a VI that may or may not match it.
+    fn decide(&mut self, at: usize, request: &Indication) {
+        let level = match request.attributes.reliability {
             WireReliability::Ud => Level::UnreliableDelivery,
             WireReliability::Rr => Level::ReliableReception,
             _ => Level::ReliableDelivery,
         };
         if self.rng.below(10) == 0 {
-            self.reject(at, asked);
+            self.reject(at, request);
             return;
         }
         if self.rng.below(8) > 0 {
@@ -261,36 +261,36 @@ impl World {
         }
         self.prepare(at);
         let (node, vi) = (self.actors[at].node, self.actors[at].vi);
-        match self.net.accept(node, asked.conn, vi) {
+        match self.net.accept(node, request.conn, vi) {
             Ok(()) => {
                 let latest_ns = self.net.now_ns + ULP_TIMEOUT_NS;
                 self.actors[at].step = Step::Accepting { latest_ns };
-                self.tell(at, || format!("accepts {asked:?}"));
+                self.log(at, || format!("accepts {request:?}"));
             }
             Err(ConnectError::Timeout) => {
-                self.count("server: void");
-                self.leave(at);
+                self.count("server: request cancelled");
+                self.disconnect(at);
             }
             Err(ConnectError::ReliabilityLevel) => {
                 assert_ne!(self.actors[at].level, level);
                 self.count("server: attributes differ");
                 self.net.disconnect(node, vi);
-                self.hear(at);
-                self.reject(at, asked);
+                self.check_events(at);
+                self.reject(at, request);
             }
             Err(error) => panic!("{error:?}"),
         }
     }
 
-    fn reject(&mut self, at: usize, asked: &Indication) {
-        let rejected = self.net.reject(self.actors[at].node, asked.conn);
+    fn reject(&mut self, at: usize, request: &Indication) {
+        let rejected = self.net.reject(self.actors[at].node, request.conn);
         rejected.expect("a request that was neither accepted nor rejected");
-        self.tell(at, || format!("rejects {asked:?}"));
-        self.rest(at);
+        self.log(at, || format!("rejects {request:?}"));
+        self.become_idle(at);
     }
 
-    /// Has the request an outcome? It must by now, or may be taken back.
-    fn ask_for_outcome(&mut self, at: usize, peer: bool, latest_ns: u64) {
+    /// Handles the outcome of a request, which must exist at `latest_ns`; may cancel a pending request.
+    fn check_outcome(&mut self, at: usize, peer: bool, latest_ns: u64) {
         let (node, vi) = (self.actors[at].node, self.actors[at].vi);
         let outcome = if peer {
             self.net.peer_outcome(node, vi)
@@ -301,62 +301,64 @@ impl World {
         match outcome {
             Some(Ok(_)) => self.connected(at, peer),
             Some(Err(error)) => {
-                self.tell(at, || format!("{error:?}"));
+                self.log(at, || format!("{error:?}"));
                 self.count(failure(peer, server, error));
-                self.leave(at);
+                self.disconnect(at);
             }
             None => {
                 assert!(self.net.now_ns < latest_ns, "no outcome in time: {at}");
-                if self.actors[at].leaves_ns <= self.net.now_ns {
-                    self.count("requests taken back");
-                    self.leave(at);
+                if self.actors[at].disconnects_ns <= self.net.now_ns {
+                    self.count("requests cancelled");
+                    self.disconnect(at);
                 }
             }
         }
     }
 
-    /// Leaves the connection, or whatever came of it, and rests.
-    pub(super) fn leave(&mut self, at: usize) {
+    /// Disconnects the VI in any state; the actor becomes idle.
+    pub(super) fn disconnect(&mut self, at: usize) {
         let (node, vi) = (self.actors[at].node, self.actors[at].vi);
         let waited = match self.actors[at].step {
-            Step::Asking { peer: false, .. } | Step::Accepting { .. } => {
+            Step::Requesting { peer: false, .. } | Step::Accepting { .. } => {
                 self.net.state(node, vi) == EndpointState::ConnectPending
             }
             _ => false,
         };
         self.net.disconnect(node, vi);
         if waited {
-            let told = self.net.outcome(node, vi).map(|outcome| outcome.err());
-            assert_eq!(told, Some(Some(ConnectError::InvalidState)));
+            let error = self.net.outcome(node, vi).map(|outcome| outcome.err());
+            assert_eq!(error, Some(Some(ConnectError::InvalidState)));
         }
         assert_eq!(self.net.state(node, vi), EndpointState::Idle);
-        self.tell(at, || "leaves".into());
-        self.hear(at);
-        self.end_side(at);
-        self.rest(at);
+        self.log(at, || "disconnects".into());
+        self.check_events(at);
+        self.mark_ended(at);
+        self.become_idle(at);
     }
 
-    pub(super) fn rest(&mut self, at: usize) {
+    pub(super) fn become_idle(&mut self, at: usize) {
         let Actor { node, vi, .. } = self.actors[at];
         let ep = self.net.nodes[node].engine.endpoints[vi.slot()].as_ref();
-        let former = ep.and_then(|ep| ep.former).map(|former| former.handle);
+        let previous = ep
+            .and_then(|ep| ep.previous)
+            .map(|previous| previous.handle);
         let actor = &mut self.actors[at];
-        // Half a connection was left, of which the other end may have all: this VI can tell it
-        // so until it has left another one.
+        // A half-open connection ended that may be established at the peer: this VI can answer the peer's
+        // frames with a disconnect until it ends another connection.
         let own = actor.identity.map(|identity| identity.own.1);
-        let half = former != actor.former && former != own;
-        actor.former = former;
+        let half = previous != actor.previous && previous != own;
+        actor.previous = previous;
         let pause_ns = match self.rng.below(4) {
             0 => 0,
             _ => self.rng.below(20 * MS),
         };
         let half_ns = if half { ULP_TIMEOUT_NS + R_A_TOV_NS } else { 0 };
         let until_ns = self.net.now_ns + pause_ns + half_ns;
-        self.actors[at].step = Step::Resting { until_ns };
+        self.actors[at].step = Step::Idle { until_ns };
     }
 }
 
-/// A connection call that failed, for the tally.
+/// Names a failed connection call for the totals.
 fn failure(peer: bool, server: bool, error: ConnectError) -> &'static str {
     match (peer, server, error) {
         (false, false, ConnectError::Timeout) => "client: Timeout",

@@ -1,85 +1,94 @@
-//! What a program does while it is connected, and what it saw when it leaves.
+//! The application of a connected VI, and the checks of the events that it received.
 
+use super::accounting::{Identity, SideId};
 use super::actor::{Actor, NEVER_NS, Step};
-use super::books::{EndName, Identity};
 use super::world::{R_A_TOV_NS, ULP_TIMEOUT_NS, World, host_of};
-use crate::endpoint::{Endpoint, Link};
-use crate::testkit::host::Event;
+use crate::endpoint::{Connection, Endpoint};
+use crate::testkit::io::Event;
 use crate::testkit::net::MS;
 use crate::{AsyncError, EndpointState, Level};
 
-/// Longest time between the moment at which both ends are connected and the first one's leaving.
+/// Maximum time from both sides being connected to the first disconnect.
 const HOLD_NS: u64 = 30 * MS;
-/// Both ends leave, and their frames cross.
+/// Maximum time between two disconnects whose IUs shall cross.
 const CROSS_NS: u64 = 2_000;
-/// Who should know that the other end left is told within this.
-const TELL_NS: u64 = ULP_TIMEOUT_NS + R_A_TOV_NS;
-/// If every disconnect was lost it talks so often,
-const TALK_NS: u64 = 10 * MS;
-/// and is told within this.
-const TALKS_NS: u64 = 2 * ULP_TIMEOUT_NS;
+/// Maximum time from a disconnect to the error at the peer.
+const NOTIFY_NS: u64 = ULP_TIMEOUT_NS + R_A_TOV_NS;
+/// Interval of the messages that a peer sends if every disconnect IU was lost,
+const SEND_INTERVAL_NS: u64 = 10 * MS;
+/// and maximum time from the first of them to the error.
+const NOTIFY_BY_SEND_NS: u64 = 2 * ULP_TIMEOUT_NS;
 
 impl World {
-    fn endpoint(&self, (node, handle): EndName) -> Option<&Endpoint> {
+    fn endpoint(&self, (node, handle): SideId) -> Option<&Endpoint> {
         let engine = &self.net.nodes[node].engine;
-        let ep = engine.endpoint(engine.place_of(handle))?;
+        let ep = engine.endpoint(engine.slot_of(handle))?;
         (ep.handle == handle).then_some(ep)
     }
 
-    /// The connection that a VI is in, or has just lost.
+    /// Returns the current connection of a VI, or the one that has just ended.
     fn identity(&self, at: usize) -> Identity {
         let Actor { node, vi, .. } = self.actors[at];
         let ep = self.net.nodes[node].engine.endpoints[vi.slot()].as_ref();
         let ep = ep.expect("a VI");
-        let (connection_id, own, peer, handle) = match (&ep.link, &ep.former) {
-            (Some(link), _) => (link.connection_id, ep.handle, link.peer, link.peer_handle),
+        let (connection_id, own, peer, handle) = match (&ep.connection, &ep.previous) {
+            (Some(connection), _) => (
+                connection.connection_id,
+                ep.handle,
+                connection.peer,
+                connection.peer_handle,
+            ),
             (None, Some(f)) => (f.connection_id, f.handle, f.peer, f.peer_handle),
-            (None, None) => panic!("connected with nobody"),
+            (None, None) => panic!("no connection"),
         };
         let other = self.net.nodes.iter().position(|node| node.id == peer);
         Identity {
             connection_id,
             own: (node, own),
-            other: (other.expect("a port"), handle),
+            peer: (other.expect("a port"), handle),
         }
     }
 
-    /// The other end's link of this connection, while it has it.
-    fn other_link(&self, identity: &Identity) -> Option<&Link> {
-        let link = self.endpoint(identity.other)?.link.as_ref()?;
+    /// Returns the peer's side of this connection, or `None` after it ended.
+    fn peer_connection(&self, identity: &Identity) -> Option<&Connection> {
+        let connection = self.endpoint(identity.peer)?.connection.as_ref()?;
         let (node, handle) = identity.own;
-        let fits = link.peer == self.net.nodes[node].id
-            && link.peer_handle == handle
-            && link.connection_id == identity.connection_id;
-        fits.then_some(link)
+        let fits = connection.peer == self.net.nodes[node].id
+            && connection.peer_handle == handle
+            && connection.connection_id == identity.connection_id;
+        fits.then_some(connection)
     }
 
-    /// A connection call came to its good end.
+    /// Records a connection call that succeeded, checks the match and schedules the next actions.
     pub(super) fn connected(&mut self, at: usize, peer: bool) {
         let now_ns = self.net.now_ns;
         let identity = self.identity(at);
-        let (node, handle) = identity.other;
-        let vi = self.net.nodes[node].engine.place_of(handle);
+        let (node, handle) = identity.peer;
+        let vi = self.net.nodes[node].engine.slot_of(handle);
         let is_other = |actor: &Actor| actor.node == node && actor.vi == vi;
         let other = self.actors.iter().position(is_other).expect("a VI");
         assert_ne!(other, at, "connected with itself");
-        let other_link = self.other_link(&identity);
-        let left = other_link.is_none();
-        if let (Some(theirs), Some(own)) = (other_link, self.other_link(&identity.turned())) {
+        let peer_connection = self.peer_connection(&identity);
+        let ended = peer_connection.is_none();
+        if let (Some(theirs), Some(own)) =
+            (peer_connection, self.peer_connection(&identity.reversed()))
+        {
             assert_ne!(theirs.originator, own.originator, "{identity:?}");
         }
-        let number = self.books.connected(now_ns, (at, &identity), (other, left));
-        self.tell(at, || format!("connected with {other}: {identity:?}"));
-        let free = self.is_free(other) && matches!(self.actors[other].step, Step::Resting { .. });
-        if !left || free {
+        let number = self
+            .accounting
+            .connected(now_ns, (at, &identity), (other, ended));
+        self.log(at, || format!("connected with {other}: {identity:?}"));
+        let free = self.is_free(other) && matches!(self.actors[other].step, Step::Idle { .. });
+        if !ended || free {
             self.enter(other, number);
-            self.judge_match(at, other, peer);
+            self.check_match(at, other, peer);
         }
         self.enter(at, number);
         let actor = &mut self.actors[at];
         actor.identity = Some(identity);
-        (actor.step, actor.leaves_ns) = (Step::Connected, NEVER_NS);
-        if self.books.record(number).is_whole() {
+        (actor.step, actor.disconnects_ns) = (Step::Connected, NEVER_NS);
+        if self.accounting.record(number).both_connected() {
             self.count(match peer {
                 true => "peer-to-peer connections",
                 false => "client-server connections",
@@ -91,109 +100,111 @@ impl World {
             });
             self.plan(at, other);
         } else if self.rng.below(10) == 0 {
-            // Before the other end knows that it is connected.
-            self.actors[at].leaves_ns = now_ns + self.rng.below(HOLD_NS);
+            // Disconnects before the peer is connected.
+            self.actors[at].disconnects_ns = now_ns + self.rng.below(HOLD_NS);
         }
     }
 
-    /// It is in this connection. In another one before, if it asks as a peer: half of that came to
-    /// nothing, and the request goes on.
+    /// Sets the actor's connection. A peer request may have had another one: a half-open connection that failed while
+    /// the request stayed pending.
     fn enter(&mut self, at: usize, number: usize) {
         if self.actors[at].record.is_some_and(|other| other != number) {
-            self.end_side(at);
+            self.mark_ended(at);
         }
         self.actors[at].record = Some(number);
     }
 
-    /// Both asked for each other.
-    fn judge_match(&self, at: usize, other: usize, peer: bool) {
+    /// Asserts that both VIs requested each other.
+    fn check_match(&self, at: usize, other: usize, peer: bool) {
         let (one, two) = (&self.actors[at], &self.actors[other]);
         let what = || format!("{one:?}, {two:?}");
-        assert_eq!(one.asked.1, two.asked.1, "{}", what());
+        assert_eq!(one.target.1, two.target.1, "{}", what());
         assert_eq!(one.level, two.level, "{}", what());
-        let asked = [
-            one.asked.0 == host_of(two.node),
-            two.asked.0 == host_of(one.node),
+        let matches = [
+            one.target.0 == host_of(two.node),
+            two.target.0 == host_of(one.node),
         ];
-        // A server's own host is its own affair: the client asked for it.
+        // A server's target is its own host: only the client requested the other one.
         let needed = if peer { 2 } else { 1 };
-        let asked = asked.into_iter().filter(|asked| *asked).count();
-        assert!(asked >= needed, "{}", what());
+        let matching = matches.into_iter().filter(|matches| *matches).count();
+        assert!(matching >= needed, "{}", what());
     }
 
-    /// Both ends are connected: who leaves when, and who talks before.
+    /// Schedules the disconnects and messages of a connection that is established at both sides.
     fn plan(&mut self, at: usize, other: usize) {
         let hold_ns = self.rng.below(HOLD_NS);
         let first_ns = self.net.now_ns + hold_ns;
-        let leaves = match self.rng.below(4) {
+        let disconnects = match self.rng.below(4) {
             0 => [first_ns, first_ns],
             1 => [first_ns, first_ns + self.rng.below(CROSS_NS)],
             2 => [first_ns, NEVER_NS],
             _ => [NEVER_NS, first_ns],
         };
-        for (at, leaves_ns) in [at, other].into_iter().zip(leaves) {
-            let talks = self.rng.below(4) == 0;
-            let talks_ns = self.net.now_ns + self.rng.below(hold_ns + 1);
+        for (at, disconnects_ns) in [at, other].into_iter().zip(disconnects) {
+            let sends = self.rng.below(4) == 0;
+            let sends_ns = self.net.now_ns + self.rng.below(hold_ns + 1);
             let actor = &mut self.actors[at];
-            // It may have had enough already.
+            // It may have ended its connection already.
             if matches!(actor.step, Step::Connected) {
-                actor.leaves_ns = leaves_ns.min(actor.leaves_ns);
-                actor.talks_ns = if talks { talks_ns } else { NEVER_NS };
+                actor.disconnects_ns = disconnects_ns.min(actor.disconnects_ns);
+                actor.sends_ns = if sends { sends_ns } else { NEVER_NS };
             }
         }
     }
 
-    /// The other end left: this one knows it by then, or talks.
-    fn told_ns(&self, at: usize) -> Option<u64> {
+    /// Returns when this side must have been notified of the peer's disconnect, or sends; `None` before the disconnect.
+    fn notified_ns(&self, at: usize) -> Option<u64> {
         let number = self.actors[at].record.expect("a connection");
-        let left_ns = self.books.other(number, at).ended_ns?;
-        Some(left_ns + TELL_NS)
+        let ended_ns = self.accounting.peer(number, at).ended_ns?;
+        Some(ended_ns + NOTIFY_NS)
     }
 
-    /// When it talks: as planned, or because it should have been told; then again and again.
-    fn talks_ns(&self, at: usize) -> u64 {
-        let planned_ns = self.actors[at].talks_ns;
-        match (planned_ns, self.told_ns(at)) {
-            (NEVER_NS, Some(told_ns)) => told_ns,
+    /// Returns when it sends: as scheduled, or when it should have been notified, and then repeatedly.
+    fn sends_ns(&self, at: usize) -> u64 {
+        let planned_ns = self.actors[at].sends_ns;
+        match (planned_ns, self.notified_ns(at)) {
+            (NEVER_NS, Some(notified_ns)) => notified_ns,
             _ => planned_ns,
         }
     }
 
-    /// When a connected actor wants to act.
+    /// Returns when a connected actor acts next.
     pub(super) fn connected_wakes_ns(&self, at: usize) -> Option<u64> {
-        let at_ns = self.actors[at].leaves_ns.min(self.talks_ns(at));
+        let at_ns = self.actors[at].disconnects_ns.min(self.sends_ns(at));
         (at_ns != NEVER_NS).then_some(at_ns)
     }
 
-    pub(super) fn in_connection(&mut self, at: usize) {
+    pub(super) fn act_connected(&mut self, at: usize) {
         let now_ns = self.net.now_ns;
         let Actor { node, vi, .. } = self.actors[at];
         if self.net.state(node, vi) == EndpointState::Error {
-            self.tell(at, || "broken".into());
-            self.count("broke");
+            self.log(at, || "broken".into());
+            self.count("broken connections");
             let until_ns = now_ns + self.rng.below(10 * MS);
             let actor = &mut self.actors[at];
             actor.step = Step::Broken { until_ns };
-            (actor.leaves_ns, actor.talks_ns) = (NEVER_NS, NEVER_NS);
-            self.end_side(at);
+            (actor.disconnects_ns, actor.sends_ns) = (NEVER_NS, NEVER_NS);
+            self.mark_ended(at);
             return;
         }
         assert_eq!(self.net.state(node, vi), EndpointState::Connected);
-        if self.actors[at].leaves_ns <= now_ns {
-            self.leave(at);
+        if self.actors[at].disconnects_ns <= now_ns {
+            self.disconnect(at);
             return;
         }
-        if self.talks_ns(at) > now_ns {
+        if self.sends_ns(at) > now_ns {
             return;
         }
-        self.actors[at].talks_ns = match self.told_ns(at).filter(|told_ns| *told_ns <= now_ns) {
-            Some(told_ns) => {
-                assert!(now_ns < told_ns + TALKS_NS, "{at} was never told");
+        self.actors[at].sends_ns = match self.notified_ns(at).filter(|at_ns| *at_ns <= now_ns) {
+            Some(notified_ns) => {
+                let limit_ns = notified_ns + NOTIFY_BY_SEND_NS;
+                assert!(now_ns < limit_ns, "{at} was not notified");
                 let number = self.actors[at].record.expect("a connection");
-                if !core::mem::replace(&mut self.books.record(number).talked, true) {
-                    self.count("was told only when it talked");
+                let record = self.accounting.record(number);
+                if !core::mem::replace(&mut record.sent_to_be_notified, true) {
+                    self.count("notified only after a send");
                 }
-                now_ns + TALK_NS
+                now_ns + SEND_INTERVAL_NS
             }
             None => NEVER_NS,
         };
@@ -201,33 +212,33 @@ impl World {
         self.net.post_send(node, vi, &message);
     }
 
-    /// It is in its connection no more.
-    pub(super) fn end_side(&mut self, at: usize) {
+    /// Records that this side of the connection has ended.
+    pub(super) fn mark_ended(&mut self, at: usize) {
         let now_ns = self.net.now_ns;
         let Some(number) = self.actors[at].record else {
             return;
         };
-        let record = self.books.record(number);
-        if record.end(at).ended_ns.is_some() {
+        let record = self.accounting.record(number);
+        if record.side(at).ended_ns.is_some() {
             return;
         }
-        record.end(at).ended_ns = Some(now_ns);
+        record.side(at).ended_ns = Some(now_ns);
         if !record.is_over() {
             return;
         }
-        if record.is_whole() {
-            let at_once = record.ends[0].ended_ns == record.ends[1].ended_ns;
+        if record.both_connected() {
+            let at_once = record.sides[0].ended_ns == record.sides[1].ended_ns;
             self.made += 1;
             if at_once {
-                self.count("both ends left at once");
+                self.count("both sides disconnected at once");
             }
         } else {
-            self.count("one end alone was connected");
+            self.count("only one side was connected");
         }
     }
 
-    /// What its consumer saw since it began.
-    pub(super) fn hear(&mut self, at: usize) {
+    /// Checks the events that the consumer of the VI received since the actor began.
+    pub(super) fn check_events(&mut self, at: usize) {
         let Actor {
             node, vi, identity, ..
         } = self.actors[at];
@@ -237,7 +248,7 @@ impl World {
                 Event::State(EndpointState::Error) => breaks += 1,
                 Event::Async(AsyncError::ConnectionLost | AsyncError::Disconnected) => losses += 1,
                 Event::Received(received) if received.status.is_ok() => {
-                    let sent = identity.map(|identity| identity.turned().message());
+                    let sent = identity.map(|identity| identity.reversed().message());
                     assert_eq!(Some(received.data), sent, "of another connection");
                     self.count("messages");
                 }
@@ -245,8 +256,8 @@ impl World {
             }
         }
         assert!(breaks <= 1, "broken twice");
-        assert_eq!(losses, breaks, "each break is told once");
-        let queues = self.net.nodes[node].host.vi(vi);
+        assert_eq!(losses, breaks, "each break is reported once");
+        let queues = self.net.nodes[node].io.vi(vi);
         assert!(queues.sends.is_empty() && queues.receives.is_empty());
     }
 }

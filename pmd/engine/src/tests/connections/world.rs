@@ -1,15 +1,13 @@
-//! Ports, VIs and the clock of one world; what must be left when all is over.
+//! Ports, VIs and the clock of one simulated world; checks that no state remains.
 //!
-//! Now and then nothing new is begun. When every end has ended and the longest life that
-//! anything may have is over, these are looked at in each engine, and must be empty: OX_IDs in
-//! use and dead ones, requests kept for consumers or to be answered again, disconnects without a
-//! response, listeners, timers, connections counted for a peer, and of each VI: handle, link,
-//! both streams, connect outcome, peer request, descriptors. Then every VI is destroyed and made
-//! anew.
+//! From time to time the actors start nothing new. After every connection has ended and all timeouts have passed,
+//! each engine must have no OX_IDs in use or in quarantine, no pending or answered requests, no disconnects without a
+//! response, no listeners, timers or connections counted for a peer, and each VI no handle, link, streams, connect
+//! outcome, peer request or descriptors. Then every VI is destroyed and created again.
 
-use super::Tally;
+use super::Totals;
+use super::accounting::Accounting;
 use super::actor::{Actor, Step};
-use super::books::Books;
 use crate::endpoint::Phase;
 use crate::testkit::net::{MS, Net, S, config, params};
 use crate::testkit::rng::Rng;
@@ -19,16 +17,16 @@ use crate::{Counter, EngineConfig, Level, RecoveryConfig};
 pub(super) const PORTS: usize = 4;
 const VIS: usize = 3;
 pub(super) const ULP_TIMEOUT_NS: u64 = 400 * MS;
-/// No frame lives longer.
+/// Maximum lifetime of a frame.
 pub(super) const R_A_TOV_NS: u64 = 200 * MS;
-/// The longest time-out of a request.
+/// Maximum timeout of a request.
 pub(super) const MAX_TIMEOUT_NS: u64 = 1500 * MS;
-/// So many connections between two looks at what is left.
-const BETWEEN_LOOKS: u64 = 200;
-/// Everything that was begun is over by then.
+/// Connections between two checks for leftover state.
+const CONNECTIONS_PER_CHECK: u64 = 200;
+/// Maximum time until all connections and calls have ended.
 const END_NS: u64 = 20 * S;
 
-/// Of a million frames. A frame may be repeated and both of them delayed.
+/// Per million frames. A frame may be duplicated and both copies delayed.
 const FAULTS: Faults = Faults {
     loss: 100_000,
     duplicate: 100_000,
@@ -47,13 +45,13 @@ pub(super) struct World {
     pub(super) net: Net,
     pub(super) rng: Rng,
     pub(super) actors: Vec<Actor>,
-    pub(super) books: Books,
-    /// Connections that both ends were in, and that are over.
+    pub(super) accounting: Accounting,
+    /// Connections that were established at both sides and have ended.
     pub(super) made: u64,
-    /// Nothing new is begun.
+    /// The actors start nothing new.
     pub(super) ending: bool,
-    told: bool,
-    tally: Tally,
+    verbose: bool,
+    totals: Totals,
 }
 
 fn configs(rng: &mut Rng) -> Vec<EngineConfig> {
@@ -67,21 +65,21 @@ fn configs(rng: &mut Rng) -> Vec<EngineConfig> {
         configs[node].e_d_tov_ns = R_A_TOV_NS / 4;
         configs[node].max_vi = VIS as u32;
         configs[node].max_incoming = 32;
-        configs[node].max_closing = 32;
+        configs[node].max_pending_disconnects = 32;
         configs[node].recovery = recovery.clone();
     }
     configs
 }
 
 impl World {
-    /// `told`: everything that happens is printed.
-    pub(super) fn new(seed: u64, told: bool) -> Self {
+    /// `verbose`: prints all events.
+    pub(super) fn new(seed: u64, verbose: bool) -> Self {
         let mut rng = Rng::new(seed);
         let mut net = Net::new(configs(&mut rng), seed);
         net.wire.tracing = false;
         net.wire.faults = FAULTS;
-        let places = (0..PORTS * VIS).map(|at| at / VIS);
-        let actors = places
+        let nodes = (0..PORTS * VIS).map(|at| at / VIS);
+        let actors = nodes
             .map(|node| {
                 let vi = net.create(node, params(Level::ReliableDelivery));
                 Actor::new(node, vi)
@@ -91,23 +89,23 @@ impl World {
             net,
             rng,
             actors,
-            books: Books::default(),
+            accounting: Accounting::default(),
             made: 0,
             ending: false,
-            told,
-            tally: Tally::new(),
+            verbose,
+            totals: Totals::new(),
         }
     }
 
-    /// Makes so many connections and looks at what is left.
-    pub(super) fn play(&mut self, connections: u64) {
+    /// Makes `connections` connections and checks for leftover state.
+    pub(super) fn run(&mut self, connections: u64) {
         while self.made < connections {
-            let goal = connections.min(self.made + BETWEEN_LOOKS);
+            let goal = connections.min(self.made + CONNECTIONS_PER_CHECK);
             self.ending = false;
             while self.made < goal {
-                self.turn();
+                self.advance_to_next_event();
             }
-            self.end();
+            self.finish();
         }
         for node in 0..PORTS {
             for counter in [
@@ -125,13 +123,13 @@ impl World {
         }
     }
 
-    /// To the next moment at which something happens; whoever waits for it acts.
-    fn turn(&mut self) {
+    /// Advances the clock to the next event and lets all actors act.
+    fn advance_to_next_event(&mut self) {
         let timers = self.net.nodes.iter();
         let timers = timers.filter_map(|node| node.engine.poll_timeout());
         let wakes = (0..self.actors.len()).filter_map(|at| self.wakes_ns(at));
         let next = timers.chain(self.net.wire.next_ns()).chain(wakes).min();
-        let next_ns = next.unwrap_or_else(|| panic!("nobody wants anything: {:#?}", self.actors));
+        let next_ns = next.unwrap_or_else(|| panic!("no next event: {:#?}", self.actors));
         let next_ns = next_ns.max(self.net.now_ns);
         self.net.advance(next_ns - self.net.now_ns);
         for at in 0..self.actors.len() {
@@ -139,26 +137,26 @@ impl World {
         }
     }
 
-    /// Everything that was begun ends; then nothing is left.
-    fn end(&mut self) {
+    /// Waits until all connections and calls have ended and asserts that no state remains.
+    fn finish(&mut self) {
         self.ending = true;
         let limit_ns = self.net.now_ns + END_NS;
-        let at_rest = |world: &Self, actor: &Actor| {
-            matches!(actor.step, Step::Resting { .. })
+        let is_idle = |world: &Self, actor: &Actor| {
+            matches!(actor.step, Step::Idle { .. })
                 && actor
                     .record
-                    .is_none_or(|number| world.books.is_over(number))
+                    .is_none_or(|number| world.accounting.is_over(number))
         };
-        while !self.actors.iter().all(|actor| at_rest(self, actor)) {
+        while !self.actors.iter().all(|actor| is_idle(self, actor)) {
             assert!(self.net.now_ns < limit_ns, "{:?}", self.actors);
-            self.turn();
+            self.advance_to_next_event();
         }
-        // Twice: the last frame of a request may open a disconnect that nobody answers.
+        // Twice: the last frame of a request may start a disconnect without a response.
         let lives_ns = MAX_TIMEOUT_NS + 2 * (ULP_TIMEOUT_NS + R_A_TOV_NS);
         self.net.advance(lives_ns);
-        assert_eq!(self.net.wire.next_ns(), None, "frames on their way");
+        assert_eq!(self.net.wire.next_ns(), None, "frames in flight");
         for node in 0..PORTS {
-            self.judge_port(node);
+            self.check_port(node);
         }
         for actor in &mut self.actors {
             let node = &mut self.net.nodes[actor.node];
@@ -171,16 +169,19 @@ impl World {
         }
     }
 
-    fn judge_port(&mut self, at: usize) {
+    fn check_port(&mut self, at: usize) {
         let now_ns = self.net.now_ns;
         let node = &mut self.net.nodes[at];
         let engine = &mut node.engine;
-        // Those whose time is over are found when the next one is opened.
+        // Quarantined OX_IDs whose R_A_TOV has expired are freed when the next exchange is opened.
         let exchange = engine.exchanges.open_control(now_ns).expect("a free OX_ID");
         engine.exchanges.close(exchange.ox_id, exchange.seq_cnt);
-        assert_eq!(engine.exchange_usage(), (0, 0), "open and dead OX_IDs");
+        assert_eq!(engine.exchange_usage(), (0, 0), "open, quarantined");
         assert!(engine.incoming.iter().all(Option::is_none), "requests");
-        assert!(engine.closing.iter().all(Option::is_none), "disconnects");
+        assert!(
+            engine.pending_disconnects.iter().all(Option::is_none),
+            "disconnects"
+        );
         assert!(engine.listeners.is_empty(), "listeners");
         assert_eq!(engine.timers.len(), 0, "timers");
         let counted = engine.peers.iter().map(|peer| peer.connections());
@@ -188,12 +189,12 @@ impl World {
         for ep in engine.endpoints.iter().flatten() {
             assert!(matches!(ep.phase, Phase::Idle), "{:?}", ep.phase);
             assert_eq!(ep.handle, 0, "handle");
-            assert!(ep.link.is_none() && ep.tx.is_none(), "link, sending");
+            assert!(ep.connection.is_none() && ep.tx.is_none(), "link, sending");
             let receiving = ep.rx.message.is_some() || ep.rx.recovery.is_some();
             assert!(!receiving, "receiving");
             assert!(ep.outcome.is_none() && ep.peer_request.is_none());
         }
-        for queues in node.host.vis.values() {
+        for queues in node.io.vis.values() {
             assert!(queues.sends.is_empty() && queues.receives.is_empty());
         }
     }
@@ -204,17 +205,17 @@ impl World {
 
     fn count_many(&mut self, what: &'static str, times: u64) {
         if times > 0 {
-            *self.tally.entry(what).or_default() += times;
+            *self.totals.entry(what).or_default() += times;
         }
     }
 
-    pub(super) fn tally(&self) -> &Tally {
-        &self.tally
+    pub(super) fn totals(&self) -> &Totals {
+        &self.totals
     }
 
-    /// What an actor does or learns, for whoever looks for a mistake.
-    pub(super) fn tell(&self, at: usize, what: impl FnOnce() -> String) {
-        if self.told {
+    /// Prints an action or event of an actor if the world is verbose.
+    pub(super) fn log(&self, at: usize, what: impl FnOnce() -> String) {
+        if self.verbose {
             let actor = &self.actors[at];
             let now_us = self.net.now_ns / 1_000;
             println!("{now_us:>12} {at:2} on {}: {}", actor.node, what());

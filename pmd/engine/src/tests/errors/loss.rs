@@ -1,10 +1,10 @@
-//! Frames and whole messages that never came.
+//! Lost and damaged frames, and lost messages.
 
 use fcvi_frame::fcoe::FCOE_TRAILER_BYTES;
 use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest, SendResponse, WriteRequest};
 
 use super::{Case, RD, RR, UD, remote_write_failed};
-use crate::testkit::host::Event;
+use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, S, SERVER, receive_failed, received, send_failed, sent};
 use crate::{AsyncError, Counter, Level, Status};
 
@@ -12,10 +12,10 @@ const INCOMPLETE: Status = Status::TRANSPORT.with(Status::PARTIAL);
 
 /// Loses frame `lost` of a message of three, `remote` with immediate data.
 fn frame_missing(level: Level, remote: bool, lost: usize, immediate: Option<u32>) -> Case {
-    frame_spoiled(level, remote, lost, immediate, |_| None)
+    frame_altered(level, remote, lost, immediate, |_| None)
 }
 
-/// A frame with one bit changed, in its last payload byte.
+/// Returns the frame with one bit of its last payload byte changed.
 fn damaged(frame: &[u8]) -> Option<Vec<u8>> {
     let mut damaged = frame.to_vec();
     let at = damaged.len() - FCOE_TRAILER_BYTES - 1;
@@ -23,13 +23,13 @@ fn damaged(frame: &[u8]) -> Option<Vec<u8>> {
     Some(damaged)
 }
 
-/// A frame of a message of three arrives as `spoil` has it, or not at all.
-fn frame_spoiled(
+/// Delivers a message of three frames, of which frame `lost` is replaced by the result of `alter`, or dropped.
+fn frame_altered(
     level: Level,
     remote: bool,
     lost: usize,
     immediate: Option<u32>,
-    spoil: impl Fn(&[u8]) -> Option<Vec<u8>>,
+    alter: impl Fn(&[u8]) -> Option<Vec<u8>>,
 ) -> Case {
     let mut case = Case::with_receives(level, &[9000, 9000, 9000]);
     case.net.wire.cut = true;
@@ -45,8 +45,8 @@ fn frame_spoiled(
     for (at, frame) in frames.iter().enumerate() {
         if at != lost {
             case.net.inject(SERVER, frame);
-        } else if let Some(spoiled) = spoil(frame) {
-            case.net.inject(SERVER, &spoiled);
+        } else if let Some(altered) = alter(frame) {
+            case.net.inject(SERVER, &altered);
         }
     }
     case
@@ -54,22 +54,23 @@ fn frame_spoiled(
 
 #[test]
 fn frame_missing_ud() {
-    frame_missing(UD, false, 1, None).goes_on(&[sent(0, 6000)], &[receive_failed(0, INCOMPLETE)]);
+    frame_missing(UD, false, 1, None)
+        .stays_connected(&[sent(0, 6000)], &[receive_failed(0, INCOMPLETE)]);
     let failed = remote_write_failed(0, INCOMPLETE);
-    frame_missing(UD, true, 1, Some(1)).goes_on(&[sent(0, 6000)], &[failed]);
-    // Without its first frame a message claimed nothing.
-    frame_missing(UD, false, 0, None).goes_on(&[sent(0, 6000)], &[]);
+    frame_missing(UD, true, 1, Some(1)).stays_connected(&[sent(0, 6000)], &[failed]);
+    // Without its first frame a message claims no descriptor.
+    frame_missing(UD, false, 0, None).stays_connected(&[sent(0, 6000)], &[]);
     // Without its last one it ends by E_D_TOV ...
     let mut case = frame_missing(UD, false, 2, None);
     case.net.advance(2 * S - 1);
     assert_eq!(case.net.log(SERVER, case.b), []);
     case.net.advance(1);
     assert_eq!(case.net.count(SERVER, Counter::IncompleteMessages), 1);
-    case.goes_on(&[sent(0, 6000)], &[receive_failed(0, INCOMPLETE)]);
+    case.stays_connected(&[sent(0, 6000)], &[receive_failed(0, INCOMPLETE)]);
     // ... or by the next message.
     let mut case = frame_missing(UD, false, 2, None);
     case.net.post_send(CLIENT, case.a, b"next");
-    case.goes_on(
+    case.stays_connected(
         &[sent(0, 6000), sent(1, 4)],
         &[receive_failed(0, INCOMPLETE), received(1, b"next")],
     );
@@ -113,12 +114,12 @@ fn frame_missing_rr() {
 
 #[test]
 fn frame_missing_in_write_ud() {
-    frame_missing(UD, true, 0, None).goes_on(&[sent(0, 6000)], &[]);
-    frame_missing(UD, true, 1, None).goes_on(&[sent(0, 6000)], &[]);
+    frame_missing(UD, true, 0, None).stays_connected(&[sent(0, 6000)], &[]);
+    frame_missing(UD, true, 1, None).stays_connected(&[sent(0, 6000)], &[]);
     let mut case = frame_missing(UD, true, 2, None);
     case.net.advance(2 * S);
     assert_eq!(case.net.count(SERVER, Counter::IncompleteMessages), 1);
-    case.goes_on(&[sent(0, 6000)], &[]);
+    case.stays_connected(&[sent(0, 6000)], &[]);
 }
 
 #[test]
@@ -148,26 +149,26 @@ fn frame_missing_in_write_rr() {
 /// One frame of a write has a bad CRC: RDMAW_DATA at the target; at the writer as for a missing frame.
 #[test]
 fn frame_damaged_in_write_ud() {
-    frame_spoiled(UD, true, 1, None, damaged).goes_on(&[sent(0, 6000)], &[]);
+    frame_altered(UD, true, 1, None, damaged).stays_connected(&[sent(0, 6000)], &[]);
 }
 
 fn frame_damaged_in_write(level: Level, writer: &[Event]) {
     let data = || Event::Async(AsyncError::RdmaWriteData);
     for at in 0..2 {
-        frame_spoiled(level, true, at, None, damaged).breaks(writer, &[data()]);
+        frame_altered(level, true, at, None, damaged).breaks(writer, &[data()]);
     }
-    let mut case = frame_spoiled(level, true, 2, None, damaged);
+    let mut case = frame_altered(level, true, 2, None, damaged);
     case.net.advance(2 * S);
     case.breaks(writer, &[data()]);
     // With immediate data the receive descriptor reports it.
     let failed = remote_write_failed(0, INCOMPLETE);
-    frame_spoiled(level, true, 1, Some(1), damaged).breaks(writer, &[failed]);
+    frame_altered(level, true, 1, Some(1), damaged).breaks(writer, &[failed]);
 }
 
 #[test]
 fn frame_damaged_in_write_rd() {
     frame_damaged_in_write(RD, &[sent(0, 6000)]);
-    // A write of one frame, and the message behind it shows that it never came.
+    // A write of one frame; the message behind it reveals the loss.
     let mut case = Case::with_receives(RD, &[]);
     case.net.wire.cut = true;
     case.write((0x1000, 7), 8, None);
@@ -202,8 +203,8 @@ fn message_lost_ud() {
     let mut case = message_lost(UD, false, &[64, 64]);
     case.net.settle();
     assert_eq!(case.net.count(SERVER, Counter::LostMessages), 1);
-    case.goes_on(&[sent(0, 4), sent(1, 4)], &[received(0, b"next")]);
-    message_lost(UD, true, &[64]).goes_on(&[sent(0, 4), sent(1, 4)], &[]);
+    case.stays_connected(&[sent(0, 4), sent(1, 4)], &[received(0, b"next")]);
+    message_lost(UD, true, &[64]).stays_connected(&[sent(0, 4), sent(1, 4)], &[]);
 }
 
 #[test]
@@ -241,7 +242,7 @@ fn read_data_missing_rd_and_rr() {
                 }
             }
             if lost == 2 {
-                // Nothing shows it but time.
+                // Only the timeout detects it.
                 let ulp_timeout_ns = case.net.nodes[CLIENT].engine.config().ulp_timeout_ns;
                 case.net.advance(ulp_timeout_ns);
             }
@@ -255,7 +256,7 @@ fn read_data_missing_rd_and_rr() {
     }
 }
 
-/// The request of a read is lost: the next message shows it, or time.
+/// A lost read request is detected by the next message or the timeout.
 #[test]
 fn read_request_lost_rd_and_rr() {
     for level in [RD, RR] {
@@ -276,10 +277,9 @@ fn read_request_lost_rd_and_rr() {
     }
 }
 
-/// The whole answer to a read is lost: data of the next one shows it. At RR data also shows
-/// that a response is lost.
+/// A lost read response is detected by data of the next read. At RR, read data also reveals a lost SEND_RESP.
 #[test]
-fn read_answer_lost_rd_and_rr() {
+fn read_response_lost_rd_and_rr() {
     for level in [RD, RR] {
         let mut case = Case::new(level);
         case.net.wire.lose(SERVER, ReadResponse, 1);
@@ -298,7 +298,7 @@ fn read_answer_lost_rd_and_rr() {
     case.breaks(&[FAILED], &[received(0, b"placed")]);
 }
 
-/// A read request shows the loss of a message before it; it takes no descriptor.
+/// A read request reveals the loss of a message before it; it takes no descriptor.
 #[test]
 fn message_lost_before_a_read_rd_and_rr() {
     for level in [RD, RR] {
@@ -315,7 +315,7 @@ fn message_lost_before_a_read_rd_and_rr() {
     }
 }
 
-/// What RR adds: also the last message before a silence is noticed.
+/// Only RR detects the loss of the last message before a pause.
 #[test]
 fn last_message_lost_rr() {
     let mut case = Case::new(RR);

@@ -3,13 +3,13 @@
 use fcvi_frame::iu::Opcode::{DisconnectRequest, ReadResponse};
 
 use super::{Case, RD, RR, UD, remote_write_failed};
-use crate::testkit::host::{Event, Send};
+use crate::testkit::io::{Event, Send};
 use crate::testkit::net::{CLIENT, Net, SERVER, params, send_failed, sent};
-use crate::testkit::way::each_way;
+use crate::testkit::topology::for_each_topology;
 use crate::{AsyncError, Counter, Level, Status, ViParams};
 
-/// Targets that are not allowed: beyond both ends, around the end of the address space, an
-/// unknown handle, and nothing at a place where nothing may be.
+/// Invalid targets: before and beyond the region, wrapping around the address space, an unknown handle, and zero bytes
+/// outside the region.
 const BAD_TARGETS: [((u64, u32), usize); 6] = [
     ((0x0FFF, 7), 8),
     ((0x1000 + 8192 - 7, 7), 8),
@@ -24,16 +24,16 @@ fn refused_write(level: Level, target: (u64, u32), len: usize, immediate: Option
     case.write(target, len, immediate);
     case.net.settle();
     assert_eq!(case.net.count(SERVER, Counter::DropRdmaProtection), 1);
-    let bytes = &case.net.nodes[SERVER].host.regions[&7].bytes;
+    let bytes = &case.net.nodes[SERVER].io.regions[&7].bytes;
     assert!(bytes.iter().all(|b| *b == 0));
     case
 }
 
 #[test]
 fn write_refused_ud() {
-    each_way(|| {
+    for_each_topology(|| {
         for (target, len) in BAD_TARGETS {
-            refused_write(UD, target, len, None).goes_on(
+            refused_write(UD, target, len, None).stays_connected(
                 &[sent(0, len as u32)],
                 &[Event::Async(AsyncError::RdmaWriteProtection)],
             );
@@ -43,7 +43,7 @@ fn write_refused_ud() {
 
 #[test]
 fn write_refused_rd() {
-    each_way(|| {
+    for_each_topology(|| {
         for (target, len) in BAD_TARGETS {
             refused_write(RD, target, len, None).breaks(
                 &[sent(0, len as u32)],
@@ -55,7 +55,7 @@ fn write_refused_rd() {
 
 #[test]
 fn write_refused_rr() {
-    each_way(|| {
+    for_each_topology(|| {
         for (target, len) in BAD_TARGETS {
             refused_write(RR, target, len, None).breaks(
                 &[send_failed(0, Status::RDMA_PROTECTION)],
@@ -67,9 +67,9 @@ fn write_refused_rr() {
 
 #[test]
 fn write_refused_with_immediate_ud() {
-    each_way(|| {
+    for_each_topology(|| {
         for (target, len) in BAD_TARGETS {
-            refused_write(UD, target, len, Some(1)).goes_on(
+            refused_write(UD, target, len, Some(1)).stays_connected(
                 &[sent(0, len as u32)],
                 &[remote_write_failed(0, Status::PROTECTION)],
             );
@@ -79,7 +79,7 @@ fn write_refused_with_immediate_ud() {
 
 #[test]
 fn write_refused_with_immediate_rd() {
-    each_way(|| {
+    for_each_topology(|| {
         for (target, len) in BAD_TARGETS {
             refused_write(RD, target, len, Some(1)).breaks(
                 &[sent(0, len as u32)],
@@ -91,7 +91,7 @@ fn write_refused_with_immediate_rd() {
 
 #[test]
 fn write_refused_with_immediate_rr() {
-    each_way(|| {
+    for_each_topology(|| {
         for (target, len) in BAD_TARGETS {
             refused_write(RR, target, len, Some(1)).breaks(
                 &[send_failed(0, Status::RDMA_PROTECTION)],
@@ -101,17 +101,17 @@ fn write_refused_with_immediate_rr() {
     });
 }
 
-/// A VI without the attribute, and a write longer than the VI's MaxTransferSize.
-/// Two connected VIs with these attributes, and 100 bytes of registered memory at the server.
+/// Connects two VIs with these attributes and registers 100 bytes of memory at the server.
 fn pair_with(vi: ViParams) -> Case {
     let mut net = Net::pair();
     let (a, b) = (net.create(CLIENT, vi), net.create(SERVER, vi));
     net.connect(a, b);
     net.clear_logs();
-    net.nodes[SERVER].host.register(7, 0, 100);
+    net.nodes[SERVER].io.register(7, 0, 100);
     Case { net, a, b }
 }
 
+/// Writes to a VI without the attribute, or more than the VI's MaxTransferSize.
 pub(super) fn write_not_allowed_by_vi(
     level: Level,
     rdma_write: bool,
@@ -128,9 +128,9 @@ pub(super) fn write_not_allowed_by_vi(
 
 #[test]
 fn write_not_allowed_by_vi_ud() {
-    each_way(|| {
+    for_each_topology(|| {
         for (rdma_write, size) in [(false, 100), (true, 49)] {
-            write_not_allowed_by_vi(UD, rdma_write, size).goes_on(
+            write_not_allowed_by_vi(UD, rdma_write, size).stays_connected(
                 &[sent(0, 50)],
                 &[Event::Async(AsyncError::RdmaWriteProtection)],
             );
@@ -140,7 +140,7 @@ fn write_not_allowed_by_vi_ud() {
 
 #[test]
 fn write_not_allowed_by_vi_rd() {
-    each_way(|| {
+    for_each_topology(|| {
         for (rdma_write, size) in [(false, 100), (true, 49)] {
             write_not_allowed_by_vi(RD, rdma_write, size).breaks(
                 &[sent(0, 50)],
@@ -152,7 +152,7 @@ fn write_not_allowed_by_vi_rd() {
 
 #[test]
 fn write_not_allowed_by_vi_rr() {
-    each_way(|| {
+    for_each_topology(|| {
         for (rdma_write, size) in [(false, 100), (true, 49)] {
             write_not_allowed_by_vi(RR, rdma_write, size).breaks(
                 &[send_failed(0, Status::RDMA_PROTECTION)],
@@ -164,7 +164,7 @@ fn write_not_allowed_by_vi_rr() {
 
 fn write_target_gone(level: Level, immediate: Option<u32>) -> Case {
     let mut case = Case::new(level);
-    let region = case.net.nodes[SERVER].host.regions.get_mut(&7).unwrap();
+    let region = case.net.nodes[SERVER].io.regions.get_mut(&7).unwrap();
     region.gone_from = 3000;
     case.write((0x1000, 7), 6000, immediate);
     case
@@ -172,17 +172,17 @@ fn write_target_gone(level: Level, immediate: Option<u32>) -> Case {
 
 #[test]
 fn write_target_gone_ud() {
-    each_way(|| {
+    for_each_topology(|| {
         let refused = Event::Async(AsyncError::RdmaWriteProtection);
-        write_target_gone(UD, None).goes_on(&[sent(0, 6000)], &[refused]);
+        write_target_gone(UD, None).stays_connected(&[sent(0, 6000)], &[refused]);
         let failed = remote_write_failed(0, Status::PROTECTION);
-        write_target_gone(UD, Some(1)).goes_on(&[sent(0, 6000)], &[failed]);
+        write_target_gone(UD, Some(1)).stays_connected(&[sent(0, 6000)], &[failed]);
     });
 }
 
 #[test]
 fn write_target_gone_rd() {
-    each_way(|| {
+    for_each_topology(|| {
         let refused = Event::Async(AsyncError::RdmaWriteProtection);
         write_target_gone(RD, None).breaks(&[sent(0, 6000)], &[refused]);
         let failed = remote_write_failed(0, Status::PROTECTION);
@@ -192,7 +192,7 @@ fn write_target_gone_rd() {
 
 #[test]
 fn write_target_gone_rr() {
-    each_way(|| {
+    for_each_topology(|| {
         let sender = [send_failed(0, Status::RDMA_PROTECTION)];
         let refused = Event::Async(AsyncError::RdmaWriteProtection);
         write_target_gone(RR, None).breaks(&sender, &[refused]);
@@ -206,7 +206,7 @@ fn write_target_gone_rr() {
 const RELIABLE: [Level; 2] = [RD, RR];
 const REFUSED: Event = Event::Async(AsyncError::RdmaReadProtection);
 
-/// A read of the server's region, and a send behind it that nobody must place.
+/// Posts a read of the server's region, and a send behind it that must not be placed.
 fn read(level: Level, source: (u64, u32), len: usize) -> Case {
     let mut case = Case::new(level);
     case.read(source, len);
@@ -215,16 +215,16 @@ fn read(level: Level, source: (u64, u32), len: usize) -> Case {
 
 impl Case {
     fn read(&mut self, source: (u64, u32), len: usize) {
-        let host = &mut self.net.nodes[CLIENT].host;
-        host.post_send(self.a, crate::testkit::net::read(source, len));
-        host.post_send(self.a, Send::default());
+        let io = &mut self.net.nodes[CLIENT].io;
+        io.post_send(self.a, crate::testkit::net::read(source, len));
+        io.post_send(self.a, Send::default());
         self.net.pump(CLIENT);
     }
 }
 
 #[test]
 fn read_refused_rd_and_rr() {
-    each_way(|| {
+    for_each_topology(|| {
         for level in RELIABLE {
             for (source, len) in BAD_TARGETS {
                 let mut case = read(level, source, len);
@@ -236,7 +236,7 @@ fn read_refused_rd_and_rr() {
     });
 }
 
-/// Without the attribute, and longer than the VI's MaxTransferSize.
+/// Reads from a VI without the attribute, or more than the VI's MaxTransferSize.
 pub(super) fn read_not_allowed_by_vi(
     level: Level,
     rdma_read: bool,
@@ -253,7 +253,7 @@ pub(super) fn read_not_allowed_by_vi(
 
 #[test]
 fn read_not_allowed_by_vi_rd_and_rr() {
-    each_way(|| {
+    for_each_topology(|| {
         for level in RELIABLE {
             for (rdma_read, size) in [(false, 100), (true, 49)] {
                 read_not_allowed_by_vi(level, rdma_read, size)
@@ -265,12 +265,12 @@ fn read_not_allowed_by_vi_rd_and_rr() {
 
 #[test]
 fn read_source_gone_rd_and_rr() {
-    each_way(|| {
+    for_each_topology(|| {
         let partial = Status::RDMA_PROTECTION.with(Status::PARTIAL);
         for level in RELIABLE {
             for (gone_from, status) in [(0, Status::RDMA_PROTECTION), (3000, partial)] {
                 let mut case = Case::new(level);
-                let region = case.net.nodes[SERVER].host.regions.get_mut(&7).unwrap();
+                let region = case.net.nodes[SERVER].io.regions.get_mut(&7).unwrap();
                 region.gone_from = gone_from;
                 case.net.post_read(CLIENT, case.a, (0x1000, 7), 6000);
                 case.breaks(&[send_failed(0, status)], &[REFUSED]);
@@ -281,7 +281,7 @@ fn read_source_gone_rd_and_rr() {
 
 #[test]
 fn read_memory_gone_rd_and_rr() {
-    each_way(|| {
+    for_each_topology(|| {
         let partial = Status::PROTECTION.with(Status::PARTIAL);
         for level in RELIABLE {
             for (gone_from, status) in [(0, Status::PROTECTION), (3000, partial)] {
@@ -297,9 +297,9 @@ fn read_memory_gone_rd_and_rr() {
     });
 }
 
-/// The refusal may be lost, then the disconnect tells it; or the disconnect.
+/// Either the refusal or the disconnect is lost; the other one reports the error.
 #[test]
-fn read_refused_is_told_by_its_answer_or_by_the_disconnect() {
+fn read_refusal_is_reported_by_the_response_or_the_disconnect() {
     for level in RELIABLE {
         for lost in [ReadResponse, DisconnectRequest] {
             let mut case = Case::new(level);
@@ -310,19 +310,19 @@ fn read_refused_is_told_by_its_answer_or_by_the_disconnect() {
     }
 }
 
-/// A read in front of the refused one whose data has not come: nothing was wrong with it.
+/// A read before the refused one, whose data has not arrived, is flushed: it did not fail.
 #[test]
 fn read_in_front_of_a_refused_one_is_flushed() {
     for level in RELIABLE {
         let mut case = Case::new(level);
-        case.net.nodes[SERVER].host.room = 1;
-        let host = &mut case.net.nodes[CLIENT].host;
+        case.net.nodes[SERVER].io.room = 1;
+        let io = &mut case.net.nodes[CLIENT].io;
         for handle in [7, 8] {
-            host.post_send(case.a, crate::testkit::net::read((0x1000, handle), 6000));
+            io.post_send(case.a, crate::testkit::net::read((0x1000, handle), 6000));
         }
         case.net.pump(CLIENT);
         case.net.settle();
-        case.net.nodes[SERVER].host.room = usize::MAX;
+        case.net.nodes[SERVER].io.room = usize::MAX;
         case.net
             .advance(case.net.nodes[SERVER].engine.config().ulp_timeout_ns);
         let flushed = send_failed(0, Status::FLUSHED);
@@ -331,36 +331,35 @@ fn read_in_front_of_a_refused_one_is_flushed() {
     }
 }
 
-/// With two reads unanswered, a disconnect does not say which of them it is about: what is told is that an answer
-/// was lost, and not that the memory of a read may not be read which may.
+/// With two pending reads a disconnect does not identify the refused one: the oldest completes with a transport error
+/// and not with a protection error, which may not apply to it.
 #[test]
-fn read_in_front_of_one_whose_refusal_is_lost_is_not_blamed() {
+fn read_in_front_of_a_lost_refusal_fails_with_a_transport_error() {
     for level in RELIABLE {
         let mut case = Case::new(level);
-        case.net.nodes[SERVER].host.room = 0;
-        let host = &mut case.net.nodes[CLIENT].host;
+        case.net.nodes[SERVER].io.room = 0;
+        let io = &mut case.net.nodes[CLIENT].io;
         for handle in [7, 8] {
-            host.post_send(case.a, crate::testkit::net::read((0x1000, handle), 6000));
+            io.post_send(case.a, crate::testkit::net::read((0x1000, handle), 6000));
         }
         case.net.pump(CLIENT);
         case.net.settle();
-        case.net.nodes[SERVER].host.room = usize::MAX;
+        case.net.nodes[SERVER].io.room = usize::MAX;
         case.net
             .advance(case.net.nodes[SERVER].engine.config().ulp_timeout_ns);
         case.breaks(&[send_failed(0, Status::TRANSPORT)], &[REFUSED]);
     }
 }
 
-/// At RD the reason of a disconnect can be about a send that was not answered for: the read
-/// in front of it is not blamed.
+/// At RD the reason of a disconnect may concern a send, which has no response: the read before it is flushed.
 #[test]
 fn read_in_front_of_a_send_without_descriptor_is_flushed() {
     for level in RELIABLE {
         let mut case = Case::with_receives(level, &[]);
-        case.net.nodes[SERVER].host.room = 0;
+        case.net.nodes[SERVER].io.room = 0;
         case.read((0x1000, 7), 6000);
         case.net.settle();
-        case.net.nodes[SERVER].host.room = usize::MAX;
+        case.net.nodes[SERVER].io.room = usize::MAX;
         case.net
             .advance(case.net.nodes[SERVER].engine.config().ulp_timeout_ns);
         let send = if level == RR {

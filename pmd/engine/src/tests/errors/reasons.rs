@@ -9,7 +9,7 @@ use super::{Case, RD, RR, bad_receive, faulty_receive, no_descriptor, too_short}
 use crate::testkit::net::SERVER;
 use crate::{Level, Status};
 
-/// The reasons of the server's responses and of its disconnect.
+/// Returns the reasons of the server's responses and of its disconnect.
 fn sent_reasons(mut case: Case, response: Opcode) -> Vec<MessageReason> {
     case.net.settle();
     let reason = |frame: &Vec<u8>| {
@@ -21,7 +21,7 @@ fn sent_reasons(mut case: Case, response: Opcode) -> Vec<MessageReason> {
     responses.iter().chain(&disconnects).map(reason).collect()
 }
 
-/// Reliable Delivery has it in the disconnect, Reliable Reception in the response.
+/// Asserts the reason that the server sends: at RD in the disconnect, at RR in the response.
 fn assert_reason(case: impl Fn(Level) -> Case, response: Opcode, reason: MessageReason) {
     for level in [RD, RR] {
         let sent = sent_reasons(case(level), response);

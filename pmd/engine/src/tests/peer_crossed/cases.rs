@@ -1,4 +1,4 @@
-//! docs/spec/crossed-requests.md: the orders by cases.
+//! Writes docs/spec/crossed-requests.md: the orders of `peer_crossed`, by case.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -12,9 +12,9 @@ const DOCUMENT: &str = "crossed-requests.md";
 /// How two requests cross.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Case {
-    LowerAsksFirst,
-    HigherAsksFirst,
-    /// Both ask before either hears of the other: whose RQST, and whose RESP1, arrives first.
+    LowerRequestsFirst,
+    HigherRequestsFirst,
+    /// Both sides request before either receives the other's RQST: whose RQST, and whose RESP1, arrives first.
     Crossed {
         request_of_lower: bool,
         response_to_lower: bool,
@@ -34,9 +34,9 @@ impl Case {
             events.iter().position(is).unwrap_or(usize::MAX)
         };
         if at(true, Some("RQST")) < at(true, None) {
-            Case::LowerAsksFirst
+            Case::LowerRequestsFirst
         } else if at(false, Some("RQST")) < at(false, None) {
-            Case::HigherAsksFirst
+            Case::HigherRequestsFirst
         } else {
             Case::Crossed {
                 request_of_lower: at(true, Some("RQST")) < at(false, Some("RQST")),
@@ -48,44 +48,45 @@ impl Case {
     fn title(self) -> String {
         let first = |lower: bool| if lower { "lower" } else { "higher" };
         match self {
-            Case::LowerAsksFirst => "The lower one asks first".to_owned(),
-            Case::HigherAsksFirst => "The higher one asks first".to_owned(),
+            Case::LowerRequestsFirst => "The lower side requests first".to_owned(),
+            Case::HigherRequestsFirst => "The higher side requests first".to_owned(),
             Case::Crossed {
                 request_of_lower,
                 response_to_lower,
             } => format!(
-                "Crossed: the {} one's RQST arrives first, and the RESP1 to the {} one",
+                "Crossed: the RQST of the {} side arrives first, and the RESP1 to the {} side",
                 first(request_of_lower),
                 first(response_to_lower)
             ),
         }
     }
 
-    fn says(self) -> &'static str {
+    fn description(self) -> &'static str {
         match self {
-            Case::LowerAsksFirst => {
-                "H has no request yet when RQST comes: pending. When H asks, L accepts it."
+            Case::LowerRequestsFirst => {
+                "H has no request yet when RQST arrives: pending. When H requests, L accepts."
             }
-            Case::HigherAsksFirst => {
-                "L has no request yet when RQST comes: pending. When L asks, H keeps its own and asks again at once; L accepts."
+            Case::HigherRequestsFirst => {
+                "L has no request yet when RQST arrives: pending. When L requests, H keeps its own request and repeats it at \
+                 once; L accepts."
             }
-            Case::Crossed { .. } => "H keeps its own, L takes its own back and accepts.",
+            Case::Crossed { .. } => "H keeps its own request; L cancels its own and accepts.",
         }
     }
 }
 
-fn end(higher: bool) -> char {
+fn side(higher: bool) -> char {
     if higher { 'H' } else { 'L' }
 }
 
-/// An order in one line: what happens at which end, and what it sends then.
+/// Formats an order as one line: each step with its side, and the IUs that the side then sends.
 pub(super) fn line(events: &[Event]) -> String {
     let mut line = String::new();
     for event in events {
-        let end = end(event.higher);
+        let side = side(event.higher);
         match event.arrived {
-            None => write!(line, "{end} asks"),
-            Some(iu) => write!(line, "{end}<{iu}"),
+            None => write!(line, "{side} requests"),
+            Some(iu) => write!(line, "{side}<{iu}"),
         }
         .expect("a string");
         for sent in &event.sent {
@@ -96,7 +97,7 @@ pub(super) fn line(events: &[Event]) -> String {
     line.trim_end_matches("; ").to_owned()
 }
 
-/// What an end sends in all, in its order.
+/// Lists all IUs that a side sends, in order.
 fn sends(events: &[Event], higher: bool) -> String {
     let own = events.iter().filter(|e| e.higher == higher);
     let sent: Vec<&str> = own.flat_map(|e| e.sent.iter().copied()).collect();
@@ -107,7 +108,13 @@ fn sections(document: &mut String, orders: &BTreeSet<Vec<Event>>) {
     let cases: BTreeSet<Case> = orders.iter().map(|order| Case::of(order)).collect();
     for case in cases {
         let of_case: Vec<_> = orders.iter().filter(|o| Case::of(o) == case).collect();
-        writeln!(document, "\n### {}\n\n{}\n", case.title(), case.says()).expect("a string");
+        writeln!(
+            document,
+            "\n### {}\n\n{}\n",
+            case.title(),
+            case.description()
+        )
+        .expect("a string");
         let rows: BTreeSet<_> = of_case
             .iter()
             .map(|order| (sends(order, false), sends(order, true)))
@@ -127,16 +134,17 @@ const HEAD: &str = "# Crossed peer requests
 
 Made by `pmd/engine/src/tests/peer_crossed/cases.rs`: `VIPL_WRITE_DOCUMENTS=1 cargo test -p vi-engine peer_crossed`.
 
-Two VIs ask for each other. Of two requests that match one stands: that of the port with the higher N_Port_Name, then the one with the
-higher FCVI_CONNECTION_ID, then that of the higher N_Port_ID [FCVI P-12]. These are all orders in which the requests and what follows
-them can happen, if frames of one direction arrive in their order: at each moment an end asks, or the oldest frame to one port
-arrives. L is the lower one, H the higher one; `L<RQST >RESP1 accepted` is RQST arriving at L, and what L sends then. RESP1 *pending*:
-no matching request yet. *superseded*: the receiver's own request stands.
+Two VIs request each other. Of two matching requests one wins: that of the port with the higher N_Port_Name, else the
+one with the higher FCVI_CONNECTION_ID, else that of the higher N_Port_ID [FCVI P-12]. These are all possible orders of
+the requests and the frames that follow them, if frames of one direction arrive in order: in each step a side posts its
+request, or the oldest frame to one port arrives. L is the lower side, H the higher one; `L<RQST >RESP1 accepted` is
+RQST arriving at L, and what L then sends. RESP1 *pending*: no matching request yet. *superseded*: the receiver's own
+request wins.
 
-Whatever the order: both ends are Connected with each other by one connection, H is its originator and both know that, each can send,
-no exchange, timer or table entry stays behind, and requests beside them (another one in the pool, one that a consumer holds) wait as
-before and find their matches. It needs no timer. The tests play each order with each of its frames lost, doubled, or repeated at the end
-as well: the same holds, within two repetitions of the lost IU.
+In every order both sides are Connected with each other by one connection, H is its originator and both know that, each
+can send, no exchange, timer or table entry remains, and other requests (one in the pool, one pending at a consumer) stay
+pending and find their matches. No timer is needed. The tests also run each order with each of its frames lost,
+duplicated, or repeated at the end: the result is the same, within two retries of the lost IU.
 
 ";
 
@@ -154,12 +162,12 @@ fn document() -> String {
         assert_eq!(found, two_ports, "{rank:?}");
     }
     document.push_str(
-        "## Two ports\n\nSix cases, and the same orders whichever port is the higher one, and whichever of the three decides it.\n",
+        "## Two ports\n\nSix cases, with the same orders whichever port is the higher one and whichever value decides.\n",
     );
     sections(&mut document, &two_ports);
     document.push_str(
-        "\n## Two VIs of one port\n\nNames are equal, connection IDs decide; all frames go one way. The higher one is the second to ask, unless \
-         connection IDs come round between the two.\n",
+        "\n## Two VIs of one port\n\nThe names are equal and the connection IDs decide; all frames have one direction. The \
+         higher side is the second to request, unless the connection IDs wrap between the two.\n",
     );
     let (mut one_port, _) = orders(Rank::OnePort(SERVER), Fault::None);
     one_port.extend(orders(Rank::OnePort(CLIENT), Fault::None).0);
@@ -167,7 +175,7 @@ fn document() -> String {
     document
 }
 
-/// The table of what happens in which order, for both winners.
+/// Compares the document with the orders of every rank.
 #[test]
 fn every_order_makes_one_connection() {
     compare(DOCUMENT, "peer_crossed", &document());

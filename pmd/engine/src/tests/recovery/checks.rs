@@ -1,15 +1,15 @@
-//! What recovery drops: frames, acknowledgements and repetitions that cannot be.
+//! Invalid frames, acknowledgements and repeated reads, which recovery drops.
 
 use fcvi_frame::fcoe::Eof;
 use fcvi_frame::frame::{FrameView, seal};
 use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest, SendResponse};
 
-use super::{RD, TARGET, acknowledgements, kept, msg_id, pair};
+use super::{RD, TARGET, acknowledgements, msg_id, pair, withheld};
 use crate::testkit::net::{CLIENT, MS, SERVER, received, sent};
 use crate::{Counter, EndpointState};
 
 #[test]
-fn acknowledgements_that_cannot_be_are_dropped() {
+fn invalid_acknowledgements_are_dropped() {
     let (mut net, a, b) = pair(RD);
     net.post_receive(SERVER, b, 8);
     net.post_receive(SERVER, b, 8);
@@ -17,7 +17,7 @@ fn acknowledgements_that_cannot_be_are_dropped() {
     net.advance(MS);
     net.clear_logs();
     let good = net.frames(SERVER, SendResponse).remove(0);
-    kept(&mut net, |net| {
+    withheld(&mut net, |net| {
         net.post_send(CLIENT, a, &[2; 8]);
     });
     let changed = |at: usize, value: u8| {
@@ -28,18 +28,18 @@ fn acknowledgements_that_cannot_be_are_dropped() {
         bytes
     };
     for (bytes, counter) in [
-        // Two messages further on, of which one was sent.
+        // Two more messages, of which only one was sent.
         (
             changed(63, good[63].wrapping_add(2)),
             Counter::DropStrayResponse,
         ),
-        // So much of a message of eight bytes.
+        // A partial message of eight bytes that has only eight.
         (changed(51, 8), Counter::DropStrayResponse),
         (
             changed(63, good[63].wrapping_sub(1)),
             Counter::StaleAcknowledgements,
         ),
-        // Gaps without a list; a reason that no acknowledgement has; no offset.
+        // Gaps without a list; a reason that is invalid for acknowledgements; no offset.
         (changed(64, 0xC0), Counter::DropBadIu),
         (changed(64, 0x01), Counter::DropBadIu),
         (changed(39, good[39] & !8), Counter::DropBadIu),
@@ -53,9 +53,9 @@ fn acknowledgements_that_cannot_be_are_dropped() {
     assert_eq!(net.log(CLIENT, a), [sent(1, 8)]);
 }
 
-/// However many stale frames come in a turn, one answer is enough.
+/// All stale frames of one turn get a single response.
 #[test]
-fn stale_frames_are_answered_once_a_turn() {
+fn stale_frames_are_answered_once_per_turn() {
     let (mut net, a, b) = pair(RD);
     net.post_receive(SERVER, b, 8);
     net.post_send(CLIENT, a, &[1; 8]);
@@ -67,22 +67,18 @@ fn stale_frames_are_answered_once_a_turn() {
     }
     assert_eq!(acknowledgements(&net, SERVER).len(), 1);
     net.advance(MS);
-    assert_eq!(
-        acknowledgements(&net, SERVER).len(),
-        2,
-        "and the rest later"
-    );
+    assert_eq!(acknowledgements(&net, SERVER).len(), 2, "and one later");
     assert_eq!(net.count(SERVER, Counter::DropStaleMessage), 50);
 }
 
-/// Frames that no sender of ours would cut so, and frames of two messages under one number.
+/// Frames with boundaries that no sender uses, and frames of two messages under one message ID.
 #[test]
-fn frames_that_do_not_fit_their_message_are_dropped() {
+fn frames_inconsistent_with_their_message_are_dropped() {
     let (mut net, a, b) = pair(RD);
     for _ in 0..2 {
         net.post_receive(SERVER, b, 10_000);
     }
-    let frames = kept(&mut net, |net| {
+    let frames = withheld(&mut net, |net| {
         net.post_send(CLIENT, a, &[1; 6_500]);
     });
     net.wire.cut = true;
@@ -101,7 +97,7 @@ fn frames_that_do_not_fit_their_message_are_dropped() {
     let far = msg_id(&frames[1]).wrapping_add(256).to_be_bytes();
     let far_ahead = [(60, far[0]), (61, far[1]), (62, far[2]), (63, far[3])];
     for (bytes, counter) in [
-        // An offset that is no frame's; SOFi3 in the middle; SEQ_CNT, SEQ_ID, OX_ID of others.
+        // An offset that is not a frame boundary; SOFi3 in the middle; SEQ_CNT, SEQ_ID, OX_ID of other frames.
         (changed(&frames[1], &[(51, 4)]), Counter::DropBadIu),
         (changed(&frames[1], &[(27, 0x2E)]), Counter::DropBadIu),
         (
@@ -120,7 +116,7 @@ fn frames_that_do_not_fit_their_message_are_dropped() {
             changed(&frames[0], &[(43, frames[0][43] + 1)]),
             Counter::DropSynonym,
         ),
-        // As far ahead as no peer may be.
+        // A message beyond the window.
         (changed(&frames[1], &far_ahead), Counter::DropOutOfWindow),
     ] {
         let before = net.count(SERVER, counter);
@@ -133,7 +129,7 @@ fn frames_that_do_not_fit_their_message_are_dropped() {
 }
 
 #[test]
-fn a_repetition_that_no_accepted_read_is_known_for_is_dropped() {
+fn repeated_read_without_an_accepted_read_is_dropped() {
     let (mut net, a, b) = pair(RD);
     net.post_read(CLIENT, a, (0, TARGET), 100);
     let request = net.frames(CLIENT, ReadRequest).remove(0);

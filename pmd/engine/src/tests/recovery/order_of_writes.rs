@@ -1,24 +1,24 @@
 //! RDMA writes behind a message that fails: at Reliable Reception nothing is processed after the
-//! descriptor that generated the error (VIPL 2.4); at Reliable Delivery bytes may be there.
+//! descriptor that generated the error (VIPL 2.4); at Reliable Delivery bytes may have been placed.
 
-use super::{RD, RR, TARGET, kept, pair, write};
-use crate::testkit::host::Event;
+use super::{RD, RR, TARGET, pair, withheld, write};
+use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, MS, SERVER, send_failed, sent};
 use crate::{AsyncError, Counter, EndpointState, Level, Status};
 
-/// A send that nobody will take, and a write of which everything arrives first.
+/// Sends a message that will fail, and a write whose frames all arrive first. Returns the number of bytes written.
 fn placed_behind_a_failure(level: Level, immediate: Option<u32>) -> usize {
     let (mut net, a, b) = pair(level);
     if immediate.is_some() {
         net.post_receive(SERVER, b, 0);
     }
-    let frames = kept(&mut net, |net| {
+    let frames = withheld(&mut net, |net| {
         net.post_send(CLIENT, a, &[1; 3_000]);
         net.post(CLIENT, a, write(9_000, immediate));
     });
-    // The second frame of the send, without which the write is of an unknown place.
+    // The second frame of the send arrives too; without it the write would be behind an unknown message.
     net.wire.cut = true;
-    net.nodes[SERVER].host.vi(b).receives.clear();
+    net.nodes[SERVER].io.vi(b).receives.clear();
     net.post_receive(SERVER, b, 2_000);
     if immediate.is_some() {
         net.post_receive(SERVER, b, 0);
@@ -47,7 +47,7 @@ fn placed_behind_a_failure(level: Level, immediate: Option<u32>) -> usize {
         sends,
         [&send_failed(0, first), &send_failed(1, Status::FLUSHED)]
     );
-    let region = &net.nodes[SERVER].host.regions[&TARGET].bytes;
+    let region = &net.nodes[SERVER].io.regions[&TARGET].bytes;
     region.iter().filter(|byte| **byte != 0).count()
 }
 
@@ -57,19 +57,19 @@ fn nothing_is_written_behind_a_message_that_fails_at_reliable_reception() {
         assert_eq!(placed_behind_a_failure(RR, immediate), 0, "{immediate:?}");
         assert!(
             placed_behind_a_failure(RD, immediate) > 0,
-            "ahead of order at Reliable Delivery, {immediate:?}"
+            "out of order at Reliable Delivery, {immediate:?}"
         );
     }
 }
 
-/// What is not placed ahead is sent again, and what is behind it is known all the same.
+/// Frames of a write that are not placed out of order are retransmitted; the messages behind it are placed early.
 #[test]
-fn writes_come_in_order_at_reliable_reception() {
+fn writes_are_placed_in_order_at_reliable_reception() {
     let (mut net, a, b) = pair(RR);
     for bytes in [3_000, 0, 3_000] {
         net.post_receive(SERVER, b, bytes);
     }
-    let frames = kept(&mut net, |net| {
+    let frames = withheld(&mut net, |net| {
         net.post_send(CLIENT, a, &[1; 3_000]);
         net.post(CLIENT, a, write(5_000, Some(5)));
         net.post_send(CLIENT, a, &[2; 3_000]);
@@ -79,13 +79,13 @@ fn writes_come_in_order_at_reliable_reception() {
         net.inject(SERVER, frame);
     }
     let placed = |net: &crate::testkit::net::Net| {
-        let region = &net.nodes[SERVER].host.regions[&TARGET].bytes;
+        let region = &net.nodes[SERVER].io.regions[&TARGET].bytes;
         region.iter().filter(|byte| **byte != 0).count()
     };
     assert_eq!(placed(&net), 0);
     assert_eq!(net.count(SERVER, Counter::DropAheadWrite), 3);
     assert_eq!(net.count(SERVER, Counter::AheadPlaced), 3, "both sends");
-    // The write is next: what is ahead in it is placed, but for its end.
+    // The write is the next message: its out-of-order frames are placed, except the last one.
     net.inject(SERVER, &frames[0]);
     net.inject(SERVER, &frames[3]);
     net.inject(SERVER, &frames[4]);

@@ -1,17 +1,17 @@
-//! A peer that answers and takes nothing is given up after FCVI_ULP_TIMEOUT, one that is silent
-//! after so many questions.
+//! Timeouts without progress: a peer that acknowledges but accepts nothing breaks the connection after
+//! FCVI_ULP_TIMEOUT, a silent peer after all tries.
 
 use fcvi_frame::iu::Opcode::SendResponse;
 
-use super::{RD, RR, US, acknowledgement, kept, pair_with};
-use crate::testkit::host::Event;
-use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, broken, send_failed, sent};
+use super::{RD, RR, US, acknowledgement, pair_with, withheld};
+use crate::testkit::io::Event;
+use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, connection_lost_events, send_failed, sent};
 use crate::{Counter, EndpointState, Level, Status, ViIndex};
 
 const ULP_TIMEOUT: u64 = S;
 
-/// A message of many frames of which four may be unacknowledged; the first one is there, and what
-/// says so is returned.
+/// Sends a message of many frames with a window of four, of which only the first arrives. Returns the acknowledgement
+/// of the first frame.
 fn stuck(level: Level, ulp_timeout_ns: u64) -> (Net, ViIndex, Vec<u8>) {
     let (mut net, a, b) = pair_with(level, |node, config| {
         let recovery = config.recovery.as_mut().expect("on");
@@ -21,22 +21,22 @@ fn stuck(level: Level, ulp_timeout_ns: u64) -> (Net, ViIndex, Vec<u8>) {
         }
     });
     net.post_receive(SERVER, b, 200_000);
-    let frames = kept(&mut net, |net| {
+    let frames = withheld(&mut net, |net| {
         net.post_send(CLIENT, a, &[1; 200_000]);
     });
     assert_eq!(frames.len(), 4);
     net.inject(SERVER, &frames[0]);
     net.wire.cut = true;
     net.advance(200 * US);
-    let said = net.frames(SERVER, SendResponse).remove(0);
-    assert_eq!(acknowledgement(&said).1, 2096);
-    net.inject(CLIENT, &said);
-    (net, a, said)
+    let ack = net.frames(SERVER, SendResponse).remove(0);
+    assert_eq!(acknowledgement(&ack).1, 2096);
+    net.inject(CLIENT, &ack);
+    (net, a, ack)
 }
 
-/// What its sender sees when it is given up.
-fn given_up(level: Level) -> Vec<Event> {
-    let mut log = broken();
+/// Returns the events of the sender when the connection breaks.
+fn break_events(level: Level) -> Vec<Event> {
+    let mut log = connection_lost_events();
     match level {
         RR => log.insert(0, send_failed(0, Status::TRANSPORT)),
         _ => log.insert(1, send_failed(0, Status::FLUSHED)),
@@ -44,28 +44,28 @@ fn given_up(level: Level) -> Vec<Event> {
     log
 }
 
-/// Nothing of it is in flight: it is watched all the same.
+/// No frame of it is in flight, but the timeout applies all the same.
 #[test]
-fn a_message_longer_than_the_window_has_ulp_timeout_for_the_next_acknowledgement() {
+fn message_longer_than_the_window_without_progress_breaks_after_the_ulp_timeout() {
     for level in [RD, RR] {
-        let (mut net, a, said) = stuck(level, ULP_TIMEOUT);
+        let (mut net, a, ack) = stuck(level, ULP_TIMEOUT);
         let begin = net.now_ns;
         while net.state(CLIENT, a) == EndpointState::Connected {
-            // Sooner than it is asked.
-            net.inject(CLIENT, &said);
+            // Before the next probe.
+            net.inject(CLIENT, &ack);
             net.advance(200 * US);
             assert!(net.now_ns <= begin + ULP_TIMEOUT + MS, "{level:?}");
         }
         assert!(net.now_ns >= begin + ULP_TIMEOUT - MS, "{level:?}");
         assert_eq!(net.count(CLIENT, Counter::RecoveryTimeouts), 0);
         assert_eq!(net.count(CLIENT, Counter::ResponseTimeouts), 1);
-        assert_eq!(net.log(CLIENT, a), given_up(level));
+        assert_eq!(net.log(CLIENT, a), break_events(level));
     }
 }
 
-/// As long as it goes on it has its time anew.
+/// Progress restarts the timeout.
 #[test]
-fn a_message_longer_than_the_window_may_take_longer_than_ulp_timeout() {
+fn message_longer_than_the_window_may_take_longer_than_the_ulp_timeout() {
     let (mut net, a, _) = stuck(RD, ULP_TIMEOUT);
     let sent_bytes = |net: &Net| {
         let ep = net.nodes[CLIENT].engine.endpoints[a.slot()].as_ref();
@@ -89,31 +89,31 @@ fn a_message_longer_than_the_window_may_take_longer_than_ulp_timeout() {
     assert_eq!(net.log(CLIENT, a), [sent(0, 200_000)]);
 }
 
-/// Whether what is sent again is lost, or never was sent, cannot be known: it is asked often, in
-/// all that time, and no more than that.
+/// The sender cannot distinguish lost retransmissions from a peer without progress: it probes until the timeout, a
+/// limited number of times.
 #[test]
-fn a_peer_that_takes_nothing_is_asked_until_ulp_timeout() {
+fn peer_without_progress_is_probed_until_the_ulp_timeout() {
     for level in [RD, RR] {
-        let (mut net, a, said) = stuck(level, ULP_TIMEOUT);
-        let mut asked = 0;
+        let (mut net, a, ack) = stuck(level, ULP_TIMEOUT);
+        let mut probes = 0;
         let begin = net.now_ns;
         while net.state(CLIENT, a) == EndpointState::Connected {
             net.advance(100 * US);
             let now = net.count(CLIENT, Counter::RecoveryTimeouts);
-            if core::mem::replace(&mut asked, now) < now {
-                net.inject(CLIENT, &said);
+            if core::mem::replace(&mut probes, now) < now {
+                net.inject(CLIENT, &ack);
             }
             assert!(net.now_ns <= begin + ULP_TIMEOUT + MS, "{level:?}");
         }
-        assert!((12..32).contains(&asked), "{level:?}: {asked}");
+        assert!((12..32).contains(&probes), "{level:?}: {probes}");
         assert_eq!(net.count(CLIENT, Counter::GiveUps), 0, "{level:?}");
         assert_eq!(net.count(CLIENT, Counter::ResponseTimeouts), 1);
-        assert_eq!(net.log(CLIENT, a), given_up(level));
+        assert_eq!(net.log(CLIENT, a), break_events(level));
     }
 }
 
 #[test]
-fn a_silent_peer_is_asked_so_often_and_then_given_up() {
+fn silent_peer_breaks_the_connection_after_all_tries() {
     for level in [RD, RR] {
         let (mut net, a, _) = stuck(level, 100 * ULP_TIMEOUT);
         let tries = u64::from(crate::RecoveryConfig::default().tries);
@@ -124,6 +124,6 @@ fn a_silent_peer_is_asked_so_often_and_then_given_up() {
         }
         assert_eq!(net.count(CLIENT, Counter::RecoveryTimeouts), tries);
         assert_eq!(net.count(CLIENT, Counter::GiveUps), 1, "{level:?}");
-        assert_eq!(net.log(CLIENT, a), given_up(level));
+        assert_eq!(net.log(CLIENT, a), break_events(level));
     }
 }

@@ -1,22 +1,20 @@
-//! Random programs of two VIs of one engine, played over frames and by the shortcut: consumers
-//! see the same.
+//! Runs random programs of two VIs of one engine over frames and over the shortcut, and compares their events.
 //!
-//! Between two steps everything comes to an end, so that both runs see each step in the same
-//! state. What may differ is what the reliability level leaves open when a step breaks the
-//! connection: at Reliable Delivery a send or write may have left well, or be flushed; and at both
-//! reliable levels a read that was posted before the message that failed may be answered, or be
-//! flushed. A program has faults at one end of a message only: with faults at both ends, either
-//! may be the one that is found. Nor does memory go that a read comes from or goes to: over frames
-//! that is found when the read is answered, and messages behind it may have come or failed before.
+//! All pending work completes between two steps, so that both runs start each step in the same state. Differences are
+//! permitted where the reliability level leaves the result of a broken connection open: at Reliable Delivery a send or
+//! write may complete without error or be flushed, and at both reliable levels a read that was posted before the failed
+//! message may complete or be flushed. A program has faults at one side of a message only: with faults at both sides
+//! either may be detected. Memory of reads does not become invalid: over frames that is detected when the read is
+//! answered, and messages behind it may have been placed or have failed before.
 
 use super::*;
-use crate::testkit::host::Receive;
+use crate::testkit::io::Receive;
 use crate::testkit::net::{read, without_partial_data};
 use crate::testkit::rng::Rng;
 
 const PROGRAMS: u64 = 400;
 const STEPS: usize = 40;
-/// What is written, what is read: by handle, all of them from here on.
+/// Start address of all regions; their handles follow.
 const BASE: u64 = 0x1000;
 const WRITTEN: u32 = 7;
 const WRITTEN_GONE: u32 = 8;
@@ -33,7 +31,7 @@ enum Step {
 }
 
 impl Step {
-    /// Without the bytes of messages.
+    /// Formats the step without the contents of messages.
     fn describe(&self) -> String {
         let send = |send: &Send| {
             let operation = if send.read { "read" } else { "send" };
@@ -43,25 +41,25 @@ impl Step {
             format!("{operation} {len} {remote:?} {immediate:?} {faults:?}")
         };
         match self {
-            Self::Receives(end, receives) => format!("{end} receives {receives:?}"),
-            Self::Sends(end, sends) => {
+            Self::Receives(side, receives) => format!("{side} receives {receives:?}"),
+            Self::Sends(side, sends) => {
                 let sends: Vec<_> = sends.iter().map(send).collect();
-                format!("{end} sends {sends:#?}")
+                format!("{side} sends {sends:#?}")
             }
-            Self::Disconnect(end) => format!("{end} disconnects"),
-            Self::Fail(end) => format!("{end} fails"),
+            Self::Disconnect(side) => format!("{side} disconnects"),
+            Self::Fail(side) => format!("{side} fails"),
             Self::Connect => "connect".into(),
         }
     }
 }
 
-/// Where the faults of a program are.
+/// Location of the faults of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Faults {
-    /// In the descriptors of send queues.
-    Own,
-    /// In those of receive queues, and in memory that is named by the other end.
-    Other,
+    /// In send descriptors.
+    Sender,
+    /// In receive descriptors, and in memory that the peer addresses.
+    Receiver,
 }
 
 struct Generator {
@@ -83,7 +81,7 @@ impl Generator {
             capacity_bytes: 9000,
             ..Receive::default()
         };
-        if self.faults == Faults::Other {
+        if self.faults == Faults::Receiver {
             receive.capacity_bytes = self.pick(&[0, 64, 3000, 9000, 9000, 9000]);
             if self.one_in(12) {
                 receive.fault = self.pick(&[Status::FORMAT, Status::PROTECTION]);
@@ -97,8 +95,8 @@ impl Generator {
     fn send(&mut self) -> Send {
         let len = self.pick(&[0, 1, 64, 65, 2000, 3000, 6000]);
         let handles = match self.faults {
-            Faults::Own => [(WRITTEN, READ); 6],
-            Faults::Other => [
+            Faults::Sender => [(WRITTEN, READ); 6],
+            Faults::Receiver => [
                 (WRITTEN, READ),
                 (WRITTEN, READ),
                 (WRITTEN, READ),
@@ -122,7 +120,7 @@ impl Generator {
             send.immediate = self.one_in(3).then_some(len as u32);
         }
         send.fence = self.one_in(4);
-        if self.faults == Faults::Own {
+        if self.faults == Faults::Sender {
             if self.one_in(12) {
                 send.fault = self.pick(&[Status::FORMAT, Status::LENGTH, Status::PROTECTION]);
             } else if !send.read && self.one_in(6) {
@@ -133,23 +131,23 @@ impl Generator {
     }
 
     fn step(&mut self) -> Vec<Step> {
-        let end = self.rng.below(2) as usize;
+        let side = self.rng.below(2) as usize;
         match self.rng.below(20) {
-            0 => vec![Step::Disconnect(end)],
-            1 => vec![Step::Fail(end)],
+            0 => vec![Step::Disconnect(side)],
+            1 => vec![Step::Fail(side)],
             2..7 => vec![Step::Connect],
             7..10 => {
                 let receives = (0..=self.rng.below(3)).map(|_| self.receive()).collect();
-                vec![Step::Receives(end, receives)]
+                vec![Step::Receives(side, receives)]
             }
             _ => {
                 let sends: Vec<_> = (0..=self.rng.below(4)).map(|_| self.send()).collect();
                 let mut steps = Vec::new();
-                if self.faults == Faults::Own || !self.one_in(3) {
+                if self.faults == Faults::Sender || !self.one_in(3) {
                     let receives = sends.iter().map(|_| self.receive()).collect();
-                    steps.push(Step::Receives(1 - end, receives));
+                    steps.push(Step::Receives(1 - side, receives));
                 }
-                steps.push(Step::Sends(end, sends));
+                steps.push(Step::Sends(side, sends));
                 steps
             }
         }
@@ -162,14 +160,14 @@ struct World {
 }
 
 impl World {
-    fn new(way: Way, level: Level, seed: u64) -> Self {
-        joined_by(way, || {
+    fn new(topology: Topology, level: Level, seed: u64) -> Self {
+        with_topology(topology, || {
             let mut net = Net::pair_with(seed, |_| {});
             let mut rng = Rng::new(seed);
             for handle in [WRITTEN, WRITTEN_GONE, READ] {
-                let host = &mut net.nodes[CLIENT].host;
-                host.register(handle, BASE, REGION_BYTES);
-                let region = host.regions.get_mut(&handle).unwrap();
+                let io = &mut net.nodes[CLIENT].io;
+                io.register(handle, BASE, REGION_BYTES);
+                let region = io.regions.get_mut(&handle).unwrap();
                 region.bytes = rng.bytes(REGION_BYTES);
                 if handle == WRITTEN_GONE {
                     region.gone_from = 0;
@@ -181,39 +179,39 @@ impl World {
         })
     }
 
-    fn play(&mut self, step: &Step) {
+    fn run(&mut self, step: &Step) {
         let Self { net, vis } = self;
         match step {
-            Step::Receives(end, receives) => {
+            Step::Receives(side, receives) => {
                 for receive in receives {
-                    net.nodes[*end]
-                        .host
-                        .post_receive(vis[*end], receive.clone());
+                    net.nodes[*side]
+                        .io
+                        .post_receive(vis[*side], receive.clone());
                 }
             }
-            Step::Sends(end, sends) => {
+            Step::Sends(side, sends) => {
                 for send in sends {
-                    net.nodes[*end].host.post_send(vis[*end], send.clone());
+                    net.nodes[*side].io.post_send(vis[*side], send.clone());
                 }
-                net.pump(*end);
+                net.pump(*side);
             }
-            Step::Disconnect(end) => net.disconnect(*end, vis[*end]),
-            Step::Fail(end) => {
-                let (now_ns, vi) = (net.now_ns, vis[*end]);
-                net.act(*end, |engine, host| engine.fail_vi(now_ns, vi, host));
+            Step::Disconnect(side) => net.disconnect(*side, vis[*side]),
+            Step::Fail(side) => {
+                let (now_ns, vi) = (net.now_ns, vis[*side]);
+                net.act(*side, |engine, io| engine.fail_vi(now_ns, vi, io));
             }
             Step::Connect => {
                 let connected = |vi: &ViIndex| net.state(CLIENT, *vi) == EndpointState::Connected;
                 if !vis.iter().all(connected) {
-                    for (end, vi) in vis.iter().enumerate() {
-                        net.disconnect(end, *vi);
+                    for (side, vi) in vis.iter().enumerate() {
+                        net.disconnect(side, *vi);
                     }
                     net.advance(S);
                     net.connect(vis[0], vis[1]);
                 }
             }
         }
-        // Longer than E_D_TOV: what is not whole by then is given up.
+        // Longer than E_D_TOV: incomplete messages have failed by then.
         net.advance(3 * S);
     }
 
@@ -222,11 +220,11 @@ impl World {
     }
 
     fn written(&self) -> &[u8] {
-        &self.net.nodes[CLIENT].host.regions[&WRITTEN].bytes
+        &self.net.nodes[CLIENT].io.regions[&WRITTEN].bytes
     }
 }
 
-/// Of a log only what belongs together in order.
+/// The events of a log by kind, in order within each kind.
 struct Seen {
     sends: Vec<(u64, Status, u32)>,
     reads: Vec<(u64, Vec<u8>)>,
@@ -234,14 +232,14 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(world: &mut World, end: usize) -> Self {
-        let vi = world.vis[end];
+    fn of(world: &mut World, side: usize) -> Self {
+        let vi = world.vis[side];
         let mut seen = Self {
             sends: Vec::new(),
-            reads: world.net.read_data(end, vi),
+            reads: world.net.read_data(side, vi),
             others: [Vec::new(), Vec::new(), Vec::new()],
         };
-        for event in without_partial_data(world.net.log(end, vi)) {
+        for event in without_partial_data(world.net.log(side, vi)) {
             match event {
                 Event::Sent(id, status, length_bytes) => {
                     seen.sends.push((id, status, length_bytes));
@@ -269,13 +267,13 @@ fn compare(level: Level, step: &Step, by_frames: &Seen, shortcut: &Seen, what: &
     };
     for (one, other) in by_frames.sends.iter().zip(&shortcut.sends) {
         let either = [Status::OK, Status::FLUSHED];
-        let left_open = by_frames.broke()
+        let permitted = by_frames.broke()
             && (level == RD || (level == RR && is_read(one.0)))
             && one.0 == other.0
             && either.contains(&one.1)
             && either.contains(&other.1);
         let sends = (&by_frames.sends, &shortcut.sends);
-        assert!(one == other || left_open, "{what}: {sends:?}");
+        assert!(one == other || permitted, "{what}: {sends:?}");
     }
     for (id, bytes) in &by_frames.reads {
         if let Some(other) = shortcut.reads.iter().find(|read| read.0 == *id) {
@@ -285,7 +283,7 @@ fn compare(level: Level, step: &Step, by_frames: &Seen, shortcut: &Seen, what: &
 }
 
 #[test]
-fn random_programs_see_the_same_over_frames_and_without() {
+fn random_programs_see_the_same_events_over_frames_and_the_shortcut() {
     const COMPARED: [Counter; 6] = [
         Counter::RxMessages,
         Counter::DropNoDescriptor,
@@ -298,34 +296,35 @@ fn random_programs_see_the_same_over_frames_and_without() {
     for seed in 0..PROGRAMS {
         for level in LEVELS {
             let faults = if seed % 2 == 0 {
-                Faults::Own
+                Faults::Sender
             } else {
-                Faults::Other
+                Faults::Receiver
             };
             let mut generator = Generator {
                 rng: Rng::new(seed),
                 faults,
             };
-            let mut worlds = [Way::Port, Way::Shortcut].map(|way| World::new(way, level, seed));
+            let mut worlds = [Topology::Port, Topology::Shortcut]
+                .map(|topology| World::new(topology, level, seed));
             let steps: Vec<_> = (0..STEPS).flat_map(|_| generator.step()).collect();
             for (at, step) in steps.iter().enumerate() {
                 let what = format!("seed {seed}, {level:?}, step {at}: {}", step.describe());
                 for world in &mut worlds {
-                    world.play(step);
+                    world.run(step);
                 }
                 let [frames, shortcut] = &mut worlds;
-                for end in [CLIENT, SERVER] {
-                    let seen = [Seen::of(frames, end), Seen::of(shortcut, end)];
+                for side in [CLIENT, SERVER] {
+                    let seen = [Seen::of(frames, side), Seen::of(shortcut, side)];
                     compare(
                         level,
                         step,
                         &seen[0],
                         &seen[1],
-                        &format!("{what}, end {end}"),
+                        &format!("{what}, side {side}"),
                     );
                 }
                 assert_eq!(frames.states(), shortcut.states(), "{what}");
-                if faults == Faults::Other {
+                if faults == Faults::Receiver {
                     assert_eq!(frames.written(), shortcut.written(), "{what}");
                 }
             }
@@ -337,8 +336,8 @@ fn random_programs_see_the_same_over_frames_and_without() {
             assert_eq!(shortcut.net.total(Counter::TxFrames), 0);
             messages += shortcut.net.total(Counter::ShortcutMessages);
             breaks += shortcut.net.total(Counter::Breaks);
-            for end in [CLIENT, SERVER] {
-                shortcut.net.disconnect(end, shortcut.vis[end]);
+            for side in [CLIENT, SERVER] {
+                shortcut.net.disconnect(side, shortcut.vis[side]);
             }
             shortcut.net.advance(60 * S);
             let engine = &shortcut.net.nodes[CLIENT].engine;

@@ -1,9 +1,9 @@
-//! Bytes that name the message that they are of, and their place in it.
+//! Message contents of which every block identifies its message and its offset.
 
-/// Bytes of a block: the message's name and the block's number.
+/// Bytes of a block: the name of the message and the number of the block.
 pub(super) const BLOCK: usize = 16;
 
-/// A message: the connection it is of, the end that posted it, its number there.
+/// Identifies a message: its connection, the side that posted it, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Name {
     pub(super) connection: u16,
@@ -24,7 +24,7 @@ impl Name {
         }
     }
 
-    /// The whole message.
+    /// Returns the contents of the whole message.
     pub(super) fn bytes(self, length_bytes: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(length_bytes + BLOCK);
         for block in 0..length_bytes.div_ceil(BLOCK) as u64 {
@@ -35,7 +35,7 @@ impl Name {
         bytes
     }
 
-    /// The message that these bytes are of, if they are what it has from this offset on.
+    /// Returns the message that has these bytes at this offset; an error if no message has.
     pub(super) fn of(bytes: &[u8], offset_bytes: usize) -> Result<Self, String> {
         let head = bytes.first_chunk::<8>().ok_or("too short to have a name")?;
         let name = Self::from_bits(u64::from_be_bytes(*head));
@@ -53,7 +53,7 @@ impl Name {
 }
 
 #[test]
-fn bytes_name_their_message_and_place() {
+fn contents_identify_message_and_offset() {
     let name = Name {
         connection: 3,
         from: 1,

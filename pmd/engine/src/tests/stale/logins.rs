@@ -1,7 +1,6 @@
-//! Two ports that log in, log out and start anew, on a network that lets link services arrive
-//! again for R_A_TOV. No stale one ends a login, or begins one with a port that is not there.
-//! Frames come in time and then again; an FLOGI may also come late the first time. No request
-//! comes again to a port that started anew and has forgotten it.
+//! Two ports that log in, log out and restart, on a network that repeats link services for R_A_TOV. No stale link
+//! service ends a login or starts one with a port that is not present. Frames arrive at once and are repeated later; an
+//! FLOGI may also be delayed. No request is repeated to a port that has restarted and lost its record of it.
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::connect::HostAddress;
@@ -16,31 +15,32 @@ use crate::testkit::rng::Rng;
 
 const LATENCY_NS: u64 = 10_000;
 const R_A_TOV_NS: u64 = 30 * S;
-/// For so long a FLOGI may be held on its way, so that it comes after the login.
-const HELD_NS: u64 = 4 * S;
-/// Within this a port that started anew is logged in: two retries, and what was held.
+/// Maximum delay of an FLOGI, so that it may arrive after the login.
+const DELAY_NS: u64 = 4 * S;
+/// Maximum time until a restarted port is logged in: two retries and the delay.
 const ROUND_NS: u64 = 6 * S;
 
-/// One port, as the network and the judge see it.
+/// One port, as the network and the checks see it.
 struct Port {
     machine: LoginMachine,
     number: u8,
     is_up: bool,
     is_closing: bool,
-    /// Counts how often it started.
+    /// Number of restarts.
     life: u32,
-    /// The life of the other port that it told to be logged in.
-    with: Option<u32>,
+    /// The life of the peer with which it reported a login.
+    logged_in_with: Option<u32>,
 }
 
-struct Play {
+struct Simulation {
     ports: [Port; 2],
     ox_ids: u16,
     now_ns: u64,
     rng: Rng,
-    /// When it was sent, to whom, what.
+    /// Frames sent within R_A_TOV: time, destination, frame.
     past: Vec<(u64, usize, ElsOut)>,
-    flying: Vec<(u64, usize, ElsOut)>,
+    /// Frames in flight: time of arrival, destination, frame.
+    in_flight: Vec<(u64, usize, ElsOut)>,
 }
 
 fn neighbour(number: u8) -> Neighbour {
@@ -50,11 +50,11 @@ fn neighbour(number: u8) -> Neighbour {
         node_name: 0x1000_0000_0000_0000 + u64::from(number),
         enode_mac: MacAddress([2, 0, 0, 0, 0, number]),
         max_fcoe_bytes: 2158,
-        speaks_fc_vi: false,
+        supports_fc_vi: false,
     }
 }
 
-/// The machine of a port. Each of its lives has OX_IDs of its own: where they begin is random.
+/// Returns the machine of a port. Each life has its own OX_IDs, as if their start were random.
 fn machine(number: u8, life: u32, ox_ids: u16) -> LoginMachine {
     let me = neighbour(number);
     let host = HostAddress::from_ipv4([10, 0, 0, number]);
@@ -68,55 +68,54 @@ fn machine(number: u8, life: u32, ox_ids: u16) -> LoginMachine {
     LoginMachine::new(config, u64::from(number))
 }
 
-/// Plays some rounds; in each a port starts anew, with or without a LOGO before. `ox_ids`: how
-/// many each port has.
-pub(super) fn play(seed: u64, ox_ids: u16) -> Result<(), String> {
+/// Runs some rounds; in each a port restarts, with or without a LOGO before. `ox_ids`: number of OX_IDs per port.
+pub(super) fn run(seed: u64, ox_ids: u16) -> Result<(), String> {
     let port = |number| Port {
         machine: machine(number, 0, ox_ids),
         number,
         is_up: false,
         is_closing: false,
         life: 0,
-        with: None,
+        logged_in_with: None,
     };
-    let mut play = Play {
+    let mut simulation = Simulation {
         ports: [port(1), port(2)],
         ox_ids,
         now_ns: S,
         rng: Rng::new(seed),
         past: Vec::new(),
-        flying: Vec::new(),
+        in_flight: Vec::new(),
     };
-    play.start(0)?;
-    play.start(1)?;
-    play.complete()?;
+    simulation.start(0)?;
+    simulation.start(1)?;
+    simulation.complete()?;
     for _ in 0..6 {
-        let at = play.rng.below(2) as usize;
-        if play.rng.below(3) > 0 {
-            let now_ns = play.now_ns;
-            play.ports[at].is_closing = true;
-            play.ports[at].machine.close(now_ns);
-            play.run(S)?;
+        let at = simulation.rng.below(2) as usize;
+        if simulation.rng.below(3) > 0 {
+            let now_ns = simulation.now_ns;
+            simulation.ports[at].is_closing = true;
+            simulation.ports[at].machine.close(now_ns);
+            simulation.run(S)?;
         }
-        play.stop(at)?;
-        play.start(at)?;
-        play.complete()?;
+        simulation.stop(at)?;
+        simulation.start(at)?;
+        simulation.complete()?;
     }
     Ok(())
 }
 
-impl Play {
-    /// The port ends; its place on the network is empty for a while.
+impl Simulation {
+    /// Stops a port, which is then absent for a random time.
     fn stop(&mut self, at: usize) -> Result<(), String> {
         let port = &mut self.ports[at];
         port.is_up = false;
         port.is_closing = false;
-        port.with = None;
+        port.logged_in_with = None;
         port.life += 1;
         port.machine = machine(port.number, port.life, self.ox_ids);
-        let forgotten = |to: usize, out: &ElsOut| to == at && out.fc.r_ctl == RCtl::ElsRequest;
-        self.past.retain(|(_, to, out)| !forgotten(*to, out));
-        self.flying.retain(|(_, to, out)| !forgotten(*to, out));
+        let is_request = |to: usize, out: &ElsOut| to == at && out.fc.r_ctl == RCtl::ElsRequest;
+        self.past.retain(|(_, to, out)| !is_request(*to, out));
+        self.in_flight.retain(|(_, to, out)| !is_request(*to, out));
         let wait_ns = self.rng.below(3 * S);
         self.run(wait_ns)
     }
@@ -134,8 +133,8 @@ impl Play {
         let wait_ns = self.rng.below(100 * MS);
         self.run(wait_ns)?;
         let now_ns = self.now_ns;
-        self.ports[at].machine.neighbour_heard(now_ns, &peer);
-        self.ports[1 - at].machine.neighbour_heard(now_ns, &me);
+        self.ports[at].machine.neighbour_ready(now_ns, &peer);
+        self.ports[1 - at].machine.neighbour_ready(now_ns, &me);
         Ok(())
     }
 
@@ -143,15 +142,16 @@ impl Play {
         neighbour(self.ports[at].number)
     }
 
-    /// Both are logged in with each other, as they are now.
+    /// Waits until both are logged in with the current life of each other.
     fn complete(&mut self) -> Result<(), String> {
         self.run(ROUND_NS)?;
         for at in 0..2 {
-            // Who has no OX_ID that may be used waits for one.
+            // A port without a usable OX_ID waits for one.
             let waits = |port: &Port| port.machine.counters().get(LoginCounter::NoExchange) > 0;
-            if !self.ports.iter().any(waits) && self.ports[at].with != Some(self.ports[1 - at].life)
+            if !self.ports.iter().any(waits)
+                && self.ports[at].logged_in_with != Some(self.ports[1 - at].life)
             {
-                return Err(format!("port {at} is not logged in with the other one"));
+                return Err(format!("port {at} is not logged in with its peer"));
             }
         }
         Ok(())
@@ -162,7 +162,7 @@ impl Play {
         let mut again_ns = self.now_ns;
         loop {
             self.pump()?;
-            let frames = self.flying.iter().map(|(at_ns, ..)| *at_ns);
+            let frames = self.in_flight.iter().map(|(at_ns, ..)| *at_ns);
             let timers = self.ports.iter().filter(|port| port.is_up);
             let timers = timers.filter_map(|port| port.machine.poll_timeout());
             let next = frames.chain(timers).chain([again_ns]).min();
@@ -175,14 +175,14 @@ impl Play {
             self.past.retain(lives);
             if again_ns <= self.now_ns {
                 again_ns = self.now_ns + 400 * MS;
-                self.any_again()?;
+                self.repeat_any()?;
             }
-            while let Some(place) = self.flying.iter().position(|(at, ..)| *at <= now_ns) {
-                let (_, to, out) = self.flying.remove(place);
-                for stale in self.alike(to, &out) {
-                    self.hand(to, &stale)?;
+            while let Some(index) = self.in_flight.iter().position(|(at, ..)| *at <= now_ns) {
+                let (_, to, out) = self.in_flight.remove(index);
+                for stale in self.similar(to, &out) {
+                    self.deliver(to, &stale)?;
                 }
-                self.hand(to, &out)?;
+                self.deliver(to, &out)?;
             }
             for port in self.ports.iter_mut().filter(|port| port.is_up) {
                 port.machine.handle_timeout(now_ns);
@@ -192,29 +192,29 @@ impl Play {
         Ok(())
     }
 
-    /// One of all frames that still live arrives again.
-    fn any_again(&mut self) -> Result<(), String> {
+    /// Delivers a random frame of the last R_A_TOV again.
+    fn repeat_any(&mut self) -> Result<(), String> {
         if self.past.is_empty() {
             return Ok(());
         }
         let at = self.rng.below(self.past.len() as u64) as usize;
         let (_, to, out) = self.past[at];
-        self.hand(to, &out)
+        self.deliver(to, &out)
     }
 
-    /// The answer to an older request in this exchange comes before that to the new one.
-    fn answered_before(&mut self, at: usize, ox_id: u16) {
+    /// Delivers the response to an older request on this exchange before that to the new one.
+    fn repeat_older_response(&mut self, at: usize, ox_id: u16) {
         let mut past = self.past.iter();
         let is_it = |(_, to, out): &&(u64, usize, ElsOut)| {
             *to == at && out.fc.ox_id == ox_id && out.fc.r_ctl == RCtl::ElsReply
         };
         if let Some((.., stale)) = past.find(is_it) {
-            self.flying.push((self.now_ns, at, *stale));
+            self.in_flight.push((self.now_ns, at, *stale));
         }
     }
 
-    /// An older frame of the same exchange and kind, and one of the same command.
-    fn alike(&mut self, to: usize, out: &ElsOut) -> Vec<ElsOut> {
+    /// Returns an older frame of the same exchange and kind, and one of the same command.
+    fn similar(&mut self, to: usize, out: &ElsOut) -> Vec<ElsOut> {
         let command = |out: &ElsOut| ElsCommand::parse(out.payload());
         let older = self.past.iter().filter(|(_, whose, _)| *whose == to);
         let older: Vec<ElsOut> = older.map(|(.., old)| *old).collect();
@@ -224,12 +224,12 @@ impl Play {
         let exchange = older.iter().find(same_exchange).copied();
         let some = self.rng.below(3) == 0;
         let command = older.iter().find(same_command).copied().filter(|_| some);
-        let mut alike: Vec<ElsOut> = exchange.into_iter().chain(command).collect();
-        alike.retain(|old| old != out);
-        alike
+        let mut similar: Vec<ElsOut> = exchange.into_iter().chain(command).collect();
+        similar.retain(|old| old != out);
+        similar
     }
 
-    fn hand(&mut self, to: usize, out: &ElsOut) -> Result<(), String> {
+    fn deliver(&mut self, to: usize, out: &ElsOut) -> Result<(), String> {
         if !self.ports[to].is_up {
             return Ok(());
         }
@@ -240,23 +240,23 @@ impl Play {
         let now_ns = self.now_ns;
         let machine = &mut self.ports[to].machine;
         machine.handle_els(now_ns, out.carrier, source, &out.fc, out.payload());
-        self.judge(to)
+        self.check(to)
     }
 
     fn pump(&mut self) -> Result<(), String> {
         for at in 0..2 {
-            self.judge(at)?;
+            self.check(at)?;
             while self.ports[at].is_up
                 && let Some(out) = self.ports[at].machine.poll_outbound()
             {
                 let request = out.fc.r_ctl == RCtl::ElsRequest;
                 let flogi = ElsCommand::parse(out.payload()) == Ok(ElsCommand::Flogi);
-                let held = request && flogi && self.rng.below(4) == 0;
-                let held_ns = if held { self.rng.below(HELD_NS) } else { 0 };
-                let arrives_ns = self.now_ns + LATENCY_NS + held_ns;
-                self.flying.push((arrives_ns, 1 - at, out));
+                let delayed = request && flogi && self.rng.below(4) == 0;
+                let delay_ns = if delayed { self.rng.below(DELAY_NS) } else { 0 };
+                let arrives_ns = self.now_ns + LATENCY_NS + delay_ns;
+                self.in_flight.push((arrives_ns, 1 - at, out));
                 if request {
-                    self.answered_before(at, out.fc.ox_id);
+                    self.repeat_older_response(at, out.fc.ox_id);
                 }
                 if flogi || self.ports[1 - at].is_up {
                     self.past.push((self.now_ns, 1 - at, out));
@@ -266,33 +266,36 @@ impl Play {
         Ok(())
     }
 
-    /// What a port tells must be so.
-    fn judge(&mut self, at: usize) -> Result<(), String> {
+    /// Checks the events that a port reports.
+    fn check(&mut self, at: usize) -> Result<(), String> {
         while let Some(event) = self.ports[at].machine.poll_event() {
             let now_ns = self.now_ns;
             let (own, other) = (&self.ports[at], &self.ports[1 - at]);
             match event {
                 LoginEvent::LoggedIn(_) => {
                     let asks = |state| matches!(state, PortState::PlogiSent | PortState::LoggedIn);
-                    // Who has the larger name asks; the other one agrees first.
+                    // The port with the larger name sends PLOGI; the other one accepts first.
                     let agrees = other.machine.ports().any(|port| {
                         port.login.is_some() || (own.number < other.number && asks(port.state))
                     });
                     let life = other.life;
                     if !other.is_up || !agrees {
-                        return Err(format!("{now_ns}: port {at} believes a login that is none"));
-                    }
-                    self.ports[at].with = Some(life);
-                }
-                LoginEvent::LoggedOut { reason, .. } => {
-                    let is_over =
-                        own.is_closing || other.is_closing || own.with != Some(other.life);
-                    if !is_over && other.is_up {
                         return Err(format!(
-                            "{now_ns}: port {at} ends a login that holds: {reason:?}"
+                            "{now_ns}: port {at} reports a login without its peer"
                         ));
                     }
-                    self.ports[at].with = None;
+                    self.ports[at].logged_in_with = Some(life);
+                }
+                LoginEvent::LoggedOut { reason, .. } => {
+                    let is_over = own.is_closing
+                        || other.is_closing
+                        || own.logged_in_with != Some(other.life);
+                    if !is_over && other.is_up {
+                        return Err(format!(
+                            "{now_ns}: port {at} ends a valid login: {reason:?}"
+                        ));
+                    }
+                    self.ports[at].logged_in_with = None;
                 }
                 _ => {}
             }

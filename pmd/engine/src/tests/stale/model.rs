@@ -1,43 +1,42 @@
-//! Connections over that network, messages that name themselves, and a judge who looks at every
-//! byte that is placed, every message that is delivered and every descriptor that completes.
+//! Connections over the network, with checks of every placed byte, delivered message and completed descriptor.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::contents::Name;
 use super::network::Network;
-use crate::testkit::host::{Event, Place, Placement, Received, Send};
+use crate::testkit::disabled_checks::all_enabled;
+use crate::testkit::io::{Destination, Event, Placement, Received, Send};
 use crate::testkit::net::{Net, S, config, read};
 use crate::testkit::rng::Rng;
-use crate::testkit::without::nothing_left_out;
 use crate::{Counter, EndpointState, Level, RecoveryConfig, Status, ViIndex, ViParams};
 
 pub(super) const R_A_TOV: u64 = 10 * S;
-/// Less than the delay of the wire: what is sent can be taken off it.
+/// Less than the delay of the wire, so that frames can be taken from it in flight.
 const TICK_NS: u64 = 500;
 /// Written by peers, and read by peers.
 const REGION: u32 = 7;
 const SOURCE: u32 = 8;
-/// Ranges of a region that messages take in turn.
+/// Number of ranges of a region, which messages use in turn.
 const RANGES: u32 = 64;
 
-/// What is played.
+/// The parameters of a scenario.
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
     pub(super) seed: u64,
     pub(super) level: Level,
     pub(super) recovery: bool,
     pub(super) nodes: usize,
-    /// Bytes of messages: one of these.
+    /// Lengths of messages in bytes, one of which is chosen.
     pub(super) lengths: &'static [usize],
-    /// Writes and reads, too.
+    /// Also writes and reads.
     pub(super) rdma: bool,
     /// Also from the server to the client.
     pub(super) both_ways: bool,
-    /// Frames that arrive late or never, in a million.
-    pub(super) held: u32,
-    /// OX_IDs that a port has for messages; all others are taken. `None`: all.
+    /// Frames per million that arrive late or never.
+    pub(super) withheld: u32,
+    /// Number of free OX_IDs of a port; the others are occupied. `None`: all.
     pub(super) ox_ids: Option<usize>,
-    /// Bits of the random numbers that handles and first message IDs are drawn from.
+    /// Bits of the random numbers for handles and first message IDs.
     pub(super) random_mask: u32,
     pub(super) data_field_bytes: u16,
 }
@@ -52,7 +51,7 @@ impl Setup {
             lengths: &[16, 64, 2096, 5000, 9000],
             rdma: true,
             both_ways: true,
-            held: 0,
+            withheld: 0,
             ox_ids: None,
             random_mask: u32::MAX,
             data_field_bytes: 2112,
@@ -79,44 +78,45 @@ struct Message {
     placed_bytes: usize,
 }
 
-/// One end of a connection.
-pub(super) struct End {
+/// One side of a connection.
+pub(super) struct Endpoint {
     pub(super) node: usize,
     pub(super) vi: ViIndex,
     posted: Vec<Message>,
-    /// The ID of the descriptor of the first of them.
+    /// The ID of their first descriptor.
     first_send_id: u64,
     broken: bool,
-    /// With recovery: how far its messages are acknowledged.
+    /// With recovery: position up to which its messages are acknowledged.
     acknowledged: Option<(u32, u32)>,
-    /// The next message of the other end that can take a receive descriptor.
+    /// The next message of the peer that can take a receive descriptor.
     next: u32,
     delivered: u32,
-    /// Whose bytes are in a receive descriptor.
+    /// The message whose bytes are in a receive descriptor.
     owners: HashMap<u64, Name>,
 }
 
-/// Two ends, and the number of their connection.
+/// Two connected sides, and the number of their connection.
 pub(super) struct Pair {
-    pub(super) ends: [End; 2],
+    pub(super) sides: [Endpoint; 2],
     connection: u16,
 }
 
 pub(super) struct Model {
     pub(super) net: Net,
     setup: Setup,
-    /// Every port hears every frame.
+    /// Every port receives every frame.
     pub(super) flooded: bool,
     network: Network,
     rng: Rng,
-    flying: VecDeque<(u64, usize, Vec<u8>)>,
+    in_flight: VecDeque<(u64, usize, Vec<u8>)>,
     pub(super) pairs: Vec<Pair>,
     connections: u16,
     taken_ox_ids: Vec<(usize, u16, u16)>,
-    turns: u64,
+    steps: u64,
 }
 
-type Verdict = Result<(), String>;
+/// The result of a check; an error describes the effect of a stale frame.
+type Checked = Result<(), String>;
 
 impl Model {
     pub(super) fn new(setup: Setup) -> Self {
@@ -131,10 +131,10 @@ impl Model {
         net.wire.tracing = false;
         for node in &mut net.nodes {
             let bytes = RANGES as usize * setup.longest();
-            node.host.register(REGION, 0, bytes);
-            node.host.register(SOURCE, 0, bytes);
-            node.host.placements = Some(Vec::new());
-            node.host.random_mask = setup.random_mask;
+            node.io.register(REGION, 0, bytes);
+            node.io.register(SOURCE, 0, bytes);
+            node.io.placements = Some(Vec::new());
+            node.io.random_mask = setup.random_mask;
         }
         Self {
             net,
@@ -142,11 +142,11 @@ impl Model {
             rng: Rng::new(setup.seed),
             setup,
             flooded: false,
-            flying: VecDeque::new(),
+            in_flight: VecDeque::new(),
             pairs: Vec::new(),
             connections: 0,
             taken_ox_ids: Vec::new(),
-            turns: 0,
+            steps: 0,
         }
     }
 
@@ -160,9 +160,9 @@ impl Model {
         self.net.create(node, params)
     }
 
-    /// Two VIs that are to be connected.
+    /// Adds two VIs that are to be connected; returns the index of the pair.
     pub(super) fn pair(&mut self, client: (usize, ViIndex), server: (usize, ViIndex)) -> usize {
-        let end = |(node, vi)| End {
+        let side = |(node, vi)| Endpoint {
             node,
             vi,
             posted: Vec::new(),
@@ -174,28 +174,32 @@ impl Model {
             owners: HashMap::new(),
         };
         self.pairs.push(Pair {
-            ends: [end(client), end(server)],
+            sides: [side(client), side(server)],
             connection: 0,
         });
         self.pairs.len() - 1
     }
 
-    /// Connects a pair; stale frames arrive meanwhile. Tries again until it succeeds.
-    pub(super) fn connect(&mut self, at: usize) -> Verdict {
-        let [(client, a), (server, b)] =
-            [0, 1].map(|end| (self.pairs[at].ends[end].node, self.pairs[at].ends[end].vi));
+    /// Connects a pair while stale frames arrive; retries until it succeeds.
+    pub(super) fn connect(&mut self, at: usize) -> Checked {
+        let [(client, a), (server, b)] = [0, 1].map(|side| {
+            (
+                self.pairs[at].sides[side].node,
+                self.pairs[at].sides[side].vi,
+            )
+        });
         for _ in 0..50 {
             self.net.disconnect(client, a);
             self.net.disconnect(server, b);
             self.idle(1_000_000)?;
-            self.start(at);
+            self.reset_records(at);
             let name = format!("pair {at}");
             let mut listener = self.net.listen(server, &name);
             self.net.request(client, a, &name, &[server], None);
             for _ in 0..200 {
                 self.idle(10_000)?;
                 if let Some(found) = self.net.indication(server, listener) {
-                    // What is accepted may be late; the client says so, and the next one counts.
+                    // The accepted request may be stale; the client rejects it, and the next one counts.
                     let _ = self.net.accept(server, found.conn, b);
                     listener = self.net.listen(server, &name);
                 }
@@ -205,127 +209,124 @@ impl Model {
                 }
             }
             self.net
-                .act(server, |engine, host| engine.unlisten(listener, host));
+                .act(server, |engine, io| engine.unlisten(listener, io));
             let _ = (self.net.outcome(client, a), self.net.outcome(server, b));
             let states = [self.net.state(client, a), self.net.state(server, b)];
             if states == [EndpointState::Connected; 2] {
                 return Ok(());
             }
         }
-        Err("no connection comes about".to_owned())
+        Err("no connection is made".to_owned())
     }
 
-    /// The books of a new connection.
-    fn start(&mut self, at: usize) {
+    /// Resets the records of a pair for a new connection.
+    fn reset_records(&mut self, at: usize) {
         self.connections += 1;
         let pair = &mut self.pairs[at];
         pair.connection = self.connections;
-        for end in &mut pair.ends {
-            let queues = self.net.nodes[end.node].host.vi(end.vi);
+        for side in &mut pair.sides {
+            let queues = self.net.nodes[side.node].io.vi(side.vi);
             queues.log.clear();
             queues.reads.clear();
-            end.posted.clear();
-            end.first_send_id = queues.next_send_id;
-            end.broken = false;
-            end.acknowledged = None;
-            end.next = 0;
-            end.delivered = 0;
-            end.owners.clear();
+            side.posted.clear();
+            side.first_send_id = queues.next_send_id;
+            side.broken = false;
+            side.acknowledged = None;
+            side.next = 0;
+            side.delivered = 0;
+            side.owners.clear();
         }
     }
 
-    pub(super) fn disconnect(&mut self, at: usize) -> Verdict {
-        self.judge()?;
-        for end in 0..2 {
-            let (node, vi) = (self.pairs[at].ends[end].node, self.pairs[at].ends[end].vi);
+    pub(super) fn disconnect(&mut self, at: usize) -> Checked {
+        self.check()?;
+        for side in 0..2 {
+            let (node, vi) = (
+                self.pairs[at].sides[side].node,
+                self.pairs[at].sides[side].vi,
+            );
             self.net.disconnect(node, vi);
-            self.pairs[at].ends[end].broken = true;
+            self.pairs[at].sides[side].broken = true;
             self.net.log(node, vi);
         }
         self.idle(1_000_000)
     }
 
-    /// Each end posts so many messages, and all that can complete has done so.
-    pub(super) fn traffic(&mut self, at: usize, messages: usize) -> Verdict {
+    /// Lets each side post messages up to `messages`, and waits until all have completed.
+    pub(super) fn traffic(&mut self, at: usize, messages: usize) -> Checked {
         let ways = if self.setup.both_ways { 2 } else { 1 };
-        self.narrow();
-        for (end, other) in [(0, 1), (1, 0)].into_iter().take(ways) {
-            let (node, vi) = (
-                self.pairs[at].ends[other].node,
-                self.pairs[at].ends[other].vi,
-            );
-            for _ in self.pairs[at].ends[end].posted.len()..messages {
+        self.occupy_ox_ids();
+        for (side, other) in [(0, 1), (1, 0)].into_iter().take(ways) {
+            let receiver = &self.pairs[at].sides[other];
+            let (node, vi) = (receiver.node, receiver.vi);
+            for _ in self.pairs[at].sides[side].posted.len()..messages {
                 self.net.post_receive(node, vi, self.setup.longest() as u32);
             }
         }
         loop {
             let mut working = false;
-            for end in 0..ways {
-                let this = &self.pairs[at].ends[end];
+            for side in 0..ways {
+                let this = &self.pairs[at].sides[side];
                 let (node, vi) = (this.node, this.vi);
-                let left = messages - this.posted.len();
-                let waiting = self.net.nodes[node].host.vi(vi).sends.len();
+                let remaining = messages - this.posted.len();
+                let pending = self.net.nodes[node].io.vi(vi).sends.len();
                 if this.broken {
                     continue;
                 }
-                if left > 0 && waiting < 4 {
-                    self.post(at, end);
+                if remaining > 0 && pending < 4 {
+                    self.post(at, side);
                 }
-                working |= left > 0 || waiting > 0;
+                working |= remaining > 0 || pending > 0;
             }
-            let moved = self.turn()?;
-            if !working && !moved {
+            let delivered = self.step()?;
+            if !working && !delivered {
                 break;
             }
-            if !moved {
-                // Whoever waits, waits for a timer.
+            if !delivered {
+                // All pending operations wait for a timer.
                 self.net.advance(100_000);
             }
         }
-        self.widen();
-        self.rest(at, messages, ways)
+        self.release_ox_ids();
+        self.check_delivery(at, messages, ways)
     }
 
-    /// Everything was posted and has arrived, unless the network held something.
-    fn rest(&mut self, at: usize, messages: usize, ways: usize) -> Verdict {
+    /// Checks that everything was posted and has arrived, unless the network withheld frames.
+    fn check_delivery(&mut self, at: usize, messages: usize, ways: usize) -> Checked {
         self.idle(100_000)?;
-        // Whatever was sent once is well formed.
+        // All frames that were sent are valid.
         for counter in [
             Counter::DropMalformed,
             Counter::DropBadCrc,
             Counter::DropBadIu,
         ] {
             for node in 0..self.setup.nodes {
-                assert!(!nothing_left_out() || self.net.count(node, counter) == 0);
+                assert!(!all_enabled() || self.net.count(node, counter) == 0);
             }
         }
-        let lossless = self.setup.held == 0;
+        let lossless = self.setup.withheld == 0;
         for (from, to) in [(0, 1), (1, 0)].into_iter().take(ways) {
-            let ends = &self.pairs[at].ends;
-            if ends[from].broken || ends[to].broken {
+            let sides = &self.pairs[at].sides;
+            if sides[from].broken || sides[to].broken {
                 continue;
             }
             let takes =
                 |m: &&Message| matches!(m.kind, Kind::Send | Kind::Write { immediate: true });
-            let expected = ends[from].posted.iter().filter(takes).count();
-            if lossless
-                && (ends[to].delivered as usize, messages) != (expected, ends[from].posted.len())
-            {
-                return Err(format!(
-                    "{} of {expected} messages delivered",
-                    ends[to].delivered
-                ));
+            let expected = sides[from].posted.iter().filter(takes).count();
+            let delivered = sides[to].delivered as usize;
+            if lossless && (delivered, messages) != (expected, sides[from].posted.len()) {
+                return Err(format!("{delivered} of {expected} messages delivered"));
             }
         }
         Ok(())
     }
 
-    fn post(&mut self, at: usize, end: usize) {
+    fn post(&mut self, at: usize, side: usize) {
         let pair = &mut self.pairs[at];
-        let number = pair.ends[end].posted.len() as u32;
+        let number = pair.sides[side].posted.len() as u32;
         let name = Name {
             connection: pair.connection,
-            from: end as u8,
+            from: side as u8,
             number,
         };
         let length_bytes =
@@ -342,16 +343,16 @@ impl Model {
             _ => Kind::Read,
         };
         let address = u64::from(number % RANGES) * self.setup.longest() as u64;
-        pair.ends[end].posted.push(Message {
+        pair.sides[side].posted.push(Message {
             kind,
             length_bytes,
             address,
             placed_bytes: 0,
         });
         let (node, vi, peer) = (
-            pair.ends[end].node,
-            pair.ends[end].vi,
-            pair.ends[1 - end].node,
+            pair.sides[side].node,
+            pair.sides[side].vi,
+            pair.sides[1 - side].node,
         );
         let send = match kind {
             Kind::Send => Send {
@@ -365,7 +366,7 @@ impl Model {
                 ..Send::default()
             },
             Kind::Read => {
-                let source = self.net.nodes[peer].host.regions.get_mut(&SOURCE);
+                let source = self.net.nodes[peer].io.regions.get_mut(&SOURCE);
                 let from = address as usize;
                 source.expect("a region").bytes[from..from + length_bytes]
                     .copy_from_slice(&name.bytes(length_bytes));
@@ -375,9 +376,9 @@ impl Model {
         self.net.post(node, vi, send);
     }
 
-    /// Leaves so few OX_IDs to the messages that they are used again soon.
-    fn narrow(&mut self) {
-        let Some(left) = self.setup.ox_ids else {
+    /// Occupies OX_IDs so that the free ones are reused soon.
+    fn occupy_ox_ids(&mut self) {
+        let Some(free) = self.setup.ox_ids else {
             return;
         };
         for (at, node) in self.net.nodes.iter_mut().enumerate() {
@@ -385,84 +386,84 @@ impl Model {
             while let Some(taken) = node.engine.exchanges.open(self.net.now_ns) {
                 all.push((at, taken.ox_id, taken.seq_cnt));
             }
-            for (_, ox_id, seq_cnt) in all.split_off(all.len().saturating_sub(left)) {
+            for (_, ox_id, seq_cnt) in all.split_off(all.len().saturating_sub(free)) {
                 node.engine.exchanges.close(ox_id, seq_cnt);
             }
             self.taken_ox_ids.extend(all);
         }
     }
 
-    fn widen(&mut self) {
+    fn release_ox_ids(&mut self) {
         for (at, ox_id, seq_cnt) in self.taken_ox_ids.drain(..) {
             self.net.nodes[at].engine.exchanges.close(ox_id, seq_cnt);
         }
     }
 
-    /// Lets time pass until nothing is on its way any more.
-    pub(super) fn idle(&mut self, duration_ns: u64) -> Verdict {
+    /// Lets time pass until no frame is in flight.
+    pub(super) fn idle(&mut self, duration_ns: u64) -> Checked {
         let end_ns = self.net.now_ns + duration_ns;
-        while self.turn()? || self.net.now_ns < end_ns {
-            if self.flying.is_empty() {
+        while self.step()? || self.net.now_ns < end_ns {
+            if self.in_flight.is_empty() {
                 self.net.advance((duration_ns / 4).max(TICK_NS));
             }
         }
         Ok(())
     }
 
-    /// One frame arrives, after those that resemble it. False if there was none.
-    fn turn(&mut self) -> Result<bool, String> {
-        self.turns += 1;
-        if self.turns > 4_000_000 {
-            return Err("it does not come to rest".to_owned());
+    /// Delivers one frame, after the stale ones similar to it. Returns false if there was none.
+    fn step(&mut self) -> Result<bool, String> {
+        self.steps += 1;
+        if self.steps > 4_000_000 {
+            return Err("the traffic does not end".to_owned());
         }
         self.net.advance(TICK_NS);
-        self.take_off();
-        let Some((sent_ns, to, bytes)) = self.flying.pop_front() else {
-            self.judge()?;
+        self.collect_sent();
+        let Some((sent_ns, to, bytes)) = self.in_flight.pop_front() else {
+            self.check()?;
             return Ok(false);
         };
         let now_ns = self.net.now_ns;
         for stale in self.network.stale(now_ns, to, &bytes) {
             self.net.inject(to, &stale);
-            self.judge()?;
+            self.check()?;
         }
-        self.network.remember(sent_ns, to, &bytes);
-        if !self.network.chance(self.setup.held) {
+        self.network.record(sent_ns, to, &bytes);
+        if !self.network.chance(self.setup.withheld) {
             self.net.inject(to, &bytes);
-            self.judge()?;
+            self.check()?;
         }
         Ok(true)
     }
 
-    fn take_off(&mut self) {
+    fn collect_sent(&mut self) {
         let now_ns = self.net.now_ns;
-        for (to, bytes) in self.net.wire.take_flying() {
+        for (to, bytes) in self.net.wire.take_in_transit() {
             let all = 0..self.setup.nodes;
-            let hear = all.filter(|node| *node == to || self.flooded);
-            for node in hear {
-                self.flying.push_back((now_ns, node, bytes.clone()));
+            let receivers = all.filter(|node| *node == to || self.flooded);
+            for node in receivers {
+                self.in_flight.push_back((now_ns, node, bytes.clone()));
             }
         }
     }
 
-    fn judge(&mut self) -> Verdict {
+    fn check(&mut self) -> Checked {
         for node in 0..self.setup.nodes {
-            let placements = self.net.nodes[node].host.placements.as_mut();
+            let placements = self.net.nodes[node].io.placements.as_mut();
             for placement in placements.map(core::mem::take).unwrap_or_default() {
-                self.judge_placement(node, &placement)?;
+                self.check_placement(node, &placement)?;
             }
         }
         for at in 0..self.pairs.len() {
-            for end in 0..2 {
-                self.judge_log(at, end)?;
-                self.judge_acknowledged(at, end)?;
+            for side in 0..2 {
+                self.check_log(at, side)?;
+                self.check_acknowledged(at, side)?;
             }
         }
         Ok(())
     }
 
-    /// Bytes must be of a message of this connection, and go where it says.
-    fn judge_placement(&mut self, node: usize, placement: &Placement) -> Verdict {
+    /// Checks that placed bytes belong to a message of this connection and to its target.
+    fn check_placement(&mut self, node: usize, placement: &Placement) -> Checked {
         let wrong = |why: &str| Err(format!("{why}: node {node}, {placement:?}"));
         let name = Name::of(&placement.bytes, placement.offset_bytes as usize)?;
         let Some(pair) = self
@@ -473,7 +474,7 @@ impl Model {
             return wrong("bytes of an earlier connection");
         };
         let from = usize::from(name.from);
-        let Some(message) = pair.ends[from].posted.get_mut(name.number as usize) else {
+        let Some(message) = pair.sides[from].posted.get_mut(name.number as usize) else {
             return wrong("bytes of an earlier connection");
         };
         let to = if message.kind == Kind::Read {
@@ -482,19 +483,21 @@ impl Model {
             1 - from
         };
         message.placed_bytes += placement.bytes.len();
-        let fits = match (message.kind, placement.place) {
-            (Kind::Send, Place::Receive(_)) => true,
-            (Kind::Write { .. }, Place::Region(REGION, address)) => address == message.address,
-            (Kind::Read, Place::Read(id)) => {
-                id == pair.ends[from].first_send_id + u64::from(name.number)
+        let fits = match (message.kind, placement.destination) {
+            (Kind::Send, Destination::Receive(_)) => true,
+            (Kind::Write { .. }, Destination::Region(REGION, address)) => {
+                address == message.address
+            }
+            (Kind::Read, Destination::Read(id)) => {
+                id == pair.sides[from].first_send_id + u64::from(name.number)
             }
             _ => false,
         };
-        if pair.ends[to].node != node || pair.ends[to].vi != placement.vi || !fits {
+        if pair.sides[to].node != node || pair.sides[to].vi != placement.vi || !fits {
             return wrong("bytes of another message");
         }
-        if let Place::Receive(id) = placement.place {
-            let owner = *pair.ends[to].owners.entry(id).or_insert(name);
+        if let Destination::Receive(id) = placement.destination {
+            let owner = *pair.sides[to].owners.entry(id).or_insert(name);
             if owner != name {
                 return wrong("bytes of two messages");
             }
@@ -502,21 +505,21 @@ impl Model {
         Ok(())
     }
 
-    fn judge_log(&mut self, at: usize, end: usize) -> Verdict {
-        let this = &self.pairs[at].ends[end];
+    fn check_log(&mut self, at: usize, side: usize) -> Checked {
+        let this = &self.pairs[at].sides[side];
         if this.broken {
             return Ok(());
         }
         let log = self.net.log(this.node, this.vi);
         for event in log {
-            let lossless = self.setup.held == 0;
+            let lossless = self.setup.withheld == 0;
             match event {
-                Event::Sent(id, Status::OK, _) => self.judge_sent(at, end, id)?,
+                Event::Sent(id, Status::OK, _) => self.check_sent(at, side, id)?,
                 Event::Received(received) if received.status.is_ok() => {
-                    self.judge_received(at, end, &received)?;
+                    self.check_received(at, side, &received)?;
                 }
                 Event::State(EndpointState::Error) if !lossless => {
-                    self.pairs[at].ends[end].broken = true;
+                    self.pairs[at].sides[side].broken = true;
                     return Ok(());
                 }
                 Event::State(EndpointState::Error) => return Err("the connection broke".to_owned()),
@@ -530,9 +533,9 @@ impl Model {
         Ok(())
     }
 
-    /// What is acknowledged stays acknowledged.
-    fn judge_acknowledged(&mut self, at: usize, end: usize) -> Verdict {
-        let this = &mut self.pairs[at].ends[end];
+    /// Checks that acknowledgements never go back.
+    fn check_acknowledged(&mut self, at: usize, side: usize) -> Checked {
+        let this = &mut self.pairs[at].sides[side];
         let ep = self.net.nodes[this.node].engine.endpoints[this.vi.slot()].as_ref();
         let tx = ep.and_then(|ep| ep.tx.as_ref()).filter(|_| !this.broken);
         let now = tx.and_then(|tx| Some(tx.recovery.as_ref()?.acknowledged_to()));
@@ -547,9 +550,9 @@ impl Model {
         Ok(())
     }
 
-    /// What completes well at Reliable Reception, or with recovery, or is a read, is placed.
-    fn judge_sent(&self, at: usize, end: usize, id: u64) -> Verdict {
-        let this = &self.pairs[at].ends[end];
+    /// Checks that a descriptor that completes without error is placed (Reliable Reception, recovery, reads).
+    fn check_sent(&self, at: usize, side: usize, id: u64) -> Checked {
+        let this = &self.pairs[at].sides[side];
         let number = (id - this.first_send_id) as usize;
         let message = this.posted[number];
         let promised = self.setup.recovery
@@ -563,33 +566,33 @@ impl Model {
         Ok(())
     }
 
-    /// The messages of the other end, in order, each once; reliable ones without a gap.
-    fn judge_received(&mut self, at: usize, end: usize, received: &Received) -> Verdict {
+    /// Checks that the messages of the peer arrive in order, each once, and reliable ones without a gap.
+    fn check_received(&mut self, at: usize, side: usize, received: &Received) -> Checked {
         let pair = &mut self.pairs[at];
         let number = match received.immediate {
             Some(number) => number,
             None => {
-                let owner = pair.ends[end].owners.get(&received.id);
+                let owner = pair.sides[side].owners.get(&received.id);
                 owner.ok_or("a message without bytes")?.number
             }
         };
-        let next = pair.ends[end].next;
-        let skipped = pair.ends[1 - end]
+        let next = pair.sides[side].next;
+        let skipped = pair.sides[1 - side]
             .posted
             .get(next as usize..number as usize);
         let takes = |m: &Message| matches!(m.kind, Kind::Send | Kind::Write { immediate: true });
         let gap = skipped.is_none_or(|skipped| skipped.iter().any(takes));
-        let may_skip = self.setup.level == Level::UnreliableDelivery && self.setup.held > 0;
+        let may_skip = self.setup.level == Level::UnreliableDelivery && self.setup.withheld > 0;
         if number < next || (gap && !may_skip) {
             return Err(format!("message {number} instead of {next}"));
         }
-        let message = pair.ends[1 - end].posted[number as usize];
+        let message = pair.sides[1 - side].posted[number as usize];
         let whole = message.placed_bytes == message.length_bytes;
         if !whole || received.length_bytes as usize != message.length_bytes {
-            return Err(format!("not the whole message {number}: {message:?}"));
+            return Err(format!("message {number} is incomplete: {message:?}"));
         }
-        pair.ends[end].next = number + 1;
-        pair.ends[end].delivered += 1;
+        pair.sides[side].next = number + 1;
+        pair.sides[side].delivered += 1;
         Ok(())
     }
 }

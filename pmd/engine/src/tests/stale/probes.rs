@@ -1,21 +1,21 @@
-//! Answers to ADISC have no message ID: only their OX_ID says to which question they are.
+//! Late responses to ADISC probes: they have no message ID, only their OX_ID identifies the request.
 
 use crate::Level;
-use crate::testkit::net::{CLIENT, Net, S, SERVER, broken, config};
+use crate::testkit::net::{CLIENT, Net, S, SERVER, config, connection_lost_events};
 
 const R_CTL: usize = 28;
 const ELS_REPLY: u8 = 0x23;
 const OX_ID: usize = 44;
 
-/// A port goes. Its earlier answers come again while OX_IDs come round; all the same its peer
-/// must find out. A late question is answered late: twice R_A_TOV after it was asked.
-pub(super) fn play(seed: u64) -> Result<(), String> {
-    asked_every(S, 7, seed)?;
-    asked_every(9 * S / 2, 4, seed)
+/// Checks that the loss of a port is detected although its earlier responses are repeated while OX_IDs wrap. A late
+/// request has a late response: up to twice R_A_TOV after the request.
+pub(super) fn run(seed: u64) -> Result<(), String> {
+    run_with_interval(S, 7, seed)?;
+    run_with_interval(9 * S / 2, 4, seed)
 }
 
-/// The answers come again at so many intervals, all within twice R_A_TOV of their questions.
-fn asked_every(interval_ns: u64, times: u32, seed: u64) -> Result<(), String> {
+/// Repeats the responses at `times` probe intervals, all within twice R_A_TOV of their requests.
+fn run_with_interval(interval_ns: u64, times: u32, seed: u64) -> Result<(), String> {
     let configs = [CLIENT, SERVER].map(|node| {
         let mut config = config(node);
         config.probe_interval_ns = interval_ns;
@@ -25,30 +25,30 @@ fn asked_every(interval_ns: u64, times: u32, seed: u64) -> Result<(), String> {
     let (a, _) = net.join(Level::ReliableDelivery);
     net.advance(2 * interval_ns);
     net.clear_logs();
-    let answers = net.wire.trace.iter().filter(|sent| {
+    let responses = net.wire.trace.iter().filter(|sent| {
         sent.from == SERVER && sent.opcode.is_none() && sent.bytes[R_CTL] == ELS_REPLY
     });
-    let answers: Vec<Vec<u8>> = answers.map(|sent| sent.bytes.clone()).collect();
-    let last = answers.last().ok_or("no answer")?;
+    let responses: Vec<Vec<u8>> = responses.map(|sent| sent.bytes.clone()).collect();
+    let last = responses.last().ok_or("no response")?;
     let ox_id = u16::from_be_bytes([last[OX_ID], last[OX_ID + 1]]);
     net.wire.cut = true;
     for _ in 0..times {
-        turn_to(&mut net, ox_id);
+        advance_ox_ids_to(&mut net, ox_id);
         net.advance(interval_ns);
-        for answer in &answers {
-            net.inject(CLIENT, answer);
+        for response in &responses {
+            net.inject(CLIENT, response);
         }
     }
     net.advance(3 * interval_ns / 2);
-    if net.log(CLIENT, a) == broken() {
+    if net.log(CLIENT, a) == connection_lost_events() {
         Ok(())
     } else {
-        Err("a port that went seems to be there".to_owned())
+        Err("a lost port appears to be present".to_owned())
     }
 }
 
-/// Messages use OX_IDs, until this one is the next one; if it is dead, all others once.
-fn turn_to(net: &mut Net, ox_id: u16) {
+/// Uses OX_IDs until this one is the next one; if it is quarantined, uses all others once.
+fn advance_ox_ids_to(net: &mut Net, ox_id: u16) {
     let now_ns = net.now_ns;
     let pool = &mut net.nodes[CLIENT].engine.exchanges;
     for _ in 0..=u16::MAX {

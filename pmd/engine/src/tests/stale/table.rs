@@ -1,36 +1,35 @@
-//! docs/spec/synonym-checks.md: each check, where it is made, what it counts, and the test that
-//! shows what it is for.
+//! Writes docs/spec/synonym-checks.md: each check, its source file, its counters, and the test of its necessity.
 
 use std::fmt::Write;
 
-use super::scenes::Scene;
+use super::scenarios::Scenario;
 use crate::Counter;
 use crate::login::LoginCounter;
 use crate::synonym::Check;
 use crate::testkit::document::compare;
 
 const DOCUMENT: &str = "synonym-checks.md";
-const TESTS: &str = include_str!("needed.rs");
+const TESTS: &str = include_str!("check_necessity.rs");
 
 struct Row {
     check: Check,
-    /// Its place in the order of the checks [FCVI P-10].
+    /// Its rule in the order of the checks [FCVI P-10].
     rule: &'static str,
-    says: &'static str,
+    condition: &'static str,
     file: &'static str,
     source: &'static str,
     counters: &'static [&'static str],
-    /// What a stale frame does without it, or what else tells it then.
+    /// The effect of a stale frame without it, or the other check that rejects it then.
     without: &'static str,
     test: &'static str,
 }
 
 macro_rules! row {
-    ($check:ident, $rule:literal, $says:literal, $file:literal, [$($counter:expr),*], $without:literal, $test:literal) => {
+    ($check:ident, $rule:literal, $condition:literal, $file:literal, [$($counter:expr),*], $without:literal, $test:literal) => {
         Row {
             check: Check::$check,
             rule: $rule,
-            says: $says,
+            condition: $condition,
             file: $file,
             source: include_str!(concat!("../../", $file)),
             counters: &[$($counter.name()),*],
@@ -40,21 +39,21 @@ macro_rules! row {
     };
 }
 
-/// All of them.
+/// All checks.
 const ROWS: [Row; 24] = [
     row!(
         Addresses,
         "1",
-        "D_ID and the destination address are ours, the source address is that of S_ID",
+        "D_ID and the destination address are local, the source address is that of S_ID",
         "receive.rs",
         [Counter::DropBadAddress],
-        "a port that hears frames of others (a flooding switch) takes one of a connection whose handle is like its own",
+        "a port that receives frames of others (a flooding switch) accepts one of a connection with a similar handle",
         "addresses_are_needed"
     ),
     row!(
         Handle,
         "3",
-        "FCVI_HANDLE is that of the VI's connection, not only its place",
+        "FCVI_HANDLE is that of the VI's connection, not only its slot",
         "receive.rs",
         [Counter::DropUnknownHandle],
         "a frame of the VI's earlier connection with the same port",
@@ -66,16 +65,16 @@ const ROWS: [Row; 24] = [
         "S_ID is the VI's peer",
         "receive.rs",
         [Counter::DropWrongPeer],
-        "DeadHandle tells it: no two connections have one handle within R_A_TOV; for frames that are forged it is the first line",
-        "peer_is_covered_by_dead_handle"
+        "covered by QuarantinedHandle: no two connections have one handle within R_A_TOV; against forged frames it is the first defence",
+        "peer_is_covered_by_quarantined_handle"
     ),
     row!(
         OlderMessage,
         "4",
-        "FCVI_MSG_ID is not before the one that is expected",
+        "FCVI_MSG_ID is not older than the expected one",
         "receive.rs",
         [Counter::DropStaleMessage],
-        "a message that was delivered is delivered again, or breaks a reliable connection as one that is far ahead",
+        "a delivered message is delivered again, or breaks a reliable connection as one that is far ahead",
         "older_message_is_needed"
     ),
     row!(
@@ -84,13 +83,13 @@ const ROWS: [Row; 24] = [
         "FCVI_MSG_ID is not further ahead than `message_window`",
         "receive.rs",
         [Counter::DropOutOfWindow],
-        "DeadHandle tells it: frames of this connection are never ahead of it",
-        "message_window_is_covered_by_dead_handle"
+        "covered by QuarantinedHandle: frames of this connection are never ahead of it",
+        "message_window_is_covered_by_quarantined_handle"
     ),
     row!(
         OpenMessage,
         "5",
-        "a further frame has the FCVI_MSG_ID of the open message",
+        "a continuation frame has the FCVI_MSG_ID of the open message",
         "receive.rs",
         [Counter::DropOtherMessage],
         "a frame with the same OX_ID, SEQ_ID and SEQ_CNT, 256 uses of the OX_ID ago",
@@ -99,34 +98,34 @@ const ROWS: [Row; 24] = [
     row!(
         OpenExchange,
         "5",
-        "a further frame has the OX_ID and SEQ_ID of the open message",
+        "a continuation frame has the OX_ID and SEQ_ID of the open message",
         "receive.rs",
         [Counter::DropSynonym],
-        "OpenMessage tells it: a message is on one exchange, and so is what is sent again of it",
+        "covered by OpenMessage: a message and its retransmissions use one exchange",
         "open_exchange_is_covered_by_open_message"
     ),
     row!(
         SequenceCount,
         "5",
         "SEQ_CNT is the next one",
-        "receive/follows.rs",
+        "receive/frame_order.rs",
         [Counter::DropDuplicate],
-        "RelativeOffset tells it: no two frames of a message have one offset",
+        "covered by RelativeOffset: no two frames of a message have one offset",
         "sequence_count_is_covered_by_relative_offset"
     ),
     row!(
         RelativeOffset,
         "5",
         "the relative offset is the next one",
-        "receive/follows.rs",
+        "receive/frame_order.rs",
         [Counter::DropDuplicate],
-        "a frame of the same message, 65,536 frames ago; with recovery any one that is placed",
+        "a frame of the same message, 65,536 frames ago; with recovery any frame that is placed",
         "relative_offset_is_needed"
     ),
     row!(
         PlacedAhead,
         "5",
-        "with recovery: the bytes of a frame ahead of order are not there yet",
+        "with recovery: the bytes of an out-of-order frame have not been placed",
         "recovery/incoming.rs",
         [Counter::DropDuplicate],
         "bytes are placed and counted twice",
@@ -135,7 +134,7 @@ const ROWS: [Row; 24] = [
     row!(
         AnsweredMessage,
         "7",
-        "FCVI_MSG_ID of an answer is that of a message in flight",
+        "FCVI_MSG_ID of a response is that of a message in flight",
         "receive/response.rs",
         [Counter::DropStrayResponse],
         "the response to a message that used the same OX_ID: a send completes that is not placed",
@@ -144,47 +143,47 @@ const ROWS: [Row; 24] = [
     row!(
         AnsweredExchange,
         "7",
-        "an answer comes on the exchange of its message",
+        "a response arrives on the exchange of its message",
         "receive/response.rs",
         [Counter::DropStrayResponse],
-        "AnsweredMessage tells it",
+        "covered by AnsweredMessage",
         "answered_exchange_is_covered_by_answered_message"
     ),
     row!(
         OlderAcknowledgement,
         "7",
-        "with recovery: an acknowledgement, by itself or carried, does not say less than one before",
+        "with recovery: an acknowledgement, separate or piggybacked, does not cover less than an earlier one",
         "recovery/outgoing.rs",
         [Counter::StaleAcknowledgements],
-        "what is acknowledged counts as unacknowledged again: it is asked for and sent again, and the window is full of it",
+        "acknowledged messages count as unacknowledged again: they are probed and retransmitted, and fill the window",
         "older_acknowledgement_is_needed"
     ),
     row!(
         AcknowledgedMessage,
         "7",
-        "nor does it say more than was sent",
+        "with recovery: an acknowledgement does not cover more than was sent",
         "recovery/outgoing.rs",
         [Counter::DropStrayResponse],
-        "DeadHandle tells it: no acknowledgement of this connection says more; without both, one of an earlier connection completes a send that is not placed",
-        "acknowledged_message_is_covered_by_dead_handle"
+        "covered by QuarantinedHandle: no acknowledgement of this connection covers more; without both, one of an earlier connection completes a send that is not placed",
+        "acknowledged_message_is_covered_by_quarantined_handle"
     ),
     row!(
         KnownRequest,
         "connect",
-        "(S_ID, FCVI_CONNECTION_ID) of a request is not that of one that is held, refused, accepted or connected",
+        "(S_ID, FCVI_CONNECTION_ID) of a request is not that of one that is pending, refused, accepted or connected",
         "accept/incoming.rs",
         [Counter::KnownRequests],
-        "one request is shown to two consumers",
+        "one request is indicated to two consumers",
         "known_request_is_needed"
     ),
     row!(
-        DeadRequest,
+        QuarantinedRequest,
         "connect",
-        "nor that of one that came to a connection, was taken back, or made room for others, less than R_A_TOV ago",
-        "dead.rs",
+        "(S_ID, FCVI_CONNECTION_ID) of a request is not that of one that was connected, cancelled or evicted less than R_A_TOV ago",
+        "quarantine.rs",
         [Counter::DropLateRequest],
-        "a consumer is shown a request that nobody makes",
-        "dead_request_is_needed"
+        "a consumer gets a request that no peer is making",
+        "quarantined_request_is_needed"
     ),
     row!(
         ConnectionId,
@@ -192,52 +191,52 @@ const ROWS: [Row; 24] = [
         "FCVI_CONNECTION_ID of RESP1, RESP2, RESP3 and both disconnect IUs is that of the procedure",
         "disconnect.rs",
         [Counter::DropStrayConnect, Counter::UnknownDisconnects],
-        "a disconnect without handle takes back a later request; the answer to an earlier one ends a disconnect",
+        "a disconnect without handle cancels a later request; the response to an earlier one ends a disconnect",
         "connection_id_is_needed"
     ),
     row!(
         ConnectionHandle,
         "connect",
-        "so is our handle",
+        "the local handle in these IUs is that of the procedure",
         "endpoint.rs",
         [Counter::DropStrayConnect, Counter::UnknownDisconnects],
-        "ConnectionId tells it; for frames that are forged the handle is the first line",
+        "covered by ConnectionId; against forged frames the handle is the first defence",
         "connection_handle_is_covered_by_connection_id"
     ),
     row!(
         ConnectionPeer,
         "connect",
-        "and S_ID is the port that the procedure is with",
+        "S_ID of these IUs is the port of the procedure",
         "disconnect.rs",
         [Counter::DropStrayConnect, Counter::UnknownDisconnects],
-        "a disconnect of one port takes back the request of another one that chose the same connection ID",
+        "a disconnect of one port cancels the request of another one with the same connection ID",
         "connection_peer_is_needed"
     ),
     row!(
-        DeadHandle,
-        "held",
-        "a handle that was given up does not come again for R_A_TOV: a place goes through all of its numbers before",
+        QuarantinedHandle,
+        "quarantine",
+        "a released handle is not reused for R_A_TOV: a slot goes through all of its numbers first",
         "handles.rs",
         [],
         "a frame of the VI's earlier connection, once in 65,536 connections",
-        "dead_handle_is_needed"
+        "quarantined_handle_is_needed"
     ),
     row!(
-        DeadExchange,
-        "held",
-        "an OX_ID that was given up is not used again for R_A_TOV, and one that an ADISC was sent on for twice that: a late question is answered late",
+        QuarantinedExchange,
+        "quarantine",
+        "the OX_ID of an abandoned exchange is not reused for R_A_TOV, that of an ADISC for twice that: a late request is answered late",
         "exchange.rs",
         [],
-        "an answer to an earlier ADISC: a port that went seems to be there",
-        "dead_exchange_is_needed"
+        "a response to an earlier ADISC: a lost port appears to be present",
+        "quarantined_exchange_is_needed"
     ),
     row!(
         ConfirmedLogin,
         "login",
-        "a port that is logged in confirms, asked by ADISC, that it is not, before its FLOGI is believed",
+        "a port with a login confirms by ADISC that it has none before its FLOGI is accepted",
         "login/request.rs",
         [LoginCounter::Doubts, LoginCounter::Repeated],
-        "an FLOGI that was repeated or held ends a login, and all connections with that port",
+        "an FLOGI that was repeated or delayed ends a login, and all connections with that port",
         "confirmed_login_is_needed"
     ),
     row!(
@@ -246,17 +245,17 @@ const ROWS: [Row; 24] = [
         "(S_ID, command, OX_ID) of a PLOGI or LOGO is not that of one that was accepted less than R_A_TOV ago",
         "login/request.rs",
         [LoginCounter::Repeated, LoginCounter::RefusedBusy],
-        "a LOGO ends a later login; a PLOGI begins one with a port that is not there",
+        "a LOGO ends a later login; a PLOGI starts one with a port that is not present",
         "accepted_login_is_needed"
     ),
     row!(
-        DeadLoginExchange,
-        "held",
-        "the OX_ID of a link service is not used again for twice R_A_TOV, answered or not: a late request is answered late",
+        QuarantinedLoginExchange,
+        "quarantine",
+        "the OX_ID of a link service is not reused for twice R_A_TOV, answered or not: a late request is answered late",
         "login/exchanges.rs",
         [],
-        "an earlier answer is taken for that of a port that is not there, or started anew",
-        "dead_login_exchange_is_needed"
+        "an earlier response is taken for that of a port that is not present, or has restarted",
+        "quarantined_login_exchange_is_needed"
     ),
 ];
 
@@ -264,42 +263,43 @@ const HEAD: &str = "# Stale frames: what each check is for
 
 Made by `pmd/engine/src/tests/stale/table.rs`: `VIPL_WRITE_DOCUMENTS=1 cargo test -p vi-engine stale::table`.
 
-A frame can be on its way for R_A_TOV, and a network can repeat it. It is intact then; only what it names tells that its time is
-over. In the model of `pmd/engine/src/tests/stale/` a network keeps every frame for R_A_TOV and lets, before each one, older ones
-arrive that resemble it: the same OX_ID, SEQ_ID and SEQ_CNT, the same exchange, message, offset or IU. Messages and reads name
-themselves in each of their bytes, and a judge looks at every byte that is placed, every message that is delivered, every descriptor
-that completes, and at what both ends believe of their connection. With all checks no stale frame is ever taken for a new one. With one
-left out (the name in the first column stands where it is made; it costs nothing outside these tests), one is, or another check
-tells it, and without both one is.
+A frame can be in flight for R_A_TOV, and a network can duplicate it. It is intact then; only its identifiers show that
+it is stale. In the model of `pmd/engine/src/tests/stale/` a network keeps every frame for R_A_TOV and, before each
+frame, delivers older ones that are similar: with the same OX_ID, SEQ_ID and SEQ_CNT, or the same exchange, message,
+offset or IU. Every block of a message or read identifies its message, and the model checks every placed byte, every
+delivered message, every completed descriptor, and the state of both sides of each connection. With all checks no stale
+frame is accepted. Without one of them (the code names it where the check is made; it costs nothing outside these tests)
+a stale frame is accepted, or another check rejects it, and without both it is accepted.
 
-Rules are those of FCVI P-10, in whose order a frame is checked. Counters are the NIC's, by their names. Tests are in `stale/needed.rs`.
+Rules are those of FCVI P-10, in the order in which a frame is checked. Counters are those of the NIC. The tests are in
+`stale/check_necessity.rs`.
 
 | check | rule | what is checked | where | counter | without it | test |
 | --- | --- | --- | --- | --- | --- | --- |
 ";
 
 const TAIL: &str = "
-What P-10 says besides:
+Other rules of P-10, and limits:
 
-| rule | what is so here |
+| rule | implementation |
 | --- | --- |
-| 1: CRC, SOF, EOF; 2: header size against opcode | `drop_bad_crc`, `drop_malformed`, `drop_bad_iu`. They are for frames that are damaged or forged: whatever was sent once passes them, and the model finds none of these counters moved |
+| 1: CRC, SOF, EOF; 2: header size against opcode | `drop_bad_crc`, `drop_malformed`, `drop_bad_iu`. They are for damaged or forged frames: every frame that was sent passes them, and the model finds that none of these counters changes |
 | 4: a new message while the last one lacks frames | the old one failed (`incomplete_messages`): its FCVI_MSG_ID is older |
-| 5: a further frame while no message is open | `drop_no_context`: there is nothing that it could continue. One of a message that is yet to come shows at the reliable levels that its first frame is missing |
-| 5: RX_ID | not compared: requests have none yet, and answers repeat the OX_ID |
-| 6: abandoned contexts | need no list: a late frame of one has an older FCVI_MSG_ID (`drop_no_context`, `drop_other_message`, `drop_stale_message`), which OpenMessage and OlderMessage are tested for. While the message is still the newest, what is left of it is swallowed (`drop_discarded`) |
-| 7: OX_ID of an acknowledgement | not compared: it is that of the newest frame that came, of whatever message that was, and an acknowledgement that is told again for a stale frame names an exchange that has ended at its originator. What an acknowledgement says is its FCVI_MSG_ID and offset |
-| what is held | all handles, by their order: a place that goes through its numbers (4 million at 1024 VIs) within R_A_TOV has none until then (`no_handle`). 16,384 requests at most; if more end within R_A_TOV, a late one of the oldest is shown to a consumer, and comes to nothing by the RESP2 that it never gets |
-| what is held of logins | 16 PLOGIs and LOGOs for each neighbour that there can be, and 32 of one port, at most; if more are accepted within R_A_TOV, the oldest are believed again |
-| a LOGO that no earlier copy came of | is believed, however late it is: the port that sent it may be gone, and nobody could confirm it. |
-| a port that starts anew | begins with an OX_ID drawn at random; an answer to its former life is believed if it draws one of the few that it used within R_A_TOV. Requests that it accepted in that life are forgotten, and believed once more |
-| a message ID comes round | after 2^32 messages of one direction of a connection, half of which must take longer than R_A_TOV: at 100 million messages a second it is 21 s |
+| 5: a continuation frame while no message is open | `drop_no_context`. At the reliable levels a continuation frame of a later message shows that its first frame is missing |
+| 5: RX_ID | not compared: requests have none yet, and responses repeat the OX_ID |
+| 6: abandoned contexts | need no list: their late frames have an older FCVI_MSG_ID (`drop_no_context`, `drop_other_message`, `drop_stale_message`), which OpenMessage and OlderMessage are tested for. While the message is still the newest, its remaining frames are discarded (`drop_discarded`) |
+| 7: OX_ID of an acknowledgement | not compared: it is that of the newest frame received, of any message, and an acknowledgement that is repeated for a stale frame has an exchange that has ended at its originator. The contents of an acknowledgement are its FCVI_MSG_ID and offset |
+| quarantine of handles and requests | all handles, by their order: a slot that goes through its numbers (4 million at 1024 VIs) within R_A_TOV has none until then (`no_handle`). At most 16,384 requests; if more end within R_A_TOV, a late copy of the oldest is indicated to a consumer, and fails because its RESP2 never arrives |
+| quarantine of logins | at most 16 PLOGIs and LOGOs per possible neighbour, and 32 of one port; if more are accepted within R_A_TOV, the oldest are accepted again |
+| a LOGO without an earlier copy | is accepted, however late it is: the port that sent it may have stopped, and could not confirm it |
+| a port that restarts | begins with a random OX_ID; a response to its previous life is accepted if it draws one of the few that it used within R_A_TOV. It has no record of the requests that it accepted in that life, and accepts them again |
+| a message ID wraps | after 2^32 messages of one direction of a connection, half of which must take longer than R_A_TOV: at 100 million messages a second it is 21 s |
 
-## Scenes
+## Scenarios
 
-Legal traffic, with identifiers that come round soon: a port's other OX_IDs are taken, frames are small, random numbers have few bits.
+Legal traffic, with identifiers that wrap soon: the other OX_IDs of a port are occupied, frames are small, random numbers have few bits.
 
-| scene | seeds |
+| scenario | seeds |
 | --- | --- |
 ";
 
@@ -313,7 +313,7 @@ fn document() -> String {
             document,
             "| {check:?} | {} | {} | `{}` | {} | {} | `{}` |",
             row.rule,
-            row.says,
+            row.condition,
             row.file,
             counters.join(", "),
             row.without,
@@ -322,13 +322,13 @@ fn document() -> String {
         .expect("a string");
     }
     document.push_str(TAIL);
-    for scene in Scene::ALL {
-        writeln!(document, "| {scene:?} | {} |", scene.seeds().count()).expect("a string");
+    for scenario in Scenario::ALL {
+        writeln!(document, "| {scenario:?} | {} |", scenario.seeds().count()).expect("a string");
     }
     document
 }
 
-/// The names of all checks, from their declaration.
+/// Returns the names of all checks from their declaration.
 fn declared() -> Vec<&'static str> {
     let source = include_str!("../../synonym.rs");
     let (_, after) = source.split_once("enum Check {").expect("the checks");
@@ -338,7 +338,7 @@ fn declared() -> Vec<&'static str> {
 }
 
 #[test]
-fn every_check_has_its_place_its_counter_and_its_test() {
+fn every_check_has_a_source_and_a_test() {
     let mut named: Vec<String> = ROWS.iter().map(|row| format!("{:?}", row.check)).collect();
     let mut declared = declared();
     named.sort_unstable();
@@ -346,8 +346,8 @@ fn every_check_has_its_place_its_counter_and_its_test() {
     assert_eq!(named, declared);
     for row in ROWS {
         let check = row.check;
-        let stands = format!("skips(Check::{check:?})");
-        assert!(row.source.contains(&stands), "{check:?} in {}", row.file);
+        let call = format!("skips(Check::{check:?})");
+        assert!(row.source.contains(&call), "{check:?} in {}", row.file);
         let test = format!("fn {}()", row.test);
         assert!(TESTS.contains(&test), "{check:?}: {test}");
         assert!(TESTS.contains(&format!("Check::{check:?}")));
@@ -355,6 +355,6 @@ fn every_check_has_its_place_its_counter_and_its_test() {
 }
 
 #[test]
-fn the_document_says_what_is_so() {
+fn document_matches_the_checks() {
     compare(DOCUMENT, "stale::table", &document());
 }

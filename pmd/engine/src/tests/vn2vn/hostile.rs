@@ -1,4 +1,4 @@
-//! Frames that are wrong, forged, or too many.
+//! Invalid, forged and excessive frames.
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::fip::Vn2vnMessage::{Beacon, ClaimNotification, ClaimResponse, ProbeRequest};
@@ -9,24 +9,24 @@ use crate::vn2vn::{Vn2vn, Vn2vnConfig, Vn2vnCounter, Vn2vnState};
 
 fn alone() -> Segment {
     let mut segment = Segment::up(vec![config(5, 7)], 11);
-    segment.told();
+    segment.take_sent();
     segment
 }
 
-/// Refused with this counter and nothing else: no frame, no event, no neighbour.
-fn is_refused(bytes: &[u8], counter: Vn2vnCounter) {
+/// Asserts that a frame is dropped with this counter and has no other effect: no frame, no event, no neighbour.
+fn assert_dropped(bytes: &[u8], counter: Vn2vnCounter) {
     let mut segment = alone();
     segment.events(0);
     segment.inject(0, bytes);
     assert_eq!(segment.count(0, counter), 1, "{counter:?}");
-    assert_eq!(segment.told(), [""; 0], "{counter:?}");
+    assert_eq!(segment.take_sent(), [""; 0], "{counter:?}");
     assert_eq!(segment.events(0), [], "{counter:?}");
     assert_eq!(segment.neighbours(0), [], "{counter:?}");
     assert_eq!(segment.state(0), Vn2vnState::Up, "{counter:?}");
 }
 
 #[test]
-fn every_kind_of_wrong_frame_has_its_counter() {
+fn invalid_frames_are_dropped_with_their_counter() {
     let good = frame(port(6, id(8)), ClaimNotification(claim(2158)));
     let wire = |dst| bytes(&good, dst, 0);
     let mut segment = alone();
@@ -34,76 +34,76 @@ fn every_kind_of_wrong_frame_has_its_counter() {
     segment.inject(0, &wire(enode(5)));
     assert_eq!(segment.count(0, Vn2vnCounter::Rx), 2);
 
-    is_refused(&wire(ALL)[..231], Vn2vnCounter::DropMalformed);
-    is_refused(&[], Vn2vnCounter::DropMalformed);
+    assert_dropped(&wire(ALL)[..231], Vn2vnCounter::DropMalformed);
+    assert_dropped(&[], Vn2vnCounter::DropMalformed);
     let mut other = wire(ALL);
     other[13] = 0x06;
-    is_refused(&other, Vn2vnCounter::DropMalformed);
+    assert_dropped(&other, Vn2vnCounter::DropMalformed);
     for dst in [enode(6), MacAddress::BROADCAST, MacAddress::vn2vn(id(7))] {
-        is_refused(&wire(dst), Vn2vnCounter::DropBadDestination);
+        assert_dropped(&wire(dst), Vn2vnCounter::DropBadDestination);
     }
     for (at, value) in [(17, 2), (17, 1), (19, 9)] {
         let mut other = wire(ALL);
         other[at] = value;
-        is_refused(&other, Vn2vnCounter::DropOtherOperation);
+        assert_dropped(&other, Vn2vnCounter::DropOtherOperation);
     }
     let mut other = wire(ALL);
     other[44] = 99;
-    is_refused(&other, Vn2vnCounter::DropBadDescriptor);
+    assert_dropped(&other, Vn2vnCounter::DropBadDescriptor);
     let mut small = good;
     small.message = ClaimNotification(claim(301));
-    is_refused(&bytes(&small, ALL, 0), Vn2vnCounter::DropTooSmall);
+    assert_dropped(&bytes(&small, ALL, 0), Vn2vnCounter::DropTooSmall);
 }
 
 #[test]
-fn addresses_and_identities_must_agree() {
+fn frames_with_inconsistent_addresses_are_dropped() {
     let claims = ClaimNotification(claim(2158));
     let mut other = bytes(&frame(port(6, id(8)), claims), ALL, 0);
     other[11] ^= 1;
-    is_refused(&other, Vn2vnCounter::DropBadAddress);
+    assert_dropped(&other, Vn2vnCounter::DropBadAddress);
     // A beacon comes from the VN_Port, not from the interface.
     let mut beacon = bytes(&frame(port(6, id(8)), Beacon), ALL, 0);
     beacon[6..12].copy_from_slice(&enode(6).0);
-    is_refused(&beacon, Vn2vnCounter::DropBadAddress);
+    assert_dropped(&beacon, Vn2vnCounter::DropBadAddress);
     let mut wrong = port(6, id(8));
     wrong.id.mac = MacAddress::vn2vn(id(9));
     let wrong = bytes(&frame(wrong, claims), ALL, 0);
-    is_refused(&wrong, Vn2vnCounter::DropBadAddress);
+    assert_dropped(&wrong, Vn2vnCounter::DropBadAddress);
     let mut group = port(6, id(8));
     group.enode_mac = ALL;
     let group = bytes(&frame(group, claims), ALL, 0);
-    is_refused(&group, Vn2vnCounter::DropBadAddress);
+    assert_dropped(&group, Vn2vnCounter::DropBadAddress);
     for never in [0, 0xFFFF, 0x01_0000, 0xFF_FFFF] {
         let never = fcvi_frame::NPortId::new(never).expect("24 bits");
         let never = bytes(&frame(port(6, never), claims), ALL, 0);
-        is_refused(&never, Vn2vnCounter::DropBadIdentity);
+        assert_dropped(&never, Vn2vnCounter::DropBadIdentity);
     }
     let mut nameless = port(6, id(8));
     nameless.id.port_name = 0;
     let nameless = bytes(&frame(nameless, claims), ALL, 0);
-    is_refused(&nameless, Vn2vnCounter::DropBadIdentity);
+    assert_dropped(&nameless, Vn2vnCounter::DropBadIdentity);
     let probe = bytes(&frame(port(6, id(8)), ProbeRequest), ALL, 0);
-    is_refused(&probe, Vn2vnCounter::DropOtherId);
+    assert_dropped(&probe, Vn2vnCounter::DropOtherId);
 }
 
 #[test]
-fn our_own_frames_that_come_back_are_nothing_to_us() {
+fn own_frames_are_dropped() {
     let mut own = port(5, id(7));
     own.id.port_name = config(5, 7).port_name;
     for message in [ProbeRequest, ClaimNotification(claim(2158)), Beacon] {
-        is_refused(&bytes(&frame(own, message), ALL, 0), Vn2vnCounter::DropOwn);
+        assert_dropped(&bytes(&frame(own, message), ALL, 0), Vn2vnCounter::DropOwn);
     }
 }
 
 #[test]
-fn a_port_with_our_name_is_no_neighbour_but_cannot_have_our_id() {
+fn port_with_the_same_name_is_no_neighbour_and_gets_another_id() {
     let mut twin = port(5, id(8));
     twin.id.port_name = config(5, 7).port_name;
     twin.enode_mac = enode(50);
     let elsewhere = bytes(&frame(twin, ClaimNotification(claim(2158))), ALL, 0);
-    is_refused(&elsewhere, Vn2vnCounter::DropDuplicateName);
+    assert_dropped(&elsewhere, Vn2vnCounter::DropDuplicateName);
 
-    // Two machines with the same name want the same N_Port_ID: the higher interface has it.
+    // Two ports with the same name request the same N_Port_ID: the one with the higher MAC address keeps it.
     let twin = Vn2vnConfig {
         enode_mac: enode(50),
         ..config(5, 7)
@@ -121,17 +121,17 @@ fn a_port_with_our_name_is_no_neighbour_but_cannot_have_our_id() {
 }
 
 #[test]
-fn a_stopped_port_takes_and_sends_nothing() {
+fn stopped_port_receives_and_sends_nothing() {
     let mut segment = Segment::new(vec![config(5, 7)], 13);
     let notification = frame(port(6, id(7)), ClaimNotification(claim(2158)));
     segment.inject(0, &bytes(&notification, ALL, 0));
     segment.advance(100 * S);
     assert_eq!(segment.count(0, Vn2vnCounter::DropStopped), 1);
-    assert_eq!((segment.told().len(), segment.events(0).len()), (0, 0));
+    assert_eq!((segment.take_sent().len(), segment.events(0).len()), (0, 0));
 }
 
 #[test]
-fn the_same_answer_waits_only_once() {
+fn identical_response_is_queued_once() {
     let mut segment = alone();
     let now_ns = segment.now_ns;
     let machine = &mut segment.stations[0].machine;
@@ -139,14 +139,14 @@ fn the_same_answer_waits_only_once() {
     for _ in 0..100 {
         machine.handle_frame(now_ns, &bytes(&notification, ALL, 0));
     }
-    // The response, and the test of the path.
+    // The response, and the path test.
     let sent: Vec<_> = std::iter::from_fn(|| machine.poll_outbound()).collect();
     assert_eq!(sent.len(), 2);
     assert_eq!(machine.counters().get(Vn2vnCounter::AnswersFull), 0);
 }
 
 #[test]
-fn every_counter_has_a_name_of_its_own() {
+fn counter_names_are_unique() {
     let segment = alone();
     let counters = segment.stations[0].machine.counters();
     let names: std::collections::BTreeSet<_> = counters.iter().map(|(name, _)| name).collect();
@@ -160,24 +160,24 @@ fn every_counter_has_a_name_of_its_own() {
     assert_eq!(sent, 5, "two probes, a claim, two beacons");
 }
 
-/// Takes nothing out of a machine that is flooded: what it keeps is bounded.
+/// Floods a machine without taking its output: its state is bounded.
 #[test]
-fn a_flood_makes_nothing_grow_and_is_answered_at_a_bounded_rate() {
+fn flood_is_answered_at_a_bounded_rate_without_allocation() {
     let seed = 0xF100D;
     println!("seed {seed:#x}");
     let mut rng = Rng::new(seed);
     let mut segment = alone();
     let mut now_ns = segment.now_ns;
     let machine = &mut segment.stations[0].machine;
-    let places = machine.places();
+    let capacities = machine.capacities();
     for _ in 0..100_000 {
-        let who = port(rng.below(240) as u8 + 6, id(rng.below(0xFFF0) as u16 + 8));
+        let sender = port(rng.below(240) as u8 + 6, id(rng.below(0xFFF0) as u16 + 8));
         let message = match rng.below(3) {
             0 => ClaimNotification(claim(2158)),
             1 => ClaimResponse(claim(2158)),
             _ => Beacon,
         };
-        machine.handle_frame(now_ns, &bytes(&frame(who, message), ALL, 0));
+        machine.handle_frame(now_ns, &bytes(&frame(sender, message), ALL, 0));
         now_ns += 1_000;
         if rng.below(1_000) == 0 {
             machine.handle_timeout(now_ns);
@@ -188,23 +188,23 @@ fn a_flood_makes_nothing_grow_and_is_answered_at_a_bounded_rate() {
     while machine.poll_outbound().is_some() {
         frames += 1;
     }
-    // Claim, beacon, 64 answers, and a test for each neighbour.
+    // Claim, beacon, 64 responses, and a path test for each neighbour.
     assert!(frames <= 2 + 64 + 256, "{frames}");
     let mut events = 0;
     while machine.poll_event().is_some() {
         events += 1;
     }
     assert!(events <= 3 * 256, "{events}");
-    assert_eq!(machine.places(), places, "no allocation");
+    assert_eq!(machine.capacities(), capacities, "no allocation");
     assert!(machine.counters().get(Vn2vnCounter::AnswersFull) > 0);
 
-    // A tenth of a second of claims, all taken out: no more answers than a second may have.
+    // Claims for a tenth of a second, with all output taken: at most the responses permitted in one second.
     let count = |machine: &Vn2vn| machine.counters().get(Vn2vnCounter::TxClaimResponses);
     now_ns += 2 * S;
     let before = count(machine);
     for number in 0..10_000_u32 {
-        let who = port(6 + (number % 200) as u8, id(8 + (number % 5_000) as u16));
-        let notification = frame(who, ClaimNotification(claim(2158)));
+        let sender = port(6 + (number % 200) as u8, id(8 + (number % 5_000) as u16));
+        let notification = frame(sender, ClaimNotification(claim(2158)));
         machine.handle_frame(now_ns, &bytes(&notification, ALL, 0));
         while machine.poll_outbound().is_some() {}
         while machine.poll_event().is_some() {}
@@ -212,19 +212,19 @@ fn a_flood_makes_nothing_grow_and_is_answered_at_a_bounded_rate() {
     }
     assert_eq!(count(machine) - before, 1024);
     assert!(machine.counters().get(Vn2vnCounter::AnswersLimited) > 8_000);
-    assert_eq!(machine.places(), places, "no allocation");
+    assert_eq!(machine.capacities(), capacities, "no allocation");
 }
 
-/// Probes are cheap: whoever sends many must not keep us from saying that we have our N_Port_ID.
+/// Probes are cheap: a flood of them must not prevent the defence of the N_Port_ID.
 #[test]
-fn a_flood_of_probes_for_our_id_does_not_take_away_what_defends_it() {
+fn flood_of_probes_does_not_prevent_the_defence_of_the_id() {
     let mut segment = alone();
     for number in 0..5_000u32 {
         let mut prober = port(4, id(7));
         let [.., c, d] = number.to_be_bytes();
         prober.enode_mac = MacAddress([2, 9, 9, 9, c, d]);
         segment.inject(0, &bytes(&frame(prober, ProbeRequest), ALL, 0));
-        segment.told();
+        segment.take_sent();
     }
     assert!(segment.count(0, Vn2vnCounter::AnswersLimited) > 3_000);
     let weaker = bytes(
@@ -233,26 +233,26 @@ fn a_flood_of_probes_for_our_id_does_not_take_away_what_defends_it() {
         0,
     );
     segment.inject(0, &weaker);
-    assert_eq!(segment.told(), ["0 claim to all"]);
+    assert_eq!(segment.take_sent(), ["0 claim to all"]);
     assert_eq!(segment.count(0, Vn2vnCounter::Defended), 1);
-    // So are claims: there is a limit for what answers them, too, and one claim answers many.
+    // Claims are cheap too: responses to them are limited, and one claim answers many.
     for _ in 0..5_000 {
         segment.inject(0, &weaker);
     }
-    let claims = segment.told();
+    let claims = segment.take_sent();
     assert!(claims.len() < 16, "{}", claims.len());
     assert_eq!(segment.count(0, Vn2vnCounter::Defended), 16);
     assert_eq!(segment.count(0, Vn2vnCounter::DefencesLimited), 5_001 - 16);
     assert_eq!(segment.state(0), Vn2vnState::Up);
     segment.advance(S);
-    segment.told();
+    segment.take_sent();
     segment.inject(0, &weaker);
-    assert_eq!(segment.told(), ["0 claim to all"]);
+    assert_eq!(segment.take_sent(), ["0 claim to all"]);
 }
 
-/// Frames with any bit changed, in every state: no panic, and the clock always has a next tick.
+/// Frames with any bit changed, in every state: no panic, and there is always a next timeout.
 #[test]
-fn damaged_frames_do_no_harm() {
+fn corrupted_frames_cause_no_panic() {
     let seed = 0xDA4A6E;
     println!("seed {seed:#x}");
     let mut rng = Rng::new(seed);
@@ -260,7 +260,7 @@ fn damaged_frames_do_no_harm() {
         let mut segment = Segment::new(vec![config(5, 7)], round);
         segment.start(0);
         for _ in 0..200 {
-            let who = port(rng.below(8) as u8, id(rng.below(4) as u16 + 6));
+            let sender = port(rng.below(8) as u8, id(rng.below(4) as u16 + 6));
             let message = match rng.below(5) {
                 0 => ProbeRequest,
                 1 => ClaimNotification(claim(rng.next() as u16)),
@@ -268,7 +268,7 @@ fn damaged_frames_do_no_harm() {
                 3 => fcvi_frame::fip::Vn2vnMessage::ProbeReply,
                 _ => Beacon,
             };
-            let mut wire = bytes(&frame(who, message), ALL, rng.below(2200) as usize);
+            let mut wire = bytes(&frame(sender, message), ALL, rng.below(2200) as usize);
             for _ in 0..rng.below(4) {
                 let at = rng.below(64) as usize;
                 wire[at] ^= 1 << rng.below(8);
@@ -279,7 +279,7 @@ fn damaged_frames_do_no_harm() {
             let due_ns = segment.stations[0]
                 .machine
                 .poll_timeout()
-                .expect("it goes on");
+                .expect("a timeout");
             assert!(due_ns > segment.now_ns);
         }
     }

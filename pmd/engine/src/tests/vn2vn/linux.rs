@@ -1,4 +1,4 @@
-//! Frames that a Linux kernel sent, to another one that we stand in for.
+//! Frames captured from a Linux kernel, received in place of its peer.
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::fip::FipView;
@@ -16,7 +16,7 @@ macro_rules! golden {
     };
 }
 
-/// Pairs of digits; `#` begins a comment.
+/// Parses pairs of hexadecimal digits; `#` begins a comment.
 fn from_hex(text: &str) -> Vec<u8> {
     text.lines()
         .flat_map(|line| line.split('#').take(1))
@@ -25,23 +25,23 @@ fn from_hex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// The kernel has 52:54:00:00:00:01 and 00.00.01; we have the other's interface.
+/// Returns a station with the interface of the kernel's peer. The kernel has 52:54:00:00:00:01 and 00.00.01.
 fn station() -> Segment {
     let config = Vn2vnConfig {
         max_fcoe_bytes: 2_158,
         ..config(2, 2)
     };
     let mut segment = Segment::up(vec![config], 16);
-    segment.told();
+    segment.take_sent();
     segment.events(0);
     segment
 }
 
 #[test]
-fn a_linux_kernel_is_found_by_its_claim_and_heard_by_its_beacon() {
+fn linux_kernel_is_found_by_its_claim_and_ready_after_its_beacon() {
     let mut segment = station();
     segment.inject(0, &golden!("linux_probe_request"));
-    assert_eq!(segment.told(), [""; 0]);
+    assert_eq!(segment.take_sent(), [""; 0]);
     segment.inject(0, &golden!("linux_claim_notification"));
     let found = Neighbour {
         id: id(1),
@@ -55,33 +55,33 @@ fn a_linux_kernel_is_found_by_its_claim_and_heard_by_its_beacon() {
     };
     assert_eq!(segment.events(0), [Vn2vnEvent::NeighbourFound(found)]);
     let to_kernel = ["0 claim response to ", "0 claim to "].map(|s| format!("{s}{}", enode(1)));
-    assert_eq!(segment.told(), to_kernel);
-    // It answers our test as it answers any claim.
+    assert_eq!(segment.take_sent(), to_kernel);
+    // It answers the path test like any claim.
     segment.inject(0, &golden!("linux_claim_response"));
     segment.inject(0, &golden!("linux_beacon"));
-    let heard = Neighbour {
+    let ready = Neighbour {
         path_fcoe_bytes: Some(2_158),
         ..found
     };
-    assert_eq!(segment.events(0), [Vn2vnEvent::NeighbourHeard(heard)]);
+    assert_eq!(segment.events(0), [Vn2vnEvent::NeighbourReady(ready)]);
 }
 
 #[test]
-fn a_linux_kernel_keeps_its_id() {
+fn linux_kernel_with_the_larger_name_keeps_its_id() {
     let mut segment = Segment::up(vec![config(2, 1)], 17);
     assert_eq!(segment.id(0), id(1));
-    // Its name is the larger one.
+    // The kernel has the larger name.
     segment.inject(0, &golden!("linux_beacon"));
     segment.advance(3 * S);
     assert_ne!(segment.id(0), id(1));
 }
 
-/// Our frames have the lengths and the places of the kernel's.
+/// The machine's frames have the lengths and descriptors of the kernel's.
 #[test]
-fn our_frames_have_the_shape_of_the_kernels() {
+fn frames_have_the_layout_of_the_kernels() {
     let mut segment = Segment::up(vec![config(2, 2)], 18);
     segment.inject(0, &golden!("linux_claim_notification"));
-    let shape = |bytes: &[u8]| {
+    let layout = |bytes: &[u8]| {
         let view = FipView::parse(bytes).expect("a FIP frame");
         let kinds = view.descriptors().map(|d| d.expect("whole").kind);
         (view.subcode, bytes.len(), kinds.collect::<Vec<_>>())
@@ -97,11 +97,11 @@ fn our_frames_have_the_shape_of_the_kernels() {
             let is_to_all = kernel.ethernet.dst == ALL;
             sent.frame.message.subcode() == kernel.subcode && (sent.dst == ALL) == is_to_all
         };
-        let sent = segment.sent.iter().find(same).expect("we sent one, too");
+        let sent = segment.sent.iter().find(same).expect("a sent frame");
         let mut ours = vec![0; sent.frame_bytes];
         sent.frame
             .emit(sent.dst, sent.frame_bytes, &mut ours)
             .expect("room");
-        assert_eq!(shape(&ours), shape(&golden));
+        assert_eq!(layout(&ours), layout(&golden));
     }
 }

@@ -1,4 +1,4 @@
-//! The table: paths, age, conflicts, limits.
+//! The neighbour table: paths, age, conflicts, limits.
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::fip::Vn2vnMessage::{Beacon, ClaimNotification, ClaimResponse};
@@ -7,34 +7,34 @@ use fcvi_frame::fip::VnPort;
 use super::segment::{ALL, MS, S, Segment, bytes, claim, config, enode, frame, id, port};
 use crate::vn2vn::{GoneReason, Neighbour, Vn2vnConfig, Vn2vnCounter, Vn2vnEvent, Vn2vnState};
 
-/// Station 0 is number 5 with 00.00.07, and up.
+/// Returns a segment whose station 0 is number 5, has 00.00.07, and is up.
 fn alone() -> Segment {
     alone_with(config(5, 7))
 }
 
 fn alone_with(config: Vn2vnConfig) -> Segment {
     let mut segment = Segment::up(vec![config], 5);
-    segment.told();
+    segment.take_sent();
     segment.events(0);
     segment
 }
 
-fn claims(segment: &mut Segment, number: u8, low: u16) {
+fn inject_claim(segment: &mut Segment, number: u8, low: u16) {
     let notification = frame(port(number, id(low)), ClaimNotification(claim(2158)));
     segment.inject(0, &bytes(&notification, ALL, 0));
 }
 
-fn responds(segment: &mut Segment, number: u8, low: u16, pdu_bytes: usize) {
+fn inject_response(segment: &mut Segment, number: u8, low: u16, pdu_bytes: usize) {
     let response = frame(port(number, id(low)), ClaimResponse(claim(2158)));
     segment.inject(0, &bytes(&response, enode(5), pdu_bytes));
 }
 
-fn beacons(segment: &mut Segment, number: u8, low: u16) {
+fn inject_beacon(segment: &mut Segment, number: u8, low: u16) {
     let beacon = frame(port(number, id(low)), Beacon);
     segment.inject(0, &bytes(&beacon, ALL, 0));
 }
 
-/// As number and low bits of the N_Port_ID.
+/// Returns the known neighbours as number and low bits of the N_Port_ID.
 fn known(segment: &Segment) -> Vec<(u8, u32)> {
     let neighbours = segment.neighbours(0);
     let known = neighbours
@@ -43,7 +43,7 @@ fn known(segment: &Segment) -> Vec<(u8, u32)> {
     known.collect()
 }
 
-/// Ends that were reported: number and reason.
+/// Takes the events and returns the neighbours reported as gone: number and reason.
 fn gone(segment: &mut Segment) -> Vec<(u8, GoneReason)> {
     let events = segment.events(0).into_iter();
     let gone = events.filter_map(|event| match event {
@@ -55,12 +55,12 @@ fn gone(segment: &mut Segment) -> Vec<(u8, GoneReason)> {
     gone.collect()
 }
 
-fn heard(events: &[Vn2vnEvent]) -> Vec<Neighbour> {
-    let heard = events.iter().filter_map(|event| match event {
-        Vn2vnEvent::NeighbourHeard(neighbour) => Some(*neighbour),
+fn ready(events: &[Vn2vnEvent]) -> Vec<Neighbour> {
+    let ready = events.iter().filter_map(|event| match event {
+        Vn2vnEvent::NeighbourReady(neighbour) => Some(*neighbour),
         _ => None,
     });
-    heard.collect()
+    ready.collect()
 }
 
 #[test]
@@ -81,8 +81,8 @@ fn a_claim_is_answered_with_a_padded_response_and_its_path_tested() {
         let claimed = response.frame.message.claim().expect("a claim");
         assert_eq!(claimed.max_fcoe_bytes, own);
         assert_eq!(test.frame.message.subcode(), 3);
-        let asked = test.frame.message.claim().expect("a claim");
-        assert_eq!(usize::from(asked.max_fcoe_bytes), padded_bytes);
+        let requested = test.frame.message.claim().expect("a claim");
+        assert_eq!(usize::from(requested.max_fcoe_bytes), padded_bytes);
         let expected = Neighbour {
             id: id(8),
             port_name: 0x2000_0006_0000_0000,
@@ -100,45 +100,48 @@ fn a_claim_is_answered_with_a_padded_response_and_its_path_tested() {
 }
 
 #[test]
-fn a_neighbour_is_heard_when_its_beacon_and_its_padded_response_came() {
+fn neighbour_is_ready_after_its_beacon_and_padded_response() {
     for beacon_first in [true, false] {
         let mut segment = alone();
-        claims(&mut segment, 6, 8);
+        inject_claim(&mut segment, 6, 8);
         segment.events(0);
-        let steps: [fn(&mut Segment); 2] = [|s| beacons(s, 6, 8), |s| responds(s, 6, 8, 2158)];
+        let steps: [fn(&mut Segment); 2] = [
+            |s| inject_beacon(s, 6, 8),
+            |s| inject_response(s, 6, 8, 2158),
+        ];
         let order = if beacon_first { [0, 1] } else { [1, 0] };
         steps[order[0]](&mut segment);
         assert_eq!(segment.events(0), []);
         steps[order[1]](&mut segment);
         let events = segment.events(0);
-        let heard = heard(&events);
-        assert_eq!((events.len(), heard.len()), (1, 1));
-        assert_eq!(heard[0].path_fcoe_bytes, Some(2158));
-        assert_eq!(heard[0].data_field_bytes(), 2112);
-        beacons(&mut segment, 6, 8);
-        responds(&mut segment, 6, 8, 2158);
+        let ready = ready(&events);
+        assert_eq!((events.len(), ready.len()), (1, 1));
+        assert_eq!(ready[0].path_fcoe_bytes, Some(2158));
+        assert_eq!(ready[0].data_field_bytes(), 2112);
+        inject_beacon(&mut segment, 6, 8);
+        inject_response(&mut segment, 6, 8, 2158);
         assert_eq!(segment.events(0), [], "only once");
     }
 }
 
 #[test]
-fn a_neighbour_heard_before_we_are_up_is_told_when_we_are() {
+fn neighbour_ready_before_up_is_reported_at_up() {
     let mut segment = Segment::new(vec![config(5, 7)], 6);
     segment.start(0);
     while segment.state(0) != Vn2vnState::Claim {
         segment.advance(MS);
     }
-    responds(&mut segment, 6, 8, 2158);
-    beacons(&mut segment, 6, 8);
-    assert_eq!(heard(&segment.events(0)), []);
+    inject_response(&mut segment, 6, 8, 2158);
+    inject_beacon(&mut segment, 6, 8);
+    assert_eq!(ready(&segment.events(0)), []);
     segment.advance(400 * MS);
     let events = segment.events(0);
     assert_eq!(events[0], Vn2vnEvent::Up(id(7)));
-    assert_eq!(heard(&events).len(), 1);
+    assert_eq!(ready(&events).len(), 1);
 }
 
 #[test]
-fn a_path_that_is_too_narrow_for_the_full_size_is_used_at_the_smaller_one() {
+fn path_with_a_small_mtu_uses_the_reduced_size() {
     let mut segment = Segment::new(vec![config(1, 1), config(2, 2)], 7);
     segment.stations[0].mtu_bytes = 1_600;
     for station in [0, 1] {
@@ -148,66 +151,66 @@ fn a_path_that_is_too_narrow_for_the_full_size_is_used_at_the_smaller_one() {
     let path = |segment: &Segment, station| segment.neighbours(station)[0].path_fcoe_bytes;
     assert_eq!(path(&segment, 0), Some(1_500));
     assert_eq!(path(&segment, 1), Some(2_158));
-    assert_eq!(heard(&segment.events(0))[0].data_field_bytes(), 1_452);
+    assert_eq!(ready(&segment.events(0))[0].data_field_bytes(), 1_452);
     assert_eq!(segment.count(0, Vn2vnCounter::PathReduced), 1);
     assert_eq!(segment.count(1, Vn2vnCounter::PathReduced), 0);
     assert_eq!(segment.neighbours(0)[0].max_fcoe_bytes, 2_158);
 }
 
 #[test]
-fn a_neighbour_whose_padded_response_never_comes_is_not_heard_until_it_does() {
+fn neighbour_is_not_ready_without_a_padded_response() {
     let mut segment = alone();
-    claims(&mut segment, 6, 8);
-    beacons(&mut segment, 6, 8);
+    inject_claim(&mut segment, 6, 8);
+    inject_beacon(&mut segment, 6, 8);
     segment.events(0);
-    // Five tests of each size, a tenth of a second apart, then silence.
+    // Five tests of each size at intervals of 100 ms, then none.
     segment.advance(5 * S);
     let tests = |segment: &mut Segment| {
-        let told = segment.told().into_iter();
-        told.filter(|told| told.starts_with("0 claim to 52"))
+        let sent = segment.take_sent().into_iter();
+        sent.filter(|sent| sent.starts_with("0 claim to 52"))
             .count()
     };
     assert_eq!(tests(&mut segment), 10);
     assert_eq!(segment.count(0, Vn2vnCounter::PathFailed), 1);
     assert_eq!(segment.events(0), []);
-    // The next beacon tries again; a response that is not padded says nothing.
-    beacons(&mut segment, 6, 8);
-    responds(&mut segment, 6, 8, 0);
+    // The next beacon repeats the test; a response without padding does not count.
+    inject_beacon(&mut segment, 6, 8);
+    inject_response(&mut segment, 6, 8, 0);
     assert_eq!(tests(&mut segment), 1);
     assert_eq!(segment.events(0), []);
     segment.advance(MS * 550);
     assert_eq!(tests(&mut segment), 5);
-    responds(&mut segment, 6, 8, 1_500);
-    assert_eq!(heard(&segment.events(0))[0].path_fcoe_bytes, Some(1_500));
+    inject_response(&mut segment, 6, 8, 1_500);
+    assert_eq!(ready(&segment.events(0))[0].path_fcoe_bytes, Some(1_500));
 }
 
 #[test]
-fn a_silent_neighbour_is_gone_after_two_and_a_half_beacons_and_can_come_back() {
+fn silent_neighbour_expires_after_two_and_a_half_beacon_intervals() {
     let mut segment = alone();
-    responds(&mut segment, 6, 8, 2158);
-    beacons(&mut segment, 6, 8);
+    inject_response(&mut segment, 6, 8, 2158);
+    inject_beacon(&mut segment, 6, 8);
     segment.events(0);
     segment.advance(12 * S);
-    beacons(&mut segment, 6, 8);
+    inject_beacon(&mut segment, 6, 8);
     segment.advance(20 * S - 1);
     assert_eq!(gone(&mut segment), []);
     segment.advance(1);
     assert_eq!(gone(&mut segment), [(6, GoneReason::Silent)]);
     assert_eq!(segment.neighbours(0), []);
-    segment.told();
-    beacons(&mut segment, 6, 8);
-    assert_eq!(segment.told(), ["0 claim to all"]);
-    responds(&mut segment, 6, 8, 2158);
-    beacons(&mut segment, 6, 8);
-    assert_eq!(heard(&segment.events(0)).len(), 1);
+    segment.take_sent();
+    inject_beacon(&mut segment, 6, 8);
+    assert_eq!(segment.take_sent(), ["0 claim to all"]);
+    inject_response(&mut segment, 6, 8, 2158);
+    inject_beacon(&mut segment, 6, 8);
+    assert_eq!(ready(&segment.events(0)).len(), 1);
 }
 
 #[test]
-fn a_neighbour_with_another_id_address_or_size_is_another_one() {
+fn neighbour_with_another_id_address_or_size_is_replaced() {
     let mut segment = alone();
-    claims(&mut segment, 6, 8);
+    inject_claim(&mut segment, 6, 8);
     segment.events(0);
-    claims(&mut segment, 6, 9);
+    inject_claim(&mut segment, 6, 9);
     assert_eq!(gone(&mut segment), [(6, GoneReason::Changed)]);
     assert_eq!(known(&segment), [(6, 9)]);
     let mut moved = port(6, id(9));
@@ -215,12 +218,12 @@ fn a_neighbour_with_another_id_address_or_size_is_another_one() {
     let moved = frame(moved, ClaimNotification(claim(2158)));
     segment.inject(0, &bytes(&moved, ALL, 0));
     assert_eq!(gone(&mut segment), [(6, GoneReason::Changed)]);
-    claims(&mut segment, 6, 9);
+    inject_claim(&mut segment, 6, 9);
     assert_eq!(gone(&mut segment), [(6, GoneReason::Changed)]);
     let smaller = frame(port(6, id(9)), ClaimNotification(claim(1000)));
     segment.inject(0, &bytes(&smaller, ALL, 0));
     assert_eq!(gone(&mut segment), [(6, GoneReason::Changed)]);
-    // But the other end's test of its path says nothing about its size.
+    // A path test of the neighbour does not announce its size.
     let test = frame(port(6, id(9)), ClaimNotification(claim(500)));
     segment.inject(0, &bytes(&test, enode(5), 0));
     assert_eq!(gone(&mut segment), []);
@@ -228,7 +231,7 @@ fn a_neighbour_with_another_id_address_or_size_is_another_one() {
 }
 
 #[test]
-fn a_beacon_from_elsewhere_is_not_the_neighbours() {
+fn beacon_with_another_address_or_name_does_not_count() {
     let differences: [fn(&mut VnPort); 3] = [
         |port| port.enode_mac = enode(60),
         |port| port.node_name += 1,
@@ -236,99 +239,106 @@ fn a_beacon_from_elsewhere_is_not_the_neighbours() {
     ];
     for change in differences {
         let mut segment = alone();
-        responds(&mut segment, 6, 8, 2158);
+        inject_response(&mut segment, 6, 8, 2158);
         segment.events(0);
         segment.advance(12 * S);
-        segment.told();
+        segment.take_sent();
         let mut other = port(6, id(8));
         change(&mut other);
         segment.inject(0, &bytes(&frame(other, Beacon), ALL, 0));
-        assert_eq!(segment.events(0), [], "not heard");
-        assert_eq!(segment.told(), ["0 claim to all"], "who is it?");
+        assert_eq!(segment.events(0), [], "not ready");
+        assert_eq!(
+            segment.take_sent(),
+            ["0 claim to all"],
+            "requests its claim"
+        );
         segment.advance(8 * S);
         assert_eq!(gone(&mut segment), [(6, GoneReason::Silent)]);
     }
 }
 
 #[test]
-fn of_two_neighbours_with_one_id_the_larger_name_has_it_while_it_is_there() {
+fn id_conflict_of_neighbours_is_won_by_the_larger_name() {
     let mut segment = alone();
-    claims(&mut segment, 6, 8);
-    claims(&mut segment, 4, 8);
+    inject_claim(&mut segment, 6, 8);
+    inject_claim(&mut segment, 4, 8);
     assert_eq!(known(&segment), [(6, 8)]);
     assert_eq!(segment.count(0, Vn2vnCounter::DropContested), 1);
-    claims(&mut segment, 9, 8);
+    inject_claim(&mut segment, 9, 8);
     assert_eq!(known(&segment), [(9, 8)]);
     assert_eq!(gone(&mut segment), [(6, GoneReason::Displaced)]);
-    // It missed a beacon: whoever claims its N_Port_ID now probed for it without an answer.
+    // It missed a beacon: a port that claims its N_Port_ID now has probed for it without a response.
     segment.advance(8_500 * MS);
-    claims(&mut segment, 4, 8);
+    inject_claim(&mut segment, 4, 8);
     assert_eq!(known(&segment), [(4, 8)]);
     assert_eq!(gone(&mut segment), [(9, GoneReason::Displaced)]);
 }
 
 #[test]
-fn nothing_is_known_of_others_before_we_have_an_id() {
+fn neighbours_are_ignored_before_the_claim() {
     for state in [Vn2vnState::Start, Vn2vnState::Probe1, Vn2vnState::Probe2] {
         let mut segment = Segment::new(vec![config(5, 7)], 8);
         segment.start(0);
         while segment.state(0) != state {
             segment.advance(MS);
         }
-        segment.told();
-        claims(&mut segment, 6, 8);
-        responds(&mut segment, 6, 8, 2158);
-        beacons(&mut segment, 6, 8);
+        segment.take_sent();
+        inject_claim(&mut segment, 6, 8);
+        inject_response(&mut segment, 6, 8, 2158);
+        inject_beacon(&mut segment, 6, 8);
         assert_eq!(segment.count(0, Vn2vnCounter::DropTooEarly), 3);
-        assert_eq!((segment.neighbours(0).len(), segment.told().len()), (0, 0));
+        assert_eq!(
+            (segment.neighbours(0).len(), segment.take_sent().len()),
+            (0, 0)
+        );
     }
 }
 
 #[test]
-fn who_loses_its_id_loses_its_neighbours_with_one_word() {
+fn lost_id_removes_all_neighbours_with_one_event() {
     let mut segment = alone();
-    responds(&mut segment, 6, 8, 2158);
-    beacons(&mut segment, 6, 8);
+    inject_response(&mut segment, 6, 8, 2158);
+    inject_beacon(&mut segment, 6, 8);
     segment.events(0);
-    beacons(&mut segment, 9, 7);
+    inject_beacon(&mut segment, 9, 7);
     assert_eq!(segment.events(0), [Vn2vnEvent::Lost]);
     assert_eq!(segment.neighbours(0), []);
 }
 
 #[test]
-fn a_full_table_makes_room_for_claims_but_keeps_those_that_send_beacons() {
+fn full_table_evicts_the_oldest_neighbour_without_a_beacon() {
     let mut segment = alone_with(Vn2vnConfig {
         max_neighbours: 3,
         ..config(5, 7)
     });
     for (number, low) in [(10, 0x10), (11, 0x11), (12, 0x12)] {
-        claims(&mut segment, number, low);
+        inject_claim(&mut segment, number, low);
         segment.advance(MS);
     }
-    beacons(&mut segment, 10, 0x10);
+    inject_beacon(&mut segment, 10, 0x10);
     segment.events(0);
-    // The oldest one without a beacon ends; its place is free when that was told.
-    claims(&mut segment, 13, 0x13);
+    // The oldest neighbour without a beacon is evicted; its slot is free after the event was taken.
+    inject_claim(&mut segment, 13, 0x13);
     assert_eq!(gone(&mut segment), [(11, GoneReason::Evicted)]);
     assert_eq!(segment.count(0, Vn2vnCounter::DropNeighboursFull), 1);
-    claims(&mut segment, 13, 0x13);
+    inject_claim(&mut segment, 13, 0x13);
     assert_eq!(known(&segment), [(10, 0x10), (12, 0x12), (13, 0x13)]);
     for (number, low) in [(12, 0x12), (13, 0x13)] {
-        beacons(&mut segment, number, low);
+        inject_beacon(&mut segment, number, low);
     }
     segment.advance(S);
-    segment.told();
-    claims(&mut segment, 14, 0x14);
-    beacons(&mut segment, 15, 0x15);
+    segment.take_sent();
+    inject_claim(&mut segment, 14, 0x14);
+    inject_beacon(&mut segment, 15, 0x15);
     assert_eq!(known(&segment), [(10, 0x10), (12, 0x12), (13, 0x13)]);
     assert_eq!(segment.count(0, Vn2vnCounter::DropNeighboursFull), 3);
-    let told = segment.told();
-    assert!(!told.contains(&"0 claim to all".to_string()), "{told:?}");
+    let sent = segment.take_sent();
+    assert!(!sent.contains(&"0 claim to all".to_string()), "{sent:?}");
 }
 
 /// Two ports of a host behind one interface, and one of another host.
 #[test]
-fn ports_that_share_an_interface_are_neighbours_as_all_others_are() {
+fn ports_that_share_an_interface_are_neighbours() {
     for echoes in [false, true] {
         let shared = Vn2vnConfig {
             enode_mac: enode(1),
@@ -348,16 +358,16 @@ fn ports_that_share_an_interface_are_neighbours_as_all_others_are() {
             assert_eq!(neighbours.len(), 2, "station {station}");
             assert!(neighbours.iter().all(|n| n.path_fcoe_bytes == Some(2158)));
             let events = segment.events(station);
-            assert_eq!(heard(&events).len(), 2);
+            assert_eq!(ready(&events).len(), 2);
             let own = segment.count(station, Vn2vnCounter::DropOwn);
             assert_eq!(own > 0, echoes);
         }
     }
 }
 
-/// The same, but both want the same N_Port_ID; unicast answers to one reach the other.
+/// The same, but both request the same N_Port_ID; unicast responses to one reach the other.
 #[test]
-fn ports_that_share_an_interface_settle_their_conflicts() {
+fn ports_that_share_an_interface_resolve_id_conflicts() {
     let shared = Vn2vnConfig {
         enode_mac: enode(1),
         ..config(2, 7)

@@ -1,4 +1,4 @@
-//! One test for each rule of VN2VN.
+//! The rules of VN2VN (docs/spec/vn2vn.md), one test for each.
 
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::fip::Vn2vnMessage::{
@@ -8,7 +8,7 @@ use fcvi_frame::fip::Vn2vnMessage::{
 use super::segment::{ALL, MS, S, Segment, bytes, claim, config, enode, frame, id, port};
 use crate::vn2vn::{Vn2vnConfig, Vn2vnCounter, Vn2vnEvent, Vn2vnState};
 
-/// One station of number 5 that wants 00.00.07.
+/// Returns a segment with a single station, number 5, which requests 00.00.07, in this state.
 fn alone(state: Vn2vnState) -> Segment {
     let mut segment = Segment::new(vec![config(5, 7)], 1);
     if state == Vn2vnState::Stopped {
@@ -21,10 +21,10 @@ fn alone(state: Vn2vnState) -> Segment {
         }
         segment.advance(MS);
     }
-    panic!("it never came to {state:?}");
+    panic!("state not reached: {state:?}");
 }
 
-/// A frame about 00.00.07 of a port with less or more right to it than number 5.
+/// Returns a frame about 00.00.07 from a port whose name is smaller or larger than that of number 5.
 fn contender(number: u8, message: Vn2vnMessage) -> Vec<u8> {
     bytes(&frame(port(number, id(7)), message), ALL, 0)
 }
@@ -33,7 +33,7 @@ const WEAKER: u8 = 4;
 const STRONGER: u8 = 6;
 
 #[test]
-fn a_port_alone_probes_twice_claims_and_sends_beacons() {
+fn single_port_probes_twice_claims_and_sends_beacons() {
     let mut segment = Segment::new(vec![config(5, 7)], 2);
     let start_ns = segment.now_ns;
     segment.start(0);
@@ -65,16 +65,16 @@ fn a_port_alone_probes_twice_claims_and_sends_beacons() {
 }
 
 #[test]
-fn frames_say_who_we_are_and_that_we_speak_fc_vi() {
+fn frames_contain_the_identity_and_the_fc_vi_type() {
     let segment = alone(Vn2vnState::Up);
     let own = config(5, 7);
     for sent in &segment.sent {
-        let who = sent.frame.port;
-        assert_eq!(who.enode_mac, own.enode_mac);
-        assert_eq!(who.node_name, own.node_name);
-        assert_eq!(who.id.port_name, own.port_name);
-        assert_eq!(who.id.n_port_id, id(7));
-        assert_eq!(who.id.mac.to_string(), "0e:fd:00:00:00:07");
+        let sender = sent.frame.port;
+        assert_eq!(sender.enode_mac, own.enode_mac);
+        assert_eq!(sender.node_name, own.node_name);
+        assert_eq!(sender.id.port_name, own.port_name);
+        assert_eq!(sender.id.n_port_id, id(7));
+        assert_eq!(sender.id.mac.to_string(), "0e:fd:00:00:00:07");
         if let Some(claim) = sent.frame.message.claim() {
             assert_eq!(claim.max_fcoe_bytes, 2158);
             assert_eq!(claim.fc4.types[8], 1);
@@ -83,7 +83,7 @@ fn frames_say_who_we_are_and_that_we_speak_fc_vi() {
 }
 
 #[test]
-fn the_first_id_is_preferred_or_the_low_bits_of_the_port_name() {
+fn first_id_is_the_preferred_one_or_the_low_bits_of_the_port_name() {
     let chosen = |low: u16, preferred: Option<NPortId>| {
         let config = Vn2vnConfig {
             preferred,
@@ -102,7 +102,7 @@ fn the_first_id_is_preferred_or_the_low_bits_of_the_port_name() {
 }
 
 #[test]
-fn after_a_pause_of_the_link_the_last_id_is_tried_again() {
+fn restart_of_the_link_tries_the_last_id_first() {
     let mut segment = alone(Vn2vnState::Up);
     segment.inject(0, &contender(STRONGER, ClaimNotification(claim(2158))));
     segment.advance(3 * S);
@@ -123,30 +123,33 @@ fn after_a_pause_of_the_link_the_last_id_is_tried_again() {
 }
 
 #[test]
-fn a_probe_for_our_id_is_answered_once_we_have_it() {
+fn probe_for_a_claimed_id_is_answered() {
     for state in [Vn2vnState::Claim, Vn2vnState::Up] {
         for number in [WEAKER, STRONGER] {
             let mut segment = alone(state);
-            segment.told();
+            segment.take_sent();
             segment.inject(0, &contender(number, ProbeRequest));
             let answer = format!("0 probe reply to {}", enode(number));
-            assert_eq!(segment.told(), [answer]);
+            assert_eq!(segment.take_sent(), [answer]);
             assert_eq!(segment.state(0), state);
         }
     }
 }
 
 #[test]
-fn of_two_that_probe_the_larger_name_answers_and_the_other_restarts() {
+fn probing_port_with_the_smaller_name_restarts() {
     for state in [Vn2vnState::Probe1, Vn2vnState::Probe2] {
         let mut segment = alone(state);
-        segment.told();
+        segment.take_sent();
         segment.inject(0, &contender(WEAKER, ProbeRequest));
-        assert_eq!(segment.told(), [format!("0 probe reply to {}", enode(4))]);
+        assert_eq!(
+            segment.take_sent(),
+            [format!("0 probe reply to {}", enode(4))]
+        );
         assert_eq!(segment.state(0), state);
         segment.inject(0, &contender(STRONGER, ProbeRequest));
         assert_eq!(segment.state(0), Vn2vnState::Start);
-        // A recorded N_Port_ID wins whatever the names.
+        // A recorded N_Port_ID wins, whatever the names are.
         let mut segment = alone(state);
         let mut recorded = frame(port(WEAKER, id(7)), ProbeRequest);
         recorded.recorded = true;
@@ -159,7 +162,7 @@ fn of_two_that_probe_the_larger_name_answers_and_the_other_restarts() {
 }
 
 #[test]
-fn a_probe_reply_for_our_id_restarts_us_or_has_us_claim_again() {
+fn probe_reply_causes_a_restart_before_up_and_a_claim_after() {
     for state in [
         Vn2vnState::Start,
         Vn2vnState::Probe1,
@@ -174,14 +177,14 @@ fn a_probe_reply_for_our_id_restarts_us_or_has_us_claim_again() {
         assert_ne!(segment.id(0), id(7));
     }
     let mut segment = alone(Vn2vnState::Up);
-    segment.told();
+    segment.take_sent();
     segment.inject(0, &contender(STRONGER, ProbeReply));
     assert_eq!(segment.state(0), Vn2vnState::Up);
-    assert_eq!(segment.told(), ["0 claim to all"]);
+    assert_eq!(segment.take_sent(), ["0 claim to all"]);
 }
 
 #[test]
-fn who_has_our_id_restarts_us_until_we_have_it_and_then_the_larger_name_keeps_it() {
+fn id_conflict_is_lost_before_the_claim_and_won_by_the_larger_name_after() {
     for message in [
         ClaimNotification(claim(2158)),
         ClaimResponse(claim(2158)),
@@ -196,9 +199,9 @@ fn who_has_our_id_restarts_us_until_we_have_it_and_then_the_larger_name_keeps_it
         }
         for state in [Vn2vnState::Claim, Vn2vnState::Up] {
             let mut segment = alone(state);
-            segment.told();
+            segment.take_sent();
             segment.inject(0, &contender(WEAKER, message));
-            assert_eq!(segment.told(), ["0 claim to all"]);
+            assert_eq!(segment.take_sent(), ["0 claim to all"]);
             assert_eq!(segment.state(0), state);
             assert_eq!(segment.count(0, Vn2vnCounter::Defended), 1);
             segment.inject(0, &contender(STRONGER, message));
@@ -213,11 +216,11 @@ fn a_recorded_claim_or_beacon_is_answered_with_a_probe() {
     for message in [ClaimNotification(claim(2158)), Beacon] {
         for about in [id(7), id(8)] {
             let mut segment = alone(Vn2vnState::Up);
-            segment.told();
+            segment.take_sent();
             let mut recorded = frame(port(STRONGER, about), message);
             recorded.recorded = true;
             segment.inject(0, &bytes(&recorded, ALL, 0));
-            assert_eq!(segment.told(), ["0 probe to all"]);
+            assert_eq!(segment.take_sent(), ["0 probe to all"]);
             assert_eq!(segment.state(0), Vn2vnState::Up);
             assert_eq!(segment.neighbours(0), []);
         }
@@ -225,7 +228,7 @@ fn a_recorded_claim_or_beacon_is_answered_with_a_probe() {
 }
 
 #[test]
-fn two_ports_with_the_same_low_bits_settle_whichever_starts_first() {
+fn two_ports_with_the_same_low_bits_get_different_ids() {
     for first in [0, 1] {
         for late_ns in [0, 50 * MS, 300 * MS, 700 * MS, 2 * S] {
             let mut segment = Segment::new(vec![config(1, 7), config(2, 7)], 4);
@@ -247,27 +250,27 @@ fn two_ports_with_the_same_low_bits_settle_whichever_starts_first() {
 }
 
 #[test]
-fn a_beacon_of_an_unknown_port_has_us_claim_once_in_400_ms() {
+fn beacons_of_unknown_ports_cause_a_claim_at_most_every_400_ms() {
     let mut segment = alone(Vn2vnState::Up);
     segment.advance(S);
-    segment.told();
+    segment.take_sent();
     let beacons = 100;
     for number in 0..beacons {
         let other = frame(port(STRONGER, id(0x100 + number)), Beacon);
         segment.inject(0, &bytes(&other, ALL, 0));
         segment.advance(10 * MS);
     }
-    assert_eq!(segment.told(), ["0 claim to all"; 3]);
+    assert_eq!(segment.take_sent(), ["0 claim to all"; 3]);
     assert_eq!(segment.neighbours(0), []);
 }
 
 #[test]
-fn restarts_become_slow_after_ten_and_quick_again_after_a_while_of_being_up() {
+fn restarts_are_delayed_after_ten_until_the_port_was_up() {
     let mut segment = alone(Vn2vnState::Start);
     let mut waits = Vec::new();
     for _ in 0..14 {
-        // Whatever it probes for is taken.
-        segment.told();
+        // Every probe gets a reply.
+        segment.take_sent();
         let before_ns = segment.now_ns;
         while segment.state(0) == Vn2vnState::Start {
             segment.advance(MS);
@@ -296,7 +299,7 @@ fn restarts_become_slow_after_ten_and_quick_again_after_a_while_of_being_up() {
 }
 
 #[test]
-fn a_claim_that_is_repeated_does_not_prolong_the_wait() {
+fn repeated_claim_does_not_delay_up() {
     let mut segment = alone(Vn2vnState::Claim);
     for _ in 0..4 {
         segment.inject(0, &contender(WEAKER, ClaimNotification(claim(2158))));
@@ -306,9 +309,9 @@ fn a_claim_that_is_repeated_does_not_prolong_the_wait() {
     assert_eq!(segment.state(0), Vn2vnState::Up);
 }
 
-/// Frames come in bursts: what was to be said under one N_Port_ID is not said under the next.
+/// Frames arrive in bursts: frames queued for one N_Port_ID are not sent after it was lost.
 #[test]
-fn what_waits_to_be_sent_is_dropped_with_the_id() {
+fn queued_frames_are_dropped_with_the_id() {
     let segment = &mut alone(Vn2vnState::Up);
     let now_ns = segment.now_ns + S;
     let machine = &mut segment.stations[0].machine;
@@ -323,9 +326,9 @@ fn what_waits_to_be_sent_is_dropped_with_the_id() {
     assert_eq!(machine.poll_event(), None);
 }
 
-/// The owner need not look after every frame: it learns what is so, in an order that makes sense.
+/// The owner need not poll after every frame: its events describe the current state, in a consistent order.
 #[test]
-fn an_owner_that_looks_late_learns_what_is_so() {
+fn late_poll_returns_events_of_the_current_state() {
     let mut machine = crate::vn2vn::Vn2vn::new(config(5, 7), 19);
     let run = |machine: &mut crate::vn2vn::Vn2vn| {
         while let Some(due_ns) = machine.poll_timeout().filter(|due_ns| *due_ns < 5 * S) {
@@ -335,22 +338,22 @@ fn an_owner_that_looks_late_learns_what_is_so() {
     };
     machine.start(0);
     run(&mut machine);
-    // Lost and regained, untold.
+    // Lost and regained before the events were taken.
     machine.stop(5 * S);
     machine.start(0);
     run(&mut machine);
     assert_eq!(machine.poll_event(), Some(Vn2vnEvent::Claimed(id(7))));
     assert_eq!(machine.poll_event(), Some(Vn2vnEvent::Up(id(7))));
     assert_eq!(machine.poll_event(), None);
-    // The same once more, but now it was told: neighbours of the first time are no more.
+    // The same after the events were taken: Lost is reported, which removes the earlier neighbours.
     machine.stop(5 * S);
     machine.start(0);
     run(&mut machine);
-    let told: Vec<_> = std::iter::from_fn(|| machine.poll_event()).collect();
+    let reported: Vec<_> = std::iter::from_fn(|| machine.poll_event()).collect();
     let events = [
         Vn2vnEvent::Lost,
         Vn2vnEvent::Claimed(id(7)),
         Vn2vnEvent::Up(id(7)),
     ];
-    assert_eq!(told, events);
+    assert_eq!(reported, events);
 }

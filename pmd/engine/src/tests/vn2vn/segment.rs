@@ -1,4 +1,4 @@
-//! Stations on a link that loses, doubles, delays and limits frames.
+//! A simulated link segment with stations, which loses, duplicates, delays and length-limits frames.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,18 +19,18 @@ pub(super) fn id(low: u16) -> NPortId {
     NPortId::from_bytes([0, a, b])
 }
 
-/// The interface of a station that has one of its own.
+/// Returns the MAC address of a station with its own interface.
 pub(super) fn enode(number: u8) -> MacAddress {
     MacAddress([0x52, 0x54, 0, 0, 0, number])
 }
 
-/// A configuration whose port name ends in these 16 bits and is the larger the higher the number.
+/// Returns a configuration whose port name ends in these 16 bits and grows with the number.
 pub(super) fn config(number: u8, low: u16) -> Vn2vnConfig {
     let port_name = 0x2000_0000_0000_0000 | u64::from(number) << 32 | u64::from(low);
     Vn2vnConfig::new(port_name, 0x1000 + u64::from(number), enode(number))
 }
 
-/// A port of another implementation, for frames made by hand.
+/// Returns the port of another implementation, for handmade frames.
 pub(super) fn port(number: u8, id: NPortId) -> VnPort {
     let config = config(number, 0);
     VnPort {
@@ -44,7 +44,7 @@ pub(super) fn port(number: u8, id: NPortId) -> VnPort {
     }
 }
 
-/// A claim of FCP with this size.
+/// Returns a claim of FCP with this size.
 pub(super) fn claim(max_fcoe_bytes: u16) -> Claim {
     Claim {
         fc4: Fc4Attributes::default().with(FcType::Fcp, 2),
@@ -60,19 +60,19 @@ pub(super) fn frame(port: VnPort, message: Vn2vnMessage) -> Vn2vnFrame {
     }
 }
 
-/// The frame to all, or padded to one interface.
+/// Returns the bytes of a frame, padded to `pdu_bytes`.
 pub(super) fn bytes(frame: &Vn2vnFrame, dst: MacAddress, pdu_bytes: usize) -> Vec<u8> {
     let mut bytes = vec![0; frame.bytes().max(14 + pdu_bytes)];
     frame.emit(dst, 14 + pdu_bytes, &mut bytes).expect("room");
     bytes
 }
 
-/// What goes wrong, in millionths of all frames.
+/// Faults per million frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Faults {
     pub(super) loss: u32,
     pub(super) duplicate: u32,
-    /// Late by up to a second, so that others overtake it.
+    /// Delayed by up to a second, so that frames are reordered.
     pub(super) late: u32,
     pub(super) corrupt: u32,
 }
@@ -80,16 +80,16 @@ pub(super) struct Faults {
 pub(super) struct Station {
     pub(super) machine: Vn2vn,
     pub(super) events: Vec<Vn2vnEvent>,
-    /// Stations of different sides do not hear each other.
-    pub(super) side: u8,
-    /// Longer frames do not arrive here.
+    /// Stations of different partitions do not receive each other's frames.
+    pub(super) partition: u8,
+    /// Longer frames do not arrive.
     pub(super) mtu_bytes: usize,
 }
 
-/// When it arrives, its number, the station it goes to, the frame.
-type Flying = (u64, u64, usize, Vec<u8>);
+/// A frame in flight: time of arrival, number, destination station, bytes.
+type InFlight = (u64, u64, usize, Vec<u8>);
 
-/// A frame that was sent: when, by whom, where to.
+/// A frame that was sent.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     pub(super) at_ns: u64,
@@ -103,22 +103,22 @@ pub(super) struct Segment {
     pub(super) now_ns: u64,
     pub(super) stations: Vec<Station>,
     pub(super) faults: Faults,
-    /// Whether senders hear their own frames.
+    /// Senders receive their own frames.
     pub(super) echoes: bool,
     pub(super) sent: Vec<Sent>,
-    flying: BinaryHeap<Reverse<Flying>>,
+    in_flight: BinaryHeap<Reverse<InFlight>>,
     count: u64,
     rng: Rng,
 }
 
 impl Segment {
-    /// Stopped stations; the clock does not begin at 0.
+    /// Returns stopped stations; the clock does not begin at 0.
     pub(super) fn new(configs: Vec<Vn2vnConfig>, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let station = |config| Station {
             machine: Vn2vn::new(config, rng.next()),
             events: Vec::new(),
-            side: 0,
+            partition: 0,
             mtu_bytes: usize::MAX,
         };
         Self {
@@ -127,13 +127,13 @@ impl Segment {
             faults: Faults::default(),
             echoes: false,
             sent: Vec::new(),
-            flying: BinaryHeap::new(),
+            in_flight: BinaryHeap::new(),
             count: 0,
             rng: Rng::new(!seed),
         }
     }
 
-    /// All started and up, with everything on its way arrived.
+    /// Returns stations that are up, with no frames in flight.
     pub(super) fn up(configs: Vec<Vn2vnConfig>, seed: u64) -> Self {
         let mut segment = Self::new(configs, seed);
         for station in 0..segment.stations.len() {
@@ -156,25 +156,25 @@ impl Segment {
         self.drain(station);
     }
 
-    /// A frame arrives at one station, whatever its destination.
+    /// Delivers a frame to one station, whatever its destination.
     pub(super) fn inject(&mut self, station: usize, bytes: &[u8]) {
         let now_ns = self.now_ns;
         self.stations[station].machine.handle_frame(now_ns, bytes);
         self.drain(station);
     }
 
-    /// Time passes.
+    /// Advances the time.
     pub(super) fn advance(&mut self, ns: u64) {
         let end_ns = self.now_ns + ns;
         loop {
             let timeouts = self.stations.iter().enumerate();
             let timeouts = timeouts.filter_map(|(at, s)| Some((s.machine.poll_timeout()?, at)));
             let timeout = timeouts.min().filter(|(at_ns, _)| *at_ns <= end_ns);
-            let arrival = self.flying.peek().map(|Reverse((at_ns, ..))| *at_ns);
+            let arrival = self.in_flight.peek().map(|Reverse((at_ns, ..))| *at_ns);
             let arrival = arrival.filter(|at_ns| *at_ns <= end_ns);
             match (arrival, timeout) {
                 (Some(at_ns), timeout) if timeout.is_none_or(|(due_ns, _)| at_ns <= due_ns) => {
-                    let Some(Reverse((_, _, to, bytes))) = self.flying.pop() else {
+                    let Some(Reverse((_, _, to, bytes))) = self.in_flight.pop() else {
                         unreachable!("just seen");
                     };
                     self.now_ns = at_ns.max(self.now_ns);
@@ -185,7 +185,10 @@ impl Segment {
                     let machine = &mut self.stations[station].machine;
                     machine.handle_timeout(self.now_ns);
                     let next = machine.poll_timeout();
-                    assert!(next.is_none_or(|ns| ns > self.now_ns), "it is still due");
+                    assert!(
+                        next.is_none_or(|ns| ns > self.now_ns),
+                        "the timeout is still due"
+                    );
                     self.drain(station);
                 }
                 _ => break,
@@ -194,7 +197,7 @@ impl Segment {
         self.now_ns = end_ns;
     }
 
-    /// Sends what a station has to send, and takes what it has to tell.
+    /// Transmits the queued frames of a station and takes its events.
     fn drain(&mut self, from: usize) {
         while let Some(outbound) = self.stations[from].machine.poll_outbound() {
             let mut bytes = vec![0xEE; outbound.frame_bytes];
@@ -219,16 +222,16 @@ impl Segment {
     fn transmit(&mut self, from: usize, dst: MacAddress, bytes: &[u8]) {
         for to in 0..self.stations.len() {
             let is_for_it = dst == ALL || dst == self.stations[to].machine.config().enode_mac;
-            let is_heard = (to != from || self.echoes)
-                && self.stations[to].side == self.stations[from].side
+            let is_received = (to != from || self.echoes)
+                && self.stations[to].partition == self.stations[from].partition
                 && bytes.len() <= self.stations[to].mtu_bytes.saturating_add(14);
-            if is_for_it && is_heard {
-                self.fly(to, bytes.to_vec());
+            if is_for_it && is_received {
+                self.enqueue(to, bytes.to_vec());
             }
         }
     }
 
-    fn fly(&mut self, to: usize, mut bytes: Vec<u8>) {
+    fn enqueue(&mut self, to: usize, mut bytes: Vec<u8>) {
         if self.rng.chance(self.faults.loss) {
             return;
         }
@@ -247,7 +250,7 @@ impl Segment {
                 at_ns += self.rng.below(S);
             }
             self.count += 1;
-            self.flying
+            self.in_flight
                 .push(Reverse((at_ns, self.count, to, bytes.clone())));
         }
     }
@@ -257,7 +260,7 @@ impl Segment {
     }
 
     pub(super) fn id(&self, station: usize) -> NPortId {
-        self.stations[station].machine.id().expect("it has one")
+        self.stations[station].machine.id().expect("an N_Port_ID")
     }
 
     pub(super) fn count(&self, station: usize, counter: Vn2vnCounter) -> u64 {
@@ -278,14 +281,14 @@ impl Segment {
         neighbours
     }
 
-    /// What was sent since the last time, in a form to compare.
-    pub(super) fn told(&mut self) -> Vec<String> {
+    /// Takes the frames sent since the last call, formatted for comparison.
+    pub(super) fn take_sent(&mut self) -> Vec<String> {
         let sent = core::mem::take(&mut self.sent);
         sent.iter().map(describe).collect()
     }
 }
 
-/// Station, kind, destination.
+/// Formats station, kind and destination of a frame.
 fn describe(sent: &Sent) -> String {
     let kind = match sent.frame.message {
         Vn2vnMessage::ProbeRequest => "probe",

@@ -1,12 +1,11 @@
-//! Many stations on bad links.
+//! Simulation of many stations on faulty links.
 //!
-//! Stations, most of which want the same N_Port_ID, start, stop and are cut off from each other
-//! at random while the link loses, doubles, delays and damages frames. Then the link heals, and
-//! in the end:
+//! Stations, most of which request the same N_Port_ID, start, stop and are partitioned at random while the link loses,
+//! duplicates, delays and corrupts frames. Then the faults stop, and finally:
 //!
-//! * Every station that runs is up, and no two have the same N_Port_ID.
-//! * Everyone knows exactly the others that run, with their N_Port_ID, and was told of each.
-//! * Restarts are few; nothing is sent but beacons; no table has grown.
+//! * Every running station is up, and no two have the same N_Port_ID.
+//! * Every station knows exactly the other running ones, with their N_Port_IDs, and has reported each.
+//! * Restarts are few; only beacons are sent; no table has grown.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +15,11 @@ use super::segment::{ALL, Faults, MS, S, Segment, config, enode};
 use crate::testkit::rng::Rng;
 use crate::vn2vn::{Neighbour, Vn2vnConfig, Vn2vnCounter, Vn2vnEvent, Vn2vnState};
 
-/// Restarts that a single station may need while the link is bad.
+/// Maximum number of restarts of a station.
 const MAX_RESTARTS: u64 = 20;
 
 #[derive(Debug, Default)]
-struct Tally {
+struct Totals {
     stations: u64,
     restarts: u64,
     defended: u64,
@@ -28,18 +27,18 @@ struct Tally {
     reduced: u64,
 }
 
-/// What an owner knows who believes every event.
+/// The owner of a port: the state that follows from the events.
 #[derive(Debug, Default)]
 struct Owner {
     id: Option<NPortId>,
     is_up: bool,
     found: BTreeMap<u64, NPortId>,
-    heard: BTreeMap<u64, Neighbour>,
+    ready: BTreeMap<u64, Neighbour>,
 }
 
 impl Owner {
-    /// Events must make sense one after the other.
-    fn hear(&mut self, event: Vn2vnEvent, what: &str) {
+    /// Applies an event; asserts that it is consistent with the events before.
+    fn handle(&mut self, event: Vn2vnEvent, what: &str) {
         match event {
             Vn2vnEvent::Claimed(id) => {
                 assert!(self.id.is_none(), "{what}: claimed twice");
@@ -50,7 +49,7 @@ impl Owner {
                 self.is_up = true;
             }
             Vn2vnEvent::Lost => {
-                assert!(self.id.is_some(), "{what}: lost what it did not have");
+                assert!(self.id.is_some(), "{what}: lost without an N_Port_ID");
                 *self = Self::default();
             }
             Vn2vnEvent::NeighbourFound(n) => {
@@ -59,15 +58,15 @@ impl Owner {
                 let before = self.found.insert(n.port_name, n.id);
                 assert_eq!(before, None, "{what}: found twice");
             }
-            Vn2vnEvent::NeighbourHeard(n) => {
-                assert!(self.is_up, "{what}: heard before it was up");
+            Vn2vnEvent::NeighbourReady(n) => {
+                assert!(self.is_up, "{what}: ready before up");
                 assert_eq!(self.found.get(&n.port_name), Some(&n.id), "{what}");
                 assert!(n.data_field_bytes() >= 256, "{what}: {n:?}");
-                assert_eq!(self.heard.insert(n.port_name, n), None, "{what}");
+                assert_eq!(self.ready.insert(n.port_name, n), None, "{what}");
             }
             Vn2vnEvent::NeighbourGone { port_name, id, .. } => {
                 assert_eq!(self.found.remove(&port_name), Some(id), "{what}");
-                self.heard.remove(&port_name);
+                self.ready.remove(&port_name);
             }
         }
     }
@@ -85,7 +84,7 @@ impl Simulation {
         let mut rng = Rng::new(seed);
         let stations = 2 + rng.below(9) as u8;
         let configs = (0..stations).map(|number| {
-            // Most want 00.00.07, some share an interface, some take smaller frames.
+            // Most request 00.00.07, some share an interface, some accept only smaller frames.
             let low = if rng.below(4) == 0 {
                 rng.next() as u16
             } else {
@@ -115,7 +114,7 @@ impl Simulation {
         self.segment.advance(ns);
         for (station, owner) in self.owners.iter_mut().enumerate() {
             for event in self.segment.events(station) {
-                owner.hear(event, &self.what);
+                owner.handle(event, &self.what);
             }
         }
     }
@@ -124,7 +123,7 @@ impl Simulation {
         let station = self.rng.below(self.owners.len() as u64) as usize;
         match self.rng.below(8) {
             0 => self.segment.stop(station),
-            1 => self.segment.stations[station].side = self.rng.below(2) as u8,
+            1 => self.segment.stations[station].partition = self.rng.below(2) as u8,
             _ => self.segment.start(station),
         }
         let pause_ns = match self.rng.below(4) {
@@ -135,15 +134,15 @@ impl Simulation {
         self.advance(pause_ns);
     }
 
-    fn heal(&mut self) {
+    fn stop_faults(&mut self) {
         self.segment.faults = Faults::default();
         for station in &mut self.segment.stations {
-            station.side = 0;
+            station.partition = 0;
         }
         self.advance(90 * S);
     }
 
-    fn judge(&mut self, tally: &mut Tally) {
+    fn check(&mut self, totals: &mut Totals) {
         let what = self.what.clone();
         let stations = 0..self.owners.len();
         let is_running = |station: &usize| self.segment.state(*station) != Vn2vnState::Stopped;
@@ -161,19 +160,19 @@ impl Simulation {
         unique.dedup();
         assert_eq!(unique.len(), running.len(), "{what}: {ids:?}");
         for station in &running {
-            self.judge_station(*station, &ids);
+            self.check_station(*station, &ids);
         }
         for station in stations {
             let count = |counter| self.segment.count(station, counter);
-            tally.stations += 1;
-            tally.restarts += count(Vn2vnCounter::Restarts);
-            tally.defended += count(Vn2vnCounter::Defended);
-            tally.gone += count(Vn2vnCounter::Gone);
-            tally.reduced += count(Vn2vnCounter::PathReduced);
+            totals.stations += 1;
+            totals.restarts += count(Vn2vnCounter::Restarts);
+            totals.defended += count(Vn2vnCounter::Defended);
+            totals.gone += count(Vn2vnCounter::Gone);
+            totals.reduced += count(Vn2vnCounter::PathReduced);
             let restarts = count(Vn2vnCounter::Restarts);
             assert!(restarts <= MAX_RESTARTS, "{what}: {restarts} restarts");
         }
-        // A quiet minute: beacons, and nothing else.
+        // Within a minute only beacons are sent.
         self.segment.sent.clear();
         self.advance(60 * S);
         let beacons = self.segment.sent.iter().filter(|s| s.dst == ALL);
@@ -187,7 +186,7 @@ impl Simulation {
         assert!(beacons <= 8 * running.len(), "{what}");
     }
 
-    fn judge_station(&self, station: usize, ids: &BTreeMap<u64, NPortId>) {
+    fn check_station(&self, station: usize, ids: &BTreeMap<u64, NPortId>) {
         let what = &self.what;
         let machine = &self.segment.stations[station].machine;
         let own = machine.config().port_name;
@@ -202,40 +201,40 @@ impl Simulation {
         let owner = &self.owners[station];
         assert_eq!(owner.id, Some(self.segment.id(station)), "{what}");
         assert!(owner.is_up, "{what}");
-        assert_eq!(owner.found, others, "{what}: told");
-        let heard: BTreeMap<u64, Neighbour> =
+        assert_eq!(owner.found, others, "{what}: reported");
+        let ready: BTreeMap<u64, Neighbour> =
             machine.neighbours().map(|n| (n.port_name, *n)).collect();
-        assert_eq!(owner.heard, heard, "{what}: told");
-        for neighbour in heard.values() {
+        assert_eq!(owner.ready, ready, "{what}: reported");
+        for neighbour in ready.values() {
             let full = neighbour
                 .max_fcoe_bytes
                 .min(machine.config().max_fcoe_bytes);
-            let path = neighbour.path_fcoe_bytes.expect("it was heard");
+            let path = neighbour.path_fcoe_bytes.expect("a tested path");
             assert!(
                 path == full || path == full.min(1_500),
                 "{what}: {neighbour:?}"
             );
         }
-        assert_eq!(machine.places(), (256, 64), "{what}");
+        assert_eq!(machine.capacities(), (256, 64), "{what}");
     }
 }
 
-fn simulate(seeds: u64, faults: Faults) -> Tally {
-    let mut tally = Tally::default();
+fn simulate(seeds: u64, faults: Faults) -> Totals {
+    let mut totals = Totals::default();
     for seed in 0..seeds {
         let mut simulation = Simulation::new(0x0D15_C000 + seed, faults);
         for _ in 0..40 {
             simulation.disturb();
         }
-        simulation.heal();
-        simulation.judge(&mut tally);
+        simulation.stop_faults();
+        simulation.check(&mut totals);
     }
-    println!("{faults:?}: {tally:?}");
-    tally
+    println!("{faults:?}: {totals:?}");
+    totals
 }
 
 #[test]
-fn stations_agree_in_the_end_on_good_and_bad_links() {
+fn stations_converge_on_reliable_and_faulty_links() {
     let none = Faults::default();
     let links = [
         none,
@@ -256,15 +255,15 @@ fn stations_agree_in_the_end_on_good_and_bad_links() {
         },
     ];
     for faults in links {
-        let tally = simulate(100, faults);
-        assert!(tally.restarts > 100 && tally.defended > 0, "{tally:?}");
-        assert!(tally.gone > 100, "{tally:?}");
+        let totals = simulate(100, faults);
+        assert!(totals.restarts > 100 && totals.defended > 0, "{totals:?}");
+        assert!(totals.gone > 100, "{totals:?}");
     }
 }
 
-/// All at once, all with the same wish: the time until all are up, and what it took.
+/// All stations start at once and request the same N_Port_ID.
 #[test]
-fn sixty_four_stations_that_want_the_same_id_are_up_within_seconds() {
+fn sixty_four_stations_with_the_same_preferred_id_are_up_within_seconds() {
     let configs = (0..64).map(|number| config(number + 1, 7)).collect();
     let mut segment = Segment::new(configs, 15);
     for station in 0..64 {

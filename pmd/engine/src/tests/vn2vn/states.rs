@@ -1,8 +1,7 @@
-//! Every state of a port against everything that can happen to it.
+//! Every event in every state of a port, compared with docs/spec/vn2vn-states.txt.
 //!
-//! The port is number 5 and has, or wants, 00.00.07; it knows neighbour 6 with 00.00.06 once it
-//! can. A cell is the state after the event, what is sent, what is told, and the counters of
-//! frames that were refused.
+//! The port is number 5 and has, or requests, 00.00.07; from Claim on it knows neighbour 6 with 00.00.06. A cell has
+//! the state after the event, the frames sent, the events reported, and the counters of dropped frames.
 
 use std::fmt::Write;
 
@@ -22,9 +21,8 @@ const STATES: [Vn2vnState; 6] = [
     Vn2vnState::Up,
 ];
 
-/// A port brought into a state, with what it sent and told on the way forgotten. When it is up
-/// its neighbour was heard.
-fn stage(state: Vn2vnState) -> Segment {
+/// Brings a port into a state and discards the frames and events so far. In Up its neighbour is ready.
+fn setup(state: Vn2vnState) -> Segment {
     let mut segment = Segment::new(vec![config(5, 7)], 14);
     if state != Vn2vnState::Stopped {
         segment.start(0);
@@ -41,7 +39,7 @@ fn stage(state: Vn2vnState) -> Segment {
             segment.inject(0, &bytes(&frame(neighbour, Beacon), ALL, 0));
         }
     }
-    segment.told();
+    segment.take_sent();
     segment.events(0);
     segment
 }
@@ -138,15 +136,15 @@ fn events() -> Vec<Event> {
     ]
 }
 
-/// What the owner is told, in a few words.
-fn told(event: Vn2vnEvent) -> String {
+/// Formats an event.
+fn describe_event(event: Vn2vnEvent) -> String {
     let number = |port_name: u64| (port_name >> 32) as u8;
     match event {
         Vn2vnEvent::Claimed(_) => "CLAIMED".to_string(),
         Vn2vnEvent::Up(_) => "UP".to_string(),
         Vn2vnEvent::Lost => "LOST".to_string(),
         Vn2vnEvent::NeighbourFound(n) => format!("FOUND {}", number(n.port_name)),
-        Vn2vnEvent::NeighbourHeard(n) => format!("HEARD {}", number(n.port_name)),
+        Vn2vnEvent::NeighbourReady(n) => format!("READY {}", number(n.port_name)),
         Vn2vnEvent::NeighbourGone {
             port_name, reason, ..
         } => format!("GONE {} {reason:?}", number(port_name)),
@@ -154,16 +152,16 @@ fn told(event: Vn2vnEvent) -> String {
 }
 
 fn cell(state: Vn2vnState, event: &dyn Fn(&mut Segment)) -> String {
-    let mut segment = stage(state);
+    let mut segment = setup(state);
     let before = segment.stations[0].machine.counters().clone();
     event(&mut segment);
     let mut cell = format!("{:?}", segment.state(0));
-    for sent in segment.told() {
+    for sent in segment.take_sent() {
         let sent = sent.trim_start_matches("0 ");
         write!(cell, "; {sent}").expect("a string");
     }
     for event in segment.events(0) {
-        write!(cell, "; {}", told(event)).expect("a string");
+        write!(cell, "; {}", describe_event(event)).expect("a string");
     }
     let shown = Vn2vnCounter::ALL.iter().filter(|counter| {
         let is_shown = counter.name().contains("_drop_") || **counter == Vn2vnCounter::Restarts;

@@ -1,4 +1,4 @@
-//! The program, run as the kernel does.
+//! Tests that interpret the program as the kernel does.
 
 use super::*;
 use proptest::prelude::*;
@@ -9,28 +9,28 @@ const ETHERTYPES: [u16; 2] = [FCOE, FIP];
 const ADDRESSES: [MacBytes; 3] = [
     [0x0e, 0xfd, 0, 0, 0, 1],
     [0x0e, 0xfd, 0, 0xff, 0xff, 0xff],
-    // With bits set that a careless sign extension would spoil.
+    // With bits set that a wrong sign extension would change.
     [0xf1, 0x90, 0x98, 0x81, 0x80, 0xf4],
 ];
 const SOCKETS: RawFd = 33;
 const OTHER_QUEUES: RawFd = 44;
 const XDP_REDIRECT: u64 = 4;
 
-/// Where the interpreter's context and frame lie, and the counter.
+/// Addresses of the interpreter's context and frame, and of the counter.
 const CONTEXT: u64 = 0x1000;
 const FRAME: u64 = 0x2000;
 const COUNTER: u64 = 0x3000;
 
-/// What became of a frame.
+/// Verdict of the program about a frame.
 #[derive(Debug, PartialEq, Eq)]
-enum Fate {
+enum Verdict {
     Kernel,
     Socket(u64),
-    /// On to the kernel, and counted.
+    /// Passed to the kernel, and counted.
     OtherQueue,
 }
 
-/// A machine with the frame in its memory; only queue 0 has a socket.
+/// An interpreter with the frame in its memory; only queue 0 has a socket.
 struct Machine<'a> {
     registers: [u64; 11],
     frame: &'a [u8],
@@ -39,8 +39,8 @@ struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// Loads as the kernel allows it: fields of the context, and bytes of the frame that the
-    /// program has shown to be there.
+    /// Loads as the kernel's verifier allows it: fields of the context, and bytes of the frame that the
+    /// program has checked to exist.
     fn load(&self, address: u64, bytes: usize, checked_bytes: usize) -> u64 {
         if address < FRAME {
             return match address - CONTEXT {
@@ -51,7 +51,10 @@ impl Machine<'_> {
             };
         }
         let at = (address - FRAME) as usize;
-        assert!(at + bytes <= checked_bytes, "not shown to be in the frame");
+        assert!(
+            at + bytes <= checked_bytes,
+            "not checked to be in the frame"
+        );
         let mut word = [0; 8];
         let low = if cfg!(target_endian = "little") {
             0
@@ -128,7 +131,7 @@ impl Machine<'_> {
                         }
                         _ => self.registers[3],
                     };
-                    // What a call leaves of them is not defined.
+                    // Undefined after a call.
                     self.registers[1..=5].fill(0xdead);
                     false
                 }
@@ -152,7 +155,7 @@ impl Machine<'_> {
     }
 }
 
-fn fate(frame: &[u8], queue: u32) -> Fate {
+fn verdict_of(frame: &[u8], queue: u32) -> Verdict {
     let machine = Machine {
         registers: [0xdead; 11],
         frame,
@@ -161,9 +164,9 @@ fn fate(frame: &[u8], queue: u32) -> Fate {
     };
     let program = program(&ETHERTYPES, &ADDRESSES, SOCKETS, OTHER_QUEUES);
     match machine.run(&program) {
-        (XDP_REDIRECT, 0, Some(socket)) => Fate::Socket(socket),
-        (verdict, 0, None) if verdict == XDP_PASS as u64 => Fate::Kernel,
-        (verdict, 1, None) if verdict == XDP_PASS as u64 => Fate::OtherQueue,
+        (XDP_REDIRECT, 0, Some(socket)) => Verdict::Socket(socket),
+        (verdict, 0, None) if verdict == XDP_PASS as u64 => Verdict::Kernel,
+        (verdict, 1, None) if verdict == XDP_PASS as u64 => Verdict::OtherQueue,
         other => panic!("{other:?}"),
     }
 }
@@ -175,19 +178,19 @@ fn frame(dst: MacBytes, words: &[u16]) -> Vec<u8> {
 }
 
 #[test]
-fn our_ethertypes_to_our_addresses_are_steered() {
+fn configured_ethertypes_to_receive_addresses_are_redirected() {
     for dst in ADDRESSES {
         for ethertype in ETHERTYPES {
-            assert_eq!(fate(&frame(dst, &[ethertype]), 0), Fate::Socket(0));
+            assert_eq!(verdict_of(&frame(dst, &[ethertype]), 0), Verdict::Socket(0));
             let tagged = frame(dst, &[ETHERTYPE_VLAN, 0xe000, ethertype]);
-            assert_eq!(fate(&tagged, 0), Fate::Socket(0));
-            assert_eq!(fate(&tagged, 1), Fate::OtherQueue);
+            assert_eq!(verdict_of(&tagged, 0), Verdict::Socket(0));
+            assert_eq!(verdict_of(&tagged, 1), Verdict::OtherQueue);
         }
     }
 }
 
 #[test]
-fn all_else_is_left_to_the_kernel() {
+fn other_frames_are_passed_to_the_kernel() {
     let [ours, ..] = ADDRESSES;
     for words in [
         &[0x0800][..],
@@ -198,23 +201,27 @@ fn all_else_is_left_to_the_kernel() {
         &[0x88a8, 0, FCOE],
         &[ETHERTYPE_VLAN, 0, ETHERTYPE_VLAN, 0, FCOE],
     ] {
-        assert_eq!(fate(&frame(ours, words), 0), Fate::Kernel, "{words:x?}");
+        assert_eq!(
+            verdict_of(&frame(ours, words), 0),
+            Verdict::Kernel,
+            "{words:x?}"
+        );
     }
-    assert_eq!(fate(&frame([0xff; 6], &[FCOE]), 0), Fate::Kernel);
-    assert_eq!(fate(&frame(ours, &[FCOE])[..13], 0), Fate::Kernel);
+    assert_eq!(verdict_of(&frame([0xff; 6], &[FCOE]), 0), Verdict::Kernel);
+    assert_eq!(verdict_of(&frame(ours, &[FCOE])[..13], 0), Verdict::Kernel);
     let tagged = frame(ours, &[ETHERTYPE_VLAN, 0, FCOE]);
-    assert_eq!(fate(&tagged[..17], 0), Fate::Kernel);
+    assert_eq!(verdict_of(&tagged[..17], 0), Verdict::Kernel);
 }
 
 #[test]
-fn the_longest_program_is_short_enough_for_the_kernel() {
+fn longest_program_is_within_the_kernel_limit() {
     let program = program(&[FCOE; 16], &[[2; 6]; 258], SOCKETS, OTHER_QUEUES);
     assert!(program.len() < libc::BPF_MAXINSNS as usize);
 }
 
 proptest! {
     #[test]
-    fn agrees_with_the_rule_in_words(
+    fn program_matches_the_reference_rule(
         dst in prop_oneof![prop::sample::select(ADDRESSES.to_vec()), any::<MacBytes>()],
         flipped_bit in 0usize..96,
         words in prop::collection::vec(
@@ -233,10 +240,10 @@ proptest! {
         let ours = ADDRESSES.contains(&dst)
             && ethertype.is_some_and(|ethertype| ETHERTYPES.contains(ethertype));
         let expected = match (ours, queue) {
-            (false, _) => Fate::Kernel,
-            (true, 0) => Fate::Socket(0),
-            (true, _) => Fate::OtherQueue,
+            (false, _) => Verdict::Kernel,
+            (true, 0) => Verdict::Socket(0),
+            (true, _) => Verdict::OtherQueue,
         };
-        prop_assert_eq!(fate(&frame(dst, &words), queue), expected);
+        prop_assert_eq!(verdict_of(&frame(dst, &words), queue), expected);
     }
 }

@@ -1,9 +1,9 @@
-//! memif as its driver can be trusted with it: DPDK talks to us, and we to the other process.
+//! A proxy for memif's control channel, between DPDK and the remote process.
 //!
-//! DPDK's memif ends the process when a client goes before it was greeted, and takes the other end's memory away on its
-//! interrupt thread while the poller copies from it. So its control channel, over which the two ends agree on their
-//! memory and hear of each other's end, passes through a thread of ours: DPDK never talks to anyone who may go, and hears
-//! of an end once the poller has stopped.
+//! DPDK's memif aborts the process if a client disconnects before the server's HELLO, and unmaps the peer's memory on
+//! its interrupt thread while the poller copies from it. So its control channel, over which the two sides negotiate
+//! their memory and detect each other's disconnect, passes through a thread of ours: DPDK's own connection never breaks
+//! unexpectedly, and DPDK is notified of a disconnect once the poller has paused its bursts.
 
 use core::cell::RefCell;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -17,83 +17,86 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-mod meeting;
-mod relay;
-mod rules;
+mod burst_pause;
+mod control_proxy;
+mod message_validator;
 mod socket;
 
 use super::eal::Eal;
-use meeting::Meeting;
-use relay::{Inner, Outer, Relay};
+use burst_pause::BurstPause;
+use control_proxy::{ControlProxy, Dpdk, Remote};
 use socket::{Address, Socket};
 
 /// The driver's name.
 pub(super) const DRIVER: &str = "net_memif";
-/// The socket of a device that names none.
+/// The default of the key `socket`.
 const DEFAULT_SOCKET: &str = "/run/memif.sock";
 
-/// What the keys of a device say of its socket.
+/// The control socket of a device, parsed from its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Keys {
+struct SocketKeys {
     is_server: bool,
     socket: Address,
     /// The device with its other keys.
-    rest: String,
+    other_keys: String,
 }
 
-/// A file or a directory that goes with this.
+/// A file or a directory, removed on drop.
 #[derive(Debug)]
-struct Temporary(PathBuf);
+struct TempPath(PathBuf);
 
-/// How DPDK reaches us, or we DPDK.
+/// The private socket between DPDK and the proxy.
 #[derive(Debug)]
-enum Private {
-    /// A client of DPDK's comes to this name.
+enum PrivateSocket {
+    /// DPDK's client connects to this listening socket.
     Client(Socket),
-    /// A server of DPDK's will make this socket in a directory of ours, from which it is taken at once.
-    Server { path: Temporary, _home: Temporary },
+    /// DPDK's server will create this socket in a directory of ours; both are removed when the proxy starts.
+    Server {
+        path: TempPath,
+        _directory: TempPath,
+    },
 }
 
-/// The control channel of a memif device, and the thread that carries it.
+/// The control channel of a memif device, and its proxy thread.
 #[derive(Debug)]
 pub(super) struct ControlChannel {
-    meeting: Arc<Meeting>,
+    burst_pause: Arc<BurstPause>,
     device: String,
-    /// The device as DPDK is to know it.
-    words: String,
-    /// Until the thread has them.
-    ends: Option<(Outer, Private)>,
-    carrier: Option<Carrier>,
-    /// Where clients knock, if it is a file.
-    file: Option<Temporary>,
+    /// The device arguments for DPDK.
+    devargs: String,
+    /// The remote side and the private socket; `None` once the thread is started.
+    sockets: Option<(Remote, PrivateSocket)>,
+    thread: Option<ProxyThread>,
+    /// The file of the listening socket, if it has one.
+    file: Option<TempPath>,
     pid: u32,
 }
 
-/// The thread that carries messages, and how it is told to stop.
+/// The proxy thread and its stop signal.
 #[derive(Debug)]
-struct Carrier {
+struct ProxyThread {
     thread: JoinHandle<()>,
     stop: PipeWriter,
-    /// For a thread that has ended by itself: nobody writes to a pipe that nobody reads.
-    _end: PipeReader,
+    /// Keeps the pipe readable, so that a write succeeds also after the thread has ended.
+    _reader: PipeReader,
 }
 
-/// What the poller is to do.
+/// A request of the proxy thread to the poller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wish {
-    /// No bursts: the other end's memory goes away.
-    pub(super) hold: bool,
-    /// A client is to be started again: there is a server.
-    pub(super) start: bool,
+pub(super) struct ControlRequest {
+    /// Run no bursts: the peer's memory is being unmapped.
+    pub(super) pause_bursts: bool,
+    /// Restart DPDK's client: a server was found.
+    pub(super) restart_client: bool,
 }
 
-impl Keys {
-    fn of(device: &str) -> io::Result<Self> {
-        let mut words = device.split(',');
-        let mut rest = vec![words.next().unwrap_or_default()];
+impl SocketKeys {
+    fn parse(device: &str) -> io::Result<Self> {
+        let mut pairs = device.split(',');
+        let mut other_keys = vec![pairs.next().unwrap_or_default()];
         let (mut is_server, mut name, mut is_name) = (false, DEFAULT_SOCKET, true);
-        for word in words {
-            match word.split_once('=') {
+        for pair in pairs {
+            match pair.split_once('=') {
                 Some(("socket", value)) => name = value,
                 Some(("socket-abstract", "yes")) => is_name = true,
                 Some(("socket-abstract", "no")) => is_name = false,
@@ -102,8 +105,8 @@ impl Keys {
                     return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
                 }
                 _ => {
-                    is_server |= matches!(word, "role=server" | "role=master");
-                    rest.push(word);
+                    is_server |= matches!(pair, "role=server" | "role=master");
+                    other_keys.push(pair);
                 }
             }
         }
@@ -113,21 +116,21 @@ impl Keys {
                 true => Address::Name(name.to_owned()),
                 false => Address::Path(name.into()),
             },
-            rest: rest.join(","),
+            other_keys: other_keys.join(","),
         })
     }
 }
 
-impl Drop for Temporary {
+impl Drop for TempPath {
     fn drop(&mut self) {
-        let gone = match self.0.is_dir() {
+        let result = match self.0.is_dir() {
             true => fs::remove_dir(&self.0),
             false => fs::remove_file(&self.0),
         };
-        if let Err(error) = gone
+        if let Err(error) = result
             && error.kind() != io::ErrorKind::NotFound
         {
-            log::warn!("{} stays: {error}", self.0.display());
+            log::warn!("{}: removal failed: {error}", self.0.display());
         }
     }
 }
@@ -137,35 +140,35 @@ fn random_name() -> String {
     format!("viaduct-memif-{number:016x}")
 }
 
-/// How long it is looked whether a socket has an owner that is only about to listen, or to greet.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval of the probes for a listening process that is about to listen; a tenth of the timeout for its HELLO.
+const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Is there somebody behind a socket?
-fn is_served(socket: &Address) -> io::Result<bool> {
+/// True if a process listens on a socket.
+fn has_listener(socket: &Address) -> io::Result<bool> {
     for _ in 0..2 {
         match Socket::connect(socket) {
             Ok(server) => {
-                // DPDK's server does not survive it if we leave before it greets.
-                socket::wait(&[server.as_raw_fd()], Some(10 * LOOK))?;
+                // DPDK's server aborts if we disconnect before its HELLO.
+                socket::wait(&[server.as_raw_fd()], Some(10 * PROBE_INTERVAL))?;
                 return Ok(true);
             }
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
             Err(_busy) => return Ok(true),
         }
-        socket::wait(&[], Some(LOOK))?;
+        socket::wait(&[], Some(PROBE_INTERVAL))?;
     }
     Ok(false)
 }
 
-/// Waits for clients at the socket that they know. A file that a process left which is no more is taken over.
-fn open_door(socket: &Address) -> io::Result<Socket> {
+/// Listens on the configured socket. Replaces a stale socket file, that of a process which has exited.
+fn listen(socket: &Address) -> io::Result<Socket> {
     let error = match Socket::listen(socket) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
         result => return result,
     };
     match socket {
         Address::Path(path)
-            if fs::symlink_metadata(path)?.file_type().is_socket() && !is_served(socket)? =>
+            if fs::symlink_metadata(path)?.file_type().is_socket() && !has_listener(socket)? =>
         {
             fs::remove_file(path)?;
             Socket::listen(socket)
@@ -175,92 +178,100 @@ fn open_door(socket: &Address) -> io::Result<Socket> {
 }
 
 impl ControlChannel {
-    /// Prepares the channel of a memif device that DPDK does not know yet; `None` for other devices.
+    /// Creates the sockets of a memif device, before DPDK adds it; `None` for other devices.
     pub(super) fn prepare(device: &str) -> io::Result<Option<Self>> {
         if !device.starts_with(DRIVER) {
             return Ok(None);
         }
-        let keys = Keys::of(device)?;
+        let keys = SocketKeys::parse(device)?;
         keys.socket.check()?;
         let mut file = None;
-        let (outer, private, words) = match keys.is_server {
+        let (remote, private, socket_keys) = match keys.is_server {
             true => {
-                let door = open_door(&keys.socket)?;
+                let listener = listen(&keys.socket)?;
                 if let Address::Path(path) = keys.socket {
-                    file = Some(Temporary(path));
+                    file = Some(TempPath(path));
                 }
-                let home = std::env::temp_dir().join(random_name());
-                if home.to_string_lossy().contains(',') {
-                    let why = "DPDK takes no comma in the path of the directory for temporary files (TMPDIR)";
+                let directory = std::env::temp_dir().join(random_name());
+                if directory.to_string_lossy().contains(',') {
+                    let why = "DPDK accepts no comma in the path of the directory for temporary files (TMPDIR)";
                     return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
                 }
-                DirBuilder::new().mode(0o700).create(&home)?;
-                let home = Temporary(home);
-                let path = Temporary(home.0.join("memif"));
-                let words = format!("socket={},socket-abstract=no", path.0.display());
-                let private = Private::Server { path, _home: home };
-                (Outer::Client(door), private, words)
+                DirBuilder::new().mode(0o700).create(&directory)?;
+                let directory = TempPath(directory);
+                let path = TempPath(directory.0.join("memif"));
+                let socket_keys = format!("socket={},socket-abstract=no", path.0.display());
+                let private = PrivateSocket::Server {
+                    path,
+                    _directory: directory,
+                };
+                (Remote::Client(listener), private, socket_keys)
             }
             false => {
                 let name = random_name();
                 let socket = Socket::listen(&Address::Name(name.clone()))?;
-                let words = format!("socket={name},socket-abstract=yes");
-                (Outer::Server(keys.socket), Private::Client(socket), words)
+                let socket_keys = format!("socket={name},socket-abstract=yes");
+                let private = PrivateSocket::Client(socket);
+                (Remote::Server(keys.socket), private, socket_keys)
             }
         };
         Ok(Some(Self {
-            meeting: Arc::new(Meeting::default()),
+            burst_pause: Arc::new(BurstPause::default()),
             device: device.to_owned(),
-            words: format!("{},{words}", keys.rest),
-            ends: Some((outer, private)),
-            carrier: None,
+            devargs: format!("{},{socket_keys}", keys.other_keys),
+            sockets: Some((remote, private)),
+            thread: None,
             file,
             pid: process::id(),
         }))
     }
 
-    /// The device as DPDK is to know it.
-    pub(super) fn words(&self) -> &str {
-        &self.words
+    /// Returns the device arguments for DPDK.
+    pub(super) fn devargs(&self) -> &str {
+        &self.devargs
     }
 
-    /// Begins to carry messages: DPDK has started the device, which has so many receive queues.
-    pub(super) fn begin(&mut self, eal: &'static Eal, queues: u16) -> io::Result<()> {
-        let Some((outer, private)) = self.ends.take() else {
+    /// Starts the proxy thread. DPDK has started the device, which has `queues` receive queues.
+    pub(super) fn start(&mut self, eal: &'static Eal, queues: u16) -> io::Result<()> {
+        let Some((remote, private)) = self.sockets.take() else {
             return Ok(());
         };
-        let inner = match private {
-            Private::Client(socket) => Inner::Client(socket),
-            // The file goes, and the socket is reached by its inode: nobody else can, and nothing stays.
-            Private::Server { path, _home: _ } => Inner::Server(open_path(&path)?),
+        let dpdk = match private {
+            PrivateSocket::Client(socket) => Dpdk::Client(socket),
+            // The file and its directory are removed, and the socket is reached by its inode: no other process can
+            // connect, and no file is left.
+            PrivateSocket::Server {
+                path,
+                _directory: _,
+            } => Dpdk::Server(open_path(&path)?),
         };
-        let (end, stop) = io::pipe()?;
-        let relay = Relay {
+        let (reader, stop) = io::pipe()?;
+        let proxy = ControlProxy {
             eal,
             device: self.device.clone(),
             queues,
-            outer,
-            inner,
-            came: RefCell::new(None),
-            meeting: Arc::clone(&self.meeting),
-            stop: end.try_clone()?,
+            remote,
+            dpdk,
+            dpdk_client: RefCell::new(None),
+            burst_pause: Arc::clone(&self.burst_pause),
+            stop: reader.try_clone()?,
         };
         let builder = thread::Builder::new().name("memif".into());
-        self.carrier = Some(Carrier {
-            thread: builder.spawn(move || relay.run())?,
+        self.thread = Some(ProxyThread {
+            thread: builder.spawn(move || proxy.run())?,
             stop,
-            _end: end,
+            _reader: reader,
         });
         Ok(())
     }
 
-    /// What the poller is to do from now on, which runs no burst while it asks.
-    pub(super) fn look(&self) -> Wish {
-        self.meeting.look()
+    /// Returns the current request to the poller, which runs no burst meanwhile.
+    pub(super) fn poll_request(&self) -> ControlRequest {
+        self.burst_pause.poll_request()
     }
 }
 
-fn open_path(path: &Temporary) -> io::Result<File> {
+fn open_path(path: &TempPath) -> io::Result<File> {
     let flags = libc::O_PATH | libc::O_NOFOLLOW;
     OpenOptions::new()
         .read(true)
@@ -270,27 +281,24 @@ fn open_path(path: &Temporary) -> io::Result<File> {
 
 impl Drop for ControlChannel {
     fn drop(&mut self) {
-        // A child by fork has no such thread.
+        // A forked child does not have the thread.
         if self.pid != process::id() {
             return;
         }
-        // Before the door behind it is closed: then it may be the next one's.
+        // Before the listening socket is closed: afterwards the file may belong to another process.
         self.file = None;
-        if let Some(mut carrier) = self.carrier.take() {
-            self.meeting.leave();
-            // A byte, since children by fork have the pipe, too.
-            if let Err(error) = carrier.stop.write_all(&[0]) {
+        if let Some(mut proxy) = self.thread.take() {
+            self.burst_pause.close();
+            // A byte instead of a close, since forked children hold the pipe, too.
+            if let Err(error) = proxy.stop.write_all(&[0]) {
                 log::error!(
-                    "{}: the thread of its control channel stays: {error}",
+                    "{}: memif control thread: stop failed: {error}",
                     self.device
                 );
                 return;
             }
-            if carrier.thread.join().is_err() {
-                log::error!(
-                    "{}: the thread of its control channel panicked",
-                    self.device
-                );
+            if proxy.thread.join().is_err() {
+                log::error!("{}: memif control thread: panicked", self.device);
             }
         }
     }

@@ -4,7 +4,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use super::rules::{ACK, ADD_REGION, ADD_RING, CONNECT, CONNECTED, DISCONNECT, HELLO, INIT};
+use super::message_validator::{
+    ACK, ADD_REGION, ADD_RING, CONNECT, CONNECTED, DISCONNECT, HELLO, INIT,
+};
 use super::socket::Message;
 use super::*;
 use crate::dpdk::{DpdkConfig, DpdkError, DpdkPort, EalConfig};
@@ -13,29 +15,29 @@ use crate::{BURST, MacBytes, MbufBatch, Port};
 
 const OURS: MacBytes = [0x0e, 0xfd, 0, 0, 1, 1];
 const THEIRS: MacBytes = [0x0e, 0xfd, 0, 0, 1, 2];
-/// Long enough for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Generous: for a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn keys(device: &str) -> (bool, Address, String) {
-    let keys = Keys::of(device).expect("good keys");
-    (keys.is_server, keys.socket, keys.rest)
+    let keys = SocketKeys::parse(device).expect("valid keys");
+    (keys.is_server, keys.socket, keys.other_keys)
 }
 
 #[test]
-fn the_keys_of_a_device_name_its_socket() {
+fn socket_keys_are_parsed_and_removed_from_the_device() {
     let name = |name: &str| Address::Name(name.to_owned());
     assert_eq!(
         keys("net_memif0"),
         (false, name("/run/memif.sock"), "net_memif0".to_owned())
     );
     let device = "net_memif1,id=3,socket=a,role=server,bsize=2048";
-    let rest = "net_memif1,id=3,role=server,bsize=2048";
-    assert_eq!(keys(device), (true, name("a"), rest.to_owned()));
+    let others = "net_memif1,id=3,role=server,bsize=2048";
+    assert_eq!(keys(device), (true, name("a"), others.to_owned()));
     let device = "net_memif2,role=client,socket-abstract=no,socket=/run/b";
     let path = Address::Path("/run/b".into());
-    let rest = "net_memif2,role=client".to_owned();
-    assert_eq!(keys(device), (false, path, rest));
-    Keys::of("net_memif0,socket-abstract=perhaps").expect_err("neither");
+    let others = "net_memif2,role=client".to_owned();
+    assert_eq!(keys(device), (false, path, others));
+    SocketKeys::parse("net_memif0,socket-abstract=perhaps").expect_err("neither yes nor no");
 }
 
 fn try_open(device: &str, mac: MacBytes) -> Result<DpdkPort, DpdkError> {
@@ -54,16 +56,16 @@ fn open(device: &str, mac: MacBytes) -> DpdkPort {
     try_open(device, mac).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A name that no other run of these tests has.
-fn name_of(test: &str) -> String {
+/// Returns a socket name that is unique to this process and test.
+fn unique_name(test: &str) -> String {
     format!("viaduct-{test}-{}", process::id())
 }
 
-/// Tries until something is there, while these ports do what they do.
+/// Runs the ports (upkeep and bursts) until `poll` returns a value.
 fn wait_for<T>(
     what: &str,
     ports: &mut [&mut DpdkPort],
-    mut look: impl FnMut(&mut [&mut DpdkPort]) -> Option<T>,
+    mut poll: impl FnMut(&mut [&mut DpdkPort]) -> Option<T>,
 ) -> T {
     let begin = Instant::now();
     loop {
@@ -71,15 +73,15 @@ fn wait_for<T>(
             port.upkeep();
             burst(port);
         }
-        if let Some(found) = look(ports) {
+        if let Some(found) = poll(ports) {
             return found;
         }
-        assert!(begin.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(begin.elapsed() < TIMEOUT, "timed out waiting for {what}");
         thread::yield_now();
     }
 }
 
-/// A frame each way; returns how many came.
+/// Sends one frame and receives a burst; returns the number of received frames.
 fn burst(port: &mut DpdkPort) -> usize {
     let to = match port.capabilities().mac {
         OURS => THEIRS,
@@ -95,12 +97,12 @@ fn burst(port: &mut DpdkPort) -> usize {
         batch.pop().into_iter().for_each(|mbuf| port.free(mbuf));
     }
     port.rx_burst(&mut batch, BURST);
-    let mut came = 0;
+    let mut received = 0;
     while let Some(mbuf) = batch.pop() {
-        came += 1;
+        received += 1;
         port.free(mbuf);
     }
-    came
+    received
 }
 
 fn counter(port: &DpdkPort, name: &str) -> u64 {
@@ -109,64 +111,64 @@ fn counter(port: &DpdkPort, name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("no counter {name}")).value
 }
 
-/// A client of ours comes, both see each other's frames, and it goes.
-fn serve_one(server: &mut DpdkPort, number: u32, socket: &str) {
+/// Connects a DPDK client, exchanges frames, and disconnects it.
+fn serve_client(server: &mut DpdkPort, number: u32, socket: &str) {
     let mut client = open(
         &format!("net_memif{number},role=client,socket={socket}"),
         THEIRS,
     );
     wait_for("frames both ways", &mut [server, &mut client], |ports| {
-        let came = ports.iter_mut().all(|port| burst(port) > 0);
-        came.then_some(())
+        let received = ports.iter_mut().all(|port| burst(port) > 0);
+        received.then_some(())
     });
     drop(client);
-    wait_for("its end", &mut [server], |ports| {
+    wait_for("the link to go down", &mut [server], |ports| {
         (!ports[0].link_up()).then_some(())
     });
 }
 
-/// A process that speaks memif by hand, as far as a test wants.
-struct Stranger(Socket);
+/// A memif client that sends arbitrary control messages.
+struct RawClient(Socket);
 
-impl Stranger {
-    /// Comes to a server and is greeted.
+impl RawClient {
+    /// Connects to a server and receives its HELLO.
     fn new(socket: &str, server: &mut DpdkPort) -> Self {
         let socket = Socket::connect(&Address::Name(socket.to_owned())).expect("a server");
-        let stranger = Self(socket);
-        assert_eq!(stranger.hear(server), Some(HELLO));
-        stranger
+        let client = Self(socket);
+        assert_eq!(client.receive(server), Some(HELLO));
+        client
     }
 
-    fn say(&self, kind: u16, body: &[u8], fd: Option<OwnedFd>) {
+    fn send(&self, kind: u16, body: &[u8], fd: Option<OwnedFd>) {
         let mut bytes = kind.to_le_bytes().to_vec();
         bytes.extend(body);
         bytes.resize(socket::MESSAGE_BYTES, 0);
-        self.0.send(&Message { bytes, fd }).expect("room for it");
+        self.0.send(&Message { bytes, fd }).expect("a send buffer");
     }
 
-    /// What kind of message comes next, or the end.
-    fn hear(&self, server: &mut DpdkPort) -> Option<u16> {
+    /// Returns the type of the next message, or `None` at the end of the stream.
+    fn receive(&self, server: &mut DpdkPort) -> Option<u16> {
         let fd = self.0.as_raw_fd();
-        let there = |_: &mut [&mut DpdkPort]| {
+        let readable = |_: &mut [&mut DpdkPort]| {
             socket::wait(&[fd], Some(Duration::ZERO)).expect("a socket")[0].then_some(())
         };
-        wait_for("a message", &mut [server], there);
+        wait_for("a message", &mut [server], readable);
         let message = self.0.receive().ok().flatten()?;
         message.bytes.first_chunk().copied().map(u16::from_le_bytes)
     }
 
-    /// Says something that is taken, or refused.
-    fn ask(&self, server: &mut DpdkPort, (kind, body, fd): Saying) -> bool {
-        self.say(kind, &body, fd);
-        match self.hear(server) {
+    /// Sends a message; `true` if it was acknowledged, `false` if the connection was closed.
+    fn request(&self, server: &mut DpdkPort, (kind, body, fd): RawMessage) -> bool {
+        self.send(kind, &body, fd);
+        match self.receive(server) {
             Some(ACK) => true,
             Some(DISCONNECT) | None => false,
             other => panic!("{other:?}"),
         }
     }
 
-    /// Gives the server memory with a ring each way, which is returned, and has it use them.
-    fn agree(&self, server: &mut DpdkPort) -> File {
+    /// Shares memory with a ring in each direction with the server and connects; returns the memory.
+    fn connect(&self, server: &mut DpdkPort) -> File {
         let memory = memory(REGION_BYTES);
         for ring in 0..2 {
             let cookie = 0x3e3_1f20_u32.to_ne_bytes();
@@ -175,16 +177,16 @@ impl Stranger {
                 .expect("memory");
         }
         let ours = memory.try_clone().expect("a descriptor");
-        for saying in [
+        for message in [
             init(),
             region(0, REGION_BYTES, ours.into()),
             ring(true, 0, 0, 0, 10),
             ring(false, 0, 0, RING_BYTES, 10),
         ] {
-            assert!(self.ask(server, saying));
+            assert!(self.request(server, message));
         }
-        self.say(CONNECT, b"a stranger", None);
-        assert_eq!(self.hear(server), Some(CONNECTED));
+        self.send(CONNECT, b"raw client", None);
+        assert_eq!(self.receive(server), Some(CONNECTED));
         wait_for("the link", &mut [server], |ports| {
             ports[0].link_up().then_some(())
         });
@@ -192,118 +194,121 @@ impl Stranger {
     }
 }
 
-/// What a stranger shares: a region in which there are a ring to the server and one from it, of 1024 slots.
+/// Bytes of the shared region, with a ring of 1024 slots to the server and one from it; and bytes of such a ring.
 const REGION_BYTES: u64 = 1 << 22;
 const RING_BYTES: u64 = 128 + (16 << 10);
 
-/// A message.
-type Saying = (u16, Vec<u8>, Option<OwnedFd>);
+/// Type, body and file descriptor of a message.
+type RawMessage = (u16, Vec<u8>, Option<OwnedFd>);
 
 /// Version 2.0, interface 0, Ethernet.
-fn init() -> Saying {
+fn init() -> RawMessage {
     (INIT, vec![0, 2, 0, 0, 0, 0, 0], None)
 }
 
-fn region(index: u16, bytes: u64, fd: OwnedFd) -> Saying {
+fn region(index: u16, bytes: u64, fd: OwnedFd) -> RawMessage {
     let body = [&index.to_le_bytes()[..], &bytes.to_le_bytes()].concat();
     (ADD_REGION, body, Some(fd))
 }
 
-fn ring(to_server: bool, index: u16, region: u16, offset: u64, log2: u8) -> Saying {
+fn ring(to_server: bool, index: u16, region: u16, offset: u64, log2: u8) -> RawMessage {
     let mut body = vec![u8::from(to_server), 0];
     body.extend(index.to_le_bytes());
     body.extend(region.to_le_bytes());
     body.extend((offset as u32).to_le_bytes());
     body.extend([log2, 0, 0]);
-    (ADD_RING, body, Some(bell()))
+    (ADD_RING, body, Some(eventfd()))
 }
 
-fn bell() -> OwnedFd {
-    // SAFETY: takes numbers only.
+fn eventfd() -> OwnedFd {
+    // SAFETY: passes no pointers.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
     assert!(fd >= 0, "{}", io::Error::last_os_error());
-    // SAFETY: the kernel made the descriptor for us just now.
+    // SAFETY: the kernel just created the descriptor for this call.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// Memory that can be shared, and that nothing keeps from being cut short.
+/// Creates shareable memory without a seal against truncation.
 fn memory(bytes: u64) -> File {
-    // SAFETY: a text, and a number.
-    let fd = unsafe { libc::memfd_create(c"stranger".as_ptr(), libc::MFD_CLOEXEC) };
+    // SAFETY: the name is NUL-terminated.
+    let fd = unsafe { libc::memfd_create(c"client".as_ptr(), libc::MFD_CLOEXEC) };
     assert!(fd >= 0, "{}", io::Error::last_os_error());
-    // SAFETY: the kernel made the descriptor for us just now.
+    // SAFETY: the kernel just created the descriptor for this call.
     let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
     file.set_len(bytes).expect("memory");
     file
 }
 
 #[test]
-fn a_server_outlives_whoever_comes_and_goes() {
-    let socket = name_of("comes-and-goes");
+fn server_survives_early_client_disconnects() {
+    let socket = unique_name("early-disconnect");
     let mut server = open(&format!("net_memif20,role=server,socket={socket}"), OURS);
     let address = Address::Name(socket.clone());
-    // Before they are greeted, or just then. DPDK's own server ends its process by some dozens of them.
+    // Before or at the HELLO. Some dozens of these make DPDK's own server abort its process.
     for _ in 0..2000 {
         match Socket::connect(&address) {
-            Ok(gone) => drop(gone),
+            Ok(client) => drop(client),
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}"),
         }
     }
-    serve_one(&mut server, 21, &socket);
-    // In the middle of what they have to say.
-    let hello = Stranger::new(&socket, &mut server);
-    assert!(hello.ask(&mut server, init()));
-    drop(hello);
-    serve_one(&mut server, 21, &socket);
+    serve_client(&mut server, 21, &socket);
+    // During the negotiation.
+    let client = RawClient::new(&socket, &mut server);
+    assert!(client.request(&mut server, init()));
+    drop(client);
+    serve_client(&mut server, 21, &socket);
 }
 
 #[test]
-fn who_says_nothing_or_nonsense_is_sent_away() {
-    let socket = name_of("nonsense");
+fn silent_or_invalid_client_is_disconnected() {
+    let socket = unique_name("invalid");
     let mut server = open(&format!("net_memif22,role=server,socket={socket}"), OURS);
-    let silent = Stranger::new(&socket, &mut server);
-    // While it holds the line, others hear that it is taken.
+    let silent = RawClient::new(&socket, &mut server);
+    // While it is connected, other clients are closed.
     let other = Socket::connect(&Address::Name(socket.clone())).expect("a server");
-    assert_eq!(Stranger(other).hear(&mut server), None);
-    assert_eq!(silent.hear(&mut server), None, "not for ever");
+    assert_eq!(RawClient(other).receive(&mut server), None);
+    assert_eq!(silent.receive(&mut server), None, "negotiation timed out");
     let seed = 7;
     let mut rng = Rng::new(seed);
     for round in 0..50 {
-        let stranger = Stranger::new(&socket, &mut server);
+        let client = RawClient::new(&socket, &mut server);
         let kind = rng.below(10) as u16;
         let body: Vec<u8> = (0..60).map(|_| rng.next_u64() as u8).collect();
-        stranger.say(kind, &body, None);
-        // Told why, or not.
-        while let Some(heard) = stranger.hear(&mut server) {
+        client.send(kind, &body, None);
+        // A DISCONNECT may precede the end of the stream.
+        while let Some(received) = client.receive(&mut server) {
             assert_ne!(
-                heard, CONNECTED,
+                received, CONNECTED,
                 "seed {seed}, round {round}: connected by {kind} {body:?}"
             );
         }
     }
-    // Of what has memory in common with us, only the end is heard.
-    let stranger = Stranger::new(&socket, &mut server);
-    stranger.agree(&mut server);
-    stranger.say(ACK, &[], None);
-    assert_eq!(stranger.hear(&mut server), None);
-    serve_one(&mut server, 23, &socket);
+    // Once memory is shared, any message but DISCONNECT closes the connection.
+    let client = RawClient::new(&socket, &mut server);
+    client.connect(&mut server);
+    client.send(ACK, &[], None);
+    assert_eq!(client.receive(&mut server), None);
+    serve_client(&mut server, 23, &socket);
 }
 
-/// Whatever DPDK would believe, and read or write wherever it is told to.
+/// Invalid regions and rings, which DPDK would accept, and then access memory out of bounds.
 #[test]
-fn who_shares_what_is_not_there_is_sent_away() {
-    let socket = name_of("not-there");
+fn client_with_invalid_regions_or_rings_is_disconnected() {
+    let socket = unique_name("invalid-rings");
     let mut server = open(&format!("net_memif27,role=server,socket={socket}"), OURS);
     let short = || memory(4096).into();
     let whole = || memory(REGION_BYTES).into();
     let good_region = || region(0, REGION_BYTES, whole());
     let (reader, _writer) = io::pipe().expect("a pipe");
     let of_pipe = (ADD_RING, ring(true, 0, 0, 0, 10).1, Some(reader.into()));
-    // The last message of each is what is wrong.
-    let talks: Vec<(&str, Vec<Saying>)> = vec![
-        ("no beginning", vec![good_region()]),
-        ("two of them", vec![init(), init()]),
-        ("a descriptor with it", vec![(INIT, init().1, Some(bell()))]),
+    // The last message of each sequence is the invalid one.
+    let sequences: Vec<(&str, Vec<RawMessage>)> = vec![
+        ("no INIT", vec![good_region()]),
+        ("two INITs", vec![init(), init()]),
+        (
+            "a descriptor with INIT",
+            vec![(INIT, init().1, Some(eventfd()))],
+        ),
         (
             "no descriptor",
             vec![init(), (ADD_REGION, vec![0; 10], None)],
@@ -320,13 +325,16 @@ fn who_shares_what_is_not_there_is_sent_away() {
             "the same region twice",
             vec![init(), good_region(), good_region()],
         ),
-        ("a ring in none", vec![init(), ring(true, 0, 0, 0, 10)]),
         (
-            "a ring in another",
+            "a ring without regions",
+            vec![init(), ring(true, 0, 0, 0, 10)],
+        ),
+        (
+            "a ring in an unknown region",
             vec![init(), good_region(), ring(true, 0, 256, 0, 10)],
         ),
         (
-            "a ring beyond its end",
+            "a ring beyond the region's end",
             vec![
                 init(),
                 good_region(),
@@ -334,7 +342,7 @@ fn who_shares_what_is_not_there_is_sent_away() {
             ],
         ),
         (
-            "a ring without end",
+            "a ring with too many slots",
             vec![init(), good_region(), ring(true, 0, 0, 0, 63)],
         ),
         (
@@ -365,54 +373,54 @@ fn who_shares_what_is_not_there_is_sent_away() {
                 (CONNECT, vec![], None),
             ],
         ),
-        ("a server's word", vec![init(), (CONNECTED, vec![], None)]),
-        ("a greeting", vec![init(), (HELLO, vec![], None)]),
+        ("CONNECTED", vec![init(), (CONNECTED, vec![], None)]),
+        ("HELLO", vec![init(), (HELLO, vec![], None)]),
     ];
-    for (what, sayings) in talks {
-        let stranger = Stranger::new(&socket, &mut server);
-        let count = sayings.len();
-        for (at, saying) in sayings.into_iter().enumerate() {
-            let taken = stranger.ask(&mut server, saying);
-            assert_eq!(taken, at + 1 < count, "{what}: {at}");
+    for (what, messages) in sequences {
+        let client = RawClient::new(&socket, &mut server);
+        let count = messages.len();
+        for (at, message) in messages.into_iter().enumerate() {
+            let acknowledged = client.request(&mut server, message);
+            assert_eq!(acknowledged, at + 1 < count, "{what}: {at}");
         }
     }
-    serve_one(&mut server, 28, &socket);
+    serve_client(&mut server, 28, &socket);
 }
 
-/// A slot that says that its frame is in a region that does not exist.
+/// A slot names a region that does not exist.
 #[test]
-fn a_burst_is_given_up_that_is_led_astray() {
-    let socket = name_of("astray");
+fn burst_with_invalid_slot_is_aborted() {
+    let socket = unique_name("invalid-slot");
     let mut server = open(&format!("net_memif29,role=server,socket={socket}"), OURS);
-    let stranger = Stranger::new(&socket, &mut server);
-    let memory = stranger.agree(&mut server);
-    // Flags, region, length and offset of the first slot; then the head of the ring, which says that it is filled.
+    let client = RawClient::new(&socket, &mut server);
+    let memory = client.connect(&mut server);
+    // Flags, region, length and offset of the first slot; then the head index of the ring, which marks it as filled.
     let slot = [[0u8, 0, 200, 0], [60, 0, 0, 0], [0, 0, 0, 0]].concat();
     memory.write_all_at(&slot, 128).expect("memory");
     memory.write_all_at(&1u16.to_ne_bytes(), 6).expect("memory");
     wait_for("a burst that faults", &mut [&mut server], |ports| {
         (counter(ports[0], "bursts_given_up") > 0).then_some(())
     });
-    drop(stranger);
-    wait_for("its end", &mut [&mut server], |ports| {
+    drop(client);
+    wait_for("the link to go down", &mut [&mut server], |ports| {
         (!ports[0].link_up()).then_some(())
     });
-    serve_one(&mut server, 30, &socket);
+    serve_client(&mut server, 30, &socket);
 }
 
 #[test]
-fn a_burst_is_given_up_when_the_memory_is_cut_short() {
-    let socket = name_of("cut-short");
+fn burst_in_truncated_memory_is_aborted_and_its_buffers_recovered() {
+    let socket = unique_name("truncated");
     let mut server = open(&format!("net_memif24,role=server,socket={socket}"), OURS);
     for round in 1..=10 {
-        let stranger = Stranger::new(&socket, &mut server);
-        let memory = stranger.agree(&mut server);
-        memory.set_len(0).expect("nothing forbids it");
+        let client = RawClient::new(&socket, &mut server);
+        let memory = client.connect(&mut server);
+        memory.set_len(0).expect("memory without a seal");
         wait_for("a burst that faults", &mut [&mut server], |ports| {
             (counter(ports[0], "bursts_given_up") >= round).then_some(())
         });
-        drop(stranger);
-        wait_for("its end", &mut [&mut server], |ports| {
+        drop(client);
+        wait_for("the link to go down", &mut [&mut server], |ports| {
             (!ports[0].link_up()).then_some(())
         });
     }
@@ -421,40 +429,40 @@ fn a_burst_is_given_up_when_the_memory_is_cut_short() {
     while let Some(mbuf) = server.alloc(THEIRS) {
         lent.push(mbuf);
     }
-    assert_eq!(lent.len(), 512, "all that may be lent at a time");
+    assert_eq!(lent.len(), 512, "the limit of buffers to send");
     lent.into_iter().for_each(|mbuf| server.free(mbuf));
-    serve_one(&mut server, 25, &socket);
+    serve_client(&mut server, 25, &socket);
 }
 
 #[test]
-fn a_socket_is_one_servers() {
-    let home = std::env::temp_dir().join(name_of("sockets"));
-    DirBuilder::new().create(&home).expect("a directory");
-    let home = Temporary(home);
-    let path = home.0.join("socket");
+fn socket_file_is_replaced_only_if_stale() {
+    let directory = std::env::temp_dir().join(unique_name("sockets"));
+    DirBuilder::new().create(&directory).expect("a directory");
+    let directory = TempPath(directory);
+    let path = directory.0.join("socket");
     let device = |number: u32| {
         let path = path.display();
         format!("net_memif{number},role=server,socket-abstract=no,socket={path}")
     };
-    // What a server left that is no more.
+    // The stale file of a server that has exited.
     drop(Socket::listen(&Address::Path(path.clone())).expect("a socket"));
     assert!(path.exists());
     let first = open(&device(26), OURS);
     let refused = try_open(&device(31), THEIRS).map(drop);
-    let text = refused.expect_err("it is taken").to_string();
+    let text = refused.expect_err("the socket is in use").to_string();
     assert!(
-        text.contains("is another's, or a file is there: name another one"),
+        text.contains("is in use, or its path is a file: set another one"),
         "{text}"
     );
     drop(first);
-    assert!(!path.exists(), "it goes with its server");
-    // As often as one likes.
+    assert!(!path.exists(), "removed with its server");
+    // It can be opened again.
     drop(open(&device(26), OURS));
-    // Somebody else's file is nobody's to take.
+    // A regular file is not replaced.
     File::create(&path)
         .expect("a file")
         .write_all(b"text")
-        .expect("room");
-    assert!(try_open(&device(26), OURS).is_err(), "a file is there");
-    fs::remove_file(&path).expect("still there");
+        .expect("disk space");
+    assert!(try_open(&device(26), OURS).is_err(), "a regular file");
+    fs::remove_file(&path).expect("the file is kept");
 }

@@ -1,26 +1,26 @@
-//! How often which fault happens.
+//! Rates and limits of the injected faults.
 
 use std::io;
 
 use crate::rng::MILLION_PPM;
 
-/// How often each fault meets a frame, in parts per million; the faults are independent.
+/// Probability of each fault per frame, in parts per million; the faults are independent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultRates {
-    /// The frame disappears.
+    /// The frame is lost.
     pub loss_ppm: u32,
-    /// The frame arrives twice.
+    /// The frame is delivered twice.
     pub duplicate_ppm: u32,
-    /// The frame lets others overtake it.
+    /// The frame is overtaken by others.
     pub reorder_ppm: u32,
     /// One bit of the frame is flipped.
     pub corrupt_ppm: u32,
-    /// The frame arrives turns later.
+    /// The frame is delivered some turns later.
     pub delay_ppm: u32,
 }
 
 impl FaultRates {
-    /// True if any fault can happen.
+    /// Returns whether any fault has a probability above 0.
     pub fn any(&self) -> bool {
         self.all().iter().any(|&ppm| ppm > 0)
     }
@@ -36,27 +36,27 @@ impl FaultRates {
     }
 }
 
-/// What a [`super::FaultInjector`] does. A turn is one call of `tx_burst` or `rx_burst`.
+/// Configuration of a [`super::FaultInjector`]. A turn is one call of `tx_burst` or `rx_burst`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultConfig {
-    /// Decides everything that is random.
+    /// Seed of all random decisions.
     pub seed: u64,
     /// Faults of sent frames.
     pub tx: FaultRates,
     /// Faults of received frames.
     pub rx: FaultRates,
-    /// A delayed frame waits for 1 to so many turns.
+    /// Maximum delay of a delayed frame in turns; the minimum is 1.
     pub delay_turns_max: u32,
-    /// A reordered frame is overtaken by 1 to so many others ...
+    /// Maximum number of frames that overtake a reordered frame; the minimum is 1.
     pub reorder_frames_max: u32,
-    /// ... or waits for so many turns if they do not come.
+    /// Turns after which a reordered frame is delivered even if no others overtook it.
     pub reorder_turns_max: u32,
-    /// Buffers of each side: frames lent for sending, held and doubled.
+    /// Buffers of each direction: frames lent for sending, held and duplicated.
     pub pool_frames: u32,
 }
 
 impl Default for FaultConfig {
-    /// No faults; 16 turns of delay and 4 overtaking frames when they are switched on.
+    /// No faults; limits of 16 turns of delay and 4 overtaking frames.
     fn default() -> Self {
         Self {
             seed: 1,
@@ -74,14 +74,14 @@ impl FaultConfig {
     pub(super) fn check(&self) -> io::Result<()> {
         let rates = self.tx.all().into_iter().chain(self.rx.all());
         let problem = if rates.into_iter().any(|ppm| ppm > MILLION_PPM) {
-            "a probability of a fault is above 1,000,000 parts per million"
+            "a fault probability exceeds 1000000 parts per million"
         } else if self.pool_frames == 0 {
-            "a fault injector needs at least one buffer"
+            "pool_frames is 0, at least 1 is needed"
         } else if self.delay_turns_max == 0
             || self.reorder_frames_max == 0
             || self.reorder_turns_max == 0
         {
-            "a fault that takes no time is none"
+            "delay_turns_max, reorder_frames_max and reorder_turns_max must be at least 1"
         } else {
             return Ok(());
         };

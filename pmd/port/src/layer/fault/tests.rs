@@ -48,7 +48,7 @@ fn serials(frames: &[Vec<u8>]) -> Vec<u32> {
     frames.iter().map(last).collect()
 }
 
-/// Sends numbered frames from one to the other, then turns the faulty one until nothing is held.
+/// Sends numbered frames from one port to the other, then runs idle turns until no frame is held.
 fn run(from: &mut dyn Port, to: &mut dyn Port, idle_turns: u32) -> Vec<Vec<u8>> {
     let dst = to.capabilities().mac;
     let mut frames = Vec::new();
@@ -70,8 +70,8 @@ fn rates(change: impl Fn(&mut FaultRates)) -> FaultRates {
     rates
 }
 
-/// One kind of fault on each side in turn: what arrived, and how often it was counted.
-fn both_sides(
+/// Injects one fault in each direction; returns the received frames and the fault's counter.
+fn both_directions(
     change: fn(&mut FaultRates),
     tx_name: &str,
     rx_name: &str,
@@ -94,8 +94,8 @@ fn both_sides(
 }
 
 #[test]
-fn losses_are_counted_and_all_others_arrive_in_order() {
-    let runs = both_sides(
+fn lost_frames_are_counted_and_others_arrive_in_order() {
+    let runs = both_directions(
         |rates| rates.loss_ppm = 100_000,
         "drop_fault_tx_loss",
         "drop_fault_rx_loss",
@@ -108,8 +108,8 @@ fn losses_are_counted_and_all_others_arrive_in_order() {
 }
 
 #[test]
-fn doubled_frames_arrive_twice() {
-    let runs = both_sides(
+fn duplicated_frames_arrive_twice() {
+    let runs = both_directions(
         |rates| rates.duplicate_ppm = 100_000,
         "fault_tx_duplicated",
         "fault_rx_duplicated",
@@ -125,7 +125,7 @@ fn doubled_frames_arrive_twice() {
 
 #[test]
 fn corrupted_frames_differ_by_one_bit() {
-    let runs = both_sides(
+    let runs = both_directions(
         |rates| rates.corrupt_ppm = MILLION_PPM,
         "fault_tx_corrupted",
         "fault_rx_corrupted",
@@ -148,12 +148,12 @@ fn corrupted_frames_differ_by_one_bit() {
 
 #[test]
 fn delayed_and_reordered_frames_all_arrive_late() {
-    let delayed = both_sides(
+    let delayed = both_directions(
         |rates| rates.delay_ppm = 100_000,
         "fault_tx_delayed",
         "fault_rx_delayed",
     );
-    let reordered = both_sides(
+    let reordered = both_directions(
         |rates| rates.reorder_ppm = 100_000,
         "fault_tx_reordered",
         "fault_rx_reordered",
@@ -162,7 +162,7 @@ fn delayed_and_reordered_frames_all_arrive_late() {
         assert!((1_700..2_300).contains(&late), "{late} of 2000");
         let mut serials = serials(&frames);
         assert!(!serials.is_sorted());
-        // Nothing is overtaken by more than the turns or frames of its wait.
+        // No frame is displaced by more than its hold time in turns or frames.
         for (at, &serial) in (0..).zip(&serials) {
             assert!(u32::abs_diff(serial, at) <= 40, "{serial} at {at}");
         }
@@ -172,7 +172,7 @@ fn delayed_and_reordered_frames_all_arrive_late() {
 }
 
 #[test]
-fn the_same_seed_makes_the_same_faults() {
+fn same_seed_makes_the_same_faults() {
     let all = rates(|rates| {
         *rates = FaultRates {
             loss_ppm: 50_000,
@@ -197,7 +197,7 @@ fn the_same_seed_makes_the_same_faults() {
 }
 
 #[test]
-fn a_dry_pool_drops_and_counts() {
+fn empty_pool_drops_and_counts() {
     let slow = rates(|rates| rates.delay_ppm = MILLION_PPM);
     let (mut a, mut b) = pair(FaultConfig {
         rx: slow,
@@ -223,7 +223,7 @@ fn a_dry_pool_drops_and_counts() {
 }
 
 #[test]
-fn a_partition_stops_everything_and_ends() {
+fn partition_drops_all_frames_until_cleared() {
     let (mut a, mut b) = pair(FaultConfig::default());
     let (a_mac, b_mac) = (a.capabilities().mac, b.capabilities().mac);
     assert!(a.capabilities().lossless);
@@ -247,7 +247,7 @@ fn a_partition_stops_everything_and_ends() {
 }
 
 #[test]
-fn impossible_configurations_are_refused() {
+fn invalid_configurations_are_rejected() {
     let good = FaultConfig::default();
     let bad = [
         FaultConfig {

@@ -1,6 +1,6 @@
-//! The three blocks of a pcapng file that a capture needs, in little-endian.
+//! The three block types of a pcapng file that a capture needs, in little-endian.
 //!
-//! Each block: type, whole length, body, whole length again; each option:
+//! Each block: type, total length, body, total length again; each option:
 //! code, length of its value, value; both padded to 4 bytes.
 //!
 //! | block | type | body |
@@ -29,7 +29,7 @@ const OPTION_FRAME_FLAGS: u16 = 2;
 /// Times count units of 10^-9 seconds.
 const NANOSECONDS: u8 = 9;
 
-/// Which way a frame went; the values are those of the two low bits of the frame's flags.
+/// Direction of a frame; the values are those of the two low bits of the frame's flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Received by the port.
@@ -50,7 +50,7 @@ fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     pad(out);
 }
 
-/// Adds a block whose body `write` adds, and fills its lengths in.
+/// Appends a block with the body that `write` appends, and sets its lengths.
 fn block(out: &mut Vec<u8>, block_type: u32, write: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend(block_type.to_le_bytes());
@@ -61,7 +61,7 @@ fn block(out: &mut Vec<u8>, block_type: u32, write: impl FnOnce(&mut Vec<u8>)) {
     out[start + 4..start + 8].copy_from_slice(&len_bytes);
 }
 
-/// Adds what stands before the first frame; `longest_bytes` of a frame are kept, 0 for all.
+/// Appends the file header; at most `longest_bytes` of each frame are kept, 0 for all.
 pub fn head(out: &mut Vec<u8>, capabilities: &Capabilities, longest_bytes: u32) {
     block(out, SECTION_HEADER, |out| {
         out.extend(BYTE_ORDER_MAGIC.to_le_bytes());
@@ -85,7 +85,7 @@ pub fn head(out: &mut Vec<u8>, capabilities: &Capabilities, longest_bytes: u32) 
     });
 }
 
-/// Adds one frame, of which `kept` was kept and which had `seen_bytes` in all; `time_ns` since 1970.
+/// Appends one frame of `seen_bytes`, of which `kept` was captured; `time_ns` since 1970.
 pub fn frame(out: &mut Vec<u8>, kept: &[u8], seen_bytes: u32, direction: Direction, time_ns: u64) {
     block(out, ENHANCED_FRAME, |out| {
         out.extend(0u32.to_le_bytes());

@@ -14,12 +14,12 @@ impl Drop for Scratch {
     }
 }
 
-/// A sink that takes so many bytes and then is full.
-struct Full {
+/// A sink that is full after `room_bytes`.
+struct FullSink {
     room_bytes: usize,
 }
 
-impl Write for Full {
+impl Write for FullSink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() > self.room_bytes {
             return Err(io::ErrorKind::StorageFull.into());
@@ -40,7 +40,7 @@ fn send(port: &mut dyn Port, dst: MacBytes, len_bytes: usize) {
     frame.fill(0xEE);
     frame[..6].copy_from_slice(&dst);
     frame[6..12].copy_from_slice(&src);
-    // An EtherType for experiments, which no dissector claims.
+    // An EtherType for experiments, which no dissector handles.
     frame[12..14].copy_from_slice(&[0x88, 0xB5]);
     mbuf.set_len(len_bytes);
     let mut batch = MbufBatch::new();
@@ -65,7 +65,7 @@ fn tshark_reads_both_directions() {
     let (a, mut b) = pair();
     let (a_mac, b_mac) = (a.capabilities().mac, b.capabilities().mac);
     let sink = File::create(&file.0).expect("a file in the temporary directory");
-    let mut tee = PcapngTee::new(a, BufWriter::new(sink)).expect("the file takes all");
+    let mut tee = PcapngTee::new(a, BufWriter::new(sink)).expect("a writable file");
     for len_bytes in [60, 61, 62, 63, 2172] {
         send(&mut tee, b_mac, len_bytes);
         receive_one(&mut b);
@@ -101,7 +101,7 @@ fn tshark_reads_both_directions() {
 }
 
 #[test]
-fn blocks_have_the_bytes_of_the_format() {
+fn block_bytes_match_the_format() {
     let mut bytes = Vec::new();
     format::frame(
         &mut bytes,
@@ -124,10 +124,10 @@ fn blocks_have_the_bytes_of_the_format() {
 }
 
 #[test]
-fn a_full_disk_costs_the_capture_and_not_the_traffic() {
+fn full_disk_stops_the_capture_but_not_the_traffic() {
     let (a, mut b) = pair();
     let b_mac = b.capabilities().mac;
-    let mut tee = PcapngTee::new(a, Full { room_bytes: 400 }).expect("room for the head");
+    let mut tee = PcapngTee::new(a, FullSink { room_bytes: 400 }).expect("room for the header");
     for _ in 0..10 {
         send(&mut tee, b_mac, 60);
         receive_one(&mut b);
@@ -139,5 +139,5 @@ fn a_full_disk_costs_the_capture_and_not_the_traffic() {
     assert!(errors > Some(0) && frames > Some(0), "{counters:?}");
 
     let (a, _b) = pair();
-    assert!(PcapngTee::new(a, Full { room_bytes: 10 }).is_err());
+    assert!(PcapngTee::new(a, FullSink { room_bytes: 10 }).is_err());
 }

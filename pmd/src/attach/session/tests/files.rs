@@ -1,14 +1,14 @@
-//! Files of shared memory that an application registers.
+//! Tests of files of shared memory that an application registers.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 use super::*;
-use crate::memory::mapped::ClientFile;
+use crate::memory::client_mapping::ClientFile;
 use crate::memory::testkit::{mappings_of, memory_file, punch};
 
-/// An application with an opening and a tag of its own, which registers memory.
+/// An application with a NIC handle and a protection tag, which registers memory.
 struct Registrar {
     application: Arc<Session>,
     nic: u64,
@@ -17,8 +17,8 @@ struct Registrar {
 
 impl Registrar {
     fn new(application: Arc<Session>) -> Self {
-        let nic = handle(application.answer(Request::Open, Vec::new()));
-        let ptag = handle(application.answer(Request::CreatePtag { nic }, Vec::new()));
+        let nic = handle(application.execute(Request::Open, Vec::new()));
+        let ptag = handle(application.execute(Request::CreatePtag { nic }, Vec::new()));
         Self {
             application,
             nic,
@@ -41,7 +41,7 @@ impl Registrar {
         };
         let answer = self
             .application
-            .answer(request, vec![fd.try_clone().unwrap()]);
+            .execute(request, vec![fd.try_clone().unwrap()]);
         answer.unwrap_or_else(Reply::Failed)
     }
 
@@ -79,7 +79,7 @@ fn small_quota() -> Quota {
 }
 
 #[test]
-fn file_is_mapped_and_charged_once_for_all_its_regions_and_openings() {
+fn file_is_mapped_and_charged_once_for_all_its_regions_and_nic_handles() {
     let process = Process::new("file-once");
     let one = Registrar::new(process.application_with(0, small_quota()));
     let file = filled_file(4 * PAGE_BYTES);
@@ -89,9 +89,9 @@ fn file_is_mapped_and_charged_once_for_all_its_regions_and_openings() {
         (1, 4 * PAGE_BYTES)
     );
     assert!(!punch(&file, 0, PAGE_BYTES), "the file is sealed");
-    let other_opening = Registrar::new(Arc::clone(&one.application));
-    let region = other_opening.registered(&file, 0, 4);
-    other_opening.deregister(0, region);
+    let other_handle = Registrar::new(Arc::clone(&one.application));
+    let region = other_handle.registered(&file, 0, 4);
+    other_handle.deregister(0, region);
     for (page, region) in regions {
         one.deregister(page, region);
     }
@@ -101,10 +101,10 @@ fn file_is_mapped_and_charged_once_for_all_its_regions_and_openings() {
         (1, 4 * PAGE_BYTES)
     );
     one.registered(&file, 2, 2);
-    assert!(one.refusal(&file, 2, 3).contains("wanted up to"));
+    assert!(one.refusal(&file, 2, 3).contains("the range ends at"));
     one.application.end();
-    // Attached again, the application has its file still.
-    drop((one, other_opening));
+    // After another attach the application still has its file.
+    drop((one, other_handle));
     assert_eq!(mappings_of(&file), 1);
     let again = Registrar::new(process.application_with(1, small_quota()));
     assert_eq!(again.charged_bytes(), 4 * PAGE_BYTES);
@@ -124,12 +124,12 @@ fn freed_file_is_unmapped_with_its_last_region() {
     };
     let region = application.registered(&file, 0, 4);
     free();
-    assert_eq!(mappings_of(&file), 1, "a region is left");
+    assert_eq!(mappings_of(&file), 1, "a region is registered");
     application.deregister(0, region);
     assert_eq!((mappings_of(&file), application.charged_bytes()), (0, 0));
     free();
     let why = application.refusal(&file, 0, 1);
-    assert!(why.contains("allocate it anew"), "{why}");
+    assert!(why.contains("allocate new memory"), "{why}");
     application.application.end();
 }
 
@@ -141,7 +141,7 @@ fn file_without_regions_is_unmapped_when_its_bytes_are_needed() {
     let region = application.registered(&first, 0, 1);
     application.deregister(0, region);
     let region = application.registered(&second, 0, 1);
-    // The one is in use, the other one is not enough: neither is lost.
+    // The second is in use, and the first is too short: neither is unmapped.
     let why = application.refusal(&third, 0, 1);
     assert!(why.contains("max_registered_bytes = 32768"), "{why}");
     assert!(
@@ -157,7 +157,7 @@ fn file_without_regions_is_unmapped_when_its_bytes_are_needed() {
 }
 
 #[test]
-fn file_that_would_cost_the_process_is_refused_before_it_is_mapped() {
+fn unsuitable_file_is_refused_before_it_is_mapped() {
     let process = Process::new("file-refused");
     let application = Registrar::new(process.application_with(0, small_quota()));
     let long = filled_file(9 * PAGE_BYTES);
@@ -173,13 +173,13 @@ fn file_that_would_cost_the_process_is_refused_before_it_is_mapped() {
         (&sparse, "write each page"),
         (&punched, "write each page"),
         (&unsealable, "set no F_SEAL_SEAL"),
-        (&reader, "offer one that is"),
+        (&reader, "pass one that is"),
     ] {
         let why = application.refusal(file, 0, 1);
         assert!(why.contains(remedy), "{why}");
         assert_eq!((mappings_of(file), application.charged_bytes()), (0, 0));
     }
-    // Filled, they are taken: nothing was sealed.
+    // The refused file was not sealed: filled, it is registered.
     let filled = File::from(punched);
     filled.write_all_at(&[1; 4096], 2 * PAGE_BYTES).unwrap();
     application.registered(&filled.into(), 0, 4);
@@ -187,7 +187,7 @@ fn file_that_would_cost_the_process_is_refused_before_it_is_mapped() {
 }
 
 #[test]
-fn file_that_another_process_sealed_is_reached_by_system_calls_if_it_may_be() {
+fn file_sealed_by_another_process_is_accessed_by_system_calls_if_permitted() {
     let process = Process::new("file-sealed");
     obey_ptrace_rules().unwrap();
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_FUTURE_WRITE;
@@ -195,16 +195,16 @@ fn file_that_another_process_sealed_is_reached_by_system_calls_if_it_may_be() {
     let without = Registrar::new(process.application(0));
     let why = without.refusal(&file, 0, 1);
     assert!(
-        why.contains("allocate it anew") && why.contains("foreign_memory"),
+        why.contains("allocate new memory") && why.contains("foreign_memory"),
         "{why}"
     );
     without.application.end();
-    let arrival = Arrival {
+    let init = SessionInit {
         foreign_memory: true,
-        ..process.arrival(1)
+        ..process.init(1)
     };
-    let with = Registrar::new(Arc::new(Session::new(process.device, arrival)));
-    // Where its memory is the kernel knows.
+    let with = Registrar::new(Arc::new(Session::new(process.device, init)));
+    // The address is that of real memory of this process.
     let pages = vec![0u8; 2 * PAGE_BYTES as usize];
     let request = |address| Request::Register {
         nic: with.nic,
@@ -219,8 +219,8 @@ fn file_that_another_process_sealed_is_reached_by_system_calls_if_it_may_be() {
         is_bounce_buffer: false,
     };
     let register = request(pages.as_ptr() as u64);
-    let registered = with.application.answer(register, vec![file]);
+    let registered = with.application.execute(register, vec![file]);
     assert!(matches!(registered, Ok(Reply::Region(_))), "{registered:?}");
-    assert!(with.charged_bytes() > 0, "counted as what it is");
+    assert!(with.charged_bytes() > 0, "counted as private memory");
     with.application.end();
 }

@@ -1,4 +1,4 @@
-//! Programs of two users on one NIC: neither takes what the other has.
+//! Tests of programs of two users on one NIC: reserved discriminators and user IDs of peers.
 
 use super::*;
 
@@ -6,10 +6,10 @@ const OWNER: libc::uid_t = 1000;
 const OTHER: libc::uid_t = 1001;
 /// Longer than anything takes on a busy machine.
 const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
-/// No request comes.
+/// A timeout that expires at once.
 const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
 
-/// An application that has opened the NIC, with one VI.
+/// An application with a NIC handle and one VI.
 struct Application {
     session: Arc<Session>,
     nic: u64,
@@ -23,22 +23,19 @@ impl Application {
             let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
             poller.path.add_client(client_of(uid))
         };
-        let arrival = process.arrival(client.0);
-        let peer = Peer {
-            uid,
-            ..arrival.peer
-        };
-        let session = Session::new(process.device, Arrival { peer, ..arrival });
+        let init = process.init(client.0);
+        let peer = Peer { uid, ..init.peer };
+        let session = Session::new(process.device, SessionInit { peer, ..init });
         let session = Arc::new(session);
-        let nic = handle(session.answer(Request::Open, Vec::new()));
-        let ptag = handle(session.answer(Request::CreatePtag { nic }, Vec::new()));
+        let nic = handle(session.execute(Request::Open, Vec::new()));
+        let ptag = handle(session.execute(Request::CreatePtag { nic }, Vec::new()));
         let settings = ViSettings { ptag, ..settings() };
-        let vi = handle(session.answer(Request::CreateVi { nic, settings }, Vec::new()));
+        let vi = handle(session.execute(Request::CreateVi { nic, settings }, Vec::new()));
         Self { session, nic, vi }
     }
 
     fn call(&self, request: Request) -> Outcome<Reply> {
-        self.session.answer(request, Vec::new())
+        self.session.execute(request, Vec::new())
     }
 
     fn address(&self, name: &str) -> NetAddress {
@@ -73,7 +70,7 @@ impl Application {
         self.call(Request::PeerUser { vi })
     }
 
-    fn ask_peer(&self, own: &str, remote: &str) -> Outcome<Reply> {
+    fn connect_peer(&self, own: &str, remote: &str) -> Outcome<Reply> {
         let (local, remote) = (self.address(own), self.address(remote));
         let vi = self.vi;
         self.call(Request::ConnectPeer {
@@ -89,24 +86,24 @@ fn error(outcome: Outcome<Reply>) -> ControlError {
     outcome.expect_err("it was not refused")
 }
 
-/// A discriminator belongs to another user.
+/// The error for a discriminator of another user.
 const RESERVED: ControlError = ControlError::Resource(ResourceError::Discriminator);
 
 #[test]
-fn listener_on_a_discriminator_of_another_user_is_refused_until_its_openings_are_closed() {
+fn wait_on_a_discriminator_of_another_user_is_refused_until_its_nic_handles_are_closed() {
     let process = Process::new("listener");
     let [first, second] = [(); 2].map(|()| Application::of(&process, OWNER));
     let other = Application::of(&process, OTHER);
     for owner in [&first, &second] {
         assert_eq!(error(owner.wait("service", AT_ONCE)), ControlError::Timeout);
     }
-    // No call waits by it now.
+    // No call waits for a request on it now.
     let refused = || error(other.wait("service", AT_ONCE));
     assert_eq!(refused(), RESERVED);
     assert_eq!(error(other.wait("another", AT_ONCE)), ControlError::Timeout);
     let nic = first.nic;
     first.call(Request::Close { nic }).unwrap();
-    assert_eq!(refused(), RESERVED, "one is still open");
+    assert_eq!(refused(), RESERVED, "one handle is still open");
     second.session.end();
     assert_eq!(refused(), ControlError::Timeout, "it is free");
     let taken = Application::of(&process, OWNER);
@@ -117,33 +114,33 @@ fn listener_on_a_discriminator_of_another_user_is_refused_until_its_openings_are
 }
 
 #[test]
-fn request_under_a_name_of_another_user_is_refused_and_leaves_the_vi_idle() {
+fn request_from_a_discriminator_of_another_user_is_refused_and_leaves_the_vi_idle() {
     let process = Process::new("name");
     let owner = Application::of(&process, OWNER);
     let other = Application::of(&process, OTHER);
-    let nobody = error(owner.connect("client", "nobody", TIMEOUT));
-    assert_eq!(nobody, ControlError::NoMatch);
-    let nobody = |own| error(other.connect(own, "nobody", TIMEOUT));
-    assert_eq!(nobody("client"), RESERVED);
-    assert_eq!(error(other.ask_peer("client", "x")), RESERVED);
+    let unmatched = error(owner.connect("client", "unused", TIMEOUT));
+    assert_eq!(unmatched, ControlError::NoMatch);
+    let connect = |own| error(other.connect(own, "unused", TIMEOUT));
+    assert_eq!(connect("client"), RESERVED);
+    assert_eq!(error(other.connect_peer("client", "x")), RESERVED);
     let waits = other.wait("client", AT_ONCE);
     assert_eq!(error(waits), RESERVED);
-    assert_eq!(nobody("another"), ControlError::NoMatch);
-    assert_eq!(nobody(""), ControlError::NoMatch, "no name at all");
+    assert_eq!(connect("another"), ControlError::NoMatch);
+    assert_eq!(connect(""), ControlError::NoMatch, "no discriminator");
     // The requests of two peers are matched by the remote discriminator.
-    owner.ask_peer("", "meeting").unwrap();
-    let refused = error(other.ask_peer("", "meeting"));
+    owner.connect_peer("", "meeting").unwrap();
+    let refused = error(other.connect_peer("", "meeting"));
     assert_eq!(refused, RESERVED);
     let refused = error(other.wait("meeting", AT_ONCE));
     assert_eq!(refused, RESERVED);
     owner.session.end();
-    assert_eq!(nobody("client"), ControlError::NoMatch, "it is free");
-    other.ask_peer("client", "meeting").unwrap();
+    assert_eq!(connect("client"), ControlError::NoMatch, "it is free");
+    other.connect_peer("client", "meeting").unwrap();
     other.session.end();
 }
 
 #[test]
-fn name_is_not_reserved_for_an_opening_that_is_closed() {
+fn discriminator_is_not_reserved_for_a_closed_nic_handle() {
     let process = Process::new("closed");
     let owner = Application::of(&process, OWNER);
     let other = Application::of(&process, OTHER);
@@ -151,8 +148,8 @@ fn name_is_not_reserved_for_an_opening_that_is_closed() {
     owner.call(Request::Close { nic }).unwrap();
     let closed = [
         owner.wait("service", AT_ONCE),
-        owner.connect("service", "nobody", TIMEOUT),
-        owner.ask_peer("service", "nobody"),
+        owner.connect("service", "unused", TIMEOUT),
+        owner.connect_peer("service", "unused"),
     ];
     for outcome in closed {
         assert_eq!(error(outcome), ControlError::InvalidParameter);
@@ -170,12 +167,12 @@ fn user(outcome: Outcome<Reply>) -> Option<libc::uid_t> {
     }
 }
 
-fn server_learns_the_user_of_its_client(process: &Process) {
+fn check_user_of_client(process: &Process) {
     let [server, other] = [(); 2].map(|()| Application::of(process, OWNER));
     let client = Application::of(process, OTHER);
     assert_eq!(error(client.peer_user()), ControlError::InvalidState);
     std::thread::scope(|scope| {
-        let asks = scope.spawn(|| {
+        let connecting = scope.spawn(|| {
             loop {
                 match client.connect("client", "service", TIMEOUT) {
                     Err(ControlError::NoMatch) => std::thread::yield_now(),
@@ -184,16 +181,16 @@ fn server_learns_the_user_of_its_client(process: &Process) {
             }
         });
         let Ok(Reply::Request { conn, .. }) = server.wait("service", TIMEOUT) else {
-            panic!("no request came");
+            panic!("no request");
         };
         assert_eq!(user(server.user_of_request(conn)), Some(OTHER));
         let not_its_own = error(other.user_of_request(conn));
         assert_eq!(not_its_own, ControlError::InvalidParameter);
         let vi = server.vi;
         server.call(Request::ConnectAccept { conn, vi }).unwrap();
-        let answered = error(server.user_of_request(conn));
-        assert_eq!(answered, ControlError::InvalidParameter);
-        asks.join().unwrap().unwrap();
+        let accepted = error(server.user_of_request(conn));
+        assert_eq!(accepted, ControlError::InvalidParameter);
+        connecting.join().unwrap().unwrap();
     });
     assert_eq!(user(server.peer_user()), Some(OTHER));
     assert_eq!(user(client.peer_user()), Some(OWNER));
@@ -203,21 +200,21 @@ fn server_learns_the_user_of_its_client(process: &Process) {
 }
 
 #[test]
-fn server_learns_the_user_of_its_client_over_fc_vi() {
+fn user_of_request_and_peer_user_return_the_user_over_fc_vi() {
     for shortcut in [false, true] {
         let name = format!("learns-{shortcut}");
         let process = Process::with(&name, |config| config.shortcut = shortcut);
-        server_learns_the_user_of_its_client(&process);
+        check_user_of_client(&process);
     }
 }
 
 #[test]
-fn server_learns_the_user_of_its_client_over_vi_tcp() {
+fn user_of_request_and_peer_user_return_the_user_over_vi_tcp() {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     let host = core::net::Ipv4Addr::new(127, 77, high, low);
     let process = Process::with("learns-tcp", |config| {
         config.transport = crate::config::TransportKind::ViTcp;
         config.host = Some(host.into());
     });
-    server_learns_the_user_of_its_client(&process);
+    check_user_of_client(&process);
 }

@@ -1,14 +1,14 @@
-//! Whether there is room for one more region.
+//! Checks limits and reserves memory for a new region.
 
 use std::collections::TryReserveError;
 
 use super::{Control, Prepared, Span};
-use crate::memory::locked;
+use crate::memory::page_locks;
 use crate::memory::table::{RegionAttributes, RegionError, RegionLimits};
 use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 
 impl Control {
-    /// Counts a region that is about to be registered, if the limits allow it.
+    /// Counts a region that is about to be registered, within the limits.
     pub(super) fn reserve(&mut self, bytes: u64, limits: &RegionLimits) -> Result<(), RegionError> {
         if self.usage.regions >= u64::from(limits.regions) {
             let (limit, value) = (Limit::MaxRegions, limits.regions);
@@ -29,29 +29,29 @@ impl Control {
         Ok(())
     }
 
-    /// Makes room for a region of an opening, in so many places that the table does not have yet.
-    pub(super) fn try_reserve(&mut self, instance: u64, places: usize) -> Result<(), RegionError> {
+    /// Reserves memory for a region of a NIC handle and this many new table entries.
+    pub(super) fn try_reserve(&mut self, instance: u64, entries: usize) -> Result<(), RegionError> {
         let mut reserve = || {
-            self.entries.try_reserve(places)?;
-            self.free.try_reserve(places)?;
+            self.entries.try_reserve(entries)?;
+            self.free.try_reserve(entries)?;
             self.tags.try_reserve()?;
-            self.holdings.try_reserve(instance)
+            self.by_instance.try_reserve(instance)
         };
         let no_memory = |_: TryReserveError| RegionError::Resource(ResourceError::OutOfMemory);
         reserve().map_err(no_memory)
     }
 
-    /// What was prepared and its attributes; or everything is taken back that was done for it
-    /// since [`Control::reserve`]. There is room for it, in so many new places, then.
+    /// Calls `admit` and reserves memory for the region and this many new table entries. On an error it undoes
+    /// everything since [`Control::reserve`].
     pub(super) fn admit<E: From<RegionError>>(
         &mut self,
         span: Span,
         prepared: Result<Prepared, RegionError>,
-        (instance, places): (u64, usize),
+        (instance, entries): (u64, usize),
         admit: impl FnOnce() -> Result<RegionAttributes, E>,
     ) -> Result<(Prepared, RegionAttributes), E> {
         let admit = || {
-            self.try_reserve(instance, places)?;
+            self.try_reserve(instance, entries)?;
             admit()
         };
         let admitted = prepared
@@ -60,7 +60,7 @@ impl Control {
                 Ok(attributes) => Ok((prepared, attributes)),
                 Err(refused) => {
                     if prepared.locked {
-                        locked::unlock(span.base, span.end);
+                        page_locks::unlock(span.base, span.end);
                     }
                     Err(refused)
                 }

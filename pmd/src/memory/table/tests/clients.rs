@@ -1,10 +1,10 @@
-//! Regions of applications that this process serves, and regions under given handles.
+//! Regions of applications that this process serves, and regions under assigned handles.
 
 use std::sync::Arc;
 
 use super::*;
-use crate::memory::mapped::MappedMemory;
-use crate::memory::place::ClientMemory;
+use crate::memory::backing::ClientMemory;
+use crate::memory::client_mapping::MappedMemory;
 use crate::memory::testkit::{Process, mappings_of, sealed_file};
 use crate::vi::FIELD_MASK;
 
@@ -17,25 +17,25 @@ fn owner(number: u32) -> Owner {
 fn register_for(
     table: &RegionTable,
     number: u32,
-    place: Place,
+    backing: Backing,
     (address, bytes): (u64, u64),
     writable: bool,
 ) -> Result<u32, RegionError> {
     let memory = ClientMemory {
         owner: owner(number),
-        place,
+        backing,
         writable,
     };
     let instance = 100 + u64::from(number);
     table.register_for(instance, memory, (address, bytes), 5, || Ok(TAGGED))
 }
 
-fn mapped(bytes: u64) -> Place {
-    Place::Mapped(MappedMemory::map(sealed_file(bytes), 0, bytes).unwrap())
+fn mapped(bytes: u64) -> Backing {
+    Backing::Mapped(MappedMemory::map(sealed_file(bytes), 0, bytes).unwrap())
 }
 
 #[test]
-fn a_clients_region_is_its_own_whatever_is_shown() {
+fn region_of_a_client_is_accessible_to_its_owner_only() {
     let table = table();
     let at = 0x7000_0000;
     let handle = register_for(&table, 3, mapped(PAGE), (at, 64), true).unwrap();
@@ -51,7 +51,7 @@ fn a_clients_region_is_its_own_whatever_is_shown() {
         !may(TagCheck::tag(7)) && !may(TagCheck::LENIENT),
         "this program"
     );
-    // Nor has the client anything of this program's.
+    // The client cannot access regions of this program either.
     let memory = page();
     let own = memory.as_ptr() as u64;
     let own_handle = register(&table, own, 64, TAGGED).unwrap();
@@ -62,7 +62,7 @@ fn a_clients_region_is_its_own_whatever_is_shown() {
 }
 
 #[test]
-fn rights_are_those_that_the_client_said() {
+fn write_access_requires_writable_client_memory() {
     let table = table();
     let at = 0x7000_0000;
     let handle = register_for(&table, 3, mapped(PAGE), (at, 64), false).unwrap();
@@ -79,7 +79,7 @@ fn rights_are_those_that_the_client_said() {
 }
 
 #[test]
-fn only_its_owner_ends_changes_or_asks_about_a_region() {
+fn region_is_queried_changed_and_deregistered_by_its_owner_only() {
     let table = table();
     let at = 0x7000_0010;
     let handle = register_for(&table, 3, mapped(PAGE), (at, 64), true).unwrap();
@@ -102,15 +102,15 @@ fn only_its_owner_ends_changes_or_asks_about_a_region() {
 }
 
 #[test]
-fn memory_is_unmapped_with_its_region_by_whoever_removed_it() {
+fn memory_is_unmapped_when_the_removed_region_is_dropped() {
     let table = table();
     let fd = sealed_file(2 * PAGE);
-    let place = |offset| {
+    let backing = |offset| {
         let fd = fd.try_clone().unwrap();
-        Place::Mapped(MappedMemory::map(fd, offset, PAGE).unwrap())
+        Backing::Mapped(MappedMemory::map(fd, offset, PAGE).unwrap())
     };
-    let first = register_for(&table, 3, place(0), (0x7000_0000, 64), true).unwrap();
-    register_for(&table, 3, place(PAGE), (0x7000_1000, 64), true).unwrap();
+    let first = register_for(&table, 3, backing(0), (0x7000_0000, 64), true).unwrap();
+    register_for(&table, 3, backing(PAGE), (0x7000_1000, 64), true).unwrap();
     register_for(&table, 4, mapped(PAGE), (0x7000_0000, 64), true).unwrap();
     let removed = table.deregister(owner(3), 0x7000_0000, first).unwrap();
     assert_eq!(mappings_of(&fd), 2, "not before it is dropped");
@@ -124,43 +124,43 @@ fn memory_is_unmapped_with_its_region_by_whoever_removed_it() {
     assert_eq!((usage.regions, usage.bytes), (1, PAGE));
     drop(table.deregister_some(104, usize::MAX));
     assert_eq!(table.usage().bytes, 0);
-    assert_eq!(table.usage().unlocked, 0, "its pages are not ours to lock");
+    assert_eq!(table.usage().unlocked, 0, "pages of clients are not locked");
 }
 
 #[test]
-fn a_region_is_located_where_its_bytes_are() {
+fn locate_returns_local_and_foreign_locations() {
     let table = table();
     let memory = MappedMemory::map(sealed_file(2 * PAGE), 0, 2 * PAGE).unwrap();
-    let here = memory.address();
+    let mapped_at = memory.address();
     let at = 0x7000_0FF0;
-    let near = register_for(&table, 3, Place::Mapped(memory), (at, 64), true).unwrap();
+    let local = register_for(&table, 3, Backing::Mapped(memory), (at, 64), true).unwrap();
     let process = Process::with_pages(1);
-    let place = Place::Foreign(Arc::new(process.client()));
-    let far = register_for(&table, 3, place, (process.address, 64), true).unwrap();
+    let backing = Backing::Foreign(Arc::new(process.client()));
+    let foreign = register_for(&table, 3, backing, (process.address, 64), true).unwrap();
     let locate = |handle, tag, at| {
         // SAFETY: no other thread uses the table.
         unsafe { table.locate(handle, tag, at, 8, Access::Read) }
     };
     let client = TagCheck::of(owner(3), 7);
-    let found = locate(near, client, at + 16);
+    let found = locate(local, client, at + 16);
     assert!(
-        matches!(found, Some(Location::Near(found)) if found == here + 0x1000),
+        matches!(found, Some(Location::Local(found)) if found == mapped_at + 0x1000),
         "{found:?}"
     );
-    let found = locate(far, client, process.address + 4);
-    assert!(matches!(found, Some(Location::Far(_, there)) if there == process.address + 4));
-    assert!(locate(near, TagCheck::tag(7), at).is_none());
+    let found = locate(foreign, client, process.address + 4);
+    assert!(matches!(found, Some(Location::Foreign(_, at)) if at == process.address + 4));
+    assert!(locate(local, TagCheck::tag(7), at).is_none());
     let own = page();
     let address = own.as_ptr() as u64;
     let handle = register(&table, address, 64, TAGGED).unwrap();
     let found = locate(handle, TagCheck::tag(7), address);
-    assert!(matches!(found, Some(Location::Near(found)) if found == address));
+    assert!(matches!(found, Some(Location::Local(found)) if found == address));
 }
 
 #[test]
-fn less_than_the_pages_of_a_range_is_refused() {
+fn mapping_shorter_than_the_pages_of_a_range_is_refused() {
     let table = table();
-    // Sixty-four bytes over the edge of a page.
+    // Sixty-four bytes across a page boundary.
     let refused = register_for(&table, 3, mapped(PAGE), (0x7000_0FF0, 64), true);
     assert_eq!(refused, Err(RegionError::Invalid));
     let refused = register_for(&table, 3, mapped(PAGE), (0x7000_0000, 0), true);
@@ -172,7 +172,7 @@ fn less_than_the_pages_of_a_range_is_refused() {
     let admitted = || Err(no_memory);
     let memory = ClientMemory {
         owner: owner(3),
-        place: mapped(PAGE),
+        backing: mapped(PAGE),
         writable: true,
     };
     let refused = table.register_for(3, memory, (0x7000_0000, 64), 0, admitted);
@@ -185,7 +185,7 @@ fn adopt(table: &RegionTable, handle: u32, address: u64) -> Result<(), RegionErr
 }
 
 #[test]
-fn a_region_can_be_put_under_a_given_handle() {
+fn adopt_registers_under_the_assigned_handle() {
     let table = table();
     let memory = page();
     let at = memory.as_ptr() as u64;
@@ -210,10 +210,10 @@ fn a_region_can_be_put_under_a_given_handle() {
     assert_eq!(
         adopt(&table, 0x1_0008, 4096),
         Err(RegionError::Invalid),
-        "nothing there"
+        "not mapped"
     );
     assert_eq!(table.usage().regions, 1);
-    // The process gives the place to another before this program has ended the first.
+    // The process reuses the index before this program has deregistered the first region.
     let newer = given + 0x1_0000;
     std::thread::scope(|scope| {
         let adopting = scope.spawn(|| adopt(&table, newer, at));
@@ -229,7 +229,7 @@ fn a_region_can_be_put_under_a_given_handle() {
 }
 
 #[test]
-fn adopted_and_other_regions_never_share_a_place() {
+fn adopted_and_registered_regions_never_share_an_index() {
     let table = table();
     let memory = page();
     let at = memory.as_ptr() as u64;
@@ -243,10 +243,10 @@ fn adopted_and_other_regions_never_share_a_place() {
         for _ in 0..12 {
             live.push(register(&table, at, 64, TAGGED).unwrap());
         }
-        let mut places: Vec<_> = live.iter().map(|handle| handle & 0xFFFF).collect();
-        places.sort_unstable();
-        places.dedup();
-        assert_eq!(places.len(), live.len(), "{live:x?}");
+        let mut indices: Vec<_> = live.iter().map(|handle| handle & 0xFFFF).collect();
+        indices.sort_unstable();
+        indices.dedup();
+        assert_eq!(indices.len(), live.len(), "{live:x?}");
         for handle in &live {
             assert!(table.check(*handle, TagCheck::tag(7), at, 64, Access::Read));
         }
@@ -255,10 +255,10 @@ fn adopted_and_other_regions_never_share_a_place() {
         }
         assert_eq!(table.usage().regions, 0);
     }
-    // Places do not multiply however often they are used.
-    let (places, free) = table.control.lock().unwrap().places_used();
+    // Indices are reused.
+    let (indices, free) = table.control.lock().unwrap().index_counts();
     assert!(
-        free <= places && places <= 10 + 4 * 15,
-        "{free} of {places}"
+        free <= indices && indices <= 10 + 4 * 15,
+        "{free} of {indices}"
     );
 }

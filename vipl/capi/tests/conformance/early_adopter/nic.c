@@ -1,4 +1,4 @@
-/* Opening, looking at and closing a NIC. */
+/* Opening, querying and closing a NIC. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <limits.h>
@@ -14,7 +14,7 @@
 
 static const PairOptions plain = {0};
 
-static void opening(void)
+static void open_close_and_query(void)
 {
     VIP_NIC_ATTRIBUTES attributes;
     VIP_NIC_HANDLE nic = NULL;
@@ -27,25 +27,25 @@ static void opening(void)
     CHECK(VipOpenNic("no such device", &nic) != VIP_SUCCESS, "an unknown device does not open");
     CHECK(VipOpenNic("", &nic) != VIP_SUCCESS, "a device without a name does not open");
     CHECK(VipOpenNic("VINIC77", &nic) != VIP_SUCCESS, "a device number too high does not open");
-    CHECK(VipOpenNic("\xFF\xFE", &nic) != VIP_SUCCESS, "a name that is no text does not open");
-    CHECK(VipOpenNic(long_name, &nic) != VIP_SUCCESS, "an endless name does not open");
-    CHECK_RETURN(VipQueryNic(here.nic, NULL), INVALID);
+    CHECK(VipOpenNic("\xFF\xFE", &nic) != VIP_SUCCESS, "a name that is not UTF-8 does not open");
+    CHECK(VipOpenNic(long_name, &nic) != VIP_SUCCESS, "a name that is too long does not open");
+    CHECK_RETURN(VipQueryNic(local_device.nic, NULL), INVALID);
 
-    /* The same NIC once more: another handle, which goes stale by itself. */
+    /* A second handle of the same NIC, which becomes stale independently. */
     REQUIRE_RETURN(VipOpenNic("VINIC0", &nic), VIP_SUCCESS);
-    CHECK(nic != NULL && nic != here.nic, "a second opening gives a handle of its own");
+    CHECK(nic != NULL && nic != local_device.nic, "a second open returns another handle");
     CHECK_RETURN(VipQueryNic(nic, &attributes), VIP_SUCCESS);
     CHECK_RETURN(VipCloseNic(nic), VIP_SUCCESS);
     CHECK_RETURN(VipCloseNic(nic), INVALID);
     CHECK_RETURN(VipQueryNic(nic, &attributes), INVALID);
     CHECK_RETURN(VipCloseNic(NULL), INVALID);
-    CHECK_RETURN(VipQueryNic(here.nic, &attributes), VIP_SUCCESS);
+    CHECK_RETURN(VipQueryNic(local_device.nic, &attributes), VIP_SUCCESS);
 }
 
-/* What the guide, and programs that are older than this NIC, expect of its limits. */
+/* Limits that the guide and old programs require. */
 static void limits(void)
 {
-    const VIP_NIC_ATTRIBUTES *a = &here.attributes;
+    const VIP_NIC_ATTRIBUTES *a = &local_device.attributes;
     const VIP_ULONG numbers[] = {
         a->HardwareVersion, a->ProviderVersion, a->MaxRegisterBytes, a->MaxRegisterRegions,
         a->MaxRegisterBlockBytes, a->MaxVI, a->MaxDescriptorsPerQueue, a->MaxSegmentsPerDesc,
@@ -53,7 +53,8 @@ static void limits(void)
 
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         CHECK(numbers[i] <= INT_MAX, "limit %zu, %lu, fits an int", i, numbers[i]);
-    CHECK(memchr(a->Name, '\0', sizeof a->Name) != NULL && a->Name[0] != '\0', "the NIC has a name");
+    CHECK(memchr(a->Name, '\0', sizeof a->Name) != NULL && a->Name[0] != '\0',
+          "the NIC has a name");
     CHECK(a->NicAddressLen == 16 && a->LocalNicAddress != NULL, "addresses have 16 bytes");
     CHECK(a->MaxDiscriminatorLen >= 16, "discriminators of 16 bytes");
     CHECK(a->MaxSegmentsPerDesc >= 252, "252 segments");
@@ -64,15 +65,15 @@ static void limits(void)
                                          VIP_SERVICE_RELIABLE_RECEPTION),
           "all reliability levels");
     CHECK(a->RDMAReadSupport == (VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION),
-          "RDMA reads where nothing is lost without notice");
+          "RDMA reads at the reliable levels");
     CHECK(a->ThreadSafe == VIP_TRUE, "any thread may make any call");
 }
 
-/* A configuration that cannot be read or used is no reason to open something else. */
+/* With an unusable configuration no NIC is opened. */
 static void unusable_configurations(void)
 {
     static const char *const contents[] = {
-        "[[nic]]\nname = \"VINIC0\"\nport = \"carrier pigeon\"\n",
+        "[[nic]]\nname = \"VINIC0\"\nport = \"no such port\"\n",
         "[[nic]]\nname = \"VINIC0\"\nno_such_key = 1\n",
         "[[nic]]\nname = \"VINIC0\"\nmax_vi = 0\n",
         "[[nic",
@@ -98,12 +99,12 @@ static void unusable_configurations(void)
     CHECK(nic == NULL, "a NIC that does not open gives no handle");
 }
 
-/* VipCloseNic cleans up whatever is left, and its handles are no good afterwards. */
-static void closing_with_everything_open(void)
+/* VipCloseNic releases all objects, whose handles are invalid afterwards. */
+static void close_releases_all_objects(void)
 {
-    const VIP_VI_ATTRIBUTES attributes = vi_attributes(&here, &plain);
+    const VIP_VI_ATTRIBUTES attributes = vi_attributes(&local_device, &plain);
     VIP_VI_ATTRIBUTES wanted = attributes;
-    Device second = here;
+    Device second = local_device;
     Arena arena;
     Pair pair;
     VIP_DESCRIPTOR *done;
@@ -120,21 +121,21 @@ static void closing_with_everything_open(void)
     CHECK_RETURN(VipCloseNic(second.nic), VIP_SUCCESS);
     CHECK_RETURN(VipRecvDone(pair.client, &done), INVALID);
     CHECK_RETURN(VipDisconnect(pair.client), INVALID);
-    CHECK_RETURN(VipDeregisterMem(here.nic, arena.base, arena.handle), INVALID);
-    error_expected(pair.server, VIP_ERROR_CONN_LOST, NULL);
+    CHECK_RETURN(VipDeregisterMem(local_device.nic, arena.base, arena.handle), INVALID);
+    expect_error(pair.server, VIP_ERROR_CONN_LOST, NULL);
     vi_close(pair.server);
     arena_forget(&arena);
 }
 
-/* --- calls that wait while their NIC is closed ----------------------------------------------- */
+/* --- waiting calls during VipCloseNic -------------------------------------------------------- */
 
 typedef struct {
     const char *name;
     VIP_RETURN (*call)(const Device *device, VIP_VI_HANDLE vi);
     const Device *device;
     VIP_VI_HANDLE vi;
-    VIP_RETURN answer;
-} Blocked;
+    VIP_RETURN result;
+} BlockedCall;
 
 static VIP_RETURN block_in_recv(const Device *device, VIP_VI_HANDLE vi)
 {
@@ -151,16 +152,16 @@ static VIP_RETURN block_in_listen(const Device *device, VIP_VI_HANDLE vi)
     VIP_CONN_HANDLE connection;
 
     (void)vi;
-    address_of(device, "nobody asks", &local);
+    address_of(device, "no client", &local);
     return VipConnectWait(device->nic, &local.address, VIP_INFINITE, &remote.address, &attributes,
                           &connection);
 }
 
 static void *run_blocked(void *argument)
 {
-    Blocked *blocked = argument;
+    BlockedCall *blocked = argument;
 
-    blocked->answer = blocked->call(blocked->device, blocked->vi);
+    blocked->result = blocked->call(blocked->device, blocked->vi);
     return NULL;
 }
 
@@ -182,47 +183,47 @@ static void closing_ends_waits(void)
     VIP_DESCRIPTOR *recv = arena_descriptor(&arena, 1);
     describe(recv, arena.base + 4096, arena.handle, 64);
     CHECK_RETURN(VipPostRecv(pair.client, recv, arena.handle), VIP_SUCCESS);
-    Blocked blocked[] = {
+    BlockedCall blocked[] = {
         {"VipRecvWait", block_in_recv, &closed, pair.client, VIP_NOT_DONE},
         {"VipConnectWait", block_in_listen, &closed, pair.client, VIP_NOT_DONE},
     };
     pthread_t threads[2];
     for (unsigned n = 0; n < 2; n++)
         REQUIRE(pthread_create(&threads[n], NULL, run_blocked, &blocked[n]) == 0, "a thread");
-    /* And a request that is taken and never answered. */
-    VIP_VI_HANDLE asking;
-    REQUIRE_RETURN(VipCreateVi(closed.nic, &attributes, NULL, NULL, &asking), VIP_SUCCESS);
-    Request *request = request_start(asking, "held", VIP_INFINITE);
-    address_of(&there, "held", &local);
-    REQUIRE_RETURN(VipConnectWait(there.nic, &local.address, WAIT_MS, &remote.address, &attributes,
-                                  &connection),
+    /* And a pending request that is not accepted. */
+    VIP_VI_HANDLE requesting_vi;
+    REQUIRE_RETURN(VipCreateVi(closed.nic, &attributes, NULL, NULL, &requesting_vi), VIP_SUCCESS);
+    Request *request = request_start(requesting_vi, "pending", VIP_INFINITE);
+    address_of(&remote_device, "pending", &local);
+    REQUIRE_RETURN(VipConnectWait(remote_device.nic, &local.address, WAIT_MS, &remote.address,
+                                  &attributes, &connection),
                    VIP_SUCCESS);
-    /* Time for the threads to go to sleep; what is checked holds also for those that have not. */
+    /* Lets the threads sleep; the checks also hold for threads that do not yet. */
     nanosleep(&nap, NULL);
     CHECK_RETURN(VipCloseNic(closed.nic), VIP_SUCCESS);
     for (unsigned n = 0; n < 2; n++) {
         pthread_join(threads[n], NULL);
-        CHECK(blocked[n].answer == INVALID || blocked[n].answer == VIP_DESCRIPTOR_ERROR,
-              "%s ends with %s", blocked[n].name, return_name((int)blocked[n].answer));
+        CHECK(blocked[n].result == INVALID || blocked[n].result == VIP_DESCRIPTOR_ERROR,
+              "%s ends with %s", blocked[n].name, return_name((int)blocked[n].result));
     }
-    VIP_RETURN answer = request_finish(request, NULL);
-    CHECK(answer == INVALID || answer == VIP_INVALID_STATE, "VipConnectRequest ends with %s",
-          return_name((int)answer));
+    VIP_RETURN result = request_finish(request, NULL);
+    CHECK(result == INVALID || result == VIP_INVALID_STATE, "VipConnectRequest ends with %s",
+          return_name((int)result));
     CHECK_RETURN(VipConnectReject(connection), VIP_SUCCESS);
-    error_expected(pair.server, VIP_ERROR_CONN_LOST, NULL);
+    expect_error(pair.server, VIP_ERROR_CONN_LOST, NULL);
     vi_close(pair.server);
     arena_forget(&arena);
 }
 
 static const Test tests[] = {
-    TEST(opening, .clauses = "3.1.1 3.1.2 3.7.1 6.5",
-         .answers = "VipOpenNic SUCCESS INVALID_PARAMETER; VipCloseNic SUCCESS INVALID_PARAMETER;"
+    TEST(open_close_and_query, .clauses = "3.1.1 3.1.2 3.7.1 6.5",
+         .returns = "VipOpenNic SUCCESS INVALID_PARAMETER; VipCloseNic SUCCESS INVALID_PARAMETER;"
                     "VipQueryNic SUCCESS INVALID_PARAMETER"),
     TEST(limits, .clauses = "3.7.1 4.5 5.4"),
-    TEST(unusable_configurations, .clauses = "3.1.1", .answers = "VipOpenNic ERROR_RESOURCE"),
-    TEST(closing_with_everything_open, .clauses = "3.1.2 6.2",
-         .answers = "VipCloseNic SUCCESS; VipDisconnect INVALID_PARAMETER"),
-    TEST(closing_ends_waits, .clauses = "3.1.2", .answers = "VipCloseNic SUCCESS"),
+    TEST(unusable_configurations, .clauses = "3.1.1", .returns = "VipOpenNic ERROR_RESOURCE"),
+    TEST(close_releases_all_objects, .clauses = "3.1.2 6.2",
+         .returns = "VipCloseNic SUCCESS; VipDisconnect INVALID_PARAMETER"),
+    TEST(closing_ends_waits, .clauses = "3.1.2", .returns = "VipCloseNic SUCCESS"),
 };
 
 SUITE_MAIN(tests)

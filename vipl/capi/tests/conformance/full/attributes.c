@@ -1,4 +1,4 @@
-/* Attributes changed after VI and memory were made, and the nodes that a NIC knows. */
+/* Changes of the attributes of VIs and memory, and autodiscovery. */
 #include <string.h>
 
 #include "suite.h"
@@ -24,55 +24,55 @@ static VIP_VI_ATTRIBUTES attributes_of(VIP_VI_HANDLE vi)
     return found;
 }
 
-/* One attribute is wrong and every other one new: none of them is taken. */
+/* If one attribute is invalid, none is changed. */
 static void vi_attributes_one_by_one(void)
 {
     VIP_VI_HANDLE vi = client_create(&plain);
     const VIP_VI_ATTRIBUTES before = attributes_of(vi);
     VIP_VI_ATTRIBUTES good = before, found;
-    VIP_PROTECTION_HANDLE other, gone;
+    VIP_PROTECTION_HANDLE other, destroyed;
 
-    REQUIRE_RETURN(VipCreatePtag(here.nic, &other), VIP_SUCCESS);
-    REQUIRE_RETURN(VipCreatePtag(here.nic, &gone), VIP_SUCCESS);
-    REQUIRE_RETURN(VipDestroyPtag(here.nic, gone), VIP_SUCCESS);
+    REQUIRE_RETURN(VipCreatePtag(local_device.nic, &other), VIP_SUCCESS);
+    REQUIRE_RETURN(VipCreatePtag(local_device.nic, &destroyed), VIP_SUCCESS);
+    REQUIRE_RETURN(VipDestroyPtag(local_device.nic, destroyed), VIP_SUCCESS);
     good.ReliabilityLevel = VIP_SERVICE_UNRELIABLE;
     good.MaxTransferSize = 999;
     good.Ptag = other;
     good.EnableRdmaWrite = VIP_TRUE;
     struct {
         VIP_VI_ATTRIBUTES attributes;
-        VIP_RETURN answer;
+        VIP_RETURN result;
     } wrong[7];
     for (size_t n = 0; n < 7; n++)
         wrong[n].attributes = good;
     wrong[0].attributes.ReliabilityLevel = 3;
-    wrong[0].answer = VIP_INVALID_RELIABILITY_LEVEL;
-    wrong[1].attributes.MaxTransferSize = here.attributes.MaxTransferSize + 1;
-    wrong[1].answer = VIP_INVALID_MTU;
+    wrong[0].result = VIP_INVALID_RELIABILITY_LEVEL;
+    wrong[1].attributes.MaxTransferSize = local_device.attributes.MaxTransferSize + 1;
+    wrong[1].result = VIP_INVALID_MTU;
     wrong[2].attributes.MaxTransferSize = 0;
-    wrong[2].answer = VIP_INVALID_MTU;
+    wrong[2].result = VIP_INVALID_MTU;
     wrong[3].attributes.QoS = &good;
-    wrong[3].answer = VIP_INVALID_QOS;
-    wrong[4].attributes.Ptag = gone;
-    wrong[4].answer = VIP_INVALID_PTAG;
+    wrong[3].result = VIP_INVALID_QOS;
+    wrong[4].attributes.Ptag = destroyed;
+    wrong[4].result = VIP_INVALID_PTAG;
     wrong[5].attributes.Ptag = NULL;
-    wrong[5].answer = VIP_INVALID_PTAG;
-    wrong[6].attributes.EnableRdmaRead = VIP_TRUE; /* never offered on unreliable connections */
-    wrong[6].answer = VIP_INVALID_RDMAREAD;
+    wrong[5].result = VIP_INVALID_PTAG;
+    wrong[6].attributes.EnableRdmaRead = VIP_TRUE; /* invalid at Unreliable Delivery */
+    wrong[6].result = VIP_INVALID_RDMAREAD;
     for (size_t n = 0; n < 7; n++) {
-        CHECK_RETURN(VipSetViAttributes(vi, &wrong[n].attributes), wrong[n].answer);
+        CHECK_RETURN(VipSetViAttributes(vi, &wrong[n].attributes), wrong[n].result);
         found = attributes_of(vi);
         CHECK(same_vi(&found, &before), "row %zu changes nothing", n);
     }
     CHECK_RETURN(VipSetViAttributes(vi, NULL), INVALID);
-    CHECK_RETURN(VipSetViAttributes(here.nic, &good), INVALID);
+    CHECK_RETURN(VipSetViAttributes(local_device.nic, &good), INVALID);
     CHECK_RETURN(VipSetViAttributes(vi, &good), VIP_SUCCESS);
     found = attributes_of(vi);
-    CHECK(same_vi(&found, &good), "all of them are new");
-    CHECK_RETURN(VipDestroyPtag(here.nic, other), VIP_ERROR_RESOURCE);
+    CHECK(same_vi(&found, &good), "all attributes are changed");
+    CHECK_RETURN(VipDestroyPtag(local_device.nic, other), VIP_ERROR_RESOURCE);
     CHECK_RETURN(VipDestroyVi(vi), VIP_SUCCESS);
     CHECK_RETURN(VipSetViAttributes(vi, &good), INVALID);
-    CHECK_RETURN(VipDestroyPtag(here.nic, other), VIP_SUCCESS);
+    CHECK_RETURN(VipDestroyPtag(local_device.nic, other), VIP_SUCCESS);
 }
 
 static void vi_states(void)
@@ -87,10 +87,11 @@ static void vi_states(void)
     CHECK_RETURN(VipDisconnect(pair.server), VIP_SUCCESS);
     vi_reaches(pair.client, VIP_STATE_ERROR);
     CHECK_RETURN(VipSetViAttributes(pair.client, &wanted), VIP_INVALID_STATE);
-    CHECK(attributes_of(pair.client).MaxTransferSize == found.MaxTransferSize, "nothing changed");
+    CHECK(attributes_of(pair.client).MaxTransferSize == found.MaxTransferSize,
+          "nothing is changed");
     CHECK_RETURN(VipDisconnect(pair.client), VIP_SUCCESS);
     CHECK_RETURN(VipSetViAttributes(pair.client, &wanted), VIP_SUCCESS);
-    wanted.Ptag = there.ptag;
+    wanted.Ptag = remote_device.ptag;
     CHECK_RETURN(VipSetViAttributes(pair.server, &wanted), VIP_SUCCESS);
     pair_connect(&pair);
     pair_works(&pair, "with changed attributes");
@@ -100,10 +101,10 @@ static void vi_states(void)
 static void mem_attributes(void)
 {
     static unsigned char region[3 * 4096];
-    const VIP_MEM_ATTRIBUTES before = {here.ptag, VIP_FALSE, VIP_FALSE};
+    const VIP_MEM_ATTRIBUTES before = {local_device.ptag, VIP_FALSE, VIP_FALSE};
     VIP_MEM_ATTRIBUTES good = {NULL, VIP_TRUE, VIP_TRUE}, wrong, found;
     VIP_PROTECTION_HANDLE other;
-    VIP_NIC_HANDLE nic = here.nic;
+    VIP_NIC_HANDLE nic = local_device.nic;
     VIP_MEM_HANDLE handle;
 
     REQUIRE_RETURN(VipCreatePtag(nic, &other), VIP_SUCCESS);
@@ -123,50 +124,54 @@ static void mem_attributes(void)
     CHECK_RETURN(VipQueryMem(nic, region + 5, handle, &found), VIP_SUCCESS);
     CHECK(found.Ptag == before.Ptag && found.EnableRdmaWrite == VIP_FALSE &&
               found.EnableRdmaRead == VIP_FALSE,
-          "what was refused changed nothing");
+          "a refused change has no effect");
     CHECK_RETURN(VipSetMemAttributes(nic, region + 5, handle, &good), VIP_SUCCESS);
     CHECK_RETURN(VipQueryMem(nic, region + 5, handle, &found), VIP_SUCCESS);
     CHECK(found.Ptag == other && found.EnableRdmaWrite == VIP_TRUE &&
               found.EnableRdmaRead == VIP_TRUE,
-          "all of them are new");
+          "all attributes are changed");
     CHECK_RETURN(VipDestroyPtag(nic, other), VIP_ERROR_RESOURCE);
     CHECK_RETURN(VipDeregisterMem(nic, region + 5, handle), VIP_SUCCESS);
     CHECK_RETURN(VipSetMemAttributes(nic, region + 5, handle, &good), INVALID);
     CHECK_RETURN(VipDestroyPtag(nic, other), VIP_SUCCESS);
 }
 
-/* A region and a VI are opened for writes of the peer, and closed again under the connection. */
-static void rights_that_change(void)
+/* Enables RDMA writes of a VI and a region, and disables them again during the connection. */
+static void changed_access_rights(void)
 {
-    VIP_MEM_ATTRIBUTES closed = {here.ptag, VIP_FALSE, VIP_FALSE},
-                       opened = {here.ptag, VIP_TRUE, VIP_FALSE};
-    VIP_DESCRIPTOR *write = arena_descriptor(&theirs, 2);
-    unsigned char *data = arena_bytes(&theirs, 64);
-    volatile unsigned char *target = arena_bytes(&mine, 64);
+    VIP_MEM_ATTRIBUTES closed = {local_device.ptag, VIP_FALSE, VIP_FALSE},
+                       opened = {local_device.ptag, VIP_TRUE, VIP_FALSE};
+    VIP_DESCRIPTOR *write = arena_descriptor(&remote_arena, 2);
+    unsigned char *data = arena_bytes(&remote_arena, 64);
+    volatile unsigned char *target = arena_bytes(&local_arena, 64);
     Pair pair = {client_create(&plain), server_create(&plain)};
     VIP_VI_ATTRIBUTES writable = attributes_of(pair.client);
 
     writable.EnableRdmaWrite = VIP_TRUE;
     CHECK_RETURN(VipSetViAttributes(pair.client, &writable), VIP_SUCCESS);
-    CHECK_RETURN(VipSetMemAttributes(here.nic, mine.base, mine.handle, &opened), VIP_SUCCESS);
+    CHECK_RETURN(VipSetMemAttributes(local_device.nic, local_arena.base, local_arena.handle,
+                                     &opened), VIP_SUCCESS);
     pair_connect(&pair);
     memset(data, 0x5A, 64);
     target[63] = 0;
-    describe_write(write, data, theirs.handle, 64, (void *)(uintptr_t)target, mine.handle);
-    CHECK_RETURN(VipPostSend(pair.server, write, theirs.handle), VIP_SUCCESS);
-    CHECK((sent(pair.server, write) & VIP_STATUS_ERROR_MASK) == 0, "a write that is allowed");
+    describe_write(write, data, remote_arena.handle, 64, (void *)(uintptr_t)target,
+                   local_arena.handle);
+    CHECK_RETURN(VipPostSend(pair.server, write, remote_arena.handle), VIP_SUCCESS);
+    CHECK((sent(pair.server, write) & VIP_STATUS_ERROR_MASK) == 0, "a permitted write completes");
     const unsigned long long deadline_ms = now_ms() + WAIT_MS;
     while (target[63] != 0x5A && now_ms() < deadline_ms) {
     }
-    CHECK(target[63] == 0x5A, "arrives");
+    CHECK(target[63] == 0x5A, "and arrives");
 
-    CHECK_RETURN(VipSetMemAttributes(here.nic, mine.base, mine.handle, &closed), VIP_SUCCESS);
+    CHECK_RETURN(VipSetMemAttributes(local_device.nic, local_arena.base, local_arena.handle,
+                                     &closed), VIP_SUCCESS);
     memset(data, 0xA5, 64);
-    describe_write(write, data, theirs.handle, 64, (void *)(uintptr_t)target, mine.handle);
-    CHECK_RETURN(VipPostSend(pair.server, write, theirs.handle), VIP_SUCCESS);
+    describe_write(write, data, remote_arena.handle, 64, (void *)(uintptr_t)target,
+                   local_arena.handle);
+    CHECK_RETURN(VipPostSend(pair.server, write, remote_arena.handle), VIP_SUCCESS);
     sent(pair.server, write);
-    error_expected(pair.client, VIP_ERROR_RDMAW_PROT, NULL);
-    CHECK(target[0] == 0x5A && target[63] == 0x5A, "one that is not allowed writes nothing");
+    expect_error(pair.client, VIP_ERROR_RDMAW_PROT, NULL);
+    CHECK(target[0] == 0x5A && target[63] == 0x5A, "a refused write has no effect");
     vi_reaches(pair.client, VIP_STATE_ERROR);
     vi_reaches(pair.server, VIP_STATE_ERROR);
     pair_close(&pair);
@@ -178,7 +183,7 @@ static void autodiscovery(void)
 {
     Device small;
     static const VIP_UINT8 last[HOSTS] = {9, 8}; /* of the small NIC's neighbours */
-    static Address untouched, rooms[HOSTS + 1];
+    static Address untouched, addresses[HOSTS + 1];
     VIP_NET_ADDRESS *entries[HOSTS + 1];
     VIP_AUTODISCOVERY_LIST list = {1, entries, 0};
 
@@ -187,15 +192,15 @@ static void autodiscovery(void)
     memset(&untouched, 0xEE, sizeof untouched);
     untouched.address.HostAddressLen = small.attributes.NicAddressLen;
     for (unsigned n = 0; n < HOSTS + 1; n++) {
-        rooms[n] = untouched;
-        entries[n] = &rooms[n].address;
+        addresses[n] = untouched;
+        entries[n] = &addresses[n].address;
     }
     CHECK_RETURN(VipQuerySystemManagementInfo(nic, 0, &list), INVALID);
     CHECK_RETURN(VipQuerySystemManagementInfo(nic, 2, &list), INVALID);
     CHECK_RETURN(VipQuerySystemManagementInfo(nic, ~0ul, &list), INVALID);
     CHECK_RETURN(VipQuerySystemManagementInfo(nic, VIP_SMI_AUTODISCOVERY, NULL), INVALID);
 #define DISCOVER() VipQuerySystemManagementInfo(nic, VIP_SMI_AUTODISCOVERY, &list)
-    /* Asking how many there are takes no array. */
+    /* Querying the number of nodes needs no array. */
     list.ADAddrArray = NULL;
     CHECK_RETURN(DISCOVER(), VIP_ERROR_RESOURCE);
     CHECK(list.NumAdAddrs == HOSTS, "%lu entries are needed", list.NumAdAddrs);
@@ -206,25 +211,27 @@ static void autodiscovery(void)
     CHECK(list.NumAdAddrs == HOSTS, "%lu entries are needed", list.NumAdAddrs);
     entries[1] = NULL;
     CHECK_RETURN(DISCOVER(), INVALID);
-    entries[1] = &rooms[1].address;
-    rooms[1].address.HostAddressLen = (VIP_UINT16)(small.attributes.NicAddressLen - 1);
+    entries[1] = &addresses[1].address;
+    addresses[1].address.HostAddressLen = (VIP_UINT16)(small.attributes.NicAddressLen - 1);
     CHECK_RETURN(DISCOVER(), INVALID);
-    rooms[1].address.HostAddressLen = 40;
-    CHECK(memcmp(&rooms[0], &untouched, sizeof untouched) == 0, "a refusal writes no entry");
+    addresses[1].address.HostAddressLen = 40;
+    CHECK(memcmp(&addresses[0], &untouched, sizeof untouched) == 0,
+          "a failed call writes no entry");
     list.NumAdAddrs = HOSTS + 1;
     CHECK_RETURN(DISCOVER(), VIP_SUCCESS);
     CHECK(list.NumAdAddrs == HOSTS && list.ADAddrArray == entries && list.NumberOfHops == 1,
           "%lu entries are written", list.NumAdAddrs);
     for (unsigned n = 0; n < HOSTS; n++) {
-        const VIP_UINT8 *host = rooms[n].address.HostAddress;
-        CHECK(rooms[n].address.HostAddressLen == 16 && host[10] == 0xFF && host[12] == 192 &&
+        const VIP_UINT8 *host = addresses[n].address.HostAddress;
+        CHECK(addresses[n].address.HostAddressLen == 16 && host[10] == 0xFF && host[12] == 192 &&
                   host[15] == last[n],
               "entry %u is 192.0.2.%u", n, last[n]);
-        CHECK(rooms[n].address.DiscriminatorLen == 0xEEEE && rooms[n].room[20] == 0xEE,
-              "and nothing but a host");
+        CHECK(addresses[n].address.DiscriminatorLen == 0xEEEE && addresses[n].bytes[20] == 0xEE,
+              "only the host address is written");
     }
-    CHECK(memcmp(&rooms[HOSTS], &untouched, sizeof untouched) == 0, "the entry that is too many");
-    /* Nobody is nearer than one hop. */
+    CHECK(memcmp(&addresses[HOSTS], &untouched, sizeof untouched) == 0,
+          "the unused entry is not written");
+    /* All nodes are at least one hop away. */
     list.NumberOfHops = 0;
     CHECK_RETURN(DISCOVER(), VIP_SUCCESS);
     CHECK(list.NumAdAddrs == 0, "%lu entries within no hop", list.NumAdAddrs);
@@ -237,15 +244,15 @@ static void autodiscovery(void)
 
 static const Test tests[] = {
     TEST(vi_attributes_one_by_one, .clauses = "3.7.2",
-         .answers = "VipSetViAttributes SUCCESS INVALID_PARAMETER INVALID_RELIABILITY_LEVEL "
+         .returns = "VipSetViAttributes SUCCESS INVALID_PARAMETER INVALID_RELIABILITY_LEVEL "
                     "INVALID_MTU INVALID_QOS INVALID_PTAG INVALID_RDMAREAD"),
-    TEST(vi_states, .clauses = "3.7.2", .answers = "VipSetViAttributes SUCCESS INVALID_STATE"),
+    TEST(vi_states, .clauses = "3.7.2", .returns = "VipSetViAttributes SUCCESS INVALID_STATE"),
     TEST(mem_attributes, .clauses = "3.7.4",
-         .answers = "VipSetMemAttributes SUCCESS INVALID_PARAMETER INVALID_PTAG"),
-    TEST(rights_that_change, .clauses = "3.7.2 3.7.4 3.8.1",
-         .answers = "VipSetViAttributes SUCCESS; VipSetMemAttributes SUCCESS"),
+         .returns = "VipSetMemAttributes SUCCESS INVALID_PARAMETER INVALID_PTAG"),
+    TEST(changed_access_rights, .clauses = "3.7.2 3.7.4 3.8.1",
+         .returns = "VipSetViAttributes SUCCESS; VipSetMemAttributes SUCCESS"),
     TEST(autodiscovery, .clauses = "3.7.6",
-         .answers = "VipQuerySystemManagementInfo SUCCESS INVALID_PARAMETER ERROR_RESOURCE"),
+         .returns = "VipQuerySystemManagementInfo SUCCESS INVALID_PARAMETER ERROR_RESOURCE"),
 };
 
 SUITE_MAIN(tests)

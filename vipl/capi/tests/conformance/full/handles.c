@@ -1,4 +1,4 @@
-/* Every call with handles that are NULL, made up, stale, or of another kind. */
+/* Every call with handles that are NULL, invalid, stale, or of another type. */
 #include <stdint.h>
 
 #include "suite.h"
@@ -6,26 +6,26 @@
 #define INVALID VIP_INVALID_PARAMETER
 
 static const PairOptions plain = {0};
-enum { MADE_UP = 7 };
+enum { INVALID_HANDLES = 7 };
 
-/* Handles of no object: NULL, small, an address, all ones, and one bit off. */
-static VIP_PVOID made_up(unsigned n)
+/* Returns an invalid handle: NULL, a small number, an address, all ones, or one bit changed. */
+static VIP_PVOID invalid_handle(unsigned n)
 {
     static int variable;
-    const uintptr_t live = (uintptr_t)here.nic;
-    const VIP_PVOID values[MADE_UP] = {
+    const uintptr_t live = (uintptr_t)local_device.nic;
+    const VIP_PVOID values[INVALID_HANDLES] = {
         NULL, (VIP_PVOID)1, &variable, (VIP_PVOID)UINTPTR_MAX, (VIP_PVOID)(live + 1),
         (VIP_PVOID)(live ^ (1ull << 63)), (VIP_PVOID)(live ^ (1ull << 32))};
 
     return values[n];
 }
 
-/* Every call that takes a NIC handle, with one that is none. */
+/* Every call with a NIC handle, with an invalid one. */
 static void nic_calls(VIP_NIC_HANDLE bad)
 {
     VIP_NIC_ATTRIBUTES nic_attributes;
-    VIP_VI_ATTRIBUTES attributes = vi_attributes(&here, &plain);
-    VIP_MEM_ATTRIBUTES memory = {here.ptag, VIP_FALSE, VIP_FALSE};
+    VIP_VI_ATTRIBUTES attributes = vi_attributes(&local_device, &plain);
+    VIP_MEM_ATTRIBUTES memory = {local_device.ptag, VIP_FALSE, VIP_FALSE};
     VIP_MEM_HANDLE handle = 7;
     VIP_PVOID out;
     Address address, remote;
@@ -33,11 +33,11 @@ static void nic_calls(VIP_NIC_HANDLE bad)
     VIP_ULONG length = sizeof name;
     VIP_AUTODISCOVERY_LIST list = {1, NULL, 0};
 
-    address_of(&here, "nobody", &address);
+    address_of(&local_device, "no-client", &address);
     CHECK_RETURN(VipQueryNic(bad, &nic_attributes), INVALID);
     CHECK_RETURN(VipErrorCallback(bad, NULL, NULL), INVALID);
     CHECK_RETURN(VipCreatePtag(bad, &out), INVALID);
-    CHECK_RETURN(VipDestroyPtag(bad, here.ptag), INVALID);
+    CHECK_RETURN(VipDestroyPtag(bad, local_device.ptag), INVALID);
     CHECK_RETURN(VipRegisterMem(bad, name, sizeof name, &memory, &handle), INVALID);
     CHECK(handle == 0, "a failed registration gives memory handle 0");
     CHECK_RETURN(VipDeregisterMem(bad, name, 1), INVALID);
@@ -73,22 +73,22 @@ static void on_entry(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi,
     (void)recv_queue;
 }
 
-/* Every call that takes a VI handle, with one that is none. */
+/* Every call with a VI handle, with an invalid one. */
 static void vi_calls(VIP_VI_HANDLE bad)
 {
-    VIP_DESCRIPTOR *descriptor = (VIP_DESCRIPTOR *)(void *)mine.base, *out = descriptor;
-    VIP_VI_ATTRIBUTES attributes = vi_attributes(&here, &plain), found;
+    VIP_DESCRIPTOR *descriptor = (VIP_DESCRIPTOR *)(void *)local_arena.base, *out = descriptor;
+    VIP_VI_ATTRIBUTES attributes = vi_attributes(&local_device, &plain), found;
     VIP_VI_STATE state;
     VIP_BOOLEAN flag;
     Address address;
 
-    address_of(&here, "nobody", &address);
+    address_of(&local_device, "no-client", &address);
     CHECK_RETURN(VipQueryVi(bad, &state, &found, &flag, &flag), INVALID);
     CHECK_RETURN(VipSetViAttributes(bad, &attributes), INVALID);
-    CHECK_RETURN(VipPostSend(bad, descriptor, mine.handle), INVALID);
-    CHECK_RETURN(VipPostRecv(bad, descriptor, mine.handle), INVALID);
+    CHECK_RETURN(VipPostSend(bad, descriptor, local_arena.handle), INVALID);
+    CHECK_RETURN(VipPostRecv(bad, descriptor, local_arena.handle), INVALID);
     CHECK_RETURN(VipSendDone(bad, &out), INVALID);
-    CHECK(out == NULL, "no descriptor with an error");
+    CHECK(out == NULL, "a failed call returns no descriptor");
     CHECK_RETURN(VipRecvDone(bad, &out), INVALID);
     CHECK_RETURN(VipSendWait(bad, 0, &out), INVALID);
     CHECK_RETURN(VipRecvWait(bad, 0, &out), INVALID);
@@ -115,33 +115,33 @@ static void other_calls(VIP_PVOID bad, VIP_VI_HANDLE vi)
     CHECK_RETURN(VipDestroyCQ(bad), INVALID);
     CHECK_RETURN(VipConnectAccept(bad, vi), INVALID);
     CHECK_RETURN(VipConnectReject(bad), INVALID);
-    CHECK_RETURN(VipDestroyPtag(here.nic, bad), INVALID);
+    CHECK_RETURN(VipDestroyPtag(local_device.nic, bad), INVALID);
 }
 
-static void made_up_handles(void)
+static void invalid_handles(void)
 {
     VIP_VI_HANDLE vi = client_create(&plain);
 
-    for (unsigned n = 0; n < MADE_UP; n++) {
-        nic_calls(made_up(n));
-        vi_calls(made_up(n));
-        other_calls(made_up(n), vi);
+    for (unsigned n = 0; n < INVALID_HANDLES; n++) {
+        nic_calls(invalid_handle(n));
+        vi_calls(invalid_handle(n));
+        other_calls(invalid_handle(n), vi);
     }
     CHECK_RETURN(VipDestroyVi(vi), VIP_SUCCESS);
 }
 
-static void handles_of_another_kind(void)
+static void handles_of_another_type(void)
 {
     VIP_VI_HANDLE vi = client_create(&plain);
     VIP_CQ_HANDLE cq;
 
-    REQUIRE_RETURN(VipCreateCQ(here.nic, 4, &cq), VIP_SUCCESS);
+    REQUIRE_RETURN(VipCreateCQ(local_device.nic, 4, &cq), VIP_SUCCESS);
     nic_calls(vi);
     nic_calls(cq);
-    vi_calls(here.nic);
+    vi_calls(local_device.nic);
     vi_calls(cq);
-    vi_calls(here.ptag);
-    other_calls(here.nic, vi);
+    vi_calls(local_device.ptag);
+    other_calls(local_device.nic, vi);
     other_calls(vi, vi);
     CHECK_RETURN(VipDestroyCQ(cq), VIP_SUCCESS);
     CHECK_RETURN(VipDestroyVi(vi), VIP_SUCCESS);
@@ -155,7 +155,7 @@ static void stale_handles(void)
 
     CHECK_RETURN(VipDestroyVi(vi), VIP_SUCCESS);
     vi_calls(vi);
-    REQUIRE_RETURN(VipCreateCQ(here.nic, 4, &cq), VIP_SUCCESS);
+    REQUIRE_RETURN(VipCreateCQ(local_device.nic, 4, &cq), VIP_SUCCESS);
     CHECK_RETURN(VipDestroyCQ(cq), VIP_SUCCESS);
     other_calls(cq, other);
     device_open(&closed);
@@ -165,10 +165,10 @@ static void stale_handles(void)
 }
 
 static const Test tests[] = {
-    TEST(made_up_handles, .clauses = "3.1.2 3.2.2", .answers = "VipCloseNic INVALID_PARAMETER"),
-    TEST(handles_of_another_kind, .clauses = "3.1.2 3.2.2",
-         .answers = "VipDestroyVi INVALID_PARAMETER"),
-    TEST(stale_handles, .clauses = "3.1.2 3.2.2", .answers = "VipPostSend INVALID_PARAMETER"),
+    TEST(invalid_handles, .clauses = "3.1.2 3.2.2", .returns = "VipCloseNic INVALID_PARAMETER"),
+    TEST(handles_of_another_type, .clauses = "3.1.2 3.2.2",
+         .returns = "VipDestroyVi INVALID_PARAMETER"),
+    TEST(stale_handles, .clauses = "3.1.2 3.2.2", .returns = "VipPostSend INVALID_PARAMETER"),
 };
 
 SUITE_MAIN(tests)

@@ -1,4 +1,4 @@
-/* RDMA reads at Reliable Delivery. No phase of the guide asks for them. */
+/* RDMA reads at Reliable Delivery, which no phase of the guide requires. */
 #include "reads.h"
 
 #include "suite.h"

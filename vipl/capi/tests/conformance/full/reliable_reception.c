@@ -1,4 +1,4 @@
-/* Data at Reliable Reception, RDMA reads among it. */
+/* Data transfer at Reliable Reception, including RDMA reads. */
 #include "reads.h"
 #include "suite.h"
 #include "transfers.h"

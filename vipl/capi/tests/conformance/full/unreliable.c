@@ -1,4 +1,4 @@
-/* Data at Unreliable Delivery, on a wire that loses nothing. */
+/* Data transfer at Unreliable Delivery, without losses. */
 #include "suite.h"
 #include "transfers.h"
 

@@ -1,23 +1,23 @@
-/* Asynchronous errors and their callback. */
+/* Asynchronous errors and their handler. */
 #include "suite.h"
 
 #define INVALID VIP_INVALID_PARAMETER
 
 static const PairOptions plain = {0};
 
-/* A descriptor that cannot be taken at all: the call succeeds, the handler is told. */
+/* Posts an invalid descriptor: the call succeeds, and an asynchronous error is reported. */
 static void bad_post(VIP_DESCRIPTOR *descriptor, VIP_MEM_HANDLE handle, bool send, const char *what)
 {
     VIP_ERROR_DESCRIPTOR error;
     Pair pair;
 
-    errors_forget();
+    errors_clear();
     pair_open(&pair, &plain);
-    VIP_RETURN answer = send ? VipPostSend(pair.client, descriptor, handle)
+    VIP_RETURN result = send ? VipPostSend(pair.client, descriptor, handle)
                              : VipPostRecv(pair.client, descriptor, handle);
-    CHECK(answer == VIP_SUCCESS, "%s: the call itself answers %s", what, return_name((int)answer));
-    if (error_expected(pair.client, VIP_ERROR_POST_DESC, &error))
-        CHECK(error.NicHandle == here.nic && error.DescriptorPtr == descriptor &&
+    CHECK(result == VIP_SUCCESS, "%s: the call returns %s", what, return_name((int)result));
+    if (expect_error(pair.client, VIP_ERROR_POST_DESC, &error))
+        CHECK(error.NicHandle == local_device.nic && error.DescriptorPtr == descriptor &&
                   error.ResourceCode == VIP_RESOURCE_DESCRIPTOR,
               "%s: the error names NIC, VI and descriptor", what);
     vi_reaches(pair.client, VIP_STATE_ERROR);
@@ -28,41 +28,42 @@ static void bad_post(VIP_DESCRIPTOR *descriptor, VIP_MEM_HANDLE handle, bool sen
 static void bad_posts(void)
 {
     static VIP_DESCRIPTOR outside[2];
-    unsigned char *room = arena_bytes(&mine, 256);
-    VIP_DESCRIPTOR *odd = (VIP_DESCRIPTOR *)(void *)(room + 8), *good = arena_descriptor(&mine, 1);
-    VIP_DESCRIPTOR *behind = (VIP_DESCRIPTOR *)(void *)(mine.base + mine.bytes);
+    unsigned char *buffer = arena_bytes(&local_arena, 256);
+    VIP_DESCRIPTOR *odd = (VIP_DESCRIPTOR *)(void *)(buffer + 8),
+                   *good = arena_descriptor(&local_arena, 1);
+    VIP_DESCRIPTOR *after = (VIP_DESCRIPTOR *)(void *)(local_arena.base + local_arena.bytes);
 
-    describe(good, room, mine.handle, 16);
+    describe(good, buffer, local_arena.handle, 16);
     for (int send = 0; send < 2; send++) {
-        bad_post(odd, mine.handle, send, "misaligned descriptor");
-        bad_post(outside, mine.handle, send, "descriptor outside the region");
-        bad_post(behind, mine.handle, send, "descriptor behind the region");
-        bad_post(good, mine.handle + 1, send, "made-up memory handle");
+        bad_post(odd, local_arena.handle, send, "misaligned descriptor");
+        bad_post(outside, local_arena.handle, send, "descriptor outside the region");
+        bad_post(after, local_arena.handle, send, "descriptor after the region");
+        bad_post(good, local_arena.handle + 1, send, "invalid memory handle");
         bad_post(good, 0, send, "memory handle 0");
-        bad_post((VIP_DESCRIPTOR *)64, mine.handle, send, "made-up address");
-        bad_post(NULL, mine.handle, send, "no descriptor");
+        bad_post((VIP_DESCRIPTOR *)64, local_arena.handle, send, "invalid address");
+        bad_post(NULL, local_arena.handle, send, "no descriptor");
     }
 }
 
-/* NULL brings the default handler back; handlers are of one opening. */
+/* NULL restores the default handler; each NIC handle has its own handler. */
 static void registering(void)
 {
     Pair pair;
 
     CHECK_RETURN(VipErrorCallback(NULL, NULL, NULL), INVALID);
-    CHECK_RETURN(VipErrorCallback(here.nic, NULL, NULL), VIP_SUCCESS);
+    CHECK_RETURN(VipErrorCallback(local_device.nic, NULL, NULL), VIP_SUCCESS);
     pair_open(&pair, &plain);
     CHECK_RETURN(VipDisconnect(pair.server), VIP_SUCCESS);
     vi_reaches(pair.client, VIP_STATE_ERROR);
-    CHECK(errors_of(pair.client, VIP_ERROR_CONN_LOST) == 0, "the old handler is not called");
+    CHECK(errors_count(pair.client, VIP_ERROR_CONN_LOST) == 0, "the old handler is not called");
     pair_close(&pair);
-    errors_catch(&here);
+    errors_register(&local_device);
 }
 
 static const Test tests[] = {
     TEST(bad_posts, .clauses = "3.8.1 6.3.1 3.5.1 3.5.4",
-         .answers = "VipPostSend SUCCESS; VipPostRecv SUCCESS"),
-    TEST(registering, .clauses = "3.8.1", .answers = "VipErrorCallback SUCCESS INVALID_PARAMETER"),
+         .returns = "VipPostSend SUCCESS; VipPostRecv SUCCESS"),
+    TEST(registering, .clauses = "3.8.1", .returns = "VipErrorCallback SUCCESS INVALID_PARAMETER"),
 };
 
 SUITE_MAIN(tests)

@@ -9,7 +9,7 @@
 #define INVALID VIP_INVALID_PARAMETER
 
 static const PairOptions plain = {0};
-enum { MOST = 64 }; /* more than the small NIC has of anything */
+enum { MAX_OBJECTS = 64 }; /* above every limit of the small NIC */
 
 static void arguments(void)
 {
@@ -17,11 +17,12 @@ static void arguments(void)
     VIP_VI_HANDLE from;
     VIP_BOOLEAN recv_queue;
 
-    CHECK_RETURN(VipCreateCQ(here.nic, 16, NULL), INVALID);
+    CHECK_RETURN(VipCreateCQ(local_device.nic, 16, NULL), INVALID);
     CHECK_RETURN(VipCreateCQ(NULL, 16, &cq), INVALID);
-    CHECK_RETURN(VipCreateCQ(here.nic, 0, &cq), INVALID);
-    CHECK_RETURN(VipCreateCQ(here.nic, here.attributes.MaxCQEntries + 1, &cq), VIP_ERROR_RESOURCE);
-    REQUIRE_RETURN(VipCreateCQ(here.nic, 16, &cq), VIP_SUCCESS);
+    CHECK_RETURN(VipCreateCQ(local_device.nic, 0, &cq), INVALID);
+    CHECK_RETURN(VipCreateCQ(local_device.nic, local_device.attributes.MaxCQEntries + 1, &cq),
+                 VIP_ERROR_RESOURCE);
+    REQUIRE_RETURN(VipCreateCQ(local_device.nic, 16, &cq), VIP_SUCCESS);
     CHECK_RETURN(VipCQDone(cq, NULL, &recv_queue), INVALID);
     CHECK_RETURN(VipCQDone(cq, &from, NULL), INVALID);
     CHECK_RETURN(VipCQWait(cq, 0, NULL, &recv_queue), INVALID);
@@ -34,40 +35,40 @@ static void arguments(void)
     CHECK_RETURN(VipCQWait(cq, 0, &from, &recv_queue), INVALID);
 }
 
-/* Sends from one VI to the other and finds the entry of the receiving end's queue. */
+/* Sends from one VI to the other and takes the entry of the watched VI. */
 static void one_entry(VIP_VI_HANDLE from, Arena *source, VIP_VI_HANDLE to, Arena *target,
                       VIP_CQ_HANDLE cq, VIP_VI_HANDLE watched, bool wait)
 {
-    const size_t mark = source->used, far_mark = target->used;
+    const size_t mark = source->used, remote_mark = target->used;
     VIP_DESCRIPTOR *send = arena_descriptor(source, 1), *recv = arena_descriptor(target, 1), *done;
     const unsigned long long deadline_ms = now_ms() + WAIT_MS;
     const VIP_BOOLEAN expected = watched == to ? VIP_TRUE : VIP_FALSE;
     VIP_VI_HANDLE vi = NULL;
     VIP_BOOLEAN recv_queue = 7;
-    VIP_RETURN answer;
+    VIP_RETURN result;
 
     describe(recv, arena_bytes(target, 64), target->handle, 64);
     describe(send, arena_bytes(source, 64), source->handle, 64);
     CHECK_RETURN(VipPostRecv(to, recv, target->handle), VIP_SUCCESS);
     CHECK_RETURN(VipPostSend(from, send, source->handle), VIP_SUCCESS);
     if (wait) {
-        answer = VipCQWait(cq, WAIT_MS, &vi, &recv_queue);
+        result = VipCQWait(cq, WAIT_MS, &vi, &recv_queue);
     } else {
         do {
-            answer = VipCQDone(cq, &vi, &recv_queue);
-        } while (answer == VIP_NOT_DONE && now_ms() < deadline_ms);
+            result = VipCQDone(cq, &vi, &recv_queue);
+        } while (result == VIP_NOT_DONE && now_ms() < deadline_ms);
     }
-    CHECK(answer == VIP_SUCCESS && vi == watched && recv_queue == expected,
-          "the entry names VI and queue: %s", return_name((int)answer));
+    CHECK(result == VIP_SUCCESS && vi == watched && recv_queue == expected,
+          "the entry names VI and queue: %s", return_name((int)result));
     if (watched == to) {
-        CHECK(VipRecvDone(to, &done) == VIP_SUCCESS && done == recv, "the receive is there");
+        CHECK(VipRecvDone(to, &done) == VIP_SUCCESS && done == recv, "the receive has completed");
         sent(from, send);
     } else {
-        CHECK(VipSendDone(from, &done) == VIP_SUCCESS && done == send, "the send is there");
+        CHECK(VipSendDone(from, &done) == VIP_SUCCESS && done == send, "the send has completed");
         received(to, recv);
     }
     source->used = mark;
-    target->used = far_mark;
+    target->used = remote_mark;
 }
 
 /* Both queues of a VI on one completion queue. */
@@ -79,18 +80,20 @@ static void both_queues(VIP_ULONG entries)
     VIP_BOOLEAN recv_queue;
     Pair pair;
 
-    REQUIRE_RETURN(VipCreateCQ(there.nic, entries, &cq), VIP_SUCCESS);
+    REQUIRE_RETURN(VipCreateCQ(remote_device.nic, entries, &cq), VIP_SUCCESS);
     const PairOptions options = {.server_send_cq = cq, .server_recv_cq = cq};
     pair_open(&pair, &options);
     CHECK_RETURN(VipDestroyCQ(cq), VIP_ERROR_RESOURCE);
     CHECK_RETURN(VipRecvWait(pair.server, 0, &done), VIP_ERROR_RESOURCE);
     CHECK_RETURN(VipSendWait(pair.server, 0, &done), VIP_ERROR_RESOURCE);
     for (unsigned round = 0; round < 4; round++) {
-        one_entry(pair.client, &mine, pair.server, &theirs, cq, pair.server, round % 2 == 0);
-        one_entry(pair.server, &theirs, pair.client, &mine, cq, pair.server, round % 2 == 0);
+        one_entry(pair.client, &local_arena, pair.server, &remote_arena, cq, pair.server,
+                  round % 2 == 0);
+        one_entry(pair.server, &remote_arena, pair.client, &local_arena, cq, pair.server,
+                  round % 2 == 0);
     }
     CHECK_RETURN(VipCQDone(cq, &vi, &recv_queue), VIP_NOT_DONE);
-    /* Disconnect, drain, destroy VI, destroy CQ: in that order, at once. */
+    /* Disconnect, drain, destroy VI, destroy CQ: in that order, without waiting. */
     pair_close(&pair);
     CHECK_RETURN(VipDestroyCQ(cq), VIP_SUCCESS);
 }
@@ -101,7 +104,7 @@ static void entries_of_both_queues(void)
     both_queues(64);
 }
 
-/* Takes the oldest entry, which must be of this queue. */
+/* Takes the oldest entry and checks that it is of this queue. */
 static void expect_entry(VIP_CQ_HANDLE cq, VIP_VI_HANDLE vi, VIP_BOOLEAN recv_queue)
 {
     VIP_VI_HANDLE from = NULL;
@@ -111,7 +114,8 @@ static void expect_entry(VIP_CQ_HANDLE cq, VIP_VI_HANDLE vi, VIP_BOOLEAN recv_qu
     CHECK(from == vi && is_recv == recv_queue, "the entry names VI and queue");
 }
 
-/* An entry stays until it is taken, whoever has taken its descriptor, and though its VI is gone. */
+/* An entry stays until it is taken, also if its descriptor was taken before or its VI is
+ * destroyed. */
 static void entries_of_taken_descriptors(void)
 {
     enum { COUNT = 6 };
@@ -119,26 +123,26 @@ static void entries_of_taken_descriptors(void)
     VIP_DESCRIPTOR *recvs[COUNT], *done;
     VIP_VI_HANDLE vi;
     VIP_BOOLEAN recv_queue;
-    VIP_RETURN answer;
+    VIP_RETURN result;
     VIP_CQ_HANDLE cq;
     Pair pair;
 
-    REQUIRE_RETURN(VipCreateCQ(there.nic, 2 * COUNT, &cq), VIP_SUCCESS);
+    REQUIRE_RETURN(VipCreateCQ(remote_device.nic, 2 * COUNT, &cq), VIP_SUCCESS);
     const PairOptions options = {.server_recv_cq = cq};
     pair_open(&pair, &options);
     for (unsigned n = 0; n < COUNT; n++) {
-        recvs[n] = arena_descriptor(&theirs, 0);
-        CHECK_RETURN(VipPostRecv(pair.server, recvs[n], theirs.handle), VIP_SUCCESS);
+        recvs[n] = arena_descriptor(&remote_arena, 0);
+        CHECK_RETURN(VipPostRecv(pair.server, recvs[n], remote_arena.handle), VIP_SUCCESS);
     }
     for (unsigned n = 0; n < 2; n++) {
-        VIP_DESCRIPTOR *send = arena_descriptor(&mine, 0);
-        CHECK_RETURN(VipPostSend(pair.client, send, mine.handle), VIP_SUCCESS);
+        VIP_DESCRIPTOR *send = arena_descriptor(&local_arena, 0);
+        CHECK_RETURN(VipPostSend(pair.client, send, local_arena.handle), VIP_SUCCESS);
         sent(pair.client, send);
         do {
-            answer = VipRecvDone(pair.server, &done);
-        } while (answer == VIP_NOT_DONE && now_ms() < deadline_ms);
-        CHECK(answer == VIP_SUCCESS && done == recvs[n], "receive %u is taken: %s", n,
-              return_name((int)answer));
+            result = VipRecvDone(pair.server, &done);
+        } while (result == VIP_NOT_DONE && now_ms() < deadline_ms);
+        CHECK(result == VIP_SUCCESS && done == recvs[n], "receive %u is taken: %s", n,
+              return_name((int)result));
     }
     for (unsigned n = 0; n < 2; n++) {
         expect_entry(cq, pair.server, VIP_TRUE);
@@ -162,35 +166,36 @@ static void entries_of_taken_descriptors(void)
     CHECK_RETURN(VipDestroyCQ(cq), VIP_SUCCESS);
 }
 
-/* A completion that cannot be written names the completion queue that it was for. */
-static void entry_of_a_descriptor_whose_memory_is_gone(void)
+/* The error of a completion that cannot be written names the completion queue. */
+static void entry_of_a_descriptor_in_deregistered_memory(void)
 {
     VIP_ERROR_DESCRIPTOR error;
     VIP_DESCRIPTOR *done;
     VIP_CQ_HANDLE cq;
-    Arena gone;
+    Arena deregistered;
     Pair pair;
 
-    errors_forget();
-    REQUIRE_RETURN(VipCreateCQ(there.nic, 16, &cq), VIP_SUCCESS);
+    errors_clear();
+    REQUIRE_RETURN(VipCreateCQ(remote_device.nic, 16, &cq), VIP_SUCCESS);
     const PairOptions options = {.server_recv_cq = cq};
-    arena_open(&gone, &there, 4096, there.ptag, VIP_FALSE);
+    arena_open(&deregistered, &remote_device, 4096, remote_device.ptag, VIP_FALSE);
     pair_open(&pair, &options);
-    VIP_DESCRIPTOR *recv = arena_descriptor(&gone, 0);
-    CHECK_RETURN(VipPostRecv(pair.server, recv, gone.handle), VIP_SUCCESS);
-    CHECK_RETURN(VipDeregisterMem(there.nic, gone.base, gone.handle), VIP_SUCCESS);
+    VIP_DESCRIPTOR *recv = arena_descriptor(&deregistered, 0);
+    CHECK_RETURN(VipPostRecv(pair.server, recv, deregistered.handle), VIP_SUCCESS);
+    CHECK_RETURN(VipDeregisterMem(remote_device.nic, deregistered.base, deregistered.handle),
+                 VIP_SUCCESS);
     CHECK_RETURN(VipDisconnect(pair.server), VIP_SUCCESS);
-    if (error_expected(pair.server, VIP_ERROR_COMP_PROT, &error))
+    if (expect_error(pair.server, VIP_ERROR_COMP_PROT, &error))
         CHECK(error.CQHandle == cq && error.DescriptorPtr == recv &&
                   error.ResourceCode == VIP_RESOURCE_DESCRIPTOR &&
                   error.OpCode == VIP_STATUS_OP_RECEIVE,
               "the error names completion queue, descriptor and operation");
     expect_entry(cq, pair.server, VIP_TRUE);
     VipRecvDone(pair.server, &done);
-    CHECK(done == recv, "the descriptor comes off its queue");
+    CHECK(done == recv, "the descriptor is taken off its queue");
     pair_close(&pair);
     CHECK_RETURN(VipDestroyCQ(cq), VIP_SUCCESS);
-    arena_forget(&gone);
+    arena_forget(&deregistered);
 }
 
 static void waiting(void)
@@ -200,7 +205,7 @@ static void waiting(void)
     VIP_VI_HANDLE vi;
     VIP_BOOLEAN recv_queue;
 
-    REQUIRE_RETURN(VipCreateCQ(here.nic, 4, &cq), VIP_SUCCESS);
+    REQUIRE_RETURN(VipCreateCQ(local_device.nic, 4, &cq), VIP_SUCCESS);
     const unsigned long long begin_ms = now_ms();
     CHECK_RETURN(VipCQWait(cq, NAP_MS, &vi, &recv_queue), VIP_TIMEOUT);
     CHECK(now_ms() - begin_ms >= NAP_MS - 1, "the CQ wait lasted");
@@ -209,7 +214,7 @@ static void waiting(void)
 
 typedef struct {
     VIP_CQ_HANDLE cq;
-    VIP_RETURN answer;
+    VIP_RETURN result;
 } Waiter;
 
 static void *wait_for_ever(void *argument)
@@ -218,12 +223,12 @@ static void *wait_for_ever(void *argument)
     VIP_VI_HANDLE vi;
     VIP_BOOLEAN recv_queue;
 
-    waiter->answer = VipCQWait(waiter->cq, VIP_INFINITE, &vi, &recv_queue);
+    waiter->result = VipCQWait(waiter->cq, VIP_INFINITE, &vi, &recv_queue);
     return NULL;
 }
 
-/* Closing a NIC takes its completion queues away, and ends who waits on them. */
-static void closing_with_a_queue(void)
+/* Closing a NIC destroys its completion queues and ends the calls that wait on them. */
+static void closing_nic_with_a_cq(void)
 {
     const struct timespec nap = {0, 50000000};
     Waiter waiter = {NULL, VIP_NOT_DONE};
@@ -233,46 +238,46 @@ static void closing_with_a_queue(void)
     device_open(&closed);
     REQUIRE_RETURN(VipCreateCQ(closed.nic, 4, &waiter.cq), VIP_SUCCESS);
     REQUIRE(pthread_create(&thread, NULL, wait_for_ever, &waiter) == 0, "a thread");
-    /* Time for the thread to go to sleep; what is checked holds also if it has not. */
+    /* Lets the thread sleep; the checks also hold if it does not yet. */
     nanosleep(&nap, NULL);
     CHECK_RETURN(VipCloseNic(closed.nic), VIP_SUCCESS);
     pthread_join(thread, NULL);
-    CHECK_RETURN(waiter.answer, INVALID);
+    CHECK_RETURN(waiter.result, INVALID);
     CHECK_RETURN(VipDestroyCQ(waiter.cq), INVALID);
 }
 
-static void as_many_as_the_nic_has(void)
+static void cq_limit(void)
 {
-    VIP_CQ_HANDLE queues[MOST];
+    VIP_CQ_HANDLE queues[MAX_OBJECTS];
     VIP_ULONG count = 0;
-    VIP_RETURN answer;
+    VIP_RETURN result;
     Device small;
 
     device_open_named(&small, "SMALL");
     CHECK_RETURN(VipCreateCQ(small.nic, small.attributes.MaxCQEntries + 1, &queues[0]),
                  VIP_ERROR_RESOURCE);
     CHECK_RETURN(VipCreateCQ(small.nic, ~0ul, &queues[0]), VIP_ERROR_RESOURCE);
-    while ((answer = VipCreateCQ(small.nic, small.attributes.MaxCQEntries, &queues[count])) ==
+    while ((result = VipCreateCQ(small.nic, small.attributes.MaxCQEntries, &queues[count])) ==
            VIP_SUCCESS)
         count++;
-    CHECK(answer == VIP_ERROR_RESOURCE && count == small.attributes.MaxCQ,
-          "%lu completion queues, then %s", count, return_name((int)answer));
+    CHECK(result == VIP_ERROR_RESOURCE && count == small.attributes.MaxCQ,
+          "%lu completion queues, then %s", count, return_name((int)result));
     while (count > 0)
         CHECK_RETURN(VipDestroyCQ(queues[--count]), VIP_SUCCESS);
     device_close(&small);
 }
 
-/* A VI keeps its completion queue busy, whichever of its queues it is. */
-static void a_queue_that_is_used_stays(void)
+/* A completion queue that is used by either queue of a VI cannot be destroyed. */
+static void cq_in_use_is_not_destroyed(void)
 {
-    VIP_VI_ATTRIBUTES attributes = vi_attributes(&here, &plain);
+    VIP_VI_ATTRIBUTES attributes = vi_attributes(&local_device, &plain);
     VIP_CQ_HANDLE cq;
     VIP_VI_HANDLE vi;
 
-    REQUIRE_RETURN(VipCreateCQ(here.nic, 4, &cq), VIP_SUCCESS);
+    REQUIRE_RETURN(VipCreateCQ(local_device.nic, 4, &cq), VIP_SUCCESS);
     for (unsigned n = 0; n < 2; n++) {
-        REQUIRE_RETURN(VipCreateVi(here.nic, &attributes, n == 0 ? cq : NULL, n == 1 ? cq : NULL,
-                                   &vi),
+        REQUIRE_RETURN(VipCreateVi(local_device.nic, &attributes, n == 0 ? cq : NULL,
+                                   n == 1 ? cq : NULL, &vi),
                        VIP_SUCCESS);
         CHECK_RETURN(VipDestroyCQ(cq), VIP_ERROR_RESOURCE);
         CHECK_RETURN(VipDestroyVi(vi), VIP_SUCCESS);
@@ -280,36 +285,36 @@ static void a_queue_that_is_used_stays(void)
     CHECK_RETURN(VipDestroyCQ(cq), VIP_SUCCESS);
 }
 
-/* Another number of entries while some are there: none is lost, however small the queue gets. */
+/* Resizing a queue with entries: no entry is lost, however small the queue. */
 static void resizing(void)
 {
     enum { COUNT = 12 };
-    VIP_VI_ATTRIBUTES attributes = vi_attributes(&here, &plain);
+    VIP_VI_ATTRIBUTES attributes = vi_attributes(&local_device, &plain);
     VIP_DESCRIPTOR *recvs[COUNT], *done;
     VIP_VI_HANDLE vi, from;
     VIP_BOOLEAN recv_queue;
     VIP_CQ_HANDLE cq;
 
-    REQUIRE_RETURN(VipCreateCQ(here.nic, 1, &cq), VIP_SUCCESS);
-    REQUIRE_RETURN(VipCreateVi(here.nic, &attributes, NULL, cq, &vi), VIP_SUCCESS);
+    REQUIRE_RETURN(VipCreateCQ(local_device.nic, 1, &cq), VIP_SUCCESS);
+    REQUIRE_RETURN(VipCreateVi(local_device.nic, &attributes, NULL, cq, &vi), VIP_SUCCESS);
     CHECK_RETURN(VipResizeCQ(cq, 0), INVALID);
     CHECK_RETURN(VipResizeCQ(NULL, 8), INVALID);
     CHECK_RETURN(VipResizeCQ((VIP_CQ_HANDLE)vi, 8), INVALID);
-    CHECK_RETURN(VipResizeCQ(cq, here.attributes.MaxCQEntries + 1), VIP_ERROR_RESOURCE);
+    CHECK_RETURN(VipResizeCQ(cq, local_device.attributes.MaxCQEntries + 1), VIP_ERROR_RESOURCE);
     CHECK_RETURN(VipResizeCQ(cq, ~0ul), VIP_ERROR_RESOURCE);
     CHECK_RETURN(VipResizeCQ(cq, 1000), VIP_SUCCESS);
     for (unsigned n = 0; n < COUNT; n++) {
-        recvs[n] = arena_descriptor(&mine, 0);
-        CHECK_RETURN(VipPostRecv(vi, recvs[n], mine.handle), VIP_SUCCESS);
+        recvs[n] = arena_descriptor(&local_arena, 0);
+        CHECK_RETURN(VipPostRecv(vi, recvs[n], local_arena.handle), VIP_SUCCESS);
     }
     CHECK_RETURN(VipResizeCQ(cq, 1), VIP_SUCCESS);
     CHECK_RETURN(VipDisconnect(vi), VIP_SUCCESS);
     for (unsigned n = 0; n < COUNT; n++) {
         CHECK_RETURN(VipResizeCQ(cq, n % 2 == 0 ? 1 : 500), VIP_SUCCESS);
         CHECK(VipCQDone(cq, &from, &recv_queue) == VIP_SUCCESS && from == vi && recv_queue,
-              "entry %u is there", n);
+              "entry %u is in the queue", n);
         CHECK(VipRecvDone(vi, &done) == VIP_DESCRIPTOR_ERROR && done == recvs[n],
-              "and stands for descriptor %u", n);
+              "and descriptor %u has completed", n);
     }
     CHECK_RETURN(VipCQDone(cq, &from, &recv_queue), VIP_NOT_DONE);
     CHECK_RETURN(VipDestroyVi(vi), VIP_SUCCESS);
@@ -323,7 +328,7 @@ typedef struct {
     unsigned messages, wrong;
 } Collector;
 
-/* Waits for one entry after the other, and takes its descriptor. */
+/* Waits for entries and takes their descriptors. */
 static void *collect(void *argument)
 {
     Collector *collector = argument;
@@ -340,32 +345,32 @@ static void *collect(void *argument)
     return NULL;
 }
 
-/* The same while messages come and another thread waits for them. */
-static void resizing_while_messages_come(void)
+/* The same while messages arrive and another thread waits for them. */
+static void resizing_while_messages_arrive(void)
 {
     enum { MESSAGES = 64 };
-    VIP_VI_ATTRIBUTES attributes = vi_attributes(&here, &plain);
-    VIP_DESCRIPTOR *send = arena_descriptor(&theirs, 1);
-    unsigned char *data = arena_bytes(&theirs, 64), *target = arena_bytes(&mine, 64);
+    VIP_VI_ATTRIBUTES attributes = vi_attributes(&local_device, &plain);
+    VIP_DESCRIPTOR *send = arena_descriptor(&remote_arena, 1);
+    unsigned char *data = arena_bytes(&remote_arena, 64), *target = arena_bytes(&local_arena, 64);
     Collector collector = {.messages = MESSAGES};
     pthread_t thread;
     Pair pair;
 
-    REQUIRE_RETURN(VipCreateCQ(here.nic, 1, &collector.cq), VIP_SUCCESS);
-    REQUIRE_RETURN(VipCreateVi(here.nic, &attributes, NULL, collector.cq, &pair.client),
+    REQUIRE_RETURN(VipCreateCQ(local_device.nic, 1, &collector.cq), VIP_SUCCESS);
+    REQUIRE_RETURN(VipCreateVi(local_device.nic, &attributes, NULL, collector.cq, &pair.client),
                    VIP_SUCCESS);
     collector.vi = pair.client;
     pair.server = server_create(&plain);
     for (unsigned n = 0; n < MESSAGES; n++) {
-        VIP_DESCRIPTOR *recv = arena_descriptor(&mine, 1);
-        describe(recv, target, mine.handle, 64);
-        CHECK_RETURN(VipPostRecv(pair.client, recv, mine.handle), VIP_SUCCESS);
+        VIP_DESCRIPTOR *recv = arena_descriptor(&local_arena, 1);
+        describe(recv, target, local_arena.handle, 64);
+        CHECK_RETURN(VipPostRecv(pair.client, recv, local_arena.handle), VIP_SUCCESS);
     }
     pair_connect(&pair);
     REQUIRE(pthread_create(&thread, NULL, collect, &collector) == 0, "a thread");
     for (unsigned n = 0; n < MESSAGES; n++) {
-        describe(send, data, theirs.handle, n % 64);
-        CHECK_RETURN(VipPostSend(pair.server, send, theirs.handle), VIP_SUCCESS);
+        describe(send, data, remote_arena.handle, n % 64);
+        CHECK_RETURN(VipPostSend(pair.server, send, remote_arena.handle), VIP_SUCCESS);
         CHECK_RETURN(VipResizeCQ(collector.cq, 1 + n * 7 % 50), VIP_SUCCESS);
         sent(pair.server, send);
     }
@@ -377,23 +382,23 @@ static void resizing_while_messages_come(void)
 
 static const Test tests[] = {
     TEST(arguments, .clauses = "3.5.7 3.5.8 3.6.1 3.6.2",
-         .answers = "VipCreateCQ SUCCESS INVALID_PARAMETER ERROR_RESOURCE;"
+         .returns = "VipCreateCQ SUCCESS INVALID_PARAMETER ERROR_RESOURCE;"
                     "VipDestroyCQ SUCCESS INVALID_PARAMETER;"
                     "VipCQDone NOT_DONE INVALID_PARAMETER; VipCQWait TIMEOUT INVALID_PARAMETER"),
     TEST(entries_of_both_queues, .clauses = "3.5.7 3.5.8 3.6.2 6.1",
-         .answers = "VipCQWait SUCCESS; VipCQDone SUCCESS NOT_DONE; VipDestroyCQ ERROR_RESOURCE;"
+         .returns = "VipCQWait SUCCESS; VipCQDone SUCCESS NOT_DONE; VipDestroyCQ ERROR_RESOURCE;"
                     "VipRecvWait ERROR_RESOURCE; VipSendWait ERROR_RESOURCE"),
     TEST(entries_of_taken_descriptors, .clauses = "3.5.7 7.1 7.5",
-         .answers = "VipCQDone SUCCESS NOT_DONE; VipRecvDone NOT_DONE DESCRIPTOR_ERROR"),
-    TEST(entry_of_a_descriptor_whose_memory_is_gone, .clauses = "3.8.1 4.4"),
-    TEST(waiting, .clauses = "3.5.8", .answers = "VipCQWait TIMEOUT"),
-    TEST(closing_with_a_queue, .clauses = "3.1.2", .answers = "VipDestroyCQ INVALID_PARAMETER"),
-    TEST(as_many_as_the_nic_has, .clauses = "3.6.1 3.7.1",
-         .answers = "VipCreateCQ SUCCESS ERROR_RESOURCE"),
+         .returns = "VipCQDone SUCCESS NOT_DONE; VipRecvDone NOT_DONE DESCRIPTOR_ERROR"),
+    TEST(entry_of_a_descriptor_in_deregistered_memory, .clauses = "3.8.1 4.4"),
+    TEST(waiting, .clauses = "3.5.8", .returns = "VipCQWait TIMEOUT"),
+    TEST(closing_nic_with_a_cq, .clauses = "3.1.2", .returns = "VipDestroyCQ INVALID_PARAMETER"),
+    TEST(cq_limit, .clauses = "3.6.1 3.7.1",
+         .returns = "VipCreateCQ SUCCESS ERROR_RESOURCE"),
     TEST(resizing, .clauses = "3.6.3",
-         .answers = "VipResizeCQ SUCCESS INVALID_PARAMETER ERROR_RESOURCE"),
-    TEST(resizing_while_messages_come, .clauses = "3.6.3 6.1", .answers = "VipResizeCQ SUCCESS"),
-    TEST(a_queue_that_is_used_stays, .clauses = "3.6.2", .answers = "VipDestroyCQ ERROR_RESOURCE"),
+         .returns = "VipResizeCQ SUCCESS INVALID_PARAMETER ERROR_RESOURCE"),
+    TEST(resizing_while_messages_arrive, .clauses = "3.6.3 6.1", .returns = "VipResizeCQ SUCCESS"),
+    TEST(cq_in_use_is_not_destroyed, .clauses = "3.6.2", .returns = "VipDestroyCQ ERROR_RESOURCE"),
 };
 
 SUITE_MAIN(tests)

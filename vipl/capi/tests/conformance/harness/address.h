@@ -1,4 +1,4 @@
-/* Room for an address with its host part and discriminator. */
+/* A VIP_NET_ADDRESS with memory for host address and discriminator. */
 #ifndef ADDRESS_H
 #define ADDRESS_H
 
@@ -6,7 +6,7 @@
 
 typedef union {
     VIP_NET_ADDRESS address;
-    unsigned char room[256];
+    unsigned char bytes[256];
 } Address;
 
 #endif

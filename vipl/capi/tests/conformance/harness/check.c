@@ -13,16 +13,16 @@ enum { RECORDS = 512 };
 
 static struct {
     const char *call;
-    int answer;
+    int result;
 } records[RECORDS];
 static unsigned record_count;
 
-bool check_at(bool holds, const char *file, int line, const char *format, ...)
+bool check_at(bool condition, const char *file, int line, const char *format, ...)
 {
     va_list arguments;
 
     pthread_mutex_lock(&lock);
-    if (holds) {
+    if (condition) {
         passed++;
     } else {
         failed++;
@@ -34,50 +34,50 @@ bool check_at(bool holds, const char *file, int line, const char *format, ...)
         fflush(stdout);
     }
     pthread_mutex_unlock(&lock);
-    return holds;
+    return condition;
 }
 
-bool check_return(int answered, int expected, const char *file, int line, const char *call)
+bool check_return(int returned, int expected, const char *file, int line, const char *call)
 {
-    return check_at(answered == expected, file, line, "%s: %s, expected %s", call,
-                    return_name(answered), return_name(expected));
+    return check_at(returned == expected, file, line, "%s: %s, expected %s", call,
+                    return_name(returned), return_name(expected));
 }
 
-int record_answer(const char *call, int answer)
+int record_return(const char *call, int result)
 {
     unsigned n = 0;
 
     pthread_mutex_lock(&lock);
     while (n < record_count &&
-           (strcmp(records[n].call, call) != 0 || records[n].answer != answer))
+           (strcmp(records[n].call, call) != 0 || records[n].result != result))
         n++;
     if (n == record_count && n < RECORDS) {
         records[n].call = call;
-        records[n].answer = answer;
+        records[n].result = result;
         record_count++;
     }
     pthread_mutex_unlock(&lock);
-    return answer;
+    return result;
 }
 
-bool was_answered(const char *call, const char *code)
+bool was_returned(const char *call, const char *code)
 {
     bool found = false;
 
     pthread_mutex_lock(&lock);
     for (unsigned n = 0; n < record_count && !found; n++)
         found = strcmp(records[n].call, call) == 0 &&
-                strcmp(return_name(records[n].answer), code) == 0;
+                strcmp(return_name(records[n].result), code) == 0;
     pthread_mutex_unlock(&lock);
     return found;
 }
 
 void records_print(const char *test)
 {
-    CHECK(record_count < RECORDS, "there is room for all records");
+    CHECK(record_count < RECORDS, "the table of records is not full");
     pthread_mutex_lock(&lock);
     for (unsigned n = 0; n < record_count; n++)
-        printf("answer %s %s %s\n", test, records[n].call, return_name(records[n].answer));
+        printf("returned %s %s %s\n", test, records[n].call, return_name(records[n].result));
     record_count = 0;
     pthread_mutex_unlock(&lock);
 }
@@ -90,7 +90,7 @@ int check_summary(void)
 
 void check_abort(void)
 {
-    printf("cannot go on\n");
+    printf("aborted: a required check failed\n");
     check_summary();
     exit(EXIT_FAILURE);
 }
@@ -104,5 +104,6 @@ const char *return_name(int code)
         "VIP_INVALID_STATE", "VIP_ERROR_NAMESERVICE", "VIP_NO_MATCH", "VIP_NOT_REACHABLE",
     };
 
-    return code >= 0 && code < (int)(sizeof names / sizeof names[0]) ? names[code] : "no VIP_RETURN";
+    return code >= 0 && code < (int)(sizeof names / sizeof names[0]) ? names[code]
+                                                                     : "no VIP_RETURN";
 }

@@ -1,23 +1,23 @@
-/* One line per check and a summary: all that these tests need of a framework. */
+/* Checks with one output line per failure, and a summary. */
 #ifndef CHECK_H
 #define CHECK_H
 
 #include <stdbool.h>
 
-/* Prints a check that failed, counts every one; gives `holds` back. Any thread may call it. */
-bool check_at(bool holds, const char *file, int line, const char *format, ...)
+/* Counts a check and prints it if it failed; returns `condition`. Thread-safe. */
+bool check_at(bool condition, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-#define CHECK(holds, ...) check_at((holds), __FILE__, __LINE__, __VA_ARGS__)
+#define CHECK(condition, ...) check_at((condition), __FILE__, __LINE__, __VA_ARGS__)
 
-/* Checks that a call answers `expected`. */
+/* Checks that a call returns `expected`. */
 #define CHECK_RETURN(call, expected) check_return((call), (expected), __FILE__, __LINE__, #call)
-bool check_return(int answered, int expected, const char *file, int line, const char *call);
+bool check_return(int returned, int expected, const char *file, int line, const char *call);
 
-/* Ends the program when what everything else stands on is missing. */
-#define REQUIRE(holds, ...)                                                                        \
+/* As CHECK; exits the program if it fails, because later checks depend on it. */
+#define REQUIRE(condition, ...)                                                                    \
     do {                                                                                           \
-        if (!CHECK(holds, __VA_ARGS__))                                                            \
+        if (!CHECK(condition, __VA_ARGS__))                                                        \
             check_abort();                                                                         \
     } while (0)
 #define REQUIRE_RETURN(call, expected)                                                             \
@@ -26,21 +26,21 @@ bool check_return(int answered, int expected, const char *file, int line, const 
             check_abort();                                                                         \
     } while (0)
 
-/* Prints "N passed, N failed"; the exit code of the program. */
+/* Prints "N passed, N failed"; returns the exit code of the program. */
 int check_summary(void);
 void check_abort(void) __attribute__((noreturn));
 
 /*
- * Remembers for the test that runs that `call` answered `answer`, and gives the answer back. The text
- * is a literal. Any thread may call it.
+ * Records for the running test that `call` returned `result`; returns `result`. `call` is a string
+ * literal. Thread-safe.
  */
-int record_answer(const char *call, int answer);
-/* Has `call` answered `code` since the records were last forgotten? */
-bool was_answered(const char *call, const char *code);
-/* Prints what was recorded as answers of `test`, and forgets it. */
+int record_return(const char *call, int result);
+/* Reports whether `call` has returned `code` in the running test. */
+bool was_returned(const char *call, const char *code);
+/* Prints and clears the recorded return codes of `test`. */
 void records_print(const char *test);
 
-/* The name of a VIP_RETURN. */
+/* Returns the name of a VIP_RETURN. */
 const char *return_name(int code);
 
 #endif

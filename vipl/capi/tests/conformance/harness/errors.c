@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <time.h>
 
-#include "patience.h"
+#include "timeout.h"
 
 enum { ERRORS_KEPT = 4096 };
 
@@ -23,19 +23,19 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
     pthread_mutex_unlock(&lock);
 }
 
-VIP_RETURN errors_register(VIP_NIC_HANDLE nic)
+VIP_RETURN local_errors_register(VIP_NIC_HANDLE nic)
 {
     return VipErrorCallback(nic, errors, on_error);
 }
 
-void errors_drop(void)
+void local_errors_clear(void)
 {
     pthread_mutex_lock(&lock);
     count = 0;
     pthread_mutex_unlock(&lock);
 }
 
-/* The first error of a kind; the lock is held. */
+/* Finds the first error with this code on this VI; the caller holds the lock. */
 static const VIP_ERROR_DESCRIPTOR *find(VIP_VI_HANDLE vi, VIP_ERROR_CODE code)
 {
     for (unsigned i = 0; i < count; i++) {
@@ -45,7 +45,7 @@ static const VIP_ERROR_DESCRIPTOR *find(VIP_VI_HANDLE vi, VIP_ERROR_CODE code)
     return NULL;
 }
 
-bool error_wait(VIP_VI_HANDLE vi, VIP_ERROR_CODE code, VIP_ERROR_DESCRIPTOR *found)
+bool local_error_wait(VIP_VI_HANDLE vi, VIP_ERROR_CODE code, VIP_ERROR_DESCRIPTOR *found)
 {
     const VIP_ERROR_DESCRIPTOR *error;
     struct timespec deadline;
@@ -62,7 +62,7 @@ bool error_wait(VIP_VI_HANDLE vi, VIP_ERROR_CODE code, VIP_ERROR_DESCRIPTOR *fou
     return error != NULL;
 }
 
-unsigned errors_counted(VIP_VI_HANDLE vi, VIP_ERROR_CODE code)
+unsigned local_errors_count(VIP_VI_HANDLE vi, VIP_ERROR_CODE code)
 {
     unsigned found = 0;
 

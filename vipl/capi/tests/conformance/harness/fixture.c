@@ -14,8 +14,8 @@
 
 enum { ARENA_BYTES = 1 << 20, EXPOSED_BYTES = 1 << 16 };
 
-Device here, there;
-Arena mine, theirs, exposed;
+Device local_device, remote_device;
+Arena local_arena, remote_arena, exposed;
 
 /* --- set-up ---------------------------------------------------------------------------------- */
 
@@ -44,13 +44,13 @@ void device_open_named(Device *device, const char *name)
     REQUIRE_RETURN(VipCreatePtag(device->nic, &device->ptag), VIP_SUCCESS);
 }
 
-void device_open_far(Device *device, const char *name)
+void device_open_remote(Device *device, const char *name)
 {
-    if (!far_exists()) {
+    if (!has_remote_process()) {
         device_open_named(device, name);
         return;
     }
-    REQUIRE_RETURN(far_open(name, &device->nic, &device->attributes), VIP_SUCCESS);
+    REQUIRE_RETURN(remote_open_nic(name, &device->nic, &device->attributes), VIP_SUCCESS);
     REQUIRE_RETURN(VipCreatePtag(device->nic, &device->ptag), VIP_SUCCESS);
 }
 
@@ -60,110 +60,110 @@ void device_close(Device *device)
     CHECK_RETURN(VipCloseNic(device->nic), VIP_SUCCESS);
 }
 
-static void open_near_end(const char *name)
+static void open_local_end(const char *name)
 {
-    device_open_named(&here, name);
-    errors_catch(&here);
-    arena_open(&mine, &here, ARENA_BYTES, here.ptag, VIP_FALSE);
+    device_open_named(&local_device, name);
+    errors_register(&local_device);
+    arena_open(&local_arena, &local_device, ARENA_BYTES, local_device.ptag, VIP_FALSE);
 }
 
-static void furnish_far_end(void)
+static void prepare_remote_end(void)
 {
-    errors_catch(&there);
-    arena_open(&theirs, &there, ARENA_BYTES, there.ptag, VIP_FALSE);
-    arena_open(&exposed, &there, EXPOSED_BYTES, there.ptag, VIP_TRUE);
+    errors_register(&remote_device);
+    arena_open(&remote_arena, &remote_device, ARENA_BYTES, remote_device.ptag, VIP_FALSE);
+    arena_open(&exposed, &remote_device, EXPOSED_BYTES, remote_device.ptag, VIP_TRUE);
 }
 
-static void open_far_end(const char *name)
+static void open_remote_end(const char *name)
 {
-    device_open_far(&there, name);
-    furnish_far_end();
+    device_open_remote(&remote_device, name);
+    prepare_remote_end();
 }
 
 static void close_ends(void)
 {
     arena_close(&exposed);
-    arena_close(&theirs);
-    arena_close(&mine);
-    device_close(&there);
-    device_close(&here);
+    arena_close(&remote_arena);
+    arena_close(&local_arena);
+    device_close(&remote_device);
+    device_close(&local_device);
 }
 
 void fixture_open(void)
 {
-    far_start();
-    open_near_end("VINIC");
-    open_far_end("VINIC");
+    remote_process_start();
+    open_local_end("VINIC");
+    open_remote_end("VINIC");
 }
 
 void fixture_close(void)
 {
     close_ends();
-    far_stop();
+    remote_process_stop();
 }
 
-/* The usual ends, while others are in their places. */
+/* The default ends, saved while others are in use. */
 static struct {
-    Device here, there;
-    Arena mine, theirs, exposed;
-} usual;
+    Device local_device, remote_device;
+    Arena local_arena, remote_arena, exposed;
+} saved;
 
-static void put_aside(void)
+static void save_ends(void)
 {
-    usual.here = here;
-    usual.there = there;
-    usual.mine = mine;
-    usual.theirs = theirs;
-    usual.exposed = exposed;
+    saved.local_device = local_device;
+    saved.remote_device = remote_device;
+    saved.local_arena = local_arena;
+    saved.remote_arena = remote_arena;
+    saved.exposed = exposed;
 }
 
 void fixture_use(const char *name)
 {
-    put_aside();
-    open_near_end(name);
-    open_far_end(name);
+    save_ends();
+    open_local_end(name);
+    open_remote_end(name);
 }
 
-void fixture_use_here(const char *name)
+void fixture_use_one_process(const char *name)
 {
-    put_aside();
-    open_near_end(name);
-    device_open_named(&there, name);
-    furnish_far_end();
+    save_ends();
+    open_local_end(name);
+    device_open_named(&remote_device, name);
+    prepare_remote_end();
 }
 
 void fixture_use_end(void)
 {
     close_ends();
-    here = usual.here;
-    there = usual.there;
-    mine = usual.mine;
-    theirs = usual.theirs;
-    exposed = usual.exposed;
+    local_device = saved.local_device;
+    remote_device = saved.remote_device;
+    local_arena = saved.local_arena;
+    remote_arena = saved.remote_arena;
+    exposed = saved.exposed;
 }
 
 void fixture_reset(void)
 {
-    mine.used = theirs.used = exposed.used = 0;
+    local_arena.used = remote_arena.used = exposed.used = 0;
     memset(exposed.base, 0, exposed.bytes);
-    errors_forget();
+    errors_clear();
 }
 
-void fixture_reopen_far(void)
+void fixture_reopen_remote(void)
 {
-    shared_put(theirs.base, theirs.bytes);
-    shared_put(exposed.base, exposed.bytes);
-    far_start();
-    open_far_end("VINIC");
+    shared_free(remote_arena.base, remote_arena.bytes);
+    shared_free(exposed.base, exposed.bytes);
+    remote_process_start();
+    open_remote_end("VINIC");
 }
 
-/* Memory that the other end's process can see, if there is one. */
-static void *memory_get(size_t bytes)
+/* Allocates memory that the remote process maps, if there is one. */
+static void *memory_alloc(size_t bytes)
 {
     void *base;
 
-    if (far_exists())
-        return shared_get(bytes);
+    if (has_remote_process())
+        return shared_alloc(bytes);
     REQUIRE(posix_memalign(&base, 4096, bytes) == 0, "%zu bytes of memory", bytes);
     memset(base, 0, bytes);
     return base;
@@ -175,7 +175,7 @@ void arena_open(Arena *arena, Device *device, size_t bytes, VIP_PROTECTION_HANDL
     VIP_MEM_ATTRIBUTES attributes = {ptag, rdma_write, VIP_FALSE};
 
     arena->device = device;
-    arena->base = memory_get(bytes);
+    arena->base = memory_alloc(bytes);
     arena->bytes = bytes;
     arena->used = 0;
     REQUIRE_RETURN(VipRegisterMem(device->nic, arena->base, bytes, &attributes, &arena->handle),
@@ -184,8 +184,8 @@ void arena_open(Arena *arena, Device *device, size_t bytes, VIP_PROTECTION_HANDL
 
 void arena_forget(Arena *arena)
 {
-    if (far_exists())
-        shared_put(arena->base, arena->bytes);
+    if (has_remote_process())
+        shared_free(arena->base, arena->bytes);
     else
         free(arena->base);
 }
@@ -203,14 +203,15 @@ unsigned char *arena_bytes(Arena *arena, size_t bytes)
     arena->used += (bytes + VIP_DESCRIPTOR_ALIGNMENT - 1) / VIP_DESCRIPTOR_ALIGNMENT *
                    VIP_DESCRIPTOR_ALIGNMENT;
     if (arena->used > arena->bytes)
-        REQUIRE(false, "the test's arena is too small");
+        REQUIRE(false, "the arena of the test is too small");
     return piece;
 }
 
 VIP_DESCRIPTOR *arena_descriptor(Arena *arena, unsigned segments)
 {
     size_t bytes = sizeof(VIP_CONTROL_SEGMENT) + segments * sizeof(VIP_DESCRIPTOR_SEGMENT);
-    void *piece = arena_bytes(arena, bytes < sizeof(VIP_DESCRIPTOR) ? sizeof(VIP_DESCRIPTOR) : bytes);
+    void *piece = arena_bytes(arena,
+                              bytes < sizeof(VIP_DESCRIPTOR) ? sizeof(VIP_DESCRIPTOR) : bytes);
 
     memset(piece, 0, bytes);
     return piece;
@@ -223,8 +224,8 @@ void address_of(const Device *device, const char *discriminator, Address *addres
     memset(address, 0, sizeof *address);
     address->address.HostAddressLen = (VIP_UINT16)host_bytes;
     address->address.DiscriminatorLen = (VIP_UINT16)bytes;
-    memcpy(address->room + 4, device->attributes.LocalNicAddress, host_bytes);
-    memcpy(address->room + 4 + host_bytes, discriminator, bytes);
+    memcpy(address->bytes + 4, device->attributes.LocalNicAddress, host_bytes);
+    memcpy(address->bytes + 4 + host_bytes, discriminator, bytes);
 }
 
 void fresh_discriminator(char *text, size_t bytes)
@@ -248,21 +249,21 @@ VIP_VI_ATTRIBUTES vi_attributes(const Device *device, const PairOptions *options
 
 VIP_VI_HANDLE client_create(const PairOptions *options)
 {
-    VIP_VI_ATTRIBUTES attributes = vi_attributes(&here, options);
+    VIP_VI_ATTRIBUTES attributes = vi_attributes(&local_device, options);
     VIP_VI_HANDLE vi = NULL;
 
-    REQUIRE_RETURN(VipCreateVi(here.nic, &attributes, NULL, NULL, &vi), VIP_SUCCESS);
+    REQUIRE_RETURN(VipCreateVi(local_device.nic, &attributes, NULL, NULL, &vi), VIP_SUCCESS);
     return vi;
 }
 
 VIP_VI_HANDLE server_create(const PairOptions *options)
 {
-    VIP_VI_ATTRIBUTES attributes = vi_attributes(&there, options);
+    VIP_VI_ATTRIBUTES attributes = vi_attributes(&remote_device, options);
     VIP_VI_HANDLE vi = NULL;
 
     attributes.EnableRdmaWrite = options->server_rdma_write;
     attributes.EnableRdmaRead = options->server_rdma_read;
-    REQUIRE_RETURN(VipCreateVi(there.nic, &attributes, options->server_send_cq,
+    REQUIRE_RETURN(VipCreateVi(remote_device.nic, &attributes, options->server_send_cq,
                                options->server_recv_cq, &vi),
                    VIP_SUCCESS);
     return vi;
@@ -276,7 +277,7 @@ struct Request {
     Address local, remote;
     VIP_ULONG timeout_ms;
     VIP_VI_ATTRIBUTES attributes;
-    VIP_RETURN answer;
+    VIP_RETURN result;
 };
 
 static void *request_run(void *argument)
@@ -285,11 +286,11 @@ static void *request_run(void *argument)
     const unsigned long long deadline_ms = now_ms() + WAIT_MS;
 
     do {
-        request->answer =
+        request->result =
             VipConnectRequest(request->vi, &request->local.address, &request->remote.address,
                               request->timeout_ms, &request->attributes);
         sched_yield();
-    } while (request->answer == VIP_NO_MATCH && now_ms() < deadline_ms);
+    } while (request->result == VIP_NO_MATCH && now_ms() < deadline_ms);
     return NULL;
 }
 
@@ -309,17 +310,17 @@ Request *request_between(const Device *from, const Device *to, VIP_VI_HANDLE vi,
 
 Request *request_start(VIP_VI_HANDLE vi, const char *discriminator, VIP_ULONG timeout_ms)
 {
-    return request_between(&here, &there, vi, discriminator, timeout_ms);
+    return request_between(&local_device, &remote_device, vi, discriminator, timeout_ms);
 }
 
 VIP_RETURN request_finish(Request *request, VIP_VI_ATTRIBUTES *remote)
 {
     pthread_join(request->thread, NULL);
-    VIP_RETURN answer = request->answer;
+    VIP_RETURN result = request->result;
     if (remote != NULL)
         *remote = request->attributes;
     free(request);
-    return answer;
+    return result;
 }
 
 void pair_connect(Pair *pair)
@@ -330,9 +331,9 @@ void pair_connect(Pair *pair)
     VIP_CONN_HANDLE connection;
 
     fresh_discriminator(discriminator, sizeof discriminator);
-    address_of(&there, discriminator, &local);
+    address_of(&remote_device, discriminator, &local);
     Request *request = request_start(pair->client, discriminator, WAIT_MS);
-    REQUIRE_RETURN(VipConnectWait(there.nic, &local.address, WAIT_MS, &remote.address,
+    REQUIRE_RETURN(VipConnectWait(remote_device.nic, &local.address, WAIT_MS, &remote.address,
                                   &attributes, &connection),
                    VIP_SUCCESS);
     REQUIRE_RETURN(VipConnectAccept(connection, pair->server), VIP_SUCCESS);
@@ -371,9 +372,9 @@ void pair_close(Pair *pair)
     vi_close(pair->server);
 }
 
-/* VIPL_TEST_UNKNOWN_HOST says what the network of VINIC is like: not set, it has no way to other hosts; "silent", nobody
- * answers; "refuses", the host answers that nobody listens, which peers do not take for an answer. */
-static VIP_RETURN unknown_host_answer(bool is_peer)
+/* VIPL_TEST_UNKNOWN_HOST is the behaviour of VINIC's network for an unknown host: unset, no route;
+ * "silent", no response; "refuses", the connection is refused, which a peer request ignores. */
+static VIP_RETURN unknown_host_result(bool is_peer)
 {
     const char *network = getenv("VIPL_TEST_UNKNOWN_HOST");
 
@@ -384,11 +385,11 @@ static VIP_RETURN unknown_host_answer(bool is_peer)
     return is_peer || strcmp(network, "silent") == 0 ? VIP_TIMEOUT : VIP_NO_MATCH;
 }
 
-void unknown_host_answered(VIP_VI_HANDLE vi, VIP_RETURN answer, bool is_peer)
+void check_unknown_host_result(VIP_VI_HANDLE vi, VIP_RETURN result, bool is_peer)
 {
-    const bool breaks = answer == VIP_NOT_REACHABLE && test_level() != VIP_SERVICE_UNRELIABLE;
+    const bool breaks = result == VIP_NOT_REACHABLE && test_level() != VIP_SERVICE_UNRELIABLE;
 
-    CHECK_RETURN(answer, unknown_host_answer(is_peer));
+    CHECK_RETURN(result, unknown_host_result(is_peer));
     CHECK(vi_state(vi) == (breaks ? VIP_STATE_ERROR : VIP_STATE_IDLE),
           "only a reliable VI whose peer cannot be reached is in Error");
 }
@@ -423,7 +424,7 @@ bool vi_reaches(VIP_VI_HANDLE vi, VIP_VI_STATE state)
 void describe_segment(VIP_DESCRIPTOR *descriptor, unsigned n, const void *data,
                       VIP_MEM_HANDLE handle, size_t bytes)
 {
-    /* Descriptors are longer than their type where there are more than two segments. */
+    /* A descriptor with more than two segments is longer than its type. */
     VIP_DESCRIPTOR_SEGMENT *segments = descriptor->DS;
 
     segments[n].Local.Data.AddressBits = (VIP_UINT64)(uintptr_t)data;
@@ -464,16 +465,16 @@ void with_immediate(VIP_DESCRIPTOR *descriptor, VIP_UINT32 immediate)
     descriptor->CS.ImmediateData = immediate;
 }
 
-/* Judges what a Wait call has brought. */
-static VIP_UINT32 came_back(VIP_RETURN answer, const VIP_DESCRIPTOR *descriptor,
-                            const VIP_DESCRIPTOR *expected, const char *queue)
+/* Checks the descriptor and status that a Wait call returned. */
+static VIP_UINT32 check_completion(VIP_RETURN result, const VIP_DESCRIPTOR *descriptor,
+                                   const VIP_DESCRIPTOR *expected, const char *queue)
 {
     if (!CHECK(descriptor == expected && descriptor != NULL,
-               "%s queue: %s with the descriptor expected next", queue, return_name((int)answer)))
+               "%s queue: %s returns the descriptor posted next", queue, return_name((int)result)))
         return 0;
     VIP_UINT32 status = descriptor->CS.Status;
-    CHECK((answer == VIP_SUCCESS) == ((status & VIP_STATUS_ERROR_MASK) == 0),
-          "%s queue: %s fits status 0x%08X", queue, return_name((int)answer), status);
+    CHECK((result == VIP_SUCCESS) == ((status & VIP_STATUS_ERROR_MASK) == 0),
+          "%s queue: %s is consistent with status 0x%08X", queue, return_name((int)result), status);
     CHECK((status & VIP_STATUS_DONE) != 0 && (status & VIP_STATUS_RESERVED) == 0,
           "%s queue: status 0x%08X is done, reserved bits clear", queue, status);
     return status;
@@ -482,43 +483,43 @@ static VIP_UINT32 came_back(VIP_RETURN answer, const VIP_DESCRIPTOR *descriptor,
 VIP_UINT32 sent(VIP_VI_HANDLE vi, const VIP_DESCRIPTOR *expected)
 {
     VIP_DESCRIPTOR *descriptor = NULL;
-    VIP_RETURN answer = VipSendWait(vi, WAIT_MS, &descriptor);
+    VIP_RETURN result = VipSendWait(vi, WAIT_MS, &descriptor);
 
-    return came_back(answer, descriptor, expected, "send");
+    return check_completion(result, descriptor, expected, "send");
 }
 
 VIP_UINT32 received(VIP_VI_HANDLE vi, const VIP_DESCRIPTOR *expected)
 {
     VIP_DESCRIPTOR *descriptor = NULL;
-    VIP_RETURN answer = VipRecvWait(vi, WAIT_MS, &descriptor);
+    VIP_RETURN result = VipRecvWait(vi, WAIT_MS, &descriptor);
 
-    return came_back(answer, descriptor, expected, "receive");
+    return check_completion(result, descriptor, expected, "receive");
 }
 
-static void passes(VIP_VI_HANDLE from, Arena *source, VIP_VI_HANDLE to, Arena *target,
-                   const char *who)
+static void exchange_message(VIP_VI_HANDLE from, Arena *source, VIP_VI_HANDLE to, Arena *target,
+                             const char *what)
 {
     const size_t bytes = 1000, source_mark = source->used, target_mark = target->used;
     VIP_DESCRIPTOR *send = arena_descriptor(source, 1), *recv = arena_descriptor(target, 1);
-    unsigned char *data = arena_bytes(source, bytes), *room = arena_bytes(target, bytes);
+    unsigned char *data = arena_bytes(source, bytes), *buffer = arena_bytes(target, bytes);
 
     fill(data, bytes, 77);
-    memset(room, 0, bytes);
+    memset(buffer, 0, bytes);
     describe(send, data, source->handle, bytes);
-    describe(recv, room, target->handle, bytes);
+    describe(recv, buffer, target->handle, bytes);
     CHECK_RETURN(VipPostRecv(to, recv, target->handle), VIP_SUCCESS);
     CHECK_RETURN(VipPostSend(from, send, source->handle), VIP_SUCCESS);
     sent(from, send);
     received(to, recv);
-    CHECK(recv->CS.Length == bytes && filled(room, bytes, 77), "%s: a message passes", who);
+    CHECK(recv->CS.Length == bytes && filled(buffer, bytes, 77), "%s: a message passes", what);
     source->used = source_mark;
     target->used = target_mark;
 }
 
-void pair_works(const Pair *pair, const char *who)
+void pair_works(const Pair *pair, const char *what)
 {
-    passes(pair->client, &mine, pair->server, &theirs, who);
-    passes(pair->server, &theirs, pair->client, &mine, who);
+    exchange_message(pair->client, &local_arena, pair->server, &remote_arena, what);
+    exchange_message(pair->server, &remote_arena, pair->client, &local_arena, what);
 }
 
 static unsigned char pattern(unsigned message, size_t offset)
@@ -543,28 +544,31 @@ bool filled(const unsigned char *data, size_t bytes, unsigned message)
 
 /* --- asynchronous errors, at either end ------------------------------------------------------ */
 
-void errors_catch(const Device *device)
+void errors_register(const Device *device)
 {
-    if (far_handle(device->nic))
-        far_errors_catch(device->nic);
+    if (is_remote_handle(device->nic))
+        remote_errors_register(device->nic);
     else
-        REQUIRE_RETURN(errors_register(device->nic), VIP_SUCCESS);
+        REQUIRE_RETURN(local_errors_register(device->nic), VIP_SUCCESS);
 }
 
-void errors_forget(void)
+void errors_clear(void)
 {
-    errors_drop();
-    far_errors_forget();
+    local_errors_clear();
+    remote_errors_clear();
 }
 
-bool error_expected(VIP_VI_HANDLE vi, VIP_ERROR_CODE code, VIP_ERROR_DESCRIPTOR *found)
+bool expect_error(VIP_VI_HANDLE vi, VIP_ERROR_CODE code, VIP_ERROR_DESCRIPTOR *found)
 {
-    const bool came = far_handle(vi) ? far_error_wait(vi, code, found) : error_wait(vi, code, found);
+    const bool reported = is_remote_handle(vi) ? remote_error_wait(vi, code,
+                                                                   found) : local_error_wait(vi,
+                                                                                             code,
+                                                                                             found);
 
-    return CHECK(came, "asynchronous error %d is reported", (int)code);
+    return CHECK(reported, "asynchronous error %d is reported", (int)code);
 }
 
-unsigned errors_of(VIP_VI_HANDLE vi, VIP_ERROR_CODE code)
+unsigned errors_count(VIP_VI_HANDLE vi, VIP_ERROR_CODE code)
 {
-    return far_handle(vi) ? far_errors_of(vi, code) : errors_counted(vi, code);
+    return is_remote_handle(vi) ? remote_errors_count(vi, code) : local_errors_count(vi, code);
 }

@@ -1,4 +1,4 @@
-/* RDMA reads: what they do and who is told when one is refused; the same at both reliable levels. */
+/* Tests of RDMA reads, and of refused reads, at both reliable levels. */
 #ifndef READS_H
 #define READS_H
 
@@ -9,14 +9,14 @@ void fenced_behind_reads(void);
 void read_refused(void);
 
 #define READ_TESTS(of)                                                                             \
-    TEST(rdma_reads, .clauses = "5.2 5.3", .level = (of), .answers = "VipPostSend SUCCESS"),       \
+    TEST(rdma_reads, .clauses = "5.2 5.3", .level = (of), .returns = "VipPostSend SUCCESS"),       \
     TEST(reads_of_many_segments, .clauses = "5.4 5.3", .level = (of)),                             \
     TEST(reads_complete_in_order, .clauses = "6.1 5.3", .level = (of),                             \
-         .answers = "VipCQWait SUCCESS; VipSendDone SUCCESS"),                                     \
+         .returns = "VipCQWait SUCCESS; VipSendDone SUCCESS"),                                     \
     TEST(fenced_behind_reads, .clauses = "5.2", .level = (of))
 
 #define READ_ROW_TESTS(of)                                                                         \
     TEST(read_refused, .clauses = "5.3 3.8.1 2.4", .level = (of),                                  \
-         .rows = "read_refused sender receiver", .answers = "VipSendWait DESCRIPTOR_ERROR")
+         .rows = "read_refused sender receiver", .returns = "VipSendWait DESCRIPTOR_ERROR")
 
 #endif

@@ -1,19 +1,19 @@
 /*
- * The rows of the error table (docs/spec/vipl-coverage.md), each provoked by a real cause and looked at
- * from both ends; the same at every reliability level, with what that level says.
+ * The rows of the error table (docs/spec/vipl-coverage.md), each provoked by a real cause and
+ * observed at both ends, at every reliability level.
  */
 #ifndef ROWS_H
 #define ROWS_H
 
-/* rows_local.c: what a consumer does wrong at its own end, and where it may post. */
+/* rows_local.c: errors of the local consumer, and posting in each state. */
 void local_errors(void);
 void posting_outside_connected(void);
 void posting_in_the_error_state(void);
 void overrun(void);
 void overrun_by_each_operation(void);
-void memory_of_a_posted_descriptor_goes(void);
+void memory_of_a_posted_descriptor_deregistered(void);
 
-/* rows_remote.c: what one end's doing means for the other. */
+/* rows_remote.c: errors caused by the remote side. */
 void no_receive_posted(void);
 void receive_too_small(void);
 void receive_malformed(void);
@@ -23,7 +23,7 @@ void peer_disconnects(void);
 void peer_closes(void);
 void peer_dies(void);
 
-/* rows_wire.c: what a bad wire does. */
+/* rows_wire.c: lost and damaged frames. */
 void frame_missing(void);
 void frame_damaged(void);
 void frame_of_a_write_missing(void);
@@ -32,20 +32,20 @@ void message_lost(void);
 
 #define ROW_TESTS(of)                                                                              \
     TEST(local_errors, .clauses = "5.2 5.3 5.4 6.2", .level = (of),                                \
-         .rows = "local_error sender receiver", .answers = "VipSendWait DESCRIPTOR_ERROR"),        \
+         .rows = "local_error sender receiver", .returns = "VipSendWait DESCRIPTOR_ERROR"),        \
     TEST(posting_outside_connected, .clauses = "3.5.1 3.5.4 3.3.5 3.2.2", .level = (of),           \
          .rows = "send_posted_unconnected consumer; receive_posted_unconnected consumer;"          \
-                 "disconnect_in_any_state consumer; destroy_wants_idle consumer",                  \
-         .answers = "VipSendDone DESCRIPTOR_ERROR; VipDestroyVi INVALID_STATE"),                   \
+                 "disconnect_in_any_state consumer; destroy_requires_idle consumer",               \
+         .returns = "VipSendDone DESCRIPTOR_ERROR; VipDestroyVi INVALID_STATE"),                   \
     TEST(posting_in_the_error_state, .clauses = "2.4 6.2", .level = (of),                          \
          .rows = "send_posted_in_error consumer; receive_posted_in_error consumer;"                \
-                 "destroy_wants_idle consumer",                                                    \
-         .answers = "VipSendDone DESCRIPTOR_ERROR; VipRecvDone DESCRIPTOR_ERROR;"                  \
+                 "destroy_requires_idle consumer",                                                 \
+         .returns = "VipSendDone DESCRIPTOR_ERROR; VipRecvDone DESCRIPTOR_ERROR;"                  \
                     "VipDestroyVi INVALID_STATE"),                                                 \
     TEST(overrun, .clauses = "3.8.1 6.3", .level = (of), .rows = "overrun consumer peer"),         \
     TEST(overrun_by_each_operation, .clauses = "3.8.1 4.4", .level = (of)),                        \
-    TEST(memory_of_a_posted_descriptor_goes, .clauses = "3.4.4 3.8.1", .level = (of),              \
-         .rows = "memory_gone consumer peer"),                                                     \
+    TEST(memory_of_a_posted_descriptor_deregistered, .clauses = "3.4.4 3.8.1", .level = (of),      \
+         .rows = "memory_deregistered consumer peer"),                                             \
     TEST(no_receive_posted, .clauses = "3.8.1 2.4", .level = (of),                                 \
          .rows = "no_receive sender receiver"),                                                    \
     TEST(receive_too_small, .clauses = "5.2 2.4", .level = (of),                                   \

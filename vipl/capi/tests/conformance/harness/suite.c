@@ -21,7 +21,7 @@ void row_seen(const char *row, const char *side)
         if (strcmp(seen[n].row, row) == 0 && strcmp(seen[n].side, side) == 0)
             return;
     }
-    REQUIRE(seen_count < ROWS_SEEN, "room for the rows of a test");
+    REQUIRE(seen_count < ROWS_SEEN, "the table of rows is not full");
     seen[seen_count].row = row;
     seen[seen_count++].side = side;
 }
@@ -47,26 +47,26 @@ static const char *level_name(VIP_RELIABILITY_LEVEL level)
 }
 
 /*
- * Calls `each` for every "first word" of the lists in `text`, which are "first word word; ...".
+ * Calls `each` for every pair of the lists in `text`: "first word word; first word; ...".
  */
 static void for_each_pair(const char *text, const Test *test,
                           void (*each)(const Test *test, const char *first, const char *word))
 {
-    char copy[TEXT_BYTES], *rest_of_text, *rest_of_list;
+    char copy[TEXT_BYTES], *text_state, *list_state;
 
     if (text == NULL)
         return;
-    REQUIRE(strlen(text) < sizeof copy, "room for the declarations of a test");
+    REQUIRE(strlen(text) < sizeof copy, "the declarations of a test fit the buffer");
     strcpy(copy, text);
-    for (char *list = strtok_r(copy, ";", &rest_of_text); list != NULL;
-         list = strtok_r(NULL, ";", &rest_of_text)) {
-        const char *first = strtok_r(list, " ", &rest_of_list), *word;
-        while ((word = strtok_r(NULL, " ", &rest_of_list)) != NULL)
+    for (char *list = strtok_r(copy, ";", &text_state); list != NULL;
+         list = strtok_r(NULL, ";", &text_state)) {
+        const char *first = strtok_r(list, " ", &list_state), *word;
+        while ((word = strtok_r(NULL, " ", &list_state)) != NULL)
             each(test, first, word);
     }
 }
 
-static void list_answer(const Test *test, const char *call, const char *code)
+static void list_return(const Test *test, const char *call, const char *code)
 {
     printf("shows %s %s VIP_%s\n", test->name, call, code);
 }
@@ -76,12 +76,12 @@ static void list_row(const Test *test, const char *row, const char *side)
     printf("row %s %s %s %s\n", test->name, row, level_name(test->level), side);
 }
 
-static void check_answer(const Test *test, const char *call, const char *code)
+static void check_returned(const Test *test, const char *call, const char *code)
 {
     char whole[64];
 
     snprintf(whole, sizeof whole, "VIP_%s", code);
-    CHECK(was_answered(call, whole), "%s: %s answers %s", test->name, call, whole);
+    CHECK(was_returned(call, whole), "%s: %s returns %s", test->name, call, whole);
 }
 
 static void check_row(const Test *test, const char *row, const char *side)
@@ -90,22 +90,22 @@ static void check_row(const Test *test, const char *row, const char *side)
 
     for (unsigned n = 0; n < seen_count && !found; n++)
         found = strcmp(seen[n].row, row) == 0 && strcmp(seen[n].side, side) == 0;
-    CHECK(found, "%s: the row %s is seen at the %s", test->name, row, side);
+    CHECK(found, "%s: row %s is observed at the %s", test->name, row, side);
 }
 
 static void list(const Test *tests, unsigned count)
 {
     for (unsigned n = 0; n < count; n++) {
         printf("test %s %s\n", tests[n].name, tests[n].clauses);
-        for_each_pair(tests[n].answers, &tests[n], list_answer);
+        for_each_pair(tests[n].returns, &tests[n], list_return);
         for_each_pair(tests[n].rows, &tests[n], list_row);
     }
 }
 
 static void run(const Test *test)
 {
-    if (test->needs == TWO_PROCESSES && !far_exists()) {
-        printf("elsewhere %s\n", test->name);
+    if (test->needs == TWO_PROCESSES && !has_remote_process()) {
+        printf("skipped %s\n", test->name);
         return;
     }
     current = test;
@@ -114,33 +114,33 @@ static void run(const Test *test)
     fflush(stdout);
     fixture_reset();
     test->run();
-    for_each_pair(test->answers, test, check_answer);
+    for_each_pair(test->returns, test, check_returned);
     for_each_pair(test->rows, test, check_row);
     records_print(test->name);
 }
 
-static bool wanted(const char *name, int count, char **words)
+static bool wanted(const char *name, int argc, char **argv)
 {
-    for (int n = 2; n < count; n++) {
-        if (strcmp(name, words[n]) == 0)
+    for (int n = 2; n < argc; n++) {
+        if (strcmp(name, argv[n]) == 0)
             return true;
     }
-    return count <= 2;
+    return argc <= 2;
 }
 
-int suite_run(int count, char **words, const Test *tests, unsigned test_count)
+int suite_run(int argc, char **argv, const Test *tests, unsigned test_count)
 {
-    if (count > 1 && strcmp(words[1], "--far") == 0)
-        return far_serve(count, words);
-    if (count > 1 && strcmp(words[1], "--list") == 0) {
+    if (argc > 1 && strcmp(argv[1], "--remote-process") == 0)
+        return remote_process_serve(argc, argv);
+    if (argc > 1 && strcmp(argv[1], "--list") == 0) {
         list(tests, test_count);
         return EXIT_SUCCESS;
     }
-    REQUIRE(count > 1, "usage: %s --list | DIRECTORY [TEST...]", words[0]);
-    directory = words[1];
+    REQUIRE(argc > 1, "usage: %s --list | DIRECTORY [TEST...]", argv[0]);
+    directory = argv[1];
     fixture_open();
     for (unsigned n = 0; n < test_count; n++) {
-        if (wanted(tests[n].name, count, words))
+        if (wanted(tests[n].name, argc, argv))
             run(&tests[n]);
     }
     fixture_close();

@@ -1,0 +1,571 @@
+//! A model of queues, memory and port, which checks how the engine uses them.
+
+use std::collections::{HashMap, VecDeque};
+
+use fcvi_frame::device_header::DeviceHeader;
+use fcvi_frame::fc::FCtl;
+use fcvi_frame::fcoe::{Eof, FCOE_TRAILER_BYTES};
+use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame, seal};
+
+use super::rng::Rng;
+use crate::{
+    AsyncError, Claim, Completion, EndpointState, EngineIo, Moved, Operation, SendWork, Status,
+    Transmit, ViIndex, Waiter,
+};
+
+/// An event that the consumer of a VI sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    State(EndpointState),
+    Sent(u64, Status, u32),
+    Received(Received),
+    Async(AsyncError),
+}
+
+/// A completed receive descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Received {
+    pub(crate) id: u64,
+    pub(crate) status: Status,
+    pub(crate) length_bytes: u32,
+    pub(crate) immediate: Option<u32>,
+    pub(crate) remote_write: bool,
+    pub(crate) data: Vec<u8>,
+}
+
+/// A descriptor on a send queue.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Send {
+    pub(crate) id: u64,
+    pub(crate) data: Vec<u8>,
+    pub(crate) immediate: Option<u32>,
+    /// The target of a write, or the source of a read.
+    pub(crate) remote: Option<(u64, u32)>,
+    /// A read, of as many bytes as `data` has, into `data`.
+    pub(crate) read: bool,
+    pub(crate) fence: bool,
+    pub(crate) fault: Status,
+    /// Its memory is invalid from this byte on.
+    pub(crate) gone_from: Option<u32>,
+    /// Placed bytes of a read.
+    pub(crate) placed_bytes: u32,
+}
+
+impl Send {
+    fn work(&self) -> SendWork {
+        SendWork {
+            length_bytes: self.data.len() as u32,
+            immediate: self.immediate,
+            operation: self.operation(),
+            fence: self.fence,
+            fault: self.fault,
+        }
+    }
+
+    fn operation(&self) -> Operation {
+        match self.remote {
+            None => Operation::Send,
+            Some(remote) if self.read => Operation::Read { remote },
+            Some(remote) => Operation::Write { remote },
+        }
+    }
+}
+
+/// A descriptor on a receive queue.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Receive {
+    pub(crate) id: u64,
+    pub(crate) capacity_bytes: u32,
+    pub(crate) fault: Status,
+    pub(crate) gone_from: Option<u32>,
+    pub(crate) data: Vec<u8>,
+    /// Placed ranges, none of which overlap.
+    pub(crate) placed: Vec<(u32, u32)>,
+    pub(crate) claimed: bool,
+    /// Its completion cannot be written.
+    pub(crate) lost: bool,
+}
+
+/// The queues of one VI.
+#[derive(Debug, Default)]
+pub(crate) struct Queues {
+    /// Those in flight first.
+    pub(crate) sends: VecDeque<Send>,
+    pub(crate) in_flight: usize,
+    /// In the run queue: something was posted, the engine requested it, or the port had no room.
+    pub(crate) queued: bool,
+    /// Data of completed reads, with their IDs.
+    pub(crate) reads: Vec<(u64, Vec<u8>)>,
+    pub(crate) receives: VecDeque<Receive>,
+    /// A completion could not be written.
+    pub(crate) failing: bool,
+    pub(crate) log: Vec<Event>,
+    pub(crate) next_send_id: u64,
+    pub(crate) next_receive_id: u64,
+}
+
+/// Registered memory that peers may write.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub(crate) base: u64,
+    pub(crate) bytes: Vec<u8>,
+    /// A write to a byte from here on fails although the target was checked.
+    pub(crate) gone_from: u64,
+}
+
+/// Destination of placed bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Destination {
+    /// The receive descriptor with this ID.
+    Receive(u64),
+    /// A region that the peer writes: by its handle, at this address.
+    Region(u32, u64),
+    /// The read with this ID.
+    Read(u64),
+}
+
+/// Bytes of a frame, where the engine placed them.
+#[derive(Clone, Debug)]
+pub(crate) struct Placement {
+    pub(crate) vi: ViIndex,
+    pub(crate) destination: Destination,
+    pub(crate) offset_bytes: u32,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// The I/O model of one node.
+pub(crate) struct TestIo {
+    pub(crate) vis: HashMap<ViIndex, Queues>,
+    pub(crate) regions: HashMap<u32, Region>,
+    /// Frames given to the port.
+    pub(crate) out: VecDeque<Vec<u8>>,
+    /// Number of frames that the port still accepts.
+    pub(crate) room: usize,
+    pub(crate) control_events: u64,
+    /// Placed bytes since they were last taken; `None`: not recorded.
+    pub(crate) placements: Option<Vec<Placement>>,
+    /// Mask of random numbers.
+    pub(crate) random_mask: u32,
+    rng: Rng,
+}
+
+impl TestIo {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            vis: HashMap::new(),
+            regions: HashMap::new(),
+            out: VecDeque::new(),
+            room: usize::MAX,
+            control_events: 0,
+            placements: None,
+            random_mask: u32::MAX,
+            rng: Rng::new(seed),
+        }
+    }
+
+    pub(crate) fn vi(&mut self, vi: ViIndex) -> &mut Queues {
+        self.vis.entry(vi).or_default()
+    }
+
+    pub(crate) fn post_send(&mut self, vi: ViIndex, send: Send) -> u64 {
+        let queues = self.vi(vi);
+        let id = queues.next_send_id;
+        queues.next_send_id += 1;
+        queues.sends.push_back(Send { id, ..send });
+        queues.queued = true;
+        id
+    }
+
+    pub(crate) fn post_receive(&mut self, vi: ViIndex, receive: Receive) -> u64 {
+        let queues = self.vi(vi);
+        let id = queues.next_receive_id;
+        queues.next_receive_id += 1;
+        queues.receives.push_back(Receive { id, ..receive });
+        id
+    }
+
+    pub(crate) fn register(&mut self, handle: u32, base: u64, len: usize) {
+        let region = Region {
+            base,
+            bytes: vec![0; len],
+            gone_from: u64::MAX,
+        };
+        self.regions.insert(handle, region);
+    }
+
+    fn note_placement(
+        &mut self,
+        vi: ViIndex,
+        destination: Destination,
+        offset_bytes: u32,
+        bytes: &[u8],
+    ) {
+        if let Some(placements) = &mut self.placements {
+            placements.push(Placement {
+                vi,
+                destination,
+                offset_bytes,
+                bytes: bytes.to_vec(),
+            });
+        }
+    }
+
+    /// Reports whether this is a range of a region.
+    fn holds(&self, address: u64, handle: u32, length_bytes: u32) -> bool {
+        self.regions.get(&handle).is_some_and(|region| {
+            let end = u128::from(address) + u128::from(length_bytes);
+            address >= region.base && end <= u128::from(region.base) + region.bytes.len() as u128
+        })
+    }
+
+    /// Returns the bytes of a region that a peer reads, if they are still valid.
+    fn readable(
+        &self,
+        (address, handle): (u64, u32),
+        offset_bytes: u32,
+        bytes: u32,
+    ) -> Option<Vec<u8>> {
+        let region = self.regions.get(&handle)?;
+        let from = (address - region.base) as usize + offset_bytes as usize;
+        let to = from + bytes as usize;
+        (to as u64 <= region.gone_from).then(|| region.bytes[from..to].to_vec())
+    }
+
+    /// Copies read data into its descriptor, in order.
+    fn fill_read(&mut self, vi: ViIndex, ahead: u32, offset_bytes: u32, payload: &[u8]) -> bool {
+        let send = &mut self.vi(vi).sends[ahead as usize];
+        assert!(send.read, "a read");
+        assert_eq!(send.placed_bytes, offset_bytes, "in order");
+        let end = offset_bytes as usize + payload.len();
+        assert!(end <= send.data.len(), "within the buffer");
+        if send.gone_from.is_some_and(|gone| end > gone as usize) {
+            return false;
+        }
+        send.data[offset_bytes as usize..end].copy_from_slice(payload);
+        send.placed_bytes = end as u32;
+        let destination = Destination::Read(send.id);
+        self.note_placement(vi, destination, offset_bytes, payload);
+        true
+    }
+
+    fn push_data(
+        &mut self,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        payload: &[u8],
+        last: bool,
+    ) -> Transmit {
+        let padded = payload.len().next_multiple_of(4);
+        let bytes = template.bytes() + padded + FCOE_TRAILER_BYTES;
+        let mut frame = vec![0; bytes];
+        let at = template
+            .emit(per_frame, &mut frame)
+            .expect("a large enough buffer");
+        frame[at..at + payload.len()].copy_from_slice(payload);
+        seal(&mut frame, bytes, if last { Eof::T } else { Eof::N }).expect("a legal length");
+        self.push_frame(frame)
+    }
+
+    fn push_frame(&mut self, frame: Vec<u8>) -> Transmit {
+        if self.room == 0 {
+            return Transmit::NoRoom;
+        }
+        if self.room != usize::MAX {
+            self.room -= 1;
+        }
+        self.out.push_back(frame);
+        Transmit::Sent
+    }
+}
+
+impl EngineIo for TestIo {
+    fn next_send(&mut self, vi: ViIndex) -> Option<SendWork> {
+        let queues = self.vi(vi);
+        let send = queues.sends.get(queues.in_flight)?;
+        Some(send.work())
+    }
+
+    fn keep_in_flight(&mut self, vi: ViIndex) {
+        let queues = self.vi(vi);
+        queues.in_flight += 1;
+        assert!(queues.in_flight <= queues.sends.len(), "a send to keep");
+    }
+
+    fn complete_send(&mut self, vi: ViIndex, status: Status, length_bytes: u32) {
+        let queues = self.vi(vi);
+        let send = queues.sends.pop_front().expect("a send to complete");
+        queues.in_flight = queues.in_flight.saturating_sub(1);
+        if send.read && status.is_ok() {
+            assert_eq!(send.placed_bytes as usize, send.data.len(), "all bytes");
+            queues.reads.push((send.id, send.data));
+        }
+        queues.log.push(Event::Sent(send.id, status, length_bytes));
+    }
+
+    fn is_failing(&self, vi: ViIndex) -> bool {
+        self.vis.get(&vi).is_some_and(|queues| queues.failing)
+    }
+
+    fn transmit_data(
+        &mut self,
+        vi: ViIndex,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit {
+        if self.room == 0 {
+            return Transmit::NoRoom;
+        }
+        let queues = self.vi(vi);
+        let send = queues
+            .sends
+            .get(queues.in_flight)
+            .expect("a send to transmit");
+        let from = per_frame.relative_offset;
+        let to = from + payload_bytes;
+        if send.gone_from.is_some_and(|gone| to > gone) {
+            return Transmit::Fault;
+        }
+        let payload = send.data[from as usize..to as usize].to_vec();
+        assert_eq!(last, send.read || to as usize == send.data.len());
+        self.push_data(template, per_frame, &payload, last)
+    }
+
+    fn in_flight_work(&mut self, vi: ViIndex, ahead: u32) -> Option<SendWork> {
+        let queues = self.vi(vi);
+        assert!(
+            ahead as usize <= queues.in_flight,
+            "a send in flight or in progress"
+        );
+        queues.sends.get(ahead as usize).map(Send::work)
+    }
+
+    fn retransmit_data(
+        &mut self,
+        vi: ViIndex,
+        ahead: u32,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit {
+        if self.room == 0 {
+            return Transmit::NoRoom;
+        }
+        let send = &self.vi(vi).sends[ahead as usize];
+        assert!(per_frame.f_ctl.contains(FCtl::RETRANSMITTED));
+        let from = per_frame.relative_offset;
+        let to = from + payload_bytes;
+        if send.gone_from.is_some_and(|gone| to > gone) {
+            return Transmit::Fault;
+        }
+        let payload = send.data[from as usize..to as usize].to_vec();
+        assert_eq!(last, send.read || to as usize == send.data.len());
+        self.push_data(template, per_frame, &payload, last)
+    }
+
+    fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit {
+        let bytes = header.bytes() + payload.len() + FCOE_TRAILER_BYTES;
+        let mut frame = vec![0; bytes];
+        let at = header.emit(&mut frame).expect("a large enough buffer");
+        frame[at..at + payload.len()].copy_from_slice(payload);
+        seal(&mut frame, bytes, Eof::T).expect("a legal length");
+        self.push_frame(frame)
+    }
+
+    fn claim_receive(&mut self, vi: ViIndex) -> Claim {
+        let mut unclaimed = self.vi(vi).receives.iter_mut().filter(|r| !r.claimed);
+        let Some(receive) = unclaimed.next() else {
+            return Claim::Empty;
+        };
+        receive.claimed = receive.fault.is_ok();
+        if receive.fault.is_ok() {
+            Claim::Ready {
+                capacity_bytes: receive.capacity_bytes,
+            }
+        } else {
+            Claim::Fault(receive.fault)
+        }
+    }
+
+    fn place_receive(
+        &mut self,
+        vi: ViIndex,
+        ahead: u32,
+        offset_bytes: u32,
+        payload: &[u8],
+    ) -> bool {
+        let receive = self.vi(vi).receives.get_mut(ahead as usize);
+        let receive = receive.expect("a claimed receive");
+        assert!(receive.claimed);
+        let end = offset_bytes as usize + payload.len();
+        let twice = |(from, to): &(u32, u32)| offset_bytes < *to && *from < end as u32;
+        assert!(!receive.placed.iter().any(twice), "placed twice");
+        assert!(end <= receive.capacity_bytes as usize, "within the buffer");
+        if receive.gone_from.is_some_and(|gone| end > gone as usize) {
+            return false;
+        }
+        let bytes = receive.data.len().max(end);
+        receive.data.resize(bytes, 0);
+        receive.data[offset_bytes as usize..end].copy_from_slice(payload);
+        match receive.placed.last_mut() {
+            Some(last) if last.1 == offset_bytes => last.1 = end as u32,
+            _ => receive.placed.push((offset_bytes, end as u32)),
+        }
+        let destination = Destination::Receive(receive.id);
+        self.note_placement(vi, destination, offset_bytes, payload);
+        true
+    }
+
+    fn complete_receive(&mut self, vi: ViIndex, completion: Completion) {
+        let queues = self.vi(vi);
+        let receive = queues.receives.pop_front().expect("a receive to complete");
+        let claimed = receive.claimed || !receive.fault.is_ok();
+        assert!(claimed, "only claimed descriptors are completed");
+        let placed: u32 = receive.placed.iter().map(|(from, to)| to - from).sum();
+        assert!(placed as usize == receive.data.len() || !completion.status.is_ok());
+        queues.failing |= receive.lost;
+        queues.log.push(Event::Received(Received {
+            id: receive.id,
+            status: completion.status,
+            length_bytes: completion.length_bytes,
+            immediate: completion.immediate,
+            remote_write: completion.remote_write,
+            data: receive.data,
+        }));
+    }
+
+    fn check_rdma_write(&mut self, _vi: ViIndex, target: &DeviceHeader) -> bool {
+        self.holds(target.rmt_va, target.rmt_va_handle, target.tot_len)
+    }
+
+    fn names_region(&mut self, _vi: ViIndex, handle: u32) -> bool {
+        self.regions.contains_key(&handle)
+    }
+
+    fn place_rdma_write(
+        &mut self,
+        vi: ViIndex,
+        (address, handle): (u64, u32),
+        offset_bytes: u32,
+        payload: &[u8],
+    ) -> bool {
+        let region = self.regions.get_mut(&handle).expect("a checked target");
+        let from = (address - region.base) as usize + offset_bytes as usize;
+        if (from + payload.len()) as u64 > region.gone_from {
+            return false;
+        }
+        region.bytes[from..from + payload.len()].copy_from_slice(payload);
+        let destination = Destination::Region(handle, address);
+        self.note_placement(vi, destination, offset_bytes, payload);
+        true
+    }
+
+    fn place_read(&mut self, vi: ViIndex, ahead: u32, offset_bytes: u32, payload: &[u8]) -> bool {
+        assert!((ahead as usize) < self.vi(vi).in_flight, "a read in flight");
+        self.fill_read(vi, ahead, offset_bytes, payload)
+    }
+
+    fn check_rdma_read(&mut self, _vi: ViIndex, source: &DeviceHeader) -> bool {
+        self.holds(source.rmt_va, source.rmt_va_handle, source.tot_len)
+    }
+
+    fn transmit_read(
+        &mut self,
+        _vi: ViIndex,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        source: (u64, u32),
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit {
+        if self.room == 0 {
+            return Transmit::NoRoom;
+        }
+        let Some(payload) = self.readable(source, per_frame.relative_offset, payload_bytes) else {
+            return Transmit::Fault;
+        };
+        self.push_data(template, per_frame, &payload, last)
+    }
+
+    fn move_message(
+        &mut self,
+        vi: ViIndex,
+        other: ViIndex,
+        operation: Operation,
+        offset_bytes: u32,
+        bytes: u32,
+    ) -> Moved {
+        let queues = self.vi(vi);
+        assert_eq!(queues.in_flight, 0, "nothing is in flight");
+        let send = queues.sends.front().expect("a send to move");
+        assert_eq!(send.operation(), operation);
+        let (from, to) = (offset_bytes as usize, (offset_bytes + bytes) as usize);
+        assert!(to <= send.data.len(), "within the buffer");
+        if send.gone_from.is_some_and(|gone| to > gone as usize) {
+            return Moved::LocalInvalid;
+        }
+        let placed = match operation {
+            Operation::Send => {
+                let payload = send.data[from..to].to_vec();
+                self.place_receive(other, 0, offset_bytes, &payload)
+            }
+            Operation::Write { remote } => {
+                let payload = send.data[from..to].to_vec();
+                self.place_rdma_write(other, remote, offset_bytes, &payload)
+            }
+            Operation::Read { remote } => {
+                let Some(payload) = self.readable(remote, offset_bytes, bytes) else {
+                    return Moved::RemoteInvalid;
+                };
+                self.fill_read(vi, 0, offset_bytes, &payload)
+            }
+        };
+        if placed {
+            Moved::All
+        } else {
+            Moved::RemoteInvalid
+        }
+    }
+
+    fn resume(&mut self, vi: ViIndex) {
+        self.vi(vi).queued = true;
+    }
+
+    fn flush_sends(&mut self, vi: ViIndex) {
+        while !self.vi(vi).sends.is_empty() {
+            self.complete_send(vi, Status::FLUSHED, 0);
+        }
+    }
+
+    fn flush_receives(&mut self, vi: ViIndex) {
+        let queues = self.vi(vi);
+        for receive in core::mem::take(&mut queues.receives) {
+            queues.log.push(Event::Received(Received {
+                id: receive.id,
+                status: Status::FLUSHED,
+                length_bytes: 0,
+                immediate: None,
+                remote_write: false,
+                data: receive.data,
+            }));
+        }
+    }
+
+    fn set_state(&mut self, vi: ViIndex, state: EndpointState) {
+        self.vi(vi).log.push(Event::State(state));
+    }
+
+    fn report(&mut self, vi: ViIndex, error: AsyncError) {
+        self.vi(vi).log.push(Event::Async(error));
+    }
+
+    fn control_event(&mut self, _waiter: Waiter) {
+        self.control_events += 1;
+    }
+
+    fn random(&mut self) -> u32 {
+        self.rng.next() as u32 & self.random_mask
+    }
+}

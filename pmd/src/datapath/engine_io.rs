@@ -1,0 +1,348 @@
+//! The engine's I/O trait implemented on queues, memory and port.
+
+use fcvi_frame::device_header::DeviceHeader;
+use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
+use vi_engine::{
+    AsyncError, Claim, Completion, EndpointState, EngineIo, Moved, Operation, SendWork, Status,
+    Transmit, ViIndex, Waiter,
+};
+
+use super::{Datapath, QueueKind, Slot, eof};
+use crate::attach::shared_queues::OpCode;
+use crate::descriptor::{control, send_operation, status};
+use crate::events::AsyncEvent;
+use crate::memory::{Access, copy};
+use crate::posted_descriptor::{Cursor, still_valid};
+use crate::sync::Ordering;
+use crate::waiters::Event;
+
+impl EngineIo for Datapath {
+    #[inline]
+    fn next_send(&mut self, vi: ViIndex) -> Option<SendWork> {
+        let regions = self.regions;
+        let path = self.vi(vi)?;
+        // SAFETY: we run under the turn; the reference ends with this call.
+        let slot = unsafe { path.shared.send.ahead(path.in_flight) }?;
+        let mut fault = slot.fault;
+        if fault == 0 && !still_valid(slot, regions, path.tag, slot.access()) {
+            fault = status::PROTECTION_ERROR;
+        }
+        path.send_cursor = Cursor::default();
+        Some(work_of(slot, fault))
+    }
+
+    #[inline]
+    fn keep_in_flight(&mut self, vi: ViIndex) {
+        if let Some(path) = self.vi(vi) {
+            path.in_flight += 1;
+        }
+    }
+
+    #[inline]
+    fn complete_send(&mut self, vi: ViIndex, outcome: Status, length_bytes: u32) {
+        let Some(path) = self.vi(vi) else {
+            return;
+        };
+        // SAFETY: we run under the turn; the reference is not kept.
+        let op = unsafe { path.shared.send.head() }.map_or(0, |slot| send_operation(slot.control));
+        self.complete(vi, QueueKind::Send, outcome.0 | op, length_bytes, None);
+    }
+
+    #[inline]
+    fn is_failing(&self, vi: ViIndex) -> bool {
+        !self.failed.is_empty() && self.failed.contains(&vi)
+    }
+
+    #[inline]
+    fn transmit_data(
+        &mut self,
+        vi: ViIndex,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit {
+        self.transmit(vi, template.dst(), |frame_buffer, path, memory| {
+            // SAFETY: we run under the turn; the reference ends with this call.
+            let slot = unsafe { path.shared.send.ahead(path.in_flight) }?;
+            if !still_valid(slot, memory.regions, path.tag, slot.access()) {
+                return None;
+            }
+            let (eof, cursor, tag) = (eof(last), &mut path.send_cursor, path.tag);
+            frame_buffer.build(template, per_frame, payload_bytes as usize, eof, |to| {
+                // SAFETY: the segments were found valid just now, and we run under the turn.
+                unsafe { memory.gather(tag, cursor, slot, per_frame.relative_offset, to) }
+            })
+        })
+    }
+
+    fn in_flight_work(&mut self, vi: ViIndex, ahead: u32) -> Option<SendWork> {
+        let path = self.vi(vi).filter(|path| ahead <= path.in_flight)?;
+        // SAFETY: we run under the turn; the reference ends with this call.
+        let slot = unsafe { path.shared.send.ahead(ahead) }?;
+        Some(work_of(slot, slot.fault))
+    }
+
+    fn retransmit_data(
+        &mut self,
+        vi: ViIndex,
+        ahead: u32,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit {
+        self.transmit(vi, template.dst(), |frame_buffer, path, memory| {
+            let queue = &path.shared.send;
+            // SAFETY: we run under the turn; the reference ends with this call.
+            let slot = unsafe { queue.ahead(ahead) }.filter(|_| ahead <= path.in_flight)?;
+            if !still_valid(slot, memory.regions, path.tag, slot.access()) {
+                return None;
+            }
+            let tag = path.tag;
+            let cursor = path.again_cursor.of(queue.sequence(ahead));
+            let (eof, bytes) = (eof(last), payload_bytes as usize);
+            frame_buffer.build(template, per_frame, bytes, eof, |to| {
+                // SAFETY: the segments were found valid just now, and we run under the turn.
+                unsafe { memory.gather(tag, cursor, slot, per_frame.relative_offset, to) }
+            })
+        })
+    }
+
+    fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit {
+        let Some(mbuf) = self.buffer(header.dst) else {
+            return Transmit::NoRoom;
+        };
+        // A control frame is at most 268 bytes; only a port that cannot carry FCoE at all
+        // has no room for it, and such a port cannot be opened.
+        let built = self.frame_buffer.build_control(header, payload);
+        self.transmit_built(mbuf, built)
+    }
+
+    #[inline]
+    fn claim_receive(&mut self, vi: ViIndex) -> Claim {
+        let regions = self.regions;
+        let Some(path) = self.vi(vi) else {
+            return Claim::Empty;
+        };
+        // SAFETY: we run under the turn; the reference ends with this call.
+        let Some(slot) = (unsafe { path.shared.recv.ahead(path.claimed) }) else {
+            return self.claim_submitted(vi);
+        };
+        if slot.fault != 0 {
+            return Claim::Fault(Status(slot.fault));
+        }
+        if !still_valid(slot, regions, path.tag, Access::Write) {
+            return Claim::Fault(Status::PROTECTION);
+        }
+        path.claimed += 1;
+        Claim::Ready {
+            capacity_bytes: slot.length_bytes,
+        }
+    }
+
+    #[inline(always)]
+    fn place_receive(
+        &mut self,
+        vi: ViIndex,
+        ahead: u32,
+        offset_bytes: u32,
+        payload: &[u8],
+    ) -> bool {
+        let (path, memory) = self.parts(vi);
+        let Some(path) = path.filter(|path| ahead < path.claimed) else {
+            return false;
+        };
+        let queue = &path.shared.recv;
+        // SAFETY: we run under the turn; the reference ends with this call.
+        let Some(slot) = (unsafe { queue.ahead(ahead) }) else {
+            return false;
+        };
+        if !still_valid(slot, memory.regions, path.tag, Access::Write) {
+            return false;
+        }
+        let cursor = path.recv_cursor.of(queue.sequence(ahead));
+        // SAFETY: the segments were found valid in this turn, which we run under.
+        unsafe { memory.scatter(path.tag, cursor, slot, offset_bytes, payload) }
+    }
+
+    #[inline]
+    fn complete_receive(&mut self, vi: ViIndex, completion: Completion) {
+        self.arrived = true;
+        let mut word = completion.status.0;
+        word |= if completion.remote_write {
+            status::OP_REMOTE_RDMA_WRITE
+        } else {
+            status::OP_RECEIVE
+        };
+        if completion.immediate.is_some() {
+            word |= status::IMMEDIATE;
+        }
+        self.complete(
+            vi,
+            QueueKind::Receive,
+            word,
+            completion.length_bytes,
+            completion.immediate,
+        );
+    }
+
+    #[inline]
+    fn check_rdma_write(&mut self, vi: ViIndex, target: &DeviceHeader) -> bool {
+        let regions = self.regions;
+        let Some(path) = self.vi(vi) else {
+            return false;
+        };
+        regions.check(
+            target.rmt_va_handle,
+            path.tag,
+            target.rmt_va,
+            u64::from(target.tot_len),
+            Access::RemoteWrite,
+        )
+    }
+
+    fn names_region(&mut self, vi: ViIndex, handle: u32) -> bool {
+        let regions = self.regions;
+        let tag = self.vi(vi).map(|path| path.tag);
+        tag.is_some_and(|tag| regions.has_tag(handle, tag))
+    }
+
+    #[inline]
+    fn place_rdma_write(
+        &mut self,
+        vi: ViIndex,
+        (address, handle): (u64, u32),
+        offset_bytes: u32,
+        payload: &[u8],
+    ) -> bool {
+        self.arrived = true;
+        let (path, memory) = self.parts(vi);
+        let Some(path) = path else {
+            return false;
+        };
+        let Some(at) = address.checked_add(u64::from(offset_bytes)) else {
+            return false;
+        };
+        let (tag, length) = (path.tag, payload.len() as u64);
+        if tag.is_client() {
+            // SAFETY: we run under the turn.
+            return unsafe { memory.place_for_client((tag, at, handle), payload) };
+        }
+        let regions = memory.regions;
+        if !regions.check(handle, tag, at, length, Access::RemoteWrite) {
+            return false;
+        }
+        // SAFETY: checked in this turn, and deregistration needs the turn.
+        unsafe { copy::write_in_order(at, payload) };
+        true
+    }
+
+    fn place_read(&mut self, vi: ViIndex, ahead: u32, offset_bytes: u32, payload: &[u8]) -> bool {
+        self.arrived = true;
+        self.place_in_flight(vi, ahead, offset_bytes, payload)
+    }
+
+    fn check_rdma_read(&mut self, vi: ViIndex, source: &DeviceHeader) -> bool {
+        let bytes = u64::from(source.tot_len);
+        self.check_remote_read(vi, (source.rmt_va, source.rmt_va_handle), bytes)
+    }
+
+    fn transmit_read(
+        &mut self,
+        vi: ViIndex,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        source: (u64, u32),
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit {
+        self.send_read(vi, (template, per_frame), source, payload_bytes, last)
+    }
+
+    fn move_message(
+        &mut self,
+        vi: ViIndex,
+        other: ViIndex,
+        operation: Operation,
+        offset_bytes: u32,
+        bytes: u32,
+    ) -> Moved {
+        self.move_part(vi, other, operation, offset_bytes, bytes)
+    }
+
+    fn resume(&mut self, vi: ViIndex) {
+        self.enqueue(vi);
+    }
+
+    fn flush_sends(&mut self, vi: ViIndex) {
+        self.flush_queue(vi, QueueKind::Send);
+    }
+
+    fn flush_receives(&mut self, vi: ViIndex) {
+        self.flush_queue(vi, QueueKind::Receive);
+    }
+
+    fn set_state(&mut self, vi: ViIndex, state: EndpointState) {
+        if let Some(path) = self.vi(vi) {
+            path.shared.set_state(state);
+            if state == EndpointState::Error && !self.errored.contains(&vi) {
+                self.errored.push_back(vi);
+            }
+        }
+        self.pending_events |= Event::on_connection(vi.0);
+    }
+
+    fn report(&mut self, vi: ViIndex, error: AsyncError) {
+        let Some(path) = self.vi(vi) else {
+            return;
+        };
+        let (device, handle) = (path.shared.device, path.handle);
+        let mut event = AsyncEvent::of_vi(handle, path.shared.instance(), error);
+        match path.client {
+            // In order with the completions: the VI may be destroyed when a handler is called.
+            Some(client) => {
+                let in_connection = OpCode {
+                    op_code: event.op_code,
+                    is_orderly: event.is_orderly,
+                    connection: path.shared.disconnects.load(Ordering::Relaxed) as u16,
+                };
+                event.op_code = in_connection.word();
+                self.clients.report(client, &event);
+            }
+            None => self.events.push(event),
+        }
+        if error == AsyncError::ConnectionLost && self.lowered_mtu.is_some() {
+            self.note_break_by_mtu(device, handle);
+        }
+    }
+
+    fn control_event(&mut self, waiter: Waiter) {
+        self.pending_events |= match waiter {
+            Waiter::Outcome(vi) => Event::on_connection(vi.0),
+            Waiter::Request(listener) => Event::on_listener(listener),
+            Waiter::All => Event::CONTROL,
+        };
+    }
+
+    fn random(&mut self) -> u32 {
+        self.random.next()
+    }
+}
+
+/// Returns the work that a posted send descriptor requests.
+#[inline]
+pub(super) fn work_of(slot: &Slot, fault: u32) -> SendWork {
+    let remote = (slot.remote_address, slot.remote_handle);
+    SendWork {
+        length_bytes: slot.length_bytes,
+        immediate: (slot.control & control::IMMEDIATE != 0).then_some(slot.immediate),
+        operation: match slot.control & control::OP_MASK {
+            control::OP_RDMA_WRITE => Operation::Write { remote },
+            control::OP_RDMA_READ => Operation::Read { remote },
+            _ => Operation::Send,
+        },
+        fence: slot.control & control::QFENCE != 0,
+        fault: Status(fault),
+    }
+}

@@ -1,0 +1,299 @@
+//! A VI whose memory belongs to an application: private to that process, or mapped in this one.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::memory::RegionAttributes;
+use crate::memory::RegionError;
+use crate::memory::backing::{Backing, ClientMemory, Owner};
+use crate::memory::client_mapping::MappedMemory;
+use crate::memory::testkit::{Process, map_file, sealed_file};
+use crate::vi::vi_of;
+use vi_engine::EndpointState;
+
+const TAG: u32 = 900;
+const PAGES: u64 = 4;
+const BYTES: u64 = PAGES * PAGE_BYTES as u64;
+/// The address of the application's shared memory; this process maps nothing there.
+const SHARED_AT: u64 = 0x20_0000_0000;
+const MESSAGE_BYTES: u32 = 5000;
+
+/// An application with the VI of `end`: a page of descriptors, then data.
+struct Application {
+    end: Endpoint,
+    process: Process,
+    private_region: u32,
+    shared_region: u32,
+    /// The application's shared memory as mapped in this process.
+    shared: Pages,
+}
+
+impl Application {
+    fn with_vi_of(end: Endpoint) -> Self {
+        let owner = Owner::client(1).unwrap();
+        let mut held = end.device.hold();
+        let index = vi_of(end.vi).unwrap().index;
+        held.as_mut()
+            .unwrap()
+            .engine_mut()
+            .unwrap()
+            .path
+            .vi(index)
+            .unwrap()
+            .tag = TagCheck::of(owner, TAG);
+        drop(held);
+        let process = Process::with_pages(PAGES);
+        let backing = Backing::Foreign(Arc::new(process.client()));
+        let private_region = register_for(&end, 1, backing, process.address);
+        let fd = sealed_file(BYTES);
+        let view = map_file(&fd, BYTES, libc::PROT_READ | libc::PROT_WRITE);
+        let backing = Backing::Mapped(MappedMemory::map(fd, 0, BYTES).unwrap());
+        let shared_region = register_for(&end, 1, backing, SHARED_AT);
+        Self {
+            end,
+            process,
+            private_region,
+            shared_region,
+            shared: Pages {
+                address: view.as_ptr() as u64,
+                bytes: BYTES as usize,
+            },
+        }
+    }
+
+    /// Returns a segment of the memory private to the application, behind its descriptors.
+    fn private(&self, offset_bytes: usize, length: u32) -> DataSegment {
+        DataSegment {
+            address: self.process.address + (PAGE_BYTES + offset_bytes) as u64,
+            handle: self.private_region,
+            length,
+        }
+    }
+
+    fn shared(&self, offset_bytes: usize, length: u32) -> DataSegment {
+        DataSegment {
+            address: SHARED_AT + offset_bytes as u64,
+            handle: self.shared_region,
+            length,
+        }
+    }
+
+    /// Posts as a submission of the application does. The descriptor is in its first page.
+    fn post(&self, queue: Queue, operation: u16, segments: &[DataSegment]) {
+        let vi = vi_of(self.end.vi).unwrap();
+        let data = &segments[usize::from(operation != control::OP_SEND_RECV)..];
+        let fill = |slot: &mut Slot| {
+            slot.address = self.process.address;
+            slot.handle = self.private_region;
+            slot.control = operation;
+            (slot.fault, slot.status, slot.epoch) = (0, 0, 0);
+            slot.length_bytes = data.iter().map(|s| s.length).sum();
+            slot.remote_address = segments.first().map_or(0, |s| s.address);
+            slot.remote_handle = segments.first().map_or(0, |s| s.handle);
+            slot.segments_mut(data.len()).copy_from_slice(data);
+        };
+        let work = vi.queue(queue);
+        assert!(work.post(&mut work.post_end.hold(), fill));
+        if queue == Queue::Send {
+            vi.device.kick(vi);
+        }
+    }
+
+    fn private_bytes(&self, offset_bytes: usize, bytes: usize) -> Vec<u8> {
+        self.process.read((PAGE_BYTES + offset_bytes) as u64, bytes)
+    }
+
+    /// Checks that the provider did not write the application's descriptors.
+    fn descriptors_are_untouched(&self) -> bool {
+        self.process.read(0, PAGE_BYTES).iter().all(|b| *b == 0)
+    }
+
+    fn close(self) {
+        self.end.close();
+        // SAFETY: mapped in `with_vi_of` and no longer used.
+        unsafe { libc::munmap(self.shared.address as *mut libc::c_void, BYTES as usize) };
+    }
+}
+
+fn register_for(end: &Endpoint, owner: u32, backing: Backing, address: u64) -> u32 {
+    let memory = ClientMemory {
+        owner: Owner::client(owner).unwrap(),
+        backing,
+        writable: true,
+    };
+    let attributes = RegionAttributes {
+        tag: TAG,
+        rdma_write: true,
+        rdma_read: true,
+    };
+    let regions = &end.device.regions;
+    let range = (address, BYTES);
+    let admit = || Ok::<_, RegionError>(attributes);
+    regions
+        .register_for(end.nic, memory, range, 0, admit)
+        .unwrap()
+}
+
+fn clients_pair(test: &str, reliability: u16) -> (Endpoint, Application) {
+    let (near, far) = pair(test, reliability, |_| ());
+    (near, Application::with_vi_of(far))
+}
+
+/// Polls both until a descriptor of this endpoint's queue completes; returns its status.
+fn wait_for(end: &Endpoint, queue: Queue, peer: &Endpoint) -> u32 {
+    let begun = std::time::Instant::now();
+    loop {
+        if let Done::Completed { status, .. } = queue_calls::done(end.vi, queue).unwrap() {
+            return status;
+        }
+        peer.poll();
+        assert!(
+            begun.elapsed() < TIMEOUT,
+            "the descriptor does not complete"
+        );
+    }
+}
+
+fn message() -> Vec<u8> {
+    (0..MESSAGE_BYTES)
+        .map(|i| (i * 13 + i / 256) as u8)
+        .collect()
+}
+
+#[test]
+fn messages_are_scattered_and_gathered_in_client_memory() {
+    let (near, far) = clients_pair("client-messages", RELIABLE_DELIVERY);
+    let bytes = message();
+    near.memory.write(PAGE_BYTES, &bytes);
+    let pieces = [
+        far.private(3, 1000),
+        far.shared(5, 1500),
+        far.private(2000, 1),
+        far.shared(4000, 2499),
+    ];
+    far.post(Queue::Receive, control::OP_SEND_RECV, &pieces);
+    near.post_send(0, control::OP_SEND_RECV, &[near.segment(0, MESSAGE_BYTES)]);
+    let status = wait_for(&far.end, Queue::Receive, &near);
+    assert_eq!(status, status::DONE | status::OP_RECEIVE);
+    assert_eq!(near.wait_sent(&far.end), status::DONE | status::OP_SEND);
+    assert_eq!(
+        far.private_bytes(0, 1004),
+        [&[0; 3], &bytes[..1000], &[0]].concat()
+    );
+    assert_eq!(far.shared.read(5, 1500), bytes[1000..2500]);
+    assert_eq!(far.private_bytes(1999, 3), [0, bytes[2500], 0]);
+    assert_eq!(far.shared.read(4000, 2500), [&bytes[2501..], &[0]].concat());
+    // Back from the same segments.
+    near.post_recv(1, near.segment(8192, MESSAGE_BYTES));
+    far.post(Queue::Send, control::OP_SEND_RECV, &pieces);
+    let status = wait_for(&near, Queue::Receive, &far.end);
+    assert_eq!(status, status::DONE | status::OP_RECEIVE);
+    assert_eq!(near.memory.read(PAGE_BYTES + 8192, bytes.len()), bytes);
+    assert_eq!(
+        wait_for(&far.end, Queue::Send, &near),
+        status::DONE | status::OP_SEND
+    );
+    assert!(far.descriptors_are_untouched());
+    near.close();
+    far.close();
+}
+
+#[test]
+fn rdma_accesses_client_memory() {
+    let (near, far) = clients_pair("client-rdma", RELIABLE_DELIVERY);
+    let bytes = message();
+    near.memory.write(PAGE_BYTES, &bytes);
+    for (line, target) in [far.private(11, 0), far.shared(11, 0)]
+        .into_iter()
+        .enumerate()
+    {
+        let line = line as u64 * 2;
+        let own = near.segment(0, MESSAGE_BYTES);
+        near.post_send(line, control::OP_RDMA_WRITE, &[target, own]);
+        assert_eq!(
+            near.wait_sent(&far.end),
+            status::DONE | status::OP_RDMA_WRITE
+        );
+        let back = near.segment(8192, MESSAGE_BYTES);
+        near.memory
+            .write(PAGE_BYTES + 8192, &[0; MESSAGE_BYTES as usize]);
+        near.post_read(line + 1, back, target);
+        assert_eq!(near.wait_sent(&far.end), READ_DONE);
+        assert_eq!(near.memory.read(PAGE_BYTES + 8192, bytes.len()), bytes);
+    }
+    assert_eq!(far.private_bytes(11, bytes.len()), bytes);
+    assert_eq!(far.shared.read(11, bytes.len()), bytes);
+    // The application reads memory of its peer.
+    let own = far.private(6000, MESSAGE_BYTES);
+    far.post(
+        Queue::Send,
+        control::OP_RDMA_READ,
+        &[near.segment(0, 0), own],
+    );
+    assert_eq!(wait_for(&far.end, Queue::Send, &near), READ_DONE);
+    assert_eq!(far.private_bytes(6000, bytes.len()), bytes);
+    assert!(far.descriptors_are_untouched());
+    near.close();
+    far.close();
+}
+
+#[test]
+fn receive_into_memory_of_another_owner_is_refused() {
+    let (near, far) = clients_pair("client-others", RELIABLE_DELIVERY);
+    let others = MappedMemory::map(sealed_file(BYTES), 0, BYTES).unwrap();
+    let others = register_for(&far.end, 2, Backing::Mapped(others), SHARED_AT);
+    assert_refused(near, far, |far| DataSegment {
+        handle: others,
+        ..far.shared(0, 8)
+    });
+    let (near, far) = clients_pair("client-process", RELIABLE_DELIVERY);
+    assert_refused(near, far, |far| far.end.segment(0, 8));
+}
+
+/// Checks that a message for a receive descriptor with this segment fails.
+fn assert_refused(near: Endpoint, far: Application, segment: impl Fn(&Application) -> DataSegment) {
+    let segment = segment(&far);
+    far.post(Queue::Receive, control::OP_SEND_RECV, &[segment]);
+    near.post_send(0, control::OP_SEND_RECV, &[near.segment(0, 8)]);
+    near.wait_sent(&far.end);
+    let status = wait_for(&far.end, Queue::Receive, &near);
+    assert_ne!(status & status::PROTECTION_ERROR, 0, "{status:x}");
+    assert!(far.end.memory.is_untouched(PAGE_BYTES, 8));
+    assert_eq!(far.shared.read(0, 8), [0; 8]);
+    near.close();
+    far.close();
+}
+
+#[test]
+fn killed_application_breaks_its_connection() {
+    let (near, far) = clients_pair("client-killed", RELIABLE_RECEPTION);
+    near.post_send(
+        0,
+        control::OP_RDMA_WRITE,
+        &[far.private(0, 0), near.segment(0, 64)],
+    );
+    assert_eq!(
+        near.wait_sent(&far.end),
+        status::DONE | status::OP_RDMA_WRITE
+    );
+    far.process.kill();
+    near.post_send(
+        1,
+        control::OP_RDMA_WRITE,
+        &[far.private(0, 0), near.segment(0, 64)],
+    );
+    let status = near.wait_sent(&far.end);
+    assert_ne!(status & status::ERROR_MASK, 0, "{status:x}");
+    let begun = std::time::Instant::now();
+    while vi_of(far.end.vi).unwrap().state() != EndpointState::Error {
+        far.end.poll();
+        assert!(begun.elapsed() < TIMEOUT, "the connection does not break");
+    }
+    let counters = far.end.device.counters();
+    let faults = counters
+        .iter()
+        .find(|(name, _)| name == "client_memory_faults");
+    assert!(faults.is_some_and(|(_, faults)| *faults > 0), "{faults:?}");
+    near.close();
+    far.close();
+}

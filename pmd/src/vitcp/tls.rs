@@ -1,0 +1,340 @@
+//! TLS on a TCP socket: encrypts sent data, decrypts received data into its destination. The handshake
+//! progresses with each read and write.
+
+use std::io::{self, BufRead, IoSlice, Write};
+use std::net::IpAddr;
+
+use pmd_port::fork::Descriptor;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, Connection, ServerConnection};
+use socket2::SockRef;
+
+use super::credentials::Credentials;
+use crate::datapath::stream::IoVecs;
+use crate::log_limiter::LogLimiter;
+
+/// Approximate limit of encrypted bytes that TCP has not taken; written with one system call.
+const SEND_BUFFER_BYTES: usize = 256 << 10;
+/// Bytes of the buffer for received data that is not decrypted.
+const CIPHERTEXT_BYTES: usize = 32 << 10;
+/// Bytes of the buffer in which the plaintext of a record is gathered.
+const RECORD_BYTES: usize = 16 << 10;
+/// Maximum system calls of one read.
+const MAX_READ_CALLS: u32 = 8;
+
+/// A TLS session on a non-blocking TCP socket.
+pub(super) struct TlsSession {
+    session: Connection,
+    record: Box<[u8]>,
+    ciphertext: Box<[u8]>,
+    /// The range of it that is not decrypted.
+    undecrypted: core::ops::Range<usize>,
+    /// A read or write has started the handshake; before, TCP may not be connected.
+    started: bool,
+    /// The last read of the socket returned all that it had.
+    socket_drained: bool,
+    /// The peer violated TLS, or one side refused the other.
+    failed: bool,
+    close_notify_sent: bool,
+    log_limiter: &'static LogLimiter,
+}
+
+impl core::fmt::Debug for TlsSession {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        // Neither keys nor data.
+        f.debug_struct("TlsSession").finish_non_exhaustive()
+    }
+}
+
+/// Checks for a TLS error: the peer violated TLS, or one side refused the other.
+pub(super) fn is_tls_error(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidData
+}
+
+/// Checks for an end of TCP without close_notify.
+pub(super) fn is_truncated(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::UnexpectedEof
+}
+
+/// Checks whether a read used up its system calls: there may be more data.
+pub(super) fn is_budget_spent(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::Interrupted
+}
+
+impl TlsSession {
+    /// Creates the client's session. The server's certificate must be valid for `peer`.
+    pub(super) fn client(credentials: &Credentials, peer: IpAddr) -> io::Result<Box<Self>> {
+        let name = ServerName::IpAddress(peer.into());
+        let session = ClientConnection::new(credentials.client.clone(), name);
+        let session = session.map_err(io::Error::other)?;
+        Ok(Self::new(session, credentials.log_limiter))
+    }
+
+    /// Creates the server's session.
+    pub(super) fn server(credentials: &Credentials) -> io::Result<Box<Self>> {
+        let session = ServerConnection::new(credentials.server.clone());
+        let session = session.map_err(io::Error::other)?;
+        Ok(Self::new(session, credentials.log_limiter))
+    }
+
+    fn new(session: impl Into<Connection>, log_limiter: &'static LogLimiter) -> Box<Self> {
+        let mut session = session.into();
+        session.set_buffer_limit(Some(SEND_BUFFER_BYTES));
+        Box::new(Self {
+            session,
+            record: vec![0; RECORD_BYTES].into_boxed_slice(),
+            ciphertext: vec![0; CIPHERTEXT_BYTES].into_boxed_slice(),
+            undecrypted: 0..0,
+            started: false,
+            socket_drained: false,
+            failed: false,
+            close_notify_sent: false,
+            log_limiter,
+        })
+    }
+
+    /// Checks whether the handshake is complete.
+    pub(super) fn is_established(&self) -> bool {
+        !self.session.is_handshaking()
+    }
+
+    /// Checks whether more data may be readable than the last read returned.
+    pub(super) fn has_more(&self) -> bool {
+        !self.socket_drained
+    }
+
+    /// Checks whether encrypted data waits for space in TCP.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.session.wants_write()
+    }
+
+    /// Writes encrypted data as far as TCP has space. Returns true if none is left. Does nothing before
+    /// the first read or write, as TCP may not be connected.
+    pub(super) fn flush(&mut self, socket: &Descriptor, more: bool) -> io::Result<bool> {
+        let mut wire = Wire {
+            socket: SockRef::from(socket),
+            flags: libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | if more { libc::MSG_MORE } else { 0 },
+        };
+        while self.started && self.session.wants_write() {
+            match self.session.write_tls(&mut wire) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Encrypts and sends these memory ranges; returns the bytes taken. Takes nothing while earlier data
+    /// waits for space in TCP.
+    ///
+    /// # Safety
+    /// The memory may be read.
+    pub(super) unsafe fn send(
+        &mut self,
+        socket: &Descriptor,
+        iovecs: &IoVecs,
+        more: bool,
+    ) -> io::Result<usize> {
+        self.prepare_send(socket)?;
+        let mut sent = 0;
+        loop {
+            // SAFETY: the caller vouches for the ranges.
+            let bytes = unsafe { iovecs.copy_out(sent, &mut self.record) };
+            let record = self.record.get(..bytes).unwrap_or_default();
+            if record.is_empty() {
+                break;
+            }
+            let taken = self.session.writer().write(record)?;
+            sent += taken;
+            if taken < bytes && (!self.flush(socket, more)? || taken == 0) {
+                break;
+            }
+        }
+        self.flush(socket, more)?;
+        count_or_would_block(sent)
+    }
+
+    /// Encrypts and sends bytes, likewise.
+    pub(super) fn send_bytes(&mut self, socket: &Descriptor, bytes: &[u8]) -> io::Result<usize> {
+        self.prepare_send(socket)?;
+        let sent = self.session.writer().write(bytes)?;
+        self.flush(socket, false)?;
+        count_or_would_block(sent)
+    }
+
+    fn prepare_send(&mut self, socket: &Descriptor) -> io::Result<()> {
+        self.started = true;
+        if self.failed || self.close_notify_sent {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        match self.flush(socket, false)? {
+            true => Ok(()),
+            false => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Sends close_notify. Returns true once TCP has taken it.
+    pub(super) fn finish(&mut self, socket: &Descriptor) -> bool {
+        if !self.failed && !core::mem::replace(&mut self.close_notify_sent, true) {
+            self.session.send_close_notify();
+        }
+        // On a broken connection there is nothing left to send.
+        self.flush(socket, false).unwrap_or(true)
+    }
+
+    /// Decrypts received data into these memory ranges.
+    ///
+    /// # Safety
+    /// The memory may be written.
+    pub(super) unsafe fn receive(
+        &mut self,
+        socket: &Descriptor,
+        iovecs: &IoVecs,
+    ) -> io::Result<usize> {
+        let limit_bytes = iovecs.bytes();
+        self.read(socket, limit_bytes, |at, bytes| {
+            // SAFETY: the caller vouches for the ranges.
+            unsafe { iovecs.copy_in(at, bytes) }
+        })
+    }
+
+    /// Decrypts received data into `to`.
+    pub(super) fn receive_bytes(
+        &mut self,
+        socket: &Descriptor,
+        to: &mut [u8],
+    ) -> io::Result<usize> {
+        self.read(socket, to.len(), |at, bytes| {
+            if let Some(to) = to.get_mut(at..at + bytes.len()) {
+                to.copy_from_slice(bytes);
+            }
+        })
+    }
+
+    /// Passes received data to `put` with its offset, at most `limit_bytes`; returns the bytes, 0 after
+    /// the peer's close_notify. An error after received data is returned by the next call.
+    fn read(
+        &mut self,
+        socket: &Descriptor,
+        limit_bytes: usize,
+        mut put: impl FnMut(usize, &[u8]),
+    ) -> io::Result<usize> {
+        self.started = true;
+        self.socket_drained = false;
+        let (mut got, mut calls) = (0, MAX_READ_CALLS);
+        while got < limit_bytes {
+            let mut reader = self.session.reader();
+            match reader.fill_buf() {
+                // The peer's close_notify; the next call finds it again.
+                Ok([]) => {
+                    self.socket_drained = false;
+                    break;
+                }
+                Ok(bytes) => {
+                    let bytes = bytes.get(..limit_bytes - got).unwrap_or(bytes);
+                    put(got, bytes);
+                    let taken = bytes.len();
+                    reader.consume(taken);
+                    got += taken;
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return count_or(got, error),
+            }
+            if self.socket_drained && self.undecrypted.is_empty() && got > 0 {
+                break;
+            }
+            if let Err(error) = self.advance(socket, &mut calls) {
+                return count_or(got, error);
+            }
+        }
+        Ok(got)
+    }
+
+    /// Decrypts buffered data, or reads more from the socket.
+    fn advance(&mut self, socket: &Descriptor, calls: &mut u32) -> io::Result<()> {
+        if self.failed {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        if self.undecrypted.is_empty() {
+            *calls = calls.checked_sub(1).ok_or(io::ErrorKind::Interrupted)?;
+            match super::socket::receive_into(socket, &mut self.ciphertext) {
+                Ok(got) => {
+                    // The next read finds the end of the stream again.
+                    self.socket_drained = 0 < got && got < self.ciphertext.len();
+                    self.undecrypted = 0..got;
+                }
+                Err(error) => {
+                    self.socket_drained = error.kind() == io::ErrorKind::WouldBlock;
+                    return Err(error);
+                }
+            }
+        }
+        let mut input = self
+            .ciphertext
+            .get(self.undecrypted.clone())
+            .unwrap_or_default();
+        let read = self.session.read_tls(&mut input);
+        self.undecrypted.start = self.undecrypted.end - input.len();
+        let state = read.and_then(|_| {
+            let state = self.session.process_new_packets();
+            state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+        });
+        // A broken connection is reported by the next read.
+        let _ignored = self.flush(socket, false);
+        state.map(|_| ()).map_err(|error| self.fail(socket, &error))
+    }
+
+    /// Marks the session as failed and logs the error. The alert is already sent.
+    #[cold]
+    fn fail(&mut self, socket: &Descriptor, error: &io::Error) -> io::Error {
+        self.failed = true;
+        self.socket_drained = false;
+        let remote = SockRef::from(socket).peer_addr().ok();
+        let remote = remote.and_then(|remote| remote.as_socket());
+        let remote = remote.map_or_else(|| "a closed socket".into(), |remote| remote.to_string());
+        match &self.session {
+            Connection::Client(_) => {
+                let subject = format!("TLS with {remote}");
+                let line = format_args!("{error}");
+                self.log_limiter.log(log::Level::Warn, &subject, line);
+            }
+            // Any host can connect.
+            Connection::Server(_) => log::debug!("TLS with {remote}: {error}"),
+        }
+        io::ErrorKind::InvalidData.into()
+    }
+}
+
+fn count_or_would_block(taken: usize) -> io::Result<usize> {
+    count_or(taken, io::ErrorKind::WouldBlock.into())
+}
+
+fn count_or(taken: usize, error: io::Error) -> io::Result<usize> {
+    match taken {
+        0 => Err(error),
+        taken => Ok(taken),
+    }
+}
+
+/// A writer of encrypted data to the socket.
+struct Wire<'a> {
+    socket: SockRef<'a>,
+    flags: libc::c_int,
+}
+
+impl Write for Wire<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.send_with_flags(bytes, self.flags)
+    }
+
+    fn write_vectored(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.socket.send_vectored_with_flags(bytes, self.flags)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,332 @@
+//! Failure of the port (VIPL 6.3.1, 7.5): each NIC handle gets a catastrophic error, the teardown succeeds in order,
+//! and the NIC can be opened again.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Instant;
+
+use common::raw::{Pages, attributes};
+use common::{Endpoint, TIMEOUT, WAIT, connect};
+use pmd::config::{NicConfig, Progress};
+use vipl::{
+    ErrorCode, Nic, Operation, RdmaAccess, ReliabilityLevel, ResourceCode, Timeout, Vi, ViHandle,
+    ViState, VipError, provider as vip,
+};
+
+/// A segment in its own directory, and NICs on it.
+struct Segment {
+    parent: PathBuf,
+    name: String,
+}
+
+impl Segment {
+    fn new(name: &str) -> Self {
+        let name = format!("{name}-{}", std::process::id());
+        let parent = Path::new("/dev/shm").join(format!("viaduct-test-{name}"));
+        std::fs::create_dir(&parent).unwrap();
+        Self { parent, name }
+    }
+
+    /// The configuration of station `number`.
+    fn config(&self, number: u64, progress: Progress) -> NicConfig {
+        NicConfig {
+            name: format!("station-{number}"),
+            segment: self.name.clone(),
+            directory: Some(self.parent.clone()),
+            progress,
+            ..NicConfig::default()
+        }
+    }
+
+    fn directory(&self) -> PathBuf {
+        let mut entries = std::fs::read_dir(&self.parent).unwrap();
+        entries.next().expect("the segment").unwrap().path()
+    }
+
+    /// Runs a program that damages the files of the segment.
+    fn damage(&self, program: &str, arguments: &[&str]) {
+        let status = Command::new(program)
+            .args(arguments)
+            .current_dir(self.directory())
+            .status()
+            .unwrap();
+        assert!(status.success(), "{program}: {status}");
+    }
+
+    fn truncate(&self) {
+        self.damage("truncate", &["--size", "0", "segment"]);
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // A failed test keeps the files for inspection.
+        if !thread::panicking() {
+            let _ = std::fs::remove_dir_all(&self.parent);
+        }
+    }
+}
+
+/// The asynchronous errors of a NIC handle.
+type Reports = Receiver<(ResourceCode, ErrorCode, Option<ViHandle>)>;
+
+fn reports_of(nic: &Nic) -> Reports {
+    let (sender, reports) = channel();
+    nic.set_error_handler(move |error| {
+        assert!(error.cq.is_none() && error.descriptor.is_null());
+        // Fails after the end of the test.
+        let _ = sender.send((error.resource, error.code, error.vi));
+    })
+    .unwrap();
+    reports
+}
+
+fn next(reports: &Reports) -> (ResourceCode, ErrorCode, Option<ViHandle>) {
+    reports.recv_timeout(TIMEOUT).expect("an error is reported")
+}
+
+const CATASTROPHE: (ResourceCode, ErrorCode, Option<ViHandle>) =
+    (ResourceCode::Nic, ErrorCode::Catastrophic, None);
+
+/// Fails a NIC that has VIs in each state while threads wait on it.
+fn check_failure(segment: &Segment, progress: Progress, fail: fn(&Segment)) {
+    let nics = [1, 2].map(|number| Nic::open_with(&segment.config(number, progress)).unwrap());
+    let [client_nic, server_nic] = nics;
+    // A second handle of the client's NIC, without objects.
+    let second_handle = Nic::open_with(&segment.config(1, progress)).unwrap();
+    let second_reports = reports_of(&second_handle);
+    let (client, server) = (
+        Endpoint::on(client_nic, |vi| vi),
+        Endpoint::on(server_nic, |vi| vi),
+    );
+    connect(&client, &server);
+    let reports = [reports_of(&client.nic), reports_of(&server.nic)];
+    let cq = client.nic.create_cq(4).unwrap();
+    let ud = client
+        .nic
+        .vi(&client.ptag)
+        .reliability(ReliabilityLevel::Unreliable)
+        .recv_cq(&cq)
+        .build()
+        .unwrap();
+    ud.post_recv(client.descriptor(8)).unwrap();
+    for _ in 0..2 {
+        client.vi.post_recv(client.descriptor(8)).unwrap();
+        server.vi.post_recv(server.descriptor(8)).unwrap();
+    }
+    let address = client.nic.local_address(b"no request").unwrap();
+    let requesting = client.nic.vi(&client.ptag).build().unwrap();
+    requesting
+        .connect_peer(&address, &address, Timeout::Infinite)
+        .unwrap();
+    thread::scope(|scope| {
+        let peer = scope.spawn(|| requesting.connect_peer_wait().map(drop));
+        let waiting = scope.spawn(|| {
+            client
+                .nic
+                .connect_wait(&address, Timeout::Infinite)
+                .map(drop)
+        });
+        let entry = scope.spawn(|| cq.wait(Timeout::Infinite).unwrap());
+        let receive = scope.spawn(|| client.vi.recv_wait(Timeout::Infinite).unwrap().unwrap());
+        fail(segment);
+        assert_eq!(waiting.join().unwrap(), Err(VipError::ErrorResource));
+        assert_eq!(peer.join().unwrap(), Err(VipError::NotReachable));
+        assert_eq!(entry.join().unwrap().vi, ud.handle());
+        assert!(receive.join().unwrap().status.is_flushed());
+    });
+    assert_eq!(next(&second_reports), CATASTROPHE);
+    for (reports, end) in reports.iter().zip([&client, &server]) {
+        // In either order.
+        let mut both = [next(reports), next(reports)];
+        both.sort_by_key(|(_, code, _)| *code as u32);
+        let lost = (ResourceCode::Vi, ErrorCode::ConnLost, Some(end.vi.handle()));
+        assert_eq!(both, [lost, CATASTROPHE]);
+        assert_eq!(end.vi.state(), Ok(ViState::Error));
+    }
+    assert_eq!(requesting.state(), Ok(ViState::Error));
+    check_calls_after_failure(&client, segment, progress);
+    check_requests_after_failure(&client, &ud);
+    // The teardown of the guide: disconnect, collect the descriptors, destroy the VI, destroy the CQ.
+    assert!(ud.recv_done().unwrap().unwrap().status.is_flushed());
+    drop((ud, cq, requesting));
+    assert!(second_reports.try_recv().is_err(), "reported once");
+    drop((client, server, second_handle));
+    check_reopen(segment, progress);
+}
+
+/// Checks the result of each call on a failed NIC.
+fn check_calls_after_failure(client: &Endpoint, segment: &Segment, progress: Progress) {
+    let nic = client.nic.handle();
+    assert_eq!(
+        vip::create_vi(nic, &attributes(Some(client.ptag.handle())), None, None),
+        Err(VipError::ErrorResource)
+    );
+    let own = client.nic.local_address(b"client").unwrap();
+    assert_eq!(
+        client.nic.connect_wait(&own, WAIT).map(drop),
+        Err(VipError::ErrorResource)
+    );
+    assert_eq!(
+        client.vi.connect(&own, &own, WAIT).map(drop),
+        Err(VipError::InvalidState)
+    );
+    let refused = Nic::open_with(&segment.config(1, progress)).map(drop);
+    assert_eq!(refused, Err(VipError::ErrorResource));
+    let message = vip::last_error().unwrap();
+    assert!(message.contains("when all its handles"), "{message}");
+    assert_eq!(vip::query_nic(nic).unwrap(), *client.nic.attributes());
+    let memory = Pages::new(1);
+    let handle = memory
+        .register(nic, Some(client.ptag.handle()), false)
+        .unwrap();
+    vip::deregister_mem(nic, memory.at(0), handle).unwrap();
+    let counters = vip::counters(nic).unwrap();
+    assert!(
+        counters.contains(&("port_failed".into(), 1)),
+        "{counters:?}"
+    );
+    // Descriptors posted after the failure are flushed at once.
+    client.vi.post_recv(client.descriptor(8)).unwrap();
+    for _ in 0..2 {
+        assert!(client.recv().status.is_flushed());
+    }
+    assert!(client.send(client.message(b"flushed")).status.is_flushed());
+}
+
+/// Checks connection requests on a failed NIC.
+fn check_requests_after_failure(client: &Endpoint, ud: &Vi) {
+    let own = client.nic.local_address(b"client").unwrap();
+    // A request of a reliable VI fails with NotReachable and moves the VI to Error.
+    client.vi.disconnect().unwrap();
+    assert_eq!(client.vi.state(), Ok(ViState::Idle));
+    client.vi.post_recv(client.descriptor(8)).unwrap();
+    let begun = Instant::now();
+    assert_eq!(
+        client.vi.connect(&own, &own, Timeout::Infinite).map(drop),
+        Err(VipError::NotReachable)
+    );
+    assert!(begun.elapsed() < TIMEOUT, "without delay");
+    assert_eq!(client.vi.state(), Ok(ViState::Error));
+    assert!(client.recv().status.is_flushed());
+    ud.disconnect().unwrap();
+    assert_eq!(
+        ud.connect(&own, &own, WAIT).map(drop),
+        Err(VipError::NotReachable)
+    );
+    assert_eq!(ud.state(), Ok(ViState::Idle));
+}
+
+/// Opens the NICs again and sends a message.
+fn check_reopen(segment: &Segment, progress: Progress) {
+    let [a, b] = [1, 2].map(|number| {
+        let nic = Nic::open_with(&segment.config(number, progress));
+        Endpoint::on(
+            nic.unwrap_or_else(|_| panic!("{:?}", vip::last_error())),
+            |vi| vi,
+        )
+    });
+    connect(&a, &b);
+    b.vi.post_recv(b.descriptor(8)).unwrap();
+    assert!(a.send(a.message(b"again")).status.is_ok());
+    assert_eq!(b.recv().ok().unwrap().first_bytes(), b"again");
+}
+
+#[test]
+fn truncated_segment_fails_an_inline_nic() {
+    let segment = Segment::new("cut-inline");
+    check_failure(&segment, Progress::Inline, Segment::truncate);
+}
+
+#[test]
+fn truncated_segment_fails_a_pinned_nic() {
+    let segment = Segment::new("cut-pinned");
+    check_failure(&segment, Progress::Pinned, Segment::truncate);
+}
+
+#[test]
+fn removed_segment_fails_the_nic() {
+    let segment = Segment::new("removed");
+    check_failure(&segment, Progress::Inline, |segment| {
+        let directory = segment.directory();
+        segment.damage("rm", &["-r", directory.to_str().unwrap()]);
+    });
+}
+
+#[test]
+fn overwritten_segment_fails_the_nic() {
+    let segment = Segment::new("overwritten");
+    check_failure(&segment, Progress::Inline, |segment| {
+        let bytes = ["if=/dev/zero", "of=segment", "bs=1024", "count=1"];
+        segment.damage(
+            "dd",
+            &[&bytes[..], &["conv=notrunc", "status=none"]].concat(),
+        );
+    });
+}
+
+/// The rings of one station are truncated during traffic: that station fails, and its peer only loses the connection.
+#[test]
+fn station_with_truncated_rings_fails_alone() {
+    let segment = Segment::new("rings");
+    let open = |number| {
+        let config = segment.config(number, Progress::Inline);
+        Endpoint::on(Nic::open_with(&config).unwrap(), |vi| vi.rdma_write(true))
+    };
+    let (victim, other, third) = (open(1), open(2), open(3));
+    connect(&victim, &other);
+    let (victim_reports, other_reports) = (reports_of(&victim.nic), reports_of(&other.nic));
+    let writable = RdmaAccess {
+        write: true,
+        read: false,
+    };
+    let memory = victim
+        .nic
+        .create_rdma_region(3000, &victim.ptag, writable)
+        .unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut serial = 0_u64;
+            // Ends when the connection breaks.
+            loop {
+                serial += 1;
+                let mut write = other.message(&serial.to_ne_bytes().repeat(375));
+                write.set_operation(Operation::RdmaWrite(memory.remote_buffer()));
+                if !other.send(write).status.is_ok() {
+                    break;
+                }
+            }
+        });
+        let deadline = Instant::now() + TIMEOUT;
+        while memory.load_u64(2992) < 100 {
+            assert!(Instant::now() < deadline, "no writes arrive");
+            victim.vi.state().unwrap();
+        }
+        let files = std::fs::read_dir(segment.directory()).unwrap();
+        let name = files
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .find(|name| name.starts_with("station-0."))
+            .unwrap();
+        segment.damage("truncate", &["--size", "0", &name]);
+    });
+    let mut both = [next(&victim_reports), next(&victim_reports)];
+    both.sort_by_key(|(_, code, _)| *code as u32);
+    let lost = |end: &Endpoint| (ResourceCode::Vi, ErrorCode::ConnLost, Some(end.vi.handle()));
+    assert_eq!(both[1], CATASTROPHE);
+    assert_eq!(next(&other_reports), lost(&other));
+    assert_eq!(other.vi.state(), Ok(ViState::Error));
+    other.vi.disconnect().unwrap();
+    connect(&other, &third);
+    third.vi.post_recv(third.descriptor(8)).unwrap();
+    assert!(other.send(other.message(b"intact")).status.is_ok());
+    assert_eq!(third.recv().ok().unwrap().first_bytes(), b"intact");
+    // The memory keeps its NIC open, too.
+    drop((memory, victim));
+    let again = open(1);
+    let fresh = open(4);
+    connect(&again, &fresh);
+}

@@ -1,0 +1,278 @@
+//! VI/TCP connections whose TCP send buffer is full, or that are closed with data pending (docs/spec/vitcp.md).
+
+mod common;
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::mpsc::channel;
+use std::thread;
+
+use common::scripted_peer::{
+    ConnectionSetup, END, FLOW_CONTROL, LEVELS, NOP, READ_REQUEST, READ_RESPONSE, SEND,
+    ScriptedPeer, connect_with, errors_of,
+};
+use common::tls::counter;
+use common::{Endpoint, TIMEOUT, WAIT, pattern};
+use pmd::config::NicConfig;
+use pmd::descriptor::status;
+use vipl::{
+    ConnectionOptions, Descriptor, ErrorCode, Operation, ReliabilityLevel, RemoteBuffer, ViState,
+    provider as vip,
+};
+
+/// Long enough that the TCP send buffer rarely fills up exactly between two segments.
+const LONG_BYTES: usize = 60_000;
+
+/// Posts sends of [`LONG_BYTES`], one after the other, until TCP accepts only a part of one; returns the number of
+/// sends.
+fn fill(local: &Endpoint) -> usize {
+    let calls = || counter(&local.nic, "tx_calls");
+    let no_room = || counter(&local.nic, "tx_no_room_in_tcp");
+    let messages = || counter(&local.nic, "tx_messages");
+    let first = messages();
+    let sent = || (messages() - first) as usize;
+    for posted in 1.. {
+        let (calls_before, full_before) = (calls(), no_room());
+        local
+            .vi
+            .post_send(local.message(&pattern(posted, LONG_BYTES)))
+            .unwrap();
+        // The poll thread of the NIC may be the one that sends it.
+        while no_room() == full_before && sent() < posted {
+            thread::yield_now();
+        }
+        if no_room() > full_before {
+            assert!(calls() > calls_before, "TCP accepted no byte of it");
+            return posted;
+        }
+    }
+    unreachable!("the TCP send buffer never fills up")
+}
+
+/// The remainder of a partially sent segment has the old acknowledgement; the new one follows it.
+#[test]
+fn pending_ack_is_sent_after_partial_segment() {
+    let level = ReliabilityLevel::ReliableReception;
+    let many = |config: &mut NicConfig| config.max_in_flight = 256;
+    let (local, mut peer) = connect_with(level, many, |vi| vi);
+    local.vi.post_recv(local.descriptor(64)).unwrap();
+    let sent = fill(&local);
+    peer.send(SEND, END, b"well placed");
+    let number = peer.number;
+    assert_eq!(local.recv().ok().unwrap().first_bytes(), b"well placed");
+    let (mut ended, mut acknowledged) = (0, false);
+    while ended < sent || !acknowledged {
+        let segment = peer.receive().expect("a segment");
+        ended += usize::from(segment.kind == SEND && segment.flags & END != 0);
+        // Or a later number.
+        acknowledged |= segment.ack.wrapping_sub(number).cast_signed() >= 0;
+        if segment.kind == SEND && segment.flags & END != 0 {
+            peer.send(NOP, END, &[]);
+        }
+    }
+    for _ in 0..sent {
+        assert_eq!(errors_of(&local.vi.send_wait(WAIT).unwrap().unwrap()), 0);
+    }
+}
+
+/// The last message before the FIN is received, though a local send fails first.
+#[test]
+fn message_before_the_fin_is_received_after_a_failed_send() {
+    for level in LEVELS {
+        // Only calls of this thread poll the connection.
+        let calls_only = |config: &mut NicConfig| config.takeover_us = 10_000_000;
+        let (local, mut peer) = connect_with(level, calls_only, |vi| vi);
+        for _ in 0..2 {
+            local.vi.post_recv(local.descriptor(64)).unwrap();
+        }
+        peer.send(SEND, END, b"the last one");
+        drop(peer);
+        // TCP responds to the first with RST and rejects the following ones.
+        for _ in 0..3 {
+            local.vi.post_send(local.message(b"too late")).unwrap();
+        }
+        let last = local.recv();
+        assert_eq!(errors_of(&last), 0, "{level:?}");
+        assert_eq!(last.first_bytes(), b"the last one");
+        assert_eq!(errors_of(&local.recv()), status::DESC_FLUSHED_ERROR);
+        assert_eq!(local.errors.next_of(&local.vi), ErrorCode::ConnLost);
+        assert_eq!(local.vi.state().unwrap(), ViState::Error);
+        assert!(local.errors.none());
+    }
+}
+
+/// Data in the TCP send buffer arrives, though the VI is disconnected and the NIC closed meanwhile, and the peer sends
+/// data.
+#[test]
+fn sent_messages_arrive_after_close_nic() {
+    for level in LEVELS {
+        if level == ReliabilityLevel::ReliableReception {
+            // Its sends complete only when they are acknowledged.
+            continue;
+        }
+        let long_timeout = |config: &mut NicConfig| config.ulp_timeout_ms = Some(60_000);
+        let (local, mut peer) = connect_with(level, long_timeout, |vi| vi);
+        let posted = fill(&local);
+        let mut complete = 0;
+        while local.vi.send_done().is_ok_and(|done| done.is_some()) {
+            complete += 1;
+        }
+        // TCP has accepted a part of the last one, or meanwhile all of it.
+        assert!(complete + 1 >= posted, "{complete} of {posted}");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                local.vi.disconnect().unwrap();
+                drop(local);
+            });
+            let mut bytes_left = LONG_BYTES;
+            let mut whole = 0;
+            while whole < complete {
+                let segment = peer.receive().expect("a segment of a completed send");
+                assert_eq!(segment.kind, SEND);
+                bytes_left -= segment.body.len();
+                if segment.flags & END != 0 {
+                    assert_eq!(bytes_left, 0);
+                    (bytes_left, whole) = (LONG_BYTES, whole + 1);
+                    // Fails when the connection is closed after the last message.
+                    let nop = peer.next_segment(NOP, END, &[]);
+                    let _closed = peer.tcp.write_all(&nop);
+                }
+            }
+        });
+    }
+}
+
+/// A peer that reads nothing delays VipCloseNic up to its timeout. Other threads are not blocked meanwhile: one opens
+/// and closes another NIC, and forks.
+#[test]
+fn open_close_and_fork_do_not_wait_for_a_blocked_close() {
+    let level = ReliabilityLevel::ReliableDelivery;
+    let long_timeout = |config: &mut NicConfig| config.ulp_timeout_ms = Some(300_000);
+    let (local, peer) = connect_with(level, long_timeout, |vi| vi);
+    let own = peer.tcp.peer_addr().unwrap();
+    fill(&local);
+    let closing = thread::spawn(move || {
+        local.vi.disconnect().unwrap();
+        drop(local);
+    });
+    // A NIC that closes accepts no more connections.
+    while TcpStream::connect(own).is_ok() {
+        thread::yield_now();
+    }
+    let (done, is_done) = channel();
+    let other = thread::spawn(move || {
+        drop(common::open_as(|config| {
+            config.segment = format!("{}-other", config.segment);
+        }));
+        // SAFETY: the child only exits.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            // SAFETY: exits at once.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for our own child and writes its status.
+        let ended = unsafe { libc::waitpid(pid, &mut status, 0) };
+        done.send(ended == pid && status == 0).unwrap();
+    });
+    let other_result = is_done.recv_timeout(TIMEOUT);
+    let is_closing = !closing.is_finished();
+    drop(peer);
+    closing.join().unwrap();
+    other.join().unwrap();
+    assert!(other_result.expect("the other thread waits for the close"));
+    assert!(is_closing, "the close returned too early");
+}
+
+/// Receives that complete in error consume credits as well: later receives are advertised.
+#[test]
+fn receives_behind_length_errors_are_advertised() {
+    const LOW: u16 = 4;
+    let mut setup = ConnectionSetup::new(ReliabilityLevel::Unreliable);
+    setup.attributes |= FLOW_CONTROL;
+    setup.options = ConnectionOptions {
+        flow_control: true,
+        ..ConnectionOptions::default()
+    };
+    let few = |config: &mut NicConfig| config.credits_low = LOW;
+    let (local, mut peer) = setup.connect(few, |vi| vi);
+    for _ in 0..LOW {
+        local.vi.post_recv(local.descriptor(1)).unwrap();
+    }
+    while peer.receive_kind(NOP).posted < LOW {}
+    // Not advertised yet: LOW credits are unused.
+    for _ in 0..LOW {
+        local.vi.post_recv(local.descriptor(64)).unwrap();
+    }
+    for _ in 0..LOW {
+        peer.send(SEND, END, b"more than one byte");
+    }
+    for _ in 0..LOW {
+        assert_eq!(errors_of(&local.recv()), status::LENGTH_ERROR);
+    }
+    while peer.receive_kind(NOP).posted < 2 * LOW {}
+    peer.send(SEND, END, b"fits");
+    assert_eq!(local.recv().ok().unwrap().first_bytes(), b"fits");
+}
+
+fn read_of(local: &Endpoint) -> Descriptor {
+    let mut read = local.descriptor(16);
+    read.set_used_bytes(0, 16);
+    let remote = RemoteBuffer::from_bytes(&[1; RemoteBuffer::BYTES]);
+    read.set_operation(Operation::RdmaRead(remote));
+    read
+}
+
+/// Behind a pending read at most `max_in_flight` messages are in flight, also if many are sent by one call.
+#[test]
+fn max_in_flight_is_not_exceeded() {
+    const LIMIT: usize = 4;
+    let few = |config: &mut NicConfig| config.max_in_flight = LIMIT as u32;
+    let (local, mut peer) = connect_with(ReliabilityLevel::ReliableDelivery, few, |vi| vi);
+    local.vi.post_recv(local.descriptor(64)).unwrap();
+    // All of these wait for the TCP send buffer.
+    let before = fill(&local);
+    local.vi.post_send(read_of(&local)).unwrap();
+    for _ in 0..20 {
+        local.vi.post_send(local.message(b"behind")).unwrap();
+    }
+    let mut ends = 0;
+    while ends < before {
+        ends += usize::from(peer.receive_kind(SEND).flags & END != 0);
+    }
+    let request = peer.receive_kind(READ_REQUEST);
+    for _ in 1..LIMIT {
+        peer.receive_kind(SEND);
+    }
+    // The library must not send more before it has received this.
+    peer.send(SEND, END, b"now");
+    assert_eq!(local.recv().ok().unwrap().first_bytes(), b"now");
+    assert_eq!(counter(&local.nic, "tx_messages"), (before + LIMIT) as u64);
+    let numbers = (request.number, peer.last_received);
+    let body = [&request.body[..], &[5; 16]].concat();
+    peer.write(&ScriptedPeer::segment(READ_RESPONSE, END, numbers, &body));
+    for _ in 0..before + 21 {
+        assert_eq!(errors_of(&local.vi.send_wait(WAIT).unwrap().unwrap()), 0);
+    }
+}
+
+/// An error of the receiving program breaks its VI: messages that were placed before are acknowledged.
+#[test]
+fn placed_message_is_acknowledged_before_the_break() {
+    let calls_only = |config: &mut NicConfig| config.takeover_us = 10_000_000;
+    let (local, mut peer) = connect_with(ReliabilityLevel::ReliableReception, calls_only, |vi| vi);
+    local.vi.post_recv(local.descriptor(64)).unwrap();
+    peer.send(SEND, END, b"placed");
+    assert_eq!(local.recv().ok().unwrap().first_bytes(), b"placed");
+    // A misaligned descriptor breaks the VI before anything else is sent.
+    let misaligned = std::ptr::without_provenance_mut(8);
+    // SAFETY: the library must reject the address without accessing it.
+    unsafe { vip::post_send(local.vi.handle(), misaligned, vipl::MemoryHandle(1)) }.unwrap();
+    assert_eq!(local.errors.next_of(&local.vi), ErrorCode::PostDesc);
+    let mut acknowledged = false;
+    while let Some(segment) = peer.receive() {
+        acknowledged |= segment.ack == peer.number;
+    }
+    assert!(acknowledged);
+    assert_eq!(local.errors.next_of(&local.vi), ErrorCode::ConnLost);
+}

@@ -1,0 +1,142 @@
+//! Connection requests over VI/TCP to hosts without a listener, with a late listener, and without a route
+//! (VIPL 3.3.4, 3.3.6).
+
+mod common;
+
+use std::net::Ipv4Addr;
+use std::time::Instant;
+
+use common::tls::counter;
+use common::{Endpoint, TIMEOUT, WAIT, open_as, own_host};
+use pmd::config::TransportKind;
+use vipl::{
+    Discriminator, HostAddress, NetAddress, Nic, ReliabilityLevel, Timeout, ViState, VipError,
+};
+
+const LEVELS: [ReliabilityLevel; 3] = [
+    ReliabilityLevel::Unreliable,
+    ReliabilityLevel::ReliableDelivery,
+    ReliabilityLevel::ReliableReception,
+];
+
+/// An address that only this test run uses; each test has its own numbers.
+fn address(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(own_host().to_bits() ^ (number << 16))
+}
+
+fn tcp(number: u32) -> Nic {
+    open_as(|config| {
+        config.transport = TransportKind::ViTcp;
+        config.host = Some(address(number).into());
+    })
+}
+
+/// The address of a discriminator on a host.
+fn at(host: Ipv4Addr, name: &[u8]) -> NetAddress {
+    NetAddress {
+        host: HostAddress(host.to_ipv6_mapped().octets()),
+        discriminator: Discriminator::new(name).unwrap(),
+    }
+}
+
+fn end(number: u32, level: ReliabilityLevel) -> Endpoint {
+    Endpoint::on(tcp(number), |vi| vi.reliability(level))
+}
+
+#[test]
+fn request_to_host_without_listener_is_no_match() {
+    for level in LEVELS {
+        let client = end(1, level);
+        client.vi.post_recv(client.descriptor(8)).unwrap();
+        let own = client.nic.local_address(b"client").unwrap();
+        let remote = at(address(2), b"unused");
+        let refused = client.vi.connect(&own, &remote, Timeout::Infinite);
+        assert_eq!(refused.err(), Some(VipError::NoMatch), "{level:?}");
+        assert_eq!(client.vi.state(), Ok(ViState::Idle));
+        assert_eq!(
+            client.vi.recv_done().err(),
+            Some(VipError::NotDone),
+            "the receive stays posted"
+        );
+    }
+}
+
+#[test]
+fn request_without_route_moves_reliable_vi_to_error() {
+    for level in LEVELS {
+        let client = end(3, level);
+        let own = client.nic.local_address(b"client").unwrap();
+        // The kernel has no route from a loopback address to another network.
+        let remote = at(Ipv4Addr::new(198, 51, 100, 1), b"x");
+        for is_peer in [false, true] {
+            client.vi.post_recv(client.descriptor(8)).unwrap();
+            let refused = if is_peer {
+                client.vi.connect_peer(&own, &remote, WAIT).unwrap();
+                client.vi.connect_peer_wait()
+            } else {
+                client.vi.connect(&own, &remote, WAIT)
+            };
+            assert_eq!(refused.err(), Some(VipError::NotReachable), "{level:?}");
+            if level == ReliabilityLevel::Unreliable {
+                assert_eq!(client.vi.state(), Ok(ViState::Idle));
+                assert_eq!(
+                    client.vi.recv_done().err(),
+                    Some(VipError::NotDone),
+                    "the receive stays posted"
+                );
+            } else {
+                assert_eq!(client.vi.state(), Ok(ViState::Error));
+                assert!(client.recv().status.is_flushed());
+            }
+            client.vi.disconnect().unwrap();
+            while client.vi.recv_done().unwrap().is_some() {}
+        }
+    }
+}
+
+/// The guide: the second peer may start at any time before the timeout of the first peer's request.
+#[test]
+fn peer_request_connects_to_host_that_listens_later() {
+    for level in LEVELS {
+        // Of two simultaneous requests the one of the higher address is used.
+        for (early, late) in [(4, 5), (5, 4)] {
+            let first = end(early, level);
+            let request = |end: &Endpoint, other: u32| {
+                let own = end.nic.local_address(b"peer").unwrap();
+                let remote = at(address(other), b"both");
+                end.vi.connect_peer(&own, &remote, WAIT).unwrap();
+            };
+            let failed = || counter(&first.nic, "tcp_connecting_failed");
+            let before = failed();
+            request(&first, late);
+            let begun = Instant::now();
+            while failed() < before + 2 {
+                assert!(begun.elapsed() < TIMEOUT, "no retry of the request");
+                std::thread::yield_now();
+            }
+            let pending = first.vi.connect_peer_done();
+            assert_eq!(pending, Err(VipError::NotDone), "{level:?}");
+            let second = end(late, level);
+            request(&second, early);
+            second.vi.connect_peer_wait().unwrap();
+            first.vi.connect_peer_wait().unwrap();
+            assert_eq!(first.vi.state(), Ok(ViState::Connected));
+        }
+    }
+}
+
+#[test]
+fn peer_request_to_host_without_listener_times_out() {
+    let first = end(6, ReliabilityLevel::ReliableDelivery);
+    let own = first.nic.local_address(b"peer").unwrap();
+    let limit = Timeout::After(std::time::Duration::from_millis(200));
+    let begun = Instant::now();
+    first
+        .vi
+        .connect_peer(&own, &at(address(7), b"both"), limit)
+        .unwrap();
+    let outcome = first.vi.connect_peer_wait();
+    assert_eq!(outcome.err(), Some(VipError::Timeout));
+    assert!(begun.elapsed().as_millis() >= 200);
+    assert_eq!(first.vi.state(), Ok(ViState::Idle));
+}

@@ -1,0 +1,565 @@
+//! VIs, completion queues and NICs destroyed during waiting calls and notify handlers.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::raw::{RawEndpoint, attributes};
+use common::{
+    Endpoint, TIMEOUT, WAIT, config, connect, open_as, pair, raw, retry_no_match,
+    unique_discriminator,
+};
+use pmd::descriptor::status;
+use vipl::{Done, NicHandle, Returned, Timeout, ViHandle, VipError, provider as vip};
+
+/// An endpoint on a separate NIC for each value of `takeover_us`, so that a test can close it.
+fn raw_endpoint(takeover_us: u64) -> RawEndpoint {
+    RawEndpoint::new(&config(|config| config.takeover_us = takeover_us))
+}
+
+/// A handler that sends to the channel when called; dropping it uncalled disconnects the channel.
+fn reporting_handler(
+    sender: &Sender<()>,
+) -> impl FnOnce(NicHandle, Option<Returned>) + Send + 'static {
+    let sender = sender.clone();
+    move |_, _| {
+        // Fails if the test has failed.
+        let _ = sender.send(());
+    }
+}
+
+/// Checks that all handlers were dropped without a call.
+fn expect_no_call(calls: &Receiver<()>) {
+    assert_eq!(
+        calls.recv_timeout(TIMEOUT),
+        Err(RecvTimeoutError::Disconnected)
+    );
+}
+
+/// An Idle VI with nothing posted, and a running handler.
+struct RunningHandler {
+    end: RawEndpoint,
+    /// Lets the handler return.
+    release: Sender<()>,
+    /// Receives when the handler returns.
+    returned: Receiver<()>,
+    /// Receives for each call of the handlers that are queued behind it.
+    queued: Receiver<()>,
+}
+
+fn running_handler(takeover_us: u64) -> RunningHandler {
+    let end = raw_endpoint(takeover_us);
+    for slot in 0..3 {
+        end.post_recv(slot, &[]);
+    }
+    let (begun_sender, begun) = channel();
+    let (release, released) = channel();
+    let (returned_sender, returned) = channel();
+    let wait = move |_, found: Option<Returned>| {
+        assert_ne!(found.unwrap().status & status::DESC_FLUSHED_ERROR, 0);
+        begun_sender.send(()).unwrap();
+        // Returns early if a failed test drops the sender.
+        let _ = released.recv_timeout(TIMEOUT);
+        let _ = returned_sender.send(());
+    };
+    vip::recv_notify(end.vi, wait).unwrap();
+    let (sender, queued) = channel();
+    for _ in 0..2 {
+        vip::recv_notify(end.vi, reporting_handler(&sender)).unwrap();
+    }
+    vip::disconnect(end.vi).unwrap();
+    begun.recv_timeout(TIMEOUT).unwrap();
+    // The descriptors of the queued handlers.
+    for _ in 0..2 {
+        assert!(matches!(vip::recv_done(end.vi), Ok(Done::Completed { .. })));
+    }
+    RunningHandler {
+        end,
+        release,
+        returned,
+        queued,
+    }
+}
+
+/// Checks that `destroy` waits for the running handler and cancels the queued ones.
+fn check_destroy_waits(handler: RunningHandler, destroy: impl FnOnce(&RawEndpoint) + Send) {
+    let RunningHandler {
+        end,
+        release,
+        returned,
+        queued,
+    } = handler;
+    thread::scope(|scope| {
+        let end = &end;
+        let ended = scope.spawn(move || {
+            destroy(end);
+            returned.try_recv()
+        });
+        // Long enough to detect a call that does not wait.
+        thread::sleep(Duration::from_millis(20));
+        release.send(()).unwrap();
+        assert_eq!(ended.join().unwrap(), Ok(()), "the handler had returned");
+    });
+    expect_no_call(&queued);
+    assert_eq!(vip::recv_done(end.vi), Err(VipError::InvalidParameter));
+    let refused = vip::recv_notify(end.vi, |_, _| ());
+    assert_eq!(refused, Err(VipError::InvalidParameter));
+}
+
+#[test]
+fn destroy_vi_waits_for_the_running_handler_and_cancels_the_others() {
+    check_destroy_waits(running_handler(1101), |end| {
+        vip::destroy_vi(end.vi).unwrap()
+    });
+}
+
+#[test]
+fn close_nic_waits_for_running_handlers_and_cancels_the_others() {
+    check_destroy_waits(running_handler(1102), |end| {
+        vip::close_nic(end.nic).unwrap()
+    });
+    // Another handle keeps the NIC open.
+    let other = raw_endpoint(1103);
+    check_destroy_waits(running_handler(1103), |end| {
+        vip::close_nic(end.nic).unwrap()
+    });
+    other.post_recv(0, &[]);
+    vip::disconnect(other.vi).unwrap();
+    assert_ne!(other.received() & status::DESC_FLUSHED_ERROR, 0);
+}
+
+#[test]
+fn destroyed_completion_queue_cancels_its_handlers() {
+    let end = raw_endpoint(1104);
+    for close in [false, true] {
+        let cq = vip::create_cq(end.nic, 4).unwrap();
+        let (sender, calls) = channel();
+        for _ in 0..3 {
+            let report = reporting_handler(&sender);
+            vip::cq_notify(cq, move |nic, _| report(nic, None)).unwrap();
+        }
+        drop(sender);
+        if close {
+            vip::close_nic(end.nic).unwrap();
+        } else {
+            vip::destroy_cq(cq).unwrap();
+        }
+        expect_no_call(&calls);
+        let refused = vip::cq_notify(cq, |_, _| ());
+        assert_eq!(refused, Err(VipError::InvalidParameter));
+    }
+}
+
+#[test]
+fn completion_queue_that_outlives_its_nic_handle_calls_no_handler() {
+    let (of_vi, of_cq) = (raw_endpoint(1105), raw_endpoint(1105));
+    let cq = vip::create_cq(of_cq.nic, 4).unwrap();
+    let vi = vip::create_vi(of_vi.nic, &attributes(of_vi.ptag), None, Some(cq)).unwrap();
+    let (sender, calls) = channel();
+    let report = reporting_handler(&sender);
+    drop(sender);
+    vip::cq_notify(cq, move |nic, _| report(nic, None)).unwrap();
+    vip::close_nic(of_cq.nic).unwrap();
+    expect_no_call(&calls);
+    assert_eq!(vip::cq_done(cq), Err(VipError::NotDone), "still valid");
+    vip::destroy_vi(vi).unwrap();
+    assert_eq!(vip::cq_done(cq), Err(VipError::InvalidParameter));
+}
+
+#[test]
+fn handler_may_destroy_its_vi() {
+    let end = raw_endpoint(1106);
+    let mut vi = end.vi;
+    for round in 0..20 {
+        let next = vip::create_vi(end.nic, &attributes(end.ptag), None, None).unwrap();
+        for slot in 0..2 {
+            let at = end.write_descriptor(slot, Default::default(), &[]);
+            // SAFETY: the memory stays mapped and is not accessed until the descriptor is returned.
+            unsafe { vip::post_recv(vi, at, end.handle) }.unwrap();
+        }
+        let (sender, results) = channel();
+        let (queued_sender, queued) = channel();
+        let destroy = move |_, found: Option<Returned>| {
+            assert!(found.is_some());
+            assert!(matches!(vip::recv_done(vi), Ok(Done::Completed { .. })));
+            vip::destroy_vi(vi).unwrap();
+            let again = vip::recv_notify(vi, |_, _| ());
+            sender.send((vip::destroy_vi(vi), again)).unwrap();
+        };
+        // Both before a descriptor completes.
+        vip::recv_notify(vi, destroy).unwrap();
+        vip::recv_notify(vi, reporting_handler(&queued_sender)).unwrap();
+        drop(queued_sender);
+        vip::disconnect(vi).unwrap();
+        let stale = Err(VipError::InvalidParameter);
+        assert_eq!(
+            results.recv_timeout(TIMEOUT),
+            Ok((stale, stale)),
+            "round {round}"
+        );
+        expect_no_call(&queued);
+        vi = next;
+    }
+}
+
+#[test]
+fn notify_handler_may_close_its_nic() {
+    for round in 0..20 {
+        let end = raw_endpoint(1107);
+        end.post_recv(0, &[]);
+        let (sender, results) = channel();
+        let close = move |nic, _: Option<Returned>| sender.send(vip::close_nic(nic)).unwrap();
+        vip::recv_notify(end.vi, close).unwrap();
+        vip::disconnect(end.vi).unwrap();
+        assert_eq!(results.recv_timeout(TIMEOUT), Ok(Ok(())), "round {round}");
+        assert_eq!(vip::recv_done(end.vi), Err(VipError::InvalidParameter));
+    }
+}
+
+#[test]
+fn handlers_that_destroy_each_others_vis_do_not_deadlock() {
+    for _ in 0..20 {
+        let ends = [raw_endpoint(1108), raw_endpoint(1108)];
+        let both = Arc::new(Barrier::new(2));
+        let (sender, results) = channel();
+        for (own, other) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
+            own.post_recv(0, &[]);
+            let (both, sender, other) = (Arc::clone(&both), sender.clone(), other.vi);
+            let destroy = move |_, _: Option<Returned>| {
+                both.wait();
+                sender.send(vip::destroy_vi(other)).unwrap();
+            };
+            vip::recv_notify(own.vi, destroy).unwrap();
+        }
+        for end in &ends {
+            vip::disconnect(end.vi).unwrap();
+        }
+        for _ in 0..2 {
+            assert_eq!(results.recv_timeout(TIMEOUT), Ok(Ok(())));
+        }
+    }
+}
+
+#[test]
+fn handler_and_another_thread_may_close_concurrently() {
+    for _ in 0..20 {
+        let end = raw_endpoint(1109);
+        end.post_recv(0, &[]);
+        let both = Arc::new(Barrier::new(2));
+        let (sender, results) = channel();
+        let close = {
+            let both = Arc::clone(&both);
+            move |nic, _: Option<Returned>| {
+                both.wait();
+                sender.send(vip::close_nic(nic)).unwrap();
+            }
+        };
+        vip::recv_notify(end.vi, close).unwrap();
+        vip::disconnect(end.vi).unwrap();
+        both.wait();
+        let outcomes = [
+            vip::close_nic(end.nic),
+            results.recv_timeout(TIMEOUT).unwrap(),
+        ];
+        // One of the two closes it; the other gets InvalidParameter.
+        assert!(outcomes.contains(&Ok(())), "{outcomes:?}");
+        assert!(
+            outcomes.contains(&Err(VipError::InvalidParameter)),
+            "{outcomes:?}"
+        );
+    }
+}
+
+#[test]
+fn handler_may_be_the_last_owner_of_a_vi() {
+    for _ in 0..20 {
+        let (client, server) = pair();
+        let Endpoint {
+            vi,
+            nic,
+            ptag,
+            errors,
+        } = server;
+        let mut descriptors = nic.create_descriptors(2, 0, &ptag).unwrap();
+        let vi = Arc::new(vi);
+        vi.post_recv(descriptors.pop().unwrap()).unwrap();
+        vi.post_recv(descriptors.pop().unwrap()).unwrap();
+        let (sender, results) = channel();
+        let (queued_sender, queued) = channel::<()>();
+        let owner = Arc::clone(&vi);
+        let last = move |_| {
+            let handle = owner.handle();
+            drop(owner);
+            sender.send(vip::query_vi(handle).unwrap_err()).unwrap();
+        };
+        vi.recv_notify(last).unwrap();
+        vi.recv_notify(move |_| drop(queued_sender)).unwrap();
+        // The handler is also the last owner of the NIC handle.
+        drop((vi, nic, ptag, errors));
+        client.send(client.empty(0)).ok().unwrap();
+        assert_eq!(
+            results.recv_timeout(TIMEOUT),
+            Ok(VipError::InvalidParameter)
+        );
+        expect_no_call(&queued);
+    }
+}
+
+/// Makes calls on a VI until it is destroyed; checks that returned descriptors were posted there, and counts them.
+fn call_until_destroyed(vi: ViHandle, which: usize, from: u64) -> u64 {
+    let deadline = Instant::now() + TIMEOUT;
+    let mut returned = 0;
+    loop {
+        assert!(Instant::now() < deadline, "the VI is not destroyed");
+        let found = match which {
+            0 => vip::recv_wait(vi, Timeout::Infinite),
+            1 => vip::recv_done(vi),
+            _ => vip::recv_wait(vi, Timeout::After(Duration::from_micros(50))),
+        };
+        match found {
+            Ok(Done::Completed { descriptor, .. }) => {
+                assert!((from..from + 4 * 64).contains(&(descriptor as u64)));
+                returned += 1;
+            }
+            Ok(Done::Empty | Done::NotDone) | Err(VipError::Timeout) => thread::yield_now(),
+            Err(error) => {
+                assert_eq!(error, VipError::InvalidParameter);
+                return returned;
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_on_a_destroyed_vi_return_no_descriptor_of_its_successor() {
+    let end = raw_endpoint(1110);
+    let notified = Arc::new(AtomicU64::new(0));
+    for round in 0..60u64 {
+        let vi = vip::create_vi(end.nic, &attributes(end.ptag), None, None).unwrap();
+        // Each VI has its own slots: a descriptor that is returned to a caller of another VI is detected.
+        let first = (round % 16) as usize * 4;
+        let from = end.memory.at(first * 64);
+        notified.store(0, Ordering::Relaxed);
+        for slot in first..first + 4 {
+            let at = end.write_descriptor(slot, Default::default(), &[]);
+            // SAFETY: the memory stays mapped and is not accessed until the descriptor is returned.
+            unsafe { vip::post_recv(vi, at, end.handle) }.unwrap();
+        }
+        let notified_now = Arc::clone(&notified);
+        let count = move |_, found: Option<Returned>| {
+            if let Some(found) = found {
+                assert!((from..from + 4 * 64).contains(&(found.descriptor as u64)));
+                notified_now.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        vip::recv_notify(vi, count).unwrap();
+        thread::scope(|scope| {
+            let callers =
+                [0, 1, 2].map(|which| scope.spawn(move || call_until_destroyed(vi, which, from)));
+            vip::disconnect(vi).unwrap();
+            let deadline = Instant::now() + TIMEOUT;
+            while vip::destroy_vi(vi) == Err(VipError::InvalidState) {
+                assert!(Instant::now() < deadline, "descriptors are not collected");
+                thread::yield_now();
+            }
+            let returned: u64 = callers
+                .into_iter()
+                .map(|caller| caller.join().unwrap())
+                .sum();
+            let returned = returned + notified.load(Ordering::Relaxed);
+            assert_eq!(returned, 4, "round {round}");
+        });
+    }
+}
+
+#[test]
+fn destroyed_vi_ends_its_connect_call() {
+    let listener = RawEndpoint::new(&config(|_| ()));
+    let client = raw_endpoint(1111);
+    let address = |end: &RawEndpoint, discriminator: &[u8]| vipl::NetAddress {
+        host: vipl::HostAddress(*vip::query_nic(end.nic).unwrap().local_nic_address),
+        discriminator: vipl::Discriminator::new(discriminator).unwrap(),
+    };
+    let (own, remote) = (
+        address(&client, b"client"),
+        address(&listener, &unique_discriminator()),
+    );
+    for _ in 0..20 {
+        let vi = vip::create_vi(client.nic, &attributes(client.ptag), None, None).unwrap();
+        thread::scope(|scope| {
+            let incoming = scope.spawn(|| vip::connect_wait(listener.nic, &remote, WAIT).unwrap());
+            let call = scope.spawn(|| {
+                retry_no_match(|| vip::connect_request(vi, &own, &remote, Timeout::Infinite))
+            });
+            // The call now waits for a response that is never sent.
+            let request = incoming.join().unwrap();
+            vip::disconnect(vi).unwrap();
+            vip::destroy_vi(vi).unwrap();
+            let next = vip::create_vi(client.nic, &attributes(client.ptag), None, None).unwrap();
+            let error = call.join().unwrap().unwrap_err();
+            let allowed = [VipError::InvalidParameter, VipError::InvalidState];
+            assert!(allowed.contains(&error), "{error:?}");
+            vip::connect_reject(request.conn).unwrap();
+            vip::destroy_vi(next).unwrap();
+        });
+    }
+}
+
+#[test]
+fn queues_are_created_and_destroyed_during_concurrent_calls() {
+    let end = raw_endpoint(1112);
+    let stop = AtomicBool::new(false);
+    let current = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for which in 0..3 {
+            let (stop, current) = (&stop, &current);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let cq = vipl::CqHandle::from_raw(current.load(Ordering::Relaxed));
+                    let outcome = match which {
+                        0 => vip::cq_wait(cq, Timeout::Infinite).map(drop),
+                        1 => vip::cq_done(cq).map(drop),
+                        _ => vip::cq_notify(cq, |_, _| ()),
+                    };
+                    match outcome {
+                        Ok(()) | Err(VipError::NotDone | VipError::ErrorResource) => {}
+                        Err(error) => assert_eq!(error, VipError::InvalidParameter),
+                    }
+                    thread::yield_now();
+                }
+            });
+        }
+        for round in 0..200 {
+            let cq = vip::create_cq(end.nic, 1 + round % 7).unwrap();
+            current.store(cq.into_raw(), Ordering::Relaxed);
+            let vi = vip::create_vi(end.nic, &attributes(end.ptag), None, Some(cq)).unwrap();
+            let at = end.write_descriptor(0, Default::default(), &[]);
+            // SAFETY: the memory stays mapped and is not accessed until the descriptor is returned.
+            unsafe { vip::post_recv(vi, at, end.handle) }.unwrap();
+            vip::disconnect(vi).unwrap();
+            vip::resize_cq(cq, 1 + round % 5).unwrap();
+            assert!(matches!(vip::recv_done(vi), Ok(Done::Completed { .. })));
+            vip::destroy_vi(vi).unwrap();
+            vip::destroy_cq(cq).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn pending_handlers_survive_a_fork() {
+    let (client, server) = pair();
+    server.vi.post_recv(server.descriptor(8)).unwrap();
+    let (sender, calls) = channel();
+    server
+        .vi
+        .recv_notify(move |found| sender.send(found).unwrap())
+        .unwrap();
+    let (vi, cq) = (server.vi.handle(), server.nic.create_cq(1).unwrap());
+    cq.notify(|_| ()).unwrap();
+    // SAFETY: the child calls the library, which supports that, and exits.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let stale = Err(VipError::InvalidParameter);
+        let good = vip::recv_notify(vi, |_, _| ()) == stale
+            && vip::cq_notify(cq.handle(), |_, _| ()) == stale
+            && vip::resize_cq(cq.handle(), 2) == stale
+            && vip::destroy_cq(cq.handle()) == stale
+            && vip::destroy_vi(vi) == stale;
+        // SAFETY: exits the process at once.
+        unsafe { libc::_exit(i32::from(!good)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for our own child and writes its status.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert_eq!(status, 0, "the child");
+    client.send(client.message(b"as usual")).ok().unwrap();
+    let found = calls.recv_timeout(TIMEOUT).unwrap().unwrap();
+    assert_eq!(found.first_bytes(), b"as usual");
+}
+
+#[test]
+fn close_nic_during_traffic_leaves_no_handler_running() {
+    for round in 0..30 {
+        let client = RawEndpoint::new(&config(|_| ()));
+        let server = raw_endpoint(1113);
+        raw::connect(&client, &server);
+        let called = Arc::new(AtomicU64::new(0));
+        for slot in 0..8 {
+            server.post_recv(slot, &[server.segment(slot * 8, 8)]);
+            let called = Arc::clone(&called);
+            let count = move |_, _: Option<Returned>| {
+                called.fetch_add(1, Ordering::Relaxed);
+            };
+            vip::recv_notify(server.vi, count).unwrap();
+        }
+        for slot in 0..8 {
+            client.post_send(slot, &[client.segment(0, 8)]);
+        }
+        if round % 2 == 0 {
+            thread::yield_now();
+        }
+        vip::close_nic(server.nic).unwrap();
+        // All handlers are dropped, with their references to the counter.
+        assert_eq!(Arc::strong_count(&called), 1, "round {round}");
+        drop(client);
+    }
+}
+
+#[test]
+fn lost_connection_calls_every_handler_with_a_flushed_descriptor() {
+    let (client, server) = (
+        Endpoint::new(),
+        Endpoint::on(open_as(|config| config.takeover_us = 1114), |vi| vi),
+    );
+    for _ in 0..10 {
+        connect(&client, &server);
+        for _ in 0..3 {
+            server.vi.post_recv(server.empty(0)).unwrap();
+        }
+        let (sender, calls) = channel();
+        for _ in 0..3 {
+            let sender = sender.clone();
+            server
+                .vi
+                .recv_notify(move |found| sender.send(found.is_some()).unwrap())
+                .unwrap();
+        }
+        client.vi.disconnect().unwrap();
+        for _ in 0..3 {
+            assert_eq!(
+                calls.recv_timeout(TIMEOUT),
+                Ok(true),
+                "a flushed descriptor"
+            );
+        }
+        server.vi.disconnect().unwrap();
+    }
+}
+
+#[test]
+fn done_calls_are_not_blocked_by_wait_calls() {
+    let end = raw_endpoint(1115);
+    let cq = vip::create_cq(end.nic, 1).unwrap();
+    end.post_recv(0, &[]);
+    thread::scope(|scope| {
+        let waits = [
+            scope.spawn(|| vip::recv_wait(end.vi, Timeout::Infinite).map(drop)),
+            scope.spawn(|| vip::cq_wait(cq, Timeout::Infinite).map(drop)),
+        ];
+        // Before and during the sleep of the waits.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(20) {
+            assert_eq!(vip::recv_done(end.vi), Ok(Done::NotDone));
+            assert_eq!(vip::cq_done(cq), Err(VipError::NotDone));
+        }
+        vip::close_nic(end.nic).unwrap();
+        for wait in waits {
+            assert_eq!(wait.join().unwrap(), Err(VipError::InvalidParameter));
+        }
+    });
+}
