@@ -9,15 +9,15 @@ use fcvi_frame::connect::{Attributes, HostAddress, NetAddress};
 use fcvi_frame::fc::NPortId;
 use vi_engine::{ConnId, ConnectCommand, ConnectError, EndpointState, Indication, Level};
 
+use crate::biased_lock::BiasedGuard;
 use crate::config::{PortKind, Protection, TransportKind, ip_address};
 use crate::device::Device;
-use crate::driver::Driver;
 use crate::memory::{RegionError, TagCheck};
+use crate::nic_backend::Backend;
 use crate::poller::Poller;
 use crate::progress::{TimedOut, wait};
 use crate::resource_error::ResourceError;
 use crate::sync::Ordering;
-use crate::token::Held;
 use crate::transport::ListenState;
 use crate::vi::{ViSettings, ViShared};
 use crate::waiters::Event;
@@ -142,19 +142,19 @@ pub(crate) type Outcome<T> = Result<T, ControlError>;
 /// Returns the poller, for a call on a VI. While the turn is held, the VI is neither destroyed nor its slot
 /// reused.
 fn poller_of<'a>(
-    held: &'a mut Held<'_, Option<Driver>>,
+    held: &'a mut BiasedGuard<'_, Option<Backend>>,
     vi: &ViShared,
     handle: u64,
 ) -> Outcome<&'a mut Poller> {
     held.as_mut()
-        .and_then(Driver::engine_mut)
+        .and_then(Backend::poller_mut)
         .filter(|_| vi.is_live(handle))
         .ok_or(ControlError::InvalidParameter)
 }
 
 /// Returns the poller, for a call on a NIC handle that needs a working port.
 fn working_poller_for<'a>(
-    held: &'a mut Held<'_, Option<Driver>>,
+    held: &'a mut BiasedGuard<'_, Option<Backend>>,
     device: &Device,
     instance: u64,
 ) -> Outcome<&'a mut Poller> {
@@ -167,12 +167,12 @@ fn working_poller_for<'a>(
 
 /// Returns the poller, for a call on a NIC handle.
 fn poller_for<'a>(
-    held: &'a mut Held<'_, Option<Driver>>,
+    held: &'a mut BiasedGuard<'_, Option<Backend>>,
     device: &Device,
     instance: u64,
 ) -> Outcome<&'a mut Poller> {
     held.as_mut()
-        .and_then(Driver::engine_mut)
+        .and_then(Backend::poller_mut)
         .filter(|_| device.instances.is_open(instance))
         .ok_or(ControlError::InvalidParameter)
 }
@@ -245,7 +245,7 @@ pub(crate) fn retry_listening<T>(
 /// without the turn, since that program may never share it.
 pub(crate) fn start_listening(device: &Device, instance: u64, timeout: Duration) -> Outcome<()> {
     retry_listening(timeout, |is_last_try| {
-        let mut held = device.hold();
+        let mut held = device.lock();
         let poller = match working_poller_for(&mut held, device, instance) {
             Ok(poller) => poller,
             Err(error) => return Some(Err(error)),
@@ -267,7 +267,7 @@ pub(crate) fn connect_wait(
 ) -> Outcome<Indication> {
     start_listening(device, instance, LISTEN_TIMEOUT)?;
     let (listener, epoch) = {
-        let mut held = device.hold();
+        let mut held = device.lock();
         let poller = working_poller_for(&mut held, device, instance)?;
         let now_ns = poller.clock.now_ns();
         let listener = poller.engine.listen(now_ns, local.discriminator);
@@ -275,7 +275,7 @@ pub(crate) fn connect_wait(
     };
     let event = Event::CONTROL.or(Event::on_listener(listener));
     let found = wait(device, event, limit, || {
-        let mut held = device.hold();
+        let mut held = device.lock();
         match working_poller_for(&mut held, device, instance) {
             Ok(poller) => poller.engine.take_indication(listener).map(Ok),
             Err(closed) => Some(Err(closed)),
@@ -286,11 +286,11 @@ pub(crate) fn connect_wait(
         Ok(Err(closed)) => closed,
         Err(TimedOut) => ControlError::Timeout,
     };
-    let mut held = device.hold();
+    let mut held = device.lock();
     // The engine of a later epoch does not have this listener.
     let Some(poller) = held
         .as_mut()
-        .and_then(Driver::engine_mut)
+        .and_then(Backend::poller_mut)
         .filter(|_| device.is_current_epoch(epoch))
     else {
         return Err(ControlError::InvalidParameter);
@@ -312,7 +312,7 @@ fn await_outcome(vi: &'static ViShared, handle: u64) -> Outcome<Attributes> {
     // The procedure has its own timeouts: this wait ends with them, or with the VI.
     let event = Event::CONTROL.or(Event::on_connection(vi.index.0));
     let found = wait(device, event, None, || {
-        let mut held = device.hold();
+        let mut held = device.lock();
         match poller_of(&mut held, vi, handle) {
             Ok(poller) => poller
                 .engine
@@ -327,12 +327,12 @@ fn await_outcome(vi: &'static ViShared, handle: u64) -> Outcome<Attributes> {
 
 /// Acquires the turn once no earlier connection call on this VI has its outcome pending: a call that was ended by a
 /// disconnect of another thread must not receive the outcome of the next call.
-fn hold_for_connecting(vi: &'static ViShared) -> Held<'static, Option<Driver>> {
+fn lock_for_connecting(vi: &'static ViShared) -> BiasedGuard<'static, Option<Backend>> {
     loop {
-        let held = vi.device.hold();
+        let held = vi.device.lock();
         let idle = held
             .as_ref()
-            .and_then(Driver::engine)
+            .and_then(Backend::poller)
             .is_none_or(|poller| poller.engine.state(vi.index) == Some(EndpointState::Idle));
         if !idle || vi.connecting.load(Ordering::Relaxed) == 0 {
             return held;
@@ -346,7 +346,7 @@ fn hold_for_connecting(vi: &'static ViShared) -> Held<'static, Option<Driver>> {
 /// Accepts a request with a VI (VIPL 3.3.2).
 pub(crate) fn connect_accept(conn: ConnId, vi: &'static ViShared, handle: u64) -> Outcome<()> {
     {
-        let mut held = hold_for_connecting(vi);
+        let mut held = lock_for_connecting(vi);
         let poller = poller_of(&mut held, vi, handle)?;
         let now_ns = poller.clock.now_ns();
         poller
@@ -360,10 +360,10 @@ pub(crate) fn connect_accept(conn: ConnId, vi: &'static ViShared, handle: u64) -
 
 /// Rejects a request (VIPL 3.3.3).
 pub(crate) fn connect_reject(device: &'static Device, conn: ConnId) -> Outcome<()> {
-    let mut held = device.hold();
+    let mut held = device.lock();
     let poller = held
         .as_mut()
-        .and_then(Driver::engine_mut)
+        .and_then(Backend::poller_mut)
         .ok_or(ControlError::InvalidParameter)?;
     let now_ns = poller.clock.now_ns();
     poller.engine.reject(now_ns, conn, &mut poller.path)?;
@@ -386,7 +386,7 @@ pub(crate) fn connect_request(
 ) -> Outcome<Attributes> {
     let limit = await_host_ports(vi, handle, remote.host, limit)?;
     {
-        let mut held = hold_for_connecting(vi);
+        let mut held = lock_for_connecting(vi);
         let poller = poller_of(&mut held, vi, handle)?;
         let now_ns = poller.clock.now_ns();
         // Includes ports that joined before this call, even without a turn since then.
@@ -439,9 +439,9 @@ fn await_host_ports(
         return Ok(limit);
     }
     let start = Instant::now();
-    if poller_of(&mut device.hold(), vi, handle)?.resolve_host(host)? {
+    if poller_of(&mut device.lock(), vi, handle)?.resolve_host(host)? {
         let discovery_timeout = Duration::from_millis(device.config.discovery_ms);
-        let poll = || match poller_of(&mut device.hold(), vi, handle) {
+        let poll = || match poller_of(&mut device.lock(), vi, handle) {
             Ok(poller) => {
                 let is_done = poller.failure.is_some() || !poller.is_resolving_host(host);
                 is_done.then_some(Ok(()))
@@ -476,7 +476,7 @@ fn fail_unreachable(vi: &'static ViShared, poller: &mut Poller, now_ns: u64) -> 
 
 /// Returns the state of a VI in the engine.
 pub(crate) fn state(vi: &'static ViShared, handle: u64) -> Outcome<EndpointState> {
-    let mut held = vi.device.hold();
+    let mut held = vi.device.lock();
     let poller = poller_of(&mut held, vi, handle)?;
     Ok(poller.engine.state(vi.index).unwrap_or(EndpointState::Idle))
 }

@@ -10,8 +10,8 @@ use core::cell::UnsafeCell;
 
 use crossbeam_utils::CachePadded;
 
+use crate::biased_lock::BiasedLock;
 use crate::sync::{AtomicU32, Ordering};
-use crate::token::Token;
 
 /// An entry of a completion queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(crate) struct CompletionRing {
     entries: UnsafeCell<Vec<UnsafeCell<RingEntry>>>,
     added: CachePadded<AtomicU32>,
     taken: CachePadded<AtomicU32>,
-    pub(crate) take_end: CachePadded<Token<TakeEnd>>,
+    pub(crate) take_end: CachePadded<BiasedLock<TakeEnd>>,
 }
 
 // SAFETY: the vector is replaced only by calls whose caller holds the NIC's turn
@@ -68,7 +68,7 @@ impl CompletionRing {
             entries: UnsafeCell::new(Vec::new()),
             added: CachePadded::new(AtomicU32::new(0)),
             taken: CachePadded::new(AtomicU32::new(0)),
-            take_end: CachePadded::new(Token::new(TakeEnd::default())),
+            take_end: CachePadded::new(BiasedLock::new(TakeEnd::default())),
         }
     }
 
@@ -77,7 +77,7 @@ impl CompletionRing {
     /// # Safety
     /// The caller holds the NIC's turn.
     pub(crate) unsafe fn reset(&self, storage: RingStorage) {
-        let mut end = self.take_end.hold();
+        let mut end = self.take_end.lock();
         end.taken = 0;
         self.added.store(0, Ordering::Relaxed);
         self.taken.store(0, Ordering::Relaxed);
@@ -91,7 +91,7 @@ impl CompletionRing {
     /// # Safety
     /// The caller holds the NIC's turn.
     pub(crate) unsafe fn discard(&self) {
-        let mut end = self.take_end.hold();
+        let mut end = self.take_end.lock();
         end.taken = 0;
         self.added.store(0, Ordering::Relaxed);
         self.taken.store(0, Ordering::Relaxed);
@@ -105,7 +105,7 @@ impl CompletionRing {
     /// # Safety
     /// The caller holds the NIC's turn.
     pub(crate) unsafe fn reserve(&self, capacity: u32) {
-        let mut end = self.take_end.hold();
+        let mut end = self.take_end.lock();
         let capacity = capacity.max(1).next_power_of_two() as usize;
         // SAFETY: both ends are ours: the turn and the take end.
         let entries = unsafe { &mut *self.entries.get() };
@@ -124,7 +124,7 @@ impl CompletionRing {
     /// # Safety
     /// The caller holds the NIC's turn.
     pub(crate) unsafe fn resize(&self, storage: RingStorage) -> RingStorage {
-        let mut end = self.take_end.hold();
+        let mut end = self.take_end.lock();
         // SAFETY: both ends are ours: the turn and the take end.
         let entries = unsafe { &mut *self.entries.get() };
         self.move_into(&mut end, entries, storage)
@@ -214,7 +214,7 @@ impl CompletionRing {
     /// The caller holds the NIC's turn.
     #[cold]
     pub(crate) unsafe fn compact(&self, keep: impl Fn(&RingEntry) -> bool) -> u32 {
-        let end = self.take_end.hold();
+        let end = self.take_end.lock();
         // SAFETY: both ends are ours: the turn and the take end.
         let entries = unsafe { &mut *self.entries.get() };
         let mask = entries.len().wrapping_sub(1) as u32;
@@ -251,7 +251,7 @@ mod tests {
     }
 
     fn take(ring: &CompletionRing) -> Option<RingEntry> {
-        ring.take(&mut ring.take_end.hold())
+        ring.take(&mut ring.take_end.lock())
     }
 
     #[test]

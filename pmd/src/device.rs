@@ -13,22 +13,22 @@ use pmd_port::PortFailure;
 use vi_engine::{EndpointState, ViIndex};
 
 use crate::attach::calls;
+use crate::biased_lock::{BiasedGuard, BiasedLock};
 use crate::config::{NicConfig, Progress};
 use crate::control::{ControlError, Outcome};
 use crate::discovery;
 use crate::doorbell::Doorbells;
-use crate::driver::Driver;
 use crate::events::{AsyncEvent, EventQueue};
 use crate::fork::{self, OpenCloseLock};
 use crate::instance::{self, Instances};
 use crate::log_limiter::LogLimiter;
 use crate::main_thread;
 use crate::memory::table::{RegionLimits, RegionTable};
+use crate::nic_backend::Backend;
 use crate::notify;
 use crate::open::{self, OpenError};
 use crate::progress::{self, PollThread};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::token::{Held, Token};
 use crate::vi::{CqShared, ObjectTable, ViShared};
 use crate::waiters::{Event, Waiters};
 use crate::yield_policy::YieldPolicy;
@@ -56,7 +56,7 @@ pub(crate) struct Device {
     /// Identifies the configuration: two configurations are two devices even with the same name.
     fingerprint: String,
     pub(crate) host: [u8; 16],
-    pub(crate) turn: Token<Option<Driver>>,
+    pub(crate) backend: BiasedLock<Option<Backend>>,
     pub(crate) doorbells: Doorbells,
     pub(crate) regions: RegionTable,
     pub(crate) events: EventQueue,
@@ -108,7 +108,7 @@ impl Device {
             number,
             fingerprint,
             host: config.host_address().0,
-            turn: Token::new(None),
+            backend: BiasedLock::new(None),
             doorbells: Doorbells::new(),
             regions: RegionTable::new(RegionLimits {
                 regions: config.max_regions,
@@ -178,15 +178,15 @@ impl Device {
     }
 
     /// Acquires the turn, for a control call.
-    pub(crate) fn hold(&self) -> Held<'_, Option<Driver>> {
-        self.turn.hold()
+    pub(crate) fn lock(&self) -> BiasedGuard<'_, Option<Backend>> {
+        self.backend.lock()
     }
 
     /// Returns the failure of the port of the open NIC, if it has failed.
     pub(crate) fn failure(&self) -> Option<PortFailure> {
-        self.hold()
+        self.lock()
             .as_ref()
-            .and_then(Driver::engine)
+            .and_then(Backend::poller)
             .and_then(|poller| poller.failure)
     }
 
@@ -197,14 +197,14 @@ impl Device {
             return;
         }
         self.note_activity();
-        if let Some(mut held) = self.turn.try_hold()
-            && let Some(driver) = held.as_mut()
+        if let Some(mut held) = self.backend.try_lock()
+            && let Some(backend) = held.as_mut()
         {
-            self.poll_thread.wake_if_armed(driver);
-            driver.turn(&self.doorbells);
-            self.note_coalesced(driver);
-            self.wake_waiters(driver);
-            if !driver.should_yield() {
+            self.poll_thread.wake_if_armed(backend);
+            backend.poll(&self.doorbells);
+            self.note_coalesced(backend);
+            self.wake_waiters(backend);
+            if !backend.should_yield() {
                 return;
             }
         } else {
@@ -219,17 +219,17 @@ impl Device {
     pub(crate) fn kick(&'static self, vi: &ViShared) {
         if self.inline {
             self.note_activity();
-            if let Some(mut held) = self.turn.try_hold()
-                && let Some(driver) = held.as_mut()
+            if let Some(mut held) = self.backend.try_lock()
+                && let Some(backend) = held.as_mut()
             {
-                self.poll_thread.wake_if_armed(driver);
-                driver.kick(vi.index, &self.doorbells);
-                if driver.has_delayed_sends() && self.waiters.any() {
+                self.poll_thread.wake_if_armed(backend);
+                backend.kick(vi.index, &self.doorbells);
+                if backend.has_delayed_sends() && self.waiters.any() {
                     // The waiting threads sleep, so that no other poll follows soon.
-                    driver.send_coalesced();
+                    backend.send_coalesced();
                 }
-                self.note_coalesced(driver);
-                self.wake_waiters(driver);
+                self.note_coalesced(backend);
+                self.wake_waiters(backend);
                 return;
             }
         }
@@ -242,8 +242,8 @@ impl Device {
     /// Records whether coalesced frames are pending. A thread that sees an outdated value takes a needless turn, or
     /// leaves the frames to the next poll of the NIC's thread.
     #[inline]
-    fn note_coalesced(&self, driver: &Driver) {
-        let pending = driver.has_coalesced();
+    fn note_coalesced(&self, backend: &Backend) {
+        let pending = backend.has_coalesced();
         if self.coalesced.load(Ordering::Relaxed) != pending {
             self.coalesced.store(pending, Ordering::Relaxed);
         }
@@ -273,11 +273,11 @@ impl Device {
     fn serve_doorbells(&self) {
         let mut spins = 0u32;
         while self.poll_thread.doorbells_unattended() && !self.poll_thread.is_polling() {
-            if let Some(mut held) = self.turn.try_hold() {
-                if let Some(driver) = held.as_mut() {
-                    self.poll_thread.wake_if_armed(driver);
-                    driver.turn(&self.doorbells);
-                    self.wake_waiters(driver);
+            if let Some(mut held) = self.backend.try_lock() {
+                if let Some(backend) = held.as_mut() {
+                    self.poll_thread.wake_if_armed(backend);
+                    backend.poll(&self.doorbells);
+                    self.wake_waiters(backend);
                 }
                 return;
             }
@@ -294,7 +294,7 @@ impl Device {
     /// engine is in this process: a datapath process does this itself.
     #[cold]
     pub(crate) fn flush_unconnected(&self, vi: &ViShared) {
-        if let Some(Driver::Engine(poller)) = self.hold().as_mut() {
+        if let Some(Backend::Local(poller)) = self.lock().as_mut() {
             poller.flush_unconnected(vi.index);
             self.notify(poller.path.take_pending_events());
         }
@@ -319,11 +319,11 @@ impl Device {
     /// that queries the VI finds it in Error.
     #[cold]
     pub(crate) fn fail_broken(&self, vi: ViIndex, error: AsyncEvent) {
-        let mut held = self.hold();
+        let mut held = self.lock();
         self.events.push(error);
-        if let Some(driver) = held.as_mut() {
-            driver.fail_broken(vi, &self.doorbells);
-            self.wake_waiters(driver);
+        if let Some(backend) = held.as_mut() {
+            backend.fail_broken(vi, &self.doorbells);
+            self.wake_waiters(backend);
         }
     }
 
@@ -334,10 +334,10 @@ impl Device {
         self.activity.store(seen.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Wakes the threads that wait for events which the driver has recorded.
+    /// Wakes the threads that wait for events which the backend has recorded.
     #[inline]
-    pub(crate) fn wake_waiters(&self, driver: &mut Driver) {
-        self.notify(driver.take_pending_events());
+    pub(crate) fn wake_waiters(&self, backend: &mut Backend) {
+        self.notify(backend.take_pending_events());
     }
 
     /// Wakes the threads that wait for any of these events.
@@ -428,18 +428,18 @@ pub(crate) fn open_without_threads(
 ) -> Result<(&'static Device, u64), OpenError> {
     let (_lock, device) = begin_open(config)?;
     if device.instances.count() == 0 {
-        *device.hold() = Some(Driver::Engine(open::poller(device)?));
+        *device.lock() = Some(Backend::Local(open::poller(device)?));
     }
     Ok((device, device.instances.open(device.number, 0)))
 }
 
 impl Device {
     fn bring_up(&'static self) -> Result<(), OpenError> {
-        self.start(Driver::Engine(open::poller(self)?))
+        self.start(Backend::Local(open::poller(self)?))
     }
 
-    fn start(&'static self, driver: Driver) -> Result<(), OpenError> {
-        *self.hold() = Some(driver);
+    fn start(&'static self, backend: Backend) -> Result<(), OpenError> {
+        *self.lock() = Some(backend);
         let epoch = self.epoch();
         self.events.open(epoch);
         let mut threads = Vec::with_capacity(2);
@@ -453,23 +453,23 @@ impl Device {
 
     /// Takes the NIC down again after an open that failed.
     fn abort_open(&'static self) {
-        let (driver, threads) = self.take_down();
-        if let Some(mut driver) = driver {
-            driver.leave_network();
+        let (backend, threads) = self.take_down();
+        if let Some(mut backend) = backend {
+            backend.leave_network();
         }
         self.join(threads);
     }
 
     /// Leaves the network, whose duration depends on peers, up to a limit, and so happens without the open/close
     /// lock. Then closes the port.
-    fn leave(&'static self, driver: Option<Driver>) {
-        let Some(mut driver) = driver else {
+    fn leave(&'static self, backend: Option<Backend>) {
+        let Some(mut backend) = backend else {
             return;
         };
-        driver.leave_network();
+        backend.leave_network();
         // No fork while the port is closed.
         let _lock = OpenCloseLock::acquire();
-        drop(driver);
+        drop(backend);
         *self.leaving() = false;
         self.network_left.notify_all();
     }
@@ -478,22 +478,22 @@ impl Device {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stops polling. Returns the driver, which has to leave its network, and the threads, which end soon.
-    fn take_down(&'static self) -> (Option<Driver>, Vec<JoinHandle<()>>) {
+    /// Stops polling. Returns the backend, which has to leave its network, and the threads, which end soon.
+    fn take_down(&'static self) -> (Option<Backend>, Vec<JoinHandle<()>>) {
         // SeqCst, and before the interrupt: a thread that prepares to sleep after the interrupt
         // sees the new epoch, and one that sleeps already is woken by it.
         self.epoch.fetch_add(1, Ordering::SeqCst);
         self.events.close();
         self.poll_thread.interrupt(self);
         // The NIC of a datapath process stays in its network.
-        let driver = self.hold().take();
-        let driver = driver.filter(|driver| driver.engine().is_some());
+        let backend = self.lock().take();
+        let backend = backend.filter(|backend| backend.poller().is_some());
         let control = self.attached.as_ref().and_then(Attached::take_control);
         // Threads in blocking calls hold it, too; and the process may not know that the handle is closed.
         if let Some(control) = control {
             control.shut_down();
         }
-        (driver, core::mem::take(&mut *self.threads()))
+        (backend, core::mem::take(&mut *self.threads()))
     }
 
     /// Logs a line that a peer or an application can cause.
@@ -563,7 +563,7 @@ fn find_or_create(
 /// `InvalidParameter` if the handle was closed already. `Resource` if the datapath process has
 /// not acknowledged the close: then nothing is closed, since the process may still access the memory.
 pub(crate) fn close(device: &'static Device, instance: u64) -> Outcome<()> {
-    let (closed, ended, removed, (driver, threads)) = {
+    let (closed, ended, removed, (backend, threads)) = {
         let _lock = OpenCloseLock::acquire();
         let remote = device.instances.remote(instance);
         if let Some(remote) = remote.filter(|_| device.is_attached()) {
@@ -584,7 +584,7 @@ pub(crate) fn close(device: &'static Device, instance: u64) -> Outcome<()> {
     };
     // Calls that wait on objects of this handle return.
     device.wake_all_waiters();
-    device.leave(driver);
+    device.leave(backend);
     notify::join_ended(ended);
     device.instances.await_handler(instance);
     device.join(threads);

@@ -16,7 +16,7 @@ use vi_engine::{Engine, Transmit};
 use crate::control::ControlError;
 use crate::datapath::Datapath;
 use crate::device::Device;
-use crate::driver::Driver;
+use crate::nic_backend::Backend;
 use crate::open::OpenError;
 use crate::poller::Poller;
 use crate::progress::wait;
@@ -244,8 +244,8 @@ pub(crate) fn await_up(device: &'static Device) -> Result<(), OpenError> {
     }
     let limit = Duration::from_millis(device.config.discovery_ms);
     let poll = || {
-        let held = device.hold();
-        match held.as_ref().and_then(Driver::engine) {
+        let held = device.lock();
+        match held.as_ref().and_then(Backend::poller) {
             // Closed by another thread meanwhile; later calls report it.
             None => Some(()),
             Some(poller) => {

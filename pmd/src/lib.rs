@@ -33,9 +33,10 @@
 //! | `capture_file` | files for captured frames |
 //! | `tap` | copies of passing frames, for a capture |
 //! | `neighbours` | host addresses to N_Port_IDs |
-//! | `token`, `sync`, `sys`, `clock`, `doorbell` | utilities |
+//! | `biased_lock`, `sync`, `sys`, `clock`, `doorbell` | utilities |
 
 pub mod attach;
+mod biased_lock;
 pub mod capture_file;
 mod clock;
 mod coalesce;
@@ -47,7 +48,6 @@ mod datapath;
 mod device;
 mod discovery;
 mod doorbell;
-mod driver;
 mod fork;
 mod frame_buffer;
 mod instance;
@@ -56,6 +56,7 @@ pub mod logger;
 mod main_thread;
 mod memory;
 mod neighbours;
+mod nic_backend;
 mod open;
 mod poller;
 mod posted_descriptor;
@@ -68,7 +69,6 @@ mod sys;
 mod tap;
 #[cfg(test)]
 mod testkit;
-mod token;
 mod transport;
 mod vi;
 mod vitcp;

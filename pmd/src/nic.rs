@@ -17,9 +17,9 @@ use crate::attach::calls;
 use crate::config::{NicConfig, Protection};
 use crate::control::{self, ControlError, Outcome, attributes};
 use crate::device::{self, Device, device_of};
-use crate::driver::Driver;
 use crate::instance::{Conn, Handler};
 use crate::memory::backing::Owner;
+use crate::nic_backend::Backend;
 use crate::open::OpenError;
 use crate::sys;
 use crate::vi::{HandleKind, RawHandle, ViSettings, ViShared, cq_of, vi_of};
@@ -126,8 +126,8 @@ pub(crate) fn native_mtu_bytes(device: &Device) -> Outcome<u32> {
     if let Some(bytes) = device.native_mtu_bytes() {
         return Ok(bytes);
     }
-    let held = device.hold();
-    let poller = held.as_ref().and_then(Driver::engine);
+    let held = device.lock();
+    let poller = held.as_ref().and_then(Backend::poller);
     let poller = poller.ok_or(ControlError::InvalidParameter)?;
     Ok(poller.engine.native_mtu_bytes())
 }
@@ -220,7 +220,7 @@ pub fn deregister(handle: u64, address: u64, region: u32) -> Outcome<()> {
         return calls::deregister(device, handle, address, region);
     }
     let removed = {
-        let _no_turn_runs = device.hold();
+        let _no_turn_runs = device.lock();
         let regions = &device.regions;
         regions.deregister(Owner::PROGRAM, address, region)
     };
@@ -344,13 +344,13 @@ pub fn discovered_hosts(handle: u64) -> Outcome<Vec<HostAddress>> {
     if device.is_attached() {
         return calls::discovered_hosts(device, handle);
     }
-    let mut held = device.hold();
-    let driver = held.as_mut().ok_or(ControlError::InvalidParameter)?;
-    device.poll_thread.wake_if_armed(driver);
+    let mut held = device.lock();
+    let backend = held.as_mut().ok_or(ControlError::InvalidParameter)?;
+    device.poll_thread.wake_if_armed(backend);
     // Includes the latest changes.
-    driver.long_turn(&device.doorbells);
-    device.wake_waiters(driver);
-    let poller = driver.engine().ok_or(ControlError::InvalidParameter)?;
+    backend.poll_thoroughly(&device.doorbells);
+    device.wake_waiters(backend);
+    let poller = backend.poller().ok_or(ControlError::InvalidParameter)?;
     Ok(poller.neighbours.discovered())
 }
 

@@ -108,18 +108,18 @@ impl Poller {
     ///
     /// Receiving is last, so that the waiting call sees a message without further delay.
     #[inline]
-    pub(crate) fn turn(&mut self, doorbells: &Doorbells) -> bool {
+    pub(crate) fn poll(&mut self, doorbells: &Doorbells) -> bool {
         if self.turns.is_multiple_of(TURNS_PER_TIMED) {
-            return self.timed_turn(doorbells);
+            return self.timed_poll(doorbells);
         }
-        self.take_turn(doorbells)
+        self.poll_once(doorbells)
     }
 
     /// Runs one turn and measures its duration.
     #[inline(never)]
-    fn timed_turn(&mut self, doorbells: &Doorbells) -> bool {
+    fn timed_poll(&mut self, doorbells: &Doorbells) -> bool {
         let begun = Instant::now();
-        let worked = self.take_turn(doorbells);
+        let worked = self.poll_once(doorbells);
         if worked {
             self.timed_turns += 1;
             self.timed_ns += begun.elapsed().as_nanos() as u64;
@@ -128,7 +128,7 @@ impl Poller {
     }
 
     #[inline]
-    fn take_turn(&mut self, doorbells: &Doorbells) -> bool {
+    fn poll_once(&mut self, doorbells: &Doorbells) -> bool {
         self.turns += 1;
         self.path.mover.begin_turn();
         if self.has_coalesced() {
@@ -160,13 +160,13 @@ impl Poller {
     }
 
     /// Runs a turn with clock and housekeeping: before a thread sleeps on the port.
-    pub(crate) fn long_turn(&mut self, doorbells: &Doorbells) -> bool {
+    pub(crate) fn poll_thoroughly(&mut self, doorbells: &Doorbells) -> bool {
         self.clock.now_ns();
         self.turns = (self.turns + 1).next_multiple_of(HOUSEKEEPING_TURNS) - 1;
         if let Transport::ViTcp(tcp) = &mut self.engine {
             tcp.poll_epoll_next();
         }
-        self.turn(doorbells)
+        self.poll(doorbells)
     }
 
     /// Returns true while frames or descriptors wait for room in the port.

@@ -30,7 +30,7 @@ use pmd_port::WakeSource;
 
 use crate::config::Progress;
 use crate::device::Device;
-use crate::driver::Driver;
+use crate::nic_backend::Backend;
 use crate::open::OpenError;
 use crate::sync::{self, AtomicBool, AtomicU32, Ordering, fence};
 use crate::sys;
@@ -66,18 +66,18 @@ pub(crate) struct PollThread {
 impl PollThread {
     /// Called when the program polls: wakes a poll thread that sleeps on the port, if one does.
     #[inline]
-    pub(crate) fn wake_if_armed(&self, driver: &mut Driver) {
-        if driver.armed().is_some() {
-            self.disarm_and_wake(driver);
+    pub(crate) fn wake_if_armed(&self, backend: &mut Backend) {
+        if backend.armed().is_some() {
+            self.disarm_and_wake(backend);
         }
     }
 
     #[cold]
-    fn disarm_and_wake(&self, driver: &mut Driver) {
-        if let Some(source) = driver.armed().take() {
-            driver.disarm();
+    fn disarm_and_wake(&self, backend: &mut Backend) {
+        if let Some(source) = backend.armed().take() {
+            backend.disarm();
             // No thread has polled while this one slept: the last reading is old.
-            driver.refresh_clock();
+            backend.refresh_clock();
             self.wake(&source);
         }
     }
@@ -141,8 +141,8 @@ impl PollThread {
     /// Wakes the poll thread, also if it sleeps on the port.
     pub(crate) fn interrupt(&self, device: &Device) {
         self.notify();
-        if let Some(driver) = device.hold().as_mut() {
-            self.wake_if_armed(driver);
+        if let Some(backend) = device.lock().as_mut() {
+            self.wake_if_armed(backend);
         }
     }
 
@@ -239,20 +239,20 @@ fn pinned(device: &'static Device, epoch: u32, core: core_affinity::CoreId) {
     let yield_policy = YieldPolicy::new();
     let mut idle_turns = 0;
     while device.is_current_epoch(epoch) {
-        let Some(mut held) = device.turn.try_hold() else {
+        let Some(mut held) = device.backend.try_lock() else {
             std::thread::yield_now();
             continue;
         };
         idle_turns += 1;
-        if let Some(driver) = held.as_mut() {
-            if driver.turn(&device.doorbells) {
+        if let Some(backend) = held.as_mut() {
+            if backend.poll(&device.doorbells) {
                 idle_turns = 0;
             }
-            device.wake_waiters(driver);
-            let now_ns = driver.engine().map_or(0, |poller| poller.clock.last_ns());
+            device.wake_waiters(backend);
+            let now_ns = backend.poller().map_or(0, |poller| poller.clock.last_ns());
             if now_ns >= upkeep_at_ns {
                 upkeep_at_ns = now_ns + UPKEEP.as_nanos() as u64;
-                driver.upkeep();
+                backend.upkeep();
             }
         }
         drop(held);
@@ -316,14 +316,14 @@ fn stop_draining(device: &'static Device) {
     // Repeated: doorbells rung meanwhile were left to this thread.
     while device.doorbells.any() {
         device.poll_thread.while_polling(|| {
-            let mut held = device.turn.hold_unbiased();
+            let mut held = device.backend.lock_unbiased();
             // A NIC without a poller is closed, and its doorbells are void.
-            let Some(driver) = held.as_mut() else {
+            let Some(backend) = held.as_mut() else {
                 device.doorbells.drain(|_| ());
                 return;
             };
-            driver.turn(&device.doorbells);
-            device.wake_waiters(driver);
+            backend.poll(&device.doorbells);
+            device.wake_waiters(backend);
         });
     }
 }
@@ -337,11 +337,11 @@ fn run_upkeep(device: &'static Device, upkeep: &mut Instant) {
             .poll_thread
             .doorbells_unattended
             .store(false, Ordering::Relaxed);
-        if let Some(driver) = device.turn.hold_unbiased().as_mut() {
-            driver.upkeep();
+        if let Some(backend) = device.backend.lock_unbiased().as_mut() {
+            backend.upkeep();
             // A program that polls rarely serves clock and timers even more rarely.
-            driver.long_turn(&device.doorbells);
-            device.wake_waiters(driver);
+            backend.poll_thoroughly(&device.doorbells);
+            device.wake_waiters(backend);
         }
         stop_draining(device);
     }
@@ -362,14 +362,14 @@ fn take_over(
             .poll_thread
             .doorbells_unattended
             .store(false, Ordering::Relaxed);
-        if let Some(mut held) = device.turn.try_hold_unbiased()
+        if let Some(mut held) = device.backend.try_lock_unbiased()
             && device.is_current_epoch(epoch)
-            && let Some(driver) = held.as_mut()
+            && let Some(backend) = held.as_mut()
         {
-            if driver.turn(&device.doorbells) {
+            if backend.poll(&device.doorbells) {
                 idle_since = Instant::now();
             }
-            device.wake_waiters(driver);
+            device.wake_waiters(backend);
         }
         let now = Activity::of(device);
         if now.polls != seen.polls && now.notifications == seen.notifications {
@@ -409,42 +409,44 @@ fn prepare_sleep(
     epoch: u32,
     idle: Duration,
 ) -> Option<(WakeSource, Duration)> {
-    let mut held = device.turn.hold_unbiased();
-    let driver = held.as_mut()?;
+    let mut held = device.backend.lock_unbiased();
+    let backend = held.as_mut()?;
     if !device.is_current_epoch(epoch) {
         return None;
     }
-    let source = driver.arm();
+    let source = backend.arm();
     device.poll_thread.mark_doorbells_unattended();
-    let worked = driver.long_turn(&device.doorbells);
-    device.wake_waiters(driver);
+    let worked = backend.poll_thoroughly(&device.doorbells);
+    device.wake_waiters(backend);
     if worked {
-        driver.disarm();
+        backend.disarm();
         return None;
     }
-    *driver.armed() = Some(source.clone());
-    Some((source, longest_sleep(driver, idle)))
+    *backend.armed() = Some(source.clone());
+    Some((source, longest_sleep(backend, idle)))
 }
 
 /// Disarms the port after a sleep.
 fn finish_sleep(device: &'static Device, epoch: u32) {
-    let mut held = device.turn.hold_unbiased();
+    let mut held = device.backend.lock_unbiased();
     // In a later epoch the port, and the sleep on it, belong to another thread.
-    if let Some(driver) = held.as_mut()
+    if let Some(backend) = held.as_mut()
         && device.is_current_epoch(epoch)
-        && driver.armed().take().is_some()
+        && backend.armed().take().is_some()
     {
-        driver.disarm();
-        driver.refresh_clock();
+        backend.disarm();
+        backend.refresh_clock();
     }
 }
 
 /// Returns how long the thread may sleep if no frame arrives.
-fn longest_sleep(driver: &mut Driver, idle: Duration) -> Duration {
-    let timer = driver.until_timer_ns().map_or(UPKEEP, Duration::from_nanos);
+fn longest_sleep(backend: &mut Backend, idle: Duration) -> Duration {
+    let timer = backend
+        .until_timer_ns()
+        .map_or(UPKEEP, Duration::from_nanos);
     // A port does not wake the thread when it has room again: sending is retried after a part of
     // the time that it has waited already.
-    let room = if driver.has_unsent() {
+    let room = if backend.has_unsent() {
         idle / 4
     } else {
         UPKEEP

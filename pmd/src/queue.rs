@@ -16,11 +16,11 @@ use std::alloc::{Layout, alloc_zeroed};
 use crossbeam_utils::CachePadded;
 use pmd_port::mapping::LossFlag;
 
+use crate::biased_lock::BiasedLock;
 use crate::descriptor::{DataSegment, control};
 use crate::memory::Access;
 use crate::memory::backing::MappedAddress;
 use crate::sync::{AtomicU32, Ordering};
-use crate::token::Token;
 
 mod segment_pool;
 
@@ -160,9 +160,9 @@ pub(crate) struct WorkQueue {
     completed: CachePadded<AtomicU32>,
     reaped: CachePadded<AtomicU32>,
     /// The lock of the posting threads.
-    pub(crate) post_end: CachePadded<Token<PostEnd>>,
+    pub(crate) post_end: CachePadded<BiasedLock<PostEnd>>,
     /// The lock of the reaping threads.
-    pub(crate) reap_end: CachePadded<Token<ReapEnd>>,
+    pub(crate) reap_end: CachePadded<BiasedLock<ReapEnd>>,
 }
 
 // SAFETY: a slot is reached by one thread at a time, and its context with it: by the poster between
@@ -216,8 +216,8 @@ impl WorkQueue {
             posted: CachePadded::new(AtomicU32::new(0)),
             completed: CachePadded::new(AtomicU32::new(0)),
             reaped: CachePadded::new(AtomicU32::new(0)),
-            post_end: CachePadded::new(Token::new(PostEnd::default())),
-            reap_end: CachePadded::new(Token::new(ReapEnd::default())),
+            post_end: CachePadded::new(BiasedLock::new(PostEnd::default())),
+            reap_end: CachePadded::new(BiasedLock::new(ReapEnd::default())),
         })
     }
 
@@ -478,12 +478,12 @@ mod tests {
         let queue = WorkQueue::new(4).unwrap();
         for round in 0..5u64 {
             for i in 0..4 {
-                let mut end = queue.post_end.hold();
+                let mut end = queue.post_end.lock();
                 let context = 1 + i as usize;
                 assert!(queue.post_with(&mut end, context, |slot| slot.address = round * 10 + i));
             }
-            assert!(!queue.post(&mut queue.post_end.hold(), |_| panic!("no room")));
-            let mut reap = queue.reap_end.hold();
+            assert!(!queue.post(&mut queue.post_end.lock(), |_| panic!("no room")));
+            let mut reap = queue.reap_end.lock();
             assert_eq!(queue.reap(&mut reap), Reaped::Pending);
             assert!(!queue.holds_one(&reap));
             for i in 0..4 {
@@ -507,7 +507,7 @@ mod tests {
     fn ahead_finds_descriptors_by_distance_from_oldest() {
         let queue = WorkQueue::new(4).unwrap();
         let post = |address| {
-            let mut end = queue.post_end.hold();
+            let mut end = queue.post_end.lock();
             assert!(queue.post(&mut end, |slot| slot.address = address));
         };
         // SAFETY: single-threaded test; the reference ends with the call.
@@ -526,7 +526,7 @@ mod tests {
             }
             assert_eq!(queue.sequence(2), oldest as u32 + 2);
             assert_eq!(u64::from(complete(&queue, 1)), oldest);
-            queue.reap(&mut queue.reap_end.hold());
+            queue.reap(&mut queue.reap_end.lock());
         }
     }
 
@@ -535,9 +535,9 @@ mod tests {
         for limit in [1, 2, 3, 5, 8] {
             let queue = WorkQueue::new(limit).unwrap();
             for _ in 0..limit {
-                assert!(queue.post(&mut queue.post_end.hold(), |_| ()));
+                assert!(queue.post(&mut queue.post_end.lock(), |_| ()));
             }
-            assert!(!queue.post(&mut queue.post_end.hold(), |_| ()), "{limit}");
+            assert!(!queue.post(&mut queue.post_end.lock(), |_| ()), "{limit}");
         }
     }
 

@@ -191,7 +191,7 @@ pub unsafe fn post(
         return Err(ControlError::InvalidParameter);
     }
     let posted = {
-        let mut end = vi.queue(queue).post_end.hold();
+        let mut end = vi.queue(queue).post_end.lock();
         // Under the lock of the post end, which is taken to destroy the VI.
         if !vi.is_live(handle) {
             return Err(ControlError::InvalidParameter);
@@ -307,7 +307,7 @@ fn reap_by(
         // In a forked child the lock may be held for good.
         return Err(ControlError::InvalidParameter);
     }
-    let mut end = queue.reap_end.hold();
+    let mut end = queue.reap_end.lock();
     // Under the lock of the reap end, which is taken to destroy the VI.
     if !vi.is_live(handle) {
         return Err(ControlError::InvalidParameter);
@@ -396,7 +396,7 @@ pub(crate) fn take(cq: &CqShared, handle: u64) -> Outcome<Option<CqEntry>> {
             Err(ControlError::InvalidParameter)
         };
     }
-    let mut end = cq.ring.take_end.hold();
+    let mut end = cq.ring.take_end.lock();
     if !cq.is_live(handle) {
         return Err(ControlError::InvalidParameter);
     }

@@ -70,7 +70,7 @@ pub(crate) fn heavy_barrier() {
         return;
     }
     // Registered barriers fail only for lack of memory, or by a system call filter that the program
-    // has installed. Without a barrier two threads could hold one token: abort instead.
+    // has installed. Without a barrier two threads could hold one lock: abort instead.
     for _ in 0..BARRIER_TRIES {
         if membarrier(PRIVATE_EXPEDITED) || membarrier(GLOBAL) {
             return;

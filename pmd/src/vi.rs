@@ -5,12 +5,12 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use vi_engine::{EndpointState, ViIndex};
 
+use crate::biased_lock::{BiasedGuard, Unbias};
 use crate::cq::CompletionRing;
 use crate::device::{Device, device_of};
 use crate::notify::{CqSource, NotifySlot, ViNotify};
 use crate::queue::{PostEnd, ReapEnd, WorkQueue};
 use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use crate::token::{Held, Unbias};
 use crate::waiters::Event;
 
 /// The kind of object that a handle names.
@@ -205,8 +205,8 @@ impl ViShared {
         self.unbias_ends(&mut unbias);
         drop(unbias);
         ClosedEnds {
-            _post: [self.send.post_end.hold(), self.recv.post_end.hold()],
-            _reap: [self.send.reap_end.hold(), self.recv.reap_end.hold()],
+            _post: [self.send.post_end.lock(), self.recv.post_end.lock()],
+            _reap: [self.send.reap_end.lock(), self.recv.reap_end.lock()],
         }
     }
 
@@ -225,8 +225,8 @@ impl ViShared {
 
 /// The locks of all ends of a VI's queues.
 pub(crate) struct ClosedEnds<'a> {
-    _post: [Held<'a, PostEnd>; 2],
-    _reap: [Held<'a, ReapEnd>; 2],
+    _post: [BiasedGuard<'a, PostEnd>; 2],
+    _reap: [BiasedGuard<'a, ReapEnd>; 2],
 }
 
 fn next_generation(cell: &AtomicU32) -> u32 {

@@ -193,7 +193,7 @@ impl Attachment {
 
     /// Does a bounded amount of work. True if there was any.
     #[inline(never)]
-    pub(crate) fn turn(&mut self, doorbells: &Doorbells) -> bool {
+    pub(crate) fn poll(&mut self, doorbells: &Doorbells) -> bool {
         let rung = self.submit_rung(doorbells);
         let waited = self.submit_waiting();
         let worked = self.take_completions() || rung || waited;

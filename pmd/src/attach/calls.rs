@@ -14,8 +14,8 @@ use super::shared_files;
 use crate::connection_options::{ConnectionOptions, NegotiatedOptions};
 use crate::control::{ControlError, Outcome, attributes};
 use crate::device::Device;
-use crate::driver::Driver;
 use crate::nic::ViInfo;
+use crate::nic_backend::Backend;
 use crate::notify;
 use crate::resource_error::ResourceError;
 use crate::sync::Ordering;
@@ -41,9 +41,9 @@ fn submit_all(device: &'static Device) {
 
 /// Takes the completions that the process reported before its reply.
 fn take_completions(device: &'static Device) {
-    if let Some(driver) = device.hold().as_mut() {
-        driver.turn(&device.doorbells);
-        device.wake_waiters(driver);
+    if let Some(backend) = device.lock().as_mut() {
+        backend.poll(&device.doorbells);
+        device.wake_waiters(backend);
     }
 }
 
@@ -70,9 +70,9 @@ fn call_by(
 /// Reports the end of the process at once.
 #[cold]
 fn handle_loss(device: &'static Device) {
-    if let Some(driver) = device.hold().as_mut() {
-        driver.upkeep();
-        device.wake_waiters(driver);
+    if let Some(backend) = device.lock().as_mut() {
+        backend.upkeep();
+        device.wake_waiters(backend);
     }
 }
 
@@ -86,9 +86,9 @@ fn call_done(device: &'static Device, request: &Request) -> Outcome<()> {
 
 /// True if the process has ended: the library then frees its own resources.
 fn is_lost(device: &'static Device) -> bool {
-    let mut held = device.hold();
+    let mut held = device.lock();
     held.as_mut()
-        .and_then(Driver::attachment)
+        .and_then(Backend::attachment)
         .is_none_or(|attachment| attachment.is_lost())
 }
 
@@ -131,8 +131,8 @@ struct RemoteVi {
 
 /// The process's handle of the VI with this handle, unless the VI was destroyed: its index may have been reused.
 fn remote_vi(vi: &'static ViShared, handle: u64) -> Outcome<RemoteVi> {
-    let mut held = vi.device.hold();
-    let attachment = held.as_mut().and_then(Driver::attachment);
+    let mut held = vi.device.lock();
+    let attachment = held.as_mut().and_then(Backend::attachment);
     attachment
         .filter(|_| vi.is_live(handle))
         .map(|attachment| RemoteVi {
@@ -149,8 +149,8 @@ fn set_replied_state(
     connection: u16,
     state: EndpointState,
 ) -> bool {
-    let mut held = vi.device.hold();
-    let attachment = held.as_mut().and_then(Driver::attachment);
+    let mut held = vi.device.lock();
+    let attachment = held.as_mut().and_then(Backend::attachment);
     attachment
         .filter(|_| vi.is_live(handle))
         .is_none_or(|attachment| attachment.set_replied_state(vi.index, connection, state))
@@ -258,7 +258,7 @@ pub(crate) fn destroy_vi(vi: &'static ViShared, handle: u64) -> Outcome<()> {
         return Err(ControlError::InvalidState);
     }
     {
-        let held = device.hold();
+        let held = device.lock();
         if held.is_none() || !vi.is_live(handle) {
             return Err(ControlError::InvalidParameter);
         }
@@ -286,8 +286,8 @@ pub(crate) fn destroy_vi(vi: &'static ViShared, handle: u64) -> Outcome<()> {
 
 /// Makes a retired VI usable again; false if its NIC handle was closed meanwhile, which did not destroy it.
 fn resume(vi: &'static ViShared, handle: u64) -> bool {
-    let mut held = vi.device.hold();
-    let attachment = held.as_mut().and_then(Driver::attachment);
+    let mut held = vi.device.lock();
+    let attachment = held.as_mut().and_then(Backend::attachment);
     let exists = attachment.is_some_and(|a| a.handle_at(vi.index) == Some(handle))
         && vi.device.instances.is_open(vi.instance());
     if exists {
@@ -301,10 +301,10 @@ fn resume(vi: &'static ViShared, handle: u64) -> bool {
 fn remove_local(vi: &'static ViShared, handle: u64) {
     let device = vi.device;
     let mut ended = Vec::new();
-    if let Some(driver) = device.hold().as_mut() {
-        let attachment = driver.attachment();
+    if let Some(backend) = device.lock().as_mut() {
+        let attachment = backend.attachment();
         if attachment.is_some_and(|a| a.handle_at(vi.index) == Some(handle)) {
-            crate::control::detach_local(vi, driver, &mut ended);
+            crate::control::detach_local(vi, backend, &mut ended);
         }
     }
     device.wake_all_waiters();

@@ -169,7 +169,7 @@ impl Client {
             QueueKind::Send => &vi.send,
             QueueKind::Receive => &vi.recv,
         };
-        let mut end = queue.reap_end.hold();
+        let mut end = queue.reap_end.lock();
         while queue.has_complete() {
             if !self.has_space() {
                 return false;
@@ -277,7 +277,7 @@ impl Clients {
         if let Some(client) = &mut client {
             client.uncompleted = client.uncompleted.saturating_sub(1);
             if !*is_pending && client.unreported.is_empty() && client.has_space() {
-                queue.retire_head(&mut queue.reap_end.hold(), &mut client.segment_pool);
+                queue.retire_head(&mut queue.reap_end.lock(), &mut client.segment_pool);
                 client.report_completed(vi_id(path), kind, completed);
                 return;
             }
@@ -496,7 +496,7 @@ impl Datapath {
         let reads = shared.reads.load(Ordering::Relaxed);
         let epoch = self.regions.epoch();
         let mut copied = Ok(());
-        let posted = queue.post(&mut queue.post_end.hold(), |slot| {
+        let posted = queue.post(&mut queue.post_end.lock(), |slot| {
             client.segment_pool.lend(slot, submitted.segments);
             copied = client.submissions.copy(&client.queues, &submitted, slot);
             if copied.is_err() {

@@ -135,7 +135,7 @@ impl Core {
             }
             let (mut worked, mut turn_held) = (false, false);
             for nic in &nics {
-                match nic.turn() {
+                match nic.poll() {
                     Some(busy) => worked |= busy,
                     None => turn_held = true,
                 }
@@ -270,43 +270,45 @@ impl Nic {
 
     /// Polls the NIC. True if there was work; `None` if a call holds the turn.
     #[inline]
-    fn turn(&self) -> Option<bool> {
-        let mut held = self.device.turn.try_hold()?;
-        let Some(driver) = held.as_mut() else {
+    fn poll(&self) -> Option<bool> {
+        let mut held = self.device.backend.try_lock()?;
+        let Some(backend) = held.as_mut() else {
             return Some(false);
         };
-        let worked = driver.turn(&self.device.doorbells);
-        self.device.wake_waiters(driver);
+        let worked = backend.poll(&self.device.doorbells);
+        self.device.wake_waiters(backend);
         Some(worked)
     }
 
     fn upkeep(&self) {
-        if let Some(driver) = self.device.hold().as_mut() {
-            driver.upkeep();
-            driver.long_turn(&self.device.doorbells);
-            self.device.wake_waiters(driver);
+        if let Some(backend) = self.device.lock().as_mut() {
+            backend.upkeep();
+            backend.poll_thoroughly(&self.device.doorbells);
+            self.device.wake_waiters(backend);
         }
     }
 
     /// Requests wake-ups from the port and the applications, and polls once more.
     fn prepare_sleep(&self) -> SleepDecision {
-        let mut held = self.device.hold();
-        let Some(driver) = held.as_mut() else {
+        let mut held = self.device.lock();
+        let Some(backend) = held.as_mut() else {
             return SleepDecision::NicDown;
         };
-        let source = driver.arm();
-        if let Some(poller) = driver.engine_mut() {
+        let source = backend.arm();
+        if let Some(poller) = backend.poller_mut() {
             poller.path.clients.prepare_sleep();
         }
-        let worked = driver.long_turn(&self.device.doorbells);
-        self.device.wake_waiters(driver);
-        if worked || self.device.doorbells.any() || driver.has_unsent() {
+        let worked = backend.poll_thoroughly(&self.device.doorbells);
+        self.device.wake_waiters(backend);
+        if worked || self.device.doorbells.any() || backend.has_unsent() {
             return SleepDecision::Busy;
         }
-        let timer = driver.until_timer_ns().map_or(UPKEEP, Duration::from_nanos);
+        let timer = backend
+            .until_timer_ns()
+            .map_or(UPKEEP, Duration::from_nanos);
         // An application whose completion ring is full wakes the thread when it has made space, or never: it is checked
         // at intervals, and does not keep the core awake.
-        let poller = driver.engine();
+        let poller = backend.poller();
         let longest = match poller.is_some_and(|poller| poller.path.clients.has_pending_entries()) {
             true => LONGEST_BLIND_SLEEP,
             false => UPKEEP,
@@ -320,12 +322,12 @@ impl Nic {
 
     fn finish_sleep(&self) {
         self.wake_thread.cancel();
-        let mut held = self.device.hold();
+        let mut held = self.device.lock();
         self.device.poll_thread.core.finish_sleep();
-        if let Some(driver) = held.as_mut() {
-            driver.disarm();
-            driver.refresh_clock();
-            if let Some(poller) = driver.engine().map(|poller| &poller.path.clients) {
+        if let Some(backend) = held.as_mut() {
+            backend.disarm();
+            backend.refresh_clock();
+            if let Some(poller) = backend.poller().map(|poller| &poller.path.clients) {
                 poller.finish_sleep();
             }
         }
@@ -405,8 +407,8 @@ mod tests {
     use crate::attach::socket::Socket;
     use crate::config::NicConfig;
     use crate::device;
-    use crate::driver::Driver;
     use crate::events::AsyncEvent;
+    use crate::nic_backend::Backend;
 
     #[test]
     fn needs_wake_is_true_only_while_the_core_sleeps() {
@@ -418,13 +420,13 @@ mod tests {
         let event = sys::EventFd::new().unwrap();
         let polled = Nic::new(device, &event).unwrap();
         let needs_wake = || {
-            let mut held = device.hold();
-            let driver = held.as_mut().unwrap();
-            let poller = driver.engine_mut().unwrap();
+            let mut held = device.lock();
+            let backend = held.as_mut().unwrap();
+            let poller = backend.poller_mut().unwrap();
             let mbuf = poller.path.port.alloc([0xFF; 6]).unwrap();
             assert!(poller.path.batch.push(mbuf).is_ok());
-            let needs_wake = device.poll_thread.core.needs_wake(driver);
-            let poller = driver.engine_mut().unwrap();
+            let needs_wake = device.poll_thread.core.needs_wake(backend);
+            let poller = backend.poller_mut().unwrap();
             let mbuf = poller.path.batch.pop().unwrap();
             poller.path.port.free(mbuf);
             needs_wake
@@ -475,8 +477,8 @@ mod tests {
             }
         };
         let report = |errors: usize| {
-            let mut held = device.hold();
-            let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
+            let mut held = device.lock();
+            let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
             let id = poller.path.add_client(unresponsive_client());
             for _ in 0..errors {
                 poller.path.clients.report(id, &AsyncEvent::of_nic());

@@ -17,10 +17,10 @@ use super::socket::{Peer, Socket, send_parts};
 use crate::config::{NicConfig, Quota};
 use crate::control::{ControlError, Outcome};
 use crate::device::Device;
-use crate::driver::Driver;
 use crate::memory;
 use crate::memory::backing::Owner;
 use crate::nic;
+use crate::nic_backend::Backend;
 use crate::reserve;
 use crate::resource_error::{Limit, ResourceError};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -236,14 +236,14 @@ impl Session {
             return;
         }
         let (mut client, mut left) = (None, false);
-        if let Some(driver) = self.device.hold().as_mut() {
-            if let Some(poller) = driver.engine_mut() {
+        if let Some(backend) = self.device.lock().as_mut() {
+            if let Some(poller) = backend.poller_mut() {
                 client = poller.path.clients.remove(self.client);
                 // Notifies its peers at once.
-                poller.turn(&self.device.doorbells);
+                poller.poll(&self.device.doorbells);
             }
-            self.device.wake_waiters(driver);
-            left = self.device.poll_thread.core.needs_wake(driver);
+            self.device.wake_waiters(backend);
+            left = self.device.poll_thread.core.needs_wake(backend);
         }
         if left {
             self.device.poll_thread.core.wake();
@@ -329,20 +329,20 @@ impl Session {
         let mut taken = 0;
         while taken < turns {
             taken += 1;
-            let mut held = self.device.hold();
-            let Some(driver) = held.as_mut() else {
+            let mut held = self.device.lock();
+            let Some(backend) = held.as_mut() else {
                 return;
             };
             let mut is_last = true;
-            if let Some(poller) = driver.engine_mut() {
+            if let Some(poller) = backend.poller_mut() {
                 let Some(client) = self.client() else {
                     return;
                 };
                 turns = poller.path.clients.turns_of_ring(client);
-                poller.turn(&self.device.doorbells);
+                poller.poll(&self.device.doorbells);
                 is_last = poller.path.clients.is_drained(client);
             }
-            self.device.wake_waiters(driver);
+            self.device.wake_waiters(backend);
             if is_last {
                 return;
             }
@@ -352,12 +352,12 @@ impl Session {
     /// Reports what a call completed, before its reply, and wakes the poll thread if work is left.
     fn deliver_completions(&self) {
         let mut left = false;
-        if let Some(driver) = self.device.hold().as_mut() {
-            if let Some(poller) = driver.engine_mut() {
+        if let Some(backend) = self.device.lock().as_mut() {
+            if let Some(poller) = backend.poller_mut() {
                 poller.path.deliver_completions();
             }
-            self.device.wake_waiters(driver);
-            left = self.device.poll_thread.core.needs_wake(driver);
+            self.device.wake_waiters(backend);
+            left = self.device.poll_thread.core.needs_wake(backend);
         }
         if left {
             self.device.poll_thread.core.wake();
@@ -520,8 +520,8 @@ impl Session {
         if self.owned().nics.first() != Some(&nic) {
             return;
         }
-        let mut held = self.device.hold();
-        if let Some(poller) = held.as_mut().and_then(Driver::engine_mut)
+        let mut held = self.device.lock();
+        if let Some(poller) = held.as_mut().and_then(Backend::poller_mut)
             && let Some(client) = self.client()
         {
             poller.path.clients.report(client, event);
@@ -576,8 +576,8 @@ impl Session {
     /// Assigns a newly created VI to the application.
     fn serve(&self, vi: u64) -> Outcome<()> {
         let index = vi_engine::ViIndex(RawHandle::unpack(vi).index);
-        let mut held = self.device.hold();
-        let poller = held.as_mut().and_then(Driver::engine_mut);
+        let mut held = self.device.lock();
+        let poller = held.as_mut().and_then(Backend::poller_mut);
         let poller = poller.ok_or(ControlError::InvalidParameter)?;
         // The NIC handle may have been closed meanwhile, and the index reused.
         let path = poller.path.vi(index).filter(|path| path.handle == vi);

@@ -47,14 +47,14 @@ pub(super) fn release_tag(vi: &ViShared) {
 /// Changes the attributes of a VI, which must be Idle (VIPL 3.7.2). Posted receives are checked against
 /// the new tag when they are used.
 pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViSettings) -> Outcome<()> {
-    let mut held = vi.device.hold();
+    let mut held = vi.device.lock();
     let poller = poller_of(&mut held, vi, handle)?;
     if poller.engine.state(vi.index) != Some(EndpointState::Idle) {
         return Err(ControlError::InvalidState);
     }
     let (level, tag) = check_settings(vi.device, settings)?;
     // A concurrent post sees either the old attributes or the new ones.
-    let no_posts = [vi.send.post_end.hold(), vi.recv.post_end.hold()];
+    let no_posts = [vi.send.post_end.lock(), vi.recv.post_end.lock()];
     if !poller.engine.set_params(vi.index, params(level, settings)) {
         return Err(ControlError::InvalidState);
     }
@@ -73,12 +73,12 @@ pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViSettings) 
 
 /// As [`set_vi`], after the datapath process has changed the attributes in its engine.
 pub(crate) fn store_changed(vi: &ViShared, handle: u64, settings: &ViSettings) -> Outcome<()> {
-    let held = vi.device.hold();
+    let held = vi.device.lock();
     if held.is_none() || !vi.is_live(handle) {
         return Err(ControlError::InvalidParameter);
     }
     let (_, tag) = check_settings(vi.device, settings)?;
-    let no_posts = [vi.send.post_end.hold(), vi.recv.post_end.hold()];
+    let no_posts = [vi.send.post_end.lock(), vi.recv.post_end.lock()];
     release_tag(vi);
     vi.device.regions.use_tag(tag.number());
     store(vi, settings, tag);
@@ -113,7 +113,7 @@ pub(crate) fn set_region(
     (address, region): (u64, u32),
     settings: &MemSettings,
 ) -> Outcome<()> {
-    let _no_turn_runs = device.hold();
+    let _no_turn_runs = device.lock();
     // The order of the guide: an invalid region is reported before invalid attributes.
     if device.regions.query(owner, address, region).is_none() {
         return Err(ControlError::InvalidParameter);

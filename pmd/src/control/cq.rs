@@ -24,7 +24,7 @@ fn check_entries(device: &Device, entries: u64) -> Outcome<u32> {
 pub(crate) fn create_cq(device: &'static Device, instance: u64, entries: u64) -> Outcome<u64> {
     let entries = check_entries(device, entries)?;
     let storage = RingStorage::new(entries).ok_or(ResourceError::OutOfMemory)?;
-    let held = device.hold();
+    let held = device.lock();
     if held.is_none() || !device.instances.is_open(instance) {
         return Err(ControlError::InvalidParameter);
     }
@@ -52,7 +52,7 @@ pub(crate) fn resize_cq(cq: &'static CqShared, handle: u64, entries: u64) -> Out
     loop {
         // Allocated without the turn; more entries may be needed meanwhile.
         let storage = RingStorage::new(needed).ok_or(ResourceError::OutOfMemory)?;
-        let held = cq.device.hold();
+        let held = cq.device.lock();
         if !cq.is_live(handle) {
             return Err(ControlError::InvalidParameter);
         }
@@ -71,7 +71,7 @@ pub(crate) fn resize_cq(cq: &'static CqShared, handle: u64, entries: u64) -> Out
 
 /// Destroys a completion queue without attached work queues (VIPL 3.6.2).
 pub(crate) fn destroy_cq(cq: &'static CqShared, handle: u64) -> Outcome<()> {
-    let held = cq.device.hold();
+    let held = cq.device.lock();
     if !cq.is_live(handle) {
         return Err(ControlError::InvalidParameter);
     }
@@ -111,7 +111,7 @@ mod tests {
         let cq = nic::create_cq(instance, 1).unwrap();
         nic::destroy_cq(cq).unwrap();
         // As in a forked child, where another thread may have held the turn, which is never released.
-        let held = device.hold();
+        let held = device.lock();
         let (sender, results) = std::sync::mpsc::channel();
         let calls = std::thread::spawn(move || {
             sender.send(nic::destroy_cq(cq)).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fcvi_frame::connect::{Attributes, NetAddress};
 use vi_engine::{ConnectCommand, ConnectError, RemoteVi};
 
-use super::{ControlError, Outcome, hold_for_connecting, poller_of, targets, timeout_ns};
+use super::{ControlError, Outcome, lock_for_connecting, poller_of, targets, timeout_ns};
 use crate::progress::wait;
 use crate::resource_error::ResourceError;
 use crate::vi::ViShared;
@@ -19,7 +19,7 @@ pub(crate) fn connect_peer_request(
     remote: &NetAddress,
     limit: Option<Duration>,
 ) -> Outcome<()> {
-    let mut held = hold_for_connecting(vi);
+    let mut held = lock_for_connecting(vi);
     let poller = poller_of(&mut held, vi, handle)?;
     let now_ns = poller.clock.now_ns();
     // As for a request to a server.
@@ -48,7 +48,7 @@ fn attributes(outcome: Result<RemoteVi, ConnectError>) -> Outcome<Attributes> {
 
 /// Takes the outcome of the VI's peer request; `None` while it is in progress (VIPL 3.3.7).
 pub(crate) fn connect_peer_done(vi: &'static ViShared, handle: u64) -> Outcome<Option<Attributes>> {
-    let mut held = vi.device.hold();
+    let mut held = vi.device.lock();
     let poller = poller_of(&mut held, vi, handle)?;
     let number = poller.engine.peer_request(vi.index);
     let number = number.ok_or(ControlError::InvalidState)?;
@@ -60,7 +60,7 @@ pub(crate) fn connect_peer_done(vi: &'static ViShared, handle: u64) -> Outcome<O
 /// takes the outcome, or withdraws or replaces the request.
 pub(crate) fn connect_peer_wait(vi: &'static ViShared, handle: u64) -> Outcome<Attributes> {
     let number = {
-        let mut held = vi.device.hold();
+        let mut held = vi.device.lock();
         let poller = poller_of(&mut held, vi, handle)?;
         let number = poller.engine.peer_request(vi.index);
         number.ok_or(ControlError::InvalidState)?
@@ -68,7 +68,7 @@ pub(crate) fn connect_peer_wait(vi: &'static ViShared, handle: u64) -> Outcome<A
     // The request has its own timeout: this wait ends with it, or with the VI.
     let event = Event::CONTROL.or(Event::on_connection(vi.index.0));
     wait(vi.device, event, None, || {
-        let mut held = vi.device.hold();
+        let mut held = vi.device.lock();
         match poller_of(&mut held, vi, handle) {
             Ok(poller) => {
                 let outcome = poller.engine.take_peer_outcome(vi.index, number)?;

@@ -4,15 +4,15 @@ use vi_engine::ConnId;
 
 use super::{ControlError, Outcome, poller_of};
 use crate::device::Device;
-use crate::driver::Driver;
+use crate::nic_backend::Backend;
 use crate::vi::ViShared;
 
 /// Returns the user ID of the program that makes a request; `None` if it is unknown.
 pub(crate) fn request_user(device: &'static Device, conn: ConnId) -> Outcome<Option<u32>> {
-    let mut held = device.hold();
+    let mut held = device.lock();
     let poller = held
         .as_mut()
-        .and_then(Driver::engine_mut)
+        .and_then(Backend::poller_mut)
         .ok_or(ControlError::InvalidParameter)?;
     let requester = poller.engine.requester(conn)?;
     Ok(requester.and_then(|vi| poller.path.user_of(vi)))
@@ -21,7 +21,7 @@ pub(crate) fn request_user(device: &'static Device, conn: ConnId) -> Outcome<Opt
 /// Returns the user ID of the program that a VI is connected to; `None` if it is unknown.
 pub(crate) fn peer_user(vi: &'static ViShared, handle: u64) -> Outcome<Option<u32>> {
     vi.device.poll();
-    let mut held = vi.device.hold();
+    let mut held = vi.device.lock();
     let poller = poller_of(&mut held, vi, handle)?;
     let peer = poller.engine.connected_to(vi.index)?;
     Ok(peer.and_then(|vi| poller.path.user_of(vi)))

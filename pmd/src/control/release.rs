@@ -5,13 +5,13 @@ use vi_engine::ConnId;
 
 use super::cq;
 use super::vis::{detach, detach_local, end_connection};
+use crate::biased_lock::{BiasedGuard, Unbias};
 use crate::device::Device;
-use crate::driver::Driver;
 use crate::memory::table::Removed;
+use crate::nic_backend::Backend;
 use crate::notify::EndedNotifier;
 use crate::poller::Poller;
 use crate::sync::Ordering;
-use crate::token::{Held, Unbias};
 use crate::vi::ViShared;
 
 /// Descriptors that one turn of a release flushes, at least those of one VI.
@@ -36,26 +36,26 @@ pub(crate) fn release_instance(
     let vis = vis_of(device, instance);
     let mut remaining = vis.as_slice();
     while !remaining.is_empty() {
-        let mut held = device.hold();
-        let Some(driver) = held.as_mut() else {
+        let mut held = device.lock();
+        let Some(backend) = held.as_mut() else {
             return (ended, removed);
         };
-        remaining = release_some(driver, remaining, &mut ended);
+        remaining = release_some(backend, remaining, &mut ended);
         if remaining.is_empty() {
-            device.wake_waiters(driver);
+            device.wake_waiters(backend);
         } else {
             yield_turn(device, held);
         }
     }
-    if let Some(driver) = device.hold().as_mut() {
+    if let Some(backend) = device.lock().as_mut() {
         release_cqs(device, instance, &mut ended);
-        if let Driver::Engine(poller) = driver {
+        if let Backend::Local(poller) = backend {
             reject_all(poller, conns);
         }
-        device.wake_waiters(driver);
+        device.wake_waiters(backend);
     }
     loop {
-        let held = device.hold();
+        let held = device.lock();
         if held.is_none() {
             return (ended, removed);
         }
@@ -72,7 +72,7 @@ pub(crate) fn release_instance(
 /// Returns the VIs of a closed NIC handle; no more are created.
 fn vis_of(device: &'static Device, instance: u64) -> Vec<FoundVi> {
     // Waits for a call that found the handle open and is creating a VI under the turn.
-    drop(device.hold());
+    drop(device.lock());
     let found = |vi: &'static ViShared| {
         let handle = vi.live_handle();
         (handle != 0 && vi.instance() == instance).then_some((vi, handle))
@@ -82,11 +82,11 @@ fn vis_of(device: &'static Device, instance: u64) -> Vec<FoundVi> {
 
 /// Between portions of a release: runs a poll turn, since a thread that reacquires the turn at once would starve
 /// the pollers, and lets waiting calls acquire the turn.
-fn yield_turn(device: &'static Device, mut held: Held<'_, Option<Driver>>) {
-    if let Some(driver) = held.as_mut() {
-        device.poll_thread.wake_if_armed(driver);
-        driver.turn(&device.doorbells);
-        device.wake_waiters(driver);
+fn yield_turn(device: &'static Device, mut held: BiasedGuard<'_, Option<Backend>>) {
+    if let Some(backend) = held.as_mut() {
+        device.poll_thread.wake_if_armed(backend);
+        backend.poll(&device.doorbells);
+        device.wake_waiters(backend);
     }
     drop(held);
     std::thread::yield_now();
@@ -94,7 +94,7 @@ fn yield_turn(device: &'static Device, mut held: Held<'_, Option<Driver>>) {
 
 /// Releases as many of these VIs as fit into one turn; returns the remaining ones.
 fn release_some<'a>(
-    driver: &mut Driver,
+    backend: &mut Backend,
     vis: &'a [FoundVi],
     ended: &mut Vec<EndedNotifier>,
 ) -> &'a [FoundVi] {
@@ -114,33 +114,33 @@ fn release_some<'a>(
     for (vi, handle) in now {
         // Another thread may have destroyed it meanwhile.
         if vi.is_live(*handle) {
-            release(vi, driver, ended);
+            release(vi, backend, ended);
         }
     }
     later
 }
 
 /// Destroys a VI in any state, with its posted descriptors.
-fn release(vi: &'static ViShared, driver: &mut Driver, ended: &mut Vec<EndedNotifier>) {
+fn release(vi: &'static ViShared, backend: &mut Backend, ended: &mut Vec<EndedNotifier>) {
     {
         let _ends = vi.close_ends();
         vi.retire();
     }
-    match driver {
-        Driver::Engine(poller) => end_connection(vi, poller),
-        Driver::Process(attachment) => attachment.flush(vi.index),
+    match backend {
+        Backend::Local(poller) => end_connection(vi, poller),
+        Backend::Attached(attachment) => attachment.flush(vi.index),
     }
     for queue in [&vi.send, &vi.recv] {
-        queue.clear(&mut queue.reap_end.hold());
+        queue.clear(&mut queue.reap_end.lock());
     }
-    match driver {
-        Driver::Engine(poller) => {
+    match backend {
+        Backend::Local(poller) => {
             if !poller.engine.destroy_vi(vi.index) {
                 log::error!("NIC {}: VI not released", vi.device.config.name);
             }
             detach(vi, poller, ended);
         }
-        Driver::Process(_) => detach_local(vi, driver, ended),
+        Backend::Attached(_) => detach_local(vi, backend, ended),
     }
 }
 
@@ -204,13 +204,13 @@ mod tests {
         for number in 0..VIS {
             let vi = make(closed, tags[1]);
             make(kept, tags[0]);
-            let mut held = device.hold();
-            let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
+            let mut held = device.lock();
+            let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
             // An application that does not poll its completions.
             let owner = Owner::client(78).unwrap();
             poller.path.vi(vi.index).unwrap().serve(ClientId(77), owner);
             for _ in 0..if number < 10 { posted } else { 0 } {
-                assert!(vi.recv.post(&mut vi.recv.post_end.hold(), |_| ()));
+                assert!(vi.recv.post(&mut vi.recv.post_end.lock(), |_| ()));
             }
         }
         (device, kept, closed)
@@ -232,7 +232,7 @@ mod tests {
             let mut remaining = vis.as_slice();
             let mut portions = Vec::new();
             while !remaining.is_empty() {
-                let mut held = device.hold();
+                let mut held = device.lock();
                 let before = remaining.len();
                 remaining = release_some(held.as_mut().unwrap(), remaining, &mut ended);
                 portions.push(before - remaining.len());
@@ -254,9 +254,9 @@ mod tests {
         let (device, kept, closed) = open_with_vis("frames", 1024);
         let turns = || {
             device
-                .hold()
+                .lock()
                 .as_ref()
-                .and_then(Driver::engine)
+                .and_then(Backend::poller)
                 .unwrap()
                 .turns
         };
@@ -283,7 +283,7 @@ mod tests {
         let new = nic::create_vi(kept, &settings, 0, 0).unwrap();
         assert!(core::ptr::eq(vi_of(new).unwrap(), gone), "in the same slot");
         let mut ended = Vec::new();
-        release_some(device.hold().as_mut().unwrap(), &vis[..1], &mut ended);
+        release_some(device.lock().as_mut().unwrap(), &vis[..1], &mut ended);
         assert!(gone.is_live(new));
         for nic in [closed, kept] {
             crate::device::close(device, nic).unwrap();

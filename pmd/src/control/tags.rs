@@ -1,18 +1,18 @@
 //! Destroys protection tags that are not in use.
 
 use super::{ControlError, Outcome};
+use crate::biased_lock::BiasedGuard;
 use crate::device::Device;
-use crate::driver::Driver;
+use crate::nic_backend::Backend;
 use crate::resource_error::ResourceError;
-use crate::token::Held;
 
 /// Destroys a protection tag that no VI and no region uses (VIPL 3.4.2).
 pub(crate) fn destroy_ptag(device: &'static Device, ptag: u64) -> Outcome<()> {
-    destroy(device, &device.hold(), ptag)
+    destroy(device, &device.lock(), ptag)
 }
 
 /// As [`destroy_ptag`], under the turn, under which VIs acquire their tags.
-fn destroy(device: &Device, _turn: &Held<'_, Option<Driver>>, ptag: u64) -> Outcome<()> {
+fn destroy(device: &Device, _turn: &BiasedGuard<'_, Option<Backend>>, ptag: u64) -> Outcome<()> {
     let tag = device
         .instances
         .tag(device.number(), ptag)
@@ -50,10 +50,10 @@ mod tests {
         };
         let make = || create_vi(device, instance, &settings, (0, 0));
         std::thread::scope(|scope| {
-            let turn = device.hold();
+            let turn = device.lock();
             let vi = scope.spawn(make);
             // It has done all checks that precede the turn.
-            while device.turn.waiting() == 0 {
+            while device.backend.waiting() == 0 {
                 std::thread::yield_now();
             }
             assert_eq!(destroy(device, &turn, settings.ptag), Ok(()));

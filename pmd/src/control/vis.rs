@@ -7,7 +7,7 @@ use super::{
 use crate::attach::calls;
 use crate::datapath::ViPath;
 use crate::device::Device;
-use crate::driver::Driver;
+use crate::nic_backend::Backend;
 use crate::notify::{self, EndedNotifier};
 use crate::poller::Poller;
 use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
@@ -61,7 +61,7 @@ fn creation_error(device: &Device, index: u32) -> ControlError {
 
 /// Validates the attributes of a VI before a datapath process creates or changes it.
 pub(crate) fn check_vi(device: &Device, settings: &ViSettings, cqs: (u64, u64)) -> Outcome<()> {
-    let _turn = device.hold();
+    let _turn = device.lock();
     check_settings(device, settings)?;
     resolve_cqs(device, cqs).map(|_| ())
 }
@@ -75,8 +75,8 @@ pub(crate) fn adopt_vi(
     remote: u64,
 ) -> Outcome<u64> {
     let index = calls::index_of(remote);
-    let mut held = device.hold();
-    let driver = held
+    let mut held = device.lock();
+    let backend = held
         .as_mut()
         .filter(|_| device.instances.is_open(instance))
         .ok_or(ControlError::InvalidParameter)?;
@@ -87,12 +87,12 @@ pub(crate) fn adopt_vi(
         .get_or_make(index, || ViShared::new(device, index, depth))
         .ok_or_else(|| creation_error(device, index))?;
     let mut ended = Vec::new();
-    let handle_at = |driver: &mut Driver| driver.attachment()?.handle_at(vi.index);
-    if handle_at(driver).is_some() {
+    let handle_at = |backend: &mut Backend| backend.attachment()?.handle_at(vi.index);
+    if handle_at(backend).is_some() {
         // The process has destroyed the previous VI at this index, and that call has not returned yet.
-        detach_local(vi, driver, &mut ended);
+        detach_local(vi, backend, &mut ended);
     }
-    let attachment = driver.attachment().ok_or(ControlError::InvalidParameter)?;
+    let attachment = backend.attachment().ok_or(ControlError::InvalidParameter)?;
     // After that, since the previous VI may have been the last user of a completion queue.
     let cqs = match resolve_cqs(device, cq_handles) {
         Ok(cqs) => cqs,
@@ -129,7 +129,7 @@ pub(crate) fn create_vi(
     cq_handles: (u64, u64),
 ) -> Outcome<u64> {
     start_listening(device, instance, LISTEN_TIMEOUT)?;
-    let mut held = device.hold();
+    let mut held = device.lock();
     let (level, tag) = check_settings(device, settings)?;
     let poller = working_poller_for(&mut held, device, instance)?;
     let cqs = resolve_cqs(device, cq_handles)?;
@@ -160,7 +160,7 @@ pub(crate) fn create_vi(
 
 /// Destroys a VI that is Idle and whose queues are empty (VIPL 3.2.2).
 pub(crate) fn destroy_vi(vi: &'static ViShared, handle: u64) -> Outcome<()> {
-    let mut held = vi.device.hold();
+    let mut held = vi.device.lock();
     let poller = poller_of(&mut held, vi, handle)?;
     let retired = {
         // No other thread posts or reaps while the queues are checked.
@@ -199,12 +199,12 @@ pub(super) fn detach(vi: &'static ViShared, poller: &mut Poller, ended: &mut Vec
 /// As [`detach`], for a NIC of a datapath process.
 pub(crate) fn detach_local(
     vi: &'static ViShared,
-    driver: &mut Driver,
+    backend: &mut Backend,
     ended: &mut Vec<EndedNotifier>,
 ) {
     ended.extend(vi.notify.end());
     attributes::release_tag(vi);
-    if let Some(attachment) = driver.attachment() {
+    if let Some(attachment) = backend.attachment() {
         detach_cqs(vi, attachment.remove(vi.index), ended);
     }
 }
@@ -226,7 +226,7 @@ fn detach_cqs(
 /// Disconnects a VI (VIPL 3.3.5).
 pub(crate) fn disconnect(vi: &'static ViShared, handle: u64) -> Outcome<()> {
     let device = vi.device;
-    let mut held = device.hold();
+    let mut held = device.lock();
     let poller = poller_of(&mut held, vi, handle)?;
     end_connection(vi, poller);
     device.notify(poller.path.take_pending_events());

@@ -198,11 +198,11 @@ impl Endpoint {
     }
 
     fn in_flight(&self) -> u32 {
-        let mut held = self.device.hold();
+        let mut held = self.device.lock();
         let index = crate::vi::vi_of(self.vi).unwrap().index;
         held.as_mut()
             .unwrap()
-            .engine_mut()
+            .poller_mut()
             .unwrap()
             .path
             .vi(index)
@@ -290,10 +290,10 @@ impl Drop for OnDrop<'_> {
 fn poll_devices(devices: &[&'static Device], stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         for device in devices {
-            if let Some(driver) = device.turn.hold_unbiased().as_mut() {
-                driver.upkeep();
-                driver.long_turn(&device.doorbells);
-                device.wake_waiters(driver);
+            if let Some(backend) = device.backend.lock_unbiased().as_mut() {
+                backend.upkeep();
+                backend.poll_thoroughly(&device.doorbells);
+                device.wake_waiters(backend);
             }
         }
         std::thread::yield_now();
@@ -491,8 +491,8 @@ fn send_posted_on_idle_vi_is_flushed_while_vi_is_queued() {
     let end = Endpoint::new(&config, RELIABLE_DELIVERY);
     let index = crate::vi::vi_of(end.vi).unwrap().index;
     {
-        let mut held = end.device.hold();
-        let poller = held.as_mut().unwrap().engine_mut().unwrap();
+        let mut held = end.device.lock();
+        let poller = held.as_mut().unwrap().poller_mut().unwrap();
         poller.path.enqueue(index);
     }
     end.post_send(0, control::OP_SEND_RECV, &[]);

@@ -10,9 +10,9 @@ use crate::attach::control_connections::ControlConnections;
 use crate::attach::descriptor_quota::DescriptorQuota;
 use crate::attach::handshake;
 use crate::config::{NicConfig, Protection};
-use crate::driver::Driver;
 use crate::fork::{self, OpenCloseLock};
 use crate::main_thread;
+use crate::nic_backend::Backend;
 use crate::open::{self, OpenError};
 use crate::sync::{AtomicU32, Ordering};
 use crate::vi::ViShared;
@@ -81,11 +81,11 @@ impl Device {
     pub(crate) fn submit(&'static self, vi: &ViShared) {
         self.note_activity();
         let posted = vi.recv.posted();
-        if let Some(driver) = self.hold().as_mut() {
-            self.poll_thread.wake_if_armed(driver);
-            driver.kick(vi.index, &self.doorbells);
-            self.wake_waiters(driver);
-            if !driver.has_unsent() {
+        if let Some(backend) = self.lock().as_mut() {
+            self.poll_thread.wake_if_armed(backend);
+            backend.kick(vi.index, &self.doorbells);
+            self.wake_waiters(backend);
+            if !backend.has_unsent() {
                 return;
             }
         }
@@ -99,14 +99,14 @@ impl Device {
         let start = Instant::now();
         loop {
             {
-                let mut held = self.hold();
-                let Some(driver) = held.as_mut() else {
+                let mut held = self.lock();
+                let Some(backend) = held.as_mut() else {
                     return;
                 };
-                self.poll_thread.wake_if_armed(driver);
-                driver.turn(&self.doorbells);
-                self.wake_waiters(driver);
-                if driver.attachment().is_none_or(|there| is_submitted(there)) {
+                self.poll_thread.wake_if_armed(backend);
+                backend.poll(&self.doorbells);
+                self.wake_waiters(backend);
+                if backend.attachment().is_none_or(|there| is_submitted(there)) {
                     return;
                 }
             }
@@ -119,8 +119,8 @@ impl Device {
 
     /// Opens another handle of an attached NIC that is open.
     fn open_again(&'static self, path: &Path) -> Result<(&'static Self, u64), OpenError> {
-        let is_lost = (self.hold().as_mut())
-            .and_then(Driver::attachment)
+        let is_lost = (self.lock().as_mut())
+            .and_then(Backend::attachment)
             .is_some_and(|attachment| attachment.is_lost());
         if is_lost {
             return Err(OpenError::new(
@@ -184,7 +184,7 @@ pub(crate) fn attach_as(
         *attached.aliases() = vec![name.to_owned()];
         *attached.control() = Some(control);
     }
-    device.start(Driver::Process(Box::new(attachment)))?;
+    device.start(Backend::Attached(Box::new(attachment)))?;
     match handshake::open_remote(device, path) {
         Ok(remote) => Ok((device, device.instances.open(device.number, remote))),
         Err(error) => {

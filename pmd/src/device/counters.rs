@@ -2,7 +2,7 @@
 
 use super::Device;
 use crate::datapath::PathCounters;
-use crate::driver::Driver;
+use crate::nic_backend::Backend;
 use crate::sync::Ordering;
 use crate::transport::Transport;
 
@@ -33,8 +33,8 @@ impl Device {
 
     /// Returns the counters of the data path and the engine by name.
     pub(crate) fn counters(&self) -> Vec<(String, u64)> {
-        let held = self.hold();
-        let Some(poller) = held.as_ref().and_then(Driver::engine) else {
+        let held = self.lock();
+        let Some(poller) = held.as_ref().and_then(Backend::poller) else {
             return Vec::new();
         };
         // The names are formatted after the turn is released.

@@ -10,7 +10,7 @@ use vi_engine::login::PortState;
 use vi_engine::vn_port::NeighbourView;
 
 use crate::control::{ControlError, Outcome};
-use crate::driver::Driver;
+use crate::nic_backend::Backend;
 use crate::poller::Poller;
 use crate::progress::wait;
 use crate::waiters::Event;
@@ -212,13 +212,13 @@ impl NeighbourPort {
 /// [`ControlError::InvalidParameter`] if the handle is not that of an open NIC.
 pub fn network_view(handle: u64) -> Outcome<NetworkView> {
     let device = super::nic(handle)?;
-    let mut held = device.hold();
-    let driver = held.as_mut().ok_or(ControlError::InvalidParameter)?;
-    device.poll_thread.wake_if_armed(driver);
+    let mut held = device.lock();
+    let backend = held.as_mut().ok_or(ControlError::InvalidParameter)?;
+    device.poll_thread.wake_if_armed(backend);
     // Includes the latest changes.
-    driver.long_turn(&device.doorbells);
-    device.wake_waiters(driver);
-    let poller = driver.engine_mut().ok_or(ControlError::InvalidParameter)?;
+    backend.poll_thoroughly(&device.doorbells);
+    device.wake_waiters(backend);
+    let poller = backend.poller_mut().ok_or(ControlError::InvalidParameter)?;
     Ok(NetworkView::of(poller))
 }
 
@@ -238,8 +238,8 @@ pub fn await_network_change(
         if let Err(error) = super::nic(handle) {
             return Some(Err(error));
         }
-        let mut held = device.hold();
-        let Some(poller) = held.as_mut().and_then(Driver::engine_mut) else {
+        let mut held = device.lock();
+        let Some(poller) = held.as_mut().and_then(Backend::poller_mut) else {
             return Some(Err(ControlError::InvalidParameter));
         };
         let now = NetworkView::of(poller);

@@ -5,7 +5,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::driver::Driver;
+use crate::nic_backend::Backend;
 use crate::sync::{AtomicU64, Ordering};
 use crate::sys;
 
@@ -40,10 +40,11 @@ impl CoreSleep {
 
     /// Returns true if the core sleeps beyond the time at which there is work. The caller holds the
     /// turn.
-    pub(crate) fn needs_wake(&self, driver: &Driver) -> bool {
+    pub(crate) fn needs_wake(&self, backend: &Backend) -> bool {
         let until_ns = self.until_ns.load(Ordering::Relaxed);
         let is_sooner = |at_ns| at_ns < until_ns;
-        until_ns != AWAKE && (driver.has_unsent() || driver.next_timer_ns().is_some_and(is_sooner))
+        until_ns != AWAKE
+            && (backend.has_unsent() || backend.next_timer_ns().is_some_and(is_sooner))
     }
 
     /// Wakes the core if it sleeps. Not to be called under the turn, which the core takes then.

@@ -15,13 +15,16 @@ fn device(test: &str) -> (&'static Device, u64) {
 
 /// Does what the poll thread does up to its sleep on the port.
 fn arm_for_sleep(device: &'static Device, before_sleep: impl FnOnce()) -> WakeSource {
-    let mut held = device.hold();
-    let driver = held.as_mut().unwrap();
-    let source = driver.arm();
+    let mut held = device.lock();
+    let backend = held.as_mut().unwrap();
+    let source = backend.arm();
     device.poll_thread.mark_doorbells_unattended();
-    assert!(!driver.long_turn(&device.doorbells), "there is no work");
+    assert!(
+        !backend.poll_thoroughly(&device.doorbells),
+        "there is no work"
+    );
     before_sleep();
-    *driver.armed() = Some(source.clone());
+    *backend.armed() = Some(source.clone());
     source
 }
 
@@ -33,7 +36,7 @@ fn sleep_until_woken(device: &Device, source: &WakeSource) {
         begun.elapsed() < Duration::from_secs(10),
         "it was not woken"
     );
-    assert!(device.hold().as_mut().unwrap().armed().is_none());
+    assert!(device.lock().as_mut().unwrap().armed().is_none());
 }
 
 #[test]
@@ -73,7 +76,7 @@ fn doorbell_rung_while_poll_thread_has_turn_is_left_to_it() {
     let (rang, returned) = std::sync::mpsc::channel();
     let ringer = device.poll_thread.while_polling(|| {
         // As if preempted here, with the turn taken.
-        let _held = device.turn.hold_unbiased();
+        let _held = device.backend.lock_unbiased();
         let ringer = std::thread::spawn(move || {
             device.ring(ViIndex(3));
             rang.send(()).unwrap();
@@ -102,21 +105,21 @@ fn polling_thread_wakes_sleeping_poll_thread() {
 fn sleep_is_shorter_while_frames_wait_for_room() {
     let (device, instance) = device("room");
     {
-        let mut held = device.hold();
-        let driver = held.as_mut().unwrap();
-        assert_eq!(longest_sleep(driver, Duration::from_millis(4)), UPKEEP);
-        let poller = driver.engine_mut().unwrap();
+        let mut held = device.lock();
+        let backend = held.as_mut().unwrap();
+        assert_eq!(longest_sleep(backend, Duration::from_millis(4)), UPKEEP);
+        let poller = backend.poller_mut().unwrap();
         let mbuf = poller.path.port.alloc([0xFF; 6]).unwrap();
         assert!(poller.path.batch.push(mbuf).is_ok());
         for (idle_us, sleep_us) in [(0, 20), (60, 20), (4000, 1000), (1_000_000, 50_000)] {
-            let sleep = longest_sleep(driver, Duration::from_micros(idle_us));
+            let sleep = longest_sleep(backend, Duration::from_micros(idle_us));
             assert_eq!(
                 sleep,
                 Duration::from_micros(sleep_us),
                 "idle for {idle_us} us"
             );
         }
-        let poller = driver.engine_mut().unwrap();
+        let poller = backend.poller_mut().unwrap();
         let mbuf = poller.path.batch.pop().unwrap();
         poller.path.port.free(mbuf);
     }
@@ -133,11 +136,11 @@ fn wait_finds_event_signalled_before_it_sleeps() {
                 for _ in 0..round * 50 {
                     core::hint::spin_loop();
                 }
-                let mut held = device.hold();
+                let mut held = device.lock();
                 found.store(true, Ordering::Relaxed);
-                let driver = held.as_mut().unwrap();
-                driver.engine_mut().unwrap().path.pending_events = Event::CONTROL;
-                device.wake_waiters(driver);
+                let backend = held.as_mut().unwrap();
+                backend.poller_mut().unwrap().path.pending_events = Event::CONTROL;
+                device.wake_waiters(backend);
             });
             let check = || found.load(Ordering::Relaxed).then_some(());
             let limit = Some(Duration::from_secs(20));
@@ -164,9 +167,9 @@ fn wait_on_served_nic_checks_once_and_takes_no_turn() {
     let (device, instance) = served("beside");
     let turns = || {
         device
-            .hold()
+            .lock()
             .as_ref()
-            .and_then(Driver::engine)
+            .and_then(Backend::poller)
             .unwrap()
             .turns
     };
@@ -197,11 +200,11 @@ fn wait_on_served_nic_finds_event() {
                 for _ in 0..round * 200 {
                     core::hint::spin_loop();
                 }
-                let mut held = device.hold();
+                let mut held = device.lock();
                 found.store(true, Ordering::Relaxed);
-                let driver = held.as_mut().unwrap();
-                driver.engine_mut().unwrap().path.pending_events = Event::on_listener(7);
-                device.wake_waiters(driver);
+                let backend = held.as_mut().unwrap();
+                backend.poller_mut().unwrap().path.pending_events = Event::on_listener(7);
+                device.wake_waiters(backend);
             });
             let check = || found.load(Ordering::Relaxed).then_some(());
             let event = Event::CONTROL.or(Event::on_listener(7));
@@ -227,7 +230,7 @@ fn wait_on_served_nic_wakes_sleeping_core() {
         (begun.elapsed() < Duration::from_secs(10)).then_some(())
     };
     let prepare_sleep = |until_ns| {
-        let _turn = device.hold();
+        let _turn = device.lock();
         device.poll_thread.core.prepare_sleep(until_ns);
     };
     prepare_sleep(50_000_000);
@@ -241,10 +244,10 @@ fn core_needs_wake_for_earlier_timer_or_unsent_frame() {
     use fcvi_frame::connect::{Discriminator, HostAddress, NetAddress};
     let (device, instance) = served("needs-wake");
     let core = &device.poll_thread.core;
-    let needs_wake = || core.needs_wake(device.hold().as_ref().unwrap());
+    let needs_wake = || core.needs_wake(device.lock().as_ref().unwrap());
     let sleep_for = |limit_ns| {
-        let mut held = device.hold();
-        let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
+        let mut held = device.lock();
+        let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
         core.prepare_sleep(poller.clock.now_ns() + limit_ns);
     };
     assert!(!needs_wake(), "it is awake");
@@ -268,8 +271,8 @@ fn core_needs_wake_for_earlier_timer_or_unsent_frame() {
     sleep_for(1);
     assert!(!needs_wake(), "the sleep ends earlier");
     {
-        let mut held = device.hold();
-        let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
+        let mut held = device.lock();
+        let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
         let mbuf = poller.path.port.alloc([0xFF; 6]).unwrap();
         assert!(poller.path.batch.push(mbuf).is_ok());
     }
@@ -277,8 +280,8 @@ fn core_needs_wake_for_earlier_timer_or_unsent_frame() {
     core.finish_sleep();
     assert!(!needs_wake());
     {
-        let mut held = device.hold();
-        let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
+        let mut held = device.lock();
+        let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
         let mbuf = poller.path.batch.pop().unwrap();
         poller.path.port.free(mbuf);
     }

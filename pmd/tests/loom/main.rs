@@ -3,21 +3,21 @@
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p pmd --test loom --release`.
 #![cfg(loom)]
 
+mod biased_locks;
 mod doorbells;
 mod ordered_writes;
 mod sleep;
 mod sync;
-mod tokens;
 
+#[allow(dead_code, reason = "the models use a part of it")]
+#[path = "../../src/biased_lock.rs"]
+mod biased_lock;
 #[allow(dead_code, reason = "the models use a part of it")]
 #[path = "../../src/memory/copy.rs"]
 mod copy;
 #[allow(dead_code, reason = "the models use a part of it")]
 #[path = "../../src/doorbell.rs"]
 mod doorbell;
-#[allow(dead_code, reason = "the models use a part of it")]
-#[path = "../../src/token.rs"]
-mod token;
 #[allow(dead_code, reason = "the models use a part of it")]
 #[path = "../../src/waiters.rs"]
 mod waiters;

@@ -13,8 +13,8 @@ use crate::attach::Attachment;
 use crate::attach::message::{NetAddress, Reply, Request};
 use crate::control::{ControlError, Outcome};
 use crate::device::Device;
-use crate::driver::Driver;
 use crate::instance::Conn;
+use crate::nic_backend::Backend;
 use crate::resource_error::ResourceError;
 use crate::vi::ViShared;
 
@@ -118,17 +118,17 @@ pub(crate) fn connect_request(
 /// Fails a connection request after the end of the process: a reliable VI enters the Error state (VIPL 3.3.4).
 #[cold]
 fn unreachable_without_process(vi: &'static ViShared) -> ControlError {
-    let mut held = vi.device.hold();
+    let mut held = vi.device.lock();
     if vi.state() != EndpointState::Idle {
         return ControlError::InvalidState;
     }
     if vi.settings().reliability != 1 {
         vi.set_state(EndpointState::Error);
-        if let Some(driver) = held.as_mut() {
-            if let Some(attachment) = driver.attachment() {
+        if let Some(backend) = held.as_mut() {
+            if let Some(attachment) = backend.attachment() {
                 attachment.flush(vi.index);
             }
-            vi.device.wake_waiters(driver);
+            vi.device.wake_waiters(backend);
         }
     }
     ControlError::NotReachable
@@ -206,7 +206,7 @@ fn change<R>(
     handle: u64,
     change: impl FnOnce(&mut Attachment) -> R,
 ) -> Option<R> {
-    let mut held = vi.device.hold();
-    let attachment = held.as_mut().and_then(Driver::attachment);
+    let mut held = vi.device.lock();
+    let attachment = held.as_mut().and_then(Backend::attachment);
     attachment.filter(|_| vi.is_live(handle)).map(change)
 }

@@ -6,9 +6,9 @@ use super::*;
 use crate::attach::shared_queues::{CompletionConsumer, RingSizes, SubmissionProducer};
 use crate::config::NicConfig;
 use crate::device::{self, Device};
-use crate::driver::Driver;
 use crate::memory::backing::Owner;
 use crate::nic;
+use crate::nic_backend::Backend;
 use crate::vi::{ViSettings, vi_of};
 
 /// A NIC without threads and one attached application; the test acts as both.
@@ -109,8 +109,8 @@ impl TestNic {
 }
 
 fn with<R>(device: &Device, run: impl FnOnce(&mut Datapath) -> R) -> R {
-    let mut held = device.hold();
-    run(&mut held.as_mut().and_then(Driver::engine_mut).unwrap().path)
+    let mut held = device.lock();
+    run(&mut held.as_mut().and_then(Backend::poller_mut).unwrap().path)
 }
 
 fn limits() -> Limits {

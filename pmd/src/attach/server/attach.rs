@@ -15,8 +15,8 @@ use crate::attach::shared_queues::{RingSizes, SharedQueues};
 use crate::attach::socket::{Peer, Socket};
 use crate::config::QuotaConfig;
 use crate::device::{self, Device};
-use crate::driver::Driver;
 use crate::nic;
+use crate::nic_backend::Backend;
 use crate::sync::Ordering;
 use crate::sys;
 
@@ -37,8 +37,8 @@ fn refusal(subject: &str, error: &io::Error) -> Reply {
 
 /// The failure of a NIC, if it must be reopened.
 fn failure_of(device: &Device) -> Option<String> {
-    let held = device.hold();
-    match held.as_ref().and_then(Driver::engine) {
+    let held = device.lock();
+    match held.as_ref().and_then(Backend::poller) {
         Some(poller) => poller.failure.map(|failure| failure.to_string()),
         // It failed, and could not be reopened.
         None => Some("it is down".to_owned()),
@@ -139,8 +139,8 @@ impl Server {
         // Held until the session is in the table: a thread that reopens the NIC checks there whether it is in use.
         let handle_guard = self.ensure_up(served).map_err(Reply::Refused)?;
         let client = {
-            let mut held = device.hold();
-            let poller = held.as_mut().and_then(Driver::engine_mut);
+            let mut held = device.lock();
+            let poller = held.as_mut().and_then(Backend::poller_mut);
             let poller = poller.ok_or_else(|| Reply::Refused(format!("NIC {name} is down")))?;
             poller.path.add_client(client)
         };

@@ -18,7 +18,7 @@ use super::{ServedNic, Server, TIMEOUT, out_of_descriptors, refuse, reject};
 use crate::attach::limiters;
 use crate::attach::message::{CaptureParameters, Reply};
 use crate::attach::socket::{Peer, Socket};
-use crate::driver::Driver;
+use crate::nic_backend::Backend;
 use crate::sync::Ordering;
 use crate::sys;
 use crate::tap::filter::Filter;
@@ -83,8 +83,8 @@ struct InstalledTap<'a> {
 impl InstalledTap<'_> {
     /// Removes the tap: no more frames are captured.
     fn remove(&self) {
-        let mut held = self.served.device.hold();
-        if let Some(poller) = held.as_mut().and_then(Driver::engine_mut) {
+        let mut held = self.served.device.lock();
+        if let Some(poller) = held.as_mut().and_then(Backend::poller_mut) {
             let tap = &mut poller.path.tap;
             // The NIC may have been reopened meanwhile, and have another tap.
             let ours = tap.take_if(|tap| tap.is_read_by(&self.reader));
@@ -230,8 +230,8 @@ fn install_tap<'a>(
     let name = &served.config.name;
     let in_use = || format!("NIC {name}: another capture is running: end it");
     let port: Capabilities = {
-        let held = served.device.hold();
-        let poller = held.as_ref().and_then(Driver::engine);
+        let held = served.device.lock();
+        let poller = held.as_ref().and_then(Backend::poller);
         let poller = poller.ok_or_else(|| format!("NIC {name} is down"))?;
         // Checked before a buffer is allocated.
         if poller.path.tap.is_some() {
@@ -251,8 +251,8 @@ fn install_tap<'a>(
     let tap = Box::new(tap);
     let mut head = Vec::with_capacity(CHUNK_BYTES * 2);
     format::head(&mut head, &port, snaplen_bytes as u32);
-    let mut held = served.device.hold();
-    let poller = held.as_mut().and_then(Driver::engine_mut);
+    let mut held = served.device.lock();
+    let poller = held.as_mut().and_then(Backend::poller_mut);
     let poller = poller.ok_or_else(|| format!("NIC {name} is down"))?;
     if poller.path.tap.is_some() {
         return Err(in_use());

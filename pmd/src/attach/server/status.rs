@@ -9,8 +9,8 @@ use vi_engine::{EndpointState, ViIndex};
 use super::{Core, ServedNic, Session};
 use crate::attach::client::ClientId;
 use crate::device::Device;
-use crate::driver::Driver;
 use crate::nic::{self, NeighbourPort, OwnPort};
+use crate::nic_backend::Backend;
 use crate::sync::Ordering;
 use crate::transport::Peer;
 
@@ -165,8 +165,8 @@ fn sample_vis(device: &Device) -> (Vec<ViSample>, HashMap<NPortId, [u8; 16]>) {
     let (mut samples, mut hosts) = (Vec::new(), Vec::new());
     for from in (0..device.config.max_vi as usize).step_by(VIS_PER_HOLD) {
         samples.reserve(VIS_PER_HOLD);
-        let held = device.hold();
-        let Some(poller) = held.as_ref().and_then(Driver::engine) else {
+        let held = device.lock();
+        let Some(poller) = held.as_ref().and_then(Backend::poller) else {
             break;
         };
         if from == 0 {
@@ -239,8 +239,8 @@ fn core_status(core: &Core) -> CoreStatus {
 
 fn nic_status(served: &ServedNic) -> NicStatus {
     let (driver, device) = {
-        let held = served.device.hold();
-        let poller = held.as_ref().and_then(Driver::engine);
+        let held = served.device.lock();
+        let poller = held.as_ref().and_then(Backend::poller);
         poller.map_or_else(Default::default, |poller| {
             let port = poller.path.port.capabilities();
             (port.driver.to_string(), port.device.clone())

@@ -9,7 +9,7 @@ use fcvi_frame::fc::NPortId;
 use pmd_port::PortFailure;
 
 use super::*;
-use crate::driver::Driver;
+use crate::nic_backend::Backend;
 use crate::testkit::lingering_connection;
 
 /// Longer than anything takes on a busy machine.
@@ -182,7 +182,7 @@ fn call_connections_whose_close_blocks_delay_no_other() {
     let (lingering, peer) = lingering_connection();
     {
         // The thread of the connection waits for the NIC.
-        let _held = server.nics[0].device.hold();
+        let _held = server.nics[0].device.lock();
         call.send(&Request::Open, &[]).unwrap();
         // An unexpected descriptor ends the connection while the next message is still in the socket.
         let harmless = fs::File::open("/dev/null").unwrap();
@@ -209,8 +209,8 @@ fn wait_until_unused(server: &Server) {
     let deadline = Instant::now() + LONG;
     loop {
         let is_served = {
-            let mut held = device.hold();
-            let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
+            let mut held = device.lock();
+            let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
             poller.path.clients.has_any()
         };
         if !is_served && server.sessions().is_empty() && device.instances.count() == 1 {
@@ -426,8 +426,8 @@ fn failed_nic_is_reopened_when_no_application_uses_it() {
     let served = &server.nics[0];
     let (attach_socket, key) = attach(&server);
     {
-        let mut held = served.device.hold();
-        let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
+        let mut held = served.device.lock();
+        let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
         poller.failure = Some(PortFailure::SegmentRemoved);
     }
     let (next, _rings) = request_rings(&server);
@@ -505,8 +505,8 @@ fn discovered_hosts_may_exceed_one_message() {
     let (_life, key) = attach(&server);
     let (call, nic) = open(&server, key);
     {
-        let mut held = server.nics[0].device.hold();
-        let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
+        let mut held = server.nics[0].device.lock();
+        let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
         for number in 1..=HOSTS {
             let mut host = [0xFD; 16];
             host[12..].copy_from_slice(&number.to_be_bytes());

@@ -252,7 +252,7 @@ impl Session {
     pub(super) fn deregister(&self, nic: u64, address: u64, region: u32) -> Outcome<()> {
         self.region(nic, address, region)?;
         let removed = {
-            let _no_turn_runs = self.device.hold();
+            let _no_turn_runs = self.device.lock();
             let regions = &self.device.regions;
             regions.deregister(self.owner(), address, region)
         };

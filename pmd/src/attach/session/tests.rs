@@ -88,8 +88,8 @@ impl Process {
     /// The application that owns the VI with this handle.
     fn client_of_vi(&self, vi: u64) -> Option<ClientId> {
         let index = vi_engine::ViIndex(RawHandle::unpack(vi).index);
-        let mut held = self.device.hold();
-        let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
+        let mut held = self.device.lock();
+        let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
         poller.path.vi(index).unwrap().client
     }
 }
@@ -263,8 +263,8 @@ fn second_end_of_a_session_does_not_remove_the_next_client_with_its_id() {
     let first = process.application(0);
     first.end();
     let add = || {
-        let mut held = process.device.hold();
-        let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
+        let mut held = process.device.lock();
+        let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
         poller.path.add_client(client())
     };
     assert_eq!(add(), ClientId(0));

@@ -31,11 +31,11 @@ struct Application {
 impl Application {
     fn with_vi_of(end: Endpoint) -> Self {
         let owner = Owner::client(1).unwrap();
-        let mut held = end.device.hold();
+        let mut held = end.device.lock();
         let index = vi_of(end.vi).unwrap().index;
         held.as_mut()
             .unwrap()
-            .engine_mut()
+            .poller_mut()
             .unwrap()
             .path
             .vi(index)
@@ -93,7 +93,7 @@ impl Application {
             slot.segments_mut(data.len()).copy_from_slice(data);
         };
         let work = vi.queue(queue);
-        assert!(work.post(&mut work.post_end.hold(), fill));
+        assert!(work.post(&mut work.post_end.lock(), fill));
         if queue == Queue::Send {
             vi.device.kick(vi);
         }

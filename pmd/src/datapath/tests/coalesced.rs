@@ -10,7 +10,7 @@ const FULL: u64 = 4;
 /// Connects two endpoints, of which the near one delays frames until a burst is full.
 fn delayed_pair(test: &str) -> (Endpoint, Endpoint) {
     let (near, far) = pair(test, RELIABLE_DELIVERY, |_| ());
-    if let Some(poller) = near.device.hold().as_mut().unwrap().engine_mut() {
+    if let Some(poller) = near.device.lock().as_mut().unwrap().poller_mut() {
         poller.path.send_alone = false;
         poller.coalescer = Coalescer::without_time_limit(FULL as u32);
     }
@@ -98,8 +98,8 @@ fn turn_sends_delayed_frames() {
     let (near, far) = delayed_pair("coalesced-turn");
     near.send_lines(0..3);
     assert_eq!(far.receive_messages(), 0);
-    if let Some(driver) = near.device.turn.hold_unbiased().as_mut() {
-        driver.turn(&near.device.doorbells);
+    if let Some(backend) = near.device.backend.lock_unbiased().as_mut() {
+        backend.poll(&near.device.doorbells);
     }
     assert_eq!(far.receive_messages(), 3);
     near.close();

@@ -47,7 +47,7 @@ impl Descriptors {
 
 /// Posts under the turn, so that all is processed by one later turn.
 fn post_for_one_turn(end: &Endpoint, post: impl FnOnce()) {
-    let turn = end.device.hold();
+    let turn = end.device.lock();
     post();
     drop(turn);
 }

@@ -128,10 +128,10 @@ impl Program {
     /// Takes descriptors of programs that are not accepted, as kernels before Linux 6.16 do.
     fn take_descriptors(&self) {
         const SO_PASSRIGHTS: libc::c_int = 83;
-        let held = self.device.hold();
+        let held = self.device.lock();
         let poller = held
             .as_ref()
-            .and_then(crate::driver::Driver::engine)
+            .and_then(crate::nic_backend::Backend::poller)
             .unwrap();
         let crate::transport::Transport::ViTcp(tcp) = &poller.engine else {
             panic!("another transport");
@@ -286,7 +286,7 @@ fn call_that_waits_for_port_does_not_hold_turn() {
             assert!(!call.is_finished(), "it did not wait");
             thread::yield_now();
         }
-        let held = program.device.hold();
+        let held = program.device.lock();
         drop(stranger);
         drop(held);
         assert_eq!(call.join().unwrap(), Ok(()));

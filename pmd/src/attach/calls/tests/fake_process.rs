@@ -277,7 +277,7 @@ impl TestVi {
     /// Does the part of a post that precedes the submission.
     fn publish(&self, queue: Queue) {
         let queue = self.vi.queue(queue);
-        assert!(queue.post(&mut queue.post_end.hold(), |_| ()));
+        assert!(queue.post(&mut queue.post_end.lock(), |_| ()));
     }
 
     fn post_receive(&self) {
@@ -420,7 +420,7 @@ fn sleeping_process_is_woken_for_a_late_submission() {
     test_vi.connect().unwrap();
     (0..=LINES).for_each(|_| test_vi.post_send());
     let mut taken = {
-        let _no_submission = test_vi.vi.device.hold();
+        let _no_submission = test_vi.vi.device.lock();
         process.state.queues.prepare_process_sleep();
         process.state.take()
     };
@@ -429,7 +429,7 @@ fn sleeping_process_is_woken_for_a_late_submission() {
         taken.extend(process.state.take());
     }
     // A thread that submits wakes the process before it releases the turn.
-    drop(test_vi.vi.device.hold());
+    drop(test_vi.vi.device.lock());
     assert!(!process.state.queues.must_wake_process(), "it was woken");
     nic::close(test_vi.nic).unwrap();
 }
@@ -444,7 +444,7 @@ fn sleeping_process_is_woken_when_the_completion_ring_has_room() {
         process.state.take();
     }
     {
-        let _no_completion_taken = test_vi.vi.device.hold();
+        let _no_completion_taken = test_vi.vi.device.lock();
         process.state.queues.prepare_process_sleep();
         for _ in 0..DESCRIPTORS {
             process.state.report(CompletionEntry::Received(Completed {
@@ -456,7 +456,7 @@ fn sleeping_process_is_woken_when_the_completion_ring_has_room() {
     while test_vi.vi.recv.depth() > 0 {
         test_vi.vi.device.poll();
     }
-    drop(test_vi.vi.device.hold());
+    drop(test_vi.vi.device.lock());
     assert!(!process.state.queues.must_wake_process(), "it was woken");
     nic::close(test_vi.nic).unwrap();
 }

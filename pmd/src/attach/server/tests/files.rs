@@ -18,8 +18,8 @@ fn rings_are_sealed_before_a_poller_serves_them() {
     assert!(punch(&rings, 0, 4096), "not in use yet");
     let device = server.nics[0].device;
     let has_any = || {
-        let mut held = device.hold();
-        let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
+        let mut held = device.lock();
+        let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
         poller.path.clients.has_any()
     };
     assert!(!has_any());

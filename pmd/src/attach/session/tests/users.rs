@@ -19,8 +19,8 @@ struct Application {
 impl Application {
     fn of(process: &Process, uid: libc::uid_t) -> Self {
         let client = {
-            let mut held = process.device.hold();
-            let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
+            let mut held = process.device.lock();
+            let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
             poller.path.add_client(client_of(uid))
         };
         let init = process.init(client.0);

@@ -27,7 +27,7 @@ use crate::sync::{
 const FIRST_STREAK: u32 = if cfg!(loom) { 1 } else { 16 };
 const LAST_STREAK: u32 = 4096;
 
-/// The number of threads that can ever own one token; others use `held` every time.
+/// The number of threads that can ever own one lock; others use `held` every time.
 const OWNER_SLOTS: usize = if cfg!(loom) { 2 } else { 4 };
 /// The low bits of a thread number, which are zero and hold the owner's slot.
 const SLOT_MASK: u64 = 7;
@@ -57,7 +57,7 @@ const _: () = assert!(OWNER_SLOTS as u64 <= SLOT_MASK + 1);
 
 /// A biased lock around a value. No thread sleeps in it: the data path only tries, control calls spin
 /// and yield.
-pub(crate) struct Token<T> {
+pub(crate) struct BiasedLock<T> {
     /// The thread that may lock without `held`, and its slot; 0 for none.
     owner: AtomicU64,
     /// For each owner slot: its thread holds the lock, or is about to check whether it may.
@@ -69,12 +69,12 @@ pub(crate) struct Token<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `value` is reached only through a `Held`, of which one exists at a time: the
+// SAFETY: `value` is reached only through a `BiasedGuard`, of which one exists at a time: the
 // protocol above admits either the owner or one holder of `held`. `bias` is accessed
 // only by the holder of `held`.
-unsafe impl<T: Send> Sync for Token<T> {}
+unsafe impl<T: Send> Sync for BiasedLock<T> {}
 
-impl<T> Token<T> {
+impl<T> BiasedLock<T> {
     pub(crate) fn new(value: T) -> Self {
         Self {
             owner: AtomicU64::new(0),
@@ -93,7 +93,7 @@ impl<T> Token<T> {
 
     /// Locks, if no thread holds the lock and no control call waits for it.
     #[inline]
-    pub(crate) fn try_hold(&self) -> Option<Held<'_, T>> {
+    pub(crate) fn try_lock(&self) -> Option<BiasedGuard<'_, T>> {
         let me = thread_number();
         if let Some(held) = self.enter_as_owner(me) {
             return Some(held);
@@ -109,17 +109,17 @@ impl<T> Token<T> {
 
     /// Locks; spins until the holder unlocks.
     #[inline]
-    pub(crate) fn hold(&self) -> Held<'_, T> {
+    pub(crate) fn lock(&self) -> BiasedGuard<'_, T> {
         let me = thread_number();
         match self.enter_as_owner(me) {
             Some(held) => held,
-            None => self.hold_slowly(me),
+            None => self.lock_slow(me),
         }
     }
 
-    /// As [`Token::try_hold`], for a thread that acts in place of others and must not become the
+    /// As [`BiasedLock::try_lock`], for a thread that acts in place of others and must not become the
     /// owner: they would have to end its bias, which is a system call.
-    pub(crate) fn try_hold_unbiased(&self) -> Option<Held<'_, T>> {
+    pub(crate) fn try_lock_unbiased(&self) -> Option<BiasedGuard<'_, T>> {
         if self.wanted.load(Ordering::Relaxed) != 0
             || self.held.load(Ordering::Relaxed)
             || self.is_held_by_owner()
@@ -129,9 +129,9 @@ impl<T> Token<T> {
         self.take(UNBIASED)
     }
 
-    /// As [`Token::hold`], without becoming the owner.
-    pub(crate) fn hold_unbiased(&self) -> Held<'_, T> {
-        self.hold_slowly(UNBIASED)
+    /// As [`BiasedLock::lock`], without becoming the owner.
+    pub(crate) fn lock_unbiased(&self) -> BiasedGuard<'_, T> {
+        self.lock_slow(UNBIASED)
     }
 
     /// Returns the number of control calls that wait.
@@ -142,7 +142,7 @@ impl<T> Token<T> {
 
     /// Locks, if this thread is the owner and its bias is in force.
     #[inline]
-    fn enter_as_owner(&self, me: u64) -> Option<Held<'_, T>> {
+    fn enter_as_owner(&self, me: u64) -> Option<BiasedGuard<'_, T>> {
         let owner = self.owner.load(Ordering::Relaxed);
         if owner & !SLOT_MASK != me {
             return None;
@@ -156,8 +156,8 @@ impl<T> Token<T> {
         // Partner: the heavy barrier in `end_bias`.
         light_barrier();
         if self.owner.load(Ordering::Acquire) == owner {
-            return Some(Held {
-                token: self,
+            return Some(BiasedGuard {
+                lock: self,
                 busy: Some(busy),
             });
         }
@@ -177,7 +177,7 @@ impl<T> Token<T> {
 
     /// Locks by `held`, if that is free and no owner holds the lock.
     #[cold]
-    fn take(&self, me: u64) -> Option<Held<'_, T>> {
+    fn take(&self, me: u64) -> Option<BiasedGuard<'_, T>> {
         // Acquire: partner of the Release store in `release`.
         if self.held.swap(true, Ordering::Acquire) {
             return None;
@@ -186,14 +186,14 @@ impl<T> Token<T> {
             self.held.store(false, Ordering::Release);
             return None;
         }
-        Some(Held {
-            token: self,
+        Some(BiasedGuard {
+            lock: self,
             busy: None,
         })
     }
 
     #[cold]
-    fn hold_slowly(&self, me: u64) -> Held<'_, T> {
+    fn lock_slow(&self, me: u64) -> BiasedGuard<'_, T> {
         if let Some(held) = self.take(me) {
             return held;
         }
@@ -260,26 +260,26 @@ impl<T> Token<T> {
     }
 }
 
-/// Ends the biases of many tokens together, on drop: by one barrier, instead of one for each token
-/// that is locked. Meanwhile no other thread can lock them, though an owner may still hold its token;
-/// no token is waited for.
+/// Ends the biases of many locks together, on drop: by one barrier, instead of one for each lock
+/// that is locked. Meanwhile no other thread can lock them, though an owner may still hold its lock;
+/// no lock is waited for.
 #[derive(Default)]
 pub(crate) struct Unbias<'a> {
-    /// The `held` flag of each token, which we hold.
+    /// The `held` flag of each lock, which we hold.
     held: Vec<&'a AtomicBool>,
 }
 
 impl<'a> Unbias<'a> {
-    /// Adds a token, if it is biased towards another thread.
-    pub(crate) fn add<T>(&mut self, token: &'a Token<T>) {
-        let owner = token.owner.load(Ordering::Relaxed) & !SLOT_MASK;
+    /// Adds a lock, if it is biased towards another thread.
+    pub(crate) fn add<T>(&mut self, lock: &'a BiasedLock<T>) {
+        let owner = lock.owner.load(Ordering::Relaxed) & !SLOT_MASK;
         if owner == 0 || owner == thread_number() {
             return;
         }
         // Acquire: as in `take`. Another holder of `held` ends the bias itself.
-        if !token.held.swap(true, Ordering::Acquire) {
-            token.owner.store(0, Ordering::Relaxed);
-            self.held.push(&token.held);
+        if !lock.held.swap(true, Ordering::Acquire) {
+            lock.owner.store(0, Ordering::Relaxed);
+            self.held.push(&lock.held);
         }
     }
 }
@@ -300,36 +300,36 @@ impl Drop for Unbias<'_> {
 }
 
 /// The lock guard: gives access to the value, and unlocks on drop.
-pub(crate) struct Held<'a, T> {
-    token: &'a Token<T>,
+pub(crate) struct BiasedGuard<'a, T> {
+    lock: &'a BiasedLock<T>,
     /// The busy flag of the owner's slot, if the owner locked.
     busy: Option<&'a AtomicBool>,
 }
 
-impl<T> Deref for Held<'_, T> {
+impl<T> Deref for BiasedGuard<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: one `Held` exists at a time, so no other thread reaches the value.
-        unsafe { &*self.token.value.get() }
+        // SAFETY: one `BiasedGuard` exists at a time, so no other thread reaches the value.
+        unsafe { &*self.lock.value.get() }
     }
 }
 
-impl<T> DerefMut for Held<'_, T> {
+impl<T> DerefMut for BiasedGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as in `deref`, and `self` is borrowed mutably.
-        unsafe { &mut *self.token.value.get() }
+        unsafe { &mut *self.lock.value.get() }
     }
 }
 
-impl<T> Drop for Held<'_, T> {
+impl<T> Drop for BiasedGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         match self.busy {
             // Release: partner of the Acquire loads in `end_bias`.
             Some(busy) => busy.store(false, Ordering::Release),
-            None => self.token.release(),
+            None => self.lock.release(),
         }
     }
 }
@@ -341,59 +341,59 @@ mod tests {
 
     #[test]
     fn one_thread_holds_at_a_time_and_control_has_priority() {
-        let token = Arc::new(Token::new(0u64));
-        let held = token.try_hold().unwrap();
+        let lock = Arc::new(BiasedLock::new(0u64));
+        let held = lock.try_lock().unwrap();
         let control = {
-            let token = Arc::clone(&token);
+            let lock = Arc::clone(&lock);
             std::thread::spawn(move || {
-                assert!(token.try_hold().is_none(), "held by another thread");
-                *token.hold() += 1;
+                assert!(lock.try_lock().is_none(), "held by another thread");
+                *lock.lock() += 1;
             })
         };
-        while token.wanted.load(Ordering::Relaxed) == 0 {
+        while lock.wanted.load(Ordering::Relaxed) == 0 {
             yield_now();
         }
         drop(held);
         control.join().unwrap();
-        assert_eq!(*token.try_hold().unwrap(), 1);
+        assert_eq!(*lock.try_lock().unwrap(), 1);
     }
 
     #[test]
     fn frequent_thread_becomes_owner_and_others_can_still_lock() {
         crate::sync::register_barrier();
-        let token = Arc::new(Token::new(0u64));
+        let lock = Arc::new(BiasedLock::new(0u64));
         for _ in 0..=FIRST_STREAK {
-            *token.hold() += 1;
+            *lock.lock() += 1;
         }
-        let owner = token.owner.load(Ordering::Relaxed);
+        let owner = lock.owner.load(Ordering::Relaxed);
         assert_eq!(owner & !SLOT_MASK, thread_number());
         let other = {
-            let token = Arc::clone(&token);
-            std::thread::spawn(move || *token.hold() += 1)
+            let lock = Arc::clone(&lock);
+            std::thread::spawn(move || *lock.lock() += 1)
         };
         other.join().unwrap();
-        assert_eq!(token.owner.load(Ordering::Relaxed), 0);
-        assert_eq!(*token.hold(), u64::from(FIRST_STREAK) + 2);
+        assert_eq!(lock.owner.load(Ordering::Relaxed), 0);
+        assert_eq!(*lock.lock(), u64::from(FIRST_STREAK) + 2);
     }
 
     #[test]
     fn preempted_former_owner_does_not_touch_flag_of_next_owner() {
         crate::sync::register_barrier();
-        let token = Arc::new(Token::new(0u64));
-        let own = |token: &Token<u64>| {
+        let lock = Arc::new(BiasedLock::new(0u64));
+        let own = |lock: &BiasedLock<u64>| {
             for _ in 0..=LAST_STREAK {
-                *token.hold() += 1;
+                *lock.lock() += 1;
             }
         };
-        own(&token);
-        let first = token.owner.load(Ordering::Relaxed);
+        own(&lock);
+        let first = lock.owner.load(Ordering::Relaxed);
         // Another thread becomes the owner and keeps the lock.
         let locked = Arc::new(std::sync::Barrier::new(2));
         let second = {
-            let (token, locked) = (Arc::clone(&token), Arc::clone(&locked));
+            let (lock, locked) = (Arc::clone(&lock), Arc::clone(&locked));
             std::thread::spawn(move || {
-                own(&token);
-                let held = token.hold();
+                own(&lock);
+                let held = lock.lock();
                 assert!(held.busy.is_some());
                 locked.wait();
                 locked.wait();
@@ -402,12 +402,12 @@ mod tests {
         };
         locked.wait();
         // What the first thread still does when it resumes where it was preempted.
-        let flag = &token.busy[(first & SLOT_MASK) as usize];
+        let flag = &lock.busy[(first & SLOT_MASK) as usize];
         flag.store(true, Ordering::Relaxed);
-        assert_ne!(token.owner.load(Ordering::Acquire), first);
+        assert_ne!(lock.owner.load(Ordering::Acquire), first);
         flag.store(false, Ordering::Release);
-        assert!(token.try_hold().is_none(), "the second thread holds it");
-        assert!(token.take(thread_number()).is_none(), "and it alone");
+        assert!(lock.try_lock().is_none(), "the second thread holds it");
+        assert!(lock.take(thread_number()).is_none(), "and it alone");
         locked.wait();
         second.join().unwrap();
     }
@@ -415,81 +415,81 @@ mod tests {
     #[test]
     fn unbiased_lock_ends_bias_and_gets_none() {
         crate::sync::register_barrier();
-        let token = Token::new(0u64);
+        let lock = BiasedLock::new(0u64);
         for _ in 0..=FIRST_STREAK {
-            *token.hold() += 1;
+            *lock.lock() += 1;
         }
-        assert_ne!(token.owner.load(Ordering::Relaxed), 0);
+        assert_ne!(lock.owner.load(Ordering::Relaxed), 0);
         for _ in 0..4 * FIRST_STREAK {
-            *token.hold_unbiased() += 1;
-            *token.try_hold_unbiased().unwrap() += 1;
+            *lock.lock_unbiased() += 1;
+            *lock.try_lock_unbiased().unwrap() += 1;
         }
-        assert_eq!(token.owner.load(Ordering::Relaxed), 0);
+        assert_eq!(lock.owner.load(Ordering::Relaxed), 0);
         // An unbiased lock does not raise the streak that the next bias needs.
         for _ in 0..=FIRST_STREAK {
-            *token.hold() += 1;
+            *lock.lock() += 1;
         }
-        assert_ne!(token.owner.load(Ordering::Relaxed), 0);
+        assert_ne!(lock.owner.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn try_hold_fails_while_owner_holds() {
         crate::sync::register_barrier();
-        let token = Token::new(0u64);
+        let lock = BiasedLock::new(0u64);
         for _ in 0..=FIRST_STREAK {
-            *token.hold() += 1;
+            *lock.lock() += 1;
         }
-        let held = token.hold();
+        let held = lock.lock();
         assert!(held.busy.is_some());
         for _ in 0..3 {
-            assert!(token.try_hold_unbiased().is_none());
+            assert!(lock.try_lock_unbiased().is_none());
         }
         drop(held);
-        assert!(token.try_hold_unbiased().is_some());
+        assert!(lock.try_lock_unbiased().is_some());
     }
 
     #[test]
     fn unbias_ends_biases_of_other_threads_and_keeps_own() {
         crate::sync::register_barrier();
-        let tokens: Vec<_> = (0..5).map(|_| Arc::new(Token::new(0u64))).collect();
-        let own = |token: &Token<u64>| {
+        let locks: Vec<_> = (0..5).map(|_| Arc::new(BiasedLock::new(0u64))).collect();
+        let own = |lock: &BiasedLock<u64>| {
             for _ in 0..=FIRST_STREAK {
-                *token.hold() += 1;
+                *lock.lock() += 1;
             }
         };
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| tokens[1..].iter().for_each(|token| own(token)));
+            let other = scope.spawn(|| locks[1..].iter().for_each(|lock| own(lock)));
             other.join().unwrap();
         });
-        own(&tokens[0]);
-        let owned = |at: usize| tokens[at].owner.load(Ordering::Relaxed) != 0;
+        own(&locks[0]);
+        let owned = |at: usize| locks[at].owner.load(Ordering::Relaxed) != 0;
         assert!((0..5).all(owned));
-        let held = tokens[4].hold();
+        let held = locks[4].lock();
         assert!(!owned(4));
         let mut unbias = Unbias::default();
-        tokens.iter().for_each(|token| unbias.add(token));
+        locks.iter().for_each(|lock| unbias.add(lock));
         assert_eq!(
             unbias.held.len(),
             3,
             "its own, and one that is held, are left"
         );
-        assert!(tokens[1].try_hold().is_none(), "not before the barrier");
+        assert!(locks[1].try_lock().is_none(), "not before the barrier");
         drop(unbias);
         assert!(owned(0) && !(1..5).any(owned));
         drop(held);
-        for token in &tokens {
-            *token.try_hold().unwrap() += 1;
-            assert_eq!(*token.hold(), u64::from(FIRST_STREAK) + 2);
+        for lock in &locks {
+            *lock.try_lock().unwrap() += 1;
+            assert_eq!(*lock.lock(), u64::from(FIRST_STREAK) + 2);
         }
     }
 
     #[test]
     fn lock_excludes_threads_through_changes_of_owner() {
         crate::sync::register_barrier();
-        let token = Arc::new(Token::new(0u64));
+        let lock = Arc::new(BiasedLock::new(0u64));
         let threads: Vec<_> = (0..4u64)
             .map(|seed| {
-                let token = Arc::clone(&token);
+                let lock = Arc::clone(&lock);
                 std::thread::spawn(move || {
                     for round in 0..200u64 {
                         // Long runs, in which a bias forms, and short ones, which end it.
@@ -500,9 +500,9 @@ mod tests {
                         };
                         for turn in 0..run {
                             let mut held = if turn % 50 == 7 {
-                                token.hold_unbiased()
+                                lock.lock_unbiased()
                             } else {
-                                token.hold()
+                                lock.lock()
                             };
                             let value = *held;
                             spin_loop();
@@ -516,6 +516,6 @@ mod tests {
         for thread in threads {
             thread.join().unwrap();
         }
-        assert_eq!(*token.hold(), 4 * (40 * 400 + 160 * 3));
+        assert_eq!(*lock.lock(), 4 * (40 * 400 + 160 * 3));
     }
 }
