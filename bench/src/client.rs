@@ -184,7 +184,7 @@ impl<'a> ClientSession<'a> {
         let mut stack = Totals::new()?;
         let mut control = Totals::new()?;
         let mut control_name = None;
-        let mut turn_ns = Vec::new();
+        let mut poll_ns = Vec::new();
         let warmup = self.limit(self.options.warmup);
         let mut outcome = Ok(());
         if !self.options.warmup.is_zero() {
@@ -209,10 +209,14 @@ impl<'a> ClientSession<'a> {
                 break;
             }
             self.show_progress(test, round);
-            let (turns, delivered) = (self.nic.turns()?, result.delivered);
+            let (counters, delivered) = (self.nic.poll_counters()?, result.delivered);
             outcome = self.round(test, &mut workload, &limit, &mut stack, result);
             let messages = result.delivered - delivered;
-            turn_ns.extend(self.nic.turns()?.ns_per_message(&turns, messages));
+            poll_ns.extend(
+                self.nic
+                    .poll_counters()?
+                    .ns_per_message(&counters, messages),
+            );
             let measures_control =
                 outcome.is_ok() && !self.options.no_control && !self.stop.is_set();
             if measures_control && self.is_attached {
@@ -234,7 +238,7 @@ impl<'a> ClientSession<'a> {
         self.clear_progress();
         result.figures = stack.figures(test.size_bytes);
         result.round_spread = stack.spread();
-        result.turn_ns_per_message = report::median(&mut turn_ns);
+        result.turn_ns_per_message = report::median(&mut poll_ns);
         result.ratio = stack
             .median_round()
             .zip(control.median_round())

@@ -184,11 +184,11 @@ impl Nic {
         self.ptag
     }
 
-    /// Returns the counters of poller turns.
+    /// Returns the counters of poll iterations.
     ///
     /// # Errors
     /// [`Error::Call`] if the counters cannot be read.
-    pub(crate) fn turns(&self) -> Result<Turns> {
+    pub(crate) fn poll_counters(&self) -> Result<PollCounters> {
         let counters =
             provider::counters(self.handle).map_err(|error| Error::call("NIC counters", error))?;
         let counter = |name: &str| {
@@ -197,7 +197,7 @@ impl Nic {
                 .find(|(n, _)| n == name)
                 .map_or(0, |(_, v)| *v)
         };
-        Ok(Turns {
+        Ok(PollCounters {
             busy: counter("busy_turns"),
             timed: counter("timed_turns"),
             timed_ns: counter("timed_ns"),
@@ -238,15 +238,15 @@ impl Nic {
     }
 }
 
-/// Counters of the busy turns of a NIC's poller, and the time of a sample of them.
+/// Counters of the busy poll iterations of a NIC, and the time of a sample of them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turns {
+pub(crate) struct PollCounters {
     busy: u64,
     timed: u64,
     timed_ns: u64,
 }
 
-impl Turns {
+impl PollCounters {
     /// Returns the poller time per message in ns since `before`, in which `messages` were delivered.
     pub(crate) fn ns_per_message(&self, before: &Self, messages: u64) -> Option<f64> {
         let (timed, busy) = (self.timed - before.timed, self.busy - before.busy);

@@ -113,7 +113,7 @@ pub struct TestResult {
     pub round_spread: Option<f64>,
     /// Reason for which the measurement ended early.
     pub ended_early: Option<String>,
-    /// Time per message in turns of the poller of the client's NIC, in ns; includes the server's work if a datapath
+    /// Time per message in poll iterations of the client's NIC, in ns; includes the server's work if a datapath
     /// process or one program owns both NICs. Excludes work outside of the poller, in the calls themselves.
     pub turn_ns_per_message: Option<f64>,
     /// The raw control, measured in alternating rounds.

@@ -85,7 +85,7 @@ impl Confinement {
     /// Allows the calls of NICs of these kinds: `shm`, `af_packet`, `af_xdp`, `dpdk`, `vi-tcp`.
     ///
     /// # Panics
-    /// The page lists no call or one missing in [`NUMBERS`], or the library does not build.
+    /// The page lists no call or one missing in `NUMBERS`, or the library does not build.
     pub fn of(kinds: &[&str]) -> Self {
         let scratch = Scratch::new("confined");
         let library = preload::build(&scratch, "confined/confine.c");

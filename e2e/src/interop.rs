@@ -119,7 +119,7 @@ pub fn resident_kib(process: &Running) -> u64 {
     usage.resident_kib
 }
 
-/// Checks that the peak resident memory since [`resident_kib`] is below `before` + [`MAX_GROWTH_KIB`].
+/// Checks that the peak resident memory since [`resident_kib`] is below `before` + `MAX_GROWTH_KIB`.
 ///
 /// # Panics
 /// If not.

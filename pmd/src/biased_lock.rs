@@ -1,4 +1,4 @@
-//! A biased lock: protects the turn of a NIC, and the producer and consumer of a queue.
+//! A biased lock: protects the backend of a NIC, and the producer and consumer of a queue.
 //!
 //! The lock is biased towards the thread that takes it repeatedly, its owner: that thread locks and
 //! unlocks with plain stores, so that its stores to other cores' cache lines need not drain first,
@@ -498,8 +498,8 @@ mod tests {
                         } else {
                             3
                         };
-                        for turn in 0..run {
-                            let mut held = if turn % 50 == 7 {
+                        for step in 0..run {
+                            let mut held = if step % 50 == 7 {
                                 lock.lock_unbiased()
                             } else {
                                 lock.lock()

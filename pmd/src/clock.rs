@@ -1,4 +1,4 @@
-//! The clock of a NIC: nanoseconds during which it was polled, read cheaply in each turn.
+//! The clock of a NIC: nanoseconds during which it was polled, read cheaply in each poll.
 //!
 //! A NIC is polled many times a second. After a longer gap the host or the process was stopped, and
 //! what arrived meanwhile is unprocessed. Such a gap counts as [`LONGEST_GAP_NS`], and only from the
@@ -9,7 +9,7 @@ use std::time::Instant;
 /// The most that a gap between two readings counts: several upkeep intervals of an idle NIC.
 const LONGEST_GAP_NS: u64 = 200_000_000;
 
-/// A monotonic clock that reads the system clock once in many turns, and does not count long gaps.
+/// A monotonic clock that reads the system clock once in many polls, and does not count long gaps.
 pub(crate) struct Clock {
     base: Instant,
     /// The time since `base` that is not counted.

@@ -106,7 +106,7 @@ impl Coalescer {
         }
     }
 
-    /// Called in a turn without delayed sends.
+    /// Called in a poll without delayed sends.
     #[inline]
     pub(crate) fn on_idle(&mut self) {
         self.flushed_first = false;

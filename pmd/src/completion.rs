@@ -43,7 +43,7 @@ pub(crate) struct CompletionStatus {
 /// and its address if its memory was deregistered; `None` if nothing is posted.
 ///
 /// # Safety
-/// The caller holds the NIC's turn and has no reference to a slot of the queue.
+/// The caller holds the NIC's backend lock and has no reference to a slot of the queue.
 #[inline]
 pub(crate) unsafe fn complete_head(
     queue: &WorkQueue,
@@ -51,7 +51,7 @@ pub(crate) unsafe fn complete_head(
     tag: TagCheck,
     completion: CompletionStatus,
 ) -> Option<(u32, Option<u64>)> {
-    // SAFETY: the turn, as our caller promises; the reference ends with the completion below.
+    // SAFETY: our caller holds the backend lock; the reference ends with the completion below.
     let slot = unsafe { queue.head() }?;
     slot.status = completion.word;
     let is_registered = slot.epoch == regions.epoch()
@@ -59,7 +59,7 @@ pub(crate) unsafe fn complete_head(
     let lost = (!is_registered).then_some(slot.address);
     // The descriptors of an attached application are written by its library.
     if is_registered && !tag.is_client() {
-        // SAFETY: checked in this turn, and deregistration needs the turn.
+        // SAFETY: checked under the backend lock, held since; deregistration needs it.
         unsafe { write_completion(slot.address, completion) };
     }
     Some((queue.complete_head(), lost))
@@ -68,10 +68,10 @@ pub(crate) unsafe fn complete_head(
 /// Adds an entry to a completion queue.
 ///
 /// # Safety
-/// The caller holds the NIC's turn.
+/// The caller holds the NIC's backend lock.
 #[inline]
 pub(crate) unsafe fn add_entry(cq: &CqShared, entry: RingEntry) {
-    // SAFETY: the turn, as our caller promises.
+    // SAFETY: our caller holds the backend lock.
     if !unsafe { cq.ring.add(entry) } {
         // SAFETY: likewise.
         unsafe { overrun(cq, entry) };
@@ -82,10 +82,10 @@ pub(crate) unsafe fn add_entry(cq: &CqShared, entry: RingEntry) {
 /// There is at least one: entries of posted descriptors alone do not fill it (`needed_entries`).
 ///
 /// # Safety
-/// The caller holds the NIC's turn.
+/// The caller holds the NIC's backend lock.
 #[cold]
 unsafe fn overrun(cq: &CqShared, entry: RingEntry) {
-    // SAFETY: the turn, as our caller promises.
+    // SAFETY: our caller holds the backend lock.
     let dropped = unsafe { cq.ring.compact(is_posted) };
     // SAFETY: likewise.
     let added = unsafe { cq.ring.add(entry) };
@@ -112,7 +112,7 @@ pub(crate) fn lost_descriptor(
 ) -> AsyncEvent {
     AsyncEvent {
         vi,
-        instance: shared.instance(),
+        nic_handle: shared.nic_handle(),
         cq: shared.cq_handle(receive),
         descriptor,
         op_code: (word & status::OP_MASK) >> status::OP_SHIFT,

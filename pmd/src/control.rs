@@ -1,5 +1,5 @@
 //! Control calls on a NIC, outside of the data path: create, destroy, register,
-//! connect. Each holds the NIC's turn briefly; none blocks while holding it.
+//! connect. Each holds the NIC's backend lock briefly; none blocks while holding it.
 
 use std::fmt;
 use std::thread;
@@ -33,7 +33,7 @@ mod vis;
 
 pub(crate) use cq::{create_cq, destroy_cq, resize_cq};
 pub(crate) use peer::{connect_peer_done, connect_peer_request, connect_peer_wait};
-pub(crate) use release::release_instance;
+pub(crate) use release::release_nic_handle;
 pub(crate) use tags::destroy_ptag;
 pub(crate) use vis::{adopt_vi, check_vi, create_vi, destroy_vi, detach_local, disconnect};
 
@@ -139,7 +139,7 @@ impl From<TimedOut> for ControlError {
 /// Result of a control call.
 pub(crate) type Outcome<T> = Result<T, ControlError>;
 
-/// Returns the poller, for a call on a VI. While the turn is held, the VI is neither destroyed nor its slot
+/// Returns the poller, for a call on a VI. While the backend lock is held, the VI is neither destroyed nor its slot
 /// reused.
 fn poller_of<'a>(
     held: &'a mut BiasedGuard<'_, Option<Backend>>,
@@ -156,9 +156,9 @@ fn poller_of<'a>(
 fn working_poller_for<'a>(
     held: &'a mut BiasedGuard<'_, Option<Backend>>,
     device: &Device,
-    instance: u64,
+    nic_handle: u64,
 ) -> Outcome<&'a mut Poller> {
-    let poller = poller_for(held, device, instance)?;
+    let poller = poller_for(held, device, nic_handle)?;
     match poller.failure {
         None => Ok(poller),
         Some(_) => Err(ResourceError::NicFailed.into()),
@@ -169,11 +169,11 @@ fn working_poller_for<'a>(
 fn poller_for<'a>(
     held: &'a mut BiasedGuard<'_, Option<Backend>>,
     device: &Device,
-    instance: u64,
+    nic_handle: u64,
 ) -> Outcome<&'a mut Poller> {
     held.as_mut()
         .and_then(Backend::poller_mut)
-        .filter(|_| device.instances.is_open(instance))
+        .filter(|_| device.nic_handles.is_open(nic_handle))
         .ok_or(ControlError::InvalidParameter)
 }
 
@@ -187,7 +187,7 @@ fn level(bit: u16) -> Option<Level> {
 }
 
 /// Validates the attributes of a VI in the order in which the guide lists their errors. The caller
-/// holds the turn, so that the tag exists until the VI uses it.
+/// holds the backend lock, so that the tag exists until the VI uses it.
 fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, TagCheck)> {
     let level = level(settings.reliability).ok_or(ControlError::ReliabilityLevel)?;
     let limit = u64::from(device.max_transfer_bytes());
@@ -204,7 +204,7 @@ fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, Tag
         }
     } else {
         let tag = device
-            .instances
+            .nic_handles
             .tag(device.number(), settings.ptag)
             .ok_or(ControlError::Ptag)?;
         TagCheck::tag(tag)
@@ -215,7 +215,7 @@ fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, Tag
     Ok((level, tag))
 }
 
-/// Logs once that a VI has no protection tag. Called without the turn, since the logger is code of the program.
+/// Logs once that a VI has no protection tag. Called without the backend lock, since the logger is code of the program.
 fn warn_lenient_protection(device: &Device, tag: TagCheck) {
     if tag == TagCheck::LENIENT && !device.lenient_warned.swap(true, Ordering::Relaxed) {
         log::warn!(
@@ -242,11 +242,11 @@ pub(crate) fn retry_listening<T>(
 }
 
 /// Starts listening, if the transport has a TCP port. Retries until `timeout` while another program uses the port,
-/// without the turn, since that program may never share it.
-pub(crate) fn start_listening(device: &Device, instance: u64, timeout: Duration) -> Outcome<()> {
+/// without the backend lock, since that program may never share it.
+pub(crate) fn start_listening(device: &Device, nic_handle: u64, timeout: Duration) -> Outcome<()> {
     retry_listening(timeout, |is_last_try| {
         let mut held = device.lock();
-        let poller = match working_poller_for(&mut held, device, instance) {
+        let poller = match working_poller_for(&mut held, device, nic_handle) {
             Ok(poller) => poller,
             Err(error) => return Some(Err(error)),
         };
@@ -261,14 +261,14 @@ pub(crate) fn start_listening(device: &Device, instance: u64, timeout: Duration)
 /// Waits for a connection request (VIPL 3.3.1).
 pub(crate) fn connect_wait(
     device: &'static Device,
-    instance: u64,
+    nic_handle: u64,
     local: &NetAddress,
     limit: Option<Duration>,
 ) -> Outcome<Indication> {
-    start_listening(device, instance, LISTEN_TIMEOUT)?;
+    start_listening(device, nic_handle, LISTEN_TIMEOUT)?;
     let (listener, epoch) = {
         let mut held = device.lock();
-        let poller = working_poller_for(&mut held, device, instance)?;
+        let poller = working_poller_for(&mut held, device, nic_handle)?;
         let now_ns = poller.clock.now_ns();
         let listener = poller.engine.listen(now_ns, local.discriminator);
         (listener, device.epoch())
@@ -276,7 +276,7 @@ pub(crate) fn connect_wait(
     let event = Event::CONTROL.or(Event::on_listener(listener));
     let found = wait(device, event, limit, || {
         let mut held = device.lock();
-        match working_poller_for(&mut held, device, instance) {
+        match working_poller_for(&mut held, device, nic_handle) {
             Ok(poller) => poller.engine.take_indication(listener).map(Ok),
             Err(closed) => Some(Err(closed)),
         }
@@ -325,8 +325,8 @@ fn await_outcome(vi: &'static ViShared, handle: u64) -> Outcome<Attributes> {
     Ok(found??.attributes)
 }
 
-/// Acquires the turn once no earlier connection call on this VI has its outcome pending: a call that was ended by a
-/// disconnect of another thread must not receive the outcome of the next call.
+/// Acquires the backend lock once no earlier connection call on this VI has its outcome pending: a call that was ended
+/// by a disconnect of another thread must not receive the outcome of the next call.
 fn lock_for_connecting(vi: &'static ViShared) -> BiasedGuard<'static, Option<Backend>> {
     loop {
         let held = vi.device.lock();
@@ -389,7 +389,7 @@ pub(crate) fn connect_request(
         let mut held = lock_for_connecting(vi);
         let poller = poller_of(&mut held, vi, handle)?;
         let now_ns = poller.clock.now_ns();
-        // Includes ports that joined before this call, even without a turn since then.
+        // Includes ports that joined before this call, even without a poll since then.
         poller.serve_port_events(now_ns);
         if poller.failure.is_some() {
             return Err(fail_unreachable(vi, poller, now_ns));

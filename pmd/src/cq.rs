@@ -57,8 +57,8 @@ pub(crate) struct CompletionRing {
     pub(crate) take_end: CachePadded<BiasedLock<TakeEnd>>,
 }
 
-// SAFETY: the vector is replaced only by calls whose caller holds the NIC's turn
-// and the take end; entries are written by the poller (turn) and read by the consumer
+// SAFETY: the vector is replaced only by calls whose caller holds the NIC's backend lock
+// and the take end; entries are written by the poller (backend lock) and read by the consumer
 // (take end), each entry published by `added` (Release) and released by `taken`.
 unsafe impl Sync for CompletionRing {}
 
@@ -75,13 +75,13 @@ impl CompletionRing {
     /// Drops all entries, and gives the ring this memory.
     ///
     /// # Safety
-    /// The caller holds the NIC's turn.
+    /// The caller holds the NIC's backend lock.
     pub(crate) unsafe fn reset(&self, storage: RingStorage) {
         let mut end = self.take_end.lock();
         end.taken = 0;
         self.added.store(0, Ordering::Relaxed);
         self.taken.store(0, Ordering::Relaxed);
-        // SAFETY: both ends are ours: the turn and the take end.
+        // SAFETY: both ends are ours: the backend lock and the take end.
         let entries = unsafe { &mut *self.entries.get() };
         *entries = storage.0;
     }
@@ -89,13 +89,13 @@ impl CompletionRing {
     /// Drops all entries and frees the memory. The ring is full until the next `reset`.
     ///
     /// # Safety
-    /// The caller holds the NIC's turn.
+    /// The caller holds the NIC's backend lock.
     pub(crate) unsafe fn discard(&self) {
         let mut end = self.take_end.lock();
         end.taken = 0;
         self.added.store(0, Ordering::Relaxed);
         self.taken.store(0, Ordering::Relaxed);
-        // SAFETY: both ends are ours: the turn and the take end.
+        // SAFETY: both ends are ours: the backend lock and the take end.
         let entries = unsafe { &mut *self.entries.get() };
         *entries = Vec::new();
     }
@@ -103,11 +103,11 @@ impl CompletionRing {
     /// Grows the ring to at least `capacity` entries; keeps the entries.
     ///
     /// # Safety
-    /// The caller holds the NIC's turn.
+    /// The caller holds the NIC's backend lock.
     pub(crate) unsafe fn reserve(&self, capacity: u32) {
         let mut end = self.take_end.lock();
         let capacity = capacity.max(1).next_power_of_two() as usize;
-        // SAFETY: both ends are ours: the turn and the take end.
+        // SAFETY: both ends are ours: the backend lock and the take end.
         let entries = unsafe { &mut *self.entries.get() };
         if capacity <= entries.len() {
             return;
@@ -119,21 +119,21 @@ impl CompletionRing {
 
     /// Gives the ring this memory; keeps the entries in order, which must fit
     /// ([`CompletionRing::len`]). Returns the old memory, so that the caller can free it without the
-    /// turn.
+    /// lock.
     ///
     /// # Safety
-    /// The caller holds the NIC's turn.
+    /// The caller holds the NIC's backend lock.
     pub(crate) unsafe fn resize(&self, storage: RingStorage) -> RingStorage {
         let mut end = self.take_end.lock();
-        // SAFETY: both ends are ours: the turn and the take end.
+        // SAFETY: both ends are ours: the backend lock and the take end.
         let entries = unsafe { &mut *self.entries.get() };
         self.move_into(&mut end, entries, storage)
     }
 
-    /// Returns the number of entries, which does not grow while the caller holds the turn.
+    /// Returns the number of entries, which does not grow while the caller holds the backend lock.
     ///
     /// # Safety
-    /// The caller holds the NIC's turn.
+    /// The caller holds the NIC's backend lock.
     pub(crate) unsafe fn len(&self) -> u32 {
         let added = self.added.load(Ordering::Relaxed);
         added.wrapping_sub(self.taken.load(Ordering::Relaxed))
@@ -163,10 +163,10 @@ impl CompletionRing {
     /// Adds an entry. Returns false if the ring is full.
     ///
     /// # Safety
-    /// The caller holds the NIC's turn.
+    /// The caller holds the NIC's backend lock.
     #[inline]
     pub(crate) unsafe fn add(&self, entry: RingEntry) -> bool {
-        // SAFETY: the turn excludes calls that replace it; the consumer has a shared reference too.
+        // SAFETY: the backend lock excludes calls that replace it; the consumer has a shared reference too.
         let entries = unsafe { &*self.entries.get() };
         let at = self.added.load(Ordering::Relaxed);
         // Acquire: partner of the Release store in `take`.
@@ -211,11 +211,11 @@ impl CompletionRing {
     /// Drops the entries for which `keep` returns false; returns their number.
     ///
     /// # Safety
-    /// The caller holds the NIC's turn.
+    /// The caller holds the NIC's backend lock.
     #[cold]
     pub(crate) unsafe fn compact(&self, keep: impl Fn(&RingEntry) -> bool) -> u32 {
         let end = self.take_end.lock();
-        // SAFETY: both ends are ours: the turn and the take end.
+        // SAFETY: both ends are ours: the backend lock and the take end.
         let entries = unsafe { &mut *self.entries.get() };
         let mask = entries.len().wrapping_sub(1) as u32;
         let added = self.added.load(Ordering::Relaxed);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     fn add(ring: &CompletionRing, n: u32) -> bool {
-        // SAFETY: a single-threaded test needs no turn.
+        // SAFETY: a single-threaded test needs no lock.
         unsafe { ring.add(entry(n)) }
     }
 

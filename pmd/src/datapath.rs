@@ -1,6 +1,6 @@
 //! The data path of a NIC: carries out the protocol engine's operations on queues, memory and port.
 //!
-//! Everything here runs while the caller holds the NIC's turn.
+//! Everything here runs while the caller holds the NIC's backend lock.
 
 use std::collections::VecDeque;
 
@@ -156,7 +156,7 @@ pub(crate) struct Datapath {
     send_alone: bool,
     /// Message data arrived since the last posted burst was sent.
     pub(crate) arrived: bool,
-    /// Events of this turn for which threads may wait.
+    /// Events of this poll for which threads may wait.
     pub(crate) pending_events: Event,
     /// VIs that have something to send.
     pub(crate) run: RunQueue,
@@ -402,7 +402,7 @@ impl Datapath {
             self.clients.complete(client, path, kind, completion);
             return;
         }
-        // SAFETY: we run under the turn, and have no reference to a slot.
+        // SAFETY: we hold the backend lock, and have no reference to a slot.
         let completed = unsafe { complete_head(queue, self.regions, path.tag, completion) };
         let Some((sequence, lost)) = completed else {
             return;
@@ -414,7 +414,7 @@ impl Datapath {
                 sequence,
                 receive: kind == QueueKind::Receive,
             };
-            // SAFETY: we run under the turn.
+            // SAFETY: we hold the backend lock.
             unsafe { add_entry(cq, entry) };
         }
         if let Some(descriptor) = lost {
@@ -445,7 +445,7 @@ impl Datapath {
                 QueueKind::Send => &path.shared.send,
                 QueueKind::Receive => &path.shared.recv,
             };
-            // SAFETY: we run under the turn; the reference is not kept.
+            // SAFETY: we hold the backend lock; the reference is not kept.
             let Some(slot) = (unsafe { queue.head() }) else {
                 return;
             };

@@ -1,4 +1,4 @@
-//! A NIC of this process: its tables, its turn, and its threads.
+//! A NIC of this process: its tables, its backend lock, and its threads.
 //!
 //! A `Device` is created when a NIC is first opened and kept for the life of the
 //! process, so that handles can always be looked up; its port, engine and
@@ -20,11 +20,11 @@ use crate::discovery;
 use crate::doorbell::Doorbells;
 use crate::events::{AsyncEvent, EventQueue};
 use crate::fork::{self, OpenCloseLock};
-use crate::instance::{self, Instances};
 use crate::log_limiter::LogLimiter;
 use crate::main_thread;
 use crate::memory::table::{RegionLimits, RegionTable};
 use crate::nic_backend::Backend;
+use crate::nic_handle::{self, NicHandles};
 use crate::notify;
 use crate::open::{self, OpenError};
 use crate::progress::{self, PollThread};
@@ -64,7 +64,7 @@ pub(crate) struct Device {
     pub(crate) log_limiter: LogLimiter,
     pub(crate) vis: ObjectTable<ViShared>,
     pub(crate) cqs: ObjectTable<CqShared>,
-    pub(crate) instances: Instances,
+    pub(crate) nic_handles: NicHandles,
     /// The threads of the program poll in their calls.
     pub(crate) inline: bool,
     /// Changes with every call of the program that may poll.
@@ -86,7 +86,7 @@ pub(crate) struct Device {
     network_left: Condvar,
     /// The datapath process and its NIC, if this device is attached to one.
     attached: Option<Attached>,
-    /// The poll threads of a datapath process take the turns.
+    /// The poll threads of a datapath process poll this NIC.
     pub(crate) served: AtomicBool,
     /// Number of threads that call notify handlers.
     pub(crate) notify_threads: AtomicU32,
@@ -120,7 +120,7 @@ impl Device {
             log_limiter: LogLimiter::new(config.max_log_lines_per_second),
             vis: ObjectTable::new(config.max_vi),
             cqs: ObjectTable::new(config.max_cq),
-            instances: Instances::default(),
+            nic_handles: NicHandles::default(),
             inline: config.progress == Progress::Inline,
             activity: AtomicU32::new(0),
             coalesced: AtomicBool::new(false),
@@ -177,7 +177,7 @@ impl Device {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Acquires the turn, for a control call.
+    /// Acquires the backend lock, for a control call.
     pub(crate) fn lock(&self) -> BiasedGuard<'_, Option<Backend>> {
         self.backend.lock()
     }
@@ -190,7 +190,7 @@ impl Device {
             .and_then(|poller| poller.failure)
     }
 
-    /// Runs one turn if the threads of the program poll and no other thread holds the turn.
+    /// Polls once if the threads of the program poll and no other thread holds the backend lock.
     #[inline(never)]
     pub(crate) fn poll(&'static self) {
         if !self.is_polled_here() {
@@ -239,7 +239,7 @@ impl Device {
         }
     }
 
-    /// Records whether coalesced frames are pending. A thread that sees an outdated value takes a needless turn, or
+    /// Records whether coalesced frames are pending. A thread that sees an outdated value polls needlessly, or
     /// leaves the frames to the next poll of the NIC's thread.
     #[inline]
     fn note_coalesced(&self, backend: &Backend) {
@@ -266,7 +266,7 @@ impl Device {
         }
     }
 
-    /// Takes a turn on behalf of the NIC's thread, unless that thread is polling or has resumed: then it
+    /// Polls on behalf of the NIC's thread, unless that thread is polling or has resumed: then it
     /// serves the doorbell. So a posting thread never waits for the NIC's thread, which the
     /// scheduler may have preempted; it waits only for other threads of the program.
     #[cold]
@@ -379,7 +379,7 @@ pub(crate) fn open(config: &NicConfig) -> Result<(&'static Device, u64), OpenErr
     config.check().map_err(|e| OpenError::new(e.to_string()))?;
     open::check_memory(config.max_vi)?;
     let (lock, device) = begin_open(config)?;
-    if device.instances.count() == 0 {
+    if device.nic_handles.count() == 0 {
         if device.served.load(Ordering::Relaxed) {
             // The datapath process opens it again itself.
             return Err(OpenError::new("the NIC is down"));
@@ -390,35 +390,35 @@ pub(crate) fn open(config: &NicConfig) -> Result<(&'static Device, u64), OpenErr
             "{failure}: the NIC can be opened again when all its handles in this process are closed"
         )));
     }
-    let instance = device.instances.open(device.number, 0);
+    let nic_handle = device.nic_handles.open(device.number, 0);
     drop(lock);
     if let Err(error) = discovery::await_up(device) {
-        let _was_open = close(device, instance);
+        let _was_open = close(device, nic_handle);
         return Err(error);
     }
-    Ok((device, instance))
+    Ok((device, nic_handle))
 }
 
-/// As [`open`], for a datapath process: its poll threads take the turns, once `begin` has run.
+/// As [`open`], for a datapath process: its poll threads poll the NIC, once `begin` has run.
 pub(crate) fn open_served(
     config: &NicConfig,
     begin: impl FnOnce(&'static Device) -> Result<(), OpenError>,
 ) -> Result<(&'static Device, u64), OpenError> {
     let (lock, device) = begin_open(config)?;
-    if device.instances.count() > 0 {
+    if device.nic_handles.count() > 0 {
         return Err(OpenError::new(
             "a call of an application that has ended still uses the NIC",
         ));
     }
     device.served.store(true, Ordering::Relaxed);
     device.bring_up()?;
-    let instance = device.instances.open(device.number, 0);
+    let nic_handle = device.nic_handles.open(device.number, 0);
     drop(lock);
     if let Err(error) = begin(device).and_then(|()| discovery::await_up(device)) {
-        let _was_open = close(device, instance);
+        let _was_open = close(device, nic_handle);
         return Err(error);
     }
-    Ok((device, instance))
+    Ok((device, nic_handle))
 }
 
 /// As [`open`], without threads: the test polls the NIC.
@@ -427,10 +427,10 @@ pub(crate) fn open_without_threads(
     config: &NicConfig,
 ) -> Result<(&'static Device, u64), OpenError> {
     let (_lock, device) = begin_open(config)?;
-    if device.instances.count() == 0 {
+    if device.nic_handles.count() == 0 {
         *device.lock() = Some(Backend::Local(open::poller(device)?));
     }
-    Ok((device, device.instances.open(device.number, 0)))
+    Ok((device, device.nic_handles.open(device.number, 0)))
 }
 
 impl Device {
@@ -509,7 +509,7 @@ impl Device {
     fn join(&self, threads: Vec<JoinHandle<()>>) {
         // A handler that closes a NIC would wait for itself, or for another handler that
         // waits for it. The threads end on their own.
-        if instance::in_handler() {
+        if nic_handle::in_handler() {
             return;
         }
         for thread in threads {
@@ -562,18 +562,19 @@ fn find_or_create(
 /// # Errors
 /// `InvalidParameter` if the handle was closed already. `Resource` if the datapath process has
 /// not acknowledged the close: then nothing is closed, since the process may still access the memory.
-pub(crate) fn close(device: &'static Device, instance: u64) -> Outcome<()> {
+pub(crate) fn close(device: &'static Device, nic_handle: u64) -> Outcome<()> {
     let (closed, ended, removed, (backend, threads)) = {
         let _lock = OpenCloseLock::acquire();
-        let remote = device.instances.remote(instance);
+        let remote = device.nic_handles.remote(nic_handle);
         if let Some(remote) = remote.filter(|_| device.is_attached()) {
-            let is_last = device.instances.count() == 1;
+            let is_last = device.nic_handles.count() == 1;
             calls::close(device, remote, is_last, CLOSE_TIMEOUT)?;
         }
-        let closed = device.instances.close(instance);
+        let closed = device.nic_handles.close(nic_handle);
         let closed = closed.ok_or(ControlError::InvalidParameter)?;
-        let (ended, removed) = crate::control::release_instance(device, instance, closed.conns());
-        let down = if device.instances.count() == 0 {
+        let (ended, removed) =
+            crate::control::release_nic_handle(device, nic_handle, closed.conns());
+        let down = if device.nic_handles.count() == 0 {
             let down = device.take_down();
             *device.leaving() = down.0.is_some();
             down
@@ -586,7 +587,7 @@ pub(crate) fn close(device: &'static Device, instance: u64) -> Outcome<()> {
     device.wake_all_waiters();
     device.leave(backend);
     notify::join_ended(ended);
-    device.instances.await_handler(instance);
+    device.nic_handles.await_handler(nic_handle);
     device.join(threads);
     drop(removed);
     // The handler is dropped last and outside of every lock: its drop may run code of the program.

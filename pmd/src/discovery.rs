@@ -32,7 +32,7 @@ pub(crate) struct Discovery {
     port: VnPort,
     /// The N_Port_ID is claimed without a conflict.
     is_up: bool,
-    /// More frames than one turn sends may be pending.
+    /// More frames than one poll sends may be pending.
     has_more: bool,
     /// A frame that did not fit into the send ring.
     unsent: Option<VnPortFrame>,

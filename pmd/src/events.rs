@@ -116,7 +116,7 @@ pub struct AsyncEvent {
     /// Handle of the VI; 0 for an error of the NIC.
     pub vi: u64,
     /// The NIC handle that owns the VI; 0 for an error of the NIC, which concerns all handles.
-    pub instance: u64,
+    pub nic_handle: u64,
     /// Handle of the completion queue that the descriptor's work queue reports to, or 0.
     pub cq: u64,
     /// Address of the descriptor, or 0.
@@ -136,7 +136,7 @@ impl AsyncEvent {
     pub(crate) fn of_nic() -> Self {
         Self {
             vi: 0,
-            instance: 0,
+            nic_handle: 0,
             cq: 0,
             descriptor: 0,
             op_code: 0,
@@ -146,7 +146,7 @@ impl AsyncEvent {
         }
     }
 
-    pub(crate) fn of_vi(vi: u64, instance: u64, error: AsyncError) -> Self {
+    pub(crate) fn of_vi(vi: u64, nic_handle: u64, error: AsyncError) -> Self {
         /// Operation codes of receive, remote RDMA write and RDMA read.
         const RECEIVE: u32 = 1;
         const REMOTE_WRITE: u32 = 3;
@@ -163,7 +163,7 @@ impl AsyncEvent {
         };
         Self {
             vi,
-            instance,
+            nic_handle,
             cq: 0,
             descriptor: 0,
             op_code,

@@ -15,10 +15,10 @@
 //! | `transport` | the protocol: FC-VI (`vi-engine`) or VI/TCP |
 //! | `vitcp` | VI/TCP: connections, messages, sockets |
 //! | `frame_buffer` | the buffer in which a frame is built |
-//! | `poller` | one turn: receive frames, timers, doorbells, send frames |
+//! | `poller` | one poll iteration: receive frames, timers, doorbells, send frames |
 //! | `progress` | polling by the calling threads or a pinned thread, and sleeping |
 //! | `yield_policy` | how long a polling thread keeps its core |
-//! | `device`, `open`, `instance` | a NIC of this process, its bring-up, and its handles |
+//! | `device`, `open`, `nic_handle` | a NIC of this process, its bring-up, and its handles |
 //! | `log_limiter` | rate limiter for log lines that peers can cause |
 //! | `fork` | fork(2) in a program with an open NIC |
 //! | [`logger`] | a logger for the C library and for programs |
@@ -50,13 +50,13 @@ mod discovery;
 mod doorbell;
 mod fork;
 mod frame_buffer;
-mod instance;
 mod log_limiter;
 pub mod logger;
 mod main_thread;
 mod memory;
 mod neighbours;
 mod nic_backend;
+mod nic_handle;
 mod open;
 mod poller;
 mod posted_descriptor;
@@ -86,8 +86,8 @@ pub use pmd_port::{environment, stderr};
 
 pub use connection_options::{ConnectionOptions, NegotiatedOptions};
 pub use control::{ControlError, LEVELS_SUPPORTED, RDMA_READ_LEVELS};
-pub use instance::Handler;
 pub use memory::{LockPolicy, SharedMemory, obey_ptrace_rules};
+pub use nic_handle::Handler;
 pub use open::{OpenError, check_nic, check_process};
 pub use resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 pub use sys::raise_descriptor_limit;

@@ -17,9 +17,9 @@ use crate::attach::calls;
 use crate::config::{NicConfig, Protection};
 use crate::control::{self, ControlError, Outcome, attributes};
 use crate::device::{self, Device, device_of};
-use crate::instance::{Conn, Handler};
 use crate::memory::backing::Owner;
 use crate::nic_backend::Backend;
+use crate::nic_handle::{Conn, Handler};
 use crate::open::OpenError;
 use crate::sys;
 use crate::vi::{HandleKind, RawHandle, ViSettings, ViShared, cq_of, vi_of};
@@ -39,7 +39,7 @@ fn nic(handle: u64) -> Outcome<&'static Device> {
         return Err(ControlError::InvalidParameter);
     }
     device_of(raw.device)
-        .filter(|device| device.is_ours() && device.instances.is_open(handle))
+        .filter(|device| device.is_ours() && device.nic_handles.is_open(handle))
         .ok_or(ControlError::InvalidParameter)
 }
 
@@ -62,19 +62,19 @@ fn vi(handle: u64) -> Outcome<&'static ViShared> {
 
 /// Opens a NIC; each call returns a new handle (VIPL 3.1.1).
 pub fn open(config: &NicConfig) -> Result<u64, OpenError> {
-    device::open(config).map(|(_, instance)| instance)
+    device::open(config).map(|(_, nic_handle)| nic_handle)
 }
 
 /// Opens a NIC of a datapath process, by the socket of the process and a device name of its
 /// configuration.
 pub fn attach(socket: &Path, name: &str) -> Result<u64, OpenError> {
-    device::attach(socket, name).map(|(_, instance)| instance)
+    device::attach(socket, name).map(|(_, nic_handle)| nic_handle)
 }
 
 /// As [`attach`], with the required access of VIs without a protection tag. Strict protection
 /// is always available; lenient protection fails if the process is strict.
 pub fn attach_as(socket: &Path, name: &str, protection: Protection) -> Result<u64, OpenError> {
-    device::attach_as(socket, name, Some(protection)).map(|(_, instance)| instance)
+    device::attach_as(socket, name, Some(protection)).map(|(_, nic_handle)| nic_handle)
 }
 
 /// Closes a NIC handle and releases what it owns (VIPL 3.1.2). After this returns `Ok`,
@@ -143,7 +143,7 @@ pub fn counters(handle: u64) -> Outcome<Vec<(String, u64)>> {
 
 /// Sets the error handler of a NIC handle; `None` for the default one (VIPL 3.8.1).
 pub fn set_error_handler(handle: u64, handler: Option<Handler>) -> Outcome<()> {
-    if nic(handle)?.instances.set_handler(handle, handler) {
+    if nic(handle)?.nic_handles.set_handler(handle, handler) {
         Ok(())
     } else {
         Err(ControlError::InvalidParameter)
@@ -157,7 +157,7 @@ pub fn create_ptag(handle: u64) -> Outcome<u64> {
         return calls::create_ptag(device, handle);
     }
     device
-        .instances
+        .nic_handles
         .create_tag(device.number(), handle, device.config.max_ptags)
 }
 
@@ -220,7 +220,7 @@ pub fn deregister(handle: u64, address: u64, region: u32) -> Outcome<()> {
         return calls::deregister(device, handle, address, region);
     }
     let removed = {
-        let _no_turn_runs = device.lock();
+        let _backend_lock = device.lock();
         let regions = &device.regions;
         regions.deregister(Owner::PROGRAM, address, region)
     };
@@ -382,7 +382,7 @@ pub fn connect_wait(handle: u64, local: &NetAddress, limit: Option<Duration>) ->
         let found = control::connect_wait(device, handle, local, limit)?;
         (Conn::Engine(found.conn), found.remote, found.attributes)
     };
-    let Some(conn) = device.instances.add_conn(device.number(), handle, found) else {
+    let Some(conn) = device.nic_handles.add_conn(device.number(), handle, found) else {
         // The NIC handle was closed meanwhile. The rejection fails if the client has given up.
         let _withdrawn = reject(device, found);
         return Err(ControlError::InvalidParameter);
@@ -410,7 +410,7 @@ fn conn(handle: u64) -> Outcome<(&'static Device, Conn)> {
         .filter(|device| device.is_ours())
         .ok_or(ControlError::InvalidParameter)?;
     let id = device
-        .instances
+        .nic_handles
         .conn(handle)
         .ok_or(ControlError::InvalidParameter)?;
     Ok((device, id))
@@ -441,7 +441,7 @@ pub fn connect_accept(conn_handle: u64, vi_handle: u64) -> Outcome<()> {
             | ControlError::Qos)
     );
     if !is_retryable {
-        device.instances.remove_conn(conn_handle);
+        device.nic_handles.remove_conn(conn_handle);
     }
     outcome
 }
@@ -449,7 +449,7 @@ pub fn connect_accept(conn_handle: u64, vi_handle: u64) -> Outcome<()> {
 /// Rejects a request (VIPL 3.3.3) and invalidates its handle.
 pub fn connect_reject(conn_handle: u64) -> Outcome<()> {
     let (device, id) = conn(conn_handle)?;
-    device.instances.remove_conn(conn_handle);
+    device.nic_handles.remove_conn(conn_handle);
     match reject(device, id) {
         // The client has given up: there is no connection on either side (VIPL 6.7).
         Ok(()) | Err(ControlError::InvalidParameter) => Ok(()),

@@ -1,4 +1,4 @@
-//! The backend of an open NIC, accessed under its turn: the protocol engine of this process, or an
+//! The backend of an open NIC, accessed under its lock: the protocol engine of this process, or an
 //! attachment to the datapath process that has the engine.
 
 use pmd_port::WakeSource;
@@ -9,7 +9,7 @@ use crate::doorbell::Doorbells;
 use crate::poller::Poller;
 use crate::waiters::Event;
 
-/// The backend that does the work of a NIC's turn.
+/// The backend that does the work of a poll iteration.
 #[allow(
     clippy::large_enum_variant,
     reason = "one for each open NIC, in place; the engine's is used for every message"
@@ -48,7 +48,7 @@ impl Backend {
         }
     }
 
-    /// Runs one turn of bounded work. Returns true if anything was done.
+    /// Runs one poll iteration, of bounded work. Returns true if anything was done.
     #[inline]
     pub(crate) fn poll(&mut self, doorbells: &Doorbells) -> bool {
         match self {
@@ -57,7 +57,7 @@ impl Backend {
         }
     }
 
-    /// Runs a turn with clock and housekeeping: before a thread sleeps on the port.
+    /// Runs a poll iteration with clock and housekeeping: before a thread sleeps on the port.
     pub(crate) fn poll_thoroughly(&mut self, doorbells: &Doorbells) -> bool {
         match self {
             Self::Local(poller) => poller.poll_thoroughly(doorbells),
@@ -65,7 +65,7 @@ impl Backend {
         }
     }
 
-    /// Returns true at intervals of idle turns, if the work is done by another process, which may need
+    /// Returns true at intervals of idle polls, if the work is done by another process, which may need
     /// the core.
     #[inline]
     pub(crate) fn should_yield(&mut self) -> bool {
@@ -121,7 +121,7 @@ impl Backend {
         }
     }
 
-    /// Does the regular work that is not part of a turn.
+    /// Does the regular work that is not part of a poll iteration.
     pub(crate) fn upkeep(&mut self) {
         match self {
             Self::Local(poller) => poller.path.port.upkeep(),

@@ -24,7 +24,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::control::{ControlError, Outcome};
 use crate::device::Device;
-use crate::instance;
+use crate::nic_handle;
 use crate::progress::wait;
 use crate::queue_calls::{self, CqEntry, Done, Queue};
 use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
@@ -249,7 +249,7 @@ impl<S: Source> Notifier<S> {
 
     /// Runs the notify thread until the queue is destroyed.
     fn run(&self) {
-        instance::enter_handlers();
+        nic_handle::enter_handlers();
         while let Some((handler, found)) = self.next() {
             let nic = self.source.nic();
             // The handler, and what it owns, is dropped before the next one is called.
@@ -352,7 +352,7 @@ pub fn notify(handle: u64, queue: Queue, handler: QueueHandler) -> Outcome<()> {
     if cq.load(Ordering::Relaxed) != 0 {
         return Err(ResourceError::ReportsToCq.into());
     }
-    let nic = vi.instance();
+    let nic = vi.nic_handle();
     vi.notify.slot(queue).request(
         WorkSource {
             vi,
@@ -368,6 +368,6 @@ pub fn notify(handle: u64, queue: Queue, handler: QueueHandler) -> Outcome<()> {
 /// on a thread of the queue (VIPL 3.5.11). When the queue is destroyed, it is dropped.
 pub fn cq_notify(handle: u64, handler: CqHandler) -> Outcome<()> {
     let cq = cq_of(handle).ok_or(ControlError::InvalidParameter)?;
-    let nic = cq.instance();
+    let nic = cq.nic_handle();
     cq.notify.request(CqSource { cq, handle, nic }, handler)
 }

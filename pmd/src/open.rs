@@ -376,7 +376,7 @@ fn fault_rates(config: &FaultConfig) -> fault::FaultConfig {
         delay_ppm: config.delay_ppm,
     };
     if config.delay_turns > 0 {
-        rates.delay_turns_max = config.delay_turns;
+        rates.delay_calls_max = config.delay_turns;
     }
     rates
 }

@@ -1,4 +1,4 @@
-//! The poller of a NIC: receives, serves timers and doorbells, and transmits, in turns of bounded work.
+//! The poller of a NIC: receives, serves timers and doorbells, and transmits, in poll iterations of bounded work.
 
 use std::time::Instant;
 
@@ -16,28 +16,28 @@ use crate::transport::Transport;
 
 mod port_events;
 
-/// VIs that are served in one turn.
-const TURN_BUDGET_VIS: usize = 16;
-/// Timers that are served in one turn.
+/// VIs that are served in one poll.
+const POLL_BUDGET_VIS: usize = 16;
+/// Timers that are served in one poll.
 const TIMER_BUDGET: u32 = 64;
 
-/// Turns between two calls of [`Poller::housekeeping`]: clock, timers, stations.
-const HOUSEKEEPING_TURNS: u64 = 32;
+/// Polls between two calls of [`Poller::housekeeping`]: clock, timers, stations.
+const HOUSEKEEPING_POLLS: u64 = 32;
 
 /// Housekeeping calls between two readings of the clock while the NIC is polled without pause: some
 /// microseconds. For a program that polls rarely, the NIC's thread reads the clock with each upkeep.
 const HOUSEKEEPING_CLOCK_CALLS: u32 = 4;
-/// With recovery: idle turns between two readings of the clock, about a microsecond.
-const IDLE_TURNS: u32 = 16;
+/// With recovery: idle polls between two readings of the clock, about a microsecond.
+const IDLE_POLLS: u32 = 16;
 
-/// One turn in this many is timed: a prime, so that the sample does not coincide with housekeeping or
+/// One poll in this many is timed: a prime, so that the sample does not coincide with housekeeping or
 /// with a period of the program.
-const TURNS_PER_TIMED: u64 = 61;
+const POLLS_PER_SAMPLE: u64 = 61;
 
-/// Receive polls in a turn that finds no frame.
-const RX_POLLS: u32 = 4;
+/// Receive attempts in a poll that finds no frame.
+const RX_ATTEMPTS: u32 = 4;
 
-/// The state of a NIC that is owned by the thread that holds the turn.
+/// The state of a NIC that is owned by the thread that holds the backend lock.
 pub(crate) struct Poller {
     pub(crate) engine: Transport,
     pub(crate) path: Datapath,
@@ -52,19 +52,19 @@ pub(crate) struct Poller {
     port_events: Vec<PortEvent>,
     /// The wake source on which the NIC's thread sleeps until a frame arrives.
     pub(crate) armed: Option<WakeSource>,
-    /// The engine's recovery is on, which needs the time in every turn.
+    /// The engine's recovery is on, which needs the time in every poll.
     has_recovery: bool,
-    /// The previous turn did work: the last reading of the clock is outdated.
+    /// The previous poll did work: the last reading of the clock is outdated.
     worked: bool,
     /// The failure of the port, if it failed.
     pub(crate) failure: Option<PortFailure>,
     /// A failed allocation of a ring was logged.
     ring_failure_logged: bool,
-    /// Turns, and turns that did work.
-    pub(crate) turns: u64,
-    pub(crate) busy_turns: u64,
-    /// Sampled busy turns: their number and total duration.
-    pub(crate) timed_turns: u64,
+    /// Poll iterations, and those that did work (counters `turns` and `busy_turns`).
+    pub(crate) polls: u64,
+    pub(crate) busy_polls: u64,
+    /// Sampled busy polls: their number (counter `timed_turns`) and total duration.
+    pub(crate) timed_polls: u64,
     pub(crate) timed_ns: u64,
     /// Holds the claim on the N_Port_ID.
     _claim: Option<Claim>,
@@ -96,32 +96,32 @@ impl Poller {
             armed: None,
             failure: None,
             ring_failure_logged: false,
-            turns: 0,
-            busy_turns: 0,
-            timed_turns: 0,
+            polls: 0,
+            busy_polls: 0,
+            timed_polls: 0,
             timed_ns: 0,
             _claim: claim,
         }
     }
 
-    /// Runs one turn of bounded work. Returns true if anything was done.
+    /// Runs one poll iteration, of bounded work. Returns true if anything was done.
     ///
     /// Receiving is last, so that the waiting call sees a message without further delay.
     #[inline]
     pub(crate) fn poll(&mut self, doorbells: &Doorbells) -> bool {
-        if self.turns.is_multiple_of(TURNS_PER_TIMED) {
+        if self.polls.is_multiple_of(POLLS_PER_SAMPLE) {
             return self.timed_poll(doorbells);
         }
         self.poll_once(doorbells)
     }
 
-    /// Runs one turn and measures its duration.
+    /// Runs one poll iteration and measures its duration.
     #[inline(never)]
     fn timed_poll(&mut self, doorbells: &Doorbells) -> bool {
         let begun = Instant::now();
         let worked = self.poll_once(doorbells);
         if worked {
-            self.timed_turns += 1;
+            self.timed_polls += 1;
             self.timed_ns += begun.elapsed().as_nanos() as u64;
         }
         worked
@@ -129,14 +129,14 @@ impl Poller {
 
     #[inline]
     fn poll_once(&mut self, doorbells: &Doorbells) -> bool {
-        self.turns += 1;
-        self.path.mover.begin_turn();
+        self.polls += 1;
+        self.path.mover.begin_poll();
         if self.has_coalesced() {
             self.send_coalesced();
         }
         let mut worked = false;
         self.free_received();
-        if self.turns.is_multiple_of(HOUSEKEEPING_TURNS) {
+        if self.polls.is_multiple_of(HOUSEKEEPING_POLLS) {
             worked = self.housekeeping();
         }
         if self.has_recovery {
@@ -155,14 +155,14 @@ impl Poller {
         if !self.path.clients.is_empty() {
             self.path.deliver_completions();
         }
-        self.busy_turns += u64::from(self.worked);
+        self.busy_polls += u64::from(self.worked);
         self.worked
     }
 
-    /// Runs a turn with clock and housekeeping: before a thread sleeps on the port.
+    /// Runs a poll iteration with clock and housekeeping: before a thread sleeps on the port.
     pub(crate) fn poll_thoroughly(&mut self, doorbells: &Doorbells) -> bool {
         self.clock.now_ns();
-        self.turns = (self.turns + 1).next_multiple_of(HOUSEKEEPING_TURNS) - 1;
+        self.polls = (self.polls + 1).next_multiple_of(HOUSEKEEPING_POLLS) - 1;
         if let Transport::ViTcp(tcp) = &mut self.engine {
             tcp.poll_epoll_next();
         }
@@ -178,14 +178,14 @@ impl Poller {
         streams || !self.path.run.is_empty() || !self.path.batch.is_empty()
     }
 
-    /// Reads the clock, unless the previous turn was idle and so took negligible time, and serves
-    /// timers. Returns true if a timer was due. Not inlined: a turn without recovery stays small.
+    /// Reads the clock, unless the previous poll was idle and so took negligible time, and serves
+    /// timers. Returns true if a timer was due. Not inlined: a poll without recovery stays small.
     #[inline(never)]
     fn tick(&mut self) -> bool {
         let now_ns = if self.worked {
             self.clock.now_ns()
         } else {
-            self.clock.coarse_ns(IDLE_TURNS)
+            self.clock.coarse_ns(IDLE_POLLS)
         };
         let due = self.serve_timers(now_ns);
         if due {
@@ -239,18 +239,18 @@ impl Poller {
         }
     }
 
-    /// Receives and handles frames. Their buffers are returned to the port in the next turn.
+    /// Receives and handles frames. Their buffers are returned to the port in the next poll.
     #[inline]
     fn receive(&mut self, now_ns: u64) -> bool {
         let engine = match &mut self.engine {
             Transport::FcVi(engine) => engine,
             Transport::ViTcp(_) => return self.receive_streams(now_ns),
         };
-        // Several polls in a row find an arriving frame sooner than whole turns would.
-        let mut polls = RX_POLLS;
+        // Several attempts in a row find an arriving frame sooner than whole poll iterations would.
+        let mut attempts = RX_ATTEMPTS;
         while self.path.port.rx_burst(&mut self.rx, BURST) == 0 {
-            polls -= 1;
-            if polls == 0 {
+            attempts -= 1;
+            if attempts == 0 {
                 return false;
             }
         }
@@ -307,7 +307,7 @@ impl Poller {
     /// Serves VIs that have something to send. Returns true if a descriptor or frame made progress.
     fn serve(&mut self, now_ns: u64) -> bool {
         let mut worked = false;
-        for _ in 0..self.path.run.len().min(TURN_BUDGET_VIS) {
+        for _ in 0..self.path.run.len().min(POLL_BUDGET_VIS) {
             let Some(vi) = self.path.run.pop() else {
                 break;
             };
@@ -391,7 +391,7 @@ impl Poller {
         }
     }
 
-    /// Leaves what was just posted to a later turn. What is to be flushed is completed before the post returns
+    /// Leaves what was just posted to a later poll. What is to be flushed is completed before the post returns
     /// (VIPL 2.4, 3.3.5).
     fn enqueue_posted(&mut self, vi: ViIndex) {
         if self.engine.state(vi) == Some(EndpointState::Connected) {
@@ -478,7 +478,7 @@ impl Poller {
         }
     }
 
-    /// Reads the clock. The next turn need not read it again.
+    /// Reads the clock. The next poll need not read it again.
     #[inline]
     fn read_clock(&mut self) -> u64 {
         self.worked = false;

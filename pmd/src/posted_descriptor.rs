@@ -361,7 +361,7 @@ fn find_segments(
 ) -> (bool, Option<MappedAddress>) {
     match slot.data() {
         [only] if only.length > 0 => {
-            // SAFETY: only the holder of the turn has a reference to a posted slot.
+            // SAFETY: only the holder of the backend lock has a reference to a posted slot.
             unsafe { regions.find(only, tag, access) }
         }
         _ => (segments_valid(slot, regions, tag, access), None),
@@ -480,7 +480,7 @@ impl SlotCursor {
 /// Copies message bytes into the data segments of a slot. Returns false if they are too short.
 ///
 /// # Safety
-/// The segments were found valid for [`Access::Write`] in this turn.
+/// The segments were found valid for [`Access::Write`] under the backend lock, held since.
 #[inline]
 pub(crate) unsafe fn scatter(
     cursor: &mut Cursor,
@@ -502,7 +502,7 @@ pub(crate) unsafe fn scatter(
 /// Copies message bytes out of the data segments of a slot. Returns false if they are too short.
 ///
 /// # Safety
-/// The segments were found valid for [`Access::Read`] in this turn.
+/// The segments were found valid for [`Access::Read`] under the backend lock, held since.
 #[inline]
 pub(crate) unsafe fn gather(
     cursor: &mut Cursor,

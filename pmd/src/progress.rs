@@ -20,7 +20,7 @@
 //! A NIC of a datapath process is polled by a thread of that process (`attach/cores.rs`), which may
 //! sleep.
 //!
-//! A second thread calls the error handlers, so that no handler runs in a turn.
+//! A second thread calls the error handlers, so that no handler runs in the poll loop.
 
 use std::sync::OnceLock;
 use std::thread::JoinHandle;
@@ -55,7 +55,7 @@ pub(crate) struct PollThread {
     notifications: AtomicU32,
     /// The poll thread drains no doorbells: it sleeps, is about to, or only watches.
     doorbells_unattended: AtomicBool,
-    /// The poll thread has the turn, or is about to take it; it checks for doorbells afterwards.
+    /// The poll thread holds the backend lock, or is about to take it; it checks for doorbells afterwards.
     is_polling: AtomicBool,
     /// Wakes a thread that sleeps on a port's descriptor.
     event: OnceLock<sys::EventFd>,
@@ -97,7 +97,7 @@ impl PollThread {
     }
 
     /// Returns true if a doorbell that was just rung may stay undrained for a while: the holder of
-    /// the turn may have drained already. If false, the poll thread drains it.
+    /// the backend lock may have drained already. If false, the poll thread drains it.
     #[inline]
     pub(crate) fn doorbells_unattended(&self) -> bool {
         // Partner: the heavy barrier in `mark_doorbells_unattended`. Either the thread sees the
@@ -113,7 +113,7 @@ impl PollThread {
         sync::heavy_barrier();
     }
 
-    /// Returns true if the poll thread has the turn or is about to take it. It then drains the
+    /// Returns true if the poll thread holds the backend lock or is about to take it. It then drains the
     /// doorbells rung before this call, and the caller need not wait for it to be scheduled.
     pub(crate) fn is_polling(&self) -> bool {
         // Partner: the fence in `while_polling`. Either the thread sees the doorbell afterwards,
@@ -122,7 +122,7 @@ impl PollThread {
         self.is_polling.load(Ordering::Relaxed)
     }
 
-    /// Runs `poll`, in which the poll thread takes the turn. It must check for doorbells after this.
+    /// Runs `poll`, in which the poll thread takes the backend lock. It must check for doorbells after this.
     fn while_polling<R>(&self, poll: impl FnOnce() -> R) -> R {
         self.is_polling.store(true, Ordering::Relaxed);
         let result = poll();
@@ -196,7 +196,7 @@ pub(crate) fn start(
     }
     threads.push(spawn(
         "events",
-        Box::new(move || crate::instance::deliver(device, epoch)),
+        Box::new(move || crate::nic_handle::deliver(device, epoch)),
     )?);
     Ok(())
 }
@@ -237,16 +237,16 @@ fn pinned(device: &'static Device, epoch: u32, core: core_affinity::CoreId) {
     let mut upkeep_at_ns = 0;
     // Another poll thread may be pinned to the same core.
     let yield_policy = YieldPolicy::new();
-    let mut idle_turns = 0;
+    let mut idle_polls = 0;
     while device.is_current_epoch(epoch) {
         let Some(mut held) = device.backend.try_lock() else {
             std::thread::yield_now();
             continue;
         };
-        idle_turns += 1;
+        idle_polls += 1;
         if let Some(backend) = held.as_mut() {
             if backend.poll(&device.doorbells) {
-                idle_turns = 0;
+                idle_polls = 0;
             }
             device.wake_waiters(backend);
             let now_ns = backend.poller().map_or(0, |poller| poller.clock.last_ns());
@@ -256,8 +256,8 @@ fn pinned(device: &'static Device, epoch: u32, core: core_affinity::CoreId) {
             }
         }
         drop(held);
-        if idle_turns >= yield_policy.idle_turns() {
-            idle_turns = 0;
+        if idle_polls >= yield_policy.idle_polls() {
+            idle_polls = 0;
             yield_policy.yield_core();
         }
         core::hint::spin_loop();
@@ -332,7 +332,7 @@ fn run_upkeep(device: &'static Device, upkeep: &mut Instant) {
     if upkeep.elapsed() >= UPKEEP {
         *upkeep = Instant::now();
         // A program that posts meanwhile leaves its doorbell to this thread: waiting for the
-        // turn could cost it a system call.
+        // backend lock could cost it a system call.
         device
             .poll_thread
             .doorbells_unattended
@@ -357,7 +357,7 @@ fn take_over(
     let spin = Duration::from_micros(device.config.spin_us);
     let mut idle_since = Instant::now();
     while device.is_current_epoch(epoch) {
-        // First, so that a posting thread does not wait for the turn that follows.
+        // First, so that a posting thread does not wait for the poll that follows.
         device
             .poll_thread
             .doorbells_unattended
@@ -399,7 +399,7 @@ fn sleep(device: &'static Device, epoch: u32, idle: Duration) {
     if !device.doorbells.any() {
         thread.sleep_on(&source, limit);
     }
-    // Doorbells rung during this call are drained by this thread's next turn or `stop_draining`.
+    // Doorbells rung during this call are drained by this thread's next poll or `stop_draining`.
     thread.while_polling(|| finish_sleep(device, epoch));
 }
 
@@ -459,8 +459,8 @@ fn longest_sleep(backend: &mut Backend, idle: Duration) -> Duration {
 pub(crate) struct TimedOut;
 
 /// Waits until `check` returns a value: polls for the configured time, then sleeps. On a NIC of a
-/// datapath process, whose core polls, it checks once and sleeps: each check may take the turn from
-/// other threads.
+/// datapath process, whose core polls, it checks once and sleeps: each check may take the backend lock
+/// from other threads.
 /// `event`: the events after which `check` may return a value.
 /// `limit`: the timeout; `None` waits without limit.
 pub(crate) fn wait<T>(

@@ -166,7 +166,7 @@ pub(crate) struct WorkQueue {
 }
 
 // SAFETY: a slot is reached by one thread at a time, and its context with it: by the poster between
-// `completed`..`posted + 1` under `post_end`, by the poller (who holds the NIC's turn)
+// `completed`..`posted + 1` under `post_end`, by the poller (who holds the NIC's backend lock)
 // between `completed` and `posted`, by the reaper between `reaped` and `completed`
 // under `reap_end`; each index is published with Release and read with Acquire.
 unsafe impl Sync for WorkQueue {}
@@ -273,7 +273,7 @@ impl WorkQueue {
     /// As for [`WorkQueue::ahead`].
     #[allow(
         clippy::mut_from_ref,
-        reason = "the turn, which the caller holds, is the unique borrow"
+        reason = "the backend lock, which the caller holds, is the unique borrow"
     )]
     #[inline]
     pub(crate) unsafe fn head(&self) -> Option<&mut Slot> {
@@ -285,11 +285,11 @@ impl WorkQueue {
     /// poller only.
     ///
     /// # Safety
-    /// The caller holds the NIC's turn, has no other reference to a slot that is not
+    /// The caller holds the NIC's backend lock, has no other reference to a slot that is not
     /// complete, and drops this one before it ends or completes the slot.
     #[allow(
         clippy::mut_from_ref,
-        reason = "the turn, which the caller holds, is the unique borrow"
+        reason = "the backend lock, which the caller holds, is the unique borrow"
     )]
     #[inline]
     pub(crate) unsafe fn ahead(&self, distance: u32) -> Option<&mut Slot> {

@@ -100,7 +100,7 @@ impl ViShared {
         self.broken.store(true, Ordering::Release);
         AsyncEvent {
             vi: self.live_handle(),
-            instance: self.instance(),
+            nic_handle: self.nic_handle(),
             cq: 0,
             descriptor,
             op_code: failure.operation >> status::OP_SHIFT,

@@ -79,11 +79,11 @@ pub(crate) struct ViShared {
     /// The handle while the VI exists, else 0.
     live: AtomicU64,
     generation: AtomicU32,
-    instance: AtomicU64,
+    nic_handle: AtomicU64,
     state: AtomicU8,
     /// A failed post has broken the VI; the poller moves it to Error.
     pub(crate) broken: AtomicBool,
-    /// The number of connection calls that wait for their outcome; changed under the turn.
+    /// The number of connection calls that wait for their outcome; changed under the backend lock.
     pub(crate) connecting: AtomicU32,
     pub(crate) tag: AtomicU32,
     pub(crate) max_transfer_bytes: AtomicU32,
@@ -112,7 +112,7 @@ impl ViShared {
             index: ViIndex(index),
             live: AtomicU64::new(0),
             generation: AtomicU32::new(0),
-            instance: AtomicU64::new(0),
+            nic_handle: AtomicU64::new(0),
             state: AtomicU8::new(EndpointState::Idle as u8),
             broken: AtomicBool::new(false),
             connecting: AtomicU32::new(0),
@@ -131,7 +131,7 @@ impl ViShared {
         })
     }
 
-    /// Reads and clears the mark of a post that broke the VI. The caller holds the turn.
+    /// Reads and clears the mark of a post that broke the VI. The caller holds the backend lock.
     #[inline]
     pub(crate) fn take_broken(&self) -> bool {
         // Acquire: partner of the Release store of the thread that posted.
@@ -143,7 +143,7 @@ impl ViShared {
     }
 
     /// Makes the object live under a new handle, which is returned.
-    pub(crate) fn revive(&self, instance: u64) -> u64 {
+    pub(crate) fn revive(&self, nic_handle: u64) -> u64 {
         let generation = next_generation(&self.generation);
         let handle = RawHandle::pack(
             HandleKind::Vi,
@@ -151,7 +151,7 @@ impl ViShared {
             generation,
             self.index.0,
         );
-        self.instance.store(instance, Ordering::Relaxed);
+        self.nic_handle.store(nic_handle, Ordering::Relaxed);
         self.state
             .store(EndpointState::Idle as u8, Ordering::Relaxed);
         self.broken.store(false, Ordering::Relaxed);
@@ -180,8 +180,8 @@ impl ViShared {
         self.live.load(Ordering::Acquire)
     }
 
-    pub(crate) fn instance(&self) -> u64 {
-        self.instance.load(Ordering::Relaxed)
+    pub(crate) fn nic_handle(&self) -> u64 {
+        self.nic_handle.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_state(&self, state: EndpointState) {
@@ -244,7 +244,7 @@ pub(crate) struct CqShared {
     index: u32,
     live: AtomicU64,
     generation: AtomicU32,
-    instance: AtomicU64,
+    nic_handle: AtomicU64,
     /// The number of attached work queues.
     pub(crate) attached: AtomicU32,
     pub(crate) ring: CompletionRing,
@@ -258,17 +258,17 @@ impl CqShared {
             index,
             live: AtomicU64::new(0),
             generation: AtomicU32::new(0),
-            instance: AtomicU64::new(0),
+            nic_handle: AtomicU64::new(0),
             attached: AtomicU32::new(0),
             ring: CompletionRing::new(),
             notify: Box::new(NotifySlot::new()),
         }
     }
 
-    pub(crate) fn revive(&self, instance: u64) -> u64 {
+    pub(crate) fn revive(&self, nic_handle: u64) -> u64 {
         let generation = next_generation(&self.generation);
         let handle = RawHandle::pack(HandleKind::Cq, self.device.number(), generation, self.index);
-        self.instance.store(instance, Ordering::Relaxed);
+        self.nic_handle.store(nic_handle, Ordering::Relaxed);
         self.attached.store(0, Ordering::Relaxed);
         self.live.store(handle, Ordering::Release);
         handle
@@ -287,8 +287,8 @@ impl CqShared {
         self.live.load(Ordering::Acquire)
     }
 
-    pub(crate) fn instance(&self) -> u64 {
-        self.instance.load(Ordering::Relaxed)
+    pub(crate) fn nic_handle(&self) -> u64 {
+        self.nic_handle.load(Ordering::Relaxed)
     }
 
     /// Returns the event of a new entry.

@@ -130,8 +130,8 @@ impl Responses {
         }
     }
 
-    /// Reports whether the next frame is a response: always for queued responses and recovery, by
-    /// turns for reads.
+    /// Reports whether the next frame is a response: always for queued responses and recovery,
+    /// alternately for reads.
     pub(crate) fn are_due(&self) -> bool {
         self.read_is_next || self.recovering || !self.queued.is_empty()
     }

@@ -114,11 +114,11 @@ fn cores(out: &mut Exposition, snapshot: &Snapshot) {
         let cores = snapshot.cores.iter();
         cores.map(move |core| ([label("core", core.core)], of(core)))
     };
-    let turns = ("core_turns_total", "Turns of the poller.");
-    out.family(Kind::Counter, turns, each(|core| core.turns as f64));
+    let polls = ("core_turns_total", "Poll iterations of the poller.");
+    out.family(Kind::Counter, polls, each(|core| core.turns as f64));
     let busy = (
         "core_busy_turns_total",
-        "Turns of the poller that found work.",
+        "Poll iterations of the poller that found work.",
     );
     out.family(Kind::Counter, busy, each(|core| core.busy_turns as f64));
     let sleeping = ("core_sleeping", "1 while the poller sleeps.");

@@ -30,10 +30,10 @@ pub(crate) struct ViRates {
     pub(crate) bytes_received: f64,
 }
 
-/// Turns of a poller per second, and the fraction of them that found work.
+/// Poll iterations of a poller per second, and the fraction of them that found work.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct CoreRates {
-    pub(crate) turns: f64,
+    pub(crate) polls: f64,
     pub(crate) busy_ratio: f64,
 }
 
@@ -81,11 +81,11 @@ impl<'a> Interval<'a> {
 
     pub(crate) fn core(&self, now: &CoreInfo) -> CoreRates {
         let before = self.before.cores.iter().find(|core| core.core == now.core);
-        let turns = before.map_or(0, |before| now.turns.saturating_sub(before.turns));
+        let polls = before.map_or(0, |before| now.turns.saturating_sub(before.turns));
         let busy = before.map_or(0, |before| now.busy_turns.saturating_sub(before.busy_turns));
         CoreRates {
-            turns: self.per_second(before.map(|before| before.turns), now.turns),
-            busy_ratio: ratio(busy, turns),
+            polls: self.per_second(before.map(|before| before.turns), now.turns),
+            busy_ratio: ratio(busy, polls),
         }
     }
 
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(
             core,
             CoreRates {
-                turns: 2_000_000.0,
+                polls: 2_000_000.0,
                 busy_ratio: 0.75
             }
         );

@@ -42,11 +42,11 @@ pub struct ProcessInfo {
 pub struct CoreInfo {
     /// The core that it is pinned to.
     pub core: usize,
-    /// Turns taken.
+    /// Poll iterations.
     pub turns: u64,
-    /// Turns that found work.
+    /// Poll iterations that found work.
     pub busy_turns: u64,
-    /// The fraction of turns that found work, 0 to 1.
+    /// The fraction of poll iterations that found work, 0 to 1.
     pub busy_ratio: f64,
     /// True while it sleeps.
     pub sleeping: bool,
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_ratio_without_turns_is_zero() {
+    fn busy_ratio_without_polls_is_zero() {
         assert_eq!(CoreInfo::new(0, 0, 0, false).busy_ratio, 0.0);
         assert_eq!(CoreInfo::new(0, 8, 2, false).busy_ratio, 0.25);
     }

@@ -79,7 +79,7 @@ impl SnapshotSource {
 
 fn cores(status: &Status) -> Vec<CoreInfo> {
     let core = |core: &pmd::attach::server::CoreStatus| {
-        CoreInfo::new(core.core, core.turns, core.busy_turns, core.sleeping)
+        CoreInfo::new(core.core, core.rounds, core.busy_rounds, core.sleeping)
     };
     status.cores.iter().map(core).collect()
 }

@@ -27,7 +27,7 @@ use crate::waiters::Event;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Maximum number of completion entries taken in one turn; less than the ring holds.
+/// Maximum number of completion entries taken in one poll; less than the ring holds.
 const BUDGET: u32 = 256;
 
 /// State of a VI of this program.
@@ -56,7 +56,7 @@ impl ViLocal {
             (&shared.recv, receives, Submission::Receive),
             (&shared.send, sends, Submission::Send),
         ] {
-            // SAFETY: the caller holds the turn; the reference ends before the next call.
+            // SAFETY: the caller holds the backend lock; the reference ends before the next call.
             while let Some(slot) = unsafe { queue.ahead(*count) } {
                 if kind == Submission::Send && shared.device.regions.has_bounce_buffers() {
                     if !submissions.has_space_for(queues, slot) {
@@ -112,8 +112,8 @@ pub(crate) struct Attachment {
     pub(crate) pending_events: Event,
     /// The process has ended.
     lost: bool,
-    /// Consecutive turns without work since the thread last yielded the core.
-    idle_turns: u32,
+    /// Consecutive polls without work since the thread last yielded the core.
+    idle_polls: u32,
 }
 
 impl Attachment {
@@ -136,7 +136,7 @@ impl Attachment {
             armed: None,
             pending_events: Event::NONE,
             lost: false,
-            idle_turns: 0,
+            idle_polls: 0,
         }
     }
 
@@ -197,20 +197,20 @@ impl Attachment {
         let rung = self.submit_rung(doorbells);
         let waited = self.submit_waiting();
         let worked = self.take_completions() || rung || waited;
-        self.idle_turns = if worked {
+        self.idle_polls = if worked {
             0
         } else {
-            self.idle_turns.wrapping_add(1)
+            self.idle_polls.wrapping_add(1)
         };
         worked
     }
 
-    /// True after a number of turns without work, and again after as many.
+    /// Returns true after a number of polls without work, and again after as many.
     #[inline]
     pub(crate) fn should_yield(&mut self) -> bool {
-        let is_time = self.idle_turns >= self.device.yield_policy.idle_turns();
+        let is_time = self.idle_polls >= self.device.yield_policy.idle_polls();
         if is_time {
-            self.idle_turns = 0;
+            self.idle_polls = 0;
         }
         is_time
     }
@@ -435,12 +435,12 @@ impl Attachment {
             quota.complete();
         }
         if device.regions.has_bounce_buffers() {
-            // SAFETY: the caller holds the turn, and has no reference to a slot.
+            // SAFETY: the caller holds the backend lock, and has no reference to a slot.
             unsafe {
                 bounce_buffers::copy_from_bounce_buffers(&device.regions, tag, queue, ending)
             };
         }
-        // SAFETY: the caller holds the turn, and has no reference to a slot.
+        // SAFETY: the caller holds the backend lock, and has no reference to a slot.
         let ended = unsafe { complete_head(queue, &device.regions, tag, ending) };
         let Some((sequence, lost)) = ended else {
             return;
@@ -452,7 +452,7 @@ impl Attachment {
                 sequence,
                 receive,
             };
-            // SAFETY: the caller holds the turn.
+            // SAFETY: the caller holds the backend lock.
             unsafe { add_entry(cq, entry) };
         }
         if let Some(descriptor) = lost {
@@ -490,7 +490,7 @@ impl Attachment {
         } = OpCode::of(op_code);
         let event = AsyncEvent {
             vi: local.handle,
-            instance: local.shared.instance(),
+            nic_handle: local.shared.nic_handle(),
             cq: 0,
             descriptor: 0,
             op_code,
@@ -536,7 +536,7 @@ impl Attachment {
             if shared.state() == EndpointState::Connected && !local.epoch.is_disconnecting() {
                 self.device.events.push(AsyncEvent::of_vi(
                     local.handle,
-                    shared.instance(),
+                    shared.nic_handle(),
                     vi_engine::AsyncError::ConnectionLost,
                 ));
             }
@@ -556,7 +556,7 @@ impl Attachment {
                 };
                 let (id, shared) = (local.remote_id, local.shared);
                 let queue = if receive { &shared.recv } else { &shared.send };
-                // SAFETY: the caller holds the turn; the reference is not kept.
+                // SAFETY: the caller holds the backend lock; the reference is not kept.
                 let Some(slot) = (unsafe { queue.head() }) else {
                     break;
                 };

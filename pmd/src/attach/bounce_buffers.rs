@@ -13,17 +13,17 @@ use crate::queue::{Slot, WorkQueue};
 /// Copies the data of a send or an RDMA write to the bounce buffers, before it is submitted.
 ///
 /// # Safety
-/// The caller holds the NIC's turn; the descriptor is posted.
+/// The caller holds the NIC's backend lock; the descriptor is posted.
 #[cold]
 pub(super) unsafe fn copy_to_bounce_buffers(regions: &RegionTable, tag: TagCheck, slot: &Slot) {
     if slot.access() != Access::Read {
         return;
     }
     for segment in slot.data() {
-        // SAFETY: the caller holds the turn.
+        // SAFETY: the caller holds the backend lock.
         let bounce = unsafe { regions.bounce_buffer_of(segment, tag, Access::Read) };
         if let Some(bounce) = bounce {
-            // SAFETY: both inside a region that was found under this turn, and of its bounce buffer.
+            // SAFETY: both inside a region that was found under the backend lock, held since, and of its bounce buffer.
             unsafe { copy::between(segment.address, bounce, segment.length as usize) };
         }
     }
@@ -32,7 +32,7 @@ pub(super) unsafe fn copy_to_bounce_buffers(regions: &RegionTable, tag: TagCheck
 /// Copies the data of the receive or RDMA read at the head of a queue from the bounce buffers, before it completes.
 ///
 /// # Safety
-/// The caller holds the NIC's turn, and has no reference to a slot of the queue.
+/// The caller holds the NIC's backend lock, and has no reference to a slot of the queue.
 #[cold]
 pub(super) unsafe fn copy_from_bounce_buffers(
     regions: &RegionTable,
@@ -45,7 +45,7 @@ pub(super) unsafe fn copy_from_bounce_buffers(
     if !receives || completion.word & status::ERROR_MASK != 0 {
         return;
     }
-    // SAFETY: the caller holds the turn; the reference ends with this call.
+    // SAFETY: the caller holds the backend lock; the reference ends with this call.
     let Some(slot) = (unsafe { queue.head() }) else {
         return;
     };
@@ -56,7 +56,7 @@ pub(super) unsafe fn copy_from_bounce_buffers(
             ..*segment
         };
         left_bytes -= segment.length;
-        // SAFETY: the caller holds the turn.
+        // SAFETY: the caller holds the backend lock.
         let bounce = unsafe { regions.bounce_buffer_of(&segment, tag, Access::Write) };
         if let Some(bounce) = bounce {
             // SAFETY: as in `copy_to_bounce_buffers`; the region may be written.

@@ -106,7 +106,7 @@ fn call_done_unless_lost(device: &'static Device, request: &Request) -> Outcome<
 /// The process's number of a NIC handle.
 fn remote_nic(device: &Device, nic: u64) -> Outcome<u64> {
     device
-        .instances
+        .nic_handles
         .remote(nic)
         .ok_or(ControlError::InvalidParameter)
 }
@@ -116,9 +116,9 @@ fn remote_tag(device: &Device, ptag: u64) -> Outcome<u64> {
     if ptag == 0 {
         return Ok(0);
     }
-    let number = device.instances.tag(device.number(), ptag);
+    let number = device.nic_handles.tag(device.number(), ptag);
     number
-        .and_then(|number| device.instances.remote_tag(number))
+        .and_then(|number| device.nic_handles.remote_tag(number))
         .ok_or(ControlError::Ptag)
 }
 
@@ -206,11 +206,11 @@ pub(crate) fn create_ptag(device: &'static Device, nic: u64) -> Outcome<u64> {
     let Reply::Handle(tag) = call(device, &Request::CreatePtag { nic: remote }, None)? else {
         return Err(ResourceError::ProcessAnswer.into());
     };
-    device.instances.adopt_tag(device.number(), nic, tag)
+    device.nic_handles.adopt_tag(device.number(), nic, tag)
 }
 
 pub(crate) fn destroy_ptag(device: &'static Device, nic: u64, ptag: u64) -> Outcome<()> {
-    let number = device.instances.tag(device.number(), ptag);
+    let number = device.nic_handles.tag(device.number(), ptag);
     let number = number.ok_or(ControlError::InvalidParameter)?;
     let request = Request::DestroyPtag {
         nic: remote_nic(device, nic)?,
@@ -221,7 +221,7 @@ pub(crate) fn destroy_ptag(device: &'static Device, nic: u64, ptag: u64) -> Outc
         // Only this checks whether the tag is in use.
         return crate::control::destroy_ptag(device, ptag);
     }
-    device.instances.destroy_tag(number);
+    device.nic_handles.destroy_tag(number);
     Ok(())
 }
 
@@ -289,7 +289,7 @@ fn resume(vi: &'static ViShared, handle: u64) -> bool {
     let mut held = vi.device.lock();
     let attachment = held.as_mut().and_then(Backend::attachment);
     let exists = attachment.is_some_and(|a| a.handle_at(vi.index) == Some(handle))
-        && vi.device.instances.is_open(vi.instance());
+        && vi.device.nic_handles.is_open(vi.nic_handle());
     if exists {
         vi.resume(handle);
     }

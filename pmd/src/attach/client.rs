@@ -23,7 +23,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::sys;
 use crate::vi::{RawHandle, ViShared};
 
-/// Maximum number of submissions of an application that are taken in one turn, for each unit of its share.
+/// Maximum number of submissions of an application that are taken in one poll, for each unit of its share.
 const BUDGET: u32 = 8;
 /// Maximum number of pending errors of an application that does not read the completion ring.
 const MAX_ERRORS: usize = 1024;
@@ -65,8 +65,8 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Maximum number of submissions taken in a turn.
-    fn in_turn(self) -> u32 {
+    /// Maximum number of submissions taken in one poll.
+    fn submissions_per_poll(self) -> u32 {
         BUDGET.saturating_mul(self.share)
     }
 }
@@ -86,7 +86,7 @@ pub(crate) struct Client {
     limits: Limits,
     /// Descriptors that were taken and are not complete.
     uncompleted: u32,
-    /// Submissions that may still be taken in this turn: of its share, and for messages that find no receive.
+    /// Submissions that may still be taken in this poll: of its share, and for messages that find no receive.
     budget: u32,
     claim_budget: u32,
     /// Work queues with completions for which the ring had no space, each once.
@@ -286,7 +286,7 @@ impl Clients {
                 client.unreported.push_back((path.shared.index, kind));
             }
         }
-        // SAFETY: the caller holds the turn; the reference ends with the completion below.
+        // SAFETY: the caller holds the backend lock; the reference ends with the completion below.
         if let Some(slot) = unsafe { queue.head() } {
             slot.status = completed.status;
             slot.length_bytes = completed.length_bytes;
@@ -341,15 +341,15 @@ impl Clients {
         }
     }
 
-    /// The number of turns in which a full submission ring of an application is taken.
-    pub(crate) fn turns_of_ring(&mut self, id: ClientId) -> u32 {
+    /// Returns the number of polls in which a full submission ring of an application is taken.
+    pub(crate) fn polls_per_ring(&mut self, id: ClientId) -> u32 {
         self.get(id).map_or(0, |client| {
             let lines = client.queues.submissions();
-            lines.div_ceil(client.limits.in_turn().max(1))
+            lines.div_ceil(client.limits.submissions_per_poll().max(1))
         })
     }
 
-    /// True if the last turn took all submissions of an application that could be taken.
+    /// True if the last poll took all submissions of an application that could be taken.
     pub(crate) fn is_drained(&mut self, id: ClientId) -> bool {
         self.get(id).is_none_or(|client| client.budget > 0)
     }
@@ -386,7 +386,7 @@ impl Datapath {
             let Some(client) = self.clients.get(id) else {
                 continue;
             };
-            let share = client.limits.in_turn();
+            let share = client.limits.submissions_per_poll();
             client.claim_budget = client.queues.submissions();
             let taken = self.take_from(id, share);
             if let Some(client) = self.clients.get(id) {
@@ -398,7 +398,7 @@ impl Datapath {
     }
 
     /// Takes submissions for a message that finds no receive posted: the receive may have been submitted before the
-    /// message was sent. In a turn at most as many as the ring holds, for all messages together: an application that
+    /// message was sent. In one poll at most as many as the ring holds, for all messages together: an application that
     /// submits more than that ahead of the receive loses the message.
     #[inline(never)]
     pub(crate) fn claim_submitted(&mut self, vi: ViIndex) -> Claim {
@@ -528,7 +528,7 @@ impl Datapath {
         Ok(Some(flushes.then_some((vi, kind))))
     }
 
-    /// Reports pending completions and errors to the applications, and wakes those that sleep, at the end of a turn.
+    /// Reports pending completions and errors to the applications, and wakes those that sleep, at the end of a poll.
     #[inline(never)]
     pub(crate) fn deliver_completions(&mut self) {
         for slot_index in 0..self.clients.slots.len() {

@@ -25,7 +25,7 @@ const UPKEEP: Duration = Duration::from_millis(50);
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
 /// The longest sleep on a port that cannot wake the thread, and while an application leaves its completion ring full.
 const LONGEST_BLIND_SLEEP: Duration = Duration::from_millis(1);
-/// Rounds in which a call holds the turn of a NIC, until the thread yields the core: some microseconds.
+/// Rounds in which a call holds the backend lock of a NIC, until the thread yields the core: some microseconds.
 const ROUNDS_BEFORE_YIELD: u32 = 64;
 /// Idle rounds between two readings of the clock.
 const ROUNDS_BETWEEN_CLOCK_READS: u32 = 64;
@@ -126,30 +126,30 @@ impl Core {
         let (mut upkeep_at, mut idle_since) = (Instant::now(), Instant::now());
         // Other programs may share this core.
         let yield_policy = YieldPolicy::new();
-        let (mut idle_rounds, mut rounds_since_yield, mut busy_turns) = (0u32, 0u32, 0u32);
+        let (mut idle_rounds, mut rounds_since_yield, mut contended_rounds) = (0u32, 0u32, 0u32);
         // Acquire: partners of the Release stores in `stop` and `add`.
         while !self.stop.load(Ordering::Acquire) {
             // Loaded first: the swap would lock a cache line in each round.
             if self.changed.load(Ordering::Relaxed) && self.changed.swap(false, Ordering::AcqRel) {
                 nics.append(&mut self.added());
             }
-            let (mut worked, mut turn_held) = (false, false);
+            let (mut worked, mut lock_held) = (false, false);
             for nic in &nics {
                 match nic.poll() {
                     Some(busy) => worked |= busy,
-                    None => turn_held = true,
+                    None => lock_held = true,
                 }
             }
             count(&self.counters.rounds);
-            if turn_held {
-                back_off(&mut busy_turns);
+            if lock_held {
+                back_off(&mut contended_rounds);
             } else {
-                busy_turns = 0;
+                contended_rounds = 0;
             }
             if worked {
                 count(&self.counters.busy_rounds);
             }
-            if worked || turn_held {
+            if worked || lock_held {
                 (idle_rounds, rounds_since_yield) = (0, 0);
                 // A busy thread reads the clock at intervals, too.
                 let rounds = self.counters.rounds.load(Ordering::Relaxed);
@@ -158,7 +158,7 @@ impl Core {
                 }
             } else {
                 (idle_rounds, rounds_since_yield) = (idle_rounds + 1, rounds_since_yield + 1);
-                if rounds_since_yield >= yield_policy.idle_turns() {
+                if rounds_since_yield >= yield_policy.idle_polls() {
                     rounds_since_yield = 0;
                     yield_policy.yield_core();
                 }
@@ -218,12 +218,12 @@ impl Core {
     }
 }
 
-/// Waits while a call holds the turn of a NIC. Calls hold it briefly; if one does not, its thread may be waiting for
-/// this core.
+/// Waits while a call holds the backend lock of a NIC. Calls hold it briefly; if one does not, its thread may be
+/// waiting for this core.
 #[cold]
-fn back_off(busy_turns: &mut u32) {
-    *busy_turns += 1;
-    if busy_turns.is_multiple_of(ROUNDS_BEFORE_YIELD) {
+fn back_off(contended_rounds: &mut u32) {
+    *contended_rounds += 1;
+    if contended_rounds.is_multiple_of(ROUNDS_BEFORE_YIELD) {
         std::thread::yield_now();
     } else {
         core::hint::spin_loop();
@@ -268,7 +268,7 @@ impl Nic {
         })
     }
 
-    /// Polls the NIC. True if there was work; `None` if a call holds the turn.
+    /// Polls the NIC. True if there was work; `None` if a call holds the backend lock.
     #[inline]
     fn poll(&self) -> Option<bool> {
         let mut held = self.device.backend.try_lock()?;

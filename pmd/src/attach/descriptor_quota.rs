@@ -11,7 +11,7 @@ use crate::sync::{AtomicU32, Ordering};
 pub(crate) struct DescriptorQuota {
     limit: u32,
     posted: AtomicU32,
-    /// Changed by the holder of the turn.
+    /// Changed by the holder of the backend lock.
     completed: AtomicU32,
 }
 
@@ -67,8 +67,8 @@ impl DescriptorQuota {
         self.posted.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Counts a completion. Called by the holder of the turn before it publishes the completion, so that the thread
-    /// that reaps it can post another descriptor.
+    /// Counts a completion. Called by the holder of the backend lock before it publishes the completion, so that the
+    /// thread that reaps it can post another descriptor.
     #[inline]
     pub(crate) fn complete(&self) {
         let completed = self.completed.load(Ordering::Relaxed);

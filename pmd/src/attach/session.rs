@@ -196,8 +196,8 @@ impl Session {
         self.slot.owner()
     }
 
-    /// Its identifier on the data path, for a caller that holds the turn; `None` once it is removed and the identifier
-    /// may be reused.
+    /// Its identifier on the data path, for a caller that holds the backend lock; `None` once it is removed and the
+    /// identifier may be reused.
     pub(super) fn client(&self) -> Option<ClientId> {
         (!self.removed.load(Ordering::SeqCst)).then_some(self.client)
     }
@@ -322,13 +322,13 @@ impl Session {
         }
     }
 
-    /// Takes everything that was submitted before a call, in as many turns as needed: other applications are served in
+    /// Takes everything that was submitted before a call, in as many polls as needed: other applications are served in
     /// each of them.
     fn take_submissions(&self) {
-        let mut turns = 1;
-        let mut taken = 0;
-        while taken < turns {
-            taken += 1;
+        let mut needed = 1;
+        let mut done = 0;
+        while done < needed {
+            done += 1;
             let mut held = self.device.lock();
             let Some(backend) = held.as_mut() else {
                 return;
@@ -338,7 +338,7 @@ impl Session {
                 let Some(client) = self.client() else {
                     return;
                 };
-                turns = poller.path.clients.turns_of_ring(client);
+                needed = poller.path.clients.polls_per_ring(client);
                 poller.poll(&self.device.doorbells);
                 is_last = poller.path.clients.is_drained(client);
             }

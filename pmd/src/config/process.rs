@@ -187,7 +187,7 @@ pub struct QuotaConfig {
     pub rate_share: Option<u32>,
     /// Maximum number of concurrent blocking calls (such as waits for a connection); 1 to 4096. Default: 64.
     pub max_calls: Option<u32>,
-    /// Maximum average number of calls per second of all applications of its user together: each takes a turn of the
+    /// Maximum average number of calls per second of all applications of its user together: each delays the
     /// poll thread, and attaching counts as one. The burst is that of a tenth of a second; further calls wait. 1 to
     /// 1,000,000. Default: 10000.
     pub max_calls_per_second: Option<u32>,

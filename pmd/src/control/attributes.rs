@@ -26,7 +26,7 @@ pub(super) fn params(level: Level, settings: &ViSettings) -> ViParams {
 }
 
 /// Stores the attributes of a VI for posts and queries. The caller holds
-/// the turn and prevents concurrent posts.
+/// the backend lock and prevents concurrent posts.
 pub(super) fn store(vi: &ViShared, settings: &ViSettings, tag: TagCheck) {
     *vi.settings.lock().unwrap_or_else(PoisonError::into_inner) = *settings;
     vi.tag.store(tag.number(), Ordering::Relaxed);
@@ -94,7 +94,7 @@ pub(crate) fn check_region(device: &Device, settings: &MemSettings) -> Outcome<R
         (0, Protection::Strict) => return Err(ControlError::Ptag),
         (0, Protection::Lenient) => 0,
         (ptag, _) => device
-            .instances
+            .nic_handles
             .tag(device.number(), ptag)
             .ok_or(ControlError::Ptag)?,
     };
@@ -113,13 +113,13 @@ pub(crate) fn set_region(
     (address, region): (u64, u32),
     settings: &MemSettings,
 ) -> Outcome<()> {
-    let _no_turn_runs = device.lock();
+    let _backend_lock = device.lock();
     // The order of the guide: an invalid region is reported before invalid attributes.
     if device.regions.query(owner, address, region).is_none() {
         return Err(ControlError::InvalidParameter);
     }
     let attributes = check_region(device, settings)?;
-    // Regions are deregistered under the turn only.
+    // Regions are deregistered under the backend lock only.
     if device.regions.set(owner, address, region, attributes) {
         Ok(())
     } else {

@@ -21,11 +21,11 @@ fn check_entries(device: &Device, entries: u64) -> Outcome<u32> {
 }
 
 /// Creates a completion queue (VIPL 3.6.1).
-pub(crate) fn create_cq(device: &'static Device, instance: u64, entries: u64) -> Outcome<u64> {
+pub(crate) fn create_cq(device: &'static Device, nic_handle: u64, entries: u64) -> Outcome<u64> {
     let entries = check_entries(device, entries)?;
     let storage = RingStorage::new(entries).ok_or(ResourceError::OutOfMemory)?;
     let held = device.lock();
-    if held.is_none() || !device.instances.is_open(instance) {
+    if held.is_none() || !device.nic_handles.is_open(nic_handle) {
         return Err(ControlError::InvalidParameter);
     }
     for index in 0..device.cqs.len() {
@@ -36,9 +36,9 @@ pub(crate) fn create_cq(device: &'static Device, instance: u64, entries: u64) ->
             break;
         };
         if cq.live_handle() == 0 {
-            // SAFETY: we hold the turn.
+            // SAFETY: we hold the backend lock.
             unsafe { cq.ring.reset(storage) };
-            return Ok(cq.revive(instance));
+            return Ok(cq.revive(nic_handle));
         }
     }
     Err(LimitReached::all_in_use(Limit::MaxCq, device.config.max_cq, LimitOf::Nic).into())
@@ -50,18 +50,18 @@ pub(crate) fn create_cq(device: &'static Device, instance: u64, entries: u64) ->
 pub(crate) fn resize_cq(cq: &'static CqShared, handle: u64, entries: u64) -> Outcome<()> {
     let mut needed = check_entries(cq.device, entries)?.max(cq.needed_entries());
     loop {
-        // Allocated without the turn; more entries may be needed meanwhile.
+        // Allocated without the backend lock; more entries may be needed meanwhile.
         let storage = RingStorage::new(needed).ok_or(ResourceError::OutOfMemory)?;
         let held = cq.device.lock();
         if !cq.is_live(handle) {
             return Err(ControlError::InvalidParameter);
         }
-        // SAFETY: we hold the turn.
+        // SAFETY: we hold the backend lock.
         needed = cq.needed_entries().max(unsafe { cq.ring.len() });
         if !storage.holds(needed) {
             continue;
         }
-        // SAFETY: we hold the turn.
+        // SAFETY: we hold the backend lock.
         let old = unsafe { cq.ring.resize(storage) };
         drop(held);
         drop(old);
@@ -86,10 +86,10 @@ pub(crate) fn destroy_cq(cq: &'static CqShared, handle: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// Destroys a completion queue and frees its memory. The caller holds the turn.
+/// Destroys a completion queue and frees its memory. The caller holds the backend lock.
 pub(super) fn retire(cq: &'static CqShared) -> Option<EndedNotifier> {
     cq.retire();
-    // SAFETY: we hold the turn.
+    // SAFETY: we hold the backend lock.
     unsafe { cq.ring.discard() };
     cq.notify.end()
 }
@@ -102,15 +102,15 @@ mod tests {
     use crate::nic;
 
     #[test]
-    fn stale_cq_handle_is_refused_without_the_turn() {
+    fn stale_cq_handle_is_refused_without_the_backend_lock() {
         let config = crate::config::NicConfig {
             segment: format!("unit-{}-stale-cq", std::process::id()),
             ..crate::config::NicConfig::default()
         };
-        let (device, instance) = crate::device::open_without_threads(&config).unwrap();
-        let cq = nic::create_cq(instance, 1).unwrap();
+        let (device, nic_handle) = crate::device::open_without_threads(&config).unwrap();
+        let cq = nic::create_cq(nic_handle, 1).unwrap();
         nic::destroy_cq(cq).unwrap();
-        // As in a forked child, where another thread may have held the turn, which is never released.
+        // As in a forked child, where another thread may have held the backend lock, which is never released.
         let held = device.lock();
         let (sender, results) = std::sync::mpsc::channel();
         let calls = std::thread::spawn(move || {
@@ -123,6 +123,6 @@ mod tests {
         }
         drop(held);
         calls.join().unwrap();
-        crate::device::close(device, instance).unwrap();
+        crate::device::close(device, nic_handle).unwrap();
     }
 }

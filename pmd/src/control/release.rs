@@ -1,5 +1,5 @@
-//! Releases all objects of a closed NIC handle (VIPL 3.1.2), in portions: other threads take turns
-//! between them.
+//! Releases all objects of a closed NIC handle (VIPL 3.1.2), in portions: other threads
+//! acquire the backend lock between them.
 
 use vi_engine::ConnId;
 
@@ -14,12 +14,12 @@ use crate::poller::Poller;
 use crate::sync::Ordering;
 use crate::vi::ViShared;
 
-/// Descriptors that one turn of a release flushes, at least those of one VI.
-const DESCRIPTORS_PER_TURN: u32 = 1024;
+/// Descriptors that one portion of a release flushes, at least those of one VI.
+const DESCRIPTORS_PER_PORTION: u32 = 1024;
 /// Cost of a VI besides its descriptors, in descriptors.
 const DESCRIPTORS_PER_VI: u32 = 32;
-/// Regions that one turn of a release deregisters.
-const REGIONS_PER_TURN: usize = 256;
+/// Regions that one portion of a release deregisters.
+const REGIONS_PER_PORTION: usize = 256;
 
 /// A VI and its handle when it was found.
 type FoundVi = (&'static ViShared, u64);
@@ -27,13 +27,13 @@ type FoundVi = (&'static ViShared, u64);
 /// Releases all objects that a closed NIC handle owns (VIPL 3.1.2); `conns` are its pending
 /// requests, which are rejected. Returns the notifiers of its queues and its mapped memory, which the caller
 /// joins and drops.
-pub(crate) fn release_instance(
+pub(crate) fn release_nic_handle(
     device: &'static Device,
-    instance: u64,
+    nic_handle: u64,
     conns: &[ConnId],
 ) -> (Vec<EndedNotifier>, Vec<Removed>) {
     let (mut ended, mut removed) = (Vec::new(), Vec::new());
-    let vis = vis_of(device, instance);
+    let vis = vis_of(device, nic_handle);
     let mut remaining = vis.as_slice();
     while !remaining.is_empty() {
         let mut held = device.lock();
@@ -44,11 +44,11 @@ pub(crate) fn release_instance(
         if remaining.is_empty() {
             device.wake_waiters(backend);
         } else {
-            yield_turn(device, held);
+            yield_backend_lock(device, held);
         }
     }
     if let Some(backend) = device.lock().as_mut() {
-        release_cqs(device, instance, &mut ended);
+        release_cqs(device, nic_handle, &mut ended);
         if let Backend::Local(poller) = backend {
             reject_all(poller, conns);
         }
@@ -59,30 +59,32 @@ pub(crate) fn release_instance(
         if held.is_none() {
             return (ended, removed);
         }
-        let some = device.regions.deregister_some(instance, REGIONS_PER_TURN);
-        let is_last = some.len() < REGIONS_PER_TURN;
+        let some = device
+            .regions
+            .deregister_some(nic_handle, REGIONS_PER_PORTION);
+        let is_last = some.len() < REGIONS_PER_PORTION;
         removed.extend(some);
         if is_last {
             return (ended, removed);
         }
-        yield_turn(device, held);
+        yield_backend_lock(device, held);
     }
 }
 
 /// Returns the VIs of a closed NIC handle; no more are created.
-fn vis_of(device: &'static Device, instance: u64) -> Vec<FoundVi> {
-    // Waits for a call that found the handle open and is creating a VI under the turn.
+fn vis_of(device: &'static Device, nic_handle: u64) -> Vec<FoundVi> {
+    // Waits for a call that found the handle open and is creating a VI under the backend lock.
     drop(device.lock());
     let found = |vi: &'static ViShared| {
         let handle = vi.live_handle();
-        (handle != 0 && vi.instance() == instance).then_some((vi, handle))
+        (handle != 0 && vi.nic_handle() == nic_handle).then_some((vi, handle))
     };
     device.vis.iter().filter_map(found).collect()
 }
 
-/// Between portions of a release: runs a poll turn, since a thread that reacquires the turn at once would starve
-/// the pollers, and lets waiting calls acquire the turn.
-fn yield_turn(device: &'static Device, mut held: BiasedGuard<'_, Option<Backend>>) {
+/// Releases the backend lock between portions of a release: polls first, since a thread that reacquires the lock at
+/// once would starve the pollers, and lets waiting calls acquire the lock.
+fn yield_backend_lock(device: &'static Device, mut held: BiasedGuard<'_, Option<Backend>>) {
     if let Some(backend) = held.as_mut() {
         device.poll_thread.wake_if_armed(backend);
         backend.poll(&device.doorbells);
@@ -92,13 +94,13 @@ fn yield_turn(device: &'static Device, mut held: BiasedGuard<'_, Option<Backend>
     std::thread::yield_now();
 }
 
-/// Releases as many of these VIs as fit into one turn; returns the remaining ones.
+/// Releases as many of these VIs as fit into one portion; returns the remaining ones.
 fn release_some<'a>(
     backend: &mut Backend,
     vis: &'a [FoundVi],
     ended: &mut Vec<EndedNotifier>,
 ) -> &'a [FoundVi] {
-    let mut budget = DESCRIPTORS_PER_TURN;
+    let mut budget = DESCRIPTORS_PER_PORTION;
     let fits = |(vi, _): &&FoundVi| {
         let descriptors = vi.send.depth() + vi.recv.depth();
         let fits = budget > 0;
@@ -144,10 +146,10 @@ fn release(vi: &'static ViShared, backend: &mut Backend, ended: &mut Vec<EndedNo
     }
 }
 
-/// Releases the completion queues of a NIC handle. The caller holds the turn.
-fn release_cqs(device: &'static Device, instance: u64, ended: &mut Vec<EndedNotifier>) {
+/// Releases the completion queues of a NIC handle. The caller holds the backend lock.
+fn release_cqs(device: &'static Device, nic_handle: u64, ended: &mut Vec<EndedNotifier>) {
     for cq in device.cqs.iter() {
-        if cq.live_handle() == 0 || cq.instance() != instance {
+        if cq.live_handle() == 0 || cq.nic_handle() != nic_handle {
             continue;
         }
         if cq.attached.load(Ordering::Relaxed) == 0 {
@@ -190,7 +192,7 @@ mod tests {
             ..NicConfig::default()
         };
         let (device, kept) = crate::device::open_without_threads(&config).unwrap();
-        let closed = device.instances.open(device.number(), 0);
+        let closed = device.nic_handles.open(device.number(), 0);
         let make = |nic, ptag| {
             let settings = ViSettings {
                 reliability: 2,
@@ -216,16 +218,16 @@ mod tests {
         (device, kept, closed)
     }
 
-    fn live(device: &'static Device, instance: u64) -> usize {
-        let is_its = |vi: &&ViShared| vi.live_handle() != 0 && vi.instance() == instance;
+    fn live(device: &'static Device, nic_handle: u64) -> usize {
+        let is_its = |vi: &&ViShared| vi.live_handle() != 0 && vi.nic_handle() == nic_handle;
         device.vis.iter().filter(is_its).count()
     }
 
     #[test]
-    fn one_turn_releases_a_limited_number_of_vis() {
-        let max = (DESCRIPTORS_PER_TURN / DESCRIPTORS_PER_VI) as usize;
+    fn one_portion_releases_a_limited_number_of_vis() {
+        let max = (DESCRIPTORS_PER_PORTION / DESCRIPTORS_PER_VI) as usize;
         for (posted, first) in [(0, max), (480, 2), (1024, 1)] {
-            let (device, kept, closed) = open_with_vis(&format!("turn-{posted}"), posted);
+            let (device, kept, closed) = open_with_vis(&format!("portion-{posted}"), posted);
             let mut ended = Vec::new();
             let vis = vis_of(device, closed);
             assert_eq!(vis.len(), VIS);
@@ -250,21 +252,21 @@ mod tests {
     }
 
     #[test]
-    fn pollers_take_turns_while_a_large_nic_handle_is_released() {
+    fn nic_is_polled_between_portions_of_a_large_release() {
         let (device, kept, closed) = open_with_vis("frames", 1024);
-        let turns = || {
+        let polls = || {
             device
                 .lock()
                 .as_ref()
                 .and_then(Backend::poller)
                 .unwrap()
-                .turns
+                .polls
         };
-        let before = turns();
+        let before = polls();
         crate::device::close(device, closed).unwrap();
         assert_eq!((live(device, closed), live(device, kept)), (0, VIS));
-        // Ten VIs needed a turn each, and the remaining ones three.
-        assert_eq!(turns() - before, 10 + 3 - 1);
+        // Ten VIs needed a portion each, and the remaining ones three.
+        assert_eq!(polls() - before, 10 + 3 - 1);
         crate::device::close(device, kept).unwrap();
     }
 

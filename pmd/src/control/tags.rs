@@ -11,15 +11,15 @@ pub(crate) fn destroy_ptag(device: &'static Device, ptag: u64) -> Outcome<()> {
     destroy(device, &device.lock(), ptag)
 }
 
-/// As [`destroy_ptag`], under the turn, under which VIs acquire their tags.
-fn destroy(device: &Device, _turn: &BiasedGuard<'_, Option<Backend>>, ptag: u64) -> Outcome<()> {
+/// As [`destroy_ptag`], under the backend lock, under which VIs acquire their tags.
+fn destroy(device: &Device, _lock: &BiasedGuard<'_, Option<Backend>>, ptag: u64) -> Outcome<()> {
     let tag = device
-        .instances
+        .nic_handles
         .tag(device.number(), ptag)
         .ok_or(ControlError::InvalidParameter)?;
     let destroyed = device
         .regions
-        .end_tag(tag, || device.instances.destroy_tag(tag));
+        .end_tag(tag, || device.nic_handles.destroy_tag(tag));
     if destroyed {
         Ok(())
     } else {
@@ -40,30 +40,32 @@ mod tests {
             segment: format!("unit-{}-tags", std::process::id()),
             ..NicConfig::default()
         };
-        let (device, instance) = crate::device::open_without_threads(&config).unwrap();
-        let ptag = device.instances.create_tag(device.number(), instance, 1);
+        let (device, nic_handle) = crate::device::open_without_threads(&config).unwrap();
+        let ptag = device
+            .nic_handles
+            .create_tag(device.number(), nic_handle, 1);
         let settings = ViSettings {
             reliability: 2,
             max_transfer_bytes: 4096,
             ptag: ptag.unwrap(),
             ..ViSettings::default()
         };
-        let make = || create_vi(device, instance, &settings, (0, 0));
+        let make = || create_vi(device, nic_handle, &settings, (0, 0));
         std::thread::scope(|scope| {
-            let turn = device.lock();
+            let backend_lock = device.lock();
             let vi = scope.spawn(make);
-            // It has done all checks that precede the turn.
+            // It has done all checks that precede the lock.
             while device.backend.waiting() == 0 {
                 std::thread::yield_now();
             }
-            assert_eq!(destroy(device, &turn, settings.ptag), Ok(()));
-            drop(turn);
+            assert_eq!(destroy(device, &backend_lock, settings.ptag), Ok(()));
+            drop(backend_lock);
             assert_eq!(vi.join().unwrap(), Err(ControlError::Ptag));
         });
         assert_eq!(
             destroy_ptag(device, settings.ptag),
             Err(ControlError::InvalidParameter)
         );
-        crate::device::close(device, instance).unwrap();
+        crate::device::close(device, nic_handle).unwrap();
     }
 }

@@ -30,21 +30,21 @@ fn resolve_cqs(
 /// Attaches a VI to its completion queues and makes it live; returns its handle.
 ///
 /// # Safety
-/// The caller holds the turn.
+/// The caller holds the backend lock.
 unsafe fn revive(
     vi: &ViShared,
-    instance: u64,
+    nic_handle: u64,
     (send_cq, recv_cq): (u64, u64),
     cqs: [Option<&'static CqShared>; 2],
 ) -> u64 {
     for cq in cqs.into_iter().flatten() {
         cq.attached.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: under the turn, as the caller promises.
+        // SAFETY: under the backend lock, as the caller promises.
         unsafe { cq.ring.reserve(cq.needed_entries()) };
     }
     vi.send_cq.store(send_cq, Ordering::Relaxed);
     vi.recv_cq.store(recv_cq, Ordering::Relaxed);
-    vi.revive(instance)
+    vi.revive(nic_handle)
 }
 
 fn all_in_use(device: &Device) -> ControlError {
@@ -61,7 +61,7 @@ fn creation_error(device: &Device, index: u32) -> ControlError {
 
 /// Validates the attributes of a VI before a datapath process creates or changes it.
 pub(crate) fn check_vi(device: &Device, settings: &ViSettings, cqs: (u64, u64)) -> Outcome<()> {
-    let _turn = device.lock();
+    let _backend_lock = device.lock();
     check_settings(device, settings)?;
     resolve_cqs(device, cqs).map(|_| ())
 }
@@ -69,7 +69,7 @@ pub(crate) fn check_vi(device: &Device, settings: &ViSettings, cqs: (u64, u64)) 
 /// Creates the local part of a VI that the datapath process has created with the handle `remote`.
 pub(crate) fn adopt_vi(
     device: &'static Device,
-    instance: u64,
+    nic_handle: u64,
     settings: &ViSettings,
     cq_handles: (u64, u64),
     remote: u64,
@@ -78,7 +78,7 @@ pub(crate) fn adopt_vi(
     let mut held = device.lock();
     let backend = held
         .as_mut()
-        .filter(|_| device.instances.is_open(instance))
+        .filter(|_| device.nic_handles.is_open(nic_handle))
         .ok_or(ControlError::InvalidParameter)?;
     let (_, tag) = check_settings(device, settings)?;
     let depth = device.config.max_descriptors_per_queue;
@@ -105,8 +105,8 @@ pub(crate) fn adopt_vi(
     attributes::store(vi, settings, tag);
     device.regions.use_tag(tag.number());
     vi.remote.store(remote, Ordering::Relaxed);
-    // SAFETY: we hold the turn.
-    let handle = unsafe { revive(vi, instance, cq_handles, cqs) };
+    // SAFETY: we hold the backend lock.
+    let handle = unsafe { revive(vi, nic_handle, cq_handles, cqs) };
     let [send_cq, recv_cq] = cqs;
     attachment.add(vi, handle, remote, (send_cq, recv_cq));
     drop(held);
@@ -115,7 +115,7 @@ pub(crate) fn adopt_vi(
     Ok(handle)
 }
 
-/// Wakes all waiters and joins ended notifiers; the caller has released the turn.
+/// Wakes all waiters and joins ended notifiers; the caller has released the backend lock.
 fn wake_and_join(device: &'static Device, ended: Vec<EndedNotifier>) {
     device.wake_all_waiters();
     notify::join_ended(ended);
@@ -124,14 +124,14 @@ fn wake_and_join(device: &'static Device, ended: Vec<EndedNotifier>) {
 /// Creates a VI; returns its handle (VIPL 3.2.1). 0 for a completion queue means none.
 pub(crate) fn create_vi(
     device: &'static Device,
-    instance: u64,
+    nic_handle: u64,
     settings: &ViSettings,
     cq_handles: (u64, u64),
 ) -> Outcome<u64> {
-    start_listening(device, instance, LISTEN_TIMEOUT)?;
+    start_listening(device, nic_handle, LISTEN_TIMEOUT)?;
     let mut held = device.lock();
     let (level, tag) = check_settings(device, settings)?;
-    let poller = working_poller_for(&mut held, device, instance)?;
+    let poller = working_poller_for(&mut held, device, nic_handle)?;
     let cqs = resolve_cqs(device, cq_handles)?;
     let index = poller
         .engine
@@ -147,8 +147,8 @@ pub(crate) fn create_vi(
     };
     attributes::store(vi, settings, tag);
     device.regions.use_tag(tag.number());
-    // SAFETY: we hold the turn.
-    let handle = unsafe { revive(vi, instance, cq_handles, cqs) };
+    // SAFETY: we hold the backend lock.
+    let handle = unsafe { revive(vi, nic_handle, cq_handles, cqs) };
     if let Some(slot) = poller.path.vis.get_mut(index.0 as usize) {
         let [send_cq, recv_cq] = cqs;
         *slot = Some(ViPath::new(vi, handle, tag, send_cq, recv_cq));
@@ -217,7 +217,7 @@ fn detach_cqs(
     for cq in cqs.into_iter().flatten() {
         let last = cq.attached.fetch_sub(1, Ordering::Relaxed) == 1;
         // The NIC handle of the queue is closed already, and this VI was its last user.
-        if last && !vi.device.instances.is_open(cq.instance()) {
+        if last && !vi.device.nic_handles.is_open(cq.nic_handle()) {
             ended.extend(cq::retire(cq));
         }
     }
@@ -233,12 +233,12 @@ pub(crate) fn disconnect(vi: &'static ViShared, handle: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// Disconnects a VI under the turn.
+/// Disconnects a VI under the backend lock.
 pub(super) fn end_connection(vi: &'static ViShared, poller: &mut Poller) {
     let now_ns = poller.clock.now_ns();
     vi.broken.store(false, Ordering::Relaxed);
     poller.engine.disconnect(now_ns, vi.index, &mut poller.path);
-    // Under the turn, as error reports are: all errors of this connection have been reported.
+    // Under the backend lock, as error reports are: all errors of this connection have been reported.
     vi.disconnects.fetch_add(1, Ordering::Relaxed);
     // A flushed descriptor in deregistered memory has been reported; the VI becomes
     // Idle nevertheless.

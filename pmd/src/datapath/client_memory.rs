@@ -27,7 +27,7 @@ impl Memory<'_> {
     /// too short or not accessible.
     ///
     /// # Safety
-    /// The caller holds the turn; in it the segments were found valid for [`Access::Read`].
+    /// The caller holds the backend lock, under which the segments were found valid for [`Access::Read`].
     #[inline(always)]
     pub(super) unsafe fn gather(
         self,
@@ -55,7 +55,7 @@ impl Memory<'_> {
     /// Copies message bytes into the data segments of a slot; as [`Self::gather`].
     ///
     /// # Safety
-    /// The caller holds the turn; in it the segments were found valid for [`Access::Write`].
+    /// The caller holds the backend lock, under which the segments were found valid for [`Access::Write`].
     #[inline(always)]
     pub(super) unsafe fn scatter(
         self,
@@ -81,24 +81,24 @@ impl Memory<'_> {
     }
 
     /// # Safety
-    /// The caller holds the turn.
+    /// The caller holds the backend lock.
     #[inline(never)]
     unsafe fn gather_of_client(self, from: SegmentRange<'_>, to: &mut [u8]) -> bool {
         let from = TransferEnd::Segments(from);
         let bytes = to.len();
         let to = TransferEnd::Buffer(to.as_mut_ptr().expose_provenance() as u64);
-        // SAFETY: under the turn; `to` is borrowed mutably and has `bytes` bytes.
+        // SAFETY: under the backend lock; `to` is borrowed mutably and has `bytes` bytes.
         unsafe { self.mover.transfer(self.regions, from, to, bytes) }.is_ok()
     }
 
     /// # Safety
-    /// The caller holds the turn.
+    /// The caller holds the backend lock.
     #[inline(never)]
     unsafe fn scatter_to_client(self, payload: &[u8], to: SegmentRange<'_>) -> bool {
         let to = TransferEnd::Segments(to);
         let bytes = payload.len();
         let from = TransferEnd::Buffer(payload.as_ptr().expose_provenance() as u64);
-        // SAFETY: under the turn; `from` has `bytes` bytes and is only read.
+        // SAFETY: under the backend lock; `from` has `bytes` bytes and is only read.
         unsafe { self.mover.transfer(self.regions, from, to, bytes) }.is_ok()
     }
 
@@ -106,7 +106,7 @@ impl Memory<'_> {
     /// if the memory may not be written or is not accessible.
     ///
     /// # Safety
-    /// The caller holds the turn.
+    /// The caller holds the backend lock.
     #[inline(never)]
     pub(super) unsafe fn place_for_client(
         self,
@@ -126,7 +126,7 @@ impl Memory<'_> {
     /// memory may not be read or is not accessible.
     ///
     /// # Safety
-    /// The caller holds the turn.
+    /// The caller holds the backend lock.
     #[inline(never)]
     pub(super) unsafe fn read_of_client(
         self,

@@ -21,7 +21,7 @@ impl EngineIo for Datapath {
     fn next_send(&mut self, vi: ViIndex) -> Option<SendWork> {
         let regions = self.regions;
         let path = self.vi(vi)?;
-        // SAFETY: we run under the turn; the reference ends with this call.
+        // SAFETY: we hold the backend lock; the reference ends with this call.
         let slot = unsafe { path.shared.send.ahead(path.in_flight) }?;
         let mut fault = slot.fault;
         if fault == 0 && !still_valid(slot, regions, path.tag, slot.access()) {
@@ -43,7 +43,7 @@ impl EngineIo for Datapath {
         let Some(path) = self.vi(vi) else {
             return;
         };
-        // SAFETY: we run under the turn; the reference is not kept.
+        // SAFETY: we hold the backend lock; the reference is not kept.
         let op = unsafe { path.shared.send.head() }.map_or(0, |slot| send_operation(slot.control));
         self.complete(vi, QueueKind::Send, outcome.0 | op, length_bytes, None);
     }
@@ -63,14 +63,14 @@ impl EngineIo for Datapath {
         last: bool,
     ) -> Transmit {
         self.transmit(vi, template.dst(), |frame_buffer, path, memory| {
-            // SAFETY: we run under the turn; the reference ends with this call.
+            // SAFETY: we hold the backend lock; the reference ends with this call.
             let slot = unsafe { path.shared.send.ahead(path.in_flight) }?;
             if !still_valid(slot, memory.regions, path.tag, slot.access()) {
                 return None;
             }
             let (eof, cursor, tag) = (eof(last), &mut path.send_cursor, path.tag);
             frame_buffer.build(template, per_frame, payload_bytes as usize, eof, |to| {
-                // SAFETY: the segments were found valid just now, and we run under the turn.
+                // SAFETY: the segments were found valid just now, and we hold the backend lock.
                 unsafe { memory.gather(tag, cursor, slot, per_frame.relative_offset, to) }
             })
         })
@@ -78,7 +78,7 @@ impl EngineIo for Datapath {
 
     fn in_flight_work(&mut self, vi: ViIndex, ahead: u32) -> Option<SendWork> {
         let path = self.vi(vi).filter(|path| ahead <= path.in_flight)?;
-        // SAFETY: we run under the turn; the reference ends with this call.
+        // SAFETY: we hold the backend lock; the reference ends with this call.
         let slot = unsafe { path.shared.send.ahead(ahead) }?;
         Some(work_of(slot, slot.fault))
     }
@@ -94,7 +94,7 @@ impl EngineIo for Datapath {
     ) -> Transmit {
         self.transmit(vi, template.dst(), |frame_buffer, path, memory| {
             let queue = &path.shared.send;
-            // SAFETY: we run under the turn; the reference ends with this call.
+            // SAFETY: we hold the backend lock; the reference ends with this call.
             let slot = unsafe { queue.ahead(ahead) }.filter(|_| ahead <= path.in_flight)?;
             if !still_valid(slot, memory.regions, path.tag, slot.access()) {
                 return None;
@@ -103,7 +103,7 @@ impl EngineIo for Datapath {
             let cursor = path.again_cursor.of(queue.sequence(ahead));
             let (eof, bytes) = (eof(last), payload_bytes as usize);
             frame_buffer.build(template, per_frame, bytes, eof, |to| {
-                // SAFETY: the segments were found valid just now, and we run under the turn.
+                // SAFETY: the segments were found valid just now, and we hold the backend lock.
                 unsafe { memory.gather(tag, cursor, slot, per_frame.relative_offset, to) }
             })
         })
@@ -125,7 +125,7 @@ impl EngineIo for Datapath {
         let Some(path) = self.vi(vi) else {
             return Claim::Empty;
         };
-        // SAFETY: we run under the turn; the reference ends with this call.
+        // SAFETY: we hold the backend lock; the reference ends with this call.
         let Some(slot) = (unsafe { path.shared.recv.ahead(path.claimed) }) else {
             return self.claim_submitted(vi);
         };
@@ -154,7 +154,7 @@ impl EngineIo for Datapath {
             return false;
         };
         let queue = &path.shared.recv;
-        // SAFETY: we run under the turn; the reference ends with this call.
+        // SAFETY: we hold the backend lock; the reference ends with this call.
         let Some(slot) = (unsafe { queue.ahead(ahead) }) else {
             return false;
         };
@@ -162,7 +162,7 @@ impl EngineIo for Datapath {
             return false;
         }
         let cursor = path.recv_cursor.of(queue.sequence(ahead));
-        // SAFETY: the segments were found valid in this turn, which we run under.
+        // SAFETY: the segments were found valid under the backend lock, held since.
         unsafe { memory.scatter(path.tag, cursor, slot, offset_bytes, payload) }
     }
 
@@ -226,14 +226,14 @@ impl EngineIo for Datapath {
         };
         let (tag, length) = (path.tag, payload.len() as u64);
         if tag.is_client() {
-            // SAFETY: we run under the turn.
+            // SAFETY: we hold the backend lock.
             return unsafe { memory.place_for_client((tag, at, handle), payload) };
         }
         let regions = memory.regions;
         if !regions.check(handle, tag, at, length, Access::RemoteWrite) {
             return false;
         }
-        // SAFETY: checked in this turn, and deregistration needs the turn.
+        // SAFETY: checked under the backend lock, held since; deregistration needs it.
         unsafe { copy::write_in_order(at, payload) };
         true
     }
@@ -298,7 +298,7 @@ impl EngineIo for Datapath {
             return;
         };
         let (device, handle) = (path.shared.device, path.handle);
-        let mut event = AsyncEvent::of_vi(handle, path.shared.instance(), error);
+        let mut event = AsyncEvent::of_vi(handle, path.shared.nic_handle(), error);
         match path.client {
             // In order with the completions: the VI may be destroyed when a handler is called.
             Some(client) => {

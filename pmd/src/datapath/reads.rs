@@ -22,7 +22,7 @@ impl Datapath {
             return false;
         };
         let queue = &path.shared.send;
-        // SAFETY: we run under the turn; the reference ends with this call.
+        // SAFETY: we hold the backend lock; the reference ends with this call.
         let Some(slot) = (unsafe { queue.ahead(ahead) }) else {
             return false;
         };
@@ -31,7 +31,7 @@ impl Datapath {
             return false;
         }
         let cursor = path.read_cursor.of(queue.sequence(ahead));
-        // SAFETY: the segments were found valid in this turn, for writing, and we run under it.
+        // SAFETY: the segments were found valid for writing under the backend lock, held since.
         unsafe { memory.scatter(tag, cursor, slot, offset_bytes, payload) }
     }
 
@@ -66,10 +66,10 @@ impl Datapath {
             let (eof, bytes) = (eof(last), payload_bytes as usize);
             frame_buffer.build(template, per_frame, bytes, eof, |to| {
                 if tag.is_client() {
-                    // SAFETY: we run under the turn.
+                    // SAFETY: we hold the backend lock.
                     return unsafe { memory.read_of_client((tag, at, handle), to) };
                 }
-                // SAFETY: checked in this turn, and deregistration needs the turn.
+                // SAFETY: checked under the backend lock, held since; deregistration needs it.
                 unsafe { copy::read(at, to) };
                 true
             })

@@ -29,7 +29,7 @@ impl Datapath {
             return Moved::RemoteInvalid;
         };
         let queue = &own.shared.send;
-        // SAFETY: we run under the turn; the reference ends with this call, and the only other
+        // SAFETY: we hold the backend lock; the reference ends with this call, and the only other
         // one is to a slot of the other VI.
         let Some(slot) = (unsafe { queue.ahead(own.in_flight) }) else {
             return Moved::LocalInvalid;
@@ -45,7 +45,7 @@ impl Datapath {
             if let Some((from, to)) = between {
                 // SAFETY: both belong to applications and were found valid in this epoch, one for
                 // reading and one for writing; deregistration begins another epoch, which needs
-                // the turn.
+                // the backend lock.
                 unsafe { copy::between(from, to, bytes as usize) };
                 return Moved::All;
             }
@@ -83,7 +83,7 @@ impl Datapath {
                 let at = remote_part(remote, Access::RemoteWrite);
                 at.is_some_and(|at| {
                     // SAFETY: the segments were found valid just now, for reading, and so was
-                    // the target, for writing; deregistration needs the turn.
+                    // the target, for writing; deregistration needs the backend lock.
                     unsafe {
                         write_in_order(&mut own.send_cursor, slot.data(), offset_bytes, at, bytes)
                     }
@@ -95,7 +95,7 @@ impl Datapath {
                     let cursor = own.read_cursor.of(queue.sequence(own.in_flight));
                     cursor.walk(slot.data(), offset_bytes, bytes as usize, |to, piece| {
                         // SAFETY: the source was found valid just now, and so was the segment,
-                        // for writing, as the operation requires. Deregistration needs the turn.
+                        // for writing, as the operation requires. Deregistration needs the backend lock.
                         unsafe { copy::between(at + piece.start as u64, to, piece.len()) };
                     })
                 })
@@ -121,7 +121,7 @@ fn mapped_target(
     if to.claimed == 0 {
         return None;
     }
-    // SAFETY: we run under the turn; the reference ends with this call, and the only other one
+    // SAFETY: we hold the backend lock; the reference ends with this call, and the only other one
     // is to a slot of another queue.
     let slot = unsafe { to.shared.recv.ahead(0) }?;
     if !still_valid(slot, regions, to.tag, Access::Write) {
@@ -151,7 +151,7 @@ fn move_for_clients(
     match operation {
         Operation::Send => {
             let queue = &other.shared.recv;
-            // SAFETY: we run under the turn; the reference ends with this call, and the only
+            // SAFETY: we hold the backend lock; the reference ends with this call, and the only
             // other one is to a slot of another queue.
             let target = unsafe { queue.ahead(0) }.filter(|_| other.claimed > 0);
             let target = target.ok_or(Fault::Target)?;
@@ -171,7 +171,7 @@ fn move_for_clients(
                 offset_bytes,
             );
             let (from, to) = (TransferEnd::Segments(from), TransferEnd::Segments(to));
-            // SAFETY: we run under the turn.
+            // SAFETY: we hold the backend lock.
             unsafe { mover.transfer(regions, from, to, length) }
         }
         Operation::Write {
@@ -190,7 +190,7 @@ fn move_for_clients(
                 &mut own.send_cursor,
                 offset_bytes,
             );
-            // SAFETY: we run under the turn.
+            // SAFETY: we hold the backend lock.
             unsafe { mover.transfer_in_order(regions, from, to, bytes) }
         }
         Operation::Read {
@@ -208,7 +208,7 @@ fn move_for_clients(
             let cursor = own.read_cursor.of(sequence);
             let to = named(tag, Access::Write, slot.data(), cursor, offset_bytes);
             let (from, to) = (TransferEnd::Segments(from), TransferEnd::Segments(to));
-            // SAFETY: we run under the turn.
+            // SAFETY: we hold the backend lock.
             unsafe { mover.transfer(regions, from, to, length) }
         }
     }
@@ -242,7 +242,7 @@ fn move_send(
     if to.claimed == 0 {
         return false;
     }
-    // SAFETY: we run under the turn; the reference ends with this call, and the only other one
+    // SAFETY: we hold the backend lock; the reference ends with this call, and the only other one
     // is to a slot of another queue.
     let Some(target) = (unsafe { queue.ahead(0) }) else {
         return false;
@@ -255,8 +255,8 @@ fn move_send(
     let walked = cursor.walk(slot.data(), offset_bytes, bytes as usize, |from, range| {
         let offset_bytes = offset_bytes + range.start as u32;
         fits &= target_cursor.walk(target.data(), offset_bytes, range.len(), |to, piece| {
-            // SAFETY: a piece of a segment that was found valid for reading in this turn, and of
-            // one that was found valid for writing.
+            // SAFETY: a piece of a segment that was found valid for reading under the backend lock,
+            // held since, and of one that was found valid for writing.
             unsafe { copy::between(from + piece.start as u64, to, piece.len()) };
         });
     });
@@ -268,7 +268,7 @@ fn move_send(
 /// segments have a part each. Returns false if the segments are too short.
 ///
 /// # Safety
-/// The segments were found valid for reading in this turn, and `to .. to + bytes` for writing.
+/// The segments were found valid for reading under the backend lock, held since, and `to .. to + bytes` for writing.
 unsafe fn write_in_order(
     cursor: &mut Cursor,
     segments: &[DataSegment],

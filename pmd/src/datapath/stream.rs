@@ -21,7 +21,7 @@ pub(crate) struct IoVecs {
     list: Vec<libc::iovec>,
 }
 
-// SAFETY: the pointers are used only by the thread that holds the NIC's turn.
+// SAFETY: the pointers are used only by the thread that holds the NIC's backend lock.
 unsafe impl Send for IoVecs {}
 
 impl IoVecs {
@@ -161,7 +161,7 @@ impl Datapath {
     pub(crate) fn work_ahead(&mut self, vi: ViIndex, ahead: u32) -> Option<SendWork> {
         let regions = self.regions;
         let path = self.vi(vi)?;
-        // SAFETY: we run under the turn; the reference ends with this call.
+        // SAFETY: we hold the backend lock; the reference ends with this call.
         let slot = unsafe { path.shared.send.ahead(path.in_flight + ahead) }?;
         let mut fault = slot.fault;
         if fault == 0 && !still_valid(slot, regions, path.tag, slot.access()) {
@@ -202,7 +202,8 @@ impl Datapath {
         }
     }
 
-    /// Adds the pieces of `bytes` bytes from `offset_bytes` on. They are valid until the turn ends.
+    /// Adds the pieces of `bytes` bytes from `offset_bytes` on. They are valid until the backend lock is
+    /// released.
     pub(crate) fn locate(
         &mut self,
         vi: ViIndex,
@@ -278,21 +279,21 @@ impl Datapath {
                 return false;
             };
             if tag.is_client() {
-                // SAFETY: we run under the turn.
+                // SAFETY: we hold the backend lock.
                 return unsafe { access.read_of_client((tag, at, handle), to) };
             }
             let bytes = to.len() as u64;
             if !(access.regions).check(handle, tag, at, bytes, Access::RemoteRead) {
                 return false;
             }
-            // SAFETY: checked in this turn, and deregistration needs the turn.
+            // SAFETY: checked under the backend lock, held since; deregistration needs it.
             unsafe { copy::read(at, to) };
             return true;
         }
         let Some((slot, cursor)) = slot_of(path, memory, access.regions) else {
             return false;
         };
-        // SAFETY: the segments were found valid just now, and we run under the turn.
+        // SAFETY: the segments were found valid just now, and we hold the backend lock.
         unsafe { access.gather(tag, cursor, slot, offset_bytes, to) }
     }
 
@@ -312,7 +313,7 @@ impl Datapath {
         if path.claimed > 0 || path.tag.is_client() {
             return false;
         }
-        // SAFETY: we run under the turn; the reference ends before the completion.
+        // SAFETY: we hold the backend lock; the reference ends before the completion.
         let Some(slot) = (unsafe { path.shared.recv.head() }) else {
             return false;
         };
@@ -343,7 +344,7 @@ impl Datapath {
         if path.in_flight > 0 || path.tag.is_client() || queue.depth() != 1 {
             return None;
         }
-        // SAFETY: we run under the turn; the reference ends with this call.
+        // SAFETY: we hold the backend lock; the reference ends with this call.
         let slot = unsafe { queue.head() }?;
         let is_simple = slot.fault == 0
             && slot.control & control::OP_MASK == control::OP_SEND_RECV
@@ -351,7 +352,7 @@ impl Datapath {
         let to = to
             .get_mut(..slot.length_bytes as usize)
             .filter(|_| is_simple)?;
-        // SAFETY: the segments were found valid just now, and we run under the turn.
+        // SAFETY: the segments were found valid just now, and we hold the backend lock.
         let whole = unsafe { gather(&mut Cursor::default(), slot, 0, to) };
         whole.then(|| work_of(slot, 0))
     }
@@ -395,7 +396,7 @@ fn slot_of<'p>(
         MessageMemory::Receive | MessageMemory::ReadSource(_) => return None,
     };
     let cursor = cursor.of(queue.sequence(ahead));
-    // SAFETY: we run under the turn, which the borrow of the path shows; there is no other
+    // SAFETY: we hold the backend lock, which the borrow of the path shows; there is no other
     // reference to this slot.
     let slot = unsafe { queue.ahead(ahead) }?;
     let fits = memory == MessageMemory::Receive || slot.access() == access;

@@ -384,7 +384,7 @@ fn region_deregistered_while_peer_reads_refuses_remaining_bytes() {
         };
         near.post_read(0, near.segment(0, BYTES), peers);
         near.post_read(1, near.segment(0, 8), far.segment(0, 8));
-        // The read is longer than one turn sends.
+        // The read is longer than one poll sends.
         far.poll();
         nic::deregister(far.nic, source.address, region).unwrap();
         source.write(0, &vec![0x11; BYTES as usize]);
@@ -481,7 +481,7 @@ fn descriptor_memory_deregistered_in_flight_fails_vi() {
     }
 }
 
-/// Another thread may take every turn that follows the post.
+/// Another thread may run every poll that follows the post.
 #[test]
 fn send_posted_on_idle_vi_is_flushed_while_vi_is_queued() {
     let config = NicConfig {

@@ -92,7 +92,7 @@ impl Device {
         self.submit_with_room(|attachment| attachment.has_submitted(vi.index, posted));
     }
 
-    /// Takes turns until a submission succeeds that did not fit into the queue; gives up after
+    /// Polls until a submission succeeds that did not fit into the queue; gives up after
     /// [`SUBMIT_TIMEOUT`].
     #[cold]
     pub(crate) fn submit_with_room(&'static self, is_submitted: impl Fn(&Attachment) -> bool) {
@@ -129,7 +129,7 @@ impl Device {
             ));
         }
         let remote = handshake::open_remote(self, path)?;
-        Ok((self, self.instances.open(self.number, remote)))
+        Ok((self, self.nic_handles.open(self.number, remote)))
     }
 }
 
@@ -186,7 +186,7 @@ pub(crate) fn attach_as(
     }
     device.start(Backend::Attached(Box::new(attachment)))?;
     match handshake::open_remote(device, path) {
-        Ok(remote) => Ok((device, device.instances.open(device.number, remote))),
+        Ok(remote) => Ok((device, device.nic_handles.open(device.number, remote))),
         Err(error) => {
             device.abort_open();
             Err(error)
@@ -204,7 +204,7 @@ fn attached_device(
         let attached = device.attached.as_ref();
         let has_name = |a: &Attached| a.name == name || a.aliases().iter().any(|one| one == name);
         let is_named = |a: &Attached| a.path == path && a.protection == protection && has_name(a);
-        device.is_ours() && attached.is_some_and(is_named) && device.instances.count() > 0
+        device.is_ours() && attached.is_some_and(is_named) && device.nic_handles.count() > 0
     };
     DEVICES.iter().map_while(OnceLock::get).find(is_it).copied()
 }

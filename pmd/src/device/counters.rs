@@ -37,7 +37,7 @@ impl Device {
         let Some(poller) = held.as_ref().and_then(Backend::poller) else {
             return Vec::new();
         };
-        // The names are formatted after the turn is released.
+        // The names are formatted after the backend lock is released.
         let engine = poller.engine.counters();
         let discovery = poller.discovery.iter().flat_map(|d| d.counters());
         let discovery: Vec<_> = discovery.collect();
@@ -69,9 +69,9 @@ impl Device {
             ("registered_bytes", usage.bytes),
             ("registrations_unlocked", usage.unlocked),
             ("port_failed", u64::from(poller.failure.is_some())),
-            ("turns", poller.turns),
-            ("busy_turns", poller.busy_turns),
-            ("timed_turns", poller.timed_turns),
+            ("turns", poller.polls),
+            ("busy_turns", poller.busy_polls),
+            ("timed_turns", poller.timed_polls),
             ("timed_ns", poller.timed_ns),
             ("port_rx_frames", stats.rx_frames),
             ("port_rx_bytes", stats.rx_bytes),

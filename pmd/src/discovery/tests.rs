@@ -199,7 +199,7 @@ fn log_out_all_times_out_if_the_port_accepts_no_frames() {
     assert!(logged_out(&sent.lock().expect("no panic")).is_empty());
 }
 
-/// Frames that do not fit are kept, and sent in a later turn.
+/// Frames that do not fit are kept, and sent in a later poll.
 #[test]
 fn frames_that_do_not_fit_are_sent_later() {
     let mut ports: Vec<_> = (0..=PEERS).map(vn_port).collect();

@@ -77,7 +77,7 @@ impl Backing {
     }
 }
 
-/// Location of bytes that a lookup found usable, valid for the rest of the turn.
+/// Location of bytes that a lookup found usable, valid until the backend lock is released.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Location<'t> {
     /// At this address of this process.

@@ -7,7 +7,7 @@
 //! thread whose effective capabilities contain `CAP_SYS_PTRACE`; [`obey_ptrace_rules`] drops it.
 //!
 //! A process ID may name another process once its own has ended and was waited for. A pidfd, which
-//! names this process only, is checked once per turn.
+//! names this process only, is checked once per poll.
 //!
 //! If the kernel must read a page of the client from a slow or hostile file system, the call blocks,
 //! and so does the poll loop. Mapped memory ([`super::client_mapping`]) does not have that problem.
@@ -26,7 +26,7 @@ const CAP_SYS_PTRACE: u32 = 19;
 /// `_LINUX_CAPABILITY_VERSION_3`.
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
 
-/// Marks a client that was found dead; no turn has this number.
+/// Marks a client that was found dead; no poll has this number.
 const DEAD: u64 = u64::MAX;
 
 /// Reason why the memory of a process cannot be accessed.
@@ -67,7 +67,8 @@ impl std::error::Error for ClientError {}
 pub(crate) struct ClientProcess {
     pid: libc::pid_t,
     process: OwnedFd,
-    /// The turn in which it was last found alive, or [`DEAD`]; used by the holder of the turn only.
+    /// The number of the poll in which it was last found alive, or [`DEAD`]; used by the holder of the backend
+    /// lock only.
     alive_in: AtomicU64,
 }
 
@@ -120,20 +121,20 @@ impl ClientProcess {
         Ok(())
     }
 
-    /// Returns whether the process is alive. Queries the kernel at the first call of a turn: the
+    /// Returns whether the process is alive. Queries the kernel at the first call of a poll: the
     /// process ID cannot be reused while bytes are copied, unless all IDs are used up within the
-    /// same turn.
+    /// same poll.
     #[inline]
-    pub(crate) fn is_alive(&self, turn: u64) -> bool {
-        // Relaxed, here and below: only the holder of the turn calls this.
+    pub(crate) fn is_alive(&self, poll_number: u64) -> bool {
+        // Relaxed, here and below: only the holder of the backend lock calls this.
         match self.alive_in.load(Ordering::Relaxed) {
             DEAD => false,
-            seen if seen == turn => true,
-            _ => self.query_liveness(turn),
+            seen if seen == poll_number => true,
+            _ => self.query_liveness(poll_number),
         }
     }
 
-    fn query_liveness(&self, turn: u64) -> bool {
+    fn query_liveness(&self, poll_number: u64) -> bool {
         let mut ended = libc::pollfd {
             fd: self.process.as_raw_fd(),
             events: libc::POLLIN,
@@ -143,7 +144,7 @@ impl ClientProcess {
         let events = unsafe { libc::poll(&raw mut ended, 1, 0) };
         let alive = events == 0;
         self.alive_in
-            .store(if alive { turn } else { DEAD }, Ordering::Relaxed);
+            .store(if alive { poll_number } else { DEAD }, Ordering::Relaxed);
         alive
     }
 

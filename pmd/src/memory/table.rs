@@ -4,7 +4,7 @@
 //! key is 0 and published with a Release store; a reader loads the key (Acquire), the fields, and
 //! the key again. Handles contain a random generation, so that a stale one does not name a later
 //! region at the same index, and peers cannot predict one (ADR 0041). Entries are removed under the
-//! NIC's turn, so the poll loop never sees a removal in the middle of a turn.
+//! NIC's backend lock, so the poll loop never sees a removal in the middle of a poll.
 
 use std::sync::{Condvar, Mutex, OnceLock};
 
@@ -186,7 +186,7 @@ impl RegionTable {
     }
 
     /// Invalidates all earlier checks. The caller has changed a region or attributes
-    /// and holds the NIC's turn.
+    /// and holds the NIC's backend lock.
     pub(crate) fn begin_epoch(&self) {
         // AcqRel: a thread that sees the new epoch sees the change before it.
         self.epoch.fetch_add(1, Ordering::AcqRel);
@@ -247,7 +247,7 @@ impl RegionTable {
     /// Locates a range, if this access to it is allowed.
     ///
     /// # Safety
-    /// The caller holds the NIC's turn for as long as it uses the location.
+    /// The caller holds the NIC's backend lock for as long as it uses the location.
     pub(crate) unsafe fn locate(
         &self,
         handle: u32,
@@ -282,7 +282,7 @@ impl RegionTable {
     /// Returns the address of a segment in the bounce buffer of its region, if it has one and this access is allowed.
     ///
     /// # Safety
-    /// The caller holds the NIC's turn for as long as it uses the address.
+    /// The caller holds the NIC's backend lock for as long as it uses the address.
     pub(crate) unsafe fn bounce_buffer_of(
         &self,
         segment: &DataSegment,
@@ -308,7 +308,7 @@ impl RegionTable {
     /// mapped here; valid until the next epoch.
     ///
     /// # Safety
-    /// The caller holds the NIC's turn.
+    /// The caller holds the NIC's backend lock.
     #[inline]
     pub(crate) unsafe fn find(
         &self,
@@ -334,17 +334,17 @@ impl RegionTable {
     /// Returns the backing of an application's region.
     ///
     /// # Safety
-    /// The caller holds the NIC's turn for as long as it uses the backing, and has found the
+    /// The caller holds the NIC's backend lock for as long as it uses the backing, and has found the
     /// region under it.
     #[inline]
     unsafe fn backing(&self, handle: u32) -> Option<&Backing> {
         let index = (handle & 0xFFFF) as usize;
         let backings = self.backings.get(index / CHUNK)?.get()?;
         // Relaxed: published by the Release store of the key, which the caller has read;
-        // it changes only under the turn.
+        // it changes only under the backend lock.
         let backing = backings.get(index % CHUNK)?.load(Ordering::Relaxed);
         // SAFETY: if not null, it points to the backing that the registration owns until it is
-        // removed, which needs the turn that the caller holds.
+        // removed, which needs the backend lock that the caller holds.
         unsafe { backing.as_ref() }
     }
 }

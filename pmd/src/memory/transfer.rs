@@ -64,8 +64,8 @@ pub(crate) struct RdmaRange {
 
 /// Copies bytes for the poll loop of one NIC.
 pub(crate) struct Mover {
-    /// Number of the current turn; the liveness of a client process is queried once per turn.
-    turn: u64,
+    /// Number of the current poll; the liveness of a client process is queried once per poll.
+    poll: u64,
     staging: Box<[u8]>,
     /// Number of accesses to client processes that the kernel refused.
     pub(crate) client_faults: u64,
@@ -74,16 +74,16 @@ pub(crate) struct Mover {
 impl Mover {
     pub(crate) fn new() -> Self {
         Self {
-            turn: 0,
+            poll: 0,
             staging: vec![0; STAGING_BYTES].into_boxed_slice(),
             client_faults: 0,
         }
     }
 
-    /// Begins a turn: the liveness of client processes is queried again.
+    /// Begins a poll: the liveness of client processes is queried again.
     #[inline]
-    pub(crate) fn begin_turn(&mut self) {
-        self.turn += 1;
+    pub(crate) fn begin_poll(&mut self) {
+        self.poll += 1;
     }
 
     /// Copies `bytes` bytes. After a fault part of them may have been copied.
@@ -93,7 +93,7 @@ impl Mover {
     /// accessed.
     ///
     /// # Safety
-    /// The caller holds the NIC's turn. Its own buffers have at least this length, and there are no other
+    /// The caller holds the NIC's backend lock. Its own buffers have at least this length, and there are no other
     /// references to their bytes. Memory of the program and the clients stays mapped while it is
     /// registered.
     pub(crate) unsafe fn transfer<'t>(
@@ -115,7 +115,7 @@ impl Mover {
         if let (Location::Local(source), Location::Local(target)) = (from.at, to.at)
             && from.left.min(to.left) == bytes
         {
-            // SAFETY: both were found usable for this many bytes, in this turn.
+            // SAFETY: both were found usable for this many bytes under the backend lock, held since.
             unsafe { copy_local(source, target, bytes) };
             return Ok(());
         }
@@ -135,7 +135,7 @@ impl Mover {
         mut to: Walk<'t>,
         bytes: usize,
     ) -> Result<(), Fault> {
-        let mut batch = Batch::new(self.turn, &mut self.staging);
+        let mut batch = Batch::new(self.poll, &mut self.staging);
         let mut left = bytes;
         let mut result = Ok(());
         while left > 0 && result.is_ok() {
@@ -144,13 +144,13 @@ impl Mover {
             // SAFETY: likewise.
             unsafe { to.fill(regions, left) }?;
             let step = from.left.min(to.left);
-            // SAFETY: both were found usable for this many bytes, in this turn.
+            // SAFETY: both were found usable for this many bytes under the backend lock, held since.
             result = unsafe { batch.add(from.at, to.at, step) };
             from.take(step);
             to.take(step);
             left -= step;
         }
-        // SAFETY: what was added was found usable in this turn.
+        // SAFETY: what was added was found usable under the backend lock, held since.
         let result = result.and_then(|()| unsafe { batch.finish() });
         self.client_faults += u64::from(result.is_err());
         result
@@ -255,7 +255,7 @@ impl Mover {
                 let calls = local
                     .chunks(ORDERED_PIECES)
                     .zip(remote.chunks(ORDERED_PIECES));
-                let mut written = client.is_alive(self.turn);
+                let mut written = client.is_alive(self.poll);
                 for (local, remote) in calls {
                     // Release: its partner is the application's load of the bytes that it polls,
                     // which the kernel stores.
@@ -313,7 +313,7 @@ impl<'a> Walk<'a> {
     /// Advances to the next piece, of at most `at_most` bytes, if the current one is used up.
     ///
     /// # Safety
-    /// The caller holds the NIC's turn as long as it uses the piece.
+    /// The caller holds the NIC's backend lock as long as it uses the piece.
     unsafe fn fill(&mut self, regions: &'a RegionTable, at_most: usize) -> Result<(), Fault> {
         if self.left > 0 {
             return Ok(());
@@ -346,7 +346,7 @@ impl<'a> Walk<'a> {
 
 /// Pending system calls of a transfer: first the reads, then the writes.
 struct Batch<'m, 't> {
-    turn: u64,
+    poll: u64,
     staging: &'m mut [u8],
     staged_bytes: usize,
     reads: IovecBatch<'t>,
@@ -354,9 +354,9 @@ struct Batch<'m, 't> {
 }
 
 impl<'m, 't> Batch<'m, 't> {
-    fn new(turn: u64, staging: &'m mut [u8]) -> Self {
+    fn new(poll: u64, staging: &'m mut [u8]) -> Self {
         Self {
-            turn,
+            poll,
             staging,
             staged_bytes: 0,
             reads: IovecBatch::new(),
@@ -367,7 +367,7 @@ impl<'m, 't> Batch<'m, 't> {
     /// Copies this many bytes, now or in [`Self::finish`].
     ///
     /// # Safety
-    /// The caller holds the NIC's turn until the batch is finished or dropped; both locations
+    /// The caller holds the NIC's backend lock until the batch is finished or dropped; both locations
     /// allow this access for this many bytes.
     unsafe fn add(
         &mut self,
@@ -435,14 +435,14 @@ impl<'m, 't> Batch<'m, 't> {
     unsafe fn finish(&mut self) -> Result<(), Fault> {
         self.staged_bytes = 0;
         // SAFETY: the added local ranges are writable, as promised by the caller of `add`.
-        let read = self.reads.take(self.turn, |client, local, remote| unsafe {
+        let read = self.reads.take(self.poll, |client, local, remote| unsafe {
             client.read(local, remote)
         });
         if !read {
             return Err(Fault::Source);
         }
         // SAFETY: the added local ranges are readable, likewise.
-        let written = self.writes.take(self.turn, |client, local, remote| unsafe {
+        let written = self.writes.take(self.poll, |client, local, remote| unsafe {
             client.write(local, remote)
         });
         if written { Ok(()) } else { Err(Fault::Target) }
@@ -484,7 +484,7 @@ impl<'t> IovecBatch<'t> {
     /// the call fails.
     fn take(
         &mut self,
-        turn: u64,
+        poll: u64,
         call: impl FnOnce(&ClientProcess, &[libc::iovec], &[libc::iovec]) -> std::io::Result<()>,
     ) -> bool {
         let count = core::mem::take(&mut self.count);
@@ -495,7 +495,7 @@ impl<'t> IovecBatch<'t> {
         let local = unsafe { core::slice::from_raw_parts(self.local.as_ptr().cast(), count) };
         // SAFETY: likewise.
         let remote = unsafe { core::slice::from_raw_parts(self.remote.as_ptr().cast(), count) };
-        client.is_alive(turn) && call(client, local, remote).is_ok()
+        client.is_alive(poll) && call(client, local, remote).is_ok()
     }
 }
 

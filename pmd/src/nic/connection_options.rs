@@ -4,7 +4,7 @@ use super::{conn, vi};
 use crate::attach::calls;
 use crate::connection_options::{ConnectionOptions, NegotiatedOptions};
 use crate::control::{self, Outcome};
-use crate::instance::Conn;
+use crate::nic_handle::Conn;
 
 /// Returns the connection options of a VI.
 ///

@@ -7,7 +7,7 @@
 use super::{conn, vi};
 use crate::attach::calls;
 use crate::control::{self, Outcome};
-use crate::instance::Conn;
+use crate::nic_handle::Conn;
 
 /// Returns the user ID of the program that made a pending request, in the user namespace of the datapath
 /// process or this program; `None` if it is unknown.

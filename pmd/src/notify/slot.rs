@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use super::{Cancel, Handler, Notifier, Source, WorkSource};
 use crate::control::{ControlError, Outcome};
 use crate::device::Device;
-use crate::instance;
+use crate::nic_handle;
 use crate::queue_calls::Queue;
 use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::sync::Ordering;
@@ -98,7 +98,7 @@ impl<S: Source> NotifySlot<S> {
     }
 
     /// As [`NotifySlot::request`]; `start` starts a thread. It is called outside of the lock: it may be
-    /// slow, and a call that destroys the queue takes the lock with the NIC's turn.
+    /// slow, and a call that destroys the queue takes the lock while it holds the NIC's backend lock.
     fn request_with(
         &self,
         source: S,
@@ -151,7 +151,7 @@ impl<S: Source> NotifySlot<S> {
     }
 
     /// Takes the notifier of a queue that is no longer live, if it has one. The caller may hold the
-    /// NIC's turn; [`join_ended`] then ends the thread without it.
+    /// NIC's backend lock; [`join_ended`] then ends the thread without it.
     pub(crate) fn end(&self) -> Option<EndedNotifier> {
         self.lock().take().map(Running::end)
     }
@@ -165,12 +165,12 @@ pub(crate) struct EndedNotifier {
 }
 
 /// Cancels the requests of destroyed queues, and waits until none of their handlers runs, unless this
-/// is called from a handler. The caller holds neither the turn nor a lock.
+/// is called from a handler. The caller holds neither the backend lock nor another lock.
 pub(crate) fn join_ended(ended: Vec<EndedNotifier>) {
     for EndedNotifier { notifier, .. } in &ended {
         notifier.cancel();
     }
-    if instance::in_handler() {
+    if nic_handle::in_handler() {
         return;
     }
     for EndedNotifier { thread, .. } in ended {

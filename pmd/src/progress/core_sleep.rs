@@ -1,6 +1,6 @@
 //! The sleep of a datapath process's core, and its end by calls of applications.
 //!
-//! A call of an application changes, under the turn, the work of the core: it sets a timer, or
+//! A call of an application changes, under the backend lock, the work of the core: it sets a timer, or
 //! leaves something that waits for room. A core that went to sleep before does not know of it.
 
 use std::sync::{Mutex, PoisonError};
@@ -16,7 +16,7 @@ const AWAKE: u64 = 0;
 #[derive(Default)]
 pub(crate) struct CoreSleep {
     /// The end of the sleep if no event wakes the core, in nanoseconds of the NIC's clock, or
-    /// [`AWAKE`]. Changed under the turn, so that a call that holds it afterwards sees this.
+    /// [`AWAKE`]. Changed under the backend lock, so that a call that holds it afterwards sees this.
     until_ns: AtomicU64,
     /// Wakes the core.
     event: Mutex<Option<sys::EventFd>>,
@@ -28,18 +28,18 @@ impl CoreSleep {
         *self.event.lock().unwrap_or_else(PoisonError::into_inner) = Some(event);
     }
 
-    /// Declares that the core, which holds the turn, sleeps until then unless an event wakes it.
+    /// Declares that the core, which holds the backend lock, sleeps until then unless an event wakes it.
     pub(crate) fn prepare_sleep(&self, until_ns: u64) {
         self.until_ns.store(until_ns, Ordering::Relaxed);
     }
 
-    /// Declares that the core, which holds the turn, is awake.
+    /// Declares that the core, which holds the backend lock, is awake.
     pub(crate) fn finish_sleep(&self) {
         self.until_ns.store(AWAKE, Ordering::Relaxed);
     }
 
     /// Returns true if the core sleeps beyond the time at which there is work. The caller holds the
-    /// turn.
+    /// backend lock.
     pub(crate) fn needs_wake(&self, backend: &Backend) -> bool {
         let until_ns = self.until_ns.load(Ordering::Relaxed);
         let is_sooner = |at_ns| at_ns < until_ns;
@@ -47,9 +47,9 @@ impl CoreSleep {
             && (backend.has_unsent() || backend.next_timer_ns().is_some_and(is_sooner))
     }
 
-    /// Wakes the core if it sleeps. Not to be called under the turn, which the core takes then.
+    /// Wakes the core if it sleeps. Not to be called under the backend lock, which the core takes then.
     pub(crate) fn wake(&self) {
-        // Relaxed: a caller with work for the core has held the turn since.
+        // Relaxed: a caller with work for the core has held the backend lock since.
         if self.until_ns.load(Ordering::Relaxed) != AWAKE
             && let Some(event) = &*self.event.lock().unwrap_or_else(PoisonError::into_inner)
         {

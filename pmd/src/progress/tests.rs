@@ -8,9 +8,9 @@ fn device(test: &str) -> (&'static Device, u64) {
         segment: format!("unit-{}-{test}", std::process::id()),
         ..crate::config::NicConfig::default()
     };
-    let (device, instance) = crate::device::open_without_threads(&config).unwrap();
+    let (device, nic_handle) = crate::device::open_without_threads(&config).unwrap();
     stop_draining(device);
-    (device, instance)
+    (device, nic_handle)
 }
 
 /// Does what the poll thread does up to its sleep on the port.
@@ -41,21 +41,21 @@ fn sleep_until_woken(device: &Device, source: &WakeSource) {
 
 #[test]
 fn doorbell_rung_while_poll_thread_falls_asleep_is_served() {
-    let (device, instance) = device("asleep");
+    let (device, nic_handle) = device("asleep");
     std::thread::scope(|scope| {
-        // The doorbell is rung after the last check, and the ringing thread cannot take the turn.
+        // The doorbell is rung after the last check, and the ringing thread cannot take the backend lock.
         let source = arm_for_sleep(device, || {
             scope.spawn(|| device.ring(ViIndex(3)));
         });
         sleep_until_woken(device, &source);
     });
     assert!(!device.doorbells.any(), "drained by the ringing thread");
-    crate::device::close(device, instance).unwrap();
+    crate::device::close(device, nic_handle).unwrap();
 }
 
 #[test]
 fn doorbell_is_drained_by_poll_thread_or_by_ringing_thread() {
-    let (device, instance) = device("bell");
+    let (device, nic_handle) = device("bell");
     // The state of a poll thread that polls.
     device
         .poll_thread
@@ -67,15 +67,15 @@ fn doorbell_is_drained_by_poll_thread_or_by_ringing_thread() {
     assert!(!device.doorbells.any(), "which drains all");
     device.ring(ViIndex(3));
     assert!(!device.doorbells.any(), "it only watches: drained at once");
-    crate::device::close(device, instance).unwrap();
+    crate::device::close(device, nic_handle).unwrap();
 }
 
 #[test]
-fn doorbell_rung_while_poll_thread_has_turn_is_left_to_it() {
-    let (device, instance) = device("has-turn");
+fn doorbell_rung_while_poll_thread_holds_backend_lock_is_left_to_it() {
+    let (device, nic_handle) = device("holds-lock");
     let (rang, returned) = std::sync::mpsc::channel();
     let ringer = device.poll_thread.while_polling(|| {
-        // As if preempted here, with the turn taken.
+        // As if preempted here, with the backend lock taken.
         let _held = device.backend.lock_unbiased();
         let ringer = std::thread::spawn(move || {
             device.ring(ViIndex(3));
@@ -89,21 +89,21 @@ fn doorbell_rung_while_poll_thread_has_turn_is_left_to_it() {
     assert!(device.doorbells.any(), "left to the poll thread");
     stop_draining(device);
     assert!(!device.doorbells.any(), "which drains it afterwards");
-    crate::device::close(device, instance).unwrap();
+    crate::device::close(device, nic_handle).unwrap();
 }
 
 #[test]
 fn polling_thread_wakes_sleeping_poll_thread() {
-    let (device, instance) = device("wakes-thread");
+    let (device, nic_handle) = device("wakes-thread");
     let source = arm_for_sleep(device, || ());
     device.poll();
     sleep_until_woken(device, &source);
-    crate::device::close(device, instance).unwrap();
+    crate::device::close(device, nic_handle).unwrap();
 }
 
 #[test]
 fn sleep_is_shorter_while_frames_wait_for_room() {
-    let (device, instance) = device("room");
+    let (device, nic_handle) = device("room");
     {
         let mut held = device.lock();
         let backend = held.as_mut().unwrap();
@@ -123,12 +123,12 @@ fn sleep_is_shorter_while_frames_wait_for_room() {
         let mbuf = poller.path.batch.pop().unwrap();
         poller.path.port.free(mbuf);
     }
-    crate::device::close(device, instance).unwrap();
+    crate::device::close(device, nic_handle).unwrap();
 }
 
 #[test]
 fn wait_finds_event_signalled_before_it_sleeps() {
-    let (device, instance) = device("wait");
+    let (device, nic_handle) = device("wait");
     for round in 0..200 {
         let found = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -152,28 +152,28 @@ fn wait_finds_event_signalled_before_it_sleeps() {
         });
     }
     assert!(!device.waiters.any());
-    crate::device::close(device, instance).unwrap();
+    crate::device::close(device, nic_handle).unwrap();
 }
 
 /// Opens a NIC of a datapath process; the test acts in place of its core.
 fn served(test: &str) -> (&'static Device, u64) {
-    let (device, instance) = device(test);
+    let (device, nic_handle) = device(test);
     device.served.store(true, Ordering::Relaxed);
-    (device, instance)
+    (device, nic_handle)
 }
 
 #[test]
-fn wait_on_served_nic_checks_once_and_takes_no_turn() {
-    let (device, instance) = served("beside");
-    let turns = || {
+fn wait_on_served_nic_checks_once_and_does_not_poll() {
+    let (device, nic_handle) = served("beside");
+    let polls = || {
         device
             .lock()
             .as_ref()
             .and_then(Backend::poller)
             .unwrap()
-            .turns
+            .polls
     };
-    let before = turns();
+    let before = polls();
     for limit_ms in [0, 1] {
         let mut checks = 0;
         let check = || {
@@ -185,14 +185,14 @@ fn wait_on_served_nic_checks_once_and_takes_no_turn() {
         // It checks again after the timeout, and it may be woken early.
         assert!(checks == 1 || limit_ms > 0, "{checks} checks");
     }
-    assert_eq!(turns(), before);
+    assert_eq!(polls(), before);
     assert!(!device.waiters.any());
-    crate::device::close(device, instance).unwrap();
+    crate::device::close(device, nic_handle).unwrap();
 }
 
 #[test]
 fn wait_on_served_nic_finds_event() {
-    let (device, instance) = served("announced");
+    let (device, nic_handle) = served("announced");
     for round in 0..50 {
         let found = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -212,12 +212,12 @@ fn wait_on_served_nic_finds_event() {
         });
     }
     assert!(!device.waiters.any());
-    crate::device::close(device, instance).unwrap();
+    crate::device::close(device, nic_handle).unwrap();
 }
 
 #[test]
 fn wait_on_served_nic_wakes_sleeping_core() {
-    let (device, instance) = served("wakes-core");
+    let (device, nic_handle) = served("wakes-core");
     let event = sys::EventFd::new().unwrap();
     device
         .poll_thread
@@ -230,19 +230,19 @@ fn wait_on_served_nic_wakes_sleeping_core() {
         (begun.elapsed() < Duration::from_secs(10)).then_some(())
     };
     let prepare_sleep = |until_ns| {
-        let _turn = device.lock();
+        let _backend_lock = device.lock();
         device.poll_thread.core.prepare_sleep(until_ns);
     };
     prepare_sleep(50_000_000);
     let limit = Some(Duration::from_millis(1));
     assert_eq!(wait(device, Event::CONTROL, limit, check), Ok(()));
-    crate::device::close(device, instance).unwrap();
+    crate::device::close(device, nic_handle).unwrap();
 }
 
 #[test]
 fn core_needs_wake_for_earlier_timer_or_unsent_frame() {
     use fcvi_frame::connect::{Discriminator, HostAddress, NetAddress};
-    let (device, instance) = served("needs-wake");
+    let (device, nic_handle) = served("needs-wake");
     let core = &device.poll_thread.core;
     let needs_wake = || core.needs_wake(device.lock().as_ref().unwrap());
     let sleep_for = |limit_ns| {
@@ -256,10 +256,10 @@ fn core_needs_wake_for_earlier_timer_or_unsent_frame() {
     let settings = crate::vi::ViSettings {
         reliability: 2,
         max_transfer_bytes: 4096,
-        ptag: crate::nic::create_ptag(instance).unwrap(),
+        ptag: crate::nic::create_ptag(nic_handle).unwrap(),
         ..crate::vi::ViSettings::default()
     };
-    let vi = crate::nic::create_vi(instance, &settings, 0, 0).unwrap();
+    let vi = crate::nic::create_vi(nic_handle, &settings, 0, 0).unwrap();
     let address = |name: &[u8]| NetAddress {
         host: HostAddress(device.host),
         discriminator: Discriminator::new(name).unwrap(),
@@ -285,5 +285,5 @@ fn core_needs_wake_for_earlier_timer_or_unsent_frame() {
         let mbuf = poller.path.batch.pop().unwrap();
         poller.path.port.free(mbuf);
     }
-    crate::device::close(device, instance).unwrap();
+    crate::device::close(device, nic_handle).unwrap();
 }

@@ -78,7 +78,7 @@ impl ViTcp {
     }
 
     /// Reads a connection. If it would block and nothing else is active on it, it is retried a few times:
-    /// that finds new data sooner than whole turns of the poller.
+    /// that finds new data sooner than whole poll iterations.
     fn receive(receiver: &mut Receiver<'_>, iovecs: &IoVecs) -> io::Result<usize> {
         let tx = &receiver.connection.tx;
         let mut tries = match tx.streaming || !receiver.connection.may_write {
@@ -87,7 +87,7 @@ impl ViTcp {
         };
         loop {
             tries -= 1;
-            // SAFETY: the first ranges were found writable in this turn, which we run under; the last
+            // SAFETY: the first ranges were found writable under the backend lock, held since; the last
             // one is of our buffer, to which there is no other reference.
             match unsafe { receiver.connection.stream.receive(iovecs) } {
                 Err(error) if tries > 0 && is_would_block(&error) => {}

@@ -165,8 +165,8 @@ impl ViTcp {
         // If nothing can follow before the peer responds, the data must not be held back.
         let may_follow = !matches!(stop, Stop::Wait | Stop::Starved);
         let more = self.batch.may_cork(now_ns, may_follow, &mut connection.tx);
-        // SAFETY: ranges of registered memory were found readable in this turn, which we run
-        // under; the others are of our buffer.
+        // SAFETY: ranges of registered memory were found readable under the backend lock, held since;
+        // the others are of our buffer.
         let written = match unsafe { connection.stream.send(self.batch.iovecs(), more) } {
             Ok(written) => written,
             Err(error) if is_would_block(&error) => {

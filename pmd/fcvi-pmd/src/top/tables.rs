@@ -111,7 +111,7 @@ fn cores(interval: &Interval<'_>, now: &Snapshot) -> Vec<[String; 4]> {
         let rates = interval.core(core);
         [
             core.core.to_string(),
-            scaled(rates.turns),
+            scaled(rates.polls),
             percent(rates.busy_ratio),
             poller_state(core.sleeping).to_owned(),
         ]

@@ -1,8 +1,8 @@
 //! A port that loses, duplicates, reorders, corrupts and delays frames at configured rates.
 //!
-//! All decisions come from seeded generators, and time is measured in *turns*,
-//! which are calls of `tx_burst` and `rx_burst`, never by a clock: the same calls
-//! meet the same faults. It is a layer for tests: it copies each sent frame once.
+//! All decisions come from seeded generators, and time is measured in calls of
+//! `tx_burst` and `rx_burst`, never by a clock: the same calls meet the same faults. It is a layer for tests:
+//! it copies each sent frame once.
 
 mod config;
 mod decision;
@@ -63,12 +63,12 @@ impl Direction {
         None
     }
 
-    fn hold(&mut self, mbuf: Mbuf, dst: MacBytes, wait: Wait, turn: u64) {
+    fn hold(&mut self, mbuf: Mbuf, dst: MacBytes, wait: Wait, call: u64) {
         let held = match wait {
             Wait::None => HeldFrame::until_room(mbuf, dst),
-            Wait::Turns(turns) => HeldFrame::until(mbuf, dst, turn + turns, u64::MAX),
-            Wait::Frames { frames, turns } => {
-                HeldFrame::until(mbuf, dst, turn + turns, self.passed_frames + frames)
+            Wait::Calls(calls) => HeldFrame::until(mbuf, dst, call + calls, u64::MAX),
+            Wait::Frames { frames, calls } => {
+                HeldFrame::until(mbuf, dst, call + calls, self.passed_frames + frames)
             }
         };
         self.held.push(held);
@@ -83,8 +83,8 @@ impl Direction {
     }
 
     /// Returns the next held frame that is due.
-    fn due(&mut self, turn: u64) -> Option<HeldFrame> {
-        self.held.take_due(turn, self.passed_frames)
+    fn due(&mut self, call: u64) -> Option<HeldFrame> {
+        self.held.take_due(call, self.passed_frames)
     }
 }
 
@@ -129,7 +129,8 @@ pub struct FaultInjector<P: Port> {
     /// Frames to be sent by the inner port.
     outbound: MbufBatch,
     partitioned: bool,
-    turn: u64,
+    /// Number of the current call of `tx_burst` or `rx_burst`.
+    call: u64,
     stats: PortStats,
 }
 
@@ -151,7 +152,7 @@ impl<P: Port> FaultInjector<P> {
             reserved: VecDeque::with_capacity(config.pool_frames as usize + 1),
             outbound: MbufBatch::new(),
             partitioned: false,
-            turn: 0,
+            call: 0,
             stats: PortStats::default(),
             inner,
             config,
@@ -228,7 +229,7 @@ impl<P: Port> FaultInjector<P> {
             if !self.has_outbound_room() {
                 return;
             }
-            let Some(held) = self.tx.due(self.turn) else {
+            let Some(held) = self.tx.due(self.call) else {
                 return;
             };
             if self.partitioned {
@@ -238,7 +239,7 @@ impl<P: Port> FaultInjector<P> {
                 self.forward(&held.mbuf, held.dst);
                 self.tx.pool.free(held.mbuf);
             } else {
-                self.tx.hold(held.mbuf, held.dst, Wait::None, self.turn);
+                self.tx.hold(held.mbuf, held.dst, Wait::None, self.call);
             }
         }
     }
@@ -264,7 +265,7 @@ impl<P: Port> FaultInjector<P> {
         }
         if decision.duplicate {
             match self.tx.copy_of(&mbuf) {
-                Some(copy) => self.tx.hold(copy, dst, Wait::None, self.turn),
+                Some(copy) => self.tx.hold(copy, dst, Wait::None, self.call),
                 None => self.tx.counts.duplicate_pool_dry += 1,
             }
         }
@@ -273,7 +274,7 @@ impl<P: Port> FaultInjector<P> {
             self.tx.pool.free(mbuf);
         } else {
             self.release(dst);
-            self.tx.hold(mbuf, dst, decision.wait, self.turn);
+            self.tx.hold(mbuf, dst, decision.wait, self.call);
         }
     }
 
@@ -292,7 +293,7 @@ impl<P: Port> FaultInjector<P> {
         }
         if decision.duplicate {
             match self.rx.copy_of(&mbuf) {
-                Some(copy) => self.rx.hold(copy, [0; 6], Wait::None, self.turn),
+                Some(copy) => self.rx.hold(copy, [0; 6], Wait::None, self.call),
                 None => self.rx.counts.duplicate_pool_dry += 1,
             }
         }
@@ -300,7 +301,7 @@ impl<P: Port> FaultInjector<P> {
             return self.deliver(mbuf, batch);
         }
         match self.rx.copy_of(&mbuf) {
-            Some(copy) => self.rx.hold(copy, [0; 6], decision.wait, self.turn),
+            Some(copy) => self.rx.hold(copy, [0; 6], decision.wait, self.call),
             None => self.rx.counts.drop_pool_dry += 1,
         }
         self.inner.free(mbuf);
@@ -318,7 +319,7 @@ impl<P: Port> FaultInjector<P> {
     /// Delivers held frames that are due until the batch holds `end` frames.
     fn receive_due(&mut self, batch: &mut MbufBatch, end: usize) {
         while batch.len() < end
-            && let Some(held) = self.rx.due(self.turn)
+            && let Some(held) = self.rx.due(self.call)
         {
             if self.partitioned {
                 self.rx.counts.drop_partition += 1;
@@ -345,7 +346,7 @@ impl<P: Port> Port for FaultInjector<P> {
     }
 
     fn tx_burst(&mut self, batch: &mut MbufBatch) -> usize {
-        self.turn += 1;
+        self.call += 1;
         self.send_due();
         let before = batch.len();
         while self.has_outbound_room()
@@ -359,7 +360,7 @@ impl<P: Port> Port for FaultInjector<P> {
     }
 
     fn rx_burst(&mut self, batch: &mut MbufBatch, max: usize) -> usize {
-        self.turn += 1;
+        self.call += 1;
         self.send_due();
         self.flush();
         let before = batch.len();
@@ -441,7 +442,7 @@ impl<P: Port> fmt::Debug for FaultInjector<P> {
             .field("capabilities", &self.capabilities)
             .field("config", &self.config)
             .field("partitioned", &self.partitioned)
-            .field("turn", &self.turn)
+            .field("call", &self.call)
             .finish_non_exhaustive()
     }
 }

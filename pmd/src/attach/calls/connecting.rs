@@ -13,8 +13,8 @@ use crate::attach::Attachment;
 use crate::attach::message::{NetAddress, Reply, Request};
 use crate::control::{ControlError, Outcome};
 use crate::device::Device;
-use crate::instance::Conn;
 use crate::nic_backend::Backend;
+use crate::nic_handle::Conn;
 use crate::resource_error::ResourceError;
 use crate::vi::ViShared;
 
@@ -33,7 +33,7 @@ pub(crate) fn connect_wait(
     let reply = call(device, &request, None).map_err(|error| {
         // The call was interrupted if the last NIC handle is being closed.
         let is_ending = device.control().is_none_or(|control| control.is_ending());
-        match device.instances.is_open(nic) && !is_ending {
+        match device.nic_handles.is_open(nic) && !is_ending {
             true => error,
             false => ControlError::InvalidParameter,
         }

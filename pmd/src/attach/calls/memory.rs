@@ -156,7 +156,7 @@ pub(crate) fn deregister(
     }
     call_done_unless_lost(device, &request)?;
     let removed = {
-        let _no_turn_runs = device.lock();
+        let _backend_lock = device.lock();
         let regions = &device.regions;
         regions.deregister(Owner::PROGRAM, address, region)
     };

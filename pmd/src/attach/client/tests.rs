@@ -173,7 +173,7 @@ fn descriptors_of_a_destroyed_vi_no_longer_count() {
     let device = served.device;
     let stays = served.vi(served.nic, served.ptag);
     for _ in 0..3 {
-        let nic = device.instances.open(device.number(), 0);
+        let nic = device.nic_handles.open(device.number(), 0);
         let ptag = nic::create_ptag(nic).unwrap();
         let ends = served.vi(nic, ptag);
         served.submit(ends, Submission::Receive);
@@ -211,19 +211,19 @@ fn flood_is_limited_to_its_share_and_to_one_ring_for_messages_without_a_receive(
         let (device, ring) = (served.device, u64::from(served.queues.submissions()));
         let vi = served.vi(served.nic, served.ptag);
         let index = vi_of(vi).unwrap().index;
-        for turn in 1..=3 {
+        for poll in 1..=3 {
             let before = taken(&served);
             fill(&mut served);
             assert!(with(device, Datapath::take_submissions));
             let in_share = taken(&served) - before;
-            assert_eq!(in_share, u64::from(8 * share), "turn {turn}");
+            assert_eq!(in_share, u64::from(8 * share), "poll {poll}");
             // However many messages arrive for it, and however fast it writes.
             for _ in 0..5 {
                 let found = with(device, |path| path.claim_receive(index));
                 assert_eq!(found, Claim::Empty);
                 fill(&mut served);
             }
-            assert_eq!(taken(&served) - before, in_share + ring, "turn {turn}");
+            assert_eq!(taken(&served) - before, in_share + ring, "poll {poll}");
         }
         served.close();
     }
@@ -248,24 +248,24 @@ fn message_finds_the_receive_at_the_end_of_a_full_ring() {
 }
 
 #[test]
-fn full_ring_is_drained_after_turns_of_ring_and_a_flooded_one_is_not() {
-    let mut served = TestNic::new("turns", limits());
+fn full_ring_is_drained_after_polls_per_ring_and_a_flooded_one_is_not() {
+    let mut served = TestNic::new("polls", limits());
     let (device, id) = (served.device, served.id);
-    let turn = || {
+    let poll = || {
         with(device, |path| {
             path.take_submissions();
             path.clients.is_drained(id)
         })
     };
-    assert!(turn(), "the ring is empty");
-    let turns = with(device, |path| path.clients.turns_of_ring(id));
-    assert_eq!(turns, served.queues.submissions() / 8);
+    assert!(poll(), "the ring is empty");
+    let polls = with(device, |path| path.clients.polls_per_ring(id));
+    assert_eq!(polls, served.queues.submissions() / 8);
     fill(&mut served);
-    let needed = (1..=turns + 1).find(|_| turn()).unwrap();
-    assert_eq!(needed, turns + 1, "the last one finds nothing");
-    for _ in 0..2 * turns {
+    let needed = (1..=polls + 1).find(|_| poll()).unwrap();
+    assert_eq!(needed, polls + 1, "the last one finds nothing");
+    for _ in 0..2 * polls {
         fill(&mut served);
-        assert!(!turn());
+        assert!(!poll());
     }
     served.close();
 }
@@ -333,7 +333,7 @@ fn segment_pool_memory_is_freed_although_completions_are_reported_late_or_never(
     };
     let mut served = TestNic::new("late", limits);
     let device = served.device;
-    let nic = device.instances.open(device.number(), 0);
+    let nic = device.nic_handles.open(device.number(), 0);
     let ptag = nic::create_ptag(nic).unwrap();
     let reported_late = served.vi(served.nic, served.ptag);
     let never_reported = served.vi(nic, ptag);

@@ -246,7 +246,7 @@ fn install_tap<'a>(
     let room_bytes = parameters
         .buffer_bytes
         .clamp(*BUFFER_BYTES.start(), *BUFFER_BYTES.end());
-    // All memory is allocated before the turn of the NIC is taken.
+    // All memory is allocated before the backend lock of the NIC is taken.
     let (tap, reader) = tap::tap(filter, snaplen_bytes, room_bytes as usize);
     let tap = Box::new(tap);
     let mut head = Vec::with_capacity(CHUNK_BYTES * 2);

@@ -33,9 +33,9 @@ pub struct CoreStatus {
     /// Its core.
     pub core: usize,
     /// Rounds: one poll of each of its NICs.
-    pub turns: u64,
+    pub rounds: u64,
     /// Rounds in which there was work.
-    pub busy_turns: u64,
+    pub busy_rounds: u64,
     /// Sleeps.
     pub sleeps: u64,
     /// True while it sleeps.
@@ -143,10 +143,10 @@ pub(super) fn of(nics: &[ServedNic], cores: &[Arc<Core>], sessions: &[Arc<Sessio
     }
 }
 
-/// VIs that are read while the turn is held.
+/// VIs that are read while the backend lock is held.
 const VIS_PER_HOLD: usize = 256;
 
-/// State of a VI, read while the turn is held.
+/// State of a VI, read while the backend lock is held.
 struct ViSample {
     client: ClientId,
     peer: Option<Peer>,
@@ -159,8 +159,8 @@ struct ViSample {
     refused_accesses: u32,
 }
 
-/// Reads the VIs of applications, and the hosts of all known ports including the own one. The turn is released at
-/// intervals, so that the poller can continue.
+/// Reads the VIs of applications, and the hosts of all known ports including the own one. The backend lock is
+/// released at intervals, so that the poller can continue.
 fn sample_vis(device: &Device) -> (Vec<ViSample>, HashMap<NPortId, [u8; 16]>) {
     let (mut samples, mut hosts) = (Vec::new(), Vec::new());
     for from in (0..device.config.max_vi as usize).step_by(VIS_PER_HOLD) {
@@ -230,8 +230,8 @@ fn core_status(core: &Core) -> CoreStatus {
     let counters = &core.counters;
     CoreStatus {
         core: core.number,
-        turns: counters.rounds.load(Ordering::Relaxed),
-        busy_turns: counters.busy_rounds.load(Ordering::Relaxed),
+        rounds: counters.rounds.load(Ordering::Relaxed),
+        busy_rounds: counters.busy_rounds.load(Ordering::Relaxed),
         sleeps: counters.sleeps.load(Ordering::Relaxed),
         sleeping: counters.sleeping.load(Ordering::Relaxed),
     }

@@ -213,7 +213,7 @@ fn wait_until_unused(server: &Server) {
             let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
             poller.path.clients.has_any()
         };
-        if !is_served && server.sessions().is_empty() && device.instances.count() == 1 {
+        if !is_served && server.sessions().is_empty() && device.nic_handles.count() == 1 {
             return;
         }
         assert!(Instant::now() < deadline, "something is left");

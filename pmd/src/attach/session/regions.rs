@@ -199,7 +199,7 @@ impl Session {
         let seed = u16::from_ne_bytes(seed);
         // Under the lock of the table: a thread that closes the NIC handle either finds the region or is noticed here.
         let check = || {
-            if !self.device.instances.is_open(nic) {
+            if !self.device.nic_handles.is_open(nic) {
                 return Err(ControlError::InvalidParameter);
             }
             attributes::check_region(self.device, settings)
@@ -252,7 +252,7 @@ impl Session {
     pub(super) fn deregister(&self, nic: u64, address: u64, region: u32) -> Outcome<()> {
         self.region(nic, address, region)?;
         let removed = {
-            let _no_turn_runs = self.device.lock();
+            let _backend_lock = self.device.lock();
             let regions = &self.device.regions;
             regions.deregister(self.owner(), address, region)
         };

@@ -100,7 +100,7 @@ impl Drop for Process {
             return;
         }
         assert_eq!(
-            self.device.instances.count(),
+            self.device.nic_handles.count(),
             1,
             "handles of ended sessions"
         );
@@ -163,7 +163,7 @@ fn nic_handle_opened_while_the_session_ends_is_closed() {
         Err(ResourceError::ProcessGone.into()),
         "a call in progress"
     );
-    assert_eq!(process.device.instances.count(), 1);
+    assert_eq!(process.device.nic_handles.count(), 1);
 }
 
 #[test]
@@ -203,7 +203,10 @@ fn region_of_read_only_pages_permits_no_write_access() {
         rdma_write: true,
         rdma_read: true,
     };
-    let number = process.device.instances.tag(process.device.number(), ptag);
+    let number = process
+        .device
+        .nic_handles
+        .tag(process.device.number(), ptag);
     let tag = TagCheck::of(application.owner(), number.unwrap());
     for writable in [true, false] {
         let request = Request::Register {

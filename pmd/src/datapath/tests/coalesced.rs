@@ -92,10 +92,10 @@ fn first_send_after_receive_is_sent_at_once() {
     far.close();
 }
 
-/// So delayed frames are sent by the first turn of the NIC's thread after it takes over.
+/// So delayed frames are sent by the first poll of the NIC's thread after it takes over.
 #[test]
-fn turn_sends_delayed_frames() {
-    let (near, far) = delayed_pair("coalesced-turn");
+fn poll_sends_delayed_frames() {
+    let (near, far) = delayed_pair("coalesced-poll");
     near.send_lines(0..3);
     assert_eq!(far.receive_messages(), 0);
     if let Some(backend) = near.device.backend.lock_unbiased().as_mut() {

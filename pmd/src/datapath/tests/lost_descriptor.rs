@@ -1,5 +1,5 @@
 //! A descriptor whose memory is deregistered before it completes fails its VI (VIPL 3.8.1, 6.3.1), also at Unreliable
-//! Delivery. Later work of the VI in the same turn is not done.
+//! Delivery. Later work of the VI in the same poll is not done.
 
 use std::net::Ipv4Addr;
 
@@ -45,11 +45,11 @@ impl Descriptors {
     }
 }
 
-/// Posts under the turn, so that all is processed by one later turn.
-fn post_for_one_turn(end: &Endpoint, post: impl FnOnce()) {
-    let turn = end.device.lock();
+/// Posts under the backend lock, so that all is processed by one later poll.
+fn post_for_one_poll(end: &Endpoint, post: impl FnOnce()) {
+    let backend_lock = end.device.lock();
     post();
-    drop(turn);
+    drop(backend_lock);
 }
 
 /// Configures VI/TCP at an address that no other process and no other test has: NICs at one address share a TCP port,
@@ -81,7 +81,7 @@ fn write_behind_lost_receive_in_one_burst_is_dropped() {
 }
 
 #[test]
-fn send_behind_lost_send_in_one_turn_is_flushed() {
+fn send_behind_lost_send_in_one_poll_is_flushed() {
     let setups: [Setup; 3] = [
         ("lost-send", |_| ()),
         ("lost-send-shortcut", |config| config.shortcut = true),
@@ -90,7 +90,7 @@ fn send_behind_lost_send_in_one_turn_is_flushed() {
     for (test, setup) in setups {
         let (near, far) = pair(test, UNRELIABLE_DELIVERY, setup);
         let lost = Descriptors::new(&near);
-        post_for_one_turn(&near, || {
+        post_for_one_poll(&near, || {
             lost.post(&near, Queue::Send);
             near.post_send(0, control::OP_SEND_RECV, &[]);
         });
@@ -140,7 +140,7 @@ fn message_behind_lost_receive_is_not_moved_by_shortcut() {
     lost.post(&far, Queue::Receive);
     far.post_recv(0, far.segment(0, 8));
     lost.deregister(&far);
-    post_for_one_turn(&near, || {
+    post_for_one_poll(&near, || {
         for line in 0..2 {
             near.post_send(line, control::OP_SEND_RECV, &[]);
         }

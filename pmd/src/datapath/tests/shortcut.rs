@@ -5,7 +5,7 @@ use super::*;
 const SEND_DONE: u32 = status::DONE | status::OP_SEND;
 const WRITE_DONE: u32 = status::DONE | status::OP_RDMA_WRITE;
 const RECEIVE_DONE: u32 = status::DONE | status::OP_RECEIVE;
-/// More than one turn copies.
+/// More than one poll copies.
 const LONG_BYTES: u32 = 256 << 10;
 const LEVELS: [u16; 2] = [RELIABLE_DELIVERY, RELIABLE_RECEPTION];
 
@@ -103,14 +103,14 @@ fn shortcut_copies_overlapping_buffers() {
 
 #[test]
 fn long_shortcut_message_yields_to_other_vis() {
-    let (near, far) = shortcut_pair("cut-turns", RELIABLE_DELIVERY);
+    let (near, far) = shortcut_pair("cut-polls", RELIABLE_DELIVERY);
     let data = pattern(LONG_BYTES);
     near.memory.write(PAGE_BYTES, &data);
     far.post_recv(0, far.segment(0, LONG_BYTES));
     near.post_recv(8, near.segment(LONG_BYTES as usize, 8));
     near.post_send(0, control::OP_SEND_RECV, &[near.segment(0, LONG_BYTES)]);
     let half = PAGE_BYTES + LONG_BYTES as usize / 2;
-    assert!(far.memory.is_untouched(half, 8), "not in one turn");
+    assert!(far.memory.is_untouched(half, 8), "not in one poll");
     let end = LONG_BYTES as usize;
     far.post_send(8, control::OP_SEND_RECV, &[far.segment(end, 8)]);
     assert_eq!(

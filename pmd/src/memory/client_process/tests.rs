@@ -54,12 +54,12 @@ fn unmapped_and_partial_ranges_are_errors() {
 const PAGE: u64 = crate::memory::pages::PAGE_BYTES;
 
 #[test]
-fn killed_client_is_detected_in_the_next_turn() {
+fn killed_client_is_detected_in_the_next_poll() {
     let process = Process::with_pages(1);
     let client = process.client();
     assert!(client.is_alive(1));
     process.kill();
-    assert!(client.is_alive(1), "queried once per turn");
+    assert!(client.is_alive(1), "queried once per poll");
     // The process ID is not reused yet: the kernel reports that the memory is gone.
     let error = read(&client, process.address, 1).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ESRCH));

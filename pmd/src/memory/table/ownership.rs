@@ -5,42 +5,42 @@ use std::collections::{HashMap, TryReserveError};
 
 /// The table indices of the regions of each NIC handle.
 #[derive(Default)]
-pub(super) struct InstanceRegions(HashMap<u64, Vec<u32>>);
+pub(super) struct NicHandleRegions(HashMap<u64, Vec<u32>>);
 
-impl InstanceRegions {
+impl NicHandleRegions {
     /// Adds a region; returns its position in the list of its NIC handle.
-    pub(super) fn add(&mut self, instance: u64, index: u32) -> u32 {
-        let indices = self.0.entry(instance).or_default();
+    pub(super) fn add(&mut self, nic_handle: u64, index: u32) -> u32 {
+        let indices = self.0.entry(nic_handle).or_default();
         indices.push(index);
         indices.len() as u32 - 1
     }
 
     /// Reserves memory for one more region of a NIC handle.
-    pub(super) fn try_reserve(&mut self, instance: u64) -> Result<(), TryReserveError> {
+    pub(super) fn try_reserve(&mut self, nic_handle: u64) -> Result<(), TryReserveError> {
         self.0.try_reserve(1)?;
-        self.0.entry(instance).or_default().try_reserve(1)
+        self.0.entry(nic_handle).or_default().try_reserve(1)
     }
 
     /// Removes the region at a position of the list; returns the region that moved to this
     /// position, if any.
-    pub(super) fn remove(&mut self, instance: u64, position: u32) -> Option<u32> {
-        let indices = self.0.get_mut(&instance)?;
+    pub(super) fn remove(&mut self, nic_handle: u64, position: u32) -> Option<u32> {
+        let indices = self.0.get_mut(&nic_handle)?;
         indices.swap_remove(position as usize);
         let moved = indices.get(position as usize).copied();
         if indices.is_empty() {
-            self.0.remove(&instance);
+            self.0.remove(&nic_handle);
         }
         moved
     }
 
     /// Returns any region of a NIC handle.
-    pub(super) fn any_of(&self, instance: u64) -> Option<u32> {
-        self.0.get(&instance)?.last().copied()
+    pub(super) fn any_of(&self, nic_handle: u64) -> Option<u32> {
+        self.0.get(&nic_handle)?.last().copied()
     }
 
     #[cfg(test)]
-    pub(super) fn of(&self, instance: u64) -> Vec<u32> {
-        self.0.get(&instance).cloned().unwrap_or_default()
+    pub(super) fn of(&self, nic_handle: u64) -> Vec<u32> {
+        self.0.get(&nic_handle).cloned().unwrap_or_default()
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::ownership::{InstanceRegions, TagUseCounts};
+use super::ownership::{NicHandleRegions, TagUseCounts};
 use super::{
     CHUNK, RDMA_READ, RDMA_WRITE, RegionAttributes, RegionEntry, RegionError, RegionTable,
     RegionUsage, WRITABLE, grant,
@@ -30,7 +30,7 @@ struct Registration {
     /// The index is in the free list.
     in_free_list: bool,
     locked: bool,
-    instance: u64,
+    nic_handle: u64,
     /// Position in the list of its NIC handle.
     position: u32,
     tag: u32,
@@ -56,12 +56,12 @@ pub(super) struct Control {
     /// Free indices, the least recently used first, so that stale handles stay invalid as long as possible.
     free: VecDeque<u32>,
     usage: RegionUsage,
-    by_instance: InstanceRegions,
+    by_nic_handle: NicHandleRegions,
     tags: TagUseCounts,
 }
 
 /// Backing of a removed region: dropping it unmaps the memory, which may take long. The caller
-/// drops it after releasing its locks and the turn.
+/// drops it after releasing its locks and the backend lock.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Removed(#[allow(dead_code, reason = "owned until dropped")] Option<Arc<Backing>>);
@@ -101,7 +101,7 @@ impl RegionTable {
     /// [`Self::deregister_some`].
     pub(crate) fn register<E: From<RegionError>>(
         &self,
-        instance: u64,
+        nic_handle: u64,
         address: u64,
         length_bytes: u64,
         random: u16,
@@ -110,26 +110,26 @@ impl RegionTable {
         let span = self.span(address, length_bytes)?;
         self.lock_control().reserve(span.bytes(), &self.limits)?;
         // Faulting in and locking may take long: not under a lock that is taken
-        // under the NIC's turn.
+        // under the NIC's backend lock.
         let prepared = self.prepare(span);
         let mut control = self.lock_control();
-        let (prepared, attributes) = control.admit(span, prepared, (instance, 1), admit)?;
+        let (prepared, attributes) = control.admit(span, prepared, (nic_handle, 1), admit)?;
         let handle = control.take_handle(random);
-        self.insert(&mut control, instance, span, handle, prepared, attributes);
+        self.insert(&mut control, nic_handle, span, handle, prepared, attributes);
         Ok(handle)
     }
 
     /// Registers a range under a handle that the datapath process assigned, with its bounce buffer
     /// if it has one; otherwise as [`Self::register`]. Waits while the index is still used by a region that another
     /// thread has deregistered in the process and not yet here. So the caller holds no lock that this
-    /// thread needs, in particular not the NIC's turn.
+    /// thread needs, in particular not the NIC's backend lock.
     ///
     /// # Errors
     /// [`RegionError::Invalid`] also if the handle is in use or malformed,
     /// [`RegionError::Resource`] if its index is beyond this table's limit.
     pub(crate) fn adopt<E: From<RegionError>>(
         &self,
-        instance: u64,
+        nic_handle: u64,
         handle: u32,
         (address, length_bytes): (u64, u64),
         bounce_buffer: Option<Arc<Backing>>,
@@ -158,14 +158,15 @@ impl RegionTable {
         let taken = control.is_taken(handle);
         let needed = (handle & 0xFFFF) as usize + 1;
         let missing = needed.saturating_sub(control.entries.len());
-        let (prepared, attributes) = control.admit(span, prepared, (instance, missing), || {
-            if taken {
-                return Err(RegionError::Invalid.into());
-            }
-            admit()
-        })?;
+        let (prepared, attributes) =
+            control.admit(span, prepared, (nic_handle, missing), || {
+                if taken {
+                    return Err(RegionError::Invalid.into());
+                }
+                admit()
+            })?;
         control.extend_to(handle);
-        self.insert(&mut control, instance, span, handle, prepared, attributes);
+        self.insert(&mut control, nic_handle, span, handle, prepared, attributes);
         Ok(())
     }
 
@@ -176,7 +177,7 @@ impl RegionTable {
     /// [`RegionError::Invalid`] also if the mapping is shorter than the pages of the range.
     pub(crate) fn register_for<E: From<RegionError>>(
         &self,
-        instance: u64,
+        nic_handle: u64,
         memory: ClientMemory,
         (address, length_bytes): (u64, u64),
         random: u16,
@@ -197,9 +198,9 @@ impl RegionTable {
             not_locked: None,
             backing: Some(Arc::new(memory.backing)),
         };
-        let (prepared, attributes) = control.admit(span, Ok(prepared), (instance, 1), admit)?;
+        let (prepared, attributes) = control.admit(span, Ok(prepared), (nic_handle, 1), admit)?;
         let handle = control.take_handle(random);
-        self.insert(&mut control, instance, span, handle, prepared, attributes);
+        self.insert(&mut control, nic_handle, span, handle, prepared, attributes);
         Ok(handle)
     }
 
@@ -262,7 +263,7 @@ impl RegionTable {
     fn insert(
         &self,
         control: &mut Control,
-        instance: u64,
+        nic_handle: u64,
         span: Span,
         handle: u32,
         region: Prepared,
@@ -276,7 +277,7 @@ impl RegionTable {
             control.usage.unlocked += 1;
         }
         let index = (handle & 0xFFFF) as usize;
-        let position = control.by_instance.add(instance, index as u32);
+        let position = control.by_nic_handle.add(nic_handle, index as u32);
         control.tags.add(attributes.tag);
         let entry = &mut control.entries[index];
         *entry = Registration {
@@ -284,7 +285,7 @@ impl RegionTable {
             live: true,
             in_free_list: entry.in_free_list,
             locked: region.locked,
-            instance,
+            nic_handle,
             position,
             tag: attributes.tag,
             owner: region.owner,
@@ -326,7 +327,7 @@ impl RegionTable {
     }
 
     /// Deregisters a region of this owner, given the address it was registered with. The caller
-    /// holds the NIC's turn, and drops the result after releasing it.
+    /// holds the NIC's backend lock, and drops the result after releasing it.
     pub(crate) fn deregister(&self, owner: Owner, address: u64, handle: u32) -> Option<Removed> {
         let mut control = self.lock_control();
         if !control.registered(owner, address, handle) {
@@ -347,7 +348,7 @@ impl RegionTable {
         let entry = &control.entries[index];
         control.tags.remove(entry.tag);
         let position = entry.position;
-        if let Some(moved) = control.by_instance.remove(entry.instance, position) {
+        if let Some(moved) = control.by_nic_handle.remove(entry.nic_handle, position) {
             control.entries[moved as usize].position = position;
         }
         let entry = &mut control.entries[index];
@@ -378,8 +379,8 @@ impl RegionTable {
     }
 
     /// Replaces the attributes of a region of this owner, given the address it was registered with; returns false if
-    /// there is none. The caller holds the NIC's turn: later accesses of the poll loop are checked against the new
-    /// attributes. Whether the pages are writable does not change.
+    /// there is none. The caller holds the NIC's backend lock: later accesses of the poll loop are checked against the
+    /// new attributes. Whether the pages are writable does not change.
     pub(crate) fn set(
         &self,
         owner: Owner,
@@ -414,12 +415,12 @@ impl RegionTable {
     }
 
     /// Deregisters up to `limit` regions of a NIC handle; returns fewer if no more are left. The
-    /// caller holds the NIC's turn, and drops the result after releasing it.
-    pub(crate) fn deregister_some(&self, instance: u64, limit: usize) -> Vec<Removed> {
+    /// caller holds the NIC's backend lock, and drops the result after releasing it.
+    pub(crate) fn deregister_some(&self, nic_handle: u64, limit: usize) -> Vec<Removed> {
         let mut control = self.lock_control();
         let mut removed = Vec::new();
         while removed.len() < limit
-            && let Some(index) = control.by_instance.any_of(instance)
+            && let Some(index) = control.by_nic_handle.any_of(nic_handle)
         {
             removed.push(self.remove(&mut control, index as usize));
         }
@@ -448,12 +449,12 @@ impl RegionTable {
         })
     }
 
-    /// Counts a VI that uses this tag. The caller holds the NIC's turn.
+    /// Counts a VI that uses this tag. The caller holds the NIC's backend lock.
     pub(crate) fn use_tag(&self, tag: u32) {
         self.lock_control().tags.add(tag);
     }
 
-    /// Releases the tag of a VI. The caller holds the NIC's turn.
+    /// Releases the tag of a VI. The caller holds the NIC's backend lock.
     pub(crate) fn release_tag(&self, tag: u32) {
         self.lock_control().tags.remove(tag);
     }
@@ -545,18 +546,18 @@ impl Control {
 
     /// Asserts that the indices by NIC handle and tag are consistent with the entries.
     #[cfg(test)]
-    pub(super) fn assert_consistent(&self, instances: &[u64], tags: &[u32]) {
-        for instance in instances {
+    pub(super) fn assert_consistent(&self, nic_handles: &[u64], tags: &[u32]) {
+        for nic_handle in nic_handles {
             let of_it =
-                |(_, entry): &(usize, &Registration)| entry.live && entry.instance == *instance;
+                |(_, entry): &(usize, &Registration)| entry.live && entry.nic_handle == *nic_handle;
             let entries = self.entries.iter().enumerate().filter(of_it);
             let found: Vec<_> = entries.map(|(index, _)| index as u32).collect();
-            let mut indexed = self.by_instance.of(*instance);
+            let mut indexed = self.by_nic_handle.of(*nic_handle);
             for (position, index) in indexed.iter().enumerate() {
                 assert_eq!(self.entries[*index as usize].position as usize, position);
             }
             indexed.sort_unstable();
-            assert_eq!(indexed, found, "regions of {instance}");
+            assert_eq!(indexed, found, "regions of {nic_handle}");
         }
         for tag in tags {
             let has_it = |entry: &&Registration| entry.live && entry.tag == *tag;
@@ -566,8 +567,8 @@ impl Control {
     }
 
     #[cfg(test)]
-    pub(super) fn regions_of(&self, instance: u64) -> usize {
-        self.by_instance.of(instance).len()
+    pub(super) fn regions_of(&self, nic_handle: u64) -> usize {
+        self.by_nic_handle.of(nic_handle).len()
     }
 
     #[cfg(test)]

@@ -250,19 +250,19 @@ fn excessive_length_is_refused_before_pages_are_probed() {
 }
 
 #[test]
-fn deregister_some_removes_regions_of_one_instance_in_portions() {
+fn deregister_some_removes_regions_of_one_nic_handle_in_portions() {
     let table = table();
     let memory = page();
     let at = memory.as_ptr() as u64;
-    let enter = |instance, tag| {
+    let enter = |nic_handle, tag| {
         let attributes = RegionAttributes { tag, ..TAGGED };
         let admitted = || Ok::<_, RegionError>(attributes);
-        table.register(instance, at, 1, 0, admitted).unwrap()
+        table.register(nic_handle, at, 1, 0, admitted).unwrap()
     };
     let mut handles = Vec::new();
     for round in 0..20u32 {
-        for instance in [1, 2, 3] {
-            handles.push(enter(instance, 7 + round % 3));
+        for nic_handle in [1, 2, 3] {
+            handles.push(enter(nic_handle, 7 + round % 3));
         }
     }
     let check = || {
@@ -299,8 +299,8 @@ fn deregister_some_removes_regions_of_one_instance_in_portions() {
         table.usage().regions,
         (handles.len() - 12 + 1 - mine) as u64
     );
-    for instance in [1, 3] {
-        drop(table.deregister_some(instance, usize::MAX));
+    for nic_handle in [1, 3] {
+        drop(table.deregister_some(nic_handle, usize::MAX));
     }
     check();
     assert!([7, 8, 9, 10].iter().all(|tag| ends(&table, *tag)));

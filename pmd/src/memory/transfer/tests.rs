@@ -273,7 +273,7 @@ fn transfer_between_any_two_locations_matches_the_model() {
         let total = sum(&from).min(sum(&to));
         let (mut done, mut cuts) = (0, cuts.iter().cycle());
         let mut mover = world.mover.borrow_mut();
-        mover.begin_turn();
+        mover.begin_poll();
         while done < total {
             let step = (total - done).min(*cuts.next().unwrap());
             let (from, to) = (&from_segments, &to_segments);
@@ -313,7 +313,7 @@ fn frames_are_gathered_from_and_scattered_to_any_segments() {
         let start = start.index(places.len());
         let bytes = bytes.min(places.len() - start);
         let mut mover = world.mover.borrow_mut();
-        mover.begin_turn();
+        mover.begin_poll();
         let mut frame = vec![0xEE; bytes + 1];
         let mut cursor = Cursor::default();
         let from = world.named(vi, Access::Read, &segments, &mut cursor, start as u32);
@@ -377,7 +377,7 @@ fn ordered_write_changes_exactly_its_range() {
         let mut cursor = Cursor::default();
         let from = world.named(vis.0, Access::Read, &segments, &mut cursor, 0);
         let mut mover = world.mover.borrow_mut();
-        mover.begin_turn();
+        mover.begin_poll();
         // SAFETY: no other thread uses the table or the memory.
         let moved = unsafe { mover.transfer_in_order(&world.regions, from, to, bytes as u32) };
         prop_assert_eq!(moved, Ok(()));
@@ -423,7 +423,7 @@ impl Alone {
         let (address, bytes) = (process.address, process.len_bytes);
         let handle = register_for(&regions, 1, backing, address, bytes).unwrap();
         let mut mover = Mover::new();
-        mover.begin_turn();
+        mover.begin_poll();
         Self {
             regions,
             mover,
@@ -521,19 +521,19 @@ fn killed_client_process_is_a_fault_of_its_end() {
     let mut buffer = [1u8; 100];
     assert_eq!(alone.copy(None, Some(&segment), &mut buffer, 100), Ok(()));
     alone.process.kill();
-    // In the same turn it counts as alive, but the system calls fail.
-    for turn in 1..=2 {
+    // In the same poll it counts as alive, but the system calls fail.
+    for poll in 1..=2 {
         let faults = alone.mover.client_faults;
         let read = alone.copy(Some(&segment), None, &mut buffer, 100);
-        assert_eq!(read, Err(Fault::Source), "turn {turn}");
+        assert_eq!(read, Err(Fault::Source), "poll {poll}");
         let written = alone.copy(None, Some(&segment), &mut buffer, 100);
-        assert_eq!(written, Err(Fault::Target), "turn {turn}");
+        assert_eq!(written, Err(Fault::Target), "poll {poll}");
         let to = alone.remote(8);
         // SAFETY: no other thread uses the table or the memory.
         let placed = unsafe { alone.mover.place_in_order(&alone.regions, to, &buffer) };
-        assert_eq!(placed, Err(Fault::Target), "turn {turn}");
+        assert_eq!(placed, Err(Fault::Target), "poll {poll}");
         assert_eq!(alone.mover.client_faults, faults + 3);
-        alone.mover.begin_turn();
+        alone.mover.begin_poll();
     }
 }
 

@@ -61,10 +61,10 @@ fn silent(test: &str, max_notify_threads: u32) -> (Silent, u64) {
         max_notify_threads,
         ..NicConfig::default()
     };
-    let (device, instance) = crate::device::open_without_threads(&config).unwrap();
+    let (device, nic_handle) = crate::device::open_without_threads(&config).unwrap();
     let live = Box::leak(Box::new(AtomicBool::new(true)));
     let held = Box::leak(Box::default());
-    (Silent { device, live, held }, instance)
+    (Silent { device, live, held }, nic_handle)
 }
 
 fn end(source: Silent, slots: &[&NotifySlot<Silent>]) {
@@ -83,21 +83,24 @@ fn never() -> Handler<()> {
 
 #[test]
 fn thread_is_started_outside_of_slot_lock() {
-    let (source, instance) = silent("starts", 2);
+    let (source, nic_handle) = silent("starts", 2);
     let slot = NotifySlot::new();
     let requested = slot.request_with(source, never(), |source| {
         let locked = matches!(slot.0.try_lock(), Err(TryLockError::WouldBlock));
-        assert!(!locked, "a holder of the turn may wait for this lock");
+        assert!(
+            !locked,
+            "a holder of the backend lock may wait for this lock"
+        );
         Running::start(source)
     });
     assert_eq!(requested, Ok(()));
     end(source, &[&slot]);
-    crate::device::close(source.device, instance).unwrap();
+    crate::device::close(source.device, nic_handle).unwrap();
 }
 
 #[test]
 fn queue_destroyed_while_thread_starts_has_no_thread() {
-    let (source, instance) = silent("ends", 2);
+    let (source, nic_handle) = silent("ends", 2);
     let slot = NotifySlot::new();
     let handler = never();
     let requested = slot.request_with(source, handler, |source| {
@@ -107,13 +110,13 @@ fn queue_destroyed_while_thread_starts_has_no_thread() {
     assert_eq!(requested, Err(ControlError::InvalidParameter));
     assert_eq!(threads(source), 0);
     assert!(slot.end().is_none());
-    crate::device::close(source.device, instance).unwrap();
+    crate::device::close(source.device, nic_handle).unwrap();
 }
 
 #[test]
 fn concurrent_first_requests_share_one_thread_also_at_limit() {
     for limit in [2, 1] {
-        let (source, instance) = silent(&format!("both-{limit}"), limit);
+        let (source, nic_handle) = silent(&format!("both-{limit}"), limit);
         let slot = NotifySlot::new();
         let requested = slot.request_with(source, never(), |source| {
             assert_eq!(slot.request(source, never()), Ok(()));
@@ -124,25 +127,25 @@ fn concurrent_first_requests_share_one_thread_also_at_limit() {
         let pending = slot.lock().as_ref().unwrap().notifier.lock().pending.len();
         assert_eq!(pending, 2);
         end(source, &[&slot]);
-        crate::device::close(source.device, instance).unwrap();
+        crate::device::close(source.device, nic_handle).unwrap();
     }
 }
 
 #[test]
 fn queue_check_and_request_count_are_under_one_lock() {
-    let (source, instance) = silent("admit", 1);
+    let (source, nic_handle) = silent("admit", 1);
     let slot = NotifySlot::new();
     assert_eq!(slot.request(source, never()), Ok(()));
     let notifier = Arc::clone(&slot.lock().as_ref().unwrap().notifier);
     assert!(source.held.set(notifier).is_ok());
     assert_eq!(slot.request(source, never()), Ok(()));
     end(source, &[&slot]);
-    crate::device::close(source.device, instance).unwrap();
+    crate::device::close(source.device, nic_handle).unwrap();
 }
 
 #[test]
 fn notify_threads_of_nic_are_limited() {
-    let (source, instance) = silent("limit", 2);
+    let (source, nic_handle) = silent("limit", 2);
     let slots = [(); 3].map(|()| NotifySlot::new());
     for slot in &slots[..2] {
         assert_eq!(slot.request(source, never()), Ok(()));
@@ -155,5 +158,5 @@ fn notify_threads_of_nic_are_limited() {
     assert_eq!(slots[2].request(source, never()), Ok(()));
     assert_eq!(threads(source), 2);
     end(source, &[&slots[1], &slots[2]]);
-    crate::device::close(source.device, instance).unwrap();
+    crate::device::close(source.device, nic_handle).unwrap();
 }

@@ -170,8 +170,8 @@ impl Receiver<'_> {
         let first = (0..flight.len()).find(|at| flight.get(*at).as_ref().is_some_and(is_pending));
         let refused = header.flags.contains(Flags::TRANSMIT_ERROR);
         // A refusal is sent at once, before earlier responses.
-        let in_turn = |at: &usize| refused || Some(*at) == first;
-        let entry = at.filter(in_turn).and_then(|at| flight.get(at));
+        let is_in_order = |at: &usize| refused || Some(*at) == first;
+        let entry = at.filter(is_in_order).and_then(|at| flight.get(at));
         let entry = entry.filter(is_pending);
         let (Some(at), Some(entry)) = (at, entry) else {
             return Err(CloseReason::Protocol(Counter::DropOutOfOrder));

@@ -274,9 +274,9 @@ fn listen_beside_owner_that_does_not_accept_fails() {
     assert!(!call.join().unwrap());
 }
 
-/// The turn is free while a call waits for a port that an unrelated program has.
+/// The backend lock is free while a call waits for a port that an unrelated program has.
 #[test]
-fn call_that_waits_for_port_does_not_hold_turn() {
+fn call_that_waits_for_port_does_not_hold_backend_lock() {
     let base = base("taken");
     let program = Program::new(17, |config| config.directory = Some(base.clone()));
     let stranger = ListenSocket::bind(program.at).unwrap();
@@ -422,9 +422,9 @@ fn files_of_dead_programs_are_swept() {
 }
 
 /// Descriptors that a program passes with invalid messages, with messages that need none, or more than needed: none of
-/// them is closed in the NIC's turn, nor in the close of the NIC.
+/// them is closed under the NIC's backend lock, nor in the close of the NIC.
 #[test]
-fn blocking_close_of_passed_descriptors_delays_neither_turn_nor_close() {
+fn blocking_close_of_passed_descriptors_delays_neither_poll_nor_close() {
     let program = Program::new(12, |_| ());
     assert!(program.listen());
     program.take_descriptors();
@@ -501,7 +501,7 @@ fn directory_of_shared_listener_is_private() {
 
 /// A program of another user reaches the socket all the same, and passes a descriptor whose close blocks.
 #[test]
-fn program_of_another_user_is_rejected_without_delaying_turn() {
+fn program_of_another_user_is_rejected_without_delaying_poll() {
     let base = base("open");
     let program = Program::new(14, |config| config.directory = Some(base.clone()));
     assert!(program.listen());

@@ -53,9 +53,9 @@ fn invalid_acknowledgements_are_dropped() {
     assert_eq!(net.log(CLIENT, a), [sent(1, 8)]);
 }
 
-/// All stale frames of one turn get a single response.
+/// All stale frames of one poll get a single response.
 #[test]
-fn stale_frames_are_answered_once_per_turn() {
+fn stale_frames_are_answered_once_per_poll() {
     let (mut net, a, b) = pair(RD);
     net.post_receive(SERVER, b, 8);
     net.post_send(CLIENT, a, &[1; 8]);

@@ -15,7 +15,7 @@ pub struct FaultRates {
     pub reorder_ppm: u32,
     /// One bit of the frame is flipped.
     pub corrupt_ppm: u32,
-    /// The frame is delivered some turns later.
+    /// The frame is delivered some calls later.
     pub delay_ppm: u32,
 }
 
@@ -36,7 +36,7 @@ impl FaultRates {
     }
 }
 
-/// Configuration of a [`super::FaultInjector`]. A turn is one call of `tx_burst` or `rx_burst`.
+/// Configuration of a [`super::FaultInjector`]. Delays are counted in calls of `tx_burst` and `rx_burst`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultConfig {
     /// Seed of all random decisions.
@@ -45,26 +45,26 @@ pub struct FaultConfig {
     pub tx: FaultRates,
     /// Faults of received frames.
     pub rx: FaultRates,
-    /// Maximum delay of a delayed frame in turns; the minimum is 1.
-    pub delay_turns_max: u32,
+    /// Maximum delay of a delayed frame in calls; the minimum is 1.
+    pub delay_calls_max: u32,
     /// Maximum number of frames that overtake a reordered frame; the minimum is 1.
     pub reorder_frames_max: u32,
-    /// Turns after which a reordered frame is delivered even if no others overtook it.
-    pub reorder_turns_max: u32,
+    /// Calls after which a reordered frame is delivered even if no others overtook it.
+    pub reorder_calls_max: u32,
     /// Buffers of each direction: frames lent for sending, held and duplicated.
     pub pool_frames: u32,
 }
 
 impl Default for FaultConfig {
-    /// No faults; limits of 16 turns of delay and 4 overtaking frames.
+    /// No faults; delays of up to 16 calls and 4 overtaking frames.
     fn default() -> Self {
         Self {
             seed: 1,
             tx: FaultRates::default(),
             rx: FaultRates::default(),
-            delay_turns_max: 16,
+            delay_calls_max: 16,
             reorder_frames_max: 4,
-            reorder_turns_max: 16,
+            reorder_calls_max: 16,
             pool_frames: 512,
         }
     }
@@ -77,11 +77,11 @@ impl FaultConfig {
             "a fault probability exceeds 1000000 parts per million"
         } else if self.pool_frames == 0 {
             "pool_frames is 0, at least 1 is needed"
-        } else if self.delay_turns_max == 0
+        } else if self.delay_calls_max == 0
             || self.reorder_frames_max == 0
-            || self.reorder_turns_max == 0
+            || self.reorder_calls_max == 0
         {
-            "delay_turns_max, reorder_frames_max and reorder_turns_max must be at least 1"
+            "delay_calls_max, reorder_frames_max and reorder_calls_max must be at least 1"
         } else {
             return Ok(());
         };

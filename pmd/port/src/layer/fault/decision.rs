@@ -8,10 +8,10 @@ use crate::rng::Rng;
 pub(super) enum Wait {
     /// Not held.
     None,
-    /// For this number of turns.
-    Turns(u64),
-    /// Until `frames` other frames were forwarded, or `turns` turns passed.
-    Frames { frames: u64, turns: u64 },
+    /// For this number of calls.
+    Calls(u64),
+    /// Until `frames` other frames were forwarded, or `calls` calls passed.
+    Frames { frames: u64, calls: u64 },
 }
 
 /// The faults that apply to one frame.
@@ -75,9 +75,9 @@ impl Counts {
 #[derive(Clone, Debug)]
 pub(super) struct FaultDecider {
     rates: FaultRates,
-    delay_turns_max: u32,
+    delay_calls_max: u32,
     reorder_frames_max: u32,
-    reorder_turns_max: u32,
+    reorder_calls_max: u32,
     loss: Rng,
     duplicate: Rng,
     reorder: Rng,
@@ -98,9 +98,9 @@ impl FaultDecider {
         let mut next = || Rng::new(seeds.next_u64());
         Self {
             rates,
-            delay_turns_max: config.delay_turns_max,
+            delay_calls_max: config.delay_calls_max,
             reorder_frames_max: config.reorder_frames_max,
-            reorder_turns_max: config.reorder_turns_max,
+            reorder_calls_max: config.reorder_calls_max,
             loss: next(),
             duplicate: next(),
             reorder: next(),
@@ -117,15 +117,15 @@ impl FaultDecider {
         let corrupt = self.corrupt.chance(self.rates.corrupt_ppm);
         let corrupt = corrupt.then(|| self.corrupt.next_u64());
         let delayed = self.delay.chance(self.rates.delay_ppm);
-        let delay = delayed.then(|| 1 + u64::from(self.delay.below(self.delay_turns_max)));
+        let delay = delayed.then(|| 1 + u64::from(self.delay.below(self.delay_calls_max)));
         let reordered = self.reorder.chance(self.rates.reorder_ppm);
         let overtaken =
             reordered.then(|| 1 + u64::from(self.reorder.below(self.reorder_frames_max)));
         let wait = match (delay, overtaken) {
-            (Some(turns), _) => Wait::Turns(turns),
+            (Some(calls), _) => Wait::Calls(calls),
             (None, Some(frames)) => Wait::Frames {
                 frames,
-                turns: u64::from(self.reorder_turns_max),
+                calls: u64::from(self.reorder_calls_max),
             },
             (None, None) => Wait::None,
         };
@@ -134,7 +134,7 @@ impl FaultDecider {
         } else {
             counts.duplicated += u64::from(duplicate);
             counts.corrupted += u64::from(corrupt.is_some());
-            counts.delayed += u64::from(matches!(wait, Wait::Turns(_)));
+            counts.delayed += u64::from(matches!(wait, Wait::Calls(_)));
             counts.reordered += u64::from(matches!(wait, Wait::Frames { .. }));
         }
         FaultDecision {

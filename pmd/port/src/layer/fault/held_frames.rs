@@ -1,4 +1,4 @@
-//! Frames that are held until a later turn.
+//! Frames that are held until a later call.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::port::MacBytes;
 pub(super) struct HeldFrame {
     pub(super) mbuf: Mbuf,
     pub(super) dst: MacBytes,
-    due_turn: u64,
+    due_call: u64,
     due_frame: u64,
 }
 
@@ -20,18 +20,18 @@ impl HeldFrame {
         Self::until(mbuf, dst, 0, 0)
     }
 
-    /// Holds a frame until the given turn, or until `due_frame` frames were forwarded in total.
-    pub(super) fn until(mbuf: Mbuf, dst: MacBytes, due_turn: u64, due_frame: u64) -> Self {
+    /// Holds a frame until the given call, or until `due_frame` frames were forwarded in total.
+    pub(super) fn until(mbuf: Mbuf, dst: MacBytes, due_call: u64, due_frame: u64) -> Self {
         Self {
             mbuf,
             dst,
-            due_turn,
+            due_call,
             due_frame,
         }
     }
 
-    fn is_due(&self, turn: u64, passed_frames: u64) -> bool {
-        turn >= self.due_turn || passed_frames >= self.due_frame
+    fn is_due(&self, call: u64, passed_frames: u64) -> bool {
+        call >= self.due_call || passed_frames >= self.due_frame
     }
 }
 
@@ -62,9 +62,9 @@ impl HeldFrames {
     }
 
     /// Removes the due frame that is held longest.
-    pub(super) fn take_due(&mut self, turn: u64, passed_frames: u64) -> Option<HeldFrame> {
+    pub(super) fn take_due(&mut self, call: u64, passed_frames: u64) -> Option<HeldFrame> {
         let mut frames = self.frames.iter();
-        let at = frames.position(|held| held.is_due(turn, passed_frames))?;
+        let at = frames.position(|held| held.is_due(call, passed_frames))?;
         self.frames.remove(at)
     }
 }

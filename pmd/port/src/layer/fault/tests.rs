@@ -48,8 +48,8 @@ fn serials(frames: &[Vec<u8>]) -> Vec<u32> {
     frames.iter().map(last).collect()
 }
 
-/// Sends numbered frames from one port to the other, then runs idle turns until no frame is held.
-fn run(from: &mut dyn Port, to: &mut dyn Port, idle_turns: u32) -> Vec<Vec<u8>> {
+/// Sends numbered frames from one port to the other, then runs idle calls until no frame is held.
+fn run(from: &mut dyn Port, to: &mut dyn Port, idle_calls: u32) -> Vec<Vec<u8>> {
     let dst = to.capabilities().mac;
     let mut frames = Vec::new();
     for serial in 0..FRAMES {
@@ -57,7 +57,7 @@ fn run(from: &mut dyn Port, to: &mut dyn Port, idle_turns: u32) -> Vec<Vec<u8>> 
         receive(to, &mut frames);
     }
     let mut batch = MbufBatch::new();
-    for _ in 0..idle_turns {
+    for _ in 0..idle_calls {
         assert_eq!(from.rx_burst(&mut batch, BURST), 0);
         receive(to, &mut frames);
     }
@@ -162,7 +162,7 @@ fn delayed_and_reordered_frames_all_arrive_late() {
         assert!((1_700..2_300).contains(&late), "{late} of 2000");
         let mut serials = serials(&frames);
         assert!(!serials.is_sorted());
-        // No frame is displaced by more than its hold time in turns or frames.
+        // No frame is displaced by more than its hold time in calls or frames.
         for (at, &serial) in (0..).zip(&serials) {
             assert!(u32::abs_diff(serial, at) <= 40, "{serial} at {at}");
         }
@@ -201,7 +201,7 @@ fn empty_pool_drops_and_counts() {
     let slow = rates(|rates| rates.delay_ppm = MILLION_PPM);
     let (mut a, mut b) = pair(FaultConfig {
         rx: slow,
-        delay_turns_max: 100_000,
+        delay_calls_max: 100_000,
         pool_frames: 8,
         ..FaultConfig::default()
     });
@@ -259,7 +259,7 @@ fn invalid_configurations_are_rejected() {
             ..good
         },
         FaultConfig {
-            delay_turns_max: 0,
+            delay_calls_max: 0,
             ..good
         },
     ];

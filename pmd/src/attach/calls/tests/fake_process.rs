@@ -428,7 +428,7 @@ fn sleeping_process_is_woken_for_a_late_submission() {
         test_vi.vi.device.poll();
         taken.extend(process.state.take());
     }
-    // A thread that submits wakes the process before it releases the turn.
+    // A thread that submits wakes the process before it releases the backend lock.
     drop(test_vi.vi.device.lock());
     assert!(!process.state.queues.must_wake_process(), "it was woken");
     nic::close(test_vi.nic).unwrap();

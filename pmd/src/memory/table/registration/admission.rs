@@ -30,12 +30,16 @@ impl Control {
     }
 
     /// Reserves memory for a region of a NIC handle and this many new table entries.
-    pub(super) fn try_reserve(&mut self, instance: u64, entries: usize) -> Result<(), RegionError> {
+    pub(super) fn try_reserve(
+        &mut self,
+        nic_handle: u64,
+        entries: usize,
+    ) -> Result<(), RegionError> {
         let mut reserve = || {
             self.entries.try_reserve(entries)?;
             self.free.try_reserve(entries)?;
             self.tags.try_reserve()?;
-            self.by_instance.try_reserve(instance)
+            self.by_nic_handle.try_reserve(nic_handle)
         };
         let no_memory = |_: TryReserveError| RegionError::Resource(ResourceError::OutOfMemory);
         reserve().map_err(no_memory)
@@ -47,11 +51,11 @@ impl Control {
         &mut self,
         span: Span,
         prepared: Result<Prepared, RegionError>,
-        (instance, entries): (u64, usize),
+        (nic_handle, entries): (u64, usize),
         admit: impl FnOnce() -> Result<RegionAttributes, E>,
     ) -> Result<(Prepared, RegionAttributes), E> {
         let admit = || {
-            self.try_reserve(instance, entries)?;
+            self.try_reserve(nic_handle, entries)?;
             admit()
         };
         let admitted = prepared

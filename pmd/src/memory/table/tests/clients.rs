@@ -26,8 +26,8 @@ fn register_for(
         backing,
         writable,
     };
-    let instance = 100 + u64::from(number);
-    table.register_for(instance, memory, (address, bytes), 5, || Ok(TAGGED))
+    let nic_handle = 100 + u64::from(number);
+    table.register_for(nic_handle, memory, (address, bytes), 5, || Ok(TAGGED))
 }
 
 fn mapped(bytes: u64) -> Backing {

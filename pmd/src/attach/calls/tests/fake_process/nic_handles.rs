@@ -78,7 +78,7 @@ fn close_nic_without_an_acknowledgement_does_not_succeed() {
     let address = memory.as_mut_ptr().expose_provenance() as u64;
     let region = register(nic, address, 0x2000, &settings).unwrap();
     let device = device_of(RawHandle::unpack(nic).device).unwrap();
-    let remote = device.instances.remote(nic).unwrap();
+    let remote = device.nic_handles.remote(nic).unwrap();
     {
         let _stopped = process.state.stopped.lock().unwrap();
         let closed = close(device, remote, true, SHORT);
@@ -97,7 +97,7 @@ fn nic_that_is_being_closed_reports_no_lost_process() {
     let handler = move |event: &AsyncEvent| sender.send(event.code).unwrap();
     nic::set_error_handler(nic, Some(Box::new(handler))).unwrap();
     let device = device_of(RawHandle::unpack(nic).device).unwrap();
-    let remote = device.instances.remote(nic).unwrap();
+    let remote = device.nic_handles.remote(nic).unwrap();
     close(device, remote, true, Duration::from_secs(20)).unwrap();
     // The periodic check runs before the NIC is down.
     device.lock().as_mut().unwrap().upkeep();
@@ -115,7 +115,7 @@ fn close_of_one_nic_handle_without_a_reply_does_not_succeed() {
     });
     let [nic, other] = [process.nic(), process.nic()];
     let device = device_of(RawHandle::unpack(nic).device).unwrap();
-    let remote = device.instances.remote(nic).unwrap();
+    let remote = device.nic_handles.remote(nic).unwrap();
     let closed = close(device, remote, false, SHORT);
     assert_eq!(closed, Err(ResourceError::ProcessGone.into()));
     REPLIES.store(true, Ordering::SeqCst);

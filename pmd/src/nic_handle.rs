@@ -21,7 +21,8 @@ pub type Handler = Box<dyn FnMut(&AsyncEvent) + Send>;
 /// A handler, which is locked while it runs.
 type SharedHandler = Arc<Mutex<Handler>>;
 
-struct Instance {
+/// The state of one NIC handle.
+struct NicHandleState {
     handle: u64,
     /// Its handle in the datapath process, if the NIC is attached.
     remote: u64,
@@ -34,7 +35,7 @@ struct Instance {
 #[derive(Clone, Copy)]
 struct Tag {
     /// The NIC handle that created it.
-    instance: u64,
+    nic_handle: u64,
     /// Its handle in the datapath process, if the NIC is attached.
     remote: u64,
 }
@@ -50,10 +51,10 @@ pub(crate) enum Conn {
 
 #[derive(Default)]
 struct Table {
-    instances: Vec<Instance>,
+    handles: Vec<NicHandleState>,
     opened: u32,
     next_tag: u32,
-    /// The tags of all NIC handles by number; looked up under the turn.
+    /// The tags of all NIC handles by number; looked up under the backend lock.
     tags: HashMap<u32, Tag>,
     /// Requests that were passed to the consumer: handle, NIC handle, ID.
     conns: Vec<(u64, u64, Conn)>,
@@ -77,7 +78,7 @@ impl Closed {
 
 /// All handles of one NIC.
 #[derive(Default)]
-pub(crate) struct Instances {
+pub(crate) struct NicHandles {
     table: Mutex<Table>,
     /// Notified when a handler has returned.
     returned: Condvar,
@@ -85,36 +86,36 @@ pub(crate) struct Instances {
 
 impl Table {
     fn add_tag(&mut self, device: u16, handle: u64, remote: u64) -> Outcome<u64> {
-        let instance = self.instances.iter_mut().find(|i| i.handle == handle);
-        let instance = instance.ok_or(ControlError::InvalidParameter)?;
+        let state = self.handles.iter_mut().find(|i| i.handle == handle);
+        let state = state.ok_or(ControlError::InvalidParameter)?;
         let no_memory = |_| ControlError::from(ResourceError::OutOfMemory);
-        instance.tags.try_reserve(1).map_err(no_memory)?;
+        state.tags.try_reserve(1).map_err(no_memory)?;
         self.tags.try_reserve(1).map_err(no_memory)?;
         loop {
             self.next_tag = (self.next_tag + 1) & FIELD_MASK;
             let number = self.next_tag;
             if number != 0 && !self.tags.contains_key(&number) {
-                instance.tags.push(number);
-                let instance = handle;
-                self.tags.insert(number, Tag { instance, remote });
+                state.tags.push(number);
+                let nic_handle = handle;
+                self.tags.insert(number, Tag { nic_handle, remote });
                 return Ok(RawHandle::pack(HandleKind::Ptag, device, 1, number));
             }
         }
     }
 }
 
-impl Instances {
+impl NicHandles {
     fn lock(&self) -> std::sync::MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.lock().instances.len()
+        self.lock().handles.len()
     }
 
     /// Returns the current handles.
     fn handles(&self) -> Vec<u64> {
-        self.lock().instances.iter().map(|i| i.handle).collect()
+        self.lock().handles.iter().map(|i| i.handle).collect()
     }
 
     /// Allocates a handle; `remote` is the handle in the datapath process, or 0.
@@ -124,11 +125,11 @@ impl Instances {
             table.opened = (table.opened + 1) & FIELD_MASK;
             let handle = RawHandle::pack(HandleKind::Nic, device, table.opened, 0);
             // Numbers are reused, and a handle with this one may still be open.
-            if !table.instances.iter().any(|i| i.handle == handle) {
+            if !table.handles.iter().any(|i| i.handle == handle) {
                 break handle;
             }
         };
-        table.instances.push(Instance {
+        table.handles.push(NicHandleState {
             handle,
             remote,
             handler: None,
@@ -141,9 +142,9 @@ impl Instances {
     /// already.
     pub(crate) fn close(&self, handle: u64) -> Option<Closed> {
         let mut table = self.lock();
-        let at = table.instances.iter().position(|i| i.handle == handle)?;
-        let instance = table.instances.remove(at);
-        for number in &instance.tags {
+        let at = table.handles.iter().position(|i| i.handle == handle)?;
+        let state = table.handles.remove(at);
+        for number in &state.tags {
             table.tags.remove(number);
         }
         let mut conns = Vec::new();
@@ -157,12 +158,12 @@ impl Instances {
         });
         Some(Closed {
             conns,
-            _handler: instance.handler,
+            _handler: state.handler,
         })
     }
 
     pub(crate) fn is_open(&self, handle: u64) -> bool {
-        self.lock().instances.iter().any(|i| i.handle == handle)
+        self.lock().handles.iter().any(|i| i.handle == handle)
     }
 
     /// Replaces the handler of a NIC handle. After this returns, the old one is not running,
@@ -171,10 +172,10 @@ impl Instances {
         let new = handler.map(|h| Arc::new(Mutex::new(h)));
         let old = {
             let mut table = self.lock();
-            let Some(instance) = table.instances.iter_mut().find(|i| i.handle == handle) else {
+            let Some(state) = table.handles.iter_mut().find(|i| i.handle == handle) else {
                 return false;
             };
-            core::mem::replace(&mut instance.handler, new)
+            core::mem::replace(&mut state.handler, new)
         };
         self.await_handler(handle);
         // Dropped outside of the lock: its drop may run code of the program.
@@ -196,8 +197,8 @@ impl Instances {
     /// Returns the handler of an open NIC handle and marks it as running.
     fn begin_call(&self, handle: u64) -> Option<Option<SharedHandler>> {
         let mut table = self.lock();
-        let instance = table.instances.iter().find(|i| i.handle == handle)?;
-        let handler = instance.handler.clone();
+        let state = table.handles.iter().find(|i| i.handle == handle)?;
+        let handler = state.handler.clone();
         table.running.push(handle);
         Some(handler)
     }
@@ -213,8 +214,8 @@ impl Instances {
     /// Returns the handle in the datapath process of a NIC handle.
     pub(crate) fn remote(&self, handle: u64) -> Option<u64> {
         let table = self.lock();
-        let instance = table.instances.iter().find(|i| i.handle == handle)?;
-        Some(instance.remote)
+        let state = table.handles.iter().find(|i| i.handle == handle)?;
+        Some(state.remote)
     }
 
     /// Returns the handle in the datapath process of the tag with this number.
@@ -251,22 +252,22 @@ impl Instances {
         let Some(removed) = table.tags.remove(&tag) else {
             return;
         };
-        let owner = |i: &&mut Instance| i.handle == removed.instance;
-        if let Some(instance) = table.instances.iter_mut().find(owner) {
-            instance.tags.retain(|number| *number != tag);
+        let owner = |i: &&mut NicHandleState| i.handle == removed.nic_handle;
+        if let Some(state) = table.handles.iter_mut().find(owner) {
+            state.tags.retain(|number| *number != tag);
         }
     }
 
     /// Allocates a handle for a request that is passed to the consumer. `None` if the NIC handle was closed
     /// meanwhile.
-    pub(crate) fn add_conn(&self, device: u16, instance: u64, conn: Conn) -> Option<u64> {
+    pub(crate) fn add_conn(&self, device: u16, nic_handle: u64, conn: Conn) -> Option<u64> {
         let mut table = self.lock();
-        if !table.instances.iter().any(|i| i.handle == instance) {
+        if !table.handles.iter().any(|i| i.handle == nic_handle) {
             return None;
         }
         table.next_conn = (table.next_conn + 1) & FIELD_MASK;
         let handle = RawHandle::pack(HandleKind::Conn, device, table.next_conn, 1);
-        table.conns.push((handle, instance, conn));
+        table.conns.push((handle, nic_handle, conn));
         Some(handle)
     }
 
@@ -302,21 +303,27 @@ pub(crate) fn enter_handlers() {
 pub(crate) fn deliver(device: &'static Device, epoch: u32) {
     enter_handlers();
     while let Some(event) = device.events.next(epoch) {
-        if event.instance != 0 {
+        if event.nic_handle != 0 {
             deliver_one(device, &event);
             continue;
         }
-        for instance in device.instances.handles() {
-            deliver_one(device, &AsyncEvent { instance, ..event });
+        for nic_handle in device.nic_handles.handles() {
+            deliver_one(
+                device,
+                &AsyncEvent {
+                    nic_handle,
+                    ..event
+                },
+            );
         }
     }
 }
 
 fn deliver_one(device: &'static Device, event: &AsyncEvent) {
-    let Some(handler) = device.instances.begin_call(event.instance) else {
+    let Some(handler) = device.nic_handles.begin_call(event.nic_handle) else {
         return;
     };
-    let _call = HandlerCall(device, event.instance);
+    let _call = HandlerCall(device, event.nic_handle);
     let call = move || match handler {
         Some(handler) => {
             let mut handler = handler.lock().unwrap_or_else(PoisonError::into_inner);
@@ -335,7 +342,7 @@ struct HandlerCall(&'static Device, u64);
 
 impl Drop for HandlerCall {
     fn drop(&mut self) {
-        self.0.instances.end_call(self.1);
+        self.0.nic_handles.end_call(self.1);
     }
 }
 
@@ -377,11 +384,11 @@ mod tests {
 
     #[test]
     fn open_handle_is_not_allocated_again() {
-        let instances = Instances::default();
-        let mut handles = vec![instances.open(3, 0), instances.open(3, 0)];
+        let nic_handles = NicHandles::default();
+        let mut handles = vec![nic_handles.open(3, 0), nic_handles.open(3, 0)];
         // As if many more had been opened and closed.
-        instances.lock().opened = FIELD_MASK - 1;
-        handles.extend([(); 3].map(|()| instances.open(3, 0)));
+        nic_handles.lock().opened = FIELD_MASK - 1;
+        handles.extend([(); 3].map(|()| nic_handles.open(3, 0)));
         handles.sort_unstable();
         handles.dedup();
         assert_eq!(handles.len(), 5);
@@ -389,28 +396,28 @@ mod tests {
 
     #[test]
     fn tags_are_destroyed_one_by_one_or_with_their_nic_handle() {
-        let instances = Instances::default();
-        let [first, second] = [(); 2].map(|()| instances.open(3, 0));
-        let make = |nic| instances.create_tag(3, nic, 4);
+        let nic_handles = NicHandles::default();
+        let [first, second] = [(); 2].map(|()| nic_handles.open(3, 0));
+        let make = |nic| nic_handles.create_tag(3, nic, 4);
         let tags = [make(first), make(second), make(first), make(second)].map(Result::unwrap);
         let reached = LimitReached::all_in_use(Limit::MaxPtags, 4u32, LimitOf::Nic);
         assert_eq!(make(first), Err(reached.into()), "for all handles");
-        let number = |tag| instances.tag(3, tag);
+        let number = |tag| nic_handles.tag(3, tag);
         assert!(tags.iter().all(|tag| number(*tag).is_some()));
-        assert_eq!(instances.tag(4, tags[0]), None, "another NIC's");
-        instances.destroy_tag(number(tags[0]).unwrap());
+        assert_eq!(nic_handles.tag(4, tags[0]), None, "another NIC's");
+        nic_handles.destroy_tag(number(tags[0]).unwrap());
         assert_eq!(number(tags[0]), None);
         let again = make(second).unwrap();
-        assert!(instances.close(first).is_some());
+        assert!(nic_handles.close(first).is_some());
         assert_eq!(number(tags[2]), None, "destroyed with its NIC handle");
         assert!(
             [tags[1], tags[3], again]
                 .iter()
                 .all(|tag| number(*tag).is_some())
         );
-        assert!(instances.close(second).is_some());
+        assert!(nic_handles.close(second).is_some());
         assert_eq!(number(again), None);
-        let third = instances.open(3, 0);
+        let third = nic_handles.open(3, 0);
         for _ in 0..4 {
             assert!(make(third).is_ok(), "destroyed tags do not count");
         }
