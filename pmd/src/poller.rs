@@ -209,8 +209,8 @@ impl Poller {
     fn housekeeping(&mut self) -> bool {
         let now_ns = self.clock.coarse_ns(HOUSEKEEPING_CLOCK_CALLS);
         let mut worked = self.serve_timers(now_ns);
-        let has_stranger = self.engine.fc_vi().is_some_and(Engine::has_unlogged_port);
-        if (self.discovery.as_ref()).is_some_and(|d| has_stranger || d.is_due(now_ns)) {
+        let has_unlogged_port = self.engine.fc_vi().is_some_and(Engine::has_unlogged_port);
+        if (self.discovery.as_ref()).is_some_and(|d| has_unlogged_port || d.is_due(now_ns)) {
             self.serve_discovery(now_ns);
             worked = true;
         }

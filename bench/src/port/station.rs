@@ -421,7 +421,7 @@ pub(super) mod tests {
 
     #[test]
     fn echo_burst_swaps_addresses_of_foreign_frames() {
-        let (mut local, mut remote) = pair("port-stranger");
+        let (mut local, mut remote) = pair("port-foreign");
         let (src, dst) = (local.mac(), remote.mac());
         let mut mbuf = local.wait_for_buffer(dst).unwrap();
         let frame = [&dst[..], &src, &[0x08, 0x00], &[0x45; 50]].concat();

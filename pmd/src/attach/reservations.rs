@@ -294,12 +294,12 @@ mod tests {
 
     #[test]
     fn refusal_names_user_and_remedy_and_escapes_the_discriminator() {
-        let said = reserved("a\n\u{1b}[0m", 7).unwrap_err().to_string();
+        let text = reserved("a\n\u{1b}[0m", 7).unwrap_err().to_string();
         assert!(
-            said.contains(r#"discriminator="a\n\x1b[0m" owner=7"#),
-            "{said}"
+            text.contains(r#"discriminator="a\n\x1b[0m" owner=7"#),
+            "{text}"
         );
-        assert!(said.contains("use another one, or end those"), "{said}");
+        assert!(text.contains("use another one, or end those"), "{text}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::Rule;
 use crate::finding::Finding;
-use crate::rust_source::{RustSource, word_offsets};
+use crate::rust_source::word_offsets;
 use crate::tables::{Construction, TABLES_PATH, Tables};
 use crate::tree::{TextFile, Tree};
 
@@ -27,8 +27,8 @@ fn check(tree: &Tree, tables: &Tables) -> Vec<Finding> {
         .collect();
     let files = tree.files().iter();
     for file in files.filter(|file| !SKIPPED_FILES.contains(&file.name())) {
-        for (line, prose) in prose_lines(file) {
-            for construction in used(&prose, &tables.constructions) {
+        for (line, prose) in (1..).zip(prose(file).lines()) {
+            for construction in used(prose, &tables.constructions) {
                 let message = format!("`{}`: use {}", construction.text, construction.instead);
                 let advice = "name the thing of the field: docs/style.md";
                 findings.push(Finding::new(RULE.name, &file.path, line, message, advice));
@@ -44,31 +44,17 @@ fn used<'a>(prose: &'a str, all: &'a [Construction]) -> impl Iterator<Item = &'a
         .filter(|construction| word_offsets(prose, &construction.text).next().is_some())
 }
 
-/// Returns the lines of text for readers, in lower case: comments and literals of Rust, all text of other files.
-fn prose_lines(file: &TextFile) -> Vec<(usize, String)> {
+/// Returns the text for readers, in lower case: comments and literals of Rust, all text of other files.
+fn prose(file: &TextFile) -> String {
     let Some(rust) = &file.rust else {
-        return (1..)
-            .zip(file.text.lines().map(str::to_lowercase))
-            .collect();
+        return file.text.to_lowercase();
     };
-    outside_code(&file.text, rust)
-}
-
-/// Returns the lines with their code blanked.
-fn outside_code(text: &str, rust: &RustSource) -> Vec<(usize, String)> {
     let code = rust.code.as_bytes();
-    let prose: Vec<u8> = text
-        .bytes()
-        .enumerate()
-        .map(|(at, byte)| match code.get(at) {
-            Some(b' ') | None => byte,
-            Some(_) if byte == b'\n' => byte,
-            Some(_) => b' ',
-        })
-        .collect();
-    // Only whole characters were replaced: the code of Rust outside of literals and comments is blanked byte by byte.
-    let prose = String::from_utf8_lossy(&prose).to_lowercase();
-    (1..).zip(prose.lines().map(str::to_owned)).collect()
+    let blanked = file.text.char_indices().map(|(at, c)| match code[at] {
+        b' ' | b'\n' => c,
+        _ => ' ',
+    });
+    blanked.collect::<String>().to_lowercase()
 }
 
 #[cfg(test)]

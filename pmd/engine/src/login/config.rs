@@ -51,7 +51,7 @@ pub struct LoginConfig {
     /// Maximum LOGOs per second to one neighbour that is not logged in.
     pub max_logos_per_second: u32,
     /// Maximum answers per second to ports that are not neighbours, all together.
-    pub max_stranger_answers_per_second: u32,
+    pub max_non_neighbour_answers_per_second: u32,
     /// First of our OX_IDs. No other component may use them for this N_Port.
     pub first_ox_id: u16,
     /// Number of our OX_IDs; 0xFFFF is never one of them.
@@ -81,7 +81,7 @@ impl LoginConfig {
             max_hosts: 64,
             max_ports_per_host: 64,
             max_logos_per_second: 1,
-            max_stranger_answers_per_second: 16,
+            max_non_neighbour_answers_per_second: 16,
             first_ox_id: FIRST_OX_ID,
             ox_ids: u16::MAX - FIRST_OX_ID,
         }

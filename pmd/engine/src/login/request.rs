@@ -226,7 +226,7 @@ impl LoginMachine {
 
     /// Allows one more answer to a port that is no neighbour, within the limit per second.
     fn limit_unlogged_answer(&mut self, now_ns: u64) -> Result<(), LoginCounter> {
-        let limit = self.config.max_stranger_answers_per_second;
+        let limit = self.config.max_non_neighbour_answers_per_second;
         let allowed = self.unlogged_answers.take(now_ns, limit);
         allowed.then_some(()).ok_or(LoginCounter::DropLimit)
     }

@@ -295,17 +295,17 @@ fn attach_to_the_own_process_is_an_error() {
         let (sender, result) = std::sync::mpsc::channel();
         std::thread::spawn(move || sender.send(device::attach(&path, "VINIC0").map(drop)));
         let error = result.recv_timeout(LONG).expect("a result").unwrap_err();
-        let said = error.to_string();
+        let text = error.to_string();
         assert!(
-            said.contains("this program is that process itself"),
-            "{said}"
+            text.contains("this program is that process itself"),
+            "{text}"
         );
     }
     fs::remove_file(&link).unwrap();
     server.stop();
     let gone = device::attach(&path, "VINIC0").map(drop).unwrap_err();
-    let said = gone.to_string();
-    assert!(said.contains("no datapath process at"), "{said}");
+    let text = gone.to_string();
+    assert!(text.contains("no datapath process at"), "{text}");
 }
 
 /// Permission to attach is not sufficient.

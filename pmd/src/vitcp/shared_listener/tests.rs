@@ -279,7 +279,7 @@ fn listen_beside_owner_that_does_not_accept_fails() {
 fn call_that_waits_for_port_does_not_hold_backend_lock() {
     let base = base("taken");
     let program = Program::new(17, |config| config.directory = Some(base.clone()));
-    let stranger = ListenSocket::bind(program.at).unwrap();
+    let unrelated = ListenSocket::bind(program.at).unwrap();
     thread::scope(|scope| {
         let call = scope.spawn(|| control::start_listening(program.device, program.nic, TIMEOUT));
         while fs::read_dir(&base).unwrap().next().is_none() {
@@ -287,7 +287,7 @@ fn call_that_waits_for_port_does_not_hold_backend_lock() {
             thread::yield_now();
         }
         let held = program.device.lock();
-        drop(stranger);
+        drop(unrelated);
         drop(held);
         assert_eq!(call.join().unwrap(), Ok(()));
     });
@@ -339,9 +339,9 @@ fn peer_request_is_handed_off_by_host() {
     let client = program.connect_client();
     assert!(matches!(program.receive(&client), (Message::Joined, _)));
     client.send(&listen_for(Some(hosts[0]), 1), &[]).unwrap();
-    let mut stranger = program.dial_from(hosts[1]);
-    stranger.write_all(&request(true)).unwrap();
-    assert_eq!(program.response_type(&mut stranger), NO_MATCH);
+    let mut unrelated = program.dial_from(hosts[1]);
+    unrelated.write_all(&request(true)).unwrap();
+    assert_eq!(program.response_type(&mut unrelated), NO_MATCH);
     program
         .dial_from(hosts[0])
         .write_all(&request(true))

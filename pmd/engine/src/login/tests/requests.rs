@@ -69,9 +69,9 @@ fn rtv_is_answered_with_our_timers() {
 fn rrq_is_accepted_for_an_exchange_between_us() {
     assert_eq!(reply_to(&rrq(THEIRS)), ACC);
     assert_eq!(reply_to(&rrq(OURS)), ACC);
-    let stranger = NPortId::from_bytes([0, 0, 3]);
+    let other = NPortId::from_bytes([0, 0, 3]);
     let expected = (RejectReason::LogicalError, RejectExplanation::InvalidSId);
-    assert_eq!(refusal(&rrq(stranger)), expected);
+    assert_eq!(refusal(&rrq(other)), expected);
 }
 
 #[test]
