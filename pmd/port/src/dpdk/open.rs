@@ -258,7 +258,10 @@ impl DpdkPort {
                 Err(DpdkError::Dpdk {
                     call: RX_QUEUE_SETUP,
                     ..
-                }) => WakeSource::Poll.sleep(RETRY_INTERVAL).map_or((), |_| ()),
+                }) => {
+                    // If the sleep fails, the next attempt only comes sooner.
+                    let _early = WakeSource::Poll.sleep(RETRY_INTERVAL);
+                }
                 result => return result,
             }
         }
