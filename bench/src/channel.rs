@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use fcvi_frame::{Discriminator, NetAddress};
 use pmd_port::MacBytes;
 use serde::{Deserialize, Serialize};
+use vi_types::ReliabilityLevel;
 
 use crate::connections::{AcceptResult, ConnectionRound};
 use crate::endpoint::{Endpoint, EndpointLayout, Reaped, RemoteMemory, is_flushed, status_text};
 use crate::error::{Error, Result};
 use crate::nic::Nic;
-use crate::plan::{Benchmark, Frames, Level, Test};
+use crate::plan::{Benchmark, Frames, Test};
 use crate::raw_control::RawAddress;
 use crate::raw_control::tcp::StreamRound;
 
@@ -256,7 +257,7 @@ impl Channel {
         let mut endpoint = Endpoint::new(
             nic,
             &EndpointLayout {
-                level: Level::Ud,
+                level: ReliabilityLevel::UnreliableDelivery,
                 send_descriptors: DESCRIPTORS,
                 send_buffers: DESCRIPTORS,
                 send_bytes: MESSAGE_BYTES,

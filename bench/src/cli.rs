@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use vi_types::ReliabilityLevel;
 
 use crate::connections::STEPS;
 use crate::error::{Error, Result};
 use crate::nic::MemoryKind;
-use crate::plan::{Benchmark, Level, MAX_SIZE_BYTES, Op, Test};
+use crate::plan::{Benchmark, MAX_SIZE_BYTES, Op, Test};
 use crate::port::cli::Role;
 
 /// Measures latency, bandwidth and message rate of the stack, compared with the raw port or TCP connection below it.
@@ -47,6 +49,11 @@ pub enum Command {
     Answer(ServerOptions),
 }
 
+fn level_parser() -> impl TypedValueParser<Value = ReliabilityLevel> {
+    PossibleValuesParser::new(ReliabilityLevel::ALL.map(ReliabilityLevel::short_name))
+        .try_map(|name| name.parse::<ReliabilityLevel>())
+}
+
 /// Options of a latency, bandwidth or rate test.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
@@ -54,8 +61,8 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t = Op::Send)]
     pub op: Op,
     /// Reliability level: Unreliable Delivery, Reliable Delivery or Reliable Reception.
-    #[arg(long, value_enum, default_value_t = Level::Rd)]
-    pub level: Level,
+    #[arg(long, value_parser = level_parser(), default_value_t = ReliabilityLevel::ReliableDelivery)]
+    pub level: ReliabilityLevel,
     /// Message sizes in bytes, separated by commas; suffixes K (1024) and M (1024 * 1024).
     #[arg(long, value_delimiter = ',', value_parser = parse_size, value_name = "BYTES")]
     pub size: Vec<u32>,
@@ -115,8 +122,8 @@ pub struct ConnectOptions {
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100), value_name = "PERCENT")]
     pub peers: u32,
     /// Reliability levels of the connections, used in turn.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "rd")]
-    pub level: Vec<Level>,
+    #[arg(long, value_parser = level_parser(), value_delimiter = ',', default_value = "rd")]
+    pub level: Vec<ReliabilityLevel>,
     /// Maximum growth of resident memory in KiB after the first tenth of the run; the run fails above it.
     #[arg(long, value_name = "KIB")]
     pub max_growth: Option<u64>,
@@ -395,7 +402,10 @@ mod tests {
     #[test]
     fn options_without_arguments_have_defaults() {
         let options = options("vibench latency");
-        assert_eq!((options.op, options.level), (Op::Send, Level::Rd));
+        assert_eq!(
+            (options.op, options.level),
+            (Op::Send, ReliabilityLevel::ReliableDelivery)
+        );
         assert_eq!(options.seconds, Duration::from_secs(3));
         assert_eq!(options.batch, 16);
         assert!(options.common.cores.is_none());
@@ -414,7 +424,10 @@ mod tests {
              --batch 4 --window 128 --cores 0,1 --json out.json --rounds 3 --messages 10 \
              --config a.toml --device VINIC1 --no-control",
         );
-        assert_eq!((options.op, options.level), (Op::Write, Level::Ud));
+        assert_eq!(
+            (options.op, options.level),
+            (Op::Write, ReliabilityLevel::UnreliableDelivery)
+        );
         assert_eq!(options.size, [8, 4096, 1 << 20]);
         assert_eq!(options.round(), Duration::from_millis(500));
         assert_eq!(options.warmup, Duration::ZERO);
@@ -453,7 +466,7 @@ mod tests {
         for (op, expected) in [("send", Op::Send), ("write", Op::Write), ("read", Op::Read)] {
             for (level, bits) in [("ud", 1), ("rd", 2), ("rr", 4)] {
                 let options = options(&format!("vibench latency --op {op} --level {level}"));
-                assert_eq!((options.op, options.level.bits()), (expected, bits));
+                assert_eq!((options.op, options.level.bit()), (expected, bits));
                 let tests = options.tests(Benchmark::Latency);
                 assert_eq!(tests.is_ok(), op != "read" || level != "ud", "{op} {level}");
             }
@@ -470,7 +483,7 @@ mod tests {
         assert_eq!((defaults.connections, defaults.peers), (10_000, 10));
         assert_eq!(
             (defaults.level, defaults.max_growth),
-            (vec![Level::Rd], None)
+            (vec![ReliabilityLevel::ReliableDelivery], None)
         );
         let all = parsed(
             "vibench connect --connections 20 --peers 0 --level ud,rr --max-growth 4 --connect x --config y",
@@ -478,7 +491,13 @@ mod tests {
         assert_eq!((all.connections, all.peers), (20, 0));
         assert_eq!(
             (all.level, all.max_growth),
-            (vec![Level::Ud, Level::Rr], Some(4))
+            (
+                vec![
+                    ReliabilityLevel::UnreliableDelivery,
+                    ReliabilityLevel::ReliableReception
+                ],
+                Some(4)
+            )
         );
         assert_eq!(all.common.connect.as_deref(), Some("x"));
     }

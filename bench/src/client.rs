@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use pmd::config::NicConfig;
+use vi_types::ReliabilityLevel;
 
 use crate::baseline::Baseline;
 use crate::channel::{Channel, Message, Purpose, unexpected_message};
@@ -12,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::latency::RoundLimit;
 use crate::nic::{self, Nic, NicOptions, NicSettings};
 use crate::output;
-use crate::plan::{Benchmark, Level, Op, Test};
+use crate::plan::{Benchmark, Op, Test};
 use crate::process::{self, ServerProcess, StopFlag};
 use crate::raw_control::client::{self as raw_client, RawClient};
 use crate::rendezvous::Rendezvous;
@@ -272,7 +273,14 @@ impl<'a> ClientSession<'a> {
     }
 
     fn open_idle(&mut self) -> Result<()> {
-        let test = Test::new(Benchmark::Latency, Op::Send, Level::Rd, 8, 1, None)?;
+        let test = Test::new(
+            Benchmark::Latency,
+            Op::Send,
+            ReliabilityLevel::ReliableDelivery,
+            8,
+            1,
+            None,
+        )?;
         while self.idle.len() < self.options.idle as usize && !self.stop.is_set() {
             let workload = self.connected(&test, false)?;
             self.channel.command(&Message::Keep)?;
@@ -359,7 +367,7 @@ impl<'a> ClientSession<'a> {
         if let Workload::Stream(_) = workload {
             totals.add_stream(&round_result);
             result.delivered += round_result.delivered;
-            if test.level == Level::Ud {
+            if test.level == ReliabilityLevel::UnreliableDelivery {
                 result.lost += sent.saturating_sub(round_result.delivered);
             }
         }

@@ -16,10 +16,10 @@ mod client;
 pub(crate) mod server;
 
 use serde::{Deserialize, Serialize};
+use vi_types::ReliabilityLevel;
 
 use crate::endpoint::EndpointLayout;
 use crate::error::{Error, Result};
-use crate::plan::Level;
 
 pub(crate) use client::run;
 
@@ -30,7 +30,7 @@ pub(crate) const STEPS: u32 = 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ConnectionRound {
     /// Reliability level of all connections.
-    pub(crate) level: Level,
+    pub(crate) level: ReliabilityLevel,
     /// Whether the connections are peer to peer; else client/server.
     pub(crate) peers: bool,
     /// Number of connections.
@@ -52,7 +52,7 @@ pub(crate) struct AcceptResult {
 
 /// Returns the layout of the endpoints: one receive descriptor, which is flushed when the connection ends; nothing is
 /// sent.
-fn layout(level: Level) -> EndpointLayout {
+fn layout(level: ReliabilityLevel) -> EndpointLayout {
     const BYTES: u32 = 64;
     EndpointLayout {
         level,

@@ -20,9 +20,8 @@ use std::alloc::Layout;
 use std::sync::Arc;
 
 use fcvi_frame::NetAddress;
-use pmd::descriptor::{
-    AddressSegment, ControlSegment, DataSegment, RawDescriptor, control, status,
-};
+use pmd::descriptor::{AddressSegment, ControlSegment, DataSegment, RawDescriptor, control};
+use vi_types::status;
 use vipl::SharedMemory;
 use vipl::provider;
 use vipl::{
@@ -176,7 +175,7 @@ impl Endpoint {
         let total = recv_buffers + layout.recv_buffers as usize * recv_stride;
         let memory = Memory::new(nic, total)?;
         let attributes = ViAttributes {
-            reliability: layout.level.bits(),
+            reliability: layout.level.bit(),
             max_transfer_bytes: u64::from(layout.send_bytes.max(layout.recv_bytes)).max(64 * 1024),
             qos: 0,
             ptag: Some(nic.ptag()),

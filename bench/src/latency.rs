@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use vi_types::ReliabilityLevel;
 
 use crate::channel::Channel;
 use crate::endpoint::{
@@ -14,7 +15,7 @@ use crate::endpoint::{
 use crate::error::{Error, Result};
 use crate::idle_timer::IdleTimer;
 use crate::nic::Nic;
-use crate::plan::{Level, Op, Test};
+use crate::plan::{Op, Test};
 use crate::process::{self, StopFlag, mark_in_trace};
 
 /// Unsuccessful polls per reading of the clock.
@@ -146,7 +147,9 @@ impl PingPong {
             };
             let back = match back {
                 // At this level a round trip includes the completion of the send.
-                Polled::Arrived(_) if self.test.level == Level::Rr => self.wait_for_sends(back)?,
+                Polled::Arrived(_) if self.test.level == ReliabilityLevel::ReliableReception => {
+                    self.wait_for_sends(back)?
+                }
                 back => back,
             };
             let now = Instant::now();
@@ -255,7 +258,9 @@ impl PingPong {
                         return Ok(Polled::Arrived(arrived));
                     }
                     // A late message that was counted as lost.
-                    Polled::Arrived(_) if self.test.level == Level::Ud => {
+                    Polled::Arrived(_)
+                        if self.test.level == ReliabilityLevel::UnreliableDelivery =>
+                    {
                         self.repost_and_reap()?;
                     }
                     Polled::Arrived(arrived) => {
@@ -271,13 +276,19 @@ impl PingPong {
                 return Ok(Polled::Broken("connection lost".into()));
             }
             match self.test.level {
-                Level::Ud if since > LOST_AFTER => return Ok(Polled::Nothing),
-                Level::Rd | Level::Rr if since > COMPLETION_TIMEOUT => {
+                ReliabilityLevel::UnreliableDelivery if since > LOST_AFTER => {
+                    return Ok(Polled::Nothing);
+                }
+                ReliabilityLevel::ReliableDelivery | ReliabilityLevel::ReliableReception
+                    if since > COMPLETION_TIMEOUT =>
+                {
                     return Ok(Polled::Broken(
                         "timed out: no response, VI is connected".into(),
                     ));
                 }
-                Level::Ud | Level::Rd | Level::Rr => {}
+                ReliabilityLevel::UnreliableDelivery
+                | ReliabilityLevel::ReliableDelivery
+                | ReliabilityLevel::ReliableReception => {}
             }
         }
     }
@@ -324,7 +335,8 @@ impl PingPong {
                 Polled::Arrived(self.endpoint.mark(index, self.test.size_bytes))
             }
             Reaped::Failed { index, status }
-                if self.test.level == Level::Ud && !is_flushed(status) =>
+                if self.test.level == ReliabilityLevel::UnreliableDelivery
+                    && !is_flushed(status) =>
             {
                 self.endpoint.post_recv(index)?;
                 Polled::Nothing

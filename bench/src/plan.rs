@@ -4,6 +4,7 @@ use core::fmt;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use vi_types::ReliabilityLevel;
 
 use crate::error::{Error, Result};
 
@@ -31,34 +32,6 @@ pub enum Op {
     Read,
 }
 
-/// The reliability level of the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// Unreliable Delivery.
-    Ud,
-    /// Reliable Delivery.
-    Rd,
-    /// Reliable Reception.
-    Rr,
-}
-
-impl Level {
-    /// Returns the bit of the level in VI attributes.
-    pub fn bits(self) -> u16 {
-        match self {
-            Self::Ud => 1,
-            Self::Rd => 2,
-            Self::Rr => 4,
-        }
-    }
-
-    /// Returns whether a lost message breaks the connection.
-    pub fn is_reliable(self) -> bool {
-        self != Self::Ud
-    }
-}
-
 impl fmt::Display for Benchmark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -75,16 +48,6 @@ impl fmt::Display for Op {
             Self::Send => "send",
             Self::Write => "write",
             Self::Read => "read",
-        })
-    }
-}
-
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Ud => "ud",
-            Self::Rd => "rd",
-            Self::Rr => "rr",
         })
     }
 }
@@ -116,7 +79,7 @@ pub struct Test {
     /// Operation that transfers a message.
     pub op: Op,
     /// Reliability level of the connection.
-    pub level: Level,
+    pub level: ReliabilityLevel,
     /// Message size in bytes.
     pub size_bytes: u32,
     /// Messages posted, and then reaped, together.
@@ -134,7 +97,7 @@ impl Test {
     pub fn new(
         benchmark: Benchmark,
         op: Op,
-        level: Level,
+        level: ReliabilityLevel,
         size_bytes: u32,
         batch: u32,
         window: Option<u32>,
@@ -201,7 +164,9 @@ impl Test {
 
     /// Returns whether each write carries immediate data.
     pub fn writes_immediate(&self) -> bool {
-        self.op == Op::Write && self.level == Level::Ud && self.benchmark != Benchmark::Latency
+        self.op == Op::Write
+            && self.level == ReliabilityLevel::UnreliableDelivery
+            && self.benchmark != Benchmark::Latency
     }
 
     /// Returns the number of buffers of one queue; descriptors share buffers if messages are large.
@@ -289,7 +254,15 @@ mod tests {
     use super::*;
 
     fn rate(size_bytes: u32) -> Test {
-        Test::new(Benchmark::Rate, Op::Send, Level::Rd, size_bytes, 16, None).unwrap()
+        Test::new(
+            Benchmark::Rate,
+            Op::Send,
+            ReliabilityLevel::ReliableDelivery,
+            size_bytes,
+            16,
+            None,
+        )
+        .unwrap()
     }
 
     fn frames(op: Op, size_bytes: u32) -> Frames {
@@ -329,14 +302,30 @@ mod tests {
 
     #[test]
     fn latency_test_ignores_batch_and_window() {
-        let test = Test::new(Benchmark::Latency, Op::Send, Level::Rd, 8, 16, Some(256)).unwrap();
+        let test = Test::new(
+            Benchmark::Latency,
+            Op::Send,
+            ReliabilityLevel::ReliableDelivery,
+            8,
+            16,
+            Some(256),
+        )
+        .unwrap();
         assert_eq!((test.batch, test.window), (1, LATENCY_DESCRIPTORS));
     }
 
     #[test]
     fn default_window_follows_batch_and_size() {
         assert_eq!(rate(64).window, 64);
-        let one = Test::new(Benchmark::Rate, Op::Send, Level::Rd, 64, 1, None).unwrap();
+        let one = Test::new(
+            Benchmark::Rate,
+            Op::Send,
+            ReliabilityLevel::ReliableDelivery,
+            64,
+            1,
+            None,
+        )
+        .unwrap();
         assert_eq!(one.window, 32);
         assert_eq!((rate(65536).batch, rate(65536).window), (16, 32));
         assert_eq!((rate(1 << 20).batch, rate(1 << 20).window), (2, 4));
@@ -352,7 +341,15 @@ mod tests {
     #[test]
     fn invalid_parameters_are_rejected() {
         let rejected = |op, size, batch, window| {
-            Test::new(Benchmark::Rate, op, Level::Rd, size, batch, window).is_err()
+            Test::new(
+                Benchmark::Rate,
+                op,
+                ReliabilityLevel::ReliableDelivery,
+                size,
+                batch,
+                window,
+            )
+            .is_err()
         };
         assert!(rejected(Op::Send, 8, 0, None));
         assert!(rejected(Op::Send, 8, 32, Some(16)));
@@ -360,7 +357,11 @@ mod tests {
         assert!(rejected(Op::Write, 0, 16, None));
         assert!(!rejected(Op::Send, 0, 16, None));
         assert!(!rejected(Op::Read, 0, 16, None));
-        for (level, is_rejected) in [(Level::Ud, true), (Level::Rd, false), (Level::Rr, false)] {
+        for (level, is_rejected) in [
+            (ReliabilityLevel::UnreliableDelivery, true),
+            (ReliabilityLevel::ReliableDelivery, false),
+            (ReliabilityLevel::ReliableReception, false),
+        ] {
             let test = Test::new(Benchmark::Rate, Op::Read, level, 64, 16, None);
             assert_eq!(test.is_err(), is_rejected, "reads at {level}");
         }
@@ -373,8 +374,11 @@ mod tests {
                 .unwrap()
                 .writes_immediate()
         };
-        assert!(test(Benchmark::Rate, Level::Ud));
-        assert!(!test(Benchmark::Rate, Level::Rd));
-        assert!(!test(Benchmark::Latency, Level::Ud));
+        assert!(test(Benchmark::Rate, ReliabilityLevel::UnreliableDelivery));
+        assert!(!test(Benchmark::Rate, ReliabilityLevel::ReliableDelivery));
+        assert!(!test(
+            Benchmark::Latency,
+            ReliabilityLevel::UnreliableDelivery
+        ));
     }
 }

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use vi_types::ReliabilityLevel;
 
 use crate::error::{Error, Result};
-use crate::plan::{Benchmark, Level, Op, Test};
+use crate::plan::{Benchmark, Op, Test};
 
 /// Round spread above which a warning is printed.
 const MAX_SPREAD: f64 = 2.0;
@@ -89,7 +90,7 @@ pub struct TestResult {
     /// Operation that transferred the messages.
     pub op: Op,
     /// Reliability level of the connection.
-    pub level: Level,
+    pub level: ReliabilityLevel,
     /// Message size in bytes.
     pub size_bytes: u32,
     /// Messages posted, and then reaped, together.
@@ -322,7 +323,15 @@ mod tests {
     }
 
     fn sample() -> TestResult {
-        let test = Test::new(Benchmark::Latency, Op::Send, Level::Rd, 8, 16, None).unwrap();
+        let test = Test::new(
+            Benchmark::Latency,
+            Op::Send,
+            ReliabilityLevel::ReliableDelivery,
+            8,
+            16,
+            None,
+        )
+        .unwrap();
         let mut result = TestResult::new(&test, "shm".into());
         result.figures.half_round_trip_ns = Percentiles::half_of(&histogram([800, 900, 1000]));
         result.figures.messages_per_s = 2.2e6;
@@ -393,7 +402,15 @@ mod tests {
 
     #[test]
     fn stream_result_has_null_round_trip() {
-        let test = Test::new(Benchmark::Rate, Op::Send, Level::Ud, 64, 16, None).unwrap();
+        let test = Test::new(
+            Benchmark::Rate,
+            Op::Send,
+            ReliabilityLevel::UnreliableDelivery,
+            64,
+            16,
+            None,
+        )
+        .unwrap();
         let value = serde_json::to_value(TestResult::new(&test, "shm".into())).unwrap();
         assert!(value["half_round_trip_ns"].is_null());
         assert!(value["control"].is_null());

@@ -18,10 +18,11 @@ use crate::error::Result;
 use crate::idle_timer::IdleTimer;
 use crate::latency::RoundLimit;
 use crate::nic::Nic;
-use crate::plan::{Level, Test};
+use crate::plan::Test;
 use crate::process::{self, mark_in_trace};
 use incoming::Incoming;
 use outgoing::Outgoing;
+use vi_types::ReliabilityLevel;
 
 /// Iterations of the sender per reading of the clock.
 const ITERATIONS_PER_CLOCK: u32 = 32;
@@ -178,7 +179,7 @@ impl Sender {
 /// The receiving end of a stream, at the server, which counts.
 pub(crate) struct Receiver {
     connections: Vec<Incoming>,
-    level: Level,
+    level: ReliabilityLevel,
     consumed: u64,
 }
 

@@ -7,9 +7,10 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use fcvi_frame::Discriminator;
+use vi_types::ReliabilityLevel;
 use vibench::endpoint::{Endpoint, EndpointLayout, Reaped, RemoteAddress, RemoteMemory, mark_of};
 use vibench::nic::{MemoryKind, Nic, NicOptions, NicSettings};
-use vibench::plan::{Level, Op};
+use vibench::plan::Op;
 use vipl::{Timeout, VipError, provider};
 
 thread_local! {
@@ -74,7 +75,7 @@ fn settings(name: &str) -> NicSettings {
     .unwrap()
 }
 
-fn layout(level: Level, bytes: u32) -> EndpointLayout {
+fn layout(level: ReliabilityLevel, bytes: u32) -> EndpointLayout {
     EndpointLayout {
         level,
         send_descriptors: DESCRIPTORS,
@@ -171,7 +172,7 @@ impl TestSide {
 }
 
 /// Runs both ends, each in a thread with its own NIC, and returns the number of allocations of each.
-fn exchange(op: Op, level: Level, bytes: u32) -> [u64; 2] {
+fn exchange(op: Op, level: ReliabilityLevel, bytes: u32) -> [u64; 2] {
     let settings = settings(&format!("no-alloc-{op:?}-{level:?}-{bytes}"));
     let listener = Discriminator::new(b"no-alloc").unwrap();
     let requester = Discriminator::new(b"no-alloc from").unwrap();
@@ -249,7 +250,10 @@ fn allocator_counts_allocation_and_deallocation() {
 }
 
 fn check_no_allocations(op: Op) {
-    for level in [Level::Rd, Level::Rr] {
+    for level in [
+        ReliabilityLevel::ReliableDelivery,
+        ReliabilityLevel::ReliableReception,
+    ] {
         for bytes in [8, 4096, 65536] {
             let counted = exchange(op, level, bytes);
             assert_eq!(counted, [0, 0], "{bytes} bytes at {level}");

@@ -10,41 +10,33 @@
 //!
 //! All other bits are sent as 0 and ignored.
 
+use vi_types::ReliabilityLevel;
+
 use crate::profile::flag;
 
-/// Reliability level of a message, bits 5:4 of a message request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum WireReliability {
-    /// Unreliable Delivery.
-    #[default]
-    Ud = 0,
-    /// Reliable Delivery.
-    Rd = 1,
-    /// Reliable Reception.
-    Rr = 2,
+const RELIABILITY_MASK: u8 = 3;
+
+/// Returns the reliability level of a message as flag bits.
+#[inline]
+#[must_use]
+pub const fn reliability_flags(level: ReliabilityLevel) -> u8 {
+    let value = match level {
+        ReliabilityLevel::UnreliableDelivery => 0,
+        ReliabilityLevel::ReliableDelivery => 1,
+        ReliabilityLevel::ReliableReception => 2,
+    };
+    value << flag::MESSAGE_REQUEST_RELIABILITY_SHIFT
 }
 
-impl WireReliability {
-    const MASK: u8 = 3;
-
-    /// Returns the level as flag bits.
-    #[inline]
-    #[must_use]
-    pub const fn to_flags(self) -> u8 {
-        (self as u8) << flag::MESSAGE_REQUEST_RELIABILITY_SHIFT
-    }
-
-    /// Returns the level in the flags of a message request; `None` for the undefined value.
-    #[inline]
-    #[must_use]
-    pub const fn from_flags(flags: u8) -> Option<Self> {
-        match (flags >> flag::MESSAGE_REQUEST_RELIABILITY_SHIFT) & Self::MASK {
-            0 => Some(Self::Ud),
-            1 => Some(Self::Rd),
-            2 => Some(Self::Rr),
-            _ => None,
-        }
+/// Returns the reliability level in the flags of a message request; `None` for the undefined value.
+#[inline]
+#[must_use]
+pub const fn reliability_of(flags: u8) -> Option<ReliabilityLevel> {
+    match (flags >> flag::MESSAGE_REQUEST_RELIABILITY_SHIFT) & RELIABILITY_MASK {
+        0 => Some(ReliabilityLevel::UnreliableDelivery),
+        1 => Some(ReliabilityLevel::ReliableDelivery),
+        2 => Some(ReliabilityLevel::ReliableReception),
+        _ => None,
     }
 }
 
@@ -87,9 +79,8 @@ pub mod message_request {
     pub const IMMEDIATE: u8 = flag::MESSAGE_REQUEST_IMMEDIATE;
     /// The sender waits for a response IU.
     pub const RESPONSE_REQUESTED: u8 = flag::MESSAGE_REQUEST_RESPONSE_REQUESTED;
-    /// The bits of [`WireReliability`](super::WireReliability).
-    pub const RELIABILITY: u8 =
-        super::WireReliability::MASK << flag::MESSAGE_REQUEST_RELIABILITY_SHIFT;
+    /// The bits of [`reliability_flags`](super::reliability_flags).
+    pub const RELIABILITY: u8 = super::RELIABILITY_MASK << flag::MESSAGE_REQUEST_RELIABILITY_SHIFT;
     /// The descriptor had its queue fence set; for information.
     pub const FENCE: u8 = flag::MESSAGE_REQUEST_FENCE;
     /// FCVI_PARAMETER, which is not immediate data then, acknowledges every message of the other
@@ -156,24 +147,22 @@ pub mod disconnect {
 
 #[cfg(test)]
 mod tests {
+    use vi_types::ReliabilityLevel;
+
     use super::{
-        ConnectMode, WireReliability, connect_request, connect_response, disconnect,
-        message_request, message_response,
+        ConnectMode, connect_request, connect_response, disconnect, message_request,
+        message_response, reliability_flags, reliability_of,
     };
 
     #[test]
     fn levels_and_modes_round_trip_among_other_bits() {
-        for level in [
-            WireReliability::Ud,
-            WireReliability::Rd,
-            WireReliability::Rr,
-        ] {
+        for level in ReliabilityLevel::ALL {
             for others in [0, 0xCF] {
-                let flags = level.to_flags() | others;
-                assert_eq!(WireReliability::from_flags(flags), Some(level));
+                let flags = reliability_flags(level) | others;
+                assert_eq!(reliability_of(flags), Some(level));
             }
         }
-        assert_eq!(WireReliability::from_flags(0x30), None);
+        assert_eq!(reliability_of(0x30), None);
         for mode in [ConnectMode::ClientServer, ConnectMode::PeerToPeer] {
             for others in [0, 0x3F] {
                 let flags = mode.to_flags() | others;

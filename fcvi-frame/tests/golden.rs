@@ -15,13 +15,14 @@ use fcvi_frame::error::{Field, ParseError, Reason};
 use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl};
 use fcvi_frame::fcoe::{Eof, Sof};
 use fcvi_frame::flags::{
-    WireReliability, connect_response, disconnect, message_request, message_response,
+    connect_response, disconnect, message_request, message_response, reliability_flags,
 };
 use fcvi_frame::frame::{FrameHeader, FrameView, seal};
 use fcvi_frame::gaps::{self, MissingRange};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, MessageReason, connect_parameter};
 use fcvi_frame::{MacAddress, profile};
+use vi_types::ReliabilityLevel;
 
 const A: NPortId = NPortId::from_bytes([0, 1, 1]);
 const B: NPortId = NPortId::from_bytes([0, 2, 2]);
@@ -110,7 +111,7 @@ fn connect_request() -> ConnectRequest {
         local: net_address(1, b"client"),
         remote: net_address(2, b"echo server 0001"),
         attributes: Attributes {
-            reliability: WireReliability::Rd,
+            reliability: ReliabilityLevel::ReliableDelivery,
             rdma_write: true,
             in_order: true,
             max_transfer_bytes: 65_536,
@@ -125,7 +126,7 @@ fn connect_response() -> ConnectResponse {
         vi_handle: HANDLE_B,
         responder: net_address(2, b"echo server 0001"),
         attributes: Attributes {
-            reliability: WireReliability::Rd,
+            reliability: ReliabilityLevel::ReliableDelivery,
             rdma_write: true,
             rdma_read: true,
             in_order: true,
@@ -146,7 +147,7 @@ fn message_ius() -> Vec<Expected> {
 
 fn send_ius() -> Vec<Expected> {
     let offset = FCtl::RELATIVE_OFFSET;
-    let reliable = WireReliability::Rd.to_flags();
+    let reliable = reliability_flags(ReliabilityLevel::ReliableDelivery);
     let mut further = fcvi(
         "fcvi_send_rqst_further",
         profile::F_CTL_ONE_WAY.union(offset),
@@ -218,7 +219,7 @@ fn gap_report() -> Expected {
 
 fn write_and_read_ius() -> Vec<Expected> {
     let offset = FCtl::RELATIVE_OFFSET;
-    let reliable = WireReliability::Rd.to_flags();
+    let reliable = reliability_flags(ReliabilityLevel::ReliableDelivery);
     let mut read_response = fcvi(
         "fcvi_read_resp",
         profile::F_CTL_FINAL_REPLY.union(offset).with_fill(2),
@@ -247,7 +248,7 @@ fn write_and_read_ius() -> Vec<Expected> {
                     Opcode::WriteRequest,
                     HANDLE_B,
                     message_request::RESPONSE_REQUESTED
-                        | WireReliability::Rr.to_flags()
+                        | reliability_flags(ReliabilityLevel::ReliableReception)
                         | message_request::FENCE,
                     MSG_ID + 2,
                     0,

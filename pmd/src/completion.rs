@@ -1,7 +1,8 @@
 //! Completion of descriptors: writes the descriptor's fields, its slot, and the completion queue entry.
 
+use vi_types::status;
+
 use crate::cq::RingEntry;
-use crate::descriptor::status;
 use crate::descriptor::{CONTROL_BYTES, ControlSegment};
 use crate::events::{AsyncEvent, ErrorCode, ResourceCode};
 use crate::memory::table::RegionTable;

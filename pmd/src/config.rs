@@ -28,12 +28,12 @@ use std::path::{Path, PathBuf};
 use fcvi_frame::fc::NPortId;
 use pmd_port::environment;
 use serde::Deserialize;
+use vi_types::LockPolicy;
 
 use admission::UserDatabase;
 use file::{File, TablePath};
 
 use crate::coalesce::MAX_FRAMES;
-use crate::memory::LockPolicy;
 
 pub(crate) use address::ip_address;
 pub use address::{OwnHost, host_address};

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use fcvi_frame::connect::{Attributes, HostAddress, NetAddress};
 use fcvi_frame::fc::NPortId;
-use vi_engine::{ConnId, ConnectCommand, ConnectError, EndpointState, Indication, Level};
+use vi_engine::{ConnId, ConnectCommand, ConnectError, Indication};
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::biased_lock::BiasedGuard;
 use crate::config::{PortKind, Protection, TransportKind, ip_address};
@@ -36,12 +37,6 @@ pub(crate) use peer::{connect_peer_done, connect_peer_request, connect_peer_wait
 pub(crate) use release::release_nic_handle;
 pub(crate) use tags::destroy_ptag;
 pub(crate) use vis::{adopt_vi, check_vi, create_vi, destroy_vi, detach_local, disconnect};
-
-/// Supported reliability level bits: all three.
-pub const LEVELS_SUPPORTED: u16 = 1 | 2 | 4;
-
-/// Reliability level bits with RDMA reads: at Unreliable Delivery a lost read would never complete.
-pub const RDMA_READ_LEVELS: u16 = 2 | 4;
 
 /// Timeout for a TCP port that another program uses.
 pub(crate) const LISTEN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -177,19 +172,11 @@ fn poller_for<'a>(
         .ok_or(ControlError::InvalidParameter)
 }
 
-fn level(bit: u16) -> Option<Level> {
-    match bit {
-        1 => Some(Level::UnreliableDelivery),
-        2 => Some(Level::ReliableDelivery),
-        4 => Some(Level::ReliableReception),
-        _ => None,
-    }
-}
-
 /// Validates the attributes of a VI in the order in which the guide lists their errors. The caller
 /// holds the backend lock, so that the tag exists until the VI uses it.
-fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, TagCheck)> {
-    let level = level(settings.reliability).ok_or(ControlError::ReliabilityLevel)?;
+fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(ReliabilityLevel, TagCheck)> {
+    let level =
+        ReliabilityLevel::from_bit(settings.reliability).ok_or(ControlError::ReliabilityLevel)?;
     let limit = u64::from(device.max_transfer_bytes());
     if settings.max_transfer_bytes == 0 || settings.max_transfer_bytes > limit {
         return Err(ControlError::Mtu);
@@ -209,7 +196,7 @@ fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, Tag
             .ok_or(ControlError::Ptag)?;
         TagCheck::tag(tag)
     };
-    if settings.rdma_read && settings.reliability & RDMA_READ_LEVELS == 0 {
+    if settings.rdma_read && settings.reliability & ReliabilityLevel::RDMA_READ_BITS == 0 {
         return Err(ControlError::RdmaRead);
     }
     Ok((level, tag))
@@ -333,7 +320,7 @@ fn lock_for_connecting(vi: &'static ViShared) -> BiasedGuard<'static, Option<Bac
         let idle = held
             .as_ref()
             .and_then(Backend::poller)
-            .is_none_or(|poller| poller.engine.state(vi.index) == Some(EndpointState::Idle));
+            .is_none_or(|poller| poller.engine.state(vi.index) == Some(ViState::Idle));
         if !idle || vi.connecting.load(Ordering::Relaxed) == 0 {
             return held;
         }
@@ -464,10 +451,10 @@ fn await_host_ports(
 /// descriptors (VIPL 3.3.4).
 #[cold]
 fn fail_unreachable(vi: &'static ViShared, poller: &mut Poller, now_ns: u64) -> ControlError {
-    if poller.engine.state(vi.index) != Some(EndpointState::Idle) {
+    if poller.engine.state(vi.index) != Some(ViState::Idle) {
         return ControlError::InvalidState;
     }
-    if level(vi.settings().reliability) != Some(Level::UnreliableDelivery) {
+    if vi.settings().reliability != ReliabilityLevel::UnreliableDelivery.bit() {
         poller.engine.fail_vi(now_ns, vi.index, &mut poller.path);
         vi.device.notify(poller.path.take_pending_events());
     }
@@ -475,8 +462,8 @@ fn fail_unreachable(vi: &'static ViShared, poller: &mut Poller, now_ns: u64) -> 
 }
 
 /// Returns the state of a VI in the engine.
-pub(crate) fn state(vi: &'static ViShared, handle: u64) -> Outcome<EndpointState> {
+pub(crate) fn state(vi: &'static ViShared, handle: u64) -> Outcome<ViState> {
     let mut held = vi.device.lock();
     let poller = poller_of(&mut held, vi, handle)?;
-    Ok(poller.engine.state(vi.index).unwrap_or(EndpointState::Idle))
+    Ok(poller.engine.state(vi.index).unwrap_or(ViState::Idle))
 }

@@ -9,13 +9,14 @@ use fcvi_frame::fcoe::Eof;
 use pmd_port::layer::FailedPort;
 use pmd_port::{Mbuf, MbufBatch, MtuChange, Port};
 use vi_engine::{Transmit, ViIndex};
+use vi_types::{QueueKind, status};
 
 use crate::attach::client::{Client, ClientId, Clients};
 use crate::completion::{
     CompletionStatus, CompletionTarget, add_entry, complete_head, lost_descriptor,
 };
 use crate::cq::RingEntry;
-use crate::descriptor::{send_operation, status};
+use crate::descriptor::send_operation;
 use crate::events::EventQueue;
 use crate::frame_buffer::FrameBuffer;
 use crate::memory::TagCheck;
@@ -173,13 +174,6 @@ pub(crate) struct Datapath {
     frame_buffer: Box<FrameBuffer>,
     /// Copies for VIs whose memory belongs to an application.
     pub(crate) mover: Mover,
-}
-
-/// Selects a work queue of a VI.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum QueueKind {
-    Send,
-    Receive,
 }
 
 /// Returns the run-queue lane of an application.

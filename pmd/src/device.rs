@@ -10,7 +10,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use pmd_port::PortFailure;
-use vi_engine::{EndpointState, ViIndex};
+use vi_engine::ViIndex;
+use vi_types::ViState;
 
 use crate::attach::calls;
 use crate::biased_lock::{BiasedGuard, BiasedLock};
@@ -234,7 +235,7 @@ impl Device {
             }
         }
         self.ring(vi.index);
-        if vi.state() != EndpointState::Connected && !self.is_attached() {
+        if vi.state() != ViState::Connected && !self.is_attached() {
             self.flush_unconnected(vi);
         }
     }

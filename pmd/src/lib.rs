@@ -85,11 +85,11 @@ pub mod queue_calls;
 pub use pmd_port::{environment, stderr};
 
 pub use connection_options::{ConnectionOptions, NegotiatedOptions};
-pub use control::{ControlError, LEVELS_SUPPORTED, RDMA_READ_LEVELS};
-pub use memory::{LockPolicy, SharedMemory, obey_ptrace_rules};
+pub use control::ControlError;
+pub use memory::{SharedMemory, obey_ptrace_rules};
 pub use nic_handle::Handler;
 pub use open::{OpenError, check_nic, check_process};
 pub use resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 pub use sys::raise_descriptor_limit;
 pub use vi::ViSettings;
-pub use vi_engine::EndpointState;
+pub use vi_types::ViState;

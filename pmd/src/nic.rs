@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use fcvi_frame::connect::{Attributes, HostAddress, NetAddress};
-use vi_engine::EndpointState;
+use vi_types::ViState;
 
 use crate::attach::calls;
 use crate::config::{NicConfig, Protection};
@@ -301,7 +301,7 @@ pub fn destroy_vi(handle: u64) -> Outcome<()> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ViInfo {
     /// State.
-    pub state: EndpointState,
+    pub state: ViState,
     /// Its attributes.
     pub settings: ViSettings,
     /// The send queue is empty.

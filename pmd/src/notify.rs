@@ -26,7 +26,7 @@ use crate::control::{ControlError, Outcome};
 use crate::device::Device;
 use crate::nic_handle;
 use crate::progress::wait;
-use crate::queue_calls::{self, CqEntry, Done, Queue};
+use crate::queue_calls::{self, CqEntry, Done};
 use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::sync::Ordering;
 use crate::vi::{CqShared, ViShared, cq_of, vi_of};
@@ -36,6 +36,7 @@ mod slot;
 
 use slot::PushResult;
 pub(crate) use slot::{EndedNotifier, NotifySlot, ViNotify, join_ended};
+use vi_types::QueueKind;
 
 /// A descriptor that was taken off its queue for a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +91,7 @@ pub(crate) struct WorkSource {
     vi: &'static ViShared,
     handle: u64,
     nic: u64,
-    queue: Queue,
+    queue: QueueKind,
 }
 
 impl Source for WorkSource {
@@ -343,11 +344,11 @@ impl<S: Source> Cancel for Notifier<S> {
 /// Requests a call of `handler` with the next descriptor of a work queue that no earlier request gets,
 /// on a thread of the queue (VIPL 3.5.9, 3.5.10). When the queue becomes empty, the handlers of further
 /// requests are called with `None`; when the VI is destroyed, they are dropped.
-pub fn notify(handle: u64, queue: Queue, handler: QueueHandler) -> Outcome<()> {
+pub fn notify(handle: u64, queue: QueueKind, handler: QueueHandler) -> Outcome<()> {
     let vi = vi_of(handle).ok_or(ControlError::InvalidParameter)?;
     let cq = match queue {
-        Queue::Send => &vi.send_cq,
-        Queue::Receive => &vi.recv_cq,
+        QueueKind::Send => &vi.send_cq,
+        QueueKind::Receive => &vi.recv_cq,
     };
     if cq.load(Ordering::Relaxed) != 0 {
         return Err(ResourceError::ReportsToCq.into());

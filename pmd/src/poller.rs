@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use pmd_port::{BURST, MbufBatch, PortEvent, PortFailure, WakeSource};
-use vi_engine::{EndpointState, Engine, EngineIo, Pumped, ViIndex};
+use vi_engine::{Engine, EngineIo, Pumped, ViIndex};
+use vi_types::ViState;
 
 use crate::clock::Clock;
 use crate::coalesce::Coalescer;
@@ -394,7 +395,7 @@ impl Poller {
     /// Leaves what was just posted to a later poll. What is to be flushed is completed before the post returns
     /// (VIPL 2.4, 3.3.5).
     fn enqueue_posted(&mut self, vi: ViIndex) {
-        if self.engine.state(vi) == Some(EndpointState::Connected) {
+        if self.engine.state(vi) == Some(ViState::Connected) {
             self.path.enqueue(vi);
         } else {
             self.flush_unconnected(vi);
@@ -497,19 +498,19 @@ impl Poller {
         let Some(vi) = self.path.errored.pop_front() else {
             return;
         };
-        if self.flush_unconnected(vi) == Some(EndpointState::Error) {
+        if self.flush_unconnected(vi) == Some(ViState::Error) {
             self.path.errored.push_back(vi);
         }
     }
 
     /// Flushes descriptors that the VI's state does not allow to be processed: sends outside
     /// Connected, receives in Error. Returns the state.
-    pub(crate) fn flush_unconnected(&mut self, vi: ViIndex) -> Option<EndpointState> {
+    pub(crate) fn flush_unconnected(&mut self, vi: ViIndex) -> Option<ViState> {
         let state = self.engine.state(vi)?;
-        if state != EndpointState::Connected {
+        if state != ViState::Connected {
             self.path.flush_sends(vi);
         }
-        if state == EndpointState::Error {
+        if state == ViState::Error {
             self.path.flush_receives(vi);
         }
         Some(state)

@@ -4,8 +4,10 @@
 //! in queue order. Only a descriptor that cannot be read is refused (Post Descriptor Error, VIPL
 //! 3.8.1).
 
+use vi_types::status;
+
 use crate::descriptor::{
-    ALIGNMENT_BYTES, CONTROL_BYTES, ControlSegment, DataSegment, SEGMENT_BYTES, control, status,
+    ALIGNMENT_BYTES, CONTROL_BYTES, ControlSegment, DataSegment, SEGMENT_BYTES, control,
 };
 use crate::memory::backing::MappedAddress;
 use crate::memory::table::{RegionTable, RegionView};

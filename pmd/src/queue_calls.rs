@@ -8,13 +8,13 @@
 
 use std::time::Duration;
 
-use vi_engine::EndpointState;
+use vi_types::{QueueKind, ViState, status};
 
 use crate::attach::calls;
 use crate::attach::descriptor_quota::DescriptorQuota;
 use crate::config::Protection;
 use crate::control::{ControlError, Outcome};
-use crate::descriptor::{RawDescriptor, control, send_operation, status};
+use crate::descriptor::{RawDescriptor, control, send_operation};
 use crate::events::{AsyncEvent, ErrorCode, ResourceCode};
 use crate::memory::TagCheck;
 use crate::posted_descriptor::{Header, PostRules};
@@ -24,15 +24,6 @@ use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::sync::{self, Ordering};
 use crate::vi::{CqShared, ViShared, cq_at, cq_of, vi_at, vi_of};
 use crate::waiters::Event;
-
-/// Selects a work queue of a VI.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queue {
-    /// The send queue.
-    Send,
-    /// The receive queue.
-    Receive,
-}
 
 /// The effect of a post for which the work queue, or the program's quota, has no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,10 +36,10 @@ pub enum WhenFull {
 
 impl ViShared {
     #[inline]
-    pub(crate) fn queue(&self, queue: Queue) -> &WorkQueue {
+    pub(crate) fn queue(&self, queue: QueueKind) -> &WorkQueue {
         match queue {
-            Queue::Send => &self.send,
-            Queue::Receive => &self.recv,
+            QueueKind::Send => &self.send,
+            QueueKind::Receive => &self.recv,
         }
     }
 
@@ -63,8 +54,8 @@ impl ViShared {
     }
 
     /// Returns the event of a completion on a queue that reports to no completion queue.
-    pub(crate) fn event(&self, queue: Queue) -> Event {
-        Event::on_work_queue(self.index.0, queue == Queue::Receive)
+    pub(crate) fn event(&self, queue: QueueKind) -> Event {
+        Event::on_work_queue(self.index.0, queue == QueueKind::Receive)
     }
 
     /// Returns the check for the protection tag of the VI.
@@ -120,7 +111,7 @@ impl ViShared {
     #[inline]
     unsafe fn post(
         &'static self,
-        queue: Queue,
+        queue: QueueKind,
         end: &mut PostEnd,
         (address, region): (u64, u32),
         context: usize,
@@ -130,8 +121,8 @@ impl ViShared {
         let failed = |code, control| PostFailure {
             code,
             operation: match queue {
-                Queue::Send => send_operation(control),
-                Queue::Receive => status::OP_RECEIVE,
+                QueueKind::Send => send_operation(control),
+                QueueKind::Receive => status::OP_RECEIVE,
             },
         };
         // SAFETY: found registered, and mapped while this call runs, as our caller promises.
@@ -142,9 +133,9 @@ impl ViShared {
         };
         let fill = |slot: &mut Slot| match queue {
             // SAFETY: as above.
-            Queue::Send => unsafe { header.fill_send(&rules, slot) },
+            QueueKind::Send => unsafe { header.fill_send(&rules, slot) },
             // SAFETY: as above.
-            Queue::Receive => unsafe { header.fill_receive(&rules, slot) },
+            QueueKind::Receive => unsafe { header.fill_receive(&rules, slot) },
         };
         if in_quota && self.queue(queue).post_with(end, context, fill) {
             Ok(())
@@ -178,7 +169,7 @@ struct PostFailure {
 #[inline]
 pub unsafe fn post(
     handle: u64,
-    queue: Queue,
+    queue: QueueKind,
     descriptor: *mut RawDescriptor,
     region: u32,
     when_full: WhenFull,
@@ -221,29 +212,29 @@ pub unsafe fn post(
     }
     match queue {
         _ if vi.device.is_attached() => submit(vi, handle, queue),
-        Queue::Send => vi.device.kick(vi),
-        Queue::Receive if vi.state() == EndpointState::Error => vi.device.flush_unconnected(vi),
-        Queue::Receive if vi.notifies_receives() => vi.device.kick(vi),
-        Queue::Receive => {}
+        QueueKind::Send => vi.device.kick(vi),
+        QueueKind::Receive if vi.state() == ViState::Error => vi.device.flush_unconnected(vi),
+        QueueKind::Receive if vi.notifies_receives() => vi.device.kick(vi),
+        QueueKind::Receive => {}
     }
     Ok(())
 }
 
 /// Submits what was posted to the datapath process, which does not see it before.
 #[inline]
-fn submit(vi: &'static ViShared, handle: u64, queue: Queue) {
+fn submit(vi: &'static ViShared, handle: u64, queue: QueueKind) {
     match queue {
-        Queue::Send => vi.device.kick(vi),
+        QueueKind::Send => vi.device.kick(vi),
         // Before this call returns: the caller may then have the peer send a message.
-        Queue::Receive => vi.device.submit(vi),
+        QueueKind::Receive => vi.device.submit(vi),
     }
     let state = vi.state();
     let is_flushed = match queue {
-        Queue::Send => state != EndpointState::Connected,
-        Queue::Receive => state == EndpointState::Error,
+        QueueKind::Send => state != ViState::Connected,
+        QueueKind::Receive => state == ViState::Error,
     };
     if is_flushed {
-        calls::await_flush(vi, handle, queue == Queue::Receive);
+        calls::await_flush(vi, handle, queue == QueueKind::Receive);
     }
 }
 
@@ -267,7 +258,7 @@ pub enum Done {
 
 /// Takes the completed head of a work queue, without polling the NIC.
 #[inline]
-pub(crate) fn reap(vi: &ViShared, handle: u64, queue: Queue) -> Outcome<Done> {
+pub(crate) fn reap(vi: &ViShared, handle: u64, queue: QueueKind) -> Outcome<Done> {
     reap_by(vi, handle, queue, WorkQueue::reap)
 }
 
@@ -276,7 +267,7 @@ pub(crate) fn reap(vi: &ViShared, handle: u64, queue: Queue) -> Outcome<Done> {
 pub(crate) fn reap_and_check_empty(
     vi: &ViShared,
     handle: u64,
-    queue: Queue,
+    queue: QueueKind,
 ) -> Outcome<(Done, bool)> {
     let mut was_last = false;
     let done = reap_by(vi, handle, queue, |queue, end| {
@@ -290,7 +281,7 @@ pub(crate) fn reap_and_check_empty(
 fn reap_by(
     vi: &ViShared,
     handle: u64,
-    queue: Queue,
+    queue: QueueKind,
     reap: impl FnOnce(&WorkQueue, &mut ReapEnd) -> Reaped,
 ) -> Outcome<Done> {
     let queue = vi.queue(queue);
@@ -351,7 +342,7 @@ fn break_by_post(vi: &'static ViShared, error: AsyncEvent, in_quota: bool) {
 
 /// Takes the head of a work queue if it is complete (VIPL 3.5.2, 3.5.5).
 #[inline]
-pub fn done(handle: u64, queue: Queue) -> Outcome<Done> {
+pub fn done(handle: u64, queue: QueueKind) -> Outcome<Done> {
     let vi = vi_at(handle).ok_or(ControlError::InvalidParameter)?;
     // Also for an empty queue: a target of RDMA writes makes progress this way.
     if vi.queue(queue).has_complete() {
@@ -363,9 +354,9 @@ pub fn done(handle: u64, queue: Queue) -> Outcome<Done> {
 }
 
 /// Waits for the head of a work queue (VIPL 3.5.3, 3.5.6); a limit of `None` waits without a timeout.
-pub fn wait_done(handle: u64, queue: Queue, limit: Option<Duration>) -> Outcome<Done> {
+pub fn wait_done(handle: u64, queue: QueueKind, limit: Option<Duration>) -> Outcome<Done> {
     let vi = vi_of(handle).ok_or(ControlError::InvalidParameter)?;
-    if vi.cq_handle(queue == Queue::Receive) != 0 {
+    if vi.cq_handle(queue == QueueKind::Receive) != 0 {
         return Err(ResourceError::ReportsToCq.into());
     }
     wait(vi.device, vi.event(queue), limit, || {

@@ -3,9 +3,9 @@
 use fcvi_frame::connect::{Discriminator, HostAddress};
 use fcvi_frame::fc::NPortId;
 use vi_engine::{
-    ConnId, ConnectCommand, ConnectError, EndpointState, Engine, Indication, Pumped, RemoteVi,
-    ViIndex, ViParams,
+    ConnId, ConnectCommand, ConnectError, Engine, Indication, Pumped, RemoteVi, ViIndex, ViParams,
 };
+use vi_types::ViState;
 
 use crate::datapath::Datapath;
 pub(crate) use crate::vitcp::ListenState;
@@ -145,7 +145,7 @@ impl Transport {
         }
     }
 
-    pub(crate) fn state(&self, vi: ViIndex) -> Option<EndpointState> {
+    pub(crate) fn state(&self, vi: ViIndex) -> Option<ViState> {
         match self {
             Self::FcVi(engine) => engine.state(vi),
             Self::ViTcp(tcp) => tcp.state(vi),

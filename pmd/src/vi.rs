@@ -3,7 +3,8 @@
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use vi_engine::{EndpointState, ViIndex};
+use vi_engine::ViIndex;
+use vi_types::ViState;
 
 use crate::biased_lock::{BiasedGuard, Unbias};
 use crate::cq::CompletionRing;
@@ -113,7 +114,7 @@ impl ViShared {
             live: AtomicU64::new(0),
             generation: AtomicU32::new(0),
             nic_handle: AtomicU64::new(0),
-            state: AtomicU8::new(EndpointState::Idle as u8),
+            state: AtomicU8::new(ViState::Idle as u8),
             broken: AtomicBool::new(false),
             connecting: AtomicU32::new(0),
             tag: AtomicU32::new(0),
@@ -152,8 +153,7 @@ impl ViShared {
             self.index.0,
         );
         self.nic_handle.store(nic_handle, Ordering::Relaxed);
-        self.state
-            .store(EndpointState::Idle as u8, Ordering::Relaxed);
+        self.state.store(ViState::Idle as u8, Ordering::Relaxed);
         self.broken.store(false, Ordering::Relaxed);
         self.disconnects.store(0, Ordering::Relaxed);
         // Release: partner of the Acquire load in `is_live`.
@@ -184,19 +184,15 @@ impl ViShared {
         self.nic_handle.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_state(&self, state: EndpointState) {
+    pub(crate) fn set_state(&self, state: ViState) {
         // Release: partner of the Acquire load in `state`.
         self.state.store(state as u8, Ordering::Release);
     }
 
     #[inline]
-    pub(crate) fn state(&self) -> EndpointState {
-        match self.state.load(Ordering::Acquire) {
-            1 => EndpointState::Connected,
-            2 => EndpointState::ConnectPending,
-            3 => EndpointState::Error,
-            _ => EndpointState::Idle,
-        }
+    pub(crate) fn state(&self) -> ViState {
+        // Only `set_state` writes it.
+        ViState::from_number(self.state.load(Ordering::Acquire)).unwrap_or(ViState::Idle)
     }
 
     /// Locks out all other threads from posting and reaping, until the result is dropped.

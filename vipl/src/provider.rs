@@ -13,17 +13,17 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use fcvi_frame::connect::Attributes;
-use fcvi_frame::flags::WireReliability;
+use pmd::ControlError;
 use pmd::config::{Config, NicConfig, Protection, protection_from_environment};
 use pmd::nic;
-use pmd::queue_calls::{self, Queue, WhenFull};
-use pmd::{ControlError, EndpointState, LEVELS_SUPPORTED, RDMA_READ_LEVELS};
+use pmd::queue_calls::{self, WhenFull};
+use vi_types::{QueueKind, ReliabilityLevel};
 
 use crate::name_service::{NameService, NameServiceError};
 use crate::types::{
     ConnHandle, ConnectIndication, CqEntry, CqHandle, Done, ErrorDescriptor, ErrorHandler,
     HostAddress, MemAttributes, MemoryHandle, NetAddress, NicAttributes, NicHandle, PtagHandle,
-    RawDescriptor, Result, Timeout, ViAttributes, ViHandle, ViInfo, ViState, VipError,
+    RawDescriptor, Result, Timeout, ViAttributes, ViHandle, ViInfo, VipError,
 };
 
 mod attributes;
@@ -171,8 +171,8 @@ pub fn query_nic(nic_handle: NicHandle) -> Result<NicAttributes> {
         max_transfer_size: u64::from(info.max_transfer_bytes),
         native_mtu: u64::from(info.native_mtu_bytes),
         max_ptags: u64::from(config.max_ptags),
-        reliability_level_support: LEVELS_SUPPORTED,
-        rdma_read_support: RDMA_READ_LEVELS,
+        reliability_level_support: ReliabilityLevel::ALL_BITS,
+        rdma_read_support: ReliabilityLevel::RDMA_READ_BITS,
     })
 }
 
@@ -305,12 +305,7 @@ pub fn query_vi(vi: ViHandle) -> Result<ViInfo> {
     let vi = vi.into_raw();
     let info = nic::query_vi(vi).map_err(|error| failed("VipQueryVi", vi, error))?;
     Ok(ViInfo {
-        state: match info.state {
-            EndpointState::Idle => ViState::Idle,
-            EndpointState::Connected => ViState::Connected,
-            EndpointState::ConnectPending => ViState::ConnectPending,
-            EndpointState::Error => ViState::Error,
-        },
+        state: info.state,
         attributes: ViAttributes {
             reliability: info.settings.reliability,
             max_transfer_bytes: info.settings.max_transfer_bytes,
@@ -338,7 +333,7 @@ pub unsafe fn post_send(
     handle: MemoryHandle,
 ) -> Result<()> {
     // SAFETY: the caller's obligation.
-    unsafe { post(vi, Queue::Send, descriptor, handle) }
+    unsafe { post(vi, QueueKind::Send, descriptor, handle) }
 }
 
 /// Posts a descriptor on the receive queue (VIPL 3.5.4).
@@ -352,7 +347,7 @@ pub unsafe fn post_recv(
     handle: MemoryHandle,
 ) -> Result<()> {
     // SAFETY: the caller's obligation.
-    unsafe { post(vi, Queue::Receive, descriptor, handle) }
+    unsafe { post(vi, QueueKind::Receive, descriptor, handle) }
 }
 
 /// Posts a descriptor on a queue.
@@ -362,7 +357,7 @@ pub unsafe fn post_recv(
 #[inline]
 unsafe fn post(
     vi: ViHandle,
-    queue: Queue,
+    queue: QueueKind,
     descriptor: *mut RawDescriptor,
     handle: MemoryHandle,
 ) -> Result<()> {
@@ -370,8 +365,8 @@ unsafe fn post(
     // SAFETY: the caller's obligation.
     let posted = unsafe { queue_calls::post(vi, queue, descriptor, region, when_full, NO_CONTEXT) };
     posted.map_err(|error| match queue {
-        Queue::Send => failed("VipPostSend", vi, error),
-        Queue::Receive => failed("VipPostRecv", vi, error),
+        QueueKind::Send => failed("VipPostSend", vi, error),
+        QueueKind::Receive => failed("VipPostRecv", vi, error),
     })
 }
 
@@ -389,19 +384,19 @@ fn done(found: queue_calls::Done) -> Done {
 /// Takes the descriptor at the head of the send queue if it has completed (VIPL 3.5.2).
 #[inline]
 pub fn send_done(vi: ViHandle) -> Result<Done> {
-    Ok(done(queue_calls::done(vi.into_raw(), Queue::Send)?))
+    Ok(done(queue_calls::done(vi.into_raw(), QueueKind::Send)?))
 }
 
 /// Takes the descriptor at the head of the receive queue if it has completed (VIPL 3.5.5).
 #[inline]
 pub fn recv_done(vi: ViHandle) -> Result<Done> {
-    Ok(done(queue_calls::done(vi.into_raw(), Queue::Receive)?))
+    Ok(done(queue_calls::done(vi.into_raw(), QueueKind::Receive)?))
 }
 
 /// Waits for the descriptor at the head of the send queue and takes it (VIPL 3.5.3).
 pub fn send_wait(vi: ViHandle, timeout: Timeout) -> Result<Done> {
     let vi = vi.into_raw();
-    let found = queue_calls::wait_done(vi, Queue::Send, timeout.limit());
+    let found = queue_calls::wait_done(vi, QueueKind::Send, timeout.limit());
     let found = found.map_err(|error| failed("VipSendWait", vi, error))?;
     Ok(done(found))
 }
@@ -409,7 +404,7 @@ pub fn send_wait(vi: ViHandle, timeout: Timeout) -> Result<Done> {
 /// Waits for the descriptor at the head of the receive queue and takes it (VIPL 3.5.6).
 pub fn recv_wait(vi: ViHandle, timeout: Timeout) -> Result<Done> {
     let vi = vi.into_raw();
-    let found = queue_calls::wait_done(vi, Queue::Receive, timeout.limit());
+    let found = queue_calls::wait_done(vi, QueueKind::Receive, timeout.limit());
     let found = found.map_err(|error| failed("VipRecvWait", vi, error))?;
     Ok(done(found))
 }
@@ -437,11 +432,7 @@ pub fn cq_wait(cq: CqHandle, timeout: Timeout) -> Result<CqEntry> {
 
 fn remote_attributes(attributes: &Attributes) -> ViAttributes {
     ViAttributes {
-        reliability: match attributes.reliability {
-            WireReliability::Ud => 1,
-            WireReliability::Rd => 2,
-            WireReliability::Rr => 4,
-        },
+        reliability: attributes.reliability.bit(),
         max_transfer_bytes: u64::from(attributes.max_transfer_bytes),
         qos: 0,
         ptag: None,

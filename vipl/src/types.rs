@@ -6,6 +6,7 @@ use core::time::Duration;
 pub use fcvi_frame::connect::{Discriminator, HostAddress, NetAddress};
 pub use pmd::descriptor::RawDescriptor;
 pub use pmd::events::{ErrorCode, ResourceCode};
+pub use vi_types::{ReliabilityLevel, ViState};
 
 /// Errors of the calls, with the values of `VIP_RETURN` (VIPL 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,20 +110,6 @@ handles! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryHandle(pub u32);
 
-/// Reliability levels, with the bits of the guide (VIPL 4.6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u16)]
-pub enum ReliabilityLevel {
-    /// Unreliable Delivery: losses are not detected, and errors do not break the connection.
-    Unreliable = 1,
-    /// Reliable Delivery: in order, at most once; an error breaks the connection. A send completes when it has been
-    /// sent.
-    ReliableDelivery = 2,
-    /// Reliable Reception: as Reliable Delivery, but a send completes when the peer has placed its data, or with the
-    /// error that the peer reports.
-    ReliableReception = 4,
-}
-
 /// Attributes of a VI (VIPL 4.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ViAttributes {
@@ -149,20 +136,6 @@ pub struct MemAttributes {
     pub rdma_write: bool,
     /// Peers may read.
     pub rdma_read: bool,
-}
-
-/// State of a VI (VIPL 4.8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum ViState {
-    /// Not connected.
-    Idle = 0,
-    /// Connected.
-    Connected = 1,
-    /// A connection request is pending.
-    ConnectPending = 2,
-    /// The connection broke.
-    Error = 3,
 }
 
 /// State and attributes of a VI (VIPL 3.7.3).

@@ -5,7 +5,8 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use pmd::notify;
-use pmd::queue_calls::{self, Done, Queue, WhenFull};
+use pmd::queue_calls::{self, Done, WhenFull};
+use vi_types::QueueKind;
 
 use crate::cq::CompletionQueue;
 use crate::descriptor::{Completed, Descriptor, PostError, Posted, Status};
@@ -94,7 +95,7 @@ impl ViBuilder {
     /// another NIC, [`VipError::ErrorResource`] when `max_vi` VIs exist already.
     pub fn build(self) -> Result<Vi> {
         let attributes = ViAttributes {
-            reliability: self.reliability as u16,
+            reliability: self.reliability.bit(),
             max_transfer_bytes: self.max_transfer_bytes,
             qos: 0,
             ptag: Some(self.ptag.handle()),
@@ -239,7 +240,7 @@ impl Vi {
     #[inline]
     pub fn post_send(&self, mut descriptor: Descriptor) -> std::result::Result<(), PostError> {
         descriptor.format_send();
-        self.post(Queue::Send, descriptor)
+        self.post(QueueKind::Send, descriptor)
     }
 
     /// Posts a receive, also before the VI is connected [VIPL 3.5.4].
@@ -249,11 +250,11 @@ impl Vi {
     #[inline]
     pub fn post_recv(&self, mut descriptor: Descriptor) -> std::result::Result<(), PostError> {
         descriptor.format_recv();
-        self.post(Queue::Receive, descriptor)
+        self.post(QueueKind::Receive, descriptor)
     }
 
     #[inline]
-    fn post(&self, queue: Queue, descriptor: Descriptor) -> std::result::Result<(), PostError> {
+    fn post(&self, queue: QueueKind, descriptor: Descriptor) -> std::result::Result<(), PostError> {
         if *descriptor.ptag() != self.ptag {
             return Err(PostError {
                 error: VipError::InvalidPtag,
@@ -286,7 +287,7 @@ impl Vi {
     /// [`VipError::NotDone`] when the head has not completed.
     #[inline]
     pub fn send_done(&self) -> Result<Option<Completed>> {
-        Self::reap(queue_calls::done(self.handle.into_raw(), Queue::Send)?)
+        Self::reap(queue_calls::done(self.handle.into_raw(), QueueKind::Send)?)
     }
 
     /// Takes the descriptor at the head of the receive queue if it has completed; never waits [VIPL 3.5.5]. `None` if
@@ -296,7 +297,10 @@ impl Vi {
     /// As [`Self::send_done`].
     #[inline]
     pub fn recv_done(&self) -> Result<Option<Completed>> {
-        Self::reap(queue_calls::done(self.handle.into_raw(), Queue::Receive)?)
+        Self::reap(queue_calls::done(
+            self.handle.into_raw(),
+            QueueKind::Receive,
+        )?)
     }
 
     /// Waits for the descriptor at the head of the send queue and takes it [VIPL 3.5.3]. `None` if the queue is empty.
@@ -305,7 +309,7 @@ impl Vi {
     /// [`VipError::Timeout`] when it has not completed within the timeout, [`VipError::ErrorResource`] when the queue
     /// reports to a completion queue.
     pub fn send_wait(&self, timeout: Timeout) -> Result<Option<Completed>> {
-        let done = queue_calls::wait_done(self.handle.into_raw(), Queue::Send, timeout.limit());
+        let done = queue_calls::wait_done(self.handle.into_raw(), QueueKind::Send, timeout.limit());
         Self::reap(done?)
     }
 
@@ -315,7 +319,8 @@ impl Vi {
     /// # Errors
     /// As [`Self::send_wait`].
     pub fn recv_wait(&self, timeout: Timeout) -> Result<Option<Completed>> {
-        let done = queue_calls::wait_done(self.handle.into_raw(), Queue::Receive, timeout.limit());
+        let done =
+            queue_calls::wait_done(self.handle.into_raw(), QueueKind::Receive, timeout.limit());
         Self::reap(done?)
     }
 
@@ -337,7 +342,7 @@ impl Vi {
         &self,
         handler: impl FnOnce(Option<Completed>) + Send + 'static,
     ) -> Result<()> {
-        provider::queue_notify(self.handle, Queue::Send, with_completed(handler))
+        provider::queue_notify(self.handle, QueueKind::Send, with_completed(handler))
     }
 
     /// As [`Self::send_notify`], for the receive queue [VIPL 3.5.10].
@@ -348,11 +353,11 @@ impl Vi {
         &self,
         handler: impl FnOnce(Option<Completed>) + Send + 'static,
     ) -> Result<()> {
-        provider::queue_notify(self.handle, Queue::Receive, with_completed(handler))
+        provider::queue_notify(self.handle, QueueKind::Receive, with_completed(handler))
     }
 
     /// Takes and drops all completed descriptors of a queue.
-    fn drain(&self, queue: Queue) {
+    fn drain(&self, queue: QueueKind) {
         while let Ok(Done::Completed {
             status, context, ..
         }) = queue_calls::done(self.handle.into_raw(), queue)
@@ -380,8 +385,8 @@ impl Drop for Vi {
         if let Err(error) = self.disconnect() {
             log::warn!("VI: disconnect on drop failed: {error}");
         }
-        self.drain(Queue::Send);
-        self.drain(Queue::Receive);
+        self.drain(QueueKind::Send);
+        self.drain(QueueKind::Receive);
         if let Err(error) = provider::destroy_vi(self.handle) {
             log::warn!("VI: destroy on drop failed: {error}");
         }

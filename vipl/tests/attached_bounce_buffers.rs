@@ -4,7 +4,8 @@ mod common;
 
 use common::datapath::{DatapathProcess, serve_if_child};
 use common::raw::{PAGE_BYTES, Pages, RawEndpoint, attributes, connect};
-use pmd::descriptor::{ControlSegment, DataSegment, control, status};
+use pmd::descriptor::{ControlSegment, DataSegment, control};
+use vi_types::status;
 use vipl::provider as vip;
 use vipl::{MemAttributes, MemoryHandle, Result, SharedMemory, ViAttributes, VipError};
 

@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use common::raw::{PAGE_BYTES, Pages, RawEndpoint, attributes, connect, set_mem_attributes};
 use common::{Endpoint, TIMEOUT, WAIT, config, open_as, unique_discriminator};
-use pmd::descriptor::{DataSegment, status};
+use pmd::descriptor::DataSegment;
+use vi_types::status;
 use vipl::{
     Discriminator, ErrorCode, HostAddress, MemAttributes, MemoryHandle, NetAddress, Operation,
     PtagHandle, RdmaAccess, ReliabilityLevel, ViAttributes, ViHandle, ViState, VipError,
@@ -55,7 +56,7 @@ fn invalid_vi_attributes_change_nothing() {
     vip::destroy_ptag(end.nic, destroyed).unwrap();
     // Valid attributes that all differ from those of the VI; each case has one invalid attribute.
     let good = ViAttributes {
-        reliability: ReliabilityLevel::Unreliable as u16,
+        reliability: ReliabilityLevel::UnreliableDelivery as u16,
         max_transfer_bytes: 1234,
         qos: 0,
         ptag: Some(other),
@@ -175,7 +176,7 @@ fn set_vi_attributes_requires_the_idle_state() {
 fn next_connection_uses_the_changed_attributes() {
     let (client, server) = (raw_endpoint(), raw_endpoint());
     let changed = |end: &RawEndpoint| ViAttributes {
-        reliability: ReliabilityLevel::Unreliable as u16,
+        reliability: ReliabilityLevel::UnreliableDelivery as u16,
         max_transfer_bytes: 100,
         rdma_write: false,
         ..attributes(end.ptag)
@@ -375,7 +376,7 @@ fn send_from_memory_of_another_tag_is_a_protection_error() {
 #[test]
 fn revoked_write_right_is_effective_on_return() {
     const BYTES: usize = 60_000;
-    let unreliable = |vi: vipl::ViBuilder| vi.reliability(ReliabilityLevel::Unreliable);
+    let unreliable = |vi: vipl::ViBuilder| vi.reliability(ReliabilityLevel::UnreliableDelivery);
     let writer = Endpoint::with(unreliable);
     let target = Endpoint::with(|vi| unreliable(vi).rdma_write(true));
     common::connect(&writer, &target);
@@ -464,7 +465,7 @@ fn safe_api_changes_attributes_and_keeps_tags_alive() {
     drop(server.recv());
     for vi in [&mut client.vi, &mut server.vi] {
         vi.change()
-            .reliability(ReliabilityLevel::Unreliable)
+            .reliability(ReliabilityLevel::UnreliableDelivery)
             .max_transfer_bytes(5000)
             .apply()
             .unwrap();

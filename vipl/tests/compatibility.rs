@@ -10,7 +10,7 @@ use common::{
     Endpoint, SecondProcess, TIMEOUT, WAIT, config, connect, open, pair, retry_no_match, segment,
     unique_discriminator,
 };
-use pmd::descriptor::status;
+use vi_types::status;
 use vipl::{
     Done, MemAttributes, Nic, ReliabilityLevel, Timeout, ViState, VipError, provider as vip,
 };
@@ -52,7 +52,7 @@ fn nic_attributes_fit_an_int_and_the_address_stays_valid() {
 #[test]
 fn advertised_reliability_levels_work() {
     let levels = [
-        ReliabilityLevel::Unreliable,
+        ReliabilityLevel::UnreliableDelivery,
         ReliabilityLevel::ReliableDelivery,
         ReliabilityLevel::ReliableReception,
     ];

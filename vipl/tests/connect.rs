@@ -126,7 +126,7 @@ fn conflicting_accept_fails_and_can_be_retried_with_another_vi() {
         .vi(&server.ptag)
         .max_transfer_bytes(MAX_TRANSFER_BYTES as u64);
     let unreliable = unreliable
-        .reliability(ReliabilityLevel::Unreliable)
+        .reliability(ReliabilityLevel::UnreliableDelivery)
         .build()
         .unwrap();
     thread::scope(|scope| {

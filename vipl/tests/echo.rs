@@ -69,7 +69,7 @@ fn post_receives(server: &Endpoint) {
 fn messages_of_every_size_are_echoed_unchanged() {
     for level in [
         ReliabilityLevel::ReliableDelivery,
-        ReliabilityLevel::Unreliable,
+        ReliabilityLevel::UnreliableDelivery,
     ] {
         let client = Endpoint::with(|vi| vi.reliability(level));
         let server = Endpoint::with(|vi| vi.reliability(level));
@@ -278,8 +278,8 @@ fn message_without_a_receive_breaks_only_a_reliable_vi() {
     assert_eq!(client.errors.next_of(&client.vi), vipl::ErrorCode::ConnLost);
     assert_eq!(client.vi.state().unwrap(), vipl::ViState::Error);
 
-    let client = Endpoint::with(|vi| vi.reliability(ReliabilityLevel::Unreliable));
-    let server = Endpoint::with(|vi| vi.reliability(ReliabilityLevel::Unreliable));
+    let client = Endpoint::with(|vi| vi.reliability(ReliabilityLevel::UnreliableDelivery));
+    let server = Endpoint::with(|vi| vi.reliability(ReliabilityLevel::UnreliableDelivery));
     connect(&client, &server);
     assert!(client.send(client.message(b"unexpected")).status.is_ok());
     assert_eq!(

@@ -43,7 +43,7 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 
 fn unreliable(nic: Nic) -> Endpoint {
     Endpoint::on(nic, |vi| {
-        vi.reliability(ReliabilityLevel::Unreliable)
+        vi.reliability(ReliabilityLevel::UnreliableDelivery)
             .rdma_write(true)
     })
 }

@@ -243,7 +243,7 @@ fn default_handler_lines_are_limited_and_suppressed_ones_counted() {
         let nic = common::open_as(|config| config.max_log_lines_per_second = LIMIT);
         let [client, server] = [0, 1].map(|_| {
             let end = Endpoint::on(nic.clone(), |vi| {
-                vi.reliability(ReliabilityLevel::Unreliable)
+                vi.reliability(ReliabilityLevel::UnreliableDelivery)
             });
             vip::error_callback(end.nic.handle(), None).unwrap();
             end

@@ -11,7 +11,8 @@ use std::sync::mpsc::channel;
 use common::raw::{PAGE_BYTES, Pages, attributes};
 use common::{TIMEOUT, segment};
 use pmd::config::{Config, NicConfig};
-use pmd::descriptor::{ControlSegment, DataSegment, RawDescriptor, status};
+use pmd::descriptor::{ControlSegment, DataSegment, RawDescriptor};
+use vi_types::status;
 use vipl::{
     Done, ErrorCode, MemoryHandle, NicAttributes, NicHandle, PtagHandle, Timeout, ViAttributes,
     ViHandle, VipError, provider as vip,

@@ -11,7 +11,7 @@ use common::raw::RawEndpoint;
 use common::{
     Endpoint, SecondProcess, TIMEOUT, WAIT, config, connect, is_child, open_as, pair, pair_on, raw,
 };
-use pmd::descriptor::status;
+use vi_types::status;
 use vipl::{Completed, Done, NicHandle, Returned, Timeout, Vi, ViState, VipError, provider as vip};
 
 /// The argument of a handler call, and its thread.

@@ -109,7 +109,7 @@ fn check_failure(segment: &Segment, progress: Progress, fail: fn(&Segment)) {
     let ud = client
         .nic
         .vi(&client.ptag)
-        .reliability(ReliabilityLevel::Unreliable)
+        .reliability(ReliabilityLevel::UnreliableDelivery)
         .recv_cq(&cq)
         .build()
         .unwrap();

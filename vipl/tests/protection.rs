@@ -7,9 +7,9 @@ use std::thread;
 
 use common::raw::{Pages, RawEndpoint, attributes, connect};
 use common::{SecondProcess, config, is_child, open_as, segment};
-use pmd::LockPolicy;
 use pmd::config::{NicConfig, Protection};
-use pmd::descriptor::{DataSegment, status};
+use pmd::descriptor::DataSegment;
+use vi_types::{LockPolicy, status};
 use vipl::{ErrorCode, Nic, NicHandle, VipError, provider as vip};
 
 fn lenient() -> NicConfig {

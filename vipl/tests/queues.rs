@@ -10,7 +10,8 @@ use std::thread;
 
 use common::raw::{Pages, RawEndpoint, attributes};
 use common::{Endpoint, TIMEOUT, WAIT, config, connect, open, open_as};
-use pmd::descriptor::{ControlSegment, control, status};
+use pmd::descriptor::{ControlSegment, control};
+use vi_types::status;
 use vipl::{
     Done, ErrorCode, MemoryHandle, RawDescriptor, ResourceCode, ViState, VipError, provider as vip,
 };

@@ -488,17 +488,17 @@ fn reads_before_a_refused_read_complete_or_are_flushed_in_order() {
 
 #[test]
 fn read_on_an_unreliable_vi_is_a_format_error() {
-    let end = Endpoint::with(|vi| vi.reliability(ReliabilityLevel::Unreliable));
+    let end = Endpoint::with(|vi| vi.reliability(ReliabilityLevel::UnreliableDelivery));
     let levels = end.nic.attributes().rdma_read_support;
     assert_eq!(levels, LEVELS[0] as u16 | LEVELS[1] as u16);
     let readable = end
         .nic
         .vi(&end.ptag)
-        .reliability(ReliabilityLevel::Unreliable)
+        .reliability(ReliabilityLevel::UnreliableDelivery)
         .rdma_read(true)
         .build();
     assert_eq!(readable.unwrap_err(), VipError::InvalidRdmaRead);
-    let peer = Endpoint::with(|vi| vi.reliability(ReliabilityLevel::Unreliable));
+    let peer = Endpoint::with(|vi| vi.reliability(ReliabilityLevel::UnreliableDelivery));
     connect(&end, &peer);
     let memory = memory(&peer, &[1; 64]);
     let refused = end.send(read_of(&end, memory.remote_buffer(), 8));

@@ -266,9 +266,9 @@ fn write_requires_rights_of_vi_region_and_tag() {
 
 #[test]
 fn a_refused_write_leaves_an_unreliable_vi_connected() {
-    let writer = Endpoint::with(|vi| vi.reliability(ReliabilityLevel::Unreliable));
+    let writer = Endpoint::with(|vi| vi.reliability(ReliabilityLevel::UnreliableDelivery));
     let target = Endpoint::with(|vi| {
-        vi.reliability(ReliabilityLevel::Unreliable)
+        vi.reliability(ReliabilityLevel::UnreliableDelivery)
             .rdma_write(true)
     });
     connect(&writer, &target);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::raw::{Pages, RawEndpoint};
 use common::{Endpoint, TIMEOUT, WAIT, connect, open_as, own_host, pattern};
 use pmd::config::TransportKind;
-use pmd::descriptor::status;
+use vi_types::status;
 use vipl::provider as vip;
 use vipl::{
     ErrorCode, Nic, RawDescriptor, ReliabilityLevel, Timeout, ViAttributes, ViState, VipError,
@@ -35,7 +35,7 @@ fn endpoints(level: ReliabilityLevel, [client, server]: [bool; 2]) -> (Endpoint,
 }
 
 const LEVELS: [ReliabilityLevel; 3] = [
-    ReliabilityLevel::Unreliable,
+    ReliabilityLevel::UnreliableDelivery,
     ReliabilityLevel::ReliableDelivery,
     ReliabilityLevel::ReliableReception,
 ];
@@ -306,7 +306,7 @@ fn messages_behind_one_that_breaks_the_vi_are_not_processed() {
         vip::destroy_vi(end.vi).unwrap();
         // At a reliable level the first message breaks the connection anyway.
         let unreliable = ViAttributes {
-            reliability: ReliabilityLevel::Unreliable as u16,
+            reliability: ReliabilityLevel::UnreliableDelivery as u16,
             ..common::raw::attributes(end.ptag)
         };
         end.vi = vip::create_vi(end.nic, &unreliable, None, None).unwrap();

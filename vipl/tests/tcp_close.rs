@@ -14,7 +14,7 @@ use common::scripted_peer::{
 use common::tls::counter;
 use common::{Endpoint, TIMEOUT, WAIT, pattern};
 use pmd::config::NicConfig;
-use pmd::descriptor::status;
+use vi_types::status;
 use vipl::{
     ConnectionOptions, Descriptor, ErrorCode, Operation, ReliabilityLevel, RemoteBuffer, ViState,
     provider as vip,
@@ -188,7 +188,7 @@ fn open_close_and_fork_do_not_wait_for_a_blocked_close() {
 #[test]
 fn receives_behind_length_errors_are_advertised() {
     const LOW: u16 = 4;
-    let mut setup = ConnectionSetup::new(ReliabilityLevel::Unreliable);
+    let mut setup = ConnectionSetup::new(ReliabilityLevel::UnreliableDelivery);
     setup.attributes |= FLOW_CONTROL;
     setup.options = ConnectionOptions {
         flow_control: true,

@@ -14,7 +14,7 @@ use vipl::{
 };
 
 const LEVELS: [ReliabilityLevel; 3] = [
-    ReliabilityLevel::Unreliable,
+    ReliabilityLevel::UnreliableDelivery,
     ReliabilityLevel::ReliableDelivery,
     ReliabilityLevel::ReliableReception,
 ];
@@ -77,7 +77,7 @@ fn request_without_route_moves_reliable_vi_to_error() {
                 client.vi.connect(&own, &remote, WAIT)
             };
             assert_eq!(refused.err(), Some(VipError::NotReachable), "{level:?}");
-            if level == ReliabilityLevel::Unreliable {
+            if level == ReliabilityLevel::UnreliableDelivery {
                 assert_eq!(client.vi.state(), Ok(ViState::Idle));
                 assert_eq!(
                     client.vi.recv_done().err(),

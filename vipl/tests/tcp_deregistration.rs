@@ -15,7 +15,8 @@ use common::scripted_peer::{
 };
 use common::tls::counter;
 use common::{Endpoint, TIMEOUT, WAIT};
-use pmd::descriptor::{ControlSegment, DataSegment, control, status};
+use pmd::descriptor::{ControlSegment, DataSegment, control};
+use vi_types::status;
 use vipl::{
     Done, ErrorCode, MemAttributes, MemoryHandle, RawDescriptor, ReliabilityLevel, RemoteBuffer,
     ViState, provider as vip,
@@ -37,7 +38,7 @@ impl Owner {
     fn new(level: ReliabilityLevel, data_bytes: usize) -> (Self, ScriptedPeer) {
         let mut setup = ConnectionSetup::new(level);
         setup.mtu_bytes = LONG_BYTES as u32;
-        let reliable = level != ReliabilityLevel::Unreliable;
+        let reliable = level != ReliabilityLevel::UnreliableDelivery;
         let (end, peer) = setup.connect(
             |config| {
                 config.max_transfer_bytes = LONG_BYTES as u32;
@@ -234,7 +235,7 @@ fn message_whose_memory_is_deregistered_fails_alike_at_both_sides() {
                 Cut::Between
             }
         };
-        let stays_connected = level == ReliabilityLevel::Unreliable && cut != Cut::Within;
+        let stays_connected = level == ReliabilityLevel::UnreliableDelivery && cut != Cut::Within;
         if stays_connected {
             owner.end.vi.post_send(owner.end.message(b"next")).unwrap();
             assert_eq!(
@@ -317,7 +318,7 @@ fn receive_memory_deregistered_during_a_message_is_a_protection_error() {
         let rest = peer.continuation(SEND, END, 7, b" a message");
         peer.write(&rest);
         assert_eq!(owner.received(), status::PROTECTION_ERROR, "{level:?}");
-        if level == ReliabilityLevel::Unreliable {
+        if level == ReliabilityLevel::UnreliableDelivery {
             expect_connected(&owner.end, &mut peer);
             continue;
         }
@@ -349,7 +350,7 @@ fn target_deregistered_during_a_write_is_a_protection_error() {
         } else {
             assert_eq!(owner.received(), status::PROTECTION_ERROR, "{level:?}");
         }
-        if level == ReliabilityLevel::Unreliable {
+        if level == ReliabilityLevel::UnreliableDelivery {
             expect_connected(&owner.end, &mut peer);
             continue;
         }

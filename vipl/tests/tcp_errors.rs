@@ -12,7 +12,7 @@ use common::scripted_peer::{
 };
 use common::{Endpoint, WAIT};
 use pmd::config::NicConfig;
-use pmd::descriptor::status;
+use vi_types::status;
 use vipl::{
     ConnectionOptions, Descriptor, ErrorCode, Operation, RdmaAccess, ReliabilityLevel,
     RemoteBuffer, ViState,
@@ -28,7 +28,7 @@ fn a_send_with_transmit_error_fails_its_receive() {
         peer.send(SEND, END | TRANSMIT_ERROR, b"half");
         let expected = status::TRANSPORT_ERROR | status::PARTIAL_ERROR;
         assert_eq!(errors_of(&local.recv()), expected, "{level:?}");
-        if level == ReliabilityLevel::Unreliable {
+        if level == ReliabilityLevel::UnreliableDelivery {
             expect_connected(&local, &mut peer);
             continue;
         }
@@ -56,7 +56,7 @@ fn write_with_wrong_length_is_reported_at_reliable_levels() {
         local.vi.post_recv(local.descriptor(64)).unwrap();
         let other = rdma(memory.remote_buffer(), 32, &vec![7; bytes]);
         peer.send(WRITE, END, &other);
-        if level == ReliabilityLevel::Unreliable {
+        if level == ReliabilityLevel::UnreliableDelivery {
             expect_connected(&local, &mut peer);
             continue;
         }
@@ -150,7 +150,7 @@ fn message_above_the_negotiated_transfer_size_is_an_error() {
         read: true,
     };
     for level in LEVELS {
-        let reliable = level != ReliabilityLevel::Unreliable;
+        let reliable = level != ReliabilityLevel::UnreliableDelivery;
         for kind in [SEND, WRITE, READ_REQUEST] {
             if kind == READ_REQUEST && !reliable {
                 continue;
@@ -229,7 +229,7 @@ fn reads_above_the_advertised_limit_break_the_connection() {
 
 #[test]
 fn read_request_at_unreliable_delivery_is_a_protocol_violation() {
-    let (local, mut peer) = connect_plain(ReliabilityLevel::Unreliable);
+    let (local, mut peer) = connect_plain(ReliabilityLevel::UnreliableDelivery);
     let remote = RemoteBuffer::from_bytes(&[1; RemoteBuffer::BYTES]);
     peer.send(READ_REQUEST, END, &rdma(remote, 64, &[]));
     expect_connection_lost(&local, &mut peer, &[]);

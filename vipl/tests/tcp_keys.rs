@@ -123,7 +123,7 @@ fn shared_key_connects_at_every_level_and_exchanges_security_information() {
     let _serial = serialise();
     let (clients, servers) = (KeyFile::new(&[(2, KEY)]), KeyFile::for_all(KEY));
     let levels = [
-        ReliabilityLevel::Unreliable,
+        ReliabilityLevel::UnreliableDelivery,
         ReliabilityLevel::ReliableDelivery,
         ReliabilityLevel::ReliableReception,
     ];

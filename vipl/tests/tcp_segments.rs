@@ -70,7 +70,7 @@ fn immediate_data_in_a_later_segment_consumes_a_receive() {
         let header = rdma(memory.remote_buffer(), 13, &[]);
         send_in_two(&mut peer, WRITE, &header, [false, true]);
         assert_eq!(local.errors.next_of(&local.vi), ErrorCode::RecvqEmpty);
-        if level == ReliabilityLevel::Unreliable {
+        if level == ReliabilityLevel::UnreliableDelivery {
             local.vi.post_recv(local.descriptor(64)).unwrap();
             expect_connected(&local, &mut peer);
             continue;

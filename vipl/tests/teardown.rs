@@ -13,7 +13,7 @@ use common::{
     Endpoint, TIMEOUT, WAIT, config, connect, open_as, pair, raw, retry_no_match,
     unique_discriminator,
 };
-use pmd::descriptor::status;
+use vi_types::status;
 use vipl::{Done, NicHandle, Returned, Timeout, ViHandle, VipError, provider as vip};
 
 /// An endpoint on a separate NIC for each value of `takeover_us`, so that a test can close it.

@@ -13,7 +13,7 @@ use pmd::config::TlsConfig;
 use vipl::{ErrorCode, Operation, RdmaAccess, ReliabilityLevel, ViBuilder};
 
 const LEVELS: [ReliabilityLevel; 3] = [
-    ReliabilityLevel::Unreliable,
+    ReliabilityLevel::UnreliableDelivery,
     ReliabilityLevel::ReliableDelivery,
     ReliabilityLevel::ReliableReception,
 ];

@@ -9,7 +9,7 @@ fn messages_fit_and_round_trip() {
     let test = Test::new(
         Benchmark::Bandwidth,
         Op::Write,
-        Level::Ud,
+        ReliabilityLevel::UnreliableDelivery,
         MAX_SIZE_BYTES,
         256,
         Some(1024),

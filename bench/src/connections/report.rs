@@ -1,17 +1,17 @@
 //! The table and the JSON object of `vibench connect`.
 
 use serde::Serialize;
+use vi_types::ReliabilityLevel;
 
 use crate::cli::ConnectOptions;
 use crate::error::{Error, Result};
-use crate::plan::Level;
 use crate::report::{Percentiles, nanoseconds, scaled};
 
 /// Result of a step, a tenth of the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepResult {
     /// Reliability level of the connections.
-    pub level: Level,
+    pub level: ReliabilityLevel,
     /// Connections made and closed.
     pub connections: u32,
     /// Time that they took, in ns.
@@ -27,7 +27,7 @@ pub struct StepResult {
 }
 
 impl StepResult {
-    pub(super) fn new(level: Level) -> Self {
+    pub(super) fn new(level: ReliabilityLevel) -> Self {
         Self {
             level,
             connections: 0,
@@ -187,7 +187,7 @@ mod tests {
             no_match: 3,
             resident_kib,
             far_resident_kib,
-            ..StepResult::new(Level::Rd)
+            ..StepResult::new(ReliabilityLevel::ReliableDelivery)
         }
     }
 

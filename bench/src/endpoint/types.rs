@@ -1,15 +1,13 @@
 //! Parameters and results of an endpoint.
 
-use pmd::descriptor::status;
 use serde::{Deserialize, Serialize};
-
-use crate::plan::Level;
+use vi_types::{ReliabilityLevel, status};
 
 /// Numbers and sizes of the descriptors and buffers of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointLayout {
     /// Reliability level of the VI.
-    pub level: Level,
+    pub level: ReliabilityLevel,
     /// Number of send descriptors.
     pub send_descriptors: u32,
     /// Number of send buffers, used in turn.

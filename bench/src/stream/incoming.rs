@@ -1,11 +1,13 @@
 //! Receiving end of one connection of a stream.
 
+use vi_types::ReliabilityLevel;
+
 use crate::endpoint::{
     Endpoint, EndpointLayout, Reaped, RemoteAddress, RemoteMemory, is_flushed, mark_of,
 };
 use crate::error::{Error, Result};
 use crate::nic::Nic;
-use crate::plan::{Level, Test};
+use crate::plan::Test;
 
 /// Number of send descriptors for credit.
 const CREDIT_DESCRIPTORS: u32 = 16;
@@ -91,7 +93,8 @@ impl Incoming {
                     taken += 1;
                 }
                 Reaped::Failed { index, status }
-                    if self.test.level == Level::Ud && !is_flushed(status) =>
+                    if self.test.level == ReliabilityLevel::UnreliableDelivery
+                        && !is_flushed(status) =>
                 {
                     self.endpoint.post_recv(index)?;
                 }
@@ -128,7 +131,7 @@ impl Incoming {
     /// Returns credit to the sender if it is due; returns the status of a failed descriptor.
     #[inline]
     pub(super) fn return_credit(&mut self, idle_polls: u32) -> Result<Option<u32>> {
-        if self.test.level == Level::Ud {
+        if self.test.level == ReliabilityLevel::UnreliableDelivery {
             return Ok(None);
         }
         let unreturned = self.consumed - self.returned;

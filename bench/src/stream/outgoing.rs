@@ -1,9 +1,11 @@
 //! Sending end of one connection of a stream.
 
+use vi_types::ReliabilityLevel;
+
 use crate::endpoint::{Endpoint, EndpointLayout, Reaped, RemoteAddress, RemoteMemory, mark_of};
 use crate::error::{Error, Result};
 use crate::nic::Nic;
-use crate::plan::{Level, Op, Test};
+use crate::plan::{Op, Test};
 
 /// The sending end of one connection of a stream.
 pub(super) struct Outgoing {
@@ -53,8 +55,8 @@ impl Outgoing {
         let batch = u64::from(self.test.batch).min(wanted) as u32;
         let room = self.test.window - self.sends_pending;
         let allowed = match self.test.level {
-            Level::Ud => room,
-            Level::Rd | Level::Rr => {
+            ReliabilityLevel::UnreliableDelivery => room,
+            ReliabilityLevel::ReliableDelivery | ReliabilityLevel::ReliableReception => {
                 let in_flight = self.sent - self.endpoint.credit();
                 room.min(self.test.window.saturating_sub(in_flight as u32))
             }

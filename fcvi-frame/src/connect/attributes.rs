@@ -13,8 +13,9 @@
 //!
 //! Other flags and reserved bytes are sent as 0 and ignored.
 
+use vi_types::ReliabilityLevel;
+
 use crate::error::{Field, ParseError, Reason};
-use crate::flags::WireReliability;
 use crate::profile::{self, attribute};
 use crate::wire::{Reader, Writer, tiles};
 
@@ -49,7 +50,7 @@ const RELIABILITY: u32 =
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attributes {
     /// Reliability level.
-    pub reliability: WireReliability,
+    pub reliability: ReliabilityLevel,
     /// RDMA writes are accepted.
     pub rdma_write: bool,
     /// RDMA reads are accepted.
@@ -73,7 +74,7 @@ pub struct Attributes {
 impl Default for Attributes {
     fn default() -> Self {
         Self {
-            reliability: WireReliability::Ud,
+            reliability: ReliabilityLevel::UnreliableDelivery,
             rdma_write: false,
             rdma_read: false,
             in_order: false,
@@ -99,9 +100,9 @@ impl Attributes {
         let bytes = Reader(bytes);
         let flags = bytes.u32::<FLAGS>();
         let reliability = match flags & RELIABILITY {
-            attribute::UNRELIABLE_DELIVERY => WireReliability::Ud,
-            attribute::RELIABLE_DELIVERY => WireReliability::Rd,
-            attribute::RELIABLE_RECEPTION => WireReliability::Rr,
+            attribute::UNRELIABLE_DELIVERY => ReliabilityLevel::UnreliableDelivery,
+            attribute::RELIABLE_DELIVERY => ReliabilityLevel::ReliableDelivery,
+            attribute::RELIABLE_RECEPTION => ReliabilityLevel::ReliableReception,
             _ => return Err(ParseError::new(Field::Reliability, Reason::Mismatch)),
         };
         Ok(Self {
@@ -140,9 +141,9 @@ impl Attributes {
     fn flags(&self) -> u32 {
         let flag = |set, flag| if set { flag } else { 0 };
         let reliability = match self.reliability {
-            WireReliability::Ud => attribute::UNRELIABLE_DELIVERY,
-            WireReliability::Rd => attribute::RELIABLE_DELIVERY,
-            WireReliability::Rr => attribute::RELIABLE_RECEPTION,
+            ReliabilityLevel::UnreliableDelivery => attribute::UNRELIABLE_DELIVERY,
+            ReliabilityLevel::ReliableDelivery => attribute::RELIABLE_DELIVERY,
+            ReliabilityLevel::ReliableReception => attribute::RELIABLE_RECEPTION,
         };
         reliability
             | flag(self.rdma_write, attribute::RDMA_WRITE)
@@ -155,14 +156,14 @@ impl Attributes {
 #[cfg(test)]
 pub(super) mod tests {
     use super::Attributes;
-    use crate::flags::WireReliability;
     use proptest::prelude::*;
+    use vi_types::ReliabilityLevel;
 
     pub(crate) fn any_attributes() -> impl Strategy<Value = Attributes> {
         let reliability = prop_oneof![
-            Just(WireReliability::Ud),
-            Just(WireReliability::Rd),
-            Just(WireReliability::Rr)
+            Just(ReliabilityLevel::UnreliableDelivery),
+            Just(ReliabilityLevel::ReliableDelivery),
+            Just(ReliabilityLevel::ReliableReception)
         ];
         let flags = any::<[bool; 4]>();
         let numbers = any::<(u32, u8, u8, u16, u16)>();

@@ -25,12 +25,13 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, connect_parameter};
+use vi_types::ViState;
 
 use self::incoming::IncomingState;
 use crate::connect::{ConnectError, RemoteVi, check_attributes};
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
-use crate::endpoint::{Connection, EndpointState, Phase};
+use crate::endpoint::{Connection, Phase};
 use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{EngineIo, Waiter};
 
@@ -154,7 +155,7 @@ impl Engine {
         if let Some(incoming) = self.incoming_mut(conn) {
             incoming.state = IncomingState::Accepting(vi);
         }
-        io.set_state(vi, EndpointState::ConnectPending);
+        io.set_state(vi, ViState::ConnectPending);
         self.await_response2(now_ns, vi, io);
         Ok(())
     }
@@ -226,7 +227,7 @@ impl Engine {
             return;
         };
         self.note_received(peer_index, now_ns);
-        if self.state(vi) == Some(EndpointState::ConnectPending) {
+        if self.state(vi) == Some(ViState::ConnectPending) {
             self.server_connected(vi, &connection, io);
         }
         let f_ctl = profile::F_CTL_FINAL_REPLY;
@@ -249,7 +250,7 @@ impl Engine {
         self.remove_accepting(vi);
         self.arm_connect_timer(vi);
         self.counters.count(Counter::Connects);
-        io.set_state(vi, EndpointState::Connected);
+        io.set_state(vi, ViState::Connected);
         io.control_event(Waiter::Outcome(vi));
     }
 }

@@ -29,12 +29,11 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS};
 use crate::counters::Counter;
-use crate::endpoint::{
-    Connection, EndpointState, Level, Phase, ResponseWait, RxStream, TxStream, ViParams,
-};
+use crate::endpoint::{Connection, Phase, ResponseWait, RxStream, TxStream, ViParams};
 use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{EngineIo, Waiter};
 use crate::recovery::RxRecovery;
@@ -100,7 +99,7 @@ impl Engine {
     /// Returns our attributes as connect IUs carry them.
     pub(crate) fn attributes_of(&self, params: &ViParams) -> Attributes {
         Attributes {
-            reliability: params.level.wire(),
+            reliability: params.level,
             rdma_write: params.rdma_write,
             rdma_read: params.rdma_read,
             in_order: true,
@@ -118,8 +117,8 @@ impl Engine {
     }
 
     /// Reports whether recovery is offered at this level [FCVI P-16].
-    fn offers_recovery(&self, level: Level) -> bool {
-        self.config.recovery.is_some() && level != Level::UnreliableDelivery
+    fn offers_recovery(&self, level: ReliabilityLevel) -> bool {
+        self.config.recovery.is_some() && level != ReliabilityLevel::UnreliableDelivery
     }
 
     /// Takes the outcome of a connection call on this VI, once.
@@ -339,16 +338,16 @@ impl Engine {
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
-        let breaks =
-            error == ConnectError::NotReachable && ep.params.level != Level::UnreliableDelivery;
+        let breaks = error == ConnectError::NotReachable
+            && ep.params.level != ReliabilityLevel::UnreliableDelivery;
         ep.phase = if breaks { Phase::Error } else { Phase::Idle };
         ep.conclude(Err(error));
         self.arm_connect_timer(vi);
         if breaks {
-            io.set_state(vi, EndpointState::Error);
+            io.set_state(vi, ViState::Error);
             io.flush_receives(vi);
         } else {
-            io.set_state(vi, EndpointState::Idle);
+            io.set_state(vi, ViState::Idle);
         }
         io.control_event(Waiter::Outcome(vi));
     }

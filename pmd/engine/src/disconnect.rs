@@ -6,11 +6,12 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
+use vi_types::ViState;
 
 use crate::connect::ConnectError;
 use crate::connection_iu::{ConnectionIu, Sequence};
 use crate::counters::Counter;
-use crate::endpoint::{Connection, EndpointState, Phase, PreviousConnection};
+use crate::endpoint::{Connection, Phase, PreviousConnection};
 use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{AsyncError, EngineIo, Waiter};
 use crate::pending_disconnects::DisconnectInfo;
@@ -33,7 +34,7 @@ impl Engine {
         let Some(state) = self.state(vi) else {
             return;
         };
-        let waiting = state == EndpointState::ConnectPending;
+        let waiting = state == ViState::ConnectPending;
         self.cancel_request(now_ns, vi, None, io);
         self.end_connection(now_ns, vi, Some(MessageReason::Disconnected), io);
         self.remove_accepting(vi);
@@ -44,7 +45,7 @@ impl Engine {
             }
         }
         self.arm_connect_timer(vi);
-        io.set_state(vi, EndpointState::Idle);
+        io.set_state(vi, ViState::Idle);
         io.flush_sends(vi);
         io.flush_receives(vi);
         if waiting {
@@ -138,7 +139,7 @@ impl Engine {
         self.fail_deferred(now_ns, vi, io);
         self.end_connection(now_ns, vi, reason_for_peer, io);
         self.counters.count(Counter::Breaks);
-        io.set_state(vi, EndpointState::Error);
+        io.set_state(vi, ViState::Error);
         io.flush_sends(vi);
         io.flush_receives(vi);
         io.report(vi, error);
@@ -148,18 +149,18 @@ impl Engine {
     /// every state. A concluded peer request keeps its outcome; any other one is withdrawn.
     pub fn fail_vi<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
         match self.state(vi) {
-            Some(EndpointState::Connected) => {
+            Some(ViState::Connected) => {
                 self.break_local(now_ns, vi, MessageReason::ProtocolError, io);
             }
-            Some(EndpointState::Idle | EndpointState::ConnectPending) => {
+            Some(ViState::Idle | ViState::ConnectPending) => {
                 self.return_to_idle(now_ns, vi, io);
                 if let Some(ep) = self.endpoint_mut(vi) {
                     ep.phase = Phase::Error;
                     ep.peer_request.take_if(|request| !request.is_concluded());
                 }
-                io.set_state(vi, EndpointState::Error);
+                io.set_state(vi, ViState::Error);
             }
-            Some(EndpointState::Error) | None => {}
+            Some(ViState::Error) | None => {}
         }
     }
 
@@ -253,11 +254,11 @@ impl Engine {
         io: &mut I,
     ) {
         match self.state(vi) {
-            Some(EndpointState::Connected) => self.enter_error(now_ns, vi, None, loss, io),
-            Some(EndpointState::ConnectPending) => {
+            Some(ViState::Connected) => self.enter_error(now_ns, vi, None, loss, io),
+            Some(ViState::ConnectPending) => {
                 self.abort_pending(now_ns, vi, error, None, io);
             }
-            Some(EndpointState::Idle | EndpointState::Error) | None => {}
+            Some(ViState::Idle | ViState::Error) | None => {}
         }
     }
 

@@ -2,10 +2,11 @@
 
 use fcvi_frame::connect::Attributes;
 use fcvi_frame::fc::{FCtl, NPortId};
-use fcvi_frame::flags::{ConnectMode, WireReliability, message_request};
+use fcvi_frame::flags::{ConnectMode, message_request, reliability_flags};
 use fcvi_frame::frame::{HeaderTemplate, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::config::EngineConfig;
 use crate::connect::{Attempt, ConnectError, PeerRequest, RemoteVi};
@@ -20,72 +21,26 @@ use crate::shortcut::Shortcut;
 use crate::synonym::{Check, skips};
 use crate::transmit::InFlight;
 
-/// Reliability level of a VI (VIPL 4.6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Level {
-    /// Unreliable Delivery.
-    UnreliableDelivery,
-    /// Reliable Delivery.
-    ReliableDelivery,
-    /// Reliable Reception: as Reliable Delivery, and a send or write completes when the remote side
-    /// has placed it.
-    ReliableReception,
-}
-
-impl Level {
-    /// Returns the encoding of the level in frames.
-    pub const fn wire(self) -> WireReliability {
-        match self {
-            Level::UnreliableDelivery => WireReliability::Ud,
-            Level::ReliableDelivery => WireReliability::Rd,
-            Level::ReliableReception => WireReliability::Rr,
-        }
-    }
-
-    /// Returns the FCVI_FLAGS of every send and write of this level [FCVI P-6].
-    pub(crate) const fn request_flags(self) -> u8 {
-        let response = match self {
-            Level::UnreliableDelivery | Level::ReliableDelivery => 0,
-            Level::ReliableReception => message_request::RESPONSE_REQUESTED,
-        };
-        self.wire().to_flags() | response
-    }
+/// Returns the FCVI_FLAGS of every send and write of a level [FCVI P-6].
+pub(crate) const fn request_flags(level: ReliabilityLevel) -> u8 {
+    let response = match level {
+        ReliabilityLevel::UnreliableDelivery | ReliabilityLevel::ReliableDelivery => 0,
+        ReliabilityLevel::ReliableReception => message_request::RESPONSE_REQUESTED,
+    };
+    reliability_flags(level) | response
 }
 
 /// Attributes of a VI, as its consumer chose them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ViParams {
     /// Reliability level.
-    pub level: Level,
+    pub level: ReliabilityLevel,
     /// Maximum message length in bytes.
     pub max_transfer_bytes: u32,
     /// RDMA writes of the peer are accepted.
     pub rdma_write: bool,
     /// RDMA reads of the peer are accepted; not at Unreliable Delivery.
     pub rdma_read: bool,
-}
-
-/// State of a VI (VIPL 4.8).
-///
-/// ```text
-///            request / accept              RESP3, or RESP2
-///   Idle ------------------------> Pending ----------------> Connected
-///    ^  ^                             |                          |
-///    |  +--- refused, timed out ------+        break, peer gone  |
-///    |                                                           v
-///    +------------------------- disconnect -------------------- Error
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum EndpointState {
-    /// Not connected.
-    Idle = 0,
-    /// Connected: messages are sent and received.
-    Connected = 1,
-    /// A connection procedure is in progress.
-    ConnectPending = 2,
-    /// The connection broke; `disconnect` leads back to Idle.
-    Error = 3,
 }
 
 /// Phase of an endpoint's connection procedure.
@@ -312,14 +267,14 @@ impl Endpoint {
         }
     }
 
-    pub(crate) fn state(&self) -> EndpointState {
+    pub(crate) fn state(&self) -> ViState {
         match self.phase {
-            Phase::Idle => EndpointState::Idle,
+            Phase::Idle => ViState::Idle,
             Phase::Requesting(_) | Phase::AwaitResponse3(_) | Phase::AwaitResponse2(_) => {
-                EndpointState::ConnectPending
+                ViState::ConnectPending
             }
-            Phase::Connected => EndpointState::Connected,
-            Phase::Error => EndpointState::Error,
+            Phase::Connected => ViState::Connected,
+            Phase::Error => ViState::Error,
         }
     }
 }

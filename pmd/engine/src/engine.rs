@@ -5,11 +5,12 @@ use std::collections::BinaryHeap;
 
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
+use vi_types::ViState;
 
 use crate::accept::{Incoming, Listener};
 use crate::config::EngineConfig;
 use crate::counters::Counters;
-use crate::endpoint::{Endpoint, EndpointState, Phase, ViParams};
+use crate::endpoint::{Endpoint, Phase, ViParams};
 use crate::engine_io::EngineIo;
 use crate::exchange::ExchangePool;
 use crate::handles::{Handles, slot_mask};
@@ -171,11 +172,11 @@ impl Engine {
             Some(_) => self.config.n_port_id,
             None => endpoint.peer,
         };
-        (endpoint.state() == EndpointState::Connected).then_some(peer)
+        (endpoint.state() == ViState::Connected).then_some(peer)
     }
 
     /// Returns the state of a VI.
-    pub fn state(&self, vi: ViIndex) -> Option<EndpointState> {
+    pub fn state(&self, vi: ViIndex) -> Option<ViState> {
         self.endpoint(vi).map(Endpoint::state)
     }
 

@@ -2,11 +2,11 @@
 
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
+use vi_types::{ViState, status};
 
-use crate::endpoint::EndpointState;
 use crate::engine::ViIndex;
 
-/// Status bits of a completed descriptor, as the guide numbers them (VIPL 5.2).
+/// Error bits of the status of a completed descriptor (VIPL 5.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status(pub u32);
 
@@ -14,21 +14,21 @@ impl Status {
     /// No error bit.
     pub const OK: Status = Status(0);
     /// Local Format Error.
-    pub const FORMAT: Status = Status(0x0000_0002);
+    pub const FORMAT: Status = Status(status::FORMAT_ERROR);
     /// Local Protection Error.
-    pub const PROTECTION: Status = Status(0x0000_0004);
+    pub const PROTECTION: Status = Status(status::PROTECTION_ERROR);
     /// Local Length Error.
-    pub const LENGTH: Status = Status(0x0000_0008);
+    pub const LENGTH: Status = Status(status::LENGTH_ERROR);
     /// Partial Packet Error, always with another bit.
-    pub const PARTIAL: Status = Status(0x0000_0010);
+    pub const PARTIAL: Status = Status(status::PARTIAL_ERROR);
     /// Descriptor Flushed.
-    pub const FLUSHED: Status = Status(0x0000_0020);
+    pub const FLUSHED: Status = Status(status::DESC_FLUSHED_ERROR);
     /// Transport Error.
-    pub const TRANSPORT: Status = Status(0x0000_0040);
+    pub const TRANSPORT: Status = Status(status::TRANSPORT_ERROR);
     /// RDMA Protection Error: the remote side refused a read or write.
-    pub const RDMA_PROTECTION: Status = Status(0x0000_0080);
+    pub const RDMA_PROTECTION: Status = Status(status::RDMA_PROT_ERROR);
     /// Remote Descriptor Error: the remote receive descriptor did not fit, or none was posted.
-    pub const REMOTE_DESCRIPTOR: Status = Status(0x0000_0100);
+    pub const REMOTE_DESCRIPTOR: Status = Status(status::REMOTE_DESC_ERROR);
 
     /// Returns the union of both sets of bits.
     #[must_use]
@@ -309,7 +309,7 @@ pub trait EngineIo {
     fn flush_receives(&mut self, vi: ViIndex);
 
     /// Sets the state of the VI that its consumer sees.
-    fn set_state(&mut self, vi: ViIndex, state: EndpointState);
+    fn set_state(&mut self, vi: ViIndex, state: ViState);
 
     /// Reports an asynchronous error to the consumer.
     fn report(&mut self, vi: ViIndex, error: AsyncError);

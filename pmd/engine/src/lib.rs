@@ -71,7 +71,7 @@ pub use accept::{ConnId, Indication};
 pub use config::{EngineConfig, MAX_UNANSWERED};
 pub use connect::{ConnectCommand, ConnectError, RemoteVi};
 pub use counters::{Counter, Counters};
-pub use endpoint::{EndpointState, Level, ViParams};
+pub use endpoint::ViParams;
 pub use engine::{Engine, ViIndex};
 pub use engine_io::{
     AsyncError, Claim, Completion, EngineIo, Moved, Operation, SendWork, Status, Transmit, Waiter,

@@ -1,9 +1,10 @@
 //! Failure of the port itself: nothing can be sent or received any more.
 
 use fcvi_frame::fc::NPortId;
+use vi_types::ViState;
 
 use crate::connect::ConnectError;
-use crate::endpoint::{EndpointState, Phase};
+use crate::endpoint::Phase;
 use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{EngineIo, Waiter};
 
@@ -27,7 +28,7 @@ impl Engine {
     /// Fails a pending peer request, which otherwise outlives the ports that it was sent to.
     fn fail_pooled(&mut self, vi: ViIndex) {
         if let Some(ep) = self.endpoint_mut(vi)
-            && ep.state() == EndpointState::ConnectPending
+            && ep.state() == ViState::ConnectPending
             && ep.peer_request.is_some()
         {
             ep.conclude(Err(ConnectError::NotReachable));

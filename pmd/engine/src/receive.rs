@@ -24,9 +24,10 @@ use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
+use vi_types::ReliabilityLevel;
 
 use crate::counters::Counter;
-use crate::endpoint::{Endpoint, Level, Phase, RxKind, RxMessage};
+use crate::endpoint::{Endpoint, Phase, RxKind, RxMessage, request_flags};
 use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{AsyncError, Claim, Completion, EngineIo, Status};
 use crate::synonym::{Check, skips};
@@ -282,7 +283,7 @@ impl Engine {
         };
         let params = ep.params;
         let limited = ep.rx.misses.is_watched() && self.is_limited(now_ns, vi);
-        if limited && params.level == Level::UnreliableDelivery {
+        if limited && params.level == ReliabilityLevel::UnreliableDelivery {
             return self.drop_limited(now_ns, vi, io);
         }
         let immediate = header.flags & message_request::IMMEDIATE != 0;
@@ -450,7 +451,7 @@ impl Engine {
             return;
         };
         ep.rx.message = None;
-        let mut reception = ep.params.level == Level::ReliableReception;
+        let mut reception = ep.params.level == ReliabilityLevel::ReliableReception;
         if let Some(recovery) = ep.rx.recovery.as_mut() {
             recovery.finished(done.msg_id);
             reception = false;
@@ -531,7 +532,7 @@ impl Engine {
 
 /// Reports whether the flags of a request match the level of the connection [FCVI P-6].
 #[inline]
-fn fits_level(flags: u8, level: Level) -> bool {
+fn fits_level(flags: u8, level: ReliabilityLevel) -> bool {
     const LEVEL: u8 = message_request::RELIABILITY | message_request::RESPONSE_REQUESTED;
-    flags & LEVEL == level.request_flags()
+    flags & LEVEL == request_flags(level)
 }

@@ -19,11 +19,12 @@ use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
+use vi_types::ReliabilityLevel;
 
 use crate::config::{EngineConfig, MAX_UNANSWERED};
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
-use crate::endpoint::{Connection, Level, RxMessage, TxStream};
+use crate::endpoint::{Connection, RxMessage, TxStream};
 use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{AsyncError, EngineIo, Transmit};
 use crate::transmit::{Step, message_template};
@@ -108,12 +109,12 @@ pub(crate) struct Responses {
 }
 
 impl Responses {
-    pub(crate) fn new(level: Level, config: &EngineConfig) -> Self {
+    pub(crate) fn new(level: ReliabilityLevel, config: &EngineConfig) -> Self {
         let reads = usize::from(config.reads_accepted());
         let (responses, reads) = match level {
-            Level::UnreliableDelivery => (0, 0),
-            Level::ReliableDelivery => (0, reads),
-            Level::ReliableReception => (MAX_UNANSWERED as usize, reads),
+            ReliabilityLevel::UnreliableDelivery => (0, 0),
+            ReliabilityLevel::ReliableDelivery => (0, reads),
+            ReliabilityLevel::ReliableReception => (MAX_UNANSWERED as usize, reads),
         };
         Self {
             queued: VecDeque::with_capacity(responses),

@@ -28,10 +28,11 @@ use fcvi_frame::fc::NPortId;
 use fcvi_frame::flags::message_request;
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::connect::ConnectError;
 use crate::counters::Counter;
-use crate::endpoint::{EndpointState, Level, Phase, RxKind, RxMessage};
+use crate::endpoint::{Phase, RxKind, RxMessage};
 use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{AsyncError, EngineIo, Moved, Operation, SendWork, Status};
 use crate::receive::ReceiveFailure;
@@ -136,14 +137,17 @@ impl Engine {
             return Step::Nothing;
         };
         let is_read = matches!(work.operation, Operation::Read { .. });
-        if is_read && work.fault.is_ok() && self.level_of(vi) == Some(Level::UnreliableDelivery) {
+        if is_read
+            && work.fault.is_ok()
+            && self.level_of(vi) == Some(ReliabilityLevel::UnreliableDelivery)
+        {
             work.fault = Status::FORMAT;
         }
         if !work.fault.is_ok() {
             let connected = self.refuse_local(now_ns, vi, work, io);
             return if connected { Step::Next } else { Step::Broken };
         }
-        if self.state(other) == Some(EndpointState::ConnectPending) {
+        if self.state(other) == Some(ViState::ConnectPending) {
             // The first message implies RESP3 [FCVI P-12].
             self.client_connected(other, io);
         }
@@ -339,7 +343,7 @@ impl Engine {
         }
         self.set_transfer(vi, None);
         io.complete_send(vi, status, 0);
-        if self.level_of(vi) == Some(Level::UnreliableDelivery) {
+        if self.level_of(vi) == Some(ReliabilityLevel::UnreliableDelivery) {
             // The remaining bytes will not arrive.
             self.fail_message(now_ns, other, ReceiveFailure::Incomplete, io);
             return Step::Next;
@@ -364,7 +368,7 @@ impl Engine {
         if let Some((transfer, failure)) = shortcut.transfer.zip(failure) {
             self.complete_failed(vi, &transfer, failure, io);
         }
-        if self.state(vi) == Some(EndpointState::ConnectPending) {
+        if self.state(vi) == Some(ViState::ConnectPending) {
             // The server's half was made, so the connection existed, although RESP3 has not
             // arrived.
             self.client_connected(vi, io);
@@ -390,7 +394,9 @@ impl Engine {
         if !failure.applies_to(kind) {
             return;
         }
-        if kind != OperationKind::Read && self.level_of(vi) != Some(Level::ReliableReception) {
+        if kind != OperationKind::Read
+            && self.level_of(vi) != Some(ReliabilityLevel::ReliableReception)
+        {
             self.complete_transfer(vi, &transfer.work, io);
             return;
         }

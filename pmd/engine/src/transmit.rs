@@ -15,11 +15,12 @@ use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::config::EngineConfig;
 use crate::counters::Counter;
 use crate::endpoint::{
-    Connection, Endpoint, EndpointState, Framing, Level, Phase, RxStream, TxMessage, TxStream,
+    Connection, Endpoint, Framing, Phase, RxStream, TxMessage, TxStream, request_flags,
 };
 use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{EngineIo, Operation, SendWork, Status, Transmit};
@@ -53,7 +54,7 @@ impl TxStream {
     pub(crate) fn new(
         config: &EngineConfig,
         connection: &Connection,
-        level: Level,
+        level: ReliabilityLevel,
         first_msg_id: u32,
         recovery: Option<&RecoveryConfig>,
     ) -> Self {
@@ -70,7 +71,7 @@ impl TxStream {
             send_payload_bytes: payload(Opcode::SendRequest),
             write_payload_bytes: payload(Opcode::WriteRequest),
             framing: Framing::of(level),
-            tracked: level == Level::ReliableReception || recovery.is_some(),
+            tracked: level == ReliabilityLevel::ReliableReception || recovery.is_some(),
             responding: false,
             in_flight: InFlight::new(level, config, connection.remote.max_reads),
             responses: Responses::new(level, config),
@@ -95,17 +96,19 @@ pub(crate) fn payload_room(data_field_bytes: u16, opcode: Opcode) -> u32 {
 }
 
 impl Framing {
-    fn of(level: Level) -> Self {
+    fn of(level: ReliabilityLevel) -> Self {
         let (f_ctl, last_f_ctl) = match level {
-            Level::UnreliableDelivery | Level::ReliableDelivery => {
+            ReliabilityLevel::UnreliableDelivery | ReliabilityLevel::ReliableDelivery => {
                 (profile::F_CTL_ONE_WAY, profile::F_CTL_ONE_WAY_LAST)
             }
-            Level::ReliableReception => (profile::F_CTL_REQUEST_BEGUN, profile::F_CTL_REQUEST),
+            ReliabilityLevel::ReliableReception => {
+                (profile::F_CTL_REQUEST_BEGUN, profile::F_CTL_REQUEST)
+            }
         };
         Self {
             f_ctl: f_ctl.union(FCtl::RELATIVE_OFFSET),
             last_f_ctl: last_f_ctl.union(FCtl::RELATIVE_OFFSET),
-            flags: level.request_flags(),
+            flags: request_flags(level),
         }
     }
 }
@@ -216,7 +219,7 @@ impl Engine {
         budget: u32,
         io: &mut I,
     ) -> Pumped {
-        if self.state(vi) == Some(EndpointState::Connected) {
+        if self.state(vi) == Some(ViState::Connected) {
             return self.pump_shortcut(now_ns, vi, budget, io);
         }
         io.flush_sends(vi);
@@ -423,7 +426,7 @@ impl Engine {
         self.endpoints.get_mut(vi.slot()).and_then(tx_of)
     }
 
-    pub(crate) fn level_of(&self, vi: ViIndex) -> Option<Level> {
+    pub(crate) fn level_of(&self, vi: ViIndex) -> Option<ReliabilityLevel> {
         self.endpoint(vi).map(|ep: &Endpoint| ep.params.level)
     }
 }

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pmd::EndpointState;
 use pmd::attach::server::{ApplicationStatus, NicStatus, QuotaUse, Server, Status, ViStatus};
 use pmd::config::{CONFIG_VARIABLE, Config, ProcessConfig};
 use pmd::nic::OwnState;
+use vi_types::ViState;
 
 use crate::Error;
 use crate::cli::ProcessOptions;
@@ -156,10 +156,10 @@ fn vi(status: &ViStatus) -> ViInfo {
         nic: status.nic.clone(),
         index: status.index,
         state: match status.state {
-            EndpointState::Idle => "Idle",
-            EndpointState::ConnectPending => "ConnectPending",
-            EndpointState::Connected => "Connected",
-            EndpointState::Error => "Error",
+            ViState::Idle => "Idle",
+            ViState::ConnectPending => "ConnectPending",
+            ViState::Connected => "Connected",
+            ViState::Error => "Error",
         }
         .to_owned(),
         reliability: match status.reliability {

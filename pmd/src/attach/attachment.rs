@@ -2,7 +2,8 @@
 
 use pmd_port::WakeSource;
 use pmd_port::port::FutexWord;
-use vi_engine::{EndpointState, ViIndex};
+use vi_engine::ViIndex;
+use vi_types::{ReliabilityLevel, ViState, status};
 
 use super::bounce_buffers;
 use super::connection_epoch::ConnectionEpoch;
@@ -15,7 +16,6 @@ use crate::completion::{
     CompletionStatus, CompletionTarget, add_entry, complete_head, lost_descriptor,
 };
 use crate::cq::RingEntry;
-use crate::descriptor::status;
 use crate::device::Device;
 use crate::doorbell::Doorbells;
 use crate::events::{AsyncEvent, ErrorCode, ResourceCode};
@@ -84,7 +84,7 @@ impl ViLocal {
             }
             shared.broken.store(false, Ordering::Relaxed);
             self.epoch.set_broken();
-            shared.set_state(EndpointState::Error);
+            shared.set_state(ViState::Error);
         }
         true
     }
@@ -287,7 +287,7 @@ impl Attachment {
         &mut self,
         vi: ViIndex,
         connection: u16,
-        state: EndpointState,
+        state: ViState,
     ) -> bool {
         if self.lost {
             return true;
@@ -325,9 +325,9 @@ impl Attachment {
         if done {
             local.epoch.advance();
             let state = if local.epoch.is_broken() {
-                EndpointState::Error
+                ViState::Error
             } else {
-                EndpointState::Idle
+                ViState::Idle
             };
             local.shared.set_state(state);
         }
@@ -460,7 +460,7 @@ impl Attachment {
             device.events.push(event);
             // A connection that is being disconnected ends in order.
             if let Some(local) = self.local(id)
-                && local.shared.state() == EndpointState::Connected
+                && local.shared.state() == ViState::Connected
                 && !local.epoch.is_disconnecting()
             {
                 local.shared.broken.store(true, Ordering::Release);
@@ -500,9 +500,10 @@ impl Attachment {
         };
         // Every error takes a reliable VI to the Error state, and a lost connection any VI; later posts are flushed at
         // once. The error may belong to a connection that was disconnected since.
-        let breaks = code == ErrorCode::ConnLost || local.shared.settings().reliability != 1;
+        let breaks = code == ErrorCode::ConnLost
+            || local.shared.settings().reliability != ReliabilityLevel::UnreliableDelivery.bit();
         if breaks && local.epoch.set_broken_in(connection) {
-            local.shared.set_state(EndpointState::Error);
+            local.shared.set_state(ViState::Error);
         }
         self.pending_events |= Event::CONTROL;
         self.device.events.push(event);
@@ -533,14 +534,14 @@ impl Attachment {
                 continue;
             };
             let shared = local.shared;
-            if shared.state() == EndpointState::Connected && !local.epoch.is_disconnecting() {
+            if shared.state() == ViState::Connected && !local.epoch.is_disconnecting() {
                 self.device.events.push(AsyncEvent::of_vi(
                     local.handle,
                     shared.nic_handle(),
                     vi_engine::AsyncError::ConnectionLost,
                 ));
             }
-            shared.set_state(EndpointState::Error);
+            shared.set_state(ViState::Error);
             self.flush(shared.index);
         }
         self.device.events.push(AsyncEvent::of_nic());

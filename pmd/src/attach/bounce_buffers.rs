@@ -4,8 +4,10 @@
 //! Sent data is copied in when its descriptor is submitted, received data is copied out before its descriptor
 //! completes. Peers cannot use such memory for RDMA, since the library cannot detect their accesses.
 
+use vi_types::status;
+
 use crate::completion::CompletionStatus;
-use crate::descriptor::{DataSegment, status};
+use crate::descriptor::DataSegment;
 use crate::memory::table::RegionTable;
 use crate::memory::{Access, TagCheck, copy};
 use crate::queue::{Slot, WorkQueue};

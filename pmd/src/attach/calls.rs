@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use fcvi_frame::connect::HostAddress;
 use serde::de::DeserializeOwned;
-use vi_engine::EndpointState;
+use vi_types::ViState;
 
 use super::control_connections::ControlConnections;
 use super::handshake::TIMEOUT;
-use super::message::{Reply, Request, state_of};
+use super::message::{Reply, Request};
 use super::shared_files;
 use crate::connection_options::{ConnectionOptions, NegotiatedOptions};
 use crate::control::{ControlError, Outcome, attributes};
@@ -143,12 +143,7 @@ fn remote_vi(vi: &'static ViShared, handle: u64) -> Outcome<RemoteVi> {
 }
 
 /// Sets the state of a VI from a reply; false if the VI was at another connection when the request was sent.
-fn set_replied_state(
-    vi: &'static ViShared,
-    handle: u64,
-    connection: u16,
-    state: EndpointState,
-) -> bool {
+fn set_replied_state(vi: &'static ViShared, handle: u64, connection: u16, state: ViState) -> bool {
     let mut held = vi.device.lock();
     let attachment = held.as_mut().and_then(Backend::attachment);
     attachment
@@ -254,7 +249,7 @@ pub(crate) fn create_vi(
 pub(crate) fn destroy_vi(vi: &'static ViShared, handle: u64) -> Outcome<()> {
     let device = vi.device;
     let remote = remote_vi(vi, handle)?;
-    if known_state(vi, handle)? != EndpointState::Idle {
+    if known_state(vi, handle)? != ViState::Idle {
         return Err(ControlError::InvalidState);
     }
     {
@@ -311,13 +306,13 @@ fn remove_local(vi: &'static ViShared, handle: u64) {
     notify::join_ended(ended);
 }
 
-fn query_state(vi: &'static ViShared, handle: u64) -> Outcome<EndpointState> {
+fn query_state(vi: &'static ViShared, handle: u64) -> Outcome<ViState> {
     let remote = remote_vi(vi, handle)?;
     match call(vi.device, &Request::QueryVi { vi: remote.vi }, None)? {
         Reply::Vi { state } => {
             // Not the state of the reply if the VI is at another connection by now, or if a post took it to the Error
             // state and the process has not taken that submission yet.
-            let _is_current = set_replied_state(vi, handle, remote.connection, state_of(state));
+            let _is_current = set_replied_state(vi, handle, remote.connection, state);
             Ok(vi.state())
         }
         _ => Err(ResourceError::ProcessAnswer.into()),
@@ -325,7 +320,7 @@ fn query_state(vi: &'static ViShared, handle: u64) -> Outcome<EndpointState> {
 }
 
 /// The state of a VI in the process, or its last state if the process has ended.
-fn known_state(vi: &'static ViShared, handle: u64) -> Outcome<EndpointState> {
+fn known_state(vi: &'static ViShared, handle: u64) -> Outcome<ViState> {
     if is_lost(vi.device) {
         return Ok(vi.state());
     }
@@ -348,7 +343,7 @@ pub(crate) fn query_vi(vi: &'static ViShared, handle: u64) -> Outcome<ViInfo> {
 
 pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViSettings) -> Outcome<()> {
     let device = vi.device;
-    if query_state(vi, handle)? != EndpointState::Idle {
+    if query_state(vi, handle)? != ViState::Idle {
         return Err(ControlError::InvalidState);
     }
     crate::control::check_vi(device, settings, (0, 0))?;
@@ -456,8 +451,8 @@ pub(crate) fn await_flush(vi: &'static ViShared, handle: u64, receive: bool) {
     }
     // The process takes everything submitted before a call, and reports what it flushed before its reply.
     match query_state(vi, handle) {
-        Ok(EndpointState::Connected) => return,
-        Ok(EndpointState::Idle | EndpointState::ConnectPending) if receive => return,
+        Ok(ViState::Connected) => return,
+        Ok(ViState::Idle | ViState::ConnectPending) if receive => return,
         // Flushed by the process, or by this library if the call failed because the process ended.
         Ok(_) | Err(_) => {}
     }

@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nix::unistd::geteuid;
-use vi_engine::{Claim, EndpointState, EngineIo, ViIndex};
+use vi_engine::{Claim, EngineIo, ViIndex};
+use vi_types::{QueueKind, ViState, status};
 
 use super::shared_queues::{
     Completed, CompletionEntry, CompletionProducer, ProtocolViolation, SharedQueues, Submission,
@@ -15,8 +16,8 @@ use super::shared_queues::{
 };
 use super::socket::Socket;
 use crate::completion::CompletionStatus;
-use crate::datapath::{Datapath, QueueKind, ViPath};
-use crate::descriptor::{control, status};
+use crate::datapath::{Datapath, ViPath};
+use crate::descriptor::control;
 use crate::events::AsyncEvent;
 use crate::queue::{SegmentPool, Slot};
 use crate::sync::{AtomicU64, Ordering};
@@ -517,12 +518,12 @@ impl Datapath {
             self.enqueue(vi);
         }
         let flushes = match kind {
-            QueueKind::Send => state != EndpointState::Connected,
+            QueueKind::Send => state != ViState::Connected,
             QueueKind::Receive => {
                 if shared.notify_receives.load(Ordering::Relaxed) {
                     self.enqueue(shared.index);
                 }
-                state == EndpointState::Error
+                state == ViState::Error
             }
         };
         Ok(Some(flushes.then_some((vi, kind))))

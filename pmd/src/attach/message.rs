@@ -3,14 +3,12 @@
 use core::time::Duration;
 
 use fcvi_frame::connect::{self, Discriminator, HostAddress};
-use fcvi_frame::flags::WireReliability;
 use serde::{Deserialize, Serialize};
-use vi_engine::EndpointState;
+use vi_types::{LockPolicy, ReliabilityLevel, ViState};
 
 use crate::config::{NicConfig, Protection, Quota};
 use crate::connection_options::{ConnectionOptions, NegotiatedOptions};
 use crate::control::ControlError;
-use crate::memory::pages::LockPolicy;
 use crate::nic::MemSettings;
 use crate::vi::ViSettings;
 
@@ -206,7 +204,7 @@ pub(crate) enum Reply {
     Handle(u64),
     Region(u32),
     Vi {
-        state: u8,
+        state: ViState,
     },
     Request {
         conn: u64,
@@ -387,7 +385,7 @@ impl NetAddress {
 /// Attributes of the peer of a connection.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Attributes {
-    reliability: u8,
+    reliability: ReliabilityLevel,
     rdma_write: bool,
     rdma_read: bool,
     in_order: bool,
@@ -402,7 +400,7 @@ pub(crate) struct Attributes {
 impl From<connect::Attributes> for Attributes {
     fn from(a: connect::Attributes) -> Self {
         Self {
-            reliability: a.reliability as u8,
+            reliability: a.reliability,
             rdma_write: a.rdma_write,
             rdma_read: a.rdma_read,
             in_order: a.in_order,
@@ -419,11 +417,7 @@ impl From<connect::Attributes> for Attributes {
 impl From<Attributes> for connect::Attributes {
     fn from(a: Attributes) -> Self {
         Self {
-            reliability: match a.reliability {
-                1 => WireReliability::Rd,
-                2 => WireReliability::Rr,
-                _ => WireReliability::Ud,
-            },
+            reliability: a.reliability,
             rdma_write: a.rdma_write,
             rdma_read: a.rdma_read,
             in_order: a.in_order,
@@ -435,18 +429,6 @@ impl From<Attributes> for connect::Attributes {
             receive_data_field_bytes: a.receive_data_field_bytes,
         }
     }
-}
-
-/// The VI state with this number; `Idle` for an unknown one.
-pub(crate) fn state_of(number: u8) -> EndpointState {
-    [
-        EndpointState::Connected,
-        EndpointState::ConnectPending,
-        EndpointState::Error,
-    ]
-    .into_iter()
-    .find(|state| *state as u8 == number)
-    .unwrap_or(EndpointState::Idle)
 }
 
 #[cfg(test)]
@@ -484,20 +466,8 @@ mod tests {
     }
 
     #[test]
-    fn states_and_attributes_round_trip() {
-        for state in [
-            EndpointState::Idle,
-            EndpointState::Connected,
-            EndpointState::ConnectPending,
-            EndpointState::Error,
-        ] {
-            assert_eq!(state_of(state as u8), state);
-        }
-        for reliability in [
-            WireReliability::Ud,
-            WireReliability::Rd,
-            WireReliability::Rr,
-        ] {
+    fn attributes_round_trip() {
+        for reliability in ReliabilityLevel::ALL {
             let original = connect::Attributes {
                 reliability,
                 max_reads: 7,

@@ -459,9 +459,9 @@ impl Session {
                 self.names().remove_vi(vi);
                 Ok(Reply::Done)
             }
-            Request::QueryVi { vi } => nic::query_vi(self.vi(vi)?).map(|info| Reply::Vi {
-                state: info.state as u8,
-            }),
+            Request::QueryVi { vi } => {
+                nic::query_vi(self.vi(vi)?).map(|info| Reply::Vi { state: info.state })
+            }
             Request::SetVi { vi, settings } => {
                 self.tag(settings.ptag)?;
                 nic::set_vi(self.vi(vi)?, &settings).map(done)

@@ -2,11 +2,10 @@
 
 use std::sync::PoisonError;
 
-use vi_engine::{EndpointState, Level, ViParams};
+use vi_engine::ViParams;
+use vi_types::{ReliabilityLevel, ViState};
 
-use super::{
-    ControlError, Outcome, RDMA_READ_LEVELS, check_settings, poller_of, warn_lenient_protection,
-};
+use super::{ControlError, Outcome, check_settings, poller_of, warn_lenient_protection};
 use crate::config::Protection;
 use crate::device::Device;
 use crate::memory::backing::Owner;
@@ -16,7 +15,7 @@ use crate::sync::Ordering;
 use crate::vi::{ViSettings, ViShared};
 
 /// Returns the parameters of the engine for validated attributes of a VI.
-pub(super) fn params(level: Level, settings: &ViSettings) -> ViParams {
+pub(super) fn params(level: ReliabilityLevel, settings: &ViSettings) -> ViParams {
     ViParams {
         level,
         max_transfer_bytes: settings.max_transfer_bytes as u32,
@@ -33,7 +32,7 @@ pub(super) fn store(vi: &ViShared, settings: &ViSettings, tag: TagCheck) {
     vi.max_transfer_bytes
         .store(settings.max_transfer_bytes as u32, Ordering::Relaxed);
     vi.reads.store(
-        settings.reliability & RDMA_READ_LEVELS != 0,
+        settings.reliability & ReliabilityLevel::RDMA_READ_BITS != 0,
         Ordering::Relaxed,
     );
 }
@@ -49,7 +48,7 @@ pub(super) fn release_tag(vi: &ViShared) {
 pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViSettings) -> Outcome<()> {
     let mut held = vi.device.lock();
     let poller = poller_of(&mut held, vi, handle)?;
-    if poller.engine.state(vi.index) != Some(EndpointState::Idle) {
+    if poller.engine.state(vi.index) != Some(ViState::Idle) {
         return Err(ControlError::InvalidState);
     }
     let (level, tag) = check_settings(vi.device, settings)?;

@@ -3,13 +3,14 @@
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
 use vi_engine::{
-    AsyncError, Claim, Completion, EndpointState, EngineIo, Moved, Operation, SendWork, Status,
-    Transmit, ViIndex, Waiter,
+    AsyncError, Claim, Completion, EngineIo, Moved, Operation, SendWork, Status, Transmit, ViIndex,
+    Waiter,
 };
+use vi_types::{QueueKind, ViState, status};
 
-use super::{Datapath, QueueKind, Slot, eof};
+use super::{Datapath, Slot, eof};
 use crate::attach::shared_queues::OpCode;
-use crate::descriptor::{control, send_operation, status};
+use crate::descriptor::{control, send_operation};
 use crate::events::AsyncEvent;
 use crate::memory::{Access, copy};
 use crate::posted_descriptor::{Cursor, still_valid};
@@ -283,10 +284,10 @@ impl EngineIo for Datapath {
         self.flush_queue(vi, QueueKind::Receive);
     }
 
-    fn set_state(&mut self, vi: ViIndex, state: EndpointState) {
+    fn set_state(&mut self, vi: ViIndex, state: ViState) {
         if let Some(path) = self.vi(vi) {
             path.shared.set_state(state);
-            if state == EndpointState::Error && !self.errored.contains(&vi) {
+            if state == ViState::Error && !self.errored.contains(&vi) {
                 self.errored.push_back(vi);
             }
         }

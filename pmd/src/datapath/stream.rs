@@ -2,10 +2,11 @@
 //! the memory is not directly accessible.
 
 use vi_engine::{Completion, EngineIo, SendWork, Status, ViIndex};
+use vi_types::status;
 
 use super::engine_io::work_of;
 use super::{Datapath, ViPath};
-use crate::descriptor::{control, status};
+use crate::descriptor::control;
 use crate::memory::table::RegionTable;
 use crate::memory::{Access, copy};
 use crate::posted_descriptor::{Cursor, gather, scatter, still_valid};

@@ -4,6 +4,7 @@
 use core::time::Duration;
 
 use fcvi_frame::connect::{Discriminator, NetAddress};
+use vi_types::QueueKind;
 
 mod coalesced;
 mod forked;
@@ -18,7 +19,7 @@ use crate::device::Device;
 use crate::events::ErrorCode;
 use crate::memory::copy;
 use crate::nic::{self, MemSettings};
-use crate::queue_calls::{self, Done, Queue};
+use crate::queue_calls::{self, Done};
 use crate::sync::AtomicBool;
 use crate::sync::Ordering;
 use crate::vi::ViSettings;
@@ -136,7 +137,7 @@ impl Endpoint {
     /// Writes a descriptor to cache line `line` of `pages` and posts it.
     fn post_at(
         &self,
-        queue: Queue,
+        queue: QueueKind,
         (pages, region): (Pages, u32),
         line: u64,
         operation: u16,
@@ -158,13 +159,13 @@ impl Endpoint {
 
     fn post_send(&self, line: u64, operation: u16, segments: &[DataSegment]) {
         let own = (self.memory, self.region);
-        self.post_at(Queue::Send, own, line, operation, segments);
+        self.post_at(QueueKind::Send, own, line, operation, segments);
     }
 
     fn post_recv(&self, line: u64, segment: DataSegment) {
         let own = (self.memory, self.region);
         let operation = control::OP_SEND_RECV;
-        self.post_at(Queue::Receive, own, line, operation, &[segment]);
+        self.post_at(QueueKind::Receive, own, line, operation, &[segment]);
     }
 
     /// Posts an RDMA read of the peer's segment into an own one of the same length.
@@ -174,7 +175,7 @@ impl Endpoint {
 
     /// Polls the NIC once; returns the status of the next send.
     fn sent(&self) -> Option<u32> {
-        match queue_calls::done(self.vi, Queue::Send).unwrap() {
+        match queue_calls::done(self.vi, QueueKind::Send).unwrap() {
             Done::Completed { status, .. } => Some(status),
             Done::NotDone => None,
             Done::Empty => panic!("nothing is posted"),
@@ -462,7 +463,7 @@ fn descriptor_memory_deregistered_in_flight_fails_vi() {
         let pages = Pages::new(PAGE_BYTES);
         let region = near.register(pages);
         let segments = [remote(far.segment(0, 8)), near.segment(0, 8)];
-        near.post_at(Queue::Send, (pages, region), 0, operation, &segments);
+        near.post_at(QueueKind::Send, (pages, region), 0, operation, &segments);
         near.post_send(0, operation, &segments);
         assert_eq!(near.in_flight(), 2, "{test}");
         nic::deregister(near.nic, pages.address, region).unwrap();
@@ -498,7 +499,7 @@ fn send_posted_on_idle_vi_is_flushed_while_vi_is_queued() {
     end.post_send(0, control::OP_SEND_RECV, &[]);
     let vi = crate::vi::vi_of(end.vi).unwrap();
     let flushed = status::DONE | status::DESC_FLUSHED_ERROR | status::OP_SEND;
-    let found = queue_calls::reap(vi, end.vi, Queue::Send).unwrap();
+    let found = queue_calls::reap(vi, end.vi, QueueKind::Send).unwrap();
     assert!(matches!(found, Done::Completed { status, .. } if status == flushed));
     end.close();
 }

@@ -30,7 +30,6 @@ use backing::Owner;
 
 pub use client_process::obey_ptrace_rules;
 pub(crate) use memfd_lookup::{find_memfd, mapped_file_ids};
-pub use pages::LockPolicy;
 pub use shared_allocator::SharedMemory;
 pub(crate) use table::{RegionAttributes, RegionError};
 

@@ -1,7 +1,5 @@
 //! State of the pages of a region in the kernel: mapped, writable, locked.
 
-use serde::{Deserialize, Serialize};
-
 use crate::sync::{AtomicU8, Ordering};
 
 /// Page size in bytes; regions are registered at this granularity (VIPL 3.4.3).
@@ -10,19 +8,6 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 /// `MADV_POPULATE_READ` and `MADV_POPULATE_WRITE` of linux/mman.h.
 const POPULATE_READ: libc::c_int = 22;
 const POPULATE_WRITE: libc::c_int = 23;
-
-/// Policy for locking the pages of registered memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LockPolicy {
-    /// Lock as far as the limits allow; count failures and log the first one.
-    #[default]
-    BestEffort,
-    /// Fail a registration whose pages cannot be locked.
-    Required,
-    /// Do not lock.
-    Never,
-}
 
 /// Extends a range to whole pages and returns its begin and end; `None` if it exceeds the address space.
 pub(crate) fn page_range(address: u64, length_bytes: u64) -> Option<(u64, u64)> {

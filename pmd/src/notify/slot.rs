@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use vi_types::QueueKind;
+
 use super::{Cancel, Handler, Notifier, Source, WorkSource};
 use crate::control::{ControlError, Outcome};
 use crate::device::Device;
 use crate::nic_handle;
-use crate::queue_calls::Queue;
 use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::sync::Ordering;
 use crate::sys;
@@ -194,10 +195,10 @@ impl ViNotify {
         }
     }
 
-    pub(super) fn slot(&self, queue: Queue) -> &NotifySlot<WorkSource> {
+    pub(super) fn slot(&self, queue: QueueKind) -> &NotifySlot<WorkSource> {
         match queue {
-            Queue::Send => &self.send,
-            Queue::Receive => &self.recv,
+            QueueKind::Send => &self.send,
+            QueueKind::Receive => &self.recv,
         }
     }
 

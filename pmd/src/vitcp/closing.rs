@@ -3,7 +3,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use vi_engine::{AsyncError, ConnectError, EndpointState, EngineIo, Status, ViIndex, Waiter};
+use vi_engine::{AsyncError, ConnectError, EngineIo, Status, ViIndex, Waiter};
+use vi_types::ViState;
 use vitcp_lite::machine::responder::{ResponderEvent, ResponderState};
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 use vitcp_lite::{Flags, IsCode, RemoteError, SegmentHeader, SegmentType, ViErrorType};
@@ -125,7 +126,7 @@ impl ViTcp {
             ep.phase = Phase::Error;
             ep.refused_accesses = refused;
         }
-        path.set_state(vi, EndpointState::Error);
+        path.set_state(vi, ViState::Error);
         path.flush_sends(vi);
         path.flush_receives(vi);
         let loss = if reason == CloseReason::PeerClosed {
@@ -222,7 +223,7 @@ impl ViTcp {
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
-        let waiting = ep.state() == EndpointState::ConnectPending;
+        let waiting = ep.state() == ViState::ConnectPending;
         let phase = core::mem::replace(&mut ep.phase, Phase::Idle);
         if waiting && ep.peer_request.is_none() {
             ep.outcome = Some(Err(ConnectError::InvalidState));
@@ -239,7 +240,7 @@ impl ViTcp {
             }
             Phase::Idle | Phase::Error => {}
         }
-        path.set_state(vi, EndpointState::Idle);
+        path.set_state(vi, ViState::Idle);
         path.flush_sends(vi);
         path.flush_receives(vi);
         if waiting {
@@ -275,7 +276,7 @@ impl ViTcp {
                     ep.phase = Phase::Error;
                     ep.peer_request.take_if(|request| request.outcome.is_none());
                 }
-                path.set_state(vi, EndpointState::Error);
+                path.set_state(vi, ViState::Error);
             }
             Phase::Error => {}
         }

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use vi_engine::misses::ConnectionMisses;
-use vi_engine::{ConnId, ConnectError, EndpointState, Level, RemoteVi, ViIndex, ViParams};
+use vi_engine::{ConnId, ConnectError, RemoteVi, ViIndex, ViParams};
+use vi_types::{ReliabilityLevel, ViState};
 use vitcp_lite::machine::initiator::InitiatorState;
 use vitcp_lite::machine::peer::PeerState;
 use vitcp_lite::machine::responder::ResponderState;
@@ -294,17 +295,17 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn state(&self) -> EndpointState {
+    pub(super) fn state(&self) -> ViState {
         match self.phase {
-            Phase::Idle => EndpointState::Idle,
-            Phase::Requesting(_) => EndpointState::ConnectPending,
-            Phase::Connected(_) => EndpointState::Connected,
-            Phase::Error => EndpointState::Error,
+            Phase::Idle => ViState::Idle,
+            Phase::Requesting(_) => ViState::ConnectPending,
+            Phase::Connected(_) => ViState::Connected,
+            Phase::Error => ViState::Error,
         }
     }
 
     pub(super) fn is_reliable(&self) -> bool {
-        self.params.level != Level::UnreliableDelivery
+        self.params.level != ReliabilityLevel::UnreliableDelivery
     }
 
     /// Discards outcomes of earlier connection calls.

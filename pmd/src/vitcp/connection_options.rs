@@ -70,7 +70,7 @@ pub(super) fn compare(
     advertised: Advertised,
 ) -> Result<(), ConnectError> {
     let params = &ep.params;
-    if attributes_of(theirs, params.level).reliability != params.level.wire() {
+    if attributes_of(theirs, params.level).reliability != params.level {
         return Err(ConnectError::ReliabilityLevel);
     }
     let ours = params.max_transfer_bytes;

@@ -1,11 +1,10 @@
 //! Connection establishment: calls of the consumer, and the parts that all roles share [VI/TCP 4, VIPL 3.3].
 
 use fcvi_frame::connect::{Attributes, Discriminator, HostAddress, NetAddress};
-use fcvi_frame::flags::WireReliability;
 use vi_engine::{
-    ConnId, ConnectCommand, ConnectError, EndpointState, EngineIo, Indication, Level, RemoteVi,
-    ViIndex, Waiter,
+    ConnId, ConnectCommand, ConnectError, EngineIo, Indication, RemoteVi, ViIndex, Waiter,
 };
+use vi_types::{ReliabilityLevel, ViState};
 use vitcp_lite::machine::initiator::InitiatorState;
 use vitcp_lite::machine::peer::PeerState;
 use vitcp_lite::profile::{CE_HEADER_BYTES, MAX_SECURITY_BYTES, SEGMENT_HEADER_BYTES};
@@ -171,7 +170,7 @@ impl ViTcp {
             yield_at_ns: 0,
             closed: 0,
         }));
-        path.set_state(vi, EndpointState::ConnectPending);
+        path.set_state(vi, ViState::ConnectPending);
         self.shared_listener.listens_changed = true;
         self.notify_owner(now_ns);
         self.begin_request(now_ns, vi, path);
@@ -221,8 +220,8 @@ impl ViTcp {
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
-        let breaks =
-            error == ConnectError::NotReachable && ep.params.level != Level::UnreliableDelivery;
+        let breaks = error == ConnectError::NotReachable
+            && ep.params.level != ReliabilityLevel::UnreliableDelivery;
         let after = if breaks { Phase::Error } else { Phase::Idle };
         let phase = core::mem::replace(&mut ep.phase, after);
         ep.set_outcome(Err(error));
@@ -233,10 +232,10 @@ impl ViTcp {
             }
         }
         if breaks {
-            path.set_state(vi, EndpointState::Error);
+            path.set_state(vi, ViState::Error);
             path.flush_receives(vi);
         } else {
-            path.set_state(vi, EndpointState::Idle);
+            path.set_state(vi, ViState::Idle);
         }
         path.control_event(Waiter::Outcome(vi));
     }
@@ -270,7 +269,7 @@ impl ViTcp {
         connection.rx.misses = misses.connect(Some(HostAddress(host_of(connection.remote))));
         let unbound = connection.unbound.take();
         let (segment_bytes, timestamps) = connection.stream.segment_bytes();
-        let reliable = params.level != Level::UnreliableDelivery;
+        let reliable = params.level != ReliabilityLevel::UnreliableDelivery;
         let limit = if reliable { max_in_flight } else { 0 };
         let agreed_bytes = params.max_transfer_bytes.min(theirs.mtu_bytes);
         connection.max_transfer_bytes = agreed_bytes;
@@ -278,7 +277,7 @@ impl ViTcp {
         connection.exchange = None;
         let tx = &mut connection.tx;
         tx.in_flight = InFlight::new(limit, theirs.read_window);
-        tx.awaits_ack = params.level == Level::ReliableReception;
+        tx.awaits_ack = params.level == ReliabilityLevel::ReliableReception;
         tx.segment_bytes = segment_bytes.min(MAX_SEGMENT_BYTES);
         tx.credits = flow_control.then(|| Credits::new(rx_posted));
         let rx = &mut connection.rx;
@@ -307,7 +306,7 @@ impl ViTcp {
         }
         self.queue(number);
         path.set_notify_receives(vi, flow_control);
-        path.set_state(vi, EndpointState::Connected);
+        path.set_state(vi, ViState::Connected);
         path.control_event(Waiter::Outcome(vi));
         path.resume(vi);
     }
@@ -322,15 +321,15 @@ impl ViTcp {
         let params = &ep.params;
         CeHeader {
             attributes: CallingAttributes {
-                reliable: params.level != Level::UnreliableDelivery,
+                reliable: params.level != ReliabilityLevel::UnreliableDelivery,
                 rdma_write: params.rdma_write,
                 rdma_read: params.rdma_read,
                 flow_control: ep.options.flow_control,
                 peer_to_peer,
                 level: match params.level {
-                    Level::UnreliableDelivery => ExactLevel::Unspecified,
-                    Level::ReliableDelivery => ExactLevel::Delivery,
-                    Level::ReliableReception => ExactLevel::Reception,
+                    ReliabilityLevel::UnreliableDelivery => ExactLevel::Unspecified,
+                    ReliabilityLevel::ReliableDelivery => ExactLevel::Delivery,
+                    ReliabilityLevel::ReliableReception => ExactLevel::Reception,
                 },
             },
             mtu_bytes: params.max_transfer_bytes,
@@ -363,14 +362,16 @@ pub(super) fn from_wire(discriminator: &vitcp_lite::Discriminator) -> Discrimina
 }
 
 /// Converts the attributes of a CE header to those of VIPL; an unspecified reliable level becomes `level`.
-pub(super) fn attributes_of(ce: &CeHeader, level: Level) -> Attributes {
+pub(super) fn attributes_of(ce: &CeHeader, level: ReliabilityLevel) -> Attributes {
     let reliability = match (ce.attributes.reliable, ce.attributes.level) {
-        (false, _) => WireReliability::Ud,
-        (true, ExactLevel::Delivery) => WireReliability::Rd,
-        (true, ExactLevel::Reception) => WireReliability::Rr,
+        (false, _) => ReliabilityLevel::UnreliableDelivery,
+        (true, ExactLevel::Delivery) => ReliabilityLevel::ReliableDelivery,
+        (true, ExactLevel::Reception) => ReliabilityLevel::ReliableReception,
         (true, ExactLevel::Unspecified | ExactLevel::Unknown) => match level {
-            Level::ReliableReception => WireReliability::Rr,
-            Level::UnreliableDelivery | Level::ReliableDelivery => WireReliability::Rd,
+            ReliabilityLevel::ReliableReception => ReliabilityLevel::ReliableReception,
+            ReliabilityLevel::UnreliableDelivery | ReliabilityLevel::ReliableDelivery => {
+                ReliabilityLevel::ReliableDelivery
+            }
         },
     };
     Attributes {

@@ -33,7 +33,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use vi_engine::misses::PeerMisses;
-use vi_engine::{ConnId, EndpointState, MissLimits, ViIndex, ViParams};
+use vi_engine::{ConnId, MissLimits, ViIndex, ViParams};
+use vi_types::ViState;
 
 use fcvi_frame::connect::HostAddress;
 use pmd_port::PortStats;
@@ -275,7 +276,7 @@ impl ViTcp {
 
     /// Removes a VI, which must be Idle; returns false otherwise.
     pub(crate) fn destroy_vi(&mut self, vi: ViIndex) -> bool {
-        let idle = self.state(vi) == Some(EndpointState::Idle);
+        let idle = self.state(vi) == Some(ViState::Idle);
         if idle && let Some(slot) = self.endpoints.get_mut(vi.0 as usize) {
             *slot = None;
             self.free.push(Reverse(vi.0));
@@ -297,7 +298,7 @@ impl ViTcp {
     }
 
     /// Returns the state of a VI.
-    pub(crate) fn state(&self, vi: ViIndex) -> Option<EndpointState> {
+    pub(crate) fn state(&self, vi: ViIndex) -> Option<ViState> {
         self.endpoint(vi).map(Endpoint::state)
     }
 

@@ -1,6 +1,7 @@
 //! Incoming connection requests [VI/TCP 4.3], and service of connections without a VI.
 
-use vi_engine::{ConnId, ConnectError, EndpointState, EngineIo, ViIndex, Waiter};
+use vi_engine::{ConnId, ConnectError, EngineIo, ViIndex, Waiter};
+use vi_types::ViState;
 use vitcp_lite::machine::responder::{ResponderEvent, ResponderState};
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 use vitcp_lite::{
@@ -275,7 +276,7 @@ impl ViTcp {
             number: header.message,
             rx_posted: header.rx_posted,
             remote: net_address(host_of(remote), from_wire(&ce.calling)),
-            attributes: attributes_of(ce, vi_engine::Level::ReliableDelivery),
+            attributes: attributes_of(ce, vi_types::ReliabilityLevel::ReliableDelivery),
         };
         let conn = ConnId::new(number, connection.generation);
         connection.stage = Stage::RequestReceived(Box::new(request));
@@ -381,7 +382,7 @@ impl ViTcp {
         }
         compare(ep, &request.ce, Advertised::InRequest)?;
         ep.forget_outcomes();
-        path.set_state(vi, EndpointState::ConnectPending);
+        path.set_state(vi, ViState::ConnectPending);
         self.accept_with(conn, vi, &request, path);
         Ok(())
     }

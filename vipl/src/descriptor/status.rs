@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use pmd::descriptor::status as bits;
+use vi_types::status as bits;
 
 /// The operation that completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -6,7 +6,7 @@
 //! it is made from a handler.
 
 use pmd::notify;
-use pmd::queue_calls::Queue;
+use vi_types::QueueKind;
 
 use super::{entry, failed};
 use crate::types::{CqEntry, CqHandle, NicHandle, RawDescriptor, Result, Returned, ViHandle};
@@ -14,15 +14,15 @@ use crate::types::{CqEntry, CqHandle, NicHandle, RawDescriptor, Result, Returned
 /// Registers `handler` for the next descriptor that a work queue completes, with its context.
 pub(crate) fn queue_notify(
     vi: ViHandle,
-    queue: Queue,
+    queue: QueueKind,
     handler: impl FnOnce(NicHandle, Option<notify::Returned>) + Send + 'static,
 ) -> Result<()> {
     let handler = move |nic, found| handler(NicHandle::from_raw(nic), found);
     let vi = vi.into_raw();
     let registered = notify::notify(vi, queue, Box::new(handler));
     registered.map_err(|error| match queue {
-        Queue::Send => failed("VipSendNotify", vi, error),
-        Queue::Receive => failed("VipRecvNotify", vi, error),
+        QueueKind::Send => failed("VipSendNotify", vi, error),
+        QueueKind::Receive => failed("VipRecvNotify", vi, error),
     })
 }
 
@@ -51,7 +51,7 @@ pub fn send_notify(
     vi: ViHandle,
     handler: impl FnOnce(NicHandle, Option<Returned>) + Send + 'static,
 ) -> Result<()> {
-    queue_notify(vi, Queue::Send, without_context(handler))
+    queue_notify(vi, QueueKind::Send, without_context(handler))
 }
 
 /// Registers `handler` to be called once, with the next completed descriptor of the receive queue
@@ -63,7 +63,7 @@ pub fn recv_notify(
     vi: ViHandle,
     handler: impl FnOnce(NicHandle, Option<Returned>) + Send + 'static,
 ) -> Result<()> {
-    queue_notify(vi, Queue::Receive, without_context(handler))
+    queue_notify(vi, QueueKind::Receive, without_context(handler))
 }
 
 /// Registers `handler` to be called once, with the next entry of the completion queue

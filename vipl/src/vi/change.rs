@@ -74,7 +74,9 @@ impl ViChange<'_> {
         let current = info.attributes;
         let ptag = self.ptag.unwrap_or_else(|| self.vi.ptag.clone());
         let wanted = ViAttributes {
-            reliability: self.reliability.map_or(current.reliability, |l| l as u16),
+            reliability: self
+                .reliability
+                .map_or(current.reliability, ReliabilityLevel::bit),
             max_transfer_bytes: self
                 .max_transfer_bytes
                 .unwrap_or(current.max_transfer_bytes),

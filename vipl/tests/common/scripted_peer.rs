@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use pmd::config::{NicConfig, TransportKind};
-use pmd::descriptor::status;
 use socket2::{Domain, Socket, Type};
+use vi_types::status;
 use vipl::{
     Completed, ConnectionOptions, ErrorCode, ReliabilityLevel, RemoteBuffer, ViBuilder, ViState,
 };
@@ -15,7 +15,7 @@ use vipl::{
 use super::{Endpoint, MAX_TRANSFER_BYTES, TIMEOUT, WAIT, open_as, own_host, unique_discriminator};
 
 pub(crate) const LEVELS: [ReliabilityLevel; 3] = [
-    ReliabilityLevel::Unreliable,
+    ReliabilityLevel::UnreliableDelivery,
     ReliabilityLevel::ReliableDelivery,
     ReliabilityLevel::ReliableReception,
 ];

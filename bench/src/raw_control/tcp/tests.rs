@@ -1,8 +1,9 @@
 use std::net::Ipv4Addr;
 use std::sync::Mutex;
 
+use vi_types::ReliabilityLevel;
+
 use super::*;
-use crate::plan::Level;
 use crate::process::StopFlag;
 use crate::sync::{AtomicBool, Ordering};
 
@@ -20,7 +21,17 @@ fn pair() -> (RawTcpEnd, RawTcpEnd) {
 }
 
 fn round(benchmark: Benchmark, op: Op, size_bytes: u32) -> StreamRound {
-    StreamRound::of(&Test::new(benchmark, op, Level::Rd, size_bytes, 16, None).unwrap())
+    StreamRound::of(
+        &Test::new(
+            benchmark,
+            op,
+            ReliabilityLevel::ReliableDelivery,
+            size_bytes,
+            16,
+            None,
+        )
+        .unwrap(),
+    )
 }
 
 fn limit(messages: u64) -> RoundLimit {

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use vipl::{
     Completed, ConnectionOptions, Descriptor, ErrorCode, Nic, Operation, Ptag, RdmaAccess,
     RdmaRegion, ReliabilityLevel, RemoteBuffer, Timeout, Vi, VipError,
@@ -24,20 +25,17 @@ const ADVERTISEMENT_BYTES: usize = 16;
 /// Interval at which waiting threads check whether to stop.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Reliability levels.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Level {
-    Ud,
-    Rd,
-    Rr,
+fn level_parser() -> impl TypedValueParser<Value = ReliabilityLevel> {
+    PossibleValuesParser::new(ReliabilityLevel::ALL.map(ReliabilityLevel::short_name))
+        .try_map(|name| name.parse::<ReliabilityLevel>())
 }
 
 /// Attributes and connection options of a VI.
 #[derive(Args, Clone)]
 pub(crate) struct ViOptions {
     /// The reliability level.
-    #[arg(long, value_enum, default_value = "rd")]
-    level: Level,
+    #[arg(long, value_parser = level_parser(), default_value = "rd")]
+    level: ReliabilityLevel,
     /// MaxTransferSize.
     #[arg(long, default_value_t = 65_536)]
     mtu: u64,
@@ -59,20 +57,8 @@ pub(crate) struct ViOptions {
 }
 
 impl ViOptions {
-    fn reliability(&self) -> ReliabilityLevel {
-        match self.level {
-            Level::Ud => ReliabilityLevel::Unreliable,
-            Level::Rd => ReliabilityLevel::ReliableDelivery,
-            Level::Rr => ReliabilityLevel::ReliableReception,
-        }
-    }
-
     pub(crate) fn receive_bytes(&self) -> usize {
         self.receive_bytes
-    }
-
-    fn is_reliable(&self) -> bool {
-        !matches!(self.level, Level::Ud)
     }
 }
 
@@ -149,9 +135,9 @@ impl PeerSession {
     ) -> Result<Self, Failure> {
         let access = RdmaAccess {
             write: true,
-            read: options.is_reliable(),
+            read: options.level.is_reliable(),
         };
-        let vi = nic.vi(ptag).reliability(options.reliability());
+        let vi = nic.vi(ptag).reliability(options.level);
         let vi = vi.max_transfer_bytes(options.mtu);
         let vi = vi.rdma_write(access.write).rdma_read(access.read);
         let vi = build_vi(vi, names, name)?;

@@ -73,7 +73,7 @@ fn send(sends: &mut Queue<'_>, mut descriptor: Descriptor, serial: u64) -> Resul
 /// Counts the messages of one source until it disconnects.
 pub(crate) fn sink(nic: &str, name: &str) -> Result<(), Failure> {
     let context = NicContext::open(nic)?;
-    let vi = context.vi(ReliabilityLevel::Unreliable, "source")?;
+    let vi = context.vi(ReliabilityLevel::UnreliableDelivery, "source")?;
     let mut receives = Queue::new(&vi, QueueKind::Receive);
     for descriptor in context.descriptors(SINK_RECEIVES)? {
         receives.post(descriptor)?;
@@ -134,7 +134,7 @@ fn accept(context: &NicContext, vi: &Vi, name: &str) -> Result<(), Failure> {
 /// Sends `messages` messages, limited by acknowledgements of the sink, and disconnects.
 pub(crate) fn source(nic: &str, server: &Server, messages: u64) -> Result<(), Failure> {
     let context = NicContext::open(nic)?;
-    let vi = context.vi(ReliabilityLevel::Unreliable, "sink")?;
+    let vi = context.vi(ReliabilityLevel::UnreliableDelivery, "sink")?;
     let mut acks = Queue::new(&vi, QueueKind::Receive);
     for descriptor in context.descriptors(DESCRIPTORS)? {
         acks.post(descriptor)?;

@@ -185,7 +185,7 @@ impl Wire {
     /// messages of all reliable levels.
     fn acknowledges(self, level: ReliabilityLevel) -> bool {
         match level {
-            ReliabilityLevel::Unreliable => false,
+            ReliabilityLevel::UnreliableDelivery => false,
             ReliabilityLevel::ReliableDelivery => self == Self::Lossy,
             ReliabilityLevel::ReliableReception => true,
         }
@@ -292,7 +292,7 @@ fn compare_messages(
     let undelivered = sender.sent.saturating_sub(receiver.received);
     totals.add("arrived", receiver.received);
     match config.level {
-        ReliabilityLevel::Unreliable => {
+        ReliabilityLevel::UnreliableDelivery => {
             totals.add("unreliable_messages", receiver.received);
             totals.add("unreliable_messages_undelivered", undelivered);
         }

@@ -84,11 +84,11 @@ impl SlotConfig {
         // Some slots have the longest messages of the NIC, and few descriptors.
         let is_long = matches!(slot % 32, 6 | 11 | 22);
         let level = match slot % 4 {
-            1 => ReliabilityLevel::Unreliable,
+            1 => ReliabilityLevel::UnreliableDelivery,
             3 => ReliabilityLevel::ReliableReception,
             _ => ReliabilityLevel::ReliableDelivery,
         };
-        let reads = level != ReliabilityLevel::Unreliable && slot % 8 != 2;
+        let reads = level != ReliabilityLevel::UnreliableDelivery && slot % 8 != 2;
         Self {
             slot,
             level,
@@ -123,7 +123,7 @@ impl SlotConfig {
     }
 
     pub(crate) fn is_reliable(&self) -> bool {
-        self.level != ReliabilityLevel::Unreliable
+        self.level != ReliabilityLevel::UnreliableDelivery
     }
 }
 

@@ -2,10 +2,12 @@
 //!
 //! Both sides must name each other, because a frame from the wire can claim our N_Port_ID.
 
+use vi_types::ViState;
+
 use crate::accept::ConnId;
 use crate::accept::incoming::IncomingState;
 use crate::connect::ConnectError;
-use crate::endpoint::{EndpointState, Phase};
+use crate::endpoint::Phase;
 use crate::engine::{Engine, ViIndex};
 
 impl Engine {
@@ -40,7 +42,7 @@ impl Engine {
     /// `InvalidState`: the VI is not connected.
     pub fn connected_to(&self, vi: ViIndex) -> Result<Option<ViIndex>, ConnectError> {
         match self.state(vi) {
-            Some(EndpointState::Connected) => Ok(self.local_peer(vi)),
+            Some(ViState::Connected) => Ok(self.local_peer(vi)),
             _ => Err(ConnectError::InvalidState),
         }
     }

@@ -20,11 +20,12 @@
 use fcvi_frame::connect::{ConnectRequest, HostAddress, NetAddress};
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::flags::ConnectMode;
+use vi_types::ViState;
 
 use crate::connect::request::Attempt;
 use crate::connect::{ConnectCommand, ConnectError, RemoteVi};
 use crate::counters::Counter;
-use crate::endpoint::{EndpointState, Phase};
+use crate::endpoint::Phase;
 use crate::engine::{Engine, ViIndex};
 use crate::engine_io::EngineIo;
 
@@ -132,7 +133,7 @@ impl Engine {
             self.conclude_failed(vi, ConnectError::NotReachable, io);
             return Ok(());
         }
-        io.set_state(vi, EndpointState::ConnectPending);
+        io.set_state(vi, ViState::ConnectPending);
         let mode = ConnectMode::PeerToPeer;
         self.start_request(now_ns, vi, mode, command, deadline_ns, io);
         Ok(())

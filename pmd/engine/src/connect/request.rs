@@ -13,12 +13,13 @@ use fcvi_frame::flags::{ConnectMode, connect_request};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
+use vi_types::ViState;
 
 use crate::config::EngineConfig;
 use crate::connect::{ConnectCommand, ConnectError};
 use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS, Sequence};
 use crate::counters::Counter;
-use crate::endpoint::{EndpointState, Phase, ViParams};
+use crate::endpoint::{Phase, ViParams};
 use crate::engine::{Engine, ViIndex};
 use crate::engine_io::EngineIo;
 use crate::pending_disconnects::DisconnectInfo;
@@ -215,7 +216,7 @@ impl Engine {
             self.conclude_failed(vi, ConnectError::NotReachable, io);
             return Ok(());
         }
-        io.set_state(vi, EndpointState::ConnectPending);
+        io.set_state(vi, ViState::ConnectPending);
         let deadline_ns = command.deadline_ns(now_ns);
         let mode = ConnectMode::ClientServer;
         self.start_request(now_ns, vi, mode, command, deadline_ns, io);

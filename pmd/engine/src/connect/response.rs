@@ -7,12 +7,13 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, MessageReason, connect_parameter};
+use vi_types::ViState;
 
 use crate::connect::request::{PortReply, Target};
 use crate::connect::{ConnectError, RemoteVi, check_attributes, is_valid_peer};
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
-use crate::endpoint::{Connection, EndpointState, Phase};
+use crate::endpoint::{Connection, Phase};
 use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{EngineIo, Waiter};
 use crate::pending_disconnects::DisconnectInfo;
@@ -293,7 +294,7 @@ impl Engine {
         }
         self.arm_connect_timer(vi);
         self.counters.count(Counter::Connects);
-        io.set_state(vi, EndpointState::Connected);
+        io.set_state(vi, ViState::Connected);
         io.control_event(Waiter::Outcome(vi));
     }
 }

@@ -4,9 +4,10 @@ use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::IuView;
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
+use vi_types::ReliabilityLevel;
 
 use crate::counters::Counter;
-use crate::endpoint::{Level, Phase, RxKind};
+use crate::endpoint::{Phase, RxKind};
 use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{AsyncError, Claim, Completion, EngineIo, Status};
 use crate::responses::Response;
@@ -43,7 +44,7 @@ impl Engine {
         let (kind, msg_id) = (message.kind, message.msg_id);
         message.kind = RxKind::Discard;
         let incomplete_write = ep.rx.damaged_or(msg_id, AsyncError::RdmaWriteAbort);
-        if failure == ReceiveFailure::Incomplete && level == Level::UnreliableDelivery {
+        if failure == ReceiveFailure::Incomplete && level == ReliabilityLevel::UnreliableDelivery {
             ep.rx.message = None;
         }
         if kind == RxKind::Discard {
@@ -66,7 +67,7 @@ impl Engine {
         match kind {
             RxKind::Receive { .. } => complete_error(vi, status, false, io),
             RxKind::Write { claimed: true, .. } => complete_error(vi, status, true, io),
-            RxKind::Write { .. } if level != Level::UnreliableDelivery => io.report(
+            RxKind::Write { .. } if level != ReliabilityLevel::UnreliableDelivery => io.report(
                 vi,
                 match failure {
                     ReceiveFailure::Incomplete | ReceiveFailure::TooLong => incomplete_write,
@@ -99,7 +100,7 @@ impl Engine {
         let lost_error = ep
             .rx
             .damaged_or(iu.header.msg_id, AsyncError::RdmaWriteAbort);
-        if ep.params.level == Level::UnreliableDelivery || ahead > window {
+        if ep.params.level == ReliabilityLevel::UnreliableDelivery || ahead > window {
             return;
         }
         if matches!(ep.phase, Phase::AwaitResponse3(_)) {
@@ -128,7 +129,7 @@ impl Engine {
         let Some(ep) = self.endpoint(vi) else {
             return false;
         };
-        if ep.params.level == Level::UnreliableDelivery {
+        if ep.params.level == ReliabilityLevel::UnreliableDelivery {
             return true;
         }
         let first_lost = ep.rx.expected;
@@ -172,9 +173,9 @@ impl Engine {
             return false;
         };
         match ep.params.level {
-            Level::UnreliableDelivery => return true,
-            Level::ReliableDelivery => {}
-            Level::ReliableReception => {
+            ReliabilityLevel::UnreliableDelivery => return true,
+            ReliabilityLevel::ReliableDelivery => {}
+            ReliabilityLevel::ReliableReception => {
                 if let Some(message) = ep.rx.message.as_ref().filter(|_| ep.shortcut.is_none()) {
                     let response = Response::to(message);
                     reason = self.refuse_message(vi, &response, reason, io);

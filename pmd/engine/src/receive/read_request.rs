@@ -3,13 +3,13 @@
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::fc::FCtl;
 use fcvi_frame::fcoe::{Eof, Sof};
-use fcvi_frame::flags::message_request;
+use fcvi_frame::flags::{message_request, reliability_flags};
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::reason::MessageReason;
+use vi_types::ReliabilityLevel;
 
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
-use crate::endpoint::Level;
 use crate::engine::{Engine, ViIndex};
 use crate::engine_io::EngineIo;
 use crate::responses::ReadJob;
@@ -32,9 +32,9 @@ impl Engine {
             return;
         };
         let level = ep.params.level;
-        let expected = level.wire().to_flags() | message_request::RESPONSE_REQUESTED;
+        let expected = reliability_flags(level) | message_request::RESPONSE_REQUESTED;
         let flags = message_request::RELIABILITY | message_request::RESPONSE_REQUESTED;
-        if level == Level::UnreliableDelivery || iu.header.flags & flags != expected {
+        if level == ReliabilityLevel::UnreliableDelivery || iu.header.flags & flags != expected {
             self.counters.count(Counter::DropWrongLevel);
             return;
         }

@@ -11,10 +11,10 @@ use fcvi_frame::flags::message_response;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
+use vi_types::ReliabilityLevel;
 
 use super::frame_order::{FrameOrder, frame_order};
 use crate::counters::Counter;
-use crate::endpoint::Level;
 use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{EngineIo, Status};
 use crate::synonym::{Check, skips};
@@ -135,7 +135,7 @@ impl Engine {
             return None;
         };
         let ep = self.endpoint(vi)?;
-        if ep.params.level == Level::UnreliableDelivery {
+        if ep.params.level == ReliabilityLevel::UnreliableDelivery {
             self.counters.count(Counter::DropWrongLevel);
             return None;
         }
@@ -174,7 +174,7 @@ impl Engine {
             }
             None => {
                 let message = tx.message.as_ref()?;
-                let ours = level == Level::ReliableReception
+                let ours = level == ReliabilityLevel::ReliableReception
                     && message.msg_id == msg_id
                     && message.exchange.ox_id == ox_id;
                 ours.then(|| (tx.in_flight.len(), OperationKind::of(&message.work)))

@@ -15,13 +15,14 @@ use fcvi_frame::fcoe::Sof;
 use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
+use vi_types::ReliabilityLevel;
 
 use super::RecoveryConfig;
 use super::acknowledge::AckState;
 use super::received_ranges::{Position, ReceivedRange, ReceivedRanges};
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
-use crate::endpoint::{Endpoint, Level, Phase, RxKind, RxMessage, RxStream, ViParams};
+use crate::endpoint::{Endpoint, Phase, RxKind, RxMessage, RxStream, ViParams};
 use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{Claim, EngineIo};
 use crate::synonym::{Check, skips};
@@ -404,7 +405,8 @@ impl Engine {
             // At Reliable Reception nothing is written after a message that can still fail (VIPL
             // 2.4).
             RxKind::Write { .. }
-                if params.level == Level::ReliableReception && at.distance_to(range.msg_id) > 0 =>
+                if params.level == ReliabilityLevel::ReliableReception
+                    && at.distance_to(range.msg_id) > 0 =>
             {
                 return Err(Counter::DropAheadWrite);
             }

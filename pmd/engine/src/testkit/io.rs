@@ -6,17 +6,18 @@ use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::fc::FCtl;
 use fcvi_frame::fcoe::{Eof, FCOE_TRAILER_BYTES};
 use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame, seal};
+use vi_types::ViState;
 
 use super::rng::Rng;
 use crate::{
-    AsyncError, Claim, Completion, EndpointState, EngineIo, Moved, Operation, SendWork, Status,
-    Transmit, ViIndex, Waiter,
+    AsyncError, Claim, Completion, EngineIo, Moved, Operation, SendWork, Status, Transmit, ViIndex,
+    Waiter,
 };
 
 /// An event that the consumer of a VI sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    State(EndpointState),
+    State(ViState),
     Sent(u64, Status, u32),
     Received(Received),
     Async(AsyncError),
@@ -553,7 +554,7 @@ impl EngineIo for TestIo {
         }
     }
 
-    fn set_state(&mut self, vi: ViIndex, state: EndpointState) {
+    fn set_state(&mut self, vi: ViIndex, state: ViState) {
         self.vi(vi).log.push(Event::State(state));
     }
 

@@ -4,6 +4,7 @@ use fcvi_frame::connect::{Discriminator, HostAddress, NetAddress};
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::iu::Opcode;
+use vi_types::{ReliabilityLevel, ViState};
 
 use super::io::{Event, Receive, Received, Send, TestIo};
 pub(crate) use super::nodes::Node;
@@ -13,8 +14,8 @@ use super::wire::{Sent, Wire};
 use crate::recovery::MAX_RETRANSMITS;
 use crate::timer::KEYS_PER_VI;
 use crate::{
-    AsyncError, ConnId, ConnectCommand, ConnectError, Counter, EndpointState, Engine, EngineConfig,
-    Indication, Level, RemoteVi, Status, ViIndex, ViParams,
+    AsyncError, ConnId, ConnectCommand, ConnectError, Counter, Engine, EngineConfig, Indication,
+    RemoteVi, Status, ViIndex, ViParams,
 };
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -31,12 +32,12 @@ pub(crate) struct Net {
 }
 
 /// VI attributes for tests to which they do not matter.
-pub(crate) fn params(level: Level) -> ViParams {
+pub(crate) fn params(level: ReliabilityLevel) -> ViParams {
     ViParams {
         level,
         max_transfer_bytes: 1 << 20,
         rdma_write: true,
-        rdma_read: level != Level::UnreliableDelivery,
+        rdma_read: level != ReliabilityLevel::UnreliableDelivery,
     }
 }
 
@@ -92,7 +93,7 @@ impl Net {
     }
 
     /// Creates client and server with a connected VI each, and empty logs.
-    pub(crate) fn connected(level: Level) -> (Self, ViIndex, ViIndex) {
+    pub(crate) fn connected(level: ReliabilityLevel) -> (Self, ViIndex, ViIndex) {
         let mut net = Self::pair();
         let (a, b) = net.join(level);
         net.clear_logs();
@@ -101,7 +102,7 @@ impl Net {
     }
 
     /// Creates a VI each for the first two nodes, and connects them.
-    pub(crate) fn join(&mut self, level: Level) -> (ViIndex, ViIndex) {
+    pub(crate) fn join(&mut self, level: ReliabilityLevel) -> (ViIndex, ViIndex) {
         let a = self.create(CLIENT, params(level));
         let b = self.create(SERVER, params(level));
         self.connect(a, b);
@@ -122,7 +123,10 @@ impl Net {
 
     /// Creates a VI on each side and a request of the client without timeout, which the server's
     /// consumer has taken and not answered.
-    pub(crate) fn request_pending(&mut self, level: Level) -> (ViIndex, ViIndex, ConnId) {
+    pub(crate) fn request_pending(
+        &mut self,
+        level: ReliabilityLevel,
+    ) -> (ViIndex, ViIndex, ConnId) {
         let a = self.create(CLIENT, params(level));
         let b = self.create(SERVER, params(level));
         let listener = self.listen(SERVER, "x");
@@ -292,7 +296,7 @@ impl Net {
         self.outcome(node, vi)?.err()
     }
 
-    pub(crate) fn state(&self, node: usize, vi: ViIndex) -> EndpointState {
+    pub(crate) fn state(&self, node: usize, vi: ViIndex) -> ViState {
         self.nodes[node].engine.state(vi).expect("a VI")
     }
 
@@ -586,7 +590,7 @@ pub(crate) fn without_partial_data(log: Vec<Event>) -> Vec<Event> {
 /// Returns the events of a VI with empty queues whose peer disconnected.
 pub(crate) fn peer_disconnected_events() -> Vec<Event> {
     vec![
-        Event::State(EndpointState::Error),
+        Event::State(ViState::Error),
         Event::Async(AsyncError::Disconnected),
     ]
 }
@@ -594,7 +598,7 @@ pub(crate) fn peer_disconnected_events() -> Vec<Event> {
 /// Returns the events of a VI with empty queues whose connection broke.
 pub(crate) fn connection_lost_events() -> Vec<Event> {
     vec![
-        Event::State(EndpointState::Error),
+        Event::State(ViState::Error),
         Event::Async(AsyncError::ConnectionLost),
     ]
 }

@@ -3,14 +3,15 @@
 use fcvi_frame::fcoe::Eof;
 use fcvi_frame::frame::seal;
 use fcvi_frame::iu::Opcode::{ConnectResponse1, DisconnectRequest, ReadResponse, SendRequest};
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::endpoint::TxStream;
 use crate::testkit::io::Send;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params, received};
 use crate::testkit::rng::Rng;
-use crate::{ConnectError, Counter, EndpointState, EngineConfig, Level, RecoveryConfig, ViIndex};
+use crate::{ConnectError, Counter, EngineConfig, RecoveryConfig, ViIndex};
 
-const RD: Level = Level::ReliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const US: u64 = 1_000;
 
 #[test]
@@ -137,8 +138,8 @@ fn unrequested_acceptances_leave_slots_for_real_disconnects() {
     net.wire.cut = false;
     net.disconnect(CLIENT, a);
     net.settle();
-    assert_eq!(net.state(SERVER, b), EndpointState::Error);
-    assert_eq!(net.state(CLIENT, c), EndpointState::Connected);
+    assert_eq!(net.state(SERVER, b), ViState::Error);
+    assert_eq!(net.state(CLIENT, c), ViState::Connected);
     net.advance(60 * S);
     assert!(
         net.nodes[CLIENT]
@@ -178,9 +179,7 @@ fn a_timer_call_does_no_more_than_its_budget() {
     let now_ns = net.now_ns + MS;
     let idle = |net: &Net| {
         let state = |n| net.nodes[CLIENT].engine.state(ViIndex(n));
-        (0..20)
-            .filter(|n| state(*n) == Some(EndpointState::Idle))
-            .count()
+        (0..20).filter(|n| state(*n) == Some(ViState::Idle)).count()
     };
     let more = net.act(CLIENT, |engine, io| engine.handle_timeout(now_ns, 8, io));
     assert!(more);
@@ -194,7 +193,7 @@ fn a_timer_call_does_no_more_than_its_budget() {
 /// nothing panics and every table keeps its limit.
 #[test]
 fn random_frame_contents_cause_no_panic_and_keep_limits() {
-    for level in [RD, Level::ReliableReception] {
+    for level in [RD, ReliabilityLevel::ReliableReception] {
         for recovery in [None, Some(RecoveryConfig::default())] {
             let seed = 0xF0CC;
             println!("seed {seed:#x}, {level:?}, {recovery:?}");
@@ -203,7 +202,7 @@ fn random_frame_contents_cause_no_panic_and_keep_limits() {
     }
 }
 
-fn inject_random_frames(seed: u64, level: Level, recovery: Option<RecoveryConfig>) {
+fn inject_random_frames(seed: u64, level: ReliabilityLevel, recovery: Option<RecoveryConfig>) {
     let mut rng = Rng::new(seed);
     let recovers = recovery.is_some();
     let configs = [CLIENT, SERVER].map(|node| EngineConfig {

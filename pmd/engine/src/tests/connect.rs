@@ -6,12 +6,13 @@ use fcvi_frame::iu::Opcode::{
     ConnectRequest as Rqst, ConnectResponse1 as Resp1, ConnectResponse2 as Resp2,
     ConnectResponse3 as Resp3, DisconnectRequest, DisconnectResponse,
 };
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config as node_config, params};
-use crate::{ConnectError, Counter, EndpointState, Level, ViParams};
+use crate::{ConnectError, Counter, ViParams};
 
-const RD: Level = Level::ReliableDelivery;
-const UD: Level = Level::UnreliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
+const UD: ReliabilityLevel = ReliabilityLevel::UnreliableDelivery;
 
 #[test]
 fn four_ius_connect() {
@@ -26,8 +27,8 @@ fn four_ius_connect() {
             (SERVER, Resp3)
         ]
     );
-    assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
-    assert_eq!(net.state(SERVER, b), EndpointState::Connected);
+    assert_eq!(net.state(CLIENT, a), ViState::Connected);
+    assert_eq!(net.state(SERVER, b), ViState::Connected);
     for node in [CLIENT, SERVER] {
         assert_eq!(net.count(node, Counter::Connects), 1);
         assert_eq!(net.nodes[node].engine.exchange_usage(), (0, 0));
@@ -76,12 +77,12 @@ fn a_vi_connects_to_another_one_of_its_own_port() {
     let conn = net.indication(CLIENT, listener).unwrap().conn;
     net.accept(CLIENT, conn, b).unwrap();
     net.settle();
-    assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
-    assert_eq!(net.state(CLIENT, b), EndpointState::Connected);
+    assert_eq!(net.state(CLIENT, a), ViState::Connected);
+    assert_eq!(net.state(CLIENT, b), ViState::Connected);
     net.disconnect(CLIENT, a);
     net.settle();
-    assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
-    assert_eq!(net.state(CLIENT, b), EndpointState::Error);
+    assert_eq!(net.state(CLIENT, a), ViState::Idle);
+    assert_eq!(net.state(CLIENT, b), ViState::Error);
 }
 
 #[test]
@@ -91,7 +92,7 @@ fn only_an_idle_vi_connects() {
     assert_eq!(net.try_request(CLIENT, a, "x", &[SERVER], None), refused);
     net.disconnect(SERVER, b);
     net.settle();
-    assert_eq!(net.state(CLIENT, a), EndpointState::Error);
+    assert_eq!(net.state(CLIENT, a), ViState::Error);
     assert_eq!(net.try_request(CLIENT, a, "x", &[SERVER], None), refused);
     net.disconnect(CLIENT, a);
     net.request(CLIENT, a, "x", &[SERVER], None);
@@ -137,7 +138,7 @@ fn request_without_a_listener_fails_at_once() {
     net.request(CLIENT, a, "x", &[SERVER], None);
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
-    assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
+    assert_eq!(net.state(CLIENT, a), ViState::Idle);
     assert_eq!(net.count(SERVER, Counter::NoMatch), 1);
     assert_eq!(net.ius(), [(CLIENT, Rqst), (SERVER, Resp1)]);
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 0));
@@ -207,7 +208,7 @@ fn rejected_client_keeps_its_receives() {
     assert_eq!(net.reject(SERVER, conn), Err(ConnectError::Invalid));
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::Rejected));
-    assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
+    assert_eq!(net.state(CLIENT, a), ViState::Idle);
     assert_eq!(net.nodes[CLIENT].io.vi(a).receives.len(), 1);
     assert_eq!(net.ius(), [(CLIENT, Rqst), (SERVER, Resp1)]);
 }
@@ -239,7 +240,7 @@ fn accept_with_conflicting_attributes_fails_and_keeps_the_request() {
     ] {
         let vi = net.create(SERVER, params);
         assert_eq!(net.accept(SERVER, conn, vi), Err(error));
-        assert_eq!(net.state(SERVER, vi), EndpointState::Idle);
+        assert_eq!(net.state(SERVER, vi), ViState::Idle);
     }
     net.settle();
     assert_eq!(net.ius(), [(CLIENT, Rqst)]);
@@ -282,7 +283,7 @@ fn accept_after_the_clients_timeout_times_out() {
     let conn = net.indication(SERVER, listener).unwrap().conn;
     net.advance(3 * MS);
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::Timeout));
-    assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
+    assert_eq!(net.state(CLIENT, a), ViState::Idle);
     let ius = net.ius();
     assert_eq!(
         ius[1..],
@@ -290,7 +291,7 @@ fn accept_after_the_clients_timeout_times_out() {
     );
     let late = net.accept(SERVER, conn, b);
     assert_eq!(late, Err(ConnectError::Timeout));
-    assert_eq!(net.state(SERVER, b), EndpointState::Idle);
+    assert_eq!(net.state(SERVER, b), ViState::Idle);
     assert_eq!(net.accept(SERVER, conn, b), Err(ConnectError::Invalid));
 }
 
@@ -323,7 +324,7 @@ fn disconnect_ends_a_waiting_connect_call() {
     net.disconnect(CLIENT, a);
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::InvalidState));
     assert_eq!(net.nodes[CLIENT].io.control_events, events + 1);
-    assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
+    assert_eq!(net.state(CLIENT, a), ViState::Idle);
     net.settle();
     let late = net.accept(SERVER, conn, b);
     assert_eq!(late, Err(ConnectError::Timeout));
@@ -336,13 +337,13 @@ fn disconnect_ends_a_waiting_accept_call() {
     net.wire.lose(CLIENT, Resp2, 1);
     net.accept(SERVER, conn, b).unwrap();
     net.settle();
-    assert_eq!(net.state(SERVER, b), EndpointState::ConnectPending);
+    assert_eq!(net.state(SERVER, b), ViState::ConnectPending);
     net.disconnect(SERVER, b);
     assert_eq!(net.error(SERVER, b), Some(ConnectError::InvalidState));
     assert!(net.nodes[SERVER].engine.incoming[0].is_none());
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::Timeout));
-    assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
+    assert_eq!(net.state(CLIENT, a), ViState::Idle);
     net.advance(30 * S);
     assert_eq!(net.nodes[SERVER].engine.exchange_usage(), (0, 0));
 }
@@ -394,7 +395,7 @@ fn response_with_an_illegal_data_field_size_fails_the_connect() {
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::Rejected));
     assert_eq!(net.count(CLIENT, Counter::DropBadIu), 1);
     assert_eq!(net.error(SERVER, b), Some(ConnectError::Timeout));
-    assert_eq!(net.state(SERVER, b), EndpointState::Idle);
+    assert_eq!(net.state(SERVER, b), ViState::Idle);
     // The OX_ID of the connect exchange does not leak: it is quarantined, then free.
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 1));
 }

@@ -5,11 +5,12 @@ use fcvi_frame::iu::Opcode::{
     self, ConnectRequest as Rqst, ConnectResponse1 as Resp1, ConnectResponse2 as Resp2,
     ConnectResponse3 as Resp3, DisconnectRequest,
 };
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, params, received};
-use crate::{ConnId, ConnectError, Counter, EndpointState, Level, ViIndex};
+use crate::{ConnId, ConnectError, Counter, ViIndex};
 
-const RD: Level = Level::ReliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 /// A quarter of FCVI_ULP_TIMEOUT.
 const RETRY: u64 = 5 * S;
 
@@ -178,18 +179,18 @@ fn server_without_response2_times_out_and_disconnects() {
     net.wire.lose(CLIENT, Resp2, u32::MAX);
     net.accept(SERVER, conn, b).unwrap();
     net.advance(4 * RETRY - 1);
-    assert_eq!(net.state(SERVER, b), EndpointState::ConnectPending);
+    assert_eq!(net.state(SERVER, b), ViState::ConnectPending);
     assert_eq!(net.frames(SERVER, Resp1).len(), 4);
     net.advance(1);
     assert_eq!(net.error(SERVER, b), Some(ConnectError::Timeout));
-    assert_eq!(net.state(SERVER, b), EndpointState::Idle);
+    assert_eq!(net.state(SERVER, b), ViState::Idle);
     assert_eq!(net.nodes[SERVER].io.vi(b).receives.len(), 1);
     // The pending request is removed too.
     assert!(net.nodes[SERVER].engine.incoming[0].is_none());
     assert!(net.nodes[SERVER].engine.destroy_vi(b));
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::Timeout));
-    assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
+    assert_eq!(net.state(CLIENT, a), ViState::Idle);
 }
 
 #[test]
@@ -200,13 +201,13 @@ fn client_without_response3_times_out_and_the_server_breaks() {
     net.wire.lose(SERVER, Resp3, u32::MAX);
     net.accept(SERVER, conn, b).unwrap();
     net.settle();
-    assert_eq!(net.state(SERVER, b), EndpointState::Connected);
+    assert_eq!(net.state(SERVER, b), ViState::Connected);
     net.advance(4 * RETRY);
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::Timeout));
     assert_eq!(net.frames(CLIENT, Resp2).len(), 4);
     assert_eq!(net.nodes[CLIENT].io.vi(a).receives.len(), 1);
     net.settle();
-    assert_eq!(net.state(SERVER, b), EndpointState::Error);
+    assert_eq!(net.state(SERVER, b), ViState::Error);
 }
 
 #[test]
@@ -217,10 +218,10 @@ fn a_message_implies_a_lost_response3() {
     net.wire.lose(SERVER, Resp3, u32::MAX);
     net.accept(SERVER, conn, b).unwrap();
     net.settle();
-    assert_eq!(net.state(CLIENT, a), EndpointState::ConnectPending);
+    assert_eq!(net.state(CLIENT, a), ViState::ConnectPending);
     net.post_send(SERVER, b, b"hello");
     net.settle();
-    assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
+    assert_eq!(net.state(CLIENT, a), ViState::Connected);
     assert!(matches!(net.outcome(CLIENT, a), Some(Ok(_))));
     assert_eq!(net.log(CLIENT, a).last(), Some(&received(0, b"hello")));
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 0));
@@ -240,7 +241,7 @@ fn only_an_expected_message_implies_response3() {
     frame[60] ^= 0x80; // FCVI_MSG_ID, half the number space away
     seal(&mut frame, bytes, fcvi_frame::fcoe::Eof::T).unwrap();
     net.inject(CLIENT, &frame);
-    assert_eq!(net.state(CLIENT, a), EndpointState::ConnectPending);
+    assert_eq!(net.state(CLIENT, a), ViState::ConnectPending);
 }
 
 #[test]
@@ -293,7 +294,7 @@ fn duplicated_connect_ius_connect_once() {
     let (a, b) = net.join(RD);
     net.advance(10 * S);
     for (node, vi) in [(CLIENT, a), (SERVER, b)] {
-        assert_eq!(net.state(node, vi), EndpointState::Connected);
+        assert_eq!(net.state(node, vi), ViState::Connected);
         assert_eq!(net.count(node, Counter::Connects), 1);
         let (open, _) = net.nodes[node].engine.exchange_usage();
         assert_eq!(open, 0);
@@ -314,7 +315,7 @@ fn duplicate_request_makes_no_second_indication() {
     net.settle();
     net.inject(SERVER, &request);
     net.settle();
-    assert_eq!(net.state(SERVER, b), EndpointState::Connected);
+    assert_eq!(net.state(SERVER, b), ViState::Connected);
     assert_eq!(net.frames(SERVER, Resp1).len(), 2);
     assert_eq!(net.indication(SERVER, second), None);
 }
@@ -346,7 +347,7 @@ fn acceptance_of_a_cancelled_request_is_answered_with_a_disconnect() {
     net.settle();
     assert!(net.count(CLIENT, Counter::DropStrayConnect) >= 1);
     assert_eq!(net.error(SERVER, b), Some(ConnectError::Timeout));
-    assert_eq!(net.state(SERVER, b), EndpointState::Idle);
+    assert_eq!(net.state(SERVER, b), ViState::Idle);
 }
 
 #[test]
@@ -366,7 +367,7 @@ fn responses_of_an_earlier_attempt_do_not_complete_a_new_one() {
     for frame in &old {
         net.inject(CLIENT, frame);
     }
-    assert_eq!(net.state(CLIENT, a), EndpointState::ConnectPending);
+    assert_eq!(net.state(CLIENT, a), ViState::ConnectPending);
     assert_eq!(net.count(CLIENT, Counter::DropStrayConnect), 2);
     net.wire.cut = false;
     let response2 = net.frames(CLIENT, Resp2)[0].clone();
@@ -408,18 +409,18 @@ fn connect_ius_are_retried_soon_while_the_port_is_full() {
     net.advance(5 * MS);
     net.nodes[SERVER].io.room = 2;
     net.advance(2 * MS);
-    assert_eq!(net.state(SERVER, b), EndpointState::ConnectPending);
+    assert_eq!(net.state(SERVER, b), ViState::ConnectPending);
     net.nodes[CLIENT].io.room = 1;
     net.advance(2 * MS);
     assert!(matches!(net.outcome(CLIENT, a), Some(Ok(_))));
     assert!(matches!(net.outcome(SERVER, b), Some(Ok(_))));
     net.disconnect(CLIENT, a);
     net.advance(3 * MS);
-    assert_eq!(net.state(SERVER, b), EndpointState::Connected);
+    assert_eq!(net.state(SERVER, b), ViState::Connected);
     net.nodes[CLIENT].io.room = usize::MAX;
     net.nodes[SERVER].io.room = usize::MAX;
     net.advance(2 * MS);
-    assert_eq!(net.state(SERVER, b), EndpointState::Error);
+    assert_eq!(net.state(SERVER, b), ViState::Error);
     for node in [CLIENT, SERVER] {
         assert_eq!(net.count(node, Counter::Retries), 0);
         assert_eq!(net.nodes[node].engine.exchange_usage(), (0, 0));

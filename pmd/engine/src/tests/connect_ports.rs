@@ -1,11 +1,12 @@
 //! Requests to a host with several ports: sent to all, connected to one.
 
 use fcvi_frame::iu::Opcode::{ConnectRequest as Rqst, ConnectResponse1 as Resp1};
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::testkit::net::{CLIENT, MS, Net, S, config, params};
-use crate::{ConnectError, Counter, EndpointState, Level, ViIndex};
+use crate::{ConnectError, Counter, ViIndex};
 
-const RD: Level = Level::ReliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const PORTS: [usize; 3] = [1, 2, 3];
 /// How long silent ports delay the outcome of a request.
 const SILENT: u64 = 100 * MS;
@@ -69,7 +70,7 @@ fn pending_request_outlasts_the_limit_for_silent_ports() {
     net.accept(2, conn, b).unwrap();
     net.settle();
     assert!(matches!(net.outcome(CLIENT, a), Some(Ok(_))));
-    assert_eq!(net.state(2, b), EndpointState::Connected);
+    assert_eq!(net.state(2, b), ViState::Connected);
 }
 
 #[test]
@@ -116,7 +117,7 @@ fn second_port_that_accepts_gets_a_timeout() {
     assert!(matches!(net.outcome(CLIENT, a), Some(Ok(_))));
     assert!(matches!(net.outcome(1, servers[0].1), Some(Ok(_))));
     assert_eq!(net.error(2, servers[1].1), Some(ConnectError::Timeout));
-    assert_eq!(net.state(2, servers[1].1), EndpointState::Idle);
+    assert_eq!(net.state(2, servers[1].1), ViState::Idle);
     net.settle();
     assert_no_open_exchange(&net);
 }

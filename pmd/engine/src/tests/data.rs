@@ -3,14 +3,18 @@
 use fcvi_frame::fcoe::Sof;
 use fcvi_frame::frame::FrameView;
 use fcvi_frame::iu::Opcode::{SendRequest, WriteRequest};
+use vi_types::ReliabilityLevel;
 
 use crate::testkit::io::{Event, Received, Send};
 use crate::testkit::net::{CLIENT, Net, SERVER, config, params, received, sent};
 use crate::testkit::rng::Rng;
 use crate::testkit::topology::{Topology, for_each_topology, topology};
-use crate::{Counter, Level, Pumped, Status, ViParams};
+use crate::{Counter, Pumped, Status, ViParams};
 
-const LEVELS: [Level; 2] = [Level::UnreliableDelivery, Level::ReliableDelivery];
+const LEVELS: [ReliabilityLevel; 2] = [
+    ReliabilityLevel::UnreliableDelivery,
+    ReliabilityLevel::ReliableDelivery,
+];
 /// User bytes in a full frame with a device_header of 16 and of 32 bytes.
 const SEND_CAPACITY: usize = 2112 - 16;
 const WRITE_CAPACITY: usize = 2112 - 32;
@@ -120,7 +124,7 @@ fn immediate_data_arrives_with_sends_and_consumes_a_receive_with_writes() {
 #[test]
 fn a_receive_may_be_longer_than_the_message() {
     for_each_topology(|| {
-        let (mut net, a, b) = Net::connected(Level::ReliableDelivery);
+        let (mut net, a, b) = Net::connected(ReliabilityLevel::ReliableDelivery);
         net.post_receive(SERVER, b, 100_000);
         net.post_send(CLIENT, a, b"short");
         net.settle();
@@ -132,7 +136,9 @@ fn a_receive_may_be_longer_than_the_message() {
 fn messages_of_both_directions_and_of_many_vis_do_not_mix() {
     for_each_topology(|| {
         let mut net = Net::pair();
-        let pairs: Vec<_> = (0..8).map(|_| net.join(Level::ReliableDelivery)).collect();
+        let pairs: Vec<_> = (0..8)
+            .map(|_| net.join(ReliabilityLevel::ReliableDelivery))
+            .collect();
         net.clear_logs();
         let data = |node: usize, vi: usize, n: u8| vec![n ^ (vi as u8) << 4; 100 + 3000 * node];
         for (at, (a, b)) in pairs.iter().enumerate() {
@@ -185,7 +191,7 @@ fn connection_uses_the_smaller_data_field_size() {
         let mut configs = vec![config(CLIENT), config(SERVER)];
         configs[smaller].data_field_bytes = 257;
         let mut net = Net::new(configs, 4);
-        let (a, b) = net.join(Level::ReliableDelivery);
+        let (a, b) = net.join(ReliabilityLevel::ReliableDelivery);
         net.clear_logs();
         net.post_receive(SERVER, b, 1000);
         let data: Vec<u8> = (0..1000).map(|n| n as u8).collect();
@@ -201,7 +207,7 @@ fn connection_uses_the_smaller_data_field_size() {
 /// The fields by which a network monitor follows a message [FCVI P-3, P-10].
 #[test]
 fn frames_of_a_message_are_numbered_in_their_exchange() {
-    let (mut net, a, b) = Net::connected(Level::ReliableDelivery);
+    let (mut net, a, b) = Net::connected(ReliabilityLevel::ReliableDelivery);
     for _ in 0..2 {
         net.post_receive(SERVER, b, 10_000);
         net.post_send(CLIENT, a, &[1; 5001]);
@@ -238,7 +244,7 @@ fn frames_of_a_message_are_numbered_in_their_exchange() {
 #[test]
 fn full_port_blocks_a_message_that_resumes_later() {
     for size in [10, 10_000] {
-        let (mut net, a, b) = Net::connected(Level::ReliableDelivery);
+        let (mut net, a, b) = Net::connected(ReliabilityLevel::ReliableDelivery);
         let data = Rng::new(5).bytes(size);
         net.post_receive(SERVER, b, size as u32);
         net.nodes[CLIENT].io.room = 0;
@@ -258,7 +264,7 @@ fn full_port_blocks_a_message_that_resumes_later() {
 
 #[test]
 fn exhausted_ox_id_pool_delays_a_message() {
-    let (mut net, a, b) = Net::connected(Level::ReliableDelivery);
+    let (mut net, a, b) = Net::connected(ReliabilityLevel::ReliableDelivery);
     let now_ns = net.now_ns;
     let pool = &mut net.nodes[CLIENT].engine.exchanges;
     let first = pool.open(now_ns).unwrap();
@@ -295,7 +301,7 @@ fn message_ids_wrap() {
 
 #[test]
 fn seq_cnt_wraps_in_the_middle_of_a_message() {
-    let (mut net, a, b) = Net::connected(Level::ReliableDelivery);
+    let (mut net, a, b) = Net::connected(ReliabilityLevel::ReliableDelivery);
     for ox_id in 0..0xFFFF {
         net.nodes[CLIENT].engine.exchanges.close(ox_id, 0xFFFE);
     }
@@ -311,7 +317,7 @@ fn message_of_max_transfer_size_is_delivered() {
         let mut net = Net::pair();
         let size = ViParams {
             max_transfer_bytes: 70_000,
-            ..params(Level::ReliableDelivery)
+            ..params(ReliabilityLevel::ReliableDelivery)
         };
         let (a, b) = (net.create(CLIENT, size), net.create(SERVER, size));
         net.connect(a, b);

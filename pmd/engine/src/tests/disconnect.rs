@@ -5,14 +5,15 @@ use fcvi_frame::iu::Opcode::{
     ConnectResponse2 as Resp2, DisconnectRequest as Rqst, DisconnectResponse as Resp, SendRequest,
 };
 use fcvi_frame::reason::MessageReason;
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::testkit::io::{Event, Receive};
 use crate::testkit::net::{
     CLIENT, MS, Net, S, SERVER, connection_lost_events, params, peer_disconnected_events, received,
 };
-use crate::{AsyncError, ConnectError, Counter, EndpointState, Level, Status};
+use crate::{AsyncError, ConnectError, Counter, Status};
 
-const RD: Level = Level::ReliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const RETRY: u64 = 5 * S;
 
 fn reason(frame: &[u8]) -> MessageReason {
@@ -24,7 +25,7 @@ fn reason(frame: &[u8]) -> MessageReason {
 fn disconnect_makes_the_vi_idle_and_the_peer_an_error() {
     let (mut net, a, b) = Net::connected(RD);
     net.disconnect(CLIENT, a);
-    assert_eq!(net.log(CLIENT, a), [Event::State(EndpointState::Idle)]);
+    assert_eq!(net.log(CLIENT, a), [Event::State(ViState::Idle)]);
     net.settle();
     assert_eq!(net.log(SERVER, b), peer_disconnected_events());
     assert_eq!(net.ius(), [(CLIENT, Rqst), (SERVER, Resp)]);
@@ -65,7 +66,7 @@ fn disconnect_is_legal_in_every_state_and_flushes_in_order() {
         if steps == 4 {
             net.disconnect(CLIENT, a);
             net.settle();
-            assert_eq!(net.state(SERVER, b), EndpointState::Error);
+            assert_eq!(net.state(SERVER, b), ViState::Error);
         }
         for (node, vi) in [(SERVER, b), (CLIENT, a)] {
             net.log(node, vi);
@@ -73,7 +74,7 @@ fn disconnect_is_legal_in_every_state_and_flushes_in_order() {
                 net.post_receive(node, vi, 10);
             }
             net.disconnect(node, vi);
-            assert_eq!(net.state(node, vi), EndpointState::Idle);
+            assert_eq!(net.state(node, vi), ViState::Idle);
             let flushed: Vec<_> = net
                 .log(node, vi)
                 .into_iter()
@@ -99,8 +100,8 @@ fn simultaneous_disconnects_answer_each_other() {
     net.disconnect(SERVER, b);
     net.advance(60 * S);
     for (node, vi) in [(CLIENT, a), (SERVER, b)] {
-        assert_eq!(net.state(node, vi), EndpointState::Idle);
-        assert_eq!(net.log(node, vi), [Event::State(EndpointState::Idle)]);
+        assert_eq!(net.state(node, vi), ViState::Idle);
+        assert_eq!(net.log(node, vi), [Event::State(ViState::Idle)]);
         assert_eq!(net.frames(node, Rqst).len(), 1);
         assert_eq!(net.frames(node, Resp).len(), 1);
         assert_eq!(net.nodes[node].engine.exchange_usage(), (0, 0));
@@ -184,7 +185,7 @@ fn send_after_lost_disconnects_is_answered_with_a_disconnect() {
         net.advance(60 * S);
         assert_eq!(net.count(SERVER, Counter::CloseTimeouts), 1);
         net.wire.cut = false;
-        assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
+        assert_eq!(net.state(CLIENT, a), ViState::Connected);
         net.log(CLIENT, a);
         // A burst causes one disconnect, not one per message.
         net.wire.trace.clear();
@@ -192,7 +193,7 @@ fn send_after_lost_disconnects_is_answered_with_a_disconnect() {
             net.post_send(CLIENT, a, b"after the disconnect");
         }
         net.settle();
-        assert_eq!(net.state(CLIENT, a), EndpointState::Error);
+        assert_eq!(net.state(CLIENT, a), ViState::Error);
         assert_eq!(net.frames(SERVER, Rqst).len(), 1);
         assert_eq!(net.count(SERVER, Counter::DropUnknownHandle), 5);
         assert_eq!(net.count(CLIENT, Counter::Breaks), 1);
@@ -205,9 +206,9 @@ fn receiver_in_error_breaks_a_busy_sender_in_bounded_time() {
     net.wire.lose(SERVER, Rqst, 3);
     net.post_send(CLIENT, a, b"no receive is posted");
     net.settle();
-    assert_eq!(net.state(SERVER, b), EndpointState::Error);
+    assert_eq!(net.state(SERVER, b), ViState::Error);
     let start_ns = net.now_ns;
-    while net.state(CLIENT, a) == EndpointState::Connected {
+    while net.state(CLIENT, a) == ViState::Connected {
         net.post_send(CLIENT, a, b"continues");
         net.advance(100 * MS);
         assert!(net.now_ns < start_ns + 4 * RETRY, "sender not notified");
@@ -234,7 +235,7 @@ fn a_disconnect_of_an_unknown_connection_is_answered_and_changes_nothing() {
     let answer = net.frames(SERVER, Resp);
     assert_eq!(reason(&answer[0]), MessageReason::UnknownHandle);
     assert_eq!(net.count(CLIENT, Counter::DropStrayConnect), 1);
-    assert_eq!(net.state(SERVER, b), EndpointState::Connected);
+    assert_eq!(net.state(SERVER, b), ViState::Connected);
     net.post_receive(SERVER, b, 10);
     net.post_send(CLIENT, a, b"ok");
     net.settle();
@@ -300,8 +301,8 @@ fn lost_peer_ends_only_connections_with_it() {
     let void = net.accept(CLIENT, pending, late);
     assert_eq!(void, Err(ConnectError::Timeout));
     assert_eq!(net.log(CLIENT, c), []);
-    assert_eq!(net.state(CLIENT, c), EndpointState::Connected);
-    assert_eq!(net.state(SERVER, b), EndpointState::Connected);
+    assert_eq!(net.state(CLIENT, c), ViState::Connected);
+    assert_eq!(net.state(SERVER, b), ViState::Connected);
     // The server still sends on the connection, but a station that was lost gets no response.
     net.wire.trace.clear();
     net.post_send(SERVER, b, b"to a lost peer");
@@ -327,16 +328,10 @@ fn peer_lost_during_connection_setup_ends_it() {
         net.accept(SERVER, conn, b).unwrap();
         net.settle();
         let (node, vi, peer, error, state) = if server_side {
-            (
-                SERVER,
-                b,
-                CLIENT,
-                ConnectError::Timeout,
-                EndpointState::Idle,
-            )
+            (SERVER, b, CLIENT, ConnectError::Timeout, ViState::Idle)
         } else {
             let error = ConnectError::NotReachable;
-            (CLIENT, a, SERVER, error, EndpointState::Error)
+            (CLIENT, a, SERVER, error, ViState::Error)
         };
         net.peer_lost(node, peer);
         assert_eq!(net.error(node, vi), Some(error));

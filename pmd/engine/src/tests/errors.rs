@@ -6,6 +6,7 @@ mod rdma;
 mod reasons;
 
 use fcvi_frame::iu::Opcode::DisconnectRequest;
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::testkit::io::{Event, Receive, Received, Send};
 use crate::testkit::net::{
@@ -13,11 +14,11 @@ use crate::testkit::net::{
     receive_failed, received, send_failed, sent, without_partial_data,
 };
 use crate::testkit::topology::{Topology, for_each_topology, topology};
-use crate::{AsyncError, Counter, EndpointState, Level, Status, ViIndex, ViParams};
+use crate::{AsyncError, Counter, Status, ViIndex, ViParams};
 
-const UD: Level = Level::UnreliableDelivery;
-const RD: Level = Level::ReliableDelivery;
-const RR: Level = Level::ReliableReception;
+const UD: ReliabilityLevel = ReliabilityLevel::UnreliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
+const RR: ReliabilityLevel = ReliabilityLevel::ReliableReception;
 const INCOMPLETE: Status = Status::TRANSPORT.with(Status::PARTIAL);
 
 /// A connected pair: three receives at the server, one send behind the faulty one at the client.
@@ -28,11 +29,11 @@ struct Case {
 }
 
 impl Case {
-    fn new(level: Level) -> Self {
+    fn new(level: ReliabilityLevel) -> Self {
         Self::with_receives(level, &[64, 64, 64])
     }
 
-    fn with_receives(level: Level, capacities: &[u32]) -> Self {
+    fn with_receives(level: ReliabilityLevel, capacities: &[u32]) -> Self {
         let (mut net, a, b) = Net::connected(level);
         for capacity_bytes in capacities {
             net.post_receive(SERVER, b, *capacity_bytes);
@@ -86,7 +87,7 @@ impl Case {
                 "node {node}"
             );
             assert_flushed_in_order(&rest[1..rest.len() - 1]);
-            assert_eq!(self.net.state(node, vi), EndpointState::Error);
+            assert_eq!(self.net.state(node, vi), ViState::Error);
             let queues = self.net.nodes[node].io.vi(vi);
             assert!(queues.sends.is_empty() && queues.receives.is_empty());
         }
@@ -125,7 +126,7 @@ fn remote_write_failed(id: u64, status: Status) -> Event {
 
 // --- Local error of a send or write descriptor.
 
-fn local_error(level: Level, remote: Option<(u64, u32)>, fault: Status) -> Case {
+fn local_error(level: ReliabilityLevel, remote: Option<(u64, u32)>, fault: Status) -> Case {
     let mut case = Case::new(level);
     let io = &mut case.net.nodes[CLIENT].io;
     let faulty = Send {
@@ -182,7 +183,7 @@ fn local_error_rr() {
     });
 }
 
-fn memory_gone_while_sending(level: Level, gone_from: u32, len: usize) -> Case {
+fn memory_gone_while_sending(level: ReliabilityLevel, gone_from: u32, len: usize) -> Case {
     let mut case = Case::with_receives(level, &[9000, 9000, 9000]);
     let send = Send {
         data: vec![1; len],
@@ -231,7 +232,7 @@ fn memory_gone_while_sending_rr() {
 
 // --- A message arrives, no receive descriptor.
 
-fn no_descriptor(level: Level, remote: bool, len: usize) -> Case {
+fn no_descriptor(level: ReliabilityLevel, remote: bool, len: usize) -> Case {
     let mut case = Case::with_receives(level, &[]);
     if remote {
         case.write((0x1000, 7), len, Some(5));
@@ -288,7 +289,7 @@ fn no_descriptor_rr() {
 
 // --- Receive descriptor too small, or message above MaxTransferSize.
 
-fn too_short(level: Level, capacity: u32, len: usize) -> Case {
+fn too_short(level: ReliabilityLevel, capacity: u32, len: usize) -> Case {
     let mut case = Case::with_receives(level, &[capacity, 64]);
     case.net.post_send(CLIENT, case.a, &vec![1; len]);
     case
@@ -326,7 +327,7 @@ fn receive_too_short_rr() {
     });
 }
 
-fn above_max_transfer_size(level: Level) -> Case {
+fn above_max_transfer_size(level: ReliabilityLevel) -> Case {
     let mut net = Net::pair();
     let small = ViParams {
         max_transfer_bytes: 100,
@@ -367,7 +368,7 @@ fn above_max_transfer_size_rr() {
 
 // --- Receive descriptor malformed, or its memory not valid.
 
-fn bad_receive(level: Level, receive: Receive, remote: bool) -> Case {
+fn bad_receive(level: ReliabilityLevel, receive: Receive, remote: bool) -> Case {
     let mut case = Case::with_receives(level, &[]);
     case.net.nodes[SERVER].io.post_receive(case.b, receive);
     case.net.post_receive(SERVER, case.b, 64);
@@ -424,7 +425,7 @@ fn receive_malformed_rr() {
     });
 }
 
-fn receive_memory_gone(level: Level, gone_from: u32) -> Case {
+fn receive_memory_gone(level: ReliabilityLevel, gone_from: u32) -> Case {
     let mut case = Case::with_receives(level, &[]);
     let receive = Receive {
         capacity_bytes: 9000,
@@ -483,9 +484,9 @@ fn peer_disconnects() {
                 };
                 case.net.post_receive(CLIENT, case.a, 1);
                 case.net.disconnect(closer, vi);
-                assert_eq!(case.net.state(closer, vi), EndpointState::Idle);
+                assert_eq!(case.net.state(closer, vi), ViState::Idle);
                 let own = case.net.log(closer, vi);
-                assert_eq!(own[0], Event::State(EndpointState::Idle));
+                assert_eq!(own[0], Event::State(ViState::Idle));
                 assert_flushed_in_order(&own[1..]);
                 case.net.settle();
                 let log = case.net.log(other, other_vi);
@@ -532,10 +533,10 @@ fn own_fatal_error() {
             }
             let now_ns = net.now_ns;
             net.act(CLIENT, |engine, io| engine.fail_vi(now_ns, a, io));
-            assert_eq!(net.state(CLIENT, a), EndpointState::Error);
+            assert_eq!(net.state(CLIENT, a), ViState::Error);
             assert_eq!(net.error(CLIENT, a).is_some(), pending);
             net.disconnect(CLIENT, a);
-            assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
+            assert_eq!(net.state(CLIENT, a), ViState::Idle);
             assert!(net.nodes[CLIENT].engine.destroy_vi(a));
         }
     });

@@ -3,11 +3,12 @@
 use fcvi_frame::els::Adisc;
 use fcvi_frame::fcoe::{Eof, FCOE_TRAILER_BYTES};
 use fcvi_frame::frame::seal;
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, connection_lost_events};
-use crate::{Counter, EndpointState, Level, ViIndex};
+use crate::{Counter, ViIndex};
 
-const RD: Level = Level::ReliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const INTERVAL: u64 = S;
 
 /// Returns a connected pair whose nodes probe each other.
@@ -95,7 +96,7 @@ fn two_lost_probes_do_not_lose_the_peer() {
     net.wire.lose(SERVER, None, 2);
     net.advance(10 * INTERVAL);
     assert_eq!(net.log(CLIENT, a), []);
-    assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
+    assert_eq!(net.state(CLIENT, a), ViState::Connected);
 }
 
 #[test]
@@ -105,7 +106,7 @@ fn probe_not_sent_by_a_full_port_does_not_count() {
     net.nodes[CLIENT].io.room = 0;
     net.advance(10 * INTERVAL);
     net.nodes[CLIENT].io.room = usize::MAX;
-    assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
+    assert_eq!(net.state(CLIENT, a), ViState::Connected);
     assert!(net.count(CLIENT, Counter::ControlNoRoom) > 3);
 }
 
@@ -117,7 +118,7 @@ fn peer_with_a_changed_port_name_is_lost() {
     net.advance(2 * INTERVAL);
     assert_eq!(net.log(CLIENT, a), connection_lost_events());
     assert_eq!(net.count(CLIENT, Counter::PeersLost), 1);
-    assert_eq!(net.state(SERVER, b), EndpointState::Connected);
+    assert_eq!(net.state(SERVER, b), ViState::Connected);
 }
 
 #[test]
@@ -170,7 +171,7 @@ fn forged_request_with_another_port_name_is_verified_by_a_probe() {
     // A response to each forged request, and one probe.
     assert_eq!(els(&net, CLIENT).len(), 3);
     net.advance(MS / 10);
-    assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
+    assert_eq!(net.state(CLIENT, a), ViState::Connected);
     net.nodes[SERVER].engine.config.port_name = 0xBAD;
     net.inject(CLIENT, &forged);
     net.settle();
@@ -188,7 +189,7 @@ fn unrequested_probe_response_is_dropped() {
         net.inject(CLIENT, frame);
     }
     assert!(net.count(CLIENT, Counter::DropStrayConnect) > before);
-    assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
+    assert_eq!(net.state(CLIENT, a), ViState::Connected);
 }
 
 #[test]

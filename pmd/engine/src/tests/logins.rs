@@ -2,12 +2,13 @@
 
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::iu::Opcode::SendRequest;
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, Net, S, SERVER, config, params};
-use crate::{AsyncError, ConnectError, Counter, EndpointState, Engine, Level};
+use crate::{AsyncError, ConnectError, Counter, Engine};
 
-const RD: Level = Level::ReliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const THIRD: usize = 2;
 const LOST: Event = Event::Async(AsyncError::ConnectionLost);
 
@@ -120,9 +121,9 @@ fn logout_ends_only_connections_with_that_port() {
     log_out(&mut net, CLIENT, SERVER);
     log_out(&mut net, CLIENT, SERVER);
     assert_eq!(net.count(CLIENT, Counter::PeersLost), 1);
-    assert_eq!(net.state(CLIENT, a), EndpointState::Error);
+    assert_eq!(net.state(CLIENT, a), ViState::Error);
     assert!(net.log(CLIENT, a).contains(&LOST));
-    assert_eq!(net.state(CLIENT, c), EndpointState::Connected);
+    assert_eq!(net.state(CLIENT, c), ViState::Connected);
 }
 
 #[test]
@@ -135,9 +136,9 @@ fn changed_n_port_id_ends_connections_and_logins() {
     net.clear_logs();
     log_out(&mut net, SERVER, CLIENT);
     set_n_port_id(&mut net, CLIENT, 0x0777);
-    assert_eq!(net.state(CLIENT, a), EndpointState::Error);
+    assert_eq!(net.state(CLIENT, a), ViState::Error);
     assert!(net.log(CLIENT, a).contains(&LOST));
-    assert_eq!(net.state(CLIENT, idle), EndpointState::Idle);
+    assert_eq!(net.state(CLIENT, idle), ViState::Idle);
     net.disconnect(CLIENT, a);
     net.disconnect(SERVER, b);
     net.settle();
@@ -152,5 +153,5 @@ fn changed_n_port_id_ends_connections_and_logins() {
 fn unchanged_n_port_id_keeps_connections() {
     let (mut net, a, _) = Net::connected(RD);
     set_n_port_id(&mut net, CLIENT, 0x0101);
-    assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
+    assert_eq!(net.state(CLIENT, a), ViState::Connected);
 }

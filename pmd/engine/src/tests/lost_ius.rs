@@ -6,13 +6,14 @@ use fcvi_frame::iu::Opcode::{
     self, ConnectRequest as Rqst, ConnectResponse1 as Resp1, ConnectResponse2 as Resp2,
     ConnectResponse3 as Resp3, DisconnectRequest, DisconnectResponse,
 };
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::testkit::document::compare;
 use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
-use crate::{AsyncError, ConnectError, Counter, EndpointState, Level, RemoteVi, ViIndex};
+use crate::{AsyncError, ConnectError, Counter, RemoteVi, ViIndex};
 
-const RD: Level = Level::ReliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 /// The node that originates the connection; of two peers the higher one.
 const ORIGINATOR: usize = CLIENT;
 const RESPONDER: usize = SERVER;
@@ -228,7 +229,7 @@ impl Run {
         }
     }
 
-    fn states(&self) -> [EndpointState; 2] {
+    fn states(&self) -> [ViState; 2] {
         [
             self.net.state(ORIGINATOR, self.vis[0]),
             self.net.state(RESPONDER, self.vis[1]),
@@ -239,14 +240,14 @@ impl Run {
     /// state remains.
     fn finish(&mut self) {
         self.net.wire.clear_losses();
-        let connected = self.states().map(|state| state == EndpointState::Connected);
+        let connected = self.states().map(|state| state == ViState::Connected);
         if connected[0] != connected[1] {
             let side = usize::from(connected[1]);
             self.net.post_send(side, self.vis[side], b"message");
             self.net.settle();
             self.observed.sides[side].push("CONN_LOST when it sends".to_owned());
             let state = self.states()[side];
-            assert_eq!(state, EndpointState::Error, "{:?}", self.subject);
+            assert_eq!(state, ViState::Error, "{:?}", self.subject);
         }
         self.net.advance(60 * S);
         for node in &self.net.nodes {
@@ -276,7 +277,7 @@ fn disconnecting(mode: Mode, subject: Subject, fault: Fault) -> Observations {
     for ms in 0..100 {
         run.tick(ms);
     }
-    assert_eq!(run.states(), [EndpointState::Connected; 2]);
+    assert_eq!(run.states(), [ViState::Connected; 2]);
     run.fault = fault;
     run.begin();
     run.net.disconnect(ORIGINATOR, run.vis[0]);

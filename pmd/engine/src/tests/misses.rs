@@ -1,18 +1,17 @@
 //! Limits on refused RDMA accesses: a peer that guesses memory handles loses its connection (ADR 0041).
 
 use fcvi_frame::fcoe::Eof;
+use vi_types::{ReliabilityLevel, ViState};
 
 use super::receive_checks::{HANDLE, edited};
 use crate::testkit::io::{Event, Send};
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params, sent};
 use crate::testkit::topology::{Topology, for_each_topology, with_topology};
-use crate::{
-    AsyncError, Counter, EndpointState, EngineConfig, Level, MissLimits, RecoveryConfig, ViIndex,
-};
+use crate::{AsyncError, Counter, EngineConfig, MissLimits, RecoveryConfig, ViIndex};
 
-const UD: Level = Level::UnreliableDelivery;
-const RD: Level = Level::ReliableDelivery;
-const RR: Level = Level::ReliableReception;
+const UD: ReliabilityLevel = ReliabilityLevel::UnreliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
+const RR: ReliabilityLevel = ReliabilityLevel::ReliableReception;
 /// FCVI_RMT_VA_HANDLE in a frame.
 const RMT_VA_HANDLE: usize = HANDLE + 24;
 const SECRET: u32 = 0x1234_0001;
@@ -26,7 +25,7 @@ fn limit(config: &mut EngineConfig) {
     config.miss_limits = LIMITS;
 }
 
-fn connected(level: Level) -> (Net, ViIndex, ViIndex) {
+fn connected(level: ReliabilityLevel) -> (Net, ViIndex, ViIndex) {
     let mut net = Net::pair_with(3, limit);
     let (a, b) = net.join(level);
     net.nodes[SERVER].io.register(SECRET, 0, 64);
@@ -68,7 +67,7 @@ fn guesses_at_line_rate_are_limited_and_break_only_their_connection_ud() {
         net.clear_logs();
         for generation in 0..19 {
             write_to(&mut net, a, guess(generation), None);
-            assert_eq!(net.state(SERVER, b), EndpointState::Connected);
+            assert_eq!(net.state(SERVER, b), ViState::Connected);
         }
         assert_eq!(net.count(SERVER, Counter::RdmaMisses), 8);
         assert_eq!(net.count(SERVER, Counter::DropRdmaLimited), 11);
@@ -81,14 +80,14 @@ fn guesses_at_line_rate_are_limited_and_break_only_their_connection_ud() {
         assert_eq!(reports(&log, AsyncError::RdmaWriteProtection), 9);
         assert_eq!(reports(&log, AsyncError::ConnectionLost), 1);
         for (node, vi) in [(CLIENT, a), (SERVER, b)] {
-            assert_eq!(net.state(node, vi), EndpointState::Error);
+            assert_eq!(net.state(node, vi), ViState::Error);
         }
         assert_eq!(reports(&net.log(CLIENT, a), AsyncError::ConnectionLost), 1);
         assert_eq!(net.nodes[SERVER].engine.refused_accesses(b), 20);
         // Another connection of the same two ports, made earlier.
         write_to(&mut net, c, SECRET, None);
         assert!(is_written(&net));
-        assert_eq!(net.state(SERVER, d), EndpointState::Connected);
+        assert_eq!(net.state(SERVER, d), ViState::Connected);
         assert_eq!(net.log(SERVER, d), []);
         assert_eq!(net.total(Counter::Breaks), 2);
     });
@@ -111,7 +110,7 @@ fn limited_peer_is_looked_up_again_once_per_interval_ud() {
         assert!(is_written(&net), "a valid access takes no token");
         write_to(&mut net, a, SECRET, None);
         assert_eq!(net.count(SERVER, Counter::DropRdmaLimited), 2);
-        assert_eq!(net.state(SERVER, b), EndpointState::Connected);
+        assert_eq!(net.state(SERVER, b), ViState::Connected);
     });
 }
 
@@ -134,7 +133,7 @@ fn limited_write_with_immediate_takes_no_receive_descriptor_ud() {
 }
 
 /// Sends a write or read with a guessed handle on a new connection.
-fn guess_once(net: &mut Net, level: Level, handle: u32, read: bool) {
+fn guess_once(net: &mut Net, level: ReliabilityLevel, handle: u32, read: bool) {
     let (a, b) = net.join(level);
     let send = Send {
         data: vec![0xEE; 8],
@@ -144,7 +143,7 @@ fn guess_once(net: &mut Net, level: Level, handle: u32, read: bool) {
     };
     net.post(CLIENT, a, send);
     net.settle();
-    assert_eq!(net.state(SERVER, b), EndpointState::Error, "{handle:#x}");
+    assert_eq!(net.state(SERVER, b), ViState::Error, "{handle:#x}");
     for (node, vi) in [(CLIENT, a), (SERVER, b)] {
         net.disconnect(node, vi);
         net.settle();
@@ -170,7 +169,7 @@ fn peer_that_connects_again_for_each_guess_is_limited_rd_and_rr() {
             let (a, b) = net.join(level);
             write_to(&mut net, a, SECRET, None);
             assert!(is_written(&net));
-            assert_eq!(net.state(SERVER, b), EndpointState::Connected);
+            assert_eq!(net.state(SERVER, b), ViState::Connected);
         }
     }
 }
@@ -203,13 +202,13 @@ fn misses_of_a_user_do_not_limit_other_users_of_the_same_port() {
             };
             for generation in 0..8 {
                 let state = attempt(&mut net, 1001, guess(generation));
-                assert_eq!(state, EndpointState::Error);
+                assert_eq!(state, ViState::Error);
             }
-            assert_eq!(attempt(&mut net, 1001, SECRET), EndpointState::Error);
+            assert_eq!(attempt(&mut net, 1001, SECRET), ViState::Error);
             assert!(!is_written(&net));
             // Other users are not limited.
             for user in [1000, 1002] {
-                assert_eq!(attempt(&mut net, user, SECRET), EndpointState::Connected);
+                assert_eq!(attempt(&mut net, user, SECRET), ViState::Connected);
             }
         });
     }
@@ -248,7 +247,7 @@ fn guesses_ahead_of_order_are_looked_up_once_rd() {
     assert_eq!(net.count(SERVER, Counter::DropAheadRefused), 1);
     assert_eq!(net.count(SERVER, Counter::RdmaMisses), 1);
     assert_eq!(net.count(SERVER, Counter::DropAheadUnfit), 3);
-    assert_eq!(net.state(SERVER, b), EndpointState::Connected);
+    assert_eq!(net.state(SERVER, b), ViState::Connected);
 }
 
 #[test]
@@ -285,6 +284,6 @@ fn refusals_of_a_known_handle_are_not_limited_ud() {
         let reported = reports(&log, AsyncError::RdmaWriteProtection);
         assert_eq!(reported, 3 * LIMITS.per_connection as usize);
         assert_eq!(net.count(SERVER, Counter::RdmaMisses), 0);
-        assert_eq!(net.state(SERVER, b), EndpointState::Connected);
+        assert_eq!(net.state(SERVER, b), ViState::Connected);
     });
 }

@@ -7,12 +7,13 @@ use fcvi_frame::iu::Opcode::{
     ConnectResponse3 as Resp3, DisconnectRequest,
 };
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, connect_parameter};
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
-use crate::{ConnectError, Counter, EndpointState, Level, ViIndex, ViParams};
+use crate::{ConnectError, Counter, ViIndex, ViParams};
 
-const RD: Level = Level::ReliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 /// Ethernet and FCoE headers, then 16 bytes of the FC header.
 const OX_ID_AT: usize = 14 + 14 + 16;
 const BOTH: [usize; 2] = [CLIENT, SERVER];
@@ -29,8 +30,7 @@ fn post_request(net: &mut Net, node: usize, vi: ViIndex, timeout_ns: Option<u64>
 }
 
 fn connected(net: &mut Net, node: usize, vi: ViIndex) -> bool {
-    matches!(net.peer_outcome(node, vi), Some(Ok(_)))
-        && net.state(node, vi) == EndpointState::Connected
+    matches!(net.peer_outcome(node, vi), Some(Ok(_))) && net.state(node, vi) == ViState::Connected
 }
 
 /// Returns status and reason of the RESP1 frames that a node sent, in order.
@@ -48,7 +48,7 @@ fn request_stays_in_the_pool_until_a_match_arrives() {
     post_request(&mut net, CLIENT, a, None);
     net.advance(100 * S);
     assert_eq!(net.peer_outcome(CLIENT, a), None);
-    assert_eq!(net.state(CLIENT, a), EndpointState::ConnectPending);
+    assert_eq!(net.state(CLIENT, a), ViState::ConnectPending);
     assert!(net.count(SERVER, Counter::PeerNotPosted) > 20);
     net.clear_logs();
     post_request(&mut net, SERVER, b, Some(S));
@@ -57,7 +57,7 @@ fn request_stays_in_the_pool_until_a_match_arrives() {
     assert!(connected(&mut net, CLIENT, a));
     assert!(connected(&mut net, SERVER, b));
     let states = net.log(SERVER, b);
-    let expected = [EndpointState::ConnectPending, EndpointState::Connected].map(Event::State);
+    let expected = [ViState::ConnectPending, ViState::Connected].map(Event::State);
     assert_eq!(states, expected);
 }
 
@@ -109,7 +109,7 @@ fn requests_that_do_not_match_time_out() {
     net.advance(S);
     assert_eq!(net.peer_error(CLIENT, a), Some(ConnectError::Timeout));
     assert_eq!(net.peer_error(SERVER, b), Some(ConnectError::Timeout));
-    assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
+    assert_eq!(net.state(CLIENT, a), ViState::Idle);
     // Another host: the server requests a third one.
     let mut net = Net::new((0..3).map(config).collect(), 1);
     let a = net.create(CLIENT, params(RD));
@@ -129,7 +129,7 @@ fn timeout_leaves_the_vi_idle_with_its_receives() {
     net.advance(7 * MS - 1);
     assert_eq!(net.peer_outcome(CLIENT, a), None);
     net.advance(1);
-    assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
+    assert_eq!(net.state(CLIENT, a), ViState::Idle);
     assert_eq!(net.peer_error(CLIENT, a), Some(ConnectError::Timeout));
     assert_eq!(net.nodes[CLIENT].io.vi(a).receives.len(), 1);
     net.advance(S);
@@ -185,7 +185,7 @@ fn calls_in_the_wrong_state_change_nothing() {
     assert_eq!(net.try_peer_request(CLIENT, a, "x", &[SERVER], None), wrong);
     net.disconnect(SERVER, b);
     net.settle();
-    assert_eq!(net.state(CLIENT, a), EndpointState::Error);
+    assert_eq!(net.state(CLIENT, a), ViState::Error);
     assert_eq!(net.try_peer_request(CLIENT, a, "x", &[SERVER], None), wrong);
     // Likewise while a client request is pending.
     net.listen(SERVER, "server");
@@ -215,7 +215,7 @@ fn peer_requests_and_client_requests_do_not_match() {
 /// Both sides get the error of the attribute that differs, whichever IU is lost.
 #[test]
 fn conflicting_attributes_fail_both_requests() {
-    let level = params(Level::UnreliableDelivery);
+    let level = params(ReliabilityLevel::UnreliableDelivery);
     let transfer = ViParams {
         max_transfer_bytes: 4096,
         ..params(RD)
@@ -239,7 +239,7 @@ fn conflicting_attributes_fail_both_requests() {
                 for node in BOTH {
                     let what = format!("{error:?}, {first} first, {lost:?} lost");
                     assert_eq!(net.peer_error(node, vis[node]), Some(error), "{what}");
-                    assert_eq!(net.state(node, vis[node]), EndpointState::Idle, "{what}");
+                    assert_eq!(net.state(node, vis[node]), ViState::Idle, "{what}");
                 }
                 // The refused request is kept for a limited time.
                 net.advance(25 * S);
@@ -303,7 +303,7 @@ fn half_open_connection_returns_to_the_pool() {
             net.settle();
             assert_eq!(net.peer_outcome(node, vis[node]), None, "{what}");
             assert_eq!(net.count(node, Counter::PeerReturned), 1, "{what}");
-            let pending = EndpointState::ConnectPending;
+            let pending = ViState::ConnectPending;
             assert_eq!(net.state(node, vis[node]), pending, "{what}");
             net.wire.clear_losses();
             // The new request is the only one at the other port.
@@ -327,14 +327,14 @@ fn half_open_connection_ends_at_the_timeout_of_its_request() {
         net.advance(50 * MS);
         let error = net.peer_error(node, vis[node]);
         assert_eq!(error, Some(ConnectError::Timeout), "{awaited:?}");
-        assert_eq!(net.state(node, vis[node]), EndpointState::Idle);
+        assert_eq!(net.state(node, vis[node]), ViState::Idle);
         net.settle();
         // The peer is notified: its request is pending again, or its connection is lost.
         assert!(!net.frames(node, DisconnectRequest).is_empty());
         let other = net.state(1 - node, vis[1 - node]);
         let expected = match awaited {
-            Resp2 => EndpointState::ConnectPending,
-            _ => EndpointState::Error,
+            Resp2 => ViState::ConnectPending,
+            _ => ViState::Error,
         };
         assert_eq!(other, expected);
     }
@@ -363,8 +363,8 @@ fn responses_contain_the_reason() {
     );
     assert_eq!(sent_responses(&net, CLIENT).pop(), Some(duplicate));
     net.settle();
-    assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
-    assert_eq!(net.state(SERVER, b), EndpointState::Connected);
+    assert_eq!(net.state(CLIENT, a), ViState::Connected);
+    assert_eq!(net.state(SERVER, b), ViState::Connected);
 }
 
 /// A repeated request is answered at once and on its newest exchange, even if the retry timer of RESP1 has not expired.
@@ -426,6 +426,6 @@ fn fatal_error_of_the_consumer_ends_the_request() {
     post_request(&mut net, CLIENT, a, None);
     let now_ns = net.now_ns;
     net.act(CLIENT, |engine, io| engine.fail_vi(now_ns, a, io));
-    assert_eq!(net.state(CLIENT, a), EndpointState::Error);
+    assert_eq!(net.state(CLIENT, a), ViState::Error);
     assert_eq!(net.peer_error(CLIENT, a), Some(ConnectError::InvalidState));
 }

@@ -13,11 +13,12 @@ use std::collections::{BTreeSet, VecDeque};
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::{ConnectStatus, connect_parameter};
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params, received};
-use crate::{Counter, EndpointState, EngineConfig, Level, ViIndex};
+use crate::{Counter, EngineConfig, ViIndex};
 
-const RD: Level = Level::ReliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 /// Time limit of a connection: two retries of a lost IU and a reserve.
 const TIME_LIMIT: u64 = 60 * MS;
 
@@ -308,7 +309,7 @@ impl Run {
         }
         for side in 0..2 {
             let state = self.net.state(self.nodes[side], self.vis[side]);
-            assert_eq!(state, EndpointState::Connected, "{what}");
+            assert_eq!(state, ViState::Connected, "{what}");
         }
     }
 
@@ -317,7 +318,7 @@ impl Run {
         for side in 0..2 {
             let (node, vi) = (self.nodes[side], self.vis[side]);
             let state = self.net.state(node, vi);
-            assert_eq!(state, EndpointState::Connected, "{what}");
+            assert_eq!(state, ViState::Connected, "{what}");
             let outcome = self.net.peer_outcome(node, vi);
             let remote = outcome.expect("an outcome").expect("a connection");
             assert_eq!(remote.n_port_id, self.net.nodes[self.nodes[1 - side]].id);
@@ -362,7 +363,7 @@ impl Run {
         let [local, remote] = self.nodes;
         for vi in [self.other_requests.pooled, self.other_requests.pending] {
             let state = self.net.state(local, vi);
-            assert_eq!(state, EndpointState::ConnectPending, "{what}");
+            assert_eq!(state, ViState::ConnectPending, "{what}");
         }
         let [pooled, pending] = [0; 2].map(|_| self.net.create(remote, params(RD)));
         self.net
@@ -378,7 +379,7 @@ impl Run {
             (remote, pending),
         ] {
             let state = self.net.state(node, vi);
-            assert_eq!(state, EndpointState::Connected, "{what}");
+            assert_eq!(state, ViState::Connected, "{what}");
         }
     }
 }

@@ -1,11 +1,12 @@
 //! The peer pool: several requests with the same addresses, several ports of one host, two VIs of one port.
 
 use fcvi_frame::iu::Opcode::ConnectRequest as Rqst;
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
-use crate::{ConnectError, Counter, EndpointState, Level, ViIndex};
+use crate::{ConnectError, Counter, ViIndex};
 
-const RD: Level = Level::ReliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 
 /// Returns a net of `ports` N_Ports of one host.
 fn host_of(ports: usize, seed: u64) -> Net {
@@ -26,7 +27,7 @@ fn pairs(net: &mut Net, vis: &[(usize, ViIndex)]) -> Vec<(usize, usize)> {
         let ep = ep.expect("a VI");
         let connection = ep
             .connection
-            .filter(|_| net.state(*node, *vi) == EndpointState::Connected);
+            .filter(|_| net.state(*node, *vi) == ViState::Connected);
         connections.push((ep.handle, connection));
     }
     let mut pairs = Vec::new();
@@ -67,7 +68,7 @@ fn two_vis_of_one_port_connect() {
     assert_eq!(net.count(0, Counter::Connects), 2);
     net.disconnect(0, vis[0].1);
     net.settle();
-    assert_eq!(net.state(0, vis[1].1), EndpointState::Error);
+    assert_eq!(net.state(0, vis[1].1), ViState::Error);
 }
 
 #[test]
@@ -99,8 +100,7 @@ fn the_oldest_request_is_matched_first() {
             let vi = net.create(CLIENT, params(RD));
             net.peer_request(CLIENT, vi, "x", &[SERVER], None);
             net.settle();
-            let connected =
-                |at: &usize| net.state(SERVER, waiting[*at].1) == EndpointState::Connected;
+            let connected = |at: &usize| net.state(SERVER, waiting[*at].1) == ViState::Connected;
             let done = order.iter().position(|at| *at == expected).unwrap() + 1;
             for (n, at) in order.iter().enumerate() {
                 assert_eq!(connected(at), n < done, "{higher}: {at} after {expected}");
@@ -145,7 +145,7 @@ fn requests_between_all_ports_of_a_host_make_the_most_pairs() {
             assert_eq!(found.len(), ports / 2, "{ports} ports, seed {seed}");
             let pending = vis
                 .iter()
-                .filter(|(node, vi)| net.state(*node, *vi) == EndpointState::ConnectPending);
+                .filter(|(node, vi)| net.state(*node, *vi) == ViState::ConnectPending);
             assert_eq!(pending.count(), ports % 2, "{ports} ports, seed {seed}");
         }
     }
@@ -281,7 +281,7 @@ fn unmatched_requests_leave_no_state() {
     assert!(server.incoming.is_empty());
     assert_eq!((server.exchange_usage(), server.timers.len()), ((0, 0), 0));
     // The lower side of each pair keeps the refused request, within the limit of all requests.
-    let other = net.create(CLIENT, params(Level::UnreliableDelivery));
+    let other = net.create(CLIENT, params(ReliabilityLevel::UnreliableDelivery));
     let vi = net.create(SERVER, params(RD));
     for _ in 0..50 {
         net.peer_request(CLIENT, other, "x", &[SERVER], None);

@@ -9,13 +9,15 @@
 //! * No two matching requests remain in the pool.
 //! * A break is reported; no exchange, timer or table entry remains.
 
+use vi_types::{ReliabilityLevel, ViState};
+
 use crate::testkit::io::TestIo;
 use crate::testkit::net::{MS, Net, S, config, params};
 use crate::testkit::rng::Rng;
 use crate::testkit::wire::Faults;
-use crate::{ConnectError, Counter, EndpointState, Engine, EngineConfig, Level, ViIndex};
+use crate::{ConnectError, Counter, Engine, EngineConfig, ViIndex};
 
-const RD: Level = Level::ReliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const PORTS: usize = 4;
 const VIS: usize = 3;
 const NAMES: [&str; 2] = ["x", "y"];
@@ -87,7 +89,7 @@ impl Simulation {
         }
     }
 
-    fn state(&self, s: &PeerVi) -> EndpointState {
+    fn state(&self, s: &PeerVi) -> ViState {
         self.net.state(s.node, s.vi)
     }
 
@@ -95,7 +97,7 @@ impl Simulation {
         let at = self.rng.below(self.peer_vis.len() as u64) as usize;
         let peer_vi = self.peer_vis[at];
         match self.rng.below(12) {
-            0..7 if self.state(&peer_vi) == EndpointState::Idle => self.post(at),
+            0..7 if self.state(&peer_vi) == ViState::Idle => self.post(at),
             7 => self.net.disconnect(peer_vi.node, peer_vi.vi),
             8 if self.rng.below(4) == 0 => self.replace(peer_vi.node),
             _ => {}
@@ -159,7 +161,7 @@ impl Simulation {
             match self.net.peer_outcome(peer_vi.node, peer_vi.vi) {
                 None => {
                     let pending = self.state(&peer_vi);
-                    assert_eq!(pending, EndpointState::ConnectPending, "{}", self.what);
+                    assert_eq!(pending, ViState::ConnectPending, "{}", self.what);
                 }
                 Some(Ok(_)) => {}
                 Some(Err(ConnectError::Timeout)) => self.totals.timeouts += 1,
@@ -175,7 +177,7 @@ impl Simulation {
         self.collect();
         // A VI whose peer has left the connection is notified when it sends.
         for peer_vi in self.peer_vis.clone() {
-            if self.state(&peer_vi) == EndpointState::Connected {
+            if self.state(&peer_vi) == ViState::Connected {
                 self.net.post_receive(peer_vi.node, peer_vi.vi, 16);
                 self.net.post_send(peer_vi.node, peer_vi.vi, b"probe");
             }
@@ -213,14 +215,14 @@ impl Simulation {
         let mut pool: Vec<PeerVi> = Vec::new();
         for peer_vi in self.peer_vis.clone() {
             match self.state(&peer_vi) {
-                EndpointState::Connected => {
+                ViState::Connected => {
                     let other = self.peer_of(&peer_vi);
                     let other = other.unwrap_or_else(|| panic!("{what}: {peer_vi:?} has no peer"));
-                    assert_eq!(self.state(&other), EndpointState::Connected, "{what}");
+                    assert_eq!(self.state(&other), ViState::Connected, "{what}");
                     assert!(self.matching(&peer_vi, &other), "{what}");
                     assert!(peer_vi.node != other.node || peer_vi.vi != other.vi);
                 }
-                EndpointState::ConnectPending => {
+                ViState::ConnectPending => {
                     let unmatched = pool.iter().find(|p| self.matching(p, &peer_vi));
                     assert!(
                         unmatched.is_none(),
@@ -228,7 +230,7 @@ impl Simulation {
                     );
                     pool.push(peer_vi);
                 }
-                EndpointState::Idle | EndpointState::Error => {}
+                ViState::Idle | ViState::Error => {}
             }
         }
         for peer_vi in self.peer_vis.clone() {

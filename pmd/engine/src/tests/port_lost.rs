@@ -1,12 +1,13 @@
 //! Loss of the local port: every VI goes to Error, pending operations end, and nothing more is sent.
 
 use fcvi_frame::iu::Opcode::{self, ConnectResponse2 as Resp2, ConnectResponse3 as Resp3};
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, Net, S, SERVER, params, receive_failed};
-use crate::{AsyncError, ConnectError, EndpointState, Level, Status, ViIndex};
+use crate::{AsyncError, ConnectError, Status, ViIndex};
 
-const RD: Level = Level::ReliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 
 fn lose_port(net: &mut Net, node: usize) {
     let now_ns = net.now_ns;
@@ -53,9 +54,9 @@ fn port_loss_moves_every_vi_to_error_and_stops_traffic() {
                 net.post_receive(node, vi, 10);
             }
             lose_port(&mut net, node);
-            assert_eq!(net.state(node, vi), EndpointState::Error, "{steps} {node}");
+            assert_eq!(net.state(node, vi), ViState::Error, "{steps} {node}");
             let log = net.log(node, vi);
-            if before != EndpointState::Error {
+            if before != ViState::Error {
                 let flushed: Vec<&Event> = log
                     .iter()
                     .filter(|event| matches!(event, Event::Received(_)))
@@ -64,12 +65,12 @@ fn port_loss_moves_every_vi_to_error_and_stops_traffic() {
                 assert_eq!(flushed, [&first, &second], "{steps} {node}");
             }
             let lost = log.contains(&Event::Async(AsyncError::ConnectionLost));
-            assert_eq!(lost, before == EndpointState::Connected, "{steps} {node}");
+            assert_eq!(lost, before == ViState::Connected, "{steps} {node}");
             match (before, node) {
-                (EndpointState::ConnectPending, CLIENT) => {
+                (ViState::ConnectPending, CLIENT) => {
                     assert_eq!(net.error(node, vi), Some(ConnectError::NotReachable));
                 }
-                (EndpointState::ConnectPending, _) => {
+                (ViState::ConnectPending, _) => {
                     assert_eq!(net.error(node, vi), Some(ConnectError::Timeout));
                 }
                 _ => assert!(net.outcome(node, vi).is_none()),
@@ -81,7 +82,7 @@ fn port_loss_moves_every_vi_to_error_and_stops_traffic() {
             assert!(!sent, "{steps} {node}: nothing can be sent");
             assert_eq!(net.nodes[node].engine.timers.len(), 0, "{steps} {node}");
             net.disconnect(node, vi);
-            assert_eq!(net.state(node, vi), EndpointState::Idle);
+            assert_eq!(net.state(node, vi), ViState::Idle);
             assert!(net.nodes[node].engine.destroy_vi(vi));
         }
     }
@@ -106,10 +107,10 @@ fn pending_peer_request_fails_with_not_reachable() {
     // In the pool; half-open as the lower peer; half-open as the higher peer.
     for (node, lost) in [(CLIENT, None), (CLIENT, Some(Resp2)), (SERVER, Some(Resp3))] {
         let (mut net, vi) = pending_request(node, lost);
-        assert_eq!(net.state(node, vi), EndpointState::ConnectPending);
+        assert_eq!(net.state(node, vi), ViState::ConnectPending);
         let number = net.nodes[node].engine.peer_request(vi).unwrap();
         lose_port(&mut net, node);
-        assert_eq!(net.state(node, vi), EndpointState::Error);
+        assert_eq!(net.state(node, vi), ViState::Error);
         assert_eq!(net.nodes[node].engine.take_outcome(vi), None);
         let engine = &mut net.nodes[node].engine;
         let mut take = || engine.take_peer_outcome(vi, number);
@@ -128,7 +129,7 @@ fn earlier_outcome_of_a_peer_request_is_kept() {
     net.peer_request(CLIENT, vi, "x", &[SERVER], Some(S));
     net.advance(2 * S);
     lose_port(&mut net, CLIENT);
-    assert_eq!(net.state(CLIENT, vi), EndpointState::Error);
+    assert_eq!(net.state(CLIENT, vi), ViState::Error);
     assert_eq!(net.peer_error(CLIENT, vi), Some(ConnectError::Timeout));
 }
 

@@ -5,11 +5,12 @@ use std::collections::HashSet;
 use fcvi_frame::iu::Opcode::{
     ConnectRequest as Rqst, ConnectResponse1 as Resp1, DisconnectRequest,
 };
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::testkit::net::{CLIENT, Net, Node, S, SERVER, config, params};
-use crate::{ConnectError, Counter, EndpointState, EngineConfig, Level};
+use crate::{ConnectError, Counter, EngineConfig};
 
-const RD: Level = Level::ReliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const R_A_TOV: u64 = 10 * S;
 
 /// Injects a request again; asserts that no listener gets it and no response is sent.
@@ -87,7 +88,7 @@ fn half_open_connection_that_timed_out_is_requested_again() {
     let conn = net.indication(SERVER, listener).expect("a request").conn;
     net.accept(SERVER, conn, b).expect("a match");
     net.settle();
-    assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
+    assert_eq!(net.state(CLIENT, a), ViState::Connected);
 }
 
 /// Tens of thousands of requests of one VI within R_A_TOV, each under a handle of its own.
@@ -130,7 +131,7 @@ fn vi_without_a_free_handle_cannot_connect() {
     assert_eq!(net.count(CLIENT, Counter::NoHandle), 1);
     net.request(CLIENT, a, "x", &[SERVER], None);
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::Resources));
-    assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
+    assert_eq!(net.state(CLIENT, a), ViState::Idle);
     net.peer_request(CLIENT, a, "x", &[SERVER], None);
     assert_eq!(net.peer_error(CLIENT, a), Some(ConnectError::Resources));
     assert_eq!(net.ius(), []);
@@ -141,11 +142,11 @@ fn vi_without_a_free_handle_cannot_connect() {
     net.settle();
     let conn = net.indication(SERVER, listener).expect("a request").conn;
     assert_eq!(net.accept(SERVER, conn, b), Err(ConnectError::Resources));
-    assert_eq!(net.state(SERVER, b), EndpointState::Idle);
+    assert_eq!(net.state(SERVER, b), ViState::Idle);
     net.advance(R_A_TOV);
     net.accept(SERVER, conn, b).expect("the request is pending");
     net.settle();
-    assert_eq!(net.state(CLIENT, c), EndpointState::Connected);
+    assert_eq!(net.state(CLIENT, c), ViState::Connected);
     net.request(CLIENT, a, "y", &[SERVER], None);
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
@@ -171,9 +172,9 @@ fn peer_without_a_free_handle_cannot_yield() {
     net.peer_request(SERVER, b, "x", &[CLIENT], None);
     net.settle();
     assert_eq!(net.peer_error(CLIENT, a), Some(ConnectError::Resources));
-    assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
+    assert_eq!(net.state(CLIENT, a), ViState::Idle);
     assert_eq!(net.frames(CLIENT, Resp1).len(), 0, "no acceptance");
-    assert_eq!(net.state(SERVER, b), EndpointState::ConnectPending);
+    assert_eq!(net.state(SERVER, b), ViState::ConnectPending);
 }
 
 /// A refused request that was evicted is still recognized: late copies of it are dropped.

@@ -5,10 +5,11 @@
 //! reused.
 
 use fcvi_frame::frame::FrameView;
+use vi_types::ReliabilityLevel;
 
+use crate::ConnectError;
 use crate::exchange::OX_IDS;
 use crate::testkit::net::{CLIENT, Net, S, SERVER, config, params};
-use crate::{ConnectError, Level};
 
 const SILENT: usize = 2;
 const US: u64 = 1_000;
@@ -54,8 +55,8 @@ impl Uses {
 /// Makes `requests` requests and records the OX_IDs of all frames that are sent for them.
 fn send_requests(net: &mut Net, uses: &mut Uses, requests: usize) {
     let (answered, silent) = (
-        net.create(CLIENT, params(Level::ReliableDelivery)),
-        net.create(CLIENT, params(Level::ReliableDelivery)),
+        net.create(CLIENT, params(ReliabilityLevel::ReliableDelivery)),
+        net.create(CLIENT, params(ReliabilityLevel::ReliableDelivery)),
     );
     let (client, silent_id) = (net.nodes[CLIENT].id, net.nodes[SILENT].id);
     for request in 0..requests {

@@ -3,6 +3,7 @@
 use fcvi_frame::fcoe::Sof;
 use fcvi_frame::frame::FrameView;
 use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest};
+use vi_types::ReliabilityLevel;
 
 use crate::testkit::io::{Event, Send};
 use crate::testkit::net::{
@@ -11,16 +12,16 @@ use crate::testkit::net::{
 };
 use crate::testkit::rng::Rng;
 use crate::testkit::topology::{Topology, for_each_topology, topology};
-use crate::{Counter, EngineConfig, Level, Pumped, Status, ViIndex};
+use crate::{Counter, EngineConfig, Pumped, Status, ViIndex};
 
-const RD: Level = Level::ReliableDelivery;
-const RR: Level = Level::ReliableReception;
-const LEVELS: [Level; 2] = [RD, RR];
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
+const RR: ReliabilityLevel = ReliabilityLevel::ReliableReception;
+const LEVELS: [ReliabilityLevel; 2] = [RD, RR];
 /// Start address and handle of the server's region.
 const SOURCE: (u64, u32) = (0x1000, 7);
 
 /// Returns a connected pair, with a region of random bytes and receives at the server.
-fn pair(level: Level, adjust: impl Fn(&mut EngineConfig)) -> (Net, ViIndex, ViIndex) {
+fn pair(level: ReliabilityLevel, adjust: impl Fn(&mut EngineConfig)) -> (Net, ViIndex, ViIndex) {
     let mut net = Net::pair_with(4, adjust);
     let (a, b) = net.join(level);
     net.clear_logs();
@@ -333,7 +334,7 @@ fn peers_read_is_served_without_a_free_ox_id() {
 #[test]
 fn a_read_at_unreliable_delivery_is_a_format_error() {
     for_each_topology(|| {
-        let (mut net, a, b) = Net::connected(Level::UnreliableDelivery);
+        let (mut net, a, b) = Net::connected(ReliabilityLevel::UnreliableDelivery);
         net.nodes[SERVER].io.register(7, 0x1000, 100);
         net.post_receive(SERVER, b, 100);
         net.post_read(CLIENT, a, SOURCE, 10);
@@ -501,7 +502,11 @@ fn connection_that_ends_at_any_step_completes_all_descriptors() {
 }
 
 /// Runs mixed traffic that ends after `steps` frames. Returns false if no frame was left by then.
-fn run_until_end(level: Level, steps: usize, end: fn(&mut Net, ViIndex, ViIndex)) -> bool {
+fn run_until_end(
+    level: ReliabilityLevel,
+    steps: usize,
+    end: fn(&mut Net, ViIndex, ViIndex),
+) -> bool {
     let (mut net, a, b) = pair(level, |config| config.max_unanswered = 4);
     net.nodes[CLIENT].io.register(7, 0x1000, 20_000);
     for (node, vi) in [(CLIENT, a), (SERVER, b)] {

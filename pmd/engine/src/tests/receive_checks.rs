@@ -8,13 +8,14 @@ use fcvi_frame::iu::Opcode::{
     self, ConnectRequest, ConnectResponse1, ConnectResponse2, ConnectResponse3, DisconnectRequest,
     DisconnectResponse, SendRequest, WriteRequest,
 };
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::testkit::io::{Receive, Send};
 use crate::testkit::net::{CLIENT, Net, SERVER, params, received};
-use crate::{Counter, EndpointState, Level, ViIndex};
+use crate::{Counter, ViIndex};
 
-const RD: Level = Level::ReliableDelivery;
-const UD: Level = Level::UnreliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
+const UD: ReliabilityLevel = ReliabilityLevel::UnreliableDelivery;
 
 // Offsets in a frame.
 const DST: usize = 0;
@@ -65,7 +66,7 @@ impl Case {
         Self::at(RD, len)
     }
 
-    fn at(level: Level, len: usize) -> Self {
+    fn at(level: ReliabilityLevel, len: usize) -> Self {
         let (mut net, a, b) = Net::connected(level);
         let data: Vec<u8> = (0..len).map(|n| (n % 251) as u8).collect();
         net.post_receive(SERVER, b, len as u32);
@@ -95,7 +96,7 @@ impl Case {
         }
         assert_eq!(self.net.log(SERVER, self.b), [], "{what}");
         let state = self.net.state(SERVER, self.b);
-        assert_eq!(state, EndpointState::Connected, "{what}");
+        assert_eq!(state, ViState::Connected, "{what}");
     }
 
     /// Delivers the valid frames from index `from` on; asserts that the message is complete.

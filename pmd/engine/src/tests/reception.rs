@@ -5,6 +5,7 @@ use fcvi_frame::frame::FrameView;
 use fcvi_frame::iu::Opcode::{
     DisconnectRequest, SendRequest, SendResponse, WriteRequest, WriteResponse,
 };
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::testkit::io::{Event, Send};
 use crate::testkit::net::{
@@ -12,9 +13,9 @@ use crate::testkit::net::{
     send_failed, sent, without_partial_data,
 };
 use crate::testkit::rng::Rng;
-use crate::{AsyncError, Counter, EndpointState, Level, Status, ViIndex};
+use crate::{AsyncError, Counter, Status, ViIndex};
 
-const RR: Level = Level::ReliableReception;
+const RR: ReliabilityLevel = ReliabilityLevel::ReliableReception;
 
 /// Returns a connected pair with at most `max_unanswered` descriptors in flight per side, and receives at the server.
 fn pair(max_unanswered: u32) -> (Net, ViIndex, ViIndex) {
@@ -385,7 +386,7 @@ fn lost_response_is_detected_by_the_next_response() {
         connection_lost_events()[1].clone(),
     ];
     assert_eq!(net.log(CLIENT, a), expected);
-    assert_eq!(net.state(SERVER, b), EndpointState::Error);
+    assert_eq!(net.state(SERVER, b), ViState::Error);
 }
 
 #[test]
@@ -516,7 +517,7 @@ fn local_error_completes_after_messages_in_flight() {
         let log = without_partial_data(net.log(SERVER, b));
         assert_eq!(log[0], received(0, b"first"));
         assert!(!log.contains(&received(1, b"third")));
-        assert_eq!(net.state(SERVER, b), EndpointState::Error);
+        assert_eq!(net.state(SERVER, b), ViState::Error);
         net.advance(60 * S);
         assert_no_open_exchange(&net);
     }
@@ -562,7 +563,7 @@ fn messages_before_response3_are_answered_in_both_directions() {
     net.post_receive(SERVER, b, 10);
     net.accept(SERVER, conn, b).unwrap();
     net.settle();
-    assert_eq!(net.state(CLIENT, a), EndpointState::ConnectPending);
+    assert_eq!(net.state(CLIENT, a), ViState::ConnectPending);
     net.clear_logs();
     net.post_send(SERVER, b, b"early");
     net.settle();

@@ -12,18 +12,22 @@ use fcvi_frame::fc::FCtl;
 use fcvi_frame::frame::{FrameView, seal};
 use fcvi_frame::gaps::{MissingRange, MissingRanges};
 use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest, SendResponse, WriteRequest};
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::testkit::io::{Event, Send};
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params, received, sent};
 use crate::testkit::rng::Rng;
-use crate::{Counter, EndpointState, EngineConfig, Level, RecoveryConfig, Status, ViIndex};
+use crate::{Counter, EngineConfig, RecoveryConfig, Status, ViIndex};
 
-const RD: Level = Level::ReliableDelivery;
-const RR: Level = Level::ReliableReception;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
+const RR: ReliabilityLevel = ReliabilityLevel::ReliableReception;
 const US: u64 = 1_000;
 const TARGET: u32 = 7;
 
-fn pair_with(level: Level, change: impl Fn(usize, &mut EngineConfig)) -> (Net, ViIndex, ViIndex) {
+fn pair_with(
+    level: ReliabilityLevel,
+    change: impl Fn(usize, &mut EngineConfig),
+) -> (Net, ViIndex, ViIndex) {
     let configs = [CLIENT, SERVER].map(|node| {
         let mut config = config(node);
         config.recovery = Some(RecoveryConfig::default());
@@ -40,7 +44,7 @@ fn pair_with(level: Level, change: impl Fn(usize, &mut EngineConfig)) -> (Net, V
     (net, a, b)
 }
 
-fn pair(level: Level) -> (Net, ViIndex, ViIndex) {
+fn pair(level: ReliabilityLevel) -> (Net, ViIndex, ViIndex) {
     pair_with(level, |_, _| ())
 }
 
@@ -364,14 +368,14 @@ fn without_recovery_at_both_sides_a_lost_frame_breaks() {
         assert_eq!(net.log(CLIENT, a), [sent(0, 8)], "no recovery");
         net.post_send(CLIENT, a, &[2; 8]);
         net.advance(MS);
-        assert_eq!(net.state(SERVER, b), EndpointState::Error);
-        assert_eq!(net.state(CLIENT, a), EndpointState::Error);
+        assert_eq!(net.state(SERVER, b), ViState::Error);
+        assert_eq!(net.state(CLIENT, a), ViState::Error);
     }
     let mut net = Net::new([CLIENT, SERVER].map(config).to_vec(), 1);
     for node in &mut net.nodes {
         node.engine.config.recovery = Some(RecoveryConfig::default());
     }
-    let (a, _) = net.join(Level::UnreliableDelivery);
+    let (a, _) = net.join(ReliabilityLevel::UnreliableDelivery);
     net.clear_logs();
     net.post_send(CLIENT, a, &[1; 8]);
     assert_eq!(
@@ -431,9 +435,9 @@ fn first_message_implies_a_lost_response3() {
         .lose(SERVER, fcvi_frame::iu::Opcode::ConnectResponse3, 1);
     net.accept(SERVER, conn, b).expect("matching attributes");
     net.settle();
-    assert_eq!(net.state(CLIENT, a), EndpointState::ConnectPending);
+    assert_eq!(net.state(CLIENT, a), ViState::ConnectPending);
     net.post_send(SERVER, b, &[3; 8]);
     net.settle();
-    assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
+    assert_eq!(net.state(CLIENT, a), ViState::Connected);
     assert!(net.log(CLIENT, a).contains(&received(0, &[3; 8])));
 }

@@ -1,13 +1,18 @@
 //! Random streams over networks that lose, duplicate, delay and reorder frames: with recovery everything arrives
 //! once, in order and unchanged, and both sides see only delays.
 
+use vi_types::{ReliabilityLevel, ViState};
+
 use crate::testkit::io::{Event, Send};
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, read};
 use crate::testkit::rng::Rng;
 use crate::testkit::wire::Faults;
-use crate::{Counter, EndpointState, Level, RecoveryConfig, Status, ViIndex};
+use crate::{Counter, RecoveryConfig, Status, ViIndex};
 
-const LEVELS: [Level; 2] = [Level::ReliableDelivery, Level::ReliableReception];
+const LEVELS: [ReliabilityLevel; 2] = [
+    ReliabilityLevel::ReliableDelivery,
+    ReliabilityLevel::ReliableReception,
+];
 const TARGET: u32 = 7;
 const SOURCE: u32 = 8;
 const REGION_BYTES: usize = 200_000;
@@ -36,7 +41,7 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(seed: u64, level: Level, faults: Faults) -> Self {
+    fn new(seed: u64, level: ReliabilityLevel, faults: Faults) -> Self {
         let mut rng = Rng::new(seed);
         let small = rng.below(3) == 0;
         let configs = [CLIENT, SERVER].map(|node| {
@@ -165,7 +170,7 @@ impl Stream {
         for node in [CLIENT, SERVER] {
             let (vi, peer) = (self.vis[node], 1 - node);
             let what = format!("{}, node {node}", self.what);
-            assert_eq!(self.net.state(node, vi), EndpointState::Connected, "{what}");
+            assert_eq!(self.net.state(node, vi), ViState::Connected, "{what}");
             let log = self.net.log(node, vi);
             let mut sent = 0;
             let mut got = Vec::new();

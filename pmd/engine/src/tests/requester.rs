@@ -3,12 +3,13 @@
 
 use fcvi_frame::frame::FrameView;
 use fcvi_frame::iu::Opcode::ConnectRequest as Rqst;
+use vi_types::ReliabilityLevel;
 
 use super::receive_checks::{add, edited};
 use crate::testkit::net::{CLIENT, Net, S, SERVER, params};
-use crate::{ConnectError, Level, ViIndex};
+use crate::{ConnectError, ViIndex};
 
-const RD: Level = Level::ReliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 // Offsets in a connect request: device_header, then local and remote address.
 const CONNECTION_ID: usize = 80;
 const VI_HANDLE: usize = 84;

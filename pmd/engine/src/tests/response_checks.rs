@@ -7,6 +7,7 @@ use fcvi_frame::frame::seal;
 use fcvi_frame::iu::Opcode::{
     self, ReadRequest, ReadResponse, SendRequest, SendResponse, WriteResponse,
 };
+use vi_types::{ReliabilityLevel, ViState};
 
 use super::receive_checks::{
     F_CTL, FLAGS, HANDLE, MSG_ID, OFFSET, OPCODE, OX_ID, R_CTL, SEQ_CNT, SOF, add, edited,
@@ -15,11 +16,11 @@ use crate::testkit::io::{Event, Send};
 use crate::testkit::net::{
     CLIENT, Net, S, SERVER, config, connection_lost_events, read, received, send_failed, sent,
 };
-use crate::{Counter, EndpointState, Level, Status, ViIndex};
+use crate::{Counter, Status, ViIndex};
 
-const UD: Level = Level::UnreliableDelivery;
-const RD: Level = Level::ReliableDelivery;
-const RR: Level = Level::ReliableReception;
+const UD: ReliabilityLevel = ReliabilityLevel::UnreliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
+const RR: ReliabilityLevel = ReliabilityLevel::ReliableReception;
 const PARTIAL: Status = Status::TRANSPORT.with(Status::PARTIAL);
 
 /// A connected pair, and frames that one side sent and the other has not received.
@@ -34,7 +35,7 @@ struct Case {
 
 impl Case {
     /// Posts `send` at the client and withholds the response frames.
-    fn response(level: Level, send: Send, opcode: Opcode) -> Self {
+    fn response(level: ReliabilityLevel, send: Send, opcode: Opcode) -> Self {
         let (mut net, a, b) = connected_pair(level);
         net.wire.lose(SERVER, opcode, u32::MAX);
         net.post(CLIENT, a, send);
@@ -63,12 +64,12 @@ impl Case {
     }
 
     /// A read whose three data frames are withheld.
-    fn read_data(level: Level) -> Self {
+    fn read_data(level: ReliabilityLevel) -> Self {
         Self::response(level, read((0x1000, 7), 5000), ReadResponse)
     }
 
     /// A read request that the server has not received.
-    fn read_request(level: Level) -> Self {
+    fn read_request(level: ReliabilityLevel) -> Self {
         let (mut net, a, b) = connected_pair(level);
         net.wire.cut = true;
         net.post_read(CLIENT, a, (0x1000, 7), 5000);
@@ -98,7 +99,7 @@ impl Case {
             assert_eq!(now, expected, "{what}: {c:?}");
         }
         assert_eq!(self.net.log(to, vi), [], "{what}");
-        assert_eq!(self.net.state(to, vi), EndpointState::Connected, "{what}");
+        assert_eq!(self.net.state(to, vi), ViState::Connected, "{what}");
     }
 
     /// Delivers the valid frames from index `from` on; asserts that the descriptor completes without error.
@@ -128,7 +129,7 @@ impl Case {
     }
 }
 
-fn connected_pair(level: Level) -> (Net, ViIndex, ViIndex) {
+fn connected_pair(level: ReliabilityLevel) -> (Net, ViIndex, ViIndex) {
     let (mut net, a, b) = Net::connected(level);
     net.nodes[SERVER].io.register(7, 0x1000, 20_000);
     net.post_receive(SERVER, b, 10_000);
@@ -538,11 +539,11 @@ fn read_data_for_a_closed_connection_is_answered_with_a_disconnect() {
     case.net.disconnect(CLIENT, case.a);
     case.net.advance(60 * S);
     case.net.wire.cut = false;
-    assert_eq!(case.net.state(SERVER, case.b), EndpointState::Connected);
+    assert_eq!(case.net.state(SERVER, case.b), ViState::Connected);
     let frame = case.frames[0].clone();
     case.net.inject(CLIENT, &frame);
     case.net.settle();
-    assert_eq!(case.net.state(SERVER, case.b), EndpointState::Error);
+    assert_eq!(case.net.state(SERVER, case.b), ViState::Error);
     let log = case.net.log(CLIENT, case.a);
-    assert!(!log.contains(&Event::State(EndpointState::Error)));
+    assert!(!log.contains(&Event::State(ViState::Error)));
 }

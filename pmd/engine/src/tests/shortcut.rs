@@ -6,6 +6,7 @@
 mod programs;
 
 use fcvi_frame::iu::Opcode::{ConnectResponse3, DisconnectRequest, SendRequest};
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::recovery::RecoveryConfig;
 use crate::testkit::io::{Event, Send};
@@ -14,17 +15,18 @@ use crate::testkit::net::{
     received, send_failed, sent,
 };
 use crate::testkit::topology::{Topology, with_topology};
-use crate::{
-    AsyncError, Counter, EndpointState, EngineConfig, Level, Pumped, Status, ViIndex, ViParams,
-};
+use crate::{AsyncError, Counter, EngineConfig, Pumped, Status, ViIndex, ViParams};
 
-const UD: Level = Level::UnreliableDelivery;
-const RD: Level = Level::ReliableDelivery;
-const RR: Level = Level::ReliableReception;
-const LEVELS: [Level; 3] = [UD, RD, RR];
+const UD: ReliabilityLevel = ReliabilityLevel::UnreliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
+const RR: ReliabilityLevel = ReliabilityLevel::ReliableReception;
+const LEVELS: [ReliabilityLevel; 3] = [UD, RD, RR];
 
 /// Returns one engine with two connected VIs.
-fn pair_with(level: Level, adjust: impl Fn(&mut EngineConfig)) -> (Net, ViIndex, ViIndex) {
+fn pair_with(
+    level: ReliabilityLevel,
+    adjust: impl Fn(&mut EngineConfig),
+) -> (Net, ViIndex, ViIndex) {
     with_topology(Topology::Shortcut, || {
         let mut net = Net::pair_with(1, adjust);
         let (a, b) = net.join(level);
@@ -34,7 +36,7 @@ fn pair_with(level: Level, adjust: impl Fn(&mut EngineConfig)) -> (Net, ViIndex,
     })
 }
 
-fn pair(level: Level) -> (Net, ViIndex, ViIndex) {
+fn pair(level: ReliabilityLevel) -> (Net, ViIndex, ViIndex) {
     pair_with(level, |_| {})
 }
 
@@ -126,11 +128,11 @@ fn the_first_message_implies_response3() {
         net.post_receive(CLIENT, a, 10);
         net.accept(SERVER, conn, b).unwrap();
         net.settle();
-        assert_eq!(net.state(SERVER, b), EndpointState::Connected);
-        assert_eq!(net.state(CLIENT, a), EndpointState::ConnectPending);
+        assert_eq!(net.state(SERVER, b), ViState::Connected);
+        assert_eq!(net.state(CLIENT, a), ViState::ConnectPending);
         net.clear_logs();
         net.post_send(SERVER, b, b"early");
-        let connected = Event::State(EndpointState::Connected);
+        let connected = Event::State(ViState::Connected);
         assert_eq!(net.log(CLIENT, a), [connected, received(0, b"early")]);
         assert_eq!(net.log(SERVER, b), [sent(0, 5)]);
         net.advance(60 * S);
@@ -146,14 +148,14 @@ fn disconnect_right_after_the_accept_follows_connected_at_the_client() {
         let mut net = Net::pair();
         let (a, b, conn) = net.request_pending(RD);
         net.accept(SERVER, conn, b).unwrap();
-        while net.state(SERVER, b) != EndpointState::Connected {
+        while net.state(SERVER, b) != ViState::Connected {
             assert!(net.deliver_one());
         }
-        assert_eq!(net.state(CLIENT, a), EndpointState::ConnectPending);
+        assert_eq!(net.state(CLIENT, a), ViState::ConnectPending);
         net.clear_logs();
         net.disconnect(SERVER, b);
         net.settle();
-        let connected = Event::State(EndpointState::Connected);
+        let connected = Event::State(ViState::Connected);
         assert_eq!(
             net.log(CLIENT, a),
             [vec![connected], peer_disconnected_events()].concat()
@@ -178,9 +180,9 @@ fn half_open_connection_ends_at_both_sides_at_once() {
             net.wire.trace.clear();
             net.disconnect(closer, if closer == CLIENT { a } else { b });
             let [of_client, of_server] = if closer == CLIENT {
-                [EndpointState::Idle, EndpointState::Error]
+                [ViState::Idle, ViState::Error]
             } else {
-                [EndpointState::Error, EndpointState::Idle]
+                [ViState::Error, ViState::Idle]
             };
             assert_eq!(net.state(CLIENT, a), of_client);
             assert_eq!(net.state(SERVER, b), of_server);
@@ -198,7 +200,7 @@ fn disconnect_ends_both_sides_at_once_and_both_can_reconnect() {
     for _ in 0..3 {
         net.post_receive(SERVER, b, 10);
         net.disconnect(CLIENT, a);
-        assert_eq!(net.log(CLIENT, a), [Event::State(EndpointState::Idle)]);
+        assert_eq!(net.log(CLIENT, a), [Event::State(ViState::Idle)]);
         let log = net.log(SERVER, b);
         assert_eq!(log.first(), Some(&peer_disconnected_events()[0]));
         assert_eq!(log.last(), Some(&peer_disconnected_events()[1]));

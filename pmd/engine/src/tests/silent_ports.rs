@@ -3,11 +3,12 @@
 
 use fcvi_frame::connect::NetAddress;
 use fcvi_frame::fc::NPortId;
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::testkit::net::{CLIENT, Net, S, SERVER, config, discriminator, params};
-use crate::{ConnectCommand, ConnectError, Counter, EndpointState, Level, ViIndex};
+use crate::{ConnectCommand, ConnectError, Counter, ViIndex};
 
-const RD: Level = Level::ReliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 
 fn silent_ports(count: u32) -> Vec<NPortId> {
     let port = |n| NPortId::new(0x0F00 + n).expect("24 bits");
@@ -53,7 +54,7 @@ fn disconnect_of_a_connection_is_sent_despite_silent_ports() {
         assert!(matches!(net.outcome(SERVER, b), Some(Ok(_))));
         net.disconnect(CLIENT, a);
         net.settle();
-        assert_eq!(net.state(SERVER, b), EndpointState::Error);
+        assert_eq!(net.state(SERVER, b), ViState::Error);
         net.disconnect(SERVER, b);
     }
     // A silent port may have received the request: disconnects to silent ports use at most half of the table.

@@ -16,13 +16,14 @@ mod writes;
 
 use std::collections::HashMap;
 
+use vi_types::{ReliabilityLevel, ViState};
 use writes::{REGION_BYTES, Write};
 
 use crate::testkit::io::{Event, Send};
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
 use crate::testkit::rng::Rng;
 use crate::testkit::wire::Faults;
-use crate::{AsyncError, ConnId, EndpointState, Level, RecoveryConfig, Status, ViIndex};
+use crate::{AsyncError, ConnId, RecoveryConfig, Status, ViIndex};
 
 const CAPACITY: u32 = 10_000;
 /// Written by the peer.
@@ -76,7 +77,7 @@ struct Totals {
 struct Simulation {
     net: Net,
     rng: Rng,
-    level: Level,
+    level: ReliabilityLevel,
     /// Both sides offer recovery.
     recovery: bool,
     endpoints: [Endpoint; 2],
@@ -99,7 +100,7 @@ fn source_bytes() -> Vec<u8> {
 }
 
 impl Simulation {
-    fn new(seed: u64, level: Level, faults: Faults, recovery: bool) -> Self {
+    fn new(seed: u64, level: ReliabilityLevel, faults: Faults, recovery: bool) -> Self {
         let configs = [CLIENT, SERVER].map(|node| {
             let mut config = config(node);
             config.ulp_timeout_ns = 400 * MS;
@@ -229,7 +230,7 @@ impl Simulation {
                 0..5 => self.send(at),
                 5..9 => self.receives(at),
                 9..11 => self.write(at),
-                11 if self.level != Level::UnreliableDelivery => self.read(at),
+                11 if self.level != ReliabilityLevel::UnreliableDelivery => self.read(at),
                 12 => self.net.nodes[at].io.room = self.rng.below(8) as usize,
                 13 => {
                     self.net.nodes[at].io.room = usize::MAX;
@@ -347,7 +348,7 @@ impl Simulation {
                         assert_eq!(received.length_bytes, 0, "{what}");
                     }
                 }
-                Event::State(EndpointState::Error) => {
+                Event::State(ViState::Error) => {
                     assert!(!endpoint.broken, "{what}: broken twice");
                     endpoint.broken = true;
                 }
@@ -369,16 +370,16 @@ impl Simulation {
         };
         let states = [state(0), state(1)];
         let what = format!("{}: {states:?}", self.what);
-        let connected = |s: EndpointState| s == EndpointState::Connected;
+        let connected = |s: ViState| s == ViState::Connected;
         assert_eq!(connected(states[0]), connected(states[1]), "{what}");
         for (endpoint, state) in self.endpoints.iter().zip(states) {
-            let breaks = u32::from(state == EndpointState::Error);
+            let breaks = u32::from(state == ViState::Error);
             assert_eq!(
                 endpoint.losses_reported, breaks,
                 "{what}: reports of a break"
             );
         }
-        if states.contains(&EndpointState::Error) {
+        if states.contains(&ViState::Error) {
             self.totals.broken += 1;
         }
         for (receiver, got) in delivered.iter().enumerate() {
@@ -387,8 +388,8 @@ impl Simulation {
             self.check_completions(1 - receiver, got.len(), &what);
             let sent = &self.endpoints[1 - receiver].sent;
             match self.level {
-                Level::UnreliableDelivery => assert_subsequence(got, sent, &what),
-                Level::ReliableDelivery | Level::ReliableReception => {
+                ReliabilityLevel::UnreliableDelivery => assert_subsequence(got, sent, &what),
+                ReliabilityLevel::ReliableDelivery | ReliabilityLevel::ReliableReception => {
                     assert_eq!(*got, sent[..got.len()], "{what}: the first ones, in order");
                     if connected(states[0]) {
                         assert_eq!(got.len(), sent.len(), "{what}: missing messages");
@@ -412,11 +413,11 @@ impl Simulation {
             assert_eq!(data, source[from..from + data.len()], "{what}: read");
         }
         let state = self.net.state(node, vi);
-        if state == EndpointState::Connected {
+        if state == ViState::Connected {
             let queues = self.net.nodes[node].io.vi(vi);
             assert!(queues.sends.is_empty(), "{what}: all have completed");
         }
-        if self.level != Level::ReliableReception && !self.recovery {
+        if self.level != ReliabilityLevel::ReliableReception && !self.recovery {
             return;
         }
         for posted in &self.endpoints[at].succeeded {
@@ -456,7 +457,7 @@ fn assert_subsequence(got: &[Vec<u8>], sent: &[Vec<u8>], what: &str) {
     }
 }
 
-fn simulate(seeds: u64, level: Level, faults: Faults, recovery: bool) -> Totals {
+fn simulate(seeds: u64, level: ReliabilityLevel, faults: Faults, recovery: bool) -> Totals {
     let mut total = Totals::default();
     for seed in 0..seeds {
         let mut simulation = Simulation::new(0x5EED_0000 + seed, level, faults, recovery);
@@ -510,7 +511,7 @@ fn wires() -> [Faults; 6] {
 #[test]
 fn unreliable_delivery_on_faulty_wires() {
     for faults in wires() {
-        let totals = simulate(40, Level::UnreliableDelivery, faults, false);
+        let totals = simulate(40, ReliabilityLevel::UnreliableDelivery, faults, false);
         assert!(
             totals.connections > 100 && totals.delivered > 1000,
             "{totals:?}"
@@ -518,7 +519,7 @@ fn unreliable_delivery_on_faulty_wires() {
     }
 }
 
-fn reliable_on_faulty_wires(level: Level) {
+fn reliable_on_faulty_wires(level: ReliabilityLevel) {
     for faults in wires() {
         let totals = simulate(40, level, faults, false);
         assert!(
@@ -531,16 +532,16 @@ fn reliable_on_faulty_wires(level: Level) {
 
 #[test]
 fn reliable_delivery_on_faulty_wires() {
-    reliable_on_faulty_wires(Level::ReliableDelivery);
+    reliable_on_faulty_wires(ReliabilityLevel::ReliableDelivery);
 }
 
 #[test]
 fn reliable_reception_on_faulty_wires() {
-    reliable_on_faulty_wires(Level::ReliableReception);
+    reliable_on_faulty_wires(ReliabilityLevel::ReliableReception);
 }
 
 /// With recovery lost frames do not break a connection, only a cut wire does.
-fn recovery_on_faulty_wires(level: Level) {
+fn recovery_on_faulty_wires(level: ReliabilityLevel) {
     for faults in wires() {
         let totals = simulate(40, level, faults, true);
         assert!(
@@ -552,10 +553,10 @@ fn recovery_on_faulty_wires(level: Level) {
 
 #[test]
 fn reliable_delivery_with_recovery_on_faulty_wires() {
-    recovery_on_faulty_wires(Level::ReliableDelivery);
+    recovery_on_faulty_wires(ReliabilityLevel::ReliableDelivery);
 }
 
 #[test]
 fn reliable_reception_with_recovery_on_faulty_wires() {
-    recovery_on_faulty_wires(Level::ReliableReception);
+    recovery_on_faulty_wires(ReliabilityLevel::ReliableReception);
 }

@@ -11,13 +11,14 @@ use fcvi_frame::iu::Opcode::{
     ConnectRequest, ConnectResponse1, ConnectResponse2, ConnectResponse3, DisconnectRequest,
     ReadRequest, ReadResponse, SendRequest,
 };
+use vi_types::ReliabilityLevel;
 
 use crate::testkit::document::compare;
 use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, Net, S, SERVER, params};
-use crate::{AsyncError, ConnId, ConnectError, Level, Status, ViIndex};
+use crate::{AsyncError, ConnId, ConnectError, Status, ViIndex};
 
-const RD: Level = Level::ReliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 
 /// The states of both sides of the connection procedure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

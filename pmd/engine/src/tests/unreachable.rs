@@ -2,41 +2,39 @@
 
 use fcvi_frame::connect::NetAddress;
 use fcvi_frame::iu::Opcode::{ConnectResponse2, ConnectResponse3};
+use vi_types::{ReliabilityLevel, ViState};
 
 use crate::testkit::io::{Event, Receive};
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, discriminator, params, receive_failed};
-use crate::{ConnectCommand, ConnectError, EndpointState, Level, Status, ViIndex};
+use crate::{ConnectCommand, ConnectError, Status, ViIndex};
 
-const LEVELS: [Level; 3] = [
-    Level::UnreliableDelivery,
-    Level::ReliableDelivery,
-    Level::ReliableReception,
+const LEVELS: [ReliabilityLevel; 3] = [
+    ReliabilityLevel::UnreliableDelivery,
+    ReliabilityLevel::ReliableDelivery,
+    ReliabilityLevel::ReliableReception,
 ];
 
 /// Returns a client with a receive posted.
-fn client(net: &mut Net, level: Level) -> ViIndex {
+fn client(net: &mut Net, level: ReliabilityLevel) -> ViIndex {
     let vi = net.create(CLIENT, params(level));
     net.nodes[CLIENT].io.post_receive(vi, Receive::default());
     vi
 }
 
 /// Asserts the state of a VI whose request failed with `NotReachable`, and destroys it.
-fn assert_unreachable(net: &mut Net, vi: ViIndex, level: Level) {
+fn assert_unreachable(net: &mut Net, vi: ViIndex, level: ReliabilityLevel) {
     let receives = net.nodes[CLIENT].io.vi(vi).receives.len();
-    if level == Level::UnreliableDelivery {
-        assert_eq!(net.state(CLIENT, vi), EndpointState::Idle);
+    if level == ReliabilityLevel::UnreliableDelivery {
+        assert_eq!(net.state(CLIENT, vi), ViState::Idle);
         assert_eq!(receives, 1);
     } else {
-        assert_eq!(net.state(CLIENT, vi), EndpointState::Error);
+        assert_eq!(net.state(CLIENT, vi), ViState::Error);
         assert_eq!(receives, 0);
         let flushed = receive_failed(0, Status::FLUSHED);
-        assert_eq!(
-            net.log(CLIENT, vi),
-            [Event::State(EndpointState::Error), flushed]
-        );
+        assert_eq!(net.log(CLIENT, vi), [Event::State(ViState::Error), flushed]);
     }
     net.disconnect(CLIENT, vi);
-    assert_eq!(net.state(CLIENT, vi), EndpointState::Idle);
+    assert_eq!(net.state(CLIENT, vi), ViState::Idle);
     assert!(net.nodes[CLIENT].engine.destroy_vi(vi));
 }
 
@@ -118,17 +116,17 @@ fn request_to_unknown_host_times_out() {
         let vi = client(&mut net, level);
         request_unknown_host(&mut net, vi, S);
         net.advance(S - MS);
-        assert_eq!(net.state(CLIENT, vi), EndpointState::ConnectPending);
+        assert_eq!(net.state(CLIENT, vi), ViState::ConnectPending);
         net.advance(2 * MS);
         assert_eq!(net.error(CLIENT, vi), Some(ConnectError::Timeout));
-        assert_eq!(net.state(CLIENT, vi), EndpointState::Idle);
+        assert_eq!(net.state(CLIENT, vi), ViState::Idle);
         assert_eq!(net.nodes[CLIENT].io.vi(vi).receives.len(), 1);
     }
 }
 
 #[test]
 fn request_is_sent_to_port_that_logs_in_later() {
-    let level = Level::ReliableDelivery;
+    let level = ReliabilityLevel::ReliableDelivery;
     for waits in [false, true] {
         let mut net = undiscovered_pair();
         let vi = client(&mut net, level);
@@ -149,6 +147,6 @@ fn request_is_sent_to_port_that_logs_in_later() {
         let conn = net.indication(SERVER, listener).unwrap().conn;
         net.accept(SERVER, conn, server).unwrap();
         net.settle();
-        assert_eq!(net.state(CLIENT, vi), EndpointState::Connected);
+        assert_eq!(net.state(CLIENT, vi), ViState::Connected);
     }
 }

@@ -7,10 +7,11 @@
 //! it; if the connection breaks meanwhile and none of them caused it, it is the failed one.
 
 use fcvi_frame::reason::MessageReason;
+use vi_types::ReliabilityLevel;
 
 use super::{InFlightSend, OperationKind};
 use crate::counters::Counter;
-use crate::endpoint::{Level, Phase, TxMessage, TxStream};
+use crate::endpoint::{Phase, TxMessage, TxStream};
 use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{EngineIo, Status};
 use crate::timer::TimerKey;
@@ -26,7 +27,7 @@ impl Engine {
         io: &mut I,
     ) {
         let recovers = self.tx_mut(vi).is_some_and(|tx| tx.recovery.is_some());
-        let answered = !recovers && self.level_of(vi) != Some(Level::ReliableReception);
+        let answered = !recovers && self.level_of(vi) != Some(ReliabilityLevel::ReliableReception);
         if answered {
             let ox_id = message.exchange.ox_id;
             self.exchanges.close(ox_id, message.next_seq_cnt);
@@ -123,7 +124,7 @@ impl Engine {
 
     /// Completes the oldest descriptors that are answered.
     pub(crate) fn complete_answered<I: EngineIo>(&mut self, vi: ViIndex, io: &mut I) {
-        let reception = self.level_of(vi) == Some(Level::ReliableReception);
+        let reception = self.level_of(vi) == Some(ReliabilityLevel::ReliableReception);
         let Some(tx) = self.tx_mut(vi) else {
             return;
         };
@@ -224,7 +225,7 @@ impl Engine {
     ) -> Option<usize> {
         let ep = self.endpoint(vi)?;
         let tx = ep.tx.as_ref()?;
-        let reception = ep.params.level == Level::ReliableReception;
+        let reception = ep.params.level == ReliabilityLevel::ReliableReception;
         let fits = |kind| (reception || kind == OperationKind::Read) && fits(kind);
         let being_sent = || {
             let message = tx.message.as_ref()?;

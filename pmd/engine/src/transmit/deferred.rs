@@ -4,10 +4,11 @@
 use fcvi_frame::flags::message_request;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
+use vi_types::ReliabilityLevel;
 
 use super::{Step, per_frame, tx_of};
 use crate::counters::Counter;
-use crate::endpoint::{Level, TxMessage};
+use crate::endpoint::TxMessage;
 use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{EngineIo, SendWork, Status, Transmit};
 
@@ -71,7 +72,7 @@ impl Engine {
         remote: (u64, u32),
         io: &mut I,
     ) -> Step {
-        let unreliable = self.level_of(vi) == Some(Level::UnreliableDelivery);
+        let unreliable = self.level_of(vi) == Some(ReliabilityLevel::UnreliableDelivery);
         if unreliable && work.fault.is_ok() {
             work.fault = Status::FORMAT;
         }
@@ -127,7 +128,7 @@ impl Engine {
         io: &mut I,
     ) -> bool {
         io.complete_send(vi, work.fault, 0);
-        if self.level_of(vi) == Some(Level::UnreliableDelivery) {
+        if self.level_of(vi) == Some(ReliabilityLevel::UnreliableDelivery) {
             return true;
         }
         self.break_local(now_ns, vi, MessageReason::ProtocolError, io);
@@ -158,7 +159,7 @@ impl Engine {
             return Step::Nothing;
         }
         io.complete_send(vi, status, 0);
-        if self.level_of(vi) == Some(Level::UnreliableDelivery) {
+        if self.level_of(vi) == Some(ReliabilityLevel::UnreliableDelivery) {
             return Step::Next;
         }
         self.break_local(now_ns, vi, MessageReason::ProtocolError, io);

@@ -7,8 +7,9 @@
 
 use std::collections::VecDeque;
 
+use vi_types::ReliabilityLevel;
+
 use crate::config::EngineConfig;
-use crate::endpoint::Level;
 use crate::engine_io::{Operation, SendWork, Status};
 
 /// Operation of a descriptor in flight, as far as its response is concerned.
@@ -71,11 +72,13 @@ pub(crate) struct InFlight {
 
 impl InFlight {
     /// `peer_reads`: number of reads at a time that the peer advertises.
-    pub(crate) fn new(level: Level, config: &EngineConfig, peer_reads: u16) -> Self {
+    pub(crate) fn new(level: ReliabilityLevel, config: &EngineConfig, peer_reads: u16) -> Self {
         let limit = match level {
             // Every message is complete as soon as it is sent.
-            Level::UnreliableDelivery => 0,
-            Level::ReliableDelivery | Level::ReliableReception => config.unanswered(),
+            ReliabilityLevel::UnreliableDelivery => 0,
+            ReliabilityLevel::ReliableDelivery | ReliabilityLevel::ReliableReception => {
+                config.unanswered()
+            }
         };
         Self {
             entries: VecDeque::with_capacity(limit),
@@ -219,7 +222,7 @@ mod tests {
     fn in_flight(limit: u32, peer_reads: u16) -> InFlight {
         let mut config = config(0);
         config.max_unanswered = limit;
-        InFlight::new(Level::ReliableReception, &config, peer_reads)
+        InFlight::new(ReliabilityLevel::ReliableReception, &config, peer_reads)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fcvi_frame::connect;
-use vi_engine::EndpointState;
+use vi_types::{ReliabilityLevel, ViState};
 
 use super::{
     RemoteVi, call, call_done, call_done_unless_lost, is_lost, query_state, remote_nic, remote_vi,
@@ -52,7 +52,7 @@ pub(crate) fn connect_wait(
 
 /// Sets the state of a VI whose connection the process has reported in a reply.
 fn note_connected(vi: &'static ViShared, handle: u64, target: RemoteVi) -> Outcome<()> {
-    if !set_replied_state(vi, handle, target.connection, EndpointState::Connected) {
+    if !set_replied_state(vi, handle, target.connection, ViState::Connected) {
         // Another thread has disconnected the VI meanwhile: from this connection, or from the one before.
         query_state(vi, handle)?;
     }
@@ -119,11 +119,11 @@ pub(crate) fn connect_request(
 #[cold]
 fn unreachable_without_process(vi: &'static ViShared) -> ControlError {
     let mut held = vi.device.lock();
-    if vi.state() != EndpointState::Idle {
+    if vi.state() != ViState::Idle {
         return ControlError::InvalidState;
     }
-    if vi.settings().reliability != 1 {
-        vi.set_state(EndpointState::Error);
+    if vi.settings().reliability != ReliabilityLevel::UnreliableDelivery.bit() {
+        vi.set_state(ViState::Error);
         if let Some(backend) = held.as_mut() {
             if let Some(attachment) = backend.attachment() {
                 attachment.flush(vi.index);

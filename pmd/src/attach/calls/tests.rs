@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use fcvi_frame::connect;
+use vi_types::QueueKind;
 
 use super::*;
 use crate::attach::message::Description;
@@ -14,7 +15,7 @@ use crate::attach::socket::{Listener, Socket};
 use crate::config::{NicConfig, Quota};
 use crate::descriptor::RawDescriptor;
 use crate::nic::{self, MemSettings};
-use crate::queue_calls::{self, Done, Queue, WhenFull};
+use crate::queue_calls::{self, Done, WhenFull};
 use crate::resource_error::{Limit, LimitOf, LimitReached};
 use crate::sys;
 use crate::vi::HandleKind;
@@ -96,7 +97,7 @@ fn serve(listener: &Listener, ends_at: fn(&Request) -> bool) {
         let reply = match request {
             Request::CreateVi { .. } => Reply::Handle(RawHandle::pack(HandleKind::Vi, 0, 1, 0)),
             Request::QueryVi { .. } => Reply::Vi {
-                state: EndpointState::Idle as u8,
+                state: ViState::Idle,
             },
             Request::Register { .. } => Reply::Region(REGION),
             Request::Open | Request::CreatePtag { .. } => Reply::Handle(1),
@@ -138,7 +139,7 @@ fn register(nic: u64, address: u64, bytes: u64, settings: &MemSettings) -> Outco
 /// Posts a registered descriptor, which is not accessed until it completes or the NIC handle is closed.
 fn post(
     vi: u64,
-    queue: Queue,
+    queue: QueueKind,
     (descriptor, region): (*mut RawDescriptor, u32),
     when_full: WhenFull,
 ) -> Outcome<()> {
@@ -153,10 +154,7 @@ fn calls_that_free_resources_succeed_after_the_end_of_the_process() {
     let process = DyingProcess::new("ends", |r| matches!(r, Request::Disconnect { .. }));
     let (nic, vi) = vi_of(&process, "ENDS");
     assert_eq!(nic::disconnect(vi), Ok(()));
-    assert_eq!(
-        nic::query_vi(vi).map(|info| info.state),
-        Ok(EndpointState::Idle)
-    );
+    assert_eq!(nic::query_vi(vi).map(|info| info.state), Ok(ViState::Idle));
     assert_eq!(nic::destroy_vi(vi), Ok(()));
     assert_eq!(nic::close(nic), Ok(()));
 }
@@ -212,10 +210,10 @@ fn connect_request_after_the_end_of_the_process_is_not_reachable() {
     // The process ends at the first request, and has ended at the second one.
     for _ in 0..2 {
         assert_eq!(connect().err(), Some(ControlError::NotReachable));
-        assert_eq!(state(), Ok(EndpointState::Error));
+        assert_eq!(state(), Ok(ViState::Error));
         assert_eq!(connect().err(), Some(ControlError::InvalidState));
         assert_eq!(nic::disconnect(vi), Ok(()));
-        assert_eq!(state(), Ok(EndpointState::Idle));
+        assert_eq!(state(), Ok(ViState::Idle));
     }
     assert_eq!(nic::destroy_vi(vi), Ok(()));
     assert_eq!(nic::close(nic), Ok(()));
@@ -237,22 +235,22 @@ fn post_beyond_the_quota_with_refuse_fails_and_leaves_the_vi_idle() {
         let descriptor = range.cast::<RawDescriptor>().wrapping_add(number);
         post(vi, queue, (descriptor, region), when_full)
     };
-    let receive = |number| post(Queue::Receive, number, WhenFull::Break);
+    let receive = |number| post(QueueKind::Receive, number, WhenFull::Break);
     for number in 0..MAX_DESCRIPTORS as usize {
         assert_eq!(receive(number), Ok(()));
     }
-    for queue in [Queue::Receive, Queue::Send, Queue::Receive] {
+    for queue in [QueueKind::Receive, QueueKind::Send, QueueKind::Receive] {
         let limit = Limit::MaxDescriptors;
         let reached = LimitReached::all_in_use(limit, MAX_DESCRIPTORS, LimitOf::Program);
         assert_eq!(post(queue, 7, WhenFull::Refuse), Err(reached.into()));
     }
     let state = || nic::query_vi(vi).map(|info| info.state);
-    assert_eq!(state(), Ok(EndpointState::Idle), "not in error");
+    assert_eq!(state(), Ok(ViState::Idle), "not in error");
     // The process ends; the descriptors are flushed, and can be posted again.
     assert_eq!(nic::destroy_ptag(nic, ptag), Err(TAG_IN_USE));
     for round in 0..2 {
         for number in 0..MAX_DESCRIPTORS as usize {
-            let found = queue_calls::done(vi, Queue::Receive).unwrap();
+            let found = queue_calls::done(vi, QueueKind::Receive).unwrap();
             assert!(
                 matches!(found, Done::Completed { .. }),
                 "{round}: {found:?}"

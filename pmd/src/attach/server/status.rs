@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
 use fcvi_frame::fc::NPortId;
-use vi_engine::{EndpointState, ViIndex};
+use vi_engine::ViIndex;
+use vi_types::ViState;
 
 use super::{Core, ServedNic, Session};
 use crate::attach::client::ClientId;
@@ -115,7 +116,7 @@ pub struct ViStatus {
     /// Its index on the NIC.
     pub index: u32,
     /// Its state.
-    pub state: EndpointState,
+    pub state: ViState,
     /// Reliability level bit.
     pub reliability: u16,
     /// The N_Port_ID of the peer, and its host if known; `None` without a connection.
@@ -151,7 +152,7 @@ struct ViSample {
     client: ClientId,
     peer: Option<Peer>,
     index: ViIndex,
-    state: EndpointState,
+    state: ViState,
     reliability: u16,
     depth: [u32; 2],
     messages: [u64; 2],

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use vi_types::ViState;
+
 use super::*;
 use crate::memory::RegionAttributes;
 use crate::memory::RegionError;
@@ -9,7 +11,6 @@ use crate::memory::backing::{Backing, ClientMemory, Owner};
 use crate::memory::client_mapping::MappedMemory;
 use crate::memory::testkit::{Process, map_file, sealed_file};
 use crate::vi::vi_of;
-use vi_engine::EndpointState;
 
 const TAG: u32 = 900;
 const PAGES: u64 = 4;
@@ -79,7 +80,7 @@ impl Application {
     }
 
     /// Posts as a submission of the application does. The descriptor is in its first page.
-    fn post(&self, queue: Queue, operation: u16, segments: &[DataSegment]) {
+    fn post(&self, queue: QueueKind, operation: u16, segments: &[DataSegment]) {
         let vi = vi_of(self.end.vi).unwrap();
         let data = &segments[usize::from(operation != control::OP_SEND_RECV)..];
         let fill = |slot: &mut Slot| {
@@ -94,7 +95,7 @@ impl Application {
         };
         let work = vi.queue(queue);
         assert!(work.post(&mut work.post_end.lock(), fill));
-        if queue == Queue::Send {
+        if queue == QueueKind::Send {
             vi.device.kick(vi);
         }
     }
@@ -140,7 +141,7 @@ fn clients_pair(test: &str, reliability: u16) -> (Endpoint, Application) {
 }
 
 /// Polls both until a descriptor of this endpoint's queue completes; returns its status.
-fn wait_for(end: &Endpoint, queue: Queue, peer: &Endpoint) -> u32 {
+fn wait_for(end: &Endpoint, queue: QueueKind, peer: &Endpoint) -> u32 {
     let begun = std::time::Instant::now();
     loop {
         if let Done::Completed { status, .. } = queue_calls::done(end.vi, queue).unwrap() {
@@ -171,9 +172,9 @@ fn messages_are_scattered_and_gathered_in_client_memory() {
         far.private(2000, 1),
         far.shared(4000, 2499),
     ];
-    far.post(Queue::Receive, control::OP_SEND_RECV, &pieces);
+    far.post(QueueKind::Receive, control::OP_SEND_RECV, &pieces);
     near.post_send(0, control::OP_SEND_RECV, &[near.segment(0, MESSAGE_BYTES)]);
-    let status = wait_for(&far.end, Queue::Receive, &near);
+    let status = wait_for(&far.end, QueueKind::Receive, &near);
     assert_eq!(status, status::DONE | status::OP_RECEIVE);
     assert_eq!(near.wait_sent(&far.end), status::DONE | status::OP_SEND);
     assert_eq!(
@@ -185,12 +186,12 @@ fn messages_are_scattered_and_gathered_in_client_memory() {
     assert_eq!(far.shared.read(4000, 2500), [&bytes[2501..], &[0]].concat());
     // Back from the same segments.
     near.post_recv(1, near.segment(8192, MESSAGE_BYTES));
-    far.post(Queue::Send, control::OP_SEND_RECV, &pieces);
-    let status = wait_for(&near, Queue::Receive, &far.end);
+    far.post(QueueKind::Send, control::OP_SEND_RECV, &pieces);
+    let status = wait_for(&near, QueueKind::Receive, &far.end);
     assert_eq!(status, status::DONE | status::OP_RECEIVE);
     assert_eq!(near.memory.read(PAGE_BYTES + 8192, bytes.len()), bytes);
     assert_eq!(
-        wait_for(&far.end, Queue::Send, &near),
+        wait_for(&far.end, QueueKind::Send, &near),
         status::DONE | status::OP_SEND
     );
     assert!(far.descriptors_are_untouched());
@@ -226,11 +227,11 @@ fn rdma_accesses_client_memory() {
     // The application reads memory of its peer.
     let own = far.private(6000, MESSAGE_BYTES);
     far.post(
-        Queue::Send,
+        QueueKind::Send,
         control::OP_RDMA_READ,
         &[near.segment(0, 0), own],
     );
-    assert_eq!(wait_for(&far.end, Queue::Send, &near), READ_DONE);
+    assert_eq!(wait_for(&far.end, QueueKind::Send, &near), READ_DONE);
     assert_eq!(far.private_bytes(6000, bytes.len()), bytes);
     assert!(far.descriptors_are_untouched());
     near.close();
@@ -253,10 +254,10 @@ fn receive_into_memory_of_another_owner_is_refused() {
 /// Checks that a message for a receive descriptor with this segment fails.
 fn assert_refused(near: Endpoint, far: Application, segment: impl Fn(&Application) -> DataSegment) {
     let segment = segment(&far);
-    far.post(Queue::Receive, control::OP_SEND_RECV, &[segment]);
+    far.post(QueueKind::Receive, control::OP_SEND_RECV, &[segment]);
     near.post_send(0, control::OP_SEND_RECV, &[near.segment(0, 8)]);
     near.wait_sent(&far.end);
-    let status = wait_for(&far.end, Queue::Receive, &near);
+    let status = wait_for(&far.end, QueueKind::Receive, &near);
     assert_ne!(status & status::PROTECTION_ERROR, 0, "{status:x}");
     assert!(far.end.memory.is_untouched(PAGE_BYTES, 8));
     assert_eq!(far.shared.read(0, 8), [0; 8]);
@@ -285,7 +286,7 @@ fn killed_application_breaks_its_connection() {
     let status = near.wait_sent(&far.end);
     assert_ne!(status & status::ERROR_MASK, 0, "{status:x}");
     let begun = std::time::Instant::now();
-    while vi_of(far.end.vi).unwrap().state() != EndpointState::Error {
+    while vi_of(far.end.vi).unwrap().state() != ViState::Error {
         far.end.poll();
         assert!(begun.elapsed() < TIMEOUT, "the connection does not break");
     }

@@ -32,8 +32,13 @@ impl Endpoint {
         for _ in 0..100 {
             self.poll();
         }
-        let reap =
-            || queue_calls::reap(crate::vi::vi_of(self.vi).unwrap(), self.vi, Queue::Receive);
+        let reap = || {
+            queue_calls::reap(
+                crate::vi::vi_of(self.vi).unwrap(),
+                self.vi,
+                QueueKind::Receive,
+            )
+        };
         std::iter::from_fn(|| matches!(reap(), Ok(Done::Completed { .. })).then_some(())).count()
     }
 }
@@ -61,13 +66,13 @@ fn calls_other_than_post_send_delayed_frames() {
     assert_eq!(far.receive_messages(), 2);
 
     near.send_lines(2..3);
-    let reaped = queue_calls::wait_done(near.vi, Queue::Send, Some(TIMEOUT));
+    let reaped = queue_calls::wait_done(near.vi, QueueKind::Send, Some(TIMEOUT));
     assert!(matches!(reaped, Ok(Done::Completed { .. })), "{reaped:?}");
     assert_eq!(far.receive_messages(), 1);
 
     near.send_lines(3..4);
     assert!(matches!(
-        queue_calls::done(near.vi, Queue::Receive),
+        queue_calls::done(near.vi, QueueKind::Receive),
         Ok(Done::NotDone)
     ));
     assert_eq!(far.receive_messages(), 1);
@@ -112,7 +117,7 @@ fn send_is_not_delayed_while_a_thread_waits() {
     near.post_recv(20, near.segment(0, 8));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let woken = queue_calls::wait_done(near.vi, Queue::Receive, Some(TIMEOUT));
+            let woken = queue_calls::wait_done(near.vi, QueueKind::Receive, Some(TIMEOUT));
             assert!(matches!(woken, Ok(Done::Completed { .. })), "{woken:?}");
         });
         let begun = std::time::Instant::now();

@@ -44,14 +44,14 @@ fn forked_child_polls_nothing_of_parent() {
         let stale = Some(ControlError::InvalidParameter);
         let refused = in_child(|| {
             (0..100).all(|_| {
-                queue_calls::done(far.vi, Queue::Send).err() == stale
-                    && queue_calls::done(far.vi, Queue::Receive).err() == stale
+                queue_calls::done(far.vi, QueueKind::Send).err() == stale
+                    && queue_calls::done(far.vi, QueueKind::Receive).err() == stale
                     && queue_calls::cq_done(cq).err() == stale
             })
         });
         assert!(refused, "{test}");
         let begun = std::time::Instant::now();
-        while let Done::NotDone = queue_calls::done(far.vi, Queue::Receive).unwrap() {
+        while let Done::NotDone = queue_calls::done(far.vi, QueueKind::Receive).unwrap() {
             assert!(begun.elapsed() < TIMEOUT, "{test}: the message is lost");
         }
         assert_eq!(far.memory.read(PAGE_BYTES, 8), b"12345678");

@@ -27,7 +27,7 @@ impl Descriptors {
     }
 
     /// Posts a descriptor without data segments.
-    fn post(&self, end: &Endpoint, queue: Queue) {
+    fn post(&self, end: &Endpoint, queue: QueueKind) {
         let own = (self.pages, self.region);
         end.post_at(queue, own, 0, control::OP_SEND_RECV, &[]);
     }
@@ -64,7 +64,7 @@ fn over_tcp(config: &mut NicConfig, test: u32) {
 fn write_behind_lost_receive_in_one_burst_is_dropped() {
     let (near, far) = pair("lost-receive", UNRELIABLE_DELIVERY, |_| ());
     let lost = Descriptors::new(&far);
-    lost.post(&far, Queue::Receive);
+    lost.post(&far, QueueKind::Receive);
     lost.deregister(&far);
     near.post_send(0, control::OP_SEND_RECV, &[]);
     // Would be refused with an error of its own, if it were processed.
@@ -91,7 +91,7 @@ fn send_behind_lost_send_in_one_poll_is_flushed() {
         let (near, far) = pair(test, UNRELIABLE_DELIVERY, setup);
         let lost = Descriptors::new(&near);
         post_for_one_poll(&near, || {
-            lost.post(&near, Queue::Send);
+            lost.post(&near, QueueKind::Send);
             near.post_send(0, control::OP_SEND_RECV, &[]);
         });
         lost.deregister(&near);
@@ -116,7 +116,7 @@ fn answered_send_behind_lost_send_is_flushed() {
         }
         let lost = Descriptors::new(&near);
         near.post_read(0, near.segment(0, 8), far.segment(0, 8));
-        lost.post(&near, Queue::Send);
+        lost.post(&near, QueueKind::Send);
         near.post_send(1, control::OP_SEND_RECV, &[]);
         while near.in_flight() < 3 {
             near.poll();
@@ -137,7 +137,7 @@ fn message_behind_lost_receive_is_not_moved_by_shortcut() {
         config.shortcut = true;
     });
     let lost = Descriptors::new(&far);
-    lost.post(&far, Queue::Receive);
+    lost.post(&far, QueueKind::Receive);
     far.post_recv(0, far.segment(0, 8));
     lost.deregister(&far);
     post_for_one_poll(&near, || {

@@ -27,7 +27,7 @@ fn counter(end: &Endpoint, name: &str) -> u64 {
 impl Endpoint {
     /// Polls the NIC once; returns the status of the next receive.
     fn received(&self) -> Option<u32> {
-        match queue_calls::done(self.vi, Queue::Receive).unwrap() {
+        match queue_calls::done(self.vi, QueueKind::Receive).unwrap() {
             Done::Completed { status, .. } => Some(status),
             Done::NotDone | Done::Empty => None,
         }
@@ -35,7 +35,13 @@ impl Endpoint {
 
     fn post_recv_at(&self, line: u64, segments: &[DataSegment]) {
         let own = (self.memory, self.region);
-        self.post_at(Queue::Receive, own, line, control::OP_SEND_RECV, segments);
+        self.post_at(
+            QueueKind::Receive,
+            own,
+            line,
+            control::OP_SEND_RECV,
+            segments,
+        );
     }
 }
 

@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use vi_types::LockPolicy;
+
 use super::ownership::{NicHandleRegions, TagUseCounts};
 use super::{
     CHUNK, RDMA_READ, RDMA_WRITE, RegionAttributes, RegionEntry, RegionError, RegionTable,
@@ -12,7 +14,7 @@ use super::{
 };
 use crate::memory::backing::{Backing, ClientMemory, Owner};
 use crate::memory::page_locks::{self, LockError};
-use crate::memory::pages::{self, LockPolicy};
+use crate::memory::pages;
 use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::sync::{AtomicPtr, Ordering, fence};
 

@@ -3,14 +3,15 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
+use vi_types::LockPolicy;
 
 use super::*;
 use crate::memory::backing::{Backing, ClientMemory, Owner};
 use crate::memory::client_mapping::MappedMemory;
+use crate::memory::copy;
 use crate::memory::pages::PAGE_BYTES;
 use crate::memory::table::{RegionAttributes, RegionError, RegionLimits};
 use crate::memory::testkit::{Process, map_private, sealed_file};
-use crate::memory::{LockPolicy, copy};
 
 /// Pages of each area.
 const PAGES: u64 = 4;

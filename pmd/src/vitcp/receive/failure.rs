@@ -1,6 +1,7 @@
 //! Failed received messages, by reliability level (docs/spec/vi-engine-errors.md).
 
-use vi_engine::{AsyncError, Completion, EngineIo, Level, Status};
+use vi_engine::{AsyncError, Completion, EngineIo, Status};
+use vi_types::ReliabilityLevel;
 use vitcp_lite::{IsCode, RemoteError, ViErrorType};
 
 use super::Receiver;
@@ -39,7 +40,7 @@ impl Receiver<'_> {
             }
             Failure::Protection => (Status::PROTECTION, ViErrorType::Descriptor),
         };
-        let reliable = self.params.level != Level::UnreliableDelivery;
+        let reliable = self.params.level != ReliabilityLevel::UnreliableDelivery;
         match kind {
             RxKind::Receive { .. } => self.complete_error(status, false),
             RxKind::Write { claimed: true, .. } => self.complete_error(status, true),
@@ -59,7 +60,7 @@ impl Receiver<'_> {
     /// Breaks the connection at a reliable level because the last message failed; its sender gets the error
     /// if it uses acknowledgements.
     pub(super) fn break_if_reliable(&mut self, vi_error: ViErrorType) -> Result<(), CloseReason> {
-        if self.params.level == Level::UnreliableDelivery {
+        if self.params.level == ReliabilityLevel::UnreliableDelivery {
             return Ok(());
         }
         let is_code = match vi_error {

@@ -1,6 +1,7 @@
 //! RDMA: targets of writes, reads of the peer, and responses to our reads.
 
-use vi_engine::{AsyncError, Claim, EngineIo, Level, Status, ViIndex};
+use vi_engine::{AsyncError, Claim, EngineIo, Status, ViIndex};
+use vi_types::ReliabilityLevel;
 use vitcp_lite::{Flags, RdmaHeader, SegmentHeader, ViErrorType};
 
 use super::Receiver;
@@ -75,7 +76,7 @@ impl Receiver<'_> {
         let target = (rdma.address, rdma.handle);
         let bytes = rdma.total_bytes;
         let limited = self.connection.rx.misses.is_watched() && self.is_limited();
-        if limited && self.params.level == Level::UnreliableDelivery {
+        if limited && self.params.level == ReliabilityLevel::UnreliableDelivery {
             return self.drop_limited();
         }
         let allowed = self.params.rdma_write
@@ -128,7 +129,7 @@ impl Receiver<'_> {
         rdma: &RdmaHeader,
     ) -> Result<(), CloseReason> {
         self.next_number(header)?;
-        if self.params.level == Level::UnreliableDelivery {
+        if self.params.level == ReliabilityLevel::UnreliableDelivery {
             return Err(CloseReason::Protocol(Counter::DropOutOfOrder));
         }
         let source = (rdma.address, rdma.handle);

@@ -1,16 +1,16 @@
 //! The application of one VI: a state machine that requests, listens, accepts, rejects and disconnects.
 
-use fcvi_frame::flags::WireReliability;
+use vi_types::{ReliabilityLevel, ViState};
 
 use super::accounting::Identity;
 use super::world::{MAX_TIMEOUT_NS, R_A_TOV_NS, ULP_TIMEOUT_NS, World, host_of};
 use crate::testkit::net::{MS, params};
-use crate::{ConnectError, EndpointState, Indication, Level, ViIndex};
+use crate::{ConnectError, Indication, ViIndex};
 
-const LEVELS: [Level; 3] = [
-    Level::UnreliableDelivery,
-    Level::ReliableDelivery,
-    Level::ReliableReception,
+const LEVELS: [ReliabilityLevel; 3] = [
+    ReliabilityLevel::UnreliableDelivery,
+    ReliabilityLevel::ReliableDelivery,
+    ReliabilityLevel::ReliableReception,
 ];
 const SERVICES: [&str; 2] = ["a", "b"];
 const PEER_NAMES: [&str; 2] = ["x", "y"];
@@ -57,7 +57,7 @@ pub(super) struct Actor {
     pub(super) node: usize,
     pub(super) vi: ViIndex,
     pub(super) step: Step,
-    pub(super) level: Level,
+    pub(super) level: ReliabilityLevel,
     /// Requested host and discriminator; for a server, its own host.
     pub(super) target: (usize, &'static str),
     /// When it cancels its request or disconnects.
@@ -77,7 +77,7 @@ impl Actor {
             node,
             vi,
             step: Step::Idle { until_ns: 0 },
-            level: Level::ReliableDelivery,
+            level: ReliabilityLevel::ReliableDelivery,
             target: (0, ""),
             disconnects_ns: NEVER_NS,
             sends_ns: NEVER_NS,
@@ -247,11 +247,7 @@ impl World {
 
     /// Rejects a request, or accepts it with a VI that may or may not match it.
     fn decide(&mut self, at: usize, request: &Indication) {
-        let level = match request.attributes.reliability {
-            WireReliability::Ud => Level::UnreliableDelivery,
-            WireReliability::Rr => Level::ReliableReception,
-            _ => Level::ReliableDelivery,
-        };
+        let level = request.attributes.reliability;
         if self.rng.below(10) == 0 {
             self.reject(at, request);
             return;
@@ -320,7 +316,7 @@ impl World {
         let (node, vi) = (self.actors[at].node, self.actors[at].vi);
         let waited = match self.actors[at].step {
             Step::Requesting { peer: false, .. } | Step::Accepting { .. } => {
-                self.net.state(node, vi) == EndpointState::ConnectPending
+                self.net.state(node, vi) == ViState::ConnectPending
             }
             _ => false,
         };
@@ -329,7 +325,7 @@ impl World {
             let error = self.net.outcome(node, vi).map(|outcome| outcome.err());
             assert_eq!(error, Some(Some(ConnectError::InvalidState)));
         }
-        assert_eq!(self.net.state(node, vi), EndpointState::Idle);
+        assert_eq!(self.net.state(node, vi), ViState::Idle);
         self.log(at, || "disconnects".into());
         self.check_events(at);
         self.mark_ended(at);

@@ -1,12 +1,14 @@
 //! The application of a connected VI, and the checks of the events that it received.
 
+use vi_types::{ReliabilityLevel, ViState};
+
 use super::accounting::{Identity, SideId};
 use super::actor::{Actor, NEVER_NS, Step};
 use super::world::{R_A_TOV_NS, ULP_TIMEOUT_NS, World, host_of};
+use crate::AsyncError;
 use crate::endpoint::{Connection, Endpoint};
 use crate::testkit::io::Event;
 use crate::testkit::net::MS;
-use crate::{AsyncError, EndpointState, Level};
 
 /// Maximum time from both sides being connected to the first disconnect.
 const HOLD_NS: u64 = 30 * MS;
@@ -94,9 +96,9 @@ impl World {
                 false => "client-server connections",
             });
             self.count(match self.actors[at].level {
-                Level::UnreliableDelivery => "connections of UnreliableDelivery",
-                Level::ReliableDelivery => "connections of ReliableDelivery",
-                Level::ReliableReception => "connections of ReliableReception",
+                ReliabilityLevel::UnreliableDelivery => "connections of UnreliableDelivery",
+                ReliabilityLevel::ReliableDelivery => "connections of ReliableDelivery",
+                ReliabilityLevel::ReliableReception => "connections of ReliableReception",
             });
             self.plan(at, other);
         } else if self.rng.below(10) == 0 {
@@ -177,7 +179,7 @@ impl World {
     pub(super) fn act_connected(&mut self, at: usize) {
         let now_ns = self.net.now_ns;
         let Actor { node, vi, .. } = self.actors[at];
-        if self.net.state(node, vi) == EndpointState::Error {
+        if self.net.state(node, vi) == ViState::Error {
             self.log(at, || "broken".into());
             self.count("broken connections");
             let until_ns = now_ns + self.rng.below(10 * MS);
@@ -187,7 +189,7 @@ impl World {
             self.mark_ended(at);
             return;
         }
-        assert_eq!(self.net.state(node, vi), EndpointState::Connected);
+        assert_eq!(self.net.state(node, vi), ViState::Connected);
         if self.actors[at].disconnects_ns <= now_ns {
             self.disconnect(at);
             return;
@@ -245,7 +247,7 @@ impl World {
         let (mut breaks, mut losses) = (0, 0);
         for event in self.net.log(node, vi) {
             match event {
-                Event::State(EndpointState::Error) => breaks += 1,
+                Event::State(ViState::Error) => breaks += 1,
                 Event::Async(AsyncError::ConnectionLost | AsyncError::Disconnected) => losses += 1,
                 Event::Received(received) if received.status.is_ok() => {
                     let sent = identity.map(|identity| identity.reversed().message());

@@ -5,6 +5,8 @@
 //! response, no listeners, timers or connections counted for a peer, and each VI no handle, link, streams, connect
 //! outcome, peer request or descriptors. Then every VI is destroyed and created again.
 
+use vi_types::ReliabilityLevel;
+
 use super::Totals;
 use super::accounting::Accounting;
 use super::actor::{Actor, Step};
@@ -12,7 +14,7 @@ use crate::endpoint::Phase;
 use crate::testkit::net::{MS, Net, S, config, params};
 use crate::testkit::rng::Rng;
 use crate::testkit::wire::Faults;
-use crate::{Counter, EngineConfig, Level, RecoveryConfig};
+use crate::{Counter, EngineConfig, RecoveryConfig};
 
 pub(super) const PORTS: usize = 4;
 const VIS: usize = 3;
@@ -81,7 +83,7 @@ impl World {
         let nodes = (0..PORTS * VIS).map(|at| at / VIS);
         let actors = nodes
             .map(|node| {
-                let vi = net.create(node, params(Level::ReliableDelivery));
+                let vi = net.create(node, params(ReliabilityLevel::ReliableDelivery));
                 Actor::new(node, vi)
             })
             .collect();
@@ -164,7 +166,9 @@ impl World {
         }
         for at in 0..self.actors.len() {
             let node = self.actors[at].node;
-            let vi = self.net.create(node, params(Level::ReliableDelivery));
+            let vi = self
+                .net
+                .create(node, params(ReliabilityLevel::ReliableDelivery));
             self.actors[at] = Actor::new(node, vi);
         }
     }

@@ -2,13 +2,14 @@
 //! that fails, whatever ends the connection.
 
 use fcvi_frame::iu::Opcode::{DisconnectRequest, ReadRequest};
+use vi_types::ReliabilityLevel;
 
 use super::{Case, INCOMPLETE, RD, RR};
 use crate::testkit::io::{Event, Send};
 use crate::testkit::net::{CLIENT, S, SERVER, receive_failed, received, send_failed};
-use crate::{AsyncError, Counter, Level, Status};
+use crate::{AsyncError, Counter, Status};
 
-const RELIABLE: [Level; 2] = [RD, RR];
+const RELIABLE: [ReliabilityLevel; 2] = [RD, RR];
 const PARTIAL: Status = Status::PROTECTION.with(Status::PARTIAL);
 
 /// Returns a message whose memory is invalid from `offset_bytes` on.
@@ -21,7 +22,7 @@ fn gone_from(offset_bytes: u32) -> Send {
 }
 
 /// Posts a read that the server cannot answer because its port is full, and a send whose memory becomes invalid.
-fn behind_a_read(level: Level, offset_bytes: u32) -> Case {
+fn behind_a_read(level: ReliabilityLevel, offset_bytes: u32) -> Case {
     let mut case = Case::with_receives(level, &[9000, 9000, 9000]);
     case.net.nodes[SERVER].io.room = 0;
     case.net.post_read(CLIENT, case.a, (0x1000, 7), 6000);

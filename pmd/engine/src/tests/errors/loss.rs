@@ -2,16 +2,22 @@
 
 use fcvi_frame::fcoe::FCOE_TRAILER_BYTES;
 use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest, SendResponse, WriteRequest};
+use vi_types::ReliabilityLevel;
 
 use super::{Case, RD, RR, UD, remote_write_failed};
 use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, S, SERVER, receive_failed, received, send_failed, sent};
-use crate::{AsyncError, Counter, Level, Status};
+use crate::{AsyncError, Counter, Status};
 
 const INCOMPLETE: Status = Status::TRANSPORT.with(Status::PARTIAL);
 
 /// Loses frame `lost` of a message of three, `remote` with immediate data.
-fn frame_missing(level: Level, remote: bool, lost: usize, immediate: Option<u32>) -> Case {
+fn frame_missing(
+    level: ReliabilityLevel,
+    remote: bool,
+    lost: usize,
+    immediate: Option<u32>,
+) -> Case {
     frame_altered(level, remote, lost, immediate, |_| None)
 }
 
@@ -25,7 +31,7 @@ fn damaged(frame: &[u8]) -> Option<Vec<u8>> {
 
 /// Delivers a message of three frames, of which frame `lost` is replaced by the result of `alter`, or dropped.
 fn frame_altered(
-    level: Level,
+    level: ReliabilityLevel,
     remote: bool,
     lost: usize,
     immediate: Option<u32>,
@@ -152,7 +158,7 @@ fn frame_damaged_in_write_ud() {
     frame_altered(UD, true, 1, None, damaged).stays_connected(&[sent(0, 6000)], &[]);
 }
 
-fn frame_damaged_in_write(level: Level, writer: &[Event]) {
+fn frame_damaged_in_write(level: ReliabilityLevel, writer: &[Event]) {
     let data = || Event::Async(AsyncError::RdmaWriteData);
     for at in 0..2 {
         frame_altered(level, true, at, None, damaged).breaks(writer, &[data()]);
@@ -186,7 +192,7 @@ fn frame_damaged_in_write_rr() {
     frame_damaged_in_write(RR, &[FAILED]);
 }
 
-fn message_lost(level: Level, next_is_write: bool, receives: &[u32]) -> Case {
+fn message_lost(level: ReliabilityLevel, next_is_write: bool, receives: &[u32]) -> Case {
     let mut case = Case::with_receives(level, receives);
     case.net.wire.lose(CLIENT, SendRequest, 1);
     case.net.post_send(CLIENT, case.a, b"lost");

@@ -1,12 +1,13 @@
 //! RDMA writes and reads that are refused.
 
 use fcvi_frame::iu::Opcode::{DisconnectRequest, ReadResponse};
+use vi_types::ReliabilityLevel;
 
 use super::{Case, RD, RR, UD, remote_write_failed};
 use crate::testkit::io::{Event, Send};
 use crate::testkit::net::{CLIENT, Net, SERVER, params, send_failed, sent};
 use crate::testkit::topology::for_each_topology;
-use crate::{AsyncError, Counter, Level, Status, ViParams};
+use crate::{AsyncError, Counter, Status, ViParams};
 
 /// Invalid targets: before and beyond the region, wrapping around the address space, an unknown handle, and zero bytes
 /// outside the region.
@@ -19,7 +20,12 @@ const BAD_TARGETS: [((u64, u32), usize); 6] = [
     ((0x0FFF, 7), 0),
 ];
 
-fn refused_write(level: Level, target: (u64, u32), len: usize, immediate: Option<u32>) -> Case {
+fn refused_write(
+    level: ReliabilityLevel,
+    target: (u64, u32),
+    len: usize,
+    immediate: Option<u32>,
+) -> Case {
     let mut case = Case::new(level);
     case.write(target, len, immediate);
     case.net.settle();
@@ -113,7 +119,7 @@ fn pair_with(vi: ViParams) -> Case {
 
 /// Writes to a VI without the attribute, or more than the VI's MaxTransferSize.
 pub(super) fn write_not_allowed_by_vi(
-    level: Level,
+    level: ReliabilityLevel,
     rdma_write: bool,
     max_transfer_bytes: u32,
 ) -> Case {
@@ -162,7 +168,7 @@ fn write_not_allowed_by_vi_rr() {
     });
 }
 
-fn write_target_gone(level: Level, immediate: Option<u32>) -> Case {
+fn write_target_gone(level: ReliabilityLevel, immediate: Option<u32>) -> Case {
     let mut case = Case::new(level);
     let region = case.net.nodes[SERVER].io.regions.get_mut(&7).unwrap();
     region.gone_from = 3000;
@@ -203,11 +209,11 @@ fn write_target_gone_rr() {
 
 // --- RDMA reads. At UD there are none: `reads.rs`.
 
-const RELIABLE: [Level; 2] = [RD, RR];
+const RELIABLE: [ReliabilityLevel; 2] = [RD, RR];
 const REFUSED: Event = Event::Async(AsyncError::RdmaReadProtection);
 
 /// Posts a read of the server's region, and a send behind it that must not be placed.
-fn read(level: Level, source: (u64, u32), len: usize) -> Case {
+fn read(level: ReliabilityLevel, source: (u64, u32), len: usize) -> Case {
     let mut case = Case::new(level);
     case.read(source, len);
     case
@@ -238,7 +244,7 @@ fn read_refused_rd_and_rr() {
 
 /// Reads from a VI without the attribute, or more than the VI's MaxTransferSize.
 pub(super) fn read_not_allowed_by_vi(
-    level: Level,
+    level: ReliabilityLevel,
     rdma_read: bool,
     max_transfer_bytes: u32,
 ) -> Case {

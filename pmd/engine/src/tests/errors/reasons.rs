@@ -3,11 +3,12 @@
 use fcvi_frame::frame::FrameView;
 use fcvi_frame::iu::Opcode::{self, DisconnectRequest, ReadResponse, SendResponse, WriteResponse};
 use fcvi_frame::reason::MessageReason;
+use vi_types::ReliabilityLevel;
 
 use super::rdma::{read_not_allowed_by_vi, write_not_allowed_by_vi};
 use super::{Case, RD, RR, bad_receive, faulty_receive, no_descriptor, too_short};
+use crate::Status;
 use crate::testkit::net::SERVER;
-use crate::{Level, Status};
 
 /// Returns the reasons of the server's responses and of its disconnect.
 fn sent_reasons(mut case: Case, response: Opcode) -> Vec<MessageReason> {
@@ -22,7 +23,7 @@ fn sent_reasons(mut case: Case, response: Opcode) -> Vec<MessageReason> {
 }
 
 /// Asserts the reason that the server sends: at RD in the disconnect, at RR in the response.
-fn assert_reason(case: impl Fn(Level) -> Case, response: Opcode, reason: MessageReason) {
+fn assert_reason(case: impl Fn(ReliabilityLevel) -> Case, response: Opcode, reason: MessageReason) {
     for level in [RD, RR] {
         let sent = sent_reasons(case(level), response);
         assert_eq!(sent.first(), Some(&reason), "{level:?}: {sent:?}");

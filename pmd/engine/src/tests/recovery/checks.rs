@@ -3,10 +3,11 @@
 use fcvi_frame::fcoe::Eof;
 use fcvi_frame::frame::{FrameView, seal};
 use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest, SendResponse};
+use vi_types::ViState;
 
 use super::{RD, TARGET, acknowledgements, msg_id, pair, withheld};
+use crate::Counter;
 use crate::testkit::net::{CLIENT, MS, SERVER, received, sent};
-use crate::{Counter, EndpointState};
 
 #[test]
 fn invalid_acknowledgements_are_dropped() {
@@ -146,5 +147,5 @@ fn repeated_read_without_an_accepted_read_is_dropped() {
     }
     assert_eq!(net.frames(SERVER, ReadResponse).len(), 0);
     assert_eq!(net.count(SERVER, Counter::ReadsRepeated), 0);
-    assert_eq!(net.state(SERVER, b), EndpointState::Connected);
+    assert_eq!(net.state(SERVER, b), ViState::Connected);
 }

@@ -1,6 +1,7 @@
 //! The end of connections with recovery: silent peers, disconnects, failed messages, invalid memory.
 
 use fcvi_frame::iu::Opcode::{ReadResponse, SendRequest};
+use vi_types::ViState;
 
 use super::{RD, RR, TARGET, US, is_retransmitted, pair, pair_with, withheld};
 use crate::testkit::io::{Event, Send};
@@ -8,7 +9,7 @@ use crate::testkit::net::{
     CLIENT, MS, S, SERVER, connection_lost_events, peer_disconnected_events, receive_failed,
     received, send_failed, sent, without_partial_data,
 };
-use crate::{Counter, EndpointState, Status};
+use crate::{Counter, Status};
 
 #[test]
 fn silent_peer_breaks_the_connection_after_all_tries() {
@@ -35,7 +36,7 @@ fn silent_peer_breaks_the_connection_after_all_tries() {
         assert_eq!(failed, Some(u64::from(level == RD)), "{log:?}");
         assert_eq!(completed_with(Status::TRANSPORT), 1);
         assert_eq!(completed_with(Status::FLUSHED), 2);
-        assert_eq!(net.state(CLIENT, a), EndpointState::Error);
+        assert_eq!(net.state(CLIENT, a), ViState::Error);
         let requests = net.frames(CLIENT, SendRequest);
         let probes = requests.iter().filter(|f| is_retransmitted(f)).count();
         assert_eq!(probes, tries as usize);
@@ -152,7 +153,7 @@ fn invalid_memory_at_retransmission_fails_the_descriptor() {
         net.advance(50 * MS);
         let log = net.log(CLIENT, a);
         assert_eq!(log[0], send_failed(0, Status::PROTECTION), "{level:?}");
-        assert_eq!(net.state(SERVER, b), EndpointState::Error);
+        assert_eq!(net.state(SERVER, b), ViState::Error);
     }
 }
 
@@ -214,5 +215,5 @@ fn repeated_read_of_deregistered_memory_is_refused() {
     net.advance(20 * MS);
     let log = net.log(CLIENT, a);
     assert_eq!(log[0], send_failed(0, Status::RDMA_PROTECTION));
-    assert_eq!(net.state(SERVER, b), EndpointState::Error);
+    assert_eq!(net.state(SERVER, b), ViState::Error);
 }

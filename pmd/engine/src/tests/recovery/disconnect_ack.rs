@@ -5,13 +5,14 @@ use fcvi_frame::fcoe::Eof;
 use fcvi_frame::flags::disconnect;
 use fcvi_frame::frame::{FrameView, seal};
 use fcvi_frame::iu::Opcode::{DisconnectRequest, SendRequest, SendResponse};
+use vi_types::{ReliabilityLevel, ViState};
 
 use super::{RD, RR, msg_id, pair, pair_with};
 use crate::testkit::io::Event;
 use crate::testkit::net::{
     CLIENT, MS, Net, S, SERVER, connection_lost_events, peer_disconnected_events, send_failed, sent,
 };
-use crate::{EndpointState, Level, Status, ViIndex};
+use crate::{Status, ViIndex};
 
 /// Returns whether a DISCONNECT_RQST acknowledges, and its FCVI_MSG_ID.
 fn acknowledged(bytes: &[u8]) -> (bool, u32) {
@@ -22,7 +23,7 @@ fn acknowledged(bytes: &[u8]) -> (bool, u32) {
 
 /// Sends two messages, of which the server places the first and has no descriptor for the second. Its acknowledgement
 /// and its refusal are lost.
-fn refused_with_lost_responses(level: Level) -> (Net, ViIndex) {
+fn refused_with_lost_responses(level: ReliabilityLevel) -> (Net, ViIndex) {
     let (mut net, a, b) = pair(level);
     net.post_receive(SERVER, b, 8);
     net.wire.lose(SERVER, SendResponse, u32::MAX);
@@ -137,7 +138,7 @@ fn disconnect_without_a_valid_acknowledgement_fails_the_oldest_message() {
                 send_failed(1, Status::FLUSHED)
             ]
         );
-        assert_eq!(net.state(CLIENT, a), EndpointState::Error);
+        assert_eq!(net.state(CLIENT, a), ViState::Error);
     }
 }
 

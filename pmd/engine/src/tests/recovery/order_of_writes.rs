@@ -1,13 +1,15 @@
 //! RDMA writes behind a message that fails: at Reliable Reception nothing is processed after the
 //! descriptor that generated the error (VIPL 2.4); at Reliable Delivery bytes may have been placed.
 
+use vi_types::{ReliabilityLevel, ViState};
+
 use super::{RD, RR, TARGET, pair, withheld, write};
 use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, MS, SERVER, send_failed, sent};
-use crate::{AsyncError, Counter, EndpointState, Level, Status};
+use crate::{AsyncError, Counter, Status};
 
 /// Sends a message that will fail, and a write whose frames all arrive first. Returns the number of bytes written.
-fn placed_behind_a_failure(level: Level, immediate: Option<u32>) -> usize {
+fn placed_behind_a_failure(level: ReliabilityLevel, immediate: Option<u32>) -> usize {
     let (mut net, a, b) = pair(level);
     if immediate.is_some() {
         net.post_receive(SERVER, b, 0);
@@ -33,7 +35,7 @@ fn placed_behind_a_failure(level: Level, immediate: Option<u32>) -> usize {
         log.contains(&Event::Async(AsyncError::ConnectionLost)),
         "{log:?}"
     );
-    assert_eq!(net.state(CLIENT, a), EndpointState::Error);
+    assert_eq!(net.state(CLIENT, a), ViState::Error);
     let first = match level {
         RR => Status::REMOTE_DESCRIPTOR,
         _ => Status::FLUSHED,

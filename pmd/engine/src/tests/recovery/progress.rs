@@ -2,17 +2,18 @@
 //! FCVI_ULP_TIMEOUT, a silent peer after all tries.
 
 use fcvi_frame::iu::Opcode::SendResponse;
+use vi_types::{ReliabilityLevel, ViState};
 
 use super::{RD, RR, US, acknowledgement, pair_with, withheld};
 use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, connection_lost_events, send_failed, sent};
-use crate::{Counter, EndpointState, Level, Status, ViIndex};
+use crate::{Counter, Status, ViIndex};
 
 const ULP_TIMEOUT: u64 = S;
 
 /// Sends a message of many frames with a window of four, of which only the first arrives. Returns the acknowledgement
 /// of the first frame.
-fn stuck(level: Level, ulp_timeout_ns: u64) -> (Net, ViIndex, Vec<u8>) {
+fn stuck(level: ReliabilityLevel, ulp_timeout_ns: u64) -> (Net, ViIndex, Vec<u8>) {
     let (mut net, a, b) = pair_with(level, |node, config| {
         let recovery = config.recovery.as_mut().expect("on");
         (recovery.min_window_frames, recovery.max_window_frames) = (4, 4);
@@ -35,7 +36,7 @@ fn stuck(level: Level, ulp_timeout_ns: u64) -> (Net, ViIndex, Vec<u8>) {
 }
 
 /// Returns the events of the sender when the connection breaks.
-fn break_events(level: Level) -> Vec<Event> {
+fn break_events(level: ReliabilityLevel) -> Vec<Event> {
     let mut log = connection_lost_events();
     match level {
         RR => log.insert(0, send_failed(0, Status::TRANSPORT)),
@@ -50,7 +51,7 @@ fn message_longer_than_the_window_without_progress_breaks_after_the_ulp_timeout(
     for level in [RD, RR] {
         let (mut net, a, ack) = stuck(level, ULP_TIMEOUT);
         let begin = net.now_ns;
-        while net.state(CLIENT, a) == EndpointState::Connected {
+        while net.state(CLIENT, a) == ViState::Connected {
             // Before the next probe.
             net.inject(CLIENT, &ack);
             net.advance(200 * US);
@@ -97,7 +98,7 @@ fn peer_without_progress_is_probed_until_the_ulp_timeout() {
         let (mut net, a, ack) = stuck(level, ULP_TIMEOUT);
         let mut probes = 0;
         let begin = net.now_ns;
-        while net.state(CLIENT, a) == EndpointState::Connected {
+        while net.state(CLIENT, a) == ViState::Connected {
             net.advance(100 * US);
             let now = net.count(CLIENT, Counter::RecoveryTimeouts);
             if core::mem::replace(&mut probes, now) < now {
@@ -118,7 +119,7 @@ fn silent_peer_breaks_the_connection_after_all_tries() {
         let (mut net, a, _) = stuck(level, 100 * ULP_TIMEOUT);
         let tries = u64::from(crate::RecoveryConfig::default().tries);
         let begin = net.now_ns;
-        while net.state(CLIENT, a) == EndpointState::Connected {
+        while net.state(CLIENT, a) == ViState::Connected {
             net.advance(100 * US);
             assert!(net.now_ns < begin + 20 * ULP_TIMEOUT, "{level:?}");
         }

@@ -2,10 +2,11 @@
 //! in the meantime.
 
 use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse};
+use vi_types::ViState;
 
 use super::{RD, RR, TARGET, is_retransmitted, pair};
+use crate::Counter;
 use crate::testkit::net::{CLIENT, MS, SERVER, sent};
-use crate::{Counter, EndpointState};
 
 /// A request that is repeated after its read has completed and the target has deregistered the memory is dropped.
 #[test]
@@ -33,8 +34,8 @@ fn late_repeated_request_of_a_completed_read_is_dropped() {
             "{level:?}: no event for its consumer"
         );
         assert_eq!(net.log(CLIENT, a), [], "{level:?}");
-        assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
-        assert_eq!(net.state(SERVER, b), EndpointState::Connected);
+        assert_eq!(net.state(CLIENT, a), ViState::Connected);
+        assert_eq!(net.state(SERVER, b), ViState::Connected);
     }
 }
 
@@ -62,12 +63,12 @@ fn second_response_to_a_completed_read_ends_with_its_memory() {
         net.advance(20 * MS);
         assert_eq!(net.count(SERVER, Counter::DropReadAgain), 1);
         assert_eq!(net.log(SERVER, b), []);
-        assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
+        assert_eq!(net.state(CLIENT, a), ViState::Connected);
         // Later reads are answered.
         net.nodes[SERVER].io.register(TARGET, 0, 100_000);
         net.post_read(CLIENT, a, (0, TARGET), 5_000);
         net.advance(20 * MS);
         assert_eq!(net.log(CLIENT, a), [sent(1, 5_000)], "begun: {begun}");
-        assert_eq!(net.state(SERVER, b), EndpointState::Connected);
+        assert_eq!(net.state(SERVER, b), ViState::Connected);
     }
 }

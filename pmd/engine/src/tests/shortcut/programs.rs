@@ -160,7 +160,7 @@ struct World {
 }
 
 impl World {
-    fn new(topology: Topology, level: Level, seed: u64) -> Self {
+    fn new(topology: Topology, level: ReliabilityLevel, seed: u64) -> Self {
         with_topology(topology, || {
             let mut net = Net::pair_with(seed, |_| {});
             let mut rng = Rng::new(seed);
@@ -201,7 +201,7 @@ impl World {
                 net.act(*side, |engine, io| engine.fail_vi(now_ns, vi, io));
             }
             Step::Connect => {
-                let connected = |vi: &ViIndex| net.state(CLIENT, *vi) == EndpointState::Connected;
+                let connected = |vi: &ViIndex| net.state(CLIENT, *vi) == ViState::Connected;
                 if !vis.iter().all(connected) {
                     for (side, vi) in vis.iter().enumerate() {
                         net.disconnect(side, *vi);
@@ -215,7 +215,7 @@ impl World {
         net.advance(3 * S);
     }
 
-    fn states(&self) -> [EndpointState; 2] {
+    fn states(&self) -> [ViState; 2] {
         self.vis.map(|vi| self.net.state(CLIENT, vi))
     }
 
@@ -253,11 +253,11 @@ impl Seen {
     }
 
     fn broke(&self) -> bool {
-        self.others[1].contains(&Event::State(EndpointState::Error))
+        self.others[1].contains(&Event::State(ViState::Error))
     }
 }
 
-fn compare(level: Level, step: &Step, by_frames: &Seen, shortcut: &Seen, what: &str) {
+fn compare(level: ReliabilityLevel, step: &Step, by_frames: &Seen, shortcut: &Seen, what: &str) {
     assert_eq!(by_frames.others, shortcut.others, "{what}");
     assert_eq!(by_frames.sends.len(), shortcut.sends.len(), "{what}");
     let first_id = by_frames.sends.first().map_or(0, |send| send.0);

@@ -1,7 +1,8 @@
 //! RDMA writes of a simulation: each has its own target range and byte value, by which it is checked.
 
+use vi_types::ReliabilityLevel;
+
 use super::{Posted, REGION, STEPS, Simulation};
-use crate::Level;
 use crate::testkit::io::Send;
 
 const MAX_WRITE: u64 = 5_000;
@@ -73,7 +74,7 @@ impl Simulation {
             all += placed;
             let own = target.iter().all(|b| *b == 0 || *b == Write::byte(number));
             assert!(own, "{what}: bytes of another write");
-            if self.level != Level::ReliableReception {
+            if self.level != ReliabilityLevel::ReliableReception {
                 continue;
             }
             whole &= write.before <= delivered;

@@ -1,12 +1,13 @@
 //! Necessity of each check for stale frames: with all checks no stale frame is accepted, without one of them one is.
 
+use vi_types::ReliabilityLevel;
+
 use super::scenarios::{Scenario, accepted_stale_frame};
-use crate::Level;
 use crate::synonym::Check;
 
-const UD: Level = Level::UnreliableDelivery;
-const RD: Level = Level::ReliableDelivery;
-const RR: Level = Level::ReliableReception;
+const UD: ReliabilityLevel = ReliabilityLevel::UnreliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
+const RR: ReliabilityLevel = ReliabilityLevel::ReliableReception;
 
 /// Asserts that with all checks no stale frame is accepted.
 fn assert_rejected(scenario: Scenario) {

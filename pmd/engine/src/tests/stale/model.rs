@@ -2,13 +2,15 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use vi_types::{ReliabilityLevel, ViState};
+
 use super::contents::Name;
 use super::network::Network;
 use crate::testkit::disabled_checks::all_enabled;
 use crate::testkit::io::{Destination, Event, Placement, Received, Send};
 use crate::testkit::net::{Net, S, config, read};
 use crate::testkit::rng::Rng;
-use crate::{Counter, EndpointState, Level, RecoveryConfig, Status, ViIndex, ViParams};
+use crate::{Counter, RecoveryConfig, Status, ViIndex, ViParams};
 
 pub(super) const R_A_TOV: u64 = 10 * S;
 /// Less than the delay of the wire, so that frames can be taken from it in flight.
@@ -23,7 +25,7 @@ const RANGES: u32 = 64;
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
     pub(super) seed: u64,
-    pub(super) level: Level,
+    pub(super) level: ReliabilityLevel,
     pub(super) recovery: bool,
     pub(super) nodes: usize,
     /// Lengths of messages in bytes, one of which is chosen.
@@ -42,7 +44,7 @@ pub(super) struct Setup {
 }
 
 impl Setup {
-    pub(super) fn new(seed: u64, level: Level) -> Self {
+    pub(super) fn new(seed: u64, level: ReliabilityLevel) -> Self {
         Self {
             seed,
             level,
@@ -155,7 +157,7 @@ impl Model {
             level: self.setup.level,
             max_transfer_bytes: self.setup.longest() as u32,
             rdma_write: true,
-            rdma_read: self.setup.level != Level::UnreliableDelivery,
+            rdma_read: self.setup.level != ReliabilityLevel::UnreliableDelivery,
         };
         self.net.create(node, params)
     }
@@ -203,7 +205,7 @@ impl Model {
                     let _ = self.net.accept(server, found.conn, b);
                     listener = self.net.listen(server, &name);
                 }
-                let connected = |node, vi| self.net.state(node, vi) == EndpointState::Connected;
+                let connected = |node, vi| self.net.state(node, vi) == ViState::Connected;
                 if connected(client, a) && connected(server, b) {
                     break;
                 }
@@ -212,7 +214,7 @@ impl Model {
                 .act(server, |engine, io| engine.unlisten(listener, io));
             let _ = (self.net.outcome(client, a), self.net.outcome(server, b));
             let states = [self.net.state(client, a), self.net.state(server, b)];
-            if states == [EndpointState::Connected; 2] {
+            if states == [ViState::Connected; 2] {
                 return Ok(());
             }
         }
@@ -333,7 +335,7 @@ impl Model {
             self.setup.lengths[self.rng.below(self.setup.lengths.len() as u64) as usize];
         let kinds = match (self.setup.rdma, self.setup.level) {
             (false, _) => 1,
-            (true, Level::UnreliableDelivery) => 4,
+            (true, ReliabilityLevel::UnreliableDelivery) => 4,
             (true, _) => 5,
         };
         let kind = match self.rng.below(kinds) {
@@ -518,11 +520,11 @@ impl Model {
                 Event::Received(received) if received.status.is_ok() => {
                     self.check_received(at, side, &received)?;
                 }
-                Event::State(EndpointState::Error) if !lossless => {
+                Event::State(ViState::Error) if !lossless => {
                     self.pairs[at].sides[side].broken = true;
                     return Ok(());
                 }
-                Event::State(EndpointState::Error) => return Err("the connection broke".to_owned()),
+                Event::State(ViState::Error) => return Err("the connection broke".to_owned()),
                 Event::State(_) => {}
                 Event::Sent(..) | Event::Received(_) | Event::Async(_) if lossless => {
                     return Err(format!("nothing was lost: {event:?}"));
@@ -556,7 +558,7 @@ impl Model {
         let number = (id - this.first_send_id) as usize;
         let message = this.posted[number];
         let promised = self.setup.recovery
-            || self.setup.level == Level::ReliableReception
+            || self.setup.level == ReliabilityLevel::ReliableReception
             || message.kind == Kind::Read;
         if promised && message.placed_bytes < message.length_bytes {
             return Err(format!(
@@ -582,7 +584,8 @@ impl Model {
             .get(next as usize..number as usize);
         let takes = |m: &Message| matches!(m.kind, Kind::Send | Kind::Write { immediate: true });
         let gap = skipped.is_none_or(|skipped| skipped.iter().any(takes));
-        let may_skip = self.setup.level == Level::UnreliableDelivery && self.setup.withheld > 0;
+        let may_skip =
+            self.setup.level == ReliabilityLevel::UnreliableDelivery && self.setup.withheld > 0;
         if number < next || (gap && !may_skip) {
             return Err(format!("message {number} instead of {next}"));
         }

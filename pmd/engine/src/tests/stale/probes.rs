@@ -1,6 +1,7 @@
 //! Late responses to ADISC probes: they have no message ID, only their OX_ID identifies the request.
 
-use crate::Level;
+use vi_types::ReliabilityLevel;
+
 use crate::testkit::net::{CLIENT, Net, S, SERVER, config, connection_lost_events};
 
 const R_CTL: usize = 28;
@@ -22,7 +23,7 @@ fn run_with_interval(interval_ns: u64, times: u32, seed: u64) -> Result<(), Stri
         config
     });
     let mut net = Net::new(configs.to_vec(), seed);
-    let (a, _) = net.join(Level::ReliableDelivery);
+    let (a, _) = net.join(ReliabilityLevel::ReliableDelivery);
     net.advance(2 * interval_ns);
     net.clear_logs();
     let responses = net.wire.trace.iter().filter(|sent| {

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use fcvi_frame::iu::Opcode;
+use vi_types::{ReliabilityLevel, ViState};
 
 use super::model::R_A_TOV;
 use super::network::Network;
@@ -11,7 +12,7 @@ use crate::endpoint::Phase;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
 use crate::testkit::rng::Rng;
 use crate::testkit::wire::opcode;
-use crate::{ConnId, ConnectError, Counter, EndpointState, Level, ViIndex};
+use crate::{ConnId, ConnectError, Counter, ViIndex};
 
 const STEPS: u64 = 400;
 /// Less than the delay of the wire.
@@ -67,7 +68,7 @@ pub(super) fn run(seed: u64, similar: bool) -> Result<(), String> {
         let first = net.nodes[CLIENT].engine.next_connection_id;
         net.nodes[2].engine.next_connection_id = first;
     }
-    let rd = params(Level::ReliableDelivery);
+    let rd = params(ReliabilityLevel::ReliableDelivery);
     let of_each = |node: &usize| [*node; 2];
     let nodes: Vec<usize> = clients.iter().flat_map(of_each).collect();
     let clients = nodes.iter().map(|node| Client {
@@ -142,13 +143,13 @@ impl Simulation {
         let (node, vi) = (self.clients[at].node, self.clients[at].vi);
         let keeps = self.rng.below(3) > 0;
         match self.net.state(node, vi) {
-            EndpointState::ConnectPending | EndpointState::Connected if keeps => {}
-            EndpointState::Idle => {
+            ViState::ConnectPending | ViState::Connected if keeps => {}
+            ViState::Idle => {
                 self.net.request(node, vi, "x", &[SERVER], None);
                 let id = self.net.nodes[node].engine.next_connection_id;
                 self.clients[at].requested = Some(self.key_of(node, id));
             }
-            EndpointState::ConnectPending | EndpointState::Connected | EndpointState::Error => {
+            ViState::ConnectPending | ViState::Connected | ViState::Error => {
                 if let Some(key) = self.clients[at].requested.take() {
                     self.ended.insert(key);
                 }
@@ -175,7 +176,7 @@ impl Simulation {
     }
 
     fn accept(&mut self) -> Result<(), String> {
-        let idle = |vi: &&ViIndex| self.net.state(SERVER, **vi) == EndpointState::Idle;
+        let idle = |vi: &&ViIndex| self.net.state(SERVER, **vi) == ViState::Idle;
         let Some(vi) = self.servers.iter().find(idle).copied() else {
             return Ok(());
         };
@@ -290,7 +291,7 @@ impl Simulation {
             }
             self.connected.insert(at, peer_view.0);
         }
-        let broken = |at: &(usize, ViIndex)| self.net.state(at.0, at.1) != EndpointState::Connected;
+        let broken = |at: &(usize, ViIndex)| self.net.state(at.0, at.1) != ViState::Connected;
         let broken: Vec<_> = self.connected.keys().copied().filter(broken).collect();
         for at in broken {
             let key = self.connected.remove(&at);

@@ -3,16 +3,17 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use vi_types::ReliabilityLevel;
+
 use super::model::{Model, Setup};
 use super::{logins, probes, requests};
-use crate::Level;
 use crate::synonym::Check;
 use crate::testkit::disabled_checks::with_disabled;
 use crate::testkit::net::{CLIENT, SERVER};
 
-const UD: Level = Level::UnreliableDelivery;
-const RD: Level = Level::ReliableDelivery;
-const RR: Level = Level::ReliableReception;
+const UD: ReliabilityLevel = ReliabilityLevel::UnreliableDelivery;
+const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
+const RR: ReliabilityLevel = ReliabilityLevel::ReliableReception;
 /// A node that is neither the client nor the server.
 const THIRD: usize = 2;
 
@@ -20,11 +21,11 @@ const THIRD: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scenario {
     /// One connection; all frames arrive, and some are repeated.
-    Repeated(Level),
+    Repeated(ReliabilityLevel),
     /// The same with recovery, and frames are withheld.
-    Recovering(Level),
+    Recovering(ReliabilityLevel),
     /// Successive connections of two VIs; frames are withheld, so that reliable ones break.
-    Lossy(Level),
+    Lossy(ReliabilityLevel),
     /// 270 messages of 256 frames each on one OX_ID: after 256 of them OX_ID, SEQ_ID and SEQ_CNT
     /// are the same as before.
     SameIdentity,

@@ -5,12 +5,13 @@ use std::sync::mpsc;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
+use vi_types::status;
+
 use super::*;
 use crate::attach::message::Attributes;
 use crate::attach::shared_queues::{
     Completed, CompletionEntry, CompletionProducer, OpCode, Submission, SubmissionConsumer, ViId,
 };
-use crate::descriptor::status;
 use crate::events::{ErrorCode, ResourceCode};
 use crate::sync::{AtomicBool, AtomicU32};
 use crate::vi::vi_of;
@@ -216,7 +217,7 @@ fn default_reply(request: &Request) -> Option<Reply> {
     Some(match request {
         Request::CreateVi { .. } => Reply::Handle(RawHandle::pack(HandleKind::Vi, 0, 1, 0)),
         Request::QueryVi { .. } => Reply::Vi {
-            state: EndpointState::Idle as u8,
+            state: ViState::Idle,
         },
         Request::Register { .. } => Reply::Region(REGION),
         Request::Open | Request::CreatePtag { .. } => Reply::Handle(1),
@@ -275,18 +276,18 @@ impl TestVi {
     }
 
     /// Does the part of a post that precedes the submission.
-    fn publish(&self, queue: Queue) {
+    fn publish(&self, queue: QueueKind) {
         let queue = self.vi.queue(queue);
         assert!(queue.post(&mut queue.post_end.lock(), |_| ()));
     }
 
     fn post_receive(&self) {
-        self.publish(Queue::Receive);
+        self.publish(QueueKind::Receive);
         self.vi.device.submit(self.vi);
     }
 
     fn post_send(&self) {
-        self.publish(Queue::Send);
+        self.publish(QueueKind::Send);
         self.vi.device.kick(self.vi);
     }
 }
@@ -312,7 +313,7 @@ fn disconnect_does_not_wait_for_descriptors_posted_after_it() {
     let process = FakeProcess::new("BEHIND", no_change, default_replies);
     let test_vi = TestVi::new(process.nic());
     test_vi.connect().unwrap();
-    test_vi.publish(Queue::Receive);
+    test_vi.publish(QueueKind::Receive);
     let handle = test_vi.handle;
     assert_eq!(result_of(move || nic::disconnect(handle)), Ok(()));
     assert_eq!(test_vi.vi.recv.depth(), 1, "on a VI that is Idle");
@@ -329,17 +330,17 @@ fn loss_reported_after_a_disconnect_leaves_the_vi_idle_and_the_next_connection_a
     });
     let test_vi = TestVi::new(process.nic());
     test_vi.connect().unwrap();
-    assert_eq!(test_vi.vi.state(), EndpointState::Connected);
+    assert_eq!(test_vi.vi.state(), ViState::Connected);
     nic::disconnect(test_vi.handle).unwrap();
-    assert_eq!(test_vi.vi.state(), EndpointState::Idle);
+    assert_eq!(test_vi.vi.state(), ViState::Idle);
     test_vi.connect().unwrap();
     // The error was reported late, behind completions for which the ring had no space.
     process.state.report_loss(0);
     test_vi.take_completions();
-    assert_eq!(test_vi.vi.state(), EndpointState::Connected);
+    assert_eq!(test_vi.vi.state(), ViState::Connected);
     process.state.report_loss(1);
     test_vi.take_completions();
-    assert_eq!(test_vi.vi.state(), EndpointState::Error);
+    assert_eq!(test_vi.vi.state(), ViState::Error);
     nic::close(test_vi.nic).unwrap();
 }
 
@@ -353,9 +354,9 @@ fn connection_lost_before_the_connect_reply_leaves_the_vi_in_error() {
     });
     let test_vi = TestVi::new(process.nic());
     assert!(test_vi.connect().is_ok());
-    assert_eq!(test_vi.vi.state(), EndpointState::Error);
+    assert_eq!(test_vi.vi.state(), ViState::Error);
     nic::disconnect(test_vi.handle).unwrap();
-    assert_eq!(test_vi.vi.state(), EndpointState::Idle);
+    assert_eq!(test_vi.vi.state(), ViState::Idle);
     nic::close(test_vi.nic).unwrap();
 }
 
@@ -366,14 +367,14 @@ fn reply_from_before_a_disconnect_does_not_change_the_state_after_it() {
     test_vi.connect().unwrap();
     let before = remote_vi(test_vi.vi, test_vi.handle).unwrap();
     nic::disconnect(test_vi.handle).unwrap();
-    let state = EndpointState::Error;
+    let state = ViState::Error;
     assert!(!set_replied_state(
         test_vi.vi,
         test_vi.handle,
         before.connection,
         state
     ));
-    assert_eq!(test_vi.vi.state(), EndpointState::Idle);
+    assert_eq!(test_vi.vi.state(), ViState::Idle);
     nic::close(test_vi.nic).unwrap();
 }
 
@@ -388,10 +389,10 @@ fn lost_connection_takes_an_unreliable_vi_to_the_error_state() {
         op_code: 1,
     });
     test_vi.take_completions();
-    assert_eq!(test_vi.vi.state(), EndpointState::Connected);
+    assert_eq!(test_vi.vi.state(), ViState::Connected);
     process.state.report_loss(0);
     test_vi.take_completions();
-    assert_eq!(test_vi.vi.state(), EndpointState::Error);
+    assert_eq!(test_vi.vi.state(), ViState::Error);
     nic::close(test_vi.nic).unwrap();
 }
 
@@ -485,9 +486,15 @@ fn post_on_idle_vi_is_flushed_when_it_returns_although_the_poller_is_delayed() {
     };
     let bytes = size_of::<RawDescriptor>() as u64;
     let region = register(test_vi.nic, at as u64, bytes, &settings).unwrap();
-    post(test_vi.handle, Queue::Send, (at, region), WhenFull::Break).unwrap();
+    post(
+        test_vi.handle,
+        QueueKind::Send,
+        (at, region),
+        WhenFull::Break,
+    )
+    .unwrap();
     assert_eq!(
-        queue_calls::reap(test_vi.vi, test_vi.handle, Queue::Send),
+        queue_calls::reap(test_vi.vi, test_vi.handle, QueueKind::Send),
         Ok(Done::Completed {
             descriptor: at,
             status: status::DONE | status::OP_SEND | status::DESC_FLUSHED_ERROR,
@@ -505,13 +512,13 @@ fn vi_with_a_failed_post_is_in_error_whatever_state_the_process_replies() {
     let misaligned = std::ptr::without_provenance_mut(8);
     post(
         test_vi.handle,
-        Queue::Send,
+        QueueKind::Send,
         (misaligned, 0),
         WhenFull::Break,
     )
     .unwrap();
     let queried = nic::query_vi(test_vi.handle).unwrap().state;
-    assert_eq!(queried, EndpointState::Error);
+    assert_eq!(queried, ViState::Error);
     assert_eq!(process.state.take(), [Submission::Break]);
     nic::close(test_vi.nic).unwrap();
 }

@@ -262,6 +262,6 @@ fn call_on_a_destroyed_vi_does_not_affect_a_new_one_with_the_same_index() {
             .state
             .received(|r| matches!(r, Request::Disconnect { .. }))
     );
-    assert_eq!(second.vi.state(), EndpointState::Connected);
+    assert_eq!(second.vi.state(), ViState::Connected);
     nic::close(second.nic).unwrap();
 }
