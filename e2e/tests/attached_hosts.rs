@@ -103,18 +103,21 @@ impl Host {
         Running::start("top", &mut command)
     }
 
-    /// Captures `count` frames of the running NIC with `fcvi-pmd capture` and checks them with tshark.
+    /// Captures `count` frames of the running NIC with `fcvi-pmd capture` and checks with tshark that most are FC-VI
+    /// frames, and all others link services or FIP.
     fn capture(&self, wire: &Wire, count: usize) {
         let file = self.files.file("running.pcapng");
         let mut command = self.command(wire, built().join("fcvi-pmd"));
-        command.args(["capture", "--filter", "vi", "--count", &count.to_string()]);
+        command.args(["capture", "--count", &count.to_string()]);
         command.arg("--config").arg(self.process.config());
         succeed(command.arg("-w").arg(&file));
         let fields = ["eth.type", "fcoe.crc.status", "fc.type"];
         let frames = read_file_with(&file, &fields, Occurrence::First);
         assert_eq!(frames.len(), count);
-        for frame in frames {
-            assert_eq!(frame, ["0x8906", "1", "0x58"]);
+        let vi = frames.iter().filter(|frame| frame[2] == "0x58").count();
+        assert!(vi > count / 2, "{vi} of {count}");
+        for frame in frames.iter().filter(|frame| frame[0] != "0x8914") {
+            assert_eq!(frame[..2], ["0x8906", "1"]);
         }
     }
 

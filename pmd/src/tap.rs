@@ -1,23 +1,25 @@
 //! Copies passing frames for a capture.
 //!
-//! The poller copies each frame that matches the filter into a bounded ring, from which a [`TapReader`]
+//! The poller copies each frame, or each of one N_Port_ID, into a bounded ring, from which a [`TapReader`]
 //! takes it. If the ring is full, the frame is counted as dropped and not captured; the poller never waits for the
 //! reader and does not wake it. Buffers are recycled, so that no memory is allocated while
 //! frames are captured.
 
-pub(crate) mod filter;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use fcvi_frame::NPortId;
+use fcvi_frame::ethernet::{ETHERTYPE_FCOE, EthernetHeader};
+use fcvi_frame::fc::FcHeader;
+use fcvi_frame::fcoe::FCOE_HEADER_BYTES;
 use pmd_port::layer::pcapng::format::Direction;
 use pmd_port::ring::{Consumer, Producer, spsc};
 use pmd_port::{BURST, Mbuf, MbufBatch, Port};
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
-use filter::Filter;
 
 /// Approximate overhead of a frame in the ring, in bytes.
 const SLOT_BYTES: usize = 64;
@@ -55,7 +57,7 @@ struct Shared {
 
 /// Result of copying a frame before it is sent.
 enum Staged {
-    Filtered,
+    OfOtherPorts,
     NoRoom,
     Copied(CapturedFrame),
 }
@@ -67,7 +69,7 @@ pub(crate) struct Tap {
     /// Empty buffers, taken from the ring and not used.
     spare: Vec<CapturedFrame>,
     staged: Vec<Staged>,
-    filter: Filter,
+    n_port_id: Option<NPortId>,
     snap_bytes: usize,
     shared: Arc<Shared>,
 }
@@ -79,9 +81,13 @@ pub(crate) struct TapReader {
     shared: Arc<Shared>,
 }
 
-/// Creates a tap for frames that match the filter, with the first `snap_bytes` of each and about `capacity_bytes` of
-/// buffers.
-pub(crate) fn tap(filter: Filter, snap_bytes: usize, capacity_bytes: usize) -> (Tap, TapReader) {
+/// Creates a tap for all frames, or for FC frames from or to `n_port_id`, with the first `snap_bytes` of each and about
+/// `capacity_bytes` of buffers.
+pub(crate) fn tap(
+    n_port_id: Option<NPortId>,
+    snap_bytes: usize,
+    capacity_bytes: usize,
+) -> (Tap, TapReader) {
     let slots = (capacity_bytes / (snap_bytes + SLOT_BYTES)).clamp(BURST, MAX_SLOTS);
     let (filled, filled_reader) = spsc(slots);
     let (mut recycled, empty) = spsc(slots);
@@ -98,7 +104,7 @@ pub(crate) fn tap(filter: Filter, snap_bytes: usize, capacity_bytes: usize) -> (
         empty,
         spare: Vec::with_capacity(BURST),
         staged: Vec::with_capacity(BURST),
-        filter,
+        n_port_id,
         snap_bytes,
         shared: Arc::clone(&shared),
     };
@@ -148,8 +154,8 @@ impl Tap {
 
     fn stage(&mut self, mbuf: &Mbuf, direction: Direction, time_ns: u64) -> Staged {
         let bytes = mbuf.bytes();
-        if !self.filter.matches(bytes, direction) {
-            return Staged::Filtered;
+        if self.n_port_id.is_some_and(|id| !is_from_or_to(bytes, id)) {
+            return Staged::OfOtherPorts;
         }
         let Some(mut frame) = self.spare.pop().or_else(|| self.empty.pop()) else {
             return Staged::NoRoom;
@@ -177,7 +183,7 @@ impl Tap {
                 }
             }
             Staged::NoRoom if passed => self.count_dropped(),
-            Staged::NoRoom | Staged::Filtered => {}
+            Staged::NoRoom | Staged::OfOtherPorts => {}
         }
     }
 
@@ -214,6 +220,18 @@ impl TapReader {
     pub(crate) fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
     }
+}
+
+/// Returns whether this is an FC frame with this source or destination.
+fn is_from_or_to(frame: &[u8], id: NPortId) -> bool {
+    let Ok((ethernet, ethernet_bytes)) = EthernetHeader::parse(frame) else {
+        return false;
+    };
+    let fc = frame.get(ethernet_bytes + FCOE_HEADER_BYTES..);
+    let fc = fc.and_then(|rest| rest.first_chunk::<{ FcHeader::BYTES }>());
+    fc.filter(|_| ethernet.ethertype == ETHERTYPE_FCOE)
+        .map(FcHeader::parse)
+        .is_some_and(|fc| fc.s_id == id || fc.d_id == id)
 }
 
 fn now_ns() -> u64 {

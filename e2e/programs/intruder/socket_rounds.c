@@ -46,29 +46,19 @@ static void put_random_address(struct intruder *in, struct message *message)
     put_address(message, in->app.host, name, length);
 }
 
-/* Appends a capture request with a valid, nearly valid, deeply nested or long filter, and a small buffer: only
- * the user of the process may capture, so that large buffers are no attack. */
+/* Appends a capture request for all frames or one N_Port_ID, and a small buffer: only the user of the process may
+ * capture, so that large buffers are no attack. */
 static void put_capture(struct intruder *in, struct message *message)
 {
-    static const char *const PIECES[] = {"vi",     "(",  ")",   "not ", " and ", " or ",
-                                         "s_id",   "==", " != ", "0x1",  "00.01.02",
-                                         "handle", "in", "9999999999999999999999"};
     struct rng *rng = &in->rng;
-    char filter[2048] = "";
-    size_t length = 0;
-    size_t pieces = rng_below(rng, rng_below(rng, 8) == 0 ? 200 : 4);
-    while (pieces-- > 0) {
-        const char *piece = PIECES[rng_below(rng, sizeof PIECES / sizeof *PIECES)];
-        memcpy(filter + length, piece, strlen(piece));
-        length += strlen(piece);
-        if (rng_below(rng, 64) == 0)
-            filter[length++] = (char)rng_below(rng, 256);
-    }
+    const uint8_t n_port_id[3] = {0, (uint8_t)rng_below(rng, 4), (uint8_t)rng_below(rng, 256)};
+    uint64_t has_n_port_id = rng_below(rng, 8) == 0 ? rng_edge(rng, 1) : rng_below(rng, 2);
     put_number(message, VERSION);
     put_number(message, strlen(in->device));
     put_bytes(message, in->device, strlen(in->device));
-    put_number(message, length);
-    put_bytes(message, filter, length);
+    put_number(message, has_n_port_id);
+    if (has_n_port_id != 0)
+        put_bytes(message, n_port_id, sizeof n_port_id);
     put_number(message, rng_edge(rng, 64) & UINT32_MAX);
     put_number(message, rng_below(rng, 1 << 20));
     put_number(message, rng_edge(rng, 1));

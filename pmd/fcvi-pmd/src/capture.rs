@@ -50,7 +50,7 @@ pub(crate) fn run(options: &CaptureOptions, out: &mut impl Write) -> Result<(), 
 fn capture_options(options: &CaptureOptions) -> capture::CaptureOptions {
     capture::CaptureOptions {
         device: options.device.clone(),
-        filter: options.filter.clone(),
+        n_port_id: options.n_port_id,
         snaplen_bytes: options.snaplen,
         buffer_bytes: options.buffer << 10,
         max_frames: options.count,

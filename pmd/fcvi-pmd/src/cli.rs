@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use fcvi_frame::NPortId;
 
 /// The datapath process: runs it, shows its status and rates, captures frames, checks configurations, lists neighbours.
 #[derive(Debug, Parser)]
@@ -63,6 +64,8 @@ pub enum Command {
     /// Ctrl-C ends the capture. The process does not wait for the file: frames that cannot be written in time are
     /// dropped and counted. Messages that the process copies from memory to memory (`shortcut = true`) have no frames,
     /// and are not captured.
+    ///
+    /// Display filters of tshark select frames: fcvi-pmd capture -w - | tshark -r - -Y 'fc.type == 0x58'
     Capture(CaptureOptions),
     /// Opens a NIC and lists the neighbour ports that it discovers.
     ///
@@ -93,18 +96,9 @@ pub struct CaptureOptions {
     /// The pcapng file to write; "-" is standard output.
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     pub file: PathBuf,
-    /// Filter expression, such as "vi and (s_id == 00.01.02 or ox_id == 0x1234)".
-    ///
-    /// Flags: in, out, fcoe, fip, vi, els, bls. Fields, with == or !=: ethertype, n_port_id (source
-    /// or destination), s_id, d_id, ox_id, rx_id, r_ctl, type, handle (of the receiver's VI), opcode,
-    /// msg_id. They are joined by and, or, not and parentheses.
-    #[arg(
-        long,
-        default_value = "",
-        hide_default_value = true,
-        value_name = "EXPR"
-    )]
-    pub filter: String,
+    /// Capture only FC frames from or to this N_Port_ID, such as 00.01.02. Default: all frames.
+    #[arg(long, value_name = "ID")]
+    pub n_port_id: Option<NPortId>,
     /// Capture at most this number of bytes of each frame. Default: all.
     #[arg(long, value_parser = clap::value_parser!(u32).range(52..), value_name = "BYTES")]
     pub snaplen: Option<u32>,
@@ -171,6 +165,24 @@ mod tests {
                 "{line}"
             );
         }
+    }
+
+    #[test]
+    fn capture_takes_an_n_port_id_and_refuses_a_filter_expression() {
+        let parse = |words: &str| {
+            let line = format!("fcvi-pmd capture -w - {words}");
+            Cli::try_parse_from(line.split_whitespace())
+        };
+        let Command::Capture(options) = parse("--n-port-id 00.01.02").unwrap().command else {
+            panic!("another command");
+        };
+        assert_eq!(options.n_port_id, NPortId::new(0x102));
+        assert!(parse("--n-port-id 258").is_err());
+        let error = parse("--filter vi").unwrap_err().to_string();
+        assert!(error.contains("unexpected argument '--filter'"), "{error}");
+        assert!(!error.contains("similar argument"), "{error}");
+        let help = parse("--help").unwrap_err().to_string();
+        assert!(help.contains("tshark -r - -Y"), "{help}");
     }
 
     #[test]

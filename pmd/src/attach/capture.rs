@@ -6,6 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use fcvi_frame::NPortId;
+
 use super::listener_credentials;
 use super::message::{CaptureParameters, Reply, Request, VERSION};
 use super::socket::Socket;
@@ -19,14 +21,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub struct CaptureOptions {
     /// The name of the NIC, or an alias.
     pub device: String,
-    /// Which frames: an expression such as `vi and (s_id == 00.01.02 or ox_id == 0x1234)`; empty
-    /// for all.
-    ///
-    /// Flags are `in`, `out`, `fcoe`, `fip`, `vi`, `els`, `bls`; fields that are compared by `==`
-    /// and `!=` are `ethertype`, `n_port_id` (source or destination), `s_id`, `d_id`, `ox_id`,
-    /// `rx_id`, `r_ctl`, `type`, `handle` (of the receiver's VI), `opcode`, `msg_id`; they are
-    /// joined by `and`, `or`, `not` and parentheses.
-    pub filter: String,
+    /// Capture only FC frames from or to this N_Port_ID; `None` for all frames.
+    pub n_port_id: Option<NPortId>,
     /// Captured bytes of each frame, at least 52; `None` for all.
     pub snaplen_bytes: Option<u32>,
     /// Approximate size of the frame buffer in the process, 65536 to 67108864 bytes.
@@ -73,7 +69,7 @@ impl Capture {
         socket.set_timeout(Some(TIMEOUT)).map_err(failed)?;
         let parameters = CaptureParameters {
             device: options.device.clone(),
-            filter: options.filter.clone(),
+            n_port_id: options.n_port_id.map(NPortId::to_bytes),
             snaplen_bytes: options.snaplen_bytes.unwrap_or(0),
             buffer_bytes: options.buffer_bytes,
             max_frames: options.max_frames.unwrap_or(u64::MAX),

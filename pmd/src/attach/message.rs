@@ -13,7 +13,7 @@ use crate::nic::MemSettings;
 use crate::vi::ViSettings;
 
 /// Version of the messages and of the shared queues; both sides must have the same.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// Maximum length of a message.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 8192;
@@ -245,8 +245,8 @@ pub(crate) enum Reply {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct CaptureParameters {
     pub(crate) device: String,
-    /// See [`crate::tap::filter`].
-    pub(crate) filter: String,
+    /// Capture only FC frames from or to this N_Port_ID; `None` for all frames.
+    pub(crate) n_port_id: Option<[u8; 3]>,
     /// Captured bytes of each frame; 0 for all.
     pub(crate) snaplen_bytes: u32,
     /// Approximate size of the ring.

@@ -1,12 +1,12 @@
+use fcvi_frame::MacAddress;
+use fcvi_frame::fc::{FCtl, FcType, RCtl};
+use fcvi_frame::fcoe::Sof;
+use fcvi_frame::frame::FrameHeader;
 use pmd_port::loopback::{LoopbackConfig, LoopbackPort};
 
 use super::*;
 
 const FRAME_BYTES: usize = 100;
-
-fn everything() -> Filter {
-    Filter::parse("").unwrap()
-}
 
 /// Returns frames to the other port, each filled with its number.
 fn frames(
@@ -33,7 +33,7 @@ fn numbers(reader: &mut TapReader) -> Vec<u8> {
 #[test]
 fn sent_and_received_frames_are_captured_and_truncated() {
     let (mut left, mut right) = LoopbackPort::pair(&LoopbackConfig::default()).unwrap();
-    let (mut tap, mut reader) = tap(everything(), 60, 1 << 20);
+    let (mut tap, mut reader) = tap(None, 60, 1 << 20);
     let mut batch = frames(&mut left, &right, 1..4);
     tap.send(&mut left, &mut batch);
     assert!(batch.is_empty(), "the port accepted them");
@@ -63,7 +63,7 @@ fn sent_and_received_frames_are_captured_and_truncated() {
 #[test]
 fn frames_that_do_not_fit_are_counted_and_still_sent() {
     let (mut left, mut right) = LoopbackPort::pair(&LoopbackConfig::default()).unwrap();
-    let (mut tap, mut reader) = tap(everything(), FRAME_BYTES, 0);
+    let (mut tap, mut reader) = tap(None, FRAME_BYTES, 0);
     let mut passed = 0;
     for round in 0..3u8 {
         let mut batch = frames(&mut left, &right, 20 * round..20 * round + 20);
@@ -94,7 +94,7 @@ fn frames_that_do_not_fit_are_counted_and_still_sent() {
 #[test]
 fn frame_that_the_port_does_not_accept_is_not_captured() {
     let (mut left, mut right) = LoopbackPort::pair(&LoopbackConfig::default()).unwrap();
-    let (mut tap, mut reader) = tap(everything(), FRAME_BYTES, 0);
+    let (mut tap, mut reader) = tap(None, FRAME_BYTES, 0);
     let mut port = Reluctant {
         port: &mut left,
         accepts: 1,
@@ -163,10 +163,59 @@ impl Port for Reluctant<'_> {
     }
 }
 
+/// Returns the N_Port_ID 00.00.`last`.
+fn n_port_id(last: u8) -> NPortId {
+    NPortId::from_bytes([0, 0, last])
+}
+
+/// Returns the headers of an FC frame from 00.00.01 to 00.00.02.
+fn fc_frame() -> Vec<u8> {
+    let header = FrameHeader {
+        dst: MacAddress::vn2vn(n_port_id(2)),
+        src: MacAddress::vn2vn(n_port_id(1)),
+        sof: Sof::I3,
+        fc: FcHeader {
+            r_ctl: RCtl::ElsRequest,
+            d_id: n_port_id(2),
+            cs_ctl: 0,
+            s_id: n_port_id(1),
+            fc_type: FcType::Els,
+            f_ctl: FCtl(0),
+            seq_id: 0,
+            df_ctl: 0,
+            seq_cnt: 0,
+            ox_id: 0,
+            rx_id: 0,
+            parameter: 0,
+        },
+        device: None,
+    };
+    let mut bytes = vec![0; FRAME_BYTES];
+    header.emit(&mut bytes).unwrap();
+    bytes
+}
+
 #[test]
-fn filtered_frames_use_no_buffers() {
+fn frame_is_from_or_to_its_source_and_destination_only() {
+    /// Ethernet, FCoE and FC headers.
+    const HEADER_BYTES: usize = 52;
+    let frame = fc_frame();
+    for (last, expected) in [(0, false), (1, true), (2, true), (3, false)] {
+        assert_eq!(is_from_or_to(&frame, n_port_id(last)), expected, "{last}");
+    }
+    for bytes in 0..frame.len() {
+        let is_whole = bytes >= HEADER_BYTES;
+        assert_eq!(is_from_or_to(&frame[..bytes], n_port_id(1)), is_whole);
+    }
+    let mut fip = frame;
+    fip[13] = 0x14;
+    assert!(!is_from_or_to(&fip, n_port_id(1)));
+}
+
+#[test]
+fn frames_of_other_ports_use_no_buffers() {
     let (mut left, mut right) = LoopbackPort::pair(&LoopbackConfig::default()).unwrap();
-    let (mut tap, mut reader) = tap(Filter::parse("in").unwrap(), FRAME_BYTES, 0);
+    let (mut tap, mut reader) = tap(Some(n_port_id(1)), FRAME_BYTES, 0);
     for _ in 0..3 {
         let mut batch = frames(&mut left, &right, 0..20);
         tap.send(&mut left, &mut batch);
@@ -178,4 +227,11 @@ fn filtered_frames_use_no_buffers() {
     }
     assert!(reader.take(|_| ()).is_none());
     assert_eq!(reader.dropped(), 0);
+}
+
+proptest::proptest! {
+    #[test]
+    fn arbitrary_frame_causes_no_panic(frame: Vec<u8>) {
+        is_from_or_to(&frame, n_port_id(1));
+    }
 }

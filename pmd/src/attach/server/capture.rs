@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use fcvi_frame::NPortId;
 use nix::unistd::geteuid;
 use pmd_port::Capabilities;
 use pmd_port::layer::pcapng::format;
@@ -21,7 +22,6 @@ use crate::attach::socket::{Peer, Socket};
 use crate::nic_backend::Backend;
 use crate::sync::Ordering;
 use crate::sys;
-use crate::tap::filter::Filter;
 use crate::tap::{self, TapReader};
 
 /// Permitted sizes of the ring.
@@ -117,12 +117,8 @@ impl Server {
         let Some(served) = self.nic(&parameters.device) else {
             return reject(socket, self.unknown_nic(&parameters.device));
         };
-        let filter = match Filter::parse(&parameters.filter) {
-            Ok(filter) => filter,
-            Err(why) => return refuse(socket, format!("filter: {why}")),
-        };
         let running = self.captures.begin();
-        let (mut tap, head) = match install_tap(served, filter, parameters) {
+        let (mut tap, head) = match install_tap(served, parameters) {
             Ok(installed) => installed,
             Err(why) => return refuse(socket, why),
         };
@@ -224,7 +220,6 @@ impl Server {
 /// Installs a tap in a NIC; also returns the header of the file.
 fn install_tap<'a>(
     served: &'a ServedNic,
-    filter: Filter,
     parameters: &CaptureParameters,
 ) -> Result<(InstalledTap<'a>, Vec<u8>), String> {
     let name = &served.config.name;
@@ -247,7 +242,8 @@ fn install_tap<'a>(
         .buffer_bytes
         .clamp(*BUFFER_BYTES.start(), *BUFFER_BYTES.end());
     // All memory is allocated before the backend lock of the NIC is taken.
-    let (tap, reader) = tap::tap(filter, snaplen_bytes, room_bytes as usize);
+    let n_port_id = parameters.n_port_id.map(NPortId::from_bytes);
+    let (tap, reader) = tap::tap(n_port_id, snaplen_bytes, room_bytes as usize);
     let tap = Box::new(tap);
     let mut head = Vec::with_capacity(CHUNK_BYTES * 2);
     format::head(&mut head, &port, snaplen_bytes as u32);

@@ -315,7 +315,7 @@ fn only_root_and_the_user_of_the_process_may_capture() {
     let own = geteuid().as_raw();
     let parameters = super::super::message::CaptureParameters {
         device: "no such NIC".to_owned(),
-        filter: String::new(),
+        n_port_id: None,
         snaplen_bytes: 0,
         buffer_bytes: 1 << 20,
         max_frames: 1,
