@@ -3,7 +3,7 @@
 //! VIs are created and destroyed too often for a series each: they are counted by NIC and state.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 use crate::snapshot::{CounterKind, NicInfo, NicState, QuotaInfo, Snapshot, counter_kind};
 
@@ -39,11 +39,11 @@ struct Exposition {
 
 impl Exposition {
     /// Appends a family: its name without `viaduct_`, and labels and value of each series.
-    fn family<'a, L: AsRef<[(&'a str, String)]>>(
+    fn family<'a, L: AsRef<[(&'a str, String)]>, V: Display>(
         &mut self,
         kind: Kind,
         (name, help): (&str, &str),
-        series: impl IntoIterator<Item = (L, f64)>,
+        series: impl IntoIterator<Item = (L, V)>,
     ) {
         let kind = match kind {
             Kind::Counter => "counter",
@@ -93,7 +93,7 @@ fn process(out: &mut Exposition, snapshot: &Snapshot) {
     out.family(
         Kind::Gauge,
         ("process_info", "The process, always 1."),
-        [(info, 1.0)],
+        [(info, 1)],
     );
     let none: [(&str, String); 0] = [];
     let uptime = (
@@ -105,28 +105,23 @@ fn process(out: &mut Exposition, snapshot: &Snapshot) {
         "process_log_lines_lost_total",
         "Log lines that were lost because standard error was not read.",
     );
-    let lines = process.log_lines_lost as f64;
-    out.family(Kind::Counter, lost, [(none, lines)]);
+    out.family(Kind::Counter, lost, [(none, process.log_lines_lost)]);
 }
 
 fn cores(out: &mut Exposition, snapshot: &Snapshot) {
-    let each = |of: fn(&crate::snapshot::CoreInfo) -> f64| {
+    let each = |of: fn(&crate::snapshot::CoreInfo) -> u64| {
         let cores = snapshot.cores.iter();
         cores.map(move |core| ([label("core", core.core)], of(core)))
     };
     let polls = ("core_turns_total", "Poll iterations of the poller.");
-    out.family(Kind::Counter, polls, each(|core| core.turns as f64));
+    out.family(Kind::Counter, polls, each(|core| core.turns));
     let busy = (
         "core_busy_turns_total",
         "Poll iterations of the poller that found work.",
     );
-    out.family(Kind::Counter, busy, each(|core| core.busy_turns as f64));
+    out.family(Kind::Counter, busy, each(|core| core.busy_turns));
     let sleeping = ("core_sleeping", "1 while the poller sleeps.");
-    out.family(
-        Kind::Gauge,
-        sleeping,
-        each(|core| f64::from(u8::from(core.sleeping))),
-    );
+    out.family(Kind::Gauge, sleeping, each(|core| core.sleeping.into()));
 }
 
 fn nics(out: &mut Exposition, snapshot: &Snapshot) {
@@ -138,7 +133,7 @@ fn nics(out: &mut Exposition, snapshot: &Snapshot) {
             label("n_port_id", nic.n_port_id.as_deref().unwrap_or_default()),
             label("host", &nic.host),
         ];
-        (labels, f64::from(u8::from(nic.state == NicState::Up)))
+        (labels, u8::from(nic.state == NicState::Up))
     });
     out.family(
         Kind::Gauge,
@@ -174,16 +169,14 @@ fn nics(out: &mut Exposition, snapshot: &Snapshot) {
         let series = snapshot
             .nics
             .iter()
-            .map(|nic| ([label("nic", &nic.name)], of(nic) as f64));
+            .map(|nic| ([label("nic", &nic.name)], of(nic)));
         out.family(Kind::Counter, (name, help), series);
     }
     let counters = |wanted: CounterKind, key: &'static str| {
         snapshot.nics.iter().flat_map(move |nic| {
             let counters = nic.counters.iter();
             let counters = counters.filter(move |(name, _)| counter_kind(name) == wanted);
-            counters.map(move |(name, value)| {
-                ([label("nic", &nic.name), label(key, name)], *value as f64)
-            })
+            counters.map(move |(name, value)| ([label("nic", &nic.name), label(key, name)], *value))
         })
     };
     let drops = ("nic_drops_total", "Drops, by reason.");
@@ -256,11 +249,7 @@ const APPLICATION_METRICS: [ApplicationMetric; 8] = [
 fn applications(out: &mut Exposition, snapshot: &Snapshot) {
     let none: [(&str, String); 0] = [];
     let count = ("applications", "Attached applications, once for each NIC.");
-    out.family(
-        Kind::Gauge,
-        count,
-        [(none, snapshot.applications.len() as f64)],
-    );
+    out.family(Kind::Gauge, count, [(none, snapshot.applications.len())]);
     for (kind, name, help, of) in APPLICATION_METRICS {
         let series = snapshot.applications.iter().map(|application| {
             let labels = [
@@ -270,7 +259,7 @@ fn applications(out: &mut Exposition, snapshot: &Snapshot) {
                 label("uid", application.uid),
                 label("user", &application.user),
             ];
-            (labels, of(application) as f64)
+            (labels, of(application))
         });
         out.family(kind, (name, help), series);
     }
@@ -282,7 +271,7 @@ fn applications(out: &mut Exposition, snapshot: &Snapshot) {
                     label("nic", &application.nic),
                     label("quota", key),
                 ];
-                (labels, of(quota) as f64)
+                (labels, of(quota))
             })
         })
     };
@@ -305,7 +294,7 @@ fn vis(out: &mut Exposition, snapshot: &Snapshot) {
     }
     let vis = states
         .into_iter()
-        .map(|((nic, state), count)| ([label("nic", nic), label("state", state)], count as f64));
+        .map(|((nic, state), count)| ([label("nic", nic), label("state", state)], count));
     out.family(Kind::Gauge, ("vis", "VIs by NIC and state."), vis);
 }
 
@@ -401,6 +390,15 @@ mod tests {
             );
             assert!(text.lines().any(|line| line == series), "{series}\n{text}");
         }
+    }
+
+    #[test]
+    fn totals_of_64_bits_are_exact() {
+        let mut snapshot = snapshot(0);
+        snapshot.nics[0].rx_bytes = u64::MAX - 1;
+        let text = text(&snapshot);
+        let line = "viaduct_nic_received_bytes_total{nic=\"rail0\"} 18446744073709551614\n";
+        assert!(text.contains(line), "{text}");
     }
 
     #[test]
