@@ -27,6 +27,7 @@ mod station;
 mod stream;
 
 use cli::Role;
+use fcvi_frame::MacAddress;
 use payload::Payload;
 use report::PortReport;
 use station::Station;
@@ -50,7 +51,7 @@ pub(crate) fn run(role: &Role) -> Result<()> {
         "{} {}: station {}",
         station.driver(),
         station.device(),
-        cli::MacText(station.mac())
+        MacAddress(station.mac())
     ))?;
     let mut report = measure(role, &mut station, &role.limit(stop))?;
     report.add_counters(&station.stats());

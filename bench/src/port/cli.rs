@@ -1,12 +1,10 @@
 //! Options of one side of `vibench port`.
 
-use core::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use pmd_port::MacBytes;
+use fcvi_frame::MacAddress;
 
 use crate::cli::parse_seconds;
 use crate::latency::RoundLimit;
@@ -48,8 +46,8 @@ impl Role {
 #[derive(Clone, Debug, Args)]
 pub struct TransmitOptions {
     /// MAC address of the other station [default: the first one discovered, if the driver supports discovery].
-    #[arg(long, value_name = "MAC")]
-    pub to: Option<MacText>,
+    #[arg(long, value_name = "MAC", value_parser = parse_mac)]
+    pub to: Option<MacAddress>,
     /// Frame size in bytes, from the destination address to the last byte before the FCS.
     #[arg(long, default_value_t = MIN_FRAME_BYTES, value_name = "BYTES",
         value_parser = clap::value_parser!(u16).range(HEADER_BYTES as i64..))]
@@ -106,8 +104,8 @@ pub struct PortOptions {
     )]
     pub segment: String,
     /// MAC address of this station, if the driver supports a choice [default: derived from the process ID].
-    #[arg(long, value_name = "MAC")]
-    pub mac: Option<MacText>,
+    #[arg(long, value_name = "MAC", value_parser = parse_mac)]
+    pub mac: Option<MacAddress>,
     /// EtherType of the frames in hexadecimal.
     #[arg(long, value_name = "HEX", default_value = "88b5", value_parser = parse_ethertype)]
     pub ethertype: u16,
@@ -144,38 +142,9 @@ impl Role {
     }
 }
 
-/// A MAC address in text form: six hexadecimal bytes with colons.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MacText(pub MacBytes);
-
-impl fmt::Display for MacText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, byte) in self.0.iter().enumerate() {
-            let colon = if at > 0 { ":" } else { "" };
-            write!(f, "{colon}{byte:02x}")?;
-        }
-        Ok(())
-    }
-}
-
-impl FromStr for MacText {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let invalid = || format!("`{text}` is not a MAC address such as 02:00:00:00:00:01");
-        let mut mac = [0; 6];
-        let mut parts = text.split(':');
-        for byte in &mut mac {
-            let part = parts.next().filter(|part| part.len() == 2);
-            *byte = part
-                .and_then(|part| u8::from_str_radix(part, 16).ok())
-                .ok_or_else(invalid)?;
-        }
-        match parts.next() {
-            None => Ok(Self(mac)),
-            Some(_) => Err(invalid()),
-        }
-    }
+fn parse_mac(text: &str) -> Result<MacAddress, String> {
+    text.parse()
+        .map_err(|_| format!("`{text}` is not a MAC address such as 02:00:00:00:00:01"))
 }
 
 fn parse_ethertype(text: &str) -> Result<u16, String> {
@@ -233,11 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn mac_address_round_trips_through_text() {
-        let text = "02:00:0a:ff:10:01";
-        let mac: MacText = text.parse().unwrap();
-        assert_eq!(mac.0, [2, 0, 0x0a, 0xff, 0x10, 1]);
-        assert_eq!(mac.to_string(), text);
+    fn mac_addresses_are_parsed() {
+        let mac = Some(MacAddress([2, 0, 0x0a, 0xff, 0x10, 1]));
+        let Role::Ping(ping) =
+            parse("ping --to 02:00:0a:ff:10:01 --mac 02:00:0a:ff:10:01").unwrap()
+        else {
+            panic!("unexpected role");
+        };
+        assert_eq!((ping.to, ping.port.mac), (mac, mac));
     }
 
     #[test]
