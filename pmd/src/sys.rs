@@ -4,10 +4,15 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{self, EfdFlags};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::unistd::{getpid, gettid, read, write};
 use pmd_port::descriptor_number::above_standard_streams;
 use pmd_port::thread;
 
@@ -49,27 +54,22 @@ pub(crate) fn allow_tracing_by(pid: libc::pid_t) {
 }
 
 /// Returns the poll(2) entry that waits until a descriptor is readable or hung up.
-fn poll_entry(fd: RawFd) -> libc::pollfd {
-    libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    }
+fn poll_entry(fd: BorrowedFd<'_>) -> PollFd<'_> {
+    PollFd::new(fd, PollFlags::POLLIN)
 }
 
 /// Sleeps until one of these descriptors is readable or hung up.
-pub(crate) fn await_any(fds: [RawFd; 2]) {
+pub(crate) fn await_any(fds: [BorrowedFd<'_>; 2]) {
     let mut fds = fds.map(poll_entry);
-    // SAFETY: two entries of this frame. The call returns early only for a signal.
-    while unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) } <= 0 {}
+    // The call returns early only for a signal.
+    while !matches!(poll(&mut fds, PollTimeout::NONE), Ok(1..)) {}
 }
 
 /// Sleeps until this descriptor is readable or hung up, at most for `limit`.
-pub(crate) fn await_one(fd: RawFd, limit: Duration) {
-    let mut fd = poll_entry(fd);
-    let limit_ms = libc::c_int::try_from(limit.as_millis()).unwrap_or(libc::c_int::MAX);
-    // SAFETY: one entry of this frame. The call may return early for a signal.
-    unsafe { libc::poll(&raw mut fd, 1, limit_ms) };
+pub(crate) fn await_one(fd: BorrowedFd<'_>, limit: Duration) {
+    let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
+    // The call may return early for a signal.
+    let _ready = poll(&mut [poll_entry(fd)], limit);
 }
 
 /// Opens a pidfd, which becomes readable when the process that has this number now ends.
@@ -85,9 +85,7 @@ pub(crate) fn pidfd_open(pid: libc::pid_t) -> io::Result<OwnedFd> {
 
 /// Returns true if the process of this pidfd has ended.
 pub(crate) fn has_exited(pidfd: &OwnedFd) -> bool {
-    let mut fd = poll_entry(pidfd.as_raw_fd());
-    // SAFETY: one entry of this frame; the call does not wait.
-    unsafe { libc::poll(&raw mut fd, 1, 0) != 0 }
+    poll(&mut [poll_entry(pidfd.as_fd())], PollTimeout::ZERO) != Ok(0)
 }
 
 /// Raises the soft limit of open descriptors (`RLIMIT_NOFILE`) to the hard limit. Returns the previous
@@ -96,31 +94,14 @@ pub(crate) fn has_exited(pidfd: &OwnedFd) -> bool {
 /// # Errors
 /// Those of getrlimit(2) and setrlimit(2).
 pub fn raise_descriptor_limit() -> io::Result<(u64, u64)> {
-    let mut limit = descriptor_limit()?;
-    let before = limit.rlim_cur;
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: a structure of this frame is read.
-    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok((before, limit.rlim_cur))
-}
-
-fn descriptor_limit() -> io::Result<libc::rlimit> {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: a structure of this frame is written.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(limit)
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    Ok((soft, hard))
 }
 
 /// Returns the soft limit of open descriptors of this process.
 pub(crate) fn soft_descriptor_limit() -> io::Result<u64> {
-    descriptor_limit().map(|limit| limit.rlim_cur)
+    Ok(getrlimit(Resource::RLIMIT_NOFILE)?.0)
 }
 
 /// Returns true for an error because this process, or the system, has no descriptor left.
@@ -132,33 +113,30 @@ mod wakeup;
 
 pub(crate) use wakeup::{ClientWakeup, Waker, WakeupSet};
 
+/// Creates an eventfd that does not block.
+fn new_eventfd() -> io::Result<OwnedFd> {
+    let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
+    above_standard_streams(eventfd::EventFd::from_flags(flags)?.into())
+}
+
 /// An eventfd, on which a thread can sleep together with a port's descriptor.
 pub(crate) struct EventFd(OwnedFd);
 
 impl EventFd {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: eventfd(2) takes two integers and returns a new descriptor or -1.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new and has no other owner.
-        above_standard_streams(unsafe { OwnedFd::from_raw_fd(fd) }).map(Self)
+        new_eventfd().map(Self)
     }
 
     /// Resets the event.
     pub(crate) fn clear(&self) {
-        let mut count = [0u8; 8];
-        // SAFETY: 8 bytes of this frame, from a non-blocking eventfd.
-        unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), 8) };
+        // It fails if the event is not signalled.
+        let _count = read(&self.0, &mut [0; 8]);
     }
 
     /// Wakes the thread that sleeps on this event, or the next one that does.
     pub(crate) fn signal(&self) {
-        let one = 1u64.to_ne_bytes();
-        // SAFETY: 8 bytes of this frame, to an eventfd that lives as long as `self`.
         // If the counter is full, the thread is being woken already.
-        unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), 8) };
+        let _written = write(&self.0, &1u64.to_ne_bytes());
     }
 
     /// Duplicates the descriptor of the event.
@@ -169,14 +147,14 @@ impl EventFd {
     /// Sleeps until the event is signalled or `other` (if any) is readable, at most for `limit`.
     pub(crate) fn sleep(&self, other: Option<RawFd>, limit: Duration) {
         // poll(2) ignores a negative descriptor.
-        let mut fds = [self.0.as_raw_fd(), other.unwrap_or(-1)].map(poll_entry);
+        let mut fds = [self.0.as_raw_fd(), other.unwrap_or(-1)].map(raw_poll_entry);
         self.sleep_on(&mut fds, limit);
     }
 
     /// As [`EventFd::sleep`], with any number of descriptors.
     pub(crate) fn sleep_with(&self, others: &[RawFd], limit: Duration) {
         let fds = core::iter::once(self.0.as_raw_fd()).chain(others.iter().copied());
-        self.sleep_on(&mut fds.map(poll_entry).collect::<Vec<_>>(), limit);
+        self.sleep_on(&mut fds.map(raw_poll_entry).collect::<Vec<_>>(), limit);
     }
 
     /// Sleeps until any of the entries is ready; the first is this event's.
@@ -194,6 +172,15 @@ impl EventFd {
     }
 }
 
+/// As [`poll_entry`], for a descriptor that the caller keeps open.
+fn raw_poll_entry(fd: RawFd) -> libc::pollfd {
+    libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }
+}
+
 impl AsRawFd for EventFd {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
@@ -202,63 +189,33 @@ impl AsRawFd for EventFd {
 
 /// Signals that an instruction of a thread raises. If blocked they kill the process without a handler
 /// call: also not of the handler for a shared file that was truncated.
-const SYNCHRONOUS_SIGNALS: [libc::c_int; 5] = [
-    libc::SIGBUS,
-    libc::SIGSEGV,
-    libc::SIGFPE,
-    libc::SIGILL,
-    libc::SIGTRAP,
+const SYNCHRONOUS_SIGNALS: [Signal; 5] = [
+    Signal::SIGBUS,
+    Signal::SIGSEGV,
+    Signal::SIGFPE,
+    Signal::SIGILL,
+    Signal::SIGTRAP,
 ];
 
 /// Runs `start` with all asynchronous signals blocked, which a thread started in it inherits: signals of
 /// the program are for the program's own threads.
 pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
-    let mut all = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the whole set is written.
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    let mut asynchronous = SigSet::all();
     for signal in SYNCHRONOUS_SIGNALS {
-        // SAFETY: the set was written just now; the number is a signal's.
-        unsafe { libc::sigdelset(all.as_mut_ptr(), signal) };
+        asynchronous.remove(signal);
     }
-    let mut before = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: one initialised set is read, and one of this frame is written.
-    let failed =
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    let before = asynchronous.thread_swap_mask(SigmaskHow::SIG_SETMASK);
     let result = start();
-    if failed == 0 {
-        // SAFETY: the set that the successful call above has written.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
+    if let Ok(before) = before {
+        // It fails only for an unknown operation.
+        let _restored = before.thread_set_mask();
     }
     result
 }
 
-/// The signal mask of a thread.
-pub(crate) struct SignalMask(libc::sigset_t);
-
-impl SignalMask {
-    pub(crate) fn of_this_thread() -> Self {
-        let mut mask = core::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: no new mask is given; the old one is written. It cannot fail.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, core::ptr::null(), mask.as_mut_ptr()) };
-        // SAFETY: all zeros are a valid set: the empty one.
-        Self(unsafe { mask.assume_init() })
-    }
-
-    /// Sets the mask of the calling thread.
-    pub(crate) fn set(&self) {
-        // SAFETY: an initialised set is read, and nothing is written.
-        unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, core::ptr::null_mut())
-        };
-    }
-}
-
 /// Returns true for the initial thread of the process, or of the forked child.
 pub(crate) fn is_main_thread() -> bool {
-    // SAFETY: takes and touches nothing.
-    let thread = unsafe { libc::gettid() };
-    // SAFETY: as above.
-    thread == unsafe { libc::getpid() }
+    gettid() == getpid()
 }
 
 /// Registers a function to be called when this thread ends, but not when the process exits. Rust's thread locals are
@@ -366,13 +323,8 @@ mod tests {
     #[test]
     fn started_thread_blocks_signals_and_caller_does_not() {
         fn blocked() -> bool {
-            let mut mask = core::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-            // SAFETY: no new mask is given; the old one is written.
-            unsafe {
-                libc::pthread_sigmask(libc::SIG_SETMASK, core::ptr::null(), mask.as_mut_ptr())
-            };
-            // SAFETY: an initialised set is read.
-            unsafe { libc::sigismember(mask.as_ptr(), libc::SIGUSR1) == 1 }
+            let mask = SigSet::thread_get_mask().unwrap();
+            mask.contains(Signal::SIGUSR1)
         }
         let thread = with_signals_blocked(|| std::thread::spawn(blocked));
         assert!(thread.join().unwrap());

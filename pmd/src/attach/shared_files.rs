@@ -111,6 +111,6 @@ fn send(shared: &SharedFile) -> std::io::Result<()> {
         file: (shared.file.device, shared.file.inode),
     };
     socket.send(&free, &[])?;
-    sys::await_one(socket.fd(), TIMEOUT);
+    sys::await_one(socket.as_fd(), TIMEOUT);
     socket.receive::<Reply>().map(drop)
 }

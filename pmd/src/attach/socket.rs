@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::io;
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use pmd_port::descriptor_number::{above_standard_streams, move_above_standard_st
 use pmd_port::fork::Descriptor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use socket2::{Domain, SockAddr, SockRef, Type};
 
 use super::message::{MAX_MESSAGE_BYTES, Reply};
 use crate::sys;
@@ -50,34 +52,18 @@ fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
 }
 
 /// The socket address of a path.
-fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
-    let bytes = path.as_os_str().as_bytes();
-    // SAFETY: integers and an array of them are valid as zero bytes.
-    let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
-    if bytes.is_empty() || bytes.len() >= address.sun_path.len() {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "a socket path has 1 to 107 bytes",
-        ));
-    }
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
-        *to = libc::c_char::from_ne_bytes([*from]);
-    }
-    let header = core::mem::offset_of!(libc::sockaddr_un, sun_path);
-    // An abstract name begins with a zero byte, and has none at its end.
-    let end = usize::from(!bytes.starts_with(&[0]));
-    Ok((address, (header + bytes.len() + end) as libc::socklen_t))
+fn address(path: &Path) -> io::Result<SockAddr> {
+    // An empty path would have the kernel choose an address.
+    let address = SockAddr::unix(path).ok();
+    let address = address.filter(|_| !path.as_os_str().is_empty());
+    address.ok_or_else(|| {
+        let why = "a socket path has 1 to 107 bytes";
+        io::Error::new(io::ErrorKind::InvalidInput, why)
+    })
 }
 
 fn new_socket() -> io::Result<Descriptor> {
-    Descriptor::make(|| {
-        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-        // SAFETY: three integers; returns a new descriptor or -1.
-        let fd = checked(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
-        // SAFETY: the descriptor is new and has no other owner.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-    })
+    Descriptor::make(|| socket2::Socket::new(Domain::UNIX, Type::SEQPACKET, None).map(Into::into))
 }
 
 /// Sets whether a socket, and those that it accepts, take passed descriptors, or the send fails (`SO_PASSRIGHTS`).
@@ -91,7 +77,7 @@ fn take_descriptors(socket: &Descriptor, takes: bool) -> io::Result<libc::c_int>
 }
 
 fn set_nonblocking(socket: &Descriptor) -> io::Result<()> {
-    socket2::SockRef::from(socket).set_nonblocking(true)
+    SockRef::from(socket).set_nonblocking(true)
 }
 
 /// A listening socket. It stops listening on drop, also if a forked child lives on.
@@ -101,29 +87,22 @@ pub(crate) struct Listener(Descriptor);
 impl Listener {
     /// Listens at a path where no file is. Peers cannot pass descriptors before [`Socket::take_descriptors`].
     pub(crate) fn bind(path: &Path) -> io::Result<Self> {
-        let (address, length) = address(path)?;
+        let address = address(path)?;
         let socket = new_socket()?;
         // The peer can make the close of a passed descriptor block, also where its connection is rejected.
         let _old_kernel = take_descriptors(&socket, false);
-        // SAFETY: an address of this frame and its length.
-        checked(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
-        // SAFETY: two integers.
-        checked(unsafe { libc::listen(socket.as_raw_fd(), 128) })?;
+        SockRef::from(&socket).bind(&address)?;
+        SockRef::from(&socket).listen(128)?;
         Ok(Self(socket))
     }
 
     /// Accepts the next connection.
     pub(crate) fn accept(&self) -> io::Result<Socket> {
         loop {
-            let (fd, none) = (self.0.as_raw_fd(), core::ptr::null_mut());
-            // SAFETY: no address is requested; returns a new descriptor or -1.
-            let new = unsafe { libc::accept4(fd, none, none.cast(), libc::SOCK_CLOEXEC) };
-            match checked(new) {
-                Ok(new) => {
-                    // SAFETY: the descriptor is new and has no other owner.
-                    let new = unsafe { OwnedFd::from_raw_fd(new) };
+            match SockRef::from(&self.0).accept() {
+                Ok((new, _unnamed)) => {
                     // Not within `make`, which blocks forks: accept may wait.
-                    let new = Socket(Descriptor::make(|| Ok(new))?);
+                    let new = Socket(Descriptor::make(|| Ok(new.into()))?);
                     return Ok(match self.0.is_foreign() {
                         true => new.into_foreign(),
                         false => new,
@@ -159,8 +138,8 @@ impl Listener {
 
     /// Makes every present and later `accept` fail.
     pub(crate) fn shut_down(&self) {
-        // SAFETY: two integers. Fails only if it was shut down before.
-        unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR) };
+        // Fails only if it was shut down before.
+        let _result = SockRef::from(&self.0).shutdown(Shutdown::Both);
     }
 }
 
@@ -202,21 +181,19 @@ impl Socket {
 
     /// Connects to the listener at a path.
     pub(crate) fn connect(path: &Path) -> io::Result<Self> {
-        let (address, length) = address(path)?;
+        let address = address(path)?;
         let socket = new_socket()?;
-        // SAFETY: an address of this frame and its length.
-        checked(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
+        SockRef::from(&socket).connect(&address)?;
         Ok(Self(socket))
     }
 
     /// As [`Socket::connect`], but neither this call nor the socket ever waits: `WouldBlock` if the backlog of the
     /// listener is full.
     pub(crate) fn connect_nonblocking(path: &Path) -> io::Result<Self> {
-        let (address, length) = address(path)?;
+        let address = address(path)?;
         let socket = new_socket()?;
         set_nonblocking(&socket)?;
-        // SAFETY: an address of this frame and its length.
-        checked(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
+        SockRef::from(&socket).connect(&address)?;
         Ok(Self(socket))
     }
 
@@ -271,18 +248,9 @@ impl Socket {
 
     /// Sets the timeout of sends and receives; `None`: no timeout.
     pub(crate) fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        let timeout = timeout.unwrap_or(Duration::ZERO);
-        let time = libc::timeval {
-            tv_sec: timeout.as_secs() as libc::time_t,
-            tv_usec: timeout.subsec_micros().into(),
-        };
-        let length = size_of::<libc::timeval>() as libc::socklen_t;
-        let (fd, from) = (self.0.as_raw_fd(), (&raw const time).cast());
-        for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
-            // SAFETY: the kernel reads a value of this frame, of that size.
-            checked(unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, from, length) })?;
-        }
-        Ok(())
+        let socket = SockRef::from(&self.0);
+        socket.set_read_timeout(timeout)?;
+        socket.set_write_timeout(timeout)
     }
 
     /// Sends a message, with copies of these descriptors.
@@ -475,35 +443,34 @@ impl Socket {
 
     /// True if the peer has closed the connection.
     pub(crate) fn is_closed(&self) -> bool {
-        let mut byte = 0u8;
-        let (fd, to) = (self.0.as_raw_fd(), (&raw mut byte).cast());
-        // SAFETY: one byte of this frame.
-        let received = unsafe { libc::recv(fd, to, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
-        let would_block = || io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock;
-        received == 0 || (received < 0 && !would_block())
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        match SockRef::from(&self.0).recv_with_flags(&mut [MaybeUninit::uninit()], flags) {
+            Ok(bytes) => bytes == 0,
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        }
     }
 
     /// Shuts down the reading side: a thread that waits for a message finds the end; the peer does not.
     pub(crate) fn shut_down_reading(&self) {
-        // SAFETY: two integers. Fails only if the peer has closed the connection.
-        unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_RD) };
+        // Fails only if the peer has closed the connection.
+        let _result = SockRef::from(&self.0).shutdown(Shutdown::Read);
     }
 
     /// Shuts down the writing side: the peer finds the end. Its messages are still received.
     pub(crate) fn shut_down_writing(&self) {
-        // SAFETY: two integers. Fails only if the peer has closed the connection.
-        unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_WR) };
+        // Fails only if the peer has closed the connection.
+        let _result = SockRef::from(&self.0).shutdown(Shutdown::Write);
     }
 
     /// Waits until the peer closes the connection or sends a message, for `limit` at most.
     pub(crate) fn wait_for_close(&self, limit: Duration) {
-        sys::await_one(self.fd(), limit);
+        sys::await_one(self.as_fd(), limit);
     }
 
     /// Shuts down both sides, also for a thread that waits for a message.
     pub(crate) fn shut_down(&self) {
-        // SAFETY: two integers. Fails only if the peer has closed the connection.
-        unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR) };
+        // Fails only if the peer has closed the connection.
+        let _result = SockRef::from(&self.0).shutdown(Shutdown::Both);
     }
 }
 

@@ -205,7 +205,7 @@ impl Server {
         };
         let sent = session.attach_socket.send(&reply, &[]);
         if sent.is_ok() {
-            sys::await_any([session.attach_socket.fd(), session.pidfd.as_raw_fd()]);
+            sys::await_any([session.attach_socket.as_fd(), session.pidfd.as_fd()]);
         }
         session.end();
         // Tells the application that its memory is no longer accessed.

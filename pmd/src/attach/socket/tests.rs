@@ -51,7 +51,7 @@ fn process_of_refuses_another_user_and_an_ended_process() {
     assert!(process_of(of_child).is_ok());
     child.kill().unwrap();
     let ended = process_of(of_child).unwrap_or_else(|_| sys::pidfd_open(of_child.pid).unwrap());
-    sys::await_one(ended.as_raw_fd(), Duration::from_secs(20));
+    sys::await_one(ended.as_fd(), Duration::from_secs(20));
     assert!(process_of(of_child).is_err(), "dead, and not waited for");
     child.wait().unwrap();
     assert!(process_of(of_child).is_err(), "no process has the ID");
