@@ -68,3 +68,10 @@ pub(crate) const fn skips(_check: Check) -> bool {
 
 #[cfg(test)]
 pub(crate) use crate::testkit::disabled_checks::skips;
+
+#[cfg(test)]
+impl crate::testkit::disabled_checks::Check for Check {
+    fn number(self) -> u32 {
+        self as u32
+    }
+}

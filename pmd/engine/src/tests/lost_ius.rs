@@ -389,5 +389,5 @@ fn document() -> String {
 
 #[test]
 fn each_connection_iu_lost_repeated_and_late() {
-    compare(DOCUMENT, "lost_ius", &document());
+    compare(DOCUMENT, "vi-engine lost_ius", &document());
 }

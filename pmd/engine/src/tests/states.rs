@@ -407,5 +407,9 @@ fn document() -> String {
 
 #[test]
 fn every_event_in_every_state() {
-    compare("connection-states.md", "tests::states", &document());
+    compare(
+        "connection-states.md",
+        "vi-engine tests::states",
+        &document(),
+    );
 }

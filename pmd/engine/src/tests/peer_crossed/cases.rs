@@ -178,5 +178,5 @@ fn document() -> String {
 /// Compares the document with the orders of every rank.
 #[test]
 fn every_order_makes_one_connection() {
-    compare(DOCUMENT, "peer_crossed", &document());
+    compare(DOCUMENT, "vi-engine peer_crossed", &document());
 }

@@ -2,46 +2,16 @@
 
 use vi_types::ReliabilityLevel;
 
-use super::scenarios::{Scenario, accepted_stale_frame};
+use super::scenarios::Scenario;
 use crate::synonym::Check;
+use crate::testkit::necessity::{
+    assert_accepted_without, assert_covered, assert_needed, assert_rejected,
+    assert_rejected_without,
+};
 
 const UD: ReliabilityLevel = ReliabilityLevel::UnreliableDelivery;
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const RR: ReliabilityLevel = ReliabilityLevel::ReliableReception;
-
-/// Asserts that with all checks no stale frame is accepted.
-fn assert_rejected(scenario: Scenario) {
-    assert_rejected_without(&[], scenario);
-}
-
-fn assert_rejected_without(checks: &[Check], scenario: Scenario) {
-    for seed in scenario.seeds() {
-        let found = accepted_stale_frame(scenario, seed, checks);
-        assert_eq!(found, None, "{scenario:?}, seed {seed}, without {checks:?}");
-    }
-}
-
-/// Asserts that without these checks a stale frame is accepted with some seed.
-fn assert_accepted_without(checks: &[Check], scenario: Scenario) {
-    let found = scenario
-        .seeds()
-        .find_map(|seed| accepted_stale_frame(scenario, seed, checks));
-    let found =
-        found.unwrap_or_else(|| panic!("{scenario:?} without {checks:?}: no stale frame accepted"));
-    println!("{scenario:?} without {checks:?}: {found}");
-}
-
-/// Asserts that without this check alone a stale frame is accepted.
-fn assert_needed(check: Check, scenario: Scenario) {
-    assert_accepted_without(&[check], scenario);
-}
-
-/// Asserts that either of two checks rejects stale frames, and that without both one is accepted.
-fn assert_covered(check: Check, by: Check, scenario: Scenario) {
-    assert_rejected_without(&[check], scenario);
-    assert_rejected_without(&[by], scenario);
-    assert_accepted_without(&[check, by], scenario);
-}
 
 #[test]
 fn no_stale_frame_of_one_connection_is_accepted() {

@@ -1,14 +1,14 @@
 //! Scenarios for the model: legal traffic on a network that delays and repeats frames, with identifiers that wrap soon:
 //! few OX_IDs, small frames, few random bits.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use core::ops::Range;
 
 use vi_types::ReliabilityLevel;
 
 use super::model::{Model, Setup};
 use super::{logins, probes, requests};
 use crate::synonym::Check;
-use crate::testkit::disabled_checks::with_disabled;
+use crate::testkit::necessity;
 use crate::testkit::net::{CLIENT, SERVER};
 
 const UD: ReliabilityLevel = ReliabilityLevel::UnreliableDelivery;
@@ -79,9 +79,12 @@ impl Scenario {
         Scenario::Logins,
         Scenario::FewLoginExchanges,
     ];
+}
 
-    /// Returns the seeds to run; at least one of them must show the effect of a missing check.
-    pub(super) fn seeds(self) -> core::ops::Range<u64> {
+impl necessity::Scenario for Scenario {
+    type Check = Check;
+
+    fn seeds(self) -> Range<u64> {
         match self {
             Scenario::SameIdentity => 0..1,
             Scenario::Successive
@@ -234,20 +237,4 @@ fn flooded(setup: Setup) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// Runs a scenario without these checks. Returns the effect of a stale frame that was accepted, or `None`. A failed
-/// assertion of the model of a host counts as well.
-pub(super) fn accepted_stale_frame(
-    scenario: Scenario,
-    seed: u64,
-    checks: &[Check],
-) -> Option<String> {
-    let result = catch_unwind(AssertUnwindSafe(|| {
-        with_disabled(checks, || scenario.run(seed))
-    }));
-    match result {
-        Ok(checked) => checked.err(),
-        Err(_) => Some("a failed assertion".to_owned()),
-    }
 }

@@ -1,33 +1,18 @@
 //! Writes docs/spec/synonym-checks.md: each check, its source file, its counters, and the test of its necessity.
 
-use std::fmt::Write;
-
 use super::scenarios::Scenario;
 use crate::Counter;
 use crate::login::LoginCounter;
-use crate::synonym::Check;
+use crate::testkit::check_table::{self, Row, assert_complete};
 use crate::testkit::document::compare;
 
 const DOCUMENT: &str = "synonym-checks.md";
 const TESTS: &str = include_str!("check_necessity.rs");
 
-struct Row {
-    check: Check,
-    /// Its rule in the order of the checks [FCVI P-10].
-    rule: &'static str,
-    condition: &'static str,
-    file: &'static str,
-    source: &'static str,
-    counters: &'static [&'static str],
-    /// The effect of a stale frame without it, or the other check that rejects it then.
-    without: &'static str,
-    test: &'static str,
-}
-
 macro_rules! row {
     ($check:ident, $rule:literal, $condition:literal, $file:literal, [$($counter:expr),*], $without:literal, $test:literal) => {
         Row {
-            check: Check::$check,
+            check: stringify!($check),
             rule: $rule,
             condition: $condition,
             file: $file,
@@ -274,8 +259,6 @@ a stale frame is accepted, or another check rejects it, and without both it is a
 Rules are those of FCVI P-10, in the order in which a frame is checked. Counters are those of the NIC. The tests are in
 `stale/check_necessity.rs`.
 
-| check | rule | what is checked | where | counter | without it | test |
-| --- | --- | --- | --- | --- | --- | --- |
 ";
 
 const TAIL: &str = "
@@ -299,62 +282,20 @@ Other rules of P-10, and limits:
 
 Legal traffic, with identifiers that wrap soon: the other OX_IDs of a port are occupied, frames are small, random numbers have few bits.
 
-| scenario | seeds |
-| --- | --- |
 ";
 
 fn document() -> String {
-    let mut document = HEAD.to_owned();
-    for row in ROWS {
-        let check = row.check;
-        let counters = row.counters.iter().map(|name| format!("`{name}`"));
-        let counters: Vec<String> = counters.collect();
-        writeln!(
-            document,
-            "| {check:?} | {} | {} | `{}` | {} | {} | `{}` |",
-            row.rule,
-            row.condition,
-            row.file,
-            counters.join(", "),
-            row.without,
-            row.test
-        )
-        .expect("a string");
-    }
-    document.push_str(TAIL);
-    for scenario in Scenario::ALL {
-        writeln!(document, "| {scenario:?} | {} |", scenario.seeds().count()).expect("a string");
-    }
-    document
-}
-
-/// Returns the names of all checks from their declaration.
-fn declared() -> Vec<&'static str> {
-    let source = include_str!("../../synonym.rs");
-    let (_, after) = source.split_once("enum Check {").expect("the checks");
-    let (body, _) = after.split_once("\n}\n").expect("its end");
-    let lines = body.lines().map(str::trim);
-    lines.filter_map(|line| line.strip_suffix(',')).collect()
+    let checks = check_table::checks(&ROWS);
+    let scenarios = check_table::scenarios(&Scenario::ALL);
+    format!("{HEAD}{checks}{TAIL}{scenarios}")
 }
 
 #[test]
 fn every_check_has_a_source_and_a_test() {
-    let mut named: Vec<String> = ROWS.iter().map(|row| format!("{:?}", row.check)).collect();
-    let mut declared = declared();
-    named.sort_unstable();
-    declared.sort_unstable();
-    assert_eq!(named, declared);
-    for row in ROWS {
-        let check = row.check;
-        let call = format!("skips(Check::{check:?})");
-        assert!(row.source.contains(&call), "{check:?} in {}", row.file);
-        let test = format!("fn {}()", row.test);
-        assert!(TESTS.contains(&test), "{check:?}: {test}");
-        assert!(TESTS.contains(&format!("Check::{check:?}")));
-    }
+    assert_complete(&ROWS, include_str!("../../synonym.rs"), TESTS);
 }
 
 #[test]
 fn document_matches_the_checks() {
-    compare(DOCUMENT, "stale::table", &document());
+    compare(DOCUMENT, "vi-engine stale::table", &document());
 }

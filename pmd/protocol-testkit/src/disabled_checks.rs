@@ -1,8 +1,13 @@
 //! Disables checks, per thread, while a closure runs.
 
 use std::cell::Cell;
+use std::fmt::Debug;
 
-use crate::synonym::Check;
+/// A check of received frames that tests can disable.
+pub trait Check: Copy + Debug {
+    /// Returns its number among the checks of the crate, less than 32.
+    fn number(self) -> u32;
+}
 
 thread_local! {
     /// One bit for each check.
@@ -18,20 +23,22 @@ impl Drop for Restore {
     }
 }
 
-const fn bit(check: Check) -> u32 {
-    1 << check as u32
+fn bit(check: impl Check) -> u32 {
+    1 << check.number()
 }
 
-pub(crate) fn skips(check: Check) -> bool {
+/// Reports whether this check is disabled.
+pub fn skips(check: impl Check) -> bool {
     DISABLED.get() & bit(check) != 0
 }
 
-pub(crate) fn all_enabled() -> bool {
+/// Reports whether no check is disabled.
+pub fn all_enabled() -> bool {
     DISABLED.get() == 0
 }
 
 /// Runs a closure with these checks disabled.
-pub(crate) fn with_disabled<T>(checks: &[Check], run: impl FnOnce() -> T) -> T {
+pub fn with_disabled<T>(checks: &[impl Check], run: impl FnOnce() -> T) -> T {
     let all = checks.iter().fold(0, |all, check| all | bit(*check));
     let _restore = Restore(DISABLED.replace(all));
     run()
