@@ -164,6 +164,10 @@ pub(crate) mod attribute {
     pub(crate) const RECOVERY: u32 = 1 << 16;
 }
 
+/// First OX_ID of the FLOGI, PLOGI and other link services of a port's logins. An FC-4 protocol of
+/// the port uses those below, also for link services of its own [P-10].
+pub const FIRST_LOGIN_OX_ID: u16 = 0xF800;
+
 /// The offered quality of service: FC class 3 [P-9].
 pub const QOS_CLASS_3: u8 = 3;
 /// Bytes of the longest discriminator of an FCVI_NET_ADDRESS [P-9].

@@ -10,11 +10,12 @@
 
 use std::collections::VecDeque;
 
-use crate::login::FIRST_OX_ID;
+use fcvi_frame::profile::FIRST_LOGIN_OX_ID;
+
 use crate::synonym::{Check, skips};
 
 /// Number of OX_IDs of this pool. 0xFFFF means "unassigned" and is never used.
-pub(crate) const OX_IDS: usize = FIRST_OX_ID as usize;
+pub(crate) const OX_IDS: usize = FIRST_LOGIN_OX_ID as usize;
 /// OX_IDs reserved for messages.
 const MESSAGE_SHARE: usize = OX_IDS / 4;
 

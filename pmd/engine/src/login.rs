@@ -60,7 +60,7 @@ use std::collections::VecDeque;
 use fcvi_frame::connect::HostAddress;
 use fcvi_frame::fc::NPortId;
 
-pub use config::{FIRST_OX_ID, LoginConfig};
+pub use config::LoginConfig;
 pub use counters::{LoginCounter, LoginCounters};
 pub use frames::{Carrier, ElsOut, FipService};
 pub use port::{LoginFailure, LogoutReason, Neighbour, PortLogin, PortView};

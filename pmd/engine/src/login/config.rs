@@ -5,9 +5,6 @@ use fcvi_frame::{fcoe, profile};
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// First OX_ID of link services; those below belong to the engine.
-pub const FIRST_OX_ID: u16 = 0xF800;
-
 /// Configuration of a [`LoginMachine`](super::LoginMachine). No time is 0.
 #[derive(Clone, Debug)]
 pub struct LoginConfig {
@@ -82,8 +79,8 @@ impl LoginConfig {
             max_ports_per_host: 64,
             max_logos_per_second: 1,
             max_non_neighbour_answers_per_second: 16,
-            first_ox_id: FIRST_OX_ID,
-            ox_ids: u16::MAX - FIRST_OX_ID,
+            first_ox_id: profile::FIRST_LOGIN_OX_ID,
+            ox_ids: u16::MAX - profile::FIRST_LOGIN_OX_ID,
         }
     }
 
