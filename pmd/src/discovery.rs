@@ -6,11 +6,11 @@ mod tests;
 
 use core::time::Duration;
 
+use fc_port::vn_port::{NeighbourView, VnPort, VnPortEvent, VnPortFrame};
 use fcvi_frame::connect::HostAddress;
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
 use pmd_port::BURST;
-use vi_engine::vn_port::{NeighbourView, VnPort, VnPortEvent, VnPortFrame};
 use vi_engine::{Engine, Transmit};
 
 use crate::control::ControlError;

@@ -13,6 +13,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use fc_port::login::LoginConfig;
+use fc_port::vn_port::VnPort;
+use fc_port::vn2vn::Vn2vnConfig;
 use fcvi_frame::ethernet::{HEADER_BYTES as ETHERNET_HEADER_BYTES, MacAddress};
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::fcoe;
@@ -20,9 +23,6 @@ use pmd_port::layer::{fault, pcapng};
 use pmd_port::shm::directory::{Directory, FileLock};
 use pmd_port::thread::has_memory;
 use pmd_port::{Capabilities, Port};
-use vi_engine::login::LoginConfig;
-use vi_engine::vn_port::VnPort;
-use vi_engine::vn2vn::Vn2vnConfig;
 use vi_engine::{Engine, EngineConfig, max_message_bytes};
 
 use crate::capture_file;

@@ -23,8 +23,6 @@ macro_rules! counters {
     };
 }
 
-pub(crate) use counters;
-
 counters! {
     /// What the engine counts.
     Counter:

@@ -27,10 +27,7 @@
 //! | `handles` | allocation of VI handles |
 //! | `exchange` | allocation of OX_ID, SEQ_ID and SEQ_CNT |
 //! | `timer` | the table of deadlines |
-//! | [`login`] | [`LoginMachine`](login::LoginMachine): logins with neighbours, FARP; independent of [`Engine`] |
 //! | [`counters`] | counters of every drop and event, by reason |
-//! | [`vn_port`] | [`VnPort`](vn_port::VnPort): discovery and logins together |
-//! | [`vn2vn`] | [`Vn2vn`]: FIP VN2VN, independent of [`Engine`]: the own N_Port_ID, and the neighbours |
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -57,10 +54,7 @@ pub mod config;
 pub mod counters;
 pub mod engine;
 pub mod engine_io;
-pub mod login;
 pub mod misses;
-pub mod vn2vn;
-pub mod vn_port;
 
 #[cfg(test)]
 mod testkit;
@@ -79,4 +73,3 @@ pub use engine_io::{
 pub use misses::MissLimits;
 pub use recovery::RecoveryConfig;
 pub use transmit::{Pumped, max_message_bytes};
-pub use vn2vn::{Vn2vn, Vn2vnConfig, Vn2vnEvent};

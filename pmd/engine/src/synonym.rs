@@ -51,12 +51,6 @@ pub(crate) enum Check {
     QuarantinedHandle,
     /// A request that became a connection, or was cancelled, is in quarantine for R_A_TOV.
     QuarantinedRequest,
-    /// A logged-in port confirms an FLOGI before it is accepted.
-    ConfirmedLogin,
-    /// A PLOGI or LOGO that was accepted is not accepted again for R_A_TOV.
-    AcceptedLogin,
-    /// Sender: the OX_ID of a link service is in quarantine for twice R_A_TOV, answered or not.
-    QuarantinedLoginExchange,
 }
 
 /// Reports whether this check is disabled: only in tests that disable it.

@@ -32,5 +32,3 @@ mod simulation;
 mod stale;
 mod states;
 mod unreachable;
-mod vn2vn;
-mod vn_port;

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
+use fc_port::login::{LoginConfig, PortState};
+use fc_port::vn2vn::Vn2vnConfig;
 use fcvi_frame::fip::{FipView, LinkServiceKind};
 use pmd_port::loopback::{LoopbackConfig, LoopbackPort};
 use pmd_port::{Capabilities, Mbuf, MbufBatch, Port, PortEvent, PortStats, WakeSource};
-use vi_engine::login::{LoginConfig, PortState};
-use vi_engine::vn2vn::Vn2vnConfig;
 
 use super::*;
 use crate::events::EventQueue;

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use fc_port::login::PortState;
+use fc_port::vn_port::NeighbourView;
 use fcvi_frame::connect::HostAddress;
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
 use vi_engine::Engine;
-use vi_engine::login::PortState;
-use vi_engine::vn_port::NeighbourView;
 
 use crate::control::{ControlError, Outcome};
 use crate::nic_backend::Backend;

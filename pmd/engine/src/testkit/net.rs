@@ -4,6 +4,7 @@ use fcvi_frame::connect::{Discriminator, HostAddress, NetAddress};
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::iu::Opcode;
+pub(crate) use protocol_testkit::time::{MS, S};
 use vi_types::{ReliabilityLevel, ViState};
 
 use super::io::{Event, Receive, Received, Send, TestIo};
@@ -18,8 +19,6 @@ use crate::{
     RemoteVi, Status, ViIndex, ViParams,
 };
 
-pub(crate) const MS: u64 = 1_000_000;
-pub(crate) const S: u64 = 1_000 * MS;
 /// The usual roles of the first two nodes.
 pub(crate) const CLIENT: usize = 0;
 pub(crate) const SERVER: usize = 1;

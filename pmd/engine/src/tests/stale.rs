@@ -10,12 +10,10 @@
 //! | [`check_necessity`] | no stale frame is accepted; without each check one is |
 //! | [`requests`] | connections made and ended: late requests, responses and disconnects |
 //! | [`probes`] | a late probe response does not make a lost port appear present |
-//! | [`logins`] | logins: no late FLOGI, PLOGI, LOGO or response to one is accepted |
 //! | [`table`] | writes docs/spec/synonym-checks.md |
 
 mod check_necessity;
 mod contents;
-mod logins;
 mod model;
 mod network;
 mod probes;

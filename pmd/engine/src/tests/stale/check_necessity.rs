@@ -68,27 +68,6 @@ fn late_probe_response_does_not_keep_a_lost_port() {
 }
 
 #[test]
-fn no_stale_login_frame_is_accepted() {
-    assert_rejected(Scenario::Logins);
-    assert_rejected(Scenario::FewLoginExchanges);
-}
-
-#[test]
-fn confirmed_login_is_needed() {
-    assert_needed(Check::ConfirmedLogin, Scenario::Logins);
-}
-
-#[test]
-fn accepted_login_is_needed() {
-    assert_needed(Check::AcceptedLogin, Scenario::Logins);
-}
-
-#[test]
-fn quarantined_login_exchange_is_needed() {
-    assert_needed(Check::QuarantinedLoginExchange, Scenario::FewLoginExchanges);
-}
-
-#[test]
 fn quarantined_exchange_is_needed() {
     assert_needed(Check::QuarantinedExchange, Scenario::Probes);
 }

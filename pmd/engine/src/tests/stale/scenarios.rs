@@ -6,7 +6,7 @@ use core::ops::Range;
 use vi_types::ReliabilityLevel;
 
 use super::model::{Model, Setup};
-use super::{logins, probes, requests};
+use super::{probes, requests};
 use crate::synonym::Check;
 use crate::testkit::necessity;
 use crate::testkit::net::{CLIENT, SERVER};
@@ -49,14 +49,10 @@ pub(super) enum Scenario {
     SimilarRequests,
     /// A port is lost, and its earlier responses to ADISC are repeated.
     Probes,
-    /// Ports log in, log out and restart.
-    Logins,
-    /// The same, and each port has few OX_IDs.
-    FewLoginExchanges,
 }
 
 impl Scenario {
-    pub(super) const ALL: [Scenario; 21] = [
+    pub(super) const ALL: [Scenario; 19] = [
         Scenario::Repeated(UD),
         Scenario::Repeated(RD),
         Scenario::Repeated(RR),
@@ -76,8 +72,6 @@ impl Scenario {
         Scenario::Requests,
         Scenario::SimilarRequests,
         Scenario::Probes,
-        Scenario::Logins,
-        Scenario::FewLoginExchanges,
     ];
 }
 
@@ -91,7 +85,7 @@ impl necessity::Scenario for Scenario {
             | Scenario::SimilarHandles
             | Scenario::SimilarHandlesFarMessages => 0..8,
             Scenario::SimilarHandlesRecovering | Scenario::OtherPeer => 0..8,
-            Scenario::Flooded | Scenario::Logins | Scenario::FewLoginExchanges => 0..24,
+            Scenario::Flooded => 0..24,
             _ => 0..4,
         }
     }
@@ -155,8 +149,6 @@ impl necessity::Scenario for Scenario {
             Scenario::Requests => requests::run(seed, false),
             Scenario::SimilarRequests => requests::run(seed, true),
             Scenario::Probes => probes::run(seed),
-            Scenario::Logins => logins::run(seed, 1024),
-            Scenario::FewLoginExchanges => logins::run(seed, 20),
         }
     }
 }

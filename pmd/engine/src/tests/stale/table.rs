@@ -2,7 +2,6 @@
 
 use super::scenarios::Scenario;
 use crate::Counter;
-use crate::login::LoginCounter;
 use crate::testkit::check_table::{self, Row, assert_complete};
 use crate::testkit::document::compare;
 
@@ -25,7 +24,7 @@ macro_rules! row {
 }
 
 /// All checks.
-const ROWS: [Row; 24] = [
+const ROWS: [Row; 21] = [
     row!(
         Addresses,
         "1",
@@ -215,33 +214,6 @@ const ROWS: [Row; 24] = [
         "a response to an earlier ADISC: a lost port appears to be present",
         "quarantined_exchange_is_needed"
     ),
-    row!(
-        ConfirmedLogin,
-        "login",
-        "a port with a login confirms by ADISC that it has none before its FLOGI is accepted",
-        "login/request.rs",
-        [LoginCounter::Doubts, LoginCounter::Repeated],
-        "an FLOGI that was repeated or delayed ends a login, and all connections with that port",
-        "confirmed_login_is_needed"
-    ),
-    row!(
-        AcceptedLogin,
-        "login",
-        "(S_ID, command, OX_ID) of a PLOGI or LOGO is not that of one that was accepted less than R_A_TOV ago",
-        "login/request.rs",
-        [LoginCounter::Repeated, LoginCounter::RefusedBusy],
-        "a LOGO ends a later login; a PLOGI starts one with a port that is not present",
-        "accepted_login_is_needed"
-    ),
-    row!(
-        QuarantinedLoginExchange,
-        "quarantine",
-        "the OX_ID of a link service is not reused for twice R_A_TOV, answered or not: a late request is answered late",
-        "login/exchanges.rs",
-        [],
-        "an earlier response is taken for that of a port that is not present, or has restarted",
-        "quarantined_login_exchange_is_needed"
-    ),
 ];
 
 const HEAD: &str = "# Stale frames: what each check is for
@@ -257,7 +229,7 @@ frame is accepted. Without one of them (the code names it where the check is mad
 a stale frame is accepted, or another check rejects it, and without both it is accepted.
 
 Rules are those of FCVI P-10, in the order in which a frame is checked. Counters are those of the NIC. The tests are in
-`stale/check_necessity.rs`.
+`stale/check_necessity.rs`; [stale-logins.md](stale-logins.md) has those of logins.
 
 ";
 
@@ -273,9 +245,6 @@ Other rules of P-10, and limits:
 | 6: abandoned contexts | need no list: their late frames have an older FCVI_MSG_ID (`drop_no_context`, `drop_other_message`, `drop_stale_message`), which OpenMessage and OlderMessage are tested for. While the message is still the newest, its remaining frames are discarded (`drop_discarded`) |
 | 7: OX_ID of an acknowledgement | not compared: it is that of the newest frame received, of any message, and an acknowledgement that is repeated for a stale frame has an exchange that has ended at its originator. The contents of an acknowledgement are its FCVI_MSG_ID and offset |
 | quarantine of handles and requests | all handles, by their order: a slot that goes through its numbers (4 million at 1024 VIs) within R_A_TOV has none until then (`no_handle`). At most 16,384 requests; if more end within R_A_TOV, a late copy of the oldest is indicated to a consumer, and fails because its RESP2 never arrives |
-| quarantine of logins | at most 16 PLOGIs and LOGOs per possible neighbour, and 32 of one port; if more are accepted within R_A_TOV, the oldest are accepted again |
-| a LOGO without an earlier copy | is accepted, however late it is: the port that sent it may have stopped, and could not confirm it |
-| a port that restarts | begins with a random OX_ID; a response to its previous life is accepted if it draws one of the few that it used within R_A_TOV. It has no record of the requests that it accepted in that life, and accepts them again |
 | a message ID wraps | after 2^32 messages of one direction of a connection, half of which must take longer than R_A_TOV: at 100 million messages a second it is 21 s |
 
 ## Scenarios

@@ -8,11 +8,10 @@ use fcvi_frame::els::{
 };
 use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl, RX_ID_UNASSIGNED};
 use fcvi_frame::{MacAddress, profile};
+pub(super) use protocol_testkit::time::{MS, S};
 
 use crate::login::{Carrier, ElsOut, FipService, LoginConfig, LoginEvent, LoginMachine, Neighbour};
 
-pub(super) const MS: u64 = 1_000_000;
-pub(super) const S: u64 = 1000 * MS;
 /// The machine's N_Port_ID and the peer's.
 pub(super) const OURS: NPortId = NPortId::from_bytes([0, 0, 1]);
 pub(super) const THEIRS: NPortId = NPortId::from_bytes([0, 0, 2]);

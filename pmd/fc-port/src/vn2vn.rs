@@ -15,7 +15,7 @@
 //! additions, and every event in every state. One [`Vn2vn`] is one VN_Port; several of a host can
 //! share an interface, and each ignores frames for the others.
 //!
-//! Like the engine it has no clock, thread or socket. It allocates at construction only.
+//! It has no clock, thread or socket, and allocates at construction only.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -33,6 +33,8 @@ mod outbound;
 mod path;
 mod random;
 mod receive;
+#[cfg(test)]
+mod tests;
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::ethernet;

@@ -11,10 +11,10 @@ use fcvi_frame::frame::{FrameHeader, seal};
 use fcvi_frame::{MacAddress, profile};
 
 use crate::login::{LoginConfig, PortState};
-use crate::testkit::net::{MS, S};
-use crate::testkit::rng::Rng;
 use crate::vn_port::{VnPort, VnPortEvent};
 use crate::vn2vn::{Vn2vnConfig, Vn2vnState};
+use protocol_testkit::rng::Rng;
+use protocol_testkit::time::{MS, S};
 
 const LATENCY_NS: u64 = 20_000;
 

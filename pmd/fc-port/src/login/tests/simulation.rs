@@ -4,7 +4,7 @@
 use super::frames::{MS, S, host, neighbour};
 use super::net::{Faults, Segment};
 use crate::login::PortState;
-use crate::testkit::rng::Rng;
+use protocol_testkit::rng::Rng;
 
 const NODES: usize = 6;
 

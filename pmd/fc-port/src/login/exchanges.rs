@@ -8,7 +8,7 @@
 //! FARP and the LOGOs to ports that are not logged in have a share each. One half of the others is
 //! reserved for the neighbours in equal parts; the other half is shared by all of them.
 
-use crate::synonym::{Check, skips};
+use super::synonym::{Check, skips};
 
 /// Value of `free_ns` while the exchange is open.
 const OPEN: u64 = u64::MAX;

@@ -4,7 +4,7 @@ use crate::counters::counters;
 
 counters! {
     /// What discovery counts.
-    Vn2vnCounter:
+    Vn2vnCounter, Vn2vnCounters:
 
     /// Probe requests sent.
     TxProbeRequests => "vn2vn_tx_probe_requests",
@@ -65,34 +65,4 @@ counters! {
     DropNeighboursFull => "vn2vn_drop_neighbours_full",
     /// A claim for the N_Port_ID of a live neighbour that has precedence for it.
     DropContested => "vn2vn_drop_contested",
-}
-
-/// The value of each [`Vn2vnCounter`].
-#[derive(Clone, Debug)]
-pub struct Vn2vnCounters {
-    values: [u64; Vn2vnCounter::ALL.len()],
-}
-
-impl Default for Vn2vnCounters {
-    fn default() -> Self {
-        Self {
-            values: [0; Vn2vnCounter::ALL.len()],
-        }
-    }
-}
-
-impl Vn2vnCounters {
-    pub(super) fn count(&mut self, counter: Vn2vnCounter) {
-        self.values[counter as usize] += 1;
-    }
-
-    /// Returns the value of a counter.
-    pub fn get(&self, counter: Vn2vnCounter) -> u64 {
-        self.values[counter as usize]
-    }
-
-    /// Returns names and values, in a fixed order.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        Vn2vnCounter::ALL.iter().map(|c| (c.name(), self.get(*c)))
-    }
 }

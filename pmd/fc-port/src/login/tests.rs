@@ -11,4 +11,5 @@ mod net;
 mod query;
 mod requests;
 mod simulation;
+mod stale;
 mod states;

@@ -7,11 +7,11 @@ use fcvi_frame::MacAddress;
 use fcvi_frame::fc::{FcType, NPortId};
 use fcvi_frame::fip::{Claim, Fc4Attributes, FipView, Vn2vnFrame, Vn2vnMessage, VnPort, VnPortId};
 
-use crate::testkit::rng::Rng;
+use protocol_testkit::rng::Rng;
+pub(super) use protocol_testkit::time::{MS, S};
+
 use crate::vn2vn::{Neighbour, Vn2vn, Vn2vnConfig, Vn2vnCounter, Vn2vnEvent, Vn2vnState};
 
-pub(super) const MS: u64 = 1_000_000;
-pub(super) const S: u64 = 1_000 * MS;
 pub(super) const ALL: MacAddress = MacAddress::ALL_VN2VN;
 
 pub(super) fn id(low: u16) -> NPortId {

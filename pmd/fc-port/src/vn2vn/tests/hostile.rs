@@ -4,8 +4,8 @@ use fcvi_frame::MacAddress;
 use fcvi_frame::fip::Vn2vnMessage::{Beacon, ClaimNotification, ClaimResponse, ProbeRequest};
 
 use super::segment::{ALL, S, Segment, bytes, claim, config, enode, frame, id, port};
-use crate::testkit::rng::Rng;
 use crate::vn2vn::{Vn2vn, Vn2vnConfig, Vn2vnCounter, Vn2vnState};
+use protocol_testkit::rng::Rng;
 
 fn alone() -> Segment {
     let mut segment = Segment::up(vec![config(5, 7)], 11);

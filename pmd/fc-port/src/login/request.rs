@@ -18,8 +18,8 @@ use super::frames::{Carrier, ElsOut, FipService, Received, request_header};
 use super::login_verification::DeferredFlogi;
 use super::port::{PortLogin, RemotePort};
 use super::state::{Event, PortState};
+use super::synonym::{Check, skips};
 use super::{LoginMachine, process};
-use crate::synonym::{Check, skips};
 
 /// A refusal, and the counter for it.
 pub(super) struct Refused(pub(super) LoginCounter, pub(super) LsRjt);

@@ -7,7 +7,7 @@ use fcvi_frame::frame::{FrameHeader, FrameView, seal};
 
 use super::frames::{host, neighbour};
 use crate::login::{Carrier, ElsOut, LoginConfig, LoginEvent, LoginMachine, Neighbour, PortLogin};
-use crate::testkit::rng::Rng;
+use protocol_testkit::rng::Rng;
 
 /// Faults per million frames, and the maximum delay.
 #[derive(Clone, Copy, Debug, Default)]

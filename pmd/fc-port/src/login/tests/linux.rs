@@ -6,6 +6,7 @@ use fcvi_frame::fc::{FCtl, FcType, NPortId, RCtl};
 use fcvi_frame::fcoe::Eof;
 use fcvi_frame::frame::{FrameView, seal};
 use fcvi_frame::{MacAddress, profile};
+use protocol_testkit::hex;
 
 use super::frames::{FLOGI, S, enode, host};
 use crate::login::{
@@ -17,21 +18,12 @@ const TWO: NPortId = NPortId::from_bytes([0, 0, 2]);
 
 macro_rules! recorded {
     ($name:literal) => {
-        from_hex(include_str!(concat!(
+        hex::parse(include_str!(concat!(
             "../../../../../fcvi-frame/testdata/",
             $name,
             ".hex"
         )))
     };
-}
-
-/// Parses pairs of hexadecimal digits; `#` begins a comment.
-fn from_hex(text: &str) -> Vec<u8> {
-    let lines = text.lines().flat_map(|line| line.split('#').take(1));
-    let pairs = lines.flat_map(str::split_ascii_whitespace);
-    pairs
-        .map(|pair| u8::from_str_radix(pair, 16).expect("a byte"))
-        .collect()
 }
 
 /// Returns a recorded frame with another OX_ID, sealed again.

@@ -2,27 +2,19 @@
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::fip::FipView;
+use protocol_testkit::hex;
 
 use super::segment::{ALL, S, Segment, config, enode, id};
 use crate::vn2vn::{Neighbour, Vn2vnConfig, Vn2vnEvent};
 
 macro_rules! golden {
     ($name:literal) => {
-        from_hex(include_str!(concat!(
+        hex::parse(include_str!(concat!(
             "../../../../../fcvi-frame/testdata/fip/",
             $name,
             ".hex"
         )))
     };
-}
-
-/// Parses pairs of hexadecimal digits; `#` begins a comment.
-fn from_hex(text: &str) -> Vec<u8> {
-    text.lines()
-        .flat_map(|line| line.split('#').take(1))
-        .flat_map(str::split_ascii_whitespace)
-        .map(|pair| u8::from_str_radix(pair, 16).expect("a byte"))
-        .collect()
 }
 
 /// Returns a station with the interface of the kernel's peer. The kernel has 52:54:00:00:00:01 and 00.00.01.

@@ -9,7 +9,7 @@ use super::frames::{
     neighbour, reject,
 };
 use crate::login::{Carrier, LoginCounter, PortState};
-use crate::testkit::rng::Rng;
+use protocol_testkit::rng::Rng;
 
 /// Injects a valid LOGO with a changed header.
 fn inject_logo(change: impl Fn(&mut FcHeader)) -> Setup {

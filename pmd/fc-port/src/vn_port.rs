@@ -11,8 +11,11 @@
 //!                      poll_event, poll_outbound
 //! ```
 //!
-//! FC-VI frames, and replies to link services of the [`Engine`](crate::Engine), are left to the caller
-//! by [`VnPort::handle_frame`].
+//! FC-VI frames, and replies to link services of their sender, are left to the caller by
+//! [`VnPort::handle_frame`].
+
+#[cfg(test)]
+mod tests;
 
 use fcvi_frame::connect::HostAddress;
 use fcvi_frame::error::Reason;
@@ -22,6 +25,7 @@ use fcvi_frame::fip::{FipOpcode, FipView, LinkService, LinkServiceKind};
 use fcvi_frame::frame::{FrameHeader, FrameView, seal};
 use fcvi_frame::{EmitError, MacAddress, ethernet, profile};
 
+use crate::counters::counters;
 use crate::login::{
     Carrier, ElsOut, FipService, LoginConfig, LoginEvent, LoginMachine, Neighbour, PortLogin,
     PortState, PortView, TooManyHosts,
@@ -63,17 +67,18 @@ pub enum VnPortEvent {
     NeighboursChanged,
 }
 
-/// Counters of [`VnPort`] itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct VnPortCounters {
+counters! {
+    /// What [`VnPort`] itself counts.
+    VnPortCounter, VnPortCounters:
+
     /// Malformed FIP link services.
-    pub drop_malformed_fip: u64,
+    DropMalformedFip => "drop_malformed_fip",
     /// Malformed ELS and BLS frames.
-    pub drop_malformed: u64,
+    DropMalformed => "drop_malformed",
     /// ELS and BLS frames with a bad CRC.
-    pub drop_bad_crc: u64,
+    DropBadCrc => "drop_bad_crc",
     /// FIP frames of other kinds: those of switches.
-    pub drop_other_fip: u64,
+    DropOtherFip => "drop_other_fip",
 }
 
 /// A frame to send.
@@ -250,16 +255,9 @@ impl VnPort {
 
     /// Returns names and values of all counters, in a fixed order.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        let own = [
-            ("drop_malformed_fip", self.counters.drop_malformed_fip),
-            ("drop_malformed", self.counters.drop_malformed),
-            ("drop_bad_crc", self.counters.drop_bad_crc),
-            ("drop_other_fip", self.counters.drop_other_fip),
-        ];
         let discovery = self.discovery.counters().iter();
-        own.into_iter()
-            .chain(discovery)
-            .chain(self.logins.counters().iter())
+        let logins = self.logins.counters().iter();
+        self.counters.iter().chain(discovery).chain(logins)
     }
 
     /// Handles a frame, from the destination address to the last byte before the Ethernet checksum.
@@ -284,7 +282,7 @@ impl VnPort {
         let view = match FipView::parse(bytes) {
             Ok(view) => view,
             Err(_) => {
-                self.counters.drop_malformed_fip += 1;
+                self.counters.count(VnPortCounter::DropMalformedFip);
                 return;
             }
         };
@@ -292,9 +290,9 @@ impl VnPort {
             FipOpcode::Vn2vn => self.discovery.handle_frame(now_ns, bytes),
             FipOpcode::LinkService => match view.link_service() {
                 Ok(service) => self.handle_fip_service(now_ns, view.ethernet.src, &service),
-                Err(_) => self.counters.drop_malformed_fip += 1,
+                Err(_) => self.counters.count(VnPortCounter::DropMalformedFip),
             },
-            _ => self.counters.drop_other_fip += 1,
+            _ => self.counters.count(VnPortCounter::DropOtherFip),
         }
     }
 
@@ -303,13 +301,13 @@ impl VnPort {
             LinkServiceKind::Flogi => FipService::Flogi,
             LinkServiceKind::Logo => FipService::Logo,
             LinkServiceKind::Fdisc | LinkServiceKind::Elp => {
-                self.counters.drop_other_fip += 1;
+                self.counters.count(VnPortCounter::DropOtherFip);
                 return;
             }
         };
         // The address of the interface may be shared with other ports.
         if Some(service.fc.d_id) != self.id() {
-            self.counters.drop_other_fip += 1;
+            self.counters.count(VnPortCounter::DropOtherFip);
             return;
         }
         let carrier = Carrier::Fip(kind);
@@ -323,9 +321,9 @@ impl VnPort {
             Ok(frame) => frame,
             Err(error) => {
                 if error.reason == Reason::BadCrc {
-                    self.counters.drop_bad_crc += 1;
+                    self.counters.count(VnPortCounter::DropBadCrc);
                 } else {
-                    self.counters.drop_malformed += 1;
+                    self.counters.count(VnPortCounter::DropMalformed);
                 }
                 return true;
             }

@@ -1,25 +1,11 @@
 //! Counters of the login machine: every frame that it drops, by reason.
 
-macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $variant:ident => $name:literal,)+) => {
-        /// What the login machine counts.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[repr(usize)]
-        pub enum LoginCounter { $($(#[doc = $doc])+ $variant,)+ }
-
-        impl LoginCounter {
-            /// All counters, in the order of their numbers.
-            pub const ALL: &'static [LoginCounter] = &[$(LoginCounter::$variant,)+];
-
-            /// Returns the stable name of the counter.
-            pub const fn name(self) -> &'static str {
-                match self { $(LoginCounter::$variant => $name,)+ }
-            }
-        }
-    };
-}
+use crate::counters::counters;
 
 counters! {
+    /// What the login machine counts.
+    LoginCounter, LoginCounters:
+
     /// Logins established.
     Logins => "logins",
     /// Logins ended.
@@ -98,34 +84,4 @@ counters! {
     DropFarpNotAsked => "drop_farp_not_asked",
     /// Dropped: a port of a host beyond the limit.
     DropFarpFull => "drop_farp_full",
-}
-
-/// The value of each [`LoginCounter`].
-#[derive(Clone, Debug)]
-pub struct LoginCounters {
-    values: [u64; LoginCounter::ALL.len()],
-}
-
-impl Default for LoginCounters {
-    fn default() -> Self {
-        Self {
-            values: [0; LoginCounter::ALL.len()],
-        }
-    }
-}
-
-impl LoginCounters {
-    pub(super) fn count(&mut self, counter: LoginCounter) {
-        self.values[counter as usize] += 1;
-    }
-
-    /// Returns the value of a counter.
-    pub fn get(&self, counter: LoginCounter) -> u64 {
-        self.values[counter as usize]
-    }
-
-    /// Returns names and values, in a fixed order.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        LoginCounter::ALL.iter().map(|c| (c.name(), self.get(*c)))
-    }
 }

@@ -1,9 +1,8 @@
 //! Login between the VN_Ports of a segment: FLOGI, PLOGI, LOGO and the other link services of
 //! N_Ports; and FARP, which resolves host addresses to N_Ports [FCVI P-14, P-15].
 //!
-//! Sans-IO like the engine, and independent of it. Discovery reports the neighbours; this machine
-//! logs in with each of them, answers their requests, and reports with which of them FC-VI may be
-//! used, and the frame size.
+//! Sans-IO. Discovery reports the neighbours; this machine logs in with each of them, answers their
+//! requests, and reports with which of them FC-VI may be used, and the frame size.
 //!
 //! ```text
 //! neighbour_found, neighbour_ready, neighbour_gone --> +---------+
@@ -30,6 +29,7 @@
 //! | `query` | the host address of a port |
 //! | `frames` | frames to send |
 //! | `exchanges` | the OX_IDs of our requests |
+//! | `synonym` | the checks that detect stale frames, by name |
 //! | `rate_limiter` | limits per second |
 
 mod abort;
@@ -51,6 +51,7 @@ mod rate_limiter;
 mod reply;
 mod request;
 mod state;
+mod synonym;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -10,8 +10,8 @@ use fcvi_frame::fc::{NPortId, RCtl};
 use crate::login::{
     Carrier, ElsOut, LoginConfig, LoginCounter, LoginEvent, LoginMachine, Neighbour, PortState,
 };
-use crate::testkit::net::{MS, S};
-use crate::testkit::rng::Rng;
+use protocol_testkit::rng::Rng;
+use protocol_testkit::time::{MS, S};
 
 const LATENCY_NS: u64 = 10_000;
 const R_A_TOV_NS: u64 = 30 * S;

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use fcvi_frame::els::{ElsCommand, Login, RejectExplanation, RejectReason};
 use fcvi_frame::fc::{FCtl, FcType, RCtl};
 use fcvi_frame::{MacAddress, profile};
+use protocol_testkit::document::compare;
 
 use super::frames::{
     ACC, FLOGI, LOGO, OURS, RTV, Setup, THEIR_NAME, THEIRS, adisc, farp, farp_request, host, login,
@@ -276,13 +277,10 @@ fn table(larger: bool, states: &[At]) -> String {
     table
 }
 
-const DOCUMENT: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../docs/spec/login-states.md"
-);
+const DOCUMENT: &str = "login-states.md";
 const HEAD: &str = "# Login: every state, every event
 
-Made by `pmd/engine/src/login/tests/states.rs`: `VIPL_WRITE_DOCUMENTS=1 cargo test -p vi-engine login::tests::states`.
+Made by `pmd/fc-port/src/login/tests/states.rs`: `VIPL_WRITE_DOCUMENTS=1 cargo test -p fc-port login::tests::states`.
 
 `>` is a sent frame, `!` an event for the caller, `-` no neighbour any more. Closing is LogoSent after `close`; the peer
 accepts frames of 1024 bytes. Of two ports the one with the larger Port_Name sends PLOGI, so there are two tables.
@@ -295,12 +293,5 @@ fn every_event_in_every_state_of_a_remote_port() {
         table(true, &LARGER),
         table(false, &SMALLER)
     );
-    if std::env::var_os("VIPL_WRITE_DOCUMENTS").is_some() {
-        std::fs::write(DOCUMENT, &found).expect("a writable tree");
-    }
-    let written = std::fs::read_to_string(DOCUMENT).unwrap_or_default();
-    assert!(
-        written == found,
-        "write it again: VIPL_WRITE_DOCUMENTS=1 cargo test -p vi-engine login::tests::states"
-    );
+    compare(DOCUMENT, "fc-port login::tests::states", &found);
 }
