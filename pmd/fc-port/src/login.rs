@@ -30,7 +30,6 @@
 //! | `frames` | frames to send |
 //! | `exchanges` | the OX_IDs of our requests |
 //! | `synonym` | the checks that detect stale frames, by name |
-//! | `rate_limiter` | limits per second |
 
 mod abort;
 mod accepted;
@@ -46,8 +45,6 @@ mod port;
 mod port_output;
 mod process;
 mod query;
-mod random;
-mod rate_limiter;
 mod reply;
 mod request;
 mod state;
@@ -64,15 +61,16 @@ use fcvi_frame::fc::NPortId;
 pub use config::LoginConfig;
 pub use counters::{LoginCounter, LoginCounters};
 pub use frames::{Carrier, ElsOut, FipService};
-pub use port::{LoginFailure, LogoutReason, Neighbour, PortLogin, PortView};
+pub use port::{LoginFailure, LogoutReason, PortLogin, PortView};
 pub use state::PortState;
 
+use crate::Neighbour;
+use crate::random::Random;
+use crate::rate_limiter::RateLimiter;
 use accepted::AcceptedRequests;
 use exchanges::ExchangeIds;
 use hosts::Hosts;
 use port::RemotePort;
-use random::Random;
-use rate_limiter::RateLimiter;
 use state::Event;
 
 /// An event of the login machine.

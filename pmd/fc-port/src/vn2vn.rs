@@ -31,7 +31,6 @@ pub mod counters;
 mod neighbour;
 mod outbound;
 mod path;
-mod random;
 mod receive;
 #[cfg(test)]
 mod tests;
@@ -43,13 +42,15 @@ use fcvi_frame::fip::{Claim, Fc4Attributes, Vn2vnFrame, Vn2vnMessage, VnPort, Vn
 
 pub use config::Vn2vnConfig;
 pub use counters::{Vn2vnCounter, Vn2vnCounters};
-pub use neighbour::{GoneReason, Neighbour};
+pub use neighbour::GoneReason;
 pub use outbound::Outbound;
 
+use crate::Neighbour;
+use crate::random::Random;
+use crate::rate_limiter::RateLimiter;
 use config::{is_vn2vn_id, vn2vn_id};
 use neighbour::{NeighbourChange, Neighbours};
-use outbound::{Answer, Answers, Broadcasts, RateLimiter};
-use random::Random;
+use outbound::{Answer, Answers, Broadcasts};
 
 /// State of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +149,7 @@ impl Vn2vn {
     pub fn new(config: Vn2vnConfig, seed: u64) -> Self {
         let preferred = config.preferred.filter(|id| is_vn2vn_id(*id));
         Self {
-            random: Random(seed),
+            random: Random::new(seed),
             state: Vn2vnState::Stopped,
             id: preferred.unwrap_or_else(|| vn2vn_id(config.port_name as u16)),
             deadline_ns: None,
@@ -159,7 +160,7 @@ impl Vn2vn {
             reported: None,
             broadcasts: Broadcasts::default(),
             answers: Answers::new(&config),
-            defences: RateLimiter::new(config.max_defences_per_s),
+            defences: RateLimiter::default(),
             neighbours: Neighbours::new(&config),
             counters: Vn2vnCounters::default(),
             next_ns: None,
@@ -289,10 +290,12 @@ impl Vn2vn {
                 self.answers.push(now_ns, answer, &mut self.counters);
             }
             (Up, Input::Refused) | (Claim | Up, Input::Taken { yields: true }) => {
-                let limited = Vn2vnCounter::DefencesLimited;
-                if self.defences.allow(now_ns, &mut self.counters, limited) {
+                let limit = self.config.max_defences_per_s;
+                if self.defences.take(now_ns, limit) {
                     self.counters.count(Vn2vnCounter::Defended);
                     self.claim(now_ns);
+                } else {
+                    self.counters.count(Vn2vnCounter::DefencesLimited);
                 }
             }
             (Start | Probe1 | Probe2, Input::Probed { .. })

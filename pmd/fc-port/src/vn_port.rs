@@ -25,11 +25,13 @@ use fcvi_frame::fip::{FipOpcode, FipView, LinkService, LinkServiceKind};
 use fcvi_frame::frame::{FrameHeader, FrameView, seal};
 use fcvi_frame::{EmitError, MacAddress, ethernet, profile};
 
+use crate::Neighbour;
 use crate::counters::counters;
 use crate::login::{
-    Carrier, ElsOut, FipService, LoginConfig, LoginEvent, LoginMachine, Neighbour, PortLogin,
-    PortState, PortView, TooManyHosts,
+    Carrier, ElsOut, FipService, LoginConfig, LoginEvent, LoginMachine, PortLogin, PortState,
+    PortView, TooManyHosts,
 };
+use crate::time::NS_PER_MS;
 use crate::vn2vn::{self, Vn2vn, Vn2vnConfig, Vn2vnEvent, Vn2vnState};
 
 /// Offset of the EtherType of an untagged frame.
@@ -38,7 +40,7 @@ const ETHERTYPE: usize = 12;
 const FC_TYPE: usize = ethernet::HEADER_BYTES + FCOE_HEADER_BYTES + 8;
 
 /// Timeout of a neighbour's next reply: E_D_TOV.
-const REPLY_TIMEOUT_NS: u64 = profile::E_D_TOV_MS as u64 * 1_000_000;
+const REPLY_TIMEOUT_NS: u64 = profile::E_D_TOV_MS as u64 * NS_PER_MS;
 
 /// An event for the owner of a VN_Port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +171,7 @@ fn emit_fip(
 #[derive(Clone, Copy, Debug)]
 pub struct NeighbourView {
     /// The view of discovery.
-    pub neighbour: vn2vn::Neighbour,
+    pub neighbour: Neighbour,
     /// Time at which its last frame was received.
     pub last_rx_ns: u64,
     /// The view of the login machine; `None` before it is known there, and if that table is full.
@@ -415,13 +417,11 @@ impl VnPort {
                 VnPortEvent::Lost
             }
             Vn2vnEvent::NeighbourFound(neighbour) => {
-                self.logins
-                    .neighbour_found(now_ns, &login_neighbour(&neighbour));
+                self.logins.neighbour_found(now_ns, &neighbour);
                 VnPortEvent::NeighboursChanged
             }
             Vn2vnEvent::NeighbourReady(neighbour) => {
-                self.logins
-                    .neighbour_ready(now_ns, &login_neighbour(&neighbour));
+                self.logins.neighbour_ready(now_ns, &neighbour);
                 VnPortEvent::NeighboursChanged
             }
             Vn2vnEvent::NeighbourGone { port_name, .. } => {
@@ -440,18 +440,5 @@ impl VnPort {
             kind,
             enode_mac: self.discovery.config().enode_mac,
         })
-    }
-}
-
-fn login_neighbour(neighbour: &vn2vn::Neighbour) -> Neighbour {
-    Neighbour {
-        id: neighbour.id,
-        port_name: neighbour.port_name,
-        node_name: neighbour.node_name,
-        enode_mac: neighbour.enode_mac,
-        max_fcoe_bytes: neighbour
-            .path_fcoe_bytes
-            .unwrap_or(neighbour.max_fcoe_bytes),
-        supports_fc_vi: neighbour.supports_fc_vi,
     }
 }

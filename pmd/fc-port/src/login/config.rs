@@ -3,7 +3,7 @@
 use fcvi_frame::connect::HostAddress;
 use fcvi_frame::{fcoe, profile};
 
-const NS_PER_MS: u64 = 1_000_000;
+use crate::time::NS_PER_MS;
 
 /// Configuration of a [`LoginMachine`](super::LoginMachine). No time is 0.
 #[derive(Clone, Debug)]

@@ -5,7 +5,8 @@ use fcvi_frame::fcoe::MIN_DATA_FIELD_BYTES;
 
 use super::LoginMachine;
 use super::config::ms;
-use super::port::{Neighbour, PortLogin};
+use super::port::PortLogin;
+use crate::Neighbour;
 
 impl LoginMachine {
     /// Returns our parameters in PLOGI and its accept.

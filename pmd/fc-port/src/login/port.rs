@@ -3,35 +3,11 @@
 use fcvi_frame::connect::HostAddress;
 use fcvi_frame::els::LsRjt;
 use fcvi_frame::fc::NPortId;
-use fcvi_frame::{MacAddress, fcoe};
 
 use super::login_verification::LoginVerification;
-use super::rate_limiter::RateLimiter;
 use super::state::PortState;
-
-/// A neighbour, as discovery found it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Neighbour {
-    /// Its N_Port_ID.
-    pub id: NPortId,
-    /// Its Port_Name.
-    pub port_name: u64,
-    /// Its Node_Name.
-    pub node_name: u64,
-    /// The Ethernet address of its interface.
-    pub enode_mac: MacAddress,
-    /// Maximum FCoE frame, from the FCoE header on, that reaches it, in bytes; at most 2158.
-    pub max_fcoe_bytes: u16,
-    /// It advertises FC-VI: it belongs to a host with an address.
-    pub supports_fc_vi: bool,
-}
-
-impl Neighbour {
-    /// Returns the longest data field that reaches it, in bytes.
-    pub(super) fn data_field_bytes(&self) -> u16 {
-        fcoe::data_field_for_mtu(usize::from(self.max_fcoe_bytes)) as u16
-    }
-}
+use crate::Neighbour;
+use crate::rate_limiter::RateLimiter;
 
 /// A logged-in port, and the negotiated parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,9 @@ use fcvi_frame::fc::NPortId;
 use super::LoginMachine;
 use super::counters::LoginCounter;
 use super::exchanges::{ExchangeIds, Share};
-use super::port::{HostQuery, LoginFailure, LogoutReason, Neighbour, PortLogin, RemotePort};
+use super::port::{HostQuery, LoginFailure, LogoutReason, PortLogin, RemotePort};
 use super::state::{Event, Next, PortState, next};
+use crate::Neighbour;
 
 impl LoginMachine {
     pub(super) fn find(&self, wanted: impl Fn(&RemotePort) -> bool) -> Option<usize> {

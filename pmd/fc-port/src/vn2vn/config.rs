@@ -5,7 +5,7 @@ use fcvi_frame::fc::{FcHeader, NPortId};
 use fcvi_frame::fcoe::{FCOE_HEADER_BYTES, FCOE_TRAILER_BYTES, MIN_DATA_FIELD_BYTES};
 use fcvi_frame::fip::MAX_FCOE_PDU_BYTES;
 
-const NS_PER_MS: u64 = 1_000_000;
+use crate::time::NS_PER_MS;
 
 /// Minimum FCoE PDU that a port must support: a data field of 256 bytes.
 pub(super) const MIN_FCOE_PDU_BYTES: u16 =

@@ -5,34 +5,12 @@
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::fc::{FcType, NPortId};
-use fcvi_frame::fcoe;
 use fcvi_frame::fip::{Claim, VnPort};
 
 use super::config::Vn2vnConfig;
 use super::counters::{Vn2vnCounter, Vn2vnCounters};
 use super::path::PathState;
-
-/// Another VN_Port of the link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Neighbour {
-    /// Its N_Port_ID.
-    pub id: NPortId,
-    /// Its Port_Name.
-    pub port_name: u64,
-    /// Its Node_Name.
-    pub node_name: u64,
-    /// MAC address of its interface, to which FIP frames are sent.
-    pub enode_mac: MacAddress,
-    /// MAC address of its FCoE frames.
-    pub vn_port_mac: MacAddress,
-    /// Maximum FCoE PDU that it accepts, as it advertises.
-    pub max_fcoe_bytes: u16,
-    /// Largest FCoE PDU that is known to arrive from it, and that both accept; `None` while none is
-    /// known.
-    pub path_fcoe_bytes: Option<u16>,
-    /// It advertises FC-VI.
-    pub supports_fc_vi: bool,
-}
+use crate::Neighbour;
 
 impl Neighbour {
     pub(super) fn new(port: &VnPort, claim: &Claim) -> Self {
@@ -41,17 +19,10 @@ impl Neighbour {
             port_name: port.id.port_name,
             node_name: port.node_name,
             enode_mac: port.enode_mac,
-            vn_port_mac: port.id.mac,
             max_fcoe_bytes: claim.max_fcoe_bytes,
             path_fcoe_bytes: None,
             supports_fc_vi: claim.fc4.supports(FcType::Vi),
         }
-    }
-
-    /// Returns the largest data field of an FC frame that is known to arrive from it; 0 if none is.
-    pub fn data_field_bytes(&self) -> usize {
-        let pdu_bytes = self.path_fcoe_bytes.unwrap_or(0);
-        fcoe::data_field_for_mtu(usize::from(pdu_bytes))
     }
 
     /// Reports whether this beacon, which contains no size, is from this neighbour.

@@ -7,8 +7,7 @@ use fcvi_frame::{EmitError, MacAddress};
 
 use super::config::Vn2vnConfig;
 use super::counters::{Vn2vnCounter, Vn2vnCounters};
-
-const NS_PER_S: u64 = 1_000_000_000;
+use crate::rate_limiter::RateLimiter;
 
 /// A frame to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,49 +47,12 @@ pub(super) struct Broadcasts {
     pub(super) beacon: bool,
 }
 
-/// A limit of frames per second.
-#[derive(Debug)]
-pub(super) struct RateLimiter {
-    per_s: u32,
-    left: u32,
-    second_ends_ns: u64,
-}
-
-impl RateLimiter {
-    pub(super) fn new(per_s: u32) -> Self {
-        Self {
-            per_s,
-            left: 0,
-            second_ends_ns: 0,
-        }
-    }
-
-    /// Reports whether one more may be sent; counts `limited` if not.
-    pub(super) fn allow(
-        &mut self,
-        now_ns: u64,
-        counters: &mut Vn2vnCounters,
-        limited: Vn2vnCounter,
-    ) -> bool {
-        if now_ns >= self.second_ends_ns {
-            self.left = self.per_s;
-            self.second_ends_ns = now_ns.saturating_add(NS_PER_S);
-        }
-        let allowed = self.left > 0;
-        if allowed {
-            self.left -= 1;
-        } else {
-            counters.count(limited);
-        }
-        allowed
-    }
-}
-
 /// Queued answers, and their limit per second.
 #[derive(Debug)]
 pub(super) struct Answers {
     queued: VecDeque<Answer>,
     max: usize,
+    max_per_s: u32,
     limiter: RateLimiter,
 }
 
@@ -100,14 +62,18 @@ impl Answers {
         Self {
             queued: VecDeque::with_capacity(max),
             max,
-            limiter: RateLimiter::new(config.max_answers_per_s),
+            max_per_s: config.max_answers_per_s,
+            limiter: RateLimiter::default(),
         }
     }
 
     /// Reports whether one more frame may be sent in answer to another port.
     pub(super) fn allow(&mut self, now_ns: u64, counters: &mut Vn2vnCounters) -> bool {
-        let limited = Vn2vnCounter::AnswersLimited;
-        self.limiter.allow(now_ns, counters, limited)
+        let is_allowed = self.limiter.take(now_ns, self.max_per_s);
+        if !is_allowed {
+            counters.count(Vn2vnCounter::AnswersLimited);
+        }
+        is_allowed
     }
 
     /// Queues an answer, unless the same one is queued already.

@@ -6,9 +6,10 @@ use fcvi_frame::fip::{FipView, Vn2vnFrame, Vn2vnMessage, VnPort};
 
 use super::config::{MIN_FCOE_PDU_BYTES, is_vn2vn_id};
 use super::counters::Vn2vnCounter;
-use super::neighbour::{BeaconOutcome, Neighbour, Source};
+use super::neighbour::{BeaconOutcome, Source};
 use super::outbound::Answer;
 use super::{Input, Vn2vn, Vn2vnState};
+use crate::Neighbour;
 
 /// A frame that passed all checks.
 struct Received {

@@ -10,7 +10,8 @@ use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl, RX_ID_UNASSIGNED};
 use fcvi_frame::{MacAddress, profile};
 pub(super) use protocol_testkit::time::{MS, S};
 
-use crate::login::{Carrier, ElsOut, FipService, LoginConfig, LoginEvent, LoginMachine, Neighbour};
+use crate::Neighbour;
+use crate::login::{Carrier, ElsOut, FipService, LoginConfig, LoginEvent, LoginMachine};
 
 /// The machine's N_Port_ID and the peer's.
 pub(super) const OURS: NPortId = NPortId::from_bytes([0, 0, 1]);
@@ -37,6 +38,7 @@ pub(super) fn neighbour(number: u8) -> Neighbour {
         node_name: 0x1000_0000_0000_0000 + u64::from(number),
         enode_mac: enode(number),
         max_fcoe_bytes: 2158,
+        path_fcoe_bytes: None,
         supports_fc_vi: false,
     }
 }

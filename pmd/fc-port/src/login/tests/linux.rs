@@ -9,9 +9,8 @@ use fcvi_frame::{MacAddress, profile};
 use protocol_testkit::hex;
 
 use super::frames::{FLOGI, S, enode, host};
-use crate::login::{
-    Carrier, ElsOut, LoginConfig, LoginEvent, LoginMachine, Neighbour, PortLogin, PortState,
-};
+use crate::Neighbour;
+use crate::login::{Carrier, ElsOut, LoginConfig, LoginEvent, LoginMachine, PortLogin, PortState};
 
 const ONE: NPortId = NPortId::from_bytes([0, 0, 1]);
 const TWO: NPortId = NPortId::from_bytes([0, 0, 2]);
@@ -52,6 +51,7 @@ fn kernel(number: u8) -> Neighbour {
         node_name: 0x1000_5254_0000_0000 + u64::from(number),
         enode_mac: enode(number),
         max_fcoe_bytes: 2158,
+        path_fcoe_bytes: None,
         supports_fc_vi: false,
     }
 }

@@ -10,9 +10,10 @@ use super::frames::{
     ACC, FLOGI, LARGER_NAME, LOGO, MS, OURS, S, Setup, THEIR_NAME, THEIRS, config, enode, login,
     login_of, logo, neighbour, reject,
 };
+use crate::Neighbour;
 use crate::login::{
-    Carrier, LoginConfig, LoginCounter, LoginEvent, LoginFailure, LogoutReason, Neighbour,
-    PortLogin, PortState,
+    Carrier, LoginConfig, LoginCounter, LoginEvent, LoginFailure, LogoutReason, PortLogin,
+    PortState,
 };
 
 fn theirs() -> PortLogin {
@@ -113,13 +114,13 @@ fn frame_size_is_the_smallest_limit() {
         ((100, 2112, 2112, 2158), Some(256)),
         ((u16::MAX, 4095, 4095, u16::MAX), Some(2112)),
     ];
-    for ((local, common, class3, max_fcoe_bytes), negotiated) in cases {
+    for ((local, common, class3, path), negotiated) in cases {
         let mut setup = Setup::empty(LoginConfig {
             data_field_bytes: local,
             ..config(false)
         });
         let peer = Neighbour {
-            max_fcoe_bytes,
+            path_fcoe_bytes: Some(path),
             ..neighbour(2)
         };
         setup.machine.neighbour_found(0, &peer);
@@ -129,10 +130,7 @@ fn frame_size_is_the_smallest_limit() {
         setup.request(Carrier::Fcoe, &login(ElsCommand::Plogi, &theirs));
         setup.drain();
         let found = setup.machine.login(THEIRS).map(|l| l.data_field_bytes);
-        assert_eq!(
-            found, negotiated,
-            "{local} {common} {class3} {max_fcoe_bytes}"
-        );
+        assert_eq!(found, negotiated, "{local} {common} {class3} {path}");
         let refused = setup.count(LoginCounter::RefusedParameters);
         assert_eq!(refused, u64::from(negotiated.is_none()));
     }
@@ -329,8 +327,8 @@ fn neighbour_with_another_id_logs_in_again() {
 #[test]
 fn path_with_a_reduced_size_ends_the_login() {
     let mut setup = Setup::logged_in(false);
-    let path = |max_fcoe_bytes| Neighbour {
-        max_fcoe_bytes,
+    let path = |bytes| Neighbour {
+        path_fcoe_bytes: Some(bytes),
         ..neighbour(2)
     };
     // The peer accepts 1024 bytes, in frames with 46 more.

@@ -6,7 +6,8 @@ use fcvi_frame::fcoe::{Eof, Sof};
 use fcvi_frame::frame::{FrameHeader, FrameView, seal};
 
 use super::frames::{host, neighbour};
-use crate::login::{Carrier, ElsOut, LoginConfig, LoginEvent, LoginMachine, Neighbour, PortLogin};
+use crate::Neighbour;
+use crate::login::{Carrier, ElsOut, LoginConfig, LoginEvent, LoginMachine, PortLogin};
 use protocol_testkit::rng::Rng;
 
 /// Faults per million frames, and the maximum delay.

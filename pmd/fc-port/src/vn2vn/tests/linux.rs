@@ -1,11 +1,11 @@
 //! Frames captured from a Linux kernel, received in place of its peer.
 
-use fcvi_frame::MacAddress;
 use fcvi_frame::fip::FipView;
 use protocol_testkit::hex;
 
 use super::segment::{ALL, S, Segment, config, enode, id};
-use crate::vn2vn::{Neighbour, Vn2vnConfig, Vn2vnEvent};
+use crate::Neighbour;
+use crate::vn2vn::{Vn2vnConfig, Vn2vnEvent};
 
 macro_rules! golden {
     ($name:literal) => {
@@ -40,7 +40,6 @@ fn linux_kernel_is_found_by_its_claim_and_ready_after_its_beacon() {
         port_name: 0x2000_5254_0000_0001,
         node_name: 0x1000_5254_0000_0001,
         enode_mac: enode(1),
-        vn_port_mac: MacAddress::vn2vn(id(1)),
         max_fcoe_bytes: 2_158,
         path_fcoe_bytes: None,
         supports_fc_vi: false,

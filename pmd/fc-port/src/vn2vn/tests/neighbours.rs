@@ -1,11 +1,11 @@
 //! The neighbour table: paths, age, conflicts, limits.
 
-use fcvi_frame::MacAddress;
 use fcvi_frame::fip::Vn2vnMessage::{Beacon, ClaimNotification, ClaimResponse};
 use fcvi_frame::fip::VnPort;
 
 use super::segment::{ALL, MS, S, Segment, bytes, claim, config, enode, frame, id, port};
-use crate::vn2vn::{GoneReason, Neighbour, Vn2vnConfig, Vn2vnCounter, Vn2vnEvent, Vn2vnState};
+use crate::Neighbour;
+use crate::vn2vn::{GoneReason, Vn2vnConfig, Vn2vnCounter, Vn2vnEvent, Vn2vnState};
 
 /// Returns a segment whose station 0 is number 5, has 00.00.07, and is up.
 fn alone() -> Segment {
@@ -88,13 +88,12 @@ fn a_claim_is_answered_with_a_padded_response_and_its_path_tested() {
             port_name: 0x2000_0006_0000_0000,
             node_name: 0x1006,
             enode_mac: enode(6),
-            vn_port_mac: MacAddress::vn2vn(id(8)),
             max_fcoe_bytes: theirs,
             path_fcoe_bytes: None,
             supports_fc_vi: false,
         };
         assert_eq!(segment.neighbours(0), [expected]);
-        assert_eq!(expected.data_field_bytes(), 0);
+        assert_eq!(expected.data_field_bytes(), (theirs - 46) & !3);
         assert_eq!(segment.events(0), [Vn2vnEvent::NeighbourFound(expected)]);
     }
 }

@@ -10,7 +10,8 @@ use fcvi_frame::fip::{Claim, Fc4Attributes, FipView, Vn2vnFrame, Vn2vnMessage, V
 use protocol_testkit::rng::Rng;
 pub(super) use protocol_testkit::time::{MS, S};
 
-use crate::vn2vn::{Neighbour, Vn2vn, Vn2vnConfig, Vn2vnCounter, Vn2vnEvent, Vn2vnState};
+use crate::Neighbour;
+use crate::vn2vn::{Vn2vn, Vn2vnConfig, Vn2vnCounter, Vn2vnEvent, Vn2vnState};
 
 pub(super) const ALL: MacAddress = MacAddress::ALL_VN2VN;
 

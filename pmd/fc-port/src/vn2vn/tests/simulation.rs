@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use fcvi_frame::fc::NPortId;
 
 use super::segment::{ALL, Faults, MS, S, Segment, config, enode};
-use crate::vn2vn::{Neighbour, Vn2vnConfig, Vn2vnCounter, Vn2vnEvent, Vn2vnState};
+use crate::Neighbour;
+use crate::vn2vn::{Vn2vnConfig, Vn2vnCounter, Vn2vnEvent, Vn2vnState};
 use protocol_testkit::rng::Rng;
 
 /// Maximum number of restarts of a station.

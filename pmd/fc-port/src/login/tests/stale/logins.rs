@@ -7,8 +7,9 @@ use fcvi_frame::connect::HostAddress;
 use fcvi_frame::els::ElsCommand;
 use fcvi_frame::fc::{NPortId, RCtl};
 
+use crate::Neighbour;
 use crate::login::{
-    Carrier, ElsOut, LoginConfig, LoginCounter, LoginEvent, LoginMachine, Neighbour, PortState,
+    Carrier, ElsOut, LoginConfig, LoginCounter, LoginEvent, LoginMachine, PortState,
 };
 use protocol_testkit::rng::Rng;
 use protocol_testkit::time::{MS, S};
@@ -50,6 +51,7 @@ fn neighbour(number: u8) -> Neighbour {
         node_name: 0x1000_0000_0000_0000 + u64::from(number),
         enode_mac: MacAddress([2, 0, 0, 0, 0, number]),
         max_fcoe_bytes: 2158,
+        path_fcoe_bytes: None,
         supports_fc_vi: false,
     }
 }

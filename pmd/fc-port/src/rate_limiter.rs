@@ -1,18 +1,18 @@
 //! A limit per second.
 
-const SECOND_NS: u64 = 1_000_000_000;
+use crate::time::NS_PER_S;
 
 /// Counts uses within the second that began with the first of them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RateLimiter {
+pub(crate) struct RateLimiter {
     started_ns: u64,
     used: u32,
 }
 
 impl RateLimiter {
     /// Takes one of `limit` uses per second. Returns false if none is left.
-    pub(super) fn take(&mut self, now_ns: u64, limit: u32) -> bool {
-        if now_ns.saturating_sub(self.started_ns) >= SECOND_NS || self.used == 0 {
+    pub(crate) fn take(&mut self, now_ns: u64, limit: u32) -> bool {
+        if now_ns.saturating_sub(self.started_ns) >= NS_PER_S || self.used == 0 {
             *self = Self {
                 started_ns: now_ns,
                 used: 0,
@@ -26,15 +26,15 @@ impl RateLimiter {
 
 #[cfg(test)]
 mod tests {
-    use super::{RateLimiter, SECOND_NS};
+    use super::{NS_PER_S, RateLimiter};
 
     #[test]
     fn rate_limiter_allows_at_most_limit_per_second() {
         let mut limit = RateLimiter::default();
         let mut taken = |now_ns| limit.take(now_ns, 2);
         assert_eq!([5, 6, 7].map(&mut taken), [true, true, false]);
-        assert!(!taken(SECOND_NS + 4));
-        assert!(taken(SECOND_NS + 5));
+        assert!(!taken(NS_PER_S + 4));
+        assert!(taken(NS_PER_S + 5));
         assert!(!RateLimiter::default().take(0, 0));
     }
 }
