@@ -6,10 +6,11 @@ mod tests;
 
 use core::time::Duration;
 
+use fc_port::Fc4;
 use fc_port::vn_port::{NeighbourView, VnPort, VnPortEvent, VnPortFrame};
 use fcvi_frame::connect::HostAddress;
 use fcvi_frame::ethernet::MacAddress;
-use fcvi_frame::fc::NPortId;
+use fcvi_frame::fc::{FcType, NPortId};
 use pmd_port::BURST;
 use vi_engine::{Engine, Transmit};
 
@@ -26,6 +27,14 @@ use crate::waiters::Event;
 
 /// Timeout for sending the logouts when a NIC is taken down.
 const LOGOUT_TIMEOUT_NS: u64 = 100_000_000;
+
+/// The FC-4 protocol of a NIC. It has no service parameters, and cannot undo an exchange [FCVI P-14].
+pub(crate) const FC_VI: Fc4 = Fc4 {
+    fc_type: FcType::Vi,
+    features: 0,
+    service_parameters: 0,
+    handles_aborts: false,
+};
 
 /// The VN_Port of a NIC.
 pub(crate) struct Discovery {

@@ -30,7 +30,7 @@ use crate::coalesce::Coalescer;
 use crate::config::{FaultConfig, NicConfig, PortKind, TransportKind, ip_address};
 use crate::datapath::Datapath;
 use crate::device::Device;
-use crate::discovery::Discovery;
+use crate::discovery::{Discovery, FC_VI};
 use crate::doorbell::MAX_VI;
 use crate::neighbours::Neighbours;
 use crate::poller::Poller;
@@ -313,12 +313,12 @@ fn vn_port(
         ))
     })?;
     let beacon_ns = config.beacon_ms * 1_000_000;
-    let mut discovery = Vn2vnConfig::new(port_name, node_name, MacAddress(enode_mac));
+    let mut discovery = Vn2vnConfig::new(port_name, node_name, FC_VI, MacAddress(enode_mac));
     let pdu_bytes = capabilities.max_frame_bytes - ETHERNET_HEADER_BYTES;
     discovery.max_fcoe_bytes = u16::try_from(pdu_bytes).unwrap_or(u16::MAX);
     discovery.beacon_interval_ns = beacon_ns;
     discovery.neighbour_lifetime_ns = beacon_ns / 2 * 5;
-    let mut login = LoginConfig::new(port_name, node_name, config.host_address());
+    let mut login = LoginConfig::new(port_name, node_name, FC_VI, Some(config.host_address()));
     login.data_field_bytes = data_field_bytes;
     login.e_d_tov_ns = config.e_d_tov_ms * 1_000_000;
     login.r_a_tov_ns = config.r_a_tov_ms() * 1_000_000;

@@ -10,19 +10,24 @@
 //! | [`vn_port`] | [`VnPort`](vn_port::VnPort): discovery and logins together |
 //! | [`vn2vn`] | [`Vn2vn`](vn2vn::Vn2vn): FIP VN2VN, the own N_Port_ID and the neighbours |
 //! | [`login`] | [`LoginMachine`](login::LoginMachine): logins with neighbours, FARP |
+//! | [`Fc4`] | the FC-4 protocol for which the port logs in |
 //! | [`Neighbour`] | another N_Port of the link |
 //! | `counters` | declaration of counters |
 //! | `random`, `rate_limiter`, `time` | delays, limits per second, units |
 #![forbid(unsafe_code)]
 
 mod counters;
+mod fc4;
 mod neighbour;
 mod random;
 mod rate_limiter;
+#[cfg(test)]
+mod testkit;
 mod time;
 
 pub mod login;
 pub mod vn2vn;
 pub mod vn_port;
 
+pub use fc4::Fc4;
 pub use neighbour::Neighbour;

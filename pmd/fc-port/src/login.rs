@@ -2,7 +2,7 @@
 //! N_Ports; and FARP, which resolves host addresses to N_Ports [FCVI P-14, P-15].
 //!
 //! Sans-IO. Discovery reports the neighbours; this machine logs in with each of them, answers their
-//! requests, and reports with which of them FC-VI may be used, and the frame size.
+//! requests, and reports with which of them the FC-4 protocol may be used, and the frame size.
 //!
 //! ```text
 //! neighbour_found, neighbour_ready, neighbour_gone --> +---------+
@@ -76,9 +76,9 @@ use state::Event;
 /// An event of the login machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginEvent {
-    /// The port is logged in: FC-VI may be used with it.
+    /// The port is logged in: the FC-4 protocol may be used with it.
     LoggedIn(PortLogin),
-    /// The port is not logged in any more: connections to it are lost.
+    /// The port is not logged in any more: its exchanges with us have ended.
     LoggedOut {
         /// Its Port_Name.
         port_name: u64,
@@ -198,8 +198,8 @@ impl LoginMachine {
         self.answers.clear();
         self.changed = true;
         self.hosts.restart(now_ns, id.is_some());
-        if let Some(id) = id {
-            self.hosts.add_port(self.config.host, id);
+        if let (Some(id), Some(host)) = (id, self.config.host) {
+            self.hosts.add_port(host, id);
         }
         self.update_deadline();
     }

@@ -19,8 +19,8 @@ pub struct Neighbour {
     /// Largest FCoE PDU that is known to arrive from it, and that both accept; `None` while none is
     /// known.
     pub path_fcoe_bytes: Option<u16>,
-    /// It advertises FC-VI: it belongs to a host with an address.
-    pub supports_fc_vi: bool,
+    /// It advertises the FC-4 protocol of this port.
+    pub supports_fc4: bool,
 }
 
 impl Neighbour {

@@ -37,7 +37,7 @@ mod tests;
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::ethernet;
-use fcvi_frame::fc::{FcType, NPortId};
+use fcvi_frame::fc::NPortId;
 use fcvi_frame::fip::{Claim, Fc4Attributes, Vn2vnFrame, Vn2vnMessage, VnPort, VnPortId};
 
 pub use config::Vn2vnConfig;
@@ -45,9 +45,9 @@ pub use counters::{Vn2vnCounter, Vn2vnCounters};
 pub use neighbour::GoneReason;
 pub use outbound::Outbound;
 
-use crate::Neighbour;
 use crate::random::Random;
 use crate::rate_limiter::RateLimiter;
+use crate::{Fc4, Neighbour};
 use config::{is_vn2vn_id, vn2vn_id};
 use neighbour::{NeighbourChange, Neighbours};
 use outbound::{Answer, Answers, Broadcasts};
@@ -360,7 +360,7 @@ impl Vn2vn {
                 0,
             )
         } else if core::mem::take(&mut self.broadcasts.claim) {
-            let message = Vn2vnMessage::ClaimNotification(claim_of(own_fcoe_bytes));
+            let message = Vn2vnMessage::ClaimNotification(self.claim_of(own_fcoe_bytes));
             (Vn2vnCounter::TxClaims, all, message, 0)
         } else if core::mem::take(&mut self.broadcasts.beacon) {
             (Vn2vnCounter::TxBeacons, all, Vn2vnMessage::Beacon, 0)
@@ -373,14 +373,14 @@ impl Vn2vn {
                     0,
                 ),
                 Answer::Claim(dst, pdu_bytes) => {
-                    let message = Vn2vnMessage::ClaimResponse(claim_of(own_fcoe_bytes));
+                    let message = Vn2vnMessage::ClaimResponse(self.claim_of(own_fcoe_bytes));
                     (Vn2vnCounter::TxClaimResponses, dst, message, pdu_bytes)
                 }
             }
         } else {
             // The claimed size is that of the padded response.
             let (dst, size_bytes) = self.neighbours.poll_path_test()?;
-            let message = Vn2vnMessage::ClaimNotification(claim_of(size_bytes));
+            let message = Vn2vnMessage::ClaimNotification(self.claim_of(size_bytes));
             (Vn2vnCounter::TxClaims, dst, message, 0)
         };
         self.counters.count(counter);
@@ -395,6 +395,17 @@ impl Vn2vn {
             frame,
             frame_bytes: frame.bytes().max(padded_bytes),
         })
+    }
+
+    /// Returns our claim with this size.
+    fn claim_of(&self, max_fcoe_bytes: u16) -> Claim {
+        let Fc4 {
+            fc_type, features, ..
+        } = self.config.fc4;
+        Claim {
+            fc4: Fc4Attributes::default().with(fc_type, features),
+            max_fcoe_bytes,
+        }
     }
 
     fn port(&self) -> VnPort {
@@ -446,13 +457,5 @@ impl Vn2vn {
     /// Returns the capacities for neighbours and for answers, allocated at construction.
     pub(crate) fn capacities(&self) -> (usize, usize) {
         (self.neighbours.capacity(), self.answers.capacity())
-    }
-}
-
-/// Returns our claim: FC-VI, and this size.
-fn claim_of(max_fcoe_bytes: u16) -> Claim {
-    Claim {
-        fc4: Fc4Attributes::default().with(FcType::Vi, 0),
-        max_fcoe_bytes,
     }
 }

@@ -11,7 +11,7 @@
 //!                      poll_event, poll_outbound
 //! ```
 //!
-//! FC-VI frames, and replies to link services of their sender, are left to the caller by
+//! Frames of the FC-4 protocol, and answers to its own link services, are left to the caller by
 //! [`VnPort::handle_frame`].
 
 #[cfg(test)]
@@ -51,7 +51,7 @@ pub enum VnPortEvent {
     Up(NPortId),
     /// The N_Port_ID is lost. Logins that end with it are reported afterwards.
     Lost,
-    /// The port is logged in: FC-VI may be used with it.
+    /// The port is logged in: the FC-4 protocol may be used with it.
     LoggedIn(PortLogin),
     /// The port is not logged in any more.
     LoggedOut(NPortId),
@@ -179,8 +179,8 @@ pub struct NeighbourView {
 }
 
 impl NeighbourView {
-    /// Reports whether the neighbour supports FC-VI, and a login with it, or the query for its
-    /// host, is in progress. A neighbour that is silent for [`REPLY_TIMEOUT_NS`] does not count.
+    /// Reports whether the neighbour supports the FC-4 protocol, and a login with it, or the query
+    /// for its host, is in progress. A neighbour that is silent for [`REPLY_TIMEOUT_NS`] does not count.
     fn is_pending(&self, now_ns: u64) -> bool {
         let is_silent =
             |port: &PortView| now_ns.saturating_sub(port.last_rx_ns) >= REPLY_TIMEOUT_NS;
@@ -193,7 +193,7 @@ impl NeighbourView {
             PortState::LogoSent | PortState::LoggedOut => false,
         };
         let is_expected = |port: &PortView| is_in_progress(port) && !is_silent(port);
-        self.neighbour.supports_fc_vi && self.port.as_ref().is_some_and(is_expected)
+        self.neighbour.supports_fc4 && self.port.as_ref().is_some_and(is_expected)
     }
 }
 
@@ -247,8 +247,8 @@ impl VnPort {
             })
     }
 
-    /// Reports whether discovery is in progress: the port is not up, or the host of a neighbour
-    /// with FC-VI that is not silent is still unknown.
+    /// Reports whether discovery is in progress: the port is not up, or the login with a neighbour
+    /// that supports the FC-4 protocol and is not silent, or the query for its host, is pending.
     #[must_use]
     pub fn is_discovering(&self, now_ns: u64) -> bool {
         let mut neighbours = self.neighbours();
@@ -263,7 +263,7 @@ impl VnPort {
     }
 
     /// Handles a frame, from the destination address to the last byte before the Ethernet checksum.
-    /// Returns false, without any effect, if it is one of the engine's.
+    /// Returns false, without any effect, if it is for the FC-4 protocol.
     #[inline]
     pub fn handle_frame(&mut self, now_ns: u64, bytes: &[u8]) -> bool {
         let is_fip = bytes.get(ETHERTYPE..ETHERTYPE + 2)
@@ -336,6 +336,9 @@ impl VnPort {
         }
         let (source, payload) = (frame.ethernet.src, frame.data_field());
         if frame.fc.fc_type == FcType::Bls {
+            if !self.logins.owns_bls(&frame.fc) {
+                return false;
+            }
             self.logins.handle_bls(now_ns, source, &frame.fc, payload);
         } else {
             self.logins
@@ -363,8 +366,8 @@ impl VnPort {
         self.logins.close(now_ns);
     }
 
-    /// Sends a LOGO, within the limit per second, to a port that is not logged in and sent an FC-VI
-    /// frame.
+    /// Sends a LOGO, within the limit per second, to a port that is not logged in and sent a frame of
+    /// the FC-4 protocol.
     pub fn refuse_unlogged(&mut self, now_ns: u64, s_id: NPortId) {
         self.logins.refuse_unlogged(now_ns, s_id);
     }

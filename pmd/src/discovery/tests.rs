@@ -106,9 +106,9 @@ fn narrow() -> (Datapath, Arc<Mutex<Sent>>) {
 fn vn_port(number: usize) -> VnPort {
     let port_name = 0x2000_0000_0000_0000 | (number as u64 + 1);
     let enode_mac = MacAddress([2, 0, 0, 0, 0, number as u8 + 1]);
-    let discovery = Vn2vnConfig::new(port_name, port_name, enode_mac);
+    let discovery = Vn2vnConfig::new(port_name, port_name, FC_VI, enode_mac);
     let host = HostAddress::from_ipv4([10, 0, 0, number as u8 + 1]);
-    let login = LoginConfig::new(port_name, port_name, host);
+    let login = LoginConfig::new(port_name, port_name, FC_VI, Some(host));
     VnPort::new(discovery, login, number as u64)
 }
 

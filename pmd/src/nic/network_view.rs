@@ -194,7 +194,7 @@ impl NeighbourPort {
                 mac: neighbour.enode_mac,
                 max_fcoe_bytes: neighbour.max_fcoe_bytes,
                 path_fcoe_bytes: neighbour.path_fcoe_bytes,
-                speaks_fc_vi: neighbour.supports_fc_vi,
+                speaks_fc_vi: neighbour.supports_fc4,
                 login,
                 data_field_bytes: port
                     .and_then(|port| port.login)

@@ -1,9 +1,10 @@
 //! Exchanges that other ports abort.
 //!
 //! An ABTS names an exchange of the other port, or one of ours that it answers. A request of this
-//! machine is given up, and answered with BA_ACC. Anything else cannot be undone: link services are
-//! answered at once, and FC-VI messages end by their own rules at the first missing frame. BA_ACC
-//! would be wrong for these, so they get BA_RJT.
+//! machine is given up, and answered with BA_ACC. Anything else cannot be undone here: link services
+//! are answered at once, and an FC-4 protocol that does not handle aborts, such as FC-VI, ends its
+//! messages by its own rules at the first missing frame. BA_ACC would be wrong for these, so they get
+//! BA_RJT.
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::bls::{BaAcc, BaRjt};
@@ -16,6 +17,17 @@ use super::port::LoginFailure;
 use super::state::Event;
 
 impl LoginMachine {
+    /// Reports whether a frame of TYPE 0x00 is for this machine, not for the FC-4 protocol.
+    #[must_use]
+    pub fn owns_bls(&self, fc: &FcHeader) -> bool {
+        !self.config.fc4.handles_aborts || self.is_own_exchange(fc)
+    }
+
+    /// Reports whether a frame of another port names an exchange that this machine opened.
+    fn is_own_exchange(&self, fc: &FcHeader) -> bool {
+        fc.f_ctl.contains(FCtl::EXCHANGE_RESPONDER) && self.exchanges.contains(fc.ox_id)
+    }
+
     /// Handles a frame of TYPE 0x00 that arrived in an FCoE frame for us, from this Ethernet
     /// address.
     pub fn handle_bls(&mut self, now_ns: u64, source: MacAddress, fc: &FcHeader, payload: &[u8]) {
@@ -46,12 +58,10 @@ impl LoginMachine {
             self.counters.count(LoginCounter::DropNotLoggedIn);
             return self.send_logo(now_ns, fc.s_id);
         };
-        let is_originator = !fc.f_ctl.contains(FCtl::EXCHANGE_RESPONDER);
-        let is_ours = !is_originator && self.exchanges.contains(fc.ox_id);
         if !self.has_room() {
             return Err(LoginCounter::DropNoRoom);
         }
-        if is_ours {
+        if self.is_own_exchange(fc) {
             self.abort_own(now_ns, at, fc);
         } else {
             self.refuse_abort(fc, BaRjt::UNABLE_TO_PERFORM, BaRjt::NO_EXPLANATION);

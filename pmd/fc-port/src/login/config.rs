@@ -3,6 +3,7 @@
 use fcvi_frame::connect::HostAddress;
 use fcvi_frame::{fcoe, profile};
 
+use crate::Fc4;
 use crate::time::NS_PER_MS;
 
 /// Configuration of a [`LoginMachine`](super::LoginMachine). No time is 0.
@@ -12,8 +13,11 @@ pub struct LoginConfig {
     pub port_name: u64,
     /// Our Node_Name.
     pub node_name: u64,
-    /// Our host address, for which FARP requests are answered.
-    pub host: HostAddress,
+    /// The FC-4 protocol that uses the logins.
+    pub fc4: Fc4,
+    /// Our host address, for which FARP requests are answered. `None`: the protocol has no host
+    /// addresses, and those of other ports are not queried.
+    pub host: Option<HostAddress>,
     /// Maximum data field of frames sent and accepted in bytes, 256 to 2112.
     pub data_field_bytes: u16,
     /// E_D_TOV, as advertised.
@@ -58,10 +62,11 @@ pub struct LoginConfig {
 impl LoginConfig {
     /// Returns the defaults for this identity.
     #[must_use]
-    pub fn new(port_name: u64, node_name: u64, host: HostAddress) -> Self {
+    pub fn new(port_name: u64, node_name: u64, fc4: Fc4, host: Option<HostAddress>) -> Self {
         Self {
             port_name,
             node_name,
+            fc4,
             host,
             data_field_bytes: fcoe::MAX_DATA_FIELD_BYTES as u16,
             e_d_tov_ns: u64::from(profile::E_D_TOV_MS) * NS_PER_MS,

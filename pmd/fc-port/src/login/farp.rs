@@ -23,7 +23,7 @@ impl LoginMachine {
     /// # Errors
     /// [`TooManyHosts`] if the table is full.
     pub fn resolve(&mut self, now_ns: u64, host: HostAddress) -> Result<(), TooManyHosts> {
-        let own = self.id.filter(|_| host == self.config.host);
+        let own = self.id.filter(|_| Some(host) == self.config.host);
         let has_room = self.hosts.resolve(now_ns, host, self.id.is_some(), own);
         self.changed = true;
         self.update_deadline();
@@ -72,7 +72,7 @@ impl LoginMachine {
             requester: id,
             requester_port_name: self.config.port_name,
             requester_node_name: self.config.node_name,
-            requester_host: self.config.host,
+            requester_host: self.config.host.unwrap_or_default(),
             responder_host: host,
             ..Farp::default()
         }
@@ -104,7 +104,7 @@ impl LoginMachine {
                 responder: id,
                 responder_port_name: self.config.port_name,
                 responder_node_name: self.config.node_name,
-                responder_host: self.config.host,
+                responder_host: self.config.host.unwrap_or_default(),
                 ..farp
             }
             .emit(ElsCommand::FarpReply, &mut payload);
@@ -152,7 +152,10 @@ impl LoginMachine {
                 FarpMatch::NODE_NAME,
                 farp.responder_node_name == self.config.node_name,
             ),
-            (FarpMatch::HOST, farp.responder_host == self.config.host),
+            (
+                FarpMatch::HOST,
+                Some(farp.responder_host) == self.config.host,
+            ),
         ];
         let named = |field| farp.match_code.contains(field);
         fields

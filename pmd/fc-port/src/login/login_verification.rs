@@ -1,7 +1,7 @@
 //! Verification that a port is still logged in.
 //!
 //! An FLOGI from a logged-in port means that it restarted, or that the network delayed a frame; no
-//! name in the frame distinguishes the two. Accepting it would end all connections with that port.
+//! name in the frame distinguishes the two. Accepting it would end all exchanges with that port.
 //! So the port is sent an ADISC, in an exchange that no late frame can answer, and its FLOGI is
 //! deferred: a port that restarted refuses, one that did not accepts. A LOGO that was accepted
 //! before is verified as well. A port that does not reply is logged out.

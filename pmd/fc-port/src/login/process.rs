@@ -1,8 +1,8 @@
 //! Process login and logout: every page is answered.
 //!
-//! FC-VI needs no process login [FCVI P-14] and accepts what is requested. FCP is not supported:
-//! its page is accepted without an image pair and without a function, as between two initiators. A
-//! refusal would make libfc log in again and again.
+//! That of the FC-4 protocol is accepted as requested [FCVI P-14]. Of other protocols only FCP's is
+//! accepted, without an image pair and without a function, as between two initiators: a refusal would
+//! make libfc log in again and again.
 
 use fcvi_frame::els::{
     ElsCommand, MAX_PAYLOAD_BYTES, PageFlags, ProcessLogin, ResponseCode, ServiceParameterPage,
@@ -11,28 +11,33 @@ use fcvi_frame::fc::FcType;
 
 use super::frames::{ElsOut, Received};
 use super::request::{Refused, malformed};
+use crate::Fc4;
 
 /// TYPE 0: all protocols.
 const ALL_PROTOCOLS: FcType = FcType::Bls;
 
 /// Answers a PRLI or a PRLO of a logged-in port.
-pub(super) fn answer(request: &Received<'_>) -> Result<ElsOut, Refused> {
+pub(super) fn answer(request: &Received<'_>, fc4: &Fc4) -> Result<ElsOut, Refused> {
     let asked = ProcessLogin::parse(request.command, request.payload).map_err(|_| malformed())?;
-    let response = if request.command == ElsCommand::Prli {
-        login_response
-    } else {
-        logout_response
+    let is_login = request.command == ElsCommand::Prli;
+    let response = |page: ServiceParameterPage| {
+        if is_login {
+            login_response(&page, fc4)
+        } else {
+            logout_response(&page)
+        }
     };
     let mut payload = [0; MAX_PAYLOAD_BYTES];
-    let pages = asked.pages().map(|page| response(&page));
+    let pages = asked.pages().map(response);
     let bytes = ProcessLogin::emit(ElsCommand::LsAcc, pages, &mut payload);
     Ok(request.answer(&payload[..bytes]))
 }
 
-fn login_response(page: &ServiceParameterPage) -> ServiceParameterPage {
+fn login_response(page: &ServiceParameterPage, fc4: &Fc4) -> ServiceParameterPage {
     let image_pair = page.flags.intersection(PageFlags::IMAGE_PAIR);
+    let is_ours = page.fc_type == fc4.fc_type;
     let (flags, response) = match page.fc_type {
-        FcType::Vi => (image_pair, ResponseCode::Executed),
+        _ if is_ours => (image_pair, ResponseCode::Executed),
         FcType::Fcp | ALL_PROTOCOLS => (PageFlags(0), ResponseCode::Executed),
         _ if image_pair == PageFlags::IMAGE_PAIR => (PageFlags(0), ResponseCode::NotPossible),
         _ => (PageFlags(0), ResponseCode::InvalidParameters),
@@ -41,6 +46,7 @@ fn login_response(page: &ServiceParameterPage) -> ServiceParameterPage {
         type_extension: page.type_extension,
         flags,
         response,
+        parameters: if is_ours { fc4.service_parameters } else { 0 },
         ..ServiceParameterPage::new(page.fc_type)
     }
 }

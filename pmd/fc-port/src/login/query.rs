@@ -1,5 +1,5 @@
-//! Queries for the host of a port: sent to every logged-in port that supports FC-VI, by its name
-//! [FCVI P-15], because a connection request to a host is sent to all ports of that host.
+//! Queries for the host of a port: sent to every logged-in port that supports the FC-4 protocol, by
+//! its name [FCVI P-15], so that the ports of a host are known.
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::connect::HostAddress;
@@ -78,7 +78,7 @@ impl LoginMachine {
             requester: id,
             requester_port_name: self.config.port_name,
             requester_node_name: self.config.node_name,
-            requester_host: self.config.host,
+            requester_host: self.config.host.unwrap_or_default(),
             responder: port.id,
             responder_port_name: port.port_name,
             ..Farp::default()

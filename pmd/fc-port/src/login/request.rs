@@ -395,7 +395,7 @@ impl LoginMachine {
                 Ok(_) => Err(wrong_parameters(RejectExplanation::InvalidSId)),
                 Err(_) => Err(malformed()),
             },
-            ElsCommand::Prli | ElsCommand::Prlo => process::answer(request),
+            ElsCommand::Prli | ElsCommand::Prlo => process::answer(request, &self.config.fc4),
             _ => Err(malformed()),
         }
     }

@@ -182,7 +182,7 @@ impl LoginMachine {
                 }
             }
             PortState::LoggedIn => {
-                if port.neighbour.supports_fc_vi {
+                if port.neighbour.supports_fc4 && config.host.is_some() {
                     port.host = HostQuery::begin(now_ns, config);
                 }
                 self.generation += 1;

@@ -5,6 +5,7 @@ use fcvi_frame::fc::{FcHeader, NPortId};
 use fcvi_frame::fcoe::{FCOE_HEADER_BYTES, FCOE_TRAILER_BYTES, MIN_DATA_FIELD_BYTES};
 use fcvi_frame::fip::MAX_FCOE_PDU_BYTES;
 
+use crate::Fc4;
 use crate::time::NS_PER_MS;
 
 /// Minimum FCoE PDU that a port must support: a data field of 256 bytes.
@@ -21,6 +22,8 @@ pub struct Vn2vnConfig {
     pub port_name: u64,
     /// Our Node_Name.
     pub node_name: u64,
+    /// The FC-4 protocol that claims advertise.
+    pub fc4: Fc4,
     /// MAC address of our interface; other VN_Ports of this host may use the same.
     pub enode_mac: MacAddress,
     /// Maximum FCoE PDU that we accept, that is, the MTU of our interface. Clamped to 302..=2158.
@@ -65,10 +68,11 @@ pub struct Vn2vnConfig {
 
 impl Vn2vnConfig {
     /// Returns the defaults for this port.
-    pub fn new(port_name: u64, node_name: u64, enode_mac: MacAddress) -> Self {
+    pub fn new(port_name: u64, node_name: u64, fc4: Fc4, enode_mac: MacAddress) -> Self {
         Self {
             port_name,
             node_name,
+            fc4,
             enode_mac,
             max_fcoe_bytes: MAX_FCOE_PDU_BYTES,
             preferred: None,

@@ -13,7 +13,7 @@ use super::path::PathState;
 use crate::Neighbour;
 
 impl Neighbour {
-    pub(super) fn new(port: &VnPort, claim: &Claim) -> Self {
+    pub(super) fn new(port: &VnPort, claim: &Claim, fc_type: FcType) -> Self {
         Self {
             id: port.id.n_port_id,
             port_name: port.id.port_name,
@@ -21,7 +21,7 @@ impl Neighbour {
             enode_mac: port.enode_mac,
             max_fcoe_bytes: claim.max_fcoe_bytes,
             path_fcoe_bytes: None,
-            supports_fc_vi: claim.fc4.supports(FcType::Vi),
+            supports_fc4: claim.fc4.supports(fc_type),
         }
     }
 

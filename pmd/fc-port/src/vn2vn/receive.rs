@@ -145,7 +145,7 @@ impl Vn2vn {
             // A probe is about an N_Port_ID, not about its sender.
             Vn2vnMessage::ProbeRequest | Vn2vnMessage::ProbeReply => return,
         };
-        let neighbour = Neighbour::new(port, &claim);
+        let neighbour = Neighbour::new(port, &claim, self.config.fc4.fc_type);
         let (config, counters) = (&self.config, &mut self.counters);
         self.neighbours
             .handle_claim(now_ns, neighbour, source, config, counters);

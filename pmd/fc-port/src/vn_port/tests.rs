@@ -10,7 +10,9 @@ use fcvi_frame::fip::{
 use fcvi_frame::frame::{FrameHeader, seal};
 use fcvi_frame::{MacAddress, profile};
 
+use crate::Fc4;
 use crate::login::{LoginConfig, PortState};
+use crate::testkit::{FC_VI, FCP_INITIATOR};
 use crate::vn_port::{VnPort, VnPortEvent};
 use crate::vn2vn::{Vn2vnConfig, Vn2vnState};
 use protocol_testkit::rng::Rng;
@@ -32,6 +34,8 @@ struct Node {
 }
 
 struct Link {
+    /// The protocol of ports that are started.
+    fc4: Fc4,
     nodes: Vec<Option<Node>>,
     now_ns: u64,
     rng: Rng,
@@ -51,6 +55,7 @@ fn host_of(at: usize) -> HostAddress {
 impl Link {
     fn new(seed: u64) -> Self {
         Self {
+            fc4: FC_VI,
             nodes: Vec::new(),
             now_ns: S,
             rng: Rng::new(seed),
@@ -64,8 +69,8 @@ impl Link {
     fn start(&mut self, at: usize, low: u16) {
         let port_name = 0x2000_0000_0000_0000 | (at as u64 + 1) << 16 | u64::from(low);
         let enode_mac = MacAddress([0x52, 0x54, 0, 0, 0, (at / 2) as u8 + 1]);
-        let discovery = Vn2vnConfig::new(port_name, port_name | 1 << 60, enode_mac);
-        let login = LoginConfig::new(port_name, port_name | 1 << 60, host_of(at));
+        let discovery = Vn2vnConfig::new(port_name, port_name | 1 << 60, self.fc4, enode_mac);
+        let login = LoginConfig::new(port_name, port_name | 1 << 60, self.fc4, Some(host_of(at)));
         let mut port = VnPort::new(discovery, login, self.rng.next());
         port.start(self.now_ns);
         while self.nodes.len() <= at {
@@ -371,17 +376,22 @@ fn resolution_of_an_unknown_host_completes() {
 
 /// Returns an ELS reply in FCoE from the second port to the first.
 fn reply(link: &Link, ox_id: u16) -> Vec<u8> {
+    answer(link, FcType::Els, RCtl::ElsReply, ox_id)
+}
+
+/// Returns a frame in FCoE from the second port, as the responder of an exchange, to the first.
+fn answer(link: &Link, fc_type: FcType, r_ctl: RCtl, ox_id: u16) -> Vec<u8> {
     let (to, from) = (link.node(0).id.unwrap(), link.node(1).id.unwrap());
     let header = FrameHeader {
         dst: MacAddress::vn2vn(to),
         src: MacAddress::vn2vn(from),
         sof: Sof::I3,
         fc: FcHeader {
-            r_ctl: RCtl::ElsReply,
+            r_ctl,
             d_id: to,
             cs_ctl: 0,
             s_id: from,
-            fc_type: FcType::Els,
+            fc_type,
             f_ctl: profile::F_CTL_FINAL_REPLY,
             seq_id: 0,
             df_ctl: 0,
@@ -404,22 +414,46 @@ fn reply(link: &Link, ox_id: u16) -> Vec<u8> {
 }
 
 #[test]
-fn frames_for_the_engine_are_not_handled() {
+fn frames_of_the_fc4_protocol_are_not_handled() {
     let mut link = Link::new(8);
     link.start(0, 1);
     link.start(1, 2);
     link.run(3 * S);
-    let engines = reply(&link, 0x0123);
+    let protocols = reply(&link, 0x0123);
     let logins = reply(&link, 0xF801);
-    let mut vi = engines.clone();
+    let mut vi = protocols.clone();
     vi[36] = FcType::Vi.raw();
     let now_ns = link.now_ns;
     let port = &mut link.node_mut(0).port;
-    assert!(!port.handle_frame(now_ns, &engines));
+    assert!(!port.handle_frame(now_ns, &protocols));
     assert!(port.handle_frame(now_ns, &logins));
     assert!(!port.handle_frame(now_ns, &vi));
     assert!(!port.handle_frame(now_ns, &[]));
     assert!(!port.handle_frame(now_ns, &vi[..20]));
+}
+
+/// Answers to aborts of FC-VI are counted: it sends none.
+#[test]
+fn aborts_are_left_to_a_protocol_that_handles_them() {
+    for (fc4, is_handled) in [(FC_VI, true), (FCP_INITIATOR, false)] {
+        let mut link = Link::new(14);
+        link.fc4 = fc4;
+        link.start(0, 1);
+        link.start(1, 2);
+        link.run(3 * S);
+        assert!(link.is_complete());
+        let of_protocol = [RCtl::BaAcc, RCtl::BaRjt, RCtl::Abts]
+            .map(|r_ctl| answer(&link, FcType::Bls, r_ctl, 0x0123));
+        let of_login = answer(&link, FcType::Bls, RCtl::Abts, 0xF801);
+        let now_ns = link.now_ns;
+        let port = &mut link.node_mut(0).port;
+        for bytes in of_protocol {
+            assert_eq!(port.handle_frame(now_ns, &bytes), is_handled);
+        }
+        let strays = counter(port, "drop_stray_reply");
+        assert_eq!(strays, if is_handled { 2 } else { 0 });
+        assert!(port.handle_frame(now_ns, &of_login));
+    }
 }
 
 fn counter(port: &VnPort, wanted: &str) -> u64 {

@@ -9,6 +9,7 @@ use super::frames::{
     LARGER_NAME, MS, OURS, S, Setup, THEIR_NAME, THEIRS, config, farp, farp_request, host,
     neighbour,
 };
+use crate::Neighbour;
 use crate::login::{Carrier, LoginConfig, LoginCounter, LoginEvent, PortState, TooManyHosts};
 
 fn resolved(host: HostAddress, id: Option<NPortId>) -> LoginEvent {
@@ -363,6 +364,30 @@ fn request_action_selects_reply_and_login() {
         assert_eq!(setup.names(), sent);
         assert_eq!(setup.state(), Some(state));
     }
+}
+
+/// It has no host address: none is queried or answered for, not even the address 0.
+#[test]
+fn port_without_a_host_address_uses_no_farp() {
+    let mut setup = Setup::empty(LoginConfig {
+        host: None,
+        ..config(true)
+    });
+    let peer = Neighbour {
+        supports_fc4: true,
+        ..neighbour(2)
+    };
+    setup.machine.neighbour_found(0, &peer);
+    setup.plogi();
+    let request = farp_request(HostAddress::default());
+    setup.request(Carrier::Fcoe, &farp(ElsCommand::FarpRequest, &request));
+    assert_eq!(setup.count(LoginCounter::DropFarpNoMatch), 1);
+    setup.drain();
+    assert_eq!(setup.names(), ["LS_ACC"]);
+    setup.advance(60 * S);
+    assert_eq!(setup.names(), ["LS_ACC"]);
+    let view = setup.machine.ports().next().expect("a port");
+    assert!(view.login.is_some() && !view.host_query_pending);
 }
 
 #[test]

@@ -12,6 +12,7 @@ pub(super) use protocol_testkit::time::{MS, S};
 
 use crate::Neighbour;
 use crate::login::{Carrier, ElsOut, FipService, LoginConfig, LoginEvent, LoginMachine};
+use crate::testkit::FC_VI;
 
 /// The machine's N_Port_ID and the peer's.
 pub(super) const OURS: NPortId = NPortId::from_bytes([0, 0, 1]);
@@ -39,7 +40,7 @@ pub(super) fn neighbour(number: u8) -> Neighbour {
         enode_mac: enode(number),
         max_fcoe_bytes: 2158,
         path_fcoe_bytes: None,
-        supports_fc_vi: false,
+        supports_fc4: false,
     }
 }
 
@@ -74,7 +75,7 @@ pub(super) struct Setup {
 
 pub(super) fn config(larger: bool) -> LoginConfig {
     let name = if larger { LARGER_NAME } else { THEIR_NAME - 1 };
-    LoginConfig::new(name, 0x1000_0000_0000_0001, host(1))
+    LoginConfig::new(name, 0x1000_0000_0000_0001, FC_VI, Some(host(1)))
 }
 
 impl Setup {

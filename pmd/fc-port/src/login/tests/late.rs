@@ -255,7 +255,7 @@ fn flood_of_late_requests_leaves_ox_ids_for_others() {
         let accept = adisc_accept(THEIRS, THEIR_NAME);
         setup.reply(Carrier::Fcoe, setup.open_exchange(), &accept);
     }
-    let limit = LoginConfig::new(1, 1, super::frames::host(1)).ox_ids;
+    let limit = config(true).ox_ids;
     assert!(setup.sent.len() < usize::from(limit));
     assert_eq!(setup.state(), Some(PortState::LoggedIn));
     setup.clear();

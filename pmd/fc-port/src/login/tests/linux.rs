@@ -11,6 +11,7 @@ use protocol_testkit::hex;
 use super::frames::{FLOGI, S, enode, host};
 use crate::Neighbour;
 use crate::login::{Carrier, ElsOut, LoginConfig, LoginEvent, LoginMachine, PortLogin, PortState};
+use crate::testkit::FC_VI;
 
 const ONE: NPortId = NPortId::from_bytes([0, 0, 1]);
 const TWO: NPortId = NPortId::from_bytes([0, 0, 2]);
@@ -52,7 +53,7 @@ fn kernel(number: u8) -> Neighbour {
         enode_mac: enode(number),
         max_fcoe_bytes: 2158,
         path_fcoe_bytes: None,
-        supports_fc_vi: false,
+        supports_fc4: false,
     }
 }
 
@@ -68,7 +69,7 @@ impl Replaced {
     fn new(number: u8) -> Self {
         let me = kernel(number);
         let other = 3 - number;
-        let mut config = LoginConfig::new(me.port_name, me.node_name, host(number));
+        let mut config = LoginConfig::new(me.port_name, me.node_name, FC_VI, Some(host(number)));
         config.r_a_tov_ns = 4 * S;
         let mut machine = LoginMachine::new(config, 7);
         machine.set_id(0, Some(me.id));

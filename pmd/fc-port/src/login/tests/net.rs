@@ -8,6 +8,7 @@ use fcvi_frame::frame::{FrameHeader, FrameView, seal};
 use super::frames::{host, neighbour};
 use crate::Neighbour;
 use crate::login::{Carrier, ElsOut, LoginConfig, LoginEvent, LoginMachine, PortLogin};
+use crate::testkit::FC_VI;
 use protocol_testkit::rng::Rng;
 
 /// Faults per million frames, and the maximum delay.
@@ -46,8 +47,8 @@ pub(super) struct Segment {
     pub(super) nodes: Vec<Node>,
     pub(super) now_ns: u64,
     pub(super) faults: Faults,
-    /// Discovery reports that the ports support FC-VI.
-    pub(super) supports_fc_vi: bool,
+    /// Discovery reports that the ports support the FC-4 protocol of the machines.
+    pub(super) supports_fc4: bool,
     /// No FARP frame arrives.
     pub(super) drop_farp: bool,
     rng: Rng,
@@ -63,7 +64,7 @@ impl Segment {
             nodes: Vec::new(),
             now_ns: 0,
             faults: Faults::default(),
-            supports_fc_vi: false,
+            supports_fc4: false,
             drop_farp: false,
             rng: Rng::new(seed),
             in_flight: Vec::new(),
@@ -86,7 +87,8 @@ impl Segment {
     /// Returns the machine of node `number`: two nodes share a host, and each has its own frame size.
     fn machine(&mut self, number: u8) -> LoginMachine {
         let me = neighbour(number);
-        let mut config = LoginConfig::new(me.port_name, me.node_name, host(number.div_ceil(2)));
+        let host = host(number.div_ceil(2));
+        let mut config = LoginConfig::new(me.port_name, me.node_name, FC_VI, Some(host));
         config.data_field_bytes = 2112 - 100 * u16::from(number);
         LoginMachine::new(config, self.rng.next())
     }
@@ -94,7 +96,7 @@ impl Segment {
     /// Returns a node as discovery reports it to the others.
     fn as_found(&self, at: usize) -> Neighbour {
         Neighbour {
-            supports_fc_vi: self.supports_fc_vi,
+            supports_fc4: self.supports_fc4,
             ..neighbour(self.nodes[at].number)
         }
     }

@@ -9,12 +9,13 @@ use super::frames::{S, host, neighbour};
 use super::net::{Faults, Segment};
 use crate::login::frames::request_header;
 use crate::login::{Carrier, LoginConfig, LoginCounter};
+use crate::testkit::FC_VI;
 
 const NODES: u8 = 5;
 
 fn segment(seed: u64) -> Segment {
     let mut segment = Segment::new(NODES, seed);
-    segment.supports_fc_vi = true;
+    segment.supports_fc4 = true;
     segment
 }
 
@@ -96,7 +97,7 @@ fn restarted_port_is_queried_again() {
 
 #[test]
 fn unanswered_query_ends_and_is_repeated_later() {
-    let config = LoginConfig::new(1, 1, HostAddress::default());
+    let config = LoginConfig::new(1, 1, FC_VI, Some(HostAddress::default()));
     let mut segment = segment(4);
     segment.drop_farp = true;
     segment.start(0);

@@ -9,9 +9,10 @@ use fcvi_frame::fc::{FcType, NPortId};
 
 use super::frames::{
     ACC, LARGER_NAME, LOGO, OURS, RTV, S, Setup, THEIR_NAME, THEIRS, adisc, config, enode, logo,
-    process, rrq,
+    neighbour, process, rrq,
 };
 use crate::login::{Carrier, LoginConfig, LoginCounter};
+use crate::testkit::FCP_INITIATOR;
 
 /// Returns the only reply to this request of a logged-in port.
 fn reply_to(payload: &[u8]) -> Vec<u8> {
@@ -110,6 +111,33 @@ fn every_page_of_a_prli_gets_its_response() {
         (FcType::Bls, none, executed, 0),
         (FcType::Nvme, none, ResponseCode::NotPossible, 0),
         (FcType::Unknown(0x77), none, ResponseCode::NotPossible, 0),
+    ];
+    assert_eq!(pages, expected);
+}
+
+#[test]
+fn prli_of_the_configured_protocol_gets_its_service_parameters() {
+    let mut setup = Setup::empty(LoginConfig {
+        fc4: FCP_INITIATOR,
+        ..config(true)
+    });
+    setup.machine.neighbour_found(0, &neighbour(2));
+    setup.plogi();
+    setup.drain();
+    setup.clear();
+    let types = [FcType::Fcp, FcType::Vi];
+    setup.request(Carrier::Fcoe, &process(ElsCommand::Prli, &types));
+    setup.drain();
+    let accept = ProcessLogin::parse(ElsCommand::LsAcc, setup.sent[0].payload());
+    let pages: Vec<_> = accept
+        .expect("an accept")
+        .pages()
+        .map(|page| (page.fc_type, page.flags, page.response, page.parameters))
+        .collect();
+    let (none, pair) = (PageFlags(0), PageFlags::IMAGE_PAIR);
+    let expected = [
+        (FcType::Fcp, pair, ResponseCode::Executed, 0x22),
+        (FcType::Vi, none, ResponseCode::NotPossible, 0),
     ];
     assert_eq!(pages, expected);
 }
@@ -238,9 +266,7 @@ fn queued_replies_are_bounded() {
         max_answers: 3,
         ..config(true)
     });
-    setup
-        .machine
-        .neighbour_found(0, &super::frames::neighbour(2));
+    setup.machine.neighbour_found(0, &neighbour(2));
     setup.plogi();
     for _ in 0..10 {
         setup.request(Carrier::Fcoe, &RTV);

@@ -42,7 +42,7 @@ fn linux_kernel_is_found_by_its_claim_and_ready_after_its_beacon() {
         enode_mac: enode(1),
         max_fcoe_bytes: 2_158,
         path_fcoe_bytes: None,
-        supports_fc_vi: false,
+        supports_fc4: false,
     };
     assert_eq!(segment.events(0), [Vn2vnEvent::NeighbourFound(found)]);
     let to_kernel = ["0 claim response to ", "0 claim to "].map(|s| format!("{s}{}", enode(1)));

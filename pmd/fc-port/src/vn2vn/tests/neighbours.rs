@@ -90,7 +90,7 @@ fn a_claim_is_answered_with_a_padded_response_and_its_path_tested() {
             enode_mac: enode(6),
             max_fcoe_bytes: theirs,
             path_fcoe_bytes: None,
-            supports_fc_vi: false,
+            supports_fc4: false,
         };
         assert_eq!(segment.neighbours(0), [expected]);
         assert_eq!(expected.data_field_bytes(), (theirs - 46) & !3);

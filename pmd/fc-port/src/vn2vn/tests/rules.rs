@@ -1,11 +1,13 @@
 //! The rules of VN2VN (docs/spec/vn2vn.md), one test for each.
 
-use fcvi_frame::fc::NPortId;
+use fcvi_frame::fc::{FcType, NPortId};
+use fcvi_frame::fip::Fc4Attributes;
 use fcvi_frame::fip::Vn2vnMessage::{
     self, Beacon, ClaimNotification, ClaimResponse, ProbeReply, ProbeRequest,
 };
 
 use super::segment::{ALL, MS, S, Segment, bytes, claim, config, enode, frame, id, port};
+use crate::testkit::FCP_INITIATOR;
 use crate::vn2vn::{Vn2vnConfig, Vn2vnCounter, Vn2vnEvent, Vn2vnState};
 
 /// Returns a segment with a single station, number 5, which requests 00.00.07, in this state.
@@ -80,6 +82,28 @@ fn frames_contain_the_identity_and_the_fc_vi_type() {
             assert_eq!(claim.fc4.types[8], 1);
         }
     }
+}
+
+#[test]
+fn claim_advertises_the_fc4_protocol_of_the_configuration() {
+    let initiator = |number| Vn2vnConfig {
+        fc4: FCP_INITIATOR,
+        ..config(number, u16::from(number))
+    };
+    let segment = Segment::up(vec![initiator(5), initiator(6), config(7, 7)], 20);
+    let claims = segment.sent.iter().filter(|sent| sent.from == 0);
+    let mut claims = claims.filter_map(|sent| sent.frame.message.claim());
+    let expected = Fc4Attributes::default().with(FcType::Fcp, 2);
+    assert!(claims.all(|claim| claim.fc4 == expected));
+    let supported = |station| {
+        let neighbours = segment.neighbours(station);
+        neighbours
+            .iter()
+            .map(|n| n.supports_fc4)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(supported(0), [true, false]);
+    assert_eq!(supported(2), [false, false]);
 }
 
 #[test]

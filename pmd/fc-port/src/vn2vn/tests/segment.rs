@@ -11,6 +11,7 @@ use protocol_testkit::rng::Rng;
 pub(super) use protocol_testkit::time::{MS, S};
 
 use crate::Neighbour;
+use crate::testkit::FC_VI;
 use crate::vn2vn::{Vn2vn, Vn2vnConfig, Vn2vnCounter, Vn2vnEvent, Vn2vnState};
 
 pub(super) const ALL: MacAddress = MacAddress::ALL_VN2VN;
@@ -28,7 +29,8 @@ pub(super) fn enode(number: u8) -> MacAddress {
 /// Returns a configuration whose port name ends in these 16 bits and grows with the number.
 pub(super) fn config(number: u8, low: u16) -> Vn2vnConfig {
     let port_name = 0x2000_0000_0000_0000 | u64::from(number) << 32 | u64::from(low);
-    Vn2vnConfig::new(port_name, 0x1000 + u64::from(number), enode(number))
+    let node_name = 0x1000 + u64::from(number);
+    Vn2vnConfig::new(port_name, node_name, FC_VI, enode(number))
 }
 
 /// Returns the port of another implementation, for handmade frames.

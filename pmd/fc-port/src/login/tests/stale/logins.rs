@@ -11,6 +11,7 @@ use crate::Neighbour;
 use crate::login::{
     Carrier, ElsOut, LoginConfig, LoginCounter, LoginEvent, LoginMachine, PortState,
 };
+use crate::testkit::FC_VI;
 use protocol_testkit::rng::Rng;
 use protocol_testkit::time::{MS, S};
 
@@ -52,7 +53,7 @@ fn neighbour(number: u8) -> Neighbour {
         enode_mac: MacAddress([2, 0, 0, 0, 0, number]),
         max_fcoe_bytes: 2158,
         path_fcoe_bytes: None,
-        supports_fc_vi: false,
+        supports_fc4: false,
     }
 }
 
@@ -65,7 +66,7 @@ fn machine(number: u8, life: u32, ox_ids: u16) -> LoginMachine {
         max_neighbours: 1,
         first_ox_id: life as u16 * 0x1000,
         ox_ids,
-        ..LoginConfig::new(me.port_name, me.node_name, host)
+        ..LoginConfig::new(me.port_name, me.node_name, FC_VI, Some(host))
     };
     LoginMachine::new(config, u64::from(number))
 }
