@@ -467,7 +467,7 @@ fn reply_from_another_port_or_exchange_is_dropped() {
     assert_eq!(setup.count(LoginCounter::DropStrayReply), 1);
     setup.drain();
     assert_eq!(setup.open_exchange(), guess);
-    // Another exchange of the machine, one of the VI engine, another port.
+    // Another exchange of the machine, one of the FC-4 protocol, another port.
     setup.reply(FLOGI, guess + 1, &accept);
     assert_eq!(setup.count(LoginCounter::DropLateReply), 1);
     setup.reply(FLOGI, 5, &accept);

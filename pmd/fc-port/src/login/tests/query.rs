@@ -1,4 +1,4 @@
-//! Host queries: every logged-in port that supports FC-VI is asked for its host address.
+//! Host queries: every logged-in port that supports the FC-4 protocol is queried for its host address.
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::connect::HostAddress;

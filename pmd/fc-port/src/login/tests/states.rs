@@ -204,7 +204,7 @@ fn others() -> Vec<Verb> {
             s.machine
                 .handle_bls(s.now_ns, MacAddress::vn2vn(THEIRS), &header, &[]);
         }),
-        ("a frame of FC-VI", |s| {
+        ("a frame of the FC-4 protocol", |s| {
             s.machine.refuse_unlogged(s.now_ns, THEIRS);
         }),
         ("timeout", |s| {

@@ -21,7 +21,7 @@ const ROWS: [Row; 3] = [
         file: "login/request.rs",
         source: REQUEST,
         counters: &[LoginCounter::Doubts.name(), LoginCounter::Repeated.name()],
-        without: "an FLOGI that was repeated or delayed ends a login, and all connections with that port",
+        without: "an FLOGI that was repeated or delayed ends a login, and all exchanges with that port",
         test: "confirmed_login_is_needed",
     },
     Row {
