@@ -367,7 +367,7 @@ impl<'a> ClientSession<'a> {
         if let Workload::Stream(_) = workload {
             totals.add_stream(&round_result);
             result.delivered += round_result.delivered;
-            if test.level == ReliabilityLevel::UnreliableDelivery {
+            if !test.level.is_reliable() {
                 result.lost += sent.saturating_sub(round_result.delivered);
             }
         }

@@ -258,9 +258,7 @@ impl PingPong {
                         return Ok(Polled::Arrived(arrived));
                     }
                     // A late message that was counted as lost.
-                    Polled::Arrived(_)
-                        if self.test.level == ReliabilityLevel::UnreliableDelivery =>
-                    {
+                    Polled::Arrived(_) if !self.test.level.is_reliable() => {
                         self.repost_and_reap()?;
                     }
                     Polled::Arrived(arrived) => {
@@ -335,8 +333,7 @@ impl PingPong {
                 Polled::Arrived(self.endpoint.mark(index, self.test.size_bytes))
             }
             Reaped::Failed { index, status }
-                if self.test.level == ReliabilityLevel::UnreliableDelivery
-                    && !is_flushed(status) =>
+                if !self.test.level.is_reliable() && !is_flushed(status) =>
             {
                 self.endpoint.post_recv(index)?;
                 Polled::Nothing

@@ -164,9 +164,7 @@ impl Test {
 
     /// Returns whether each write carries immediate data.
     pub fn writes_immediate(&self) -> bool {
-        self.op == Op::Write
-            && self.level == ReliabilityLevel::UnreliableDelivery
-            && self.benchmark != Benchmark::Latency
+        self.op == Op::Write && !self.level.is_reliable() && self.benchmark != Benchmark::Latency
     }
 
     /// Returns the number of buffers of one queue; descriptors share buffers if messages are large.

@@ -271,9 +271,8 @@ macro_rules! field {
     }};
 }
 
-/// Reads a control segment field by field, each once: the application has just written them one by
-/// one, and a wider load would stall until those stores are in the cache. The link to the next
-/// descriptor is never read.
+/// Reads a control segment field by field, each once: the application has just written them one by one, and a wider
+/// load would stall until those stores are in the cache. The link to the next descriptor is never read.
 ///
 /// # Safety
 /// `at` points to a control segment inside a registered, mapped region.

@@ -1,7 +1,5 @@
 //! Receiving end of one connection of a stream.
 
-use vi_types::ReliabilityLevel;
-
 use crate::endpoint::{
     Endpoint, EndpointLayout, Reaped, RemoteAddress, RemoteMemory, is_flushed, mark_of,
 };
@@ -93,8 +91,7 @@ impl Incoming {
                     taken += 1;
                 }
                 Reaped::Failed { index, status }
-                    if self.test.level == ReliabilityLevel::UnreliableDelivery
-                        && !is_flushed(status) =>
+                    if !self.test.level.is_reliable() && !is_flushed(status) =>
                 {
                     self.endpoint.post_recv(index)?;
                 }
@@ -131,7 +128,7 @@ impl Incoming {
     /// Returns credit to the sender if it is due; returns the status of a failed descriptor.
     #[inline]
     pub(super) fn return_credit(&mut self, idle_polls: u32) -> Result<Option<u32>> {
-        if self.test.level == ReliabilityLevel::UnreliableDelivery {
+        if !self.test.level.is_reliable() {
             return Ok(None);
         }
         let unreturned = self.consumed - self.returned;

@@ -118,7 +118,7 @@ impl Engine {
 
     /// Reports whether recovery is offered at this level [FCVI P-16].
     fn offers_recovery(&self, level: ReliabilityLevel) -> bool {
-        self.config.recovery.is_some() && level != ReliabilityLevel::UnreliableDelivery
+        self.config.recovery.is_some() && level.is_reliable()
     }
 
     /// Takes the outcome of a connection call on this VI, once.
@@ -338,8 +338,7 @@ impl Engine {
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
-        let breaks = error == ConnectError::NotReachable
-            && ep.params.level != ReliabilityLevel::UnreliableDelivery;
+        let breaks = error == ConnectError::NotReachable && ep.params.level.is_reliable();
         ep.phase = if breaks { Phase::Error } else { Phase::Idle };
         ep.conclude(Err(error));
         self.arm_connect_timer(vi);

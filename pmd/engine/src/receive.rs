@@ -283,7 +283,7 @@ impl Engine {
         };
         let params = ep.params;
         let limited = ep.rx.misses.is_watched() && self.is_limited(now_ns, vi);
-        if limited && params.level == ReliabilityLevel::UnreliableDelivery {
+        if limited && !params.level.is_reliable() {
             return self.drop_limited(now_ns, vi, io);
         }
         let immediate = header.flags & message_request::IMMEDIATE != 0;

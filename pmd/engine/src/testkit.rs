@@ -7,9 +7,11 @@
 //! | [`wire`] | frames in transit: lost, duplicated, corrupted, delayed |
 //! | [`topology`] | how the two sides of a connection are joined |
 //! | [`net`] | engines, their I/O models and the wire under one injected clock |
+//! | [`expected_events`] | the events that tests expect of an endpoint |
 
 pub(crate) use protocol_testkit::{check_table, disabled_checks, document, necessity, rng};
 
+pub(crate) mod expected_events;
 pub(crate) mod io;
 pub(crate) mod net;
 pub(crate) mod nodes;

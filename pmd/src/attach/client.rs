@@ -513,17 +513,16 @@ impl Datapath {
         client.submissions.advance(&submitted);
         client.uncompleted += 1;
         count(&client.counters.submitted);
-        let state = shared.state();
-        if kind == QueueKind::Send {
-            self.enqueue(vi);
-        }
         let flushes = match kind {
-            QueueKind::Send => state != ViState::Connected,
+            QueueKind::Send => {
+                self.enqueue(vi);
+                shared.state() != ViState::Connected
+            }
             QueueKind::Receive => {
                 if shared.notify_receives.load(Ordering::Relaxed) {
                     self.enqueue(shared.index);
                 }
-                state == ViState::Error
+                shared.state() == ViState::Error
             }
         };
         Ok(Some(flushes.then_some((vi, kind))))

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use vi_engine::misses::ConnectionMisses;
 use vi_engine::{ConnId, ConnectError, RemoteVi, ViIndex, ViParams};
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::ViState;
 use vitcp_lite::machine::initiator::InitiatorState;
 use vitcp_lite::machine::peer::PeerState;
 use vitcp_lite::machine::responder::ResponderState;
@@ -305,7 +305,7 @@ impl Endpoint {
     }
 
     pub(super) fn is_reliable(&self) -> bool {
-        self.params.level != ReliabilityLevel::UnreliableDelivery
+        self.params.level.is_reliable()
     }
 
     /// Discards outcomes of earlier connection calls.

@@ -220,8 +220,7 @@ impl ViTcp {
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
-        let breaks = error == ConnectError::NotReachable
-            && ep.params.level != ReliabilityLevel::UnreliableDelivery;
+        let breaks = error == ConnectError::NotReachable && ep.params.level.is_reliable();
         let after = if breaks { Phase::Error } else { Phase::Idle };
         let phase = core::mem::replace(&mut ep.phase, after);
         ep.set_outcome(Err(error));
@@ -269,7 +268,7 @@ impl ViTcp {
         connection.rx.misses = misses.connect(Some(HostAddress(host_of(connection.remote))));
         let unbound = connection.unbound.take();
         let (segment_bytes, timestamps) = connection.stream.segment_bytes();
-        let reliable = params.level != ReliabilityLevel::UnreliableDelivery;
+        let reliable = params.level.is_reliable();
         let limit = if reliable { max_in_flight } else { 0 };
         let agreed_bytes = params.max_transfer_bytes.min(theirs.mtu_bytes);
         connection.max_transfer_bytes = agreed_bytes;
@@ -321,7 +320,7 @@ impl ViTcp {
         let params = &ep.params;
         CeHeader {
             attributes: CallingAttributes {
-                reliable: params.level != ReliabilityLevel::UnreliableDelivery,
+                reliable: params.level.is_reliable(),
                 rdma_write: params.rdma_write,
                 rdma_read: params.rdma_read,
                 flow_control: ep.options.flow_control,

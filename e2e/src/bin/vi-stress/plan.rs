@@ -88,7 +88,7 @@ impl SlotConfig {
             3 => ReliabilityLevel::ReliableReception,
             _ => ReliabilityLevel::ReliableDelivery,
         };
-        let reads = level != ReliabilityLevel::UnreliableDelivery && slot % 8 != 2;
+        let reads = level.is_reliable() && slot % 8 != 2;
         Self {
             slot,
             level,
@@ -123,7 +123,7 @@ impl SlotConfig {
     }
 
     pub(crate) fn is_reliable(&self) -> bool {
-        self.level != ReliabilityLevel::UnreliableDelivery
+        self.level.is_reliable()
     }
 }
 

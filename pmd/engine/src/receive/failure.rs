@@ -44,7 +44,7 @@ impl Engine {
         let (kind, msg_id) = (message.kind, message.msg_id);
         message.kind = RxKind::Discard;
         let incomplete_write = ep.rx.damaged_or(msg_id, AsyncError::RdmaWriteAbort);
-        if failure == ReceiveFailure::Incomplete && level == ReliabilityLevel::UnreliableDelivery {
+        if failure == ReceiveFailure::Incomplete && !level.is_reliable() {
             ep.rx.message = None;
         }
         if kind == RxKind::Discard {
@@ -67,7 +67,7 @@ impl Engine {
         match kind {
             RxKind::Receive { .. } => complete_error(vi, status, false, io),
             RxKind::Write { claimed: true, .. } => complete_error(vi, status, true, io),
-            RxKind::Write { .. } if level != ReliabilityLevel::UnreliableDelivery => io.report(
+            RxKind::Write { .. } if level.is_reliable() => io.report(
                 vi,
                 match failure {
                     ReceiveFailure::Incomplete | ReceiveFailure::TooLong => incomplete_write,
@@ -100,7 +100,7 @@ impl Engine {
         let lost_error = ep
             .rx
             .damaged_or(iu.header.msg_id, AsyncError::RdmaWriteAbort);
-        if ep.params.level == ReliabilityLevel::UnreliableDelivery || ahead > window {
+        if !ep.params.level.is_reliable() || ahead > window {
             return;
         }
         if matches!(ep.phase, Phase::AwaitResponse3(_)) {
@@ -129,7 +129,7 @@ impl Engine {
         let Some(ep) = self.endpoint(vi) else {
             return false;
         };
-        if ep.params.level == ReliabilityLevel::UnreliableDelivery {
+        if !ep.params.level.is_reliable() {
             return true;
         }
         let first_lost = ep.rx.expected;

@@ -6,7 +6,6 @@ use fcvi_frame::fcoe::{Eof, Sof};
 use fcvi_frame::flags::{message_request, reliability_flags};
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::reason::MessageReason;
-use vi_types::ReliabilityLevel;
 
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
@@ -34,7 +33,7 @@ impl Engine {
         let level = ep.params.level;
         let expected = reliability_flags(level) | message_request::RESPONSE_REQUESTED;
         let flags = message_request::RELIABILITY | message_request::RESPONSE_REQUESTED;
-        if level == ReliabilityLevel::UnreliableDelivery || iu.header.flags & flags != expected {
+        if !level.is_reliable() || iu.header.flags & flags != expected {
             self.counters.count(Counter::DropWrongLevel);
             return;
         }

@@ -135,7 +135,7 @@ impl Engine {
             return None;
         };
         let ep = self.endpoint(vi)?;
-        if ep.params.level == ReliabilityLevel::UnreliableDelivery {
+        if !ep.params.level.is_reliable() {
             self.counters.count(Counter::DropWrongLevel);
             return None;
         }

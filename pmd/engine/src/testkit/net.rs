@@ -7,7 +7,7 @@ use fcvi_frame::iu::Opcode;
 pub(crate) use protocol_testkit::time::{MS, S};
 use vi_types::{ReliabilityLevel, ViState};
 
-use super::io::{Event, Receive, Received, Send, TestIo};
+use super::io::{Event, Receive, Send, TestIo};
 pub(crate) use super::nodes::Node;
 use super::nodes::Nodes;
 use super::topology::{Topology, topology};
@@ -15,8 +15,8 @@ use super::wire::{Sent, Wire};
 use crate::recovery::MAX_RETRANSMITS;
 use crate::timer::KEYS_PER_VI;
 use crate::{
-    AsyncError, ConnId, ConnectCommand, ConnectError, Counter, Engine, EngineConfig, Indication,
-    RemoteVi, Status, ViIndex, ViParams,
+    ConnId, ConnectCommand, ConnectError, Counter, Engine, EngineConfig, Indication, RemoteVi,
+    ViIndex, ViParams,
 };
 
 /// The usual roles of the first two nodes.
@@ -36,7 +36,7 @@ pub(crate) fn params(level: ReliabilityLevel) -> ViParams {
         level,
         max_transfer_bytes: 1 << 20,
         rdma_write: true,
-        rdma_read: level != ReliabilityLevel::UnreliableDelivery,
+        rdma_read: level.is_reliable(),
     }
 }
 
@@ -541,63 +541,4 @@ pub(crate) fn read(source: (u64, u32), len: usize) -> Send {
         read: true,
         ..Send::default()
     }
-}
-
-pub(crate) fn sent(id: u64, length_bytes: u32) -> Event {
-    Event::Sent(id, Status::OK, length_bytes)
-}
-
-pub(crate) fn send_failed(id: u64, status: Status) -> Event {
-    Event::Sent(id, status, 0)
-}
-
-pub(crate) fn received(id: u64, data: &[u8]) -> Event {
-    Event::Received(Received {
-        id,
-        status: Status::OK,
-        length_bytes: data.len() as u32,
-        immediate: None,
-        remote_write: false,
-        data: data.to_vec(),
-    })
-}
-
-/// Returns a completion in error; placed bytes do not count.
-pub(crate) fn receive_failed(id: u64, status: Status) -> Event {
-    Event::Received(Received {
-        id,
-        status,
-        length_bytes: 0,
-        immediate: None,
-        remote_write: false,
-        data: Vec::new(),
-    })
-}
-
-/// Removes the data of failed receives from a log.
-pub(crate) fn without_partial_data(log: Vec<Event>) -> Vec<Event> {
-    let clean = |event| match event {
-        Event::Received(received) if !received.status.is_ok() => Event::Received(Received {
-            data: Vec::new(),
-            ..received
-        }),
-        other => other,
-    };
-    log.into_iter().map(clean).collect()
-}
-
-/// Returns the events of a VI with empty queues whose peer disconnected.
-pub(crate) fn peer_disconnected_events() -> Vec<Event> {
-    vec![
-        Event::State(ViState::Error),
-        Event::Async(AsyncError::Disconnected),
-    ]
-}
-
-/// Returns the events of a VI with empty queues whose connection broke.
-pub(crate) fn connection_lost_events() -> Vec<Event> {
-    vec![
-        Event::State(ViState::Error),
-        Event::Async(AsyncError::ConnectionLost),
-    ]
 }

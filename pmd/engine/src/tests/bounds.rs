@@ -5,11 +5,11 @@ use fcvi_frame::frame::seal;
 use fcvi_frame::iu::Opcode::{ConnectResponse1, DisconnectRequest, ReadResponse, SendRequest};
 use vi_types::{ReliabilityLevel, ViState};
 
-use crate::endpoint::TxStream;
 use crate::testkit::io::Send;
-use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params, received};
+use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
 use crate::testkit::rng::Rng;
 use crate::{ConnectError, Counter, EngineConfig, RecoveryConfig, ViIndex};
+use crate::{endpoint::TxStream, testkit::expected_events::received};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const US: u64 = 1_000;

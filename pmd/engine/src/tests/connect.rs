@@ -365,7 +365,7 @@ fn failed_connect_keeps_receives_and_flushes_sends() {
     net.post_send(SERVER, b, b"posted before the first try");
     net.settle();
     let log = net.log(CLIENT, a);
-    assert!(log.contains(&crate::testkit::net::received(
+    assert!(log.contains(&crate::testkit::expected_events::received(
         0,
         b"posted before the first try"
     )));

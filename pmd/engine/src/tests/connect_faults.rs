@@ -7,7 +7,10 @@ use fcvi_frame::iu::Opcode::{
 };
 use vi_types::{ReliabilityLevel, ViState};
 
-use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, params, received};
+use crate::testkit::{
+    expected_events::received,
+    net::{CLIENT, MS, Net, S, SERVER, params},
+};
 use crate::{ConnId, ConnectError, Counter, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;

@@ -5,10 +5,13 @@ use fcvi_frame::frame::FrameView;
 use fcvi_frame::iu::Opcode::{SendRequest, WriteRequest};
 use vi_types::ReliabilityLevel;
 
-use crate::testkit::io::{Event, Received, Send};
-use crate::testkit::net::{CLIENT, Net, SERVER, config, params, received, sent};
+use crate::testkit::net::{CLIENT, Net, SERVER, config, params};
 use crate::testkit::rng::Rng;
 use crate::testkit::topology::{Topology, for_each_topology, topology};
+use crate::testkit::{
+    expected_events::{received, sent},
+    io::{Event, Received, Send},
+};
 use crate::{Counter, Pumped, Status, ViParams};
 
 const LEVELS: [ReliabilityLevel; 2] = [

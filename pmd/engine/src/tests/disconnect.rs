@@ -7,9 +7,10 @@ use fcvi_frame::iu::Opcode::{
 use fcvi_frame::reason::MessageReason;
 use vi_types::{ReliabilityLevel, ViState};
 
-use crate::testkit::io::{Event, Receive};
-use crate::testkit::net::{
-    CLIENT, MS, Net, S, SERVER, connection_lost_events, params, peer_disconnected_events, received,
+use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, params};
+use crate::testkit::{
+    expected_events::{connection_lost_events, peer_disconnected_events, received},
+    io::{Event, Receive},
 };
 use crate::{AsyncError, ConnectError, Counter, Status};
 

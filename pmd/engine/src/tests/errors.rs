@@ -8,12 +8,15 @@ mod reasons;
 use fcvi_frame::iu::Opcode::DisconnectRequest;
 use vi_types::{ReliabilityLevel, ViState};
 
-use crate::testkit::io::{Event, Receive, Received, Send};
-use crate::testkit::net::{
-    CLIENT, Net, S, SERVER, connection_lost_events, params, peer_disconnected_events,
-    receive_failed, received, send_failed, sent, without_partial_data,
-};
+use crate::testkit::net::{CLIENT, Net, S, SERVER, params};
 use crate::testkit::topology::{Topology, for_each_topology, topology};
+use crate::testkit::{
+    expected_events::{
+        connection_lost_events, peer_disconnected_events, receive_failed, received, send_failed,
+        sent, without_partial_data,
+    },
+    io::{Event, Receive, Received, Send},
+};
 use crate::{AsyncError, Counter, Status, ViIndex, ViParams};
 
 const UD: ReliabilityLevel = ReliabilityLevel::UnreliableDelivery;

@@ -5,7 +5,10 @@ use fcvi_frame::fcoe::{Eof, FCOE_TRAILER_BYTES};
 use fcvi_frame::frame::seal;
 use vi_types::{ReliabilityLevel, ViState};
 
-use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, connection_lost_events};
+use crate::testkit::{
+    expected_events::connection_lost_events,
+    net::{CLIENT, MS, Net, S, SERVER, config},
+};
 use crate::{Counter, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;

@@ -4,9 +4,12 @@ use fcvi_frame::fcoe::Eof;
 use vi_types::{ReliabilityLevel, ViState};
 
 use super::receive_checks::{HANDLE, edited};
-use crate::testkit::io::{Event, Send};
-use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params, sent};
+use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
 use crate::testkit::topology::{Topology, for_each_topology, with_topology};
+use crate::testkit::{
+    expected_events::sent,
+    io::{Event, Send},
+};
 use crate::{AsyncError, Counter, EngineConfig, MissLimits, RecoveryConfig, ViIndex};
 
 const UD: ReliabilityLevel = ReliabilityLevel::UnreliableDelivery;

@@ -15,7 +15,10 @@ use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::{ConnectStatus, connect_parameter};
 use vi_types::{ReliabilityLevel, ViState};
 
-use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params, received};
+use crate::testkit::{
+    expected_events::received,
+    net::{CLIENT, MS, Net, S, SERVER, config, params},
+};
 use crate::{Counter, EngineConfig, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;

@@ -3,8 +3,8 @@
 use fcvi_frame::iu::Opcode::{self, ConnectResponse2 as Resp2, ConnectResponse3 as Resp3};
 use vi_types::{ReliabilityLevel, ViState};
 
-use crate::testkit::io::Event;
-use crate::testkit::net::{CLIENT, Net, S, SERVER, params, receive_failed};
+use crate::testkit::net::{CLIENT, Net, S, SERVER, params};
+use crate::testkit::{expected_events::receive_failed, io::Event};
 use crate::{AsyncError, ConnectError, Status, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;

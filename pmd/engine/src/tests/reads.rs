@@ -5,13 +5,13 @@ use fcvi_frame::frame::FrameView;
 use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest};
 use vi_types::ReliabilityLevel;
 
-use crate::testkit::io::{Event, Send};
-use crate::testkit::net::{
-    CLIENT, Net, S, SERVER, config, connection_lost_events, params, read, received, send_failed,
-    sent,
-};
+use crate::testkit::net::{CLIENT, Net, S, SERVER, config, params, read};
 use crate::testkit::rng::Rng;
 use crate::testkit::topology::{Topology, for_each_topology, topology};
+use crate::testkit::{
+    expected_events::{connection_lost_events, received, send_failed, sent},
+    io::{Event, Send},
+};
 use crate::{Counter, EngineConfig, Pumped, Status, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;

@@ -10,8 +10,11 @@ use fcvi_frame::iu::Opcode::{
 };
 use vi_types::{ReliabilityLevel, ViState};
 
-use crate::testkit::io::{Receive, Send};
-use crate::testkit::net::{CLIENT, Net, SERVER, params, received};
+use crate::testkit::net::{CLIENT, Net, SERVER, params};
+use crate::testkit::{
+    expected_events::received,
+    io::{Receive, Send},
+};
 use crate::{Counter, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;

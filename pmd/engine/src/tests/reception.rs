@@ -7,12 +7,14 @@ use fcvi_frame::iu::Opcode::{
 };
 use vi_types::{ReliabilityLevel, ViState};
 
-use crate::testkit::io::{Event, Send};
-use crate::testkit::net::{
-    CLIENT, MS, Net, S, SERVER, config, connection_lost_events, params, receive_failed, received,
-    send_failed, sent, without_partial_data,
-};
+use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
 use crate::testkit::rng::Rng;
+use crate::testkit::{
+    expected_events::{
+        connection_lost_events, receive_failed, received, send_failed, sent, without_partial_data,
+    },
+    io::{Event, Send},
+};
 use crate::{AsyncError, Counter, Status, ViIndex};
 
 const RR: ReliabilityLevel = ReliabilityLevel::ReliableReception;

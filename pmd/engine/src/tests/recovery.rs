@@ -14,9 +14,12 @@ use fcvi_frame::gaps::{MissingRange, MissingRanges};
 use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest, SendResponse, WriteRequest};
 use vi_types::{ReliabilityLevel, ViState};
 
-use crate::testkit::io::{Event, Send};
-use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params, received, sent};
+use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
 use crate::testkit::rng::Rng;
+use crate::testkit::{
+    expected_events::{received, sent},
+    io::{Event, Send},
+};
 use crate::{Counter, EngineConfig, RecoveryConfig, Status, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;

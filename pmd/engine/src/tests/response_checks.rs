@@ -12,9 +12,10 @@ use vi_types::{ReliabilityLevel, ViState};
 use super::receive_checks::{
     F_CTL, FLAGS, HANDLE, MSG_ID, OFFSET, OPCODE, OX_ID, R_CTL, SEQ_CNT, SOF, add, edited,
 };
-use crate::testkit::io::{Event, Send};
-use crate::testkit::net::{
-    CLIENT, Net, S, SERVER, config, connection_lost_events, read, received, send_failed, sent,
+use crate::testkit::net::{CLIENT, Net, S, SERVER, config, read};
+use crate::testkit::{
+    expected_events::{connection_lost_events, received, send_failed, sent},
+    io::{Event, Send},
 };
 use crate::{Counter, Status, ViIndex};
 

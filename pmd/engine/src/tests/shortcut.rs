@@ -8,14 +8,16 @@ mod programs;
 use fcvi_frame::iu::Opcode::{ConnectResponse3, DisconnectRequest, SendRequest};
 use vi_types::{ReliabilityLevel, ViState};
 
-use crate::recovery::RecoveryConfig;
 use crate::testkit::io::{Event, Send};
-use crate::testkit::net::{
-    CLIENT, Net, S, SERVER, config, connection_lost_events, params, peer_disconnected_events,
-    received, send_failed, sent,
-};
+use crate::testkit::net::{CLIENT, Net, S, SERVER, config, params};
 use crate::testkit::topology::{Topology, with_topology};
 use crate::{AsyncError, Counter, EngineConfig, Pumped, Status, ViIndex, ViParams};
+use crate::{
+    recovery::RecoveryConfig,
+    testkit::expected_events::{
+        connection_lost_events, peer_disconnected_events, received, send_failed, sent,
+    },
+};
 
 const UD: ReliabilityLevel = ReliabilityLevel::UnreliableDelivery;
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;

@@ -230,7 +230,7 @@ impl Simulation {
                 0..5 => self.send(at),
                 5..9 => self.receives(at),
                 9..11 => self.write(at),
-                11 if self.level != ReliabilityLevel::UnreliableDelivery => self.read(at),
+                11 if self.level.is_reliable() => self.read(at),
                 12 => self.net.nodes[at].io.room = self.rng.below(8) as usize,
                 13 => {
                     self.net.nodes[at].io.room = usize::MAX;

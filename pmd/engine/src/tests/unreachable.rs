@@ -4,8 +4,11 @@ use fcvi_frame::connect::NetAddress;
 use fcvi_frame::iu::Opcode::{ConnectResponse2, ConnectResponse3};
 use vi_types::{ReliabilityLevel, ViState};
 
-use crate::testkit::io::{Event, Receive};
-use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, discriminator, params, receive_failed};
+use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, discriminator, params};
+use crate::testkit::{
+    expected_events::receive_failed,
+    io::{Event, Receive},
+};
 use crate::{ConnectCommand, ConnectError, Status, ViIndex};
 
 const LEVELS: [ReliabilityLevel; 3] = [
@@ -24,7 +27,7 @@ fn client(net: &mut Net, level: ReliabilityLevel) -> ViIndex {
 /// Asserts the state of a VI whose request failed with `NotReachable`, and destroys it.
 fn assert_unreachable(net: &mut Net, vi: ViIndex, level: ReliabilityLevel) {
     let receives = net.nodes[CLIENT].io.vi(vi).receives.len();
-    if level == ReliabilityLevel::UnreliableDelivery {
+    if !level.is_reliable() {
         assert_eq!(net.state(CLIENT, vi), ViState::Idle);
         assert_eq!(receives, 1);
     } else {

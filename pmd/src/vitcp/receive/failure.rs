@@ -1,7 +1,6 @@
 //! Failed received messages, by reliability level (docs/spec/vi-engine-errors.md).
 
 use vi_engine::{AsyncError, Completion, EngineIo, Status};
-use vi_types::ReliabilityLevel;
 use vitcp_lite::{IsCode, RemoteError, ViErrorType};
 
 use super::Receiver;
@@ -40,7 +39,7 @@ impl Receiver<'_> {
             }
             Failure::Protection => (Status::PROTECTION, ViErrorType::Descriptor),
         };
-        let reliable = self.params.level != ReliabilityLevel::UnreliableDelivery;
+        let reliable = self.params.level.is_reliable();
         match kind {
             RxKind::Receive { .. } => self.complete_error(status, false),
             RxKind::Write { claimed: true, .. } => self.complete_error(status, true),
@@ -60,7 +59,7 @@ impl Receiver<'_> {
     /// Breaks the connection at a reliable level because the last message failed; its sender gets the error
     /// if it uses acknowledgements.
     pub(super) fn break_if_reliable(&mut self, vi_error: ViErrorType) -> Result<(), CloseReason> {
-        if self.params.level == ReliabilityLevel::UnreliableDelivery {
+        if !self.params.level.is_reliable() {
             return Ok(());
         }
         let is_code = match vi_error {

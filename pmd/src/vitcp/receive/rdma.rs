@@ -1,7 +1,6 @@
 //! RDMA: targets of writes, reads of the peer, and responses to our reads.
 
 use vi_engine::{AsyncError, Claim, EngineIo, Status, ViIndex};
-use vi_types::ReliabilityLevel;
 use vitcp_lite::{Flags, RdmaHeader, SegmentHeader, ViErrorType};
 
 use super::Receiver;
@@ -76,7 +75,7 @@ impl Receiver<'_> {
         let target = (rdma.address, rdma.handle);
         let bytes = rdma.total_bytes;
         let limited = self.connection.rx.misses.is_watched() && self.is_limited();
-        if limited && self.params.level == ReliabilityLevel::UnreliableDelivery {
+        if limited && !self.params.level.is_reliable() {
             return self.drop_limited();
         }
         let allowed = self.params.rdma_write
@@ -129,7 +128,7 @@ impl Receiver<'_> {
         rdma: &RdmaHeader,
     ) -> Result<(), CloseReason> {
         self.next_number(header)?;
-        if self.params.level == ReliabilityLevel::UnreliableDelivery {
+        if !self.params.level.is_reliable() {
             return Err(CloseReason::Protocol(Counter::DropOutOfOrder));
         }
         let source = (rdma.address, rdma.handle);

@@ -5,8 +5,11 @@ use fcvi_frame::iu::Opcode::{DisconnectRequest, ReadRequest};
 use vi_types::ReliabilityLevel;
 
 use super::{Case, INCOMPLETE, RD, RR};
-use crate::testkit::io::{Event, Send};
-use crate::testkit::net::{CLIENT, S, SERVER, receive_failed, received, send_failed};
+use crate::testkit::net::{CLIENT, S, SERVER};
+use crate::testkit::{
+    expected_events::{receive_failed, received, send_failed},
+    io::{Event, Send},
+};
 use crate::{AsyncError, Counter, Status};
 
 const RELIABLE: [ReliabilityLevel; 2] = [RD, RR];

@@ -5,8 +5,11 @@ use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest, SendRespons
 use vi_types::ReliabilityLevel;
 
 use super::{Case, RD, RR, UD, remote_write_failed};
-use crate::testkit::io::Event;
-use crate::testkit::net::{CLIENT, S, SERVER, receive_failed, received, send_failed, sent};
+use crate::testkit::net::{CLIENT, S, SERVER};
+use crate::testkit::{
+    expected_events::{receive_failed, received, send_failed, sent},
+    io::Event,
+};
 use crate::{AsyncError, Counter, Status};
 
 const INCOMPLETE: Status = Status::TRANSPORT.with(Status::PARTIAL);

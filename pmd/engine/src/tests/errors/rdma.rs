@@ -4,9 +4,12 @@ use fcvi_frame::iu::Opcode::{DisconnectRequest, ReadResponse};
 use vi_types::ReliabilityLevel;
 
 use super::{Case, RD, RR, UD, remote_write_failed};
-use crate::testkit::io::{Event, Send};
-use crate::testkit::net::{CLIENT, Net, SERVER, params, send_failed, sent};
+use crate::testkit::net::{CLIENT, Net, SERVER, params};
 use crate::testkit::topology::for_each_topology;
+use crate::testkit::{
+    expected_events::{send_failed, sent},
+    io::{Event, Send},
+};
 use crate::{AsyncError, Counter, Status, ViParams};
 
 /// Invalid targets: before and beyond the region, wrapping around the address space, an unknown handle, and zero bytes

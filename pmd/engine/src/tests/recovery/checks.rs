@@ -6,8 +6,11 @@ use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest, SendRespons
 use vi_types::ViState;
 
 use super::{RD, TARGET, acknowledgements, msg_id, pair, withheld};
-use crate::Counter;
-use crate::testkit::net::{CLIENT, MS, SERVER, received, sent};
+use crate::testkit::net::{CLIENT, MS, SERVER};
+use crate::{
+    Counter,
+    testkit::expected_events::{received, sent},
+};
 
 #[test]
 fn invalid_acknowledgements_are_dropped() {

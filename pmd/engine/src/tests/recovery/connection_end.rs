@@ -4,10 +4,13 @@ use fcvi_frame::iu::Opcode::{ReadResponse, SendRequest};
 use vi_types::ViState;
 
 use super::{RD, RR, TARGET, US, is_retransmitted, pair, pair_with, withheld};
-use crate::testkit::io::{Event, Send};
-use crate::testkit::net::{
-    CLIENT, MS, S, SERVER, connection_lost_events, peer_disconnected_events, receive_failed,
-    received, send_failed, sent, without_partial_data,
+use crate::testkit::net::{CLIENT, MS, S, SERVER};
+use crate::testkit::{
+    expected_events::{
+        connection_lost_events, peer_disconnected_events, receive_failed, received, send_failed,
+        sent, without_partial_data,
+    },
+    io::{Event, Send},
 };
 use crate::{Counter, Status};
 

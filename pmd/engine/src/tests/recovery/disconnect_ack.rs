@@ -8,9 +8,10 @@ use fcvi_frame::iu::Opcode::{DisconnectRequest, SendRequest, SendResponse};
 use vi_types::{ReliabilityLevel, ViState};
 
 use super::{RD, RR, msg_id, pair, pair_with};
-use crate::testkit::io::Event;
-use crate::testkit::net::{
-    CLIENT, MS, Net, S, SERVER, connection_lost_events, peer_disconnected_events, send_failed, sent,
+use crate::testkit::net::{CLIENT, MS, Net, S, SERVER};
+use crate::testkit::{
+    expected_events::{connection_lost_events, peer_disconnected_events, send_failed, sent},
+    io::Event,
 };
 use crate::{Status, ViIndex};
 

@@ -4,8 +4,11 @@
 use vi_types::{ReliabilityLevel, ViState};
 
 use super::{RD, RR, TARGET, pair, withheld, write};
-use crate::testkit::io::Event;
-use crate::testkit::net::{CLIENT, MS, SERVER, send_failed, sent};
+use crate::testkit::net::{CLIENT, MS, SERVER};
+use crate::testkit::{
+    expected_events::{send_failed, sent},
+    io::Event,
+};
 use crate::{AsyncError, Counter, Status};
 
 /// Sends a message that will fail, and a write whose frames all arrive first. Returns the number of bytes written.

@@ -6,8 +6,11 @@ use fcvi_frame::frame::{FrameView, seal};
 use fcvi_frame::iu::Opcode::{SendRequest, WriteRequest};
 
 use super::{RD, RR, US, acknowledgements, msg_id, pair, withheld, write};
-use crate::testkit::io::Send;
-use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, received, sent};
+use crate::testkit::net::{CLIENT, MS, Net, S, SERVER};
+use crate::testkit::{
+    expected_events::{received, sent},
+    io::Send,
+};
 use crate::{Counter, ViIndex};
 
 /// Returns FCVI_PARAMETER of a frame that carries an acknowledgement.

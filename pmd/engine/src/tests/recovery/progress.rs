@@ -5,8 +5,11 @@ use fcvi_frame::iu::Opcode::SendResponse;
 use vi_types::{ReliabilityLevel, ViState};
 
 use super::{RD, RR, US, acknowledgement, pair_with, withheld};
-use crate::testkit::io::Event;
-use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, connection_lost_events, send_failed, sent};
+use crate::testkit::net::{CLIENT, MS, Net, S, SERVER};
+use crate::testkit::{
+    expected_events::{connection_lost_events, send_failed, sent},
+    io::Event,
+};
 use crate::{Counter, Status, ViIndex};
 
 const ULP_TIMEOUT: u64 = S;

@@ -5,8 +5,8 @@ use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse};
 use vi_types::ViState;
 
 use super::{RD, RR, TARGET, is_retransmitted, pair};
-use crate::Counter;
-use crate::testkit::net::{CLIENT, MS, SERVER, sent};
+use crate::testkit::net::{CLIENT, MS, SERVER};
+use crate::{Counter, testkit::expected_events::sent};
 
 /// A request that is repeated after its read has completed and the target has deregistered the memory is dropped.
 #[test]

@@ -8,9 +8,9 @@
 //! answered, and messages behind it may have been placed or have failed before.
 
 use super::*;
-use crate::testkit::io::Receive;
-use crate::testkit::net::{read, without_partial_data};
+use crate::testkit::net::read;
 use crate::testkit::rng::Rng;
+use crate::testkit::{expected_events::without_partial_data, io::Receive};
 
 const PROGRAMS: u64 = 400;
 const STEPS: usize = 40;

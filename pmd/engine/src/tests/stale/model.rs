@@ -157,7 +157,7 @@ impl Model {
             level: self.setup.level,
             max_transfer_bytes: self.setup.longest() as u32,
             rdma_write: true,
-            rdma_read: self.setup.level != ReliabilityLevel::UnreliableDelivery,
+            rdma_read: self.setup.level.is_reliable(),
         };
         self.net.create(node, params)
     }
@@ -584,8 +584,7 @@ impl Model {
             .get(next as usize..number as usize);
         let takes = |m: &Message| matches!(m.kind, Kind::Send | Kind::Write { immediate: true });
         let gap = skipped.is_none_or(|skipped| skipped.iter().any(takes));
-        let may_skip =
-            self.setup.level == ReliabilityLevel::UnreliableDelivery && self.setup.withheld > 0;
+        let may_skip = !self.setup.level.is_reliable() && self.setup.withheld > 0;
         if number < next || (gap && !may_skip) {
             return Err(format!("message {number} instead of {next}"));
         }

@@ -2,7 +2,10 @@
 
 use vi_types::ReliabilityLevel;
 
-use crate::testkit::net::{CLIENT, Net, S, SERVER, config, connection_lost_events};
+use crate::testkit::{
+    expected_events::connection_lost_events,
+    net::{CLIENT, Net, S, SERVER, config},
+};
 
 const R_CTL: usize = 28;
 const ELS_REPLY: u8 = 0x23;
