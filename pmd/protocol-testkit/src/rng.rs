@@ -11,7 +11,7 @@ impl Rng {
     }
 
     /// Returns 64 random bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -21,7 +21,7 @@ impl Rng {
 
     /// Returns a number less than `limit`, which is not 0.
     pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
+        self.next_u64() % limit
     }
 
     /// Returns true with this probability.
@@ -31,6 +31,6 @@ impl Rng {
 
     /// Returns random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.next() as u8).collect()
+        (0..len).map(|_| self.next_u64() as u8).collect()
     }
 }

@@ -567,6 +567,6 @@ impl EngineIo for TestIo {
     }
 
     fn random(&mut self) -> u32 {
-        self.rng.next() as u32 & self.random_mask
+        self.rng.next_u64() as u32 & self.random_mask
     }
 }

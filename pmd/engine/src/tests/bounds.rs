@@ -252,7 +252,7 @@ fn inject_random_frames(seed: u64, level: ReliabilityLevel, recovery: Option<Rec
         let mut frame = frames[rng.below(frames.len() as u64) as usize].clone();
         for _ in 0..1 + rng.below(4) {
             let at = rng.below(84.min(frame.len() as u64)) as usize;
-            frame[at] = rng.next() as u8;
+            frame[at] = rng.next_u64() as u8;
         }
         let to = rng.below(2) as usize;
         if rng.below(4) > 0 {
@@ -315,7 +315,9 @@ fn vi_allocation_uses_the_lowest_free_slot_once() {
     assert_eq!(engine.create_vi(params(RD)), None);
     let mut rng = Rng::new(7);
     for _ in 0..50 {
-        let mut destroyed: Vec<_> = (0..5).map(|_| ViIndex(rng.next() as u32 % slots)).collect();
+        let mut destroyed: Vec<_> = (0..5)
+            .map(|_| ViIndex(rng.next_u64() as u32 % slots))
+            .collect();
         destroyed.sort_unstable();
         destroyed.dedup();
         for vi in destroyed.iter().rev() {

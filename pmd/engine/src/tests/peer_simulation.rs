@@ -56,7 +56,7 @@ fn configs(rng: &mut Rng) -> Vec<EngineConfig> {
     let mut configs: Vec<_> = (0..PORTS).map(config).collect();
     for node in 0..PORTS {
         configs[node].host = configs[2 * host_of(node)].host;
-        configs[node].port_name = 0x3000_0000_0000_0000 | rng.next() >> 8;
+        configs[node].port_name = 0x3000_0000_0000_0000 | rng.next_u64() >> 8;
         configs[node].ulp_timeout_ns = 400 * MS;
         configs[node].r_a_tov_ns = 200 * MS;
     }
@@ -114,10 +114,10 @@ impl Simulation {
     /// Replaces the application of a port by one with the same N_Port_ID while frames from and to it are in flight.
     fn replace(&mut self, node: usize) {
         let mut config = self.net.nodes[node].engine.config().clone();
-        config.port_name = 0x3000_0000_0000_0000 | self.rng.next() >> 8;
+        config.port_name = 0x3000_0000_0000_0000 | self.rng.next_u64() >> 8;
         self.count(node);
-        self.net.nodes[node].engine = Engine::new(config, self.rng.next());
-        self.net.nodes[node].io = TestIo::new(self.rng.next());
+        self.net.nodes[node].engine = Engine::new(config, self.rng.next_u64());
+        self.net.nodes[node].io = TestIo::new(self.rng.next_u64());
         for peer_vi in self.peer_vis.iter_mut().filter(|s| s.node == node) {
             peer_vi.vi = self.net.create(node, params(RD));
         }

@@ -97,7 +97,7 @@ impl Stream {
         let vi = self.vis[node];
         let length = self.length();
         let data = self.rng.bytes(length);
-        let immediate = (self.rng.below(3) == 0).then_some(self.rng.next() as u32);
+        let immediate = (self.rng.below(3) == 0).then_some(self.rng.next_u64() as u32);
         let fence = self.rng.below(8) == 0;
         let kind = self.rng.below(8);
         let expected = &mut self.expected[node];

@@ -71,7 +71,7 @@ impl Link {
         let enode_mac = MacAddress([0x52, 0x54, 0, 0, 0, (at / 2) as u8 + 1]);
         let discovery = Vn2vnConfig::new(port_name, port_name | 1 << 60, self.fc4, enode_mac);
         let login = LoginConfig::new(port_name, port_name | 1 << 60, self.fc4, Some(host_of(at)));
-        let mut port = VnPort::new(discovery, login, self.rng.next());
+        let mut port = VnPort::new(discovery, login, self.rng.next_u64());
         port.start(self.now_ns);
         while self.nodes.len() <= at {
             self.nodes.push(None);
@@ -480,7 +480,9 @@ fn corrupted_frames_are_counted_and_have_no_effect() {
     assert_eq!(counter(port, "drop_malformed"), 1);
     for _ in 0..20_000 {
         let mut bytes = vec![0u8; rng.below(200) as usize];
-        bytes.iter_mut().for_each(|byte| *byte = rng.next() as u8);
+        bytes
+            .iter_mut()
+            .for_each(|byte| *byte = rng.next_u64() as u8);
         if bytes.len() >= 18 {
             bytes[12..14].copy_from_slice(&[0x89, 0x14]);
             bytes[14..18].copy_from_slice(&[0x10, 0, 0, rng.below(6) as u8]);

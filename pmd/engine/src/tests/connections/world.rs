@@ -61,7 +61,7 @@ fn configs(rng: &mut Rng) -> Vec<EngineConfig> {
     let mut configs: Vec<_> = (0..PORTS).map(config).collect();
     for node in 0..PORTS {
         configs[node].host = configs[2 * host_of(node)].host;
-        configs[node].port_name = rng.next();
+        configs[node].port_name = rng.next_u64();
         configs[node].ulp_timeout_ns = ULP_TIMEOUT_NS;
         configs[node].r_a_tov_ns = R_A_TOV_NS;
         configs[node].e_d_tov_ns = R_A_TOV_NS / 4;

@@ -187,7 +187,7 @@ fn random_frames_leave_login_and_tables_unchanged() {
         let mut header = setup.header(
             [RCtl::ElsRequest, RCtl::ElsReply][rng.below(2) as usize],
             [profile::F_CTL_REQUEST, profile::F_CTL_FINAL_REPLY][rng.below(2) as usize],
-            rng.next() as u16,
+            rng.next_u64() as u16,
         );
         header.s_id = NPortId::from_bytes([0, 0, rng.below(5) as u8]);
         let (carrier, source) = match rng.below(3) {

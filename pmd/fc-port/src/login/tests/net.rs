@@ -90,7 +90,7 @@ impl Segment {
         let host = host(number.div_ceil(2));
         let mut config = LoginConfig::new(me.port_name, me.node_name, FC_VI, Some(host));
         config.data_field_bytes = 2112 - 100 * u16::from(number);
-        LoginMachine::new(config, self.rng.next())
+        LoginMachine::new(config, self.rng.next_u64())
     }
 
     /// Returns a node as discovery reports it to the others.

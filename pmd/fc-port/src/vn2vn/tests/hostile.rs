@@ -263,7 +263,7 @@ fn corrupted_frames_cause_no_panic() {
             let sender = port(rng.below(8) as u8, id(rng.below(4) as u16 + 6));
             let message = match rng.below(5) {
                 0 => ProbeRequest,
-                1 => ClaimNotification(claim(rng.next() as u16)),
+                1 => ClaimNotification(claim(rng.next_u64() as u16)),
                 2 => ClaimResponse(claim(2158)),
                 3 => fcvi_frame::fip::Vn2vnMessage::ProbeReply,
                 _ => Beacon,

@@ -119,7 +119,7 @@ impl Segment {
     pub(super) fn new(configs: Vec<Vn2vnConfig>, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let station = |config| Station {
-            machine: Vn2vn::new(config, rng.next()),
+            machine: Vn2vn::new(config, rng.next_u64()),
             events: Vec::new(),
             partition: 0,
             mtu_bytes: usize::MAX,

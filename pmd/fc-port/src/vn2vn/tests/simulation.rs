@@ -87,7 +87,7 @@ impl Simulation {
         let configs = (0..stations).map(|number| {
             // Most request 00.00.07, some share an interface, some accept only smaller frames.
             let low = if rng.below(4) == 0 {
-                rng.next() as u16
+                rng.next_u64() as u16
             } else {
                 7
             };
