@@ -271,7 +271,7 @@ fn refused_captures_report_the_reason() {
         assert!(!file.exists());
     };
     let own = || program(built().join("fcvi-pmd"));
-    let why = "unexpected argument '--filter' found";
+    let why = "tip: select frames with tshark: fcvi-pmd capture -w - | tshark -r - -Y '";
     assert_refused(own(), &["--filter", "vi"], why);
     let why = "no NIC is called \"X\"; there are VINIC0";
     assert_refused(own(), &["--device", "X"], why);

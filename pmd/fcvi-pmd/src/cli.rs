@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::UnknownArgumentValueParser;
 use clap::{Args, Parser, Subcommand};
 use fcvi_frame::NPortId;
 
@@ -99,6 +100,9 @@ pub struct CaptureOptions {
     /// Capture only FC frames from or to this N_Port_ID, such as 00.01.02. Default: all frames.
     #[arg(long, value_name = "ID")]
     pub n_port_id: Option<NPortId>,
+    /// Always refused: earlier versions had filter expressions.
+    #[arg(long, hide = true, value_parser = UnknownArgumentValueParser::suggest(FILTER_TIP))]
+    pub filter: Option<String>,
     /// Capture at most this number of bytes of each frame. Default: all.
     #[arg(long, value_parser = clap::value_parser!(u32).range(52..), value_name = "BYTES")]
     pub snaplen: Option<u32>,
@@ -112,6 +116,10 @@ pub struct CaptureOptions {
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
 }
+
+/// What replaces `--filter`; clap prints it after `tip: `.
+const FILTER_TIP: &str =
+    "select frames with tshark: fcvi-pmd capture -w - | tshark -r - -Y 'DISPLAY FILTER'";
 
 /// Options of `neighbours`.
 #[derive(Debug, Args)]
@@ -179,10 +187,12 @@ mod tests {
         assert_eq!(options.n_port_id, NPortId::new(0x102));
         assert!(parse("--n-port-id 258").is_err());
         let error = parse("--filter vi").unwrap_err().to_string();
-        assert!(error.contains("unexpected argument '--filter'"), "{error}");
-        assert!(!error.contains("similar argument"), "{error}");
+        assert!(error.contains("unexpected argument '--filter"), "{error}");
+        let tip = "tip: select frames with tshark: fcvi-pmd capture -w - | tshark -r - -Y '";
+        assert!(error.contains(tip), "{error}");
         let help = parse("--help").unwrap_err().to_string();
         assert!(help.contains("tshark -r - -Y"), "{help}");
+        assert!(!help.contains("--filter"), "{help}");
     }
 
     #[test]
