@@ -3,23 +3,22 @@
 use core::fmt;
 use core::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 /// Reliability level of a VI (VIPL 4.6). The values are the bits of the guide; `ud`, `rd` and `rr` are
 /// the short names in options and reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u16)]
 pub enum ReliabilityLevel {
     /// Unreliable Delivery: losses are not detected, and errors do not break the connection.
-    #[serde(rename = "ud")]
+    #[cfg_attr(feature = "serde", serde(rename = "ud"))]
     UnreliableDelivery = 1,
     /// Reliable Delivery: in order, at most once; an error breaks the connection. A send completes when it has been
     /// sent.
-    #[serde(rename = "rd")]
+    #[cfg_attr(feature = "serde", serde(rename = "rd"))]
     ReliableDelivery = 2,
     /// Reliable Reception: as Reliable Delivery, but a send or write completes when the peer has placed its data, or
     /// with the error that the peer reports.
-    #[serde(rename = "rr")]
+    #[cfg_attr(feature = "serde", serde(rename = "rr"))]
     ReliableReception = 4,
 }
 

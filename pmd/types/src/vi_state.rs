@@ -1,7 +1,5 @@
 //! States of a VI (VIPL 4.8).
 
-use serde::{Deserialize, Serialize};
-
 /// State of a VI (VIPL 4.8).
 ///
 /// ```text
@@ -12,7 +10,8 @@ use serde::{Deserialize, Serialize};
 ///    |                                                           v
 ///    +------------------------- disconnect -------------------- Error
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum ViState {
     /// Not connected.
