@@ -118,6 +118,10 @@ impl Host {
         assert!(vi > count / 2, "{vi} of {count}");
         for frame in frames.iter().filter(|frame| frame[0] != "0x8914") {
             assert_eq!(frame[..2], ["0x8906", "1"]);
+            assert!(
+                ["0x58", "0x01", "0x00"].contains(&frame[2].as_str()),
+                "{frame:?}"
+            );
         }
     }
 

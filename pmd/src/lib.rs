@@ -92,4 +92,3 @@ pub use open::{OpenError, check_nic, check_process};
 pub use resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 pub use sys::raise_descriptor_limit;
 pub use vi::ViSettings;
-pub use vi_types::ViState;

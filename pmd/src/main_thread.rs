@@ -6,18 +6,15 @@
 
 use std::sync::{Once, OnceLock};
 
-use nix::sys::signal::SigSet;
-
-use crate::{device, sys};
+use crate::device;
+use crate::sys::{self, SignalMask};
 
 /// Signal mask of the main thread when it ended.
-static EXIT_MASK: OnceLock<SigSet> = OnceLock::new();
+static EXIT_MASK: OnceLock<SignalMask> = OnceLock::new();
 
 /// Exit hook of the main thread.
 extern "C" fn on_exit() {
-    // The query fails only for an unknown operation.
-    let mask = SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty());
-    if EXIT_MASK.set(mask).is_ok() {
+    if EXIT_MASK.set(SignalMask::of_this_thread()).is_ok() {
         device::wake_event_threads();
     }
 }
@@ -37,7 +34,6 @@ pub(crate) fn install_exit_hook() {
 /// Adopts the signal mask of the main thread in this thread, if the main thread has ended.
 pub(crate) fn adopt_signal_mask() {
     if let Some(mask) = EXIT_MASK.get() {
-        // It fails only for an unknown operation.
-        let _set = mask.thread_set_mask();
+        mask.set();
     }
 }

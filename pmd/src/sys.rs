@@ -11,7 +11,6 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{self, EfdFlags};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::unistd::{getpid, gettid, read, write};
 use pmd_port::descriptor_number::above_standard_streams;
 use pmd_port::thread;
@@ -189,28 +188,55 @@ impl AsRawFd for EventFd {
 
 /// Signals that an instruction of a thread raises. If blocked they kill the process without a handler
 /// call: also not of the handler for a shared file that was truncated.
-const SYNCHRONOUS_SIGNALS: [Signal; 5] = [
-    Signal::SIGBUS,
-    Signal::SIGSEGV,
-    Signal::SIGFPE,
-    Signal::SIGILL,
-    Signal::SIGTRAP,
+const SYNCHRONOUS_SIGNALS: [libc::c_int; 5] = [
+    libc::SIGBUS,
+    libc::SIGSEGV,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
 ];
 
 /// Runs `start` with all asynchronous signals blocked, which a thread started in it inherits: signals of
 /// the program are for the program's own threads.
 pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
-    let mut asynchronous = SigSet::all();
+    let mut all = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the whole set is written.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
     for signal in SYNCHRONOUS_SIGNALS {
-        asynchronous.remove(signal);
+        // SAFETY: the set was written just now; the number is a signal's.
+        unsafe { libc::sigdelset(all.as_mut_ptr(), signal) };
     }
-    let before = asynchronous.thread_swap_mask(SigmaskHow::SIG_SETMASK);
+    let mut before = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: one initialised set is read, and one of this frame is written.
+    let failed =
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
     let result = start();
-    if let Ok(before) = before {
-        // It fails only for an unknown operation.
-        let _restored = before.thread_set_mask();
+    if failed == 0 {
+        // SAFETY: the set that the successful call above has written.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
     }
     result
+}
+
+/// The signal mask of a thread.
+pub(crate) struct SignalMask(libc::sigset_t);
+
+impl SignalMask {
+    pub(crate) fn of_this_thread() -> Self {
+        let mut mask = core::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: no new mask is given; the old one is written. It cannot fail.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, core::ptr::null(), mask.as_mut_ptr()) };
+        // SAFETY: all zeros are a valid set: the empty one.
+        Self(unsafe { mask.assume_init() })
+    }
+
+    /// Sets the mask of the calling thread.
+    pub(crate) fn set(&self) {
+        // SAFETY: an initialised set is read, and nothing is written.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, core::ptr::null_mut())
+        };
+    }
 }
 
 /// Returns true for the initial thread of the process, or of the forked child.
@@ -323,8 +349,13 @@ mod tests {
     #[test]
     fn started_thread_blocks_signals_and_caller_does_not() {
         fn blocked() -> bool {
-            let mask = SigSet::thread_get_mask().unwrap();
-            mask.contains(Signal::SIGUSR1)
+            let mut mask = core::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+            // SAFETY: no new mask is given; the old one is written.
+            unsafe {
+                libc::pthread_sigmask(libc::SIG_SETMASK, core::ptr::null(), mask.as_mut_ptr())
+            };
+            // SAFETY: an initialised set is read.
+            unsafe { libc::sigismember(mask.as_ptr(), libc::SIGUSR1) == 1 }
         }
         let thread = with_signals_blocked(|| std::thread::spawn(blocked));
         assert!(thread.join().unwrap());

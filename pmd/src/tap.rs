@@ -57,7 +57,7 @@ struct Shared {
 
 /// Result of copying a frame before it is sent.
 enum Staged {
-    OfOtherPorts,
+    Unmatched,
     NoRoom,
     Copied(CapturedFrame),
 }
@@ -155,7 +155,7 @@ impl Tap {
     fn stage(&mut self, mbuf: &Mbuf, direction: Direction, time_ns: u64) -> Staged {
         let bytes = mbuf.bytes();
         if self.n_port_id.is_some_and(|id| !is_from_or_to(bytes, id)) {
-            return Staged::OfOtherPorts;
+            return Staged::Unmatched;
         }
         let Some(mut frame) = self.spare.pop().or_else(|| self.empty.pop()) else {
             return Staged::NoRoom;
@@ -183,7 +183,7 @@ impl Tap {
                 }
             }
             Staged::NoRoom if passed => self.count_dropped(),
-            Staged::NoRoom | Staged::OfOtherPorts => {}
+            Staged::NoRoom | Staged::Unmatched => {}
         }
     }
 

@@ -11,7 +11,8 @@ pub struct Fc4 {
     pub features: u8,
     /// Service parameters of the accept of its PRLI.
     pub service_parameters: u32,
-    /// Leaves frames of TYPE 0x00 that concern its exchanges to the caller: ABTS, and the answers to
-    /// those that it sent. Otherwise such an ABTS is rejected: the protocol cannot undo an exchange.
+    /// Leaves frames of TYPE 0x00 to the caller, with addresses that are not checked, except those of
+    /// a responder that name a request of this port's logins. Otherwise an ABTS is rejected: the
+    /// protocol cannot undo an exchange.
     pub handles_aborts: bool,
 }

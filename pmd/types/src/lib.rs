@@ -1,4 +1,4 @@
-//! Types of the VI Architecture that every layer shares, each defined once.
+//! Types that the crates of the VI provider share, each defined once.
 //!
 //! | module | contents |
 //! | --- | --- |

@@ -1,10 +1,10 @@
 //! The two work queues of a VI.
 
-/// Selects a work queue of a VI.
+/// A work queue of a VI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QueueKind {
     /// The send queue.
-    Send,
+    Send = 0,
     /// The receive queue.
-    Receive,
+    Receive = 1,
 }

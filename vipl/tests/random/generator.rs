@@ -1,7 +1,9 @@
 //! Generation of programs from seeds.
 
+use vi_types::QueueKind;
+
 use crate::program::{
-    DescriptorSpec, Fault, Flaw, Operation, PeerSpec, Pick, QueueKind, RegionSpec, Step, ViSpec,
+    DescriptorSpec, Fault, Flaw, Operation, PeerSpec, Pick, RegionSpec, Step, ViSpec,
 };
 use crate::rng::Rng;
 

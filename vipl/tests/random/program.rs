@@ -1,6 +1,8 @@
 //! Programs: lists of steps. Steps select objects by number, which the player resolves at run time against the existing
 //! objects; so a program stays valid when steps are removed.
 
+use vi_types::QueueKind;
+
 /// Selects an existing object, or an invalid handle.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pick {
@@ -8,13 +10,6 @@ pub(crate) struct Pick {
     pub(crate) number: u32,
     /// Selects a stale handle, a handle of the other endpoint, or an arbitrary value.
     pub(crate) invalid: bool,
-}
-
-/// A work queue of a VI.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum QueueKind {
-    Send,
-    Receive,
 }
 
 /// Error in a descriptor, or in its address.

@@ -5,13 +5,14 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use vi_types::QueueKind;
 use vipl::{ConnectionRequest, Nic, Ptag, ReliabilityLevel, Timeout, Vi, VipError};
 
 use crate::events::Events;
 use crate::nic_context::{
     Names, NicContext, TIMEOUT, make_descriptors, make_vi, print_count, print_counters,
 };
-use crate::queue::{Queue, QueueKind};
+use crate::queue::Queue;
 use crate::{Failure, Server, message};
 
 /// Interval at which waiting threads check whether to stop.

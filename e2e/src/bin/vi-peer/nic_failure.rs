@@ -2,11 +2,12 @@
 
 use std::io;
 
+use vi_types::QueueKind;
 use vipl::{Descriptor, ReliabilityLevel, Timeout, Vi, ViState, VipError};
 
 use crate::echo::round_trip;
 use crate::nic_context::{NicContext, TIMEOUT};
-use crate::queue::{Queue, QueueKind};
+use crate::queue::Queue;
 use crate::{Failure, Server};
 
 /// Successful round trips that prove a connection.

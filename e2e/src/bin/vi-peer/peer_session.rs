@@ -4,7 +4,6 @@ use std::fmt;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use vipl::{
     Completed, ConnectionOptions, Descriptor, ErrorCode, Nic, Operation, Ptag, RdmaAccess,
     RdmaRegion, ReliabilityLevel, RemoteBuffer, Timeout, Vi, VipError,
@@ -25,16 +24,11 @@ const ADVERTISEMENT_BYTES: usize = 16;
 /// Interval at which waiting threads check whether to stop.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-fn level_parser() -> impl TypedValueParser<Value = ReliabilityLevel> {
-    PossibleValuesParser::new(ReliabilityLevel::ALL.map(ReliabilityLevel::short_name))
-        .try_map(|name| name.parse::<ReliabilityLevel>())
-}
-
 /// Attributes and connection options of a VI.
 #[derive(Args, Clone)]
 pub(crate) struct ViOptions {
-    /// The reliability level.
-    #[arg(long, value_parser = level_parser(), default_value = "rd")]
+    /// The reliability level: ud, rd or rr.
+    #[arg(long, default_value = "rd")]
     level: ReliabilityLevel,
     /// MaxTransferSize.
     #[arg(long, default_value_t = 65_536)]

@@ -2,18 +2,12 @@
 
 use std::collections::VecDeque;
 
+use vi_types::QueueKind;
 use vipl::{Completed, Descriptor, Timeout, Vi, VipError};
 
 use crate::Failure;
 use crate::message::LONGEST_BYTES;
 use crate::nic_context::TIMEOUT;
-
-/// A queue of a VI.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum QueueKind {
-    Send,
-    Receive,
-}
 
 /// The posted descriptors of one queue of a VI.
 pub(crate) struct Queue<'a> {

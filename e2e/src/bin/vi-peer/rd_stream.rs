@@ -3,10 +3,11 @@
 
 use std::time::{Duration, Instant};
 
+use vi_types::QueueKind;
 use vipl::{Descriptor, ReliabilityLevel, Timeout, Vi, ViState, VipError};
 
 use crate::nic_context::{NicContext, TIMEOUT, print_count};
-use crate::queue::{Queue, QueueKind};
+use crate::queue::Queue;
 use crate::{Failure, Server, message};
 
 /// Maximum number of posted sends at the source.

@@ -1,8 +1,8 @@
 //! Process login and logout: every page is answered.
 //!
-//! That of the FC-4 protocol is accepted as requested [FCVI P-14]. Of other protocols only FCP's is
-//! accepted, without an image pair and without a function, as between two initiators: a refusal would
-//! make libfc log in again and again.
+//! That of the FC-4 protocol is accepted as requested [FCVI P-14]. Of others only those of FCP and of
+//! TYPE 0, for all protocols, are accepted, without an image pair and without a function, as between
+//! two initiators: a refusal would make libfc log in again and again.
 
 use fcvi_frame::els::{
     ElsCommand, MAX_PAYLOAD_BYTES, PageFlags, ProcessLogin, ResponseCode, ServiceParameterPage,

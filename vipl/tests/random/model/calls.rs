@@ -4,12 +4,12 @@
 
 use std::rc::Rc;
 
+use vi_types::QueueKind;
 use vipl::{MemAttributes, ViAttributes, ViState, VipError};
 
 use super::descriptor::{DecodedPost, Posted, errors};
 use super::state::{AsyncError, Bytes, Completion, Connection, Entry, Item, State, Vi, cq_of};
 use super::tables::{Tables, ViFacts};
-use crate::program::QueueKind;
 
 /// The valid errors of a call; none if it must succeed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

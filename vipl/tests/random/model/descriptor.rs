@@ -2,8 +2,9 @@
 
 use std::rc::Rc;
 
+use vi_types::QueueKind;
+
 use super::tables::{Tables, Use, ViFacts};
-use crate::program::QueueKind;
 
 /// Error bits of a status word (VIPL 5.2).
 pub(crate) mod errors {

@@ -3,12 +3,12 @@
 //! Each handler is called once, in the order of the notify calls on its queue: with the next completed descriptor or
 //! entry, or with NULL if the queue becomes empty. A descriptor or entry of a handler is not returned by other calls.
 
+use vi_types::QueueKind;
 use vipl::VipError;
 
 use super::calls::{DoneResult, Verdict, completion_matches};
 use super::state::{Item, State, cq_of};
 use super::tables::Tables;
-use crate::program::QueueKind;
 
 /// A queue with notify handlers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

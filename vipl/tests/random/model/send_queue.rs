@@ -2,13 +2,13 @@
 
 use std::rc::Rc;
 
+use vi_types::QueueKind;
 use vipl::ErrorCode;
 
 use super::descriptor::{Posted, errors};
 use super::state::{Bytes, Completion, State, Transit};
 use super::tables::{Tables, Use};
 use super::transfer::{about, failed};
-use crate::program::QueueKind;
 
 /// The bit of Reliable Reception.
 const RECEPTION: u16 = 4;

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
+use vi_types::QueueKind;
 use vipl::ViState;
 
 use super::descriptor::{Posted, own_memory};
 use super::notify::{ExpectedCall, NotifyQueue};
 use super::peers::Peer;
 use super::tables::{Tables, ViFacts};
-use crate::program::QueueKind;
 
 /// Completion of a descriptor, as far as the guide specifies it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -1,11 +1,11 @@
 //! Steps of the provider: transmission, placement of received data, and breaks of connections.
 
+use vi_types::QueueKind;
 use vipl::{ErrorCode, ResourceCode, ViState};
 
 use super::descriptor::{Segment, errors};
 use super::state::{AsyncError, Bytes, Completion, Entry, State, Transit};
 use super::tables::{Tables, Use};
-use crate::program::QueueKind;
 
 const UNRELIABLE: u16 = 1;
 /// Completed-operation code of a receive that an RDMA write consumed.

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
+use vi_types::QueueKind;
 use vipl::{
     ConnHandle, Discriminator, HostAddress, NetAddress, Timeout, ViAttributes, ViHandle, ViState,
     VipError, provider as vip,
@@ -11,7 +12,7 @@ use vipl::{
 use super::{Checked, Player, TIMEOUT, choose};
 use crate::model::{Request, Tables, Verdict, ViFacts};
 use crate::oracle::Violation;
-use crate::program::{Fault, Pick, QueueKind};
+use crate::program::{Fault, Pick};
 
 /// A thread that waits for the response to a client request.
 pub(super) struct ClientThread {

@@ -1,11 +1,12 @@
 //! Notify calls, and checks of handler calls.
 
+use vi_types::QueueKind;
 use vipl::{CqEntry, CqHandle, NicHandle, Returned, ViHandle, VipError, provider as vip};
 
 use super::{Checked, Player};
 use crate::model::{DoneResult, ExpectedCall, HandlerArgument, NotifyQueue, Verdict};
 use crate::oracle::Violation;
-use crate::program::{Pick, QueueKind};
+use crate::program::Pick;
 
 /// The argument of a handler call, as the provider passed it.
 #[derive(Clone, Copy, Debug)]

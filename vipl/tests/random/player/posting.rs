@@ -1,12 +1,13 @@
 //! Posts of descriptors: valid ones, and ones with a single flaw.
 
 use pmd::descriptor::{ControlSegment, DataSegment, control};
+use vi_types::QueueKind;
 use vipl::{MemoryHandle, RawDescriptor, ViHandle, ViState, provider as vip};
 
 use super::{Checked, Player};
 use crate::arena::{Allocation, Arena};
 use crate::model::{DecodedPost, State, Verdict, ViFacts, decode_post};
-use crate::program::{DescriptorSpec, Flaw, Operation, Pick, QueueKind};
+use crate::program::{DescriptorSpec, Flaw, Operation, Pick};
 use crate::rng::Rng;
 
 /// A descriptor before it is written into memory.

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::Instant;
 
+use vi_types::QueueKind;
 use vipl::{MemoryHandle, PtagHandle, ViHandle, ViState, provider as vip};
 
 use super::{Checked, Player, TIMEOUT};
 use crate::arena::Arena;
 use crate::model::{AsyncError, State, Verdict, completion_matches};
 use crate::oracle::Violation;
-use crate::program::{Pick, QueueKind};
+use crate::program::Pick;
 
 /// Polls of each NIC: more than a peer request and its responses need.
 const POLLS: u32 = 6;

@@ -1,12 +1,13 @@
 //! Collection of completed descriptors and of entries of completion queues.
 
+use vi_types::QueueKind;
 use vipl::{CqHandle, Done, Timeout, ViHandle, VipError, provider as vip};
 
 use super::{Checked, Player};
 use crate::arena::Allocation;
 use crate::model::{Bytes, Completion, DoneResult, Posted, State};
 use crate::oracle::Violation;
-use crate::program::{Pick, QueueKind};
+use crate::program::Pick;
 
 impl Player {
     pub(super) fn done(&mut self, pick: Pick, kind: QueueKind, wait: bool) -> Checked {

@@ -368,7 +368,7 @@ fn request_action_selects_reply_and_login() {
 
 /// It has no host address: none is queried or answered for, not even the address 0.
 #[test]
-fn port_without_a_host_address_uses_no_farp() {
+fn port_without_a_host_address_answers_no_request_for_a_host() {
     let mut setup = Setup::empty(LoginConfig {
         host: None,
         ..config(true)

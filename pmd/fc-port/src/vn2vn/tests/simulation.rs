@@ -62,7 +62,8 @@ impl Owner {
             Vn2vnEvent::NeighbourReady(n) => {
                 assert!(self.is_up, "{what}: ready before up");
                 assert_eq!(self.found.get(&n.port_name), Some(&n.id), "{what}");
-                assert!(n.data_field_bytes() >= 256, "{what}: {n:?}");
+                let is_tested = n.path_fcoe_bytes.is_some_and(|bytes| bytes >= 302);
+                assert!(is_tested, "{what}: {n:?}");
                 assert_eq!(self.ready.insert(n.port_name, n), None, "{what}");
             }
             Vn2vnEvent::NeighbourGone { port_name, id, .. } => {
