@@ -36,8 +36,8 @@ pub(crate) const HEADER_BYTES: usize = 14 + 1 + 4 + 4;
 /// Unsuccessful polls per reading of the clock.
 const POLLS_PER_CLOCK: u32 = 1024;
 
-/// Time after which a message counts as lost.
-const LOST_AFTER: Duration = Duration::from_millis(50);
+/// Time after which a message or a frame counts as lost.
+pub(crate) const LOST_AFTER: Duration = Duration::from_millis(50);
 
 /// Time without a frame after which a round is over, or without a free transmit buffer after which it fails.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -147,6 +147,8 @@ pub(crate) struct RawPortEnd {
     /// Pauses per unsuccessful poll. Polling without pauses takes the cache lines of an empty ring away from the
     /// sender's thread, which fills the ring in the kernel, and would slow the control down.
     pauses: u32,
+    /// Time after which a message counts as lost.
+    lost_after: Duration,
 }
 
 impl RawPortEnd {
@@ -166,6 +168,7 @@ impl RawPortEnd {
             },
             peer: [0; 6],
             buffer: Vec::new(),
+            lost_after: LOST_AFTER,
         }
     }
 
@@ -436,7 +439,7 @@ impl RawPortEnd {
                     return true;
                 }
                 Some(_) => {}
-                None if idle.exceeds(LOST_AFTER) => return false,
+                None if idle.exceeds(self.lost_after) => return false,
                 None => {}
             }
         }
@@ -451,7 +454,7 @@ impl RawPortEnd {
                 match self.take_frame() {
                     Some(header) if header.kind == FrameKind::Stop => return Ok(()),
                     Some(_) => {}
-                    None if idle.exceeds(LOST_AFTER) => break,
+                    None if idle.exceeds(self.lost_after) => break,
                     None => {}
                 }
             }

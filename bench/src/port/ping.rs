@@ -1,6 +1,6 @@
 //! `ping` and `echo`: one frame in flight.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::report::{PortReport, Traffic};
 use super::station::Station;
@@ -10,9 +10,6 @@ use crate::latency::RoundLimit;
 use crate::raw_control::{FrameHeader, PollTimer};
 use crate::report::Percentiles;
 use crate::totals::new_histogram;
-
-/// Time after which a frame counts as lost.
-const LOST_AFTER: Duration = Duration::from_millis(50);
 
 /// Sends frames and records the round trip of each.
 pub(super) fn ping(
@@ -58,7 +55,7 @@ fn wait_for_echo(station: &mut Station, header: &FrameHeader) -> Result<bool> {
     loop {
         let mut is_back = false;
         station.receive_burst(|_, found| is_back |= found == Some(*header))?;
-        if is_back || idle.exceeds(LOST_AFTER) {
+        if is_back || idle.exceeds(station.lost_after) {
             return Ok(is_back);
         }
     }
