@@ -154,6 +154,7 @@ static void rejected_and_timed_out(void)
     CHECK(now_ms() - begin_ms >= 299, "the request lasted for its timeout");
     CHECK(vi_state(client) == VIP_STATE_IDLE, "a VI whose request timed out is Idle");
     CHECK_RETURN(VipConnectAccept(connection, server), VIP_TIMEOUT);
+    CHECK_RETURN(VipConnectAccept(connection, server), INVALID);
     request = request_start(client, discriminator, 300);
     connection = await_request(discriminator, &attributes, &remote);
     CHECK_RETURN(request_finish(request, NULL), VIP_TIMEOUT);

@@ -102,6 +102,8 @@ static void matching_requests_connect(void)
     CHECK_RETURN(VipConnectRequest(pair.client, &own.address, &own.address, 10, &attributes),
                  VIP_INVALID_STATE);
     CHECK_RETURN(VipDestroyVi(pair.client), VIP_INVALID_STATE);
+    attributes = vi_attributes(&local_device, &plain);
+    CHECK_RETURN(VipSetViAttributes(pair.client, &attributes), VIP_INVALID_STATE);
 
     CHECK_RETURN(request_from_remote(pair.server, discriminator, WAIT_MS), VIP_SUCCESS);
     CHECK_RETURN(poll_result(pair.client, &attributes), VIP_SUCCESS);

@@ -271,9 +271,12 @@ void read_refused(void)
          readable},
         {"0 bytes at an invalid address", true, exposed.bytes + 4096, 0, readable},
         {"invalid handle", true, 0, 64, readable + 0x10001},
+        {"memory handle 0", true, 0, 64, 0},
         {"region without the right", true, 0, 64, exposed.handle},
+        {"region without the right, 0 bytes", true, 0, 0, exposed.handle},
         {"region of another tag", true, 0, 64, foreign},
         {"VI without the right", false, 0, 64, readable},
+        {"VI without the right, 0 bytes", false, 0, 0, readable},
     };
 
     for (size_t n = 0; n < sizeof all / sizeof all[0]; n++)

@@ -246,6 +246,7 @@ static void deregister_posted_memory(bool message)
     VIP_DESCRIPTOR *send = arena_descriptor(&remote_arena, 1), *done;
     Arena deregistered;
     VIP_ERROR_DESCRIPTOR error;
+    unsigned written = 0;
     Pair pair;
 
     errors_clear();
@@ -256,6 +257,7 @@ static void deregister_posted_memory(bool message)
     CHECK_RETURN(VipPostRecv(pair.client, recv, deregistered.handle), VIP_SUCCESS);
     CHECK_RETURN(VipDeregisterMem(local_device.nic, deregistered.base, deregistered.handle),
                  VIP_SUCCESS);
+    memset(deregistered.base, 0xAA, deregistered.bytes);
     if (message) {
         describe(send, arena_bytes(&remote_arena, 64), remote_arena.handle, 64);
         CHECK_RETURN(VipPostSend(pair.server, send, remote_arena.handle), VIP_SUCCESS);
@@ -276,6 +278,9 @@ static void deregister_posted_memory(bool message)
     VipRecvDone(pair.client, &done);
     CHECK(done == recv, "the descriptor is taken off its queue");
     pair_close(&pair);
+    for (size_t i = 0; i < deregistered.bytes; i++)
+        written += deregistered.base[i] != 0xAA;
+    CHECK(written == 0, "%u bytes of deregistered memory are written", written);
     arena_forget(&deregistered);
 }
 

@@ -163,6 +163,7 @@ static void refused_writes(bool immediate)
          NULL},
         {"0 bytes at an invalid address", true, exposed.bytes + 4096, 0, 0, NULL},
         {"invalid handle", true, 0, 64, 0x10001, NULL},
+        {"memory handle 0", true, 0, 64, 0u - exposed.handle, NULL},
         /* The end of the region: its start has descriptors, with arbitrary bytes. */
         {"region without the right", true, remote_arena.bytes - 64, 64, 0, &remote_arena},
         {"region of another tag", true, 0, 64, 0, &foreign},
@@ -192,6 +193,7 @@ static void peer_leaves(const char *row, void (*leave)(const Pair *pair))
 {
     const PairOptions options = {.reliability = test_level()};
     VIP_DESCRIPTOR *recv = arena_descriptor(&local_arena, 1);
+    VIP_ERROR_DESCRIPTOR error;
     Pair pair;
 
     pair_open(&pair, &options);
@@ -200,7 +202,10 @@ static void peer_leaves(const char *row, void (*leave)(const Pair *pair))
     CHECK_RETURN(VipPostRecv(pair.client, recv, local_arena.handle), VIP_SUCCESS);
     leave(&pair);
     row_seen(row, "peer");
-    expect_error(pair.client, VIP_ERROR_CONN_LOST, NULL);
+    if (expect_error(pair.client, VIP_ERROR_CONN_LOST, &error))
+        CHECK(error.NicHandle == local_device.nic && error.CQHandle == NULL &&
+                  error.ResourceCode == VIP_RESOURCE_VI,
+              "%s: the error names the NIC and the VI", row);
     vi_reaches(pair.client, VIP_STATE_ERROR);
     CHECK((received(pair.client, recv) & VIP_STATUS_ERROR_MASK) == VIP_STATUS_DESC_FLUSHED_ERROR,
           "%s: the receive is flushed", row);
