@@ -55,22 +55,40 @@ fn serve_at(installation: &Installation, program: &Path, arguments: &[&str]) -> 
     server
 }
 
-fn eight_clients(installation: &Installation) {
+/// Returns an installation with the C examples.
+fn examples(name: &str) -> Installation {
+    let installation = Installation::new(name);
     installation.make_examples();
-    let server = serve(installation, "EchoServer", &["-c", "8"]);
-    let clients: Vec<Running> = (0..8)
+    installation
+}
+
+fn assert_no_errors(printed: &str, iterations: u64) {
+    let expected = format!("{}, 0 errors", totals(iterations));
+    assert!(printed.contains(&expected), "{printed}");
+}
+
+/// Runs concurrent C clients, each of which sends 50 messages of each size.
+fn run_clients(installation: &Installation, count: usize) {
+    let clients: Vec<Running> = (0..count)
         .map(|_| client(installation, "EchoClient", &["-i", "50", "localhost"]))
         .collect();
     for client in clients {
-        let printed = client.succeed();
-        assert!(
-            printed.contains(&format!("{}, 0 errors", totals(50))),
-            "{printed}"
-        );
+        assert_no_errors(&client.succeed(), 50);
     }
+}
+
+/// Waits for the end of a server of these clients.
+fn finish(server: Running, clients: usize) {
     let printed = server.succeed();
-    let disconnected = format!("left after {}", totals(50));
-    assert_eq!(printed.matches(&disconnected).count(), 8, "{printed}");
+    let totals = totals(50);
+    assert_eq!(printed.matches(&totals).count(), clients, "{printed}");
+}
+
+fn eight_clients(installation: &Installation) {
+    installation.make_examples();
+    let server = serve(installation, "EchoServer", &["-c", "8"]);
+    run_clients(installation, 8);
+    finish(server, 8);
 }
 
 #[test]
@@ -83,88 +101,61 @@ fn eight_concurrent_clients_over_tcp() {
     eight_clients(&Installation::over_tcp("echo-tcp"));
 }
 
-/// Runs clients of a server that uses handlers, one of which is killed during transfers.
+/// Runs clients of a server that uses handlers, and kills one more during transfers.
 fn clients_of_a_handler_server(installation: &Installation, server: Running) {
-    let endless = client(
-        installation,
-        "EchoClient",
-        &["-i", "1000000000", "-s", "64", "localhost"],
-    );
-    let clients: Vec<Running> = (0..4)
-        .map(|_| client(installation, "EchoClient", &["-i", "50", "localhost"]))
-        .collect();
-    for client in clients {
-        let printed = client.succeed();
-        assert!(
-            printed.contains(&format!("{}, 0 errors", totals(50))),
-            "{printed}"
-        );
-    }
+    let endless = ["-i", "1000000000", "-s", "64", "localhost"];
+    let endless = client(installation, "EchoClient", &endless);
+    run_clients(installation, 4);
     endless.kill();
-    let printed = server.succeed();
-    assert_eq!(printed.matches(&totals(50)).count(), 4, "{printed}");
+    finish(server, 4);
 }
 
 #[test]
 fn clients_of_a_c_handler_server() {
-    let installation = Installation::new("notify-c");
-    installation.make_examples();
+    let installation = examples("notify-c");
     let server = serve(&installation, "EchoNotify", &["-c", "5"]);
     clients_of_a_handler_server(&installation, server);
 }
 
 #[test]
 fn clients_of_a_rust_handler_server() {
-    let installation = Installation::new("notify-rust");
-    installation.make_examples();
+    let installation = examples("notify-rust");
     let server = serve_at(&installation, &rust_example("echo_notify"), &["-c", "5"]);
     clients_of_a_handler_server(&installation, server);
 }
 
 #[test]
-fn c_clients_of_a_rust_server() {
-    let installation = Installation::new("echo-c-rust");
-    installation.make_examples();
-    let server = serve_at(&installation, &rust_example("echo_server"), &["-c", "2"]);
-    let clients: Vec<Running> = (0..2)
-        .map(|_| client(&installation, "EchoClient", &["-i", "50", "localhost"]))
-        .collect();
-    for client in clients {
-        let printed = client.succeed();
-        assert!(
-            printed.contains(&format!("{}, 0 errors", totals(50))),
-            "{printed}"
-        );
-    }
-    let printed = server.succeed();
-    assert_eq!(printed.matches(&totals(50)).count(), 2, "{printed}");
+fn c_and_rust_clients_of_a_rust_server() {
+    let installation = examples("echo-rust");
+    let server = serve_at(&installation, &rust_example("echo_server"), &["-c", "3"]);
+    let rust = start_rust_client(&installation);
+    run_clients(&installation, 2);
+    assert_rust_totals(rust);
+    finish(server, 3);
 }
 
 #[test]
-fn rust_clients_of_a_c_server() {
-    let installation = Installation::new("echo-rust-c");
-    installation.make_examples();
-    let server = serve(&installation, "EchoServer", &["-c", "2"]);
+fn rust_client_of_a_c_server() {
+    let installation = examples("echo-rust-c");
+    let server = serve(&installation, "EchoServer", &["-c", "1"]);
+    assert_rust_totals(start_rust_client(&installation));
+    finish(server, 1);
+}
+
+fn start_rust_client(installation: &Installation) -> Running {
     let program = rust_example("echo_client");
-    let clients: Vec<Running> = (0..2)
-        .map(|_| start_at(&installation, &program, &["-i", "50", "localhost"]))
-        .collect();
-    for client in clients {
-        let printed = client.succeed();
-        assert!(
-            printed.contains("250 messages") && printed.contains(" 0 errors"),
-            "{printed}"
-        );
-    }
-    let printed = server.succeed();
-    let disconnected = format!("left after {}", totals(50));
-    assert_eq!(printed.matches(&disconnected).count(), 2, "{printed}");
+    start_at(installation, &program, &["-i", "50", "localhost"])
+}
+
+fn assert_rust_totals(client: Running) {
+    let printed = client.succeed();
+    let is_complete = printed.contains("250 messages") && printed.contains(" 0 errors");
+    assert!(is_complete, "{printed}");
 }
 
 #[test]
 fn killed_client_does_not_disturb_server_and_other_clients() {
-    let installation = Installation::new("echo-bad");
-    installation.make_examples();
+    let installation = examples("echo-bad");
     let mut server = serve(&installation, "EchoServer", &["-c", "3"]);
     let first = client(
         &installation,
@@ -195,8 +186,7 @@ fn killed_client_does_not_disturb_server_and_other_clients() {
 /// An unknown discriminator, host or NIC name is an error and does not hang.
 #[test]
 fn invalid_names_are_errors() {
-    let installation = Installation::new("echo-names");
-    installation.make_examples();
+    let installation = examples("echo-names");
     let server = serve(&installation, "EchoServer", &["-n", "second", "-c", "1"]);
     for arguments in [
         &["-t", "300", "localhost"][..],
@@ -223,17 +213,13 @@ fn invalid_names_are_errors() {
         );
     }
     let printed = client(&installation, "EchoClient", &["-n", "second", "localhost"]).succeed();
-    assert!(
-        printed.contains(&format!("{}, 0 errors", totals(10))),
-        "{printed}"
-    );
+    assert_no_errors(&printed, 10);
     server.succeed();
 }
 
 #[test]
 fn rdma_write() {
-    let installation = Installation::new("rdma");
-    installation.make_examples();
+    let installation = examples("rdma");
     let server = serve(&installation, "RdmaWrite", &["-S", "-t", "50000"]);
     let client = client(&installation, "RdmaWrite", &["localhost"]);
     assert_eq!(
@@ -246,8 +232,7 @@ fn rdma_write() {
 /// Parts of one parallel program, in C and Rust, each connected to each other one.
 #[test]
 fn peers() {
-    let installation = Installation::new("peers");
-    installation.make_examples();
+    let installation = examples("peers");
     let parts = ["0", "1", "2", "3", "4"];
     let rust = rust_example("peers");
     let running = parts.map(|rank| match rank {
@@ -264,8 +249,7 @@ fn peers() {
 /// A part whose peer is not started reports the timeout.
 #[test]
 fn peer_without_match_times_out() {
-    let installation = Installation::new("peers-alone");
-    installation.make_examples();
+    let installation = examples("peers-alone");
     let program = installation.file("Peers");
     let mut command = installation.command(&program);
     let output = command.args(["-r", "1", "-n", "2", "-t", "200"]).output();
