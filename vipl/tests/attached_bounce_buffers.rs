@@ -2,21 +2,20 @@
 
 mod common;
 
-use common::datapath::{DatapathProcess, serve_if_child};
-use common::raw::{PAGE_BYTES, Pages, RawEndpoint, attributes, connect};
+use common::datapath::{DatapathProcess, with_process};
+use common::raw::{
+    self, PAGE_BYTES, Pages, RawEndpoint, attributes, connect, mem_attributes, register,
+    set_mem_attributes,
+};
+use common::{READ_WRITE, READABLE, WRITABLE};
 use pmd::descriptor::{ControlSegment, DataSegment, control};
 use vi_types::status;
 use vipl::provider as vip;
-use vipl::{MemAttributes, MemoryHandle, Result, SharedMemory, ViAttributes, VipError};
+use vipl::{SharedMemory, ViAttributes, VipError};
 
 /// Runs a test with a process that accesses shared memory only.
 fn without_foreign_memory(test: &str, quota: &str, run: impl FnOnce(&DatapathProcess)) {
-    if serve_if_child() {
-        return;
-    }
-    let process = DatapathProcess::start(test, &format!("foreign_memory = false\n{quota}"));
-    run(&process);
-    process.stop();
+    with_process(test, &format!("foreign_memory = false\n{quota}"), run);
 }
 
 /// An endpoint whose VI may use RDMA, and whose memory is private.
@@ -101,21 +100,6 @@ fn messages_from_and_to_private_memory_arrive() {
     });
 }
 
-fn register(
-    end: &RawEndpoint,
-    address: u64,
-    bytes: u64,
-    [rdma_write, rdma_read]: [bool; 2],
-) -> Result<MemoryHandle> {
-    let attributes = MemAttributes {
-        ptag: end.ptag,
-        rdma_write,
-        rdma_read,
-    };
-    // SAFETY: the tests' memory outlives its registration.
-    unsafe { vip::register_mem(end.nic, address, bytes, &attributes) }
-}
-
 #[test]
 fn rdma_initiated_from_private_memory_is_copied() {
     const BYTES: u32 = 9000;
@@ -125,12 +109,9 @@ fn rdma_initiated_from_private_memory_is_copied() {
         connect(&initiator, &target);
         let shared = SharedMemory::allocate(3 * PAGE_BYTES).unwrap();
         let at = shared.address().as_ptr() as u64;
-        let region = register(&target, at, 3 * PAGE_BYTES as u64, [true, true]).unwrap();
-        let remote = DataSegment {
-            address: at,
-            handle: region.0,
-            length: 0,
-        };
+        let (nic, ptag) = (target.nic, target.ptag);
+        let region = register(nic, ptag, at, 3 * PAGE_BYTES, READ_WRITE).unwrap();
+        let remote = raw::segment(at, region, 0);
         fill(&initiator, pattern);
         initiator.post_write(0, initiator.segment(11, BYTES), remote);
         assert_eq!(initiator.sent(), status::DONE | status::OP_RDMA_WRITE);
@@ -158,18 +139,13 @@ fn private_memory_for_rdma_of_peers_is_refused_with_the_reason() {
         let end = end(process);
         let memory = Pages::new(1);
         let at = memory.at(0);
-        for rights in [[true, false], [false, true], [true, true]] {
-            let refused = register(&end, at, PAGE_BYTES as u64, rights);
+        for access in [WRITABLE, READABLE, READ_WRITE] {
+            let refused = memory.register_for(end.nic, end.ptag, access);
             assert_eq!(refused.err(), Some(VipError::ErrorResource));
         }
-        let region = register(&end, at, PAGE_BYTES as u64, [false, false]).unwrap();
-        let wanted = MemAttributes {
-            ptag: end.ptag,
-            rdma_write: true,
-            rdma_read: false,
-        };
-        // SAFETY: no reference to the memory exists.
-        let refused = unsafe { vip::set_mem_attributes(end.nic, at, region, &wanted) };
+        let region = memory.register(end.nic, end.ptag).unwrap();
+        let wanted = mem_attributes(end.ptag, WRITABLE);
+        let refused = set_mem_attributes(end.nic, at, region, &wanted);
         assert_eq!(refused, Err(VipError::ErrorResource));
         vip::deregister_mem(end.nic, at, region).unwrap();
     });
@@ -183,10 +159,9 @@ fn bounce_buffers_count_towards_the_quota_and_are_freed_with_their_regions() {
     without_foreign_memory(test, quota, |process| {
         let end = end(process);
         let (memory, more) = (Pages::new(4), Pages::new(1));
-        let bytes = memory.bytes() as u64;
         for _ in 0..100 {
-            let region = register(&end, memory.at(0), bytes, [false, false]).unwrap();
-            let refused = register(&end, more.at(0), PAGE_BYTES as u64, [false, false]);
+            let region = memory.register(end.nic, end.ptag).unwrap();
+            let refused = more.register(end.nic, end.ptag);
             assert_eq!(refused.err(), Some(VipError::ErrorResource));
             vip::deregister_mem(end.nic, memory.at(0), region).unwrap();
         }

@@ -7,8 +7,9 @@ mod common;
 use std::fs;
 use std::os::fd::AsRawFd;
 
-use common::datapath::{DatapathProcess, serve_if_child};
-use vipl::{Nic, Ptag, RdmaAccess, RdmaRegion};
+use common::READ_WRITE;
+use common::datapath::{DatapathProcess, with_process};
+use vipl::{Nic, Ptag, RdmaRegion};
 
 /// The lowest unused number of a file descriptor.
 fn lowest_free_descriptor() -> u64 {
@@ -33,11 +34,7 @@ fn limit_descriptors(limit: u64) -> u64 {
 }
 
 fn region(nic: &Nic, ptag: &Ptag, len_bytes: usize) -> RdmaRegion {
-    let access = RdmaAccess {
-        write: true,
-        read: true,
-    };
-    nic.create_rdma_region(len_bytes, ptag, access).unwrap()
+    nic.create_rdma_region(len_bytes, ptag, READ_WRITE).unwrap()
 }
 
 /// Returns whether the region is a shared mapping, which the datapath process can map as well.
@@ -67,11 +64,12 @@ fn register_while_others_deregister(nic: &Nic, ptag: &Ptag) {
 
 #[test]
 fn regions_are_shared_until_file_descriptors_run_out() {
-    if serve_if_child() {
-        return;
-    }
-    let process = DatapathProcess::start("regions_are_shared_until_file_descriptors_run_out", "");
-    let nic = Nic::attach(&process.socket(), "VINIC0").unwrap();
+    let test = "regions_are_shared_until_file_descriptors_run_out";
+    with_process(test, "", check_regions);
+}
+
+fn check_regions(process: &DatapathProcess) {
+    let nic = process.attach();
     let ptag = nic.create_ptag().unwrap();
 
     let first = region(&nic, &ptag, 10_000);
@@ -94,11 +92,6 @@ fn regions_are_shared_until_file_descriptors_run_out() {
         second.write(9_992, &[7; 8]);
         assert_eq!(second.load_u64(9_992), u64::from_ne_bytes([7; 8]));
     }
-    assert!(
-        is_shared(&region(&nic, &ptag, 10_000)),
-        "descriptors are available again"
-    );
-
-    drop((first, ptag, nic));
-    process.stop();
+    let last = region(&nic, &ptag, 10_000);
+    assert!(is_shared(&last), "descriptors are available again");
 }

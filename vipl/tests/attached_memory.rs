@@ -6,8 +6,10 @@ mod common;
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use common::datapath::{DatapathProcess, serve_if_child};
-use vipl::{MemAttributes, Nic, Ptag, SharedMemory, VipError, provider};
+use common::datapath::{DatapathProcess, with_process};
+use common::forked::in_forked_child;
+use common::{READ_WRITE, raw, wait_until};
+use vipl::{Nic, Ptag, SharedMemory, VipError, provider};
 
 const PAGE_BYTES: u64 = 4096;
 const PAGES: u64 = 16;
@@ -23,19 +25,14 @@ struct AttachedNic {
 
 impl AttachedNic {
     fn new(process: &DatapathProcess) -> Self {
-        let nic = Nic::attach(&process.socket(), "VINIC0").unwrap();
+        let nic = process.attach();
         let ptag = nic.create_ptag().unwrap();
         Self { ptag, nic }
     }
 
     fn register(&self, address: u64, bytes: u64) -> Result<vipl::MemoryHandle, VipError> {
-        let attributes = MemAttributes {
-            ptag: Some(self.ptag.handle()),
-            rdma_write: true,
-            rdma_read: true,
-        };
-        // SAFETY: the memory outlives the registration.
-        unsafe { provider::register_mem(self.nic.handle(), address, bytes, &attributes) }
+        let ptag = Some(self.ptag.handle());
+        raw::register(self.nic.handle(), ptag, address, bytes as usize, READ_WRITE)
     }
 
     fn register_and_deregister(&self, address: u64, bytes: u64) {
@@ -62,90 +59,72 @@ fn mapped_files(process: &DatapathProcess, name: &str) -> usize {
 /// Waits until the process has this number of files mapped: a close by another test may report memory that this one
 /// has freed.
 fn await_files(process: &DatapathProcess, name: &str, count: usize) {
-    common::retry_while(VipError::ErrorResource, || {
-        let is_so = mapped_files(process, name) == count;
-        is_so.then_some(()).ok_or(VipError::ErrorResource)
-    })
-    .unwrap();
+    wait_until("the files are mapped", || {
+        mapped_files(process, name) == count
+    });
 }
 
 #[test]
 fn shared_memory_is_reregistered_by_range_handle_and_child() {
-    if serve_if_child() {
-        return;
-    }
     let test = "shared_memory_is_reregistered_by_range_handle_and_child";
-    let process = DatapathProcess::start(test, QUOTA);
-    let memory = SharedMemory::allocate(BYTES as usize).unwrap();
-    let at = address_of(&memory);
-    let first = AttachedNic::new(&process);
-    let whole = first.register(at, BYTES).unwrap();
-    for page in 0..PAGES {
-        first.register_and_deregister(at + page * PAGE_BYTES, PAGE_BYTES);
-    }
-    let second = AttachedNic::new(&process);
-    second.register_and_deregister(at, BYTES);
-    assert_eq!(mapped_files(&process, "/memfd:viaduct"), 1);
-    provider::deregister_mem(first.nic.handle(), at, whole).unwrap();
-    drop((first, second));
-    for _ in 0..20 {
-        let again = AttachedNic::new(&process);
-        again.register_and_deregister(at, BYTES);
-        again.register_and_deregister(at + PAGE_BYTES, PAGE_BYTES);
-    }
-    assert_eq!(mapped_files(&process, "/memfd:viaduct"), 1);
-    // SAFETY: the child runs this program's own code and ends without its destructors.
-    let pid = unsafe { libc::fork() };
-    if pid == 0 {
-        let done = std::panic::catch_unwind(|| {
-            let own = AttachedNic::new(&process);
-            own.register_and_deregister(at, BYTES);
+    with_process(test, QUOTA, |process| {
+        let memory = SharedMemory::allocate(BYTES as usize).unwrap();
+        let at = address_of(&memory);
+        let first = AttachedNic::new(process);
+        let whole = first.register(at, BYTES).unwrap();
+        for page in 0..PAGES {
+            first.register_and_deregister(at + page * PAGE_BYTES, PAGE_BYTES);
+        }
+        let second = AttachedNic::new(process);
+        second.register_and_deregister(at, BYTES);
+        assert_eq!(mapped_files(process, "/memfd:viaduct"), 1);
+        provider::deregister_mem(first.nic.handle(), at, whole).unwrap();
+        drop((first, second));
+        for _ in 0..20 {
+            let again = AttachedNic::new(process);
+            again.register_and_deregister(at, BYTES);
+            again.register_and_deregister(at + PAGE_BYTES, PAGE_BYTES);
+        }
+        assert_eq!(mapped_files(process, "/memfd:viaduct"), 1);
+        in_forked_child(|| {
+            AttachedNic::new(process).register_and_deregister(at, BYTES);
+            true
         });
-        // SAFETY: exits the child at once.
-        unsafe { libc::_exit(i32::from(done.is_err())) };
-    }
-    let mut status = 0;
-    // SAFETY: our own child, and a local integer.
-    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-    assert_eq!(status, 0, "registration in the child");
-    AttachedNic::new(&process).register_and_deregister(at, BYTES);
-    drop(memory);
-    // The mapping of the child is removed shortly after its exit.
-    await_files(&process, "/memfd:viaduct", 0);
-    process.stop();
+        AttachedNic::new(process).register_and_deregister(at, BYTES);
+        drop(memory);
+        // The mapping of the child is removed shortly after its exit.
+        await_files(process, "/memfd:viaduct", 0);
+    });
 }
 
 #[test]
 fn freed_memory_is_unmapped_and_returned_to_the_quota() {
-    if serve_if_child() {
-        return;
-    }
     let test = "freed_memory_is_unmapped_and_returned_to_the_quota";
-    let process = DatapathProcess::start(test, QUOTA);
-    let attached = AttachedNic::new(&process);
-    let kept = SharedMemory::allocate(BYTES as usize).unwrap();
-    let region = attached.register(address_of(&kept), PAGE_BYTES).unwrap();
-    for _ in 0..50 {
-        let memory = SharedMemory::allocate(BYTES as usize).unwrap();
-        attached.register_and_deregister(address_of(&memory), BYTES);
-        assert_eq!(mapped_files(&process, "/memfd:viaduct"), 2);
-        drop(memory);
-        await_files(&process, "/memfd:viaduct", 1);
-    }
-    let long = SharedMemory::allocate(2 * BYTES as usize).unwrap();
-    let refused = attached.register(address_of(&long), PAGE_BYTES);
-    assert_eq!(
-        refused,
-        Err(VipError::ErrorResource),
-        "the whole file exceeds the quota"
-    );
-    provider::deregister_mem(attached.nic.handle(), address_of(&kept), region).unwrap();
-    // Memory that is freed after the NIC was closed is unmapped, too.
-    drop(attached);
-    assert_eq!(mapped_files(&process, "/memfd:viaduct"), 1);
-    drop(kept);
-    await_files(&process, "/memfd:viaduct", 0);
-    process.stop();
+    with_process(test, QUOTA, |process| {
+        let attached = AttachedNic::new(process);
+        let kept = SharedMemory::allocate(BYTES as usize).unwrap();
+        let region = attached.register(address_of(&kept), PAGE_BYTES).unwrap();
+        for _ in 0..50 {
+            let memory = SharedMemory::allocate(BYTES as usize).unwrap();
+            attached.register_and_deregister(address_of(&memory), BYTES);
+            assert_eq!(mapped_files(process, "/memfd:viaduct"), 2);
+            drop(memory);
+            await_files(process, "/memfd:viaduct", 1);
+        }
+        let long = SharedMemory::allocate(2 * BYTES as usize).unwrap();
+        let refused = attached.register(address_of(&long), PAGE_BYTES);
+        assert_eq!(
+            refused,
+            Err(VipError::ErrorResource),
+            "the whole file exceeds the quota"
+        );
+        provider::deregister_mem(attached.nic.handle(), address_of(&kept), region).unwrap();
+        // Memory that is freed after the NIC was closed is unmapped, too.
+        drop(attached);
+        assert_eq!(mapped_files(process, "/memfd:viaduct"), 1);
+        drop(kept);
+        await_files(process, "/memfd:viaduct", 0);
+    });
 }
 
 /// Maps a memfd of the application, without touching a page.
@@ -169,48 +148,44 @@ fn application_memfd() -> (OwnedFd, u64) {
 
 #[test]
 fn application_memfd_is_unmapped_in_the_process_after_munmap() {
-    if serve_if_child() {
-        return;
-    }
     let test = "application_memfd_is_unmapped_in_the_process_after_munmap";
-    let process = DatapathProcess::start(test, QUOTA);
-    let attached = AttachedNic::new(&process);
-    for _ in 0..20 {
-        let (fd, at) = application_memfd();
-        attached.register_and_deregister(at + PAGE_BYTES, PAGE_BYTES);
-        attached.register_and_deregister(at, BYTES);
-        // The previous ones are unmapped.
-        await_files(&process, "/memfd:own", 1);
-        // SAFETY: mapped above and no longer used.
-        unsafe { libc::munmap(at as *mut libc::c_void, BYTES as usize) };
-        drop(fd);
-    }
-    drop(attached);
-    await_files(&process, "/memfd:own", 0);
-    process.stop();
+    with_process(test, QUOTA, |process| {
+        let attached = AttachedNic::new(process);
+        for _ in 0..20 {
+            let (fd, at) = application_memfd();
+            attached.register_and_deregister(at + PAGE_BYTES, PAGE_BYTES);
+            attached.register_and_deregister(at, BYTES);
+            // The previous ones are unmapped.
+            await_files(process, "/memfd:own", 1);
+            // SAFETY: mapped above and no longer used.
+            unsafe { libc::munmap(at as *mut libc::c_void, BYTES as usize) };
+            drop(fd);
+        }
+        drop(attached);
+        await_files(process, "/memfd:own", 0);
+    });
 }
 
 #[test]
 fn memory_mapped_by_an_exited_process_uses_system_calls() {
-    if serve_if_child() {
-        return;
-    }
     let test = "memory_mapped_by_an_exited_process_uses_system_calls";
-    let memory = SharedMemory::allocate(BYTES as usize).unwrap();
+    let mut memory = None;
+    with_process(test, "", |first| {
+        let memory = memory.insert(SharedMemory::allocate(BYTES as usize).unwrap());
+        AttachedNic::new(first).register_and_deregister(address_of(memory), BYTES);
+        assert_eq!(mapped_files(first, "/memfd:viaduct"), 1);
+    });
+    let memory = memory.unwrap();
     let at = address_of(&memory);
-    let first = DatapathProcess::start(test, "");
-    AttachedNic::new(&first).register_and_deregister(at, BYTES);
-    assert_eq!(mapped_files(&first, "/memfd:viaduct"), 1);
-    first.stop();
-    let second = DatapathProcess::start(test, "");
-    AttachedNic::new(&second).register_and_deregister(at, BYTES);
-    assert_eq!(mapped_files(&second, "/memfd:viaduct"), 0);
-    let new_memory = SharedMemory::allocate(BYTES as usize).unwrap();
-    AttachedNic::new(&second).register_and_deregister(address_of(&new_memory), BYTES);
-    assert_eq!(mapped_files(&second, "/memfd:viaduct"), 1);
-    second.stop();
-    let strict = DatapathProcess::start(test, "foreign_memory = false");
-    let refused = AttachedNic::new(&strict).register(at, BYTES);
-    assert_eq!(refused, Err(VipError::ErrorResource));
-    strict.stop();
+    with_process(test, "", |second| {
+        AttachedNic::new(second).register_and_deregister(at, BYTES);
+        assert_eq!(mapped_files(second, "/memfd:viaduct"), 0);
+        let new_memory = SharedMemory::allocate(BYTES as usize).unwrap();
+        AttachedNic::new(second).register_and_deregister(address_of(&new_memory), BYTES);
+        assert_eq!(mapped_files(second, "/memfd:viaduct"), 1);
+    });
+    with_process(test, "foreign_memory = false", |strict| {
+        let refused = AttachedNic::new(strict).register(at, BYTES);
+        assert_eq!(refused, Err(VipError::ErrorResource));
+    });
 }

@@ -1,41 +1,23 @@
-//! Changed attributes of existing VIs and memory: states, errors, atomicity, and the effect on transfers.
+//! Changed attributes of existing VIs and memory: effect on transfers, and tags in use.
 
 mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::Instant;
 
-use common::raw::{PAGE_BYTES, Pages, RawEndpoint, attributes, connect, set_mem_attributes};
-use common::{Endpoint, TIMEOUT, WAIT, config, open_as, unique_discriminator};
-use pmd::descriptor::DataSegment;
+use common::raw::{
+    PAGE_BYTES, Pages, RawEndpoint, attributes, connect, errors_of, mem_attributes, segment,
+    set_mem_attributes,
+};
+use common::{Endpoint, TIMEOUT, WRITABLE, config, open_as, wait_until};
 use vi_types::status;
 use vipl::{
-    Discriminator, ErrorCode, HostAddress, MemAttributes, MemoryHandle, NetAddress, Operation,
-    PtagHandle, RdmaAccess, ReliabilityLevel, ViAttributes, ViHandle, ViState, VipError,
+    ErrorCode, MemoryHandle, RdmaAccess, ReliabilityLevel, ViHandle, ViState, VipError,
     provider as vip,
 };
 
 fn raw_endpoint() -> RawEndpoint {
     RawEndpoint::new(&config(|_| ()))
-}
-
-fn errors_of(end: &RawEndpoint) -> Receiver<ErrorCode> {
-    let (sender, errors) = channel();
-    let report = move |error: &vipl::ErrorDescriptor| {
-        // Fails if the test no longer uses the receiver.
-        let _ = sender.send(error.code);
-    };
-    vip::error_callback(end.nic, Some(Box::new(report))).unwrap();
-    errors
-}
-
-fn address(end: &RawEndpoint, discriminator: &[u8]) -> NetAddress {
-    NetAddress {
-        host: HostAddress(*vip::query_nic(end.nic).unwrap().local_nic_address),
-        discriminator: Discriminator::new(discriminator).unwrap(),
-    }
 }
 
 /// Collects all completed receives and returns their status words.
@@ -47,195 +29,19 @@ fn collect_receives(vi: ViHandle) -> Vec<u32> {
     statuses
 }
 
-#[test]
-fn invalid_vi_attributes_change_nothing() {
-    let end = raw_endpoint();
-    let nic = vip::query_nic(end.nic).unwrap();
-    let other = vip::create_ptag(end.nic).unwrap();
-    let destroyed = vip::create_ptag(end.nic).unwrap();
-    vip::destroy_ptag(end.nic, destroyed).unwrap();
-    // Valid attributes that all differ from those of the VI; each case has one invalid attribute.
-    let good = ViAttributes {
-        reliability: ReliabilityLevel::UnreliableDelivery as u16,
-        max_transfer_bytes: 1234,
-        qos: 0,
-        ptag: Some(other),
-        rdma_write: false,
-        rdma_read: false,
-    };
-    let level = |reliability| ViAttributes {
-        reliability,
-        ..good
-    };
-    let size = |max_transfer_bytes| ViAttributes {
-        max_transfer_bytes,
-        ..good
-    };
-    let tag = |ptag| ViAttributes { ptag, ..good };
-    let wrong = [
-        (level(0), VipError::InvalidReliabilityLevel),
-        (level(3), VipError::InvalidReliabilityLevel),
-        (level(8), VipError::InvalidReliabilityLevel),
-        (size(0), VipError::InvalidMtu),
-        (size(nic.max_transfer_size + 1), VipError::InvalidMtu),
-        (size(u64::MAX), VipError::InvalidMtu),
-        (ViAttributes { qos: 1, ..good }, VipError::InvalidQos),
-        (tag(None), VipError::InvalidPtag),
-        (tag(Some(destroyed)), VipError::InvalidPtag),
-        (
-            tag(Some(PtagHandle::from_raw(end.vi.into_raw()))),
-            VipError::InvalidPtag,
-        ),
-        (
-            // RDMA reads are never supported on unreliable connections.
-            ViAttributes {
-                rdma_read: true,
-                ..good
-            },
-            VipError::InvalidRdmaRead,
-        ),
-    ];
-    let before = vip::query_vi(end.vi).unwrap();
-    for (wanted, error) in wrong {
-        assert_eq!(
-            vip::set_vi_attributes(end.vi, &wanted),
-            Err(error),
-            "{wanted:?}"
-        );
-        assert_eq!(vip::query_vi(end.vi).unwrap(), before, "{wanted:?}");
-    }
-    vip::set_vi_attributes(end.vi, &good).unwrap();
-    assert_eq!(vip::query_vi(end.vi).unwrap().attributes, good);
-    let invalid = ViHandle::from_raw(end.vi.into_raw() ^ 0x0100_0000);
-    assert_eq!(
-        vip::set_vi_attributes(invalid, &good),
-        Err(VipError::InvalidParameter)
-    );
-    // The VI uses its new tag; only the memory uses the old one.
-    assert_eq!(
-        vip::destroy_ptag(end.nic, other),
-        Err(VipError::ErrorResource)
-    );
-    vip::deregister_mem(end.nic, end.memory.at(0), end.handle).unwrap();
-    vip::destroy_ptag(end.nic, end.ptag.unwrap()).unwrap();
-}
-
-#[test]
-fn set_vi_attributes_requires_the_idle_state() {
-    let (client, server) = (raw_endpoint(), raw_endpoint());
-    let wanted = ViAttributes {
-        max_transfer_bytes: 5000,
-        ..attributes(client.ptag)
-    };
-    let refused = |state| {
-        let before = vip::query_vi(client.vi).unwrap();
-        assert_eq!(before.state, state);
-        assert_eq!(
-            vip::set_vi_attributes(client.vi, &wanted),
-            Err(VipError::InvalidState)
-        );
-        // The state is checked before the attributes.
-        let invalid = ViAttributes {
-            reliability: 0,
-            ..wanted
-        };
-        assert_eq!(
-            vip::set_vi_attributes(client.vi, &invalid),
-            Err(VipError::InvalidState)
-        );
-        assert_eq!(vip::query_vi(client.vi).unwrap(), before);
-    };
-    let (own, remote) = (
-        address(&client, b"client"),
-        address(&server, &unique_discriminator()),
-    );
-    thread::scope(|scope| {
-        let request = scope.spawn(|| {
-            common::retry_no_match(|| vip::connect_request(client.vi, &own, &remote, WAIT))
-                .map(drop)
-        });
-        let incoming = vip::connect_wait(server.nic, &remote, WAIT).unwrap();
-        refused(ViState::ConnectPending);
-        vip::connect_reject(incoming.conn).unwrap();
-        assert_eq!(request.join().unwrap(), Err(VipError::Reject));
-    });
-    connect(&client, &server);
-    refused(ViState::Connected);
-    vip::disconnect(server.vi).unwrap();
-    let deadline = Instant::now() + TIMEOUT;
-    while vip::query_vi(client.vi).unwrap().state == ViState::Connected {
-        assert!(Instant::now() < deadline, "the disconnect is not detected");
-    }
-    refused(ViState::Error);
-    vip::disconnect(client.vi).unwrap();
-    vip::set_vi_attributes(client.vi, &wanted).unwrap();
-    assert_eq!(vip::query_vi(client.vi).unwrap().attributes, wanted);
-}
-
-#[test]
-fn next_connection_uses_the_changed_attributes() {
-    let (client, server) = (raw_endpoint(), raw_endpoint());
-    let changed = |end: &RawEndpoint| ViAttributes {
-        reliability: ReliabilityLevel::UnreliableDelivery as u16,
-        max_transfer_bytes: 100,
-        rdma_write: false,
-        ..attributes(end.ptag)
-    };
-    vip::set_vi_attributes(client.vi, &changed(&client)).unwrap();
-    let (own, remote) = (
-        address(&client, b"client"),
-        address(&server, &unique_discriminator()),
-    );
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let request = vip::connect_wait(server.nic, &remote, WAIT).unwrap();
-            let expected = ViAttributes {
-                ptag: None,
-                ..changed(&client)
-            };
-            assert_eq!(request.attributes, expected);
-            // The attributes must match, so the server changes those of its VI before it accepts.
-            assert_eq!(
-                vip::connect_accept(request.conn, server.vi),
-                Err(VipError::InvalidReliabilityLevel)
-            );
-            vip::set_vi_attributes(server.vi, &changed(&server)).unwrap();
-            vip::connect_accept(request.conn, server.vi).unwrap();
-        });
-        common::retry_no_match(|| vip::connect_request(client.vi, &own, &remote, WAIT)).unwrap();
-    });
-    server.post_recv(0, &[server.segment(0, 100)]);
-    client.post_send(0, &[client.segment(0, 101)]);
-    assert_ne!(client.sent() & status::LENGTH_ERROR, 0, "the new limit");
-    client.post_send(1, &[client.segment(0, 100)]);
-    assert_eq!(client.sent() & status::ERROR_MASK, 0);
-    assert_eq!(server.received() & status::ERROR_MASK, 0);
-}
-
 /// A receive that was posted before the VI's tag changed is checked when a message claims it.
 #[test]
 fn posted_receive_is_checked_against_the_new_tag() {
     let retag = |end: &RawEndpoint, address: u64, handle: MemoryHandle, ptag| {
-        let wanted = MemAttributes {
-            ptag: Some(ptag),
-            rdma_write: false,
-            rdma_read: false,
-        };
+        let wanted = mem_attributes(Some(ptag), RdmaAccess::default());
         set_mem_attributes(end.nic, address, handle, &wanted).unwrap();
     };
     for (retag_descriptor, retag_buffer) in [(true, true), (true, false), (false, false)] {
         let (client, server) = (raw_endpoint(), raw_endpoint());
-        let errors = errors_of(&server);
+        let errors = errors_of(server.nic);
         let buffer = Pages::new(1);
-        let handle = buffer.register(server.nic, server.ptag, false).unwrap();
-        server.post_recv(
-            0,
-            &[DataSegment {
-                address: buffer.at(0),
-                handle: handle.0,
-                length: 8,
-            }],
-        );
+        let handle = buffer.register(server.nic, server.ptag).unwrap();
+        server.post_recv(0, &[segment(buffer.at(0), handle, 8)]);
         let ptag = vip::create_ptag(server.nic).unwrap();
         vip::set_vi_attributes(server.vi, &attributes(Some(ptag))).unwrap();
         if retag_descriptor {
@@ -249,11 +55,8 @@ fn posted_receive_is_checked_against_the_new_tag() {
         client.post_send(0, &[client.segment(0, 7)]);
         if retag_descriptor {
             let received = server.received();
-            assert_eq!(
-                received & status::PROTECTION_ERROR == 0,
-                retag_buffer,
-                "{received:#x}"
-            );
+            let is_allowed = received & status::PROTECTION_ERROR == 0;
+            assert_eq!(is_allowed, retag_buffer, "{received:#x}");
         } else {
             // The status cannot be written, either.
             let code = errors.recv_timeout(TIMEOUT).unwrap();
@@ -270,92 +73,14 @@ fn posted_receive_is_checked_against_the_new_tag() {
 }
 
 #[test]
-fn invalid_memory_attributes_change_nothing() {
-    let end = raw_endpoint();
-    let at = end.memory.at(0);
-    let destroyed = vip::create_ptag(end.nic).unwrap();
-    vip::destroy_ptag(end.nic, destroyed).unwrap();
-    let other = vip::create_ptag(end.nic).unwrap();
-    let good = MemAttributes {
-        ptag: Some(other),
-        rdma_write: true,
-        rdma_read: false,
-    };
-    let tag = |ptag| MemAttributes { ptag, ..good };
-    let before = vip::query_mem(end.nic, at, end.handle).unwrap();
-    let unchanged = || assert_eq!(vip::query_mem(end.nic, at, end.handle).unwrap(), before);
-    for ptag in [
-        None,
-        Some(destroyed),
-        Some(PtagHandle::from_raw(end.vi.into_raw())),
-    ] {
-        assert_eq!(
-            set_mem_attributes(end.nic, at, end.handle, &tag(ptag)),
-            Err(VipError::InvalidPtag)
-        );
-        unchanged();
-    }
-    if vip::query_nic(end.nic).unwrap().rdma_read_support == 0 {
-        let readable = MemAttributes {
-            rdma_read: true,
-            ..good
-        };
-        assert_eq!(
-            set_mem_attributes(end.nic, at, end.handle, &readable),
-            Err(VipError::InvalidRdmaRead)
-        );
-        unchanged();
-    }
-    let other_handle = MemoryHandle(end.handle.0 ^ 0x0001_0000);
-    for (address, handle) in [
-        (at + 1, end.handle),
-        (end.memory.at(PAGE_BYTES), end.handle),
-        (0, end.handle),
-        (at, other_handle),
-        (at, MemoryHandle(0)),
-        (at, MemoryHandle(u32::MAX)),
-    ] {
-        // The region is checked before the attributes.
-        for wanted in [good, tag(None)] {
-            assert_eq!(
-                set_mem_attributes(end.nic, address, handle, &wanted),
-                Err(VipError::InvalidParameter)
-            );
-        }
-        unchanged();
-    }
-    let closed = vip::open_nic_with(&config(|_| ())).unwrap();
-    vip::close_nic(closed).unwrap();
-    assert_eq!(
-        set_mem_attributes(closed, at, end.handle, &good),
-        Err(VipError::InvalidParameter)
-    );
-    set_mem_attributes(end.nic, at, end.handle, &good).unwrap();
-    assert_eq!(vip::query_mem(end.nic, at, end.handle).unwrap(), good);
-    vip::deregister_mem(end.nic, at, end.handle).unwrap();
-    assert_eq!(
-        set_mem_attributes(end.nic, at, end.handle, &good),
-        Err(VipError::InvalidParameter)
-    );
-}
-
-#[test]
 fn send_from_memory_of_another_tag_is_a_protection_error() {
     let (client, server) = (raw_endpoint(), raw_endpoint());
     connect(&client, &server);
     let source = Pages::new(1);
-    let handle = source.register(client.nic, client.ptag, false).unwrap();
-    let segment = DataSegment {
-        address: source.at(0),
-        handle: handle.0,
-        length: 8,
-    };
+    let handle = source.register(client.nic, client.ptag).unwrap();
+    let segment = segment(source.at(0), handle, 8);
     let tag = |ptag| {
-        let wanted = MemAttributes {
-            ptag,
-            rdma_write: false,
-            rdma_read: false,
-        };
+        let wanted = mem_attributes(ptag, RdmaAccess::default());
         set_mem_attributes(client.nic, source.at(0), handle, &wanted).unwrap();
     };
     let other = vip::create_ptag(client.nic).unwrap();
@@ -381,30 +106,26 @@ fn revoked_write_right_is_effective_on_return() {
     let target = Endpoint::with(|vi| unreliable(vi).rdma_write(true));
     common::connect(&writer, &target);
     let access = |write| RdmaAccess { write, read: false };
-    let memory = target
-        .nic
-        .create_rdma_region(BYTES, &target.ptag, access(true))
-        .unwrap();
+    let memory = target.region(BYTES, access(true));
     let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut message = 0;
             while !stop.load(Ordering::Relaxed) {
                 message += 1;
-                let mut descriptor = writer.message(&common::pattern(message, BYTES));
-                descriptor.set_operation(Operation::RdmaWrite(memory.remote_buffer()));
-                let sent = writer.send(descriptor);
+                let bytes = common::pattern(message, BYTES);
+                let sent = writer.send(writer.write_of(&bytes, memory.remote_buffer()));
                 assert!(sent.status.is_ok(), "{}", sent.status);
                 written.fetch_add(1, Ordering::Relaxed);
             }
         });
         let more_writes = |count| {
-            let (from, deadline) = (written.load(Ordering::Relaxed), Instant::now() + TIMEOUT);
-            while written.load(Ordering::Relaxed) < from + count {
-                assert!(Instant::now() < deadline, "the writer stalls");
+            let from = written.load(Ordering::Relaxed);
+            wait_until("further writes", || {
                 // Polls the target.
                 target.vi.state().unwrap();
-            }
+                written.load(Ordering::Relaxed) >= from + count
+            });
         };
         let bytes = || {
             let mut seen = vec![0; BYTES];
@@ -413,16 +134,15 @@ fn revoked_write_right_is_effective_on_return() {
         };
         for round in 0..40 {
             let before = bytes();
-            let deadline = Instant::now() + TIMEOUT;
-            while bytes() == before {
-                assert!(Instant::now() < deadline, "round {round}: no write arrives");
+            wait_until("a write arrives", || {
                 target.vi.state().unwrap();
-            }
+                bytes() != before
+            });
             memory.set_access(access(false)).unwrap();
             let revoked = bytes();
             more_writes(3);
             assert!(bytes() == revoked, "round {round}: written without a right");
-            assert_eq!(target.errors.next_of(&target.vi), ErrorCode::RdmawProt);
+            target.expect_errors(&[ErrorCode::RdmawProt]);
             memory.set_access(access(true)).unwrap();
         }
         stop.store(true, Ordering::Relaxed);
@@ -434,11 +154,8 @@ fn revoked_write_right_is_effective_on_return() {
 fn safe_api_changes_attributes_and_keeps_tags_alive() {
     let (mut client, mut server) = (Endpoint::new(), Endpoint::new());
     let tag = server.nic.create_ptag().unwrap();
-    let mut memory = server
-        .nic
-        .create_rdma_region(100, &server.ptag, RdmaAccess::default())
-        .unwrap();
-    server.vi.post_recv(server.descriptor(10)).unwrap();
+    let mut memory = server.region(100, RdmaAccess::default());
+    server.post_receives(1, 10);
     assert_eq!(
         server.vi.change().ptag(&tag).apply(),
         Err(VipError::InvalidState),
@@ -448,19 +165,10 @@ fn safe_api_changes_attributes_and_keeps_tags_alive() {
     server.vi.disconnect().unwrap();
     drop(server.recv());
     let too_long = server.nic.attributes().max_transfer_size + 1;
-    assert_eq!(
-        server
-            .vi
-            .change()
-            .ptag(&tag)
-            .max_transfer_bytes(too_long)
-            .apply(),
-        Err(VipError::InvalidMtu)
-    );
-    assert!(
-        server.vi.post_recv(server.descriptor(1)).is_ok(),
-        "still the old tag"
-    );
+    let change = server.vi.change().ptag(&tag).max_transfer_bytes(too_long);
+    assert_eq!(change.apply(), Err(VipError::InvalidMtu));
+    // Still with the old tag.
+    server.post_receives(1, 1);
     server.vi.disconnect().unwrap();
     drop(server.recv());
     for vi in [&mut client.vi, &mut server.vi] {
@@ -472,18 +180,10 @@ fn safe_api_changes_attributes_and_keeps_tags_alive() {
     }
     server.vi.change().ptag(&tag).apply().unwrap();
     memory.set_ptag(&tag).unwrap();
-    memory
-        .set_access(RdmaAccess {
-            write: true,
-            read: false,
-        })
-        .unwrap();
+    memory.set_access(WRITABLE).unwrap();
     let info = server.vi.info().unwrap().attributes;
-    assert_eq!(
-        (info.ptag, info.max_transfer_bytes),
-        (Some(tag.handle()), 5000)
-    );
-    assert!(info.rdma_write);
+    let found = (info.ptag, info.max_transfer_bytes, info.rdma_write);
+    assert_eq!(found, (Some(tag.handle()), 5000, true));
     // VI and memory keep the tag after the program drops it.
     let mut plain = server.nic.create_region(64, &server.ptag).unwrap();
     plain.set_ptag(&tag).unwrap();
@@ -492,16 +192,16 @@ fn safe_api_changes_attributes_and_keeps_tags_alive() {
     let refused = server.vi.post_recv(server.descriptor(1)).unwrap_err();
     assert_eq!(refused.error, VipError::InvalidPtag, "now the new tag");
     common::connect(&client, &server);
-    let mut descriptor = client.message(b"written");
-    descriptor.set_operation(Operation::RdmaWrite(memory.remote_buffer()));
-    assert!(client.send(descriptor).status.is_ok());
-    let deadline = Instant::now() + TIMEOUT;
+    let long = client.send(client.message(&[0; 5001]));
+    assert!(long.status.is_length_error(), "the new limit");
+    let write = client.write_of(b"written", memory.remote_buffer());
+    assert!(client.send(write).status.is_ok());
     let mut seen = [0; 7];
-    while seen != *b"written" {
-        assert!(Instant::now() < deadline, "the write does not arrive");
+    wait_until("the write arrives", || {
         server.vi.state().unwrap();
         memory.read(0, &mut seen);
-    }
+        seen == *b"written"
+    });
 }
 
 #[test]

@@ -2,26 +2,16 @@
 
 mod common;
 
-use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::datapath::{DatapathProcess, serve_if_child};
-use common::{Endpoint, WAIT, open_as, own_host, pattern, retry_no_match, unique_discriminator};
+use common::datapath::with_process_of;
+use common::{Endpoint, WAIT, deliver, open_as, pattern, tcp, tcp_host, unique_discriminator};
 use pmd::config::{PortKind, TransportKind};
 use vipl::{
-    ConnectionOptions, ErrorCode, NegotiatedOptions, Nic, Timeout, ViBuilder, ViState, VipError,
+    ConnectionOptions, ErrorCode, NegotiatedOptions, Timeout, ViBuilder, ViState, VipError,
     provider,
 };
-
-/// Opens a NIC of VI/TCP with an address that only this test run uses.
-fn tcp(number: u32) -> Nic {
-    open_as(|config| {
-        let own = own_host().to_bits() ^ (number << 16);
-        config.transport = TransportKind::ViTcp;
-        config.host = Some(Ipv4Addr::from_bits(own).into());
-    })
-}
 
 fn pair(configure: impl Fn(ViBuilder) -> ViBuilder) -> [Endpoint; 2] {
     [1, 2].map(|number| Endpoint::on(tcp(number), &configure))
@@ -29,8 +19,7 @@ fn pair(configure: impl Fn(ViBuilder) -> ViBuilder) -> [Endpoint; 2] {
 
 /// Connects; returns the result of the accept and the security information of the request.
 fn connect(client: &Endpoint, server: &Endpoint) -> (Result<(), VipError>, Vec<u8>) {
-    let address = server.nic.local_address(&unique_discriminator()).unwrap();
-    let own = client.nic.local_address(b"client").unwrap();
+    let address = server.address(&unique_discriminator());
     thread::scope(|scope| {
         let served = scope.spawn(|| {
             let mut request = server.nic.connect_wait(&address, WAIT).unwrap();
@@ -41,7 +30,7 @@ fn connect(client: &Endpoint, server: &Endpoint) -> (Result<(), VipError>, Vec<u
             }
             (accepted, security)
         });
-        let connected = retry_no_match(|| client.vi.connect(&own, &address, WAIT));
+        let connected = client.request(&address);
         let (accepted, security) = served.join().unwrap();
         assert_eq!(connected.is_ok(), accepted.is_ok(), "{connected:?}");
         (accepted, security)
@@ -51,6 +40,20 @@ fn connect(client: &Endpoint, server: &Endpoint) -> (Result<(), VipError>, Vec<u
 fn set_options(end: &Endpoint, options: &ConnectionOptions) {
     end.vi.set_connection_options(options).unwrap();
     assert_eq!(end.vi.connection_options().unwrap(), *options);
+}
+
+fn disconnect(ends: &[Endpoint; 2]) {
+    for end in ends {
+        end.vi.disconnect().unwrap();
+    }
+}
+
+fn negotiated_bytes(end: &Endpoint) -> u64 {
+    end.vi
+        .negotiated_options()
+        .unwrap()
+        .max_transfer_bytes
+        .into()
 }
 
 fn negotiating() -> ConnectionOptions {
@@ -65,13 +68,11 @@ fn flow_control_is_used_only_if_both_vis_enable_it() {
     for wanted in [[true, true], [true, false], [false, true]] {
         let ends = pair(|vi| vi);
         for (end, flow_control) in ends.iter().zip(wanted) {
-            set_options(
-                end,
-                &ConnectionOptions {
-                    flow_control,
-                    ..ConnectionOptions::default()
-                },
-            );
+            let options = ConnectionOptions {
+                flow_control,
+                ..ConnectionOptions::default()
+            };
+            set_options(end, &options);
         }
         let [client, server] = &ends;
         connect(client, server).0.unwrap();
@@ -79,12 +80,12 @@ fn flow_control_is_used_only_if_both_vis_enable_it() {
         for end in &ends {
             assert_eq!(end.vi.negotiated_options().unwrap().flow_control, both);
         }
-        client.vi.post_send(client.message(b"early")).unwrap();
+        client.post_message(b"early");
         if both {
-            server.vi.post_recv(server.descriptor(8)).unwrap();
-            assert_eq!(server.recv().ok().unwrap().first_bytes(), b"early");
+            server.post_receives(1, 8);
+            server.expect_message(b"early");
         } else {
-            assert_eq!(server.errors.next_of(&server.vi), ErrorCode::RecvqEmpty);
+            server.expect_errors(&[ErrorCode::RecvqEmpty]);
         }
     }
 }
@@ -104,24 +105,16 @@ fn negotiated_transfer_size_is_the_smaller_one() {
         set_options(server, &negotiating());
         connect(client, server).0.unwrap();
         for end in &ends {
-            let NegotiatedOptions {
-                max_transfer_bytes, ..
-            } = end.vi.negotiated_options().unwrap();
-            assert_eq!(u64::from(max_transfer_bytes), SIZES[1]);
+            assert_eq!(negotiated_bytes(end), SIZES[1]);
         }
         let (long, short) = (&ends[larger], &ends[smaller]);
-        let most = pattern(1, SIZES[1] as usize);
-        short.vi.post_recv(short.descriptor(most.len())).unwrap();
-        assert!(long.send(long.message(&most)).status.is_ok());
-        assert!(short.recv().ok().unwrap().first_bytes() == most);
+        deliver(long, short, &pattern(1, SIZES[1] as usize));
         let more = pattern(2, SIZES[1] as usize + 1);
         let refused = long.send(long.message(&more));
         assert!(refused.status.is_length_error(), "{:?}", refused.status);
         assert_eq!(long.vi.state().unwrap(), ViState::Error);
         // The next connection negotiates again.
-        for end in &ends {
-            end.vi.disconnect().unwrap();
-        }
+        disconnect(&ends);
         set_options(server, &ConnectionOptions::default());
         assert_eq!(connect(client, server).0, Err(VipError::InvalidMtu));
     }
@@ -135,10 +128,7 @@ fn server_with_the_larger_transfer_size_may_negotiate_alone() {
     set_options(&server, &negotiating());
     connect(&client, &server).0.unwrap();
     for end in [&client, &server] {
-        assert_eq!(
-            end.vi.negotiated_options().unwrap().max_transfer_bytes,
-            3_000
-        );
+        assert_eq!(negotiated_bytes(end), 3_000);
     }
 }
 
@@ -148,23 +138,19 @@ fn client_without_negotiation_refuses_a_smaller_transfer_size() {
     let client = Endpoint::on(tcp(1), |vi| vi.max_transfer_bytes(10_000));
     let server = Endpoint::on(tcp(2), |vi| vi.max_transfer_bytes(3_000));
     set_options(&server, &negotiating());
-    let address = server.nic.local_address(&unique_discriminator()).unwrap();
-    let own = client.nic.local_address(b"client").unwrap();
+    let address = server.address(&unique_discriminator());
     thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut request = server.nic.connect_wait(&address, WAIT).unwrap();
-            request.accept(&server.vi).unwrap();
-        });
-        let refused = retry_no_match(|| client.vi.connect(&own, &address, WAIT));
-        assert_eq!(refused.err(), Some(VipError::InvalidMtu));
+        scope.spawn(|| server.accept(&address));
+        assert_eq!(client.request(&address), Err(VipError::InvalidMtu));
     });
     assert_eq!(client.vi.state(), Ok(ViState::Idle));
-    assert_eq!(server.errors.next_of(&server.vi), ErrorCode::ConnLost);
+    server.expect_errors(&[ErrorCode::ConnLost]);
 }
 
 #[test]
 fn security_information_is_exchanged() {
-    let [client, server] = pair(|vi| vi);
+    let ends = pair(|vi| vi);
+    let [client, server] = &ends;
     let options = |security: &[u8]| ConnectionOptions {
         security: security.to_vec(),
         ..ConnectionOptions::default()
@@ -172,53 +158,38 @@ fn security_information_is_exchanged() {
     for (client_bytes, server_bytes) in [(0, 0), (1, 256), (256, 1), (64, 64)] {
         let of_client = pattern(1, client_bytes);
         let of_server = pattern(2, server_bytes);
-        set_options(&client, &options(&of_client));
-        set_options(&server, &options(&of_server));
-        let (accepted, in_request) = connect(&client, &server);
+        set_options(client, &options(&of_client));
+        set_options(server, &options(&of_server));
+        let (accepted, in_request) = connect(client, server);
         accepted.unwrap();
         assert_eq!(in_request, of_client);
         assert_eq!(client.vi.negotiated_options().unwrap().security, of_server);
         assert_eq!(server.vi.negotiated_options().unwrap().security, of_client);
-        for end in [&client, &server] {
-            end.vi.disconnect().unwrap();
-        }
+        disconnect(&ends);
     }
 }
 
 #[test]
 fn invalid_options_are_refused_and_change_nothing() {
     let [client, server] = pair(|vi| vi);
-    let mut options = client.vi.connection_options().unwrap();
-    assert_eq!(options, ConnectionOptions::default());
-    options.security = vec![1; ConnectionOptions::MAX_SECURITY_BYTES + 1];
-    let invalid = VipError::InvalidParameter;
-    assert_eq!(client.vi.set_connection_options(&options), Err(invalid));
-    assert_eq!(
-        client.vi.connection_options().unwrap(),
-        ConnectionOptions::default()
-    );
+    let (default, invalid) = (ConnectionOptions::default(), VipError::InvalidParameter);
+    let long = ConnectionOptions {
+        security: vec![1; ConnectionOptions::MAX_SECURITY_BYTES + 1],
+        ..default.clone()
+    };
+    assert_eq!(client.vi.set_connection_options(&long), Err(invalid));
+    assert_eq!(client.vi.connection_options(), Ok(default.clone()));
     assert_eq!(client.vi.negotiated_options(), Err(VipError::InvalidState));
     connect(&client, &server).0.unwrap();
-    assert_eq!(
-        client
-            .vi
-            .set_connection_options(&ConnectionOptions::default()),
-        Err(VipError::InvalidState)
-    );
-    let fc_vi = Endpoint::on(
-        open_as(|config| {
-            config.transport = TransportKind::FcVi;
-            config.port = PortKind::Shm;
-        }),
-        |vi| vi,
-    );
+    let changed = client.vi.set_connection_options(&default);
+    assert_eq!(changed, Err(VipError::InvalidState));
+    let fc_vi = open_as(|config| {
+        config.transport = TransportKind::FcVi;
+        config.port = PortKind::Shm;
+    });
+    let fc_vi = Endpoint::on(fc_vi, |vi| vi);
     assert_eq!(fc_vi.vi.connection_options(), Err(invalid));
-    assert_eq!(
-        fc_vi
-            .vi
-            .set_connection_options(&ConnectionOptions::default()),
-        Err(invalid)
-    );
+    assert_eq!(fc_vi.vi.set_connection_options(&default), Err(invalid));
     assert_eq!(fc_vi.vi.negotiated_options(), Err(invalid));
     let destroyed = client.vi.handle();
     drop(client);
@@ -229,19 +200,16 @@ fn invalid_options_are_refused_and_change_nothing() {
 #[test]
 fn request_of_a_timed_out_client_reports_timeout() {
     let [client, server] = pair(|vi| vi);
-    let address = server.nic.local_address(&unique_discriminator()).unwrap();
-    let own = client.nic.local_address(b"client").unwrap();
+    let address = server.address(&unique_discriminator());
+    let own = client.address(b"client");
     let is_received = AtomicBool::new(false);
     thread::scope(|scope| {
         let requests = scope.spawn(|| {
             let short = Timeout::After(std::time::Duration::from_millis(200));
             // Until the server has received one: a request that times out before is withdrawn.
             while !is_received.load(Ordering::Relaxed) {
-                let refused = client.vi.connect(&own, &address, short);
-                assert!(matches!(
-                    refused,
-                    Err(VipError::Timeout | VipError::NoMatch)
-                ));
+                let refused = client.vi.connect(&own, &address, short).unwrap_err();
+                assert!(matches!(refused, VipError::Timeout | VipError::NoMatch));
             }
         });
         let request = server.nic.connect_wait(&address, WAIT).unwrap();
@@ -257,57 +225,48 @@ fn request_of_a_timed_out_client_reports_timeout() {
 /// The client, then the server, is attached to a datapath process.
 #[test]
 fn options_are_negotiated_through_a_datapath_process() {
-    if serve_if_child() {
-        return;
-    }
-    let host = Ipv4Addr::from_bits(own_host().to_bits() ^ (3 << 16));
+    let host = tcp_host(3);
     let keys = format!("transport = \"vi-tcp\"\nhost = \"{host}\"\n");
-    let name = "options_are_negotiated_through_a_datapath_process";
-    let process = DatapathProcess::start_with(name, &keys, "");
-    let attached = || Nic::attach(&process.socket(), "VINIC0").unwrap();
-    for is_client in [true, false] {
-        let ends = [true, false].map(|first| {
-            let nic = if first == is_client {
-                attached()
-            } else {
-                tcp(1)
-            };
-            Endpoint::on(nic, |vi| {
-                vi.max_transfer_bytes(if first { 9_000 } else { 5_000 })
-            })
-        });
-        let [client, server] = &ends;
-        for (end, security) in ends.iter().zip([b"client", b"server"]) {
-            set_options(
-                end,
-                &ConnectionOptions {
+    let test = "options_are_negotiated_through_a_datapath_process";
+    with_process_of(test, &keys, "", |process| {
+        for is_client in [true, false] {
+            let ends = [(true, 9_000), (false, 5_000)].map(|(first, bytes)| {
+                let nic = match first == is_client {
+                    true => process.attach(),
+                    false => tcp(1),
+                };
+                Endpoint::on(nic, |vi| vi.max_transfer_bytes(bytes))
+            });
+            let [client, server] = &ends;
+            for (end, security) in ends.iter().zip([b"client", b"server"]) {
+                let options = ConnectionOptions {
                     flow_control: true,
                     negotiate_mtu: true,
                     security: security.to_vec(),
-                },
-            );
+                };
+                set_options(end, &options);
+            }
+            let (accepted, in_request) = connect(client, server);
+            accepted.unwrap();
+            assert_eq!(in_request, b"client");
+            for (end, security) in ends.iter().zip([b"server", b"client"]) {
+                let negotiated = NegotiatedOptions {
+                    flow_control: true,
+                    max_transfer_bytes: 5_000,
+                    security: security.to_vec(),
+                };
+                assert_eq!(end.vi.negotiated_options(), Ok(negotiated));
+                let changed = end.vi.set_connection_options(&ConnectionOptions::default());
+                assert_eq!(changed, Err(VipError::InvalidState));
+            }
+            for (from, to) in [(client, server), (server, client)] {
+                from.post_message(&pattern(1, 5_000));
+                to.post_receives(1, 5_000);
+                to.expect_message(&pattern(1, 5_000));
+                from.expect_sent(1);
+            }
+            let long = client.send(client.message(&pattern(2, 5_001)));
+            assert!(long.status.is_length_error(), "{:?}", long.status);
         }
-        let (accepted, in_request) = connect(client, server);
-        accepted.unwrap();
-        assert_eq!(in_request, b"client");
-        for (end, security) in ends.iter().zip([b"server", b"client"]) {
-            let negotiated = NegotiatedOptions {
-                flow_control: true,
-                max_transfer_bytes: 5_000,
-                security: security.to_vec(),
-            };
-            assert_eq!(end.vi.negotiated_options(), Ok(negotiated));
-            let changed = end.vi.set_connection_options(&ConnectionOptions::default());
-            assert_eq!(changed, Err(VipError::InvalidState));
-        }
-        for (from, to) in [(client, server), (server, client)] {
-            from.vi.post_send(from.message(&pattern(1, 5_000))).unwrap();
-            to.vi.post_recv(to.descriptor(5_000)).unwrap();
-            assert!(to.recv().ok().unwrap().first_bytes() == pattern(1, 5_000));
-            assert!(from.vi.send_wait(WAIT).unwrap().unwrap().status.is_ok());
-        }
-        let long = client.send(client.message(&pattern(2, 5_001)));
-        assert!(long.status.is_length_error(), "{:?}", long.status);
-    }
-    process.stop();
+    });
 }

@@ -4,8 +4,8 @@ mod common;
 
 use std::sync::mpsc::channel;
 
-use common::datapath::{DatapathProcess, serve_if_child};
-use common::{Endpoint, TIMEOUT, WAIT, connect, open_as, pattern};
+use common::datapath::with_process_of;
+use common::{Endpoint, TIMEOUT, WAIT, connect, counter, open_as, pattern};
 use vipl::{Completed, CqEntry, Nic, Timeout, Vi, VipError, provider as vip};
 
 /// Maximum of posted descriptors on each work queue.
@@ -25,9 +25,7 @@ fn small_queues(name: &str) -> Nic {
 
 /// Number of entries that full completion queues of this NIC have dropped.
 fn overruns(nic: &Nic) -> u64 {
-    let counters = vip::counters(nic.handle()).unwrap();
-    let found = counters.iter().find(|(name, _)| name == "cq_overruns");
-    found.expect("the counter").1
+    counter(nic.handle(), "cq_overruns")
 }
 
 fn entry_of(end: &Endpoint, recv_queue: bool) -> CqEntry {
@@ -49,9 +47,7 @@ fn poll(done: impl Fn(&Vi) -> vipl::Result<Option<Completed>>, end: &Endpoint) -
 
 /// Posts receives and completes them as flushed, without a connection.
 fn flush(end: &Endpoint, receives: usize) {
-    for _ in 0..receives {
-        end.vi.post_recv(end.descriptor(8)).unwrap();
-    }
+    end.post_receives(receives, 8);
     end.vi.disconnect().unwrap();
 }
 
@@ -230,18 +226,14 @@ fn full_completion_queue_drops_only_entries_of_collected_descriptors() {
 
 #[test]
 fn entries_stay_on_a_nic_of_a_datapath_process() {
-    const NAME: &str = "entries_stay_on_a_nic_of_a_datapath_process";
-    if serve_if_child() {
-        return;
-    }
-    let process = DatapathProcess::start_with(NAME, SMALL_QUEUES, "");
-    let nic = Nic::attach(&process.socket(), "VINIC0").unwrap();
-    check_entries_stay(&nic);
-    check_handlers_are_called(&nic);
-    check_entries_outlive_their_vi(&nic);
-    check_requested_capacity(&nic);
-    assert_eq!(overruns(&nic), 0);
-    check_overrun(&nic);
-    drop(nic);
-    process.stop();
+    let test = "entries_stay_on_a_nic_of_a_datapath_process";
+    with_process_of(test, SMALL_QUEUES, "", |process| {
+        let nic = process.attach();
+        check_entries_stay(&nic);
+        check_handlers_are_called(&nic);
+        check_entries_outlive_their_vi(&nic);
+        check_requested_capacity(&nic);
+        assert_eq!(overruns(&nic), 0);
+        check_overrun(&nic);
+    });
 }

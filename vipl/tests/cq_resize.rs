@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Endpoint, TIMEOUT, WAIT, connect, open_as};
+use common::{Endpoint, TIMEOUT, WAIT, connect, open_as, wait_until};
 use vipl::{Completed, CompletionQueue, CqEntry, Timeout, Vi, ViHandle, VipError, provider as vip};
 
 /// Xorshift pseudo-random numbers.
@@ -24,40 +24,13 @@ impl Rng {
     }
 }
 
-#[test]
-fn resize_checks_the_size_and_keeps_all_entries() {
-    let nic = open_as(|config| {
-        config.max_cq_entries = 100;
-        config.max_descriptors_per_queue = 8;
-    });
-    let cq = nic.create_cq(1).unwrap();
-    assert_eq!(cq.resize(0), Err(VipError::InvalidParameter));
-    assert_eq!(cq.resize(101), Err(VipError::ErrorResource));
-    assert_eq!(cq.resize(u64::MAX), Err(VipError::ErrorResource));
-    assert_eq!(cq.resize(100), Ok(()));
-    let end = Endpoint::on(nic.clone(), |vi| vi.recv_cq(&cq));
-    for _ in 0..8 {
-        end.vi.post_recv(end.descriptor(8)).unwrap();
+/// Resizes a completion queue to up to `limit` entries, again and again.
+fn resize_until(stop: &AtomicBool, cq: &CompletionQueue, limit: u64) {
+    let mut rng = Rng(0x5EED);
+    while !stop.load(Ordering::Relaxed) {
+        cq.resize(1 + rng.below(limit)).unwrap();
+        thread::yield_now();
     }
-    // Smaller than the number of entries, before and after the completions.
-    assert_eq!(cq.resize(1), Ok(()));
-    end.vi.disconnect().unwrap();
-    for entries in [1, 100, 1, 7] {
-        assert_eq!(cq.resize(entries), Ok(()));
-    }
-    for _ in 0..8 {
-        let entry = cq.done().unwrap();
-        assert_eq!((entry.vi, entry.recv_queue), (end.vi.handle(), true));
-        assert!(end.vi.recv_done().unwrap().unwrap().status.is_flushed());
-    }
-    assert_eq!(cq.done(), Err(VipError::NotDone));
-    let handle = cq.handle();
-    drop((end, cq));
-    assert_eq!(
-        vip::resize_cq(handle, 4),
-        Err(VipError::InvalidParameter),
-        "destroyed"
-    );
 }
 
 /// Clients, and servers whose receive queues use one completion queue.
@@ -92,13 +65,7 @@ fn entries_keep_their_order_during_resizes() {
     let pairs = connections(3);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut rng = Rng(0x5EED);
-            while !stop.load(Ordering::Relaxed) {
-                pairs.cq.resize(1 + rng.below(200)).unwrap();
-                thread::yield_now();
-            }
-        });
+        scope.spawn(|| resize_until(&stop, &pairs.cq, 200));
         let mut rng = Rng(0xD1CE);
         let mut sent = 0;
         while sent < MESSAGES {
@@ -107,27 +74,15 @@ fn entries_keep_their_order_during_resizes() {
                 .map(|_| rng.below(3) as usize)
                 .collect();
             for &vi in &order {
-                pairs.servers[vi]
-                    .vi
-                    .post_recv(pairs.servers[vi].empty(0))
-                    .unwrap();
+                pairs.servers[vi].post_receives(1, 8);
             }
             for &vi in &order {
-                pairs.clients[vi]
-                    .send(pairs.clients[vi].empty(0))
-                    .ok()
-                    .unwrap();
+                pairs.clients[vi].send_bytes(&[]);
             }
             for &vi in &order {
-                let entry = pairs.cq.wait(WAIT).unwrap();
-                assert_eq!(entry.vi, pairs.servers[vi].vi.handle(), "after {sent}");
-                pairs.servers[vi]
-                    .vi
-                    .recv_done()
-                    .unwrap()
-                    .unwrap()
-                    .ok()
-                    .unwrap();
+                let (entry, server) = (pairs.cq.wait(WAIT).unwrap(), &pairs.servers[vi].vi);
+                assert_eq!(entry.vi, server.handle(), "after {sent}");
+                server.recv_done().unwrap().unwrap().ok().unwrap();
                 sent += 1;
             }
         }
@@ -151,30 +106,17 @@ fn no_entry_is_lost_or_duplicated_by_any_way_of_collection() {
     let collect = |entry: CqEntry| {
         assert!(entry.recv_queue);
         let end = by_handle[&entry.vi];
-        let arrived = end
-            .vi
-            .recv_done()
-            .unwrap()
-            .expect("its descriptor")
-            .ok()
-            .unwrap();
+        let arrived = end.vi.recv_done().unwrap().expect("its descriptor");
+        let arrived = arrived.ok().unwrap();
         end.vi.post_recv(arrived.descriptor).unwrap();
         collected.fetch_add(1, Ordering::Release);
     };
     let (sender, notified) = channel();
     for end in &pairs.servers {
-        for _ in 0..12 {
-            end.vi.post_recv(end.descriptor(8)).unwrap();
-        }
+        end.post_receives(12, 8);
     }
     thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut rng = Rng(0xABCD);
-            while !stop.load(Ordering::Relaxed) {
-                pairs.cq.resize(1 + rng.below(300)).unwrap();
-                thread::yield_now();
-            }
-        });
+        scope.spawn(|| resize_until(&stop, &pairs.cq, 300));
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 match pairs.cq.done() {
@@ -217,17 +159,11 @@ fn no_entry_is_lost_or_duplicated_by_any_way_of_collection() {
                 assert!(Instant::now() < deadline, "{sent} messages are sent");
                 thread::yield_now();
             }
-            let client = &pairs.clients[rng.below(4) as usize];
-            client.send(client.empty(0)).ok().unwrap();
+            pairs.clients[rng.below(4) as usize].send_bytes(&[]);
         }
-        while collected.load(Ordering::Acquire) < MESSAGES {
-            assert!(
-                Instant::now() < deadline,
-                "{} of {MESSAGES} entries",
-                collected.load(Ordering::Relaxed)
-            );
-            thread::yield_now();
-        }
+        wait_until("all entries", || {
+            collected.load(Ordering::Acquire) >= MESSAGES
+        });
         stop.store(true, Ordering::Relaxed);
     });
     assert_eq!(pairs.cq.done(), Err(VipError::NotDone), "duplicate");
@@ -275,9 +211,7 @@ fn run_pair(seed: u64, rounds: usize, cq: &CompletionQueue) {
         let client = Endpoint::with(|vi| vi);
         let server = Endpoint::on(nic(), |vi| vi.send_cq(cq));
         connect(&client, &server);
-        for _ in 0..8 {
-            server.vi.post_recv(server.descriptor(8)).unwrap();
-        }
+        server.post_receives(8, 8);
         let Endpoint {
             vi,
             nic,
@@ -348,13 +282,7 @@ fn connections_with_handlers_survive_concurrent_resizes() {
     let cq = nic.create_cq(1).unwrap();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut rng = Rng(0xFEED);
-            while !stop.load(Ordering::Relaxed) {
-                cq.resize(1 + rng.below(500)).unwrap();
-                thread::yield_now();
-            }
-        });
+        scope.spawn(|| resize_until(&stop, &cq, 500));
         let cq = &cq;
         let pairs: Vec<_> = (1..=PAIRS)
             .map(|pair| {

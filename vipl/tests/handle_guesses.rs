@@ -2,43 +2,16 @@
 
 mod common;
 
-use std::time::Instant;
-
-use common::datapath::{DatapathProcess, serve_if_child};
-use common::{Endpoint, TIMEOUT, connect, open_as, own_host};
-use pmd::config::{NicConfig, TransportKind};
-use vipl::{
-    ErrorCode, MemoryHandle, Nic, Operation, RdmaAccess, RdmaRegion, ReliabilityLevel,
-    RemoteBuffer, ViState, provider,
-};
-
-const WRITABLE: RdmaAccess = RdmaAccess {
-    write: true,
-    read: false,
-};
+use common::datapath::with_process;
+use common::{Endpoint, WRITABLE, connect, counter, open_as, use_tcp, wait_until};
+use pmd::config::NicConfig;
+use vipl::{ErrorCode, MemoryHandle, Nic, ReliabilityLevel, RemoteBuffer, ViState};
 
 /// Runs a test over shared-memory frames, over the shortcut without frames, and over VI/TCP.
 fn each_transport(test: impl Fn(&dyn Fn(&mut NicConfig))) {
     test(&|_| ());
     test(&|config| config.shortcut = true);
-    test(&|config| {
-        config.transport = TransportKind::ViTcp;
-        config.host = Some(own_host().into());
-    });
-}
-
-fn counter(nic: &Nic, name: &str) -> u64 {
-    let counters = provider::counters(nic.handle()).unwrap();
-    let found = counters.into_iter().find(|(known, _)| known == name);
-    found.expect("a counter of this name").1
-}
-
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + TIMEOUT;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::yield_now();
-    }
+    test(&|config| use_tcp(config, 0));
 }
 
 fn unreliable(nic: Nic) -> Endpoint {
@@ -48,16 +21,9 @@ fn unreliable(nic: Nic) -> Endpoint {
     })
 }
 
-fn region(end: &Endpoint) -> RdmaRegion {
-    let region = end.nic.create_rdma_region(64, &end.ptag, WRITABLE);
-    region.unwrap()
-}
-
 /// Writes a word to remote memory; returns whether the write was posted and completed.
 fn write_word(end: &Endpoint, remote: RemoteBuffer) -> bool {
-    let mut descriptor = end.message(&7_u64.to_ne_bytes());
-    descriptor.set_operation(Operation::RdmaWrite(remote));
-    let posted = end.vi.post_send(descriptor);
+    let posted = end.vi.post_send(end.write_of(&7_u64.to_ne_bytes(), remote));
     posted.is_ok() && end.vi.send_wait(common::WAIT).unwrap().is_some()
 }
 
@@ -80,8 +46,8 @@ fn guessed_handles_access_nothing_and_break_only_their_connection() {
         connect(&attacker, &victim);
         let (honest, other) = (unreliable(open()), unreliable(open()));
         connect(&honest, &other);
-        let (secret, others) = (region(&victim), region(&other));
-        let nic = &victim.nic;
+        let (secret, others) = (victim.region(64, WRITABLE), other.region(64, WRITABLE));
+        let nic = victim.nic.handle();
         let config = NicConfig::default();
         let burst = u64::from(config.rdma_miss_burst);
         let limit = u64::from(config.rdma_misses_per_connection);
@@ -89,13 +55,13 @@ fn guessed_handles_access_nothing_and_break_only_their_connection() {
         for remote in guesses.by_ref().take(burst as usize) {
             assert!(write_word(&attacker, remote));
         }
-        wait_for("misses are counted", || {
+        wait_until("misses are counted", || {
             counter(nic, "rdma_misses") == burst
         });
         assert_eq!(victim.vi.state().unwrap(), ViState::Connected);
         // From here on not even the valid handle is looked up.
         assert!(write_word(&attacker, secret.remote_buffer()));
-        wait_for("the write is dropped", || {
+        wait_until("the write is dropped", || {
             counter(nic, "drop_rdma_limited") == 1
         });
         assert_eq!(secret.load_u64(0), 0);
@@ -107,16 +73,14 @@ fn guessed_handles_access_nothing_and_break_only_their_connection() {
             }
             tries += 1;
             // Writes that are sent before the attacker is notified of the break are not counted.
-            wait_for("the write is dropped, or the connection is broken", || {
+            wait_until("the write is dropped, or the connection is broken", || {
                 burst + counter(nic, "drop_rdma_limited") >= tries.min(limit)
             });
         }
         assert!(tries >= limit, "{tries} of {limit}");
-        for _ in 0..=burst {
-            assert_eq!(victim.errors.next_of(&victim.vi), ErrorCode::RdmawProt);
-        }
+        victim.expect_errors(&vec![ErrorCode::RdmawProt; burst as usize + 1]);
         for end in [&victim, &attacker] {
-            assert_eq!(end.errors.next_of(&end.vi), ErrorCode::ConnLost);
+            end.expect_errors(&[ErrorCode::ConnLost]);
             assert_eq!(end.vi.state().unwrap(), ViState::Error);
         }
         assert_eq!(counter(nic, "rdma_misses"), burst);
@@ -124,7 +88,7 @@ fn guessed_handles_access_nothing_and_break_only_their_connection() {
         assert_eq!(counter(nic, "rdma_miss_breaks"), 1);
         assert_eq!(secret.load_u64(0), 0);
         assert!(write_word(&honest, others.remote_buffer()));
-        wait_for("the other connection works", || others.load_u64(0) == 7);
+        wait_until("the other connection works", || others.load_u64(0) == 7);
         assert_eq!(other.vi.state().unwrap(), ViState::Connected);
         assert!(other.errors.none());
     });
@@ -148,13 +112,13 @@ fn peer_that_reconnects_for_each_guess_is_limited() {
             let victim = Endpoint::on(victims.clone(), |vi| vi.rdma_write(true));
             let attacker = Endpoint::on(attackers.clone(), |vi| vi);
             connect(&attacker, &victim);
-            let secret = region(&victim);
+            let secret = victim.region(64, WRITABLE);
             let remote = match is_valid {
                 true => secret.remote_buffer(),
                 false => wrong_handles(secret.remote_buffer()).next().unwrap(),
             };
             write_word(&attacker, remote);
-            wait_for("the connection breaks", || {
+            wait_until("the connection breaks", || {
                 victim.vi.state().unwrap() == ViState::Error
             });
             assert_eq!(secret.load_u64(0), 0);
@@ -162,42 +126,35 @@ fn peer_that_reconnects_for_each_guess_is_limited() {
         for _ in 0..BURST {
             attempt(false);
         }
-        assert_eq!(counter(&victims, "rdma_misses"), u64::from(BURST));
+        assert_eq!(counter(victims.handle(), "rdma_misses"), u64::from(BURST));
         attempt(true);
         attempt(false);
-        assert_eq!(counter(&victims, "rdma_misses"), u64::from(BURST));
-        assert_eq!(counter(&victims, "drop_rdma_limited"), 2);
+        assert_eq!(counter(victims.handle(), "rdma_misses"), u64::from(BURST));
+        assert_eq!(counter(victims.handle(), "drop_rdma_limited"), 2);
     });
 }
 
 /// Between two applications of a datapath process, whose poller copies the data.
 #[test]
 fn guesses_through_a_datapath_process_break_only_their_connection() {
-    if serve_if_child() {
-        return;
-    }
     let name = "guesses_through_a_datapath_process_break_only_their_connection";
-    let process = DatapathProcess::start(name, "");
-    let attach = || Nic::attach(&process.socket(), "VINIC0").unwrap();
-    let [attacker, victim, honest, other] = [(); 4].map(|()| unreliable(attach()));
-    connect(&attacker, &victim);
-    connect(&honest, &other);
-    let (secret, others) = (region(&victim), region(&other));
-    let broken = wrong_handles(secret.remote_buffer()).find(|remote| {
-        !write_word(&attacker, *remote) || attacker.vi.state().unwrap() != ViState::Connected
+    with_process(name, "", |process| {
+        let [attacker, victim, honest, other] = [(); 4].map(|()| unreliable(process.attach()));
+        connect(&attacker, &victim);
+        connect(&honest, &other);
+        let (secret, others) = (victim.region(64, WRITABLE), other.region(64, WRITABLE));
+        let broken = wrong_handles(secret.remote_buffer()).find(|remote| {
+            !write_word(&attacker, *remote) || attacker.vi.state().unwrap() != ViState::Connected
+        });
+        assert!(broken.is_some(), "all other handles were tried");
+        // One error for each look-up, and one for the break.
+        let burst = NicConfig::default().rdma_miss_burst as usize;
+        victim.expect_errors(&vec![ErrorCode::RdmawProt; burst + 1]);
+        for end in [&victim, &attacker] {
+            end.expect_errors(&[ErrorCode::ConnLost]);
+        }
+        assert!(write_word(&honest, others.remote_buffer()));
+        wait_until("the other connection works", || others.load_u64(0) == 7);
+        assert!(other.errors.none());
     });
-    assert!(broken.is_some(), "all other handles were tried");
-    // One error for each look-up, and one for the break.
-    for _ in 0..=NicConfig::default().rdma_miss_burst {
-        assert_eq!(victim.errors.next_of(&victim.vi), ErrorCode::RdmawProt);
-    }
-    for end in [&victim, &attacker] {
-        assert_eq!(end.errors.next_of(&end.vi), ErrorCode::ConnLost);
-    }
-    assert!(write_word(&honest, others.remote_buffer()));
-    wait_for("the other connection works", || others.load_u64(0) == 7);
-    assert!(other.errors.none());
-    drop((secret, others));
-    drop((attacker, victim, honest, other));
-    process.stop();
 }

@@ -9,9 +9,9 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Endpoint, SecondProcess, TIMEOUT, connect, is_child, open, pair, pair_on};
+use common::{Endpoint, SecondProcess, TIMEOUT, connect, deliver, is_child, open, pair, pair_on};
 use vipl::{
-    ErrorCode, ErrorDescriptor, NicHandle, ReliabilityLevel, ResourceCode, ViState, VipError,
+    ErrorCode, ErrorDescriptor, Nic, NicHandle, ReliabilityLevel, ViState, VipError,
     provider as vip,
 };
 
@@ -38,30 +38,9 @@ fn next(errors: &Receiver<ErrorCode>) -> ErrorCode {
 }
 
 #[test]
-fn error_descriptor_names_nic_vi_resource_and_code() {
-    let (client, server) = pair();
-    let (sender, reports) = channel();
-    let report = move |error: &ErrorDescriptor| {
-        sender
-            .send((error.nic, error.vi, error.cq, error.resource, error.code))
-            .unwrap();
-    };
-    server.nic.set_error_handler(report).unwrap();
-    client.vi.disconnect().unwrap();
-    let expected = (
-        server.nic.handle(),
-        Some(server.vi.handle()),
-        None,
-        ResourceCode::Vi,
-        ErrorCode::ConnLost,
-    );
-    assert_eq!(reports.recv_timeout(TIMEOUT).unwrap(), expected);
-}
-
-#[test]
 fn a_handler_may_disconnect_the_vi() {
     let (client, server) = pair();
-    server.vi.post_recv(server.descriptor(8)).unwrap();
+    server.post_receives(1, 8);
     let errors = set_handler(server.nic.handle(), |error: &ErrorDescriptor| {
         vip::disconnect(error.vi.unwrap()).unwrap();
     });
@@ -93,14 +72,9 @@ fn a_handler_may_set_another_handler_or_none() {
     }
     client.vi.disconnect().unwrap();
     // The replaced handlers are dropped, with their senders.
-    assert_eq!(
-        first.recv_timeout(TIMEOUT),
-        Err(RecvTimeoutError::Disconnected)
-    );
-    assert_eq!(
-        second.recv_timeout(TIMEOUT),
-        Err(RecvTimeoutError::Disconnected)
-    );
+    let dropped = Err(RecvTimeoutError::Disconnected);
+    assert_eq!(first.recv_timeout(TIMEOUT), dropped);
+    assert_eq!(second.recv_timeout(TIMEOUT), dropped);
 }
 
 #[test]
@@ -118,7 +92,7 @@ fn error_handler_may_close_the_nic() {
         client.vi.disconnect().unwrap();
         connect(&client, &again);
         client.vi.disconnect().unwrap();
-        assert_eq!(again.errors.next_of(&again.vi), ErrorCode::ConnLost);
+        again.expect_errors(&[ErrorCode::ConnLost]);
         assert!(again.errors.none());
     }
 }
@@ -185,52 +159,37 @@ fn running_handler() -> (Endpoint, Endpoint, Sender<()>, Receiver<()>) {
     (client, server, release, ended)
 }
 
+/// Checks that a call on the NIC of a running error handler waits until the handler has returned.
+fn check_waits_for_handler(call: fn(&Nic)) {
+    let (_client, server, release, ended) = running_handler();
+    // Another NIC handle stays open, with its handler thread.
+    let _other = open();
+    let nic = server.nic.clone();
+    let called = thread::spawn(move || {
+        call(&nic);
+        ended.try_recv()
+    });
+    // Long enough to detect a call that does not wait.
+    thread::sleep(Duration::from_millis(20));
+    release.send(()).unwrap();
+    assert_eq!(called.join().unwrap(), Ok(()), "the handler had returned");
+}
+
 #[test]
 fn replacing_a_handler_waits_until_it_has_returned() {
-    let (_client, server, release, ended) = running_handler();
-    thread::scope(|scope| {
-        let nic = &server.nic;
-        let replaced = scope.spawn(move || {
-            nic.reset_error_handler().unwrap();
-            ended.try_recv()
-        });
-        // Long enough to detect a call that does not wait.
-        thread::sleep(Duration::from_millis(20));
-        release.send(()).unwrap();
-        assert_eq!(
-            replaced.join().unwrap(),
-            Ok(()),
-            "the old handler had returned"
-        );
-    });
+    check_waits_for_handler(|nic| nic.reset_error_handler().unwrap());
 }
 
 #[test]
 fn close_nic_waits_until_the_error_handler_has_returned() {
-    let (_client, server, release, ended) = running_handler();
-    // Another NIC handle stays open, with its handler thread.
-    let other = open();
-    let nic = server.nic.handle();
-    thread::scope(|scope| {
-        let closed = scope.spawn(move || {
-            vip::close_nic(nic).unwrap();
-            ended.try_recv()
-        });
-        // As above.
-        thread::sleep(Duration::from_millis(20));
-        release.send(()).unwrap();
-        assert_eq!(closed.join().unwrap(), Ok(()), "the handler had returned");
-    });
-    drop(other);
+    check_waits_for_handler(|nic| vip::close_nic(nic.handle()).unwrap());
 }
 
 #[test]
 fn slow_handler_does_not_delay_data() {
     let (_client, server, release, _ended) = running_handler();
     let (sender, receiver) = pair();
-    receiver.vi.post_recv(receiver.descriptor(8)).unwrap();
-    sender.send(sender.message(b"meantime")).ok().unwrap();
-    assert_eq!(receiver.recv().ok().unwrap().first_bytes(), b"meantime");
+    deliver(&sender, &receiver, b"meantime");
     release.send(()).unwrap();
     drop(server);
 }
@@ -252,7 +211,7 @@ fn default_handler_lines_are_limited_and_suppressed_ones_counted() {
         // No receive is posted: each message is an error. The parent kills this process.
         let begun = Instant::now();
         while begun.elapsed() < TIMEOUT {
-            client.send(client.message(&[1])).ok().unwrap();
+            client.send_bytes(&[1]);
         }
         return;
     }

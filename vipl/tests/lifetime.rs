@@ -1,17 +1,17 @@
-//! Ownership of objects: drops in any order, NICs closed by handle, and processes that exit or are killed.
+//! Ownership of objects: full queues, drops in any order, shared VIs, and killed peers.
 
 mod common;
 
+use std::sync::mpsc::{channel, sync_channel};
 use std::thread;
 use std::time::Instant;
 
 use common::{
-    Endpoint, SecondProcess, TIMEOUT, WAIT, connect, is_child, open, open_as, pair, retry_no_match,
-    unique_discriminator,
+    Endpoint, READABLE, SecondProcess, TIMEOUT, WAIT, WRITABLE, is_child, open_as, pair, pattern,
 };
 use vipl::{
-    CompletedOperation, ErrorCode, MemAttributes, Nic, Operation, RdmaAccess, ReliabilityLevel,
-    RemoteBuffer, Timeout, ViState, VipError,
+    CompletedOperation, ErrorCode, MemAttributes, Nic, RdmaAccess, ReliabilityLevel, RemoteBuffer,
+    ViState, VipError,
 };
 
 #[test]
@@ -72,46 +72,26 @@ fn regions_are_zeroed_aligned_and_cut_without_overlap() {
     for (number, buffer) in buffers.iter().enumerate() {
         assert!(buffer.iter().all(|&byte| byte == number as u8 + 1));
     }
-    let many = end.nic.create_buffers(3, 5000, &end.ptag).unwrap();
-    assert_eq!(
-        many.iter().map(|buffer| buffer.len()).collect::<Vec<_>>(),
-        [5000; 3]
-    );
-    assert_eq!(
-        end.nic.create_region(0, &end.ptag).unwrap_err(),
-        VipError::InvalidParameter
-    );
-    assert_eq!(
-        end.nic.create_buffers(2, 0, &end.ptag).unwrap_err(),
-        VipError::InvalidParameter
-    );
-    assert_eq!(
-        end.nic
-            .create_buffers(2, usize::MAX, &end.ptag)
-            .unwrap_err(),
-        VipError::InvalidParameter
-    );
-    assert_eq!(
-        end.nic
-            .create_descriptors(1, 100_000, &end.ptag)
-            .unwrap_err(),
-        VipError::InvalidParameter
-    );
-    assert!(end.nic.create_descriptors(1, 252, &end.ptag).is_ok());
+    let (nic, ptag) = (&end.nic, &end.ptag);
+    let many = nic.create_buffers(3, 5000, ptag).unwrap();
+    assert!(many.len() == 3 && many.iter().all(|buffer| buffer.len() == 5000));
+    assert!(nic.create_descriptors(1, 252, ptag).is_ok());
+    let invalid = [
+        nic.create_region(0, ptag).err(),
+        nic.create_buffers(2, 0, ptag).err(),
+        nic.create_buffers(2, usize::MAX, ptag).err(),
+        nic.create_descriptors(1, 100_000, ptag).err(),
+    ];
+    assert_eq!(invalid, [Some(VipError::InvalidParameter); 4]);
 }
 
 #[test]
 fn everything_may_be_dropped_in_any_order_with_descriptors_posted() {
     for order in 0..6 {
         let (client, server) = pair();
-        let memory = client
-            .nic
-            .create_rdma_region(64, &client.ptag, RdmaAccess::default())
-            .unwrap();
+        let memory = client.region(64, RdmaAccess::default());
         for end in [&client, &server] {
-            for _ in 0..3 {
-                end.vi.post_recv(end.descriptor(64)).unwrap();
-            }
+            end.post_receives(3, 64);
         }
         let Endpoint {
             vi,
@@ -128,57 +108,8 @@ fn everything_may_be_dropped_in_any_order_with_descriptors_posted() {
             _ => drop((ptag, nic, memory, vi)),
         }
         drop(errors);
-        assert_eq!(
-            server.errors.next_of(&server.vi),
-            ErrorCode::ConnLost,
-            "order {order}"
-        );
+        server.expect_errors(&[ErrorCode::ConnLost]);
         assert!(server.recv().status.is_flushed());
-    }
-}
-
-#[test]
-fn calls_on_a_nic_closed_by_handle_are_errors() {
-    let (client, server) = pair();
-    client.vi.post_recv(client.descriptor(64)).unwrap();
-    vipl::provider::close_nic(client.nic.handle()).unwrap();
-    assert_eq!(server.errors.next_of(&server.vi), ErrorCode::ConnLost);
-    assert_eq!(
-        client.vi.recv_done().unwrap_err(),
-        VipError::InvalidParameter
-    );
-    assert_eq!(client.vi.state().unwrap_err(), VipError::InvalidParameter);
-    assert_eq!(
-        client.nic.create_ptag().unwrap_err(),
-        VipError::InvalidParameter
-    );
-}
-
-#[test]
-fn a_nic_is_opened_and_closed_many_times() {
-    let kept = open();
-    for _ in 0..200 {
-        let end = Endpoint::new();
-        end.vi.post_recv(end.descriptor(64)).unwrap();
-    }
-    let at_once: Vec<Nic> = (0..16).map(|_| open()).collect();
-    assert!(
-        at_once
-            .iter()
-            .all(|nic| nic.host_address() == kept.host_address()),
-        "one host, one address"
-    );
-}
-
-#[test]
-fn unknown_nic_names_are_refused() {
-    drop(open());
-    for name in ["", "nosuchnic", "VINIC9999999"] {
-        assert_eq!(
-            Nic::open(name).unwrap_err(),
-            VipError::InvalidParameter,
-            "{name}"
-        );
     }
 }
 
@@ -199,53 +130,42 @@ fn public_types_are_send_and_sync() {
 
 #[test]
 fn threads_share_a_vi() {
-    const MESSAGES: usize = 2000;
+    const MESSAGES: u64 = 2000;
+    const POSTED: usize = 32;
     let (client, server) = pair();
-    for _ in 0..32 {
-        server.vi.post_recv(server.descriptor(8)).unwrap();
+    server.post_receives(POSTED, 8);
+    let (grant, take) = sync_channel::<()>(POSTED);
+    let (spare, used) = channel();
+    for _ in 0..POSTED {
+        grant.send(()).unwrap();
     }
-    let credits = std::sync::mpsc::sync_channel::<()>(32);
-    for _ in 0..32 {
-        credits.0.send(()).unwrap();
+    for _ in 0..8 {
+        spare.send(client.descriptor(8)).unwrap();
     }
     thread::scope(|scope| {
-        let (grant, take) = credits;
-        scope.spawn(|| {
-            let grant = grant;
+        let (client, server) = (&client, &server);
+        scope.spawn(move || {
             for message in 0..MESSAGES {
-                let arrived = server.recv().ok().unwrap();
-                assert_eq!(arrived.first_bytes(), (message as u64).to_le_bytes());
-                server.vi.post_recv(arrived.descriptor).unwrap();
+                let receive = server.expect_message(&message.to_le_bytes());
+                server.vi.post_recv(receive).unwrap();
                 // Fails after the last send.
                 let _ = grant.send(());
             }
         });
-        let (spare, used) = std::sync::mpsc::channel();
-        for _ in 0..8 {
-            spare.send(client.descriptor(8)).unwrap();
-        }
-        scope.spawn(|| {
-            let used = used;
+        scope.spawn(move || {
             for message in 0..MESSAGES {
                 take.recv_timeout(TIMEOUT).unwrap();
-                let mut descriptor = used.recv_timeout(TIMEOUT).unwrap();
-                let _: &vipl::Descriptor = &descriptor;
-                descriptor
-                    .buffer_mut(0)
-                    .copy_from_slice(&(message as u64).to_le_bytes());
-                client.vi.post_send(descriptor).unwrap();
+                let mut send = used.recv_timeout(TIMEOUT).unwrap();
+                let _: &vipl::Descriptor = &send;
+                send.buffer_mut(0).copy_from_slice(&message.to_le_bytes());
+                client.vi.post_send(send).unwrap();
             }
-            drop(take);
         });
-        scope.spawn(|| {
-            let spare = spare;
+        scope.spawn(move || {
             let deadline = Instant::now() + TIMEOUT;
             let mut done = 0;
             while done < MESSAGES {
-                assert!(
-                    Instant::now() < deadline,
-                    "{done} of {MESSAGES} sends are done"
-                );
+                assert!(Instant::now() < deadline, "{done} sends are done");
                 if let Some(sent) = client.vi.send_wait(WAIT).unwrap() {
                     done += 1;
                     // Fails after the last message.
@@ -257,154 +177,97 @@ fn threads_share_a_vi() {
 }
 
 #[test]
-fn a_killed_peer_is_a_lost_connection() {
-    const NAME: &[u8] = b"lifetime-killed";
-    if is_child() {
-        let victim = Endpoint::new();
-        let own = victim.nic.local_address(b"victim").unwrap();
-        let address = victim.nic.local_address(NAME).unwrap();
-        retry_no_match(|| victim.vi.connect(&own, &address, WAIT)).unwrap();
-        victim.send(victim.message(b"alive")).ok().unwrap();
-        loop {
-            thread::park();
-        }
-    }
-    let survivor = Endpoint::new();
-    for _ in 0..3 {
-        survivor.vi.post_recv(survivor.descriptor(8)).unwrap();
-    }
-    let address = survivor.nic.local_address(NAME).unwrap();
-    let mut victim = SecondProcess::start("a_killed_peer_is_a_lost_connection");
-    survivor
-        .nic
-        .connect_wait(&address, WAIT)
-        .unwrap()
-        .accept(&survivor.vi)
-        .unwrap();
-    assert_eq!(survivor.recv().ok().unwrap().first_bytes(), b"alive");
-    victim.kill();
-    assert_eq!(survivor.errors.next_of(&survivor.vi), ErrorCode::ConnLost);
-    for _ in 0..2 {
-        assert!(survivor.recv().status.is_flushed());
-    }
-    assert_eq!(survivor.vi.state().unwrap(), ViState::Error);
-    // The VI can serve the next peer.
-    survivor.vi.disconnect().unwrap();
-    let next = Endpoint::new();
-    connect(&next, &survivor);
-    survivor.vi.post_recv(survivor.descriptor(8)).unwrap();
-    next.send(next.message(b"next")).ok().unwrap();
-    assert_eq!(survivor.recv().first_bytes(), b"next");
-}
-
-#[test]
-fn exit_without_teardown_leaves_nothing_behind() {
-    const NAME: &[u8] = b"life-exiting";
-    if is_child() {
-        let end = Endpoint::new();
-        let own = end.nic.local_address(b"exiting").unwrap();
-        let address = end.nic.local_address(NAME).unwrap();
-        end.vi.post_recv(end.descriptor(8)).unwrap();
-        retry_no_match(|| end.vi.connect(&own, &address, WAIT)).unwrap();
-        std::process::exit(0);
-    }
-    let survivor = Endpoint::new();
-    let address = survivor.nic.local_address(NAME).unwrap();
-    for _ in 0..3 {
-        let exiting = SecondProcess::start("exit_without_teardown_leaves_nothing_behind");
-        survivor.vi.post_recv(survivor.descriptor(8)).unwrap();
-        survivor
-            .nic
-            .connect_wait(&address, WAIT)
-            .unwrap()
-            .accept(&survivor.vi)
-            .unwrap();
-        exiting.join();
-        assert_eq!(survivor.errors.next_of(&survivor.vi), ErrorCode::ConnLost);
-        assert!(survivor.recv().status.is_flushed());
-        survivor.vi.disconnect().unwrap();
-    }
-    let nowhere = survivor.nic.local_address(&unique_discriminator()).unwrap();
-    assert_eq!(
-        survivor
-            .nic
-            .connect_wait(&nowhere, Timeout::Immediate)
-            .unwrap_err(),
-        VipError::Timeout
-    );
-}
-
-#[test]
-fn reads_of_a_killed_peer_are_flushed() {
-    check_reads_of_killed_peer(
-        "reads_of_a_killed_peer_are_flushed",
+fn sends_and_reads_of_a_killed_peer_are_flushed() {
+    check_requests_of_killed_peer(
+        "sends_and_reads_of_a_killed_peer_are_flushed",
         ReliabilityLevel::ReliableDelivery,
     );
 }
 
 #[test]
-fn reads_of_a_peer_killed_at_reliable_reception_are_flushed() {
-    check_reads_of_killed_peer(
-        "reads_of_a_peer_killed_at_reliable_reception_are_flushed",
+fn sends_and_reads_of_a_peer_killed_at_reliable_reception_are_flushed() {
+    check_requests_of_killed_peer(
+        "sends_and_reads_of_a_peer_killed_at_reliable_reception_are_flushed",
         ReliabilityLevel::ReliableReception,
     );
 }
 
-/// Runs the target, which is killed with reads pending, and its reader, in two processes.
-fn check_reads_of_killed_peer(test: &str, level: ReliabilityLevel) {
+/// Runs the target, which is killed with reads and sends pending, and its reader, in two processes.
+fn check_requests_of_killed_peer(test: &str, level: ReliabilityLevel) {
     const BYTES: usize = 65_536;
     let name = format!("killed-{}", level as u16);
     let name = name.as_bytes();
     if is_child() {
-        let readable = RdmaAccess {
-            write: false,
-            read: true,
-        };
         let victim = Endpoint::with(|vi| vi.reliability(level).rdma_read(true));
-        let own = victim.nic.local_address(b"victim").unwrap();
-        let address = victim.nic.local_address(name).unwrap();
-        let memory = victim
-            .nic
-            .create_rdma_region(BYTES, &victim.ptag, readable)
-            .unwrap();
+        let memory = victim.region(BYTES, READABLE);
         memory.write(0, &[0x5A; BYTES]);
-        retry_no_match(|| victim.vi.connect(&own, &address, WAIT)).unwrap();
-        let remote = memory.remote_buffer().to_bytes();
-        victim.send(victim.message(&remote)).ok().unwrap();
+        victim.post_receives(8, 8);
+        victim.connect_to(name);
+        victim.send_bytes(&memory.remote_buffer().to_bytes());
         loop {
             thread::park();
         }
     }
     let nic = open_as(|config| config.ulp_timeout_ms = Some(600_000));
     let survivor = Endpoint::on(nic, |vi| vi.reliability(level));
-    for size in [RemoteBuffer::BYTES, 8] {
-        survivor.vi.post_recv(survivor.descriptor(size)).unwrap();
-    }
-    let address = survivor.nic.local_address(name).unwrap();
+    survivor.post_receives(2, RemoteBuffer::BYTES);
     let mut victim = SecondProcess::start(test);
-    let mut request = survivor.nic.connect_wait(&address, WAIT).unwrap();
-    request.accept(&survivor.vi).unwrap();
+    survivor.accept(&survivor.address(name));
     let arrived = survivor.recv().ok().unwrap();
     let remote = RemoteBuffer::from_bytes(arrived.first_bytes().try_into().unwrap());
-    // The victim serves no more reads, but is still connected.
+    survivor.send_bytes(b"answered");
+    // The victim serves nothing more, but is still connected.
     victim.stop();
+    // At Reliable Delivery a send completes when it is sent, if no read is before it.
+    let waits = level == ReliabilityLevel::ReliableReception;
+    let sends_before = if waits { 3 } else { 0 };
+    for _ in 0..sends_before {
+        survivor.post_message(b"before");
+    }
     for _ in 0..3 {
-        let mut read = survivor.descriptor(BYTES);
-        read.set_operation(Operation::RdmaRead(remote));
+        let read = survivor.read_of(remote, BYTES);
         survivor.vi.post_send(read).unwrap();
     }
-    survivor.vi.post_send(survivor.message(b"behind")).unwrap();
+    survivor.post_message(b"behind");
     for _ in 0..100 {
         assert_eq!(survivor.vi.send_done().unwrap_err(), VipError::NotDone);
     }
     victim.kill();
-    assert_eq!(survivor.errors.next_of(&survivor.vi), ErrorCode::ConnLost);
-    for number in 0..4 {
-        let flushed = survivor.vi.send_wait(WAIT).unwrap().unwrap();
+    survivor.expect_errors(&[ErrorCode::ConnLost]);
+    for number in 0..sends_before + 4 {
+        let flushed = survivor.sent();
         assert!(flushed.status.is_flushed(), "number {number}");
         let is_read = flushed.status.operation() == CompletedOperation::RdmaRead;
-        assert_eq!(is_read, number < 3);
+        assert_eq!(is_read, (sends_before..sends_before + 3).contains(&number));
         assert!(!is_read || flushed.descriptor.buffer(0).iter().all(|byte| *byte == 0));
     }
     assert!(survivor.recv().status.is_flushed());
+}
+
+#[test]
+fn region_copies_at_any_offset_and_length_are_exact() {
+    let end = Endpoint::new();
+    let memory = end.region(64, WRITABLE);
+    for (offset, len) in (0..20).flat_map(|offset| (0..30).map(move |len| (offset, len))) {
+        memory.write(0, &[0xA5; 64]);
+        let bytes = pattern(offset + len, len);
+        memory.write(offset, &bytes);
+        let mut seen = vec![0; len];
+        memory.read(offset, &mut seen);
+        assert_eq!(seen, bytes);
+        let mut all = [0; 64];
+        memory.read(0, &mut all);
+        let mut others = all[..offset].iter().chain(&all[offset + len..]);
+        assert!(others.all(|&byte| byte == 0xA5));
+    }
+    memory.store_u64(56, 42);
+    assert_eq!(memory.load_u64(56), 42);
+    let panics = |access: &dyn Fn()| {
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(access));
+        assert!(outcome.is_err());
+    };
+    for (offset, len) in [(64, 1), (0, 65), (usize::MAX, 2)] {
+        panics(&|| memory.read(offset, &mut vec![0; len]));
+    }
+    panics(&|| assert_eq!(memory.load_u64(4), 0, "unaligned"));
 }

@@ -8,26 +8,28 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::mpsc::channel;
 
-use common::raw::{PAGE_BYTES, Pages, attributes};
+use common::raw::{self, PAGE_BYTES, Pages, attributes, connect_vis, errors_of};
 use common::{TIMEOUT, segment};
 use pmd::config::{Config, NicConfig};
 use pmd::descriptor::{ControlSegment, DataSegment, RawDescriptor};
 use vi_types::status;
 use vipl::{
-    Done, ErrorCode, MemoryHandle, NicAttributes, NicHandle, PtagHandle, Timeout, ViAttributes,
-    ViHandle, VipError, provider as vip,
+    Done, ErrorCode, MemoryHandle, NicAttributes, NicHandle, PtagHandle, RdmaAccess, Timeout,
+    ViAttributes, ViHandle, VipError, provider as vip,
 };
 
-/// A number of `VIP_NIC_ATTRIBUTES` with its configuration key.
+/// A limit with its configuration key.
 struct Limit {
-    attribute: &'static str,
+    /// Its name in `VIP_NIC_ATTRIBUTES`, or what is limited.
+    name: &'static str,
     key: &'static str,
     /// Smallest and largest value of the key.
     range: (u64, u64),
     default: fn(&NicConfig) -> u64,
     /// Value in this test.
     value: u64,
-    reported: fn(&NicAttributes) -> u64,
+    /// `None`: it is not in `VIP_NIC_ATTRIBUTES`.
+    reported: Option<fn(&NicAttributes) -> u64>,
     /// Reaches the limit, which must succeed, and exceeds it; returns the error.
     exceed: fn(&LimitedNic, u64) -> LimitError,
     call: &'static str,
@@ -62,84 +64,69 @@ impl LimitError {
 }
 
 const RESOURCE: LimitError = LimitError::Call(VipError::ErrorResource);
+const NOTIFY: &str = "VipSendNotify, VipRecvNotify, VipCQNotify";
 
 #[rustfmt::skip]
 const LIMITS: &[Limit] = &[
     Limit {
-        attribute: "MaxRegisterBytes", key: "max_registered_bytes", range: (4096, 1 << 47),
-        default: |c| c.max_registered_bytes, value: 3 * PAGE_BYTES as u64, reported: |a| a.max_register_bytes,
+        name: "MaxRegisterBytes", key: "max_registered_bytes", range: (4096, 1 << 47),
+        default: |c| c.max_registered_bytes, value: 3 * PAGE_BYTES as u64, reported: Some(|a| a.max_register_bytes),
         exceed: registered_bytes, call: "VipRegisterMem", error: RESOURCE,
     },
     Limit {
-        attribute: "MaxRegisterRegions", key: "max_regions", range: (1, 65535),
-        default: |c| c.max_regions.into(), value: 3, reported: |a| a.max_register_regions,
+        name: "MaxRegisterRegions", key: "max_regions", range: (1, 65535),
+        default: |c| c.max_regions.into(), value: 3, reported: Some(|a| a.max_register_regions),
         exceed: regions, call: "VipRegisterMem", error: RESOURCE,
     },
     Limit {
-        attribute: "MaxRegisterBlockBytes", key: "max_region_bytes", range: (1, 1 << 47),
-        default: |c| c.max_region_bytes, value: 5000, reported: |a| a.max_register_block_bytes,
+        name: "MaxRegisterBlockBytes", key: "max_region_bytes", range: (1, 1 << 47),
+        default: |c| c.max_region_bytes, value: 5000, reported: Some(|a| a.max_register_block_bytes),
         exceed: block_bytes, call: "VipRegisterMem", error: RESOURCE,
     },
     Limit {
-        attribute: "MaxVI", key: "max_vi", range: (1, 4096),
-        default: |c| c.max_vi.into(), value: 3, reported: |a| a.max_vi,
+        name: "MaxVI", key: "max_vi", range: (1, 4096),
+        default: |c| c.max_vi.into(), value: 3, reported: Some(|a| a.max_vi),
         exceed: vis, call: "VipCreateVi", error: RESOURCE,
     },
     Limit {
-        attribute: "MaxDescriptorsPerQueue", key: "max_descriptors_per_queue", range: (2, 65536),
-        default: |c| c.max_descriptors_per_queue.into(), value: 3, reported: |a| a.max_descriptors_per_queue,
+        name: "MaxDescriptorsPerQueue", key: "max_descriptors_per_queue", range: (2, 65536),
+        default: |c| c.max_descriptors_per_queue.into(), value: 3, reported: Some(|a| a.max_descriptors_per_queue),
         exceed: descriptors, call: "VipPostSend, VipPostRecv", error: LimitError::Callback(ErrorCode::ViOverrun),
     },
     Limit {
-        attribute: "MaxSegmentsPerDesc", key: "max_segments_per_descriptor", range: (253, 65535),
-        default: |c| c.max_segments_per_descriptor.into(), value: 300, reported: |a| a.max_segments_per_desc,
+        name: "MaxSegmentsPerDesc", key: "max_segments_per_descriptor", range: (253, 65535),
+        default: |c| c.max_segments_per_descriptor.into(), value: 300, reported: Some(|a| a.max_segments_per_desc),
         exceed: segments, call: "VipPostSend, VipPostRecv", error: LimitError::Status(status::LENGTH_ERROR),
     },
     Limit {
-        attribute: "MaxCQ", key: "max_cq", range: (1, 65536),
-        default: |c| c.max_cq.into(), value: 3, reported: |a| a.max_cq,
+        name: "MaxCQ", key: "max_cq", range: (1, 65536),
+        default: |c| c.max_cq.into(), value: 3, reported: Some(|a| a.max_cq),
         exceed: queues, call: "VipCreateCQ", error: RESOURCE,
     },
     Limit {
-        attribute: "MaxCQEntries", key: "max_cq_entries", range: (1, 1 << 24),
-        default: |c| c.max_cq_entries.into(), value: 5, reported: |a| a.max_cq_entries,
+        name: "MaxCQEntries", key: "max_cq_entries", range: (1, 1 << 24),
+        default: |c| c.max_cq_entries.into(), value: 5, reported: Some(|a| a.max_cq_entries),
         exceed: entries, call: "VipCreateCQ", error: RESOURCE,
     },
     Limit {
-        attribute: "MaxTransferSize", key: "max_transfer_bytes", range: (65536, 0x7FFF_FFFF),
-        default: |c| c.max_transfer_bytes.into(), value: 70_000, reported: |a| a.max_transfer_size,
+        name: "MaxTransferSize", key: "max_transfer_bytes", range: (65536, 0x7FFF_FFFF),
+        default: |c| c.max_transfer_bytes.into(), value: 70_000, reported: Some(|a| a.max_transfer_size),
         exceed: transfer, call: "VipCreateVi, VipSetViAttributes", error: LimitError::Call(VipError::InvalidMtu),
     },
     Limit {
-        attribute: "MaxPtags", key: "max_ptags", range: (1, 1 << 24),
-        default: |c| c.max_ptags.into(), value: 4, reported: |a| a.max_ptags,
+        name: "MaxPtags", key: "max_ptags", range: (1, 1 << 24),
+        default: |c| c.max_ptags.into(), value: 4, reported: Some(|a| a.max_ptags),
         exceed: ptags, call: "VipCreatePtag", error: RESOURCE,
     },
-];
-
-/// A limit that is not in `VIP_NIC_ATTRIBUTES`.
-struct Unreported {
-    what: &'static str,
-    key: &'static str,
-    range: (u64, u64),
-    default: fn(&NicConfig) -> u64,
-    value: u64,
-    exceed: fn(&LimitedNic, u64) -> LimitError,
-    call: &'static str,
-    error: LimitError,
-}
-
-const NOTIFY: &str = "VipSendNotify, VipRecvNotify, VipCQNotify";
-
-#[rustfmt::skip]
-const UNREPORTED: &[Unreported] = &[
-    Unreported {
-        what: "pending handlers of each queue", key: "max_notifies_per_queue", range: (1, 1 << 20),
-        default: |c| c.max_notifies_per_queue.into(), value: 3, exceed: handlers, call: NOTIFY, error: RESOURCE,
+    Limit {
+        name: "pending handlers of each queue", key: "max_notifies_per_queue", range: (1, 1 << 20),
+        default: |c| c.max_notifies_per_queue.into(), value: 3, reported: None,
+        exceed: handlers, call: NOTIFY, error: RESOURCE,
     },
-    Unreported {
-        what: "threads that call handlers, in one process", key: "max_notify_threads", range: (1, 2 * 4096 + 65536),
-        default: |c| c.max_notify_threads.into(), value: 3, exceed: notify_threads, call: NOTIFY, error: RESOURCE,
+    Limit {
+        name: "threads that call handlers, in one process", key: "max_notify_threads", range: (1, 2 * 4096 + 65536),
+        default: |c| c.max_notify_threads.into(), value: 3, reported: None,
+        exceed: notify_threads, call: NOTIFY, error: RESOURCE,
     },
 ];
 
@@ -212,7 +199,7 @@ fn exceed_count<T>(limit: u64, call: impl FnMut() -> vipl::Result<T>) -> LimitEr
 fn registered_bytes(small: &LimitedNic, limit: u64) -> LimitError {
     let page = Pages::new(1);
     let error = exceed_count(limit / PAGE_BYTES as u64, || {
-        page.register(small.nic, Some(small.ptag), false)
+        page.register(small.nic, Some(small.ptag))
     });
     vip::close_nic(small.nic).unwrap();
     error
@@ -220,20 +207,17 @@ fn registered_bytes(small: &LimitedNic, limit: u64) -> LimitError {
 
 fn regions(small: &LimitedNic, limit: u64) -> LimitError {
     let page = Pages::new(1);
-    let error = exceed_count(limit, || page.register(small.nic, Some(small.ptag), false));
+    let error = exceed_count(limit, || page.register(small.nic, Some(small.ptag)));
     vip::close_nic(small.nic).unwrap();
     error
 }
 
 fn block_bytes(small: &LimitedNic, limit: u64) -> LimitError {
     let pages = Pages::new(2);
-    let attributes = vipl::MemAttributes {
-        ptag: Some(small.ptag),
-        rdma_write: false,
-        rdma_read: false,
+    let register = |bytes| {
+        let (ptag, access) = (Some(small.ptag), RdmaAccess::default());
+        raw::register(small.nic, ptag, pages.at(1), bytes as usize, access)
     };
-    // SAFETY: the pages are mapped until the NIC is closed.
-    let register = |bytes| unsafe { vip::register_mem(small.nic, pages.at(1), bytes, &attributes) };
     register(limit).unwrap();
     let error = LimitError::Call(register(limit + 1).unwrap_err());
     vip::close_nic(small.nic).unwrap();
@@ -253,7 +237,7 @@ struct DescriptorPages {
 impl DescriptorPages {
     fn new(small: &LimitedNic) -> Self {
         let pages = Pages::new(4);
-        let handle = pages.register(small.nic, Some(small.ptag), false).unwrap();
+        let handle = pages.register(small.nic, Some(small.ptag)).unwrap();
         Self { pages, handle }
     }
 
@@ -277,12 +261,7 @@ impl DescriptorPages {
 }
 
 fn descriptors(small: &LimitedNic, limit: u64) -> LimitError {
-    let (sender, errors) = channel();
-    let report = move |error: &vipl::ErrorDescriptor| {
-        // Only the first error is checked.
-        let _ = sender.send(error.code);
-    };
-    vip::error_callback(small.nic, Some(Box::new(report))).unwrap();
+    let errors = errors_of(small.nic);
     let (memory, vi) = (DescriptorPages::new(small), small.vi().unwrap());
     for slot in 0..limit as usize {
         memory.post(vi, slot, 0);
@@ -302,7 +281,7 @@ fn segments(small: &LimitedNic, limit: u64) -> LimitError {
     let mut errors = Vec::new();
     for count in [limit as u16, limit as u16 + 1] {
         let (client, server) = (small.vi().unwrap(), small.vi().unwrap());
-        connect(small, client, server);
+        connect_vis((small.nic, client), (small.nic, server));
         memory.post(server, 0, count);
         let at = sender.pages.at(0);
         // SAFETY: the first slot of our own pages.
@@ -317,23 +296,6 @@ fn segments(small: &LimitedNic, limit: u64) -> LimitError {
     assert_eq!(errors[0], 0, "{limit} segments are valid");
     vip::close_nic(small.nic).unwrap();
     LimitError::Status(errors[1])
-}
-
-fn connect(small: &LimitedNic, client: ViHandle, server: ViHandle) {
-    let host = vipl::HostAddress(*vip::query_nic(small.nic).unwrap().local_nic_address);
-    let address = |name: &[u8]| vipl::NetAddress {
-        host,
-        discriminator: vipl::Discriminator::new(name).unwrap(),
-    };
-    let (own, remote) = (address(b"client"), address(&common::unique_discriminator()));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let request = vip::connect_wait(small.nic, &remote, common::WAIT).unwrap();
-            vip::connect_accept(request.conn, server).unwrap();
-        });
-        common::retry_no_match(|| vip::connect_request(client, &own, &remote, common::WAIT))
-            .unwrap();
-    });
 }
 
 fn queues(small: &LimitedNic, limit: u64) -> LimitError {
@@ -404,44 +366,65 @@ fn keys(limit: &Limit, value: u64) -> String {
     format!("{vis}{tags}{} = {value}\n", limit.key)
 }
 
+/// Checks that the error message of a call says what to do.
+fn check_message(key: &str, value: u64, error: LimitError) {
+    let LimitError::Call(code) = error else {
+        return;
+    };
+    let message = vip::last_error().unwrap();
+    let mut expected = vec![format!("raise {key} in [[nic]]")];
+    if code == VipError::ErrorResource {
+        expected.push(format!(": {key} = {value}: "));
+    }
+    if ["max_cq", "max_ptags", "max_regions", "max_vi"].contains(&key) {
+        expected.push(format!("{value} in use on this NIC, 1 requested"));
+    }
+    for part in expected {
+        assert!(message.contains(&part), "{message}: {part}");
+    }
+}
+
+#[test]
+fn refusal_to_destroy_an_object_in_use_names_its_users() {
+    let nic = vip::open_nic_with(&parse("").unwrap()).unwrap();
+    let (ptag, cq) = (
+        vip::create_ptag(nic).unwrap(),
+        vip::create_cq(nic, 1).unwrap(),
+    );
+    vip::create_vi(nic, &attributes(Some(ptag)), Some(cq), None).unwrap();
+    let expect = |refused, message: &str| {
+        assert_eq!(refused, Err(VipError::ErrorResource));
+        assert_eq!(vip::last_error().as_deref(), Some(message));
+    };
+    expect(
+        vip::destroy_cq(cq),
+        "VipDestroyCQ: a work queue reports to the completion queue",
+    );
+    expect(
+        vip::destroy_ptag(nic, ptag),
+        "VipDestroyPtag: a VI or a memory region uses the protection tag",
+    );
+    vip::close_nic(nic).unwrap();
+}
+
 #[test]
 fn every_limit_is_configured_reported_and_enforced() {
     for limit in LIMITS {
         let config = parse(&keys(limit, limit.value)).unwrap();
         let nic = vip::open_nic_with(&config).unwrap();
-        let reported = (limit.reported)(&vip::query_nic(nic).unwrap());
-        assert_eq!(reported, limit.value, "{}", limit.attribute);
+        if let Some(reported) = limit.reported {
+            let found = reported(&vip::query_nic(nic).unwrap());
+            assert_eq!(found, limit.value, "{}", limit.name);
+        }
         let small = LimitedNic {
             nic,
             ptag: vip::create_ptag(nic).unwrap(),
         };
         let error = (limit.exceed)(&small, limit.value);
-        assert_eq!(error, limit.error, "{}", limit.attribute);
+        assert_eq!(error, limit.error, "{}", limit.name);
+        check_message(limit.key, limit.value, error);
         // Some functions close it themselves, before their memory is unmapped.
         let _ = vip::close_nic(nic);
-    }
-}
-
-#[test]
-fn unreported_limits_are_configured_and_enforced() {
-    for limit in UNREPORTED {
-        let config = |value| parse(&format!("{} = {value}\n", limit.key));
-        let nic = vip::open_nic_with(&config(limit.value).unwrap()).unwrap();
-        let small = LimitedNic {
-            nic,
-            ptag: vip::create_ptag(nic).unwrap(),
-        };
-        assert_eq!((limit.exceed)(&small, limit.value), limit.error);
-        // Some functions close it themselves, before their memory is unmapped.
-        let _ = vip::close_nic(nic);
-        let (low, high) = limit.range;
-        for wrong in [low - 1, high + 1] {
-            assert!(config(wrong).unwrap_err().contains(limit.key));
-        }
-        assert_eq!(
-            [low, high].map(|value| (limit.default)(&config(value).unwrap())),
-            [low, high]
-        );
     }
 }
 
@@ -456,8 +439,12 @@ fn configuration_ranges_are_enforced_and_fit_an_int() {
         }
         for value in [low, high] {
             let config = parse(&keys(limit, value)).unwrap();
+            assert_eq!((limit.default)(&config), value, "{}", limit.name);
+            let Some(reported) = limit.reported else {
+                continue;
+            };
             let nic = vip::open_nic_with(&config).unwrap();
-            let reported = (limit.reported)(&vip::query_nic(nic).unwrap());
+            let found = reported(&vip::query_nic(nic).unwrap());
             vip::close_nic(nic).unwrap();
             // The number of frames in a message is limited, which a separate test checks.
             let highest = if limit.key == "max_transfer_bytes" {
@@ -465,7 +452,7 @@ fn configuration_ranges_are_enforced_and_fit_an_int() {
             } else {
                 i32::MAX as u64
             };
-            assert_eq!(reported, value.min(highest), "{}", limit.attribute);
+            assert_eq!(found, value.min(highest), "{}", limit.name);
         }
     }
 }
@@ -504,8 +491,30 @@ fn fixed_attributes_are_enforced() {
     }
 }
 
-fn document() -> String {
+/// Writes the rows of these limits.
+fn write_rows(text: &mut String, is_wanted: fn(&Limit) -> bool) {
     let defaults = NicConfig::default();
+    for limit in LIMITS.iter().filter(|limit| is_wanted(limit)) {
+        let (low, high) = limit.range;
+        let low = if limit.key == "max_ptags" {
+            "`max_vi`".to_owned()
+        } else {
+            low.to_string()
+        };
+        writeln!(
+            text,
+            "| {} | `{}` | {} | {low} | {high} | {} | {} |",
+            limit.name,
+            limit.key,
+            (limit.default)(&defaults),
+            limit.call,
+            limit.error.words()
+        )
+        .unwrap();
+    }
+}
+
+fn document() -> String {
     let mut text = String::from(
         "# Limits of a NIC\n\n\
          Every number of `VIP_NIC_ATTRIBUTES`: its configuration key, the range of the key, and the error of a call that\n\
@@ -516,42 +525,13 @@ fn document() -> String {
          | attribute | key | default | smallest | largest | call | error |\n\
          | --- | --- | --- | --- | --- | --- | --- |\n",
     );
-    for limit in LIMITS {
-        let (low, high) = limit.range;
-        let low = if limit.key == "max_ptags" {
-            "`max_vi`".to_owned()
-        } else {
-            low.to_string()
-        };
-        writeln!(
-            text,
-            "| {} | `{}` | {} | {low} | {high} | {} | {} |",
-            limit.attribute,
-            limit.key,
-            (limit.default)(&defaults),
-            limit.call,
-            limit.error.words()
-        )
-        .unwrap();
-    }
+    write_rows(&mut text, |limit| limit.reported.is_some());
     text += "\nThese limits are configured, but are not in `VIP_NIC_ATTRIBUTES`. A queue has its own thread from its first notify\n\
         call until it is destroyed; so there are at most two threads for each VI and one for each completion queue, and at\n\
         most `max_notify_threads` in a process, for all its handles of the NIC.\n\n\
         | limit | key | default | smallest | largest | call | error |\n\
         | --- | --- | --- | --- | --- | --- | --- |\n";
-    for limit in UNREPORTED {
-        let (low, high) = limit.range;
-        writeln!(
-            text,
-            "| {} | `{}` | {} | {low} | {high} | {} | {} |",
-            limit.what,
-            limit.key,
-            (limit.default)(&defaults),
-            limit.call,
-            limit.error.words()
-        )
-        .unwrap();
-    }
+    write_rows(&mut text, |limit| limit.reported.is_none());
     text += "\nThese are not configured.\n\n| attribute | value | error |\n| --- | --- | --- |\n";
     for (attribute, value, error) in FIXED {
         writeln!(text, "| {attribute} | {value} | {error} |").unwrap();

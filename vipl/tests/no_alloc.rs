@@ -7,8 +7,8 @@ use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use common::{Endpoint, TIMEOUT, connect, pattern};
-use vipl::{Completed, Descriptor, Operation, RdmaAccess, ReliabilityLevel, Result, VipError};
+use common::{Endpoint, READABLE, RELIABLE, TIMEOUT, connect, pattern};
+use vipl::{Completed, Descriptor, ReliabilityLevel, Result, VipError};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -62,11 +62,6 @@ fn endpoints(level: ReliabilityLevel) -> (Endpoint, Endpoint) {
     (client, server)
 }
 
-const LEVELS: [ReliabilityLevel; 2] = [
-    ReliabilityLevel::ReliableDelivery,
-    ReliabilityLevel::ReliableReception,
-];
-
 /// Counts the allocations of this thread during many exchanges, after a few exchanges for warm-up.
 fn allocations_of(mut exchange: impl FnMut(usize)) -> u64 {
     exchange(10);
@@ -78,7 +73,7 @@ fn allocations_of(mut exchange: impl FnMut(usize)) -> u64 {
 #[test]
 fn messages_allocate_nothing() {
     let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
-    for level in LEVELS {
+    for level in RELIABLE {
         let (client, server) = endpoints(level);
         for size in [8, 4096, 65_536] {
             let mut send = Some(client.message(&pattern(0, size)));
@@ -100,24 +95,13 @@ fn messages_allocate_nothing() {
 fn reads_allocate_nothing() {
     const READS: usize = 20;
     let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
-    for level in LEVELS {
+    for level in RELIABLE {
         let (reader, target) = endpoints(level);
-        let readable = RdmaAccess {
-            write: false,
-            read: true,
-        };
-        let memory = target
-            .nic
-            .create_rdma_region(65_536, &target.ptag, readable)
-            .unwrap();
+        let memory = target.region(65_536, READABLE);
         for size in [8, 4096, 65_536] {
             // More outstanding reads than the target serves at once.
-            let mut reads = Vec::with_capacity(READS);
-            for _ in 0..READS {
-                let mut read = reader.descriptor(size);
-                read.set_operation(Operation::RdmaRead(memory.remote_buffer()));
-                reads.push(read);
-            }
+            let read = |_| reader.read_of(memory.remote_buffer(), size);
+            let mut reads: Vec<_> = (0..READS).map(read).collect();
             let counted = allocations_of(|messages| {
                 for _ in 0..messages / 10 {
                     for read in reads.drain(..) {

@@ -4,98 +4,32 @@ mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Read, Write};
-use std::mem::ManuallyDrop;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use common::forked::{ForkedChild, in_forked_child};
 use common::{
-    Endpoint, SecondProcess, TIMEOUT, config, connect, is_child, open, pair, segment,
+    Endpoint, SecondProcess, TIMEOUT, config, connect, deliver, is_child, open, pair, segment,
     unique_discriminator,
 };
-use vipl::{Nic, RdmaAccess, ViState, VipError, provider as vip};
-
-/// A forked child. It has only the forking thread, so it must not use locks that other threads may hold, as that of the
-/// test harness's output.
-struct ForkedChild(libc::pid_t);
-
-impl ForkedChild {
-    /// Forks; the child exits after `child` returns, with success if the result is true.
-    fn start(child: impl FnOnce() -> bool) -> Self {
-        // SAFETY: the child calls the library and the allocator, which support that, and exits.
-        let pid = unsafe { libc::fork() };
-        assert!(pid >= 0, "{}", std::io::Error::last_os_error());
-        if pid == 0 {
-            let good =
-                std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
-            // SAFETY: exits the process, with its exit handlers.
-            unsafe { libc::exit(i32::from(!good)) };
-        }
-        Self(pid)
-    }
-
-    /// Waits for the child, which must exit with success.
-    fn join(self) {
-        let status = ManuallyDrop::new(self).wait();
-        assert!(
-            libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
-            "the child: {status:#x}"
-        );
-    }
-
-    fn wait(&self) -> libc::c_int {
-        let mut status = 0;
-        // SAFETY: waits for our own child and writes its status.
-        let ended = unsafe { libc::waitpid(self.0, &mut status, 0) };
-        assert_eq!(ended, self.0);
-        status
-    }
-}
-
-impl Drop for ForkedChild {
-    /// Kills the child of a failed test.
-    fn drop(&mut self) {
-        // SAFETY: our own child, which was not waited for.
-        unsafe { libc::kill(self.0, libc::SIGKILL) };
-        self.wait();
-    }
-}
-
-fn in_forked_child(child: impl FnOnce() -> bool) {
-    ForkedChild::start(child).join();
-}
+use vipl::{ErrorCode, Nic, RdmaAccess, ViState, VipError, provider as vip};
 
 /// Checks that messages arrive in both directions.
 fn check_messages(client: &Endpoint, server: &Endpoint) {
-    for (from, to) in [(client, server), (server, client)] {
-        to.vi.post_recv(to.descriptor(8)).unwrap();
-        from.send(from.message(b"unharmed")).ok().unwrap();
-        assert_eq!(to.recv().ok().unwrap().first_bytes(), b"unharmed");
-    }
+    deliver(client, server, b"unharmed");
+    deliver(server, client, b"unharmed");
     assert!(client.errors.none() && server.errors.none());
-}
-
-#[test]
-fn exit_of_a_forked_child_does_not_affect_the_parent() {
-    let (client, server) = pair();
-    client.vi.post_recv(client.descriptor(64)).unwrap();
-    in_forked_child(|| true);
-    client.vi.recv_done().unwrap_err();
-    server.send(server.message(b"first")).ok().unwrap();
-    assert_eq!(client.recv().ok().unwrap().first_bytes(), b"first");
-    check_messages(&client, &server);
 }
 
 #[test]
 fn drops_in_a_forked_child_do_not_affect_the_parent() {
     let (client, server) = pair();
-    server.vi.post_recv(server.descriptor(8)).unwrap();
+    server.post_receives(1, 8);
     // Bitwise copies of the parent's values, dropped in the child only.
-    let (nic, ptag, vi) = (&server.nic, &server.ptag, &server.vi);
+    let (nic, vi) = (&server.nic, &server.vi);
     let cq = nic.create_cq(1).unwrap();
-    let memory = nic
-        .create_rdma_region(64, ptag, RdmaAccess::default())
-        .unwrap();
+    let memory = server.region(64, RdmaAccess::default());
     in_forked_child(|| {
         // SAFETY: the child's copies of values that the child never uses or drops again.
         let nic = unsafe { std::ptr::read(nic) };
@@ -108,8 +42,8 @@ fn drops_in_a_forked_child_do_not_affect_the_parent() {
         drop((vi, cq, memory, nic));
         true
     });
-    client.send(client.message(b"message")).ok().unwrap();
-    assert_eq!(server.recv().ok().unwrap().first_bytes(), b"message");
+    client.send_bytes(b"message");
+    server.expect_message(b"message");
     memory.store_u64(0, 1);
     assert_eq!(cq.done(), Err(VipError::NotDone));
     check_messages(&client, &server);
@@ -118,10 +52,10 @@ fn drops_in_a_forked_child_do_not_affect_the_parent() {
 #[test]
 fn handles_are_stale_in_a_forked_child() {
     let (client, server) = pair();
-    client.vi.post_recv(client.descriptor(8)).unwrap();
+    client.post_receives(1, 8);
     let (nic, vi) = (client.nic.handle(), client.vi.handle());
     let cq = client.nic.create_cq(1).unwrap();
-    let address = client.nic.local_address(&unique_discriminator()).unwrap();
+    let address = client.address(&unique_discriminator());
     let limit = vipl::Timeout::After(Duration::from_millis(10));
     in_forked_child(|| {
         let stale = VipError::InvalidParameter;
@@ -140,8 +74,8 @@ fn handles_are_stale_in_a_forked_child() {
             && vip::connect_wait(nic, &address, limit).err() == Some(stale)
             && vip::close_nic(nic) == Err(stale)
     });
-    server.send(server.message(b"as usual")).ok().unwrap();
-    assert_eq!(client.recv().ok().unwrap().first_bytes(), b"as usual");
+    server.send_bytes(b"as usual");
+    client.expect_message(b"as usual");
     assert_eq!(client.vi.state().unwrap(), ViState::Connected);
     check_messages(&client, &server);
 }
@@ -149,28 +83,25 @@ fn handles_are_stale_in_a_forked_child() {
 #[test]
 fn a_forked_child_may_open_a_nic_of_its_own() {
     let server = Endpoint::new();
-    let address = server.nic.local_address(&unique_discriminator()).unwrap();
-    server.vi.post_recv(server.descriptor(8)).unwrap();
+    let address = server.address(&unique_discriminator());
+    server.post_receives(1, 8);
     // The name of the segment has the parent's process ID.
     let same = config(|_| ());
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut request = server.nic.connect_wait(&address, common::WAIT).unwrap();
-            request.accept(&server.vi).unwrap();
-            assert_eq!(server.recv().ok().unwrap().first_bytes(), b"children");
+            server.accept(&address);
+            server.expect_message(b"children");
         });
         in_forked_child(|| {
             let Ok(nic) = Nic::open_with(&same) else {
                 return false;
             };
             let child = Endpoint::on(nic, |vi| vi);
-            let own = child.nic.local_address(b"child").unwrap();
-            common::retry_no_match(|| child.vi.connect(&own, &address, common::WAIT)).is_ok()
-                && child.send(child.message(b"children")).status.is_ok()
+            child.request(&address).is_ok() && child.send(child.message(b"children")).status.is_ok()
         });
     });
     // The child has exited: the parent's VI loses the connection, and can be connected again.
-    assert_eq!(server.errors.next_of(&server.vi), vipl::ErrorCode::ConnLost);
+    server.expect_errors(&[ErrorCode::ConnLost]);
     server.vi.disconnect().unwrap();
     let client = Endpoint::new();
     connect(&client, &server);
@@ -325,7 +256,7 @@ fn open_and_close(in_order: bool) {
     let cq = vip::create_cq(nic, 100).unwrap();
     let vi = vip::create_vi(nic, &common::raw::attributes(Some(ptag)), Some(cq), None).unwrap();
     let memory = common::raw::Pages::new(1);
-    let region = memory.register(nic, Some(ptag), false).unwrap();
+    let region = memory.register(nic, Some(ptag)).unwrap();
     vip::error_callback(nic, Some(Box::new(|_| ()))).unwrap();
     vip::ns_init(nic, None).unwrap();
     if in_order {
@@ -438,14 +369,9 @@ fn repeated_open_use_and_close_leaks_nothing() {
     before.wait_for_release();
     assert_eq!(segment_files(&segment()), files);
     // Its poller may not have detected yet that the last station has left.
-    let begun = Instant::now();
-    while kept.autodiscovery(1) != Ok(vec![]) {
-        assert!(
-            begun.elapsed() < TIMEOUT,
-            "a station that has left is listed"
-        );
-        std::thread::yield_now();
-    }
+    common::wait_until("a station that has left is listed", || {
+        kept.autodiscovery(1) == Ok(vec![])
+    });
     drop(kept);
     assert_eq!(segment_files(&segment()), 0);
 }

@@ -5,33 +5,15 @@ mod common;
 use std::sync::Barrier;
 use std::thread;
 
-use common::raw::{Pages, RawEndpoint, attributes, connect};
-use common::{SecondProcess, config, is_child, open_as, segment};
+use common::raw::{self, PAGE_BYTES, Pages, RawEndpoint, attributes, connect, errors_of};
+use common::{SecondProcess, WRITABLE, config, counter, is_child, open_as, segment};
 use pmd::config::{NicConfig, Protection};
 use pmd::descriptor::DataSegment;
 use vi_types::{LockPolicy, status};
-use vipl::{ErrorCode, Nic, NicHandle, VipError, provider as vip};
+use vipl::{ErrorCode, Nic, RdmaAccess, VipError, provider as vip};
 
 fn lenient() -> NicConfig {
     config(|config| config.protection = Protection::Lenient)
-}
-
-fn counter(nic: NicHandle, name: &str) -> u64 {
-    let counters = vip::counters(nic).unwrap();
-    let found = counters.iter().find(|(known, _)| known == name);
-    found.unwrap_or_else(|| panic!("{name}: {counters:?}")).1
-}
-
-#[test]
-fn strict_protection_requires_tags() {
-    let nic = vip::open_nic_with(&config(|_| ())).unwrap();
-    let untagged = vip::create_vi(nic, &attributes(None), None, None);
-    assert_eq!(untagged, Err(VipError::InvalidPtag));
-    assert_eq!(
-        Pages::new(1).register(nic, None, false),
-        Err(VipError::InvalidPtag)
-    );
-    vip::close_nic(nic).unwrap();
 }
 
 #[test]
@@ -42,21 +24,12 @@ fn a_lenient_vi_without_a_tag_uses_every_region_of_its_process() {
     let (client, server) = (RawEndpoint::of(nic, None), RawEndpoint::new(&config));
     connect(&client, &server);
     let tagged = Pages::new(1);
-    let handle = tagged.register(nic, Some(tag), false).unwrap();
+    let handle = tagged.register(nic, Some(tag)).unwrap();
     tagged.write(0, b"tagged");
     // Memory of another handle of the same NIC, with a tag of that handle.
     let of_server = server.segment(0, 6);
-    for (slot, source) in [
-        DataSegment {
-            address: tagged.at(0),
-            handle: handle.0,
-            length: 6,
-        },
-        of_server,
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    let sources = [raw::segment(tagged.at(0), handle, 6), of_server];
+    for (slot, source) in sources.into_iter().enumerate() {
         server.post_recv(slot, &[server.segment(64, 16)]);
         client.post_send(slot, &[source]);
         assert_eq!(client.sent() & status::ERROR_MASK, 0);
@@ -78,13 +51,8 @@ fn a_vi_with_a_tag_does_not_use_memory_without_one() {
     let peer = RawEndpoint::new(&lenient());
     connect(&end, &peer);
     let untagged = Pages::new(1);
-    let handle = untagged.register(end.nic, None, false).unwrap();
-    let source = DataSegment {
-        address: untagged.at(0),
-        handle: handle.0,
-        length: 1,
-    };
-    end.post_send(0, &[source]);
+    let handle = untagged.register(end.nic, None).unwrap();
+    end.post_send(0, &[raw::segment(untagged.at(0), handle, 1)]);
     assert_ne!(end.sent() & status::PROTECTION_ERROR, 0);
     vip::close_nic(end.nic).unwrap();
 }
@@ -97,13 +65,9 @@ fn lenient_receive_is_checked_for_the_received_bytes_only() {
         let (client, server) = (RawEndpoint::new(&config), RawEndpoint::new(&config));
         connect(&client, &server);
         let pages = Pages::new(2);
-        let tag = Some(server.ptag.unwrap());
-        let handle = pages.register(server.nic, tag, false).unwrap();
-        let last = |bytes: usize, length| DataSegment {
-            address: pages.at(pages.bytes() - bytes),
-            handle: handle.0,
-            length,
-        };
+        let handle = pages.register(server.nic, server.ptag).unwrap();
+        let last =
+            |bytes: usize, length| raw::segment(pages.at(pages.bytes() - bytes), handle, length);
         // No data is placed beyond the first segment.
         server.post_recv(0, &[last(10, 4096), last(100, 50)]);
         client.post_send(0, &[client.segment(0, 10)]);
@@ -116,9 +80,7 @@ fn lenient_receive_is_checked_for_the_received_bytes_only() {
             client.post_send(0, &[client.segment(0, 11)]);
             assert_ne!(server.received() & status::LENGTH_ERROR, 0);
         }
-        for nic in [client.nic, server.nic] {
-            vip::close_nic(nic).unwrap();
-        }
+        vip::close_nic(server.nic).unwrap();
     }
 }
 
@@ -133,7 +95,7 @@ fn a_region_never_has_a_tag_that_was_destroyed() {
         let (region, destroyed) = thread::scope(|scope| {
             let region = scope.spawn(|| {
                 start.wait();
-                memory.register(nic, Some(tag), false)
+                memory.register(nic, Some(tag))
             });
             start.wait();
             let destroyed = vip::destroy_ptag(nic, tag);
@@ -199,20 +161,13 @@ fn the_environment_makes_protection_lenient() {
 
 #[test]
 fn a_receive_into_read_only_pages_is_a_protection_error() {
-    let (client, server) = (
-        RawEndpoint::new(&config(|_| ())),
-        RawEndpoint::new(&config(|_| ())),
-    );
+    let [client, server] = [(); 2].map(|()| RawEndpoint::new(&config(|_| ())));
     connect(&client, &server);
     let constant = Pages::new(1);
     constant.write(0, b"constant");
     constant.make_read_only();
-    let handle = constant.register(server.nic, server.ptag, true).unwrap();
-    let target = DataSegment {
-        address: constant.at(0),
-        handle: handle.0,
-        length: 8,
-    };
+    let handle = constant.register_for(server.nic, server.ptag, WRITABLE);
+    let target = raw::segment(constant.at(0), handle.unwrap(), 8);
     server.post_recv(0, &[target]);
     client.post_send(0, &[client.segment(0, 8)]);
     let received = server.received();
@@ -226,28 +181,19 @@ fn a_receive_into_read_only_pages_is_a_protection_error() {
     client.post_recv(0, &[client.segment(0, 8)]);
     server.post_send(1, &[target]);
     assert_eq!(client.received() & status::ERROR_MASK, 0);
-    assert_eq!(client.memory.read(common::raw::PAGE_BYTES), b'c');
+    assert_eq!(client.memory.read(PAGE_BYTES), b'c');
     vip::close_nic(server.nic).unwrap();
 }
 
 #[test]
 fn an_rdma_write_into_read_only_pages_is_refused() {
-    let (writer, target) = (
-        RawEndpoint::new(&config(|_| ())),
-        RawEndpoint::new(&config(|_| ())),
-    );
-    let (sender, errors) = std::sync::mpsc::channel();
-    let report = move |error: &vipl::ErrorDescriptor| sender.send(error.code).unwrap();
-    vip::error_callback(target.nic, Some(Box::new(report))).unwrap();
+    let [writer, target] = [(); 2].map(|()| RawEndpoint::new(&config(|_| ())));
+    let errors = errors_of(target.nic);
     connect(&writer, &target);
     let constant = Pages::new(1);
     constant.make_read_only();
-    let handle = constant.register(target.nic, target.ptag, true).unwrap();
-    let remote = DataSegment {
-        address: constant.at(0),
-        handle: handle.0,
-        length: 0,
-    };
+    let handle = constant.register_for(target.nic, target.ptag, WRITABLE);
+    let remote = raw::segment(constant.at(0), handle.unwrap(), 0);
     writer.post_write(0, writer.segment(0, 8), remote);
     let next = || errors.recv_timeout(common::TIMEOUT).unwrap();
     assert_eq!(next(), ErrorCode::RdmawProt);
@@ -259,19 +205,15 @@ fn an_rdma_write_into_read_only_pages_is_refused() {
 #[test]
 fn a_descriptor_in_read_only_pages_cannot_be_posted() {
     let end = RawEndpoint::new(&config(|_| ()));
-    let (sender, errors) = std::sync::mpsc::channel();
-    let report = move |error: &vipl::ErrorDescriptor| sender.send(error.code).unwrap();
-    vip::error_callback(end.nic, Some(Box::new(report))).unwrap();
+    let errors = errors_of(end.nic);
     let constant = Pages::new(1);
     constant.make_read_only();
-    let handle = constant.register(end.nic, end.ptag, false).unwrap();
+    let handle = constant.register(end.nic, end.ptag).unwrap();
     let descriptor = constant.at(0) as *mut vipl::RawDescriptor;
     // SAFETY: mapped, registered memory; the library must not write it, which is tested.
     unsafe { vip::post_recv(end.vi, descriptor, handle) }.unwrap();
-    assert_eq!(
-        errors.recv_timeout(common::TIMEOUT).unwrap(),
-        ErrorCode::PostDesc
-    );
+    let code = errors.recv_timeout(common::TIMEOUT).unwrap();
+    assert_eq!(code, ErrorCode::PostDesc);
     assert_eq!(vip::query_vi(end.vi).unwrap().state, vipl::ViState::Error);
     vip::close_nic(end.nic).unwrap();
 }
@@ -281,16 +223,8 @@ fn registration_of_unmapped_memory_is_refused() {
     let nic = vip::open_nic_with(&lenient()).unwrap();
     let pages = Pages::new(2);
     // SAFETY: the second page of our own mapping.
-    unsafe {
-        libc::munmap(
-            pages.at(common::raw::PAGE_BYTES) as *mut _,
-            common::raw::PAGE_BYTES,
-        )
-    };
-    assert_eq!(
-        pages.register(nic, None, false),
-        Err(VipError::InvalidParameter)
-    );
+    unsafe { libc::munmap(pages.at(PAGE_BYTES) as *mut _, PAGE_BYTES) };
+    assert_eq!(pages.register(nic, None), Err(VipError::InvalidParameter));
     vip::close_nic(nic).unwrap();
 }
 
@@ -373,15 +307,10 @@ fn pages_stay_locked_until_their_last_deregistration() {
     let nics = [2000, 3000].map(|takeover_us| vip::open_nic_with(&policy(takeover_us)).unwrap());
     let pages = Pages::new(4);
     let before = locked_kib();
-    let all = pages.register(nics[0], None, false).unwrap();
+    let all = pages.register(nics[0], None).unwrap();
     assert_eq!(locked_kib() - before, 16);
-    let attributes = vipl::MemAttributes {
-        ptag: None,
-        rdma_write: false,
-        rdma_read: false,
-    };
-    // SAFETY: the pages stay mapped to the end of the test.
-    let middle = unsafe { vip::register_mem(nics[1], pages.at(5000), 1, &attributes) }.unwrap();
+    let none = RdmaAccess::default();
+    let middle = raw::register(nics[1], None, pages.at(5000), 1, none).unwrap();
     vip::deregister_mem(nics[0], pages.at(0), all).unwrap();
     assert_eq!(locked_kib() - before, 4, "one page is registered still");
     vip::deregister_mem(nics[1], pages.at(5000), middle).unwrap();
@@ -416,12 +345,8 @@ fn leniency_and_unlocked_memory_are_logged_once() {
     log::set_logger(&Warnings).unwrap();
     log::set_max_level(log::LevelFilter::Warn);
     let warnings = |word: &str| {
-        WARNINGS
-            .lock()
-            .unwrap()
-            .iter()
-            .filter(|text| text.contains(word))
-            .count()
+        let all = WARNINGS.lock().unwrap();
+        all.iter().filter(|text| text.contains(word)).count()
     };
     let nic = vip::open_nic_with(&lenient()).unwrap();
     assert_eq!(warnings("lenient"), 0, "not used yet");
@@ -432,7 +357,7 @@ fn leniency_and_unlocked_memory_are_logged_once() {
     forbid_locking();
     let pages = Pages::new(1);
     for _ in 0..3 {
-        pages.register(nic, None, false).unwrap();
+        pages.register(nic, None).unwrap();
     }
     assert_eq!(warnings("RLIMIT_MEMLOCK"), 1);
     vip::close_nic(nic).unwrap();

@@ -6,24 +6,15 @@ mod common;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use common::raw::{PAGE_BYTES, Pages};
-use common::{Endpoint, open};
-use pmd::descriptor::ControlSegment;
-use vipl::{Done, MemoryHandle, RawDescriptor, RdmaAccess, RdmaRegion, VipError, provider};
+use common::raw::{PAGE_BYTES, Pages, post_empty_recv};
+use common::{Endpoint, WRITABLE, open};
+use vipl::{Done, RdmaRegion, VipError, provider};
 
 const MARK: &[u8] = b"not freed";
 
 fn marked_region(end: &Endpoint) -> (RdmaRegion, u64) {
-    let access = RdmaAccess {
-        write: true,
-        read: false,
-    };
     // Large enough for the allocator to unmap it when freed, so that a later read fails.
-    let bytes = 40 << 20;
-    let region = end
-        .nic
-        .create_rdma_region(bytes, &end.ptag, access)
-        .unwrap();
+    let region = end.region(40 << 20, WRITABLE);
     region.write(0, MARK);
     let address = region.remote_buffer().address;
     (region, address)
@@ -68,8 +59,8 @@ fn region_deregistered_by_its_handle_is_never_freed() {
 #[test]
 fn descriptor_collected_by_vi_handle_is_lost_and_the_vi_stays_usable() {
     let end = Endpoint::new();
-    end.vi.post_recv(end.descriptor(64)).unwrap();
-    end.vi.post_recv(end.descriptor(128)).unwrap();
+    end.post_receives(1, 64);
+    end.post_receives(1, 128);
     end.vi.disconnect().unwrap();
     let taken = provider::recv_done(end.vi.handle()).unwrap();
     assert!(matches!(taken, Done::Completed { .. }));
@@ -84,21 +75,13 @@ fn descriptor_collected_by_vi_handle_is_lost_and_the_vi_stays_usable() {
 fn descriptor_posted_by_vi_handle_is_never_returned_as_an_owned_one() {
     let end = Endpoint::new();
     let memory = Pages::new(1);
-    let region = memory.register(end.nic.handle(), Some(end.ptag.handle()), false);
-    let region: MemoryHandle = region.unwrap();
+    let region = memory.register(end.nic.handle(), Some(end.ptag.handle()));
+    let region = region.unwrap();
     let post = |slot: usize| {
-        let at = memory.at(slot * 64) as *mut RawDescriptor;
-        let descriptor = RawDescriptor {
-            control: ControlSegment::default(),
-            ..RawDescriptor::default()
-        };
-        // SAFETY: a line of the test's own page, which is not posted.
-        unsafe { at.write(descriptor) };
-        // SAFETY: the page stays mapped and is not accessed until the descriptor is returned.
-        unsafe { provider::post_recv(end.vi.handle(), at, region) }.unwrap();
+        post_empty_recv(end.vi.handle(), memory.at(slot * 64), region).unwrap();
     };
     post(0);
-    end.vi.post_recv(end.descriptor(64)).unwrap();
+    end.post_receives(1, 64);
     post(PAGE_BYTES / 64 - 1);
     end.vi.disconnect().unwrap();
     assert_eq!(end.vi.recv_done().unwrap_err(), VipError::DescriptorError);
@@ -117,15 +100,15 @@ fn descriptor_posted_by_vi_handle_is_never_returned_as_an_owned_one() {
 #[test]
 fn nic_closed_by_its_handle_does_not_affect_other_handles() {
     let (closed, other) = (Endpoint::new(), Endpoint::on(open(), |vi| vi));
-    closed.vi.post_recv(closed.descriptor(64)).unwrap();
+    closed.post_receives(1, 64);
     provider::close_nic(closed.nic.handle()).unwrap();
     // Its VI is destroyed, with the posted descriptors; other memory can still be used.
-    assert_eq!(
-        closed.vi.recv_done().unwrap_err(),
-        VipError::InvalidParameter
-    );
+    let invalid = VipError::InvalidParameter;
+    assert_eq!(closed.vi.recv_done().unwrap_err(), invalid);
+    assert_eq!(closed.vi.state().unwrap_err(), invalid);
+    assert_eq!(closed.nic.create_ptag().unwrap_err(), invalid);
     drop(closed);
-    other.vi.post_recv(other.descriptor(64)).unwrap();
+    other.post_receives(1, 64);
     other.vi.disconnect().unwrap();
     assert!(other.vi.recv_done().unwrap().is_some());
 }

@@ -7,17 +7,15 @@ use std::net::TcpStream;
 use std::sync::mpsc::channel;
 use std::thread;
 
+use common::forked::in_forked_child;
 use common::scripted_peer::{
-    ConnectionSetup, END, FLOW_CONTROL, LEVELS, NOP, READ_REQUEST, READ_RESPONSE, SEND,
-    ScriptedPeer, connect_with, errors_of,
+    ConnectionSetup, END, FLOW_CONTROL, NOP, READ_REQUEST, SEND, connect_with, errors_of,
 };
-use common::tls::counter;
-use common::{Endpoint, TIMEOUT, WAIT, pattern};
+use common::{Endpoint, LEVELS, TIMEOUT, counter, pattern};
 use pmd::config::NicConfig;
 use vi_types::status;
 use vipl::{
-    ConnectionOptions, Descriptor, ErrorCode, Operation, ReliabilityLevel, RemoteBuffer, ViState,
-    provider as vip,
+    ConnectionOptions, ErrorCode, ReliabilityLevel, RemoteBuffer, ViState, provider as vip,
 };
 
 /// Long enough that the TCP send buffer rarely fills up exactly between two segments.
@@ -26,17 +24,14 @@ const LONG_BYTES: usize = 60_000;
 /// Posts sends of [`LONG_BYTES`], one after the other, until TCP accepts only a part of one; returns the number of
 /// sends.
 fn fill(local: &Endpoint) -> usize {
-    let calls = || counter(&local.nic, "tx_calls");
-    let no_room = || counter(&local.nic, "tx_no_room_in_tcp");
-    let messages = || counter(&local.nic, "tx_messages");
-    let first = messages();
-    let sent = || (messages() - first) as usize;
+    let of_nic = |name| counter(local.nic.handle(), name);
+    let calls = || of_nic("tx_calls");
+    let no_room = || of_nic("tx_no_room_in_tcp");
+    let first = of_nic("tx_messages");
+    let sent = || (of_nic("tx_messages") - first) as usize;
     for posted in 1.. {
         let (calls_before, full_before) = (calls(), no_room());
-        local
-            .vi
-            .post_send(local.message(&pattern(posted, LONG_BYTES)))
-            .unwrap();
+        local.post_message(&pattern(posted, LONG_BYTES));
         // The poll thread of the NIC may be the one that sends it.
         while no_room() == full_before && sent() < posted {
             thread::yield_now();
@@ -55,11 +50,11 @@ fn pending_ack_is_sent_after_partial_segment() {
     let level = ReliabilityLevel::ReliableReception;
     let many = |config: &mut NicConfig| config.max_in_flight = 256;
     let (local, mut peer) = connect_with(level, many, |vi| vi);
-    local.vi.post_recv(local.descriptor(64)).unwrap();
+    local.post_receives(1, 64);
     let sent = fill(&local);
     peer.send(SEND, END, b"well placed");
     let number = peer.number;
-    assert_eq!(local.recv().ok().unwrap().first_bytes(), b"well placed");
+    local.expect_message(b"well placed");
     let (mut ended, mut acknowledged) = (0, false);
     while ended < sent || !acknowledged {
         let segment = peer.receive().expect("a segment");
@@ -70,9 +65,7 @@ fn pending_ack_is_sent_after_partial_segment() {
             peer.send(NOP, END, &[]);
         }
     }
-    for _ in 0..sent {
-        assert_eq!(errors_of(&local.vi.send_wait(WAIT).unwrap().unwrap()), 0);
-    }
+    local.expect_sent(sent);
 }
 
 /// The last message before the FIN is received, though a local send fails first.
@@ -82,20 +75,16 @@ fn message_before_the_fin_is_received_after_a_failed_send() {
         // Only calls of this thread poll the connection.
         let calls_only = |config: &mut NicConfig| config.takeover_us = 10_000_000;
         let (local, mut peer) = connect_with(level, calls_only, |vi| vi);
-        for _ in 0..2 {
-            local.vi.post_recv(local.descriptor(64)).unwrap();
-        }
+        local.post_receives(2, 64);
         peer.send(SEND, END, b"the last one");
         drop(peer);
         // TCP responds to the first with RST and rejects the following ones.
         for _ in 0..3 {
-            local.vi.post_send(local.message(b"too late")).unwrap();
+            local.post_message(b"too late");
         }
-        let last = local.recv();
-        assert_eq!(errors_of(&last), 0, "{level:?}");
-        assert_eq!(last.first_bytes(), b"the last one");
+        local.expect_message(b"the last one");
         assert_eq!(errors_of(&local.recv()), status::DESC_FLUSHED_ERROR);
-        assert_eq!(local.errors.next_of(&local.vi), ErrorCode::ConnLost);
+        local.expect_errors(&[ErrorCode::ConnLost]);
         assert_eq!(local.vi.state().unwrap(), ViState::Error);
         assert!(local.errors.none());
     }
@@ -105,11 +94,8 @@ fn message_before_the_fin_is_received_after_a_failed_send() {
 /// data.
 #[test]
 fn sent_messages_arrive_after_close_nic() {
-    for level in LEVELS {
-        if level == ReliabilityLevel::ReliableReception {
-            // Its sends complete only when they are acknowledged.
-            continue;
-        }
+    // At Reliable Reception sends complete only when they are acknowledged.
+    for level in [LEVELS[0], LEVELS[1]] {
         let long_timeout = |config: &mut NicConfig| config.ulp_timeout_ms = Some(60_000);
         let (local, mut peer) = connect_with(level, long_timeout, |vi| vi);
         let posted = fill(&local);
@@ -164,23 +150,15 @@ fn open_close_and_fork_do_not_wait_for_a_blocked_close() {
         drop(common::open_as(|config| {
             config.segment = format!("{}-other", config.segment);
         }));
-        // SAFETY: the child only exits.
-        let pid = unsafe { libc::fork() };
-        if pid == 0 {
-            // SAFETY: exits at once.
-            unsafe { libc::_exit(0) };
-        }
-        let mut status = -1;
-        // SAFETY: waits for our own child and writes its status.
-        let ended = unsafe { libc::waitpid(pid, &mut status, 0) };
-        done.send(ended == pid && status == 0).unwrap();
+        in_forked_child(|| true);
+        done.send(()).unwrap();
     });
     let other_result = is_done.recv_timeout(TIMEOUT);
     let is_closing = !closing.is_finished();
     drop(peer);
     closing.join().unwrap();
     other.join().unwrap();
-    assert!(other_result.expect("the other thread waits for the close"));
+    other_result.expect("the other thread waits for the close");
     assert!(is_closing, "the close returned too early");
 }
 
@@ -196,14 +174,10 @@ fn receives_behind_length_errors_are_advertised() {
     };
     let few = |config: &mut NicConfig| config.credits_low = LOW;
     let (local, mut peer) = setup.connect(few, |vi| vi);
-    for _ in 0..LOW {
-        local.vi.post_recv(local.descriptor(1)).unwrap();
-    }
+    local.post_receives(LOW.into(), 1);
     while peer.receive_kind(NOP).posted < LOW {}
     // Not advertised yet: LOW credits are unused.
-    for _ in 0..LOW {
-        local.vi.post_recv(local.descriptor(64)).unwrap();
-    }
+    local.post_receives(LOW.into(), 64);
     for _ in 0..LOW {
         peer.send(SEND, END, b"more than one byte");
     }
@@ -212,15 +186,7 @@ fn receives_behind_length_errors_are_advertised() {
     }
     while peer.receive_kind(NOP).posted < 2 * LOW {}
     peer.send(SEND, END, b"fits");
-    assert_eq!(local.recv().ok().unwrap().first_bytes(), b"fits");
-}
-
-fn read_of(local: &Endpoint) -> Descriptor {
-    let mut read = local.descriptor(16);
-    read.set_used_bytes(0, 16);
-    let remote = RemoteBuffer::from_bytes(&[1; RemoteBuffer::BYTES]);
-    read.set_operation(Operation::RdmaRead(remote));
-    read
+    local.expect_message(b"fits");
 }
 
 /// Behind a pending read at most `max_in_flight` messages are in flight, also if many are sent by one call.
@@ -229,12 +195,13 @@ fn max_in_flight_is_not_exceeded() {
     const LIMIT: usize = 4;
     let few = |config: &mut NicConfig| config.max_in_flight = LIMIT as u32;
     let (local, mut peer) = connect_with(ReliabilityLevel::ReliableDelivery, few, |vi| vi);
-    local.vi.post_recv(local.descriptor(64)).unwrap();
+    local.post_receives(1, 64);
     // All of these wait for the TCP send buffer.
     let before = fill(&local);
-    local.vi.post_send(read_of(&local)).unwrap();
+    let remote = RemoteBuffer::from_bytes(&[1; RemoteBuffer::BYTES]);
+    local.vi.post_send(local.read_of(remote, 16)).unwrap();
     for _ in 0..20 {
-        local.vi.post_send(local.message(b"behind")).unwrap();
+        local.post_message(b"behind");
     }
     let mut ends = 0;
     while ends < before {
@@ -246,14 +213,12 @@ fn max_in_flight_is_not_exceeded() {
     }
     // The library must not send more before it has received this.
     peer.send(SEND, END, b"now");
-    assert_eq!(local.recv().ok().unwrap().first_bytes(), b"now");
-    assert_eq!(counter(&local.nic, "tx_messages"), (before + LIMIT) as u64);
-    let numbers = (request.number, peer.last_received);
+    local.expect_message(b"now");
+    let messages = counter(local.nic.handle(), "tx_messages");
+    assert_eq!(messages, (before + LIMIT) as u64);
     let body = [&request.body[..], &[5; 16]].concat();
-    peer.write(&ScriptedPeer::segment(READ_RESPONSE, END, numbers, &body));
-    for _ in 0..before + 21 {
-        assert_eq!(errors_of(&local.vi.send_wait(WAIT).unwrap().unwrap()), 0);
-    }
+    peer.write(&peer.read_response(&request, END, 0, &body));
+    local.expect_sent(before + 21);
 }
 
 /// An error of the receiving program breaks its VI: messages that were placed before are acknowledged.
@@ -261,18 +226,18 @@ fn max_in_flight_is_not_exceeded() {
 fn placed_message_is_acknowledged_before_the_break() {
     let calls_only = |config: &mut NicConfig| config.takeover_us = 10_000_000;
     let (local, mut peer) = connect_with(ReliabilityLevel::ReliableReception, calls_only, |vi| vi);
-    local.vi.post_recv(local.descriptor(64)).unwrap();
+    local.post_receives(1, 64);
     peer.send(SEND, END, b"placed");
-    assert_eq!(local.recv().ok().unwrap().first_bytes(), b"placed");
+    local.expect_message(b"placed");
     // A misaligned descriptor breaks the VI before anything else is sent.
     let misaligned = std::ptr::without_provenance_mut(8);
     // SAFETY: the library must reject the address without accessing it.
     unsafe { vip::post_send(local.vi.handle(), misaligned, vipl::MemoryHandle(1)) }.unwrap();
-    assert_eq!(local.errors.next_of(&local.vi), ErrorCode::PostDesc);
+    local.expect_errors(&[ErrorCode::PostDesc]);
     let mut acknowledged = false;
     while let Some(segment) = peer.receive() {
         acknowledged |= segment.ack == peer.number;
     }
     assert!(acknowledged);
-    assert_eq!(local.errors.next_of(&local.vi), ErrorCode::ConnLost);
+    local.expect_errors(&[ErrorCode::ConnLost]);
 }

@@ -6,30 +6,8 @@ mod common;
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
-use common::tls::counter;
-use common::{Endpoint, TIMEOUT, WAIT, open_as, own_host};
-use pmd::config::TransportKind;
-use vipl::{
-    Discriminator, HostAddress, NetAddress, Nic, ReliabilityLevel, Timeout, ViState, VipError,
-};
-
-const LEVELS: [ReliabilityLevel; 3] = [
-    ReliabilityLevel::UnreliableDelivery,
-    ReliabilityLevel::ReliableDelivery,
-    ReliabilityLevel::ReliableReception,
-];
-
-/// An address that only this test run uses; each test has its own numbers.
-fn address(number: u32) -> Ipv4Addr {
-    Ipv4Addr::from_bits(own_host().to_bits() ^ (number << 16))
-}
-
-fn tcp(number: u32) -> Nic {
-    open_as(|config| {
-        config.transport = TransportKind::ViTcp;
-        config.host = Some(address(number).into());
-    })
-}
+use common::{Endpoint, LEVELS, WAIT, counter, tcp, tcp_host, wait_until};
+use vipl::{Discriminator, HostAddress, NetAddress, ReliabilityLevel, Timeout, ViState, VipError};
 
 /// The address of a discriminator on a host.
 fn at(host: Ipv4Addr, name: &[u8]) -> NetAddress {
@@ -39,25 +17,26 @@ fn at(host: Ipv4Addr, name: &[u8]) -> NetAddress {
     }
 }
 
+/// Each test has its own numbers.
 fn end(number: u32, level: ReliabilityLevel) -> Endpoint {
     Endpoint::on(tcp(number), |vi| vi.reliability(level))
+}
+
+fn expect_receive_posted(end: &Endpoint) {
+    assert_eq!(end.vi.recv_done().err(), Some(VipError::NotDone));
 }
 
 #[test]
 fn request_to_host_without_listener_is_no_match() {
     for level in LEVELS {
         let client = end(1, level);
-        client.vi.post_recv(client.descriptor(8)).unwrap();
-        let own = client.nic.local_address(b"client").unwrap();
-        let remote = at(address(2), b"unused");
+        client.post_receives(1, 8);
+        let own = client.address(b"client");
+        let remote = at(tcp_host(2), b"unused");
         let refused = client.vi.connect(&own, &remote, Timeout::Infinite);
         assert_eq!(refused.err(), Some(VipError::NoMatch), "{level:?}");
         assert_eq!(client.vi.state(), Ok(ViState::Idle));
-        assert_eq!(
-            client.vi.recv_done().err(),
-            Some(VipError::NotDone),
-            "the receive stays posted"
-        );
+        expect_receive_posted(&client);
     }
 }
 
@@ -65,11 +44,11 @@ fn request_to_host_without_listener_is_no_match() {
 fn request_without_route_moves_reliable_vi_to_error() {
     for level in LEVELS {
         let client = end(3, level);
-        let own = client.nic.local_address(b"client").unwrap();
+        let own = client.address(b"client");
         // The kernel has no route from a loopback address to another network.
         let remote = at(Ipv4Addr::new(198, 51, 100, 1), b"x");
         for is_peer in [false, true] {
-            client.vi.post_recv(client.descriptor(8)).unwrap();
+            client.post_receives(1, 8);
             let refused = if is_peer {
                 client.vi.connect_peer(&own, &remote, WAIT).unwrap();
                 client.vi.connect_peer_wait()
@@ -79,11 +58,7 @@ fn request_without_route_moves_reliable_vi_to_error() {
             assert_eq!(refused.err(), Some(VipError::NotReachable), "{level:?}");
             if level == ReliabilityLevel::UnreliableDelivery {
                 assert_eq!(client.vi.state(), Ok(ViState::Idle));
-                assert_eq!(
-                    client.vi.recv_done().err(),
-                    Some(VipError::NotDone),
-                    "the receive stays posted"
-                );
+                expect_receive_posted(&client);
             } else {
                 assert_eq!(client.vi.state(), Ok(ViState::Error));
                 assert!(client.recv().status.is_flushed());
@@ -102,18 +77,14 @@ fn peer_request_connects_to_host_that_listens_later() {
         for (early, late) in [(4, 5), (5, 4)] {
             let first = end(early, level);
             let request = |end: &Endpoint, other: u32| {
-                let own = end.nic.local_address(b"peer").unwrap();
-                let remote = at(address(other), b"both");
+                let own = end.address(b"peer");
+                let remote = at(tcp_host(other), b"both");
                 end.vi.connect_peer(&own, &remote, WAIT).unwrap();
             };
-            let failed = || counter(&first.nic, "tcp_connecting_failed");
+            let failed = || counter(first.nic.handle(), "tcp_connecting_failed");
             let before = failed();
             request(&first, late);
-            let begun = Instant::now();
-            while failed() < before + 2 {
-                assert!(begun.elapsed() < TIMEOUT, "no retry of the request");
-                std::thread::yield_now();
-            }
+            wait_until("the request is repeated", || failed() >= before + 2);
             let pending = first.vi.connect_peer_done();
             assert_eq!(pending, Err(VipError::NotDone), "{level:?}");
             let second = end(late, level);
@@ -128,13 +99,11 @@ fn peer_request_connects_to_host_that_listens_later() {
 #[test]
 fn peer_request_to_host_without_listener_times_out() {
     let first = end(6, ReliabilityLevel::ReliableDelivery);
-    let own = first.nic.local_address(b"peer").unwrap();
+    let own = first.address(b"peer");
     let limit = Timeout::After(std::time::Duration::from_millis(200));
     let begun = Instant::now();
-    first
-        .vi
-        .connect_peer(&own, &at(address(7), b"both"), limit)
-        .unwrap();
+    let remote = at(tcp_host(7), b"both");
+    first.vi.connect_peer(&own, &remote, limit).unwrap();
     let outcome = first.vi.connect_peer_wait();
     assert_eq!(outcome.err(), Some(VipError::Timeout));
     assert!(begun.elapsed().as_millis() >= 200);

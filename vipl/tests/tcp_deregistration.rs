@@ -5,21 +5,19 @@ mod common;
 use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::thread;
-use std::time::Instant;
 
-use common::raw::{PAGE_BYTES, Pages};
+use common::raw::{PAGE_BYTES, Pages, segment};
 use common::scripted_peer::{
-    ConnectionSetup, DESCRIPTOR_ERROR, END, IMMEDIATE, LEVELS, PROTECTION_ERROR, READ_REQUEST,
-    READ_RESPONSE, RELIABLE, ReceivedSegment, SEND, ScriptedPeer, TRANSMIT_ERROR, WRITE,
-    expect_connected, expect_connection_lost, expected_reports, rdma,
+    ConnectionSetup, DESCRIPTOR_ERROR, END, IMMEDIATE, PROTECTION_ERROR, READ_REQUEST,
+    READ_RESPONSE, ReceivedSegment, SEND, ScriptedPeer, TRANSMIT_ERROR, WRITE, expect_connected,
+    expect_connection_lost, expected_reports, rdma,
 };
-use common::tls::counter;
-use common::{Endpoint, TIMEOUT, WAIT};
-use pmd::descriptor::{ControlSegment, DataSegment, control};
+use common::{Endpoint, LEVELS, READ_WRITE, RELIABLE, WAIT, counter, wait_until};
+use pmd::descriptor::{ControlSegment, control};
 use vi_types::status;
 use vipl::{
-    Done, ErrorCode, MemAttributes, MemoryHandle, RawDescriptor, ReliabilityLevel, RemoteBuffer,
-    ViState, provider as vip,
+    Done, ErrorCode, MemoryHandle, RawDescriptor, ReliabilityLevel, RemoteBuffer, ViState,
+    provider as vip,
 };
 
 /// Length of interrupted messages: more than the TCP buffers hold while the peer does not read.
@@ -52,15 +50,9 @@ impl Owner {
         );
         let pages = |pages: usize| {
             let pages = Pages::new(pages);
-            let attributes = MemAttributes {
-                ptag: Some(end.ptag.handle()),
-                rdma_write: true,
-                rdma_read: true,
-            };
-            let (nic, at, bytes) = (end.nic.handle(), pages.at(0), pages.bytes() as u64);
-            // SAFETY: mapped until dropped, after the NIC handle is closed.
-            let handle = unsafe { vip::register_mem(nic, at, bytes, &attributes) }.unwrap();
-            (pages, handle)
+            let ptag = Some(end.ptag.handle());
+            let handle = pages.register_for(end.nic.handle(), ptag, READ_WRITE);
+            (pages, handle.unwrap())
         };
         let (slots, slots_handle) = pages(8);
         let (data, data_handle) = pages(data_bytes.div_ceil(PAGE_BYTES));
@@ -74,6 +66,10 @@ impl Owner {
         (owner, peer)
     }
 
+    fn counter(&self, name: &str) -> u64 {
+        counter(self.end.nic.handle(), name)
+    }
+
     /// Deregisters the data memory.
     fn deregister_data(&self) {
         let (nic, at) = (self.end.nic.handle(), self.data.at(0));
@@ -83,16 +79,8 @@ impl Owner {
     /// Writes a descriptor for `bytes` of data into a slot, with an address segment for RDMA.
     fn write_descriptor(&self, slot: usize, operation: u16, bytes: usize) -> *mut RawDescriptor {
         let mut descriptor = RawDescriptor::default();
-        let remote = DataSegment {
-            address: 0x1000,
-            handle: 7,
-            length: 0,
-        };
-        let data = DataSegment {
-            address: self.data.at(0),
-            handle: self.data_handle.0,
-            length: bytes as u32,
-        };
+        let remote = segment(0x1000, MemoryHandle(7), 0);
+        let data = segment(self.data.at(0), self.data_handle, bytes as u32);
         descriptor.control = ControlSegment {
             control: operation,
             length: data.length,
@@ -132,10 +120,9 @@ impl Owner {
 
     /// Waits until the NIC has received this number of segments.
     fn await_segments(&self, segments: u64) {
-        let begun = Instant::now();
-        while counter(&self.end.nic, "rx_segments") < segments {
-            assert!(begun.elapsed() < TIMEOUT, "the segments do not arrive");
-        }
+        wait_until("the segments arrive", || {
+            self.counter("rx_segments") >= segments
+        });
     }
 
     fn remote(&self) -> RemoteBuffer {
@@ -190,8 +177,8 @@ enum Cut {
 fn interrupt(level: ReliabilityLevel, bytes: usize) -> (Owner, ScriptedPeer, usize) {
     loop {
         let (owner, peer) = Owner::new(level, bytes);
-        let messages = || counter(&owner.end.nic, "tx_messages");
-        let full = || counter(&owner.end.nic, "tx_no_room_in_tcp");
+        let messages = || owner.counter("tx_messages");
+        let full = || owner.counter("tx_no_room_in_tcp");
         let (first, before) = (messages(), full());
         let sent = || (messages() - first) as usize;
         let mut posted = 0;
@@ -199,11 +186,7 @@ fn interrupt(level: ReliabilityLevel, bytes: usize) -> (Owner, ScriptedPeer, usi
             owner.post_send(posted, control::OP_SEND_RECV, bytes);
             posted += 1;
             // The poll thread of the NIC may be the one that sends it.
-            let begun = Instant::now();
-            while full() == before && sent() < posted {
-                assert!(begun.elapsed() < TIMEOUT, "it is not sent");
-                thread::yield_now();
-            }
+            wait_until("it is sent", || full() != before || sent() >= posted);
         }
         owner.deregister_data();
         // TCP may have accepted the last one meanwhile.
@@ -237,15 +220,11 @@ fn message_whose_memory_is_deregistered_fails_alike_at_both_sides() {
         };
         let stays_connected = level == ReliabilityLevel::UnreliableDelivery && cut != Cut::Within;
         if stays_connected {
-            owner.end.vi.post_send(owner.end.message(b"next")).unwrap();
-            assert_eq!(
-                errors_of(vip::send_wait(owner.end.vi.handle(), WAIT).unwrap()),
-                0
-            );
+            owner.end.send_bytes(b"next");
             assert_eq!(owner.end.vi.state().unwrap(), ViState::Connected);
             owner.end.vi.disconnect().unwrap();
         } else {
-            assert_eq!(owner.end.errors.next_of(&owner.end.vi), ErrorCode::ConnLost);
+            owner.end.expect_errors(&[ErrorCode::ConnLost]);
         }
         assert!(owner.end.errors.none());
         let (segments, within) = receiver.join().unwrap();
@@ -264,15 +243,11 @@ fn read_response_whose_memory_is_deregistered_fails_alike_at_both_sides() {
     for level in RELIABLE {
         let (owner, mut peer) = Owner::new(level, LONG_BYTES);
         let request = rdma(owner.remote(), LONG_BYTES as u32, &[]);
-        let before = counter(&owner.end.nic, "tx_no_room_in_tcp");
+        let before = owner.counter("tx_no_room_in_tcp");
         peer.send(READ_REQUEST, END, &request);
-        let begun = Instant::now();
-        while counter(&owner.end.nic, "tx_no_room_in_tcp") == before {
-            assert!(
-                begun.elapsed() < TIMEOUT,
-                "the TCP send buffer holds all of it"
-            );
-        }
+        wait_until("the TCP send buffer is full", || {
+            owner.counter("tx_no_room_in_tcp") != before
+        });
         owner.deregister_data();
         // The reader receives Transmit Error and closes, or receives end of file within a segment.
         let mut bytes = 0;
@@ -300,7 +275,7 @@ fn read_response_whose_memory_is_deregistered_fails_alike_at_both_sides() {
         if is_reported {
             peer.tcp.shutdown(Shutdown::Write).unwrap();
         }
-        assert_eq!(owner.end.errors.next_of(&owner.end.vi), ErrorCode::ConnLost);
+        owner.end.expect_errors(&[ErrorCode::ConnLost]);
         assert!(owner.end.errors.none());
     }
 }
@@ -310,8 +285,8 @@ fn receive_memory_deregistered_during_a_message_is_a_protection_error() {
     for level in LEVELS {
         let (owner, mut peer) = Owner::new(level, 64);
         owner.post_recv(0, 64);
-        owner.end.vi.post_recv(owner.end.descriptor(64)).unwrap();
-        let before = counter(&owner.end.nic, "rx_segments");
+        owner.end.post_receives(1, 64);
+        let before = owner.counter("rx_segments");
         peer.send(SEND, 0, b"half of");
         owner.await_segments(before + 1);
         owner.deregister_data();
@@ -332,21 +307,16 @@ fn receive_memory_deregistered_during_a_message_is_a_protection_error() {
 fn target_deregistered_during_a_write_is_a_protection_error() {
     for (level, immediate) in LEVELS.into_iter().flat_map(|l| [(l, 0), (l, IMMEDIATE)]) {
         let (owner, mut peer) = Owner::new(level, 64);
-        for _ in 0..2 {
-            owner.end.vi.post_recv(owner.end.descriptor(64)).unwrap();
-        }
+        owner.end.post_receives(2, 64);
         let body = |payload: &[u8]| rdma(owner.remote(), 17, payload);
-        let before = counter(&owner.end.nic, "rx_segments");
+        let before = owner.counter("rx_segments");
         peer.send(WRITE, immediate, &body(b"half of"));
         owner.await_segments(before + 1);
         owner.deregister_data();
         let rest = peer.continuation(WRITE, END | immediate, 7, &body(b" a message"));
         peer.write(&rest);
         if immediate == 0 {
-            assert_eq!(
-                owner.end.errors.next_of(&owner.end.vi),
-                ErrorCode::RdmawProt
-            );
+            owner.end.expect_errors(&[ErrorCode::RdmawProt]);
         } else {
             assert_eq!(owner.received(), status::PROTECTION_ERROR, "{level:?}");
         }
@@ -365,13 +335,10 @@ fn read_memory_deregistered_during_a_response_is_a_protection_error() {
         let (owner, mut peer) = Owner::new(level, 64);
         owner.post_send(0, control::OP_RDMA_READ, 16);
         let request = peer.receive_kind(READ_REQUEST);
-        let before = counter(&owner.end.nic, "rx_segments");
+        let before = owner.counter("rx_segments");
         for (flags, offset) in [(0, 0u32), (END, 8)] {
-            let numbers = (request.number, peer.last_received);
             let body = [&request.body[..], b"half of."].concat();
-            let mut response = ScriptedPeer::segment(READ_RESPONSE, flags, numbers, &body);
-            response[4..8].copy_from_slice(&offset.to_be_bytes());
-            peer.write(&response);
+            peer.write(&peer.read_response(&request, flags, offset, &body));
             if offset == 0 {
                 owner.await_segments(before + 1);
                 owner.deregister_data();

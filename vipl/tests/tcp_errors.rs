@@ -5,26 +5,26 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::scripted_peer::{
-    ConnectionSetup, DESCRIPTOR_ERROR, END, LEVELS, MESSAGE_IN_ERROR, NOP, PROTECTION_ERROR,
-    READ_REQUEST, READ_RESPONSE, RELIABLE, SEND, ScriptedPeer, TRANSMIT_ERROR, WRITE,
-    connect_plain, connect_with, errors_of, expect_connected, expect_connection_lost,
-    expected_reports, rdma,
+    ConnectionSetup, DESCRIPTOR_ERROR, END, MESSAGE_IN_ERROR, NOP, PROTECTION_ERROR, READ_REQUEST,
+    SEND, ScriptedPeer, TRANSMIT_ERROR, WRITE, connect_plain, connect_with, errors_of,
+    expect_connected, expect_connection_lost, expected_reports, rdma,
 };
-use common::{Endpoint, WAIT};
+use common::{LEVELS, READ_WRITE, READABLE, RELIABLE, WRITABLE};
 use pmd::config::NicConfig;
 use vi_types::status;
-use vipl::{
-    ConnectionOptions, Descriptor, ErrorCode, Operation, RdmaAccess, ReliabilityLevel,
-    RemoteBuffer, ViState,
+use vipl::{ConnectionOptions, ErrorCode, ReliabilityLevel, RemoteBuffer, ViState};
+
+/// Memory of the peer, which it does not check.
+const OF_PEER: RemoteBuffer = RemoteBuffer {
+    address: 0x0101,
+    handle: vipl::MemoryHandle(1),
 };
 
 #[test]
 fn a_send_with_transmit_error_fails_its_receive() {
     for level in LEVELS {
         let (local, mut peer) = connect_plain(level);
-        for _ in 0..2 {
-            local.vi.post_recv(local.descriptor(64)).unwrap();
-        }
+        local.post_receives(2, 64);
         peer.send(SEND, END | TRANSMIT_ERROR, b"half");
         let expected = status::TRANSPORT_ERROR | status::PARTIAL_ERROR;
         assert_eq!(errors_of(&local.recv()), expected, "{level:?}");
@@ -40,27 +40,20 @@ fn a_send_with_transmit_error_fails_its_receive() {
 
 #[test]
 fn write_with_wrong_length_is_reported_at_reliable_levels() {
-    const WRITABLE: RdmaAccess = RdmaAccess {
-        write: true,
-        read: false,
-    };
     for (level, bytes) in LEVELS
         .into_iter()
         .flat_map(|level| [(level, 16), (level, 33)])
     {
         let (local, mut peer) = connect_with(level, |_| (), |vi| vi.rdma_write(true));
-        let memory = local
-            .nic
-            .create_rdma_region(64, &local.ptag, WRITABLE)
-            .unwrap();
-        local.vi.post_recv(local.descriptor(64)).unwrap();
+        let memory = local.region(64, WRITABLE);
+        local.post_receives(1, 64);
         let other = rdma(memory.remote_buffer(), 32, &vec![7; bytes]);
         peer.send(WRITE, END, &other);
         if level == ReliabilityLevel::UnreliableDelivery {
             expect_connected(&local, &mut peer);
             continue;
         }
-        assert_eq!(local.errors.next_of(&local.vi), ErrorCode::RdmawAbort);
+        local.expect_errors(&[ErrorCode::RdmawAbort]);
         let reports = expected_reports(level, peer.number, MESSAGE_IN_ERROR);
         expect_connection_lost(&local, &mut peer, &reports);
     }
@@ -70,33 +63,37 @@ fn write_with_wrong_length_is_reported_at_reliable_levels() {
 #[test]
 fn protocol_violation_breaks_the_connection() {
     type Malformed = fn(&mut ScriptedPeer) -> Vec<u8>;
-    let cases: [(&str, Malformed); 5] = [
-        ("a version", |peer| {
-            let mut segment = peer.next_segment(NOP, END, &[]);
-            segment[0] = 2;
-            segment
-        }),
-        ("a type", |peer| peer.next_segment(9, END, &[])),
-        ("a length", |peer| peer.next_segment(NOP, END, &[0])),
-        ("a skipped number", |peer| {
-            let _skipped = peer.next_segment(NOP, END, &[]);
-            peer.next_segment(SEND, END, b"late")
-        }),
-        ("a message inside another", |peer| {
-            let mut both = peer.next_segment(SEND, 0, b"begun");
-            both.extend(peer.next_segment(NOP, END, &[]));
-            both
-        }),
+    let version: Malformed = |peer| {
+        let mut segment = peer.next_segment(NOP, END, &[]);
+        segment[0] = 2;
+        segment
+    };
+    let kind: Malformed = |peer| peer.next_segment(9, END, &[]);
+    let length: Malformed = |peer| peer.next_segment(NOP, END, &[0]);
+    let skipped: Malformed = |peer| {
+        let _skipped = peer.next_segment(NOP, END, &[]);
+        peer.next_segment(SEND, END, b"late")
+    };
+    let nested: Malformed = |peer| {
+        let mut both = peer.next_segment(SEND, 0, b"begun");
+        both.extend(peer.next_segment(NOP, END, &[]));
+        both
+    };
+    let cases = [
+        ("a version", version),
+        ("a type", kind),
+        ("a length", length),
+        ("a skipped number", skipped),
+        ("a message inside another", nested),
     ];
     for level in LEVELS {
         for (what, malformed) in cases {
             let (local, mut peer) = connect_plain(level);
-            local.vi.post_recv(local.descriptor(64)).unwrap();
+            local.post_receives(1, 64);
             let bytes = malformed(&mut peer);
             peer.write(&bytes);
-            let flushed = local.recv();
-            let expected = status::DESC_FLUSHED_ERROR;
-            assert_eq!(errors_of(&flushed), expected, "{level:?}: {what}");
+            let flushed = errors_of(&local.recv());
+            assert_eq!(flushed, status::DESC_FLUSHED_ERROR, "{level:?}: {what}");
             expect_connection_lost(&local, &mut peer, &[]);
         }
     }
@@ -106,12 +103,12 @@ fn protocol_violation_breaks_the_connection() {
 fn ack_of_an_unsent_message_is_an_error_only_at_reliable_reception() {
     for level in LEVELS {
         let (local, mut peer) = connect_plain(level);
-        local.vi.post_recv(local.descriptor(64)).unwrap();
-        local.vi.post_send(local.message(b"ours")).unwrap();
+        local.post_receives(1, 64);
+        local.post_message(b"ours");
         peer.receive_kind(SEND);
         peer.last_received = peer.last_received.wrapping_add(1);
         peer.send(NOP, END, &[]);
-        let sent = local.vi.send_wait(WAIT).unwrap().unwrap();
+        let sent = local.sent();
         if level == ReliabilityLevel::ReliableReception {
             assert_eq!(errors_of(&sent), status::DESC_FLUSHED_ERROR);
             expect_connection_lost(&local, &mut peer, &[]);
@@ -127,16 +124,15 @@ fn ack_of_an_unsent_message_is_an_error_only_at_reliable_reception() {
 fn undefined_remote_error_code_is_a_transport_error() {
     let level = ReliabilityLevel::ReliableReception;
     let (local, mut peer) = connect_plain(level);
-    local.vi.post_send(local.message(b"ours")).unwrap();
-    local.vi.post_send(local.message(b"behind")).unwrap();
+    local.post_message(b"ours");
+    local.post_message(b"behind");
     let first = peer.receive_kind(SEND);
     peer.last_received = first.number;
     let mut nop = peer.next_segment(NOP, END, &[]);
     nop[22] = 3;
     peer.write(&nop);
     for expected in [status::TRANSPORT_ERROR, status::DESC_FLUSHED_ERROR] {
-        let sent = local.vi.send_wait(WAIT).unwrap().unwrap();
-        assert_eq!(errors_of(&sent), expected);
+        assert_eq!(errors_of(&local.sent()), expected);
     }
     expect_connection_lost(&local, &mut peer, &[]);
 }
@@ -145,10 +141,6 @@ fn undefined_remote_error_code_is_a_transport_error() {
 #[test]
 fn message_above_the_negotiated_transfer_size_is_an_error() {
     const NEGOTIATED_BYTES: u32 = 4096;
-    const ANY: RdmaAccess = RdmaAccess {
-        write: true,
-        read: true,
-    };
     for level in LEVELS {
         let reliable = level != ReliabilityLevel::UnreliableDelivery;
         for kind in [SEND, WRITE, READ_REQUEST] {
@@ -163,14 +155,10 @@ fn message_above_the_negotiated_transfer_size_is_an_error() {
             };
             let rights = |vi: vipl::ViBuilder| vi.rdma_write(true).rdma_read(reliable);
             let (local, mut peer) = setup.connect(|_| (), rights);
-            assert_eq!(
-                local.vi.negotiated_options().unwrap().max_transfer_bytes,
-                NEGOTIATED_BYTES
-            );
-            let memory = (local.nic.create_rdma_region(8192, &local.ptag, ANY)).unwrap();
-            for _ in 0..2 {
-                local.vi.post_recv(local.descriptor(8192)).unwrap();
-            }
+            let negotiated = local.vi.negotiated_options().unwrap();
+            assert_eq!(negotiated.max_transfer_bytes, NEGOTIATED_BYTES);
+            let memory = local.region(8192, READ_WRITE);
+            local.post_receives(2, 8192);
             let bytes = vec![7; NEGOTIATED_BYTES as usize + 1];
             let header =
                 |payload: &[u8]| rdma(memory.remote_buffer(), NEGOTIATED_BYTES + 1, payload);
@@ -185,11 +173,11 @@ fn message_above_the_negotiated_transfer_size_is_an_error() {
                     DESCRIPTOR_ERROR
                 }
                 WRITE => {
-                    assert_eq!(local.errors.next_of(&local.vi), ErrorCode::RdmawProt);
+                    local.expect_errors(&[ErrorCode::RdmawProt]);
                     PROTECTION_ERROR
                 }
                 _ => {
-                    assert_eq!(local.errors.next_of(&local.vi), ErrorCode::RdmarProt);
+                    local.expect_errors(&[ErrorCode::RdmarProt]);
                     0
                 }
             };
@@ -208,17 +196,10 @@ fn message_above_the_negotiated_transfer_size_is_an_error() {
 
 #[test]
 fn reads_above_the_advertised_limit_break_the_connection() {
-    const READABLE: RdmaAccess = RdmaAccess {
-        write: false,
-        read: true,
-    };
     for level in RELIABLE {
         let one = |config: &mut NicConfig| config.max_rdma_reads = 1;
         let (local, mut peer) = connect_with(level, one, |vi| vi.rdma_read(true));
-        let memory = local
-            .nic
-            .create_rdma_region(64, &local.ptag, READABLE)
-            .unwrap();
+        let memory = local.region(64, READABLE);
         let request = rdma(memory.remote_buffer(), 64, &[]);
         let mut both = peer.next_segment(READ_REQUEST, END, &request);
         both.extend(peer.next_segment(READ_REQUEST, END, &request));
@@ -230,17 +211,8 @@ fn reads_above_the_advertised_limit_break_the_connection() {
 #[test]
 fn read_request_at_unreliable_delivery_is_a_protocol_violation() {
     let (local, mut peer) = connect_plain(ReliabilityLevel::UnreliableDelivery);
-    let remote = RemoteBuffer::from_bytes(&[1; RemoteBuffer::BYTES]);
-    peer.send(READ_REQUEST, END, &rdma(remote, 64, &[]));
+    peer.send(READ_REQUEST, END, &rdma(OF_PEER, 64, &[]));
     expect_connection_lost(&local, &mut peer, &[]);
-}
-
-fn read_of(local: &Endpoint, bytes: usize) -> Descriptor {
-    let mut descriptor = local.descriptor(bytes);
-    descriptor.set_used_bytes(0, bytes);
-    let remote = RemoteBuffer::from_bytes(&[1; RemoteBuffer::BYTES]);
-    descriptor.set_operation(Operation::RdmaRead(remote));
-    descriptor
 }
 
 #[test]
@@ -261,7 +233,7 @@ fn invalid_read_response_fails_the_read() {
     for level in RELIABLE {
         for (first, last, flags, changed, expected) in responses {
             let (local, mut peer) = connect_plain(level);
-            local.vi.post_send(read_of(&local, 16)).unwrap();
+            local.vi.post_send(local.read_of(OF_PEER, 16)).unwrap();
             let request = peer.receive_kind(READ_REQUEST);
             let mut offset = 0u32;
             for (bytes, flags) in [(first, 0), (last, flags)] {
@@ -273,18 +245,11 @@ fn invalid_read_response_fails_the_read() {
                     body[at] ^= 1;
                 }
                 body.extend(vec![5; bytes]);
-                let numbers = (request.number, peer.last_received);
-                let mut response = ScriptedPeer::segment(READ_RESPONSE, flags, numbers, &body);
-                response[4..8].copy_from_slice(&offset.to_be_bytes());
+                peer.write(&peer.read_response(&request, flags, offset, &body));
                 offset += bytes as u32;
-                peer.write(&response);
             }
-            let read = local.vi.send_wait(WAIT).unwrap().unwrap();
-            assert_eq!(
-                errors_of(&read),
-                expected,
-                "{level:?}: {first}, {last}, {changed:?}"
-            );
+            let found = errors_of(&local.sent());
+            assert_eq!(found, expected, "{level:?}: {first}, {last}, {changed:?}");
             expect_connection_lost(&local, &mut peer, &[]);
         }
     }
@@ -300,18 +265,15 @@ fn missing_response_is_a_transport_error() {
         let begun = Instant::now();
         let (local, mut peer) = connect_with(level, short_timeout, |vi| vi);
         let reads = level == ReliabilityLevel::ReliableDelivery;
-        let descriptor = if reads {
-            read_of(&local, 16)
-        } else {
-            local.message(b"without a response")
+        let descriptor = match reads {
+            true => local.read_of(OF_PEER, 16),
+            false => local.message(b"without a response"),
         };
         local.vi.post_send(descriptor).unwrap();
-        local.vi.post_send(local.message(b"behind")).unwrap();
-        let waited = local.vi.send_wait(WAIT).unwrap().unwrap();
-        assert_eq!(errors_of(&waited), status::TRANSPORT_ERROR, "{level:?}");
+        local.post_message(b"behind");
+        assert_eq!(errors_of(&local.sent()), status::TRANSPORT_ERROR);
         assert!(begun.elapsed() >= Duration::from_millis(TIMEOUT_MS));
-        let behind = local.vi.send_wait(WAIT).unwrap().unwrap();
-        assert_eq!(errors_of(&behind), status::DESC_FLUSHED_ERROR, "{level:?}");
+        assert_eq!(errors_of(&local.sent()), status::DESC_FLUSHED_ERROR);
         expect_connection_lost(&local, &mut peer, &[]);
     }
 }
@@ -322,10 +284,10 @@ fn fin_or_rst_flushes_pending_descriptors() {
     for level in LEVELS {
         for is_reset in [false, true] {
             let (local, mut peer) = connect_plain(level);
-            local.vi.post_recv(local.descriptor(64)).unwrap();
+            local.post_receives(1, 64);
             peer.send(SEND, 0, b"half of a");
             if is_reset {
-                local.vi.post_send(local.message(b"not read")).unwrap();
+                local.post_message(b"not read");
                 // TCP sends RST for a close with unread data.
                 let mut unread = [0; 32];
                 while peer.tcp.peek(&mut unread).unwrap() < unread.len() {}
@@ -333,12 +295,12 @@ fn fin_or_rst_flushes_pending_descriptors() {
             drop(peer);
             assert_eq!(errors_of(&local.recv()), status::DESC_FLUSHED_ERROR);
             if is_reset {
-                let sent = local.vi.send_wait(WAIT).unwrap().unwrap();
+                let sent = local.sent();
                 let waits = level == ReliabilityLevel::ReliableReception;
                 let expected = if waits { status::DESC_FLUSHED_ERROR } else { 0 };
                 assert_eq!(errors_of(&sent), expected, "{level:?}");
             }
-            assert_eq!(local.errors.next_of(&local.vi), ErrorCode::ConnLost);
+            local.expect_errors(&[ErrorCode::ConnLost]);
             assert_eq!(local.vi.state().unwrap(), ViState::Error);
             assert!(local.errors.none());
         }

@@ -3,25 +3,21 @@
 mod common;
 
 use std::fs::{self, Permissions};
-use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use common::datapath::{DatapathProcess, serve_if_child};
-use common::{Endpoint, WAIT, open_as, own_host, pattern, retry_no_match, unique_discriminator};
-use pmd::config::{NicConfig, TransportKind};
-use vipl::{ConnectionOptions, NetAddress, Nic, ReliabilityLevel, ViState, VipError, provider};
+use common::datapath::with_process_of;
+use common::{
+    Endpoint, LEVELS, WAIT, deliver, open_as, pattern, tcp_host, unique_discriminator, use_tcp,
+};
+use pmd::config::NicConfig;
+use vipl::{ConnectionOptions, NetAddress, Nic, ViState, VipError};
 
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const OTHER_KEY: &str = "f00102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const MAX_BYTES: usize = ConnectionOptions::MAX_KEYED_SECURITY_BYTES;
-
-/// An address that only this test run uses.
-fn host(number: u32) -> Ipv4Addr {
-    Ipv4Addr::from_bits(own_host().to_bits() ^ (number << 16))
-}
 
 /// Serialises the tests of this file, which share addresses and counters.
 fn serialise() -> MutexGuard<'static, ()> {
@@ -37,7 +33,7 @@ impl KeyFile {
     fn new(keys: &[(u32, &str)]) -> Self {
         let lines = keys
             .iter()
-            .map(|(number, key)| format!("\"{}\" = \"{key}\"\n", host(*number)));
+            .map(|(number, key)| format!("\"{}\" = \"{key}\"\n", tcp_host(*number)));
         Self::of(&lines.collect::<String>())
     }
 
@@ -62,8 +58,7 @@ impl Drop for KeyFile {
 }
 
 fn configure(config: &mut NicConfig, number: u32, keys: Option<&KeyFile>) {
-    config.transport = TransportKind::ViTcp;
-    config.host = Some(host(number).into());
+    use_tcp(config, number);
     config.key_file = keys.map(|keys| keys.0.clone());
 }
 
@@ -84,14 +79,7 @@ fn end(number: u32, keys: Option<&KeyFile>) -> Endpoint {
 }
 
 fn counter(end: &Endpoint, name: &str) -> u64 {
-    let counters = provider::counters(end.nic.handle()).unwrap();
-    let found = counters.iter().find(|(known, _)| known == name);
-    found.unwrap_or_else(|| panic!("{name}: {counters:?}")).1
-}
-
-fn request(client: &Endpoint, address: &NetAddress) -> Result<(), VipError> {
-    let own = client.nic.local_address(b"client").unwrap();
-    retry_no_match(|| client.vi.connect(&own, address, WAIT)).map(|_| ())
+    common::counter(end.nic.handle(), name)
 }
 
 /// Accepts the first request; returns the client's address and its security information.
@@ -102,54 +90,47 @@ fn serve(server: &Endpoint, address: &NetAddress) -> (NetAddress, Vec<u8>) {
     client
 }
 
-fn security(bytes: &[u8]) -> ConnectionOptions {
-    ConnectionOptions {
+/// Sets the security information of a VI.
+fn set_security(end: &Endpoint, bytes: &[u8]) -> Result<(), VipError> {
+    let options = ConnectionOptions {
         security: bytes.to_vec(),
         ..ConnectionOptions::default()
-    }
+    };
+    end.vi.set_connection_options(&options)
+}
+
+/// The security information of the peer of a connection.
+fn security_of_peer(end: &Endpoint) -> Vec<u8> {
+    end.vi.negotiated_options().unwrap().security
 }
 
 /// Sends a message in each direction.
-fn exchange(ends: [&Endpoint; 2]) {
-    for (from, to) in [(ends[0], ends[1]), (ends[1], ends[0])] {
-        to.vi.post_recv(to.descriptor(100)).unwrap();
-        from.send(from.message(&pattern(1, 100))).ok().unwrap();
-        assert!(to.recv().ok().unwrap().first_bytes() == pattern(1, 100));
-    }
+fn exchange(a: &Endpoint, b: &Endpoint) {
+    deliver(a, b, &pattern(1, 100));
+    deliver(b, a, &pattern(1, 100));
 }
 
 #[test]
 fn shared_key_connects_at_every_level_and_exchanges_security_information() {
     let _serial = serialise();
     let (clients, servers) = (KeyFile::new(&[(2, KEY)]), KeyFile::for_all(KEY));
-    let levels = [
-        ReliabilityLevel::UnreliableDelivery,
-        ReliabilityLevel::ReliableDelivery,
-        ReliabilityLevel::ReliableReception,
-    ];
-    for level in levels {
+    for level in LEVELS {
         let client = Endpoint::on(nic(1, Some(&clients)), |vi| vi.reliability(level));
         let server = Endpoint::on(nic(2, Some(&servers)), |vi| vi.reliability(level));
         for (client_bytes, server_bytes) in [(0, 0), (1, MAX_BYTES), (MAX_BYTES, 1), (64, 64)] {
             let of_client = pattern(1, client_bytes);
             let of_server = pattern(2, server_bytes);
-            client
-                .vi
-                .set_connection_options(&security(&of_client))
-                .unwrap();
-            server
-                .vi
-                .set_connection_options(&security(&of_server))
-                .unwrap();
-            let address = server.nic.local_address(&unique_discriminator()).unwrap();
+            set_security(&client, &of_client).unwrap();
+            set_security(&server, &of_server).unwrap();
+            let address = server.address(&unique_discriminator());
             thread::scope(|scope| {
                 let served = scope.spawn(|| serve(&server, &address));
-                request(&client, &address).unwrap();
+                client.request(&address).unwrap();
                 assert_eq!(served.join().unwrap().1, of_client);
             });
-            assert_eq!(client.vi.negotiated_options().unwrap().security, of_server);
-            assert_eq!(server.vi.negotiated_options().unwrap().security, of_client);
-            exchange([&client, &server]);
+            assert_eq!(security_of_peer(&client), of_server);
+            assert_eq!(security_of_peer(&server), of_client);
+            exchange(&client, &server);
             for end in [&client, &server] {
                 end.vi.disconnect().unwrap();
             }
@@ -164,20 +145,13 @@ fn keys_reduce_the_maximum_of_security_information() {
     let _serial = serialise();
     let keys = KeyFile::for_all(KEY);
     let keyed = end(1, Some(&keys));
-    let long = security(&[1; MAX_BYTES + 1]);
-    assert_eq!(
-        keyed.vi.set_connection_options(&long),
-        Err(VipError::InvalidParameter)
-    );
-    assert_eq!(
-        keyed.vi.connection_options().unwrap(),
-        ConnectionOptions::default()
-    );
-    keyed
-        .vi
-        .set_connection_options(&security(&[1; MAX_BYTES]))
-        .unwrap();
-    end(2, None).vi.set_connection_options(&long).unwrap();
+    let long = [1; MAX_BYTES + 1];
+    let refused = set_security(&keyed, &long);
+    assert_eq!(refused, Err(VipError::InvalidParameter));
+    let unchanged = keyed.vi.connection_options();
+    assert_eq!(unchanged, Ok(ConnectionOptions::default()));
+    set_security(&keyed, &long[1..]).unwrap();
+    set_security(&end(2, None), &long).unwrap();
 }
 
 /// The client is rejected for each mismatch of the keys; the server is not notified, and keeps its receive for the next
@@ -203,28 +177,24 @@ fn client_without_a_valid_proof_is_rejected() {
     for (client_keys, server_keys, server_counter, client_counter) in cases {
         let what = format!("{server_counter}, {client_counter}");
         let server = end(2, Some(&servers[server_keys]));
-        server.vi.post_recv(server.descriptor(8)).unwrap();
-        let address = server.nic.local_address(&unique_discriminator()).unwrap();
+        server.post_receives(1, 8);
+        let address = server.address(&unique_discriminator());
         let client = end(1, client_keys);
         let honest = end(3, Some(&right));
         thread::scope(|scope| {
             let served = scope.spawn(|| serve(&server, &address));
             for _ in 0..3 {
-                assert_eq!(request(&client, &address), Err(VipError::Reject), "{what}");
+                assert_eq!(client.request(&address), Err(VipError::Reject), "{what}");
                 assert_eq!(client.vi.state().unwrap(), ViState::Idle);
             }
             assert_eq!(server.vi.state().unwrap(), ViState::Idle, "{what}");
             assert!(!served.is_finished(), "{what}");
-            request(&honest, &address).unwrap();
+            honest.request(&address).unwrap();
             let (remote, _) = served.join().unwrap();
-            assert_eq!(
-                remote.host,
-                honest.nic.local_address(b"").unwrap().host,
-                "{what}"
-            );
+            assert_eq!(remote.host, honest.address(b"").host, "{what}");
         });
-        honest.send(honest.message(b"honest")).ok().unwrap();
-        assert_eq!(server.recv().ok().unwrap().first_bytes(), b"honest");
+        honest.send_bytes(b"honest");
+        server.expect_message(b"honest");
         assert_eq!(counter(&server, "connects"), 1, "{what}");
         assert_eq!(counter(&client, "connects"), 0, "{what}");
         assert_eq!(counter(&client, client_counter), 3, "{what}");
@@ -241,19 +211,13 @@ fn client_refuses_a_server_without_proof() {
     let _serial = serialise();
     let keys = KeyFile::for_all(KEY);
     let (client, server) = (end(1, Some(&keys)), end(2, None));
-    client
-        .vi
-        .set_connection_options(&security(b"confidential"))
-        .unwrap();
-    let address = server.nic.local_address(&unique_discriminator()).unwrap();
+    set_security(&client, b"confidential").unwrap();
+    let address = server.address(&unique_discriminator());
     thread::scope(|scope| {
         let served = scope.spawn(|| serve(&server, &address));
-        assert_eq!(request(&client, &address), Err(VipError::Reject));
-        assert_eq!(
-            served.join().unwrap().1,
-            b"",
-            "no security information for an unproven server"
-        );
+        assert_eq!(client.request(&address), Err(VipError::Reject));
+        // No security information for an unproven server.
+        assert_eq!(served.join().unwrap().1, b"");
     });
     assert_eq!(client.vi.state().unwrap(), ViState::Idle);
     assert_eq!(counter(&client, "drop_unproven"), 1);
@@ -261,9 +225,9 @@ fn client_refuses_a_server_without_proof() {
 }
 
 fn request_peer(end: &Endpoint, other: u32, name: &[u8]) -> Result<(), VipError> {
-    let own = end.nic.local_address(name).unwrap();
+    let own = end.address(name);
     let mut remote = own;
-    remote.host = vipl::HostAddress(host(other).to_ipv6_mapped().octets());
+    remote.host = vipl::HostAddress(tcp_host(other).to_ipv6_mapped().octets());
     end.vi.connect_peer(&own, &remote, WAIT)
 }
 
@@ -279,19 +243,14 @@ fn simultaneous_peer_requests_are_authenticated_each_time() {
             let (name, start) = (&name, &start);
             scope.spawn(move || {
                 for round in 0..100_u32 {
-                    end.vi
-                        .set_connection_options(&security(&round.to_ne_bytes()))
-                        .unwrap();
-                    end.vi.post_recv(end.descriptor(4)).unwrap();
+                    set_security(end, &round.to_ne_bytes()).unwrap();
+                    end.post_receives(1, 4);
                     start.wait();
                     request_peer(end, other, name).unwrap();
                     end.vi.connect_peer_wait().unwrap();
-                    assert_eq!(
-                        end.vi.negotiated_options().unwrap().security,
-                        round.to_ne_bytes()
-                    );
-                    end.send(end.message(&round.to_ne_bytes())).ok().unwrap();
-                    assert_eq!(end.recv().ok().unwrap().first_bytes(), round.to_ne_bytes());
+                    assert_eq!(security_of_peer(end), round.to_ne_bytes());
+                    end.send_bytes(&round.to_ne_bytes());
+                    end.expect_message(&round.to_ne_bytes());
                     start.wait();
                     end.vi.disconnect().unwrap();
                 }
@@ -319,10 +278,8 @@ fn peers_with_different_keys_are_rejected() {
         assert_eq!(end.vi.connect_peer_wait().err(), Some(VipError::Reject));
         assert_eq!(counter(end, "connects"), 0);
     }
-    let wrong: u64 = ends
-        .iter()
-        .map(|end| counter(end, "drop_wrong_proof"))
-        .sum();
+    let wrong = ends.map(|end| counter(&end, "drop_wrong_proof"));
+    let wrong: u64 = wrong.iter().sum();
     assert!(wrong >= 1, "{wrong}");
 }
 
@@ -346,28 +303,23 @@ fn handed_off_request_is_verified_by_the_listener_client() {
         let listener_owner = end(number, owner_keys);
         let listener_client = Endpoint::on(same_port(number, client_keys), |vi| vi);
         let discriminator = unique_discriminator();
-        let address = listener_client.nic.local_address(&discriminator).unwrap();
+        let address = listener_client.address(&discriminator);
         thread::scope(|scope| {
             let served = scope.spawn(|| serve(&listener_client, &address));
-            let expected = if is_accepted {
-                Ok(())
-            } else {
-                Err(VipError::Reject)
-            };
-            assert_eq!(request(&client, &address), expected, "{number}");
+            let expected = is_accepted.then_some(()).ok_or(VipError::Reject);
+            assert_eq!(client.request(&address), expected, "{number}");
             let mut accepted = &client;
             if !is_accepted {
-                request(&honest, &address).unwrap();
+                honest.request(&address).unwrap();
                 accepted = &honest;
             }
             let (remote, _) = served.join().unwrap();
-            assert_eq!(remote.host, accepted.nic.local_address(b"").unwrap().host);
-            exchange([accepted, &listener_client]);
+            assert_eq!(remote.host, accepted.address(b"").host);
+            exchange(accepted, &listener_client);
         });
-        let challenger = if owner_keys.is_some() {
-            &listener_owner
-        } else {
-            &listener_client
+        let challenger = match owner_keys {
+            Some(_) => &listener_owner,
+            None => &listener_client,
         };
         assert!(counter(challenger, "challenges") > 0, "{number}");
         assert!(counter(&listener_client, "taken_over") > 0, "{number}");
@@ -385,7 +337,7 @@ fn request_is_not_handed_off_to_a_program_without_keys() {
     let (client, listener_owner) = (end(1, Some(&keys)), end(2, Some(&keys)));
     let listener_client = Endpoint::on(same_port(2, None), |vi| vi);
     let name = unique_discriminator();
-    let address = listener_client.nic.local_address(&name).unwrap();
+    let address = listener_client.address(&name);
     let start = Barrier::new(2);
     thread::scope(|scope| {
         let served = scope.spawn(|| {
@@ -395,63 +347,48 @@ fn request_is_not_handed_off_to_a_program_without_keys() {
         let timeout = vipl::Timeout::After(std::time::Duration::from_secs(5));
         let (nic, address) = (&listener_client.nic, &address);
         let waits = scope.spawn(move || nic.connect_wait(address, timeout).err());
-        let own = client.nic.local_address(b"client").unwrap();
+        let own = client.address(b"client");
         // No other listener exists until the listener client waits.
         while counter(&listener_client, "taken_over") == 0 {
             let refused = client.vi.connect(&own, address, WAIT);
             assert_eq!(refused.err(), Some(VipError::NoMatch));
         }
         start.wait();
-        request(&client, address).unwrap();
+        client.request(address).unwrap();
         served.join().unwrap();
         assert_eq!(waits.join().unwrap(), Some(VipError::Timeout));
     });
-    exchange([&client, &listener_owner]);
+    exchange(&client, &listener_owner);
 }
 
 #[test]
 fn keys_are_checked_through_a_datapath_process() {
     let _serial = serialise();
-    if serve_if_child() {
-        return;
-    }
     let keys = KeyFile::for_all(KEY);
-    let server_host = host(3);
     let text = format!(
-        "transport = \"vi-tcp\"\nhost = \"{server_host}\"\nkey_file = {:?}\n",
+        "transport = \"vi-tcp\"\nhost = \"{}\"\nkey_file = {:?}\n",
+        tcp_host(3),
         keys.0
     );
-    let name = "keys_are_checked_through_a_datapath_process";
-    let process = DatapathProcess::start_with(name, &text, "");
-    let server = Endpoint::on(Nic::attach(&process.socket(), "VINIC0").unwrap(), |vi| vi);
-    let long = security(&[1; MAX_BYTES + 1]);
-    assert_eq!(
-        server.vi.set_connection_options(&long),
-        Err(VipError::InvalidParameter)
-    );
-    server
-        .vi
-        .set_connection_options(&security(&[2; MAX_BYTES]))
-        .unwrap();
-    let wrong = KeyFile::for_all(OTHER_KEY);
-    let (trusted, untrusted) = (end(1, Some(&keys)), end(2, Some(&wrong)));
-    trusted
-        .vi
-        .set_connection_options(&security(b"trusted"))
-        .unwrap();
-    let address = server.nic.local_address(&unique_discriminator()).unwrap();
-    thread::scope(|scope| {
-        let served = scope.spawn(|| serve(&server, &address));
-        assert_eq!(request(&untrusted, &address), Err(VipError::Reject));
-        request(&trusted, &address).unwrap();
-        assert_eq!(served.join().unwrap().1, b"trusted");
+    let test = "keys_are_checked_through_a_datapath_process";
+    with_process_of(test, &text, "", |process| {
+        let server = Endpoint::on(process.attach(), |vi| vi);
+        let refused = set_security(&server, &[1; MAX_BYTES + 1]);
+        assert_eq!(refused, Err(VipError::InvalidParameter));
+        set_security(&server, &[2; MAX_BYTES]).unwrap();
+        let wrong = KeyFile::for_all(OTHER_KEY);
+        let (trusted, untrusted) = (end(1, Some(&keys)), end(2, Some(&wrong)));
+        set_security(&trusted, b"trusted").unwrap();
+        let address = server.address(&unique_discriminator());
+        thread::scope(|scope| {
+            let served = scope.spawn(|| serve(&server, &address));
+            assert_eq!(untrusted.request(&address), Err(VipError::Reject));
+            trusted.request(&address).unwrap();
+            assert_eq!(served.join().unwrap().1, b"trusted");
+        });
+        assert_eq!(security_of_peer(&trusted), [2; MAX_BYTES]);
+        exchange(&trusted, &server);
     });
-    assert_eq!(
-        trusted.vi.negotiated_options().unwrap().security,
-        [2; MAX_BYTES]
-    );
-    exchange([&trusted, &server]);
-    process.stop();
 }
 
 #[test]

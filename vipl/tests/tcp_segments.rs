@@ -3,19 +3,12 @@
 mod common;
 
 use common::scripted_peer::{
-    ConnectionSetup, END, IMMEDIATE, LEVELS, NOP, READ_REQUEST, READ_RESPONSE, RELIABLE, SEND,
-    ScriptedPeer, WRITE, connect_plain, connect_with, errors_of, expect_connected,
+    ConnectionSetup, DESCRIPTOR_ERROR, END, IMMEDIATE, NOP, READ_REQUEST, READ_RESPONSE,
+    ReceivedSegment, SEND, ScriptedPeer, WRITE, connect_plain, connect_with, expect_connected,
     expect_connection_lost, expected_reports, rdma,
 };
-use common::scripted_peer::{DESCRIPTOR_ERROR, ReceivedSegment};
-use common::tls::counter;
-use common::{MAX_TRANSFER_BYTES, WAIT, pattern};
-use vipl::{ErrorCode, Operation, RdmaAccess, ReliabilityLevel, RemoteBuffer};
-
-const ANY: RdmaAccess = RdmaAccess {
-    write: true,
-    read: true,
-};
+use common::{LEVELS, MAX_TRANSFER_BYTES, READ_WRITE, RELIABLE, counter, pattern};
+use vipl::{ErrorCode, ReliabilityLevel, RemoteBuffer};
 
 /// Sends a message in two segments, with immediate data in those that `has_immediate` selects.
 fn send_in_two(peer: &mut ScriptedPeer, kind: u8, header: &[u8], has_immediate: [bool; 2]) {
@@ -38,10 +31,8 @@ fn immediate_data_of_the_first_segment_that_has_it_is_used() {
     for (level, kind) in LEVELS.into_iter().flat_map(|l| [(l, SEND), (l, WRITE)]) {
         for (segments, expected) in [([true, false], 1), ([false, true], 2), ([true, true], 1)] {
             let (local, mut peer) = connect_with(level, |_| (), |vi| vi.rdma_write(true));
-            let memory = (local.nic.create_rdma_region(64, &local.ptag, ANY)).unwrap();
-            for _ in 0..2 {
-                local.vi.post_recv(local.descriptor(64)).unwrap();
-            }
+            let memory = local.region(64, READ_WRITE);
+            local.post_receives(2, 64);
             let header = match kind {
                 WRITE => rdma(memory.remote_buffer(), 13, &[]),
                 _ => Vec::new(),
@@ -66,12 +57,12 @@ fn immediate_data_of_the_first_segment_that_has_it_is_used() {
 fn immediate_data_in_a_later_segment_consumes_a_receive() {
     for level in LEVELS {
         let (local, mut peer) = connect_with(level, |_| (), |vi| vi.rdma_write(true));
-        let memory = (local.nic.create_rdma_region(64, &local.ptag, ANY)).unwrap();
+        let memory = local.region(64, READ_WRITE);
         let header = rdma(memory.remote_buffer(), 13, &[]);
         send_in_two(&mut peer, WRITE, &header, [false, true]);
-        assert_eq!(local.errors.next_of(&local.vi), ErrorCode::RecvqEmpty);
+        local.expect_errors(&[ErrorCode::RecvqEmpty]);
         if level == ReliabilityLevel::UnreliableDelivery {
-            local.vi.post_recv(local.descriptor(64)).unwrap();
+            local.post_receives(1, 64);
             expect_connected(&local, &mut peer);
             continue;
         }
@@ -85,25 +76,18 @@ fn immediate_data_in_a_later_segment_consumes_a_receive() {
 fn rdma_write_cut_at_any_byte_writes_aligned_words_whole() {
     const BYTES: usize = 40;
     const WRITTEN: u64 = u64::MAX;
-    let (local, mut peer) = connect_with(
-        ReliabilityLevel::ReliableDelivery,
-        |_| (),
-        |vi| vi.rdma_write(true),
-    );
-    let memory = (local.nic.create_rdma_region(64, &local.ptag, ANY)).unwrap();
+    let level = ReliabilityLevel::ReliableDelivery;
+    let (local, mut peer) = connect_with(level, |_| (), |vi| vi.rdma_write(true));
+    let memory = local.region(64, READ_WRITE);
     let at = memory.remote_buffer();
     for (start, cut) in (0..8usize).flat_map(|start| (1..BYTES).map(move |cut| (start, cut))) {
         memory.write(0, &[0; 64]);
-        let target = RemoteBuffer {
-            address: at.address + start as u64,
-            ..at
-        };
-        let header = rdma(target, BYTES as u32, &[0xFF; BYTES]);
+        let header = rdma(at.at(start as u64), BYTES as u32, &[0xFF; BYTES]);
         let segment = peer.next_segment(WRITE, END, &header);
         let (first, rest) = segment.split_at(segment.len() - BYTES + cut);
-        let read_bytes = counter(&local.nic, "rx_bytes") + first.len() as u64;
+        let read_bytes = counter(local.nic.handle(), "rx_bytes") + first.len() as u64;
         peer.write(first);
-        while counter(&local.nic, "rx_bytes") < read_bytes {
+        while counter(local.nic.handle(), "rx_bytes") < read_bytes {
             local.vi.state().unwrap();
         }
         let words = (start.next_multiple_of(8)..start + BYTES - 7).step_by(8);
@@ -119,7 +103,7 @@ fn rdma_write_cut_at_any_byte_writes_aligned_words_whole() {
             memory.read(start, &mut placed);
         }
     }
-    local.vi.post_recv(local.descriptor(64)).unwrap();
+    local.post_receives(1, 64);
     expect_connected(&local, &mut peer);
 }
 
@@ -131,15 +115,15 @@ fn reliable_only_attribute_matches_both_reliable_levels() {
         let mut setup = ConnectionSetup::new(level);
         setup.attributes = RELIABLE_ONLY;
         let (local, mut peer) = setup.connect(|_| (), |vi| vi);
-        local.vi.post_recv(local.descriptor(64)).unwrap();
+        local.post_receives(1, 64);
         peer.send(SEND, END, b"first");
-        assert_eq!(local.recv().ok().unwrap().first_bytes(), b"first");
+        local.expect_message(b"first");
         // The peer may be of Reliable Reception, so that acknowledgements are sent.
         while peer.receive_kind(NOP).ack != peer.number {}
-        local.vi.post_send(local.message(b"answer")).unwrap();
+        local.post_message(b"answer");
         peer.receive_kind(SEND);
         peer.send(NOP, END, &[]);
-        assert!(local.vi.send_wait(WAIT).unwrap().unwrap().status.is_ok());
+        local.expect_sent(1);
     }
 }
 
@@ -147,25 +131,21 @@ fn reliable_only_attribute_matches_both_reliable_levels() {
 #[test]
 fn tcp_traffic_is_counted_as_port_traffic() {
     let (local, mut peer) = connect_plain(ReliabilityLevel::ReliableDelivery);
-    local.vi.post_recv(local.descriptor(64)).unwrap();
-    local.vi.post_send(local.message(b"there")).unwrap();
+    local.post_receives(1, 64);
+    local.post_message(b"there");
     peer.receive_kind(SEND);
     peer.send(SEND, END, b"back");
-    local.recv().ok().unwrap();
+    local.expect_message(b"back");
     for (port, stream) in [
         ("port_rx_frames", "rx_segments"),
         ("port_rx_bytes", "rx_bytes"),
         ("port_tx_frames", "tx_segments"),
         ("port_tx_bytes", "tx_bytes"),
     ] {
-        let carried = counter(&local.nic, stream);
+        let carried = counter(local.nic.handle(), stream);
         assert!(carried > 0, "{stream}");
-        assert_eq!(counter(&local.nic, port), carried, "{port}");
+        assert_eq!(counter(local.nic.handle(), port), carried, "{port}");
     }
-}
-
-fn segment_bytes(segment: &ReceivedSegment) -> usize {
-    24 + segment.body.len()
 }
 
 /// Receives all segments of the next message of this type.
@@ -187,15 +167,13 @@ fn segments_do_not_exceed_the_tcp_mss() {
         setup.mss_bytes = Some(mss_bytes);
         let (local, mut peer) = setup.connect(|_| (), |vi| vi);
         let bytes = pattern(7, 40_000);
-        local.vi.post_send(local.message(&bytes)).unwrap();
+        local.post_message(&bytes);
         let segments = message(&mut peer, SEND);
-        let longest = segments.iter().map(segment_bytes).max().unwrap();
-        assert!(longest <= mss_bytes as usize, "{longest} of {mss_bytes}");
+        let bytes_of = |segment: &ReceivedSegment| 24 + segment.body.len() as u32;
+        let longest = segments.iter().map(bytes_of).max().unwrap();
         // Not much shorter: TCP options have at most 40 bytes.
-        assert!(
-            longest + 40 >= mss_bytes as usize,
-            "{longest} of {mss_bytes}"
-        );
+        let fits = (mss_bytes - 40..=mss_bytes).contains(&longest);
+        assert!(fits, "{longest} of {mss_bytes}");
         let payload: Vec<u8> = segments.iter().flat_map(|s| s.body.clone()).collect();
         assert!(payload == bytes);
     }
@@ -209,15 +187,12 @@ fn read_responses_alternate_with_sends() {
         setup.mss_bytes = Some(1460);
         let (local, mut peer) = setup.connect(|_| (), |vi| vi.rdma_read(true));
         let bytes = pattern(1, MAX_TRANSFER_BYTES);
-        let memory = local
-            .nic
-            .create_rdma_region(MAX_TRANSFER_BYTES, &local.ptag, ANY)
-            .unwrap();
+        let memory = local.region(MAX_TRANSFER_BYTES, READ_WRITE);
         memory.write(0, &bytes);
         // More than the TCP send buffer holds: some are pending when the request arrives.
         let sends = 256;
         for _ in 0..sends {
-            local.vi.post_send(local.message(&bytes)).unwrap();
+            local.post_message(&bytes);
         }
         let request = rdma(memory.remote_buffer(), MAX_TRANSFER_BYTES as u32, &[]);
         peer.send(READ_REQUEST, END, &request);
@@ -247,18 +222,13 @@ fn read_responses_alternate_with_sends() {
             }
             kinds.push(segment.kind);
         }
-        let begins = kinds
-            .iter()
-            .position(|kind| *kind == READ_RESPONSE)
-            .unwrap();
-        let ends = kinds
-            .iter()
-            .rposition(|kind| *kind == READ_RESPONSE)
-            .unwrap();
+        let is_response = |kind: &u8| *kind == READ_RESPONSE;
+        let begins = kinds.iter().position(is_response).unwrap();
+        let ends = kinds.iter().rposition(is_response).unwrap();
         let others = kinds[begins..=ends]
             .iter()
-            .filter(|kind| **kind == SEND)
-            .count();
+            .filter(|kind| !is_response(kind));
+        let others = others.count();
         assert!(others > 10, "{others} of {}", ends - begins);
     }
 }
@@ -268,26 +238,19 @@ fn read_responses_alternate_with_sends() {
 fn read_response_may_be_interleaved_with_messages() {
     for level in RELIABLE {
         let (local, mut peer) = connect_plain(level);
-        local.vi.post_recv(local.descriptor(64)).unwrap();
-        let mut read = local.descriptor(16);
-        read.set_used_bytes(0, 16);
+        local.post_receives(1, 64);
         let remote = RemoteBuffer::from_bytes(&[1; RemoteBuffer::BYTES]);
-        read.set_operation(Operation::RdmaRead(remote));
-        local.vi.post_send(read).unwrap();
+        local.vi.post_send(local.read_of(remote, 16)).unwrap();
         let request = peer.receive_kind(READ_REQUEST);
         for (flags, offset, part) in [(0, 0u32, b"half of "), (END, 8, b"a thing.")] {
-            let numbers = (request.number, peer.last_received);
             let body = [&request.body[..], part].concat();
-            let mut response = ScriptedPeer::segment(READ_RESPONSE, flags, numbers, &body);
-            response[4..8].copy_from_slice(&offset.to_be_bytes());
-            peer.write(&response);
+            peer.write(&peer.read_response(&request, flags, offset, &body));
             if offset == 0 {
                 peer.send(SEND, END, b"between");
-                assert_eq!(local.recv().ok().unwrap().first_bytes(), b"between");
+                local.expect_message(b"between");
             }
         }
-        let read = local.vi.send_wait(WAIT).unwrap().unwrap();
-        assert_eq!(errors_of(&read), 0);
+        let read = local.sent().ok().unwrap();
         assert_eq!(read.first_bytes(), b"half of a thing.");
     }
 }

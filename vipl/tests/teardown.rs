@@ -8,10 +8,10 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::raw::{RawEndpoint, attributes};
+use common::forked::in_forked_child;
+use common::raw::{self, RawEndpoint, attributes, post_empty_recv};
 use common::{
-    Endpoint, TIMEOUT, WAIT, config, connect, open_as, pair, raw, retry_no_match,
-    unique_discriminator,
+    Endpoint, TIMEOUT, WAIT, config, pair, retry_no_match, unique_discriminator, wait_until,
 };
 use vi_types::status;
 use vipl::{Done, NicHandle, Returned, Timeout, ViHandle, VipError, provider as vip};
@@ -40,18 +40,8 @@ fn expect_no_call(calls: &Receiver<()>) {
     );
 }
 
-/// An Idle VI with nothing posted, and a running handler.
-struct RunningHandler {
-    end: RawEndpoint,
-    /// Lets the handler return.
-    release: Sender<()>,
-    /// Receives when the handler returns.
-    returned: Receiver<()>,
-    /// Receives for each call of the handlers that are queued behind it.
-    queued: Receiver<()>,
-}
-
-fn running_handler(takeover_us: u64) -> RunningHandler {
+/// Checks that VipCloseNic waits for a running handler and cancels the queued ones.
+fn check_close_waits(takeover_us: u64) {
     let end = raw_endpoint(takeover_us);
     for slot in 0..3 {
         end.post_recv(slot, &[]);
@@ -71,39 +61,22 @@ fn running_handler(takeover_us: u64) -> RunningHandler {
     for _ in 0..2 {
         vip::recv_notify(end.vi, reporting_handler(&sender)).unwrap();
     }
+    drop(sender);
     vip::disconnect(end.vi).unwrap();
     begun.recv_timeout(TIMEOUT).unwrap();
     // The descriptors of the queued handlers.
     for _ in 0..2 {
         assert!(matches!(vip::recv_done(end.vi), Ok(Done::Completed { .. })));
     }
-    RunningHandler {
-        end,
-        release,
-        returned,
-        queued,
-    }
-}
-
-/// Checks that `destroy` waits for the running handler and cancels the queued ones.
-fn check_destroy_waits(handler: RunningHandler, destroy: impl FnOnce(&RawEndpoint) + Send) {
-    let RunningHandler {
-        end,
-        release,
-        returned,
-        queued,
-    } = handler;
-    thread::scope(|scope| {
-        let end = &end;
-        let ended = scope.spawn(move || {
-            destroy(end);
-            returned.try_recv()
-        });
-        // Long enough to detect a call that does not wait.
-        thread::sleep(Duration::from_millis(20));
-        release.send(()).unwrap();
-        assert_eq!(ended.join().unwrap(), Ok(()), "the handler had returned");
+    let nic = end.nic;
+    let closed = thread::spawn(move || {
+        vip::close_nic(nic).unwrap();
+        returned.try_recv()
     });
+    // Long enough to detect a call that does not wait.
+    thread::sleep(Duration::from_millis(20));
+    release.send(()).unwrap();
+    assert_eq!(closed.join().unwrap(), Ok(()), "the handler had returned");
     expect_no_call(&queued);
     assert_eq!(vip::recv_done(end.vi), Err(VipError::InvalidParameter));
     let refused = vip::recv_notify(end.vi, |_, _| ());
@@ -111,22 +84,11 @@ fn check_destroy_waits(handler: RunningHandler, destroy: impl FnOnce(&RawEndpoin
 }
 
 #[test]
-fn destroy_vi_waits_for_the_running_handler_and_cancels_the_others() {
-    check_destroy_waits(running_handler(1101), |end| {
-        vip::destroy_vi(end.vi).unwrap()
-    });
-}
-
-#[test]
 fn close_nic_waits_for_running_handlers_and_cancels_the_others() {
-    check_destroy_waits(running_handler(1102), |end| {
-        vip::close_nic(end.nic).unwrap()
-    });
+    check_close_waits(1102);
     // Another handle keeps the NIC open.
     let other = raw_endpoint(1103);
-    check_destroy_waits(running_handler(1103), |end| {
-        vip::close_nic(end.nic).unwrap()
-    });
+    check_close_waits(1103);
     other.post_recv(0, &[]);
     vip::disconnect(other.vi).unwrap();
     assert_ne!(other.received() & status::DESC_FLUSHED_ERROR, 0);
@@ -168,56 +130,6 @@ fn completion_queue_that_outlives_its_nic_handle_calls_no_handler() {
     assert_eq!(vip::cq_done(cq), Err(VipError::NotDone), "still valid");
     vip::destroy_vi(vi).unwrap();
     assert_eq!(vip::cq_done(cq), Err(VipError::InvalidParameter));
-}
-
-#[test]
-fn handler_may_destroy_its_vi() {
-    let end = raw_endpoint(1106);
-    let mut vi = end.vi;
-    for round in 0..20 {
-        let next = vip::create_vi(end.nic, &attributes(end.ptag), None, None).unwrap();
-        for slot in 0..2 {
-            let at = end.write_descriptor(slot, Default::default(), &[]);
-            // SAFETY: the memory stays mapped and is not accessed until the descriptor is returned.
-            unsafe { vip::post_recv(vi, at, end.handle) }.unwrap();
-        }
-        let (sender, results) = channel();
-        let (queued_sender, queued) = channel();
-        let destroy = move |_, found: Option<Returned>| {
-            assert!(found.is_some());
-            assert!(matches!(vip::recv_done(vi), Ok(Done::Completed { .. })));
-            vip::destroy_vi(vi).unwrap();
-            let again = vip::recv_notify(vi, |_, _| ());
-            sender.send((vip::destroy_vi(vi), again)).unwrap();
-        };
-        // Both before a descriptor completes.
-        vip::recv_notify(vi, destroy).unwrap();
-        vip::recv_notify(vi, reporting_handler(&queued_sender)).unwrap();
-        drop(queued_sender);
-        vip::disconnect(vi).unwrap();
-        let stale = Err(VipError::InvalidParameter);
-        assert_eq!(
-            results.recv_timeout(TIMEOUT),
-            Ok((stale, stale)),
-            "round {round}"
-        );
-        expect_no_call(&queued);
-        vi = next;
-    }
-}
-
-#[test]
-fn notify_handler_may_close_its_nic() {
-    for round in 0..20 {
-        let end = raw_endpoint(1107);
-        end.post_recv(0, &[]);
-        let (sender, results) = channel();
-        let close = move |nic, _: Option<Returned>| sender.send(vip::close_nic(nic)).unwrap();
-        vip::recv_notify(end.vi, close).unwrap();
-        vip::disconnect(end.vi).unwrap();
-        assert_eq!(results.recv_timeout(TIMEOUT), Ok(Ok(())), "round {round}");
-        assert_eq!(vip::recv_done(end.vi), Err(VipError::InvalidParameter));
-    }
 }
 
 #[test]
@@ -265,12 +177,10 @@ fn handler_and_another_thread_may_close_concurrently() {
             vip::close_nic(end.nic),
             results.recv_timeout(TIMEOUT).unwrap(),
         ];
-        // One of the two closes it; the other gets InvalidParameter.
-        assert!(outcomes.contains(&Ok(())), "{outcomes:?}");
-        assert!(
-            outcomes.contains(&Err(VipError::InvalidParameter)),
-            "{outcomes:?}"
-        );
+        // One of the two closes it.
+        for expected in [Ok(()), Err(VipError::InvalidParameter)] {
+            assert!(outcomes.contains(&expected), "{outcomes:?}");
+        }
     }
 }
 
@@ -345,9 +255,7 @@ fn calls_on_a_destroyed_vi_return_no_descriptor_of_its_successor() {
         let from = end.memory.at(first * 64);
         notified.store(0, Ordering::Relaxed);
         for slot in first..first + 4 {
-            let at = end.write_descriptor(slot, Default::default(), &[]);
-            // SAFETY: the memory stays mapped and is not accessed until the descriptor is returned.
-            unsafe { vip::post_recv(vi, at, end.handle) }.unwrap();
+            post_empty_recv(vi, end.memory.at(slot * 64), end.handle).unwrap();
         }
         let notified_now = Arc::clone(&notified);
         let count = move |_, found: Option<Returned>| {
@@ -361,16 +269,11 @@ fn calls_on_a_destroyed_vi_return_no_descriptor_of_its_successor() {
             let callers =
                 [0, 1, 2].map(|which| scope.spawn(move || call_until_destroyed(vi, which, from)));
             vip::disconnect(vi).unwrap();
-            let deadline = Instant::now() + TIMEOUT;
-            while vip::destroy_vi(vi) == Err(VipError::InvalidState) {
-                assert!(Instant::now() < deadline, "descriptors are not collected");
-                thread::yield_now();
-            }
-            let returned: u64 = callers
-                .into_iter()
-                .map(|caller| caller.join().unwrap())
-                .sum();
-            let returned = returned + notified.load(Ordering::Relaxed);
+            wait_until("descriptors are collected", || {
+                vip::destroy_vi(vi) != Err(VipError::InvalidState)
+            });
+            let returned = callers.map(|caller| caller.join().unwrap());
+            let returned = returned.iter().sum::<u64>() + notified.load(Ordering::Relaxed);
             assert_eq!(returned, 4, "round {round}");
         });
     }
@@ -380,14 +283,8 @@ fn calls_on_a_destroyed_vi_return_no_descriptor_of_its_successor() {
 fn destroyed_vi_ends_its_connect_call() {
     let listener = RawEndpoint::new(&config(|_| ()));
     let client = raw_endpoint(1111);
-    let address = |end: &RawEndpoint, discriminator: &[u8]| vipl::NetAddress {
-        host: vipl::HostAddress(*vip::query_nic(end.nic).unwrap().local_nic_address),
-        discriminator: vipl::Discriminator::new(discriminator).unwrap(),
-    };
-    let (own, remote) = (
-        address(&client, b"client"),
-        address(&listener, &unique_discriminator()),
-    );
+    let own = raw::address(client.nic, b"client");
+    let remote = raw::address(listener.nic, &unique_discriminator());
     for _ in 0..20 {
         let vi = vip::create_vi(client.nic, &attributes(client.ptag), None, None).unwrap();
         thread::scope(|scope| {
@@ -437,9 +334,7 @@ fn queues_are_created_and_destroyed_during_concurrent_calls() {
             let cq = vip::create_cq(end.nic, 1 + round % 7).unwrap();
             current.store(cq.into_raw(), Ordering::Relaxed);
             let vi = vip::create_vi(end.nic, &attributes(end.ptag), None, Some(cq)).unwrap();
-            let at = end.write_descriptor(0, Default::default(), &[]);
-            // SAFETY: the memory stays mapped and is not accessed until the descriptor is returned.
-            unsafe { vip::post_recv(vi, at, end.handle) }.unwrap();
+            post_empty_recv(vi, end.memory.at(0), end.handle).unwrap();
             vip::disconnect(vi).unwrap();
             vip::resize_cq(cq, 1 + round % 5).unwrap();
             assert!(matches!(vip::recv_done(vi), Ok(Done::Completed { .. })));
@@ -453,7 +348,7 @@ fn queues_are_created_and_destroyed_during_concurrent_calls() {
 #[test]
 fn pending_handlers_survive_a_fork() {
     let (client, server) = pair();
-    server.vi.post_recv(server.descriptor(8)).unwrap();
+    server.post_receives(1, 8);
     let (sender, calls) = channel();
     server
         .vi
@@ -461,23 +356,15 @@ fn pending_handlers_survive_a_fork() {
         .unwrap();
     let (vi, cq) = (server.vi.handle(), server.nic.create_cq(1).unwrap());
     cq.notify(|_| ()).unwrap();
-    // SAFETY: the child calls the library, which supports that, and exits.
-    let pid = unsafe { libc::fork() };
-    if pid == 0 {
+    in_forked_child(|| {
         let stale = Err(VipError::InvalidParameter);
-        let good = vip::recv_notify(vi, |_, _| ()) == stale
+        vip::recv_notify(vi, |_, _| ()) == stale
             && vip::cq_notify(cq.handle(), |_, _| ()) == stale
             && vip::resize_cq(cq.handle(), 2) == stale
             && vip::destroy_cq(cq.handle()) == stale
-            && vip::destroy_vi(vi) == stale;
-        // SAFETY: exits the process at once.
-        unsafe { libc::_exit(i32::from(!good)) };
-    }
-    let mut status = 0;
-    // SAFETY: waits for our own child and writes its status.
-    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-    assert_eq!(status, 0, "the child");
-    client.send(client.message(b"as usual")).ok().unwrap();
+            && vip::destroy_vi(vi) == stale
+    });
+    client.send_bytes(b"as usual");
     let found = calls.recv_timeout(TIMEOUT).unwrap().unwrap();
     assert_eq!(found.first_bytes(), b"as usual");
 }
@@ -507,37 +394,6 @@ fn close_nic_during_traffic_leaves_no_handler_running() {
         // All handlers are dropped, with their references to the counter.
         assert_eq!(Arc::strong_count(&called), 1, "round {round}");
         drop(client);
-    }
-}
-
-#[test]
-fn lost_connection_calls_every_handler_with_a_flushed_descriptor() {
-    let (client, server) = (
-        Endpoint::new(),
-        Endpoint::on(open_as(|config| config.takeover_us = 1114), |vi| vi),
-    );
-    for _ in 0..10 {
-        connect(&client, &server);
-        for _ in 0..3 {
-            server.vi.post_recv(server.empty(0)).unwrap();
-        }
-        let (sender, calls) = channel();
-        for _ in 0..3 {
-            let sender = sender.clone();
-            server
-                .vi
-                .recv_notify(move |found| sender.send(found.is_some()).unwrap())
-                .unwrap();
-        }
-        client.vi.disconnect().unwrap();
-        for _ in 0..3 {
-            assert_eq!(
-                calls.recv_timeout(TIMEOUT),
-                Ok(true),
-                "a flushed descriptor"
-            );
-        }
-        server.vi.disconnect().unwrap();
     }
 }
 

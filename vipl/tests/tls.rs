@@ -7,16 +7,13 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-use common::tls::{Authority, Files, UNEXPIRED_YEAR, counter, nic, valid, vitcp_port};
-use common::{Endpoint, WAIT, connect, open_as, pattern, retry_no_match, unique_discriminator};
+use common::tls::{Files, nic, valid, vitcp_port};
+use common::{
+    Endpoint, LEVELS, READ_WRITE, WAIT, connect, counter, deliver, open_as, pattern,
+    unique_discriminator,
+};
 use pmd::config::TlsConfig;
-use vipl::{ErrorCode, Operation, RdmaAccess, ReliabilityLevel, ViBuilder};
-
-const LEVELS: [ReliabilityLevel; 3] = [
-    ReliabilityLevel::UnreliableDelivery,
-    ReliabilityLevel::ReliableDelivery,
-    ReliabilityLevel::ReliableReception,
-];
+use vipl::{ErrorCode, ReliabilityLevel, ViBuilder};
 
 /// Connects two VIs, the first as client.
 fn endpoints(files: &Files, configure: impl Fn(ViBuilder) -> ViBuilder) -> (Endpoint, Endpoint) {
@@ -35,16 +32,13 @@ fn messages_of_all_sizes_go_both_ways_at_every_level() {
         let (client, server) = endpoints(&files, |vi| vi.reliability(level));
         for (message, bytes) in sizes.into_iter().cycle().take(80).enumerate() {
             for (from, to) in [(&client, &server), (&server, &client)] {
-                to.vi.post_recv(to.descriptor(bytes.max(1))).unwrap();
-                let sent = from.send(from.message(&pattern(message, bytes)));
-                assert!(sent.status.is_ok(), "{level:?}: {:?}", sent.status);
-                let arrived = to.recv().ok().unwrap();
-                assert!(arrived.first_bytes() == pattern(message, bytes));
+                deliver(from, to, &pattern(message, bytes));
             }
         }
         client.vi.disconnect().unwrap();
-        assert_eq!(server.errors.next_of(&server.vi), ErrorCode::ConnLost);
-        assert_eq!(counter(&server.nic, "tls_cut"), 0, "an orderly close");
+        server.expect_errors(&[ErrorCode::ConnLost]);
+        let cut = counter(server.nic.handle(), "tls_cut");
+        assert_eq!(cut, 0, "an orderly close");
         assert!(client.errors.none(), "{level:?}");
     }
 }
@@ -59,34 +53,20 @@ fn rdma_works_over_tls() {
             .max_transfer_bytes(BYTES as u64)
     };
     let (client, server) = endpoints(&files, configure);
-    let access = RdmaAccess {
-        write: true,
-        read: true,
-    };
-    let memory = server.nic.create_rdma_region(BYTES, &server.ptag, access);
-    let memory = memory.unwrap();
+    let memory = server.region(BYTES, READ_WRITE);
     for round in 0..3 {
         let bytes = pattern(round, BYTES);
-        let mut write = client.message(&bytes);
-        write.set_operation(Operation::RdmaWrite(memory.remote_buffer()));
+        let write = client.write_of(&bytes, memory.remote_buffer());
         assert!(client.send(write).status.is_ok());
-        let mut read = client.descriptor(BYTES);
-        read.set_operation(Operation::RdmaRead(memory.remote_buffer()));
-        let read = client.send(read).ok().unwrap();
+        let read = client.send(client.read_of(memory.remote_buffer(), BYTES));
+        let read = read.ok().unwrap();
         assert!(read.first_bytes() == bytes, "{round}");
         let mut target = vec![0; BYTES];
         memory.read(0, &mut target);
         assert!(target == bytes, "{round}");
     }
     // A message of the maximum size in the reverse direction.
-    client.vi.post_recv(client.descriptor(BYTES)).unwrap();
-    assert!(
-        server
-            .send(server.message(&pattern(9, BYTES)))
-            .status
-            .is_ok()
-    );
-    assert!(client.recv().ok().unwrap().first_bytes() == pattern(9, BYTES));
+    deliver(&server, &client, &pattern(9, BYTES));
     assert!(client.errors.none() && server.errors.none());
 }
 
@@ -96,37 +76,23 @@ fn many_small_messages_of_a_stream_arrive_in_order() {
     const WINDOW: usize = 256;
     let files = Files::new("stream");
     let (client, server) = endpoints(&files, |vi| vi);
-    for _ in 0..2 * WINDOW {
-        server.vi.post_recv(server.descriptor(64)).unwrap();
-    }
+    server.post_receives(2 * WINDOW, 64);
     thread::scope(|scope| {
         scope.spawn(|| {
             for message in 0..MESSAGES {
-                let arrived = server.recv().ok().unwrap();
-                assert!(
-                    arrived.first_bytes() == pattern(message, message % 65),
-                    "{message}"
-                );
-                server.vi.post_recv(arrived.descriptor).unwrap();
+                let receive = server.expect_message(&pattern(message, message % 65));
+                server.vi.post_recv(receive).unwrap();
                 // The sender is at most as many messages ahead as receives are posted.
                 if message % WINDOW == WINDOW - 1 {
-                    assert!(server.send(server.message(b"go on")).status.is_ok());
+                    server.send_bytes(b"go on");
                 }
             }
         });
-        for _ in 0..2 {
-            client.vi.post_recv(client.descriptor(8)).unwrap();
-        }
-        let mut posted = 0;
+        client.post_receives(2, 8);
         for message in 0..MESSAGES {
-            let bytes = pattern(message, message % 65);
-            client.vi.post_send(client.message(&bytes)).unwrap();
-            posted += 1;
+            client.post_message(&pattern(message, message % 65));
             if message % WINDOW == WINDOW - 1 {
-                for _ in 0..core::mem::take(&mut posted) {
-                    let sent = client.vi.send_wait(WAIT).unwrap().unwrap();
-                    assert!(sent.status.is_ok(), "{:?}", sent.status);
-                }
+                client.expect_sent(WINDOW);
                 let arrived = client.recv().ok().unwrap();
                 client.vi.post_recv(arrived.descriptor).unwrap();
             }
@@ -187,10 +153,7 @@ impl Relay {
 
     /// Connects a client and a server through a relay.
     fn connect(files: &Files, level: ReliabilityLevel) -> (Endpoint, Self, Endpoint) {
-        let authority = Authority::new(files, "authority");
-        let [client_tls, server_tls] = [("client", 1), ("server", 3)].map(|(name, number)| {
-            authority.certify(files, name, files.host(number), UNEXPIRED_YEAR)
-        });
+        let [client_tls, server_tls] = valid(files, [1, 3]);
         let relay = Self::start(files);
         let client = open_as(|config| {
             files.configure(config, 1, Some(&client_tls));
@@ -200,15 +163,11 @@ impl Relay {
         let server = Endpoint::on(nic(files, 2, Some(&server_tls)), |vi| vi.reliability(level));
         let relayed = open_as(|config| files.configure(config, 3, None));
         let discriminator = unique_discriminator();
-        let address = server.nic.local_address(&discriminator).unwrap();
-        let own = client.nic.local_address(b"client").unwrap();
+        let address = server.address(&discriminator);
         let relayed = relayed.local_address(&discriminator).unwrap();
         thread::scope(|scope| {
-            scope.spawn(|| {
-                let mut request = server.nic.connect_wait(&address, WAIT).unwrap();
-                request.accept(&server.vi).unwrap();
-            });
-            retry_no_match(|| client.vi.connect(&own, &relayed, WAIT)).unwrap();
+            scope.spawn(|| server.accept(&address));
+            client.request(&relayed).unwrap();
         });
         (client, relay, server)
     }
@@ -222,13 +181,13 @@ fn large(message: usize) -> Vec<u8> {
 /// Posts [`large`] messages, and receives for them, until the TCP send buffer is full; returns the number.
 fn fill(client: &Endpoint, server: &Endpoint) -> usize {
     const LIMIT: usize = 1000;
-    const COUNTER: &str = "tx_no_room_in_tcp";
-    let before = counter(&client.nic, COUNTER);
+    let no_room = || counter(client.nic.handle(), "tx_no_room_in_tcp");
+    let before = no_room();
     let mut posted = 0;
-    while counter(&client.nic, COUNTER) == before {
+    while no_room() == before {
         assert!(posted < LIMIT, "the TCP send buffer never fills up");
-        server.vi.post_recv(server.descriptor(65_000)).unwrap();
-        client.vi.post_send(client.message(&large(posted))).unwrap();
+        server.post_receives(1, 65_000);
+        client.post_message(&large(posted));
         posted += 1;
     }
     posted
@@ -245,16 +204,9 @@ fn encrypted_data_is_sent_when_tcp_has_buffer_space() {
             let posted = fill(&client, &server);
             relay.set_reading(true);
             for message in 0..posted {
-                let arrived = server.recv().ok().unwrap();
-                assert!(
-                    arrived.first_bytes() == large(message),
-                    "{level:?}: {message}"
-                );
+                server.expect_message(&large(message));
             }
-            for _ in 0..posted {
-                let sent = client.vi.send_wait(WAIT).unwrap().unwrap();
-                assert!(sent.status.is_ok(), "{level:?}: {:?}", sent.status);
-            }
+            client.expect_sent(posted);
         }
         assert!(client.errors.none() && server.errors.none(), "{level:?}");
     }
@@ -269,8 +221,8 @@ fn disconnect_with_data_pending(closes: bool) {
     let mut posted = fill(&client, &server);
     // Nothing of these is sent.
     for _ in 0..2 {
-        server.vi.post_recv(server.descriptor(65_000)).unwrap();
-        client.vi.post_send(client.message(&large(posted))).unwrap();
+        server.post_receives(1, 65_000);
+        client.post_message(&large(posted));
         posted += 1;
     }
     let mut sent = 0;
@@ -286,10 +238,9 @@ fn disconnect_with_data_pending(closes: bool) {
         }
         relay.set_reading(true);
         for message in 0..sent {
-            let arrived = server.recv().ok().unwrap();
-            assert!(arrived.first_bytes() == large(message), "{message}");
+            server.expect_message(&large(message));
         }
-        assert_eq!(server.errors.next_of(&server.vi), ErrorCode::ConnLost);
+        server.expect_errors(&[ErrorCode::ConnLost]);
     });
 }
 
@@ -319,18 +270,13 @@ fn flow_control_works_over_tls() {
     let server = Endpoint::on(with(2, &server_tls), |vi| vi);
     connect(&client, &server);
     for message in 0..AHEAD {
-        client
-            .vi
-            .post_send(client.message(&pattern(message, 300)))
-            .unwrap();
+        client.post_message(&pattern(message, 300));
     }
     for message in 0..AHEAD {
-        server.vi.post_recv(server.descriptor(300)).unwrap();
-        assert!(server.recv().ok().unwrap().first_bytes() == pattern(message, 300));
+        server.post_receives(1, 300);
+        server.expect_message(&pattern(message, 300));
     }
-    for _ in 0..AHEAD {
-        assert!(client.vi.send_wait(WAIT).unwrap().unwrap().status.is_ok());
-    }
+    client.expect_sent(AHEAD);
     assert!(client.errors.none() && server.errors.none());
 }
 
@@ -338,18 +284,15 @@ fn flow_control_works_over_tls() {
 fn peer_requests_work_over_tls_and_either_side_may_disconnect() {
     let files = Files::new("peers");
     let tls = valid(&files, [1, 2]);
-    let ends = [1, 2].map(|number| {
-        Endpoint::on(nic(&files, number, Some(&tls[number as usize - 1])), |vi| {
-            vi
-        })
-    });
+    let end = |number: u32, tls| Endpoint::on(nic(&files, number, Some(tls)), |vi| vi);
+    let ends = [end(1, &tls[0]), end(2, &tls[1])];
     for leaver in [0, 1] {
         thread::scope(|scope| {
             let requests = [(0, 1), (1, 0)].map(|(own, other)| {
                 let ends: &[Endpoint; 2] = &ends;
                 scope.spawn(move || {
-                    let local = ends[own].nic.local_address(b"peer").unwrap();
-                    let remote = ends[other].nic.local_address(b"peer").unwrap();
+                    let local = ends[own].address(b"peer");
+                    let remote = ends[other].address(b"peer");
                     ends[own].vi.connect_peer(&local, &remote, WAIT).unwrap();
                     ends[own].vi.connect_peer_wait().unwrap();
                 })
@@ -358,13 +301,10 @@ fn peer_requests_work_over_tls_and_either_side_may_disconnect() {
                 thread.join().unwrap();
             }
         });
-        let [left, right] = &ends;
-        right.vi.post_recv(right.descriptor(4)).unwrap();
-        assert!(left.send(left.message(b"ping")).status.is_ok());
-        assert_eq!(right.recv().ok().unwrap().first_bytes(), b"ping");
+        deliver(&ends[0], &ends[1], b"ping");
         ends[leaver].vi.disconnect().unwrap();
         let other = &ends[1 - leaver];
-        assert_eq!(other.errors.next_of(&other.vi), ErrorCode::ConnLost);
+        other.expect_errors(&[ErrorCode::ConnLost]);
         other.vi.disconnect().unwrap();
     }
 }

@@ -11,12 +11,8 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::tls::{
-    Authority, Files, UNEXPIRED_YEAR, counter, nic, valid, vitcp_port, wait_for_counter,
-};
-use common::{
-    Endpoint, TIMEOUT, WAIT, connect, open_as, pattern, retry_no_match, unique_discriminator,
-};
+use common::tls::{Authority, Files, UNEXPIRED_YEAR, nic, valid, vitcp_port, wait_for_counter};
+use common::{Endpoint, TIMEOUT, WAIT, connect, counter, open_as, pattern, unique_discriminator};
 use pmd::config::TlsConfig;
 use vipl::{Nic, Timeout, ViState, VipError};
 
@@ -26,16 +22,14 @@ const AT_ONCE: Duration = Duration::from_secs(10);
 /// Requests a connection from a waiting server and checks that the client is rejected at once, without a request to the
 /// server.
 fn expect_refusal(client: &Endpoint, server: &Endpoint) {
-    let address = server.nic.local_address(&unique_discriminator()).unwrap();
-    let own = client.nic.local_address(b"client").unwrap();
+    let address = server.address(&unique_discriminator());
     thread::scope(|scope| {
         let waiting = scope.spawn(|| {
             let timeout = Timeout::After(Duration::from_secs(2));
             server.nic.connect_wait(&address, timeout).map(drop)
         });
         let begun = Instant::now();
-        let refused = retry_no_match(|| client.vi.connect(&own, &address, WAIT));
-        assert_eq!(refused, Err(VipError::Reject));
+        assert_eq!(client.request(&address), Err(VipError::Reject));
         assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
         assert_eq!(client.vi.state().unwrap(), ViState::Idle);
         assert_eq!(waiting.join().unwrap(), Err(VipError::Timeout));
@@ -53,14 +47,7 @@ impl Pair {
     fn new(name: &str) -> Self {
         let files = Files::new(name);
         let authority = Authority::new(&files, "authority");
-        let valid = [1, 2].map(|number| {
-            authority.certify(
-                &files,
-                &format!("host-{number}"),
-                files.host(number),
-                UNEXPIRED_YEAR,
-            )
-        });
+        let valid = [1, 2].map(|number| authority.certify_host(&files, number, UNEXPIRED_YEAR));
         Self {
             files,
             authority,
@@ -88,28 +75,22 @@ fn certificates_of_an_unknown_authority_are_refused_at_both_sides() {
     // Certificates of the other authority, but trust in ours.
     let untrusted = [1, 2].map(|number| TlsConfig {
         authorities: pair.authority.path().to_owned(),
-        ..other.certify(
-            &pair.files,
-            &format!("untrusted-{number}"),
-            pair.files.host(number),
-            UNEXPIRED_YEAR,
-        )
+        ..other.certify_host(&pair.files, number, UNEXPIRED_YEAR)
     });
-    let (client, server) = pair.expect_refusal(Some(&untrusted[0]), Some(&pair.valid[1]));
-    assert_eq!(counter(&client.nic, "drop_tls_handshake"), 1);
-    wait_for_counter(&server, "drop_tls_handshake", 1);
-    drop((client, server));
-    let (client, server) = pair.expect_refusal(Some(&pair.valid[0]), Some(&untrusted[1]));
-    assert_eq!(counter(&client.nic, "drop_tls_handshake"), 1);
-    wait_for_counter(&server, "drop_tls_handshake", 1);
+    for (client, server) in [
+        (&untrusted[0], &pair.valid[1]),
+        (&pair.valid[0], &untrusted[1]),
+    ] {
+        let (client, server) = pair.expect_refusal(Some(client), Some(server));
+        assert_eq!(counter(client.nic.handle(), "drop_tls_handshake"), 1);
+        wait_for_counter(&server, "drop_tls_handshake", 1);
+    }
 }
 
 #[test]
 fn a_certificate_for_another_address_is_refused() {
     let pair = Pair::new("address");
-    let other = pair
-        .authority
-        .certify(&pair.files, "other", pair.files.host(3), UNEXPIRED_YEAR);
+    let other = pair.authority.certify_host(&pair.files, 3, UNEXPIRED_YEAR);
     pair.expect_refusal(Some(&pair.valid[0]), Some(&other));
     // The address in a client certificate is not checked.
     let client = Endpoint::on(nic(&pair.files, 1, Some(&other)), |vi| vi);
@@ -120,11 +101,7 @@ fn a_certificate_for_another_address_is_refused() {
 #[test]
 fn expired_certificates_are_refused() {
     let pair = Pair::new("expired");
-    let expired = [1, 2].map(|number| {
-        let name = format!("expired-{number}");
-        pair.authority
-            .certify(&pair.files, &name, pair.files.host(number), 2020)
-    });
+    let expired = [1, 2].map(|number| pair.authority.certify_host(&pair.files, number, 2020));
     pair.expect_refusal(Some(&expired[0]), Some(&pair.valid[1]));
     pair.expect_refusal(Some(&pair.valid[0]), Some(&expired[1]));
 }
@@ -133,14 +110,13 @@ fn expired_certificates_are_refused() {
 fn connection_without_tls_is_refused_in_both_directions() {
     let pair = Pair::new("plain");
     let (client, server) = pair.expect_refusal(Some(&pair.valid[0]), None);
-    assert_eq!(counter(&client.nic, "drop_tls_handshake"), 1);
-    assert!(counter(&server.nic, "drop_unfit_incoming") > 0);
+    assert_eq!(counter(client.nic.handle(), "drop_tls_handshake"), 1);
+    assert!(counter(server.nic.handle(), "drop_unfit_incoming") > 0);
     drop((client, server));
     // Without TLS the draft lets the client retry until its timeout, which is short here.
     let client = Endpoint::on(nic(&pair.files, 1, None), |vi| vi);
     let server = Endpoint::on(nic(&pair.files, 2, Some(&pair.valid[1])), |vi| vi);
-    let address = server.nic.local_address(b"server").unwrap();
-    let own = client.nic.local_address(b"client").unwrap();
+    let (own, address) = (client.address(b"client"), server.address(b"server"));
     let short = Timeout::After(Duration::from_secs(2));
     let begun = Instant::now();
     let refused = client.vi.connect(&own, &address, short);
@@ -201,7 +177,7 @@ fn server_that_closes_or_sends_garbage_is_a_rejection() {
     let files = Files::new("closes");
     let [tls] = valid(&files, [1]);
     let client = Endpoint::on(nic(&files, 1, Some(&tls)), |vi| vi);
-    let own = client.nic.local_address(b"client").unwrap();
+    let own = client.address(b"client");
     let server = open_as(|config| files.configure(config, 3, None));
     let remote = server.local_address(b"server").unwrap();
     drop(server);
@@ -264,63 +240,30 @@ fn unusable_tls_files_are_reported_by_open() {
     // SAFETY: a path of this frame.
     assert_eq!(unsafe { libc::mkfifo(at.as_ptr(), 0o600) }, 0);
     let long = files.write("long.pem", &"#".repeat((1 << 20) + 1));
-    type Part = fn(&mut TlsConfig) -> &mut PathBuf;
-    let certificate: Part = |tls| &mut tls.certificate;
-    let private_key: Part = |tls| &mut tls.private_key;
-    let authorities: Part = |tls| &mut tls.authorities;
+    type Part = (&'static str, fn(&mut TlsConfig) -> &mut PathBuf);
+    let certificate: Part = ("certificate", |tls| &mut tls.certificate);
+    let private_key: Part = ("private_key", |tls| &mut tls.private_key);
+    let authorities: Part = ("authorities", |tls| &mut tls.authorities);
     let rows = [
-        ("certificate", certificate, &missing, "give a PEM file"),
-        (
-            "certificate",
-            certificate,
-            &no_pem,
-            "contains no certificate",
-        ),
-        ("certificate", certificate, &broken, "is not PEM"),
-        ("certificate", certificate, &pipe, "is not a regular file"),
-        ("private_key", private_key, &missing, "cannot be read"),
-        (
-            "private_key",
-            private_key,
-            &no_pem,
-            "contains no private key",
-        ),
-        (
-            "private_key",
-            private_key,
-            &open,
-            "mode 0640): chmod 600 it",
-        ),
-        ("private_key", private_key, &pipe, "is not a regular file"),
-        (
-            "private_key",
-            private_key,
-            &other.private_key,
-            "does not match",
-        ),
-        ("authorities", authorities, &missing, "cannot be read"),
-        (
-            "authorities",
-            authorities,
-            &no_pem,
-            "contains no certificate",
-        ),
-        (
-            "authorities",
-            authorities,
-            &long,
-            "is longer than 1048576 bytes",
-        ),
+        (certificate, &missing, "give a PEM file"),
+        (certificate, &no_pem, "contains no certificate"),
+        (certificate, &broken, "is not PEM"),
+        (certificate, &pipe, "is not a regular file"),
+        (private_key, &missing, "cannot be read"),
+        (private_key, &no_pem, "contains no private key"),
+        (private_key, &open, "mode 0640): chmod 600 it"),
+        (private_key, &pipe, "is not a regular file"),
+        (private_key, &other.private_key, "does not match"),
+        (authorities, &missing, "cannot be read"),
+        (authorities, &no_pem, "contains no certificate"),
+        (authorities, &long, "is longer than 1048576 bytes"),
     ];
-    for (key, part, file, expected) in rows {
+    for ((key, part), file, expected) in rows {
         let mut tls = tls.clone();
         part(&mut tls).clone_from(file);
         let config = common::config(|config| files.configure(config, 1, Some(&tls)));
-        assert_eq!(
-            Nic::open_with(&config).map(drop),
-            Err(VipError::ErrorResource),
-            "{key}"
-        );
+        let refused = Nic::open_with(&config).map(drop);
+        assert_eq!(refused, Err(VipError::ErrorResource), "{key}");
         let message = vipl::provider::last_error().unwrap_or_default();
         let setting = format!("tls.{key} = {file:?}");
         assert!(

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use pmd::attach::server::Server;
 use pmd::config::Config;
+use vipl::Nic;
 
 /// Environment variable with the path of the configuration; set only in the child.
 const SERVE: &str = "VIADUCT_TEST_SERVE";
@@ -18,9 +19,34 @@ pub(crate) struct DatapathProcess {
     directory: Directory,
 }
 
-/// In the child: serves until end of file on standard input and returns true; the test then returns. Each test calls
-/// it first.
-pub(crate) fn serve_if_child() -> bool {
+/// Keys of `[[nic]]` of a NIC on a segment in the directory of the test.
+pub(crate) const SHM: &str = "port = \"shm\"\nsegment = \"attached\"\ndirectory = DIRECTORY\n";
+
+/// Runs the test of this name with a datapath process on a segment. `process` has further keys of `[process]`, and
+/// tables; DIRECTORY in it is replaced by the directory of the test.
+pub(crate) fn with_process(test: &str, process: &str, run: impl FnOnce(&DatapathProcess)) {
+    let nic = format!("{SHM}e_d_tov_ms = 60000\nsilent_port_ms = 60000\n");
+    with_process_of(test, &nic, process, run);
+}
+
+/// As [`with_process`], with these keys of `[[nic]]`.
+pub(crate) fn with_process_of(
+    test: &str,
+    nic: &str,
+    process: &str,
+    run: impl FnOnce(&DatapathProcess),
+) {
+    if serve_if_child() {
+        // Also if the test starts further processes.
+        std::process::exit(0);
+    }
+    let process = DatapathProcess::start(test, nic, process);
+    run(&process);
+    process.stop();
+}
+
+/// In the child: serves until end of file on standard input and returns true.
+fn serve_if_child() -> bool {
     let Some(config) = std::env::var_os(SERVE) else {
         return false;
     };
@@ -34,16 +60,8 @@ pub(crate) fn serve_if_child() -> bool {
 }
 
 impl DatapathProcess {
-    /// Starts the process of this test. `process` has further keys of `[process]`, and tables; DIRECTORY in it is
-    /// replaced by the directory of the test.
-    pub(crate) fn start(test: &str, process: &str) -> Self {
-        let nic = "port = \"shm\"\nsegment = \"attached\"\ndirectory = DIRECTORY\n\
-                   e_d_tov_ms = 60000\nsilent_port_ms = 60000\n";
-        Self::start_with(test, nic, process)
-    }
-
-    /// As [`DatapathProcess::start`], with these keys of `[[nic]]`.
-    pub(crate) fn start_with(test: &str, nic: &str, process: &str) -> Self {
+    /// Starts the process of this test; [`with_process_of`] has the arguments.
+    pub(crate) fn start(test: &str, nic: &str, process: &str) -> Self {
         let name = format!("viaduct-{test}-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         fs::create_dir(&directory).unwrap();
@@ -72,6 +90,11 @@ impl DatapathProcess {
     /// Path of the control socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.directory.0.join("pmd.sock")
+    }
+
+    /// Opens its NIC.
+    pub(crate) fn attach(&self) -> Nic {
+        Nic::attach(&self.socket(), "VINIC0").unwrap()
     }
 
     /// Process identifier.

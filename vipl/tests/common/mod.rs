@@ -5,6 +5,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod datapath;
+pub(crate) mod forked;
 pub(crate) mod raw;
 pub(crate) mod scripted_peer;
 pub(crate) mod tls;
@@ -18,8 +19,9 @@ use std::time::{Duration, Instant};
 
 use pmd::config::{NicConfig, TransportKind};
 use vipl::{
-    Buffer, Completed, Descriptor, ErrorCode, Nic, Ptag, Result, Timeout, Vi, ViBuilder, ViHandle,
-    VipError,
+    Buffer, Completed, Descriptor, ErrorCode, NetAddress, Nic, NicHandle, Operation, Ptag,
+    RdmaAccess, RdmaRegion, ReliabilityLevel, RemoteBuffer, Result, Timeout, Vi, ViBuilder,
+    ViHandle, VipError,
 };
 
 /// Long enough for any machine; a test that waits this long has failed.
@@ -28,6 +30,26 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) const WAIT: Timeout = Timeout::After(TIMEOUT);
 /// The transfer size of the VIs of these tests.
 pub(crate) const MAX_TRANSFER_BYTES: usize = 64 * 1024;
+pub(crate) const LEVELS: [ReliabilityLevel; 3] = [
+    ReliabilityLevel::UnreliableDelivery,
+    ReliabilityLevel::ReliableDelivery,
+    ReliabilityLevel::ReliableReception,
+];
+pub(crate) const RELIABLE: [ReliabilityLevel; 2] = [LEVELS[1], LEVELS[2]];
+
+pub(crate) const WRITABLE: RdmaAccess = RdmaAccess {
+    write: true,
+    read: false,
+};
+pub(crate) const READABLE: RdmaAccess = RdmaAccess {
+    write: false,
+    read: true,
+};
+pub(crate) const READ_WRITE: RdmaAccess = RdmaAccess {
+    write: true,
+    read: true,
+};
+
 /// Environment variable that selects the transport of this test run: FC-VI, or VI/TCP if `vi-tcp`.
 const TRANSPORT: &str = "VIPL_TEST_TRANSPORT";
 /// Environment variable of a second process of a test: the segment of the first.
@@ -75,6 +97,22 @@ pub(crate) fn own_host() -> Ipv4Addr {
     Ipv4Addr::from_bits(0x7F40_0000 | pid & 0x3F_FFFF)
 }
 
+/// One of the loopback addresses that only this test run and its children use; number 0 is [`own_host`].
+pub(crate) fn tcp_host(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(own_host().to_bits() ^ (number << 16))
+}
+
+/// Configures VI/TCP at [`tcp_host`] `number`.
+pub(crate) fn use_tcp(config: &mut NicConfig, number: u32) {
+    config.transport = TransportKind::ViTcp;
+    config.host = Some(tcp_host(number).into());
+}
+
+/// Opens a NIC of VI/TCP at [`tcp_host`] `number`.
+pub(crate) fn tcp(number: u32) -> Nic {
+    open_as(|config| use_tcp(config, number))
+}
+
 /// The segment of this test run.
 pub(crate) fn segment() -> String {
     std::env::var(CHILD_MARK).unwrap_or_else(|_| format!("test-{}", std::process::id()))
@@ -92,6 +130,11 @@ impl Endpoint {
     /// A reliable VI.
     pub(crate) fn new() -> Self {
         Self::with(|builder| builder)
+    }
+
+    /// A VI of this level.
+    pub(crate) fn of_level(level: ReliabilityLevel) -> Self {
+        Self::with(|vi| vi.reliability(level))
     }
 
     /// A VI with the attributes that `configure` sets.
@@ -144,28 +187,117 @@ impl Endpoint {
             .into_buffer()
     }
 
+    /// Memory that peers may access.
+    pub(crate) fn region(&self, len_bytes: usize, access: RdmaAccess) -> RdmaRegion {
+        let region = self.nic.create_rdma_region(len_bytes, &self.ptag, access);
+        region.unwrap()
+    }
+
+    /// An RDMA write of `bytes`.
+    pub(crate) fn write_of(&self, bytes: &[u8], remote: RemoteBuffer) -> Descriptor {
+        let mut descriptor = self.message(bytes);
+        descriptor.set_operation(Operation::RdmaWrite(remote));
+        descriptor
+    }
+
+    /// An RDMA read into one segment.
+    pub(crate) fn read_of(&self, remote: RemoteBuffer, len_bytes: usize) -> Descriptor {
+        let mut descriptor = self.descriptor(len_bytes.max(1));
+        descriptor.set_used_bytes(0, len_bytes);
+        descriptor.set_operation(Operation::RdmaRead(remote));
+        descriptor
+    }
+
+    /// Posts receives with one segment of `buffer_bytes`.
+    pub(crate) fn post_receives(&self, receives: usize, buffer_bytes: usize) {
+        for _ in 0..receives {
+            self.vi.post_recv(self.descriptor(buffer_bytes)).unwrap();
+        }
+    }
+
+    /// Posts a send of `bytes`.
+    pub(crate) fn post_message(&self, bytes: &[u8]) {
+        self.vi.post_send(self.message(bytes)).unwrap();
+    }
+
+    /// Sends `bytes`, which must succeed.
+    pub(crate) fn send_bytes(&self, bytes: &[u8]) {
+        self.send(self.message(bytes)).ok().unwrap();
+    }
+
     /// Posts a send and waits for its completion.
     pub(crate) fn send(&self, descriptor: Descriptor) -> Completed {
         self.vi.post_send(descriptor).unwrap();
-        self.vi
-            .send_wait(WAIT)
-            .unwrap()
-            .expect("a descriptor was posted")
+        self.sent()
+    }
+
+    /// Waits for the next send.
+    pub(crate) fn sent(&self) -> Completed {
+        let sent = self.vi.send_wait(WAIT).unwrap();
+        sent.expect("a descriptor was posted")
+    }
+
+    /// Waits for the next sends, which must succeed.
+    pub(crate) fn expect_sent(&self, sends: usize) {
+        for number in 0..sends {
+            let sent = self.sent();
+            assert!(sent.status.is_ok(), "{number}: {:?}", sent.status);
+        }
     }
 
     /// Waits for the next receive.
     pub(crate) fn recv(&self) -> Completed {
-        self.vi
-            .recv_wait(WAIT)
-            .unwrap()
-            .expect("a descriptor was posted")
+        let received = self.vi.recv_wait(WAIT).unwrap();
+        received.expect("a descriptor was posted")
     }
+
+    /// Waits for the next receive, which must succeed with these bytes; returns its descriptor.
+    pub(crate) fn expect_message(&self, bytes: &[u8]) -> Descriptor {
+        let arrived = self.recv().ok().unwrap();
+        assert!(arrived.first_bytes() == bytes, "{} bytes", bytes.len());
+        arrived.descriptor
+    }
+
+    /// Checks that the next errors of this VI are these, in this order.
+    pub(crate) fn expect_errors(&self, codes: &[ErrorCode]) {
+        for code in codes {
+            assert_eq!(self.errors.next_of(&self.vi), *code);
+        }
+    }
+
+    /// The address of this NIC with a discriminator.
+    pub(crate) fn address(&self, discriminator: &[u8]) -> NetAddress {
+        self.nic.local_address(discriminator).unwrap()
+    }
+
+    /// Requests a connection until a program listens at the address.
+    pub(crate) fn request(&self, address: &NetAddress) -> Result<()> {
+        let own = self.address(b"client");
+        retry_no_match(|| self.vi.connect(&own, address, WAIT)).map(drop)
+    }
+
+    /// Connects with the program that listens for `name` on this host.
+    pub(crate) fn connect_to(&self, name: &[u8]) {
+        self.request(&self.address(name)).unwrap();
+    }
+
+    /// Accepts the next request for the address.
+    pub(crate) fn accept(&self, address: &NetAddress) {
+        let mut request = self.nic.connect_wait(address, WAIT).unwrap();
+        request.accept(&self.vi).unwrap();
+    }
+}
+
+/// Sends `bytes` to a receive that it posts, and checks that they arrive.
+pub(crate) fn deliver(from: &Endpoint, to: &Endpoint, bytes: &[u8]) {
+    to.post_receives(1, bytes.len().max(1));
+    from.send_bytes(bytes);
+    to.expect_message(bytes);
 }
 
 /// Connects two endpoints of this process, the second as server.
 pub(crate) fn connect(client: &Endpoint, server: &Endpoint) {
-    let discriminator = unique_discriminator();
-    let address = server.nic.local_address(&discriminator).unwrap();
+    let address = server.address(&unique_discriminator());
     thread::scope(|scope| {
         scope.spawn(|| {
             let accept = || {
@@ -174,8 +306,7 @@ pub(crate) fn connect(client: &Endpoint, server: &Endpoint) {
             };
             retry_accept(accept);
         });
-        let own = client.nic.local_address(b"client").unwrap();
-        retry_no_match(|| client.vi.connect(&own, &address, WAIT)).unwrap();
+        client.request(&address).unwrap();
     });
 }
 
@@ -222,6 +353,34 @@ pub(crate) fn retry_while<T>(
             outcome => return outcome,
         }
     }
+}
+
+/// Waits until the condition holds.
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
+    while !holds() {
+        assert!(Instant::now() < deadline, "timeout: {what}");
+        thread::yield_now();
+    }
+}
+
+/// Reads a counter of a NIC.
+pub(crate) fn counter(nic: NicHandle, name: &str) -> u64 {
+    let counters = vipl::provider::counters(nic).unwrap();
+    let found = counters.iter().find(|(known, _)| known == name);
+    found.unwrap_or_else(|| panic!("{name}: {counters:?}")).1
+}
+
+/// Processor time of this process.
+pub(crate) fn processor_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: clock_gettime(2) writes one timespec.
+    let failed = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    assert_eq!(failed, 0);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// A discriminator that no other test of this process uses.

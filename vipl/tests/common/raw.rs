@@ -1,13 +1,15 @@
 //! The calls of the guide as a C program makes them: application memory, raw descriptors, plain handles.
 
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use pmd::config::NicConfig;
 use pmd::descriptor::{ControlSegment, DataSegment, control};
 use vipl::provider as vip;
 use vipl::{
-    Done, MemAttributes, MemoryHandle, NicHandle, PtagHandle, RawDescriptor, ReliabilityLevel,
-    Result, ViAttributes, ViHandle,
+    Discriminator, Done, ErrorCode, HostAddress, MemAttributes, MemoryHandle, NetAddress,
+    NicHandle, PtagHandle, RawDescriptor, RdmaAccess, ReliabilityLevel, Result, ViAttributes,
+    ViHandle,
 };
 
 use super::{MAX_TRANSFER_BYTES, WAIT, retry_accept, retry_no_match, unique_discriminator};
@@ -73,20 +75,23 @@ impl Pages {
         };
     }
 
-    /// Registers all pages.
+    /// Registers all pages, without access of peers.
     pub(crate) fn register(
         &self,
         nic: NicHandle,
         ptag: Option<PtagHandle>,
-        rdma_write: bool,
     ) -> Result<MemoryHandle> {
-        let attributes = MemAttributes {
-            ptag,
-            rdma_write,
-            rdma_read: false,
-        };
-        // SAFETY: mapped until dropped; tests drop it after its deregistration, or after they closed the NIC.
-        unsafe { vip::register_mem(nic, self.at(0), self.bytes as u64, &attributes) }
+        self.register_for(nic, ptag, RdmaAccess::default())
+    }
+
+    /// Registers all pages, with this access of peers.
+    pub(crate) fn register_for(
+        &self,
+        nic: NicHandle,
+        ptag: Option<PtagHandle>,
+        access: RdmaAccess,
+    ) -> Result<MemoryHandle> {
+        register(nic, ptag, self.at(0), self.bytes, access)
     }
 }
 
@@ -94,6 +99,64 @@ impl Drop for Pages {
     fn drop(&mut self) {
         // SAFETY: our own mapping, which is no longer used.
         unsafe { libc::munmap(self.address as *mut _, self.bytes) };
+    }
+}
+
+/// A data segment.
+pub(crate) fn segment(address: u64, handle: MemoryHandle, length: u32) -> DataSegment {
+    DataSegment {
+        address,
+        handle: handle.0,
+        length,
+    }
+}
+
+pub(crate) fn mem_attributes(ptag: Option<PtagHandle>, access: RdmaAccess) -> MemAttributes {
+    MemAttributes {
+        ptag,
+        rdma_write: access.write,
+        rdma_read: access.read,
+    }
+}
+
+/// Registers memory of the tests, which stays mapped until its deregistration or until the NIC is closed.
+pub(crate) fn register(
+    nic: NicHandle,
+    ptag: Option<PtagHandle>,
+    address: u64,
+    bytes: usize,
+    access: RdmaAccess,
+) -> Result<MemoryHandle> {
+    let attributes = mem_attributes(ptag, access);
+    // SAFETY: as documented above.
+    unsafe { vip::register_mem(nic, address, bytes as u64, &attributes) }
+}
+
+/// Writes an empty descriptor into a line of the tests' memory and posts it as a receive.
+pub(crate) fn post_empty_recv(vi: ViHandle, address: u64, handle: MemoryHandle) -> Result<()> {
+    let descriptor = address as *mut RawDescriptor;
+    // SAFETY: mapped memory, which the provider does not use while it is not posted.
+    unsafe { descriptor.write(RawDescriptor::default()) };
+    // SAFETY: it stays mapped and is not accessed until the descriptor is returned.
+    unsafe { vip::post_recv(vi, descriptor, handle) }
+}
+
+/// The codes of the asynchronous errors of a NIC handle.
+pub(crate) fn errors_of(nic: NicHandle) -> Receiver<ErrorCode> {
+    let (sender, errors) = channel();
+    let report = move |error: &vipl::ErrorDescriptor| {
+        // Fails if the test no longer uses the receiver.
+        let _ = sender.send(error.code);
+    };
+    vip::error_callback(nic, Some(Box::new(report))).unwrap();
+    errors
+}
+
+/// The address of a NIC with a discriminator.
+pub(crate) fn address(nic: NicHandle, discriminator: &[u8]) -> NetAddress {
+    NetAddress {
+        host: HostAddress(*vip::query_nic(nic).unwrap().local_nic_address),
+        discriminator: Discriminator::new(discriminator).unwrap(),
     }
 }
 
@@ -139,7 +202,7 @@ impl RawEndpoint {
     /// A VI on an open NIC, with this tag for VI and memory.
     pub(crate) fn of(nic: NicHandle, ptag: Option<PtagHandle>) -> Self {
         let memory = Pages::new(4);
-        let handle = memory.register(nic, ptag, false).unwrap();
+        let handle = memory.register(nic, ptag).unwrap();
         let vi = vip::create_vi(nic, &attributes(ptag), None, None).unwrap();
         Self {
             nic,
@@ -152,11 +215,11 @@ impl RawEndpoint {
 
     /// A data segment in the data pages of this endpoint.
     pub(crate) fn segment(&self, offset_bytes: usize, length: u32) -> DataSegment {
-        DataSegment {
-            address: self.memory.at(PAGE_BYTES + offset_bytes),
-            handle: self.handle.0,
+        segment(
+            self.memory.at(PAGE_BYTES + offset_bytes),
+            self.handle,
             length,
-        }
+        )
     }
 
     /// Writes a descriptor of up to two segments into a slot of the first page.
@@ -238,21 +301,20 @@ fn status_of(done: Done) -> u32 {
 
 /// Connects two endpoints of this process, the second as server.
 pub(crate) fn connect(client: &RawEndpoint, server: &RawEndpoint) {
-    let address = |end: &RawEndpoint, discriminator: &[u8]| vipl::NetAddress {
-        host: vipl::HostAddress(*vip::query_nic(end.nic).unwrap().local_nic_address),
-        discriminator: vipl::Discriminator::new(discriminator).unwrap(),
-    };
-    let (own, remote) = (
-        address(client, b"client"),
-        address(server, &unique_discriminator()),
-    );
+    connect_vis((client.nic, client.vi), (server.nic, server.vi));
+}
+
+/// Connects two VIs of this process, the second as server.
+pub(crate) fn connect_vis(client: (NicHandle, ViHandle), server: (NicHandle, ViHandle)) {
+    let own = address(client.0, b"client");
+    let remote = address(server.0, &unique_discriminator());
     thread::scope(|scope| {
         scope.spawn(|| {
             retry_accept(|| {
-                let request = vip::connect_wait(server.nic, &remote, WAIT).unwrap();
-                vip::connect_accept(request.conn, server.vi)
+                let request = vip::connect_wait(server.0, &remote, WAIT).unwrap();
+                vip::connect_accept(request.conn, server.1)
             });
         });
-        retry_no_match(|| vip::connect_request(client.vi, &own, &remote, WAIT)).unwrap();
+        retry_no_match(|| vip::connect_request(client.1, &own, &remote, WAIT)).unwrap();
     });
 }

@@ -12,14 +12,7 @@ use vipl::{
     Completed, ConnectionOptions, ErrorCode, ReliabilityLevel, RemoteBuffer, ViBuilder, ViState,
 };
 
-use super::{Endpoint, MAX_TRANSFER_BYTES, TIMEOUT, WAIT, open_as, own_host, unique_discriminator};
-
-pub(crate) const LEVELS: [ReliabilityLevel; 3] = [
-    ReliabilityLevel::UnreliableDelivery,
-    ReliabilityLevel::ReliableDelivery,
-    ReliabilityLevel::ReliableReception,
-];
-pub(crate) const RELIABLE: [ReliabilityLevel; 2] = [LEVELS[1], LEVELS[2]];
+use super::{Endpoint, MAX_TRANSFER_BYTES, TIMEOUT, open_as, own_host, unique_discriminator};
 
 // Segment types and flags of docs/spec/vitcp.md.
 pub(crate) const SEND: u8 = 0;
@@ -80,6 +73,20 @@ impl ScriptedPeer {
     pub(crate) fn next_segment(&mut self, kind: u8, flags: u8, body: &[u8]) -> Vec<u8> {
         self.number = self.number.wrapping_add(1);
         Self::segment(kind, flags, (self.number, self.last_received), body)
+    }
+
+    /// Encodes a segment of the response to a read request.
+    pub(crate) fn read_response(
+        &self,
+        request: &ReceivedSegment,
+        flags: u8,
+        offset: u32,
+        body: &[u8],
+    ) -> Vec<u8> {
+        let numbers = (request.number, self.last_received);
+        let mut segment = Self::segment(READ_RESPONSE, flags, numbers, body);
+        segment[4..8].copy_from_slice(&offset.to_be_bytes());
+        segment
     }
 
     /// Encodes a further segment of the last message.
@@ -241,10 +248,7 @@ impl ConnectionSetup {
         let name = unique_discriminator();
         let address = local.nic.local_address(&name).unwrap();
         let peer = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let mut request = local.nic.connect_wait(&address, WAIT).unwrap();
-                request.accept(&local.vi).unwrap();
-            });
+            scope.spawn(|| local.accept(&address));
             let deadline = Instant::now() + TIMEOUT;
             loop {
                 assert!(Instant::now() < deadline, "no response to the request");
@@ -300,7 +304,7 @@ pub(crate) fn expect_connection_lost(
     peer: &mut ScriptedPeer,
     reports: &[(u32, u16)],
 ) {
-    assert_eq!(local.errors.next_of(&local.vi), ErrorCode::ConnLost);
+    local.expect_errors(&[ErrorCode::ConnLost]);
     assert_eq!(local.vi.state().unwrap(), ViState::Error);
     assert_eq!(peer.reports_until_eof(), reports);
     assert!(local.errors.none());
@@ -309,8 +313,7 @@ pub(crate) fn expect_connection_lost(
 /// Checks that the connection is still established: the next message arrives in the next receive.
 pub(crate) fn expect_connected(local: &Endpoint, peer: &mut ScriptedPeer) {
     peer.send(SEND, END, b"next");
-    let arrived = local.recv().ok().unwrap();
-    assert_eq!(arrived.first_bytes(), b"next");
+    local.expect_message(b"next");
     assert_eq!(local.vi.state().unwrap(), ViState::Connected);
     assert!(local.errors.none());
 }

@@ -1,17 +1,16 @@
 //! Certificates, created by each test, and NICs that use them for TLS.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
 
-use pmd::config::{NicConfig, TlsConfig, TransportKind};
+use pmd::config::{NicConfig, TlsConfig};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType, date_time_ymd};
 use vipl::{Nic, VipError};
 
-use super::{Endpoint, TIMEOUT, open_as, own_host};
+use super::{Endpoint, counter, open_as, tcp_host, unique_discriminator, use_tcp, wait_until};
 
 /// The directory of a test, removed when dropped, and its addresses.
 pub(crate) struct Files {
@@ -37,14 +36,12 @@ impl Files {
     /// The address of NIC `number`, counted from 0.
     pub(crate) fn host(&self, number: u32) -> IpAddr {
         assert!(number < HOSTS);
-        let number = self.first_host + number;
-        Ipv4Addr::from_bits(own_host().to_bits() ^ (number << 16)).into()
+        tcp_host(self.first_host + number).into()
     }
 
     /// Configures VI/TCP at the address of NIC `number`, with TLS if `tls` is given.
     pub(crate) fn configure(&self, config: &mut NicConfig, number: u32, tls: Option<&TlsConfig>) {
-        config.transport = TransportKind::ViTcp;
-        config.host = Some(self.host(number).into());
+        use_tcp(config, self.first_host + number);
         config.tls = tls.cloned();
     }
 
@@ -90,6 +87,12 @@ impl Authority {
         &self.path
     }
 
+    /// Issues a certificate for NIC `number` that is valid to the end of `year`.
+    pub(crate) fn certify_host(&self, files: &Files, number: u32, year: i32) -> TlsConfig {
+        let name = String::from_utf8(unique_discriminator()).unwrap();
+        self.certify(files, &name, files.host(number), year)
+    }
+
     /// Issues a certificate for this address that is valid to the end of `year`.
     pub(crate) fn certify(&self, files: &Files, name: &str, host: IpAddr, year: i32) -> TlsConfig {
         let mut params = CertificateParams::default();
@@ -112,10 +115,7 @@ pub(crate) const UNEXPIRED_YEAR: i32 = 2200;
 /// Valid certificates of one authority, for the NICs of these numbers.
 pub(crate) fn valid<const N: usize>(files: &Files, numbers: [u32; N]) -> [TlsConfig; N] {
     let authority = Authority::new(files, "authority");
-    numbers.map(|number| {
-        let name = format!("host-{number}");
-        authority.certify(files, &name, files.host(number), UNEXPIRED_YEAR)
-    })
+    numbers.map(|number| authority.certify_host(files, number, UNEXPIRED_YEAR))
 }
 
 /// Opens NIC `number`.
@@ -123,23 +123,13 @@ pub(crate) fn nic(files: &Files, number: u32, tls: Option<&TlsConfig>) -> Nic {
     open_as(|config| files.configure(config, number, tls))
 }
 
-/// Reads a counter of a NIC.
-pub(crate) fn counter(nic: &Nic, name: &str) -> u64 {
-    let counters = vipl::provider::counters(nic.handle()).unwrap();
-    let found = counters.iter().find(|(known, _)| known == name);
-    found.unwrap_or_else(|| panic!("{name}: {counters:?}")).1
-}
-
 /// Polls the endpoint's NIC until the counter is at least `least`.
 pub(crate) fn wait_for_counter(end: &Endpoint, name: &str, least: u64) {
-    let deadline = Instant::now() + TIMEOUT;
-    while counter(&end.nic, name) < least {
-        assert!(Instant::now() < deadline, "{name} does not reach {least}");
-        assert!(matches!(
-            end.vi.recv_done(),
-            Ok(None) | Err(VipError::NotDone)
-        ));
-    }
+    wait_until(name, || {
+        let polled = end.vi.recv_done();
+        assert!(matches!(polled, Ok(None) | Err(VipError::NotDone)));
+        counter(end.nic.handle(), name) >= least
+    });
 }
 
 /// The default TCP port of VI/TCP.
