@@ -1,4 +1,4 @@
-//! Short runs of the program: output, JSON files and exit codes.
+//! Short runs of the program: output, JSON files, exit codes and error texts.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -17,6 +17,29 @@ fn vibench(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
+/// Runs the program, which must succeed; returns its standard output.
+fn succeed(arguments: &[&str]) -> String {
+    let output = vibench(arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {stderr}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Checks that the program fails with these words.
+fn expect_failure(arguments: &[&str], words: &str) {
+    let output = vibench(arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let is_expected = !output.status.success() && stderr.contains(words);
+    assert!(is_expected, "{arguments:?}: {stderr}");
+}
+
+/// Reads and removes a file of results.
+fn take_results(path: &Path) -> Value {
+    let text = std::fs::read_to_string(path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
 /// Runs a successful measurement over shared memory and returns its results.
 fn measure(name: &str, arguments: &[&str]) -> Vec<Value> {
     measure_on("shm", name, arguments)
@@ -28,14 +51,8 @@ fn measure_on(port: &str, name: &str, arguments: &[&str]) -> Vec<Value> {
     let mut all = arguments.to_vec();
     let text = path.to_str().unwrap().to_owned();
     all.extend(["--seconds", "0.3", "--warmup", "0.05", "--json", &text]);
-    let output = vibench(&all);
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{all:?}: {stderr}");
-    let table = String::from_utf8_lossy(&output.stdout).into_owned();
-    let results = std::fs::read_to_string(&path).unwrap();
-    std::fs::remove_file(&path).unwrap();
-    let results: Value = serde_json::from_str(&results).unwrap();
-    let results = results.as_array().unwrap().clone();
+    let table = succeed(&all);
+    let results = take_results(&path).as_array().unwrap().clone();
     for result in &results {
         assert!(result["ended_early"].is_null(), "{result}");
         assert_eq!(result["port"], port);
@@ -81,9 +98,7 @@ fn run_port_sides(name: &str, sides: [&str; 2]) -> [Value; 2] {
         assert!(text.contains("frames/s"), "{text}");
     }
     paths.map(|path| {
-        let text = std::fs::read_to_string(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        let results: Value = serde_json::from_str(&text).unwrap();
+        let results = take_results(&path);
         assert_eq!(results[0]["port"], "shm");
         results[0].clone()
     })
@@ -190,6 +205,45 @@ fn port_send_and_receive_over_veth() {
 }
 
 #[test]
+fn invalid_arguments_fail_with_error_text() {
+    for (arguments, expected) in [
+        (
+            &["rate", "--config", "no-such-file.toml"][..],
+            "no-such-file.toml",
+        ),
+        (&["rate", "--batch", "64", "--window", "32"], "batch"),
+        (&["latency", "--op", "write", "--size", "0"], "0 bytes"),
+        (&["latency", "--cores", "0,99999"], "99999"),
+        (&["latency", "--connect", "there"], "--config"),
+        (
+            &["latency", "--cores", "0"],
+            "--cores 0: client and server both run on this host: give two cores, A,B",
+        ),
+        // Fails before the measurement, which would take an hour.
+        (
+            &["latency", "--seconds", "3600", "--json", "/nowhere/x.json"],
+            "/nowhere/x.json",
+        ),
+        (
+            &[
+                "connect",
+                "--connections",
+                "1000000000",
+                "--json",
+                "/nowhere/x.json",
+            ],
+            "/nowhere/x.json",
+        ),
+        (
+            &["port", "receive", "--json", "/nowhere/x.json"],
+            "/nowhere/x.json",
+        ),
+    ] {
+        expect_failure(arguments, expected);
+    }
+}
+
+#[test]
 fn port_without_peer_fails_with_hint() {
     let segment = format!("vibench-alone-{}", std::process::id());
     for (arguments, words) in [
@@ -206,51 +260,50 @@ fn port_without_peer_fails_with_hint() {
             "start the other side first",
         ),
     ] {
-        let output = vibench(arguments);
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(
-            !output.status.success() && stderr.contains(words),
-            "{stderr}"
-        );
+        expect_failure(arguments, words);
     }
 }
 
+/// Each benchmark of each operation.
 #[test]
-fn latency_reports_percentiles_of_sends_and_writes() {
-    for op in ["send", "write"] {
-        let results = measure(
-            &format!("latency-{op}"),
-            &["latency", "--op", op, "--size", "8,4096"],
-        );
-        assert_eq!(results.len(), 2);
-        for result in results {
-            let half = &result["half_round_trip_ns"];
-            let value = |key: &str| half[key].as_f64().unwrap();
-            assert!(value("p50") > 0.0, "{result}");
-            assert!(value("p50") <= value("p90") && value("p90") <= value("p99"));
-            assert!(value("p99") <= value("p999"));
-            assert!(result["control"]["half_round_trip_ns"]["p50"].is_f64());
-        }
-    }
-}
-
-#[test]
-fn rate_and_bandwidth_of_sends_and_writes_at_ud_and_rd() {
-    for (benchmark, size) in [("rate", "64"), ("bandwidth", "64K")] {
-        for op in ["send", "write"] {
-            for level in ["ud", "rd"] {
-                let name = format!("{benchmark}-{op}-{level}");
-                let arguments = [benchmark, "--op", op, "--level", level, "--size", size];
-                for result in measure(&name, &arguments) {
-                    assert!(result["half_round_trip_ns"].is_null(), "{result}");
-                    assert_eq!(result["level"], level);
-                    if level == "rd" {
-                        assert_eq!(result["lost"], 0, "{result}");
-                    }
+fn all_benchmarks_run_at_each_level() {
+    let all = ["ud", "rd", "rr"].as_slice();
+    let reliable = &all[1..];
+    for (benchmark, op, levels, sizes) in [
+        ("latency", "send", reliable, "8,4096"),
+        ("latency", "write", reliable, "8,4096"),
+        ("latency", "read", reliable, "0,5000"),
+        ("rate", "send", all, "64"),
+        ("rate", "write", all, "64"),
+        ("rate", "read", reliable, "13"),
+        ("bandwidth", "send", &all[..2], "64K"),
+        ("bandwidth", "write", &all[..2], "64K"),
+        ("bandwidth", "read", reliable, "64K"),
+    ] {
+        for level in levels {
+            let name = format!("{benchmark}-{op}-{level}");
+            let arguments = ["--op", op, "--level", level, "--size", sizes];
+            let results = measure(&name, &[&[benchmark], &arguments[..]].concat());
+            assert_eq!(results.len(), sizes.split(',').count());
+            for result in results {
+                let found = (&result["op"], &result["level"]);
+                assert_eq!(found, (&op.into(), &(*level).into()));
+                assert!(*level == "ud" || result["lost"] == 0, "{result}");
+                let half = &result["half_round_trip_ns"];
+                if benchmark == "latency" {
+                    assert_percentiles(half);
+                    assert!(result["control"]["half_round_trip_ns"]["p50"].is_f64());
+                } else {
+                    assert!(half.is_null(), "{result}");
                 }
             }
         }
     }
+}
+
+fn assert_percentiles(half: &Value) {
+    let values = ["p50", "p90", "p99", "p999"].map(|key| half[key].as_f64().unwrap());
+    assert!(values[0] > 0.0 && values.is_sorted(), "{half}");
 }
 
 #[test]
@@ -312,12 +365,7 @@ fn vi_tcp_is_compared_with_raw_tcp() {
         ),
         (&["port", "echo", "--config", file], "vi-tcp"),
     ] {
-        let output = vibench(arguments);
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(
-            !output.status.success() && stderr.contains(words),
-            "{stderr}"
-        );
+        expect_failure(arguments, words);
     }
     std::fs::remove_file(&config).unwrap();
 }
@@ -357,29 +405,6 @@ impl Drop for Listener {
 }
 
 #[test]
-fn vi_tcp_between_two_addresses() {
-    let hosts = ["127.0.0.4", "127.0.0.5"];
-    let [client, server] = hosts.map(|host| vi_tcp(host, host));
-    let listener = Listener::start(&server);
-    let common = ["--connect", hosts[1], "--config", client.to_str().unwrap()];
-    for benchmark in ["latency", "rate"] {
-        let name = format!("vi-tcp-two-{benchmark}");
-        let results = measure_on("vi-tcp", &name, &[&[benchmark], &common[..]].concat());
-        assert_eq!(results[0]["lost"], 0);
-    }
-    let connections = ["connect", "--connections", "100", "--peers", "20"];
-    let output = vibench(&[&connections[..], &common].concat());
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{stderr}");
-    let table = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(table.contains("100 connections over vi-tcp"), "{table}");
-    listener.end();
-    for config in [client, server] {
-        std::fs::remove_file(config).unwrap();
-    }
-}
-
-#[test]
 fn shortcut_runs_both_ends_in_one_process() {
     for (benchmark, op) in [
         ("latency", "send"),
@@ -389,44 +414,6 @@ fn shortcut_runs_both_ends_in_one_process() {
         let arguments = [benchmark, "--op", op, "--shortcut"];
         let results = measure_on("shortcut", &format!("shortcut-{benchmark}"), &arguments);
         assert_eq!(results[0]["lost"], 0);
-    }
-}
-
-#[test]
-fn reads_at_rd_and_rr() {
-    for level in ["rd", "rr"] {
-        let arguments = ["--op", "read", "--level", level, "--size"];
-        let run = |benchmark, size| {
-            let name = format!("{benchmark}-read-{level}");
-            measure(&name, &[&[benchmark], &arguments[..], &[size]].concat())
-        };
-        for result in run("latency", "0,5000") {
-            let half = &result["half_round_trip_ns"];
-            assert!(half["p50"].as_f64().unwrap() > 0.0, "{result}");
-            assert_eq!(
-                (&result["op"], &result["level"]),
-                (&"read".into(), &level.into())
-            );
-        }
-        for (benchmark, size) in [("rate", "13"), ("bandwidth", "64K")] {
-            let result = &run(benchmark, size)[0];
-            assert!(result["half_round_trip_ns"].is_null(), "{result}");
-            assert_eq!(result["lost"], 0);
-        }
-    }
-}
-
-#[test]
-fn sends_and_writes_at_rr() {
-    for op in ["send", "write"] {
-        for benchmark in ["latency", "rate"] {
-            let name = format!("{benchmark}-{op}-rr");
-            let results = measure(&name, &[benchmark, "--op", op, "--level", "rr"]);
-            assert_eq!(
-                (&results[0]["level"], &results[0]["lost"]),
-                (&"rr".into(), &0.into())
-            );
-        }
     }
 }
 
@@ -462,29 +449,16 @@ fn rounds_with_message_limit_deliver_that_many() {
 #[test]
 fn connect_reports_client_server_and_peer_connections() {
     let path = json_path("connect");
-    let output = vibench(&[
-        "connect",
-        "--connections",
-        "305",
-        "--peers",
-        "20",
-        "--level",
-        "rd,ud,rr",
-        "--max-growth",
-        "65536",
-        "--json",
-        path.to_str().unwrap(),
-    ]);
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{stderr}");
-    let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::remove_file(&path).unwrap();
-    let results: Value = serde_json::from_str(&text).unwrap();
+    let words = "connect --connections 305 --peers 20 --level rd,ud,rr --max-growth 65536 --json";
+    let mut words: Vec<&str> = words.split(' ').collect();
+    words.push(path.to_str().unwrap());
+    let table = succeed(&words);
+    let results = take_results(&path);
     let result = &results[0];
     assert_eq!(result["benchmark"], "connect");
-    assert_eq!(result["connections"], 305, "{text}");
-    assert_eq!(result["half_made"], 0, "{text}");
-    assert!(result["ended_early"].is_null(), "{text}");
+    assert_eq!(result["connections"], 305, "{result}");
+    assert_eq!(result["half_made"], 0, "{result}");
+    assert!(result["ended_early"].is_null(), "{result}");
     assert!(result["connections_per_s"].as_f64().unwrap() > 0.0);
     assert!(result["setup_ns"]["p50"].as_f64().unwrap() > 0.0);
     let steps = result["steps"].as_array().unwrap();
@@ -494,7 +468,6 @@ fn connect_reports_client_server_and_peer_connections() {
         assert!(step["resident_kib"].as_u64().unwrap() > 0, "{step}");
         assert!(step["far_resident_kib"].as_u64().unwrap() > 0, "{step}");
     }
-    let table = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(table.lines().count(), 2 + 10 + 1, "{table}");
 }
 
@@ -519,10 +492,8 @@ fn interrupt_run(name: &str, arguments: &[&str], header: &str) -> (Vec<String>, 
     assert!(interrupt.success());
     let rest: Vec<String> = lines.map(Result::unwrap).collect();
     assert!(child.wait().unwrap().success(), "{rest:?}");
-    let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::remove_file(&path).unwrap();
-    let results: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(results[0]["ended_early"], "interrupted", "{text}");
+    let results = take_results(&path);
+    assert_eq!(results[0]["ended_early"], "interrupted", "{results}");
     (rest, results)
 }
 
@@ -545,37 +516,27 @@ fn interrupted_latency_run_writes_results() {
 
 #[test]
 fn cores_are_printed_and_connect_accepts_one_core() {
-    let output = vibench(&[
-        "latency",
-        "--seconds",
-        "0.1",
-        "--no-control",
-        "--cores",
-        "1,0",
-    ]);
-    let table = String::from_utf8_lossy(&output.stdout).into_owned();
-    let cores = "  cores: 1 (client), 0 (server)";
-    assert!(table.lines().any(|line| line == cores), "{table}");
-    assert!(
-        !table.contains("ratio: "),
-        "no control was measured: {table}"
-    );
     let hosts = ["127.0.0.6", "127.0.0.7"];
     let [client, server] = hosts.map(|host| vi_tcp(host, host));
     let listener = Listener::start(&server);
-    let common = ["--connect", hosts[1], "--config", client.to_str().unwrap()];
-    let words = [
-        "latency",
-        "--seconds",
-        "0.1",
-        "--no-control",
-        "--cores",
-        "1",
-    ];
-    let output = vibench(&[&words[..], &common].concat());
-    let table = String::from_utf8_lossy(&output.stdout).into_owned();
-    let cores = "  cores: 1 (client); server on 127.0.0.7";
-    assert!(table.lines().any(|line| line == cores), "{table}");
+    let connect = ["--connect", hosts[1], "--config", client.to_str().unwrap()];
+    for (cores, others, printed) in [
+        ("1,0", &[][..], "1 (client), 0 (server)"),
+        ("1", &connect, "1 (client); server on 127.0.0.7"),
+    ] {
+        let short = [
+            "latency",
+            "--seconds",
+            "0.1",
+            "--no-control",
+            "--cores",
+            cores,
+        ];
+        let table = succeed(&[&short, others].concat());
+        let printed = format!("  cores: {printed}");
+        assert!(table.lines().any(|line| line == printed), "{table}");
+        assert!(!table.contains("ratio: "), "no control: {table}");
+    }
     listener.end();
     for config in [client, server] {
         std::fs::remove_file(config).unwrap();
