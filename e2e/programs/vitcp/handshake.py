@@ -2,7 +2,7 @@
 
 import connection
 import wire
-from common import Failure, report
+from common import Failure
 from wire import Kind
 
 
@@ -14,19 +14,18 @@ class Handshake:
         self.wait_for(lambda: self.answers, self.timeout, what)
         return self.answers.popleft()
 
-    def send_request(self, security=None):
+    def send_request(self):
         """Send a Connect Request."""
-        ce = self.parameters.ce(security=security)
+        ce = self.parameters.ce()
         if self.keyed:
             ce = self.keyed.request(self.connection.next_number, ce)
         self.connection.propose(ce)
         self.put(Kind.CONNECT_REQUEST, ce=ce)
 
-    def connect(self, respond=None):
+    def connect(self):
         """Active side [VI/TCP 4.2]; return "accept" or the kind of refusal."""
-        security = None
         while True:
-            self.send_request(security)
+            self.send_request()
             message = self.take_answer("the answer to the Connect Request")
             header = message.segment.header
             if message.kind == Kind.CONNECT_ACCEPT:
@@ -38,13 +37,9 @@ class Handshake:
                 return "no-match"
             if header.is_error != wire.IS_CHALLENGE:
                 return f"reject {header.is_error}"
-            if self.keyed:
-                self.keyed.challenged(message.ce.security)
-                continue
-            if respond is None:
+            if not self.keyed:
                 raise Failure(f"challenged: {message.ce.security.hex()}")
-            report(f"challenge {message.ce.security.hex()}")
-            security = respond
+            self.keyed.challenged(message.ce.security)
 
     def receive_request(self):
         """Passive side [VI/TCP 4.3]: return the CE header of the request."""
@@ -67,8 +62,6 @@ class Handshake:
         levels = {request.exact_level, own.exact_level} - {0}
         if request.reliable != own.reliable or len(levels) > 1:
             return wire.IS_LEVELS
-        if request.mtu != own.mtu and not self.parameters.negotiate:
-            return wire.IS_SIZES
         return None
 
     def accept(self, request):

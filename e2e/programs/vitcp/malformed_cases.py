@@ -17,6 +17,8 @@ from wire import Kind, Segment
 UNKNOWN_ADDRESS = 0x7FFF00000000
 UNKNOWN_HANDLE = 0xDEADBEEF
 ANSWER = "answer-"
+# Seconds to wait for a client.
+CLIENT_TIMEOUT = 30.0
 # A message that peers with probe support echo (--probe).
 PROBE = b"probe"
 
@@ -93,11 +95,9 @@ class Sender:
     def tcp(self):
         """Open a TCP connection."""
         options = self.options
-        source = (options.local_host, 0) if options.local_host else None
-        sock = socket.create_connection(
-            (options.host, options.port), options.watch_timeout, source
+        return socket.create_connection(
+            (options.host, options.port), options.watch_timeout
         )
-        return sock
 
     def secured(self, sock, passive=False):
         """Return the socket, with TLS if the options request it."""
@@ -124,11 +124,11 @@ class Sender:
         """Listen, and return the CE header of the Connect Request."""
         options = self.options
         report(f"listening {options.listener.getsockname()[1]}")
-        options.listener.settimeout(options.wait)
+        options.listener.settimeout(CLIENT_TIMEOUT)
         try:
             sock = options.listener.accept()[0]
         except TimeoutError:
-            raise NotRun(f"(no client within {options.wait} s)") from None
+            raise NotRun(f"(no client within {CLIENT_TIMEOUT} s)") from None
         connection = Connection(active=False, posted=64)
         self.session = Session(
             self.secured(sock, True), ConnectParameters(), connection,

@@ -156,7 +156,7 @@ def _nop_flood(sender):
 
 @case("half-open-flood", "accept", client_only=True)
 def _half_open_flood(sender):
-    """--count TCP connections without a request; then a valid one."""
-    for _ in range(sender.options.count):
+    """100 TCP connections without a request; then a valid one."""
+    for _ in range(100):
         sender.others.append(sender.tcp())
     return sender.reconnect()

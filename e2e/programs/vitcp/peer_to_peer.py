@@ -29,7 +29,6 @@ def arguments():
     parser.add_argument("--called", type=peer.discriminator, required=True)
     parser.add_argument("--calling", type=peer.discriminator, default=b"peer")
     parser.add_argument("--silent", action="store_true")
-    parser.add_argument("--peer-to-peer", action="store_true", default=True)
     return parser
 
 
@@ -53,7 +52,7 @@ def send_request(options):
     sock = socket.create_connection(
         (options.other, options.port), options.timeout, (options.host, 0)
     )
-    session = peer.make_session(sock, options, active=True)
+    session = peer.make_session(sock, options, active=True, peer_to_peer=True)
     session.send_request()
     report("request sent")
     return session

@@ -143,37 +143,12 @@ class Script:
         self.session.write(address, handle, data, immediate)
         report(f"wrote {describe(data)}")
 
-    def do_read(self, address, handle, length):
-        remote = self._resolve(address, handle)
-        data = self.session.read(*remote, int(length, 0))
-        if data is None:
-            raise Failure("the RDMA Read was refused")
-        report(f"read {describe(data)}")
-
-    def do_verify(self, address, handle, length):
-        remote = self._resolve(address, handle)
-        data = self._payload(length)
-        self.session.write(*remote, data)
-        if self.session.read(*remote, len(data)) != data:
-            raise Failure("the data read differs from the data written")
-        report(f"verified {describe(data)}")
-
-    def do_refused(self, address, handle, length):
-        remote = self._resolve(address, handle)
-        if self.session.read(*remote, int(length, 0)) is not None:
-            raise Failure("the RDMA Read was not refused")
-        report("refused")
-
     def do_advertise(self):
         session = self.session
         session.send(REGION.pack(
             session.base, session.handle, len(session.memory)
         ))
         report(f"advertised {len(session.memory)} bytes")
-
-    def do_nop(self):
-        self.session.put(Kind.NOP)
-        report("sent a NOP")
 
     def do_post(self, count):
         self.session.connection.posted += int(count)

@@ -25,7 +25,6 @@ class ConnectParameters:
     level: str = "rd"
     mtu: int = 32768
     flow_control: bool = False
-    negotiate: bool = True
     peer_to_peer: bool = False
     rdma: int = wire.RDMA_WRITE | wire.RDMA_READ
     read_window: int = 16
@@ -52,8 +51,7 @@ class Session(Handshake):
     """A VI connection over one TCP connection [VI/TCP 2.2.2.2.2]."""
 
     def __init__(self, sock, parameters, connection, *, segment=1400, split=0,
-                 timeout=10.0, repost=False, memory=0, base=0x10000,
-                 handle=0x4D454D, immediate_in="last"):
+                 timeout=10.0, repost=False, memory=0, immediate_in="last"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
         self.sock = sock
@@ -65,8 +63,8 @@ class Session(Handshake):
         self.repost = repost
         self.immediate_in = immediate_in
         self.memory = bytearray(memory)
-        self.base = base
-        self.handle = handle
+        self.base = 0x10000
+        self.handle = 0x4D454D
         self.buffer = wire.SegmentBuffer()
         self.ended = False
         self.inbox = collections.deque()
