@@ -7,8 +7,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::installation::Installation;
-use crate::nics::NicText;
-use crate::process::Running;
+use crate::nics::{End, NicText};
+use crate::process::{Running, program};
+use crate::scratch::Scratch;
+use crate::wire::Wire;
 
 /// Directories of the suite: the phases of the guide.
 pub const PHASES: [&str; 3] = ["early_adopter", "functional", "full"];
@@ -113,4 +115,60 @@ pub fn run_phase(
     assert!(failed.is_empty(), "{}", failed.join("\n"));
     assert!(tests > 0, "no test of {phase}");
     tests
+}
+
+/// Returns a NIC of this name on a shared memory segment in a directory of its own below `segments`.
+///
+/// # Panics
+/// If the directory cannot be created.
+pub fn shm_named(segments: &Path, name: &str) -> NicText {
+    let directory = segments.join(name.to_lowercase());
+    fs::create_dir_all(&directory).expect("a directory");
+    NicText::shm(&directory).key("name", format!("{name:?}"))
+}
+
+/// Returns the NICs that the suite requires besides `usual`, on segments of their own.
+pub fn with_shm_nics(usual: NicText, segments: &Path) -> NicText {
+    let shm = |name| shm_named(segments, name);
+    usual
+        .and(shm("SMALL").small_limits().key("ulp_timeout_ms", 240_000))
+        .and(fragile(segments))
+        .and(shm("LOSSY").short_timeouts().key("fault", LOSSY))
+        .and(shm("DAMAGED").short_timeouts().key("fault", DAMAGED))
+}
+
+/// Runs a phase between the two ends of a wire; `nics` returns the NICs of an end, with segments below a directory.
+///
+/// # Panics
+/// If a test fails.
+pub fn run_between_hosts(
+    phase: &str,
+    wire: &Wire,
+    has_recovery: bool,
+    unknown_host: UnknownHost,
+    nics: impl Fn(End, &Path) -> NicText,
+) {
+    let installation = Installation::new();
+    let (segments, files) = (
+        Scratch::in_memory("conformance"),
+        Scratch::new("conformance"),
+    );
+    let [left, right] = [End::Left, End::Right]
+        .map(|end| nics(end, segments.path()).write(&files, end.interface()));
+    let mut words: Vec<String> = wire.right.command_prefix().into();
+    let outside = program("env");
+    let outside = std::iter::once(outside.get_program()).chain(outside.get_args());
+    words.extend(outside.map(|word| word.to_str().expect("text").to_owned()));
+    words.push(format!("VIADUCT_CONFIG={}", right.display()));
+    let settings = Settings {
+        config: &left,
+        files: files.path(),
+        segments: segments.path(),
+        remote_command: &words.join(" "),
+        has_recovery,
+        unknown_host,
+    };
+    let run = |path: &Path| wire.left.program(path);
+    let tests = run_phase(&installation, phase, &settings, run);
+    println!("\nnote: {phase}: {tests} tests between two hosts");
 }

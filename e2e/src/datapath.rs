@@ -10,11 +10,21 @@ use serde_json::Value;
 
 use crate::installation::built;
 use crate::nics::NicText;
-use crate::process::{Ended, Running, TIMEOUT, as_user, command, succeed};
+use crate::process::{Ended, Running, TIMEOUT, as_user, program, succeed};
 use crate::scratch::Scratch;
 
 /// Upper limit for the shutdown of a process under valgrind on a busy machine.
 const STOP_TIMEOUT: Duration = Duration::from_secs(180);
+
+/// Returns the path of `fcvi-pmd`.
+pub fn fcvi_pmd_path() -> PathBuf {
+    built().join("fcvi-pmd")
+}
+
+/// Returns its command on this host.
+pub fn fcvi_pmd() -> Command {
+    program(fcvi_pmd_path())
+}
 
 /// A running datapath process; killed on drop.
 pub struct DatapathProcess {
@@ -38,6 +48,11 @@ impl DatapathProcess {
     ) -> Self {
         let config = scratch.write("pmd.toml", &Self::text(scratch, process, nics));
         Self::start_from(&config, run)
+    }
+
+    /// Starts a process on this host whose poll threads sleep when idle.
+    pub fn local(scratch: &Scratch, nics: &NicText) -> Self {
+        Self::start(scratch, "idle = \"hybrid\"", nics, local_command)
     }
 
     /// Starts a process as another user, after chown of its two directories: that of configuration and socket, and that
@@ -64,7 +79,7 @@ impl DatapathProcess {
 
     /// Starts a process with an existing configuration file.
     pub fn start_from(config: &Path, run: impl Fn(&Path) -> Command) -> Self {
-        let program = built().join("fcvi-pmd");
+        let program = fcvi_pmd_path();
         assert!(
             program.exists(),
             "{} is missing: cargo build -p fcvi-pmd",
@@ -90,10 +105,25 @@ impl DatapathProcess {
     /// # Panics
     /// The command fails, or prints no JSON.
     pub fn stat(&self) -> Value {
-        let mut command = local_command(&built().join("fcvi-pmd"));
+        let mut command = local_command(&fcvi_pmd_path());
         command.args(["stat", "--json", "--config"]);
         let output = succeed(command.arg(&self.config));
         serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    /// Waits until [`Self::stat`] fits, and returns it.
+    ///
+    /// # Panics
+    /// After the timeout.
+    pub fn await_stat(&self, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            let stat = self.stat();
+            if fits(&stat) {
+                return stat;
+            }
+            assert!(Instant::now() < deadline, "no {what}: {stat}");
+        }
     }
 
     /// Returns the child process, to wait for log lines.
@@ -110,6 +140,14 @@ impl DatapathProcess {
     pub fn stop(self) -> Ended {
         self.running.signal("TERM");
         self.running.finish(STOP_TIMEOUT)
+    }
+
+    /// Like [`Self::stop`], of a process that must succeed; returns its log.
+    ///
+    /// # Panics
+    /// If it fails.
+    pub fn stop_and_check(self) -> String {
+        self.stop().expect_success("fcvi-pmd")
     }
 
     /// Kills the process with SIGKILL; returns the time of the kill.
@@ -129,7 +167,5 @@ pub fn polling_core() -> usize {
 
 /// Returns the command of a program in the network namespace of the test.
 pub fn local_command(program: &Path) -> Command {
-    let mut made = command("setpriv");
-    made.args(["--pdeathsig", "KILL", "--"]).arg(program);
-    made
+    crate::process::program(program)
 }

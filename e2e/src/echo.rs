@@ -1,8 +1,9 @@
-//! Runs of the C examples EchoServer and EchoClient.
+//! Runs of the C examples EchoServer, EchoClient and Peers.
 
+use std::ffi::OsStr;
 use std::process::Command;
 
-use crate::process::{Running, TIMEOUT};
+use crate::process::{Running, TIMEOUT, assert_contains};
 
 /// Messages of each size that each client sends.
 pub const ITERATIONS: usize = 10;
@@ -10,6 +11,16 @@ pub const ITERATIONS: usize = 10;
 const SIZES: [usize; 5] = [0, 1, 64, 4096, 65536];
 /// Bytes of an FCoE frame around the data field, without the frame check sequence.
 pub const FCOE_OVERHEAD_BYTES: usize = 14 + 14 + 24 + 8;
+
+/// Starts a server and waits until it listens.
+///
+/// # Panics
+/// If it does not.
+pub fn listen(server: &mut Command) -> Running {
+    let mut server = Running::start("EchoServer", server);
+    server.wait_for("EchoServer: listening", TIMEOUT);
+    server
+}
 
 /// Runs a server and `client_count` concurrent clients, which check each byte. The server is stopped (SIGSTOP) until
 /// `wait_for_clients` returns.
@@ -24,8 +35,7 @@ pub fn echo(
     wait_for_clients: impl FnOnce(),
 ) {
     let clients_to_serve = client_count.to_string();
-    let mut server = Running::start("EchoServer", server.args(["-c", &clients_to_serve]));
-    server.wait_for("EchoServer: listening", TIMEOUT);
+    let server = listen(server.args(["-c", &clients_to_serve]));
     server.signal("STOP");
     let iterations = ITERATIONS.to_string();
     let running: Vec<Running> = (0..client_count)
@@ -44,10 +54,7 @@ pub fn echo(
             SIZES.iter().sum::<usize>() * ITERATIONS,
         );
         let expected = format!("EchoClient: {messages} messages, {bytes} bytes, 0 errors");
-        assert!(
-            output.contains(&expected),
-            "{expected:?} is not in {output:?}"
-        );
+        assert_contains(&output, &[&expected]);
         assert!(!output.contains("not complete"), "{output}");
     }
     let output = server.succeed(TIMEOUT);
@@ -57,6 +64,24 @@ pub fn echo(
         .count();
     assert_eq!(disconnects, client_count, "{output}");
     assert!(!output.contains("asynchronous error"), "{output}");
+}
+
+/// Runs all ranks of Peers at the same time, on these hosts; each must connect to all others.
+///
+/// # Panics
+/// If one fails.
+pub fn all_connect(parts: Vec<Command>, hosts: &[impl AsRef<OsStr>]) {
+    let ranks = parts.len();
+    let start = |(rank, mut part): (usize, Command)| {
+        part.args(["-r", &rank.to_string(), "-n", &ranks.to_string()]);
+        Running::start("Peers", part.args(["-t", "50000"]).args(hosts))
+    };
+    let running: Vec<Running> = parts.into_iter().enumerate().map(start).collect();
+    let sum = ranks * (ranks - 1) / 2;
+    for (rank, part) in running.into_iter().enumerate() {
+        let expected = format!("Peers: part {rank} of {ranks}: the sum is {sum}");
+        assert_contains(&part.succeed(TIMEOUT), &[&expected]);
+    }
 }
 
 /// Returns the number of frames of sends in both directions at this MTU. Each message crosses the network twice.

@@ -1,4 +1,5 @@
-//! Runs of two `vi-peer`s with injected faults (loss, duplication, reordering, corruption), and their checks.
+//! Streams between two `vi-peer`s, also with injected faults (loss, duplication, reordering, corruption), and their
+//! checks.
 
 use std::process::Command;
 use std::time::Duration;
@@ -220,15 +221,7 @@ pub fn reliable(pair: Pair, size: Size, what: &str) {
 /// # Panics
 /// If not.
 pub fn recovered(pair: Pair, size: Size) {
-    let (count, messages) = (size.rounds.to_string(), size.round_messages.to_string());
-    let (sink_text, source_text) = pair.run(
-        "rd",
-        &["--rounds", &count],
-        &["--rounds", &count, "--messages", &messages],
-    );
-    let (sink, source) = (Report::read(&sink_text), Report::read(&source_text));
-    assert_eq!(source.get("unbroken"), size.rounds as u64, "{source_text}");
-    assert_complete_rounds(&sink_text, size.rounds, size.round_messages);
+    let [sink, source] = complete("recovered", pair, size.rounds, size.round_messages);
     assert!(source.get("frames_resent") > 0, "{source:?}");
     assert!(sink.get("ahead_placed") > 0, "{sink:?}");
     assert_faults_happened(&sink, &source);
@@ -236,14 +229,27 @@ pub fn recovered(pair: Pair, size: Size) {
     assert_nothing_leaked("source", &source);
 }
 
-/// Checks that `count` connections each delivered `messages` messages and reported one loss.
+/// Sends `messages` messages on each of `count` consecutive reliable connections; returns the reports of sink and
+/// source.
 ///
 /// # Panics
-/// If not.
-pub fn assert_complete_rounds(sink: &str, count: usize, messages: u64) {
-    let rounds = rounds(sink);
-    assert_eq!(rounds.len(), count, "{sink}");
+/// A message is lost, duplicated, reordered or damaged (the sink checks each byte), or a connection breaks. The text
+/// begins with `what`.
+pub fn complete(what: &str, pair: Pair, count: usize, messages: u64) -> [Report; 2] {
+    let (number, most) = (count.to_string(), messages.to_string());
+    let (sink, source) = pair.run(
+        "rd",
+        &["--rounds", &number],
+        &["--rounds", &number, "--messages", &most],
+    );
+    let rounds = rounds(&sink);
+    assert_eq!(rounds.len(), count, "{what}\n{sink}");
     for end in rounds {
-        assert_eq!((end.messages, end.losses), (messages, 1), "{sink}");
+        let found = (end.messages, end.losses);
+        assert_eq!(found, (messages, 1), "{what}\n{sink}");
     }
+    let reports = [&sink, &source].map(|text| Report::read(text));
+    let unbroken = reports[1].get("unbroken");
+    assert_eq!(unbroken, count as u64, "{what}\n{source}");
+    reports
 }

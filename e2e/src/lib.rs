@@ -22,7 +22,7 @@
 //! | [`capture`] | all frames at an interface, dissected by tshark |
 //! | [`port_frames`] | the frames of discovery and login in such a capture |
 //! | [`ports`] | all ports for physical links, and the network that each needs |
-//! | [`bulk`], [`echo`], [`conformance_suite`], [`faults`] | workloads for each port: many messages one way, the C examples, the conformance suite, injected faults |
+//! | [`echo`], [`conformance_suite`], [`faults`] | workloads for each port: the C examples, the conformance suite, many messages one way, also with injected faults |
 //! | [`huge_pages`] | temporary reservations of huge pages |
 //! | [`installation`] | libvipl installed below a prefix, and the C examples built against it |
 //! | [`nics`] | configuration files of NICs |
@@ -31,13 +31,13 @@
 //! | [`sync`] | atomics for the programs of this crate |
 //! | [`testpmd`] | `dpdk-testpmd`, which forwards or generates frames |
 //! | [`procfs`] | descriptors, threads and memory of a process |
-//! | [`report`] | the counters that `vi-peer` prints |
+//! | [`vi_peer`] | the program `vi-peer` as echo server and client |
+//! | [`report`] | the counters that it prints |
 //!
 //! Namespaces need root; without it, `ci/test` starts the tests as root of a user namespace.
 
 #![forbid(unsafe_code)]
 
-pub mod bulk;
 pub mod capture;
 pub mod certificates;
 pub mod confined;
@@ -66,4 +66,5 @@ pub mod scratch;
 pub mod segment;
 pub mod sync;
 pub mod testpmd;
+pub mod vi_peer;
 pub mod wire;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::installation::built;
+use crate::datapath::fcvi_pmd_path;
 use crate::process::{Line, Running, TIMEOUT};
 use crate::wire::Namespace;
 
@@ -49,7 +49,7 @@ impl OwnPort {
     /// # Panics
     /// If it is not built.
     pub fn start(namespace: &Namespace, name: &str, config: &Path) -> Self {
-        let program = built().join("fcvi-pmd");
+        let program = fcvi_pmd_path();
         assert!(
             program.exists(),
             "{} is missing: cargo build -p fcvi-pmd",

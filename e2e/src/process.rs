@@ -126,6 +126,28 @@ pub fn succeed(command: &mut Command) -> Output {
     output
 }
 
+/// Runs a command that must fail, with exit code 1 or 2; returns its output.
+///
+/// # Panics
+/// If it succeeds, is killed or panics.
+pub fn output_of_failure(command: &mut Command) -> String {
+    let Ended { status, text } = Running::start("failing", command).finish(TIMEOUT);
+    let has_failed = matches!(status.code(), Some(1 | 2));
+    assert!(has_failed, "{command:?}: {status}\n{text}");
+    assert!(!text.contains("panicked"), "{command:?}: {text}");
+    text
+}
+
+/// Checks that a text contains all these parts.
+///
+/// # Panics
+/// If not.
+pub fn assert_contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+}
+
 /// A line of output.
 #[derive(Clone, Debug)]
 pub struct Line {

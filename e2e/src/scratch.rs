@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+
+use crate::process::unprivileged_user;
 
 /// A temporary directory, readable by all users, removed on drop.
 #[derive(Debug)]
@@ -24,6 +26,17 @@ impl Scratch {
     /// If it cannot be created.
     pub fn in_memory(name: &str) -> Self {
         Self::below(Path::new("/dev/shm"), name)
+    }
+
+    /// Creates the runtime directory of the user of [`crate::process::unprivileged`] programs.
+    ///
+    /// # Panics
+    /// If it cannot be created.
+    pub fn of_unprivileged_user(name: &str) -> Self {
+        let directory = Self::in_memory(name);
+        let user = unprivileged_user();
+        chown(directory.path(), Some(user), Some(user)).expect("root may do that");
+        directory
     }
 
     fn below(parent: &Path, name: &str) -> Self {

@@ -1,11 +1,12 @@
 //! The conformance suite with programs attached to a datapath process; standard streams and threads of both.
 
-use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use e2e::confined::Confinement;
-use e2e::conformance_suite::{DAMAGED, LOSSY, Settings, UnknownHost, fragile, run_phase};
+use e2e::conformance_suite::{
+    DAMAGED, LOSSY, Settings, UnknownHost, fragile, run_phase, shm_named,
+};
 use e2e::datapath::{DatapathProcess, local_command, polling_core};
 use e2e::installation::Installation;
 use e2e::nics::NicText;
@@ -18,11 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Returns the NICs that the conformance suite requires (vipl/capi/tests/common); `usual` is `VINIC0`.
 fn suite_nics(usual: NicText, segments: &Path) -> NicText {
-    let named = |name: &str| {
-        let directory = segments.join(name);
-        fs::create_dir_all(&directory).expect("a directory");
-        NicText::shm(&directory).key("name", format!("{name:?}"))
-    };
+    let named = |name: &str| shm_named(segments, name);
     usual
         .and(named("SMALL").long_timeouts().small_limits())
         .and(fragile(segments).long_timeouts())
@@ -114,12 +111,12 @@ fn attached_program_does_not_reuse_closed_standard_streams() {
     let segments = Scratch::in_memory("streams");
     let files = Scratch::new("streams");
     let nic = NicText::shm(segments.path()).long_timeouts();
-    let process = DatapathProcess::start(&files, "idle = \"hybrid\"", &nic, local_command);
+    let process = DatapathProcess::local(&files, &nic);
     let mut command = program(installation.test_program("vipl/capi/tests/c", "standard_streams"));
     command.env("VIADUCT_CONFIG", process.config());
     let output = Running::start("standard_streams", &mut command).succeed(TIMEOUT);
     assert!(output.ends_with(" passed, 0 failed\n"), "{output}");
-    assert!(process.stop().status.success());
+    process.stop_and_check();
 }
 
 /// `ready` is reported after the start of all threads, so that a failed start is reported instead.
@@ -136,16 +133,11 @@ fn ready_process_has_started_all_threads() {
     other.args(["sh", "-c", "while :; do :; done"]);
     let _other = Running::start("busy", &mut other);
     for _ in 0..5 {
-        let process = DatapathProcess::start(&files, "idle = \"hybrid\"", &nics, local_command);
+        let process = DatapathProcess::local(&files, &nics);
         let baseline = ResourceUsage::without_applications(&process);
-        let deadline = Instant::now() + TIMEOUT;
-        let mut stat = process.stat();
+        let stat = process.await_stat("a turn", |stat| stat["cores"][0]["turns"] != 0);
         assert_eq!(stat["cores"][0]["core"], polling_core(), "{stat}");
-        while stat["cores"][0]["turns"] == 0 {
-            assert!(Instant::now() < deadline, "the core has not polled: {stat}");
-            stat = process.stat();
-        }
         baseline.wait_until_restored(&process, &[]);
-        assert!(process.stop().status.success());
+        process.stop_and_check();
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use e2e::capture::{Occurrence, read_file_with};
 use e2e::confined::Confinement;
-use e2e::datapath::DatapathProcess;
+use e2e::datapath::{DatapathProcess, fcvi_pmd_path};
 use e2e::installation::{Installation, built};
 use e2e::metrics::{self, Metrics};
 use e2e::nics::{End, NicText};
@@ -66,7 +66,7 @@ impl Host {
 
     /// Runs `fcvi-pmd` for the process; returns its output.
     fn fcvi_pmd(&self, wire: &Wire, words: &[&str]) -> String {
-        let mut command = self.command(wire, built().join("fcvi-pmd"));
+        let mut command = self.command(wire, fcvi_pmd_path());
         let output = succeed(command.args(words));
         String::from_utf8(output.stdout).expect("text")
     }
@@ -95,7 +95,7 @@ impl Host {
 
     /// Starts `fcvi-pmd top` on a terminal.
     fn top(&self, wire: &Wire) -> Running {
-        let program = built().join("fcvi-pmd");
+        let program = fcvi_pmd_path();
         let (program, config) = (program.display(), self.process.config().display());
         let shell = format!("stty rows 40 cols 120 && exec {program} top --config {config}");
         let mut command = self.command(wire, "script");
@@ -107,7 +107,7 @@ impl Host {
     /// frames, and all others link services or FIP.
     fn capture(&self, wire: &Wire, count: usize) {
         let file = self.files.file("running.pcapng");
-        let mut command = self.command(wire, built().join("fcvi-pmd"));
+        let mut command = self.command(wire, fcvi_pmd_path());
         command.args(["capture", "--count", &count.to_string()]);
         command.arg("--config").arg(self.process.config());
         succeed(command.arg("-w").arg(&file));

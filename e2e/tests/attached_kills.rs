@@ -2,6 +2,7 @@
 //!
 //! `ci/kills` increases the numbers of kills: `KILLS_APPS` and `KILLS_PROCESSES`. `KILLS_SEED` is the seed.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -19,9 +20,9 @@ use e2e::procfs::ProcessUsage;
 use e2e::report::Report;
 use e2e::resource_usage::{ResourceUsage, SystemUsage};
 use e2e::scratch::Scratch;
+use e2e::vi_peer;
 use e2e::wire::Wire;
 
-const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 const STRESS: &str = env!("CARGO_BIN_EXE_vi-stress");
 /// The NIC on shared memory.
 const ON_MEMORY: &str = "VINIC1";
@@ -153,8 +154,8 @@ impl Host {
 
     /// Stops the process and checks that it leaves no files.
     fn stop(&mut self) {
-        let ended = self.process.take().expect("a running process").stop();
-        assert!(ended.status.success(), "{}", ended.text);
+        let process = self.process.take().expect("a running process");
+        process.stop_and_check();
         let socket = self.files.file("pmd.sock");
         assert!(!socket.exists(), "the socket is left");
         let left = files_of(self.memory.path());
@@ -170,21 +171,18 @@ impl Host {
     }
 
     /// Returns the command of a program that attaches to the process.
-    fn command(&self, wire: &Wire, program: &str) -> Command {
+    fn command(&self, wire: &Wire, program: impl AsRef<OsStr>) -> Command {
         let mut command = wire.end(self.end).program(program);
         command.env("VIADUCT_CONFIG", self.files.file("pmd.toml"));
         command
     }
 
     fn server(&self, wire: &Wire) -> Running {
-        let mut command = self.command(wire, VI_PEER);
-        let mut server = Running::start("server", command.args(["serve", "kills"]));
-        server.wait_for("listening", TIMEOUT);
-        server
+        vi_peer::serve(self.command(wire, vi_peer::path()), "kills")
     }
 
     fn client(&self, wire: &Wire, of: End, name: &str) -> Running {
-        let mut command = self.command(wire, VI_PEER);
+        let mut command = self.command(wire, vi_peer::path());
         command.args(["ping", of.host(), "kills", "--client-name", name]);
         Running::start(name, &mut command)
     }
@@ -483,7 +481,7 @@ fn killed_processes_are_reported_and_leave_no_resources() {
     let before = ResourceUsage::wait_until_stable(scene.right.process(), &[&server], baselines[1]);
     let names = ["one", "two", "three"];
     let mut clients = names.map(|name| {
-        let mut command = scene.left.command(&scene.wire, VI_PEER);
+        let mut command = scene.left.command(&scene.wire, vi_peer::path());
         command.args(["survive-failures", End::Right.host(), "kills"]);
         command.args(["--client-name", name]);
         command.args(["--busy", "--failures", &kills.to_string()]);
@@ -545,29 +543,18 @@ fn next_process_removes_files_of_killed_process() {
     let segments = Scratch::in_memory("attached-kills");
     let files = Scratch::new("attached-kills");
     let nic = NicText::shm(segments.path()).long_timeouts();
-    let local_command = e2e::datapath::local_command;
-    let idle = "idle = \"hybrid\"";
     for _ in 0..3 {
-        let process = DatapathProcess::start(&files, idle, &nic, local_command);
-        let peer = |words: &[&str]| {
-            let mut command = e2e::process::program(VI_PEER);
-            command.args(words).env("VIADUCT_CONFIG", process.config());
-            Running::start("peer", &mut command)
-        };
-        let mut server = peer(&["serve", "kills"]);
-        server.wait_for("listening", TIMEOUT);
-        let mut client = peer(&["ping", "localhost", "kills", "--client-name", "client"]);
+        let process = DatapathProcess::local(&files, &nic);
+        let peer = || vi_peer::local(process.config());
+        let mut server = vi_peer::serve(peer(), "kills");
+        let mut client = vi_peer::ping(peer(), "localhost", "kills", "client");
         client.wait_for("alive", TIMEOUT);
         process.kill();
         client.wait_for("lost server", TIMEOUT);
         server.wait_for("lost client", TIMEOUT);
     }
-    let process = DatapathProcess::start(&files, idle, &nic, local_command);
-    let ended = process.stop();
-    assert!(ended.status.success(), "{}", ended.text);
-    let left: Vec<_> = fs::read_dir(segments.path())
-        .expect("a directory")
-        .collect();
+    DatapathProcess::local(&files, &nic).stop_and_check();
+    let left = files_of(segments.path());
     assert!(left.is_empty(), "files of killed programs: {left:?}");
     assert!(!files.file("pmd.sock").exists(), "the socket is left");
 }
@@ -580,8 +567,7 @@ fn killed_program_is_detected_although_its_child_holds_its_sockets() {
     let installation = Installation::new();
     let program = installation.old_program("forks", &["forks.c", "common.c"]);
     let nic = NicText::shm(segments.path());
-    let local_command = e2e::datapath::local_command;
-    let mut process = DatapathProcess::start(&files, "idle = \"hybrid\"", &nic, local_command);
+    let mut process = DatapathProcess::local(&files, &nic);
     let baseline = ResourceUsage::without_applications(&process);
     let mut command = e2e::process::program(&program);
     command.env("VIADUCT_CONFIG", process.config());
@@ -595,6 +581,5 @@ fn killed_program_is_detected_although_its_child_holds_its_sockets() {
     let log = process.output();
     log.wait_until(&gone, TIMEOUT, |line| line.contains(&gone));
     baseline.wait_until_restored(&process, &[]);
-    let ended = process.stop();
-    assert!(ended.status.success(), "{}", ended.text);
+    process.stop_and_check();
 }

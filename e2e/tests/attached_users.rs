@@ -2,15 +2,14 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Instant;
 
 use e2e::datapath::{DatapathProcess, local_command};
 use e2e::nics::NicText;
-use e2e::process::{Running, TIMEOUT, program, unprivileged, unprivileged_user};
+use e2e::process::{Running, TIMEOUT, unprivileged, unprivileged_user};
 use e2e::scratch::Scratch;
+use e2e::vi_peer;
 
-const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 /// Number of client names that the other user tries to use.
 const CLIENTS: usize = 12;
 
@@ -26,7 +25,7 @@ impl Scene {
     fn new(nic: &NicText, host: &str) -> Self {
         let files = Scratch::new("users");
         let vi_peer = files.file("vi-peer");
-        fs::copy(VI_PEER, &vi_peer).expect("the program is copied");
+        fs::copy(vi_peer::path(), &vi_peer).expect("the program is copied");
         let keys = format!("idle = \"hybrid\"\nusers = [0, {}]", unprivileged_user());
         Self {
             process: DatapathProcess::start(&files, &keys, nic, local_command),
@@ -36,23 +35,16 @@ impl Scene {
         }
     }
 
-    fn start(&self, name: &str, mut command: Command, words: &[&str]) -> Running {
-        command.env("VIADUCT_CONFIG", self.process.config());
-        Running::start(name, command.args(words))
-    }
-
     /// Starts a `vi-peer explore` of root.
-    fn root_explorer(&self, name: &str) -> Running {
-        let mut explorer = self.start(name, program(&self.vi_peer), &["explore"]);
-        explorer.wait_for("ready", TIMEOUT);
-        explorer
+    fn root_explorer(&self) -> Running {
+        vi_peer::explore(vi_peer::local(self.process.config()))
     }
 
     /// Starts a `vi-peer explore` of the ordinary user.
-    fn user_explorer(&self, name: &str) -> Running {
-        let mut explorer = self.start(name, unprivileged(&self.vi_peer), &["explore"]);
-        explorer.wait_for("ready", TIMEOUT);
-        explorer
+    fn user_explorer(&self) -> Running {
+        let mut command = unprivileged(&self.vi_peer);
+        command.env("VIADUCT_CONFIG", self.process.config());
+        vi_peer::explore(command)
     }
 
     /// Requests a connection once, with the client discriminator `name`; returns the result.
@@ -86,13 +78,8 @@ fn check_reservations(nic: &NicText, host: &str) {
         return;
     }
     let mut scene = Scene::new(nic, host);
-    let mut server = scene.start("server", program(VI_PEER), &["serve", "service"]);
-    server.wait_for("listening", TIMEOUT);
-    let [mut intruder, mut client] = [
-        scene.user_explorer("intruder"),
-        scene.root_explorer("client"),
-    ];
-
+    let server = vi_peer::serve(vi_peer::local(scene.process.config()), "service");
+    let [mut intruder, mut client] = [scene.user_explorer(), scene.root_explorer()];
     intruder.send_line("hold service");
     intruder.wait_for("hold failed: ErrorResource", TIMEOUT);
     for number in 0..CLIENTS {
@@ -121,7 +108,7 @@ fn check_reservations(nic: &NicText, host: &str) {
     );
 
     // A server can query the user of a client.
-    let mut holder = scene.root_explorer("holder");
+    let mut holder = scene.root_explorer();
     for (client, user) in [(&mut intruder, unprivileged_user()), (&mut client, 0)] {
         holder.send_line("hold holder");
         holder.send_line("release");
@@ -151,8 +138,7 @@ fn check_reservations(nic: &NicText, host: &str) {
         }
     }
     intruder.succeed(TIMEOUT);
-    let ended = scene.process.stop();
-    assert!(ended.status.success(), "{}", ended.text);
+    scene.process.stop_and_check();
 }
 
 #[test]

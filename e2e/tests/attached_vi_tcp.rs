@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use e2e::bulk::Bulk;
 use e2e::confined::Confinement;
 use e2e::datapath::DatapathProcess;
+use e2e::faults::{Pair, complete};
 use e2e::latencies::Latencies;
 use e2e::nics::{End, NicText};
 use e2e::process::{Running, TIMEOUT};
 use e2e::report::Report;
 use e2e::resource_usage::ResourceUsage;
 use e2e::scratch::Scratch;
+use e2e::vi_peer::{self, await_progress, serve, stop_client};
 use e2e::wire::Wire;
 
-const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 /// Upper limit for the report of a kill on a busy machine; the kernel closes the connections immediately.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Number of kills of each kind.
@@ -78,47 +78,23 @@ impl Scene {
 
     /// Returns the command of a `vi-peer` that attaches to the process.
     fn attached(&self) -> Command {
-        let mut command = self.wire.left.program(VI_PEER);
-        command.env("VIADUCT_CONFIG", self.config());
-        command
+        vi_peer::within(&self.wire.left, &self.config())
     }
 
     /// Returns the command of a `vi-peer` with its own NIC.
     fn with_own_nic(&self, end: End) -> Command {
-        let mut command = self.wire.end(end).program(VI_PEER);
         let config = NicText::vi_tcp(end).write(&self.files, end.interface());
-        command.env("VIADUCT_CONFIG", config);
-        command
+        vi_peer::within(self.wire.end(end), &config)
     }
 }
 
-/// Starts an echo server whose discriminator is its name.
-fn serve(mut command: Command, name: &str) -> Running {
-    let mut server = Running::start(name, command.args(["serve", name]));
-    server.wait_for("listening", TIMEOUT);
-    server
+fn ping(command: Command, of: End, server: &str, name: &str) -> Running {
+    vi_peer::ping(command, of.host(), server, name)
 }
 
-fn ping(mut command: Command, of: End, server: &str, name: &str) -> Running {
-    let words = ["ping", of.host(), server, "--client-name", name];
-    let mut client = Running::start(name, command.args(words));
-    client.wait_for("connected", TIMEOUT);
-    client
-}
-
-/// Waits for further round trips of a client.
-fn await_progress(client: &mut Running) {
-    client.discard_output();
-    for _ in 0..3 {
-        client.wait_for("alive", TIMEOUT);
-    }
-}
-
-/// Stops a client and checks that it had round trips and no events.
-fn stop_client(client: Running) {
-    let report = Report::read(&client.succeed(TIMEOUT));
-    assert!(report.get("round_trips") > 0, "{report:?}");
-    assert_eq!(report.get("events"), 0, "{report:?}");
+/// Starts a client at the right end of the attached server.
+fn ping_attached(scene: &Scene, name: &str) -> Running {
+    ping(scene.with_own_nic(End::Right), End::Left, "attached", name)
 }
 
 /// The kinds of programs.
@@ -175,7 +151,7 @@ fn attached_programs_connect_with_all_kinds_of_programs() {
         }
     }
     for client in &mut clients {
-        await_progress(client);
+        await_progress(client, 3);
     }
     for client in clients {
         stop_client(client);
@@ -192,10 +168,6 @@ fn attached_programs_connect_with_all_kinds_of_programs() {
 #[test]
 fn bulk_transfers_to_and_from_attached_programs_complete() {
     let scene = Scene::new();
-    let bulk = Bulk {
-        rounds: 2,
-        messages: 500,
-    };
     let routes = [
         (ProgramKind::Attached, ProgramKind::Attached),
         (ProgramKind::OtherHost, ProgramKind::Attached),
@@ -203,10 +175,14 @@ fn bulk_transfers_to_and_from_attached_programs_complete() {
     ];
     for (from, to) in routes {
         let what = format!("{} to {}", from.name(), to.name());
-        let [mut source, mut sink] = [from, to].map(|kind| kind.command(&scene));
-        let reports = bulk.send(&what, &mut sink, &mut source, to.end().host());
+        let pair = Pair {
+            sink: to.command(&scene),
+            source: from.command(&scene),
+            host: to.end().host(),
+        };
+        let reports = complete(&what, pair, 2, 500);
         let events = reports.map(|report| report.get("events"));
-        assert_eq!(events, [bulk.rounds, 0], "{what}: disconnects at the sink");
+        assert_eq!(events, [2, 0], "{what}: disconnects at the sink");
     }
     scene.stop();
 }
@@ -229,7 +205,7 @@ fn killed_attached_programs_are_reported_to_peers() {
     for _ in 0..KILLS {
         for (kind, server) in &mut servers {
             let mut victim = ping(scene.attached(), kind.end(), kind.name(), "victim");
-            await_progress(&mut victim);
+            await_progress(&mut victim, 3);
             let killed_at = victim.kill();
             let lost = server.wait_for("lost victim", TIMEOUT);
             reports.record("a client", killed_at, &lost, REPORT_TIMEOUT);
@@ -240,7 +216,7 @@ fn killed_attached_programs_are_reported_to_peers() {
         let mut clients =
             clients.map(|kind| ping(kind.command(&scene), End::Left, "victim", "orphan"));
         for client in &mut clients {
-            await_progress(client);
+            await_progress(client, 3);
         }
         let killed_at = victim.kill();
         for mut client in clients {
@@ -253,7 +229,7 @@ fn killed_attached_programs_are_reported_to_peers() {
                 "{report:?}"
             );
         }
-        await_progress(&mut bystander);
+        await_progress(&mut bystander, 3);
         before.wait_until_restored(scene.process(), &[&servers[0].1, &bystander]);
     }
     stop_client(bystander);
@@ -270,22 +246,12 @@ fn process_takes_over_the_listener_of_a_killed_program() {
     let scene = Scene::new();
     let owner = serve(scene.with_own_nic(End::Left), "owner");
     let mut attached = serve(scene.attached(), "attached");
-    let mut before = ping(
-        scene.with_own_nic(End::Right),
-        End::Left,
-        "attached",
-        "before",
-    );
-    await_progress(&mut before);
+    let mut before = ping_attached(&scene, "before");
+    await_progress(&mut before, 3);
     owner.kill();
-    let mut after = ping(
-        scene.with_own_nic(End::Right),
-        End::Left,
-        "attached",
-        "after",
-    );
-    await_progress(&mut after);
-    await_progress(&mut before);
+    let mut after = ping_attached(&scene, "after");
+    await_progress(&mut after, 3);
+    await_progress(&mut before, 3);
     for client in [before, after] {
         stop_client(client);
     }
@@ -315,13 +281,8 @@ fn killed_processes_are_reported_to_programs_and_peers() {
     let (mut attached, mut reports) = (Latencies::default(), Latencies::default());
     for round in 0..KILLS {
         let mut server = serve(scene.attached(), "attached");
-        let mut orphan = ping(
-            scene.with_own_nic(End::Right),
-            End::Left,
-            "attached",
-            "orphan",
-        );
-        await_progress(&mut orphan);
+        let mut orphan = ping_attached(&scene, "orphan");
+        await_progress(&mut orphan, 3);
         let killed_at = scene.kill();
         for event in ["failed Nic", "lost server"] {
             let line = client.wait_for(event, TIMEOUT);

@@ -7,14 +7,12 @@ use std::process::Command;
 use std::thread;
 
 use e2e::capture::{Frame, Occurrence, check_frames, read_file, read_file_with};
-use e2e::datapath::{DatapathProcess, local_command};
-use e2e::installation::built;
+use e2e::datapath::{DatapathProcess, fcvi_pmd, fcvi_pmd_path};
 use e2e::nics::NicText;
-use e2e::process::{Ended, Running, TIMEOUT, program, succeed};
-use e2e::process::{unprivileged, unprivileged_user};
+use e2e::process::{Running, TIMEOUT, succeed, unprivileged, unprivileged_user};
 use e2e::scratch::Scratch;
+use e2e::vi_peer;
 
-const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 /// Round trips per second at which the tap drops no frames, also if its reader is delayed for a second.
 const ROUND_TRIPS_PER_S: u32 = 1000;
 
@@ -35,21 +33,12 @@ impl EchoPair {
         let files = Scratch::new("capture");
         let nic = NicText::shm(segment.path()).long_timeouts();
         let own = nic.write(&files, "own.toml");
-        let process = DatapathProcess::start(&files, "idle = \"hybrid\"", &nic, local_command);
-        let peer = |config: &Path, words: &[&str]| {
-            let mut command = program(VI_PEER);
-            command.env("VIADUCT_CONFIG", config).args(words);
-            Running::start(words[0], &mut command)
-        };
-        let mut server = peer(process.config(), &["serve", "echo"]);
-        server.wait_for("listening", TIMEOUT);
+        let process = DatapathProcess::local(&files, &nic);
+        let server = vi_peer::serve(vi_peer::local(process.config()), "echo");
         let rate = ROUND_TRIPS_PER_S.to_string();
-        let mut words = vec!["ping", "localhost", "echo", "--client-name", "client"];
-        if paced {
-            words.extend(["--per-second", &rate]);
-        }
-        let mut client = peer(&own, &words);
-        client.wait_for("connected", TIMEOUT);
+        let options: &[&str] = if paced { &["--per-second", &rate] } else { &[] };
+        let own = vi_peer::local(&own);
+        let client = vi_peer::ping_with(own, "localhost", "echo", "client", options);
         Self {
             process,
             server,
@@ -61,7 +50,7 @@ impl EchoPair {
 
     /// Starts a capture and waits until it is active.
     fn capture(&self, file: &Path, words: &[&str]) -> Running {
-        let mut capture = self.capture_as(program(built().join("fcvi-pmd")), file, words);
+        let mut capture = self.capture_as(fcvi_pmd(), file, words);
         capture.wait_for("capturing VINIC0", TIMEOUT);
         capture
     }
@@ -78,7 +67,7 @@ impl EchoPair {
         let script = "\"$0\" capture --config \"$1\" --count \"$2\" -w - |
             tshark -n -r - -Y \"fc.s_id == $3\" -T fields -e fc.s_id -e frame.packet_flags_direction";
         let mut command = Command::new("sh");
-        command.args(["-c", script]).arg(built().join("fcvi-pmd"));
+        command.args(["-c", script]).arg(fcvi_pmd_path());
         command.arg(self.process.config());
         let output = succeed(command.args([&count.to_string(), sender]));
         String::from_utf8_lossy(&output.stdout)
@@ -99,13 +88,11 @@ impl EchoPair {
     }
 
     /// Stops all programs; returns the log of the process.
-    fn end(self) -> Ended {
+    fn end(self) -> String {
         let output = self.client.succeed(TIMEOUT);
         assert!(!output.contains("losses"), "{output}");
         self.server.succeed(TIMEOUT);
-        let ended = self.process.stop();
-        assert!(ended.status.success(), "{}", ended.text);
-        ended
+        self.process.stop_and_check()
     }
 }
 
@@ -208,7 +195,7 @@ fn slow_capture_drops_frames_without_delaying_the_nic() {
     // The program itself writes regular files and its standard output only.
     let mut command = Command::new("sh");
     let script = "exec \"$0\" \"$@\" > \"$CAPTURE_PIPE\"";
-    command.args(["-c", script]).arg(built().join("fcvi-pmd"));
+    command.args(["-c", script]).arg(fcvi_pmd_path());
     command.env("CAPTURE_PIPE", &pipe);
     let mut capture = pair.capture_as(command, Path::new("-"), &["--buffer", "64"]);
     capture.wait_for("capturing VINIC0", TIMEOUT);
@@ -225,7 +212,7 @@ fn slow_capture_drops_frames_without_delaying_the_nic() {
     assert!(sends >= 16_000, "{captured} captured, {dropped} dropped");
     check_frames(&frames);
     pair.await_round_trips(100);
-    let output = pair.end().text;
+    let output = pair.end();
     let counts = format!("frames={captured} dropped={dropped}");
     assert!(output.contains(&counts), "{output}");
 }
@@ -237,7 +224,7 @@ fn capture_ends_with_its_command_and_with_its_process() {
     let capture = pair.capture(&file, &[]);
     // Only one capture at a time.
     let second = pair.files.file("second.pcapng");
-    let refused = pair.capture_as(program(built().join("fcvi-pmd")), &second, &[]);
+    let refused = pair.capture_as(fcvi_pmd(), &second, &[]);
     let refused = refused.finish(TIMEOUT);
     assert!(!refused.status.success());
     let why = "NIC VINIC0: another capture is running";
@@ -252,8 +239,7 @@ fn capture_ends_with_its_command_and_with_its_process() {
     let capture = pair.capture(&file, &[]);
     pair.await_round_trips(100);
     // When the process stops, the capture gets all remaining frames.
-    let ended = pair.process.stop();
-    assert!(ended.status.success(), "{}", ended.text);
+    pair.process.stop_and_check();
     let (captured, dropped) = counts(&capture.succeed(TIMEOUT));
     let frames = read_file(&file);
     assert!(captured >= 200 && dropped == 0, "{captured}, {dropped}");
@@ -270,14 +256,14 @@ fn refused_captures_report_the_reason() {
         assert!(ended.text.contains(why), "{words:?}: {}", ended.text);
         assert!(!file.exists());
     };
-    let own = || program(built().join("fcvi-pmd"));
+    let own = fcvi_pmd;
     let why = "tip: select frames with tshark: fcvi-pmd capture -w - | tshark -r - -Y '";
     assert_refused(own(), &["--filter", "vi"], why);
     let why = "no NIC is called \"X\"; there are VINIC0";
     assert_refused(own(), &["--device", "X"], why);
     if unprivileged_user() != 0 {
         let program: PathBuf = pair.files.file("fcvi-pmd");
-        fs::copy(built().join("fcvi-pmd"), &program).expect("the file is written");
+        fs::copy(fcvi_pmd_path(), &program).expect("the file is written");
         let why = "only root and the user of fcvi-pmd may capture";
         assert_refused(unprivileged(program), &[], why);
     } else {
@@ -291,13 +277,13 @@ fn capture_warns_of_the_shortcut() {
     let segment = Scratch::in_memory("segment");
     let files = Scratch::new("capture");
     let nic = NicText::shm(segment.path()).key("shortcut", true);
-    let process = DatapathProcess::start(&files, "idle = \"hybrid\"", &nic, local_command);
+    let process = DatapathProcess::local(&files, &nic);
     let file = files.file("empty.pcapng");
-    let mut command = program(built().join("fcvi-pmd"));
+    let mut command = fcvi_pmd();
     command.arg("capture").arg("--config").arg(process.config());
     command.args(["--for", "0.1", "-w"]).arg(&file);
     let output = Running::start("capture", &mut command).succeed(TIMEOUT);
     let note = "VINIC0: messages between VIs of this NIC are copied without frames and not captured: set shortcut = false";
     assert!(output.contains(note), "{output}");
-    assert!(process.stop().status.success());
+    process.stop_and_check();
 }

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use e2e::datapath::DatapathProcess;
-use e2e::installation::{Installation, built, workspace};
+use e2e::datapath::{DatapathProcess, fcvi_pmd, fcvi_pmd_path};
+use e2e::echo::listen;
+use e2e::installation::{Installation, workspace};
 use e2e::nics::End;
 #[cfg(feature = "dpdk")]
 use e2e::process::unprivileged;
@@ -19,8 +20,7 @@ fn example(name: &str) -> String {
 
 /// Starts a server with the configuration, stops it with SIGTERM, and checks that it prints no warnings.
 fn serve(server: &mut Command) {
-    let mut server = Running::start("EchoServer", server);
-    server.wait_for("EchoServer: listening", TIMEOUT);
+    let server = listen(server);
     server.signal("TERM");
     let output = server.succeed(TIMEOUT);
     assert!(!output.contains("vipl: "), "unexpected warning: {output}");
@@ -108,8 +108,7 @@ fn af_xdp_example_carries_messages() {
     server
         .env("VIADUCT_CONFIG", left.config())
         .args(["-c", "1"]);
-    let mut server = Running::start("EchoServer", &mut server);
-    server.wait_for("EchoServer: listening", TIMEOUT);
+    let server = listen(&mut server);
     let mut client = wire.right.program(installation.program("EchoClient"));
     client.env("VIADUCT_CONFIG", right.config()).args([
         "-t",
@@ -130,8 +129,7 @@ fn af_xdp_example_carries_messages() {
             wire.end(end).ip(&show).contains("xdp"),
             "no XDP program on the interface"
         );
-        let ended = process.stop();
-        assert!(ended.status.success(), "{}", ended.text);
+        process.stop_and_check();
         assert!(
             !wire.end(end).ip(&show).contains("xdp"),
             "the XDP program was not removed"
@@ -165,10 +163,9 @@ const SERVED: [(&str, &str); 5] = [
 
 #[test]
 fn process_examples_are_accepted() {
-    let fcvi_pmd = built().join("fcvi-pmd");
-    assert!(fcvi_pmd.exists(), "cargo build -p fcvi-pmd");
+    assert!(fcvi_pmd_path().exists(), "cargo build -p fcvi-pmd");
     for (name, last) in SERVED {
-        let mut check = program(&fcvi_pmd);
+        let mut check = fcvi_pmd();
         check
             .arg("check")
             .arg(workspace().join("configs").join(name));
@@ -183,7 +180,7 @@ fn dpdk_memif_examples_are_two_ends_of_one_link() {
     let ends = [("server", "192.0.2.1"), ("client", "192.0.2.2")];
     for (role, host) in ends {
         let file = workspace().join(format!("configs/dpdk-memif-{role}.toml"));
-        let mut check = program(built().join("fcvi-pmd"));
+        let mut check = fcvi_pmd();
         let output = Running::start("check", check.arg("check").arg(&file)).succeed(TIMEOUT);
         let expected =
             format!("VINIC0: dpdk on net_memif0, host {host}, neighbours are discovered");
@@ -208,8 +205,7 @@ fn memif_examples_carry_messages() {
     };
     let mut server = unprivileged(installation.program("EchoServer"));
     let server = server.env("VIADUCT_CONFIG", config("server"));
-    let mut server = Running::start("EchoServer", server.args(["-c", "1"]));
-    server.wait_for("EchoServer: listening", TIMEOUT);
+    let server = listen(server.args(["-c", "1"]));
     let mut client = unprivileged(installation.program("EchoClient"));
     let client = client.env("VIADUCT_CONFIG", config("client"));
     let client = client.args(["-t", "20000", "-i", "10", "192.0.2.1"]);
@@ -228,7 +224,7 @@ fn dpdk_nic_is_refused_by_programs_without_dpdk() {
     let socket = scratch.file("pmd.sock");
     let text = example("dpdk-memif-server.toml") + &format!("[process]\nsocket = {socket:?}\n");
     let config = scratch.write("pmd.toml", &text);
-    let mut run = program(built().join("fcvi-pmd"));
+    let mut run = fcvi_pmd();
     run.args(["run", "--config"]).arg(&config);
     let ended = Running::start("fcvi-pmd", &mut run).finish(TIMEOUT);
     let why = "this program was built without DPDK: build it with --features dpdk";

@@ -1,13 +1,11 @@
 //! A datapath process that runs as a dedicated user, like the shipped systemd unit, and C programs of two other users
 //! with buffers on the heap.
 
-use std::time::Instant;
-
 use e2e::datapath::DatapathProcess;
 use e2e::echo::echo;
 use e2e::installation::Installation;
 use e2e::nics::NicText;
-use e2e::process::{TIMEOUT, as_user, has_user};
+use e2e::process::{as_user, has_user};
 use e2e::scratch::Scratch;
 use serde_json::Value;
 
@@ -39,7 +37,6 @@ fn c_programs_of_two_users_echo_through_a_process_of_a_third() {
     let clients = || program(CLIENT, "EchoClient");
     let mut server = program(SERVER, "EchoServer");
     echo(&mut server, clients, CLIENTS, "localhost", || {
-        let deadline = Instant::now() + TIMEOUT;
         // A client registers its buffers before it requests a connection.
         let copies = |one: &Value| {
             let (copied, counted) = (
@@ -48,15 +45,10 @@ fn c_programs_of_two_users_echo_through_a_process_of_a_third() {
             );
             one["uid"] == CLIENT && copied.as_u64() > Some(0) && copied == counted
         };
-        loop {
-            let stat = process.stat();
+        process.await_stat("buffers", |stat| {
             let applications = stat["applications"].as_array().expect("a list");
-            if applications.iter().filter(|one| copies(one)).count() == CLIENTS {
-                break;
-            }
-            assert!(Instant::now() < deadline, "{applications:?}");
-        }
+            applications.iter().filter(|one| copies(one)).count() == CLIENTS
+        });
     });
-    let ended = process.stop();
-    assert!(ended.status.success(), "{}", ended.text);
+    process.stop_and_check();
 }

@@ -1,9 +1,11 @@
 //! Hosts without configured neighbours: ports get their N_Port_IDs and find each other by FIP VN2VN, log in, and
 //! resolve their hosts by FARP.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use e2e::capture::Capture;
+use e2e::echo::{all_connect, listen};
 use e2e::hosts::{self, name};
 use e2e::installation::Installation;
 use e2e::port_frames::{PortFrame, check_port_frames};
@@ -33,35 +35,29 @@ impl Hosts {
         Self::new(hosts::Hosts::on_bridge(count, MTU_BYTES, |_, nic| nic))
     }
 
-    /// Starts a server without waiting until it listens.
-    fn start_server(&self, at: usize, clients: usize) -> Running {
-        let mut server = self
-            .hosts
-            .program(at, self.installation.program("EchoServer"));
-        server.args(["-c", &clients.to_string()]);
-        Running::start("EchoServer", &mut server)
+    /// Returns the command of an example on a host.
+    fn program(&self, at: usize, name: &str) -> Command {
+        self.hosts.program(at, self.installation.program(name))
     }
 
-    fn server(&self, at: usize, clients: usize) -> Running {
-        let mut server = self.start_server(at, clients);
-        server.wait_for("EchoServer: listening", TIMEOUT);
-        server
+    /// Starts a server of one client on the first host.
+    fn server(&self) -> Running {
+        listen(self.program(0, "EchoServer").args(["-c", "1"]))
     }
 
-    fn client(&self, at: usize, server: usize) -> Running {
-        let mut client = self
-            .hosts
-            .program(at, self.installation.program("EchoClient"));
-        client.args(["-t", "50000", &name(server)]);
-        Running::start("EchoClient", &mut client)
+    /// Starts a client of that server.
+    fn client(&self, at: usize) -> Running {
+        let mut client = self.program(at, "EchoClient");
+        Running::start("EchoClient", client.args(["-t", "50000", &name(0)]))
     }
 
     /// Starts a server on the first host and a client on each other host at the same time; returns the time until the
     /// last client has its replies.
     fn run_all(&self, count: usize) -> Duration {
         let start = Instant::now();
-        let server = self.start_server(0, count - 1);
-        let clients: Vec<Running> = (1..count).map(|at| self.client(at, 0)).collect();
+        let mut server = self.program(0, "EchoServer");
+        let server = Running::start("EchoServer", server.args(["-c", &(count - 1).to_string()]));
+        let clients: Vec<Running> = (1..count).map(|at| self.client(at)).collect();
         for client in clients {
             assert_no_errors(&client.succeed(TIMEOUT));
         }
@@ -73,18 +69,6 @@ impl Hosts {
 
 fn assert_no_errors(output: &str) {
     assert!(output.contains(" 0 errors"), "{output}");
-}
-
-#[test]
-fn client_connects_to_its_server_by_name() {
-    let hosts = Hosts::on_bridge(2);
-    let server = hosts.server(0, 1);
-    let start = Instant::now();
-    assert_no_errors(&hosts.client(1, 0).succeed(TIMEOUT));
-    let took = start.elapsed();
-    assert!(took < DISCOVERY_TIMEOUT, "{took:?}");
-    println!("\nnote: client done after {took:.2?}");
-    server.succeed(TIMEOUT);
 }
 
 #[test]
@@ -112,36 +96,19 @@ fn five_hosts_on_a_bridge_find_each_other() {
 fn peers_on_two_hosts_find_each_other() {
     let hosts = Hosts::on_bridge(2);
     let hosts_of_ranks = [0, 1, 0, 1];
-    let running: Vec<Running> = hosts_of_ranks
-        .iter()
-        .enumerate()
-        .map(|(rank, at)| {
-            let peers = hosts.installation.program("Peers");
-            let mut part = hosts.hosts.program(*at, peers);
-            part.args(["-r", &rank.to_string(), "-n", "4", "-t", "50000"])
-                .args(hosts_of_ranks.map(name));
-            Running::start("Peers", &mut part)
-        })
-        .collect();
-    for (rank, part) in running.into_iter().enumerate() {
-        let output = part.succeed(TIMEOUT);
-        let expected = format!("Peers: part {rank} of 4: the sum is 6");
-        assert!(
-            output.contains(&expected),
-            "{expected:?} is not in {output:?}"
-        );
-    }
+    let parts = hosts_of_ranks.map(|at| hosts.program(at, "Peers"));
+    all_connect(parts.into(), &hosts_of_ranks.map(name));
 }
 
-/// Both prefer the same N_Port_ID; one of them chooses another.
+/// The client connects by name. Both ports prefer the same N_Port_ID; one of them chooses another.
 #[test]
 fn ports_with_the_same_low_bits_find_each_other() {
     let hosts = Hosts::new(hosts::Hosts::on_bridge(2, MTU_BYTES, |at, nic| {
         nic.key("port_name", format!("\"20:00:52:54:00:0{at}:12:34\""))
     }));
     let capture = Capture::start(hosts.hosts.segment().namespace(), BRIDGE);
-    let server = hosts.server(0, 1);
-    assert_no_errors(&hosts.client(1, 0).succeed(TIMEOUT));
+    let server = hosts.server();
+    assert_no_errors(&hosts.client(1).succeed(TIMEOUT));
     server.succeed(TIMEOUT);
     let frames = PortFrame::all_of(capture);
     check_port_frames(&frames);
@@ -154,8 +121,8 @@ fn ports_with_the_same_low_bits_find_each_other() {
 #[test]
 fn client_that_is_started_first_waits_for_the_servers_host() {
     let hosts = Hosts::on_bridge(2);
-    let client = hosts.client(1, 0);
-    let server = hosts.server(0, 1);
+    let client = hosts.client(1);
+    let server = hosts.server();
     assert_no_errors(&client.succeed(TIMEOUT));
     server.succeed(TIMEOUT);
 }

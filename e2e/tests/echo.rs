@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use e2e::capture::{Capture, Frame, check_frames};
-use e2e::echo::{FCOE_OVERHEAD_BYTES, echo, frames_of_sends};
+use e2e::echo::{FCOE_OVERHEAD_BYTES, echo, frames_of_sends, listen};
 use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
 use e2e::preload;
-use e2e::process::{Running, TIMEOUT, program, unprivileged, unprivileged_user};
+use e2e::process::{Running, TIMEOUT, program, unprivileged};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
@@ -84,14 +84,6 @@ fn eight_clients_on_a_wire_with_standard_frames() {
     assert!((1500..=1514).contains(&longest), "{longest}");
 }
 
-/// Creates the runtime directory of an ordinary user.
-fn runtime_directory() -> Scratch {
-    let directory = Scratch::in_memory("runtime");
-    let user = unprivileged_user();
-    std::os::unix::fs::chown(directory.path(), Some(user), Some(user)).expect("root may do that");
-    directory
-}
-
 fn files_in(directory: &Path) -> Vec<PathBuf> {
     // The directory may have been removed meanwhile.
     let Ok(entries) = std::fs::read_dir(directory) else {
@@ -113,21 +105,16 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
 /// Waits until `count` programs are stations of a segment below a directory.
 fn wait_for_stations(directory: &Path, count: usize) {
     let deadline = Instant::now() + TIMEOUT;
-    let is_station = |path: &PathBuf| {
+    let is_station = |path: &&PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| name.starts_with("station-"))
     };
-    while files_in(directory)
-        .iter()
-        .filter(|path| is_station(path))
-        .count()
-        < count
-    {
-        assert!(
-            Instant::now() < deadline,
-            "fewer than {count} stations: {:?}",
-            files_in(directory)
-        );
+    loop {
+        let files = files_in(directory);
+        if files.iter().filter(is_station).count() >= count {
+            return;
+        }
+        assert!(Instant::now() < deadline, "fewer than {count}: {files:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -135,7 +122,7 @@ fn wait_for_stations(directory: &Path, count: usize) {
 #[test]
 fn eight_clients_of_an_ordinary_user_on_shared_memory() {
     let installation = Installation::new();
-    let runtime = runtime_directory();
+    let runtime = Scratch::of_unprivileged_user("runtime");
     // Without configuration and privileges.
     let ordinary = |name: &str| {
         let mut command = unprivileged(installation.program(name));
@@ -158,12 +145,11 @@ fn eight_clients_of_an_ordinary_user_on_shared_memory() {
 #[test]
 fn client_of_another_user_cannot_connect() {
     let installation = Installation::new();
-    let runtime = runtime_directory();
+    let runtime = Scratch::of_unprivileged_user("runtime");
     let others = Scratch::in_memory("others");
     let mut server = unprivileged(installation.program("EchoServer"));
     let server = server.env("XDG_RUNTIME_DIR", runtime.path());
-    let mut server = Running::start("EchoServer", server);
-    server.wait_for("EchoServer: listening", TIMEOUT);
+    let server = listen(server);
     let mut client = program(installation.program("EchoClient"));
     client.env("XDG_RUNTIME_DIR", others.path());
     client.args(["-t", "300", "localhost"]);

@@ -5,30 +5,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 
-use e2e::datapath::DatapathProcess;
+use e2e::datapath::{DatapathProcess, fcvi_pmd};
+use e2e::echo::listen;
 use e2e::installation::{Installation, built};
 use e2e::nics::{End, NicText};
-use e2e::process::{Ended, Running, TIMEOUT, program};
+use e2e::process::{Running, TIMEOUT, assert_contains, output_of_failure, program};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
-/// Runs a program that must fail; returns its output.
-fn output_of_failure(command: &mut Command) -> String {
-    let Ended { status, text } = Running::start("failing", command).finish(TIMEOUT);
-    let has_failed = matches!(status.code(), Some(1 | 2));
-    assert!(has_failed, "{command:?}: {status}\n{text}");
-    assert!(!text.contains("panicked"), "{command:?}: {text}");
-    text
-}
-
-fn assert_contains(text: &str, words: &[&str]) {
-    for word in words {
-        assert!(text.contains(word), "{word:?} is not in {text:?}");
-    }
-}
-
 fn check(config: &Path) -> Command {
-    let mut command = program(built().join("fcvi-pmd"));
+    let mut command = fcvi_pmd();
     command.arg("check").arg(config);
     command
 }
@@ -37,14 +23,12 @@ fn check(config: &Path) -> Command {
 fn check_describes_vi_tcp_and_refuses_link_local_addresses_that_cannot_listen() {
     let scratch = Scratch::new("check");
     let tcp = NicText::vi_tcp_at("192.0.2.1").key("tcp_port", 9000);
-    let output = Running::start("check", &mut check(&tcp.write(&scratch, "tcp.toml")));
-    assert_contains(
-        &output.succeed(TIMEOUT),
-        &["VINIC0: VI/TCP at 192.0.2.1:9000"],
-    );
-    let interface = NicText::vi_tcp_at("fe80::1%lo").write(&scratch, "interface.toml");
-    let output = Running::start("check", &mut check(&interface)).succeed(TIMEOUT);
-    assert_contains(&output, &["VINIC0: VI/TCP at [fe80::1%lo]:8420"]);
+    let interface = NicText::vi_tcp_at("fe80::1%lo");
+    for (nic, address) in [(tcp, "192.0.2.1:9000"), (interface, "[fe80::1%lo]:8420")] {
+        let mut check = check(&nic.write(&scratch, "tcp.toml"));
+        let output = Running::start("check", &mut check).succeed(TIMEOUT);
+        assert_contains(&output, &[&format!("VINIC0: VI/TCP at {address}")]);
+    }
     for (host, transport, words) in [
         (
             "fe80::1",
@@ -79,16 +63,17 @@ fn link_local_addresses_carry_connections() {
         namespace.ip("link set lo up");
         namespace.ip(&format!("addr add {host}/64 dev {interface} nodad"));
     }
-    let start = |(end, host): (End, &str), name: &str, words: &[&str]| {
+    let command = |(end, host): (End, &str), name: &str, words: &[&str]| {
         let nic = NicText::vi_tcp_at(&format!("{host}%{}", end.interface()));
         let config = nic.write(&scratch, &format!("{name}.toml"));
         let mut command = wire.end(end).program(installation.program(name));
-        Running::start(name, command.env("VIADUCT_CONFIG", config).args(words))
+        command.env("VIADUCT_CONFIG", config).args(words);
+        command
     };
-    let mut server = start(hosts[1], "EchoServer", &["-c", "1"]);
-    server.wait_for("EchoServer: listening", TIMEOUT);
+    let server = listen(&mut command(hosts[1], "EchoServer", &["-c", "1"]));
     // A host name without an interface is resolved with that of the NIC.
-    let output = start(hosts[0], "EchoClient", &["-i", "10", "fe80::a:2"]).succeed(TIMEOUT);
+    let mut client = command(hosts[0], "EchoClient", &["-i", "10", "fe80::a:2"]);
+    let output = Running::start("EchoClient", &mut client).succeed(TIMEOUT);
     assert_contains(&output, &["50 messages", " 0 errors"]);
     server.succeed(TIMEOUT);
 }
@@ -109,24 +94,16 @@ fn errors_quote_values_and_names_as_configured() {
     let nic = || NicText::shm(segment.path());
     let pinned = nic().key("progress", "\"pinned\"").key("core", 1000);
     let output = failure(pinned, &[]);
-    assert_contains(
-        &output,
-        &["core = 1000: this process may not use it; it may use "],
-    );
-    assert!(
-        !output.contains("Some(") && !output.contains('['),
-        "{output}"
-    );
+    let core = "core = 1000: this process may not use it; it may use ";
+    assert_contains(&output, &[core]);
+    let is_debug = output.contains("Some(") || output.contains('[');
+    assert!(!is_debug, "{output}");
     let output = failure(NicText::vi_tcp_at("fe80::1%nowhere"), &[]);
-    assert_contains(
-        &output,
-        &["host = \"fe80::1%nowhere\": no interface \"nowhere\": `ip link` lists interfaces"],
-    );
+    let interface = "no interface \"nowhere\": `ip link` lists interfaces";
+    assert_contains(&output, &["host = \"fe80::1%nowhere\": ", interface]);
     let output = failure(nic().and(nic()), &["-d", "VINIC7"]);
-    assert_contains(
-        &output,
-        &["no NIC is called \"VINIC7\"; there are VINIC0, VINIC1"],
-    );
+    let names = "no NIC is called \"VINIC7\"; there are VINIC0, VINIC1";
+    assert_contains(&output, &[names]);
 }
 
 #[test]
@@ -136,57 +113,36 @@ fn errors_show_names_that_are_not_utf_8() {
     let scratch = Scratch::new("bytes");
     let not_utf_8 = OsStr::from_bytes(b"\xffnowhere.toml");
     let config = NicText::shm(segment.path()).write(&scratch, "nic.toml");
-    let server = || program(installation.program("EchoServer"));
+    let server = |config: &OsStr| {
+        let mut command = program(installation.program("EchoServer"));
+        command.env("VIADUCT_CONFIG", config);
+        command
+    };
+    let expect = |command: &mut Command, parts: &[&str]| {
+        assert_contains(&output_of_failure(command), parts);
+    };
     // A missing file, and a file that is not UTF-8.
-    assert_contains(
-        &output_of_failure(&mut check(Path::new(not_utf_8))),
-        &["nowhere.toml: cannot be read"],
-    );
-    let output = output_of_failure(server().env("VIADUCT_CONFIG", not_utf_8));
-    assert_contains(
-        &output,
-        &["nowhere.toml: cannot be read", "VIP_ERROR_RESOURCE"],
-    );
+    let missing = "nowhere.toml: cannot be read";
+    expect(&mut check(Path::new(not_utf_8)), &[missing]);
+    expect(&mut server(not_utf_8), &[missing, "VIP_ERROR_RESOURCE"]);
     let binary = scratch.file("binary.toml");
     std::fs::write(&binary, b"[[nic]]\ninterface = \"\xff\"\n").expect("the file is written");
-    assert_contains(
-        &output_of_failure(&mut check(&binary)),
-        &["binary.toml:2: not UTF-8"],
-    );
+    expect(&mut check(&binary), &["binary.toml:2: not UTF-8"]);
     // Environment and command line.
-    let level = OsStr::from_bytes(b"\xff");
-    let mut command = server();
-    command
-        .env("VIADUCT_LOG", level)
-        .env("VIADUCT_CONFIG", &config);
-    let output = output_of_failure(command.args(["-d", "VINIC7"]));
-    assert_contains(
-        &output,
-        &[
-            "VIADUCT_LOG=",
-            "must be off, error, warn, info, debug or trace",
-        ],
-    );
-    let mut command = server();
-    command
-        .env("VIPL_PROTECTION", level)
-        .env("VIADUCT_CONFIG", &config);
-    assert_contains(
-        &output_of_failure(&mut command),
-        &["VIPL_PROTECTION=", "must be strict or lenient"],
-    );
-    let mut command = server();
-    command
-        .env("VIADUCT_CONFIG", &config)
-        .env("VIADUCT_LOG", "debug");
-    let output = output_of_failure(command.arg("-d").arg(not_utf_8));
-    assert_contains(
-        &output,
-        &["VipOpenNic: ", "not UTF-8", "VIP_INVALID_PARAMETER"],
-    );
+    let (level, config) = (OsStr::from_bytes(b"\xff"), config.as_os_str());
+    let levels = "must be off, error, warn, info, debug or trace";
+    let mut command = server(config);
+    command.env("VIADUCT_LOG", level).args(["-d", "VINIC7"]);
+    expect(&mut command, &["VIADUCT_LOG=", levels]);
+    let protection = ["VIPL_PROTECTION=", "must be strict or lenient"];
+    expect(server(config).env("VIPL_PROTECTION", level), &protection);
+    let mut command = server(config);
+    command.env("VIADUCT_LOG", "debug").arg("-d").arg(not_utf_8);
+    let refused = ["VipOpenNic: ", "not UTF-8", "VIP_INVALID_PARAMETER"];
+    expect(&mut command, &refused);
     let mut vibench = program(built().join("vibench"));
     vibench.args(["latency", "--device"]).arg(not_utf_8);
-    assert_contains(&output_of_failure(&mut vibench), &["invalid UTF-8"]);
+    expect(&mut vibench, &["invalid UTF-8"]);
 }
 
 #[test]
@@ -218,8 +174,7 @@ fn connection_loss_by_a_lowered_mtu_is_logged() {
     let mut process = DatapathProcess::start(&scratch, "", &nic(End::Left), run);
     let config = nic(End::Right).write(&scratch, "right.toml");
     let mut server = wire.right.program(installation.program("EchoServer"));
-    let mut server = Running::start("EchoServer", server.env("VIADUCT_CONFIG", config));
-    server.wait_for("EchoServer: listening", TIMEOUT);
+    let mut server = listen(server.env("VIADUCT_CONFIG", config));
     let mut client = wire.left.program(installation.program("EchoClient"));
     client.env("VIADUCT_CONFIG", process.config());
     client.args(["-i", "1000000000", "-s", "65536", End::Right.host()]);
@@ -237,5 +192,5 @@ fn connection_loss_by_a_lowered_mtu_is_logged() {
     log.wait_until(lost, TIMEOUT, |line| line.contains(lost));
     let counters = &process.stat()["nics"][0]["counters"];
     assert!(counters["breaks_by_mtu"].as_u64() >= Some(1), "{counters}");
-    assert!(process.stop().status.success());
+    process.stop_and_check();
 }

@@ -1,18 +1,13 @@
 //! Injected loss, duplication, reordering and corruption of frames between two processes.
 
-use std::process::Command;
-
 use e2e::faults::{
-    ONE_PERCENT, Pair, Size, assert_complete_rounds, assert_nothing_leaked, recovered, reliable,
-    unreliable,
+    ONE_PERCENT, Pair, Size, assert_nothing_leaked, complete, recovered, reliable, unreliable,
 };
 use e2e::nics::{End, Faults, NicText};
-use e2e::process::program;
-use e2e::report::Report;
 use e2e::scratch::Scratch;
+use e2e::vi_peer;
 use e2e::wire::Wire;
 
-const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 /// The size of runs without recovery.
 const LONG: Size = Size {
     messages: 20_000,
@@ -23,61 +18,60 @@ const LONG: Size = Size {
 type SetTimeouts = fn(NicText) -> NicText;
 
 /// The port between two processes, and their configurations.
-enum Medium {
-    Memory { _segment: Scratch, files: Scratch },
-    Wire { wire: Wire, files: Scratch },
+struct Medium {
+    /// `None`: shared memory.
+    wire: Option<Wire>,
+    segment: Scratch,
+    files: Scratch,
 }
 
 impl Medium {
-    fn memory(faults: [u32; 4], set_timeouts: SetTimeouts) -> Self {
-        let segment = Scratch::in_memory("segment");
-        let files = Scratch::new("faults");
-        for (seed, name) in [(11, "sink"), (12, "source")] {
-            let text = set_timeouts(NicText::shm(segment.path()));
-            let text = text.faults(Faults { seed, ppm: faults });
-            text.write(&files, name);
-        }
-        Self::Memory {
-            _segment: segment,
-            files,
-        }
-    }
-
-    fn wire(faults: [u32; 4], set_timeouts: SetTimeouts, recovery: bool) -> Self {
-        let files = Scratch::new("faults");
-        for (seed, name, end) in [(21, "sink", End::Left), (22, "source", End::Right)] {
-            let text = set_timeouts(NicText::af_packet(end)).key("recovery", recovery);
-            let text = text.faults(Faults { seed, ppm: faults });
-            text.write(&files, name);
-        }
-        Self::Wire {
-            wire: Wire::new(2500),
-            files,
-        }
-    }
-
-    fn peer(&self, end: &str) -> Command {
-        let (mut command, files) = match (self, end) {
-            (Self::Memory { files, .. }, _) => (program(VI_PEER), files),
-            (Self::Wire { wire, files }, "sink") => (wire.left.program(VI_PEER), files),
-            (Self::Wire { wire, files }, _) => (wire.right.program(VI_PEER), files),
+    fn new(
+        wire: Option<Wire>,
+        first_seed: u64,
+        ppm: [u32; 4],
+        set: impl Fn(NicText) -> NicText,
+    ) -> Self {
+        let this = Self {
+            wire,
+            segment: Scratch::in_memory("segment"),
+            files: Scratch::new("faults"),
         };
-        command.env("VIADUCT_CONFIG", files.file(end));
-        command
+        for (seed, end) in (first_seed..).zip([End::Left, End::Right]) {
+            let nic = match &this.wire {
+                Some(_) => NicText::af_packet(end),
+                None => NicText::shm(this.segment.path()),
+            };
+            let nic = set(nic).faults(Faults { seed, ppm });
+            nic.write(&this.files, end.interface());
+        }
+        this
     }
 
-    fn sinks_host(&self) -> &'static str {
-        match self {
-            Self::Memory { .. } => "localhost",
-            Self::Wire { .. } => End::Left.host(),
-        }
+    fn memory(ppm: [u32; 4], set_timeouts: SetTimeouts) -> Self {
+        Self::new(None, 11, ppm, set_timeouts)
+    }
+
+    fn wire(ppm: [u32; 4], set_timeouts: SetTimeouts, recovery: bool) -> Self {
+        let set = |nic| set_timeouts(nic).key("recovery", recovery);
+        Self::new(Some(Wire::new(2500)), 21, ppm, set)
     }
 
     fn pair(&self) -> Pair {
+        let peer = |end: End| {
+            let config = self.files.file(end.interface());
+            match &self.wire {
+                Some(wire) => vi_peer::within(wire.end(end), &config),
+                None => vi_peer::local(&config),
+            }
+        };
         Pair {
-            sink: self.peer("sink"),
-            source: self.peer("source"),
-            host: self.sinks_host(),
+            sink: peer(End::Left),
+            source: peer(End::Right),
+            host: match &self.wire {
+                Some(_) => End::Left.host(),
+                None => "localhost",
+            },
         }
     }
 }
@@ -109,17 +103,10 @@ fn reliable_delivery_under_faults_on_a_wire() {
 #[test]
 fn reliable_delivery_survives_duplicated_frames() {
     let medium = Medium::memory([0, 50_000, 0, 0], NicText::long_timeouts);
-    let (sink, source) = medium.pair().run(
-        "rd",
-        &["--rounds", "3"],
-        &["--rounds", "3", "--messages", "400"],
-    );
-    let (sink_report, source_report) = (Report::read(&sink), Report::read(&source));
-    assert_eq!(source_report.get("unbroken"), 3, "{source}");
-    assert_complete_rounds(&sink, 3, 400);
-    assert!(sink_report.get("drop_duplicate") > 0, "{sink}");
-    assert_nothing_leaked("sink", &sink_report);
-    assert_nothing_leaked("source", &source_report);
+    let [sink, source] = complete("duplicated frames", medium.pair(), 3, 400);
+    assert!(sink.get("drop_duplicate") > 0, "{sink:?}");
+    assert_nothing_leaked("sink", &sink);
+    assert_nothing_leaked("source", &source);
 }
 
 #[test]

@@ -11,9 +11,9 @@ use e2e::report::Report;
 use e2e::scratch::Scratch;
 use e2e::segment::BRIDGE;
 use e2e::testpmd::Testpmd;
+use e2e::vi_peer;
 use fcvi_frame::profile;
 
-const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 const HOSTILE: &str = env!("CARGO_BIN_EXE_vi-hostile");
 const MTU_BYTES: u32 = 2500;
 /// Minimum number of frames of each kind.
@@ -216,7 +216,7 @@ impl Scene {
         hosts.segment().disable_netfilter();
         let scratch = Scratch::new("hostile");
         let mut capture = Capture::start(hosts.segment().namespace(), BRIDGE);
-        let mut server = hosts.program(SERVER, VI_PEER);
+        let mut server = hosts.program(SERVER, vi_peer::path());
         if let Location::Memif(role) = location {
             let config = scratch.write("memif.toml", &on_memif(role, recovery));
             server.env("VIADUCT_CONFIG", config);
@@ -226,17 +226,16 @@ impl Scene {
         if let Location::Memif(role @ "client") = location {
             forwarder = Some(switch(&hosts, role));
         }
-        let mut server = Running::start("server", server.args(["serve", "echo"]));
-        server.wait_for("listening", TIMEOUT);
+        let server = vi_peer::serve(server, "echo");
         if let Location::Memif(role @ "server") = location {
             forwarder = Some(switch(&hosts, role));
         }
-        let mut explorer = start(&hosts, CLIENT, "explorer", &["explore"], "ready");
+        let client_host = || hosts.program(CLIENT, vi_peer::path());
+        let mut explorer = vi_peer::explore(client_host());
         let address = address(SERVER);
         explorer.send_line(&format!("connect {address} echo"));
         explorer.wait_for(&format!("result {address} connected"), TIMEOUT);
-        let ping = ["ping", &address, "echo", "--client-name", "client"];
-        let client = start(&hosts, CLIENT, "client", &ping, "connected");
+        let client = vi_peer::ping(client_host(), &address, "echo", "client");
         capture.wait_for_frame("a message of the client", is_message);
         capture.wait_for_frame("another message", is_message);
         if recovery {
@@ -406,12 +405,6 @@ fn is_message(frame: &[u8]) -> bool {
 
 fn is_acknowledgement(frame: &[u8]) -> bool {
     is_iu(frame, profile::OPCODE_SEND_RESPONSE)
-}
-
-fn start(hosts: &Hosts, at: usize, name: &str, words: &[&str], begun: &str) -> Running {
-    let mut program = Running::start(name, hosts.program(at, VI_PEER).args(words));
-    program.wait_for(begun, TIMEOUT);
-    program
 }
 
 fn all_kinds(recovery: bool) {

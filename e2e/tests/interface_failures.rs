@@ -5,9 +5,9 @@ use std::process::Command;
 use e2e::nics::{End, NicText};
 use e2e::process::{Running, TIMEOUT};
 use e2e::scratch::Scratch;
+use e2e::vi_peer;
 use e2e::wire::Wire;
 
-const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 const MTU_BYTES: u32 = 2500;
 
 /// Two hosts and their configurations.
@@ -32,18 +32,11 @@ impl Hosts {
     }
 
     fn peer(&self, end: End) -> Command {
-        let mut command = match end {
-            End::Left => self.wire.left.program(VI_PEER),
-            End::Right => self.wire.right.program(VI_PEER),
-        };
-        command.env("VIADUCT_CONFIG", self.files.file(end.interface()));
-        command
+        vi_peer::within(self.wire.end(end), &self.files.file(end.interface()))
     }
 
     fn server(&self) -> Running {
-        let mut server = Running::start("server", self.peer(End::Left).args(["serve", "echo"]));
-        server.wait_for("listening", TIMEOUT);
-        server
+        vi_peer::serve(self.peer(End::Left), "echo")
     }
 
     fn client(&self) -> Running {

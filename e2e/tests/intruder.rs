@@ -21,8 +21,8 @@ use e2e::nics::NicText;
 use e2e::process::{Line, Running, TIMEOUT, program, succeed, unprivileged, unprivileged_user};
 use e2e::report::Report;
 use e2e::scratch::Scratch;
+use e2e::vi_peer;
 
-const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 /// Default number of rounds.
 const ROUNDS: u64 = 4000;
 /// One of 20 rounds is run under valgrind and as another user.
@@ -143,18 +143,10 @@ impl Target {
         let own = fs::metadata(files.path()).expect("a directory").uid();
         let users = format!("users = [{own}, {}]\n{PROCESS}", unprivileged_user());
         let process = DatapathProcess::start(&files, &users, &nics, run);
-        let peer = || {
-            let mut command = program(VI_PEER);
-            command.env("VIADUCT_CONFIG", process.config());
-            command
-        };
-        let mut server = Running::start("server", peer().args(["serve", "honest"]));
-        server.wait_for("listening", TIMEOUT);
-        let rate = ROUND_TRIPS_PER_S.to_string();
-        let mut ping = peer();
-        ping.args(["ping", "localhost", "honest", "--client-name", "honest"]);
-        let mut client = Running::start("client", ping.args(["--per-second", &rate]));
-        client.wait_for("connected", TIMEOUT);
+        let peer = || vi_peer::local(process.config());
+        let server = vi_peer::serve(peer(), "honest");
+        let rate = ["--per-second", &ROUND_TRIPS_PER_S.to_string()];
+        let client = vi_peer::ping_with(peer(), "localhost", "honest", "honest", &rate);
         Self {
             files,
             _segment: segment,
@@ -249,10 +241,9 @@ impl Target {
             1,
             "the client's disconnect: {server:?}"
         );
-        let ended = self.process.stop();
-        assert!(ended.status.success(), "{}: {}", ended.status, ended.text);
-        assert!(!ended.text.contains("panicked"), "{}", ended.text);
-        ended.text
+        let log = self.process.stop_and_check();
+        assert!(!log.contains("panicked"), "{log}");
+        log
     }
 }
 

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use e2e::latencies::Latencies;
 use e2e::nics::{End, NicText};
-use e2e::process::{Running, TIMEOUT, program};
+use e2e::process::{Running, TIMEOUT};
 use e2e::report::Report;
 use e2e::scratch::Scratch;
+use e2e::vi_peer::{self, await_progress, stop_client};
 use e2e::wire::Wire;
 
-const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 /// Number of killed clients in one test.
 const KILLS: u64 = 6;
 /// Upper limit for the report of a kill on a busy machine. On shared memory the port detects it, on a wire three
@@ -73,18 +73,15 @@ impl Network {
     }
 
     fn peer(&self, end: End) -> Command {
-        let mut command = match &self.medium {
-            Medium::Memory(_) => program(VI_PEER),
-            Medium::Wire(wire) => wire.end(end).program(VI_PEER),
-        };
-        command.env("VIADUCT_CONFIG", self.files.file(end.interface()));
-        command
+        let config = self.files.file(end.interface());
+        match &self.medium {
+            Medium::Memory(_) => vi_peer::local(&config),
+            Medium::Wire(wire) => vi_peer::within(wire.end(end), &config),
+        }
     }
 
     fn server(&self) -> Running {
-        let mut server = Running::start("server", self.peer(End::Left).args(["serve", "kills"]));
-        server.wait_for("listening", TIMEOUT);
-        server
+        vi_peer::serve(self.peer(End::Left), "kills")
     }
 
     fn client(&self, name: &str) -> Running {
@@ -92,11 +89,7 @@ impl Network {
             Medium::Memory(_) => "localhost",
             Medium::Wire(_) => End::Left.host(),
         };
-        let mut command = self.peer(End::Right);
-        command.args(["ping", host, "kills", "--client-name", name]);
-        let mut client = Running::start(name, &mut command);
-        client.wait_for("connected", TIMEOUT);
-        client
+        vi_peer::ping(self.peer(End::Right), host, "kills", name)
     }
 }
 
@@ -104,13 +97,6 @@ impl Network {
 fn record_loss(reports: &mut Latencies, peer: &mut Running, name: &str, killed_at: Instant) {
     let lost = peer.wait_for(&format!("lost {name}"), TIMEOUT);
     reports.record(name, killed_at, &lost, REPORT_TIMEOUT);
-}
-
-/// Waits for `count` progress reports of a client.
-fn await_progress(client: &mut Running, count: u32) {
-    for _ in 0..count {
-        client.wait_for("alive", TIMEOUT);
-    }
 }
 
 fn assert_clean(report: &Report) {
@@ -131,31 +117,16 @@ fn kill_clients(network: &Network, what: &str) {
         let mut victim = network.client(&name);
         // At different times during its traffic.
         await_progress(&mut victim, 1 + ((seed + number * 7) % 4) as u32);
-        bystander.discard_output();
         let killed_at = victim.kill();
         record_loss(&mut reports, &mut server, &name, killed_at);
         server.wait_for(&format!("disconnected {name}"), TIMEOUT);
         await_progress(&mut bystander, 3);
     }
-    let bystander = Report::read(&bystander.succeed(TIMEOUT));
-    assert!(bystander.get("round_trips") > 0);
-    assert_eq!(
-        bystander.get("events"),
-        0,
-        "an event at a surviving client: {bystander:?}"
-    );
-    assert_clean(&bystander);
+    assert_clean(&stop_client(bystander));
     let text = server.succeed(TIMEOUT);
-    let losses = text
-        .lines()
-        .filter(|line| line.starts_with("lost "))
-        .count();
-    // The bystander's disconnect is one more.
-    assert_eq!(
-        losses as u64,
-        KILLS + 1,
-        "each loss is reported once: {text}"
-    );
+    let losses = text.lines().filter(|line| line.starts_with("lost "));
+    // Each is reported once; the bystander's disconnect is one more.
+    assert_eq!(losses.count() as u64, KILLS + 1, "{text}");
     assert_clean(&Report::read(&text));
     println!("\nnote: SIGKILL of clients, {what}: {KILLS} kills reported after {reports}");
 }
@@ -221,15 +192,11 @@ fn run_is_clean(network: &Network) {
     let mut server = network.server();
     let mut client = network.client("one");
     await_progress(&mut client, 2);
-    let report = Report::read(&client.succeed(TIMEOUT));
-    assert_eq!(report.get("events"), 0, "{report:?}");
+    stop_client(client);
     server.wait_for("disconnected one", TIMEOUT);
     let report = Report::read(&server.succeed(TIMEOUT));
-    assert_eq!(
-        report.get("events"),
-        1,
-        "the client's disconnect: {report:?}"
-    );
+    // The client's disconnect.
+    assert_eq!(report.get("events"), 1, "{report:?}");
     assert_clean(&report);
 }
 

@@ -111,13 +111,6 @@ impl Scene {
         let output = String::from_utf8(output.stdout).expect("text");
         output.trim().to_owned()
     }
-
-    /// Stops the process; returns its log.
-    fn end(self) -> String {
-        let ended = self.process.stop();
-        assert!(ended.status.success(), "{}", ended.text);
-        ended.text
-    }
 }
 
 #[test]
@@ -131,7 +124,7 @@ fn attached_programs_survive_each_limit_and_each_failing_system_call() {
         0,
         "the process serves the next program"
     );
-    scene.end();
+    scene.process.stop_and_check();
 }
 
 /// A resource limit of a running process.
@@ -215,7 +208,7 @@ fn datapath_process_survives_each_of_its_limits() {
             "{name}: the next program is served"
         );
     }
-    let output = scene.end();
+    let output = scene.process.stop_and_check();
     assert!(
         output.contains("no file descriptor left: RLIMIT_NOFILE = "),
         "{output}"

@@ -3,17 +3,17 @@
 use std::path::Path;
 use std::process::Command;
 
-use e2e::installation::{built, workspace};
+use e2e::datapath::fcvi_pmd_path;
+use e2e::installation::workspace;
 use e2e::nics::{End, NicText};
 use e2e::own_port::OwnPort;
-use e2e::process::{Running, TIMEOUT, program};
+use e2e::process::{Running, TIMEOUT, assert_contains, output_of_failure, program};
 use e2e::scratch::Scratch;
 use e2e::wire::{Namespace, Wire};
 use serde_json::Value;
 
 fn fcvi_pmd(namespace: Option<&Namespace>, words: &[&str], config: &Path) -> Command {
-    let path = built().join("fcvi-pmd");
-    assert!(path.exists(), "{}: cargo build -p fcvi-pmd", path.display());
+    let path = fcvi_pmd_path();
     let mut command = match namespace {
         Some(namespace) => namespace.program(path),
         None => program(path),
@@ -38,9 +38,7 @@ fn check_describes_nics_and_reports_errors_and_warnings() {
     ] {
         let config = scratch.write("wrong.toml", text);
         let mut check = fcvi_pmd(None, &["check"], &config);
-        let ended = Running::start("check", &mut check).finish(TIMEOUT);
-        assert_eq!(ended.status.code(), Some(1), "{}", ended.text);
-        assert!(ended.text.contains(word), "{}", ended.text);
+        assert_contains(&output_of_failure(&mut check), &[word]);
     }
     // A warning only.
     let config = scratch.write("more.toml", "[[nic]]\ncore = 1\n[process]\n");
@@ -57,9 +55,8 @@ fn check_describes_nics_and_reports_errors_and_warnings() {
         "[[nic]]\ncore = 1\nmax_v = 3\n[process]\nusers = [\"no such user\"]\n",
     );
     let mut check = fcvi_pmd(None, &["check"], &config);
-    let ended = Running::start("check", &mut check).finish(TIMEOUT);
-    assert_eq!(ended.status.code(), Some(1), "{}", ended.text);
-    let lines: Vec<&str> = ended.text.lines().collect();
+    let output = output_of_failure(&mut check);
+    let lines: Vec<&str> = output.lines().collect();
     let expected = [
         format!(
             "{}:3: nic \"VINIC0\": unknown key `max_v` in [[nic]]; did you mean `max_vi`?",
@@ -136,8 +133,7 @@ fn error_for_an_unknown_nic_lists_all_nics() {
     let scratch = Scratch::new("neighbours");
     let config = scratch.write("two.toml", "[[nic]]\n[[nic]]\nname = \"fast\"\n");
     let words = ["neighbours", "--device", "slow", "--config"];
-    let ended = Running::start("slow", &mut fcvi_pmd(None, &words, &config)).finish(TIMEOUT);
-    assert_eq!(ended.status.code(), Some(1), "{}", ended.text);
+    let output = output_of_failure(&mut fcvi_pmd(None, &words, &config));
     let expected = "no NIC \"slow\": the configuration has VINIC0, fast";
-    assert!(ended.text.contains(expected), "{}", ended.text);
+    assert_contains(&output, &[expected]);
 }

@@ -3,91 +3,32 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use e2e::echo::listen;
 use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
-use e2e::process::{Running, TIMEOUT, program, unprivileged, unprivileged_user};
+use e2e::process::{
+    Running, TIMEOUT, assert_contains, output_of_failure, program, unprivileged, unprivileged_user,
+};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
-/// Runs an EchoServer that must fail to start; returns its output.
-fn output_of_failure(command: &mut std::process::Command) -> String {
-    let ended = Running::start("EchoServer", command).finish(TIMEOUT);
-    assert_eq!(
-        ended.status.code(),
-        Some(1),
-        "{}\n{}",
-        ended.status,
-        ended.text
-    );
-    assert!(!ended.text.contains("panicked"), "{}", ended.text);
-    ended.text
-}
-
-fn assert_contains(text: &str, words: &[&str]) {
-    for word in words {
-        assert!(text.contains(word), "{word:?} is not in {text:?}");
-    }
-}
-
+/// Other errors of the file: pmd/src/config/tests/errors.rs.
 #[test]
 fn configuration_error_names_file_line_and_key() {
     let installation = Installation::new();
     let scratch = Scratch::new("corrupt");
-    let name = |file: &str| scratch.file(file).to_str().expect("UTF-8").to_owned();
-    let check = |file: &str, text: &str, words: &[&str]| {
-        let path = scratch.write(file, text);
+    scratch.write("unknown.toml", "[[nic]]\nprot = \"shm\"\n");
+    let unknown = "unknown key `prot` in [[nic]]; did you mean `port`?";
+    for (file, place, error) in [
+        ("unknown.toml", ":2: ", unknown),
+        ("nowhere.toml", ": ", "cannot be read"),
+    ] {
+        let path = scratch.file(file);
         let mut server = program(installation.program("EchoServer"));
-        let output = output_of_failure(server.env("VIADUCT_CONFIG", path));
-        assert_contains(&output, &[&name(file)]);
-        assert_contains(&output, words);
-        assert_contains(&output, &["VIP_ERROR_RESOURCE"]);
-    };
-    check(
-        "unknown.toml",
-        "[[nic]]\nprot = \"shm\"\n",
-        &[
-            "unknown.toml:2: ",
-            "unknown key `prot` in [[nic]]; did you mean `port`?",
-        ],
-    );
-    check(
-        "type.toml",
-        "[[nic]]\n\nmax_vi = \"many\"\n",
-        &["type.toml:3: ", "max_vi = \"many\"", "1 to 4096"],
-    );
-    check(
-        "syntax.toml",
-        "[[nic]\nport = \"shm\"\n",
-        &["syntax.toml:1: "],
-    );
-    check(
-        "choice.toml",
-        "[[nic]]\nport = \"infiniband\"\n",
-        &["choice.toml:2: ", "infiniband", "af_packet"],
-    );
-    check(
-        "range.toml",
-        "[[nic]]\nmax_vi = 5000\n",
-        &["range.toml:2: ", "VINIC0", "max_vi = 5000", "1 to 4096"],
-    );
-    check(
-        "missing.toml",
-        "[[nic]]\nport = \"af_packet\"\n",
-        &["missing.toml:1: ", "VINIC0", "interface"],
-    );
-    check(
-        "twice.toml",
-        "[[nic]]\nname = \"a\"\n[[nic]]\nname = \"a\"\n",
-        &["twice.toml:4: ", "\"a\"", "twice"],
-    );
-    check("binary.toml", "\u{0}\u{1}\u{7f}", &["binary.toml:1: "]);
-
-    let mut server = program(installation.program("EchoServer"));
-    server.env("VIADUCT_CONFIG", scratch.file("nowhere.toml"));
-    assert_contains(
-        &output_of_failure(&mut server),
-        &[&name("nowhere.toml"), "cannot be read"],
-    );
+        let output = output_of_failure(server.env("VIADUCT_CONFIG", &path));
+        let place = format!("{}{place}", path.display());
+        assert_contains(&output, &[&place, error, "VIP_ERROR_RESOURCE"]);
+    }
 }
 
 #[test]
@@ -127,8 +68,7 @@ fn connection_without_memory_for_its_ring_fails_with_the_reason() {
         .arg(&directory)
         .arg(installation.program("EchoServer"));
     server.env("VIADUCT_CONFIG", &config);
-    let mut server = Running::start("server", &mut server);
-    server.wait_for("EchoServer: listening", TIMEOUT);
+    let server = listen(&mut server);
     let mut client = program("nsenter");
     client.arg(format!("--mount=/proc/{}/ns/mnt", server.id()));
     client
@@ -239,20 +179,12 @@ fn error_for_an_unusable_interface_names_it() {
         let mut server = wire.left.program(installation.program("EchoServer"));
         output_of_failure(server.env("VIADUCT_CONFIG", config))
     };
-    assert_contains(
-        &refused(End::Right),
-        &["right", "ip link", "VIP_ERROR_RESOURCE"],
-    );
+    let code = "VIP_ERROR_RESOURCE";
+    assert_contains(&refused(End::Right), &["right", "ip link", code]);
     wire.left.ip("link set left down");
-    assert_contains(
-        &refused(End::Left),
-        &["ip link set left up", "VIP_ERROR_RESOURCE"],
-    );
+    assert_contains(&refused(End::Left), &["ip link set left up", code]);
     wire.left.ip("link set left mtu 301 up");
-    assert_contains(
-        &refused(End::Left),
-        &["left", "mtu 1500", "VIP_ERROR_RESOURCE"],
-    );
+    assert_contains(&refused(End::Left), &["left", "mtu 1500", code]);
 }
 
 /// An ordinary user runs a set-user-ID program of root with a chosen environment.

@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use e2e::datapath::{DatapathProcess, local_command, polling_core};
+use e2e::datapath::{DatapathProcess, fcvi_pmd_path, polling_core};
+use e2e::echo::listen;
 use e2e::installation::{Installation, built};
 use e2e::nics::NicText;
 use e2e::process::{Ended, Running, TIMEOUT, program};
 use e2e::scratch::Scratch;
+use e2e::vi_peer;
 
-const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 /// The capacity of a pipe: pipe(7).
 const PIPE_BYTES: usize = 65_536;
 
@@ -60,7 +61,7 @@ fn config(scratch: &Scratch, segment: &Scratch, name: &str) -> PathBuf {
 }
 
 fn fcvi_pmd(words: &[&str], config: &Path) -> Command {
-    let mut command = local_command(&built().join("fcvi-pmd"));
+    let mut command = program(fcvi_pmd_path());
     command.args(words).arg("--config").arg(config);
     command
 }
@@ -145,11 +146,7 @@ fn unread_log_delays_neither_programs_nor_the_stop() {
     let unread = UnreadLog::start("unread");
     assert!(unread.stat(&[]).contains(" log lines lost"));
     // A program attaches and detaches.
-    let mut command = program(VI_PEER);
-    command.env("VIADUCT_CONFIG", &unread.config);
-    let mut explorer = Running::start("vi-peer", command.arg("explore"));
-    explorer.wait_for("ready", TIMEOUT);
-    explorer.succeed(TIMEOUT);
+    vi_peer::explore(vi_peer::local(&unread.config)).succeed(TIMEOUT);
     unread.process.signal("TERM");
     let ended = unread.process.finish(TIMEOUT);
     assert!(ended.status.success(), "{}", ended.status);
@@ -221,24 +218,19 @@ print("status", program.wait(), flush=True)
 fn top_ends_when_its_terminal_is_closed() {
     let segment = Scratch::in_memory("segment");
     let scratch = Scratch::new("terminal");
-    let process = DatapathProcess::start(
-        &scratch,
-        "idle = \"hybrid\"",
-        &NicText::shm(segment.path()),
-        local_command,
-    );
+    let process = DatapathProcess::local(&scratch, &NicText::shm(segment.path()));
     let errors = scratch.write("errors", "");
     for file in ["", errors.to_str().expect("UTF-8")] {
         let mut command = program("python3");
         command.args(["-c", TERMINAL, file]);
-        command.arg(built().join("fcvi-pmd"));
+        command.arg(fcvi_pmd_path());
         command.args(["top", "--config"]).arg(process.config());
         let output = Running::start("top", &mut command).succeed(TIMEOUT);
         assert_eq!(output, "status 1\n", "standard error: {file:?}");
     }
     let output = fs::read_to_string(errors).expect("the file of standard error");
     assert_eq!(output, "fcvi-pmd: the terminal was closed\n");
-    assert!(process.stop().status.success());
+    process.stop_and_check();
 }
 
 /// Creates a pipe without a reader.
@@ -299,10 +291,10 @@ fn fcvi_pmd_exits_cleanly_when_its_output_fails() {
     let segment = Scratch::in_memory("segment");
     let scratch = Scratch::new("full");
     let nic = NicText::shm(segment.path());
-    let process = DatapathProcess::start(&scratch, "idle = \"hybrid\"", &nic, local_command);
+    let process = DatapathProcess::local(&scratch, &nic);
     let config = process.config().to_str().expect("UTF-8");
     let command = |words: &[&str]| {
-        let mut command = program(built().join("fcvi-pmd"));
+        let mut command = program(fcvi_pmd_path());
         command.args(words);
         command
     };
@@ -322,7 +314,7 @@ fn fcvi_pmd_exits_cleanly_when_its_output_fails() {
     outputs.check_errors(&["check", "/nowhere.toml"], 1);
     outputs.check_errors(&["run", "--config", "/nowhere.toml"], 1);
     outputs.check_errors(&["no-command"], 2);
-    assert!(process.stop().status.success());
+    process.stop_and_check();
 }
 
 #[test]
@@ -391,8 +383,7 @@ fn c_examples_exit_cleanly_when_their_output_fails() {
         assert_eq!(status.code(), Some(1), "{name}: {text}");
         assert!(text.contains("No space left on device"), "{name}: {text}");
     }
-    let mut server = Running::start("EchoServer", &mut command(&["EchoServer", "-c", "1"]));
-    server.wait_for("EchoServer: listening", TIMEOUT);
+    let server = listen(&mut command(&["EchoServer", "-c", "1"]));
     let mut client = command(&["EchoClient", "-i", "1", "localhost"]);
     let client = Running::start_with("EchoClient", &mut client, full_disk(), Stdio::piped());
     let Ended { status, text } = client.finish(TIMEOUT);

@@ -5,19 +5,15 @@ use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
 use e2e::process::{Running, TIMEOUT};
 use e2e::scratch::Scratch;
+use e2e::vi_peer;
 use e2e::wire::Wire;
 
-const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 const MTU_BYTES: u32 = 1500;
 
 fn between_hosts(name: &str, opens: u32, nic: impl Fn(End) -> NicText) {
     let wire = Wire::new(MTU_BYTES);
     let files = Scratch::new(name);
-    let peer = |end: End| {
-        let mut command = wire.end(end).program(VI_PEER);
-        command.env("VIADUCT_CONFIG", nic(end).write(&files, end.interface()));
-        command
-    };
+    let peer = |end: End| vi_peer::within(wire.end(end), &nic(end).write(&files, end.interface()));
     let host = End::Left.host();
     request_once_each(peer(End::Left), [peer(End::Right)], host, opens);
 }

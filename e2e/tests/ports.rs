@@ -17,8 +17,8 @@ use e2e::nics::{End, Faults, NicText};
 use e2e::ports::{Port, PortNetwork};
 use e2e::process::{Running, TIMEOUT, program};
 use e2e::scratch::Scratch;
+use e2e::vi_peer;
 
-const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 const ENDS: [End; 2] = [End::Left, End::Right];
 /// Clients of a datapath process.
 const CLIENTS: usize = 8;
@@ -76,20 +76,15 @@ impl<'a> Served<'a> {
 
     /// Waits until all links are up; some ports set theirs up only after both ends are open.
     fn wait_for_links(&self) {
-        let deadline = Instant::now() + TIMEOUT;
         for process in [Some(&self.left), self.right.as_ref()]
             .into_iter()
             .flatten()
         {
-            loop {
-                let stat = process.stat();
+            process.await_stat("links", |stat| {
                 let nics = stat["nics"].as_array().expect("a list");
                 // A port on shared memory has no link.
-                if nics.iter().all(|nic| nic["counters"]["port_link_up"] != 0) {
-                    break;
-                }
-                assert!(Instant::now() < deadline, "a link is down: {stat}");
-            }
+                nics.iter().all(|nic| nic["counters"]["port_link_up"] != 0)
+            });
         }
     }
 
@@ -155,7 +150,7 @@ fn first_requests(port: &'static Port) {
     let files = Scratch::new("openings");
     let peer = |end: End| {
         let nic = network.nic(end, 0, network.first_nic(end));
-        let mut command = network.program(end, Path::new(VI_PEER));
+        let mut command = network.program(end, &vi_peer::path());
         command.env("VIADUCT_CONFIG", nic.write(&files, end.interface()));
         command.args(["--nic", network.first_nic(end)]);
         command
@@ -269,12 +264,12 @@ fn with_faults(
         .needs_one_process()
         .then(|| Served::start(&network, nic));
     let peer = |end: End| {
-        let peer = Path::new(VI_PEER);
+        let peer = vi_peer::path();
         let mut command = match &served {
-            Some(served) => served.program(end, peer),
+            Some(served) => served.program(end, &peer),
             None => {
                 let config: PathBuf = nic(end).write(&files, end.interface());
-                let mut command = network.program(end, peer);
+                let mut command = network.program(end, &peer);
                 command.env("VIADUCT_CONFIG", config);
                 command
             }

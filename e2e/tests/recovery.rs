@@ -1,16 +1,11 @@
 //! Reliable connections over a wire on which the kernel drops frames.
 
-use e2e::bulk::Bulk;
+use e2e::faults::{Pair, complete};
 use e2e::nics::{End, NicText};
 use e2e::report::Report;
 use e2e::scratch::Scratch;
+use e2e::vi_peer;
 use e2e::wire::Wire;
-
-const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
-const BULK: Bulk = Bulk {
-    rounds: 3,
-    messages: 500,
-};
 
 /// Sends over the wire from right to left. Returns the reports of sink and source.
 fn run(wire: &Wire, what: &str) -> [Report; 2] {
@@ -18,12 +13,14 @@ fn run(wire: &Wire, what: &str) -> [Report; 2] {
     let peer = |end: End| {
         // A lost connect request is repeated after half of R_A_TOV.
         let text = NicText::af_packet(end).key("r_a_tov_ms", 1000);
-        let mut command = wire.end(end).program(VI_PEER);
-        command.env("VIADUCT_CONFIG", text.write(&files, end.interface()));
-        command
+        vi_peer::within(wire.end(end), &text.write(&files, end.interface()))
     };
-    let [mut sink, mut source] = [End::Left, End::Right].map(peer);
-    BULK.send(what, &mut sink, &mut source, End::Left.host())
+    let pair = Pair {
+        sink: peer(End::Left),
+        source: peer(End::Right),
+        host: End::Left.host(),
+    };
+    complete(what, pair, 3, 500)
 }
 
 #[test]

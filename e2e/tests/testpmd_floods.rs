@@ -5,14 +5,15 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use e2e::datapath::{DatapathProcess, local_command};
+use e2e::echo::listen;
 use e2e::installation::Installation;
 use e2e::process::{Running, TIMEOUT, program};
 use e2e::procfs::ProcessUsage;
 use e2e::report::Report;
 use e2e::scratch::Scratch;
 use e2e::testpmd::Testpmd;
+use e2e::vi_peer;
 
-const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 /// Minimum number of frames of each kind; more than the NIC has buffers.
 const EACH: u64 = 20_000;
 /// Maximum growth of the resident memory of the process after the first floods.
@@ -162,17 +163,11 @@ impl Scene {
             + &nic("FLOODED", &device(1, role, &link), 1, 2);
         let config = scratch.write("pmd.toml", &text);
         let process = DatapathProcess::start_from(&config, local_command);
-        let mut server = program(VI_PEER);
-        server.env("VIADUCT_CONFIG", &config);
-        let mut server = Running::start("server", server.args(["serve", "echo"]));
-        server.wait_for("listening", TIMEOUT);
+        let server = vi_peer::serve(vi_peer::local(&config), "echo");
         let own = nic("VINIC0", &device(0, Role::Client, &honest), 4, 3);
-        let mut client = program(VI_PEER);
-        client.env("VIADUCT_CONFIG", scratch.write("honest.toml", &own));
-        client.args(["ping", "192.0.2.3", "echo", "--client-name", "client"]);
-        client.args(["--per-second", "500"]);
-        let mut client = Running::start("client", &mut client);
-        client.wait_for("connected", TIMEOUT);
+        let own = vi_peer::local(&scratch.write("honest.toml", &own));
+        let rate = ["--per-second", "500"];
+        let client = vi_peer::ping_with(own, "192.0.2.3", "echo", "client", &rate);
         Self {
             scratch,
             installation: Installation::new(),
@@ -247,8 +242,7 @@ impl Scene {
         let mut server = program(self.installation.program("EchoServer"));
         server.env("VIADUCT_CONFIG", self.process.config());
         server.args(["-d", "FLOODED", "-c", "1"]);
-        let mut server = Running::start("EchoServer", &mut server);
-        server.wait_for("EchoServer: listening", TIMEOUT);
+        let server = listen(&mut server);
         let own = nic("VINIC0", &device(0, self.role.other(), &self.link()), 2, 1);
         let mut client = program(self.installation.program("EchoClient"));
         client.env("VIADUCT_CONFIG", self.scratch.write("next.toml", &own));
@@ -271,8 +265,7 @@ impl Scene {
             1,
             "the client's disconnect: {server:?}"
         );
-        let ended = self.process.stop();
-        assert!(ended.status.success(), "{}", ended.text);
+        self.process.stop_and_check();
     }
 }
 

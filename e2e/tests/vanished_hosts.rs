@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use e2e::hosts::{Hosts, address, name};
 use e2e::nics::NicText;
 use e2e::process::{Running, TIMEOUT};
+use e2e::vi_peer;
 
-const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 const MTU_BYTES: u32 = 2500;
 /// Beacon period; shorter than the default of eight seconds, for fast detection of lost hosts.
 const BEACON_PERIOD: Duration = Duration::from_secs(1);
@@ -28,10 +28,7 @@ fn hosts(count: usize) -> Hosts {
 }
 
 fn server(hosts: &Hosts, at: usize) -> Running {
-    let mut command = hosts.program(at, VI_PEER);
-    let mut server = Running::start("server", command.args(["serve", "echo"]));
-    server.wait_for("listening", TIMEOUT);
-    server
+    vi_peer::serve(hosts.program(at, vi_peer::path()), "echo")
 }
 
 /// A `vi-peer explore` on a host.
@@ -39,11 +36,7 @@ struct Explorer(Running);
 
 impl Explorer {
     fn start(hosts: &Hosts, at: usize) -> Self {
-        let mut command = hosts.program(at, VI_PEER);
-        let name = format!("explorer on {at}");
-        let mut explorer = Running::start(&name, command.arg("explore"));
-        explorer.wait_for("ready", TIMEOUT);
-        Self(explorer)
+        Self(vi_peer::explore(hosts.program(at, vi_peer::path())))
     }
 
     /// Waits until autodiscovery lists exactly these hosts; returns the time.
@@ -83,10 +76,8 @@ impl Explorer {
 fn vanished_host_loses_its_connections_and_is_not_reachable() {
     let hosts = hosts(2);
     let victim = server(&hosts, 0);
-    let mut command = hosts.program(1, VI_PEER);
-    command.args(["ping", &name(0), "echo", "--client-name", "client"]);
-    let mut client = Running::start("client", &mut command);
-    client.wait_for("connected", TIMEOUT);
+    let client = hosts.program(1, vi_peer::path());
+    let mut client = vi_peer::ping(client, &name(0), "echo", "client");
     let mut explorer = Explorer::start(&hosts, 1);
     explorer.connect(0);
     explorer.await_result(0, "connected");

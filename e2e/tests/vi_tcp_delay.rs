@@ -3,14 +3,14 @@
 use std::process::Command;
 use std::time::Duration;
 
-use e2e::bulk::Bulk;
+use e2e::faults::{Pair, complete};
 use e2e::nics::{End, NicText};
 use e2e::process::{Running, TIMEOUT};
 use e2e::report::Report;
 use e2e::scratch::Scratch;
+use e2e::vi_peer;
 use e2e::wire::Wire;
 
-const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 const MTU_BYTES: u32 = 1500;
 /// The delay in each direction.
 const DELAY: Duration = Duration::from_millis(5);
@@ -18,10 +18,6 @@ const DELAY: Duration = Duration::from_millis(5);
 const DROP_EACH: u32 = 50;
 /// Minimum number of round trips.
 const ROUND_TRIPS: u64 = 200;
-const BULK: Bulk = Bulk {
-    rounds: 2,
-    messages: 500,
-};
 
 /// Frame counts of one direction.
 #[derive(Clone, Copy, Debug)]
@@ -76,44 +72,38 @@ impl Network {
 
     /// Returns the command of `vi-peer` at one end.
     fn peer(&self, end: End) -> Command {
-        let mut command = self.wire.end(end).program(VI_PEER);
         let config = NicText::vi_tcp(end).write(&self.files, end.interface());
-        command.env("VIADUCT_CONFIG", config);
-        command
+        vi_peer::within(self.wire.end(end), &config)
     }
 
     /// Runs an echo with checked messages; returns the shortest round trip time.
     fn echo(&self) -> Duration {
-        let mut server = Running::start("server", self.peer(End::Left).args(["serve", "echo"]));
-        server.wait_for("listening", TIMEOUT);
-        let mut client = self.peer(End::Right);
-        client.args(["ping", End::Left.host(), "echo", "--client-name", "client"]);
-        let mut client = Running::start("client", &mut client);
+        let mut server = vi_peer::serve(self.peer(End::Left), "echo");
+        let client = self.peer(End::Right);
+        let mut client = vi_peer::ping(client, End::Left.host(), "echo", "client");
         let is_enough = |line: &str| {
             let count = line.strip_prefix("alive ").map(str::parse::<u64>);
             count.is_some_and(|count| count.is_ok_and(|count| count >= ROUND_TRIPS))
         };
         client.wait_until("many round trips", 2 * TIMEOUT, is_enough);
-        let client = Report::read(&client.succeed(TIMEOUT));
-        assert_eq!(client.get("events"), 0, "{client:?}");
+        let client = vi_peer::stop_client(client);
         let trips = client.get("round_trips");
         let line = server.wait_for("disconnected client", TIMEOUT).text;
         assert_eq!(line, format!("disconnected client after {trips}"));
         let server = Report::read(&server.succeed(TIMEOUT));
-        assert_eq!(
-            server.get("events"),
-            1,
-            "the client's disconnect: {server:?}"
-        );
+        // The client's disconnect.
+        assert_eq!(server.get("events"), 1, "{server:?}");
         Duration::from_micros(client.get("shortest_us"))
     }
 
     fn bulk(&self) {
-        let mut sink = self.peer(End::Left);
-        let mut source = self.peer(End::Right);
-        let host = End::Left.host();
-        let [sink, source] = BULK.send("delayed", &mut sink, &mut source, host);
-        assert_eq!(sink.get("events"), BULK.rounds, "the disconnects: {sink:?}");
+        let pair = Pair {
+            sink: self.peer(End::Left),
+            source: self.peer(End::Right),
+            host: End::Left.host(),
+        };
+        let [sink, source] = complete("delayed", pair, 2, 500);
+        assert_eq!(sink.get("events"), 2, "the disconnects: {sink:?}");
         assert_eq!(source.get("events"), 0, "{source:?}");
     }
 

@@ -7,90 +7,50 @@
 use std::process::Command;
 use std::time::Duration;
 
+use e2e::interop::network::{InteropNetwork, MTU};
 use e2e::interop::{
     assert_ending, assert_no_growth, assert_unaffected, endings_of, expected_read_status,
-    malformed_cases, outcomes, python_peer_in, resident_kib,
+    malformed_cases, outcomes, resident_kib,
 };
-use e2e::nics::{End, NicText};
+use e2e::nics::End;
 use e2e::process::{Running, TIMEOUT};
-use e2e::scratch::Scratch;
-use e2e::wire::Wire;
+use e2e::vi_peer;
 
-const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
-/// MaxTransferSize of the VIs of `vi-peer`.
-const MTU: &str = "65536";
 /// The `ulp_timeout_ms` of servers and clients in cases that wait for it.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(1000);
 
-struct Network {
-    wire: Wire,
-    files: Scratch,
+/// Starts `vi-peer` at the left end, which reports the ending of each connection.
+fn observer(network: &InteropNetwork, ulp_timeout: Duration, options: &[&str]) -> Running {
+    let mut server = network.peer(End::Left, ulp_timeout);
+    server.args(["observe", "observe"]).args(options);
+    let mut server = Running::start("server", &mut server);
+    server.wait_for("listening", TIMEOUT);
+    server
 }
 
-impl Network {
-    fn new() -> Self {
-        let wire = Wire::new(1500);
-        wire.assign_addresses();
-        Self {
-            wire,
-            files: Scratch::new("vi-tcp-malformed"),
-        }
-    }
-
-    /// Returns the command of `vi-peer` at this end.
-    fn ours(&self, end: End, ulp_timeout: Duration) -> Command {
-        let mut command = self.wire.end(end).program(VI_PEER);
-        let config = NicText::vi_tcp(end)
-            .key("ulp_timeout_ms", ulp_timeout.as_millis())
-            .write(&self.files, end.interface());
-        command.env("VIADUCT_CONFIG", config);
-        command
-    }
-
-    /// Starts an honest client of the server at the left end.
-    fn honest(&self) -> Running {
-        let mut honest = self.ours(End::Right, TIMEOUT);
-        honest.args([
-            "ping",
-            End::Left.host(),
-            "observe",
-            "--client-name",
-            "honest",
-        ]);
-        let mut honest = Running::start("honest", &mut honest);
-        honest.wait_for("connected", TIMEOUT);
-        honest
-    }
-
-    /// Returns the command of `malformed.py` at the right end, with the address of the memory of `vi-peer`, and with a
-    /// probe after cases that keep the connection open.
-    fn malformed(&self, level: &str) -> Command {
-        let mut command = python_peer_in(&self.wire.right, "malformed.py");
-        command.args(["--level", level, "--mtu", MTU, "--timeout", "20"]);
-        let silent_timeout = (2 * SHORT_TIMEOUT).as_secs_f32().to_string();
-        command.args(["--silent-timeout", &silent_timeout]);
-        command.args(["--region", "--probe", "--numbered"]);
-        command
-    }
+/// Returns the command of `malformed.py` at the right end, with the address of the memory of `vi-peer`, and with a
+/// probe after cases that keep the connection open.
+fn malformed(network: &InteropNetwork, level: &str, in_pieces: bool) -> Command {
+    let mut command = network.their("malformed.py");
+    command.args(["--level", level, "--mtu", MTU, "--timeout", "20"]);
+    let silent_timeout = (2 * SHORT_TIMEOUT).as_secs_f32().to_string();
+    command.args(["--silent-timeout", &silent_timeout]);
+    command.args(["--region", "--probe", "--numbered"]);
+    command.args(["--split", if in_pieces { "1" } else { "0" }]);
+    command
 }
 
 /// Runs all client cases against a server; the client requests level `theirs`. `in_pieces`: sent byte by byte.
 fn run_against_server(level: &str, theirs: &str, options: &[&str], in_pieces: bool) {
-    let network = Network::new();
-    let mut server = network.ours(End::Left, Duration::from_secs(3));
-    server
-        .args(["observe", "observe", "--level", level])
-        .args(options);
-    let mut server = Running::start("server", &mut server);
-    server.wait_for("listening", TIMEOUT);
-    let honest = network.honest();
+    let network = InteropNetwork::new(End::Left);
+    let server_options = [&["--level", level], options].concat();
+    let mut server = observer(&network, Duration::from_secs(3), &server_options);
+    let honest = network.honest(End::Right, "observe");
     let names = malformed_cases(&["--all"]);
     let connected = malformed_cases(&["--all", "--both-roles"]);
     let before = resident_kib(&server);
-    let mut malformed = network.malformed(theirs);
-    malformed
-        .args(options)
-        .args(["--split", if in_pieces { "1" } else { "0" }]);
+    let mut malformed = malformed(&network, theirs, in_pieces);
+    malformed.args(options);
     malformed.args(["--host", End::Left.host(), "--called", "observe", "run"]);
     let malformed = Running::start("malformed", malformed.args(&names).arg("--check"));
     // For cases on a connection, the server prints how it ended.
@@ -148,16 +108,16 @@ fn server_with_flow_control_survives_malformed_messages_in_pieces() {
 /// Incomplete requests are closed after the timeout; established connections have no such timeout.
 #[test]
 fn server_closes_incomplete_requests_after_the_timeout() {
-    let network = Network::new();
-    let mut server = network.ours(End::Left, SHORT_TIMEOUT);
-    let mut server = Running::start("server", server.args(["observe", "observe"]));
-    server.wait_for("listening", TIMEOUT);
-    let honest = network.honest();
-    let mut malformed = network.malformed("rd");
-    malformed.args(["--host", End::Left.host(), "--called", "observe"]);
+    let network = InteropNetwork::new(End::Left);
+    let mut server = observer(&network, SHORT_TIMEOUT, &[]);
+    let honest = network.honest(End::Right, "observe");
+    let start = |names: &[&str]| {
+        let mut malformed = malformed(&network, "rd", false);
+        malformed.args(["--host", End::Left.host(), "--called", "observe"]);
+        Running::start("malformed", malformed.arg("run").args(names).arg("--check"))
+    };
     let names = ["request-never-sent", "slow-half"];
-    let mut malformed =
-        Running::start("malformed", malformed.arg("run").args(names).arg("--check"));
+    let mut malformed = start(&names);
     let closed = names.map(|name| malformed.wait_for(&format!("{name}: closed"), TIMEOUT).at);
     let took = closed[1] - closed[0];
     // Both lines are printed with different delays.
@@ -169,12 +129,7 @@ fn server_closes_incomplete_requests_after_the_timeout() {
     let was_connected = server.has_printed("ended");
     assert!(!was_connected, "a connection was established");
     // No timeout on an established connection.
-    let mut malformed = network.malformed("rd");
-    malformed.args(["--host", End::Left.host(), "--called", "observe"]);
-    let mut malformed = Running::start(
-        "malformed",
-        malformed.args(["run", "segment-never-sent", "--check"]),
-    );
+    let mut malformed = start(&["segment-never-sent"]);
     malformed.wait_for("segment-never-sent: open", TIMEOUT);
     malformed.succeed(TIMEOUT);
     assert_unaffected(honest);
@@ -185,11 +140,9 @@ fn server_closes_incomplete_requests_after_the_timeout() {
 /// Runs all cases on a connection, and those of read responses, against a client; its connection to an echo server is
 /// unaffected. `in_pieces`: sent byte by byte.
 fn run_against_client(level: &str, options: &[&str], in_pieces: bool) {
-    let network = Network::new();
-    let mut echo = network.ours(End::Left, TIMEOUT);
-    let mut echo = Running::start("echo server", echo.args(["serve", "echo"]));
-    echo.wait_for("listening", TIMEOUT);
-    let mut client = network.ours(End::Left, SHORT_TIMEOUT);
+    let network = InteropNetwork::new(End::Left);
+    let echo = vi_peer::serve(network.peer(End::Left, TIMEOUT), "echo");
+    let mut client = network.peer(End::Left, SHORT_TIMEOUT);
     let mut client = Running::start(
         "client",
         client.args(["commands", "--level", level]).args(options),
@@ -201,23 +154,14 @@ fn run_against_client(level: &str, options: &[&str], in_pieces: bool) {
         |name: &String| name.starts_with("response-") || name.starts_with("control-response");
     names.retain(|name| !is_response(name));
     if level != "ud" {
-        names.extend(
-            malformed_cases(&["--both-roles"])
-                .into_iter()
-                .filter(is_response),
-        );
+        let all = malformed_cases(&["--both-roles"]).into_iter();
+        names.extend(all.filter(is_response));
     }
-    let mut malformed = network.malformed(level);
-    malformed.args([
-        "--host",
-        End::Right.host(),
-        "--split",
-        if in_pieces { "1" } else { "0" },
-    ]);
-    let mut malformed = Running::start(
-        "malformed",
-        malformed.arg("serve").args(&names).arg("--check"),
-    );
+    let mut malformed = malformed(&network, level, in_pieces);
+    malformed
+        .args(["--host", End::Right.host(), "serve"])
+        .args(&names);
+    let mut malformed = Running::start("malformed", malformed.arg("--check"));
     let mut before = 0;
     for (number, name) in names.iter().enumerate() {
         malformed.wait_for("listening", TIMEOUT);

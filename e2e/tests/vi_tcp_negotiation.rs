@@ -3,39 +3,20 @@
 
 use std::process::Command;
 
-use e2e::interop::network::{Initiator, InteropNetwork, ULP_TIMEOUT, run_command};
+use e2e::interop::network::{Initiator, InteropNetwork, MTU, ULP_TIMEOUT, run_command};
 use e2e::nics::End;
 use e2e::process::{Running, TIMEOUT};
-
-const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
-/// MaxTransferSize of the VIs of `vi-peer`.
-const MTU: &str = "65536";
 
 /// With flow control, both senders wait for posted receives; `vi-peer` gets its credits in NOPs.
 #[test]
 fn flow_control_delays_sends_until_receives_are_posted() {
     for initiator in [Initiator::Theirs, Initiator::Ours] {
         for level in ["ud", "rd", "rr"] {
-            let network = InteropNetwork::new(End::Left, VI_PEER);
-            let mut ours = network.ours(&["--level", level, "--flow-control", "--receives", "2"]);
-            let mut theirs = network.theirs(initiator);
-            theirs.args([
-                "--level",
-                level,
-                "--mtu",
-                MTU,
-                "--flow-control",
-                "--posted",
-                "3",
-            ]);
-            theirs.args([
-                "sends:10:9",
-                "recv:3",
-                "post:2",
-                "recv:2",
-                "post:1",
-                "recv:1",
-            ]);
+            let network = InteropNetwork::new(End::Left);
+            let mut ours = network.ours(level, &["--flow-control", "--receives", "2"]);
+            let mut theirs = network.theirs(initiator, level);
+            theirs.args(["--flow-control", "--posted", "3"]);
+            theirs.args("sends:10:9 recv:3 post:2 recv:2 post:1 recv:1".split(' '));
             let (mut theirs, connected) = network.connect(initiator, &mut ours, &mut theirs);
             assert!(connected.contains("flow-control true"), "{connected}");
             theirs.wait_until("flow control", TIMEOUT, |line| {
@@ -79,13 +60,13 @@ fn flow_control_is_off_if_one_side_does_not_request_it() {
         (Initiator::Theirs, false),
         (Initiator::Ours, false),
     ] {
-        let network = InteropNetwork::new(End::Left, VI_PEER);
-        let mut ours = network.ours(if option { &["--flow-control"] } else { &[] });
-        let mut theirs = network.theirs(initiator);
+        let network = InteropNetwork::new(End::Left);
+        let mut ours = network.ours("rd", if option { &["--flow-control"] } else { &[] });
+        let mut theirs = network.theirs(initiator, "rd");
         if !option {
             theirs.arg("--flow-control");
         }
-        theirs.args(["--mtu", MTU, "send:5", "wait-close:30"]);
+        theirs.args(["send:5", "wait-close:30"]);
         let (mut theirs, connected) = network.connect(initiator, &mut ours, &mut theirs);
         assert!(connected.contains("flow-control false"), "{connected}");
         theirs.wait_until("no flow control", TIMEOUT, |line| {
@@ -103,17 +84,10 @@ fn flow_control_is_off_if_one_side_does_not_request_it() {
 fn negotiated_mtu_is_the_smaller_one() {
     for initiator in [Initiator::Theirs, Initiator::Ours] {
         for (ours_mtu, their_mtu) in [("65536", "5000"), ("5000", "65536")] {
-            let network = InteropNetwork::new(End::Left, VI_PEER);
-            let mut ours = network.ours(&["--level", "rr", "--negotiate", "--mtu", ours_mtu]);
-            let mut theirs = network.theirs(initiator);
-            theirs.args([
-                "--level",
-                "rr",
-                "--mtu",
-                their_mtu,
-                "send:5000",
-                "expect:1:5000",
-            ]);
+            let network = InteropNetwork::new(End::Left);
+            let mut ours = network.ours("rr", &["--negotiate", "--mtu", ours_mtu]);
+            let mut theirs = network.theirs(initiator, "rr");
+            theirs.args(["--mtu", their_mtu, "send:5000", "expect:1:5000"]);
             theirs.arg("wait-close:30");
             let (mut theirs, connected) = network.connect(initiator, &mut ours, &mut theirs);
             assert!(connected.starts_with("connected mtu 5000 "), "{connected}");
@@ -130,9 +104,9 @@ fn negotiated_mtu_is_the_smaller_one() {
 
 #[test]
 fn different_mtu_is_rejected_without_negotiation() {
-    let network = InteropNetwork::new(End::Left, VI_PEER);
-    let mut ours = network.ours(&[]);
-    let mut theirs = network.theirs(Initiator::Theirs);
+    let network = InteropNetwork::new(End::Left);
+    let mut ours = network.ours("rd", &[]);
+    let mut theirs = network.theirs(Initiator::Theirs, "rd");
     theirs.args(["--mtu", "5000", "--expect", "reject"]);
     let (theirs, connected) = network.connect(Initiator::Theirs, &mut ours, &mut theirs);
     assert_eq!(connected, "connected InvalidMtu");
@@ -158,11 +132,10 @@ fn security_information_is_exchanged_in_both_directions() {
             ("ours", ""),
             (long.as_str(), long.as_str()),
         ] {
-            let network = InteropNetwork::new(End::Left, VI_PEER);
-            let mut ours = network.ours(&["--security", local]);
-            let mut theirs = network.theirs(initiator);
-            theirs.args(["--mtu", MTU, "--security", &hex(remote)]);
-            theirs.args(["send:1", "wait-close:30"]);
+            let network = InteropNetwork::new(End::Left);
+            let mut ours = network.ours("rd", &["--security", local]);
+            let mut theirs = network.theirs(initiator, "rd");
+            theirs.args(["--security", &hex(remote), "send:1", "wait-close:30"]);
             let (mut theirs, connected) = network.connect(initiator, &mut ours, &mut theirs);
             assert!(
                 connected.ends_with(&format!("security {remote:?}")),
@@ -187,26 +160,26 @@ fn security_information_is_exchanged_in_both_directions() {
     }
 }
 
+/// Returns the command of a Python program that requests a peer-to-peer connection with `vi-peer` at `our_end`.
+fn their_peer(network: &InteropNetwork, our_end: End) -> Command {
+    let mut theirs = network.their("peer_to_peer.py");
+    theirs.args(["--called", "table", "--calling", "python"]);
+    theirs.args(["--other", our_end.host(), "--host"]);
+    theirs.arg(network.their_end().host());
+    theirs
+}
+
 /// Of two simultaneous peer-to-peer requests, the side with the lower address yields, on either side.
 #[test]
 fn simultaneous_requests_keep_that_of_the_higher_address() {
     for our_end in [End::Left, End::Right] {
         for level in ["ud", "rd", "rr"] {
-            let network = InteropNetwork::new(our_end, VI_PEER);
-            let mut theirs = network.their("peer_to_peer.py");
-            theirs.args(["--host", network.their_end().host()]);
-            theirs.args([
-                "--other",
-                our_end.host(),
-                "--called",
-                "table",
-                "--calling",
-                "python",
-            ]);
+            let network = InteropNetwork::new(our_end);
+            let mut theirs = their_peer(&network, our_end);
             theirs.args(["--level", level, "--mtu", MTU, "send:1000", "expect:5:2000"]);
             let mut theirs = Running::start("theirs", theirs.arg("wait-close:30"));
             theirs.wait_for("listening", TIMEOUT);
-            let mut ours = network.ours(&["--level", level]);
+            let mut ours = network.ours(level, &[]);
             ours.send_line(&format!(
                 "connect-peer {} table",
                 network.their_end().host()
@@ -233,7 +206,7 @@ fn start_peers(network: &InteropNetwork, mut theirs: Command) -> (Running, Runni
     theirs.args(["--timeout", "30", "--mtu", MTU]);
     let mut theirs = Running::start("theirs", theirs.args(["send:1000", "wait-close:30"]));
     theirs.wait_for("listening", TIMEOUT);
-    let mut ours = network.ours(&[]);
+    let mut ours = network.ours("rd", &[]);
     ours.send_line(&format!(
         "connect-peer {} table",
         network.their_end().host()
@@ -252,10 +225,9 @@ fn receive_and_stop(mut ours: Running, theirs: Running) {
 /// If the peer with the higher address does not respond, its own request is accepted after `ulp_timeout_ms`.
 #[test]
 fn request_of_a_silent_peer_is_accepted_after_the_timeout() {
-    let network = InteropNetwork::new(End::Left, VI_PEER);
-    let mut theirs = network.their("peer_to_peer.py");
-    theirs.args(["--host", End::Right.host(), "--other", End::Left.host()]);
-    theirs.args(["--called", "table", "--calling", "python", "--silent"]);
+    let network = InteropNetwork::new(End::Left);
+    let mut theirs = their_peer(&network, End::Left);
+    theirs.arg("--silent");
     let (mut ours, mut theirs) = start_peers(&network, theirs);
     let requested_at = theirs.wait_for("request sent", TIMEOUT).at;
     let took = ours.wait_for("connected mtu 65536 ", TIMEOUT).at - requested_at;
@@ -267,15 +239,10 @@ fn request_of_a_silent_peer_is_accepted_after_the_timeout() {
 #[test]
 fn server_accepts_a_peer_to_peer_request() {
     for our_end in [End::Left, End::Right] {
-        let network = InteropNetwork::new(our_end, VI_PEER);
+        let network = InteropNetwork::new(our_end);
         let mut theirs = network.their("peer.py");
-        theirs.args([
-            "server",
-            "--host",
-            network.their_end().host(),
-            "--disc",
-            "table",
-        ]);
+        theirs.args(["server", "--disc", "table", "--host"]);
+        theirs.arg(network.their_end().host());
         let (mut ours, theirs) = start_peers(&network, theirs);
         ours.wait_for("connected mtu 65536 ", TIMEOUT);
         receive_and_stop(ours, theirs);

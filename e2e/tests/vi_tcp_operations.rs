@@ -5,10 +5,6 @@ use e2e::interop::network::{Initiator, InteropNetwork, run_command};
 use e2e::nics::End;
 use e2e::process::TIMEOUT;
 
-const VI_PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
-/// MaxTransferSize of the VIs of `vi-peer`.
-const MTU: &str = "65536";
-
 /// Returns the steps of the Python program: it sends messages 0 to 4 by all operations, then checks those of `vi-peer`.
 /// `reads`: reads are possible.
 fn script(reads: bool) -> Vec<&'static str> {
@@ -28,11 +24,10 @@ fn script(reads: bool) -> Vec<&'static str> {
 
 /// Runs all operations in both directions. `theirs` has options of the Python program.
 fn run_all_operations(initiator: Initiator, level: &str, their_level: &str, theirs: &[&str]) {
-    let network = InteropNetwork::new(End::Left, VI_PEER);
-    let mut ours = network.ours(&["--level", level, "--receives", "12"]);
-    let mut peer = network.theirs(initiator);
-    peer.args(["--level", their_level, "--mtu", MTU])
-        .args(theirs);
+    let network = InteropNetwork::new(End::Left);
+    let mut ours = network.ours(level, &["--receives", "12"]);
+    let mut peer = network.theirs(initiator, their_level);
+    peer.args(theirs);
     let reads = level != "ud";
     let (peer, connected) = network.connect(initiator, &mut ours, peer.args(script(reads)));
     assert_eq!(
@@ -139,11 +134,10 @@ fn errors_are_reported_at_reliable_reception() {
             ("report-error:3:0", "send 0 100", "transport error"),
             ("report-error:0:1", "send 0 100", "transport error"),
         ] {
-            let network = InteropNetwork::new(End::Left, VI_PEER);
-            let mut ours = network.ours(&["--level", "rr"]);
-            let mut theirs = network.theirs(initiator);
-            theirs.args(["--level", "rr", "--mtu", MTU, "advertise"]);
-            theirs.args([step, "wait-close:30"]);
+            let network = InteropNetwork::new(End::Left);
+            let mut ours = network.ours("rr", &[]);
+            let mut theirs = network.theirs(initiator, "rr");
+            theirs.args(["advertise", step, "wait-close:30"]);
             let (theirs, _) = network.connect(initiator, &mut ours, &mut theirs);
             ours.send_line("learn");
             let what = match operation.split(' ').next() {
@@ -163,10 +157,10 @@ fn errors_are_reported_at_reliable_reception() {
             ("write:@:1:100", "expect-error:1:30", "RdmawProt"),
             ("write:0:@:100", "expect-error:1:30", "RdmawProt"),
         ] {
-            let network = InteropNetwork::new(End::Left, VI_PEER);
-            let mut ours = network.ours(&["--level", "rr", "--receives", "0"]);
-            let mut theirs = network.theirs(initiator);
-            theirs.args(["--level", "rr", "--mtu", MTU, "recv:1:16", step, error]);
+            let network = InteropNetwork::new(End::Left);
+            let mut ours = network.ours("rr", &["--receives", "0"]);
+            let mut theirs = network.theirs(initiator, "rr");
+            theirs.args(["recv:1:16", step, error]);
             let (theirs, _) = network.connect(initiator, &mut ours, &mut theirs);
             ours.send_line("advertise");
             ours.send_line("answer-probes");

@@ -112,6 +112,21 @@ impl NicContext {
         }
     }
 
+    /// Accepts the next client that does not time out; returns its name.
+    pub(crate) fn accept(&self, vi: &Vi, name: &str) -> Result<String, Failure> {
+        let local = self.nic.local_address(name.as_bytes())?;
+        loop {
+            let mut request = self.nic.connect_wait(&local, Timeout::After(TIMEOUT))?;
+            let client = request.remote().discriminator;
+            match request.accept(vi) {
+                Ok(()) => return Ok(String::from_utf8_lossy(client.as_bytes()).into_owned()),
+                // The client has timed out and repeats its request.
+                Err(VipError::Timeout) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
     /// Waits until an event is reported or the limit expires.
     pub(crate) fn watch(&self, limit: Duration) {
         self.events.watch(limit);

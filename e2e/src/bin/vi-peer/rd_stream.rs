@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use vi_types::QueueKind;
-use vipl::{Descriptor, ReliabilityLevel, Timeout, Vi, ViState, VipError};
+use vipl::{Descriptor, ReliabilityLevel, Timeout, Vi, ViState};
 
 use crate::nic_context::{NicContext, TIMEOUT, print_count};
 use crate::queue::Queue;
@@ -45,23 +45,6 @@ impl Ending {
     }
 }
 
-/// Accepts the next client that does not time out; returns its name.
-fn accept(context: &NicContext, vi: &Vi, name: &str) -> Result<String, Failure> {
-    let local = context.nic().local_address(name.as_bytes())?;
-    loop {
-        let mut request = context
-            .nic()
-            .connect_wait(&local, Timeout::After(TIMEOUT))?;
-        let client = request.remote().discriminator;
-        match request.accept(vi) {
-            Ok(()) => return Ok(String::from_utf8_lossy(client.as_bytes()).into_owned()),
-            // The client has timed out and repeats its request.
-            Err(VipError::Timeout) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
 /// Receives on `rounds` consecutive connections.
 pub(crate) fn sink(nic: &str, name: &str, rounds: u32) -> Result<(), Failure> {
     let context = NicContext::open(nic)?;
@@ -85,7 +68,7 @@ fn sink_round(
     for descriptor in idle.drain(..) {
         receives.post(descriptor)?;
     }
-    let round = accept(context, &vi, name)?;
+    let round = context.accept(&vi, name)?;
     let mut delivered = 0;
     let mut last = Instant::now();
     loop {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use vi_types::QueueKind;
-use vipl::{Descriptor, ReliabilityLevel, Timeout, Vi, VipError};
+use vipl::{Descriptor, ReliabilityLevel, Timeout};
 
 use crate::nic_context::{NicContext, TIMEOUT, print_count};
 use crate::queue::Queue;
@@ -79,7 +79,8 @@ pub(crate) fn sink(nic: &str, name: &str) -> Result<(), Failure> {
     for descriptor in context.descriptors(SINK_RECEIVES)? {
         receives.post(descriptor)?;
     }
-    accept(&context, &vi, name)?;
+    println!("listening");
+    context.accept(&vi, name)?;
     let mut sends = Queue::new(&vi, QueueKind::Send);
     let mut idle = context.descriptors(DESCRIPTORS)?;
     let mut arrivals = Arrivals::default();
@@ -113,23 +114,6 @@ pub(crate) fn sink(nic: &str, name: &str) -> Result<(), Failure> {
     drop((receives, sends, idle));
     drop(vi);
     context.finish()
-}
-
-/// Accepts the first client that does not time out.
-fn accept(context: &NicContext, vi: &Vi, name: &str) -> Result<(), Failure> {
-    let local = context.nic().local_address(name.as_bytes())?;
-    println!("listening");
-    loop {
-        let mut request = context
-            .nic()
-            .connect_wait(&local, Timeout::After(TIMEOUT))?;
-        match request.accept(vi) {
-            Ok(()) => return Ok(()),
-            // The client has timed out and repeats its request.
-            Err(VipError::Timeout) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
 }
 
 /// Sends `messages` messages, limited by acknowledgements of the sink, and disconnects.
