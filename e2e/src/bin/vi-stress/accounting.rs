@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 use std::sync::Mutex;
 
+use serde::{Deserialize, Serialize};
 use vipl::ReliabilityLevel;
 
 use crate::Failure;
@@ -14,14 +15,14 @@ use crate::plan::{Side, SlotConfig};
 use crate::slot::lock;
 
 /// The side that ended a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum EndedBy {
     Local,
     Peer,
 }
 
 /// The record of one connection on one side. Messages are sends and RDMA writes with immediate data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) slot: u16,
     pub(crate) connection: u32,
@@ -51,63 +52,6 @@ pub(crate) struct Record {
     pub(crate) bytes: u64,
 }
 
-impl Record {
-    fn line(&self) -> String {
-        let numbers = [
-            self.slot.into(),
-            self.connection.into(),
-            u64::from(self.ended_by == EndedBy::Peer),
-            self.posted.into(),
-            self.sent.into(),
-            self.plain_writes.into(),
-            self.reads.into(),
-            self.read_bytes,
-            self.unexpected_reads.into(),
-            self.unexpected_writes.into(),
-            self.refused_reads.into(),
-            self.refused_writes.into(),
-            self.sends_without_response.into(),
-            self.sends_flushed.into(),
-            self.received.into(),
-            self.next.into(),
-            self.receives_flushed.into(),
-            self.bytes,
-        ];
-        numbers.map(|number| number.to_string()).join(" ") + "\n"
-    }
-
-    fn parse(line: &str) -> Option<Self> {
-        let mut words = line.split(' ').map(|word| word.parse::<u64>().ok());
-        let mut next = || words.next().flatten();
-        let narrow = |number: Option<u64>| u32::try_from(number?).ok();
-        let record = Self {
-            slot: u16::try_from(next()?).ok()?,
-            connection: narrow(next())?,
-            ended_by: if next()? == 0 {
-                EndedBy::Local
-            } else {
-                EndedBy::Peer
-            },
-            posted: narrow(next())?,
-            sent: narrow(next())?,
-            plain_writes: narrow(next())?,
-            reads: narrow(next())?,
-            read_bytes: next()?,
-            unexpected_reads: narrow(next())?,
-            unexpected_writes: narrow(next())?,
-            refused_reads: narrow(next())?,
-            refused_writes: narrow(next())?,
-            sends_without_response: narrow(next())?,
-            sends_flushed: narrow(next())?,
-            received: narrow(next())?,
-            next: narrow(next())?,
-            receives_flushed: narrow(next())?,
-            bytes: next()?,
-        };
-        words.next().is_none().then_some(record)
-    }
-}
-
 /// Prefix of the last line, which counts the operations that this side has refused.
 const REFUSALS: &str = "refused ";
 
@@ -121,7 +65,9 @@ impl RecordWriter {
     }
 
     pub(crate) fn append(&self, record: &Record) -> Result<(), Failure> {
-        Ok(lock(&self.0).write_all(record.line().as_bytes())?)
+        let mut line = serde_json::to_vec(record)?;
+        line.push(b'\n');
+        Ok(lock(&self.0).write_all(&line)?)
     }
 
     /// Appends the refusals, which complete the file.
@@ -159,8 +105,8 @@ fn read(path: &Path) -> Result<SideRecords, Failure> {
             refusals = Some(last);
             continue;
         }
-        let record = Record::parse(&line)
-            .ok_or_else(|| format!("{}: malformed record: {line}", path.display()))?;
+        let record: Record = serde_json::from_str(&line)
+            .map_err(|error| format!("{}: {error}: {line}", path.display()))?;
         if let Some(duplicate) = records.insert((record.slot, record.connection), record) {
             return Err(format!(
                 "{}: two records of one connection: {record:?}, {duplicate:?}",
@@ -382,134 +328,86 @@ mod tests {
         ..GOOD
     };
 
-    fn is_ok(sender: &Record, receiver: Option<&Record>) -> bool {
-        compare_messages(sender, receiver, Wire::Lossless, &mut Totals::default()).is_ok()
+    /// Whether messages from `sender` to `receiver` are consistent. `None`: the receiver timed out.
+    fn is_ok(sender: &Record, receiver: Option<Record>) -> bool {
+        let (receiver, totals) = (receiver.as_ref(), &mut Totals::default());
+        compare_messages(sender, receiver, Wire::Lossless, totals).is_ok()
     }
 
-    #[test]
-    fn record_is_parsed_from_its_line() {
-        assert_eq!(Record::parse(GOOD.line().trim_end()), Some(GOOD));
-        assert_eq!(Record::parse("1 2 3"), None);
+    /// `record` with this number of received messages, and without a gap.
+    fn received(received: u32, record: Record) -> Record {
+        Record {
+            received,
+            next: received,
+            ..record
+        }
+    }
+
+    fn ended_locally(record: Record) -> Record {
+        Record {
+            ended_by: EndedBy::Local,
+            ..record
+        }
     }
 
     #[test]
     fn lost_duplicated_and_invented_messages_are_detected() {
-        assert!(is_ok(&GOOD, Some(&PEER)));
-        let lost = Record {
+        let invented = Record { sent: 10, ..GOOD };
+        let gap = Record {
             received: 7,
-            next: 7,
             ..PEER
         };
-        assert!(
-            !is_ok(&GOOD, Some(&lost)),
-            "a message sent before the disconnect is lost"
-        );
-        let ended_locally = Record {
-            ended_by: EndedBy::Local,
-            ..lost
-        };
-        assert!(
-            is_ok(&GOOD, Some(&ended_locally)),
-            "the receiver has disconnected"
-        );
-        assert!(
-            !is_ok(
-                &GOOD,
-                Some(&Record {
-                    received: 7,
-                    ..PEER
-                })
-            ),
-            "a gap"
-        );
-        assert!(
-            !is_ok(
-                &GOOD,
-                Some(&Record {
-                    received: 9,
-                    next: 9,
-                    ..PEER
-                })
-            ),
-            "not sent"
-        );
-        assert!(
-            !is_ok(&Record { sent: 10, ..GOOD }, Some(&PEER)),
-            "not posted"
-        );
-        assert!(is_ok(&GOOD, None), "the remote side timed out");
-        assert!(
-            !is_ok(&PEER, None),
-            "received from a side without connection"
-        );
+        let lost = received(7, PEER);
+        for (what, sender, receiver, expected) in [
+            ("all received", GOOD, Some(PEER), true),
+            ("one is lost", GOOD, Some(lost), false),
+            ("by a disconnect", GOOD, Some(ended_locally(lost)), true),
+            ("a gap", GOOD, Some(gap), false),
+            ("not sent", GOOD, Some(received(9, PEER)), false),
+            ("not posted", invented, Some(PEER), false),
+            ("timed out", GOOD, None, true),
+            ("received without connection", PEER, None, false),
+        ] {
+            assert_eq!(is_ok(&sender, receiver), expected, "{what}");
+        }
     }
 
     #[test]
     fn an_unreliable_connection_may_lose_messages() {
+        let on_slot = |record| Record { slot: 1, ..record };
         let sender = Record {
-            slot: 1,
             ended_by: EndedBy::Peer,
-            ..GOOD
+            ..on_slot(GOOD)
         };
-        assert!(is_ok(
-            &sender,
-            Some(&Record {
-                slot: 1,
-                received: 5,
-                next: 7,
-                ..PEER
-            })
-        ));
-        assert!(!is_ok(
-            &sender,
-            Some(&Record {
-                slot: 1,
-                received: 5,
-                next: 10,
-                ..PEER
-            })
-        ));
+        for (next, expected) in [(7, true), (10, false)] {
+            let receiver = Record {
+                next,
+                ..received(5, on_slot(PEER))
+            };
+            assert_eq!(is_ok(&sender, Some(receiver)), expected, "{next}");
+        }
     }
 
     #[test]
     fn messages_with_response_must_be_received() {
-        let sender = Record { slot: 3, ..GOOD };
-        let receiver = Record { slot: 3, ..PEER };
-        assert!(is_ok(&sender, Some(&receiver)));
-        let more = Record {
-            received: 9,
-            next: 9,
-            ..receiver
+        let on_slot = |record| Record { slot: 3, ..record };
+        let (sender, receiver) = (on_slot(GOOD), on_slot(PEER));
+        let lost = ended_locally(received(7, receiver));
+        let nothing = Record { sent: 0, ..sender };
+        let read = Record {
+            reads: 1,
+            ..nothing
         };
-        assert!(is_ok(&sender, Some(&more)), "its response was lost");
-        let lost = Record {
-            received: 7,
-            next: 7,
-            ended_by: EndedBy::Local,
-            ..receiver
-        };
-        assert!(
-            !is_ok(&sender, Some(&lost)),
-            "also if the receiver has disconnected"
-        );
-        let never = Record {
-            received: 0,
-            next: 0,
-            ..sender
-        };
-        assert!(
-            !is_ok(&never, None),
-            "a response from a side without connection"
-        );
-        let nothing = Record { sent: 0, ..never };
-        assert!(is_ok(&nothing, None));
-        assert!(!is_ok(
-            &Record {
-                reads: 1,
-                ..nothing
-            },
-            None
-        ));
+        for (what, sender, receiver, expected) in [
+            ("all received", sender, Some(receiver), true),
+            ("no response", sender, Some(received(9, receiver)), true),
+            ("lost by a disconnect", sender, Some(lost), false),
+            ("a response without connection", sender, None, false),
+            ("nothing", nothing, None, true),
+            ("a read without connection", read, None, false),
+        ] {
+            assert_eq!(is_ok(&sender, receiver), expected, "{what}");
+        }
     }
 
     #[test]
