@@ -91,7 +91,8 @@ static void connection_reports_addresses_and_attributes(void)
         untouched &= remote.bytes[i] == 0xEE;
     CHECK(untouched, "and no byte after it is written");
     CHECK(attributes.ReliabilityLevel == VIP_SERVICE_RELIABLE_DELIVERY &&
-              attributes.MaxTransferSize == 65536 && attributes.EnableRdmaWrite == VIP_FALSE,
+              attributes.MaxTransferSize == 65536 && attributes.EnableRdmaWrite == VIP_FALSE &&
+              attributes.Ptag == NULL,
           "the server obtains the client's attributes");
     CHECK(vi_state(pair.client) == VIP_STATE_CONNECT_PENDING, "the client's VI is pending");
     CHECK_RETURN(VipDestroyVi(pair.client), VIP_INVALID_STATE);
@@ -99,7 +100,7 @@ static void connection_reports_addresses_and_attributes(void)
     CHECK_RETURN(request_finish(request, &server_attributes), VIP_SUCCESS);
     CHECK(server_attributes.ReliabilityLevel == VIP_SERVICE_RELIABLE_DELIVERY &&
               server_attributes.MaxTransferSize == 65536 &&
-              server_attributes.EnableRdmaWrite == VIP_TRUE,
+              server_attributes.EnableRdmaWrite == VIP_TRUE && server_attributes.Ptag == NULL,
           "the client obtains the server's attributes");
     CHECK(vi_state(pair.client) == VIP_STATE_CONNECTED, "the client is Connected");
     CHECK(vi_reaches(pair.server, VIP_STATE_CONNECTED), "the server is Connected");
@@ -190,6 +191,7 @@ static void attributes_that_conflict(void)
     CHECK_RETURN(VipConnectAccept(connection, NULL), INVALID);
     CHECK_RETURN(VipConnectAccept(connection, server), VIP_SUCCESS);
     CHECK_RETURN(request_finish(request, NULL), VIP_SUCCESS);
+    pair_works(&busy, "after a refused accept");
     pair_close(&busy);
     vi_close(other);
     vi_close(smaller);

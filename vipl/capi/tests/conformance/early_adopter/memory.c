@@ -24,6 +24,9 @@ static void registering(void)
     attributes.Ptag = (VIP_PROTECTION_HANDLE)5;
     CHECK_RETURN(VipRegisterMem(local_device.nic, region, 4096, &attributes, &handle),
                  VIP_INVALID_PTAG);
+    attributes.Ptag = NULL;
+    CHECK_RETURN(VipRegisterMem(local_device.nic, region, 4096, &attributes, &handle),
+                 VIP_INVALID_PTAG);
     attributes.Ptag = local_device.ptag;
 
     REQUIRE_RETURN(VipRegisterMem(local_device.nic, region + 1, 4099, &attributes, &handle),
@@ -72,13 +75,15 @@ static void region_limit(void)
     CHECK_RETURN(VipRegisterMem(small.nic, block, small.attributes.MaxRegisterBytes + 4096,
                                 &attributes, &handles[0]),
                  VIP_ERROR_RESOURCE);
-    while ((result = VipRegisterMem(small.nic, block, sizeof block, &attributes,
-                                    &handles[count])) == VIP_SUCCESS)
-        count++;
-    CHECK(result == VIP_ERROR_RESOURCE && count == small.attributes.MaxRegisterRegions,
-          "%lu regions, then %s", count, return_name((int)result));
-    while (count > 0)
-        CHECK_RETURN(VipDeregisterMem(small.nic, block, handles[--count]), VIP_SUCCESS);
+    for (unsigned round = 0; round < 2; round++) {
+        while ((result = VipRegisterMem(small.nic, block, sizeof block, &attributes,
+                                        &handles[count])) == VIP_SUCCESS)
+            count++;
+        CHECK(result == VIP_ERROR_RESOURCE && count == small.attributes.MaxRegisterRegions,
+              "%lu regions, then %s", count, return_name((int)result));
+        while (count > 0)
+            CHECK_RETURN(VipDeregisterMem(small.nic, block, handles[--count]), VIP_SUCCESS);
+    }
     device_close(&small);
 }
 

@@ -16,8 +16,11 @@ static const PairOptions plain = {0};
 
 static void open_close_and_query(void)
 {
+    enum { HANDLES = 16 };
+    const VIP_NIC_ATTRIBUTES *own = &local_device.attributes;
+    VIP_UINT8 address[16];
     VIP_NIC_ATTRIBUTES attributes;
-    VIP_NIC_HANDLE nic = NULL;
+    VIP_NIC_HANDLE nic = NULL, handles[HANDLES];
     char long_name[5000];
 
     memset(long_name, 'x', sizeof long_name - 1);
@@ -40,6 +43,18 @@ static void open_close_and_query(void)
     CHECK_RETURN(VipQueryNic(nic, &attributes), INVALID);
     CHECK_RETURN(VipCloseNic(NULL), INVALID);
     CHECK_RETURN(VipQueryNic(local_device.nic, &attributes), VIP_SUCCESS);
+
+    /* Many handles at the same time, of one host with one address, which stays valid. */
+    memcpy(address, own->LocalNicAddress, sizeof address);
+    for (unsigned n = 0; n < HANDLES; n++) {
+        REQUIRE_RETURN(VipOpenNic("VINIC0", &handles[n]), VIP_SUCCESS);
+        CHECK_RETURN(VipQueryNic(handles[n], &attributes), VIP_SUCCESS);
+        CHECK(memcmp(attributes.LocalNicAddress, address, sizeof address) == 0,
+              "handle %u has the same address", n);
+    }
+    for (unsigned n = 0; n < HANDLES; n++)
+        CHECK_RETURN(VipCloseNic(handles[n]), VIP_SUCCESS);
+    CHECK(memcmp(own->LocalNicAddress, address, sizeof address) == 0, "the address stays valid");
 }
 
 /* Limits that the guide and old programs require. */
@@ -108,6 +123,7 @@ static void close_releases_all_objects(void)
     Arena arena;
     Pair pair;
     VIP_DESCRIPTOR *done;
+    unsigned written = 0;
 
     device_open(&second);
     arena_open(&arena, &second, 8192, second.ptag, VIP_FALSE);
@@ -119,11 +135,15 @@ static void close_releases_all_objects(void)
     describe(recv, arena.base + 4096, arena.handle, 64);
     CHECK_RETURN(VipPostRecv(pair.client, recv, arena.handle), VIP_SUCCESS);
     CHECK_RETURN(VipCloseNic(second.nic), VIP_SUCCESS);
+    memset(arena.base, 0xAA, arena.bytes);
     CHECK_RETURN(VipRecvDone(pair.client, &done), INVALID);
     CHECK_RETURN(VipDisconnect(pair.client), INVALID);
     CHECK_RETURN(VipDeregisterMem(local_device.nic, arena.base, arena.handle), INVALID);
     expect_error(pair.server, VIP_ERROR_CONN_LOST, NULL);
     vi_close(pair.server);
+    for (size_t i = 0; i < arena.bytes; i++)
+        written += arena.base[i] != 0xAA;
+    CHECK(written == 0, "%u bytes of released memory are written", written);
     arena_forget(&arena);
 }
 

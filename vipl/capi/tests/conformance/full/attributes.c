@@ -42,8 +42,8 @@ static void vi_attributes_one_by_one(void)
     struct {
         VIP_VI_ATTRIBUTES attributes;
         VIP_RETURN result;
-    } wrong[7];
-    for (size_t n = 0; n < 7; n++)
+    } wrong[11];
+    for (size_t n = 0; n < 11; n++)
         wrong[n].attributes = good;
     wrong[0].attributes.ReliabilityLevel = 3;
     wrong[0].result = VIP_INVALID_RELIABILITY_LEVEL;
@@ -59,7 +59,15 @@ static void vi_attributes_one_by_one(void)
     wrong[5].result = VIP_INVALID_PTAG;
     wrong[6].attributes.EnableRdmaRead = VIP_TRUE; /* invalid at Unreliable Delivery */
     wrong[6].result = VIP_INVALID_RDMAREAD;
-    for (size_t n = 0; n < 7; n++) {
+    wrong[7].attributes.ReliabilityLevel = 0;
+    wrong[7].result = VIP_INVALID_RELIABILITY_LEVEL;
+    wrong[8].attributes.ReliabilityLevel = 8;
+    wrong[8].result = VIP_INVALID_RELIABILITY_LEVEL;
+    wrong[9].attributes.MaxTransferSize = ~0ul;
+    wrong[9].result = VIP_INVALID_MTU;
+    wrong[10].attributes.Ptag = vi;
+    wrong[10].result = VIP_INVALID_PTAG;
+    for (size_t n = 0; n < 11; n++) {
         CHECK_RETURN(VipSetViAttributes(vi, &wrong[n].attributes), wrong[n].result);
         found = attributes_of(vi);
         CHECK(same_vi(&found, &before), "row %zu changes nothing", n);
@@ -77,13 +85,20 @@ static void vi_attributes_one_by_one(void)
 
 static void vi_states(void)
 {
-    VIP_VI_ATTRIBUTES wanted, found;
+    char discriminator[32];
+    Address local, remote;
+    VIP_CONN_HANDLE connection;
+    VIP_VI_ATTRIBUTES wanted, found, invalid;
     Pair pair;
 
     pair_open(&pair, &plain);
     found = wanted = attributes_of(pair.client);
     wanted.MaxTransferSize = 12345;
     CHECK_RETURN(VipSetViAttributes(pair.client, &wanted), VIP_INVALID_STATE);
+    /* The state is checked before the attributes. */
+    invalid = wanted;
+    invalid.ReliabilityLevel = 0;
+    CHECK_RETURN(VipSetViAttributes(pair.client, &invalid), VIP_INVALID_STATE);
     CHECK_RETURN(VipDisconnect(pair.server), VIP_SUCCESS);
     vi_reaches(pair.client, VIP_STATE_ERROR);
     CHECK_RETURN(VipSetViAttributes(pair.client, &wanted), VIP_INVALID_STATE);
@@ -91,9 +106,19 @@ static void vi_states(void)
           "nothing is changed");
     CHECK_RETURN(VipDisconnect(pair.client), VIP_SUCCESS);
     CHECK_RETURN(VipSetViAttributes(pair.client, &wanted), VIP_SUCCESS);
+    /* The server changes its VI to the attributes of the request before it accepts. */
+    fresh_discriminator(discriminator, sizeof discriminator);
+    Request *request = request_start(pair.client, discriminator, WAIT_MS);
+    address_of(&remote_device, discriminator, &local);
+    REQUIRE_RETURN(VipConnectWait(remote_device.nic, &local.address, WAIT_MS, &remote.address,
+                                  &found, &connection),
+                   VIP_SUCCESS);
+    CHECK(found.MaxTransferSize == 12345, "the request has the changed attributes");
+    CHECK_RETURN(VipConnectAccept(connection, pair.server), VIP_INVALID_MTU);
     wanted.Ptag = remote_device.ptag;
     CHECK_RETURN(VipSetViAttributes(pair.server, &wanted), VIP_SUCCESS);
-    pair_connect(&pair);
+    CHECK_RETURN(VipConnectAccept(connection, pair.server), VIP_SUCCESS);
+    CHECK_RETURN(request_finish(request, NULL), VIP_SUCCESS);
     pair_works(&pair, "with changed attributes");
     pair_close(&pair);
 }
@@ -103,11 +128,13 @@ static void mem_attributes(void)
     static unsigned char region[3 * 4096];
     const VIP_MEM_ATTRIBUTES before = {local_device.ptag, VIP_FALSE, VIP_FALSE};
     VIP_MEM_ATTRIBUTES good = {NULL, VIP_TRUE, VIP_TRUE}, wrong, found;
-    VIP_PROTECTION_HANDLE other;
+    VIP_PROTECTION_HANDLE other, destroyed;
     VIP_NIC_HANDLE nic = local_device.nic;
     VIP_MEM_HANDLE handle;
 
     REQUIRE_RETURN(VipCreatePtag(nic, &other), VIP_SUCCESS);
+    REQUIRE_RETURN(VipCreatePtag(nic, &destroyed), VIP_SUCCESS);
+    REQUIRE_RETURN(VipDestroyPtag(nic, destroyed), VIP_SUCCESS);
     good.Ptag = other;
     wrong = before;
     REQUIRE_RETURN(VipRegisterMem(nic, region + 5, 5000, &wrong, &handle), VIP_SUCCESS);
@@ -119,7 +146,11 @@ static void mem_attributes(void)
     wrong = good;
     wrong.Ptag = NULL;
     CHECK_RETURN(VipSetMemAttributes(nic, region + 5, handle, &wrong), VIP_INVALID_PTAG);
+    /* The region is checked before the attributes. */
+    CHECK_RETURN(VipSetMemAttributes(nic, region + 6, handle, &wrong), INVALID);
     wrong.Ptag = nic;
+    CHECK_RETURN(VipSetMemAttributes(nic, region + 5, handle, &wrong), VIP_INVALID_PTAG);
+    wrong.Ptag = destroyed;
     CHECK_RETURN(VipSetMemAttributes(nic, region + 5, handle, &wrong), VIP_INVALID_PTAG);
     CHECK_RETURN(VipQueryMem(nic, region + 5, handle, &found), VIP_SUCCESS);
     CHECK(found.Ptag == before.Ptag && found.EnableRdmaWrite == VIP_FALSE &&

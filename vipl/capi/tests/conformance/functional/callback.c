@@ -8,11 +8,13 @@ static const PairOptions plain = {0};
 /* Posts an invalid descriptor: the call succeeds, and an asynchronous error is reported. */
 static void bad_post(VIP_DESCRIPTOR *descriptor, VIP_MEM_HANDLE handle, bool send, const char *what)
 {
+    VIP_DESCRIPTOR *recv = arena_descriptor(&local_arena, 0);
     VIP_ERROR_DESCRIPTOR error;
     Pair pair;
 
     errors_clear();
     pair_open(&pair, &plain);
+    CHECK_RETURN(VipPostRecv(pair.client, recv, local_arena.handle), VIP_SUCCESS);
     VIP_RETURN result = send ? VipPostSend(pair.client, descriptor, handle)
                              : VipPostRecv(pair.client, descriptor, handle);
     CHECK(result == VIP_SUCCESS, "%s: the call returns %s", what, return_name((int)result));
@@ -21,6 +23,8 @@ static void bad_post(VIP_DESCRIPTOR *descriptor, VIP_MEM_HANDLE handle, bool sen
                   error.ResourceCode == VIP_RESOURCE_DESCRIPTOR,
               "%s: the error names NIC, VI and descriptor", what);
     vi_reaches(pair.client, VIP_STATE_ERROR);
+    CHECK((received(pair.client, recv) & VIP_STATUS_ERROR_MASK) == VIP_STATUS_DESC_FLUSHED_ERROR,
+          "%s: the posted receive is flushed", what);
     vi_reaches(pair.server, VIP_STATE_ERROR);
     pair_close(&pair);
 }

@@ -257,13 +257,15 @@ static void cq_limit(void)
     CHECK_RETURN(VipCreateCQ(small.nic, small.attributes.MaxCQEntries + 1, &queues[0]),
                  VIP_ERROR_RESOURCE);
     CHECK_RETURN(VipCreateCQ(small.nic, ~0ul, &queues[0]), VIP_ERROR_RESOURCE);
-    while ((result = VipCreateCQ(small.nic, small.attributes.MaxCQEntries, &queues[count])) ==
-           VIP_SUCCESS)
-        count++;
-    CHECK(result == VIP_ERROR_RESOURCE && count == small.attributes.MaxCQ,
-          "%lu completion queues, then %s", count, return_name((int)result));
-    while (count > 0)
-        CHECK_RETURN(VipDestroyCQ(queues[--count]), VIP_SUCCESS);
+    for (unsigned round = 0; round < 2; round++) {
+        while ((result = VipCreateCQ(small.nic, small.attributes.MaxCQEntries, &queues[count])) ==
+               VIP_SUCCESS)
+            count++;
+        CHECK(result == VIP_ERROR_RESOURCE && count == small.attributes.MaxCQ,
+              "%lu completion queues, then %s", count, return_name((int)result));
+        while (count > 0)
+            CHECK_RETURN(VipDestroyCQ(queues[--count]), VIP_SUCCESS);
+    }
     device_close(&small);
 }
 

@@ -48,7 +48,7 @@ void rdma_reads(void)
     static const struct {
         size_t at, bytes;
     } reads[] = {{0, 0},    {0, 1},       {8, 8},      {11, 8},   {1, 2095},
-                 {3, 2096}, {4095, 4097}, {13, 65523}, {0, 65536}};
+                 {3, 2096}, {0, 2097}, {4095, 4097}, {13, 65523}, {0, 65536}};
     const PairOptions options = read_options();
     const VIP_MEM_HANDLE readable = register_readable(remote_device.ptag);
     VIP_DESCRIPTOR *read = arena_descriptor(&local_arena, 2),
@@ -99,15 +99,23 @@ void reads_of_many_segments(void)
     pair_open(&pair, &options);
     fill(exposed.base, exposed.bytes, 4);
     describe_read(read, target, local_arena.handle, 0, exposed.base, readable);
+    /* A byte between two segments must not be written. */
+    memset(target, UNTOUCHED, 4096);
     for (unsigned n = 0; n < MANY; n++) {
-        describe_segment(read, n + 1, target + total, local_arena.handle, n % 7);
+        describe_segment(read, n + 1, target + total + n, local_arena.handle, n % 7);
         total += n % 7;
     }
     read->CS.SegCount = MANY + 1;
     read->CS.Length = (VIP_UINT32)total;
     CHECK_RETURN(VipPostSend(pair.client, read, local_arena.handle), VIP_SUCCESS);
     sent(pair.client, read);
-    CHECK(read->CS.Length == total && filled(target, total, 4), "251 segments, %zu bytes", total);
+    size_t at = 0, wrong = 0;
+    for (unsigned n = 0; n < MANY; n++) {
+        wrong += memcmp(target + at + n, exposed.base + at, n % 7) != 0;
+        at += n % 7;
+        wrong += target[at + n] != UNTOUCHED;
+    }
+    CHECK(read->CS.Length == total && wrong == 0, "251 segments, %zu bytes", total);
 
     describe_read(read, target, local_arena.handle, 0, exposed.base, readable);
     read->CS.SegCount = 1;
@@ -246,7 +254,8 @@ static void refused_read(const Refusal *refusal)
     row_seen("read_refused", "sender");
     if (expect_error(pair.server, VIP_ERROR_RDMAR_PROT, &error))
         CHECK(error.NicHandle == remote_device.nic && error.ResourceCode == VIP_RESOURCE_VI &&
-                  error.OpCode == VIP_STATUS_OP_RDMA_READ,
+                  error.OpCode == VIP_STATUS_OP_RDMA_READ && error.CQHandle == NULL &&
+                  error.DescriptorPtr == NULL,
               "%s: the error names the NIC, the VI and the operation", refusal->what);
     status = received(pair.server, recv);
     CHECK((status & VIP_STATUS_ERROR_MASK) == VIP_STATUS_DESC_FLUSHED_ERROR,
@@ -266,12 +275,14 @@ void read_refused(void)
                          foreign = register_readable(other_tag);
     const Refusal all[] = {
         {"one byte past the end", true, exposed.bytes - 63, 64, readable},
+        {"many bytes past the end", true, exposed.bytes - 64, 4096, readable},
         {"one byte before the start", true, (size_t)-1, 64, readable},
         {"an address that wraps around", true, (size_t)-8 - (size_t)(uintptr_t)exposed.base, 64,
          readable},
         {"0 bytes at an invalid address", true, exposed.bytes + 4096, 0, readable},
         {"invalid handle", true, 0, 64, readable + 0x10001},
         {"memory handle 0", true, 0, 64, 0},
+        {"memory handle 0, 0 bytes", true, 0, 0, 0},
         {"region without the right", true, 0, 64, exposed.handle},
         {"region without the right, 0 bytes", true, 0, 0, exposed.handle},
         {"region of another tag", true, 0, 64, foreign},

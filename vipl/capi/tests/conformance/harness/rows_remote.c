@@ -128,7 +128,8 @@ static void refused_write(const Refusal *refusal, bool immediate)
     row_seen(row, "sender");
     if (immediate) {
         const VIP_UINT32 status = received(pair.server, recv);
-        CHECK((status & VIP_STATUS_ERROR_MASK) == VIP_STATUS_PROTECTION_ERROR,
+        CHECK((status & VIP_STATUS_ERROR_MASK) == VIP_STATUS_PROTECTION_ERROR &&
+                  !(status & VIP_STATUS_IMMEDIATE),
               "%s, immediate: the receive has a protection error, 0x%08X", refusal->what, status);
         CHECK(errors_count(pair.server, VIP_ERROR_RDMAW_PROT) == 0,
               "%s, immediate: no asynchronous error", refusal->what);

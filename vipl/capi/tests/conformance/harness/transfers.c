@@ -6,7 +6,8 @@
 
 void messages_of_all_sizes(void)
 {
-    static const size_t sizes[] = {0, 1, 3, 4, 63, 64, 1423, 1424, 1425, 2048, 4096, 65535, 131072};
+    static const size_t sizes[] = {0,    1,    3,    4,    63,   64,    1423,  1424,
+                                   1425, 2047, 2048, 2112, 2113, 4096, 65535, 131072};
     const PairOptions options = {.reliability = test_level(), .max_transfer_bytes = 131072};
     VIP_DESCRIPTOR *send = arena_descriptor(&local_arena, 1),
                    *recv = arena_descriptor(&remote_arena, 1);
@@ -210,6 +211,7 @@ void in_order(void)
 void rdma_writes(void)
 {
     enum { BYTES = 20000 };
+    static const size_t sizes[] = {0, 1, 7, 64, 2113, BYTES};
     const PairOptions options = {.reliability = test_level(), .server_rdma_write = VIP_TRUE};
     VIP_DESCRIPTOR *write = arena_descriptor(&local_arena, 2),
                    *recv = arena_descriptor(&remote_arena, 1), *done;
@@ -234,18 +236,22 @@ void rdma_writes(void)
     CHECK_RETURN(VipRecvDone(pair.server, &done), VIP_DESCRIPTOR_ERROR);
     CHECK(done == NULL, "a write without immediate data consumes no descriptor");
 
-    describe(recv, exposed.base + 32768, exposed.handle, 0);
-    CHECK_RETURN(VipPostRecv(pair.server, recv, remote_arena.handle), VIP_SUCCESS);
-    fill(data, BYTES, 6);
-    describe_write(write, data, local_arena.handle, BYTES, target, exposed.handle);
-    with_immediate(write, 0x89ABCDEF);
-    CHECK_RETURN(VipPostSend(pair.client, write, local_arena.handle), VIP_SUCCESS);
-    sent(pair.client, write);
-    status = received(pair.server, recv);
-    CHECK((status & VIP_STATUS_OP_MASK) == VIP_STATUS_OP_REMOTE_RDMA_WRITE &&
-              (status & VIP_STATUS_IMMEDIATE) && recv->CS.ImmediateData == 0x89ABCDEF &&
-              recv->CS.Length == BYTES && filled(target, BYTES, 6),
-          "a write with immediate data completes a receive");
+    for (unsigned n = 0; n < sizeof sizes / sizeof sizes[0]; n++) {
+        const size_t bytes = sizes[n];
+
+        describe(recv, exposed.base + 32768, exposed.handle, 0);
+        CHECK_RETURN(VipPostRecv(pair.server, recv, remote_arena.handle), VIP_SUCCESS);
+        fill(data, bytes, 6 + n);
+        describe_write(write, data, local_arena.handle, bytes, target, exposed.handle);
+        with_immediate(write, n * 0x89ABCDEFu);
+        CHECK_RETURN(VipPostSend(pair.client, write, local_arena.handle), VIP_SUCCESS);
+        sent(pair.client, write);
+        status = received(pair.server, recv);
+        CHECK((status & VIP_STATUS_OP_MASK) == VIP_STATUS_OP_REMOTE_RDMA_WRITE &&
+                  (status & VIP_STATUS_IMMEDIATE) && recv->CS.ImmediateData == n * 0x89ABCDEFu &&
+                  recv->CS.Length == bytes && filled(target, bytes, 6 + n),
+              "a write of %zu bytes with immediate data completes a receive", bytes);
+    }
 
     describe_write(write, data, local_arena.handle, 0, target, exposed.handle);
     CHECK_RETURN(VipPostSend(pair.client, write, local_arena.handle), VIP_SUCCESS);
