@@ -405,6 +405,26 @@ impl Drop for Listener {
 }
 
 #[test]
+fn vi_tcp_between_two_addresses() {
+    let hosts = ["127.0.0.4", "127.0.0.5"];
+    let [client, server] = hosts.map(|host| vi_tcp(host, host));
+    let listener = Listener::start(&server);
+    let common = ["--connect", hosts[1], "--config", client.to_str().unwrap()];
+    for benchmark in ["latency", "rate"] {
+        let name = format!("vi-tcp-two-{benchmark}");
+        let results = measure_on("vi-tcp", &name, &[&[benchmark], &common[..]].concat());
+        assert_eq!(results[0]["lost"], 0);
+    }
+    let connect = ["connect", "--connections", "100", "--peers", "20"];
+    let table = succeed(&[&connect[..], &common].concat());
+    assert!(table.contains("100 connections over vi-tcp"), "{table}");
+    listener.end();
+    for config in [client, server] {
+        std::fs::remove_file(config).unwrap();
+    }
+}
+
+#[test]
 fn shortcut_runs_both_ends_in_one_process() {
     for (benchmark, op) in [
         ("latency", "send"),

@@ -126,14 +126,21 @@ pub fn succeed(command: &mut Command) -> Output {
     output
 }
 
-/// Runs a command that must fail, with exit code 1 or 2; returns its output.
+/// Runs a command that must fail, with exit code 1; returns its output.
 ///
 /// # Panics
-/// If it succeeds, is killed or panics.
+/// If it does not, or panics.
 pub fn output_of_failure(command: &mut Command) -> String {
+    output_of_exit(command, 1)
+}
+
+/// As [`output_of_failure`], with another exit code.
+///
+/// # Panics
+/// If it has another one, or panics.
+pub fn output_of_exit(command: &mut Command, code: i32) -> String {
     let Ended { status, text } = Running::start("failing", command).finish(TIMEOUT);
-    let has_failed = matches!(status.code(), Some(1 | 2));
-    assert!(has_failed, "{command:?}: {status}\n{text}");
+    assert_eq!(status.code(), Some(code), "{command:?}: {status}\n{text}");
     assert!(!text.contains("panicked"), "{command:?}: {text}");
     text
 }

@@ -212,9 +212,14 @@ fn completed_send_or_write_has_been_placed() {
         let arrived = server.vi.recv_done().unwrap().unwrap().ok().unwrap();
         assert!(arrived.first_bytes() == bytes, "{size} bytes");
         let bytes = pattern(round + 100, size);
-        let write = client.write_of(&bytes, memory.remote_buffer());
+        let mut write = client.write_of(&bytes, memory.remote_buffer());
+        write.set_immediate(Some(round as u32));
+        server.vi.post_recv(server.empty(0)).unwrap();
         client.vi.post_send(write).unwrap();
         assert_eq!(sent(&client), (0, CompletedOperation::RdmaWrite, size));
+        let arrived = server.vi.recv_done().unwrap().unwrap().ok().unwrap();
+        let found = (arrived.immediate(), arrived.length_bytes());
+        assert_eq!(found, (Some(round as u32), size));
         let mut seen = vec![0; size];
         memory.read(0, &mut seen);
         assert!(seen == bytes, "{size} bytes written");
@@ -293,6 +298,34 @@ fn nothing_behind_a_failed_send_is_processed() {
     let mut seen = [0xFF; 64];
     memory.read(0, &mut seen);
     assert_eq!(seen, [0; 64], "the memory of the target");
+}
+
+/// The target reports the cause before the lost connection, and places nothing that is behind it.
+#[test]
+fn cause_of_a_break_is_reported_first() {
+    for level in RELIABLE {
+        let (client, server) = pair(level);
+        client.post_message(b"no receive");
+        server.expect_errors(&[ErrorCode::RecvqEmpty]);
+        expect_break(&client, &server);
+
+        let (client, server) = pair(level);
+        let memory = server.region(64, WRITABLE);
+        let valid = memory.remote_buffer();
+        let handle = MemoryHandle(valid.handle.0 ^ 0x5A5A_0000);
+        for remote in [RemoteBuffer { handle, ..valid }, valid] {
+            let write = client.write_of(&[0xEE; 8], remote);
+            client.vi.post_send(write).unwrap();
+        }
+        server.expect_errors(&[ErrorCode::RdmawProt]);
+        expect_break(&client, &server);
+        if level == ReliabilityLevel::ReliableReception {
+            for errors in [RDMA_PROT_ERROR, FLUSHED] {
+                assert_eq!(sent(&client), (errors, CompletedOperation::RdmaWrite, 0));
+            }
+        }
+        assert_eq!(memory.load_u64(0), 0);
+    }
 }
 
 #[test]

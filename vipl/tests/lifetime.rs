@@ -7,7 +7,8 @@ use std::thread;
 use std::time::Instant;
 
 use common::{
-    Endpoint, READABLE, SecondProcess, TIMEOUT, WAIT, WRITABLE, is_child, open_as, pair, pattern,
+    Endpoint, READABLE, SecondProcess, TIMEOUT, WAIT, WRITABLE, connect, deliver, is_child,
+    open_as, pair, pattern,
 };
 use vipl::{
     CompletedOperation, ErrorCode, MemAttributes, Nic, RdmaAccess, ReliabilityLevel, RemoteBuffer,
@@ -111,6 +112,12 @@ fn everything_may_be_dropped_in_any_order_with_descriptors_posted() {
         server.expect_errors(&[ErrorCode::ConnLost]);
         assert!(server.recv().status.is_flushed());
     }
+}
+
+#[test]
+fn unknown_nic_names_are_invalid() {
+    let refused = ["", "nosuchnic", "VINIC9999999"].map(|name| Nic::open(name).err());
+    assert_eq!(refused, [Some(VipError::InvalidParameter); 3]);
 }
 
 #[test]
@@ -242,6 +249,11 @@ fn check_requests_of_killed_peer(test: &str, level: ReliabilityLevel) {
         assert!(!is_read || flushed.descriptor.buffer(0).iter().all(|byte| *byte == 0));
     }
     assert!(survivor.recv().status.is_flushed());
+    // The VI can serve the next peer.
+    survivor.vi.disconnect().unwrap();
+    let next = Endpoint::of_level(level);
+    connect(&next, &survivor);
+    deliver(&next, &survivor, b"next");
 }
 
 #[test]

@@ -367,11 +367,15 @@ fn keys(limit: &Limit, value: u64) -> String {
 }
 
 /// Checks that the error message of a call says what to do.
-fn check_message(key: &str, value: u64, error: LimitError) {
-    let LimitError::Call(code) = error else {
+fn check_message(limit: &Limit) {
+    let LimitError::Call(code) = limit.error else {
         return;
     };
+    let (key, value) = (limit.key, limit.value);
     let message = vip::last_error().unwrap();
+    let mut calls = limit.call.split(", ");
+    let is_named = calls.any(|call| message.starts_with(&format!("{call}: ")));
+    assert!(is_named, "{message}: {}", limit.call);
     let mut expected = vec![format!("raise {key} in [[nic]]")];
     if code == VipError::ErrorResource {
         expected.push(format!(": {key} = {value}: "));
@@ -422,7 +426,7 @@ fn every_limit_is_configured_reported_and_enforced() {
         };
         let error = (limit.exceed)(&small, limit.value);
         assert_eq!(error, limit.error, "{}", limit.name);
-        check_message(limit.key, limit.value, error);
+        check_message(limit);
         // Some functions close it themselves, before their memory is unmapped.
         let _ = vip::close_nic(nic);
     }

@@ -227,6 +227,10 @@ fn notify_thread_lives_from_the_first_request_to_the_end_of_its_queue() {
         end.vi.recv_notify(|_| ()).unwrap();
     }
     await_threads(NAME, 2);
+    // Each work queue has its own. A send without a connection is flushed.
+    end.vi.post_send(end.descriptor(8)).unwrap();
+    end.vi.send_notify(|_| ()).unwrap();
+    await_threads(NAME, 3);
     drop(end.vi);
     await_threads(NAME, 1);
     drop(cq);

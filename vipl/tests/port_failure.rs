@@ -173,12 +173,14 @@ fn check_requests_after_failure(client: &Endpoint, ud: &Vi) {
     let own = client.address(b"client");
     for (vi, state) in [(&client.vi, ViState::Error), (ud, ViState::Idle)] {
         vi.disconnect().unwrap();
+        vi.post_recv(client.descriptor(8)).unwrap();
         let begun = Instant::now();
         let refused = vi.connect(&own, &own, Timeout::Infinite).map(drop);
         assert_eq!(refused, Err(VipError::NotReachable));
         assert!(begun.elapsed() < TIMEOUT, "without delay");
         assert_eq!(vi.state(), Ok(state));
     }
+    assert!(client.recv().status.is_flushed());
 }
 
 /// Opens the NICs again and sends a message.

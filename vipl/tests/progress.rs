@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{
     Endpoint, SecondProcess, TIMEOUT, WAIT, WRITABLE, connect, deliver, is_child, open, open_as,
-    pair_on, processor_time, retry_no_match, unique_discriminator, wait_until,
+    pair, pair_on, processor_time, retry_no_match, unique_discriminator, wait_until,
 };
 use pmd::config::{NicConfig, Progress};
 use vipl::{Completed, ErrorCode, Nic, Result, Timeout, ViState, VipError, provider as vip};
@@ -351,4 +351,24 @@ fn close_under_waiting_threads(nic: Nic) {
 fn closing_a_nic_ends_the_waits_on_it() {
     close_under_waiting_threads(open_as(|config| config.takeover_us = 1005));
     close_under_waiting_threads(open_pinned());
+    // Another handle keeps the NIC open.
+    let _other = open();
+    close_under_waiting_threads(open());
+}
+
+#[test]
+fn destroying_a_completion_queue_or_disconnecting_ends_a_wait() {
+    let (_client, server) = pair();
+    let cq = vip::create_cq(server.nic.handle(), 1).unwrap();
+    server.post_receives(1, 8);
+    thread::scope(|scope| {
+        let entry = scope.spawn(|| vip::cq_wait(cq, Timeout::Infinite));
+        let receive = scope.spawn(|| server.vi.recv_wait(Timeout::Infinite).unwrap().unwrap());
+        // Lets both sleep; the checks also hold if they do not yet.
+        thread::sleep(Duration::from_millis(5));
+        vip::destroy_cq(cq).unwrap();
+        assert_eq!(entry.join().unwrap(), Err(VipError::InvalidParameter));
+        server.vi.disconnect().unwrap();
+        assert!(receive.join().unwrap().status.is_flushed());
+    });
 }

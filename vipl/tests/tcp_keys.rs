@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use common::datapath::with_process_of;
+use common::datapath::{serve_if_child, with_process_of};
 use common::{
     Endpoint, LEVELS, WAIT, deliver, open_as, pattern, tcp_host, unique_discriminator, use_tcp,
 };
@@ -363,6 +363,7 @@ fn request_is_not_handed_off_to_a_program_without_keys() {
 
 #[test]
 fn keys_are_checked_through_a_datapath_process() {
+    serve_if_child();
     let _serial = serialise();
     let keys = KeyFile::for_all(KEY);
     let text = format!(

@@ -36,19 +36,17 @@ pub(crate) fn with_process_of(
     process: &str,
     run: impl FnOnce(&DatapathProcess),
 ) {
-    if serve_if_child() {
-        // Also if the test starts further processes.
-        std::process::exit(0);
-    }
+    serve_if_child();
     let process = DatapathProcess::start(test, nic, process);
     run(&process);
     process.stop();
 }
 
-/// In the child: serves until end of file on standard input and returns true.
-fn serve_if_child() -> bool {
+/// In the child: serves until end of file on standard input and exits, also if the test starts further processes. A test
+/// that creates files calls it first.
+pub(crate) fn serve_if_child() {
     let Some(config) = std::env::var_os(SERVE) else {
-        return false;
+        return;
     };
     pmd::obey_ptrace_rules().unwrap();
     let config = Config::read_to_serve(Path::new(&config)).unwrap();
@@ -56,7 +54,7 @@ fn serve_if_child() -> bool {
     println!("{READY}");
     stdin().read_to_end(&mut Vec::new()).unwrap();
     server.stop();
-    true
+    std::process::exit(0);
 }
 
 impl DatapathProcess {
