@@ -149,7 +149,7 @@ fn invalid_tcp_nics(scratch: &Scratch, taken: SocketAddr) -> Vec<InvalidTable> {
     ]
 }
 
-/// Invalid certificates and private keys; all errors of these files: vipl/tests/tls_refusals.rs.
+/// Invalid certificates and private keys; all errors of these files: vipl/tests/tcp/tls_refusals.rs.
 fn invalid_tls(certificates: &Certificates) -> Vec<InvalidTable> {
     let [own, other] = ["127.0.0.1", "127.0.0.2"].map(|host| certificates.issue(host));
     let tls = |certificate: &Path, key: &Path, authorities: &Path| {

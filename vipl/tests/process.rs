@@ -6,6 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Read, Write};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use common::forked::{ForkedChild, in_forked_child};
@@ -78,6 +79,30 @@ fn handles_are_stale_in_a_forked_child() {
     client.expect_message(b"as usual");
     assert_eq!(client.vi.state().unwrap(), ViState::Connected);
     check_messages(&client, &server);
+}
+
+#[test]
+fn pending_handlers_survive_a_fork() {
+    let (client, server) = pair();
+    server.post_receives(1, 8);
+    let (sender, calls) = channel();
+    server
+        .vi
+        .recv_notify(move |found| sender.send(found).unwrap())
+        .unwrap();
+    let (vi, cq) = (server.vi.handle(), server.nic.create_cq(1).unwrap());
+    cq.notify(|_| ()).unwrap();
+    in_forked_child(|| {
+        let stale = Err(VipError::InvalidParameter);
+        vip::recv_notify(vi, |_, _| ()) == stale
+            && vip::cq_notify(cq.handle(), |_, _| ()) == stale
+            && vip::resize_cq(cq.handle(), 2) == stale
+            && vip::destroy_cq(cq.handle()) == stale
+            && vip::destroy_vi(vi) == stale
+    });
+    client.send_bytes(b"as usual");
+    let found = calls.recv_timeout(TIMEOUT).unwrap().unwrap();
+    assert_eq!(found.first_bytes(), b"as usual");
 }
 
 #[test]

@@ -8,13 +8,17 @@ fn root() -> PathBuf {
 
 /// The path of a test file that the table names.
 fn file_of(name: &str) -> PathBuf {
-    let directory = match name {
-        _ if name.ends_with(".c") && name.contains('/') => "vipl/capi/tests/conformance",
-        _ if name.ends_with(".c") => "vipl/capi/tests/old_programs",
-        _ if name.contains('/') => "",
-        _ => "vipl/tests",
+    let directories = match name {
+        _ if name.ends_with(".c") && name.contains('/') => {
+            ["vipl/capi/tests/conformance"].as_slice()
+        }
+        _ if name.ends_with(".c") => &["vipl/capi/tests/old_programs"],
+        _ if name.contains('/') => &[""],
+        _ => &["vipl/tests/api", "vipl/tests/attached", "vipl/tests"],
     };
-    root().join(directory).join(name)
+    let paths = directories.iter().map(|path| root().join(path).join(name));
+    let found = paths.into_iter().find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("no file {name} in {directories:?}"))
 }
 
 #[test]

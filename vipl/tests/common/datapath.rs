@@ -3,11 +3,13 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, stdin};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use pmd::attach::server::Server;
 use pmd::config::Config;
 use vipl::Nic;
+
+use super::test_command;
 
 /// Environment variable with the path of the configuration; set only in the child.
 const SERVE: &str = "VIADUCT_TEST_SERVE";
@@ -72,8 +74,8 @@ impl DatapathProcess {
         let text = text.replace("DIRECTORY", &format!("{:?}", directory.0));
         let config = directory.0.join("pmd.toml");
         fs::write(&config, text).unwrap();
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        let child = test_command(test)
+            .arg("--test-threads=1")
             .env(SERVE, config)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

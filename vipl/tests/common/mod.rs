@@ -97,10 +97,18 @@ pub(crate) fn own_host() -> Ipv4Addr {
     Ipv4Addr::from_bits(0x7F40_0000 | pid & 0x3F_FFFF)
 }
 
-/// One of the loopback addresses that only this test run and its children use; number 0 is [`own_host`].
+/// One of the loopback addresses that only this test run and its children use; number 0 is [`own_host`]. Each module of
+/// a program has numbers of its own below [`FIRST_OF_PEERS`].
 pub(crate) fn tcp_host(number: u32) -> Ipv4Addr {
+    assert!(number <= LAST_HOST);
     Ipv4Addr::from_bits(own_host().to_bits() ^ (number << 16))
 }
+
+/// The first number of tests with a scripted peer.
+pub(crate) const FIRST_OF_PEERS: u32 = 64;
+/// The first number of tests with TLS.
+pub(crate) const FIRST_OF_TLS: u32 = 128;
+const LAST_HOST: u32 = 255;
 
 /// Configures VI/TCP at [`tcp_host`] `number`.
 pub(crate) fn use_tcp(config: &mut NicConfig, number: u32) {
@@ -435,6 +443,25 @@ pub(crate) fn is_child() -> bool {
     std::env::var_os(CHILD_MARK).is_some()
 }
 
+/// Returns the command of this program that runs one test, whose function has this name. Its modules are looked up:
+/// a command of a test that does not exist would succeed.
+pub(crate) fn test_command(test: &str) -> Command {
+    let program = std::env::current_exe().unwrap();
+    let listed = Command::new(&program).args(["--list", test]).output();
+    let listed = String::from_utf8(listed.unwrap().stdout).unwrap();
+    let names = listed
+        .lines()
+        .filter_map(|line| line.strip_suffix(": test"));
+    let name = names.into_iter().find(|name| {
+        let modules = name.strip_suffix(test);
+        modules.is_some_and(|modules| modules.is_empty() || modules.ends_with("::"))
+    });
+    let name = name.unwrap_or_else(|| panic!("no test {test}: {listed}"));
+    let mut command = Command::new(program);
+    command.args(["--exact", name, "--nocapture"]);
+    command
+}
+
 /// A second process that runs one test; killed when dropped.
 pub(crate) struct SecondProcess(Child);
 
@@ -446,11 +473,8 @@ impl SecondProcess {
 
     /// As [`SecondProcess::start`], with a changed command.
     pub(crate) fn start_with(test: &str, change: impl FnOnce(&mut Command)) -> Self {
-        let program = std::env::current_exe().unwrap();
-        let mut command = Command::new(program);
-        command
-            .args(["--exact", test, "--nocapture"])
-            .env(CHILD_MARK, segment());
+        let mut command = test_command(test);
+        command.env(CHILD_MARK, segment());
         change(&mut command);
         Self(command.spawn().unwrap())
     }

@@ -12,7 +12,10 @@ use vipl::{
     Completed, ConnectionOptions, ErrorCode, ReliabilityLevel, RemoteBuffer, ViBuilder, ViState,
 };
 
-use super::{Endpoint, MAX_TRANSFER_BYTES, TIMEOUT, open_as, own_host, unique_discriminator};
+use super::{
+    Endpoint, FIRST_OF_PEERS, FIRST_OF_TLS, MAX_TRANSFER_BYTES, TIMEOUT, open_as, tcp_host,
+    unique_discriminator,
+};
 
 // Segment types and flags of docs/spec/vitcp.md.
 pub(crate) const SEND: u8 = 0;
@@ -185,10 +188,10 @@ pub(crate) struct ConnectionSetup {
 fn host_of_test() -> Ipv4Addr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     thread_local! {
-        static NUMBER: u32 = NEXT.fetch_add(1, Ordering::Relaxed) % 32;
+        static NUMBER: u32 =
+            FIRST_OF_PEERS + NEXT.fetch_add(1, Ordering::Relaxed) % (FIRST_OF_TLS - FIRST_OF_PEERS);
     }
-    let number = NUMBER.with(|number| *number);
-    Ipv4Addr::from_bits(own_host().to_bits() ^ 1 << 16 ^ number << 17)
+    tcp_host(NUMBER.with(|number| *number))
 }
 
 impl ConnectionSetup {

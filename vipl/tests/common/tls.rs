@@ -10,7 +10,9 @@ use pmd::config::{NicConfig, TlsConfig};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType, date_time_ymd};
 use vipl::{Nic, VipError};
 
-use super::{Endpoint, counter, open_as, tcp_host, unique_discriminator, use_tcp, wait_until};
+use super::{
+    Endpoint, FIRST_OF_TLS, counter, open_as, tcp_host, unique_discriminator, use_tcp, wait_until,
+};
 
 /// The directory of a test, removed when dropped, and its addresses.
 pub(crate) struct Files {
@@ -26,10 +28,10 @@ impl Files {
         let name = format!("viaduct-tls-{name}-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         fs::create_dir(&directory).unwrap();
-        static NEXT: AtomicU32 = AtomicU32::new(1);
+        static NEXT: AtomicU32 = AtomicU32::new(0);
         Self {
             directory,
-            first_host: HOSTS * NEXT.fetch_add(1, Ordering::Relaxed),
+            first_host: FIRST_OF_TLS + HOSTS * NEXT.fetch_add(1, Ordering::Relaxed),
         }
     }
 

@@ -1,14 +1,12 @@
 //! Work queues and completion queues: entries of several VIs, reused slots, and errors of posts.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::raw::{RawEndpoint, errors_of};
-use common::{Endpoint, TIMEOUT, WAIT, config, connect, counter, open_as, pair, pattern};
+use crate::common::raw::{RawEndpoint, errors_of};
+use crate::common::{Endpoint, TIMEOUT, WAIT, config, connect, counter, open_as, pair, pattern};
 use vipl::{ErrorCode, ViState, VipError, provider as vip};
 
 #[test]

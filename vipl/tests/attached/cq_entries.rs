@@ -1,11 +1,9 @@
 //! Entries of completion queues whose descriptor was collected directly, whose VI is destroyed, or that overrun it.
 
-mod common;
-
 use std::sync::mpsc::channel;
 
-use common::datapath::with_process_of;
-use common::{Endpoint, TIMEOUT, WAIT, connect, counter, open_as, pattern};
+use crate::common::datapath::with_process_of;
+use crate::common::{Endpoint, TIMEOUT, WAIT, connect, counter, open_as, pattern};
 use vipl::{Completed, CqEntry, Nic, Timeout, Vi, VipError, provider as vip};
 
 /// Maximum of posted descriptors on each work queue.

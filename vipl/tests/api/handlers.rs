@@ -1,7 +1,6 @@
 //! Error handlers that disconnect VIs, replace themselves, close the NIC, or panic; and the default handler.
 
-mod common;
-
+use crate::common;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -9,7 +8,9 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Endpoint, SecondProcess, TIMEOUT, connect, deliver, is_child, open, pair, pair_on};
+use crate::common::{
+    Endpoint, SecondProcess, TIMEOUT, connect, deliver, is_child, open, pair, pair_on,
+};
 use vipl::{
     ErrorCode, ErrorDescriptor, Nic, NicHandle, ReliabilityLevel, ViState, VipError,
     provider as vip,

@@ -1,7 +1,6 @@
 //! VI/TCP with TLS: peers without a valid certificate are refused, and errors of the configuration are reported.
 
-mod common;
-
+use crate::common;
 use std::ffi::CString;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,8 +10,12 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::tls::{Authority, Files, UNEXPIRED_YEAR, nic, valid, vitcp_port, wait_for_counter};
-use common::{Endpoint, TIMEOUT, WAIT, connect, counter, open_as, pattern, unique_discriminator};
+use crate::common::tls::{
+    Authority, Files, UNEXPIRED_YEAR, nic, valid, vitcp_port, wait_for_counter,
+};
+use crate::common::{
+    Endpoint, TIMEOUT, WAIT, connect, counter, open_as, pattern, unique_discriminator,
+};
 use pmd::config::TlsConfig;
 use vipl::{Nic, Timeout, ViState, VipError};
 

@@ -2,14 +2,13 @@
 //!
 //! docs/spec/nic-limits.md is generated from the tables of this file.
 
-mod common;
-
+use crate::common;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::mpsc::channel;
 
-use common::raw::{self, PAGE_BYTES, Pages, attributes, connect_vis, errors_of};
-use common::{TIMEOUT, segment};
+use crate::common::raw::{self, PAGE_BYTES, Pages, attributes, connect_vis, errors_of};
+use crate::common::{TIMEOUT, segment};
 use pmd::config::{Config, NicConfig};
 use pmd::descriptor::{ControlSegment, DataSegment, RawDescriptor};
 use vi_types::status;
@@ -524,8 +523,8 @@ fn document() -> String {
          Every number of `VIP_NIC_ATTRIBUTES`: its configuration key, the range of the key, and the error of a call that\n\
          exceeds it. `VipQueryNic` reports the configured value; numbers of registered bytes as at most 2147483647, which\n\
          an `int` of old programs can hold, though the limit may be higher.\n\n\
-         This file is generated from the tables in `vipl/tests/limits.rs`, which also reaches and exceeds each limit:\n\
-         `VIPL_WRITE_DOCUMENTS=1 cargo test -p vipl --test limits`.\n\n\
+         This file is generated from the tables in `vipl/tests/api/limits.rs`, which also reaches and exceeds each limit:\n\
+         `VIPL_WRITE_DOCUMENTS=1 cargo test -p vipl --test api limits`.\n\n\
          | attribute | key | default | smallest | largest | call | error |\n\
          | --- | --- | --- | --- | --- | --- | --- |\n",
     );
@@ -553,7 +552,7 @@ fn nic_limits_document_is_up_to_date() {
     assert_eq!(
         written,
         document(),
-        "generate it again: VIPL_WRITE_DOCUMENTS=1 cargo test -p vipl --test limits"
+        "generate it again: VIPL_WRITE_DOCUMENTS=1 cargo test -p vipl --test api limits"
     );
 }
 

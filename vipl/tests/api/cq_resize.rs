@@ -1,7 +1,5 @@
 //! Completion queues that are resized during use, and a stress test with connections and handlers.
 
-mod common;
-
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -9,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Endpoint, TIMEOUT, WAIT, connect, open_as, wait_until};
+use crate::common::{Endpoint, TIMEOUT, WAIT, connect, open_as, wait_until};
 use vipl::{Completed, CompletionQueue, CqEntry, Timeout, Vi, ViHandle, VipError, provider as vip};
 
 /// Xorshift pseudo-random numbers.

@@ -1,13 +1,11 @@
 //! Bounce buffers: memory of a program that its datapath process cannot access.
 
-mod common;
-
-use common::datapath::{DatapathProcess, with_process};
-use common::raw::{
+use crate::common::datapath::{DatapathProcess, with_process};
+use crate::common::raw::{
     self, PAGE_BYTES, Pages, RawEndpoint, attributes, connect, mem_attributes, register,
     set_mem_attributes,
 };
-use common::{READ_WRITE, READABLE, WRITABLE};
+use crate::common::{READ_WRITE, READABLE, WRITABLE};
 use pmd::descriptor::{ControlSegment, DataSegment, control};
 use vi_types::status;
 use vipl::provider as vip;

@@ -1,14 +1,12 @@
 //! VI/TCP with TLS: messages, RDMA, flow control and close work as without TLS.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-use common::tls::{Files, nic, valid, vitcp_port};
-use common::{
+use crate::common::tls::{Files, nic, valid, vitcp_port};
+use crate::common::{
     Endpoint, LEVELS, READ_WRITE, WAIT, connect, counter, deliver, open_as, pattern,
     unique_discriminator,
 };

@@ -1,16 +1,13 @@
 //! VIs, completion queues and NICs destroyed during waiting calls and notify handlers.
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::forked::in_forked_child;
-use common::raw::{self, RawEndpoint, attributes, post_empty_recv};
-use common::{
+use crate::common::raw::{self, RawEndpoint, attributes, post_empty_recv};
+use crate::common::{
     Endpoint, TIMEOUT, WAIT, config, pair, retry_no_match, unique_discriminator, wait_until,
 };
 use vi_types::status;
@@ -343,30 +340,6 @@ fn queues_are_created_and_destroyed_during_concurrent_calls() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-}
-
-#[test]
-fn pending_handlers_survive_a_fork() {
-    let (client, server) = pair();
-    server.post_receives(1, 8);
-    let (sender, calls) = channel();
-    server
-        .vi
-        .recv_notify(move |found| sender.send(found).unwrap())
-        .unwrap();
-    let (vi, cq) = (server.vi.handle(), server.nic.create_cq(1).unwrap());
-    cq.notify(|_| ()).unwrap();
-    in_forked_child(|| {
-        let stale = Err(VipError::InvalidParameter);
-        vip::recv_notify(vi, |_, _| ()) == stale
-            && vip::cq_notify(cq.handle(), |_, _| ()) == stale
-            && vip::resize_cq(cq.handle(), 2) == stale
-            && vip::destroy_cq(cq.handle()) == stale
-            && vip::destroy_vi(vi) == stale
-    });
-    client.send_bytes(b"as usual");
-    let found = calls.recv_timeout(TIMEOUT).unwrap().unwrap();
-    assert_eq!(found.first_bytes(), b"as usual");
 }
 
 #[test]

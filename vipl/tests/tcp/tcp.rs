@@ -1,12 +1,11 @@
 //! VI/TCP: descriptor flow control, partial writes and reads, transmission timeouts, and the hot connection.
 
-mod common;
-
+use crate::common;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::raw::{Pages, RawEndpoint, errors_of, post_empty_recv};
-use common::{
+use crate::common::raw::{Pages, RawEndpoint, errors_of, post_empty_recv};
+use crate::common::{
     Endpoint, LEVELS, TIMEOUT, WRITABLE, connect, counter, deliver, open_as, pattern, use_tcp,
     wait_until,
 };

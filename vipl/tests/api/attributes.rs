@@ -1,15 +1,14 @@
 //! Changed attributes of existing VIs and memory: effect on transfers, and tags in use.
 
-mod common;
-
+use crate::common;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use common::raw::{
+use crate::common::raw::{
     PAGE_BYTES, Pages, RawEndpoint, attributes, connect, errors_of, mem_attributes, segment,
     set_mem_attributes,
 };
-use common::{Endpoint, TIMEOUT, WRITABLE, config, open_as, wait_until};
+use crate::common::{Endpoint, TIMEOUT, WRITABLE, config, open_as, wait_until};
 use vi_types::status;
 use vipl::{
     ErrorCode, MemoryHandle, RdmaAccess, ReliabilityLevel, ViHandle, ViState, VipError,

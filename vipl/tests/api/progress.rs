@@ -1,12 +1,11 @@
 //! Progress of a NIC: polling by the program's calls, by the NIC's poll thread, and by a pinned thread; waits sleep.
 
-mod common;
-
+use crate::common;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{
+use crate::common::{
     Endpoint, SecondProcess, TIMEOUT, WAIT, WRITABLE, connect, deliver, is_child, open, open_as,
     pair, pair_on, processor_time, retry_no_match, unique_discriminator, wait_until,
 };
@@ -230,7 +229,7 @@ fn sends_above_the_port_capacity_are_transmitted_during_a_wait() {
 fn time_of_four_rings() -> Duration {
     const MESSAGES: usize = 32;
     const BYTES: usize = 64 * 1024;
-    let (client, server) = pair_on(open(), open_as(|config| config.takeover_us = 1003));
+    let (client, server) = pair_on(open(), open_as(|config| config.takeover_us = 1006));
     server.post_receives(MESSAGES, BYTES);
     let begun = Instant::now();
     thread::scope(|scope| {

@@ -1,12 +1,10 @@
 //! Connection requests over VI/TCP to hosts without a listener, with a late listener, and without a route
 //! (VIPL 3.3.4, 3.3.6).
 
-mod common;
-
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
-use common::{Endpoint, LEVELS, WAIT, counter, tcp, tcp_host, wait_until};
+use crate::common::{Endpoint, LEVELS, WAIT, counter, tcp, tcp_host, wait_until};
 use vipl::{Discriminator, HostAddress, NetAddress, ReliabilityLevel, Timeout, ViState, VipError};
 
 /// The address of a discriminator on a host.
@@ -29,10 +27,10 @@ fn expect_receive_posted(end: &Endpoint) {
 #[test]
 fn request_to_host_without_listener_is_no_match() {
     for level in LEVELS {
-        let client = end(1, level);
+        let client = end(11, level);
         client.post_receives(1, 8);
         let own = client.address(b"client");
-        let remote = at(tcp_host(2), b"unused");
+        let remote = at(tcp_host(12), b"unused");
         let refused = client.vi.connect(&own, &remote, Timeout::Infinite);
         assert_eq!(refused.err(), Some(VipError::NoMatch), "{level:?}");
         assert_eq!(client.vi.state(), Ok(ViState::Idle));
@@ -43,7 +41,7 @@ fn request_to_host_without_listener_is_no_match() {
 #[test]
 fn request_without_route_moves_reliable_vi_to_error() {
     for level in LEVELS {
-        let client = end(3, level);
+        let client = end(13, level);
         let own = client.address(b"client");
         // The kernel has no route from a loopback address to another network.
         let remote = at(Ipv4Addr::new(198, 51, 100, 1), b"x");
@@ -74,7 +72,7 @@ fn request_without_route_moves_reliable_vi_to_error() {
 fn peer_request_connects_to_host_that_listens_later() {
     for level in LEVELS {
         // Of two simultaneous requests the one of the higher address is used.
-        for (early, late) in [(4, 5), (5, 4)] {
+        for (early, late) in [(14, 15), (15, 14)] {
             let first = end(early, level);
             let request = |end: &Endpoint, other: u32| {
                 let own = end.address(b"peer");
@@ -98,11 +96,11 @@ fn peer_request_connects_to_host_that_listens_later() {
 
 #[test]
 fn peer_request_to_host_without_listener_times_out() {
-    let first = end(6, ReliabilityLevel::ReliableDelivery);
+    let first = end(16, ReliabilityLevel::ReliableDelivery);
     let own = first.address(b"peer");
     let limit = Timeout::After(std::time::Duration::from_millis(200));
     let begun = Instant::now();
-    let remote = at(tcp_host(7), b"both");
+    let remote = at(tcp_host(17), b"both");
     first.vi.connect_peer(&own, &remote, limit).unwrap();
     let outcome = first.vi.connect_peer_wait();
     assert_eq!(outcome.err(), Some(VipError::Timeout));

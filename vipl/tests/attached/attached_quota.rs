@@ -1,12 +1,11 @@
 //! Quotas of a datapath process, as its applications observe them.
 
-mod common;
-
+use crate::common;
 use std::sync::mpsc::channel;
 
-use common::datapath::{SHM, with_process, with_process_of};
-use common::raw::{self, Pages};
-use common::{READ_WRITE, TIMEOUT, pair_on};
+use crate::common::datapath::{SHM, with_process, with_process_of};
+use crate::common::raw::{self, Pages};
+use crate::common::{READ_WRITE, TIMEOUT, pair_on};
 use vipl::{
     Done, ErrorCode, Nic, RawDescriptor, ResourceCode, SharedMemory, ViState, VipError, provider,
 };

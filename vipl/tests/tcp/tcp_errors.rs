@@ -1,15 +1,13 @@
 //! Errors over VI/TCP as the peer observes them (docs/spec/vitcp.md, Errors), with a scripted peer.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::scripted_peer::{
+use crate::common::scripted_peer::{
     ConnectionSetup, DESCRIPTOR_ERROR, END, MESSAGE_IN_ERROR, NOP, PROTECTION_ERROR, READ_REQUEST,
     SEND, ScriptedPeer, TRANSMIT_ERROR, WRITE, connect_plain, connect_with, errors_of,
     expect_connected, expect_connection_lost, expected_reports, rdma,
 };
-use common::{LEVELS, READ_WRITE, READABLE, RELIABLE, WRITABLE};
+use crate::common::{LEVELS, READ_WRITE, READABLE, RELIABLE, WRITABLE};
 use pmd::config::NicConfig;
 use vi_types::status;
 use vipl::{ConnectionOptions, ErrorCode, ReliabilityLevel, RemoteBuffer, ViState};

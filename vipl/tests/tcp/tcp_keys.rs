@@ -1,15 +1,15 @@
 //! VI/TCP with pre-shared keys: peers without a valid proof are rejected.
 
-mod common;
-
+use crate::common;
 use std::fs::{self, Permissions};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use common::datapath::{serve_if_child, with_process_of};
-use common::{
+use crate::common::datapath::{serve_if_child, with_process_of};
+use crate::common::{
     Endpoint, LEVELS, WAIT, deliver, open_as, pattern, tcp_host, unique_discriminator, use_tcp,
 };
 use pmd::config::NicConfig;
@@ -18,6 +18,12 @@ use vipl::{ConnectionOptions, NetAddress, Nic, ViState, VipError};
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const OTHER_KEY: &str = "f00102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const MAX_BYTES: usize = ConnectionOptions::MAX_KEYED_SECURITY_BYTES;
+
+const FIRST_HOST: u32 = 30;
+
+fn host(number: u32) -> Ipv4Addr {
+    tcp_host(FIRST_HOST + number)
+}
 
 /// Serialises the tests of this file, which share addresses and counters.
 fn serialise() -> MutexGuard<'static, ()> {
@@ -33,7 +39,7 @@ impl KeyFile {
     fn new(keys: &[(u32, &str)]) -> Self {
         let lines = keys
             .iter()
-            .map(|(number, key)| format!("\"{}\" = \"{key}\"\n", tcp_host(*number)));
+            .map(|(number, key)| format!("\"{}\" = \"{key}\"\n", host(*number)));
         Self::of(&lines.collect::<String>())
     }
 
@@ -58,7 +64,7 @@ impl Drop for KeyFile {
 }
 
 fn configure(config: &mut NicConfig, number: u32, keys: Option<&KeyFile>) {
-    use_tcp(config, number);
+    use_tcp(config, FIRST_HOST + number);
     config.key_file = keys.map(|keys| keys.0.clone());
 }
 
@@ -227,7 +233,7 @@ fn client_refuses_a_server_without_proof() {
 fn request_peer(end: &Endpoint, other: u32, name: &[u8]) -> Result<(), VipError> {
     let own = end.address(name);
     let mut remote = own;
-    remote.host = vipl::HostAddress(tcp_host(other).to_ipv6_mapped().octets());
+    remote.host = vipl::HostAddress(host(other).to_ipv6_mapped().octets());
     end.vi.connect_peer(&own, &remote, WAIT)
 }
 
@@ -368,7 +374,7 @@ fn keys_are_checked_through_a_datapath_process() {
     let keys = KeyFile::for_all(KEY);
     let text = format!(
         "transport = \"vi-tcp\"\nhost = \"{}\"\nkey_file = {:?}\n",
-        tcp_host(3),
+        host(3),
         keys.0
     );
     let test = "keys_are_checked_through_a_datapath_process";

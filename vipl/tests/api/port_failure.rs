@@ -1,16 +1,14 @@
 //! Failure of the port (VIPL 6.3.1, 7.5): each NIC handle gets a catastrophic error, the teardown succeeds in order,
 //! and the NIC can be opened again.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Instant;
 
-use common::raw::Pages;
-use common::{Endpoint, TIMEOUT, WRITABLE, connect, counter, deliver, wait_until};
+use crate::common::raw::Pages;
+use crate::common::{Endpoint, TIMEOUT, WRITABLE, connect, counter, deliver, wait_until};
 use pmd::config::{NicConfig, Progress};
 use vipl::{
     ErrorCode, Nic, ReliabilityLevel, ResourceCode, Timeout, Vi, ViHandle, ViState, VipError,

@@ -1,12 +1,12 @@
 //! Options of VI/TCP for each VI, beyond the guide: flow control, negotiated transfer size, security information.
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::datapath::with_process_of;
-use common::{Endpoint, WAIT, deliver, open_as, pattern, tcp, tcp_host, unique_discriminator};
+use crate::common::datapath::with_process_of;
+use crate::common::{
+    Endpoint, WAIT, deliver, open_as, pattern, tcp, tcp_host, unique_discriminator,
+};
 use pmd::config::{PortKind, TransportKind};
 use vipl::{
     ConnectionOptions, ErrorCode, NegotiatedOptions, Timeout, ViBuilder, ViState, VipError,
@@ -14,7 +14,7 @@ use vipl::{
 };
 
 fn pair(configure: impl Fn(ViBuilder) -> ViBuilder) -> [Endpoint; 2] {
-    [1, 2].map(|number| Endpoint::on(tcp(number), &configure))
+    [21, 22].map(|number| Endpoint::on(tcp(number), &configure))
 }
 
 /// Connects; returns the result of the accept and the security information of the request.
@@ -96,7 +96,7 @@ fn negotiated_transfer_size_is_the_smaller_one() {
     for (larger, smaller) in [(0, 1), (1, 0)] {
         let ends = [0, 1].map(|n| {
             let bytes = if n == larger { SIZES[0] } else { SIZES[1] };
-            Endpoint::on(tcp(n as u32 + 1), |vi| vi.max_transfer_bytes(bytes))
+            Endpoint::on(tcp(n as u32 + 21), |vi| vi.max_transfer_bytes(bytes))
         });
         let [client, server] = &ends;
         assert_eq!(connect(client, server).0, Err(VipError::InvalidMtu));
@@ -123,8 +123,8 @@ fn negotiated_transfer_size_is_the_smaller_one() {
 /// The client gets the size that it requested.
 #[test]
 fn server_with_the_larger_transfer_size_may_negotiate_alone() {
-    let client = Endpoint::on(tcp(1), |vi| vi.max_transfer_bytes(3_000));
-    let server = Endpoint::on(tcp(2), |vi| vi.max_transfer_bytes(10_000));
+    let client = Endpoint::on(tcp(21), |vi| vi.max_transfer_bytes(3_000));
+    let server = Endpoint::on(tcp(22), |vi| vi.max_transfer_bytes(10_000));
     set_options(&server, &negotiating());
     connect(&client, &server).0.unwrap();
     for end in [&client, &server] {
@@ -135,8 +135,8 @@ fn server_with_the_larger_transfer_size_may_negotiate_alone() {
 /// The draft has no message for the server in this case: it reports a lost connection.
 #[test]
 fn client_without_negotiation_refuses_a_smaller_transfer_size() {
-    let client = Endpoint::on(tcp(1), |vi| vi.max_transfer_bytes(10_000));
-    let server = Endpoint::on(tcp(2), |vi| vi.max_transfer_bytes(3_000));
+    let client = Endpoint::on(tcp(21), |vi| vi.max_transfer_bytes(10_000));
+    let server = Endpoint::on(tcp(22), |vi| vi.max_transfer_bytes(3_000));
     set_options(&server, &negotiating());
     let address = server.address(&unique_discriminator());
     thread::scope(|scope| {
@@ -225,7 +225,7 @@ fn request_of_a_timed_out_client_reports_timeout() {
 /// The client, then the server, is attached to a datapath process.
 #[test]
 fn options_are_negotiated_through_a_datapath_process() {
-    let host = tcp_host(3);
+    let host = tcp_host(23);
     let keys = format!("transport = \"vi-tcp\"\nhost = \"{host}\"\n");
     let test = "options_are_negotiated_through_a_datapath_process";
     with_process_of(test, &keys, "", |process| {
@@ -233,7 +233,7 @@ fn options_are_negotiated_through_a_datapath_process() {
             let ends = [(true, 9_000), (false, 5_000)].map(|(first, bytes)| {
                 let nic = match first == is_client {
                     true => process.attach(),
-                    false => tcp(1),
+                    false => tcp(21),
                 };
                 Endpoint::on(nic, |vi| vi.max_transfer_bytes(bytes))
             });

@@ -1,13 +1,11 @@
 //! Valid segments over VI/TCP, written and read by a scripted peer (docs/spec/vitcp.md).
 
-mod common;
-
-use common::scripted_peer::{
+use crate::common::scripted_peer::{
     ConnectionSetup, DESCRIPTOR_ERROR, END, IMMEDIATE, NOP, READ_REQUEST, READ_RESPONSE,
     ReceivedSegment, SEND, ScriptedPeer, WRITE, connect_plain, connect_with, expect_connected,
     expect_connection_lost, expected_reports, rdma,
 };
-use common::{LEVELS, MAX_TRANSFER_BYTES, READ_WRITE, RELIABLE, counter, pattern};
+use crate::common::{LEVELS, MAX_TRANSFER_BYTES, READ_WRITE, RELIABLE, counter, pattern};
 use vipl::{ErrorCode, ReliabilityLevel, RemoteBuffer};
 
 /// Sends a message in two segments, with immediate data in those that `has_immediate` selects.

@@ -1,13 +1,11 @@
 //! Notify handlers: emptied queues, panics, threads, and calls that handlers may make.
 
-mod common;
-
 use std::fs;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use common::{Endpoint, TIMEOUT, open_as, pair, wait_until};
+use crate::common::{Endpoint, TIMEOUT, open_as, pair, wait_until};
 use vipl::{Completed, Timeout, ViState, VipError};
 
 /// The argument of a handler call.

@@ -1,9 +1,8 @@
 //! A peer that guesses memory handles is limited, and only its own connection breaks (ADR 0041).
 
-mod common;
-
-use common::datapath::with_process;
-use common::{Endpoint, WRITABLE, connect, counter, open_as, use_tcp, wait_until};
+use crate::common;
+use crate::common::datapath::with_process;
+use crate::common::{Endpoint, WRITABLE, connect, counter, open_as, use_tcp, wait_until};
 use pmd::config::NicConfig;
 use vipl::{ErrorCode, MemoryHandle, Nic, ReliabilityLevel, RemoteBuffer, ViState};
 

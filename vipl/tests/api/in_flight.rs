@@ -1,8 +1,7 @@
 //! Sends, RDMA writes and reads that wait for the peer: order of completion, and what is behind a failed one.
 
-mod common;
-
-use common::{
+use crate::common;
+use crate::common::{
     Endpoint, MAX_TRANSFER_BYTES, READ_WRITE, READABLE, RELIABLE, WAIT, WRITABLE, connect, open_as,
     pattern,
 };

@@ -1,12 +1,10 @@
 //! Ownership of objects: full queues, drops in any order, shared VIs, and killed peers.
 
-mod common;
-
 use std::sync::mpsc::{channel, sync_channel};
 use std::thread;
 use std::time::Instant;
 
-use common::{
+use crate::common::{
     Endpoint, READABLE, SecondProcess, TIMEOUT, WAIT, WRITABLE, connect, deliver, is_child,
     open_as, pair, pattern,
 };

@@ -1,13 +1,11 @@
 //! Calls by handle on objects of the safe API. Handles are numbers, so safe code can create any handle: such a call
 //! loses messages or leaks memory at most (ADR 0036). The documentation of the calls tests code that must not compile.
 
-mod common;
-
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use common::raw::{PAGE_BYTES, Pages, post_empty_recv};
-use common::{Endpoint, WRITABLE, open};
+use crate::common::raw::{PAGE_BYTES, Pages, post_empty_recv};
+use crate::common::{Endpoint, WRITABLE, open};
 use vipl::{Done, RdmaRegion, VipError, provider};
 
 const MARK: &[u8] = b"not freed";

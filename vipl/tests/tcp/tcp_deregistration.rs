@@ -1,18 +1,16 @@
 //! Memory that is deregistered while VI/TCP sends from it or receives into it (docs/spec/vitcp.md, Errors).
 
-mod common;
-
 use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::thread;
 
-use common::raw::{PAGE_BYTES, Pages, segment};
-use common::scripted_peer::{
+use crate::common::raw::{PAGE_BYTES, Pages, segment};
+use crate::common::scripted_peer::{
     ConnectionSetup, DESCRIPTOR_ERROR, END, IMMEDIATE, PROTECTION_ERROR, READ_REQUEST,
     READ_RESPONSE, ReceivedSegment, SEND, ScriptedPeer, TRANSMIT_ERROR, WRITE, expect_connected,
     expect_connection_lost, expected_reports, rdma,
 };
-use common::{Endpoint, LEVELS, READ_WRITE, RELIABLE, WAIT, counter, wait_until};
+use crate::common::{Endpoint, LEVELS, READ_WRITE, RELIABLE, WAIT, counter, wait_until};
 use pmd::descriptor::{ControlSegment, control};
 use vi_types::status;
 use vipl::{

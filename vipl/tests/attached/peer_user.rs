@@ -1,13 +1,11 @@
 //! The user of the peer's program, for requests and connections.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::thread;
 
-use common::datapath::{SHM, with_process_of};
-use common::{Endpoint, WAIT, open, tcp, tcp_host, unique_discriminator};
+use crate::common::datapath::{SHM, with_process_of};
+use crate::common::{Endpoint, WAIT, open, tcp, tcp_host, unique_discriminator};
 use vipl::{Nic, VipError};
 
 fn own_user() -> Option<u32> {

@@ -1,11 +1,9 @@
 //! Connections: dropped requests, the name service, and peer requests of several programs.
 
-mod common;
-
 use std::thread;
 use std::time::Duration;
 
-use common::{
+use crate::common::{
     Endpoint, MAX_TRANSFER_BYTES, SecondProcess, WAIT, counter, is_child, open, open_as,
     unique_discriminator,
 };
