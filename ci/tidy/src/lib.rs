@@ -3,8 +3,8 @@
 //! | module | contents |
 //! | --- | --- |
 //! | [`tree`] | the files of the tree, read once |
-//! | [`rust_source`] | a Rust file with comments and literals blanked, and its lines of test code |
-//! | [`use_paths`] | the paths that a Rust file names, `use` groups expanded |
+//! | [`rust_source`] | the tokens of a Rust file, with and without tests |
+//! | [`named_paths`] | the paths that tokens name, `use` groups expanded |
 //! | [`tables`] | `ci/tidy/tidy.toml`: layers, files with unsafe code, and exceptions, with reasons |
 //! | [`finding`] | findings of rules |
 //! | [`rules`] | one file per rule, each with a test that it can fail |
@@ -14,11 +14,11 @@
 #![forbid(unsafe_code)]
 
 pub mod finding;
+pub mod named_paths;
 pub mod rules;
 pub mod rust_source;
 pub mod tables;
 pub mod tree;
-pub mod use_paths;
 
 #[cfg(test)]
 mod samples;

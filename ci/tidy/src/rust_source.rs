@@ -1,69 +1,60 @@
-//! Scanner of Rust files: blanks comments and literals, and finds lines of test code.
+//! Tokens of a Rust file, and its text without comments and literals.
 //!
-//! It is not a parser: it distinguishes code from comments and literals, and finds the ends of items.
+//! Comments are what the tokens leave of a text; doc comments are tokens whose text starts with a slash pair.
 
-/// A scanned Rust file.
+use proc_macro2::{Delimiter, Group, LexError, TokenStream, TokenTree};
+
+/// The tokens of a Rust file.
 #[derive(Debug)]
 pub struct RustSource {
-    /// The text with comments and the insides of literals replaced by spaces, byte for byte.
-    pub code: String,
+    /// All code.
+    pub all: Code,
+    /// The code without items under `#[cfg(test)]`.
+    pub production: Code,
     /// Names of modules declared as `#[cfg(test)] mod name;`.
     pub test_modules: Vec<String>,
-    test_lines: Vec<bool>,
+}
+
+/// Code of a file.
+#[derive(Debug)]
+pub struct Code {
+    /// The text with everything else replaced by spaces, byte for byte: comments, and literals except numbers.
+    pub text: String,
+    /// The tokens, including literals and doc comments.
+    pub tokens: TokenStream,
 }
 
 impl RustSource {
-    /// Scans the text of a file.
-    pub fn new(text: &str) -> Self {
-        let code = blank_comments_and_literals(text);
-        let mut source = Self {
-            test_lines: vec![false; code.lines().count()],
-            test_modules: Vec::new(),
-            code,
-        };
-        source.find_test_items();
-        source
+    /// Reads the tokens of a file.
+    ///
+    /// # Errors
+    /// The text is not a sequence of tokens with balanced brackets.
+    pub fn new(text: &str) -> Result<Self, LexError> {
+        let tokens: TokenStream = text.parse()?;
+        let mut test_modules = Vec::new();
+        let production = without_tests(tokens.clone(), &mut test_modules);
+        Ok(Self {
+            all: Code::new(text, tokens),
+            production: Code::new(text, production),
+            test_modules,
+        })
+    }
+}
+
+impl Code {
+    fn new(text: &str, tokens: TokenStream) -> Self {
+        let blanked = text.bytes().map(|b| if b == b'\n' { b } else { b' ' });
+        let mut code = blanked.collect();
+        copy_code(text.as_bytes(), tokens.clone(), &mut code);
+        Self {
+            text: String::from_utf8(code).expect("only whole tokens are copied"),
+            tokens,
+        }
     }
 
-    /// True if the line (from 1) belongs to an item under `#[cfg(test)]`.
-    pub fn is_test_line(&self, line: usize) -> bool {
-        line.checked_sub(1)
-            .and_then(|index| self.test_lines.get(index))
-            .is_some_and(|&is_test| is_test)
-    }
-
-    /// Returns the code's lines with their numbers, from 1.
+    /// Returns the lines of the text with their numbers, from 1.
     pub fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
-        (1..).zip(self.code.lines())
-    }
-
-    /// Returns the number (from 1) of the line with the byte at `offset`.
-    pub fn line_of(&self, offset: usize) -> usize {
-        line_of(&self.code, offset)
-    }
-
-    fn find_test_items(&mut self) {
-        let bytes = self.code.as_bytes();
-        let mut items = Vec::new();
-        for (start, _) in self.code.match_indices("#[cfg(") {
-            let attribute_end = matching(bytes, start + 1);
-            if !selects_tests(&self.code[start..attribute_end]) {
-                continue;
-            }
-            let (item_start, item_end) = item(bytes, attribute_end);
-            let text = &self.code[item_start..item_end];
-            if let Some(name) = out_of_line_module(text) {
-                self.test_modules.push(name.to_owned());
-            }
-            items.push((line_of(&self.code, start), line_of(&self.code, item_end)));
-        }
-        for (first, last) in items {
-            for line in first..=last {
-                if let Some(flag) = self.test_lines.get_mut(line - 1) {
-                    *flag = true;
-                }
-            }
-        }
+        (1..).zip(self.text.lines())
     }
 }
 
@@ -75,13 +66,9 @@ pub fn line_of(text: &str, offset: usize) -> usize {
         .count()
 }
 
-/// True if a byte can be part of an identifier.
-pub fn is_word(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80
-}
-
 /// Returns the offsets of `word` as a whole word in `text`.
 pub fn word_offsets<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80;
     let bytes = text.as_bytes();
     text.match_indices(word)
         .map(|(at, _)| at)
@@ -92,199 +79,135 @@ pub fn word_offsets<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = us
         })
 }
 
-/// Returns the offset after the bracket that matches the one at `open`, or the end of the text.
-pub fn matching(code: &[u8], open: usize) -> usize {
-    let mut depth = 0_usize;
-    for (at, byte) in code.iter().enumerate().skip(open) {
-        match byte {
-            b'(' | b'[' | b'{' => depth += 1,
-            b')' | b']' | b'}' => {
-                depth = depth.saturating_sub(1);
-                if depth == 0 {
-                    return at + 1;
-                }
+/// True if the token is this identifier or keyword.
+pub fn is_word(token: &TokenTree, word: &str) -> bool {
+    matches!(token, TokenTree::Ident(ident) if ident == word)
+}
+
+/// True if the token is this punctuation character.
+pub fn is_punct(token: &TokenTree, character: char) -> bool {
+    matches!(token, TokenTree::Punct(punct) if punct.as_char() == character)
+}
+
+/// True if the token is a group in braces.
+pub fn is_braced(token: &TokenTree) -> bool {
+    matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace)
+}
+
+/// Copies the code of `tokens` from `text` to the same offsets of `code`.
+fn copy_code(text: &[u8], tokens: TokenStream, code: &mut Vec<u8>) {
+    for token in tokens {
+        let range = token.span().byte_range();
+        let first = &text[range.start..];
+        if first.starts_with(b"//") || first.starts_with(b"/*") {
+            continue;
+        }
+        match token {
+            TokenTree::Group(group) => {
+                code[range.start] = text[range.start];
+                code[range.end - 1] = text[range.end - 1];
+                copy_code(text, group.stream(), code);
             }
-            _ => {}
+            TokenTree::Literal(_) if !first[0].is_ascii_digit() => {}
+            _ => code[range.clone()].copy_from_slice(&text[range]),
         }
     }
-    code.len()
 }
 
-/// Returns the offset of the first byte at or after `at` that is not white space.
-pub fn skip_space(code: &[u8], at: usize) -> usize {
-    code[at..]
-        .iter()
-        .position(|byte| !byte.is_ascii_whitespace())
-        .map_or(code.len(), |skipped| at + skipped)
-}
-
-fn selects_tests(attribute: &str) -> bool {
-    let squeezed: String = attribute.split_whitespace().collect();
-    word_offsets(&squeezed, "test").any(|at| !squeezed[..at].ends_with("not("))
-}
-
-/// Returns start and end of the item that follows at `at`, without further attributes.
-fn item(code: &[u8], at: usize) -> (usize, usize) {
-    let mut start = skip_space(code, at);
-    while code[start..].starts_with(b"#[") {
-        start = skip_space(code, matching(code, start + 1));
-    }
-    let mut end = start;
-    while end < code.len() {
-        match code[end] {
-            b'{' => return (start, matching(code, end)),
-            b';' => return (start, end + 1),
-            b'(' | b'[' => end = matching(code, end),
-            _ => end += 1,
-        }
-    }
-    (start, end)
-}
-
-/// Returns the name in `mod name;`, with any visibility.
-fn out_of_line_module(item: &str) -> Option<&str> {
-    let at = word_offsets(item, "mod").next()?;
-    let name = item[at + 3..].trim().strip_suffix(';')?.trim_end();
-    name.bytes().all(is_word).then_some(name)
-}
-
-/// Replaces comments and the insides of literals by spaces; keeps line ends.
-fn blank_comments_and_literals(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut out = bytes.to_vec();
+/// Removes items under `#[cfg(test)]`; adds those that are `mod name;` to `modules`.
+fn without_tests(tokens: TokenStream, modules: &mut Vec<String>) -> TokenStream {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let mut kept = Vec::with_capacity(tokens.len());
     let mut at = 0;
-    while at < bytes.len() {
-        let (end, keeps_text) = token(bytes, at);
-        if !keeps_text {
-            for byte in &mut out[at..end] {
-                if *byte != b'\n' {
-                    *byte = b' ';
-                }
+    while let Some(token) = tokens.get(at) {
+        let attributes = tokens[at..]
+            .chunks_exact(2)
+            .take_while(|a| is_punct(&a[0], '#'));
+        let item = at + 2 * attributes.count();
+        if tokens[at..item].iter().any(selects_tests) {
+            at = item + item_length(&tokens[item..]);
+            if let [.., keyword, TokenTree::Ident(name), end] = &tokens[item..at]
+                && is_word(keyword, "mod")
+                && is_punct(end, ';')
+            {
+                modules.push(name.to_string());
             }
+            continue;
         }
-        at = end;
-    }
-    String::from_utf8(out).expect("only whole tokens are blanked")
-}
-
-/// Returns the end of the token at `at`, and true if it is code.
-fn token(bytes: &[u8], at: usize) -> (usize, bool) {
-    let rest = &bytes[at..];
-    if rest.starts_with(b"//") {
-        let end = rest.iter().position(|&byte| byte == b'\n');
-        return (end.map_or(bytes.len(), |length| at + length), false);
-    }
-    if rest.starts_with(b"/*") {
-        return (block_comment_end(bytes, at), false);
-    }
-    if rest[0] == b'"' {
-        return (string_end(bytes, at), false);
-    }
-    if rest[0] == b'\'' {
-        return char_end(bytes, at).map_or((at + 1, true), |end| (end, false));
-    }
-    if !is_word(rest[0]) {
-        return (at + 1, true);
-    }
-    let length = rest.iter().position(|&byte| !is_word(byte));
-    let end = length.map_or(bytes.len(), |length| at + length);
-    match (&bytes[at..end], bytes.get(end)) {
-        (b"r" | b"br" | b"cr", Some(b'"' | b'#')) => {
-            raw_string_end(bytes, end).map_or((end, true), |end| (end, false))
+        let mut token = token.clone();
+        if let TokenTree::Group(group) = &mut token {
+            let span = group.span();
+            *group = Group::new(group.delimiter(), without_tests(group.stream(), modules));
+            group.set_span(span);
         }
-        (b"b" | b"c", Some(b'"')) => (string_end(bytes, end), false),
-        (b"b", Some(b'\'')) => char_end(bytes, end).map_or((end, true), |end| (end, false)),
-        _ => (end, true),
+        kept.push(token);
+        at += 1;
     }
+    kept.into_iter().collect()
 }
 
-fn block_comment_end(bytes: &[u8], start: usize) -> usize {
-    let mut depth = 0_usize;
-    let mut at = start;
-    while at < bytes.len() {
-        if bytes[at..].starts_with(b"/*") {
-            depth += 1;
-            at += 2;
-        } else if bytes[at..].starts_with(b"*/") {
-            depth -= 1;
-            at += 2;
-            if depth == 0 {
-                return at;
-            }
-        } else {
-            at += 1;
-        }
+/// True for `[cfg(...)]` that names `test` outside `not(...)`.
+fn selects_tests(attribute: &TokenTree) -> bool {
+    fn names_test(condition: TokenStream) -> bool {
+        let tokens: Vec<TokenTree> = condition.into_iter().collect();
+        (0..tokens.len()).any(|at| match &tokens[at] {
+            TokenTree::Group(_) if at > 0 && is_word(&tokens[at - 1], "not") => false,
+            TokenTree::Group(group) => names_test(group.stream()),
+            token => is_word(token, "test"),
+        })
     }
-    bytes.len()
-}
-
-fn string_end(bytes: &[u8], quote: usize) -> usize {
-    let mut at = quote + 1;
-    while at < bytes.len() {
-        match bytes[at] {
-            b'\\' => at += 2,
-            b'"' => return at + 1,
-            _ => at += 1,
-        }
-    }
-    bytes.len()
-}
-
-/// Returns the end of a raw string; `None` for a raw identifier.
-fn raw_string_end(bytes: &[u8], at: usize) -> Option<usize> {
-    let hashes = bytes[at..].iter().position(|&byte| byte != b'#')?;
-    if bytes[at + hashes] != b'"' {
-        return None;
-    }
-    let mut close = vec![b'"'];
-    close.resize(1 + hashes, b'#');
-    let body = at + hashes + 1;
-    let length = bytes[body..]
-        .windows(close.len())
-        .position(|window| window == close);
-    Some(length.map_or(bytes.len(), |length| body + length + close.len()))
-}
-
-/// Returns the end of a character literal; `None` if the quote starts a lifetime or a label.
-fn char_end(bytes: &[u8], quote: usize) -> Option<usize> {
-    let first = *bytes.get(quote + 1)?;
-    if first == b'\\' {
-        let after_escaped = quote + 3;
-        let rest = bytes.get(after_escaped..)?;
-        let length = rest.iter().position(|&byte| byte == b'\'')?;
-        return Some(after_escaped + length + 1);
-    }
-    // One character, of up to four bytes, and the closing quote.
-    let character_bytes = match first {
-        0..=0x7f => 1,
-        0x80..=0xdf => 2,
-        0xe0..=0xef => 3,
-        0xf0..=0xff => 4,
+    let TokenTree::Group(attribute) = attribute else {
+        return false;
     };
-    let close = quote + 1 + character_bytes;
-    (bytes.get(close) == Some(&b'\'')).then_some(close + 1)
+    let mut tokens = attribute.stream().into_iter();
+    tokens.next().is_some_and(|name| is_word(&name, "cfg")) && names_test(tokens.collect())
+}
+
+/// Returns the number of tokens of the item or statement at the start of `tokens`.
+fn item_length(tokens: &[TokenTree]) -> usize {
+    let is_semicolon = |token: &TokenTree| is_punct(token, ';');
+    let is_end = |token: &TokenTree| is_braced(token) || is_semicolon(token);
+    let Some(end) = tokens.iter().position(is_end) else {
+        return tokens.len();
+    };
+    // A `use` group and an initial value are followed by a semicolon.
+    let follows = tokens.get(end + 1).is_some_and(is_semicolon);
+    end + 1 + usize::from(is_braced(&tokens[end]) && follows)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn source(text: &str) -> RustSource {
+        RustSource::new(text).expect("the sample has valid tokens")
+    }
+
+    fn squeezed(code: &Code) -> String {
+        code.text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
     fn code(text: &str) -> String {
-        let source = RustSource::new(text);
-        assert_eq!(source.code.len(), text.len());
-        source.code.split_whitespace().collect::<Vec<_>>().join(" ")
+        let source = source(text);
+        assert_eq!(source.all.text.len(), text.len());
+        squeezed(&source.all)
+    }
+
+    fn production(text: &str) -> String {
+        squeezed(&source(text).production)
     }
 
     #[test]
     fn comments_are_blanked() {
         assert_eq!(code("a // unsafe\nb"), "a b");
-        assert_eq!(code("a /* x /* unsafe */ y */ b"), "a b");
+        assert_eq!(code("a /* x /* unsafe */ y */ b / c"), "a b / c");
         assert_eq!(code("//! unsafe\n/// unsafe\nfn f() {}"), "fn f() {}");
+        assert_eq!(code("/** unsafe */ fn f() { /*! unsafe */ }"), "fn f() { }");
     }
 
     #[test]
     fn literals_are_blanked() {
-        assert_eq!(code(r#"f("a \" unsafe", b"x", c"y")"#), "f( , , )");
+        assert_eq!(code(r#"f("a \" unsafe", b"x", c"y", 7)"#), "f( , , , 7)");
         assert_eq!(code("f(r#\"a \" unsafe\"#, br\"\\\") g"), "f( , ) g");
         assert_eq!(code(r"x('\'', '{', b'}', 'é', '\u{7d}')"), "x( , , , , )");
     }
@@ -299,37 +222,33 @@ mod tests {
     }
 
     #[test]
-    fn test_lines_are_found() {
+    fn test_items_are_removed_from_production_code() {
         let text = "fn a() {}\n#[cfg(test)]\n#[allow(x)]\nmod tests {\n  fn b() {}\n}\nfn c() {}\n";
-        let source = RustSource::new(text);
-        let test: Vec<usize> = (1..=7).filter(|&l| source.is_test_line(l)).collect();
-        assert_eq!(test, [2, 3, 4, 5, 6]);
-        assert!(source.test_modules.is_empty());
+        assert_eq!(production(text), "fn a() {} fn c() {}");
+        assert!(source(text).test_modules.is_empty());
+        let nested = "impl A { /// Doc.\n #[cfg(test)] fn a() -> B { x } fn b() {} }";
+        assert_eq!(production(nested), "impl A { fn b() {} }");
+        assert_eq!(production("#[cfg(test)] use a::{b, c}; use d;"), "use d;");
     }
 
     #[test]
     fn cfg_not_test_is_not_test_code() {
-        let source = RustSource::new("#[cfg(not(test))]\nfn a() {}\n");
-        assert!(!source.is_test_line(2));
-        let source = RustSource::new("#[cfg(any(test, feature = \"x\"))]\npub mod kit;\n");
-        assert!(source.is_test_line(2));
-        assert_eq!(source.test_modules, ["kit"]);
+        for text in [
+            "#[cfg(not(test))] fn a() {}",
+            "#[cfg(not(any(test, miri)))] fn a() {}",
+        ] {
+            assert_eq!(production(text), text);
+        }
+        let kit = source("#[cfg(any(test, feature = \"x\"))]\npub mod kit;\n");
+        assert_eq!(squeezed(&kit.production), "");
+        assert_eq!(kit.test_modules, ["kit"]);
     }
 
     #[test]
-    fn truncated_texts_are_accepted() {
-        for text in [
-            "\"",
-            "'",
-            "r#\"",
-            "/*",
-            "b'",
-            "'\\",
-            "#[cfg(test)]",
-            "#[cfg(test",
-            "fn f() {",
-        ] {
-            RustSource::new(text);
+    fn truncated_texts_are_rejected() {
+        for text in ["\"", "r#\"", "/*", "b'", "'\\", "#[cfg(test", "fn f() {"] {
+            assert!(RustSource::new(text).is_err(), "{text}");
         }
+        assert_eq!(production("#[cfg(test)]"), "");
     }
 }

@@ -25,9 +25,14 @@ pub struct TextFile {
 }
 
 impl TextFile {
-    fn new(path: String, text: String) -> Self {
-        let rust = path.ends_with(".rs").then(|| RustSource::new(&text));
-        Self { path, text, rust }
+    fn new(path: String, text: String) -> io::Result<Self> {
+        let is_rust = path.ends_with(".rs");
+        let rust = is_rust.then(|| RustSource::new(&text)).transpose();
+        let rust = rust.map_err(|error| {
+            let line = error.span().start().line;
+            io::Error::other(format!("{path}:{line}: {error}"))
+        })?;
+        Ok(Self { path, text, rust })
     }
 
     /// Returns the directory of the file, empty for the root.
@@ -55,7 +60,7 @@ impl Tree {
     /// Reads the tree under `root`. Symbolic links are not followed.
     ///
     /// # Errors
-    /// A file or directory cannot be read.
+    /// A file or directory cannot be read, or a Rust file has unbalanced brackets or an invalid token.
     pub fn read(root: &Path) -> io::Result<Self> {
         let mut tree = Self::default();
         tree.read_directory(root, "")?;
@@ -72,8 +77,8 @@ impl Tree {
                 tree.entries.insert(path[..end].to_owned());
             }
             tree.entries.insert((*path).to_owned());
-            tree.files
-                .push(TextFile::new((*path).to_owned(), (*text).to_owned()));
+            let file = TextFile::new((*path).to_owned(), (*text).to_owned());
+            tree.files.push(file.expect("the sample has valid tokens"));
         }
         tree.find_test_files();
         tree
@@ -98,7 +103,7 @@ impl Tree {
                 if entry.metadata()?.len() <= MAX_TEXT_BYTES {
                     // Files that are not UTF-8 are ignored by all rules.
                     if let Ok(text) = String::from_utf8(fs::read(entry.path())?) {
-                        self.files.push(TextFile::new(path, text));
+                        self.files.push(TextFile::new(path, text)?);
                     }
                 }
             }
@@ -168,16 +173,7 @@ impl Tree {
             .collect()
     }
 
-    /// True if the line (from 1) of the file is compiled only for tests.
-    pub fn is_test_line(&self, file: &TextFile, line: usize) -> bool {
-        self.test_files.contains(&file.path)
-            || file
-                .rust
-                .as_ref()
-                .is_some_and(|rust| rust.is_test_line(line))
-    }
-
-    /// True if the whole file is compiled only for tests.
+    /// True if the file is compiled only for tests.
     pub fn is_test_file(&self, file: &TextFile) -> bool {
         self.test_files.contains(&file.path)
     }

@@ -2,9 +2,9 @@
 
 use super::Rule;
 use crate::finding::Finding;
+use crate::named_paths::named_paths;
 use crate::tables::Tables;
 use crate::tree::Tree;
-use crate::use_paths::named_paths;
 
 /// The rule `atomics`.
 pub const RULE: Rule = Rule {
@@ -19,14 +19,15 @@ fn check(tree: &Tree, _: &Tables) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, rust) in tree.rust_files() {
         // Examples are separate programs, written like users' programs.
-        if file.path.ends_with(SYNC_MODULE) || file.path.contains("/examples/") {
+        let is_example = file.path.contains("/examples/");
+        if file.path.ends_with(SYNC_MODULE) || is_example || tree.is_test_file(file) {
             continue;
         }
-        for named in named_paths(rust, &["std", "core", "loom", "sync"]) {
+        for named in named_paths(rust.production.tokens.clone()) {
             let is_atomic = ["std::", "core::", "loom::", ""]
                 .iter()
                 .any(|root| named.is_within(&format!("{root}sync::atomic")));
-            if is_atomic && !tree.is_test_line(file, named.line) {
+            if is_atomic {
                 let message = format!("names `{}`", named.path);
                 findings.push(Finding::new(
                     RULE.name, &file.path, named.line, message, ADVICE,

@@ -49,7 +49,7 @@ fn prose(file: &TextFile) -> String {
     let Some(rust) = &file.rust else {
         return file.text.to_lowercase();
     };
-    let code = rust.code.as_bytes();
+    let code = rust.all.text.as_bytes();
     let blanked = file.text.char_indices().map(|(at, c)| match code[at] {
         b' ' | b'\n' => c,
         _ => ' ',

@@ -3,10 +3,10 @@
 
 use super::Rule;
 use crate::finding::Finding;
-use crate::rust_source::word_offsets;
+use crate::named_paths::named_paths;
+use crate::rust_source::{Code, line_of, word_offsets};
 use crate::tables::Tables;
 use crate::tree::{TextFile, Tree};
-use crate::use_paths::named_paths;
 
 /// The rule `pure-crates`.
 pub const RULE: Rule = Rule {
@@ -47,9 +47,9 @@ fn check(tree: &Tree, tables: &Tables) -> Vec<Finding> {
         let Some(source) = source_directory(tree, &layer.name) else {
             continue;
         };
-        for (file, _) in tree.rust_files() {
-            if file.path.starts_with(&source) {
-                check_file(tree, file, &mut findings);
+        for (file, rust) in tree.rust_files() {
+            if file.path.starts_with(&source) && !tree.is_test_file(file) {
+                check_code(&file.path, &rust.production, &mut findings);
             }
         }
         let root = format!("{source}lib.rs");
@@ -72,15 +72,12 @@ fn source_directory(tree: &Tree, name: &str) -> Option<String> {
     Some(format!("{}/src/", manifest.directory()))
 }
 
-fn check_file(tree: &Tree, file: &TextFile, findings: &mut Vec<Finding>) {
-    let Some(rust) = &file.rust else { return };
+fn check_code(path: &str, code: &Code, findings: &mut Vec<Finding>) {
     let mut find = |line: usize, what: &str| {
-        if !tree.is_test_line(file, line) {
-            let message = format!("names `{what}`");
-            findings.push(Finding::new(RULE.name, &file.path, line, message, ADVICE));
-        }
+        let message = format!("names `{what}`");
+        findings.push(Finding::new(RULE.name, path, line, message, ADVICE));
     };
-    for named in named_paths(rust, &["std"]) {
+    for named in named_paths(code.tokens.clone()) {
         if FORBIDDEN_MODULES
             .iter()
             .any(|module| named.is_within(module))
@@ -89,8 +86,8 @@ fn check_file(tree: &Tree, file: &TextFile, findings: &mut Vec<Finding>) {
         }
     }
     for word in FORBIDDEN_WORDS {
-        for at in word_offsets(&rust.code, word) {
-            find(rust.line_of(at), word);
+        for at in word_offsets(&code.text, word) {
+            find(line_of(&code.text, at), word);
         }
     }
 }

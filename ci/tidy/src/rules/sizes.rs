@@ -1,8 +1,12 @@
 //! Limits of the length of files and functions.
 
+use std::ops::RangeInclusive;
+
+use proc_macro2::{TokenStream, TokenTree};
+
 use super::Rule;
 use crate::finding::Finding;
-use crate::rust_source::{RustSource, is_word, matching, skip_space, word_offsets};
+use crate::rust_source::{RustSource, is_braced, is_punct, is_word};
 use crate::tables::Tables;
 use crate::tree::{TextFile, Tree};
 
@@ -36,18 +40,18 @@ fn check(tree: &Tree, _: &Tables) -> Vec<Finding> {
             findings.push(Finding::new(RULE.name, &file.path, 0, message, SPLIT_FILE));
         }
         if let Some(rust) = &file.rust {
-            note_code_lines(tree, file, rust, &mut findings);
-            check_functions(file, rust, &mut findings);
+            if !tree.is_test_file(file) {
+                note_code_lines(file, rust, &mut findings);
+            }
+            check_functions(&file.path, rust.all.tokens.clone(), &mut findings);
         }
     }
     findings
 }
 
-fn note_code_lines(tree: &Tree, file: &TextFile, rust: &RustSource, findings: &mut Vec<Finding>) {
-    let code_lines = rust
-        .lines()
-        .filter(|&(line, code)| !code.trim().is_empty() && !tree.is_test_line(file, line))
-        .count();
+fn note_code_lines(file: &TextFile, rust: &RustSource, findings: &mut Vec<Finding>) {
+    let lines = rust.production.lines();
+    let code_lines = lines.filter(|(_, code)| !code.trim().is_empty()).count();
     if code_lines > NOTED_CODE_LINES {
         let message = format!("{code_lines} code lines, more than about {NOTED_CODE_LINES}");
         let finding = Finding::new(RULE.name, &file.path, 0, message, SPLIT_FILE);
@@ -55,74 +59,39 @@ fn note_code_lines(tree: &Tree, file: &TextFile, rust: &RustSource, findings: &m
     }
 }
 
-fn check_functions(file: &TextFile, rust: &RustSource, findings: &mut Vec<Finding>) {
-    for function in functions(rust) {
-        let lines = function.last_line - function.first_line + 1;
-        if lines <= NOTED_FUNCTION_LINES {
-            continue;
+/// Checks the functions with a body among `tokens`, also those in macros.
+fn check_functions(path: &str, tokens: TokenStream, findings: &mut Vec<Finding>) {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    for (at, token) in tokens.iter().enumerate() {
+        match (token, tokens.get(at + 1)) {
+            // Without a name it is a function pointer type.
+            (keyword, Some(TokenTree::Ident(name))) if is_word(keyword, "fn") => {
+                let end = |token: &&TokenTree| is_braced(token) || is_punct(token, ';');
+                if let Some(body @ TokenTree::Group(_)) = tokens[at..].iter().find(end) {
+                    let lines = keyword.span().start().line..=body.span().end().line;
+                    findings.extend(check_function(path, &name.to_string(), lines));
+                }
+            }
+            (TokenTree::Group(group), _) => check_functions(path, group.stream(), findings),
+            _ => {}
         }
-        let is_note = lines <= MAX_FUNCTION_LINES;
-        let limit = if is_note {
-            format!("about {NOTED_FUNCTION_LINES}")
-        } else {
-            MAX_FUNCTION_LINES.to_string()
-        };
-        let finding = Finding::new(
-            RULE.name,
-            &file.path,
-            function.first_line,
-            format!("`{}` has {lines} lines, more than {limit}", function.name),
-            SPLIT_FUNCTION,
-        );
-        findings.push(Finding { is_note, ..finding });
     }
 }
 
-struct Function<'a> {
-    name: &'a str,
-    first_line: usize,
-    last_line: usize,
-}
-
-/// Returns all functions with a body.
-fn functions(rust: &RustSource) -> Vec<Function<'_>> {
-    let bytes = rust.code.as_bytes();
-    let mut functions = Vec::new();
-    for start in word_offsets(&rust.code, "fn") {
-        let name_start = skip_space(bytes, start + 2);
-        let name_bytes = bytes[name_start..]
-            .iter()
-            .take_while(|&&byte| is_word(byte))
-            .count();
-        // Without a name it is a function pointer type.
-        if name_bytes == 0 {
-            continue;
-        }
-        let Some(body) = body_start(bytes, name_start + name_bytes) else {
-            continue;
-        };
-        functions.push(Function {
-            name: &rust.code[name_start..name_start + name_bytes],
-            first_line: rust.line_of(start),
-            last_line: rust.line_of(matching(bytes, body).saturating_sub(1)),
-        });
+fn check_function(path: &str, name: &str, range: RangeInclusive<usize>) -> Option<Finding> {
+    let lines = range.clone().count();
+    if lines <= NOTED_FUNCTION_LINES {
+        return None;
     }
-    functions
-}
-
-/// Returns the offset of the opening brace of a function whose name ends at `at`; `None` for a declaration without a
-/// body.
-fn body_start(code: &[u8], at: usize) -> Option<usize> {
-    let mut at = at;
-    while at < code.len() {
-        match code[at] {
-            b'{' => return Some(at),
-            b';' | b'}' => return None,
-            b'(' | b'[' => at = matching(code, at),
-            _ => at += 1,
-        }
-    }
-    None
+    let is_note = lines <= MAX_FUNCTION_LINES;
+    let limit = if is_note {
+        format!("about {NOTED_FUNCTION_LINES}")
+    } else {
+        MAX_FUNCTION_LINES.to_string()
+    };
+    let message = format!("`{name}` has {lines} lines, more than {limit}");
+    let finding = Finding::new(RULE.name, path, *range.start(), message, SPLIT_FUNCTION);
+    Some(Finding { is_note, ..finding })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::Rule;
 use crate::finding::Finding;
-use crate::rust_source::word_offsets;
+use crate::rust_source::{line_of, word_offsets};
 use crate::tables::Tables;
 use crate::tree::Tree;
 
@@ -18,11 +18,11 @@ const ADVICE: &str =
 fn check(tree: &Tree, _: &Tables) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, rust) in tree.rust_files() {
-        let uses: Vec<usize> = word_offsets(&rust.code, "unsafe").collect();
+        let uses: Vec<usize> = word_offsets(&rust.all.text, "unsafe").collect();
         // One finding per file, since whole files are listed.
         if let Some(&first) = uses.first() {
             let message = format!("{} x `unsafe` in a file that is not listed", uses.len());
-            let line = rust.line_of(first);
+            let line = line_of(&rust.all.text, first);
             findings.push(Finding::new(RULE.name, &file.path, line, message, ADVICE));
         }
     }

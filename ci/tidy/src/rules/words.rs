@@ -55,7 +55,7 @@ fn check_text(line: usize, text: &str, find: &mut dyn FnMut(usize, &str, &'stati
 /// Finds words that are forbidden in code.
 fn check_code(tree: &Tree, file: &TextFile, find: &mut dyn FnMut(usize, &str, &'static str)) {
     let Some(rust) = &file.rust else { return };
-    for (line, code) in rust.lines() {
+    for (line, code) in rust.all.lines() {
         if word_offsets(code, "dbg").any(|at| code[at + 3..].starts_with('!')) {
             find(line, "dbg!", NOT_DEBUG);
         }
@@ -63,8 +63,12 @@ fn check_code(tree: &Tree, file: &TextFile, find: &mut dyn FnMut(usize, &str, &'
         if squeezed.contains("#[ignore") || squeezed.contains(",ignore)]") {
             find(line, "#[ignore]", NOT_IGNORED);
         }
-        let sleeps = code.contains("thread::sleep") || code.contains("libc::usleep");
-        if sleeps && !tree.is_test_line(file, line) {
+    }
+    if tree.is_test_file(file) {
+        return;
+    }
+    for (line, code) in rust.production.lines() {
+        if code.contains("thread::sleep") || code.contains("libc::usleep") {
             find(line, "sleep", NOT_SLEEP);
         }
     }
