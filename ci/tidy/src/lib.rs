@@ -7,6 +7,7 @@
 //! | [`named_paths`] | the paths that tokens name, `use` groups expanded |
 //! | [`tables`] | `ci/tidy/tidy.toml`: layers, files with unsafe code, and exceptions, with reasons |
 //! | [`finding`] | findings of rules |
+//! | [`rule`] | what a rule is |
 //! | [`rules`] | one file per rule, each with a test that it can fail |
 //!
 //! `tests/tree.rs` runs all rules on this repository.
@@ -15,6 +16,7 @@
 
 pub mod finding;
 pub mod named_paths;
+pub mod rule;
 pub mod rules;
 pub mod rust_source;
 pub mod tables;

@@ -1,8 +1,8 @@
 //! Atomics are imported only from `sync.rs` of each crate, so that a model checker can replace them.
 
-use super::Rule;
 use crate::finding::Finding;
 use crate::named_paths::named_paths;
+use crate::rule::Rule;
 use crate::tables::Tables;
 use crate::tree::Tree;
 

@@ -2,8 +2,8 @@
 
 use toml::{Table, Value};
 
-use super::Rule;
 use crate::finding::Finding;
+use crate::rule::Rule;
 use crate::rust_source::line_of;
 use crate::tables::{Layer, TABLES_PATH, Tables};
 use crate::tree::{TextFile, Tree};

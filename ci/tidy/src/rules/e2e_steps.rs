@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::Rule;
 use crate::finding::Finding;
+use crate::rule::Rule;
 use crate::tables::Tables;
 use crate::tree::{TextFile, Tree};
 

@@ -1,7 +1,7 @@
 //! Plain technical English: constructions of `ci/tidy/tidy.toml` that must not appear in comments, messages and documents.
 
-use super::Rule;
 use crate::finding::Finding;
+use crate::rule::Rule;
 use crate::rust_source::word_offsets;
 use crate::tables::{Construction, TABLES_PATH, Tables};
 use crate::tree::{TextFile, Tree};

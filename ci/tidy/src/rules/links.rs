@@ -1,7 +1,7 @@
 //! Links in documents are valid: the file exists, and so does the heading.
 
-use super::Rule;
 use crate::finding::Finding;
+use crate::rule::Rule;
 use crate::tables::Tables;
 use crate::tree::{TextFile, Tree};
 

@@ -2,8 +2,8 @@
 
 use toml::Table;
 
-use super::Rule;
 use crate::finding::Finding;
+use crate::rule::Rule;
 use crate::tables::Tables;
 use crate::tree::Tree;
 

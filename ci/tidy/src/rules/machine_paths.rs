@@ -1,7 +1,7 @@
 //! No file contains absolute paths that exist only on one machine.
 
-use super::Rule;
 use crate::finding::Finding;
+use crate::rule::Rule;
 use crate::tables::Tables;
 use crate::tree::Tree;
 

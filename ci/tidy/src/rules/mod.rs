@@ -1,6 +1,7 @@
 //! The rules, one file each, with tests that each rule can fail.
 
 use crate::finding::Finding;
+use crate::rule::Rule;
 use crate::tables::{TABLES_PATH, Tables};
 use crate::tree::Tree;
 
@@ -17,14 +18,6 @@ pub mod readme_index;
 pub mod sizes;
 pub mod unsafe_code;
 pub mod words;
-
-/// A rule: a check of the tree, before exceptions are applied.
-pub struct Rule {
-    /// Its name in findings and exceptions.
-    pub name: &'static str,
-    /// Checks the tree.
-    pub check: fn(&Tree, &Tables) -> Vec<Finding>,
-}
 
 /// All rules.
 pub const ALL: [Rule; 13] = [

@@ -1,7 +1,7 @@
 //! Every module file starts with a doc comment.
 
-use super::Rule;
 use crate::finding::Finding;
+use crate::rule::Rule;
 use crate::tables::Tables;
 use crate::tree::Tree;
 

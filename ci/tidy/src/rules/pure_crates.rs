@@ -1,9 +1,9 @@
 //! Crates marked `pure` in the tables take time, randomness and input as arguments: they use no clock,
 //! thread, socket, file, atomic or operating system, and forbid unsafe code.
 
-use super::Rule;
 use crate::finding::Finding;
 use crate::named_paths::named_paths;
+use crate::rule::Rule;
 use crate::rust_source::{Code, line_of, word_offsets};
 use crate::tables::Tables;
 use crate::tree::{TextFile, Tree};

@@ -1,7 +1,7 @@
 //! README.md lists every top-level directory.
 
-use super::Rule;
 use crate::finding::Finding;
+use crate::rule::Rule;
 use crate::tables::Tables;
 use crate::tree::Tree;
 

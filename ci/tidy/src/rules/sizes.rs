@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 
 use proc_macro2::{TokenStream, TokenTree};
 
-use super::Rule;
 use crate::finding::Finding;
+use crate::rule::Rule;
 use crate::rust_source::{RustSource, is_braced, is_punct, is_word};
 use crate::tables::Tables;
 use crate::tree::{TextFile, Tree};

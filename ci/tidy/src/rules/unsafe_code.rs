@@ -1,7 +1,7 @@
 //! `unsafe` is used only in listed files: the `[[unsafe_code]]` rows of the tables, each with its reason.
 
-use super::Rule;
 use crate::finding::Finding;
+use crate::rule::Rule;
 use crate::rust_source::{line_of, word_offsets};
 use crate::tables::Tables;
 use crate::tree::Tree;

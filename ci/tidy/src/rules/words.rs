@@ -1,7 +1,7 @@
 //! Forbidden words: marks of unfinished work, and in code debug output, ignored tests and sleeps.
 
-use super::Rule;
 use crate::finding::Finding;
+use crate::rule::Rule;
 use crate::rust_source::word_offsets;
 use crate::tables::Tables;
 use crate::tree::{TextFile, Tree};
