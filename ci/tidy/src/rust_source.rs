@@ -2,10 +2,11 @@
 //!
 //! Comments are what the tokens leave of a text; doc comments are tokens whose text starts with a slash pair.
 
+use std::cell::OnceCell;
+
 use proc_macro2::{Delimiter, Group, LexError, TokenStream, TokenTree};
 
 /// The tokens of a Rust file.
-#[derive(Debug)]
 pub struct RustSource {
     /// All code.
     pub all: Code,
@@ -13,6 +14,7 @@ pub struct RustSource {
     pub production: Code,
     /// Names of modules declared as `#[cfg(test)] mod name;`.
     pub test_modules: Vec<String>,
+    syntax: OnceCell<syn::Result<syn::File>>,
 }
 
 /// Code of a file.
@@ -37,7 +39,17 @@ impl RustSource {
             all: Code::new(text, tokens),
             production: Code::new(text, production),
             test_modules,
+            syntax: OnceCell::new(),
         })
+    }
+
+    /// Returns the syntax tree of the production code, which is parsed once.
+    ///
+    /// # Errors
+    /// It is not valid Rust.
+    pub fn syntax(&self) -> Result<&syn::File, &syn::Error> {
+        let tokens = || self.production.tokens.clone();
+        self.syntax.get_or_init(|| syn::parse2(tokens())).as_ref()
     }
 }
 

@@ -1,5 +1,6 @@
-//! Small trees for the tests of rules.
+//! Small trees and packages for tests.
 
+use crate::packages::Package;
 use crate::tables::Tables;
 use crate::tree::Tree;
 
@@ -11,4 +12,18 @@ pub(crate) fn tree(files: &[(&str, &str)]) -> Tree {
 /// Parses tables from their text.
 pub(crate) fn tables(text: &str) -> Tables {
     Tables::parse(text).expect("the sample is a valid table file")
+}
+
+/// Reads the package `the-sample` of the given files in its `src/`.
+pub(crate) fn package(files: &[(&str, &str)]) -> Package {
+    let source = "the-sample/src/";
+    let paths = files
+        .iter()
+        .map(|(path, text)| (format!("{source}{path}"), *text));
+    let files: Vec<(String, &str)> = paths.collect();
+    let files: Vec<(&str, &str)> = files
+        .iter()
+        .map(|(path, text)| (path.as_str(), *text))
+        .collect();
+    Package::read(&tree(&files), "the-sample", source).expect("the sample is a valid package")
 }

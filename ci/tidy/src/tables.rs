@@ -1,4 +1,4 @@
-//! Parser of `ci/tidy/tidy.toml`: layers, files with unsafe code, and exceptions, with reasons.
+//! Parser of `ci/tidy/tidy.toml`: limits, layers, files with unsafe code, and exceptions, with reasons.
 
 use std::fmt;
 
@@ -51,6 +51,8 @@ pub struct Tables {
     pub exceptions: Vec<Exception>,
     /// Forbidden constructions.
     pub constructions: Vec<Construction>,
+    /// Maximum number of files of a package that import each other.
+    pub import_circle_files: usize,
 }
 
 /// Error of parsing a table file.
@@ -76,6 +78,10 @@ impl Tables {
             .map_err(|error: toml::de::Error| TableError(error.to_string()))?;
         let mut tables = Self::default();
         for (kind, value) in &root {
+            if kind == "limits" {
+                tables.set_limits(&Row::new(kind, value)?)?;
+                continue;
+            }
             let Value::Array(rows) = value else {
                 return Err(TableError(format!("`{kind}` is not an array of tables")));
             };
@@ -127,6 +133,12 @@ impl Tables {
         Ok(())
     }
 
+    fn set_limits(&mut self, row: &Row<'_>) -> Result<(), TableError> {
+        row.check_keys(&["import_circle_files"])?;
+        self.import_circle_files = row.number("import_circle_files")?;
+        Ok(())
+    }
+
     /// Returns the layer of a crate.
     pub fn layer(&self, name: &str) -> Option<&Layer> {
         self.layers.iter().find(|layer| layer.name == name)
@@ -157,7 +169,7 @@ impl<'a> Row<'a> {
     fn new(kind: &'a str, value: &'a Value) -> Result<Self, TableError> {
         match value {
             Value::Table(table) => Ok(Self { kind, table }),
-            _ => Err(TableError(format!("`{kind}` is not an array of tables"))),
+            _ => Err(TableError(format!("`{kind}` is not a table"))),
         }
     }
 
@@ -183,6 +195,12 @@ impl<'a> Row<'a> {
             Some(Value::String(text)) if !text.trim().is_empty() => Ok(Some(text.clone())),
             Some(_) => Err(self.error(key, "is not a non-empty string")),
         }
+    }
+
+    fn number(&self, key: &str) -> Result<usize, TableError> {
+        let number = self.table.get(key).and_then(Value::as_integer);
+        let number = number.and_then(|number| usize::try_from(number).ok());
+        number.ok_or_else(|| self.error(key, "is not a number"))
     }
 
     fn flag(&self, key: &str) -> Result<bool, TableError> {
@@ -212,11 +230,13 @@ mod tests {
     #[test]
     fn parse_reads_every_kind_of_row() {
         let tables = Tables::parse(
-            "[[layer]]\ncrate = 'a'\nuses = ['b']\npure = true\n\
+            "[limits]\nimport_circle_files = 7\n\
+             [[layer]]\ncrate = 'a'\nuses = ['b']\npure = true\n\
              [[unsafe_code]]\npath = 'a/x.rs'\nreason = 'rings'\n\
              [[exception]]\nrule = 'words'\npath = 'docs/'\ncontaining = 'q'\nreason = 'r'\n",
         )
         .expect("valid");
+        assert_eq!(tables.import_circle_files, 7);
         assert_eq!(tables.layer("a").map(|a| a.is_pure), Some(true));
         let covers = |rule: &str, path: &str, line: &str| {
             let exceptions = tables.exceptions.iter();
@@ -250,6 +270,10 @@ mod tests {
             "[[unsafe_code]]\npath = 'a'",
             "[[unsafe_code]]\npath = 'a'\nreason = ' '",
             "[[unknown]]\npath = 'a'",
+            "limits = 1",
+            "[limits]",
+            "[limits]\nimport_circle_files = -1",
+            "[limits]\nimport_circle_files = 1\nunknown = 1",
             "layer = 1",
             "layer = [1]",
             "[[",

@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use toml::Table;
+
 use crate::rust_source::RustSource;
 
 /// Directories that are not part of the source.
@@ -14,7 +16,6 @@ const SKIPPED_DIRECTORIES: [&str; 2] = [".git", "target"];
 const MAX_TEXT_BYTES: u64 = 1 << 20;
 
 /// One text file.
-#[derive(Debug)]
 pub struct TextFile {
     /// Path relative to the root, with `/` between its parts.
     pub path: String,
@@ -49,7 +50,7 @@ impl TextFile {
 }
 
 /// A source tree in memory.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Tree {
     files: Vec<TextFile>,
     entries: BTreeSet<String>,
@@ -171,6 +172,17 @@ impl Tree {
             .map(|(top, _)| top)
             .filter(|top| !top.starts_with('.'))
             .collect()
+    }
+
+    /// Returns the name of each package, and the directory of its sources with `/` at its end.
+    pub fn packages(&self) -> impl Iterator<Item = (String, String)> {
+        let manifests = self.files.iter().filter(|file| file.name() == "Cargo.toml");
+        manifests.filter_map(|file| {
+            // An invalid manifest is reported by the rule `crate-layers`.
+            let manifest: Table = file.text.parse().ok()?;
+            let name = manifest.get("package")?.get("name")?.as_str()?;
+            Some((name.to_owned(), format!("{}/src/", file.directory())))
+        })
     }
 
     /// True if the file is compiled only for tests.

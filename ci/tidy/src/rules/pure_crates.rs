@@ -44,7 +44,7 @@ const FORBID_UNSAFE: &str = "#![forbid(unsafe_code)]";
 fn check(tree: &Tree, tables: &Tables) -> Vec<Finding> {
     let mut findings = Vec::new();
     for layer in tables.layers.iter().filter(|layer| layer.is_pure) {
-        let Some(source) = source_directory(tree, &layer.name) else {
+        let Some((_, source)) = tree.packages().find(|(name, _)| *name == layer.name) else {
             continue;
         };
         for (file, rust) in tree.rust_files() {
@@ -60,16 +60,6 @@ fn check(tree: &Tree, tables: &Tables) -> Vec<Finding> {
         }
     }
     findings
-}
-
-/// Returns the directory of the crate's sources, with `/` at its end.
-fn source_directory(tree: &Tree, name: &str) -> Option<String> {
-    let name_line = format!("name = \"{name}\"");
-    let is_manifest_of_crate = |file: &&TextFile| {
-        file.name() == "Cargo.toml" && file.text.lines().any(|line| line.trim() == name_line)
-    };
-    let manifest = tree.files().iter().find(is_manifest_of_crate)?;
-    Some(format!("{}/src/", manifest.directory()))
 }
 
 fn check_code(path: &str, code: &Code, findings: &mut Vec<Finding>) {
