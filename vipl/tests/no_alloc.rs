@@ -99,12 +99,13 @@ fn reads_allocate_nothing() {
         let (reader, target) = endpoints(level);
         let memory = target.region(65_536, READABLE);
         for size in [8, 4096, 65_536] {
-            // More outstanding reads than the target serves at once.
             let read = |_| reader.read_of(memory.remote_buffer(), size);
             let mut reads: Vec<_> = (0..READS).map(read).collect();
             let counted = allocations_of(|messages| {
-                for _ in 0..messages / 10 {
-                    for read in reads.drain(..) {
+                // One read at a time during the warm-up, then more than the target serves at once.
+                let outstanding = if messages > READS { READS } else { 1 };
+                for _ in 0..messages / outstanding {
+                    for read in reads.drain(READS - outstanding..) {
                         reader.vi.post_send(read).unwrap();
                     }
                     while reads.len() < READS {

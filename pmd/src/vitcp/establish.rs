@@ -276,6 +276,9 @@ impl ViTcp {
         connection.exchange = None;
         let tx = &mut connection.tx;
         tx.in_flight = InFlight::new(limit, theirs.read_window);
+        // The most that read_request accepts, so that no message allocates; at least one, which it refuses.
+        let reads = if params.rdma_read { max_reads } else { 0 };
+        tx.read_responses.reserve(usize::from(reads.max(1)));
         tx.awaits_ack = params.level == ReliabilityLevel::ReliableReception;
         tx.segment_bytes = segment_bytes.min(MAX_SEGMENT_BYTES);
         tx.credits = flow_control.then(|| Credits::new(rx_posted));

@@ -362,7 +362,11 @@ impl ViTcp {
             Some(number) => number,
             None => {
                 self.connections.push(None);
-                (self.connections.len() - 1) as u32
+                let count = self.connections.len();
+                // Each connection is in these at most once, so that no message allocates.
+                self.ready.reserve(count.saturating_sub(self.ready.len()));
+                self.corked.reserve(count.saturating_sub(self.corked.len()));
+                (count - 1) as u32
             }
         };
         self.next_generation = self.next_generation.wrapping_add(1) % LISTENER_GENERATION;
@@ -386,6 +390,7 @@ impl ViTcp {
             self.release_unbound(connection.unbound);
             self.timers.clear(TimerKey::Connection(number));
             self.free_connections.push(number);
+            self.ready.retain(|queued| *queued != number);
         }
         if self.hot.is_some_and(|(hot, _)| hot == number) {
             self.hot = None;
