@@ -317,11 +317,15 @@ pub(crate) fn declared_calls() -> BTreeSet<String> {
         .collect()
 }
 
-/// Builds an example of the Rust crate with the profile of this test and returns its path: cargo does not build
-/// the examples of other packages.
+/// Returns the path of an example of the Rust crate, with the profile of this test. `ci/test` has built it; otherwise it is
+/// built here, since cargo does not build the examples of other packages.
 pub(crate) fn rust_example(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("own path");
     let built = test.ancestors().nth(2).expect("PROFILE/deps/TEST");
+    let program = built.join("examples").join(name);
+    if std::env::var_os("TEST_PACKAGE").is_some() {
+        return program;
+    }
     let target = built.parent().expect("the target directory");
     let profile = match built.file_name().and_then(|name| name.to_str()) {
         Some("debug") => "dev",
@@ -335,7 +339,7 @@ pub(crate) fn rust_example(name: &str) -> PathBuf {
             .arg(target)
             .current_dir(workspace()),
     );
-    built.join("examples").join(name)
+    program
 }
 
 /// Runs a command and returns its output; panics with the output unless it succeeds.
