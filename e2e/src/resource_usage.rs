@@ -93,10 +93,14 @@ pub struct ResourceUsage {
 }
 
 impl ResourceUsage {
-    /// Reads the usage of a process that is ready and has no applications.
+    /// Waits until a process that is ready and has no applications has opened and closed what it needs for its start; returns
+    /// the usage.
+    ///
+    /// # Panics
+    /// After the timeout.
     pub fn without_applications(process: &DatapathProcess) -> Self {
         Self {
-            system: SystemUsage::of(process, &[]),
+            system: stable_usage(process, &[], |_| true),
             applications: ApplicationUsage::of(process),
         }
     }
@@ -118,20 +122,9 @@ impl ResourceUsage {
                 .then_some(())
                 .ok_or(applications)
         });
-        let (mut system, mut samples) = (SystemUsage::of(process, attached), 0);
         let before = baseline.system;
-        wait_until(process, || {
-            let now = SystemUsage::of(process, attached);
-            let is_idle = now.threads == before.threads && now.sockets == before.sockets;
-            samples = if is_idle && now == system {
-                samples + 1
-            } else {
-                0
-            };
-            system = now;
-            (samples >= STABLE_SAMPLES)
-                .then_some(())
-                .ok_or((now, before))
+        let system = stable_usage(process, attached, |now| {
+            now.threads == before.threads && now.sockets == before.sockets
         });
         Self {
             system,
@@ -157,6 +150,25 @@ impl ResourceUsage {
                 .ok_or_else(|| format!("{applications:?}, before: {:?}", self.applications))
         });
     }
+}
+
+/// Waits until the usage of the system is idle and the same in consecutive samples; returns it.
+fn stable_usage(
+    process: &DatapathProcess,
+    attached: &[&Running],
+    is_idle: impl Fn(&SystemUsage) -> bool,
+) -> SystemUsage {
+    let (mut usage, mut samples) = (SystemUsage::of(process, attached), 0);
+    wait_until(process, || {
+        let now = SystemUsage::of(process, attached);
+        let is_same = is_idle(&now) && now == usage;
+        samples = if is_same { samples + 1 } else { 0 };
+        let before = core::mem::replace(&mut usage, now);
+        (samples >= STABLE_SAMPLES)
+            .then_some(())
+            .ok_or((now, before))
+    });
+    usage
 }
 
 /// Calls `check` until it succeeds; panics with its last error after the timeout.
