@@ -10,13 +10,13 @@ as_root_of_namespaces() {
     exec unshare --user --map-root-user --net --mount "$0" "$@"
 }
 
-# e2e_test NAME...: runs files of e2e/tests with programs that are already built. One test at a time: each
-# starts up to ten processes, and some measure time.
+# e2e_test NAME...: runs files of e2e/tests. One test at a time in each step: each starts up to ten processes.
 e2e_test() {
     local name
     local -a files=()
+    build_workspace
     for name in "$@"; do
         files+=(--test "$name")
     done
-    cargo_test -p e2e "${files[@]}" -- --nocapture --test-threads=1
+    test_package e2e "${files[@]}" -- --nocapture --test-threads=1
 }

@@ -19,6 +19,17 @@ die() {
     exit 1
 }
 
+# build_workspace: builds all targets for tests. Steps select the whole workspace for builds and tests, since Cargo unifies
+# the features of third-party crates over the selected packages: another selection would build most crates again.
+build_workspace() {
+    cargo build --workspace --all-targets --locked
+}
+
+# build_release: builds the programs in the release profile; cargo_test with the same packages reuses the build.
+build_release() {
+    cargo build --release --locked -p vibench -p fcvi-pmd
+}
+
 # cargo_test ARGS: runs `cargo test ARGS`; fails if no test was executed, since a filter that no longer
 # matches would otherwise always pass.
 cargo_test() {
@@ -29,4 +40,15 @@ cargo_test() {
     cargo test --locked --color never "$@" 2>&1 | tee "$output"
     ran="$(awk '/^test result:/ { ran += $4 } END { print ran + 0 }' "$output")"
     ((ran > 0)) || die "cargo test $*: no test was executed"
+}
+
+# run_tests_of PACKAGE ARGS: the same, but runs only tests of this package. ARGS select the packages to build.
+run_tests_of() {
+    export TEST_PACKAGE="$1"
+    cargo_test --config "target.'cfg(all())'.runner = ['$ROOT/ci/package-runner']" "${@:2}"
+}
+
+# test_package PACKAGE ARGS: runs tests of one package in the build of the whole workspace.
+test_package() {
+    run_tests_of "$1" --workspace "${@:2}"
 }

@@ -50,7 +50,7 @@ fn measure_on(port: &str, name: &str, arguments: &[&str]) -> Vec<Value> {
     let path = json_path(name);
     let mut all = arguments.to_vec();
     let text = path.to_str().unwrap().to_owned();
-    all.extend(["--seconds", "0.3", "--warmup", "0.05", "--json", &text]);
+    all.extend(["--seconds", "0.05", "--warmup", "0.01", "--json", &text]);
     let table = succeed(&all);
     let results = take_results(&path).as_array().unwrap().clone();
     for result in &results {
