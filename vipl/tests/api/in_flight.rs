@@ -210,18 +210,25 @@ fn completed_send_or_write_has_been_placed() {
         // Without waiting: at this level the message is placed before the send completes.
         let arrived = server.vi.recv_done().unwrap().unwrap().ok().unwrap();
         assert!(arrived.first_bytes() == bytes, "{size} bytes");
-        let bytes = pattern(round + 100, size);
-        let mut write = client.write_of(&bytes, memory.remote_buffer());
-        write.set_immediate(Some(round as u32));
-        server.vi.post_recv(server.empty(0)).unwrap();
-        client.vi.post_send(write).unwrap();
-        assert_eq!(sent(&client), (0, CompletedOperation::RdmaWrite, size));
-        let arrived = server.vi.recv_done().unwrap().unwrap().ok().unwrap();
-        let found = (arrived.immediate(), arrived.length_bytes());
-        assert_eq!(found, (Some(round as u32), size));
-        let mut seen = vec![0; size];
-        memory.read(0, &mut seen);
-        assert!(seen == bytes, "{size} bytes written");
+        for (message, immediate) in [(round + 100, None), (round + 200, Some(round as u32))] {
+            let bytes = pattern(message, size);
+            let mut write = client.write_of(&bytes, memory.remote_buffer());
+            write.set_immediate(immediate);
+            if immediate.is_some() {
+                server.vi.post_recv(server.empty(0)).unwrap();
+            }
+            client.vi.post_send(write).unwrap();
+            assert_eq!(sent(&client), (0, CompletedOperation::RdmaWrite, size));
+            let mut seen = vec![0; size];
+            memory.read(0, &mut seen);
+            assert!(seen == bytes, "{size} bytes written, {immediate:?}");
+            let arrived = server.vi.recv_done().unwrap();
+            let found = arrived.map(|arrived| {
+                let arrived = arrived.ok().unwrap();
+                (arrived.immediate(), arrived.length_bytes())
+            });
+            assert_eq!(found, immediate.map(|_| (immediate, size)));
+        }
     }
     assert!(client.errors.none() && server.errors.none());
 }

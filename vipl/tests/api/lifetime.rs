@@ -279,5 +279,7 @@ fn region_copies_at_any_offset_and_length_are_exact() {
     for (offset, len) in [(64, 1), (0, 65), (usize::MAX, 2)] {
         panics(&|| memory.read(offset, &mut vec![0; len]));
     }
-    panics(&|| assert_eq!(memory.load_u64(4), 0, "unaligned"));
+    panics(&|| {
+        let _ = memory.load_u64(4); // unaligned
+    });
 }
