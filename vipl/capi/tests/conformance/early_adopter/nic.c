@@ -114,6 +114,39 @@ static void unusable_configurations(void)
     CHECK(nic == NULL, "a NIC that does not open gives no handle");
 }
 
+/* Another handle keeps the NIC open: objects that are not released with their own handle exceed the
+ * limits of the NIC. */
+static void close_one_of_two_handles_repeatedly(void)
+{
+    VIP_MEM_ATTRIBUTES region;
+    VIP_VI_HANDLE vi, vi_with_cq, done_vi;
+    VIP_BOOLEAN empty;
+    VIP_VI_STATE state;
+    VIP_CQ_HANDLE cq;
+    Device kept, closed;
+    Arena arena;
+
+    device_open_named(&kept, "SMALL");
+    for (unsigned round = 0; round < 5; round++) {
+        device_open_named(&closed, "SMALL");
+        arena_open(&arena, &closed, 8192, closed.ptag, VIP_FALSE);
+        VIP_VI_ATTRIBUTES attributes = vi_attributes(&closed, &plain);
+        REQUIRE_RETURN(VipCreateCQ(closed.nic, 1, &cq), VIP_SUCCESS);
+        REQUIRE_RETURN(VipCreateVi(closed.nic, &attributes, NULL, NULL, &vi), VIP_SUCCESS);
+        REQUIRE_RETURN(VipCreateVi(closed.nic, &attributes, cq, NULL, &vi_with_cq), VIP_SUCCESS);
+        VIP_DESCRIPTOR *recv = arena_descriptor(&arena, 1);
+        describe(recv, arena.base + 4096, arena.handle, 64);
+        CHECK_RETURN(VipPostRecv(vi, recv, arena.handle), VIP_SUCCESS);
+        CHECK_RETURN(VipCloseNic(closed.nic), VIP_SUCCESS);
+        CHECK_RETURN(VipQueryVi(vi, &state, &attributes, &empty, &empty), INVALID);
+        CHECK_RETURN(VipQueryVi(vi_with_cq, &state, &attributes, &empty, &empty), INVALID);
+        CHECK_RETURN(VipCQDone(cq, &done_vi, &empty), INVALID);
+        CHECK_RETURN(VipQueryMem(kept.nic, arena.base, arena.handle, &region), INVALID);
+        arena_forget(&arena);
+    }
+    device_close(&kept);
+}
+
 /* VipCloseNic releases all objects, whose handles are invalid afterwards. */
 static void close_releases_all_objects(void)
 {
@@ -145,6 +178,7 @@ static void close_releases_all_objects(void)
         written += arena.base[i] != 0xAA;
     CHECK(written == 0, "%u bytes of released memory are written", written);
     arena_forget(&arena);
+    close_one_of_two_handles_repeatedly();
 }
 
 /* --- waiting calls during VipCloseNic -------------------------------------------------------- */

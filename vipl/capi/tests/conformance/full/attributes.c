@@ -83,28 +83,39 @@ static void vi_attributes_one_by_one(void)
     CHECK_RETURN(VipDestroyPtag(local_device.nic, other), VIP_SUCCESS);
 }
 
+/* Checks that attributes of a VI in this state, valid or not, are refused and change nothing. */
+static void change_is_refused(VIP_VI_HANDLE vi, VIP_VI_STATE state)
+{
+    const VIP_VI_ATTRIBUTES before = attributes_of(vi);
+    VIP_VI_ATTRIBUTES wanted = before, found;
+
+    wanted.MaxTransferSize = 999;
+    wanted.EnableRdmaWrite = VIP_TRUE;
+    for (unsigned n = 0; n < 2; n++) {
+        CHECK_RETURN(VipSetViAttributes(vi, &wanted), VIP_INVALID_STATE);
+        found = attributes_of(vi);
+        CHECK(vi_state(vi) == state && same_vi(&found, &before), "state %d: nothing is changed",
+              (int)state);
+        wanted.ReliabilityLevel = 0; /* the state is checked before the attributes */
+    }
+}
+
 static void vi_states(void)
 {
     char discriminator[32];
     Address local, remote;
     VIP_CONN_HANDLE connection;
-    VIP_VI_ATTRIBUTES wanted, found, invalid;
+    VIP_VI_ATTRIBUTES wanted, found;
     Pair pair;
 
     pair_open(&pair, &plain);
-    found = wanted = attributes_of(pair.client);
-    wanted.MaxTransferSize = 12345;
-    CHECK_RETURN(VipSetViAttributes(pair.client, &wanted), VIP_INVALID_STATE);
-    /* The state is checked before the attributes. */
-    invalid = wanted;
-    invalid.ReliabilityLevel = 0;
-    CHECK_RETURN(VipSetViAttributes(pair.client, &invalid), VIP_INVALID_STATE);
+    change_is_refused(pair.client, VIP_STATE_CONNECTED);
     CHECK_RETURN(VipDisconnect(pair.server), VIP_SUCCESS);
     vi_reaches(pair.client, VIP_STATE_ERROR);
-    CHECK_RETURN(VipSetViAttributes(pair.client, &wanted), VIP_INVALID_STATE);
-    CHECK(attributes_of(pair.client).MaxTransferSize == found.MaxTransferSize,
-          "nothing is changed");
+    change_is_refused(pair.client, VIP_STATE_ERROR);
     CHECK_RETURN(VipDisconnect(pair.client), VIP_SUCCESS);
+    wanted = attributes_of(pair.client);
+    wanted.MaxTransferSize = 12345;
     CHECK_RETURN(VipSetViAttributes(pair.client, &wanted), VIP_SUCCESS);
     /* The server changes its VI to the attributes of the request before it accepts. */
     fresh_discriminator(discriminator, sizeof discriminator);
@@ -114,6 +125,7 @@ static void vi_states(void)
                                   &found, &connection),
                    VIP_SUCCESS);
     CHECK(found.MaxTransferSize == 12345, "the request has the changed attributes");
+    change_is_refused(pair.client, VIP_STATE_CONNECT_PENDING);
     CHECK_RETURN(VipConnectAccept(connection, pair.server), VIP_INVALID_MTU);
     wanted.Ptag = remote_device.ptag;
     CHECK_RETURN(VipSetViAttributes(pair.server, &wanted), VIP_SUCCESS);

@@ -304,11 +304,16 @@ static void handler_limit(void)
     for (unsigned n = 1; n < HANDLERS; n++)
         CHECK(next_call(&calls).descriptor == NULL,
               "and the others are called without a descriptor");
+    /* More handlers can wait after some were called. */
+    VIP_DESCRIPTOR *recv = post_recv(&arena, vi);
+    CHECK_RETURN(VipRecvNotify(vi, &registrations[HANDLERS], on_queue), VIP_SUCCESS);
+    CHECK_RETURN(VipDisconnect(vi), VIP_SUCCESS);
+    CHECK(next_call(&calls).descriptor == recv, "a later handler gets the next descriptor");
     CHECK_RETURN(VipDestroyVi(vi), VIP_SUCCESS);
     CHECK_RETURN(VipDestroyCQ(cq), VIP_SUCCESS);
     arena_close(&arena);
     device_close(&small);
-    CHECK(count_calls(&calls) == HANDLERS,
+    CHECK(count_calls(&calls) == HANDLERS + 1,
           "handlers of a destroyed completion queue are not called");
 }
 

@@ -20,8 +20,9 @@ static void bad_post(VIP_DESCRIPTOR *descriptor, VIP_MEM_HANDLE handle, bool sen
     CHECK(result == VIP_SUCCESS, "%s: the call returns %s", what, return_name((int)result));
     if (expect_error(pair.client, VIP_ERROR_POST_DESC, &error))
         CHECK(error.NicHandle == local_device.nic && error.DescriptorPtr == descriptor &&
-                  error.ResourceCode == VIP_RESOURCE_DESCRIPTOR,
-              "%s: the error names NIC, VI and descriptor", what);
+                  error.ResourceCode == VIP_RESOURCE_DESCRIPTOR &&
+                  error.OpCode == (send ? VIP_STATUS_OP_SEND : VIP_STATUS_OP_RECEIVE),
+              "%s: the error names NIC, VI, descriptor and operation", what);
     vi_reaches(pair.client, VIP_STATE_ERROR);
     CHECK((received(pair.client, recv) & VIP_STATUS_ERROR_MASK) == VIP_STATUS_DESC_FLUSHED_ERROR,
           "%s: the posted receive is flushed", what);

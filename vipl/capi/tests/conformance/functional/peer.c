@@ -103,6 +103,9 @@ static void matching_requests_connect(void)
                  VIP_INVALID_STATE);
     CHECK_RETURN(VipDestroyVi(pair.client), VIP_INVALID_STATE);
     attributes = vi_attributes(&local_device, &plain);
+    attributes.EnableRdmaWrite = VIP_TRUE; /* not changed: the server obtains the old value */
+    CHECK_RETURN(VipSetViAttributes(pair.client, &attributes), VIP_INVALID_STATE);
+    attributes.ReliabilityLevel = 0; /* the state is checked before the attributes */
     CHECK_RETURN(VipSetViAttributes(pair.client, &attributes), VIP_INVALID_STATE);
 
     CHECK_RETURN(request_from_remote(pair.server, discriminator, WAIT_MS), VIP_SUCCESS);

@@ -22,6 +22,12 @@ static void reserved_operation(VIP_DESCRIPTOR *d, const Arena *f)
     d->CS.Control |= VIP_CONTROL_OP_RESERVED;
 }
 
+static void fenced_reserved_operation(VIP_DESCRIPTOR *d, const Arena *f)
+{
+    (void)f;
+    d->CS.Control |= VIP_CONTROL_QFENCE | VIP_CONTROL_OP_RESERVED;
+}
+
 static void operation_of_senders(VIP_DESCRIPTOR *d, const Arena *f)
 {
     (void)f;
@@ -79,6 +85,7 @@ const Fault send_faults[] = {
     {"reserved Control bit", VIP_STATUS_FORMAT_ERROR, reserved_control},
     {"reserved field", VIP_STATUS_FORMAT_ERROR, reserved_field},
     {"reserved operation", VIP_STATUS_FORMAT_ERROR, reserved_operation},
+    {"reserved operation with a fence", VIP_STATUS_FORMAT_ERROR, fenced_reserved_operation},
     {"Length differs from the sum", VIP_STATUS_LENGTH_ERROR, wrong_length},
     {"memory handle 0", VIP_STATUS_PROTECTION_ERROR, missing_handle},
     {"invalid memory handle", VIP_STATUS_PROTECTION_ERROR, other_handle},

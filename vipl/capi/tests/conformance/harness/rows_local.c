@@ -185,18 +185,19 @@ void overrun(void)
     CHECK(wrong == 0 && vi_state(pair.client) == VIP_STATE_CONNECTED,
           "%lu descriptors are accepted", limit);
     CHECK(errors_count(pair.client, VIP_ERROR_VI_OVERRUN) == 0, "without an error");
-    CHECK_RETURN(VipPostRecv(pair.client, arena_descriptor(&arena, 0), arena.handle), VIP_SUCCESS);
+    VIP_DESCRIPTOR *excess = arena_descriptor(&arena, 0);
+    CHECK_RETURN(VipPostRecv(pair.client, excess, arena.handle), VIP_SUCCESS);
     if (expect_error(pair.client, VIP_ERROR_VI_OVERRUN, &error))
         CHECK(error.NicHandle == local_device.nic && error.ResourceCode == VIP_RESOURCE_VI &&
-                  error.OpCode == VIP_STATUS_OP_RECEIVE,
-              "the error names NIC, VI and operation");
+                  error.DescriptorPtr == excess && error.OpCode == VIP_STATUS_OP_RECEIVE,
+              "the error names NIC, VI, descriptor and operation");
     vi_reaches(pair.client, VIP_STATE_ERROR);
     row_seen("overrun", "consumer");
     vi_reaches(pair.server, VIP_STATE_ERROR);
     expect_error(pair.server, VIP_ERROR_CONN_LOST, NULL);
     row_seen("overrun", "peer");
     CHECK_RETURN(VipDisconnect(pair.client), VIP_SUCCESS);
-    CHECK(vi_drain(pair.client) >= limit, "all descriptors are returned");
+    CHECK(vi_drain(pair.client) == limit, "all descriptors but the excess one are returned");
     CHECK_RETURN(VipDestroyVi(pair.client), VIP_SUCCESS);
     vi_close(pair.server);
     arena_close(&arena);
