@@ -64,6 +64,7 @@ fn idle_nic_notify_threads_and_waits_sleep() {
             end.vi.recv_notify(|_| ()).unwrap();
         }
         cq.notify(|_| ()).unwrap();
+        // What the threads did before is not measured.
         thread::sleep(Duration::from_millis(20));
         let cases: [(&str, &dyn Fn()); 2] = [
             ("idle", &|| thread::sleep(pause)),
