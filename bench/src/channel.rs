@@ -7,10 +7,9 @@
 
 use std::time::{Duration, Instant};
 
-use fcvi_frame::{Discriminator, NetAddress};
 use pmd_port::MacBytes;
 use serde::{Deserialize, Serialize};
-use vi_types::ReliabilityLevel;
+use vi_types::{Discriminator, NetAddress, ReliabilityLevel};
 
 use crate::connections::{AcceptResult, ConnectionRound};
 use crate::endpoint::{Endpoint, EndpointLayout, Reaped, RemoteMemory, is_flushed, status_text};

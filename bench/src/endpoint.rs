@@ -19,9 +19,8 @@ use core::ptr::NonNull;
 use std::alloc::Layout;
 use std::sync::Arc;
 
-use fcvi_frame::NetAddress;
 use pmd::descriptor::{AddressSegment, ControlSegment, DataSegment, RawDescriptor, control};
-use vi_types::status;
+use vi_types::{NetAddress, status};
 use vipl::SharedMemory;
 use vipl::provider;
 use vipl::{

@@ -4,7 +4,6 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fcvi_frame::{Discriminator, HostAddress, NetAddress};
 use pmd::config::{Config, CopyMode, Idle, NicConfig, PortKind, ProcessConfig, TransportKind};
 use pmd_port::af_packet::{AfPacketConfig, AfPacketPort};
 use pmd_port::af_xdp::{self, AfXdpConfig, AfXdpPort};
@@ -12,6 +11,7 @@ use pmd_port::af_xdp::{self, AfXdpConfig, AfXdpPort};
 use pmd_port::dpdk::{DpdkConfig, DpdkPort, EalConfig};
 use pmd_port::shm::{ShmConfig, ShmPort};
 use pmd_port::{MacBytes, Port};
+use vi_types::{Discriminator, HostAddress, NetAddress};
 use vipl::{
     ErrorCode, ErrorDescriptor, ErrorHandler, NicAttributes, NicHandle, PtagHandle, provider,
 };

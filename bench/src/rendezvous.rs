@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use fcvi_frame::{HostAddress, NetAddress};
+use vi_types::{HostAddress, NetAddress};
 
 use crate::channel::{self, Channel, ConnectRole, Message, Purpose, VERSION};
 use crate::cli::CommonOptions;

@@ -6,8 +6,7 @@ use std::cell::Cell;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use fcvi_frame::Discriminator;
-use vi_types::ReliabilityLevel;
+use vi_types::{Discriminator, ReliabilityLevel};
 use vibench::endpoint::{Endpoint, EndpointLayout, Reaped, RemoteAddress, RemoteMemory, mark_of};
 use vibench::nic::{MemoryKind, Nic, NicOptions, NicSettings};
 use vibench::plan::Op;

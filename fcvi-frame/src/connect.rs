@@ -22,9 +22,9 @@
 mod address;
 mod attributes;
 
-pub use crate::profile::MAX_DISCRIMINATOR_BYTES;
-pub use address::{Discriminator, HostAddress, NetAddress};
 pub use attributes::Attributes;
+
+use vi_types::NetAddress;
 
 use crate::error::{Field, ParseError, Reason};
 use crate::wire::{Reader, Writer, tiles};
@@ -44,8 +44,8 @@ const _: () = assert!(tiles(
     &[
         (VI_HANDLE, 4),
         (TIMEOUT, 4),
-        (LOCAL, NetAddress::BYTES),
-        (REMOTE, NetAddress::BYTES),
+        (LOCAL, address::BYTES),
+        (REMOTE, address::BYTES),
         (REQUEST_ATTRIBUTES, Attributes::BYTES),
     ],
     ConnectRequest::BYTES
@@ -54,7 +54,7 @@ const _: () = assert!(tiles(
     &[
         (VI_HANDLE, 4),
         (RESERVED, 4),
-        (RESPONDER, NetAddress::BYTES),
+        (RESPONDER, address::BYTES),
         (RESPONSE_ATTRIBUTES, Attributes::BYTES),
     ],
     ConnectResponse::BYTES
@@ -91,15 +91,15 @@ impl ConnectRequest {
     /// Reads a payload of exactly [`ConnectRequest::BYTES`].
     ///
     /// # Errors
-    /// `ConnectPayload` `TooShort` or `TooLong`, and those of [`NetAddress::parse`]
-    /// and [`Attributes::parse`].
+    /// `ConnectPayload` `TooShort` or `TooLong`; `HostAddress` `Mismatch`; `Discriminator` `TooLong`; those of
+    /// [`Attributes::parse`].
     pub fn parse(payload: &[u8]) -> Result<Self, ParseError> {
         let bytes = Reader(exactly::<{ Self::BYTES }>(payload)?);
         Ok(Self {
             vi_handle: bytes.u32::<VI_HANDLE>(),
             timeout_ms: bytes.u32::<TIMEOUT>(),
-            local: NetAddress::parse(&bytes.array::<LOCAL, { NetAddress::BYTES }>())?,
-            remote: NetAddress::parse(&bytes.array::<REMOTE, { NetAddress::BYTES }>())?,
+            local: address::parse(&bytes.array::<LOCAL, { address::BYTES }>())?,
+            remote: address::parse(&bytes.array::<REMOTE, { address::BYTES }>())?,
             attributes: Attributes::parse(
                 &bytes.array::<REQUEST_ATTRIBUTES, { Attributes::BYTES }>(),
             )?,
@@ -111,8 +111,8 @@ impl ConnectRequest {
         let mut out = Writer(out);
         out.u32::<VI_HANDLE>(self.vi_handle);
         out.u32::<TIMEOUT>(self.timeout_ms);
-        out.array::<LOCAL, { NetAddress::BYTES }>(self.local.to_bytes());
-        out.array::<REMOTE, { NetAddress::BYTES }>(self.remote.to_bytes());
+        out.array::<LOCAL, { address::BYTES }>(address::to_bytes(&self.local));
+        out.array::<REMOTE, { address::BYTES }>(address::to_bytes(&self.remote));
         out.array::<REQUEST_ATTRIBUTES, { Attributes::BYTES }>(self.attributes.to_bytes());
     }
 }
@@ -135,13 +135,13 @@ impl ConnectResponse {
     /// Reads a payload of exactly [`ConnectResponse::BYTES`].
     ///
     /// # Errors
-    /// `ConnectPayload` `TooShort` or `TooLong`, and those of [`NetAddress::parse`]
-    /// and [`Attributes::parse`].
+    /// `ConnectPayload` `TooShort` or `TooLong`; `HostAddress` `Mismatch`; `Discriminator` `TooLong`; those of
+    /// [`Attributes::parse`].
     pub fn parse(payload: &[u8]) -> Result<Self, ParseError> {
         let bytes = Reader(exactly::<{ Self::BYTES }>(payload)?);
         Ok(Self {
             vi_handle: bytes.u32::<VI_HANDLE>(),
-            responder: NetAddress::parse(&bytes.array::<RESPONDER, { NetAddress::BYTES }>())?,
+            responder: address::parse(&bytes.array::<RESPONDER, { address::BYTES }>())?,
             attributes: Attributes::parse(
                 &bytes.array::<RESPONSE_ATTRIBUTES, { Attributes::BYTES }>(),
             )?,
@@ -153,7 +153,7 @@ impl ConnectResponse {
         let mut out = Writer(out);
         out.u32::<VI_HANDLE>(self.vi_handle);
         out.u32::<RESERVED>(0);
-        out.array::<RESPONDER, { NetAddress::BYTES }>(self.responder.to_bytes());
+        out.array::<RESPONDER, { address::BYTES }>(address::to_bytes(&self.responder));
         out.array::<RESPONSE_ATTRIBUTES, { Attributes::BYTES }>(self.attributes.to_bytes());
     }
 }

@@ -53,7 +53,6 @@ pub mod reason;
 mod test_seed;
 mod wire;
 
-pub use connect::{Discriminator, HostAddress, NetAddress};
 pub use error::{EmitError, ParseError};
 pub use ethernet::MacAddress;
 pub use fc::NPortId;

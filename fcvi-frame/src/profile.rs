@@ -171,7 +171,7 @@ pub const FIRST_LOGIN_OX_ID: u16 = 0xF800;
 /// The offered quality of service: FC class 3 [P-9].
 pub const QOS_CLASS_3: u8 = 3;
 /// Bytes of the longest discriminator of an FCVI_NET_ADDRESS [P-9].
-pub const MAX_DISCRIMINATOR_BYTES: usize = 44;
+pub const MAX_DISCRIMINATOR_BYTES: usize = vi_types::Discriminator::MAX_BYTES;
 /// FCVI_HANDLE of an FCVI_CONNECT_RQST: its receiver has no handle yet [P-9].
 pub const HANDLE_NONE: u32 = 0xFFFF_FFFF;
 

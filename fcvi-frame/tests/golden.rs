@@ -7,9 +7,7 @@ mod linux;
 use std::collections::BTreeSet;
 
 use common::golden_frames;
-use fcvi_frame::connect::{
-    Attributes, ConnectRequest, ConnectResponse, Discriminator, HostAddress, NetAddress,
-};
+use fcvi_frame::connect::{Attributes, ConnectRequest, ConnectResponse};
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::error::{Field, ParseError, Reason};
 use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl};
@@ -22,7 +20,7 @@ use fcvi_frame::gaps::{self, MissingRange};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, MessageReason, connect_parameter};
 use fcvi_frame::{MacAddress, profile};
-use vi_types::ReliabilityLevel;
+use vi_types::{Discriminator, HostAddress, NetAddress, ReliabilityLevel};
 
 const A: NPortId = NPortId::from_bytes([0, 1, 1]);
 const B: NPortId = NPortId::from_bytes([0, 2, 2]);

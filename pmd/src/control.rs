@@ -1,14 +1,16 @@
 //! Control calls on a NIC, outside of the data path: create, destroy, register,
 //! connect. Each holds the NIC's backend lock briefly; none blocks while holding it.
 
-use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fcvi_frame::connect::{Attributes, HostAddress, NetAddress};
+use fcvi_frame::connect::Attributes;
 use fcvi_frame::fc::NPortId;
-use vi_engine::{ConnId, ConnectCommand, ConnectError, Indication};
-use vi_types::{ReliabilityLevel, ViState};
+use vi_engine::{ConnId, ConnectCommand, Indication};
+use vi_types::{
+    CallError, HostAddress, NetAddress, Outcome, PtagHandle, ReliabilityLevel, ResourceError,
+    ViAttributes, ViState,
+};
 
 use crate::biased_lock::BiasedGuard;
 use crate::config::{PortKind, Protection, TransportKind, ip_address};
@@ -17,10 +19,9 @@ use crate::memory::{RegionError, TagCheck};
 use crate::nic_backend::Backend;
 use crate::poller::Poller;
 use crate::progress::{TimedOut, wait};
-use crate::resource_error::ResourceError;
 use crate::sync::Ordering;
 use crate::transport::ListenState;
-use crate::vi::{ViSettings, ViShared};
+use crate::vi::ViShared;
 use crate::waiters::Event;
 
 pub(crate) mod attributes;
@@ -42,75 +43,7 @@ pub(crate) use vis::{adopt_vi, check_vi, create_vi, destroy_vi, detach_local, di
 pub(crate) const LISTEN_TIMEOUT: Duration = Duration::from_secs(1);
 const LISTEN_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Error of a control call, by the terms of the VIPL guide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-pub enum ControlError {
-    /// A parameter or handle is not valid.
-    InvalidParameter,
-    /// A limit was reached, or the object is in use.
-    Resource(ResourceError),
-    /// The VI is in the wrong state.
-    InvalidState,
-    /// The reliability level is not supported, or differs from the peer's.
-    ReliabilityLevel,
-    /// The maximum transfer size is not supported, or differs.
-    Mtu,
-    /// The quality of service is not supported, or differs.
-    Qos,
-    /// The protection tag is not valid.
-    Ptag,
-    /// RDMA reads are not supported at this reliability level.
-    RdmaRead,
-    /// The call timed out.
-    Timeout,
-    /// The peer's consumer rejected the request.
-    Reject,
-    /// No program listens with the discriminator.
-    NoMatch,
-    /// The host cannot be reached.
-    NotReachable,
-    /// Nothing is posted.
-    QueueEmpty,
-}
-
-impl fmt::Display for ControlError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::InvalidParameter => "a parameter or handle is not valid",
-            Self::Resource(error) => return error.fmt(f),
-            Self::InvalidState => "the VI is in the wrong state",
-            Self::ReliabilityLevel => "the reliability level is not supported, or differs",
-            Self::Mtu => "the maximum transfer size is not supported, or differs",
-            Self::Qos => "the quality of service is not supported, or differs",
-            Self::Ptag => "the protection tag is not valid",
-            Self::RdmaRead => "RDMA reads are not supported at this reliability level",
-            Self::Timeout => "timed out",
-            Self::Reject => "rejected by the peer",
-            Self::NoMatch => "no program listens there",
-            Self::NotReachable => "the host cannot be reached",
-            Self::QueueEmpty => "nothing is posted",
-        })
-    }
-}
-
-impl From<ConnectError> for ControlError {
-    fn from(error: ConnectError) -> Self {
-        match error {
-            ConnectError::Timeout => Self::Timeout,
-            ConnectError::Rejected => Self::Reject,
-            ConnectError::NoMatch => Self::NoMatch,
-            ConnectError::NotReachable => Self::NotReachable,
-            ConnectError::ReliabilityLevel => Self::ReliabilityLevel,
-            ConnectError::MaxTransferSize => Self::Mtu,
-            ConnectError::Qos => Self::Qos,
-            ConnectError::Resources => ResourceError::Connection.into(),
-            ConnectError::InvalidState => Self::InvalidState,
-            ConnectError::Invalid => Self::InvalidParameter,
-        }
-    }
-}
-
-impl From<RegionError> for ControlError {
+impl From<RegionError> for CallError {
     fn from(error: RegionError) -> Self {
         match error {
             RegionError::Invalid => Self::InvalidParameter,
@@ -119,20 +52,11 @@ impl From<RegionError> for ControlError {
     }
 }
 
-impl From<ResourceError> for ControlError {
-    fn from(error: ResourceError) -> Self {
-        Self::Resource(error)
-    }
-}
-
-impl From<TimedOut> for ControlError {
+impl From<TimedOut> for CallError {
     fn from(_: TimedOut) -> Self {
         Self::Timeout
     }
 }
-
-/// Result of a control call.
-pub(crate) type Outcome<T> = Result<T, ControlError>;
 
 /// Returns the poller, for a call on a VI. While the backend lock is held, the VI is neither destroyed nor its slot
 /// reused.
@@ -144,7 +68,7 @@ fn poller_of<'a>(
     held.as_mut()
         .and_then(Backend::poller_mut)
         .filter(|_| vi.is_live(handle))
-        .ok_or(ControlError::InvalidParameter)
+        .ok_or(CallError::InvalidParameter)
 }
 
 /// Returns the poller, for a call on a NIC handle that needs a working port.
@@ -169,35 +93,42 @@ fn poller_for<'a>(
     held.as_mut()
         .and_then(Backend::poller_mut)
         .filter(|_| device.nic_handles.is_open(nic_handle))
-        .ok_or(ControlError::InvalidParameter)
+        .ok_or(CallError::InvalidParameter)
+}
+
+/// Returns the number of a protection tag; 0 for none, if protection is lenient.
+fn tag_number(device: &Device, ptag: Option<PtagHandle>) -> Outcome<u32> {
+    match (ptag, device.config.protection) {
+        (None, Protection::Strict) => Err(CallError::Ptag),
+        (None, Protection::Lenient) => Ok(0),
+        (Some(ptag), _) => device
+            .nic_handles
+            .tag(device.number(), ptag.into_raw())
+            .ok_or(CallError::Ptag),
+    }
 }
 
 /// Validates the attributes of a VI in the order in which the guide lists their errors. The caller
 /// holds the backend lock, so that the tag exists until the VI uses it.
-fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(ReliabilityLevel, TagCheck)> {
+fn check_settings(
+    device: &Device,
+    settings: &ViAttributes,
+) -> Outcome<(ReliabilityLevel, TagCheck)> {
     let level =
-        ReliabilityLevel::from_bit(settings.reliability).ok_or(ControlError::ReliabilityLevel)?;
+        ReliabilityLevel::from_bit(settings.reliability).ok_or(CallError::ReliabilityLevel)?;
     let limit = u64::from(device.max_transfer_bytes());
     if settings.max_transfer_bytes == 0 || settings.max_transfer_bytes > limit {
-        return Err(ControlError::Mtu);
+        return Err(CallError::MaxTransferSize);
     }
     if settings.qos != 0 {
-        return Err(ControlError::Qos);
+        return Err(CallError::Qos);
     }
-    let tag = if settings.ptag == 0 {
-        match device.config.protection {
-            Protection::Strict => return Err(ControlError::Ptag),
-            Protection::Lenient => TagCheck::LENIENT,
-        }
-    } else {
-        let tag = device
-            .nic_handles
-            .tag(device.number(), settings.ptag)
-            .ok_or(ControlError::Ptag)?;
-        TagCheck::tag(tag)
+    let tag = match tag_number(device, settings.ptag)? {
+        0 => TagCheck::LENIENT,
+        tag => TagCheck::tag(tag),
     };
     if settings.rdma_read && settings.reliability & ReliabilityLevel::RDMA_READ_BITS == 0 {
-        return Err(ControlError::RdmaRead);
+        return Err(CallError::RdmaRead);
     }
     Ok((level, tag))
 }
@@ -271,7 +202,7 @@ pub(crate) fn connect_wait(
     let error = match found {
         Ok(Ok(indication)) => return Ok(indication),
         Ok(Err(closed)) => closed,
-        Err(TimedOut) => ControlError::Timeout,
+        Err(TimedOut) => CallError::Timeout,
     };
     let mut held = device.lock();
     // The engine of a later epoch does not have this listener.
@@ -280,9 +211,9 @@ pub(crate) fn connect_wait(
         .and_then(Backend::poller_mut)
         .filter(|_| device.is_current_epoch(epoch))
     else {
-        return Err(ControlError::InvalidParameter);
+        return Err(CallError::InvalidParameter);
     };
-    if error == ControlError::Timeout
+    if error == CallError::Timeout
         && let Some(indication) = poller.engine.take_indication(listener)
     {
         return Ok(indication);
@@ -301,10 +232,7 @@ fn await_outcome(vi: &'static ViShared, handle: u64) -> Outcome<Attributes> {
     let found = wait(device, event, None, || {
         let mut held = device.lock();
         match poller_of(&mut held, vi, handle) {
-            Ok(poller) => poller
-                .engine
-                .take_outcome(vi.index)
-                .map(|outcome| outcome.map_err(ControlError::from)),
+            Ok(poller) => poller.engine.take_outcome(vi.index),
             Err(closed) => Some(Err(closed)),
         }
     });
@@ -351,7 +279,7 @@ pub(crate) fn connect_reject(device: &'static Device, conn: ConnId) -> Outcome<(
     let poller = held
         .as_mut()
         .and_then(Backend::poller_mut)
-        .ok_or(ControlError::InvalidParameter)?;
+        .ok_or(CallError::InvalidParameter)?;
     let now_ns = poller.clock.now_ns();
     poller.engine.reject(now_ns, conn, &mut poller.path)?;
     poller.path.flush();
@@ -442,7 +370,7 @@ fn await_host_ports(
         }
     }
     match limit.map(|limit| limit.saturating_sub(start.elapsed())) {
-        Some(Duration::ZERO) => Err(ControlError::Timeout),
+        Some(Duration::ZERO) => Err(CallError::Timeout),
         left => Ok(left),
     }
 }
@@ -450,15 +378,15 @@ fn await_host_ports(
 /// Fails a request on a NIC whose port has failed: moves a reliable VI to Error, which flushes its
 /// descriptors (VIPL 3.3.4).
 #[cold]
-fn fail_unreachable(vi: &'static ViShared, poller: &mut Poller, now_ns: u64) -> ControlError {
+fn fail_unreachable(vi: &'static ViShared, poller: &mut Poller, now_ns: u64) -> CallError {
     if poller.engine.state(vi.index) != Some(ViState::Idle) {
-        return ControlError::InvalidState;
+        return CallError::InvalidState;
     }
     if vi.settings().reliability != ReliabilityLevel::UnreliableDelivery.bit() {
         poller.engine.fail_vi(now_ns, vi.index, &mut poller.path);
         vi.device.notify(poller.path.take_pending_events());
     }
-    ControlError::NotReachable
+    CallError::NotReachable
 }
 
 /// Returns the state of a VI in the engine.

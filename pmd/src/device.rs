@@ -11,12 +11,11 @@ use std::time::Duration;
 
 use pmd_port::PortFailure;
 use vi_engine::ViIndex;
-use vi_types::ViState;
+use vi_types::{CallError, Outcome, ViState};
 
 use crate::attach::calls;
 use crate::biased_lock::{BiasedGuard, BiasedLock};
 use crate::config::{NicConfig, Progress};
-use crate::control::{ControlError, Outcome};
 use crate::discovery;
 use crate::doorbell::Doorbells;
 use crate::events::{AsyncEvent, EventQueue};
@@ -572,7 +571,7 @@ pub(crate) fn close(device: &'static Device, nic_handle: u64) -> Outcome<()> {
             calls::close(device, remote, is_last, CLOSE_TIMEOUT)?;
         }
         let closed = device.nic_handles.close(nic_handle);
-        let closed = closed.ok_or(ControlError::InvalidParameter)?;
+        let closed = closed.ok_or(CallError::InvalidParameter)?;
         let (ended, removed) =
             crate::control::release_nic_handle(device, nic_handle, closed.conns());
         let down = if device.nic_handles.count() == 0 {

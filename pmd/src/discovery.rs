@@ -8,20 +8,18 @@ use core::time::Duration;
 
 use fc_port::Fc4;
 use fc_port::vn_port::{NeighbourView, VnPort, VnPortEvent, VnPortFrame};
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::{FcType, NPortId};
 use pmd_port::BURST;
 use vi_engine::{Engine, Transmit};
+use vi_types::{CallError, HostAddress, ResourceError};
 
-use crate::control::ControlError;
 use crate::datapath::Datapath;
 use crate::device::Device;
 use crate::nic_backend::Backend;
 use crate::open::OpenError;
 use crate::poller::Poller;
 use crate::progress::wait;
-use crate::resource_error::ResourceError;
 use crate::transport::Transport;
 use crate::waiters::Event;
 
@@ -223,7 +221,7 @@ impl Poller {
 
     /// Starts to resolve the N_Port_IDs of a host, unless all are known. Returns true if the caller should
     /// wait until [`Poller::is_resolving_host`] returns false.
-    pub(crate) fn resolve_host(&mut self, host: HostAddress) -> Result<bool, ControlError> {
+    pub(crate) fn resolve_host(&mut self, host: HostAddress) -> Result<bool, CallError> {
         let now_ns = self.clock.now_ns();
         let is_known = !self.neighbours.ports(&host).is_empty();
         let Some(discovery) = &mut self.discovery else {

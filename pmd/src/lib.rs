@@ -25,9 +25,7 @@
 //! | `main_thread` | signal handling after the main thread has ended |
 //! | `control` | control calls: create, destroy, register, connect |
 //! | [`reserve`] | memory reserve for when the system is out of memory |
-//! | `resource_error` | reasons of VIP_ERROR_RESOURCE |
 //! | `vi` | handles, VIs and completion queues |
-//! | `connection_options` | options of a connection beyond the guide |
 //! | `events` | queue of asynchronous errors for the consumer |
 //! | `discovery` | discovery of ports and their logins |
 //! | `capture_file` | files for captured frames |
@@ -41,7 +39,6 @@ pub mod capture_file;
 mod clock;
 mod coalesce;
 mod completion;
-mod connection_options;
 mod control;
 mod cq;
 mod datapath;
@@ -63,7 +60,6 @@ mod posted_descriptor;
 mod progress;
 mod queue;
 pub mod reserve;
-mod resource_error;
 mod sync;
 mod sys;
 mod tap;
@@ -84,11 +80,7 @@ pub mod queue_calls;
 
 pub use pmd_port::{environment, stderr};
 
-pub use connection_options::{ConnectionOptions, NegotiatedOptions};
-pub use control::ControlError;
 pub use memory::{SharedMemory, obey_ptrace_rules};
 pub use nic_handle::Handler;
 pub use open::{OpenError, check_nic, check_process};
-pub use resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 pub use sys::raise_descriptor_limit;
-pub use vi::ViSettings;

@@ -1,7 +1,7 @@
 //! Maps host addresses to N_Port_IDs.
 
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::fc::NPortId;
+use vi_types::HostAddress;
 
 /// The hosts that a NIC can reach, and their N_Port_IDs.
 ///

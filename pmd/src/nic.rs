@@ -1,7 +1,7 @@
 //! API of NICs, VIs and completion queues by handle, for the front end.
 //!
 //! Every function validates the handles of programs: a stale or invalid handle gives
-//! [`ControlError::InvalidParameter`]. All functions may be called from any thread.
+//! [`CallError::InvalidParameter`]. All functions may be called from any thread.
 
 mod connection_options;
 mod network_view;
@@ -10,19 +10,21 @@ mod peer_user;
 use std::path::Path;
 use std::time::Duration;
 
-use fcvi_frame::connect::{Attributes, HostAddress, NetAddress};
-use vi_types::ViState;
+use fcvi_frame::connect::Attributes;
+use vi_types::{
+    CallError, HostAddress, MemAttributes, NetAddress, Outcome, PtagHandle, ViAttributes, ViState,
+};
 
 use crate::attach::calls;
 use crate::config::{NicConfig, Protection};
-use crate::control::{self, ControlError, Outcome, attributes};
+use crate::control::{self, attributes};
 use crate::device::{self, Device, device_of};
 use crate::memory::backing::Owner;
 use crate::nic_backend::Backend;
 use crate::nic_handle::{Conn, Handler};
 use crate::open::OpenError;
 use crate::sys;
-use crate::vi::{HandleKind, RawHandle, ViSettings, ViShared, cq_of, vi_of};
+use crate::vi::{HandleKind, RawHandle, ViShared, cq_of, vi_of};
 
 pub use connection_options::{
     connection_options, negotiated_options, request_security, set_connection_options,
@@ -36,11 +38,11 @@ pub use peer_user::{peer_user, request_user};
 fn nic(handle: u64) -> Outcome<&'static Device> {
     let raw = RawHandle::unpack(handle);
     if raw.kind != HandleKind::Nic as u8 {
-        return Err(ControlError::InvalidParameter);
+        return Err(CallError::InvalidParameter);
     }
     device_of(raw.device)
         .filter(|device| device.is_ours() && device.nic_handles.is_open(handle))
-        .ok_or(ControlError::InvalidParameter)
+        .ok_or(CallError::InvalidParameter)
 }
 
 /// Logs a line about the NIC of an object, by the object's handle, within the rate limit.
@@ -57,7 +59,7 @@ pub fn max_transfer_bytes(handle: u64) -> Option<u32> {
 
 #[inline]
 fn vi(handle: u64) -> Outcome<&'static ViShared> {
-    vi_of(handle).ok_or(ControlError::InvalidParameter)
+    vi_of(handle).ok_or(CallError::InvalidParameter)
 }
 
 /// Opens a NIC; each call returns a new handle (VIPL 3.1.1).
@@ -128,7 +130,7 @@ pub(crate) fn native_mtu_bytes(device: &Device) -> Outcome<u32> {
     }
     let held = device.lock();
     let poller = held.as_ref().and_then(Backend::poller);
-    let poller = poller.ok_or(ControlError::InvalidParameter)?;
+    let poller = poller.ok_or(CallError::InvalidParameter)?;
     Ok(poller.engine.native_mtu_bytes())
 }
 
@@ -146,7 +148,7 @@ pub fn set_error_handler(handle: u64, handler: Option<Handler>) -> Outcome<()> {
     if nic(handle)?.nic_handles.set_handler(handle, handler) {
         Ok(())
     } else {
-        Err(ControlError::InvalidParameter)
+        Err(CallError::InvalidParameter)
     }
 }
 
@@ -170,17 +172,6 @@ pub fn destroy_ptag(handle: u64, ptag: u64) -> Outcome<()> {
     control::destroy_ptag(device, ptag)
 }
 
-/// Attributes of a region, with the tag as a handle; 0 for none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct MemSettings {
-    /// Protection tag.
-    pub ptag: u64,
-    /// Peers may write.
-    pub rdma_write: bool,
-    /// Peers may read.
-    pub rdma_read: bool,
-}
-
 /// Registers memory; returns its handle (VIPL 3.4.3).
 ///
 /// # Safety
@@ -191,7 +182,7 @@ pub unsafe fn register(
     handle: u64,
     address: u64,
     length_bytes: u64,
-    settings: &MemSettings,
+    settings: &MemAttributes,
 ) -> Outcome<u32> {
     let device = nic(handle)?;
     if device.is_attached() {
@@ -224,22 +215,25 @@ pub fn deregister(handle: u64, address: u64, region: u32) -> Outcome<()> {
         let regions = &device.regions;
         regions.deregister(Owner::PROGRAM, address, region)
     };
-    removed.map(drop).ok_or(ControlError::InvalidParameter)
+    removed.map(drop).ok_or(CallError::InvalidParameter)
 }
 
 /// Returns the attributes of a region (VIPL 3.7.5).
-pub fn query_region(handle: u64, address: u64, region: u32) -> Outcome<MemSettings> {
+pub fn query_region(handle: u64, address: u64, region: u32) -> Outcome<MemAttributes> {
     let device = nic(handle)?;
     let found = device
         .regions
         .query(Owner::PROGRAM, address, region)
-        .ok_or(ControlError::InvalidParameter)?;
-    Ok(MemSettings {
-        ptag: if found.tag == 0 {
-            0
-        } else {
-            RawHandle::pack(HandleKind::Ptag, device.number(), 1, found.tag)
-        },
+        .ok_or(CallError::InvalidParameter)?;
+    Ok(MemAttributes {
+        ptag: (found.tag != 0).then(|| {
+            PtagHandle::from_raw(RawHandle::pack(
+                HandleKind::Ptag,
+                device.number(),
+                1,
+                found.tag,
+            ))
+        }),
         rdma_write: found.rdma_write,
         rdma_read: found.rdma_read,
     })
@@ -254,7 +248,7 @@ pub unsafe fn set_region(
     handle: u64,
     address: u64,
     region: u32,
-    settings: &MemSettings,
+    settings: &MemAttributes,
 ) -> Outcome<()> {
     let device = nic(handle)?;
     if device.is_attached() {
@@ -270,17 +264,17 @@ pub fn create_cq(handle: u64, entries: u64) -> Outcome<u64> {
 
 /// Destroys a completion queue (VIPL 3.6.2).
 pub fn destroy_cq(handle: u64) -> Outcome<()> {
-    control::destroy_cq(cq_of(handle).ok_or(ControlError::InvalidParameter)?, handle)
+    control::destroy_cq(cq_of(handle).ok_or(CallError::InvalidParameter)?, handle)
 }
 
 /// Resizes a completion queue to at least `entries` entries (VIPL 3.6.3).
 pub fn resize_cq(handle: u64, entries: u64) -> Outcome<()> {
-    let cq = cq_of(handle).ok_or(ControlError::InvalidParameter)?;
+    let cq = cq_of(handle).ok_or(CallError::InvalidParameter)?;
     control::resize_cq(cq, handle, entries)
 }
 
 /// Creates a VI (VIPL 3.2.1); 0 for a completion queue means none.
-pub fn create_vi(handle: u64, settings: &ViSettings, send_cq: u64, recv_cq: u64) -> Outcome<u64> {
+pub fn create_vi(handle: u64, settings: &ViAttributes, send_cq: u64, recv_cq: u64) -> Outcome<u64> {
     let device = nic(handle)?;
     if device.is_attached() {
         return calls::create_vi(device, handle, settings, (send_cq, recv_cq));
@@ -297,17 +291,17 @@ pub fn destroy_vi(handle: u64) -> Outcome<()> {
     control::destroy_vi(vi, handle)
 }
 
-/// Result of VipQueryVi (VIPL 3.7.3).
+/// State and attributes of a VI (VIPL 3.7.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ViInfo {
     /// State.
     pub state: ViState,
-    /// Its attributes.
-    pub settings: ViSettings,
+    /// Attributes.
+    pub attributes: ViAttributes,
     /// The send queue is empty.
-    pub send_empty: bool,
+    pub send_queue_empty: bool,
     /// The receive queue is empty.
-    pub recv_empty: bool,
+    pub recv_queue_empty: bool,
 }
 
 /// Returns state and attributes of a VI.
@@ -319,17 +313,17 @@ pub fn query_vi(handle: u64) -> Outcome<ViInfo> {
     vi.device.poll();
     // Read before the state: a descriptor may be reaped at any time, but posts after a state change must not be
     // reported with the earlier state.
-    let (send_empty, recv_empty) = (vi.send.is_empty(), vi.recv.is_empty());
+    let (send_queue_empty, recv_queue_empty) = (vi.send.is_empty(), vi.recv.is_empty());
     Ok(ViInfo {
         state: control::state(vi, handle)?,
-        settings: vi.settings(),
-        send_empty,
-        recv_empty,
+        attributes: vi.settings(),
+        send_queue_empty,
+        recv_queue_empty,
     })
 }
 
 /// Changes the attributes of an Idle VI, all of them or none (VIPL 3.7.2).
-pub fn set_vi(handle: u64, settings: &ViSettings) -> Outcome<()> {
+pub fn set_vi(handle: u64, settings: &ViAttributes) -> Outcome<()> {
     let vi = vi(handle)?;
     if vi.device.is_attached() {
         return calls::set_vi(vi, handle, settings);
@@ -345,12 +339,12 @@ pub fn discovered_hosts(handle: u64) -> Outcome<Vec<HostAddress>> {
         return calls::discovered_hosts(device, handle);
     }
     let mut held = device.lock();
-    let backend = held.as_mut().ok_or(ControlError::InvalidParameter)?;
+    let backend = held.as_mut().ok_or(CallError::InvalidParameter)?;
     device.poll_thread.wake_if_armed(backend);
     // Includes the latest changes.
     backend.poll_thoroughly(&device.doorbells);
     device.wake_waiters(backend);
-    let poller = backend.poller().ok_or(ControlError::InvalidParameter)?;
+    let poller = backend.poller().ok_or(CallError::InvalidParameter)?;
     Ok(poller.neighbours.discovered())
 }
 
@@ -374,7 +368,7 @@ fn fits(device: &Device, address: &NetAddress) -> bool {
 pub fn connect_wait(handle: u64, local: &NetAddress, limit: Option<Duration>) -> Outcome<Request> {
     let device = nic(handle)?;
     if local.host.0 != device.host || !fits(device, local) {
-        return Err(ControlError::InvalidParameter);
+        return Err(CallError::InvalidParameter);
     }
     let (found, remote, attributes) = if device.is_attached() {
         calls::connect_wait(device, handle, local, limit)?
@@ -385,7 +379,7 @@ pub fn connect_wait(handle: u64, local: &NetAddress, limit: Option<Duration>) ->
     let Some(conn) = device.nic_handles.add_conn(device.number(), handle, found) else {
         // The NIC handle was closed meanwhile. The rejection fails if the client has given up.
         let _withdrawn = reject(device, found);
-        return Err(ControlError::InvalidParameter);
+        return Err(CallError::InvalidParameter);
     };
     Ok(Request {
         conn,
@@ -404,15 +398,15 @@ fn reject(device: &'static Device, conn: Conn) -> Outcome<()> {
 fn conn(handle: u64) -> Outcome<(&'static Device, Conn)> {
     let raw = RawHandle::unpack(handle);
     if raw.kind != HandleKind::Conn as u8 {
-        return Err(ControlError::InvalidParameter);
+        return Err(CallError::InvalidParameter);
     }
     let device = device_of(raw.device)
         .filter(|device| device.is_ours())
-        .ok_or(ControlError::InvalidParameter)?;
+        .ok_or(CallError::InvalidParameter)?;
     let id = device
         .nic_handles
         .conn(handle)
-        .ok_or(ControlError::InvalidParameter)?;
+        .ok_or(CallError::InvalidParameter)?;
     Ok((device, id))
 }
 
@@ -427,7 +421,7 @@ pub fn connect_accept(conn_handle: u64, vi_handle: u64) -> Outcome<()> {
     let (device, id) = conn(conn_handle)?;
     let vi = vi(vi_handle)?;
     if !core::ptr::eq(vi.device, device) {
-        return Err(ControlError::InvalidParameter);
+        return Err(CallError::InvalidParameter);
     }
     let outcome = match id {
         Conn::Engine(id) => control::connect_accept(id, vi, vi_handle),
@@ -435,10 +429,10 @@ pub fn connect_accept(conn_handle: u64, vi_handle: u64) -> Outcome<()> {
     };
     let is_retryable = matches!(
         outcome,
-        Err(ControlError::InvalidState
-            | ControlError::ReliabilityLevel
-            | ControlError::Mtu
-            | ControlError::Qos)
+        Err(CallError::InvalidState
+            | CallError::ReliabilityLevel
+            | CallError::MaxTransferSize
+            | CallError::Qos)
     );
     if !is_retryable {
         device.nic_handles.remove_conn(conn_handle);
@@ -452,7 +446,7 @@ pub fn connect_reject(conn_handle: u64) -> Outcome<()> {
     device.nic_handles.remove_conn(conn_handle);
     match reject(device, id) {
         // The client has given up: there is no connection on either side (VIPL 6.7).
-        Ok(()) | Err(ControlError::InvalidParameter) => Ok(()),
+        Ok(()) | Err(CallError::InvalidParameter) => Ok(()),
         Err(error) => Err(error),
     }
 }
@@ -467,7 +461,7 @@ pub fn connect_request(
     let vi = vi(vi_handle)?;
     let is_valid = fits(vi.device, local) && fits(vi.device, remote);
     if !is_valid || local.host.0 != vi.device.host || limit == Some(Duration::ZERO) {
-        return Err(ControlError::InvalidParameter);
+        return Err(CallError::InvalidParameter);
     }
     if vi.device.is_attached() {
         return calls::connect_request(vi, vi_handle, local, remote, limit);
@@ -485,7 +479,7 @@ pub fn connect_peer_request(
     let vi = vi(vi_handle)?;
     let is_valid = fits(vi.device, local) && fits(vi.device, remote);
     if !is_valid || local.host.0 != vi.device.host || limit == Some(Duration::ZERO) {
-        return Err(ControlError::InvalidParameter);
+        return Err(CallError::InvalidParameter);
     }
     if vi.device.is_attached() {
         return calls::connect_peer_request(vi, vi_handle, local, remote, limit);

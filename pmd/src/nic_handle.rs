@@ -8,11 +8,10 @@ use std::time::Instant;
 
 use pmd_port::stderr;
 use vi_engine::ConnId;
+use vi_types::{CallError, Limit, LimitOf, LimitReached, Outcome, ResourceError};
 
-use crate::control::{ControlError, Outcome};
 use crate::device::Device;
 use crate::events::AsyncEvent;
-use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::vi::{FIELD_MASK, HandleKind, RawHandle};
 
 /// A consumer's error handler.
@@ -87,8 +86,8 @@ pub(crate) struct NicHandles {
 impl Table {
     fn add_tag(&mut self, device: u16, handle: u64, remote: u64) -> Outcome<u64> {
         let state = self.handles.iter_mut().find(|i| i.handle == handle);
-        let state = state.ok_or(ControlError::InvalidParameter)?;
-        let no_memory = |_| ControlError::from(ResourceError::OutOfMemory);
+        let state = state.ok_or(CallError::InvalidParameter)?;
+        let no_memory = |_| CallError::from(ResourceError::OutOfMemory);
         state.tags.try_reserve(1).map_err(no_memory)?;
         self.tags.try_reserve(1).map_err(no_memory)?;
         loop {

@@ -22,12 +22,10 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::control::{ControlError, Outcome};
 use crate::device::Device;
 use crate::nic_handle;
 use crate::progress::wait;
 use crate::queue_calls::{self, CqEntry, Done};
-use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::sync::Ordering;
 use crate::vi::{CqShared, ViShared, cq_of, vi_of};
 use crate::waiters::Event;
@@ -36,7 +34,7 @@ mod slot;
 
 use slot::PushResult;
 pub(crate) use slot::{EndedNotifier, NotifySlot, ViNotify, join_ended};
-use vi_types::QueueKind;
+use vi_types::{CallError, Limit, LimitOf, LimitReached, Outcome, QueueKind, ResourceError};
 
 /// A descriptor that was taken off its queue for a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +113,7 @@ impl Source for WorkSource {
 
     fn admit(&self) -> Outcome<()> {
         if self.vi.queue(self.queue).is_empty() {
-            return Err(ControlError::QueueEmpty);
+            return Err(CallError::QueueEmpty);
         }
         Ok(())
     }
@@ -345,7 +343,7 @@ impl<S: Source> Cancel for Notifier<S> {
 /// on a thread of the queue (VIPL 3.5.9, 3.5.10). When the queue becomes empty, the handlers of further
 /// requests are called with `None`; when the VI is destroyed, they are dropped.
 pub fn notify(handle: u64, queue: QueueKind, handler: QueueHandler) -> Outcome<()> {
-    let vi = vi_of(handle).ok_or(ControlError::InvalidParameter)?;
+    let vi = vi_of(handle).ok_or(CallError::InvalidParameter)?;
     let cq = match queue {
         QueueKind::Send => &vi.send_cq,
         QueueKind::Receive => &vi.recv_cq,
@@ -368,7 +366,7 @@ pub fn notify(handle: u64, queue: QueueKind, handler: QueueHandler) -> Outcome<(
 /// Requests a call of `handler` with the next entry of a completion queue that no earlier request gets,
 /// on a thread of the queue (VIPL 3.5.11). When the queue is destroyed, it is dropped.
 pub fn cq_notify(handle: u64, handler: CqHandler) -> Outcome<()> {
-    let cq = cq_of(handle).ok_or(ControlError::InvalidParameter)?;
+    let cq = cq_of(handle).ok_or(CallError::InvalidParameter)?;
     let nic = cq.nic_handle();
     cq.notify.request(CqSource { cq, handle, nic }, handler)
 }

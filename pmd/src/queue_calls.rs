@@ -8,19 +8,19 @@
 
 use std::time::Duration;
 
-use vi_types::{QueueKind, ViState, status};
+use vi_types::{
+    CallError, Limit, LimitOf, LimitReached, Outcome, QueueKind, ResourceError, ViState, status,
+};
 
 use crate::attach::calls;
 use crate::attach::descriptor_quota::DescriptorQuota;
 use crate::config::Protection;
-use crate::control::{ControlError, Outcome};
 use crate::descriptor::{RawDescriptor, control, send_operation};
 use crate::events::{AsyncEvent, ErrorCode, ResourceCode};
 use crate::memory::TagCheck;
 use crate::posted_descriptor::{Header, PostRules};
 use crate::progress::wait;
 use crate::queue::{PostEnd, ReapEnd, Reaped, Slot, WorkQueue};
-use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::sync::{self, Ordering};
 use crate::vi::{CqShared, ViShared, cq_at, cq_of, vi_at, vi_of};
 use crate::waiters::Event;
@@ -30,7 +30,7 @@ use crate::waiters::Event;
 pub enum WhenFull {
     /// The VI breaks (VIPL 3.5.1, 6.3.1).
     Break,
-    /// The call fails with [`ControlError::Resource`] and nothing is posted.
+    /// The call fails with [`CallError::Resource`] and nothing is posted.
     Refuse,
 }
 
@@ -159,7 +159,7 @@ struct PostFailure {
 /// the library that is not registered, so no peer can change it.
 ///
 /// # Errors
-/// [`ControlError::InvalidParameter`]: no such VI. [`ControlError::Resource`]: the queue is full, or the
+/// [`CallError::InvalidParameter`]: no such VI. [`CallError::Resource`]: the queue is full, or the
 /// datapath process allows this program no more descriptors (`max_descriptors` of its quota), and
 /// `when_full` is [`WhenFull::Refuse`]; nothing is posted, and the VI is unchanged.
 ///
@@ -175,17 +175,17 @@ pub unsafe fn post(
     when_full: WhenFull,
     context: usize,
 ) -> Outcome<()> {
-    let vi = vi_at(handle).ok_or(ControlError::InvalidParameter)?;
+    let vi = vi_at(handle).ok_or(CallError::InvalidParameter)?;
     let address = descriptor as u64;
     if !vi.is_live(handle) {
         // In a forked child the lock may be held for good.
-        return Err(ControlError::InvalidParameter);
+        return Err(CallError::InvalidParameter);
     }
     let posted = {
         let mut end = vi.queue(queue).post_end.lock();
         // Under the lock of the post end, which is taken to destroy the VI.
         if !vi.is_live(handle) {
-            return Err(ControlError::InvalidParameter);
+            return Err(CallError::InvalidParameter);
         }
         if when_full == WhenFull::Refuse && vi.queue(queue).is_full(&end) {
             return Err(limit_of_post(vi, true));
@@ -287,7 +287,7 @@ fn reap_by(
     let queue = vi.queue(queue);
     if !queue.has_complete() {
         return if !vi.is_live(handle) {
-            Err(ControlError::InvalidParameter)
+            Err(CallError::InvalidParameter)
         } else if queue.is_empty() {
             Ok(Done::Empty)
         } else {
@@ -296,12 +296,12 @@ fn reap_by(
     }
     if !vi.is_live(handle) {
         // In a forked child the lock may be held for good.
-        return Err(ControlError::InvalidParameter);
+        return Err(CallError::InvalidParameter);
     }
     let mut end = queue.reap_end.lock();
     // Under the lock of the reap end, which is taken to destroy the VI.
     if !vi.is_live(handle) {
-        return Err(ControlError::InvalidParameter);
+        return Err(CallError::InvalidParameter);
     }
     Ok(match reap(queue, &mut end) {
         Reaped::Done {
@@ -320,7 +320,7 @@ fn reap_by(
 
 /// Returns the limit that a post exceeded: that of its queue if it is within the program's quota.
 #[cold]
-fn limit_of_post(vi: &ViShared, in_quota: bool) -> ControlError {
+fn limit_of_post(vi: &ViShared, in_quota: bool) -> CallError {
     match vi.device.descriptor_quota().filter(|_| !in_quota) {
         Some(quota) => quota.limit_reached().into(),
         None => {
@@ -343,7 +343,7 @@ fn break_by_post(vi: &'static ViShared, error: AsyncEvent, in_quota: bool) {
 /// Takes the head of a work queue if it is complete (VIPL 3.5.2, 3.5.5).
 #[inline]
 pub fn done(handle: u64, queue: QueueKind) -> Outcome<Done> {
-    let vi = vi_at(handle).ok_or(ControlError::InvalidParameter)?;
+    let vi = vi_at(handle).ok_or(CallError::InvalidParameter)?;
     // Also for an empty queue: a target of RDMA writes makes progress this way.
     if vi.queue(queue).has_complete() {
         vi.device.finish_burst();
@@ -355,7 +355,7 @@ pub fn done(handle: u64, queue: QueueKind) -> Outcome<Done> {
 
 /// Waits for the head of a work queue (VIPL 3.5.3, 3.5.6); a limit of `None` waits without a timeout.
 pub fn wait_done(handle: u64, queue: QueueKind, limit: Option<Duration>) -> Outcome<Done> {
-    let vi = vi_of(handle).ok_or(ControlError::InvalidParameter)?;
+    let vi = vi_of(handle).ok_or(CallError::InvalidParameter)?;
     if vi.cq_handle(queue == QueueKind::Receive) != 0 {
         return Err(ResourceError::ReportsToCq.into());
     }
@@ -384,12 +384,12 @@ pub(crate) fn take(cq: &CqShared, handle: u64) -> Outcome<Option<CqEntry>> {
         return if cq.is_live(handle) {
             Ok(None)
         } else {
-            Err(ControlError::InvalidParameter)
+            Err(CallError::InvalidParameter)
         };
     }
     let mut end = cq.ring.take_end.lock();
     if !cq.is_live(handle) {
-        return Err(ControlError::InvalidParameter);
+        return Err(CallError::InvalidParameter);
     }
     Ok(cq.ring.take(&mut end).map(|entry| CqEntry {
         vi: entry.vi,
@@ -400,7 +400,7 @@ pub(crate) fn take(cq: &CqShared, handle: u64) -> Outcome<Option<CqEntry>> {
 /// Takes the oldest entry of a completion queue, if there is one (VIPL 3.5.7).
 #[inline]
 pub fn cq_done(handle: u64) -> Outcome<Option<CqEntry>> {
-    let cq = cq_at(handle).ok_or(ControlError::InvalidParameter)?;
+    let cq = cq_at(handle).ok_or(CallError::InvalidParameter)?;
     if cq.ring.has_entry() {
         cq.device.finish_burst();
     } else {
@@ -411,7 +411,7 @@ pub fn cq_done(handle: u64) -> Outcome<Option<CqEntry>> {
 
 /// Waits for an entry of a completion queue (VIPL 3.5.8); a limit of `None` waits without a timeout.
 pub fn cq_wait(handle: u64, limit: Option<Duration>) -> Outcome<CqEntry> {
-    let cq = cq_of(handle).ok_or(ControlError::InvalidParameter)?;
+    let cq = cq_of(handle).ok_or(CallError::InvalidParameter)?;
     wait(cq.device, cq.event(), limit, || {
         take(cq, handle).transpose()
     })?

@@ -1,11 +1,8 @@
 //! The transport protocol of a NIC: FC-VI frames through a port, or VI/TCP through sockets.
 
-use fcvi_frame::connect::{Discriminator, HostAddress};
 use fcvi_frame::fc::NPortId;
-use vi_engine::{
-    ConnId, ConnectCommand, ConnectError, Engine, Indication, Pumped, RemoteVi, ViIndex, ViParams,
-};
-use vi_types::ViState;
+use vi_engine::{ConnId, ConnectCommand, Engine, Indication, Pumped, RemoteVi, ViIndex, ViParams};
+use vi_types::{CallError, Discriminator, HostAddress, ViState};
 
 use crate::datapath::Datapath;
 pub(crate) use crate::vitcp::ListenState;
@@ -219,7 +216,7 @@ impl Transport {
         conn: ConnId,
         vi: ViIndex,
         path: &mut Datapath,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<(), CallError> {
         match self {
             Self::FcVi(engine) => engine.accept(now_ns, conn, vi, path),
             Self::ViTcp(tcp) => tcp.accept(conn, vi, path),
@@ -231,7 +228,7 @@ impl Transport {
         now_ns: u64,
         conn: ConnId,
         path: &mut Datapath,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<(), CallError> {
         match self {
             Self::FcVi(engine) => engine.reject(now_ns, conn, path),
             Self::ViTcp(tcp) => tcp.reject(now_ns, conn),
@@ -242,7 +239,7 @@ impl Transport {
     ///
     /// # Errors
     /// `Timeout`: the request has expired.
-    pub(crate) fn requester(&self, conn: ConnId) -> Result<Option<ViIndex>, ConnectError> {
+    pub(crate) fn requester(&self, conn: ConnId) -> Result<Option<ViIndex>, CallError> {
         match self {
             Self::FcVi(engine) => engine.requester(conn),
             Self::ViTcp(tcp) => tcp.requester(conn),
@@ -254,7 +251,7 @@ impl Transport {
     ///
     /// # Errors
     /// `InvalidState`: the VI is not connected.
-    pub(crate) fn connected_to(&self, vi: ViIndex) -> Result<Option<ViIndex>, ConnectError> {
+    pub(crate) fn connected_to(&self, vi: ViIndex) -> Result<Option<ViIndex>, CallError> {
         match self {
             Self::FcVi(engine) => engine.connected_to(vi),
             Self::ViTcp(tcp) => tcp.connected_to(vi),
@@ -267,7 +264,7 @@ impl Transport {
         vi: ViIndex,
         command: &ConnectCommand<'_>,
         path: &mut Datapath,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<(), CallError> {
         match self {
             Self::FcVi(engine) => engine.connect(now_ns, vi, command, path),
             Self::ViTcp(tcp) => tcp.connect(now_ns, vi, command, path),
@@ -280,14 +277,14 @@ impl Transport {
         vi: ViIndex,
         command: &ConnectCommand<'_>,
         path: &mut Datapath,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<(), CallError> {
         match self {
             Self::FcVi(engine) => engine.connect_peer(now_ns, vi, command, path),
             Self::ViTcp(tcp) => tcp.connect_peer(now_ns, vi, command, path),
         }
     }
 
-    pub(crate) fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<RemoteVi, ConnectError>> {
+    pub(crate) fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<RemoteVi, CallError>> {
         match self {
             Self::FcVi(engine) => engine.take_outcome(vi),
             Self::ViTcp(tcp) => tcp.take_outcome(vi),
@@ -305,7 +302,7 @@ impl Transport {
         &mut self,
         vi: ViIndex,
         number: u64,
-    ) -> Option<Result<RemoteVi, ConnectError>> {
+    ) -> Option<Result<RemoteVi, CallError>> {
         match self {
             Self::FcVi(engine) => engine.take_peer_outcome(vi, number),
             Self::ViTcp(tcp) => tcp.take_peer_outcome(vi, number),

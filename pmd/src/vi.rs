@@ -4,7 +4,7 @@
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use vi_engine::ViIndex;
-use vi_types::ViState;
+use vi_types::{ViAttributes, ViState};
 
 use crate::biased_lock::{BiasedGuard, Unbias};
 use crate::cq::CompletionRing;
@@ -56,23 +56,6 @@ impl RawHandle {
     }
 }
 
-/// Attributes of a VI as the consumer gave them (VIPL 4.6).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct ViSettings {
-    /// Reliability level bit.
-    pub reliability: u16,
-    /// Longest message in bytes.
-    pub max_transfer_bytes: u64,
-    /// Quality of service; only 0, for none, is supported.
-    pub qos: u64,
-    /// Handle of the protection tag; 0 for none.
-    pub ptag: u64,
-    /// RDMA writes of the peer are accepted.
-    pub rdma_write: bool,
-    /// RDMA reads of the peer are accepted.
-    pub rdma_read: bool,
-}
-
 /// A VI.
 pub(crate) struct ViShared {
     pub(crate) device: &'static Device,
@@ -98,7 +81,7 @@ pub(crate) struct ViShared {
     pub(crate) remote: AtomicU64,
     /// The number of disconnects by this side since the VI was created; for an attached application.
     pub(crate) disconnects: AtomicU32,
-    pub(crate) settings: Mutex<ViSettings>,
+    pub(crate) settings: Mutex<ViAttributes>,
     pub(crate) send: WorkQueue,
     pub(crate) recv: WorkQueue,
     /// Boxed, so that the fields of the data path are close together.
@@ -125,7 +108,7 @@ impl ViShared {
             recv_cq: AtomicU64::new(0),
             remote: AtomicU64::new(0),
             disconnects: AtomicU32::new(0),
-            settings: Mutex::new(ViSettings::default()),
+            settings: Mutex::new(ViAttributes::default()),
             send: WorkQueue::new(depth)?,
             recv: WorkQueue::new(depth)?,
             notify: Box::new(ViNotify::new()),
@@ -214,7 +197,7 @@ impl ViShared {
         }
     }
 
-    pub(crate) fn settings(&self) -> ViSettings {
+    pub(crate) fn settings(&self) -> ViAttributes {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

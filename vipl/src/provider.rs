@@ -13,11 +13,10 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use fcvi_frame::connect::Attributes;
-use pmd::ControlError;
 use pmd::config::{Config, NicConfig, Protection, protection_from_environment};
 use pmd::nic;
 use pmd::queue_calls::{self, WhenFull};
-use vi_types::{QueueKind, ReliabilityLevel};
+use vi_types::{CallError, QueueKind, ReliabilityLevel};
 
 use crate::name_service::{NameService, NameServiceError};
 use crate::types::{
@@ -51,22 +50,22 @@ const NO_CONTEXT: usize = 0;
 static NAME_SERVICES: LazyLock<Mutex<HashMap<NicHandle, Arc<NameService>>>> =
     LazyLock::new(|| Mutex::new(HashMap::new()));
 
-impl From<ControlError> for VipError {
-    fn from(error: ControlError) -> Self {
+impl From<CallError> for VipError {
+    fn from(error: CallError) -> Self {
         match error {
-            ControlError::InvalidParameter => Self::InvalidParameter,
-            ControlError::Resource(_) => Self::ErrorResource,
-            ControlError::InvalidState => Self::InvalidState,
-            ControlError::ReliabilityLevel => Self::InvalidReliabilityLevel,
-            ControlError::Mtu => Self::InvalidMtu,
-            ControlError::Qos => Self::InvalidQos,
-            ControlError::Ptag => Self::InvalidPtag,
-            ControlError::RdmaRead => Self::InvalidRdmaRead,
-            ControlError::Timeout => Self::Timeout,
-            ControlError::Reject => Self::Reject,
-            ControlError::NoMatch => Self::NoMatch,
-            ControlError::NotReachable => Self::NotReachable,
-            ControlError::QueueEmpty => Self::DescriptorError,
+            CallError::InvalidParameter => Self::InvalidParameter,
+            CallError::Resource(_) => Self::ErrorResource,
+            CallError::InvalidState => Self::InvalidState,
+            CallError::ReliabilityLevel => Self::InvalidReliabilityLevel,
+            CallError::MaxTransferSize => Self::InvalidMtu,
+            CallError::Qos => Self::InvalidQos,
+            CallError::Ptag => Self::InvalidPtag,
+            CallError::RdmaRead => Self::InvalidRdmaRead,
+            CallError::Timeout => Self::Timeout,
+            CallError::Rejected => Self::Reject,
+            CallError::NoMatch => Self::NoMatch,
+            CallError::NotReachable => Self::NotReachable,
+            CallError::QueueEmpty => Self::DescriptorError,
         }
     }
 }
@@ -203,14 +202,6 @@ pub fn destroy_ptag(nic_handle: NicHandle, ptag: PtagHandle) -> Result<()> {
     destroyed.map_err(|error| failed("VipDestroyPtag", nic, error))
 }
 
-fn raw_tag(ptag: Option<PtagHandle>) -> u64 {
-    ptag.map_or(0, PtagHandle::into_raw)
-}
-
-fn tag(raw: u64) -> Option<PtagHandle> {
-    (raw != 0).then(|| PtagHandle::from_raw(raw))
-}
-
 /// Registers memory (VIPL 3.4.3).
 ///
 /// # Safety
@@ -224,9 +215,8 @@ pub unsafe fn register_mem(
     attributes: &MemAttributes,
 ) -> Result<MemoryHandle> {
     let nic = nic_handle.into_raw();
-    let settings = attributes::mem_settings(attributes);
     // SAFETY: the caller's obligation.
-    let handle = unsafe { nic::register(nic, address, length_bytes, &settings) };
+    let handle = unsafe { nic::register(nic, address, length_bytes, attributes) };
     let handle = handle.map_err(|error| failed("VipRegisterMem", nic, error))?;
     Ok(MemoryHandle(handle))
 }
@@ -250,12 +240,7 @@ pub fn query_mem(
     address: u64,
     handle: MemoryHandle,
 ) -> Result<MemAttributes> {
-    let found = nic::query_region(nic_handle.into_raw(), address, handle.0)?;
-    Ok(MemAttributes {
-        ptag: tag(found.ptag),
-        rdma_write: found.rdma_write,
-        rdma_read: found.rdma_read,
-    })
+    Ok(nic::query_region(nic_handle.into_raw(), address, handle.0)?)
 }
 
 /// Creates a completion queue of at least `entries` entries (VIPL 3.6.1).
@@ -288,8 +273,7 @@ pub fn create_vi(
 ) -> Result<ViHandle> {
     let nic = nic_handle.into_raw();
     let cq = |cq: Option<CqHandle>| cq.map_or(0, CqHandle::into_raw);
-    let settings = attributes::vi_settings(attributes);
-    let created = nic::create_vi(nic, &settings, cq(send_cq), cq(recv_cq));
+    let created = nic::create_vi(nic, attributes, cq(send_cq), cq(recv_cq));
     let created = created.map_err(|error| vi_failed("VipCreateVi", nic, attributes, error))?;
     Ok(ViHandle::from_raw(created))
 }
@@ -303,20 +287,7 @@ pub fn destroy_vi(vi: ViHandle) -> Result<()> {
 /// Returns state and attributes of a VI (VIPL 3.7.3).
 pub fn query_vi(vi: ViHandle) -> Result<ViInfo> {
     let vi = vi.into_raw();
-    let info = nic::query_vi(vi).map_err(|error| failed("VipQueryVi", vi, error))?;
-    Ok(ViInfo {
-        state: info.state,
-        attributes: ViAttributes {
-            reliability: info.settings.reliability,
-            max_transfer_bytes: info.settings.max_transfer_bytes,
-            qos: info.settings.qos,
-            ptag: tag(info.settings.ptag),
-            rdma_write: info.settings.rdma_write,
-            rdma_read: info.settings.rdma_read,
-        },
-        send_queue_empty: info.send_empty,
-        recv_queue_empty: info.recv_empty,
-    })
+    nic::query_vi(vi).map_err(|error| failed("VipQueryVi", vi, error))
 }
 
 /// Posts a descriptor on the send queue (VIPL 3.5.1). Errors in it are reported by its completion

@@ -3,10 +3,13 @@
 use core::fmt;
 use core::time::Duration;
 
-pub use fcvi_frame::connect::{Discriminator, HostAddress, NetAddress};
 pub use pmd::descriptor::RawDescriptor;
 pub use pmd::events::{ErrorCode, ResourceCode};
-pub use vi_types::{ReliabilityLevel, ViState};
+pub use pmd::nic::ViInfo;
+pub use vi_types::{
+    ConnHandle, CqHandle, Discriminator, HostAddress, MemAttributes, NetAddress, NicHandle,
+    PtagHandle, ReliabilityLevel, ViAttributes, ViHandle, ViState,
+};
 
 /// Errors of the calls, with the values of `VIP_RETURN` (VIPL 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,85 +74,9 @@ impl std::error::Error for VipError {}
 /// Result of a call.
 pub type Result<T> = core::result::Result<T, VipError>;
 
-macro_rules! handles {
-    ($($(#[doc = $doc:literal])+ $name:ident;)+) => {$(
-        $(#[doc = $doc])+
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub struct $name(u64);
-
-        impl $name {
-            /// Returns the handle as a number; never 0.
-            #[inline]
-            pub const fn into_raw(self) -> u64 {
-                self.0
-            }
-
-            /// Creates a handle from a number; calls with an invalid handle fail.
-            #[inline]
-            pub const fn from_raw(raw: u64) -> Self {
-                Self(raw)
-            }
-        }
-    )+};
-}
-
-handles! {
-    /// Handle of an open NIC.
-    NicHandle;
-    /// Handle of a VI.
-    ViHandle;
-    /// Handle of a completion queue.
-    CqHandle;
-    /// Handle of a pending connection request.
-    ConnHandle;
-    /// Handle of a protection tag.
-    PtagHandle;
-}
-
 /// Handle of a registered memory region; never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryHandle(pub u32);
-
-/// Attributes of a VI (VIPL 4.6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ViAttributes {
-    /// Bit of the reliability level.
-    pub reliability: u16,
-    /// Longest message in bytes.
-    pub max_transfer_bytes: u64,
-    /// Quality of service; only 0 is supported.
-    pub qos: u64,
-    /// Protection tag.
-    pub ptag: Option<PtagHandle>,
-    /// The peer's RDMA writes are accepted.
-    pub rdma_write: bool,
-    /// The peer's RDMA reads are accepted.
-    pub rdma_read: bool,
-}
-
-/// Attributes of a memory region (VIPL 4.7). By default no tag and no RDMA.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemAttributes {
-    /// Protection tag.
-    pub ptag: Option<PtagHandle>,
-    /// Peers may write.
-    pub rdma_write: bool,
-    /// Peers may read.
-    pub rdma_read: bool,
-}
-
-/// State and attributes of a VI (VIPL 3.7.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ViInfo {
-    /// State.
-    pub state: ViState,
-    /// Attributes.
-    pub attributes: ViAttributes,
-    /// The send queue is empty.
-    pub send_queue_empty: bool,
-    /// The receive queue is empty.
-    pub recv_queue_empty: bool,
-}
 
 /// Attributes of a NIC (VIPL 4.5). Every number fits a signed 32-bit integer.
 #[derive(Clone, Debug, PartialEq, Eq)]

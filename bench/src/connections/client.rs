@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use fcvi_frame::NetAddress;
 use hdrhistogram::Histogram;
+use vi_types::NetAddress;
 use vipl::{Timeout, VipError};
 
 use super::report::{ConnectResult, StepResult};

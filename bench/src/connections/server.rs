@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fcvi_frame::{HostAddress, NetAddress};
+use vi_types::{HostAddress, NetAddress};
 use vipl::{Timeout, VipError, provider};
 
 use super::{AcceptResult, ConnectionRound, layout, resident_kib};

@@ -272,7 +272,9 @@ void detach(struct attached *app)
 
 void put_settings(struct message *message, uint64_t ptag)
 {
-    put_number(message, ptag);
+    put_number(message, ptag != 0);
+    if (ptag != 0)
+        put_number(message, ptag);
     put_number(message, 1);
     put_number(message, 1);
 }

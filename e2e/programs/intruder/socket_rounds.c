@@ -38,10 +38,12 @@ static uint64_t random_handle(struct intruder *in)
     }
 }
 
+/* Appends an address; a discriminator of more than 44 bytes makes the message malformed, which ends the connection. */
 static void put_random_address(struct intruder *in, struct message *message)
 {
     uint8_t name[300];
-    size_t length = rng_below(&in->rng, rng_below(&in->rng, 4) == 0 ? 300 : 16);
+    static const uint64_t LIMITS[] = {16, 16, 16, 45, 45, 45, 45, 300};
+    size_t length = rng_below(&in->rng, LIMITS[rng_below(&in->rng, 8)]);
     memset(name, (int)rng_below(&in->rng, 256), length);
     put_address(message, in->app.host, name, length);
 }

@@ -48,6 +48,7 @@ const RELIABILITY: u32 =
 /// Attributes of the VI at one end of a connection. Sizes are not validated:
 /// their user must reject those that no frame can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Attributes {
     /// Reliability level.
     pub reliability: ReliabilityLevel,

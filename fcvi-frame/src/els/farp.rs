@@ -19,10 +19,10 @@
 //! the last 4 of the 16 bytes, preceded by zeros.
 
 use super::{ElsCommand, exactly};
-use crate::connect::HostAddress;
 use crate::error::{Field, ParseError, Reason};
 use crate::fc::NPortId;
 use crate::wire::{Reader, Writer, tiles};
+use vi_types::HostAddress;
 
 const COMMAND: usize = 0;
 const RESERVED: usize = 1;

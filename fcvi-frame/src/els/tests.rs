@@ -7,10 +7,10 @@ use super::{
     LsRjt, MAX_PAYLOAD_BYTES, PageFlags, ProcessLogin, RejectExplanation, RejectReason,
     ResponseCode, Rrq, RtvAccept, ServiceParameterPage,
 };
-use crate::connect::HostAddress;
 use crate::error::{Field, ParseError, Reason};
 use crate::fc::{FcType, NPortId};
 use proptest::prelude::*;
+use vi_types::HostAddress;
 
 const LOGINS: [ElsCommand; 3] = [ElsCommand::Plogi, ElsCommand::Flogi, ElsCommand::LsAcc];
 const PROCESS_LOGINS: [ElsCommand; 3] = [ElsCommand::Prli, ElsCommand::Prlo, ElsCommand::LsAcc];

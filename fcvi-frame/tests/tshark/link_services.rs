@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use fcvi_frame::bls::{BaAcc, BaRjt};
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::els::{
     ACCEPT, Adisc, Class3Parameters, ElsCommand, Farp, FarpAction, FarpMatch, Login, LoginFeatures,
     Logo, LsRjt, PageFlags, ProcessLogin, RejectExplanation, RejectReason, ResponseCode, Rrq,
@@ -13,6 +12,7 @@ use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl};
 use fcvi_frame::fcoe::{Eof, Sof};
 use fcvi_frame::frame::{FrameHeader, seal};
 use fcvi_frame::{MacAddress, profile};
+use vi_types::HostAddress;
 
 use super::{tshark_fields, write_pcap};
 

@@ -19,16 +19,16 @@ mod requester;
 pub(crate) use incoming::Incoming;
 pub(crate) use listen::Listener;
 
-use fcvi_frame::connect::{Attributes, ConnectResponse, NetAddress};
+use fcvi_frame::connect::{Attributes, ConnectResponse};
 use fcvi_frame::flags::ConnectMode;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, connect_parameter};
-use vi_types::ViState;
+use vi_types::{CallError, NetAddress, ResourceError, ViState};
 
 use self::incoming::IncomingState;
-use crate::connect::{ConnectError, RemoteVi, check_attributes};
+use crate::connect::{RemoteVi, check_attributes};
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::endpoint::{Connection, Phase};
@@ -83,7 +83,7 @@ impl Engine {
         now_ns: u64,
         conn: ConnId,
         io: &mut I,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<(), CallError> {
         match self.incoming_mut(conn).map(|i| i.state) {
             Some(IncomingState::Pending) => {
                 self.refuse_pending(conn, ConnectReason::Rejected, io);
@@ -95,7 +95,7 @@ impl Engine {
                 Ok(())
             }
             Some(IncomingState::Accepting(_) | IncomingState::Refused(_)) | None => {
-                Err(ConnectError::Invalid)
+                Err(CallError::InvalidParameter)
             }
         }
     }
@@ -114,28 +114,28 @@ impl Engine {
         conn: ConnId,
         vi: ViIndex,
         io: &mut I,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<(), CallError> {
         let incoming = self
             .incoming_mut(conn)
-            .ok_or(ConnectError::Invalid)?
+            .ok_or(CallError::InvalidParameter)?
             .clone();
         match incoming.state {
             IncomingState::Pending => {}
             IncomingState::Accepting(_) | IncomingState::Refused(_) => {
-                return Err(ConnectError::Invalid);
+                return Err(CallError::InvalidParameter);
             }
             IncomingState::Cancelled => {
                 self.remove_request(conn);
-                return Err(ConnectError::Timeout);
+                return Err(CallError::Timeout);
             }
         }
-        let ep = self.endpoint(vi).ok_or(ConnectError::Invalid)?;
+        let ep = self.endpoint(vi).ok_or(CallError::InvalidParameter)?;
         if !matches!(ep.phase, Phase::Idle) {
-            return Err(ConnectError::InvalidState);
+            return Err(CallError::InvalidState);
         }
         check_attributes(&self.attributes_of(&ep.params), &incoming.attributes)?;
         let handle = self.new_handle(now_ns, vi, io);
-        let handle = handle.ok_or(ConnectError::Resources)?;
+        let handle = handle.ok_or(CallError::Resource(ResourceError::Connection))?;
         let first_msg_id = io.random();
         let connection = Connection {
             peer: incoming.s_id,

@@ -1,8 +1,8 @@
 //! Identity, timers and limits of one N_Port.
 
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::profile;
+use vi_types::HostAddress;
 
 use crate::misses::MissLimits;
 use crate::recovery::RecoveryConfig;
@@ -93,7 +93,7 @@ impl EngineConfig {
             probe_interval_ns: 0,
             max_vi: 1024,
             max_incoming: 256,
-            max_discriminator_bytes: fcvi_frame::connect::MAX_DISCRIMINATOR_BYTES as u16,
+            max_discriminator_bytes: vi_types::Discriminator::MAX_BYTES as u16,
             max_pending_disconnects: 1024,
             message_window: 1 << 24,
             max_reads_accepted: 16,

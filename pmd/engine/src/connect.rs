@@ -22,14 +22,14 @@ mod response;
 pub(crate) use peer::{PeerRequest, Rank};
 pub(crate) use request::Attempt;
 
-use fcvi_frame::connect::{Attributes, NetAddress};
+use fcvi_frame::connect::Attributes;
 use fcvi_frame::fc::{FCtl, NPortId};
 use fcvi_frame::fcoe::MIN_DATA_FIELD_BYTES;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, NetAddress, ReliabilityLevel, ViState};
 
 use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS};
 use crate::counters::Counter;
@@ -40,31 +40,6 @@ use crate::recovery::RxRecovery;
 use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
 use crate::transmit::max_message_bytes;
-
-/// Why a connection was not made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ConnectError {
-    /// The timeout expired.
-    Timeout,
-    /// The remote consumer rejected the request.
-    Rejected,
-    /// No listener waits for this discriminator.
-    NoMatch,
-    /// There is no route to this host, or all of its ports were lost.
-    NotReachable,
-    /// The reliability levels differ.
-    ReliabilityLevel,
-    /// The maximum transfer sizes differ.
-    MaxTransferSize,
-    /// The qualities of service differ.
-    Qos,
-    /// A table of one side is full.
-    Resources,
-    /// The VI is not Idle.
-    InvalidState,
-    /// No such VI or request.
-    Invalid,
-}
 
 /// The remote VI of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +97,7 @@ impl Engine {
     }
 
     /// Takes the outcome of a connection call on this VI, once.
-    pub fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<RemoteVi, ConnectError>> {
+    pub fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<RemoteVi, CallError>> {
         self.endpoint_mut(vi)?.outcome.take()
     }
 
@@ -288,7 +263,7 @@ impl Engine {
     ) {
         if wait.deadline_ns <= now_ns {
             let reason = Some(MessageReason::UlpTimeout);
-            self.abort_pending(now_ns, vi, ConnectError::Timeout, reason, io);
+            self.abort_pending(now_ns, vi, CallError::Timeout, reason, io);
             return;
         }
         if wait.next_retry_ns > now_ns {
@@ -320,7 +295,7 @@ impl Engine {
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        error: ConnectError,
+        error: CallError,
         reason_for_peer: Option<MessageReason>,
         io: &mut I,
     ) {
@@ -334,11 +309,11 @@ impl Engine {
 
     /// Completes a connection attempt with an error. The VI returns to Idle and keeps its receives,
     /// except that `NotReachable` moves a reliable VI to Error and flushes them (VIPL 3.3.2-3.3.8).
-    fn conclude_failed<I: EngineIo>(&mut self, vi: ViIndex, error: ConnectError, io: &mut I) {
+    fn conclude_failed<I: EngineIo>(&mut self, vi: ViIndex, error: CallError, io: &mut I) {
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
-        let breaks = error == ConnectError::NotReachable && ep.params.level.is_reliable();
+        let breaks = error == CallError::NotReachable && ep.params.level.is_reliable();
         ep.phase = if breaks { Phase::Error } else { Phase::Idle };
         ep.conclude(Err(error));
         self.arm_connect_timer(vi);
@@ -354,20 +329,20 @@ impl Engine {
 
 /// Checks the attributes that must match (VIPL 3.3.2), and that the longest message fits into
 /// frames of the size that both sides support.
-pub(crate) fn check_attributes(ours: &Attributes, theirs: &Attributes) -> Result<(), ConnectError> {
+pub(crate) fn check_attributes(ours: &Attributes, theirs: &Attributes) -> Result<(), CallError> {
     let data_field_bytes = ours
         .receive_data_field_bytes
         .min(theirs.receive_data_field_bytes);
     if ours.reliability != theirs.reliability {
-        return Err(ConnectError::ReliabilityLevel);
+        return Err(CallError::ReliabilityLevel);
     }
     if ours.max_transfer_bytes != theirs.max_transfer_bytes
         || ours.max_transfer_bytes > max_message_bytes(data_field_bytes)
     {
-        return Err(ConnectError::MaxTransferSize);
+        return Err(CallError::MaxTransferSize);
     }
     if ours.qos_class != theirs.qos_class || ours.cs_ctl != theirs.cs_ctl {
-        return Err(ConnectError::Qos);
+        return Err(CallError::Qos);
     }
     Ok(())
 }

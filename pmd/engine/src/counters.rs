@@ -1,31 +1,8 @@
 //! Counters of the engine: every drop and every event, by reason.
 
-/// Declares an enum of counters with their names: `/// Doc` and `Variant => "name",` for each.
-macro_rules! counters {
-    (
-        #[doc = $what:literal] $counter:ident:
-        $($(#[doc = $doc:literal])+ $variant:ident => $name:literal,)+
-    ) => {
-        #[doc = $what]
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[repr(usize)]
-        pub enum $counter { $($(#[doc = $doc])+ $variant,)+ }
-
-        impl $counter {
-            /// All counters, in the order of their numbers.
-            pub const ALL: &'static [$counter] = &[$($counter::$variant,)+];
-
-            /// Returns the stable name of the counter.
-            pub const fn name(self) -> &'static str {
-                match self { $($counter::$variant => $name,)+ }
-            }
-        }
-    };
-}
-
-counters! {
+vi_types::counters! {
     /// What the engine counts.
-    Counter:
+    pub Counter, Counters:
 
     /// Messages whose last frame was sent.
     TxMessages => "tx_messages",
@@ -181,41 +158,4 @@ counters! {
     PeersLost => "peers_lost",
     /// Frames that the port had no room for and that a timer retries.
     ControlNoRoom => "control_no_room",
-}
-
-/// The value of each [`Counter`].
-#[derive(Clone, Debug)]
-pub struct Counters {
-    values: [u64; Counter::ALL.len()],
-}
-
-impl Default for Counters {
-    fn default() -> Self {
-        Self {
-            values: [0; Counter::ALL.len()],
-        }
-    }
-}
-
-impl Counters {
-    #[inline]
-    pub(crate) fn add(&mut self, counter: Counter, n: u64) {
-        self.values[counter as usize] += n;
-    }
-
-    #[inline]
-    pub(crate) fn count(&mut self, counter: Counter) {
-        self.add(counter, 1);
-    }
-
-    /// Returns the value of a counter.
-    #[inline]
-    pub fn get(&self, counter: Counter) -> u64 {
-        self.values[counter as usize]
-    }
-
-    /// Returns names and values, in a fixed order.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        Counter::ALL.iter().map(|c| (c.name(), self.get(*c)))
-    }
 }

@@ -6,9 +6,8 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
-use vi_types::ViState;
+use vi_types::{CallError, ViState};
 
-use crate::connect::ConnectError;
 use crate::connection_iu::{ConnectionIu, Sequence};
 use crate::counters::Counter;
 use crate::endpoint::{Connection, Phase, PreviousConnection};
@@ -41,7 +40,7 @@ impl Engine {
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.phase = Phase::Idle;
             if waiting && ep.peer_request.is_none() {
-                ep.outcome = Some(Err(ConnectError::InvalidState));
+                ep.outcome = Some(Err(CallError::InvalidState));
             }
         }
         self.arm_connect_timer(vi);
@@ -197,7 +196,7 @@ impl Engine {
             } else {
                 AsyncError::Disconnected
             };
-            self.ended_by_peer(now_ns, vi, loss, ConnectError::Timeout, io);
+            self.ended_by_peer(now_ns, vi, loss, CallError::Timeout, io);
         }
         let reason = if known {
             MessageReason::None
@@ -250,7 +249,7 @@ impl Engine {
         now_ns: u64,
         vi: ViIndex,
         loss: AsyncError,
-        error: ConnectError,
+        error: CallError,
         io: &mut I,
     ) {
         match self.state(vi) {
@@ -307,9 +306,9 @@ impl Engine {
             {
                 let asked = matches!(ep.phase, Phase::AwaitResponse3(_));
                 let error = if asked {
-                    ConnectError::NotReachable
+                    CallError::NotReachable
                 } else {
-                    ConnectError::Timeout
+                    CallError::Timeout
                 };
                 self.ended_by_peer(now_ns, vi, AsyncError::ConnectionLost, error, io);
             }

@@ -6,10 +6,10 @@ use fcvi_frame::flags::{ConnectMode, message_request, reliability_flags};
 use fcvi_frame::frame::{HeaderTemplate, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViState};
 
 use crate::config::EngineConfig;
-use crate::connect::{Attempt, ConnectError, PeerRequest, RemoteVi};
+use crate::connect::{Attempt, PeerRequest, RemoteVi};
 use crate::connection_iu::Sequence;
 use crate::engine_io::SendWork;
 use crate::exchange::Exchange;
@@ -222,7 +222,7 @@ pub(crate) struct Endpoint {
     pub(crate) tx: Option<Box<TxStream>>,
     pub(crate) rx: RxStream,
     /// Outcome of a connect or accept call, until it is taken.
-    pub(crate) outcome: Option<Result<RemoteVi, ConnectError>>,
+    pub(crate) outcome: Option<Result<RemoteVi, CallError>>,
     /// The VI's peer request, until its outcome is taken.
     pub(crate) peer_request: Option<Box<PeerRequest>>,
     /// The previous connection, until the next one ends.
@@ -260,7 +260,7 @@ impl Endpoint {
     }
 
     /// Records the outcome of the connection procedure.
-    pub(crate) fn conclude(&mut self, outcome: Result<RemoteVi, ConnectError>) {
+    pub(crate) fn conclude(&mut self, outcome: Result<RemoteVi, CallError>) {
         match &mut self.peer_request {
             Some(request) => request.conclude(outcome),
             None => self.outcome = Some(outcome),

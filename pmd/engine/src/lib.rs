@@ -63,7 +63,7 @@ mod tests;
 
 pub use accept::{ConnId, Indication};
 pub use config::{EngineConfig, MAX_UNANSWERED};
-pub use connect::{ConnectCommand, ConnectError, RemoteVi};
+pub use connect::{ConnectCommand, RemoteVi};
 pub use counters::{Counter, Counters};
 pub use endpoint::ViParams;
 pub use engine::{Engine, ViIndex};

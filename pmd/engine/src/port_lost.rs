@@ -1,9 +1,8 @@
 //! Failure of the port itself: nothing can be sent or received any more.
 
 use fcvi_frame::fc::NPortId;
-use vi_types::ViState;
+use vi_types::{CallError, ViState};
 
-use crate::connect::ConnectError;
 use crate::endpoint::Phase;
 use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{EngineIo, Waiter};
@@ -31,7 +30,7 @@ impl Engine {
             && ep.state() == ViState::ConnectPending
             && ep.peer_request.is_some()
         {
-            ep.conclude(Err(ConnectError::NotReachable));
+            ep.conclude(Err(CallError::NotReachable));
         }
     }
 

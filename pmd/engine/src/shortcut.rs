@@ -28,9 +28,8 @@ use fcvi_frame::fc::NPortId;
 use fcvi_frame::flags::message_request;
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViState};
 
-use crate::connect::ConnectError;
 use crate::counters::Counter;
 use crate::endpoint::{Phase, RxKind, RxMessage};
 use crate::engine::{Engine, ViIndex};
@@ -378,7 +377,7 @@ impl Engine {
         } else {
             AsyncError::ConnectionLost
         };
-        self.ended_by_peer(now_ns, vi, loss, ConnectError::Timeout, io);
+        self.ended_by_peer(now_ns, vi, loss, CallError::Timeout, io);
     }
 
     /// Completes the message that was being moved with a failure of the other VI, if the failure

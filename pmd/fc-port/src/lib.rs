@@ -12,11 +12,9 @@
 //! | [`login`] | [`LoginMachine`](login::LoginMachine): logins with neighbours, FARP |
 //! | [`Fc4`] | the FC-4 protocol for which the port logs in |
 //! | [`Neighbour`] | another N_Port of the link |
-//! | `counters` | declaration of counters |
 //! | `random`, `rate_limiter`, `time` | delays, limits per second, units |
 #![forbid(unsafe_code)]
 
-mod counters;
 mod fc4;
 mod neighbour;
 mod random;

@@ -55,8 +55,8 @@ mod tests;
 
 use std::collections::VecDeque;
 
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::fc::NPortId;
+use vi_types::HostAddress;
 
 pub use config::LoginConfig;
 pub use counters::{LoginCounter, LoginCounters};

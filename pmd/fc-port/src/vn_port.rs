@@ -17,16 +17,15 @@
 #[cfg(test)]
 mod tests;
 
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::error::Reason;
 use fcvi_frame::fc::{FcHeader, FcType, NPortId, RCtl};
 use fcvi_frame::fcoe::{Eof, FCOE_HEADER_BYTES, FCOE_TRAILER_BYTES, Sof};
 use fcvi_frame::fip::{FipOpcode, FipView, LinkService, LinkServiceKind};
 use fcvi_frame::frame::{FrameHeader, FrameView, seal};
 use fcvi_frame::{EmitError, MacAddress, ethernet, profile};
+use vi_types::HostAddress;
 
 use crate::Neighbour;
-use crate::counters::counters;
 use crate::login::{
     Carrier, ElsOut, FipService, LoginConfig, LoginEvent, LoginMachine, PortLogin, PortState,
     PortView, TooManyHosts,
@@ -69,9 +68,9 @@ pub enum VnPortEvent {
     NeighboursChanged,
 }
 
-counters! {
+vi_types::counters! {
     /// What [`VnPort`] itself counts.
-    VnPortCounter, VnPortCounters:
+    pub VnPortCounter, VnPortCounters:
 
     /// Malformed FIP link services.
     DropMalformedFip => "drop_malformed_fip",

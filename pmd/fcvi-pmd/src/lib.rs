@@ -48,7 +48,8 @@ mod user_names;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-use pmd::{ControlError, OpenError};
+use pmd::OpenError;
+use vi_types::CallError;
 
 /// Errors of the commands.
 #[derive(Debug)]
@@ -67,7 +68,7 @@ pub enum Error {
     /// The capture file cannot be created or written.
     File(std::path::PathBuf, std::io::Error),
     /// The NIC was closed or failed during the command.
-    Nic(ControlError),
+    Nic(CallError),
     /// The port of the NIC failed.
     Failed(String),
     /// The configuration has no table `[process]`.

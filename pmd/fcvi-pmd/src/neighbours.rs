@@ -19,7 +19,7 @@ enum WatchEvent {
     /// The network view has changed.
     Changed(NetworkView),
     /// The network view is no longer available.
-    Lost(pmd::ControlError),
+    Lost(vi_types::CallError),
     /// A signal requested to stop.
     Stop,
 }

@@ -3,23 +3,23 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use fcvi_frame::connect::HostAddress;
 use serde::de::DeserializeOwned;
-use vi_types::ViState;
+use vi_types::{
+    CallError, ConnectionOptions, HostAddress, NegotiatedOptions, Outcome, PtagHandle,
+    ResourceError, ViAttributes, ViState,
+};
 
 use super::control_connections::ControlConnections;
 use super::handshake::TIMEOUT;
 use super::message::{Reply, Request};
 use super::shared_files;
-use crate::connection_options::{ConnectionOptions, NegotiatedOptions};
-use crate::control::{ControlError, Outcome, attributes};
+use crate::control::attributes;
 use crate::device::Device;
 use crate::nic::ViInfo;
 use crate::nic_backend::Backend;
 use crate::notify;
-use crate::resource_error::ResourceError;
 use crate::sync::Ordering;
-use crate::vi::{RawHandle, ViSettings, ViShared};
+use crate::vi::{RawHandle, ViShared};
 
 mod connecting;
 mod memory;
@@ -57,7 +57,7 @@ fn call_by(
     device: &'static Device,
     call: impl FnOnce(&ControlConnections) -> Outcome<Reply>,
 ) -> Outcome<Reply> {
-    let control = device.control().ok_or(ControlError::InvalidParameter)?;
+    let control = device.control().ok_or(CallError::InvalidParameter)?;
     submit_all(device);
     let reply = call(&control);
     if reply.is_err() && control.is_closed() {
@@ -108,18 +108,17 @@ fn remote_nic(device: &Device, nic: u64) -> Outcome<u64> {
     device
         .nic_handles
         .remote(nic)
-        .ok_or(ControlError::InvalidParameter)
+        .ok_or(CallError::InvalidParameter)
 }
 
-/// The process's number of a protection tag; 0 remains 0.
-fn remote_tag(device: &Device, ptag: u64) -> Outcome<u64> {
-    if ptag == 0 {
-        return Ok(0);
-    }
-    let number = device.nic_handles.tag(device.number(), ptag);
-    number
-        .and_then(|number| device.nic_handles.remote_tag(number))
-        .ok_or(ControlError::Ptag)
+/// The process's handle of a protection tag.
+fn remote_tag(device: &Device, ptag: Option<PtagHandle>) -> Outcome<Option<PtagHandle>> {
+    let Some(ptag) = ptag else {
+        return Ok(None);
+    };
+    let number = device.nic_handles.tag(device.number(), ptag.into_raw());
+    let remote = number.and_then(|number| device.nic_handles.remote_tag(number));
+    Ok(Some(PtagHandle::from_raw(remote.ok_or(CallError::Ptag)?)))
 }
 
 /// The process's handle of a VI, and the number of its current connection.
@@ -139,7 +138,7 @@ fn remote_vi(vi: &'static ViShared, handle: u64) -> Outcome<RemoteVi> {
             vi: vi.remote.load(Ordering::Relaxed),
             connection: attachment.connection(vi.index),
         })
-        .ok_or(ControlError::InvalidParameter)
+        .ok_or(CallError::InvalidParameter)
 }
 
 /// Sets the state of a VI from a reply; false if the VI was at another connection when the request was sent.
@@ -153,7 +152,7 @@ fn set_replied_state(vi: &'static ViShared, handle: u64, connection: u16, state:
 
 /// Opens another NIC handle at the process.
 pub(crate) fn open(device: &'static Device) -> Outcome<u64> {
-    let control = device.control().ok_or(ControlError::InvalidParameter)?;
+    let control = device.control().ok_or(CallError::InvalidParameter)?;
     match control.request_within(&Request::Open, TIMEOUT)? {
         Reply::Handle(remote) => Ok(remote),
         _ => Err(ResourceError::ProcessAnswer.into()),
@@ -175,13 +174,13 @@ pub(crate) fn close(
         return Ok(());
     }
     let acknowledged = if is_last {
-        let control = device.control().ok_or(ControlError::InvalidParameter)?;
+        let control = device.control().ok_or(CallError::InvalidParameter)?;
         control.end(limit)
     } else {
         let request = Request::Close { nic: remote };
         let reply = call_by(device, |control| control.request_within(&request, limit));
         // `InvalidParameter`: an earlier request that was not acknowledged in time was carried out since.
-        matches!(reply, Ok(_) | Err(ControlError::InvalidParameter)) || is_lost(device)
+        matches!(reply, Ok(_) | Err(CallError::InvalidParameter)) || is_lost(device)
     };
     if acknowledged {
         shared_files::free_unmapped();
@@ -206,10 +205,10 @@ pub(crate) fn create_ptag(device: &'static Device, nic: u64) -> Outcome<u64> {
 
 pub(crate) fn destroy_ptag(device: &'static Device, nic: u64, ptag: u64) -> Outcome<()> {
     let number = device.nic_handles.tag(device.number(), ptag);
-    let number = number.ok_or(ControlError::InvalidParameter)?;
+    let number = number.ok_or(CallError::InvalidParameter)?;
     let request = Request::DestroyPtag {
         nic: remote_nic(device, nic)?,
-        ptag: remote_tag(device, ptag)?,
+        ptag: (device.nic_handles.remote_tag(number)).ok_or(CallError::Ptag)?,
     };
     call_done_unless_lost(device, &request)?;
     if is_lost(device) {
@@ -224,14 +223,14 @@ pub(crate) fn destroy_ptag(device: &'static Device, nic: u64, ptag: u64) -> Outc
 pub(crate) fn create_vi(
     device: &'static Device,
     nic: u64,
-    settings: &ViSettings,
+    settings: &ViAttributes,
     cqs: (u64, u64),
 ) -> Outcome<u64> {
     let remote_nic = remote_nic(device, nic)?;
     crate::control::check_vi(device, settings, cqs)?;
     let request = Request::CreateVi {
         nic: remote_nic,
-        settings: ViSettings {
+        settings: ViAttributes {
             ptag: remote_tag(device, settings.ptag)?,
             ..*settings
         },
@@ -250,23 +249,23 @@ pub(crate) fn destroy_vi(vi: &'static ViShared, handle: u64) -> Outcome<()> {
     let device = vi.device;
     let remote = remote_vi(vi, handle)?;
     if known_state(vi, handle)? != ViState::Idle {
-        return Err(ControlError::InvalidState);
+        return Err(CallError::InvalidState);
     }
     {
         let held = device.lock();
         if held.is_none() || !vi.is_live(handle) {
-            return Err(ControlError::InvalidParameter);
+            return Err(CallError::InvalidParameter);
         }
         // Excludes posts and reaps while the queues are checked.
         let _ends = vi.close_ends();
         if !vi.send.is_empty() || !vi.recv.is_empty() {
-            return Err(ControlError::InvalidState);
+            return Err(CallError::InvalidState);
         }
         vi.retire();
     }
     match call_done_unless_lost(device, &Request::DestroyVi { vi: remote.vi }) {
         // It does not exist any more.
-        Ok(()) | Err(ControlError::InvalidParameter) => {}
+        Ok(()) | Err(CallError::InvalidParameter) => {}
         // Another thread has connected it meanwhile, or the request was not sent.
         Err(error) => {
             if !resume(vi, handle) {
@@ -332,24 +331,24 @@ fn known_state(vi: &'static ViShared, handle: u64) -> Outcome<ViState> {
 
 pub(crate) fn query_vi(vi: &'static ViShared, handle: u64) -> Outcome<ViInfo> {
     // Read before the state: descriptors that complete after a state was read must not appear beside it.
-    let (send_empty, recv_empty) = (vi.send.is_empty(), vi.recv.is_empty());
+    let (send_queue_empty, recv_queue_empty) = (vi.send.is_empty(), vi.recv.is_empty());
     Ok(ViInfo {
         state: known_state(vi, handle)?,
-        settings: vi.settings(),
-        send_empty,
-        recv_empty,
+        attributes: vi.settings(),
+        send_queue_empty,
+        recv_queue_empty,
     })
 }
 
-pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViSettings) -> Outcome<()> {
+pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViAttributes) -> Outcome<()> {
     let device = vi.device;
     if query_state(vi, handle)? != ViState::Idle {
-        return Err(ControlError::InvalidState);
+        return Err(CallError::InvalidState);
     }
     crate::control::check_vi(device, settings, (0, 0))?;
     let request = Request::SetVi {
         vi: remote_vi(vi, handle)?.vi,
-        settings: ViSettings {
+        settings: ViAttributes {
             ptag: remote_tag(device, settings.ptag)?,
             ..*settings
         },
@@ -371,7 +370,7 @@ pub(crate) fn set_connection_options(
     handle: u64,
     options: &ConnectionOptions,
 ) -> Outcome<()> {
-    options.check()?;
+    options.check(ConnectionOptions::MAX_SECURITY_BYTES)?;
     let request = Request::SetConnectionOptions {
         vi: remote_vi(vi, handle)?.vi,
         options: options.clone(),
@@ -427,7 +426,7 @@ pub(crate) fn counters(device: &'static Device, nic: u64) -> Outcome<Vec<(String
 
 /// Makes a call whose reply may be too long for one message.
 fn call_for_parts<T: DeserializeOwned>(device: &'static Device, request: &Request) -> Outcome<T> {
-    let control = device.control().ok_or(ControlError::InvalidParameter)?;
+    let control = device.control().ok_or(CallError::InvalidParameter)?;
     let bytes = control.request_parts(request);
     if bytes.is_err() && control.is_closed() {
         handle_loss(device);

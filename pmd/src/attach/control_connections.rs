@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use vi_types::{CallError, Outcome, ResourceError};
+
 use super::listener_credentials;
 use super::message::{Reply, Request, VERSION};
 use super::socket::Socket;
-use crate::control::{ControlError, Outcome};
-use crate::resource_error::ResourceError;
 use crate::sync::{AtomicBool, Ordering};
 
 /// A process that ends closes its connections one after the other: the attach connection within this time after any
@@ -22,26 +22,26 @@ const REUSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why a call has no reply.
 #[derive(Debug)]
-pub(crate) enum CallError {
+pub(crate) enum RequestError {
     /// The process has ended, did not reply in time, or sent an invalid reply.
     NoReply,
     /// The process refuses another call now, for this reason.
     Refused(String),
 }
 
-impl From<CallError> for ControlError {
-    fn from(error: CallError) -> Self {
+impl From<RequestError> for CallError {
+    fn from(error: RequestError) -> Self {
         match error {
-            CallError::Refused(why) => {
+            RequestError::Refused(why) => {
                 log::error!("datapath process: {why}");
                 ResourceError::ProcessRefused.into()
             }
-            CallError::NoReply => ResourceError::ProcessGone.into(),
+            RequestError::NoReply => ResourceError::ProcessGone.into(),
         }
     }
 }
 
-impl From<io::Error> for CallError {
+impl From<io::Error> for RequestError {
     fn from(error: io::Error) -> Self {
         log::debug!("datapath process: {error}");
         Self::NoReply
@@ -126,7 +126,7 @@ impl ControlConnections {
     }
 
     /// Opens a call connection.
-    fn join(&self, timeout: Option<Duration>) -> Result<Socket, CallError> {
+    fn join(&self, timeout: Option<Duration>) -> Result<Socket, RequestError> {
         let socket = Socket::connect(&self.path)?;
         // Before the key is sent.
         listener_credentials::verify(&socket, &self.path)?;
@@ -139,8 +139,8 @@ impl ControlConnections {
         };
         match socket.send_first::<Reply>(&join)? {
             Some((Reply::Done, _)) => Ok(socket),
-            Some((Reply::Refused(why), _)) => Err(CallError::Refused(why)),
-            Some(_) | None => Err(CallError::NoReply),
+            Some((Reply::Refused(why), _)) => Err(RequestError::Refused(why)),
+            Some(_) | None => Err(RequestError::NoReply),
         }
     }
 
@@ -149,7 +149,7 @@ impl ControlConnections {
         &self,
         may_block: bool,
         timeout: Option<Duration>,
-    ) -> Result<Socket, CallError> {
+    ) -> Result<Socket, RequestError> {
         let kept = usize::from(may_block && self.keeps_one);
         let idle = {
             let mut idle = self.idle();
@@ -160,12 +160,12 @@ impl ControlConnections {
         }
         match self.join(timeout) {
             // The kept connection is in use for a moment.
-            Err(CallError::Refused(why)) if !may_block && self.keeps_one => {
+            Err(RequestError::Refused(why)) if !may_block && self.keeps_one => {
                 let is_empty = |idle: &mut Vec<Socket>| idle.is_empty();
                 let waited =
                     (self.returned).wait_timeout_while(self.idle(), REUSE_TIMEOUT, is_empty);
                 let (mut idle, _) = waited.unwrap_or_else(PoisonError::into_inner);
-                idle.pop().ok_or(CallError::Refused(why))
+                idle.pop().ok_or(RequestError::Refused(why))
             }
             joined => joined,
         }
@@ -177,9 +177,9 @@ impl ControlConnections {
         request: &Request,
         fd: Option<OwnedFd>,
         timeout: Option<Duration>,
-    ) -> Result<(Reply, Socket), CallError> {
+    ) -> Result<(Reply, Socket), RequestError> {
         let reply = self.try_call(request, fd, timeout);
-        if matches!(reply, Err(CallError::NoReply)) {
+        if matches!(reply, Err(RequestError::NoReply)) {
             self.attach.wait_for_close(CLOSE_GRACE);
         }
         reply
@@ -190,14 +190,14 @@ impl ControlConnections {
         request: &Request,
         fd: Option<OwnedFd>,
         timeout: Option<Duration>,
-    ) -> Result<(Reply, Socket), CallError> {
+    ) -> Result<(Reply, Socket), RequestError> {
         let socket = self.call_connection(request.may_block(), timeout)?;
         if timeout.is_some() {
             socket.set_timeout(timeout)?;
         }
         let fds: Vec<_> = fd.iter().map(AsRawFd::as_raw_fd).collect();
         socket.send(request, &fds)?;
-        let (reply, _) = socket.receive::<Reply>()?.ok_or(CallError::NoReply)?;
+        let (reply, _) = socket.receive::<Reply>()?.ok_or(RequestError::NoReply)?;
         if timeout.is_some() {
             socket.set_timeout(None)?;
         }
@@ -240,12 +240,12 @@ impl ControlConnections {
                     }
                 }
                 Reply::Failed(error) => return Err(error),
-                _ => return Err(CallError::NoReply.into()),
+                _ => return Err(RequestError::NoReply.into()),
             }
             (reply, _) = socket
                 .receive::<Reply>()
-                .map_err(CallError::from)?
-                .ok_or(CallError::NoReply)?;
+                .map_err(RequestError::from)?
+                .ok_or(RequestError::NoReply)?;
         }
     }
 }

@@ -2,18 +2,17 @@
 
 use core::time::Duration;
 
-use fcvi_frame::connect::{self, Discriminator, HostAddress};
+use fcvi_frame::connect::Attributes;
 use serde::{Deserialize, Serialize};
-use vi_types::{LockPolicy, ReliabilityLevel, ViState};
+use vi_types::{
+    CallError, ConnectionOptions, LockPolicy, MemAttributes, NegotiatedOptions, NetAddress,
+    ViAttributes, ViState,
+};
 
 use crate::config::{NicConfig, Protection, Quota};
-use crate::connection_options::{ConnectionOptions, NegotiatedOptions};
-use crate::control::ControlError;
-use crate::nic::MemSettings;
-use crate::vi::ViSettings;
 
 /// Version of the messages and of the shared queues; both sides must have the same.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 /// Maximum length of a message.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 8192;
@@ -57,7 +56,7 @@ pub(crate) enum Request {
         nic: u64,
         address: u64,
         length_bytes: u64,
-        settings: MemSettings,
+        settings: MemAttributes,
         /// The application may write all pages.
         writable: bool,
         shared_at: Option<u64>,
@@ -73,11 +72,11 @@ pub(crate) enum Request {
         nic: u64,
         address: u64,
         region: u32,
-        settings: MemSettings,
+        settings: MemAttributes,
     },
     CreateVi {
         nic: u64,
-        settings: ViSettings,
+        settings: ViAttributes,
     },
     DestroyVi {
         vi: u64,
@@ -87,7 +86,7 @@ pub(crate) enum Request {
     },
     SetVi {
         vi: u64,
-        settings: ViSettings,
+        settings: ViAttributes,
     },
     DiscoveredHosts {
         nic: u64,
@@ -228,7 +227,7 @@ pub(crate) enum Reply {
         frames: u64,
         dropped: u64,
     },
-    Failed(ControlError),
+    Failed(CallError),
     ConnectionOptions(ConnectionOptions),
     NegotiatedOptions(NegotiatedOptions),
     Security(Vec<u8>),
@@ -356,94 +355,20 @@ impl Description {
     }
 }
 
-/// A VIPL address.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct NetAddress {
-    host: [u8; 16],
-    discriminator: Vec<u8>,
-}
-
-impl From<&connect::NetAddress> for NetAddress {
-    fn from(address: &connect::NetAddress) -> Self {
-        Self {
-            host: address.host.0,
-            discriminator: address.discriminator.as_bytes().to_vec(),
-        }
-    }
-}
-
-impl NetAddress {
-    /// Converts the address; `None` if its discriminator is too long.
-    pub(crate) fn get(&self) -> Option<connect::NetAddress> {
-        Some(connect::NetAddress {
-            host: HostAddress(self.host),
-            discriminator: Discriminator::new(&self.discriminator)?,
-        })
-    }
-}
-
-/// Attributes of the peer of a connection.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Attributes {
-    reliability: ReliabilityLevel,
-    rdma_write: bool,
-    rdma_read: bool,
-    in_order: bool,
-    recovery: bool,
-    max_transfer_bytes: u32,
-    qos_class: u8,
-    cs_ctl: u8,
-    max_reads: u16,
-    receive_data_field_bytes: u16,
-}
-
-impl From<connect::Attributes> for Attributes {
-    fn from(a: connect::Attributes) -> Self {
-        Self {
-            reliability: a.reliability,
-            rdma_write: a.rdma_write,
-            rdma_read: a.rdma_read,
-            in_order: a.in_order,
-            recovery: a.recovery,
-            max_transfer_bytes: a.max_transfer_bytes,
-            qos_class: a.qos_class,
-            cs_ctl: a.cs_ctl,
-            max_reads: a.max_reads,
-            receive_data_field_bytes: a.receive_data_field_bytes,
-        }
-    }
-}
-
-impl From<Attributes> for connect::Attributes {
-    fn from(a: Attributes) -> Self {
-        Self {
-            reliability: a.reliability,
-            rdma_write: a.rdma_write,
-            rdma_read: a.rdma_read,
-            in_order: a.in_order,
-            recovery: a.recovery,
-            max_transfer_bytes: a.max_transfer_bytes,
-            qos_class: a.qos_class,
-            cs_ctl: a.cs_ctl,
-            max_reads: a.max_reads,
-            receive_data_field_bytes: a.receive_data_field_bytes,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vi_types::{Discriminator, HostAddress, ReliabilityLevel};
 
     #[test]
     fn longest_request_fits_into_a_message() {
         let address = NetAddress {
-            host: [0xFF; 16],
-            discriminator: vec![0xFF; connect::MAX_DISCRIMINATOR_BYTES],
+            host: HostAddress([0xFF; 16]),
+            discriminator: Discriminator::new(&[0xFF; Discriminator::MAX_BYTES]).unwrap(),
         };
         let longest = Request::Connect {
             vi: u64::MAX,
-            local: address.clone(),
+            local: address,
             remote: address,
             limit: Some(Duration::MAX),
         };
@@ -468,14 +393,14 @@ mod tests {
     #[test]
     fn attributes_round_trip() {
         for reliability in ReliabilityLevel::ALL {
-            let original = connect::Attributes {
+            let original = Attributes {
                 reliability,
                 max_reads: 7,
                 rdma_read: true,
-                ..connect::Attributes::default()
+                ..Attributes::default()
             };
-            let back = connect::Attributes::from(Attributes::from(original));
-            assert_eq!(format!("{back:?}"), format!("{original:?}"));
+            let bytes = postcard::to_allocvec(&original).unwrap();
+            assert_eq!(postcard::from_bytes(&bytes), Ok(original));
         }
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fcvi_frame::connect::{Discriminator, HostAddress, NetAddress};
+use vi_types::{Discriminator, HostAddress, NetAddress};
 
 /// The reservations of a datapath process. NICs with the same host address share its discriminators.
 #[derive(Debug, Default)]

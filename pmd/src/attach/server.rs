@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use nix::unistd::geteuid;
 use pmd_port::thread;
+use vi_types::ResourceError;
 
 use super::client_slots::ClientSlots;
 use super::cores::Core;
@@ -26,7 +27,6 @@ use crate::device::{self, Device};
 use crate::memory::client_mapping::FileId;
 use crate::nic;
 use crate::open::OpenError;
-use crate::resource_error::ResourceError;
 use crate::sync::{AtomicBool, Ordering};
 use crate::sys;
 use capture::Captures;

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use fcvi_frame::connect::HostAddress;
+use vi_types::{CallError, HostAddress, Limit, Outcome, PtagHandle, ResourceError, ViAttributes};
 
 use super::client::{ClientCounters, ClientId};
 use super::client_slots::ClientSlot;
@@ -15,17 +15,15 @@ use super::reservations::{Reservations, UsedNames};
 use super::server::{ApplicationStatus, out_of_descriptors};
 use super::socket::{Peer, Socket, send_parts};
 use crate::config::{NicConfig, Quota};
-use crate::control::{ControlError, Outcome};
 use crate::device::Device;
 use crate::memory;
 use crate::memory::backing::Owner;
 use crate::nic;
 use crate::nic_backend::Backend;
 use crate::reserve;
-use crate::resource_error::{Limit, ResourceError};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sys;
-use crate::vi::{RawHandle, ViSettings};
+use crate::vi::RawHandle;
 
 mod connecting;
 mod owned;
@@ -368,7 +366,7 @@ impl Session {
     fn long_reply(&self, request: &Request) -> Option<Outcome<Vec<u8>>> {
         // Fails only without memory.
         let written = |bytes: postcard::Result<Vec<u8>>| {
-            bytes.map_err(|_| ControlError::from(ResourceError::OutOfMemory))
+            bytes.map_err(|_| CallError::from(ResourceError::OutOfMemory))
         };
         let nic = |nic: &u64| self.nic(*nic);
         match request {
@@ -389,17 +387,17 @@ impl Session {
 
     fn nic(&self, nic: u64) -> Outcome<u64> {
         let found = self.owned().nics.contains(&nic);
-        found.then_some(nic).ok_or(ControlError::InvalidParameter)
+        found.then_some(nic).ok_or(CallError::InvalidParameter)
     }
 
     fn vi(&self, vi: u64) -> Outcome<u64> {
         let found = self.owned().vis.contains_key(&vi);
-        found.then_some(vi).ok_or(ControlError::InvalidParameter)
+        found.then_some(vi).ok_or(CallError::InvalidParameter)
     }
 
-    fn tag(&self, ptag: u64) -> Outcome<u64> {
-        let found = ptag == 0 || self.owned().tags.contains_key(&ptag);
-        found.then_some(ptag).ok_or(ControlError::Ptag)
+    fn check_tag(&self, ptag: Option<PtagHandle>) -> Outcome<()> {
+        let is_own = |ptag: PtagHandle| self.owned().tags.contains_key(&ptag.into_raw());
+        ptag.is_none_or(is_own).then_some(()).ok_or(CallError::Ptag)
     }
 
     /// Executes a call.
@@ -418,7 +416,9 @@ impl Session {
                 self.owned().commit_tag(made, nic).map(Reply::Handle)
             }
             Request::DestroyPtag { nic, ptag } => {
-                nic::destroy_ptag(self.nic(nic)?, self.tag(ptag)?)?;
+                let nic = self.nic(nic)?;
+                self.check_tag(Some(PtagHandle::from_raw(ptag)))?;
+                nic::destroy_ptag(nic, ptag)?;
                 self.owned().tags.remove(&ptag);
                 Ok(Reply::Done)
             }
@@ -463,7 +463,7 @@ impl Session {
                 nic::query_vi(self.vi(vi)?).map(|info| Reply::Vi { state: info.state })
             }
             Request::SetVi { vi, settings } => {
-                self.tag(settings.ptag)?;
+                self.check_tag(settings.ptag)?;
                 nic::set_vi(self.vi(vi)?, &settings).map(done)
             }
             Request::ConnectionOptions { vi } => {
@@ -564,8 +564,8 @@ impl Session {
         }
     }
 
-    fn create_vi(&self, nic: u64, settings: &ViSettings) -> Outcome<u64> {
-        self.tag(settings.ptag)?;
+    fn create_vi(&self, nic: u64, settings: &ViAttributes) -> Outcome<u64> {
+        self.check_tag(settings.ptag)?;
         let nic = self.nic(nic)?;
         self.owned().reserve_vi(&self.quota)?;
         let made = nic::create_vi(nic, settings, 0, 0);
@@ -578,12 +578,10 @@ impl Session {
         let index = vi_engine::ViIndex(RawHandle::unpack(vi).index);
         let mut held = self.device.lock();
         let poller = held.as_mut().and_then(Backend::poller_mut);
-        let poller = poller.ok_or(ControlError::InvalidParameter)?;
+        let poller = poller.ok_or(CallError::InvalidParameter)?;
         // The NIC handle may have been closed meanwhile, and the index reused.
         let path = poller.path.vi(index).filter(|path| path.handle == vi);
-        let (path, client) = path
-            .zip(self.client())
-            .ok_or(ControlError::InvalidParameter)?;
+        let (path, client) = path.zip(self.client()).ok_or(CallError::InvalidParameter)?;
         path.serve(client, self.owner());
         poller.engine.set_user(index, self.peer.uid);
         Ok(())

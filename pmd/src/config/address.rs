@@ -3,9 +3,9 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::fc::NPortId;
 use serde::Deserialize;
+use vi_types::HostAddress;
 
 use super::error::ValueError;
 use super::{ConfigError, NicConfig, TransportKind, parse};

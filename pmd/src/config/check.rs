@@ -76,7 +76,7 @@ impl NicConfig {
                 self.max_discriminator_bytes,
                 MIN_DISCRIMINATOR_BYTES.into(),
                 match self.transport {
-                    TransportKind::FcVi => fcvi_frame::connect::MAX_DISCRIMINATOR_BYTES,
+                    TransportKind::FcVi => vi_types::Discriminator::MAX_BYTES,
                     TransportKind::ViTcp => vitcp_lite::profile::MAX_DISCRIMINATOR_BYTES,
                 } as u64,
             ),

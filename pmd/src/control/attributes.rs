@@ -3,19 +3,17 @@
 use std::sync::PoisonError;
 
 use vi_engine::ViParams;
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, MemAttributes, Outcome, ReliabilityLevel, ViAttributes, ViState};
 
-use super::{ControlError, Outcome, check_settings, poller_of, warn_lenient_protection};
-use crate::config::Protection;
+use super::{check_settings, poller_of, tag_number, warn_lenient_protection};
 use crate::device::Device;
 use crate::memory::backing::Owner;
 use crate::memory::{RegionAttributes, TagCheck};
-use crate::nic::MemSettings;
 use crate::sync::Ordering;
-use crate::vi::{ViSettings, ViShared};
+use crate::vi::ViShared;
 
 /// Returns the parameters of the engine for validated attributes of a VI.
-pub(super) fn params(level: ReliabilityLevel, settings: &ViSettings) -> ViParams {
+pub(super) fn params(level: ReliabilityLevel, settings: &ViAttributes) -> ViParams {
     ViParams {
         level,
         max_transfer_bytes: settings.max_transfer_bytes as u32,
@@ -26,7 +24,7 @@ pub(super) fn params(level: ReliabilityLevel, settings: &ViSettings) -> ViParams
 
 /// Stores the attributes of a VI for posts and queries. The caller holds
 /// the backend lock and prevents concurrent posts.
-pub(super) fn store(vi: &ViShared, settings: &ViSettings, tag: TagCheck) {
+pub(super) fn store(vi: &ViShared, settings: &ViAttributes, tag: TagCheck) {
     *vi.settings.lock().unwrap_or_else(PoisonError::into_inner) = *settings;
     vi.tag.store(tag.number(), Ordering::Relaxed);
     vi.max_transfer_bytes
@@ -45,17 +43,17 @@ pub(super) fn release_tag(vi: &ViShared) {
 
 /// Changes the attributes of a VI, which must be Idle (VIPL 3.7.2). Posted receives are checked against
 /// the new tag when they are used.
-pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViSettings) -> Outcome<()> {
+pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViAttributes) -> Outcome<()> {
     let mut held = vi.device.lock();
     let poller = poller_of(&mut held, vi, handle)?;
     if poller.engine.state(vi.index) != Some(ViState::Idle) {
-        return Err(ControlError::InvalidState);
+        return Err(CallError::InvalidState);
     }
     let (level, tag) = check_settings(vi.device, settings)?;
     // A concurrent post sees either the old attributes or the new ones.
     let no_posts = [vi.send.post_end.lock(), vi.recv.post_end.lock()];
     if !poller.engine.set_params(vi.index, params(level, settings)) {
-        return Err(ControlError::InvalidState);
+        return Err(CallError::InvalidState);
     }
     let regions = &vi.device.regions;
     release_tag(vi);
@@ -71,10 +69,10 @@ pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViSettings) 
 }
 
 /// As [`set_vi`], after the datapath process has changed the attributes in its engine.
-pub(crate) fn store_changed(vi: &ViShared, handle: u64, settings: &ViSettings) -> Outcome<()> {
+pub(crate) fn store_changed(vi: &ViShared, handle: u64, settings: &ViAttributes) -> Outcome<()> {
     let held = vi.device.lock();
     if held.is_none() || !vi.is_live(handle) {
-        return Err(ControlError::InvalidParameter);
+        return Err(CallError::InvalidParameter);
     }
     let (_, tag) = check_settings(vi.device, settings)?;
     let no_posts = [vi.send.post_end.lock(), vi.recv.post_end.lock()];
@@ -88,17 +86,9 @@ pub(crate) fn store_changed(vi: &ViShared, handle: u64, settings: &ViSettings) -
 }
 
 /// Validates the attributes of a region; returns them in the form of the region table.
-pub(crate) fn check_region(device: &Device, settings: &MemSettings) -> Outcome<RegionAttributes> {
-    let tag = match (settings.ptag, device.config.protection) {
-        (0, Protection::Strict) => return Err(ControlError::Ptag),
-        (0, Protection::Lenient) => 0,
-        (ptag, _) => device
-            .nic_handles
-            .tag(device.number(), ptag)
-            .ok_or(ControlError::Ptag)?,
-    };
+pub(crate) fn check_region(device: &Device, settings: &MemAttributes) -> Outcome<RegionAttributes> {
     Ok(RegionAttributes {
-        tag,
+        tag: tag_number(device, settings.ptag)?,
         rdma_write: settings.rdma_write,
         rdma_read: settings.rdma_read,
     })
@@ -110,18 +100,18 @@ pub(crate) fn set_region(
     device: &Device,
     owner: Owner,
     (address, region): (u64, u32),
-    settings: &MemSettings,
+    settings: &MemAttributes,
 ) -> Outcome<()> {
     let _backend_lock = device.lock();
     // The order of the guide: an invalid region is reported before invalid attributes.
     if device.regions.query(owner, address, region).is_none() {
-        return Err(ControlError::InvalidParameter);
+        return Err(CallError::InvalidParameter);
     }
     let attributes = check_region(device, settings)?;
     // Regions are deregistered under the backend lock only.
     if device.regions.set(owner, address, region, attributes) {
         Ok(())
     } else {
-        Err(ControlError::InvalidParameter)
+        Err(CallError::InvalidParameter)
     }
 }

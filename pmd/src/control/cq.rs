@@ -1,17 +1,17 @@
 //! Creates, resizes and destroys completion queues (VIPL 3.6).
 
-use super::{ControlError, Outcome};
+use vi_types::{CallError, Limit, LimitOf, LimitReached, Outcome, ResourceError};
+
 use crate::cq::RingStorage;
 use crate::device::Device;
 use crate::notify::{self, EndedNotifier};
-use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::sync::Ordering;
 use crate::vi::CqShared;
 
 /// Validates the requested number of entries.
 fn check_entries(device: &Device, entries: u64) -> Outcome<u32> {
     if entries == 0 {
-        return Err(ControlError::InvalidParameter);
+        return Err(CallError::InvalidParameter);
     }
     let limit = device.config.max_cq_entries;
     u32::try_from(entries)
@@ -26,7 +26,7 @@ pub(crate) fn create_cq(device: &'static Device, nic_handle: u64, entries: u64) 
     let storage = RingStorage::new(entries).ok_or(ResourceError::OutOfMemory)?;
     let held = device.lock();
     if held.is_none() || !device.nic_handles.is_open(nic_handle) {
-        return Err(ControlError::InvalidParameter);
+        return Err(CallError::InvalidParameter);
     }
     for index in 0..device.cqs.len() {
         let Some(cq) = device
@@ -54,7 +54,7 @@ pub(crate) fn resize_cq(cq: &'static CqShared, handle: u64, entries: u64) -> Out
         let storage = RingStorage::new(needed).ok_or(ResourceError::OutOfMemory)?;
         let held = cq.device.lock();
         if !cq.is_live(handle) {
-            return Err(ControlError::InvalidParameter);
+            return Err(CallError::InvalidParameter);
         }
         // SAFETY: we hold the backend lock.
         needed = cq.needed_entries().max(unsafe { cq.ring.len() });
@@ -73,7 +73,7 @@ pub(crate) fn resize_cq(cq: &'static CqShared, handle: u64, entries: u64) -> Out
 pub(crate) fn destroy_cq(cq: &'static CqShared, handle: u64) -> Outcome<()> {
     let held = cq.device.lock();
     if !cq.is_live(handle) {
-        return Err(ControlError::InvalidParameter);
+        return Err(CallError::InvalidParameter);
     }
     if cq.attached.load(Ordering::Relaxed) > 0 {
         return Err(ResourceError::CqInUse.into());
@@ -119,7 +119,7 @@ mod tests {
         });
         for _ in 0..2 {
             let result = results.recv_timeout(Duration::from_secs(20));
-            assert_eq!(result, Ok(Err(ControlError::InvalidParameter)));
+            assert_eq!(result, Ok(Err(CallError::InvalidParameter)));
         }
         drop(held);
         calls.join().unwrap();

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use fcvi_frame::connect::{Attributes, NetAddress};
-use vi_engine::{ConnectCommand, ConnectError, RemoteVi};
+use fcvi_frame::connect::Attributes;
+use vi_engine::{ConnectCommand, RemoteVi};
+use vi_types::{CallError, NetAddress, Outcome, ResourceError};
 
-use super::{ControlError, Outcome, lock_for_connecting, poller_of, targets, timeout_ns};
+use super::{lock_for_connecting, poller_of, targets, timeout_ns};
 use crate::progress::wait;
-use crate::resource_error::ResourceError;
 use crate::vi::ViShared;
 use crate::waiters::Event;
 
@@ -42,7 +42,7 @@ pub(crate) fn connect_peer_request(
     Ok(())
 }
 
-fn attributes(outcome: Result<RemoteVi, ConnectError>) -> Outcome<Attributes> {
+fn attributes(outcome: Result<RemoteVi, CallError>) -> Outcome<Attributes> {
     Ok(outcome?.attributes)
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn connect_peer_done(vi: &'static ViShared, handle: u64) -> Outcome<O
     let mut held = vi.device.lock();
     let poller = poller_of(&mut held, vi, handle)?;
     let number = poller.engine.peer_request(vi.index);
-    let number = number.ok_or(ControlError::InvalidState)?;
+    let number = number.ok_or(CallError::InvalidState)?;
     let outcome = poller.engine.take_peer_outcome(vi.index, number);
     outcome.map(attributes).transpose()
 }
@@ -63,7 +63,7 @@ pub(crate) fn connect_peer_wait(vi: &'static ViShared, handle: u64) -> Outcome<A
         let mut held = vi.device.lock();
         let poller = poller_of(&mut held, vi, handle)?;
         let number = poller.engine.peer_request(vi.index);
-        number.ok_or(ControlError::InvalidState)?
+        number.ok_or(CallError::InvalidState)?
     };
     // The request has its own timeout: this wait ends with it, or with the VI.
     let event = Event::CONTROL.or(Event::on_connection(vi.index.0));

@@ -1,8 +1,9 @@
 //! User IDs of the programs that request connections or are connected.
 
 use vi_engine::ConnId;
+use vi_types::{CallError, Outcome};
 
-use super::{ControlError, Outcome, poller_of};
+use super::poller_of;
 use crate::device::Device;
 use crate::nic_backend::Backend;
 use crate::vi::ViShared;
@@ -13,7 +14,7 @@ pub(crate) fn request_user(device: &'static Device, conn: ConnId) -> Outcome<Opt
     let poller = held
         .as_mut()
         .and_then(Backend::poller_mut)
-        .ok_or(ControlError::InvalidParameter)?;
+        .ok_or(CallError::InvalidParameter)?;
     let requester = poller.engine.requester(conn)?;
     Ok(requester.and_then(|vi| poller.path.user_of(vi)))
 }

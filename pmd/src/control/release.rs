@@ -174,12 +174,14 @@ fn reject_all(poller: &mut Poller, conns: &[ConnId]) {
 
 #[cfg(test)]
 mod tests {
+    use vi_types::{PtagHandle, ViAttributes};
+
     use super::*;
     use crate::attach::client::ClientId;
     use crate::config::NicConfig;
     use crate::memory::backing::Owner;
     use crate::nic;
-    use crate::vi::{ViSettings, vi_of};
+    use crate::vi::vi_of;
 
     const VIS: usize = 100;
 
@@ -194,11 +196,11 @@ mod tests {
         let (device, kept) = crate::device::open_without_threads(&config).unwrap();
         let closed = device.nic_handles.open(device.number(), 0);
         let make = |nic, ptag| {
-            let settings = ViSettings {
+            let settings = ViAttributes {
                 reliability: 2,
                 max_transfer_bytes: 4096,
-                ptag,
-                ..ViSettings::default()
+                ptag: Some(PtagHandle::from_raw(ptag)),
+                ..ViAttributes::default()
             };
             vi_of(nic::create_vi(nic, &settings, 0, 0).unwrap()).unwrap()
         };
@@ -276,11 +278,11 @@ mod tests {
         let vis = vis_of(device, closed);
         let (gone, handle) = vis[0];
         nic::destroy_vi(handle).unwrap();
-        let settings = ViSettings {
+        let settings = ViAttributes {
             reliability: 2,
             max_transfer_bytes: 4096,
-            ptag: nic::create_ptag(kept).unwrap(),
-            ..ViSettings::default()
+            ptag: Some(PtagHandle::from_raw(nic::create_ptag(kept).unwrap())),
+            ..ViAttributes::default()
         };
         let new = nic::create_vi(kept, &settings, 0, 0).unwrap();
         assert!(core::ptr::eq(vi_of(new).unwrap(), gone), "in the same slot");

@@ -1,10 +1,10 @@
 //! Destroys protection tags that are not in use.
 
-use super::{ControlError, Outcome};
+use vi_types::{CallError, Outcome, ResourceError};
+
 use crate::biased_lock::BiasedGuard;
 use crate::device::Device;
 use crate::nic_backend::Backend;
-use crate::resource_error::ResourceError;
 
 /// Destroys a protection tag that no VI and no region uses (VIPL 3.4.2).
 pub(crate) fn destroy_ptag(device: &'static Device, ptag: u64) -> Outcome<()> {
@@ -16,7 +16,7 @@ fn destroy(device: &Device, _lock: &BiasedGuard<'_, Option<Backend>>, ptag: u64)
     let tag = device
         .nic_handles
         .tag(device.number(), ptag)
-        .ok_or(ControlError::InvalidParameter)?;
+        .ok_or(CallError::InvalidParameter)?;
     let destroyed = device
         .regions
         .end_tag(tag, || device.nic_handles.destroy_tag(tag));
@@ -29,10 +29,11 @@ fn destroy(device: &Device, _lock: &BiasedGuard<'_, Option<Backend>>, ptag: u64)
 
 #[cfg(test)]
 mod tests {
+    use vi_types::{PtagHandle, ViAttributes};
+
     use super::*;
     use crate::config::NicConfig;
     use crate::control::create_vi;
-    use crate::vi::ViSettings;
 
     #[test]
     fn vi_is_not_created_with_a_tag_that_is_destroyed_meanwhile() {
@@ -43,12 +44,13 @@ mod tests {
         let (device, nic_handle) = crate::device::open_without_threads(&config).unwrap();
         let ptag = device
             .nic_handles
-            .create_tag(device.number(), nic_handle, 1);
-        let settings = ViSettings {
+            .create_tag(device.number(), nic_handle, 1)
+            .unwrap();
+        let settings = ViAttributes {
             reliability: 2,
             max_transfer_bytes: 4096,
-            ptag: ptag.unwrap(),
-            ..ViSettings::default()
+            ptag: Some(PtagHandle::from_raw(ptag)),
+            ..ViAttributes::default()
         };
         let make = || create_vi(device, nic_handle, &settings, (0, 0));
         std::thread::scope(|scope| {
@@ -58,14 +60,11 @@ mod tests {
             while device.backend.waiting() == 0 {
                 std::thread::yield_now();
             }
-            assert_eq!(destroy(device, &backend_lock, settings.ptag), Ok(()));
+            assert_eq!(destroy(device, &backend_lock, ptag), Ok(()));
             drop(backend_lock);
-            assert_eq!(vi.join().unwrap(), Err(ControlError::Ptag));
+            assert_eq!(vi.join().unwrap(), Err(CallError::Ptag));
         });
-        assert_eq!(
-            destroy_ptag(device, settings.ptag),
-            Err(ControlError::InvalidParameter)
-        );
+        assert_eq!(destroy_ptag(device, ptag), Err(CallError::InvalidParameter));
         crate::device::close(device, nic_handle).unwrap();
     }
 }

@@ -1,8 +1,10 @@
 //! Creates, destroys and disconnects VIs (VIPL 3.2, 3.3.5).
 
+use vi_types::{Limit, LimitOf, LimitReached, ResourceError, ViAttributes};
+
 use super::{
-    ControlError, LISTEN_TIMEOUT, Outcome, attributes, check_settings, cq, poller_of,
-    start_listening, warn_lenient_protection, working_poller_for,
+    CallError, LISTEN_TIMEOUT, Outcome, attributes, check_settings, cq, poller_of, start_listening,
+    warn_lenient_protection, working_poller_for,
 };
 use crate::attach::calls;
 use crate::datapath::ViPath;
@@ -10,9 +12,8 @@ use crate::device::Device;
 use crate::nic_backend::Backend;
 use crate::notify::{self, EndedNotifier};
 use crate::poller::Poller;
-use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::sync::Ordering;
-use crate::vi::{CqShared, ViSettings, ViShared, cq_of};
+use crate::vi::{CqShared, ViShared, cq_of};
 
 /// Resolves completion queue handles; 0 for none.
 fn resolve_cqs(
@@ -22,7 +23,7 @@ fn resolve_cqs(
     let cq = |raw: u64| match cq_of(raw) {
         Some(cq) if core::ptr::eq(cq.device, device) => Ok(Some(cq)),
         None if raw == 0 => Ok(None),
-        Some(_) | None => Err(ControlError::InvalidParameter),
+        Some(_) | None => Err(CallError::InvalidParameter),
     };
     Ok([cq(send_cq)?, cq(recv_cq)?])
 }
@@ -47,12 +48,12 @@ unsafe fn revive(
     vi.revive(nic_handle)
 }
 
-fn all_in_use(device: &Device) -> ControlError {
+fn all_in_use(device: &Device) -> CallError {
     LimitReached::all_in_use(Limit::MaxVi, device.config.max_vi, LimitOf::Nic).into()
 }
 
 /// Returns the reason why there is no VI at this index.
-fn creation_error(device: &Device, index: u32) -> ControlError {
+fn creation_error(device: &Device, index: u32) -> CallError {
     match index < device.vis.len() {
         true => ResourceError::OutOfMemory.into(),
         false => all_in_use(device),
@@ -60,7 +61,7 @@ fn creation_error(device: &Device, index: u32) -> ControlError {
 }
 
 /// Validates the attributes of a VI before a datapath process creates or changes it.
-pub(crate) fn check_vi(device: &Device, settings: &ViSettings, cqs: (u64, u64)) -> Outcome<()> {
+pub(crate) fn check_vi(device: &Device, settings: &ViAttributes, cqs: (u64, u64)) -> Outcome<()> {
     let _backend_lock = device.lock();
     check_settings(device, settings)?;
     resolve_cqs(device, cqs).map(|_| ())
@@ -70,7 +71,7 @@ pub(crate) fn check_vi(device: &Device, settings: &ViSettings, cqs: (u64, u64)) 
 pub(crate) fn adopt_vi(
     device: &'static Device,
     nic_handle: u64,
-    settings: &ViSettings,
+    settings: &ViAttributes,
     cq_handles: (u64, u64),
     remote: u64,
 ) -> Outcome<u64> {
@@ -79,7 +80,7 @@ pub(crate) fn adopt_vi(
     let backend = held
         .as_mut()
         .filter(|_| device.nic_handles.is_open(nic_handle))
-        .ok_or(ControlError::InvalidParameter)?;
+        .ok_or(CallError::InvalidParameter)?;
     let (_, tag) = check_settings(device, settings)?;
     let depth = device.config.max_descriptors_per_queue;
     let vi = device
@@ -92,7 +93,7 @@ pub(crate) fn adopt_vi(
         // The process has destroyed the previous VI at this index, and that call has not returned yet.
         detach_local(vi, backend, &mut ended);
     }
-    let attachment = backend.attachment().ok_or(ControlError::InvalidParameter)?;
+    let attachment = backend.attachment().ok_or(CallError::InvalidParameter)?;
     // After that, since the previous VI may have been the last user of a completion queue.
     let cqs = match resolve_cqs(device, cq_handles) {
         Ok(cqs) => cqs,
@@ -125,7 +126,7 @@ fn wake_and_join(device: &'static Device, ended: Vec<EndedNotifier>) {
 pub(crate) fn create_vi(
     device: &'static Device,
     nic_handle: u64,
-    settings: &ViSettings,
+    settings: &ViAttributes,
     cq_handles: (u64, u64),
 ) -> Outcome<u64> {
     start_listening(device, nic_handle, LISTEN_TIMEOUT)?;
@@ -173,7 +174,7 @@ pub(crate) fn destroy_vi(vi: &'static ViShared, handle: u64) -> Outcome<()> {
         destroyed
     };
     if !retired {
-        return Err(ControlError::InvalidState);
+        return Err(CallError::InvalidState);
     }
     let mut ended = Vec::new();
     detach(vi, poller, &mut ended);

@@ -3,8 +3,9 @@
 
 use core::time::Duration;
 
-use fcvi_frame::connect::{Discriminator, NetAddress};
-use vi_types::QueueKind;
+use vi_types::{
+    CallError, Discriminator, MemAttributes, NetAddress, PtagHandle, QueueKind, ViAttributes,
+};
 
 mod coalesced;
 mod forked;
@@ -13,16 +14,13 @@ mod shortcut;
 
 use super::*;
 use crate::config::NicConfig;
-use crate::control::ControlError;
 use crate::descriptor::{DataSegment, RawDescriptor, control};
 use crate::device::Device;
 use crate::events::ErrorCode;
 use crate::memory::copy;
-use crate::nic::{self, MemSettings};
+use crate::nic;
 use crate::queue_calls::{self, Done};
-use crate::sync::AtomicBool;
-use crate::sync::Ordering;
-use crate::vi::ViSettings;
+use crate::sync::{AtomicBool, Ordering};
 
 mod client_memory;
 
@@ -94,10 +92,10 @@ impl Endpoint {
         let (device, nic) = crate::device::open_without_threads(config).unwrap();
         device.events.open(0);
         let ptag = nic::create_ptag(nic).unwrap();
-        let settings = ViSettings {
+        let settings = ViAttributes {
             reliability,
             max_transfer_bytes: 1 << 20,
-            ptag,
+            ptag: Some(PtagHandle::from_raw(ptag)),
             rdma_write: true,
             qos: 0,
             rdma_read: reliability != UNRELIABLE_DELIVERY,
@@ -116,8 +114,8 @@ impl Endpoint {
     }
 
     fn register(&self, pages: Pages) -> u32 {
-        let settings = MemSettings {
-            ptag: self.ptag,
+        let settings = MemAttributes {
+            ptag: Some(PtagHandle::from_raw(self.ptag)),
             rdma_write: true,
             rdma_read: true,
         };
@@ -245,7 +243,7 @@ fn pair(test: &str, reliability: u16, change: impl Fn(&mut NicConfig)) -> (Endpo
     };
     let (near, far) = (open(16), open(17));
     let address = |endpoint: &Endpoint, name: &[u8]| NetAddress {
-        host: fcvi_frame::connect::HostAddress(endpoint.device.host),
+        host: vi_types::HostAddress(endpoint.device.host),
         discriminator: Discriminator::new(name).unwrap(),
     };
     let (own, there) = (address(&near, b"near"), address(&far, b"far"));
@@ -258,7 +256,7 @@ fn pair(test: &str, reliability: u16, change: impl Fn(&mut NicConfig)) -> (Endpo
                 match nic::connect_accept(request.conn, far.vi) {
                     Ok(()) => break,
                     // An earlier request, which the client has given up as unanswered.
-                    Err(ControlError::Timeout) => {}
+                    Err(CallError::Timeout) => {}
                     Err(error) => panic!("{error:?}"),
                 }
             }
@@ -267,7 +265,7 @@ fn pair(test: &str, reliability: u16, change: impl Fn(&mut NicConfig)) -> (Endpo
         loop {
             match nic::connect_request(near.vi, &own, &there, Some(TIMEOUT)) {
                 Ok(_) => break,
-                Err(ControlError::NoMatch) => {
+                Err(CallError::NoMatch) => {
                     assert!(!server.is_finished(), "the server gave up");
                 }
                 Err(error) => panic!("{error:?}"),

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
+use vi_types::ResourceError;
+
 use crate::memory::pages;
 
 static LOCK_COUNTS: Mutex<LockCounts> = Mutex::new(LockCounts {
@@ -25,6 +27,15 @@ pub(crate) enum LockError {
     Mappings(u64),
     /// mlock(2) failed with this error number.
     System(i32),
+}
+
+impl From<LockError> for ResourceError {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Mappings(max_mappings) => Self::LockMappings(max_mappings),
+            LockError::System(number) => Self::Lock(number),
+        }
+    }
 }
 
 /// Locks pages into memory.

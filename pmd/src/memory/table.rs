@@ -11,7 +11,6 @@ use std::sync::{Condvar, Mutex, OnceLock};
 use crate::descriptor::DataSegment;
 use crate::memory::backing::{Backing, Location, MappedAddress, Owner};
 use crate::memory::{Access, TagCheck};
-use crate::resource_error::ResourceError;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
 mod ownership;
@@ -19,7 +18,7 @@ mod registration;
 
 use registration::Control;
 pub(crate) use registration::Removed;
-use vi_types::LockPolicy;
+use vi_types::{LockPolicy, ResourceError};
 
 const CHUNK: usize = 512;
 const RDMA_WRITE: u32 = 1;

@@ -1,9 +1,10 @@
 //! Connection options of VIs beyond the VIPL guide, for NICs that speak VI/TCP [VI/TCP 2.2.1].
 
+use vi_types::{ConnectionOptions, NegotiatedOptions, Outcome};
+
 use super::{conn, vi};
 use crate::attach::calls;
-use crate::connection_options::{ConnectionOptions, NegotiatedOptions};
-use crate::control::{self, Outcome};
+use crate::control;
 use crate::nic_handle::Conn;
 
 /// Returns the connection options of a VI.

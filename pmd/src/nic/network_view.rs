@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use fc_port::login::PortState;
 use fc_port::vn_port::NeighbourView;
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
 use vi_engine::Engine;
+use vi_types::{CallError, HostAddress, Outcome};
 
-use crate::control::{ControlError, Outcome};
 use crate::nic_backend::Backend;
 use crate::poller::Poller;
 use crate::progress::wait;
@@ -209,16 +208,16 @@ impl NeighbourPort {
 /// those that are configured, or on the same segment of shared memory.
 ///
 /// # Errors
-/// [`ControlError::InvalidParameter`] if the handle is not that of an open NIC.
+/// [`CallError::InvalidParameter`] if the handle is not that of an open NIC.
 pub fn network_view(handle: u64) -> Outcome<NetworkView> {
     let device = super::nic(handle)?;
     let mut held = device.lock();
-    let backend = held.as_mut().ok_or(ControlError::InvalidParameter)?;
+    let backend = held.as_mut().ok_or(CallError::InvalidParameter)?;
     device.poll_thread.wake_if_armed(backend);
     // Includes the latest changes.
     backend.poll_thoroughly(&device.doorbells);
     device.wake_waiters(backend);
-    let poller = backend.poller_mut().ok_or(ControlError::InvalidParameter)?;
+    let poller = backend.poller_mut().ok_or(CallError::InvalidParameter)?;
     Ok(NetworkView::of(poller))
 }
 
@@ -226,7 +225,7 @@ pub fn network_view(handle: u64) -> Outcome<NetworkView> {
 /// the timeout `limit`.
 ///
 /// # Errors
-/// [`ControlError::InvalidParameter`] if the handle is not that of an open NIC, or the NIC is
+/// [`CallError::InvalidParameter`] if the handle is not that of an open NIC, or the NIC is
 /// closed meanwhile.
 pub fn await_network_change(
     handle: u64,
@@ -240,7 +239,7 @@ pub fn await_network_change(
         }
         let mut held = device.lock();
         let Some(poller) = held.as_mut().and_then(Backend::poller_mut) else {
-            return Some(Err(ControlError::InvalidParameter));
+            return Some(Err(CallError::InvalidParameter));
         };
         let now = NetworkView::of(poller);
         (!now.is_same(known)).then_some(Ok(now))

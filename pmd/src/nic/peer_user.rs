@@ -4,9 +4,11 @@
 //! attached program, and all VIs of a program with a NIC of its own belong to its own user. Information from the wire
 //! is not used.
 
+use vi_types::Outcome;
+
 use super::{conn, vi};
 use crate::attach::calls;
-use crate::control::{self, Outcome};
+use crate::control;
 use crate::nic_handle::Conn;
 
 /// Returns the user ID of the program that made a pending request, in the user namespace of the datapath

@@ -3,13 +3,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use vi_types::QueueKind;
+use vi_types::{CallError, Limit, LimitOf, LimitReached, Outcome, QueueKind, ResourceError};
 
 use super::{Cancel, Handler, Notifier, Source, WorkSource};
-use crate::control::{ControlError, Outcome};
 use crate::device::Device;
 use crate::nic_handle;
-use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::sync::Ordering;
 use crate::sys;
 
@@ -75,7 +73,7 @@ impl<S: Source> Running<S> {
 pub(super) enum PushResult<S: Source> {
     Queued,
     /// The queue is empty, or the limit of pending requests is reached.
-    Refused(Handler<S::Found>, ControlError),
+    Refused(Handler<S::Found>, CallError),
     /// The queue has no thread yet.
     NoThread(Handler<S::Found>),
 }
@@ -137,7 +135,7 @@ impl<S: Source> NotifySlot<S> {
         let mut slot = self.lock();
         // Under the lock, which a call that destroys the queue takes after the queue is not live.
         if !source.is_live() {
-            return Err(ControlError::InvalidParameter);
+            return Err(CallError::InvalidParameter);
         }
         if slot.is_none() {
             *slot = new_thread.take();

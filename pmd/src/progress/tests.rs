@@ -1,6 +1,5 @@
-use vi_engine::ViIndex;
-
 use super::*;
+use vi_engine::ViIndex;
 
 /// Opens a NIC on a segment of its own, without threads: the test acts in their place.
 fn device(test: &str) -> (&'static Device, u64) {
@@ -241,7 +240,7 @@ fn wait_on_served_nic_wakes_sleeping_core() {
 
 #[test]
 fn core_needs_wake_for_earlier_timer_or_unsent_frame() {
-    use fcvi_frame::connect::{Discriminator, HostAddress, NetAddress};
+    use vi_types::{Discriminator, HostAddress, NetAddress, PtagHandle, ViAttributes};
     let (device, nic_handle) = served("needs-wake");
     let core = &device.poll_thread.core;
     let needs_wake = || core.needs_wake(device.lock().as_ref().unwrap());
@@ -253,11 +252,13 @@ fn core_needs_wake_for_earlier_timer_or_unsent_frame() {
     assert!(!needs_wake(), "it is awake");
     sleep_for(1_000_000_000_000);
     assert!(!needs_wake(), "there is no work");
-    let settings = crate::vi::ViSettings {
+    let settings = ViAttributes {
         reliability: 2,
         max_transfer_bytes: 4096,
-        ptag: crate::nic::create_ptag(nic_handle).unwrap(),
-        ..crate::vi::ViSettings::default()
+        ptag: Some(PtagHandle::from_raw(
+            crate::nic::create_ptag(nic_handle).unwrap(),
+        )),
+        ..ViAttributes::default()
     };
     let vi = crate::nic::create_vi(nic_handle, &settings, 0, 0).unwrap();
     let address = |name: &[u8]| NetAddress {

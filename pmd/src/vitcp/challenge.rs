@@ -9,8 +9,7 @@
 //!    |<------ Connect Accept: proof ------------|
 //! ```
 
-use fcvi_frame::connect::HostAddress;
-use vi_engine::ConnectError;
+use vi_types::{CallError, HostAddress};
 use vitcp_lite::keyed::{
     Acceptance, Challenge, ChallengeResponse, Nonce, Proof, ProofKind, Statement,
 };
@@ -199,7 +198,7 @@ impl ViTcp {
     ) -> Event {
         let has_keys = self.keys.is_some();
         let Some(connection) = self.connection_mut(number) else {
-            return Event::Reject(ConnectError::Rejected);
+            return Event::Reject(CallError::Rejected);
         };
         let (counter, why) = match Challenge::parse(&ce.security) {
             _ if !has_keys => (
@@ -225,7 +224,7 @@ impl ViTcp {
             }
         };
         self.log_refused_peer(number, counter, why);
-        Event::Reject(ConnectError::Rejected)
+        Event::Reject(CallError::Rejected)
     }
 
     /// Verifies the proof of a Connect Accept, if this NIC has keys. Returns the Security Information for the

@@ -3,8 +3,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use vi_engine::{AsyncError, ConnectError, EngineIo, Status, ViIndex, Waiter};
-use vi_types::ViState;
+use vi_engine::{AsyncError, EngineIo, Status, ViIndex, Waiter};
+use vi_types::{CallError, ViState};
 use vitcp_lite::machine::responder::{ResponderEvent, ResponderState};
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 use vitcp_lite::{Flags, IsCode, RemoteError, SegmentHeader, SegmentType, ViErrorType};
@@ -226,7 +226,7 @@ impl ViTcp {
         let waiting = ep.state() == ViState::ConnectPending;
         let phase = core::mem::replace(&mut ep.phase, Phase::Idle);
         if waiting && ep.peer_request.is_none() {
-            ep.outcome = Some(Err(ConnectError::InvalidState));
+            ep.outcome = Some(Err(CallError::InvalidState));
         }
         match phase {
             Phase::Connected(number) => self.close_bound(now_ns, vi, number, path),

@@ -4,21 +4,20 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use vi_engine::misses::ConnectionMisses;
-use vi_engine::{ConnId, ConnectError, RemoteVi, ViIndex, ViParams};
-use vi_types::ViState;
+use vi_engine::{ConnId, RemoteVi, ViIndex, ViParams};
+use vi_types::{CallError, ConnectionOptions, NetAddress, ViState};
 use vitcp_lite::machine::initiator::InitiatorState;
 use vitcp_lite::machine::peer::PeerState;
 use vitcp_lite::machine::responder::ResponderState;
 use vitcp_lite::{CeHeader, Credits, Decoder, Posted, SegmentType};
 
-use fcvi_frame::connect::{Attributes, NetAddress};
+use fcvi_frame::connect::Attributes;
 
 use super::challenge::Exchange;
 use super::in_flight::InFlight;
 use super::send_batch::Unfinished;
 use super::socket::Stream;
 use super::unbound::Unbound;
-use crate::connection_options::ConnectionOptions;
 
 /// Stage of a TCP connection.
 #[derive(Debug)]
@@ -258,7 +257,7 @@ pub(super) enum Machine {
 pub(super) struct PeerRequest {
     /// Older ones are matched first.
     pub(super) number: u64,
-    pub(super) outcome: Option<Result<RemoteVi, ConnectError>>,
+    pub(super) outcome: Option<Result<RemoteVi, CallError>>,
 }
 
 /// Phase of a VI.
@@ -277,7 +276,7 @@ pub(super) struct Endpoint {
     pub(super) params: ViParams,
     pub(super) options: ConnectionOptions,
     pub(super) phase: Phase,
-    pub(super) outcome: Option<Result<RemoteVi, ConnectError>>,
+    pub(super) outcome: Option<Result<RemoteVi, CallError>>,
     pub(super) peer_request: Option<PeerRequest>,
     /// RDMA accesses of the peer that were refused on the last connection that broke.
     pub(super) refused_accesses: u32,
@@ -315,7 +314,7 @@ impl Endpoint {
     }
 
     /// Sets the outcome of the connection call.
-    pub(super) fn set_outcome(&mut self, outcome: Result<RemoteVi, ConnectError>) {
+    pub(super) fn set_outcome(&mut self, outcome: Result<RemoteVi, CallError>) {
         match &mut self.peer_request {
             Some(request) => request.outcome = Some(outcome),
             None => self.outcome = Some(outcome),

@@ -1,12 +1,12 @@
 //! Connection options beyond the VIPL guide: requested and negotiated [VI/TCP 2.2.1].
 
-use vi_engine::{ConnId, ConnectError, ViIndex};
+use vi_engine::{ConnId, ViIndex};
+use vi_types::{CallError, ConnectionOptions, NegotiatedOptions};
 use vitcp_lite::CeHeader;
 
 use super::ViTcp;
 use super::connection::{Endpoint, Phase, Stage};
 use super::establish::attributes_of;
-use crate::connection_options::{ConnectionOptions, NegotiatedOptions};
 
 /// The segment that advertised the attributes of the peer's VI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,10 +68,10 @@ pub(super) fn compare(
     ep: &Endpoint,
     theirs: &CeHeader,
     advertised: Advertised,
-) -> Result<(), ConnectError> {
+) -> Result<(), CallError> {
     let params = &ep.params;
     if attributes_of(theirs, params.level).reliability != params.level {
-        return Err(ConnectError::ReliabilityLevel);
+        return Err(CallError::ReliabilityLevel);
     }
     let ours = params.max_transfer_bytes;
     let fits = match advertised {
@@ -83,6 +83,6 @@ pub(super) fn compare(
     if fits {
         Ok(())
     } else {
-        Err(ConnectError::MaxTransferSize)
+        Err(CallError::MaxTransferSize)
     }
 }

@@ -1,24 +1,9 @@
 //! Counters of VI/TCP drops and events.
 
-/// Defines the counter enum with its metric names: `Variant => "name",`.
-macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $variant:ident => $name:literal,)+) => {
-        /// Counters of VI/TCP.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[repr(usize)]
-        pub(super) enum Counter { $($(#[doc = $doc])+ $variant,)+ }
+vi_types::counters! {
+    /// What VI/TCP counts.
+    pub(crate) Counter, Counters:
 
-        const NAMES: &[&str] = &[$($name,)+];
-
-        impl Counter {
-            pub(super) fn name(self) -> &'static str {
-                NAMES[self as usize]
-            }
-        }
-    };
-}
-
-counters! {
     /// Messages whose last segment was sent.
     TxMessages => "tx_messages",
     /// Segments sent.
@@ -122,39 +107,4 @@ counters! {
     /// Times that other programs of this host were neither accepted nor read because too many
     /// descriptors of other processes wait to be closed.
     LocalPauses => "local_pauses",
-}
-
-/// Counter values.
-#[derive(Clone, Debug)]
-pub(crate) struct Counters {
-    values: [u64; NAMES.len()],
-}
-
-impl Default for Counters {
-    fn default() -> Self {
-        Self {
-            values: [0; NAMES.len()],
-        }
-    }
-}
-
-impl Counters {
-    #[inline]
-    pub(super) fn add(&mut self, counter: Counter, n: u64) {
-        self.values[counter as usize] += n;
-    }
-
-    #[inline]
-    pub(super) fn count(&mut self, counter: Counter) {
-        self.add(counter, 1);
-    }
-
-    pub(super) fn get(&self, counter: Counter) -> u64 {
-        self.values[counter as usize]
-    }
-
-    /// Iterates over names and values, in a fixed order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        NAMES.iter().copied().zip(self.values.iter().copied())
-    }
 }

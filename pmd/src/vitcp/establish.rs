@@ -1,10 +1,8 @@
 //! Connection establishment: calls of the consumer, and the parts that all roles share [VI/TCP 4, VIPL 3.3].
 
-use fcvi_frame::connect::{Attributes, Discriminator, HostAddress, NetAddress};
-use vi_engine::{
-    ConnId, ConnectCommand, ConnectError, EngineIo, Indication, RemoteVi, ViIndex, Waiter,
-};
-use vi_types::{ReliabilityLevel, ViState};
+use fcvi_frame::connect::Attributes;
+use vi_engine::{ConnId, ConnectCommand, EngineIo, Indication, RemoteVi, ViIndex, Waiter};
+use vi_types::{CallError, Discriminator, HostAddress, NetAddress, ReliabilityLevel, ViState};
 use vitcp_lite::machine::initiator::InitiatorState;
 use vitcp_lite::machine::peer::PeerState;
 use vitcp_lite::profile::{CE_HEADER_BYTES, MAX_SECURITY_BYTES, SEGMENT_HEADER_BYTES};
@@ -112,7 +110,7 @@ impl ViTcp {
         vi: ViIndex,
         command: &ConnectCommand<'_>,
         path: &mut Datapath,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<(), CallError> {
         let machine = Machine::Initiator(InitiatorState::Disconnected);
         self.start_request(now_ns, vi, machine, command, path)
     }
@@ -127,7 +125,7 @@ impl ViTcp {
         vi: ViIndex,
         command: &ConnectCommand<'_>,
         path: &mut Datapath,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<(), CallError> {
         let machine = Machine::Peer(PeerState::Disconnected);
         self.start_request(now_ns, vi, machine, command, path)
     }
@@ -139,13 +137,13 @@ impl ViTcp {
         machine: Machine,
         command: &ConnectCommand<'_>,
         path: &mut Datapath,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<(), CallError> {
         self.next_peer_request += 1;
         let number = self.next_peer_request;
         let interval_ns = self.settings.retry_ns;
-        let ep = self.endpoint_mut(vi).ok_or(ConnectError::Invalid)?;
+        let ep = self.endpoint_mut(vi).ok_or(CallError::InvalidParameter)?;
         if !matches!(ep.phase, Phase::Idle) {
-            return Err(ConnectError::InvalidState);
+            return Err(CallError::InvalidState);
         }
         ep.forget_outcomes();
         if matches!(machine, Machine::Peer(_)) {
@@ -178,7 +176,7 @@ impl ViTcp {
     }
 
     /// Takes the outcome of a connection call on this VI; `None` while it has none.
-    pub(crate) fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<RemoteVi, ConnectError>> {
+    pub(crate) fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<RemoteVi, CallError>> {
         self.endpoint_mut(vi)?.outcome.take()
     }
 
@@ -194,13 +192,13 @@ impl ViTcp {
         &mut self,
         vi: ViIndex,
         number: u64,
-    ) -> Option<Result<RemoteVi, ConnectError>> {
+    ) -> Option<Result<RemoteVi, CallError>> {
         let Some(slot) = self.endpoint_mut(vi).map(|ep| &mut ep.peer_request) else {
-            return Some(Err(ConnectError::Invalid));
+            return Some(Err(CallError::InvalidParameter));
         };
         let matches = |request: &&mut PeerRequest| request.number == number;
         let Some(request) = slot.as_mut().filter(matches) else {
-            return Some(Err(ConnectError::InvalidState));
+            return Some(Err(CallError::InvalidState));
         };
         let outcome = request.outcome?;
         *slot = None;
@@ -209,18 +207,13 @@ impl ViTcp {
 
     /// Completes a connection attempt with an error. The VI returns to Idle and keeps its receives,
     /// except that `NotReachable` moves a reliable VI to Error and flushes them (VIPL 3.3.4).
-    pub(super) fn complete_request(
-        &mut self,
-        vi: ViIndex,
-        error: ConnectError,
-        path: &mut Datapath,
-    ) {
+    pub(super) fn complete_request(&mut self, vi: ViIndex, error: CallError, path: &mut Datapath) {
         self.shared_listener.listens_changed = true;
         self.timers.clear(TimerKey::Request(vi.0));
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
-        let breaks = error == ConnectError::NotReachable && ep.params.level.is_reliable();
+        let breaks = error == CallError::NotReachable && ep.params.level.is_reliable();
         let after = if breaks { Phase::Error } else { Phase::Idle };
         let phase = core::mem::replace(&mut ep.phase, after);
         ep.set_outcome(Err(error));

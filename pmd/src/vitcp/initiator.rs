@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use vi_engine::{ConnectError, EngineIo, ViIndex};
+use vi_engine::{EngineIo, ViIndex};
+use vi_types::{CallError, ResourceError};
 use vitcp_lite::machine::Failure;
 use vitcp_lite::machine::initiator::{InitiatorAction, InitiatorEvent};
 use vitcp_lite::machine::peer::{PeerAction, PeerEvent};
@@ -26,12 +27,12 @@ const MAX_EARLY_CLOSES: u32 = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Begin,
-    TcpFailed(ConnectError),
+    TcpFailed(CallError),
     TcpNotYet,
     TcpEstablished,
     TcpClosed,
     Accept,
-    Reject(ConnectError),
+    Reject(CallError),
     Challenge,
     NoMatch,
     Timeout,
@@ -125,10 +126,10 @@ impl ViTcp {
             Action::Failed(failure) => {
                 let error = match (event, failure) {
                     (Event::TcpFailed(error) | Event::Reject(error), _) => error,
-                    (_, Failure::NoMatch) => ConnectError::NoMatch,
-                    (_, Failure::Timeout) => ConnectError::Timeout,
-                    (_, Failure::Rejected) => ConnectError::Rejected,
-                    (_, Failure::Tcp) => ConnectError::NotReachable,
+                    (_, Failure::NoMatch) => CallError::NoMatch,
+                    (_, Failure::Timeout) => CallError::Timeout,
+                    (_, Failure::Rejected) => CallError::Rejected,
+                    (_, Failure::Tcp) => CallError::NotReachable,
                 };
                 self.complete_request(vi, error, path);
             }
@@ -195,7 +196,7 @@ impl ViTcp {
         };
         let (local, remote) = (request.local.host.0, request.remote.host.0);
         if !self.has_key_for(remote) {
-            let event = Event::TcpFailed(ConnectError::Rejected);
+            let event = Event::TcpFailed(CallError::Rejected);
             self.request_event(now_ns, vi, event, path);
             return;
         }
@@ -300,7 +301,7 @@ impl ViTcp {
         );
         self.log_limited(log::Level::Warn, line);
         self.counters.count(Counter::DropTlsHandshake);
-        Event::Reject(ConnectError::Rejected)
+        Event::Reject(CallError::Rejected)
     }
 
     /// Handles a failed TCP connect: an error for the consumer, or a retry (VIPL 3.3.4, 3.3.6).
@@ -322,7 +323,7 @@ impl ViTcp {
             // The host responds, and no program listens there. At our own address another program
             // does: the listener is being handed over.
             Some(libc::ECONNREFUSED) if is_client && remote != own => {
-                Event::TcpFailed(ConnectError::NoMatch)
+                Event::TcpFailed(CallError::NoMatch)
             }
             // No response. EHOSTUNREACH: address resolution failed, here or at the last router. A
             // connection that is reset was accepted, and closed before we polled it.
@@ -341,11 +342,14 @@ impl ViTcp {
                 | libc::ENOBUFS
                 | libc::EADDRINUSE
                 | libc::EAGAIN,
-            ) => Event::TcpFailed(ConnectError::Resources),
+            ) => Event::TcpFailed(CallError::Resource(ResourceError::Connection)),
             // ENETUNREACH and its like: there is no route.
-            _ => Event::TcpFailed(ConnectError::NotReachable),
+            _ => Event::TcpFailed(CallError::NotReachable),
         };
-        if let Event::TcpFailed(ConnectError::Resources | ConnectError::NotReachable) = event {
+        if let Event::TcpFailed(
+            CallError::Resource(ResourceError::Connection) | CallError::NotReachable,
+        ) = event
+        {
             let line = format_args!("connection request to {remote}: TCP connect failed: {error}");
             self.log_limited(log::Level::Warn, line);
         }
@@ -365,7 +369,7 @@ impl ViTcp {
         let request = self.endpoint_mut(vi).and_then(|ep| ep.request());
         if request.is_none_or(|request| header.ack != request.number) {
             self.counters.count(Counter::DropOutOfOrder);
-            let event = Event::Reject(ConnectError::Rejected);
+            let event = Event::Reject(CallError::Rejected);
             self.request_event(now_ns, vi, event, path);
             return;
         }
@@ -393,7 +397,7 @@ impl ViTcp {
             }
             _ => {
                 self.counters.count(Counter::DropOutOfOrder);
-                Event::Reject(ConnectError::Rejected)
+                Event::Reject(CallError::Rejected)
             }
         };
         self.request_event(now_ns, vi, event, path);
@@ -411,7 +415,7 @@ impl ViTcp {
             Ok(security) => security,
             Err(why) => {
                 self.log_refused_peer(number, Counter::DropUnproven, why);
-                let event = Event::Reject(ConnectError::Rejected);
+                let event = Event::Reject(CallError::Rejected);
                 self.request_event(now_ns, vi, event, path);
                 return;
             }
@@ -496,11 +500,11 @@ fn peer_event(event: Event) -> PeerEvent {
 }
 
 /// Converts the reason of a Connect Reject.
-fn error_of(error: RemoteError) -> ConnectError {
+fn error_of(error: RemoteError) -> CallError {
     match error.is_code {
-        IsCode::ReliabilityLevel => ConnectError::ReliabilityLevel,
-        IsCode::MaxTransferSize => ConnectError::MaxTransferSize,
-        IsCode::NoResources => ConnectError::Resources,
-        _ => ConnectError::Rejected,
+        IsCode::ReliabilityLevel => CallError::ReliabilityLevel,
+        IsCode::MaxTransferSize => CallError::MaxTransferSize,
+        IsCode::NoResources => CallError::Resource(ResourceError::Connection),
+        _ => CallError::Rejected,
     }
 }

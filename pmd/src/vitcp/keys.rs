@@ -3,8 +3,8 @@
 use core::fmt;
 use std::collections::BTreeMap;
 
-use fcvi_frame::connect::HostAddress;
 use ring::hmac;
+use vi_types::HostAddress;
 use vitcp_lite::Statement;
 use vitcp_lite::keyed::{MAX_STATEMENT_BYTES, Nonce, Proof};
 

@@ -1,6 +1,7 @@
 //! Lookup of the remote VI of a request or connection within the same NIC.
 
-use vi_engine::{ConnId, ConnectError, ViIndex};
+use vi_engine::{ConnId, ViIndex};
+use vi_types::CallError;
 
 use super::ViTcp;
 use super::connection::{Connection, Phase, Stage};
@@ -10,12 +11,12 @@ impl ViTcp {
     ///
     /// # Errors
     /// `Timeout`: the request is not pending any more.
-    pub(crate) fn requester(&self, conn: ConnId) -> Result<Option<ViIndex>, ConnectError> {
+    pub(crate) fn requester(&self, conn: ConnId) -> Result<Option<ViIndex>, CallError> {
         match self.connection_of(conn) {
             Some(connection) if matches!(connection.stage, Stage::RequestReceived(_)) => {
                 Ok(self.local_peer_of(connection))
             }
-            _ => Err(ConnectError::Timeout),
+            _ => Err(CallError::Timeout),
         }
     }
 
@@ -24,13 +25,13 @@ impl ViTcp {
     ///
     /// # Errors
     /// `InvalidState`: the VI is not connected.
-    pub(crate) fn connected_to(&self, vi: ViIndex) -> Result<Option<ViIndex>, ConnectError> {
+    pub(crate) fn connected_to(&self, vi: ViIndex) -> Result<Option<ViIndex>, CallError> {
         match self.endpoint(vi).map(|ep| &ep.phase) {
             Some(Phase::Connected(number)) => {
                 let connection = self.connection(*number);
                 Ok(connection.and_then(|connection| self.local_peer_of(connection)))
             }
-            _ => Err(ConnectError::InvalidState),
+            _ => Err(CallError::InvalidState),
         }
     }
 

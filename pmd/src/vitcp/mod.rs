@@ -34,13 +34,11 @@ use std::path::PathBuf;
 
 use vi_engine::misses::PeerMisses;
 use vi_engine::{ConnId, MissLimits, ViIndex, ViParams};
-use vi_types::ViState;
+use vi_types::{ConnectionOptions, HostAddress, ViState};
 
-use fcvi_frame::connect::HostAddress;
 use pmd_port::PortStats;
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 
-use crate::connection_options::ConnectionOptions;
 use crate::datapath::Datapath;
 use crate::datapath::stream::IoVecs;
 use crate::log_limiter::LogLimiter;

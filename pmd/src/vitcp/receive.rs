@@ -5,9 +5,9 @@ mod misses;
 mod rdma;
 mod single_send;
 
-use fcvi_frame::connect::HostAddress;
 use vi_engine::misses::PeerMisses;
 use vi_engine::{AsyncError, Claim, Completion, EngineIo, Status, ViIndex, ViParams};
+use vi_types::HostAddress;
 use vitcp_lite::{
     Flags, Headers, Item, RdmaHeader, Segment, SegmentHeader, SegmentType, ViErrorType, is_after,
 };

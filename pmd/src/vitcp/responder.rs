@@ -1,7 +1,7 @@
 //! Incoming connection requests [VI/TCP 4.3], and service of connections without a VI.
 
-use vi_engine::{ConnId, ConnectError, EngineIo, ViIndex, Waiter};
-use vi_types::ViState;
+use vi_engine::{ConnId, EngineIo, ViIndex, Waiter};
+use vi_types::{CallError, ViState};
 use vitcp_lite::machine::responder::{ResponderEvent, ResponderState};
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 use vitcp_lite::{
@@ -150,7 +150,7 @@ impl ViTcp {
                     ReadOutcome::TlsFailed => Counter::DropTlsHandshake,
                     _ => Counter::DropMalformed,
                 });
-                let event = Event::Reject(ConnectError::Rejected);
+                let event = Event::Reject(CallError::Rejected);
                 self.request_event(now_ns, vi, event, path);
             }
         }
@@ -324,8 +324,10 @@ impl ViTcp {
     ///
     /// # Errors
     /// `Invalid` if there is no such request.
-    pub(crate) fn reject(&mut self, now_ns: u64, conn: ConnId) -> Result<(), ConnectError> {
-        let connection = self.connection_of(conn).ok_or(ConnectError::Invalid)?;
+    pub(crate) fn reject(&mut self, now_ns: u64, conn: ConnId) -> Result<(), CallError> {
+        let connection = self
+            .connection_of(conn)
+            .ok_or(CallError::InvalidParameter)?;
         match connection.stage {
             Stage::PeerGone => {
                 self.remove(conn.index());
@@ -338,7 +340,7 @@ impl ViTcp {
                 Ok(())
             }
             Stage::Requesting(_) | Stage::Incoming(_) | Stage::Connected(_) | Stage::Closing => {
-                Err(ConnectError::Invalid)
+                Err(CallError::InvalidParameter)
             }
         }
     }
@@ -354,8 +356,10 @@ impl ViTcp {
         conn: ConnId,
         vi: ViIndex,
         path: &mut Datapath,
-    ) -> Result<(), ConnectError> {
-        let connection = self.connection_of_mut(conn).ok_or(ConnectError::Invalid)?;
+    ) -> Result<(), CallError> {
+        let connection = self
+            .connection_of_mut(conn)
+            .ok_or(CallError::InvalidParameter)?;
         // The client may have closed meanwhile.
         if matches!(connection.stage, Stage::RequestReceived(_)) {
             connection.may_read = true;
@@ -370,15 +374,15 @@ impl ViTcp {
             Stage::RequestReceived(request) => **request,
             Stage::PeerGone => {
                 self.remove(conn.index());
-                return Err(ConnectError::Timeout);
+                return Err(CallError::Timeout);
             }
             Stage::Requesting(_) | Stage::Incoming(_) | Stage::Connected(_) | Stage::Closing => {
-                return Err(ConnectError::Invalid);
+                return Err(CallError::InvalidParameter);
             }
         };
-        let ep = self.endpoint_mut(vi).ok_or(ConnectError::Invalid)?;
+        let ep = self.endpoint_mut(vi).ok_or(CallError::InvalidParameter)?;
         if !matches!(ep.phase, Phase::Idle) {
-            return Err(ConnectError::InvalidState);
+            return Err(CallError::InvalidState);
         }
         compare(ep, &request.ce, Advertised::InRequest)?;
         ep.forget_outcomes();

@@ -7,7 +7,8 @@
 
 use std::net::SocketAddr;
 
-use vi_engine::{ConnId, ConnectError, ViIndex};
+use vi_engine::{ConnId, ViIndex};
+use vi_types::CallError;
 use vitcp_lite::machine::peer::{
     PeerAction, PeerEvent, PeerName, PeerState, Precedence, precedence,
 };
@@ -134,7 +135,7 @@ impl ViTcp {
         let differs = ep.and_then(|ep| compare(ep, &received.ce, Advertised::InRequest).err());
         if let Some(error) = differs {
             let is_code = match error {
-                ConnectError::ReliabilityLevel => IsCode::ReliabilityLevel,
+                CallError::ReliabilityLevel => IsCode::ReliabilityLevel,
                 _ => IsCode::MaxTransferSize,
             };
             let error_code = refusal(is_code);

@@ -6,17 +6,41 @@
 //! | [`ViState`] | the four states of a VI (VIPL 4.8) |
 //! | [`QueueKind`] | the two work queues of a VI |
 //! | [`status`] | the status word of a descriptor (VIPL 5.2) |
+//! | [`ViHandle`] and others | handles of the objects of a provider |
+//! | [`ViAttributes`], [`MemAttributes`] | attributes of VIs and memory regions (VIPL 4.6, 4.7) |
+//! | [`NetAddress`] | host and discriminator (VIPL 4.1) |
+//! | [`CallError`] | why a call failed (VIPL 4.2) |
+//! | [`ResourceError`] | reasons of VIP_ERROR_RESOURCE |
+//! | [`ConnectionOptions`] | options of a VI's connections beyond the guide |
+//! | [`counters!`] | declaration of counters |
 //! | [`LockPolicy`] | whether the pages of registered memory are locked |
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
+
+mod address;
+mod attributes;
+mod call_error;
+mod connection_options;
+mod counters;
+mod handles;
 mod lock_policy;
 mod queue_kind;
 mod reliability_level;
+mod resource_error;
 pub mod status;
 mod vi_state;
 
+pub use address::{Discriminator, HostAddress, NetAddress, TooLong};
+pub use attributes::{MemAttributes, ViAttributes};
+pub use call_error::{CallError, Outcome};
+pub use connection_options::{ConnectionOptions, NegotiatedOptions};
+pub use handles::{ConnHandle, CqHandle, NicHandle, PtagHandle, ViHandle};
 pub use lock_policy::LockPolicy;
 pub use queue_kind::QueueKind;
 pub use reliability_level::{ReliabilityLevel, UnknownLevel};
+pub use resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 pub use vi_state::ViState;

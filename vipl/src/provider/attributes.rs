@@ -1,31 +1,9 @@
 //! Changes of the attributes of VIs and registered memory.
 
-use pmd::ViSettings;
-use pmd::nic::{self, MemSettings};
+use pmd::nic;
 
-use super::{raw_tag, vi_failed};
+use super::vi_failed;
 use crate::types::{MemAttributes, MemoryHandle, NicHandle, Result, ViAttributes, ViHandle};
-
-/// Converts the attributes of a VI to the type of `pmd`.
-pub(super) fn vi_settings(attributes: &ViAttributes) -> ViSettings {
-    ViSettings {
-        reliability: attributes.reliability,
-        max_transfer_bytes: attributes.max_transfer_bytes,
-        qos: attributes.qos,
-        ptag: raw_tag(attributes.ptag),
-        rdma_write: attributes.rdma_write,
-        rdma_read: attributes.rdma_read,
-    }
-}
-
-/// Converts the attributes of a region to the type of `pmd`.
-pub(super) fn mem_settings(attributes: &MemAttributes) -> MemSettings {
-    MemSettings {
-        ptag: raw_tag(attributes.ptag),
-        rdma_write: attributes.rdma_write,
-        rdma_read: attributes.rdma_read,
-    }
-}
 
 /// Changes the attributes of an Idle VI, all of them or none (VIPL 3.7.2). Receives that are
 /// posted already are checked against the new protection tag when a message uses them.
@@ -36,7 +14,7 @@ pub(super) fn mem_settings(attributes: &MemAttributes) -> MemSettings {
 /// attributes that [`create_vi`](super::create_vi) refuses too. Nothing is changed then.
 pub fn set_vi_attributes(vi: ViHandle, attributes: &ViAttributes) -> Result<()> {
     let vi = vi.into_raw();
-    let changed = nic::set_vi(vi, &vi_settings(attributes));
+    let changed = nic::set_vi(vi, attributes);
     changed.map_err(|error| vi_failed("VipSetViAttributes", vi, attributes, error))
 }
 
@@ -68,8 +46,7 @@ pub unsafe fn set_mem_attributes(
     handle: MemoryHandle,
     attributes: &MemAttributes,
 ) -> Result<()> {
-    let settings = mem_settings(attributes);
     // SAFETY: the caller's obligation.
-    let changed = unsafe { nic::set_region(nic_handle.into_raw(), address, handle.0, &settings) };
+    let changed = unsafe { nic::set_region(nic_handle.into_raw(), address, handle.0, attributes) };
     Ok(changed?)
 }

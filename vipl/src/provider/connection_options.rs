@@ -1,6 +1,7 @@
 //! Connection options of VIs of VI/TCP NICs, an extension of the VIPL guide [VI/TCP 2.2.1].
 
-use pmd::{ConnectionOptions, NegotiatedOptions, nic};
+use pmd::nic;
+use vi_types::{ConnectionOptions, NegotiatedOptions};
 
 use crate::types::{ConnHandle, Result, ViHandle};
 

@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 use std::fmt;
 
-use pmd::{ControlError, ResourceError, nic};
+use pmd::nic;
+use vi_types::{CallError, ResourceError};
 
 use crate::types::{ViAttributes, VipError};
 
@@ -73,8 +74,8 @@ fn log_and_store(handle: u64, reason: Reason) {
 /// Converts the error of `call` on the object of a handle. For a resource error, logs the limit that
 /// was reached and stores it for [`last_error`].
 #[cold]
-pub(super) fn failed(call: &'static str, handle: u64, error: ControlError) -> VipError {
-    if let ControlError::Resource(why) = error {
+pub(super) fn failed(call: &'static str, handle: u64, error: CallError) -> VipError {
+    if let CallError::Resource(why) = error {
         log_and_store(handle, Reason::Resource(call, why));
     }
     error.into()
@@ -86,9 +87,9 @@ pub(super) fn vi_failed(
     call: &'static str,
     handle: u64,
     attributes: &ViAttributes,
-    error: ControlError,
+    error: CallError,
 ) -> VipError {
-    if error == ControlError::Mtu
+    if error == CallError::MaxTransferSize
         && let Some(max) = nic::max_transfer_bytes(handle)
     {
         let wanted = attributes.max_transfer_bytes;

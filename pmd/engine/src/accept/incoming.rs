@@ -1,12 +1,13 @@
 //! Connection requests received from other ports.
 
-use fcvi_frame::connect::{Attributes, ConnectRequest, ConnectResponse, NetAddress};
+use fcvi_frame::connect::{Attributes, ConnectRequest, ConnectResponse};
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::flags::{ConnectMode, connect_request, connect_response};
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, connect_parameter};
+use vi_types::NetAddress;
 
 use crate::accept::ConnId;
 use crate::connect::is_valid_peer;

@@ -1,7 +1,7 @@
 //! Listeners: consumers that wait for a connection request.
 
-use fcvi_frame::connect::Discriminator;
 use fcvi_frame::reason::ConnectReason;
+use vi_types::Discriminator;
 
 use crate::accept::incoming::IncomingState;
 use crate::accept::{ConnId, Indication};

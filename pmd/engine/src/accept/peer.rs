@@ -5,9 +5,10 @@ use fcvi_frame::connect::ConnectRequest;
 use fcvi_frame::flags::ConnectMode;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::reason::{ConnectReason, ConnectStatus};
+use vi_types::{CallError, ResourceError};
 
 use super::incoming::FinalResponse;
-use crate::connect::{ConnectError, Rank, check_attributes};
+use crate::connect::{Rank, check_attributes};
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::endpoint::{Connection, Phase};
@@ -122,7 +123,12 @@ impl Engine {
         self.cancel_request(now_ns, vi, None, io);
         self.release_handle(vi);
         let Some(handle) = self.new_handle(now_ns, vi, io) else {
-            self.fail_request(now_ns, vi, ConnectError::Resources, io);
+            self.fail_request(
+                now_ns,
+                vi,
+                CallError::Resource(ResourceError::Connection),
+                io,
+            );
             return;
         };
         let first_msg_id = io.random();
@@ -145,17 +151,11 @@ impl Engine {
 }
 
 /// Returns the reason that RESP1 carries for attributes that differ.
-fn reason_of(error: ConnectError) -> ConnectReason {
+fn reason_of(error: CallError) -> ConnectReason {
     match error {
-        ConnectError::ReliabilityLevel => ConnectReason::ReliabilityLevel,
-        ConnectError::MaxTransferSize => ConnectReason::MaxTransferSize,
-        ConnectError::Qos => ConnectReason::Qos,
-        ConnectError::Timeout
-        | ConnectError::Rejected
-        | ConnectError::NoMatch
-        | ConnectError::NotReachable
-        | ConnectError::Resources
-        | ConnectError::InvalidState
-        | ConnectError::Invalid => ConnectReason::Rejected,
+        CallError::ReliabilityLevel => ConnectReason::ReliabilityLevel,
+        CallError::MaxTransferSize => ConnectReason::MaxTransferSize,
+        CallError::Qos => ConnectReason::Qos,
+        _ => ConnectReason::Rejected,
     }
 }

@@ -2,11 +2,10 @@
 //!
 //! Both sides must name each other, because a frame from the wire can claim our N_Port_ID.
 
-use vi_types::ViState;
+use vi_types::{CallError, ViState};
 
 use crate::accept::ConnId;
 use crate::accept::incoming::IncomingState;
-use crate::connect::ConnectError;
 use crate::endpoint::Phase;
 use crate::engine::{Engine, ViIndex};
 
@@ -15,12 +14,12 @@ impl Engine {
     ///
     /// # Errors
     /// `Timeout`: the request is not pending any more.
-    pub fn requester(&self, conn: ConnId) -> Result<Option<ViIndex>, ConnectError> {
+    pub fn requester(&self, conn: ConnId) -> Result<Option<ViIndex>, CallError> {
         let incoming = self.incoming.get(conn.index as usize);
         let incoming = incoming
             .and_then(Option::as_ref)
             .filter(|i| i.generation == conn.generation && i.state == IncomingState::Pending)
-            .ok_or(ConnectError::Timeout)?;
+            .ok_or(CallError::Timeout)?;
         if incoming.s_id != self.config.n_port_id {
             return Ok(None);
         }
@@ -40,10 +39,10 @@ impl Engine {
     ///
     /// # Errors
     /// `InvalidState`: the VI is not connected.
-    pub fn connected_to(&self, vi: ViIndex) -> Result<Option<ViIndex>, ConnectError> {
+    pub fn connected_to(&self, vi: ViIndex) -> Result<Option<ViIndex>, CallError> {
         match self.state(vi) {
             Some(ViState::Connected) => Ok(self.local_peer(vi)),
-            _ => Err(ConnectError::InvalidState),
+            _ => Err(CallError::InvalidState),
         }
     }
 

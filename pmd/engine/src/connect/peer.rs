@@ -17,13 +17,13 @@
 //!    +-- timeout, other attributes: Idle, with an outcome
 //! ```
 
-use fcvi_frame::connect::{ConnectRequest, HostAddress, NetAddress};
+use fcvi_frame::connect::ConnectRequest;
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::flags::ConnectMode;
-use vi_types::ViState;
+use vi_types::{CallError, HostAddress, NetAddress, ViState};
 
 use crate::connect::request::Attempt;
-use crate::connect::{ConnectCommand, ConnectError, RemoteVi};
+use crate::connect::{ConnectCommand, RemoteVi};
 use crate::counters::Counter;
 use crate::endpoint::Phase;
 use crate::engine::{Engine, ViIndex};
@@ -49,7 +49,7 @@ pub(crate) struct PeerRequest {
     /// Known ports of the remote host.
     targets: Vec<NPortId>,
     deadline_ns: Option<u64>,
-    outcome: Option<Result<RemoteVi, ConnectError>>,
+    outcome: Option<Result<RemoteVi, CallError>>,
 }
 
 impl PeerRequest {
@@ -66,7 +66,7 @@ impl PeerRequest {
         }
     }
 
-    pub(crate) fn conclude(&mut self, outcome: Result<RemoteVi, ConnectError>) {
+    pub(crate) fn conclude(&mut self, outcome: Result<RemoteVi, CallError>) {
         self.outcome = Some(outcome);
     }
 
@@ -112,7 +112,7 @@ impl Engine {
         vi: ViIndex,
         command: &ConnectCommand<'_>,
         io: &mut I,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<(), CallError> {
         self.next_peer_request += 1;
         let request = PeerRequest {
             number: self.next_peer_request,
@@ -123,14 +123,14 @@ impl Engine {
             outcome: None,
         };
         let deadline_ns = request.deadline_ns;
-        let ep = self.endpoint_mut(vi).ok_or(ConnectError::Invalid)?;
+        let ep = self.endpoint_mut(vi).ok_or(CallError::InvalidParameter)?;
         if !matches!(ep.phase, Phase::Idle) {
-            return Err(ConnectError::InvalidState);
+            return Err(CallError::InvalidState);
         }
         ep.clear_outcomes();
         ep.peer_request = Some(Box::new(request));
         if self.has_no_route(command) {
-            self.conclude_failed(vi, ConnectError::NotReachable, io);
+            self.conclude_failed(vi, CallError::NotReachable, io);
             return Ok(());
         }
         io.set_state(vi, ViState::ConnectPending);
@@ -181,14 +181,14 @@ impl Engine {
         &mut self,
         vi: ViIndex,
         number: u64,
-    ) -> Option<Result<RemoteVi, ConnectError>> {
+    ) -> Option<Result<RemoteVi, CallError>> {
         let own = |request: &&mut Box<PeerRequest>| request.number == number;
         let slot = self.endpoint_mut(vi).map(|ep| &mut ep.peer_request);
         let Some(slot) = slot else {
-            return Some(Err(ConnectError::Invalid));
+            return Some(Err(CallError::InvalidParameter));
         };
         let Some(request) = slot.as_mut().filter(own) else {
-            return Some(Err(ConnectError::InvalidState));
+            return Some(Err(CallError::InvalidState));
         };
         let outcome = request.outcome?;
         *slot = None;

@@ -7,16 +7,16 @@
 //! only to a repeated request, so once one port replied NO_MATCH the silent ones are retried at
 //! shorter intervals.
 
-use fcvi_frame::connect::{ConnectRequest, HostAddress, NetAddress};
+use fcvi_frame::connect::ConnectRequest;
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::flags::{ConnectMode, connect_request};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
-use vi_types::ViState;
+use vi_types::{CallError, HostAddress, NetAddress, ResourceError, ViState};
 
 use crate::config::EngineConfig;
-use crate::connect::{ConnectCommand, ConnectError};
+use crate::connect::ConnectCommand;
 use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS, Sequence};
 use crate::counters::Counter;
 use crate::endpoint::{Phase, ViParams};
@@ -139,7 +139,7 @@ impl Attempt {
 
     /// Returns the error if no port is left that could accept. A peer request, or one for a host
     /// without a known port, can still be accepted by a port that logs in later.
-    fn failure(&self) -> Option<ConnectError> {
+    fn failure(&self) -> Option<CallError> {
         if self.mode == ConnectMode::PeerToPeer || self.targets.is_empty() {
             return None;
         }
@@ -153,9 +153,9 @@ impl Attempt {
         }
         let refused = self.targets.iter().any(|t| t.reply == PortReply::NoMatch);
         Some(if refused {
-            ConnectError::NoMatch
+            CallError::NoMatch
         } else {
-            ConnectError::NotReachable
+            CallError::NotReachable
         })
     }
 
@@ -204,16 +204,16 @@ impl Engine {
         vi: ViIndex,
         command: &ConnectCommand<'_>,
         io: &mut I,
-    ) -> Result<(), ConnectError> {
-        let ep = self.endpoint(vi).ok_or(ConnectError::Invalid)?;
+    ) -> Result<(), CallError> {
+        let ep = self.endpoint(vi).ok_or(CallError::InvalidParameter)?;
         if !matches!(ep.phase, Phase::Idle) {
-            return Err(ConnectError::InvalidState);
+            return Err(CallError::InvalidState);
         }
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.clear_outcomes();
         }
         if self.has_no_route(command) {
-            self.conclude_failed(vi, ConnectError::NotReachable, io);
+            self.conclude_failed(vi, CallError::NotReachable, io);
             return Ok(());
         }
         io.set_state(vi, ViState::ConnectPending);
@@ -239,7 +239,12 @@ impl Engine {
         io: &mut I,
     ) {
         let Some(handle) = self.new_handle(now_ns, vi, io) else {
-            self.fail_request(now_ns, vi, ConnectError::Resources, io);
+            self.fail_request(
+                now_ns,
+                vi,
+                CallError::Resource(ResourceError::Connection),
+                io,
+            );
             return;
         };
         self.next_connection_id = self.next_connection_id.wrapping_add(1);
@@ -370,7 +375,7 @@ impl Engine {
             return;
         };
         if attempt.deadline_ns.is_some_and(|at| at <= now_ns) {
-            self.fail_request(now_ns, vi, ConnectError::Timeout, io);
+            self.fail_request(now_ns, vi, CallError::Timeout, io);
             return;
         }
         if matches!(attempt.silence, SilenceLimit::Until(end_ns) if end_ns <= now_ns) {
@@ -413,7 +418,7 @@ impl Engine {
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        error: ConnectError,
+        error: CallError,
         io: &mut I,
     ) {
         self.cancel_request(now_ns, vi, None, io);

@@ -7,10 +7,10 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, MessageReason, connect_parameter};
-use vi_types::ViState;
+use vi_types::{CallError, ResourceError, ViState};
 
 use crate::connect::request::{PortReply, Target};
-use crate::connect::{ConnectError, RemoteVi, check_attributes, is_valid_peer};
+use crate::connect::{RemoteVi, check_attributes, is_valid_peer};
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::endpoint::{Connection, Phase};
@@ -69,17 +69,17 @@ impl Engine {
                 self.record_reply(now_ns, vi, s_id, PortReply::NoMatch, io);
                 return;
             }
-            (_, ConnectReason::ReliabilityLevel) => ConnectError::ReliabilityLevel,
-            (_, ConnectReason::MaxTransferSize) => ConnectError::MaxTransferSize,
-            (_, ConnectReason::Qos) => ConnectError::Qos,
+            (_, ConnectReason::ReliabilityLevel) => CallError::ReliabilityLevel,
+            (_, ConnectReason::MaxTransferSize) => CallError::MaxTransferSize,
+            (_, ConnectReason::Qos) => CallError::Qos,
             // After any other reply a peer request stays in the pool until it times out.
             _ if peer => {
                 self.record_reply(now_ns, vi, s_id, PortReply::Pending, io);
                 return;
             }
-            (_, ConnectReason::NoResources) => ConnectError::Resources,
-            (_, ConnectReason::TimedOut) => ConnectError::Timeout,
-            _ => ConnectError::Rejected,
+            (_, ConnectReason::NoResources) => CallError::Resource(ResourceError::Connection),
+            (_, ConnectReason::TimedOut) => CallError::Timeout,
+            _ => CallError::Rejected,
         };
         self.mark_refused(vi, s_id);
         self.fail_request(now_ns, vi, error, io);
@@ -217,7 +217,7 @@ impl Engine {
                 self.record_reply(now_ns, vi, connection.peer, PortReply::Pending, io);
                 return;
             }
-            Err(ConnectError::Rejected)
+            Err(CallError::Rejected)
         };
         self.cancel_request(now_ns, vi, Some(connection.peer), io);
         if let Err(error) = checked {

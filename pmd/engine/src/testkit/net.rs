@@ -1,11 +1,10 @@
 //! Engines, their I/O models and the wire under one injected clock.
 
-use fcvi_frame::connect::{Discriminator, HostAddress, NetAddress};
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::iu::Opcode;
 pub(crate) use protocol_testkit::time::{MS, S};
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, Discriminator, HostAddress, NetAddress, ReliabilityLevel, ViState};
 
 use super::io::{Event, Receive, Send, TestIo};
 pub(crate) use super::nodes::Node;
@@ -15,8 +14,7 @@ use super::wire::{Sent, Wire};
 use crate::recovery::MAX_RETRANSMITS;
 use crate::timer::KEYS_PER_VI;
 use crate::{
-    ConnId, ConnectCommand, ConnectError, Counter, Engine, EngineConfig, Indication, RemoteVi,
-    ViIndex, ViParams,
+    ConnId, ConnectCommand, Counter, Engine, EngineConfig, Indication, RemoteVi, ViIndex, ViParams,
 };
 
 /// The usual roles of the first two nodes.
@@ -170,7 +168,7 @@ impl Net {
         name: &str,
         targets: &[usize],
         timeout_ns: Option<u64>,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<(), CallError> {
         let ids: Vec<NPortId> = targets.iter().map(|t| self.nodes[*t].id).collect();
         let command = self.command(node, name, targets, &ids, timeout_ns);
         let now_ns = self.now_ns;
@@ -221,7 +219,7 @@ impl Net {
         name: &str,
         targets: &[usize],
         timeout_ns: Option<u64>,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<(), CallError> {
         let ids: Vec<NPortId> = targets.iter().map(|t| self.nodes[*t].id).collect();
         let command = self.command(node, name, targets, &ids, timeout_ns);
         let now_ns = self.now_ns;
@@ -235,16 +233,16 @@ impl Net {
         &mut self,
         node: usize,
         vi: ViIndex,
-    ) -> Option<Result<RemoteVi, ConnectError>> {
+    ) -> Option<Result<RemoteVi, CallError>> {
         let engine = &mut self.nodes[node].engine;
         match engine.peer_request(vi) {
             Some(number) => engine.take_peer_outcome(vi, number),
-            None => Some(Err(ConnectError::InvalidState)),
+            None => Some(Err(CallError::InvalidState)),
         }
     }
 
     /// Returns the error of a finished peer request.
-    pub(crate) fn peer_error(&mut self, node: usize, vi: ViIndex) -> Option<ConnectError> {
+    pub(crate) fn peer_error(&mut self, node: usize, vi: ViIndex) -> Option<CallError> {
         self.peer_outcome(node, vi)?.err()
     }
 
@@ -253,12 +251,12 @@ impl Net {
         node: usize,
         conn: ConnId,
         vi: ViIndex,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<(), CallError> {
         let now_ns = self.now_ns;
         self.act(node, |engine, io| engine.accept(now_ns, conn, vi, io))
     }
 
-    pub(crate) fn reject(&mut self, node: usize, conn: ConnId) -> Result<(), ConnectError> {
+    pub(crate) fn reject(&mut self, node: usize, conn: ConnId) -> Result<(), CallError> {
         let now_ns = self.now_ns;
         self.act(node, |engine, io| engine.reject(now_ns, conn, io))
     }
@@ -286,12 +284,12 @@ impl Net {
         &mut self,
         node: usize,
         vi: ViIndex,
-    ) -> Option<Result<RemoteVi, ConnectError>> {
+    ) -> Option<Result<RemoteVi, CallError>> {
         self.nodes[node].engine.take_outcome(vi)
     }
 
     /// Returns the error of a finished connection call.
-    pub(crate) fn error(&mut self, node: usize, vi: ViIndex) -> Option<ConnectError> {
+    pub(crate) fn error(&mut self, node: usize, vi: ViIndex) -> Option<CallError> {
         self.outcome(node, vi)?.err()
     }
 

@@ -3,13 +3,17 @@
 use fcvi_frame::fcoe::Eof;
 use fcvi_frame::frame::seal;
 use fcvi_frame::iu::Opcode::{ConnectResponse1, DisconnectRequest, ReadResponse, SendRequest};
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ResourceError, ViState};
 
+use crate::Counter;
+use crate::EngineConfig;
+use crate::RecoveryConfig;
+use crate::ViIndex;
+use crate::endpoint::TxStream;
+use crate::testkit::expected_events::received;
 use crate::testkit::io::Send;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
 use crate::testkit::rng::Rng;
-use crate::{ConnectError, Counter, EngineConfig, RecoveryConfig, ViIndex};
-use crate::{endpoint::TxStream, testkit::expected_events::received};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const US: u64 = 1_000;
@@ -22,7 +26,7 @@ fn unmatched_requests_at_high_rate_leave_no_state() {
     for _ in 0..70_000 {
         net.request(CLIENT, a, "x", &[SERVER], None);
         net.advance(5 * US);
-        assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
+        assert_eq!(net.error(CLIENT, a), Some(CallError::NoMatch));
     }
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 0));
     assert_eq!(net.nodes[CLIENT].engine.timers.len(), 0);
@@ -42,7 +46,7 @@ fn cancelled_requests_leave_ox_ids_for_messages() {
     for _ in 0..60_000 {
         net.request(CLIENT, c, "x", &[2], None);
         net.disconnect(CLIENT, c);
-        assert_eq!(net.error(CLIENT, c), Some(ConnectError::InvalidState));
+        assert_eq!(net.error(CLIENT, c), Some(CallError::InvalidState));
         net.advance(10 * US);
     }
     assert!(net.count(CLIENT, Counter::ControlNoRoom) > 0);
@@ -103,7 +107,10 @@ fn unanswered_requests_are_limited_and_connections_continue() {
     net.settle();
     assert_eq!(net.count(SERVER, Counter::DropIncomingFull), 4);
     for vi in &vis[8..] {
-        assert_eq!(net.error(CLIENT, *vi), Some(ConnectError::Resources));
+        assert_eq!(
+            net.error(CLIENT, *vi),
+            Some(CallError::Resource(ResourceError::Connection))
+        );
     }
     net.post_receive(SERVER, b, 8);
     net.post_send(CLIENT, a, b"continue");

@@ -6,10 +6,10 @@ use fcvi_frame::iu::Opcode::{
     ConnectRequest as Rqst, ConnectResponse1 as Resp1, ConnectResponse2 as Resp2,
     ConnectResponse3 as Resp3, DisconnectRequest, DisconnectResponse,
 };
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViState};
 
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config as node_config, params};
-use crate::{ConnectError, Counter, ViParams};
+use crate::{Counter, ViParams};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const UD: ReliabilityLevel = ReliabilityLevel::UnreliableDelivery;
@@ -88,7 +88,7 @@ fn a_vi_connects_to_another_one_of_its_own_port() {
 #[test]
 fn only_an_idle_vi_connects() {
     let (mut net, a, b) = Net::connected(RD);
-    let refused = Err(ConnectError::InvalidState);
+    let refused = Err(CallError::InvalidState);
     assert_eq!(net.try_request(CLIENT, a, "x", &[SERVER], None), refused);
     net.disconnect(SERVER, b);
     net.settle();
@@ -101,7 +101,7 @@ fn only_an_idle_vi_connects() {
     assert!(!net.nodes[CLIENT].engine.destroy_vi(a));
     assert!(net.nodes[CLIENT].engine.destroy_vi(c));
     let gone = net.try_request(CLIENT, c, "x", &[SERVER], None);
-    assert_eq!(gone, Err(ConnectError::Invalid));
+    assert_eq!(gone, Err(CallError::InvalidParameter));
 }
 
 /// SEQ_CNT would wrap: the last frames of a message would have the SEQ_CNT of the first ones.
@@ -125,7 +125,7 @@ fn max_transfer_size_beyond_the_seq_cnt_range_is_refused() {
         let accepted = net.accept(SERVER, conn, b);
         assert_eq!(accepted.is_ok(), fits);
         if !fits {
-            assert_eq!(accepted, Err(ConnectError::MaxTransferSize));
+            assert_eq!(accepted, Err(CallError::MaxTransferSize));
         }
     }
 }
@@ -137,7 +137,7 @@ fn request_without_a_listener_fails_at_once() {
     net.listen(SERVER, "y");
     net.request(CLIENT, a, "x", &[SERVER], None);
     net.settle();
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::NoMatch));
     assert_eq!(net.state(CLIENT, a), ViState::Idle);
     assert_eq!(net.count(SERVER, Counter::NoMatch), 1);
     assert_eq!(net.ius(), [(CLIENT, Rqst), (SERVER, Resp1)]);
@@ -152,7 +152,7 @@ fn request_for_another_hosts_address_has_no_match() {
     net.request(CLIENT, a, "x", &[SERVER], None);
     net.nodes[SERVER].engine.config.host.0[15] ^= 1;
     net.settle();
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::NoMatch));
 }
 
 #[test]
@@ -166,14 +166,14 @@ fn longest_waiting_listener_gets_the_first_request() {
         let first = net.nodes[SERVER].engine.incoming.len();
         assert_eq!(first, (at + 1).min(2));
     }
-    assert_eq!(net.error(CLIENT, vis[2]), Some(ConnectError::NoMatch));
+    assert_eq!(net.error(CLIENT, vis[2]), Some(CallError::NoMatch));
     let first = net.indication(SERVER, listeners[0]).unwrap().conn;
     let second = net.indication(SERVER, listeners[1]).unwrap().conn;
     assert_eq!(net.indication(SERVER, listeners[0]), None);
     assert_ne!(first, second);
     net.reject(SERVER, first).unwrap();
     net.settle();
-    assert_eq!(net.error(CLIENT, vis[0]), Some(ConnectError::Rejected));
+    assert_eq!(net.error(CLIENT, vis[0]), Some(CallError::Rejected));
     assert_eq!(net.outcome(CLIENT, vis[1]), None);
 }
 
@@ -190,7 +190,7 @@ fn unlisten_passes_the_request_to_the_next_listener() {
     assert_eq!(net.outcome(CLIENT, a), None);
     net.act(SERVER, |engine, io| engine.unlisten(second, io));
     net.settle();
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::NoMatch));
     assert_eq!(net.indication(SERVER, second), None);
     assert!(net.nodes[SERVER].engine.incoming[0].is_none());
 }
@@ -205,9 +205,9 @@ fn rejected_client_keeps_its_receives() {
     net.settle();
     let conn = net.indication(SERVER, listener).unwrap().conn;
     net.reject(SERVER, conn).unwrap();
-    assert_eq!(net.reject(SERVER, conn), Err(ConnectError::Invalid));
+    assert_eq!(net.reject(SERVER, conn), Err(CallError::InvalidParameter));
     net.settle();
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::Rejected));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::Rejected));
     assert_eq!(net.state(CLIENT, a), ViState::Idle);
     assert_eq!(net.nodes[CLIENT].io.vi(a).receives.len(), 1);
     assert_eq!(net.ius(), [(CLIENT, Rqst), (SERVER, Resp1)]);
@@ -235,8 +235,8 @@ fn accept_with_conflicting_attributes_fails_and_keeps_the_request() {
     net.settle();
     let conn = net.indication(SERVER, listener).unwrap().conn;
     for (params, error) in [
-        (level, ConnectError::ReliabilityLevel),
-        (size, ConnectError::MaxTransferSize),
+        (level, CallError::ReliabilityLevel),
+        (size, CallError::MaxTransferSize),
     ] {
         let vi = net.create(SERVER, params);
         assert_eq!(net.accept(SERVER, conn, vi), Err(error));
@@ -248,12 +248,18 @@ fn accept_with_conflicting_attributes_fails_and_keeps_the_request() {
     let b = net.create(SERVER, not_compared);
     net.accept(SERVER, conn, b).unwrap();
     let again = net.create(SERVER, params(RD));
-    assert_eq!(net.accept(SERVER, conn, again), Err(ConnectError::Invalid));
-    assert_eq!(net.reject(SERVER, conn), Err(ConnectError::Invalid));
+    assert_eq!(
+        net.accept(SERVER, conn, again),
+        Err(CallError::InvalidParameter)
+    );
+    assert_eq!(net.reject(SERVER, conn), Err(CallError::InvalidParameter));
     net.settle();
     assert!(net.outcome(CLIENT, a).unwrap().is_ok());
     assert!(net.outcome(SERVER, b).unwrap().is_ok());
-    assert_eq!(net.accept(SERVER, conn, again), Err(ConnectError::Invalid));
+    assert_eq!(
+        net.accept(SERVER, conn, again),
+        Err(CallError::InvalidParameter)
+    );
 }
 
 #[test]
@@ -265,7 +271,7 @@ fn accept_with_a_connected_vi_fails_and_keeps_the_request() {
     net.settle();
     let conn = net.indication(SERVER, listener).unwrap().conn;
     let refused = net.accept(SERVER, conn, busy);
-    assert_eq!(refused, Err(ConnectError::InvalidState));
+    assert_eq!(refused, Err(CallError::InvalidState));
     let b = net.create(SERVER, params(RD));
     net.accept(SERVER, conn, b).unwrap();
     net.settle();
@@ -282,7 +288,7 @@ fn accept_after_the_clients_timeout_times_out() {
     net.settle();
     let conn = net.indication(SERVER, listener).unwrap().conn;
     net.advance(3 * MS);
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::Timeout));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::Timeout));
     assert_eq!(net.state(CLIENT, a), ViState::Idle);
     let ius = net.ius();
     assert_eq!(
@@ -290,9 +296,12 @@ fn accept_after_the_clients_timeout_times_out() {
         [(CLIENT, DisconnectRequest), (SERVER, DisconnectResponse)]
     );
     let late = net.accept(SERVER, conn, b);
-    assert_eq!(late, Err(ConnectError::Timeout));
+    assert_eq!(late, Err(CallError::Timeout));
     assert_eq!(net.state(SERVER, b), ViState::Idle);
-    assert_eq!(net.accept(SERVER, conn, b), Err(ConnectError::Invalid));
+    assert_eq!(
+        net.accept(SERVER, conn, b),
+        Err(CallError::InvalidParameter)
+    );
 }
 
 #[test]
@@ -312,7 +321,7 @@ fn server_applies_the_clients_timeout_without_a_disconnect() {
     net.advance(2 * MS);
     let conn = net.indication(SERVER, listener).unwrap().conn;
     let late = net.accept(SERVER, conn, b);
-    assert_eq!(late, Err(ConnectError::Timeout));
+    assert_eq!(late, Err(CallError::Timeout));
     assert!(net.nodes[SERVER].engine.incoming[0].is_none());
 }
 
@@ -322,12 +331,12 @@ fn disconnect_ends_a_waiting_connect_call() {
     let (a, b, conn) = net.request_pending(RD);
     let events = net.nodes[CLIENT].io.control_events;
     net.disconnect(CLIENT, a);
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::InvalidState));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::InvalidState));
     assert_eq!(net.nodes[CLIENT].io.control_events, events + 1);
     assert_eq!(net.state(CLIENT, a), ViState::Idle);
     net.settle();
     let late = net.accept(SERVER, conn, b);
-    assert_eq!(late, Err(ConnectError::Timeout));
+    assert_eq!(late, Err(CallError::Timeout));
 }
 
 #[test]
@@ -339,10 +348,10 @@ fn disconnect_ends_a_waiting_accept_call() {
     net.settle();
     assert_eq!(net.state(SERVER, b), ViState::ConnectPending);
     net.disconnect(SERVER, b);
-    assert_eq!(net.error(SERVER, b), Some(ConnectError::InvalidState));
+    assert_eq!(net.error(SERVER, b), Some(CallError::InvalidState));
     assert!(net.nodes[SERVER].engine.incoming[0].is_none());
     net.settle();
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::Timeout));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::Timeout));
     assert_eq!(net.state(CLIENT, a), ViState::Idle);
     net.advance(30 * S);
     assert_eq!(net.nodes[SERVER].engine.exchange_usage(), (0, 0));
@@ -357,7 +366,7 @@ fn failed_connect_keeps_receives_and_flushes_sends() {
     let id = net.post_send(CLIENT, a, b"too early");
     net.wire.cut = true;
     net.advance(6 * MS);
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::Timeout));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::Timeout));
     net.wire.cut = false;
     let b = net.create(SERVER, params(RD));
     net.clear_logs();
@@ -380,7 +389,7 @@ fn request_with_an_illegal_data_field_size_is_rejected() {
     net.nodes[CLIENT].engine.config.data_field_bytes = 255;
     net.request(CLIENT, a, "x", &[SERVER], None);
     net.settle();
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::Rejected));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::Rejected));
     assert_eq!(net.count(SERVER, Counter::DropBadIu), 1);
     assert_eq!(net.indication(SERVER, listener), None);
 }
@@ -392,9 +401,9 @@ fn response_with_an_illegal_data_field_size_fails_the_connect() {
     net.nodes[SERVER].engine.config.data_field_bytes = 252;
     net.accept(SERVER, conn, b).unwrap();
     net.settle();
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::Rejected));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::Rejected));
     assert_eq!(net.count(CLIENT, Counter::DropBadIu), 1);
-    assert_eq!(net.error(SERVER, b), Some(ConnectError::Timeout));
+    assert_eq!(net.error(SERVER, b), Some(CallError::Timeout));
     assert_eq!(net.state(SERVER, b), ViState::Idle);
     // The OX_ID of the connect exchange does not leak: it is quarantined, then free.
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 1));
@@ -415,8 +424,8 @@ fn acceptance_with_conflicting_attributes_fails_the_connect() {
         .max_transfer_bytes = 1;
     net.advance(5 * S);
     net.settle();
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::MaxTransferSize));
-    assert_eq!(net.error(SERVER, b), Some(ConnectError::Timeout));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::MaxTransferSize));
+    assert_eq!(net.error(SERVER, b), Some(CallError::Timeout));
     let (open, _) = net.nodes[CLIENT].engine.exchange_usage();
     assert_eq!(open, 0);
 }

@@ -5,13 +5,13 @@ use fcvi_frame::iu::Opcode::{
     self, ConnectRequest as Rqst, ConnectResponse1 as Resp1, ConnectResponse2 as Resp2,
     ConnectResponse3 as Resp3, DisconnectRequest,
 };
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViState};
 
 use crate::testkit::{
     expected_events::received,
     net::{CLIENT, MS, Net, S, SERVER, params},
 };
-use crate::{ConnId, ConnectError, Counter, ViIndex};
+use crate::{ConnId, Counter, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 /// A quarter of FCVI_ULP_TIMEOUT.
@@ -137,7 +137,7 @@ fn request_is_repeated_at_most_every_100_ms_unless_the_timeout_is_short() {
         let a = net.create(CLIENT, params(RD));
         net.request(CLIENT, a, "x", &[SERVER], Some(ulp_timeout));
         net.advance(ulp_timeout);
-        assert_eq!(net.error(CLIENT, a), Some(ConnectError::Timeout));
+        assert_eq!(net.error(CLIENT, a), Some(CallError::Timeout));
         assert_eq!(net.frames(CLIENT, Rqst).len(), requests, "{ulp_timeout}");
     }
 }
@@ -152,7 +152,7 @@ fn request_to_a_silent_host_is_repeated_until_the_timeout() {
     assert_eq!(net.outcome(CLIENT, a), None);
     assert_eq!(net.frames(CLIENT, Rqst).len(), 4);
     net.advance(1);
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::Timeout));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::Timeout));
     net.advance(40 * S);
     assert_eq!(net.frames(CLIENT, Rqst).len(), 4);
     // Four disconnect requests cancel it at the peer.
@@ -185,14 +185,14 @@ fn server_without_response2_times_out_and_disconnects() {
     assert_eq!(net.state(SERVER, b), ViState::ConnectPending);
     assert_eq!(net.frames(SERVER, Resp1).len(), 4);
     net.advance(1);
-    assert_eq!(net.error(SERVER, b), Some(ConnectError::Timeout));
+    assert_eq!(net.error(SERVER, b), Some(CallError::Timeout));
     assert_eq!(net.state(SERVER, b), ViState::Idle);
     assert_eq!(net.nodes[SERVER].io.vi(b).receives.len(), 1);
     // The pending request is removed too.
     assert!(net.nodes[SERVER].engine.incoming[0].is_none());
     assert!(net.nodes[SERVER].engine.destroy_vi(b));
     net.settle();
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::Timeout));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::Timeout));
     assert_eq!(net.state(CLIENT, a), ViState::Idle);
 }
 
@@ -206,7 +206,7 @@ fn client_without_response3_times_out_and_the_server_breaks() {
     net.settle();
     assert_eq!(net.state(SERVER, b), ViState::Connected);
     net.advance(4 * RETRY);
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::Timeout));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::Timeout));
     assert_eq!(net.frames(CLIENT, Resp2).len(), 4);
     assert_eq!(net.nodes[CLIENT].io.vi(a).receives.len(), 1);
     net.settle();
@@ -332,7 +332,7 @@ fn lost_rejection_is_repeated() {
     net.reject(SERVER, conn).unwrap();
     net.advance(RETRY);
     net.settle();
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::Rejected));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::Rejected));
     assert_eq!(net.indication(SERVER, second), None);
     // The rejection is kept only as long as the client repeats its request.
     net.advance(4 * RETRY);
@@ -349,7 +349,7 @@ fn acceptance_of_a_cancelled_request_is_answered_with_a_disconnect() {
     net.advance(RETRY);
     net.settle();
     assert!(net.count(CLIENT, Counter::DropStrayConnect) >= 1);
-    assert_eq!(net.error(SERVER, b), Some(ConnectError::Timeout));
+    assert_eq!(net.error(SERVER, b), Some(CallError::Timeout));
     assert_eq!(net.state(SERVER, b), ViState::Idle);
 }
 
@@ -437,7 +437,7 @@ fn connect_times_out_when_the_port_stays_full() {
     net.nodes[SERVER].io.room = 0;
     net.accept(SERVER, conn, b).unwrap();
     net.advance(4 * RETRY);
-    assert_eq!(net.error(SERVER, b), Some(ConnectError::Timeout));
+    assert_eq!(net.error(SERVER, b), Some(CallError::Timeout));
     net.advance(4 * RETRY);
     assert_eq!(net.count(SERVER, Counter::CloseTimeouts), 1);
     assert_eq!(net.nodes[SERVER].engine.timers.len(), 0);
@@ -456,6 +456,6 @@ fn refusal_without_last_sequence_leaks_no_ox_id() {
     refusal[28 + 9] &= !0x10; // F_CTL: not the last sequence
     seal(&mut refusal, bytes, fcvi_frame::fcoe::Eof::T).unwrap();
     net.inject(CLIENT, &refusal);
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::NoMatch));
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 1));
 }

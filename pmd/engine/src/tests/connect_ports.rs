@@ -1,10 +1,10 @@
 //! Requests to a host with several ports: sent to all, connected to one.
 
 use fcvi_frame::iu::Opcode::{ConnectRequest as Rqst, ConnectResponse1 as Resp1};
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ResourceError, ViState};
 
 use crate::testkit::net::{CLIENT, MS, Net, S, config, params};
-use crate::{ConnectError, Counter, ViIndex};
+use crate::{Counter, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const PORTS: [usize; 3] = [1, 2, 3];
@@ -32,7 +32,7 @@ fn no_match_requires_a_response_of_every_port() {
     let (mut net, a) = host_with_three_ports();
     net.request(CLIENT, a, "x", &PORTS, None);
     net.settle();
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::NoMatch));
     assert_eq!(net.frames(CLIENT, Rqst).len(), 3);
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 0));
 }
@@ -81,7 +81,7 @@ fn silent_port_delays_no_match_for_a_limited_time() {
     net.advance(SILENT);
     assert_eq!(net.outcome(CLIENT, a), None);
     net.settle();
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::NoMatch));
     // The silent port gets the request and up to four retries within SILENT.
     let requests = net.frames(CLIENT, Rqst).len();
     assert!((3 + 3..=3 + 4).contains(&requests), "{requests}");
@@ -95,7 +95,7 @@ fn request_to_silent_ports_is_repeated_until_the_timeout() {
     net.wire.cut = true;
     net.request(CLIENT, a, "x", &PORTS, Some(7 * S));
     net.advance(7 * S);
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::Timeout));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::Timeout));
     assert_eq!(net.frames(CLIENT, Rqst).len(), 6);
 }
 
@@ -116,7 +116,7 @@ fn second_port_that_accepts_gets_a_timeout() {
     net.settle();
     assert!(matches!(net.outcome(CLIENT, a), Some(Ok(_))));
     assert!(matches!(net.outcome(1, servers[0].1), Some(Ok(_))));
-    assert_eq!(net.error(2, servers[1].1), Some(ConnectError::Timeout));
+    assert_eq!(net.error(2, servers[1].1), Some(CallError::Timeout));
     assert_eq!(net.state(2, servers[1].1), ViState::Idle);
     net.settle();
     assert_no_open_exchange(&net);
@@ -133,9 +133,9 @@ fn one_rejection_ends_the_request_at_all_ports() {
     let second = net.indication(2, listeners[1]).unwrap().conn;
     net.reject(1, first).unwrap();
     net.settle();
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::Rejected));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::Rejected));
     let late = net.accept(2, second, b);
-    assert_eq!(late, Err(ConnectError::Timeout));
+    assert_eq!(late, Err(CallError::Timeout));
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn lost_ports_do_not_delay_no_match() {
     assert_eq!(net.outcome(CLIENT, a), None);
     net.act(3, |engine, io| engine.unlisten(listener, io));
     net.settle();
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::NoMatch));
     assert_no_open_exchange(&net);
 }
 
@@ -162,7 +162,7 @@ fn host_with_all_ports_lost_is_not_reachable() {
     net.request(CLIENT, a, "x", &[1, 2], None);
     net.peer_lost(CLIENT, 1);
     net.peer_lost(CLIENT, 2);
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::NotReachable));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::NotReachable));
     assert_eq!(net.count(CLIENT, Counter::PeersLost), 2);
     assert_no_open_exchange(&net);
 }
@@ -174,6 +174,9 @@ fn port_with_a_full_request_table_refuses_with_resources() {
     net.listen(1, "x");
     net.request(CLIENT, a, "x", &[1], None);
     net.settle();
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::Resources));
+    assert_eq!(
+        net.error(CLIENT, a),
+        Some(CallError::Resource(ResourceError::Connection))
+    );
     assert_eq!(net.count(1, Counter::DropIncomingFull), 1);
 }

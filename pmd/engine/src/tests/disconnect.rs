@@ -5,14 +5,14 @@ use fcvi_frame::iu::Opcode::{
     ConnectResponse2 as Resp2, DisconnectRequest as Rqst, DisconnectResponse as Resp, SendRequest,
 };
 use fcvi_frame::reason::MessageReason;
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViState};
 
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, params};
 use crate::testkit::{
     expected_events::{connection_lost_events, peer_disconnected_events, received},
     io::{Event, Receive},
 };
-use crate::{AsyncError, ConnectError, Counter, Status};
+use crate::{AsyncError, Counter, Status};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const RETRY: u64 = 5 * S;
@@ -294,13 +294,10 @@ fn lost_peer_ends_only_connections_with_it() {
     net.clear_logs();
     net.peer_lost(CLIENT, SERVER);
     assert_eq!(net.log(CLIENT, a), connection_lost_events());
-    assert_eq!(
-        net.error(CLIENT, requesting),
-        Some(ConnectError::NotReachable)
-    );
+    assert_eq!(net.error(CLIENT, requesting), Some(CallError::NotReachable));
     let late = net.create(CLIENT, params(RD));
     let void = net.accept(CLIENT, pending, late);
-    assert_eq!(void, Err(ConnectError::Timeout));
+    assert_eq!(void, Err(CallError::Timeout));
     assert_eq!(net.log(CLIENT, c), []);
     assert_eq!(net.state(CLIENT, c), ViState::Connected);
     assert_eq!(net.state(SERVER, b), ViState::Connected);
@@ -329,9 +326,9 @@ fn peer_lost_during_connection_setup_ends_it() {
         net.accept(SERVER, conn, b).unwrap();
         net.settle();
         let (node, vi, peer, error, state) = if server_side {
-            (SERVER, b, CLIENT, ConnectError::Timeout, ViState::Idle)
+            (SERVER, b, CLIENT, CallError::Timeout, ViState::Idle)
         } else {
-            let error = ConnectError::NotReachable;
+            let error = CallError::NotReachable;
             (CLIENT, a, SERVER, error, ViState::Error)
         };
         net.peer_lost(node, peer);

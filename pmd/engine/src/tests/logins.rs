@@ -2,11 +2,11 @@
 
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::iu::Opcode::SendRequest;
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViState};
 
 use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, Net, S, SERVER, config, params};
-use crate::{AsyncError, ConnectError, Counter, Engine};
+use crate::{AsyncError, Counter, Engine};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const THIRD: usize = 2;
@@ -55,7 +55,7 @@ fn port_without_login_cannot_connect_and_is_reported_once() {
     assert_eq!(server.take_unlogged_port(), Some(client));
     assert_eq!(server.take_unlogged_port(), None);
     net.advance(2 * S);
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::Timeout));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::Timeout));
 }
 
 #[test]

@@ -6,12 +6,12 @@ use fcvi_frame::iu::Opcode::{
     self, ConnectRequest as Rqst, ConnectResponse1 as Resp1, ConnectResponse2 as Resp2,
     ConnectResponse3 as Resp3, DisconnectRequest, DisconnectResponse,
 };
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViState};
 
 use crate::testkit::document::compare;
 use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
-use crate::{AsyncError, ConnectError, Counter, RemoteVi, ViIndex};
+use crate::{AsyncError, Counter, RemoteVi, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 /// The node that originates the connection; of two peers the higher one.
@@ -298,7 +298,7 @@ fn disconnecting(mode: Mode, subject: Subject, fault: Fault) -> Observations {
     run.observed
 }
 
-fn name(outcome: Result<RemoteVi, ConnectError>) -> String {
+fn name(outcome: Result<RemoteVi, CallError>) -> String {
     match outcome {
         Ok(_) => "Connected".to_owned(),
         Err(error) => format!("{error:?}"),

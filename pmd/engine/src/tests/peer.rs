@@ -7,11 +7,11 @@ use fcvi_frame::iu::Opcode::{
     ConnectResponse3 as Resp3, DisconnectRequest,
 };
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, connect_parameter};
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViState};
 
 use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
-use crate::{ConnectError, Counter, ViIndex, ViParams};
+use crate::{Counter, ViIndex, ViParams};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 /// Ethernet and FCoE headers, then 16 bytes of the FC header.
@@ -77,7 +77,7 @@ fn outcome_contains_the_attributes_of_the_peer() {
     assert_eq!(of_b.n_port_id, net.nodes[SERVER].id);
     assert!(!of_b.attributes.rdma_write && of_a.attributes.rdma_write);
     // Each outcome is reported once.
-    let again = Some(Err(ConnectError::InvalidState));
+    let again = Some(Err(CallError::InvalidState));
     assert_eq!(net.peer_outcome(CLIENT, a), again);
     assert_eq!(net.outcome(CLIENT, a), None);
 }
@@ -107,8 +107,8 @@ fn requests_that_do_not_match_time_out() {
     net.peer_request(CLIENT, a, "x", &[SERVER], Some(S));
     net.peer_request(SERVER, b, "y", &[CLIENT], Some(S));
     net.advance(S);
-    assert_eq!(net.peer_error(CLIENT, a), Some(ConnectError::Timeout));
-    assert_eq!(net.peer_error(SERVER, b), Some(ConnectError::Timeout));
+    assert_eq!(net.peer_error(CLIENT, a), Some(CallError::Timeout));
+    assert_eq!(net.peer_error(SERVER, b), Some(CallError::Timeout));
     assert_eq!(net.state(CLIENT, a), ViState::Idle);
     // Another host: the server requests a third one.
     let mut net = Net::new((0..3).map(config).collect(), 1);
@@ -117,8 +117,8 @@ fn requests_that_do_not_match_time_out() {
     net.peer_request(CLIENT, a, "x", &[SERVER], Some(S));
     net.peer_request(SERVER, b, "x", &[2], Some(S));
     net.advance(S);
-    assert_eq!(net.peer_error(CLIENT, a), Some(ConnectError::Timeout));
-    assert_eq!(net.peer_error(SERVER, b), Some(ConnectError::Timeout));
+    assert_eq!(net.peer_error(CLIENT, a), Some(CallError::Timeout));
+    assert_eq!(net.peer_error(SERVER, b), Some(CallError::Timeout));
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn timeout_leaves_the_vi_idle_with_its_receives() {
     assert_eq!(net.peer_outcome(CLIENT, a), None);
     net.advance(1);
     assert_eq!(net.state(CLIENT, a), ViState::Idle);
-    assert_eq!(net.peer_error(CLIENT, a), Some(ConnectError::Timeout));
+    assert_eq!(net.peer_error(CLIENT, a), Some(CallError::Timeout));
     assert_eq!(net.nodes[CLIENT].io.vi(a).receives.len(), 1);
     net.advance(S);
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 0));
@@ -148,24 +148,24 @@ fn outcome_is_kept_until_the_next_connection_call() {
     post_request(&mut net, CLIENT, a, None);
     let engine = &mut net.nodes[CLIENT].engine;
     let stale = engine.take_peer_outcome(a, first);
-    assert_eq!(stale, Some(Err(ConnectError::InvalidState)));
+    assert_eq!(stale, Some(Err(CallError::InvalidState)));
     assert_eq!(net.peer_outcome(CLIENT, a), None);
     post_request(&mut net, SERVER, b, None);
     net.settle();
     net.disconnect(CLIENT, a);
-    let gone = Some(ConnectError::InvalidState);
+    let gone = Some(CallError::InvalidState);
     assert_eq!(net.peer_error(CLIENT, a), gone, "the connection has ended");
     post_request(&mut net, CLIENT, a, Some(MS));
     net.advance(2 * MS);
     net.request(CLIENT, a, "unmatched", &[SERVER], None);
     assert_eq!(net.peer_error(CLIENT, a), gone);
     net.settle();
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::NoMatch));
 }
 
 #[test]
 fn calls_in_the_wrong_state_change_nothing() {
-    let wrong = Err(ConnectError::InvalidState);
+    let wrong = Err(CallError::InvalidState);
     let (mut net, a, b) = pair();
     let pending = {
         let requesting = net.create(SERVER, params(RD));
@@ -201,14 +201,14 @@ fn peer_requests_and_client_requests_do_not_match() {
     post_request(&mut net, SERVER, b, None);
     net.request(CLIENT, a, "x", &[SERVER], None);
     net.settle();
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::NoMatch));
     assert_eq!(net.peer_outcome(SERVER, b), None);
     net.disconnect(SERVER, b);
     // A peer request does not match a listener.
     let listener = net.listen(SERVER, "x");
     post_request(&mut net, CLIENT, a, Some(100 * MS));
     net.advance(100 * MS);
-    assert_eq!(net.peer_error(CLIENT, a), Some(ConnectError::Timeout));
+    assert_eq!(net.peer_error(CLIENT, a), Some(CallError::Timeout));
     assert_eq!(net.indication(SERVER, listener), None);
 }
 
@@ -221,8 +221,8 @@ fn conflicting_attributes_fail_both_requests() {
         ..params(RD)
     };
     let cases = [
-        (level, ConnectError::ReliabilityLevel),
-        (transfer, ConnectError::MaxTransferSize),
+        (level, CallError::ReliabilityLevel),
+        (transfer, CallError::MaxTransferSize),
     ];
     for (other, error) in cases {
         for first in BOTH {
@@ -262,11 +262,11 @@ fn cancelled_request_is_not_matched() {
         net.settle();
         net.disconnect(cancelling, vis[cancelling]);
         let cancelled = net.peer_error(cancelling, vis[cancelling]);
-        assert_eq!(cancelled, Some(ConnectError::InvalidState));
+        assert_eq!(cancelled, Some(CallError::InvalidState));
         post_request(&mut net, 1 - cancelling, vis[1 - cancelling], Some(S));
         net.advance(S);
         let error = net.peer_error(1 - cancelling, vis[1 - cancelling]);
-        assert_eq!(error, Some(ConnectError::Timeout));
+        assert_eq!(error, Some(CallError::Timeout));
     }
 }
 
@@ -326,7 +326,7 @@ fn half_open_connection_ends_at_the_timeout_of_its_request() {
         post_request(&mut net, 1 - node, vis[1 - node], None);
         net.advance(50 * MS);
         let error = net.peer_error(node, vis[node]);
-        assert_eq!(error, Some(ConnectError::Timeout), "{awaited:?}");
+        assert_eq!(error, Some(CallError::Timeout), "{awaited:?}");
         assert_eq!(net.state(node, vis[node]), ViState::Idle);
         net.settle();
         // The peer is notified: its request is pending again, or its connection is lost.
@@ -427,5 +427,5 @@ fn fatal_error_of_the_consumer_ends_the_request() {
     let now_ns = net.now_ns;
     net.act(CLIENT, |engine, io| engine.fail_vi(now_ns, a, io));
     assert_eq!(net.state(CLIENT, a), ViState::Error);
-    assert_eq!(net.peer_error(CLIENT, a), Some(ConnectError::InvalidState));
+    assert_eq!(net.peer_error(CLIENT, a), Some(CallError::InvalidState));
 }

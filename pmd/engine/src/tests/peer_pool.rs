@@ -1,10 +1,10 @@
 //! The peer pool: several requests with the same addresses, several ports of one host, two VIs of one port.
 
 use fcvi_frame::iu::Opcode::ConnectRequest as Rqst;
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViState};
 
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
-use crate::{ConnectError, Counter, ViIndex};
+use crate::{Counter, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 
@@ -77,7 +77,7 @@ fn a_request_does_not_match_itself() {
     let vi = net.create(0, params(RD));
     net.peer_request(0, vi, "x", &[0, 1], Some(S));
     net.advance(S);
-    assert_eq!(net.peer_error(0, vi), Some(ConnectError::Timeout));
+    assert_eq!(net.peer_error(0, vi), Some(CallError::Timeout));
 }
 
 /// Requests that match are matched in the order in which they were made.
@@ -289,11 +289,11 @@ fn unmatched_requests_leave_no_state() {
         net.settle();
         assert_eq!(
             net.peer_error(SERVER, vi),
-            Some(ConnectError::ReliabilityLevel)
+            Some(CallError::ReliabilityLevel)
         );
         assert_eq!(
             net.peer_error(CLIENT, other),
-            Some(ConnectError::ReliabilityLevel)
+            Some(CallError::ReliabilityLevel)
         );
     }
     let client = &net.nodes[CLIENT].engine;

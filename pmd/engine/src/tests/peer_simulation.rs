@@ -9,13 +9,13 @@
 //! * No two matching requests remain in the pool.
 //! * A break is reported; no exchange, timer or table entry remains.
 
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViState};
 
 use crate::testkit::io::TestIo;
 use crate::testkit::net::{MS, Net, S, config, params};
 use crate::testkit::rng::Rng;
 use crate::testkit::wire::Faults;
-use crate::{ConnectError, Counter, Engine, EngineConfig, ViIndex};
+use crate::{Counter, Engine, EngineConfig, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const PORTS: usize = 4;
@@ -164,7 +164,7 @@ impl Simulation {
                     assert_eq!(pending, ViState::ConnectPending, "{}", self.what);
                 }
                 Some(Ok(_)) => {}
-                Some(Err(ConnectError::Timeout)) => self.totals.timeouts += 1,
+                Some(Err(CallError::Timeout)) => self.totals.timeouts += 1,
                 Some(Err(other)) => panic!("{}: {other:?}", self.what),
             }
         }

@@ -1,11 +1,11 @@
 //! Loss of the local port: every VI goes to Error, pending operations end, and nothing more is sent.
 
 use fcvi_frame::iu::Opcode::{self, ConnectResponse2 as Resp2, ConnectResponse3 as Resp3};
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViState};
 
 use crate::testkit::net::{CLIENT, Net, S, SERVER, params};
 use crate::testkit::{expected_events::receive_failed, io::Event};
-use crate::{AsyncError, ConnectError, Status, ViIndex};
+use crate::{AsyncError, Status, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 
@@ -68,10 +68,10 @@ fn port_loss_moves_every_vi_to_error_and_stops_traffic() {
             assert_eq!(lost, before == ViState::Connected, "{steps} {node}");
             match (before, node) {
                 (ViState::ConnectPending, CLIENT) => {
-                    assert_eq!(net.error(node, vi), Some(ConnectError::NotReachable));
+                    assert_eq!(net.error(node, vi), Some(CallError::NotReachable));
                 }
                 (ViState::ConnectPending, _) => {
-                    assert_eq!(net.error(node, vi), Some(ConnectError::Timeout));
+                    assert_eq!(net.error(node, vi), Some(CallError::Timeout));
                 }
                 _ => assert!(net.outcome(node, vi).is_none()),
             }
@@ -114,8 +114,8 @@ fn pending_peer_request_fails_with_not_reachable() {
         assert_eq!(net.nodes[node].engine.take_outcome(vi), None);
         let engine = &mut net.nodes[node].engine;
         let mut take = || engine.take_peer_outcome(vi, number);
-        assert_eq!(take(), Some(Err(ConnectError::NotReachable)), "{lost:?}");
-        assert_eq!(take(), Some(Err(ConnectError::InvalidState)), "once");
+        assert_eq!(take(), Some(Err(CallError::NotReachable)), "{lost:?}");
+        assert_eq!(take(), Some(Err(CallError::InvalidState)), "once");
         net.disconnect(node, vi);
         assert_eq!(net.nodes[node].engine.timers.len(), 0);
         assert!(net.nodes[node].engine.destroy_vi(vi));
@@ -130,7 +130,7 @@ fn earlier_outcome_of_a_peer_request_is_kept() {
     net.advance(2 * S);
     lose_port(&mut net, CLIENT);
     assert_eq!(net.state(CLIENT, vi), ViState::Error);
-    assert_eq!(net.peer_error(CLIENT, vi), Some(ConnectError::Timeout));
+    assert_eq!(net.peer_error(CLIENT, vi), Some(CallError::Timeout));
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn unanswered_request_is_cancelled() {
     let conn = net.indication(SERVER, listener).unwrap().conn;
     lose_port(&mut net, SERVER);
     net.disconnect(SERVER, b);
-    assert_eq!(net.accept(SERVER, conn, b), Err(ConnectError::Timeout));
+    assert_eq!(net.accept(SERVER, conn, b), Err(CallError::Timeout));
 }
 
 #[test]

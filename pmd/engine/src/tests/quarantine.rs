@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use fcvi_frame::iu::Opcode::{
     ConnectRequest as Rqst, ConnectResponse1 as Resp1, DisconnectRequest,
 };
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ResourceError, ViState};
 
 use crate::testkit::net::{CLIENT, Net, Node, S, SERVER, config, params};
-use crate::{ConnectError, Counter, EngineConfig};
+use crate::{Counter, EngineConfig};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const R_A_TOV: u64 = 10 * S;
@@ -82,7 +82,7 @@ fn half_open_connection_that_timed_out_is_requested_again() {
     net.accept(SERVER, conn, b).expect("a match");
     let listener = net.listen(SERVER, "x");
     net.advance(20 * S);
-    assert_eq!(net.error(SERVER, b), Some(ConnectError::Timeout));
+    assert_eq!(net.error(SERVER, b), Some(CallError::Timeout));
     net.wire.clear_losses();
     net.advance(5 * S);
     let conn = net.indication(SERVER, listener).expect("a request").conn;
@@ -105,7 +105,7 @@ fn handle_is_not_reused_within_r_a_tov() {
         let handle = ep.expect("a VI").handle;
         assert!(handles.insert(handle), "{handle:#x} again");
         net.advance(5_000);
-        assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
+        assert_eq!(net.error(CLIENT, a), Some(CallError::NoMatch));
     }
     assert!(net.now_ns < begin_ns + R_A_TOV);
 }
@@ -130,10 +130,16 @@ fn vi_without_a_free_handle_cannot_connect() {
     }
     assert_eq!(net.count(CLIENT, Counter::NoHandle), 1);
     net.request(CLIENT, a, "x", &[SERVER], None);
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::Resources));
+    assert_eq!(
+        net.error(CLIENT, a),
+        Some(CallError::Resource(ResourceError::Connection))
+    );
     assert_eq!(net.state(CLIENT, a), ViState::Idle);
     net.peer_request(CLIENT, a, "x", &[SERVER], None);
-    assert_eq!(net.peer_error(CLIENT, a), Some(ConnectError::Resources));
+    assert_eq!(
+        net.peer_error(CLIENT, a),
+        Some(CallError::Resource(ResourceError::Connection))
+    );
     assert_eq!(net.ius(), []);
     // Another VI has all of its handles.
     let c = net.create(CLIENT, params(RD));
@@ -141,7 +147,10 @@ fn vi_without_a_free_handle_cannot_connect() {
     net.request(CLIENT, c, "x", &[SERVER], None);
     net.settle();
     let conn = net.indication(SERVER, listener).expect("a request").conn;
-    assert_eq!(net.accept(SERVER, conn, b), Err(ConnectError::Resources));
+    assert_eq!(
+        net.accept(SERVER, conn, b),
+        Err(CallError::Resource(ResourceError::Connection))
+    );
     assert_eq!(net.state(SERVER, b), ViState::Idle);
     net.advance(R_A_TOV);
     net.accept(SERVER, conn, b).expect("the request is pending");
@@ -149,7 +158,7 @@ fn vi_without_a_free_handle_cannot_connect() {
     assert_eq!(net.state(CLIENT, c), ViState::Connected);
     net.request(CLIENT, a, "y", &[SERVER], None);
     net.settle();
-    assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
+    assert_eq!(net.error(CLIENT, a), Some(CallError::NoMatch));
 }
 
 /// A peer that yields to the other request needs a second handle.
@@ -171,7 +180,10 @@ fn peer_without_a_free_handle_cannot_yield() {
     while engine.new_handle(now_ns, a, io).is_some() {}
     net.peer_request(SERVER, b, "x", &[CLIENT], None);
     net.settle();
-    assert_eq!(net.peer_error(CLIENT, a), Some(ConnectError::Resources));
+    assert_eq!(
+        net.peer_error(CLIENT, a),
+        Some(CallError::Resource(ResourceError::Connection))
+    );
     assert_eq!(net.state(CLIENT, a), ViState::Idle);
     assert_eq!(net.frames(CLIENT, Resp1).len(), 0, "no acceptance");
     assert_eq!(net.state(SERVER, b), ViState::ConnectPending);
@@ -190,7 +202,7 @@ fn late_copy_of_an_evicted_refused_request_is_dropped() {
         let conn = net.indication(SERVER, listener).expect("a request").conn;
         net.reject(SERVER, conn).expect("a request");
         net.settle();
-        assert_eq!(net.error(CLIENT, a), Some(ConnectError::Rejected));
+        assert_eq!(net.error(CLIENT, a), Some(CallError::Rejected));
     }
     let first = net.frames(CLIENT, Rqst)[0].clone();
     assert_late_request(&mut net, &first);

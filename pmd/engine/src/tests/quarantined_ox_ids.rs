@@ -5,9 +5,8 @@
 //! reused.
 
 use fcvi_frame::frame::FrameView;
-use vi_types::ReliabilityLevel;
+use vi_types::{CallError, ReliabilityLevel};
 
-use crate::ConnectError;
 use crate::exchange::OX_IDS;
 use crate::testkit::net::{CLIENT, Net, S, SERVER, config, params};
 
@@ -67,7 +66,7 @@ fn send_requests(net: &mut Net, uses: &mut Uses, requests: usize) {
         }
         net.request(CLIENT, answered, "x", &[SERVER], None);
         net.advance(5 * US);
-        assert_eq!(net.error(CLIENT, answered), Some(ConnectError::NoMatch));
+        assert_eq!(net.error(CLIENT, answered), Some(CallError::NoMatch));
         for sent in net.wire.trace.drain(..) {
             let fc = FrameView::parse(&sent.bytes).expect("a frame").fc;
             if fc.s_id == client {

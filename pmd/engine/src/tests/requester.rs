@@ -3,11 +3,11 @@
 
 use fcvi_frame::frame::FrameView;
 use fcvi_frame::iu::Opcode::ConnectRequest as Rqst;
-use vi_types::ReliabilityLevel;
+use vi_types::{CallError, ReliabilityLevel};
 
 use super::receive_checks::{add, edited};
+use crate::ViIndex;
 use crate::testkit::net::{CLIENT, Net, S, SERVER, params};
-use crate::{ConnectError, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 // Offsets in a connect request: device_header, then local and remote address.
@@ -27,18 +27,18 @@ fn requester_of_a_local_request_is_its_vi_and_both_sides_know_each_other() {
         let conn = net.indication(CLIENT, listener).unwrap().conn;
         assert_eq!(net.nodes[CLIENT].engine.requester(conn), Ok(Some(a)));
         let pending = net.nodes[CLIENT].engine.connected_to(a);
-        assert_eq!(pending, Err(ConnectError::InvalidState));
+        assert_eq!(pending, Err(CallError::InvalidState));
         net.accept(CLIENT, conn, b).unwrap();
         net.settle();
         let answered = net.nodes[CLIENT].engine.requester(conn);
-        assert_eq!(answered, Err(ConnectError::Timeout));
+        assert_eq!(answered, Err(CallError::Timeout));
         assert_eq!(net.nodes[CLIENT].engine.connected_to(a), Ok(Some(b)));
         assert_eq!(net.nodes[CLIENT].engine.connected_to(b), Ok(Some(a)));
         net.disconnect(CLIENT, a);
         net.settle();
         for vi in [a, b] {
             let over = net.nodes[CLIENT].engine.connected_to(vi);
-            assert_eq!(over, Err(ConnectError::InvalidState));
+            assert_eq!(over, Err(CallError::InvalidState));
         }
     }
 }
@@ -64,7 +64,7 @@ fn requester_that_timed_out_is_an_error() {
     let conn = net.indication(CLIENT, listener).unwrap().conn;
     net.advance(2 * S);
     let gone = net.nodes[CLIENT].engine.requester(conn);
-    assert_eq!(gone, Err(ConnectError::Timeout));
+    assert_eq!(gone, Err(CallError::Timeout));
 }
 
 /// Injects an edited copy of the pending request of a local VI from the wire. Returns the requester that the engine

@@ -1,12 +1,11 @@
 //! Configured ports of a host that do not exist: they get requests like the other ports and never respond. Pending
 //! disconnects to them must not delay those of connections.
 
-use fcvi_frame::connect::NetAddress;
 use fcvi_frame::fc::NPortId;
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, NetAddress, ReliabilityLevel, ViState};
 
 use crate::testkit::net::{CLIENT, Net, S, SERVER, config, discriminator, params};
-use crate::{ConnectCommand, ConnectError, Counter, ViIndex};
+use crate::{ConnectCommand, Counter, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 
@@ -92,5 +91,5 @@ fn port_with_the_pending_request_gets_its_disconnect_before_silent_ports() {
     assert!(matches!(net.outcome(CLIENT, a), Some(Ok(_))));
     let pending = net.indication(HOLDER, listeners[1]).unwrap().conn;
     let late = net.accept(HOLDER, pending, vis[1]);
-    assert_eq!(late, Err(ConnectError::Timeout));
+    assert_eq!(late, Err(CallError::Timeout));
 }

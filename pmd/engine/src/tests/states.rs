@@ -11,12 +11,12 @@ use fcvi_frame::iu::Opcode::{
     ConnectRequest, ConnectResponse1, ConnectResponse2, ConnectResponse3, DisconnectRequest,
     ReadRequest, ReadResponse, SendRequest,
 };
-use vi_types::ReliabilityLevel;
+use vi_types::{CallError, ReliabilityLevel};
 
 use crate::testkit::document::compare;
 use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, Net, S, SERVER, params};
-use crate::{AsyncError, ConnId, ConnectError, Status, ViIndex};
+use crate::{AsyncError, ConnId, Status, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 
@@ -236,7 +236,7 @@ fn recorded_of_peers(from: usize) -> Vec<(&'static str, Vec<u8>)> {
 
 type Verb = (&'static str, fn(&mut Setup, usize) -> String);
 
-fn result(outcome: Result<(), ConnectError>) -> String {
+fn result(outcome: Result<(), CallError>) -> String {
     match outcome {
         Ok(()) => String::new(),
         Err(error) => format!("{error:?}: "),

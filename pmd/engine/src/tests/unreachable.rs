@@ -1,15 +1,14 @@
 //! Connection requests to hosts without a known port, and to hosts that are lost (VIPL 3.3.4, 3.3.6).
 
-use fcvi_frame::connect::NetAddress;
 use fcvi_frame::iu::Opcode::{ConnectResponse2, ConnectResponse3};
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, NetAddress, ReliabilityLevel, ViState};
 
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, discriminator, params};
 use crate::testkit::{
     expected_events::receive_failed,
     io::{Event, Receive},
 };
-use crate::{ConnectCommand, ConnectError, Status, ViIndex};
+use crate::{ConnectCommand, Status, ViIndex};
 
 const LEVELS: [ReliabilityLevel; 3] = [
     ReliabilityLevel::UnreliableDelivery,
@@ -54,7 +53,7 @@ fn request_without_route_moves_reliable_vi_to_error() {
                 net.request(CLIENT, vi, "x", &[], None);
                 net.error(CLIENT, vi)
             };
-            assert_eq!(error, Some(ConnectError::NotReachable));
+            assert_eq!(error, Some(CallError::NotReachable));
             assert_unreachable(&mut net, vi, level);
         }
     }
@@ -79,7 +78,7 @@ fn host_lost_during_request_moves_reliable_vi_to_error() {
             }
             net.clear_logs();
             net.peer_lost(CLIENT, SERVER);
-            assert_eq!(net.error(CLIENT, vi), Some(ConnectError::NotReachable));
+            assert_eq!(net.error(CLIENT, vi), Some(CallError::NotReachable));
             assert_unreachable(&mut net, vi, level);
         }
     }
@@ -121,7 +120,7 @@ fn request_to_unknown_host_times_out() {
         net.advance(S - MS);
         assert_eq!(net.state(CLIENT, vi), ViState::ConnectPending);
         net.advance(2 * MS);
-        assert_eq!(net.error(CLIENT, vi), Some(ConnectError::Timeout));
+        assert_eq!(net.error(CLIENT, vi), Some(CallError::Timeout));
         assert_eq!(net.state(CLIENT, vi), ViState::Idle);
         assert_eq!(net.nodes[CLIENT].io.vi(vi).receives.len(), 1);
     }
@@ -144,7 +143,7 @@ fn request_is_sent_to_port_that_logs_in_later() {
         net.port_joined(CLIENT, SERVER);
         net.settle();
         let Some(listener) = listener else {
-            assert_eq!(net.error(CLIENT, vi), Some(ConnectError::NoMatch));
+            assert_eq!(net.error(CLIENT, vi), Some(CallError::NoMatch));
             continue;
         };
         let conn = net.indication(SERVER, listener).unwrap().conn;

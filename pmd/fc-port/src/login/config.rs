@@ -1,7 +1,7 @@
 //! Identity, timers and limits of the login machine.
 
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::{fcoe, profile};
+use vi_types::HostAddress;
 
 use crate::Fc4;
 use crate::time::NS_PER_MS;

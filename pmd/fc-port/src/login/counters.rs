@@ -1,10 +1,8 @@
 //! Counters of the login machine: every frame that it drops, by reason.
 
-use crate::counters::counters;
-
-counters! {
+vi_types::counters! {
     /// What the login machine counts.
-    LoginCounter, LoginCounters:
+    pub LoginCounter, LoginCounters:
 
     /// Logins established.
     Logins => "logins",

@@ -5,9 +5,9 @@
 //! accepted from neighbours only, for hosts being resolved.
 
 use fcvi_frame::MacAddress;
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::els::{ElsCommand, Farp, FarpAction, FarpMatch};
 use fcvi_frame::fc::NPortId;
+use vi_types::HostAddress;
 
 use super::counters::LoginCounter;
 use super::frames::{Carrier, ElsOut, Received, request_header};

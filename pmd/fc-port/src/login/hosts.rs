@@ -2,8 +2,8 @@
 //!
 //! A host has one N_Port per process, and each of them answers for itself.
 
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::fc::NPortId;
+use vi_types::HostAddress;
 
 use super::config::LoginConfig;
 

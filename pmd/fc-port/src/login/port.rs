@@ -1,8 +1,8 @@
 //! One remote port.
 
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::els::LsRjt;
 use fcvi_frame::fc::NPortId;
+use vi_types::HostAddress;
 
 use super::login_verification::LoginVerification;
 use super::state::PortState;

@@ -2,9 +2,9 @@
 //! its name [FCVI P-15], so that the ports of a host are known.
 
 use fcvi_frame::MacAddress;
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::els::{ElsCommand, Farp, FarpAction, FarpMatch};
 use fcvi_frame::fc::NPortId;
+use vi_types::HostAddress;
 
 use super::config::LoginConfig;
 use super::counters::LoginCounter;

@@ -1,10 +1,8 @@
 //! Counters of discovery: every frame sent, accepted or dropped, by reason.
 
-use crate::counters::counters;
-
-counters! {
+vi_types::counters! {
     /// What discovery counts.
-    Vn2vnCounter, Vn2vnCounters:
+    pub Vn2vnCounter, Vn2vnCounters:
 
     /// Probe requests sent.
     TxProbeRequests => "vn2vn_tx_probe_requests",

@@ -1,6 +1,5 @@
 //! VN_Ports on one simulated link, with complete frames: discovery, login and host addresses.
 
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::els::Adisc;
 use fcvi_frame::fc::{FcHeader, FcType, NPortId, RCtl};
 use fcvi_frame::fcoe::{Eof, Sof};
@@ -9,6 +8,7 @@ use fcvi_frame::fip::{
 };
 use fcvi_frame::frame::{FrameHeader, seal};
 use fcvi_frame::{MacAddress, profile};
+use vi_types::HostAddress;
 
 use crate::Fc4;
 use crate::login::{LoginConfig, PortState};

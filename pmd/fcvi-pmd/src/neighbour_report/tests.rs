@@ -1,8 +1,8 @@
 use std::time::Duration;
 
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
+use vi_types::HostAddress;
 
 use super::*;
 

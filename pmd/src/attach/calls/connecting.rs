@@ -2,32 +2,30 @@
 
 use std::time::Duration;
 
-use fcvi_frame::connect;
-use vi_types::{ReliabilityLevel, ViState};
+use fcvi_frame::connect::Attributes;
+use vi_types::{CallError, NetAddress, Outcome, ReliabilityLevel, ResourceError, ViState};
 
 use super::{
     RemoteVi, call, call_done, call_done_unless_lost, is_lost, query_state, remote_nic, remote_vi,
     set_replied_state, submit_all, take_completions,
 };
 use crate::attach::Attachment;
-use crate::attach::message::{NetAddress, Reply, Request};
-use crate::control::{ControlError, Outcome};
+use crate::attach::message::{Reply, Request};
 use crate::device::Device;
 use crate::nic_backend::Backend;
 use crate::nic_handle::Conn;
-use crate::resource_error::ResourceError;
 use crate::vi::ViShared;
 
 /// Waits for a connection request; returns its handle in the process, the address of the peer, and the attributes.
 pub(crate) fn connect_wait(
     device: &'static Device,
     nic: u64,
-    local: &connect::NetAddress,
+    local: &NetAddress,
     limit: Option<Duration>,
-) -> Outcome<(Conn, connect::NetAddress, connect::Attributes)> {
+) -> Outcome<(Conn, NetAddress, Attributes)> {
     let request = Request::ConnectWait {
         nic: remote_nic(device, nic)?,
-        local: local.into(),
+        local: *local,
         limit,
     };
     let reply = call(device, &request, None).map_err(|error| {
@@ -35,7 +33,7 @@ pub(crate) fn connect_wait(
         let is_ending = device.control().is_none_or(|control| control.is_ending());
         match device.nic_handles.is_open(nic) && !is_ending {
             true => error,
-            false => ControlError::InvalidParameter,
+            false => CallError::InvalidParameter,
         }
     })?;
     let Reply::Request {
@@ -46,8 +44,7 @@ pub(crate) fn connect_wait(
     else {
         return Err(ResourceError::ProcessAnswer.into());
     };
-    let remote = remote.get().ok_or(ResourceError::ProcessAnswer)?;
-    Ok((Conn::Process(conn), remote, attributes.into()))
+    Ok((Conn::Process(conn), remote, attributes))
 }
 
 /// Sets the state of a VI whose connection the process has reported in a reply.
@@ -65,11 +62,11 @@ fn connected(
     handle: u64,
     target: RemoteVi,
     reply: Outcome<Reply>,
-) -> Outcome<connect::Attributes> {
+) -> Outcome<Attributes> {
     match reply? {
         Reply::Attributes(attributes) => {
             note_connected(vi, handle, target)?;
-            Ok(attributes.into())
+            Ok(attributes)
         }
         _ => Err(ResourceError::ProcessAnswer.into()),
     }
@@ -94,15 +91,15 @@ pub(crate) fn connect_reject(device: &'static Device, conn: u64) -> Outcome<()> 
 pub(crate) fn connect_request(
     vi: &'static ViShared,
     handle: u64,
-    local: &connect::NetAddress,
-    remote: &connect::NetAddress,
+    local: &NetAddress,
+    remote: &NetAddress,
     limit: Option<Duration>,
-) -> Outcome<connect::Attributes> {
+) -> Outcome<Attributes> {
     let target = remote_vi(vi, handle)?;
     let request = Request::Connect {
         vi: target.vi,
-        local: NetAddress::from(local),
-        remote: NetAddress::from(remote),
+        local: *local,
+        remote: *remote,
         limit,
     };
     if is_lost(vi.device) {
@@ -110,17 +107,17 @@ pub(crate) fn connect_request(
     }
     match call(vi.device, &request, None) {
         // The end of the process has taken the VI to the Error state.
-        Err(_) if is_lost(vi.device) => Err(ControlError::NotReachable),
+        Err(_) if is_lost(vi.device) => Err(CallError::NotReachable),
         reply => connected(vi, handle, target, reply),
     }
 }
 
 /// Fails a connection request after the end of the process: a reliable VI enters the Error state (VIPL 3.3.4).
 #[cold]
-fn unreachable_without_process(vi: &'static ViShared) -> ControlError {
+fn unreachable_without_process(vi: &'static ViShared) -> CallError {
     let mut held = vi.device.lock();
     if vi.state() != ViState::Idle {
-        return ControlError::InvalidState;
+        return CallError::InvalidState;
     }
     if vi.settings().reliability != ReliabilityLevel::UnreliableDelivery.bit() {
         vi.set_state(ViState::Error);
@@ -131,29 +128,26 @@ fn unreachable_without_process(vi: &'static ViShared) -> ControlError {
             vi.device.wake_waiters(backend);
         }
     }
-    ControlError::NotReachable
+    CallError::NotReachable
 }
 
 pub(crate) fn connect_peer_request(
     vi: &'static ViShared,
     handle: u64,
-    local: &connect::NetAddress,
-    remote: &connect::NetAddress,
+    local: &NetAddress,
+    remote: &NetAddress,
     limit: Option<Duration>,
 ) -> Outcome<()> {
     let request = Request::ConnectPeer {
         vi: remote_vi(vi, handle)?.vi,
-        local: NetAddress::from(local),
-        remote: NetAddress::from(remote),
+        local: *local,
+        remote: *remote,
         limit,
     };
     call_done(vi.device, &request)
 }
 
-pub(crate) fn connect_peer_done(
-    vi: &'static ViShared,
-    handle: u64,
-) -> Outcome<Option<connect::Attributes>> {
+pub(crate) fn connect_peer_done(vi: &'static ViShared, handle: u64) -> Outcome<Option<Attributes>> {
     let target = remote_vi(vi, handle)?;
     let request = Request::ConnectPeerDone { vi: target.vi };
     match call(vi.device, &request, None) {
@@ -162,10 +156,7 @@ pub(crate) fn connect_peer_done(
     }
 }
 
-pub(crate) fn connect_peer_wait(
-    vi: &'static ViShared,
-    handle: u64,
-) -> Outcome<connect::Attributes> {
+pub(crate) fn connect_peer_wait(vi: &'static ViShared, handle: u64) -> Outcome<Attributes> {
     let target = remote_vi(vi, handle)?;
     let request = Request::ConnectPeerWait { vi: target.vi };
     connected(vi, handle, target, call(vi.device, &request, None))
@@ -180,7 +171,7 @@ pub(crate) fn disconnect(vi: &'static ViShared, handle: u64) -> Outcome<()> {
     let ends = change(vi, handle, |attachment| {
         attachment.begin_disconnect(vi.index)
     });
-    let ends = ends.flatten().ok_or(ControlError::InvalidParameter)?;
+    let ends = ends.flatten().ok_or(CallError::InvalidParameter)?;
     let outcome = call_done_unless_lost(device, &Request::Disconnect { vi: target.vi });
     // The process has completed them; there may be more completions than the ring holds at a time.
     if outcome.is_ok() {

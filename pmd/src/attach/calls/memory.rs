@@ -3,19 +3,19 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Once};
 
+use vi_types::{CallError, MemAttributes, Outcome, ResourceError};
+
 use super::{call, call_done, call_done_unless_lost, remote_nic, remote_tag};
 use crate::attach::message::{Reply, Request};
 use crate::attach::shared_files;
-use crate::control::{ControlError, Outcome, attributes};
+use crate::control::attributes;
 use crate::device::Device;
 use crate::memory::backing::{Backing, Owner};
 use crate::memory::pages::page_range;
 use crate::memory::{SharedMemory, find_memfd};
-use crate::nic::MemSettings;
-use crate::resource_error::ResourceError;
 
-fn remote_settings(device: &Device, settings: &MemSettings) -> Outcome<MemSettings> {
-    Ok(MemSettings {
+fn remote_settings(device: &Device, settings: &MemAttributes) -> Outcome<MemAttributes> {
+    Ok(MemAttributes {
         ptag: remote_tag(device, settings.ptag)?,
         ..*settings
     })
@@ -29,7 +29,7 @@ pub(crate) unsafe fn register(
     device: &'static Device,
     nic: u64,
     (address, length_bytes): (u64, u64),
-    settings: &MemSettings,
+    settings: &MemAttributes,
 ) -> Outcome<u32> {
     attributes::check_region(device, settings)?;
     let remote = remote_nic(device, nic)?;
@@ -109,7 +109,7 @@ fn share(
 fn bounce_buffer(
     device: &'static Device,
     (address, length_bytes): (u64, u64),
-    settings: &MemSettings,
+    settings: &MemAttributes,
     reason: &str,
 ) -> Outcome<SharedMemory> {
     if settings.rdma_write || settings.rdma_read {
@@ -123,14 +123,14 @@ fn bounce_buffer(
             device.config.name
         );
     });
-    let (base, end) = page_range(address, length_bytes).ok_or(ControlError::InvalidParameter)?;
+    let (base, end) = page_range(address, length_bytes).ok_or(CallError::InvalidParameter)?;
     let buffer = SharedMemory::allocate((end - base) as usize);
     buffer.map_err(|error| ResourceError::offer(&error).into())
 }
 
 /// Refuses RDMA rights: RDMA of peers would access the bounce buffer, which the library cannot detect.
 #[cold]
-fn refuse_rdma(reason: &str) -> ControlError {
+fn refuse_rdma(reason: &str) -> CallError {
     log::error!("memory with EnableRdmaWrite or EnableRdmaRead must be of viaduct_alloc: {reason}");
     ResourceError::ProcessRefused.into()
 }
@@ -152,7 +152,7 @@ pub(crate) fn deregister(
         .query(Owner::PROGRAM, address, region)
         .is_none()
     {
-        return Err(ControlError::InvalidParameter);
+        return Err(CallError::InvalidParameter);
     }
     call_done_unless_lost(device, &request)?;
     let removed = {
@@ -160,21 +160,21 @@ pub(crate) fn deregister(
         let regions = &device.regions;
         regions.deregister(Owner::PROGRAM, address, region)
     };
-    removed.map(drop).ok_or(ControlError::InvalidParameter)
+    removed.map(drop).ok_or(CallError::InvalidParameter)
 }
 
 pub(crate) fn set_region(
     device: &'static Device,
     nic: u64,
     (address, region): (u64, u32),
-    settings: &MemSettings,
+    settings: &MemAttributes,
 ) -> Outcome<()> {
     if device
         .regions
         .query(Owner::PROGRAM, address, region)
         .is_none()
     {
-        return Err(ControlError::InvalidParameter);
+        return Err(CallError::InvalidParameter);
     }
     attributes::check_region(device, settings)?;
     if (settings.rdma_write || settings.rdma_read) && device.regions.has_bounce_buffer(region) {

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use fcvi_frame::connect;
-use vi_types::QueueKind;
+use vi_types::{
+    Discriminator, Limit, LimitOf, LimitReached, MemAttributes, NetAddress, PtagHandle, QueueKind,
+};
 
 use super::*;
 use crate::attach::message::Description;
@@ -14,9 +15,8 @@ use crate::attach::shared_queues::{RingSizes, SharedQueues};
 use crate::attach::socket::{Listener, Socket};
 use crate::config::{NicConfig, Quota};
 use crate::descriptor::RawDescriptor;
-use crate::nic::{self, MemSettings};
+use crate::nic;
 use crate::queue_calls::{self, Done, WhenFull};
-use crate::resource_error::{Limit, LimitOf, LimitReached};
 use crate::sys;
 use crate::vi::HandleKind;
 
@@ -120,18 +120,18 @@ fn vi_of(process: &DyingProcess, name: &str) -> (u64, u64) {
 fn vi_and_tag_of(process: &DyingProcess, name: &str) -> (u64, u64, u64) {
     let nic = nic::attach(process.socket(), name).unwrap();
     let ptag = nic::create_ptag(nic).unwrap();
-    let settings = ViSettings {
-        ptag,
+    let settings = ViAttributes {
+        ptag: Some(PtagHandle::from_raw(ptag)),
         reliability: 2,
         max_transfer_bytes: 4096,
-        ..ViSettings::default()
+        ..ViAttributes::default()
     };
     let vi = nic::create_vi(nic, &settings, 0, 0).unwrap();
     (nic, ptag, vi)
 }
 
 /// Registers memory that is not written by others, or that outlives the NIC handle.
-fn register(nic: u64, address: u64, bytes: u64, settings: &MemSettings) -> Outcome<u32> {
+fn register(nic: u64, address: u64, bytes: u64, settings: &MemAttributes) -> Outcome<u32> {
     // SAFETY: as above; no real process accesses it.
     unsafe { nic::register(nic, address, bytes, settings) }
 }
@@ -147,7 +147,7 @@ fn post(
     unsafe { queue_calls::post(vi, queue, descriptor, region, when_full, 0) }
 }
 
-const TAG_IN_USE: ControlError = ControlError::Resource(ResourceError::TagInUse);
+const TAG_IN_USE: CallError = CallError::Resource(ResourceError::TagInUse);
 
 #[test]
 fn calls_that_free_resources_succeed_after_the_end_of_the_process() {
@@ -167,11 +167,11 @@ fn destroying_a_vi_leaves_a_new_one_with_the_same_index_alone() {
     let (nic, ptag, first) = vi_and_tag_of(&process, "PLACE");
     let shared = crate::vi::vi_of(first).unwrap();
     shared.retire();
-    let settings = ViSettings {
-        ptag,
+    let settings = ViAttributes {
+        ptag: Some(PtagHandle::from_raw(ptag)),
         reliability: 2,
         max_transfer_bytes: 4096,
-        ..ViSettings::default()
+        ..ViAttributes::default()
     };
     let second = nic::create_vi(nic, &settings, 0, 0).unwrap();
     assert!(shared.is_live(second));
@@ -201,17 +201,17 @@ fn connect_request_after_the_end_of_the_process_is_not_reachable() {
     let process = DyingProcess::new("asks", |r| matches!(r, Request::Connect { .. }));
     let (nic, vi) = vi_of(&process, "ASKS");
     let host = HostAddress(*nic::info(nic).unwrap().host);
-    let address = connect::NetAddress {
+    let address = NetAddress {
         host,
-        discriminator: connect::Discriminator::new(b"there").unwrap(),
+        discriminator: Discriminator::new(b"there").unwrap(),
     };
     let connect = || nic::connect_request(vi, &address, &address, None);
     let state = || nic::query_vi(vi).map(|info| info.state);
     // The process ends at the first request, and has ended at the second one.
     for _ in 0..2 {
-        assert_eq!(connect().err(), Some(ControlError::NotReachable));
+        assert_eq!(connect().err(), Some(CallError::NotReachable));
         assert_eq!(state(), Ok(ViState::Error));
-        assert_eq!(connect().err(), Some(ControlError::InvalidState));
+        assert_eq!(connect().err(), Some(CallError::InvalidState));
         assert_eq!(nic::disconnect(vi), Ok(()));
         assert_eq!(state(), Ok(ViState::Idle));
     }
@@ -225,9 +225,9 @@ fn post_beyond_the_quota_with_refuse_fails_and_leaves_the_vi_idle() {
     let (nic, ptag, vi) = vi_and_tag_of(&process, "ALLOWS");
     let mut memory: Box<[[RawDescriptor; 8]]> = vec![Default::default(); 64].into();
     let range = memory.as_mut_ptr();
-    let settings = MemSettings {
-        ptag,
-        ..MemSettings::default()
+    let settings = MemAttributes {
+        ptag: Some(PtagHandle::from_raw(ptag)),
+        ..MemAttributes::default()
     };
     let bytes = size_of_val(&*memory) as u64;
     let region = register(nic, range as u64, bytes, &settings).unwrap();

@@ -1,6 +1,7 @@
 //! Tests of the submissions that the poller takes from an application beyond its limits.
 
 use vi_engine::{Completion, Status};
+use vi_types::{PtagHandle, ViAttributes};
 
 use super::*;
 use crate::attach::shared_queues::{CompletionConsumer, RingSizes, SubmissionProducer};
@@ -9,7 +10,7 @@ use crate::device::{self, Device};
 use crate::memory::backing::Owner;
 use crate::nic;
 use crate::nic_backend::Backend;
-use crate::vi::{ViSettings, vi_of};
+use crate::vi::vi_of;
 
 /// A NIC without threads and one attached application; the test acts as both.
 struct TestNic {
@@ -57,11 +58,11 @@ impl TestNic {
 
     /// Creates a VI of the application.
     fn vi(&self, nic: u64, ptag: u64) -> u64 {
-        let settings = ViSettings {
+        let settings = ViAttributes {
             reliability: 2,
             max_transfer_bytes: 4096,
-            ptag,
-            ..ViSettings::default()
+            ptag: Some(PtagHandle::from_raw(ptag)),
+            ..ViAttributes::default()
         };
         let vi = nic::create_vi(nic, &settings, 0, 0).unwrap();
         let index = vi_of(vi).unwrap().index;

@@ -4,9 +4,9 @@ use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Instant;
 
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::fc::NPortId;
 use pmd_port::PortFailure;
+use vi_types::{Discriminator, HostAddress, NetAddress};
 
 use super::*;
 use crate::nic_backend::Backend;
@@ -260,13 +260,12 @@ fn blocking_call_ends_with_its_program() {
     let (attach_socket, key) = attach(&server);
     let (call, nic) = open(&server, key);
     let device = server.nics[0].device;
-    let discriminator = fcvi_frame::connect::Discriminator::new(b"here").unwrap();
+    let discriminator = Discriminator::new(b"here").unwrap();
     let host = HostAddress(device.host);
-    let local = (&fcvi_frame::connect::NetAddress {
+    let local = NetAddress {
         host,
         discriminator,
-    })
-        .into();
+    };
     let wait = Request::ConnectWait {
         nic,
         local,

@@ -1,23 +1,19 @@
 //! Calls that establish and end connections, and the discriminators that they use.
 
-use fcvi_frame::connect;
+use vi_types::{CallError, Limit, Outcome, ResourceError};
 
 use super::Session;
 use super::owned::all_in_use;
 use crate::attach::limiters;
-use crate::attach::message::{Attributes, NetAddress, Reply, Request};
+use crate::attach::message::{Reply, Request};
 use crate::attach::reservations::{Refused, RequestNames, UsedNames};
 use crate::attach::socket::Peer;
-use crate::control::{ControlError, Outcome};
 use crate::nic;
-use crate::resource_error::{Limit, ResourceError};
 
 impl Session {
     /// Executes a call of this module.
     pub(super) fn execute_connecting(&self, request: Request) -> Outcome<Reply> {
         let done = |()| Reply::Done;
-        let attributes = |a: connect::Attributes| Reply::Attributes(Attributes::from(a));
-        let address = |a: NetAddress| a.get().ok_or(ControlError::InvalidParameter);
         match request {
             Request::ConnectWait { nic, local, limit } => {
                 // Calls that wait at the same time may exceed the limit by their number.
@@ -25,7 +21,6 @@ impl Session {
                     let limit = self.quota.max_incoming;
                     return Err(all_in_use(Limit::MaxIncoming, limit));
                 }
-                let local = address(local)?;
                 let name = local.discriminator;
                 self.reserve(nic, |names| names.begin_wait(nic, name))?;
                 let found = nic::connect_wait(nic, &local, limit);
@@ -34,8 +29,8 @@ impl Session {
                 self.owned().add_conn(found.conn, nic)?;
                 Ok(Reply::Request {
                     conn: found.conn,
-                    remote: (&found.remote).into(),
-                    attributes: found.attributes.into(),
+                    remote: found.remote,
+                    attributes: found.attributes,
                 })
             }
             Request::ConnectAccept { conn, vi } => {
@@ -53,7 +48,7 @@ impl Session {
             Request::PeerUser { vi } => nic::peer_user(self.vi(vi)?).map(Reply::User),
             Request::ConnectReject { conn } => {
                 if self.owned().conns.remove(&conn).is_none() {
-                    return Err(ControlError::InvalidParameter);
+                    return Err(CallError::InvalidParameter);
                 }
                 nic::connect_reject(conn).map(done)
             }
@@ -63,9 +58,8 @@ impl Session {
                 remote,
                 limit,
             } => {
-                let (local, remote) = (address(local)?, address(remote)?);
                 self.reserve_for(vi, RequestNames::of_client(&local))?;
-                nic::connect_request(vi, &local, &remote, limit).map(attributes)
+                nic::connect_request(vi, &local, &remote, limit).map(Reply::Attributes)
             }
             Request::ConnectPeer {
                 vi,
@@ -73,25 +67,26 @@ impl Session {
                 remote,
                 limit,
             } => {
-                let (local, remote) = (address(local)?, address(remote)?);
                 self.reserve_for(vi, RequestNames::of_peer(&local, &remote))?;
                 nic::connect_peer_request(vi, &local, &remote, limit).map(done)
             }
             Request::ConnectPeerDone { vi } => {
                 let outcome = nic::connect_peer_done(self.vi(vi)?)?;
-                Ok(outcome.map_or(Reply::Pending, attributes))
+                Ok(outcome.map_or(Reply::Pending, Reply::Attributes))
             }
-            Request::ConnectPeerWait { vi } => nic::connect_peer_wait(self.vi(vi)?).map(attributes),
+            Request::ConnectPeerWait { vi } => {
+                nic::connect_peer_wait(self.vi(vi)?).map(Reply::Attributes)
+            }
             Request::Disconnect { vi } => nic::disconnect(self.vi(vi)?).map(done),
             // First requests of a connection; calls with long replies are executed elsewhere.
-            _ => Err(ControlError::InvalidParameter),
+            _ => Err(CallError::InvalidParameter),
         }
     }
 
     /// A pending connection request of the application.
     fn conn(&self, conn: u64) -> Outcome<u64> {
         let known = self.owned().conns.contains_key(&conn);
-        known.then_some(conn).ok_or(ControlError::InvalidParameter)
+        known.then_some(conn).ok_or(CallError::InvalidParameter)
     }
 
     /// Undoes a call whose reply could not be sent.
@@ -105,7 +100,7 @@ impl Session {
     /// Reserves the discriminators of a connection request of this VI.
     fn reserve_for(&self, vi: u64, names: RequestNames) -> Outcome<()> {
         let nic = self.owned().vis.get(&vi).copied();
-        let nic = nic.ok_or(ControlError::InvalidParameter)?;
+        let nic = nic.ok_or(CallError::InvalidParameter)?;
         self.reserve(nic, |used| used.request(nic, vi, names))
     }
 
@@ -118,7 +113,7 @@ impl Session {
         let refused = {
             let owned = self.owned();
             if !owned.nics.contains(&nic) {
-                return Err(ControlError::InvalidParameter);
+                return Err(CallError::InvalidParameter);
             }
             match reserve(&mut self.names()) {
                 Ok(()) => return Ok(()),

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
+use vi_types::{CallError, Limit, LimitOf, LimitReached, Outcome, ResourceError};
+
 use crate::attach::mapped_files::FileUse;
 use crate::config::Quota;
-use crate::control::{ControlError, Outcome};
-use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 
 /// The resources of an application on its NIC, by their handles.
 ///
@@ -43,7 +43,7 @@ pub(super) struct Region {
 }
 
 /// The error of a reached quota.
-pub(super) fn all_in_use(limit: Limit, quota: u32) -> ControlError {
+pub(super) fn all_in_use(limit: Limit, quota: u32) -> CallError {
     LimitReached::all_in_use(limit, quota, LimitOf::Program).into()
 }
 
@@ -51,11 +51,7 @@ impl Owned {
     /// Returns what was created for a NIC handle, unless the handle was closed meanwhile.
     fn if_open<T>(&self, made: Outcome<T>, nic: u64) -> Outcome<T> {
         let is_open = self.nics.contains(&nic);
-        made.and_then(|made| {
-            is_open
-                .then_some(made)
-                .ok_or(ControlError::InvalidParameter)
-        })
+        made.and_then(|made| is_open.then_some(made).ok_or(CallError::InvalidParameter))
     }
 
     /// Removes a closed NIC handle and its resources. Returns its regions, which the caller drops without a lock.
@@ -130,7 +126,7 @@ impl Owned {
     ) -> Outcome<()> {
         let sum = self.other_bytes.saturating_add(bytes);
         if sum.saturating_add(file_bytes) > quota.max_registered_bytes {
-            return Err(ControlError::Resource(ResourceError::Limit(LimitReached {
+            return Err(CallError::Resource(ResourceError::Limit(LimitReached {
                 limit: Limit::MaxRegisteredBytes,
                 value: quota.max_registered_bytes,
                 in_use: self.other_bytes.saturating_add(file_bytes),
@@ -187,8 +183,8 @@ mod tests {
         }
     }
 
-    fn too_many_bytes(in_use: u64, wanted: u64) -> ControlError {
-        ControlError::Resource(ResourceError::Limit(LimitReached {
+    fn too_many_bytes(in_use: u64, wanted: u64) -> CallError {
+        CallError::Resource(ResourceError::Limit(LimitReached {
             limit: Limit::MaxRegisteredBytes,
             value: 0x3000,
             in_use,
@@ -236,7 +232,7 @@ mod tests {
         owned.commit_region(Ok(5), region(0x1000)).0.unwrap();
         owned.add_conn(6, 1).unwrap();
         assert_eq!(owned.close(1).len(), 1);
-        let closed = Err(ControlError::InvalidParameter);
+        let closed = Err(CallError::InvalidParameter);
         assert_eq!(owned.commit_tag(Ok(7), 1), closed);
         assert_eq!(owned.commit_vi(Ok(8), 1), closed);
         let (made, unused) = owned.commit_region(Ok(9), region(0x1000));
@@ -258,7 +254,7 @@ mod tests {
         let reached = all_in_use(Limit::MaxPtags, 2);
         assert_eq!(owned.reserve_tag(&quota), Err(reached));
         assert_eq!(owned.commit_tag(Ok(7), 1), Ok(7));
-        let refused = owned.commit_tag(Err(ControlError::InvalidParameter), 1);
+        let refused = owned.commit_tag(Err(CallError::InvalidParameter), 1);
         assert!(refused.is_err());
         assert_eq!(owned.reserve_tag(&quota), Ok(()), "one was not created");
         assert_eq!(owned.tags.len(), 1);
@@ -272,8 +268,8 @@ mod tests {
         assert_eq!(owned.reserve_vi(&quota), Err(all_in_use(Limit::MaxVi, 2)));
         assert_eq!(owned.commit_vi(Ok(7), 1), Ok(7));
         assert_eq!(owned.reserve_vi(&quota), Err(all_in_use(Limit::MaxVi, 2)));
-        let refused = owned.commit_vi(Err(ControlError::Ptag), 1);
-        assert_eq!(refused, Err(ControlError::Ptag));
+        let refused = owned.commit_vi(Err(CallError::Ptag), 1);
+        assert_eq!(refused, Err(CallError::Ptag));
         assert_eq!(owned.reserve_vi(&quota), Ok(()), "one was not created");
         assert_eq!(owned.vis.len(), 1);
     }
@@ -286,10 +282,8 @@ mod tests {
         let third = expect(&mut owned, 0x1000, &quota);
         assert_eq!(third, Err(all_in_use(Limit::MaxRegions, 2)));
         assert_eq!(owned.commit_region(Ok(7), region(0x1000)).0, Ok(7));
-        let failed = owned
-            .commit_region(Err(ControlError::Ptag), region(0x1000))
-            .0;
-        assert_eq!(failed, Err(ControlError::Ptag));
+        let failed = owned.commit_region(Err(CallError::Ptag), region(0x1000)).0;
+        assert_eq!(failed, Err(CallError::Ptag));
         let long = expect(&mut owned, 0x3000, &quota);
         assert_eq!(long, Err(too_many_bytes(0x1000, 0x3000)));
         assert_eq!(owned.other_bytes, 0x1000);

@@ -2,19 +2,19 @@
 
 use std::fmt;
 
+use vi_types::{CallError, Limit, ResourceError};
+
 use super::{Owned, Session};
 use crate::attach::limiters;
 use crate::attach::message::Reply;
 use crate::attach::server::QuotaUse;
 use crate::attach::socket::Peer;
-use crate::control::ControlError;
-use crate::resource_error::{Limit, ResourceError};
 use crate::sync::Ordering;
 
 impl Session {
     /// Counts and logs a call that fails because of a limit.
     pub(super) fn note_limit(&self, reply: &Reply) {
-        if let Reply::Failed(ControlError::Resource(ResourceError::Limit(limit))) = reply {
+        if let Reply::Failed(CallError::Resource(ResourceError::Limit(limit))) = reply {
             self.note_refused(limit);
         }
     }

@@ -4,19 +4,18 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Once, PoisonError};
 
 use nix::unistd::geteuid;
+use vi_types::{CallError, MemAttributes, Outcome, ResourceError};
 
 use super::Session;
 use super::owned::Region;
 use crate::attach::limiters;
 use crate::attach::mapped_files::FileUse;
 use crate::attach::message::Reply;
-use crate::control::{ControlError, Outcome, attributes};
+use crate::control::attributes;
 use crate::memory::backing::{Backing, ClientMemory};
 use crate::memory::client_mapping::{ClientFile, MapError};
 use crate::memory::client_process::{ClientError, ClientProcess};
 use crate::memory::pages::page_range;
-use crate::nic::MemSettings;
-use crate::resource_error::ResourceError;
 use crate::sync::Ordering;
 use crate::sys;
 
@@ -50,13 +49,12 @@ impl Session {
         &self,
         nic: u64,
         (address, length_bytes): (u64, u64),
-        attributes: (&MemSettings, bool),
+        attributes: (&MemAttributes, bool),
         shared: Option<SharedRange>,
     ) -> Outcome<Reply> {
         let nic = self.nic(nic)?;
-        self.tag(attributes.0.ptag)?;
-        let (base, end) =
-            page_range(address, length_bytes).ok_or(ControlError::InvalidParameter)?;
+        self.check_tag(attributes.0.ptag)?;
+        let (base, end) = page_range(address, length_bytes).ok_or(CallError::InvalidParameter)?;
         let bytes = end - base;
         self.owned().reserve_region(&self.quota)?;
         let range = (address, length_bytes);
@@ -64,7 +62,7 @@ impl Session {
             .as_ref()
             .is_some_and(|shared| shared.is_bounce_buffer);
         if is_bounce_buffer && (attributes.0.rdma_write || attributes.0.rdma_read) {
-            return Err(ControlError::InvalidParameter);
+            return Err(CallError::InvalidParameter);
         }
         let access = match shared {
             Some(shared) => self.map(shared, bytes, range),
@@ -186,7 +184,7 @@ impl Session {
         &self,
         nic: u64,
         range: (u64, u64),
-        (settings, writable): (&MemSettings, bool),
+        (settings, writable): (&MemAttributes, bool),
         backing: Backing,
     ) -> Outcome<u32> {
         let memory = ClientMemory {
@@ -200,7 +198,7 @@ impl Session {
         // Under the lock of the table: a thread that closes the NIC handle either finds the region or is noticed here.
         let check = || {
             if !self.device.nic_handles.is_open(nic) {
-                return Err(ControlError::InvalidParameter);
+                return Err(CallError::InvalidParameter);
             }
             attributes::check_region(self.device, settings)
         };
@@ -258,17 +256,17 @@ impl Session {
         };
         let ended = self.owned().remove_region(region);
         drop(ended);
-        removed.map(drop).ok_or(ControlError::InvalidParameter)
+        removed.map(drop).ok_or(CallError::InvalidParameter)
     }
 
     pub(super) fn set_region(
         &self,
         nic: u64,
         (address, region): (u64, u32),
-        settings: &MemSettings,
+        settings: &MemAttributes,
     ) -> Outcome<()> {
         self.region(nic, address, region)?;
-        self.tag(settings.ptag)?;
+        self.check_tag(settings.ptag)?;
         attributes::set_region(self.device, self.owner(), (address, region), settings)
     }
 
@@ -280,6 +278,6 @@ impl Session {
                 .regions
                 .get(&region)
                 .is_some_and(|region| region.address == address);
-        is_owned.then_some(()).ok_or(ControlError::InvalidParameter)
+        is_owned.then_some(()).ok_or(CallError::InvalidParameter)
     }
 }

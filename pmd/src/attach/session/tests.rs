@@ -1,12 +1,11 @@
 //! Tests of sessions that end during calls, of limits, and of protection.
 
-use fcvi_frame::connect;
+use vi_types::{Discriminator, MemAttributes, NetAddress, PtagHandle};
 
 use super::*;
 use crate::attach::client::{Client, Limits};
 use crate::attach::client_slots::{ClientSlots, SlotLimits};
 use crate::attach::mapped_files::MappedFiles;
-use crate::attach::message::NetAddress;
 use crate::attach::shared_queues::{RingSizes, SharedQueues};
 use crate::config::ProcessConfig;
 use crate::device;
@@ -15,7 +14,6 @@ use crate::memory::client_mapping::MappedMemory;
 use crate::memory::client_process::obey_ptrace_rules;
 use crate::memory::testkit::{filled_file, sealed_file};
 use crate::memory::{Access, TagCheck};
-use crate::nic::MemSettings;
 use crate::sys;
 
 mod users;
@@ -144,11 +142,11 @@ fn client_of(uid: libc::uid_t) -> Client {
     )
 }
 
-fn settings() -> ViSettings {
-    ViSettings {
+fn settings() -> ViAttributes {
+    ViAttributes {
         reliability: 2,
         max_transfer_bytes: 4096,
-        ..ViSettings::default()
+        ..ViAttributes::default()
     }
 }
 
@@ -178,9 +176,9 @@ fn register_fails_while_the_nic_handle_is_closed() {
     assert_ne!(ptag, ptag_of_other);
     nic::close(nic).unwrap();
     let memory = MappedMemory::map(sealed_file(PAGE_BYTES), 0, PAGE_BYTES).unwrap();
-    let settings = MemSettings {
-        ptag: ptag_of_other,
-        ..MemSettings::default()
+    let settings = MemAttributes {
+        ptag: Some(PtagHandle::from_raw(ptag_of_other)),
+        ..MemAttributes::default()
     };
     let entered = application.enter(
         nic,
@@ -188,7 +186,7 @@ fn register_fails_while_the_nic_handle_is_closed() {
         (&settings, true),
         Backing::Mapped(memory),
     );
-    assert_eq!(entered, Err(ControlError::InvalidParameter));
+    assert_eq!(entered, Err(CallError::InvalidParameter));
     application.end();
 }
 
@@ -198,8 +196,8 @@ fn region_of_read_only_pages_permits_no_write_access() {
     let application = process.application(0);
     let nic = handle(application.execute(Request::Open, Vec::new()));
     let ptag = handle(application.execute(Request::CreatePtag { nic }, Vec::new()));
-    let settings = MemSettings {
-        ptag,
+    let settings = MemAttributes {
+        ptag: Some(PtagHandle::from_raw(ptag)),
         rdma_write: true,
         rdma_read: true,
     };
@@ -241,7 +239,10 @@ fn vi_destroyed_before_it_was_assigned_does_not_take_over_a_new_one_with_its_ind
     let nics = [&early, &late].map(|app| handle(app.execute(Request::Open, Vec::new())));
     let tags = [(&early, nics[0]), (&late, nics[1])]
         .map(|(app, nic)| handle(app.execute(Request::CreatePtag { nic }, Vec::new())));
-    let tagged = |ptag| ViSettings { ptag, ..settings() };
+    let tagged = |ptag| ViAttributes {
+        ptag: Some(PtagHandle::from_raw(ptag)),
+        ..settings()
+    };
     let destroyed = nic::create_vi(nics[0], &tagged(tags[0]), 0, 0).unwrap();
     early.end();
     let request = Request::CreateVi {
@@ -254,7 +255,7 @@ fn vi_destroyed_before_it_was_assigned_does_not_take_over_a_new_one_with_its_ind
         RawHandle::unpack(destroyed).index,
         "the same index"
     );
-    assert_eq!(early.serve(destroyed), Err(ControlError::InvalidParameter));
+    assert_eq!(early.serve(destroyed), Err(CallError::InvalidParameter));
     assert_eq!(process.client_of_vi(vi), late.client());
     assert_ne!(early.owner(), late.owner());
     late.end();
@@ -295,9 +296,9 @@ fn private_memory_is_registered_only_for_programs_of_the_own_user() {
             nic,
             address: memory.as_ptr().expose_provenance() as u64,
             length_bytes: 64,
-            settings: MemSettings {
-                ptag,
-                ..MemSettings::default()
+            settings: MemAttributes {
+                ptag: Some(PtagHandle::from_raw(ptag)),
+                ..MemAttributes::default()
             },
             shared_at: None,
             writable: true,
@@ -345,16 +346,17 @@ fn accepted_requests_and_resources_of_a_closed_nic_handle_are_removed() {
     let nics = [&server, &client].map(|app| handle(app.execute(Request::Open, Vec::new())));
     let make = |app: &Arc<Session>, nic| {
         let ptag = handle(app.execute(Request::CreatePtag { nic }, Vec::new()));
-        let settings = ViSettings { ptag, ..settings() };
+        let settings = ViAttributes {
+            ptag: Some(PtagHandle::from_raw(ptag)),
+            ..settings()
+        };
         handle(app.execute(Request::CreateVi { nic, settings }, Vec::new()))
     };
     let vis = [make(&server, nics[0]), make(&client, nics[1])];
     let host = HostAddress(process.device.host);
-    let address = |name: &[u8]| {
-        NetAddress::from(&connect::NetAddress {
-            host,
-            discriminator: connect::Discriminator::new(name).unwrap(),
-        })
+    let address = |name: &[u8]| NetAddress {
+        host,
+        discriminator: Discriminator::new(name).unwrap(),
     };
     let limit = Some(Duration::from_secs(20));
     let accepting = {
@@ -379,7 +381,7 @@ fn accepted_requests_and_resources_of_a_closed_nic_handle_are_removed() {
     loop {
         match client.execute(connect.clone(), Vec::new()) {
             Ok(_) => break,
-            Err(ControlError::NoMatch) => std::thread::yield_now(),
+            Err(CallError::NoMatch) => std::thread::yield_now(),
             Err(error) => panic!("{error:?}"),
         }
     }
@@ -412,16 +414,19 @@ fn concurrent_calls_create_exactly_the_quota() {
             start.wait();
             let (mut vis, mut regions) = (0, 0);
             for _ in 0..LIMIT {
-                let settings = ViSettings { ptag, ..settings() };
+                let settings = ViAttributes {
+                    ptag: Some(PtagHandle::from_raw(ptag)),
+                    ..settings()
+                };
                 let vi = Request::CreateVi { nic, settings };
                 vis += usize::from(application.execute(vi, Vec::new()).is_ok());
                 let region = Request::Register {
                     nic,
                     address: 0x1000,
                     length_bytes: 64,
-                    settings: MemSettings {
-                        ptag,
-                        ..MemSettings::default()
+                    settings: MemAttributes {
+                        ptag: Some(PtagHandle::from_raw(ptag)),
+                        ..MemAttributes::default()
                     },
                     writable: true,
                     shared_at: Some(0),

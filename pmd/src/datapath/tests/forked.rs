@@ -41,7 +41,7 @@ fn forked_child_polls_nothing_of_parent() {
         near.memory.write(PAGE_BYTES, b"12345678");
         near.post_send(0, control::OP_SEND_RECV, &[near.segment(0, 8)]);
         assert_eq!(near.wait_sent(&near), status::DONE | status::OP_SEND);
-        let stale = Some(ControlError::InvalidParameter);
+        let stale = Some(CallError::InvalidParameter);
         let refused = in_child(|| {
             (0..100).all(|_| {
                 queue_calls::done(far.vi, QueueKind::Send).err() == stale

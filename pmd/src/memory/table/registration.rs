@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use vi_types::LockPolicy;
+use vi_types::{Limit, LimitOf, LimitReached, LockPolicy, ResourceError};
 
 use super::ownership::{NicHandleRegions, TagUseCounts};
 use super::{
@@ -15,7 +15,6 @@ use super::{
 use crate::memory::backing::{Backing, ClientMemory, Owner};
 use crate::memory::page_locks::{self, LockError};
 use crate::memory::pages;
-use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::sync::{AtomicPtr, Ordering, fence};
 
 mod admission;

@@ -1,6 +1,7 @@
+use vi_types::{Limit, LimitOf, LimitReached};
+
 use super::*;
 use crate::memory::{page_locks, pages};
-use crate::resource_error::{Limit, LimitOf, LimitReached};
 
 mod clients;
 

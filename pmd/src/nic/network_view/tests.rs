@@ -37,10 +37,7 @@ fn segment_view_changes_when_stations_join_and_leave() {
     let after = await_network_change(one, &both, None).unwrap().unwrap();
     assert!(after.is_same(&alone));
     nic::close(one).unwrap();
-    assert_eq!(
-        network_view(one).unwrap_err(),
-        ControlError::InvalidParameter
-    );
+    assert_eq!(network_view(one).unwrap_err(), CallError::InvalidParameter);
 }
 
 #[test]
@@ -52,6 +49,6 @@ fn await_network_change_fails_when_the_nic_is_closed() {
         let waiting = scope.spawn(|| await_network_change(one, &known, None));
         nic::close(one).unwrap();
         let result = waiting.join().unwrap();
-        assert_eq!(result.unwrap_err(), ControlError::InvalidParameter);
+        assert_eq!(result.unwrap_err(), CallError::InvalidParameter);
     });
 }

@@ -107,7 +107,7 @@ fn queue_destroyed_while_thread_starts_has_no_thread() {
         end(source, &[&slot]);
         Running::start(source)
     });
-    assert_eq!(requested, Err(ControlError::InvalidParameter));
+    assert_eq!(requested, Err(CallError::InvalidParameter));
     assert_eq!(threads(source), 0);
     assert!(slot.end().is_none());
     crate::device::close(source.device, nic_handle).unwrap();

@@ -1,8 +1,8 @@
 //! RDMA accesses of peers whose handle names no region: counted and limited; after too many the
 //! connection breaks (ADR 0041).
 
-use fcvi_frame::connect::HostAddress;
 use vi_engine::{AsyncError, EngineIo};
+use vi_types::HostAddress;
 use vitcp_lite::{IsCode, RemoteError, ViErrorType};
 
 use super::Receiver;

@@ -10,6 +10,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use vi_types::{PtagHandle, ViAttributes};
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 
 use super::*;
@@ -19,7 +20,6 @@ use crate::control;
 use crate::device::{self, Device};
 use crate::nic;
 use crate::testkit::lingering_connection;
-use crate::vi::ViSettings;
 
 /// Long enough for slow machines.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -57,10 +57,10 @@ impl Program {
 
     /// Has it listen; returns whether it does.
     fn listen(&self) -> bool {
-        let settings = ViSettings {
+        let settings = ViAttributes {
             reliability: 2,
             max_transfer_bytes: 1 << 16,
-            ptag: self.ptag,
+            ptag: Some(PtagHandle::from_raw(self.ptag)),
             rdma_write: false,
             qos: 0,
             rdma_read: false,

@@ -1,11 +1,11 @@
 //! The application of one VI: a state machine that requests, listens, accepts, rejects and disconnects.
 
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ResourceError, ViState};
 
 use super::accounting::Identity;
 use super::world::{MAX_TIMEOUT_NS, R_A_TOV_NS, ULP_TIMEOUT_NS, World, host_of};
 use crate::testkit::net::{MS, params};
-use crate::{ConnectError, Indication, ViIndex};
+use crate::{Indication, ViIndex};
 
 const LEVELS: [ReliabilityLevel; 3] = [
     ReliabilityLevel::UnreliableDelivery,
@@ -263,11 +263,11 @@ impl World {
                 self.actors[at].step = Step::Accepting { latest_ns };
                 self.log(at, || format!("accepts {request:?}"));
             }
-            Err(ConnectError::Timeout) => {
+            Err(CallError::Timeout) => {
                 self.count("server: request cancelled");
                 self.disconnect(at);
             }
-            Err(ConnectError::ReliabilityLevel) => {
+            Err(CallError::ReliabilityLevel) => {
                 assert_ne!(self.actors[at].level, level);
                 self.count("server: attributes differ");
                 self.net.disconnect(node, vi);
@@ -323,7 +323,7 @@ impl World {
         self.net.disconnect(node, vi);
         if waited {
             let error = self.net.outcome(node, vi).map(|outcome| outcome.err());
-            assert_eq!(error, Some(Some(ConnectError::InvalidState)));
+            assert_eq!(error, Some(Some(CallError::InvalidState)));
         }
         assert_eq!(self.net.state(node, vi), ViState::Idle);
         self.log(at, || "disconnects".into());
@@ -355,15 +355,15 @@ impl World {
 }
 
 /// Names a failed connection call for the totals.
-fn failure(peer: bool, server: bool, error: ConnectError) -> &'static str {
+fn failure(peer: bool, server: bool, error: CallError) -> &'static str {
     match (peer, server, error) {
-        (false, false, ConnectError::Timeout) => "client: Timeout",
-        (false, false, ConnectError::NoMatch) => "client: NoMatch",
-        (false, false, ConnectError::Rejected) => "client: Rejected",
-        (false, false, ConnectError::Resources) => "client: Resources",
-        (false, true, ConnectError::Timeout) => "server: Timeout",
-        (true, _, ConnectError::Timeout) => "peer: Timeout",
-        (true, _, ConnectError::ReliabilityLevel) => "peer: ReliabilityLevel",
+        (false, false, CallError::Timeout) => "client: Timeout",
+        (false, false, CallError::NoMatch) => "client: NoMatch",
+        (false, false, CallError::Rejected) => "client: Rejected",
+        (false, false, CallError::Resource(ResourceError::Connection)) => "client: Resources",
+        (false, true, CallError::Timeout) => "server: Timeout",
+        (true, _, CallError::Timeout) => "peer: Timeout",
+        (true, _, CallError::ReliabilityLevel) => "peer: ReliabilityLevel",
         _ => panic!("{error:?}, peer {peer}, server {server}"),
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use fcvi_frame::iu::Opcode;
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ResourceError, ViState};
 
 use super::model::R_A_TOV;
 use super::network::Network;
@@ -12,7 +12,7 @@ use crate::endpoint::Phase;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
 use crate::testkit::rng::Rng;
 use crate::testkit::wire::opcode;
-use crate::{ConnId, ConnectError, Counter, ViIndex};
+use crate::{ConnId, Counter, ViIndex};
 
 const STEPS: u64 = 400;
 /// Less than the delay of the wire.
@@ -187,7 +187,7 @@ impl Simulation {
                 self.accepting.insert(vi, key);
                 Ok(())
             }
-            Err(ConnectError::Timeout) if self.is_requested(key) => {
+            Err(CallError::Timeout) if self.is_requested(key) => {
                 Err(format!("{key:?} was cancelled by a late disconnect"))
             }
             Err(_) => Ok(()),
@@ -313,7 +313,7 @@ impl Simulation {
                 continue;
             };
             self.clients[at].requested = None;
-            if error == ConnectError::Resources {
+            if error == CallError::Resource(ResourceError::Connection) {
                 // The table is full of requests without an answer.
                 assert!(self.net.count(SERVER, Counter::DropIncomingFull) > 0);
                 continue;

@@ -1,9 +1,9 @@
 //! FARP: resolution of host addresses to N_Ports, and replies to requests of peers.
 
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::els::{ElsCommand, Farp, FarpAction, FarpMatch};
 use fcvi_frame::fc::{NPortId, RCtl};
 use fcvi_frame::{MacAddress, profile};
+use vi_types::HostAddress;
 
 use super::frames::{
     LARGER_NAME, MS, OURS, S, Setup, THEIR_NAME, THEIRS, config, farp, farp_request, host,

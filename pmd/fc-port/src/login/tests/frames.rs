@@ -1,6 +1,5 @@
 //! The machine under test, and the frames of a simulated peer.
 
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::els::{
     ACCEPT, Adisc, Class3Parameters, ElsCommand, Farp, FarpAction, FarpMatch, Login, LoginFeatures,
     Logo, LsRjt, PageFlags, ProcessLogin, READ_TIMEOUT_VALUES, RejectExplanation, RejectReason,
@@ -9,6 +8,7 @@ use fcvi_frame::els::{
 use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl, RX_ID_UNASSIGNED};
 use fcvi_frame::{MacAddress, profile};
 pub(super) use protocol_testkit::time::{MS, S};
+use vi_types::HostAddress;
 
 use crate::Neighbour;
 use crate::login::{Carrier, ElsOut, FipService, LoginConfig, LoginEvent, LoginMachine};

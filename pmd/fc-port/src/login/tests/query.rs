@@ -1,9 +1,9 @@
 //! Host queries: every logged-in port that supports the FC-4 protocol is queried for its host address.
 
 use fcvi_frame::MacAddress;
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::els::{ElsCommand, Farp, FarpAction, FarpMatch};
 use fcvi_frame::fc::NPortId;
+use vi_types::HostAddress;
 
 use super::frames::{S, host, neighbour};
 use super::net::{Faults, Segment};

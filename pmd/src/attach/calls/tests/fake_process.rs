@@ -5,10 +5,10 @@ use std::sync::mpsc;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use vi_types::status;
+use fcvi_frame::connect::Attributes;
+use vi_types::{PtagHandle, status};
 
 use super::*;
-use crate::attach::message::Attributes;
 use crate::attach::shared_queues::{
     Completed, CompletionEntry, CompletionProducer, OpCode, Submission, SubmissionConsumer, ViId,
 };
@@ -221,9 +221,7 @@ fn default_reply(request: &Request) -> Option<Reply> {
         },
         Request::Register { .. } => Reply::Region(REGION),
         Request::Open | Request::CreatePtag { .. } => Reply::Handle(1),
-        Request::Connect { .. } => {
-            Reply::Attributes(Attributes::from(connect::Attributes::default()))
-        }
+        Request::Connect { .. } => Reply::Attributes(Attributes::default()),
         _ => Reply::Done,
     })
 }
@@ -249,11 +247,11 @@ impl TestVi {
 
     fn at_level(nic: u64, reliability: u16) -> Self {
         let ptag = nic::create_ptag(nic).unwrap();
-        let settings = ViSettings {
-            ptag,
+        let settings = ViAttributes {
+            ptag: Some(PtagHandle::from_raw(ptag)),
             reliability,
             max_transfer_bytes: 4096,
-            ..ViSettings::default()
+            ..ViAttributes::default()
         };
         let handle = nic::create_vi(nic, &settings, 0, 0).unwrap();
         let vi = vi_of(handle).unwrap();
@@ -265,7 +263,7 @@ impl TestVi {
         }
     }
 
-    fn connect(&self) -> Outcome<connect::Attributes> {
+    fn connect(&self) -> Outcome<Attributes> {
         let address = address_on(self.nic);
         nic::connect_request(self.handle, &address, &address, None)
     }
@@ -292,10 +290,10 @@ impl TestVi {
     }
 }
 
-fn address_on(nic: u64) -> connect::NetAddress {
-    connect::NetAddress {
+fn address_on(nic: u64) -> NetAddress {
+    NetAddress {
         host: HostAddress(*nic::info(nic).unwrap().host),
-        discriminator: connect::Discriminator::new(b"there").unwrap(),
+        discriminator: Discriminator::new(b"there").unwrap(),
     }
 }
 
@@ -480,9 +478,9 @@ fn post_on_idle_vi_is_flushed_when_it_returns_although_the_poller_is_delayed() {
     let test_vi = TestVi::new(process.nic());
     let mut descriptor = Box::new(RawDescriptor::default());
     let at = &raw mut *descriptor;
-    let settings = MemSettings {
-        ptag: test_vi.ptag,
-        ..MemSettings::default()
+    let settings = MemAttributes {
+        ptag: Some(PtagHandle::from_raw(test_vi.ptag)),
+        ..MemAttributes::default()
     };
     let bytes = size_of::<RawDescriptor>() as u64;
     let region = register(test_vi.nic, at as u64, bytes, &settings).unwrap();

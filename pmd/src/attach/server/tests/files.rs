@@ -3,12 +3,13 @@
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 
+use vi_types::{MemAttributes, PtagHandle};
+
 use super::*;
 use crate::attach::client_slots::SlotLimits;
 use crate::config::Quota;
 use crate::memory::client_mapping::ClientFile;
 use crate::memory::testkit::{filled_file, map_file, mappings_of, punch};
-use crate::nic::MemSettings;
 use crate::sys;
 
 #[test]
@@ -101,8 +102,8 @@ fn freed_file_is_unmapped_by_a_message_of_the_process_that_registered_it() {
         nic,
         address: 0x1000,
         length_bytes: 64,
-        settings: MemSettings {
-            ptag,
+        settings: MemAttributes {
+            ptag: Some(PtagHandle::from_raw(ptag)),
             ..Default::default()
         },
         writable: true,

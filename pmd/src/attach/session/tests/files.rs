@@ -4,6 +4,8 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
+use vi_types::PtagHandle;
+
 use super::*;
 use crate::memory::client_mapping::ClientFile;
 use crate::memory::testkit::{mappings_of, memory_file, punch};
@@ -31,9 +33,9 @@ impl Registrar {
             nic: self.nic,
             address: 0x1000_0000 + page * PAGE_BYTES,
             length_bytes: pages * PAGE_BYTES,
-            settings: MemSettings {
-                ptag: self.ptag,
-                ..MemSettings::default()
+            settings: MemAttributes {
+                ptag: Some(PtagHandle::from_raw(self.ptag)),
+                ..MemAttributes::default()
             },
             writable: true,
             shared_at: Some(page * PAGE_BYTES),
@@ -210,9 +212,9 @@ fn file_sealed_by_another_process_is_accessed_by_system_calls_if_permitted() {
         nic: with.nic,
         address,
         length_bytes: 64,
-        settings: MemSettings {
-            ptag: with.ptag,
-            ..MemSettings::default()
+        settings: MemAttributes {
+            ptag: Some(PtagHandle::from_raw(with.ptag)),
+            ..MemAttributes::default()
         },
         writable: true,
         shared_at: Some(0),

@@ -1,5 +1,7 @@
 //! Tests of programs of two users on one NIC: reserved discriminators and user IDs of peers.
 
+use vi_types::PtagHandle;
+
 use super::*;
 
 const OWNER: libc::uid_t = 1000;
@@ -29,7 +31,10 @@ impl Application {
         let session = Arc::new(session);
         let nic = handle(session.execute(Request::Open, Vec::new()));
         let ptag = handle(session.execute(Request::CreatePtag { nic }, Vec::new()));
-        let settings = ViSettings { ptag, ..settings() };
+        let settings = ViAttributes {
+            ptag: Some(PtagHandle::from_raw(ptag)),
+            ..settings()
+        };
         let vi = handle(session.execute(Request::CreateVi { nic, settings }, Vec::new()));
         Self { session, nic, vi }
     }
@@ -39,10 +44,10 @@ impl Application {
     }
 
     fn address(&self, name: &str) -> NetAddress {
-        NetAddress::from(&connect::NetAddress {
+        NetAddress {
             host: HostAddress(self.session.device.host),
-            discriminator: connect::Discriminator::new(name.as_bytes()).unwrap(),
-        })
+            discriminator: Discriminator::new(name.as_bytes()).unwrap(),
+        }
     }
 
     fn wait(&self, name: &str, limit: Option<Duration>) -> Outcome<Reply> {
@@ -82,12 +87,12 @@ impl Application {
     }
 }
 
-fn error(outcome: Outcome<Reply>) -> ControlError {
+fn error(outcome: Outcome<Reply>) -> CallError {
     outcome.expect_err("it was not refused")
 }
 
 /// The error for a discriminator of another user.
-const RESERVED: ControlError = ControlError::Resource(ResourceError::Discriminator);
+const RESERVED: CallError = CallError::Resource(ResourceError::Discriminator);
 
 #[test]
 fn wait_on_a_discriminator_of_another_user_is_refused_until_its_nic_handles_are_closed() {
@@ -95,17 +100,17 @@ fn wait_on_a_discriminator_of_another_user_is_refused_until_its_nic_handles_are_
     let [first, second] = [(); 2].map(|()| Application::of(&process, OWNER));
     let other = Application::of(&process, OTHER);
     for owner in [&first, &second] {
-        assert_eq!(error(owner.wait("service", AT_ONCE)), ControlError::Timeout);
+        assert_eq!(error(owner.wait("service", AT_ONCE)), CallError::Timeout);
     }
     // No call waits for a request on it now.
     let refused = || error(other.wait("service", AT_ONCE));
     assert_eq!(refused(), RESERVED);
-    assert_eq!(error(other.wait("another", AT_ONCE)), ControlError::Timeout);
+    assert_eq!(error(other.wait("another", AT_ONCE)), CallError::Timeout);
     let nic = first.nic;
     first.call(Request::Close { nic }).unwrap();
     assert_eq!(refused(), RESERVED, "one handle is still open");
     second.session.end();
-    assert_eq!(refused(), ControlError::Timeout, "it is free");
+    assert_eq!(refused(), CallError::Timeout, "it is free");
     let taken = Application::of(&process, OWNER);
     assert_eq!(error(taken.wait("service", AT_ONCE)), RESERVED);
     for session in [first.session, other.session, taken.session] {
@@ -119,14 +124,14 @@ fn request_from_a_discriminator_of_another_user_is_refused_and_leaves_the_vi_idl
     let owner = Application::of(&process, OWNER);
     let other = Application::of(&process, OTHER);
     let unmatched = error(owner.connect("client", "unused", TIMEOUT));
-    assert_eq!(unmatched, ControlError::NoMatch);
+    assert_eq!(unmatched, CallError::NoMatch);
     let connect = |own| error(other.connect(own, "unused", TIMEOUT));
     assert_eq!(connect("client"), RESERVED);
     assert_eq!(error(other.connect_peer("client", "x")), RESERVED);
     let waits = other.wait("client", AT_ONCE);
     assert_eq!(error(waits), RESERVED);
-    assert_eq!(connect("another"), ControlError::NoMatch);
-    assert_eq!(connect(""), ControlError::NoMatch, "no discriminator");
+    assert_eq!(connect("another"), CallError::NoMatch);
+    assert_eq!(connect(""), CallError::NoMatch, "no discriminator");
     // The requests of two peers are matched by the remote discriminator.
     owner.connect_peer("", "meeting").unwrap();
     let refused = error(other.connect_peer("", "meeting"));
@@ -134,7 +139,7 @@ fn request_from_a_discriminator_of_another_user_is_refused_and_leaves_the_vi_idl
     let refused = error(other.wait("meeting", AT_ONCE));
     assert_eq!(refused, RESERVED);
     owner.session.end();
-    assert_eq!(connect("client"), ControlError::NoMatch, "it is free");
+    assert_eq!(connect("client"), CallError::NoMatch, "it is free");
     other.connect_peer("client", "meeting").unwrap();
     other.session.end();
 }
@@ -152,9 +157,9 @@ fn discriminator_is_not_reserved_for_a_closed_nic_handle() {
         owner.connect_peer("service", "unused"),
     ];
     for outcome in closed {
-        assert_eq!(error(outcome), ControlError::InvalidParameter);
+        assert_eq!(error(outcome), CallError::InvalidParameter);
     }
-    assert_eq!(error(other.wait("service", AT_ONCE)), ControlError::Timeout);
+    assert_eq!(error(other.wait("service", AT_ONCE)), CallError::Timeout);
     for session in [owner.session, other.session] {
         session.end();
     }
@@ -170,12 +175,12 @@ fn user(outcome: Outcome<Reply>) -> Option<libc::uid_t> {
 fn check_user_of_client(process: &Process) {
     let [server, other] = [(); 2].map(|()| Application::of(process, OWNER));
     let client = Application::of(process, OTHER);
-    assert_eq!(error(client.peer_user()), ControlError::InvalidState);
+    assert_eq!(error(client.peer_user()), CallError::InvalidState);
     std::thread::scope(|scope| {
         let connecting = scope.spawn(|| {
             loop {
                 match client.connect("client", "service", TIMEOUT) {
-                    Err(ControlError::NoMatch) => std::thread::yield_now(),
+                    Err(CallError::NoMatch) => std::thread::yield_now(),
                     outcome => break outcome,
                 }
             }
@@ -185,11 +190,11 @@ fn check_user_of_client(process: &Process) {
         };
         assert_eq!(user(server.user_of_request(conn)), Some(OTHER));
         let not_its_own = error(other.user_of_request(conn));
-        assert_eq!(not_its_own, ControlError::InvalidParameter);
+        assert_eq!(not_its_own, CallError::InvalidParameter);
         let vi = server.vi;
         server.call(Request::ConnectAccept { conn, vi }).unwrap();
         let accepted = error(server.user_of_request(conn));
-        assert_eq!(accepted, ControlError::InvalidParameter);
+        assert_eq!(accepted, CallError::InvalidParameter);
         connecting.join().unwrap().unwrap();
     });
     assert_eq!(user(server.peer_user()), Some(OTHER));

@@ -2,10 +2,11 @@
 
 use std::collections::TryReserveError;
 
+use vi_types::{Limit, LimitOf, LimitReached, ResourceError};
+
 use super::{Control, Prepared, Span};
 use crate::memory::page_locks;
 use crate::memory::table::{RegionAttributes, RegionError, RegionLimits};
-use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 
 impl Control {
     /// Counts a region that is about to be registered, within the limits.

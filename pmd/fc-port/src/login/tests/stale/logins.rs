@@ -3,9 +3,9 @@
 //! FLOGI may also be delayed. No request is repeated to a port that has restarted and lost its record of it.
 
 use fcvi_frame::MacAddress;
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::els::ElsCommand;
 use fcvi_frame::fc::{NPortId, RCtl};
+use vi_types::HostAddress;
 
 use crate::Neighbour;
 use crate::login::{

@@ -1,12 +1,14 @@
 //! Tests of NIC handles: call connections, device names, memory and VIs of a handle.
 
+use vi_types::PtagHandle;
+
 use super::*;
 use crate::config::Protection;
 use crate::device::device_of;
 use crate::events::AsyncEvent;
 
 /// Starts a thread that waits for a connection, and returns a receiver of its result once the process has the request.
-fn start_connect_wait(process: &FakeProcess, nic: u64) -> mpsc::Receiver<Option<ControlError>> {
+fn start_connect_wait(process: &FakeProcess, nic: u64) -> mpsc::Receiver<Option<CallError>> {
     let (sender, result) = mpsc::channel();
     let address = address_on(nic);
     std::thread::spawn(move || sender.send(nic::connect_wait(nic, &address, None).err()));
@@ -35,7 +37,7 @@ fn last_close_ends_a_pending_call_although_call_connections_are_refused() {
     process.state.refuses_calls.store(true, Ordering::SeqCst);
     assert_eq!(result_of(move || nic::close(nic)), Ok(()));
     let ended = waiting.recv_timeout(Duration::from_secs(20));
-    assert_eq!(ended, Ok(Some(ControlError::InvalidParameter)));
+    assert_eq!(ended, Ok(Some(CallError::InvalidParameter)));
 }
 
 #[test]
@@ -59,7 +61,7 @@ fn calls_that_may_block_leave_a_call_connection_to_other_calls() {
     );
     nic::close(other).unwrap();
     let ended = waiting.recv_timeout(Duration::from_secs(20));
-    assert_eq!(ended, Ok(Some(ControlError::InvalidParameter)));
+    assert_eq!(ended, Ok(Some(CallError::InvalidParameter)));
 }
 
 /// A timeout for a reply that does not arrive.
@@ -70,9 +72,9 @@ fn close_nic_without_an_acknowledgement_does_not_succeed() {
     let process = FakeProcess::new("STOPPED", no_change, default_replies);
     let nic = process.nic();
     let ptag = nic::create_ptag(nic).unwrap();
-    let settings = MemSettings {
-        ptag,
-        ..MemSettings::default()
+    let settings = MemAttributes {
+        ptag: Some(PtagHandle::from_raw(ptag)),
+        ..MemAttributes::default()
     };
     let mut memory = vec![0u8; 0x2000];
     let address = memory.as_mut_ptr().expose_provenance() as u64;
@@ -127,13 +129,13 @@ fn close_of_one_nic_handle_without_a_reply_does_not_succeed() {
 #[test]
 fn vi_that_could_not_be_destroyed_still_exists() {
     let process = FakeProcess::new("STAYS", no_change, |_, request| match request {
-        Request::DestroyVi { .. } => Some(Reply::Failed(ControlError::InvalidState)),
+        Request::DestroyVi { .. } => Some(Reply::Failed(CallError::InvalidState)),
         request => default_reply(request),
     });
     let test_vi = TestVi::new(process.nic());
     assert_eq!(
         nic::destroy_vi(test_vi.handle),
-        Err(ControlError::InvalidState)
+        Err(CallError::InvalidState)
     );
     assert!(nic::query_vi(test_vi.handle).is_ok());
     nic::close(test_vi.nic).unwrap();
@@ -165,16 +167,16 @@ fn program_may_require_stricter_protection_than_the_process_but_not_weaker() {
     let process = FakeProcess::new("LENIENT", lenient, default_replies);
     let attach_as = |protection| nic::attach_as(&process.socket, "LENIENT", protection).unwrap();
     let without_tag = |nic| {
-        let settings = ViSettings {
+        let settings = ViAttributes {
             reliability: 2,
             max_transfer_bytes: 4096,
-            ..ViSettings::default()
+            ..ViAttributes::default()
         };
         nic::create_vi(nic, &settings, 0, 0).map(drop)
     };
     let [lenient, strict] = [Protection::Lenient, Protection::Strict].map(attach_as);
     assert_eq!(without_tag(lenient), Ok(()));
-    assert_eq!(without_tag(strict), Err(ControlError::Ptag));
+    assert_eq!(without_tag(strict), Err(CallError::Ptag));
     for nic in [lenient, strict] {
         nic::close(nic).unwrap();
     }
@@ -185,9 +187,9 @@ fn register_reports_whether_pages_are_writable_and_fails_for_unmapped_pages() {
     static READ_ONLY: [u8; 0x3000] = [1; 0x3000];
     let process = FakeProcess::new("WRITES", no_change, default_replies);
     let nic = process.nic();
-    let settings = MemSettings {
-        ptag: nic::create_ptag(nic).unwrap(),
-        ..MemSettings::default()
+    let settings = MemAttributes {
+        ptag: Some(PtagHandle::from_raw(nic::create_ptag(nic).unwrap())),
+        ..MemAttributes::default()
     };
     let was_requested = || {
         process
@@ -195,10 +197,10 @@ fn register_reports_whether_pages_are_writable_and_fails_for_unmapped_pages() {
             .received(|r| matches!(r, Request::Register { .. }))
     };
     let unmapped = register(nic, 0x1000, 64, &settings);
-    assert_eq!(unmapped, Err(ControlError::InvalidParameter));
+    assert_eq!(unmapped, Err(CallError::InvalidParameter));
     assert_eq!(
         register(nic, 0x1000, 0, &settings),
-        Err(ControlError::InvalidParameter)
+        Err(CallError::InvalidParameter)
     );
     assert!(!was_requested());
     let at = READ_ONLY.as_ptr() as u64 + 0x1000;
@@ -256,7 +258,7 @@ fn call_on_a_destroyed_vi_does_not_affect_a_new_one_with_the_same_index() {
     assert!(core::ptr::eq(first.vi, second.vi));
     second.connect().unwrap();
     let late = disconnect(first.vi, first.handle);
-    assert_eq!(late, Err(ControlError::InvalidParameter));
+    assert_eq!(late, Err(CallError::InvalidParameter));
     assert!(
         !process
             .state

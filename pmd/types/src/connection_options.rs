@@ -1,15 +1,13 @@
 //! Options of a VI's connections beyond the VIPL guide [VI/TCP 2.2.1].
 
+use alloc::vec::Vec;
 use core::fmt;
 
-use serde::{Deserialize, Serialize};
-use vitcp_lite::profile::{MAX_KEYED_SECURITY_BYTES, MAX_SECURITY_BYTES};
-
-use crate::config::NicConfig;
-use crate::control::ControlError;
+use crate::{CallError, Outcome};
 
 /// Options that a VI requests for its connections, beyond the VIPL guide.
-#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ConnectionOptions {
     /// Messages wait until the peer has posted a receive, instead of breaking the connection. In force
     /// if both VIs request it.
@@ -25,33 +23,25 @@ pub struct ConnectionOptions {
 
 impl ConnectionOptions {
     /// Maximum length of `security` in bytes.
-    pub const MAX_SECURITY_BYTES: usize = MAX_SECURITY_BYTES;
+    pub const MAX_SECURITY_BYTES: usize = 256;
     /// Maximum length of `security` in bytes on a NIC with `key_file`: the key proofs need the remainder.
-    pub const MAX_KEYED_SECURITY_BYTES: usize = MAX_KEYED_SECURITY_BYTES;
+    pub const MAX_KEYED_SECURITY_BYTES: usize = 191;
 
-    /// Validates the options.
-    pub(crate) fn check(&self) -> Result<(), ControlError> {
-        self.check_length(Self::MAX_SECURITY_BYTES)
-    }
-
-    /// Validates the options for a VI of this NIC.
-    pub(crate) fn check_for(&self, nic: &NicConfig) -> Result<(), ControlError> {
-        self.check_length(match nic.key_file {
-            Some(_) => Self::MAX_KEYED_SECURITY_BYTES,
-            None => Self::MAX_SECURITY_BYTES,
-        })
-    }
-
-    fn check_length(&self, max_bytes: usize) -> Result<(), ControlError> {
-        match self.security.len() <= max_bytes {
+    /// Validates the options for a NIC with this maximum length of `security`.
+    ///
+    /// # Errors
+    /// `InvalidParameter` if `security` is longer.
+    pub fn check(&self, max_security_bytes: usize) -> Outcome<()> {
+        match self.security.len() <= max_security_bytes {
             true => Ok(()),
-            false => Err(ControlError::InvalidParameter),
+            false => Err(CallError::InvalidParameter),
         }
     }
 }
 
 /// Options that two VIs have negotiated for their connection.
-#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NegotiatedOptions {
     /// Messages wait for receives.
     pub flow_control: bool,
@@ -86,6 +76,7 @@ impl fmt::Debug for NegotiatedOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::{format, vec};
 
     #[test]
     fn security_information_is_not_printed_and_its_length_is_limited() {
@@ -99,17 +90,14 @@ mod tests {
         };
         assert!(format!("{options:?}").contains("security_bytes: 6"));
         assert!(format!("{negotiated:?}").contains("security_bytes: 6"));
-        options.security = vec![0; ConnectionOptions::MAX_SECURITY_BYTES];
-        assert_eq!(options.check(), Ok(()));
-        options.security.push(0);
-        let invalid = Err(ControlError::InvalidParameter);
-        assert_eq!(options.check(), invalid);
-        let mut nic = NicConfig::default();
-        options.security.truncate(192);
-        assert_eq!(options.check_for(&nic), Ok(()));
-        nic.key_file = Some("keys".into());
-        assert_eq!(options.check_for(&nic), invalid);
-        options.security.truncate(191);
-        assert_eq!(options.check_for(&nic), Ok(()));
+        for max_bytes in [
+            ConnectionOptions::MAX_SECURITY_BYTES,
+            ConnectionOptions::MAX_KEYED_SECURITY_BYTES,
+        ] {
+            options.security = vec![0; max_bytes];
+            assert_eq!(options.check(max_bytes), Ok(()));
+            options.security.push(0);
+            assert_eq!(options.check(max_bytes), Err(CallError::InvalidParameter));
+        }
     }
 }

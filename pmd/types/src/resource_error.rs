@@ -1,13 +1,10 @@
 //! Reasons of VIP_ERROR_RESOURCE: the limit that was reached, or the missing resource.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
-
-use crate::memory::page_locks::LockError;
+use core::fmt;
 
 /// Reason why a call fails with VIP_ERROR_RESOURCE. Displayed with what to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ResourceError {
     /// A limit of the configuration.
     Limit(LimitReached),
@@ -45,32 +42,49 @@ pub enum ResourceError {
     ProcessAnswer,
 }
 
+#[cfg(feature = "std")]
 impl ResourceError {
     /// Makes the error of a thread that could not be started.
-    pub(crate) fn thread(error: &std::io::Error) -> Self {
-        match error.raw_os_error() {
-            Some(libc::ENOMEM) => Self::OutOfMemory,
-            number => Self::Thread(number.unwrap_or(libc::EIO)),
+    #[must_use]
+    pub fn thread(error: &std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::OutOfMemory => Self::OutOfMemory,
+            _ => Self::Thread(number_of(error)),
         }
     }
 
     /// Makes the error of memory that could not be shared with the datapath process.
-    pub(crate) fn offer(error: &std::io::Error) -> Self {
-        Self::Offer(error.raw_os_error().unwrap_or(libc::EIO))
+    #[must_use]
+    pub fn offer(error: &std::io::Error) -> Self {
+        Self::Offer(number_of(error))
     }
 }
 
-impl From<LockError> for ResourceError {
-    fn from(error: LockError) -> Self {
-        match error {
-            LockError::Mappings(max_mappings) => Self::LockMappings(max_mappings),
-            LockError::System(number) => Self::Lock(number),
-        }
+/// Returns the error number, or EIO if the system did not report one.
+#[cfg(feature = "std")]
+fn number_of(error: &std::io::Error) -> i32 {
+    const EIO: i32 = 5;
+    error.raw_os_error().unwrap_or(EIO)
+}
+
+/// An error number of the system, displayed with its text where the standard library has it.
+struct SystemError(i32);
+
+impl fmt::Display for SystemError {
+    #[cfg(feature = "std")]
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        std::io::Error::from_raw_os_error(self.0).fmt(f)
+    }
+
+    #[cfg(not(feature = "std"))]
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error number {}", self.0)
     }
 }
 
 /// A limit of the configuration that was reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LimitReached {
     /// The limit.
     pub limit: Limit,
@@ -86,7 +100,8 @@ pub struct LimitReached {
 
 impl LimitReached {
     /// Makes the error of a limit that is fully used.
-    pub(crate) fn all_in_use(limit: Limit, value: impl Into<u64>, of: LimitOf) -> ResourceError {
+    #[must_use]
+    pub fn all_in_use(limit: Limit, value: impl Into<u64>, of: LimitOf) -> ResourceError {
         let value = value.into();
         ResourceError::Limit(Self {
             limit,
@@ -98,7 +113,8 @@ impl LimitReached {
     }
 
     /// Makes the error of a request for one object beyond a limit.
-    pub(crate) fn exceeded(limit: Limit, value: impl Into<u64>, wanted: u64) -> ResourceError {
+    #[must_use]
+    pub fn exceeded(limit: Limit, value: impl Into<u64>, wanted: u64) -> ResourceError {
         ResourceError::Limit(Self {
             limit,
             value: value.into(),
@@ -110,7 +126,8 @@ impl LimitReached {
 }
 
 /// The scope of a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum LimitOf {
     /// All handles of the NIC; in a datapath process those of all programs.
     Nic,
@@ -121,7 +138,8 @@ pub enum LimitOf {
 }
 
 /// A limit, by the key that sets it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Limit {
     /// Pending connection requests.
     MaxIncoming,
@@ -155,7 +173,8 @@ pub enum Limit {
 
 impl Limit {
     /// Returns the configuration key.
-    pub fn key(self) -> &'static str {
+    #[must_use]
+    pub const fn key(self) -> &'static str {
         match self {
             Self::MaxIncoming => "max_incoming",
             Self::MaxCalls => "max_calls",
@@ -196,11 +215,7 @@ impl fmt::Display for ResourceError {
         let text = match self {
             Self::Limit(limit) => return limit.fmt(f),
             Self::Lock(error) => {
-                return write!(
-                    f,
-                    "mlock: {}; raise RLIMIT_MEMLOCK",
-                    std::io::Error::from_raw_os_error(*error)
-                );
+                return write!(f, "mlock: {}; raise RLIMIT_MEMLOCK", SystemError(*error));
             }
             Self::LockMappings(max_mappings) => {
                 return write!(
@@ -214,7 +229,7 @@ impl fmt::Display for ResourceError {
                 return write!(
                     f,
                     "the memory cannot be shared with the datapath process: {}",
-                    std::io::Error::from_raw_os_error(*error)
+                    SystemError(*error)
                 );
             }
             Self::Thread(error) => {
@@ -222,7 +237,7 @@ impl fmt::Display for ResourceError {
                     f,
                     "no thread can be started: {}; check RLIMIT_NPROC and the limits of its \
                      control group",
-                    std::io::Error::from_raw_os_error(*error)
+                    SystemError(*error)
                 );
             }
             Self::TagInUse => "a VI or a memory region uses the protection tag",
@@ -263,10 +278,11 @@ impl fmt::Display for ResourceError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::{String, ToString};
 
     #[test]
     fn limit_reached_display_contains_key_value_use_and_remedy() {
-        let text = |error: ResourceError| error.to_string();
+        let text = |error: ResourceError| -> String { error.to_string() };
         let tags = LimitReached::all_in_use(Limit::MaxPtags, 4u32, LimitOf::Program);
         assert_eq!(
             text(tags),
