@@ -19,7 +19,7 @@ use crate::config::{NicConfig, Progress};
 use crate::discovery;
 use crate::doorbell::Doorbells;
 use crate::events::{AsyncEvent, EventQueue};
-use crate::fork::{self, OpenCloseLock};
+use crate::fork::{self, ForkHooks, OpenCloseLock};
 use crate::log_limiter::LogLimiter;
 use crate::main_thread;
 use crate::memory::table::{RegionLimits, RegionTable};
@@ -37,9 +37,9 @@ mod all_devices;
 mod attached;
 mod counters;
 
-pub(crate) use all_devices::{mark_all_inherited, wake_event_threads};
 pub(crate) use attached::{attach, attach_as};
 
+use all_devices::{mark_all_inherited, wake_event_threads};
 use attached::Attached;
 
 /// Timeout for the acknowledgement of a close by the datapath process.
@@ -355,12 +355,23 @@ impl Device {
     }
 }
 
+static FORK_HOOKS: ForkHooks = ForkHooks {
+    lock: || Box::new(()),
+    in_child: mark_all_inherited,
+};
+
+/// Prepares the process for a NIC: fork(2), the end of the main thread, barriers.
+pub(crate) fn prepare_process() -> Result<(), OpenError> {
+    crate::sync::register_barrier();
+    fork::register(&FORK_HOOKS).map_err(|error| OpenError::new(error.to_string()))?;
+    main_thread::install_exit_hook(wake_event_threads);
+    Ok(())
+}
+
 /// Acquires the open/close lock and the device of this configuration. Waits while the device is leaving its network,
 /// since its port is in use until then.
 fn begin_open(config: &NicConfig) -> Result<(OpenCloseLock, &'static Device), OpenError> {
-    crate::sync::register_barrier();
-    fork::install_handlers()?;
-    main_thread::install_exit_hook();
+    prepare_process()?;
     loop {
         let lock = OpenCloseLock::acquire();
         let device = find_or_create(config, format!("{config:?}"), || None)?;

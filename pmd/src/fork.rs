@@ -5,15 +5,28 @@
 //! fork is stale, so that its calls, drops and exit do not access a ring. The child may open NICs
 //! of its own.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::attach::shared_files;
-use crate::device;
 use crate::memory::page_locks::{self, LockCounts};
-use crate::memory::shared_allocator;
-use crate::open::OpenError;
 use crate::sys;
+
+/// Callbacks of a module around fork(2).
+pub(crate) struct ForkHooks {
+    /// Acquires the module's locks before a fork; the result is dropped after it, in the parent and in the child. So
+    /// the child finds them free and their data consistent.
+    pub(crate) lock: fn() -> Box<dyn Any>,
+    /// Called in the child, after all locks are released.
+    pub(crate) in_child: fn(),
+}
+
+/// Number of modules that can have callbacks.
+const MAX_HOOKS: usize = 8;
+
+/// Registered callbacks, without a lock that a forked child could inherit.
+static HOOKS: [OnceLock<&'static ForkHooks>; MAX_HOOKS] = [const { OnceLock::new() }; MAX_HOOKS];
 
 /// Serializes opening and closing of devices, and fork(2).
 static OPEN_CLOSE: Mutex<()> = Mutex::new(());
@@ -44,26 +57,40 @@ impl Drop for OpenCloseLock {
     }
 }
 
-/// Locks held during a fork, so that the child finds them free and their data consistent.
+/// Locks held during a fork. `_open_close` is the first in the lock order; the others are not held together elsewhere.
 struct ForkLocks {
     _open_close: Option<MutexGuard<'static, ()>>,
     _lock_counts: MutexGuard<'static, LockCounts>,
-    _allocator: shared_allocator::AllocatorLock,
-    _shared_files: shared_files::Lock,
+    _of_modules: Vec<Box<dyn Any>>,
+}
+
+/// Registers the callbacks of a module, and installs the fork handlers; repeated calls have no effect.
+///
+/// # Errors
+/// Those of pthread_atfork(3).
+pub(crate) fn register(hooks: &'static ForkHooks) -> io::Result<()> {
+    let mut slots = HOOKS.iter();
+    let is_own = |slot: &OnceLock<_>| core::ptr::eq(*slot.get_or_init(|| hooks), hooks);
+    assert!(slots.any(is_own), "more than {MAX_HOOKS} modules");
+    install_handlers()
 }
 
 /// Installs the fork handlers, once.
-pub(crate) fn install_handlers() -> Result<(), OpenError> {
+fn install_handlers() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), String>> = OnceLock::new();
     INSTALLED
         .get_or_init(|| {
             // Its lock is the last in the lock order: it is taken under the locks of this module.
             pmd_port::fork::install_handlers()
                 .and_then(|()| sys::at_fork(before_fork, after_fork_in_parent, after_fork_in_child))
-                .map_err(|e| e.to_string())
+                .map_err(|e| format!("pthread_atfork: {e}"))
         })
         .clone()
-        .map_err(|e| OpenError::new(format!("pthread_atfork: {e}")))
+        .map_err(io::Error::other)
+}
+
+fn hooks() -> impl Iterator<Item = &'static ForkHooks> {
+    HOOKS.iter().map_while(OnceLock::get).copied()
 }
 
 extern "C" fn before_fork() {
@@ -75,8 +102,7 @@ extern "C" fn before_fork() {
     let locks = ForkLocks {
         _open_close: open_close,
         _lock_counts: page_locks::lock_counts(),
-        _allocator: shared_allocator::lock(),
-        _shared_files: shared_files::lock(),
+        _of_modules: hooks().map(|hooks| (hooks.lock)()).collect(),
     };
     // A thread that forks while its thread-locals are being destroyed does not hold the locks.
     let _destroyed = FORK_LOCKS.try_with(|held| *held.borrow_mut() = Some(locks));
@@ -87,22 +113,25 @@ extern "C" fn after_fork_in_parent() {
 }
 
 extern "C" fn after_fork_in_child() {
-    device::mark_all_inherited();
     // Released before one of the locks is taken again.
     drop(FORK_LOCKS.try_with(|held| held.borrow_mut().take()));
-    shared_files::clear();
+    for hooks in hooks() {
+        (hooks.in_child)();
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::{SharedMemory, shared_allocator};
 
     #[test]
     fn allocator_is_locked_during_a_fork() {
+        drop(SharedMemory::allocate(1).unwrap());
         // As fork(2) does in the parent.
         before_fork();
         assert!(shared_allocator::is_locked());
         after_fork_in_parent();
-        drop(crate::memory::SharedMemory::allocate(1).unwrap());
+        drop(SharedMemory::allocate(1).unwrap());
     }
 }

@@ -6,23 +6,27 @@
 
 use std::sync::{Once, OnceLock};
 
-use crate::device;
 use crate::sys::{self, SignalMask};
 
 /// Signal mask of the main thread when it ended.
 static EXIT_MASK: OnceLock<SignalMask> = OnceLock::new();
+/// Wakes the threads that call error handlers.
+static WAKE: OnceLock<fn()> = OnceLock::new();
 
 /// Exit hook of the main thread.
 extern "C" fn on_exit() {
-    if EXIT_MASK.set(SignalMask::of_this_thread()).is_ok() {
-        device::wake_event_threads();
+    if EXIT_MASK.set(SignalMask::of_this_thread()).is_ok()
+        && let Some(wake) = WAKE.get()
+    {
+        wake();
     }
 }
 
-/// Installs the exit hook if this is the main thread, once.
-pub(crate) fn install_exit_hook() {
+/// Installs the exit hook if this is the main thread, once. `wake` wakes the threads that call error handlers.
+pub(crate) fn install_exit_hook(wake: fn()) {
     static INSTALLED: Once = Once::new();
     if sys::is_main_thread() {
+        WAKE.get_or_init(|| wake);
         INSTALLED.call_once(|| {
             if let Err(error) = sys::at_thread_exit(on_exit) {
                 log::debug!("main thread: exit hook not installed: {error}");

@@ -1,6 +1,7 @@
 //! Files of shared memory that this program has passed to datapath processes. A process keeps a file mapped, so that
 //! memory in it can be registered again, until this program notifies it that the memory is freed.
 
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,8 +9,9 @@ use std::time::Duration;
 
 use super::message::{Reply, Request, VERSION};
 use super::socket::Socket;
+use crate::fork::{self, ForkHooks};
 use crate::memory::client_mapping::{FileId, memfd_info};
-use crate::memory::mapped_file_ids;
+use crate::memory::{mapped_file_ids, shared_allocator};
 use crate::sys;
 
 /// Limit of the wait for a reply. A slower process unmaps the file later, at the latest when this program ends.
@@ -28,21 +30,20 @@ struct SharedFile {
 
 type Guard = MutexGuard<'static, Vec<SharedFile>>;
 
-/// Excludes other threads from sharing and freeing, while a thread forks.
-pub(crate) struct Lock(#[allow(dead_code, reason = "held until dropped")] Guard);
+/// No other thread shares or frees a file while a thread forks. The files of a child were passed by its parent.
+static FORK_HOOKS: ForkHooks = ForkHooks {
+    lock: || Box::new(shared_files()),
+    in_child: || shared_files().clear(),
+};
 
-/// Locks the table until the result is dropped.
-pub(crate) fn lock() -> Lock {
-    Lock(shared_files())
+/// Prepares this program for sharing files; repeated calls have no effect.
+pub(crate) fn install() -> io::Result<()> {
+    shared_allocator::set_free_hook(free);
+    fork::register(&FORK_HOOKS)
 }
 
 fn shared_files() -> Guard {
     SHARED_FILES.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Clears the table in a forked child: the files were passed by its parent.
-pub(crate) fn clear() {
-    shared_files().clear();
 }
 
 /// Adds a file that is about to be passed to a process.
@@ -60,7 +61,7 @@ pub(super) fn add(file: BorrowedFd<'_>, process: &Path, device: &str) {
 }
 
 /// Notifies the processes that have a file that this program has unmapped it.
-pub(crate) fn free(file: BorrowedFd<'_>) {
+fn free(file: BorrowedFd<'_>) {
     if shared_files().is_empty() {
         return;
     }
@@ -103,7 +104,7 @@ fn notify(is_freed: impl Fn(&SharedFile) -> bool) {
     }
 }
 
-fn send(shared: &SharedFile) -> std::io::Result<()> {
+fn send(shared: &SharedFile) -> io::Result<()> {
     let socket = Socket::connect_nonblocking(&shared.process)?;
     let free = Request::Free {
         version: VERSION,

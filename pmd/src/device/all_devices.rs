@@ -6,14 +6,14 @@ use super::DEVICES;
 
 /// Marks all devices as inherited, in a forked child. Takes no lock, since a thread that does
 /// not exist in the child may have held it.
-pub(crate) fn mark_all_inherited() {
+pub(super) fn mark_all_inherited() {
     for device in DEVICES.iter().map_while(OnceLock::get) {
         device.mark_inherited();
     }
 }
 
 /// Wakes the threads that call error handlers.
-pub(crate) fn wake_event_threads() {
+pub(super) fn wake_event_threads() {
     // Threads of the parent do not exist in a forked child, and may have held their locks.
     for device in DEVICES.iter().map_while(OnceLock::get) {
         if device.is_ours() {

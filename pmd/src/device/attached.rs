@@ -4,14 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{DEVICES, Device, find_or_create};
+use super::{DEVICES, Device, find_or_create, prepare_process};
 use crate::attach::Attachment;
 use crate::attach::control_connections::ControlConnections;
 use crate::attach::descriptor_quota::DescriptorQuota;
-use crate::attach::handshake;
+use crate::attach::{handshake, shared_files};
 use crate::config::{NicConfig, Protection};
-use crate::fork::{self, OpenCloseLock};
-use crate::main_thread;
+use crate::fork::OpenCloseLock;
 use crate::nic_backend::Backend;
 use crate::open::{self, OpenError};
 use crate::sync::{AtomicU32, Ordering};
@@ -147,9 +146,8 @@ pub(crate) fn attach_as(
     protection: Option<Protection>,
 ) -> Result<(&'static Device, u64), OpenError> {
     let _lock = OpenCloseLock::acquire();
-    crate::sync::register_barrier();
-    fork::install_handlers()?;
-    main_thread::install_exit_hook();
+    prepare_process()?;
+    shared_files::install().map_err(|error| OpenError::new(error.to_string()))?;
     if let Some(device) = attached_device(path, name, protection) {
         return device.open_again(path);
     }

@@ -6,28 +6,33 @@
 use core::ptr::NonNull;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use pmd_port::descriptor_number::above_standard_streams;
 use pmd_port::file_size::set_file_length;
 
 use super::memfd_lookup::MemfdRange;
 use super::pages::PAGE_BYTES;
-use crate::attach::shared_files;
-use crate::fork;
+use crate::fork::{self, ForkHooks};
 
 /// All allocations, by address.
 static ALLOCATIONS: Mutex<BTreeMap<u64, Allocation>> = Mutex::new(BTreeMap::new());
 
-/// Lock of the allocator: no other thread allocates or frees while it is held.
-pub(crate) struct AllocatorLock(#[allow(dead_code, reason = "held until dropped")] Guard);
-
 type Guard = MutexGuard<'static, BTreeMap<u64, Allocation>>;
 
-/// Locks the allocator.
-pub(crate) fn lock() -> AllocatorLock {
-    AllocatorLock(allocations())
+/// No other thread allocates or frees while a thread forks; a child may do both.
+static FORK_HOOKS: ForkHooks = ForkHooks {
+    lock: || Box::new(allocations()),
+    in_child: || (),
+};
+
+/// Called with the descriptor of each allocation that is freed.
+static FREE_HOOK: OnceLock<fn(BorrowedFd<'_>)> = OnceLock::new();
+
+/// Sets the function that is called with the descriptor of each allocation that is freed, once.
+pub(crate) fn set_free_hook(hook: fn(BorrowedFd<'_>)) {
+    FREE_HOOK.get_or_init(|| hook);
 }
 
 /// Returns whether the allocator is locked.
@@ -83,8 +88,7 @@ impl SharedMemory {
             .checked_next_multiple_of(PAGE_BYTES as usize)
             .filter(|len_bytes| *len_bytes > 0)
             .ok_or_else(invalid)?;
-        // A forked child may allocate and free, too.
-        fork::install_handlers().map_err(io::Error::other)?;
+        fork::register(&FORK_HOOKS)?;
         let memory = create_sealed(len_bytes)?;
         let fd = memory.as_raw_fd();
         let rights = libc::PROT_READ | libc::PROT_WRITE;
@@ -157,8 +161,8 @@ impl Drop for SharedMemory {
         // be used after this.
         let done = unsafe { libc::munmap(self.address.as_ptr().cast(), self.len_bytes) };
         debug_assert_eq!(done, 0, "munmap: {}", io::Error::last_os_error());
-        if let Some(allocation) = allocation {
-            shared_files::free(allocation.memory.as_fd());
+        if let (Some(allocation), Some(hook)) = (allocation, FREE_HOOK.get()) {
+            hook(allocation.memory.as_fd());
         }
     }
 }
