@@ -19,7 +19,7 @@ use core::ptr::NonNull;
 use std::alloc::Layout;
 use std::sync::Arc;
 
-use pmd::descriptor::{AddressSegment, ControlSegment, DataSegment, RawDescriptor, control};
+use vi_core::descriptor::{AddressSegment, ControlSegment, DataSegment, RawDescriptor, control};
 use vi_types::{NetAddress, status};
 use vipl::SharedMemory;
 use vipl::provider;

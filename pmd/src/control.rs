@@ -6,23 +6,24 @@ use std::time::{Duration, Instant};
 
 use fcvi_frame::connect::Attributes;
 use fcvi_frame::fc::NPortId;
+use vi_core::biased_lock::BiasedGuard;
+use vi_core::memory::TagCheck;
+use vi_core::sync::Ordering;
+use vi_core::waiters::Event;
 use vi_engine::{ConnId, ConnectCommand, Indication};
 use vi_types::{
     CallError, HostAddress, NetAddress, Outcome, PtagHandle, ReliabilityLevel, ResourceError,
     ViAttributes, ViState,
 };
 
-use crate::biased_lock::BiasedGuard;
 use crate::config::{PortKind, Protection, TransportKind, ip_address};
 use crate::device::Device;
-use crate::memory::{RegionError, TagCheck};
+use crate::listen_retry::{LISTEN_TIMEOUT, retry_listening};
+use crate::lookup::Vi;
 use crate::nic_backend::Backend;
 use crate::poller::Poller;
 use crate::progress::{TimedOut, wait};
-use crate::sync::Ordering;
 use crate::transport::ListenState;
-use crate::vi::ViShared;
-use crate::waiters::Event;
 
 pub(crate) mod attributes;
 pub(crate) mod connection_options;
@@ -39,19 +40,6 @@ pub(crate) use release::release_nic_handle;
 pub(crate) use tags::destroy_ptag;
 pub(crate) use vis::{adopt_vi, check_vi, create_vi, destroy_vi, detach_local, disconnect};
 
-/// Timeout for a TCP port that another program uses.
-pub(crate) const LISTEN_TIMEOUT: Duration = Duration::from_secs(1);
-const LISTEN_RETRY_INTERVAL: Duration = Duration::from_millis(1);
-
-impl From<RegionError> for CallError {
-    fn from(error: RegionError) -> Self {
-        match error {
-            RegionError::Invalid => Self::InvalidParameter,
-            RegionError::Resource(error) => Self::Resource(error),
-        }
-    }
-}
-
 impl From<TimedOut> for CallError {
     fn from(_: TimedOut) -> Self {
         Self::Timeout
@@ -62,7 +50,7 @@ impl From<TimedOut> for CallError {
 /// reused.
 fn poller_of<'a>(
     held: &'a mut BiasedGuard<'_, Option<Backend>>,
-    vi: &ViShared,
+    vi: Vi,
     handle: u64,
 ) -> Outcome<&'a mut Poller> {
     held.as_mut()
@@ -103,7 +91,7 @@ fn tag_number(device: &Device, ptag: Option<PtagHandle>) -> Outcome<u32> {
         (None, Protection::Lenient) => Ok(0),
         (Some(ptag), _) => device
             .nic_handles
-            .tag(device.number(), ptag.into_raw())
+            .tag(device.shared.number, ptag.into_raw())
             .ok_or(CallError::Ptag),
     }
 }
@@ -140,22 +128,6 @@ fn warn_lenient_protection(device: &Device, tag: TagCheck) {
             "NIC {}: protection is lenient: VIs without a tag may use every region of this process",
             device.config.name
         );
-    }
-}
-
-/// Retries while another program uses a TCP port: it may end, or start to share the port. `attempt` returns `None` for
-/// a retry, and a result when its argument is true, after the timeout.
-pub(crate) fn retry_listening<T>(
-    timeout: Duration,
-    mut attempt: impl FnMut(bool) -> Option<T>,
-) -> T {
-    let deadline = Instant::now() + timeout;
-    loop {
-        if let Some(result) = attempt(Instant::now() >= deadline) {
-            return result;
-        }
-        // No event reports that another program has started to accept, or has ended.
-        thread::sleep(LISTEN_RETRY_INTERVAL);
     }
 }
 
@@ -225,7 +197,7 @@ pub(crate) fn connect_wait(
 }
 
 /// Waits for the outcome of a connection procedure on a VI.
-fn await_outcome(vi: &'static ViShared, handle: u64) -> Outcome<Attributes> {
+fn await_outcome(vi: Vi, handle: u64) -> Outcome<Attributes> {
     let device = vi.device;
     // The procedure has its own timeouts: this wait ends with them, or with the VI.
     let event = Event::CONTROL.or(Event::on_connection(vi.index.0));
@@ -242,7 +214,7 @@ fn await_outcome(vi: &'static ViShared, handle: u64) -> Outcome<Attributes> {
 
 /// Acquires the backend lock once no earlier connection call on this VI has its outcome pending: a call that was ended
 /// by a disconnect of another thread must not receive the outcome of the next call.
-fn lock_for_connecting(vi: &'static ViShared) -> BiasedGuard<'static, Option<Backend>> {
+fn lock_for_connecting(vi: Vi) -> BiasedGuard<'static, Option<Backend>> {
     loop {
         let held = vi.device.lock();
         let idle = held
@@ -253,13 +225,13 @@ fn lock_for_connecting(vi: &'static ViShared) -> BiasedGuard<'static, Option<Bac
             return held;
         }
         drop(held);
-        vi.device.wake_all_waiters();
+        vi.device.shared.wake_all_waiters();
         thread::yield_now();
     }
 }
 
 /// Accepts a request with a VI (VIPL 3.3.2).
-pub(crate) fn connect_accept(conn: ConnId, vi: &'static ViShared, handle: u64) -> Outcome<()> {
+pub(crate) fn connect_accept(conn: ConnId, vi: Vi, handle: u64) -> Outcome<()> {
     {
         let mut held = lock_for_connecting(vi);
         let poller = poller_of(&mut held, vi, handle)?;
@@ -293,7 +265,7 @@ fn timeout_ns(limit: Option<Duration>) -> Option<u64> {
 
 /// Requests a connection (VIPL 3.3.4).
 pub(crate) fn connect_request(
-    vi: &'static ViShared,
+    vi: Vi,
     handle: u64,
     local: &NetAddress,
     remote: &NetAddress,
@@ -326,7 +298,7 @@ pub(crate) fn connect_request(
 }
 
 /// Returns the N_Port_IDs of a host; logs the reason if there are none on a shared-memory segment.
-fn targets(vi: &ViShared, poller: &Poller, host: HostAddress) -> Vec<NPortId> {
+fn targets(vi: Vi, poller: &Poller, host: HostAddress) -> Vec<NPortId> {
     let found = poller.neighbours.ports(&host);
     let (device, config) = (vi.device, &vi.device.config);
     let is_on_segment = config.transport == TransportKind::FcVi && config.port == PortKind::Shm;
@@ -336,7 +308,7 @@ fn targets(vi: &ViShared, poller: &Poller, host: HostAddress) -> Vec<NPortId> {
             "connection request to {host}: not on segment {segment}, whose programs have the host {own}: connect to \
              localhost, or set host = \"{host}\" in the configuration of all programs of the segment"
         );
-        device.log_limited(log::Level::Warn, line);
+        device.shared.log_limited(log::Level::Warn, line);
     }
     found
 }
@@ -344,7 +316,7 @@ fn targets(vi: &ViShared, poller: &Poller, host: HostAddress) -> Vec<NPortId> {
 /// With discovery, waits until the N_Port_IDs of a host are known; returns the remaining
 /// limit.
 fn await_host_ports(
-    vi: &'static ViShared,
+    vi: Vi,
     handle: u64,
     host: HostAddress,
     limit: Option<Duration>,
@@ -378,19 +350,19 @@ fn await_host_ports(
 /// Fails a request on a NIC whose port has failed: moves a reliable VI to Error, which flushes its
 /// descriptors (VIPL 3.3.4).
 #[cold]
-fn fail_unreachable(vi: &'static ViShared, poller: &mut Poller, now_ns: u64) -> CallError {
+fn fail_unreachable(vi: Vi, poller: &mut Poller, now_ns: u64) -> CallError {
     if poller.engine.state(vi.index) != Some(ViState::Idle) {
         return CallError::InvalidState;
     }
     if vi.settings().reliability != ReliabilityLevel::UnreliableDelivery.bit() {
         poller.engine.fail_vi(now_ns, vi.index, &mut poller.path);
-        vi.device.notify(poller.path.take_pending_events());
+        vi.device.shared.notify(poller.path.take_pending_events());
     }
     CallError::NotReachable
 }
 
 /// Returns the state of a VI in the engine.
-pub(crate) fn state(vi: &'static ViShared, handle: u64) -> Outcome<ViState> {
+pub(crate) fn state(vi: Vi, handle: u64) -> Outcome<ViState> {
     let mut held = vi.device.lock();
     let poller = poller_of(&mut held, vi, handle)?;
     Ok(poller.engine.state(vi.index).unwrap_or(ViState::Idle))

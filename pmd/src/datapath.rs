@@ -8,27 +8,27 @@ use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fcoe::Eof;
 use pmd_port::layer::FailedPort;
 use pmd_port::{Mbuf, MbufBatch, MtuChange, Port};
-use vi_engine::{Transmit, ViIndex};
-use vi_types::{QueueKind, status};
-
-use crate::attach::client::{Client, ClientId, Clients};
-use crate::completion::{
+use vi_core::completion::{
     CompletionStatus, CompletionTarget, add_entry, complete_head, lost_descriptor,
 };
-use crate::cq::RingEntry;
-use crate::descriptor::send_operation;
-use crate::events::EventQueue;
+use vi_core::cq::RingEntry;
+use vi_core::descriptor::send_operation;
+use vi_core::events::EventQueue;
+use vi_core::memory::TagCheck;
+use vi_core::memory::backing::Owner;
+use vi_core::memory::table::RegionTable;
+use vi_core::memory::transfer::Mover;
+use vi_core::posted_descriptor::{Cursor, SlotCursor};
+use vi_core::queue::{Slot, WorkQueue};
+use vi_core::sys::RandomWords;
+use vi_core::vi::{CqShared, ViShared};
+use vi_core::waiters::Event;
+use vi_engine::Transmit;
+use vi_types::{QueueKind, ViIndex, status};
+
+use crate::attach::client::{Client, ClientId, Clients};
 use crate::frame_buffer::FrameBuffer;
-use crate::memory::TagCheck;
-use crate::memory::backing::Owner;
-use crate::memory::table::RegionTable;
-use crate::memory::transfer::Mover;
-use crate::posted_descriptor::{Cursor, SlotCursor};
-use crate::queue::{Slot, WorkQueue};
-use crate::sys::RandomWords;
 use crate::tap::Tap;
-use crate::vi::{CqShared, ViShared};
-use crate::waiters::Event;
 
 mod client_memory;
 mod engine_io;
@@ -208,7 +208,7 @@ impl Datapath {
             tap: None,
             random: RandomWords::default(),
             frame_buffer: FrameBuffer::new(),
-            mover: Mover::new(),
+            mover: Mover::default(),
         }
     }
 

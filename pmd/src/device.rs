@@ -4,46 +4,34 @@
 //! process, so that handles can always be looked up; its port, engine and
 //! threads exist from the first open to the last close.
 
-use std::fmt::Arguments;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use pmd_port::PortFailure;
-use vi_engine::ViIndex;
-use vi_types::{CallError, Outcome, ViState};
+use vi_core::biased_lock::{BiasedGuard, BiasedLock};
+use vi_core::events::AsyncEvent;
+use vi_core::fork::OpenCloseLock;
+use vi_core::handler_thread::in_handler;
+use vi_core::memory::table::RegionLimits;
+use vi_core::nic_shared::{NicLimits, NicShared};
+use vi_core::sync::{AtomicBool, AtomicU32, Ordering};
+use vi_core::vi::ViShared;
+use vi_types::{ViIndex, ViState};
 
-use crate::attach::calls;
-use crate::biased_lock::{BiasedGuard, BiasedLock};
-use crate::config::{NicConfig, Progress};
-use crate::discovery;
-use crate::doorbell::Doorbells;
-use crate::events::{AsyncEvent, EventQueue};
-use crate::fork::{self, ForkHooks, OpenCloseLock};
-use crate::log_limiter::LogLimiter;
-use crate::main_thread;
-use crate::memory::table::{RegionLimits, RegionTable};
+use crate::config::{NicConfig, Progress, Protection};
 use crate::nic_backend::Backend;
-use crate::nic_handle::{self, NicHandles};
-use crate::notify;
-use crate::open::{self, OpenError};
-use crate::progress::{self, PollThread};
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::vi::{CqShared, ObjectTable, ViShared};
-use crate::waiters::{Event, Waiters};
+use crate::nic_handle::NicHandles;
+use crate::open::OpenError;
+use crate::poll_thread::PollThread;
 use crate::yield_policy::YieldPolicy;
 
 mod all_devices;
 mod attached;
 mod counters;
 
-pub(crate) use attached::{attach, attach_as};
+pub(crate) use all_devices::{mark_all_inherited, wake_event_threads};
+pub(crate) use attached::Attached;
 
-use all_devices::{mark_all_inherited, wake_event_threads};
-use attached::Attached;
-
-/// Timeout for the acknowledgement of a close by the datapath process.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of devices of one process, limited by the device field of a handle.
 const MAX_DEVICES: usize = 4096;
 
@@ -51,19 +39,13 @@ static DEVICES: [OnceLock<&'static Device>; MAX_DEVICES] = [const { OnceLock::ne
 
 /// A NIC of this process.
 pub(crate) struct Device {
-    number: u16,
+    /// The part that queues and backend use.
+    pub(crate) shared: NicShared,
     pub(crate) config: NicConfig,
     /// Identifies the configuration: two configurations are two devices even with the same name.
     fingerprint: String,
     pub(crate) host: [u8; 16],
     pub(crate) backend: BiasedLock<Option<Backend>>,
-    pub(crate) doorbells: Doorbells,
-    pub(crate) regions: RegionTable,
-    pub(crate) events: EventQueue,
-    /// Log lines that peers or applications can cause.
-    pub(crate) log_limiter: LogLimiter,
-    pub(crate) vis: ObjectTable<ViShared>,
-    pub(crate) cqs: ObjectTable<CqShared>,
     pub(crate) nic_handles: NicHandles,
     /// The threads of the program poll in their calls.
     pub(crate) inline: bool,
@@ -71,7 +53,6 @@ pub(crate) struct Device {
     pub(crate) activity: AtomicU32,
     /// Coalesced frames may be pending.
     pub(crate) coalesced: AtomicBool,
-    pub(crate) waiters: Waiters,
     pub(crate) poll_thread: PollThread,
     pub(crate) yield_policy: YieldPolicy,
     /// Number of times that the NIC was taken down; threads of an earlier epoch end.
@@ -85,15 +66,16 @@ pub(crate) struct Device {
     leaving: Mutex<bool>,
     network_left: Condvar,
     /// The datapath process and its NIC, if this device is attached to one.
-    attached: Option<Attached>,
+    pub(crate) attached: Option<Attached>,
     /// The poll threads of a datapath process poll this NIC.
     pub(crate) served: AtomicBool,
-    /// Number of threads that call notify handlers.
-    pub(crate) notify_threads: AtomicU32,
-    /// Number of entries that full completion queues have dropped.
-    cq_overruns: AtomicU64,
     /// Maximum message length of a VI in bytes.
     max_transfer_bytes: AtomicU32,
+}
+
+/// Returns all devices of the process.
+pub(crate) fn all() -> impl Iterator<Item = &'static Device> {
+    DEVICES.iter().map_while(OnceLock::get).copied()
 }
 
 /// Returns the device with this number.
@@ -102,29 +84,37 @@ pub(crate) fn device_of(number: u16) -> Option<&'static Device> {
     DEVICES.get(number as usize)?.get().copied()
 }
 
+/// Returns the limits of a NIC with this configuration.
+fn limits(config: &NicConfig) -> NicLimits {
+    NicLimits {
+        max_vi: config.max_vi,
+        max_cq: config.max_cq,
+        max_descriptors_per_queue: config.max_descriptors_per_queue,
+        max_segments_per_descriptor: config.max_segments_per_descriptor,
+        max_notifies_per_queue: config.max_notifies_per_queue,
+        max_notify_threads: config.max_notify_threads,
+        max_log_lines_per_second: config.max_log_lines_per_second,
+        regions: RegionLimits {
+            regions: config.max_regions,
+            bytes: config.max_registered_bytes,
+            region_bytes: config.max_region_bytes,
+            lock: config.lock_memory,
+        },
+        is_lenient: config.protection == Protection::Lenient,
+    }
+}
+
 impl Device {
     fn new(number: u16, config: NicConfig, fingerprint: String) -> Self {
         Self {
-            number,
+            shared: NicShared::new(number, config.name.clone(), limits(&config)),
             fingerprint,
             host: config.host_address().0,
             backend: BiasedLock::new(None),
-            doorbells: Doorbells::new(),
-            regions: RegionTable::new(RegionLimits {
-                regions: config.max_regions,
-                bytes: config.max_registered_bytes,
-                region_bytes: config.max_region_bytes,
-                lock: config.lock_memory,
-            }),
-            events: EventQueue::new(),
-            log_limiter: LogLimiter::new(config.max_log_lines_per_second),
-            vis: ObjectTable::new(config.max_vi),
-            cqs: ObjectTable::new(config.max_cq),
             nic_handles: NicHandles::default(),
             inline: config.progress == Progress::Inline,
             activity: AtomicU32::new(0),
             coalesced: AtomicBool::new(false),
-            waiters: Waiters::new(),
             poll_thread: PollThread::default(),
             yield_policy: YieldPolicy::new(),
             epoch: AtomicU32::new(0),
@@ -135,8 +125,6 @@ impl Device {
             network_left: Condvar::new(),
             attached: None,
             served: AtomicBool::new(false),
-            notify_threads: AtomicU32::new(0),
-            cq_overruns: AtomicU64::new(0),
             max_transfer_bytes: AtomicU32::new(config.max_transfer_bytes),
             config,
         }
@@ -146,11 +134,6 @@ impl Device {
     #[inline]
     pub(crate) fn is_attached(&self) -> bool {
         self.attached.is_some()
-    }
-
-    #[inline]
-    pub(crate) fn number(&self) -> u16 {
-        self.number
     }
 
     /// Returns whether this process opened the NIC, rather than inheriting it by fork(2).
@@ -201,10 +184,10 @@ impl Device {
             && let Some(backend) = held.as_mut()
         {
             self.poll_thread.wake_if_armed(backend);
-            backend.poll(&self.doorbells);
+            backend.poll(&self.shared.doorbells);
             self.note_coalesced(backend);
             self.wake_waiters(backend);
-            if !backend.should_yield() {
+            if !backend.should_yield(&self.yield_policy) {
                 return;
             }
         } else {
@@ -223,8 +206,8 @@ impl Device {
                 && let Some(backend) = held.as_mut()
             {
                 self.poll_thread.wake_if_armed(backend);
-                backend.kick(vi.index, &self.doorbells);
-                if backend.has_delayed_sends() && self.waiters.any() {
+                backend.kick(vi.index, &self.shared.doorbells);
+                if backend.has_delayed_sends() && self.shared.waiters.any() {
                     // The waiting threads sleep, so that no other poll follows soon.
                     backend.send_coalesced();
                 }
@@ -260,7 +243,7 @@ impl Device {
     /// Rings the doorbell of a VI, and ensures that a thread serves it.
     #[inline]
     pub(crate) fn ring(&self, vi: ViIndex) {
-        self.doorbells.ring(vi.0);
+        self.shared.doorbells.ring(vi.0);
         if self.poll_thread.doorbells_unattended() {
             self.serve_doorbells();
         }
@@ -276,7 +259,7 @@ impl Device {
             if let Some(mut held) = self.backend.try_lock() {
                 if let Some(backend) = held.as_mut() {
                     self.poll_thread.wake_if_armed(backend);
-                    backend.poll(&self.doorbells);
+                    backend.poll(&self.shared.doorbells);
                     self.wake_waiters(backend);
                 }
                 return;
@@ -296,7 +279,7 @@ impl Device {
     pub(crate) fn flush_unconnected(&self, vi: &ViShared) {
         if let Some(Backend::Local(poller)) = self.lock().as_mut() {
             poller.flush_unconnected(vi.index);
-            self.notify(poller.path.take_pending_events());
+            self.shared.notify(poller.path.take_pending_events());
         }
     }
 
@@ -320,9 +303,9 @@ impl Device {
     #[cold]
     pub(crate) fn fail_broken(&self, vi: ViIndex, error: AsyncEvent) {
         let mut held = self.lock();
-        self.events.push(error);
+        self.shared.events.push(error);
         if let Some(backend) = held.as_mut() {
-            backend.fail_broken(vi, &self.doorbells);
+            backend.fail_broken(vi, &self.shared.doorbells);
             self.wake_waiters(backend);
         }
     }
@@ -337,143 +320,12 @@ impl Device {
     /// Wakes the threads that wait for events which the backend has recorded.
     #[inline]
     pub(crate) fn wake_waiters(&self, backend: &mut Backend) {
-        self.notify(backend.take_pending_events());
-    }
-
-    /// Wakes the threads that wait for any of these events.
-    #[inline]
-    pub(crate) fn notify(&self, events: Event) {
-        if !events.is_none() {
-            self.waiters.notify(events);
-        }
-    }
-
-    /// Wakes all waiters.
-    #[cold]
-    pub(crate) fn wake_all_waiters(&self) {
-        self.waiters.wake(Event::ALL);
-    }
-}
-
-static FORK_HOOKS: ForkHooks = ForkHooks {
-    lock: || Box::new(()),
-    in_child: mark_all_inherited,
-};
-
-/// Prepares the process for a NIC: fork(2), the end of the main thread, barriers.
-pub(crate) fn prepare_process() -> Result<(), OpenError> {
-    crate::sync::register_barrier();
-    fork::register(&FORK_HOOKS).map_err(|error| OpenError::new(error.to_string()))?;
-    main_thread::install_exit_hook(wake_event_threads);
-    Ok(())
-}
-
-/// Acquires the open/close lock and the device of this configuration. Waits while the device is leaving its network,
-/// since its port is in use until then.
-fn begin_open(config: &NicConfig) -> Result<(OpenCloseLock, &'static Device), OpenError> {
-    prepare_process()?;
-    loop {
-        let lock = OpenCloseLock::acquire();
-        let device = find_or_create(config, format!("{config:?}"), || None)?;
-        if !*device.leaving() {
-            return Ok((lock, device));
-        }
-        drop(lock);
-        let is_leaving = |leaving: &mut bool| *leaving;
-        drop(device.network_left.wait_while(device.leaving(), is_leaving));
-    }
-}
-
-/// Opens the device of this configuration: its port is up and its threads run. Returns the device and a new
-/// NIC handle.
-pub(crate) fn open(config: &NicConfig) -> Result<(&'static Device, u64), OpenError> {
-    config.check().map_err(|e| OpenError::new(e.to_string()))?;
-    open::check_memory(config.max_vi)?;
-    let (lock, device) = begin_open(config)?;
-    if device.nic_handles.count() == 0 {
-        if device.served.load(Ordering::Relaxed) {
-            // The datapath process opens it again itself.
-            return Err(OpenError::new("the NIC is down"));
-        }
-        device.bring_up()?;
-    } else if let Some(failure) = device.failure() {
-        return Err(OpenError::new(format!(
-            "{failure}: the NIC can be opened again when all its handles in this process are closed"
-        )));
-    }
-    let nic_handle = device.nic_handles.open(device.number, 0);
-    drop(lock);
-    if let Err(error) = discovery::await_up(device) {
-        let _was_open = close(device, nic_handle);
-        return Err(error);
-    }
-    Ok((device, nic_handle))
-}
-
-/// As [`open`], for a datapath process: its poll threads poll the NIC, once `begin` has run.
-pub(crate) fn open_served(
-    config: &NicConfig,
-    begin: impl FnOnce(&'static Device) -> Result<(), OpenError>,
-) -> Result<(&'static Device, u64), OpenError> {
-    let (lock, device) = begin_open(config)?;
-    if device.nic_handles.count() > 0 {
-        return Err(OpenError::new(
-            "a call of an application that has ended still uses the NIC",
-        ));
-    }
-    device.served.store(true, Ordering::Relaxed);
-    device.bring_up()?;
-    let nic_handle = device.nic_handles.open(device.number, 0);
-    drop(lock);
-    if let Err(error) = begin(device).and_then(|()| discovery::await_up(device)) {
-        let _was_open = close(device, nic_handle);
-        return Err(error);
-    }
-    Ok((device, nic_handle))
-}
-
-/// As [`open`], without threads: the test polls the NIC.
-#[cfg(test)]
-pub(crate) fn open_without_threads(
-    config: &NicConfig,
-) -> Result<(&'static Device, u64), OpenError> {
-    let (_lock, device) = begin_open(config)?;
-    if device.nic_handles.count() == 0 {
-        *device.lock() = Some(Backend::Local(open::poller(device)?));
-    }
-    Ok((device, device.nic_handles.open(device.number, 0)))
-}
-
-impl Device {
-    fn bring_up(&'static self) -> Result<(), OpenError> {
-        self.start(Backend::Local(open::poller(self)?))
-    }
-
-    fn start(&'static self, backend: Backend) -> Result<(), OpenError> {
-        *self.lock() = Some(backend);
-        let epoch = self.epoch();
-        self.events.open(epoch);
-        let mut threads = Vec::with_capacity(2);
-        let started = progress::start(self, epoch, &mut threads);
-        *self.threads() = threads;
-        if started.is_err() {
-            self.abort_open();
-        }
-        started
-    }
-
-    /// Takes the NIC down again after an open that failed.
-    fn abort_open(&'static self) {
-        let (backend, threads) = self.take_down();
-        if let Some(mut backend) = backend {
-            backend.leave_network();
-        }
-        self.join(threads);
+        self.shared.notify(backend.take_pending_events());
     }
 
     /// Leaves the network, whose duration depends on peers, up to a limit, and so happens without the open/close
     /// lock. Then closes the port.
-    fn leave(&'static self, backend: Option<Backend>) {
+    pub(crate) fn leave(&'static self, backend: Option<Backend>) {
         let Some(mut backend) = backend else {
             return;
         };
@@ -485,17 +337,23 @@ impl Device {
         self.network_left.notify_all();
     }
 
-    fn leaving(&self) -> MutexGuard<'_, bool> {
+    /// Waits until the closed NIC has left its network.
+    pub(crate) fn await_network_left(&self) {
+        let is_leaving = |leaving: &mut bool| *leaving;
+        drop(self.network_left.wait_while(self.leaving(), is_leaving));
+    }
+
+    pub(crate) fn leaving(&self) -> MutexGuard<'_, bool> {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stops polling. Returns the backend, which has to leave its network, and the threads, which end soon.
-    fn take_down(&'static self) -> (Option<Backend>, Vec<JoinHandle<()>>) {
+    pub(crate) fn take_down(&'static self) -> (Option<Backend>, Vec<JoinHandle<()>>) {
         // SeqCst, and before the interrupt: a thread that prepares to sleep after the interrupt
         // sees the new epoch, and one that sleeps already is woken by it.
         self.epoch.fetch_add(1, Ordering::SeqCst);
-        self.events.close();
-        self.poll_thread.interrupt(self);
+        self.shared.events.close();
+        self.poll_thread.interrupt(&self.backend);
         // The NIC of a datapath process stays in its network.
         let backend = self.lock().take();
         let backend = backend.filter(|backend| backend.poller().is_some());
@@ -507,20 +365,14 @@ impl Device {
         (backend, core::mem::take(&mut *self.threads()))
     }
 
-    /// Logs a line that a peer or an application can cause.
-    pub(crate) fn log_limited(&self, level: log::Level, line: Arguments<'_>) {
-        let subject = format!("NIC {}", self.config.name);
-        self.log_limiter.log(level, &subject, line);
-    }
-
-    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+    pub(crate) fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn join(&self, threads: Vec<JoinHandle<()>>) {
+    pub(crate) fn join(&self, threads: Vec<JoinHandle<()>>) {
         // A handler that closes a NIC would wait for itself, or for another handler that
         // waits for it. The threads end on their own.
-        if nic_handle::in_handler() {
+        if in_handler() {
             return;
         }
         for thread in threads {
@@ -533,17 +385,12 @@ impl Device {
     /// Marks the NIC as inherited, in a forked child.
     fn mark_inherited(&self) {
         self.inherited.store(true, Ordering::Relaxed);
-        for vi in self.vis.iter() {
-            vi.retire();
-        }
-        for cq in self.cqs.iter() {
-            cq.retire();
-        }
+        self.shared.retire_all();
     }
 }
 
 /// Finds the device with this fingerprint, or creates it.
-fn find_or_create(
+pub(crate) fn find_or_create(
     config: &NicConfig,
     fingerprint: String,
     attached: impl FnOnce() -> Option<Attached>,
@@ -564,44 +411,4 @@ fn find_or_create(
     Err(OpenError::new(
         "too many different NIC configurations in one process",
     ))
-}
-
-/// Closes a NIC handle and releases all it owns; with the last handle the NIC is taken down, which takes about
-/// `ulp_timeout_ms` at most, whatever peers do, and blocks neither other NICs nor fork(2). After this
-/// returns, no handler of the NIC handle runs, unless this is called from a handler.
-///
-/// # Errors
-/// `InvalidParameter` if the handle was closed already. `Resource` if the datapath process has
-/// not acknowledged the close: then nothing is closed, since the process may still access the memory.
-pub(crate) fn close(device: &'static Device, nic_handle: u64) -> Outcome<()> {
-    let (closed, ended, removed, (backend, threads)) = {
-        let _lock = OpenCloseLock::acquire();
-        let remote = device.nic_handles.remote(nic_handle);
-        if let Some(remote) = remote.filter(|_| device.is_attached()) {
-            let is_last = device.nic_handles.count() == 1;
-            calls::close(device, remote, is_last, CLOSE_TIMEOUT)?;
-        }
-        let closed = device.nic_handles.close(nic_handle);
-        let closed = closed.ok_or(CallError::InvalidParameter)?;
-        let (ended, removed) =
-            crate::control::release_nic_handle(device, nic_handle, closed.conns());
-        let down = if device.nic_handles.count() == 0 {
-            let down = device.take_down();
-            *device.leaving() = down.0.is_some();
-            down
-        } else {
-            (None, Vec::new())
-        };
-        (closed, ended, removed, down)
-    };
-    // Calls that wait on objects of this handle return.
-    device.wake_all_waiters();
-    device.leave(backend);
-    notify::join_ended(ended);
-    device.nic_handles.await_handler(nic_handle);
-    device.join(threads);
-    drop(removed);
-    // The handler is dropped last and outside of every lock: its drop may run code of the program.
-    drop(closed);
-    Ok(())
 }

@@ -4,24 +4,18 @@
 #[cfg(test)]
 mod tests;
 
-use core::time::Duration;
-
 use fc_port::Fc4;
 use fc_port::vn_port::{NeighbourView, VnPort, VnPortEvent, VnPortFrame};
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::{FcType, NPortId};
 use pmd_port::BURST;
+use vi_core::waiters::Event;
 use vi_engine::{Engine, Transmit};
 use vi_types::{CallError, HostAddress, ResourceError};
 
 use crate::datapath::Datapath;
-use crate::device::Device;
-use crate::nic_backend::Backend;
-use crate::open::OpenError;
 use crate::poller::Poller;
-use crate::progress::wait;
 use crate::transport::Transport;
-use crate::waiters::Event;
 
 /// Timeout for sending the logouts when a NIC is taken down.
 const LOGOUT_TIMEOUT_NS: u64 = 100_000_000;
@@ -38,7 +32,7 @@ pub(crate) const FC_VI: Fc4 = Fc4 {
 pub(crate) struct Discovery {
     port: VnPort,
     /// The N_Port_ID is claimed without a conflict.
-    is_up: bool,
+    pub(crate) is_up: bool,
     /// More frames than one poll sends may be pending.
     has_more: bool,
     /// A frame that did not fit into the send ring.
@@ -242,30 +236,4 @@ impl Poller {
             .as_ref()
             .is_some_and(|discovery| discovery.port.is_resolving(host))
     }
-}
-
-/// Waits until the NIC has an N_Port_ID.
-pub(crate) fn await_up(device: &'static Device) -> Result<(), OpenError> {
-    if !device.config.discovers() {
-        return Ok(());
-    }
-    let limit = Duration::from_millis(device.config.discovery_ms);
-    let poll = || {
-        let held = device.lock();
-        match held.as_ref().and_then(Backend::poller) {
-            // Closed by another thread meanwhile; later calls report it.
-            None => Some(()),
-            Some(poller) => {
-                let is_up = poller.discovery.as_ref().is_none_or(|d| d.is_up);
-                (is_up || poller.failure.is_some()).then_some(())
-            }
-        }
-    };
-    wait(device, Event::CONTROL, Some(limit), poll).map_err(|_| {
-        OpenError::new(format!(
-            "no N_Port_ID on {} within discovery_ms = {}: other ports of the link claim each one that is tried; \
-             raise discovery_ms, or set another port_name",
-            device.config.wire_name().unwrap_or_default(), device.config.discovery_ms
-        ))
-    })
 }

@@ -1,5 +1,4 @@
-//! Poll-mode VI provider: registered memory, work queues,
-//! completion queues, and the poll loop.
+//! Poll-mode VI provider: NICs, the poll loop, and the calls by handle. Memory and queues are in `vi-core`.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -7,80 +6,58 @@
 //! | [`queue_calls`] | calls of the data path: post, done, wait |
 //! | [`notify`] | calls that register a notify handler, and the threads that call it |
 //! | [`config`] | the configuration file |
-//! | [`descriptor`] | the layout of descriptors in application memory |
-//! | `posted_descriptor` | validated copies of descriptors, and iteration over their data segments |
-//! | `queue`, `cq` | work queues and completion queues |
-//! | `memory` | registered regions, protection, copies, also for served applications; shared memory |
+//! | [`attach`] | NICs of a datapath process, and that process |
 //! | `datapath` | the I/O of the protocol engine: queues, memory, frames |
 //! | `transport` | the protocol: FC-VI (`vi-engine`) or VI/TCP |
 //! | `vitcp` | VI/TCP: connections, messages, sockets |
 //! | `frame_buffer` | the buffer in which a frame is built |
-//! | `poller` | one poll iteration: receive frames, timers, doorbells, send frames |
-//! | `progress` | polling by the calling threads or a pinned thread, and sleeping |
-//! | `yield_policy` | how long a polling thread keeps its core |
-//! | `device`, `open`, `nic_handle` | a NIC of this process, its bring-up, and its handles |
-//! | `log_limiter` | rate limiter for log lines that peers can cause |
-//! | `fork` | fork(2) in a program with an open NIC |
-//! | [`logger`] | a logger for the C library and for programs |
-//! | `main_thread` | signal handling after the main thread has ended |
+//! | `coalesce` | delays of frames and messages, which leave in bursts |
+//! | `poller`, `nic_backend` | one poll iteration, of this process or an attached one |
+//! | `progress`, `poll_thread` | polling by the calling threads or a pinned thread, and sleeping |
+//! | `clock`, `yield_policy` | time while a NIC is polled; how long a polling thread keeps its core |
+//! | `device`, `lookup` | NICs of this process, and their objects by handle |
+//! | `open`, `check`, `listen_retry` | bring-up of a NIC, and whether it can be brought up |
+//! | `nic_handle`, `error_handlers` | handles of a NIC, and the thread that calls their error handlers |
 //! | `control` | control calls: create, destroy, register, connect |
-//! | [`reserve`] | memory reserve for when the system is out of memory |
-//! | `vi` | handles, VIs and completion queues |
-//! | `events` | queue of asynchronous errors for the consumer |
-//! | `discovery` | discovery of ports and their logins |
-//! | `capture_file` | files for captured frames |
-//! | `tap` | copies of passing frames, for a capture |
-//! | `neighbours` | host addresses to N_Port_IDs |
-//! | `biased_lock`, `sync`, `sys`, `clock`, `doorbell` | utilities |
+//! | `discovery`, `neighbours` | discovery of ports and their logins; host addresses to N_Port_IDs |
+//! | [`capture_file`], `tap` | captured frames: files, and copies of passing frames |
+//! | [`logger`] | a logger for the C library and for programs |
 
 pub mod attach;
-mod biased_lock;
 pub mod capture_file;
+mod check;
 mod clock;
 mod coalesce;
-mod completion;
 mod control;
-mod cq;
 mod datapath;
 mod device;
 mod discovery;
-mod doorbell;
-mod fork;
+mod error_handlers;
 mod frame_buffer;
-mod log_limiter;
+mod listen_retry;
 pub mod logger;
-mod main_thread;
-mod memory;
+mod lookup;
 mod neighbours;
 mod nic_backend;
 mod nic_handle;
 mod open;
+mod poll_thread;
 mod poller;
-mod posted_descriptor;
 mod progress;
-mod queue;
-pub mod reserve;
-mod sync;
-mod sys;
 mod tap;
 #[cfg(test)]
 mod testkit;
 mod transport;
-mod vi;
 mod vitcp;
-mod waiters;
 mod yield_policy;
 
 pub mod config;
-pub mod descriptor;
-pub mod events;
 pub mod nic;
 pub mod notify;
 pub mod queue_calls;
 
 pub use pmd_port::{environment, stderr};
 
-pub use memory::{SharedMemory, obey_ptrace_rules};
+pub use check::{check_nic, check_process};
 pub use nic_handle::Handler;
-pub use open::{OpenError, check_nic, check_process};
-pub use sys::raise_descriptor_limit;
+pub use open::OpenError;

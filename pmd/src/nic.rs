@@ -11,20 +11,21 @@ use std::path::Path;
 use std::time::Duration;
 
 use fcvi_frame::connect::Attributes;
+use vi_core::handle::{HandleKind, RawHandle};
+use vi_core::memory::backing::Owner;
+use vi_core::sys;
 use vi_types::{
-    CallError, HostAddress, MemAttributes, NetAddress, Outcome, PtagHandle, ViAttributes, ViState,
+    CallError, HostAddress, MemAttributes, NetAddress, Outcome, PtagHandle, ViAttributes, ViInfo,
 };
 
 use crate::attach::calls;
 use crate::config::{NicConfig, Protection};
 use crate::control::{self, attributes};
-use crate::device::{self, Device, device_of};
-use crate::memory::backing::Owner;
+use crate::device::{Device, device_of};
+use crate::lookup::{Vi, cq_of, vi_of};
 use crate::nic_backend::Backend;
 use crate::nic_handle::{Conn, Handler};
-use crate::open::OpenError;
-use crate::sys;
-use crate::vi::{HandleKind, RawHandle, ViShared, cq_of, vi_of};
+use crate::open::{self, OpenError};
 
 pub use connection_options::{
     connection_options, negotiated_options, request_security, set_connection_options,
@@ -48,7 +49,7 @@ fn nic(handle: u64) -> Outcome<&'static Device> {
 /// Logs a line about the NIC of an object, by the object's handle, within the rate limit.
 pub fn log_limited(handle: u64, level: log::Level, line: core::fmt::Arguments<'_>) {
     if let Some(device) = device_of(RawHandle::unpack(handle).device) {
-        device.log_limited(level, line);
+        device.shared.log_limited(level, line);
     }
 }
 
@@ -58,25 +59,25 @@ pub fn max_transfer_bytes(handle: u64) -> Option<u32> {
 }
 
 #[inline]
-fn vi(handle: u64) -> Outcome<&'static ViShared> {
+fn vi(handle: u64) -> Outcome<Vi> {
     vi_of(handle).ok_or(CallError::InvalidParameter)
 }
 
 /// Opens a NIC; each call returns a new handle (VIPL 3.1.1).
 pub fn open(config: &NicConfig) -> Result<u64, OpenError> {
-    device::open(config).map(|(_, nic_handle)| nic_handle)
+    open::open(config).map(|(_, nic_handle)| nic_handle)
 }
 
 /// Opens a NIC of a datapath process, by the socket of the process and a device name of its
 /// configuration.
 pub fn attach(socket: &Path, name: &str) -> Result<u64, OpenError> {
-    device::attach(socket, name).map(|(_, nic_handle)| nic_handle)
+    open::attach(socket, name).map(|(_, nic_handle)| nic_handle)
 }
 
 /// As [`attach`], with the required access of VIs without a protection tag. Strict protection
 /// is always available; lenient protection fails if the process is strict.
 pub fn attach_as(socket: &Path, name: &str, protection: Protection) -> Result<u64, OpenError> {
-    device::attach_as(socket, name, Some(protection)).map(|(_, nic_handle)| nic_handle)
+    open::attach_as(socket, name, Some(protection)).map(|(_, nic_handle)| nic_handle)
 }
 
 /// Closes a NIC handle and releases what it owns (VIPL 3.1.2). After this returns `Ok`,
@@ -86,7 +87,7 @@ pub fn attach_as(socket: &Path, name: &str, protection: Protection) -> Result<u6
 /// `InvalidParameter` for a handle that is not open. `Resource` if a running datapath process has
 /// not acknowledged the close within 10 seconds: the NIC stays open and its memory registered.
 pub fn close(handle: u64) -> Outcome<()> {
-    device::close(nic(handle)?, handle)
+    open::close(nic(handle)?, handle)
 }
 
 /// Constant properties of an open NIC.
@@ -160,7 +161,7 @@ pub fn create_ptag(handle: u64) -> Outcome<u64> {
     }
     device
         .nic_handles
-        .create_tag(device.number(), handle, device.config.max_ptags)
+        .create_tag(device.shared.number, handle, device.config.max_ptags)
 }
 
 /// Destroys an unused protection tag (VIPL 3.4.2).
@@ -199,7 +200,7 @@ pub unsafe fn register(
         nic(handle)?;
         attributes::check_region(device, settings)
     };
-    let regions = &device.regions;
+    let regions = &device.shared.regions;
     regions.register(handle, address, length_bytes, random, admit)
 }
 
@@ -212,7 +213,7 @@ pub fn deregister(handle: u64, address: u64, region: u32) -> Outcome<()> {
     }
     let removed = {
         let _backend_lock = device.lock();
-        let regions = &device.regions;
+        let regions = &device.shared.regions;
         regions.deregister(Owner::PROGRAM, address, region)
     };
     removed.map(drop).ok_or(CallError::InvalidParameter)
@@ -222,6 +223,7 @@ pub fn deregister(handle: u64, address: u64, region: u32) -> Outcome<()> {
 pub fn query_region(handle: u64, address: u64, region: u32) -> Outcome<MemAttributes> {
     let device = nic(handle)?;
     let found = device
+        .shared
         .regions
         .query(Owner::PROGRAM, address, region)
         .ok_or(CallError::InvalidParameter)?;
@@ -229,7 +231,7 @@ pub fn query_region(handle: u64, address: u64, region: u32) -> Outcome<MemAttrib
         ptag: (found.tag != 0).then(|| {
             PtagHandle::from_raw(RawHandle::pack(
                 HandleKind::Ptag,
-                device.number(),
+                device.shared.number,
                 1,
                 found.tag,
             ))
@@ -291,19 +293,6 @@ pub fn destroy_vi(handle: u64) -> Outcome<()> {
     control::destroy_vi(vi, handle)
 }
 
-/// State and attributes of a VI (VIPL 3.7.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ViInfo {
-    /// State.
-    pub state: ViState,
-    /// Attributes.
-    pub attributes: ViAttributes,
-    /// The send queue is empty.
-    pub send_queue_empty: bool,
-    /// The receive queue is empty.
-    pub recv_queue_empty: bool,
-}
-
 /// Returns state and attributes of a VI.
 pub fn query_vi(handle: u64) -> Outcome<ViInfo> {
     let vi = vi(handle)?;
@@ -342,7 +331,7 @@ pub fn discovered_hosts(handle: u64) -> Outcome<Vec<HostAddress>> {
     let backend = held.as_mut().ok_or(CallError::InvalidParameter)?;
     device.poll_thread.wake_if_armed(backend);
     // Includes the latest changes.
-    backend.poll_thoroughly(&device.doorbells);
+    backend.poll_thoroughly(&device.shared.doorbells);
     device.wake_waiters(backend);
     let poller = backend.poller().ok_or(CallError::InvalidParameter)?;
     Ok(poller.neighbours.discovered())
@@ -376,7 +365,10 @@ pub fn connect_wait(handle: u64, local: &NetAddress, limit: Option<Duration>) ->
         let found = control::connect_wait(device, handle, local, limit)?;
         (Conn::Engine(found.conn), found.remote, found.attributes)
     };
-    let Some(conn) = device.nic_handles.add_conn(device.number(), handle, found) else {
+    let Some(conn) = device
+        .nic_handles
+        .add_conn(device.shared.number, handle, found)
+    else {
         // The NIC handle was closed meanwhile. The rejection fails if the client has given up.
         let _withdrawn = reject(device, found);
         return Err(CallError::InvalidParameter);

@@ -2,12 +2,13 @@
 //! attachment to the datapath process that has the engine.
 
 use pmd_port::WakeSource;
-use vi_engine::ViIndex;
+use vi_core::doorbell::Doorbells;
+use vi_core::waiters::Event;
+use vi_types::ViIndex;
 
 use crate::attach::Attachment;
-use crate::doorbell::Doorbells;
 use crate::poller::Poller;
-use crate::waiters::Event;
+use crate::yield_policy::YieldPolicy;
 
 /// The backend that does the work of a poll iteration.
 #[allow(
@@ -68,10 +69,10 @@ impl Backend {
     /// Returns true at intervals of idle polls, if the work is done by another process, which may need
     /// the core.
     #[inline]
-    pub(crate) fn should_yield(&mut self) -> bool {
+    pub(crate) fn should_yield(&mut self, policy: &YieldPolicy) -> bool {
         match self {
             Self::Local(_) => false,
-            Self::Attached(attachment) => attachment.should_yield(),
+            Self::Attached(attachment) => attachment.should_yield(policy),
         }
     }
 

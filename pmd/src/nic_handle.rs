@@ -1,24 +1,19 @@
 //! NIC handles: their objects and their error handlers (VIPL 3.1, 3.8).
 
-use std::cell::Cell;
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Instant;
 
-use pmd_port::stderr;
+use vi_core::events::AsyncEvent;
+use vi_core::handle::{FIELD_MASK, HandleKind, RawHandle};
+use vi_core::handler_thread::in_handler;
 use vi_engine::ConnId;
 use vi_types::{CallError, Limit, LimitOf, LimitReached, Outcome, ResourceError};
-
-use crate::device::Device;
-use crate::events::AsyncEvent;
-use crate::vi::{FIELD_MASK, HandleKind, RawHandle};
 
 /// A consumer's error handler.
 pub type Handler = Box<dyn FnMut(&AsyncEvent) + Send>;
 
 /// A handler, which is locked while it runs.
-type SharedHandler = Arc<Mutex<Handler>>;
+pub(crate) type SharedHandler = Arc<Mutex<Handler>>;
 
 /// The state of one NIC handle.
 struct NicHandleState {
@@ -113,7 +108,7 @@ impl NicHandles {
     }
 
     /// Returns the current handles.
-    fn handles(&self) -> Vec<u64> {
+    pub(crate) fn handles(&self) -> Vec<u64> {
         self.lock().handles.iter().map(|i| i.handle).collect()
     }
 
@@ -194,7 +189,7 @@ impl NicHandles {
     }
 
     /// Returns the handler of an open NIC handle and marks it as running.
-    fn begin_call(&self, handle: u64) -> Option<Option<SharedHandler>> {
+    pub(crate) fn begin_call(&self, handle: u64) -> Option<Option<SharedHandler>> {
         let mut table = self.lock();
         let state = table.handles.iter().find(|i| i.handle == handle)?;
         let handler = state.handler.clone();
@@ -202,7 +197,7 @@ impl NicHandles {
         Some(handler)
     }
 
-    fn end_call(&self, handle: u64) {
+    pub(crate) fn end_call(&self, handle: u64) {
         let mut table = self.lock();
         if let Some(at) = table.running.iter().position(|running| *running == handle) {
             table.running.swap_remove(at);
@@ -282,99 +277,6 @@ impl NicHandles {
     pub(crate) fn remove_conn(&self, handle: u64) {
         self.lock().conns.retain(|(h, _, _)| *h != handle);
     }
-}
-
-thread_local! {
-    static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Returns whether the current thread runs a handler: an error handler or a notify handler.
-pub(crate) fn in_handler() -> bool {
-    IN_HANDLER.get()
-}
-
-/// Marks the current thread as one that only calls handlers.
-pub(crate) fn enter_handlers() {
-    IN_HANDLER.set(true);
-}
-
-/// Runs the thread that calls the error handlers, until the NIC is taken down.
-pub(crate) fn deliver(device: &'static Device, epoch: u32) {
-    enter_handlers();
-    while let Some(event) = device.events.next(epoch) {
-        if event.nic_handle != 0 {
-            deliver_one(device, &event);
-            continue;
-        }
-        for nic_handle in device.nic_handles.handles() {
-            deliver_one(
-                device,
-                &AsyncEvent {
-                    nic_handle,
-                    ..event
-                },
-            );
-        }
-    }
-}
-
-fn deliver_one(device: &'static Device, event: &AsyncEvent) {
-    let Some(handler) = device.nic_handles.begin_call(event.nic_handle) else {
-        return;
-    };
-    let _call = HandlerCall(device, event.nic_handle);
-    let call = move || match handler {
-        Some(handler) => {
-            let mut handler = handler.lock().unwrap_or_else(PoisonError::into_inner);
-            handler(event);
-        }
-        None => default_handler(device, event),
-    };
-    // If the handler was replaced meanwhile, it is also dropped here.
-    if catch_unwind(AssertUnwindSafe(call)).is_err() {
-        device.log_limited(log::Level::Error, format_args!("an error handler panicked"));
-    }
-}
-
-/// A running handler call; ends on drop, even if a handler or logger panics, since other threads may wait for it.
-struct HandlerCall(&'static Device, u64);
-
-impl Drop for HandlerCall {
-    fn drop(&mut self) {
-        self.0.nic_handles.end_call(self.1);
-    }
-}
-
-/// Logs the error, within the rate limit; in a program without a logger it is written to standard
-/// error. An orderly disconnect of the peer is logged at level `info`.
-fn default_handler(device: &'static Device, event: &AsyncEvent) {
-    if event.is_orderly {
-        let level = log::Level::Info;
-        device.log_limited(
-            level,
-            format_args!("VI {:#x}: disconnected by its peer", event.vi),
-        );
-        return;
-    }
-    let mut text = format!("asynchronous error {} of {}", event.code, event.resource);
-    if event.vi != 0 {
-        text += &format!(" (VI {:#x})", event.vi);
-    }
-    if log::max_level() != log::LevelFilter::Off {
-        device.log_limited(log::Level::Error, format_args!("{text}"));
-        return;
-    }
-    let (name, limiter) = (&device.config.name, &device.log_limiter);
-    let Some(suppressed) = limiter.admit(Instant::now()) else {
-        return;
-    };
-    if suppressed > 0 {
-        let limit = limiter.lines_per_second();
-        stderr::write_line(format_args!(
-            "viaduct: NIC {name}: {suppressed} log lines suppressed: more than {limit} per second"
-        ));
-    }
-    stderr::write_line(format_args!("viaduct: NIC {name}: {text}"));
 }
 
 #[cfg(test)]

@@ -1,102 +1,42 @@
-//! Brings up a NIC from its configuration: port, layers, N_Port, engine.
+//! Opens and closes NICs: brings up port, engine and threads, and takes them down.
 
-mod check;
-mod ports;
+mod attached;
+mod claims;
+mod error;
+mod poller;
+pub(crate) mod ports;
 
-pub use check::{check_nic, check_process};
+pub(crate) use attached::{attach, attach_as};
+pub(crate) use claims::Claim;
+pub use error::OpenError;
+pub(crate) use poller::tcp_address;
 
-use std::error::Error;
-use std::fs;
-use std::io::BufWriter;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-use fc_port::login::LoginConfig;
-use fc_port::vn_port::VnPort;
-use fc_port::vn2vn::Vn2vnConfig;
-use fcvi_frame::ethernet::{HEADER_BYTES as ETHERNET_HEADER_BYTES, MacAddress};
-use fcvi_frame::fc::NPortId;
-use fcvi_frame::fcoe;
-use pmd_port::layer::{fault, pcapng};
-use pmd_port::shm::directory::{Directory, FileLock};
 use pmd_port::thread::has_memory;
-use pmd_port::{Capabilities, Port};
-use vi_engine::{Engine, EngineConfig, max_message_bytes};
+use vi_core::fork::{self, ForkHooks, OpenCloseLock};
+use vi_core::main_thread;
+use vi_core::notify_slot::join_ended;
+use vi_core::sync::{Ordering, register_barrier};
+use vi_core::sys;
+use vi_core::waiters::Event;
+use vi_types::{CallError, Outcome};
 
-use crate::capture_file;
-use crate::coalesce::Coalescer;
-use crate::config::{FaultConfig, NicConfig, PortKind, TransportKind, ip_address};
-use crate::datapath::Datapath;
-use crate::device::Device;
-use crate::discovery::{Discovery, FC_VI};
-use crate::doorbell::MAX_VI;
-use crate::neighbours::Neighbours;
-use crate::poller::Poller;
-use crate::sync::Ordering;
-use crate::sys::random_bytes;
-use crate::transport::Transport;
-use crate::vitcp;
+use crate::attach::calls;
+use crate::config::NicConfig;
+use crate::control::release_nic_handle;
+use crate::device::{self, Device, mark_all_inherited, wake_event_threads};
+use crate::error_handlers;
+use crate::nic_backend::Backend;
+use crate::progress::{self, wait};
 
-/// Part of a message between two applications of a datapath process that one system call copies if their
-/// memory is not shared.
-const SERVED_PART_BYTES: u32 = 256 * 1024;
-
-/// Approximate maximum length of the name of a wire in a file name, in bytes.
-const MAX_WIRE_BYTES: usize = 200;
-
-/// Timeout of a FARP-REQ, whose reply takes one round trip.
-const FARP_TIMEOUT_NS: u64 = 250_000_000;
-
-/// Error of opening a NIC; displayed with what to do.
-#[derive(Debug)]
-pub struct OpenError {
-    text: String,
-    unknown_name: bool,
-}
-
-impl OpenError {
-    pub(crate) fn new(text: impl Into<String>) -> Self {
-        Self {
-            text: text.into(),
-            unknown_name: false,
-        }
-    }
-
-    /// The datapath process has no NIC of this name.
-    pub(crate) fn unknown_name(text: impl Into<String>) -> Self {
-        Self {
-            text: text.into(),
-            unknown_name: true,
-        }
-    }
-
-    /// Returns whether the error is only that the datapath process has no NIC of this name.
-    #[must_use]
-    pub fn is_unknown_name(&self) -> bool {
-        self.unknown_name
-    }
-}
-
-impl core::fmt::Display for OpenError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl Error for OpenError {}
-
-/// A port, the N_Port_ID of this NIC, and its claim.
-struct Station {
-    port: Box<dyn Port>,
-    id: NPortId,
-    claim: Option<Claim>,
-}
+/// Timeout for the acknowledgement of a close by the datapath process.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Checks that there is enough memory for a NIC with this many VIs. Opening the NIC then assumes it, since
 /// it makes hundreds of allocations.
-pub(crate) fn check_memory(max_vi: u32) -> Result<(), OpenError> {
+fn check_memory(max_vi: u32) -> Result<(), OpenError> {
     /// Upper bounds for a NIC without VIs, and for what each VI adds before it is created.
     const FIXED_BYTES: usize = 8 << 20;
     const BYTES_PER_VI: usize = 4096;
@@ -113,437 +53,196 @@ pub(crate) fn check_memory(max_vi: u32) -> Result<(), OpenError> {
     )))
 }
 
-/// Builds the poller of a device.
-pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
-    match device.config.transport {
-        TransportKind::FcVi => frame_poller(device),
-        TransportKind::ViTcp => stream_poller(device),
-    }
+static FORK_HOOKS: ForkHooks = ForkHooks {
+    lock: || Box::new(()),
+    in_child: mark_all_inherited,
+};
+
+/// Prepares the process for a NIC: fork(2), the end of the main thread, barriers.
+pub(crate) fn prepare_process() -> Result<(), OpenError> {
+    register_barrier();
+    fork::register(&FORK_HOOKS).map_err(|error| OpenError::new(error.to_string()))?;
+    main_thread::install_exit_hook(wake_event_threads);
+    Ok(())
 }
 
-/// Returns the scope ID of the host address of a NIC with VI/TCP: the interface index of a link-local address.
-fn tcp_scope(config: &NicConfig) -> Result<u32, OpenError> {
-    let scope = config.own_host().scope();
-    scope.map_err(|error| OpenError::new(error.to_string()))
-}
-
-/// Returns the listening address of a NIC with VI/TCP.
-fn tcp_address(config: &NicConfig) -> Result<SocketAddr, OpenError> {
-    Ok(match config.own_host().ip() {
-        IpAddr::V4(host) => SocketAddr::from((host, config.tcp_port)),
-        IpAddr::V6(host) => SocketAddrV6::new(host, config.tcp_port, 0, tcp_scope(config)?).into(),
-    })
-}
-
-/// Builds the poller of a NIC with VI/TCP.
-fn stream_poller(device: &'static Device) -> Result<Poller, OpenError> {
-    let config = &device.config;
-    let max_vi = config.max_vi.min(MAX_VI);
-    let mut address = tcp_address(config)?;
-    // Any port: other programs of this host may use the port of the NIC, and share it.
-    address.set_port(0);
-    vitcp::try_bind(address).map_err(|error| {
-        let host = config.own_host();
-        OpenError::new(format!(
-            "host = \"{host}\": {error}: it must be an address of this host (`ip address` lists them)"
-        ))
-    })?;
-    let settings = vitcp::Settings {
-        host: config.host_address(),
-        port: config.tcp_port,
-        scope: tcp_scope(config)?,
-        max_vi,
-        max_incoming: config.max_incoming,
-        max_in_flight: config.max_in_flight,
-        max_reads: config.max_rdma_reads,
-        response_timeout_ns: config.ulp_timeout_ms() * 1_000_000,
-        retry_ns: config.peer_retry_ms * 1_000_000,
-        probe_ms: config.probe_interval_ms,
-        miss_limits: config.miss_limits(),
-        log_limiter: &device.log_limiter,
-        flow_control: config.flow_control,
-        credits_low: config.credits_low,
-    };
-    let credentials = config
-        .tls
-        .as_ref()
-        .map(|tls| vitcp::Credentials::read(tls, ip_address(settings.host), &device.log_limiter))
-        .transpose()
-        .map_err(OpenError::new)?;
-    let keys = config.read_keys().map_err(OpenError::new)?;
-    let mut tcp = vitcp::ViTcp::new(settings, config.directory.clone(), credentials, keys)
-        .map_err(|error| OpenError::new(format!("VI/TCP: epoll failed: {error}")))?;
-    let port = tcp.port();
-    let at = port.capabilities().device.clone();
-    if config.tls.is_some() {
-        tcp.listen_exclusively()
-            .map_err(|error| OpenError::new(format!("{at}: cannot listen: {error}")))?;
-    }
-    log::info!(
-        "{}: VI/TCP{} at {at}, {} progress",
-        config.name,
-        if config.tls.is_some() {
-            " with TLS"
-        } else {
-            ""
-        },
-        config.progress.name(),
-    );
-    let path = Datapath::new(Box::new(port), &device.regions, &device.events, max_vi);
-    let no_id = NPortId::default();
-    let neighbours = Neighbours::new(config.host_address(), no_id, Vec::new(), Vec::new());
-    let coalescer = Coalescer::for_streams(config.coalesce_frames);
-    let transport = Transport::ViTcp(Box::new(tcp));
-    Ok(Poller::new(
-        transport, path, neighbours, None, coalescer, None,
-    ))
-}
-
-/// Builds the poller of a NIC with FC-VI.
-fn frame_poller(device: &'static Device) -> Result<Poller, OpenError> {
-    let config = &device.config;
-    let station = match config.port.is_on_wire() {
-        false => open_shm(config)?,
-        true if config.discovers() => open_anonymous(config)?,
-        true => open_configured(config)?,
-    };
-    let mut port = station.port;
-    if let Some(faults) = &config.fault {
-        let injector = fault::FaultInjector::new(port, fault_rates(faults))
-            .map_err(|e| OpenError::new(format!("fault: {e}")))?;
-        log::info!("{}: fault injection enabled: {faults}", config.name);
-        port = Box::new(injector);
-    }
-    if let Some(path) = &config.capture {
-        let tee = capture_file::create(path)
-            .and_then(|file| pcapng::PcapngTee::new(port, BufWriter::new(file)))
-            .map_err(|e| OpenError::new(format!("capture {}: {e}", path.display())))?;
-        port = Box::new(tee);
-    }
-    let capabilities = port.capabilities().clone();
-    let data_field = data_field_bytes(capabilities.max_frame_bytes)?;
-    let max_bytes = max_message_bytes(data_field);
-    if device.limit_transfers(max_bytes) {
-        log::warn!(
-            "{}: max_transfer_bytes = {}: messages are limited to {max_bytes} bytes, 65,536 frames: lower it, or \
-             raise the MTU",
-            config.name,
-            config.max_transfer_bytes
-        );
-    }
-    let mut engine_config = EngineConfig::new(station.id, config.host_address());
-    let mut seed = [0u8; 24];
-    random_bytes(&mut seed);
-    let (first, names) = seed.split_at(8);
-    let (port_name, node_name) = config
-        .own_names()
-        .map_err(|e| OpenError::new(e.to_string()))?;
-    engine_config.port_name = port_name.unwrap_or_else(|| local_name(names, 0));
-    engine_config.node_name = node_name.unwrap_or_else(|| local_name(names, 8));
-    engine_config.data_field_bytes = data_field;
-    engine_config.e_d_tov_ns = config.e_d_tov_ms * 1_000_000;
-    engine_config.r_a_tov_ns = config.r_a_tov_ms() * 1_000_000;
-    engine_config.ulp_timeout_ns = config.ulp_timeout_ms() * 1_000_000;
-    engine_config.silent_port_ns = config.silent_port_ms() * 1_000_000;
-    engine_config.peer_retry_ns = config.peer_retry_ms * 1_000_000;
-    engine_config.probe_interval_ns = match config.port.is_on_wire() {
-        // The segment reports stations that have died.
-        false => 0,
-        true => config.probe_interval_ms * 1_000_000,
-    };
-    let max_vi = config.max_vi.min(MAX_VI);
-    engine_config.max_vi = max_vi;
-    engine_config.max_incoming = config.max_incoming;
-    engine_config.max_discriminator_bytes = config.max_discriminator_bytes;
-    engine_config.max_reads_accepted = config.max_rdma_reads;
-    engine_config.max_unanswered = config.max_in_flight;
-    engine_config.miss_limits = config.miss_limits();
-    engine_config.recovery = config.recovery_config();
-    engine_config.shortcut = config.shortcut;
-    if device.served.load(Ordering::Relaxed) {
-        engine_config.shortcut_bytes = SERVED_PART_BYTES;
-    }
-    let neighbours = neighbours(config, station.id)?;
-    let (port_name, node_name) = (engine_config.port_name, engine_config.node_name);
-    log::info!(
-        "{}: {} {} as N_Port {}, host {}, {} bytes a frame, {} progress",
-        config.name,
-        capabilities.driver,
-        capabilities.device,
-        station.id,
-        config.host_address(),
-        data_field,
-        config.progress.name(),
-    );
-    let first = u64::from_le_bytes(first.first_chunk().copied().unwrap_or_default());
-    let mut engine = Engine::new(engine_config, first);
-    let path = Datapath::new(port, &device.regions, &device.events, max_vi);
-    let discovery = match config.discovers() {
-        true => {
-            engine.require_login();
-            let port = vn_port(config, &capabilities, (port_name, node_name), data_field)?;
-            Some(Box::new(Discovery::new(port)))
+/// Acquires the open/close lock and the device of this configuration. Waits while the device is leaving its network,
+/// since its port is in use until then.
+fn begin_open(config: &NicConfig) -> Result<(OpenCloseLock, &'static Device), OpenError> {
+    prepare_process()?;
+    loop {
+        let lock = OpenCloseLock::acquire();
+        let device = device::find_or_create(config, format!("{config:?}"), || None)?;
+        if !*device.leaving() {
+            return Ok((lock, device));
         }
-        false => None,
-    };
-    let coalescer = Coalescer::new(config.coalesce_frames, capabilities.send_alone);
-    let mut poller = Poller::new(
-        Transport::FcVi(engine),
-        path,
-        neighbours,
-        discovery,
-        coalescer,
-        station.claim,
-    );
-    poller.start_discovery();
-    Ok(poller)
+        drop(lock);
+        device.await_network_left();
+    }
 }
 
-/// Builds the VN_Port of a NIC that uses discovery.
-fn vn_port(
-    config: &NicConfig,
-    capabilities: &Capabilities,
-    (port_name, node_name): (u64, u64),
-    data_field_bytes: u16,
-) -> Result<VnPort, OpenError> {
-    let enode_mac = capabilities.interface_mac.ok_or_else(|| {
-        OpenError::new(format!(
-            "{} has no address of its own, which discovery requires: set n_port_ids, and list neighbours",
-            capabilities.device
-        ))
-    })?;
-    let beacon_ns = config.beacon_ms * 1_000_000;
-    let mut discovery = Vn2vnConfig::new(port_name, node_name, FC_VI, MacAddress(enode_mac));
-    let pdu_bytes = capabilities.max_frame_bytes - ETHERNET_HEADER_BYTES;
-    discovery.max_fcoe_bytes = u16::try_from(pdu_bytes).unwrap_or(u16::MAX);
-    discovery.beacon_interval_ns = beacon_ns;
-    discovery.neighbour_lifetime_ns = beacon_ns / 2 * 5;
-    let mut login = LoginConfig::new(port_name, node_name, FC_VI, Some(config.host_address()));
-    login.data_field_bytes = data_field_bytes;
-    login.e_d_tov_ns = config.e_d_tov_ms * 1_000_000;
-    login.r_a_tov_ns = config.r_a_tov_ms() * 1_000_000;
-    login.farp_timeout_ns = FARP_TIMEOUT_NS;
-    let mut seed = [0; 8];
-    random_bytes(&mut seed);
-    Ok(VnPort::new(discovery, login, u64::from_le_bytes(seed)))
-}
-
-/// Returns the maximum data field of a frame of the port, in bytes.
-fn data_field_bytes(max_frame_bytes: usize) -> Result<u16, OpenError> {
-    let overhead = 14 + fcoe::FCOE_HEADER_BYTES + 24 + fcoe::FCOE_TRAILER_BYTES;
-    let room = max_frame_bytes.saturating_sub(overhead) & !3;
-    if room < fcoe::MIN_DATA_FIELD_BYTES {
+/// Opens the device of this configuration: its port is up and its threads run. Returns the device and a new
+/// NIC handle.
+pub(crate) fn open(config: &NicConfig) -> Result<(&'static Device, u64), OpenError> {
+    config.check().map_err(|e| OpenError::new(e.to_string()))?;
+    check_memory(config.max_vi)?;
+    let (lock, device) = begin_open(config)?;
+    if device.nic_handles.count() == 0 {
+        if device.served.load(Ordering::Relaxed) {
+            // The datapath process opens it again itself.
+            return Err(OpenError::new("the NIC is down"));
+        }
+        bring_up(device)?;
+    } else if let Some(failure) = device.failure() {
         return Err(OpenError::new(format!(
-            "frames of {max_frame_bytes} bytes are too short for FCoE: raise the MTU of the interface"
+            "{failure}: the NIC can be opened again when all its handles in this process are closed"
         )));
     }
-    Ok(room.min(fcoe::MAX_DATA_FIELD_BYTES) as u16)
-}
-
-/// Returns a random locally assigned name (NAA 3), unique for each NIC handle.
-fn local_name(random: &[u8], at: usize) -> u64 {
-    let mut name = [0u8; 8];
-    for (to, from) in name.iter_mut().zip(random.iter().skip(at)) {
-        *to = *from;
+    let nic_handle = device.nic_handles.open(device.shared.number, 0);
+    drop(lock);
+    if let Err(error) = await_up(device) {
+        let _was_open = close(device, nic_handle);
+        return Err(error);
     }
-    u64::from_be_bytes(name) >> 4 | 0x3 << 60
+    Ok((device, nic_handle))
 }
 
-fn neighbours(config: &NicConfig, id: NPortId) -> Result<Neighbours, OpenError> {
-    let text = |e: crate::config::ConfigError| OpenError::new(e.to_string());
-    let siblings = match config.port.is_on_wire() && !config.discovers() {
-        true => config.own_ids().map_err(text)?,
-        false => Vec::new(),
-    };
-    Ok(Neighbours::new(
-        config.host_address(),
-        id,
-        siblings,
-        config.neighbours().map_err(text)?,
-    ))
-}
-
-fn fault_rates(config: &FaultConfig) -> fault::FaultConfig {
-    let mut rates = fault::FaultConfig {
-        seed: config.seed,
-        ..fault::FaultConfig::default()
-    };
-    rates.tx = fault::FaultRates {
-        loss_ppm: config.loss_ppm,
-        duplicate_ppm: config.duplication_ppm,
-        reorder_ppm: config.reordering_ppm,
-        corrupt_ppm: config.corruption_ppm,
-        delay_ppm: config.delay_ppm,
-    };
-    if config.delay_turns > 0 {
-        rates.delay_calls_max = config.delay_turns;
+/// As [`open`], for a datapath process: its poll threads poll the NIC, once `begin` has run.
+pub(crate) fn open_served(
+    config: &NicConfig,
+    begin: impl FnOnce(&'static Device) -> Result<(), OpenError>,
+) -> Result<(&'static Device, u64), OpenError> {
+    let (lock, device) = begin_open(config)?;
+    if device.nic_handles.count() > 0 {
+        return Err(OpenError::new(
+            "a call of an application that has ended still uses the NIC",
+        ));
     }
-    rates
-}
-
-fn id_of(port: &dyn Port) -> Result<NPortId, OpenError> {
-    let mac = port.capabilities().mac;
-    NPortId::new(u32::from_be_bytes([0, mac[3], mac[4], mac[5]]))
-        .ok_or_else(|| OpenError::new("the port has no N_Port_ID"))
-}
-
-/// Opens a station on a segment, which assigns its N_Port_ID.
-fn open_shm(config: &NicConfig) -> Result<Station, OpenError> {
-    let port = ports::open(config, NPortId::default())?;
-    let id = id_of(&*port)?;
-    Ok(Station {
-        port,
-        id,
-        claim: None,
-    })
-}
-
-/// Opens a station without an N_Port_ID, which discovery claims later.
-fn open_anonymous(config: &NicConfig) -> Result<Station, OpenError> {
-    let id = NPortId::default();
-    Ok(Station {
-        port: ports::open(config, id)?,
-        id,
-        claim: None,
-    })
-}
-
-/// Opens a station with an N_Port_ID of the configuration.
-fn open_configured(config: &NicConfig) -> Result<Station, OpenError> {
-    let ids = config
-        .own_ids()
-        .map_err(|e| OpenError::new(e.to_string()))?;
-    // Two devices of one name are on one wire only if their keys are equal, too.
-    let wire = match config.port {
-        PortKind::Dpdk => &config.device,
-        PortKind::Shm | PortKind::AfPacket | PortKind::AfXdp => &config.interface,
-    };
-    let claims = Claims::of(wire).map_err(|error| {
-        OpenError::new(format!(
-            "n_port_ids = {:?}: cannot be claimed: {error}: remove that path (as its owner or root), or \
-             use discovery",
-            config.n_port_ids
-        ))
-    })?;
-    let mut claimed = None;
-    for id in ids {
-        if let Some(claim) = claims.claim(id)? {
-            claimed = Some((id, claim));
-            break;
-        }
+    device.served.store(true, Ordering::Relaxed);
+    bring_up(device)?;
+    let nic_handle = device.nic_handles.open(device.shared.number, 0);
+    drop(lock);
+    if let Err(error) = begin(device).and_then(|()| await_up(device)) {
+        let _was_open = close(device, nic_handle);
+        return Err(error);
     }
-    let (id, claim) = claimed.ok_or_else(|| {
-        OpenError::new(format!(
-            "n_port_ids = {:?}: all of them are in use by other programs on {wire}; set a larger range",
-            config.n_port_ids
-        ))
-    })?;
-    Ok(Station {
-        port: ports::open(config, id)?,
-        id,
-        claim: Some(claim),
-    })
+    Ok((device, nic_handle))
 }
 
-/// The N_Port_IDs of a wire that programs of this user have claimed, each by a file lock in a directory that is
-/// private to the user. Not in `$XDG_RUNTIME_DIR`, which may differ between programs of one user.
-struct Claims {
-    directory: Arc<Directory>,
-    wire: String,
-}
-
-/// Claim of this process on an N_Port_ID of a wire; released on drop and when the process ends.
-pub(crate) struct Claim {
-    directory: Arc<Directory>,
-    name: String,
-    _lock: FileLock,
-}
-
-impl Claims {
-    /// Opens the claims of a wire in the network namespace of this thread. Long names of wires are truncated, so that
-    /// wires with similar names may share their N_Port_IDs.
-    fn of(wire: &str) -> Result<Self, Box<dyn Error>> {
-        let directory = Directory::of_user(Path::new("/dev/shm"), "n-port")?;
-        let namespace = fs::metadata("/proc/thread-self/ns/net")?.ino();
-        let mut name = format!("{namespace}-");
-        let characters = wire
-            .char_indices()
-            .take_while(|(at, _)| *at < MAX_WIRE_BYTES);
-        name.extend(characters.map(|(_, c)| if c == '/' { '_' } else { c }));
-        Ok(Self {
-            directory: Arc::new(directory),
-            wire: name,
-        })
-    }
-
-    /// Claims an N_Port_ID; `None` if another program of the user has claimed it.
-    fn claim(&self, id: NPortId) -> Result<Option<Claim>, OpenError> {
-        let name = format!("{}-{id}", self.wire);
-        let lock = self.directory.try_lock(&name);
-        let lock = lock.map_err(|error| OpenError::new(error.to_string()))?;
-        Ok(lock.map(|lock| Claim {
-            directory: Arc::clone(&self.directory),
-            name,
-            _lock: lock,
-        }))
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        if let Err(error) = self.directory.remove_file(&self.name) {
-            log::warn!(
-                "n_port_id claim: {} not removed: {error}",
-                self.directory.path().join(&self.name).display()
-            );
-        }
-    }
-}
-
+/// As [`open`], without threads: the test polls the NIC.
 #[cfg(test)]
-mod tests {
-    use super::*;
+pub(crate) fn open_without_threads(
+    config: &NicConfig,
+) -> Result<(&'static Device, u64), OpenError> {
+    let (_lock, device) = begin_open(config)?;
+    if device.nic_handles.count() == 0 {
+        *device.lock() = Some(Backend::Local(poller::poller(device)?));
+    }
+    Ok((device, device.nic_handles.open(device.shared.number, 0)))
+}
 
-    #[test]
-    fn discovery_requires_an_interface_address() {
-        let mut capabilities = Capabilities {
-            driver: "dpdk",
-            device: "ring:a".into(),
-            mac: MacAddress::vn2vn(NPortId::default()).0,
-            interface_mac: None,
-            max_frame_bytes: 2172,
-            lossless: false,
-            send_alone: false,
+/// Brings a NIC up: its port, and its threads.
+fn bring_up(device: &'static Device) -> Result<(), OpenError> {
+    start(device, Backend::Local(poller::poller(device)?))
+}
+
+/// Begins an epoch of a NIC with this backend, and starts its threads.
+fn start(device: &'static Device, backend: Backend) -> Result<(), OpenError> {
+    *device.lock() = Some(backend);
+    let epoch = device.epoch();
+    device.shared.events.open(epoch);
+    let mut threads = Vec::with_capacity(2);
+    let started = progress::start(device, epoch, &mut threads)
+        .and_then(|()| start_events(device, epoch, &mut threads));
+    *device.threads() = threads;
+    if started.is_err() {
+        abort(device);
+    }
+    started
+}
+
+/// Starts the thread that calls the error handlers.
+fn start_events(
+    device: &'static Device,
+    epoch: u32,
+    threads: &mut Vec<JoinHandle<()>>,
+) -> Result<(), OpenError> {
+    let name = format!("events-{}", device.shared.name);
+    let run = move || error_handlers::deliver(device, epoch);
+    threads.push(sys::start_thread(name, run).map_err(OpenError::thread)?);
+    Ok(())
+}
+
+/// Takes a NIC down again after an open that failed.
+fn abort(device: &'static Device) {
+    let (backend, threads) = device.take_down();
+    if let Some(mut backend) = backend {
+        backend.leave_network();
+    }
+    device.join(threads);
+}
+
+/// Waits until the NIC has an N_Port_ID.
+fn await_up(device: &'static Device) -> Result<(), OpenError> {
+    if !device.config.discovers() {
+        return Ok(());
+    }
+    let limit = Duration::from_millis(device.config.discovery_ms);
+    let poll = || {
+        let held = device.lock();
+        match held.as_ref().and_then(Backend::poller) {
+            // Closed by another thread meanwhile; later calls report it.
+            None => Some(()),
+            Some(poller) => {
+                let is_up = poller.discovery.as_ref().is_none_or(|d| d.is_up);
+                (is_up || poller.failure.is_some()).then_some(())
+            }
+        }
+    };
+    wait(device, Event::CONTROL, Some(limit), poll).map_err(|_| {
+        OpenError::new(format!(
+            "no N_Port_ID on {} within discovery_ms = {}: other ports of the link claim each one that is tried; \
+             raise discovery_ms, or set another port_name",
+            device.config.wire_name().unwrap_or_default(), device.config.discovery_ms
+        ))
+    })
+}
+
+/// Closes a NIC handle and releases all it owns; with the last handle the NIC is taken down, which takes about
+/// `ulp_timeout_ms` at most, whatever peers do, and blocks neither other NICs nor fork(2). After this
+/// returns, no handler of the NIC handle runs, unless this is called from a handler.
+///
+/// # Errors
+/// `InvalidParameter` if the handle was closed already. `Resource` if the datapath process has
+/// not acknowledged the close: then nothing is closed, since the process may still access the memory.
+pub(crate) fn close(device: &'static Device, nic_handle: u64) -> Outcome<()> {
+    let (closed, ended, removed, (backend, threads)) = {
+        let _lock = OpenCloseLock::acquire();
+        let remote = device.nic_handles.remote(nic_handle);
+        if let Some(remote) = remote.filter(|_| device.is_attached()) {
+            let is_last = device.nic_handles.count() == 1;
+            calls::close(device, remote, is_last, CLOSE_TIMEOUT)?;
+        }
+        let closed = device.nic_handles.close(nic_handle);
+        let closed = closed.ok_or(CallError::InvalidParameter)?;
+        let (ended, removed) = release_nic_handle(device, nic_handle, closed.conns());
+        let down = if device.nic_handles.count() == 0 {
+            let down = device.take_down();
+            *device.leaving() = down.0.is_some();
+            down
+        } else {
+            (None, Vec::new())
         };
-        let config = NicConfig::default();
-        let open = |capabilities: &Capabilities| vn_port(&config, capabilities, (1, 2), 2112);
-        let refused = open(&capabilities).expect_err("no address").to_string();
-        assert!(
-            refused.starts_with("ring:a has no address") && refused.contains("n_port_ids"),
-            "{refused}"
-        );
-        capabilities.interface_mac = Some([2, 0, 0, 0, 0, 1]);
-        assert!(open(&capabilities).is_ok());
-    }
-
-    #[test]
-    fn n_port_id_is_claimed_once_and_released_on_drop() {
-        let id = NPortId::new(0x01_02_03).unwrap();
-        let long = format!(
-            "net_memif{},socket=/run/{}",
-            std::process::id(),
-            "a".repeat(300)
-        );
-        let claims = || Claims::of(&long).unwrap();
-        let first = claims().claim(id).unwrap().expect("unclaimed");
-        assert!(claims().claim(id).unwrap().is_none(), "claimed");
-        let next = NPortId::new(0x01_02_04).unwrap();
-        assert!(claims().claim(next).unwrap().is_some(), "another ID");
-        assert!(Claims::of("eth0").unwrap().claim(id).unwrap().is_some());
-        let path = first.directory.path().join(&first.name);
-        assert!(path.exists());
-        drop(first);
-        assert!(!path.exists());
-        assert!(claims().claim(id).unwrap().is_some(), "released");
-    }
+        (closed, ended, removed, down)
+    };
+    // Calls that wait on objects of this handle return.
+    device.shared.wake_all_waiters();
+    device.leave(backend);
+    join_ended(ended);
+    device.nic_handles.await_handler(nic_handle);
+    device.join(threads);
+    drop(removed);
+    // The handler is dropped last and outside of every lock: its drop may run code of the program.
+    drop(closed);
+    Ok(())
 }

@@ -3,14 +3,14 @@
 use std::time::Instant;
 
 use pmd_port::{BURST, MbufBatch, PortEvent, PortFailure, WakeSource};
-use vi_engine::{Engine, EngineIo, Pumped, ViIndex};
-use vi_types::ViState;
+use vi_core::doorbell::Doorbells;
+use vi_engine::{Engine, EngineIo, Pumped};
+use vi_types::{ViIndex, ViState};
 
 use crate::clock::Clock;
 use crate::coalesce::Coalescer;
 use crate::datapath::Datapath;
 use crate::discovery::Discovery;
-use crate::doorbell::Doorbells;
 use crate::neighbours::Neighbours;
 use crate::open::Claim;
 use crate::transport::Transport;

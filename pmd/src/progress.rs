@@ -20,155 +20,28 @@
 //! A NIC of a datapath process is polled by a thread of that process (`attach/cores.rs`), which may
 //! sleep.
 //!
-//! A second thread calls the error handlers, so that no handler runs in the poll loop.
+//! A second thread calls the error handlers (`error_handlers.rs`), so that no handler runs in the poll loop.
 
-use std::sync::OnceLock;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pmd_port::WakeSource;
+use vi_core::sync::{self, Ordering};
+use vi_core::sys;
+use vi_core::waiters::Event;
 
 use crate::config::Progress;
 use crate::device::Device;
 use crate::nic_backend::Backend;
 use crate::open::OpenError;
-use crate::sync::{self, AtomicBool, AtomicU32, Ordering, fence};
-use crate::sys;
-use crate::waiters::Event;
 use crate::yield_policy::YieldPolicy;
-
-mod core_sleep;
-
-pub(crate) use core_sleep::CoreSleep;
 
 /// The interval of the port's upkeep.
 const UPKEEP: Duration = Duration::from_millis(50);
 /// The shortest sleep: a shorter one costs more than it saves.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
-/// The longest sleep on a port that cannot wake a thread.
-const BLIND_SLEEP: Duration = Duration::from_millis(1);
 
-/// The state of the NIC's poll thread that other threads use: whether it polls, and how to wake it.
-#[derive(Default)]
-pub(crate) struct PollThread {
-    /// Counts notifications to the poll thread; a futex on which it sleeps while it watches.
-    notifications: AtomicU32,
-    /// The poll thread drains no doorbells: it sleeps, is about to, or only watches.
-    doorbells_unattended: AtomicBool,
-    /// The poll thread holds the backend lock, or is about to take it; it checks for doorbells afterwards.
-    is_polling: AtomicBool,
-    /// Wakes a thread that sleeps on a port's descriptor.
-    event: OnceLock<sys::EventFd>,
-    /// The sleep of the datapath process's core that polls the NIC.
-    pub(crate) core: CoreSleep,
-}
-
-impl PollThread {
-    /// Called when the program polls: wakes a poll thread that sleeps on the port, if one does.
-    #[inline]
-    pub(crate) fn wake_if_armed(&self, backend: &mut Backend) {
-        if backend.armed().is_some() {
-            self.disarm_and_wake(backend);
-        }
-    }
-
-    #[cold]
-    fn disarm_and_wake(&self, backend: &mut Backend) {
-        if let Some(source) = backend.armed().take() {
-            backend.disarm();
-            // No thread has polled while this one slept: the last reading is old.
-            backend.refresh_clock();
-            self.wake(&source);
-        }
-    }
-
-    fn wake(&self, source: &WakeSource) {
-        match source {
-            WakeSource::Futex { word, .. } => {
-                word.word().fetch_add(1, Ordering::SeqCst);
-                sync::futex_wake(word.word(), i32::MAX, true);
-            }
-            WakeSource::Fd(_) | WakeSource::Poll => {
-                if let Some(event) = self.event.get() {
-                    event.signal();
-                }
-            }
-        }
-    }
-
-    /// Returns true if a doorbell that was just rung may stay undrained for a while: the holder of
-    /// the backend lock may have drained already. If false, the poll thread drains it.
-    #[inline]
-    pub(crate) fn doorbells_unattended(&self) -> bool {
-        // Partner: the heavy barrier in `mark_doorbells_unattended`. Either the thread sees the
-        // doorbell, or we see the flag.
-        sync::light_barrier();
-        self.doorbells_unattended.load(Ordering::Relaxed)
-    }
-
-    /// Declares that the poll thread drains no more doorbells. It must check for some after this.
-    fn mark_doorbells_unattended(&self) {
-        self.doorbells_unattended.store(true, Ordering::Relaxed);
-        // Partner: the light barrier in `doorbells_unattended`.
-        sync::heavy_barrier();
-    }
-
-    /// Returns true if the poll thread holds the backend lock or is about to take it. It then drains the
-    /// doorbells rung before this call, and the caller need not wait for it to be scheduled.
-    pub(crate) fn is_polling(&self) -> bool {
-        // Partner: the fence in `while_polling`. Either the thread sees the doorbell afterwards,
-        // or we see that it has finished.
-        fence(Ordering::SeqCst);
-        self.is_polling.load(Ordering::Relaxed)
-    }
-
-    /// Runs `poll`, in which the poll thread takes the backend lock. It must check for doorbells after this.
-    fn while_polling<R>(&self, poll: impl FnOnce() -> R) -> R {
-        self.is_polling.store(true, Ordering::Relaxed);
-        let result = poll();
-        self.is_polling.store(false, Ordering::Relaxed);
-        // Partner: the fence in `is_polling`.
-        fence(Ordering::SeqCst);
-        result
-    }
-
-    /// Wakes the poll thread, unless it sleeps on the port.
-    pub(crate) fn notify(&self) {
-        self.notifications.fetch_add(1, Ordering::SeqCst);
-        sync::futex_wake(&self.notifications, 1, false);
-    }
-
-    /// Wakes the poll thread, also if it sleeps on the port.
-    pub(crate) fn interrupt(&self, device: &Device) {
-        self.notify();
-        if let Some(backend) = device.lock().as_mut() {
-            self.wake_if_armed(backend);
-        }
-    }
-
-    fn sleep_on(&self, source: &WakeSource, limit: Duration) {
-        let fd = match source {
-            WakeSource::Futex { word, expected } => {
-                let limit_ns = limit.as_nanos() as u64;
-                sync::futex_wait(word.word(), *expected, Some(limit_ns), true);
-                return;
-            }
-            WakeSource::Fd(fd) => Some(*fd),
-            WakeSource::Poll => None,
-        };
-        let limit = if fd.is_none() {
-            limit.min(BLIND_SLEEP)
-        } else {
-            limit
-        };
-        if let Some(event) = self.event.get() {
-            event.sleep(fd, limit);
-        }
-    }
-}
-
-/// Starts the threads of a device that has its poller. `threads` gets those that were started, also
-/// when starting another one fails.
+/// Starts the poll thread of a device that has its backend, unless the cores of a datapath process poll it.
 pub(crate) fn start(
     device: &'static Device,
     epoch: u32,
@@ -178,26 +51,16 @@ pub(crate) fn start(
         let event = sys::EventFd::new().map_err(|e| OpenError::new(format!("eventfd: {e}")))?;
         device.poll_thread.event.get_or_init(|| event);
     }
-    let is_served = device.served.load(Ordering::Relaxed);
-    let core = if is_served { None } else { core_of(device)? };
-    let name = &device.config.name;
-    let spawn = |role: &str, run: Box<dyn FnOnce() + Send>| {
-        sys::start_thread(format!("{role}-{name}"), run)
-            .map_err(|e| OpenError::new(format!("cannot start a thread: {e}")))
-    };
-    if !is_served {
-        threads.push(spawn(
-            "poll",
-            Box::new(move || match core {
-                Some(core) => pinned(device, epoch, core),
-                None => inline(device, epoch),
-            }),
-        )?);
+    if device.served.load(Ordering::Relaxed) {
+        return Ok(());
     }
-    threads.push(spawn(
-        "events",
-        Box::new(move || crate::nic_handle::deliver(device, epoch)),
-    )?);
+    let core = core_of(device)?;
+    let run = move || match core {
+        Some(core) => pinned(device, epoch, core),
+        None => inline(device, epoch),
+    };
+    let name = format!("poll-{}", device.shared.name);
+    threads.push(sys::start_thread(name, run).map_err(OpenError::thread)?);
     Ok(())
 }
 
@@ -245,7 +108,7 @@ fn pinned(device: &'static Device, epoch: u32, core: core_affinity::CoreId) {
         };
         idle_polls += 1;
         if let Some(backend) = held.as_mut() {
-            if backend.poll(&device.doorbells) {
+            if backend.poll(&device.shared.doorbells) {
                 idle_polls = 0;
             }
             device.wake_waiters(backend);
@@ -296,7 +159,7 @@ fn inline(device: &'static Device, epoch: u32) {
         sync::futex_wait(word, seen.notifications, Some(interval_ns), false);
         run_upkeep(device, &mut upkeep);
         let now = Activity::of(device);
-        let waits = now.notifications != seen.notifications && device.waiters.any();
+        let waits = now.notifications != seen.notifications && device.shared.waiters.any();
         let polls = now.polls != seen.polls;
         if waits || (!polls && seen_at.elapsed() >= silence) {
             seen = take_over(device, epoch, now, &mut upkeep);
@@ -314,15 +177,15 @@ fn inline(device: &'static Device, epoch: u32) {
 fn stop_draining(device: &'static Device) {
     device.poll_thread.mark_doorbells_unattended();
     // Repeated: doorbells rung meanwhile were left to this thread.
-    while device.doorbells.any() {
+    while device.shared.doorbells.any() {
         device.poll_thread.while_polling(|| {
             let mut held = device.backend.lock_unbiased();
             // A NIC without a poller is closed, and its doorbells are void.
             let Some(backend) = held.as_mut() else {
-                device.doorbells.drain(|_| ());
+                device.shared.doorbells.drain(|_| ());
                 return;
             };
-            backend.poll(&device.doorbells);
+            backend.poll(&device.shared.doorbells);
             device.wake_waiters(backend);
         });
     }
@@ -340,7 +203,7 @@ fn run_upkeep(device: &'static Device, upkeep: &mut Instant) {
         if let Some(backend) = device.backend.lock_unbiased().as_mut() {
             backend.upkeep();
             // A program that polls rarely serves clock and timers even more rarely.
-            backend.poll_thoroughly(&device.doorbells);
+            backend.poll_thoroughly(&device.shared.doorbells);
             device.wake_waiters(backend);
         }
         stop_draining(device);
@@ -366,7 +229,7 @@ fn take_over(
             && device.is_current_epoch(epoch)
             && let Some(backend) = held.as_mut()
         {
-            if backend.poll(&device.doorbells) {
+            if backend.poll(&device.shared.doorbells) {
                 idle_since = Instant::now();
             }
             device.wake_waiters(backend);
@@ -396,7 +259,7 @@ fn sleep(device: &'static Device, epoch: u32, idle: Duration) {
         return;
     };
     // Doorbells rung meanwhile were left to this thread.
-    if !device.doorbells.any() {
+    if !device.shared.doorbells.any() {
         thread.sleep_on(&source, limit);
     }
     // Doorbells rung during this call are drained by this thread's next poll or `stop_draining`.
@@ -416,7 +279,7 @@ fn prepare_sleep(
     }
     let source = backend.arm();
     device.poll_thread.mark_doorbells_unattended();
-    let worked = backend.poll_thoroughly(&device.doorbells);
+    let worked = backend.poll_thoroughly(&device.shared.doorbells);
     device.wake_waiters(backend);
     if worked {
         backend.disarm();
@@ -494,7 +357,7 @@ pub(crate) fn wait<T>(
     loop {
         let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
         let left_ns = left.map(|left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
-        let found = device.waiters.sleep(event, left_ns, &mut check, || {
+        let found = device.shared.waiters.sleep(event, left_ns, &mut check, || {
             if device.inline {
                 device.poll_thread.notify();
             }
@@ -523,7 +386,11 @@ fn wait_for_core<T>(
     device.poll_thread.core.wake();
     loop {
         let left_ns = left.map(|left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
-        if let Some(found) = device.waiters.sleep(event, left_ns, &mut check, || ()) {
+        if let Some(found) = device
+            .shared
+            .waiters
+            .sleep(event, left_ns, &mut check, || ())
+        {
             return Ok(found);
         }
         if left == Some(Duration::ZERO) {

@@ -18,8 +18,7 @@ use fcvi_frame::fcoe::FCOE_HEADER_BYTES;
 use pmd_port::layer::pcapng::format::Direction;
 use pmd_port::ring::{Consumer, Producer, spsc};
 use pmd_port::{BURST, Mbuf, MbufBatch, Port};
-
-use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use vi_core::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Approximate overhead of a frame in the ring, in bytes.
 const SLOT_BYTES: usize = 64;

@@ -1,8 +1,8 @@
 //! The transport protocol of a NIC: FC-VI frames through a port, or VI/TCP through sockets.
 
 use fcvi_frame::fc::NPortId;
-use vi_engine::{ConnId, ConnectCommand, Engine, Indication, Pumped, RemoteVi, ViIndex, ViParams};
-use vi_types::{CallError, Discriminator, HostAddress, ViState};
+use vi_engine::{ConnId, ConnectCommand, Engine, Indication, Pumped, RemoteVi, ViParams};
+use vi_types::{CallError, Discriminator, HostAddress, ViIndex, ViState};
 
 use crate::datapath::Datapath;
 pub(crate) use crate::vitcp::ListenState;

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::time::Instant;
 
-use crate::sync::{AtomicU32, Ordering, yield_now};
+use vi_core::sync::{AtomicU32, Ordering, yield_now};
 
 /// Idle polls before a yield on a core that other threads want.
 const MIN_IDLE_POLLS: u32 = 16;

@@ -8,7 +8,7 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 
-use pmd::descriptor::{AddressSegment, ControlSegment, DataSegment, control};
+use vi_core::descriptor::{AddressSegment, ControlSegment, DataSegment, control};
 
 use crate::memory::{Buffer, RemoteBuffer};
 use crate::nic::Ptag;

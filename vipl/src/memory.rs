@@ -9,6 +9,15 @@
 //!
 //! A [`Buffer`] is the only owner of its bytes; posting it (by value, inside a descriptor) transfers them to the
 //! provider. The memory is freed when the last buffer of its region is dropped.
+//!
+//! A [`SharedMemory`](crate::SharedMemory) is a file. No call returns its descriptor, by which safe code could write to
+//! memory that is a `&[u8]`:
+//!
+//! ```compile_fail,E0425
+//! let memory = vipl::SharedMemory::allocate(4096)?;
+//! vipl::find_memfd(memory.address().as_ptr().addr() as u64, 4096)?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};

@@ -190,7 +190,7 @@ impl NameService {
             let names = line.len().div_ceil(2);
             let reserved = service.addresses.try_reserve(names.min(MAX_ENTRIES));
             let reserved = reserved.and_then(|()| service.names.try_reserve(1));
-            if reserved.is_err() || pmd::reserve::is_low() {
+            if reserved.is_err() || vi_core::reserve::is_low() {
                 return Err(NameServiceError::OutOfMemory);
             }
             if let Err(reason) = service.add_line(line, &mut entries) {

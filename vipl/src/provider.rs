@@ -16,6 +16,7 @@ use fcvi_frame::connect::Attributes;
 use pmd::config::{Config, NicConfig, Protection, protection_from_environment};
 use pmd::nic;
 use pmd::queue_calls::{self, WhenFull};
+use vi_core::reap;
 use vi_types::{CallError, QueueKind, ReliabilityLevel};
 
 use crate::name_service::{NameService, NameServiceError};
@@ -342,13 +343,13 @@ unsafe fn post(
 }
 
 #[inline]
-fn done(found: queue_calls::Done) -> Done {
+fn done(found: reap::Done) -> Done {
     match found {
-        queue_calls::Done::Completed {
+        reap::Done::Completed {
             descriptor, status, ..
         } => Done::Completed { descriptor, status },
-        queue_calls::Done::NotDone => Done::NotDone,
-        queue_calls::Done::Empty => Done::Empty,
+        reap::Done::NotDone => Done::NotDone,
+        reap::Done::Empty => Done::Empty,
     }
 }
 
@@ -380,25 +381,15 @@ pub fn recv_wait(vi: ViHandle, timeout: Timeout) -> Result<Done> {
     Ok(done(found))
 }
 
-#[inline]
-fn entry(found: queue_calls::CqEntry) -> CqEntry {
-    CqEntry {
-        vi: ViHandle::from_raw(found.vi),
-        recv_queue: found.receive,
-    }
-}
-
 /// Takes the oldest entry of a completion queue (VIPL 3.5.7).
 #[inline]
 pub fn cq_done(cq: CqHandle) -> Result<CqEntry> {
-    queue_calls::cq_done(cq.into_raw())?
-        .map(entry)
-        .ok_or(VipError::NotDone)
+    queue_calls::cq_done(cq.into_raw())?.ok_or(VipError::NotDone)
 }
 
 /// Waits for an entry of a completion queue and takes it (VIPL 3.5.8).
 pub fn cq_wait(cq: CqHandle, timeout: Timeout) -> Result<CqEntry> {
-    Ok(entry(queue_calls::cq_wait(cq.into_raw(), timeout.limit())?))
+    Ok(queue_calls::cq_wait(cq.into_raw(), timeout.limit())?)
 }
 
 fn remote_attributes(attributes: &Attributes) -> ViAttributes {

@@ -3,12 +3,12 @@
 use core::fmt;
 use core::time::Duration;
 
-pub use pmd::descriptor::RawDescriptor;
-pub use pmd::events::{ErrorCode, ResourceCode};
-pub use pmd::nic::ViInfo;
+pub use vi_core::descriptor::RawDescriptor;
+pub use vi_core::events::{ErrorCode, ResourceCode};
+pub use vi_core::reap::CqEntry;
 pub use vi_types::{
     ConnHandle, CqHandle, Discriminator, HostAddress, MemAttributes, NetAddress, NicHandle,
-    PtagHandle, ReliabilityLevel, ViAttributes, ViHandle, ViState,
+    PtagHandle, ReliabilityLevel, ViAttributes, ViHandle, ViInfo, ViState,
 };
 
 /// Errors of the calls, with the values of `VIP_RETURN` (VIPL 4.2).
@@ -173,15 +173,6 @@ pub struct Returned {
     pub descriptor: *mut RawDescriptor,
     /// Its status word, as in its control segment.
     pub status: u32,
-}
-
-/// An entry of a completion queue. Its descriptor may have been removed already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CqEntry {
-    /// The VI, which may have been destroyed.
-    pub vi: ViHandle,
-    /// True for a completion on the receive queue, false for the send queue.
-    pub recv_queue: bool,
 }
 
 /// A pending connection request.

@@ -4,8 +4,9 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use pmd::notify;
-use pmd::queue_calls::{self, Done, WhenFull};
+use pmd::queue_calls::{self, WhenFull};
+use vi_core::notify_slot;
+use vi_core::reap::Done;
 use vi_types::QueueKind;
 
 use crate::cq::CompletionQueue;
@@ -129,7 +130,7 @@ fn completed_from(context: usize, status: u32) -> Option<Completed> {
 /// Wraps `handler` in a handler that recovers the descriptor from its context.
 fn with_completed(
     handler: impl FnOnce(Option<Completed>) + Send + 'static,
-) -> impl FnOnce(NicHandle, Option<notify::Returned>) + Send + 'static {
+) -> impl FnOnce(NicHandle, Option<notify_slot::Returned>) + Send + 'static {
     move |_nic, returned| {
         handler(returned.and_then(|returned| completed_from(returned.context, returned.status)));
     }

@@ -8,7 +8,7 @@ use std::thread;
 use common::raw::{self, PAGE_BYTES, Pages, RawEndpoint, attributes, connect, errors_of};
 use common::{SecondProcess, WRITABLE, config, counter, is_child, open_as, segment};
 use pmd::config::{NicConfig, Protection};
-use pmd::descriptor::DataSegment;
+use vi_core::descriptor::DataSegment;
 use vi_types::{LockPolicy, status};
 use vipl::{ErrorCode, Nic, RdmaAccess, VipError, provider as vip};
 

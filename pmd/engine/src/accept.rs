@@ -25,7 +25,7 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, connect_parameter};
-use vi_types::{CallError, NetAddress, ResourceError, ViState};
+use vi_types::{CallError, NetAddress, ViState};
 
 use self::incoming::IncomingState;
 use crate::connect::{RemoteVi, check_attributes};
@@ -135,7 +135,7 @@ impl Engine {
         }
         check_attributes(&self.attributes_of(&ep.params), &incoming.attributes)?;
         let handle = self.new_handle(now_ns, vi, io);
-        let handle = handle.ok_or(CallError::Resource(ResourceError::Connection))?;
+        let handle = handle.ok_or(CallError::NO_RESOURCES)?;
         let first_msg_id = io.random();
         let connection = Connection {
             peer: incoming.s_id,

@@ -7,6 +7,8 @@ use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
 use vi_types::ViState;
 
+pub use vi_types::ViIndex;
+
 use crate::accept::{Incoming, Listener};
 use crate::config::EngineConfig;
 use crate::counters::Counters;
@@ -21,17 +23,6 @@ use crate::pending_disconnects::PendingDisconnect;
 use crate::quarantine::Quarantine;
 use crate::receive::PeerKey;
 use crate::timer::{TimerKey, TimerTable};
-
-/// Index of a VI in its engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ViIndex(pub u32);
-
-impl ViIndex {
-    #[inline]
-    pub(crate) const fn slot(self) -> usize {
-        self.0 as usize
-    }
-}
 
 /// The protocol state of one N_Port.
 ///

@@ -4,6 +4,8 @@ use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
 use vi_types::{ViState, status};
 
+pub use vi_types::AsyncError;
+
 use crate::engine::ViIndex;
 
 /// Error bits of the status of a completed descriptor (VIPL 5.2).
@@ -58,27 +60,6 @@ pub enum Waiter {
     Request(u64),
     /// All waiters: a port appeared or was lost.
     All,
-}
-
-/// An asynchronous error, which completes no descriptor (VIPL 3.8.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AsyncError {
-    /// The connection was lost; the VI is in the Error state.
-    ConnectionLost,
-    /// The peer disconnected; the VI is in the Error state.
-    Disconnected,
-    /// A message arrived and no receive descriptor was posted.
-    ReceiveQueueEmpty,
-    /// An incoming RDMA write without immediate data was refused.
-    RdmaWriteProtection,
-    /// An incoming RDMA write without immediate data was damaged.
-    RdmaWriteData,
-    /// An incoming RDMA write without immediate data was incomplete.
-    RdmaWriteAbort,
-    /// An incoming RDMA read was refused.
-    RdmaReadProtection,
-    /// A message that consumes no descriptor was lost.
-    RdmaTransport,
 }
 
 /// Operation of a descriptor on a send queue (VIPL 5.2).

@@ -7,7 +7,7 @@ use fcvi_pmd::cli::Cli;
 
 /// Keeps a reserve: requests of applications must not abort the process for lack of memory.
 #[global_allocator]
-static ALLOCATOR: pmd::reserve::ReserveAllocator = pmd::reserve::ReserveAllocator;
+static ALLOCATOR: vi_core::reserve::ReserveAllocator = vi_core::reserve::ReserveAllocator;
 
 fn main() -> ExitCode {
     match Cli::try_parse() {

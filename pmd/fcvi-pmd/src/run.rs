@@ -68,7 +68,7 @@ fn log_panics(log: LogWriter) {
 }
 
 fn run_until_end(file: &Path, log: &LogWriter) -> Result<(), Error> {
-    pmd::obey_ptrace_rules()?;
+    vi_core::memory::obey_ptrace_rules()?;
     // Installed before anything is opened: from then on a signal must close it in order.
     let actions = handle_signals(log.clone())?;
     let config = Config::read_to_serve(file).map_err(Error::Config)?;
@@ -205,7 +205,7 @@ fn descriptors_needed(process: &ProcessConfig, nics: &[NicConfig]) -> u64 {
 
 /// Raises the limit of descriptors: the soft limit of a shell is too low for many applications and calls.
 fn raise_descriptor_limit(process: &ProcessConfig, nics: &[NicConfig]) {
-    let now = match pmd::raise_descriptor_limit() {
+    let now = match vi_core::sys::raise_descriptor_limit() {
         Ok((before, now)) => {
             log::info!("open descriptors: {now} (RLIMIT_NOFILE; the soft limit was {before})");
             now

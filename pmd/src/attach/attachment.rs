@@ -2,27 +2,29 @@
 
 use pmd_port::WakeSource;
 use pmd_port::port::FutexWord;
-use vi_engine::ViIndex;
-use vi_types::{ReliabilityLevel, ViState, status};
+use vi_core::completion::{
+    CompletionStatus, CompletionTarget, add_entry, complete_head, lost_descriptor,
+};
+use vi_core::cq::RingEntry;
+use vi_core::doorbell::Doorbells;
+use vi_core::events::{AsyncEvent, ErrorCode, ResourceCode};
+use vi_core::handle::RawHandle;
+use vi_core::nic_shared::NicShared;
+use vi_core::sync::Ordering;
+use vi_core::sys;
+use vi_core::vi::{CqShared, ViShared};
+use vi_core::waiters::Event;
+use vi_types::{ReliabilityLevel, ViIndex, ViState, status};
 
 use super::bounce_buffers;
 use super::connection_epoch::ConnectionEpoch;
 use super::control_connections::ControlConnections;
+use super::descriptor_quota::DescriptorQuota;
 use super::shared_queues::{
     Completed, CompletionConsumer, CompletionEntry, OpCode, SharedQueues, Submission,
     SubmissionProducer, ViId,
 };
-use crate::completion::{
-    CompletionStatus, CompletionTarget, add_entry, complete_head, lost_descriptor,
-};
-use crate::cq::RingEntry;
-use crate::device::Device;
-use crate::doorbell::Doorbells;
-use crate::events::{AsyncEvent, ErrorCode, ResourceCode};
-use crate::sync::Ordering;
-use crate::sys;
-use crate::vi::{CqShared, RawHandle, ViShared};
-use crate::waiters::Event;
+use crate::yield_policy::YieldPolicy;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -58,14 +60,14 @@ impl ViLocal {
         ] {
             // SAFETY: the caller holds the backend lock; the reference ends before the next call.
             while let Some(slot) = unsafe { queue.ahead(*count) } {
-                if kind == Submission::Send && shared.device.regions.has_bounce_buffers() {
+                if kind == Submission::Send && shared.nic.regions.has_bounce_buffers() {
                     if !submissions.has_space_for(queues, slot) {
                         return false;
                     }
                     // SAFETY: likewise.
                     unsafe {
                         bounce_buffers::copy_to_bounce_buffers(
-                            &shared.device.regions,
+                            &shared.nic.regions,
                             shared.tag_check(),
                             slot,
                         )
@@ -98,7 +100,9 @@ impl ViLocal {
 
 /// The data path between this program and the datapath process, for one NIC.
 pub(crate) struct Attachment {
-    device: &'static Device,
+    nic: &'static NicShared,
+    /// The quota of outstanding descriptors of this program.
+    descriptor_quota: Option<&'static DescriptorQuota>,
     control: Arc<ControlConnections>,
     queues: Arc<SharedQueues>,
     submissions: SubmissionProducer,
@@ -118,14 +122,15 @@ pub(crate) struct Attachment {
 
 impl Attachment {
     pub(crate) fn new(
-        device: &'static Device,
+        (nic, descriptor_quota): (&'static NicShared, Option<&'static DescriptorQuota>),
         control: Arc<ControlConnections>,
         queues: SharedQueues,
         waker: sys::Waker,
     ) -> Self {
-        let max_vi = device.config.max_vi as usize;
+        let max_vi = nic.limits.max_vi as usize;
         Self {
-            device,
+            nic,
+            descriptor_quota,
             control,
             queues: Arc::new(queues),
             submissions: SubmissionProducer::default(),
@@ -207,8 +212,8 @@ impl Attachment {
 
     /// Returns true after a number of polls without work, and again after as many.
     #[inline]
-    pub(crate) fn should_yield(&mut self) -> bool {
-        let is_time = self.idle_polls >= self.device.yield_policy.idle_polls();
+    pub(crate) fn should_yield(&mut self, policy: &YieldPolicy) -> bool {
+        let is_time = self.idle_polls >= policy.idle_polls();
         if is_time {
             self.idle_polls = 0;
         }
@@ -411,7 +416,7 @@ impl Attachment {
 
     #[inline]
     fn complete(&mut self, id: ViId, receive: bool, completed: Completed) {
-        let device = self.device;
+        let nic = self.nic;
         let Some(local) = self.local(id) else {
             return;
         };
@@ -431,17 +436,15 @@ impl Attachment {
         let tag = local.shared.tag_check();
         let (handle, shared) = (local.handle, local.shared);
         // Only posted descriptors count, whatever the process reports.
-        if let Some(quota) = device.descriptor_quota().filter(|_| queue.depth() > 0) {
+        if let Some(quota) = self.descriptor_quota.filter(|_| queue.depth() > 0) {
             quota.complete();
         }
-        if device.regions.has_bounce_buffers() {
+        if nic.regions.has_bounce_buffers() {
             // SAFETY: the caller holds the backend lock, and has no reference to a slot.
-            unsafe {
-                bounce_buffers::copy_from_bounce_buffers(&device.regions, tag, queue, ending)
-            };
+            unsafe { bounce_buffers::copy_from_bounce_buffers(&nic.regions, tag, queue, ending) };
         }
         // SAFETY: the caller holds the backend lock, and has no reference to a slot.
-        let ended = unsafe { complete_head(queue, &device.regions, tag, ending) };
+        let ended = unsafe { complete_head(queue, &nic.regions, tag, ending) };
         let Some((sequence, lost)) = ended else {
             return;
         };
@@ -457,7 +460,7 @@ impl Attachment {
         }
         if let Some(descriptor) = lost {
             let event = lost_descriptor(handle, shared, receive, descriptor, ending.word);
-            device.events.push(event);
+            nic.events.push(event);
             // A connection that is being disconnected ends in order.
             if let Some(local) = self.local(id)
                 && local.shared.state() == ViState::Connected
@@ -476,7 +479,7 @@ impl Attachment {
             return;
         };
         if id.generation == 0 {
-            self.device.events.push(AsyncEvent::of_nic());
+            self.nic.events.push(AsyncEvent::of_nic());
             self.pending_events = Event::ALL;
             return;
         }
@@ -506,7 +509,7 @@ impl Attachment {
             local.shared.set_state(ViState::Error);
         }
         self.pending_events |= Event::CONTROL;
-        self.device.events.push(event);
+        self.nic.events.push(event);
     }
 
     /// Checks periodically for the end of the process. An end while this program closes the NIC is no loss.
@@ -527,7 +530,7 @@ impl Attachment {
         log::error!(
             "NIC {}: the datapath process has ended: close the NIC, and open it again when the \
              process runs",
-            self.device.config.name
+            self.nic.name
         );
         for index in 0..self.vis.len() {
             let Some(local) = &self.vis[index] else {
@@ -535,16 +538,16 @@ impl Attachment {
             };
             let shared = local.shared;
             if shared.state() == ViState::Connected && !local.epoch.is_disconnecting() {
-                self.device.events.push(AsyncEvent::of_vi(
+                self.nic.events.push(AsyncEvent::of_vi(
                     local.handle,
                     shared.nic_handle(),
-                    vi_engine::AsyncError::ConnectionLost,
+                    vi_types::AsyncError::ConnectionLost,
                 ));
             }
             shared.set_state(ViState::Error);
             self.flush(shared.index);
         }
-        self.device.events.push(AsyncEvent::of_nic());
+        self.nic.events.push(AsyncEvent::of_nic());
         self.pending_events = Event::ALL;
     }
 
@@ -564,7 +567,7 @@ impl Attachment {
                 let op = if receive {
                     status::OP_RECEIVE
                 } else {
-                    crate::descriptor::send_operation(slot.control)
+                    vi_core::descriptor::send_operation(slot.control)
                 };
                 let flushed = Completed {
                     status: status::DESC_FLUSHED_ERROR | op | status::DONE,

@@ -4,13 +4,12 @@
 //! Sent data is copied in when its descriptor is submitted, received data is copied out before its descriptor
 //! completes. Peers cannot use such memory for RDMA, since the library cannot detect their accesses.
 
+use vi_core::completion::CompletionStatus;
+use vi_core::descriptor::DataSegment;
+use vi_core::memory::table::RegionTable;
+use vi_core::memory::{Access, TagCheck, copy};
+use vi_core::queue::{Slot, WorkQueue};
 use vi_types::status;
-
-use crate::completion::CompletionStatus;
-use crate::descriptor::DataSegment;
-use crate::memory::table::RegionTable;
-use crate::memory::{Access, TagCheck, copy};
-use crate::queue::{Slot, WorkQueue};
 
 /// Copies the data of a send or an RDMA write to the bounce buffers, before it is submitted.
 ///

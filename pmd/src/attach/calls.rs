@@ -4,9 +4,11 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
+use vi_core::notify_slot::join_ended;
+use vi_core::sync::Ordering;
 use vi_types::{
     CallError, ConnectionOptions, HostAddress, NegotiatedOptions, Outcome, PtagHandle,
-    ResourceError, ViAttributes, ViState,
+    ResourceError, ViAttributes, ViInfo, ViState,
 };
 
 use super::control_connections::ControlConnections;
@@ -15,11 +17,8 @@ use super::message::{Reply, Request};
 use super::shared_files;
 use crate::control::attributes;
 use crate::device::Device;
-use crate::nic::ViInfo;
+use crate::lookup::Vi;
 use crate::nic_backend::Backend;
-use crate::notify;
-use crate::sync::Ordering;
-use crate::vi::{RawHandle, ViShared};
 
 mod connecting;
 mod memory;
@@ -42,7 +41,7 @@ fn submit_all(device: &'static Device) {
 /// Takes the completions that the process reported before its reply.
 fn take_completions(device: &'static Device) {
     if let Some(backend) = device.lock().as_mut() {
-        backend.poll(&device.doorbells);
+        backend.poll(&device.shared.doorbells);
         device.wake_waiters(backend);
     }
 }
@@ -116,7 +115,9 @@ fn remote_tag(device: &Device, ptag: Option<PtagHandle>) -> Outcome<Option<PtagH
     let Some(ptag) = ptag else {
         return Ok(None);
     };
-    let number = device.nic_handles.tag(device.number(), ptag.into_raw());
+    let number = device
+        .nic_handles
+        .tag(device.shared.number, ptag.into_raw());
     let remote = number.and_then(|number| device.nic_handles.remote_tag(number));
     Ok(Some(PtagHandle::from_raw(remote.ok_or(CallError::Ptag)?)))
 }
@@ -129,7 +130,7 @@ struct RemoteVi {
 }
 
 /// The process's handle of the VI with this handle, unless the VI was destroyed: its index may have been reused.
-fn remote_vi(vi: &'static ViShared, handle: u64) -> Outcome<RemoteVi> {
+fn remote_vi(vi: Vi, handle: u64) -> Outcome<RemoteVi> {
     let mut held = vi.device.lock();
     let attachment = held.as_mut().and_then(Backend::attachment);
     attachment
@@ -142,7 +143,7 @@ fn remote_vi(vi: &'static ViShared, handle: u64) -> Outcome<RemoteVi> {
 }
 
 /// Sets the state of a VI from a reply; false if the VI was at another connection when the request was sent.
-fn set_replied_state(vi: &'static ViShared, handle: u64, connection: u16, state: ViState) -> bool {
+fn set_replied_state(vi: Vi, handle: u64, connection: u16, state: ViState) -> bool {
     let mut held = vi.device.lock();
     let attachment = held.as_mut().and_then(Backend::attachment);
     attachment
@@ -200,11 +201,11 @@ pub(crate) fn create_ptag(device: &'static Device, nic: u64) -> Outcome<u64> {
     let Reply::Handle(tag) = call(device, &Request::CreatePtag { nic: remote }, None)? else {
         return Err(ResourceError::ProcessAnswer.into());
     };
-    device.nic_handles.adopt_tag(device.number(), nic, tag)
+    device.nic_handles.adopt_tag(device.shared.number, nic, tag)
 }
 
 pub(crate) fn destroy_ptag(device: &'static Device, nic: u64, ptag: u64) -> Outcome<()> {
-    let number = device.nic_handles.tag(device.number(), ptag);
+    let number = device.nic_handles.tag(device.shared.number, ptag);
     let number = number.ok_or(CallError::InvalidParameter)?;
     let request = Request::DestroyPtag {
         nic: remote_nic(device, nic)?,
@@ -245,7 +246,7 @@ pub(crate) fn create_vi(
     made
 }
 
-pub(crate) fn destroy_vi(vi: &'static ViShared, handle: u64) -> Outcome<()> {
+pub(crate) fn destroy_vi(vi: Vi, handle: u64) -> Outcome<()> {
     let device = vi.device;
     let remote = remote_vi(vi, handle)?;
     if known_state(vi, handle)? != ViState::Idle {
@@ -279,7 +280,7 @@ pub(crate) fn destroy_vi(vi: &'static ViShared, handle: u64) -> Outcome<()> {
 }
 
 /// Makes a retired VI usable again; false if its NIC handle was closed meanwhile, which did not destroy it.
-fn resume(vi: &'static ViShared, handle: u64) -> bool {
+fn resume(vi: Vi, handle: u64) -> bool {
     let mut held = vi.device.lock();
     let attachment = held.as_mut().and_then(Backend::attachment);
     let exists = attachment.is_some_and(|a| a.handle_at(vi.index) == Some(handle))
@@ -292,7 +293,7 @@ fn resume(vi: &'static ViShared, handle: u64) -> bool {
 
 /// Destroys the local part of a VI that the process has destroyed, unless another VI has its index by now: then the
 /// thread that created that VI has done so.
-fn remove_local(vi: &'static ViShared, handle: u64) {
+fn remove_local(vi: Vi, handle: u64) {
     let device = vi.device;
     let mut ended = Vec::new();
     if let Some(backend) = device.lock().as_mut() {
@@ -301,11 +302,11 @@ fn remove_local(vi: &'static ViShared, handle: u64) {
             crate::control::detach_local(vi, backend, &mut ended);
         }
     }
-    device.wake_all_waiters();
-    notify::join_ended(ended);
+    device.shared.wake_all_waiters();
+    join_ended(ended);
 }
 
-fn query_state(vi: &'static ViShared, handle: u64) -> Outcome<ViState> {
+fn query_state(vi: Vi, handle: u64) -> Outcome<ViState> {
     let remote = remote_vi(vi, handle)?;
     match call(vi.device, &Request::QueryVi { vi: remote.vi }, None)? {
         Reply::Vi { state } => {
@@ -319,7 +320,7 @@ fn query_state(vi: &'static ViShared, handle: u64) -> Outcome<ViState> {
 }
 
 /// The state of a VI in the process, or its last state if the process has ended.
-fn known_state(vi: &'static ViShared, handle: u64) -> Outcome<ViState> {
+fn known_state(vi: Vi, handle: u64) -> Outcome<ViState> {
     if is_lost(vi.device) {
         return Ok(vi.state());
     }
@@ -329,7 +330,7 @@ fn known_state(vi: &'static ViShared, handle: u64) -> Outcome<ViState> {
     }
 }
 
-pub(crate) fn query_vi(vi: &'static ViShared, handle: u64) -> Outcome<ViInfo> {
+pub(crate) fn query_vi(vi: Vi, handle: u64) -> Outcome<ViInfo> {
     // Read before the state: descriptors that complete after a state was read must not appear beside it.
     let (send_queue_empty, recv_queue_empty) = (vi.send.is_empty(), vi.recv.is_empty());
     Ok(ViInfo {
@@ -340,7 +341,7 @@ pub(crate) fn query_vi(vi: &'static ViShared, handle: u64) -> Outcome<ViInfo> {
     })
 }
 
-pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViAttributes) -> Outcome<()> {
+pub(crate) fn set_vi(vi: Vi, handle: u64, settings: &ViAttributes) -> Outcome<()> {
     let device = vi.device;
     if query_state(vi, handle)? != ViState::Idle {
         return Err(CallError::InvalidState);
@@ -357,7 +358,7 @@ pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViAttributes
     attributes::store_changed(vi, handle, settings)
 }
 
-pub(crate) fn connection_options(vi: &'static ViShared, handle: u64) -> Outcome<ConnectionOptions> {
+pub(crate) fn connection_options(vi: Vi, handle: u64) -> Outcome<ConnectionOptions> {
     let remote = remote_vi(vi, handle)?.vi;
     match call(vi.device, &Request::ConnectionOptions { vi: remote }, None)? {
         Reply::ConnectionOptions(options) => Ok(options),
@@ -366,7 +367,7 @@ pub(crate) fn connection_options(vi: &'static ViShared, handle: u64) -> Outcome<
 }
 
 pub(crate) fn set_connection_options(
-    vi: &'static ViShared,
+    vi: Vi,
     handle: u64,
     options: &ConnectionOptions,
 ) -> Outcome<()> {
@@ -378,7 +379,7 @@ pub(crate) fn set_connection_options(
     call_done(vi.device, &request)
 }
 
-pub(crate) fn negotiated_options(vi: &'static ViShared, handle: u64) -> Outcome<NegotiatedOptions> {
+pub(crate) fn negotiated_options(vi: Vi, handle: u64) -> Outcome<NegotiatedOptions> {
     let remote = remote_vi(vi, handle)?.vi;
     match call(vi.device, &Request::NegotiatedOptions { vi: remote }, None)? {
         Reply::NegotiatedOptions(options) => Ok(options),
@@ -397,7 +398,7 @@ pub(crate) fn request_user(device: &'static Device, conn: u64) -> Outcome<Option
     user(call(device, &Request::UserOf { conn }, None)?)
 }
 
-pub(crate) fn peer_user(vi: &'static ViShared, handle: u64) -> Outcome<Option<u32>> {
+pub(crate) fn peer_user(vi: Vi, handle: u64) -> Outcome<Option<u32>> {
     let request = Request::PeerUser {
         vi: remote_vi(vi, handle)?.vi,
     };
@@ -436,7 +437,7 @@ fn call_for_parts<T: DeserializeOwned>(device: &'static Device, request: &Reques
 
 /// Waits until a descriptor that was just posted on a VI that is not connected is flushed (VIPL 2.4, 3.3.5), however
 /// long the poller of the process is delayed. Returns earlier if the process has the VI in a state that processes it.
-pub(crate) fn await_flush(vi: &'static ViShared, handle: u64, receive: bool) {
+pub(crate) fn await_flush(vi: Vi, handle: u64, receive: bool) {
     let queue = if receive { &vi.recv } else { &vi.send };
     let posted = queue.posted();
     let is_flushed = || queue.is_complete_to(posted) || !vi.is_live(handle);
@@ -459,11 +460,6 @@ pub(crate) fn await_flush(vi: &'static ViShared, handle: u64, receive: bool) {
         take_completions(vi.device);
         std::thread::yield_now();
     }
-}
-
-/// The index of a VI, from its handle in the process.
-pub(crate) fn index_of(remote: u64) -> u32 {
-    RawHandle::unpack(remote).index
 }
 
 #[cfg(test)]

@@ -6,23 +6,23 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nix::unistd::geteuid;
-use vi_engine::{Claim, EngineIo, ViIndex};
-use vi_types::{QueueKind, ViState, status};
+use vi_core::completion::CompletionStatus;
+use vi_core::descriptor::control;
+use vi_core::events::AsyncEvent;
+use vi_core::handle::RawHandle;
+use vi_core::queue::{SegmentPool, Slot};
+use vi_core::sync::{AtomicU64, Ordering};
+use vi_core::sys;
+use vi_core::vi::ViShared;
+use vi_engine::{Claim, EngineIo};
+use vi_types::{QueueKind, ViIndex, ViState, status};
 
 use super::shared_queues::{
     Completed, CompletionEntry, CompletionProducer, ProtocolViolation, SharedQueues, Submission,
     SubmissionConsumer, ViId,
 };
 use super::socket::Socket;
-use crate::completion::CompletionStatus;
 use crate::datapath::{Datapath, ViPath};
-use crate::descriptor::control;
-use crate::events::AsyncEvent;
-use crate::queue::{SegmentPool, Slot};
-use crate::sync::{AtomicU64, Ordering};
-use crate::sys;
-use crate::vi::{RawHandle, ViShared};
 
 /// Maximum number of submissions of an application that are taken in one poll, for each unit of its share.
 const BUDGET: u32 = 8;
@@ -123,7 +123,7 @@ impl Client {
             budget: 0,
             claim_budget: 0,
             unreported: VecDeque::new(),
-            segment_pool: SegmentPool::new(),
+            segment_pool: SegmentPool::default(),
             errors: VecDeque::new(),
             has_new_entries: false,
             violation: None,
@@ -374,7 +374,7 @@ impl Datapath {
     pub(crate) fn user_of(&mut self, vi: ViIndex) -> Option<libc::uid_t> {
         match self.vi(vi)?.client {
             Some(id) => self.clients.get(id).map(|client| client.uid),
-            None => Some(geteuid().as_raw()),
+            None => Some(nix::unistd::geteuid().as_raw()),
         }
     }
 

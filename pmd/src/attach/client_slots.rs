@@ -3,9 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use vi_core::handle::FIELD_MASK;
+use vi_core::memory::backing::Owner;
+
 use crate::config::ProcessConfig;
-use crate::memory::backing::Owner;
-use crate::vi::FIELD_MASK;
 
 /// Maximum numbers of attached applications.
 #[derive(Clone, Copy, Debug)]

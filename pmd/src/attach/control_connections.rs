@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use vi_core::sync::{AtomicBool, Ordering};
 use vi_types::{CallError, Outcome, ResourceError};
 
 use super::listener_credentials;
 use super::message::{Reply, Request, VERSION};
 use super::socket::Socket;
-use crate::sync::{AtomicBool, Ordering};
 
 /// A process that ends closes its connections one after the other: the attach connection within this time after any
 /// other.

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use pmd_port::WakeSource;
 use pmd_port::wake::Slept;
+use vi_core::sync::{AtomicBool, AtomicU64, Ordering};
+use vi_core::sys;
 
 use crate::config::{Idle, ProcessConfig};
 use crate::device::Device;
 use crate::open::OpenError;
 use crate::progress;
-use crate::sync::{AtomicBool, AtomicU64, Ordering};
-use crate::sys;
 use crate::yield_policy::YieldPolicy;
 
 /// Interval of the upkeep of the ports, and the longest sleep.
@@ -275,7 +275,7 @@ impl Nic {
         let Some(backend) = held.as_mut() else {
             return Some(false);
         };
-        let worked = backend.poll(&self.device.doorbells);
+        let worked = backend.poll(&self.device.shared.doorbells);
         self.device.wake_waiters(backend);
         Some(worked)
     }
@@ -283,7 +283,7 @@ impl Nic {
     fn upkeep(&self) {
         if let Some(backend) = self.device.lock().as_mut() {
             backend.upkeep();
-            backend.poll_thoroughly(&self.device.doorbells);
+            backend.poll_thoroughly(&self.device.shared.doorbells);
             self.device.wake_waiters(backend);
         }
     }
@@ -298,9 +298,9 @@ impl Nic {
         if let Some(poller) = backend.poller_mut() {
             poller.path.clients.prepare_sleep();
         }
-        let worked = backend.poll_thoroughly(&self.device.doorbells);
+        let worked = backend.poll_thoroughly(&self.device.shared.doorbells);
         self.device.wake_waiters(backend);
-        if worked || self.device.doorbells.any() || backend.has_unsent() {
+        if worked || self.device.shared.doorbells.any() || backend.has_unsent() {
             return SleepDecision::Busy;
         }
         let timer = backend
@@ -406,9 +406,9 @@ mod tests {
     use crate::attach::shared_queues::{RingSizes, SharedQueues};
     use crate::attach::socket::Socket;
     use crate::config::NicConfig;
-    use crate::device;
-    use crate::events::AsyncEvent;
     use crate::nic_backend::Backend;
+    use crate::open;
+    use vi_core::events::AsyncEvent;
 
     #[test]
     fn needs_wake_is_true_only_while_the_core_sleeps() {
@@ -416,7 +416,7 @@ mod tests {
             segment: format!("unit-{}-core-sleeps", std::process::id()),
             ..NicConfig::default()
         };
-        let (device, nic) = device::open_without_threads(&config).unwrap();
+        let (device, nic) = open::open_without_threads(&config).unwrap();
         let event = sys::EventFd::new().unwrap();
         let polled = Nic::new(device, &event).unwrap();
         let needs_wake = || {
@@ -436,7 +436,7 @@ mod tests {
         assert!(needs_wake());
         polled.finish_sleep();
         assert!(!needs_wake());
-        device::close(device, nic).unwrap();
+        open::close(device, nic).unwrap();
     }
 
     /// An application that never reads its completion ring.
@@ -465,7 +465,7 @@ mod tests {
             segment: format!("unit-{}-cores-room", std::process::id()),
             ..NicConfig::default()
         };
-        let (device, handle) = device::open_without_threads(&config).unwrap();
+        let (device, handle) = open::open_without_threads(&config).unwrap();
         let nic = Nic::new(device, &sys::EventFd::new().unwrap()).unwrap();
         let longest = || {
             loop {
@@ -489,7 +489,7 @@ mod tests {
         assert!(longest() > LONGEST_BLIND_SLEEP, "it was reported");
         report(100_000);
         assert!(longest() <= LONGEST_BLIND_SLEEP, "more than the ring holds");
-        device::close(device, handle).unwrap();
+        open::close(device, handle).unwrap();
         assert!(matches!(nic.prepare_sleep(), SleepDecision::NicDown));
     }
 }

@@ -1,8 +1,7 @@
 //! The limit of a datapath process on posted descriptors, enforced in the attached program (`max_descriptors`).
 
+use vi_core::sync::{AtomicU32, Ordering};
 use vi_types::{Limit, LimitOf, LimitReached, ResourceError};
-
-use crate::sync::{AtomicU32, Ordering};
 
 /// Counts the descriptors of an attached NIC that are posted and not complete, on all queues together.
 ///

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use vi_core::sys;
+
 use super::attachment::Attachment;
 use super::calls;
 use super::control_connections::ControlConnections;
@@ -17,7 +19,6 @@ use super::socket::Socket;
 use crate::config::{NicConfig, PROTECTION_VARIABLE, Protection};
 use crate::device::Device;
 use crate::open::OpenError;
-use crate::sys;
 
 /// Limit of the wait for a reply while a NIC is opened or closed: other threads that open, close or fork are blocked.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
@@ -59,7 +60,12 @@ impl Attached {
         device: &'static Device,
     ) -> (Attachment, Arc<ControlConnections>) {
         let control = Arc::clone(&self.control);
-        let attachment = Attachment::new(device, self.control, self.queues, self.waker);
+        let attachment = Attachment::new(
+            (&device.shared, device.descriptor_quota()),
+            self.control,
+            self.queues,
+            self.waker,
+        );
         (attachment, control)
     }
 }

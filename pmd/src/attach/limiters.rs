@@ -6,9 +6,10 @@ use std::fmt::Arguments;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use vi_core::log_limiter::LogLimiter;
+
 use super::socket::Peer;
 use crate::config::ProcessConfig;
-use crate::log_limiter::LogLimiter;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -11,11 +11,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use vi_core::memory::client_mapping::{ClientFile, FileId, MapError, MappedMemory};
+use vi_core::sys;
+
 use super::client_slots::SlotLimits;
 use super::socket::Peer;
 use crate::config::Quota;
-use crate::memory::client_mapping::{ClientFile, FileId, MapError, MappedMemory};
-use crate::sys;
 
 /// Identifies an application: a process that is or was attached, and the number of the NIC.
 pub(super) type ApplicationId = (Peer, u16);

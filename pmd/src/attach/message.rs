@@ -232,7 +232,7 @@ pub(crate) enum Reply {
     NegotiatedOptions(NegotiatedOptions),
     Security(Vec<u8>),
     /// To `Attach`; with the descriptors of the shared queues and of the event that wakes the process
-    /// ([`crate::sys::Waker`]). The application maps the queues; then the process seals them.
+    /// ([`vi_core::sys::Waker`]). The application maps the queues; then the process seals them.
     Rings,
     /// `None`: unknown.
     User(Option<u32>),

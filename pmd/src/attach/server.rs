@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use nix::unistd::geteuid;
 use pmd_port::thread;
+use vi_core::memory::client_mapping::FileId;
+use vi_core::sync::{AtomicBool, Ordering};
+use vi_core::sys;
 use vi_types::ResourceError;
 
 use super::client_slots::ClientSlots;
@@ -23,12 +26,9 @@ use super::reservations::Reservations;
 use super::session::{CountGuard, Session};
 use super::socket::{Listener, Peer, Socket, send_parts};
 use crate::config::{Config, NicConfig, ProcessConfig};
-use crate::device::{self, Device};
-use crate::memory::client_mapping::FileId;
+use crate::device::Device;
 use crate::nic;
-use crate::open::OpenError;
-use crate::sync::{AtomicBool, Ordering};
-use crate::sys;
+use crate::open::{self, OpenError};
 use capture::Captures;
 use socket_file::SocketFile;
 
@@ -118,7 +118,7 @@ impl Server {
         let mut nics = Vec::new();
         let opened = config.nics.iter().try_for_each(|nic| {
             let core = core_for(nic, &process, &mut cores, &mut threads)?;
-            let (device, handle) = device::open_served(nic, |device| core.add(device))
+            let (device, handle) = open::open_served(nic, |device| core.add(device))
                 .map_err(|e| OpenError::new(format!("NIC {}: {e}", nic.name)))?;
             nics.push(ServedNic {
                 config: nic.clone(),
@@ -359,7 +359,7 @@ impl Server {
                 if let Some(served) = self.nic(&device) {
                     let (device, inode) = file;
                     let file = FileId { device, inode };
-                    self.files.free((peer, served.device.number()), file);
+                    self.files.free((peer, served.device.shared.number), file);
                 }
                 socket.send(&Reply::Done, &[])
             }

@@ -4,6 +4,12 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use vi_core::handle::RawHandle;
+use vi_core::memory;
+use vi_core::memory::backing::Owner;
+use vi_core::reserve;
+use vi_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use vi_core::sys;
 use vi_types::{CallError, HostAddress, Limit, Outcome, PtagHandle, ResourceError, ViAttributes};
 
 use super::client::{ClientCounters, ClientId};
@@ -16,14 +22,8 @@ use super::server::{ApplicationStatus, out_of_descriptors};
 use super::socket::{Peer, Socket, send_parts};
 use crate::config::{NicConfig, Quota};
 use crate::device::Device;
-use crate::memory;
-use crate::memory::backing::Owner;
 use crate::nic;
 use crate::nic_backend::Backend;
-use crate::reserve;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::sys;
-use crate::vi::RawHandle;
 
 mod connecting;
 mod owned;
@@ -238,7 +238,7 @@ impl Session {
             if let Some(poller) = backend.poller_mut() {
                 client = poller.path.clients.remove(self.client);
                 // Notifies its peers at once.
-                poller.poll(&self.device.doorbells);
+                poller.poll(&self.device.shared.doorbells);
             }
             self.device.wake_waiters(backend);
             left = self.device.poll_thread.core.needs_wake(backend);
@@ -337,7 +337,7 @@ impl Session {
                     return;
                 };
                 needed = poller.path.clients.polls_per_ring(client);
-                poller.poll(&self.device.doorbells);
+                poller.poll(&self.device.shared.doorbells);
                 is_last = poller.path.clients.is_drained(client);
             }
             self.device.wake_waiters(backend);
@@ -491,7 +491,7 @@ impl Session {
             ResourceError::NicFailed
         })?;
         let session = Arc::downgrade(self);
-        let handler = move |event: &crate::events::AsyncEvent| {
+        let handler = move |event: &vi_core::events::AsyncEvent| {
             if let Some(session) = session.upgrade() {
                 session.report(nic, event);
             }
@@ -515,7 +515,7 @@ impl Session {
     }
 
     /// Reports an error of the NIC; the data path reports those of VIs.
-    fn report(&self, nic: u64, event: &crate::events::AsyncEvent) {
+    fn report(&self, nic: u64, event: &vi_core::events::AsyncEvent) {
         // An error that concerns all NIC handles is reported once.
         if self.owned().nics.first() != Some(&nic) {
             return;
@@ -575,7 +575,7 @@ impl Session {
 
     /// Assigns a newly created VI to the application.
     fn serve(&self, vi: u64) -> Outcome<()> {
-        let index = vi_engine::ViIndex(RawHandle::unpack(vi).index);
+        let index = vi_types::ViIndex(RawHandle::unpack(vi).index);
         let mut held = self.device.lock();
         let poller = held.as_mut().and_then(Backend::poller_mut);
         let poller = poller.ok_or(CallError::InvalidParameter)?;

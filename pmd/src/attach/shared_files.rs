@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use vi_core::fork::{self, ForkHooks};
+use vi_core::memory::client_mapping::{FileId, memfd_info};
+use vi_core::memory::{mapped_file_ids, shared_allocator};
+use vi_core::sys;
+
 use super::message::{Reply, Request, VERSION};
 use super::socket::Socket;
-use crate::fork::{self, ForkHooks};
-use crate::memory::client_mapping::{FileId, memfd_info};
-use crate::memory::{mapped_file_ids, shared_allocator};
-use crate::sys;
 
 /// Limit of the wait for a reply. A slower process unmaps the file later, at the latest when this program ends.
 const TIMEOUT: Duration = Duration::from_secs(1);

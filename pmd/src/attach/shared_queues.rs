@@ -22,10 +22,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use pmd_port::port::AsFutexWord;
-
-use crate::memory::client_mapping::{self, MappedMemory, memfd_info};
-use crate::memory::shared_allocator::create_sealed;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, futex_wake};
+use vi_core::memory::client_mapping::{self, MappedMemory, memfd_info};
+use vi_core::memory::shared_allocator::create_sealed;
+use vi_core::sync::{AtomicU32, AtomicU64, Ordering, fence, futex_wake};
 
 pub(crate) use completion::{
     Completed, CompletionConsumer, CompletionEntry, CompletionProducer, OpCode,

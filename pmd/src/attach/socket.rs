@@ -13,9 +13,9 @@ use pmd_port::fork::Descriptor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use socket2::{Domain, SockAddr, SockRef, Type};
+use vi_core::sys;
 
 use super::message::{MAX_MESSAGE_BYTES, Reply};
-use crate::sys;
 
 /// Length of a part of a reply that is too long for one message.
 const PART_BYTES: usize = 4096;

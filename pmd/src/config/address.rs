@@ -5,11 +5,11 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use fcvi_frame::fc::NPortId;
 use serde::Deserialize;
+use vi_core::sys::interface_index;
 use vi_types::HostAddress;
 
 use super::error::ValueError;
 use super::{ConfigError, NicConfig, TransportKind, parse};
-use crate::sys::interface_index;
 
 /// IP address of a NIC; with VI/TCP a link-local address includes its interface: `fe80::1%eth0`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

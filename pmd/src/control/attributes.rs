@@ -2,15 +2,16 @@
 
 use std::sync::PoisonError;
 
+use vi_core::memory::backing::Owner;
+use vi_core::memory::{RegionAttributes, TagCheck};
+use vi_core::sync::Ordering;
+use vi_core::vi::ViShared;
 use vi_engine::ViParams;
 use vi_types::{CallError, MemAttributes, Outcome, ReliabilityLevel, ViAttributes, ViState};
 
 use super::{check_settings, poller_of, tag_number, warn_lenient_protection};
 use crate::device::Device;
-use crate::memory::backing::Owner;
-use crate::memory::{RegionAttributes, TagCheck};
-use crate::sync::Ordering;
-use crate::vi::ViShared;
+use crate::lookup::Vi;
 
 /// Returns the parameters of the engine for validated attributes of a VI.
 pub(super) fn params(level: ReliabilityLevel, settings: &ViAttributes) -> ViParams {
@@ -38,12 +39,12 @@ pub(super) fn store(vi: &ViShared, settings: &ViAttributes, tag: TagCheck) {
 /// Releases the protection tag of a VI.
 pub(super) fn release_tag(vi: &ViShared) {
     let tag = vi.tag.load(Ordering::Relaxed);
-    vi.device.regions.release_tag(tag);
+    vi.nic.regions.release_tag(tag);
 }
 
 /// Changes the attributes of a VI, which must be Idle (VIPL 3.7.2). Posted receives are checked against
 /// the new tag when they are used.
-pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViAttributes) -> Outcome<()> {
+pub(crate) fn set_vi(vi: Vi, handle: u64, settings: &ViAttributes) -> Outcome<()> {
     let mut held = vi.device.lock();
     let poller = poller_of(&mut held, vi, handle)?;
     if poller.engine.state(vi.index) != Some(ViState::Idle) {
@@ -55,10 +56,10 @@ pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViAttributes
     if !poller.engine.set_params(vi.index, params(level, settings)) {
         return Err(CallError::InvalidState);
     }
-    let regions = &vi.device.regions;
-    release_tag(vi);
+    let regions = &vi.nic.regions;
+    release_tag(&vi);
     regions.use_tag(tag.number());
-    store(vi, settings, tag);
+    store(&vi, settings, tag);
     if let Some(path) = poller.path.vi(vi.index) {
         path.set_tag(tag);
     }
@@ -69,17 +70,17 @@ pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViAttributes
 }
 
 /// As [`set_vi`], after the datapath process has changed the attributes in its engine.
-pub(crate) fn store_changed(vi: &ViShared, handle: u64, settings: &ViAttributes) -> Outcome<()> {
+pub(crate) fn store_changed(vi: Vi, handle: u64, settings: &ViAttributes) -> Outcome<()> {
     let held = vi.device.lock();
     if held.is_none() || !vi.is_live(handle) {
         return Err(CallError::InvalidParameter);
     }
     let (_, tag) = check_settings(vi.device, settings)?;
     let no_posts = [vi.send.post_end.lock(), vi.recv.post_end.lock()];
-    release_tag(vi);
-    vi.device.regions.use_tag(tag.number());
-    store(vi, settings, tag);
-    vi.device.regions.begin_epoch();
+    release_tag(&vi);
+    vi.nic.regions.use_tag(tag.number());
+    store(&vi, settings, tag);
+    vi.nic.regions.begin_epoch();
     drop((no_posts, held));
     warn_lenient_protection(vi.device, tag);
     Ok(())
@@ -104,12 +105,21 @@ pub(crate) fn set_region(
 ) -> Outcome<()> {
     let _backend_lock = device.lock();
     // The order of the guide: an invalid region is reported before invalid attributes.
-    if device.regions.query(owner, address, region).is_none() {
+    if device
+        .shared
+        .regions
+        .query(owner, address, region)
+        .is_none()
+    {
         return Err(CallError::InvalidParameter);
     }
     let attributes = check_region(device, settings)?;
     // Regions are deregistered under the backend lock only.
-    if device.regions.set(owner, address, region, attributes) {
+    if device
+        .shared
+        .regions
+        .set(owner, address, region, attributes)
+    {
         Ok(())
     } else {
         Err(CallError::InvalidParameter)

@@ -6,8 +6,8 @@ use vi_types::{CallError, ConnectionOptions, NegotiatedOptions, Outcome};
 use super::poller_of;
 use crate::config::NicConfig;
 use crate::device::Device;
+use crate::lookup::Vi;
 use crate::nic_backend::Backend;
-use crate::vi::ViShared;
 
 const _: () = {
     use vitcp_lite::profile;
@@ -24,7 +24,7 @@ fn max_security_bytes(nic: &NicConfig) -> usize {
 }
 
 /// Returns the connection options of a VI.
-pub(crate) fn connection_options(vi: &'static ViShared, handle: u64) -> Outcome<ConnectionOptions> {
+pub(crate) fn connection_options(vi: Vi, handle: u64) -> Outcome<ConnectionOptions> {
     let mut held = vi.device.lock();
     let poller = poller_of(&mut held, vi, handle)?;
     let tcp = poller.engine.vi_tcp();
@@ -34,7 +34,7 @@ pub(crate) fn connection_options(vi: &'static ViShared, handle: u64) -> Outcome<
 
 /// Replaces the connection options of a VI, which must be Idle.
 pub(crate) fn set_connection_options(
-    vi: &'static ViShared,
+    vi: Vi,
     handle: u64,
     options: &ConnectionOptions,
 ) -> Outcome<()> {
@@ -50,7 +50,7 @@ pub(crate) fn set_connection_options(
 }
 
 /// Returns the options that a VI and its peer have negotiated.
-pub(crate) fn negotiated_options(vi: &'static ViShared, handle: u64) -> Outcome<NegotiatedOptions> {
+pub(crate) fn negotiated_options(vi: Vi, handle: u64) -> Outcome<NegotiatedOptions> {
     vi.device.poll();
     let mut held = vi.device.lock();
     let poller = poller_of(&mut held, vi, handle)?;

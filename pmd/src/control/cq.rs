@@ -1,12 +1,13 @@
 //! Creates, resizes and destroys completion queues (VIPL 3.6).
 
+use vi_core::cq::RingStorage;
+use vi_core::notify_slot::{EndedNotifier, join_ended};
+use vi_core::sync::Ordering;
+use vi_core::vi::CqShared;
 use vi_types::{CallError, Limit, LimitOf, LimitReached, Outcome, ResourceError};
 
-use crate::cq::RingStorage;
 use crate::device::Device;
-use crate::notify::{self, EndedNotifier};
-use crate::sync::Ordering;
-use crate::vi::CqShared;
+use crate::lookup::Cq;
 
 /// Validates the requested number of entries.
 fn check_entries(device: &Device, entries: u64) -> Outcome<u32> {
@@ -28,10 +29,9 @@ pub(crate) fn create_cq(device: &'static Device, nic_handle: u64, entries: u64) 
     if held.is_none() || !device.nic_handles.is_open(nic_handle) {
         return Err(CallError::InvalidParameter);
     }
-    for index in 0..device.cqs.len() {
-        let Some(cq) = device
-            .cqs
-            .get_or_make(index, || Some(CqShared::new(device, index)))
+    for index in 0..device.shared.cqs.slots() {
+        let Some(cq) =
+            (device.shared.cqs).get_or_make(index, || Some(CqShared::new(&device.shared, index)))
         else {
             break;
         };
@@ -47,7 +47,7 @@ pub(crate) fn create_cq(device: &'static Device, nic_handle: u64, entries: u64) 
 /// Resizes a completion queue and keeps its entries in order (VIPL 3.6.3). Its capacity is at least
 /// its number of entries, and the number of descriptors that can be posted on the attached work
 /// queues.
-pub(crate) fn resize_cq(cq: &'static CqShared, handle: u64, entries: u64) -> Outcome<()> {
+pub(crate) fn resize_cq(cq: Cq, handle: u64, entries: u64) -> Outcome<()> {
     let mut needed = check_entries(cq.device, entries)?.max(cq.needed_entries());
     loop {
         // Allocated without the backend lock; more entries may be needed meanwhile.
@@ -57,7 +57,7 @@ pub(crate) fn resize_cq(cq: &'static CqShared, handle: u64, entries: u64) -> Out
             return Err(CallError::InvalidParameter);
         }
         // SAFETY: we hold the backend lock.
-        needed = cq.needed_entries().max(unsafe { cq.ring.len() });
+        needed = cq.needed_entries().max(unsafe { cq.ring.count() });
         if !storage.holds(needed) {
             continue;
         }
@@ -70,7 +70,7 @@ pub(crate) fn resize_cq(cq: &'static CqShared, handle: u64, entries: u64) -> Out
 }
 
 /// Destroys a completion queue without attached work queues (VIPL 3.6.2).
-pub(crate) fn destroy_cq(cq: &'static CqShared, handle: u64) -> Outcome<()> {
+pub(crate) fn destroy_cq(cq: Cq, handle: u64) -> Outcome<()> {
     let held = cq.device.lock();
     if !cq.is_live(handle) {
         return Err(CallError::InvalidParameter);
@@ -78,16 +78,16 @@ pub(crate) fn destroy_cq(cq: &'static CqShared, handle: u64) -> Outcome<()> {
     if cq.attached.load(Ordering::Relaxed) > 0 {
         return Err(ResourceError::CqInUse.into());
     }
-    let ended = retire(cq);
+    let ended = retire(&cq);
     drop(held);
     // Calls that wait on it return.
-    cq.device.wake_all_waiters();
-    notify::join_ended(ended.into_iter().collect());
+    cq.device.shared.wake_all_waiters();
+    join_ended(ended.into_iter().collect());
     Ok(())
 }
 
 /// Destroys a completion queue and frees its memory. The caller holds the backend lock.
-pub(super) fn retire(cq: &'static CqShared) -> Option<EndedNotifier> {
+pub(super) fn retire(cq: &CqShared) -> Option<EndedNotifier> {
     cq.retire();
     // SAFETY: we hold the backend lock.
     unsafe { cq.ring.discard() };
@@ -107,7 +107,7 @@ mod tests {
             segment: format!("unit-{}-stale-cq", std::process::id()),
             ..crate::config::NicConfig::default()
         };
-        let (device, nic_handle) = crate::device::open_without_threads(&config).unwrap();
+        let (device, nic_handle) = crate::open::open_without_threads(&config).unwrap();
         let cq = nic::create_cq(nic_handle, 1).unwrap();
         nic::destroy_cq(cq).unwrap();
         // As in a forked child, where another thread may have held the backend lock, which is never released.
@@ -123,6 +123,6 @@ mod tests {
         }
         drop(held);
         calls.join().unwrap();
-        crate::device::close(device, nic_handle).unwrap();
+        crate::open::close(device, nic_handle).unwrap();
     }
 }

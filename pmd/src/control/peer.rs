@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use fcvi_frame::connect::Attributes;
+use vi_core::waiters::Event;
 use vi_engine::{ConnectCommand, RemoteVi};
 use vi_types::{CallError, NetAddress, Outcome, ResourceError};
 
 use super::{lock_for_connecting, poller_of, targets, timeout_ns};
+use crate::lookup::Vi;
 use crate::progress::wait;
-use crate::vi::ViShared;
-use crate::waiters::Event;
 
 /// Adds a request to the peer pool (VIPL 3.3.6).
 pub(crate) fn connect_peer_request(
-    vi: &'static ViShared,
+    vi: Vi,
     handle: u64,
     local: &NetAddress,
     remote: &NetAddress,
@@ -38,7 +38,7 @@ pub(crate) fn connect_peer_request(
         .engine
         .connect_peer(now_ns, vi.index, &command, &mut poller.path)?;
     poller.path.flush();
-    vi.device.notify(poller.path.take_pending_events());
+    vi.device.shared.notify(poller.path.take_pending_events());
     Ok(())
 }
 
@@ -47,7 +47,7 @@ fn attributes(outcome: Result<RemoteVi, CallError>) -> Outcome<Attributes> {
 }
 
 /// Takes the outcome of the VI's peer request; `None` while it is in progress (VIPL 3.3.7).
-pub(crate) fn connect_peer_done(vi: &'static ViShared, handle: u64) -> Outcome<Option<Attributes>> {
+pub(crate) fn connect_peer_done(vi: Vi, handle: u64) -> Outcome<Option<Attributes>> {
     let mut held = vi.device.lock();
     let poller = poller_of(&mut held, vi, handle)?;
     let number = poller.engine.peer_request(vi.index);
@@ -58,7 +58,7 @@ pub(crate) fn connect_peer_done(vi: &'static ViShared, handle: u64) -> Outcome<O
 
 /// Waits for the outcome of the VI's peer request (VIPL 3.3.8). `InvalidState` if another thread
 /// takes the outcome, or withdraws or replaces the request.
-pub(crate) fn connect_peer_wait(vi: &'static ViShared, handle: u64) -> Outcome<Attributes> {
+pub(crate) fn connect_peer_wait(vi: Vi, handle: u64) -> Outcome<Attributes> {
     let number = {
         let mut held = vi.device.lock();
         let poller = poller_of(&mut held, vi, handle)?;

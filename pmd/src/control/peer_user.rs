@@ -5,8 +5,8 @@ use vi_types::{CallError, Outcome};
 
 use super::poller_of;
 use crate::device::Device;
+use crate::lookup::Vi;
 use crate::nic_backend::Backend;
-use crate::vi::ViShared;
 
 /// Returns the user ID of the program that makes a request; `None` if it is unknown.
 pub(crate) fn request_user(device: &'static Device, conn: ConnId) -> Outcome<Option<u32>> {
@@ -20,7 +20,7 @@ pub(crate) fn request_user(device: &'static Device, conn: ConnId) -> Outcome<Opt
 }
 
 /// Returns the user ID of the program that a VI is connected to; `None` if it is unknown.
-pub(crate) fn peer_user(vi: &'static ViShared, handle: u64) -> Outcome<Option<u32>> {
+pub(crate) fn peer_user(vi: Vi, handle: u64) -> Outcome<Option<u32>> {
     vi.device.poll();
     let mut held = vi.device.lock();
     let poller = poller_of(&mut held, vi, handle)?;

@@ -1,18 +1,19 @@
 //! Releases all objects of a closed NIC handle (VIPL 3.1.2), in portions: other threads
 //! acquire the backend lock between them.
 
+use vi_core::biased_lock::{BiasedGuard, Unbias};
+use vi_core::memory::table::Removed;
+use vi_core::notify_slot::EndedNotifier;
+use vi_core::sync::Ordering;
+use vi_core::vi::ViShared;
 use vi_engine::ConnId;
 
 use super::cq;
 use super::vis::{detach, detach_local, end_connection};
-use crate::biased_lock::{BiasedGuard, Unbias};
 use crate::device::Device;
-use crate::memory::table::Removed;
+use crate::lookup::Vi;
 use crate::nic_backend::Backend;
-use crate::notify::EndedNotifier;
 use crate::poller::Poller;
-use crate::sync::Ordering;
-use crate::vi::ViShared;
 
 /// Descriptors that one portion of a release flushes, at least those of one VI.
 const DESCRIPTORS_PER_PORTION: u32 = 1024;
@@ -22,7 +23,7 @@ const DESCRIPTORS_PER_VI: u32 = 32;
 const REGIONS_PER_PORTION: usize = 256;
 
 /// A VI and its handle when it was found.
-type FoundVi = (&'static ViShared, u64);
+type FoundVi = (Vi, u64);
 
 /// Releases all objects that a closed NIC handle owns (VIPL 3.1.2); `conns` are its pending
 /// requests, which are rejected. Returns the notifiers of its queues and its mapped memory, which the caller
@@ -59,9 +60,7 @@ pub(crate) fn release_nic_handle(
         if held.is_none() {
             return (ended, removed);
         }
-        let some = device
-            .regions
-            .deregister_some(nic_handle, REGIONS_PER_PORTION);
+        let some = (device.shared.regions).deregister_some(nic_handle, REGIONS_PER_PORTION);
         let is_last = some.len() < REGIONS_PER_PORTION;
         removed.extend(some);
         if is_last {
@@ -75,11 +74,11 @@ pub(crate) fn release_nic_handle(
 fn vis_of(device: &'static Device, nic_handle: u64) -> Vec<FoundVi> {
     // Waits for a call that found the handle open and is creating a VI under the backend lock.
     drop(device.lock());
-    let found = |vi: &'static ViShared| {
-        let handle = vi.live_handle();
+    let found = |shared: &'static ViShared| {
+        let (vi, handle) = (Vi { device, shared }, shared.live_handle());
         (handle != 0 && vi.nic_handle() == nic_handle).then_some((vi, handle))
     };
-    device.vis.iter().filter_map(found).collect()
+    device.shared.vis.iter().filter_map(found).collect()
 }
 
 /// Releases the backend lock between portions of a release: polls first, since a thread that reacquires the lock at
@@ -87,7 +86,7 @@ fn vis_of(device: &'static Device, nic_handle: u64) -> Vec<FoundVi> {
 fn yield_backend_lock(device: &'static Device, mut held: BiasedGuard<'_, Option<Backend>>) {
     if let Some(backend) = held.as_mut() {
         device.poll_thread.wake_if_armed(backend);
-        backend.poll(&device.doorbells);
+        backend.poll(&device.shared.doorbells);
         device.wake_waiters(backend);
     }
     drop(held);
@@ -116,20 +115,20 @@ fn release_some<'a>(
     for (vi, handle) in now {
         // Another thread may have destroyed it meanwhile.
         if vi.is_live(*handle) {
-            release(vi, backend, ended);
+            release(*vi, backend, ended);
         }
     }
     later
 }
 
 /// Destroys a VI in any state, with its posted descriptors.
-fn release(vi: &'static ViShared, backend: &mut Backend, ended: &mut Vec<EndedNotifier>) {
+fn release(vi: Vi, backend: &mut Backend, ended: &mut Vec<EndedNotifier>) {
     {
         let _ends = vi.close_ends();
         vi.retire();
     }
     match backend {
-        Backend::Local(poller) => end_connection(vi, poller),
+        Backend::Local(poller) => end_connection(&vi, poller),
         Backend::Attached(attachment) => attachment.flush(vi.index),
     }
     for queue in [&vi.send, &vi.recv] {
@@ -138,7 +137,7 @@ fn release(vi: &'static ViShared, backend: &mut Backend, ended: &mut Vec<EndedNo
     match backend {
         Backend::Local(poller) => {
             if !poller.engine.destroy_vi(vi.index) {
-                log::error!("NIC {}: VI not released", vi.device.config.name);
+                log::error!("NIC {}: VI not released", vi.nic.name);
             }
             detach(vi, poller, ended);
         }
@@ -148,7 +147,7 @@ fn release(vi: &'static ViShared, backend: &mut Backend, ended: &mut Vec<EndedNo
 
 /// Releases the completion queues of a NIC handle. The caller holds the backend lock.
 fn release_cqs(device: &'static Device, nic_handle: u64, ended: &mut Vec<EndedNotifier>) {
-    for cq in device.cqs.iter() {
+    for cq in device.shared.cqs.iter() {
         if cq.live_handle() == 0 || cq.nic_handle() != nic_handle {
             continue;
         }
@@ -157,7 +156,9 @@ fn release_cqs(device: &'static Device, nic_handle: u64, ended: &mut Vec<EndedNo
         } else {
             ended.extend(cq.notify.end());
             let line = "close: completion queue still used by VIs of another NIC handle";
-            device.log_limited(log::Level::Warn, format_args!("{line}"));
+            device
+                .shared
+                .log_limited(log::Level::Warn, format_args!("{line}"));
         }
     }
 }
@@ -174,14 +175,14 @@ fn reject_all(poller: &mut Poller, conns: &[ConnId]) {
 
 #[cfg(test)]
 mod tests {
+    use vi_core::memory::backing::Owner;
     use vi_types::{PtagHandle, ViAttributes};
 
     use super::*;
     use crate::attach::client::ClientId;
     use crate::config::NicConfig;
-    use crate::memory::backing::Owner;
+    use crate::lookup::vi_of;
     use crate::nic;
-    use crate::vi::vi_of;
 
     const VIS: usize = 100;
 
@@ -193,8 +194,8 @@ mod tests {
             max_vi: 2 * VIS as u32,
             ..NicConfig::default()
         };
-        let (device, kept) = crate::device::open_without_threads(&config).unwrap();
-        let closed = device.nic_handles.open(device.number(), 0);
+        let (device, kept) = crate::open::open_without_threads(&config).unwrap();
+        let closed = device.nic_handles.open(device.shared.number, 0);
         let make = |nic, ptag| {
             let settings = ViAttributes {
                 reliability: 2,
@@ -222,7 +223,7 @@ mod tests {
 
     fn live(device: &'static Device, nic_handle: u64) -> usize {
         let is_its = |vi: &&ViShared| vi.live_handle() != 0 && vi.nic_handle() == nic_handle;
-        device.vis.iter().filter(is_its).count()
+        device.shared.vis.iter().filter(is_its).count()
     }
 
     #[test]
@@ -248,7 +249,7 @@ mod tests {
             assert_eq!(portions[0], first, "{portions:?}");
             assert!(portions.iter().all(|vis| *vis <= max), "{portions:?}");
             for nic in [closed, kept] {
-                crate::device::close(device, nic).unwrap();
+                crate::open::close(device, nic).unwrap();
             }
         }
     }
@@ -265,11 +266,11 @@ mod tests {
                 .polls
         };
         let before = polls();
-        crate::device::close(device, closed).unwrap();
+        crate::open::close(device, closed).unwrap();
         assert_eq!((live(device, closed), live(device, kept)), (0, VIS));
         // Ten VIs needed a portion each, and the remaining ones three.
         assert_eq!(polls() - before, 10 + 3 - 1);
-        crate::device::close(device, kept).unwrap();
+        crate::open::close(device, kept).unwrap();
     }
 
     #[test]
@@ -285,12 +286,15 @@ mod tests {
             ..ViAttributes::default()
         };
         let new = nic::create_vi(kept, &settings, 0, 0).unwrap();
-        assert!(core::ptr::eq(vi_of(new).unwrap(), gone), "in the same slot");
+        assert!(
+            core::ptr::eq(vi_of(new).unwrap().shared, gone.shared),
+            "in the same slot"
+        );
         let mut ended = Vec::new();
         release_some(device.lock().as_mut().unwrap(), &vis[..1], &mut ended);
         assert!(gone.is_live(new));
         for nic in [closed, kept] {
-            crate::device::close(device, nic).unwrap();
+            crate::open::close(device, nic).unwrap();
         }
     }
 }

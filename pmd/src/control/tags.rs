@@ -1,8 +1,8 @@
 //! Destroys protection tags that are not in use.
 
+use vi_core::biased_lock::BiasedGuard;
 use vi_types::{CallError, Outcome, ResourceError};
 
-use crate::biased_lock::BiasedGuard;
 use crate::device::Device;
 use crate::nic_backend::Backend;
 
@@ -15,9 +15,10 @@ pub(crate) fn destroy_ptag(device: &'static Device, ptag: u64) -> Outcome<()> {
 fn destroy(device: &Device, _lock: &BiasedGuard<'_, Option<Backend>>, ptag: u64) -> Outcome<()> {
     let tag = device
         .nic_handles
-        .tag(device.number(), ptag)
+        .tag(device.shared.number, ptag)
         .ok_or(CallError::InvalidParameter)?;
     let destroyed = device
+        .shared
         .regions
         .end_tag(tag, || device.nic_handles.destroy_tag(tag));
     if destroyed {
@@ -41,10 +42,10 @@ mod tests {
             segment: format!("unit-{}-tags", std::process::id()),
             ..NicConfig::default()
         };
-        let (device, nic_handle) = crate::device::open_without_threads(&config).unwrap();
+        let (device, nic_handle) = crate::open::open_without_threads(&config).unwrap();
         let ptag = device
             .nic_handles
-            .create_tag(device.number(), nic_handle, 1)
+            .create_tag(device.shared.number, nic_handle, 1)
             .unwrap();
         let settings = ViAttributes {
             reliability: 2,
@@ -65,6 +66,6 @@ mod tests {
             assert_eq!(vi.join().unwrap(), Err(CallError::Ptag));
         });
         assert_eq!(destroy_ptag(device, ptag), Err(CallError::InvalidParameter));
-        crate::device::close(device, nic_handle).unwrap();
+        crate::open::close(device, nic_handle).unwrap();
     }
 }

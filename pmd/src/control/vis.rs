@@ -1,19 +1,21 @@
 //! Creates, destroys and disconnects VIs (VIPL 3.2, 3.3.5).
 
-use vi_types::{Limit, LimitOf, LimitReached, ResourceError, ViAttributes};
+use vi_core::handle::RawHandle;
+use vi_core::notify_slot::{EndedNotifier, join_ended};
+use vi_core::sync::Ordering;
+use vi_core::vi::{CqShared, ViShared};
+use vi_types::{CallError, Limit, LimitOf, LimitReached, Outcome, ResourceError, ViAttributes};
 
 use super::{
-    CallError, LISTEN_TIMEOUT, Outcome, attributes, check_settings, cq, poller_of, start_listening,
-    warn_lenient_protection, working_poller_for,
+    attributes, check_settings, cq, poller_of, start_listening, warn_lenient_protection,
+    working_poller_for,
 };
-use crate::attach::calls;
 use crate::datapath::ViPath;
 use crate::device::Device;
+use crate::listen_retry::LISTEN_TIMEOUT;
+use crate::lookup::{Vi, cq_of};
 use crate::nic_backend::Backend;
-use crate::notify::{self, EndedNotifier};
 use crate::poller::Poller;
-use crate::sync::Ordering;
-use crate::vi::{CqShared, ViShared, cq_of};
 
 /// Resolves completion queue handles; 0 for none.
 fn resolve_cqs(
@@ -21,7 +23,7 @@ fn resolve_cqs(
     (send_cq, recv_cq): (u64, u64),
 ) -> Outcome<[Option<&'static CqShared>; 2]> {
     let cq = |raw: u64| match cq_of(raw) {
-        Some(cq) if core::ptr::eq(cq.device, device) => Ok(Some(cq)),
+        Some(cq) if core::ptr::eq(cq.device, device) => Ok(Some(cq.shared)),
         None if raw == 0 => Ok(None),
         Some(_) | None => Err(CallError::InvalidParameter),
     };
@@ -54,7 +56,7 @@ fn all_in_use(device: &Device) -> CallError {
 
 /// Returns the reason why there is no VI at this index.
 fn creation_error(device: &Device, index: u32) -> CallError {
-    match index < device.vis.len() {
+    match index < device.shared.vis.slots() {
         true => ResourceError::OutOfMemory.into(),
         false => all_in_use(device),
     }
@@ -75,23 +77,21 @@ pub(crate) fn adopt_vi(
     cq_handles: (u64, u64),
     remote: u64,
 ) -> Outcome<u64> {
-    let index = calls::index_of(remote);
+    let index = RawHandle::unpack(remote).index;
     let mut held = device.lock();
     let backend = held
         .as_mut()
         .filter(|_| device.nic_handles.is_open(nic_handle))
         .ok_or(CallError::InvalidParameter)?;
     let (_, tag) = check_settings(device, settings)?;
-    let depth = device.config.max_descriptors_per_queue;
-    let vi = device
-        .vis
-        .get_or_make(index, || ViShared::new(device, index, depth))
+    let vi = (device.shared.vis)
+        .get_or_make(index, || ViShared::new(&device.shared, index))
         .ok_or_else(|| creation_error(device, index))?;
     let mut ended = Vec::new();
     let handle_at = |backend: &mut Backend| backend.attachment()?.handle_at(vi.index);
     if handle_at(backend).is_some() {
         // The process has destroyed the previous VI at this index, and that call has not returned yet.
-        detach_local(vi, backend, &mut ended);
+        detach_local(Vi { device, shared: vi }, backend, &mut ended);
     }
     let attachment = backend.attachment().ok_or(CallError::InvalidParameter)?;
     // After that, since the previous VI may have been the last user of a completion queue.
@@ -104,7 +104,7 @@ pub(crate) fn adopt_vi(
         }
     };
     attributes::store(vi, settings, tag);
-    device.regions.use_tag(tag.number());
+    device.shared.regions.use_tag(tag.number());
     vi.remote.store(remote, Ordering::Relaxed);
     // SAFETY: we hold the backend lock.
     let handle = unsafe { revive(vi, nic_handle, cq_handles, cqs) };
@@ -118,8 +118,8 @@ pub(crate) fn adopt_vi(
 
 /// Wakes all waiters and joins ended notifiers; the caller has released the backend lock.
 fn wake_and_join(device: &'static Device, ended: Vec<EndedNotifier>) {
-    device.wake_all_waiters();
-    notify::join_ended(ended);
+    device.shared.wake_all_waiters();
+    join_ended(ended);
 }
 
 /// Creates a VI; returns its handle (VIPL 3.2.1). 0 for a completion queue means none.
@@ -138,16 +138,13 @@ pub(crate) fn create_vi(
         .engine
         .create_vi(attributes::params(level, settings))
         .ok_or_else(|| all_in_use(device))?;
-    let depth = device.config.max_descriptors_per_queue;
-    let Some(vi) = device
-        .vis
-        .get_or_make(index.0, || ViShared::new(device, index.0, depth))
-    else {
+    let vi = (device.shared.vis).get_or_make(index.0, || ViShared::new(&device.shared, index.0));
+    let Some(vi) = vi else {
         poller.engine.destroy_vi(index);
         return Err(creation_error(device, index.0));
     };
     attributes::store(vi, settings, tag);
-    device.regions.use_tag(tag.number());
+    device.shared.regions.use_tag(tag.number());
     // SAFETY: we hold the backend lock.
     let handle = unsafe { revive(vi, nic_handle, cq_handles, cqs) };
     if let Some(slot) = poller.path.vis.get_mut(index.0 as usize) {
@@ -160,7 +157,7 @@ pub(crate) fn create_vi(
 }
 
 /// Destroys a VI that is Idle and whose queues are empty (VIPL 3.2.2).
-pub(crate) fn destroy_vi(vi: &'static ViShared, handle: u64) -> Outcome<()> {
+pub(crate) fn destroy_vi(vi: Vi, handle: u64) -> Outcome<()> {
     let mut held = vi.device.lock();
     let poller = poller_of(&mut held, vi, handle)?;
     let retired = {
@@ -180,15 +177,15 @@ pub(crate) fn destroy_vi(vi: &'static ViShared, handle: u64) -> Outcome<()> {
     detach(vi, poller, &mut ended);
     drop(held);
     // Calls that wait on it return.
-    vi.device.wake_all_waiters();
-    notify::join_ended(ended);
+    vi.device.shared.wake_all_waiters();
+    join_ended(ended);
     Ok(())
 }
 
 /// Removes a destroyed VI from the poller and its completion queues.
-pub(super) fn detach(vi: &'static ViShared, poller: &mut Poller, ended: &mut Vec<EndedNotifier>) {
+pub(super) fn detach(vi: Vi, poller: &mut Poller, ended: &mut Vec<EndedNotifier>) {
     ended.extend(vi.notify.end());
-    attributes::release_tag(vi);
+    attributes::release_tag(&vi);
     let slot = poller.path.vis.get_mut(vi.index.0 as usize);
     let Some(path) = slot.and_then(Option::take) else {
         return;
@@ -198,23 +195,15 @@ pub(super) fn detach(vi: &'static ViShared, poller: &mut Poller, ended: &mut Vec
 }
 
 /// As [`detach`], for a NIC of a datapath process.
-pub(crate) fn detach_local(
-    vi: &'static ViShared,
-    backend: &mut Backend,
-    ended: &mut Vec<EndedNotifier>,
-) {
+pub(crate) fn detach_local(vi: Vi, backend: &mut Backend, ended: &mut Vec<EndedNotifier>) {
     ended.extend(vi.notify.end());
-    attributes::release_tag(vi);
+    attributes::release_tag(&vi);
     if let Some(attachment) = backend.attachment() {
         detach_cqs(vi, attachment.remove(vi.index), ended);
     }
 }
 
-fn detach_cqs(
-    vi: &'static ViShared,
-    cqs: [Option<&'static CqShared>; 2],
-    ended: &mut Vec<EndedNotifier>,
-) {
+fn detach_cqs(vi: Vi, cqs: [Option<&'static CqShared>; 2], ended: &mut Vec<EndedNotifier>) {
     for cq in cqs.into_iter().flatten() {
         let last = cq.attached.fetch_sub(1, Ordering::Relaxed) == 1;
         // The NIC handle of the queue is closed already, and this VI was its last user.
@@ -225,17 +214,17 @@ fn detach_cqs(
 }
 
 /// Disconnects a VI (VIPL 3.3.5).
-pub(crate) fn disconnect(vi: &'static ViShared, handle: u64) -> Outcome<()> {
+pub(crate) fn disconnect(vi: Vi, handle: u64) -> Outcome<()> {
     let device = vi.device;
     let mut held = device.lock();
     let poller = poller_of(&mut held, vi, handle)?;
-    end_connection(vi, poller);
-    device.notify(poller.path.take_pending_events());
+    end_connection(&vi, poller);
+    device.shared.notify(poller.path.take_pending_events());
     Ok(())
 }
 
 /// Disconnects a VI under the backend lock.
-pub(super) fn end_connection(vi: &'static ViShared, poller: &mut Poller) {
+pub(super) fn end_connection(vi: &ViShared, poller: &mut Poller) {
     let now_ns = poller.clock.now_ns();
     vi.broken.store(false, Ordering::Relaxed);
     poller.engine.disconnect(now_ns, vi.index, &mut poller.path);

@@ -1,13 +1,13 @@
 //! Access to VI memory: in this process, or in an attached application, as the VI's tag selects.
 
-use vi_engine::ViIndex;
+use vi_core::descriptor::DataSegment;
+use vi_core::memory::transfer::{RdmaRange, SegmentRange, TransferEnd};
+use vi_core::memory::{Access, TagCheck};
+use vi_core::posted_descriptor::{self, Cursor};
+use vi_core::queue::Slot;
+use vi_types::ViIndex;
 
 use super::{Datapath, Memory, ViPath};
-use crate::descriptor::DataSegment;
-use crate::memory::transfer::{RdmaRange, SegmentRange, TransferEnd};
-use crate::memory::{Access, TagCheck};
-use crate::posted_descriptor::{self, Cursor};
-use crate::queue::Slot;
 
 impl Datapath {
     /// Splits the data path into a VI and the access to its memory.

@@ -2,20 +2,19 @@
 
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
+use vi_core::descriptor::{control, send_operation};
+use vi_core::events::AsyncEvent;
+use vi_core::memory::{Access, copy};
+use vi_core::posted_descriptor::{Cursor, still_valid};
+use vi_core::sync::Ordering;
+use vi_core::waiters::Event;
 use vi_engine::{
-    AsyncError, Claim, Completion, EngineIo, Moved, Operation, SendWork, Status, Transmit, ViIndex,
-    Waiter,
+    Claim, Completion, EngineIo, Moved, Operation, SendWork, Status, Transmit, Waiter,
 };
-use vi_types::{QueueKind, ViState, status};
+use vi_types::{AsyncError, QueueKind, ViIndex, ViState, status};
 
 use super::{Datapath, Slot, eof};
 use crate::attach::shared_queues::OpCode;
-use crate::descriptor::{control, send_operation};
-use crate::events::AsyncEvent;
-use crate::memory::{Access, copy};
-use crate::posted_descriptor::{Cursor, still_valid};
-use crate::sync::Ordering;
-use crate::waiters::Event;
 
 impl EngineIo for Datapath {
     #[inline]
@@ -298,7 +297,7 @@ impl EngineIo for Datapath {
         let Some(path) = self.vi(vi) else {
             return;
         };
-        let (device, handle) = (path.shared.device, path.handle);
+        let (nic, handle) = (path.shared.nic, path.handle);
         let mut event = AsyncEvent::of_vi(handle, path.shared.nic_handle(), error);
         match path.client {
             // In order with the completions: the VI may be destroyed when a handler is called.
@@ -314,7 +313,7 @@ impl EngineIo for Datapath {
             None => self.events.push(event),
         }
         if error == AsyncError::ConnectionLost && self.lowered_mtu.is_some() {
-            self.note_break_by_mtu(device, handle);
+            self.note_break_by_mtu(nic, handle);
         }
     }
 
@@ -327,7 +326,7 @@ impl EngineIo for Datapath {
     }
 
     fn random(&mut self) -> u32 {
-        self.random.next()
+        self.random.word()
     }
 }
 

@@ -1,9 +1,9 @@
 //! Reports of an interface MTU that is lowered while a NIC is open, and of connections lost by it.
 
 use pmd_port::MtuChange;
+use vi_core::nic_shared::NicShared;
 
 use super::Datapath;
-use crate::device::Device;
 
 impl Datapath {
     /// Logs that the MTU was lowered below the port's frames, or is sufficient again.
@@ -29,11 +29,11 @@ impl Datapath {
 
     /// Counts and logs a connection that was lost while the MTU is too low.
     #[cold]
-    pub(super) fn note_break_by_mtu(&mut self, device: &Device, vi: u64) {
+    pub(super) fn note_break_by_mtu(&mut self, nic: &NicShared, vi: u64) {
         self.counters.breaks_by_mtu += 1;
         let interface = &self.port.capabilities().device;
         let line =
             format_args!("VI {vi:#x}: connection lost while the MTU of {interface} is too low");
-        device.log_limited(log::Level::Warn, line);
+        nic.log_limited(log::Level::Warn, line);
     }
 }

@@ -1,11 +1,12 @@
 //! RDMA reads: sends the local memory that a peer reads, and places what was read of a peer's.
 
 use fcvi_frame::frame::{HeaderTemplate, PerFrame};
-use vi_engine::{Transmit, ViIndex};
+use vi_core::memory::{Access, copy};
+use vi_core::posted_descriptor::still_valid;
+use vi_engine::Transmit;
+use vi_types::ViIndex;
 
 use super::{Datapath, eof};
-use crate::memory::{Access, copy};
-use crate::posted_descriptor::still_valid;
 
 impl Datapath {
     /// Places read data into the descriptor `ahead` positions behind the oldest in flight. Returns

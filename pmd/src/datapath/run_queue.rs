@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use vi_engine::ViIndex;
+use vi_types::ViIndex;
 
 /// Increment of the pass value of a lane of weight 1 for each service.
 const STRIDE: u64 = 1 << 20;

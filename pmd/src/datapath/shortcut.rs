@@ -1,16 +1,17 @@
 //! Messages between two VIs of this NIC: copied from the memory of one to the memory of the other,
 //! without frames.
 
-use vi_engine::{Moved, Operation, ViIndex};
+use vi_core::descriptor::DataSegment;
+use vi_core::memory::Access;
+use vi_core::memory::copy::{self, LAST_BYTES, before_ordered};
+use vi_core::memory::table::RegionTable;
+use vi_core::memory::transfer::{Fault, Mover, RdmaRange, SegmentRange, TransferEnd};
+use vi_core::posted_descriptor::{Cursor, still_valid};
+use vi_core::queue::Slot;
+use vi_engine::{Moved, Operation};
+use vi_types::ViIndex;
 
 use super::{Datapath, ViPath};
-use crate::descriptor::DataSegment;
-use crate::memory::Access;
-use crate::memory::copy::{self, LAST_BYTES, before_ordered};
-use crate::memory::table::RegionTable;
-use crate::memory::transfer::{Fault, Mover, RdmaRange, SegmentRange, TransferEnd};
-use crate::posted_descriptor::{Cursor, still_valid};
-use crate::queue::Slot;
 
 impl Datapath {
     /// Copies a part of the message whose descriptor is next on the send queue of `vi`; see

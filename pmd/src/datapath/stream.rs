@@ -1,17 +1,17 @@
 //! Message memory for stream sockets: I/O vectors for system calls without a copy, and copies where
 //! the memory is not directly accessible.
 
-use vi_engine::{Completion, EngineIo, SendWork, Status, ViIndex};
-use vi_types::status;
+use vi_core::descriptor::control;
+use vi_core::memory::table::RegionTable;
+use vi_core::memory::{Access, copy};
+use vi_core::posted_descriptor::{Cursor, gather, scatter, still_valid};
+use vi_core::queue::Slot;
+use vi_core::sync::{self, Ordering};
+use vi_engine::{Completion, EngineIo, SendWork, Status};
+use vi_types::{ViIndex, status};
 
 use super::engine_io::work_of;
 use super::{Datapath, ViPath};
-use crate::descriptor::control;
-use crate::memory::table::RegionTable;
-use crate::memory::{Access, copy};
-use crate::posted_descriptor::{Cursor, gather, scatter, still_valid};
-use crate::queue::Slot;
-use crate::sync::{self, Ordering};
 
 /// The most pieces of one message in one system call: a message in more pieces is copied.
 const MAX_PIECES: usize = 32;

@@ -3,6 +3,11 @@
 
 use core::time::Duration;
 
+use vi_core::descriptor::{DataSegment, RawDescriptor, control};
+use vi_core::events::ErrorCode;
+use vi_core::memory::copy;
+use vi_core::reap::{self, Done};
+use vi_core::sync::{AtomicBool, Ordering};
 use vi_types::{
     CallError, Discriminator, MemAttributes, NetAddress, PtagHandle, QueueKind, ViAttributes,
 };
@@ -14,13 +19,9 @@ mod shortcut;
 
 use super::*;
 use crate::config::NicConfig;
-use crate::descriptor::{DataSegment, RawDescriptor, control};
 use crate::device::Device;
-use crate::events::ErrorCode;
-use crate::memory::copy;
 use crate::nic;
-use crate::queue_calls::{self, Done};
-use crate::sync::{AtomicBool, Ordering};
+use crate::queue_calls;
 
 mod client_memory;
 
@@ -89,8 +90,8 @@ struct Endpoint {
 
 impl Endpoint {
     fn new(config: &NicConfig, reliability: u16) -> Self {
-        let (device, nic) = crate::device::open_without_threads(config).unwrap();
-        device.events.open(0);
+        let (device, nic) = crate::open::open_without_threads(config).unwrap();
+        device.shared.events.open(0);
         let ptag = nic::create_ptag(nic).unwrap();
         let settings = ViAttributes {
             reliability,
@@ -198,7 +199,7 @@ impl Endpoint {
 
     fn in_flight(&self) -> u32 {
         let mut held = self.device.lock();
-        let index = crate::vi::vi_of(self.vi).unwrap().index;
+        let index = crate::lookup::vi_of(self.vi).unwrap().index;
         held.as_mut()
             .unwrap()
             .poller_mut()
@@ -211,11 +212,11 @@ impl Endpoint {
 
     /// Takes the asynchronous errors since the last call.
     fn take_errors(&self) -> Vec<(ErrorCode, u64)> {
-        self.device.events.take_pending()
+        self.device.shared.events.take_pending()
     }
 
     fn close(self) {
-        crate::device::close(self.device, self.nic).unwrap();
+        crate::open::close(self.device, self.nic).unwrap();
     }
 }
 
@@ -291,7 +292,7 @@ fn poll_devices(devices: &[&'static Device], stop: &AtomicBool) {
         for device in devices {
             if let Some(backend) = device.backend.lock_unbiased().as_mut() {
                 backend.upkeep();
-                backend.poll_thoroughly(&device.doorbells);
+                backend.poll_thoroughly(&device.shared.doorbells);
                 device.wake_waiters(backend);
             }
         }
@@ -488,16 +489,16 @@ fn send_posted_on_idle_vi_is_flushed_while_vi_is_queued() {
         ..NicConfig::default()
     };
     let end = Endpoint::new(&config, RELIABLE_DELIVERY);
-    let index = crate::vi::vi_of(end.vi).unwrap().index;
+    let index = crate::lookup::vi_of(end.vi).unwrap().index;
     {
         let mut held = end.device.lock();
         let poller = held.as_mut().unwrap().poller_mut().unwrap();
         poller.path.enqueue(index);
     }
     end.post_send(0, control::OP_SEND_RECV, &[]);
-    let vi = crate::vi::vi_of(end.vi).unwrap();
+    let vi = crate::lookup::vi_of(end.vi).unwrap();
     let flushed = status::DONE | status::DESC_FLUSHED_ERROR | status::OP_SEND;
-    let found = queue_calls::reap(vi, end.vi, QueueKind::Send).unwrap();
+    let found = reap::reap(&vi, end.vi, QueueKind::Send).unwrap();
     assert!(matches!(found, Done::Completed { status, .. } if status == flushed));
     end.close();
 }

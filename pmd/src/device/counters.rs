@@ -3,32 +3,17 @@
 use super::Device;
 use crate::datapath::PathCounters;
 use crate::nic_backend::Backend;
-use crate::sync::Ordering;
 use crate::transport::Transport;
 
 /// Number of entries that full completion queues have dropped.
 const CQ_OVERRUNS: &str = "cq_overruns";
 
 impl Device {
-    /// Counts entries that a full completion queue has dropped; logs the first time.
-    #[cold]
-    pub(crate) fn count_cq_overruns(&self, entries: u64) {
-        if self.cq_overruns.fetch_add(entries, Ordering::Relaxed) == 0 {
-            let line = "completion queue full: entries whose descriptor was reaped from its work queue are \
-                        dropped, counted as cq_overruns; logged once";
-            self.log_limited(log::Level::Warn, format_args!("{line}"));
-        }
-    }
-
-    fn cq_overruns(&self) -> u64 {
-        self.cq_overruns.load(Ordering::Relaxed)
-    }
-
     /// Replaces, in the counters of the datapath process, those that this program counts itself: its completion
     /// queues are local.
     pub(crate) fn add_own_counts(&self, counters: &mut [(String, u64)]) {
         let overruns = counters.iter_mut().filter(|(name, _)| name == CQ_OVERRUNS);
-        overruns.for_each(|(_, count)| *count = self.cq_overruns());
+        overruns.for_each(|(_, count)| *count = self.shared.cq_overruns());
     }
 
     /// Returns the counters of the data path and the engine by name.
@@ -51,17 +36,17 @@ impl Device {
         if let Transport::ViTcp(tcp) = &poller.engine {
             tcp.add_traffic(&mut stats);
         }
-        let usage = self.regions.usage();
+        let usage = self.shared.regions.usage();
         let vis = poller.path.vis.iter().flatten().count();
         let exchanges = poller.engine.fc_vi().map(|engine| engine.exchange_usage());
         let (exchanges_open, exchanges_dead) = exchanges.unwrap_or_default();
         let own = [
-            (CQ_OVERRUNS, self.cq_overruns()),
+            (CQ_OVERRUNS, self.shared.cq_overruns()),
             ("lost_descriptors", lost_descriptors),
             ("tx_no_room", tx_no_room),
             ("breaks_by_mtu", breaks_by_mtu),
             ("client_memory_faults", client_faults),
-            ("events_dropped", self.events.dropped()),
+            ("events_dropped", self.shared.events.dropped()),
             ("vis", vis as u64),
             ("exchanges_open", exchanges_open as u64),
             ("exchanges_dead", exchanges_dead as u64),

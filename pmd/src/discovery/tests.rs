@@ -7,10 +7,10 @@ use fc_port::vn2vn::Vn2vnConfig;
 use fcvi_frame::fip::{FipView, LinkServiceKind};
 use pmd_port::loopback::{LoopbackConfig, LoopbackPort};
 use pmd_port::{Capabilities, Mbuf, MbufBatch, Port, PortEvent, PortStats, WakeSource};
+use vi_core::events::EventQueue;
+use vi_core::memory::table::{RegionLimits, RegionTable};
 
 use super::*;
-use crate::events::EventQueue;
-use crate::memory::table::{RegionLimits, RegionTable};
 
 const MS: u64 = 1_000_000;
 /// More than one burst.
@@ -99,7 +99,7 @@ fn narrow() -> (Datapath, Arc<Mutex<Sent>>) {
         lock: crate::config::NicConfig::default().lock_memory,
     };
     let regions = Box::leak(Box::new(RegionTable::new(limits)));
-    let events = Box::leak(Box::new(EventQueue::new()));
+    let events = Box::leak(Box::new(EventQueue::default()));
     (Datapath::new(Box::new(port), regions, events, 1), sent)
 }
 

@@ -6,13 +6,13 @@ use fc_port::login::PortState;
 use fc_port::vn_port::NeighbourView;
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
+use vi_core::waiters::Event;
 use vi_engine::Engine;
 use vi_types::{CallError, HostAddress, Outcome};
 
 use crate::nic_backend::Backend;
 use crate::poller::Poller;
 use crate::progress::wait;
-use crate::waiters::Event;
 
 /// Snapshot of the port of a NIC and its neighbours.
 #[derive(Clone, Debug)]
@@ -215,7 +215,7 @@ pub fn network_view(handle: u64) -> Outcome<NetworkView> {
     let backend = held.as_mut().ok_or(CallError::InvalidParameter)?;
     device.poll_thread.wake_if_armed(backend);
     // Includes the latest changes.
-    backend.poll_thoroughly(&device.doorbells);
+    backend.poll_thoroughly(&device.shared.doorbells);
     device.wake_waiters(backend);
     let poller = backend.poller_mut().ok_or(CallError::InvalidParameter)?;
     Ok(NetworkView::of(poller))

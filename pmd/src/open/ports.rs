@@ -12,7 +12,7 @@ use pmd_port::dpdk::{DpdkConfig, DpdkPort, EalConfig};
 use pmd_port::shm::{ShmConfig, ShmPort};
 use pmd_port::{MacBytes, Port};
 
-use super::OpenError;
+use super::error::OpenError;
 use crate::config::{CopyMode, NicConfig, PortKind};
 
 /// The EtherTypes of Fibre Channel.
@@ -32,7 +32,7 @@ pub(super) fn open(config: &NicConfig, id: NPortId) -> Result<Box<dyn Port>, Ope
 
 /// Makes the checks of [`open`]: the configuration, permissions, the interface. Only a shared-memory station
 /// is opened, briefly.
-pub(super) fn check(config: &NicConfig) -> Result<(), OpenError> {
+pub(crate) fn check(config: &NicConfig) -> Result<(), OpenError> {
     let mac = MacAddress::vn2vn(NPortId::default()).0;
     match config.port {
         PortKind::Shm => shm(config).map(drop),

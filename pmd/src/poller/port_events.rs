@@ -2,10 +2,10 @@
 
 use fcvi_frame::fc::NPortId;
 use pmd_port::{MacBytes, PortEvent, PortFailure, RingFailure};
+use vi_core::events::AsyncEvent;
+use vi_core::waiters::Event;
 
 use super::Poller;
-use crate::events::AsyncEvent;
-use crate::waiters::Event;
 
 /// Returns the N_Port_ID of a station of a segment.
 fn id_of(mac: MacBytes) -> Option<NPortId> {

@@ -1,5 +1,7 @@
+use vi_core::sync::AtomicBool;
+use vi_types::ViIndex;
+
 use super::*;
-use vi_engine::ViIndex;
 
 /// Opens a NIC on a segment of its own, without threads: the test acts in their place.
 fn device(test: &str) -> (&'static Device, u64) {
@@ -7,7 +9,7 @@ fn device(test: &str) -> (&'static Device, u64) {
         segment: format!("unit-{}-{test}", std::process::id()),
         ..crate::config::NicConfig::default()
     };
-    let (device, nic_handle) = crate::device::open_without_threads(&config).unwrap();
+    let (device, nic_handle) = crate::open::open_without_threads(&config).unwrap();
     stop_draining(device);
     (device, nic_handle)
 }
@@ -19,7 +21,7 @@ fn arm_for_sleep(device: &'static Device, before_sleep: impl FnOnce()) -> WakeSo
     let source = backend.arm();
     device.poll_thread.mark_doorbells_unattended();
     assert!(
-        !backend.poll_thoroughly(&device.doorbells),
+        !backend.poll_thoroughly(&device.shared.doorbells),
         "there is no work"
     );
     before_sleep();
@@ -48,8 +50,11 @@ fn doorbell_rung_while_poll_thread_falls_asleep_is_served() {
         });
         sleep_until_woken(device, &source);
     });
-    assert!(!device.doorbells.any(), "drained by the ringing thread");
-    crate::device::close(device, nic_handle).unwrap();
+    assert!(
+        !device.shared.doorbells.any(),
+        "drained by the ringing thread"
+    );
+    crate::open::close(device, nic_handle).unwrap();
 }
 
 #[test]
@@ -61,12 +66,15 @@ fn doorbell_is_drained_by_poll_thread_or_by_ringing_thread() {
         .doorbells_unattended
         .store(false, Ordering::Relaxed);
     device.ring(ViIndex(3));
-    assert!(device.doorbells.any(), "left to the poll thread");
+    assert!(device.shared.doorbells.any(), "left to the poll thread");
     stop_draining(device);
-    assert!(!device.doorbells.any(), "which drains all");
+    assert!(!device.shared.doorbells.any(), "which drains all");
     device.ring(ViIndex(3));
-    assert!(!device.doorbells.any(), "it only watches: drained at once");
-    crate::device::close(device, nic_handle).unwrap();
+    assert!(
+        !device.shared.doorbells.any(),
+        "it only watches: drained at once"
+    );
+    crate::open::close(device, nic_handle).unwrap();
 }
 
 #[test]
@@ -85,10 +93,10 @@ fn doorbell_rung_while_poll_thread_holds_backend_lock_is_left_to_it() {
         ringer
     });
     ringer.join().unwrap();
-    assert!(device.doorbells.any(), "left to the poll thread");
+    assert!(device.shared.doorbells.any(), "left to the poll thread");
     stop_draining(device);
-    assert!(!device.doorbells.any(), "which drains it afterwards");
-    crate::device::close(device, nic_handle).unwrap();
+    assert!(!device.shared.doorbells.any(), "which drains it afterwards");
+    crate::open::close(device, nic_handle).unwrap();
 }
 
 #[test]
@@ -97,7 +105,7 @@ fn polling_thread_wakes_sleeping_poll_thread() {
     let source = arm_for_sleep(device, || ());
     device.poll();
     sleep_until_woken(device, &source);
-    crate::device::close(device, nic_handle).unwrap();
+    crate::open::close(device, nic_handle).unwrap();
 }
 
 #[test]
@@ -122,7 +130,7 @@ fn sleep_is_shorter_while_frames_wait_for_room() {
         let mbuf = poller.path.batch.pop().unwrap();
         poller.path.port.free(mbuf);
     }
-    crate::device::close(device, nic_handle).unwrap();
+    crate::open::close(device, nic_handle).unwrap();
 }
 
 #[test]
@@ -150,8 +158,8 @@ fn wait_finds_event_signalled_before_it_sleeps() {
             );
         });
     }
-    assert!(!device.waiters.any());
-    crate::device::close(device, nic_handle).unwrap();
+    assert!(!device.shared.waiters.any());
+    crate::open::close(device, nic_handle).unwrap();
 }
 
 /// Opens a NIC of a datapath process; the test acts in place of its core.
@@ -185,8 +193,8 @@ fn wait_on_served_nic_checks_once_and_does_not_poll() {
         assert!(checks == 1 || limit_ms > 0, "{checks} checks");
     }
     assert_eq!(polls(), before);
-    assert!(!device.waiters.any());
-    crate::device::close(device, nic_handle).unwrap();
+    assert!(!device.shared.waiters.any());
+    crate::open::close(device, nic_handle).unwrap();
 }
 
 #[test]
@@ -210,8 +218,8 @@ fn wait_on_served_nic_finds_event() {
             assert_eq!(wait(device, event, None, check), Ok(()), "round {round}");
         });
     }
-    assert!(!device.waiters.any());
-    crate::device::close(device, nic_handle).unwrap();
+    assert!(!device.shared.waiters.any());
+    crate::open::close(device, nic_handle).unwrap();
 }
 
 #[test]
@@ -235,7 +243,7 @@ fn wait_on_served_nic_wakes_sleeping_core() {
     prepare_sleep(50_000_000);
     let limit = Some(Duration::from_millis(1));
     assert_eq!(wait(device, Event::CONTROL, limit, check), Ok(()));
-    crate::device::close(device, nic_handle).unwrap();
+    crate::open::close(device, nic_handle).unwrap();
 }
 
 #[test]
@@ -286,5 +294,5 @@ fn core_needs_wake_for_earlier_timer_or_unsent_frame() {
         let mbuf = poller.path.batch.pop().unwrap();
         poller.path.port.free(mbuf);
     }
-    crate::device::close(device, nic_handle).unwrap();
+    crate::open::close(device, nic_handle).unwrap();
 }

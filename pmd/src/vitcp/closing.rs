@@ -3,8 +3,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use vi_engine::{AsyncError, EngineIo, Status, ViIndex, Waiter};
-use vi_types::{CallError, ViState};
+use vi_engine::{EngineIo, Status, Waiter};
+use vi_types::{AsyncError, CallError, ViIndex, ViState};
 use vitcp_lite::machine::responder::{ResponderEvent, ResponderState};
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 use vitcp_lite::{Flags, IsCode, RemoteError, SegmentHeader, SegmentType, ViErrorType};

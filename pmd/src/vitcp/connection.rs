@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use vi_engine::misses::ConnectionMisses;
-use vi_engine::{ConnId, RemoteVi, ViIndex, ViParams};
-use vi_types::{CallError, ConnectionOptions, NetAddress, ViState};
+use vi_engine::{ConnId, RemoteVi, ViParams};
+use vi_types::{CallError, ConnectionOptions, NetAddress, ViIndex, ViState};
 use vitcp_lite::machine::initiator::InitiatorState;
 use vitcp_lite::machine::peer::PeerState;
 use vitcp_lite::machine::responder::ResponderState;

@@ -1,7 +1,7 @@
 //! Connection options beyond the VIPL guide: requested and negotiated [VI/TCP 2.2.1].
 
-use vi_engine::{ConnId, ViIndex};
-use vi_types::{CallError, ConnectionOptions, NegotiatedOptions};
+use vi_engine::ConnId;
+use vi_types::{CallError, ConnectionOptions, NegotiatedOptions, ViIndex};
 use vitcp_lite::CeHeader;
 
 use super::ViTcp;

@@ -13,9 +13,9 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use vi_core::log_limiter::LogLimiter;
 
 use crate::config::TlsConfig;
-use crate::log_limiter::LogLimiter;
 
 /// Limit of a file in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;

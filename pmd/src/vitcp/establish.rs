@@ -1,8 +1,10 @@
 //! Connection establishment: calls of the consumer, and the parts that all roles share [VI/TCP 4, VIPL 3.3].
 
 use fcvi_frame::connect::Attributes;
-use vi_engine::{ConnId, ConnectCommand, EngineIo, Indication, RemoteVi, ViIndex, Waiter};
-use vi_types::{CallError, Discriminator, HostAddress, NetAddress, ReliabilityLevel, ViState};
+use vi_engine::{ConnId, ConnectCommand, EngineIo, Indication, RemoteVi, Waiter};
+use vi_types::{
+    CallError, Discriminator, HostAddress, NetAddress, ReliabilityLevel, ViIndex, ViState,
+};
 use vitcp_lite::machine::initiator::InitiatorState;
 use vitcp_lite::machine::peer::PeerState;
 use vitcp_lite::profile::{CE_HEADER_BYTES, MAX_SECURITY_BYTES, SEGMENT_HEADER_BYTES};

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use vi_engine::{EngineIo, ViIndex};
-use vi_types::{CallError, ResourceError};
+use vi_engine::EngineIo;
+use vi_types::{CallError, ViIndex};
 use vitcp_lite::machine::Failure;
 use vitcp_lite::machine::initiator::{InitiatorAction, InitiatorEvent};
 use vitcp_lite::machine::peer::{PeerAction, PeerEvent};
@@ -342,14 +342,11 @@ impl ViTcp {
                 | libc::ENOBUFS
                 | libc::EADDRINUSE
                 | libc::EAGAIN,
-            ) => Event::TcpFailed(CallError::Resource(ResourceError::Connection)),
+            ) => Event::TcpFailed(CallError::NO_RESOURCES),
             // ENETUNREACH and its like: there is no route.
             _ => Event::TcpFailed(CallError::NotReachable),
         };
-        if let Event::TcpFailed(
-            CallError::Resource(ResourceError::Connection) | CallError::NotReachable,
-        ) = event
-        {
+        if let Event::TcpFailed(CallError::NO_RESOURCES | CallError::NotReachable) = event {
             let line = format_args!("connection request to {remote}: TCP connect failed: {error}");
             self.log_limited(log::Level::Warn, line);
         }
@@ -504,7 +501,7 @@ fn error_of(error: RemoteError) -> CallError {
     match error.is_code {
         IsCode::ReliabilityLevel => CallError::ReliabilityLevel,
         IsCode::MaxTransferSize => CallError::MaxTransferSize,
-        IsCode::NoResources => CallError::Resource(ResourceError::Connection),
+        IsCode::NoResources => CallError::NO_RESOURCES,
         _ => CallError::Rejected,
     }
 }

@@ -4,11 +4,10 @@ use core::fmt;
 use std::collections::BTreeMap;
 
 use ring::hmac;
+use vi_core::sys::random_bytes;
 use vi_types::HostAddress;
 use vitcp_lite::Statement;
 use vitcp_lite::keyed::{MAX_STATEMENT_BYTES, Nonce, Proof};
-
-use crate::sys::random_bytes;
 
 /// The keys of a NIC. It refuses connections with hosts without a key.
 pub(crate) struct Keys {

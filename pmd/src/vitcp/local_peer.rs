@@ -1,7 +1,7 @@
 //! Lookup of the remote VI of a request or connection within the same NIC.
 
-use vi_engine::{ConnId, ViIndex};
-use vi_types::CallError;
+use vi_engine::ConnId;
+use vi_types::{CallError, ViIndex};
 
 use super::ViTcp;
 use super::connection::{Connection, Phase, Stage};

@@ -32,16 +32,16 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use vi_core::log_limiter::LogLimiter;
 use vi_engine::misses::PeerMisses;
-use vi_engine::{ConnId, MissLimits, ViIndex, ViParams};
-use vi_types::{ConnectionOptions, HostAddress, ViState};
+use vi_engine::{ConnId, MissLimits, ViParams};
+use vi_types::{ConnectionOptions, HostAddress, ViIndex, ViState};
 
 use pmd_port::PortStats;
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 
 use crate::datapath::Datapath;
 use crate::datapath::stream::IoVecs;
-use crate::log_limiter::LogLimiter;
 
 mod challenge;
 mod closing;

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use vi_engine::{EngineIo, ViIndex, ViParams};
+use vi_engine::{EngineIo, ViParams};
+use vi_types::ViIndex;
 
 use super::closing::CloseReason;
 use super::connection::{Connection, Stage};

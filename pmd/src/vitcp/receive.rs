@@ -6,8 +6,8 @@ mod rdma;
 mod single_send;
 
 use vi_engine::misses::PeerMisses;
-use vi_engine::{AsyncError, Claim, Completion, EngineIo, Status, ViIndex, ViParams};
-use vi_types::HostAddress;
+use vi_engine::{Claim, Completion, EngineIo, Status, ViParams};
+use vi_types::{AsyncError, HostAddress, ViIndex};
 use vitcp_lite::{
     Flags, Headers, Item, RdmaHeader, Segment, SegmentHeader, SegmentType, ViErrorType, is_after,
 };

@@ -1,7 +1,8 @@
 //! Incoming connection requests [VI/TCP 4.3], and service of connections without a VI.
 
-use vi_engine::{ConnId, EngineIo, ViIndex, Waiter};
-use vi_types::{CallError, ViState};
+use vi_core::sys;
+use vi_engine::{ConnId, EngineIo, Waiter};
+use vi_types::{CallError, ViIndex, ViState};
 use vitcp_lite::machine::responder::{ResponderEvent, ResponderState};
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 use vitcp_lite::{
@@ -21,7 +22,6 @@ use super::tls::{is_budget_spent, is_tls_error};
 use super::unbound::Unbound;
 use super::{MAX_ACCEPTS, ViTcp};
 use crate::datapath::Datapath;
-use crate::sys;
 
 /// Result of reading a connection without a VI.
 enum ReadOutcome {

@@ -1,7 +1,7 @@
 //! The segments of one send system call: headers and short payload contiguous in a buffer, longer payload
 //! directly from the application's memory.
 
-use vi_engine::ViIndex;
+use vi_types::ViIndex;
 use vitcp_lite::profile::{RDMA_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use vitcp_lite::rdma::RdmaHeader;
 use vitcp_lite::segment::SegmentHeader;

@@ -31,8 +31,8 @@ use super::counters::Counter;
 use super::socket::{ListenSocket, host_of, is_would_block, normalized, try_bind};
 use super::timers::TimerKey;
 use crate::attach::socket::Socket;
-use crate::control::{LISTEN_TIMEOUT, retry_listening};
 use crate::datapath::Datapath;
+use crate::listen_retry::{LISTEN_TIMEOUT, retry_listening};
 
 use local_address::{LocalAddress, LocalListener};
 
@@ -294,7 +294,7 @@ impl ViTcp {
 
     /// Becomes listener owner or client. Never blocks.
     fn acquire_role(&mut self) -> Result<(), ListenError> {
-        crate::sys::with_signals_blocked(pmd_port::deferred_close::start)?;
+        vi_core::sys::with_signals_blocked(pmd_port::deferred_close::start)?;
         let at = self.local_address();
         let address = LocalAddress::of(self.local_directory.as_deref(), at)?;
         let listen_socket = match self.shared_listener.listen_socket.take() {

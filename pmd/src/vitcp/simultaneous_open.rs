@@ -7,8 +7,8 @@
 
 use std::net::SocketAddr;
 
-use vi_engine::{ConnId, ViIndex};
-use vi_types::CallError;
+use vi_engine::ConnId;
+use vi_types::{CallError, ViIndex};
 use vitcp_lite::machine::peer::{
     PeerAction, PeerEvent, PeerName, PeerState, Precedence, precedence,
 };

@@ -8,10 +8,10 @@ use pmd_port::fork::Descriptor;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, ServerConnection};
 use socket2::SockRef;
+use vi_core::log_limiter::LogLimiter;
 
 use super::credentials::Credentials;
 use crate::datapath::stream::IoVecs;
-use crate::log_limiter::LogLimiter;
 
 /// Approximate limit of encrypted bytes that TCP has not taken; written with one system call.
 const SEND_BUFFER_BYTES: usize = 256 << 10;

@@ -6,7 +6,8 @@
 mod plan;
 mod single_send;
 
-use vi_engine::{EngineIo, Operation, Pumped, SendWork, Status, ViIndex};
+use vi_engine::{EngineIo, Operation, Pumped, SendWork, Status};
+use vi_types::ViIndex;
 use vitcp_lite::profile::{RDMA_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use vitcp_lite::{Flags, RdmaHeader, RemoteError, SegmentHeader, SegmentType};
 

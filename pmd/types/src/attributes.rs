@@ -1,6 +1,6 @@
 //! Attributes of VIs and of memory regions (VIPL 4.6, 4.7).
 
-use crate::PtagHandle;
+use crate::{PtagHandle, ViState};
 
 /// Attributes of a VI (VIPL 4.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,4 +30,17 @@ pub struct MemAttributes {
     pub rdma_write: bool,
     /// Peers may read.
     pub rdma_read: bool,
+}
+
+/// State and attributes of a VI (VIPL 3.7.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ViInfo {
+    /// State.
+    pub state: ViState,
+    /// Attributes.
+    pub attributes: ViAttributes,
+    /// The send queue is empty.
+    pub send_queue_empty: bool,
+    /// The receive queue is empty.
+    pub recv_queue_empty: bool,
 }

@@ -36,6 +36,11 @@ pub enum CallError {
     QueueEmpty,
 }
 
+impl CallError {
+    /// No handle, file descriptor or memory is left for a connection, on this host or at the peer.
+    pub const NO_RESOURCES: Self = Self::Resource(ResourceError::Connection);
+}
+
 /// Result of a call.
 pub type Outcome<T> = Result<T, CallError>;
 

@@ -4,12 +4,14 @@
 //! | --- | --- |
 //! | [`ReliabilityLevel`] | the three levels of a VI (VIPL 4.6) |
 //! | [`ViState`] | the four states of a VI (VIPL 4.8) |
+//! | [`ViIndex`] | index of a VI of a NIC |
 //! | [`QueueKind`] | the two work queues of a VI |
 //! | [`status`] | the status word of a descriptor (VIPL 5.2) |
 //! | [`ViHandle`] and others | handles of the objects of a provider |
 //! | [`ViAttributes`], [`MemAttributes`] | attributes of VIs and memory regions (VIPL 4.6, 4.7) |
 //! | [`NetAddress`] | host and discriminator (VIPL 4.1) |
 //! | [`CallError`] | why a call failed (VIPL 4.2) |
+//! | [`AsyncError`] | asynchronous errors of the protocol (VIPL 4.4) |
 //! | [`ResourceError`] | reasons of VIP_ERROR_RESOURCE |
 //! | [`ConnectionOptions`] | options of a VI's connections beyond the guide |
 //! | [`counters!`] | declaration of counters |
@@ -22,6 +24,7 @@ extern crate alloc;
 extern crate std;
 
 mod address;
+mod async_error;
 mod attributes;
 mod call_error;
 mod connection_options;
@@ -32,10 +35,12 @@ mod queue_kind;
 mod reliability_level;
 mod resource_error;
 pub mod status;
+mod vi_index;
 mod vi_state;
 
-pub use address::{Discriminator, HostAddress, NetAddress, TooLong};
-pub use attributes::{MemAttributes, ViAttributes};
+pub use address::{Discriminator, HostAddress, NetAddress};
+pub use async_error::AsyncError;
+pub use attributes::{MemAttributes, ViAttributes, ViInfo};
 pub use call_error::{CallError, Outcome};
 pub use connection_options::{ConnectionOptions, NegotiatedOptions};
 pub use handles::{ConnHandle, CqHandle, NicHandle, PtagHandle, ViHandle};
@@ -43,4 +48,5 @@ pub use lock_policy::LockPolicy;
 pub use queue_kind::QueueKind;
 pub use reliability_level::{ReliabilityLevel, UnknownLevel};
 pub use resource_error::{Limit, LimitOf, LimitReached, ResourceError};
+pub use vi_index::ViIndex;
 pub use vi_state::ViState;

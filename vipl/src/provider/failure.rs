@@ -61,7 +61,7 @@ pub(super) fn explain(error: VipError, text: String) -> VipError {
 
 /// Stores a reason for [`last_error`], unless memory is short.
 fn store(reason: Reason) {
-    if !pmd::reserve::is_system_out_of_memory() {
+    if !vi_core::reserve::is_system_out_of_memory() {
         LAST_ERROR.set(Some(reason));
     }
 }

@@ -6,16 +6,17 @@
 //! it is made from a handler.
 
 use pmd::notify;
+use vi_core::notify_slot;
 use vi_types::QueueKind;
 
-use super::{entry, failed};
+use super::failed;
 use crate::types::{CqEntry, CqHandle, NicHandle, RawDescriptor, Result, Returned, ViHandle};
 
 /// Registers `handler` for the next descriptor that a work queue completes, with its context.
 pub(crate) fn queue_notify(
     vi: ViHandle,
     queue: QueueKind,
-    handler: impl FnOnce(NicHandle, Option<notify::Returned>) + Send + 'static,
+    handler: impl FnOnce(NicHandle, Option<notify_slot::Returned>) + Send + 'static,
 ) -> Result<()> {
     let handler = move |nic, found| handler(NicHandle::from_raw(nic), found);
     let vi = vi.into_raw();
@@ -29,7 +30,7 @@ pub(crate) fn queue_notify(
 /// Wraps `handler` in a handler that drops the context.
 fn without_context(
     handler: impl FnOnce(NicHandle, Option<Returned>) + Send + 'static,
-) -> impl FnOnce(NicHandle, Option<notify::Returned>) + Send + 'static {
+) -> impl FnOnce(NicHandle, Option<notify_slot::Returned>) + Send + 'static {
     move |nic, found| {
         let returned = found.map(|found| Returned {
             descriptor: found.address as *mut RawDescriptor,
@@ -77,7 +78,7 @@ pub fn cq_notify(
     cq: CqHandle,
     handler: impl FnOnce(NicHandle, CqEntry) + Send + 'static,
 ) -> Result<()> {
-    let handler = move |nic, found| handler(NicHandle::from_raw(nic), entry(found));
+    let handler = move |nic, found| handler(NicHandle::from_raw(nic), found);
     let cq = cq.into_raw();
     let registered = notify::cq_notify(cq, Box::new(handler));
     registered.map_err(|error| failed("VipCQNotify", cq, error))

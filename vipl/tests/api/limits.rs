@@ -10,7 +10,7 @@ use std::sync::mpsc::channel;
 use crate::common::raw::{self, PAGE_BYTES, Pages, attributes, connect_vis, errors_of};
 use crate::common::{TIMEOUT, segment};
 use pmd::config::{Config, NicConfig};
-use pmd::descriptor::{ControlSegment, DataSegment, RawDescriptor};
+use vi_core::descriptor::{ControlSegment, DataSegment, RawDescriptor};
 use vi_types::status;
 use vipl::{
     Done, ErrorCode, MemoryHandle, NicAttributes, NicHandle, PtagHandle, RdmaAccess, Timeout,

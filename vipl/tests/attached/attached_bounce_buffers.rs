@@ -6,7 +6,7 @@ use crate::common::raw::{
     set_mem_attributes,
 };
 use crate::common::{READ_WRITE, READABLE, WRITABLE};
-use pmd::descriptor::{ControlSegment, DataSegment, control};
+use vi_core::descriptor::{ControlSegment, DataSegment, control};
 use vi_types::status;
 use vipl::provider as vip;
 use vipl::{SharedMemory, ViAttributes, VipError};

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use pmd::config::NicConfig;
-use pmd::descriptor::{ControlSegment, DataSegment, control};
+use vi_core::descriptor::{ControlSegment, DataSegment, control};
 use vipl::provider as vip;
 use vipl::{
     Discriminator, Done, ErrorCode, HostAddress, MemAttributes, MemoryHandle, NetAddress,

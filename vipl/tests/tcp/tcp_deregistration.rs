@@ -11,7 +11,7 @@ use crate::common::scripted_peer::{
     expect_connection_lost, expected_reports, rdma,
 };
 use crate::common::{Endpoint, LEVELS, READ_WRITE, RELIABLE, WAIT, counter, wait_until};
-use pmd::descriptor::{ControlSegment, control};
+use vi_core::descriptor::{ControlSegment, control};
 use vi_types::status;
 use vipl::{
     Done, ErrorCode, MemoryHandle, RawDescriptor, ReliabilityLevel, RemoteBuffer, ViState,

@@ -5,7 +5,7 @@ use fcvi_frame::connect::ConnectRequest;
 use fcvi_frame::flags::ConnectMode;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::reason::{ConnectReason, ConnectStatus};
-use vi_types::{CallError, ResourceError};
+use vi_types::CallError;
 
 use super::incoming::FinalResponse;
 use crate::connect::{Rank, check_attributes};
@@ -123,12 +123,7 @@ impl Engine {
         self.cancel_request(now_ns, vi, None, io);
         self.release_handle(vi);
         let Some(handle) = self.new_handle(now_ns, vi, io) else {
-            self.fail_request(
-                now_ns,
-                vi,
-                CallError::Resource(ResourceError::Connection),
-                io,
-            );
+            self.fail_request(now_ns, vi, CallError::NO_RESOURCES, io);
             return;
         };
         let first_msg_id = io.random();

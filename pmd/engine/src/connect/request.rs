@@ -13,7 +13,7 @@ use fcvi_frame::flags::{ConnectMode, connect_request};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
-use vi_types::{CallError, HostAddress, NetAddress, ResourceError, ViState};
+use vi_types::{CallError, HostAddress, NetAddress, ViState};
 
 use crate::config::EngineConfig;
 use crate::connect::ConnectCommand;
@@ -239,12 +239,7 @@ impl Engine {
         io: &mut I,
     ) {
         let Some(handle) = self.new_handle(now_ns, vi, io) else {
-            self.fail_request(
-                now_ns,
-                vi,
-                CallError::Resource(ResourceError::Connection),
-                io,
-            );
+            self.fail_request(now_ns, vi, CallError::NO_RESOURCES, io);
             return;
         };
         self.next_connection_id = self.next_connection_id.wrapping_add(1);

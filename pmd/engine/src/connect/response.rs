@@ -7,7 +7,7 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, MessageReason, connect_parameter};
-use vi_types::{CallError, ResourceError, ViState};
+use vi_types::{CallError, ViState};
 
 use crate::connect::request::{PortReply, Target};
 use crate::connect::{RemoteVi, check_attributes, is_valid_peer};
@@ -77,7 +77,7 @@ impl Engine {
                 self.record_reply(now_ns, vi, s_id, PortReply::Pending, io);
                 return;
             }
-            (_, ConnectReason::NoResources) => CallError::Resource(ResourceError::Connection),
+            (_, ConnectReason::NoResources) => CallError::NO_RESOURCES,
             (_, ConnectReason::TimedOut) => CallError::Timeout,
             _ => CallError::Rejected,
         };

@@ -3,7 +3,7 @@
 use fcvi_frame::fcoe::Eof;
 use fcvi_frame::frame::seal;
 use fcvi_frame::iu::Opcode::{ConnectResponse1, DisconnectRequest, ReadResponse, SendRequest};
-use vi_types::{CallError, ReliabilityLevel, ResourceError, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViState};
 
 use crate::Counter;
 use crate::EngineConfig;
@@ -107,10 +107,7 @@ fn unanswered_requests_are_limited_and_connections_continue() {
     net.settle();
     assert_eq!(net.count(SERVER, Counter::DropIncomingFull), 4);
     for vi in &vis[8..] {
-        assert_eq!(
-            net.error(CLIENT, *vi),
-            Some(CallError::Resource(ResourceError::Connection))
-        );
+        assert_eq!(net.error(CLIENT, *vi), Some(CallError::NO_RESOURCES));
     }
     net.post_receive(SERVER, b, 8);
     net.post_send(CLIENT, a, b"continue");

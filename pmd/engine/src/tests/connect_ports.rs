@@ -1,7 +1,7 @@
 //! Requests to a host with several ports: sent to all, connected to one.
 
 use fcvi_frame::iu::Opcode::{ConnectRequest as Rqst, ConnectResponse1 as Resp1};
-use vi_types::{CallError, ReliabilityLevel, ResourceError, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViState};
 
 use crate::testkit::net::{CLIENT, MS, Net, S, config, params};
 use crate::{Counter, ViIndex};
@@ -174,9 +174,6 @@ fn port_with_a_full_request_table_refuses_with_resources() {
     net.listen(1, "x");
     net.request(CLIENT, a, "x", &[1], None);
     net.settle();
-    assert_eq!(
-        net.error(CLIENT, a),
-        Some(CallError::Resource(ResourceError::Connection))
-    );
+    assert_eq!(net.error(CLIENT, a), Some(CallError::NO_RESOURCES));
     assert_eq!(net.count(1, Counter::DropIncomingFull), 1);
 }

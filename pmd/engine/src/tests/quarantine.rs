@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use fcvi_frame::iu::Opcode::{
     ConnectRequest as Rqst, ConnectResponse1 as Resp1, DisconnectRequest,
 };
-use vi_types::{CallError, ReliabilityLevel, ResourceError, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViState};
 
 use crate::testkit::net::{CLIENT, Net, Node, S, SERVER, config, params};
 use crate::{Counter, EngineConfig};
@@ -130,16 +130,10 @@ fn vi_without_a_free_handle_cannot_connect() {
     }
     assert_eq!(net.count(CLIENT, Counter::NoHandle), 1);
     net.request(CLIENT, a, "x", &[SERVER], None);
-    assert_eq!(
-        net.error(CLIENT, a),
-        Some(CallError::Resource(ResourceError::Connection))
-    );
+    assert_eq!(net.error(CLIENT, a), Some(CallError::NO_RESOURCES));
     assert_eq!(net.state(CLIENT, a), ViState::Idle);
     net.peer_request(CLIENT, a, "x", &[SERVER], None);
-    assert_eq!(
-        net.peer_error(CLIENT, a),
-        Some(CallError::Resource(ResourceError::Connection))
-    );
+    assert_eq!(net.peer_error(CLIENT, a), Some(CallError::NO_RESOURCES));
     assert_eq!(net.ius(), []);
     // Another VI has all of its handles.
     let c = net.create(CLIENT, params(RD));
@@ -147,10 +141,7 @@ fn vi_without_a_free_handle_cannot_connect() {
     net.request(CLIENT, c, "x", &[SERVER], None);
     net.settle();
     let conn = net.indication(SERVER, listener).expect("a request").conn;
-    assert_eq!(
-        net.accept(SERVER, conn, b),
-        Err(CallError::Resource(ResourceError::Connection))
-    );
+    assert_eq!(net.accept(SERVER, conn, b), Err(CallError::NO_RESOURCES));
     assert_eq!(net.state(SERVER, b), ViState::Idle);
     net.advance(R_A_TOV);
     net.accept(SERVER, conn, b).expect("the request is pending");
@@ -180,10 +171,7 @@ fn peer_without_a_free_handle_cannot_yield() {
     while engine.new_handle(now_ns, a, io).is_some() {}
     net.peer_request(SERVER, b, "x", &[CLIENT], None);
     net.settle();
-    assert_eq!(
-        net.peer_error(CLIENT, a),
-        Some(CallError::Resource(ResourceError::Connection))
-    );
+    assert_eq!(net.peer_error(CLIENT, a), Some(CallError::NO_RESOURCES));
     assert_eq!(net.state(CLIENT, a), ViState::Idle);
     assert_eq!(net.frames(CLIENT, Resp1).len(), 0, "no acceptance");
     assert_eq!(net.state(SERVER, b), ViState::ConnectPending);

@@ -12,9 +12,9 @@ use super::{
 use crate::attach::Attachment;
 use crate::attach::message::{Reply, Request};
 use crate::device::Device;
+use crate::lookup::Vi;
 use crate::nic_backend::Backend;
 use crate::nic_handle::Conn;
-use crate::vi::ViShared;
 
 /// Waits for a connection request; returns its handle in the process, the address of the peer, and the attributes.
 pub(crate) fn connect_wait(
@@ -48,7 +48,7 @@ pub(crate) fn connect_wait(
 }
 
 /// Sets the state of a VI whose connection the process has reported in a reply.
-fn note_connected(vi: &'static ViShared, handle: u64, target: RemoteVi) -> Outcome<()> {
+fn note_connected(vi: Vi, handle: u64, target: RemoteVi) -> Outcome<()> {
     if !set_replied_state(vi, handle, target.connection, ViState::Connected) {
         // Another thread has disconnected the VI meanwhile: from this connection, or from the one before.
         query_state(vi, handle)?;
@@ -57,12 +57,7 @@ fn note_connected(vi: &'static ViShared, handle: u64, target: RemoteVi) -> Outco
 }
 
 /// Evaluates the reply to a call that connects a VI.
-fn connected(
-    vi: &'static ViShared,
-    handle: u64,
-    target: RemoteVi,
-    reply: Outcome<Reply>,
-) -> Outcome<Attributes> {
+fn connected(vi: Vi, handle: u64, target: RemoteVi, reply: Outcome<Reply>) -> Outcome<Attributes> {
     match reply? {
         Reply::Attributes(attributes) => {
             note_connected(vi, handle, target)?;
@@ -72,7 +67,7 @@ fn connected(
     }
 }
 
-pub(crate) fn connect_accept(conn: u64, vi: &'static ViShared, handle: u64) -> Outcome<()> {
+pub(crate) fn connect_accept(conn: u64, vi: Vi, handle: u64) -> Outcome<()> {
     let target = remote_vi(vi, handle)?;
     call_done(
         vi.device,
@@ -89,7 +84,7 @@ pub(crate) fn connect_reject(device: &'static Device, conn: u64) -> Outcome<()> 
 }
 
 pub(crate) fn connect_request(
-    vi: &'static ViShared,
+    vi: Vi,
     handle: u64,
     local: &NetAddress,
     remote: &NetAddress,
@@ -114,7 +109,7 @@ pub(crate) fn connect_request(
 
 /// Fails a connection request after the end of the process: a reliable VI enters the Error state (VIPL 3.3.4).
 #[cold]
-fn unreachable_without_process(vi: &'static ViShared) -> CallError {
+fn unreachable_without_process(vi: Vi) -> CallError {
     let mut held = vi.device.lock();
     if vi.state() != ViState::Idle {
         return CallError::InvalidState;
@@ -132,7 +127,7 @@ fn unreachable_without_process(vi: &'static ViShared) -> CallError {
 }
 
 pub(crate) fn connect_peer_request(
-    vi: &'static ViShared,
+    vi: Vi,
     handle: u64,
     local: &NetAddress,
     remote: &NetAddress,
@@ -147,7 +142,7 @@ pub(crate) fn connect_peer_request(
     call_done(vi.device, &request)
 }
 
-pub(crate) fn connect_peer_done(vi: &'static ViShared, handle: u64) -> Outcome<Option<Attributes>> {
+pub(crate) fn connect_peer_done(vi: Vi, handle: u64) -> Outcome<Option<Attributes>> {
     let target = remote_vi(vi, handle)?;
     let request = Request::ConnectPeerDone { vi: target.vi };
     match call(vi.device, &request, None) {
@@ -156,14 +151,14 @@ pub(crate) fn connect_peer_done(vi: &'static ViShared, handle: u64) -> Outcome<O
     }
 }
 
-pub(crate) fn connect_peer_wait(vi: &'static ViShared, handle: u64) -> Outcome<Attributes> {
+pub(crate) fn connect_peer_wait(vi: Vi, handle: u64) -> Outcome<Attributes> {
     let target = remote_vi(vi, handle)?;
     let request = Request::ConnectPeerWait { vi: target.vi };
     connected(vi, handle, target, call(vi.device, &request, None))
 }
 
 /// Disconnects a VI: when this returns, all descriptors posted before are complete.
-pub(crate) fn disconnect(vi: &'static ViShared, handle: u64) -> Outcome<()> {
+pub(crate) fn disconnect(vi: Vi, handle: u64) -> Outcome<()> {
     let device = vi.device;
     submit_all(device);
     let target = remote_vi(vi, handle)?;
@@ -192,11 +187,7 @@ pub(crate) fn disconnect(vi: &'static ViShared, handle: u64) -> Outcome<()> {
 }
 
 /// Runs `change` on the attachment if the VI with this handle still exists.
-fn change<R>(
-    vi: &'static ViShared,
-    handle: u64,
-    change: impl FnOnce(&mut Attachment) -> R,
-) -> Option<R> {
+fn change<R>(vi: Vi, handle: u64, change: impl FnOnce(&mut Attachment) -> R) -> Option<R> {
     let mut held = vi.device.lock();
     let attachment = held.as_mut().and_then(Backend::attachment);
     attachment.filter(|_| vi.is_live(handle)).map(change)

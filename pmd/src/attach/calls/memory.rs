@@ -3,6 +3,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Once};
 
+use vi_core::memory::backing::{Backing, Owner};
+use vi_core::memory::pages::page_range;
+use vi_core::memory::{SharedMemory, find_memfd};
 use vi_types::{CallError, MemAttributes, Outcome, ResourceError};
 
 use super::{call, call_done, call_done_unless_lost, remote_nic, remote_tag};
@@ -10,9 +13,6 @@ use crate::attach::message::{Reply, Request};
 use crate::attach::shared_files;
 use crate::control::attributes;
 use crate::device::Device;
-use crate::memory::backing::{Backing, Owner};
-use crate::memory::pages::page_range;
-use crate::memory::{SharedMemory, find_memfd};
 
 fn remote_settings(device: &Device, settings: &MemAttributes) -> Outcome<MemAttributes> {
     Ok(MemAttributes {
@@ -33,7 +33,7 @@ pub(crate) unsafe fn register(
 ) -> Outcome<u32> {
     attributes::check_region(device, settings)?;
     let remote = remote_nic(device, nic)?;
-    let writable = device.regions.probe_pages(address, length_bytes)?;
+    let writable = device.shared.regions.probe_pages(address, length_bytes)?;
     let (fd, shared_at) = share(device, address, length_bytes)?;
     let remote_settings = remote_settings(device, settings)?;
     let request = |shared_at, is_bounce_buffer| Request::Register {
@@ -67,6 +67,7 @@ pub(crate) unsafe fn register(
     // Freed outside of the lock: freeing shared memory notifies the process.
     let kept = bounce_buffer.clone();
     let adopted = device
+        .shared
         .regions
         .adopt(nic, region, range, bounce_buffer, check);
     drop(kept);
@@ -148,6 +149,7 @@ pub(crate) fn deregister(
         region,
     };
     if device
+        .shared
         .regions
         .query(Owner::PROGRAM, address, region)
         .is_none()
@@ -157,7 +159,7 @@ pub(crate) fn deregister(
     call_done_unless_lost(device, &request)?;
     let removed = {
         let _backend_lock = device.lock();
-        let regions = &device.regions;
+        let regions = &device.shared.regions;
         regions.deregister(Owner::PROGRAM, address, region)
     };
     removed.map(drop).ok_or(CallError::InvalidParameter)
@@ -170,6 +172,7 @@ pub(crate) fn set_region(
     settings: &MemAttributes,
 ) -> Outcome<()> {
     if device
+        .shared
         .regions
         .query(Owner::PROGRAM, address, region)
         .is_none()
@@ -177,7 +180,9 @@ pub(crate) fn set_region(
         return Err(CallError::InvalidParameter);
     }
     attributes::check_region(device, settings)?;
-    if (settings.rdma_write || settings.rdma_read) && device.regions.has_bounce_buffer(region) {
+    if (settings.rdma_write || settings.rdma_read)
+        && device.shared.regions.has_bounce_buffer(region)
+    {
         return Err(refuse_rdma(
             "the datapath process cannot access this region",
         ));

@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use vi_core::descriptor::RawDescriptor;
+use vi_core::handle::{HandleKind, RawHandle};
+use vi_core::reap::Done;
+use vi_core::sys;
 use vi_types::{
     Discriminator, Limit, LimitOf, LimitReached, MemAttributes, NetAddress, PtagHandle, QueueKind,
 };
@@ -14,11 +18,9 @@ use crate::attach::message::Description;
 use crate::attach::shared_queues::{RingSizes, SharedQueues};
 use crate::attach::socket::{Listener, Socket};
 use crate::config::{NicConfig, Quota};
-use crate::descriptor::RawDescriptor;
+use crate::lookup::Vi;
 use crate::nic;
-use crate::queue_calls::{self, Done, WhenFull};
-use crate::sys;
-use crate::vi::HandleKind;
+use crate::queue_calls::{self, WhenFull};
 
 mod fake_process;
 
@@ -165,8 +167,8 @@ fn calls_that_free_resources_succeed_after_the_end_of_the_process() {
 fn destroying_a_vi_leaves_a_new_one_with_the_same_index_alone() {
     let process = DyingProcess::new("place", |r| matches!(r, Request::Disconnect { .. }));
     let (nic, ptag, first) = vi_and_tag_of(&process, "PLACE");
-    let shared = crate::vi::vi_of(first).unwrap();
-    shared.retire();
+    let vi = crate::lookup::vi_of(first).unwrap();
+    vi.retire();
     let settings = ViAttributes {
         ptag: Some(PtagHandle::from_raw(ptag)),
         reliability: 2,
@@ -174,8 +176,8 @@ fn destroying_a_vi_leaves_a_new_one_with_the_same_index_alone() {
         ..ViAttributes::default()
     };
     let second = nic::create_vi(nic, &settings, 0, 0).unwrap();
-    assert!(shared.is_live(second));
-    remove_local(shared, first);
+    assert!(vi.is_live(second));
+    remove_local(vi, first);
     assert_eq!(nic::disconnect(second), Ok(()));
     assert_eq!(nic::destroy_ptag(nic, ptag), Err(TAG_IN_USE));
     assert_eq!(nic::destroy_vi(second), Ok(()));

@@ -1,16 +1,17 @@
 //! Tests of the submissions that the poller takes from an application beyond its limits.
 
+use vi_core::memory::backing::Owner;
 use vi_engine::{Completion, Status};
 use vi_types::{PtagHandle, ViAttributes};
 
 use super::*;
 use crate::attach::shared_queues::{CompletionConsumer, RingSizes, SubmissionProducer};
 use crate::config::NicConfig;
-use crate::device::{self, Device};
-use crate::memory::backing::Owner;
+use crate::device::Device;
+use crate::lookup::vi_of;
 use crate::nic;
 use crate::nic_backend::Backend;
-use crate::vi::vi_of;
+use crate::open;
 
 /// A NIC without threads and one attached application; the test acts as both.
 struct TestNic {
@@ -30,7 +31,7 @@ impl TestNic {
             segment: format!("unit-{}-client-{test}", std::process::id()),
             ..NicConfig::default()
         };
-        let (device, nic) = device::open_without_threads(&config).unwrap();
+        let (device, nic) = open::open_without_threads(&config).unwrap();
         let ptag = nic::create_ptag(nic).unwrap();
         let (queues, fd) = SharedQueues::create(RingSizes::for_segments(limits.segments)).unwrap();
         let (attach_socket, _) = Socket::pair().unwrap();
@@ -105,7 +106,7 @@ impl TestNic {
 
     fn close(self) {
         with(self.device, |path| drop(path.clients.remove(self.id)));
-        device::close(self.device, self.nic).unwrap();
+        open::close(self.device, self.nic).unwrap();
     }
 }
 
@@ -174,7 +175,7 @@ fn descriptors_of_a_destroyed_vi_no_longer_count() {
     let device = served.device;
     let stays = served.vi(served.nic, served.ptag);
     for _ in 0..3 {
-        let nic = device.nic_handles.open(device.number(), 0);
+        let nic = device.nic_handles.open(device.shared.number, 0);
         let ptag = nic::create_ptag(nic).unwrap();
         let ends = served.vi(nic, ptag);
         served.submit(ends, Submission::Receive);
@@ -182,7 +183,7 @@ fn descriptors_of_a_destroyed_vi_no_longer_count() {
         assert!(with(device, Datapath::take_submissions));
         served.submit(stays, Submission::Receive);
         assert!(!with(device, Datapath::take_submissions));
-        device::close(device, nic).unwrap();
+        open::close(device, nic).unwrap();
         // A submission for the destroyed VI.
         served.submit(ends, Submission::Receive);
         assert!(with(device, Datapath::take_submissions));
@@ -200,7 +201,7 @@ fn taken(served: &TestNic) -> u64 {
 
 /// Fills the ring with submissions for a VI that never existed: the cheapest ones.
 fn fill(served: &mut TestNic) {
-    let unknown_vi = RawHandle::pack(crate::vi::HandleKind::Vi, 0, 1, 77);
+    let unknown_vi = RawHandle::pack(vi_core::handle::HandleKind::Vi, 0, 1, 77);
     while served.try_submit(unknown_vi, Submission::Receive) {}
 }
 
@@ -334,13 +335,13 @@ fn segment_pool_memory_is_freed_although_completions_are_reported_late_or_never(
     };
     let mut served = TestNic::new("late", limits);
     let device = served.device;
-    let nic = device.nic_handles.open(device.number(), 0);
+    let nic = device.nic_handles.open(device.shared.number, 0);
     let ptag = nic::create_ptag(nic).unwrap();
     let reported_late = served.vi(served.nic, served.ptag);
     let never_reported = served.vi(nic, ptag);
     let mut completions = CompletionConsumer::default();
     // Completions for which the ring has no space wait without the segments.
-    let queue = |vi| &vi_of(vi).unwrap().recv;
+    let queue = |vi| &vi_of(vi).unwrap().shared.recv;
     let mut rounds = 0;
     while !queue(reported_late).has_complete() || !queue(never_reported).has_complete() {
         rounds += 1;
@@ -357,7 +358,7 @@ fn segment_pool_memory_is_freed_although_completions_are_reported_late_or_never(
     assert!(with(device, Datapath::take_submissions));
     assert_eq!(spilled(never_reported), 1);
     let never = queue(never_reported);
-    device::close(device, nic).unwrap();
+    open::close(device, nic).unwrap();
     // SAFETY: the NIC has no threads, and the test is one.
     assert_eq!(unsafe { never.spilled() }, 0, "it ended");
     while completions.pop(&served.queues).is_some() {}

@@ -3,9 +3,10 @@
 use std::sync::Barrier;
 use std::thread;
 
+use vi_core::memory::pages::PAGE_BYTES;
+use vi_core::memory::testkit::filled_file;
+
 use super::*;
-use crate::memory::pages::PAGE_BYTES;
-use crate::memory::testkit::filled_file;
 
 const LIMITS: SlotLimits = SlotLimits {
     per_process: 8,

@@ -5,6 +5,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use vi_core::sync::Ordering;
+use vi_core::sys;
+
 use super::{ServedNic, Server, Sessions, TIMEOUT, out_of_descriptors, reject};
 use crate::attach::client::{Client, ClientCounters, Limits};
 use crate::attach::client_slots::{ClientSlot, SlotLimits};
@@ -14,11 +17,10 @@ use crate::attach::session::{Session, SessionInit};
 use crate::attach::shared_queues::{RingSizes, SharedQueues};
 use crate::attach::socket::{Peer, Socket};
 use crate::config::QuotaConfig;
-use crate::device::{self, Device};
+use crate::device::Device;
 use crate::nic;
 use crate::nic_backend::Backend;
-use crate::sync::Ordering;
-use crate::sys;
+use crate::open;
 
 /// A session of a newly attached application.
 struct NewSession {
@@ -135,7 +137,7 @@ impl Server {
         let limits = SlotLimits::from(&*self.process());
         let files = self
             .files
-            .attach((peer, device.number()), pidfd_of_files, limits);
+            .attach((peer, device.shared.number), pidfd_of_files, limits);
         // Held until the session is in the table: a thread that reopens the NIC checks there whether it is in use.
         let handle_guard = self.ensure_up(served).map_err(Reply::Refused)?;
         let client = {
@@ -281,7 +283,7 @@ impl Server {
             served.core.wake();
             Ok(())
         };
-        let (_, opened) = device::open_served(&served.config, begin)
+        let (_, opened) = open::open_served(&served.config, begin)
             .map_err(|error| format!("NIC {name}: {failure}; it cannot be reopened: {error}"))?;
         *nic = opened;
         Ok(())

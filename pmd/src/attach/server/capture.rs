@@ -14,14 +14,14 @@ use fcvi_frame::NPortId;
 use nix::unistd::geteuid;
 use pmd_port::Capabilities;
 use pmd_port::layer::pcapng::format;
+use vi_core::sync::Ordering;
+use vi_core::sys;
 
 use super::{ServedNic, Server, TIMEOUT, out_of_descriptors, refuse, reject};
 use crate::attach::limiters;
 use crate::attach::message::{CaptureParameters, Reply};
 use crate::attach::socket::{Peer, Socket};
 use crate::nic_backend::Backend;
-use crate::sync::Ordering;
-use crate::sys;
 use crate::tap::{self, TapReader};
 
 /// Permitted sizes of the ring.

@@ -4,15 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
 use fcvi_frame::fc::NPortId;
-use vi_engine::ViIndex;
-use vi_types::ViState;
+use vi_core::sync::Ordering;
+use vi_types::{ViIndex, ViState};
 
 use super::{Core, ServedNic, Session};
 use crate::attach::client::ClientId;
 use crate::device::Device;
 use crate::nic::{self, NeighbourPort, OwnPort};
 use crate::nic_backend::Backend;
-use crate::sync::Ordering;
 use crate::transport::Peer;
 
 /// The status of a datapath process.

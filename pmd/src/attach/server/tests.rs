@@ -292,7 +292,7 @@ fn attach_to_the_own_process_is_an_error() {
     std::os::unix::fs::symlink(&path, &link).unwrap();
     for path in [path.clone(), link.clone()] {
         let (sender, result) = std::sync::mpsc::channel();
-        std::thread::spawn(move || sender.send(device::attach(&path, "VINIC0").map(drop)));
+        std::thread::spawn(move || sender.send(open::attach(&path, "VINIC0").map(drop)));
         let error = result.recv_timeout(LONG).expect("a result").unwrap_err();
         let text = error.to_string();
         assert!(
@@ -302,7 +302,7 @@ fn attach_to_the_own_process_is_an_error() {
     }
     fs::remove_file(&link).unwrap();
     server.stop();
-    let gone = device::attach(&path, "VINIC0").map(drop).unwrap_err();
+    let gone = open::attach(&path, "VINIC0").map(drop).unwrap_err();
     let text = gone.to_string();
     assert!(text.contains("no datapath process at"), "{text}");
 }
@@ -401,7 +401,7 @@ fn nic_that_could_not_be_reopened_is_reopened_at_a_later_attach() {
         ring_frames: 16,
         ..NicConfig::default()
     };
-    let (device, handle) = device::open(&other).unwrap();
+    let (device, handle) = open::open(&other).unwrap();
     let why = refusal(&server);
     assert!(
         why.contains("is down; it cannot be reopened") && why.contains("is in use with"),
@@ -411,7 +411,7 @@ fn nic_that_could_not_be_reopened_is_reopened_at_a_later_attach() {
     let sleeps = || served.core.counters.sleeps.load(Ordering::Relaxed);
     let before = sleeps();
     wait_until("the core does not sleep", || sleeps() > before + 2);
-    device::close(device, handle).unwrap();
+    open::close(device, handle).unwrap();
     let (attach_socket, key) = attach(&server);
     open(&server, key);
     drop(attach_socket);

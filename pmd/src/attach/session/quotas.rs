@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use vi_core::sync::Ordering;
 use vi_types::{CallError, Limit, ResourceError};
 
 use super::{Owned, Session};
@@ -9,7 +10,6 @@ use crate::attach::limiters;
 use crate::attach::message::Reply;
 use crate::attach::server::QuotaUse;
 use crate::attach::socket::Peer;
-use crate::sync::Ordering;
 
 impl Session {
     /// Counts and logs a call that fails because of a limit.

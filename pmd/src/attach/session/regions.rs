@@ -4,6 +4,12 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Once, PoisonError};
 
 use nix::unistd::geteuid;
+use vi_core::memory::backing::{Backing, ClientMemory};
+use vi_core::memory::client_mapping::{ClientFile, MapError};
+use vi_core::memory::client_process::{ClientError, ClientProcess};
+use vi_core::memory::pages::page_range;
+use vi_core::sync::Ordering;
+use vi_core::sys;
 use vi_types::{CallError, MemAttributes, Outcome, ResourceError};
 
 use super::Session;
@@ -12,12 +18,6 @@ use crate::attach::limiters;
 use crate::attach::mapped_files::FileUse;
 use crate::attach::message::Reply;
 use crate::control::attributes;
-use crate::memory::backing::{Backing, ClientMemory};
-use crate::memory::client_mapping::{ClientFile, MapError};
-use crate::memory::client_process::{ClientError, ClientProcess};
-use crate::memory::pages::page_range;
-use crate::sync::Ordering;
-use crate::sys;
 
 /// Access to memory that is about to be registered.
 struct RegionAccess {
@@ -202,7 +202,7 @@ impl Session {
             }
             attributes::check_region(self.device, settings)
         };
-        let regions = &self.device.regions;
+        let regions = &self.device.shared.regions;
         regions.register_for(nic, memory, range, seed, check)
     }
 
@@ -251,7 +251,7 @@ impl Session {
         self.region(nic, address, region)?;
         let removed = {
             let _backend_lock = self.device.lock();
-            let regions = &self.device.regions;
+            let regions = &self.device.shared.regions;
             regions.deregister(self.owner(), address, region)
         };
         let ended = self.owned().remove_region(region);

@@ -1,5 +1,11 @@
 //! Tests of sessions that end during calls, of limits, and of protection.
 
+use vi_core::memory::backing::Backing;
+use vi_core::memory::client_mapping::MappedMemory;
+use vi_core::memory::client_process::obey_ptrace_rules;
+use vi_core::memory::testkit::{filled_file, sealed_file};
+use vi_core::memory::{Access, TagCheck};
+use vi_core::sys;
 use vi_types::{Discriminator, MemAttributes, NetAddress, PtagHandle};
 
 use super::*;
@@ -8,13 +14,7 @@ use crate::attach::client_slots::{ClientSlots, SlotLimits};
 use crate::attach::mapped_files::MappedFiles;
 use crate::attach::shared_queues::{RingSizes, SharedQueues};
 use crate::config::ProcessConfig;
-use crate::device;
-use crate::memory::backing::Backing;
-use crate::memory::client_mapping::MappedMemory;
-use crate::memory::client_process::obey_ptrace_rules;
-use crate::memory::testkit::{filled_file, sealed_file};
-use crate::memory::{Access, TagCheck};
-use crate::sys;
+use crate::open;
 
 mod users;
 
@@ -40,7 +40,7 @@ impl Process {
             ..NicConfig::default()
         };
         change(&mut config);
-        let (device, nic) = device::open(&config).unwrap();
+        let (device, nic) = open::open(&config).unwrap();
         Self {
             device,
             nic,
@@ -67,7 +67,7 @@ impl Process {
         let peer = attach_socket.peer().unwrap();
         let limits = SlotLimits::from(&ProcessConfig::default());
         let pidfd = attach_socket.peer_process().unwrap();
-        let id = (peer, self.device.number());
+        let id = (peer, self.device.shared.number);
         SessionInit {
             peer,
             client: ClientId(number),
@@ -85,7 +85,7 @@ impl Process {
 
     /// The application that owns the VI with this handle.
     fn client_of_vi(&self, vi: u64) -> Option<ClientId> {
-        let index = vi_engine::ViIndex(RawHandle::unpack(vi).index);
+        let index = vi_types::ViIndex(RawHandle::unpack(vi).index);
         let mut held = self.device.lock();
         let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
         poller.path.vi(index).unwrap().client
@@ -103,11 +103,11 @@ impl Drop for Process {
             "handles of ended sessions"
         );
         assert_eq!(
-            self.device.regions.usage().regions,
+            self.device.shared.regions.usage().regions,
             0,
             "regions of ended sessions"
         );
-        device::close(self.device, self.nic).unwrap();
+        open::close(self.device, self.nic).unwrap();
     }
 }
 
@@ -204,7 +204,7 @@ fn region_of_read_only_pages_permits_no_write_access() {
     let number = process
         .device
         .nic_handles
-        .tag(process.device.number(), ptag);
+        .tag(process.device.shared.number, ptag);
     let tag = TagCheck::of(application.owner(), number.unwrap());
     for writable in [true, false] {
         let request = Request::Register {
@@ -223,6 +223,7 @@ fn region_of_read_only_pages_permits_no_write_access() {
         let may = |access| {
             process
                 .device
+                .shared
                 .regions
                 .check(region, tag, 0x1000, 64, access)
         };

@@ -1,7 +1,8 @@
 //! The completion ring, from the process to the application: completed descriptors and asynchronous errors.
 
+use vi_core::sync::Ordering;
+
 use super::{COMPLETIONS_TAKEN, ProtocolViolation, SharedQueues, ViId, lap};
-use crate::sync::Ordering;
 
 /// An entry of the completion ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,10 @@
 //! The submission ring, from the application to the process: posted descriptors.
 
+use vi_core::descriptor::DataSegment;
+use vi_core::queue::Slot;
+use vi_core::sync::Ordering;
+
 use super::{LINE_WORDS, ProtocolViolation, SUBMISSIONS_TAKEN, SharedQueues, ViId, lap};
-use crate::descriptor::DataSegment;
-use crate::queue::Slot;
-use crate::sync::Ordering;
 
 /// Data segments in the first line of a submission, and in each further line.
 const FIRST_SEGMENTS: usize = 1;

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
+use vi_core::memory::backing::{Backing, ClientMemory, Owner};
+use vi_core::memory::client_mapping::MappedMemory;
+use vi_core::memory::testkit::{Process, map_file, sealed_file};
+use vi_core::memory::{RegionAttributes, RegionError};
 use vi_types::ViState;
 
 use super::*;
-use crate::memory::RegionAttributes;
-use crate::memory::RegionError;
-use crate::memory::backing::{Backing, ClientMemory, Owner};
-use crate::memory::client_mapping::MappedMemory;
-use crate::memory::testkit::{Process, map_file, sealed_file};
-use crate::vi::vi_of;
+use crate::lookup::vi_of;
 
 const TAG: u32 = 900;
 const PAGES: u64 = 4;
@@ -96,7 +95,7 @@ impl Application {
         let work = vi.queue(queue);
         assert!(work.post(&mut work.post_end.lock(), fill));
         if queue == QueueKind::Send {
-            vi.device.kick(vi);
+            vi.device.kick(&vi);
         }
     }
 
@@ -127,7 +126,7 @@ fn register_for(end: &Endpoint, owner: u32, backing: Backing, address: u64) -> u
         rdma_write: true,
         rdma_read: true,
     };
-    let regions = &end.device.regions;
+    let regions = &end.device.shared.regions;
     let range = (address, BYTES);
     let admit = || Ok::<_, RegionError>(attributes);
     regions

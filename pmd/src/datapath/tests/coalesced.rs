@@ -33,8 +33,8 @@ impl Endpoint {
             self.poll();
         }
         let reap = || {
-            queue_calls::reap(
-                crate::vi::vi_of(self.vi).unwrap(),
+            reap::reap(
+                &crate::lookup::vi_of(self.vi).unwrap(),
                 self.vi,
                 QueueKind::Receive,
             )
@@ -104,7 +104,7 @@ fn poll_sends_delayed_frames() {
     near.send_lines(0..3);
     assert_eq!(far.receive_messages(), 0);
     if let Some(backend) = near.device.backend.lock_unbiased().as_mut() {
-        backend.poll(&near.device.doorbells);
+        backend.poll(&near.device.shared.doorbells);
     }
     assert_eq!(far.receive_messages(), 3);
     near.close();
@@ -121,7 +121,7 @@ fn send_is_not_delayed_while_a_thread_waits() {
             assert!(matches!(woken, Ok(Done::Completed { .. })), "{woken:?}");
         });
         let begun = std::time::Instant::now();
-        while !near.device.waiters.any() {
+        while !near.device.shared.waiters.any() {
             assert!(begun.elapsed() < TIMEOUT, "no thread waits");
             std::thread::yield_now();
         }

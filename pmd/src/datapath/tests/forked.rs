@@ -2,9 +2,10 @@
 
 use std::sync::mpsc::channel;
 
+use vi_core::fork::OpenCloseLock;
+
 use super::*;
 use crate::config::TransportKind;
-use crate::fork::OpenCloseLock;
 
 /// Runs `run` in a forked child, which then exits. Returns its result.
 fn in_child(run: impl FnOnce() -> bool) -> bool {
@@ -64,7 +65,7 @@ fn forked_child_polls_nothing_of_parent() {
 /// that lock before it takes the locks that those need.
 #[test]
 fn fork_does_not_block_thread_that_opens_nic() {
-    crate::device::prepare_process().unwrap();
+    crate::open::prepare_process().unwrap();
     let make = || {
         let make = || std::fs::File::open("/dev/null").map(Into::into);
         pmd_port::fork::Descriptor::make(make).unwrap()

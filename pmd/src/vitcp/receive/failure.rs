@@ -1,6 +1,7 @@
 //! Failed received messages, by reliability level (docs/spec/vi-engine-errors.md).
 
-use vi_engine::{AsyncError, Completion, EngineIo, Status};
+use vi_engine::{Completion, EngineIo, Status};
+use vi_types::AsyncError;
 use vitcp_lite::{IsCode, RemoteError, ViErrorType};
 
 use super::Receiver;

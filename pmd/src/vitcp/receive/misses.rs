@@ -1,12 +1,12 @@
 //! RDMA accesses of peers whose handle names no region: counted and limited; after too many the
 //! connection breaks (ADR 0041).
 
-use vi_engine::{AsyncError, EngineIo};
-use vi_types::HostAddress;
+use vi_core::memory::Access;
+use vi_engine::EngineIo;
+use vi_types::{AsyncError, HostAddress};
 use vitcp_lite::{IsCode, RemoteError, ViErrorType};
 
 use super::Receiver;
-use crate::memory::Access;
 use crate::vitcp::closing::CloseReason;
 use crate::vitcp::counters::Counter;
 use crate::vitcp::socket::host_of;

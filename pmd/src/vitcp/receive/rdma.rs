@@ -1,12 +1,13 @@
 //! RDMA: targets of writes, reads of the peer, and responses to our reads.
 
-use vi_engine::{AsyncError, Claim, EngineIo, Status, ViIndex};
+use vi_core::memory::Access;
+use vi_core::memory::copy::WORD_BYTES;
+use vi_engine::{Claim, EngineIo, Status};
+use vi_types::{AsyncError, ViIndex};
 use vitcp_lite::{Flags, RdmaHeader, SegmentHeader, ViErrorType};
 
 use super::Receiver;
 use crate::datapath::Datapath;
-use crate::memory::Access;
-use crate::memory::copy::WORD_BYTES;
 use crate::vitcp::closing::CloseReason;
 use crate::vitcp::connection::{ReadJob, RxKind, RxMessage};
 use crate::vitcp::counters::Counter;

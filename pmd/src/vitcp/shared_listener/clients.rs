@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use pmd_port::fork::Descriptor;
+use vi_core::sys;
 
 use vitcp_lite::machine::responder::ResponderState;
 use vitcp_lite::profile::{CE_HEADER_BYTES, MAX_SECURITY_BYTES, SEGMENT_HEADER_BYTES};
@@ -16,7 +17,6 @@ use super::{
 };
 use crate::attach::socket::Socket;
 use crate::datapath::Datapath;
-use crate::sys;
 use crate::vitcp::challenge::Exchange;
 use crate::vitcp::connection::{Machine, Phase, Stage};
 use crate::vitcp::counters::Counter;

@@ -17,8 +17,9 @@ use super::*;
 use crate::attach::socket::Listener;
 use crate::config::{NicConfig, TransportKind};
 use crate::control;
-use crate::device::{self, Device};
+use crate::device::Device;
 use crate::nic;
+use crate::open;
 use crate::testkit::lingering_connection;
 
 /// Long enough for slow machines.
@@ -44,7 +45,7 @@ impl Program {
             ..NicConfig::default()
         };
         change(&mut config);
-        let (device, nic) = device::open_without_threads(&config).unwrap();
+        let (device, nic) = open::open_without_threads(&config).unwrap();
         let at = SocketAddr::new(host.into(), config.tcp_port);
         let ptag = nic::create_ptag(nic).unwrap();
         Self {
@@ -61,9 +62,7 @@ impl Program {
             reliability: 2,
             max_transfer_bytes: 1 << 16,
             ptag: Some(PtagHandle::from_raw(self.ptag)),
-            rdma_write: false,
-            qos: 0,
-            rdma_read: false,
+            ..ViAttributes::default()
         };
         nic::create_vi(self.nic, &settings, 0, 0).is_ok()
     }
@@ -160,7 +159,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        device::close(self.device, self.nic).unwrap();
+        open::close(self.device, self.nic).unwrap();
     }
 }
 

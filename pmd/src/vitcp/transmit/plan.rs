@@ -1,7 +1,8 @@
 //! Plan of one send system call: the remainder of a segment, control segments, read responses, messages, a
 //! NOP.
 
-use vi_engine::{Operation, SendWork, Status, ViIndex};
+use vi_engine::{Operation, SendWork, Status};
+use vi_types::ViIndex;
 use vitcp_lite::profile::{RDMA_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use vitcp_lite::{Credits, Flags, RdmaHeader, SegmentHeader, SegmentType};
 

@@ -1,7 +1,8 @@
 //! Fast path for a single small send, as of an application that waits for the response: sent without a
 //! plan.
 
-use vi_engine::{EngineIo, Status, ViIndex};
+use vi_engine::{EngineIo, Status};
+use vi_types::ViIndex;
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 use vitcp_lite::{Flags, SegmentHeader, SegmentType};
 

@@ -1,6 +1,6 @@
 //! Posts of descriptors: valid ones, and ones with a single flaw.
 
-use pmd::descriptor::{ControlSegment, DataSegment, control};
+use vi_core::descriptor::{ControlSegment, DataSegment, control};
 use vi_types::QueueKind;
 use vipl::{MemoryHandle, RawDescriptor, ViHandle, ViState, provider as vip};
 

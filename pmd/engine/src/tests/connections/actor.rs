@@ -1,6 +1,6 @@
 //! The application of one VI: a state machine that requests, listens, accepts, rejects and disconnects.
 
-use vi_types::{CallError, ReliabilityLevel, ResourceError, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViState};
 
 use super::accounting::Identity;
 use super::world::{MAX_TIMEOUT_NS, R_A_TOV_NS, ULP_TIMEOUT_NS, World, host_of};
@@ -360,7 +360,7 @@ fn failure(peer: bool, server: bool, error: CallError) -> &'static str {
         (false, false, CallError::Timeout) => "client: Timeout",
         (false, false, CallError::NoMatch) => "client: NoMatch",
         (false, false, CallError::Rejected) => "client: Rejected",
-        (false, false, CallError::Resource(ResourceError::Connection)) => "client: Resources",
+        (false, false, CallError::NO_RESOURCES) => "client: Resources",
         (false, true, CallError::Timeout) => "server: Timeout",
         (true, _, CallError::Timeout) => "peer: Timeout",
         (true, _, CallError::ReliabilityLevel) => "peer: ReliabilityLevel",

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use fcvi_frame::iu::Opcode;
-use vi_types::{CallError, ReliabilityLevel, ResourceError, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViState};
 
 use super::model::R_A_TOV;
 use super::network::Network;
@@ -313,7 +313,7 @@ impl Simulation {
                 continue;
             };
             self.clients[at].requested = None;
-            if error == CallError::Resource(ResourceError::Connection) {
+            if error == CallError::NO_RESOURCES {
                 // The table is full of requests without an answer.
                 assert!(self.net.count(SERVER, Counter::DropIncomingFull) > 0);
                 continue;

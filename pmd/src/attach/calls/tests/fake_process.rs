@@ -6,15 +6,16 @@ use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use fcvi_frame::connect::Attributes;
+use vi_core::events::{ErrorCode, ResourceCode};
+use vi_core::reap::{self, Done};
+use vi_core::sync::{AtomicBool, AtomicU32};
 use vi_types::{PtagHandle, status};
 
 use super::*;
 use crate::attach::shared_queues::{
     Completed, CompletionEntry, CompletionProducer, OpCode, Submission, SubmissionConsumer, ViId,
 };
-use crate::events::{ErrorCode, ResourceCode};
-use crate::sync::{AtomicBool, AtomicU32};
-use crate::vi::vi_of;
+use crate::lookup::vi_of;
 
 mod nic_handles;
 
@@ -237,7 +238,7 @@ struct TestVi {
     nic: u64,
     ptag: u64,
     handle: u64,
-    vi: &'static ViShared,
+    vi: Vi,
 }
 
 impl TestVi {
@@ -281,12 +282,12 @@ impl TestVi {
 
     fn post_receive(&self) {
         self.publish(QueueKind::Receive);
-        self.vi.device.submit(self.vi);
+        self.vi.device.submit(&self.vi);
     }
 
     fn post_send(&self) {
         self.publish(QueueKind::Send);
-        self.vi.device.kick(self.vi);
+        self.vi.device.kick(&self.vi);
     }
 }
 
@@ -492,7 +493,7 @@ fn post_on_idle_vi_is_flushed_when_it_returns_although_the_poller_is_delayed() {
     )
     .unwrap();
     assert_eq!(
-        queue_calls::reap(test_vi.vi, test_vi.handle, QueueKind::Send),
+        reap::reap(&test_vi.vi, test_vi.handle, QueueKind::Send),
         Ok(Done::Completed {
             descriptor: at,
             status: status::DONE | status::OP_SEND | status::DESC_FLUSHED_ERROR,

@@ -3,14 +3,14 @@
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 
+use vi_core::memory::client_mapping::ClientFile;
+use vi_core::memory::testkit::{filled_file, map_file, mappings_of, punch};
+use vi_core::sys;
 use vi_types::{MemAttributes, PtagHandle};
 
 use super::*;
 use crate::attach::client_slots::SlotLimits;
 use crate::config::Quota;
-use crate::memory::client_mapping::ClientFile;
-use crate::memory::testkit::{filled_file, map_file, mappings_of, punch};
-use crate::sys;
 
 #[test]
 fn rings_are_sealed_before_a_poller_serves_them() {
@@ -48,7 +48,7 @@ fn leave_file_behind(server: &Server) -> (Child, OwnedFd) {
         pid: child.id().cast_signed(),
         ..socket.peer().unwrap()
     };
-    let id = (peer, server.nics[0].device.number());
+    let id = (peer, server.nics[0].device.shared.number);
     let limits = SlotLimits::from(&*server.process());
     let process = sys::pidfd_open(peer.pid).unwrap();
     let files = server.files.attach(id, process, limits);

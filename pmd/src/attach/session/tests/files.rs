@@ -4,11 +4,11 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
+use vi_core::memory::client_mapping::ClientFile;
+use vi_core::memory::testkit::{mappings_of, memory_file, punch};
 use vi_types::PtagHandle;
 
 use super::*;
-use crate::memory::client_mapping::ClientFile;
-use crate::memory::testkit::{mappings_of, memory_file, punch};
 
 /// An application with a NIC handle and a protection tag, which registers memory.
 struct Registrar {
@@ -122,7 +122,7 @@ fn freed_file_is_unmapped_with_its_last_region() {
     let id = ClientFile::of(file.try_clone().unwrap()).unwrap().id();
     let free = || {
         let peer = application.application.peer;
-        process.files.free((peer, process.device.number()), id);
+        process.files.free((peer, process.device.shared.number), id);
     };
     let region = application.registered(&file, 0, 4);
     free();

@@ -1,11 +1,11 @@
 //! Tests of NIC handles: call connections, device names, memory and VIs of a handle.
 
+use vi_core::events::AsyncEvent;
 use vi_types::PtagHandle;
 
 use super::*;
 use crate::config::Protection;
 use crate::device::device_of;
-use crate::events::AsyncEvent;
 
 /// Starts a thread that waits for a connection, and returns a receiver of its result once the process has the request.
 fn start_connect_wait(process: &FakeProcess, nic: u64) -> mpsc::Receiver<Option<CallError>> {
@@ -103,7 +103,7 @@ fn nic_that_is_being_closed_reports_no_lost_process() {
     close(device, remote, true, Duration::from_secs(20)).unwrap();
     // The periodic check runs before the NIC is down.
     device.lock().as_mut().unwrap().upkeep();
-    assert_eq!(device.events.take_pending(), []);
+    assert_eq!(device.shared.events.take_pending(), []);
     nic::close(nic).unwrap();
     assert!(reported.try_recv().is_err());
 }
@@ -255,7 +255,7 @@ fn call_on_a_destroyed_vi_does_not_affect_a_new_one_with_the_same_index() {
     let first = TestVi::new(process.nic());
     nic::destroy_vi(first.handle).unwrap();
     let second = TestVi::new(first.nic);
-    assert!(core::ptr::eq(first.vi, second.vi));
+    assert!(core::ptr::eq(first.vi.shared, second.vi.shared));
     second.connect().unwrap();
     let late = disconnect(first.vi, first.handle);
     assert_eq!(late, Err(CallError::InvalidParameter));
