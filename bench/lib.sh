@@ -12,6 +12,31 @@ die() {
     exit 1
 }
 
+# shellcheck disable=SC2034  # used by the scripts
+QUICK=no CHECK=no RESULTS=/dev/null
+# parse_arguments ARGUMENT...: reads the arguments that all scripts have. The help text is the comment at the start of the script.
+# shellcheck disable=SC2034  # used by the scripts
+parse_arguments() {
+    while (($# > 0)); do
+        case "$1" in
+        --quick) QUICK=yes ;;
+        --check) CHECK=yes ;;
+        --json)
+            (($# > 1)) || die '--json needs a file'
+            RESULTS="$(cd "$OLDPWD" && realpath -m "$2")"
+            shift
+            ;;
+        -h | --help)
+            sed -n '2,/^set /s/^# //p' "bench/$(basename "$0")"
+            exit 0
+            ;;
+        *) die "unknown argument '$1': see --help" ;;
+        esac
+        shift
+    done
+    : >"$RESULTS" || die "cannot write $RESULTS"
+}
+
 CORES="${VIBENCH_CORES:-$(allowed_cores | head -n 2 | paste -sd,)}"
 [[ "$CORES" =~ ^[0-9]+,[0-9]+$ ]] || die "two cores are needed, available: $CORES"
 
@@ -37,9 +62,12 @@ json_value() {
 # median SERIES: prints the median of a series.
 median() { sort -g "$WORK/$1" | awk '{ v[NR] = $1 } END { m = int((NR + 1) / 2); print NR % 2 ? v[m] : (v[m] + v[m + 1]) / 2 }'; }
 
-# median_of_pairs A OPERATOR B: prints the median of `a OPERATOR b` over the repetitions.
+# scaled_median SERIES DIVISOR: prints the median of a series in another unit.
+scaled_median() { awk -v v="$(median "$1")" -v d="$2" 'BEGIN { print v / d }'; }
+
+# median_of_pairs A OPERATOR B: prints the median of `a OPERATOR b` over the repetitions; a quotient by 0 is infinite.
 median_of_pairs() {
-    paste "$WORK/$1" "$WORK/$3" | awk "{ print \$1 $2 \$2 }" >"$WORK/$1-$3"
+    paste "$WORK/$1" "$WORK/$3" | awk "{ print \$2 == 0 && \"$2\" == \"/\" ? \"inf\" : \$1 $2 \$2 }" >"$WORK/$1-$3"
     median "$1-$3"
 }
 
@@ -83,10 +111,43 @@ commit() {
     echo "$name"
 }
 
+# print_progress REPETITION: prints it on a terminal; without an argument removes the line.
+print_progress() {
+    [[ -t 2 ]] || return 0
+    printf '\r\033[K%s' "${1:+repetition $1 of $REPETITIONS }" >&2
+}
+
+# print_environment: prints the machine and the commit, and writes them to the results.
 print_environment() {
-    printf 'machine   %s, cores %s, kernel %s\n' \
-        "$(awk -F': ' '/^model name/ { print $2; exit }' /proc/cpuinfo)" "$CORES" "$(uname -r)"
+    local processor
+    processor="$(awk -F': ' '/^model name/ { print $2; exit }' /proc/cpuinfo)"
+    printf 'machine   %s, cores %s, kernel %s\n' "$processor" "$CORES" "$(uname -r)"
     printf 'commit    %s\n' "$(commit)"
+    printf '{"benchmark": "%s", "processor": "%s", "kernel": "%s", "commit": "%s"}\n' \
+        "$(basename "$0")" "$processor" "$(uname -r)" "$(commit)" >>"$RESULTS"
+}
+
+# print_heading WHAT: prints the heading of a table of rows.
+print_heading() {
+    printf 'medians of %d repetitions in turn; ratio = vibench / peer, the median over the repetitions\n\n' "$REPETITIONS"
+    printf '%-42s %8s %-5s %-32s %8s %6s\n' "$1" vibench '' peer '' ratio
+}
+
+# row WHAT UNIT DIVISOR SERIES [PEER_SERIES=PEER...]: prints the median of a series beside those of its peers, and writes one JSON
+# object for each peer to the results.
+row() {
+    local what="$1" unit="$2" divisor="$3" series="$4" peer ours theirs ratio
+    shift 4
+    ours="$(scaled_median "$series" "$divisor")"
+    (($# > 0)) || printf '%-42s %8.3f %s\n' "$what" "$ours" "$unit"
+    for peer; do
+        theirs="$(scaled_median "${peer%%=*}" "$divisor")"
+        ratio="$(median_of_pairs "$series" / "${peer%%=*}")"
+        [[ "$ratio" != inf ]] || die "no result: ${peer#*=}"
+        printf '%-42s %8.3f %-5s %-32s %8.3f %6.2f\n' "$what" "$ours" "$unit" "${peer#*=}" "$theirs" "$ratio"
+        printf '{"measure": "%s", "unit": "%s", "value": %s, "peer": "%s", "peer_value": %s, "ratio": %s}\n' \
+            "$what" "$unit" "$ours" "${peer#*=}" "$theirs" "$ratio" >>"$RESULTS"
+    done
 }
 
 print_core_latency() {
@@ -107,9 +168,9 @@ goal() {
     fi
 }
 
-# exit_on_missed_goals yes|no: with yes, exits with status 1 if a goal is missed.
+# exit_on_missed_goals: with --check, exits with status 1 if a goal is missed.
 exit_on_missed_goals() {
-    if [[ "$1" == yes ]] && ((MISSED > 0)); then
+    if [[ "$CHECK" == yes ]] && ((MISSED > 0)); then
         exit 1
     fi
 }
