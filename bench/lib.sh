@@ -75,7 +75,7 @@ median_of_pairs() {
 # during which it changed is repeated, and ratios are computed within a group.
 TRIES=4
 # core_latency: prints the round trip of a cache line between the cores, in ns.
-core_latency() { "$VIBENCH" distance --cores "$CORES" | awk '{ print $(NF - 1) }'; }
+core_latency() { "$VIBENCH" core-latency --cores "$CORES" | awk '{ print $(NF - 1) }'; }
 # measure_stable GROUP SERIES...: runs the function GROUP until the core latency is the same before and after, up to TRIES times;
 # removes the values of unsuccessful tries from the series.
 measure_stable() {

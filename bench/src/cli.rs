@@ -43,7 +43,7 @@ pub enum Command {
         role: Role,
     },
     /// Measure the round trip of a cache line between two cores.
-    Distance(CoreLatencyOptions),
+    CoreLatency(CoreLatencyOptions),
     /// Run as the server process of a local run.
     #[command(hide = true)]
     Answer(ServerOptions),
@@ -101,7 +101,7 @@ pub struct Options {
     pub common: CommonOptions,
 }
 
-/// Options of `distance`.
+/// Options of `core-latency`.
 #[derive(Clone, Debug, Args)]
 pub struct CoreLatencyOptions {
     /// The two cores.
@@ -386,7 +386,7 @@ mod tests {
                 options
             }
             Command::Connect(_)
-            | Command::Distance(_)
+            | Command::CoreLatency(_)
             | Command::Port { .. }
             | Command::Answer(_) => {
                 panic!("{line} is not a test")

@@ -16,7 +16,7 @@ use crate::sync::AtomicBool;
 /// Round trips per reading of the clock.
 const SLICE: u64 = 1000;
 
-/// Runs `vibench distance`. `bench/lib.sh` parses the output.
+/// Runs `vibench core-latency`. `bench/lib.sh` parses the output.
 pub(crate) fn run(options: &CoreLatencyOptions) -> Result<()> {
     let Cores { client, server } = options.cores;
     let round_trip_ns = measure(options.cores, options.seconds)?;

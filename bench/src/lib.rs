@@ -67,7 +67,7 @@ pub fn run(cli: cli::Cli) -> ExitCode {
         cli::Command::Bandwidth(options) => client::run(plan::Benchmark::Bandwidth, &options),
         cli::Command::Rate(options) => client::run(plan::Benchmark::Rate, &options),
         cli::Command::Connect(options) => connections::run(&options),
-        cli::Command::Distance(options) => core_latency::run(&options),
+        cli::Command::CoreLatency(options) => core_latency::run(&options),
         cli::Command::Port { role } => port::run(&role),
         cli::Command::Answer(options) => server::serve_parent(&options),
     };

@@ -335,7 +335,7 @@ fn vibench_exits_cleanly_when_its_output_fails() {
     outputs.check(&["connect", "--connections", "20"]);
     let core = polling_core().to_string();
     outputs.check(&[
-        "distance",
+        "core-latency",
         "--cores",
         &format!("0,{core}"),
         "--seconds",
