@@ -16,8 +16,9 @@
 
 use core::fmt;
 
+use vi_types::BoundedBytes;
+
 use crate::attributes::Attributes;
-use crate::discriminator::Discriminator;
 use crate::error::SegmentError;
 use crate::profile::{CE_HEADER_BYTES, MAX_DISCRIMINATOR_BYTES};
 use crate::security::Security;
@@ -43,6 +44,9 @@ const _: () = assert!(tiles(
     ],
     CE_HEADER_BYTES
 ));
+
+/// A discriminator, which names a VI of a host in a Connect Request: up to 16 bytes.
+pub type Discriminator = BoundedBytes<MAX_DISCRIMINATOR_BYTES>;
 
 /// The CE header: parameters of one side for a new connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,12 +117,12 @@ impl CeHeader {
     pub fn emit_fixed(&self, out: &mut [u8; 44]) {
         let mut fixed = Writer(out);
         fixed.u16::<ATTRIBUTES>(self.attributes.to_bits());
-        fixed.u16::<CALLING_LENGTH>(self.calling.wire_length());
+        fixed.u16::<CALLING_LENGTH>(clamped(self.calling.as_bytes().len()));
         fixed.u32::<MTU>(self.mtu_bytes);
-        fixed.array::<CALLING, 16>(self.calling.padded());
+        fixed.array::<CALLING, 16>(*self.calling.padded());
         fixed.u16::<READ_WINDOW>(self.read_window);
-        fixed.u16::<CALLED_LENGTH>(self.called.wire_length());
-        fixed.array::<CALLED, 16>(self.called.padded());
+        fixed.u16::<CALLED_LENGTH>(clamped(self.called.as_bytes().len()));
+        fixed.array::<CALLED, 16>(*self.called.padded());
     }
 
     /// Returns the bytes on the wire: 44 and the Security Information.

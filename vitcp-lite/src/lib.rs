@@ -7,7 +7,7 @@
 //! ```text
 //!   0  segment header      24          segment, segment_type, remote_error
 //!  24  RDMA header         16, or      rdma
-//!      CE header           44          ce, attributes, discriminator
+//!      CE header           44          ce, attributes
 //!      Security            0..=256     security
 //!      payload             0..
 //! ```
@@ -43,7 +43,6 @@ extern crate std;
 pub mod attributes;
 pub mod ce;
 pub mod decoder;
-pub mod discriminator;
 pub mod error;
 pub mod keyed;
 pub mod machine;
@@ -61,9 +60,8 @@ pub mod sequence;
 mod wire;
 
 pub use attributes::{Attributes, ExactLevel};
-pub use ce::CeHeader;
+pub use ce::{CeHeader, Discriminator};
 pub use decoder::{Decoder, Headers, Item, Segment};
-pub use discriminator::Discriminator;
 pub use error::SegmentError;
 pub use keyed::{Acceptance, Challenge, ChallengeResponse, ProofKind, Statement};
 pub use rdma::RdmaHeader;

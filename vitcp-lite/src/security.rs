@@ -2,83 +2,54 @@
 
 use core::fmt;
 
+use vi_types::BoundedBytes;
+
 use crate::profile::MAX_SECURITY_BYTES;
 
 /// Security Information of a consumer, an additional basis for accepting its request: 0 to 256 bytes,
 /// opaque to the stack.
-#[derive(Clone, Copy)]
-pub struct Security {
-    len: u16,
-    bytes: [u8; MAX_SECURITY_BYTES],
-}
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Security(BoundedBytes<MAX_SECURITY_BYTES>);
 
 impl Security {
     /// Empty.
-    pub const EMPTY: Security = Security {
-        len: 0,
-        bytes: [0; MAX_SECURITY_BYTES],
-    };
+    pub const EMPTY: Security = Security(BoundedBytes::EMPTY);
 
     /// Copies `bytes`; `None` if longer than [`MAX_SECURITY_BYTES`].
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Self> {
-        let mut security = Self::EMPTY;
-        security.len = u16::try_from(bytes.len()).ok()?;
-        security
-            .bytes
-            .get_mut(..bytes.len())?
-            .copy_from_slice(bytes);
-        Some(security)
+        BoundedBytes::new(bytes).map(Self)
     }
 
     /// Concatenates `parts`; `None` if longer than [`MAX_SECURITY_BYTES`].
     pub(crate) fn of_parts(parts: &[&[u8]]) -> Option<Self> {
-        let mut security = Self::EMPTY;
+        let mut whole = [0; MAX_SECURITY_BYTES];
         let mut end = 0;
         for part in parts {
             let begin = end;
             end = part.len().checked_add(begin)?;
-            security.bytes.get_mut(begin..end)?.copy_from_slice(part);
+            whole.get_mut(begin..end)?.copy_from_slice(part);
         }
-        security.len = u16::try_from(end).ok()?;
-        Some(security)
+        Self::new(whole.get(..end)?)
     }
 
     /// Returns the bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        let (used, _) = self
-            .bytes
-            .split_at_checked(usize::from(self.len))
-            .unwrap_or((&self.bytes, &[]));
-        used
+        self.0.as_bytes()
     }
 
     /// Checks whether it has no bytes.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
+    pub fn is_empty(&self) -> bool {
+        self.as_bytes().is_empty()
     }
 }
-
-impl Default for Security {
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-
-impl PartialEq for Security {
-    fn eq(&self, other: &Self) -> bool {
-        self.as_bytes() == other.as_bytes()
-    }
-}
-
-impl Eq for Security {}
 
 /// Prints the length only: the bytes may be secret.
 impl fmt::Debug for Security {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Security({} bytes)", self.len)
+        write!(f, "Security({} bytes)", self.as_bytes().len())
     }
 }
 

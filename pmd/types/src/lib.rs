@@ -10,6 +10,7 @@
 //! | [`ViHandle`] and others | handles of the objects of a provider |
 //! | [`ViAttributes`], [`MemAttributes`] | attributes of VIs and memory regions (VIPL 4.6, 4.7) |
 //! | [`NetAddress`] | host and discriminator (VIPL 4.1) |
+//! | [`BoundedBytes`] | byte strings of a bounded length, such as discriminators |
 //! | [`CallError`] | why a call failed (VIPL 4.2) |
 //! | [`AsyncError`] | asynchronous errors of the protocol (VIPL 4.4) |
 //! | [`ResourceError`] | reasons of VIP_ERROR_RESOURCE |
@@ -26,6 +27,7 @@ extern crate std;
 mod address;
 mod async_error;
 mod attributes;
+mod bounded_bytes;
 mod call_error;
 mod connection_options;
 mod counters;
@@ -41,6 +43,7 @@ mod vi_state;
 pub use address::{Discriminator, HostAddress, NetAddress};
 pub use async_error::AsyncError;
 pub use attributes::{MemAttributes, ViAttributes, ViInfo};
+pub use bounded_bytes::BoundedBytes;
 pub use call_error::{CallError, Outcome};
 pub use connection_options::{ConnectionOptions, NegotiatedOptions};
 pub use handles::{ConnHandle, CqHandle, NicHandle, PtagHandle, ViHandle};

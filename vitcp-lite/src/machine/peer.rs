@@ -4,7 +4,7 @@
 //! with the lexicographically lower address yields, and continues as the responder.
 
 use super::Failure;
-use crate::discriminator::Discriminator;
+use crate::ce::Discriminator;
 
 /// Address of a peer's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
