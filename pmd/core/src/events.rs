@@ -1,11 +1,12 @@
 //! The queue of asynchronous errors, from the poller to the thread that calls error handlers (VIPL 3.8).
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use vi_types::AsyncError;
 
+use crate::error_backlog::{ErrorBacklog, Subject};
+use crate::handle::RawHandle;
 use crate::main_thread;
 
 /// Error codes of an error descriptor, with the numbers of the guide (VIPL 4.4).
@@ -146,6 +147,14 @@ impl AsyncEvent {
         }
     }
 
+    /// Returns what this event concerns, for the limits of an [`ErrorBacklog`].
+    pub fn subject(&self) -> Subject {
+        Subject {
+            vi: (self.vi != 0).then(|| RawHandle::unpack(self.vi).index),
+            is_loss: matches!(self.code, ErrorCode::ConnLost | ErrorCode::Catastrophic),
+        }
+    }
+
     /// Returns the event of an error of the protocol.
     pub fn of_vi(vi: u64, nic_handle: u64, error: AsyncError) -> Self {
         /// Operation codes of receive, remote RDMA write and RDMA read.
@@ -175,11 +184,11 @@ impl AsyncEvent {
     }
 }
 
-/// The most queued events.
+/// Maximum number of queued events, besides one loss of the connection of each VI.
 const CAPACITY: usize = 4096;
 
 struct State {
-    pending: VecDeque<AsyncEvent>,
+    pending: ErrorBacklog<AsyncEvent>,
     dropped: u64,
     /// The device's epoch whose thread may take events; `None` while the NIC is closed.
     epoch: Option<u32>,
@@ -191,33 +200,31 @@ pub struct EventQueue {
     arrived: Condvar,
 }
 
-impl Default for EventQueue {
-    fn default() -> Self {
+impl EventQueue {
+    /// Creates an empty queue for a NIC with `max_vi` VIs.
+    pub fn new(max_vi: u32) -> Self {
         Self {
             state: Mutex::new(State {
-                pending: VecDeque::with_capacity(CAPACITY),
+                pending: ErrorBacklog::new(CAPACITY, max_vi as usize),
                 dropped: 0,
                 epoch: None,
             }),
             arrived: Condvar::new(),
         }
     }
-}
 
-impl EventQueue {
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an event; a full queue drops it and counts the drop.
+    /// Adds an event. One beyond the limits of an [`ErrorBacklog`] is dropped and counted.
     #[cold]
     pub fn push(&self, event: AsyncEvent) {
         let mut state = self.lock();
-        if state.pending.len() == CAPACITY {
+        if !state.pending.push(event.subject(), event) {
             state.dropped += 1;
             return;
         }
-        state.pending.push_back(event);
         if state.pending.len() == 1 {
             // The consumer takes all events before it sleeps again.
             self.arrived.notify_one();
@@ -234,7 +241,7 @@ impl EventQueue {
             })
             .unwrap_or_else(PoisonError::into_inner);
         if state.epoch == Some(epoch) {
-            state.pending.pop_front()
+            state.pending.pop()
         } else {
             None
         }
@@ -263,9 +270,8 @@ impl EventQueue {
     /// Takes all queued events: the error, and the address of the descriptor.
     #[cfg(any(test, feature = "testkit"))]
     pub fn take_pending(&self) -> Vec<(ErrorCode, u64)> {
-        let pending = core::mem::take(&mut self.lock().pending);
-        pending
-            .into_iter()
+        let pending = &mut self.lock().pending;
+        core::iter::from_fn(|| pending.pop())
             .map(|e| (e.code, e.descriptor))
             .collect()
     }
@@ -279,27 +285,46 @@ impl EventQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handle::HandleKind;
 
-    fn event(vi: u64) -> AsyncEvent {
-        AsyncEvent::of_vi(vi, 1, AsyncError::ConnectionLost)
+    const MAX_VI: u32 = 1024;
+
+    fn event(index: u32) -> AsyncEvent {
+        event_of(index, AsyncError::ConnectionLost)
     }
 
+    fn event_of(index: u32, error: AsyncError) -> AsyncEvent {
+        let vi = RawHandle::pack(HandleKind::Vi, 0, 1, index);
+        AsyncEvent::of_vi(vi, 1, error)
+    }
+
+    /// A peer sends messages for which no receive is posted, on many VIs, and no handler runs.
     #[test]
-    fn events_keep_order_and_full_queue_counts_drops() {
-        let queue = EventQueue::default();
+    fn peer_that_fills_the_queue_displaces_no_connection_loss() {
+        let queue = EventQueue::new(MAX_VI);
         queue.open(1);
-        for vi in 0..CAPACITY as u64 + 3 {
+        for n in 0..2 * CAPACITY as u32 {
+            queue.push(event_of(n % 100, AsyncError::ReceiveQueueEmpty));
+        }
+        assert_eq!(queue.dropped(), CAPACITY as u64);
+        for vi in 0..MAX_VI {
             queue.push(event(vi));
         }
-        assert_eq!(queue.dropped(), 3);
-        for vi in 0..CAPACITY as u64 {
+        queue.push(AsyncEvent::of_nic());
+        assert_eq!(queue.dropped(), CAPACITY as u64);
+        for _ in 0..CAPACITY {
+            let code = queue.next(1).map(|event| event.code);
+            assert_eq!(code, Some(ErrorCode::RecvqEmpty));
+        }
+        for vi in 0..MAX_VI {
             assert_eq!(queue.next(1), Some(event(vi)));
         }
+        assert_eq!(queue.next(1), Some(AsyncEvent::of_nic()));
     }
 
     #[test]
     fn ended_epoch_returns_no_event_and_wakes_waiting_thread() {
-        let queue = EventQueue::default();
+        let queue = EventQueue::new(MAX_VI);
         queue.open(1);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| queue.next(1));

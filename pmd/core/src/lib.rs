@@ -14,7 +14,7 @@
 //! | [`posted_descriptor`] | validated copies of descriptors, and iteration over their data segments |
 //! | [`queue`], [`cq`] | work queues and completion queues |
 //! | [`post`], [`completion`], [`reap`] | a descriptor's way: posted, completed, reaped |
-//! | [`events`] | queue of asynchronous errors for the consumer |
+//! | [`events`], [`error_backlog`] | queue of asynchronous errors for the consumer; its limits |
 //! | [`notify_slot`], [`handler_thread`] | notify requests, and threads that call handlers |
 //! | [`doorbell`], [`waiters`] | VIs with posted work, and threads that sleep until an event |
 //! | [`biased_lock`], [`sync`], [`sys`] | locks, atomics, system calls |
@@ -27,6 +27,7 @@ pub mod completion;
 pub mod cq;
 pub mod descriptor;
 pub mod doorbell;
+pub mod error_backlog;
 pub mod events;
 pub mod fork;
 pub mod handle;

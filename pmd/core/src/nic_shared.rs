@@ -72,7 +72,7 @@ impl NicShared {
             limits,
             doorbells: Doorbells::new(),
             regions: RegionTable::new(limits.regions),
-            events: EventQueue::default(),
+            events: EventQueue::new(limits.max_vi),
             vis: ObjectTable::new(limits.max_vi),
             cqs: ObjectTable::new(limits.max_cq),
             waiters: Waiters::new(),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use vi_core::completion::CompletionStatus;
 use vi_core::descriptor::control;
+use vi_core::error_backlog::ErrorBacklog;
 use vi_core::events::AsyncEvent;
 use vi_core::handle::RawHandle;
 use vi_core::queue::{SegmentPool, Slot};
@@ -26,7 +27,7 @@ use crate::datapath::{Datapath, ViPath};
 
 /// Maximum number of submissions of an application that are taken in one poll, for each unit of its share.
 const BUDGET: u32 = 8;
-/// Maximum number of pending errors of an application that does not read the completion ring.
+/// Maximum number of pending errors of an application that does not read the completion ring, without losses beyond it.
 const MAX_ERRORS: usize = 1024;
 
 /// Identifies an attached application on one NIC.
@@ -94,7 +95,7 @@ pub(crate) struct Client {
     unreported: VecDeque<(ViIndex, QueueKind)>,
     /// Memory for the segments of its posted descriptors.
     segment_pool: SegmentPool,
-    errors: VecDeque<(ViId, CompletionEntry)>,
+    errors: ErrorBacklog<(ViId, CompletionEntry)>,
     /// Entries were written since it was last woken.
     has_new_entries: bool,
     /// The violation for which it was cut off.
@@ -124,7 +125,7 @@ impl Client {
             claim_budget: 0,
             unreported: VecDeque::new(),
             segment_pool: SegmentPool::default(),
-            errors: VecDeque::new(),
+            errors: ErrorBacklog::new(MAX_ERRORS, 0),
             has_new_entries: false,
             violation: None,
         }
@@ -323,16 +324,14 @@ impl Clients {
             index: raw.index as u16,
             generation: raw.generation,
         };
-        if client.errors.len() >= MAX_ERRORS {
-            count(&client.counters.errors_dropped);
-            return;
-        }
         let entry = CompletionEntry::Error {
             code: event.code as u32,
             resource: event.resource as u32,
             op_code: event.op_code,
         };
-        client.errors.push_back((vi, entry));
+        if !client.errors.push(event.subject(), (vi, entry)) {
+            count(&client.counters.errors_dropped);
+        }
     }
 
     /// Requests wake-ups from all applications, before the poll thread sleeps.
@@ -547,7 +546,7 @@ impl Datapath {
                 client.unreported.pop_front();
             }
             while !client.errors.is_empty() && client.unreported.is_empty() && client.has_space() {
-                if let Some((vi, entry)) = client.errors.pop_front() {
+                if let Some((vi, entry)) = client.errors.pop() {
                     client.push(vi, entry);
                 }
             }

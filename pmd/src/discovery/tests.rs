@@ -99,7 +99,7 @@ fn narrow() -> (Datapath, Arc<Mutex<Sent>>) {
         lock: crate::config::NicConfig::default().lock_memory,
     };
     let regions = Box::leak(Box::new(RegionTable::new(limits)));
-    let events = Box::leak(Box::new(EventQueue::default()));
+    let events = Box::leak(Box::new(EventQueue::new(16)));
     (Datapath::new(Box::new(port), regions, events, 1), sent)
 }
 

@@ -1,8 +1,10 @@
 //! Tests of the submissions that the poller takes from an application beyond its limits.
 
+use vi_core::events::ErrorCode;
+use vi_core::handle::HandleKind;
 use vi_core::memory::backing::Owner;
 use vi_engine::{Completion, Status};
-use vi_types::{PtagHandle, ViAttributes};
+use vi_types::{AsyncError, PtagHandle, ViAttributes};
 
 use super::*;
 use crate::attach::shared_queues::{CompletionConsumer, RingSizes, SubmissionProducer};
@@ -391,4 +393,40 @@ fn cut_off_client_keeps_its_connection_until_it_is_removed() {
     assert!(!application.is_closed());
     drop((client, attach_socket));
     assert!(application.is_closed());
+}
+
+/// Errors that a peer causes on some VIs, and that the application does not read, leave room for the loss of another
+/// VI's connection.
+#[test]
+fn unread_errors_of_some_vis_displace_no_connection_loss_of_another() {
+    const LOST: u32 = 200;
+    let served = TestNic::new("unread-errors", limits());
+    let report = |index, error| {
+        let vi = RawHandle::pack(HandleKind::Vi, 0, 1, index);
+        let event = AsyncEvent::of_vi(vi, served.nic, error);
+        with(served.device, |path| path.clients.report(served.id, &event));
+    };
+    for n in 0..10_000 {
+        report(n % 100, AsyncError::ReceiveQueueEmpty);
+    }
+    report(LOST, AsyncError::ConnectionLost);
+    let mut completions = CompletionConsumer::default();
+    let mut lost = Vec::new();
+    loop {
+        with(served.device, Datapath::deliver_completions);
+        let entries = core::iter::from_fn(|| completions.pop(&served.queues));
+        let entries: Vec<_> = entries.collect();
+        completions.release(&served.queues);
+        if entries.is_empty() {
+            break;
+        }
+        lost.extend(entries.iter().filter_map(|(vi, entry)| match entry {
+            CompletionEntry::Error { code, .. } if *code == ErrorCode::ConnLost as u32 => {
+                Some(u32::from(vi.index))
+            }
+            _ => None,
+        }));
+    }
+    assert_eq!(lost, [LOST]);
+    served.close();
 }
