@@ -261,7 +261,8 @@ pub struct NicConfig {
     /// Maximum number of log lines per second that peers and programs cause on this NIC: asynchronous errors without a
     /// handler, rejected connections. Suppressed lines are counted. 1 to 1000000.
     pub max_log_lines_per_second: u32,
-    /// E_D_TOV in milliseconds.
+    /// E_D_TOV in milliseconds. Accepting a connection fails if the client does not confirm it within four times this,
+    /// or within FCVI_ULP_TIMEOUT if that is less.
     pub e_d_tov_ms: u64,
     /// R_A_TOV in milliseconds. Default: 1000 on `shm`, 10000 on a wire.
     pub r_a_tov_ms: Option<u64>,

@@ -6,7 +6,7 @@
 //! ```text
 //!   Pending --accept--> Accepting --RESP2--> (the VI is Connected)
 //!    |  |                  |
-//!    |  |                  +-- no RESP2 within FCVI_ULP_TIMEOUT, client gave up --> removed
+//!    |  |                  +-- no RESP2 within 4 E_D_TOV, client gave up --> removed
 //!    |  +--reject--> Refused (repeated requests get the same answer) --> removed
 //!    +-- client gave up or its port was lost --> Cancelled (until the consumer accepts or rejects)
 //! ```
@@ -163,7 +163,7 @@ impl Engine {
     /// Sends RESP1 "accepted" and waits for RESP2.
     fn await_response2<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
         let sent = self.send_response1_accept(vi, io);
-        let wait = self.start_wait(now_ns, vi, sent);
+        let wait = self.start_wait(now_ns, vi, self.config.response2_timeout_ns(), sent);
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.phase = Phase::AwaitResponse2(wait);
         }
@@ -222,8 +222,7 @@ impl Engine {
         });
         let Some((vi, connection, peer_index)) = found else {
             self.counters.count(Counter::DropStrayConnect);
-            // A client that received RESP1 does not repeat its request.
-            self.quarantine_request(now_ns, frame.fc.s_id, iu.header.connection_id());
+            self.quarantine_answered(now_ns, frame, iu);
             return;
         };
         self.note_received(peer_index, now_ns);
@@ -235,6 +234,20 @@ impl Engine {
         answer.at = Sequence::reply_to(&frame.fc);
         // If the port had no room, the client repeats RESP2.
         self.send_connection_iu(&answer, &[], io);
+    }
+
+    /// Puts the request of a RESP2 that is too late into quarantine, if this VI had accepted it: a
+    /// client that received RESP1 does not repeat its request.
+    fn quarantine_answered(&mut self, now_ns: u64, frame: &FrameView<'_>, iu: &IuView<'_>) {
+        let (s_id, connection_id) = (frame.fc.s_id, iu.header.connection_id());
+        let vi = self.slot_of(iu.header.handle);
+        let previous = self.endpoint(vi).and_then(|ep| ep.previous);
+        if previous.is_some_and(|previous| {
+            previous.handle == iu.header.handle
+                && (previous.peer, previous.connection_id) == (s_id, connection_id)
+        }) {
+            self.quarantine_request(now_ns, s_id, connection_id);
+        }
     }
 
     fn server_connected<I: EngineIo>(&mut self, vi: ViIndex, connection: &Connection, io: &mut I) {

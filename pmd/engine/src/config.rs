@@ -35,8 +35,9 @@ pub struct EngineConfig {
     pub e_d_tov_ns: u64,
     /// R_A_TOV: maximum lifetime of a frame in the network.
     pub r_a_tov_ns: u64,
-    /// FCVI_ULP_TIMEOUT: timeout of a response. A request is sent four times within it; with
-    /// message recovery 16 times, but at least 100 ms apart unless that is less than four times.
+    /// FCVI_ULP_TIMEOUT: timeout of a response, except for RESP2, which times out after four times
+    /// E_D_TOV if that is less. A request is sent four times within its timeout; with message
+    /// recovery 16 times, but at least 100 ms apart unless that is less than four times.
     pub ulp_timeout_ns: u64,
     /// After another port of the same host answered NO_MATCH: timeout of ports that have not
     /// replied.
@@ -110,18 +111,28 @@ impl EngineConfig {
     /// four times where that is more: if a fifth of all frames is lost, one exchange in three
     /// fails.
     pub(crate) fn retry_interval_ns(&self) -> u64 {
-        let quarter_ns = self.ulp_timeout_ns / 4;
+        self.retry_interval_within_ns(self.ulp_timeout_ns)
+    }
+
+    /// Returns the retry interval of an IU whose response has this timeout.
+    pub(crate) fn retry_interval_within_ns(&self, timeout_ns: u64) -> u64 {
+        let quarter_ns = timeout_ns / 4;
         match self.recovery {
             Some(_) => (quarter_ns / 4).max(LOSSY_RETRY_NS).min(quarter_ns),
             None => quarter_ns,
         }
     }
 
-    /// Returns the retry interval that follows this one.
-    pub(crate) fn next_retry_interval_ns(&self, interval_ns: u64) -> u64 {
-        interval_ns
-            .saturating_mul(4)
-            .min(self.retry_interval_ns().max(interval_ns))
+    /// Returns the timeout of RESP2. A client sends it as soon as it receives RESP1, so that the
+    /// time of a few lost frames is enough; meanwhile a thread of the consumer is blocked.
+    pub(crate) fn response2_timeout_ns(&self) -> u64 {
+        self.ulp_timeout_ns.min(self.e_d_tov_ns.saturating_mul(4))
+    }
+
+    /// Returns the retry interval that follows this one, of an IU whose response has this timeout.
+    pub(crate) fn next_retry_interval_ns(&self, interval_ns: u64, timeout_ns: u64) -> u64 {
+        let most_ns = self.retry_interval_within_ns(timeout_ns);
+        interval_ns.saturating_mul(4).min(most_ns.max(interval_ns))
     }
 
     /// Returns `max_reads_accepted` within its limits.

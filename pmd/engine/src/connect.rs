@@ -10,7 +10,8 @@
 //! ```
 //! RQST is repeated at the interval `EngineConfig::retry_interval_ns`, on a new exchange with the
 //! same connection ID, until the consumer's timeout; RESP1 and RESP2 are repeated on their exchange,
-//! until FCVI_ULP_TIMEOUT expires or a later IU shows that they arrived.
+//! until their response times out (RESP2 after four times E_D_TOV at most, RESP3 after
+//! FCVI_ULP_TIMEOUT) or a later IU shows that they arrived.
 //!
 //! Peer to peer both sides are originators until one of them accepts the other's RQST; `peer` decides
 //! which. Their first retry intervals are shorter.
@@ -106,20 +107,27 @@ impl Engine {
         self.config.retry_interval_ns()
     }
 
-    /// Starts the wait for a response. `sent`: the IU that requests it was sent, otherwise the port
-    /// had no room.
-    pub(crate) fn start_wait(&self, now_ns: u64, vi: ViIndex, sent: bool) -> ResponseWait {
+    /// Starts the wait for a response with this timeout. `sent`: the IU that requests it was sent,
+    /// otherwise the port had no room.
+    pub(crate) fn start_wait(
+        &self,
+        now_ns: u64,
+        vi: ViIndex,
+        timeout_ns: u64,
+        sent: bool,
+    ) -> ResponseWait {
         let peer = self.endpoint(vi).and_then(|ep| ep.peer_request.as_ref());
         let interval_ns = match peer {
             Some(_) => self.config.peer_retry_ns,
-            None => self.retry_interval_ns(),
+            None => self.config.retry_interval_within_ns(timeout_ns),
         };
         let given_up_ns = peer.and_then(|p| p.deadline_ns()).unwrap_or(u64::MAX);
         let mut wait = ResponseWait {
             sent: false,
+            timeout_ns,
             interval_ns,
             next_retry_ns: now_ns,
-            deadline_ns: given_up_ns.min(now_ns + self.config.ulp_timeout_ns),
+            deadline_ns: given_up_ns.min(now_ns + timeout_ns),
         };
         self.note_sent(now_ns, &mut wait, sent);
         wait
@@ -130,7 +138,9 @@ impl Engine {
         if sent {
             wait.sent = true;
             wait.next_retry_ns = now_ns + wait.interval_ns;
-            wait.interval_ns = self.config.next_retry_interval_ns(wait.interval_ns);
+            wait.interval_ns = self
+                .config
+                .next_retry_interval_ns(wait.interval_ns, wait.timeout_ns);
         } else {
             wait.next_retry_ns = now_ns + NO_ROOM_RETRY_NS;
         }
@@ -177,6 +187,10 @@ impl Engine {
         ep.peer = connection.peer;
         ep.peer_index = peer_index;
         ep.connection = Some(connection);
+        if !connection.originator {
+            let request = (connection.peer, connection.connection_id);
+            self.accepted.insert(request, vi);
+        }
         self.watch_misses(vi);
     }
 

@@ -88,6 +88,10 @@ impl Engine {
             placed,
         });
         self.remove_peer_connection(now_ns, connection.peer);
+        let request = (connection.peer, connection.connection_id);
+        if !connection.originator && self.accepted.get(&request) == Some(&vi) {
+            self.accepted.remove(&request);
+        }
         if !connection.originator && is_not_repeated {
             self.quarantine_request(now_ns, connection.peer, connection.connection_id);
         }
@@ -176,7 +180,7 @@ impl Engine {
         let mut known = self.cancel_incoming(s_id, connection_id);
         if iu.header.handle == profile::HANDLE_NONE {
             // Only a requester that cancels its request does not know our handle.
-            self.quarantine_request(now_ns, s_id, connection_id);
+            self.quarantine_cancelled(now_ns, s_id, connection_id);
         }
         if let Some(vi) = self.disconnected_vi(s_id, iu) {
             known = true;
@@ -233,13 +237,9 @@ impl Engine {
             let ep = self.endpoint(vi)?;
             return (ep.is_addressed(iu) && ep.connection.as_ref().is_some_and(fits)).then_some(vi);
         }
-        let at = self.endpoints.iter().position(|ep| {
-            ep.as_ref().is_some_and(|ep| {
-                matches!(ep.phase, Phase::AwaitResponse2(_))
-                    && ep.connection.as_ref().is_some_and(fits)
-            })
-        })?;
-        Some(ViIndex(at as u32))
+        let vi = *self.accepted.get(&(s_id, connection_id))?;
+        let waits = matches!(self.endpoint(vi)?.phase, Phase::AwaitResponse2(_));
+        waits.then_some(vi)
     }
 
     /// The peer disconnected or was lost: a connection breaks and reports `loss`, a pending request
@@ -292,8 +292,18 @@ impl Engine {
     /// Ends all connections and requests with a station that was lost or replaced.
     pub fn peer_lost<I: EngineIo>(&mut self, now_ns: u64, id: NPortId, io: &mut I) {
         self.counters.count(Counter::PeersLost);
-        self.remove_target(now_ns, id, io);
-        self.cancel_incoming_from(id);
+        self.ports_lost(now_ns, |port| port == id, io);
+    }
+
+    /// Ends all connections and requests with all of these ports, in one pass.
+    pub(crate) fn ports_lost<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        is_lost: impl Fn(NPortId) -> bool + Copy,
+        io: &mut I,
+    ) {
+        self.remove_targets(now_ns, is_lost, io);
+        self.cancel_incoming_from(is_lost);
         for slot in 0..self.endpoints.len() {
             let vi = ViIndex(slot as u32);
             let Some(ep) = self.endpoint_mut(vi) else {
@@ -302,7 +312,7 @@ impl Engine {
             if ep
                 .connection
                 .as_ref()
-                .is_some_and(|connection| connection.peer == id)
+                .is_some_and(|connection| is_lost(connection.peer))
             {
                 let asked = matches!(ep.phase, Phase::AwaitResponse3(_));
                 let error = if asked {
@@ -314,9 +324,9 @@ impl Engine {
             }
         }
         for ep in self.endpoints.iter_mut().flatten() {
-            ep.previous = ep.previous.filter(|f| f.peer != id);
+            ep.previous = ep.previous.filter(|f| !is_lost(f.peer));
         }
-        self.remove_disconnects_to(now_ns, id);
+        self.remove_disconnects_to(now_ns, is_lost);
         io.control_event(Waiter::All);
     }
 }

@@ -62,6 +62,8 @@ pub(crate) enum Phase {
 pub(crate) struct ResponseWait {
     /// The IU that requests the response was sent; until then the port had no room.
     pub(crate) sent: bool,
+    /// Timeout of the response.
+    pub(crate) timeout_ns: u64,
     /// Retry interval after the next retry.
     pub(crate) interval_ns: u64,
     /// Time of the next retry.

@@ -1,7 +1,7 @@
 //! The protocol state of one N_Port, and the verbs that the poll loop calls.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
@@ -11,16 +11,17 @@ pub use vi_types::ViIndex;
 
 use crate::accept::{Incoming, Listener};
 use crate::config::EngineConfig;
+use crate::connection_ids::ConnectionIds;
 use crate::counters::Counters;
 use crate::endpoint::{Endpoint, Phase, ViParams};
 use crate::engine_io::EngineIo;
 use crate::exchange::ExchangePool;
-use crate::handles::{Handles, slot_mask};
+use crate::handles::{Handles, permute, slot_mask};
 use crate::liveness::Peer;
 use crate::logged_in_ports::LoggedInPorts;
 use crate::misses::PeerMisses;
 use crate::pending_disconnects::PendingDisconnect;
-use crate::quarantine::Quarantine;
+use crate::quarantine::RequestQuarantine;
 use crate::receive::PeerKey;
 use crate::timer::{TimerKey, TimerTable};
 
@@ -39,8 +40,12 @@ pub struct Engine {
     pub(crate) handles: Handles,
     /// The bits of a handle that name a slot of `endpoints`.
     pub(crate) slot_mask: u32,
-    /// By S_ID and connection ID.
-    pub(crate) quarantined_requests: Quarantine<(NPortId, u32)>,
+    pub(crate) quarantine: RequestQuarantine,
+    /// VIs by S_ID and connection ID of the request that they have accepted. Each received request
+    /// is looked up here, and may be forged: a search of all VIs would take too long.
+    pub(crate) accepted: HashMap<(NPortId, u32), ViIndex>,
+    /// VIs with a peer request, and some that had one.
+    pub(crate) peer_requesters: Vec<ViIndex>,
     pub(crate) listeners: Vec<Listener>,
     pub(crate) incoming: Vec<Option<Incoming>>,
     pub(crate) pending_disconnects: Vec<Option<PendingDisconnect>>,
@@ -48,27 +53,35 @@ pub struct Engine {
     pub(crate) misses: PeerMisses<PeerKey>,
     pub(crate) timers: TimerTable,
     pub(crate) counters: Counters,
-    pub(crate) next_connection_id: u32,
+    pub(crate) connection_ids: ConnectionIds,
     pub(crate) next_listener: u64,
     pub(crate) next_peer_request: u64,
     pub(crate) next_generation: u32,
     pub(crate) probing: bool,
+    /// The next peer whose liveness is checked.
+    pub(crate) next_check: usize,
     /// `None` if every port may connect.
     pub(crate) logged_in_ports: Option<LoggedInPorts>,
 }
 
 impl Engine {
-    /// Creates an N_Port without VIs. `first` seeds connection IDs and OX_IDs: 64 random bits.
-    pub fn new(config: EngineConfig, first: u64) -> Self {
+    /// Creates an N_Port without VIs. `secret`: 64 random bits, from which connection IDs and the
+    /// first OX_ID are derived.
+    pub fn new(config: EngineConfig, secret: u64) -> Self {
         let max_vi = config.max_vi.min(0xFFFF) as usize;
+        // What others see must not reveal the key of the connection IDs.
+        let first = |number| permute(!secret, number, u32::BITS);
         Self {
             mac: MacAddress::vn2vn(config.n_port_id),
             endpoints: (0..max_vi).map(|_| None).collect(),
             free: (0..max_vi as u32).map(Reverse).collect(),
-            exchanges: ExchangePool::new(config.r_a_tov_ns, (first >> 32) as u16),
+            exchanges: ExchangePool::new(config.r_a_tov_ns, first(0) as u16),
             handles: Handles::new(max_vi, config.r_a_tov_ns),
             slot_mask: slot_mask(max_vi),
-            quarantined_requests: Quarantine::new(config.r_a_tov_ns),
+            quarantine: RequestQuarantine::new(config.r_a_tov_ns),
+            // At most half full, it rehashes in place.
+            accepted: HashMap::with_capacity(2 * max_vi),
+            peer_requesters: Vec::new(),
             listeners: Vec::new(),
             incoming: Vec::with_capacity(config.max_incoming as usize),
             pending_disconnects: Vec::with_capacity(config.max_pending_disconnects as usize),
@@ -80,11 +93,12 @@ impl Engine {
                 config.max_pending_disconnects as usize,
             ),
             counters: Counters::default(),
-            next_connection_id: first as u32,
+            connection_ids: ConnectionIds::new(secret),
             next_listener: 0,
             next_peer_request: 0,
-            next_generation: (first >> 16) as u32,
+            next_generation: first(1),
             probing: false,
+            next_check: 0,
             logged_in_ports: None,
             config,
         }

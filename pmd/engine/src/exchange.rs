@@ -99,6 +99,15 @@ impl ExchangePool {
         self.open(now_ns)
     }
 
+    /// As [`ExchangePool::open_control`], with the first free OX_ID from `start` on, so that others
+    /// cannot predict it.
+    pub(crate) fn open_control_from(&mut self, now_ns: u64, start: u32) -> Option<Exchange> {
+        let next = core::mem::replace(&mut self.cursor, start as usize % OX_IDS);
+        let exchange = self.open_control(now_ns);
+        self.cursor = next;
+        exchange
+    }
+
     /// Closes an exchange that ended normally. `seq_cnt` follows the last one sent on it.
     #[inline]
     pub(crate) fn close(&mut self, ox_id: u16, seq_cnt: u16) {

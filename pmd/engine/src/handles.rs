@@ -117,7 +117,7 @@ impl SlotNumbers {
 
 /// Returns the number at this position of the order given by `key`. Each half is mixed with a
 /// function of the other one, which is invertible, so no two positions have the same number.
-fn permute(key: u64, position: u32, bits: u32) -> u32 {
+pub(crate) fn permute(key: u64, position: u32, bits: u32) -> u32 {
     let low_bits = bits / 2;
     let (low_mask, high_mask) = ((1 << low_bits) - 1, (1 << (bits - low_bits)) - 1);
     let (mut low, mut high) = (position & low_mask, position >> low_bits);

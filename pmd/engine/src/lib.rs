@@ -17,7 +17,7 @@
 //! | `shortcut` | messages between two VIs of this engine, moved without frames |
 //! | `connect`, `accept` | connection set-up: originator, responder |
 //! | `disconnect`, `pending_disconnects` | ends of connections; disconnects retransmitted until answered |
-//! | `connection_iu` | the frames of these procedures |
+//! | `connection_iu`, `connection_ids` | the frames of these procedures; the IDs of own requests |
 //! | `port_lost` | failure of the port itself |
 //! | `logged_in_ports` | ports that may connect, with discovery; change of the own N_Port_ID |
 //! | `liveness` | probes of idle peers |
@@ -32,6 +32,7 @@
 
 mod accept;
 mod connect;
+mod connection_ids;
 mod connection_iu;
 mod disconnect;
 mod endpoint;

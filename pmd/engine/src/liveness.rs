@@ -3,7 +3,11 @@
 //! On a network that does not report lost stations, a port with connections to a peer that was
 //! silent for a while sends it an ADISC ELS, as Fibre Channel does to verify an address: the reply
 //! contains the Port_Name. A new peer is probed at once, so that its name is known. After three
-//! unanswered probes, or with another Port_Name than before, the peer is lost.
+//! unanswered probes, or three replies in a row with the same other Port_Name, the peer is lost.
+//!
+//! Any station can forge a reply, but not know the OX_ID that it must have: each probe has a random
+//! one. One guess may be right, three in a row are not. A forged ADISC causes a probe only if there
+//! was none for a while, because each uses an OX_ID for twice R_A_TOV.
 
 use fcvi_frame::els::{Adisc, ElsCommand};
 use fcvi_frame::ethernet::MacAddress;
@@ -20,6 +24,12 @@ use crate::timer::TimerKey;
 
 /// Unanswered probes after which a peer is lost.
 const PROBES: u8 = 3;
+/// Probes within an interval that ADISCs with another Port_Name can cause.
+const PROBES_PER_INTERVAL: u64 = 4;
+/// Replies in a row with another Port_Name after which a peer is lost.
+const REPLIES_OF_ANOTHER: u8 = 3;
+/// Peers that one timeout checks. The next poll continues with the others.
+const CHECKS_PER_TIMEOUT: usize = 64;
 
 /// Another N_Port with connections to this one.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +38,10 @@ pub(crate) struct Peer {
     connections: u32,
     last_received_ns: u64,
     port_name: Option<u64>,
+    /// Another name of the last replies, and their number.
+    other_name: (u64, u8),
     probes: u8,
+    last_probe_ns: u64,
     exchange: Option<(u16, u16)>,
 }
 
@@ -52,6 +65,7 @@ impl Engine {
         let probes_now = self.config.probe_interval_ns > 0 && id != self.config.n_port_id;
         if probes_now && known_at.is_none() {
             self.probing = true;
+            self.next_check = self.next_check.min(at);
             self.timers.set(now_ns, TimerKey::Liveness);
         }
         at as u32
@@ -63,7 +77,9 @@ impl Engine {
             connections: 0,
             last_received_ns: 0,
             port_name: None,
+            other_name: (0, 0),
             probes: 0,
+            last_probe_ns: 0,
             exchange: None,
         };
         match self.peers.iter().position(|p| p.connections == 0) {
@@ -101,10 +117,15 @@ impl Engine {
         }
     }
 
-    /// Probes idle peers, and ends connections with those that do not reply.
+    /// Probes idle peers, and ends connections with those that do not reply: with one of them at a
+    /// time, because many can become silent together.
     pub(crate) fn liveness_timeout<I: EngineIo>(&mut self, now_ns: u64, io: &mut I) {
         let interval = self.config.probe_interval_ns;
-        for at in 0..self.peers.len() {
+        let end = self.peers.len().min(self.next_check + CHECKS_PER_TIMEOUT);
+        let mut lost = None;
+        while lost.is_none() && self.next_check < end {
+            let at = self.next_check;
+            self.next_check += 1;
             let peer = self.peers[at];
             if !self.is_probed(&peer) {
                 continue;
@@ -114,11 +135,20 @@ impl Engine {
                 continue;
             }
             if peer.probes == PROBES && now_ns >= peer.last_received_ns + interval {
-                self.peer_lost(now_ns, peer.id, io);
+                lost = Some(peer.id);
             } else {
                 self.probe(now_ns, at, io);
             }
         }
+        if let Some(id) = lost {
+            self.peer_lost(now_ns, id, io);
+        }
+        if self.next_check < self.peers.len() {
+            // Not in this call of `handle_timeout`.
+            self.timers.set(now_ns + 1, TimerKey::Liveness);
+            return;
+        }
+        self.next_check = 0;
         self.probing = self.peers.iter().any(|peer| self.is_probed(peer));
         if self.probing {
             self.timers.set(now_ns + interval, TimerKey::Liveness);
@@ -133,7 +163,8 @@ impl Engine {
 
     /// Sends ADISC to a peer. Counts as a probe only if the port accepted it.
     fn probe<I: EngineIo>(&mut self, now_ns: u64, at: usize, io: &mut I) {
-        let Some(exchange) = self.exchanges.open_control(now_ns) else {
+        let start = io.random();
+        let Some(exchange) = self.exchanges.open_control_from(now_ns, start) else {
             self.counters.count(Counter::ControlNoRoom);
             return;
         };
@@ -152,6 +183,7 @@ impl Engine {
         }
         let peer = &mut self.peers[at];
         peer.probes = PROBES.min(peer.probes + 1);
+        peer.last_probe_ns = now_ns;
         let open = (exchange.ox_id, exchange.seq_cnt.wrapping_add(1));
         if let Some((ox_id, seq_cnt)) = peer.exchange.replace(open) {
             self.exchanges.end_request(now_ns, ox_id, seq_cnt);
@@ -239,10 +271,12 @@ impl Engine {
         }
         // Any station can send this unasked, so a changed name is only a reason to probe: the reply
         // to a probe counts.
+        let pause_ns = self.config.probe_interval_ns / PROBES_PER_INTERVAL;
         let renamed = self.peers.iter().position(|p| {
             p.id == frame.fc.s_id
                 && p.connections > 0
                 && p.exchange.is_none()
+                && now_ns >= p.last_probe_ns + pause_ns
                 && p.port_name.is_some_and(|name| name != adisc.port_name)
         });
         if let Some(at) = renamed {
@@ -266,15 +300,23 @@ impl Engine {
             return;
         };
         let peer = &mut self.peers[at];
-        let before = peer.port_name.replace(adisc.port_name);
         if let Some((ox_id, seq_cnt)) = peer.exchange.take() {
             // Only the OX_ID identifies the request of a reply: it must not be in use again.
             self.exchanges.end_request(now_ns, ox_id, seq_cnt);
         }
-        self.note_received(at as u32, now_ns);
-        if before.is_some_and(|name| name != adisc.port_name) {
+        let name = adisc.port_name;
+        if *peer.port_name.get_or_insert(name) == name {
+            peer.other_name = (name, 0);
+            self.note_received(at as u32, now_ns);
+            return;
+        }
+        let (other, replies) = peer.other_name;
+        peer.other_name = (name, if other == name { replies + 1 } else { 1 });
+        if peer.other_name.1 >= REPLIES_OF_ANOTHER {
             // The same address, another port.
             self.peer_lost(now_ns, s_id, io);
+        } else {
+            self.probe(now_ns, at, io);
         }
     }
 }

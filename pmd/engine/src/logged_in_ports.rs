@@ -105,10 +105,7 @@ impl Engine {
         if id == self.config.n_port_id {
             return;
         }
-        for id in self.known_ports() {
-            self.peer_lost(now_ns, id, io);
-        }
-        self.remove_all_disconnects(now_ns);
+        self.all_ports_lost(now_ns, io);
         if let Some(logged_in) = &mut self.logged_in_ports {
             *logged_in = LoggedInPorts::default();
         }

@@ -169,18 +169,11 @@ impl Engine {
     }
 
     /// Removes all disconnects that wait for a response of a lost port.
-    pub(crate) fn remove_disconnects_to(&mut self, now_ns: u64, peer: NPortId) {
+    pub(crate) fn remove_disconnects_to(&mut self, now_ns: u64, is_lost: impl Fn(NPortId) -> bool) {
         for index in 0..self.pending_disconnects.len() {
-            if self.pending_disconnects[index].is_some_and(|c| c.info.peer == peer) {
+            if self.pending_disconnects[index].is_some_and(|c| is_lost(c.info.peer)) {
                 self.remove_disconnect(now_ns, index);
             }
-        }
-    }
-
-    /// Removes all disconnects: the port carries no frames any more.
-    pub(crate) fn remove_all_disconnects(&mut self, now_ns: u64) {
-        for index in 0..self.pending_disconnects.len() {
-            self.remove_disconnect(now_ns, index);
         }
     }
 

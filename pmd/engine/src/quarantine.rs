@@ -6,8 +6,15 @@
 //! connection, or was cancelled, is identified by its S_ID and FCVI_CONNECTION_ID: its sender has
 //! no reason to repeat it, so a further copy is late and is not reported to a consumer.
 //!
-//! At most [`MAX_QUARANTINED`] requests are kept. If more end within R_A_TOV, the oldest are
-//! evicted; a late copy of one of these gets RESP1, to which no RESP2 follows.
+//! | table | contents | entries |
+//! | --- | --- | --- |
+//! | `received` | requests of other ports that were received and ended | [`MAX_RECEIVED`] |
+//! | `announced` | requests that were cancelled before they were received | [`MAX_ANNOUNCED`] |
+//! | `own` | our requests that ended: only their late acceptances are answered | [`MAX_OWN`] |
+//!
+//! If more end within R_A_TOV, the oldest are evicted; a late copy of one of these gets RESP1, to
+//! which no RESP2 follows. Any station can fill `announced` by forged frames, and evict only what
+//! is there. It cannot name the next request of another port, whose ID it would have to guess.
 
 use core::hash::Hash;
 use std::collections::{HashSet, VecDeque};
@@ -17,41 +24,75 @@ use crate::engine::Engine;
 use crate::synonym::{Check, skips};
 use fcvi_frame::fc::NPortId;
 
-/// Maximum number of requests in quarantine.
-pub(crate) const MAX_QUARANTINED: usize = 1 << 14;
+/// Maximum number of ended requests of other ports.
+pub(crate) const MAX_RECEIVED: usize = 1 << 14;
+/// Maximum number of requests that were cancelled before they were received.
+pub(crate) const MAX_ANNOUNCED: usize = 1 << 10;
+/// Maximum number of ended requests of this port.
+const MAX_OWN: usize = 1 << 12;
+/// Entries that one call removes because their time has passed. Others are removed by later calls:
+/// no request has the identifiers of another one, so that it does not matter when.
+const EXPIRED_PER_CALL: usize = 64;
 
-/// Identifiers that ended less than R_A_TOV ago. Allocates at construction only, because
+/// The requests in quarantine.
+#[derive(Debug)]
+pub(crate) struct RequestQuarantine {
+    /// By S_ID and connection ID.
+    received: Quarantine<(NPortId, u32)>,
+    announced: Quarantine<(NPortId, u32)>,
+    /// By our handle and connection ID.
+    own: Quarantine<(u32, u32)>,
+}
+
+impl RequestQuarantine {
+    pub(crate) fn new(r_a_tov_ns: u64) -> Self {
+        Self {
+            received: Quarantine::new(MAX_RECEIVED, r_a_tov_ns),
+            announced: Quarantine::new(MAX_ANNOUNCED, r_a_tov_ns),
+            // Request and response can each be in the network for R_A_TOV.
+            own: Quarantine::new(MAX_OWN, r_a_tov_ns.saturating_mul(2)),
+        }
+    }
+}
+
+/// Identifiers that ended less than a given time ago. Allocates at construction only, because
 /// connections are made while messages are sent.
 #[derive(Debug)]
-pub(crate) struct Quarantine<K> {
+struct Quarantine<K> {
     /// Expiry time and identifier, oldest first.
     expiries: VecDeque<(u64, K)>,
     known: HashSet<K>,
-    r_a_tov_ns: u64,
+    capacity: usize,
+    lifetime_ns: u64,
 }
 
 impl<K: Copy + Eq + Hash> Quarantine<K> {
-    pub(crate) fn new(r_a_tov_ns: u64) -> Self {
+    fn new(capacity: usize, lifetime_ns: u64) -> Self {
         Self {
-            expiries: VecDeque::with_capacity(MAX_QUARANTINED),
+            expiries: VecDeque::with_capacity(capacity),
             // At most half full, it rehashes in place.
-            known: HashSet::with_capacity(2 * MAX_QUARANTINED),
-            r_a_tov_ns,
+            known: HashSet::with_capacity(2 * capacity),
+            capacity,
+            lifetime_ns,
         }
     }
 
     fn add(&mut self, now_ns: u64, key: K) {
         self.expire(now_ns);
-        if self.expiries.len() >= MAX_QUARANTINED {
+        if self.expiries.len() >= self.capacity {
             self.evict_oldest();
         }
         if self.known.insert(key) {
-            self.expiries.push_back((now_ns + self.r_a_tov_ns, key));
+            self.expiries
+                .push_back((now_ns.saturating_add(self.lifetime_ns), key));
         }
     }
 
     fn expire(&mut self, now_ns: u64) {
-        while self.expiries.front().is_some_and(|(at, _)| *at <= now_ns) {
+        for _ in 0..EXPIRED_PER_CALL {
+            if self.expiries.front().is_none_or(|(at, _)| *at > now_ns) {
+                return;
+            }
             self.evict_oldest();
         }
     }
@@ -69,9 +110,20 @@ impl<K: Copy + Eq + Hash> Quarantine<K> {
 }
 
 impl Engine {
-    /// Puts a request that will not be repeated into quarantine.
+    /// Puts a received request that will not be repeated into quarantine.
     pub(crate) fn quarantine_request(&mut self, now_ns: u64, s_id: NPortId, connection_id: u32) {
-        self.quarantined_requests.add(now_ns, (s_id, connection_id));
+        let received = &mut self.quarantine.received;
+        received.add(now_ns, (s_id, connection_id));
+    }
+
+    /// Puts a request that was cancelled into quarantine. It may not have been received yet.
+    pub(crate) fn quarantine_cancelled(&mut self, now_ns: u64, s_id: NPortId, connection_id: u32) {
+        if self.has_received(s_id, connection_id) {
+            self.quarantine_request(now_ns, s_id, connection_id);
+        } else {
+            let announced = &mut self.quarantine.announced;
+            announced.add(now_ns, (s_id, connection_id));
+        }
     }
 
     /// Reports whether this request is in quarantine, and counts it then.
@@ -81,14 +133,34 @@ impl Engine {
         s_id: NPortId,
         connection_id: u32,
     ) -> bool {
-        let late = self
-            .quarantined_requests
-            .contains(now_ns, (s_id, connection_id));
+        let key = (s_id, connection_id);
+        let RequestQuarantine {
+            received,
+            announced,
+            ..
+        } = &mut self.quarantine;
+        let late = received.contains(now_ns, key) || announced.contains(now_ns, key);
         if late && !skips(Check::QuarantinedRequest) {
             self.counters.count(Counter::DropLateRequest);
             return true;
         }
         false
+    }
+
+    /// Notes that a request of ours, under this handle, needs no further acceptance.
+    pub(crate) fn note_ended_request(&mut self, now_ns: u64, handle: u32, connection_id: u32) {
+        self.quarantine.own.add(now_ns, (handle, connection_id));
+    }
+
+    /// Reports whether a request of ours under this handle ended recently.
+    pub(crate) fn is_ended_request(
+        &mut self,
+        now_ns: u64,
+        handle: u32,
+        connection_id: u32,
+    ) -> bool {
+        let own = &mut self.quarantine.own;
+        own.contains(now_ns, (handle, connection_id))
     }
 }
 
@@ -98,7 +170,7 @@ mod tests {
 
     #[test]
     fn identifier_is_quarantined_for_r_a_tov() {
-        let mut quarantine = Quarantine::new(1000);
+        let mut quarantine = Quarantine::new(MAX_RECEIVED, 1000);
         quarantine.add(5, 77);
         assert!(quarantine.contains(1004, 77) && !quarantine.contains(1004, 78));
         assert!(!quarantine.contains(1005, 77));
@@ -107,33 +179,49 @@ mod tests {
 
     #[test]
     fn quarantine_does_not_allocate_after_construction() {
-        let mut quarantine = Quarantine::new(1000);
+        let mut quarantine = Quarantine::new(MAX_RECEIVED, 1000);
         let capacities = |quarantine: &Quarantine<usize>| {
             (quarantine.expiries.capacity(), quarantine.known.capacity())
         };
         let first = capacities(&quarantine);
-        for key in 0..10 * MAX_QUARANTINED {
+        for key in 0..10 * MAX_RECEIVED {
             quarantine.add(key as u64 / 20, key);
         }
-        assert_eq!(quarantine.expiries.len(), MAX_QUARANTINED);
+        assert_eq!(quarantine.expiries.len(), MAX_RECEIVED);
         let last = capacities(&quarantine);
         assert!(last.0 == first.0 && last.1 <= first.1, "{first:?} {last:?}");
     }
 
     #[test]
+    fn requests_that_expire_together_are_removed_in_parts() {
+        let mut quarantine = Quarantine::new(MAX_RECEIVED, 1000);
+        for key in 0..MAX_RECEIVED {
+            quarantine.add(0, key);
+        }
+        for call in 1..=MAX_RECEIVED / EXPIRED_PER_CALL {
+            assert!(!quarantine.contains(1000, MAX_RECEIVED));
+            let left = MAX_RECEIVED - call * EXPIRED_PER_CALL;
+            assert_eq!(
+                (quarantine.expiries.len(), quarantine.known.len()),
+                (left, left)
+            );
+        }
+    }
+
+    #[test]
     fn full_quarantine_evicts_the_oldest() {
-        let mut quarantine = Quarantine::new(1000);
-        for key in 0..=MAX_QUARANTINED {
+        let mut quarantine = Quarantine::new(MAX_RECEIVED, 1000);
+        for key in 0..=MAX_RECEIVED {
             quarantine.add(0, key);
         }
         assert!(
             !quarantine.contains(0, 0)
                 && quarantine.contains(0, 1)
-                && quarantine.contains(0, MAX_QUARANTINED)
+                && quarantine.contains(0, MAX_RECEIVED)
         );
         assert_eq!(
             (quarantine.expiries.len(), quarantine.known.len()),
-            (MAX_QUARANTINED, MAX_QUARANTINED)
+            (MAX_RECEIVED, MAX_RECEIVED)
         );
     }
 }

@@ -8,6 +8,7 @@ mod connections;
 mod data;
 mod disconnect;
 mod errors;
+mod forged;
 mod liveness;
 mod logins;
 mod lost_ius;

@@ -202,14 +202,8 @@ impl Engine {
         });
         let Some(incoming) = known else {
             // Connected already: this retry crossed our RESP1, or was delayed.
-            let established = self.endpoints.iter().flatten().any(|ep| {
-                ep.connection.as_ref().is_some_and(|connection| {
-                    !connection.originator
-                        && connection.peer == s_id
-                        && connection.connection_id == connection_id
-                        && connection.peer_handle == request.vi_handle
-                })
-            });
+            let vi = self.vi_that_accepted(s_id, connection_id, request.vi_handle);
+            let established = vi.is_some();
             if established {
                 self.counters.count(Counter::KnownRequests);
             }
@@ -249,6 +243,18 @@ impl Engine {
             IncomingState::Pending | IncomingState::Cancelled => {}
         }
         true
+    }
+
+    /// Returns the VI that has accepted this request already.
+    pub(super) fn vi_that_accepted(
+        &self,
+        s_id: NPortId,
+        connection_id: u32,
+        originator_handle: u32,
+    ) -> Option<ViIndex> {
+        let vi = *self.accepted.get(&(s_id, connection_id))?;
+        let connection = self.endpoint(vi)?.connection?;
+        (connection.peer_handle == originator_handle).then_some(vi)
     }
 
     /// Refuses the request in this frame by RESP1.
@@ -387,10 +393,16 @@ impl Engine {
         }
     }
 
+    /// Reports whether this request was received and is kept, in any state.
+    pub(crate) fn has_received(&self, s_id: NPortId, connection_id: u32) -> bool {
+        let mut received = self.incoming.iter().flatten();
+        received.any(|i| (i.s_id, i.connection_id) == (s_id, connection_id))
+    }
+
     /// Cancels all pending requests of a lost port.
-    pub(crate) fn cancel_incoming_from(&mut self, s_id: NPortId) {
+    pub(crate) fn cancel_incoming_from(&mut self, is_lost: impl Fn(NPortId) -> bool) {
         for incoming in self.incoming.iter_mut().flatten() {
-            if incoming.s_id == s_id && incoming.state == IncomingState::Pending {
+            if is_lost(incoming.s_id) && incoming.state == IncomingState::Pending {
                 incoming.state = IncomingState::Cancelled;
             }
         }

@@ -39,7 +39,9 @@ impl Engine {
             status: ConnectStatus::Pending,
             reason: ConnectReason::NotYetPosted,
         };
-        if let Some(vi) = self.vi_that_accepted(&from, request.vi_handle) {
+        if let Some(vi) =
+            self.vi_that_accepted(from.n_port_id, from.connection_id, request.vi_handle)
+        {
             self.counters.count(Counter::KnownRequests);
             self.repeat_accept(vi, answer, io);
             return;
@@ -76,21 +78,6 @@ impl Engine {
             }
             None => {}
         }
-    }
-
-    /// Returns the VI that has accepted this request already.
-    fn vi_that_accepted(&self, from: &Rank, originator_handle: u32) -> Option<ViIndex> {
-        let at = self.endpoints.iter().position(|ep| {
-            ep.as_ref()
-                .and_then(|ep| ep.connection)
-                .is_some_and(|connection| {
-                    !connection.originator
-                        && connection.peer == from.n_port_id
-                        && connection.connection_id == from.connection_id
-                        && connection.peer_handle == originator_handle
-                })
-        })?;
-        Some(ViIndex(at as u32))
     }
 
     /// Answers a request that this VI has accepted already: RESP1 was lost, or the request was

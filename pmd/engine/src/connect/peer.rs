@@ -81,8 +81,8 @@ impl PeerRequest {
         }
     }
 
-    pub(crate) fn remove_port(&mut self, id: NPortId) {
-        self.targets.retain(|target| *target != id);
+    pub(crate) fn remove_ports(&mut self, is_lost: impl Fn(NPortId) -> bool) {
+        self.targets.retain(|target| !is_lost(*target));
     }
 
     fn matches(&self, other: &ConnectRequest) -> bool {
@@ -129,6 +129,9 @@ impl Engine {
         }
         ep.clear_outcomes();
         ep.peer_request = Some(Box::new(request));
+        if !self.peer_requesters.contains(&vi) {
+            self.peer_requesters.push(vi);
+        }
         if self.has_no_route(command) {
             self.conclude_failed(vi, CallError::NotReachable, io);
             return Ok(());
@@ -216,20 +219,25 @@ impl Engine {
     /// Returns the VI whose request in the pool matches this one of another VI; the oldest, if
     /// several.
     pub(crate) fn pooled_match(
-        &self,
+        &mut self,
         now_ns: u64,
         from: &Rank,
         request: &ConnectRequest,
     ) -> Option<ViIndex> {
-        let candidate = |slot: usize| {
-            let vi = ViIndex(slot as u32);
+        let endpoints = &self.endpoints;
+        self.peer_requesters.retain(|vi| {
+            let ep = endpoints.get(vi.slot()).and_then(Option::as_ref);
+            ep.is_some_and(|ep| ep.peer_request.is_some())
+        });
+        let candidate = |vi: &ViIndex| {
+            let vi = *vi;
             let attempt = self.pooled(vi)?;
             let ours = self.endpoint(vi)?.peer_request.as_ref()?;
             let itself = from.n_port_id == self.config.n_port_id
                 && from.connection_id == attempt.connection_id;
             (!itself && !ours.is_over(now_ns) && ours.matches(request)).then_some((ours.number, vi))
         };
-        let found = (0..self.endpoints.len()).filter_map(candidate);
+        let found = self.peer_requesters.iter().filter_map(candidate);
         found.min_by_key(|(number, _)| *number).map(|(_, vi)| vi)
     }
 

@@ -113,16 +113,21 @@ impl Attempt {
     /// Adds this port, unless the request is pending there already.
     pub(super) fn add_target(&mut self, id: NPortId, now_ns: u64, interval_ns: u64) {
         let new_target = Target::new(id, now_ns, interval_ns);
-        match self.targets.iter_mut().find(|t| t.id == id) {
-            Some(target) if target.is_open() => {}
-            // Its exchange is abandoned when the next one is opened.
-            Some(target) => {
+        if let Some(target) = self.targets.iter_mut().find(|t| t.id == id) {
+            if !target.is_open() {
+                // Its exchange is abandoned when the next one is opened.
                 let exchange = target.exchange;
                 *target = Target {
                     exchange,
                     ..new_target
                 };
             }
+            return;
+        }
+        // A port that joins and leaves under many N_Port_IDs has one entry.
+        let mut targets = self.targets.iter_mut();
+        match targets.find(|t| t.reply == PortReply::Gone) {
+            Some(gone) => *gone = new_target,
             None => self.targets.push(new_target),
         }
     }
@@ -177,7 +182,7 @@ impl Attempt {
     fn retry_interval_ns(&self, target: &mut Target, config: &EngineConfig) -> u64 {
         if self.mode == ConnectMode::PeerToPeer {
             let interval_ns = target.interval_ns;
-            target.interval_ns = config.next_retry_interval_ns(interval_ns);
+            target.interval_ns = config.next_retry_interval_ns(interval_ns, config.ulp_timeout_ns);
             return interval_ns;
         }
         match self.silence {
@@ -242,12 +247,11 @@ impl Engine {
             self.fail_request(now_ns, vi, CallError::NO_RESOURCES, io);
             return;
         };
-        self.next_connection_id = self.next_connection_id.wrapping_add(1);
         let interval_ns = self.config.peer_retry_ns;
         let asked = |id: &NPortId| Target::new(*id, now_ns, interval_ns);
         let attempt = Attempt {
             mode,
-            connection_id: self.next_connection_id,
+            connection_id: self.connection_ids.allocate(),
             first_msg_id: io.random(),
             targets: command.targets.iter().map(asked).collect(),
             local: command.local,
@@ -392,12 +396,29 @@ impl Engine {
         reply: PortReply,
         io: &mut I,
     ) {
+        self.record_replies(now_ns, vi, |port| port == id, reply, io);
+    }
+
+    fn record_replies<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        is_from: impl Fn(NPortId) -> bool,
+        reply: PortReply,
+        io: &mut I,
+    ) {
         let silent_port_ns = self.config.silent_port_ns;
-        let Some(Phase::Requesting(attempt)) = self.endpoint_mut(vi).map(|ep| &mut ep.phase) else {
+        let ep = self.endpoints.get_mut(vi.slot()).and_then(Option::as_mut);
+        let Some(Phase::Requesting(attempt)) = ep.map(|ep| &mut ep.phase) else {
             return;
         };
-        for target in attempt.targets.iter_mut().filter(|t| t.id == id) {
+        for target in attempt.targets.iter_mut().filter(|t| is_from(t.id)) {
             target.reply = reply;
+            if reply == PortReply::Gone
+                && let Some((ox_id, seq_cnt)) = target.exchange.take()
+            {
+                self.exchanges.abandon(now_ns, ox_id, seq_cnt);
+            }
         }
         if reply == PortReply::NoMatch {
             attempt.limit_silence(now_ns, silent_port_ns);
@@ -429,11 +450,17 @@ impl Engine {
         keep: Option<NPortId>,
         io: &mut I,
     ) {
-        let Some(Phase::Requesting(attempt)) = self.endpoint_mut(vi).map(|ep| &mut ep.phase) else {
+        let Some(ep) = self.endpoint_mut(vi) else {
+            return;
+        };
+        let handle = ep.handle;
+        let Phase::Requesting(attempt) = &mut ep.phase else {
             return;
         };
         let (mode, connection_id) = (attempt.mode, attempt.connection_id);
-        for target in core::mem::take(&mut attempt.targets) {
+        let targets = core::mem::take(&mut attempt.targets);
+        self.note_ended_request(now_ns, handle, connection_id);
+        for target in targets {
             if let Some((ox_id, seq_cnt)) = target.exchange {
                 self.exchanges.abandon(now_ns, ox_id, seq_cnt);
             }
@@ -464,18 +491,23 @@ impl Engine {
         }
     }
 
-    /// Ends all requests to a lost station.
-    pub(crate) fn remove_target<I: EngineIo>(&mut self, now_ns: u64, id: NPortId, io: &mut I) {
+    /// Ends all requests to lost ports.
+    pub(crate) fn remove_targets<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        is_lost: impl Fn(NPortId) -> bool + Copy,
+        io: &mut I,
+    ) {
         for slot in 0..self.endpoints.len() {
             let vi = ViIndex(slot as u32);
             if let Some(peer) = self
                 .endpoint_mut(vi)
                 .and_then(|ep| ep.peer_request.as_mut())
             {
-                peer.remove_port(id);
+                peer.remove_ports(is_lost);
             }
             let asked = self.endpoint(vi).is_some_and(|ep| match &ep.phase {
-                Phase::Requesting(attempt) => attempt.targets.iter().any(|t| t.id == id),
+                Phase::Requesting(attempt) => attempt.ports().any(is_lost),
                 Phase::Idle
                 | Phase::AwaitResponse3(_)
                 | Phase::AwaitResponse2(_)
@@ -483,7 +515,7 @@ impl Engine {
                 | Phase::Error => false,
             });
             if asked {
-                self.record_reply(now_ns, vi, id, PortReply::Gone, io);
+                self.record_replies(now_ns, vi, is_lost, PortReply::Gone, io);
             }
         }
     }

@@ -51,7 +51,7 @@ impl Engine {
             None
         };
         let Some(exchange) = request else {
-            self.handle_stray_response1(now_ns, s_id, status, &payload, connection_id, io);
+            self.handle_stray_response1(now_ns, frame, iu, status, &payload, io);
             return;
         };
         if status == ConnectStatus::Continue {
@@ -102,24 +102,29 @@ impl Engine {
         }
     }
 
-    /// Handles RESP1 to a request that is over. If it accepts, the peer is sent a disconnect, so
-    /// that it does not wait for RESP2.
+    /// Handles RESP1 that answers no pending request. If it accepts one that is over, the peer is
+    /// sent a disconnect, so that it does not wait for RESP2. Acceptances of requests that this port
+    /// did not make have no effect: each would use a disconnect and an OX_ID.
     fn handle_stray_response1<I: EngineIo>(
         &mut self,
         now_ns: u64,
-        s_id: NPortId,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
         status: ConnectStatus,
         payload: &ConnectResponse,
-        connection_id: u32,
         io: &mut I,
     ) {
         self.counters.count(Counter::DropStrayConnect);
+        let connection_id = iu.header.connection_id();
         // Half of the table is reserved for connections that existed.
-        if status != ConnectStatus::Continue || !self.has_spare_disconnect_slots() {
+        if status != ConnectStatus::Continue
+            || !self.has_spare_disconnect_slots()
+            || !self.is_ended_request(now_ns, iu.header.handle, connection_id)
+        {
             return;
         }
         let info = DisconnectInfo {
-            peer: s_id,
+            peer: frame.fc.s_id,
             peer_handle: payload.vi_handle,
             connection_id,
             reason: MessageReason::Disconnected,
@@ -231,7 +236,7 @@ impl Engine {
         }
         self.bind(now_ns, vi, connection, first_msg_id, iu.header.msg_id);
         let sent = self.send_response2(vi, io);
-        let wait = self.start_wait(now_ns, vi, sent);
+        let wait = self.start_wait(now_ns, vi, self.config.ulp_timeout_ns, sent);
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.phase = Phase::AwaitResponse3(wait);
         }

@@ -181,7 +181,8 @@ fn server_without_response2_times_out_and_disconnects() {
     net.post_receive(SERVER, b, 8);
     net.wire.lose(CLIENT, Resp2, u32::MAX);
     net.accept(SERVER, conn, b).unwrap();
-    net.advance(4 * RETRY - 1);
+    // Four times E_D_TOV.
+    net.advance(8 * S - 1);
     assert_eq!(net.state(SERVER, b), ViState::ConnectPending);
     assert_eq!(net.frames(SERVER, Resp1).len(), 4);
     net.advance(1);
@@ -194,6 +195,30 @@ fn server_without_response2_times_out_and_disconnects() {
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(CallError::Timeout));
     assert_eq!(net.state(CLIENT, a), ViState::Idle);
+}
+
+/// A short FCVI_ULP_TIMEOUT is the timeout of RESP2 too. With recovery RESP1 is sent 16 times.
+#[test]
+fn server_without_response2_waits_no_longer_than_the_ulp_timeout() {
+    for (ulp_timeout, recovers, timeout, sent) in [
+        (S, false, S, 4),
+        (2 * S, true, 2 * S, 16),
+        (20 * S, true, 8 * S, 16),
+        (60 * S, false, 8 * S, 4),
+    ] {
+        let mut net = Net::pair_with(1, |config| {
+            config.ulp_timeout_ns = ulp_timeout;
+            config.recovery = recovers.then(Default::default);
+        });
+        let (_, b, conn) = pending_request(&mut net);
+        net.wire.lose(CLIENT, Resp2, u32::MAX);
+        net.accept(SERVER, conn, b).unwrap();
+        net.advance(timeout - 1);
+        assert_eq!(net.state(SERVER, b), ViState::ConnectPending);
+        assert_eq!(net.frames(SERVER, Resp1).len(), sent);
+        net.advance(1);
+        assert_eq!(net.error(SERVER, b), Some(CallError::Timeout));
+    }
 }
 
 #[test]

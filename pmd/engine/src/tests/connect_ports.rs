@@ -1,8 +1,10 @@
 //! Requests to a host with several ports: sent to all, connected to one.
 
+use fcvi_frame::fc::NPortId;
 use fcvi_frame::iu::Opcode::{ConnectRequest as Rqst, ConnectResponse1 as Resp1};
 use vi_types::{CallError, ReliabilityLevel, ViState};
 
+use crate::endpoint::Phase;
 use crate::testkit::net::{CLIENT, MS, Net, S, config, params};
 use crate::{Counter, ViIndex};
 
@@ -25,6 +27,31 @@ fn assert_no_open_exchange(net: &Net) {
     for node in &net.nodes {
         assert_eq!(node.engine.exchange_usage().0, 0);
     }
+}
+
+/// A request without timeout keeps one entry for all ports that have left.
+#[test]
+fn port_that_joins_under_many_ids_does_not_grow_a_request() {
+    let (mut net, a) = host_with_three_ports();
+    net.wire.cut = true;
+    net.request(CLIENT, a, "x", &PORTS, None);
+    let host = net.nodes[1].engine.config().host;
+    for n in 0..1000 {
+        let (now_ns, id) = (net.now_ns, NPortId::new(0x2000 + n).expect("24 bits"));
+        net.act(CLIENT, |engine, io| {
+            engine.port_joined(now_ns, host, id, io);
+            engine.peer_lost(now_ns, id, io);
+        });
+    }
+    let ep = net.nodes[CLIENT].engine.endpoints[a.slot()].as_ref();
+    let Some(Phase::Requesting(attempt)) = ep.map(|ep| &ep.phase) else {
+        panic!("the request is pending");
+    };
+    assert_eq!(attempt.ports().count(), PORTS.len() + 1);
+    net.wire.cut = false;
+    net.advance(6 * S);
+    assert_eq!(net.error(CLIENT, a), Some(CallError::NoMatch));
+    assert_no_open_exchange(&net);
 }
 
 #[test]

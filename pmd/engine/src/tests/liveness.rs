@@ -7,7 +7,7 @@ use vi_types::{ReliabilityLevel, ViState};
 
 use crate::testkit::{
     expected_events::connection_lost_events,
-    net::{CLIENT, MS, Net, S, SERVER, config},
+    net::{CLIENT, MS, Net, S, SERVER, config, params},
 };
 use crate::{Counter, ViIndex};
 
@@ -89,6 +89,48 @@ fn a_peer_that_answers_no_probe_is_lost_in_bounded_time() {
     assert!(net.wire.trace.is_empty());
     assert_eq!(net.nodes[CLIENT].engine.timers.len(), 0);
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage().0, 0);
+}
+
+/// Each lost peer is a pass over all VIs, so that each call of `handle_timeout` handles one, and probes a part of them.
+#[test]
+fn peers_that_become_silent_together_are_lost_one_per_call() {
+    const PEERS: usize = 200;
+    let configs = (0..=PEERS).map(|node| {
+        let mut config = config(node);
+        config.probe_interval_ns = INTERVAL;
+        config.max_vi = PEERS as u32;
+        config
+    });
+    let mut net = Net::new(configs.collect(), 8);
+    // Node 0 is the server of all others.
+    for node in 1..=PEERS {
+        let (a, b) = (net.create(node, params(RD)), net.create(0, params(RD)));
+        let listener = net.listen(0, "x");
+        net.request(node, a, "x", &[0], None);
+        net.settle();
+        let conn = net.indication(0, listener).expect("a request").conn;
+        net.accept(0, conn, b).expect("a match");
+        net.settle();
+    }
+    net.advance(3 * INTERVAL / 2);
+    net.wire.cut = true;
+    net.wire.trace.clear();
+    let (mut lost, mut calls) = (0, 0);
+    while lost < PEERS as u64 {
+        assert!(calls < 10 * PEERS, "{lost} lost after {calls} calls");
+        calls += 1;
+        let due_ns = net.nodes[0].engine.poll_timeout().expect("a probe is due");
+        net.now_ns = net.now_ns.max(due_ns);
+        let (now_ns, sent) = (net.now_ns, els(&net, 0).len());
+        net.act(0, |engine, io| engine.handle_timeout(now_ns, 64, io));
+        assert!(els(&net, 0).len() - sent <= 64);
+        let now_lost = net.count(0, Counter::PeersLost);
+        assert!(now_lost - lost <= 1);
+        lost = now_lost;
+    }
+    assert_eq!(net.count(0, Counter::Breaks), PEERS as u64);
+    net.advance(10 * INTERVAL);
+    assert_eq!(net.nodes[0].engine.timers.len(), 0);
 }
 
 #[test]
@@ -176,9 +218,79 @@ fn forged_request_with_another_port_name_is_verified_by_a_probe() {
     net.advance(MS / 10);
     assert_eq!(net.state(CLIENT, a), ViState::Connected);
     net.nodes[SERVER].engine.config.port_name = 0xBAD;
+    net.advance(INTERVAL / 4);
     net.inject(CLIENT, &forged);
     net.settle();
     assert_eq!(net.log(CLIENT, a), connection_lost_events());
+}
+
+/// The OX_IDs of probes are in quarantine for 20 s: a probe per forged frame would use all that connection procedures
+/// may use.
+#[test]
+fn forged_requests_with_another_port_name_cause_few_probes() {
+    let (mut net, a, _) = probing();
+    net.advance(3 * INTERVAL / 2);
+    let forged = adisc_from_server(&net, 0xBAD);
+    let before = probes(&net, CLIENT).len();
+    for _ in 0..1000 {
+        net.inject(CLIENT, &forged);
+        net.advance(10 * MS);
+    }
+    // In ten intervals.
+    assert!(probes(&net, CLIENT).len() - before <= 40);
+    assert_eq!(net.state(CLIENT, a), ViState::Connected);
+}
+
+const OX_ID: core::ops::Range<usize> = 44..46;
+
+/// A station that guesses the OX_ID of a probe: two such replies have no effect.
+#[test]
+fn forged_replies_with_another_port_name_end_no_connection() {
+    const PORT_NAME: core::ops::Range<usize> = 60..68;
+    let (mut net, a, _) = probing();
+    net.advance(3 * INTERVAL / 2);
+    let mut replies = els(&net, SERVER);
+    replies.retain(|frame| frame[28] == 0x23);
+    let mut forged = replies[0].clone();
+    forged[PORT_NAME].copy_from_slice(&0xBAD_u64.to_be_bytes());
+    let len = forged.len();
+    for tries in [1, 2, 3] {
+        // Until the next probe is on the wire.
+        let before = probes(&net, CLIENT).len();
+        while probes(&net, CLIENT).len() == before {
+            let due_ns = net.nodes[CLIENT].engine.poll_timeout().expect("a probe");
+            net.now_ns = net.now_ns.max(due_ns);
+            let now_ns = net.now_ns;
+            net.act(CLIENT, |engine, io| engine.handle_timeout(now_ns, 8, io));
+        }
+        for _ in 0..tries {
+            let probe = probes(&net, CLIENT).pop().expect("a probe");
+            forged[OX_ID].copy_from_slice(&probe[OX_ID]);
+            seal(&mut forged, len, Eof::T).unwrap();
+            net.inject(CLIENT, &forged);
+        }
+        let expected = if tries < 3 {
+            ViState::Connected
+        } else {
+            ViState::Error
+        };
+        assert_eq!(net.state(CLIENT, a), expected, "{tries} replies");
+        net.advance(INTERVAL / 2);
+    }
+}
+
+#[test]
+fn ox_ids_of_probes_are_unpredictable() {
+    let (mut net, _, _) = probing();
+    net.advance(200 * INTERVAL);
+    let probes = probes(&net, CLIENT);
+    let ox_id = |frame: &Vec<u8>| u16::from_be_bytes([frame[OX_ID][0], frame[OX_ID][1]]);
+    let ox_ids: Vec<u16> = probes.iter().map(ox_id).collect();
+    assert!(ox_ids.len() > 40);
+    let near = ox_ids
+        .windows(2)
+        .filter(|pair| pair[0].abs_diff(pair[1]) < 100);
+    assert!(near.count() < 5, "{ox_ids:?}");
 }
 
 #[test]

@@ -311,8 +311,9 @@ Made by `pmd/engine/src/tests/lost_ius.rs`: `VIPL_WRITE_DOCUMENTS=1 cargo test -
 
 Events at both sides when one kind of connection IU is lost once, lost always, arrives three times each (twice at once,
 and a second later), or is lost always and its last one arrives 9 s after it was sent. FCVI_ULP_TIMEOUT is 20 s, R_A_TOV
-10 s, the timeout of the originator's call and of both peers' calls 30 s; a listening server accepts at once. Of two
-peers the originator is the higher one (docs/spec/crossed-requests.md); both send their requests at the same time.
+10 s, E_D_TOV 2 s, so that RESP2 times out after 8 s; the timeout of the originator's call and of both peers' calls is
+30 s; a listening server accepts at once. Of two peers the originator is the higher one (docs/spec/crossed-requests.md);
+both send their requests at the same time.
 *sent*: how often the originator or responder sent the IU. Times are those at which a consumer gets the event.
 
 In the end both sides are Connected, or neither is; a side that could not be notified gets CONN_LOST when it sends. No

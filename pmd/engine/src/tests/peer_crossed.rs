@@ -85,7 +85,7 @@ impl Rank {
             Rank::OnePort(_) => [1000; 2],
         };
         for (node, last) in net.nodes.iter_mut().zip(last) {
-            node.engine.next_connection_id = last;
+            node.engine.connection_ids.count_from(last);
         }
     }
 }
@@ -200,7 +200,7 @@ impl Run {
                 let (node, peer) = (self.nodes[side], self.nodes[1 - side]);
                 self.net
                     .peer_request(node, self.vis[side], "x", &[peer], None);
-                self.connection_ids[side] = self.net.nodes[node].engine.next_connection_id;
+                self.connection_ids[side] = self.net.nodes[node].engine.connection_ids.last;
                 (side, None)
             }
             Step::Arrive(node) => {

@@ -167,7 +167,7 @@ fn document() -> String {
     sections(&mut document, &two_ports);
     document.push_str(
         "\n## Two VIs of one port\n\nThe names are equal and the connection IDs decide; all frames have one direction. The \
-         higher side is the second to request, unless the connection IDs wrap between the two.\n",
+         IDs have a random order: either side can be the higher one.\n",
     );
     let (mut one_port, _) = orders(Rank::OnePort(SERVER), Fault::None);
     one_port.extend(orders(Rank::OnePort(CLIENT), Fault::None).0);

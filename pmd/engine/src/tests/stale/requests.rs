@@ -65,8 +65,7 @@ pub(super) fn run(seed: u64, similar: bool) -> Result<(), String> {
     let mut net = Net::new(configs.collect(), seed);
     net.wire.tracing = false;
     if similar {
-        let first = net.nodes[CLIENT].engine.next_connection_id;
-        net.nodes[2].engine.next_connection_id = first;
+        net.nodes[2].engine.connection_ids = net.nodes[CLIENT].engine.connection_ids.clone();
     }
     let rd = params(ReliabilityLevel::ReliableDelivery);
     let of_each = |node: &usize| [*node; 2];
@@ -146,7 +145,7 @@ impl Simulation {
             ViState::ConnectPending | ViState::Connected if keeps => {}
             ViState::Idle => {
                 self.net.request(node, vi, "x", &[SERVER], None);
-                let id = self.net.nodes[node].engine.next_connection_id;
+                let id = self.net.nodes[node].engine.connection_ids.last;
                 self.clients[at].requested = Some(self.key_of(node, id));
             }
             ViState::ConnectPending | ViState::Connected | ViState::Error => {
