@@ -1,20 +1,26 @@
-//! Random numbers from a seed: delays, and N_Port_IDs.
+//! Random numbers from a seed: delays, N_Port_IDs, and OX_IDs that other stations cannot guess.
 
-/// SplitMix64: sufficient to keep ports from acting simultaneously.
+use std::hash::{DefaultHasher, Hasher};
+
+/// The SipHash of a counter and a secret seed: numbers that a station has seen, such as the OX_IDs
+/// of requests to it, do not reveal those that it has not seen.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct Random {
+    seed: u64,
+    count: u64,
+}
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self { seed, count: 0 }
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.count = self.count.wrapping_add(1);
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(self.seed);
+        hasher.write_u64(self.count);
+        hasher.finish()
     }
 
     /// Returns a number below `limit`; 0 if that is 0.

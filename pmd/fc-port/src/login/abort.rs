@@ -58,7 +58,7 @@ impl LoginMachine {
             self.counters.count(LoginCounter::DropNotLoggedIn);
             return self.send_logo(now_ns, fc.s_id);
         };
-        if !self.has_room() {
+        if !self.has_room_for(fc.s_id) {
             return Err(LoginCounter::DropNoRoom);
         }
         if self.is_own_exchange(fc) {

@@ -23,13 +23,17 @@ pub struct LoginConfig {
     /// E_D_TOV, as advertised.
     pub e_d_tov_ns: u64,
     /// R_A_TOV, as advertised. The OX_ID of a request is not used again for twice as long; a copy
-    /// of an accepted PLOGI or LOGO is rejected for as long; and within it a PLOGI that repeats a
-    /// login is taken for a retry.
+    /// of an accepted PLOGI is rejected for as long; and within it a PLOGI that repeats a login is
+    /// taken for a retry.
     pub r_a_tov_ns: u64,
     /// Timeout of a reply. The port that waits for a PLOGI waits twice as long.
     pub request_timeout_ns: u64,
     /// Maximum retries of an unanswered or refused request.
     pub retries: u8,
+    /// Timeout of the reply to an ADISC that verifies a login.
+    pub verification_timeout_ns: u64,
+    /// Minimum interval from a login that was confirmed to its next verification.
+    pub verification_interval_ns: u64,
     /// Delay from a LOGO of the other port to the next login.
     pub relogin_ns: u64,
     /// Delay from a failed login to the next one.
@@ -43,7 +47,8 @@ pub struct LoginConfig {
     /// Maximum neighbours.
     pub max_neighbours: u16,
     /// Maximum answers queued for [`poll_outbound`](super::LoginMachine::poll_outbound); a request
-    /// that needs one more is dropped.
+    /// that needs one more is dropped. Half of them for one port, and half for all that are not
+    /// logged in.
     pub max_answers: u16,
     /// Maximum host addresses being resolved or cached.
     pub max_hosts: u16,
@@ -73,6 +78,8 @@ impl LoginConfig {
             r_a_tov_ns: u64::from(profile::R_A_TOV_MS) * NS_PER_MS,
             request_timeout_ns: u64::from(profile::E_D_TOV_MS) * NS_PER_MS,
             retries: 3,
+            verification_timeout_ns: 500 * NS_PER_MS,
+            verification_interval_ns: 1000 * NS_PER_MS,
             relogin_ns: 1000 * NS_PER_MS,
             give_up_ns: u64::from(profile::R_A_TOV_MS) * NS_PER_MS,
             farp_timeout_ns: 500 * NS_PER_MS,

@@ -20,10 +20,12 @@ vi_types::counters! {
     Rejected => "rejected",
     /// Answers sent: LS_ACC, LS_RJT, BA_ACC, BA_RJT, FARP-REPLY.
     Answers => "answers",
-    /// FLOGI, PLOGI or LOGO of an existing login: late copies, and retries after a lost answer.
+    /// FLOGI, PLOGI or LOGO of an existing login that it did not end: late copies, retries after a
+    /// lost answer, and forged ones; and claims of other ports with the name or N_Port_ID of a port
+    /// that confirmed its login.
     Repeated => "repeated",
-    /// Verifications by ADISC of logged-in ports that sent FLOGI, or a LOGO that was accepted
-    /// before.
+    /// Verifications by ADISC of logged-in ports, after FLOGI, PLOGI or LOGO of them, or a claim of
+    /// another port with their name or N_Port_ID.
     Doubts => "doubts",
     /// LOGOs sent to ports that are not logged in and behaved as if they were.
     LogosToStrangers => "logos_to_strangers",
@@ -43,6 +45,8 @@ vi_types::counters! {
     RefusedParameters => "refused_parameters",
     /// Refused: a login or logout is in progress.
     RefusedBusy => "refused_busy",
+    /// Refused: ADISC of a port that is not logged in.
+    RefusedNotLoggedIn => "refused_not_logged_in",
     /// Dropped: we have no N_Port_ID.
     DropNoId => "drop_no_id",
     /// Dropped: the D_ID is not ours. On a shared interface FIP frames for other ports are
@@ -68,7 +72,7 @@ vi_types::counters! {
     DropNotLoggedIn => "drop_not_logged_in",
     /// Dropped: an answer would exceed the limit per second.
     DropLimit => "drop_limit",
-    /// Dropped: the queue of answers is full.
+    /// Dropped: the queue of answers, or the sender's share of it, is full.
     DropNoRoom => "drop_no_room",
     /// Dropped: the table of neighbours is full.
     DropTableFull => "drop_table_full",

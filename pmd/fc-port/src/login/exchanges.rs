@@ -2,13 +2,14 @@
 //!
 //! A link service has no message ID: only its OX_ID identifies the request of a reply. So an OX_ID
 //! that was on the wire is in quarantine for twice R_A_TOV, answered or not: request and reply may
-//! each be in the network for R_A_TOV [FCVI P-10, P-11]. After a restart the first one is chosen at
-//! random.
+//! each be in the network for R_A_TOV [FCVI P-10, P-11]. Each is chosen at random among the free
+//! ones, so that a station that does not see the request cannot forge its reply.
 //!
 //! FARP and the LOGOs to ports that are not logged in have a share each. One half of the others is
 //! reserved for the neighbours in equal parts; the other half is shared by all of them.
 
 use super::synonym::{Check, skips};
+use crate::random::Random;
 
 /// Value of `free_ns` while the exchange is open.
 const OPEN: u64 = u64::MAX;
@@ -37,8 +38,6 @@ struct Exchange {
 struct Range {
     first: usize,
     count: usize,
-    /// Position of the next one to use.
-    cursor: usize,
 }
 
 /// The OX_IDs of this machine.
@@ -55,28 +54,19 @@ pub(super) struct ExchangeIds {
     in_use: Vec<usize>,
     /// Quarantine of an OX_ID that was on the wire, in nanoseconds.
     quarantine_ns: u64,
+    random: Random,
 }
 
 impl ExchangeIds {
     /// Creates the range of `count` OX_IDs from `first` on, without 0xFFFF: one in eight for ports
-    /// that are not logged in, one in 32 for FARP, the others for the neighbours. `begin`: a random
-    /// number that selects the first one of the neighbours.
-    pub(super) fn new(
-        first: u16,
-        count: u16,
-        neighbours: u16,
-        start: u64,
-        r_a_tov_ns: u64,
-    ) -> Self {
+    /// that are not logged in, one in 32 for FARP, the others for the neighbours. `seed`: 64 random
+    /// bits.
+    pub(super) fn new(first: u16, count: u16, neighbours: u16, seed: u64, r_a_tov_ns: u64) -> Self {
         let count = usize::from(count.min(u16::MAX - first));
         let neighbours = usize::from(neighbours);
         let (farp, not_logged_in) = (count.div_ceil(32), count / 8);
         let remaining = count - farp - not_logged_in;
-        let range = |first, count| Range {
-            first,
-            count,
-            cursor: 0,
-        };
+        let range = |first, count| Range { first, count };
         // If a half is not enough for all, everything is reserved in equal parts.
         let reserved = match remaining.checked_div(2 * neighbours) {
             Some(0) => remaining.checked_div(neighbours).unwrap_or(0),
@@ -87,33 +77,30 @@ impl ExchangeIds {
             all: vec![Exchange::default(); count],
             farp: range(0, farp),
             not_logged_in: range(farp, not_logged_in),
-            neighbours: Range {
-                cursor: start.checked_rem(remaining as u64).unwrap_or(0) as usize,
-                ..range(farp + not_logged_in, remaining)
-            },
+            neighbours: range(farp + not_logged_in, remaining),
             reserved,
             in_use: vec![0; neighbours],
             quarantine_ns: r_a_tov_ns.saturating_mul(2),
+            random: Random::new(seed),
         }
     }
 
     /// Opens an exchange; `None` if all OX_IDs of the share are in use or in quarantine.
     pub(super) fn open(&mut self, now_ns: u64, share: Share) -> Option<u16> {
         let (range, neighbour) = match share {
-            Share::Farp => (&mut self.farp, 0),
-            Share::NotLoggedIn => (&mut self.not_logged_in, 0),
+            Share::Farp => (self.farp, 0),
+            Share::NotLoggedIn => (self.not_logged_in, 0),
             Share::Neighbour(at) => {
                 if !self.may_open(now_ns, at) {
                     return None;
                 }
-                (&mut self.neighbours, at as u16)
+                (self.neighbours, at as u16)
             }
         };
-        let in_turn = (0..range.count).map(|n| range.first + (range.cursor + n) % range.count);
-        let at = in_turn
-            .into_iter()
-            .find(|at| self.all[*at].free_ns <= now_ns)?;
-        range.cursor = (at - range.first + 1) % range.count;
+        let is_free = |at: &usize| self.all[*at].free_ns <= now_ns;
+        let free = || (range.first..range.first + range.count).filter(is_free);
+        let chosen = self.random.below(free().count() as u64) as usize;
+        let at = free().nth(chosen)?;
         self.all[at] = Exchange {
             free_ns: OPEN,
             neighbour,
@@ -197,8 +184,9 @@ mod tests {
         let share = Share::Neighbour(0);
         let mut ids = ExchangeIds::new(0xFFFB, 100, 1, 0, 1000);
         assert!(ids.contains(0xFFFE) && !ids.contains(0xFFFF) && !ids.contains(0xFFFA));
-        let opened: Vec<_> = (0..4).map(|_| ids.open(5, share)).collect();
-        assert_eq!(opened, [Some(0xFFFC), Some(0xFFFD), Some(0xFFFE), None]);
+        let mut opened: Vec<_> = (0..4).map(|_| ids.open(5, share)).collect();
+        opened.sort_unstable();
+        assert_eq!(opened, [None, Some(0xFFFC), Some(0xFFFD), Some(0xFFFE)]);
         ids.end(5, 0xFFFC);
         ids.cancel(0xFFFE);
         assert_eq!(ids.open_count(), 1);
@@ -229,14 +217,24 @@ mod tests {
         assert_eq!(ids.open(0, Share::Neighbour(256)), None);
     }
 
+    /// A station that was sent requests, or provoked some, cannot tell the next OX_ID.
     #[test]
-    fn first_ox_id_after_restart_is_random() {
-        let first = |start| {
-            let mut ids = ExchangeIds::new(0, 100, 1, start, 1000);
-            ids.open(0, Share::Neighbour(0))
+    fn ox_ids_are_in_no_order_and_differ_after_a_restart() {
+        let ids = |seed| {
+            let mut ids = ExchangeIds::new(0xF800, 2047, 256, seed, 1000);
+            let opened: Vec<_> = (0..256)
+                .filter_map(|at| ids.open(0, Share::Neighbour(at)))
+                .collect();
+            opened
         };
-        assert_ne!(first(3), first(4));
-        assert!(first(u64::MAX).is_some_and(|ox_id| ox_id < 100));
+        let opened = ids(3);
+        assert_eq!(opened.len(), 256);
+        let near = |pair: &&[u16]| pair[0].abs_diff(pair[1]) < 16;
+        let near = opened.windows(2).filter(near).count();
+        assert!(near < 20, "{near} of 255 are near their predecessor");
+        let low = opened.iter().filter(|ox_id| **ox_id < 0xFC00).count();
+        assert!((64..192).contains(&low), "{low} of 256 in one part");
+        assert_ne!(opened[..4], ids(4)[..4]);
     }
 
     #[test]

@@ -34,6 +34,9 @@ pub enum LogoutReason {
     Logo,
     /// The other port logged in anew.
     LoggedInAgain,
+    /// The other port did not confirm its login after
+    /// [`neighbour_doubted`](super::LoginMachine::neighbour_doubted).
+    NotConfirmed,
     /// The other port is no neighbour any more, or has another N_Port_ID.
     Gone,
     /// Discovery reports that frames of the negotiated size do not arrive; another login follows.
@@ -75,6 +78,8 @@ pub(super) struct RemotePort {
     pub(super) login: Option<PortLogin>,
     /// Present while it is verified whether the port is still logged in.
     pub(super) verification: Option<LoginVerification>,
+    /// When it last confirmed the login.
+    pub(super) confirmed_ns: Option<u64>,
     /// Distinguishes logins with the same parameters.
     pub(super) generation: u64,
     /// The login that was reported to the caller, and its generation.
@@ -121,6 +126,7 @@ impl RemotePort {
             plogi_ns: None,
             login: None,
             verification: None,
+            confirmed_ns: None,
             generation: 0,
             reported: None,
             logout_reason: LogoutReason::Gone,

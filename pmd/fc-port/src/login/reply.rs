@@ -31,13 +31,26 @@ impl LoginMachine {
             }
             return self.take_verification_reply(now_ns, at, command, payload);
         }
-        let (event, login, last_failure) = self.read_reply(at, carrier, fc, command, payload)?;
-        self.exchanges.end(now_ns, fc.ox_id);
+        let (event, login, last_failure) = match self.read_reply(at, carrier, fc, command, payload)
+        {
+            Ok(effect) => effect,
+            Err(reason) => {
+                if let Some(port) = self.ports[at].as_mut() {
+                    port.note_stray_reply();
+                }
+                return Err(reason);
+            }
+        };
         if let Some(port) = self.ports[at].as_mut() {
-            port.ox_id = None;
             if let Some(last_failure) = last_failure {
                 self.counters.count(LoginCounter::Rejected);
                 port.last_failure = last_failure;
+            }
+            // After a refusal the exchange stays open until the timer repeats the request: an accept
+            // counts more than a refusal, which may be forged.
+            if event != Event::Rejected {
+                port.ox_id = None;
+                self.exchanges.end(now_ns, fc.ox_id);
             }
         }
         self.apply(now_ns, at, event, login);

@@ -15,7 +15,7 @@ use super::config::ms;
 use super::counters::LoginCounter;
 use super::exchanges::Share;
 use super::frames::{Carrier, ElsOut, FipService, Received, request_header};
-use super::login_verification::DeferredFlogi;
+use super::login_verification::{DeferredRequest, Doubt};
 use super::port::{PortLogin, RemotePort};
 use super::state::{Event, PortState};
 use super::synonym::{Check, skips};
@@ -178,7 +178,7 @@ impl LoginMachine {
             }
             (Carrier::Fcoe, _) => {}
         }
-        if !self.has_room() {
+        if !self.has_room_for(request.fc.s_id) {
             return Err(LoginCounter::DropNoRoom);
         }
         let answer = match request.command {
@@ -198,10 +198,7 @@ impl LoginMachine {
                 match port.map(|port| (port.login, is_busy(port))) {
                     Some((Some(login), _)) => self.serve(&login, request).map(Some),
                     Some((None, true)) => Err(busy()),
-                    Some((None, false)) | None => {
-                        self.counters.count(LoginCounter::DropNotLoggedIn);
-                        return self.send_logo(now_ns, request.fc.s_id);
-                    }
+                    Some((None, false)) | None => return self.refuse_request(now_ns, request),
                 }
             }
             ElsCommand::LsAcc | ElsCommand::LsRjt | ElsCommand::Unknown(_) => {
@@ -224,6 +221,17 @@ impl LoginMachine {
         self.answers.len() < usize::from(self.config.max_answers)
     }
 
+    /// Reports whether one more answer to this port can be queued. One port, and all that are not
+    /// logged in together, have half of the queue, so that a flood in the name of some leaves room for
+    /// the others.
+    pub(super) fn has_room_for(&self, id: NPortId) -> bool {
+        let half = usize::from(self.config.max_answers).div_ceil(2);
+        let is_logged_in = |id| self.login(id).is_some();
+        let shares_with =
+            |out: &&ElsOut| out.fc.d_id == id || !(is_logged_in(id) || is_logged_in(out.fc.d_id));
+        self.has_room() && self.answers.iter().filter(shares_with).count() < half
+    }
+
     /// Allows one more answer to a port that is no neighbour, within the limit per second.
     fn limit_unlogged_answer(&mut self, now_ns: u64) -> Result<(), LoginCounter> {
         let limit = self.config.max_non_neighbour_answers_per_second;
@@ -240,17 +248,14 @@ impl LoginMachine {
         let Some(at) = self.by_id(request.fc.s_id) else {
             self.limit_unlogged_answer(now_ns)?;
             return Ok(match request.command {
-                ElsCommand::Logo => {
-                    self.record_accepted(now_ns, request);
-                    Ok(Some(request.answer(&ACCEPT)))
-                }
+                ElsCommand::Logo => Ok(Some(self.login_accept(request))),
                 _ => Err(not_a_neighbour()),
             });
         };
         Ok(match request.command {
             ElsCommand::Flogi => self.take_flogi(now_ns, at, request),
-            ElsCommand::Plogi => self.take_plogi(now_ns, at, request).map(Some),
-            _ => self.take_logo(now_ns, at, request).map(Some),
+            ElsCommand::Plogi => self.take_plogi(now_ns, at, request),
+            _ => self.take_logo(now_ns, at, request),
         })
     }
 
@@ -269,11 +274,12 @@ impl LoginMachine {
             return Err(busy());
         }
         if port.login.is_some() && !skips(Check::ConfirmedLogin) {
-            self.verify_login(now_ns, at, Some(DeferredFlogi::new(request)));
+            let doubt = Doubt::Flogi(DeferredRequest::new(request));
+            self.verify_login(now_ns, at, doubt);
             return Ok(None);
         }
         self.apply(now_ns, at, Event::FlogiReceived, None);
-        Ok(Some(self.flogi_accept(request)))
+        Ok(Some(self.login_accept(request)))
     }
 
     fn take_plogi(
@@ -281,7 +287,7 @@ impl LoginMachine {
         now_ns: u64,
         at: usize,
         request: &Received<'_>,
-    ) -> Result<ElsOut, Refused> {
+    ) -> Result<Option<ElsOut>, Refused> {
         let theirs = Login::parse(request.command, request.payload).map_err(|_| malformed())?;
         let port = self.ports[at].ok_or_else(not_a_neighbour)?;
         let login = self
@@ -311,6 +317,11 @@ impl LoginMachine {
                 .plogi_ns
                 .is_some_and(|then_ns| now_ns.saturating_sub(then_ns) < self.config.r_a_tov_ns);
         let is_repeated = was_accepted || is_same;
+        if port.login.is_some() && !is_repeated {
+            let doubt = Doubt::Plogi(DeferredRequest::new(request), login);
+            self.verify_login(now_ns, at, doubt);
+            return Ok(None);
+        }
         self.record_accepted(now_ns, request);
         if is_repeated {
             self.counters.count(LoginCounter::Repeated);
@@ -320,9 +331,7 @@ impl LoginMachine {
             }
             self.apply(now_ns, at, Event::PlogiReceived, Some(login));
         }
-        let mut payload = [0; Login::BYTES];
-        self.own_parameters().emit(ElsCommand::LsAcc, &mut payload);
-        Ok(request.answer(&payload))
+        Ok(Some(self.login_accept(request)))
     }
 
     fn take_logo(
@@ -330,7 +339,7 @@ impl LoginMachine {
         now_ns: u64,
         at: usize,
         request: &Received<'_>,
-    ) -> Result<ElsOut, Refused> {
+    ) -> Result<Option<ElsOut>, Refused> {
         let logo = Logo::parse(request.payload).map_err(|_| malformed())?;
         let port = self.ports[at].as_ref().ok_or_else(not_a_neighbour)?;
         if logo.port_name != port.neighbour.port_name {
@@ -339,29 +348,26 @@ impl LoginMachine {
         if logo.n_port_id != request.fc.s_id {
             return Err(wrong_parameters(RejectExplanation::InvalidNPortId));
         }
-        let is_logged_in = port.login.is_some();
-        if !self.was_accepted(now_ns, request) {
-            self.record_accepted(now_ns, request);
-            self.apply(now_ns, at, Event::LogoReceived, None);
-        } else if is_logged_in {
-            self.verify_login(now_ns, at, None);
-        } else {
-            self.counters.count(LoginCounter::Repeated);
+        if port.login.is_some() {
+            let doubt = Doubt::Logo(DeferredRequest::new(request));
+            self.verify_login(now_ns, at, doubt);
+            return Ok(None);
         }
-        Ok(request.answer(&ACCEPT))
+        self.apply(now_ns, at, Event::LogoReceived, None);
+        Ok(Some(self.login_accept(request)))
     }
 
-    /// Reports whether this PLOGI or LOGO was accepted before.
+    /// Reports whether this PLOGI was accepted before.
     fn was_accepted(&self, now_ns: u64, request: &Received<'_>) -> bool {
         let FcHeader { s_id, ox_id, .. } = *request.fc;
-        let known = self.accepted.contains(now_ns, s_id, request.command, ox_id);
+        let known = self.accepted.contains(now_ns, s_id, ox_id);
         known && !skips(Check::AcceptedLogin)
     }
 
-    /// Records this PLOGI or LOGO as accepted.
-    fn record_accepted(&mut self, now_ns: u64, request: &Received<'_>) {
+    /// Records this PLOGI as accepted.
+    pub(super) fn record_accepted(&mut self, now_ns: u64, request: &Received<'_>) {
         let FcHeader { s_id, ox_id, .. } = *request.fc;
-        self.accepted.record(now_ns, s_id, request.command, ox_id);
+        self.accepted.record(now_ns, s_id, ox_id);
     }
 
     /// Serves a request that only a logged-in port may send.
@@ -416,10 +422,28 @@ impl LoginMachine {
         }
     }
 
+    /// Handles a request that only a logged-in port may send, of one that is not. An ADISC is refused
+    /// in its exchange as well: the other port may verify its login by it.
+    fn refuse_request(&mut self, now_ns: u64, request: &Received<'_>) -> Result<(), LoginCounter> {
+        let s_id = request.fc.s_id;
+        if request.command == ElsCommand::Adisc {
+            if self.by_id(s_id).is_none() {
+                self.limit_unlogged_answer(now_ns)?;
+            }
+            self.counters.count(LoginCounter::RefusedNotLoggedIn);
+            self.answers.push_back(request.refusal(LsRjt {
+                reason: RejectReason::UnableToPerform,
+                explanation: RejectExplanation::LoginRequired,
+            }));
+        }
+        self.counters.count(LoginCounter::DropNotLoggedIn);
+        self.send_logo(now_ns, s_id)
+    }
+
     /// Sends a LOGO to a port that behaves as if it were logged in.
     pub(super) fn send_logo(&mut self, now_ns: u64, s_id: NPortId) -> Result<(), LoginCounter> {
         let id = self.id.ok_or(LoginCounter::DropNoId)?;
-        if !self.has_room() {
+        if !self.has_room_for(s_id) {
             return Err(LoginCounter::DropNoRoom);
         }
         let at = self.by_id(s_id);

@@ -82,6 +82,8 @@ pub(super) enum Event {
     Unusable,
     /// It logged out.
     LogoReceived,
+    /// It did not confirm its login, which discovery doubted.
+    NotConfirmed,
     /// It answered our LOGO.
     LogoAnswered,
     /// We log out.
@@ -103,8 +105,8 @@ pub(super) enum Next {
 /// `last`: the retries of the state's request are used up.
 pub(super) fn next(state: PortState, event: Event, larger: bool, last: bool) -> Next {
     use Event::{
-        FlogiAccepted, FlogiReceived, LogoAnswered, LogoReceived, Logout, PlogiAccepted,
-        PlogiReceived, Ready, Rejected, Timeout, Unusable,
+        FlogiAccepted, FlogiReceived, LogoAnswered, LogoReceived, Logout, NotConfirmed,
+        PlogiAccepted, PlogiReceived, Ready, Rejected, Timeout, Unusable,
     };
     use Next::{Enter, Stay};
     use PortState::{FlogiSent, Known, LoggedIn, LoggedOut, LogoSent, PlogiSent, PlogiWait};
@@ -130,8 +132,11 @@ pub(super) fn next(state: PortState, event: Event, larger: bool, last: bool) -> 
         (PlogiSent, Unusable) => Enter(LogoSent),
         (_, Unusable) => Stay,
 
-        (PlogiWait | PlogiSent | LoggedIn | LogoSent, LogoReceived) => Enter(LoggedOut),
-        (Known | FlogiSent | LoggedOut, LogoReceived) => Stay,
+        (LoggedIn | LogoSent, LogoReceived) => Enter(LoggedOut),
+        // During a login it is a late or forged one: a port that wants no login refuses it.
+        (Known | FlogiSent | PlogiWait | PlogiSent | LoggedOut, LogoReceived) => Stay,
+        (LoggedIn, NotConfirmed) => Enter(LoggedOut),
+        (_, NotConfirmed) => Stay,
         (LogoSent, LogoAnswered) => Enter(LoggedOut),
         (_, LogoAnswered) => Stay,
         (PlogiSent | LoggedIn, Logout) => Enter(LogoSent),

@@ -7,9 +7,9 @@
 /// A check for stale frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Check {
-    /// A logged-in port confirms an FLOGI before it is accepted.
+    /// A logged-in port confirms by ADISC that it has no login before its FLOGI is accepted.
     ConfirmedLogin,
-    /// A PLOGI or LOGO that was accepted is not accepted again for R_A_TOV.
+    /// A PLOGI that was accepted is not accepted again for R_A_TOV.
     AcceptedLogin,
     /// Sender: the OX_ID of a link service is in quarantine for twice R_A_TOV, answered or not.
     QuarantinedLoginExchange,

@@ -117,11 +117,13 @@ impl LoginMachine {
         self.changed = true;
         end_exchange(&mut self.exchanges, now_ns, port);
         port.end_verification(&mut self.exchanges, now_ns);
+        port.confirmed_ns = None;
         port.host = HostQuery::default();
         if port.login.take().is_some() {
             self.counters.count(LoginCounter::Logouts);
             port.logout_reason = match event {
                 Event::LogoReceived => LogoutReason::Logo,
+                Event::NotConfirmed => LogoutReason::NotConfirmed,
                 Event::Logout => LogoutReason::Closed,
                 _ => LogoutReason::LoggedInAgain,
             };
@@ -163,7 +165,9 @@ impl LoginMachine {
             }
             PortState::PlogiWait => Some(config.request_timeout_ns.saturating_mul(2)),
             PortState::LoggedOut if self.is_closing => None,
-            PortState::LoggedOut if event == Event::LogoReceived => Some(config.relogin_ns),
+            PortState::LoggedOut if matches!(event, Event::LogoReceived | Event::NotConfirmed) => {
+                Some(config.relogin_ns)
+            }
             PortState::LoggedOut => Some(config.give_up_ns),
         };
         port.deadline_ns = wait_ns.map(|ns| now_ns.saturating_add(self.random.with_jitter(ns)));

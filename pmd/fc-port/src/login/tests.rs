@@ -2,6 +2,7 @@
 
 mod abort;
 mod farp;
+mod forged;
 mod frames;
 mod hostile;
 mod late;

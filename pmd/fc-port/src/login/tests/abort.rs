@@ -97,7 +97,7 @@ fn abort_of_an_unused_exchange_is_rejected() {
 #[test]
 fn responses_to_aborts_are_bounded() {
     let mut setup = Setup::empty(LoginConfig {
-        max_answers: 2,
+        max_answers: 4,
         ..config(true)
     });
     setup.machine.neighbour_found(0, &neighbour(2));

@@ -196,6 +196,14 @@ impl Setup {
         );
     }
 
+    /// Injects a LOGO of the peer, which refuses the ADISC that verifies it.
+    pub(super) fn log_out(&mut self) {
+        self.request(LOGO, &logo(THEIRS, THEIR_NAME));
+        self.drain();
+        let refusal = reject(RejectReason::LogicalBusy, RejectExplanation::None);
+        self.reply(Carrier::Fcoe, self.open_exchange(), &refusal);
+    }
+
     /// Returns the OX_ID of the last request that the machine sent.
     pub(super) fn open_exchange(&self) -> u16 {
         let requests = self.sent.iter().rev();

@@ -8,7 +8,8 @@ use super::frames::{
     FLOGI, LOGO, OURS, RTV, Setup, THEIR_NAME, THEIRS, config, enode, login, login_of, logo,
     neighbour, reject,
 };
-use crate::login::{Carrier, LoginCounter, PortState};
+use super::late::adisc_accept;
+use crate::login::{Carrier, ElsOut, LoginCounter, PortState};
 use protocol_testkit::rng::Rng;
 
 /// Injects a valid LOGO with a changed header.
@@ -32,8 +33,10 @@ fn assert_dropped(setup: &mut Setup, counter: LoginCounter) {
 }
 
 #[test]
-fn logo_with_an_unchanged_header_is_accepted() {
-    assert_eq!(inject_logo(|_| {}).state(), Some(PortState::LoggedOut));
+fn logo_with_an_unchanged_header_is_verified() {
+    let mut setup = inject_logo(|_| {});
+    setup.drain();
+    assert_eq!(setup.names(), ["ADISC"]);
 }
 
 #[test]
@@ -165,6 +168,10 @@ fn reply_with_another_carrier_than_its_request_is_dropped() {
     assert_eq!(setup.count(LoginCounter::DropWrongCarrier), 2);
 }
 
+fn is_adisc(out: &ElsOut) -> bool {
+    ElsCommand::parse(out.payload()) == Ok(ElsCommand::Adisc)
+}
+
 /// Every frame is answered or counted, and no table grows.
 #[test]
 fn random_frames_leave_login_and_tables_unchanged() {
@@ -202,7 +209,17 @@ fn random_frames_leave_login_and_tables_unchanged() {
             .handle_els(setup.now_ns, carrier, source, &header, &payload);
         setup.drain();
         assert!(total(&setup) > before, "{header} {payload:?}");
-        assert!(setup.sent.len() <= 1 && setup.machine.exchanges.open_count() == 0);
+        // Answers, or an ADISC that the peer accepts. A refusal is sent with a LOGO.
+        let adiscs: Vec<_> = setup
+            .sent
+            .iter()
+            .filter(|out| is_adisc(out))
+            .map(|out| out.fc.ox_id)
+            .collect();
+        assert!(setup.sent.len() <= 2 && setup.machine.exchanges.open_count() == adiscs.len());
+        for ox_id in adiscs {
+            setup.reply(Carrier::Fcoe, ox_id, &adisc_accept(THEIRS, THEIR_NAME));
+        }
         setup.clear();
     }
     assert_eq!(setup.state(), Some(PortState::LoggedIn));

@@ -18,7 +18,7 @@ fn repeat(setup: &mut Setup, carrier: Carrier, ox_id: u16, payload: &[u8]) {
     setup.drain();
 }
 
-fn adisc_accept(id: NPortId, port_name: u64) -> [u8; 28] {
+pub(super) fn adisc_accept(id: NPortId, port_name: u64) -> [u8; 28] {
     let mut payload = [0; 28];
     Adisc {
         n_port_id: id,
@@ -139,53 +139,39 @@ fn newest_flogi_is_answered_after_a_single_probe() {
 #[test]
 fn end_of_the_login_cancels_the_verification() {
     let mut setup = verifying(true);
-    let probe = setup.open_exchange();
-    setup.request(LOGO, &logo(THEIRS, THEIR_NAME));
-    setup.drain();
-    assert_eq!(reasons(&setup), [LogoutReason::Logo]);
-    setup.reply(Carrier::Fcoe, probe, &refusal());
-    assert_eq!(setup.count(LoginCounter::DropLateReply), 1);
-    let mut setup = verifying(true);
     setup.machine.neighbour_gone(setup.now_ns, THEIR_NAME);
     assert_eq!(setup.machine.exchanges.open_count(), 0);
 }
 
+/// A LOGO ends a login only if the port refuses the ADISC, and is answered then.
 #[test]
-fn repeated_logo_does_not_end_a_later_login() {
+fn logo_ends_the_login_of_a_port_that_denies_it() {
     let mut setup = Setup::logged_in(true);
+    for _ in 0..3 {
+        setup.now_ns += 100 * S;
+        setup.request(LOGO, &logo(THEIRS, THEIR_NAME));
+        setup.drain();
+        assert_eq!(
+            (setup.names(), setup.events.len()),
+            (vec!["ADISC".to_owned()], 0)
+        );
+        let accept = adisc_accept(THEIRS, THEIR_NAME);
+        setup.reply(Carrier::Fcoe, setup.open_exchange(), &accept);
+        setup.drain();
+        assert_eq!(
+            (setup.state(), setup.sent.len()),
+            (Some(PortState::LoggedIn), 1)
+        );
+        setup.clear();
+    }
+    setup.now_ns += 100 * S;
     setup.request(LOGO, &logo(THEIRS, THEIR_NAME));
-    let ox_id = setup.ox_id;
-    setup.plogi();
     setup.drain();
-    assert_eq!(reasons(&setup), [LogoutReason::Logo]);
-    setup.clear();
-    setup.now_ns = 10 * S - 1;
-    repeat(&mut setup, LOGO, ox_id, &logo(THEIRS, THEIR_NAME));
-    assert_eq!(setup.names(), ["FIP LS_ACC", "ADISC"]);
-    let accept = adisc_accept(THEIRS, THEIR_NAME);
-    setup.reply(Carrier::Fcoe, setup.open_exchange(), &accept);
-    setup.drain();
-    assert_eq!(
-        (setup.state(), setup.events.len()),
-        (Some(PortState::LoggedIn), 0)
-    );
-    // The same LOGO of a restarted port ends the login.
-    repeat(&mut setup, LOGO, ox_id, &logo(THEIRS, THEIR_NAME));
     setup.reply(Carrier::Fcoe, setup.open_exchange(), &refusal());
     setup.drain();
+    assert_eq!(setup.names(), ["ADISC", "FIP LS_ACC"]);
+    assert_eq!(setup.sent[1].fc.ox_id, setup.ox_id);
     assert_eq!(reasons(&setup), [LogoutReason::Logo]);
-}
-
-#[test]
-fn logo_in_the_same_exchange_after_r_a_tov_is_new() {
-    let mut setup = Setup::logged_in(true);
-    setup.request(LOGO, &logo(THEIRS, THEIR_NAME));
-    let ox_id = setup.ox_id;
-    setup.plogi();
-    setup.now_ns = 10 * S;
-    repeat(&mut setup, LOGO, ox_id, &logo(THEIRS, THEIR_NAME));
-    assert_eq!(setup.state(), Some(PortState::LoggedOut));
-    assert_eq!(setup.count(LoginCounter::Doubts), 0);
 }
 
 #[test]
@@ -197,6 +183,8 @@ fn repeated_plogi_starts_and_changes_no_login() {
         ..login_of(THEIR_NAME)
     };
     setup.request(Carrier::Fcoe, &login(ElsCommand::Plogi, &theirs));
+    setup.drain();
+    setup.reply(Carrier::Fcoe, setup.open_exchange(), &refusal());
     setup.drain();
     setup.clear();
     setup.now_ns = S;
@@ -211,7 +199,7 @@ fn repeated_plogi_starts_and_changes_no_login() {
         .map(|login| login.data_field_bytes);
     assert_eq!(bytes, Some(512));
 
-    setup.request(LOGO, &logo(THEIRS, THEIR_NAME));
+    setup.log_out();
     setup.clear();
     repeat(&mut setup, Carrier::Fcoe, ox_id, &first);
     assert_eq!(setup.state(), Some(PortState::LoggedOut));

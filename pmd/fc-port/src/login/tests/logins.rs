@@ -185,9 +185,9 @@ fn refused_request_is_sent_again_and_the_last_refusal_is_reported() {
         let busy = reject(RejectReason::LogicalBusy, RejectExplanation::None);
         let ox_id = setup.open_exchange();
         setup.reply(FLOGI, ox_id, &busy);
-        assert_eq!(setup.machine.exchanges.open_count(), 0);
         setup.advance(2300 * MS);
     }
+    assert_eq!(setup.machine.exchanges.open_count(), 0);
     let refusal = LsRjt {
         reason: RejectReason::LogicalBusy,
         explanation: RejectExplanation::None,
@@ -227,11 +227,11 @@ fn missing_plogi_restarts_the_login_until_it_fails() {
 #[test]
 fn login_is_retried_after_a_logo() {
     let mut setup = Setup::logged_in(true);
-    setup.request(LOGO, &logo(THEIRS, THEIR_NAME));
+    setup.log_out();
     setup.drain();
-    assert_eq!(setup.names(), ["FIP LS_ACC"]);
-    assert_eq!(setup.sent[0].payload(), ACC);
-    assert_eq!(setup.sent[0].carrier, LOGO);
+    assert_eq!(setup.names(), ["ADISC", "FIP LS_ACC"]);
+    assert_eq!(setup.sent[1].payload(), ACC);
+    assert_eq!(setup.sent[1].carrier, LOGO);
     assert_eq!(setup.events, [logged_out(LogoutReason::Logo)]);
     setup.clear();
     setup.advance(S - 1);
@@ -245,8 +245,13 @@ fn events_that_were_not_taken_are_merged() {
     let mut setup = Setup::logged_in(true);
     for _ in 0..100 {
         setup.request(LOGO, &logo(THEIRS, THEIR_NAME));
+        let mut adisc = 0;
+        while let Some(out) = setup.machine.poll_outbound() {
+            adisc = out.fc.ox_id;
+        }
+        let refusal = reject(RejectReason::LogicalBusy, RejectExplanation::None);
+        setup.reply(Carrier::Fcoe, adisc, &refusal);
         setup.plogi();
-        while setup.machine.poll_outbound().is_some() {}
     }
     setup.drain();
     let expected = [
@@ -258,6 +263,11 @@ fn events_that_were_not_taken_are_merged() {
     let mut setup = Setup::new(true);
     setup.plogi();
     setup.request(LOGO, &logo(THEIRS, THEIR_NAME));
+    while let Some(out) = setup.machine.poll_outbound() {
+        setup.sent.push(out);
+    }
+    setup.answer(&reject(RejectReason::LogicalBusy, RejectExplanation::None));
+    assert_eq!(setup.state(), Some(PortState::LoggedOut));
     setup.drain();
     assert_eq!(setup.events, []);
 }
@@ -289,6 +299,12 @@ fn repeated_plogi_within_r_a_tov_keeps_the_login() {
     assert_eq!(setup.count(LoginCounter::Repeated), 1);
     setup.now_ns = 10 * S;
     setup.plogi();
+    setup.drain();
+    assert_eq!(
+        (setup.names(), setup.events.len()),
+        (vec!["LS_ACC".to_owned(), "ADISC".to_owned()], 0)
+    );
+    setup.answer(&reject(RejectReason::LogicalBusy, RejectExplanation::None));
     setup.drain();
     let again = [
         logged_out(LogoutReason::LoggedInAgain),
@@ -519,8 +535,8 @@ fn flapping_neighbour_leaves_ox_ids_for_the_others() {
     let mut setup = Setup::new(true);
     for _ in 0..10_000 {
         setup.flogi();
-        setup.request(LOGO, &logo(THEIRS, THEIR_NAME));
-        setup.request(Carrier::Fcoe, &super::frames::RTV);
+        setup.machine.neighbour_gone(0, THEIR_NAME);
+        setup.machine.neighbour_found(0, &neighbour(2));
         setup.drain();
     }
     // Requests that were not sent leave no state.
@@ -529,9 +545,11 @@ fn flapping_neighbour_leaves_ox_ids_for_the_others() {
     for _ in 0..1000 {
         setup.flogi();
         setup.drain();
-        setup.request(LOGO, &logo(THEIRS, THEIR_NAME));
+        setup.machine.neighbour_gone(0, THEIR_NAME);
+        setup.machine.neighbour_found(0, &neighbour(2));
     }
     assert_eq!(setup.count(LoginCounter::NoExchange), 1000 - 963);
+    setup.flogi();
     setup.clear();
     setup.machine.neighbour_ready(0, &neighbour(3));
     setup

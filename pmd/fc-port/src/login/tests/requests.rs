@@ -1,17 +1,17 @@
 //! Requests of ports with and without a login, and their replies.
 
-use fcvi_frame::MacAddress;
 use fcvi_frame::els::{
     Adisc, ElsCommand, Logo, LsRjt, PageFlags, ProcessLogin, RejectExplanation, RejectReason,
     ResponseCode, RtvAccept,
 };
-use fcvi_frame::fc::{FcType, NPortId};
+use fcvi_frame::fc::{FcType, NPortId, RCtl};
+use fcvi_frame::{MacAddress, profile};
 
 use super::frames::{
-    ACC, LARGER_NAME, LOGO, OURS, RTV, S, Setup, THEIR_NAME, THEIRS, adisc, config, enode, logo,
-    neighbour, process, rrq,
+    ACC, FLOGI, LARGER_NAME, LOGO, OURS, RTV, S, Setup, THEIR_NAME, THEIRS, adisc, config, enode,
+    login, login_of, logo, neighbour, process, rrq,
 };
-use crate::login::{Carrier, LoginConfig, LoginCounter};
+use crate::login::{Carrier, LoginConfig, LoginCounter, PortState};
 use crate::testkit::FCP_INITIATOR;
 
 /// Returns the only reply to this request of a logged-in port.
@@ -203,7 +203,7 @@ fn request_with_a_wrong_length_is_refused() {
 fn port_without_a_login_gets_one_logo_per_second() {
     let mut setup = Setup::new(true);
     for _ in 0..100 {
-        setup.request(Carrier::Fcoe, &adisc(THEIRS, THEIR_NAME));
+        setup.request(Carrier::Fcoe, &RTV);
         setup.machine.refuse_unlogged(setup.now_ns, THEIRS);
     }
     setup.drain();
@@ -263,7 +263,7 @@ fn unknown_ports_share_a_limit() {
 #[test]
 fn queued_replies_are_bounded() {
     let mut setup = Setup::empty(LoginConfig {
-        max_answers: 3,
+        max_answers: 6,
         ..config(true)
     });
     setup.machine.neighbour_found(0, &neighbour(2));
@@ -278,6 +278,52 @@ fn queued_replies_are_bounded() {
     for _ in 0..3 {
         setup.request(Carrier::Fcoe, &RTV);
     }
+    setup.clear();
     setup.request(LOGO, &logo(THEIRS, THEIR_NAME));
-    assert!(setup.machine.login(THEIRS).is_some());
+    setup.drain();
+    assert_eq!(setup.names(), ["LS_ACC"; 3]);
+    assert_eq!(setup.state(), Some(PortState::LoggedIn));
+}
+
+/// Requests in the name of one port, or of all that are not logged in, use half of the queue of answers.
+#[test]
+fn flood_in_the_name_of_others_leaves_room_for_answers_to_a_logged_in_port() {
+    let mut setup = Setup::logged_in(true);
+    let half = usize::from(config(true).max_answers) / 2;
+    for low in 3..=u8::MAX {
+        setup.machine.neighbour_found(0, &neighbour(low));
+    }
+    let flogi = login(ElsCommand::Flogi, &login_of(THEIR_NAME));
+    for low in 3..=u8::MAX {
+        let mut header = setup.header(RCtl::ElsRequest, profile::F_CTL_REQUEST, 0x99);
+        header.s_id = NPortId::from_bytes([0, 0, low]);
+        setup
+            .machine
+            .handle_els(0, FLOGI, enode(low), &header, &flogi);
+    }
+    assert_eq!(setup.machine.answers.len(), half);
+    for _ in 0..100 {
+        setup.request(Carrier::Fcoe, &adisc(THEIRS, THEIR_NAME));
+    }
+    assert_eq!(setup.machine.answers.len(), 2 * half);
+    assert!(setup.count(LoginCounter::DropNoRoom) > 200);
+    setup.drain();
+    let accepts = setup.names().into_iter().filter(|name| name == "LS_ACC");
+    assert_eq!(accepts.count(), half);
+}
+
+/// A port that verifies its login by ADISC learns in that exchange that it has none.
+#[test]
+fn adisc_of_a_port_without_a_login_is_refused_in_its_exchange() {
+    let refusal = "LS_RJT unable to perform (login required)";
+    let mut setup = Setup::new(true);
+    setup.request(Carrier::Fcoe, &adisc(THEIRS, THEIR_NAME));
+    setup.drain();
+    assert_eq!(setup.names(), [refusal, "FIP LOGO"]);
+    assert_eq!(setup.sent[0].fc.ox_id, setup.ox_id);
+    let mut setup = Setup::empty(config(true));
+    setup.request(Carrier::Fcoe, &adisc(THEIRS, THEIR_NAME));
+    setup.drain();
+    assert_eq!(setup.names(), [refusal, "LOGO"]);
+    assert_eq!(setup.count(LoginCounter::RefusedNotLoggedIn), 1);
 }

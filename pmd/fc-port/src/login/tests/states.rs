@@ -71,7 +71,7 @@ fn setup(larger: bool, at: At) -> Setup {
         At::LoggedIn => setup.plogi(),
         At::LoggedOut => {
             setup.plogi();
-            setup.request(LOGO, &logo(THEIRS, THEIR_NAME));
+            setup.log_out();
         }
         At::Closing => {
             setup.plogi();
@@ -119,7 +119,7 @@ fn logins() -> Vec<Verb> {
         ("PLOGI that was accepted before", |s| {
             let header = s.header(RCtl::ElsRequest, profile::F_CTL_REQUEST, 0x99);
             let accepted = &mut s.machine.accepted;
-            accepted.record(s.now_ns, THEIRS, ElsCommand::Plogi, 0x99);
+            accepted.record(s.now_ns, THEIRS, 0x99);
             let theirs = login(ElsCommand::Plogi, &login_of(THEIR_NAME));
             s.inject(Carrier::Fcoe, &header, &theirs);
         }),
@@ -130,6 +130,16 @@ fn logins() -> Vec<Verb> {
             };
             s.request(Carrier::Fcoe, &login(ElsCommand::Plogi, &theirs));
         }),
+        ("PLOGI, other parameters, and then an LS_RJT", |s| {
+            let theirs = Login {
+                receive_bytes: 512,
+                ..login_of(THEIR_NAME)
+            };
+            s.request(Carrier::Fcoe, &login(ElsCommand::Plogi, &theirs));
+            s.drain();
+            let busy = reject(RejectReason::LogicalBusy, RejectExplanation::None);
+            s.answer(&busy);
+        }),
         ("PLOGI of another name", |s| {
             s.request(Carrier::Fcoe, &login(ElsCommand::Plogi, &login_of(7)));
         }),
@@ -137,11 +147,11 @@ fn logins() -> Vec<Verb> {
             s.request(Carrier::Fcoe, &login(ElsCommand::Plogi, &too_small()));
         }),
         ("LOGO", |s| s.request(LOGO, &logo(THEIRS, THEIR_NAME))),
-        ("LOGO that was accepted before", |s| {
-            let header = s.header(RCtl::ElsRequest, profile::F_CTL_REQUEST, 0x99);
-            let accepted = &mut s.machine.accepted;
-            accepted.record(s.now_ns, THEIRS, ElsCommand::Logo, 0x99);
-            s.inject(LOGO, &header, &logo(THEIRS, THEIR_NAME));
+        ("LOGO, and then an LS_RJT", |s| {
+            s.request(LOGO, &logo(THEIRS, THEIR_NAME));
+            s.drain();
+            let busy = reject(RejectReason::LogicalBusy, RejectExplanation::None);
+            s.answer(&busy);
         }),
         ("LOGO in FCoE", |s| {
             s.request(Carrier::Fcoe, &logo(THEIRS, THEIR_NAME));
@@ -224,6 +234,15 @@ fn others() -> Vec<Verb> {
         ("close", |s| s.machine.close(s.now_ns)),
         ("neighbour gone", |s| {
             s.machine.neighbour_gone(s.now_ns, THEIR_NAME);
+        }),
+        ("neighbour doubted", |s| {
+            s.machine.neighbour_doubted(s.now_ns, THEIR_NAME);
+        }),
+        ("neighbour doubted, and then an LS_RJT", |s| {
+            s.machine.neighbour_doubted(s.now_ns, THEIR_NAME);
+            s.drain();
+            let busy = reject(RejectReason::LogicalBusy, RejectExplanation::None);
+            s.answer(&busy);
         }),
         ("our N_Port_ID lost", |s| s.machine.set_id(s.now_ns, None)),
     ]

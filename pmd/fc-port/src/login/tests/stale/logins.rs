@@ -19,8 +19,8 @@ const LATENCY_NS: u64 = 10_000;
 const R_A_TOV_NS: u64 = 30 * S;
 /// Maximum delay of an FLOGI, so that it may arrive after the login.
 const DELAY_NS: u64 = 4 * S;
-/// Maximum time until a restarted port is logged in: two retries and the delay.
-const ROUND_NS: u64 = 6 * S;
+/// Maximum time until a restarted port is logged in: two retries, the delay, and the interval between two verifications.
+const ROUND_NS: u64 = 10 * S;
 
 /// One port, as the network and the checks see it.
 struct Port {

@@ -17,7 +17,7 @@ const ROWS: [Row; 3] = [
     Row {
         check: "ConfirmedLogin",
         rule: "login",
-        condition: "a port with a login confirms by ADISC that it has none before its FLOGI is accepted",
+        condition: "a port with a login confirms by ADISC that it has none before its FLOGI, PLOGI or LOGO is accepted",
         file: "login/request.rs",
         source: REQUEST,
         counters: &[LoginCounter::Doubts.name(), LoginCounter::Repeated.name()],
@@ -27,14 +27,14 @@ const ROWS: [Row; 3] = [
     Row {
         check: "AcceptedLogin",
         rule: "login",
-        condition: "(S_ID, command, OX_ID) of a PLOGI or LOGO is not that of one that was accepted less than R_A_TOV ago",
+        condition: "(S_ID, OX_ID) of a PLOGI is not that of one that was accepted less than R_A_TOV ago",
         file: "login/request.rs",
         source: REQUEST,
         counters: &[
             LoginCounter::Repeated.name(),
             LoginCounter::RefusedBusy.name(),
         ],
-        without: "a LOGO ends a later login; a PLOGI starts one with a port that is not present",
+        without: "a PLOGI starts a login with a port that is not present",
         test: "accepted_login_is_needed",
     },
     Row {
@@ -63,9 +63,8 @@ Limits:
 
 | rule | implementation |
 | --- | --- |
-| quarantine of logins | at most 16 PLOGIs and LOGOs per possible neighbour, and 32 of one port; if more are accepted within R_A_TOV, the oldest are accepted again |
-| a LOGO without an earlier copy | is accepted, however late it is: the port that sent it may have stopped, and could not confirm it |
-| a port that restarts | begins with a random OX_ID; a response to its previous life is accepted if it draws one of the few that it used within R_A_TOV. It has no record of the requests that it accepted in that life, and accepts them again |
+| quarantine of logins | at most 16 PLOGIs per possible neighbour, and 32 of one port; if more are accepted within R_A_TOV, the oldest are accepted again |
+| a port that restarts | has random OX_IDs; a response to its previous life is accepted if it draws one of the few that it used within R_A_TOV. It has no record of the requests that it accepted in that life, and accepts them again |
 
 ## Scenarios
 
