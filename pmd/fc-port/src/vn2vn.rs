@@ -50,7 +50,7 @@ use crate::rate_limiter::RateLimiter;
 use crate::{Fc4, Neighbour};
 use config::{is_vn2vn_id, vn2vn_id};
 use neighbour::{NeighbourChange, Neighbours};
-use outbound::{Answer, Answers, Broadcasts};
+use outbound::{Answer, Answers, Broadcasts, Sender};
 
 /// State of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +83,12 @@ pub enum Vn2vnEvent {
     /// Its first beacon arrived and the size of frames that arrive from it is known: a login can
     /// start.
     NeighbourReady(Neighbour),
+    /// A claim contradicts this pinned neighbour. Its login is to be verified: then
+    /// [`Vn2vn::neighbour_denied`] is called if it ended.
+    NeighbourDoubted {
+        /// Its Port_Name.
+        port_name: u64,
+    },
     /// A neighbour is gone.
     NeighbourGone {
         /// Its Port_Name.
@@ -112,6 +118,7 @@ enum Input {
     Taken {
         /// The port has lower precedence.
         yields: bool,
+        port_name: u64,
     },
 }
 
@@ -139,6 +146,8 @@ pub struct Vn2vn {
     broadcasts: Broadcasts,
     answers: Answers,
     defences: RateLimiter,
+    /// The last port with lower precedence that had our N_Port_ID, and when its first frame arrived.
+    contender: Option<(u64, u64)>,
     neighbours: Neighbours,
     counters: Vn2vnCounters,
     next_ns: Option<u64>,
@@ -148,8 +157,10 @@ impl Vn2vn {
     /// Creates a stopped port. `seed`: 64 random bits, different for each port.
     pub fn new(config: Vn2vnConfig, seed: u64) -> Self {
         let preferred = config.preferred.filter(|id| is_vn2vn_id(*id));
+        let mut random = Random::new(seed);
         Self {
-            random: Random::new(seed),
+            neighbours: Neighbours::new(&config, random.next()),
+            random,
             state: Vn2vnState::Stopped,
             id: preferred.unwrap_or_else(|| vn2vn_id(config.port_name as u16)),
             deadline_ns: None,
@@ -161,7 +172,7 @@ impl Vn2vn {
             broadcasts: Broadcasts::default(),
             answers: Answers::new(&config),
             defences: RateLimiter::default(),
-            neighbours: Neighbours::new(&config),
+            contender: None,
             counters: Vn2vnCounters::default(),
             next_ns: None,
             config,
@@ -198,10 +209,26 @@ impl Vn2vn {
         self.neighbours.iter()
     }
 
-    /// Pins the neighbour with this N_Port_ID, or unpins it: while it is pinned it is not evicted,
-    /// even if no beacon of it arrived. It is removed if it stays silent.
+    /// Pins the neighbour with this N_Port_ID, or unpins it: while it is pinned, because it is logged
+    /// in, it is neither evicted nor replaced, and we keep our N_Port_ID. It is removed if it stays
+    /// silent.
     pub fn set_pinned(&mut self, id: NPortId, is_pinned: bool) {
         self.neighbours.set_pinned(id, is_pinned);
+    }
+
+    /// Removes the neighbour with this N_Port_ID, which did not confirm its login after
+    /// [`Vn2vnEvent::NeighbourDoubted`], and finds the port that contradicted it.
+    pub fn neighbour_denied(&mut self, now_ns: u64, id: NPortId) {
+        self.neighbours.end_denied(id, &mut self.counters);
+        self.find_again(now_ns);
+        self.reschedule();
+    }
+
+    /// Requests the claims of all ports; a beacon lets them log in with us at once.
+    fn find_again(&mut self, now_ns: u64) {
+        if self.request_claims(now_ns) {
+            self.broadcasts.beacon = true;
+        }
     }
 
     fn has_id(&self) -> bool {
@@ -231,8 +258,10 @@ impl Vn2vn {
         if self.deadline_ns.is_some_and(|at| at <= now_ns) {
             self.step(now_ns, Input::Deadline);
         }
-        self.neighbours
-            .handle_timeout(now_ns, &self.config, &mut self.counters);
+        let (config, counters) = (&self.config, &mut self.counters);
+        if self.neighbours.handle_timeout(now_ns, config, counters) {
+            self.find_again(now_ns);
+        }
         self.reschedule();
     }
 
@@ -287,16 +316,25 @@ impl Vn2vn {
             )
             | (Claim | Up, Input::Probed { enode_mac, .. }) => {
                 let answer = Answer::Probe(enode_mac);
-                self.answers.push(now_ns, answer, &mut self.counters);
+                self.answers
+                    .push(now_ns, answer, Sender::Other, &mut self.counters);
             }
-            (Up, Input::Refused) | (Claim | Up, Input::Taken { yields: true }) => {
-                let limit = self.config.max_defences_per_s;
-                if self.defences.take(now_ns, limit) {
-                    self.counters.count(Vn2vnCounter::Defended);
-                    self.claim(now_ns);
-                } else {
-                    self.counters.count(Vn2vnCounter::DefencesLimited);
-                }
+            // It is in use, whatever the names are: a frame is easily forged.
+            (Up, Input::Taken { yields: false, .. }) if self.neighbours.has_pinned() => {
+                self.counters.count(Vn2vnCounter::Kept);
+                self.defend(now_ns);
+            }
+            (
+                Claim | Up,
+                Input::Taken {
+                    yields: true,
+                    port_name,
+                },
+            ) if self.is_unheeded(now_ns, port_name) => {
+                self.restart(now_ns);
+            }
+            (Up, Input::Refused) | (Claim | Up, Input::Taken { yields: true, .. }) => {
+                self.defend(now_ns);
             }
             (Start | Probe1 | Probe2, Input::Probed { .. })
             | (Start | Probe1 | Probe2 | Claim, Input::Refused)
@@ -317,6 +355,32 @@ impl Vn2vn {
     fn claim(&mut self, now_ns: u64) {
         self.broadcasts.claim = true;
         self.claimed_ns = now_ns;
+    }
+
+    fn defend(&mut self, now_ns: u64) {
+        if self.defences.take(now_ns, self.config.max_defences_per_s) {
+            self.counters.count(Vn2vnCounter::Defended);
+            self.claim(now_ns);
+        } else {
+            self.counters.count(Vn2vnCounter::DefencesLimited);
+        }
+    }
+
+    /// Notes that a port with lower precedence has our N_Port_ID. Reports whether it kept it although
+    /// we claimed it: its neighbours are logged in then, and ours are not.
+    fn is_unheeded(&mut self, now_ns: u64, port_name: u64) -> bool {
+        let since_ns = match self.contender {
+            Some((known, first_ns)) if known == port_name => now_ns.saturating_sub(first_ns),
+            _ => u64::MAX,
+        };
+        let (min_ns, max_ns) = (
+            self.config.announce_wait_ns,
+            self.config.neighbour_lifetime_ns,
+        );
+        if since_ns > max_ns {
+            self.contender = Some((port_name, now_ns));
+        }
+        (min_ns..=max_ns).contains(&since_ns) && !self.neighbours.has_pinned()
     }
 
     /// Chooses another N_Port_ID.
@@ -343,6 +407,7 @@ impl Vn2vn {
 
     /// Discards everything sent or queued under this N_Port_ID.
     fn give_up_id(&mut self) {
+        self.contender = None;
         self.broadcasts = Broadcasts::default();
         self.answers.clear();
         self.neighbours.clear();
@@ -443,6 +508,12 @@ impl Vn2vn {
         Some(match self.neighbours.poll_change(is_up)? {
             NeighbourChange::Found(neighbour) => Vn2vnEvent::NeighbourFound(neighbour),
             NeighbourChange::Ready(neighbour) => Vn2vnEvent::NeighbourReady(neighbour),
+            NeighbourChange::Doubted(neighbour) => {
+                self.counters.count(Vn2vnCounter::Doubted);
+                Vn2vnEvent::NeighbourDoubted {
+                    port_name: neighbour.port_name,
+                }
+            }
             NeighbourChange::Gone(neighbour, reason) => Vn2vnEvent::NeighbourGone {
                 port_name: neighbour.port_name,
                 id: neighbour.id,

@@ -27,8 +27,8 @@ use vi_types::HostAddress;
 
 use crate::Neighbour;
 use crate::login::{
-    Carrier, ElsOut, FipService, LoginConfig, LoginEvent, LoginMachine, PortLogin, PortState,
-    PortView, TooManyHosts,
+    Carrier, ElsOut, FipService, LoginConfig, LoginEvent, LoginMachine, LogoutReason, PortLogin,
+    PortState, PortView, TooManyHosts,
 };
 use crate::time::NS_PER_MS;
 use crate::vn2vn::{self, Vn2vn, Vn2vnConfig, Vn2vnEvent, Vn2vnState};
@@ -387,16 +387,21 @@ impl VnPort {
     /// Returns the next event. To be polled until `None`, before [`VnPort::poll_outbound`]: events
     /// of discovery are passed to the logins here.
     pub fn poll_event(&mut self, now_ns: u64) -> Option<VnPortEvent> {
-        if let Some(event) = self.discovery.poll_event() {
-            return Some(self.handle_discovery_event(now_ns, event));
+        while let Some(event) = self.discovery.poll_event() {
+            if let Some(event) = self.handle_discovery_event(now_ns, event) {
+                return Some(event);
+            }
         }
         Some(match self.logins.poll_event()? {
             LoginEvent::LoggedIn(login) => {
                 self.discovery.set_pinned(login.id, true);
                 VnPortEvent::LoggedIn(login)
             }
-            LoginEvent::LoggedOut { id, .. } => {
+            LoginEvent::LoggedOut { id, reason, .. } => {
                 self.discovery.set_pinned(id, false);
+                if reason == LogoutReason::NotConfirmed {
+                    self.discovery.neighbour_denied(now_ns, id);
+                }
                 VnPortEvent::LoggedOut(id)
             }
             LoginEvent::Host { id, host } => VnPortEvent::Host { id, host },
@@ -407,8 +412,8 @@ impl VnPort {
         })
     }
 
-    fn handle_discovery_event(&mut self, now_ns: u64, event: Vn2vnEvent) -> VnPortEvent {
-        match event {
+    fn handle_discovery_event(&mut self, now_ns: u64, event: Vn2vnEvent) -> Option<VnPortEvent> {
+        Some(match event {
             Vn2vnEvent::Claimed(id) => {
                 self.logins.set_id(now_ns, Some(id));
                 VnPortEvent::Claimed(id)
@@ -426,11 +431,15 @@ impl VnPort {
                 self.logins.neighbour_ready(now_ns, &neighbour);
                 VnPortEvent::NeighboursChanged
             }
+            Vn2vnEvent::NeighbourDoubted { port_name } => {
+                self.logins.neighbour_doubted(now_ns, port_name);
+                return None;
+            }
             Vn2vnEvent::NeighbourGone { port_name, .. } => {
                 self.logins.neighbour_gone(now_ns, port_name);
                 VnPortEvent::NeighboursChanged
             }
-        }
+        })
     }
 
     /// Returns the next frame to send. It counts as sent; one that the port has no room for is

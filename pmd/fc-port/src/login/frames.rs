@@ -51,7 +51,7 @@ impl ElsOut {
         ElsCommand::parse(self.payload()) == Ok(ElsCommand::LsRjt)
     }
 
-    pub(super) fn new(
+    pub(crate) fn new(
         carrier: Carrier,
         destination: MacAddress,
         fc: FcHeader,

@@ -33,10 +33,14 @@ pub struct Vn2vnConfig {
     pub preferred: Option<NPortId>,
     /// Maximum neighbours; at least 1.
     pub max_neighbours: usize,
-    /// Maximum queued answers; further ones are dropped. At least 1.
+    /// Maximum queued answers, half of them for ports that are not logged in; further ones are
+    /// dropped. At least 1.
     pub max_answers: usize,
-    /// Maximum answers per second; further ones are dropped.
+    /// Maximum answers per second to ports that are not logged in: of those to probes, and of the
+    /// others; further ones are dropped.
     pub max_answers_per_s: u32,
+    /// Maximum answers per second to each pinned neighbour, in addition.
+    pub max_answers_per_pinned_s: u32,
     /// Maximum claims per second in defence of our N_Port_ID, against ports that have it or reply
     /// to our probe. Separate, so that a flood of other frames does not prevent the defence.
     pub max_defences_per_s: u32,
@@ -79,6 +83,7 @@ impl Vn2vnConfig {
             max_neighbours: 256,
             max_answers: 64,
             max_answers_per_s: 1024,
+            max_answers_per_pinned_s: 16,
             max_defences_per_s: 16,
             start_wait_ns: 100 * NS_PER_MS,
             probe_wait_ns: 100 * NS_PER_MS,

@@ -24,6 +24,13 @@ vi_types::counters! {
     Found => "vn2vn_found",
     /// Neighbours gone.
     Gone => "vn2vn_gone",
+    /// Of these, neighbours without a login that were evicted because the table was full.
+    Evicted => "vn2vn_evicted",
+    /// Logged-in neighbours that a claim contradicts, so that their login is verified.
+    Doubted => "vn2vn_doubted",
+    /// Frames of other ports with our N_Port_ID and precedence for it to which we do not give it up,
+    /// because a neighbour is logged in.
+    Kept => "vn2vn_kept",
     /// Neighbours whose padded response of full size did not arrive, so that the smaller one was
     /// tried.
     PathReduced => "vn2vn_path_reduced",
@@ -61,6 +68,7 @@ vi_types::counters! {
     DropTooEarly => "vn2vn_drop_too_early",
     /// A neighbour beyond the maximum.
     DropNeighboursFull => "vn2vn_drop_neighbours_full",
-    /// A claim for the N_Port_ID of a live neighbour that has precedence for it.
+    /// A claim that contradicts a live or logged-in neighbour: with its N_Port_ID, or with its name and
+    /// other addresses.
     DropContested => "vn2vn_drop_contested",
 }

@@ -2,6 +2,10 @@
 //!
 //! The table is bounded. What was not reported to the owner yet is a state of the entries, so that
 //! no queue of events can grow; an entry is kept until its end was reported.
+//!
+//! A claim is easy to forge. One that contradicts a known neighbour ends it only if that neighbour
+//! does not answer any more: a pinned one, which is logged in, is doubted, and its owner verifies the
+//! login; another one is sent a claim.
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::fc::{FcType, NPortId};
@@ -11,6 +15,8 @@ use super::config::Vn2vnConfig;
 use super::counters::{Vn2vnCounter, Vn2vnCounters};
 use super::path::PathState;
 use crate::Neighbour;
+use crate::random::Random;
+use crate::rate_limiter::RateLimiter;
 
 impl Neighbour {
     pub(super) fn new(port: &VnPort, claim: &Claim, fc_type: FcType) -> Self {
@@ -31,6 +37,12 @@ impl Neighbour {
             && self.port_name == port.id.port_name
             && self.node_name == port.node_name
             && self.enode_mac == port.enode_mac
+    }
+
+    /// Reports whether a claim is from the same port at the same addresses.
+    fn is_same_station(&self, other: &Neighbour) -> bool {
+        let identity = |n: &Neighbour| (n.id, n.port_name, n.enode_mac);
+        identity(self) == identity(other)
     }
 
     /// Reports whether a claim equals an earlier one; that of a path test may have another size.
@@ -57,7 +69,7 @@ pub enum GoneReason {
     Changed,
     /// Another port has its N_Port_ID now.
     Displaced,
-    /// It never sent a beacon, was not pinned, and the table was full.
+    /// It was not pinned, and the table was full.
     Evicted,
 }
 
@@ -74,17 +86,45 @@ struct NeighbourEntry {
     neighbour: Neighbour,
     last_rx_ns: u64,
     has_beaconed: bool,
-    /// It is not evicted.
+    /// It is logged in: it is neither evicted nor replaced.
     is_pinned: bool,
+    /// A claim contradicts it, and a claim was sent to it: it is gone if it does not respond.
+    is_doubted: bool,
+    /// A claim contradicts it, it is pinned, and this is not reported yet.
+    doubt_pending: bool,
+    /// Answers to it while it is pinned.
+    answers: RateLimiter,
     path: PathState,
     reported: Reported,
     gone: Option<GoneReason>,
 }
 
 impl NeighbourEntry {
-    /// Reports whether it may be evicted: only its claim was received, which is easy to forge.
     fn is_evictable(&self) -> bool {
-        self.gone.is_none() && !self.has_beaconed && !self.is_pinned
+        self.gone.is_none() && !self.is_pinned
+    }
+
+    /// Handles a claim that contradicts this neighbour.
+    fn doubt(&mut self, now_ns: u64, config: &Vn2vnConfig) {
+        if self.is_pinned {
+            self.doubt_pending = true;
+        } else if !self.is_doubted {
+            self.is_doubted = true;
+            if !matches!(self.path, PathState::Testing { .. }) {
+                let full_bytes = config.fcoe_bytes().min(self.neighbour.max_fcoe_bytes);
+                let size_bytes = config.fallback().min(full_bytes);
+                self.path = PathState::new(now_ns, size_bytes, config);
+            }
+        }
+    }
+
+    /// Handles a claim of this neighbour that is the same as before: it is still there.
+    fn confirm(&mut self) {
+        if core::mem::take(&mut self.is_doubted)
+            && let Some(size_bytes) = self.neighbour.path_fcoe_bytes
+        {
+            self.path = PathState::Known(size_bytes);
+        }
     }
 
     /// Reports whether its first beacon arrived and its path is known, and this is not reported
@@ -95,7 +135,8 @@ impl NeighbourEntry {
     }
 
     fn has_change(&self) -> bool {
-        self.gone.is_some() || self.reported == Reported::Nothing || self.is_ready()
+        let has_news = self.reported == Reported::Nothing || self.is_ready();
+        self.gone.is_some() || has_news || self.doubt_pending
     }
 
     fn is_path_test_due(&self) -> bool {
@@ -109,6 +150,7 @@ pub(super) enum NeighbourChange {
     Found(Neighbour),
     Ready(Neighbour),
     Gone(Neighbour, GoneReason),
+    Doubted(Neighbour),
 }
 
 /// The frame from which a neighbour is known.
@@ -139,8 +181,10 @@ pub(super) enum BeaconOutcome {
 /// The neighbours of a port.
 #[derive(Debug)]
 pub(super) struct Neighbours {
+    /// Current ones, at most `max`, and as many whose end was not reported yet.
     entries: Vec<NeighbourEntry>,
     max: usize,
+    random: Random,
     own_fcoe_bytes: u16,
     /// Number of entries with a path test to send, and with a change to report.
     path_tests: usize,
@@ -148,11 +192,12 @@ pub(super) struct Neighbours {
 }
 
 impl Neighbours {
-    pub(super) fn new(config: &Vn2vnConfig) -> Self {
+    pub(super) fn new(config: &Vn2vnConfig, seed: u64) -> Self {
         let max = config.max_neighbours.max(1);
         Self {
-            entries: Vec::with_capacity(max),
+            entries: Vec::with_capacity(2 * max),
             max,
+            random: Random::new(seed),
             own_fcoe_bytes: config.fcoe_bytes(),
             path_tests: 0,
             changes: 0,
@@ -186,11 +231,18 @@ impl Neighbours {
         counters: &mut Vn2vnCounters,
     ) {
         let rank = |n: &Neighbour| (n.port_name, n.enode_mac);
+        let is_alive = |entry: &NeighbourEntry| {
+            now_ns.saturating_sub(entry.last_rx_ns) < config.missed_beacon_ns()
+        };
         let holder = |n: &Neighbour| n.id == claimed.id && n.port_name != claimed.port_name;
         if let Some(entry) = self.find(holder) {
-            let is_alive = now_ns.saturating_sub(entry.last_rx_ns) < config.missed_beacon_ns();
-            if is_alive && rank(&entry.neighbour) > rank(&claimed) {
+            let alive = is_alive(entry);
+            if alive || entry.is_pinned {
                 counters.count(Vn2vnCounter::DropContested);
+                if !alive || rank(&entry.neighbour) < rank(&claimed) {
+                    entry.doubt(now_ns, config);
+                    self.recount();
+                }
                 return;
             }
             self.end(GoneReason::Displaced, holder, counters);
@@ -200,6 +252,16 @@ impl Neighbours {
         match self.find(same_port) {
             Some(entry) if entry.neighbour.is_same(&claimed, size_counts) => {
                 entry.last_rx_ns = now_ns;
+                entry.confirm();
+            }
+            Some(entry)
+                if entry.is_pinned
+                    || (is_alive(entry) && !entry.neighbour.is_same_station(&claimed)) =>
+            {
+                counters.count(Vn2vnCounter::DropContested);
+                entry.doubt(now_ns, config);
+                self.recount();
+                return;
             }
             Some(_) => {
                 self.end(GoneReason::Changed, same_port, counters);
@@ -220,10 +282,10 @@ impl Neighbours {
         config: &Vn2vnConfig,
         counters: &mut Vn2vnCounters,
     ) {
-        if self.entries.len() >= self.max {
+        if self.is_full() {
             self.evict(counters);
         }
-        if self.entries.len() >= self.max {
+        if self.is_full() || self.entries.len() >= 2 * self.max {
             counters.count(Vn2vnCounter::DropNeighboursFull);
             return;
         }
@@ -233,6 +295,9 @@ impl Neighbours {
             last_rx_ns: now_ns,
             has_beaconed: false,
             is_pinned: false,
+            is_doubted: false,
+            doubt_pending: false,
+            answers: RateLimiter::default(),
             path: PathState::new(now_ns, full_bytes, config),
             reported: Reported::Nothing,
             gone: None,
@@ -240,11 +305,19 @@ impl Neighbours {
         counters.count(Vn2vnCounter::Found);
     }
 
-    /// Evicts the oldest evictable entry.
+    fn is_full(&self) -> bool {
+        let current = self.entries.iter().filter(|entry| entry.gone.is_none());
+        current.count() >= self.max
+    }
+
+    /// Evicts a random entry that is not pinned: a station that forges neighbours cannot choose it, nor
+    /// keep the table full.
     fn evict(&mut self, counters: &mut Vn2vnCounters) {
-        let entries = self.entries.iter().filter(|entry| entry.is_evictable());
-        let oldest = entries.min_by_key(|entry| entry.last_rx_ns);
-        if let Some(port_name) = oldest.map(|entry| entry.neighbour.port_name) {
+        let evictable = || self.entries.iter().filter(|entry| entry.is_evictable());
+        let chosen = self.random.below(evictable().count() as u64) as usize;
+        let chosen = evictable().nth(chosen);
+        if let Some(port_name) = chosen.map(|entry| entry.neighbour.port_name) {
+            counters.count(Vn2vnCounter::Evicted);
             self.end(GoneReason::Evicted, |n| n.port_name == port_name, counters);
         }
     }
@@ -272,7 +345,26 @@ impl Neighbours {
     pub(super) fn set_pinned(&mut self, id: NPortId, is_pinned: bool) {
         if let Some(entry) = self.find(|n| n.id == id) {
             entry.is_pinned = is_pinned;
+            entry.doubt_pending &= is_pinned;
         }
+    }
+
+    /// Reports whether a neighbour is pinned.
+    pub(super) fn has_pinned(&self) -> bool {
+        let mut entries = self.entries.iter();
+        entries.any(|entry| entry.is_pinned && entry.gone.is_none())
+    }
+
+    /// Ends the neighbour with this N_Port_ID, whose doubts were justified.
+    pub(super) fn end_denied(&mut self, id: NPortId, counters: &mut Vn2vnCounters) {
+        self.end(GoneReason::Changed, |n| n.id == id, counters);
+        self.recount();
+    }
+
+    /// Returns the limit of answers to this port, if it is a pinned neighbour.
+    pub(super) fn answer_limiter(&mut self, port: &VnPort) -> Option<&mut RateLimiter> {
+        let entry = self.find(|n| n.is_from(port))?;
+        entry.is_pinned.then_some(&mut entry.answers)
     }
 
     /// Handles a response of this size.
@@ -297,8 +389,7 @@ impl Neighbours {
         config: &Vn2vnConfig,
     ) -> BeaconOutcome {
         let own_fcoe_bytes = self.own_fcoe_bytes;
-        let is_full = self.entries.len() >= self.max
-            && !self.entries.iter().any(NeighbourEntry::is_evictable);
+        let is_full = self.is_full() && !self.entries.iter().any(NeighbourEntry::is_evictable);
         let Some(entry) = self.find(|n| n.is_from(port)) else {
             return if is_full {
                 BeaconOutcome::NoRoom
@@ -316,30 +407,41 @@ impl Neighbours {
         BeaconOutcome::Known
     }
 
-    /// Ends neighbours that were silent, and continues path tests.
+    /// Ends neighbours that were silent, and those that were doubted and did not respond, and continues
+    /// path tests. Returns true if one of the latter ended.
     pub(super) fn handle_timeout(
         &mut self,
         now_ns: u64,
         config: &Vn2vnConfig,
         counters: &mut Vn2vnCounters,
-    ) {
+    ) -> bool {
+        let mut is_replaced = false;
         let lifetime_ns = config.neighbour_lifetime_ns;
         let mut at = 0;
         while let Some(entry) = self.entries.get_mut(at) {
             let is_silent = entry.last_rx_ns.saturating_add(lifetime_ns) <= now_ns;
-            if entry.gone.is_none() && is_silent {
+            entry.path.handle_timeout(now_ns, config, counters);
+            let is_absent = entry.is_doubted && entry.path == PathState::Failed;
+            if is_absent && entry.is_pinned {
+                entry.confirm();
+                entry.doubt_pending = true;
+            } else if entry.gone.is_none() && (is_silent || is_absent) {
                 counters.count(Vn2vnCounter::Gone);
+                is_replaced |= is_absent;
                 if entry.reported == Reported::Nothing {
                     self.entries.swap_remove(at);
                     continue;
                 }
-                entry.gone = Some(GoneReason::Silent);
-            } else {
-                entry.path.handle_timeout(now_ns, config, counters);
+                entry.gone = Some(if is_absent {
+                    GoneReason::Changed
+                } else {
+                    GoneReason::Silent
+                });
             }
             at += 1;
         }
         self.recount();
+        is_replaced
     }
 
     /// Returns the next deadline.
@@ -382,12 +484,14 @@ impl Neighbours {
                 .map(|reason| NeighbourChange::Gone(entry.neighbour, reason))
         } else {
             let is_next = |e: &&mut NeighbourEntry| {
-                e.reported == Reported::Nothing || (is_up && e.is_ready())
+                e.reported == Reported::Nothing || (is_up && e.is_ready()) || e.doubt_pending
             };
             let entry = self.entries.iter_mut().find(is_next)?;
             if entry.reported == Reported::Nothing {
                 entry.reported = Reported::Found;
                 Some(NeighbourChange::Found(entry.neighbour))
+            } else if core::mem::take(&mut entry.doubt_pending) {
+                Some(NeighbourChange::Doubted(entry.neighbour))
             } else {
                 entry.reported = Reported::Ready;
                 Some(NeighbourChange::Ready(entry.neighbour))

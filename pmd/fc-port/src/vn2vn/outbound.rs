@@ -47,13 +47,25 @@ pub(super) struct Broadcasts {
     pub(super) beacon: bool,
 }
 
-/// Queued answers, and their limit per second.
+/// Whose share of the answers is used.
+#[derive(Debug)]
+pub(super) enum Sender<'a> {
+    /// A port that is not logged in.
+    Other,
+    /// A pinned neighbour, and its limiter.
+    Pinned(&'a mut RateLimiter),
+}
+
+/// Queued answers, and their limits per second. A station that forges frames cannot use up the
+/// answers to logged-in neighbours, nor by claims those to probes.
 #[derive(Debug)]
 pub(super) struct Answers {
     queued: VecDeque<Answer>,
     max: usize,
     max_per_s: u32,
+    max_per_pinned_s: u32,
     limiter: RateLimiter,
+    probes: RateLimiter,
 }
 
 impl Answers {
@@ -63,11 +75,13 @@ impl Answers {
             queued: VecDeque::with_capacity(max),
             max,
             max_per_s: config.max_answers_per_s,
+            max_per_pinned_s: config.max_answers_per_pinned_s,
             limiter: RateLimiter::default(),
+            probes: RateLimiter::default(),
         }
     }
 
-    /// Reports whether one more frame may be sent in answer to another port.
+    /// Reports whether one more frame may be sent in answer to a port that is not logged in.
     pub(super) fn allow(&mut self, now_ns: u64, counters: &mut Vn2vnCounters) -> bool {
         let is_allowed = self.limiter.take(now_ns, self.max_per_s);
         if !is_allowed {
@@ -77,14 +91,31 @@ impl Answers {
     }
 
     /// Queues an answer, unless the same one is queued already.
-    pub(super) fn push(&mut self, now_ns: u64, answer: Answer, counters: &mut Vn2vnCounters) {
+    pub(super) fn push(
+        &mut self,
+        now_ns: u64,
+        answer: Answer,
+        sender: Sender<'_>,
+        counters: &mut Vn2vnCounters,
+    ) {
         if self.queued.contains(&answer) {
             return;
         }
-        if self.queued.len() >= self.max {
+        let (limiter, max_per_s, max) = match (sender, answer) {
+            (Sender::Pinned(limiter), _) => (limiter, self.max_per_pinned_s, self.max),
+            (Sender::Other, Answer::Probe(_)) => {
+                (&mut self.probes, self.max_per_s, self.max.div_ceil(2))
+            }
+            (Sender::Other, Answer::Claim(..)) => {
+                (&mut self.limiter, self.max_per_s, self.max.div_ceil(2))
+            }
+        };
+        if self.queued.len() >= max {
             counters.count(Vn2vnCounter::AnswersFull);
-        } else if self.allow(now_ns, counters) {
+        } else if limiter.take(now_ns, max_per_s) {
             self.queued.push_back(answer);
+        } else {
+            counters.count(Vn2vnCounter::AnswersLimited);
         }
     }
 

@@ -7,7 +7,7 @@ use fcvi_frame::fip::{FipView, Vn2vnFrame, Vn2vnMessage, VnPort};
 use super::config::{MIN_FCOE_PDU_BYTES, is_vn2vn_id};
 use super::counters::Vn2vnCounter;
 use super::neighbour::{BeaconOutcome, Source};
-use super::outbound::Answer;
+use super::outbound::{Answer, Sender};
 use super::{Input, Vn2vn, Vn2vnState};
 use crate::Neighbour;
 
@@ -118,6 +118,7 @@ impl Vn2vn {
             | Vn2vnMessage::ClaimResponse(_)
             | Vn2vnMessage::Beacon => Input::Taken {
                 yields: self.yields(port),
+                port_name: port.id.port_name,
             },
         };
         self.step(now_ns, input);
@@ -130,7 +131,10 @@ impl Vn2vn {
             Vn2vnMessage::ClaimNotification(claim) => {
                 let size_bytes = claim.max_fcoe_bytes.min(self.config.fcoe_bytes());
                 let answer = Answer::Claim(port.enode_mac, size_bytes);
-                self.answers.push(now_ns, answer, &mut self.counters);
+                let limiter = self.neighbours.answer_limiter(port);
+                let sender = limiter.map_or(Sender::Other, Sender::Pinned);
+                self.answers
+                    .push(now_ns, answer, sender, &mut self.counters);
                 if received.to_all {
                     (claim, Source::Notification)
                 } else {
@@ -152,17 +156,23 @@ impl Vn2vn {
     }
 
     fn handle_beacon(&mut self, now_ns: u64, port: &VnPort) {
-        let claimed_recently =
-            now_ns.saturating_sub(self.claimed_ns) < self.config.announce_wait_ns;
         match self.neighbours.handle_beacon(now_ns, port, &self.config) {
             BeaconOutcome::Known => {}
             BeaconOutcome::NoRoom => self.counters.count(Vn2vnCounter::DropNeighboursFull),
-            BeaconOutcome::Unknown if self.state == Vn2vnState::Up && !claimed_recently => {
-                if self.answers.allow(now_ns, &mut self.counters) {
-                    self.claim(now_ns);
-                }
+            BeaconOutcome::Unknown => {
+                self.request_claims(now_ns);
             }
-            BeaconOutcome::Unknown => {}
         }
+    }
+
+    /// Sends a claim to all, whose responses are claims of all, unless the last one is recent. Returns
+    /// false if it is.
+    pub(super) fn request_claims(&mut self, now_ns: u64) -> bool {
+        let since_ns = now_ns.saturating_sub(self.claimed_ns);
+        let is_due = self.state == Vn2vnState::Up && since_ns >= self.config.announce_wait_ns;
+        if is_due {
+            self.claim(now_ns);
+        }
+        is_due
     }
 }

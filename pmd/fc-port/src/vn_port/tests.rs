@@ -1,5 +1,7 @@
 //! VN_Ports on one simulated link, with complete frames: discovery, login and host addresses.
 
+mod forger;
+
 use fcvi_frame::els::Adisc;
 use fcvi_frame::fc::{FcHeader, FcType, NPortId, RCtl};
 use fcvi_frame::fcoe::{Eof, Sof};
@@ -67,10 +69,17 @@ impl Link {
 
     /// Starts a port; `low` are the low 16 bits of its name.
     fn start(&mut self, at: usize, low: u16) {
+        self.start_with(at, low, None);
+    }
+
+    /// Starts a port that tries this N_Port_ID first.
+    fn start_with(&mut self, at: usize, low: u16, preferred: Option<NPortId>) {
         let port_name = 0x2000_0000_0000_0000 | (at as u64 + 1) << 16 | u64::from(low);
         let enode_mac = MacAddress([0x52, 0x54, 0, 0, 0, (at / 2) as u8 + 1]);
-        let discovery = Vn2vnConfig::new(port_name, port_name | 1 << 60, self.fc4, enode_mac);
-        let login = LoginConfig::new(port_name, port_name | 1 << 60, self.fc4, Some(host_of(at)));
+        let node_name = port_name | 1 << 60;
+        let mut discovery = Vn2vnConfig::new(port_name, node_name, self.fc4, enode_mac);
+        discovery.preferred = preferred;
+        let login = LoginConfig::new(port_name, node_name, self.fc4, Some(host_of(at)));
         let mut port = VnPort::new(discovery, login, self.rng.next_u64());
         port.start(self.now_ns);
         while self.nodes.len() <= at {

@@ -246,8 +246,135 @@ fn flood_of_probes_does_not_prevent_the_defence_of_the_id() {
     assert_eq!(segment.state(0), Vn2vnState::Up);
     segment.advance(S);
     segment.take_sent();
-    segment.inject(0, &weaker);
+    let another = frame(port(3, id(7)), ClaimNotification(claim(2158)));
+    segment.inject(0, &bytes(&another, ALL, 0));
     assert_eq!(segment.take_sent(), ["0 claim to all"]);
+}
+
+/// Returns a claim for 00.00.08 of number 6, which the tests below make a neighbour.
+fn sixth() -> Vec<u8> {
+    bytes(
+        &frame(port(6, id(8)), ClaimNotification(claim(2158))),
+        ALL,
+        0,
+    )
+}
+
+/// Floods of claims and of probes leave answers to a logged-in neighbour, and to each other.
+#[test]
+fn flood_in_other_names_leaves_answers_to_a_logged_in_neighbour() {
+    let mut segment = alone();
+    segment.inject(0, &sixth());
+    segment.stations[0].machine.set_pinned(id(8), true);
+    segment.advance(S);
+    segment.take_sent();
+    let now_ns = segment.now_ns;
+    let machine = &mut segment.stations[0].machine;
+    for number in 0..20_000u32 {
+        let mut other = port(4, id(100 + (number % 5_000) as u16));
+        let [.., c, d] = number.to_be_bytes();
+        other.enode_mac = MacAddress([2, 9, 9, 9, c, d]);
+        let message = ClaimNotification(claim(2158));
+        machine.handle_frame(now_ns, &bytes(&frame(other, message), ALL, 0));
+        if number % 2 == 0 {
+            while machine.poll_outbound().is_some() {}
+            while machine.poll_event().is_some() {}
+        }
+    }
+    let sent = |machine: &mut Vn2vn| {
+        let sent = std::iter::from_fn(|| machine.poll_outbound());
+        sent.filter(|sent| sent.frame.message.subcode() != 3)
+            .map(|sent| sent.dst)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(sent(machine), []);
+    // The limit of the others is reached; the queue of the others too.
+    machine.handle_frame(now_ns, &sixth());
+    assert_eq!(sent(machine), [enode(6)]);
+    let prober = frame(port(4, id(7)), ProbeRequest);
+    machine.handle_frame(now_ns, &bytes(&prober, ALL, 0));
+    assert_eq!(sent(machine), [enode(4)]);
+    for _ in 0..100 {
+        machine.handle_frame(now_ns, &sixth());
+        sent(machine);
+    }
+    assert_eq!(
+        machine.counters().get(Vn2vnCounter::TxClaimResponses),
+        1 + 1024 + 16
+    );
+}
+
+#[test]
+fn queue_full_of_answers_to_others_has_room_for_a_logged_in_neighbour() {
+    let mut segment = alone();
+    segment.inject(0, &sixth());
+    segment.stations[0].machine.set_pinned(id(8), true);
+    let now_ns = segment.now_ns;
+    let machine = &mut segment.stations[0].machine;
+    for number in 0..200u16 {
+        let mut prober = port(4, id(7));
+        let [c, d] = number.to_be_bytes();
+        prober.enode_mac = MacAddress([2, 9, 9, 9, c, d]);
+        machine.handle_frame(now_ns, &bytes(&frame(prober, ProbeRequest), ALL, 0));
+    }
+    assert!(machine.counters().get(Vn2vnCounter::AnswersFull) > 0);
+    machine.handle_frame(now_ns, &sixth());
+    let mut sent = std::iter::from_fn(|| machine.poll_outbound());
+    assert!(sent.any(|sent| sent.dst == enode(6)));
+}
+
+/// One forged frame of a port with precedence must not take the N_Port_ID of a port that is in use.
+#[test]
+fn id_of_a_port_with_a_logged_in_neighbour_is_kept() {
+    for message in [
+        ClaimNotification(claim(2158)),
+        ClaimResponse(claim(2158)),
+        Beacon,
+    ] {
+        let mut segment = alone();
+        segment.inject(0, &sixth());
+        segment.stations[0].machine.set_pinned(id(8), true);
+        segment.take_sent();
+        segment.events(0);
+        let mut twin = port(5, id(7));
+        twin.id.port_name = config(5, 7).port_name;
+        twin.enode_mac = MacAddress([0xFE; 6]);
+        for other in [port(9, id(7)), twin] {
+            segment.inject(0, &bytes(&frame(other, message), ALL, 0));
+            assert_eq!(segment.take_sent(), ["0 claim to all"]);
+        }
+        assert_eq!(
+            (segment.state(0), segment.events(0)),
+            (Vn2vnState::Up, vec![])
+        );
+        assert_eq!(segment.count(0, Vn2vnCounter::Kept), 2);
+        segment.stations[0].machine.set_pinned(id(8), false);
+        segment.inject(0, &bytes(&frame(port(9, id(7)), message), ALL, 0));
+        assert_eq!(segment.state(0), Vn2vnState::Start);
+    }
+}
+
+/// The other port has logins, and so keeps the N_Port_ID although its name is smaller.
+#[test]
+fn port_without_logins_yields_to_one_that_ignores_its_claim() {
+    let beacon = bytes(&frame(port(4, id(7)), Beacon), ALL, 0);
+    let mut segment = alone();
+    segment.inject(0, &beacon);
+    segment.advance(S);
+    assert_eq!(segment.state(0), Vn2vnState::Up);
+    segment.inject(0, &beacon);
+    assert_eq!(segment.state(0), Vn2vnState::Start);
+    // A port with logins does not, nor one whose contender is another one, or was heard long ago.
+    let mut segment = alone();
+    segment.inject(0, &beacon);
+    segment.advance(25 * S);
+    segment.inject(0, &beacon);
+    segment.inject(0, &bytes(&frame(port(3, id(7)), Beacon), ALL, 0));
+    segment.inject(0, &sixth());
+    segment.stations[0].machine.set_pinned(id(8), true);
+    segment.advance(S);
+    segment.inject(0, &bytes(&frame(port(3, id(7)), Beacon), ALL, 0));
+    assert_eq!(segment.state(0), Vn2vnState::Up);
 }
 
 /// Frames with any bit changed, in every state: no panic, and there is always a next timeout.

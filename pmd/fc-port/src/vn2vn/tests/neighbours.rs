@@ -204,26 +204,111 @@ fn silent_neighbour_expires_after_two_and_a_half_beacon_intervals() {
     assert_eq!(ready(&segment.events(0)).len(), 1);
 }
 
-#[test]
-fn neighbour_with_another_id_address_or_size_is_replaced() {
-    let mut segment = alone();
-    inject_claim(&mut segment, 6, 8);
-    segment.events(0);
-    inject_claim(&mut segment, 6, 9);
-    assert_eq!(gone(&mut segment), [(6, GoneReason::Changed)]);
-    assert_eq!(known(&segment), [(6, 9)]);
-    let mut moved = port(6, id(9));
+/// Claims of number 6 with another N_Port_ID or interface, and of a port with precedence for its N_Port_ID.
+fn contradictions() -> [Vec<u8>; 3] {
+    let mut moved = port(6, id(8));
     moved.enode_mac = enode(60);
-    let moved = frame(moved, ClaimNotification(claim(2158)));
-    segment.inject(0, &bytes(&moved, ALL, 0));
-    assert_eq!(gone(&mut segment), [(6, GoneReason::Changed)]);
-    inject_claim(&mut segment, 6, 9);
-    assert_eq!(gone(&mut segment), [(6, GoneReason::Changed)]);
-    let smaller = frame(port(6, id(9)), ClaimNotification(claim(1000)));
+    [port(6, id(9)), moved, port(9, id(8))]
+        .map(|port| bytes(&frame(port, ClaimNotification(claim(2158))), ALL, 0))
+}
+
+/// Returns a segment with number 6 at 00.00.08 as a neighbour that is ready, and unanswered.
+fn with_neighbour() -> Segment {
+    let mut segment = alone();
+    inject_response(&mut segment, 6, 8, 2158);
+    inject_beacon(&mut segment, 6, 8);
+    segment.advance(S);
+    segment.take_sent();
+    segment.events(0);
+    segment
+}
+
+#[test]
+fn neighbour_that_a_claim_contradicts_stays_if_it_responds() {
+    for contradiction in contradictions() {
+        let mut segment = with_neighbour();
+        segment.inject(0, &contradiction);
+        assert_eq!(segment.count(0, Vn2vnCounter::DropContested), 1);
+        let sent = segment.take_sent();
+        assert!(
+            sent.contains(&format!("0 claim to {}", enode(6))),
+            "{sent:?}"
+        );
+        assert_eq!(known(&segment), [(6, 8)]);
+        inject_response(&mut segment, 6, 8, 1_500);
+        segment.advance(5 * S);
+        assert_eq!(segment.events(0), []);
+        assert_eq!(segment.neighbours(0)[0].path_fcoe_bytes, Some(2158));
+        assert_eq!(segment.count(0, Vn2vnCounter::PathFailed), 0);
+    }
+}
+
+#[test]
+fn neighbour_that_a_claim_contradicts_is_replaced_if_it_does_not_respond() {
+    for contradiction in contradictions() {
+        let mut segment = with_neighbour();
+        segment.inject(0, &contradiction);
+        segment.take_sent();
+        segment.advance(450 * MS);
+        assert_eq!(known(&segment), [(6, 8)]);
+        segment.advance(100 * MS);
+        assert_eq!(gone(&mut segment), [(6, GoneReason::Changed)]);
+        // The other port responds, and logs in.
+        let sent = segment.take_sent();
+        assert_eq!(
+            sent[sent.len() - 2..],
+            ["0 claim to all", "0 beacon to all"]
+        );
+        segment.inject(0, &contradiction);
+        let now_known = segment.neighbours(0);
+        assert_eq!(now_known.len(), 1);
+        let identity = (known(&segment)[0], now_known[0].enode_mac);
+        assert_ne!(identity, ((6, 8), enode(6)));
+    }
+}
+
+/// Its owner verifies the login, and tells the result.
+#[test]
+fn logged_in_neighbour_that_a_claim_contradicts_is_doubted_and_stays() {
+    let smaller = bytes(
+        &frame(port(6, id(8)), ClaimNotification(claim(1000))),
+        ALL,
+        0,
+    );
+    for contradiction in contradictions().into_iter().chain([smaller]) {
+        let mut segment = with_neighbour();
+        segment.stations[0].machine.set_pinned(id(8), true);
+        for _ in 0..3 {
+            segment.inject(0, &contradiction);
+            inject_beacon(&mut segment, 6, 8);
+            segment.advance(5 * S);
+        }
+        let port_name = port(6, id(8)).id.port_name;
+        assert_eq!(
+            segment.events(0),
+            [Vn2vnEvent::NeighbourDoubted { port_name }; 3]
+        );
+        assert_eq!(segment.count(0, Vn2vnCounter::Doubted), 3);
+        assert_eq!(known(&segment), [(6, 8)]);
+        segment.take_sent();
+        let now_ns = segment.now_ns;
+        segment.stations[0].machine.neighbour_denied(now_ns, id(8));
+        segment.advance(MS);
+        assert_eq!(known(&segment), []);
+        assert_eq!(gone(&mut segment), []);
+    }
+}
+
+/// A neighbour whose claim has another size or protocol, from the same addresses.
+#[test]
+fn neighbour_with_another_size_is_replaced() {
+    let mut segment = with_neighbour();
+    let smaller = frame(port(6, id(8)), ClaimNotification(claim(1000)));
     segment.inject(0, &bytes(&smaller, ALL, 0));
     assert_eq!(gone(&mut segment), [(6, GoneReason::Changed)]);
+    assert_eq!(segment.neighbours(0)[0].max_fcoe_bytes, 1000);
     // A path test of the neighbour does not announce its size.
-    let test = frame(port(6, id(9)), ClaimNotification(claim(500)));
+    let test = frame(port(6, id(8)), ClaimNotification(claim(500)));
     segment.inject(0, &bytes(&test, enode(5), 0));
     assert_eq!(gone(&mut segment), []);
     assert_eq!(segment.neighbours(0)[0].max_fcoe_bytes, 1000);
@@ -263,14 +348,13 @@ fn id_conflict_of_neighbours_is_won_by_the_larger_name() {
     inject_claim(&mut segment, 4, 8);
     assert_eq!(known(&segment), [(6, 8)]);
     assert_eq!(segment.count(0, Vn2vnCounter::DropContested), 1);
-    inject_claim(&mut segment, 9, 8);
-    assert_eq!(known(&segment), [(9, 8)]);
-    assert_eq!(gone(&mut segment), [(6, GoneReason::Displaced)]);
+    segment.advance(2 * S);
+    assert_eq!(gone(&mut segment), [], "not even doubted");
     // It missed a beacon: a port that claims its N_Port_ID now has probed for it without a response.
     segment.advance(8_500 * MS);
     inject_claim(&mut segment, 4, 8);
     assert_eq!(known(&segment), [(4, 8)]);
-    assert_eq!(gone(&mut segment), [(9, GoneReason::Displaced)]);
+    assert_eq!(gone(&mut segment), [(6, GoneReason::Displaced)]);
 }
 
 #[test]
@@ -304,35 +388,72 @@ fn lost_id_removes_all_neighbours_with_one_event() {
     assert_eq!(segment.neighbours(0), []);
 }
 
+/// Forged neighbours keep no new one out: a full table evicts one at random that is not logged in, whether it sent
+/// beacons or not.
 #[test]
-fn full_table_evicts_the_oldest_neighbour_without_a_beacon() {
+fn full_table_evicts_a_random_neighbour_that_is_not_logged_in() {
     let mut segment = alone_with(Vn2vnConfig {
-        max_neighbours: 3,
+        max_neighbours: 4,
         ..config(5, 7)
     });
-    for (number, low) in [(10, 0x10), (11, 0x11), (12, 0x12)] {
-        inject_claim(&mut segment, number, low);
-        segment.advance(MS);
+    for number in [10, 11, 12, 13] {
+        inject_claim(&mut segment, number, number.into());
+        inject_beacon(&mut segment, number, number.into());
     }
-    inject_beacon(&mut segment, 10, 0x10);
+    segment.stations[0].machine.set_pinned(id(11), true);
     segment.events(0);
-    // The oldest neighbour without a beacon is evicted; its slot is free after the event was taken.
-    inject_claim(&mut segment, 13, 0x13);
-    assert_eq!(gone(&mut segment), [(11, GoneReason::Evicted)]);
-    assert_eq!(segment.count(0, Vn2vnCounter::DropNeighboursFull), 1);
-    inject_claim(&mut segment, 13, 0x13);
-    assert_eq!(known(&segment), [(10, 0x10), (12, 0x12), (13, 0x13)]);
-    for (number, low) in [(12, 0x12), (13, 0x13)] {
-        inject_beacon(&mut segment, number, low);
+    let mut evicted = std::collections::BTreeSet::new();
+    for number in 20..60 {
+        inject_claim(&mut segment, number, number.into());
+        let known = known(&segment);
+        assert!(known.contains(&(11, 11)) && known.contains(&(number, number.into())));
+        assert_eq!(known.len(), 4);
+        let gone = gone(&mut segment);
+        let [(number, GoneReason::Evicted)] = gone[..] else {
+            panic!("not one evicted neighbour: {gone:?}");
+        };
+        evicted.insert(number);
+    }
+    assert_eq!(evicted.len(), 40);
+    assert!(!evicted.contains(&59) && !evicted.contains(&11));
+    assert_eq!(segment.count(0, Vn2vnCounter::Evicted), 40);
+    // All are logged in: none is evicted, and an unknown one is sent no claim.
+    for (_, low) in known(&segment) {
+        segment.stations[0].machine.set_pinned(id(low as u16), true);
     }
     segment.advance(S);
     segment.take_sent();
     inject_claim(&mut segment, 14, 0x14);
     inject_beacon(&mut segment, 15, 0x15);
-    assert_eq!(known(&segment), [(10, 0x10), (12, 0x12), (13, 0x13)]);
-    assert_eq!(segment.count(0, Vn2vnCounter::DropNeighboursFull), 3);
+    assert_eq!(gone(&mut segment), []);
+    assert_eq!(segment.count(0, Vn2vnCounter::DropNeighboursFull), 2);
     let sent = segment.take_sent();
     assert!(!sent.contains(&"0 claim to all".to_string()), "{sent:?}");
+}
+
+/// Their slots are free only when the owner took the events.
+#[test]
+fn evicted_neighbours_that_were_not_reported_keep_out_no_others() {
+    let mut segment = alone_with(Vn2vnConfig {
+        max_neighbours: 4,
+        ..config(5, 7)
+    });
+    for number in [10, 11, 12, 13] {
+        inject_claim(&mut segment, number, number.into());
+    }
+    let now_ns = segment.now_ns;
+    let machine = &mut segment.stations[0].machine;
+    let capacities = machine.capacities();
+    for number in 20..40 {
+        let notification = frame(
+            port(number, id(number.into())),
+            ClaimNotification(claim(2158)),
+        );
+        machine.handle_frame(now_ns, &bytes(&notification, ALL, 0));
+        assert!(machine.neighbours().any(|n| n.id == id(number.into())));
+    }
+    assert_eq!(machine.neighbours().count(), 4);
+    assert_eq!(machine.capacities(), capacities);
 }
 
 /// Two ports of a host behind one interface, and one of another host.

@@ -66,6 +66,7 @@ impl Owner {
                 assert!(is_tested, "{what}: {n:?}");
                 assert_eq!(self.ready.insert(n.port_name, n), None, "{what}");
             }
+            Vn2vnEvent::NeighbourDoubted { .. } => panic!("{what}: no neighbour is pinned"),
             Vn2vnEvent::NeighbourGone { port_name, id, .. } => {
                 assert_eq!(self.found.remove(&port_name), Some(id), "{what}");
                 self.ready.remove(&port_name);
@@ -217,7 +218,7 @@ impl Simulation {
                 "{what}: {neighbour:?}"
             );
         }
-        assert_eq!(machine.capacities(), (256, 64), "{what}");
+        assert_eq!(machine.capacities(), (512, 64), "{what}");
     }
 }
 

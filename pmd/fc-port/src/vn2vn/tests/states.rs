@@ -51,6 +51,15 @@ fn about(number: u8, low: u16, message: Vn2vnMessage) -> Box<dyn Fn(&mut Segment
     Box::new(move |segment| segment.inject(0, &wire))
 }
 
+/// The same while the neighbour, if there is one, is logged in.
+fn pinned(number: u8, low: u16, message: Vn2vnMessage) -> Box<dyn Fn(&mut Segment)> {
+    let inject = about(number, low, message);
+    Box::new(move |segment| {
+        segment.stations[0].machine.set_pinned(id(6), true);
+        inject(segment);
+    })
+}
+
 fn recorded(number: u8, low: u16, message: Vn2vnMessage) -> Box<dyn Fn(&mut Segment)> {
     let mut frame = frame(port(number, id(low)), message);
     frame.recorded = true;
@@ -122,6 +131,18 @@ fn events() -> Vec<Event> {
             "claim notification, the neighbour, another ID",
             about(6, 9, claims),
         ),
+        (
+            "claim notification, our ID, larger name, neighbour logged in",
+            pinned(9, 7, claims),
+        ),
+        (
+            "claim notification, the neighbour's ID, larger name, neighbour logged in",
+            pinned(9, 6, claims),
+        ),
+        (
+            "claim notification, the neighbour, another ID, neighbour logged in",
+            pinned(6, 9, claims),
+        ),
         ("claim response, our ID, larger name", about(9, 7, response)),
         (
             "claim response, another ID, without padding",
@@ -145,6 +166,7 @@ fn describe_event(event: Vn2vnEvent) -> String {
         Vn2vnEvent::Lost => "LOST".to_string(),
         Vn2vnEvent::NeighbourFound(n) => format!("FOUND {}", number(n.port_name)),
         Vn2vnEvent::NeighbourReady(n) => format!("READY {}", number(n.port_name)),
+        Vn2vnEvent::NeighbourDoubted { port_name } => format!("DOUBTED {}", number(port_name)),
         Vn2vnEvent::NeighbourGone {
             port_name, reason, ..
         } => format!("GONE {} {reason:?}", number(port_name)),
