@@ -89,10 +89,11 @@ impl Transport {
         }
     }
 
-    /// Sets the user that owns the VI. VI/TCP distinguishes peers by host only and ignores it.
+    /// Sets the user that owns the VI.
     pub(crate) fn set_user(&mut self, vi: ViIndex, user: u32) {
-        if let Self::FcVi(engine) = self {
-            engine.set_user(vi, user);
+        match self {
+            Self::FcVi(engine) => engine.set_user(vi, user),
+            Self::ViTcp(tcp) => tcp.set_user(vi, user),
         }
     }
 

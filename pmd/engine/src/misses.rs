@@ -5,6 +5,12 @@
 //! without a look-up, whether right or wrong; after a number of refusals the connection breaks.
 //! Accesses that are not refused take no token, and a connection of a peer without recent misses
 //! costs one flag test per message.
+//!
+//! A peer that can take many keys, as an IPv6 host its addresses, also has a bucket for each *group*
+//! of keys ([`MissKey::group`]), and all peers of a NIC together have one. While that one is empty,
+//! peers with a miss so recent that one of their buckets is not full are refused; others are not.
+
+use std::collections::BTreeMap;
 
 /// Limits on misses, of each peer and each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +34,19 @@ impl Default for MissLimits {
 }
 
 /// Maximum number of buckets. If there are more, the fullest one is evicted.
-const MAX_PEERS: usize = 256;
+const MAX_BUCKETS: usize = 4096;
+/// Size and rate of the bucket of a group of peers, as a multiple of those of its members.
+const GROUP_SHARE: u32 = 4;
+/// Size and rate of the bucket of all peers together, as a multiple of those of one.
+const TOTAL_SHARE: u32 = 16;
+
+/// Identifies a peer, or a group of peers.
+pub trait MissKey: Copy + Ord {
+    /// Returns the key of the next larger group of peers that it belongs to.
+    fn group(self) -> Option<Self> {
+        None
+    }
+}
 
 /// A token bucket, as the time at which it is full again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,27 +95,48 @@ impl ConnectionMisses {
     }
 }
 
+impl MissLimits {
+    /// Returns the limits of a bucket that is `share` times as large.
+    fn times(&self, share: u32) -> Self {
+        Self {
+            burst: self.burst.max(1).saturating_mul(share),
+            interval_ns: self.interval_ns / u64::from(share),
+            ..*self
+        }
+    }
+}
+
 /// Misses of all peers of a NIC, by peer key.
 #[derive(Debug)]
 pub struct PeerMisses<K> {
     limits: MissLimits,
-    /// At most [`MAX_PEERS`]; a peer without one has a full bucket.
-    buckets: Vec<(K, Bucket)>,
+    /// At most [`MAX_BUCKETS`]; a peer without one has a full bucket.
+    buckets: BTreeMap<K, Bucket>,
+    /// The bucket of all peers with a key.
+    total: Bucket,
 }
 
-impl<K: Copy + Eq> PeerMisses<K> {
+/// Returns a key and those of its groups, each with the share of its bucket.
+fn with_groups<K: MissKey>(key: K) -> impl Iterator<Item = (K, u32)> {
+    core::iter::successors(Some((key, 1)), |(key, share)| {
+        Some((key.group()?, GROUP_SHARE * share))
+    })
+}
+
+impl<K: MissKey> PeerMisses<K> {
     /// Creates an empty table.
     pub fn new(limits: MissLimits) -> Self {
         Self {
             limits,
-            buckets: Vec::new(),
+            buckets: BTreeMap::new(),
+            total: Bucket::default(),
         }
     }
 
-    /// Starts a connection with this peer: it is watched from the start if the peer has missed
-    /// recently. Without a key the connection has a bucket of its own.
+    /// Starts a connection with this peer: it is watched from the start if the peer, or another of
+    /// its groups, has missed recently. Without a key the connection has a bucket of its own.
     pub fn connect(&self, key: Option<K>) -> ConnectionMisses {
-        let has_bucket = |key| self.buckets.iter().any(|(k, _)| *k == key);
+        let has_bucket = |key| with_groups(key).any(|(key, _)| self.buckets.contains_key(&key));
         ConnectionMisses {
             watched: key.is_some_and(has_bucket),
             ..ConnectionMisses::default()
@@ -112,19 +151,17 @@ impl<K: Copy + Eq> PeerMisses<K> {
         key: Option<K>,
         connection: &mut ConnectionMisses,
     ) -> bool {
-        let at = key.and_then(|key| self.buckets.iter().position(|(k, _)| *k == key));
-        let bucket = match (key, at) {
-            (None, _) => connection.own,
-            (Some(_), None) => Bucket::default(),
-            (Some(_), Some(at)) => self.buckets[at].1,
+        let (is_full, is_empty) = match key {
+            None => (
+                connection.own.is_full(now_ns),
+                connection.own.is_empty(&self.limits, now_ns),
+            ),
+            Some(key) => self.check(now_ns, key),
         };
-        if bucket.is_full(now_ns) {
+        if is_full {
             connection.watched = false;
-            if let Some(at) = at {
-                self.buckets.swap_remove(at);
-            }
         }
-        let may = !bucket.is_empty(&self.limits, now_ns);
+        let may = !is_empty;
         if !may {
             connection.refused = connection.refused.saturating_add(1);
         }
@@ -136,11 +173,14 @@ impl<K: Copy + Eq> PeerMisses<K> {
         connection.watched = true;
         connection.refused = connection.refused.saturating_add(1);
         let limits = self.limits;
-        let bucket = match key {
-            None => &mut connection.own,
-            Some(key) => self.bucket(now_ns, key),
+        let Some(key) = key else {
+            connection.own.take(&limits, now_ns);
+            return;
         };
-        bucket.take(&limits, now_ns);
+        self.total.take(&limits.times(TOTAL_SHARE), now_ns);
+        for (key, share) in with_groups(key) {
+            self.bucket(now_ns, key).take(&limits.times(share), now_ns);
+        }
     }
 
     /// Reports whether the number of refused accesses breaks the connection.
@@ -148,29 +188,43 @@ impl<K: Copy + Eq> PeerMisses<K> {
         connection.refused >= self.limits.per_connection
     }
 
-    fn bucket(&mut self, now_ns: u64, key: K) -> &mut Bucket {
-        let at = match self.buckets.iter().position(|(k, _)| *k == key) {
-            Some(at) => at,
-            None => {
-                self.make_room(now_ns);
-                self.buckets.push((key, Bucket::default()));
-                self.buckets.len() - 1
+    /// Returns whether all buckets of a peer are full, and whether it is to be refused. Removes full
+    /// buckets.
+    fn check(&mut self, now_ns: u64, key: K) -> (bool, bool) {
+        let is_limited = self.total.is_empty(&self.limits.times(TOTAL_SHARE), now_ns);
+        let (mut all_full, mut refused) = (true, false);
+        for (key, share) in with_groups(key) {
+            let Some(bucket) = self.buckets.get(&key) else {
+                continue;
+            };
+            if bucket.is_full(now_ns) {
+                self.buckets.remove(&key);
+                continue;
             }
-        };
-        &mut self.buckets[at].1
+            all_full = false;
+            refused |= is_limited || bucket.is_empty(&self.limits.times(share), now_ns);
+        }
+        (all_full, refused)
+    }
+
+    fn bucket(&mut self, now_ns: u64, key: K) -> &mut Bucket {
+        if !self.buckets.contains_key(&key) {
+            self.make_room(now_ns);
+        }
+        self.buckets.entry(key).or_default()
     }
 
     fn make_room(&mut self, now_ns: u64) {
-        if self.buckets.len() < MAX_PEERS {
+        if self.buckets.len() < MAX_BUCKETS {
             return;
         }
-        self.buckets.retain(|(_, bucket)| !bucket.is_full(now_ns));
-        if self.buckets.len() < MAX_PEERS {
+        self.buckets.retain(|_, bucket| !bucket.is_full(now_ns));
+        if self.buckets.len() < MAX_BUCKETS {
             return;
         }
-        let fullest = (0..self.buckets.len()).min_by_key(|at| self.buckets[*at].1.full_at_ns);
-        if let Some(at) = fullest {
-            self.buckets.swap_remove(at);
+        let fullest = self.buckets.iter().min_by_key(|(_, b)| b.full_at_ns);
+        if let Some(key) = fullest.map(|(key, _)| *key) {
+            self.buckets.remove(&key);
         }
     }
 }
@@ -186,11 +240,13 @@ mod tests {
         per_connection: 16,
     };
 
+    impl MissKey for u32 {}
+
     /// Makes an access that would miss. Returns true if it was looked up.
-    fn guess(
-        peers: &mut PeerMisses<u32>,
+    fn guess<K: MissKey>(
+        peers: &mut PeerMisses<K>,
         now_ns: u64,
-        key: Option<u32>,
+        key: Option<K>,
         connection: &mut ConnectionMisses,
     ) -> bool {
         let looked_up = !connection.is_watched() || peers.may_look_up(now_ns, key, connection);
@@ -250,6 +306,77 @@ mod tests {
         assert!(!peers.connect(None).is_watched());
     }
 
+    /// A host of a network.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    struct Host {
+        network: u32,
+        number: Option<u32>,
+    }
+
+    impl MissKey for Host {
+        fn group(self) -> Option<Self> {
+            let number = None;
+            self.number.is_some().then_some(Self { number, ..self })
+        }
+    }
+
+    fn host(network: u32, number: u32) -> Option<Host> {
+        let number = Some(number);
+        Some(Host { network, number })
+    }
+
+    /// Counts the guesses looked up if each is made on a new connection, from these hosts.
+    fn guesses(
+        peers: &mut PeerMisses<Host>,
+        now_ns: u64,
+        from: impl Iterator<Item = Option<Host>>,
+    ) -> usize {
+        from.filter(|key| {
+            let mut connection = peers.connect(*key);
+            guess(peers, now_ns, *key, &mut connection)
+        })
+        .count()
+    }
+
+    #[test]
+    fn peer_with_many_keys_is_limited_as_a_group() {
+        let mut peers = PeerMisses::new(LIMITS);
+        // Connected before any miss.
+        let mut before = peers.connect(host(1, 5_000));
+        let most = (GROUP_SHARE * LIMITS.burst) as usize;
+        let from = |network| (0..1_000).map(move |number| host(network, number));
+        assert_eq!(guesses(&mut peers, 0, from(1)), most);
+        assert!(!before.is_watched());
+        assert!(guess(&mut peers, 0, host(1, 5_000), &mut before));
+        let mut honest = peers.connect(host(2, 0));
+        assert!(!honest.is_watched() && guess(&mut peers, 0, host(2, 0), &mut honest));
+        // Each token takes a GROUP_SHAREth of the interval; one is owed.
+        let quarter_ns = LIMITS.interval_ns / u64::from(GROUP_SHARE);
+        assert_eq!(guesses(&mut peers, 3 * quarter_ns, from(1)), 2);
+    }
+
+    /// Beyond the total each network has one try, until its own bucket is full again.
+    #[test]
+    fn many_groups_together_are_limited_and_peers_without_misses_are_not() {
+        let mut peers = PeerMisses::new(LIMITS);
+        let total = (TOTAL_SHARE * LIMITS.burst) as usize;
+        let networks = total as u32 / 4;
+        let from = |round| (0..networks).map(move |network| host(network, round));
+        let looked_up: usize = (0..8)
+            .map(|round| guesses(&mut peers, 0, from(round)))
+            .sum();
+        assert_eq!(looked_up, total);
+        let honest = host(networks, 0);
+        let mut connection = peers.connect(honest);
+        assert!(!connection.is_watched());
+        assert!(guess(&mut peers, 0, honest, &mut connection));
+        assert!(!guess(&mut peers, 0, honest, &mut connection));
+        assert_eq!(
+            guesses(&mut peers, 0, core::iter::once(host(networks, 1))),
+            0
+        );
+    }
+
     #[test]
     fn table_of_peers_is_bounded_and_forgets_the_fullest_bucket() {
         let mut peers = PeerMisses::new(LIMITS);
@@ -258,10 +385,10 @@ mod tests {
             (0..times).for_each(|_| peers.miss(now_ns, Some(key), &mut connection));
         };
         miss(&mut peers, 0, 1_000_000, 4);
-        for key in 0..4 * MAX_PEERS as u32 {
+        for key in 0..MAX_BUCKETS as u32 + 100 {
             miss(&mut peers, 1, key, 1);
         }
-        assert_eq!(peers.buckets.len(), MAX_PEERS);
+        assert_eq!(peers.buckets.len(), MAX_BUCKETS);
         assert!(peers.connect(Some(1_000_000)).is_watched());
         miss(&mut peers, 1_000, 2_000_000, 1);
         assert_eq!(peers.buckets.len(), 1, "full buckets are removed");

@@ -173,7 +173,7 @@ impl Table for TlsConfig {
     const HEADER: &'static str = "[nic.tls]";
 
     fn numbers() -> Vec<Number> {
-        Vec::new()
+        Self::default().numbers().to_vec()
     }
 
     fn form(key: &str) -> Option<&'static str> {

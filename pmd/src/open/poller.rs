@@ -91,6 +91,7 @@ fn stream_poller(device: &'static Device) -> Result<Poller, OpenError> {
         retry_ns: config.peer_retry_ms * 1_000_000,
         probe_ms: config.probe_interval_ms,
         miss_limits: config.miss_limits(),
+        handshake_limits: config.tls.clone().unwrap_or_default().handshake_limits(),
         log_limiter: &device.shared.log_limiter,
         flow_control: config.flow_control,
         credits_low: config.credits_low,

@@ -201,6 +201,10 @@ impl ViTcp {
                 ResponderState::Challenged => Counter::DropUnansweredChallenge,
                 _ => Counter::DropSilentIncoming,
             };
+            let counter = match connection.handshake_waits {
+                true => Counter::DropTlsHandshakeDelayed,
+                false => counter,
+            };
             (*state, _) = state.on(ResponderEvent::Timeout);
             if *state == ResponderState::Disconnected {
                 self.counters.count(counter);

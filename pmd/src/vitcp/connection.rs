@@ -17,6 +17,7 @@ use super::challenge::Exchange;
 use super::in_flight::InFlight;
 use super::send_batch::Unfinished;
 use super::socket::Stream;
+use super::source::Source;
 use super::unbound::Unbound;
 
 /// Stage of a TCP connection.
@@ -179,6 +180,8 @@ pub(super) struct Rx {
     pub(super) reads_accepted: u16,
     /// RDMA accesses of the peer that were refused.
     pub(super) misses: ConnectionMisses,
+    /// The peer to which they count; `None` if it is of the same user on this NIC.
+    pub(super) miss_key: Option<Source>,
 }
 
 /// One TCP connection.
@@ -211,6 +214,12 @@ pub(super) struct Connection {
     pub(super) send_closed: bool,
     /// The timeout of an accepted connection is set.
     pub(super) timer_started: bool,
+    /// TCP may have space again for TLS data that waits.
+    pub(super) must_flush: bool,
+    /// Its TLS handshake waits for a turn.
+    pub(super) handshake_waits: bool,
+    /// Its TLS handshake has had a turn, or is our own.
+    pub(super) handshake_started: bool,
     /// Set if it counts towards a limit of connections without a VI.
     pub(super) unbound: Option<Unbound>,
 }
@@ -280,6 +289,8 @@ pub(super) struct Endpoint {
     pub(super) peer_request: Option<PeerRequest>,
     /// RDMA accesses of the peer that were refused on the last connection that broke.
     pub(super) refused_accesses: u32,
+    /// The user that owns it.
+    pub(super) user: u32,
 }
 
 impl Endpoint {
@@ -291,6 +302,7 @@ impl Endpoint {
             outcome: None,
             peer_request: None,
             refused_accesses: 0,
+            user: 0,
         }
     }
 
@@ -380,6 +392,7 @@ impl Rx {
             used: 0,
             reads_accepted: 0,
             misses: ConnectionMisses::default(),
+            miss_key: None,
         }
     }
 }

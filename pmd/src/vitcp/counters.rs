@@ -34,7 +34,7 @@ vi_types::counters! {
     DropRdmaProtection => "drop_rdma_protection",
     /// RDMA accesses of peers whose handle names no region of the VI's tag.
     RdmaMisses => "rdma_misses",
-    /// RDMA accesses refused without a look-up, because too many of the same host missed.
+    /// RDMA accesses refused without a look-up, because too many of the same host, network or user missed.
     DropRdmaLimited => "drop_rdma_limited",
     /// Connections broken because too many RDMA accesses of the peer were refused.
     RdmaMissBreaks => "rdma_miss_breaks",
@@ -65,6 +65,15 @@ vi_types::counters! {
     DropUnfitIncoming => "drop_unfit_incoming",
     /// TCP connections with a failed TLS handshake: one side refused the other, or does not use TLS.
     DropTlsHandshake => "drop_tls_handshake",
+    /// TLS handshakes of peers that had a turn.
+    TlsHandshakes => "tls_handshakes",
+    /// TLS handshakes of peers that waited: for others of their source, `max_handshakes_per_second`, or
+    /// `max_handshakes_per_source`.
+    TlsHandshakesDelayed => "tls_handshakes_delayed",
+    /// TCP connections closed because their TLS handshake had no turn before the timeout.
+    DropTlsHandshakeDelayed => "drop_tls_handshake_delayed",
+    /// Requests of peers whose certificate is not valid for their address.
+    DropWrongCertificate => "drop_wrong_certificate",
     /// Connections ended because of invalid TLS data or a TLS alert.
     DropTls => "drop_tls",
     /// Connections that TCP ended without a TLS close_notify.

@@ -8,17 +8,24 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::Resumption;
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore,
+    ServerConfig, SignatureScheme,
+};
 use vi_core::log_limiter::LogLimiter;
 
 use crate::config::TlsConfig;
 
 /// Limit of a file in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
+/// Maximum certificates that a client sends beside its own: at most 16 signatures are checked for these.
+const MAX_INTERMEDIATES: usize = 3;
 /// Mode bits that give access to users other than the owner.
 const GROUP_AND_OTHERS: u32 = 0o077;
 
@@ -43,6 +50,7 @@ impl Credentials {
             certificate,
             private_key,
             authorities,
+            ..
         } = config;
         let chain = certificates("certificate", certificate)?;
         let key = key(private_key)?;
@@ -86,23 +94,76 @@ impl Credentials {
     }
 }
 
-type Verifier = Arc<dyn rustls::server::danger::ClientCertVerifier>;
-
 /// Creates the verifier of client certificates, which are mandatory.
-fn verifier(roots: Arc<RootCertStore>, provider: Arc<CryptoProvider>) -> Result<Verifier, String> {
+fn verifier(
+    roots: Arc<RootCertStore>,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, String> {
     WebPkiClientVerifier::builder_with_provider(roots, provider)
         .build()
+        .map(|verifier| Arc::new(ShortChains(verifier)) as Arc<dyn ClientCertVerifier>)
         .map_err(|error| format!("tls.authorities: {error}"))
 }
 
-/// Warns if the certificate is not valid for our address. Only peers that connect to this host check that.
+/// Verifies client certificates of short chains only: a verification tries the certificates that the peer sends in
+/// many orders, and anyone can send some that have to be tried.
+#[derive(Debug)]
+struct ShortChains(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for ShortChains {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        if intermediates.len() > MAX_INTERMEDIATES {
+            return Err(CertificateError::UnknownIssuer.into());
+        }
+        self.0.verify_client_cert(certificate, intermediates, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0
+            .verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0
+            .verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+/// Checks whether a certificate has this address among its subjectAltNames.
+pub(super) fn is_valid_for(certificate: &CertificateDer<'_>, address: IpAddr) -> bool {
+    let name = ServerName::IpAddress(address.into());
+    let parsed = ParsedCertificate::try_from(certificate);
+    parsed.is_ok_and(|parsed| rustls::client::verify_server_name(&parsed, &name).is_ok())
+}
+
+/// Warns if the certificate is not valid for our address. Only peers that connect to this host check that, and those of
+/// peer requests.
 fn warn_if_not_for_host(chain: &[CertificateDer<'_>], path: &Path, host: IpAddr) {
-    let own = ServerName::IpAddress(host.into());
-    let fits = chain
-        .first()
-        .and_then(|certificate| ParsedCertificate::try_from(certificate).ok())
-        .is_some_and(|parsed| rustls::client::verify_server_name(&parsed, &own).is_ok());
-    if !fits {
+    let own = chain.first();
+    if !own.is_some_and(|certificate| is_valid_for(certificate, host)) {
         log::warn!(
             "tls.certificate = {path:?}: is not valid for {host}: peers that connect to this host \
              refuse it: add the address to its subjectAltName"

@@ -17,7 +17,6 @@ use super::ViTcp;
 use super::connection::{Connection, Endpoint, Machine, PeerRequest, Phase, Request, Stage};
 use super::counters::Counter;
 use super::in_flight::InFlight;
-use super::socket::host_of;
 use super::timers::TimerKey;
 use super::transmit::advertise_posted;
 use crate::datapath::Datapath;
@@ -251,16 +250,13 @@ impl ViTcp {
         let Some(params) = self.endpoint(vi).map(|ep| ep.params) else {
             return;
         };
-        let Self {
-            connections,
-            misses,
-            ..
-        } = self;
-        let Some(Some(connection)) = connections.get_mut(number as usize) else {
+        let miss_key = self.miss_key(vi, number);
+        let misses = self.misses.connect(miss_key);
+        let Some(connection) = self.connection_mut(number) else {
             return;
         };
         connection.stage = Stage::Connected(vi);
-        connection.rx.misses = misses.connect(Some(HostAddress(host_of(connection.remote))));
+        (connection.rx.misses, connection.rx.miss_key) = (misses, miss_key);
         let unbound = connection.unbound.take();
         let (segment_bytes, timestamps) = connection.stream.segment_bytes();
         let reliable = params.level.is_reliable();

@@ -462,6 +462,9 @@ pub(super) fn new_connection(
         write_failed: false,
         send_closed: false,
         timer_started: false,
+        must_flush: false,
+        handshake_waits: false,
+        handshake_started: is_outgoing,
         unbound: None,
     }
 }

@@ -5,6 +5,7 @@ use vi_types::{CallError, ViIndex};
 
 use super::ViTcp;
 use super::connection::{Connection, Phase, Stage};
+use super::source::Source;
 
 impl ViTcp {
     /// Returns the VI of this NIC that makes a request, or `None` if another program makes it.
@@ -33,6 +34,18 @@ impl ViTcp {
             }
             _ => Err(CallError::InvalidState),
         }
+    }
+
+    /// Returns to which peer the RDMA misses on a connection of this VI count: a user of this NIC, or else an
+    /// address; `None` if the peer is of the same user on this NIC.
+    pub(super) fn miss_key(&self, vi: ViIndex, number: u32) -> Option<Source> {
+        let connection = self.connection(number)?;
+        let peer = self.local_peer_of(connection);
+        let Some(peer) = peer.and_then(|peer| self.endpoint(peer)) else {
+            return Some(Source::address(connection.remote));
+        };
+        let own = self.endpoint(vi).map(|ep| ep.user);
+        (own != Some(peer.user)).then_some(Source::User(peer.user))
     }
 
     /// Finds the remote side's connection by the swapped addresses, which are unique on this host.

@@ -6,6 +6,8 @@
 //! | `poll_sockets` | one poll of the sockets: epoll, reads |
 //! | `socket` | non-blocking TCP sockets and epoll: system calls |
 //! | `tls`, `credentials` | TLS on the sockets; certificates and keys |
+//! | `handshakes` | turns of TLS handshakes |
+//! | `source` | sources of connections, to which limits apply |
 //! | `hot_connection` | the connection with the most recent data: read without epoll |
 //! | `connection` | state of a TCP connection and of a VI |
 //! | `establish` | connection calls of the consumer |
@@ -50,6 +52,7 @@ mod connection_options;
 mod counters;
 mod credentials;
 mod establish;
+mod handshakes;
 mod hot_connection;
 mod in_flight;
 mod initiator;
@@ -62,7 +65,12 @@ mod send_batch;
 mod shared_listener;
 mod simultaneous_open;
 mod socket;
+mod source;
 mod stream_port;
+#[cfg(test)]
+mod testkit;
+#[cfg(test)]
+mod tests;
 mod timers;
 mod tls;
 mod transmit;
@@ -70,6 +78,7 @@ mod unbound;
 
 pub(crate) use counters::Counters;
 pub(crate) use credentials::Credentials;
+pub(crate) use handshakes::HandshakeLimits;
 pub(crate) use keys::Keys;
 pub(crate) use shared_listener::{ListenState, check_listening};
 pub(crate) use socket::try_bind;
@@ -78,9 +87,12 @@ pub(crate) use stream_port::StreamPort;
 use connection::{Connection, Endpoint, Phase};
 use counters::Counter;
 use establish::Listener;
+use handshakes::Handshakes;
+use poll_sockets::Budget;
 use send_batch::SendBatch;
 use shared_listener::{LISTENER_GENERATION, SharedListener};
 use socket::{EpollSet, SocketOptions, host_of, is_would_block, socket_address};
+use source::Source;
 use timers::{TimerKey, Timers};
 use unbound::UnboundQueue;
 
@@ -91,8 +103,8 @@ pub(crate) const NATIVE_MTU_BYTES: u32 = 65_535 - SEGMENT_HEADER_BYTES as u32;
 const BUFFER_BYTES: usize = 128 << 10;
 /// Maximum memory ranges of one read.
 const MAX_IOVECS: usize = 64;
-/// Maximum connections accepted in one poll.
-const MAX_ACCEPTS: u32 = 32;
+/// Maximum connections accepted in one poll, and of some other tasks of connection establishment.
+const MAX_ACCEPTS: u32 = 8;
 /// Polls between two epoll calls: adaptive within this range.
 const EPOLL_INTERVAL: core::ops::RangeInclusive<u32> = 4..=32;
 
@@ -116,8 +128,10 @@ pub(crate) struct Settings {
     pub(crate) retry_ns: u64,
     /// Keepalive interval; 0 disables keepalive.
     pub(crate) probe_ms: u64,
-    /// Limits on RDMA accesses of a host whose handle names no region.
+    /// Limits on RDMA accesses of a peer whose handle names no region.
     pub(crate) miss_limits: MissLimits,
+    /// Limits on the TLS handshakes that peers start.
+    pub(crate) handshake_limits: HandshakeLimits,
     /// Rate limiter of log lines that peers or applications can cause.
     pub(crate) log_limiter: &'static LogLimiter,
     /// Initial option of new VIs: descriptor flow control.
@@ -169,8 +183,11 @@ pub(crate) struct ViTcp {
     next_peer_request: u64,
     /// Peer requests to resolve now: they were deferred until the response to our own request.
     deferred_peers: Vec<ConnId>,
-    /// RDMA misses of all hosts.
-    misses: PeerMisses<HostAddress>,
+    /// RDMA misses of all peers.
+    misses: PeerMisses<Source>,
+    handshakes: Handshakes,
+    /// What the current poll may still do.
+    budget: Budget,
     buffer: Box<[u8]>,
     iovecs: IoVecs,
     batch: SendBatch,
@@ -215,6 +232,8 @@ impl ViTcp {
             next_peer_request: 0,
             deferred_peers: Vec::new(),
             misses: PeerMisses::new(settings.miss_limits),
+            handshakes: Handshakes::new(settings.handshake_limits),
+            budget: Budget::new(),
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             iovecs: IoVecs::with_capacity(MAX_IOVECS),
             batch: SendBatch::new(),
@@ -270,6 +289,13 @@ impl ViTcp {
         };
         *self.endpoints.get_mut(slot as usize)? = Some(Endpoint::new(params, options));
         Some(ViIndex(slot))
+    }
+
+    /// Sets the user that owns a VI: its peer on this NIC is limited by user.
+    pub(crate) fn set_user(&mut self, vi: ViIndex, user: u32) {
+        if let Some(ep) = self.endpoint_mut(vi) {
+            ep.user = user;
+        }
     }
 
     /// Removes a VI, which must be Idle; returns false otherwise.
@@ -386,6 +412,9 @@ impl ViTcp {
                 self.epoll.remove(&connection.stream);
             }
             self.release_unbound(connection.unbound);
+            if connection.handshake_waits {
+                self.cancel_handshake(number, connection.remote);
+            }
             self.timers.clear(TimerKey::Connection(number));
             self.free_connections.push(number);
             self.ready.retain(|queued| *queued != number);
@@ -417,6 +446,7 @@ impl ViTcp {
     pub(crate) fn has_more(&self) -> bool {
         !self.ready.is_empty()
             || self.has_corked()
+            || self.handshakes.is_due()
             || !self.deferred_peers.is_empty()
             || self.shared_listener.has_returned()
     }
@@ -438,6 +468,7 @@ impl ViTcp {
                     self.response_timeout(now_ns, ViIndex(slot), path);
                 }
                 Some(TimerKey::SharedListener) => self.retry_listener(now_ns),
+                Some(TimerKey::Handshakes) => self.handshakes.set_due(),
             }
         }
     }

@@ -4,6 +4,7 @@ use std::io;
 
 use vi_engine::{EngineIo, ViParams};
 use vi_types::ViIndex;
+use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 
 use super::closing::CloseReason;
 use super::connection::{Connection, Stage};
@@ -12,7 +13,7 @@ use super::hot_connection::HOT_POLLS;
 use super::receive::Receiver;
 use super::shared_listener::LISTENER_GENERATION;
 use super::socket::is_would_block;
-use super::tls::is_budget_spent;
+use super::tls::{SEND_BUFFER_BYTES, is_budget_spent};
 use super::{BUFFER_BYTES, EPOLL_INTERVAL, ViTcp};
 use crate::datapath::Datapath;
 use crate::datapath::stream::IoVecs;
@@ -23,6 +24,20 @@ const READ_AHEAD_BYTES: usize = 4 << 10;
 const MAX_SERVED: usize = 32;
 /// Maximum reads of a connection in one poll.
 pub(super) const MAX_READS: u32 = 4;
+/// Maximum units of work of one poll: received segments, and other work by what it takes in comparison. The hot
+/// connection has a turn in addition.
+pub(super) const MAX_POLL_UNITS: u32 = 4096;
+/// Maximum units of one connection in one poll. The least segment is a header, so a read that may have as many
+/// headers is of 48 KiB, in addition to the payload of the segment that it continues.
+pub(super) const MAX_TURN_UNITS: u32 = 2048;
+/// Maximum bytes of one poll, which the last served connection may exceed; not with those of the hot connection.
+const MAX_POLL_BYTES: usize = 1 << 20;
+/// Units of a TLS record.
+const RECORD_UNITS: u32 = 4;
+/// Units of a connection without a VI: a few system calls, or a lookup of its request.
+const UNBOUND_UNITS: u32 = 128;
+/// Units of a connection that breaks: its descriptors are flushed.
+const BREAK_UNITS: u32 = 512;
 /// Attempts of a read that would block.
 const READ_ATTEMPTS: u32 = 3;
 /// Maximum consecutive polls skipped after corked writes.
@@ -30,6 +45,42 @@ const MAX_SKIPPED_POLLS: u32 = 2;
 /// If the hot connection had data within this many polls, the epoll interval doubles as long as the other
 /// connections are idle; otherwise it is the minimum.
 const BUSY_POLLS: u32 = 16;
+
+/// What a poll may still do; the rest waits for the next poll.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    units: u32,
+    /// Of the connection that is served.
+    turn_units: u32,
+    bytes: usize,
+}
+
+impl Budget {
+    pub(super) fn new() -> Self {
+        Self {
+            units: MAX_POLL_UNITS,
+            turn_units: MAX_TURN_UNITS,
+            bytes: MAX_POLL_BYTES,
+        }
+    }
+
+    fn is_spent(&self) -> bool {
+        self.units == 0 || self.bytes == 0
+    }
+
+    fn begin_turn(&mut self) {
+        self.turn_units = self.units.min(MAX_TURN_UNITS);
+    }
+
+    fn spend_units(&mut self, units: u32) {
+        self.units = self.units.saturating_sub(units);
+        self.turn_units = self.turn_units.saturating_sub(units);
+    }
+
+    pub(super) fn spend_bytes(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
 
 impl ViTcp {
     /// Polls the sockets and processes received data. Returns true if there was any.
@@ -41,6 +92,7 @@ impl ViTcp {
             return false;
         }
         self.skipped_polls = 0;
+        self.budget = Budget::new();
         let mut worked = self.poll_hot(now_ns, path);
         self.polls_since_epoll = self.polls_since_epoll.saturating_add(1);
         let busy = (self.hot).is_some_and(|(_, left)| left > HOT_POLLS - BUSY_POLLS);
@@ -63,11 +115,19 @@ impl ViTcp {
                 false => (2 * self.epoll_interval).min(*EPOLL_INTERVAL.end()),
             };
         }
+        // What the hot connection took does not count: it is served in every poll.
+        self.budget = Budget::new();
         for _ in 0..self.ready.len().min(MAX_SERVED) {
+            if self.budget.is_spent() {
+                break;
+            }
             let Some(number) = self.ready.pop_front() else {
                 break;
             };
             worked |= self.serve(now_ns, number, path);
+        }
+        if self.handshakes.is_due() {
+            worked |= self.serve_handshake(now_ns, path);
         }
         if !self.deferred_peers.is_empty() {
             worked |= self.retry_deferred_peers(now_ns, path);
@@ -120,13 +180,17 @@ impl ViTcp {
             }
             connection.may_read |= readiness.readable;
             connection.peer_closed |= readiness.peer_closed;
-            let flushed = readiness.writable && connection.stream.flush();
-            let writable_again = flushed && !core::mem::replace(&mut connection.may_write, true);
+            // Writing waiting TLS data counts towards the limits of a poll.
+            let unsent = readiness.writable && connection.stream.has_unsent();
+            connection.must_flush |= unsent;
+            let writable_again = readiness.writable
+                && !unsent
+                && !core::mem::replace(&mut connection.may_write, true);
             if writable_again && let Some(vi) = connection.vi() {
                 path.resume(vi);
             }
             let is_unbound = !matches!(connection.stage, Stage::Connected(_));
-            if readiness.readable || (writable_again && is_unbound) {
+            if readiness.readable || unsent || (writable_again && is_unbound) {
                 self.queue(number);
             }
         }
@@ -139,8 +203,12 @@ impl ViTcp {
             return false;
         };
         connection.queued = false;
+        if core::mem::take(&mut connection.must_flush) {
+            self.flush(&mut connection, path);
+        }
         let Stage::Connected(vi) = connection.stage else {
             self.put(number, connection);
+            self.budget.spend_units(UNBOUND_UNITS);
             return self.serve_unbound(now_ns, number, path);
         };
         let Some(mut params) = self.endpoint(vi).map(|ep| ep.params) else {
@@ -150,8 +218,9 @@ impl ViTcp {
         params.max_transfer_bytes = connection.max_transfer_bytes;
         let mut received = false;
         let mut reason = None;
+        self.budget.begin_turn();
         for _ in 0..MAX_READS {
-            if !connection.may_read {
+            if !connection.may_read || self.budget.turn_units == 0 {
                 break;
             }
             match self.read(now_ns, (vi, params), &mut connection, path) {
@@ -165,6 +234,7 @@ impl ViTcp {
         let more = connection.may_read;
         self.put(number, connection);
         if let Some(reason) = reason {
+            self.budget.spend_units(BREAK_UNITS);
             self.break_connection(now_ns, vi, number, reason, path);
             return true;
         }
@@ -175,6 +245,17 @@ impl ViTcp {
             self.note_activity(number);
         }
         received
+    }
+
+    /// Writes TLS data that waits, now that TCP may have space again.
+    #[cold]
+    fn flush(&mut self, connection: &mut Connection, path: &mut Datapath) {
+        self.budget.spend_bytes(SEND_BUFFER_BYTES);
+        let flushed = connection.stream.flush();
+        let writable_again = flushed && !core::mem::replace(&mut connection.may_write, true);
+        if writable_again && let Some(vi) = connection.vi() {
+            path.resume(vi);
+        }
     }
 
     /// Reads and processes the data of one system call for a VI. Returns true if there was any.
@@ -199,13 +280,21 @@ impl ViTcp {
         };
         self.iovecs.clear();
         let direct = receiver.add_direct(&mut self.iovecs);
+        // No more than the headers of as many segments as the turn has left, after the current payload.
+        let headers_bytes = self.budget.turn_units as usize * SEGMENT_HEADER_BYTES;
         let buffer_bytes = match direct {
-            0 => BUFFER_BYTES,
-            _ => READ_AHEAD_BYTES,
+            0 => {
+                let left = receiver.connection.rx.decoder.payload_left();
+                BUFFER_BYTES.min(usize::from(left) + headers_bytes)
+            }
+            _ => READ_AHEAD_BYTES.min(headers_bytes),
         };
         let buffer = self.buffer.as_mut_ptr().expose_provenance() as u64;
         self.iovecs.push(buffer, buffer_bytes);
-        let got = match Self::receive(&mut receiver, &self.iovecs) {
+        let result = Self::receive(&mut receiver, &self.iovecs);
+        let records = receiver.connection.stream.take_records();
+        self.budget.spend_units(records * RECORD_UNITS);
+        let got = match result {
             Ok(0) => return Err(CloseReason::PeerClosed),
             Ok(got) => got,
             Err(error) if is_would_block(&error) => {
@@ -220,6 +309,8 @@ impl ViTcp {
         };
         receiver.counters.count(Counter::RxCalls);
         receiver.counters.add(Counter::RxBytes, got as u64);
+        self.budget.spend_bytes(got);
+        let segments_before = receiver.counters.get(Counter::RxSegments);
         let wanted = direct as usize + buffer_bytes;
         // A short read drained the socket, and epoll reports new data; but it does not report again an
         // end of the stream that it has reported.
@@ -234,6 +325,8 @@ impl ViTcp {
             Some(bytes) => receiver.feed(bytes)?,
             None => return Err(CloseReason::Protocol(Counter::DropMalformed)),
         }
+        let segments = self.counters.get(Counter::RxSegments) - segments_before;
+        self.budget.spend_units(segments as u32);
         Ok(true)
     }
 }

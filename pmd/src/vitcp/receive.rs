@@ -7,7 +7,7 @@ mod single_send;
 
 use vi_engine::misses::PeerMisses;
 use vi_engine::{Claim, Completion, EngineIo, Status, ViParams};
-use vi_types::{AsyncError, HostAddress, ViIndex};
+use vi_types::{AsyncError, ViIndex};
 use vitcp_lite::{
     Flags, Headers, Item, RdmaHeader, Segment, SegmentHeader, SegmentType, ViErrorType, is_after,
 };
@@ -18,6 +18,7 @@ use rdma::place_write;
 use super::closing::CloseReason;
 use super::connection::{Connection, PartialWord, RxKind, RxMessage, RxSegment};
 use super::counters::{Counter, Counters};
+use super::source::Source;
 use super::transmit::complete_answered;
 use crate::datapath::Datapath;
 use crate::datapath::stream::{BufferAccess, IoVecs, MessageMemory};
@@ -35,8 +36,8 @@ pub(super) struct Receiver<'a> {
     pub(super) params: ViParams,
     pub(super) connection: &'a mut Connection,
     pub(super) path: &'a mut Datapath,
-    /// RDMA misses of all hosts.
-    pub(super) misses: &'a mut PeerMisses<HostAddress>,
+    /// RDMA misses of all peers.
+    pub(super) misses: &'a mut PeerMisses<Source>,
     pub(super) counters: &'a mut Counters,
 }
 

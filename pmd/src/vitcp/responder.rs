@@ -18,7 +18,7 @@ use super::establish::{Discriminators, attributes_of, from_wire, net_address, pu
 use super::initiator::{Event, new_connection};
 use super::socket::{host_of, is_would_block};
 use super::timers::TimerKey;
-use super::tls::{is_budget_spent, is_tls_error};
+use super::tls::{is_budget_spent, is_tls_error, needs_turn};
 use super::unbound::Unbound;
 use super::{MAX_ACCEPTS, ViTcp};
 use crate::datapath::Datapath;
@@ -36,6 +36,8 @@ enum ReadOutcome {
     TlsFailed,
     /// The system calls of one poll are used up: there may be more data.
     BudgetSpent,
+    /// The TLS handshake has received data, and needs a turn.
+    NeedsTurn,
 }
 
 impl ViTcp {
@@ -96,6 +98,7 @@ impl ViTcp {
                 match read_control_segment(connection) {
                     ReadOutcome::Nothing => return false,
                     ReadOutcome::BudgetSpent => self.queue(number),
+                    ReadOutcome::NeedsTurn => self.wait_for_handshake(now_ns, number),
                     ReadOutcome::Segment(_)
                     | ReadOutcome::Closed
                     | ReadOutcome::Malformed
@@ -140,6 +143,7 @@ impl ViTcp {
         match outcome {
             ReadOutcome::Nothing => return false,
             ReadOutcome::BudgetSpent => self.queue(number),
+            ReadOutcome::NeedsTurn => self.wait_for_handshake(now_ns, number),
             ReadOutcome::Segment(segment) => self.on_response(now_ns, vi, number, &segment, path),
             ReadOutcome::Closed => {
                 let event = self.on_early_close(vi, number);
@@ -171,10 +175,13 @@ impl ViTcp {
         };
         match read_control_segment(connection) {
             ReadOutcome::Nothing if challenged => false,
-            ReadOutcome::Nothing => {
+            outcome @ (ReadOutcome::Nothing | ReadOutcome::NeedsTurn) => {
                 if !core::mem::replace(&mut connection.timer_started, true) {
                     self.timers
                         .set(now_ns + response_timeout_ns, TimerKey::Connection(number));
+                }
+                if matches!(outcome, ReadOutcome::NeedsTurn) {
+                    self.wait_for_handshake(now_ns, number);
                 }
                 false
             }
@@ -225,7 +232,10 @@ impl ViTcp {
         };
         match connection.stream.drain(buffer) {
             Ok(0) => self.remove(number),
-            Ok(_) => self.queue(number),
+            Ok(got) => {
+                self.budget.spend_bytes(got);
+                self.queue(number);
+            }
             Err(error) if is_would_block(&error) => {
                 connection.may_read = false;
                 if connection.may_write && !connection.send_closed {
@@ -264,6 +274,10 @@ impl ViTcp {
                 return;
             }
         };
+        if ce.attributes.peer_to_peer && !self.is_certified_peer(number) {
+            self.refuse_unproven(now_ns, number, header, Counter::DropWrongCertificate);
+            return;
+        }
         let may_match = self.can_prove(number);
         let Some(connection) = self.connection_mut(number) else {
             return;
@@ -365,7 +379,7 @@ impl ViTcp {
             connection.may_read = true;
             if !matches!(
                 read_control_segment(connection),
-                ReadOutcome::Nothing | ReadOutcome::BudgetSpent
+                ReadOutcome::Nothing | ReadOutcome::BudgetSpent | ReadOutcome::NeedsTurn
             ) {
                 connection.stage = Stage::PeerGone;
             }
@@ -521,6 +535,7 @@ fn read_control_segment(connection: &mut Connection) -> ReadOutcome {
                 return ReadOutcome::Nothing;
             }
             Err(error) if is_budget_spent(&error) => return ReadOutcome::BudgetSpent,
+            Err(error) if needs_turn(&error) => return ReadOutcome::NeedsTurn,
             Err(error) if is_tls_error(&error) => return ReadOutcome::TlsFailed,
             Err(_) => return ReadOutcome::Closed,
         };

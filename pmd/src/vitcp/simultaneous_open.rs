@@ -15,13 +15,13 @@ use vitcp_lite::machine::peer::{
 use vitcp_lite::machine::responder::ResponderEvent;
 use vitcp_lite::{CeHeader, IsCode, RemoteError, SegmentHeader, SegmentType};
 
-use super::ViTcp;
 use super::challenge::refusal;
 use super::connection::{Machine, Phase, ReceivedRequest, Request, Stage};
 use super::connection_options::{Advertised, compare};
 use super::counters::Counter;
 use super::establish::from_wire;
 use super::socket::host_of;
+use super::{MAX_ACCEPTS, ViTcp};
 use crate::datapath::Datapath;
 
 /// Resolution of a peer's request that matches one of ours.
@@ -51,11 +51,21 @@ impl ViTcp {
         }
     }
 
+    /// Checks that the certificate of the sender of a peer request is valid for its address, as that of the host that our
+    /// own request connects to must be: either request may make the connection. True without TLS.
+    pub(super) fn is_certified_peer(&self, number: u32) -> bool {
+        self.connection(number)
+            .is_some_and(|connection| connection.stream.is_certified_for(connection.remote.ip()))
+    }
+
     /// Resolves the peer requests that were deferred until the response to one of ours. Returns true if there
     /// were any.
     pub(super) fn retry_deferred_peers(&mut self, now_ns: u64, path: &mut Datapath) -> bool {
         let mut some = false;
-        while let Some(conn) = self.deferred_peers.pop() {
+        for _ in 0..MAX_ACCEPTS {
+            let Some(conn) = self.deferred_peers.pop() else {
+                break;
+            };
             let Some(connection) = self.connection_of(conn) else {
                 continue;
             };

@@ -141,6 +141,24 @@ impl Stream {
         (self.tls.as_ref()).is_some_and(|tls| !tls.is_established())
     }
 
+    /// As [`TlsSession::permit_handshake`].
+    pub(super) fn permit_handshake(&mut self, permitted: bool) {
+        if let Some(tls) = &mut self.tls {
+            tls.permit_handshake(permitted);
+        }
+    }
+
+    /// Returns the number of TLS records that the last reads processed.
+    #[inline]
+    pub(super) fn take_records(&mut self) -> u32 {
+        self.tls.as_mut().map_or(0, |tls| tls.take_records())
+    }
+
+    /// Checks whether the peer's certificate is valid for its address; true without TLS.
+    pub(super) fn is_certified_for(&self, address: IpAddr) -> bool {
+        (self.tls.as_ref()).is_none_or(|tls| tls.is_certified_for(address))
+    }
+
     /// Checks whether more data may be readable although the last read was short.
     #[inline]
     pub(super) fn has_more(&self) -> bool {

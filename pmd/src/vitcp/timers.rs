@@ -13,6 +13,8 @@ pub(super) enum TimerKey {
     Response(u32),
     /// Retry of the shared listener.
     SharedListener,
+    /// The next turn of a TLS handshake.
+    Handshakes,
 }
 
 /// Timers in nanoseconds, ordered by expiry.

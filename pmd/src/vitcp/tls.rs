@@ -10,17 +10,21 @@ use rustls::{ClientConnection, Connection, ServerConnection};
 use socket2::SockRef;
 use vi_core::log_limiter::LogLimiter;
 
-use super::credentials::Credentials;
+use super::credentials::{Credentials, is_valid_for};
 use crate::datapath::stream::IoVecs;
 
 /// Approximate limit of encrypted bytes that TCP has not taken; written with one system call.
-const SEND_BUFFER_BYTES: usize = 256 << 10;
+pub(super) const SEND_BUFFER_BYTES: usize = 256 << 10;
 /// Bytes of the buffer for received data that is not decrypted.
 const CIPHERTEXT_BYTES: usize = 32 << 10;
 /// Bytes of the buffer in which the plaintext of a record is gathered.
 const RECORD_BYTES: usize = 16 << 10;
 /// Maximum system calls of one read.
 const MAX_READ_CALLS: u32 = 8;
+/// Number of decrypted records after which a read ends.
+const MAX_READ_RECORDS: u32 = 256;
+/// Bytes of the header of a record: type, version, length.
+const RECORD_HEADER_BYTES: usize = 5;
 
 /// A TLS session on a non-blocking TCP socket.
 pub(super) struct TlsSession {
@@ -33,6 +37,9 @@ pub(super) struct TlsSession {
     started: bool,
     /// The last read of the socket returned all that it had.
     socket_drained: bool,
+    /// The handshake may process received data.
+    handshake_permitted: bool,
+    records: RecordCounter,
     /// The peer violated TLS, or one side refused the other.
     failed: bool,
     close_notify_sent: bool,
@@ -61,6 +68,43 @@ pub(super) fn is_budget_spent(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Interrupted
 }
 
+/// Checks whether a read found data of the handshake, which needs a turn.
+pub(super) fn needs_turn(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ResourceBusy
+}
+
+/// Counts the records of a stream.
+#[derive(Default)]
+struct RecordCounter {
+    header: [u8; RECORD_HEADER_BYTES],
+    header_bytes: usize,
+    /// Bytes of the current record that follow.
+    left: usize,
+    /// Records begun since the last [`TlsSession::take_records`].
+    count: u32,
+}
+
+impl RecordCounter {
+    fn add(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let in_record = self.left.min(bytes.len());
+            self.left -= in_record;
+            bytes = &bytes[in_record..];
+            if let Some((first, rest)) = bytes.split_first() {
+                self.header[self.header_bytes] = *first;
+                self.header_bytes += 1;
+                bytes = rest;
+            }
+            if self.header_bytes == RECORD_HEADER_BYTES {
+                self.header_bytes = 0;
+                let [.., high, low] = self.header;
+                self.left = usize::from(u16::from_be_bytes([high, low]));
+                self.count += 1;
+            }
+        }
+    }
+}
+
 impl TlsSession {
     /// Creates the client's session. The server's certificate must be valid for `peer`.
     pub(super) fn client(credentials: &Credentials, peer: IpAddr) -> io::Result<Box<Self>> {
@@ -87,6 +131,8 @@ impl TlsSession {
             undecrypted: 0..0,
             started: false,
             socket_drained: false,
+            handshake_permitted: false,
+            records: RecordCounter::default(),
             failed: false,
             close_notify_sent: false,
             log_limiter,
@@ -96,6 +142,24 @@ impl TlsSession {
     /// Checks whether the handshake is complete.
     pub(super) fn is_established(&self) -> bool {
         !self.session.is_handshaking()
+    }
+
+    /// Lets the handshake process received data from now on, or not. By default it does not.
+    pub(super) fn permit_handshake(&mut self, permitted: bool) {
+        self.handshake_permitted = permitted;
+    }
+
+    /// Returns the number of records since the last call.
+    #[inline]
+    pub(super) fn take_records(&mut self) -> u32 {
+        core::mem::take(&mut self.records.count)
+    }
+
+    /// Checks whether the certificate of the peer is valid for this address, after the handshake.
+    pub(super) fn is_certified_for(&self, address: IpAddr) -> bool {
+        let certificates = self.session.peer_certificates();
+        let certificate = certificates.and_then(<[_]>::first);
+        certificate.is_some_and(|certificate| is_valid_for(certificate, address))
     }
 
     /// Checks whether more data may be readable than the last read returned.
@@ -224,6 +288,7 @@ impl TlsSession {
         self.started = true;
         self.socket_drained = false;
         let (mut got, mut calls) = (0, MAX_READ_CALLS);
+        let records_before = self.records.count;
         while got < limit_bytes {
             let mut reader = self.session.reader();
             match reader.fill_buf() {
@@ -245,6 +310,9 @@ impl TlsSession {
             }
             if self.socket_drained && self.undecrypted.is_empty() && got > 0 {
                 break;
+            }
+            if self.records.count - records_before >= MAX_READ_RECORDS {
+                return count_or(got, io::ErrorKind::Interrupted.into());
             }
             if let Err(error) = self.advance(socket, &mut calls) {
                 return count_or(got, error);
@@ -272,11 +340,17 @@ impl TlsSession {
                 }
             }
         }
-        let mut input = self
+        if !self.handshake_permitted && self.session.is_handshaking() {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        let ciphertext = self
             .ciphertext
             .get(self.undecrypted.clone())
             .unwrap_or_default();
+        let mut input = ciphertext;
         let read = self.session.read_tls(&mut input);
+        self.records
+            .add(&ciphertext[..ciphertext.len() - input.len()]);
         self.undecrypted.start = self.undecrypted.end - input.len();
         let state = read.and_then(|_| {
             let state = self.session.process_new_packets();
@@ -336,5 +410,27 @@ impl Write for Wire<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_counted_wherever_the_stream_is_split() {
+        let record = |bytes: u16| {
+            let mut record = vec![0x17, 3, 3];
+            record.extend(bytes.to_be_bytes());
+            record.resize(RECORD_HEADER_BYTES + usize::from(bytes), 0xFF);
+            record
+        };
+        let stream = [record(1), record(0), record(300), record(7)].concat();
+        for piece in 1..stream.len() {
+            let mut records = RecordCounter::default();
+            stream.chunks(piece).for_each(|bytes| records.add(bytes));
+            assert_eq!(records.count, 4);
+            assert_eq!((records.header_bytes, records.left), (0, 0));
+        }
     }
 }

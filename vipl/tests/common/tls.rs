@@ -107,6 +107,7 @@ impl Authority {
             certificate: files.write(&format!("{name}.pem"), &own.pem()),
             private_key: files.write(&format!("{name}.key"), &key.serialize_pem()),
             authorities: self.path.clone(),
+            ..TlsConfig::default()
         }
     }
 }

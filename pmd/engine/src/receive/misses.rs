@@ -8,14 +8,17 @@ use fcvi_frame::reason::MessageReason;
 use crate::counters::Counter;
 use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{AsyncError, EngineIo};
+use crate::misses::MissKey;
 
 /// Key under which a peer's misses are counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PeerKey {
     port: NPortId,
     /// The user of its VI, if that is a VI of this engine.
     user: Option<u32>,
 }
+
+impl MissKey for PeerKey {}
 
 impl Engine {
     /// Returns the key of a VI's peer; `None` if it is a VI of this engine and of the same user.

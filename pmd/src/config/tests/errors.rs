@@ -260,6 +260,7 @@ fn every_key_of_tls() {
         certificate: "/certificate.pem".into(),
         private_key: "/private_key.pem".into(),
         authorities: "/authorities.pem".into(),
+        ..TlsConfig::default()
     };
     assert_eq!(config.nics[0].tls.as_ref(), Some(&expected));
     let empty = [nic, &certificate, "private_key = \"\"\n", &authorities].concat();

@@ -3,13 +3,12 @@
 
 use vi_core::memory::Access;
 use vi_engine::EngineIo;
-use vi_types::{AsyncError, HostAddress};
+use vi_types::AsyncError;
 use vitcp_lite::{IsCode, RemoteError, ViErrorType};
 
 use super::Receiver;
 use crate::vitcp::closing::CloseReason;
 use crate::vitcp::counters::Counter;
-use crate::vitcp::socket::host_of;
 
 impl Receiver<'_> {
     /// Looks up the memory of an RDMA access.
@@ -24,19 +23,15 @@ impl Receiver<'_> {
     #[cold]
     fn miss(&mut self) {
         self.counters.count(Counter::RdmaMisses);
-        let key = Some(self.key());
+        let key = self.connection.rx.miss_key;
         let connection = &mut self.connection.rx.misses;
         self.misses.miss(self.now_ns, key, connection);
-    }
-
-    fn key(&self) -> HostAddress {
-        HostAddress(host_of(self.connection.remote))
     }
 
     /// Checks whether an access on a watched connection is refused without a look-up.
     #[cold]
     pub(super) fn is_limited(&mut self) -> bool {
-        let key = Some(self.key());
+        let key = self.connection.rx.miss_key;
         let connection = &mut self.connection.rx.misses;
         let limited = !self.misses.may_look_up(self.now_ns, key, connection);
         if limited {

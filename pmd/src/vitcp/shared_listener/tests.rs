@@ -8,115 +8,15 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::{Duration, Instant};
-
-use vi_types::{PtagHandle, ViAttributes};
-use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
+use std::time::Instant;
 
 use super::*;
 use crate::attach::socket::Listener;
-use crate::config::{NicConfig, TransportKind};
 use crate::control;
-use crate::device::Device;
-use crate::nic;
-use crate::open;
 use crate::testkit::lingering_connection;
-
-/// Long enough for slow machines.
-const TIMEOUT: Duration = Duration::from_secs(20);
-const NAMED: &[u8] = b"called";
-
-/// The NIC under test, which makes progress only when it is polled.
-struct Program {
-    device: &'static Device,
-    nic: u64,
-    ptag: u64,
-    at: SocketAddr,
-}
+use crate::vitcp::testkit::{NAMED, NO_MATCH, Program, TIMEOUT, request};
 
 impl Program {
-    /// Opens a NIC at an address that is unique for `test`.
-    fn new(test: u32, change: impl FnOnce(&mut NicConfig)) -> Self {
-        let host = Ipv4Addr::from_bits(0x7F60_0000 | test << 16 | std::process::id() & 0xFFFF);
-        let mut config = NicConfig {
-            transport: TransportKind::ViTcp,
-            host: Some(host.into()),
-            ulp_timeout_ms: Some(600_000),
-            ..NicConfig::default()
-        };
-        change(&mut config);
-        let (device, nic) = open::open_without_threads(&config).unwrap();
-        let at = SocketAddr::new(host.into(), config.tcp_port);
-        let ptag = nic::create_ptag(nic).unwrap();
-        Self {
-            device,
-            nic,
-            ptag,
-            at,
-        }
-    }
-
-    /// Has it listen; returns whether it does.
-    fn listen(&self) -> bool {
-        let settings = ViAttributes {
-            reliability: 2,
-            max_transfer_bytes: 1 << 16,
-            ptag: Some(PtagHandle::from_raw(self.ptag)),
-            ..ViAttributes::default()
-        };
-        nic::create_vi(self.nic, &settings, 0, 0).is_ok()
-    }
-
-    fn counter(&self, name: &str) -> u64 {
-        let counters = nic::counters(self.nic).unwrap();
-        counters.iter().find(|(known, _)| known == name).unwrap().1
-    }
-
-    /// Polls it until `condition` returns a value.
-    fn poll_until<T>(&self, mut condition: impl FnMut() -> Option<T>) -> T {
-        let started = Instant::now();
-        loop {
-            self.device.poll();
-            if let Some(value) = condition() {
-                return value;
-            }
-            assert!(
-                started.elapsed() < TIMEOUT,
-                "timed out: {:?}",
-                nic::counters(self.nic)
-            );
-        }
-    }
-
-    fn dial(&self) -> TcpStream {
-        let tcp = TcpStream::connect(self.at).unwrap();
-        tcp.set_nonblocking(true).unwrap();
-        tcp
-    }
-
-    /// Connects from another local address.
-    fn dial_from(&self, host: Ipv4Addr) -> TcpStream {
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
-        let socket = socket.unwrap();
-        socket
-            .bind(&SocketAddr::new(host.into(), 0).into())
-            .unwrap();
-        socket.connect(&self.at.into()).unwrap();
-        socket.set_nonblocking(true).unwrap();
-        socket.into()
-    }
-
-    /// Receives the response; returns its segment type.
-    fn response_type(&self, tcp: &mut TcpStream) -> u8 {
-        let mut header = [0; SEGMENT_HEADER_BYTES];
-        self.poll_until(|| match tcp.read(&mut header) {
-            Ok(SEGMENT_HEADER_BYTES) => Some(header[1] >> 3),
-            Ok(bytes) => panic!("{bytes} bytes of a response"),
-            Err(error) if is_would_block(&error) => None,
-            Err(error) => panic!("{error}"),
-        })
-    }
-
     /// Connects as a listener client.
     fn connect_client(&self) -> Socket {
         let client = address(self.at).connect().unwrap();
@@ -155,29 +55,6 @@ impl Program {
             Err(error) => panic!("{error}"),
         })
     }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        open::close(self.device, self.nic).unwrap();
-    }
-}
-
-const NO_MATCH: u8 = 8;
-
-/// A Connect Request for [`NAMED`].
-fn request(peer: bool) -> Vec<u8> {
-    let mut request = vec![1, 5 << 3 | 2, 0, 24 + 44];
-    request.resize(SEGMENT_HEADER_BYTES, 0);
-    // Reliable Delivery, and whether it is a peer's.
-    request.extend([0, if peer { 0x37 } else { 0x27 }, 0, 1]);
-    request.extend((1u32 << 16).to_be_bytes());
-    request.extend([b'c'; 1]);
-    request.resize(SEGMENT_HEADER_BYTES + 24, 0);
-    request.extend([0, 1, 0, NAMED.len() as u8]);
-    request.extend(NAMED);
-    request.resize(SEGMENT_HEADER_BYTES + 44, 0);
-    request
 }
 
 fn listen_for(peer: Option<Ipv4Addr>, count: u32) -> Message {
