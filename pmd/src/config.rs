@@ -249,8 +249,8 @@ pub struct NicConfig {
     /// wait. 1 to 256. The peer may have a different value: each side queues up to 256 responses while its port
     /// has no room.
     pub max_in_flight: u32,
-    /// BiasedLock bucket size for RDMA accesses of one peer (an N_Port; with `vi-tcp` a host) whose handle names no region
-    /// of the VI's tag; 1 to 1000000. While the bucket is empty, all accesses of the peer are refused without a lookup,
+    /// Token bucket size for RDMA accesses of one peer (an N_Port; with `vi-tcp` a host address or user) whose handle
+    /// names no region of the VI's tag; 1 to 1000000. While the bucket is empty, all accesses of the peer are refused without a lookup,
     /// valid ones too.
     pub rdma_miss_burst: u32,
     /// Tokens added to that bucket per hour; 1 to 1000000.

@@ -13,7 +13,7 @@ const MAX_PER_SECOND: u64 = 1_000_000;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
-    /// Certificate chain of this host: PEM, its own certificate first. Clients require the host address of this NIC
+    /// Certificate chain of this host: PEM, its own certificate first, and at most three others. Clients require the host address of this NIC
     /// among the subjectAltNames.
     pub certificate: PathBuf,
     /// Private key of the certificate: PEM, owned by this user or root, and not accessible to others.

@@ -386,8 +386,9 @@ impl ViTcp {
             }
             (SegmentType::ConnectReject, _) => {
                 if header.remote_error.is_code == IsCode::Security {
-                    let why = "the peer rejected our proof: check that both hosts have the same \
-                               key for each other in key_file";
+                    let why = "the peer rejected our proof or certificate: check that both hosts have \
+                               the same key for each other in key_file, and that tls.certificate \
+                               is valid for the address of this NIC";
                     self.log_refused_peer(number, Counter::NotAccepted, why);
                 }
                 Event::Reject(error_of(header.remote_error))
