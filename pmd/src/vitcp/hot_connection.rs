@@ -13,11 +13,10 @@ pub(super) const HOT_POLLS: u32 = 4096;
 const UNREGISTER_AFTER: u32 = 64;
 
 impl ViTcp {
-    /// Reads the hot connection: one system call instead of two. Returns true if it had data.
-    pub(super) fn poll_hot(&mut self, now_ns: u64, path: &mut Datapath) -> bool {
-        let Some((number, left)) = self.hot else {
-            return false;
-        };
+    /// Reads the hot connection: one system call instead of two. Returns its number if it was read, and
+    /// whether it had data.
+    pub(super) fn poll_hot(&mut self, now_ns: u64, path: &mut Datapath) -> Option<(u32, bool)> {
+        let (number, left) = self.hot?;
         match left.checked_sub(1) {
             Some(left) => self.hot = Some((number, left)),
             None => {
@@ -27,9 +26,9 @@ impl ViTcp {
         }
         match self.connection_mut(number) {
             Some(connection) if !connection.queued => connection.may_read = true,
-            Some(_) | None => return false,
+            Some(_) | None => return None,
         }
-        self.serve(now_ns, number, path)
+        Some((number, self.serve(now_ns, number, path)))
     }
 
     /// Makes a connection with new data the hot one.

@@ -93,7 +93,8 @@ impl ViTcp {
         }
         self.skipped_polls = 0;
         self.budget = Budget::new();
-        let mut worked = self.poll_hot(now_ns, path);
+        let hot_turn = self.poll_hot(now_ns, path);
+        let mut worked = hot_turn.is_some_and(|(_, had_data)| had_data);
         self.polls_since_epoll = self.polls_since_epoll.saturating_add(1);
         let busy = (self.hot).is_some_and(|(_, left)| left > HOT_POLLS - BUSY_POLLS);
         let interval = match busy {
@@ -124,6 +125,11 @@ impl ViTcp {
             let Some(number) = self.ready.pop_front() else {
                 break;
             };
+            if hot_turn.is_some_and(|(hot, _)| hot == number) {
+                // It has had its turn in this poll, and has more.
+                self.ready.push_back(number);
+                continue;
+            }
             worked |= self.serve(now_ns, number, path);
         }
         if self.handshakes.is_due() {
