@@ -252,7 +252,6 @@ pub fn memfd_info(fd: BorrowedFd<'_>) -> Result<MemfdInfo, MapError> {
 /// A mapping of a client's memory.
 #[derive(Debug)]
 struct CountedMapping {
-    #[allow(dead_code, reason = "mapped until dropped")]
     mapping: Mapping,
     /// Held until the memory is unmapped.
     _permit: Option<BudgetPermit>,
@@ -266,7 +265,7 @@ pub struct MappedMemory {
     len_bytes: u64,
     loss_flag: LossFlag,
     /// The mapping that contains the range.
-    _mapping: Arc<CountedMapping>,
+    mapping: Arc<CountedMapping>,
 }
 
 impl MappedMemory {
@@ -320,7 +319,7 @@ impl MappedMemory {
             address: mapping.as_ptr().as_ptr().expose_provenance() as u64,
             len_bytes: bytes,
             loss_flag: mapping.loss_flag().ok_or_else(no_loss_flag)?,
-            _mapping: Arc::new(CountedMapping {
+            mapping: Arc::new(CountedMapping {
                 mapping,
                 _permit: permit,
             }),
@@ -344,6 +343,14 @@ impl MappedMemory {
             len_bytes: bytes,
             ..self.clone()
         })
+    }
+
+    /// Returns the mapping that contains the range: its address, which no other mapping has while the range exists, and
+    /// its length in bytes.
+    pub(crate) fn mapping(&self) -> (u64, u64) {
+        let mapping = &self.mapping.mapping;
+        let address = mapping.as_ptr().as_ptr().expose_provenance() as u64;
+        (address, mapping.len() as u64)
     }
 
     /// Faults the pages in, so that later accesses cause no page fault.

@@ -62,7 +62,7 @@ impl From<RegionError> for CallError {
 pub struct RegionUsage {
     /// Regions.
     pub regions: u64,
-    /// Bytes, in whole pages.
+    /// Bytes, in whole pages; of applications' mapped files the whole files, each once.
     pub bytes: u64,
     /// Registrations whose pages could not be locked, since the NIC was opened.
     pub unlocked: u64,
@@ -87,7 +87,7 @@ type BackingChunk = [AtomicPtr<Backing>; CHUNK];
 pub struct RegionLimits {
     /// Number of regions.
     pub regions: u32,
-    /// Bytes of all regions, in whole pages.
+    /// Bytes of all regions, counted as in [`RegionUsage::bytes`].
     pub bytes: u64,
     /// Bytes of one region.
     pub region_bytes: u64,

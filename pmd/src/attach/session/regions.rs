@@ -56,7 +56,6 @@ impl Session {
         self.check_tag(attributes.0.ptag)?;
         let (base, end) = page_range(address, length_bytes).ok_or(CallError::InvalidParameter)?;
         let bytes = end - base;
-        self.owned().reserve_region(&self.quota)?;
         let range = (address, length_bytes);
         let is_bounce_buffer = shared
             .as_ref()
@@ -64,6 +63,7 @@ impl Session {
         if is_bounce_buffer && (attributes.0.rdma_write || attributes.0.rdma_read) {
             return Err(CallError::InvalidParameter);
         }
+        self.owned().reserve_region(&self.quota)?;
         let access = match shared {
             Some(shared) => self.map(shared, bytes, range),
             None => self.access_private(range, bytes),

@@ -1,7 +1,7 @@
 //! Registration and deregistration of regions: of this program, of applications that it serves, and
 //! regions under handles that a datapath process assigned.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ use crate::memory::pages;
 use crate::sync::{AtomicPtr, Ordering, fence};
 
 mod admission;
+
+use admission::RegisteredMemory;
 
 /// Timeout for the local deregistration of a region that another thread has deregistered in the datapath process;
 /// generous for a busy machine.
@@ -57,6 +59,8 @@ pub(super) struct Control {
     /// Free indices, the least recently used first, so that stale handles stay invalid as long as possible.
     free: VecDeque<u32>,
     usage: RegionUsage,
+    /// The number of regions in each mapped file, by the address of the mapping.
+    regions_in_files: HashMap<u64, u32>,
     by_nic_handle: NicHandleRegions,
     tags: TagUseCounts,
 }
@@ -109,12 +113,14 @@ impl RegionTable {
         admit: impl FnOnce() -> Result<RegionAttributes, E>,
     ) -> Result<u32, E> {
         let span = self.span(address, length_bytes)?;
-        self.lock_control().reserve(span.bytes(), &self.limits)?;
+        let memory = RegisteredMemory::of(span, None);
+        self.lock_control().reserve(memory, &self.limits)?;
         // Faulting in and locking may take long: not under a lock that is taken
         // under the NIC's backend lock.
         let prepared = self.prepare(span);
         let mut control = self.lock_control();
-        let (prepared, attributes) = control.admit(span, prepared, (nic_handle, 1), admit)?;
+        let (prepared, attributes) =
+            control.admit(span, memory, prepared, (nic_handle, 1), admit)?;
         let handle = control.take_handle(random);
         self.insert(&mut control, nic_handle, span, handle, prepared, attributes);
         Ok(handle)
@@ -145,7 +151,8 @@ impl RegionTable {
             let reached = LimitReached::all_in_use(Limit::MaxRegions, regions, LimitOf::Nic);
             return Err(RegionError::Resource(reached).into());
         }
-        self.lock_control().reserve(span.bytes(), &self.limits)?;
+        let memory = RegisteredMemory::of(span, None);
+        self.lock_control().reserve(memory, &self.limits)?;
         let prepared = self.prepare(span).map(|prepared| Prepared {
             backing: bounce_buffer,
             ..prepared
@@ -160,7 +167,7 @@ impl RegionTable {
         let needed = (handle & 0xFFFF) as usize + 1;
         let missing = needed.saturating_sub(control.entries.len());
         let (prepared, attributes) =
-            control.admit(span, prepared, (nic_handle, missing), || {
+            control.admit(span, memory, prepared, (nic_handle, missing), || {
                 if taken {
                     return Err(RegionError::Invalid.into());
                 }
@@ -190,8 +197,9 @@ impl RegionTable {
         {
             return Err(RegionError::Invalid.into());
         }
+        let counted = RegisteredMemory::of(span, Some(&memory.backing));
         let mut control = self.lock_control();
-        control.reserve(span.bytes(), &self.limits)?;
+        control.reserve(counted, &self.limits)?;
         let prepared = Prepared {
             owner: memory.owner,
             writable: memory.writable,
@@ -199,7 +207,8 @@ impl RegionTable {
             not_locked: None,
             backing: Some(Arc::new(memory.backing)),
         };
-        let (prepared, attributes) = control.admit(span, Ok(prepared), (nic_handle, 1), admit)?;
+        let (prepared, attributes) =
+            control.admit(span, counted, Ok(prepared), (nic_handle, 1), admit)?;
         let handle = control.take_handle(random);
         self.insert(&mut control, nic_handle, span, handle, prepared, attributes);
         Ok(handle)
@@ -358,12 +367,16 @@ impl RegionTable {
             entry.in_free_list = true;
             control.free.push_back(index as u32);
         }
-        control.usage.regions -= 1;
-        control.usage.bytes -= entry.end - entry.base;
+        let span = Span {
+            address: entry.address,
+            base: entry.base,
+            end: entry.end,
+        };
         if entry.locked {
             page_locks::unlock(entry.base, entry.end);
         }
         let backing = entry.backing.take();
+        control.release(RegisteredMemory::of(span, backing.as_deref()));
         if let Some(backing) = &backing {
             if matches!(**backing, Backing::BounceBuffer(_)) {
                 self.bounce_buffers.fetch_sub(1, Ordering::Relaxed);

@@ -114,6 +114,79 @@ fn file_is_mapped_and_charged_once_for_all_its_regions_and_nic_handles() {
     again.application.end();
 }
 
+/// Its regions together exceed the bytes of the NIC, the file does not exceed the quota.
+#[test]
+fn file_registered_often_leaves_the_bytes_of_the_nic_to_other_applications() {
+    let process = Process::with("file-often", |config| {
+        config.max_registered_bytes = 16 * PAGE_BYTES;
+    });
+    let often = Registrar::new(process.application_with(0, small_quota()));
+    let file = filled_file(8 * PAGE_BYTES);
+    let regions = [(); 64].map(|()| often.registered(&file, 0, 8));
+    let usage = || process.device.shared.regions.usage();
+    assert_eq!((usage().regions, usage().bytes), (64, 8 * PAGE_BYTES));
+    // Of another process: its files are charged to that.
+    let init = process.init(1);
+    let of_other = Peer {
+        pid: init.peer.pid + 1,
+        ..init.peer
+    };
+    let init = SessionInit {
+        quota: small_quota(),
+        files: process.files.attach(
+            (of_other, process.device.shared.number),
+            init.pidfd.try_clone().unwrap(),
+            SlotLimits::from(&ProcessConfig::default()),
+        ),
+        ..init
+    };
+    let other = Registrar::new(Arc::new(Session::new(process.device, init)));
+    let file_of_other = filled_file(8 * PAGE_BYTES);
+    let region = other.registered(&file_of_other, 0, 8);
+    assert_eq!(usage().bytes, 16 * PAGE_BYTES);
+    other.deregister(0, region);
+    for region in &regions[1..] {
+        often.deregister(0, *region);
+    }
+    assert_eq!(usage().bytes, 8 * PAGE_BYTES, "one region is left");
+    often.application.end();
+    assert_eq!(usage().bytes, 0, "its last region ended with the session");
+    other.application.end();
+}
+
+#[test]
+fn bounce_buffers_with_rdma_rights_do_not_use_up_the_quota_of_regions() {
+    let process = Process::new("bounce-rdma");
+    let quota = Quota {
+        max_regions: 1,
+        ..Quota::default()
+    };
+    let application = Registrar::new(process.application_with(0, quota));
+    let file = filled_file(PAGE_BYTES);
+    for _ in 0..2 {
+        let request = Request::Register {
+            nic: application.nic,
+            address: 0x1000_0000,
+            length_bytes: PAGE_BYTES,
+            settings: MemAttributes {
+                ptag: Some(PtagHandle::from_raw(application.ptag)),
+                rdma_write: true,
+                ..MemAttributes::default()
+            },
+            writable: true,
+            shared_at: Some(0),
+            is_bounce_buffer: true,
+        };
+        let answer = (application.application).execute(request, vec![file.try_clone().unwrap()]);
+        assert!(
+            matches!(answer, Err(CallError::InvalidParameter)),
+            "{answer:?}"
+        );
+    }
+    application.registered(&file, 0, 1);
+    application.application.end();
+}
+
 #[test]
 fn freed_file_is_unmapped_with_its_last_region() {
     let process = Process::new("file-freed");

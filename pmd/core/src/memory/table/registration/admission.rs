@@ -5,17 +5,59 @@ use std::collections::TryReserveError;
 use vi_types::{Limit, LimitOf, LimitReached, ResourceError};
 
 use super::{Control, Prepared, Span};
+use crate::memory::backing::Backing;
 use crate::memory::page_locks;
 use crate::memory::table::{RegionAttributes, RegionError, RegionLimits};
 
+/// Memory of a region, as it counts towards the registered bytes of the NIC.
+#[derive(Clone, Copy)]
+pub(super) enum RegisteredMemory {
+    /// Memory of which each region counts.
+    Pages { bytes: u64 },
+    /// A mapped file, which counts once as a whole, however many regions are in it.
+    File { mapping: u64, bytes: u64 },
+}
+
+impl RegisteredMemory {
+    pub(super) fn of(span: Span, backing: Option<&Backing>) -> Self {
+        match backing {
+            Some(Backing::Mapped(memory)) => {
+                let (mapping, bytes) = memory.mapping();
+                Self::File { mapping, bytes }
+            }
+            // The range of a bounce buffer counts in the program; the datapath process maps the buffer.
+            Some(Backing::Foreign(_) | Backing::BounceBuffer(_)) | None => Self::Pages {
+                bytes: span.bytes(),
+            },
+        }
+    }
+}
+
+fn no_memory(_: TryReserveError) -> RegionError {
+    RegionError::Resource(ResourceError::OutOfMemory)
+}
+
 impl Control {
     /// Counts a region that is about to be registered, within the limits.
-    pub(super) fn reserve(&mut self, bytes: u64, limits: &RegionLimits) -> Result<(), RegionError> {
+    pub(super) fn reserve(
+        &mut self,
+        memory: RegisteredMemory,
+        limits: &RegionLimits,
+    ) -> Result<(), RegionError> {
         if self.usage.regions >= u64::from(limits.regions) {
             let (limit, value) = (Limit::MaxRegions, limits.regions);
             let reached = LimitReached::all_in_use(limit, value, LimitOf::Nic);
             return Err(RegionError::Resource(reached));
         }
+        let bytes = match memory {
+            RegisteredMemory::Pages { bytes } => bytes,
+            RegisteredMemory::File { mapping, .. }
+                if self.regions_in_files.contains_key(&mapping) =>
+            {
+                0
+            }
+            RegisteredMemory::File { bytes, .. } => bytes,
+        };
         if self.usage.bytes.saturating_add(bytes) > limits.bytes {
             return Err(RegionError::Resource(ResourceError::Limit(LimitReached {
                 limit: Limit::MaxRegisteredBytes,
@@ -25,9 +67,30 @@ impl Control {
                 of: LimitOf::Nic,
             })));
         }
+        if let RegisteredMemory::File { mapping, .. } = memory {
+            self.regions_in_files.try_reserve(1).map_err(no_memory)?;
+            *self.regions_in_files.entry(mapping).or_default() += 1;
+        }
         self.usage.regions += 1;
         self.usage.bytes += bytes;
         Ok(())
+    }
+
+    /// Uncounts a region that [`Self::reserve`] counted.
+    pub(super) fn release(&mut self, memory: RegisteredMemory) {
+        self.usage.regions -= 1;
+        match memory {
+            RegisteredMemory::Pages { bytes } => self.usage.bytes -= bytes,
+            RegisteredMemory::File { mapping, bytes } => {
+                if let Some(regions) = self.regions_in_files.get_mut(&mapping) {
+                    *regions -= 1;
+                    if *regions == 0 {
+                        self.regions_in_files.remove(&mapping);
+                        self.usage.bytes -= bytes;
+                    }
+                }
+            }
+        }
     }
 
     /// Reserves memory for a region of a NIC handle and this many new table entries.
@@ -42,7 +105,6 @@ impl Control {
             self.tags.try_reserve()?;
             self.by_nic_handle.try_reserve(nic_handle)
         };
-        let no_memory = |_: TryReserveError| RegionError::Resource(ResourceError::OutOfMemory);
         reserve().map_err(no_memory)
     }
 
@@ -51,6 +113,7 @@ impl Control {
     pub(super) fn admit<E: From<RegionError>>(
         &mut self,
         span: Span,
+        memory: RegisteredMemory,
         prepared: Result<Prepared, RegionError>,
         (nic_handle, entries): (u64, usize),
         admit: impl FnOnce() -> Result<RegionAttributes, E>,
@@ -71,8 +134,7 @@ impl Control {
                 }
             });
         if admitted.is_err() {
-            self.usage.regions -= 1;
-            self.usage.bytes -= span.bytes();
+            self.release(memory);
         }
         admitted
     }

@@ -61,6 +61,67 @@ fn region_of_a_client_is_accessible_to_its_owner_only() {
     }
 }
 
+/// Otherwise an application that registers one file often uses up the bytes of the NIC.
+#[test]
+fn mapped_file_counts_once_as_a_whole_however_many_regions_are_in_it() {
+    let table = RegionTable::new(RegionLimits {
+        regions: 64,
+        bytes: 6 * PAGE,
+        region_bytes: 1 << 30,
+        lock: LockPolicy::Never,
+    });
+    let bytes = || table.usage().bytes;
+    let file = MappedMemory::map(sealed_file(4 * PAGE), 0, 4 * PAGE).unwrap();
+    let at = 0x7000_0000;
+    let register = |number, page: u64, pages: u64| {
+        let part = Backing::Mapped(file.range(page * PAGE, pages * PAGE).unwrap());
+        register_for(&table, number, part, (at + page * PAGE, pages * PAGE), true)
+    };
+    // Also those of another application that shares it.
+    let regions = [(1, 0, 4), (1, 0, 4), (1, 3, 1), (2, 1, 2), (2, 0, 4)]
+        .map(|(number, page, pages)| (number, page, register(number, page, pages).unwrap()));
+    assert_eq!(bytes(), 4 * PAGE);
+    // Other memory still fits, up to the limit, and a refused registration leaves nothing.
+    let other = register_for(&table, 3, mapped(2 * PAGE), (at, 64), true).unwrap();
+    assert_eq!(bytes(), 6 * PAGE);
+    let refused = register_for(&table, 3, mapped(PAGE), (at, 64), true);
+    let limit = ResourceError::Limit(LimitReached {
+        limit: Limit::MaxRegisteredBytes,
+        value: 6 * PAGE,
+        in_use: 6 * PAGE,
+        wanted: PAGE,
+        of: LimitOf::Nic,
+    });
+    assert_eq!(refused, Err(RegionError::Resource(limit)));
+    let part = || Backing::Mapped(file.range(0, PAGE).unwrap());
+    let memory = ClientMemory {
+        owner: owner(1),
+        backing: part(),
+        writable: true,
+    };
+    let admit = || Err(RegionError::Invalid);
+    let refused = table.register_for(101, memory, (at, PAGE), 5, admit);
+    assert_eq!(refused, Err(RegionError::Invalid));
+    assert_eq!((table.usage().regions, bytes()), (6, 6 * PAGE));
+    // It counts until its last region is removed: by one call, or with a NIC handle.
+    let [(_, page, first), .., (_, _, last)] = regions;
+    assert!(
+        table
+            .deregister(owner(1), at + page * PAGE, first)
+            .is_some()
+    );
+    assert_eq!(table.deregister_some(101, usize::MAX).len(), 2);
+    assert_eq!(bytes(), 6 * PAGE);
+    assert!(table.deregister(owner(2), at, last).is_some());
+    assert_eq!(bytes(), 6 * PAGE);
+    assert_eq!(table.deregister_some(102, usize::MAX).len(), 1);
+    assert_eq!(bytes(), 2 * PAGE);
+    assert!(table.deregister(owner(3), at, other).is_some());
+    assert_eq!((table.usage().regions, bytes()), (0, 0));
+    assert!(register(1, 0, 4).is_ok());
+    assert_eq!(bytes(), 4 * PAGE);
+}
+
 #[test]
 fn write_access_requires_writable_client_memory() {
     let table = table();
