@@ -29,6 +29,8 @@ use crate::yield_policy::YieldPolicy;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+mod loss;
+
 /// Maximum number of completion entries taken in one poll; less than the ring holds.
 const BUDGET: u32 = 256;
 
@@ -114,8 +116,10 @@ pub(crate) struct Attachment {
     run: VecDeque<ViIndex>,
     pub(crate) armed: Option<WakeSource>,
     pub(crate) pending_events: Event,
-    /// The process has ended.
+    /// The process has ended, or has ended the attachment.
     lost: bool,
+    /// The process has reported that the NIC failed.
+    failed: bool,
     /// Consecutive polls without work since the thread last yielded the core.
     idle_polls: u32,
 }
@@ -141,11 +145,12 @@ impl Attachment {
             armed: None,
             pending_events: Event::NONE,
             lost: false,
+            failed: false,
             idle_polls: 0,
         }
     }
 
-    /// True if the process has ended.
+    /// True if the process has ended, or has ended the attachment.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost
     }
@@ -479,8 +484,7 @@ impl Attachment {
             return;
         };
         if id.generation == 0 {
-            self.nic.events.push(AsyncEvent::of_nic());
-            self.pending_events = Event::ALL;
+            self.report_failure();
             return;
         }
         let Some(local) = self.local(id) else {
@@ -510,45 +514,6 @@ impl Attachment {
         }
         self.pending_events |= Event::CONTROL;
         self.nic.events.push(event);
-    }
-
-    /// Checks periodically for the end of the process. An end while this program closes the NIC is no loss.
-    pub(crate) fn upkeep(&mut self) {
-        if !self.lost && !self.control.is_ending() && self.control.is_closed() {
-            self.handle_loss();
-        }
-    }
-
-    /// Handles the end of the process: takes every VI to the Error state, flushes its queues, and reports the errors
-    /// (VIPL 3.8.1, 6.3.1).
-    #[cold]
-    fn handle_loss(&mut self) {
-        // Completions before the end count.
-        while self.take_completions() {}
-        self.lost = true;
-        self.control.shut_down();
-        log::error!(
-            "NIC {}: the datapath process has ended: close the NIC, and open it again when the \
-             process runs",
-            self.nic.name
-        );
-        for index in 0..self.vis.len() {
-            let Some(local) = &self.vis[index] else {
-                continue;
-            };
-            let shared = local.shared;
-            if shared.state() == ViState::Connected && !local.epoch.is_disconnecting() {
-                self.nic.events.push(AsyncEvent::of_vi(
-                    local.handle,
-                    shared.nic_handle(),
-                    vi_types::AsyncError::ConnectionLost,
-                ));
-            }
-            shared.set_state(ViState::Error);
-            self.flush(shared.index);
-        }
-        self.nic.events.push(AsyncEvent::of_nic());
-        self.pending_events = Event::ALL;
     }
 
     /// Flushes the posted descriptors of a VI.

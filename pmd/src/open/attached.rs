@@ -84,8 +84,8 @@ fn open_again(device: &'static Device, path: &Path) -> Result<(&'static Device, 
         .is_some_and(|attachment| attachment.is_lost());
     if is_lost {
         return Err(OpenError::new(
-            "the datapath process has ended: the NIC can be opened again when all its \
-             handles in this program are closed",
+            "the datapath process has ended, or opened the failed NIC again: this program can open it \
+             again when all its handles here are closed",
         ));
     }
     let remote = handshake::open_remote(device, path)?;

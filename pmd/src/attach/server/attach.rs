@@ -1,4 +1,5 @@
-//! Attaching an application: admission, handshake, the session until its end; and reopening a failed NIC.
+//! Attaching an application: admission, handshake, the session until its end; and reopening a failed NIC, whether
+//! applications have closed it or not.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -45,6 +46,17 @@ fn failure_of(device: &Device) -> Option<String> {
         // It failed, and could not be reopened.
         None => Some("it is down".to_owned()),
     }
+}
+
+/// Begins to end the attachment of an application to a failed NIC. The thread that serves it ends the session, and then
+/// closes the connection, which tells the application that its memory is no longer accessed.
+fn end_attachment(session: &Session, failure: &str) {
+    let (name, Peer { pid, uid, .. }) = (&session.device.config.name, session.peer);
+    let line = format_args!(
+        "NIC {name}: application cut off: {failure}, and it is opened again pid={pid} uid={uid}"
+    );
+    limiters::log_limited(log::Level::Warn, line);
+    session.attach_socket.shut_down_reading();
 }
 
 /// Sends the rings and the wake-up descriptor to an application, and seals the rings once it has mapped them: otherwise
@@ -234,14 +246,15 @@ impl Server {
         Ok((quota, process.default_share, slot))
     }
 
-    /// Waits until a NIC is up: reopens a failed one once no application uses it. While the returned guard is held, no
-    /// other thread closes the NIC.
+    /// Ensures that a NIC is up: reopens a failed one, of which it ends the attachments first (ADR 0053). While the
+    /// returned guard is held, no other thread closes the NIC.
     ///
     /// # Errors
-    /// It cannot be reopened, or applications use it for too long.
+    /// It cannot be reopened, or the attachments have not ended in time.
     fn ensure_up<'a>(&self, served: &'a ServedNic) -> Result<MutexGuard<'a, u64>, String> {
         let uses_it = |session: &Arc<Session>| core::ptr::eq(session.device, served.device);
         let in_use = |sessions: &mut Sessions| sessions.values().any(uses_it);
+        let name = &served.config.name;
         let deadline = Instant::now() + TIMEOUT;
         loop {
             let mut nic = served.nic.lock().unwrap_or_else(PoisonError::into_inner);
@@ -257,16 +270,18 @@ impl Server {
                 self.reopen(served, &mut nic, &failure)?;
                 return Ok(nic);
             }
+            for session in sessions.values().filter(|session| uses_it(session)) {
+                end_attachment(session, &failure);
+            }
             drop(nic);
-            // The session of an application that has just closed it may not have ended yet.
+            // Each session is ended by its own thread.
             let left = deadline.saturating_duration_since(Instant::now());
             let waited = self.ended.wait_timeout_while(sessions, left, in_use);
             let (sessions, waited) = waited.unwrap_or_else(PoisonError::into_inner);
             drop(sessions);
             if waited.timed_out() {
                 return Err(format!(
-                    "NIC {}: {failure}: it can be opened again when all programs have closed it",
-                    served.config.name
+                    "NIC {name}: {failure}: the attachments to it have not ended yet: try again"
                 ));
             }
         }

@@ -419,29 +419,44 @@ fn nic_that_could_not_be_reopened_is_reopened_at_a_later_attach() {
     server.stop();
 }
 
+/// Whether it is opened again does not depend on programs that use it.
 #[test]
-fn failed_nic_is_reopened_when_no_application_uses_it() {
+fn failed_nic_is_reopened_although_applications_keep_it_open() {
     let server = server("failed");
     let served = &server.nics[0];
-    let (attach_socket, key) = attach(&server);
+    let (first, first_key) = attach(&server);
+    let (second, second_key) = attach(&server);
+    let (call, nic) = open(&server, first_key);
+    let (waiting, nic_of_second) = open(&server, second_key);
+    let wait = Request::ConnectWait {
+        nic: nic_of_second,
+        local: NetAddress {
+            host: HostAddress(served.device.host),
+            discriminator: Discriminator::new(b"waiting").unwrap(),
+        },
+        limit: None,
+    };
+    waiting.send(&wait, &[]).unwrap();
     {
         let mut held = served.device.lock();
         let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
         poller.failure = Some(PortFailure::SegmentRemoved);
     }
-    let (next, _rings) = request_rings(&server);
-    next.send(&Request::RingsMapped, &[]).unwrap();
-    // Another handle of the first application keeps the NIC in use, too.
-    let call = send_join(&server, key);
-    assert!(matches!(reply(&call), Reply::Done));
+    // An application that has it open cannot open it once more.
     call.send(&Request::Open, &[]).unwrap();
     assert!(matches!(reply(&call), Reply::Failed(_)), "it failed");
-    drop(attach_socket);
-    let Reply::Attached { key, .. } = reply(&next) else {
-        panic!("not attached");
-    };
+    // Neither of them closes anything.
+    let (next, key) = attach(&server);
     open(&server, key);
-    drop(next);
+    // Both learn that their memory is no longer accessed, and their calls end.
+    for attach_socket in [&first, &second] {
+        assert!(attach_socket.receive::<Reply>().unwrap().is_none());
+    }
+    call.send(&Request::CreatePtag { nic }, &[]).unwrap_err();
+    let ended = waiting.receive::<Reply>();
+    let is_end = matches!(ended, Ok(None | Some((Reply::Failed(_), _))));
+    assert!(is_end, "{ended:?}");
+    drop((first, second, next));
     wait_until_unused(&server);
     server.stop();
 }
