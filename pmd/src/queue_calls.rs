@@ -16,7 +16,6 @@ use vi_types::{
 };
 
 use crate::attach::calls;
-use crate::attach::descriptor_quota::DescriptorQuota;
 use crate::lookup::{Vi, cq_at, cq_of, vi_at, vi_of};
 use crate::progress::wait;
 
@@ -67,18 +66,16 @@ pub unsafe fn post(
         if when_full == WhenFull::Refuse && vi.queue(queue).is_full(&end) {
             return Err(limit_of_post(vi, true));
         }
-        let quota = vi.device.descriptor_quota();
-        let in_quota = quota.is_none_or(DescriptorQuota::try_acquire);
+        let mut in_quota = true;
+        let admit = |units| {
+            let quota = vi.device.descriptor_quota();
+            in_quota = quota.is_none_or(|quota| quota.try_acquire(units));
+            in_quota
+        };
+        // SAFETY: passed on from our caller.
+        let posted = unsafe { vi.post(queue, &mut end, (address, region), context, admit) };
         if !in_quota && when_full == WhenFull::Refuse {
             return Err(limit_of_post(vi, in_quota));
-        }
-        // SAFETY: passed on from our caller.
-        let posted = unsafe { vi.post(queue, &mut end, (address, region), context, in_quota) };
-        if posted.is_err()
-            && in_quota
-            && let Some(quota) = quota
-        {
-            quota.cancel();
         }
         // Still under the lock: so this VI breaks, not its successor.
         posted.map_err(|failure| (vi.mark_broken(&failure, address), in_quota))

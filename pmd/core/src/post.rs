@@ -41,7 +41,8 @@ impl ViShared {
         }
     }
 
-    /// Parses a descriptor and posts it, if the program's quota has room for it.
+    /// Parses a descriptor and posts it, if `admit` returns true for its [`Slot::units`]; called last, so that it may
+    /// count them.
     ///
     /// # Safety
     /// The memory of the descriptor stays mapped while this call runs, also if another thread deregisters its region.
@@ -52,7 +53,7 @@ impl ViShared {
         end: &mut PostEnd,
         (address, region): (u64, u32),
         context: usize,
-        in_quota: bool,
+        admit: impl FnOnce(u32) -> bool,
     ) -> Result<(), PostFailure> {
         let rules = self.rules();
         let failed = |code, control| PostFailure {
@@ -68,13 +69,16 @@ impl ViShared {
             // The operation cannot be read.
             return Err(failed(ErrorCode::PostDesc, control::OP_SEND_RECV));
         };
-        let fill = |slot: &mut Slot| match queue {
-            // SAFETY: as above.
-            QueueKind::Send => unsafe { header.fill_send(&rules, slot) },
-            // SAFETY: as above.
-            QueueKind::Receive => unsafe { header.fill_receive(&rules, slot) },
+        let fill = |slot: &mut Slot| {
+            match queue {
+                // SAFETY: as above.
+                QueueKind::Send => unsafe { header.fill_send(&rules, slot) },
+                // SAFETY: as above.
+                QueueKind::Receive => unsafe { header.fill_receive(&rules, slot) },
+            }
+            admit(slot.units())
         };
-        if in_quota && self.queue(queue).post_with(end, context, fill) {
+        if self.queue(queue).post_with(end, context, fill) {
             Ok(())
         } else {
             Err(failed(ErrorCode::ViOverrun, header.control()))

@@ -24,8 +24,8 @@ use crate::sync::{AtomicU32, Ordering};
 
 mod segment_pool;
 
-pub use segment_pool::SegmentPool;
 use segment_pool::Spill;
+pub use segment_pool::{SegmentPool, descriptor_units};
 
 /// The number of data segments stored in the slot itself.
 pub(crate) const INLINE_SEGMENTS: usize = 4;
@@ -112,6 +112,12 @@ impl Slot {
     pub fn forget_segments(&mut self) {
         self.segments = 0;
         self.spill = None;
+    }
+
+    /// Returns how many descriptors this one counts as ([`descriptor_units`]).
+    #[inline]
+    pub fn units(&self) -> u32 {
+        descriptor_units(self.segments)
     }
 
     /// Returns the access that a send-queue operation needs to its data segments.
@@ -242,26 +248,31 @@ impl WorkQueue {
         end.posted.wrapping_sub(reaped) >= self.limit
     }
 
-    /// As `post_with`, with the context 0.
+    /// Posts what `fill` writes into the next slot. Returns false if the queue is full.
     #[inline]
     pub fn post(&self, end: &mut PostEnd, fill: impl FnOnce(&mut Slot)) -> bool {
-        self.post_with(end, 0, fill)
+        self.post_with(end, 0, |slot| {
+            fill(slot);
+            true
+        })
     }
 
-    /// Posts what `fill` writes into the next slot; [`WorkQueue::reap`] returns `context`. Returns
-    /// false if the queue is full.
+    /// As [`WorkQueue::post`], unless `fill` returns false: then nothing is posted, and this returns false.
+    /// [`WorkQueue::reap`] returns `context`.
     #[inline]
     pub(crate) fn post_with(
         &self,
         end: &mut PostEnd,
         context: usize,
-        fill: impl FnOnce(&mut Slot),
+        fill: impl FnOnce(&mut Slot) -> bool,
     ) -> bool {
         if self.is_full(end) {
             return false;
         }
         // SAFETY: the slot was reaped, and `end` shows that this thread is the poster.
-        fill(unsafe { &mut *self.slot(end.posted) });
+        if !fill(unsafe { &mut *self.slot(end.posted) }) {
+            return false;
+        }
         // SAFETY: as above, of the slot's context.
         unsafe { *self.context(end.posted) = context };
         end.posted = end.posted.wrapping_add(1);
@@ -482,7 +493,10 @@ mod tests {
             for i in 0..4 {
                 let mut end = queue.post_end.lock();
                 let context = 1 + i as usize;
-                assert!(queue.post_with(&mut end, context, |slot| slot.address = round * 10 + i));
+                assert!(queue.post_with(&mut end, context, |slot| {
+                    slot.address = round * 10 + i;
+                    true
+                }));
             }
             assert!(!queue.post(&mut queue.post_end.lock(), |_| panic!("no room")));
             let mut reap = queue.reap_end.lock();

@@ -241,7 +241,7 @@ const APPLICATION_METRICS: [ApplicationMetric; 8] = [
     (
         Kind::Counter,
         "application_refused_calls_total",
-        "Calls of the application that failed because of a limit.",
+        "Calls of the application that failed because of a limit, and posts without memory in the process.",
         |a| a.refused_calls,
     ),
 ];

@@ -205,7 +205,7 @@ pub struct ApplicationInfo {
     pub completed: u64,
     /// Calls in progress.
     pub waiting: u32,
-    /// Calls that failed because of a limit.
+    /// Calls that failed because of a limit, and posts for which the process had no memory.
     pub refused_calls: u64,
     /// Quotas and their use, by the keys of `[process.quota]`.
     pub quotas: BTreeMap<String, QuotaInfo>,

@@ -440,9 +440,11 @@ impl Attachment {
         };
         let tag = local.shared.tag_check();
         let (handle, shared) = (local.handle, local.shared);
+        // SAFETY: the caller holds the backend lock; the reference ends here.
+        let units = unsafe { queue.head() }.map(|slot| slot.units());
         // Only posted descriptors count, whatever the process reports.
-        if let Some(quota) = self.descriptor_quota.filter(|_| queue.depth() > 0) {
-            quota.complete();
+        if let Some((quota, units)) = self.descriptor_quota.zip(units) {
+            quota.complete(units);
         }
         if nic.regions.has_bounce_buffers() {
             // SAFETY: the caller holds the backend lock, and has no reference to a slot.

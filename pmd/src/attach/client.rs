@@ -7,11 +7,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use vi_core::completion::CompletionStatus;
-use vi_core::descriptor::control;
-use vi_core::error_backlog::ErrorBacklog;
+use vi_core::error_backlog::{ErrorBacklog, Subject};
 use vi_core::events::AsyncEvent;
 use vi_core::handle::RawHandle;
-use vi_core::queue::{SegmentPool, Slot};
+use vi_core::queue::{SegmentPool, WorkQueue};
 use vi_core::sync::{AtomicU64, Ordering};
 use vi_core::sys;
 use vi_core::vi::ViShared;
@@ -25,8 +24,12 @@ use super::shared_queues::{
 use super::socket::Socket;
 use crate::datapath::{Datapath, ViPath};
 
-/// Maximum number of submissions of an application that are taken in one poll, for each unit of its share.
-const BUDGET: u32 = 8;
+mod check;
+mod limits;
+
+use check::check;
+pub(crate) use limits::Limits;
+
 /// Maximum number of pending errors of an application that does not read the completion ring, without losses beyond it.
 const MAX_ERRORS: usize = 1024;
 
@@ -45,6 +48,10 @@ pub(crate) struct ClientCounters {
     pub(crate) stale: AtomicU64,
     /// Asynchronous errors that could not be reported.
     pub(crate) errors_dropped: AtomicU64,
+    /// What long descriptors that are not complete count beyond one each.
+    pub(crate) extra_units: AtomicU64,
+    /// Descriptors that failed since the process had no memory for their data segments.
+    pub(crate) out_of_memory: AtomicU64,
 }
 
 /// Increments a counter that only the poller changes.
@@ -53,24 +60,6 @@ fn count(counter: &AtomicU64) {
         counter.load(Ordering::Relaxed).wrapping_add(1),
         Ordering::Relaxed,
     );
-}
-
-/// Limits of an application on the data path.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// Data segments of a descriptor.
-    pub(crate) segments: u32,
-    /// Descriptors that are taken and not complete; further submissions wait in the ring.
-    pub(crate) descriptors: u32,
-    /// Scheduling weight.
-    pub(crate) share: u32,
-}
-
-impl Limits {
-    /// Maximum number of submissions taken in one poll.
-    fn submissions_per_poll(self) -> u32 {
-        BUDGET.saturating_mul(self.share)
-    }
 }
 
 /// An attached application on one NIC.
@@ -136,6 +125,13 @@ impl Client {
         self.limits.share
     }
 
+    /// Queues an asynchronous error, which is reported after earlier completions.
+    fn queue_error(&mut self, subject: Subject, error: (ViId, CompletionEntry)) {
+        if !self.errors.push(subject, error) {
+            count(&self.counters.errors_dropped);
+        }
+    }
+
     /// Ends the attachment after a protocol violation: ignores further submissions.
     #[cold]
     fn cut_off(&mut self, violation: ProtocolViolation) {
@@ -155,6 +151,18 @@ impl Client {
             Err(violation) => {
                 self.cut_off(violation);
                 false
+            }
+        }
+    }
+
+    /// Uncounts the descriptors of a queue that are not complete, and takes their segment buffers back.
+    fn forget_left(&mut self, queue: &WorkQueue) {
+        let left = queue.depth();
+        self.uncompleted = self.uncompleted.saturating_sub(left);
+        for distance in 0..left {
+            // SAFETY: the caller holds the backend lock; the reference ends with this round.
+            if let Some(slot) = unsafe { queue.ahead(distance) } {
+                self.segment_pool.take_back(slot);
             }
         }
     }
@@ -307,8 +315,9 @@ impl Clients {
             return;
         };
         // Its queues were flushed; a descriptor that should be left no longer counts.
-        let left = path.shared.send.depth() + path.shared.recv.depth();
-        client.uncompleted = client.uncompleted.saturating_sub(left);
+        for queue in [&path.shared.send, &path.shared.recv] {
+            client.forget_left(queue);
+        }
         if path.pending_completions != [false; 2] {
             client.unreported.retain(|(vi, _)| *vi != path.shared.index);
         }
@@ -329,9 +338,7 @@ impl Clients {
             resource: event.resource as u32,
             op_code: event.op_code,
         };
-        if !client.errors.push(event.subject(), (vi, entry)) {
-            count(&client.counters.errors_dropped);
-        }
+        client.queue_error(event.subject(), (vi, entry));
     }
 
     /// Requests wake-ups from all applications, before the poll thread sleeps.
@@ -488,22 +495,30 @@ impl Datapath {
                 return Ok(Some(None));
             }
         };
-        // The library rejects such a post; for another library the submission waits in the ring.
-        if client.uncompleted >= client.limits.descriptors {
+        if client.must_wait(submitted.segments) {
             return Ok(None);
         }
         let max_bytes = shared.max_transfer_bytes.load(Ordering::Relaxed);
         let reads = shared.reads.load(Ordering::Relaxed);
         let epoch = self.regions.epoch();
-        let mut copied = Ok(());
+        let (mut copied, mut has_memory) = (Ok(()), true);
         let posted = queue.post(&mut queue.post_end.lock(), |slot| {
-            client.segment_pool.lend(slot, submitted.segments);
-            copied = client.submissions.copy(&client.queues, &submitted, slot);
-            if copied.is_err() {
-                slot.forget_segments();
-            }
+            has_memory = client.segment_pool.lend(slot, submitted.segments);
+            copied = match has_memory {
+                true => client.submissions.copy(&client.queues, &submitted, slot),
+                false => {
+                    let header = submitted.without_segments();
+                    let copied = client.submissions.copy(&client.queues, &header, slot);
+                    slot.fault = status::DESC_FLUSHED_ERROR;
+                    copied
+                }
+            };
             slot.epoch = epoch.wrapping_sub(1);
             check(slot, kind, reads, max_bytes);
+            if copied.is_err() || slot.fault != 0 {
+                client.segment_pool.take_back(slot);
+                slot.forget_segments();
+            }
         });
         copied?;
         if !posted {
@@ -512,6 +527,10 @@ impl Datapath {
         client.submissions.advance(&submitted);
         client.uncompleted += 1;
         count(&client.counters.submitted);
+        if !has_memory {
+            client.fail_without_memory(shared, submitted.vi, kind);
+            self.enqueue(vi);
+        }
         let flushes = match kind {
             QueueKind::Send => {
                 self.enqueue(vi);
@@ -550,48 +569,16 @@ impl Datapath {
                     client.push(vi, entry);
                 }
             }
+            let extra_units = client.segment_pool.extra_units().into();
+            client
+                .counters
+                .extra_units
+                .store(extra_units, Ordering::Relaxed);
             if client.has_new_entries {
                 client.has_new_entries = false;
                 client.queues.wake_application();
             }
         }
-    }
-}
-
-/// Validates a descriptor as the library does; an invalid one completes with an error.
-fn check(slot: &mut Slot, kind: QueueKind, reads: bool, max_bytes: u32) {
-    slot.fault &= status::ERROR_MASK;
-    if slot.fault != 0 {
-        slot.forget_segments();
-        slot.length_bytes = 0;
-        return;
-    }
-    let sum: u64 = match slot.data() {
-        [only] => only.length.into(),
-        segments => segments.iter().map(|s| u64::from(s.length)).sum(),
-    };
-    let op = slot.control & control::OP_MASK;
-    let (known, fits) = match kind {
-        QueueKind::Receive => {
-            slot.length_bytes = u32::try_from(sum).unwrap_or(u32::MAX);
-            (op == control::OP_SEND_RECV, true)
-        }
-        QueueKind::Send => (
-            match op {
-                control::OP_SEND_RECV | control::OP_RDMA_WRITE => true,
-                control::OP_RDMA_READ => reads && slot.control & control::IMMEDIATE == 0,
-                _ => false,
-            },
-            sum == u64::from(slot.length_bytes) && sum <= u64::from(max_bytes),
-        ),
-    };
-    if !known || slot.control & control::RESERVED != 0 {
-        slot.fault = status::FORMAT_ERROR;
-    } else if !fits {
-        slot.fault = status::LENGTH_ERROR;
-    }
-    if slot.fault != 0 {
-        slot.length_bytes = 0;
     }
 }
 

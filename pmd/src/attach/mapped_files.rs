@@ -5,7 +5,7 @@
 //! it, until the application's process ends, or until the application needs the bytes of its quota for another file. A
 //! detached application keeps its files, and counts as one of its user's applications.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, TryReserveError};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -133,6 +133,7 @@ impl State {
     ) -> Result<Unmapped, MapError> {
         let used_at = self.tick();
         let interrupted = || MapError::Interrupted;
+        self.files.try_reserve(1).map_err(no_memory)?;
         if let Some(mapped) = self.files.get(&file.id())
             && mapped.uid != id.0.uid
         {
@@ -146,9 +147,11 @@ impl State {
             return Ok(Vec::new());
         }
         let idle = application.evict_for(file.bytes(), quota, other_bytes)?;
-        let unmapped = idle.into_iter().filter_map(|idle| self.discharge(id, idle));
-        let unmapped = unmapped.collect();
+        let mut unmapped = Vec::new();
+        unmapped.try_reserve_exact(idle.len()).map_err(no_memory)?;
+        unmapped.extend(idle.into_iter().filter_map(|idle| self.discharge(id, idle)));
         let application = self.applications.get_mut(&id).ok_or_else(interrupted)?;
+        application.charges.try_reserve(1).map_err(no_memory)?;
         let charge = Charge {
             bytes: file.bytes(),
             regions: 1,
@@ -168,6 +171,10 @@ impl State {
     }
 }
 
+fn no_memory(_: TryReserveError) -> MapError {
+    MapError::System(io::ErrorKind::OutOfMemory.into())
+}
+
 impl Application {
     /// Selects files without regions to be unmapped so that another file of this length fits into the quota; the least
     /// recently used first.
@@ -181,15 +188,18 @@ impl Application {
         other_bytes: u64,
     ) -> Result<Vec<FileId>, MapError> {
         let (quota_bytes, quota_files) = (quota.max_registered_bytes, quota.max_regions);
-        let mut idle: Vec<_> = self
-            .charges
-            .iter()
-            .filter(|(_, c)| c.regions == 0)
-            .collect();
-        idle.sort_unstable_by_key(|(_, charge)| charge.used_at);
-        let mut idle = idle.into_iter();
         let (mut files, mut used_bytes) = (self.charges.len(), self.bytes + other_bytes);
+        let fits = bytes <= quota_bytes.saturating_sub(used_bytes);
+        if fits && files < quota_files as usize {
+            return Ok(Vec::new());
+        }
+        let mut idle = Vec::new();
+        idle.try_reserve_exact(files).map_err(no_memory)?;
+        idle.extend(self.charges.iter().filter(|(_, c)| c.regions == 0));
+        idle.sort_unstable_by_key(|(_, charge)| charge.used_at);
         let mut evicted = Vec::new();
+        evicted.try_reserve_exact(idle.len()).map_err(no_memory)?;
+        let mut idle = idle.into_iter();
         loop {
             let left_bytes = quota_bytes.saturating_sub(used_bytes);
             let has_slot = files < quota_files as usize;

@@ -559,7 +559,7 @@ impl Session {
             waiting: self.calls_in_progress.load(Ordering::Relaxed),
             stale: counter(&self.counters.stale),
             errors_dropped: counter(&self.counters.errors_dropped),
-            refused_calls: counter(&self.refused_calls),
+            refused_calls: counter(&self.refused_calls) + counter(&self.counters.out_of_memory),
             quotas: self.quotas(&owned, file_bytes),
         }
     }

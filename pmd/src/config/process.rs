@@ -125,7 +125,8 @@ pub struct Quota {
     pub max_regions: u32,
     /// Maximum number of registered bytes, counted in whole pages; shared memory counts as whole files, each once.
     pub max_registered_bytes: u64,
-    /// Maximum number of outstanding descriptors (posted and not complete) on all its work queues.
+    /// Maximum number of outstanding descriptors (posted and not complete) on all its work queues; one of more than four
+    /// data segments counts once for each four.
     pub max_descriptors: u32,
     /// Maximum number of received connection requests that it has not answered.
     pub max_incoming: u32,

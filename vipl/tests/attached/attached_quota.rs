@@ -49,6 +49,40 @@ fn post_beyond_the_quota_returns_the_descriptor_and_keeps_connected() {
     });
 }
 
+/// Otherwise descriptors of many segments would take memory of the process that no quota bounds.
+#[test]
+fn descriptor_counts_once_for_each_four_of_its_segments() {
+    const SEGMENTS: usize = 250;
+    let test = "descriptor_counts_once_for_each_four_of_its_segments";
+    with_process(test, "[process.quota]\nmax_descriptors = 70", |process| {
+        let nic = process.attach();
+        let ptag = nic.create_ptag().unwrap();
+        let vi = nic.vi(&ptag).build().unwrap();
+        let descriptor = |segments: usize| {
+            let mut made = nic.create_descriptors(1, SEGMENTS, &ptag).unwrap();
+            let mut descriptor = made.pop().unwrap();
+            for buffer in nic.create_buffers(segments, 64, &ptag).unwrap() {
+                assert!(descriptor.push(buffer).is_ok());
+            }
+            descriptor
+        };
+        for _ in 0..2 {
+            // They count as 63, 6 and 1.
+            for segments in [SEGMENTS, 24, 4] {
+                vi.post_recv(descriptor(segments)).unwrap();
+            }
+            for segments in [1, SEGMENTS] {
+                let refused = vi.post_recv(descriptor(segments)).unwrap_err();
+                assert_eq!(refused.error, VipError::ErrorResource);
+            }
+            vi.disconnect().unwrap();
+            for _ in 0..3 {
+                assert!(vi.recv_done().unwrap().unwrap().status.is_flushed());
+            }
+        }
+    });
+}
+
 #[test]
 fn post_beyond_the_quota_by_handle_is_an_overrun_of_its_vi() {
     const LIMIT: usize = 6;

@@ -1,8 +1,10 @@
 //! Tests of the submissions that the poller takes from an application beyond its limits.
 
+use vi_core::descriptor::control;
 use vi_core::events::ErrorCode;
 use vi_core::handle::HandleKind;
 use vi_core::memory::backing::Owner;
+use vi_core::queue::Slot;
 use vi_engine::{Completion, Status};
 use vi_types::{AsyncError, PtagHandle, ViAttributes};
 
@@ -162,6 +164,93 @@ fn submissions_beyond_max_descriptors_wait_in_the_ring() {
     assert!(with(device, Datapath::take_submissions));
     assert_eq!((receives(vi), served.submitted()), (1, 5));
     assert_eq!(served.take_completions(), 4);
+    served.close();
+}
+
+#[test]
+fn long_descriptors_count_once_for_each_four_segments() {
+    let limits = Limits {
+        segments: 64,
+        descriptors: 6,
+        ..limits()
+    };
+    let mut served = TestNic::new("long", limits);
+    let vi = served.vi(served.nic, served.ptag);
+    let index = vi_of(vi).unwrap().index;
+    let (device, id) = (served.device, served.id);
+    let extra = || {
+        with(device, |path| {
+            path.clients.get(id).unwrap().segment_pool.extra_units()
+        })
+    };
+    // Together they count as seven.
+    for segments in [8, 4, 5, 0, 1] {
+        assert!(served.try_submit_slot(vi, Submission::Receive, &long(segments)));
+    }
+    assert!(with(device, Datapath::take_submissions));
+    assert_eq!((receives(vi), extra()), (4, 2), "the fifth waits");
+    let done = || Completion {
+        status: Status::default(),
+        length_bytes: 0,
+        immediate: None,
+        remote_write: false,
+    };
+    with(device, |path| path.complete_receive(index, done()));
+    assert_eq!(extra(), 1);
+    assert!(with(device, Datapath::take_submissions));
+    assert_eq!(receives(vi), 4);
+    with(device, |path| path.flush_queue(index, QueueKind::Receive));
+    assert_eq!(extra(), 0);
+    // One that counts as more than the limit is taken alone.
+    for segments in [64, 1] {
+        assert!(served.try_submit_slot(vi, Submission::Receive, &long(segments)));
+    }
+    assert!(with(device, Datapath::take_submissions));
+    assert_eq!((receives(vi), spilled(vi), extra()), (1, 1, 15));
+    with(device, |path| path.flush_queue(index, QueueKind::Receive));
+    assert!(with(device, Datapath::take_submissions));
+    assert_eq!((receives(vi), spilled(vi), extra()), (1, 0, 0));
+    served.close();
+}
+
+/// The process continues; the VI fails as it does at a post beyond the limit.
+#[test]
+fn descriptor_without_memory_for_its_segments_fails_its_vi_only() {
+    let limits = Limits {
+        segments: 64,
+        ..limits()
+    };
+    let mut served = TestNic::new("no-memory", limits);
+    let [vi, other] = [(); 2].map(|()| served.vi(served.nic, served.ptag));
+    let (device, id) = (served.device, served.id);
+    let set_out_of_memory = |is_out_of_memory| {
+        with(device, |path| {
+            let client = path.clients.get(id).unwrap();
+            client.segment_pool.set_out_of_memory(is_out_of_memory);
+        });
+    };
+    let poll = || {
+        let mut held = device.lock();
+        held.as_mut().unwrap().poll(&device.shared.doorbells)
+    };
+    set_out_of_memory(true);
+    assert!(served.try_submit_slot(vi, Submission::Receive, &long(64)));
+    assert!(served.try_submit_slot(other, Submission::Receive, &long(4)));
+    while poll() {}
+    set_out_of_memory(false);
+    let state = |vi| vi_of(vi).unwrap().state();
+    assert_eq!((state(vi), state(other)), (ViState::Error, ViState::Idle));
+    assert_eq!((receives(vi), receives(other)), (0, 1));
+    let counters = &served.counters;
+    assert_eq!(counters.out_of_memory.load(Ordering::Relaxed), 1);
+    let mut completions = CompletionConsumer::default();
+    let entries: Vec<_> = core::iter::from_fn(|| completions.pop(&served.queues)).collect();
+    let flushed = status::DESC_FLUSHED_ERROR | status::OP_RECEIVE | status::DONE;
+    let is_flushed = |entry: &CompletionEntry| matches!(entry, CompletionEntry::Received(done) if done.status & !status::DONE == flushed & !status::DONE);
+    let is_overrun = |entry: &CompletionEntry| matches!(entry, CompletionEntry::Error { code, resource, .. } if (*code, *resource) == (3, 1));
+    let has =
+        |fits: &dyn Fn(&CompletionEntry) -> bool| entries.iter().any(|(_, entry)| fits(entry));
+    assert!(has(&is_flushed) && has(&is_overrun), "{entries:?}");
     served.close();
 }
 

@@ -88,7 +88,7 @@ pub struct ApplicationStatus {
     pub stale: u64,
     /// Asynchronous errors that could not be reported.
     pub errors_dropped: u64,
-    /// Calls that failed because of a limit.
+    /// Calls that failed because of a limit, and posts for which the process had no memory.
     pub refused_calls: u64,
     /// Quotas and their use.
     pub quotas: Vec<QuotaUse>,

@@ -1,6 +1,7 @@
 //! The resources of an application.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 
 use vi_types::{CallError, Limit, LimitOf, LimitReached, Outcome, ResourceError};
 
@@ -47,6 +48,12 @@ pub(super) fn all_in_use(limit: Limit, quota: u32) -> CallError {
     LimitReached::all_in_use(limit, quota, LimitOf::Program).into()
 }
 
+/// Reserves memory for one more resource, besides those that calls are creating.
+fn reserve<K: Eq + Hash, V>(resources: &mut HashMap<K, V>, creating: usize) -> Outcome<()> {
+    let no_memory = |_| ResourceError::OutOfMemory.into();
+    resources.try_reserve(creating + 1).map_err(no_memory)
+}
+
 impl Owned {
     /// Returns what was created for a NIC handle, unless the handle was closed meanwhile.
     fn if_open<T>(&self, made: Outcome<T>, nic: u64) -> Outcome<T> {
@@ -71,6 +78,7 @@ impl Owned {
         if self.tags.len() + self.reserved_tags >= quota.max_ptags as usize {
             return Err(all_in_use(Limit::MaxPtags, quota.max_ptags));
         }
+        reserve(&mut self.tags, self.reserved_tags)?;
         self.reserved_tags += 1;
         Ok(())
     }
@@ -88,6 +96,7 @@ impl Owned {
         if self.vis.len() + self.reserved_vis >= quota.max_vi as usize {
             return Err(all_in_use(Limit::MaxVi, quota.max_vi));
         }
+        reserve(&mut self.vis, self.reserved_vis)?;
         self.reserved_vis += 1;
         Ok(())
     }
@@ -113,6 +122,7 @@ impl Owned {
         if regions >= quota.max_regions as usize {
             return Err(all_in_use(Limit::MaxRegions, quota.max_regions));
         }
+        reserve(&mut self.regions, self.reserved_regions)?;
         self.reserved_regions += 1;
         Ok(())
     }

@@ -32,6 +32,7 @@ impl Session {
         let quota = &self.quota;
         let posted = self.counters.submitted.load(Ordering::Relaxed);
         let completed = self.counters.completed.load(Ordering::Relaxed);
+        let extra_units = self.counters.extra_units.load(Ordering::Relaxed);
         let discriminators = self.names().count();
         [
             (Limit::MaxVi, quota.max_vi.into(), owned.vis.len() as u64),
@@ -53,7 +54,7 @@ impl Session {
             (
                 Limit::MaxDescriptors,
                 quota.max_descriptors.into(),
-                posted.saturating_sub(completed),
+                posted.saturating_sub(completed) + extra_units,
             ),
             (
                 Limit::MaxIncoming,

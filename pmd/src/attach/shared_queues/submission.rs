@@ -154,6 +154,16 @@ pub(crate) struct Submitted {
     words: [u64; LINE_WORDS],
 }
 
+impl Submitted {
+    /// Returns the descriptor without its data segments, for one that is to fail.
+    pub(crate) fn without_segments(self) -> Self {
+        Self {
+            segments: 0,
+            ..self
+        }
+    }
+}
+
 /// Reads submissions: the process's side.
 #[derive(Default)]
 pub(crate) struct SubmissionConsumer {
