@@ -41,7 +41,9 @@ pub use admission::Refusal;
 pub use error::ConfigError;
 pub use port::{CopyMode, PortKind, WITHOUT_DPDK};
 pub use privileged::PRIVILEGED_CONFIG;
-pub use process::{ApplicationConfig, Idle, Principal, ProcessConfig, Quota, QuotaConfig};
+pub use process::{
+    ApplicationConfig, Idle, Principal, ProcessConfig, Quota, QuotaConfig, Shares, UserQuota,
+};
 pub use progress::Progress;
 pub use tls::TlsConfig;
 pub use transport::TransportKind;

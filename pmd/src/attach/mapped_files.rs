@@ -360,6 +360,19 @@ impl ApplicationFiles {
         Ok((charged, unmapped))
     }
 
+    /// Returns number and bytes of the files of other applications on this NIC, attached or not, of users for whom
+    /// `includes` returns true.
+    pub(super) fn of_others(&self, includes: impl Fn(libc::uid_t) -> bool) -> (u64, u64) {
+        let state = self.files.state();
+        let is_other = |(id, _): &(&ApplicationId, &Application)| {
+            **id != self.id && id.1 == self.id.1 && includes(id.0.uid)
+        };
+        let others = state.applications.iter().filter(is_other);
+        others.fold((0, 0), |(files, bytes), (_, other)| {
+            (files + other.charges.len() as u64, bytes + other.bytes)
+        })
+    }
+
     /// The bytes of all its files.
     pub(super) fn bytes(&self) -> u64 {
         let state = self.files.state();

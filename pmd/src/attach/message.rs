@@ -12,7 +12,7 @@ use vi_types::{
 use crate::config::{NicConfig, Protection, Quota};
 
 /// Version of the messages and of the shared queues; both sides must have the same.
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
 
 /// Maximum length of a message.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 8192;

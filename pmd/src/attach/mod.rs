@@ -38,7 +38,8 @@
 //! | `status_query` | status query | operator |
 //! | `capture` | captured frames of a NIC | operator |
 
-pub(crate) mod attachment;
+pub(crate) mod accounts;
+mod attachment;
 mod bounce_buffers;
 pub(crate) mod calls;
 pub mod capture;
@@ -61,6 +62,7 @@ pub(crate) mod shared_files;
 pub(crate) mod shared_queues;
 pub(crate) mod socket;
 mod status_query;
+mod subordinate_users;
 
 pub(crate) use attachment::Attachment;
 pub use status_query::query_status;

@@ -15,6 +15,7 @@ use vi_core::sync::{AtomicBool, Ordering};
 use vi_core::sys;
 use vi_types::ResourceError;
 
+use super::accounts::UserAccounts;
 use super::client_slots::ClientSlots;
 use super::cores::Core;
 use super::limiters::{
@@ -79,6 +80,8 @@ pub struct Server {
     slots: Arc<ClientSlots>,
     /// Mapped files of applications.
     files: Arc<MappedFiles>,
+    /// What the applications of each user have together.
+    accounts: Arc<UserAccounts>,
     /// Discriminators reserved for users.
     reservations: Arc<Reservations>,
     /// Limits of the users' calls.
@@ -144,6 +147,7 @@ impl Server {
             pending: Arc::default(),
             slots: Arc::default(),
             files: Arc::new(files),
+            accounts: Arc::default(),
             reservations: Arc::default(),
             calls: UserRateLimiters::default(),
             status_queries: UserRateLimiters::default(),
@@ -152,6 +156,7 @@ impl Server {
             stopping: AtomicBool::new(false),
             status_handler: Box::new(status_handler),
         });
+        server.accounts.read_subordinate_users();
         let accept = move |server: &Arc<Self>| server.accept(spare);
         let unmap = |server: &Arc<Self>| {
             let is_stopping = || server.stopping.load(Ordering::SeqCst);
@@ -199,6 +204,7 @@ impl Server {
             later.push("[alias]".to_owned());
         }
         limiters::set_max_log_lines_per_second(new.max_log_lines_per_second);
+        self.accounts.read_subordinate_users();
         *self.process() = ProcessConfig {
             socket: old.socket.clone(),
             metrics: old.metrics,
@@ -393,7 +399,7 @@ impl Server {
                 "only root, the user of fcvi-pmd and users that may attach may query the status";
             return refuse(socket, format!("user {uid}: {text}"));
         }
-        let limiter = self.status_queries.of(uid);
+        let limiter = self.status_queries.of(self.accounts.counted_as(uid));
         if limiter.wait(STATUS_QUERIES_PER_SECOND, TIMEOUT).is_err() {
             return refuse(socket, format!("user {uid}: too many status queries"));
         }

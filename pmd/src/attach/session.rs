@@ -12,6 +12,7 @@ use vi_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use vi_core::sys;
 use vi_types::{CallError, HostAddress, Limit, Outcome, PtagHandle, ResourceError, ViAttributes};
 
+use super::accounts::Account;
 use super::client::{ClientCounters, ClientId};
 use super::client_slots::ClientSlot;
 use super::limiters::{self, RateLimiter};
@@ -49,6 +50,8 @@ pub(super) struct SessionInit {
     pub(super) call_limiter: Arc<RateLimiter>,
     pub(super) files: ApplicationFiles,
     pub(super) slot: ClientSlot,
+    /// The account of its user on this NIC.
+    pub(super) account: Arc<Account>,
     /// The reservations of the whole process.
     pub(super) reservations: Arc<Reservations>,
 }
@@ -66,6 +69,8 @@ pub(super) struct Session {
     pub(super) attach_socket: Arc<Socket>,
     pub(super) pidfd: OwnedFd,
     owned: Mutex<Owned>,
+    /// The account of its user on this NIC; locked before `owned`.
+    account: Arc<Account>,
     /// Locked after `owned` where both are locked.
     names: Mutex<UsedNames>,
     /// The sockets of its call connections.
@@ -141,14 +146,14 @@ impl Drop for CallSocket<'_> {
 }
 
 impl Session {
-    pub(super) fn new(device: &'static Device, init: SessionInit) -> Self {
+    pub(super) fn new(device: &'static Device, init: SessionInit) -> Arc<Self> {
         let names = UsedNames::new(
             init.reservations,
             HostAddress(device.host),
             init.peer.uid,
             init.quota.max_discriminators,
         );
-        Self {
+        let session = Arc::new(Self {
             peer: init.peer,
             device,
             config: &device.config,
@@ -158,6 +163,7 @@ impl Session {
             attach_socket: init.attach_socket,
             pidfd: init.pidfd,
             owned: Mutex::new(Owned::default()),
+            account: init.account,
             names: Mutex::new(names),
             call_sockets: Mutex::new(Vec::new()),
             calls: AtomicU32::new(0),
@@ -172,7 +178,9 @@ impl Session {
             refused_calls: AtomicU64::new(0),
             files: init.files,
             slot: init.slot,
-        }
+        });
+        session.account.add(Arc::downgrade(&session));
+        session
     }
 
     fn owned(&self) -> MutexGuard<'_, Owned> {
@@ -411,7 +419,7 @@ impl Session {
             Request::Close { nic } => self.close(nic).map(done),
             Request::CreatePtag { nic } => {
                 let nic = self.nic(nic)?;
-                self.owned().reserve_tag(&self.quota)?;
+                self.reserve_owned(Owned::reserve_tag)?;
                 let made = nic::create_ptag(nic);
                 self.owned().commit_tag(made, nic).map(Reply::Handle)
             }
@@ -567,7 +575,7 @@ impl Session {
     fn create_vi(&self, nic: u64, settings: &ViAttributes) -> Outcome<u64> {
         self.check_tag(settings.ptag)?;
         let nic = self.nic(nic)?;
-        self.owned().reserve_vi(&self.quota)?;
+        self.reserve_owned(Owned::reserve_vi)?;
         let made = nic::create_vi(nic, settings, 0, 0);
         let made = made.and_then(|vi| self.serve(vi).map(|()| vi));
         self.owned().commit_vi(made, nic)

@@ -44,7 +44,11 @@ pub struct ProcessConfig {
     pub max_pending_per_process: u32,
     /// Maximum number of pending control connections of one user; 1 to 65536.
     pub max_pending_per_user: u32,
-    /// Maximum number of log lines per second about applications; suppressed lines are counted. 1 to 1,000,000.
+    /// Maximum number of pending control connections in all; 1 to 65536. A user has at most as many as remain free: a
+    /// single one has half of them.
+    pub max_pending: u32,
+    /// Maximum number of log lines per second about applications; suppressed lines are counted. 1 to 1,000,000. A user
+    /// causes at most as many as are left for others: a single one causes half of them.
     pub max_log_lines_per_second: u32,
     /// Divisor of the NIC's limits that gives the default quota of an application; 1 to 4096. A default quota is at
     /// least 16 VIs, protection tags and pending requests, 64 regions, 64 MiB and 1024 descriptors, and at most 1024
@@ -74,6 +78,7 @@ impl Default for ProcessConfig {
             max_applications_per_user: None,
             max_pending_per_process: 128,
             max_pending_per_user: 512,
+            max_pending: 1024,
             max_log_lines_per_second: 50,
             default_share: 8,
             quota: QuotaConfig::default(),
@@ -138,6 +143,46 @@ pub struct Quota {
     pub max_calls: u32,
     /// Maximum average number of calls per second of all applications of its user together.
     pub max_calls_per_second: u32,
+    /// Limits of all applications of its user together.
+    pub of_user: UserQuota,
+}
+
+/// Limits of all applications of one user together on one NIC: its share of the NIC, or the quota of one application
+/// if that is more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserQuota {
+    /// Maximum number of VIs.
+    pub max_vi: u32,
+    /// Maximum number of protection tags.
+    pub max_ptags: u32,
+    /// Maximum number of registered regions, and of mapped files of shared memory.
+    pub max_regions: u32,
+    /// Maximum number of registered bytes.
+    pub max_registered_bytes: u64,
+    /// Maximum number of received connection requests that they have not answered.
+    pub max_incoming: u32,
+}
+
+/// No limit besides those of each application.
+impl Default for UserQuota {
+    fn default() -> Self {
+        Self {
+            max_vi: u32::MAX,
+            max_ptags: u32::MAX,
+            max_regions: u32::MAX,
+            max_registered_bytes: u64::MAX,
+            max_incoming: u32::MAX,
+        }
+    }
+}
+
+/// Divisors of a NIC's limits, for quotas that are not set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// That of one application: [`ProcessConfig::default_share`].
+    pub application: u32,
+    /// That of all applications of one user, unless [`QuotaConfig::user_share`] is set.
+    pub user: u32,
 }
 
 /// Maximum of the default quotas.
@@ -155,6 +200,7 @@ impl Default for Quota {
             rate_share: 10,
             max_calls: 64,
             max_calls_per_second: 10_000,
+            of_user: UserQuota::default(),
         }
     }
 }
@@ -192,6 +238,10 @@ pub struct QuotaConfig {
     /// poll thread, and attaching counts as one. The burst is that of a tenth of a second; further calls wait. 1 to
     /// 1,000,000. Default: 10000.
     pub max_calls_per_second: Option<u32>,
+    /// Divisor of the limits of a NIC that gives what all applications of one user may have together, of VIs,
+    /// protection tags, regions, registered bytes and pending requests; 1 to 4096. A user may always have the quota of
+    /// one application. Default: 2, or 1 if only the process's own user may attach.
+    pub user_share: Option<u32>,
 }
 
 /// Quota of the applications of one user or group. The default of each key is that of `[process.quota]`.
@@ -224,6 +274,8 @@ pub struct ApplicationConfig {
     pub max_calls: Option<u32>,
     /// Overrides [`QuotaConfig::max_calls_per_second`].
     pub max_calls_per_second: Option<u32>,
+    /// Overrides [`QuotaConfig::user_share`], for each of these users.
+    pub user_share: Option<u32>,
 }
 
 /// Returns the default of `socket`.
@@ -253,6 +305,7 @@ impl ProcessConfig {
                 4096,
             ),
             number("max_pending_per_user", self.max_pending_per_user, 1, 65536),
+            number("max_pending", self.max_pending, 1, 65536),
             number(
                 "max_log_lines_per_second",
                 self.max_log_lines_per_second,
@@ -264,14 +317,25 @@ impl ProcessConfig {
 
     /// Returns the maximum number of attached applications of one user.
     pub fn applications_per_user(&self) -> u32 {
-        let is_own_user_only = self.users.is_none() && self.groups.is_empty();
         let max = self.max_applications;
-        let default = if is_own_user_only {
+        let default = if self.is_for_own_user_only() {
             max
         } else {
             max.div_ceil(2)
         };
         self.max_applications_per_user.unwrap_or(default)
+    }
+
+    /// Returns the divisors that give the quotas that are not set.
+    pub fn shares(&self) -> Shares {
+        Shares {
+            application: self.default_share,
+            user: if self.is_for_own_user_only() { 1 } else { 2 },
+        }
+    }
+
+    fn is_for_own_user_only(&self) -> bool {
+        self.users.is_none() && self.groups.is_empty()
     }
 
     /// Validates the values of this table; its quotas are validated separately.
@@ -427,6 +491,7 @@ impl QuotaConfig {
                 1,
                 1_000_000,
             ),
+            number("user_share", or(self.user_share, 1), 1, 4096),
         ]
     }
 
@@ -450,6 +515,7 @@ impl ApplicationConfig {
             rate_share: self.rate_share.or(quota.rate_share),
             max_calls: self.max_calls.or(quota.max_calls),
             max_calls_per_second: self.max_calls_per_second.or(quota.max_calls_per_second),
+            user_share: self.user_share.or(quota.user_share),
         }
     }
 }

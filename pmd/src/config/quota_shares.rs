@@ -2,7 +2,9 @@
 //! the NIC.
 
 use super::NicConfig;
-use super::process::{ApplicationConfig, Principal, ProcessConfig, Quota, QuotaConfig};
+use super::process::{
+    ApplicationConfig, Principal, ProcessConfig, Quota, QuotaConfig, Shares, UserQuota,
+};
 
 /// A resource of a NIC that its applications share.
 struct Resource {
@@ -60,25 +62,33 @@ impl Resource {
         let max = (self.of_quota)(&Quota::default());
         share.max(self.min).min(max)
     }
+
+    /// Returns what all applications of a user may have together: the limit of the NIC divided by `divisor`, or the
+    /// quota of one application if that is more. Descriptors have no limit of their own: they are on queues of VIs.
+    fn of_user(&self, nic: &NicConfig, divisor: u32, quota: &Quota) -> u64 {
+        let share = (self.of_nic)(nic) / u64::from(divisor.max(1));
+        share.max((self.of_quota)(quota))
+    }
 }
 
 impl QuotaConfig {
     /// Returns the quota of an application on a NIC, with defaults filled in.
     #[must_use]
-    pub fn on(&self, nic: &NicConfig, default_share: u32) -> Quota {
+    pub fn on(&self, nic: &NicConfig, shares: Shares) -> Quota {
         let Quota {
             max_cq,
             max_discriminators,
             rate_share,
             max_calls,
             max_calls_per_second,
+            of_user,
             ..
         } = Quota::default();
         // A share is at most the maximum of its resource, which fits into u32.
-        let share = |resource: &Resource| resource.share(nic, default_share) as u32;
-        let bytes = || REGISTERED_BYTES.share(nic, default_share);
+        let share = |resource: &Resource| resource.share(nic, shares.application) as u32;
+        let bytes = || REGISTERED_BYTES.share(nic, shares.application);
         let max_vi = self.max_vi.unwrap_or_else(|| share(&VIS));
-        Quota {
+        let quota = Quota {
             max_vi,
             max_cq: self.max_cq.unwrap_or(max_cq),
             // A tag for each VI, as the VIPL guide requires of a NIC.
@@ -91,6 +101,20 @@ impl QuotaConfig {
             rate_share: self.rate_share.unwrap_or(rate_share),
             max_calls: self.max_calls.unwrap_or(max_calls),
             max_calls_per_second: self.max_calls_per_second.unwrap_or(max_calls_per_second),
+            of_user,
+        };
+        let divisor = self.user_share.unwrap_or(shares.user);
+        let of_user = |resource: &Resource| resource.of_user(nic, divisor, &quota);
+        // Limits of a NIC and quotas fit into u32, except for bytes.
+        Quota {
+            of_user: UserQuota {
+                max_vi: of_user(&VIS) as u32,
+                max_ptags: of_user(&PTAGS) as u32,
+                max_regions: of_user(&REGIONS) as u32,
+                max_registered_bytes: of_user(&REGISTERED_BYTES),
+                max_incoming: of_user(&INCOMING) as u32,
+            },
+            ..quota
         }
     }
 }
@@ -99,14 +123,16 @@ impl QuotaConfig {
 struct Scope {
     key: &'static str,
     applications: u32,
+    /// They are of one user, who has a share of the NIC.
+    is_of_user: bool,
     /// The table that contains their quota.
     table: String,
     quota: QuotaConfig,
 }
 
 impl ProcessConfig {
-    /// Returns a warning for each NIC and scope whose quotas together exceed the limits of the NIC: the resources,
-    /// their sums, and values that would fit. Oversubscription is not an error: few applications use their whole quota.
+    /// Returns a warning for each NIC and scope whose quotas together exceed the limits of the NIC, or of the user's
+    /// share of it: the resources, their sums, and values that would fit. Oversubscription is not an error: few applications use their whole quota.
     #[must_use]
     pub fn oversubscribed(&self, nics: &[NicConfig]) -> Vec<String> {
         let scopes = self.scopes();
@@ -122,10 +148,11 @@ impl ProcessConfig {
     fn scopes(&self) -> Vec<Scope> {
         let all = ("max_applications", self.max_applications);
         let per_user = ("max_applications_per_user", self.applications_per_user());
-        let is_same = all.1 == per_user.1;
+        let is_same = all.1 == per_user.1 && self.divisor_of_user(&self.quota) == 1;
         let scope = |(key, applications), table: String, quota| Scope {
             key,
             applications,
+            is_of_user: key == per_user.0,
             table,
             quota,
         };
@@ -150,18 +177,28 @@ impl ProcessConfig {
         scopes
     }
 
+    fn divisor_of_user(&self, quota: &QuotaConfig) -> u32 {
+        quota.user_share.unwrap_or(self.shares().user)
+    }
+
     fn warning(&self, nic: &NicConfig, scope: &Scope) -> Option<String> {
         let Scope {
             key,
             applications,
+            is_of_user,
             table,
             quota,
         } = scope;
-        let quota = quota.on(nic, self.default_share);
+        let user_share = self.divisor_of_user(quota);
+        let quota = quota.on(nic, self.shares());
         let (mut sums, mut fitting) = (Vec::new(), Vec::new());
         let mut fitting_applications = u64::from(*applications);
         for resource in &SHARED {
-            let limit = (resource.of_nic)(nic);
+            let of_nic = (resource.of_nic)(nic);
+            let limit = match is_of_user {
+                true => resource.of_user(nic, user_share, &quota).min(of_nic),
+                false => of_nic,
+            };
             let each = (resource.of_quota)(&quota).min(limit);
             if each.saturating_mul(u64::from(*applications)) <= limit {
                 continue;
@@ -181,6 +218,10 @@ impl ProcessConfig {
             fitting.push(format!("{key} = {fitting_applications}"));
         }
         let (name, sums) = (&nic.name, sums.join(", "));
+        let of = match is_of_user {
+            true => format!("a user's share of the NIC (user_share = {user_share})"),
+            false => "the limits of the NIC".to_owned(),
+        };
         let fitting = match fitting.split_last() {
             Some((last, [])) => format!("{last} would fit"),
             Some((last, others)) => {
@@ -189,8 +230,8 @@ impl ProcessConfig {
             None => "no values fit: raise the limits of the NIC".to_owned(),
         };
         Some(format!(
-            "NIC {name}: {key} = {applications} applications with the quota of {table} may exceed the limits of \
-             the NIC: {sums}: {fitting}"
+            "NIC {name}: {key} = {applications} applications with the quota of {table} may exceed {of}: {sums}: \
+             {fitting}"
         ))
     }
 }
@@ -202,6 +243,20 @@ mod tests {
 
     fn config(text: &str) -> Config {
         Config::parse(text).expect("a configuration")
+    }
+
+    fn shares(application: u32) -> Shares {
+        Shares {
+            application,
+            user: 2,
+        }
+    }
+
+    fn without_user(quota: Quota) -> Quota {
+        Quota {
+            of_user: UserQuota::default(),
+            ..quota
+        }
     }
 
     fn warnings(text: &str) -> Vec<String> {
@@ -220,7 +275,7 @@ mod tests {
             max_incoming: 160,
             ..NicConfig::default()
         };
-        let quota = QuotaConfig::default().on(&nic, 8);
+        let quota = QuotaConfig::default().on(&nic, shares(8));
         let expected = Quota {
             max_vi: 100,
             max_ptags: 100,
@@ -230,8 +285,8 @@ mod tests {
             max_incoming: 20,
             ..Quota::default()
         };
-        assert_eq!(quota, expected);
-        let least = QuotaConfig::default().on(&nic, 4096);
+        assert_eq!(without_user(quota), expected);
+        let least = QuotaConfig::default().on(&nic, shares(4096));
         let shared = (least.max_vi, least.max_ptags, least.max_regions);
         assert_eq!(shared, (16, 16, 64));
         assert_eq!(least.max_registered_bytes, 1 << 26);
@@ -242,9 +297,9 @@ mod tests {
                 max_regions: 65535,
                 ..NicConfig::default()
             },
-            1,
+            shares(1),
         );
-        assert_eq!(most, Quota::default());
+        assert_eq!(without_user(most), Quota::default());
         let small = NicConfig {
             max_vi: 4,
             max_ptags: 4,
@@ -255,13 +310,42 @@ mod tests {
             ..NicConfig::default()
         };
         // Its own limits apply, so that one program can use all of them.
-        assert_eq!(QuotaConfig::default().on(&small, 8), least);
+        let of_small = QuotaConfig::default().on(&small, shares(8));
+        assert_eq!(without_user(of_small), without_user(least));
         let with_vis = QuotaConfig {
             max_vi: Some(600),
             ..QuotaConfig::default()
         };
-        let tags = with_vis.on(&NicConfig::default(), 8).max_ptags;
+        let tags = with_vis.on(&NicConfig::default(), shares(8)).max_ptags;
         assert_eq!(tags, 600, "a tag for each VI");
+    }
+
+    #[test]
+    fn user_has_a_share_of_the_nic_or_the_quota_of_one_application() {
+        let user = |text: &str| {
+            let config = config(&format!("[[nic]]\n[process]\n{text}\n"));
+            let process = config.process.unwrap();
+            let quota = process.admit(7, &[100]).unwrap();
+            quota.on(&config.nics[0], process.shares()).of_user
+        };
+        let half = UserQuota {
+            max_vi: 512,
+            max_ptags: 2048,
+            max_regions: 16384,
+            max_registered_bytes: 1 << 39,
+            max_incoming: 128,
+        };
+        assert_eq!(user("users = [7]"), half);
+        assert_eq!(user("groups = [100]"), half);
+        let entry = "groups = [100]\n[[process.application]]\n";
+        let granted = user(&format!("{entry}group = 100\nuser_share = 1"));
+        assert_eq!((granted.max_vi, granted.max_incoming), (1024, 256));
+        let own = user(&format!("{entry}group = 100\nmax_vi = 600"));
+        assert_eq!((own.max_vi, own.max_incoming), (600, 128));
+        let alone = config("[[nic]]\n[process]\n");
+        let process = alone.process.unwrap();
+        let quota = process.quota.on(&alone.nics[0], process.shares());
+        assert_eq!(quota.of_user.max_vi, 1024, "the process's own user alone");
     }
 
     #[test]
@@ -269,7 +353,7 @@ mod tests {
         let text = "[[nic]]\n[process]\n[process.quota]\nmax_vi = 4096\nmax_regions = 1\n\
                     max_incoming = 65536\nrate_share = 3\n";
         let config = config(text);
-        let quota = config.process.unwrap().quota.on(&config.nics[0], 8);
+        let quota = config.process.unwrap().quota.on(&config.nics[0], shares(8));
         assert_eq!((quota.max_vi, quota.max_regions), (4096, 1));
         assert_eq!((quota.max_incoming, quota.rate_share), (65536, 3));
         assert_eq!(quota.max_descriptors, 65536, "not set");
@@ -328,9 +412,10 @@ mod tests {
                  the NIC: max_vi 10 x 300 > 1024, max_ptags 10 x 512 > 4096, max_regions 10 x 4096 > 32768, \
                  max_incoming 10 x 32 > 256: max_vi = 102, max_ptags = 409, max_regions = 3276, max_incoming = 25 in \
                  [process.quota], or max_applications = 3, would fit",
-                "NIC A: max_applications_per_user = 5 applications with the quota of [process.quota] may exceed the \
-                 limits of the NIC: max_vi 5 x 300 > 1024: max_vi = 204 in [process.quota], or \
-                 max_applications_per_user = 3, would fit",
+                "NIC A: max_applications_per_user = 5 applications with the quota of [process.quota] may exceed a \
+                 user's share of the NIC (user_share = 2): max_vi 5 x 300 > 512, max_ptags 5 x 512 > 2048, \
+                 max_regions 5 x 4096 > 16384, max_incoming 5 x 32 > 128: max_vi = 102, max_ptags = 409, \
+                 max_regions = 3276, max_incoming = 25 in [process.quota], or max_applications_per_user = 1, would fit",
             ]
         );
     }
@@ -344,7 +429,7 @@ mod tests {
         assert_eq!(lines.len(), 2, "{lines:#?}");
         let of_user =
             "max_applications_per_user = 4 applications with the quota of the entry of user 1 may";
-        assert!(lines[0].contains(of_user) && lines[0].contains("max_vi 4 x 512 > 1024"));
+        assert!(lines[0].contains(of_user) && lines[0].contains("max_vi 4 x 512 > 512"));
         let of_group =
             "max_applications = 8 applications with the quota of the entry of group 7 may";
         assert!(

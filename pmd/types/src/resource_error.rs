@@ -135,6 +135,8 @@ pub enum LimitOf {
     Program,
     /// One queue.
     Queue,
+    /// All programs of one user that are attached to a NIC of a datapath process.
+    User,
 }
 
 /// A limit, by the key that sets it.
@@ -194,19 +196,24 @@ impl Limit {
     }
 }
 
+const PROCESS_QUOTA: &str = "[process.quota] of the datapath process";
+
 impl fmt::Display for LimitReached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (scope, table) = match self.of {
-            LimitOf::Nic => ("on this NIC", "[[nic]]"),
-            LimitOf::Program => ("by this program", "[process.quota] of the datapath process"),
-            LimitOf::Queue => ("on this queue", "[[nic]]"),
-        };
         let key = self.limit.key();
+        let (scope, raised, table) = match self.of {
+            LimitOf::Nic => ("on this NIC", key, "[[nic]]"),
+            LimitOf::Program => ("by this program", key, PROCESS_QUOTA),
+            LimitOf::Queue => ("on this queue", key, "[[nic]]"),
+            // A divisor.
+            LimitOf::User => ("by programs of this user", "user_share", PROCESS_QUOTA),
+        };
+        let change = if raised == key { "raise" } else { "lower" };
         write!(f, "{key} = {}: ", self.value)?;
         if self.in_use > 0 {
             write!(f, "{} in use {scope}, ", self.in_use)?;
         }
-        write!(f, "{} requested; raise {key} in {table}", self.wanted)
+        write!(f, "{} requested; {change} {raised} in {table}", self.wanted)
     }
 }
 
@@ -287,6 +294,12 @@ mod tests {
         assert_eq!(
             text(tags),
             "max_ptags = 4: 4 in use by this program, 1 requested; raise max_ptags in \
+             [process.quota] of the datapath process"
+        );
+        let vis = LimitReached::all_in_use(Limit::MaxVi, 512u32, LimitOf::User);
+        assert_eq!(
+            text(vis),
+            "max_vi = 512: 512 in use by programs of this user, 1 requested; lower user_share in \
              [process.quota] of the datapath process"
         );
         let entries = LimitReached::exceeded(Limit::MaxCqEntries, 64u32, 65);

@@ -107,6 +107,15 @@ pub enum MapError {
         /// The quota.
         quota_bytes: u64,
     },
+    /// The application shares more memory than all applications of its user may register together.
+    TooLongForUser {
+        /// Length of the file, in whole pages.
+        file_bytes: u64,
+        /// What the user has left.
+        left_bytes: u64,
+        /// The limit of the user.
+        of_user_bytes: u64,
+    },
     /// The application has reached the limit of mapped files, which is that of regions.
     TooManyFiles {
         /// The limit.
@@ -169,6 +178,16 @@ impl fmt::Display for MapError {
                 "shared memory is mapped as a whole: its file has {file_bytes} bytes, and \
                  {left_bytes} are left of max_registered_bytes = {quota_bytes}: raise that in \
                  [process.quota], or allocate less in one piece"
+            ),
+            Self::TooLongForUser {
+                file_bytes,
+                left_bytes,
+                of_user_bytes,
+            } => write!(
+                f,
+                "shared memory is mapped as a whole: its file has {file_bytes} bytes, and \
+                 {left_bytes} are left of max_registered_bytes = {of_user_bytes} of its user: lower \
+                 user_share in [process.quota], or allocate less in all programs of the user"
             ),
             Self::TooManyFiles { limit } => write!(
                 f,

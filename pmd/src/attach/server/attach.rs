@@ -17,7 +17,7 @@ use crate::attach::message::{Description, Reply, Request};
 use crate::attach::session::{Session, SessionInit};
 use crate::attach::shared_queues::{RingSizes, SharedQueues};
 use crate::attach::socket::{Peer, Socket};
-use crate::config::QuotaConfig;
+use crate::config::{QuotaConfig, Shares};
 use crate::device::Device;
 use crate::nic;
 use crate::nic_backend::Backend;
@@ -106,15 +106,15 @@ impl Server {
         peer: Peer,
         device: &str,
     ) -> Result<NewSession, Reply> {
-        let (quota, default_share, slot) = self.admit(socket, peer).map_err(Reply::Refused)?;
+        let (quota, shares, slot) = self.admit(socket, peer).map_err(Reply::Refused)?;
         let served = self.nic(device).ok_or_else(|| self.unknown_nic(device))?;
-        let quota = quota.on(&served.config, default_share);
+        let quota = quota.on(&served.config, shares);
         let (name, pid) = (&served.config.name, peer.pid);
         // First: it reports the end of the process also if a child has the socket, too.
         let pidfd = socket
             .peer_process()
             .map_err(|error| refusal(&format!("process {pid}: no pidfd"), &error))?;
-        let call_limiter = self.calls.of(peer.uid);
+        let call_limiter = self.calls.of(self.accounts.counted_as(peer.uid));
         call_limiter
             .wait(quota.max_calls_per_second, TIMEOUT)
             .map_err(|calls| {
@@ -158,7 +158,7 @@ impl Server {
             let poller = poller.ok_or_else(|| Reply::Refused(format!("NIC {name} is down")))?;
             poller.path.add_client(client)
         };
-        let session = Arc::new(Session::new(
+        let session = Session::new(
             device,
             SessionInit {
                 peer,
@@ -171,9 +171,10 @@ impl Server {
                 call_limiter,
                 files,
                 slot,
+                account: self.accounts.of(peer.uid, device.shared.number),
                 reservations: Arc::clone(&self.reservations),
             },
-        ));
+        );
         let mut key = [0; 16];
         sys::random_bytes(&mut key);
         let is_added = self.add_session(key, &session);
@@ -233,17 +234,22 @@ impl Server {
         sent
     }
 
-    /// Admits an application: returns its quota, its share of NIC resources without a quota, and its slot.
+    /// Admits an application: returns its quota, the shares of a NIC for keys that are not set, and its slot.
     ///
     /// # Errors
     /// The reason of the refusal.
-    fn admit(&self, socket: &Socket, peer: Peer) -> Result<(QuotaConfig, u32, ClientSlot), String> {
+    fn admit(
+        &self,
+        socket: &Socket,
+        peer: Peer,
+    ) -> Result<(QuotaConfig, Shares, ClientSlot), String> {
         let gids = socket.peer_groups().map_err(|e| e.to_string())?;
         // A copy: the lock is not held during the look-up of names.
         let process = self.process().clone();
         let quota = process.admit(peer.uid, &gids).map_err(|e| e.to_string())?;
-        let slot = self.slots.allocate(peer.uid, SlotLimits::from(&process))?;
-        Ok((quota, process.default_share, slot))
+        let counted_as = self.accounts.counted_as(peer.uid);
+        let slot = (self.slots).allocate(counted_as, SlotLimits::from(&process))?;
+        Ok((quota, process.shares(), slot))
     }
 
     /// Ensures that a NIC is up: reopens a failed one, of which it ends the attachments first (ADR 0053). While the

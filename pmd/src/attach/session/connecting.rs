@@ -8,6 +8,7 @@ use crate::attach::limiters;
 use crate::attach::message::{Reply, Request};
 use crate::attach::reservations::{Refused, RequestNames, UsedNames};
 use crate::attach::socket::Peer;
+use crate::config::Quota;
 use crate::nic;
 
 impl Session {
@@ -16,17 +17,14 @@ impl Session {
         let done = |()| Reply::Done;
         match request {
             Request::ConnectWait { nic, local, limit } => {
-                // Calls that wait at the same time may exceed the limit by their number.
-                if self.owned().conns.len() >= self.quota.max_incoming as usize {
-                    let limit = self.quota.max_incoming;
-                    return Err(all_in_use(Limit::MaxIncoming, limit));
-                }
+                // Calls that wait at the same time may exceed the limit of the application by their number.
+                self.reserve_owned(|owned, quota| owned.check_conns(quota.max_incoming))?;
                 let name = local.discriminator;
                 self.reserve(nic, |names| names.begin_wait(nic, name))?;
                 let found = nic::connect_wait(nic, &local, limit);
                 self.names().end_wait(nic, name);
                 let found = found?;
-                self.owned().add_conn(found.conn, nic)?;
+                self.add_conn(found.conn, nic)?;
                 Ok(Reply::Request {
                     conn: found.conn,
                     remote: found.remote,
@@ -81,6 +79,22 @@ impl Session {
             // First requests of a connection; calls with long replies are executed elsewhere.
             _ => Err(CallError::InvalidParameter),
         }
+    }
+
+    /// Adds a received connection request; rejects it beyond the limit of the application's user.
+    fn add_conn(&self, conn: u64, nic: u64) -> Outcome<()> {
+        let of_application = Quota {
+            max_incoming: u32::MAX,
+            ..self.quota
+        };
+        let added = self.reserve_within(&of_application, |owned, quota| {
+            let is_within_limit = owned.check_conns(quota.max_incoming);
+            is_within_limit.map(|()| owned.add_conn(conn, nic))
+        });
+        added.inspect_err(|_| {
+            // Fails if its NIC handle was closed meanwhile.
+            let _rejected = nic::connect_reject(conn);
+        })?
     }
 
     /// A pending connection request of the application.

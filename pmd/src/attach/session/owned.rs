@@ -43,6 +43,17 @@ pub(super) struct Region {
     pub(super) file: Option<FileUse>,
 }
 
+/// Numbers of resources that count against the limits of a user.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct InUse {
+    pub(super) vis: u64,
+    pub(super) tags: u64,
+    /// Regions, or mapped files if they are more.
+    pub(super) regions: u64,
+    pub(super) bytes: u64,
+    pub(super) conns: u64,
+}
+
 /// The error of a reached quota.
 pub(super) fn all_in_use(limit: Limit, quota: u32) -> CallError {
     LimitReached::all_in_use(limit, quota, LimitOf::Program).into()
@@ -109,6 +120,14 @@ impl Owned {
         made
     }
 
+    /// Checks that another connection request may be received.
+    pub(super) fn check_conns(&self, max_incoming: u32) -> Outcome<()> {
+        if self.conns.len() >= max_incoming as usize {
+            return Err(all_in_use(Limit::MaxIncoming, max_incoming));
+        }
+        Ok(())
+    }
+
     /// Adds a connection request of a NIC handle.
     pub(super) fn add_conn(&mut self, conn: u64, nic: u64) -> Outcome<()> {
         let conn = self.if_open(Ok(conn), nic)?;
@@ -171,6 +190,17 @@ impl Owned {
         let region = self.regions.remove(&handle)?;
         self.release_bytes(region.bytes);
         Some(region)
+    }
+
+    /// Returns what counts against the limits of the application's user, without its mapped files.
+    pub(super) fn in_use(&self) -> InUse {
+        InUse {
+            vis: (self.vis.len() + self.reserved_vis) as u64,
+            tags: (self.tags.len() + self.reserved_tags) as u64,
+            regions: (self.regions.len() + self.reserved_regions) as u64,
+            bytes: self.other_bytes,
+            conns: self.conns.len() as u64,
+        }
     }
 
     /// Uncounts deregistered bytes.

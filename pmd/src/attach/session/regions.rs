@@ -12,8 +12,8 @@ use vi_core::sync::Ordering;
 use vi_core::sys;
 use vi_types::{CallError, MemAttributes, Outcome, ResourceError};
 
-use super::Session;
 use super::owned::Region;
+use super::{Owned, Session};
 use crate::attach::limiters;
 use crate::attach::mapped_files::FileUse;
 use crate::attach::message::Reply;
@@ -63,7 +63,7 @@ impl Session {
         if is_bounce_buffer && (attributes.0.rdma_write || attributes.0.rdma_read) {
             return Err(CallError::InvalidParameter);
         }
-        self.owned().reserve_region(&self.quota)?;
+        self.reserve_owned(Owned::reserve_region)?;
         let access = match shared {
             Some(shared) => self.map(shared, bytes, range),
             None => self.access_private(range, bytes),
@@ -114,10 +114,7 @@ impl Session {
         let map = || -> Result<RegionAccess, MapError> {
             let file = ClientFile::of(memory)?;
             // Counted before anything is mapped.
-            let (charged, unmapped) = {
-                let owned = self.owned();
-                self.files.charge(&file, &self.quota, owned.other_bytes)?
-            };
+            let (charged, unmapped) = self.charge(&file)?;
             drop(unmapped);
             let continues = || !self.ending.load(Ordering::SeqCst);
             let whole = charged.map(&file, continues)?;
@@ -163,7 +160,8 @@ impl Session {
         bytes: u64,
     ) -> Result<RegionAccess, Reply> {
         let file_bytes = self.files.bytes();
-        let counted = self.owned().reserve_bytes(bytes, &self.quota, file_bytes);
+        let counted =
+            self.reserve_owned(|owned, quota| owned.reserve_bytes(bytes, quota, file_bytes));
         counted.map_err(Reply::Failed)?;
         match self.client_process(address, length_bytes) {
             Ok(client) => Ok(RegionAccess {

@@ -9,6 +9,7 @@ use vi_core::sys;
 use vi_types::{Discriminator, MemAttributes, NetAddress, PtagHandle};
 
 use super::*;
+use crate::attach::accounts::UserAccounts;
 use crate::attach::client::{Client, Limits};
 use crate::attach::client_slots::{ClientSlots, SlotLimits};
 use crate::attach::mapped_files::MappedFiles;
@@ -16,6 +17,7 @@ use crate::attach::shared_queues::{RingSizes, SharedQueues};
 use crate::config::ProcessConfig;
 use crate::open;
 
+mod accounts;
 mod users;
 
 const PAGE_BYTES: u64 = 4096;
@@ -27,6 +29,7 @@ struct Process {
     slots: Arc<ClientSlots>,
     files: Arc<MappedFiles>,
     reservations: Arc<Reservations>,
+    accounts: Arc<UserAccounts>,
 }
 
 impl Process {
@@ -47,6 +50,7 @@ impl Process {
             slots: Arc::default(),
             files: Arc::new(MappedFiles::new().unwrap()),
             reservations: Arc::default(),
+            accounts: Arc::default(),
         }
     }
 
@@ -59,7 +63,7 @@ impl Process {
             quota,
             ..self.init(number)
         };
-        Arc::new(Session::new(self.device, init))
+        Session::new(self.device, init)
     }
 
     fn init(&self, number: u32) -> SessionInit {
@@ -79,6 +83,7 @@ impl Process {
             attach_socket: Arc::new(attach_socket),
             call_limiter: Arc::default(),
             slot: self.slots.allocate(peer.uid, limits).unwrap(),
+            account: self.accounts.of(peer.uid, self.device.shared.number),
             reservations: Arc::clone(&self.reservations),
         }
     }

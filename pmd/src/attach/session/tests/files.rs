@@ -278,7 +278,7 @@ fn file_sealed_by_another_process_is_accessed_by_system_calls_if_permitted() {
         foreign_memory: true,
         ..process.init(1)
     };
-    let with = Registrar::new(Arc::new(Session::new(process.device, init)));
+    let with = Registrar::new(Session::new(process.device, init));
     // The address is that of real memory of this process.
     let pages = vec![0u8; 2 * PAGE_BYTES as usize];
     let request = |address| Request::Register {

@@ -28,7 +28,6 @@ impl Application {
         let init = process.init(client.0);
         let peer = Peer { uid, ..init.peer };
         let session = Session::new(process.device, SessionInit { peer, ..init });
-        let session = Arc::new(session);
         let nic = handle(session.execute(Request::Open, Vec::new()));
         let ptag = handle(session.execute(Request::CreatePtag { nic }, Vec::new()));
         let settings = ViAttributes {
