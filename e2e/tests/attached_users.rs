@@ -1,4 +1,5 @@
-//! Programs of two users attached to one datapath process: discriminators of one user are reserved for that user.
+//! Programs of two users attached to one datapath process: discriminators of one user are reserved for that user, and the
+//! programs of a user have its share of a NIC.
 
 use std::fs;
 use std::path::PathBuf;
@@ -23,10 +24,16 @@ struct Scene {
 
 impl Scene {
     fn new(nic: &NicText, host: &str) -> Self {
+        Self::with_keys(nic, host, "")
+    }
+
+    /// `keys` follow those of the table `[process]`.
+    fn with_keys(nic: &NicText, host: &str, keys: &str) -> Self {
         let files = Scratch::new("users");
         let vi_peer = files.file("vi-peer");
         fs::copy(vi_peer::path(), &vi_peer).expect("the program is copied");
-        let keys = format!("idle = \"hybrid\"\nusers = [0, {}]", unprivileged_user());
+        let users = unprivileged_user();
+        let keys = format!("idle = \"hybrid\"\nusers = [0, {users}]\n{keys}");
         Self {
             process: DatapathProcess::start(&files, &keys, nic, local_command),
             host: host.to_owned(),
@@ -55,6 +62,14 @@ impl Scene {
     /// Like [`Self::request`], repeatedly until a program listens.
     fn connect(&self, client: &mut Running, server: &str, name: &str) -> String {
         self.result(client, &format!("connect {} {server} {name}", self.host))
+    }
+
+    /// Creates up to `count` VIs; returns how many it got.
+    fn create_vis(&self, program: &mut Running, count: u32) -> u32 {
+        program.send_line(&format!("vis {count}"));
+        let line = program.wait_for("created", TIMEOUT).text;
+        let created = line.strip_prefix("created ").expect("a number");
+        created.parse().expect("a number")
     }
 
     fn result(&self, client: &mut Running, command: &str) -> String {
@@ -152,4 +167,30 @@ fn discriminators_are_reserved_per_user_over_vi_tcp() {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     let host = format!("127.33.{high}.{low}");
     check_reservations(&NicText::vi_tcp_at(&host), &host);
+}
+
+#[test]
+fn programs_of_a_user_have_no_more_than_its_share_of_the_nic() {
+    if is_only_user() {
+        return;
+    }
+    let segment = Scratch::in_memory("users-share");
+    let nic = NicText::shm(segment.path());
+    let mut scene = Scene::with_keys(&nic, "::1", "[process.quota]\nmax_vi = 300");
+    let [mut first, mut second, mut third] = [(); 3].map(|()| scene.user_explorer());
+    let created = [&mut first, &mut second, &mut third].map(|program| scene.create_vis(program, 400));
+    // Half of 1024 together.
+    assert_eq!(created, [300, 212, 0]);
+    let reason = "call refused: max_vi = 512: 512 in use by programs of this user";
+    let lines = scene.process.output();
+    lines.wait_until("the reason", TIMEOUT, |line| line.contains(reason));
+    let mut other = scene.root_explorer();
+    assert_eq!(scene.create_vis(&mut other, 400), 300);
+    first.succeed(TIMEOUT);
+    assert_eq!(scene.create_vis(&mut second, 400), 88, "its own quota");
+    assert_eq!(scene.create_vis(&mut third, 100), 100);
+    for program in [second, third, other] {
+        program.succeed(TIMEOUT);
+    }
+    scene.process.stop_and_check();
 }

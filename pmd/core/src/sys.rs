@@ -108,8 +108,10 @@ pub fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
+mod interrupts;
 mod wakeup;
 
+pub use interrupts::CallTimer;
 pub use wakeup::{ClientWakeup, Waker, WakeupSet};
 
 /// Creates an eventfd that does not block.

@@ -178,8 +178,8 @@ fn forward_signals(
     None
 }
 
-/// Descriptors of the process itself: its NICs, threads, files.
-const OWN_DESCRIPTORS: u64 = 256;
+/// Descriptors of the process itself: its NICs, threads, files, and 256 rejected connections whose close may block.
+const OWN_DESCRIPTORS: u64 = 512;
 /// Descriptors of an application besides those of its calls: the attach connection, its pidfd, another pidfd if its
 /// private memory is accessed, and the event that wakes the poll thread.
 const APPLICATION_DESCRIPTORS: u64 = 4;
@@ -192,7 +192,7 @@ fn descriptors_needed(process: &ProcessConfig, nics: &[NicConfig]) -> u64 {
         .max_calls
         .unwrap_or(Quota::default().max_calls);
     let calls = calls.fold(default_calls, u32::max);
-    let pending = process.max_pending_per_user;
+    let pending = process.pending_connections();
     let of_each = APPLICATION_DESCRIPTORS + u64::from(calls);
     // Two sockets for each VI (one connection may be ending), and one for each pending connection.
     let tcp = nics
@@ -280,13 +280,13 @@ mod tests {
             descriptors_needed(&config.process.unwrap(), &config.nics)
         };
         let process = "[process]\nmax_applications = 10\n";
-        assert_eq!(needed(process), 256 + 10 * 68 + 512);
+        assert_eq!(needed(process), 512 + 10 * 68 + 1024);
         let quota = format!("{process}max_pending_per_user = 8\n[process.quota]\nmax_calls = 2\n");
-        assert_eq!(needed(&quota), 256 + 10 * 6 + 8);
+        assert_eq!(needed(&quota), 512 + 10 * 6 + 16);
         let more = format!("{quota}[[process.application]]\ngroup = 7\nmax_calls = 9\n");
-        assert_eq!(needed(&more), 256 + 10 * 13 + 8);
+        assert_eq!(needed(&more), 512 + 10 * 13 + 16);
         let tcp =
             "[[nic]]\nname = \"tcp\"\ntransport = \"vi-tcp\"\nmax_vi = 100\nmax_incoming = 50\n";
-        assert_eq!(needed(&format!("{quota}{tcp}")), 256 + 10 * 6 + 8 + 250);
+        assert_eq!(needed(&format!("{quota}{tcp}")), 512 + 10 * 6 + 16 + 250);
     }
 }

@@ -6,9 +6,8 @@ use std::fmt::Arguments;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use vi_core::log_limiter::LogLimiter;
-
 use super::socket::Peer;
+use super::user_log_limiter::UserLogLimiter;
 use crate::config::ProcessConfig;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -18,6 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 pub(super) struct PendingLimits {
     pub(super) per_process: u32,
     pub(super) per_user: u32,
+    pub(super) all: u32,
 }
 
 impl From<&ProcessConfig> for PendingLimits {
@@ -25,6 +25,7 @@ impl From<&ProcessConfig> for PendingLimits {
         Self {
             per_process: config.max_pending_per_process,
             per_user: config.max_pending_per_user,
+            all: config.pending_connections(),
         }
     }
 }
@@ -35,6 +36,7 @@ pub(super) struct PendingConnections(Mutex<PendingCounts>);
 
 #[derive(Debug, Default)]
 struct PendingCounts {
+    all: u32,
     processes: HashMap<libc::pid_t, u32>,
     users: HashMap<libc::uid_t, u32>,
 }
@@ -47,7 +49,7 @@ pub(super) struct PendingConnection {
 }
 
 impl PendingConnections {
-    /// Counts another pending connection of a peer.
+    /// Counts another pending connection of a peer. A user has at most as many as remain free, so that no user has all.
     ///
     /// # Errors
     /// The limit that is reached.
@@ -72,6 +74,13 @@ impl PendingConnections {
                 limits.per_user
             ));
         }
+        if of_user >= limits.all.saturating_sub(counts.all) {
+            return Err(format!(
+                "max_pending = {}: {} connections are pending, {of_user} of user {uid}",
+                limits.all, counts.all
+            ));
+        }
+        counts.all += 1;
         counts.processes.insert(peer.pid, of_process + 1);
         counts.users.insert(peer.uid, of_user + 1);
         let all = Arc::clone(self);
@@ -82,6 +91,7 @@ impl PendingConnections {
 impl Drop for PendingConnection {
     fn drop(&mut self) {
         let mut counts = self.all.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.all -= 1;
         decrement(&mut counts.processes, self.peer.pid);
         decrement(&mut counts.users, self.peer.uid);
     }
@@ -152,22 +162,33 @@ impl UserRateLimiters {
     }
 }
 
-static LOG_LIMITER: LogLimiter = LogLimiter::new(u32::MAX);
+static LOG_LIMITER: UserLogLimiter = UserLogLimiter::new(u32::MAX);
 
-/// Sets the limit of [`log_limited`].
+/// Sets the limit of [`log_limited`] and [`log_of_user`].
 pub(super) fn set_max_log_lines_per_second(lines_per_second: u32) {
     LOG_LIMITER.set_lines_per_second(lines_per_second);
 }
 
-/// Logs a line that an application causes, unless the limit is reached: applications must not be able to fill the log.
+/// Logs a line that applications cause, of whatever user, unless the limit is reached.
 pub(super) fn log_limited(level: log::Level, line: Arguments<'_>) {
-    let Some(suppressed) = LOG_LIMITER.admit(Instant::now()) else {
+    log_within_limit(None, level, line);
+}
+
+/// Logs a line that an application of a user causes, unless the limit is reached: applications must not be able to fill
+/// the log, and a user not to suppress the lines about others. `uid` is the user as which it counts.
+pub(super) fn log_of_user(uid: libc::uid_t, level: log::Level, line: Arguments<'_>) {
+    log_within_limit(Some(uid), level, line);
+}
+
+fn log_within_limit(user: Option<libc::uid_t>, level: log::Level, line: Arguments<'_>) {
+    let Some(suppressed) = LOG_LIMITER.admit(user, Instant::now()) else {
         return;
     };
     if suppressed > 0 {
+        let limit = LOG_LIMITER.lines_per_second();
+        let of = user.map_or(String::new(), |uid| format!(" of user {uid}"));
         log::warn!(
-            "applications: {suppressed} log lines suppressed: max_log_lines_per_second = {}",
-            LOG_LIMITER.lines_per_second()
+            "applications{of}: {suppressed} log lines suppressed: max_log_lines_per_second = {limit}"
         );
     }
     log::log!(level, "{line}");
@@ -184,6 +205,7 @@ mod tests {
     const LIMITS: PendingLimits = PendingLimits {
         per_process: 3,
         per_user: 8,
+        all: 24,
     };
 
     #[test]
@@ -205,6 +227,34 @@ mod tests {
         drop((first, rest));
         assert!(all.0.lock().unwrap().processes.is_empty());
         assert!(all.0.lock().unwrap().users.is_empty());
+    }
+
+    #[test]
+    fn no_user_has_all_pending_connections() {
+        let all = Arc::new(PendingConnections::default());
+        let mut pending = Vec::new();
+        let limits = PendingLimits {
+            per_user: 100,
+            ..LIMITS
+        };
+        let mut last_pid = 0;
+        let mut fill = |uid| {
+            let of_user = pending.len();
+            let why = loop {
+                last_pid += 1;
+                match all.add(peer(last_pid, uid), limits) {
+                    Ok(one) => pending.push(one),
+                    Err(why) => break why,
+                }
+            };
+            assert!(why.starts_with("max_pending = 24: "), "{why}");
+            pending.len() - of_user
+        };
+        assert_eq!([7, 8, 9, 10].map(&mut fill), [12, 6, 3, 2]);
+        assert_eq!(fill(7), 0);
+        assert_eq!(fill(11), 1);
+        drop(pending);
+        assert_eq!(all.0.lock().unwrap().all, 0);
     }
 
     #[test]

@@ -54,6 +54,7 @@ mod limiters;
 mod listener_credentials;
 mod mapped_files;
 pub(crate) mod message;
+mod releases;
 mod reservations;
 mod self_attach;
 pub mod server;
@@ -63,6 +64,7 @@ pub(crate) mod shared_queues;
 pub(crate) mod socket;
 mod status_query;
 mod subordinate_users;
+mod user_log_limiter;
 
 pub(crate) use attachment::Attachment;
 pub use status_query::query_status;

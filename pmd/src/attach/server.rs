@@ -23,6 +23,7 @@ use super::limiters::{
 };
 use super::mapped_files::MappedFiles;
 use super::message::{Reply, Request, VERSION};
+use super::releases::Releases;
 use super::reservations::Reservations;
 use super::session::{CountGuard, Session};
 use super::socket::{Listener, Peer, Socket, send_parts};
@@ -77,6 +78,8 @@ pub struct Server {
     socket_file: Mutex<Option<SocketFile>>,
     sessions: Mutex<Sessions>,
     pending: Arc<PendingConnections>,
+    /// Rejected connections whose close may block.
+    releases: Arc<Releases>,
     slots: Arc<ClientSlots>,
     /// Mapped files of applications.
     files: Arc<MappedFiles>,
@@ -145,6 +148,7 @@ impl Server {
             socket_file: Mutex::new(Some(socket_file)),
             sessions: Mutex::new(HashMap::new()),
             pending: Arc::default(),
+            releases: Arc::default(),
             slots: Arc::default(),
             files: Arc::new(files),
             accounts: Arc::default(),
@@ -220,6 +224,7 @@ impl Server {
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.listener.shut_down();
+        self.releases.stop();
         self.files.wake();
         self.captures.wait_for_end(TIMEOUT);
         let sessions: Vec<_> = self
@@ -282,15 +287,19 @@ impl Server {
                 }
             };
             if let Some(error) = spare_error {
-                reject_before_request(socket, out_of_descriptors(&error));
+                self.reject_before_request(socket, out_of_descriptors(&error));
                 continue;
             }
             // Limits connections without a request: each has a thread.
             let limits = PendingLimits::from(&*self.process());
             let peer = socket.peer().map_err(|error| error.to_string());
-            match peer.and_then(|peer| self.pending.add(peer, limits)) {
+            let add = |peer: Peer| {
+                let uid = self.accounts.counted_as(peer.uid);
+                self.pending.add(Peer { uid, ..peer }, limits)
+            };
+            match peer.and_then(add) {
                 Ok(pending) => self.serve_on_thread(pending, socket),
-                Err(why) => reject_before_request(socket, why),
+                Err(why) => self.reject_before_request(socket, why),
             }
         }
     }
@@ -317,7 +326,7 @@ impl Server {
             && let Some(socket) = take(&shared)
         {
             let why = ResourceError::thread(&error);
-            reject_before_request(socket, format!("fcvi-pmd: {why}"));
+            self.reject_before_request(socket, format!("fcvi-pmd: {why}"));
         }
     }
 
@@ -338,7 +347,7 @@ impl Server {
         | Request::Capture { version, .. }
         | Request::Free { version, .. }) = request
         else {
-            return refuse(
+            return self.refuse(
                 &socket,
                 "this request cannot be the first one of a connection".to_owned(),
             );
@@ -346,7 +355,7 @@ impl Server {
         if version != VERSION {
             let text =
                 "library and fcvi-pmd are of different releases: install the same release of both";
-            return refuse(&socket, text.to_owned());
+            return self.refuse(&socket, text.to_owned());
         }
         match request {
             Request::Attach { device, .. } => self.attach(socket, peer, &device, pending),
@@ -355,9 +364,9 @@ impl Server {
                 match session.filter(|session| session.peer == peer) {
                     Some(session) => {
                         drop(pending);
-                        join(&session, socket)
+                        self.join(&session, socket)
                     }
-                    None => refuse(&socket, "no attached application has this key".to_owned()),
+                    None => self.refuse(&socket, "no attached application has this key".to_owned()),
                 }
             }
             Request::Capture { parameters, .. } => self.capture(&socket, peer, &parameters),
@@ -397,37 +406,55 @@ impl Server {
         if uid != 0 && uid != geteuid().as_raw() && !may_attach() {
             let text =
                 "only root, the user of fcvi-pmd and users that may attach may query the status";
-            return refuse(socket, format!("user {uid}: {text}"));
+            return self.refuse(socket, format!("user {uid}: {text}"));
         }
         let limiter = self.status_queries.of(self.accounts.counted_as(uid));
         if limiter.wait(STATUS_QUERIES_PER_SECOND, TIMEOUT).is_err() {
-            return refuse(socket, format!("user {uid}: too many status queries"));
+            return self.refuse(socket, format!("user {uid}: too many status queries"));
         }
         send_parts(socket, &(self.status_handler)(self))
     }
-}
 
-fn refuse(socket: &Socket, why: String) -> io::Result<()> {
-    reject(socket, Reply::Refused(why))
-}
-
-/// Logs and sends a reply that rejects a connection.
-fn reject(socket: &Socket, reply: Reply) -> io::Result<()> {
-    if let Reply::Refused(why) = &reply {
-        let line = format_args!("control connection: rejected: {why}");
-        limiters::log_limited(log::Level::Warn, line);
+    fn refuse(&self, socket: &Socket, why: String) -> io::Result<()> {
+        self.reject(socket, Reply::Refused(why))
     }
-    socket.send(&reply, &[])
-}
 
-/// Rejects a connection without reading its request.
-fn reject_before_request(socket: Socket, why: String) {
-    if let Err(error) = refuse(&socket, why) {
-        log::debug!("control connection: closed: {error}");
+    /// Logs and sends a reply that rejects a connection.
+    fn reject(&self, socket: &Socket, reply: Reply) -> io::Result<()> {
+        if let Reply::Refused(why) = &reply {
+            let line = format_args!("control connection: rejected: {why}");
+            limiters::log_of_user(self.user_of(socket), log::Level::Warn, line);
+        }
+        socket.send(&reply, &[])
     }
-    socket.shut_down();
-    // Descriptors that the peer passed are closed with it, which may take long.
-    drop(socket.into_foreign());
+
+    /// Rejects a connection without reading its request.
+    fn reject_before_request(&self, socket: Socket, why: String) {
+        if let Err(error) = self.refuse(&socket, why) {
+            log::debug!("control connection: closed: {error}");
+        }
+        self.releases.close(self.user_of(&socket), socket);
+    }
+
+    /// The user as which the peer of a connection counts.
+    fn user_of(&self, socket: &Socket) -> libc::uid_t {
+        let uid = socket.peer().map_or(libc::uid_t::MAX, |peer| peer.uid);
+        self.accounts.counted_as(uid)
+    }
+
+    /// Serves a call connection of an attached application.
+    fn join(&self, session: &Arc<Session>, socket: Socket) -> io::Result<()> {
+        let limit = session.quota.max_calls;
+        let call = CountGuard::new(&session.calls);
+        if call.before >= limit {
+            let text =
+                format!("max_calls = {limit} calls are in progress: raise it in [process.quota]");
+            return self.refuse(&socket, text);
+        }
+        socket.set_timeout(None)?;
+        socket.take_descriptors();
+        session.serve_calls(socket)
+    }
 }
 
 /// The reason of a rejection because this process has no file descriptor left.
@@ -444,20 +471,6 @@ pub(super) fn out_of_descriptors(error: &io::Error) -> String {
         Some(libc::ENFILE) => "fcvi-pmd: the system has no file left: raise fs.file-max".to_owned(),
         _ => format!("fcvi-pmd gets no file descriptor: {error}"),
     }
-}
-
-/// Serves a call connection of an attached application.
-fn join(session: &Arc<Session>, socket: Socket) -> io::Result<()> {
-    let limit = session.quota.max_calls;
-    let call = CountGuard::new(&session.calls);
-    if call.before >= limit {
-        let text =
-            format!("max_calls = {limit} calls are in progress: raise it in [process.quota]");
-        return refuse(&socket, text);
-    }
-    socket.set_timeout(None)?;
-    socket.take_descriptors();
-    session.serve_calls(socket)
 }
 
 /// Checks that this process could listen at a path, and removes what it created for that.

@@ -70,7 +70,7 @@ pub(super) struct Session {
     pub(super) pidfd: OwnedFd,
     owned: Mutex<Owned>,
     /// The account of its user on this NIC; locked before `owned`.
-    account: Arc<Account>,
+    pub(super) account: Arc<Account>,
     /// Locked after `owned` where both are locked.
     names: Mutex<UsedNames>,
     /// The sockets of its call connections.
@@ -260,7 +260,7 @@ impl Session {
                 "NIC {name}: application cut off: protocol violation: {} pid={pid}",
                 violation.0
             );
-            limiters::log_limited(log::Level::Error, line);
+            limiters::log_of_user(self.account.uid, log::Level::Error, line);
         }
     }
 
@@ -495,7 +495,7 @@ impl Session {
         }
         let nic = nic::open(self.config).map_err(|error| {
             let line = format_args!("NIC {}: {error}", self.config.name);
-            limiters::log_limited(log::Level::Error, line);
+            limiters::log_of_user(self.account.uid, log::Level::Error, line);
             ResourceError::NicFailed
         })?;
         let session = Arc::downgrade(self);

@@ -17,6 +17,8 @@ use vi_core::sys;
 
 use super::message::{MAX_MESSAGE_BYTES, Reply};
 
+mod passed_descriptors;
+
 /// Length of a part of a reply that is too long for one message.
 const PART_BYTES: usize = 4096;
 /// Maximum number of descriptors in a message.
@@ -174,7 +176,7 @@ impl Socket {
     /// Two connected sockets of this process.
     #[cfg(test)]
     pub(crate) fn pair() -> io::Result<(Self, Self)> {
-        let (one, other) = std::os::unix::net::UnixStream::pair()?;
+        let (one, other) = socket2::Socket::pair(Domain::UNIX, Type::SEQPACKET, None)?;
         let socket = |fd: OwnedFd| Descriptor::make(|| Ok(fd)).map(Self);
         Ok((socket(one.into())?, socket(other.into())?))
     }

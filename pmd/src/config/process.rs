@@ -44,9 +44,9 @@ pub struct ProcessConfig {
     pub max_pending_per_process: u32,
     /// Maximum number of pending control connections of one user; 1 to 65536.
     pub max_pending_per_user: u32,
-    /// Maximum number of pending control connections in all; 1 to 65536. A user has at most as many as remain free: a
-    /// single one has half of them.
-    pub max_pending: u32,
+    /// Maximum number of pending control connections in all; 1 to 131072. A user has at most as many as remain free: a
+    /// single one has half of them. Default: twice `max_pending_per_user`.
+    pub max_pending: Option<u32>,
     /// Maximum number of log lines per second about applications; suppressed lines are counted. 1 to 1,000,000. A user
     /// causes at most as many as are left for others: a single one causes half of them.
     pub max_log_lines_per_second: u32,
@@ -78,7 +78,7 @@ impl Default for ProcessConfig {
             max_applications_per_user: None,
             max_pending_per_process: 128,
             max_pending_per_user: 512,
-            max_pending: 1024,
+            max_pending: None,
             max_log_lines_per_second: 50,
             default_share: 8,
             quota: QuotaConfig::default(),
@@ -305,7 +305,7 @@ impl ProcessConfig {
                 4096,
             ),
             number("max_pending_per_user", self.max_pending_per_user, 1, 65536),
-            number("max_pending", self.max_pending, 1, 65536),
+            number("max_pending", self.pending_connections(), 1, 131_072),
             number(
                 "max_log_lines_per_second",
                 self.max_log_lines_per_second,
@@ -324,6 +324,12 @@ impl ProcessConfig {
             max.div_ceil(2)
         };
         self.max_applications_per_user.unwrap_or(default)
+    }
+
+    /// Returns the maximum number of pending control connections in all.
+    pub fn pending_connections(&self) -> u32 {
+        let default = self.max_pending_per_user.saturating_mul(2);
+        self.max_pending.unwrap_or(default)
     }
 
     /// Returns the divisors that give the quotas that are not set.

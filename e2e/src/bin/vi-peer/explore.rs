@@ -7,6 +7,7 @@
 //! | `request HOST NAME [CLIENT]` | requests a connection once; disconnects | the same |
 //! | `hold NAME` | waits for a connection request and leaves it pending | `held CLIENT user ID`, or the error |
 //! | `release` | rejects the pending requests | |
+//! | `vis COUNT` | creates VIs up to this number, and keeps them until the end | `created NUMBER` |
 //!
 //! Hosts are addresses in ascending order.
 
@@ -25,11 +26,14 @@ const HOPS: u64 = 1;
 /// Default discriminator of the client.
 const CLIENT_NAME: &str = "explorer";
 
+/// Level of the VIs.
+const LEVEL: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
+
 /// Runs the commands of the input.
 pub(crate) fn explore(nic: &str) -> Result<(), Failure> {
     let context = NicContext::open(nic)?;
     println!("ready");
-    let mut pending = Vec::new();
+    let (mut pending, mut vis) = (Vec::new(), Vec::new());
     for line in io::stdin().lock().lines() {
         let line = line?;
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -41,10 +45,16 @@ pub(crate) fn explore(nic: &str) -> Result<(), Failure> {
             ["request", host, name, client] => request(&context, host, name, client)?,
             ["hold", name] => pending.extend(hold(&context, name)?),
             ["release"] => pending.clear(),
+            ["vis", count] => {
+                let new = (0..count.parse()?).map_while(|_| context.vi(LEVEL, CLIENT_NAME).ok());
+                let new: Vec<_> = new.collect();
+                println!("created {}", new.len());
+                vis.extend(new);
+            }
             _ => return Err(format!("unknown command: {line:?}").into()),
         }
     }
-    drop(pending);
+    drop((pending, vis));
     context.finish()
 }
 
@@ -66,7 +76,7 @@ fn discover(context: &NicContext, expected: &[&str]) -> Result<(), Failure> {
 }
 
 fn connect(context: &NicContext, host: &str, name: &str, client: &str) -> Result<(), Failure> {
-    let vi = context.vi(ReliabilityLevel::ReliableDelivery, host)?;
+    let vi = context.vi(LEVEL, host)?;
     let server = Server {
         host: host.to_owned(),
         name: name.to_owned(),
@@ -77,7 +87,7 @@ fn connect(context: &NicContext, host: &str, name: &str, client: &str) -> Result
 }
 
 fn request(context: &NicContext, host: &str, name: &str, client: &str) -> Result<(), Failure> {
-    let vi = context.vi(ReliabilityLevel::ReliableDelivery, host)?;
+    let vi = context.vi(LEVEL, host)?;
     let local = context.nic().local_address(client.as_bytes())?;
     let remote = context.nic().remote_address(host, name.as_bytes())?;
     report(host, vi.connect(&local, &remote, Timeout::After(TIMEOUT)));

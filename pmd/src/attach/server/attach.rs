@@ -9,7 +9,7 @@ use std::time::Instant;
 use vi_core::sync::Ordering;
 use vi_core::sys;
 
-use super::{ServedNic, Server, Sessions, TIMEOUT, out_of_descriptors, reject};
+use super::{ServedNic, Server, Sessions, TIMEOUT, out_of_descriptors};
 use crate::attach::client::{Client, ClientCounters, Limits};
 use crate::attach::client_slots::{ClientSlot, SlotLimits};
 use crate::attach::limiters::{self, PendingConnection};
@@ -88,7 +88,7 @@ impl Server {
         let socket = Arc::new(socket);
         let session = match self.create_session(&socket, peer, device) {
             Ok(session) => session,
-            Err(reply) => return reject(&socket, reply),
+            Err(reply) => return self.reject(&socket, reply),
         };
         // The session closes the socket: it keeps its slot as long as that takes.
         drop(socket);
@@ -213,7 +213,7 @@ impl Server {
         } = new;
         let (name, Peer { pid, uid, .. }) = (&session.device.config.name, session.peer);
         let line = format_args!("NIC {name}: application attached pid={pid} uid={uid}");
-        limiters::log_limited(log::Level::Info, line);
+        limiters::log_of_user(session.account.uid, log::Level::Info, line);
         let reply = Reply::Attached {
             key,
             nic: Box::new(description),
@@ -228,7 +228,7 @@ impl Server {
         self.sessions().remove(&key);
         self.ended.notify_all();
         let line = format_args!("NIC {name}: application detached pid={pid}");
-        limiters::log_limited(log::Level::Info, line);
+        limiters::log_of_user(session.account.uid, log::Level::Info, line);
         // In this thread: a poll thread or a status query may drop the session last.
         session.attach_socket.close_file();
         sent

@@ -17,7 +17,7 @@ use pmd_port::layer::pcapng::format;
 use vi_core::sync::Ordering;
 use vi_core::sys;
 
-use super::{ServedNic, Server, TIMEOUT, out_of_descriptors, refuse, reject};
+use super::{ServedNic, Server, TIMEOUT, out_of_descriptors};
 use crate::attach::limiters;
 use crate::attach::message::{CaptureParameters, Reply};
 use crate::attach::socket::{Peer, Socket};
@@ -112,19 +112,19 @@ impl Server {
         if peer.uid != 0 && peer.uid != geteuid().as_raw() {
             let text = "only root and the user of fcvi-pmd may capture: \
                         frames contain messages of all users";
-            return refuse(socket, format!("user {}: {text}", peer.uid));
+            return self.refuse(socket, format!("user {}: {text}", peer.uid));
         }
         let Some(served) = self.nic(&parameters.device) else {
-            return reject(socket, self.unknown_nic(&parameters.device));
+            return self.reject(socket, self.unknown_nic(&parameters.device));
         };
         let running = self.captures.begin();
         let (mut tap, head) = match install_tap(served, parameters) {
             Ok(installed) => installed,
-            Err(why) => return refuse(socket, why),
+            Err(why) => return self.refuse(socket, why),
         };
         let (mut stream, operator_stream) = match UnixStream::pair() {
             Ok(pair) => pair,
-            Err(error) => return refuse(socket, out_of_descriptors(&error)),
+            Err(error) => return self.refuse(socket, out_of_descriptors(&error)),
         };
         stream.set_write_timeout(Some(STOP_CHECK_INTERVAL))?;
         let name = &served.config.name;

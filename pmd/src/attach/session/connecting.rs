@@ -136,7 +136,7 @@ impl Session {
         };
         let (name, Peer { pid, uid, .. }) = (&self.config.name, self.peer);
         let line = format_args!("NIC {name}: discriminator refused: {refused} uid={uid} pid={pid}");
-        limiters::log_limited(log::Level::Warn, line);
+        limiters::log_of_user(self.account.uid, log::Level::Warn, line);
         Err(match refused {
             Refused::Reserved { .. } => ResourceError::Discriminator.into(),
             Refused::Limit { limit, .. } => all_in_use(Limit::MaxDiscriminators, limit),

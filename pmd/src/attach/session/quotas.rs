@@ -155,7 +155,7 @@ impl Session {
         self.refused_calls.fetch_add(1, Ordering::Relaxed);
         let (name, Peer { pid, uid, .. }) = (&self.config.name, self.peer);
         let line = format_args!("NIC {name}: call refused: {why} pid={pid} uid={uid}");
-        limiters::log_limited(log::Level::Warn, line);
+        limiters::log_of_user(self.account.uid, log::Level::Warn, line);
     }
 
     /// Returns all quotas and their use.

@@ -145,7 +145,7 @@ impl Session {
             let line = format_args!(
                 "NIC {name}: shared memory is accessed by system calls: {error} pid={pid}"
             );
-            limiters::log_limited(log::Level::Warn, line);
+            limiters::log_of_user(self.account.uid, log::Level::Warn, line);
         }
         Ok(access)
     }
