@@ -11,6 +11,10 @@ use crate::sigbus::SigbusGuard;
 /// Size of requested huge pages: the smallest of x86-64 and of AArch64 with 4 KiB pages.
 const HUGE_PAGE_BYTES: usize = 2 * 1024 * 1024;
 
+/// Bytes of a file mapping that one system call unmaps: other threads of the process, pollers among them, can neither
+/// map nor unmap memory meanwhile.
+const UNMAP_PIECE_BYTES: usize = 2 * 1024 * 1024;
+
 /// Maximum number of file mappings ([`Mapping::shared`]) of a process at a time.
 pub const MAX_SHARED: usize = crate::sigbus::GUARDS_MAX;
 
@@ -221,19 +225,28 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // Before the range can be reused by another mapping.
-        self.sigbus_guard = None;
+        let is_file = self.sigbus_guard.take().is_some();
         let _lock = self.fork_range.take().map(fork::Range::unregister);
-        // SAFETY: the range was mapped by `map_range` with this length and is
-        // unmapped only here; that no pointer into it is used any more is the
-        // obligation of the callers of `as_ptr`.
-        let result = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len_bytes) };
-        // At the limit of mappings (vm.max_map_count) a range that the kernel merged with its neighbours cannot be
-        // split from them, and stays mapped until the process exits.
-        let error = io::Error::last_os_error();
-        debug_assert!(
-            result == 0 || error.raw_os_error() == Some(libc::ENOMEM),
-            "munmap: {error}"
-        );
+        let piece_bytes = if is_file {
+            UNMAP_PIECE_BYTES
+        } else {
+            self.len_bytes
+        };
+        for at in (0..self.len_bytes).step_by(piece_bytes) {
+            let start = self.start.as_ptr().wrapping_add(at);
+            // SAFETY: a part of the range that was mapped by `map_range` with this length and is
+            // unmapped only here; that no pointer into it is used any more is the
+            // obligation of the callers of `as_ptr`.
+            let result =
+                unsafe { libc::munmap(start.cast(), piece_bytes.min(self.len_bytes - at)) };
+            // At the limit of mappings (vm.max_map_count) a range that the kernel merged with its neighbours cannot be
+            // split from them, and stays mapped until the process exits.
+            let error = io::Error::last_os_error();
+            debug_assert!(
+                result == 0 || error.raw_os_error() == Some(libc::ENOMEM),
+                "munmap: {error}"
+            );
+        }
     }
 }
 
@@ -279,6 +292,25 @@ mod tests {
         }
         write(&mapping, 9_999, 7);
         assert_eq!(read(&mapping, 9_999), 7);
+    }
+
+    #[test]
+    fn file_mapping_of_several_pieces_is_unmapped_to_its_last_page() {
+        const PAGE_BYTES: usize = 4096;
+        let len_bytes = 2 * UNMAP_PIECE_BYTES + PAGE_BYTES;
+        let file = memory_file(len_bytes as u64);
+        let mapping = Mapping::shared(file.as_fd(), 0, len_bytes).expect("a mapping");
+        let start = mapping.as_ptr().as_ptr();
+        let is_mapped = |at: usize| {
+            let mut page = 0;
+            let address = start.wrapping_add(at).cast();
+            // SAFETY: writes one byte of this frame; fails on what is not mapped.
+            unsafe { libc::mincore(address, PAGE_BYTES, &raw mut page) == 0 }
+        };
+        let offsets = [0, UNMAP_PIECE_BYTES, 2 * UNMAP_PIECE_BYTES];
+        assert_eq!(offsets.map(is_mapped), [true; 3]);
+        drop(mapping);
+        assert_eq!(offsets.map(is_mapped), [false; 3]);
     }
 
     #[test]
