@@ -22,9 +22,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use pmd_port::port::AsFutexWord;
-use vi_core::memory::client_mapping::{self, MappedMemory, memfd_info};
+use vi_core::memory::client_mapping::{self, MapError, MappedMemory, memfd_info};
 use vi_core::memory::shared_allocator::create_sealed;
 use vi_core::sync::{AtomicU32, AtomicU64, Ordering, fence, futex_wake};
+use vi_types::LockPolicy;
 
 pub(crate) use completion::{
     Completed, CompletionConsumer, CompletionEntry, CompletionProducer, OpCode,
@@ -113,10 +114,17 @@ impl SharedQueues {
     }
 
     /// Seals the memory, of which `fd` is the descriptor, against holes and new writable mappings, after both sides
-    /// have mapped it. All of its pages are allocated afterwards.
-    pub(crate) fn seal(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    /// have mapped it. All of its pages are allocated afterwards, and locked as `policy` requires.
+    pub(crate) fn seal(&self, fd: BorrowedFd<'_>, policy: LockPolicy) -> io::Result<()> {
         client_mapping::seal(fd).map_err(io::Error::other)?;
-        self.map.populate()
+        self.map.populate()?;
+        if policy != LockPolicy::Never
+            && let Err(number) = self.map.lock_pages()
+            && policy == LockPolicy::Required
+        {
+            return Err(io::Error::other(MapError::NotLocked(number)));
+        }
+        Ok(())
     }
 
     /// Maps the memory that the process allocated.
@@ -229,8 +237,8 @@ impl SharedQueues {
         self.word(APPLICATION_SLEEPS).store(0, Ordering::Relaxed);
     }
 
-    /// Wakes the application if it sleeps, by a futex with one waiter: the system call holds no lock for longer than a
-    /// list insertion in the kernel, and accesses nothing that the application could make block.
+    /// Wakes the application if it sleeps, by a futex: the system call ends at the first waiter of the word (ADR 0057),
+    /// and accesses nothing that the application could make block.
     #[inline]
     pub(crate) fn wake_application(&self) {
         if self.must_wake(APPLICATION_SLEEPS) {

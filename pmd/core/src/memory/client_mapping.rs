@@ -25,6 +25,9 @@ pub use client_file::{ClientFile, FileId, seal};
 /// Limit on mappings of a process where the kernel does not report one.
 const DEFAULT_MAP_COUNT: u32 = 65530;
 
+/// Bytes that one system call locks; other threads can map and unmap between the calls.
+const LOCK_PIECE_BYTES: u64 = 2 << 20;
+
 /// Budget of mappings for clients.
 #[derive(Debug)]
 struct Budget {
@@ -123,6 +126,8 @@ pub enum MapError {
     },
     /// The application ended during the mapping.
     Interrupted,
+    /// This process cannot lock the pages, which the configuration requires: the error number of mlock(2).
+    NotLocked(i32),
     /// The range is empty, not page-aligned, or too long.
     BadRange,
     /// This process has reached its limit of mappings for clients.
@@ -195,6 +200,12 @@ impl fmt::Display for MapError {
                  [process.quota], or allocate more in one piece"
             ),
             Self::Interrupted => f.write_str("the application has ended"),
+            Self::NotLocked(number) => write!(
+                f,
+                "the datapath process cannot lock the memory, which lock_memory = \"required\" demands: \
+                 mlock: {}; raise its RLIMIT_MEMLOCK (LimitMEMLOCK= of its unit)",
+                io::Error::from_raw_os_error(*number)
+            ),
             Self::BadRange => write!(
                 f,
                 "the range to map must be aligned to pages of {PAGE_BYTES} bytes and not be \
@@ -272,6 +283,8 @@ pub fn memfd_info(fd: BorrowedFd<'_>) -> Result<MemfdInfo, MapError> {
 #[derive(Debug)]
 struct CountedMapping {
     mapping: Mapping,
+    /// The result of locking its pages, once that was attempted.
+    locked: OnceLock<Result<(), i32>>,
     /// Held until the memory is unmapped.
     _permit: Option<BudgetPermit>,
 }
@@ -340,6 +353,7 @@ impl MappedMemory {
             loss_flag: mapping.loss_flag().ok_or_else(no_loss_flag)?,
             mapping: Arc::new(CountedMapping {
                 mapping,
+                locked: OnceLock::new(),
                 _permit: permit,
             }),
         })
@@ -378,6 +392,29 @@ impl MappedMemory {
     /// Those of madvise(2): a page cannot be allocated.
     pub fn populate(&self) -> io::Result<()> {
         pages::populate(self.address, self.address + self.len_bytes)
+    }
+
+    /// Locks the pages of the whole mapping into memory until it is unmapped: the kernel does not swap them out. Later
+    /// calls return the result of the first one.
+    ///
+    /// # Errors
+    /// The error number of mlock(2); then no page is locked.
+    pub fn lock_pages(&self) -> Result<(), i32> {
+        let mapping = &self.mapping.mapping;
+        let base = mapping.as_ptr().as_ptr().addr() as u64;
+        let end = base + mapping.len() as u64;
+        *self.mapping.locked.get_or_init(|| {
+            for at in (base..end).step_by(LOCK_PIECE_BYTES as usize) {
+                let piece_end = end.min(at + LOCK_PIECE_BYTES);
+                pages::lock(at, piece_end).inspect_err(|_| pages::unlock(base, piece_end))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns the error number of [`Self::lock_pages`] if it failed.
+    pub(crate) fn lock_error(&self) -> Option<i32> {
+        self.mapping.locked.get().and_then(|locked| locked.err())
     }
 
     /// Returns the address of the first byte.

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
+use crate::memory::client_mapping::MappedMemory;
 use crate::memory::client_process::{ClientProcess, obey_ptrace_rules};
 use crate::memory::pages::PAGE_BYTES;
 
@@ -237,4 +238,33 @@ pub fn mappings_of(fd: &OwnedFd) -> usize {
         number == Some(&inode.to_string()) && name.is_some_and(|name| name.starts_with("/memfd:"))
     };
     maps.lines().filter(of).count()
+}
+
+/// Returns the number of mappings of a memfd in this process whose pages are locked into memory.
+pub fn locked_mappings_of(fd: &OwnedFd) -> usize {
+    use std::os::unix::fs::MetadataExt;
+    let file = File::from(fd.try_clone().unwrap());
+    let inode = file.metadata().unwrap().ino().to_string();
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (mut is_its, mut count) = (false, 0);
+    for line in smaps.lines() {
+        let fields: Vec<_> = line.split_ascii_whitespace().collect();
+        if fields[0] == "VmFlags:" {
+            count += usize::from(is_its && fields.contains(&"lo"));
+        } else if !fields[0].ends_with(':') {
+            let name = fields.get(5).copied().unwrap_or_default();
+            is_its = fields.get(4) == Some(&inode.as_str()) && name.starts_with("/memfd:");
+        }
+    }
+    count
+}
+
+/// Maps memory that cannot be locked: its second page is unmapped again.
+pub fn unlockable_memory(fd: &OwnedFd) -> MappedMemory {
+    let memory = MappedMemory::map(fd.try_clone().unwrap(), 0, 2 * PAGE_BYTES).unwrap();
+    let second = memory.address() + PAGE_BYTES;
+    // SAFETY: a page of the mapping, which the test does not access.
+    let unmapped = unsafe { libc::munmap(second as *mut _, PAGE_BYTES as usize) };
+    assert_eq!(unmapped, 0);
+    memory
 }

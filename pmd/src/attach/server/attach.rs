@@ -17,7 +17,7 @@ use crate::attach::message::{Description, Reply, Request};
 use crate::attach::session::{Session, SessionInit};
 use crate::attach::shared_queues::{RingSizes, SharedQueues};
 use crate::attach::socket::{Peer, Socket};
-use crate::config::{QuotaConfig, Shares};
+use crate::config::{NicConfig, QuotaConfig, Shares};
 use crate::device::Device;
 use crate::nic;
 use crate::nic_backend::Backend;
@@ -61,13 +61,14 @@ fn end_attachment(session: &Session, failure: &str) {
 
 /// Sends the rings and the wake-up descriptor to an application, and seals the rings once it has mapped them: otherwise
 /// it could punch a hole, and a page fault would block the poller.
-fn send_rings(socket: &Socket, sizes: RingSizes, waker: OwnedFd) -> io::Result<SharedQueues> {
+fn send_rings(socket: &Socket, config: &NicConfig, waker: OwnedFd) -> io::Result<SharedQueues> {
+    let sizes = RingSizes::for_segments(config.max_segments_per_descriptor);
     let (queues, memory) = SharedQueues::create(sizes)?;
     socket.send(&Reply::Rings, &[memory.as_raw_fd(), waker.as_raw_fd()])?;
     drop(waker);
     match socket.receive()? {
         Some((Request::RingsMapped, fds)) if fds.is_empty() => {
-            queues.seal(memory.as_fd())?;
+            queues.seal(memory.as_fd(), config.lock_memory)?;
             Ok(queues)
         }
         _ => Err(io::Error::other(
@@ -128,9 +129,8 @@ impl Server {
         let failed = |error: io::Error| {
             refusal(&format!("NIC {name}: process {pid}: attach failed"), &error)
         };
-        let sizes = RingSizes::for_segments(device.config.max_segments_per_descriptor);
         let (wakeup, waker) = served.core.add_client().map_err(failed)?;
-        let queues = send_rings(socket, sizes, waker).map_err(failed)?;
+        let queues = send_rings(socket, &device.config, waker).map_err(failed)?;
         let counters = Arc::new(ClientCounters::default());
         let limits = Limits {
             segments: device.config.max_segments_per_descriptor,

@@ -5,12 +5,12 @@ use std::sync::{Arc, Once, PoisonError};
 
 use nix::unistd::geteuid;
 use vi_core::memory::backing::{Backing, ClientMemory};
-use vi_core::memory::client_mapping::{ClientFile, MapError};
+use vi_core::memory::client_mapping::{ClientFile, MapError, MappedMemory};
 use vi_core::memory::client_process::{ClientError, ClientProcess};
 use vi_core::memory::pages::page_range;
 use vi_core::sync::Ordering;
 use vi_core::sys;
-use vi_types::{CallError, MemAttributes, Outcome, ResourceError};
+use vi_types::{CallError, LockPolicy, MemAttributes, Outcome, ResourceError};
 
 use super::owned::Region;
 use super::{Owned, Session};
@@ -41,6 +41,18 @@ fn log_once(error: &MapError) {
     static LOGGED: Once = Once::new();
     if matches!(error, MapError::TooMany { .. }) {
         LOGGED.call_once(|| log::error!("{error}"));
+    }
+}
+
+/// Locks mapped memory as the configuration requires, so that no poll thread waits for a page that was swapped out.
+pub(super) fn lock_pages(memory: &MappedMemory, policy: LockPolicy) -> Result<(), MapError> {
+    if policy == LockPolicy::Never {
+        return Ok(());
+    }
+    match memory.lock_pages() {
+        Err(number) if policy == LockPolicy::Required => Err(MapError::NotLocked(number)),
+        // The region is counted as not locked.
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 
@@ -118,6 +130,7 @@ impl Session {
             drop(unmapped);
             let continues = || !self.ending.load(Ordering::SeqCst);
             let whole = charged.map(&file, continues)?;
+            lock_pages(&whole, self.config.lock_memory)?;
             Ok(RegionAccess {
                 backing: Backing::Mapped(whole.range(offset_bytes, bytes)?),
                 bytes: 0,

@@ -1,6 +1,9 @@
 use super::*;
 use crate::memory::copy;
-use crate::memory::testkit::{filled_file, map_file, mappings_of, memory_file, punch, sealed_file};
+use crate::memory::testkit::{
+    filled_file, locked_mappings_of, map_file, mappings_of, memory_file, punch, sealed_file,
+    unlockable_memory,
+};
 
 fn refused(fd: OwnedFd, offset_bytes: u64, bytes: u64) -> MapError {
     MappedMemory::map(fd, offset_bytes, bytes).expect_err("not mapped")
@@ -28,6 +31,34 @@ fn memory_is_unmapped_on_drop() {
     assert_eq!(mappings_of(&fd), 1);
     drop(memory);
     assert_eq!(mappings_of(&fd), 0);
+}
+
+#[test]
+fn locked_pages_stay_in_memory_until_they_are_unmapped() {
+    let bytes = LOCK_PIECE_BYTES + PAGE_BYTES;
+    let fd = sealed_file(bytes);
+    let memory = MappedMemory::map(fd.try_clone().unwrap(), 0, bytes).unwrap();
+    assert_eq!(locked_mappings_of(&fd), 0);
+    let last = memory.range(LOCK_PIECE_BYTES, PAGE_BYTES).unwrap();
+    assert_eq!(last.lock_pages(), Ok(()));
+    assert_eq!(
+        (locked_mappings_of(&fd), mappings_of(&fd)),
+        (1, 1),
+        "all of it"
+    );
+    assert_eq!((memory.lock_pages(), memory.lock_error()), (Ok(()), None));
+}
+
+#[test]
+fn memory_that_cannot_be_locked_reports_the_error_and_stays_unlocked() {
+    let fd = sealed_file(2 * PAGE_BYTES);
+    let memory = unlockable_memory(&fd);
+    assert_eq!(memory.lock_error(), None, "not attempted");
+    for _ in 0..2 {
+        assert_eq!(memory.lock_pages(), Err(libc::ENOMEM));
+    }
+    assert_eq!(memory.lock_error(), Some(libc::ENOMEM));
+    assert_eq!((locked_mappings_of(&fd), mappings_of(&fd)), (0, 1));
 }
 
 #[test]

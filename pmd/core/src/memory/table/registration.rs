@@ -179,7 +179,7 @@ impl RegionTable {
     }
 
     /// Registers a range of an application's memory; otherwise as [`Self::register`]. Does not fault in or lock
-    /// the pages, which is up to the application.
+    /// the pages; counts the region if that failed before ([`MappedMemory::lock_pages`]).
     ///
     /// # Errors
     /// [`RegionError::Invalid`] also if the mapping is shorter than the pages of the range.
@@ -192,10 +192,12 @@ impl RegionTable {
         admit: impl FnOnce() -> Result<RegionAttributes, E>,
     ) -> Result<u32, E> {
         let span = self.span(address, length_bytes)?;
-        if let Backing::Mapped(mapped) = &memory.backing
-            && mapped.len_bytes() < span.bytes()
-        {
-            return Err(RegionError::Invalid.into());
+        let mut not_locked = None;
+        if let Backing::Mapped(mapped) = &memory.backing {
+            if mapped.len_bytes() < span.bytes() {
+                return Err(RegionError::Invalid.into());
+            }
+            not_locked = mapped.lock_error().map(LockError::System);
         }
         let counted = RegisteredMemory::of(span, Some(&memory.backing));
         let mut control = self.lock_control();
@@ -204,7 +206,7 @@ impl RegionTable {
             owner: memory.owner,
             writable: memory.writable,
             locked: false,
-            not_locked: None,
+            not_locked,
             backing: Some(Arc::new(memory.backing)),
         };
         let (prepared, attributes) =

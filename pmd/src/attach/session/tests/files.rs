@@ -5,9 +5,12 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 use vi_core::memory::client_mapping::ClientFile;
-use vi_core::memory::testkit::{mappings_of, memory_file, punch};
-use vi_types::PtagHandle;
+use vi_core::memory::testkit::{
+    locked_mappings_of, mappings_of, memory_file, punch, sealed_file, unlockable_memory,
+};
+use vi_types::{LockPolicy, PtagHandle};
 
+use super::super::regions::lock_pages;
 use super::*;
 
 /// An application with a NIC handle and a protection tag, which registers memory.
@@ -73,6 +76,16 @@ impl Registrar {
     }
 }
 
+#[test]
+fn memory_that_cannot_be_locked_is_refused_only_if_that_is_required() {
+    let memory = unlockable_memory(&sealed_file(2 * PAGE_BYTES));
+    for policy in [LockPolicy::Never, LockPolicy::BestEffort] {
+        lock_pages(&memory, policy).unwrap();
+    }
+    let refused = lock_pages(&memory, LockPolicy::Required).unwrap_err();
+    assert!(refused.to_string().contains("LimitMEMLOCK"), "{refused}");
+}
+
 fn small_quota() -> Quota {
     Quota {
         max_registered_bytes: 8 * PAGE_BYTES,
@@ -89,6 +102,11 @@ fn file_is_mapped_and_charged_once_for_all_its_regions_and_nic_handles() {
     assert_eq!(
         (mappings_of(&file), one.charged_bytes()),
         (1, 4 * PAGE_BYTES)
+    );
+    assert_eq!(
+        locked_mappings_of(&file),
+        1,
+        "its pages are not swapped out"
     );
     assert!(!punch(&file, 0, PAGE_BYTES), "the file is sealed");
     let other_handle = Registrar::new(Arc::clone(&one.application));

@@ -6,7 +6,7 @@ use super::*;
 use crate::handle::FIELD_MASK;
 use crate::memory::backing::ClientMemory;
 use crate::memory::client_mapping::MappedMemory;
-use crate::memory::testkit::{Process, mappings_of, sealed_file};
+use crate::memory::testkit::{Process, mappings_of, sealed_file, unlockable_memory};
 
 const PAGE: u64 = pages::PAGE_BYTES;
 
@@ -186,6 +186,20 @@ fn memory_is_unmapped_when_the_removed_region_is_dropped() {
     drop(table.deregister_some(104, usize::MAX));
     assert_eq!(table.usage().bytes, 0);
     assert_eq!(table.usage().unlocked, 0, "pages of clients are not locked");
+}
+
+#[test]
+fn regions_in_memory_that_cannot_be_locked_are_counted() {
+    let table = table();
+    let memory = unlockable_memory(&sealed_file(2 * PAGE));
+    let region = || Backing::Mapped(memory.range(0, PAGE).unwrap());
+    register_for(&table, 3, region(), (0x7000_0000, 64), true).unwrap();
+    assert_eq!(table.usage().unlocked, 0, "that was not attempted");
+    memory.lock_pages().unwrap_err();
+    for handle in 1..3 {
+        register_for(&table, 3, region(), (0x7000_0000, 64), true).unwrap();
+        assert_eq!(table.usage().unlocked, handle);
+    }
 }
 
 #[test]
