@@ -108,6 +108,20 @@ impl<T> BiasedLock<T> {
         self.take(me)
     }
 
+    /// As [`BiasedLock::try_lock`], also while control calls wait: for a poller that has given way to them for long.
+    /// Their threads may not be running.
+    #[cold]
+    pub fn try_lock_first(&self) -> Option<BiasedGuard<'_, T>> {
+        let me = thread_number();
+        if let Some(held) = self.enter_as_owner(me) {
+            return Some(held);
+        }
+        if self.held.load(Ordering::Relaxed) || self.is_held_by_owner() {
+            return None;
+        }
+        self.take(me)
+    }
+
     /// Locks; spins until the holder unlocks.
     #[inline]
     pub fn lock(&self) -> BiasedGuard<'_, T> {
@@ -358,6 +372,17 @@ mod tests {
         drop(held);
         control.join().unwrap();
         assert_eq!(*lock.try_lock().unwrap(), 1);
+    }
+
+    #[test]
+    fn poller_can_lock_although_a_control_call_waits_but_not_a_held_lock() {
+        let lock = BiasedLock::new(0u64);
+        // A control call whose thread the kernel does not run.
+        lock.wanted.fetch_add(1, Ordering::Relaxed);
+        assert!(lock.try_lock().is_none());
+        let held = lock.try_lock_first().unwrap();
+        assert!(lock.try_lock_first().is_none());
+        drop(held);
     }
 
     #[test]

@@ -27,6 +27,9 @@ const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
 const LONGEST_BLIND_SLEEP: Duration = Duration::from_millis(1);
 /// Rounds in which a call holds the backend lock of a NIC, until the thread yields the core: some microseconds.
 const ROUNDS_BEFORE_YIELD: u32 = 64;
+/// Rounds in which calls that wait for the backend lock have priority. Later the thread polls nevertheless: the kernel
+/// may run other threads than those of the calls.
+const ROUNDS_OF_PRIORITY: u32 = 1024;
 /// Idle rounds between two readings of the clock.
 const ROUNDS_BETWEEN_CLOCK_READS: u32 = 64;
 
@@ -135,7 +138,7 @@ impl Core {
             }
             let (mut worked, mut lock_held) = (false, false);
             for nic in &nics {
-                match nic.poll() {
+                match nic.poll(contended_rounds) {
                     Some(busy) => worked |= busy,
                     None => lock_held = true,
                 }
@@ -268,10 +271,16 @@ impl Nic {
         })
     }
 
-    /// Polls the NIC. True if there was work; `None` if a call holds the backend lock.
+    /// Polls the NIC. True if there was work; `None` if a call holds the backend lock, or has priority.
+    /// `contended_rounds`: the number of rounds since the last one in which none did.
     #[inline]
-    fn poll(&self) -> Option<bool> {
-        let mut held = self.device.backend.try_lock()?;
+    fn poll(&self, contended_rounds: u32) -> Option<bool> {
+        let lock = &self.device.backend;
+        let mut held = if contended_rounds < ROUNDS_OF_PRIORITY {
+            lock.try_lock()?
+        } else {
+            lock.try_lock_first()?
+        };
         let Some(backend) = held.as_mut() else {
             return Some(false);
         };
