@@ -9,20 +9,20 @@ use fcvi_frame::fc::NPortId;
 use vi_core::biased_lock::BiasedGuard;
 use vi_core::memory::TagCheck;
 use vi_core::sync::Ordering;
-use vi_core::waiters::Event;
 use vi_engine::{ConnId, ConnectCommand, Indication};
 use vi_types::{
     CallError, HostAddress, NetAddress, Outcome, PtagHandle, ReliabilityLevel, ResourceError,
     ViAttributes, ViState,
 };
 
+use crate::call_waiters::Object;
 use crate::config::{PortKind, Protection, TransportKind, ip_address};
 use crate::device::Device;
 use crate::listen_retry::{LISTEN_TIMEOUT, retry_listening};
 use crate::lookup::Vi;
 use crate::nic_backend::Backend;
 use crate::poller::Poller;
-use crate::progress::{TimedOut, wait};
+use crate::progress::{TimedOut, wait_for};
 use crate::transport::ListenState;
 
 pub(crate) mod attributes;
@@ -163,10 +163,9 @@ pub(crate) fn connect_wait(
         let listener = poller.engine.listen(now_ns, local.discriminator);
         (listener, device.epoch())
     };
-    let event = Event::CONTROL.or(Event::on_listener(listener));
-    let found = wait(device, event, limit, || {
-        let mut held = device.lock();
-        match working_poller_for(&mut held, device, nic_handle) {
+    let objects = [Object::Listener(listener), Object::NicHandle(nic_handle)];
+    let found = wait_for(device, &objects, limit, |held| {
+        match working_poller_for(held, device, nic_handle) {
             Ok(poller) => poller.engine.take_indication(listener).map(Ok),
             Err(closed) => Some(Err(closed)),
         }
@@ -200,10 +199,9 @@ pub(crate) fn connect_wait(
 fn await_outcome(vi: Vi, handle: u64) -> Outcome<Attributes> {
     let device = vi.device;
     // The procedure has its own timeouts: this wait ends with them, or with the VI.
-    let event = Event::CONTROL.or(Event::on_connection(vi.index.0));
-    let found = wait(device, event, None, || {
-        let mut held = device.lock();
-        match poller_of(&mut held, vi, handle) {
+    let connection = Object::Connection(vi.index);
+    let found = wait_for(device, &[connection], None, |held| {
+        match poller_of(held, vi, handle) {
             Ok(poller) => poller.engine.take_outcome(vi.index),
             Err(closed) => Some(Err(closed)),
         }
@@ -216,14 +214,16 @@ fn await_outcome(vi: Vi, handle: u64) -> Outcome<Attributes> {
 /// by a disconnect of another thread must not receive the outcome of the next call.
 fn lock_for_connecting(vi: Vi) -> BiasedGuard<'static, Option<Backend>> {
     loop {
-        let held = vi.device.lock();
-        let idle = held
-            .as_ref()
-            .and_then(Backend::poller)
-            .is_none_or(|poller| poller.engine.state(vi.index) == Some(ViState::Idle));
+        let mut held = vi.device.lock();
+        let Some(poller) = held.as_mut().and_then(Backend::poller_mut) else {
+            return held;
+        };
+        let idle = poller.engine.state(vi.index) == Some(ViState::Idle);
         if !idle || vi.connecting.load(Ordering::Relaxed) == 0 {
             return held;
         }
+        poller.path.calls.notify(Object::Connection(vi.index));
+        poller.path.calls.wake_due();
         drop(held);
         vi.device.shared.wake_all_waiters();
         thread::yield_now();
@@ -328,7 +328,7 @@ fn await_host_ports(
     let start = Instant::now();
     if poller_of(&mut device.lock(), vi, handle)?.resolve_host(host)? {
         let discovery_timeout = Duration::from_millis(device.config.discovery_ms);
-        let poll = || match poller_of(&mut device.lock(), vi, handle) {
+        let poll = |held: &mut BiasedGuard<'_, Option<Backend>>| match poller_of(held, vi, handle) {
             Ok(poller) => {
                 let is_done = poller.failure.is_some() || !poller.is_resolving_host(host);
                 is_done.then_some(Ok(()))
@@ -337,7 +337,8 @@ fn await_host_ports(
         };
         let timeout = limit.unwrap_or(discovery_timeout).min(discovery_timeout);
         // After the timeout the request goes to the ports that are known; its own limit may have expired, too.
-        if let Ok(found) = wait(device, Event::CONTROL, Some(timeout), poll) {
+        let objects = [Object::Host(host), Object::Connection(vi.index)];
+        if let Ok(found) = wait_for(device, &objects, Some(timeout), poll) {
             found?;
         }
     }

@@ -27,6 +27,7 @@ use vi_engine::Transmit;
 use vi_types::{QueueKind, ViIndex, status};
 
 use crate::attach::client::{Client, ClientId, Clients};
+use crate::call_waiters::CallWaiters;
 use crate::frame_buffer::FrameBuffer;
 use crate::tap::Tap;
 
@@ -168,6 +169,10 @@ pub(crate) struct Datapath {
     pub(crate) counters: PathCounters,
     /// The attached applications, in a datapath process.
     pub(crate) clients: Clients,
+    /// Calls of applications that wait.
+    pub(crate) calls: CallWaiters,
+    /// Completions, errors or waiting calls of applications are left for the next poll.
+    pub(crate) has_undelivered: bool,
     /// The frame capture of an operator.
     pub(crate) tap: Option<Box<Tap>>,
     random: RandomWords,
@@ -205,6 +210,8 @@ impl Datapath {
             errored: VecDeque::with_capacity(max_vi as usize),
             counters: PathCounters::default(),
             clients: Clients::default(),
+            calls: CallWaiters::default(),
+            has_undelivered: false,
             tap: None,
             random: RandomWords::default(),
             frame_buffer: FrameBuffer::new(),

@@ -137,9 +137,15 @@ impl Poller {
             discovery.port.refuse_unlogged(now_ns, id);
         }
         discovery.port.handle_timeout(now_ns);
+        let mut has_changed = false;
         while let Some(event) = discovery.port.poll_event(now_ns) {
             self.handle_vn_port_event(now_ns, &mut discovery, event);
+            has_changed = true;
+        }
+        if has_changed {
             self.path.pending_events |= Event::CONTROL;
+            let is_known = |host| !discovery.port.is_resolving(host);
+            self.path.calls.notify_hosts(is_known);
         }
         discovery.send(&mut self.path);
         self.discovery = Some(discovery);

@@ -13,6 +13,7 @@
 //! | `frame_buffer` | the buffer in which a frame is built |
 //! | `coalesce` | delays of frames and messages, which leave in bursts |
 //! | `poller`, `nic_backend` | one poll iteration, of this process or an attached one |
+//! | `call_waiters` | calls of applications that wait in a datapath process |
 //! | `progress`, `poll_thread` | polling by the calling threads or a pinned thread, and sleeping |
 //! | `clock`, `yield_policy` | time while a NIC is polled; how long a polling thread keeps its core |
 //! | `device`, `lookup` | NICs of this process, and their objects by handle |
@@ -24,6 +25,7 @@
 //! | [`logger`] | a logger for the C library and for programs |
 
 pub mod attach;
+mod call_waiters;
 pub mod capture_file;
 mod check;
 mod clock;

@@ -179,6 +179,12 @@ impl Backend {
         timers.into_iter().flatten().min()
     }
 
+    /// Returns true while completions, errors or waiting calls of applications are left for the next poll.
+    pub(crate) fn has_undelivered(&self) -> bool {
+        self.poller()
+            .is_some_and(|poller| poller.path.has_undelivered)
+    }
+
     /// Returns true while frames or descriptors wait for room in the port.
     pub(crate) fn has_unsent(&self) -> bool {
         match self {

@@ -154,7 +154,7 @@ impl Poller {
         }
         self.worked = self.receive(now_ns) || worked;
         if !self.path.clients.is_empty() {
-            self.path.deliver_completions();
+            self.worked |= self.path.deliver_completions();
         }
         self.busy_polls += u64::from(self.worked);
         self.worked

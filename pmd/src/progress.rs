@@ -22,18 +22,22 @@
 //!
 //! A second thread calls the error handlers (`error_handlers.rs`), so that no handler runs in the poll loop.
 
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pmd_port::WakeSource;
+use vi_core::biased_lock::BiasedGuard;
 use vi_core::sync::{self, Ordering};
 use vi_core::sys;
 use vi_core::waiters::Event;
 
+use crate::call_waiters::{CallWaiters, Object};
 use crate::config::Progress;
 use crate::device::Device;
 use crate::nic_backend::Backend;
 use crate::open::OpenError;
+use crate::poller::Poller;
 use crate::yield_policy::YieldPolicy;
 
 /// The interval of the port's upkeep.
@@ -398,6 +402,54 @@ fn wait_for_core<T>(
         }
         left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
     }
+}
+
+/// Waits until `check`, which is called with the backend lock held, returns a value.
+/// `objects`: those after whose events `check` may return a value. It also returns one if there is no poller.
+/// `limit`: the timeout; `None` waits without limit.
+pub(crate) fn wait_for<T>(
+    device: &'static Device,
+    objects: &[Object],
+    limit: Option<Duration>,
+    mut check: impl FnMut(&mut BiasedGuard<'_, Option<Backend>>) -> Option<T>,
+) -> Result<T, TimedOut> {
+    if !device.served.load(Ordering::Relaxed) {
+        let events = objects.iter().map(|object| object.event());
+        let event = events.fold(Event::NONE, Event::or);
+        return wait(device, event, limit, || check(&mut device.lock()));
+    }
+    let start = Instant::now();
+    let mut left = limit;
+    if left != Some(Duration::ZERO) {
+        // The core continues the work that the call has begun.
+        device.poll_thread.core.wake();
+    }
+    let mut waiting = None;
+    loop {
+        let call = {
+            let mut held = device.lock();
+            let found = check(&mut held);
+            let calls = held.as_mut().and_then(Backend::poller_mut).map(calls_of);
+            let Some(calls) = calls else {
+                return found.ok_or(TimedOut);
+            };
+            if found.is_some() || left == Some(Duration::ZERO) {
+                if let Some(call) = &waiting {
+                    calls.remove(objects, call);
+                }
+                return found.ok_or(TimedOut);
+            }
+            let call = waiting.get_or_insert_with(|| calls.add(objects));
+            call.begin();
+            Arc::clone(call)
+        };
+        call.sleep(left);
+        left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
+    }
+}
+
+fn calls_of(poller: &mut Poller) -> &mut CallWaiters {
+    &mut poller.path.calls
 }
 
 #[cfg(test)]

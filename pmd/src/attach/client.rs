@@ -25,6 +25,7 @@ use super::socket::Socket;
 use crate::datapath::{Datapath, ViPath};
 
 mod check;
+mod delivery;
 mod limits;
 
 use check::check;
@@ -80,7 +81,9 @@ pub(crate) struct Client {
     /// Submissions that may still be taken in this poll: of its share, and for messages that find no receive.
     budget: u32,
     claim_budget: u32,
-    /// Work queues with completions for which the ring had no space, each once.
+    /// Completions and errors that may still be reported in this poll.
+    report_budget: u32,
+    /// Work queues with completions for which the ring had no space or the poll no budget, each once.
     unreported: VecDeque<(ViIndex, QueueKind)>,
     /// Memory for the segments of its posted descriptors.
     segment_pool: SegmentPool,
@@ -112,6 +115,7 @@ impl Client {
             uncompleted: 0,
             budget: 0,
             claim_budget: 0,
+            report_budget: limits.reports_per_poll(),
             unreported: VecDeque::new(),
             segment_pool: SegmentPool::default(),
             errors: ErrorBacklog::new(MAX_ERRORS, 0),
@@ -142,8 +146,9 @@ impl Client {
         }
     }
 
+    /// True if another entry may be reported in this poll, and the ring has space for it.
     fn has_space(&mut self) -> bool {
-        if self.violation.is_some() {
+        if self.violation.is_some() || self.report_budget == 0 {
             return false;
         }
         match self.completions.has_space(&self.queues) {
@@ -170,10 +175,11 @@ impl Client {
     #[inline]
     fn push(&mut self, vi: ViId, entry: CompletionEntry) {
         self.completions.push(&self.queues, vi, entry);
+        self.report_budget -= 1;
         self.has_new_entries = true;
     }
 
-    /// Reports the completed descriptors of a queue while the ring has space; true if all were reported.
+    /// Reports the completed descriptors of a queue while there is space and budget; true if all were reported.
     fn report_queue(&mut self, vi: &ViShared, id: ViId, kind: QueueKind) -> bool {
         let queue = match kind {
             QueueKind::Send => &vi.send,
@@ -544,41 +550,6 @@ impl Datapath {
             }
         };
         Ok(Some(flushes.then_some((vi, kind))))
-    }
-
-    /// Reports pending completions and errors to the applications, and wakes those that sleep, at the end of a poll.
-    #[inline(never)]
-    pub(crate) fn deliver_completions(&mut self) {
-        for slot_index in 0..self.clients.slots.len() {
-            let Some(client) = self.clients.slots[slot_index].as_deref_mut() else {
-                continue;
-            };
-            while let Some((vi, kind)) = client.unreported.front().copied() {
-                let path = self.vis.get_mut(vi.0 as usize).and_then(Option::as_mut);
-                let path = path.filter(|path| path.client == Some(ClientId(slot_index as u32)));
-                if let Some(path) = path {
-                    if !client.report_queue(path.shared, vi_id(path), kind) {
-                        break;
-                    }
-                    path.pending_completions[kind as usize] = false;
-                }
-                client.unreported.pop_front();
-            }
-            while !client.errors.is_empty() && client.unreported.is_empty() && client.has_space() {
-                if let Some((vi, entry)) = client.errors.pop() {
-                    client.push(vi, entry);
-                }
-            }
-            let extra_units = client.segment_pool.extra_units().into();
-            client
-                .counters
-                .extra_units
-                .store(extra_units, Ordering::Relaxed);
-            if client.has_new_entries {
-                client.has_new_entries = false;
-                client.queues.wake_application();
-            }
-        }
     }
 }
 

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use fcvi_frame::connect::Attributes;
-use vi_core::waiters::Event;
 use vi_engine::{ConnectCommand, RemoteVi};
 use vi_types::{CallError, NetAddress, Outcome, ResourceError};
 
 use super::{lock_for_connecting, poller_of, targets, timeout_ns};
+use crate::call_waiters::Object;
 use crate::lookup::Vi;
-use crate::progress::wait;
+use crate::progress::wait_for;
 
 /// Adds a request to the peer pool (VIPL 3.3.6).
 pub(crate) fn connect_peer_request(
@@ -66,10 +66,9 @@ pub(crate) fn connect_peer_wait(vi: Vi, handle: u64) -> Outcome<Attributes> {
         number.ok_or(CallError::InvalidState)?
     };
     // The request has its own timeout: this wait ends with it, or with the VI.
-    let event = Event::CONTROL.or(Event::on_connection(vi.index.0));
-    wait(vi.device, event, None, || {
-        let mut held = vi.device.lock();
-        match poller_of(&mut held, vi, handle) {
+    let connection = Object::Connection(vi.index);
+    wait_for(vi.device, &[connection], None, |held| {
+        match poller_of(held, vi, handle) {
             Ok(poller) => {
                 let outcome = poller.engine.take_peer_outcome(vi.index, number)?;
                 Some(attributes(outcome))

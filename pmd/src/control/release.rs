@@ -10,6 +10,7 @@ use vi_engine::ConnId;
 
 use super::cq;
 use super::vis::{detach, detach_local, end_connection};
+use crate::call_waiters::Object;
 use crate::device::Device;
 use crate::lookup::Vi;
 use crate::nic_backend::Backend;
@@ -52,6 +53,7 @@ pub(crate) fn release_nic_handle(
         release_cqs(device, nic_handle, &mut ended);
         if let Backend::Local(poller) = backend {
             reject_all(poller, conns);
+            poller.path.calls.notify(Object::NicHandle(nic_handle));
         }
         device.wake_waiters(backend);
     }

@@ -10,6 +10,7 @@ use super::{
     attributes, check_settings, cq, poller_of, start_listening, warn_lenient_protection,
     working_poller_for,
 };
+use crate::call_waiters::Object;
 use crate::datapath::ViPath;
 use crate::device::Device;
 use crate::listen_retry::LISTEN_TIMEOUT;
@@ -186,6 +187,7 @@ pub(crate) fn destroy_vi(vi: Vi, handle: u64) -> Outcome<()> {
 pub(super) fn detach(vi: Vi, poller: &mut Poller, ended: &mut Vec<EndedNotifier>) {
     ended.extend(vi.notify.end());
     attributes::release_tag(&vi);
+    poller.path.calls.notify(Object::Connection(vi.index));
     let slot = poller.path.vis.get_mut(vi.index.0 as usize);
     let Some(path) = slot.and_then(Option::take) else {
         return;

@@ -15,6 +15,7 @@ use vi_types::{AsyncError, QueueKind, ViIndex, ViState, status};
 
 use super::{Datapath, Slot, eof};
 use crate::attach::shared_queues::OpCode;
+use crate::call_waiters::Object;
 
 impl EngineIo for Datapath {
     #[inline]
@@ -291,6 +292,7 @@ impl EngineIo for Datapath {
             }
         }
         self.pending_events |= Event::on_connection(vi.0);
+        self.calls.notify(Object::Connection(vi));
     }
 
     fn report(&mut self, vi: ViIndex, error: AsyncError) {
@@ -319,9 +321,18 @@ impl EngineIo for Datapath {
 
     fn control_event(&mut self, waiter: Waiter) {
         self.pending_events |= match waiter {
-            Waiter::Outcome(vi) => Event::on_connection(vi.0),
-            Waiter::Request(listener) => Event::on_listener(listener),
-            Waiter::All => Event::CONTROL,
+            Waiter::Outcome(vi) => {
+                self.calls.notify(Object::Connection(vi));
+                Event::on_connection(vi.0)
+            }
+            Waiter::Request(listener) => {
+                self.calls.notify(Object::Listener(listener));
+                Event::on_listener(listener)
+            }
+            Waiter::All => {
+                self.calls.notify_all();
+                Event::CONTROL
+            }
         };
     }
 

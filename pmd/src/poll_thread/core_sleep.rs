@@ -45,7 +45,9 @@ impl CoreSleep {
         let until_ns = self.until_ns.load(Ordering::Relaxed);
         let is_sooner = |at_ns| at_ns < until_ns;
         until_ns != AWAKE
-            && (backend.has_unsent() || backend.next_timer_ns().is_some_and(is_sooner))
+            && (backend.has_unsent()
+                || backend.has_undelivered()
+                || backend.next_timer_ns().is_some_and(is_sooner))
     }
 
     /// Wakes the core if it sleeps. Not to be called under the backend lock, which the core takes then.

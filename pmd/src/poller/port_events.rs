@@ -106,6 +106,7 @@ impl Poller {
         }
         self.path.events.push(AsyncEvent::of_nic());
         self.path.pending_events = Event::ALL;
+        self.path.calls.notify_all();
     }
 }
 

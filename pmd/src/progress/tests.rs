@@ -1,5 +1,6 @@
-use vi_core::sync::AtomicBool;
-use vi_types::ViIndex;
+use vi_core::sync::{AtomicBool, AtomicU64};
+use vi_engine::{EngineIo, Waiter};
+use vi_types::{PtagHandle, ViAttributes, ViIndex};
 
 use super::*;
 
@@ -222,6 +223,72 @@ fn wait_on_served_nic_finds_event() {
     crate::open::close(device, nic_handle).unwrap();
 }
 
+/// Calls that check for nothing hold the backend lock in turn, and keep the poll thread from it.
+#[test]
+fn waiting_calls_check_only_after_events_of_their_objects() {
+    const CALLS: u64 = 64;
+    let (device, nic_handle) = served("own-events");
+    let ptag = crate::nic::create_ptag(nic_handle).unwrap();
+    let settings = ViAttributes {
+        reliability: 2,
+        max_transfer_bytes: 4096,
+        ptag: Some(PtagHandle::from_raw(ptag)),
+        ..ViAttributes::default()
+    };
+    let (checks, found) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (mut are_in_common, mut is_due_for_own) = (true, false);
+    let (mut due_for_others, mut checks_for_others) = (0, 0);
+    // Reports events; returns whether a call is to be woken for them.
+    let report = |waiters: &[Waiter]| {
+        let mut held = device.lock();
+        let path = &mut held.as_mut().and_then(Backend::poller_mut).unwrap().path;
+        for waiter in waiters {
+            path.control_event(*waiter);
+        }
+        let has_due = path.calls.has_due();
+        while path.deliver_completions() {}
+        has_due
+    };
+    std::thread::scope(|scope| {
+        for number in 0..CALLS {
+            let (checks, found) = (&checks, &found);
+            scope.spawn(move || {
+                let objects = [Object::Listener(number), Object::NicHandle(nic_handle)];
+                let check = |_: &mut BiasedGuard<'_, Option<Backend>>| {
+                    checks.fetch_add(1, Ordering::Relaxed);
+                    found.load(Ordering::Relaxed).then_some(())
+                };
+                assert_eq!(wait_for(device, &objects, None, check), Ok(()));
+            });
+        }
+        while checks.load(Ordering::Relaxed) < CALLS {
+            std::thread::yield_now();
+        }
+        // Under the backend lock with which the last one checked, it became a waiting call.
+        report(&[]);
+        are_in_common = device.shared.waiters.any();
+        for number in CALLS..2 * CALLS {
+            let vi = crate::nic::create_vi(nic_handle, &settings, 0, 0).unwrap();
+            crate::nic::destroy_vi(vi).unwrap();
+            let of_others = [
+                Waiter::Request(number),
+                Waiter::Outcome(ViIndex(number as u32)),
+            ];
+            due_for_others += u64::from(report(&of_others));
+        }
+        checks_for_others = checks.load(Ordering::Relaxed) - CALLS;
+        found.store(true, Ordering::Relaxed);
+        is_due_for_own = report(&[Waiter::Request(0)]);
+        report(&[Waiter::All]);
+        device.shared.wake_all_waiters();
+    });
+    assert!(!are_in_common, "they sleep where all events wake threads");
+    assert_eq!((due_for_others, checks_for_others), (0, 0));
+    assert!(is_due_for_own);
+    assert_eq!(checks.load(Ordering::Relaxed), 2 * CALLS);
+    crate::open::close(device, nic_handle).unwrap();
+}
+
 #[test]
 fn wait_on_served_nic_wakes_sleeping_core() {
     let (device, nic_handle) = served("wakes-core");
@@ -248,7 +315,7 @@ fn wait_on_served_nic_wakes_sleeping_core() {
 
 #[test]
 fn core_needs_wake_for_earlier_timer_or_unsent_frame() {
-    use vi_types::{Discriminator, HostAddress, NetAddress, PtagHandle, ViAttributes};
+    use vi_types::{Discriminator, HostAddress, NetAddress};
     let (device, nic_handle) = served("needs-wake");
     let core = &device.poll_thread.core;
     let needs_wake = || core.needs_wake(device.lock().as_ref().unwrap());

@@ -12,6 +12,8 @@ use crate::attach::shared_queues::{CompletionEntry, OpCode, ViId};
 
 /// Maximum number of submissions of an application that are taken in one poll, for each unit of its share.
 const BUDGET: u32 = 8;
+/// Maximum number of completions and errors that are reported to an application in one poll, for each unit of its share.
+pub(super) const REPORT_BUDGET: u32 = 32;
 
 /// Limits of an application on the data path.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +30,11 @@ impl Limits {
     /// Maximum number of submissions taken in one poll.
     pub(super) fn submissions_per_poll(self) -> u32 {
         BUDGET.saturating_mul(self.share)
+    }
+
+    /// Maximum number of completions and errors reported in one poll.
+    pub(super) fn reports_per_poll(self) -> u32 {
+        REPORT_BUDGET.saturating_mul(self.share)
     }
 }
 

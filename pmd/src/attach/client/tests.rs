@@ -292,7 +292,7 @@ fn taken(served: &TestNic) -> u64 {
 
 /// Fills the ring with submissions for a VI that never existed: the cheapest ones.
 fn fill(served: &mut TestNic) {
-    let unknown_vi = RawHandle::pack(vi_core::handle::HandleKind::Vi, 0, 1, 77);
+    let unknown_vi = RawHandle::pack(HandleKind::Vi, 0, 1, 77);
     while served.try_submit(unknown_vi, Submission::Receive) {}
 }
 
@@ -442,6 +442,7 @@ fn segment_pool_memory_is_freed_although_completions_are_reported_late_or_never(
             assert!(served.try_submit_slot(vi, Submission::Receive, &long(16)));
             assert!(with(device, Datapath::take_submissions));
             with(device, |path| path.flush_queue(index, QueueKind::Receive));
+            with(device, Datapath::deliver_completions);
             assert_eq!(spilled(vi), 0, "round {rounds}");
         }
     }
@@ -454,8 +455,55 @@ fn segment_pool_memory_is_freed_although_completions_are_reported_late_or_never(
     assert_eq!(unsafe { never.spilled() }, 0, "it ended");
     while completions.pop(&served.queues).is_some() {}
     completions.release(&served.queues);
-    with(device, Datapath::deliver_completions);
+    while with(device, Datapath::deliver_completions) {}
     assert!(!queue(reported_late).has_complete());
+    served.close();
+}
+
+/// An application with many completed descriptors that takes its completions at once gets a part of them in each poll.
+#[test]
+fn one_poll_reports_limited_completions_and_later_ones_the_rest_in_order() {
+    const POSTED: u32 = 100;
+    let mut served = TestNic::new("reports", limits());
+    let device = served.device;
+    let vi = served.vi(served.nic, served.ptag);
+    for _ in 0..POSTED {
+        served.submit(vi, Submission::Receive);
+    }
+    while with(device, Datapath::take_submissions) {}
+    assert_eq!(receives(vi), POSTED);
+    let index = vi_of(vi).unwrap().index;
+    for length_bytes in 0..POSTED {
+        let done = Completion {
+            status: Status::default(),
+            length_bytes,
+            immediate: None,
+            remote_write: false,
+        };
+        with(device, |path| path.complete_receive(index, done));
+    }
+    let error = AsyncEvent::of_vi(vi, 0, AsyncError::ConnectionLost);
+    with(device, |path| path.clients.report(served.id, &error));
+    let mut completions = CompletionConsumer::default();
+    let mut lengths = Vec::new();
+    let mut errors = 0;
+    for left in [true, true, true, false] {
+        assert_eq!(with(device, Datapath::deliver_completions), left);
+        assert_eq!(with(device, |path| path.has_undelivered), left);
+        let mut reported = 0;
+        while let Some((_, entry)) = completions.pop(&served.queues) {
+            reported += 1;
+            match entry {
+                CompletionEntry::Received(completed) => lengths.push(completed.length_bytes),
+                CompletionEntry::Error { .. } => errors += 1,
+                CompletionEntry::Sent(_) => panic!("nothing was sent"),
+            }
+        }
+        completions.release(&served.queues);
+        assert!(reported <= limits::REPORT_BUDGET, "{reported} in one poll");
+    }
+    assert_eq!(lengths, (0..POSTED).collect::<Vec<_>>(), "in order");
+    assert_eq!(errors, 1);
     served.close();
 }
 

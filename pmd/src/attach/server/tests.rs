@@ -619,3 +619,4 @@ fn reload_returns_the_settings_that_need_a_restart() {
 }
 
 mod files;
+mod waiting_calls;

@@ -158,7 +158,7 @@ fn file_registered_often_leaves_the_bytes_of_the_nic_to_other_applications() {
         ),
         ..init
     };
-    let other = Registrar::new(Arc::new(Session::new(process.device, init)));
+    let other = Registrar::new(Session::new(process.device, init));
     let file_of_other = filled_file(8 * PAGE_BYTES);
     let region = other.registered(&file_of_other, 0, 8);
     assert_eq!(usage().bytes, 16 * PAGE_BYTES);
