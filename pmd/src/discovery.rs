@@ -8,7 +8,7 @@ use fc_port::Fc4;
 use fc_port::vn_port::{NeighbourView, VnPort, VnPortEvent, VnPortFrame};
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::{FcType, NPortId};
-use pmd_port::BURST;
+use pmd_port::{BURST, MbufBatch};
 use vi_core::waiters::Event;
 use vi_engine::{Engine, Transmit};
 use vi_types::{CallError, HostAddress, ResourceError};
@@ -17,7 +17,7 @@ use crate::datapath::Datapath;
 use crate::poller::Poller;
 use crate::transport::Transport;
 
-/// Timeout for sending the logouts when a NIC is taken down.
+/// Timeout for the logouts, and for their answers, when a NIC is taken down.
 const LOGOUT_TIMEOUT_NS: u64 = 100_000_000;
 
 /// The FC-4 protocol of a NIC. It has no service parameters, and cannot undo an exchange [FCVI P-14].
@@ -93,25 +93,38 @@ impl Discovery {
         path.flush();
     }
 
-    /// Logs out from all ports, a burst at a time as far as the send ring has room, within
-    /// [`LOGOUT_TIMEOUT_NS`].
+    /// Logs out from all ports, a burst at a time as far as the send ring has room, and waits for their
+    /// answers, within [`LOGOUT_TIMEOUT_NS`]. They verify the logout by ADISC first, which is refused
+    /// here; a port that got no refusal would take longer to notice that this one is gone.
     fn log_out_all(&mut self, path: &mut Datapath, mut now_ns: impl FnMut() -> u64) {
         let start_ns = now_ns();
         let deadline_ns = start_ns.saturating_add(LOGOUT_TIMEOUT_NS);
         self.port.close(start_ns);
+        let mut rx = MbufBatch::new();
         loop {
             self.send(path);
-            if !self.has_more && path.batch.is_empty() {
+            let is_sent = !self.has_more && path.batch.is_empty();
+            if is_sent && self.port.is_closed() {
                 return;
             }
-            if now_ns() >= deadline_ns {
-                log::warn!(
-                    "{}: logout: timed out, not all ports are notified",
-                    path.port.capabilities().device
-                );
+            let time_ns = now_ns();
+            if time_ns >= deadline_ns {
+                let device = &path.port.capabilities().device;
+                if is_sent {
+                    log::debug!("{device}: logout: timed out, not all ports answered");
+                } else {
+                    log::warn!("{device}: logout: timed out, not all ports are notified");
+                }
                 return;
             }
-            std::thread::yield_now();
+            // Frames of FC-VI are dropped: there are no VIs any more.
+            if path.port.rx_burst(&mut rx, BURST) == 0 {
+                std::thread::yield_now();
+            }
+            while let Some(mbuf) = rx.pop() {
+                self.port.handle_frame(time_ns, mbuf.bytes());
+                path.port.free(mbuf);
+            }
         }
     }
 }

@@ -365,6 +365,12 @@ impl VnPort {
         self.logins.close(now_ns);
     }
 
+    /// Reports whether the port was closed and no LOGO is unanswered.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.logins.is_closed()
+    }
+
     /// Sends a LOGO, within the limit per second, to a port that is not logged in and sent a frame of
     /// the FC-4 protocol.
     pub fn refuse_unlogged(&mut self, now_ns: u64, s_id: NPortId) {

@@ -16,10 +16,11 @@ const MS: u64 = 1_000_000;
 /// More than one burst.
 const PEERS: usize = 40;
 
-/// Sent frames; `is_stuck` makes the port accept none.
+/// Sent frames, and those to receive; `is_stuck` makes the port accept none.
 #[derive(Default)]
 struct Sent {
     frames: Vec<Vec<u8>>,
+    answers: Vec<Vec<u8>>,
     is_stuck: bool,
 }
 
@@ -59,8 +60,22 @@ impl Port for Narrow {
         taken
     }
 
-    fn rx_burst(&mut self, _: &mut MbufBatch, _: usize) -> usize {
-        0
+    fn rx_burst(&mut self, batch: &mut MbufBatch, max: usize) -> usize {
+        let sent = Arc::clone(&self.sent);
+        let mut sent = sent.lock().expect("no panic");
+        let mut received = 0;
+        while received < max
+            && let Some(bytes) = sent.answers.first()
+            && let Some(dst) = bytes.first_chunk()
+            && let Some(mut mbuf) = self.alloc(*dst)
+        {
+            mbuf.buffer_mut()[..bytes.len()].copy_from_slice(bytes);
+            mbuf.set_len(bytes.len());
+            assert!(batch.push(mbuf).is_ok());
+            sent.answers.remove(0);
+            received += 1;
+        }
+        received
     }
 
     fn free(&mut self, mbuf: Mbuf) {
@@ -178,8 +193,55 @@ fn all_logged_in_ports_are_notified_when_the_nic_is_taken_down() {
     });
     let sent = sent.lock().expect("no panic");
     assert_eq!(logged_out(&sent).len(), PEERS);
-    assert!(now_ns < start_ns + LOGOUT_TIMEOUT_NS);
+    // None of them answers.
+    assert!(now_ns >= start_ns + LOGOUT_TIMEOUT_NS);
+    assert!(now_ns < start_ns + LOGOUT_TIMEOUT_NS + MS);
     assert!(path.batch.is_empty());
+}
+
+/// Passes sent frames to the ports they are for, and receives their answers.
+fn answer(now_ns: u64, ports: &mut [VnPort], sent: &Mutex<Sent>) {
+    let mut sent = sent.lock().expect("no panic");
+    let frames = std::mem::take(&mut sent.frames);
+    for (at, port) in ports.iter_mut().enumerate() {
+        // The first port is that of the NIC.
+        let enode_mac = MacAddress([2, 0, 0, 0, 0, at as u8 + 2]);
+        for bytes in &frames {
+            let is_for = |mac: MacAddress| bytes.starts_with(&mac.0);
+            let is_known = |id: NPortId| is_for(MacAddress::vn2vn(id));
+            if is_for(enode_mac) || port.id().is_some_and(is_known) {
+                port.handle_frame(now_ns, bytes);
+            }
+        }
+        while port.poll_event(now_ns).is_some() {}
+        while let Some(frame) = port.poll_outbound() {
+            let mut bytes = vec![0; 2200];
+            let length = frame.emit(&mut bytes).expect("room");
+            bytes.truncate(length);
+            sent.answers.push(bytes);
+        }
+    }
+}
+
+/// The other ports verify a logout: the NIC answers them, and is closed when all have accepted it.
+#[test]
+fn logouts_are_confirmed_before_the_nic_is_taken_down() {
+    let mut ports: Vec<_> = (0..5).map(vn_port).collect();
+    let mut now_ns = log_in_all(&mut ports);
+    let mut discovery = Discovery::new(ports.remove(0));
+    let (mut path, sent) = narrow();
+    let start_ns = now_ns;
+    discovery.log_out_all(&mut path, || {
+        now_ns += MS / 10;
+        answer(now_ns, &mut ports, &sent);
+        now_ns
+    });
+    assert!(discovery.port.is_closed());
+    assert!(
+        now_ns < start_ns + 10 * MS,
+        "{} us",
+        (now_ns - start_ns) / 1000
+    );
 }
 
 #[test]
