@@ -86,7 +86,7 @@ impl LoginConfig {
             farp_retries: 3,
             farp_lifetime_ns: 30_000 * NS_PER_MS,
             max_neighbours: 256,
-            max_answers: 64,
+            max_answers: 128,
             max_hosts: 64,
             max_ports_per_host: 64,
             max_logos_per_second: 1,

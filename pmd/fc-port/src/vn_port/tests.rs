@@ -5,9 +5,7 @@ mod forger;
 use fcvi_frame::els::Adisc;
 use fcvi_frame::fc::{FcHeader, FcType, NPortId, RCtl};
 use fcvi_frame::fcoe::{Eof, Sof};
-use fcvi_frame::fip::{
-    Claim, Fc4Attributes, FipView, Vn2vnFrame, Vn2vnMessage, VnPort as VnPortOfClaim, VnPortId,
-};
+use fcvi_frame::fip::FipView;
 use fcvi_frame::frame::{FrameHeader, seal};
 use fcvi_frame::{MacAddress, profile};
 use vi_types::HostAddress;
@@ -293,58 +291,6 @@ fn port_that_disappears_expires_and_can_return() {
     link.start(3, 4);
     link.run(3 * S);
     assert!(link.is_complete());
-}
-
-/// Returns a forged claim of a port that does not exist.
-fn forged_claim(number: u16) -> Vec<u8> {
-    let [high, low] = (0x8000 + number).to_be_bytes();
-    let id = NPortId::from_bytes([0, high, low]);
-    let frame = Vn2vnFrame {
-        recorded: false,
-        port: VnPortOfClaim {
-            enode_mac: MacAddress([0x52, 0x55, 0, 0, high, low]),
-            node_name: 1,
-            id: VnPortId {
-                mac: MacAddress::vn2vn(id),
-                n_port_id: id,
-                port_name: 0x3000_0000_0000_0000 | u64::from(number),
-            },
-        },
-        message: Vn2vnMessage::ClaimNotification(Claim {
-            fc4: Fc4Attributes::default(),
-            max_fcoe_bytes: 2158,
-        }),
-    };
-    let mut bytes = vec![0; frame.bytes()];
-    frame
-        .emit(MacAddress::ALL_VN2VN, 0, &mut bytes)
-        .expect("room");
-    bytes
-}
-
-/// A port that joined after the last beacon of another one logs in with it all the same, and keeps the login.
-#[test]
-fn forged_claims_do_not_evict_a_logged_in_neighbour() {
-    let mut link = Link::new(8);
-    link.start(0, 1);
-    link.run(3 * S);
-    link.start(2, 3);
-    link.run(3 * S);
-    assert!(link.is_complete());
-    for number in 0..1000 {
-        let claim = forged_claim(number);
-        let now_ns = link.now_ns;
-        assert!(link.node_mut(2).port.handle_frame(now_ns, &claim));
-        link.run(MS);
-    }
-    assert!(link.is_complete());
-    assert_eq!(counter(&link.node(2).port, "logouts"), 0);
-    assert!(counter(&link.node(2).port, "vn2vn_gone") > 0);
-    // It is removed when it disappears.
-    link.nodes[0] = None;
-    link.run(21 * S);
-    assert!(link.node(2).logins.is_empty());
-    assert_eq!(link.node(2).port.neighbours().count(), 0);
 }
 
 #[test]

@@ -337,19 +337,44 @@ fn restarted_port_is_logged_in_again_soon() {
     assert!(ms[0] < 9_500 && ms[1] < 1_500 && ms[2] < 5_500, "{ms:?}");
 }
 
+/// Returns a port that does not exist.
+fn invented(number: u16) -> Known {
+    let [high, low] = number.to_be_bytes();
+    Known {
+        id: NPortId::from_bytes([0, 0x80 + high, low]),
+        port_name: 0x3000_0000_0000_0000 | u64::from(number),
+        node_name: 1,
+        enode_mac: MacAddress([0x52, 0x55, 0, 0, high, low]),
+    }
+}
+
+/// A port that joined after the last beacon of another one logs in with it all the same, and keeps the login.
+#[test]
+fn forged_claims_do_not_evict_a_logged_in_neighbour() {
+    let mut link = logged_in_pair(8);
+    let message = Vn2vnMessage::ClaimNotification(claim(2158));
+    for number in 0..1000 {
+        let bytes = vn2vn_frame(invented(number), message, false, MacAddress::ALL_VN2VN, 0);
+        inject(&mut link, 2, &bytes);
+        link.run(MS);
+    }
+    assert!(link.is_complete());
+    assert_eq!(counter(&link.node(2).port, "logouts"), 0);
+    assert!(counter(&link.node(2).port, "vn2vn_gone") > 0);
+    // It is removed when it disappears.
+    link.nodes[0] = None;
+    link.run(21 * S);
+    assert!(link.node(2).logins.is_empty());
+    assert_eq!(link.node(2).port.neighbours().count(), 0);
+}
+
 /// 1000 forged neighbours that send beacons too: a new port is found, and logged in with.
 #[test]
 fn forged_neighbours_do_not_keep_a_new_port_out() {
     let mut link = logged_in_pair(41);
     let all = MacAddress::ALL_VN2VN;
-    for number in 0..1_000_u16 {
-        let [high, low] = number.to_be_bytes();
-        let port = Known {
-            id: NPortId::from_bytes([0, 0x80 + high, low]),
-            port_name: 0x3000_0000_0000_0000 | u64::from(number),
-            node_name: 1,
-            enode_mac: MacAddress([0x52, 0x55, 0, 0, high, low]),
-        };
+    for number in 0..1_000 {
+        let port = invented(number);
         for at in PAIR {
             let response = Vn2vnMessage::ClaimResponse(claim(2158));
             let enode_mac = link.node(at).enode_mac;
