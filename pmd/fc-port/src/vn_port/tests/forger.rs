@@ -283,7 +283,7 @@ fn forged_frames_do_not_end_the_login_of_a_pair() {
 }
 
 /// The forger sends frames in the name of each while they find each other and log in. Frames about the own N_Port_ID of
-/// the target are excluded: whoever objects to each one keeps it from getting one.
+/// the target are excluded: a station that objects to each one keeps it from getting any.
 #[test]
 fn forged_frames_do_not_prevent_the_login_of_a_pair() {
     let mut longest_ns = 0;
@@ -326,7 +326,7 @@ fn restart(link: &mut Link, low: u16, preferred: Option<NPortId>) -> u64 {
 }
 
 /// A restart with the same name and N_Port_ID, with another name, and with another N_Port_ID: the wait is that of the
-/// discovery, about 1 s, and in the last case four ADISCs to the old N_Port_ID, which nobody answers.
+/// discovery, about 1 s, and in the last case four ADISCs to the old N_Port_ID, which no port answers.
 #[test]
 fn restarted_port_is_logged_in_again_soon() {
     let same = restart(&mut logged_in_pair(31), 3, None);
