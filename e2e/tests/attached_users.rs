@@ -178,7 +178,8 @@ fn programs_of_a_user_have_no_more_than_its_share_of_the_nic() {
     let nic = NicText::shm(segment.path());
     let mut scene = Scene::with_keys(&nic, "::1", "[process.quota]\nmax_vi = 300");
     let [mut first, mut second, mut third] = [(); 3].map(|()| scene.user_explorer());
-    let created = [&mut first, &mut second, &mut third].map(|program| scene.create_vis(program, 400));
+    let created =
+        [&mut first, &mut second, &mut third].map(|program| scene.create_vis(program, 400));
     // Half of 1024 together.
     assert_eq!(created, [300, 212, 0]);
     let reason = "call refused: max_vi = 512: 512 in use by programs of this user";
