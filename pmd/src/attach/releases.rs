@@ -75,6 +75,15 @@ impl State {
         }
     }
 
+    fn add(&mut self, uid: libc::uid_t, socket: Socket) {
+        let of_user = self.users.entry(uid).or_default();
+        of_user.waiting.push_back(socket);
+        if of_user.connections() == 1 {
+            self.ready.push_back(uid);
+        }
+        self.connections += 1;
+    }
+
     /// Takes the next connection to close.
     fn next(&mut self) -> Option<(libc::uid_t, Socket)> {
         let uid = self.ready.pop_front()?;
@@ -120,27 +129,40 @@ impl Releases {
             let waited = self.changed.wait_timeout(state, delay.min(DELAY));
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
-        if state.idle_threads == 0 && state.threads < MAX_THREADS && !state.is_stopped {
-            let releases = Arc::clone(self);
-            let start = || thread::start("release".to_owned(), move || releases.run());
-            state.threads += 1;
-            drop(state);
-            let started = sys::with_signals_blocked(start);
-            state = self.state();
-            state.threads -= usize::from(started.is_err());
-        }
-        if state.is_stopped || state.threads == 0 {
+        if state.is_stopped {
             drop(state);
             drop(socket.into_foreign());
             return;
         }
-        let of_user = state.users.entry(uid).or_default();
-        of_user.waiting.push_back(socket);
-        if of_user.connections() == 1 {
-            state.ready.push_back(uid);
+        state.add(uid, socket);
+        // Each idle thread takes one of the users, also one that has not noticed it yet.
+        if state.ready.len() > state.idle_threads && state.threads < MAX_THREADS {
+            state.threads += 1;
+            drop(state);
+            self.start_thread();
         }
-        state.connections += 1;
         self.changed.notify_all();
+    }
+
+    /// Starts a thread that is counted already. Without any thread, leaves the connections to the deferred-close thread.
+    fn start_thread(self: &Arc<Self>) {
+        let releases = Arc::clone(self);
+        let start = || thread::start("release".to_owned(), move || releases.run());
+        let Err(error) = sys::with_signals_blocked(start) else {
+            return;
+        };
+        log::debug!("rejected connections: no thread: {error}");
+        let mut left = Vec::new();
+        let mut state = self.state();
+        state.threads -= 1;
+        while state.threads == 0
+            && let Some((uid, socket)) = state.next()
+        {
+            state.finish(uid);
+            left.push(socket.into_foreign());
+        }
+        drop(state);
+        drop(left);
     }
 
     /// Closes connections until [`Self::stop`].
