@@ -1,7 +1,9 @@
 //! Interfaces that are set down or removed under open NICs.
 
+use std::path::Path;
 use std::process::Command;
 
+use e2e::datapath::DatapathProcess;
 use e2e::nics::{End, NicText};
 use e2e::process::{Running, TIMEOUT};
 use e2e::scratch::Scratch;
@@ -16,14 +18,18 @@ struct Hosts {
     files: Scratch,
 }
 
+/// The NIC of a host.
+fn nic_of(end: End) -> NicText {
+    NicText::af_packet(end)
+        .long_timeouts()
+        .key("probe_interval_ms", 500)
+}
+
 impl Hosts {
     fn new() -> Self {
         let files = Scratch::new("failures");
         for (name, end) in [("left", End::Left), ("right", End::Right)] {
-            let text = NicText::af_packet(end)
-                .long_timeouts()
-                .key("probe_interval_ms", 500);
-            text.write(&files, name);
+            nic_of(end).write(&files, name);
         }
         Self {
             wire: Wire::new(MTU_BYTES),
@@ -40,7 +46,11 @@ impl Hosts {
     }
 
     fn client(&self) -> Running {
-        let mut command = self.peer(End::Right);
+        Self::client_of(self.peer(End::Right))
+    }
+
+    /// Starts a client whose NIC is to fail.
+    fn client_of(mut command: Command) -> Running {
         command.args(["survive-failures", End::Left.host(), "echo"]);
         command.args(["--client-name", "client", "--failures", "1"]);
         let mut client = Running::start("client", &mut command);
@@ -94,4 +104,38 @@ fn nic_fails_when_its_interface_is_removed_and_works_on_a_new_one() {
     client.wait_for("alive 1", TIMEOUT);
     client.succeed(TIMEOUT);
     server.succeed(TIMEOUT);
+}
+
+/// The NIC of a datapath process fails, and a program does nothing about it: it is stopped. Another program opens the NIC
+/// nevertheless. The first one finds its NIC failed when it continues, and opens it again.
+#[test]
+fn failed_nic_of_a_datapath_process_works_again_although_a_program_keeps_it_open() {
+    let hosts = Hosts::new();
+    let right = &hosts.wire.right;
+    let run = |program: &Path| right.program(program);
+    let mut process =
+        DatapathProcess::start(&hosts.files, "idle = \"hybrid\"", &nic_of(End::Right), run);
+    let attached = vi_peer::within(right, process.config());
+    let mut server = hosts.server();
+    let mut holder = Hosts::client_of(attached);
+    holder.signal("STOP");
+    hosts.wire.remove();
+    server.wait_for("failed Nic", TIMEOUT);
+    drop(server.finish(TIMEOUT));
+    let has_failed = |line: &str| line.contains("the network interface was removed");
+    process.output().wait_until("failure", TIMEOUT, has_failed);
+    hosts.wire.join(MTU_BYTES);
+    let server = hosts.server();
+    let next = vi_peer::within(right, process.config());
+    let mut next = vi_peer::ping(next, End::Left.host(), "echo", "next");
+    vi_peer::await_progress(&mut next, 2);
+    holder.signal("CONT");
+    holder.wait_for("failed Nic", TIMEOUT);
+    holder.wait_for("closed 0", TIMEOUT);
+    holder.send_line("again");
+    holder.wait_for("alive 1", TIMEOUT);
+    holder.succeed(TIMEOUT);
+    vi_peer::stop_client(next);
+    server.succeed(TIMEOUT);
+    process.stop_and_check();
 }

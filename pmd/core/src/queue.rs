@@ -114,12 +114,6 @@ impl Slot {
         self.spill = None;
     }
 
-    /// Returns how many descriptors this one counts as ([`descriptor_units`]).
-    #[inline]
-    pub fn units(&self) -> u32 {
-        descriptor_units(self.segments)
-    }
-
     /// Returns the access that a send-queue operation needs to its data segments.
     #[inline]
     pub fn access(&self) -> Access {

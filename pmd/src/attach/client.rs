@@ -28,7 +28,7 @@ mod check;
 mod delivery;
 mod limits;
 
-use check::check;
+use check::{check, operation_of};
 pub(crate) use limits::Limits;
 
 /// Maximum number of pending errors of an application that does not read the completion ring, without losses beyond it.
@@ -507,18 +507,16 @@ impl Datapath {
         let max_bytes = shared.max_transfer_bytes.load(Ordering::Relaxed);
         let reads = shared.reads.load(Ordering::Relaxed);
         let epoch = self.regions.epoch();
-        let (mut copied, mut has_memory) = (Ok(()), true);
+        let (mut copied, mut without_memory) = (Ok(()), None);
         let posted = queue.post(&mut queue.post_end.lock(), |slot| {
-            has_memory = client.segment_pool.lend(slot, submitted.segments);
-            copied = match has_memory {
-                true => client.submissions.copy(&client.queues, &submitted, slot),
-                false => {
-                    let header = submitted.without_segments();
-                    let copied = client.submissions.copy(&client.queues, &header, slot);
-                    slot.fault = status::DESC_FLUSHED_ERROR;
-                    copied
-                }
-            };
+            if client.segment_pool.lend(slot, submitted.segments) {
+                copied = client.submissions.copy(&client.queues, &submitted, slot);
+            } else {
+                let header = submitted.without_segments();
+                copied = client.submissions.copy(&client.queues, &header, slot);
+                slot.fault = status::DESC_FLUSHED_ERROR;
+                without_memory = Some(operation_of(slot, kind));
+            }
             slot.epoch = epoch.wrapping_sub(1);
             check(slot, kind, reads, max_bytes);
             if copied.is_err() || slot.fault != 0 {
@@ -533,8 +531,8 @@ impl Datapath {
         client.submissions.advance(&submitted);
         client.uncompleted += 1;
         count(&client.counters.submitted);
-        if !has_memory {
-            client.fail_without_memory(shared, submitted.vi, kind);
+        if let Some(operation) = without_memory {
+            client.fail_without_memory(shared, submitted.vi, operation);
             self.enqueue(vi);
         }
         let flushes = match kind {

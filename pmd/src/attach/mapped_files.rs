@@ -146,12 +146,12 @@ impl State {
             charge.freed = false;
             return Ok(Vec::new());
         }
+        application.charges.try_reserve(1).map_err(no_memory)?;
         let idle = application.evict_for(file.bytes(), quota, other_bytes)?;
         let mut unmapped = Vec::new();
         unmapped.try_reserve_exact(idle.len()).map_err(no_memory)?;
         unmapped.extend(idle.into_iter().filter_map(|idle| self.discharge(id, idle)));
         let application = self.applications.get_mut(&id).ok_or_else(interrupted)?;
-        application.charges.try_reserve(1).map_err(no_memory)?;
         let charge = Charge {
             bytes: file.bytes(),
             regions: 1,

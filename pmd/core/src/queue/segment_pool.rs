@@ -23,6 +23,14 @@ pub fn descriptor_units(segments: u16) -> u32 {
     }
 }
 
+impl Slot {
+    /// Returns how many descriptors this one counts as ([`descriptor_units`]).
+    #[inline]
+    pub fn units(&self) -> u32 {
+        descriptor_units(self.segments)
+    }
+}
+
 /// A pool of segment buffers, lent to the slots of one application until their descriptors complete.
 /// So the total is bounded by the descriptors that the application may have posted, not by the slots
 /// that it can reach.

@@ -1,8 +1,16 @@
 //! Checks of the descriptors that applications submit.
 
-use vi_core::descriptor::control;
+use vi_core::descriptor::{control, send_operation};
 use vi_core::queue::Slot;
 use vi_types::{QueueKind, status};
+
+/// Returns the operation of a descriptor, an `OP_*` of the status word.
+pub(super) fn operation_of(slot: &Slot, kind: QueueKind) -> u32 {
+    match kind {
+        QueueKind::Send => send_operation(slot.control),
+        QueueKind::Receive => status::OP_RECEIVE,
+    }
+}
 
 /// Validates a descriptor as the library does; an invalid one completes with an error.
 pub(super) fn check(slot: &mut Slot, kind: QueueKind, reads: bool, max_bytes: u32) {

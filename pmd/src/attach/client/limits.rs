@@ -5,7 +5,7 @@ use vi_core::events::{ErrorCode, ResourceCode};
 use vi_core::queue::descriptor_units;
 use vi_core::sync::Ordering;
 use vi_core::vi::ViShared;
-use vi_types::{QueueKind, status};
+use vi_types::status;
 
 use super::{Client, count};
 use crate::attach::shared_queues::{CompletionEntry, OpCode, ViId};
@@ -48,15 +48,12 @@ impl Client {
         in_use > 0 && in_use.saturating_add(descriptor_units(segments)) > self.limits.descriptors
     }
 
-    /// Fails the VI of a descriptor for whose segments there is no memory, as one post too many does (VIPL 3.8.1).
+    /// Fails the VI of a descriptor of this operation for whose segments there is no memory, as one post too many does
+    /// (VIPL 3.8.1).
     #[cold]
-    pub(super) fn fail_without_memory(&mut self, vi: &ViShared, id: ViId, kind: QueueKind) {
+    pub(super) fn fail_without_memory(&mut self, vi: &ViShared, id: ViId, operation: u32) {
         count(&self.counters.out_of_memory);
         vi.broken.store(true, Ordering::Release);
-        let operation = match kind {
-            QueueKind::Send => status::OP_SEND,
-            QueueKind::Receive => status::OP_RECEIVE,
-        };
         let op_code = OpCode {
             op_code: operation >> status::OP_SHIFT,
             is_orderly: false,

@@ -585,8 +585,5 @@ fn reload_returns_the_settings_that_need_a_restart() {
 }
 
 mod files;
-<<<<<<< HEAD
-mod waiting_calls;
-=======
 mod releases;
->>>>>>> 743eac3 (attach: start a thread for each user whose rejected connections wait)
+mod waiting_calls;
