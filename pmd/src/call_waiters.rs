@@ -70,7 +70,7 @@ impl WaitingCall {
     }
 }
 
-/// The calls of applications that wait on one NIC. Whoever drops it wakes all.
+/// The calls of applications that wait on one NIC. All are woken when it is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct CallWaiters {
     waiting: HashMap<Object, Vec<Arc<WaitingCall>>>,

@@ -108,7 +108,7 @@ impl<T> BiasedLock<T> {
         self.take(me)
     }
 
-    /// As [`BiasedLock::try_lock`], also while control calls wait: for a poller that has given way to them for long.
+    /// As [`BiasedLock::try_lock`], also while control calls wait: for a poller that has yielded to them for long.
     /// Their threads may not be running.
     #[cold]
     pub fn try_lock_first(&self) -> Option<BiasedGuard<'_, T>> {
