@@ -345,7 +345,9 @@ impl<'t> File<'t> {
         table: &DeTable<'t>,
     ) -> Option<DeTable<'t>> {
         let valid = self.table::<T>(at, table)?;
-        for key in keys::of::<T>() {
+        // Numeric keys have defaults.
+        let required = || keys::of::<T>().iter().filter(|key| T::form(key).is_some());
+        for key in required() {
             if !table.contains_key(*key) {
                 let must_be = keys::must_be::<T>(key).unwrap_or_default();
                 let text = format!("{}missing key `{key}`: {must_be}", at.prefix);
@@ -353,8 +355,7 @@ impl<'t> File<'t> {
                 self.errors.push(LocatedError { line, text });
             }
         }
-        keys::of::<T>()
-            .iter()
+        required()
             .all(|key| valid.contains_key(*key))
             .then_some(valid)
     }

@@ -79,6 +79,9 @@ fn before<T: Table>(key: &str) -> String {
                  [[nic.neighbour]]\n{other}"
             )
         }
+        "[nic.tls]" if key.starts_with("max_") => {
+            "[[nic]]\ntransport = \"vi-tcp\"\n[nic.tls]\ncertificate = \"a\"\nprivate_key = \"b\"\nauthorities = \"c\"\n".into()
+        }
         "[process]" if key == "spin_us" => "[[nic]]\n[process]\nidle = \"hybrid\"\n".into(),
         "[[process.application]]" if key != "user" && key != "group" => {
             "[[nic]]\n[[process.application]]\nuser = 7\n".into()
