@@ -23,7 +23,7 @@
 //! | 3 | 1 | vendor specific |
 
 use crate::error::{Field, ParseError, Reason};
-use crate::wire::{Reader, Writer, tiles};
+use vi_types::fields::{Reader, Writer, tiles};
 
 const SEQ_ID_VALID: usize = 0;
 const SEQ_ID: usize = 1;

@@ -27,7 +27,7 @@ pub use attributes::Attributes;
 use vi_types::NetAddress;
 
 use crate::error::{Field, ParseError, Reason};
-use crate::wire::{Reader, Writer, tiles};
+use vi_types::fields::{Reader, Writer, tiles};
 
 const VI_HANDLE: usize = 0;
 

@@ -16,7 +16,7 @@ use core::fmt;
 
 use crate::error::{EmitError, Field, ParseError, Reason};
 use crate::iu::Opcode;
-use crate::wire::{Reader, Writer, tiles};
+use vi_types::fields::{Reader, Writer, tiles};
 
 const HANDLE: usize = 0;
 const OPCODE: usize = 4;

@@ -13,7 +13,7 @@ use core::str::FromStr;
 
 use crate::error::{EmitError, Field, ParseError, Reason};
 use crate::fc::NPortId;
-use crate::wire::{Reader, Writer, tiles};
+use vi_types::fields::{Reader, Writer, tiles};
 
 const DST: usize = 0;
 const SRC: usize = 6;

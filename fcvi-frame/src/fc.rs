@@ -20,7 +20,7 @@ use core::str::FromStr;
 
 use crate::error::{Field, ParseError, Reason};
 use crate::ethernet::{hex_byte, hex_groups};
-use crate::wire::{Reader, Writer, tiles};
+use vi_types::fields::{Reader, Writer, tiles};
 
 pub(crate) const R_CTL: usize = 0;
 pub(crate) const D_ID: usize = 1;

@@ -13,7 +13,7 @@
 use crate::error::{Field, ParseError, Reason};
 use crate::ethernet;
 use crate::fc::FcHeader;
-use crate::wire::{Reader, Writer, tiles};
+use vi_types::fields::{Reader, Writer, tiles};
 
 const VERSION: usize = 0;
 const RESERVED: usize = 1;

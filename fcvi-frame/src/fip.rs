@@ -30,7 +30,7 @@ pub use vn2vn::{Claim, Vn2vnFrame, Vn2vnMessage, VnPort};
 use crate::error::{Field, ParseError, Reason};
 use crate::ethernet::{self, ETHERTYPE_FIP, EthernetHeader, MacAddress};
 use crate::fcoe;
-use crate::wire::{Reader, Writer, tiles};
+use vi_types::fields::{Reader, Writer, tiles};
 
 const VERSION: usize = 0;
 const RESERVED: usize = 1;

@@ -25,7 +25,7 @@ use crate::fcoe::{
     MAX_FRAME_BYTES, MIN_FRAME_BYTES, Sof,
 };
 use crate::profile;
-use crate::wire::{Reader, Writer, tiles};
+use vi_types::fields::{Reader, Writer, tiles};
 
 const ETHERNET: usize = 0;
 const FCOE: usize = 14;

@@ -9,7 +9,7 @@
 //! One to sixteen of these ranges, in the order of their messages and offsets.
 
 use crate::error::{Field, ParseError, Reason};
-use crate::wire::{Reader, Writer, tiles};
+use vi_types::fields::{Reader, Writer, tiles};
 
 const MSG_ID: usize = 0;
 const OFFSET: usize = 4;

@@ -51,7 +51,6 @@ pub mod profile;
 pub mod reason;
 #[cfg(test)]
 mod test_seed;
-mod wire;
 
 pub use error::{EmitError, ParseError};
 pub use ethernet::MacAddress;

@@ -22,7 +22,7 @@ use crate::attributes::Attributes;
 use crate::error::SegmentError;
 use crate::profile::{CE_HEADER_BYTES, MAX_DISCRIMINATOR_BYTES};
 use crate::security::Security;
-use crate::wire::{Reader, Writer, tiles};
+use vi_types::fields::{Reader, Writer, tiles};
 
 const ATTRIBUTES: usize = 0;
 const CALLING_LENGTH: usize = 2;

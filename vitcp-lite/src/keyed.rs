@@ -45,7 +45,7 @@ use crate::profile::{
     MAX_SECURITY_BYTES, NONCE_BYTES, PROOF_BYTES,
 };
 use crate::security::Security;
-use crate::wire::{Writer, tiles};
+use vi_types::fields::{Writer, tiles};
 
 const LABEL: usize = 0;
 const INITIATOR: usize = 16;

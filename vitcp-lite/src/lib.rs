@@ -57,7 +57,6 @@ mod seeded;
 pub mod segment;
 pub mod segment_type;
 pub mod sequence;
-mod wire;
 
 pub use attributes::{Attributes, ExactLevel};
 pub use ce::{CeHeader, Discriminator};

@@ -9,7 +9,7 @@
 use core::fmt;
 
 use crate::profile::RDMA_HEADER_BYTES;
-use crate::wire::{Reader, Writer, tiles};
+use vi_types::fields::{Reader, Writer, tiles};
 
 const ADDRESS: usize = 0;
 const HANDLE: usize = 8;

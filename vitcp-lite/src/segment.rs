@@ -21,7 +21,7 @@ use crate::profile::{
 };
 use crate::remote_error::RemoteError;
 use crate::segment_type::{Flags, SegmentType};
-use crate::wire::{Reader, Writer, tiles};
+use vi_types::fields::{Reader, Writer, tiles};
 
 const VERSION_AT: usize = 0;
 const TYPE_AND_FLAGS: usize = 1;

@@ -11,7 +11,7 @@ use vi_types::{Discriminator, HostAddress, NetAddress};
 
 use crate::error::{Field, ParseError, Reason};
 use crate::profile::MAX_DISCRIMINATOR_BYTES;
-use crate::wire::{Reader, Writer, tiles};
+use vi_types::fields::{Reader, Writer, tiles};
 
 const HOST_LENGTH: usize = 0;
 const DISCRIMINATOR_LENGTH: usize = 2;

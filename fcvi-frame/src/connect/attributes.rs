@@ -17,7 +17,7 @@ use vi_types::ReliabilityLevel;
 
 use crate::error::{Field, ParseError, Reason};
 use crate::profile::{self, attribute};
-use crate::wire::{Reader, Writer, tiles};
+use vi_types::fields::{Reader, Writer, tiles};
 
 const FLAGS: usize = 0;
 const MAX_TRANSFER: usize = 4;

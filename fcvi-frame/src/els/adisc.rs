@@ -13,7 +13,7 @@
 use super::{ElsCommand, exactly};
 use crate::error::ParseError;
 use crate::fc::NPortId;
-use crate::wire::{Reader, Writer, tiles};
+use vi_types::fields::{Reader, Writer, tiles};
 
 const COMMAND: usize = 0;
 const RESERVED: usize = 1;

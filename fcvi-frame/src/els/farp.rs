@@ -21,8 +21,8 @@
 use super::{ElsCommand, exactly};
 use crate::error::{Field, ParseError, Reason};
 use crate::fc::NPortId;
-use crate::wire::{Reader, Writer, tiles};
 use vi_types::HostAddress;
+use vi_types::fields::{Reader, Writer, tiles};
 
 const COMMAND: usize = 0;
 const RESERVED: usize = 1;

@@ -28,7 +28,7 @@
 
 use super::{ElsCommand, exactly};
 use crate::error::{Field, ParseError, Reason};
-use crate::wire::{Reader, Writer, tiles};
+use vi_types::fields::{Reader, Writer, tiles};
 
 const COMMAND: usize = 0;
 const RESERVED: usize = 1;

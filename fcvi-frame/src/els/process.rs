@@ -21,7 +21,7 @@
 use super::{ElsCommand, MAX_PAYLOAD_BYTES};
 use crate::error::{Field, ParseError, Reason};
 use crate::fc::FcType;
-use crate::wire::{Reader, Writer, tiles};
+use vi_types::fields::{Reader, Writer, tiles};
 
 const COMMAND: usize = 0;
 const PAGE_LENGTH: usize = 1;

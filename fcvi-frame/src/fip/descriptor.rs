@@ -16,7 +16,7 @@ use super::fc4::{self, Fc4Attributes};
 use crate::error::{Field, ParseError, Reason};
 use crate::ethernet::MacAddress;
 use crate::fc::NPortId;
-use crate::wire::{Reader, Writer, tiles};
+use vi_types::fields::{Reader, Writer, tiles};
 
 const TYPE: usize = 0;
 const WORDS: usize = 1;

@@ -30,7 +30,7 @@ use super::{
 };
 use crate::error::{EmitError, ParseError};
 use crate::ethernet::MacAddress;
-use crate::wire::{Writer, tiles};
+use vi_types::fields::{Writer, tiles};
 
 const HEADERS: usize = 0;
 const MAC: usize = 24;

@@ -15,6 +15,7 @@
 //! | [`AsyncError`] | asynchronous errors of the protocol (VIPL 4.4) |
 //! | [`ResourceError`] | reasons of VIP_ERROR_RESOURCE |
 //! | [`ConnectionOptions`] | options of a VI's connections beyond the guide |
+//! | [`fields`] | big-endian fields of headers on the wire |
 //! | [`counters!`] | declaration of counters |
 //! | [`LockPolicy`] | whether the pages of registered memory are locked |
 #![no_std]
@@ -31,6 +32,7 @@ mod bounded_bytes;
 mod call_error;
 mod connection_options;
 mod counters;
+pub mod fields;
 mod handles;
 mod lock_policy;
 mod queue_kind;
