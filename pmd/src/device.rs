@@ -18,7 +18,10 @@ use vi_core::sync::{AtomicBool, AtomicU32, Ordering};
 use vi_core::vi::ViShared;
 use vi_types::{ViIndex, ViState};
 
+use crate::attach::calls::AttachedCalls;
 use crate::config::{NicConfig, Progress, Protection};
+use crate::control::LocalCalls;
+use crate::control_calls::ControlCalls;
 use crate::nic_backend::Backend;
 use crate::nic_handle::NicHandles;
 use crate::open::OpenError;
@@ -46,6 +49,8 @@ pub(crate) struct Device {
     fingerprint: String,
     pub(crate) host: [u8; 16],
     pub(crate) backend: BiasedLock<Option<Backend>>,
+    /// The control calls, as its backend carries them out.
+    pub(crate) calls: &'static dyn ControlCalls,
     pub(crate) nic_handles: NicHandles,
     /// The threads of the program poll in their calls.
     pub(crate) inline: bool,
@@ -111,6 +116,7 @@ impl Device {
             fingerprint,
             host: config.host_address().0,
             backend: BiasedLock::new(None),
+            calls: &LocalCalls,
             nic_handles: NicHandles::default(),
             inline: config.progress == Progress::Inline,
             activity: AtomicU32::new(0),
@@ -128,12 +134,6 @@ impl Device {
             max_transfer_bytes: AtomicU32::new(config.max_transfer_bytes),
             config,
         }
-    }
-
-    /// Returns whether the engine is in a datapath process.
-    #[inline]
-    pub(crate) fn is_attached(&self) -> bool {
-        self.attached.is_some()
     }
 
     /// Returns whether this process opened the NIC, rather than inheriting it by fork(2).
@@ -169,7 +169,7 @@ impl Device {
     pub(crate) fn failure(&self) -> Option<PortFailure> {
         self.lock()
             .as_ref()
-            .and_then(Backend::poller)
+            .and_then(Backend::state)
             .and_then(|poller| poller.failure)
     }
 
@@ -209,7 +209,7 @@ impl Device {
                 backend.kick(vi.index, &self.shared.doorbells);
                 if backend.has_delayed_sends() && self.shared.waiters.any() {
                     // The waiting threads sleep, so that no other poll follows soon.
-                    backend.send_coalesced();
+                    backend.send_delayed();
                 }
                 self.note_coalesced(backend);
                 self.wake_waiters(backend);
@@ -217,7 +217,7 @@ impl Device {
             }
         }
         self.ring(vi.index);
-        if vi.state() != ViState::Connected && !self.is_attached() {
+        if vi.state() != ViState::Connected {
             self.flush_unconnected(vi);
         }
     }
@@ -277,9 +277,9 @@ impl Device {
     /// engine is in this process: a datapath process does this itself.
     #[cold]
     pub(crate) fn flush_unconnected(&self, vi: &ViShared) {
-        if let Some(Backend::Local(poller)) = self.lock().as_mut() {
-            poller.flush_unconnected(vi.index);
-            self.shared.notify(poller.path.take_pending_events());
+        if let Some((transport, state)) = self.lock().as_mut().and_then(|held| held.local_mut()) {
+            state.flush_unconnected(transport, vi.index);
+            self.shared.notify(state.path.take_pending_events());
         }
     }
 
@@ -356,7 +356,7 @@ impl Device {
         self.poll_thread.interrupt(&self.backend);
         // The NIC of a datapath process stays in its network.
         let backend = self.lock().take();
-        let backend = backend.filter(|backend| backend.poller().is_some());
+        let backend = backend.filter(|backend| backend.local().is_some());
         let control = self.attached.as_ref().and_then(Attached::take_control);
         // Threads in blocking calls hold it, too; and the process may not know that the handle is closed.
         if let Some(control) = control {
@@ -403,7 +403,10 @@ pub(crate) fn find_or_create(
             Some(_) => {}
             None => {
                 let mut device = Device::new(number as u16, config.clone(), fingerprint);
-                device.attached = attached();
+                if let Some(attached) = attached() {
+                    device.attached = Some(attached);
+                    device.calls = &AttachedCalls;
+                }
                 return Ok(slot.get_or_init(|| Box::leak(Box::new(device))));
             }
         }

@@ -8,18 +8,19 @@
 //! | [`config`] | the configuration file |
 //! | [`attach`] | NICs of a datapath process, and that process |
 //! | `datapath` | the I/O of the protocol engine: queues, memory, frames |
-//! | `transport` | the protocol: FC-VI (`vi-engine`) or VI/TCP |
+//! | `transport` | the protocol as traits, and FC-VI (`vi-engine`); VI/TCP |
 //! | `vitcp` | VI/TCP: connections, messages, sockets |
 //! | `frame_buffer` | the buffer in which a frame is built |
 //! | `coalesce` | delays of frames and messages, which leave in bursts |
-//! | `poller`, `nic_backend` | one poll iteration, of this process or an attached one |
+//! | `nic_backend`, `poller` | the backend of a NIC as a trait; one poll iteration in this process |
 //! | `call_waiters` | calls of applications that wait in a datapath process |
 //! | `progress`, `poll_thread` | polling by the calling threads or a pinned thread, and sleeping |
 //! | `clock`, `yield_policy` | time while a NIC is polled; how long a polling thread keeps its core |
 //! | `device`, `lookup` | NICs of this process, and their objects by handle |
 //! | `open`, `check`, `listen_retry` | bring-up of a NIC, and whether it can be brought up |
 //! | `nic_handle`, `error_handlers` | handles of a NIC, and the thread that calls their error handlers |
-//! | `control` | control calls: create, destroy, register, connect |
+//! | `control_calls` | control calls as traits: what a backend carries out |
+//! | `control` | control calls of a NIC of this process: create, destroy, register, connect |
 //! | `discovery`, `neighbours` | discovery of ports and their logins; host addresses to N_Port_IDs |
 //! | [`capture_file`], `tap` | captured frames: files, and copies of passing frames |
 //! | [`logger`] | a logger for the C library and for programs |
@@ -31,6 +32,7 @@ mod check;
 mod clock;
 mod coalesce;
 mod control;
+mod control_calls;
 mod datapath;
 mod device;
 mod discovery;

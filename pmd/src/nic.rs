@@ -13,17 +13,14 @@ use std::time::Duration;
 use fcvi_frame::connect::Attributes;
 use vi_core::handle::{HandleKind, RawHandle};
 use vi_core::memory::backing::Owner;
-use vi_core::sys;
 use vi_types::{
     CallError, HostAddress, MemAttributes, NetAddress, Outcome, PtagHandle, ViAttributes, ViInfo,
 };
 
-use crate::attach::calls;
 use crate::config::{NicConfig, Protection};
-use crate::control::{self, attributes};
+use crate::control;
 use crate::device::{Device, device_of};
 use crate::lookup::{Vi, cq_of, vi_of};
-use crate::nic_backend::Backend;
 use crate::nic_handle::{Conn, Handler};
 use crate::open::{self, OpenError};
 
@@ -105,43 +102,29 @@ pub struct NicInfo {
     pub max_vi: u32,
     /// Maximum number of regions of this program.
     pub max_regions: u32,
-    /// The engine is in a datapath process.
+    /// The engine is in a datapath process, which accesses memory of `viaduct_alloc` without copies.
     pub attached: bool,
 }
 
 /// Returns the constant properties of an open NIC (VIPL 3.7.1).
 pub fn info(handle: u64) -> Outcome<NicInfo> {
     let device = nic(handle)?;
-    let (max_vi, max_regions) = device.quota();
+    let (max_vi, max_regions) = device.calls.quota(device);
     Ok(NicInfo {
         max_vi,
         max_regions,
         config: &device.config,
         host: &device.host,
-        native_mtu_bytes: native_mtu_bytes(device)?,
+        native_mtu_bytes: device.calls.native_mtu_bytes(device)?,
         max_transfer_bytes: device.max_transfer_bytes(),
-        attached: device.is_attached(),
+        attached: device.attached.is_some(),
     })
-}
-
-/// Returns the user bytes in a frame of a send.
-pub(crate) fn native_mtu_bytes(device: &Device) -> Outcome<u32> {
-    if let Some(bytes) = device.native_mtu_bytes() {
-        return Ok(bytes);
-    }
-    let held = device.lock();
-    let poller = held.as_ref().and_then(Backend::poller);
-    let poller = poller.ok_or(CallError::InvalidParameter)?;
-    Ok(poller.engine.native_mtu_bytes())
 }
 
 /// Returns all counters of a NIC by name.
 pub fn counters(handle: u64) -> Outcome<Vec<(String, u64)>> {
     let device = nic(handle)?;
-    if device.is_attached() {
-        return calls::counters(device, handle);
-    }
-    Ok(device.counters())
+    device.calls.counters(device, handle)
 }
 
 /// Sets the error handler of a NIC handle; `None` for the default one (VIPL 3.8.1).
@@ -156,21 +139,13 @@ pub fn set_error_handler(handle: u64, handler: Option<Handler>) -> Outcome<()> {
 /// Creates a protection tag (VIPL 3.4.1).
 pub fn create_ptag(handle: u64) -> Outcome<u64> {
     let device = nic(handle)?;
-    if device.is_attached() {
-        return calls::create_ptag(device, handle);
-    }
-    device
-        .nic_handles
-        .create_tag(device.shared.number, handle, device.config.max_ptags)
+    device.calls.create_ptag(device, handle)
 }
 
 /// Destroys an unused protection tag (VIPL 3.4.2).
 pub fn destroy_ptag(handle: u64, ptag: u64) -> Outcome<()> {
     let device = nic(handle)?;
-    if device.is_attached() {
-        return calls::destroy_ptag(device, handle, ptag);
-    }
-    control::destroy_ptag(device, ptag)
+    device.calls.destroy_ptag(device, handle, ptag)
 }
 
 /// Registers memory; returns its handle (VIPL 3.4.3).
@@ -186,37 +161,16 @@ pub unsafe fn register(
     settings: &MemAttributes,
 ) -> Outcome<u32> {
     let device = nic(handle)?;
-    if device.is_attached() {
-        let range = (address, length_bytes);
-        // SAFETY: guaranteed by the caller.
-        return unsafe { calls::register(device, handle, range, settings) };
-    }
-    attributes::check_region(device, settings)?;
-    let mut random = [0u8; 2];
-    sys::random_bytes(&mut random);
-    let random = u16::from_ne_bytes(random);
-    // Repeated atomically with the registration, since the NIC handle may be closed or the tag destroyed meanwhile.
-    let admit = || {
-        nic(handle)?;
-        attributes::check_region(device, settings)
-    };
-    let regions = &device.shared.regions;
-    regions.register(handle, address, length_bytes, random, admit)
+    let range = (address, length_bytes);
+    // SAFETY: guaranteed by the caller.
+    unsafe { device.calls.register(device, handle, range, settings) }
 }
 
 /// Deregisters memory (VIPL 3.4.4). After this returns, the memory is not accessed any more,
 /// except by a concurrent post of a descriptor in it by another thread.
 pub fn deregister(handle: u64, address: u64, region: u32) -> Outcome<()> {
     let device = nic(handle)?;
-    if device.is_attached() {
-        return calls::deregister(device, handle, address, region);
-    }
-    let removed = {
-        let _backend_lock = device.lock();
-        let regions = &device.shared.regions;
-        regions.deregister(Owner::PROGRAM, address, region)
-    };
-    removed.map(drop).ok_or(CallError::InvalidParameter)
+    device.calls.deregister(device, handle, (address, region))
 }
 
 /// Returns the attributes of a region (VIPL 3.7.5).
@@ -253,10 +207,9 @@ pub unsafe fn set_region(
     settings: &MemAttributes,
 ) -> Outcome<()> {
     let device = nic(handle)?;
-    if device.is_attached() {
-        return calls::set_region(device, handle, (address, region), settings);
-    }
-    attributes::set_region(device, Owner::PROGRAM, (address, region), settings)
+    device
+        .calls
+        .set_region(device, handle, (address, region), settings)
 }
 
 /// Creates a completion queue of at least `entries` entries (VIPL 3.6.1).
@@ -278,63 +231,34 @@ pub fn resize_cq(handle: u64, entries: u64) -> Outcome<()> {
 /// Creates a VI (VIPL 3.2.1); 0 for a completion queue means none.
 pub fn create_vi(handle: u64, settings: &ViAttributes, send_cq: u64, recv_cq: u64) -> Outcome<u64> {
     let device = nic(handle)?;
-    if device.is_attached() {
-        return calls::create_vi(device, handle, settings, (send_cq, recv_cq));
-    }
-    control::create_vi(device, handle, settings, (send_cq, recv_cq))
+    device
+        .calls
+        .create_vi(device, handle, settings, (send_cq, recv_cq))
 }
 
 /// Destroys a VI (VIPL 3.2.2).
 pub fn destroy_vi(handle: u64) -> Outcome<()> {
     let vi = vi(handle)?;
-    if vi.device.is_attached() {
-        return calls::destroy_vi(vi, handle);
-    }
-    control::destroy_vi(vi, handle)
+    vi.device.calls.destroy_vi(vi, handle)
 }
 
 /// Returns state and attributes of a VI.
 pub fn query_vi(handle: u64) -> Outcome<ViInfo> {
     let vi = vi(handle)?;
-    if vi.device.is_attached() {
-        return calls::query_vi(vi, handle);
-    }
-    vi.device.poll();
-    // Read before the state: a descriptor may be reaped at any time, but posts after a state change must not be
-    // reported with the earlier state.
-    let (send_queue_empty, recv_queue_empty) = (vi.send.is_empty(), vi.recv.is_empty());
-    Ok(ViInfo {
-        state: control::state(vi, handle)?,
-        attributes: vi.settings(),
-        send_queue_empty,
-        recv_queue_empty,
-    })
+    vi.device.calls.query_vi(vi, handle)
 }
 
 /// Changes the attributes of an Idle VI, all of them or none (VIPL 3.7.2).
 pub fn set_vi(handle: u64, settings: &ViAttributes) -> Outcome<()> {
     let vi = vi(handle)?;
-    if vi.device.is_attached() {
-        return calls::set_vi(vi, handle, settings);
-    }
-    attributes::set_vi(vi, handle, settings)
+    vi.device.calls.set_vi(vi, handle, settings)
 }
 
 /// Returns the hosts of other programs that the NIC can reach, each once: with discovery, or on a shared-memory
 /// segment, those that are present; otherwise the configured ones (VIPL 3.7.6). All of them are one hop away.
 pub fn discovered_hosts(handle: u64) -> Outcome<Vec<HostAddress>> {
     let device = nic(handle)?;
-    if device.is_attached() {
-        return calls::discovered_hosts(device, handle);
-    }
-    let mut held = device.lock();
-    let backend = held.as_mut().ok_or(CallError::InvalidParameter)?;
-    device.poll_thread.wake_if_armed(backend);
-    // Includes the latest changes.
-    backend.poll_thoroughly(&device.shared.doorbells);
-    device.wake_waiters(backend);
-    let poller = backend.poller().ok_or(CallError::InvalidParameter)?;
-    Ok(poller.neighbours.discovered())
+    device.calls.discovered_hosts(device, handle)
 }
 
 /// A matched connection request.
@@ -359,18 +283,13 @@ pub fn connect_wait(handle: u64, local: &NetAddress, limit: Option<Duration>) ->
     if local.host.0 != device.host || !fits(device, local) {
         return Err(CallError::InvalidParameter);
     }
-    let (found, remote, attributes) = if device.is_attached() {
-        calls::connect_wait(device, handle, local, limit)?
-    } else {
-        let found = control::connect_wait(device, handle, local, limit)?;
-        (Conn::Engine(found.conn), found.remote, found.attributes)
-    };
+    let (found, remote, attributes) = device.calls.connect_wait(device, handle, local, limit)?;
     let Some(conn) = device
         .nic_handles
         .add_conn(device.shared.number, handle, found)
     else {
         // The NIC handle was closed meanwhile. The rejection fails if the client has given up.
-        let _withdrawn = reject(device, found);
+        let _withdrawn = device.calls.connect_reject(device, found);
         return Err(CallError::InvalidParameter);
     };
     Ok(Request {
@@ -378,13 +297,6 @@ pub fn connect_wait(handle: u64, local: &NetAddress, limit: Option<Duration>) ->
         remote,
         attributes,
     })
-}
-
-fn reject(device: &'static Device, conn: Conn) -> Outcome<()> {
-    match conn {
-        Conn::Engine(id) => control::connect_reject(device, id),
-        Conn::Process(conn) => calls::connect_reject(device, conn),
-    }
 }
 
 fn conn(handle: u64) -> Outcome<(&'static Device, Conn)> {
@@ -415,10 +327,7 @@ pub fn connect_accept(conn_handle: u64, vi_handle: u64) -> Outcome<()> {
     if !core::ptr::eq(vi.device, device) {
         return Err(CallError::InvalidParameter);
     }
-    let outcome = match id {
-        Conn::Engine(id) => control::connect_accept(id, vi, vi_handle),
-        Conn::Process(conn) => calls::connect_accept(conn, vi, vi_handle),
-    };
+    let outcome = device.calls.connect_accept(id, vi, vi_handle);
     let is_retryable = matches!(
         outcome,
         Err(CallError::InvalidState
@@ -436,7 +345,7 @@ pub fn connect_accept(conn_handle: u64, vi_handle: u64) -> Outcome<()> {
 pub fn connect_reject(conn_handle: u64) -> Outcome<()> {
     let (device, id) = conn(conn_handle)?;
     device.nic_handles.remove_conn(conn_handle);
-    match reject(device, id) {
+    match device.calls.connect_reject(device, id) {
         // The client has given up: there is no connection on either side (VIPL 6.7).
         Ok(()) | Err(CallError::InvalidParameter) => Ok(()),
         Err(error) => Err(error),
@@ -455,10 +364,9 @@ pub fn connect_request(
     if !is_valid || local.host.0 != vi.device.host || limit == Some(Duration::ZERO) {
         return Err(CallError::InvalidParameter);
     }
-    if vi.device.is_attached() {
-        return calls::connect_request(vi, vi_handle, local, remote, limit);
-    }
-    control::connect_request(vi, vi_handle, local, remote, limit)
+    vi.device
+        .calls
+        .connect_request(vi, vi_handle, local, remote, limit)
 }
 
 /// Requests a peer-to-peer connection (VIPL 3.3.6); `None` for no timeout.
@@ -473,36 +381,25 @@ pub fn connect_peer_request(
     if !is_valid || local.host.0 != vi.device.host || limit == Some(Duration::ZERO) {
         return Err(CallError::InvalidParameter);
     }
-    if vi.device.is_attached() {
-        return calls::connect_peer_request(vi, vi_handle, local, remote, limit);
-    }
-    control::connect_peer_request(vi, vi_handle, local, remote, limit)
+    vi.device
+        .calls
+        .connect_peer_request(vi, vi_handle, local, remote, limit)
 }
 
 /// Takes the outcome of a peer request; `None` while it is in progress (VIPL 3.3.7).
 pub fn connect_peer_done(vi_handle: u64) -> Outcome<Option<Attributes>> {
     let vi = vi(vi_handle)?;
-    if vi.device.is_attached() {
-        return calls::connect_peer_done(vi, vi_handle);
-    }
-    vi.device.poll();
-    control::connect_peer_done(vi, vi_handle)
+    vi.device.calls.connect_peer_done(vi, vi_handle)
 }
 
 /// Waits for the outcome of a peer request (VIPL 3.3.8).
 pub fn connect_peer_wait(vi_handle: u64) -> Outcome<Attributes> {
     let vi = vi(vi_handle)?;
-    if vi.device.is_attached() {
-        return calls::connect_peer_wait(vi, vi_handle);
-    }
-    control::connect_peer_wait(vi, vi_handle)
+    vi.device.calls.connect_peer_wait(vi, vi_handle)
 }
 
 /// Disconnects a VI and flushes both queues (VIPL 3.3.5).
 pub fn disconnect(handle: u64) -> Outcome<()> {
     let vi = vi(handle)?;
-    if vi.device.is_attached() {
-        return calls::disconnect(vi, handle);
-    }
-    control::disconnect(vi, handle)
+    vi.device.calls.disconnect(vi, handle)
 }

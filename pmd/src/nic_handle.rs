@@ -6,7 +6,6 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use vi_core::events::AsyncEvent;
 use vi_core::handle::{FIELD_MASK, HandleKind, RawHandle};
 use vi_core::handler_thread::in_handler;
-use vi_engine::ConnId;
 use vi_types::{CallError, Limit, LimitOf, LimitReached, Outcome, ResourceError};
 
 /// A consumer's error handler.
@@ -34,14 +33,9 @@ struct Tag {
     remote: u64,
 }
 
-/// A connection request that was passed to the consumer.
+/// A connection request that was passed to the consumer, by the number that the NIC's control calls gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Conn {
-    /// Its ID in the engine.
-    Engine(ConnId),
-    /// Its handle in the datapath process.
-    Process(u64),
-}
+pub(crate) struct Conn(pub(crate) u64);
 
 #[derive(Default)]
 struct Table {
@@ -59,13 +53,13 @@ struct Table {
 
 /// Objects of a closed NIC handle that the caller releases.
 pub(crate) struct Closed {
-    conns: Vec<ConnId>,
+    conns: Vec<Conn>,
     _handler: Option<SharedHandler>,
 }
 
 impl Closed {
     /// Returns the requests that its consumer has neither accepted nor rejected.
-    pub(crate) fn conns(&self) -> &[ConnId] {
+    pub(crate) fn conns(&self) -> &[Conn] {
         &self.conns
     }
 }
@@ -143,9 +137,7 @@ impl NicHandles {
         }
         let mut conns = Vec::new();
         table.conns.retain(|(_, owner, conn)| {
-            if let Conn::Engine(conn) = conn
-                && *owner == handle
-            {
+            if *owner == handle {
                 conns.push(*conn);
             }
             *owner != handle

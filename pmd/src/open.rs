@@ -23,16 +23,12 @@ use vi_core::sys;
 use vi_core::waiters::Event;
 use vi_types::{CallError, Outcome};
 
-use crate::attach::calls;
 use crate::config::NicConfig;
 use crate::control::release_nic_handle;
 use crate::device::{self, Device, mark_all_inherited, wake_event_threads};
 use crate::error_handlers;
 use crate::nic_backend::Backend;
 use crate::progress::{self, wait};
-
-/// Timeout for the acknowledgement of a close by the datapath process.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Checks that there is enough memory for a NIC with this many VIs. Opening the NIC then assumes it, since
 /// it makes hundreds of allocations.
@@ -136,14 +132,14 @@ pub(crate) fn open_without_threads(
 ) -> Result<(&'static Device, u64), OpenError> {
     let (_lock, device) = begin_open(config)?;
     if device.nic_handles.count() == 0 {
-        *device.lock() = Some(Backend::Local(poller::poller(device)?));
+        *device.lock() = Some(poller::backend(device)?);
     }
     Ok((device, device.nic_handles.open(device.shared.number, 0)))
 }
 
 /// Brings a NIC up: its port, and its threads.
 fn bring_up(device: &'static Device) -> Result<(), OpenError> {
-    start(device, Backend::Local(poller::poller(device)?))
+    start(device, poller::backend(device)?)
 }
 
 /// Begins an epoch of a NIC with this backend, and starts its threads.
@@ -190,12 +186,11 @@ fn await_up(device: &'static Device) -> Result<(), OpenError> {
     let limit = Duration::from_millis(device.config.discovery_ms);
     let poll = || {
         let held = device.lock();
-        match held.as_ref().and_then(Backend::poller) {
+        match held.as_ref().and_then(|backend| backend.local()) {
             // Closed by another thread meanwhile; later calls report it.
             None => Some(()),
-            Some(poller) => {
-                let is_up = poller.discovery.as_ref().is_none_or(|d| d.is_up);
-                (is_up || poller.failure.is_some()).then_some(())
+            Some((transport, state)) => {
+                (transport.is_up() || state.failure.is_some()).then_some(())
             }
         }
     };
@@ -218,10 +213,8 @@ fn await_up(device: &'static Device) -> Result<(), OpenError> {
 pub(crate) fn close(device: &'static Device, nic_handle: u64) -> Outcome<()> {
     let (closed, ended, removed, (backend, threads)) = {
         let _lock = OpenCloseLock::acquire();
-        let remote = device.nic_handles.remote(nic_handle);
-        if let Some(remote) = remote.filter(|_| device.is_attached()) {
-            let is_last = device.nic_handles.count() == 1;
-            calls::close(device, remote, is_last, CLOSE_TIMEOUT)?;
+        if device.nic_handles.is_open(nic_handle) {
+            device.calls.end_access(device, nic_handle)?;
         }
         let closed = device.nic_handles.close(nic_handle);
         let closed = closed.ok_or(CallError::InvalidParameter)?;

@@ -37,7 +37,7 @@ use crate::config::Progress;
 use crate::device::Device;
 use crate::nic_backend::Backend;
 use crate::open::OpenError;
-use crate::poller::Poller;
+use crate::poller::PollState;
 use crate::yield_policy::YieldPolicy;
 
 /// The interval of the port's upkeep.
@@ -116,7 +116,7 @@ fn pinned(device: &'static Device, epoch: u32, core: core_affinity::CoreId) {
                 idle_polls = 0;
             }
             device.wake_waiters(backend);
-            let now_ns = backend.poller().map_or(0, |poller| poller.clock.last_ns());
+            let now_ns = backend.state().map_or(0, |poller| poller.clock.last_ns());
             if now_ns >= upkeep_at_ns {
                 upkeep_at_ns = now_ns + UPKEEP.as_nanos() as u64;
                 backend.upkeep();
@@ -429,7 +429,7 @@ pub(crate) fn wait_for<T>(
         let call = {
             let mut held = device.lock();
             let found = check(&mut held);
-            let calls = held.as_mut().and_then(Backend::poller_mut).map(calls_of);
+            let calls = held.as_mut().and_then(Backend::state_mut).map(calls_of);
             let Some(calls) = calls else {
                 return found.ok_or(TimedOut);
             };
@@ -448,8 +448,8 @@ pub(crate) fn wait_for<T>(
     }
 }
 
-fn calls_of(poller: &mut Poller) -> &mut CallWaiters {
-    &mut poller.path.calls
+fn calls_of(state: &mut PollState) -> &mut CallWaiters {
+    &mut state.path.calls
 }
 
 #[cfg(test)]

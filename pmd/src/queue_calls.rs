@@ -11,11 +11,8 @@ use std::time::Duration;
 use vi_core::descriptor::RawDescriptor;
 use vi_core::events::{AsyncEvent, ErrorCode};
 use vi_core::reap::{CqEntry, Done, reap, take};
-use vi_types::{
-    CallError, Limit, LimitOf, LimitReached, Outcome, QueueKind, ResourceError, ViState,
-};
+use vi_types::{CallError, Limit, LimitOf, LimitReached, Outcome, QueueKind, ResourceError};
 
-use crate::attach::calls;
 use crate::lookup::{Vi, cq_at, cq_of, vi_at, vi_of};
 use crate::progress::wait;
 
@@ -84,32 +81,8 @@ pub unsafe fn post(
         break_by_post(vi, error, in_quota);
         return Ok(());
     }
-    match queue {
-        _ if vi.device.is_attached() => submit(vi, handle, queue),
-        QueueKind::Send => vi.device.kick(&vi),
-        QueueKind::Receive if vi.state() == ViState::Error => vi.device.flush_unconnected(&vi),
-        QueueKind::Receive if vi.notifies_receives() => vi.device.kick(&vi),
-        QueueKind::Receive => {}
-    }
+    vi.device.calls.posted(vi, handle, queue);
     Ok(())
-}
-
-/// Submits what was posted to the datapath process, which does not see it before.
-#[inline]
-fn submit(vi: Vi, handle: u64, queue: QueueKind) {
-    match queue {
-        QueueKind::Send => vi.device.kick(&vi),
-        // Before this call returns: the caller may then have the peer send a message.
-        QueueKind::Receive => vi.device.submit(&vi),
-    }
-    let state = vi.state();
-    let is_flushed = match queue {
-        QueueKind::Send => state != ViState::Connected,
-        QueueKind::Receive => state == ViState::Error,
-    };
-    if is_flushed {
-        calls::await_flush(vi, handle, queue == QueueKind::Receive);
-    }
 }
 
 /// Returns the limit that a post exceeded: that of its queue if it is within the program's quota.

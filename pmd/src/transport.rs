@@ -1,27 +1,23 @@
-//! The transport protocol of a NIC: FC-VI frames through a port, or VI/TCP through sockets.
+//! The transport protocol of a NIC: FC-VI frames through a port ([`FcVi`]), or VI/TCP through sockets
+//! ([`ViTcp`](crate::vitcp::ViTcp)). A poller has one transport, and knows it only by these traits.
 
 use fcvi_frame::fc::NPortId;
-use vi_engine::{ConnId, ConnectCommand, Engine, Indication, Pumped, RemoteVi, ViParams};
-use vi_types::{CallError, Discriminator, HostAddress, ViIndex, ViState};
+use pmd_port::{MacBytes, PortFailure, PortStats};
+use vi_engine::{ConnId, Indication, Pumped, RemoteVi, ViParams};
+use vi_types::{
+    CallError, ConnectionOptions, Discriminator, HostAddress, NegotiatedOptions, NetAddress,
+    Outcome, ViIndex, ViState,
+};
 
 use crate::datapath::Datapath;
+use crate::nic::NetworkView;
+use crate::poller::Poller;
 pub(crate) use crate::vitcp::ListenState;
-use crate::vitcp::ViTcp;
 
-/// The most frames that one VI may send before the next VI is served.
-const VI_BUDGET_FRAMES: u32 = 32;
+mod fc_vi;
+mod vi_tcp;
 
-/// The protocol by which the NIC's VIs are connected to their peers.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "one for each open NIC, in place; the engine's is used for every frame"
-)]
-pub(crate) enum Transport {
-    /// FC-VI.
-    FcVi(Engine),
-    /// VI/TCP.
-    ViTcp(Box<ViTcp>),
-}
+pub(crate) use fc_vi::FcVi;
 
 /// The peer of a VI's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,281 +28,251 @@ pub(crate) enum Peer {
     Host(HostAddress),
 }
 
-impl Transport {
-    /// Returns the engine of FC-VI, if that is the transport.
-    #[inline]
-    pub(crate) fn fc_vi(&self) -> Option<&Engine> {
-        match self {
-            Self::FcVi(engine) => Some(engine),
-            Self::ViTcp(_) => None,
-        }
-    }
+/// A request to connect a VI.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectRequest<'a> {
+    pub(crate) local: &'a NetAddress,
+    pub(crate) remote: &'a NetAddress,
+    /// `None` for no timeout.
+    pub(crate) timeout_ns: Option<u64>,
+}
 
-    /// Returns the engine of FC-VI, if that is the transport.
-    #[inline]
-    pub(crate) fn fc_vi_mut(&mut self) -> Option<&mut Engine> {
-        match self {
-            Self::FcVi(engine) => Some(engine),
-            Self::ViTcp(_) => None,
-        }
-    }
-
-    /// Returns true for VI/TCP.
-    #[inline]
-    pub(crate) fn is_tcp(&self) -> bool {
-        matches!(self, Self::ViTcp(_))
-    }
-
+/// A transport protocol, with its VIs and connections. The verbs are those of [`vi_engine::Engine`]; `path` is the
+/// data path of the NIC, and `now_ns` the time of its clock.
+pub(crate) trait Transport {
     /// Returns the payload bytes of a frame or segment of a send.
-    pub(crate) fn native_mtu_bytes(&self) -> u32 {
-        match self {
-            Self::FcVi(engine) => u32::from(engine.config().data_field_bytes).saturating_sub(16),
-            Self::ViTcp(_) => crate::vitcp::NATIVE_MTU_BYTES,
-        }
+    fn native_mtu_bytes(&self) -> u32;
+
+    /// Returns the counters by name.
+    fn counters(&self) -> Vec<(&'static str, u64)>;
+
+    /// Returns the counters of discovery and login by name.
+    fn discovery_counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
     }
 
-    /// Returns the counters of the transport, by name.
-    pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
-        match self {
-            Self::FcVi(engine) => engine.counters().iter().collect(),
-            Self::ViTcp(tcp) => tcp.counters().iter().collect(),
-        }
+    /// Adds traffic that does not pass the port to the statistics of the port.
+    fn add_traffic(&self, _stats: &mut PortStats) {}
+
+    /// Returns the numbers of OX_IDs in use and in quarantine.
+    fn exchange_usage(&self) -> (usize, usize) {
+        (0, 0)
     }
+
+    /// Returns the own port and the other ports that it sees; `failure` is that of the port, if it has failed.
+    fn network_view(&self, now_ns: u64, failure: Option<PortFailure>) -> NetworkView;
+
+    /// Returns the own N_Port and the known ones, with their hosts.
+    fn known_ports(&self) -> Vec<(NPortId, HostAddress)> {
+        Vec::new()
+    }
+
+    /// Returns the hosts of other programs that can be reached, each once (VIPL 3.7.6).
+    fn discovered_hosts(&self) -> Vec<HostAddress> {
+        Vec::new()
+    }
+
+    /// Returns whether the NIC can be reached: it has an N_Port_ID, if it needs one.
+    fn is_up(&self) -> bool {
+        true
+    }
+
+    /// Starts to resolve the ports of a host, unless all are known. Returns true if the caller should wait until
+    /// [`Transport::is_resolving_host`] returns false.
+    fn resolve_host(
+        &mut self,
+        _now_ns: u64,
+        _host: HostAddress,
+        _path: &mut Datapath,
+    ) -> Outcome<bool> {
+        Ok(false)
+    }
+
+    /// Returns whether more ports of this host may still be found.
+    fn is_resolving_host(&self, _host: HostAddress) -> bool {
+        false
+    }
+
+    /// Returns whether a port of this host is known.
+    fn knows_host(&self, _host: HostAddress) -> bool {
+        true
+    }
+
+    /// A station has joined the segment.
+    fn station_joined(&mut self, _now_ns: u64, _mac: MacBytes, _path: &mut Datapath) {}
+
+    /// A station has left the segment.
+    fn station_left(&mut self, _now_ns: u64, _mac: MacBytes, _path: &mut Datapath) {}
+
+    /// Frames to a station are dropped.
+    fn station_unreachable(&mut self, _now_ns: u64, _mac: MacBytes, _path: &mut Datapath) {}
+
+    /// The port has failed.
+    fn port_lost(&mut self, _now_ns: u64, _path: &mut Datapath) {}
 
     /// Returns the peer of a VI's connection; `None` without a connection.
-    pub(crate) fn peer(&self, vi: ViIndex) -> Option<Peer> {
-        match self {
-            Self::FcVi(engine) => engine.peer(vi).map(Peer::Port),
-            Self::ViTcp(tcp) => tcp.peer(vi).map(Peer::Host),
-        }
-    }
+    fn peer(&self, vi: ViIndex) -> Option<Peer>;
 
     /// Returns the number of RDMA accesses of the peer refused on this VI's connection.
-    pub(crate) fn refused_accesses(&self, vi: ViIndex) -> u32 {
-        match self {
-            Self::FcVi(engine) => engine.refused_accesses(vi),
-            Self::ViTcp(tcp) => tcp.refused_accesses(vi),
-        }
-    }
+    fn refused_accesses(&self, vi: ViIndex) -> u32;
 
     /// Sets the user that owns the VI.
-    pub(crate) fn set_user(&mut self, vi: ViIndex, user: u32) {
-        match self {
-            Self::FcVi(engine) => engine.set_user(vi, user),
-            Self::ViTcp(tcp) => tcp.set_user(vi, user),
-        }
+    fn set_user(&mut self, vi: ViIndex, user: u32);
+
+    /// Starts listening for connection requests, if the transport has a listening socket; see [`ListenState`].
+    fn start_listening(&mut self, _is_last_try: bool) -> ListenState {
+        ListenState::Listening
     }
 
-    /// Starts listening for connection requests, if the transport has a listening socket; see
-    /// [`ListenState`].
-    pub(crate) fn start_listening(&mut self, is_last_try: bool) -> ListenState {
-        match self {
-            Self::FcVi(_) => ListenState::Listening,
-            Self::ViTcp(tcp) => tcp.start_listening(is_last_try),
-        }
+    fn create_vi(&mut self, params: ViParams) -> Option<ViIndex>;
+
+    fn destroy_vi(&mut self, vi: ViIndex) -> bool;
+
+    fn set_params(&mut self, vi: ViIndex, params: ViParams) -> bool;
+
+    fn state(&self, vi: ViIndex) -> Option<ViState>;
+
+    fn poll_timeout(&self) -> Option<u64>;
+
+    /// Returns the time of the next timer of discovery.
+    fn discovery_timeout(&self) -> Option<u64> {
+        None
     }
 
-    pub(crate) fn create_vi(&mut self, params: ViParams) -> Option<ViIndex> {
-        match self {
-            Self::FcVi(engine) => engine.create_vi(params),
-            Self::ViTcp(tcp) => tcp.create_vi(params),
-        }
-    }
+    fn handle_timeout(&mut self, now_ns: u64, budget: u32, path: &mut Datapath);
 
-    pub(crate) fn destroy_vi(&mut self, vi: ViIndex) -> bool {
-        match self {
-            Self::FcVi(engine) => engine.destroy_vi(vi),
-            Self::ViTcp(tcp) => tcp.destroy_vi(vi),
-        }
-    }
+    fn pump(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) -> Pumped;
 
-    pub(crate) fn set_params(&mut self, vi: ViIndex, params: ViParams) -> bool {
-        match self {
-            Self::FcVi(engine) => engine.set_params(vi, params),
-            Self::ViTcp(tcp) => tcp.set_params(vi, params),
-        }
-    }
+    fn fail_vi(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath);
 
-    /// Returns VI/TCP, if that is the transport.
-    pub(crate) fn vi_tcp(&self) -> Option<&ViTcp> {
-        match self {
-            Self::FcVi(_) => None,
-            Self::ViTcp(tcp) => Some(tcp),
-        }
-    }
-
-    /// Returns VI/TCP, if that is the transport.
-    pub(crate) fn vi_tcp_mut(&mut self) -> Option<&mut ViTcp> {
-        match self {
-            Self::FcVi(_) => None,
-            Self::ViTcp(tcp) => Some(tcp),
-        }
-    }
-
-    pub(crate) fn state(&self, vi: ViIndex) -> Option<ViState> {
-        match self {
-            Self::FcVi(engine) => engine.state(vi),
-            Self::ViTcp(tcp) => tcp.state(vi),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn poll_timeout(&self) -> Option<u64> {
-        match self {
-            Self::FcVi(engine) => engine.poll_timeout(),
-            Self::ViTcp(tcp) => tcp.poll_timeout(),
-        }
-    }
-
-    pub(crate) fn handle_timeout(&mut self, now_ns: u64, budget: u32, path: &mut Datapath) {
-        match self {
-            Self::FcVi(engine) => {
-                engine.handle_timeout(now_ns, budget, path);
-            }
-            Self::ViTcp(tcp) => tcp.handle_timeout(now_ns, budget, path),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn pump(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) -> Pumped {
-        match self {
-            Self::FcVi(engine) => engine.pump(now_ns, vi, VI_BUDGET_FRAMES, path),
-            Self::ViTcp(tcp) => tcp.pump(now_ns, vi, path),
-        }
-    }
-
-    pub(crate) fn fail_vi(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
-        match self {
-            Self::FcVi(engine) => engine.fail_vi(now_ns, vi, path),
-            Self::ViTcp(tcp) => tcp.fail_vi(now_ns, vi, path),
-        }
-    }
-
-    pub(crate) fn disconnect(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
-        match self {
-            Self::FcVi(engine) => engine.disconnect(now_ns, vi, path),
-            Self::ViTcp(tcp) => tcp.disconnect(now_ns, vi, path),
-        }
-    }
+    fn disconnect(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath);
 
     /// Creates a listener for a discriminator; returns its number.
-    pub(crate) fn listen(&mut self, now_ns: u64, discriminator: Discriminator) -> u64 {
-        match self {
-            Self::FcVi(engine) => engine.listen(discriminator),
-            Self::ViTcp(tcp) => tcp.listen(now_ns, discriminator),
-        }
-    }
+    fn listen(&mut self, now_ns: u64, discriminator: Discriminator) -> u64;
 
-    pub(crate) fn take_indication(&mut self, listener: u64) -> Option<Indication> {
-        match self {
-            Self::FcVi(engine) => engine.take_indication(listener),
-            Self::ViTcp(tcp) => tcp.take_indication(listener),
-        }
-    }
+    fn take_indication(&mut self, listener: u64) -> Option<Indication>;
 
-    pub(crate) fn unlisten(&mut self, now_ns: u64, listener: u64, path: &mut Datapath) {
-        match self {
-            Self::FcVi(engine) => engine.unlisten(listener, path),
-            Self::ViTcp(tcp) => tcp.unlisten(now_ns, listener, path),
-        }
-    }
+    fn unlisten(&mut self, now_ns: u64, listener: u64, path: &mut Datapath);
 
-    pub(crate) fn accept(
+    fn accept(
         &mut self,
         now_ns: u64,
         conn: ConnId,
         vi: ViIndex,
         path: &mut Datapath,
-    ) -> Result<(), CallError> {
-        match self {
-            Self::FcVi(engine) => engine.accept(now_ns, conn, vi, path),
-            Self::ViTcp(tcp) => tcp.accept(conn, vi, path),
-        }
-    }
+    ) -> Result<(), CallError>;
 
-    pub(crate) fn reject(
-        &mut self,
-        now_ns: u64,
-        conn: ConnId,
-        path: &mut Datapath,
-    ) -> Result<(), CallError> {
-        match self {
-            Self::FcVi(engine) => engine.reject(now_ns, conn, path),
-            Self::ViTcp(tcp) => tcp.reject(now_ns, conn),
-        }
-    }
+    fn reject(&mut self, now_ns: u64, conn: ConnId, path: &mut Datapath) -> Result<(), CallError>;
 
     /// Returns the VI of this NIC that makes a request, or `None` if another program makes it.
     ///
     /// # Errors
     /// `Timeout`: the request has expired.
-    pub(crate) fn requester(&self, conn: ConnId) -> Result<Option<ViIndex>, CallError> {
-        match self {
-            Self::FcVi(engine) => engine.requester(conn),
-            Self::ViTcp(tcp) => tcp.requester(conn),
-        }
-    }
+    fn requester(&self, conn: ConnId) -> Result<Option<ViIndex>, CallError>;
 
-    /// Returns the VI of this NIC that a connected VI is connected to, or `None` if it is another
-    /// program's.
+    /// Returns the VI of this NIC that a connected VI is connected to, or `None` if it is another program's.
     ///
     /// # Errors
     /// `InvalidState`: the VI is not connected.
-    pub(crate) fn connected_to(&self, vi: ViIndex) -> Result<Option<ViIndex>, CallError> {
-        match self {
-            Self::FcVi(engine) => engine.connected_to(vi),
-            Self::ViTcp(tcp) => tcp.connected_to(vi),
-        }
-    }
+    fn connected_to(&self, vi: ViIndex) -> Result<Option<ViIndex>, CallError>;
 
-    pub(crate) fn connect(
+    fn connect(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        command: &ConnectCommand<'_>,
+        request: &ConnectRequest<'_>,
         path: &mut Datapath,
-    ) -> Result<(), CallError> {
-        match self {
-            Self::FcVi(engine) => engine.connect(now_ns, vi, command, path),
-            Self::ViTcp(tcp) => tcp.connect(now_ns, vi, command, path),
-        }
-    }
+    ) -> Result<(), CallError>;
 
-    pub(crate) fn connect_peer(
+    fn connect_peer(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        command: &ConnectCommand<'_>,
+        request: &ConnectRequest<'_>,
         path: &mut Datapath,
-    ) -> Result<(), CallError> {
-        match self {
-            Self::FcVi(engine) => engine.connect_peer(now_ns, vi, command, path),
-            Self::ViTcp(tcp) => tcp.connect_peer(now_ns, vi, command, path),
-        }
-    }
+    ) -> Result<(), CallError>;
 
-    pub(crate) fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<RemoteVi, CallError>> {
-        match self {
-            Self::FcVi(engine) => engine.take_outcome(vi),
-            Self::ViTcp(tcp) => tcp.take_outcome(vi),
-        }
-    }
+    fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<RemoteVi, CallError>>;
 
-    pub(crate) fn peer_request(&self, vi: ViIndex) -> Option<u64> {
-        match self {
-            Self::FcVi(engine) => engine.peer_request(vi),
-            Self::ViTcp(tcp) => tcp.peer_request(vi),
-        }
-    }
+    fn peer_request(&self, vi: ViIndex) -> Option<u64>;
 
-    pub(crate) fn take_peer_outcome(
+    fn take_peer_outcome(
         &mut self,
         vi: ViIndex,
         number: u64,
-    ) -> Option<Result<RemoteVi, CallError>> {
-        match self {
-            Self::FcVi(engine) => engine.take_peer_outcome(vi, number),
-            Self::ViTcp(tcp) => tcp.take_peer_outcome(vi, number),
-        }
+    ) -> Option<Result<RemoteVi, CallError>>;
+
+    /// Returns the connection options of a VI, if the transport has any.
+    fn connection_options(&self, _vi: ViIndex) -> Option<&ConnectionOptions> {
+        None
     }
+
+    /// Replaces the connection options of a VI, which must be Idle.
+    ///
+    /// # Errors
+    /// `InvalidState`: it is not. `InvalidParameter`: the transport has no options.
+    fn set_connection_options(
+        &mut self,
+        _vi: ViIndex,
+        _options: &ConnectionOptions,
+    ) -> Outcome<()> {
+        Err(CallError::InvalidParameter)
+    }
+
+    /// Returns the options that a VI and its peer have negotiated.
+    ///
+    /// # Errors
+    /// As for [`Transport::set_connection_options`]: `InvalidState` unless the VI is connected.
+    fn negotiated_options(&self, _vi: ViIndex) -> Outcome<NegotiatedOptions> {
+        Err(CallError::InvalidParameter)
+    }
+
+    /// Returns the security information that a client sent with its request.
+    ///
+    /// # Errors
+    /// `Timeout`: the request has expired. `InvalidParameter`: the transport has none.
+    fn security_of(&self, _conn: ConnId) -> Outcome<Vec<u8>> {
+        Err(CallError::InvalidParameter)
+    }
+}
+
+/// How a poller receives by its transport, and when it sends what was just posted.
+pub(crate) trait Polled: Transport + Sized {
+    /// Receives and handles what has arrived. Returns true if anything has.
+    fn receive(poller: &mut Poller<Self>, now_ns: u64) -> bool;
+
+    /// Sends what was just posted on this VI, at once or in a later burst; what does not fit stays queued.
+    fn kick(poller: &mut Poller<Self>, vi: ViIndex);
+
+    /// Releases what the previous poll received.
+    fn release_received(&mut self, _path: &mut Datapath) {}
+
+    /// Does the regular work besides timers. Returns true if there was any.
+    fn housekeeping(&mut self, _now_ns: u64, _path: &mut Datapath) -> bool {
+        false
+    }
+
+    /// Returns whether the transport needs the time in every poll.
+    fn needs_time(&self) -> bool {
+        false
+    }
+
+    /// Has the next poll look for everything that may have arrived.
+    fn look_everywhere(&mut self) {}
+
+    /// Returns true while received data waits for one of the next polls.
+    fn has_more(&self) -> bool {
+        false
+    }
+
+    /// Returns true while TCP holds sent bytes back (corked).
+    fn has_corked(&self) -> bool {
+        false
+    }
+
+    /// Sends bytes that TCP holds back.
+    fn uncork(&mut self) {}
+
+    /// Logs out from all ports, or ends the connections, when the NIC is taken down.
+    fn leave_network(&mut self, now_ns: impl FnMut() -> u64, path: &mut Datapath);
 }

@@ -24,6 +24,7 @@ use super::shared_queues::{
     Completed, CompletionConsumer, CompletionEntry, OpCode, SharedQueues, Submission,
     SubmissionProducer, ViId,
 };
+use crate::nic_backend::NicBackend;
 use crate::yield_policy::YieldPolicy;
 
 use std::collections::VecDeque;
@@ -114,8 +115,8 @@ pub(crate) struct Attachment {
     vis: Vec<Option<ViLocal>>,
     /// VIs with posted descriptors for which the submission ring had no space.
     run: VecDeque<ViIndex>,
-    pub(crate) armed: Option<WakeSource>,
-    pub(crate) pending_events: Event,
+    armed: Option<WakeSource>,
+    pending_events: Event,
     /// The process has ended, or has ended the attachment.
     lost: bool,
     /// The process has reported that the NIC failed.
@@ -186,58 +187,6 @@ impl Attachment {
     pub(crate) fn handle_at(&self, index: ViIndex) -> Option<u64> {
         let local = self.vis.get(index.0 as usize)?.as_ref()?;
         Some(local.handle)
-    }
-
-    /// Removes a VI, and returns its completion queues.
-    pub(crate) fn remove(&mut self, vi: ViIndex) -> [Option<&'static CqShared>; 2] {
-        match self.vis.get_mut(vi.0 as usize).and_then(Option::take) {
-            Some(local) => [local.send_target.cq, local.recv_target.cq],
-            None => [None, None],
-        }
-    }
-
-    /// True if descriptors wait for space in the submission ring.
-    pub(crate) fn has_unsent(&self) -> bool {
-        !self.run.is_empty()
-    }
-
-    /// Does a bounded amount of work. True if there was any.
-    #[inline(never)]
-    pub(crate) fn poll(&mut self, doorbells: &Doorbells) -> bool {
-        let rung = self.submit_rung(doorbells);
-        let waited = self.submit_waiting();
-        let worked = self.take_completions() || rung || waited;
-        self.idle_polls = if worked {
-            0
-        } else {
-            self.idle_polls.wrapping_add(1)
-        };
-        worked
-    }
-
-    /// Returns true after a number of polls without work, and again after as many.
-    #[inline]
-    pub(crate) fn should_yield(&mut self, policy: &YieldPolicy) -> bool {
-        let is_time = self.idle_polls >= policy.idle_polls();
-        if is_time {
-            self.idle_polls = 0;
-        }
-        is_time
-    }
-
-    /// Submits what was just posted on a VI, after everything posted before.
-    #[inline]
-    pub(crate) fn kick(&mut self, vi: ViIndex, doorbells: &Doorbells) {
-        if doorbells.any() {
-            self.submit_rung(doorbells);
-        }
-        self.submit_waiting();
-        if self.run.is_empty() {
-            self.submit_posted(vi);
-        } else {
-            self.enqueue(vi);
-        }
-        self.wake_process();
     }
 
     fn submit_rung(&mut self, doorbells: &Doorbells) -> bool {
@@ -544,9 +493,54 @@ impl Attachment {
             }
         }
     }
+}
 
-    /// Requests a wake-up from the process, and returns the source to sleep on.
-    pub(crate) fn arm(&mut self) -> WakeSource {
+impl NicBackend for Attachment {
+    fn has_unsent(&self) -> bool {
+        !self.run.is_empty()
+    }
+
+    #[inline(never)]
+    fn poll(&mut self, doorbells: &Doorbells) -> bool {
+        let rung = self.submit_rung(doorbells);
+        let waited = self.submit_waiting();
+        let worked = self.take_completions() || rung || waited;
+        self.idle_polls = if worked {
+            0
+        } else {
+            self.idle_polls.wrapping_add(1)
+        };
+        worked
+    }
+
+    #[inline]
+    fn should_yield(&mut self, policy: &YieldPolicy) -> bool {
+        let is_time = self.idle_polls >= policy.idle_polls();
+        if is_time {
+            self.idle_polls = 0;
+        }
+        is_time
+    }
+
+    #[inline]
+    fn kick(&mut self, vi: ViIndex, doorbells: &Doorbells) {
+        if doorbells.any() {
+            self.submit_rung(doorbells);
+        }
+        self.submit_waiting();
+        if self.run.is_empty() {
+            self.submit_posted(vi);
+        } else {
+            self.enqueue(vi);
+        }
+        self.wake_process();
+    }
+
+    fn upkeep(&mut self) {
+        self.check_for_loss();
+    }
+
+    fn arm(&mut self) -> WakeSource {
         let expected = self.queues.prepare_application_sleep();
         if self.lost {
             return WakeSource::Poll;
@@ -557,8 +551,43 @@ impl Attachment {
         }
     }
 
-    /// Cancels the request of [`Self::arm`].
-    pub(crate) fn disarm(&mut self) {
+    fn disarm(&mut self) {
         self.queues.finish_application_sleep();
+    }
+
+    #[inline]
+    fn fail_broken(&mut self, vi: ViIndex, doorbells: &Doorbells) {
+        self.kick(vi, doorbells);
+    }
+
+    #[inline]
+    fn take_pending_events(&mut self) -> Event {
+        core::mem::take(&mut self.pending_events)
+    }
+
+    #[inline]
+    fn armed(&mut self) -> &mut Option<WakeSource> {
+        &mut self.armed
+    }
+
+    fn attachment(&mut self) -> Option<&mut Attachment> {
+        Some(self)
+    }
+
+    /// The process ends the connection.
+    fn end_connection(&mut self, vi: &ViShared) {
+        self.flush(vi.index);
+    }
+
+    /// The process destroys the VI.
+    fn destroy_vi(&mut self, _vi: ViIndex) -> bool {
+        true
+    }
+
+    fn remove_vi(&mut self, vi: ViIndex) -> [Option<&'static CqShared>; 2] {
+        match self.vis.get_mut(vi.0 as usize).and_then(Option::take) {
+            Some(local) => [local.send_target.cq, local.recv_target.cq],
+            None => [None, None],
+        }
     }
 }

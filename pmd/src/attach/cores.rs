@@ -304,7 +304,7 @@ impl Nic {
             return SleepDecision::NicDown;
         };
         let source = backend.arm();
-        if let Some(poller) = backend.poller_mut() {
+        if let Some(poller) = backend.state_mut() {
             poller.path.clients.prepare_sleep();
         }
         let worked = backend.poll_thoroughly(&self.device.shared.doorbells);
@@ -317,7 +317,7 @@ impl Nic {
             .map_or(UPKEEP, Duration::from_nanos);
         // An application whose completion ring is full wakes the thread when it has made space, or never: it is checked
         // at intervals, and does not keep the core awake.
-        let poller = backend.poller();
+        let poller = backend.state();
         let longest = match poller.is_some_and(|poller| poller.path.clients.has_pending_entries()) {
             true => LONGEST_BLIND_SLEEP,
             false => UPKEEP,
@@ -336,7 +336,7 @@ impl Nic {
         if let Some(backend) = held.as_mut() {
             backend.disarm();
             backend.refresh_clock();
-            if let Some(poller) = backend.poller().map(|poller| &poller.path.clients) {
+            if let Some(poller) = backend.state().map(|poller| &poller.path.clients) {
                 poller.finish_sleep();
             }
         }
@@ -431,11 +431,11 @@ mod tests {
         let needs_wake = || {
             let mut held = device.lock();
             let backend = held.as_mut().unwrap();
-            let poller = backend.poller_mut().unwrap();
+            let poller = backend.state_mut().unwrap();
             let mbuf = poller.path.port.alloc([0xFF; 6]).unwrap();
             assert!(poller.path.batch.push(mbuf).is_ok());
             let needs_wake = device.poll_thread.core.needs_wake(backend);
-            let poller = backend.poller_mut().unwrap();
+            let poller = backend.state_mut().unwrap();
             let mbuf = poller.path.batch.pop().unwrap();
             poller.path.port.free(mbuf);
             needs_wake
@@ -487,7 +487,7 @@ mod tests {
         };
         let report = |errors: usize| {
             let mut held = device.lock();
-            let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
+            let poller = held.as_mut().and_then(Backend::state_mut).unwrap();
             let id = poller.path.add_client(unresponsive_client());
             for _ in 0..errors {
                 poller.path.clients.report(id, &AsyncEvent::of_nic());

@@ -13,7 +13,7 @@ use vi_core::sys;
 use vi_types::{CallError, HostAddress, Limit, Outcome, PtagHandle, ResourceError, ViAttributes};
 
 use super::accounts::Account;
-use super::client::{ClientCounters, ClientId};
+use super::client::{ClientCounters, ClientId, Clients};
 use super::client_slots::ClientSlot;
 use super::limiters::{self, RateLimiter};
 use super::mapped_files::ApplicationFiles;
@@ -243,11 +243,10 @@ impl Session {
         }
         let (mut client, mut left) = (None, false);
         if let Some(backend) = self.device.lock().as_mut() {
-            if let Some(poller) = backend.poller_mut() {
-                client = poller.path.clients.remove(self.client);
-                // Notifies its peers at once.
-                poller.poll(&self.device.shared.doorbells);
-            }
+            client =
+                (backend.state_mut()).and_then(|poller| poller.path.clients.remove(self.client));
+            // Notifies its peers at once.
+            backend.poll(&self.device.shared.doorbells);
             self.device.wake_waiters(backend);
             left = self.device.poll_thread.core.needs_wake(backend);
         }
@@ -339,15 +338,12 @@ impl Session {
             let Some(backend) = held.as_mut() else {
                 return;
             };
-            let mut is_last = true;
-            if let Some(poller) = backend.poller_mut() {
-                let Some(client) = self.client() else {
-                    return;
-                };
-                needed = poller.path.clients.polls_per_ring(client);
-                poller.poll(&self.device.shared.doorbells);
-                is_last = poller.path.clients.is_drained(client);
-            }
+            let Some(client) = self.client() else {
+                return;
+            };
+            needed = clients(backend).map_or(0, |clients| clients.polls_per_ring(client));
+            backend.poll(&self.device.shared.doorbells);
+            let is_last = clients(backend).is_none_or(|clients| clients.is_drained(client));
             self.device.wake_waiters(backend);
             if is_last {
                 return;
@@ -359,7 +355,7 @@ impl Session {
     fn deliver_completions(&self) {
         let mut left = false;
         if let Some(backend) = self.device.lock().as_mut() {
-            if let Some(poller) = backend.poller_mut() {
+            if let Some(poller) = backend.state_mut() {
                 poller.path.deliver_completions();
             }
             self.device.wake_waiters(backend);
@@ -529,7 +525,7 @@ impl Session {
             return;
         }
         let mut held = self.device.lock();
-        if let Some(poller) = held.as_mut().and_then(Backend::poller_mut)
+        if let Some(poller) = held.as_mut().and_then(Backend::state_mut)
             && let Some(client) = self.client()
         {
             poller.path.clients.report(client, event);
@@ -585,15 +581,19 @@ impl Session {
     fn serve(&self, vi: u64) -> Outcome<()> {
         let index = vi_types::ViIndex(RawHandle::unpack(vi).index);
         let mut held = self.device.lock();
-        let poller = held.as_mut().and_then(Backend::poller_mut);
-        let poller = poller.ok_or(CallError::InvalidParameter)?;
+        let local = held.as_mut().and_then(|backend| backend.local_mut());
+        let (transport, state) = local.ok_or(CallError::InvalidParameter)?;
         // The NIC handle may have been closed meanwhile, and the index reused.
-        let path = poller.path.vi(index).filter(|path| path.handle == vi);
+        let path = state.path.vi(index).filter(|path| path.handle == vi);
         let (path, client) = path.zip(self.client()).ok_or(CallError::InvalidParameter)?;
         path.serve(client, self.owner());
-        poller.engine.set_user(index, self.peer.uid);
+        transport.set_user(index, self.peer.uid);
         Ok(())
     }
+}
+
+fn clients(backend: &mut Backend) -> Option<&mut Clients> {
+    Some(&mut backend.state_mut()?.path.clients)
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use vi_core::memory::{RegionAttributes, TagCheck};
 use vi_core::sync::Ordering;
 use vi_core::vi::ViShared;
 use vi_engine::ViParams;
-use vi_types::{CallError, MemAttributes, Outcome, ReliabilityLevel, ViAttributes, ViState};
+use vi_types::{CallError, MemAttributes, Outcome, ReliabilityLevel, ViAttributes};
 
-use super::{check_settings, poller_of, tag_number, warn_lenient_protection};
+use super::{check_settings, tag_number, warn_lenient_protection};
 use crate::device::Device;
 use crate::lookup::Vi;
 
@@ -42,34 +42,7 @@ pub(super) fn release_tag(vi: &ViShared) {
     vi.nic.regions.release_tag(tag);
 }
 
-/// Changes the attributes of a VI, which must be Idle (VIPL 3.7.2). Posted receives are checked against
-/// the new tag when they are used.
-pub(crate) fn set_vi(vi: Vi, handle: u64, settings: &ViAttributes) -> Outcome<()> {
-    let mut held = vi.device.lock();
-    let poller = poller_of(&mut held, vi, handle)?;
-    if poller.engine.state(vi.index) != Some(ViState::Idle) {
-        return Err(CallError::InvalidState);
-    }
-    let (level, tag) = check_settings(vi.device, settings)?;
-    // A concurrent post sees either the old attributes or the new ones.
-    let no_posts = [vi.send.post_end.lock(), vi.recv.post_end.lock()];
-    if !poller.engine.set_params(vi.index, params(level, settings)) {
-        return Err(CallError::InvalidState);
-    }
-    let regions = &vi.nic.regions;
-    release_tag(&vi);
-    regions.use_tag(tag.number());
-    store(&vi, settings, tag);
-    if let Some(path) = poller.path.vi(vi.index) {
-        path.set_tag(tag);
-    }
-    regions.begin_epoch();
-    drop((no_posts, held));
-    warn_lenient_protection(vi.device, tag);
-    Ok(())
-}
-
-/// As [`set_vi`], after the datapath process has changed the attributes in its engine.
+/// Stores the attributes of a VI after the datapath process has changed them in its engine.
 pub(crate) fn store_changed(vi: Vi, handle: u64, settings: &ViAttributes) -> Outcome<()> {
     let held = vi.device.lock();
     if held.is_none() || !vi.is_live(handle) {

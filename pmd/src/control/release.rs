@@ -6,15 +6,15 @@ use vi_core::memory::table::Removed;
 use vi_core::notify_slot::EndedNotifier;
 use vi_core::sync::Ordering;
 use vi_core::vi::ViShared;
-use vi_engine::ConnId;
 
+use super::connecting::id_of;
 use super::cq;
-use super::vis::{detach, detach_local, end_connection};
+use super::vis::detach;
 use crate::call_waiters::Object;
 use crate::device::Device;
 use crate::lookup::Vi;
 use crate::nic_backend::Backend;
-use crate::poller::Poller;
+use crate::nic_handle::Conn;
 
 /// Descriptors that one portion of a release flushes, at least those of one VI.
 const DESCRIPTORS_PER_PORTION: u32 = 1024;
@@ -32,7 +32,7 @@ type FoundVi = (Vi, u64);
 pub(crate) fn release_nic_handle(
     device: &'static Device,
     nic_handle: u64,
-    conns: &[ConnId],
+    conns: &[Conn],
 ) -> (Vec<EndedNotifier>, Vec<Removed>) {
     let (mut ended, mut removed) = (Vec::new(), Vec::new());
     let vis = vis_of(device, nic_handle);
@@ -51,9 +51,9 @@ pub(crate) fn release_nic_handle(
     }
     if let Some(backend) = device.lock().as_mut() {
         release_cqs(device, nic_handle, &mut ended);
-        if let Backend::Local(poller) = backend {
-            reject_all(poller, conns);
-            poller.path.calls.notify(Object::NicHandle(nic_handle));
+        reject_all(backend, conns);
+        if let Some(state) = backend.state_mut() {
+            state.path.calls.notify(Object::NicHandle(nic_handle));
         }
         device.wake_waiters(backend);
     }
@@ -129,22 +129,14 @@ fn release(vi: Vi, backend: &mut Backend, ended: &mut Vec<EndedNotifier>) {
         let _ends = vi.close_ends();
         vi.retire();
     }
-    match backend {
-        Backend::Local(poller) => end_connection(&vi, poller),
-        Backend::Attached(attachment) => attachment.flush(vi.index),
-    }
+    backend.end_connection(&vi);
     for queue in [&vi.send, &vi.recv] {
         queue.clear(&mut queue.reap_end.lock());
     }
-    match backend {
-        Backend::Local(poller) => {
-            if !poller.engine.destroy_vi(vi.index) {
-                log::error!("NIC {}: VI not released", vi.nic.name);
-            }
-            detach(vi, poller, ended);
-        }
-        Backend::Attached(_) => detach_local(vi, backend, ended),
+    if !backend.destroy_vi(vi.index) {
+        log::error!("NIC {}: VI not released", vi.nic.name);
     }
+    detach(vi, backend, ended);
 }
 
 /// Releases the completion queues of a NIC handle. The caller holds the backend lock.
@@ -165,14 +157,17 @@ fn release_cqs(device: &'static Device, nic_handle: u64, ended: &mut Vec<EndedNo
     }
 }
 
-/// Rejects pending requests.
-fn reject_all(poller: &mut Poller, conns: &[ConnId]) {
-    let now_ns = poller.clock.now_ns();
+/// Rejects pending requests; those of an attached NIC are rejected by the process.
+fn reject_all(backend: &mut Backend, conns: &[Conn]) {
+    let Some((transport, state)) = backend.local_mut() else {
+        return;
+    };
+    let now_ns = state.clock.now_ns();
     for conn in conns {
         // An error means that the request was withdrawn.
-        let _withdrawn = poller.engine.reject(now_ns, *conn, &mut poller.path);
+        let _withdrawn = transport.reject(now_ns, id_of(*conn), &mut state.path);
     }
-    poller.path.flush();
+    state.path.flush();
 }
 
 #[cfg(test)]
@@ -212,7 +207,7 @@ mod tests {
             let vi = make(closed, tags[1]);
             make(kept, tags[0]);
             let mut held = device.lock();
-            let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
+            let poller = held.as_mut().and_then(Backend::state_mut).unwrap();
             // An application that does not poll its completions.
             let owner = Owner::client(78).unwrap();
             poller.path.vi(vi.index).unwrap().serve(ClientId(77), owner);
@@ -263,7 +258,7 @@ mod tests {
             device
                 .lock()
                 .as_ref()
-                .and_then(Backend::poller)
+                .and_then(Backend::state)
                 .unwrap()
                 .polls
         };

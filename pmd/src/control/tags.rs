@@ -34,7 +34,7 @@ mod tests {
 
     use super::*;
     use crate::config::NicConfig;
-    use crate::control::create_vi;
+    use crate::nic::create_vi;
 
     #[test]
     fn vi_is_not_created_with_a_tag_that_is_destroyed_meanwhile() {
@@ -53,7 +53,7 @@ mod tests {
             ptag: Some(PtagHandle::from_raw(ptag)),
             ..ViAttributes::default()
         };
-        let make = || create_vi(device, nic_handle, &settings, (0, 0));
+        let make = || create_vi(nic_handle, &settings, 0, 0);
         std::thread::scope(|scope| {
             let backend_lock = device.lock();
             let vi = scope.spawn(make);

@@ -202,7 +202,7 @@ impl Endpoint {
         let index = crate::lookup::vi_of(self.vi).unwrap().index;
         held.as_mut()
             .unwrap()
-            .poller_mut()
+            .state_mut()
             .unwrap()
             .path
             .vi(index)
@@ -492,7 +492,7 @@ fn send_posted_on_idle_vi_is_flushed_while_vi_is_queued() {
     let index = crate::lookup::vi_of(end.vi).unwrap().index;
     {
         let mut held = end.device.lock();
-        let poller = held.as_mut().unwrap().poller_mut().unwrap();
+        let poller = held.as_mut().unwrap().state_mut().unwrap();
         poller.path.enqueue(index);
     }
     end.post_send(0, control::OP_SEND_RECV, &[]);

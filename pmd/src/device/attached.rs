@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use vi_core::sync::{AtomicU32, Ordering};
+use vi_core::sync::AtomicU32;
 use vi_core::vi::ViShared;
 
 use super::Device;
@@ -51,18 +51,6 @@ impl Device {
     /// Returns the control connections to the datapath process, while the NIC is open.
     pub(crate) fn control(&self) -> Option<Arc<ControlConnections>> {
         self.attached.as_ref()?.control().clone()
-    }
-
-    /// Returns the user bytes in a frame of a send, for an attached NIC.
-    pub(crate) fn native_mtu_bytes(&self) -> Option<u32> {
-        let attached = self.attached.as_ref()?;
-        Some(attached.native_mtu_bytes.load(Ordering::Relaxed))
-    }
-
-    /// Returns the maximum number of VIs and regions of this program.
-    pub(crate) fn quota(&self) -> (u32, u32) {
-        let own = (self.config.max_vi, self.config.max_regions);
-        self.attached.as_ref().map_or(own, |there| there.quota)
     }
 
     /// Returns the quota of outstanding descriptors, for an attached NIC.

@@ -2,8 +2,6 @@
 
 use super::Device;
 use crate::datapath::PathCounters;
-use crate::nic_backend::Backend;
-use crate::transport::Transport;
 
 /// Number of entries that full completion queues have dropped.
 const CQ_OVERRUNS: &str = "cq_overruns";
@@ -16,16 +14,15 @@ impl Device {
         overruns.for_each(|(_, count)| *count = self.shared.cq_overruns());
     }
 
-    /// Returns the counters of the data path and the engine by name.
+    /// Returns the counters of the data path and the transport by name.
     pub(crate) fn counters(&self) -> Vec<(String, u64)> {
         let held = self.lock();
-        let Some(poller) = held.as_ref().and_then(Backend::poller) else {
+        let Some((transport, poller)) = held.as_ref().and_then(|backend| backend.local()) else {
             return Vec::new();
         };
         // The names are formatted after the backend lock is released.
-        let engine = poller.engine.counters();
-        let discovery = poller.discovery.iter().flat_map(|d| d.counters());
-        let discovery: Vec<_> = discovery.collect();
+        let protocol = transport.counters();
+        let discovery = transport.discovery_counters();
         let PathCounters {
             lost_descriptors,
             tx_no_room,
@@ -33,13 +30,10 @@ impl Device {
         } = poller.path.counters;
         let client_faults = poller.path.mover.client_faults;
         let mut stats = poller.path.port.stats();
-        if let Transport::ViTcp(tcp) = &poller.engine {
-            tcp.add_traffic(&mut stats);
-        }
+        transport.add_traffic(&mut stats);
         let usage = self.shared.regions.usage();
         let vis = poller.path.vis.iter().flatten().count();
-        let exchanges = poller.engine.fc_vi().map(|engine| engine.exchange_usage());
-        let (exchanges_open, exchanges_dead) = exchanges.unwrap_or_default();
+        let (exchanges_open, exchanges_dead) = transport.exchange_usage();
         let own = [
             (CQ_OVERRUNS, self.shared.cq_overruns()),
             ("lost_descriptors", lost_descriptors),
@@ -64,7 +58,7 @@ impl Device {
             ("port_tx_bytes", stats.tx_bytes),
         ];
         drop(held);
-        let all = engine.into_iter().chain(own);
+        let all = protocol.into_iter().chain(own);
         let all = all.map(|(name, value)| (name.to_owned(), value));
         let port = stats.counters.iter();
         let port = port.map(|c| (format!("port_{}", c.name), c.value));

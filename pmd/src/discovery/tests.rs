@@ -10,6 +10,8 @@ use pmd_port::{Capabilities, Mbuf, MbufBatch, Port, PortEvent, PortStats, WakeSo
 use vi_core::events::EventQueue;
 use vi_core::memory::table::{RegionLimits, RegionTable};
 
+use vi_types::HostAddress;
+
 use super::*;
 
 const MS: u64 = 1_000_000;

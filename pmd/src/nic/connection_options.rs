@@ -3,9 +3,6 @@
 use vi_types::{ConnectionOptions, NegotiatedOptions, Outcome};
 
 use super::{conn, vi};
-use crate::attach::calls;
-use crate::control;
-use crate::nic_handle::Conn;
 
 /// Returns the connection options of a VI.
 ///
@@ -13,10 +10,7 @@ use crate::nic_handle::Conn;
 /// `InvalidParameter` for a handle that names no VI, or one of a NIC that does not speak VI/TCP.
 pub fn connection_options(handle: u64) -> Outcome<ConnectionOptions> {
     let vi = vi(handle)?;
-    if vi.device.is_attached() {
-        return calls::connection_options(vi, handle);
-    }
-    control::connection_options::connection_options(vi, handle)
+    vi.device.calls.connection_options(vi, handle)
 }
 
 /// Replaces the connection options of an Idle VI.
@@ -26,10 +20,7 @@ pub fn connection_options(handle: u64) -> Outcome<ConnectionOptions> {
 /// the VI is Idle.
 pub fn set_connection_options(handle: u64, options: &ConnectionOptions) -> Outcome<()> {
     let vi = vi(handle)?;
-    if vi.device.is_attached() {
-        return calls::set_connection_options(vi, handle, options);
-    }
-    control::connection_options::set_connection_options(vi, handle, options)
+    vi.device.calls.set_connection_options(vi, handle, options)
 }
 
 /// Returns the options that a VI and its peer have negotiated.
@@ -38,10 +29,7 @@ pub fn set_connection_options(handle: u64, options: &ConnectionOptions) -> Outco
 /// As for [`connection_options`]; `InvalidState` unless the VI is Connected.
 pub fn negotiated_options(handle: u64) -> Outcome<NegotiatedOptions> {
     let vi = vi(handle)?;
-    if vi.device.is_attached() {
-        return calls::negotiated_options(vi, handle);
-    }
-    control::connection_options::negotiated_options(vi, handle)
+    vi.device.calls.negotiated_options(vi, handle)
 }
 
 /// Returns the security information that a client sent with its pending request.
@@ -51,8 +39,5 @@ pub fn negotiated_options(handle: u64) -> Outcome<NegotiatedOptions> {
 /// `Timeout` if the client has given up.
 pub fn request_security(conn_handle: u64) -> Outcome<Vec<u8>> {
     let (device, id) = conn(conn_handle)?;
-    match id {
-        Conn::Engine(id) => control::connection_options::request_security(device, id),
-        Conn::Process(conn) => calls::request_security(device, conn),
-    }
+    device.calls.request_security(device, id)
 }

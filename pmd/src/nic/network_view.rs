@@ -7,12 +7,11 @@ use fc_port::vn_port::NeighbourView;
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
 use vi_core::waiters::Event;
-use vi_engine::Engine;
 use vi_types::{CallError, HostAddress, Outcome};
 
-use crate::nic_backend::Backend;
-use crate::poller::Poller;
+use crate::poller::PollState;
 use crate::progress::wait;
+use crate::transport::Transport;
 
 /// Snapshot of the port of a NIC and its neighbours.
 #[derive(Clone, Debug)]
@@ -113,46 +112,8 @@ impl NetworkView {
         self.own == other.own && self.ports.len() == other.ports.len() && all_same()
     }
 
-    fn of(poller: &mut Poller) -> Self {
-        let now_ns = poller.clock.now_ns();
-        let engine = poller.engine.fc_vi().map(Engine::config);
-        let names = engine.map(|config| (config.port_name, config.node_name));
-        let (port_name, node_name) = names.unwrap_or_default();
-        let discovery = poller.discovery.as_deref();
-        let is_up = discovery.is_none_or(|discovery| discovery.is_up());
-        let own = OwnPort {
-            n_port_id: engine
-                .map(|config| config.n_port_id)
-                .filter(|id| *id != NPortId::default()),
-            port_name,
-            node_name,
-            host: poller.neighbours.own_host(),
-            state: match (poller.failure, is_up) {
-                (Some(_), _) => OwnState::Failed,
-                (None, true) => OwnState::Up,
-                (None, false) => OwnState::Probing,
-            },
-            discovers: discovery.is_some(),
-        };
-        let mut ports: Vec<NeighbourPort> = match discovery {
-            Some(discovery) => {
-                let seen = discovery.neighbours();
-                seen.map(|view| NeighbourPort::seen(now_ns, &view))
-                    .collect()
-            }
-            None => {
-                let known = poller.neighbours.others();
-                known
-                    .map(|(n_port_id, host)| NeighbourPort {
-                        n_port_id,
-                        host: Some(host),
-                        found: None,
-                    })
-                    .collect()
-            }
-        };
-        ports.sort_by_key(|port| port.n_port_id.get());
-        Self { own, ports }
+    fn of(transport: &dyn Transport, state: &mut PollState) -> Self {
+        transport.network_view(state.clock.now_ns(), state.failure)
     }
 }
 
@@ -173,7 +134,7 @@ impl NeighbourPort {
         self.n_port_id == other.n_port_id && self.host == other.host && found(self) == found(other)
     }
 
-    fn seen(now_ns: u64, view: &NeighbourView) -> Self {
+    pub(crate) fn seen(now_ns: u64, view: &NeighbourView) -> Self {
         let neighbour = &view.neighbour;
         let port = view.port.as_ref();
         let login = port.map_or(LoginState::Found, |port| match port.state {
@@ -217,8 +178,8 @@ pub fn network_view(handle: u64) -> Outcome<NetworkView> {
     // Includes the latest changes.
     backend.poll_thoroughly(&device.shared.doorbells);
     device.wake_waiters(backend);
-    let poller = backend.poller_mut().ok_or(CallError::InvalidParameter)?;
-    Ok(NetworkView::of(poller))
+    let (transport, state) = backend.local_mut().ok_or(CallError::InvalidParameter)?;
+    Ok(NetworkView::of(transport, state))
 }
 
 /// Waits until the network view differs from `known`, and returns the new one; `None` after
@@ -238,10 +199,10 @@ pub fn await_network_change(
             return Some(Err(error));
         }
         let mut held = device.lock();
-        let Some(poller) = held.as_mut().and_then(Backend::poller_mut) else {
+        let Some((transport, state)) = held.as_mut().and_then(|backend| backend.local_mut()) else {
             return Some(Err(CallError::InvalidParameter));
         };
-        let now = NetworkView::of(poller);
+        let now = NetworkView::of(transport, state);
         (!now.is_same(known)).then_some(Ok(now))
     };
     // Every change on a segment or in discovery is reported as this event.

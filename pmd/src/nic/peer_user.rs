@@ -7,9 +7,6 @@
 use vi_types::Outcome;
 
 use super::{conn, vi};
-use crate::attach::calls;
-use crate::control;
-use crate::nic_handle::Conn;
 
 /// Returns the user ID of the program that made a pending request, in the user namespace of the datapath
 /// process or this program; `None` if it is unknown.
@@ -18,10 +15,7 @@ use crate::nic_handle::Conn;
 /// `InvalidParameter` for a handle that names no request; `Timeout` if the client has given up.
 pub fn request_user(conn_handle: u64) -> Outcome<Option<u32>> {
     let (device, id) = conn(conn_handle)?;
-    match id {
-        Conn::Engine(id) => control::peer_user::request_user(device, id),
-        Conn::Process(conn) => calls::request_user(device, conn),
-    }
+    device.calls.request_user(device, id)
 }
 
 /// Returns the user ID of the program that a VI is connected to, likewise.
@@ -30,8 +24,5 @@ pub fn request_user(conn_handle: u64) -> Outcome<Option<u32>> {
 /// `InvalidParameter` for a handle that names no VI; `InvalidState` unless the VI is Connected.
 pub fn peer_user(handle: u64) -> Outcome<Option<u32>> {
     let vi = vi(handle)?;
-    if vi.device.is_attached() {
-        return calls::peer_user(vi, handle);
-    }
-    control::peer_user::peer_user(vi, handle)
+    vi.device.calls.peer_user(vi, handle)
 }

@@ -80,7 +80,7 @@ pub(crate) fn attach_as(
 /// Opens another handle of an attached NIC that is open.
 fn open_again(device: &'static Device, path: &Path) -> Result<(&'static Device, u64), OpenError> {
     let is_lost = (device.lock().as_mut())
-        .and_then(Backend::attachment)
+        .and_then(|backend| backend.attachment())
         .is_some_and(|attachment| attachment.is_lost());
     if is_lost {
         return Err(OpenError::new(

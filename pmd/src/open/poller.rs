@@ -26,9 +26,10 @@ use crate::datapath::Datapath;
 use crate::device::Device;
 use crate::discovery::{Discovery, FC_VI};
 use crate::neighbours::Neighbours;
-use crate::poller::Poller;
-use crate::transport::Transport;
-use crate::vitcp;
+use crate::nic_backend::Backend;
+use crate::poller::{PollState, Poller};
+use crate::transport::FcVi;
+use crate::vitcp::{self, ViTcp};
 
 /// Part of a message between two applications of a datapath process that one system call copies if their
 /// memory is not shared.
@@ -44,12 +45,12 @@ struct Station {
     claim: Option<Claim>,
 }
 
-/// Builds the poller of a device.
-pub(super) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
-    match device.config.transport {
-        TransportKind::FcVi => frame_poller(device),
-        TransportKind::ViTcp => stream_poller(device),
-    }
+/// Builds the backend of a device: the poller of its transport.
+pub(super) fn backend(device: &'static Device) -> Result<Backend, OpenError> {
+    Ok(match device.config.transport {
+        TransportKind::FcVi => Backend::FcVi(frame_poller(device)?),
+        TransportKind::ViTcp => Backend::ViTcp(Box::new(stream_poller(device)?)),
+    })
 }
 
 /// Returns the scope ID of the host address of a NIC with VI/TCP: the interface index of a link-local address.
@@ -67,7 +68,7 @@ pub(crate) fn tcp_address(config: &NicConfig) -> Result<SocketAddr, OpenError> {
 }
 
 /// Builds the poller of a NIC with VI/TCP.
-fn stream_poller(device: &'static Device) -> Result<Poller, OpenError> {
+fn stream_poller(device: &'static Device) -> Result<Poller<ViTcp>, OpenError> {
     let config = &device.config;
     let max_vi = config.max_vi.min(MAX_VI);
     let mut address = tcp_address(config)?;
@@ -105,7 +106,7 @@ fn stream_poller(device: &'static Device) -> Result<Poller, OpenError> {
         .transpose()
         .map_err(OpenError::new)?;
     let keys = config.read_keys().map_err(OpenError::new)?;
-    let mut tcp = vitcp::ViTcp::new(settings, config.directory.clone(), credentials, keys)
+    let mut tcp = ViTcp::new(settings, config.directory.clone(), credentials, keys)
         .map_err(|error| OpenError::new(format!("VI/TCP: epoll failed: {error}")))?;
     let port = tcp.port();
     let at = port.capabilities().device.clone();
@@ -129,17 +130,12 @@ fn stream_poller(device: &'static Device) -> Result<Poller, OpenError> {
         &device.shared.events,
         max_vi,
     );
-    let no_id = NPortId::default();
-    let neighbours = Neighbours::new(config.host_address(), no_id, Vec::new(), Vec::new());
     let coalescer = Coalescer::for_streams(config.coalesce_frames);
-    let transport = Transport::ViTcp(Box::new(tcp));
-    Ok(Poller::new(
-        transport, path, neighbours, None, coalescer, None,
-    ))
+    Ok(Poller::new(tcp, PollState::new(path, coalescer, None)))
 }
 
 /// Builds the poller of a NIC with FC-VI.
-fn frame_poller(device: &'static Device) -> Result<Poller, OpenError> {
+fn frame_poller(device: &'static Device) -> Result<Poller<FcVi>, OpenError> {
     let config = &device.config;
     let station = match config.port.is_on_wire() {
         false => open_shm(config)?,
@@ -226,16 +222,10 @@ fn frame_poller(device: &'static Device) -> Result<Poller, OpenError> {
         false => None,
     };
     let coalescer = Coalescer::new(config.coalesce_frames, capabilities.send_alone);
-    let mut poller = Poller::new(
-        Transport::FcVi(engine),
-        path,
-        neighbours,
-        discovery,
-        coalescer,
-        station.claim,
-    );
-    poller.start_discovery();
-    Ok(poller)
+    let mut state = PollState::new(path, coalescer, station.claim);
+    let mut transport = FcVi::new(engine, neighbours, discovery);
+    transport.start_discovery(state.clock.now_ns());
+    Ok(Poller::new(transport, state))
 }
 
 /// Builds the VN_Port of a NIC that uses discovery.

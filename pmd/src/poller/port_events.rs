@@ -1,66 +1,40 @@
 //! Events of a port: stations that join and leave, MTU changes, and failures.
 
-use fcvi_frame::fc::NPortId;
-use pmd_port::{MacBytes, PortEvent, PortFailure, RingFailure};
+use pmd_port::{PortEvent, PortFailure, RingFailure};
 use vi_core::events::AsyncEvent;
 use vi_core::waiters::Event;
 
-use super::Poller;
+use super::PollState;
+use crate::transport::Transport;
 
-/// Returns the N_Port_ID of a station of a segment.
-fn id_of(mac: MacBytes) -> Option<NPortId> {
-    NPortId::new(u32::from_be_bytes([0, mac[3], mac[4], mac[5]]))
-}
-
-impl Poller {
+impl PollState {
     /// Handles the events that the port reports. Returns true if there were any.
-    pub(crate) fn serve_port_events(&mut self, now_ns: u64) -> bool {
+    pub(crate) fn serve_port_events(&mut self, transport: &mut dyn Transport, now_ns: u64) -> bool {
         let reported = self.path.port.events(&mut self.port_events);
         if reported {
-            self.handle_port_events(now_ns);
+            self.handle_port_events(transport, now_ns);
         }
         reported
     }
 
-    fn handle_port_events(&mut self, now_ns: u64) {
-        // Taken out and put back, so that the engine can be called in between.
+    fn handle_port_events(&mut self, transport: &mut dyn Transport, now_ns: u64) {
+        // Taken out and put back, so that the data path can be used in between.
         let mut events = core::mem::take(&mut self.port_events);
         self.path.pending_events |= Event::CONTROL;
         for event in events.drain(..) {
-            let (mac, joined) = match event {
-                PortEvent::Joined(n) => (n.mac, true),
-                PortEvent::Left(n) => (n.mac, false),
-                PortEvent::MtuChanged(change) => {
-                    self.path.note_mtu(change);
-                    continue;
+            match event {
+                PortEvent::Joined(station) => {
+                    transport.station_joined(now_ns, station.mac, &mut self.path);
                 }
-                PortEvent::RingFailed(failure) => {
-                    self.warn_ring_failed(failure);
-                    continue;
+                PortEvent::Left(station) => {
+                    transport.station_left(now_ns, station.mac, &mut self.path);
                 }
+                PortEvent::MtuChanged(change) => self.path.note_mtu(change),
+                PortEvent::RingFailed(failure) => self.warn_ring_failed(failure),
                 PortEvent::Unreachable(mac) => {
-                    self.lose_peer(now_ns, mac);
-                    continue;
+                    transport.station_unreachable(now_ns, mac, &mut self.path);
                 }
-                PortEvent::Failed(failure) => {
-                    self.fail_port(now_ns, failure);
-                    continue;
-                }
-            };
-            let Some(id) = id_of(mac) else {
-                continue;
-            };
-            if joined {
-                self.neighbours.add_sibling(id);
-                let host = self.neighbours.own_host();
-                if let Some(engine) = self.engine.fc_vi_mut() {
-                    engine.port_joined(now_ns, host, id, &mut self.path);
-                }
-            } else {
-                self.neighbours.remove(id);
-                if let Some(engine) = self.engine.fc_vi_mut() {
-                    engine.peer_lost(now_ns, id, &mut self.path);
-                }
+                PortEvent::Failed(failure) => self.fail_port(transport, now_ns, failure),
             }
         }
         self.port_events = events;
@@ -83,27 +57,17 @@ impl Poller {
         );
     }
 
-    /// Ends the logins and connections of a station to which frames are dropped.
-    #[cold]
-    fn lose_peer(&mut self, now_ns: u64, mac: MacBytes) {
-        if let (Some(id), Some(engine)) = (id_of(mac), self.engine.fc_vi_mut()) {
-            engine.peer_lost(now_ns, id, &mut self.path);
-        }
-    }
-
     /// Handles the failure of the port (VIPL 6.3.1): moves every VI to Error, wakes all waiters, and
     /// reports the error to every NIC handle. Objects can still be destroyed in order.
     #[cold]
-    fn fail_port(&mut self, now_ns: u64, failure: PortFailure) {
+    fn fail_port(&mut self, transport: &mut dyn Transport, now_ns: u64, failure: PortFailure) {
         if self.failure.replace(failure).is_some() {
             return;
         }
         let port = self.path.port.capabilities();
         log::error!("{} {}: {failure}", port.driver, port.device);
         self.path.fail_port();
-        if let Some(engine) = self.engine.fc_vi_mut() {
-            engine.port_lost(now_ns, &mut self.path);
-        }
+        transport.port_lost(now_ns, &mut self.path);
         self.path.events.push(AsyncEvent::of_nic());
         self.path.pending_events = Event::ALL;
         self.path.calls.notify_all();

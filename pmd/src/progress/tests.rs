@@ -116,7 +116,7 @@ fn sleep_is_shorter_while_frames_wait_for_room() {
         let mut held = device.lock();
         let backend = held.as_mut().unwrap();
         assert_eq!(longest_sleep(backend, Duration::from_millis(4)), UPKEEP);
-        let poller = backend.poller_mut().unwrap();
+        let poller = backend.state_mut().unwrap();
         let mbuf = poller.path.port.alloc([0xFF; 6]).unwrap();
         assert!(poller.path.batch.push(mbuf).is_ok());
         for (idle_us, sleep_us) in [(0, 20), (60, 20), (4000, 1000), (1_000_000, 50_000)] {
@@ -127,7 +127,7 @@ fn sleep_is_shorter_while_frames_wait_for_room() {
                 "idle for {idle_us} us"
             );
         }
-        let poller = backend.poller_mut().unwrap();
+        let poller = backend.state_mut().unwrap();
         let mbuf = poller.path.batch.pop().unwrap();
         poller.path.port.free(mbuf);
     }
@@ -147,7 +147,7 @@ fn wait_finds_event_signalled_before_it_sleeps() {
                 let mut held = device.lock();
                 found.store(true, Ordering::Relaxed);
                 let backend = held.as_mut().unwrap();
-                backend.poller_mut().unwrap().path.pending_events = Event::CONTROL;
+                backend.state_mut().unwrap().path.pending_events = Event::CONTROL;
                 device.wake_waiters(backend);
             });
             let check = || found.load(Ordering::Relaxed).then_some(());
@@ -177,7 +177,7 @@ fn wait_on_served_nic_checks_once_and_does_not_poll() {
         device
             .lock()
             .as_ref()
-            .and_then(Backend::poller)
+            .and_then(Backend::state)
             .unwrap()
             .polls
     };
@@ -211,7 +211,7 @@ fn wait_on_served_nic_finds_event() {
                 let mut held = device.lock();
                 found.store(true, Ordering::Relaxed);
                 let backend = held.as_mut().unwrap();
-                backend.poller_mut().unwrap().path.pending_events = Event::on_listener(7);
+                backend.state_mut().unwrap().path.pending_events = Event::on_listener(7);
                 device.wake_waiters(backend);
             });
             let check = || found.load(Ordering::Relaxed).then_some(());
@@ -241,7 +241,7 @@ fn waiting_calls_check_only_after_events_of_their_objects() {
     // Reports events; returns whether a call is to be woken for them.
     let report = |waiters: &[Waiter]| {
         let mut held = device.lock();
-        let path = &mut held.as_mut().and_then(Backend::poller_mut).unwrap().path;
+        let path = &mut held.as_mut().and_then(Backend::state_mut).unwrap().path;
         for waiter in waiters {
             path.control_event(*waiter);
         }
@@ -321,7 +321,7 @@ fn core_needs_wake_for_earlier_timer_or_unsent_frame() {
     let needs_wake = || core.needs_wake(device.lock().as_ref().unwrap());
     let sleep_for = |limit_ns| {
         let mut held = device.lock();
-        let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
+        let poller = held.as_mut().and_then(Backend::state_mut).unwrap();
         core.prepare_sleep(poller.clock.now_ns() + limit_ns);
     };
     assert!(!needs_wake(), "it is awake");
@@ -348,7 +348,7 @@ fn core_needs_wake_for_earlier_timer_or_unsent_frame() {
     assert!(!needs_wake(), "the sleep ends earlier");
     {
         let mut held = device.lock();
-        let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
+        let poller = held.as_mut().and_then(Backend::state_mut).unwrap();
         let mbuf = poller.path.port.alloc([0xFF; 6]).unwrap();
         assert!(poller.path.batch.push(mbuf).is_ok());
     }
@@ -357,7 +357,7 @@ fn core_needs_wake_for_earlier_timer_or_unsent_frame() {
     assert!(!needs_wake());
     {
         let mut held = device.lock();
-        let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
+        let poller = held.as_mut().and_then(Backend::state_mut).unwrap();
         let mbuf = poller.path.batch.pop().unwrap();
         poller.path.port.free(mbuf);
     }

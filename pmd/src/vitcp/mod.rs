@@ -246,6 +246,11 @@ impl ViTcp {
         })
     }
 
+    /// Returns the own host.
+    pub(crate) fn host(&self) -> HostAddress {
+        self.settings.host
+    }
+
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
     }

@@ -58,9 +58,10 @@ impl Program {
     /// Calls its transport.
     pub(super) fn with<T>(&self, call: impl FnOnce(&mut ViTcp, &mut Datapath) -> T) -> T {
         let mut held = self.device.lock();
-        let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
-        let tcp = poller.engine.vi_tcp_mut().unwrap();
-        call(tcp, &mut poller.path)
+        let Some(Backend::ViTcp(poller)) = held.as_mut() else {
+            panic!("another transport");
+        };
+        call(&mut poller.transport, &mut poller.state.path)
     }
 
     /// Has it listen; returns whether it does.

@@ -8,7 +8,7 @@ use super::Attachment;
 
 impl Attachment {
     /// Checks periodically for the end of the process. An end while this program closes the NIC is no loss.
-    pub(crate) fn upkeep(&mut self) {
+    pub(super) fn check_for_loss(&mut self) {
         if !self.lost && !self.control.is_ending() && self.control.is_closed() {
             self.handle_loss();
         }

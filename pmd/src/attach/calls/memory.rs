@@ -8,10 +8,11 @@ use vi_core::memory::pages::page_range;
 use vi_core::memory::{SharedMemory, find_memfd};
 use vi_types::{CallError, MemAttributes, Outcome, ResourceError};
 
-use super::{call, call_done, call_done_unless_lost, remote_nic, remote_tag};
+use super::{AttachedCalls, call, call_done, call_done_unless_lost, remote_nic, remote_tag};
 use crate::attach::message::{Reply, Request};
 use crate::attach::shared_files;
 use crate::control::attributes;
+use crate::control_calls::MemoryCalls;
 use crate::device::Device;
 
 fn remote_settings(device: &Device, settings: &MemAttributes) -> Outcome<MemAttributes> {
@@ -21,67 +22,129 @@ fn remote_settings(device: &Device, settings: &MemAttributes) -> Outcome<MemAttr
     })
 }
 
-/// Registers memory in the process, and in this library, which reads the descriptors in it.
-///
-/// # Safety
-/// As for [`crate::nic::register`].
-pub(crate) unsafe fn register(
-    device: &'static Device,
-    nic: u64,
-    (address, length_bytes): (u64, u64),
-    settings: &MemAttributes,
-) -> Outcome<u32> {
-    attributes::check_region(device, settings)?;
-    let remote = remote_nic(device, nic)?;
-    let writable = device.shared.regions.probe_pages(address, length_bytes)?;
-    let (fd, shared_at) = share(device, address, length_bytes)?;
-    let remote_settings = remote_settings(device, settings)?;
-    let request = |shared_at, is_bounce_buffer| Request::Register {
-        nic: remote,
-        address,
-        length_bytes,
-        settings: remote_settings,
-        writable,
-        shared_at,
-        is_bounce_buffer,
-    };
-    let (reply, bounce_buffer) = match call(device, &request(shared_at, false), fd)? {
-        Reply::MemoryUnreachable(why) => {
-            let buffer = bounce_buffer(device, (address, length_bytes), settings, &why)?;
-            let (at, bytes) = (buffer.address().as_ptr(), buffer.len_bytes() as u64);
-            let (fd, shared_at) = share(device, at.expose_provenance() as u64, bytes)?;
-            let reply = call(device, &request(shared_at, true), fd)?;
-            (reply, Some(Arc::new(Backing::BounceBuffer(buffer))))
+impl MemoryCalls for AttachedCalls {
+    /// Registers the memory in the process, and in this library, which reads the descriptors in it.
+    unsafe fn register(
+        &self,
+        device: &'static Device,
+        nic: u64,
+        (address, length_bytes): (u64, u64),
+        settings: &MemAttributes,
+    ) -> Outcome<u32> {
+        attributes::check_region(device, settings)?;
+        let remote = remote_nic(device, nic)?;
+        let writable = device.shared.regions.probe_pages(address, length_bytes)?;
+        let (fd, shared_at) = share(device, address, length_bytes)?;
+        let remote_settings = remote_settings(device, settings)?;
+        let request = |shared_at, is_bounce_buffer| Request::Register {
+            nic: remote,
+            address,
+            length_bytes,
+            settings: remote_settings,
+            writable,
+            shared_at,
+            is_bounce_buffer,
+        };
+        let (reply, bounce_buffer) = match call(device, &request(shared_at, false), fd)? {
+            Reply::MemoryUnreachable(why) => {
+                let buffer = bounce_buffer(device, (address, length_bytes), settings, &why)?;
+                let (at, bytes) = (buffer.address().as_ptr(), buffer.len_bytes() as u64);
+                let (fd, shared_at) = share(device, at.expose_provenance() as u64, bytes)?;
+                let reply = call(device, &request(shared_at, true), fd)?;
+                (reply, Some(Arc::new(Backing::BounceBuffer(buffer))))
+            }
+            reply => (reply, None),
+        };
+        let Reply::Region(region) = reply else {
+            return Err(ResourceError::ProcessAnswer.into());
+        };
+        // Checked again under the lock: the NIC handle may be closed or the tag destroyed meanwhile.
+        let check = || {
+            remote_nic(device, nic)?;
+            attributes::check_region(device, settings)
+        };
+        let range = (address, length_bytes);
+        // Freed outside of the lock: freeing shared memory notifies the process.
+        let kept = bounce_buffer.clone();
+        let adopted = device
+            .shared
+            .regions
+            .adopt(nic, region, range, bounce_buffer, check);
+        drop(kept);
+        match adopted {
+            Ok(()) => Ok(region),
+            Err(error) => {
+                let undo = Request::Deregister {
+                    nic: remote,
+                    address,
+                    region,
+                };
+                call_done(device, &undo)?;
+                Err(error)
+            }
         }
-        reply => (reply, None),
-    };
-    let Reply::Region(region) = reply else {
-        return Err(ResourceError::ProcessAnswer.into());
-    };
-    // Checked again under the lock: the NIC handle may be closed or the tag destroyed meanwhile.
-    let check = || {
-        remote_nic(device, nic)?;
-        attributes::check_region(device, settings)
-    };
-    let range = (address, length_bytes);
-    // Freed outside of the lock: freeing shared memory notifies the process.
-    let kept = bounce_buffer.clone();
-    let adopted = device
-        .shared
-        .regions
-        .adopt(nic, region, range, bounce_buffer, check);
-    drop(kept);
-    match adopted {
-        Ok(()) => Ok(region),
-        Err(error) => {
-            let undo = Request::Deregister {
-                nic: remote,
-                address,
-                region,
-            };
-            call_done(device, &undo)?;
-            Err(error)
+    }
+
+    fn deregister(
+        &self,
+        device: &'static Device,
+        nic: u64,
+        (address, region): (u64, u32),
+    ) -> Outcome<()> {
+        // In the process first: while it is registered there, the handle is not assigned again.
+        let request = Request::Deregister {
+            nic: remote_nic(device, nic)?,
+            address,
+            region,
+        };
+        if device
+            .shared
+            .regions
+            .query(Owner::PROGRAM, address, region)
+            .is_none()
+        {
+            return Err(CallError::InvalidParameter);
         }
+        call_done_unless_lost(device, &request)?;
+        let removed = {
+            let _backend_lock = device.lock();
+            let regions = &device.shared.regions;
+            regions.deregister(Owner::PROGRAM, address, region)
+        };
+        removed.map(drop).ok_or(CallError::InvalidParameter)
+    }
+
+    fn set_region(
+        &self,
+        device: &'static Device,
+        nic: u64,
+        (address, region): (u64, u32),
+        settings: &MemAttributes,
+    ) -> Outcome<()> {
+        if device
+            .shared
+            .regions
+            .query(Owner::PROGRAM, address, region)
+            .is_none()
+        {
+            return Err(CallError::InvalidParameter);
+        }
+        attributes::check_region(device, settings)?;
+        if (settings.rdma_write || settings.rdma_read)
+            && device.shared.regions.has_bounce_buffer(region)
+        {
+            return Err(refuse_rdma(
+                "the datapath process cannot access this region",
+            ));
+        }
+        let request = Request::SetRegion {
+            nic: remote_nic(device, nic)?,
+            address,
+            region,
+            settings: remote_settings(device, settings)?,
+        };
+        call_done(device, &request)?;
+        attributes::set_region(device, Owner::PROGRAM, (address, region), settings)
     }
 }
 
@@ -134,65 +197,4 @@ fn bounce_buffer(
 fn refuse_rdma(reason: &str) -> CallError {
     log::error!("memory with EnableRdmaWrite or EnableRdmaRead must be of viaduct_alloc: {reason}");
     ResourceError::ProcessRefused.into()
-}
-
-pub(crate) fn deregister(
-    device: &'static Device,
-    nic: u64,
-    address: u64,
-    region: u32,
-) -> Outcome<()> {
-    // In the process first: while it is registered there, the handle is not assigned again.
-    let request = Request::Deregister {
-        nic: remote_nic(device, nic)?,
-        address,
-        region,
-    };
-    if device
-        .shared
-        .regions
-        .query(Owner::PROGRAM, address, region)
-        .is_none()
-    {
-        return Err(CallError::InvalidParameter);
-    }
-    call_done_unless_lost(device, &request)?;
-    let removed = {
-        let _backend_lock = device.lock();
-        let regions = &device.shared.regions;
-        regions.deregister(Owner::PROGRAM, address, region)
-    };
-    removed.map(drop).ok_or(CallError::InvalidParameter)
-}
-
-pub(crate) fn set_region(
-    device: &'static Device,
-    nic: u64,
-    (address, region): (u64, u32),
-    settings: &MemAttributes,
-) -> Outcome<()> {
-    if device
-        .shared
-        .regions
-        .query(Owner::PROGRAM, address, region)
-        .is_none()
-    {
-        return Err(CallError::InvalidParameter);
-    }
-    attributes::check_region(device, settings)?;
-    if (settings.rdma_write || settings.rdma_read)
-        && device.shared.regions.has_bounce_buffer(region)
-    {
-        return Err(refuse_rdma(
-            "the datapath process cannot access this region",
-        ));
-    }
-    let request = Request::SetRegion {
-        nic: remote_nic(device, nic)?,
-        address,
-        region,
-        settings: remote_settings(device, settings)?,
-    };
-    call_done(device, &request)?;
-    attributes::set_region(device, Owner::PROGRAM, (address, region), settings)
 }

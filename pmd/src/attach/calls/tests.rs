@@ -11,8 +11,10 @@ use vi_core::reap::Done;
 use vi_core::sys;
 use vi_types::{
     Discriminator, Limit, LimitOf, LimitReached, MemAttributes, NetAddress, PtagHandle, QueueKind,
+    ViAttributes,
 };
 
+use super::vis::remove_local;
 use super::*;
 use crate::attach::message::Description;
 use crate::attach::shared_queues::{RingSizes, SharedQueues};

@@ -116,7 +116,7 @@ impl TestNic {
 
 fn with<R>(device: &Device, run: impl FnOnce(&mut Datapath) -> R) -> R {
     let mut held = device.lock();
-    run(&mut held.as_mut().and_then(Backend::poller_mut).unwrap().path)
+    run(&mut held.as_mut().and_then(Backend::state_mut).unwrap().path)
 }
 
 fn limits() -> Limits {

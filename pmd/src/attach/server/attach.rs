@@ -41,7 +41,7 @@ fn refusal(subject: &str, error: &io::Error) -> Reply {
 /// The failure of a NIC, if it must be reopened.
 fn failure_of(device: &Device) -> Option<String> {
     let held = device.lock();
-    match held.as_ref().and_then(Backend::poller) {
+    match held.as_ref().and_then(Backend::state) {
         Some(poller) => poller.failure.map(|failure| failure.to_string()),
         // It failed, and could not be reopened.
         None => Some("it is down".to_owned()),
@@ -154,7 +154,7 @@ impl Server {
         let handle_guard = self.ensure_up(served).map_err(Reply::Refused)?;
         let client = {
             let mut held = device.lock();
-            let poller = held.as_mut().and_then(Backend::poller_mut);
+            let poller = held.as_mut().and_then(Backend::state_mut);
             let poller = poller.ok_or_else(|| Reply::Refused(format!("NIC {name} is down")))?;
             poller.path.add_client(client)
         };
@@ -183,7 +183,7 @@ impl Server {
             session.end();
             return Err(Reply::Refused("the process is stopping".to_owned()));
         }
-        let native_mtu_bytes = nic::native_mtu_bytes(device).unwrap_or(0);
+        let native_mtu_bytes = device.calls.native_mtu_bytes(device).unwrap_or(0);
         Ok(NewSession {
             session,
             key,

@@ -84,7 +84,7 @@ impl InstalledTap<'_> {
     /// Removes the tap: no more frames are captured.
     fn remove(&self) {
         let mut held = self.served.device.lock();
-        if let Some(poller) = held.as_mut().and_then(Backend::poller_mut) {
+        if let Some(poller) = held.as_mut().and_then(Backend::state_mut) {
             let tap = &mut poller.path.tap;
             // The NIC may have been reopened meanwhile, and have another tap.
             let ours = tap.take_if(|tap| tap.is_read_by(&self.reader));
@@ -226,7 +226,7 @@ fn install_tap<'a>(
     let in_use = || format!("NIC {name}: another capture is running: end it");
     let port: Capabilities = {
         let held = served.device.lock();
-        let poller = held.as_ref().and_then(Backend::poller);
+        let poller = held.as_ref().and_then(Backend::state);
         let poller = poller.ok_or_else(|| format!("NIC {name} is down"))?;
         // Checked before a buffer is allocated.
         if poller.path.tap.is_some() {
@@ -248,7 +248,7 @@ fn install_tap<'a>(
     let mut head = Vec::with_capacity(CHUNK_BYTES * 2);
     format::head(&mut head, &port, snaplen_bytes as u32);
     let mut held = served.device.lock();
-    let poller = held.as_mut().and_then(Backend::poller_mut);
+    let poller = held.as_mut().and_then(Backend::state_mut);
     let poller = poller.ok_or_else(|| format!("NIC {name} is down"))?;
     if poller.path.tap.is_some() {
         return Err(in_use());

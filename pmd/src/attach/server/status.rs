@@ -166,28 +166,26 @@ fn sample_vis(device: &Device) -> (Vec<ViSample>, HashMap<NPortId, [u8; 16]>) {
     for from in (0..device.config.max_vi as usize).step_by(VIS_PER_HOLD) {
         samples.reserve(VIS_PER_HOLD);
         let held = device.lock();
-        let Some(poller) = held.as_ref().and_then(Backend::poller) else {
+        let Some((transport, state)) = held.as_ref().and_then(|backend| backend.local()) else {
             break;
         };
         if from == 0 {
-            if let Some(engine) = poller.engine.fc_vi() {
-                hosts.push((engine.config().n_port_id, device.host));
-            }
-            hosts.extend(poller.neighbours.others().map(|(id, host)| (id, host.0)));
+            let known = transport.known_ports().into_iter();
+            hosts.extend(known.map(|(id, host)| (id, host.0)));
         }
-        let vis = poller.path.vis.iter().skip(from).take(VIS_PER_HOLD);
+        let vis = state.path.vis.iter().skip(from).take(VIS_PER_HOLD);
         samples.extend(vis.flatten().filter_map(|path| {
             let vi = path.shared;
             Some(ViSample {
                 client: path.client?,
-                peer: poller.engine.peer(vi.index),
+                peer: transport.peer(vi.index),
                 index: vi.index,
                 state: vi.state(),
                 reliability: vi.settings().reliability,
                 depth: [vi.send.depth(), vi.recv.depth()],
                 messages: path.traffic.messages,
                 bytes: path.traffic.bytes,
-                refused_accesses: poller.engine.refused_accesses(vi.index),
+                refused_accesses: transport.refused_accesses(vi.index),
             })
         }));
     }
@@ -240,7 +238,7 @@ fn core_status(core: &Core) -> CoreStatus {
 fn nic_status(served: &ServedNic) -> NicStatus {
     let (driver, device) = {
         let held = served.device.lock();
-        let poller = held.as_ref().and_then(Backend::poller);
+        let poller = held.as_ref().and_then(Backend::state);
         poller.map_or_else(Default::default, |poller| {
             let port = poller.path.port.capabilities();
             (port.driver.to_string(), port.device.clone())

@@ -210,7 +210,7 @@ fn wait_until_unused(server: &Server) {
     loop {
         let is_served = {
             let mut held = device.lock();
-            let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
+            let poller = held.as_mut().and_then(Backend::state_mut).unwrap();
             poller.path.clients.has_any()
         };
         if !is_served && server.sessions().is_empty() && device.nic_handles.count() == 1 {
@@ -439,7 +439,7 @@ fn failed_nic_is_reopened_although_applications_keep_it_open() {
     waiting.send(&wait, &[]).unwrap();
     {
         let mut held = served.device.lock();
-        let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
+        let poller = held.as_mut().and_then(Backend::state_mut).unwrap();
         poller.failure = Some(PortFailure::SegmentRemoved);
     }
     // An application that has it open cannot open it once more.
@@ -520,12 +520,17 @@ fn discovered_hosts_may_exceed_one_message() {
     let (call, nic) = open(&server, key);
     {
         let mut held = server.nics[0].device.lock();
-        let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
+        let Some(Backend::FcVi(poller)) = held.as_mut() else {
+            panic!("another transport");
+        };
         for number in 1..=HOSTS {
             let mut host = [0xFD; 16];
             host[12..].copy_from_slice(&number.to_be_bytes());
             let id = NPortId::new(0x02_00_00 + number).unwrap();
-            poller.neighbours.add_discovered(id, HostAddress(host));
+            poller
+                .transport
+                .neighbours
+                .add_discovered(id, HostAddress(host));
         }
     }
     call.send(&Request::DiscoveredHosts { nic }, &[]).unwrap();

@@ -92,7 +92,7 @@ impl Process {
     fn client_of_vi(&self, vi: u64) -> Option<ClientId> {
         let index = vi_types::ViIndex(RawHandle::unpack(vi).index);
         let mut held = self.device.lock();
-        let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
+        let poller = held.as_mut().and_then(Backend::state_mut).unwrap();
         poller.path.vi(index).unwrap().client
     }
 }
@@ -274,7 +274,7 @@ fn second_end_of_a_session_does_not_remove_the_next_client_with_its_id() {
     first.end();
     let add = || {
         let mut held = process.device.lock();
-        let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
+        let poller = held.as_mut().and_then(Backend::state_mut).unwrap();
         poller.path.add_client(client())
     };
     assert_eq!(add(), ClientId(0));

@@ -35,7 +35,7 @@ impl Application {
         let index = vi_of(end.vi).unwrap().index;
         held.as_mut()
             .unwrap()
-            .poller_mut()
+            .state_mut()
             .unwrap()
             .path
             .vi(index)

@@ -10,7 +10,7 @@ const FULL: u64 = 4;
 /// Connects two endpoints, of which the near one delays frames until a burst is full.
 fn delayed_pair(test: &str) -> (Endpoint, Endpoint) {
     let (near, far) = pair(test, RELIABLE_DELIVERY, |_| ());
-    if let Some(poller) = near.device.lock().as_mut().unwrap().poller_mut() {
+    if let Some(poller) = near.device.lock().as_mut().unwrap().state_mut() {
         poller.path.send_alone = false;
         poller.coalescer = Coalescer::without_time_limit(FULL as u32);
     }

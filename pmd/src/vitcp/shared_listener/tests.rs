@@ -13,6 +13,7 @@ use std::time::Instant;
 use super::*;
 use crate::attach::socket::Listener;
 use crate::control;
+use crate::nic_backend::Backend;
 use crate::testkit::lingering_connection;
 use crate::vitcp::testkit::{NAMED, NO_MATCH, Program, TIMEOUT, request};
 
@@ -28,14 +29,10 @@ impl Program {
     fn take_descriptors(&self) {
         const SO_PASSRIGHTS: libc::c_int = 83;
         let held = self.device.lock();
-        let poller = held
-            .as_ref()
-            .and_then(crate::nic_backend::Backend::poller)
-            .unwrap();
-        let crate::transport::Transport::ViTcp(tcp) = &poller.engine else {
+        let Some(Backend::ViTcp(poller)) = held.as_ref() else {
             panic!("another transport");
         };
-        let Role::ListenerOwner { local, .. } = &tcp.shared_listener.role else {
+        let Role::ListenerOwner { local, .. } = &poller.transport.shared_listener.role else {
             panic!("not the listener owner");
         };
         let takes: libc::c_int = 1;

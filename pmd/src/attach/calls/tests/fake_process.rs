@@ -9,7 +9,7 @@ use fcvi_frame::connect::Attributes;
 use vi_core::events::{ErrorCode, ResourceCode};
 use vi_core::reap::{self, Done};
 use vi_core::sync::{AtomicBool, AtomicU32};
-use vi_types::{PtagHandle, status};
+use vi_types::{PtagHandle, ViAttributes, status};
 
 use super::*;
 use crate::attach::shared_queues::{

@@ -22,7 +22,7 @@ impl Application {
     fn of(process: &Process, uid: libc::uid_t) -> Self {
         let client = {
             let mut held = process.device.lock();
-            let poller = held.as_mut().and_then(Backend::poller_mut).unwrap();
+            let poller = held.as_mut().and_then(Backend::state_mut).unwrap();
             poller.path.add_client(client_of(uid))
         };
         let init = process.init(client.0);

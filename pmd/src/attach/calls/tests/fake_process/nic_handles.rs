@@ -1,10 +1,11 @@
 //! Tests of NIC handles: call connections, device names, memory and VIs of a handle.
 
 use vi_core::events::AsyncEvent;
-use vi_types::PtagHandle;
+use vi_types::{PtagHandle, ViAttributes};
 
 use super::*;
 use crate::config::Protection;
+use crate::control_calls::ConnectionCalls;
 use crate::device::device_of;
 
 /// Starts a thread that waits for a connection, and returns a receiver of its result once the process has the request.
@@ -257,7 +258,7 @@ fn call_on_a_destroyed_vi_does_not_affect_a_new_one_with_the_same_index() {
     let second = TestVi::new(first.nic);
     assert!(core::ptr::eq(first.vi.shared, second.vi.shared));
     second.connect().unwrap();
-    let late = disconnect(first.vi, first.handle);
+    let late = AttachedCalls.disconnect(first.vi, first.handle);
     assert_eq!(late, Err(CallError::InvalidParameter));
     assert!(
         !process

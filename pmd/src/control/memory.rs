@@ -1,0 +1,55 @@
+//! Registers and deregisters memory (VIPL 3.4).
+
+use vi_core::memory::backing::Owner;
+use vi_core::sys;
+use vi_types::{CallError, MemAttributes, Outcome};
+
+use super::{LocalCalls, attributes};
+use crate::control_calls::MemoryCalls;
+use crate::device::Device;
+
+impl MemoryCalls for LocalCalls {
+    unsafe fn register(
+        &self,
+        device: &'static Device,
+        nic: u64,
+        (address, length_bytes): (u64, u64),
+        settings: &MemAttributes,
+    ) -> Outcome<u32> {
+        attributes::check_region(device, settings)?;
+        let mut random = [0u8; 2];
+        sys::random_bytes(&mut random);
+        let random = u16::from_ne_bytes(random);
+        // Repeated atomically with the registration, since the NIC handle may be closed or the tag destroyed meanwhile.
+        let admit = || match device.nic_handles.is_open(nic) {
+            true => attributes::check_region(device, settings),
+            false => Err(CallError::InvalidParameter),
+        };
+        let regions = &device.shared.regions;
+        regions.register(nic, address, length_bytes, random, admit)
+    }
+
+    fn deregister(
+        &self,
+        device: &'static Device,
+        _nic: u64,
+        (address, region): (u64, u32),
+    ) -> Outcome<()> {
+        let removed = {
+            let _backend_lock = device.lock();
+            let regions = &device.shared.regions;
+            regions.deregister(Owner::PROGRAM, address, region)
+        };
+        removed.map(drop).ok_or(CallError::InvalidParameter)
+    }
+
+    fn set_region(
+        &self,
+        device: &'static Device,
+        _nic: u64,
+        region: (u64, u32),
+        settings: &MemAttributes,
+    ) -> Outcome<()> {
+        attributes::set_region(device, Owner::PROGRAM, region, settings)
+    }
+}

@@ -1,0 +1,270 @@
+//! VI/TCP as the transport of a poller: it polls sockets, and delays messages so that one system call sends several.
+
+use pmd_port::{PortFailure, PortStats};
+use vi_engine::{ConnId, ConnectCommand, Indication, Pumped, RemoteVi, ViParams};
+use vi_types::{
+    CallError, ConnectionOptions, Discriminator, NegotiatedOptions, Outcome, ViIndex, ViState,
+};
+
+use super::{ConnectRequest, ListenState, Peer, Polled, Transport};
+use crate::datapath::Datapath;
+use crate::nic::{NetworkView, OwnPort, OwnState};
+use crate::poller::Poller;
+use crate::vitcp::{self, ViTcp};
+
+fn command<'a>(request: &ConnectRequest<'_>) -> ConnectCommand<'a> {
+    ConnectCommand {
+        local: *request.local,
+        remote: *request.remote,
+        targets: &[],
+        timeout_ns: request.timeout_ns,
+    }
+}
+
+impl Transport for ViTcp {
+    fn native_mtu_bytes(&self) -> u32 {
+        vitcp::NATIVE_MTU_BYTES
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        ViTcp::counters(self).iter().collect()
+    }
+
+    fn add_traffic(&self, stats: &mut PortStats) {
+        ViTcp::add_traffic(self, stats);
+    }
+
+    fn network_view(&self, _now_ns: u64, failure: Option<PortFailure>) -> NetworkView {
+        let own = OwnPort {
+            n_port_id: None,
+            port_name: 0,
+            node_name: 0,
+            host: self.host(),
+            state: match failure {
+                Some(_) => OwnState::Failed,
+                None => OwnState::Up,
+            },
+            discovers: false,
+        };
+        NetworkView {
+            own,
+            ports: Vec::new(),
+        }
+    }
+
+    fn peer(&self, vi: ViIndex) -> Option<Peer> {
+        ViTcp::peer(self, vi).map(Peer::Host)
+    }
+
+    fn refused_accesses(&self, vi: ViIndex) -> u32 {
+        ViTcp::refused_accesses(self, vi)
+    }
+
+    fn set_user(&mut self, vi: ViIndex, user: u32) {
+        ViTcp::set_user(self, vi, user);
+    }
+
+    fn start_listening(&mut self, is_last_try: bool) -> ListenState {
+        ViTcp::start_listening(self, is_last_try)
+    }
+
+    fn create_vi(&mut self, params: ViParams) -> Option<ViIndex> {
+        ViTcp::create_vi(self, params)
+    }
+
+    fn destroy_vi(&mut self, vi: ViIndex) -> bool {
+        ViTcp::destroy_vi(self, vi)
+    }
+
+    fn set_params(&mut self, vi: ViIndex, params: ViParams) -> bool {
+        ViTcp::set_params(self, vi, params)
+    }
+
+    fn state(&self, vi: ViIndex) -> Option<ViState> {
+        ViTcp::state(self, vi)
+    }
+
+    #[inline]
+    fn poll_timeout(&self) -> Option<u64> {
+        ViTcp::poll_timeout(self)
+    }
+
+    fn handle_timeout(&mut self, now_ns: u64, budget: u32, path: &mut Datapath) {
+        ViTcp::handle_timeout(self, now_ns, budget, path);
+    }
+
+    #[inline]
+    fn pump(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) -> Pumped {
+        ViTcp::pump(self, now_ns, vi, path)
+    }
+
+    fn fail_vi(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
+        ViTcp::fail_vi(self, now_ns, vi, path);
+    }
+
+    fn disconnect(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
+        ViTcp::disconnect(self, now_ns, vi, path);
+    }
+
+    fn listen(&mut self, now_ns: u64, discriminator: Discriminator) -> u64 {
+        ViTcp::listen(self, now_ns, discriminator)
+    }
+
+    fn take_indication(&mut self, listener: u64) -> Option<Indication> {
+        ViTcp::take_indication(self, listener)
+    }
+
+    fn unlisten(&mut self, now_ns: u64, listener: u64, path: &mut Datapath) {
+        ViTcp::unlisten(self, now_ns, listener, path);
+    }
+
+    fn accept(
+        &mut self,
+        _now_ns: u64,
+        conn: ConnId,
+        vi: ViIndex,
+        path: &mut Datapath,
+    ) -> Result<(), CallError> {
+        ViTcp::accept(self, conn, vi, path)
+    }
+
+    fn reject(&mut self, now_ns: u64, conn: ConnId, _path: &mut Datapath) -> Result<(), CallError> {
+        ViTcp::reject(self, now_ns, conn)
+    }
+
+    fn requester(&self, conn: ConnId) -> Result<Option<ViIndex>, CallError> {
+        ViTcp::requester(self, conn)
+    }
+
+    fn connected_to(&self, vi: ViIndex) -> Result<Option<ViIndex>, CallError> {
+        ViTcp::connected_to(self, vi)
+    }
+
+    fn connect(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        request: &ConnectRequest<'_>,
+        path: &mut Datapath,
+    ) -> Result<(), CallError> {
+        ViTcp::connect(self, now_ns, vi, &command(request), path)
+    }
+
+    fn connect_peer(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        request: &ConnectRequest<'_>,
+        path: &mut Datapath,
+    ) -> Result<(), CallError> {
+        ViTcp::connect_peer(self, now_ns, vi, &command(request), path)
+    }
+
+    fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<RemoteVi, CallError>> {
+        ViTcp::take_outcome(self, vi)
+    }
+
+    fn peer_request(&self, vi: ViIndex) -> Option<u64> {
+        ViTcp::peer_request(self, vi)
+    }
+
+    fn take_peer_outcome(
+        &mut self,
+        vi: ViIndex,
+        number: u64,
+    ) -> Option<Result<RemoteVi, CallError>> {
+        ViTcp::take_peer_outcome(self, vi, number)
+    }
+
+    fn connection_options(&self, vi: ViIndex) -> Option<&ConnectionOptions> {
+        ViTcp::connection_options(self, vi)
+    }
+
+    fn set_connection_options(&mut self, vi: ViIndex, options: &ConnectionOptions) -> Outcome<()> {
+        match ViTcp::set_connection_options(self, vi, options) {
+            true => Ok(()),
+            false => Err(CallError::InvalidState),
+        }
+    }
+
+    fn negotiated_options(&self, vi: ViIndex) -> Outcome<NegotiatedOptions> {
+        ViTcp::negotiated_options(self, vi).ok_or(CallError::InvalidState)
+    }
+
+    fn security_of(&self, conn: ConnId) -> Outcome<Vec<u8>> {
+        ViTcp::security_of(self, conn).ok_or(CallError::Timeout)
+    }
+}
+
+impl Polled for ViTcp {
+    /// Receives and handles segments of the sockets.
+    #[inline(never)]
+    fn receive(poller: &mut Poller<Self>, now_ns: u64) -> bool {
+        poller.state.coalescer.on_idle();
+        if poller.transport.has_corked() {
+            let now_ns = poller.state.read_clock();
+            poller.transport.push(now_ns, false);
+        }
+        let worked = poller
+            .transport
+            .poll_sockets(now_ns, &mut poller.state.path);
+        if !poller.state.path.run.is_empty() {
+            // A peer waits for an acknowledgement or for an RDMA read.
+            poller.serve(now_ns);
+        }
+        poller.fail_and_flush(now_ns);
+        worked
+    }
+
+    fn kick(poller: &mut Poller<Self>, vi: ViIndex) {
+        if !poller.state.path.has_unsent(vi) {
+            notify_receive(poller, vi);
+            return;
+        }
+        let Some(now_ns) = poller.state.delay_message() else {
+            poller.enqueue_posted(vi);
+            return;
+        };
+        // No other VI is queued before it.
+        let alone = poller.state.path.run.is_empty();
+        if !alone || poller.pump(now_ns, vi) != Pumped::Idle {
+            poller.state.path.enqueue(vi);
+        }
+        if !alone {
+            poller.serve(now_ns);
+        }
+        poller.fail_and_flush(now_ns);
+    }
+
+    fn look_everywhere(&mut self) {
+        self.poll_epoll_next();
+    }
+
+    fn has_more(&self) -> bool {
+        ViTcp::has_more(self)
+    }
+
+    #[inline]
+    fn has_corked(&self) -> bool {
+        ViTcp::has_corked(self)
+    }
+
+    fn uncork(&mut self) {
+        self.push(0, true);
+    }
+
+    fn leave_network(&mut self, _now_ns: impl FnMut() -> u64, _path: &mut Datapath) {
+        ViTcp::leave_network(self);
+    }
+}
+
+/// Handles a posted receive that may have to be advertised to the peer: it is not delayed, and does not count as a send.
+fn notify_receive(poller: &mut Poller<ViTcp>, vi: ViIndex) {
+    let now_ns = poller.state.clock.last_ns();
+    // Delayed messages are sent first, and carry the advertisement.
+    let alone = !poller.state.has_delayed_messages() && poller.state.path.run.is_empty();
+    if !alone || poller.pump(now_ns, vi) != Pumped::Idle {
+        poller.state.path.enqueue(vi);
+    }
+    poller.fail_and_flush(now_ns);
+}
