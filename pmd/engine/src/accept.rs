@@ -25,14 +25,15 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, connect_parameter};
-use vi_types::{CallError, NetAddress, ViState};
+use vi_types::{CallError, NetAddress, ViIndex, ViState};
 
 use self::incoming::IncomingState;
 use crate::connect::{RemoteVi, check_attributes};
+use crate::connection::Connection;
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
-use crate::endpoint::{Connection, Phase};
-use crate::engine::{Engine, ViIndex};
+use crate::endpoint::Phase;
+use crate::engine::Engine;
 use crate::engine_io::{EngineIo, Waiter};
 
 /// Identifies a connection request of another port that is pending for the consumer.
@@ -134,7 +135,7 @@ impl Engine {
             return Err(CallError::InvalidState);
         }
         check_attributes(&self.attributes_of(&ep.params), &incoming.attributes)?;
-        let handle = self.new_handle(now_ns, vi, io);
+        let handle = self.port.new_handle(now_ns, vi, io);
         let handle = handle.ok_or(CallError::NO_RESOURCES)?;
         let first_msg_id = io.random();
         let connection = Connection {
@@ -163,7 +164,7 @@ impl Engine {
     /// Sends RESP1 "accepted" and waits for RESP2.
     fn await_response2<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
         let sent = self.send_response1_accept(vi, io);
-        let wait = self.start_wait(now_ns, vi, self.config.response2_timeout_ns(), sent);
+        let wait = self.start_wait(now_ns, vi, self.port.config.response2_timeout_ns(), sent);
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.phase = Phase::AwaitResponse2(wait);
         }
@@ -183,6 +184,7 @@ impl Engine {
         let requested = match &ep.peer_request {
             Some(request) => request.requested_address(),
             None => self
+                .port
                 .incoming
                 .iter()
                 .flatten()
@@ -221,11 +223,11 @@ impl Engine {
             Some((vi, connection, ep.peer_index))
         });
         let Some((vi, connection, peer_index)) = found else {
-            self.counters.count(Counter::DropStrayConnect);
+            self.port.counters.count(Counter::DropStrayConnect);
             self.quarantine_answered(now_ns, frame, iu);
             return;
         };
-        self.note_received(peer_index, now_ns);
+        self.port.note_received(peer_index, now_ns);
         if self.state(vi) == Some(ViState::ConnectPending) {
             self.server_connected(vi, &connection, io);
         }
@@ -233,20 +235,20 @@ impl Engine {
         let mut answer = Self::connect_iu(&connection, Opcode::ConnectResponse3, f_ctl);
         answer.at = Sequence::reply_to(&frame.fc);
         // If the port had no room, the client repeats RESP2.
-        self.send_connection_iu(&answer, &[], io);
+        self.port.send_connection_iu(&answer, &[], io);
     }
 
     /// Puts the request of a RESP2 that is too late into quarantine, if this VI had accepted it: a
     /// client that received RESP1 does not repeat its request.
     fn quarantine_answered(&mut self, now_ns: u64, frame: &FrameView<'_>, iu: &IuView<'_>) {
         let (s_id, connection_id) = (frame.fc.s_id, iu.header.connection_id());
-        let vi = self.slot_of(iu.header.handle);
+        let vi = self.port.slot_of(iu.header.handle);
         let previous = self.endpoint(vi).and_then(|ep| ep.previous);
         if previous.is_some_and(|previous| {
             previous.handle == iu.header.handle
                 && (previous.peer, previous.connection_id) == (s_id, connection_id)
         }) {
-            self.quarantine_request(now_ns, s_id, connection_id);
+            self.port.quarantine_request(now_ns, s_id, connection_id);
         }
     }
 
@@ -262,7 +264,7 @@ impl Engine {
         self.enable_shortcut(vi);
         self.remove_accepting(vi);
         self.arm_connect_timer(vi);
-        self.counters.count(Counter::Connects);
+        self.port.counters.count(Counter::Connects);
         io.set_state(vi, ViState::Connected);
         io.control_event(Waiter::Outcome(vi));
     }

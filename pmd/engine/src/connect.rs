@@ -30,17 +30,21 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
-use vi_types::{CallError, NetAddress, ReliabilityLevel, ViState};
+use vi_types::{CallError, NetAddress, ReliabilityLevel, ViIndex, ViState};
 
+use crate::config::ViParams;
+use crate::connection::Connection;
 use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS};
 use crate::counters::Counter;
-use crate::endpoint::{Connection, Phase, ResponseWait, RxStream, TxStream, ViParams};
-use crate::engine::{Engine, ViIndex};
+use crate::endpoint::{Phase, ResponseWait};
+use crate::engine::Engine;
 use crate::engine_io::{EngineIo, Waiter};
-use crate::recovery::RxRecovery;
+use crate::misses::PeerKey;
+use crate::reassembly::{Ahead, Reassembly};
+use crate::receive::RxStream;
+use crate::recovery::AckState;
 use crate::synonym::{Check, skips};
-use crate::timer::TimerKey;
-use crate::transmit::max_message_bytes;
+use crate::transmit::{TxStream, max_message_bytes, payload_room};
 
 /// The remote VI of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,27 +88,22 @@ impl Engine {
             qos_class: profile::QOS_CLASS_3,
             cs_ctl: profile::CS_CTL,
             max_reads: if params.rdma_read {
-                self.config.reads_accepted()
+                self.port.config.reads_accepted()
             } else {
                 0
             },
-            receive_data_field_bytes: self.config.data_field_bytes,
+            receive_data_field_bytes: self.port.config.data_field_bytes,
         }
     }
 
     /// Reports whether recovery is offered at this level [FCVI P-16].
     fn offers_recovery(&self, level: ReliabilityLevel) -> bool {
-        self.config.recovery.is_some() && level.is_reliable()
+        self.port.config.recovery.is_some() && level.is_reliable()
     }
 
     /// Takes the outcome of a connection call on this VI, once.
     pub fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<RemoteVi, CallError>> {
         self.endpoint_mut(vi)?.outcome.take()
-    }
-
-    /// Returns [`EngineConfig::retry_interval_ns`](crate::EngineConfig).
-    pub(crate) fn retry_interval_ns(&self) -> u64 {
-        self.config.retry_interval_ns()
     }
 
     /// Starts the wait for a response with this timeout. `sent`: the IU that requests it was sent,
@@ -118,8 +117,8 @@ impl Engine {
     ) -> ResponseWait {
         let peer = self.endpoint(vi).and_then(|ep| ep.peer_request.as_ref());
         let interval_ns = match peer {
-            Some(_) => self.config.peer_retry_ns,
-            None => self.config.retry_interval_within_ns(timeout_ns),
+            Some(_) => self.port.config.peer_retry_ns,
+            None => self.port.config.retry_interval_within_ns(timeout_ns),
         };
         let given_up_ns = peer.and_then(|p| p.deadline_ns()).unwrap_or(u64::MAX);
         let mut wait = ResponseWait {
@@ -139,6 +138,7 @@ impl Engine {
             wait.sent = true;
             wait.next_retry_ns = now_ns + wait.interval_ns;
             wait.interval_ns = self
+                .port
                 .config
                 .next_retry_interval_ns(wait.interval_ns, wait.timeout_ns);
         } else {
@@ -156,47 +156,64 @@ impl Engine {
         first_msg_id: u32,
         expected: u32,
     ) {
-        let negotiated_bytes = self.data_field_bytes(connection.peer);
+        let negotiated_bytes = self.port.data_field_bytes(connection.peer);
         let receive_bytes = &mut connection.remote.receive_data_field_bytes;
         *receive_bytes = negotiated_bytes.min(*receive_bytes);
-        let peer_index = self.add_peer_connection(now_ns, connection.peer);
-        let Some(level) = self.level_of(vi) else {
+        let peer_index = self.port.add_peer_connection(now_ns, connection.peer);
+        let peer_key = self.peer_key(vi, &connection);
+        let (config, misses) = (&self.port.config, &self.port.misses);
+        let Some(ep) = self.endpoints.get_mut(vi.slot()).and_then(Option::as_mut) else {
             return;
         };
-        let recovery = connection.remote.recovery && self.offers_recovery(level);
-        let recovery = self.config.recovery.as_ref().filter(|_| recovery);
-        let tx = TxStream::new(&self.config, &connection, level, first_msg_id, recovery);
-        let rx = recovery.map(|recovery| {
-            let data_field_bytes = connection.data_field_bytes(&self.config);
-            Box::new(RxRecovery::new(
-                recovery,
-                data_field_bytes,
-                self.config.unanswered(),
-            ))
+        let level = ep.params.level;
+        let recovers = connection.remote.recovery && level.is_reliable();
+        let recovery = config.recovery.as_ref().filter(|_| recovers);
+        let tx = TxStream::new(config, &connection, level, first_msg_id, recovery);
+        let ahead = recovery.map(|recovery| {
+            let data_field_bytes = connection.data_field_bytes(config);
+            let room = |opcode| payload_room(data_field_bytes, opcode);
+            let (send, write) = (room(Opcode::SendRequest), room(Opcode::WriteRequest));
+            Ahead::new(
+                (send, write),
+                recovery.max_received_ranges,
+                config.unanswered(),
+            )
         });
-        let Some(ep) = self.endpoint_mut(vi) else {
-            return;
-        };
+        let window = config.message_window;
         ep.tx = Some(Box::new(tx));
         ep.rx = RxStream {
-            expected,
+            reassembly: Reassembly::new(expected, window, level.is_reliable(), ahead),
+            misses: misses.connect(peer_key),
+            peer_key,
+            ack: recovery.map(|recovery| Box::new(AckState::new(recovery))),
             timer_set: ep.rx.timer_set,
-            recovery: rx,
-            ..RxStream::default()
+            ..RxStream::new(ep.params)
         };
         ep.peer = connection.peer;
         ep.peer_index = peer_index;
         ep.connection = Some(connection);
         if !connection.originator {
             let request = (connection.peer, connection.connection_id);
-            self.accepted.insert(request, vi);
+            self.port.accepted.insert(request, vi);
         }
-        self.watch_misses(vi);
+    }
+
+    /// Returns the key of a VI's peer; `None` if it is a VI of this engine and of the same user.
+    fn peer_key(&self, vi: ViIndex, connection: &Connection) -> Option<PeerKey> {
+        let ep = self.endpoint(vi)?;
+        let port = connection.peer;
+        if port != self.port.config.n_port_id {
+            return Some(PeerKey { port, user: None });
+        }
+        let other = self.endpoint(self.port.slot_of(connection.peer_handle));
+        let other = other.filter(|other| other.handle == connection.peer_handle);
+        let user = other.map(|other| other.user);
+        (user != Some(ep.user)).then_some(PeerKey { port, user })
     }
 
     /// Returns the endpoint whose connection a RESP2 or RESP3 names.
     pub(crate) fn connection_of(&self, frame: &FrameView<'_>, iu: &IuView<'_>) -> Option<ViIndex> {
-        let vi = self.slot_of(iu.header.handle);
+        let vi = self.port.slot_of(iu.header.handle);
         let ep = self.endpoint(vi)?;
         let connection = ep.connection.as_ref()?;
         let fits = ep.is_addressed(iu)
@@ -231,7 +248,7 @@ impl Engine {
         payload: &[u8],
         io: &mut I,
     ) -> bool {
-        let sent = self.send_connection_iu(iu, payload, io);
+        let sent = self.port.send_connection_iu(iu, payload, io);
         if sent
             && let Some(connection) = self.endpoint_mut(vi).and_then(|ep| ep.connection.as_mut())
         {
@@ -242,16 +259,8 @@ impl Engine {
 
     /// Sets the connect timer of this endpoint to the next deadline of its procedure.
     pub(crate) fn arm_connect_timer(&mut self, vi: ViIndex) {
-        let at_ns = self.endpoint(vi).and_then(|ep| match &ep.phase {
-            Phase::Requesting(attempt) => Some(attempt.next_deadline_ns()),
-            Phase::AwaitResponse3(wait) | Phase::AwaitResponse2(wait) => {
-                Some(wait.next_retry_ns.min(wait.deadline_ns))
-            }
-            Phase::Idle | Phase::Connected | Phase::Error => None,
-        });
-        match at_ns {
-            Some(at_ns) => self.timers.set(at_ns, TimerKey::Connect(vi.0)),
-            None => self.timers.clear(TimerKey::Connect(vi.0)),
+        if let Some((ep, mut cx)) = self.split(0, vi, &mut ()) {
+            ep.arm_connect_timer(&mut cx);
         }
     }
 
@@ -292,7 +301,7 @@ impl Engine {
             self.send_response1_accept(vi, io)
         };
         if sent && wait.sent {
-            self.counters.count(Counter::Retries);
+            self.port.counters.count(Counter::Retries);
         }
         let mut next = wait;
         self.note_sent(now_ns, &mut next, sent);

@@ -5,14 +5,15 @@ use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RX_ID_UNASSIGNED};
 use fcvi_frame::fcoe::{Eof, Sof};
-use fcvi_frame::frame::{FrameHeader, FrameView, IuView};
+use fcvi_frame::frame::{FrameHeader, FrameView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 
 use crate::counters::Counter;
-use crate::engine::Engine;
+
 use crate::engine_io::{EngineIo, Transmit};
 use crate::exchange::Exchange;
+use crate::n_port::NPort;
 
 /// Retry interval of an IU for which the port or the OX_ID pool had no room.
 pub(crate) const NO_ROOM_RETRY_NS: u64 = 1_000_000;
@@ -82,7 +83,7 @@ pub(crate) struct ConnectionIu {
     pub(crate) connection_id: u32,
 }
 
-impl Engine {
+impl NPort {
     /// Sends a connection IU. Returns false if the port had no room: the timer of the procedure
     /// retries.
     pub(crate) fn send_connection_iu<I: EngineIo>(
@@ -126,42 +127,11 @@ impl Engine {
         }
         sent
     }
-
-    /// Checks a received connection IU and passes it to its procedure.
-    pub(crate) fn handle_connection_iu<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        frame: &FrameView<'_>,
-        iu: &IuView<'_>,
-        io: &mut I,
-    ) {
-        if !well_formed(frame, iu.header.opcode) {
-            self.counters.count(Counter::DropBadIu);
-            return;
-        }
-        if !self.may_connect(frame.fc.s_id) {
-            return;
-        }
-        match iu.header.opcode {
-            Opcode::ConnectRequest => self.handle_connect_request(now_ns, frame, iu, io),
-            Opcode::ConnectResponse1 => self.handle_response1(now_ns, frame, iu, io),
-            Opcode::ConnectResponse2 => self.handle_response2(now_ns, frame, iu, io),
-            Opcode::ConnectResponse3 => self.handle_response3(now_ns, frame, iu, io),
-            Opcode::DisconnectRequest => self.handle_disconnect_request(now_ns, frame, iu, io),
-            Opcode::DisconnectResponse => self.handle_disconnect_response(now_ns, frame, iu),
-            Opcode::SendRequest
-            | Opcode::SendResponse
-            | Opcode::WriteRequest
-            | Opcode::WriteResponse
-            | Opcode::ReadRequest
-            | Opcode::ReadResponse => self.counters.count(Counter::DropUnsupportedIu),
-        }
-    }
 }
 
 /// Reports whether this is a whole sequence in one frame, from the side of the exchange that sends
 /// this IU.
-fn well_formed(frame: &FrameView<'_>, opcode: Opcode) -> bool {
+pub(crate) fn is_whole_iu(frame: &FrameView<'_>, opcode: Opcode) -> bool {
     let from_responder = matches!(
         opcode,
         Opcode::ConnectResponse1 | Opcode::ConnectResponse3 | Opcode::DisconnectResponse

@@ -6,14 +6,14 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
-use vi_types::{CallError, ViState};
+use vi_types::{CallError, ViIndex, ViState};
 
+use crate::connection::{Break, Connection};
 use crate::connection_iu::{ConnectionIu, Sequence};
 use crate::counters::Counter;
-use crate::endpoint::{Connection, Phase, PreviousConnection};
-use crate::engine::{Engine, ViIndex};
+use crate::endpoint::Phase;
+use crate::engine::Engine;
 use crate::engine_io::{AsyncError, EngineIo, Waiter};
-use crate::pending_disconnects::DisconnectInfo;
 use crate::synonym::{Check, skips};
 
 impl Engine {
@@ -52,8 +52,7 @@ impl Engine {
         }
     }
 
-    /// Ends the connection of an endpoint and remembers it as the previous one. The peer is sent
-    /// `reason_for_peer`, if any.
+    /// Ends the connection of an endpoint. The peer is sent `reason_for_peer`, if any.
     pub(crate) fn end_connection<I: EngineIo>(
         &mut self,
         now_ns: u64,
@@ -61,91 +60,9 @@ impl Engine {
         reason_for_peer: Option<MessageReason>,
         io: &mut I,
     ) {
-        if reason_for_peer.is_some() {
-            self.flush_acknowledgement(now_ns, vi, io);
+        if let Some((ep, mut cx)) = self.split(now_ns, vi, io) {
+            ep.end_connection(&mut cx, reason_for_peer);
         }
-        self.abandon_sending(now_ns, vi);
-        let handle = self.release_handle(vi);
-        let Some(ep) = self.endpoint_mut(vi) else {
-            return;
-        };
-        let placed = ep.rx.last_placed();
-        let shortcut = ep.shortcut.take();
-        ep.tx = None;
-        ep.rx.message = None;
-        ep.rx.recovery = None;
-        let Some(connection) = ep.connection.take() else {
-            return;
-        };
-        // A request whose RESP2 only timed out may still be repeated.
-        let is_disconnect = reason_for_peer == Some(MessageReason::Disconnected);
-        let is_not_repeated = is_disconnect || !matches!(ep.phase, Phase::AwaitResponse2(_));
-        ep.previous = Some(PreviousConnection {
-            handle,
-            peer: connection.peer,
-            peer_handle: connection.peer_handle,
-            connection_id: connection.connection_id,
-            placed,
-        });
-        self.remove_peer_connection(now_ns, connection.peer);
-        let request = (connection.peer, connection.connection_id);
-        if !connection.originator && self.accepted.get(&request) == Some(&vi) {
-            self.accepted.remove(&request);
-        }
-        if !connection.originator && is_not_repeated {
-            self.quarantine_request(now_ns, connection.peer, connection.connection_id);
-        }
-        if connection.exchange_open {
-            let next = connection.at.next_seq_cnt();
-            self.exchanges.abandon(now_ns, connection.at.ox_id, next);
-        }
-        if let Some(shortcut) = shortcut {
-            self.end_shortcut(now_ns, shortcut.other, reason_for_peer, io);
-        } else if let Some(reason) = reason_for_peer {
-            let error = reason != MessageReason::Disconnected;
-            let info = DisconnectInfo {
-                placed,
-                ..connection.disconnect_info(reason, error)
-            };
-            self.start_disconnect(now_ns, info, io);
-        }
-    }
-
-    /// Breaks the connection for a local reason, which the peer is sent.
-    pub(crate) fn break_local<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        reason: MessageReason,
-        io: &mut I,
-    ) {
-        self.enter_error(now_ns, vi, Some(reason), AsyncError::ConnectionLost, io);
-    }
-
-    /// Moves a VI to the Error state: both queues are flushed, `error` is reported, and no
-    /// descriptor is processed any more. The peer is sent `reason_for_peer`, if any.
-    fn enter_error<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        reason_for_peer: Option<MessageReason>,
-        error: AsyncError,
-        io: &mut I,
-    ) {
-        let Some(ep) = self.endpoint_mut(vi) else {
-            return;
-        };
-        if !matches!(ep.phase, Phase::Connected) {
-            return;
-        }
-        ep.phase = Phase::Error;
-        self.fail_deferred(now_ns, vi, io);
-        self.end_connection(now_ns, vi, reason_for_peer, io);
-        self.counters.count(Counter::Breaks);
-        io.set_state(vi, ViState::Error);
-        io.flush_sends(vi);
-        io.flush_receives(vi);
-        io.report(vi, error);
     }
 
     /// Moves a VI to Error after a fatal error of its consumer (VIPL 6.3.1), at every level and in
@@ -153,7 +70,9 @@ impl Engine {
     pub fn fail_vi<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
         match self.state(vi) {
             Some(ViState::Connected) => {
-                self.break_local(now_ns, vi, MessageReason::ProtocolError, io);
+                if let Some((ep, mut cx)) = self.split(now_ns, vi, io) {
+                    ep.break_local(&mut cx, Break(MessageReason::ProtocolError));
+                }
             }
             Some(ViState::Idle | ViState::ConnectPending) => {
                 self.return_to_idle(now_ns, vi, io);
@@ -180,22 +99,30 @@ impl Engine {
         let mut known = self.cancel_incoming(s_id, connection_id);
         if iu.header.handle == profile::HANDLE_NONE {
             // Only a requester that cancels its request does not know our handle.
-            self.quarantine_cancelled(now_ns, s_id, connection_id);
+            self.port.quarantine_cancelled(now_ns, s_id, connection_id);
         }
         if let Some(vi) = self.disconnected_vi(s_id, iu) {
             known = true;
             let connection = self.endpoint(vi).and_then(|ep| ep.connection);
             if connection.is_some_and(|connection| !connection.originator) {
-                self.quarantine_request(now_ns, s_id, connection_id);
+                self.port.quarantine_request(now_ns, s_id, connection_id);
             }
             if iu.header.flags & disconnect::ACKNOWLEDGES != 0 {
                 // What failed comes after it. An impossible ID has no effect.
                 let next = iu.header.msg_id.wrapping_add(1);
-                self.acknowledged_before(now_ns, vi, next, io);
+                if let Some((ep, mut cx)) = self.split(now_ns, vi, io)
+                    && let Some(tx) = &mut ep.tx
+                {
+                    tx.acknowledged_before(&mut cx, next);
+                }
             }
             let loss = if iu.header.flags & disconnect::ERROR != 0 {
                 let reason = MessageReason::from_parameter(iu.header.parameter);
-                self.handle_peer_failure(now_ns, vi, reason, io);
+                if let Some((ep, mut cx)) = self.split(now_ns, vi, io)
+                    && let (Phase::Connected, Some(tx)) = (&ep.phase, &mut ep.tx)
+                {
+                    tx.handle_peer_failure(&mut cx, reason);
+                }
                 AsyncError::ConnectionLost
             } else {
                 AsyncError::Disconnected
@@ -205,7 +132,7 @@ impl Engine {
         let reason = if known {
             MessageReason::None
         } else {
-            self.counters.count(Counter::UnknownDisconnects);
+            self.port.counters.count(Counter::UnknownDisconnects);
             MessageReason::UnknownHandle
         };
         let answer = ConnectionIu {
@@ -221,7 +148,7 @@ impl Engine {
             connection_id,
         };
         // If the port has no room, the peer repeats the request.
-        self.send_connection_iu(&answer, &[], io);
+        self.port.send_connection_iu(&answer, &[], io);
     }
 
     /// Returns the VI whose connection a DISCONNECT_RQST ends: by handle, or by connection ID while
@@ -233,11 +160,11 @@ impl Engine {
                 && (connection.connection_id == connection_id || skips(Check::ConnectionId))
         };
         if iu.header.handle != profile::HANDLE_NONE {
-            let vi = self.slot_of(iu.header.handle);
+            let vi = self.port.slot_of(iu.header.handle);
             let ep = self.endpoint(vi)?;
             return (ep.is_addressed(iu) && ep.connection.as_ref().is_some_and(fits)).then_some(vi);
         }
-        let vi = *self.accepted.get(&(s_id, connection_id))?;
+        let vi = *self.port.accepted.get(&(s_id, connection_id))?;
         let waits = matches!(self.endpoint(vi)?.phase, Phase::AwaitResponse2(_));
         waits.then_some(vi)
     }
@@ -253,7 +180,11 @@ impl Engine {
         io: &mut I,
     ) {
         match self.state(vi) {
-            Some(ViState::Connected) => self.enter_error(now_ns, vi, None, loss, io),
+            Some(ViState::Connected) => {
+                if let Some((ep, mut cx)) = self.split(now_ns, vi, io) {
+                    ep.enter_error(&mut cx, None, loss);
+                }
+            }
             Some(ViState::ConnectPending) => {
                 self.abort_pending(now_ns, vi, error, None, io);
             }
@@ -261,37 +192,9 @@ impl Engine {
         }
     }
 
-    /// Sends DISCONNECT_RQST again, because a message arrived for a connection that this side left:
-    /// all earlier ones were lost.
-    #[cold]
-    pub(crate) fn repeat_disconnect<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        frame: &FrameView<'_>,
-        iu: &IuView<'_>,
-        io: &mut I,
-    ) {
-        let vi = self.slot_of(iu.header.handle);
-        let previous = self.endpoint(vi).and_then(|ep| ep.previous);
-        let Some(previous) =
-            previous.filter(|f| f.handle == iu.header.handle && f.peer == frame.fc.s_id)
-        else {
-            return;
-        };
-        let info = DisconnectInfo {
-            peer: previous.peer,
-            peer_handle: previous.peer_handle,
-            connection_id: previous.connection_id,
-            reason: MessageReason::UnknownHandle,
-            error: true,
-            placed: previous.placed,
-        };
-        self.start_disconnect(now_ns, info, io);
-    }
-
     /// Ends all connections and requests with a station that was lost or replaced.
     pub fn peer_lost<I: EngineIo>(&mut self, now_ns: u64, id: NPortId, io: &mut I) {
-        self.counters.count(Counter::PeersLost);
+        self.port.counters.count(Counter::PeersLost);
         self.ports_lost(now_ns, |port| port == id, io);
     }
 
@@ -326,7 +229,15 @@ impl Engine {
         for ep in self.endpoints.iter_mut().flatten() {
             ep.previous = ep.previous.filter(|f| !is_lost(f.peer));
         }
-        self.remove_disconnects_to(now_ns, is_lost);
+        self.port.remove_disconnects_to(now_ns, is_lost);
         io.control_event(Waiter::All);
+    }
+
+    /// Probes idle peers, and ends connections with one that does not reply.
+    pub(crate) fn liveness_timeout<I: EngineIo>(&mut self, now_ns: u64, io: &mut I) {
+        if let Some(id) = self.port.probe_idle_peers(now_ns, io) {
+            self.peer_lost(now_ns, id, io);
+        }
+        self.port.schedule_probes(now_ns);
     }
 }

@@ -1,47 +1,22 @@
-//! One VI as the protocol sees it: its state and its two message streams.
+//! One VI as the protocol sees it: its state, its two message streams, and its transitions.
 
-use fcvi_frame::connect::Attributes;
-use fcvi_frame::fc::{FCtl, NPortId};
-use fcvi_frame::flags::{ConnectMode, message_request, reliability_flags};
-use fcvi_frame::frame::{HeaderTemplate, IuView};
-use fcvi_frame::iu::Opcode;
+use fcvi_frame::fc::NPortId;
+use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::reason::MessageReason;
-use vi_types::{CallError, ReliabilityLevel, ViState};
+use vi_types::{CallError, ViState};
 
-use crate::config::EngineConfig;
+use crate::config::ViParams;
 use crate::connect::{Attempt, PeerRequest, RemoteVi};
-use crate::connection_iu::Sequence;
-use crate::engine_io::SendWork;
-use crate::exchange::Exchange;
-use crate::misses::ConnectionMisses;
+use crate::connection::{Break, Connection, PreviousConnection};
+use crate::context::Context;
+use crate::counters::Counter;
+use crate::engine_io::{AsyncError, EngineIo, Waiter};
 use crate::pending_disconnects::DisconnectInfo;
-use crate::recovery::{RxRecovery, TxRecovery};
-use crate::responses::Responses;
+use crate::receive::RxStream;
 use crate::shortcut::Shortcut;
 use crate::synonym::{Check, skips};
-use crate::transmit::InFlight;
-
-/// Returns the FCVI_FLAGS of every send and write of a level [FCVI P-6].
-pub(crate) const fn request_flags(level: ReliabilityLevel) -> u8 {
-    let response = match level {
-        ReliabilityLevel::UnreliableDelivery | ReliabilityLevel::ReliableDelivery => 0,
-        ReliabilityLevel::ReliableReception => message_request::RESPONSE_REQUESTED,
-    };
-    reliability_flags(level) | response
-}
-
-/// Attributes of a VI, as its consumer chose them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ViParams {
-    /// Reliability level.
-    pub level: ReliabilityLevel,
-    /// Maximum message length in bytes.
-    pub max_transfer_bytes: u32,
-    /// RDMA writes of the peer are accepted.
-    pub rdma_write: bool,
-    /// RDMA reads of the peer are accepted; not at Unreliable Delivery.
-    pub rdma_read: bool,
-}
+use crate::timer::TimerKey;
+use crate::transmit::{Pumped, Step, TxStream};
 
 /// Phase of an endpoint's connection procedure.
 #[derive(Debug)]
@@ -70,141 +45,6 @@ pub(crate) struct ResponseWait {
     pub(crate) next_retry_ns: u64,
     /// Time at which the procedure is given up.
     pub(crate) deadline_ns: u64,
-}
-
-/// A connection that this side ended. The peer may not know it yet.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PreviousConnection {
-    /// Our handle.
-    pub(crate) handle: u32,
-    pub(crate) peer: NPortId,
-    pub(crate) peer_handle: u32,
-    pub(crate) connection_id: u32,
-    /// What was placed of the peer's messages, as in [`DisconnectInfo`].
-    pub(crate) placed: Option<u32>,
-}
-
-/// A connection: its identifiers on both sides, and the attributes of the peer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Connection {
-    pub(crate) peer: NPortId,
-    pub(crate) peer_handle: u32,
-    pub(crate) connection_id: u32,
-    /// Sequence of the next IU on the exchange of the connect procedure: RESP1 or RESP2.
-    pub(crate) at: Sequence,
-    /// This side sent the request.
-    pub(crate) originator: bool,
-    pub(crate) mode: ConnectMode,
-    /// The connect exchange is ours and still open.
-    pub(crate) exchange_open: bool,
-    pub(crate) remote: Attributes,
-}
-
-impl Connection {
-    /// Returns the largest data field that both sides support, in bytes.
-    pub(crate) fn data_field_bytes(&self, config: &EngineConfig) -> u16 {
-        let theirs = self.remote.receive_data_field_bytes;
-        config.data_field_bytes.min(theirs)
-    }
-
-    /// Returns the DISCONNECT_RQST of this connection.
-    pub(crate) fn disconnect_info(&self, reason: MessageReason, error: bool) -> DisconnectInfo {
-        DisconnectInfo {
-            peer: self.peer,
-            peer_handle: self.peer_handle,
-            connection_id: self.connection_id,
-            reason,
-            error,
-            placed: None,
-        }
-    }
-}
-
-/// A message that is being sent in frames.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TxMessage {
-    pub(crate) work: SendWork,
-    pub(crate) exchange: Exchange,
-    pub(crate) msg_id: u32,
-    pub(crate) sent_bytes: u32,
-    pub(crate) next_seq_cnt: u16,
-}
-
-/// Per-level fields of every frame of a send or write [FCVI P-3, P-6].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Framing {
-    /// F_CTL of any frame but the last.
-    pub(crate) f_ctl: FCtl,
-    /// F_CTL of the last frame, without fill.
-    pub(crate) last_f_ctl: FCtl,
-    pub(crate) flags: u8,
-}
-
-/// The send stream of a connection.
-pub(crate) struct TxStream {
-    pub(crate) next_msg_id: u32,
-    pub(crate) message: Option<TxMessage>,
-    pub(crate) send: HeaderTemplate,
-    pub(crate) write: HeaderTemplate,
-    pub(crate) read: HeaderTemplate,
-    /// Also that of a read's data, whose header has the same length.
-    pub(crate) send_payload_bytes: u32,
-    pub(crate) write_payload_bytes: u32,
-    pub(crate) framing: Framing,
-    /// Sends and writes do not complete when they are sent: the level is Reliable Reception,
-    /// recovery is used, or something is in flight.
-    pub(crate) tracked: bool,
-    /// `responses` has something to send.
-    pub(crate) responding: bool,
-    pub(crate) in_flight: InFlight,
-    pub(crate) responses: Responses,
-    /// Present if message recovery is used.
-    pub(crate) recovery: Option<Box<TxRecovery>>,
-}
-
-/// Destination of a message that is being received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RxKind {
-    /// A send into the claimed receive descriptor.
-    Receive { capacity_bytes: u32 },
-    /// An RDMA write; `claimed` if its immediate data took a receive descriptor.
-    Write {
-        target: (u64, u32),
-        total_bytes: u32,
-        claimed: bool,
-    },
-    /// Given up: the remaining frames are dropped.
-    Discard,
-}
-
-/// A message that is being received.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RxMessage {
-    pub(crate) msg_id: u32,
-    pub(crate) ox_id: u16,
-    pub(crate) seq_id: u8,
-    pub(crate) next_seq_cnt: u16,
-    pub(crate) placed_bytes: u32,
-    pub(crate) immediate: Option<u32>,
-    pub(crate) kind: RxKind,
-    /// FCVI_SEND_RQST or FCVI_WRITE_RQST.
-    pub(crate) opcode: Opcode,
-}
-
-/// The receive stream of a connection.
-#[derive(Debug, Default)]
-pub(crate) struct RxStream {
-    /// Mexp: the message ID of the next new message.
-    pub(crate) expected: u32,
-    pub(crate) message: Option<RxMessage>,
-    /// Refused RDMA accesses of the peer.
-    pub(crate) misses: ConnectionMisses,
-    /// Present if message recovery is used.
-    pub(crate) recovery: Option<Box<RxRecovery>>,
-    /// MSG_ID of the last RDMA write without immediate data that had a frame with a bad CRC.
-    pub(crate) damaged_write: Option<u32>,
-    pub(crate) deadline_ns: u64,
-    pub(crate) timer_set: bool,
 }
 
 /// One VI.
@@ -243,7 +83,7 @@ impl Endpoint {
             shortcut: None,
             connection: None,
             tx: None,
-            rx: RxStream::default(),
+            rx: RxStream::new(params),
             outcome: None,
             peer_request: None,
             previous: None,
@@ -278,5 +118,239 @@ impl Endpoint {
             Phase::Connected => ViState::Connected,
             Phase::Error => ViState::Error,
         }
+    }
+
+    /// Sends up to `budget` frames of what is posted or owed to the peer. Descriptors of a VI that
+    /// is not connected are completed as flushed instead (VIPL 3.3.5, 6.2).
+    #[inline(always)]
+    pub(crate) fn pump<I: EngineIo>(&mut self, cx: &mut Context<'_, I>, budget: u32) -> Pumped {
+        let (Phase::Connected, rx, Some(tx)) = (&self.phase, &mut self.rx, &mut self.tx) else {
+            cx.io.flush_sends(cx.vi);
+            return Pumped::Idle;
+        };
+        let mut own_blocked = false;
+        for _ in 0..budget {
+            let responding = tx.responses.pending;
+            let responds = responding && (own_blocked || tx.responses.are_due());
+            let step = if responds {
+                tx.send_response_frame(rx, cx)
+            } else {
+                tx.send_message_frame(rx, cx)
+            };
+            match step {
+                Step::Next if cx.io.is_failing(cx.vi) => return Pumped::Idle,
+                Step::Next if responding => tx.responses.sent(responds),
+                Step::Next => {}
+                // Our own messages have to wait, perhaps for an OX_ID; responses do not.
+                Step::Nothing | Step::Blocked if responding && !responds => own_blocked = true,
+                Step::Nothing => return Pumped::Idle,
+                Step::Blocked => return Pumped::Blocked,
+                Step::Break(reason) => {
+                    self.break_local(cx, Break(reason));
+                    return Pumped::Idle;
+                }
+            }
+        }
+        Pumped::More
+    }
+
+    /// Handles a timer of the streams.
+    pub(crate) fn stream_timeout<I: EngineIo>(&mut self, cx: &mut Context<'_, I>, key: TimerKey) {
+        let (rx, Some(tx)) = (&mut self.rx, self.tx.as_deref_mut()) else {
+            self.rx.timer_set = false;
+            return;
+        };
+        let connected = matches!(self.phase, Phase::Connected);
+        let result = match key {
+            TimerKey::Receive(_) => {
+                rx.timer_set = false;
+                if connected {
+                    rx.receive_timeout(tx, cx)
+                } else {
+                    Ok(())
+                }
+            }
+            TimerKey::Response(_) => tx.response_timeout(cx),
+            TimerKey::Acknowledge(_) => {
+                rx.acknowledge_timeout(tx, cx);
+                Ok(())
+            }
+            TimerKey::Recover(_) => tx.recover_timeout(rx, cx),
+            TimerKey::Connect(_)
+            | TimerKey::Incoming(_)
+            | TimerKey::Disconnect(_)
+            | TimerKey::Liveness => Ok(()),
+        };
+        if let Err(broken) = result {
+            self.break_local(cx, broken);
+        }
+    }
+
+    /// Returns both streams; `None` without a connection. The first message implies RESP3 [FCVI
+    /// P-12].
+    #[inline(always)]
+    pub(crate) fn connected_streams<I: EngineIo>(
+        &mut self,
+        cx: &mut Context<'_, I>,
+    ) -> Option<(&mut RxStream, &mut TxStream)> {
+        if !matches!(self.phase, Phase::Connected) {
+            self.client_connected(cx);
+        }
+        Some((&mut self.rx, self.tx.as_deref_mut()?))
+    }
+
+    /// Connects the client, after RESP3 or a message that implies it.
+    #[cold]
+    pub(crate) fn client_connected<I: EngineIo>(&mut self, cx: &mut Context<'_, I>) {
+        let Some(connection) = self.connection.as_mut() else {
+            return;
+        };
+        let remote = RemoteVi {
+            attributes: connection.remote,
+            n_port_id: connection.peer,
+        };
+        // The connect exchange ended normally: its OX_ID may be used again.
+        let exchange_open = core::mem::take(&mut connection.exchange_open);
+        let at = connection.at;
+        self.phase = Phase::Connected;
+        self.conclude(Ok(remote));
+        if exchange_open {
+            cx.port.exchanges.close(at.ox_id, at.next_seq_cnt());
+        }
+        self.arm_connect_timer(cx);
+        cx.count(Counter::Connects);
+        cx.io.set_state(cx.vi, ViState::Connected);
+        cx.io.control_event(Waiter::Outcome(cx.vi));
+    }
+
+    /// Sets the connect timer to the next deadline of the procedure.
+    pub(crate) fn arm_connect_timer<I>(&self, cx: &mut Context<'_, I>) {
+        let at_ns = match &self.phase {
+            Phase::Requesting(attempt) => Some(attempt.next_deadline_ns()),
+            Phase::AwaitResponse3(wait) | Phase::AwaitResponse2(wait) => {
+                Some(wait.next_retry_ns.min(wait.deadline_ns))
+            }
+            Phase::Idle | Phase::Connected | Phase::Error => None,
+        };
+        let timer = TimerKey::Connect(cx.vi.0);
+        match at_ns {
+            Some(at_ns) => cx.port.timers.set(at_ns, timer),
+            None => cx.port.timers.clear(timer),
+        }
+    }
+
+    /// Breaks the connection for a local reason, which the peer is sent.
+    pub(crate) fn break_local<I: EngineIo>(
+        &mut self,
+        cx: &mut Context<'_, I>,
+        Break(reason): Break,
+    ) {
+        self.enter_error(cx, Some(reason), AsyncError::ConnectionLost);
+    }
+
+    /// Moves a connected VI to the Error state: both queues are flushed, `error` is reported, and no
+    /// descriptor is processed any more. The peer is sent `reason_for_peer`, if any.
+    #[cold]
+    pub(crate) fn enter_error<I: EngineIo>(
+        &mut self,
+        cx: &mut Context<'_, I>,
+        reason_for_peer: Option<MessageReason>,
+        error: AsyncError,
+    ) {
+        if !matches!(self.phase, Phase::Connected) {
+            return;
+        }
+        self.phase = Phase::Error;
+        if let Some(tx) = &mut self.tx {
+            tx.fail_deferred(cx);
+        }
+        self.end_connection(cx, reason_for_peer);
+        cx.count(Counter::Breaks);
+        cx.io.set_state(cx.vi, ViState::Error);
+        cx.io.flush_sends(cx.vi);
+        cx.io.flush_receives(cx.vi);
+        cx.io.report(cx.vi, error);
+    }
+
+    /// Ends the connection and remembers it as the previous one. The peer is sent
+    /// `reason_for_peer`, if any.
+    pub(crate) fn end_connection<I: EngineIo>(
+        &mut self,
+        cx: &mut Context<'_, I>,
+        reason_for_peer: Option<MessageReason>,
+    ) {
+        if let Some(mut tx) = self.tx.take() {
+            if reason_for_peer.is_some() {
+                self.rx.flush_acknowledgement(&tx, cx);
+            }
+            tx.abandon(cx);
+        }
+        let handle = core::mem::take(&mut self.handle);
+        let placed = self.rx.last_placed();
+        let shortcut = self.shortcut.take();
+        self.rx.clear();
+        let Some(connection) = self.connection.take() else {
+            return;
+        };
+        // A request whose RESP2 only timed out may still be repeated.
+        let is_disconnect = reason_for_peer == Some(MessageReason::Disconnected);
+        let is_not_repeated = is_disconnect || !matches!(self.phase, Phase::AwaitResponse2(_));
+        self.previous = Some(PreviousConnection {
+            handle,
+            peer: connection.peer,
+            peer_handle: connection.peer_handle,
+            connection_id: connection.connection_id,
+            placed,
+        });
+        let port = &mut cx.port;
+        port.remove_peer_connection(cx.now_ns, connection.peer);
+        let request = (connection.peer, connection.connection_id);
+        if !connection.originator && port.accepted.get(&request) == Some(&cx.vi) {
+            port.accepted.remove(&request);
+        }
+        if !connection.originator && is_not_repeated {
+            port.quarantine_request(cx.now_ns, connection.peer, connection.connection_id);
+        }
+        if connection.exchange_open {
+            let next = connection.at.next_seq_cnt();
+            port.exchanges.abandon(cx.now_ns, connection.at.ox_id, next);
+        }
+        if let Some(shortcut) = shortcut {
+            if let Some((other, mut cx)) = cx.other(shortcut.other) {
+                other.end_shortcut(&mut cx, reason_for_peer);
+            }
+        } else if let Some(reason) = reason_for_peer {
+            let error = reason != MessageReason::Disconnected;
+            let info = DisconnectInfo {
+                placed,
+                ..connection.disconnect_info(reason, error)
+            };
+            port.start_disconnect(cx.now_ns, info, cx.io);
+        }
+    }
+
+    /// Sends DISCONNECT_RQST again, because a message arrived for a connection that this side left:
+    /// all earlier ones were lost.
+    #[cold]
+    pub(crate) fn repeat_disconnect<I: EngineIo>(
+        &mut self,
+        cx: &mut Context<'_, I>,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+    ) {
+        let is_named =
+            |f: &PreviousConnection| f.handle == iu.header.handle && f.peer == frame.fc.s_id;
+        let Some(previous) = self.previous.filter(is_named) else {
+            return;
+        };
+        let info = DisconnectInfo {
+            peer: previous.peer,
+            peer_handle: previous.peer_handle,
+            connection_id: previous.connection_id,
+            reason: MessageReason::UnknownHandle,
+            error: true,
+            placed: previous.placed,
+        };
+        cx.port.start_disconnect(cx.now_ns, info, cx.io);
     }
 }

@@ -1,29 +1,23 @@
 //! The protocol state of one N_Port, and the verbs that the poll loop calls.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 
-use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
 use vi_types::ViState;
 
 pub use vi_types::ViIndex;
 
-use crate::accept::{Incoming, Listener};
-use crate::config::EngineConfig;
-use crate::connection_ids::ConnectionIds;
+use crate::accept::Listener;
+use crate::config::{EngineConfig, ViParams};
+use crate::context::Context;
 use crate::counters::Counters;
-use crate::endpoint::{Endpoint, Phase, ViParams};
+use crate::endpoint::{Endpoint, Phase};
 use crate::engine_io::EngineIo;
-use crate::exchange::ExchangePool;
-use crate::handles::{Handles, permute, slot_mask};
-use crate::liveness::Peer;
-use crate::logged_in_ports::LoggedInPorts;
-use crate::misses::PeerMisses;
-use crate::pending_disconnects::PendingDisconnect;
-use crate::quarantine::RequestQuarantine;
-use crate::receive::PeerKey;
-use crate::timer::{TimerKey, TimerTable};
+use crate::n_port::NPort;
+use crate::shortcut::Pair;
+use crate::timer::TimerKey;
+use crate::transmit::Pumped;
 
 /// The protocol state of one N_Port.
 ///
@@ -31,37 +25,12 @@ use crate::timer::{TimerKey, TimerTable};
 /// `connect`, `connect_peer`, `accept`, `reject`, `disconnect`, `listen`. [`Engine::poll_timeout`]
 /// returns the next deadline.
 pub struct Engine {
-    pub(crate) config: EngineConfig,
-    pub(crate) mac: MacAddress,
     pub(crate) endpoints: Vec<Option<Endpoint>>,
     /// Free slots of `endpoints`: the lowest one is used first.
-    pub(crate) free: BinaryHeap<Reverse<u32>>,
-    pub(crate) exchanges: ExchangePool,
-    pub(crate) handles: Handles,
-    /// The bits of a handle that name a slot of `endpoints`.
-    pub(crate) slot_mask: u32,
-    pub(crate) quarantine: RequestQuarantine,
-    /// VIs by S_ID and connection ID of the request that they have accepted. Each received request
-    /// is looked up here, and may be forged: a search of all VIs would take too long.
-    pub(crate) accepted: HashMap<(NPortId, u32), ViIndex>,
-    /// VIs with a peer request, and some that had one.
-    pub(crate) peer_requesters: Vec<ViIndex>,
+    free: BinaryHeap<Reverse<u32>>,
+    pub(crate) port: NPort,
     pub(crate) listeners: Vec<Listener>,
-    pub(crate) incoming: Vec<Option<Incoming>>,
-    pub(crate) pending_disconnects: Vec<Option<PendingDisconnect>>,
-    pub(crate) peers: Vec<Peer>,
-    pub(crate) misses: PeerMisses<PeerKey>,
-    pub(crate) timers: TimerTable,
-    pub(crate) counters: Counters,
-    pub(crate) connection_ids: ConnectionIds,
     pub(crate) next_listener: u64,
-    pub(crate) next_peer_request: u64,
-    pub(crate) next_generation: u32,
-    pub(crate) probing: bool,
-    /// The next peer whose liveness is checked.
-    pub(crate) next_check: usize,
-    /// `None` if every port may connect.
-    pub(crate) logged_in_ports: Option<LoggedInPorts>,
 }
 
 impl Engine {
@@ -69,54 +38,48 @@ impl Engine {
     /// first OX_ID are derived.
     pub fn new(config: EngineConfig, secret: u64) -> Self {
         let max_vi = config.max_vi.min(0xFFFF) as usize;
-        // What others see must not reveal the key of the connection IDs.
-        let first = |number| permute(!secret, number, u32::BITS);
         Self {
-            mac: MacAddress::vn2vn(config.n_port_id),
             endpoints: (0..max_vi).map(|_| None).collect(),
             free: (0..max_vi as u32).map(Reverse).collect(),
-            exchanges: ExchangePool::new(config.r_a_tov_ns, first(0) as u16),
-            handles: Handles::new(max_vi, config.r_a_tov_ns),
-            slot_mask: slot_mask(max_vi),
-            quarantine: RequestQuarantine::new(config.r_a_tov_ns),
-            // At most half full, it rehashes in place.
-            accepted: HashMap::with_capacity(2 * max_vi),
-            peer_requesters: Vec::new(),
+            port: NPort::new(config, max_vi, secret),
             listeners: Vec::new(),
-            incoming: Vec::with_capacity(config.max_incoming as usize),
-            pending_disconnects: Vec::with_capacity(config.max_pending_disconnects as usize),
-            peers: Vec::new(),
-            misses: PeerMisses::new(config.miss_limits),
-            timers: TimerTable::new(
-                max_vi,
-                config.max_incoming as usize,
-                config.max_pending_disconnects as usize,
-            ),
-            counters: Counters::default(),
-            connection_ids: ConnectionIds::new(secret),
             next_listener: 0,
-            next_peer_request: 0,
-            next_generation: first(1),
-            probing: false,
-            next_check: 0,
-            logged_in_ports: None,
-            config,
         }
+    }
+
+    /// Returns an endpoint and the rest of the engine; `None` if there is no such VI.
+    #[inline(always)]
+    pub(crate) fn split<'a, I>(
+        &'a mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        io: &'a mut I,
+    ) -> Option<(&'a mut Endpoint, Context<'a, I>)> {
+        Context::split(now_ns, vi, &mut self.endpoints, &mut self.port, io)
+    }
+
+    pub(crate) fn endpoint(&self, vi: ViIndex) -> Option<&Endpoint> {
+        self.endpoints.get(vi.slot()).and_then(Option::as_ref)
+    }
+
+    #[inline]
+    pub(crate) fn endpoint_mut(&mut self, vi: ViIndex) -> Option<&mut Endpoint> {
+        self.endpoints.get_mut(vi.slot()).and_then(Option::as_mut)
     }
 
     /// Returns the identity and limits of this N_Port.
     pub fn config(&self) -> &EngineConfig {
-        &self.config
+        &self.port.config
     }
 
     /// Returns the counters.
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.port.counters
     }
 
     /// Returns the numbers of OX_IDs in use and in quarantine.
     pub fn exchange_usage(&self) -> (usize, usize) {
-        self.exchanges.usage()
+        self.port.exchanges.usage()
     }
 
     /// Adds an Idle VI; `None` if all slots are used.
@@ -160,11 +123,11 @@ impl Engine {
         if idle {
             self.endpoints[vi.slot()] = None;
             self.free.push(Reverse(vi.0));
-            self.timers.clear(TimerKey::Receive(vi.0));
-            self.timers.clear(TimerKey::Connect(vi.0));
-            self.timers.clear(TimerKey::Response(vi.0));
-            self.timers.clear(TimerKey::Acknowledge(vi.0));
-            self.timers.clear(TimerKey::Recover(vi.0));
+            self.port.timers.clear(TimerKey::Receive(vi.0));
+            self.port.timers.clear(TimerKey::Connect(vi.0));
+            self.port.timers.clear(TimerKey::Response(vi.0));
+            self.port.timers.clear(TimerKey::Acknowledge(vi.0));
+            self.port.timers.clear(TimerKey::Recover(vi.0));
         }
         idle
     }
@@ -174,7 +137,7 @@ impl Engine {
     pub fn peer(&self, vi: ViIndex) -> Option<NPortId> {
         let endpoint = self.endpoints.get(vi.0 as usize)?.as_ref()?;
         let peer = match endpoint.shortcut {
-            Some(_) => self.config.n_port_id,
+            Some(_) => self.port.config.n_port_id,
             None => endpoint.peer,
         };
         (endpoint.state() == ViState::Connected).then_some(peer)
@@ -188,28 +151,54 @@ impl Engine {
     /// Returns the time at which [`Engine::handle_timeout`] is to be called.
     #[inline]
     pub fn poll_timeout(&self) -> Option<u64> {
-        self.timers.next()
+        self.port.timers.next()
     }
 
     /// Handles up to `budget` expired timers. Returns true if more have expired.
     pub fn handle_timeout<I: EngineIo>(&mut self, now_ns: u64, budget: u32, io: &mut I) -> bool {
         for _ in 0..budget {
-            let Some(key) = self.timers.pop_due(now_ns) else {
+            let Some(key) = self.port.timers.pop_due(now_ns) else {
                 return false;
             };
             match key {
-                TimerKey::Receive(slot) => self.receive_timeout(now_ns, ViIndex(slot), io),
-                TimerKey::Connect(slot) => self.connect_timeout(now_ns, ViIndex(slot), io),
-                TimerKey::Response(slot) => self.response_timeout(now_ns, ViIndex(slot), io),
-                TimerKey::Acknowledge(slot) => {
-                    self.acknowledge_timeout(now_ns, ViIndex(slot), io);
+                TimerKey::Receive(slot)
+                | TimerKey::Response(slot)
+                | TimerKey::Acknowledge(slot)
+                | TimerKey::Recover(slot) => {
+                    if let Some((ep, mut cx)) = self.split(now_ns, ViIndex(slot), io) {
+                        ep.stream_timeout(&mut cx, key);
+                    }
                 }
-                TimerKey::Recover(slot) => self.recover_timeout(now_ns, ViIndex(slot), io),
+                TimerKey::Connect(slot) => self.connect_timeout(now_ns, ViIndex(slot), io),
                 TimerKey::Incoming(index) => self.incoming_timeout(index),
-                TimerKey::Disconnect(index) => self.disconnect_timeout(now_ns, index, io),
+                TimerKey::Disconnect(index) => self.port.disconnect_timeout(now_ns, index, io),
                 TimerKey::Liveness => self.liveness_timeout(now_ns, io),
             }
         }
-        self.timers.next().is_some_and(|at| at <= now_ns)
+        self.port.timers.next().is_some_and(|at| at <= now_ns)
+    }
+
+    /// Sends up to `budget` frames of this VI's posted descriptors.
+    ///
+    /// Between two VIs of this engine the start of a message and each part that is moved count as a
+    /// frame, and [`EngineConfig::shortcut_bytes`] may end the call earlier.
+    ///
+    /// Descriptors of a VI that is not connected are completed as flushed instead (VIPL 3.3.5,
+    /// 6.2).
+    pub fn pump<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        budget: u32,
+        io: &mut I,
+    ) -> Pumped {
+        let Some((ep, mut cx)) = self.split(now_ns, vi, io) else {
+            return Pumped::Idle;
+        };
+        if ep.shortcut.is_none() {
+            return ep.pump(&mut cx, budget);
+        }
+        Pair::of(now_ns, vi, &mut self.endpoints, &mut self.port, io)
+            .map_or(Pumped::Idle, |pair| pair.pump(budget))
     }
 }

@@ -2,11 +2,9 @@
 
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
-use vi_types::{ViState, status};
+use vi_types::{ViIndex, ViState, status};
 
 pub use vi_types::AsyncError;
-
-use crate::engine::ViIndex;
 
 /// Error bits of the status of a completed descriptor (VIPL 5.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

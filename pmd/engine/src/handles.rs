@@ -17,10 +17,11 @@
 use std::hash::{DefaultHasher, Hasher};
 
 use fcvi_frame::profile;
+use vi_types::ViIndex;
 
 use crate::counters::Counter;
-use crate::engine::{Engine, ViIndex};
 use crate::engine_io::EngineIo;
+use crate::n_port::NPort;
 use crate::synonym::{Check, skips};
 
 /// Parts of a slot's numbers with separate expiry times.
@@ -137,14 +138,7 @@ fn mix(key: u64, round: u32, half: u32) -> u32 {
     hasher.finish() as u32
 }
 
-impl Engine {
-    /// Returns the VI whose slot a handle names. The caller checks whether it is its current
-    /// handle.
-    #[inline]
-    pub(crate) fn slot_of(&self, handle: u32) -> ViIndex {
-        ViIndex(handle & self.slot_mask)
-    }
-
+impl NPort {
     /// Allocates a handle for this VI, which has none: unguessable, and not used by a frame in the
     /// network. `None` if there is none.
     pub(crate) fn new_handle<I: EngineIo>(
@@ -162,12 +156,6 @@ impl Engine {
             self.counters.count(Counter::NoHandle);
         }
         handle
-    }
-
-    /// Takes the handle of this VI, whose connection or request ended; 0 if it had none.
-    pub(crate) fn release_handle(&mut self, vi: ViIndex) -> u32 {
-        let handle = self.endpoint_mut(vi);
-        handle.map_or(0, |ep| core::mem::take(&mut ep.handle))
     }
 }
 

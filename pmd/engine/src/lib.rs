@@ -9,9 +9,11 @@
 //! | [`engine_io`] | [`EngineIo`]: what the engine calls for queues, memory and port |
 //! | [`config`] | [`EngineConfig`]: identity, timers, limits |
 //! | [`engine`] | [`Engine`]: the tables, and the verbs that the poll loop calls |
-//! | `endpoint` | one VI: its state, its two message streams |
+//! | `n_port`, `context` | what all endpoints share; what one endpoint needs of it during a call |
+//! | `endpoint`, `connection` | one VI: its state, its two message streams, its connection |
 //! | `transmit` | descriptors sent as frames; descriptors in flight, until they are answered |
-//! | `receive` | frames checked, matched to endpoints, and reassembled |
+//! | `receive` | frames checked, matched to endpoints, and placed |
+//! | `reassembly` | order of received frames, in order and ahead of it |
 //! | `recovery` | retransmission, on networks that lose frames |
 //! | `responses` | responses of Reliable Reception, and the data of RDMA reads |
 //! | `shortcut` | messages between two VIs of this engine, moved without frames |
@@ -32,17 +34,21 @@
 
 mod accept;
 mod connect;
+mod connection;
 mod connection_ids;
 mod connection_iu;
+mod context;
 mod disconnect;
 mod endpoint;
 mod exchange;
 mod handles;
 mod liveness;
 mod logged_in_ports;
+mod n_port;
 mod pending_disconnects;
 mod port_lost;
 mod quarantine;
+mod reassembly;
 mod receive;
 mod recovery;
 mod responses;
@@ -63,10 +69,9 @@ mod testkit;
 mod tests;
 
 pub use accept::{ConnId, Indication};
-pub use config::{EngineConfig, MAX_UNANSWERED};
+pub use config::{EngineConfig, MAX_UNANSWERED, ViParams};
 pub use connect::{ConnectCommand, RemoteVi};
 pub use counters::{Counter, Counters};
-pub use endpoint::ViParams;
 pub use engine::{Engine, ViIndex};
 pub use engine_io::{
     AsyncError, Claim, Completion, EngineIo, Moved, Operation, SendWork, Status, Transmit, Waiter,

@@ -18,8 +18,8 @@ use fcvi_frame::profile;
 
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
-use crate::engine::Engine;
 use crate::engine_io::{EngineIo, Transmit};
+use crate::n_port::NPort;
 use crate::timer::TimerKey;
 
 /// Unanswered probes after which a peer is lost.
@@ -52,8 +52,8 @@ impl Peer {
     }
 }
 
-impl Engine {
-    /// Counts a connection to this port. Returns the peer's index for [`Engine::note_received`].
+impl NPort {
+    /// Counts a connection to this port. Returns the peer's index for [`NPort::note_received`].
     pub(crate) fn add_peer_connection(&mut self, now_ns: u64, id: NPortId) -> u32 {
         let known = |p: &Peer| p.id == id && p.connections > 0;
         let known_at = self.peers.iter().position(known);
@@ -117,13 +117,16 @@ impl Engine {
         }
     }
 
-    /// Probes idle peers, and ends connections with those that do not reply: with one of them at a
-    /// time, because many can become silent together.
-    pub(crate) fn liveness_timeout<I: EngineIo>(&mut self, now_ns: u64, io: &mut I) {
+    /// Probes idle peers, up to one that is lost because it does not reply, and returns that one: one
+    /// at a time, because many can become silent together.
+    pub(crate) fn probe_idle_peers<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        io: &mut I,
+    ) -> Option<NPortId> {
         let interval = self.config.probe_interval_ns;
         let end = self.peers.len().min(self.next_check + CHECKS_PER_TIMEOUT);
-        let mut lost = None;
-        while lost.is_none() && self.next_check < end {
+        while self.next_check < end {
             let at = self.next_check;
             self.next_check += 1;
             let peer = self.peers[at];
@@ -135,14 +138,15 @@ impl Engine {
                 continue;
             }
             if peer.probes == PROBES && now_ns >= peer.last_received_ns + interval {
-                lost = Some(peer.id);
-            } else {
-                self.probe(now_ns, at, io);
+                return Some(peer.id);
             }
+            self.probe(now_ns, at, io);
         }
-        if let Some(id) = lost {
-            self.peer_lost(now_ns, id, io);
-        }
+        None
+    }
+
+    /// Sets the timer of the next probes, after [`NPort::probe_idle_peers`].
+    pub(crate) fn schedule_probes(&mut self, now_ns: u64) {
         if self.next_check < self.peers.len() {
             // Not in this call of `handle_timeout`.
             self.timers.set(now_ns + 1, TimerKey::Liveness);
@@ -151,6 +155,7 @@ impl Engine {
         self.next_check = 0;
         self.probing = self.peers.iter().any(|peer| self.is_probed(peer));
         if self.probing {
+            let interval = self.config.probe_interval_ns;
             self.timers.set(now_ns + interval, TimerKey::Liveness);
         }
     }
@@ -222,13 +227,13 @@ impl Engine {
         }
     }
 
-    /// Handles an ELS frame: ADISC, or its reply.
+    /// Handles an ELS frame: ADISC, or its reply. Returns a peer that was replaced by another port.
     pub(crate) fn handle_els<I: EngineIo>(
         &mut self,
         now_ns: u64,
         frame: &FrameView<'_>,
         io: &mut I,
-    ) {
+    ) -> Option<NPortId> {
         let payload = frame.data_field();
         let from_responder = frame.fc.f_ctl.contains(FCtl::EXCHANGE_RESPONDER);
         match (frame.fc.r_ctl, ElsCommand::parse(payload), from_responder) {
@@ -242,12 +247,13 @@ impl Engine {
             }
             (RCtl::ElsReply, Ok(ElsCommand::LsAcc), true) => match Adisc::parse_accept(payload) {
                 Ok(adisc) if adisc.n_port_id == frame.fc.s_id => {
-                    self.probe_answered(now_ns, frame, &adisc, io);
+                    return self.probe_answered(now_ns, frame, &adisc, io);
                 }
                 Ok(_) | Err(_) => self.counters.count(Counter::DropMalformed),
             },
             _ => self.counters.count(Counter::DropUnsupportedIu),
         }
+        None
     }
 
     fn answer_adisc<I: EngineIo>(
@@ -290,14 +296,14 @@ impl Engine {
         frame: &FrameView<'_>,
         adisc: &Adisc,
         io: &mut I,
-    ) {
+    ) -> Option<NPortId> {
         let s_id = frame.fc.s_id;
         let at = self.peers.iter().position(|p| {
             p.id == s_id && p.exchange.is_some_and(|(ox_id, _)| ox_id == frame.fc.ox_id)
         });
         let Some(at) = at else {
             self.counters.count(Counter::DropStrayConnect);
-            return;
+            return None;
         };
         let peer = &mut self.peers[at];
         if let Some((ox_id, seq_cnt)) = peer.exchange.take() {
@@ -308,15 +314,15 @@ impl Engine {
         if *peer.port_name.get_or_insert(name) == name {
             peer.other_name = (name, 0);
             self.note_received(at as u32, now_ns);
-            return;
+            return None;
         }
         let (other, replies) = peer.other_name;
         peer.other_name = (name, if other == name { replies + 1 } else { 1 });
         if peer.other_name.1 >= REPLIES_OF_ANOTHER {
             // The same address, another port.
-            self.peer_lost(now_ns, s_id, io);
-        } else {
-            self.probe(now_ns, at, io);
+            return Some(s_id);
         }
+        self.probe(now_ns, at, io);
+        None
     }
 }

@@ -11,6 +11,7 @@ use fcvi_frame::fc::NPortId;
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::engine_io::EngineIo;
+use crate::n_port::NPort;
 
 /// A logged-in port.
 #[derive(Clone, Copy, Debug)]
@@ -37,12 +38,12 @@ impl LoggedInPorts {
 impl Engine {
     /// Restricts connections to logged-in ports and this port itself.
     pub fn require_login(&mut self) {
-        self.logged_in_ports.get_or_insert_default();
+        self.port.logged_in_ports.get_or_insert_default();
     }
 
     /// Adds a logged-in port. `data_field_bytes`: the negotiated maximum data field.
     pub fn logged_in(&mut self, id: NPortId, data_field_bytes: u16) {
-        let Some(logged_in) = &mut self.logged_in_ports else {
+        let Some(logged_in) = &mut self.port.logged_in_ports else {
             return;
         };
         let login = LoggedInPort {
@@ -57,7 +58,7 @@ impl Engine {
 
     /// Removes a port that logged out: its connections are lost.
     pub fn logged_out<I: EngineIo>(&mut self, now_ns: u64, id: NPortId, io: &mut I) {
-        if let Some(logged_in) = &mut self.logged_in_ports
+        if let Some(logged_in) = &mut self.port.logged_in_ports
             && let Ok(index) = logged_in.index_of(id)
         {
             logged_in.ports.remove(index);
@@ -67,7 +68,8 @@ impl Engine {
 
     /// Reports whether [`Engine::take_unlogged_port`] returns a port.
     pub fn has_unlogged_port(&self) -> bool {
-        self.logged_in_ports
+        self.port
+            .logged_in_ports
             .as_ref()
             .is_some_and(|logged_in| logged_in.unlogged.is_some())
     }
@@ -75,9 +77,24 @@ impl Engine {
     /// Takes the last port that sent a connection IU without being logged in. It is to be sent a
     /// LOGO, because it uses a login that has ended.
     pub fn take_unlogged_port(&mut self) -> Option<NPortId> {
-        self.logged_in_ports.as_mut()?.unlogged.take()
+        self.port.logged_in_ports.as_mut()?.unlogged.take()
     }
 
+    /// Changes our N_Port_ID: ends every login and every connection of the old one.
+    pub fn change_n_port_id<I: EngineIo>(&mut self, now_ns: u64, id: NPortId, io: &mut I) {
+        if id == self.port.config.n_port_id {
+            return;
+        }
+        self.all_ports_lost(now_ns, io);
+        if let Some(logged_in) = &mut self.port.logged_in_ports {
+            *logged_in = LoggedInPorts::default();
+        }
+        self.port.config.n_port_id = id;
+        self.port.mac = MacAddress::vn2vn(id);
+    }
+}
+
+impl NPort {
     /// Reports whether this port may send us connection IUs; counts a refusal.
     pub(crate) fn may_connect(&mut self, id: NPortId) -> bool {
         let Some(logged_in) = &mut self.logged_in_ports else {
@@ -98,18 +115,5 @@ impl Engine {
         let login =
             logged_in.and_then(|logged_in| Some(logged_in.ports[logged_in.index_of(id).ok()?]));
         login.map_or(own, |login| own.min(login.data_field_bytes))
-    }
-
-    /// Changes our N_Port_ID: ends every login and every connection of the old one.
-    pub fn change_n_port_id<I: EngineIo>(&mut self, now_ns: u64, id: NPortId, io: &mut I) {
-        if id == self.config.n_port_id {
-            return;
-        }
-        self.all_ports_lost(now_ns, io);
-        if let Some(logged_in) = &mut self.logged_in_ports {
-            *logged_in = LoggedInPorts::default();
-        }
-        self.config.n_port_id = id;
-        self.mac = MacAddress::vn2vn(id);
     }
 }

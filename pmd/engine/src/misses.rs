@@ -12,6 +12,8 @@
 
 use std::collections::BTreeMap;
 
+use fcvi_frame::fc::NPortId;
+
 /// Limits on misses, of each peer and each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissLimits {
@@ -228,6 +230,16 @@ impl<K: MissKey> PeerMisses<K> {
         }
     }
 }
+
+/// Key under which an engine counts the misses of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PeerKey {
+    pub(crate) port: NPortId,
+    /// The user of its VI, if that is a VI of the same engine.
+    pub(crate) user: Option<u32>,
+}
+
+impl MissKey for PeerKey {}
 
 #[cfg(test)]
 mod tests {

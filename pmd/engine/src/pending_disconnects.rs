@@ -13,8 +13,9 @@ use fcvi_frame::reason::MessageReason;
 
 use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS, Sequence};
 use crate::counters::Counter;
-use crate::engine::Engine;
+
 use crate::engine_io::EngineIo;
+use crate::n_port::NPort;
 use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
 
@@ -41,7 +42,7 @@ pub(crate) struct PendingDisconnect {
     exchange: Option<(u16, u16)>,
 }
 
-impl Engine {
+impl NPort {
     /// Sends a DISCONNECT_RQST and retransmits it until it is answered.
     pub(crate) fn start_disconnect<I: EngineIo>(
         &mut self,
@@ -105,7 +106,7 @@ impl Engine {
                     self.counters.count(Counter::Retries);
                 }
                 pending.sent = true;
-                self.retry_interval_ns()
+                self.config.retry_interval_ns()
             }
             None => NO_ROOM_RETRY_NS,
         };

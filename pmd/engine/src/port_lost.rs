@@ -1,11 +1,11 @@
 //! Failure of the port itself: nothing can be sent or received any more.
 
 use fcvi_frame::fc::NPortId;
-use vi_types::{CallError, ViState};
+use vi_types::{CallError, ViIndex, ViState};
 
 use crate::counters::Counter;
 use crate::endpoint::Phase;
-use crate::engine::{Engine, ViIndex};
+use crate::engine::Engine;
 use crate::engine_io::EngineIo;
 
 impl Engine {
@@ -19,13 +19,13 @@ impl Engine {
             self.fail_pooled(vi);
             self.fail_vi(now_ns, vi, io);
         }
-        self.remove_disconnects_to(now_ns, |_| true);
+        self.port.remove_disconnects_to(now_ns, |_| true);
     }
 
     /// Ends all connections, requests and disconnects.
     pub(crate) fn all_ports_lost<I: EngineIo>(&mut self, now_ns: u64, io: &mut I) {
         let ports = self.known_ports().len() as u64;
-        self.counters.add(Counter::PeersLost, ports);
+        self.port.counters.add(Counter::PeersLost, ports);
         self.ports_lost(now_ns, |_| true, io);
     }
 
@@ -48,7 +48,13 @@ impl Engine {
                 ports.extend(attempt.ports());
             }
         }
-        ports.extend(self.incoming.iter().flatten().map(|incoming| incoming.s_id));
+        ports.extend(
+            self.port
+                .incoming
+                .iter()
+                .flatten()
+                .map(|incoming| incoming.s_id),
+        );
         ports.sort_unstable_by_key(|id| id.get());
         ports.dedup();
         ports

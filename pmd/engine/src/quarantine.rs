@@ -20,7 +20,7 @@ use core::hash::Hash;
 use std::collections::{HashSet, VecDeque};
 
 use crate::counters::Counter;
-use crate::engine::Engine;
+use crate::n_port::NPort;
 use crate::synonym::{Check, skips};
 use fcvi_frame::fc::NPortId;
 
@@ -109,7 +109,7 @@ impl<K: Copy + Eq + Hash> Quarantine<K> {
     }
 }
 
-impl Engine {
+impl NPort {
     /// Puts a received request that will not be repeated into quarantine.
     pub(crate) fn quarantine_request(&mut self, now_ns: u64, s_id: NPortId, connection_id: u32) {
         let received = &mut self.quarantine.received;

@@ -5,33 +5,32 @@
 //! dropped and counted and changes nothing. Only a frame that passes all of them can break a
 //! connection.
 
-mod damaged;
 mod failure;
-mod frame_order;
 mod misses;
-mod read_request;
 mod response;
+mod stream;
 
-pub(crate) use self::failure::ReceiveFailure;
-use self::failure::{complete_error, reason_of_fault};
-use self::frame_order::{FrameOrder, frame_order};
-pub(crate) use self::misses::PeerKey;
-use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::{FCtl, FcType};
-use fcvi_frame::fcoe::Sof;
-use fcvi_frame::flags::message_request;
+use fcvi_frame::fcoe::{Eof, Sof};
+use fcvi_frame::flags::{message_request, reliability_flags};
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
-use fcvi_frame::reason::MessageReason;
 use vi_types::ReliabilityLevel;
 
+pub(crate) use self::failure::ReceiveFailure;
+pub(crate) use self::stream::{RxStream, deliver};
+use crate::connection::Break;
+use crate::connection_iu::{Sequence, is_whole_iu};
+use crate::context::Context;
 use crate::counters::Counter;
-use crate::endpoint::{Endpoint, Phase, RxKind, RxMessage, request_flags};
-use crate::engine::{Engine, ViIndex};
-use crate::engine_io::{AsyncError, Claim, Completion, EngineIo, Status};
+use crate::endpoint::{Endpoint, Phase};
+use crate::engine::Engine;
+use crate::engine_io::EngineIo;
+use crate::reassembly::{Accepted, Run};
+use crate::responses::ReadJob;
 use crate::synonym::{Check, skips};
-use crate::timer::TimerKey;
+use crate::transmit::request_flags;
 
 impl Engine {
     /// Handles one received frame, from destination address to the last byte before the FCS.
@@ -40,494 +39,304 @@ impl Engine {
             Ok(frame) => frame,
             Err(error) => {
                 if error.reason == fcvi_frame::error::Reason::BadCrc {
-                    self.counters.count(Counter::DropBadCrc);
+                    self.port.counters.count(Counter::DropBadCrc);
                     self.note_damaged(bytes);
                 } else {
-                    self.counters.count(Counter::DropMalformed);
+                    self.port.counters.count(Counter::DropMalformed);
                 }
                 return;
             }
         };
-        let ours = frame.fc.d_id == self.config.n_port_id
-            && frame.ethernet.dst == self.mac
+        let ours = frame.fc.d_id == self.port.config.n_port_id
+            && frame.ethernet.dst == self.port.mac
             && frame.ethernet.src == MacAddress::vn2vn(frame.fc.s_id);
         if !(ours || skips(Check::Addresses)) {
-            self.counters.count(Counter::DropBadAddress);
+            self.port.counters.count(Counter::DropBadAddress);
             return;
         }
         match frame.fc.fc_type {
             FcType::Vi => match frame.iu() {
-                Ok(iu) => self.handle_iu(now_ns, &frame, &iu, io),
-                Err(_) => self.counters.count(Counter::DropBadIu),
+                Ok(iu) if is_message(iu.header.opcode) => {
+                    self.handle_message(now_ns, &frame, &iu, io);
+                }
+                Ok(iu) => self.handle_connection_iu(now_ns, &frame, &iu, io),
+                Err(_) => self.port.counters.count(Counter::DropBadIu),
             },
-            FcType::Els => self.handle_els(now_ns, &frame, io),
-            _ => self.counters.count(Counter::DropUnknownType),
+            FcType::Els => {
+                if let Some(replaced) = self.port.handle_els(now_ns, &frame, io) {
+                    self.peer_lost(now_ns, replaced, io);
+                }
+            }
+            _ => self.port.counters.count(Counter::DropUnknownType),
         }
     }
 
+    /// Passes a message IU to the endpoint that its handle and S_ID name, if that can receive
+    /// messages.
     #[inline(always)]
-    fn handle_iu<I: EngineIo>(
+    fn handle_message<I: EngineIo>(
         &mut self,
         now_ns: u64,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
         io: &mut I,
     ) {
-        match iu.header.opcode {
-            Opcode::SendRequest | Opcode::WriteRequest => {
-                self.handle_message_frame(now_ns, frame, iu, io);
-            }
-            Opcode::ConnectRequest
-            | Opcode::ConnectResponse1
-            | Opcode::ConnectResponse2
-            | Opcode::ConnectResponse3
-            | Opcode::DisconnectRequest
-            | Opcode::DisconnectResponse => self.handle_connection_iu(now_ns, frame, iu, io),
-            Opcode::SendResponse | Opcode::WriteResponse => {
-                self.handle_response(now_ns, frame, iu, io);
-            }
-            Opcode::ReadRequest => self.handle_read_request(now_ns, frame, iu, io),
-            Opcode::ReadResponse => self.handle_read_response(now_ns, frame, iu, io),
-        }
-    }
-
-    /// Returns the endpoint that a frame's handle and S_ID name, if it can receive messages.
-    #[inline(always)]
-    fn message_endpoint(&mut self, frame: &FrameView<'_>, iu: &IuView<'_>) -> Option<ViIndex> {
-        let vi = self.slot_of(iu.header.handle);
-        let ep = self.endpoints.get(vi.slot()).and_then(Option::as_ref);
-        match ep {
-            Some(ep)
-                if (ep.handle == iu.header.handle || skips(Check::Handle))
-                    && (ep.peer == frame.fc.s_id || skips(Check::Peer))
-                    && matches!(ep.phase, Phase::Connected | Phase::AwaitResponse3(_)) =>
-            {
-                Some(vi)
-            }
-            _ => {
-                let names = |ep: &Endpoint| ep.handle != 0 && ep.handle == iu.header.handle;
-                let wrong_peer = ep.is_some_and(|ep| names(ep) && ep.peer != frame.fc.s_id);
-                self.counters.count(if wrong_peer {
-                    Counter::DropWrongPeer
-                } else {
-                    Counter::DropUnknownHandle
-                });
-                None
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn handle_message_frame<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        frame: &FrameView<'_>,
-        iu: &IuView<'_>,
-        io: &mut I,
-    ) {
-        let Some(vi) = self.message_endpoint(frame, iu) else {
-            self.repeat_disconnect(now_ns, frame, iu, io);
+        let vi = self.port.slot_of(iu.header.handle);
+        let Some((ep, mut cx)) = self.split(now_ns, vi, io) else {
+            self.port.counters.count(Counter::DropUnknownHandle);
             return;
         };
-        let Some(ep) = self.endpoint_mut(vi) else {
-            return;
-        };
-        if !fits_level(iu.header.flags, ep.params.level) {
-            self.counters.count(Counter::DropWrongLevel);
-            return;
-        }
-        let fc = &frame.fc;
-        if !fc.f_ctl.contains(FCtl::RELATIVE_OFFSET)
-            || fc.f_ctl.contains(FCtl::EXCHANGE_RESPONDER)
-            || !fc.f_ctl.contains(FCtl::FIRST_SEQUENCE)
+        let handle = iu.header.handle;
+        if (ep.handle == handle || skips(Check::Handle))
+            && (ep.peer == frame.fc.s_id || skips(Check::Peer))
+            && matches!(ep.phase, Phase::Connected | Phase::AwaitResponse3(_))
         {
-            self.counters.count(Counter::DropBadIu);
-            return;
-        }
-        let (peer_index, recovers) = (ep.peer_index, ep.rx.recovery.is_some());
-        self.note_received(peer_index, now_ns);
-        if recovers {
-            self.take_recovered(now_ns, vi, frame, iu, io);
-        } else if frame.sof == Sof::I3 {
-            if self.start_message(now_ns, vi, frame, iu, io) {
-                self.take_fragment(now_ns, vi, frame, iu, io);
-            }
-        } else if self.continues(vi, frame, iu, now_ns, io) {
-            self.take_fragment(now_ns, vi, frame, iu, io);
-        }
-    }
-
-    /// Opens the message of a SOFi3 frame. Returns false if the frame is dropped.
-    #[inline(always)]
-    pub(crate) fn start_message<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        frame: &FrameView<'_>,
-        iu: &IuView<'_>,
-        io: &mut I,
-    ) -> bool {
-        if frame.fc.parameter != 0 {
-            self.counters.count(Counter::DropBadIu);
-            return false;
-        }
-        if !self.is_next_message(now_ns, vi, iu, io) {
-            return false;
-        }
-        let Some(ep) = self.endpoint_mut(vi) else {
-            return false;
-        };
-        ep.rx.message = Some(RxMessage {
-            msg_id: iu.header.msg_id,
-            ox_id: frame.fc.ox_id,
-            seq_id: frame.fc.seq_id,
-            next_seq_cnt: frame.fc.seq_cnt,
-            placed_bytes: 0,
-            immediate: (iu.header.flags & message_request::IMMEDIATE != 0)
-                .then_some(iu.header.parameter),
-            kind: RxKind::Discard,
-            opcode: iu.header.opcode,
-        });
-        if iu.header.opcode == Opcode::WriteRequest {
-            self.open_write(now_ns, vi, &iu.header, io)
+            ep.on_message(&mut cx, frame, iu);
         } else {
-            self.open_receive(now_ns, vi, io)
+            let wrong_peer = ep.handle != 0 && ep.handle == handle && ep.peer != frame.fc.s_id;
+            cx.count(if wrong_peer {
+                Counter::DropWrongPeer
+            } else {
+                Counter::DropUnknownHandle
+            });
+            ep.repeat_disconnect(&mut cx, frame, iu);
         }
     }
 
-    /// Checks whether this is the expected message. Ends the one before it if that is incomplete,
-    /// and handles those that never arrived. Returns false if the frame is dropped, or the VI
-    /// broke.
-    #[inline(always)]
-    fn is_next_message<I: EngineIo>(
+    /// Checks a received connection IU and passes it to its procedure.
+    fn handle_connection_iu<I: EngineIo>(
         &mut self,
         now_ns: u64,
-        vi: ViIndex,
-        iu: &IuView<'_>,
-        io: &mut I,
-    ) -> bool {
-        let window = self.config.message_window;
-        let Some(ep) = self.endpoint_mut(vi) else {
-            return false;
-        };
-        let ahead = iu.header.msg_id.wrapping_sub(ep.rx.expected);
-        if ahead > i32::MAX as u32 {
-            if !skips(Check::OlderMessage) {
-                self.counters.count(Counter::DropStaleMessage);
-                return false;
-            }
-        } else if ahead > window && !skips(Check::MessageWindow) {
-            self.counters.count(Counter::DropOutOfWindow);
-            return false;
-        }
-        let incomplete = ep.rx.message.is_some();
-        if matches!(ep.phase, Phase::AwaitResponse3(_)) {
-            // The first message implies RESP3 [FCVI P-12].
-            self.client_connected(vi, io);
-        }
-        if incomplete && !self.fail_message(now_ns, vi, ReceiveFailure::Incomplete, io) {
-            return false;
-        }
-        if ahead > 0 && !self.messages_lost(now_ns, vi, ahead, iu, io) {
-            return false;
-        }
-        if let Some(ep) = self.endpoint_mut(vi) {
-            ep.rx.expected = iu.header.msg_id.wrapping_add(1);
-        }
-        true
-    }
-
-    fn set_kind(&mut self, vi: ViIndex, kind: RxKind) {
-        if let Some(message) = self.endpoint_mut(vi).and_then(|ep| ep.rx.message.as_mut()) {
-            message.kind = kind;
-        }
-    }
-
-    /// Claims the receive descriptor of a send. Returns false if the VI broke.
-    #[inline(always)]
-    pub(crate) fn open_receive<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        io: &mut I,
-    ) -> bool {
-        match io.claim_receive(vi) {
-            Claim::Ready { capacity_bytes } => {
-                self.set_kind(vi, RxKind::Receive { capacity_bytes });
-                true
-            }
-            Claim::Empty => {
-                self.counters.count(Counter::DropNoDescriptor);
-                io.report(vi, AsyncError::ReceiveQueueEmpty);
-                self.break_reliable(now_ns, vi, MessageReason::NoDescriptor, io)
-            }
-            Claim::Fault(status) => {
-                complete_error(vi, status, false, io);
-                self.break_reliable(now_ns, vi, reason_of_fault(status), io)
-            }
-        }
-    }
-
-    /// Checks the whole target of an RDMA write before a byte is placed, and claims a receive
-    /// descriptor if it carries immediate data. Returns false if the VI broke or the write is
-    /// dropped.
-    pub(crate) fn open_write<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        header: &DeviceHeader,
-        io: &mut I,
-    ) -> bool {
-        let Some(ep) = self.endpoint(vi) else {
-            return false;
-        };
-        let params = ep.params;
-        let limited = ep.rx.misses.is_watched() && self.is_limited(now_ns, vi);
-        if limited && !params.level.is_reliable() {
-            return self.drop_limited(now_ns, vi, io);
-        }
-        let immediate = header.flags & message_request::IMMEDIATE != 0;
-        let fits = params.rdma_write && header.tot_len <= params.max_transfer_bytes;
-        let allowed = fits && !limited && self.check_write(now_ns, vi, header, io);
-        let refused = if params.rdma_write {
-            MessageReason::WriteProtection
-        } else {
-            MessageReason::WriteNotEnabled
-        };
-        if immediate {
-            match io.claim_receive(vi) {
-                Claim::Ready { .. } if allowed => {}
-                Claim::Ready { .. } => {
-                    self.counters.count(Counter::DropRdmaProtection);
-                    complete_error(vi, Status::PROTECTION, true, io);
-                    return self.break_refused(now_ns, vi, refused, io);
-                }
-                Claim::Empty => {
-                    self.counters.count(Counter::DropNoDescriptor);
-                    io.report(vi, AsyncError::ReceiveQueueEmpty);
-                    return self.break_reliable(now_ns, vi, MessageReason::NoDescriptor, io);
-                }
-                Claim::Fault(status) => {
-                    complete_error(vi, status, true, io);
-                    return self.break_reliable(now_ns, vi, reason_of_fault(status), io);
-                }
-            }
-        } else if !allowed {
-            self.counters.count(Counter::DropRdmaProtection);
-            io.report(vi, AsyncError::RdmaWriteProtection);
-            return self.break_refused(now_ns, vi, refused, io);
-        }
-        self.set_kind(
-            vi,
-            RxKind::Write {
-                target: (header.rmt_va, header.rmt_va_handle),
-                total_bytes: header.tot_len,
-                claimed: immediate,
-            },
-        );
-        true
-    }
-
-    /// Reports whether a SOFn3 frame continues the open message [FCVI P-10, rule 5].
-    fn continues<I: EngineIo>(
-        &mut self,
-        vi: ViIndex,
-        frame: &FrameView<'_>,
-        iu: &IuView<'_>,
-        now_ns: u64,
-        io: &mut I,
-    ) -> bool {
-        let Some(ep) = self.endpoint_mut(vi) else {
-            return false;
-        };
-        let Some(message) = ep.rx.message else {
-            self.counters.count(Counter::DropNoContext);
-            self.first_frame_lost(now_ns, vi, iu, io);
-            return false;
-        };
-        let fc = &frame.fc;
-        if message.msg_id != iu.header.msg_id && !skips(Check::OpenMessage) {
-            self.counters.count(Counter::DropOtherMessage);
-            return false;
-        }
-        let same_exchange = (message.ox_id, message.seq_id) == (fc.ox_id, fc.seq_id);
-        if !(same_exchange || skips(Check::OpenExchange)) {
-            self.counters.count(Counter::DropSynonym);
-            return false;
-        }
-        if message.kind == RxKind::Discard {
-            return true;
-        }
-        match frame_order(fc, message.next_seq_cnt, message.placed_bytes) {
-            FrameOrder::Duplicate => {
-                self.counters.count(Counter::DropDuplicate);
-                return false;
-            }
-            FrameOrder::Next => return true,
-            FrameOrder::Gap => {}
-        }
-        // In range and of this message, but not the next one: frames in between are missing.
-        self.fail_message(now_ns, vi, ReceiveFailure::Incomplete, io);
-        false
-    }
-
-    /// Places the bytes of an accepted frame and completes the message with the last one.
-    #[inline(always)]
-    pub(crate) fn take_fragment<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
         io: &mut I,
     ) {
-        let Some(ep) = self.endpoint_mut(vi) else {
-            return;
-        };
-        let max_transfer_bytes = ep.params.max_transfer_bytes;
-        let Some(message) = ep.rx.message.as_mut() else {
-            return;
-        };
-        let offset = message.placed_bytes;
-        let last = frame.fc.f_ctl.contains(FCtl::END_SEQUENCE);
-        // Both at most 2^32 - 1 and 2112: the sum is checked, never wrapped.
-        let end = u64::from(offset) + iu.payload.len() as u64;
-        let placed = match message.kind {
-            RxKind::Receive { capacity_bytes } => {
-                if end > u64::from(capacity_bytes.min(max_transfer_bytes)) {
-                    Err(ReceiveFailure::TooLong)
-                } else if io.place_receive(vi, 0, offset, iu.payload) {
-                    Ok(())
-                } else {
-                    Err(ReceiveFailure::Protection)
-                }
-            }
-            RxKind::Write {
-                target,
-                total_bytes,
-                ..
-            } => {
-                if end > u64::from(total_bytes) || (last && end != u64::from(total_bytes)) {
-                    Err(ReceiveFailure::Incomplete)
-                } else if io.place_rdma_write(vi, target, offset, iu.payload) {
-                    Ok(())
-                } else {
-                    Err(ReceiveFailure::Protection)
-                }
-            }
-            RxKind::Discard => {
-                message.next_seq_cnt = frame.fc.seq_cnt.wrapping_add(1);
-                if last {
-                    ep.rx.message = None;
-                }
-                self.counters.count(Counter::DropDiscarded);
-                return;
-            }
-        };
-        if let Err(failure) = placed {
-            self.fail_message(now_ns, vi, failure, io);
+        if !is_whole_iu(frame, iu.header.opcode) {
+            self.port.counters.count(Counter::DropBadIu);
             return;
         }
-        message.placed_bytes = end as u32;
-        message.next_seq_cnt = frame.fc.seq_cnt.wrapping_add(1);
-        let done = *message;
-        self.counters.count(Counter::RxFrames);
-        if last {
-            self.finish_message(now_ns, vi, &done, io);
-        } else {
-            self.start_receive_timer(now_ns, vi);
+        if !self.port.may_connect(frame.fc.s_id) {
+            return;
+        }
+        match iu.header.opcode {
+            Opcode::ConnectRequest => self.handle_connect_request(now_ns, frame, iu, io),
+            Opcode::ConnectResponse1 => self.handle_response1(now_ns, frame, iu, io),
+            Opcode::ConnectResponse2 => self.handle_response2(now_ns, frame, iu, io),
+            Opcode::ConnectResponse3 => self.handle_response3(now_ns, frame, iu, io),
+            Opcode::DisconnectRequest => self.handle_disconnect_request(now_ns, frame, iu, io),
+            Opcode::DisconnectResponse => self.port.handle_disconnect_response(now_ns, frame, iu),
+            Opcode::SendRequest
+            | Opcode::SendResponse
+            | Opcode::WriteRequest
+            | Opcode::WriteResponse
+            | Opcode::ReadRequest
+            | Opcode::ReadResponse => self.port.counters.count(Counter::DropUnsupportedIu),
         }
     }
 
+    /// Records the RDMA write that a frame with a bad CRC names: if it is then incomplete, the error
+    /// is RDMAW_DATA instead of RDMAW_ABORT (VIPL 3.8.1).
+    #[cold]
+    fn note_damaged(&mut self, bytes: &[u8]) {
+        let Ok(frame) = FrameView::parse_damaged(bytes) else {
+            return;
+        };
+        let Ok(iu) = frame.iu() else { return };
+        if iu.header.opcode != Opcode::WriteRequest
+            || iu.header.flags & message_request::IMMEDIATE != 0
+        {
+            return;
+        }
+        let vi = self.port.slot_of(iu.header.handle);
+        if let Some(ep) = self.endpoint_mut(vi)
+            && ep.handle == iu.header.handle
+            && ep.peer == frame.fc.s_id
+        {
+            ep.rx.damaged_write = Some(iu.header.msg_id);
+        }
+    }
+}
+
+impl Endpoint {
+    /// Handles a message IU of the peer.
     #[inline(always)]
-    pub(crate) fn finish_message<I: EngineIo>(
+    fn on_message<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        done: &RxMessage,
-        io: &mut I,
+        cx: &mut Context<'_, I>,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
     ) {
-        let Some(ep) = self.endpoint_mut(vi) else {
-            return;
+        let result = match iu.header.opcode {
+            Opcode::SendRequest | Opcode::WriteRequest => self.receive_message(cx, frame, iu),
+            Opcode::ReadRequest => self.receive_read_request(cx, frame, iu),
+            _ => self.receive_response(cx, frame, iu),
         };
-        ep.rx.message = None;
-        let mut reception = ep.params.level == ReliabilityLevel::ReliableReception;
-        if let Some(recovery) = ep.rx.recovery.as_mut() {
-            recovery.finished(done.msg_id);
-            reception = false;
-        }
-        self.deliver(vi, done, io);
-        if reception {
-            self.respond_placed(now_ns, vi, done, io);
+        if let Err(broken) = result {
+            self.break_local(cx, broken);
         }
     }
 
-    /// Delivers a completely placed message: completes its receive descriptor, if it took one.
+    /// Handles a frame of a send or write.
     #[inline(always)]
-    pub(crate) fn deliver<I: EngineIo>(&mut self, vi: ViIndex, done: &RxMessage, io: &mut I) {
-        self.counters.count(Counter::RxMessages);
-        let (claimed, remote_write) = match done.kind {
-            RxKind::Receive { .. } => (true, false),
-            RxKind::Write { claimed, .. } => (claimed, true),
-            RxKind::Discard => (false, false),
-        };
-        if claimed {
-            io.complete_receive(
-                vi,
-                Completion {
-                    status: Status::OK,
-                    length_bytes: done.placed_bytes,
-                    immediate: done.immediate,
-                    remote_write,
-                },
-            );
+    fn receive_message<I: EngineIo>(
+        &mut self,
+        cx: &mut Context<'_, I>,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+    ) -> Result<(), Break> {
+        if !fits_level(iu.header.flags, self.params.level) {
+            cx.count(Counter::DropWrongLevel);
+            return Ok(());
+        }
+        let f_ctl = frame.fc.f_ctl;
+        if !f_ctl.contains(FCtl::RELATIVE_OFFSET)
+            || f_ctl.contains(FCtl::EXCHANGE_RESPONDER)
+            || !f_ctl.contains(FCtl::FIRST_SEQUENCE)
+        {
+            cx.count(Counter::DropBadIu);
+            return Ok(());
+        }
+        cx.port.note_received(self.peer_index, cx.now_ns);
+        if self.rx.ack.is_some() {
+            return self.receive_recovered(cx, frame, iu);
+        }
+        match self.rx.reassembly.accept(&Run::of(frame, iu)) {
+            Accepted::Duplicate(counter) | Accepted::Unexpected(counter) => {
+                cx.count(counter);
+                Ok(())
+            }
+            accepted => {
+                let Some((rx, tx)) = self.connected_streams(cx) else {
+                    return Ok(());
+                };
+                rx.place(tx, cx, accepted, frame, iu)
+            }
         }
     }
 
-    /// Starts the timeout of an incomplete message: its next frame must arrive within E_D_TOV, with
-    /// recovery within FCVI_ULP_TIMEOUT.
-    pub(crate) fn start_receive_timer(&mut self, now_ns: u64, vi: ViIndex) {
-        let (strict_ns, recovering_ns) = (self.config.e_d_tov_ns, self.config.ulp_timeout_ns);
-        let Some(ep) = self.endpoint_mut(vi) else {
-            return;
+    /// Handles a frame of a send or write on a connection with recovery.
+    fn receive_recovered<I: EngineIo>(
+        &mut self,
+        cx: &mut Context<'_, I>,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+    ) -> Result<(), Break> {
+        let (rx, Some(tx)) = (&mut self.rx, self.tx.as_deref_mut()) else {
+            return Ok(());
         };
-        let deadline = now_ns
-            + match ep.rx.recovery {
-                None => strict_ns,
-                Some(_) => recovering_ns,
+        if rx.reassembly.is_next_whole(frame, iu) {
+            if let Some(ack) = &mut rx.ack {
+                ack.at = Sequence::reply_to(&frame.fc);
+            }
+            tx.take_carried_acknowledgement(cx, iu);
+            let Some((rx, tx)) = self.connected_streams(cx) else {
+                return Ok(());
             };
-        ep.rx.deadline_ns = deadline;
-        if !ep.rx.timer_set {
-            ep.rx.timer_set = true;
-            self.timers.set(deadline, TimerKey::Receive(vi.0));
+            return rx.place_next_whole(tx, cx, frame, iu);
         }
-    }
-
-    pub(crate) fn receive_timeout<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
-        let Some(ep) = self.endpoint_mut(vi) else {
-            return;
+        let run = Run::of(frame, iu);
+        let Some(accepted) = rx.accept_recovered(tx, cx, &run, frame, iu) else {
+            return Ok(());
         };
-        ep.rx.timer_set = false;
-        if ep.rx.message.is_none() || !matches!(ep.phase, Phase::Connected) {
-            return;
-        }
-        let deadline = ep.rx.deadline_ns;
-        if deadline > now_ns {
-            ep.rx.timer_set = true;
-            self.timers.set(deadline, TimerKey::Receive(vi.0));
-        } else {
-            self.fail_message(now_ns, vi, ReceiveFailure::Incomplete, io);
-        }
+        let Some((rx, tx)) = self.connected_streams(cx) else {
+            return Ok(());
+        };
+        rx.place_recovered(tx, cx, accepted, &run, frame, iu)
     }
 
-    pub(crate) fn endpoint(&self, vi: ViIndex) -> Option<&Endpoint> {
-        self.endpoints.get(vi.slot()).and_then(Option::as_ref)
+    /// Handles FCVI_READ_RQST, which has its place in the order of messages. Its data is sent by
+    /// [`Engine::pump`].
+    fn receive_read_request<I: EngineIo>(
+        &mut self,
+        cx: &mut Context<'_, I>,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+    ) -> Result<(), Break> {
+        let level = self.params.level;
+        let expected = reliability_flags(level) | message_request::RESPONSE_REQUESTED;
+        let flags = message_request::RELIABILITY | message_request::RESPONSE_REQUESTED;
+        if !level.is_reliable() || iu.header.flags & flags != expected {
+            cx.count(Counter::DropWrongLevel);
+            return Ok(());
+        }
+        if !is_whole_request(frame, iu) {
+            cx.count(Counter::DropBadIu);
+            return Ok(());
+        }
+        cx.port.note_received(self.peer_index, cx.now_ns);
+        let (rx, Some(tx)) = (&mut self.rx, self.tx.as_deref_mut()) else {
+            return Ok(());
+        };
+        let mut run = Run::of(frame, iu);
+        let at = Sequence::reply_to(&frame.fc);
+        let recovers = rx.ack.is_some();
+        let again = recovers && frame.fc.f_ctl.contains(FCtl::RETRANSMITTED);
+        if again {
+            tx.responses.repeat_read(cx, &iu.header, at);
+        }
+        // A request has no bytes.
+        (run.range.begin, run.range.end) = (0, 0);
+        let Some(accepted) = rx.note_order(tx, cx, &run, frame) else {
+            return Ok(());
+        };
+        let Some((rx, tx)) = self.connected_streams(cx) else {
+            return Ok(());
+        };
+        let is_next = accepted == Accepted::InOrder && rx.reassembly.message.is_none();
+        if recovers && !is_next {
+            cx.count(Counter::DropAheadRead);
+            let at_once = again || accepted == Accepted::Ahead { new_gap: true };
+            rx.schedule_acknowledgement(tx, cx, 0, at_once);
+            return Ok(());
+        }
+        if accepted == Accepted::Gap {
+            rx.skip_gap(tx, cx, true, iu)?;
+        }
+        rx.reassembly.expected = iu.header.msg_id.wrapping_add(1);
+        if let Some(reason) = rx.refuses_read(cx, &iu.header) {
+            return Err(tx.responses.refuse_read(cx, at, iu.header.msg_id, reason));
+        }
+        cx.count(Counter::RxFrames);
+        cx.count(Counter::RxMessages);
+        let job = ReadJob::new(at, &iu.header);
+        tx.responses.accept_read(cx, job, tx.recovery.is_some())?;
+        if let Some(ack) = &mut rx.ack {
+            ack.messages += 1;
+            rx.schedule_acknowledgement(tx, cx, 0, false);
+        }
+        Ok(())
     }
+}
 
-    #[inline]
-    pub(crate) fn endpoint_mut(&mut self, vi: ViIndex) -> Option<&mut Endpoint> {
-        self.endpoints.get_mut(vi.slot()).and_then(Option::as_mut)
+/// Reports whether this is an IU of messages, not of connections.
+#[inline(always)]
+fn is_message(opcode: Opcode) -> bool {
+    match opcode {
+        Opcode::SendRequest
+        | Opcode::SendResponse
+        | Opcode::WriteRequest
+        | Opcode::WriteResponse
+        | Opcode::ReadRequest
+        | Opcode::ReadResponse => true,
+        Opcode::ConnectRequest
+        | Opcode::ConnectResponse1
+        | Opcode::ConnectResponse2
+        | Opcode::ConnectResponse3
+        | Opcode::DisconnectRequest
+        | Opcode::DisconnectResponse => false,
     }
+}
+
+/// Reports whether this is a whole request in one frame that transfers the sequence initiative.
+fn is_whole_request(frame: &FrameView<'_>, iu: &IuView<'_>) -> bool {
+    let f_ctl = frame.fc.f_ctl;
+    frame.sof == Sof::I3
+        && frame.eof == Eof::T
+        && f_ctl.contains(FCtl::FIRST_SEQUENCE)
+        && f_ctl.contains(FCtl::END_SEQUENCE)
+        && f_ctl.contains(FCtl::SEQUENCE_INITIATIVE)
+        && !f_ctl.contains(FCtl::EXCHANGE_RESPONDER)
+        && iu.payload.is_empty()
 }
 
 /// Reports whether the flags of a request match the level of the connection [FCVI P-6].

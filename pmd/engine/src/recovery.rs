@@ -7,25 +7,22 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | `received_ranges` | frames received ahead of order, and the gaps between them |
 //! | `incoming` | received frames of sends and writes, in order and ahead of it |
-//! | `acknowledge` | acknowledgements sent |
+//! | `ack_state`, `acknowledge` | acknowledgements sent |
 //! | `retransmit_queue` | frames to retransmit |
 //! | `window` | congestion window and round-trip time |
 //! | `outgoing` | acknowledgements received, timeouts |
 //! | `retransmit` | retransmission of frames |
-//! | `reads` | RDMA reads requested again and answered again |
 
+mod ack_state;
 mod acknowledge;
 mod incoming;
 mod outgoing;
-mod reads;
-mod received_ranges;
 mod retransmit;
 mod retransmit_queue;
 mod window;
 
-pub(crate) use incoming::RxRecovery;
+pub(crate) use ack_state::AckState;
 pub(crate) use outgoing::TxRecovery;
 #[cfg(test)]
 pub(crate) use retransmit_queue::MAX_RETRANSMITS;

@@ -1,7 +1,7 @@
 //! Responses to the peer: those of Reliable Reception, and the data of RDMA reads.
 //!
 //! A response is sent when its message is placed. If the port has no room then, it is queued, as
-//! all reads are: [`Engine::pump`] sends responses first, in the order of their messages, and
+//! all reads are: [`Engine::pump`](crate::Engine::pump) sends responses first, in the order of their messages, and
 //! alternates between frames of the oldest read and frames of own messages. A read returns the
 //! memory as it is when its frames are gathered; the peer's right to read it is checked for each
 //! frame.
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::ethernet::MacAddress;
-use fcvi_frame::fc::{FCtl, FcHeader, FcType};
+use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId};
 use fcvi_frame::fcoe::Sof;
 use fcvi_frame::flags::message_response;
 use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
@@ -22,11 +22,13 @@ use fcvi_frame::reason::MessageReason;
 use vi_types::ReliabilityLevel;
 
 use crate::config::{EngineConfig, MAX_UNANSWERED};
+use crate::connection::Break;
 use crate::connection_iu::Sequence;
+use crate::context::Context;
 use crate::counters::Counter;
-use crate::endpoint::{Connection, RxMessage, TxStream};
-use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{AsyncError, EngineIo, Transmit};
+use crate::n_port::NPort;
+use crate::reassembly::RxMessage;
 use crate::transmit::{Step, message_template};
 
 /// A response to a message, or the end of a failed read.
@@ -94,6 +96,12 @@ impl ReadJob {
 /// What one VI still has to send to its peer. Allocates at construction only.
 #[derive(Debug)]
 pub(crate) struct Responses {
+    /// N_Port_ID and handle of the peer.
+    peer: (NPortId, u32),
+    /// Payload bytes of each frame of a read's data, unless it is the last one.
+    payload_bytes: u32,
+    /// There is something to send.
+    pub(crate) pending: bool,
     queued: VecDeque<Response>,
     response_limit: usize,
     reads: VecDeque<ReadJob>,
@@ -103,13 +111,19 @@ pub(crate) struct Responses {
     /// The last frame that was sent was one of our own messages.
     read_is_next: bool,
     /// Message recovery has something to send.
-    pub(crate) recovering: bool,
+    recovering: bool,
     /// With recovery: the most recently accepted reads, as many as a peer can have in flight.
     accepted: VecDeque<ReadJob>,
 }
 
 impl Responses {
-    pub(crate) fn new(level: ReliabilityLevel, config: &EngineConfig) -> Self {
+    /// Creates an empty queue for a connection with this VI of a peer.
+    pub(crate) fn new(
+        level: ReliabilityLevel,
+        config: &EngineConfig,
+        peer: (NPortId, u32),
+        payload_bytes: u32,
+    ) -> Self {
         let reads = usize::from(config.reads_accepted());
         let (responses, reads) = match level {
             ReliabilityLevel::UnreliableDelivery => (0, 0),
@@ -117,6 +131,9 @@ impl Responses {
             ReliabilityLevel::ReliableReception => (MAX_UNANSWERED as usize, reads),
         };
         Self {
+            peer,
+            payload_bytes,
+            pending: false,
             queued: VecDeque::with_capacity(responses),
             response_limit: responses,
             reads: VecDeque::with_capacity(reads),
@@ -142,12 +159,31 @@ impl Responses {
         self.read_is_next = !response;
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queued.is_empty() && self.reads.is_empty() && !self.recovering
+    /// Notes whether anything is left to send.
+    fn update_pending(&mut self) {
+        self.pending = !(self.queued.is_empty() && self.reads.is_empty() && !self.recovering);
+    }
+
+    /// Makes recovery send first, as soon as the port has room.
+    pub(crate) fn start_recovering<I: EngineIo>(&mut self, cx: &mut Context<'_, I>) {
+        self.recovering = true;
+        self.resume(cx);
+    }
+
+    /// Notes that recovery has nothing left to send.
+    pub(crate) fn recovered(&mut self) {
+        self.recovering = false;
+        self.update_pending();
+    }
+
+    /// Requests the call that sends what is queued.
+    fn resume<I: EngineIo>(&mut self, cx: &mut Context<'_, I>) {
+        self.pending = true;
+        cx.io.resume(cx.vi);
     }
 
     /// Queues a read. Returns false if the peer exceeds the advertised number of reads.
-    pub(crate) fn add_read(&mut self, job: ReadJob) -> bool {
+    fn add_read(&mut self, job: ReadJob) -> bool {
         let room = self.reads.len() < self.read_limit;
         if room {
             self.reads.push_back(job);
@@ -156,7 +192,7 @@ impl Responses {
     }
 
     /// Records an accepted read, which the peer may request again.
-    pub(crate) fn record_read(&mut self, job: ReadJob) {
+    fn record_read(&mut self, job: ReadJob) {
         if self.accepted.len() >= MAX_UNANSWERED as usize {
             self.accepted.pop_front();
         }
@@ -164,7 +200,7 @@ impl Responses {
     }
 
     /// Returns the accepted read that this request repeats, if it is still recorded.
-    pub(crate) fn accepted(&self, request: &DeviceHeader, ox_id: u16) -> Option<ReadJob> {
+    fn accepted(&self, request: &DeviceHeader, ox_id: u16) -> Option<ReadJob> {
         let same = |job: &&ReadJob| {
             job.msg_id == request.msg_id
                 && job.source == (request.rmt_va, request.rmt_va_handle)
@@ -175,7 +211,7 @@ impl Responses {
 
     /// Restarts an accepted read at byte `from_bytes`, `room` bytes per frame, unless its data has
     /// not reached that byte yet. Returns false if the read queue is full.
-    pub(crate) fn restart_read(&mut self, job: ReadJob, from_bytes: u32, room: u32) -> bool {
+    fn restart_read(&mut self, job: ReadJob, from_bytes: u32, room: u32) -> bool {
         let restarted = ReadJob {
             sent_bytes: from_bytes,
             next_seq_cnt: job.at.seq_cnt.wrapping_add((from_bytes / room) as u16),
@@ -207,107 +243,78 @@ impl Responses {
         }
         room
     }
-}
 
-impl Engine {
     /// Responds to a placed message of Reliable Reception, at once or as soon as the port has room.
     pub(crate) fn respond_placed<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         message: &RxMessage,
-        io: &mut I,
-    ) {
+    ) -> Result<(), Break> {
         let response = Response::to(message);
-        let first = self
-            .tx_mut(vi)
-            .is_some_and(|tx| tx.responses.queued.is_empty());
-        if first && self.send_response(vi, &response, None, io) {
-            return;
+        if self.queued.is_empty() && self.send(cx, &response, None) {
+            return Ok(());
         }
-        let Some(tx) = self.tx_mut(vi) else {
-            return;
-        };
-        if tx.responses.add_response(response) {
-            tx.responding = true;
-            io.resume(vi);
-        } else {
-            self.counters.count(Counter::ResponseOverflows);
-            self.break_local(now_ns, vi, MessageReason::NoResources, io);
+        if !self.add_response(response) {
+            cx.count(Counter::ResponseOverflows);
+            return Err(Break(MessageReason::NoResources));
         }
+        self.resume(cx);
+        Ok(())
     }
 
-    /// Responds with an error to a message or read that failed here; the caller breaks the
-    /// connection with the returned reason. If earlier responses had no room, the peer cannot tell
-    /// which message failed, and the reason is `NoResources`.
-    pub(crate) fn refuse_message<I: EngineIo>(
+    /// Responds with an error to a message or read that failed here. Returns the reason for which
+    /// the connection breaks: if earlier responses had no room, the peer cannot tell which message
+    /// failed, and it is `NoResources`.
+    pub(crate) fn refuse<I: EngineIo>(
         &mut self,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         response: &Response,
         reason: MessageReason,
-        io: &mut I,
     ) -> MessageReason {
-        while let Some(queued) = self.first_response(vi) {
-            if !self.send_response(vi, &queued, None, io) {
+        while let Some(queued) = self.queued.front().copied() {
+            if !self.send(cx, &queued, None) {
                 return MessageReason::NoResources;
             }
-            self.response_sent(vi);
+            self.queued.pop_front();
+            self.update_pending();
         }
         // If it has no room, the reason of the disconnect reports it.
-        self.send_response(vi, response, Some(reason), io);
+        self.send(cx, response, Some(reason));
         reason
     }
 
-    fn first_response(&mut self, vi: ViIndex) -> Option<Response> {
-        self.tx_mut(vi)?.responses.queued.front().copied()
-    }
-
-    fn response_sent(&mut self, vi: ViIndex) {
-        if let Some(tx) = self.tx_mut(vi) {
-            tx.responses.queued.pop_front();
-            tx.responding = !tx.responses.is_empty();
-        }
-    }
-
     /// Sends a response. Returns false if the port had no room.
-    fn send_response<I: EngineIo>(
-        &mut self,
-        vi: ViIndex,
+    fn send<I: EngineIo>(
+        &self,
+        cx: &mut Context<'_, I>,
         response: &Response,
         refused: Option<MessageReason>,
-        io: &mut I,
     ) -> bool {
-        let Some(connection) = self.endpoint(vi).and_then(|ep| ep.connection) else {
-            return false;
-        };
-        let mut header = self.response_header(&connection, response);
+        let mut header = self.header(cx.port, response);
         if let (Some(device), Some(reason)) = (header.device.as_mut(), refused) {
             device.flags = message_response::ERROR;
             device.parameter = reason.to_parameter();
         }
-        let sent = io.transmit_control(&header, &[]) == Transmit::Sent;
+        let sent = cx.io.transmit_control(&header, &[]) == Transmit::Sent;
         if sent {
-            self.counters.count(Counter::TxResponses);
+            cx.count(Counter::TxResponses);
         }
         sent
     }
 
     /// Returns the header of a response without error.
-    pub(crate) fn response_header(
-        &self,
-        connection: &Connection,
-        response: &Response,
-    ) -> FrameHeader {
+    pub(crate) fn header(&self, port: &NPort, response: &Response) -> FrameHeader {
         let at = response.at;
+        let (peer, handle) = self.peer;
         FrameHeader {
-            dst: MacAddress::vn2vn(connection.peer),
-            src: self.mac,
+            dst: MacAddress::vn2vn(peer),
+            src: port.mac,
             sof: Sof::I3,
             fc: FcHeader {
                 r_ctl: response.opcode.r_ctl(),
-                d_id: connection.peer,
+                d_id: peer,
                 cs_ctl: profile::CS_CTL,
-                s_id: self.config.n_port_id,
+                s_id: port.config.n_port_id,
                 fc_type: FcType::Vi,
                 f_ctl: profile::F_CTL_FINAL_REPLY,
                 seq_id: at.seq_id,
@@ -318,7 +325,7 @@ impl Engine {
                 parameter: 0,
             },
             device: Some(DeviceHeader {
-                handle: connection.peer_handle,
+                handle,
                 opcode: response.opcode,
                 flags: 0,
                 msg_id: response.msg_id,
@@ -330,64 +337,49 @@ impl Engine {
         }
     }
 
-    /// Sends one frame of what is pending for the peer.
-    pub(crate) fn send_response_frame<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        io: &mut I,
-    ) -> Step {
-        let Some(response) = self.first_response(vi) else {
-            let recovering = |tx: &mut TxStream| tx.responses.recovering;
-            if self.tx_mut(vi).is_some_and(recovering) {
-                return self.send_recovery(now_ns, vi, io);
-            }
-            return self.send_read_data(now_ns, vi, io);
+    /// Sends one frame of what is queued; `None` if recovery is next.
+    pub(crate) fn send_frame<I: EngineIo>(&mut self, cx: &mut Context<'_, I>) -> Option<Step> {
+        let Some(response) = self.queued.front().copied() else {
+            return (!self.recovering).then(|| self.send_read_data(cx));
         };
-        if !self.send_response(vi, &response, None, io) {
-            return Step::Blocked;
+        if !self.send(cx, &response, None) {
+            return Some(Step::Blocked);
         }
-        self.response_sent(vi);
-        Step::Next
+        self.queued.pop_front();
+        self.update_pending();
+        Some(Step::Next)
     }
 
     /// Sends the next frame of the oldest read.
-    fn send_read_data<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) -> Step {
-        let own = self.config.n_port_id;
-        let Some(ep) = self.endpoints.get_mut(vi.slot()).and_then(Option::as_mut) else {
-            return Step::Broken;
-        };
-        let (Some(tx), Some(connection)) = (ep.tx.as_mut(), ep.connection.as_ref()) else {
-            return Step::Broken;
-        };
-        let room = tx.send_payload_bytes;
-        let Responses {
-            reads, template, ..
-        } = &mut tx.responses;
-        let Some(job) = reads.front_mut() else {
+    fn send_read_data<I: EngineIo>(&mut self, cx: &mut Context<'_, I>) -> Step {
+        let own = cx.port.config.n_port_id;
+        let Some(job) = self.reads.front_mut() else {
             // Nothing is pending: own messages are next.
-            tx.responding = false;
+            self.pending = false;
             return Step::Next;
         };
-        let template = template.get_or_insert_with(|| {
-            message_template(own, connection, Opcode::ReadResponse, job.at.rx_id)
+        let template = self.template.get_or_insert_with(|| {
+            message_template(own, self.peer, Opcode::ReadResponse, job.at.rx_id)
         });
         let left = job.length_bytes - job.sent_bytes;
-        let payload_bytes = left.min(room);
+        let payload_bytes = left.min(self.payload_bytes);
         let last = payload_bytes == left;
         let per_frame = read_frame(job, payload_bytes, last);
-        match io.transmit_read(vi, template, &per_frame, job.source, payload_bytes, last) {
+        let transmit =
+            cx.io
+                .transmit_read(cx.vi, template, &per_frame, job.source, payload_bytes, last);
+        match transmit {
             Transmit::Sent => {}
             Transmit::NoRoom => return Step::Blocked,
-            Transmit::Fault => return self.read_source_invalid(now_ns, vi, io),
+            Transmit::Fault => return self.read_source_invalid(cx),
         }
         job.sent_bytes += payload_bytes;
         job.next_seq_cnt = job.next_seq_cnt.wrapping_add(1);
-        self.counters.count(Counter::TxFrames);
+        cx.count(Counter::TxFrames);
         if last {
-            tx.responses.pop_read();
-            tx.responding = !tx.responses.is_empty();
-            self.counters.count(Counter::TxResponses);
+            self.pop_read();
+            self.update_pending();
+            cx.count(Counter::TxResponses);
         }
         Step::Next
     }
@@ -395,10 +387,9 @@ impl Engine {
     /// Handles a read source that is no longer accessible: refused as at first access, unless the
     /// read was answered before.
     #[cold]
-    fn read_source_invalid<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) -> Step {
-        let job = self.tx_mut(vi).and_then(|tx| tx.responses.pop_read());
-        let Some(job) = job else {
-            return Step::Broken;
+    fn read_source_invalid<I: EngineIo>(&mut self, cx: &mut Context<'_, I>) -> Step {
+        let Some(job) = self.pop_read() else {
+            return Step::Next;
         };
         let mut at = job.at;
         if job.has_begun() {
@@ -407,63 +398,93 @@ impl Engine {
             at.seq_cnt = job.next_seq_cnt;
         }
         if job.is_repeat {
-            self.refuse_repeated_read(vi, at, job.msg_id, io);
+            self.refuse_repeated_read(cx, at, job.msg_id);
             return Step::Next;
         }
-        self.refuse_read(
-            now_ns,
-            vi,
-            at,
-            job.msg_id,
-            MessageReason::ReadProtection,
-            io,
-        );
-        Step::Broken
+        let Break(reason) = self.refuse_read(cx, at, job.msg_id, MessageReason::ReadProtection);
+        Step::Break(reason)
+    }
+
+    /// Queues a read that the peer may make. `records`: it may be requested again.
+    pub(crate) fn accept_read<I: EngineIo>(
+        &mut self,
+        cx: &mut Context<'_, I>,
+        job: ReadJob,
+        records: bool,
+    ) -> Result<(), Break> {
+        if !self.add_read(job) {
+            cx.count(Counter::DropTooManyReads);
+            return Err(Break(MessageReason::ProtocolError));
+        }
+        if records {
+            self.record_read(job);
+        }
+        self.resume(cx);
+        Ok(())
+    }
+
+    /// Answers a recorded read again, from the byte that its initiator requests.
+    pub(crate) fn repeat_read<I: EngineIo>(
+        &mut self,
+        cx: &mut Context<'_, I>,
+        header: &DeviceHeader,
+        reply_at: Sequence,
+    ) {
+        let room = self.payload_bytes.max(1);
+        let Some(job) = self.accepted(header, reply_at.ox_id) else {
+            return;
+        };
+        let from = header.parameter;
+        let inside = from < job.length_bytes || from == 0;
+        if !inside || !from.is_multiple_of(room) {
+            cx.count(Counter::DropBadIu);
+        } else if !cx.io.check_rdma_read(cx.vi, header) {
+            self.refuse_repeated_read(cx, reply_at, header.msg_id);
+        } else if self.restart_read(job, from, room) {
+            cx.count(Counter::ReadsRepeated);
+            self.resume(cx);
+        } else {
+            cx.count(Counter::DropTooManyReads);
+        }
     }
 
     /// Refuses a read that was answered before and cannot be answered again. Only its initiator
     /// knows whether this is an error: one that still waits for data fails the read and breaks the
     /// connection; one that has all data drops this as a response to nothing.
     #[cold]
-    pub(crate) fn refuse_repeated_read<I: EngineIo>(
+    fn refuse_repeated_read<I: EngineIo>(
         &mut self,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         at: Sequence,
         msg_id: u32,
-        io: &mut I,
     ) {
-        self.counters.count(Counter::DropReadAgain);
+        cx.count(Counter::DropReadAgain);
         let response = Response {
             opcode: Opcode::ReadResponse,
             msg_id,
             at,
         };
         // If it has no room it is lost like any other frame, and the peer requests the read again.
-        self.send_response(vi, &response, Some(MessageReason::ReadProtection), io);
-        if let Some(tx) = self.tx_mut(vi) {
-            tx.responding = !tx.responses.is_empty();
-        }
+        self.send(cx, &response, Some(MessageReason::ReadProtection));
+        self.update_pending();
     }
 
-    /// Refuses a read (VIPL 3.8.1): reports it to both consumers and breaks the connection.
+    /// Refuses a read (VIPL 3.8.1): reports it to both consumers. The connection breaks.
     pub(crate) fn refuse_read<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         at: Sequence,
         msg_id: u32,
         reason: MessageReason,
-        io: &mut I,
-    ) {
-        self.counters.count(Counter::DropRdmaProtection);
-        io.report(vi, AsyncError::RdmaReadProtection);
+    ) -> Break {
+        cx.count(Counter::DropRdmaProtection);
+        cx.io.report(cx.vi, AsyncError::RdmaReadProtection);
         let response = Response {
             opcode: Opcode::ReadResponse,
             msg_id,
             at,
         };
-        let reason = self.refuse_message(vi, &response, reason, io);
-        self.break_local(now_ns, vi, reason, io);
+        Break(self.refuse(cx, &response, reason))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A connection is made by frames through the port, as any other. If its client is found to be a VI
 //! of this engine when the server's half is made, all its messages are moved from memory to memory
-//! by the sender's [`Engine::pump`], in both directions, so that each direction stays in order. A
+//! by the sender's [`Engine::pump`](crate::Engine::pump), in both directions, so that each direction stays in order. A
 //! message is opened, fails and is delivered at the receiver as one that arrives in frames;
 //! identifiers, responses and recovery are omitted.
 //!
@@ -28,13 +28,16 @@ use fcvi_frame::fc::NPortId;
 use fcvi_frame::flags::message_request;
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
-use vi_types::{CallError, ReliabilityLevel, ViState};
+use vi_types::{ReliabilityLevel, ViIndex, ViState};
 
+use crate::connection::Break;
+use crate::context::Context;
 use crate::counters::Counter;
-use crate::endpoint::{Phase, RxKind, RxMessage};
-use crate::engine::{Engine, ViIndex};
+use crate::endpoint::Endpoint;
 use crate::engine_io::{AsyncError, EngineIo, Moved, Operation, SendWork, Status};
-use crate::receive::ReceiveFailure;
+use crate::n_port::NPort;
+use crate::reassembly::{RxKind, RxMessage};
+use crate::receive::{ReceiveFailure, deliver};
 use crate::transmit::{OperationKind, Pumped, SendFailure, Step};
 
 /// All parts of a message but the last are multiples of this, so that no part ends inside a word.
@@ -56,124 +59,62 @@ struct Transfer {
     moved_bytes: u32,
 }
 
-impl Engine {
-    /// Enables the shortcut after the server's half of a connection was made, if the client is a VI
-    /// of this engine.
-    pub(crate) fn enable_shortcut(&mut self, server: ViIndex) {
-        let Some(client) = self.local_client(server) else {
+impl Endpoint {
+    /// Moves messages to and from `other` without frames from now on.
+    pub(crate) fn start_shortcut(&mut self, other: ViIndex) {
+        let transfer = None;
+        self.shortcut = Some(Box::new(Shortcut { other, transfer }));
+        // No message frame is accepted: no peer has address 0.
+        self.peer = NPortId::default();
+        self.rx.stop_responding();
+        if let Some(tx) = &mut self.tx {
+            tx.recovery = None;
+        }
+    }
+
+    /// Ends this side after the other one left the connection with `reason`, or broke.
+    pub(crate) fn end_shortcut<I: EngineIo>(
+        &mut self,
+        cx: &mut Context<'_, I>,
+        reason: Option<MessageReason>,
+    ) {
+        let Some(shortcut) = self.shortcut.take() else {
             return;
         };
-        for (vi, other) in [(server, client), (client, server)] {
-            if let Some(ep) = self.endpoint_mut(vi) {
-                let transfer = None;
-                ep.shortcut = Some(Box::new(Shortcut { other, transfer }));
-                // No message frame is accepted: no peer has address 0.
-                ep.peer = NPortId::default();
-                ep.rx.recovery = None;
-                if let Some(tx) = &mut ep.tx {
-                    tx.recovery = None;
-                }
-            }
+        let failure = reason.and_then(SendFailure::of);
+        if let Some((transfer, failure)) = shortcut.transfer.zip(failure) {
+            complete_failed(cx, self.params.level, &transfer, failure);
         }
-    }
-
-    /// Returns the VI that requested this connection, if it is one of this engine. Both sides must
-    /// name each other, because another port can claim our address.
-    fn local_client(&self, server: ViIndex) -> Option<ViIndex> {
-        let client = self.local_peer(server).filter(|_| self.config.shortcut)?;
-        let phase = &self.endpoint(client)?.phase;
-        matches!(phase, Phase::AwaitResponse3(_)).then_some(client)
-    }
-
-    /// Does the work of [`Engine::pump`] for such a connection.
-    pub(crate) fn pump_shortcut<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        budget: u32,
-        io: &mut I,
-    ) -> Pumped {
-        let mut room_bytes = self.config.shortcut_bytes.max(LINE_BYTES);
-        for _ in 0..budget {
-            let shortcut = self.endpoint(vi).and_then(|ep| ep.shortcut.as_deref());
-            let Some(Shortcut { other, transfer }) = shortcut else {
-                return Pumped::Idle;
-            };
-            let other = *other;
-            let step = match *transfer {
-                Some(transfer) => {
-                    self.continue_transfer(now_ns, vi, other, transfer, &mut room_bytes, io)
-                }
-                None => self.start_transfer(now_ns, vi, other, io),
-            };
-            match step {
-                Step::Next if io.is_failing(vi) || io.is_failing(other) => return Pumped::Idle,
-                Step::Next if room_bytes < LINE_BYTES => return Pumped::More,
-                Step::Next => {}
-                Step::Nothing | Step::Broken => return Pumped::Idle,
-                Step::Blocked => return Pumped::Blocked,
-            }
+        if self.state() == ViState::ConnectPending {
+            // The server's half was made, so the connection existed, although RESP3 has not
+            // arrived.
+            self.client_connected(cx);
         }
-        Pumped::More
+        let loss = if reason == Some(MessageReason::Disconnected) {
+            AsyncError::Disconnected
+        } else {
+            AsyncError::ConnectionLost
+        };
+        self.enter_error(cx, None, loss);
     }
 
-    fn set_transfer(&mut self, vi: ViIndex, transfer: Option<Transfer>) {
-        let ep = self.endpoint_mut(vi);
-        if let Some(shortcut) = ep.and_then(|ep| ep.shortcut.as_deref_mut()) {
+    fn set_transfer(&mut self, transfer: Option<Transfer>) {
+        if let Some(shortcut) = self.shortcut.as_deref_mut() {
             shortcut.transfer = transfer;
         }
     }
 
-    /// Starts the next descriptor at the other VI, as its first frame would.
-    fn start_transfer<I: EngineIo>(
+    /// Opens a send or write of the other side.
+    fn open_moved<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        other: ViIndex,
-        io: &mut I,
-    ) -> Step {
-        let Some(mut work) = io.next_send(vi) else {
-            return Step::Nothing;
-        };
-        let is_read = matches!(work.operation, Operation::Read { .. });
-        if is_read
-            && work.fault.is_ok()
-            && self.level_of(vi) == Some(ReliabilityLevel::UnreliableDelivery)
-        {
-            work.fault = Status::FORMAT;
-        }
-        if !work.fault.is_ok() {
-            let connected = self.refuse_local(now_ns, vi, work, io);
-            return if connected { Step::Next } else { Step::Broken };
-        }
-        if self.state(other) == Some(ViState::ConnectPending) {
-            // The first message implies RESP3 [FCVI P-12].
-            self.client_connected(other, io);
-        }
-        let moved_bytes = 0;
-        self.set_transfer(vi, Some(Transfer { work, moved_bytes }));
-        if is_read {
-            self.open_read(now_ns, other, &work, io)
-        } else {
-            self.open_message(now_ns, vi, other, &work, io)
-        }
-    }
-
-    /// Opens a send or write at the other VI.
-    fn open_message<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        other: ViIndex,
+        cx: &mut Context<'_, I>,
         work: &SendWork,
-        io: &mut I,
-    ) -> Step {
-        let header = header_of(work);
-        let Some(ep) = self.endpoint_mut(other) else {
-            return Step::Broken;
+    ) -> Result<RxKind, Break> {
+        let Some(tx) = self.tx.as_deref_mut() else {
+            return Ok(RxKind::Discard);
         };
-        let max_transfer_bytes = ep.params.max_transfer_bytes;
-        ep.rx.message = Some(RxMessage {
+        let (rx, header) = (&mut self.rx, header_of(work));
+        rx.reassembly.message = Some(RxMessage {
             msg_id: 0,
             ox_id: 0,
             seq_id: 0,
@@ -183,54 +124,150 @@ impl Engine {
             kind: RxKind::Discard,
             opcode: header.opcode,
         });
-        let opened = if header.opcode == Opcode::WriteRequest {
-            self.open_write(now_ns, other, &header, io)
-        } else {
-            self.open_receive(now_ns, other, io)
-        };
-        let kind = self
-            .endpoint(other)
-            .and_then(|ep| Some(ep.rx.message?.kind));
-        match kind.filter(|_| opened) {
-            None => Step::Broken,
-            Some(RxKind::Receive { capacity_bytes })
-                if work.length_bytes > capacity_bytes.min(max_transfer_bytes) =>
-            {
-                self.fail_at_receiver(now_ns, vi, other, ReceiveFailure::TooLong, work, io)
-            }
-            Some(RxKind::Receive { .. } | RxKind::Write { .. }) => Step::Next,
-            Some(RxKind::Discard) => {
-                self.drop_remainder(vi, other, work, io);
-                Step::Next
-            }
+        rx.claim_destination(tx, cx, &header)?;
+        let kind = rx.reassembly.message.map_or(RxKind::Discard, |m| m.kind);
+        if let RxKind::Receive { capacity_bytes } = kind
+            && work.length_bytes > capacity_bytes.min(rx.params.max_transfer_bytes)
+        {
+            rx.fail_message(tx, cx, ReceiveFailure::TooLong)?;
+            return Ok(RxKind::Discard);
         }
+        Ok(kind)
     }
 
-    /// Opens a read at the other VI.
-    fn open_read<I: EngineIo>(
+    /// Fails the open message.
+    fn fail_moved<I: EngineIo>(
         &mut self,
+        cx: &mut Context<'_, I>,
+        failure: ReceiveFailure,
+    ) -> Result<(), Break> {
+        let Some(tx) = self.tx.as_deref_mut() else {
+            return Ok(());
+        };
+        self.rx.fail_message(tx, cx, failure)
+    }
+}
+
+/// A VI whose messages are moved, the other side, and the engine of both.
+pub(crate) struct Pair<'a, I> {
+    now_ns: u64,
+    vi: ViIndex,
+    other: ViIndex,
+    endpoints: &'a mut [Option<Endpoint>],
+    port: &'a mut NPort,
+    io: &'a mut I,
+}
+
+impl<'a, I: EngineIo> Pair<'a, I> {
+    /// Returns a VI and the other side of its shortcut; `None` without one.
+    pub(crate) fn of(
         now_ns: u64,
-        other: ViIndex,
-        work: &SendWork,
-        io: &mut I,
-    ) -> Step {
-        if let Some(reason) = self.refuses_read(now_ns, other, &header_of(work), io) {
-            return self.refuse_transfer_read(now_ns, other, reason, io);
+        vi: ViIndex,
+        endpoints: &'a mut [Option<Endpoint>],
+        port: &'a mut NPort,
+        io: &'a mut I,
+    ) -> Option<Self> {
+        let endpoint = endpoints.get(vi.slot())?.as_ref()?;
+        let other = endpoint.shortcut.as_ref()?.other;
+        Some(Self {
+            now_ns,
+            vi,
+            other,
+            endpoints,
+            port,
+            io,
+        })
+    }
+
+    fn side(&mut self, vi: ViIndex) -> Option<(&mut Endpoint, Context<'_, I>)> {
+        Context::split(self.now_ns, vi, self.endpoints, self.port, self.io)
+    }
+
+    /// Breaks the connection because of one side.
+    #[cold]
+    fn break_side(&mut self, vi: ViIndex, broken: Break) -> Step {
+        if let Some((ep, mut cx)) = self.side(vi) {
+            ep.break_local(&mut cx, broken);
         }
-        self.counters.count(Counter::RxMessages);
-        Step::Next
+        Step::Nothing
+    }
+
+    /// Does the work of [`Engine::pump`](crate::Engine::pump).
+    pub(crate) fn pump(mut self, budget: u32) -> Pumped {
+        let mut room_bytes = self.port.config.shortcut_bytes.max(LINE_BYTES);
+        for _ in 0..budget {
+            let Some((ep, _)) = self.side(self.vi) else {
+                return Pumped::Idle;
+            };
+            let Some(shortcut) = ep.shortcut.as_deref() else {
+                return Pumped::Idle;
+            };
+            let step = match shortcut.transfer {
+                Some(transfer) => self.continue_transfer(transfer, &mut room_bytes),
+                None => self.start_transfer(),
+            };
+            match step {
+                Step::Next if self.io.is_failing(self.vi) || self.io.is_failing(self.other) => {
+                    return Pumped::Idle;
+                }
+                Step::Next if room_bytes < LINE_BYTES => return Pumped::More,
+                Step::Next => {}
+                Step::Nothing | Step::Break(_) => return Pumped::Idle,
+                Step::Blocked => return Pumped::Blocked,
+            }
+        }
+        Pumped::More
+    }
+
+    /// Starts the next descriptor at the other VI, as its first frame would.
+    fn start_transfer(&mut self) -> Step {
+        let Some(mut work) = self.io.next_send(self.vi) else {
+            return Step::Nothing;
+        };
+        let Some((ep, cx)) = self.side(self.vi) else {
+            return Step::Nothing;
+        };
+        let unreliable = ep.params.level == ReliabilityLevel::UnreliableDelivery;
+        let is_read = matches!(work.operation, Operation::Read { .. });
+        if is_read && work.fault.is_ok() && unreliable {
+            work.fault = Status::FORMAT;
+        }
+        if !work.fault.is_ok() {
+            cx.io.complete_send(cx.vi, work.fault, 0);
+            return if unreliable {
+                Step::Next
+            } else {
+                self.break_side(self.vi, Break(MessageReason::ProtocolError))
+            };
+        }
+        let transfer = Transfer {
+            work,
+            moved_bytes: 0,
+        };
+        ep.set_transfer(Some(transfer));
+        let Some((ep, mut cx)) = self.side(self.other) else {
+            return Step::Nothing;
+        };
+        if ep.state() == ViState::ConnectPending {
+            // The first message implies RESP3 [FCVI P-12].
+            ep.client_connected(&mut cx);
+        }
+        if is_read {
+            if let Some(reason) = ep.rx.refuses_read(&mut cx, &header_of(&work)) {
+                return self.refuse_read(reason);
+            }
+            cx.count(Counter::RxMessages);
+            return Step::Next;
+        }
+        match ep.open_moved(&mut cx, &work) {
+            Ok(RxKind::Discard) => self.drop_remainder(&work),
+            Ok(RxKind::Receive { .. } | RxKind::Write { .. }) => Step::Next,
+            Err(broken) => self.break_side(self.other, broken),
+        }
     }
 
     /// Moves the next bytes of the open message and completes it with the last ones.
-    fn continue_transfer<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        other: ViIndex,
-        transfer: Transfer,
-        room_bytes: &mut u32,
-        io: &mut I,
-    ) -> Step {
+    fn continue_transfer(&mut self, transfer: Transfer, room_bytes: &mut u32) -> Step {
         let Transfer { work, moved_bytes } = transfer;
         let left_bytes = work.length_bytes - moved_bytes;
         let bytes = if left_bytes <= *room_bytes {
@@ -238,173 +275,127 @@ impl Engine {
         } else {
             *room_bytes & !(LINE_BYTES - 1)
         };
-        match io.move_message(vi, other, work.operation, moved_bytes, bytes) {
+        let (vi, other, operation) = (self.vi, self.other, work.operation);
+        match self
+            .io
+            .move_message(vi, other, operation, moved_bytes, bytes)
+        {
             Moved::All => {}
-            Moved::LocalInvalid => return self.source_invalid(now_ns, vi, other, moved_bytes, io),
+            Moved::LocalInvalid => return self.source_invalid(moved_bytes),
             Moved::RemoteInvalid => {
-                return match work.operation {
-                    Operation::Read { .. } => {
-                        let reason = MessageReason::ReadProtection;
-                        self.refuse_transfer_read(now_ns, other, reason, io)
-                    }
-                    Operation::Send | Operation::Write { .. } => {
-                        let failure = ReceiveFailure::Protection;
-                        self.fail_at_receiver(now_ns, vi, other, failure, &work, io)
-                    }
+                return match operation {
+                    Operation::Read { .. } => self.refuse_read(MessageReason::ReadProtection),
+                    Operation::Send | Operation::Write { .. } => self.target_invalid(&work),
                 };
             }
         }
         *room_bytes -= bytes;
         let moved_bytes = moved_bytes + bytes;
         if moved_bytes < work.length_bytes {
-            self.set_transfer(vi, Some(Transfer { work, moved_bytes }));
+            if let Some((ep, _)) = self.side(vi) {
+                ep.set_transfer(Some(Transfer { work, moved_bytes }));
+            }
             return Step::Next;
         }
-        let message = self.endpoint_mut(other).and_then(|ep| ep.rx.message.take());
-        if let Some(mut done) = message {
+        if let Some((ep, mut cx)) = self.side(other)
+            && let Some(mut done) = ep.rx.reassembly.message.take()
+        {
             done.placed_bytes = moved_bytes;
-            self.deliver(other, &done, io);
+            deliver(&mut cx, &done);
         }
-        self.counters.count(Counter::ShortcutMessages);
-        self.counters
-            .add(Counter::ShortcutBytes, u64::from(moved_bytes));
-        self.complete_transfer(vi, &work, io);
-        Step::Next
+        let counters = &mut self.port.counters;
+        counters.count(Counter::ShortcutMessages);
+        counters.add(Counter::ShortcutBytes, u64::from(moved_bytes));
+        self.complete_transfer(&work)
     }
 
     /// Completes the send descriptor, whatever the receiver did with the message.
-    fn complete_transfer<I: EngineIo>(&mut self, vi: ViIndex, work: &SendWork, io: &mut I) {
-        self.set_transfer(vi, None);
-        self.counters.count(Counter::TxMessages);
-        io.complete_send(vi, Status::OK, work.length_bytes);
+    fn complete_transfer(&mut self, work: &SendWork) -> Step {
+        if let Some((ep, mut cx)) = self.side(self.vi) {
+            ep.set_transfer(None);
+            cx.count(Counter::TxMessages);
+            cx.io.complete_send(cx.vi, Status::OK, work.length_bytes);
+        }
+        Step::Next
     }
 
     /// Drops the remaining bytes of a message that failed at the receiver (Unreliable Delivery).
-    fn drop_remainder<I: EngineIo>(
-        &mut self,
-        vi: ViIndex,
-        other: ViIndex,
-        work: &SendWork,
-        io: &mut I,
-    ) {
-        if let Some(ep) = self.endpoint_mut(other) {
-            ep.rx.message = None;
+    fn drop_remainder(&mut self, work: &SendWork) -> Step {
+        if let Some((ep, _)) = self.side(self.other) {
+            ep.rx.reassembly.message = None;
         }
-        self.complete_transfer(vi, work, io);
+        self.complete_transfer(work)
     }
 
-    /// Fails a send or write at the other VI.
+    /// Fails a send or write whose target at the other VI became invalid.
     #[cold]
-    fn fail_at_receiver<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        other: ViIndex,
-        failure: ReceiveFailure,
-        work: &SendWork,
-        io: &mut I,
-    ) -> Step {
-        if !self.fail_message(now_ns, other, failure, io) {
-            return Step::Broken;
+    fn target_invalid(&mut self, work: &SendWork) -> Step {
+        let Some((ep, mut cx)) = self.side(self.other) else {
+            return Step::Nothing;
+        };
+        match ep.fail_moved(&mut cx, ReceiveFailure::Protection) {
+            Ok(()) => self.drop_remainder(work),
+            Err(broken) => self.break_side(self.other, broken),
         }
-        self.drop_remainder(vi, other, work, io);
-        Step::Next
     }
 
     /// Refuses a read at the other VI (VIPL 3.8.1): both consumers are notified.
     #[cold]
-    fn refuse_transfer_read<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        other: ViIndex,
-        reason: MessageReason,
-        io: &mut I,
-    ) -> Step {
-        self.counters.count(Counter::DropRdmaProtection);
-        io.report(other, AsyncError::RdmaReadProtection);
-        self.break_local(now_ns, other, reason, io);
-        Step::Broken
+    fn refuse_read(&mut self, reason: MessageReason) -> Step {
+        self.port.counters.count(Counter::DropRdmaProtection);
+        self.io.report(self.other, AsyncError::RdmaReadProtection);
+        self.break_side(self.other, Break(reason))
     }
 
     /// Fails a message whose send descriptor's memory became invalid.
     #[cold]
-    fn source_invalid<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        other: ViIndex,
-        moved_bytes: u32,
-        io: &mut I,
-    ) -> Step {
+    fn source_invalid(&mut self, moved_bytes: u32) -> Step {
         let mut status = Status::PROTECTION;
         if moved_bytes > 0 {
             status = status.with(Status::PARTIAL);
         }
-        self.set_transfer(vi, None);
-        io.complete_send(vi, status, 0);
-        if self.level_of(vi) == Some(ReliabilityLevel::UnreliableDelivery) {
-            // The remaining bytes will not arrive.
-            self.fail_message(now_ns, other, ReceiveFailure::Incomplete, io);
-            return Step::Next;
-        }
-        self.break_local(now_ns, vi, MessageReason::ProtocolError, io);
-        Step::Broken
-    }
-
-    /// Ends this side after the other one left the connection with `reason`, or broke.
-    pub(crate) fn end_shortcut<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        reason: Option<MessageReason>,
-        io: &mut I,
-    ) {
-        let ep = self.endpoint_mut(vi);
-        let Some(shortcut) = ep.and_then(|ep| ep.shortcut.take()) else {
-            return;
+        let Some((ep, cx)) = self.side(self.vi) else {
+            return Step::Nothing;
         };
-        let failure = reason.and_then(SendFailure::of);
-        if let Some((transfer, failure)) = shortcut.transfer.zip(failure) {
-            self.complete_failed(vi, &transfer, failure, io);
+        ep.set_transfer(None);
+        cx.io.complete_send(cx.vi, status, 0);
+        if ep.params.level != ReliabilityLevel::UnreliableDelivery {
+            return self.break_side(self.vi, Break(MessageReason::ProtocolError));
         }
-        if self.state(vi) == Some(ViState::ConnectPending) {
-            // The server's half was made, so the connection existed, although RESP3 has not
-            // arrived.
-            self.client_connected(vi, io);
-        }
-        let loss = if reason == Some(MessageReason::Disconnected) {
-            AsyncError::Disconnected
-        } else {
-            AsyncError::ConnectionLost
+        // The remaining bytes will not arrive.
+        let Some((ep, mut cx)) = self.side(self.other) else {
+            return Step::Nothing;
         };
-        self.ended_by_peer(now_ns, vi, loss, CallError::Timeout, io);
+        match ep.fail_moved(&mut cx, ReceiveFailure::Incomplete) {
+            Ok(()) => Step::Next,
+            Err(broken) => self.break_side(self.other, broken),
+        }
     }
+}
 
-    /// Completes the message that was being moved with a failure of the other VI, if the failure
-    /// applies to it. At Reliable Delivery only reads get such an error (VIPL 5.2).
-    fn complete_failed<I: EngineIo>(
-        &mut self,
-        vi: ViIndex,
-        transfer: &Transfer,
-        failure: SendFailure,
-        io: &mut I,
-    ) {
-        let kind = OperationKind::of(&transfer.work);
-        if !failure.applies_to(kind) {
-            return;
-        }
-        if kind != OperationKind::Read
-            && self.level_of(vi) != Some(ReliabilityLevel::ReliableReception)
-        {
-            self.complete_transfer(vi, &transfer.work, io);
-            return;
-        }
-        let mut status = failure.status();
-        if kind == OperationKind::Read && transfer.moved_bytes > 0 {
-            status = status.with(Status::PARTIAL);
-        }
-        io.complete_send(vi, status, 0);
+/// Completes the message that was being moved with a failure of the other VI, if the failure
+/// applies to it. At Reliable Delivery only reads get such an error (VIPL 5.2).
+fn complete_failed<I: EngineIo>(
+    cx: &mut Context<'_, I>,
+    level: ReliabilityLevel,
+    transfer: &Transfer,
+    failure: SendFailure,
+) {
+    let kind = OperationKind::of(&transfer.work);
+    if !failure.applies_to(kind) {
+        return;
     }
+    if kind != OperationKind::Read && level != ReliabilityLevel::ReliableReception {
+        cx.count(Counter::TxMessages);
+        cx.io
+            .complete_send(cx.vi, Status::OK, transfer.work.length_bytes);
+        return;
+    }
+    let mut status = failure.status();
+    if kind == OperationKind::Read && transfer.moved_bytes > 0 {
+        status = status.with(Status::PARTIAL);
+    }
+    cx.io.complete_send(cx.vi, status, 0);
 }
 
 /// Returns the device header that the first frame of this message would have.

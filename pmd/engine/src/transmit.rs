@@ -11,24 +11,24 @@ use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RX_ID_UNASSIGNED};
 use fcvi_frame::fcoe::Sof;
-use fcvi_frame::flags::message_request;
+use fcvi_frame::flags::{message_request, reliability_flags};
 use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
-use vi_types::{ReliabilityLevel, ViState};
+use fcvi_frame::reason::MessageReason;
+use vi_types::ReliabilityLevel;
 
 use crate::config::EngineConfig;
+use crate::connection::Connection;
+use crate::context::Context;
 use crate::counters::Counter;
-use crate::endpoint::{
-    Connection, Endpoint, Framing, Phase, RxStream, TxMessage, TxStream, request_flags,
-};
-use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{EngineIo, Operation, SendWork, Status, Transmit};
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, ExchangePool};
+use crate::receive::RxStream;
 use crate::recovery::{RecoveryConfig, TxRecovery};
 use crate::responses::Responses;
 
-/// Why [`Engine::pump`] returned.
+/// Why [`Engine::pump`](crate::Engine::pump) returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pumped {
     /// Nothing is left to send.
@@ -46,7 +46,58 @@ pub(crate) enum Step {
     /// There is nothing to do.
     Nothing,
     Blocked,
-    Broken,
+    /// The connection breaks for this reason.
+    Break(MessageReason),
+}
+
+/// A message that is being sent in frames.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TxMessage {
+    pub(crate) work: SendWork,
+    pub(crate) exchange: Exchange,
+    pub(crate) msg_id: u32,
+    pub(crate) sent_bytes: u32,
+    pub(crate) next_seq_cnt: u16,
+}
+
+/// Per-level fields of every frame of a send or write [FCVI P-3, P-6].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Framing {
+    /// F_CTL of any frame but the last.
+    f_ctl: FCtl,
+    /// F_CTL of the last frame, without fill.
+    last_f_ctl: FCtl,
+    flags: u8,
+}
+
+/// The send stream of a connection.
+pub(crate) struct TxStream {
+    pub(crate) level: ReliabilityLevel,
+    pub(crate) next_msg_id: u32,
+    pub(crate) message: Option<TxMessage>,
+    pub(crate) send: HeaderTemplate,
+    pub(crate) write: HeaderTemplate,
+    pub(crate) read: HeaderTemplate,
+    /// Also that of a read's data, whose header has the same length.
+    pub(crate) send_payload_bytes: u32,
+    pub(crate) write_payload_bytes: u32,
+    pub(crate) framing: Framing,
+    /// Sends and writes do not complete when they are sent: the level is Reliable Reception,
+    /// recovery is used, or something is in flight.
+    tracked: bool,
+    pub(crate) in_flight: InFlight,
+    pub(crate) responses: Responses,
+    /// Present if message recovery is used.
+    pub(crate) recovery: Option<Box<TxRecovery>>,
+}
+
+/// Returns the FCVI_FLAGS of every send and write of a level [FCVI P-6].
+pub(crate) const fn request_flags(level: ReliabilityLevel) -> u8 {
+    let response = match level {
+        ReliabilityLevel::UnreliableDelivery | ReliabilityLevel::ReliableDelivery => 0,
+        ReliabilityLevel::ReliableReception => message_request::RESPONSE_REQUESTED,
+    };
+    reliability_flags(level) | response
 }
 
 impl TxStream {
@@ -61,20 +112,22 @@ impl TxStream {
         let own = config.n_port_id;
         let data_field_bytes = connection.data_field_bytes(config);
         let payload = |opcode: Opcode| payload_room(data_field_bytes, opcode);
-        let template = |opcode| message_template(own, connection, opcode, RX_ID_UNASSIGNED);
+        let peer = connection.address();
+        let template = |opcode| message_template(own, peer, opcode, RX_ID_UNASSIGNED);
+        let send_payload_bytes = payload(Opcode::SendRequest);
         Self {
+            level,
             next_msg_id: first_msg_id,
             message: None,
             send: template(Opcode::SendRequest),
             write: template(Opcode::WriteRequest),
             read: template(Opcode::ReadRequest),
-            send_payload_bytes: payload(Opcode::SendRequest),
+            send_payload_bytes,
             write_payload_bytes: payload(Opcode::WriteRequest),
             framing: Framing::of(level),
             tracked: level == ReliabilityLevel::ReliableReception || recovery.is_some(),
-            responding: false,
             in_flight: InFlight::new(level, config, connection.remote.max_reads),
-            responses: Responses::new(level, config),
+            responses: Responses::new(level, config, peer, send_payload_bytes),
             recovery: recovery.map(|recovery| {
                 let ulp_timeout_ns = config.ulp_timeout_ns;
                 Box::new(TxRecovery::new(recovery, ulp_timeout_ns, first_msg_id))
@@ -116,17 +169,17 @@ impl Framing {
 /// Returns the header of the frames of a message IU to the peer of this connection.
 pub(crate) fn message_template(
     own: NPortId,
-    connection: &Connection,
+    (peer, peer_handle): (NPortId, u32),
     opcode: Opcode,
     rx_id: u16,
 ) -> HeaderTemplate {
     HeaderTemplate::new(&FrameHeader {
-        dst: MacAddress::vn2vn(connection.peer),
+        dst: MacAddress::vn2vn(peer),
         src: MacAddress::vn2vn(own),
         sof: Sof::I3,
         fc: FcHeader {
             r_ctl: opcode.r_ctl(),
-            d_id: connection.peer,
+            d_id: peer,
             cs_ctl: 0,
             s_id: own,
             fc_type: FcType::Vi,
@@ -139,7 +192,7 @@ pub(crate) fn message_template(
             parameter: 0,
         },
         device: Some(DeviceHeader {
-            handle: connection.peer_handle,
+            handle: peer_handle,
             opcode,
             flags: 0,
             msg_id: 0,
@@ -151,126 +204,58 @@ pub(crate) fn message_template(
     })
 }
 
-impl Engine {
-    /// Sends up to `budget` frames of this VI's posted descriptors.
-    ///
-    /// Between two VIs of this engine the start of a message and each part that is moved count as a
-    /// frame, and [`EngineConfig::shortcut_bytes`] may end the call earlier.
-    ///
-    /// Descriptors of a VI that is not connected are completed as flushed instead (VIPL 3.3.5,
-    /// 6.2).
-    pub fn pump<I: EngineIo>(
+impl TxStream {
+    /// Sends one frame of the descriptors on the send queue.
+    #[inline(always)]
+    pub(crate) fn send_message_frame<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        budget: u32,
-        io: &mut I,
-    ) -> Pumped {
-        let Some(ep) = self.endpoints.get_mut(vi.slot()).and_then(Option::as_mut) else {
-            return Pumped::Idle;
-        };
-        if !matches!(ep.phase, Phase::Connected) || ep.shortcut.is_some() {
-            return self.pump_without_frames(now_ns, vi, budget, io);
+        rx: &mut RxStream,
+        cx: &mut Context<'_, I>,
+    ) -> Step {
+        if self.message.is_none() {
+            self.send_next(rx, cx)
+        } else if !self.tracked {
+            self.send_fragment::<I, false>(rx, cx)
+        } else if self.defers_for_window(cx) {
+            Step::Nothing
+        } else {
+            self.send_fragment::<I, true>(rx, cx)
         }
-        let mut own_blocked = false;
-        for _ in 0..budget {
-            let Some(tx) = self.tx_mut(vi) else {
-                return Pumped::Idle;
-            };
-            let responding = tx.responding;
-            let responds = responding && (own_blocked || tx.responses.are_due());
-            let step = if responds {
-                self.send_response_frame(now_ns, vi, io)
-            } else if tx.message.is_some() {
-                if !tx.tracked {
-                    self.send_fragment::<I, false>(now_ns, vi, io)
-                } else if self.defers_for_window(now_ns, vi) {
-                    Step::Nothing
-                } else {
-                    self.send_fragment::<I, true>(now_ns, vi, io)
-                }
-            } else {
-                self.send_next(now_ns, vi, io)
-            };
-            match step {
-                Step::Next if io.is_failing(vi) => return Pumped::Idle,
-                Step::Next if responding => {
-                    if let Some(tx) = self.tx_mut(vi) {
-                        tx.responses.sent(responds);
-                    }
-                }
-                Step::Next => {}
-                // Our own messages have to wait, perhaps for an OX_ID; responses do not.
-                Step::Nothing | Step::Blocked if responding && !responds => own_blocked = true,
-                Step::Nothing | Step::Broken => return Pumped::Idle,
-                Step::Blocked => return Pumped::Blocked,
-            }
-        }
-        Pumped::More
-    }
-
-    /// Handles VIs that send no frames. A separate function, so that frames do not pay for it.
-    #[cold]
-    #[inline(never)]
-    fn pump_without_frames<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        budget: u32,
-        io: &mut I,
-    ) -> Pumped {
-        if self.state(vi) == Some(ViState::Connected) {
-            return self.pump_shortcut(now_ns, vi, budget, io);
-        }
-        io.flush_sends(vi);
-        Pumped::Idle
     }
 
     /// Starts the next descriptor: sends it whole, or its first frame.
     #[inline(always)]
-    fn send_next<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) -> Step {
-        let Some(tx) = self.tx_mut(vi) else {
-            return Step::Broken;
-        };
-        let Some(work) = io.next_send(vi) else {
+    fn send_next<I: EngineIo>(&mut self, rx: &mut RxStream, cx: &mut Context<'_, I>) -> Step {
+        let Some(work) = cx.io.next_send(cx.vi) else {
             return Step::Nothing;
         };
         let room = match work.operation {
-            Operation::Send => tx.send_payload_bytes,
-            Operation::Write { .. } => tx.write_payload_bytes,
-            Operation::Read { remote } => return self.send_read(now_ns, vi, work, remote, io),
+            Operation::Send => self.send_payload_bytes,
+            Operation::Write { .. } => self.write_payload_bytes,
+            Operation::Read { remote } => return self.send_read(cx, work, remote),
         };
-        let tracked = tx.tracked;
+        let tracked = self.tracked;
         if (tracked || !work.fault.is_ok())
-            && let Some(step) = self.defer(now_ns, vi, &work, io)
+            && let Some(step) = self.defer(cx, &work)
         {
             return step;
         }
-        let Some(exchange) = self.exchanges.open(now_ns) else {
+        let Some(exchange) = cx.port.exchanges.open(cx.now_ns) else {
             return Step::Blocked;
         };
         if work.length_bytes <= room {
             return if tracked {
-                self.send_whole_tracked(now_ns, vi, &work, exchange, io)
+                self.send_whole_tracked(rx, cx, &work, exchange)
             } else {
-                self.send_whole::<I, false>(now_ns, vi, &work, exchange, io)
+                self.send_whole::<I, false>(rx, cx, &work, exchange)
             };
         }
-        let Some(tx) = self.tx_mut(vi) else {
-            return Step::Broken;
-        };
-        tx.message = Some(TxMessage {
-            work,
-            exchange,
-            msg_id: tx.next_msg_id,
-            sent_bytes: 0,
-            next_seq_cnt: exchange.seq_cnt,
-        });
-        tx.next_msg_id = tx.next_msg_id.wrapping_add(1);
+        self.message = Some(TxMessage::new(&work, exchange, self.next_msg_id));
+        self.next_msg_id = self.next_msg_id.wrapping_add(1);
         if tracked {
-            self.send_fragment::<I, true>(now_ns, vi, io)
+            self.send_fragment::<I, true>(rx, cx)
         } else {
-            self.send_fragment::<I, false>(now_ns, vi, io)
+            self.send_fragment::<I, false>(rx, cx)
         }
     }
 
@@ -278,13 +263,12 @@ impl Engine {
     #[inline(never)]
     fn send_whole_tracked<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        rx: &mut RxStream,
+        cx: &mut Context<'_, I>,
         work: &SendWork,
         exchange: Exchange,
-        io: &mut I,
     ) -> Step {
-        self.send_whole::<I, true>(now_ns, vi, work, exchange, io)
+        self.send_whole::<I, true>(rx, cx, work, exchange)
     }
 
     /// Sends a message that fits into one frame. Keeps no state of it: if the port has no room it
@@ -292,48 +276,41 @@ impl Engine {
     #[inline(always)]
     fn send_whole<I: EngineIo, const TRACKED: bool>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        rx: &mut RxStream,
+        cx: &mut Context<'_, I>,
         work: &SendWork,
         exchange: Exchange,
-        io: &mut I,
     ) -> Step {
-        let Some((tx, rx)) = self.endpoints.get_mut(vi.slot()).and_then(streams_of) else {
-            return Step::Broken;
-        };
         let template = match work.operation {
-            Operation::Send => &tx.send,
-            Operation::Write { .. } | Operation::Read { .. } => &tx.write,
+            Operation::Send => &self.send,
+            Operation::Write { .. } | Operation::Read { .. } => &self.write,
         };
-        let mut message = TxMessage {
-            work: *work,
-            exchange,
-            msg_id: tx.next_msg_id,
-            sent_bytes: 0,
-            next_seq_cnt: exchange.seq_cnt,
-        };
-        let mut per_frame = per_frame(&message, tx.framing, work.length_bytes, true);
+        let mut message = TxMessage::new(work, exchange, self.next_msg_id);
+        let mut per_frame = per_frame(&message, self.framing, work.length_bytes, true);
         let acknowledges = TRACKED && rx.add_acknowledgement(&mut per_frame);
-        match io.transmit_data(vi, template, &per_frame, work.length_bytes, true) {
+        let transmit = cx
+            .io
+            .transmit_data(cx.vi, template, &per_frame, work.length_bytes, true);
+        match transmit {
             Transmit::Sent if acknowledges => {
-                self.counters.count(Counter::TxAcknowledgementsCarried);
-                rx.acknowledgement_sent(now_ns);
+                cx.count(Counter::TxAcknowledgementsCarried);
+                rx.acknowledgement_sent(cx.now_ns);
             }
             Transmit::Sent => {}
             Transmit::NoRoom => {
-                self.exchanges.close(exchange.ox_id, exchange.seq_cnt);
+                cx.port.exchanges.close(exchange.ox_id, exchange.seq_cnt);
                 return Step::Blocked;
             }
             Transmit::Fault => {
-                self.exchanges.close(exchange.ox_id, exchange.seq_cnt);
-                return self.sending_fault(now_ns, vi, io);
+                cx.port.exchanges.close(exchange.ox_id, exchange.seq_cnt);
+                return self.sending_fault(cx);
             }
         }
-        tx.next_msg_id = tx.next_msg_id.wrapping_add(1);
-        self.counters.count(Counter::TxFrames);
-        self.counters.count(Counter::TxMessages);
+        self.next_msg_id = self.next_msg_id.wrapping_add(1);
+        cx.count(Counter::TxFrames);
+        cx.count(Counter::TxMessages);
         message.next_seq_cnt = exchange.seq_cnt.wrapping_add(1);
-        self.sent::<I, TRACKED>(now_ns, vi, &message, io);
+        self.sent::<I, TRACKED>(cx, &message);
         Step::Next
     }
 
@@ -341,42 +318,43 @@ impl Engine {
     #[inline]
     fn send_fragment<I: EngineIo, const TRACKED: bool>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        io: &mut I,
+        rx: &mut RxStream,
+        cx: &mut Context<'_, I>,
     ) -> Step {
-        let Some((tx, rx)) = self.endpoints.get_mut(vi.slot()).and_then(streams_of) else {
-            return Step::Broken;
-        };
-        let Some(message) = tx.message.as_mut() else {
+        let Some(message) = self.message.as_mut() else {
             return Step::Next;
         };
         let (template, room) = match message.work.operation {
-            Operation::Send => (&tx.send, tx.send_payload_bytes),
-            Operation::Write { .. } | Operation::Read { .. } => (&tx.write, tx.write_payload_bytes),
+            Operation::Send => (&self.send, self.send_payload_bytes),
+            Operation::Write { .. } | Operation::Read { .. } => {
+                (&self.write, self.write_payload_bytes)
+            }
         };
         let left = message.work.length_bytes - message.sent_bytes;
         let payload_bytes = left.min(room);
         let last = payload_bytes == left;
-        let mut per_frame = per_frame(message, tx.framing, payload_bytes, last);
+        let mut per_frame = per_frame(message, self.framing, payload_bytes, last);
         let acknowledges = TRACKED && rx.add_acknowledgement(&mut per_frame);
-        match io.transmit_data(vi, template, &per_frame, payload_bytes, last) {
+        let transmit = cx
+            .io
+            .transmit_data(cx.vi, template, &per_frame, payload_bytes, last);
+        match transmit {
             Transmit::Sent if acknowledges => {
-                self.counters.count(Counter::TxAcknowledgementsCarried);
-                rx.acknowledgement_sent(now_ns);
+                cx.count(Counter::TxAcknowledgementsCarried);
+                rx.acknowledgement_sent(cx.now_ns);
             }
             Transmit::Sent => {}
             Transmit::NoRoom => return Step::Blocked,
-            Transmit::Fault => return self.sending_fault(now_ns, vi, io),
+            Transmit::Fault => return self.sending_fault(cx),
         }
-        self.counters.count(Counter::TxFrames);
+        cx.count(Counter::TxFrames);
         message.next_seq_cnt = message.next_seq_cnt.wrapping_add(1);
         message.sent_bytes += payload_bytes;
         if last {
             let done = *message;
-            tx.message = None;
-            self.counters.count(Counter::TxMessages);
-            self.sent::<I, TRACKED>(now_ns, vi, &done, io);
+            self.message = None;
+            cx.count(Counter::TxMessages);
+            self.sent::<I, TRACKED>(cx, &done);
         }
         Step::Next
     }
@@ -385,61 +363,50 @@ impl Engine {
     #[inline(always)]
     fn sent<I: EngineIo, const TRACKED: bool>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         message: &TxMessage,
-        io: &mut I,
     ) {
         if TRACKED {
-            self.sent_tracked(now_ns, vi, message, io);
+            self.sent_tracked(cx, message);
             return;
         }
         let ox_id = message.exchange.ox_id;
-        self.exchanges.close(ox_id, message.next_seq_cnt);
-        io.complete_send(vi, Status::OK, message.work.length_bytes);
+        cx.port.exchanges.close(ox_id, message.next_seq_cnt);
+        cx.io
+            .complete_send(cx.vi, Status::OK, message.work.length_bytes);
     }
 
     /// Abandons the exchange of an unfinished message, and those of everything in flight.
-    pub(crate) fn abandon_sending(&mut self, now_ns: u64, vi: ViIndex) {
-        let Some(tx) = self.tx_mut(vi) else {
-            return;
-        };
-        if let Some(message) = tx.message.take() {
-            self.give_up_exchange(now_ns, &message);
+    pub(crate) fn abandon<I>(&mut self, cx: &mut Context<'_, I>) {
+        if let Some(message) = self.message.take() {
+            message.give_up_exchange(cx.now_ns, &mut cx.port.exchanges);
         }
-        self.abandon_in_flight(now_ns, vi);
+        self.abandon_in_flight(cx);
+    }
+}
+
+impl TxMessage {
+    /// Returns a message of which nothing is sent.
+    #[inline(always)]
+    fn new(work: &SendWork, exchange: Exchange, msg_id: u32) -> Self {
+        Self {
+            work: *work,
+            exchange,
+            msg_id,
+            sent_bytes: 0,
+            next_seq_cnt: exchange.seq_cnt,
+        }
     }
 
     /// Abandons the exchange of an unfinished message, or closes it if no frame was sent.
-    fn give_up_exchange(&mut self, now_ns: u64, message: &TxMessage) {
-        let (ox_id, next_seq_cnt) = (message.exchange.ox_id, message.next_seq_cnt);
-        if next_seq_cnt == message.exchange.seq_cnt {
-            self.exchanges.close(ox_id, next_seq_cnt);
+    fn give_up_exchange(&self, now_ns: u64, exchanges: &mut ExchangePool) {
+        let (ox_id, next_seq_cnt) = (self.exchange.ox_id, self.next_seq_cnt);
+        if next_seq_cnt == self.exchange.seq_cnt {
+            exchanges.close(ox_id, next_seq_cnt);
         } else {
-            self.exchanges.abandon(now_ns, ox_id, next_seq_cnt);
+            exchanges.abandon(now_ns, ox_id, next_seq_cnt);
         }
     }
-
-    /// Returns the send stream of this VI's connection.
-    #[inline]
-    pub(crate) fn tx_mut(&mut self, vi: ViIndex) -> Option<&mut TxStream> {
-        self.endpoints.get_mut(vi.slot()).and_then(tx_of)
-    }
-
-    pub(crate) fn level_of(&self, vi: ViIndex) -> Option<ReliabilityLevel> {
-        self.endpoint(vi).map(|ep: &Endpoint| ep.params.level)
-    }
-}
-
-#[inline]
-pub(crate) fn tx_of(ep: &mut Option<Endpoint>) -> Option<&mut TxStream> {
-    ep.as_mut()?.tx.as_deref_mut()
-}
-
-#[inline]
-fn streams_of(ep: &mut Option<Endpoint>) -> Option<(&mut TxStream, &mut RxStream)> {
-    let Endpoint { tx, rx, .. } = ep.as_mut()?;
-    Some((tx.as_deref_mut()?, rx))
 }
 
 /// Returns the fields that differ between the frames of a message [FCVI P-3, P-6].

@@ -7,13 +7,13 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, connect_parameter};
-use vi_types::NetAddress;
+use vi_types::{NetAddress, ViIndex};
 
 use crate::accept::ConnId;
 use crate::connect::is_valid_peer;
 use crate::connection_iu::{ConnectionIu, Sequence};
 use crate::counters::Counter;
-use crate::engine::{Engine, ViIndex};
+use crate::engine::Engine;
 use crate::engine_io::{EngineIo, Waiter};
 use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
@@ -73,34 +73,37 @@ impl Engine {
         let request = match ConnectRequest::parse(iu.payload) {
             Ok(request) if is_valid_peer(request.vi_handle, &request.attributes) => request,
             Ok(request) => {
-                self.counters.count(Counter::DropBadIu);
+                self.port.counters.count(Counter::DropBadIu);
                 self.refuse(frame, iu, request.vi_handle, ConnectReason::Malformed, io);
                 return;
             }
             Err(_) => {
-                self.counters.count(Counter::DropBadIu);
+                self.port.counters.count(Counter::DropBadIu);
                 return;
             }
         };
-        if self.is_late_request(now_ns, frame.fc.s_id, iu.header.connection_id()) {
+        if self
+            .port
+            .is_late_request(now_ns, frame.fc.s_id, iu.header.connection_id())
+        {
             return;
         }
         let handle = request.vi_handle;
         let Some(mode) = connect_request::mode(iu.header.flags) else {
-            self.counters.count(Counter::NoMatch);
+            self.port.counters.count(Counter::NoMatch);
             self.refuse(frame, iu, handle, ConnectReason::NoMatch, io);
             return;
         };
-        if request.remote.host != self.config.host {
-            self.counters.count(Counter::NoMatch);
+        if request.remote.host != self.port.config.host {
+            self.port.counters.count(Counter::NoMatch);
             self.refuse(frame, iu, handle, ConnectReason::NotMyAddress, io);
             return;
         }
-        let max_bytes = usize::from(self.config.max_discriminator_bytes);
+        let max_bytes = usize::from(self.port.config.max_discriminator_bytes);
         let names =
             [&request.local, &request.remote].map(|address| address.discriminator.as_bytes());
         if names.iter().any(|name| name.len() > max_bytes) {
-            self.counters.count(Counter::DropLongDiscriminator);
+            self.port.counters.count(Counter::DropLongDiscriminator);
             self.refuse(frame, iu, handle, ConnectReason::NoResources, io);
             return;
         }
@@ -112,19 +115,21 @@ impl Engine {
             return;
         }
         if !self.has_listener(&request.remote.discriminator) {
-            self.counters.count(Counter::NoMatch);
+            self.port.counters.count(Counter::NoMatch);
             self.refuse(frame, iu, handle, ConnectReason::NoMatch, io);
             return;
         }
         let Some(index) = self.allocate_incoming(now_ns) else {
-            self.counters.count(Counter::DropIncomingFull);
+            self.port.counters.count(Counter::DropIncomingFull);
             self.refuse(frame, iu, handle, ConnectReason::NoResources, io);
             return;
         };
         let conn = self.add_pending(index, frame, iu, &request);
         if request.timeout_ms != u32::MAX {
             let timeout_at_ns = now_ns + u64::from(request.timeout_ms) * 1_000_000;
-            self.timers.set(timeout_at_ns, TimerKey::Incoming(index));
+            self.port
+                .timers
+                .set(timeout_at_ns, TimerKey::Incoming(index));
         }
         if let Some(listener) = self.match_listener(&request.remote.discriminator, conn) {
             io.control_event(Waiter::Request(listener));
@@ -139,10 +144,10 @@ impl Engine {
         iu: &IuView<'_>,
         request: &ConnectRequest,
     ) -> ConnId {
-        self.next_generation = self.next_generation.wrapping_add(1);
-        self.incoming[index as usize] = Some(Incoming {
+        self.port.next_generation = self.port.next_generation.wrapping_add(1);
+        self.port.incoming[index as usize] = Some(Incoming {
             mode: connect_request::mode(iu.header.flags).unwrap_or_default(),
-            generation: self.next_generation,
+            generation: self.port.next_generation,
             state: IncomingState::Pending,
             s_id: frame.fc.s_id,
             connection_id: iu.header.connection_id(),
@@ -155,28 +160,28 @@ impl Engine {
         });
         ConnId {
             index,
-            generation: self.next_generation,
+            generation: self.port.next_generation,
         }
     }
 
     /// Returns a free slot for a request. If there is none, evicts a refused request.
     pub(super) fn allocate_incoming(&mut self, now_ns: u64) -> Option<u32> {
-        if let Some(at) = self.incoming.iter().position(Option::is_none) {
+        if let Some(at) = self.port.incoming.iter().position(Option::is_none) {
             return Some(at as u32);
         }
-        if self.incoming.len() < self.config.max_incoming as usize {
-            self.incoming.push(None);
-            return Some(self.incoming.len() as u32 - 1);
+        if self.port.incoming.len() < self.port.config.max_incoming as usize {
+            self.port.incoming.push(None);
+            return Some(self.port.incoming.len() as u32 - 1);
         }
         let refused = |i: &Option<Incoming>| {
             i.as_ref()
                 .is_some_and(|i| matches!(i.state, IncomingState::Refused(_)))
         };
-        let index = self.incoming.iter().position(refused)?;
-        if let Some(Some(incoming)) = self.incoming.get(index) {
+        let index = self.port.incoming.iter().position(refused)?;
+        if let Some(Some(incoming)) = self.port.incoming.get(index) {
             // Late copies of the evicted request must not be taken for a new one.
             let (s_id, connection_id) = (incoming.s_id, incoming.connection_id);
-            self.quarantine_request(now_ns, s_id, connection_id);
+            self.port.quarantine_request(now_ns, s_id, connection_id);
         }
         self.remove_incoming(index as u32);
         Some(index as u32)
@@ -195,7 +200,7 @@ impl Engine {
             return false;
         }
         let s_id = frame.fc.s_id;
-        let known = self.incoming.iter_mut().flatten().find(|i| {
+        let known = self.port.incoming.iter_mut().flatten().find(|i| {
             i.s_id == s_id
                 && i.connection_id == connection_id
                 && i.originator_handle == request.vi_handle
@@ -205,11 +210,11 @@ impl Engine {
             let vi = self.vi_that_accepted(s_id, connection_id, request.vi_handle);
             let established = vi.is_some();
             if established {
-                self.counters.count(Counter::KnownRequests);
+                self.port.counters.count(Counter::KnownRequests);
             }
             return established;
         };
-        self.counters.count(Counter::KnownRequests);
+        self.port.counters.count(Counter::KnownRequests);
         let superseded =
             core::mem::replace(&mut incoming.response_at, Sequence::reply_to(&frame.fc));
         let (newest, mode) = (incoming.response_at, incoming.mode);
@@ -252,7 +257,7 @@ impl Engine {
         connection_id: u32,
         originator_handle: u32,
     ) -> Option<ViIndex> {
-        let vi = *self.accepted.get(&(s_id, connection_id))?;
+        let vi = *self.port.accepted.get(&(s_id, connection_id))?;
         let connection = self.endpoint(vi)?.connection?;
         (connection.peer_handle == originator_handle).then_some(vi)
     }
@@ -310,7 +315,7 @@ impl Engine {
         ConnectResponse {
             vi_handle: 0,
             responder: NetAddress {
-                host: self.config.host,
+                host: self.port.config.host,
                 ..NetAddress::default()
             },
             attributes: Attributes::default(),
@@ -335,11 +340,12 @@ impl Engine {
             port_name: 0,
             connection_id: response.connection_id,
         };
-        self.send_connection_iu(&iu, &payload, io);
+        self.port.send_connection_iu(&iu, &payload, io);
     }
 
     pub(super) fn incoming_mut(&mut self, conn: ConnId) -> Option<&mut Incoming> {
-        self.incoming
+        self.port
+            .incoming
             .get_mut(conn.index as usize)
             .and_then(Option::as_mut)
             .filter(|i| i.generation == conn.generation)
@@ -353,16 +359,16 @@ impl Engine {
     }
 
     fn remove_incoming(&mut self, index: u32) {
-        self.incoming[index as usize] = None;
-        self.timers.clear(TimerKey::Incoming(index));
+        self.port.incoming[index as usize] = None;
+        self.port.timers.clear(TimerKey::Incoming(index));
     }
 
     /// Keeps a refused request for as long as the client may repeat it.
     pub(super) fn keep_refused(&mut self, now_ns: u64, conn: ConnId, reason: ConnectReason) {
         if let Some(incoming) = self.incoming_mut(conn) {
             incoming.state = IncomingState::Refused(reason);
-            let end_ns = now_ns + self.config.ulp_timeout_ns;
-            self.timers.set(end_ns, TimerKey::Incoming(conn.index));
+            let end_ns = now_ns + self.port.config.ulp_timeout_ns;
+            self.port.timers.set(end_ns, TimerKey::Incoming(conn.index));
         }
     }
 
@@ -372,14 +378,14 @@ impl Engine {
             i.as_ref()
                 .is_some_and(|i| i.state == IncomingState::Accepting(vi))
         };
-        if let Some(index) = self.incoming.iter().position(accepting) {
+        if let Some(index) = self.port.incoming.iter().position(accepting) {
             self.remove_incoming(index as u32);
         }
     }
 
     /// Cancels a pending request on behalf of its client. Returns false if there is none.
     pub(crate) fn cancel_incoming(&mut self, s_id: NPortId, connection_id: u32) -> bool {
-        let found = self.incoming.iter_mut().flatten().find(|i| {
+        let found = self.port.incoming.iter_mut().flatten().find(|i| {
             (i.s_id == s_id || skips(Check::ConnectionPeer))
                 && (i.connection_id == connection_id || skips(Check::ConnectionId))
                 && i.state == IncomingState::Pending
@@ -393,15 +399,9 @@ impl Engine {
         }
     }
 
-    /// Reports whether this request was received and is kept, in any state.
-    pub(crate) fn has_received(&self, s_id: NPortId, connection_id: u32) -> bool {
-        let mut received = self.incoming.iter().flatten();
-        received.any(|i| (i.s_id, i.connection_id) == (s_id, connection_id))
-    }
-
     /// Cancels all pending requests of a lost port.
     pub(crate) fn cancel_incoming_from(&mut self, is_lost: impl Fn(NPortId) -> bool) {
-        for incoming in self.incoming.iter_mut().flatten() {
+        for incoming in self.port.incoming.iter_mut().flatten() {
             if is_lost(incoming.s_id) && incoming.state == IncomingState::Pending {
                 incoming.state = IncomingState::Cancelled;
             }
@@ -410,12 +410,12 @@ impl Engine {
 
     /// Handles the timeout of a request: cancels a pending one, removes a refused one.
     pub(crate) fn incoming_timeout(&mut self, index: u32) {
-        let Some(Some(incoming)) = self.incoming.get_mut(index as usize) else {
+        let Some(Some(incoming)) = self.port.incoming.get_mut(index as usize) else {
             return;
         };
         match incoming.state {
             IncomingState::Pending => incoming.state = IncomingState::Cancelled,
-            IncomingState::Refused(_) => self.incoming[index as usize] = None,
+            IncomingState::Refused(_) => self.port.incoming[index as usize] = None,
             IncomingState::Accepting(_) | IncomingState::Cancelled => {}
         }
     }

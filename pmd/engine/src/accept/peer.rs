@@ -5,14 +5,15 @@ use fcvi_frame::connect::ConnectRequest;
 use fcvi_frame::flags::ConnectMode;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::reason::{ConnectReason, ConnectStatus};
-use vi_types::CallError;
+use vi_types::{CallError, ViIndex};
 
 use super::incoming::FinalResponse;
 use crate::connect::{Rank, check_attributes};
+use crate::connection::Connection;
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
-use crate::endpoint::{Connection, Phase};
-use crate::engine::{Engine, ViIndex};
+use crate::endpoint::Phase;
+use crate::engine::Engine;
 use crate::engine_io::EngineIo;
 
 impl Engine {
@@ -42,7 +43,7 @@ impl Engine {
         if let Some(vi) =
             self.vi_that_accepted(from.n_port_id, from.connection_id, request.vi_handle)
         {
-            self.counters.count(Counter::KnownRequests);
+            self.port.counters.count(Counter::KnownRequests);
             self.repeat_accept(vi, answer, io);
             return;
         }
@@ -50,12 +51,12 @@ impl Engine {
             return;
         }
         let Some(vi) = self.pooled_match(now_ns, &from, request) else {
-            self.counters.count(Counter::PeerNotPosted);
+            self.port.counters.count(Counter::PeerNotPosted);
             self.send_final_response(&answer, io);
             return;
         };
         if !self.yields_to(vi, &from) {
-            self.counters.count(Counter::PeerCrossed);
+            self.port.counters.count(Counter::PeerCrossed);
             answer.status = ConnectStatus::Superseded;
             answer.reason = ConnectReason::MineWins;
             self.send_final_response(&answer, io);
@@ -108,8 +109,10 @@ impl Engine {
         io: &mut I,
     ) {
         self.cancel_request(now_ns, vi, None, io);
-        self.release_handle(vi);
-        let Some(handle) = self.new_handle(now_ns, vi, io) else {
+        if let Some(ep) = self.endpoint_mut(vi) {
+            ep.handle = 0;
+        }
+        let Some(handle) = self.port.new_handle(now_ns, vi, io) else {
             self.fail_request(now_ns, vi, CallError::NO_RESOURCES, io);
             return;
         };

@@ -20,13 +20,13 @@
 use fcvi_frame::connect::ConnectRequest;
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::flags::ConnectMode;
-use vi_types::{CallError, HostAddress, NetAddress, ViState};
+use vi_types::{CallError, HostAddress, NetAddress, ViIndex, ViState};
 
 use crate::connect::request::Attempt;
 use crate::connect::{ConnectCommand, RemoteVi};
 use crate::counters::Counter;
 use crate::endpoint::Phase;
-use crate::engine::{Engine, ViIndex};
+use crate::engine::Engine;
 use crate::engine_io::EngineIo;
 
 /// Rank of a peer request: of two that match, the higher one prevails. The port with the higher
@@ -113,9 +113,9 @@ impl Engine {
         command: &ConnectCommand<'_>,
         io: &mut I,
     ) -> Result<(), CallError> {
-        self.next_peer_request += 1;
+        self.port.next_peer_request += 1;
         let request = PeerRequest {
-            number: self.next_peer_request,
+            number: self.port.next_peer_request,
             local: command.local,
             remote: command.remote,
             targets: command.targets.to_vec(),
@@ -129,8 +129,8 @@ impl Engine {
         }
         ep.clear_outcomes();
         ep.peer_request = Some(Box::new(request));
-        if !self.peer_requesters.contains(&vi) {
-            self.peer_requesters.push(vi);
+        if !self.port.peer_requesters.contains(&vi) {
+            self.port.peer_requesters.push(vi);
         }
         if self.has_no_route(command) {
             self.conclude_failed(vi, CallError::NotReachable, io);
@@ -151,7 +151,7 @@ impl Engine {
         id: NPortId,
         io: &mut I,
     ) {
-        let interval_ns = self.config.peer_retry_ns;
+        let interval_ns = self.port.config.peer_retry_ns;
         for slot in 0..self.endpoints.len() {
             let vi = ViIndex(slot as u32);
             let Some(ep) = self.endpoint_mut(vi) else {
@@ -225,7 +225,7 @@ impl Engine {
         request: &ConnectRequest,
     ) -> Option<ViIndex> {
         let endpoints = &self.endpoints;
-        self.peer_requesters.retain(|vi| {
+        self.port.peer_requesters.retain(|vi| {
             let ep = endpoints.get(vi.slot()).and_then(Option::as_ref);
             ep.is_some_and(|ep| ep.peer_request.is_some())
         });
@@ -233,11 +233,11 @@ impl Engine {
             let vi = *vi;
             let attempt = self.pooled(vi)?;
             let ours = self.endpoint(vi)?.peer_request.as_ref()?;
-            let itself = from.n_port_id == self.config.n_port_id
+            let itself = from.n_port_id == self.port.config.n_port_id
                 && from.connection_id == attempt.connection_id;
             (!itself && !ours.is_over(now_ns) && ours.matches(request)).then_some((ours.number, vi))
         };
-        let found = self.peer_requesters.iter().filter_map(candidate);
+        let found = self.port.peer_requesters.iter().filter_map(candidate);
         found.min_by_key(|(number, _)| *number).map(|(_, vi)| vi)
     }
 
@@ -247,9 +247,9 @@ impl Engine {
         self.pooled(vi).is_some_and(|attempt| {
             let mut asked = attempt.targets.iter();
             let own = Rank {
-                port_name: self.config.port_name,
+                port_name: self.port.config.port_name,
                 connection_id: attempt.connection_id,
-                n_port_id: self.config.n_port_id,
+                n_port_id: self.port.config.n_port_id,
             };
             own < *from || !asked.any(|t| t.id == from.n_port_id && t.is_open())
         })
@@ -264,7 +264,7 @@ impl Engine {
         id: NPortId,
         io: &mut I,
     ) {
-        let retry_ns = self.config.peer_retry_ns;
+        let retry_ns = self.port.config.peer_retry_ns;
         let Some(Phase::Requesting(attempt)) = self.endpoint_mut(vi).map(|ep| &mut ep.phase) else {
             return;
         };
@@ -302,7 +302,7 @@ impl Engine {
             timeout_ns: None,
         };
         let deadline_ns = request.deadline_ns;
-        self.counters.count(Counter::PeerReturned);
+        self.port.counters.count(Counter::PeerReturned);
         let mode = ConnectMode::PeerToPeer;
         self.start_request(now_ns, vi, mode, &command, deadline_ns, io);
         true

@@ -13,14 +13,14 @@ use fcvi_frame::flags::{ConnectMode, connect_request};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
-use vi_types::{CallError, HostAddress, NetAddress, ViState};
+use vi_types::{CallError, HostAddress, NetAddress, ViIndex, ViState};
 
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, ViParams};
 use crate::connect::ConnectCommand;
 use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS, Sequence};
 use crate::counters::Counter;
-use crate::endpoint::{Phase, ViParams};
-use crate::engine::{Engine, ViIndex};
+use crate::endpoint::Phase;
+use crate::engine::Engine;
 use crate::engine_io::EngineIo;
 use crate::pending_disconnects::DisconnectInfo;
 
@@ -133,7 +133,7 @@ impl Attempt {
     }
 
     /// Returns the next deadline of the request.
-    pub(super) fn next_deadline_ns(&self) -> u64 {
+    pub(crate) fn next_deadline_ns(&self) -> u64 {
         let asks = self.targets.iter().filter(|t| t.is_open());
         let mut at_ns = asks.map(|t| t.next_request_ns).min().unwrap_or(u64::MAX);
         if let SilenceLimit::Until(end_ns) = self.silence {
@@ -230,7 +230,7 @@ impl Engine {
 
     /// Reports whether no port of the host is known and ports are not discovered.
     pub(super) fn has_no_route(&self, command: &ConnectCommand<'_>) -> bool {
-        command.targets.is_empty() && self.logged_in_ports.is_none()
+        command.targets.is_empty() && self.port.logged_in_ports.is_none()
     }
 
     /// Starts a request under a new handle and a new connection ID.
@@ -243,15 +243,15 @@ impl Engine {
         deadline_ns: Option<u64>,
         io: &mut I,
     ) {
-        let Some(handle) = self.new_handle(now_ns, vi, io) else {
+        let Some(handle) = self.port.new_handle(now_ns, vi, io) else {
             self.fail_request(now_ns, vi, CallError::NO_RESOURCES, io);
             return;
         };
-        let interval_ns = self.config.peer_retry_ns;
+        let interval_ns = self.port.config.peer_retry_ns;
         let asked = |id: &NPortId| Target::new(*id, now_ns, interval_ns);
         let attempt = Attempt {
             mode,
-            connection_id: self.connection_ids.allocate(),
+            connection_id: self.port.connection_ids.allocate(),
             first_msg_id: io.random(),
             targets: command.targets.iter().map(asked).collect(),
             local: command.local,
@@ -285,7 +285,7 @@ impl Engine {
             }
             target.next_request_ns =
                 if self.send_request(now_ns, &attempt, &mut target, &payload, io) {
-                    now_ns + attempt.retry_interval_ns(&mut target, &self.config)
+                    now_ns + attempt.retry_interval_ns(&mut target, &self.port.config)
                 } else {
                     now_ns + NO_ROOM_RETRY_NS
                 };
@@ -328,8 +328,8 @@ impl Engine {
         payload: &[u8],
         io: &mut I,
     ) -> bool {
-        let Some(exchange) = self.exchanges.open_control(now_ns) else {
-            self.counters.count(Counter::ControlNoRoom);
+        let Some(exchange) = self.port.exchanges.open_control(now_ns) else {
+            self.port.counters.count(Counter::ControlNoRoom);
             return false;
         };
         let at = Sequence::first_of(exchange);
@@ -340,7 +340,7 @@ impl Engine {
         };
         let port_name = match attempt.mode {
             ConnectMode::ClientServer => 0,
-            ConnectMode::PeerToPeer => self.config.port_name,
+            ConnectMode::PeerToPeer => self.port.config.port_name,
         };
         let iu = ConnectionIu {
             to: target.id,
@@ -354,15 +354,15 @@ impl Engine {
             port_name,
             connection_id: attempt.connection_id,
         };
-        if !self.send_connection_iu(&iu, payload, io) {
-            self.exchanges.close(at.ox_id, at.seq_cnt);
+        if !self.port.send_connection_iu(&iu, payload, io) {
+            self.port.exchanges.close(at.ox_id, at.seq_cnt);
             return false;
         }
         if let Some((ox_id, seq_cnt)) = target.exchange.replace((at.ox_id, at.next_seq_cnt())) {
-            self.exchanges.abandon(now_ns, ox_id, seq_cnt);
+            self.port.exchanges.abandon(now_ns, ox_id, seq_cnt);
         }
         if target.sent {
-            self.counters.count(Counter::Retries);
+            self.port.counters.count(Counter::Retries);
         }
         target.sent = true;
         true
@@ -407,7 +407,7 @@ impl Engine {
         reply: PortReply,
         io: &mut I,
     ) {
-        let silent_port_ns = self.config.silent_port_ns;
+        let silent_port_ns = self.port.config.silent_port_ns;
         let ep = self.endpoints.get_mut(vi.slot()).and_then(Option::as_mut);
         let Some(Phase::Requesting(attempt)) = ep.map(|ep| &mut ep.phase) else {
             return;
@@ -417,7 +417,7 @@ impl Engine {
             if reply == PortReply::Gone
                 && let Some((ox_id, seq_cnt)) = target.exchange.take()
             {
-                self.exchanges.abandon(now_ns, ox_id, seq_cnt);
+                self.port.exchanges.abandon(now_ns, ox_id, seq_cnt);
             }
         }
         if reply == PortReply::NoMatch {
@@ -438,7 +438,9 @@ impl Engine {
         io: &mut I,
     ) {
         self.cancel_request(now_ns, vi, None, io);
-        self.release_handle(vi);
+        if let Some(ep) = self.endpoint_mut(vi) {
+            ep.handle = 0;
+        }
         self.conclude_failed(vi, error, io);
     }
 
@@ -459,10 +461,10 @@ impl Engine {
         };
         let (mode, connection_id) = (attempt.mode, attempt.connection_id);
         let targets = core::mem::take(&mut attempt.targets);
-        self.note_ended_request(now_ns, handle, connection_id);
+        self.port.note_ended_request(now_ns, handle, connection_id);
         for target in targets {
             if let Some((ox_id, seq_cnt)) = target.exchange {
-                self.exchanges.abandon(now_ns, ox_id, seq_cnt);
+                self.port.exchanges.abandon(now_ns, ox_id, seq_cnt);
             }
             let may_be_pending = match mode {
                 ConnectMode::ClientServer => target.sent && target.is_open(),
@@ -475,8 +477,8 @@ impl Engine {
             }
             // A configuration may name many ports that do not exist: silent ports leave half of the
             // table to connections and to ports where the request is pending.
-            if target.reply == PortReply::Silent && !self.has_spare_disconnect_slots() {
-                self.counters.count(Counter::CloseOverflows);
+            if target.reply == PortReply::Silent && !self.port.has_spare_disconnect_slots() {
+                self.port.counters.count(Counter::CloseOverflows);
                 continue;
             }
             let info = DisconnectInfo {
@@ -487,7 +489,7 @@ impl Engine {
                 error: false,
                 placed: None,
             };
-            self.start_disconnect(now_ns, info, io);
+            self.port.start_disconnect(now_ns, info, io);
         }
     }
 

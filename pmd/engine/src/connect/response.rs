@@ -7,15 +7,16 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, MessageReason, connect_parameter};
-use vi_types::{CallError, ViState};
+use vi_types::{CallError, ViIndex};
 
 use crate::connect::request::{PortReply, Target};
-use crate::connect::{RemoteVi, check_attributes, is_valid_peer};
+use crate::connect::{check_attributes, is_valid_peer};
+use crate::connection::Connection;
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
-use crate::endpoint::{Connection, Phase};
-use crate::engine::{Engine, ViIndex};
-use crate::engine_io::{EngineIo, Waiter};
+use crate::endpoint::Phase;
+use crate::engine::Engine;
+use crate::engine_io::EngineIo;
 use crate::pending_disconnects::DisconnectInfo;
 use crate::synonym::{Check, skips};
 
@@ -33,7 +34,7 @@ impl Engine {
         io: &mut I,
     ) {
         let Ok(payload) = ConnectResponse::parse(iu.payload) else {
-            self.counters.count(Counter::DropBadIu);
+            self.port.counters.count(Counter::DropBadIu);
             return;
         };
         let (status, reason) = connect_parameter::unpack(iu.header.parameter);
@@ -43,7 +44,7 @@ impl Engine {
             self.handle_repeated_response1(vi, status, io);
             return;
         }
-        let vi = self.slot_of(iu.header.handle);
+        let vi = self.port.slot_of(iu.header.handle);
         let is_addressed = self.endpoint(vi).is_some_and(|ep| ep.is_addressed(iu));
         let request = if is_addressed {
             self.request_exchange(vi, frame, connection_id)
@@ -98,7 +99,7 @@ impl Engine {
         if waiting && status == ConnectStatus::Continue {
             self.send_response2(vi, io);
         } else {
-            self.counters.count(Counter::DropStrayConnect);
+            self.port.counters.count(Counter::DropStrayConnect);
         }
     }
 
@@ -114,12 +115,14 @@ impl Engine {
         payload: &ConnectResponse,
         io: &mut I,
     ) {
-        self.counters.count(Counter::DropStrayConnect);
+        self.port.counters.count(Counter::DropStrayConnect);
         let connection_id = iu.header.connection_id();
         // Half of the table is reserved for connections that existed.
         if status != ConnectStatus::Continue
-            || !self.has_spare_disconnect_slots()
-            || !self.is_ended_request(now_ns, iu.header.handle, connection_id)
+            || !self.port.has_spare_disconnect_slots()
+            || !self
+                .port
+                .is_ended_request(now_ns, iu.header.handle, connection_id)
         {
             return;
         }
@@ -131,7 +134,7 @@ impl Engine {
             error: false,
             placed: None,
         };
-        self.start_disconnect(now_ns, info, io);
+        self.port.start_disconnect(now_ns, info, io);
     }
 
     /// Returns the exchange of the open request that this RESP1 answers; `None` if it answers none.
@@ -167,9 +170,9 @@ impl Engine {
     ) {
         if let Some((ox_id, seq_cnt)) = exchange {
             if frame.fc.f_ctl.contains(FCtl::LAST_SEQUENCE) {
-                self.exchanges.close(ox_id, seq_cnt);
+                self.port.exchanges.close(ox_id, seq_cnt);
             } else {
-                self.exchanges.abandon(now_ns, ox_id, seq_cnt);
+                self.port.exchanges.abandon(now_ns, ox_id, seq_cnt);
             }
         }
     }
@@ -215,7 +218,7 @@ impl Engine {
         let checked = if is_valid_peer(payload.vi_handle, &payload.attributes) {
             check_attributes(&self.attributes_of(&params), &payload.attributes)
         } else {
-            self.counters.count(Counter::DropBadIu);
+            self.port.counters.count(Counter::DropBadIu);
             if connection.mode == ConnectMode::PeerToPeer {
                 // Not a valid reply: other ports may give one.
                 self.end_request_exchange(now_ns, frame, exchange);
@@ -227,16 +230,16 @@ impl Engine {
         self.cancel_request(now_ns, vi, Some(connection.peer), io);
         if let Err(error) = checked {
             if let Some((ox_id, seq_cnt)) = exchange {
-                self.exchanges.abandon(now_ns, ox_id, seq_cnt);
+                self.port.exchanges.abandon(now_ns, ox_id, seq_cnt);
             }
             let info = connection.disconnect_info(MessageReason::Disconnected, false);
-            self.start_disconnect(now_ns, info, io);
+            self.port.start_disconnect(now_ns, info, io);
             self.fail_request(now_ns, vi, error, io);
             return;
         }
         self.bind(now_ns, vi, connection, first_msg_id, iu.header.msg_id);
         let sent = self.send_response2(vi, io);
-        let wait = self.start_wait(now_ns, vi, self.config.ulp_timeout_ns, sent);
+        let wait = self.start_wait(now_ns, vi, self.port.config.ulp_timeout_ns, sent);
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.phase = Phase::AwaitResponse3(wait);
         }
@@ -262,44 +265,20 @@ impl Engine {
         io: &mut I,
     ) {
         let Some(vi) = self.connection_of(frame, iu) else {
-            self.counters.count(Counter::DropStrayConnect);
+            self.port.counters.count(Counter::DropStrayConnect);
             return;
         };
         let Some(ep) = self.endpoint(vi) else {
             return;
         };
         let (peer_index, waiting) = (ep.peer_index, matches!(ep.phase, Phase::AwaitResponse3(_)));
-        self.note_received(peer_index, now_ns);
+        self.port.note_received(peer_index, now_ns);
         if waiting {
-            self.client_connected(vi, io);
+            if let Some((ep, mut cx)) = self.split(now_ns, vi, io) {
+                ep.client_connected(&mut cx);
+            }
         } else {
-            self.counters.count(Counter::DropStrayConnect);
+            self.port.counters.count(Counter::DropStrayConnect);
         }
-    }
-
-    /// Connects the client, after RESP3 or a message that implies it.
-    pub(crate) fn client_connected<I: EngineIo>(&mut self, vi: ViIndex, io: &mut I) {
-        let Some(ep) = self.endpoint_mut(vi) else {
-            return;
-        };
-        let Some(connection) = ep.connection.as_mut() else {
-            return;
-        };
-        let remote = RemoteVi {
-            attributes: connection.remote,
-            n_port_id: connection.peer,
-        };
-        // The connect exchange ended normally: its OX_ID may be used again.
-        let exchange_open = core::mem::take(&mut connection.exchange_open);
-        let at = connection.at;
-        ep.phase = Phase::Connected;
-        ep.conclude(Ok(remote));
-        if exchange_open {
-            self.exchanges.close(at.ox_id, at.next_seq_cnt());
-        }
-        self.arm_connect_timer(vi);
-        self.counters.count(Counter::Connects);
-        io.set_state(vi, ViState::Connected);
-        io.control_event(Waiter::Outcome(vi));
     }
 }

@@ -4,13 +4,15 @@ use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::IuView;
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
-use vi_types::ReliabilityLevel;
 
+use super::RxStream;
+use crate::connection::Break;
+use crate::context::Context;
 use crate::counters::Counter;
-use crate::endpoint::{Phase, RxKind};
-use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{AsyncError, Claim, Completion, EngineIo, Status};
+use crate::reassembly::RxKind;
 use crate::responses::Response;
+use crate::transmit::TxStream;
 
 /// Why a message failed at the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,36 +25,31 @@ pub(crate) enum ReceiveFailure {
     Protection,
 }
 
-impl Engine {
+impl RxStream {
     /// Ends the open message with an error, by reliability level and kind of message
-    /// (vipl-semantics, table of errors). Returns true if the VI stays connected.
+    /// (vipl-semantics, table of errors).
     #[cold]
     pub(crate) fn fail_message<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        tx: &mut TxStream,
+        cx: &mut Context<'_, I>,
         failure: ReceiveFailure,
-        io: &mut I,
-    ) -> bool {
-        let Some(ep) = self.endpoint_mut(vi) else {
-            return false;
-        };
-        let level = ep.params.level;
-        let Some(message) = ep.rx.message.as_mut() else {
-            return true;
+    ) -> Result<(), Break> {
+        let reliable = self.params.level.is_reliable();
+        let Some(message) = self.reassembly.message.as_mut() else {
+            return Ok(());
         };
         let (kind, msg_id) = (message.kind, message.msg_id);
         message.kind = RxKind::Discard;
-        let incomplete_write = ep.rx.damaged_or(msg_id, AsyncError::RdmaWriteAbort);
-        if failure == ReceiveFailure::Incomplete && !level.is_reliable() {
-            ep.rx.message = None;
+        if failure == ReceiveFailure::Incomplete && !reliable {
+            self.reassembly.message = None;
         }
         if kind == RxKind::Discard {
-            return true;
+            return Ok(());
         }
         let (status, reason) = match failure {
             ReceiveFailure::Incomplete => {
-                self.counters.count(Counter::IncompleteMessages);
+                cx.count(Counter::IncompleteMessages);
                 (
                     Status::TRANSPORT.with(Status::PARTIAL),
                     MessageReason::MessageIncomplete,
@@ -65,144 +62,118 @@ impl Engine {
             ReceiveFailure::Protection => (Status::PROTECTION, MessageReason::DescriptorProtection),
         };
         match kind {
-            RxKind::Receive { .. } => complete_error(vi, status, false, io),
-            RxKind::Write { claimed: true, .. } => complete_error(vi, status, true, io),
-            RxKind::Write { .. } if level.is_reliable() => io.report(
-                vi,
-                match failure {
-                    ReceiveFailure::Incomplete | ReceiveFailure::TooLong => incomplete_write,
-                    ReceiveFailure::Protection => AsyncError::RdmaWriteProtection,
-                },
-            ),
+            RxKind::Receive { .. } => complete_error(cx, status, false),
+            RxKind::Write { claimed: true, .. } => complete_error(cx, status, true),
             RxKind::Write { .. } if failure == ReceiveFailure::Protection => {
-                io.report(vi, AsyncError::RdmaWriteProtection);
+                cx.io.report(cx.vi, AsyncError::RdmaWriteProtection);
+            }
+            RxKind::Write { .. } if reliable => {
+                let error = self.damaged_or(msg_id, AsyncError::RdmaWriteAbort);
+                cx.io.report(cx.vi, error);
             }
             RxKind::Write { .. } | RxKind::Discard => {}
         }
-        self.break_reliable(now_ns, vi, reason, io)
+        self.break_reliable(tx, cx, reason)
     }
 
-    /// Handles a frame of a message whose first frame never arrived: the message is lost, and at a
-    /// reliable level the connection breaks at once.
+    /// Handles a frame of a message whose first frame never arrived, on a reliable connection: the
+    /// message is lost.
     #[cold]
     pub(super) fn first_frame_lost<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        tx: &mut TxStream,
+        cx: &mut Context<'_, I>,
         iu: &IuView<'_>,
-        io: &mut I,
-    ) {
-        let window = self.config.message_window;
-        let Some(ep) = self.endpoint(vi) else {
-            return;
-        };
-        let ahead = iu.header.msg_id.wrapping_sub(ep.rx.expected);
-        let lost_error = ep
-            .rx
-            .damaged_or(iu.header.msg_id, AsyncError::RdmaWriteAbort);
-        if !ep.params.level.is_reliable() || ahead > window {
-            return;
+    ) -> Result<(), Break> {
+        cx.count(Counter::DropNoContext);
+        let msg_id = iu.header.msg_id;
+        let lost = self.reassembly.lost_before(msg_id);
+        if lost > 0 {
+            return self.messages_lost(tx, cx, lost, iu);
         }
-        if matches!(ep.phase, Phase::AwaitResponse3(_)) {
-            // The first message implies RESP3 [FCVI P-12].
-            self.client_connected(vi, io);
-        }
-        if ahead > 0 {
-            self.messages_lost(now_ns, vi, ahead, iu, io);
-        } else {
-            self.counters.add(Counter::IncompleteMessages, 1);
-            self.report_lost(now_ns, vi, iu, lost_error, io);
-        }
+        cx.count(Counter::IncompleteMessages);
+        let error = self.damaged_or(msg_id, AsyncError::RdmaWriteAbort);
+        self.report_lost(tx, cx, iu, error)
     }
 
-    /// Handles messages that never arrived before this one. Returns true if the VI stays connected.
+    /// Handles messages that never arrived before this one.
     #[cold]
     pub(super) fn messages_lost<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        tx: &mut TxStream,
+        cx: &mut Context<'_, I>,
         lost: u32,
         iu: &IuView<'_>,
-        io: &mut I,
-    ) -> bool {
-        self.counters.add(Counter::LostMessages, u64::from(lost));
-        let Some(ep) = self.endpoint(vi) else {
-            return false;
-        };
-        if !ep.params.level.is_reliable() {
-            return true;
+    ) -> Result<(), Break> {
+        cx.port.counters.add(Counter::LostMessages, u64::from(lost));
+        if !self.params.level.is_reliable() {
+            return Ok(());
         }
-        let first_lost = ep.rx.expected;
-        let error = ep.rx.damaged_or(first_lost, AsyncError::RdmaTransport);
-        self.report_lost(now_ns, vi, iu, error, io)
+        let error = self.damaged_or(self.reassembly.expected, AsyncError::RdmaTransport);
+        self.report_lost(tx, cx, iu, error)
     }
 
     /// Reports what is missing before a frame and breaks the connection: by the next receive
-    /// descriptor if the frame's message takes one, else by an asynchronous error. Always returns
-    /// false.
+    /// descriptor if the frame's message takes one, else by an asynchronous error.
     fn report_lost<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        tx: &mut TxStream,
+        cx: &mut Context<'_, I>,
         iu: &IuView<'_>,
         error: AsyncError,
-        io: &mut I,
-    ) -> bool {
+    ) -> Result<(), Break> {
         let wants_descriptor = iu.header.opcode == Opcode::SendRequest
             || iu.header.flags & message_request::IMMEDIATE != 0;
-        if wants_descriptor && io.claim_receive(vi) != Claim::Empty {
-            complete_error(vi, Status::TRANSPORT, false, io);
+        if wants_descriptor && cx.io.claim_receive(cx.vi) != Claim::Empty {
+            complete_error(cx, Status::TRANSPORT, false);
         } else {
-            io.report(vi, error);
+            cx.io.report(cx.vi, error);
         }
-        self.break_reliable(now_ns, vi, MessageReason::MessageLost, io)
+        self.break_reliable(tx, cx, MessageReason::MessageLost)
     }
 
     /// Breaks the connection of a reliable VI; at Reliable Reception the open message is refused
-    /// first. Returns true if the VI stays connected (unreliable).
+    /// first.
     #[cold]
     pub(super) fn break_reliable<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        tx: &mut TxStream,
+        cx: &mut Context<'_, I>,
         mut reason: MessageReason,
-        io: &mut I,
-    ) -> bool {
-        self.flush_acknowledgement(now_ns, vi, io);
-        let Some(ep) = self.endpoint(vi) else {
-            return false;
-        };
-        match ep.params.level {
-            ReliabilityLevel::UnreliableDelivery => return true,
-            ReliabilityLevel::ReliableDelivery => {}
-            ReliabilityLevel::ReliableReception => {
-                if let Some(message) = ep.rx.message.as_ref().filter(|_| ep.shortcut.is_none()) {
-                    let response = Response::to(message);
-                    reason = self.refuse_message(vi, &response, reason, io);
-                }
-            }
+    ) -> Result<(), Break> {
+        self.flush_acknowledgement(tx, cx);
+        if !self.params.level.is_reliable() {
+            return Ok(());
         }
-        self.break_local(now_ns, vi, reason, io);
-        false
+        if let Some(message) = self.reassembly.message.as_ref().filter(|_| self.responds) {
+            reason = tx.responses.refuse(cx, &Response::to(message), reason);
+        }
+        Err(Break(reason))
+    }
+
+    /// Returns `RDMAW_DATA` if a frame of this message was damaged, else `error` (VIPL 3.8.1).
+    fn damaged_or(&self, msg_id: u32, error: AsyncError) -> AsyncError {
+        if self.damaged_write == Some(msg_id) {
+            AsyncError::RdmaWriteData
+        } else {
+            error
+        }
     }
 }
 
 /// Completes a receive descriptor with an error.
 pub(super) fn complete_error<I: EngineIo>(
-    vi: ViIndex,
+    cx: &mut Context<'_, I>,
     status: Status,
     remote_write: bool,
-    io: &mut I,
 ) {
-    io.complete_receive(
-        vi,
-        Completion {
-            status,
-            length_bytes: 0,
-            immediate: None,
-            remote_write,
-        },
-    );
+    let completion = Completion {
+        status,
+        length_bytes: 0,
+        immediate: None,
+        remote_write,
+    };
+    cx.io.complete_receive(cx.vi, completion);
 }
 
 /// Returns the reason code for an unusable receive descriptor [P-8].

@@ -2,130 +2,100 @@
 //! breaks (ADR 0041).
 
 use fcvi_frame::device_header::DeviceHeader;
-use fcvi_frame::fc::NPortId;
 use fcvi_frame::reason::MessageReason;
 
+use super::RxStream;
+use crate::connection::Break;
+use crate::context::Context;
 use crate::counters::Counter;
-use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{AsyncError, EngineIo};
-use crate::misses::MissKey;
+use crate::transmit::TxStream;
 
-/// Key under which a peer's misses are counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct PeerKey {
-    port: NPortId,
-    /// The user of its VI, if that is a VI of this engine.
-    user: Option<u32>,
-}
-
-impl MissKey for PeerKey {}
-
-impl Engine {
-    /// Returns the key of a VI's peer; `None` if it is a VI of this engine and of the same user.
-    fn peer_key(&self, vi: ViIndex) -> Option<PeerKey> {
-        let ep = self.endpoint(vi)?;
-        let connection = ep.connection.as_ref()?;
-        let port = connection.peer;
-        if port != self.config.n_port_id {
-            return Some(PeerKey { port, user: None });
-        }
-        let other = self.endpoint(self.slot_of(connection.peer_handle));
-        let other = other.filter(|other| other.handle == connection.peer_handle);
-        let user = other.map(|other| other.user);
-        (user != Some(ep.user)).then_some(PeerKey { port, user })
-    }
-
-    /// Starts counting misses of a new connection, watched if its peer has missed recently.
-    pub(crate) fn watch_misses(&mut self, vi: ViIndex) {
-        let key = self.peer_key(vi);
-        let misses = self.misses.connect(key);
-        if let Some(ep) = self.endpoint_mut(vi) {
-            ep.rx.misses = misses;
-        }
-    }
-
+impl RxStream {
     /// Reports whether an access on a watched connection is refused without a look-up.
     #[cold]
-    pub(crate) fn is_limited(&mut self, now_ns: u64, vi: ViIndex) -> bool {
-        let key = self.peer_key(vi);
-        let Some(ep) = self.endpoints.get_mut(vi.slot()).and_then(Option::as_mut) else {
-            return true;
-        };
-        let limited = !self.misses.may_look_up(now_ns, key, &mut ep.rx.misses);
+    pub(super) fn is_limited<I>(&mut self, cx: &mut Context<'_, I>) -> bool {
+        let misses = &mut cx.port.misses;
+        let limited = !misses.may_look_up(cx.now_ns, self.peer_key, &mut self.misses);
         if limited {
-            self.counters.count(Counter::DropRdmaLimited);
+            cx.count(Counter::DropRdmaLimited);
         }
         limited
     }
 
     /// Counts an access that was refused after a look-up, if its handle names no region of the VI.
     #[cold]
-    pub(crate) fn miss<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, handle: u32, io: &mut I) {
-        if io.names_region(vi, handle) {
+    pub(crate) fn miss<I: EngineIo>(&mut self, cx: &mut Context<'_, I>, handle: u32) {
+        if cx.io.names_region(cx.vi, handle) {
             return;
         }
-        self.counters.count(Counter::RdmaMisses);
-        let key = self.peer_key(vi);
-        if let Some(ep) = self.endpoints.get_mut(vi.slot()).and_then(Option::as_mut) {
-            self.misses.miss(now_ns, key, &mut ep.rx.misses);
-        }
+        cx.count(Counter::RdmaMisses);
+        let misses = &mut cx.port.misses;
+        misses.miss(cx.now_ns, self.peer_key, &mut self.misses);
     }
 
     /// Looks up the target of an RDMA write.
     #[inline]
     pub(super) fn check_write<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         header: &DeviceHeader,
-        io: &mut I,
     ) -> bool {
-        let allowed = io.check_rdma_write(vi, header);
+        let allowed = cx.io.check_rdma_write(cx.vi, header);
         if !allowed {
-            self.miss(now_ns, vi, header.rmt_va_handle, io);
+            self.miss(cx, header.rmt_va_handle);
         }
         allowed
     }
 
+    /// Returns why the peer may not read there, or `None` if it may.
+    pub(crate) fn refuses_read<I: EngineIo>(
+        &mut self,
+        cx: &mut Context<'_, I>,
+        header: &DeviceHeader,
+    ) -> Option<MessageReason> {
+        if !self.params.rdma_read {
+            return Some(MessageReason::ReadNotEnabled);
+        }
+        let limited = self.misses.is_watched() && self.is_limited(cx);
+        if limited || header.tot_len > self.params.max_transfer_bytes {
+            return Some(MessageReason::ReadProtection);
+        }
+        if cx.io.check_rdma_read(cx.vi, header) {
+            return None;
+        }
+        self.miss(cx, header.rmt_va_handle);
+        Some(MessageReason::ReadProtection)
+    }
+
     /// Drops an RDMA write at Unreliable Delivery that was not looked up. Only the one that breaks
-    /// the connection is reported to the consumer. Returns false if it broke.
+    /// the connection is reported to the consumer.
     #[cold]
     pub(super) fn drop_limited<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        io: &mut I,
-    ) -> bool {
-        if !self.is_exhausted(vi) {
-            return true;
+        tx: &mut TxStream,
+        cx: &mut Context<'_, I>,
+    ) -> Result<(), Break> {
+        if !cx.port.misses.is_exhausted(&self.misses) {
+            return Ok(());
         }
-        io.report(vi, AsyncError::RdmaWriteProtection);
-        self.break_refused(now_ns, vi, MessageReason::WriteProtection, io)
+        cx.io.report(cx.vi, AsyncError::RdmaWriteProtection);
+        self.break_refused(tx, cx, MessageReason::WriteProtection)
     }
 
     /// Breaks the connection after a refused write: at a reliable level, or after too many of them.
-    /// Returns true if the VI stays connected.
     #[cold]
     pub(super) fn break_refused<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        tx: &mut TxStream,
+        cx: &mut Context<'_, I>,
         reason: MessageReason,
-        io: &mut I,
-    ) -> bool {
-        let exhausted = self.is_exhausted(vi);
-        if !self.break_reliable(now_ns, vi, reason, io) {
-            return false;
+    ) -> Result<(), Break> {
+        self.break_reliable(tx, cx, reason)?;
+        if cx.port.misses.is_exhausted(&self.misses) {
+            cx.count(Counter::RdmaMissBreaks);
+            return Err(Break(reason));
         }
-        if exhausted {
-            self.counters.count(Counter::RdmaMissBreaks);
-            self.break_local(now_ns, vi, reason, io);
-        }
-        !exhausted
-    }
-
-    fn is_exhausted(&self, vi: ViIndex) -> bool {
-        let ep = self.endpoint(vi);
-        ep.is_some_and(|ep| self.misses.is_exhausted(&ep.rx.misses))
+        Ok(())
     }
 }

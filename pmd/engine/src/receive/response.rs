@@ -13,285 +13,292 @@ use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
 use vi_types::ReliabilityLevel;
 
-use super::frame_order::{FrameOrder, frame_order};
+use super::RxStream;
+use crate::connection::Break;
+use crate::context::Context;
 use crate::counters::Counter;
-use crate::engine::{Engine, ViIndex};
+use crate::endpoint::Endpoint;
 use crate::engine_io::{EngineIo, Status};
+use crate::reassembly::{Accepted, order};
 use crate::synonym::{Check, skips};
-use crate::transmit::{OperationKind, SendFailure};
+use crate::transmit::{OperationKind, SendFailure, TxStream};
 
-impl Engine {
-    /// Handles FCVI_SEND_RESP and FCVI_WRITE_RESP.
-    pub(super) fn handle_response<I: EngineIo>(
+impl Endpoint {
+    /// Handles a response: FCVI_SEND_RESP, FCVI_WRITE_RESP or FCVI_READ_RESP.
+    pub(super) fn receive_response<I: EngineIo>(
         &mut self,
-        now_ns: u64,
+        cx: &mut Context<'_, I>,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        io: &mut I,
-    ) {
-        let Some(vi) = self.answered_endpoint(now_ns, frame, iu, io) else {
-            return;
-        };
-        let recovers = self.tx_mut(vi).is_some_and(|tx| tx.recovery.is_some());
-        if recovers && iu.header.flags & message_response::CUMULATIVE != 0 {
-            self.take_acknowledgement(now_ns, vi, frame, iu, io);
-            return;
-        }
-        if !is_whole(frame, iu) {
-            self.counters.count(Counter::DropBadIu);
-            return;
-        }
-        let refused = iu.header.flags & message_response::ERROR != 0;
-        let is_write = iu.header.opcode == Opcode::WriteResponse;
-        let fits = |kind| match kind {
-            OperationKind::Send => !is_write,
-            OperationKind::Write { .. } => is_write,
-            OperationKind::Read => false,
-        };
-        let outstanding = self.outstanding(vi, frame, iu, fits);
-        // With recovery only acknowledgements complete a message.
-        let Some((at, kind)) = outstanding.filter(|_| refused || !recovers) else {
-            self.counters.count(Counter::DropStrayResponse);
-            return;
-        };
-        if self.earlier_response_lost(now_ns, vi, at, |kind| kind != OperationKind::Read, io) {
-            return;
-        }
-        if refused {
-            self.message_refused(now_ns, vi, kind, iu, io);
-            return;
-        }
-        let entry = self.tx_mut(vi).and_then(|tx| tx.in_flight.get(at).copied());
-        let Some(entry) = entry else {
-            // Its last frame has not been sent.
-            self.counters.count(Counter::DropStrayResponse);
-            return;
-        };
-        self.handle_answer(now_ns, vi, at, entry.next_seq_cnt.wrapping_add(1), io);
-    }
-
-    /// Handles FCVI_READ_RESP.
-    pub(super) fn handle_read_response<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        frame: &FrameView<'_>,
-        iu: &IuView<'_>,
-        io: &mut I,
-    ) {
-        let Some(vi) = self.answered_endpoint(now_ns, frame, iu, io) else {
-            return;
-        };
-        let error = iu.header.flags & message_response::ERROR != 0;
-        let last = frame.fc.f_ctl.contains(FCtl::END_SEQUENCE);
-        let well_formed = if error {
-            is_whole(frame, iu)
-        } else {
-            frame.fc.f_ctl.contains(FCtl::RELATIVE_OFFSET)
-                && last == (iu.header.flags & message_response::LAST != 0)
-                && (frame.sof == Sof::I3) == (frame.fc.parameter == 0)
-                && (last || !iu.payload.is_empty())
-        };
-        if !well_formed {
-            self.counters.count(Counter::DropBadIu);
-            return;
-        }
-        let Some((at, kind)) = self.outstanding(vi, frame, iu, |kind| kind == OperationKind::Read)
-        else {
-            self.counters.count(Counter::DropStrayResponse);
-            return;
-        };
-        let recovers = self.tx_mut(vi).is_some_and(|tx| tx.recovery.is_some());
-        if recovers && !error {
-            self.take_recovered_read_data(now_ns, vi, frame, iu, io);
-            return;
-        }
-        // A read is refused when its request arrives, while others may still be queued.
-        if self.earlier_response_lost(
-            now_ns,
-            vi,
-            at,
-            |kind| !error || kind != OperationKind::Read,
-            io,
-        ) {
-            return;
-        }
-        if error {
-            self.message_refused(now_ns, vi, kind, iu, io);
-        } else {
-            self.take_read_data(now_ns, vi, at, frame, iu, io);
-        }
-    }
-
-    /// Returns the endpoint that a response names, if it comes from the responder of an exchange.
-    fn answered_endpoint<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        frame: &FrameView<'_>,
-        iu: &IuView<'_>,
-        io: &mut I,
-    ) -> Option<ViIndex> {
-        let Some(vi) = self.message_endpoint(frame, iu) else {
-            self.repeat_disconnect(now_ns, frame, iu, io);
-            return None;
-        };
-        let ep = self.endpoint(vi)?;
-        if !ep.params.level.is_reliable() {
-            self.counters.count(Counter::DropWrongLevel);
-            return None;
+    ) -> Result<(), Break> {
+        if !self.params.level.is_reliable() {
+            cx.count(Counter::DropWrongLevel);
+            return Ok(());
         }
         let f_ctl = frame.fc.f_ctl;
         if !f_ctl.contains(FCtl::EXCHANGE_RESPONDER)
             || !f_ctl.contains(FCtl::LAST_SEQUENCE)
             || f_ctl.contains(FCtl::FIRST_SEQUENCE)
         {
-            self.counters.count(Counter::DropBadIu);
-            return None;
+            cx.count(Counter::DropBadIu);
+            return Ok(());
         }
-        let peer_index = ep.peer_index;
-        self.note_received(peer_index, now_ns);
-        Some(vi)
-    }
-
-    /// Returns the unanswered message that a response is about: its position, which is one after
-    /// those in flight if it is still being sent, and its kind.
-    fn outstanding(
-        &mut self,
-        vi: ViIndex,
-        frame: &FrameView<'_>,
-        iu: &IuView<'_>,
-        fits: impl Fn(OperationKind) -> bool,
-    ) -> Option<(usize, OperationKind)> {
-        let (msg_id, ox_id) = (iu.header.msg_id, frame.fc.ox_id);
-        let level = self.level_of(vi)?;
-        let tx = self.tx_mut(vi)?;
-        let any = || (skips(Check::AnsweredMessage) && !tx.in_flight.is_empty()).then_some(0);
-        let found = match tx.in_flight.find(msg_id).or_else(any) {
-            Some(at) => {
-                let entry = tx.in_flight.get(at)?;
-                let on_its_exchange = entry.ox_id == ox_id || skips(Check::AnsweredExchange);
-                let ours = !entry.answered && on_its_exchange;
-                ours.then_some((at, entry.kind))
-            }
-            None => {
-                let message = tx.message.as_ref()?;
-                let ours = level == ReliabilityLevel::ReliableReception
-                    && message.msg_id == msg_id
-                    && message.exchange.ox_id == ox_id;
-                ours.then(|| (tx.in_flight.len(), OperationKind::of(&message.work)))
-            }
+        cx.port.note_received(self.peer_index, cx.now_ns);
+        let Some(tx) = self.tx.as_deref_mut() else {
+            return Ok(());
         };
-        found.filter(|(_, kind)| fits(*kind))
-    }
-
-    /// Fails the oldest earlier message of this kind without a response, which will not arrive any
-    /// more. Returns true if the VI broke.
-    fn earlier_response_lost<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        at: usize,
-        fits: impl Fn(OperationKind) -> bool,
-        io: &mut I,
-    ) -> bool {
-        let recovers = self.tx_mut(vi).is_some_and(|tx| tx.recovery.is_some());
-        let lost = !recovers
-            && self
-                .first_unanswered(vi, &fits)
-                .is_some_and(|first| first < at);
-        if lost {
-            self.counters.count(Counter::LostResponses);
-            self.transport_failed(now_ns, vi, fits, MessageReason::MessageLost, io);
-        }
-        lost
-    }
-
-    /// Fails the message that the peer refused; the peer has left the connection.
-    #[cold]
-    fn message_refused<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        kind: OperationKind,
-        iu: &IuView<'_>,
-        io: &mut I,
-    ) {
-        self.counters.count(Counter::RxResponses);
-        let msg_id = iu.header.msg_id;
-        self.acknowledged_before(now_ns, vi, msg_id, io);
-        let Some(tx) = self.tx_mut(vi) else {
-            return;
-        };
-        // One position after those in flight if it is being sent.
-        let at = tx.in_flight.find(msg_id).unwrap_or(tx.in_flight.len());
-        let reason = MessageReason::from_parameter(iu.header.parameter);
-        let status = SendFailure::status_of(reason, kind);
-        self.fail_in_flight(now_ns, vi, at, status, io);
-        self.break_local(now_ns, vi, MessageReason::ProtocolError, io);
-    }
-
-    /// Places a frame of a read's data and completes the read with the last one.
-    fn take_read_data<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        at: usize,
-        frame: &FrameView<'_>,
-        iu: &IuView<'_>,
-        io: &mut I,
-    ) {
-        let Some(entry) = self.tx_mut(vi).and_then(|tx| tx.in_flight.get_mut(at)) else {
-            return;
-        };
-        let fc = &frame.fc;
-        let placed_bytes = entry.placed_bytes;
-        let order = frame_order(fc, entry.next_seq_cnt, placed_bytes);
-        if order == FrameOrder::Duplicate {
-            self.counters.count(Counter::DropDuplicate);
-            return;
-        }
-        let last = fc.f_ctl.contains(FCtl::END_SEQUENCE);
-        // Both below 2^32: the sum is checked, never wrapped.
-        let end = u64::from(placed_bytes) + iu.payload.len() as u64;
-        let whole = end == u64::from(entry.length_bytes);
-        let fits = end <= u64::from(entry.length_bytes) && last == whole;
-        if order == FrameOrder::Gap || !fits {
-            self.counters.count(Counter::IncompleteMessages);
-            self.fail_in_flight(now_ns, vi, at, Status::TRANSPORT, io);
-            self.break_local(now_ns, vi, MessageReason::MessageIncomplete, io);
-            return;
-        }
-        self.place_read_data(now_ns, vi, at, (fc.seq_cnt, end as u32, last), iu, io);
-    }
-
-    /// Places the next data of a read. The tuple is the frame's SEQ_CNT, its end in the read, and
-    /// whether it is the last one.
-    pub(crate) fn place_read_data<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        at: usize,
-        (seq_cnt, end, last): (u16, u32, bool),
-        iu: &IuView<'_>,
-        io: &mut I,
-    ) {
-        let Some(entry) = self.tx_mut(vi).and_then(|tx| tx.in_flight.get_mut(at)) else {
-            return;
-        };
-        if !io.place_read(vi, at as u32, entry.placed_bytes, iu.payload) {
-            self.fail_in_flight(now_ns, vi, at, Status::PROTECTION, io);
-            self.break_local(now_ns, vi, MessageReason::ProtocolError, io);
-            return;
-        }
-        entry.placed_bytes = end;
-        entry.next_seq_cnt = seq_cnt.wrapping_add(1);
-        let next_seq_cnt = entry.next_seq_cnt;
-        self.counters.count(Counter::RxFrames);
-        if last {
-            self.handle_answer(now_ns, vi, at, next_seq_cnt, io);
+        if iu.header.opcode == Opcode::ReadResponse {
+            receive_read_response(tx, &self.rx, cx, frame, iu)
+        } else if tx.recovery.is_some() && iu.header.flags & message_response::CUMULATIVE != 0 {
+            tx.take_acknowledgement(&self.rx, cx, frame, iu);
+            Ok(())
         } else {
-            self.restart_response_timeout(now_ns, vi);
+            receive_message_response(tx, cx, frame, iu)
         }
     }
+}
+
+/// Handles FCVI_SEND_RESP and FCVI_WRITE_RESP.
+fn receive_message_response<I: EngineIo>(
+    tx: &mut TxStream,
+    cx: &mut Context<'_, I>,
+    frame: &FrameView<'_>,
+    iu: &IuView<'_>,
+) -> Result<(), Break> {
+    if !is_whole(frame, iu) {
+        cx.count(Counter::DropBadIu);
+        return Ok(());
+    }
+    let refused = iu.header.flags & message_response::ERROR != 0;
+    let is_write = iu.header.opcode == Opcode::WriteResponse;
+    let fits = |kind| match kind {
+        OperationKind::Send => !is_write,
+        OperationKind::Write { .. } => is_write,
+        OperationKind::Read => false,
+    };
+    let outstanding = outstanding(tx, frame, iu, fits);
+    // With recovery only acknowledgements complete a message.
+    let Some((at, kind)) = outstanding.filter(|_| refused || tx.recovery.is_none()) else {
+        cx.count(Counter::DropStrayResponse);
+        return Ok(());
+    };
+    earlier_response_lost(tx, cx, at, |kind| kind != OperationKind::Read)?;
+    if refused {
+        return Err(message_refused(tx, cx, kind, iu));
+    }
+    match tx.in_flight.get(at).copied() {
+        Some(entry) => tx.handle_answer(cx, at, entry.next_seq_cnt.wrapping_add(1)),
+        // Its last frame has not been sent.
+        None => cx.count(Counter::DropStrayResponse),
+    }
+    Ok(())
+}
+
+/// Handles FCVI_READ_RESP.
+fn receive_read_response<I: EngineIo>(
+    tx: &mut TxStream,
+    rx: &RxStream,
+    cx: &mut Context<'_, I>,
+    frame: &FrameView<'_>,
+    iu: &IuView<'_>,
+) -> Result<(), Break> {
+    let error = iu.header.flags & message_response::ERROR != 0;
+    let last = frame.fc.f_ctl.contains(FCtl::END_SEQUENCE);
+    let well_formed = if error {
+        is_whole(frame, iu)
+    } else {
+        frame.fc.f_ctl.contains(FCtl::RELATIVE_OFFSET)
+            && last == (iu.header.flags & message_response::LAST != 0)
+            && (frame.sof == Sof::I3) == (frame.fc.parameter == 0)
+            && (last || !iu.payload.is_empty())
+    };
+    if !well_formed {
+        cx.count(Counter::DropBadIu);
+        return Ok(());
+    }
+    let Some((at, kind)) = outstanding(tx, frame, iu, |kind| kind == OperationKind::Read) else {
+        cx.count(Counter::DropStrayResponse);
+        return Ok(());
+    };
+    if tx.recovery.is_some() && !error {
+        return take_recovered_read_data(tx, rx, cx, frame, iu);
+    }
+    // A read is refused when its request arrives, while others may still be queued.
+    earlier_response_lost(tx, cx, at, |kind| !error || kind != OperationKind::Read)?;
+    if error {
+        Err(message_refused(tx, cx, kind, iu))
+    } else {
+        take_read_data(tx, cx, at, frame, iu)
+    }
+}
+
+/// Returns the unanswered message that a response is about: its position, which is one after those
+/// in flight if it is still being sent, and its kind.
+fn outstanding(
+    tx: &TxStream,
+    frame: &FrameView<'_>,
+    iu: &IuView<'_>,
+    fits: impl Fn(OperationKind) -> bool,
+) -> Option<(usize, OperationKind)> {
+    let (msg_id, ox_id) = (iu.header.msg_id, frame.fc.ox_id);
+    let any = || (skips(Check::AnsweredMessage) && !tx.in_flight.is_empty()).then_some(0);
+    let found = match tx.in_flight.find(msg_id).or_else(any) {
+        Some(at) => {
+            let entry = tx.in_flight.get(at)?;
+            let on_its_exchange = entry.ox_id == ox_id || skips(Check::AnsweredExchange);
+            let ours = !entry.answered && on_its_exchange;
+            ours.then_some((at, entry.kind))
+        }
+        None => {
+            let message = tx.message.as_ref()?;
+            let ours = tx.level == ReliabilityLevel::ReliableReception
+                && message.msg_id == msg_id
+                && message.exchange.ox_id == ox_id;
+            ours.then(|| (tx.in_flight.len(), OperationKind::of(&message.work)))
+        }
+    };
+    found.filter(|(_, kind)| fits(*kind))
+}
+
+/// Fails the oldest earlier message of this kind without a response, which will not arrive any
+/// more.
+fn earlier_response_lost<I: EngineIo>(
+    tx: &mut TxStream,
+    cx: &mut Context<'_, I>,
+    at: usize,
+    fits: impl Fn(OperationKind) -> bool,
+) -> Result<(), Break> {
+    let first = tx.first_unanswered(&fits);
+    if tx.recovery.is_some() || first.is_none_or(|first| first >= at) {
+        return Ok(());
+    }
+    cx.count(Counter::LostResponses);
+    Err(tx.transport_failed(cx, fits, MessageReason::MessageLost))
+}
+
+/// Fails the message that the peer refused; the peer has left the connection.
+#[cold]
+fn message_refused<I: EngineIo>(
+    tx: &mut TxStream,
+    cx: &mut Context<'_, I>,
+    kind: OperationKind,
+    iu: &IuView<'_>,
+) -> Break {
+    cx.count(Counter::RxResponses);
+    let msg_id = iu.header.msg_id;
+    tx.acknowledged_before(cx, msg_id);
+    // One position after those in flight if it is being sent.
+    let at = tx.in_flight.find(msg_id).unwrap_or(tx.in_flight.len());
+    let reason = MessageReason::from_parameter(iu.header.parameter);
+    tx.fail_in_flight(cx, at, SendFailure::status_of(reason, kind));
+    Break(MessageReason::ProtocolError)
+}
+
+/// Places a frame of a read's data and completes the read with the last one.
+fn take_read_data<I: EngineIo>(
+    tx: &mut TxStream,
+    cx: &mut Context<'_, I>,
+    at: usize,
+    frame: &FrameView<'_>,
+    iu: &IuView<'_>,
+) -> Result<(), Break> {
+    let Some(entry) = tx.in_flight.get(at) else {
+        return Ok(());
+    };
+    let fc = &frame.fc;
+    match order(
+        (fc.seq_cnt, fc.parameter),
+        entry.next_seq_cnt,
+        entry.placed_bytes,
+    ) {
+        Accepted::InOrder => place_read_data(tx, cx, at, frame, iu),
+        Accepted::Duplicate(counter) => {
+            cx.count(counter);
+            Ok(())
+        }
+        _ => Err(read_incomplete(tx, cx, at)),
+    }
+}
+
+/// Handles data of a read with recovery.
+fn take_recovered_read_data<I: EngineIo>(
+    tx: &mut TxStream,
+    rx: &RxStream,
+    cx: &mut Context<'_, I>,
+    frame: &FrameView<'_>,
+    iu: &IuView<'_>,
+) -> Result<(), Break> {
+    let msg_id = iu.header.msg_id;
+    // The target has everything up to the read.
+    tx.acknowledged_before(cx, msg_id.wrapping_add(1));
+    let room = tx.send_payload_bytes.max(1);
+    let found = tx.in_flight.find(msg_id);
+    let Some((at, entry)) = found.and_then(|at| Some((at, *tx.in_flight.get(at)?))) else {
+        return Ok(());
+    };
+    let fc = &frame.fc;
+    let number = (fc.parameter / room) as u16;
+    let seq_cnt = entry.first_seq_cnt.wrapping_add(1).wrapping_add(number);
+    let counts = fc.seq_cnt == seq_cnt || skips(Check::SequenceCount);
+    if !fc.parameter.is_multiple_of(room) || !counts {
+        cx.count(Counter::DropSynonym);
+    } else if fc.parameter < entry.placed_bytes && !skips(Check::RelativeOffset) {
+        cx.count(Counter::DropDuplicate);
+    } else if fc.parameter > entry.placed_bytes {
+        if let Some(recovery) = tx.recovery.as_mut() {
+            recovery.request_read_again(cx.now_ns, msg_id);
+        }
+        cx.count(Counter::DropAheadRead);
+        tx.queue_recovery(rx, cx);
+    } else {
+        place_read_data(tx, cx, at, frame, iu)?;
+        tx.restart_recovery_timer(cx, true);
+    }
+    Ok(())
+}
+
+/// Places the next data of a read and completes the read with the last frame.
+fn place_read_data<I: EngineIo>(
+    tx: &mut TxStream,
+    cx: &mut Context<'_, I>,
+    at: usize,
+    frame: &FrameView<'_>,
+    iu: &IuView<'_>,
+) -> Result<(), Break> {
+    let Some(entry) = tx.in_flight.get_mut(at) else {
+        return Ok(());
+    };
+    let last = frame.fc.f_ctl.contains(FCtl::END_SEQUENCE);
+    // Both below 2^32: the sum is checked, never wrapped.
+    let end = u64::from(entry.placed_bytes) + iu.payload.len() as u64;
+    let whole = end == u64::from(entry.length_bytes);
+    if end > u64::from(entry.length_bytes) || last != whole {
+        return Err(read_incomplete(tx, cx, at));
+    }
+    if !cx
+        .io
+        .place_read(cx.vi, at as u32, entry.placed_bytes, iu.payload)
+    {
+        tx.fail_in_flight(cx, at, Status::PROTECTION);
+        return Err(Break(MessageReason::ProtocolError));
+    }
+    entry.placed_bytes = end as u32;
+    entry.next_seq_cnt = frame.fc.seq_cnt.wrapping_add(1);
+    let next_seq_cnt = entry.next_seq_cnt;
+    cx.count(Counter::RxFrames);
+    if last {
+        tx.handle_answer(cx, at, next_seq_cnt);
+    } else {
+        tx.restart_response_timeout(cx);
+    }
+    Ok(())
+}
+
+/// Fails a read whose data has a gap, or another length than it.
+fn read_incomplete<I: EngineIo>(tx: &mut TxStream, cx: &mut Context<'_, I>, at: usize) -> Break {
+    cx.count(Counter::IncompleteMessages);
+    tx.fail_in_flight(cx, at, Status::TRANSPORT);
+    Break(MessageReason::MessageIncomplete)
 }
 
 /// Reports whether this is a whole response without data in one frame.

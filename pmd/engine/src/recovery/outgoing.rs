@@ -18,13 +18,14 @@ use fcvi_frame::reason::MessageReason;
 use super::retransmit_queue::RetransmitQueue;
 use super::window::{RoundTrip, Window};
 use super::{RecoveryConfig, frames_of};
+use crate::connection::Break;
+use crate::context::Context;
 use crate::counters::Counter;
-use crate::endpoint::TxStream;
-use crate::engine::{Engine, ViIndex};
 use crate::engine_io::EngineIo;
+use crate::receive::RxStream;
 use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
-use crate::transmit::{OperationKind, tx_of};
+use crate::transmit::{OperationKind, TxStream};
 
 /// The send stream of a connection with recovery. Allocates at construction only.
 #[derive(Debug)]
@@ -69,7 +70,7 @@ impl TxRecovery {
     }
 
     /// Requests a read of ours again, whose data has a gap or does not arrive.
-    pub(super) fn request_read_again(&mut self, now_ns: u64, msg_id: u32) {
+    pub(crate) fn request_read_again(&mut self, now_ns: u64, msg_id: u32) {
         let repeat_ns = self.round_trip.repeat_ns();
         self.retransmits.add(now_ns, msg_id, 0..1, repeat_ns);
     }
@@ -147,51 +148,44 @@ impl TxStream {
     fn expects_response(&self) -> bool {
         self.unacknowledged() > 0 || self.in_flight.unanswered_reads() > 0
     }
-}
 
-impl Engine {
     /// Starts waiting for the acknowledgement of a completely sent descriptor.
-    pub(crate) fn sent_recoverable(
+    pub(crate) fn sent_recoverable<I>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         kind: OperationKind,
         bytes: u32,
     ) {
-        let Some(tx) = self.tx_mut(vi) else {
-            return;
-        };
-        let frames = tx.request_frames(kind, bytes);
-        let msg_id = tx.next_msg_id.wrapping_sub(1);
-        if let Some(recovery) = tx.recovery.as_mut() {
+        let frames = self.request_frames(kind, bytes);
+        let msg_id = self.next_msg_id.wrapping_sub(1);
+        if let Some(recovery) = self.recovery.as_mut() {
             recovery.sent_frames = recovery.sent_frames.wrapping_add(frames);
-            recovery.sample.get_or_insert((msg_id, now_ns));
+            recovery.sample.get_or_insert((msg_id, cx.now_ns));
         }
-        self.expect_answer(now_ns, vi);
+        self.expect_answer(cx);
     }
 
     /// Starts the recovery timer, if it is not running, after sending a frame that the peer
     /// answers.
-    pub(crate) fn expect_answer(&mut self, now_ns: u64, vi: ViIndex) {
-        let Some(recovery) = self.tx_mut(vi).and_then(|tx| tx.recovery.as_mut()) else {
+    pub(crate) fn expect_answer<I>(&mut self, cx: &mut Context<'_, I>) {
+        let Some(recovery) = self.recovery.as_mut() else {
             return;
         };
-        let at_ns = now_ns + recovery.round_trip.timeout_ns();
+        let at_ns = cx.now_ns + recovery.round_trip.timeout_ns();
         let at_ns = *recovery.deadline_ns.get_or_insert(at_ns);
         if recovery.timer_ns.is_none_or(|timer_ns| timer_ns > at_ns) {
             recovery.timer_ns = Some(at_ns);
-            self.timers.set(at_ns, TimerKey::Recover(vi.0));
+            cx.port.timers.set(at_ns, TimerKey::Recover(cx.vi.0));
         }
     }
 
     /// Handles a cumulative FCVI_SEND_RESP.
     pub(crate) fn take_acknowledgement<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        rx: &RxStream,
+        cx: &mut Context<'_, I>,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
-        io: &mut I,
     ) {
         let f_ctl = frame.fc.f_ctl;
         let whole = frame.sof == Sof::I3
@@ -204,91 +198,82 @@ impl Engine {
             _ => Err(()),
         };
         let (true, Ok(ranges)) = (whole, ranges) else {
-            self.counters.count(Counter::DropBadIu);
+            cx.count(Counter::DropBadIu);
             return;
         };
         let next = iu.header.msg_id.wrapping_add(1);
-        let acknowledged = self.acknowledged(now_ns, vi, next, frame.fc.parameter, io);
+        let acknowledged = self.acknowledged(cx, next, frame.fc.parameter);
         match acknowledged {
             Acknowledged::Further | Acknowledged::Known => {}
             Acknowledged::Stale => {
-                self.counters.count(Counter::StaleAcknowledgements);
+                cx.count(Counter::StaleAcknowledgements);
                 return;
             }
             Acknowledged::Impossible => {
-                self.counters.count(Counter::DropStrayResponse);
+                cx.count(Counter::DropStrayResponse);
                 return;
             }
         }
-        self.counters.count(Counter::RxAcknowledgements);
+        cx.count(Counter::RxAcknowledgements);
         // The response to what is retransmitted for it is as fast as any other.
-        self.restart_recovery_timer(now_ns, vi, acknowledged == Acknowledged::Further);
+        self.restart_recovery_timer(cx, acknowledged == Acknowledged::Further);
         if let Some(ranges) = ranges {
-            self.counters.count(Counter::RxGapReports);
+            cx.count(Counter::RxGapReports);
             for range in ranges.iter() {
-                self.retransmit_range(now_ns, vi, range);
+                self.retransmit_range(cx.now_ns, range);
             }
-            self.queue_recovery(vi, io);
+            self.queue_recovery(rx, cx);
         }
     }
 
     /// Handles the acknowledgement in a send or write, if it carries one: the message up to which
     /// everything is placed.
-    pub(super) fn take_carried_acknowledgement<I: EngineIo>(
+    pub(crate) fn take_carried_acknowledgement<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         iu: &IuView<'_>,
-        io: &mut I,
     ) {
         let flags = iu.header.flags & (message_request::ACKNOWLEDGES | message_request::IMMEDIATE);
         if flags != message_request::ACKNOWLEDGES {
             return;
         }
         let next = iu.header.parameter.wrapping_add(1);
-        let acknowledged = self.acknowledged(now_ns, vi, next, 0, io);
+        let acknowledged = self.acknowledged(cx, next, 0);
         let counter = match acknowledged {
             Acknowledged::Further | Acknowledged::Known => {
-                self.restart_recovery_timer(now_ns, vi, acknowledged == Acknowledged::Further);
+                self.restart_recovery_timer(cx, acknowledged == Acknowledged::Further);
                 Counter::RxAcknowledgementsCarried
             }
             Acknowledged::Stale => Counter::StaleAcknowledgements,
             Acknowledged::Impossible => Counter::DropStrayResponse,
         };
-        self.counters.count(counter);
+        cx.count(counter);
     }
 
     /// Acknowledges everything before this message, which the peer refuses or answers.
     pub(crate) fn acknowledged_before<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         msg_id: u32,
-        io: &mut I,
     ) {
         // If it is older than another one it has no effect; the message is known.
-        let _ = self.acknowledged(now_ns, vi, msg_id, 0, io);
+        let _ = self.acknowledged(cx, msg_id, 0);
     }
 
     /// Acknowledges everything before message `next`, and `placed_bytes` of it.
     fn acknowledged<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         next: u32,
         placed_bytes: u32,
-        io: &mut I,
     ) -> Acknowledged {
-        let Some(tx) = self.endpoints.get_mut(vi.slot()).and_then(tx_of) else {
-            return Acknowledged::Impossible;
-        };
-        let (next, placed_frames) = match tx.placed_frames(next, placed_bytes) {
+        let (next, placed_frames) = match self.placed_frames(next, placed_bytes) {
             Some(frames) => (next, frames),
             // Treated as an acknowledgement of everything sent.
-            None if skips(Check::AcknowledgedMessage) => (tx.first_unsent(), 0),
+            None if skips(Check::AcknowledgedMessage) => (self.first_unsent(), 0),
             None => return Acknowledged::Impossible,
         };
-        let Some(mut recovery) = tx.recovery.take() else {
+        let Some(mut recovery) = self.recovery.take() else {
             return Acknowledged::Impossible;
         };
         let ahead = next.wrapping_sub(recovery.una);
@@ -296,18 +281,19 @@ impl Engine {
             if skips(Check::OlderAcknowledgement) {
                 (recovery.una, recovery.una_frames) = (next, placed_frames);
             }
-            tx.recovery = Some(recovery);
+            self.recovery = Some(recovery);
             return Acknowledged::Stale;
         }
         let before = recovery.acked_frames.wrapping_add(recovery.una_frames);
         while recovery.una != next {
-            let at = tx.in_flight.find(recovery.una);
-            if let Some((at, entry)) = at.and_then(|at| Some((at, *tx.in_flight.get(at)?))) {
-                let frames = tx.request_frames(entry.kind, entry.length_bytes);
+            let at = self.in_flight.find(recovery.una);
+            if let Some((at, entry)) = at.and_then(|at| Some((at, *self.in_flight.get(at)?))) {
+                let frames = self.request_frames(entry.kind, entry.length_bytes);
                 recovery.acked_frames = recovery.acked_frames.wrapping_add(frames);
                 // A read is answered by its data.
-                if entry.kind != OperationKind::Read && tx.in_flight.mark_answered(at).is_some() {
-                    self.exchanges
+                if entry.kind != OperationKind::Read && self.in_flight.mark_answered(at).is_some() {
+                    cx.port
+                        .exchanges
                         .close(entry.ox_id, entry.next_seq_cnt.wrapping_add(1));
                 }
             }
@@ -319,29 +305,28 @@ impl Engine {
         recovery.window.acked(frames);
         let is_acked = |msg_id: u32| next.wrapping_sub(msg_id).wrapping_sub(1) <= i32::MAX as u32;
         if let Some((_, sent_ns)) = recovery.sample.take_if(|(msg_id, _)| is_acked(*msg_id)) {
-            recovery.round_trip.measured(now_ns.saturating_sub(sent_ns));
+            recovery
+                .round_trip
+                .measured(cx.now_ns.saturating_sub(sent_ns));
         }
-        tx.recovery = Some(recovery);
-        tx.prune_retransmits();
+        self.recovery = Some(recovery);
+        self.prune_retransmits();
         if frames == 0 {
             return Acknowledged::Known;
         }
-        self.restart_response_timeout(now_ns, vi);
-        self.complete_answered(vi, io);
-        self.resume_deferred(vi, io);
+        self.restart_response_timeout(cx);
+        self.complete_answered(cx);
+        self.resume_deferred(cx);
         Acknowledged::Further
     }
 
     /// Restarts the recovery timer after a frame of the peer. The retry interval is reset only if
     /// the peer made progress (`further`), or has everything: a peer that responds without
     /// progress, as the data of a read, has FCVI_ULP_TIMEOUT.
-    pub(super) fn restart_recovery_timer(&mut self, now_ns: u64, vi: ViIndex, further: bool) {
-        let Some(tx) = self.tx_mut(vi) else {
-            return;
-        };
-        let expects = tx.expects_response();
-        let answered = further || tx.unacknowledged() == 0;
-        if let Some(recovery) = tx.recovery.as_mut() {
+    pub(crate) fn restart_recovery_timer<I>(&mut self, cx: &mut Context<'_, I>, further: bool) {
+        let expects = self.expects_response();
+        let answered = further || self.unacknowledged() == 0;
+        if let Some(recovery) = self.recovery.as_mut() {
             if answered {
                 recovery.round_trip.answered();
             }
@@ -349,16 +334,13 @@ impl Engine {
             recovery.deadline_ns = None;
         }
         if expects {
-            self.expect_answer(now_ns, vi);
+            self.expect_answer(cx);
         }
     }
 
     /// Retransmits these bytes, which are missing at the peer.
-    fn retransmit_range(&mut self, now_ns: u64, vi: ViIndex, range: MissingRange) {
-        let Some(tx) = self.tx_mut(vi) else {
-            return;
-        };
-        let Some((room, sent_frames)) = tx.sent_of(range.msg_id) else {
+    fn retransmit_range(&mut self, now_ns: u64, range: MissingRange) {
+        let Some((room, sent_frames)) = self.sent_of(range.msg_id) else {
             // Acknowledged since, or never sent.
             return;
         };
@@ -367,7 +349,7 @@ impl Engine {
             0 => sent_frames,
             bytes => begin.saturating_add(bytes.div_ceil(room)).min(sent_frames),
         };
-        if let Some(recovery) = tx.recovery.as_mut().filter(|_| begin < end) {
+        if let Some(recovery) = self.recovery.as_mut().filter(|_| begin < end) {
             let repeat_ns = recovery.round_trip.repeat_ns();
             let frames = recovery
                 .retransmits
@@ -377,31 +359,30 @@ impl Engine {
     }
 
     /// Handles the recovery timer: probes the silent peer, or gives up.
-    pub(crate) fn recover_timeout<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
-        let Some(tx) = self.tx_mut(vi) else {
-            return;
-        };
-        let expects = tx.expects_response();
-        let newest = tx.newest_frame();
-        let Some(recovery) = tx.recovery.as_mut() else {
-            return;
+    pub(crate) fn recover_timeout<I: EngineIo>(
+        &mut self,
+        rx: &RxStream,
+        cx: &mut Context<'_, I>,
+    ) -> Result<(), Break> {
+        let expects = self.expects_response();
+        let newest = self.newest_frame();
+        let Some(recovery) = self.recovery.as_mut() else {
+            return Ok(());
         };
         recovery.timer_ns = None;
         let Some(deadline_ns) = recovery.deadline_ns.filter(|_| expects) else {
-            return;
+            return Ok(());
         };
-        if deadline_ns > now_ns {
-            self.expect_answer(now_ns, vi);
-            return;
+        if deadline_ns > cx.now_ns {
+            self.expect_answer(cx);
+            return Ok(());
         }
         recovery.deadline_ns = None;
         // A probe that still waits for room in the port was not sent yet.
         if recovery.retransmits.next().is_none() {
             if recovery.tries >= recovery.max_tries {
-                self.counters.count(Counter::GiveUps);
-                let reason = MessageReason::UlpTimeout;
-                self.transport_failed(now_ns, vi, |_| true, reason, io);
-                return;
+                cx.count(Counter::GiveUps);
+                return Err(self.transport_failed(cx, |_| true, MessageReason::UlpTimeout));
             }
             recovery.tries += 1;
             recovery.round_trip.timed_out();
@@ -410,16 +391,15 @@ impl Engine {
             if let Some((msg_id, frame)) = newest {
                 recovery
                     .retransmits
-                    .add(now_ns, msg_id, frame..frame + 1, 0);
+                    .add(cx.now_ns, msg_id, frame..frame + 1, 0);
             }
-            self.counters.count(Counter::RecoveryTimeouts);
+            cx.count(Counter::RecoveryTimeouts);
         }
-        self.expect_answer(now_ns, vi);
-        self.queue_recovery(vi, io);
+        self.expect_answer(cx);
+        self.queue_recovery(rx, cx);
+        Ok(())
     }
-}
 
-impl TxStream {
     /// Returns the payload bytes per frame, and the number of sent frames, of a message that can be
     /// retransmitted.
     pub(super) fn sent_of(&self, msg_id: u32) -> Option<(u32, u32)> {

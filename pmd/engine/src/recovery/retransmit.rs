@@ -7,12 +7,12 @@ use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
 
 use super::retransmit_queue::RetransmitRange;
+use crate::context::Context;
 use crate::counters::Counter;
-use crate::endpoint::{TxMessage, TxStream};
-use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{EngineIo, SendWork, Status, Transmit};
 use crate::exchange::Exchange;
-use crate::transmit::{OperationKind, Step, per_frame, tx_of};
+use crate::receive::RxStream;
+use crate::transmit::{OperationKind, Step, TxMessage, TxStream, per_frame};
 
 /// A frame to retransmit.
 struct RetransmitFrame {
@@ -25,47 +25,37 @@ struct RetransmitFrame {
     placed_bytes: u32,
 }
 
-impl Engine {
-    /// Makes [`Engine::pump`] send pending acknowledgements and retransmissions first, if there are
-    /// any.
-    pub(super) fn queue_recovery<I: EngineIo>(&mut self, vi: ViIndex, io: &mut I) {
-        let Some(ep) = self.endpoint_mut(vi) else {
-            return;
-        };
-        let unsent = ep.rx.recovery.as_ref().is_some_and(|r| r.ack.unsent);
-        let Some(tx) = ep.tx.as_mut() else {
-            return;
-        };
-        let next = tx.recovery.as_ref().and_then(|r| r.retransmits.next());
-        if unsent || next.is_some() {
-            tx.responses.recovering = true;
-            tx.responding = true;
-            io.resume(vi);
+impl TxStream {
+    /// Sends one frame of what the peer is owed: a response, or one of recovery.
+    pub(crate) fn send_response_frame<I: EngineIo>(
+        &mut self,
+        rx: &mut RxStream,
+        cx: &mut Context<'_, I>,
+    ) -> Step {
+        match self.responses.send_frame(cx) {
+            Some(step) => step,
+            None => self.send_recovery(rx, cx),
+        }
+    }
+
+    /// Makes pending acknowledgements and retransmissions the next frames, if there are any.
+    pub(crate) fn queue_recovery<I: EngineIo>(&mut self, rx: &RxStream, cx: &mut Context<'_, I>) {
+        let next = self.recovery.as_ref().and_then(|r| r.retransmits.next());
+        if next.is_some() || rx.ack.as_ref().is_some_and(|ack| ack.unsent) {
+            self.responses.start_recovering(cx);
         }
     }
 
     /// Sends one frame of recovery: an acknowledgement, or a retransmission.
-    pub(crate) fn send_recovery<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        io: &mut I,
-    ) -> Step {
-        let Some(ep) = self.endpoint(vi) else {
-            return Step::Broken;
-        };
-        if ep.rx.recovery.as_ref().is_some_and(|r| r.ack.unsent) {
-            let sent = self.send_acknowledgement(now_ns, vi, io);
+    fn send_recovery<I: EngineIo>(&mut self, rx: &mut RxStream, cx: &mut Context<'_, I>) -> Step {
+        if rx.ack.as_ref().is_some_and(|ack| ack.unsent) {
+            let sent = rx.send_acknowledgement(self, cx);
             return if sent { Step::Next } else { Step::Blocked };
         }
-        let Some(tx) = self.tx_mut(vi) else {
-            return Step::Broken;
-        };
-        match tx.recovery.as_ref().and_then(|r| r.retransmits.next()) {
-            Some(range) => self.send_retransmit(now_ns, vi, range, io),
+        match self.recovery.as_ref().and_then(|r| r.retransmits.next()) {
+            Some(range) => self.send_retransmit(cx, range),
             None => {
-                tx.responses.recovering = false;
-                tx.responding = !tx.responses.is_empty();
+                self.responses.recovered();
                 Step::Next
             }
         }
@@ -73,44 +63,36 @@ impl Engine {
 
     fn send_retransmit<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         range: RetransmitRange,
-        io: &mut I,
     ) -> Step {
-        let Some(tx) = self.endpoints.get_mut(vi.slot()).and_then(tx_of) else {
-            return Step::Broken;
-        };
-        let frame = tx.retransmit_frame(&range);
+        let frame = self.retransmit_frame(&range);
         let work = frame
             .as_ref()
-            .and_then(|frame| io.in_flight_work(vi, frame.ahead as u32));
+            .and_then(|frame| cx.io.in_flight_work(cx.vi, frame.ahead as u32));
         let (Some(frame), Some(work)) = (frame, work) else {
-            if let Some(recovery) = tx.recovery.as_mut() {
+            if let Some(recovery) = self.recovery.as_mut() {
                 recovery.retransmits.retain(|other| *other != range);
             }
             return Step::Next;
         };
-        match tx.retransmit(vi, &range, &frame, work, io) {
+        match self.retransmit(cx, &range, &frame, work) {
             Transmit::Sent => {}
             Transmit::NoRoom => return Step::Blocked,
             Transmit::Fault => {
-                self.fail_in_flight(now_ns, vi, frame.ahead, Status::PROTECTION, io);
-                self.break_local(now_ns, vi, MessageReason::ProtocolError, io);
-                return Step::Broken;
+                self.fail_in_flight(cx, frame.ahead, Status::PROTECTION);
+                return Step::Break(MessageReason::ProtocolError);
             }
         }
-        self.counters.count(Counter::FramesResent);
-        if let Some(recovery) = tx.recovery.as_mut() {
-            recovery.retransmits.frame_sent(now_ns);
+        cx.count(Counter::FramesResent);
+        if let Some(recovery) = self.recovery.as_mut() {
+            recovery.retransmits.frame_sent(cx.now_ns);
             // It cannot be known which of the two is acknowledged.
             recovery.sample = None;
         }
         Step::Next
     }
-}
 
-impl TxStream {
     fn retransmit_frame(&self, range: &RetransmitRange) -> Option<RetransmitFrame> {
         if let Some(at) = self.in_flight.find(range.msg_id) {
             let entry = self.in_flight.get(at).filter(|entry| !entry.answered)?;
@@ -138,11 +120,10 @@ impl TxStream {
 
     fn retransmit<I: EngineIo>(
         &self,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         range: &RetransmitRange,
         frame: &RetransmitFrame,
         work: SendWork,
-        io: &mut I,
     ) -> Transmit {
         let room = self.room(frame.kind);
         let offset = range.next.saturating_mul(room);
@@ -176,6 +157,7 @@ impl TxStream {
         }
         per_frame.f_ctl = per_frame.f_ctl.union(FCtl::RETRANSMITTED);
         let ahead = frame.ahead as u32;
-        io.retransmit_data(vi, ahead, template, &per_frame, payload_bytes, last)
+        cx.io
+            .retransmit_data(cx.vi, ahead, template, &per_frame, payload_bytes, last)
     }
 }

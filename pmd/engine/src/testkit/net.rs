@@ -403,8 +403,8 @@ impl Net {
     fn check_bounds(&self, node: usize) {
         let engine = &self.nodes[node].engine;
         let config = engine.config();
-        assert!(engine.incoming.len() <= config.max_incoming as usize);
-        assert!(engine.pending_disconnects.len() <= config.max_pending_disconnects as usize);
+        assert!(engine.port.incoming.len() <= config.max_incoming as usize);
+        assert!(engine.port.pending_disconnects.len() <= config.max_pending_disconnects as usize);
         for tx in engine
             .endpoints
             .iter()
@@ -418,19 +418,19 @@ impl Net {
             assert!(retransmits <= MAX_RETRANSMITS);
         }
         for ep in engine.endpoints.iter().flatten() {
-            let (runs, ahead) = ep.rx.recovery.as_ref().map_or((0, 0), |r| r.kept());
+            let (runs, ahead) = ep.rx.reassembly.ahead.as_ref().map_or((0, 0), |r| r.kept());
             let most = config
                 .recovery
                 .as_ref()
                 .map_or(0, |r| r.max_received_ranges);
             assert!(runs <= most as usize && ahead <= config.max_unanswered as usize);
         }
-        assert!(engine.peers.len() <= config.max_vi as usize);
+        assert!(engine.port.peers.len() <= config.max_vi as usize);
         let keys = 1
             + KEYS_PER_VI as u32 * config.max_vi
             + config.max_incoming
             + config.max_pending_disconnects;
-        assert!(engine.timers.len() <= keys as usize);
+        assert!(engine.port.timers.len() <= keys as usize);
     }
 
     /// Advances time: frames arrive, timers fire.

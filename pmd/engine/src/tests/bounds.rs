@@ -9,11 +9,11 @@ use crate::Counter;
 use crate::EngineConfig;
 use crate::RecoveryConfig;
 use crate::ViIndex;
-use crate::endpoint::TxStream;
 use crate::testkit::expected_events::received;
 use crate::testkit::io::Send;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
 use crate::testkit::rng::Rng;
+use crate::transmit::TxStream;
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const US: u64 = 1_000;
@@ -29,8 +29,8 @@ fn unmatched_requests_at_high_rate_leave_no_state() {
         assert_eq!(net.error(CLIENT, a), Some(CallError::NoMatch));
     }
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 0));
-    assert_eq!(net.nodes[CLIENT].engine.timers.len(), 0);
-    assert!(net.nodes[SERVER].engine.incoming.is_empty());
+    assert_eq!(net.nodes[CLIENT].engine.port.timers.len(), 0);
+    assert!(net.nodes[SERVER].engine.port.incoming.is_empty());
 }
 
 /// Requests that are cancelled at once leave quarantined OX_IDs and unanswered disconnects; neither delays messages.
@@ -72,7 +72,7 @@ fn ten_thousand_connections_leave_no_state() {
     );
     for round in 0..10_000 {
         net.connect(a, b);
-        assert!(net.nodes[CLIENT].engine.timers.len() <= 2);
+        assert!(net.nodes[CLIENT].engine.port.timers.len() <= 2);
         let (first, vi, second, other) = if round % 2 == 0 {
             (CLIENT, a, SERVER, b)
         } else {
@@ -85,10 +85,16 @@ fn ten_thousand_connections_leave_no_state() {
     }
     for node in &net.nodes {
         assert_eq!(node.engine.exchange_usage(), (0, 0));
-        assert_eq!(node.engine.timers.len(), 0);
-        assert!(node.engine.incoming.iter().all(Option::is_none));
-        assert!(node.engine.pending_disconnects.iter().all(Option::is_none));
-        assert_eq!(node.engine.peers.len(), 1);
+        assert_eq!(node.engine.port.timers.len(), 0);
+        assert!(node.engine.port.incoming.iter().all(Option::is_none));
+        assert!(
+            node.engine
+                .port
+                .pending_disconnects
+                .iter()
+                .all(Option::is_none)
+        );
+        assert_eq!(node.engine.port.peers.len(), 1);
         assert!(node.engine.listeners.is_empty());
     }
 }
@@ -152,7 +158,7 @@ fn late_acceptances_leave_slots_for_real_disconnects() {
     net.settle();
     assert_eq!(net.state(SERVER, b), ViState::Error);
     net.advance(60 * S);
-    let mut pending = net.nodes[CLIENT].engine.pending_disconnects.iter();
+    let mut pending = net.nodes[CLIENT].engine.port.pending_disconnects.iter();
     assert!(pending.all(Option::is_none));
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage().0, 0);
 }
@@ -166,12 +172,12 @@ fn a_destroyed_vi_leaves_no_timer() {
     net.wire.cut = false;
     let first = net.frames(CLIENT, SendRequest)[0].clone();
     net.inject(SERVER, &first);
-    assert_eq!(net.nodes[SERVER].engine.timers.len(), 1);
+    assert_eq!(net.nodes[SERVER].engine.port.timers.len(), 1);
     net.disconnect(CLIENT, a);
     net.settle();
     net.disconnect(SERVER, b);
     assert!(net.nodes[SERVER].engine.destroy_vi(b));
-    assert_eq!(net.nodes[SERVER].engine.timers.len(), 0);
+    assert_eq!(net.nodes[SERVER].engine.port.timers.len(), 0);
 }
 
 #[test]
@@ -305,7 +311,7 @@ fn match_connection(net: &Net, to: usize, frame: &mut [u8], rng: &mut Rng) {
             frame[60..64].copy_from_slice(&entry.msg_id.to_be_bytes());
             frame[44..46].copy_from_slice(&entry.ox_id.to_be_bytes());
         }
-        (_, 1) => frame[60..64].copy_from_slice(&ep.rx.expected.to_be_bytes()),
+        (_, 1) => frame[60..64].copy_from_slice(&ep.rx.reassembly.expected.to_be_bytes()),
         _ => {}
     }
 }

@@ -32,7 +32,7 @@ fn four_ius_connect() {
     for node in [CLIENT, SERVER] {
         assert_eq!(net.count(node, Counter::Connects), 1);
         assert_eq!(net.nodes[node].engine.exchange_usage(), (0, 0));
-        assert_eq!(net.nodes[node].engine.timers.len(), 0);
+        assert_eq!(net.nodes[node].engine.port.timers.len(), 0);
         assert_eq!(net.nodes[node].io.control_events, 1 + node as u64);
     }
 }
@@ -150,7 +150,7 @@ fn request_for_another_hosts_address_has_no_match() {
     let a = net.create(CLIENT, params(RD));
     net.listen(SERVER, "x");
     net.request(CLIENT, a, "x", &[SERVER], None);
-    net.nodes[SERVER].engine.config.host.0[15] ^= 1;
+    net.nodes[SERVER].engine.port.config.host.0[15] ^= 1;
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(CallError::NoMatch));
 }
@@ -163,7 +163,7 @@ fn longest_waiting_listener_gets_the_first_request() {
     for (at, vi) in vis.iter().enumerate() {
         net.request(CLIENT, *vi, "x", &[SERVER], None);
         net.settle();
-        let first = net.nodes[SERVER].engine.incoming.len();
+        let first = net.nodes[SERVER].engine.port.incoming.len();
         assert_eq!(first, (at + 1).min(2));
     }
     assert_eq!(net.error(CLIENT, vis[2]), Some(CallError::NoMatch));
@@ -192,7 +192,7 @@ fn unlisten_passes_the_request_to_the_next_listener() {
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(CallError::NoMatch));
     assert_eq!(net.indication(SERVER, second), None);
-    assert!(net.nodes[SERVER].engine.incoming[0].is_none());
+    assert!(net.nodes[SERVER].engine.port.incoming[0].is_none());
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn server_applies_the_clients_timeout_without_a_disconnect() {
     let conn = net.indication(SERVER, listener).unwrap().conn;
     let late = net.accept(SERVER, conn, b);
     assert_eq!(late, Err(CallError::Timeout));
-    assert!(net.nodes[SERVER].engine.incoming[0].is_none());
+    assert!(net.nodes[SERVER].engine.port.incoming[0].is_none());
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn disconnect_ends_a_waiting_accept_call() {
     assert_eq!(net.state(SERVER, b), ViState::ConnectPending);
     net.disconnect(SERVER, b);
     assert_eq!(net.error(SERVER, b), Some(CallError::InvalidState));
-    assert!(net.nodes[SERVER].engine.incoming[0].is_none());
+    assert!(net.nodes[SERVER].engine.port.incoming[0].is_none());
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(CallError::Timeout));
     assert_eq!(net.state(CLIENT, a), ViState::Idle);
@@ -386,7 +386,7 @@ fn request_with_an_illegal_data_field_size_is_rejected() {
     let mut net = Net::pair();
     let a = net.create(CLIENT, params(RD));
     let listener = net.listen(SERVER, "x");
-    net.nodes[CLIENT].engine.config.data_field_bytes = 255;
+    net.nodes[CLIENT].engine.port.config.data_field_bytes = 255;
     net.request(CLIENT, a, "x", &[SERVER], None);
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(CallError::Rejected));
@@ -398,7 +398,7 @@ fn request_with_an_illegal_data_field_size_is_rejected() {
 fn response_with_an_illegal_data_field_size_fails_the_connect() {
     let mut net = Net::pair();
     let (a, b, conn) = net.request_pending(RD);
-    net.nodes[SERVER].engine.config.data_field_bytes = 252;
+    net.nodes[SERVER].engine.port.config.data_field_bytes = 252;
     net.accept(SERVER, conn, b).unwrap();
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(CallError::Rejected));

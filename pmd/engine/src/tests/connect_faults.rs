@@ -86,7 +86,7 @@ fn lost_connect_iu_is_retransmitted_until_connected() {
                 assert_eq!(net.count(node, Counter::Connects), 1, "{what}");
                 let (open, _) = net.nodes[node].engine.exchange_usage();
                 assert_eq!(
-                    (open, net.nodes[node].engine.timers.len()),
+                    (open, net.nodes[node].engine.port.timers.len()),
                     (0, 0),
                     "{what}"
                 );
@@ -158,7 +158,11 @@ fn request_to_a_silent_host_is_repeated_until_the_timeout() {
     // Four disconnect requests cancel it at the peer.
     assert_eq!(net.frames(CLIENT, DisconnectRequest).len(), 4);
     assert_eq!(net.count(CLIENT, Counter::CloseTimeouts), 1);
-    let again = net.nodes[CLIENT].engine.exchanges.open_control(net.now_ns);
+    let again = net.nodes[CLIENT]
+        .engine
+        .port
+        .exchanges
+        .open_control(net.now_ns);
     assert!(again.is_some());
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (1, 0));
 }
@@ -190,7 +194,7 @@ fn server_without_response2_times_out_and_disconnects() {
     assert_eq!(net.state(SERVER, b), ViState::Idle);
     assert_eq!(net.nodes[SERVER].io.vi(b).receives.len(), 1);
     // The pending request is removed too.
-    assert!(net.nodes[SERVER].engine.incoming[0].is_none());
+    assert!(net.nodes[SERVER].engine.port.incoming[0].is_none());
     assert!(net.nodes[SERVER].engine.destroy_vi(b));
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(CallError::Timeout));
@@ -361,7 +365,7 @@ fn lost_rejection_is_repeated() {
     assert_eq!(net.indication(SERVER, second), None);
     // The rejection is kept only as long as the client repeats its request.
     net.advance(4 * RETRY);
-    assert!(net.nodes[SERVER].engine.incoming[0].is_none());
+    assert!(net.nodes[SERVER].engine.port.incoming[0].is_none());
 }
 
 #[test]
@@ -465,7 +469,7 @@ fn connect_times_out_when_the_port_stays_full() {
     assert_eq!(net.error(SERVER, b), Some(CallError::Timeout));
     net.advance(4 * RETRY);
     assert_eq!(net.count(SERVER, Counter::CloseTimeouts), 1);
-    assert_eq!(net.nodes[SERVER].engine.timers.len(), 0);
+    assert_eq!(net.nodes[SERVER].engine.port.timers.len(), 0);
 }
 
 /// A refusal whose F_CTL leaves the exchange open must not leak its OX_ID.

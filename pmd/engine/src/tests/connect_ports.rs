@@ -197,7 +197,7 @@ fn host_with_all_ports_lost_is_not_reachable() {
 #[test]
 fn port_with_a_full_request_table_refuses_with_resources() {
     let (mut net, a) = host_with_three_ports();
-    net.nodes[1].engine.config.max_incoming = 0;
+    net.nodes[1].engine.port.config.max_incoming = 0;
     net.listen(1, "x");
     net.request(CLIENT, a, "x", &[1], None);
     net.settle();

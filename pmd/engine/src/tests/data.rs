@@ -269,13 +269,13 @@ fn full_port_blocks_a_message_that_resumes_later() {
 fn exhausted_ox_id_pool_delays_a_message() {
     let (mut net, a, b) = Net::connected(ReliabilityLevel::ReliableDelivery);
     let now_ns = net.now_ns;
-    let pool = &mut net.nodes[CLIENT].engine.exchanges;
+    let pool = &mut net.nodes[CLIENT].engine.port.exchanges;
     let first = pool.open(now_ns).unwrap();
     while pool.open(now_ns).is_some() {}
     net.post_receive(SERVER, b, 8);
     net.post_send(CLIENT, a, b"waits");
     assert_eq!(net.log(CLIENT, a), []);
-    let pool = &mut net.nodes[CLIENT].engine.exchanges;
+    let pool = &mut net.nodes[CLIENT].engine.port.exchanges;
     pool.close(first.ox_id, first.seq_cnt);
     net.pump(CLIENT);
     net.settle();
@@ -291,7 +291,7 @@ fn message_ids_wrap() {
                 .as_mut()
                 .unwrap();
             ep.tx.as_mut().unwrap().next_msg_id = u32::MAX;
-            ep.rx.expected = u32::MAX;
+            ep.rx.reassembly.expected = u32::MAX;
         }
         for n in 0..3 {
             net.post_receive(SERVER, b, 5000);
@@ -306,7 +306,7 @@ fn message_ids_wrap() {
 fn seq_cnt_wraps_in_the_middle_of_a_message() {
     let (mut net, a, b) = Net::connected(ReliabilityLevel::ReliableDelivery);
     for ox_id in 0..0xFFFF {
-        net.nodes[CLIENT].engine.exchanges.close(ox_id, 0xFFFE);
+        net.nodes[CLIENT].engine.port.exchanges.close(ox_id, 0xFFFE);
     }
     net.post_receive(SERVER, b, 10_000);
     net.post_send(CLIENT, a, &[3; 10_000]);

@@ -7,6 +7,7 @@ use fcvi_frame::iu::Opcode::{
 use fcvi_frame::reason::MessageReason;
 use vi_types::{CallError, ReliabilityLevel, ViState};
 
+use crate::connection::Break;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, params};
 use crate::testkit::{
     expected_events::{connection_lost_events, peer_disconnected_events, received},
@@ -41,7 +42,7 @@ fn disconnect_makes_the_vi_idle_and_the_peer_an_error() {
     assert_eq!(net.ius().len(), 2);
     for node in [CLIENT, SERVER] {
         assert_eq!(net.nodes[node].engine.exchange_usage(), (0, 0));
-        assert_eq!(net.nodes[node].engine.timers.len(), 0);
+        assert_eq!(net.nodes[node].engine.port.timers.len(), 0);
     }
 }
 
@@ -129,7 +130,8 @@ fn broken_connection_does_not_break_again() {
     let now_ns = net.now_ns;
     for _ in 0..2 {
         net.act(CLIENT, |engine, io| {
-            engine.break_local(now_ns, a, MessageReason::ProtocolError, io);
+            let (ep, mut cx) = engine.split(now_ns, a, io).unwrap();
+            ep.break_local(&mut cx, Break(MessageReason::ProtocolError));
             engine.fail_vi(now_ns, a, io);
         });
         net.peer_lost(SERVER, CLIENT);
@@ -154,7 +156,7 @@ fn lost_disconnect_is_repeated_three_times() {
             u64::from(!delivered)
         );
         assert_eq!(net.nodes[CLIENT].engine.exchange_usage().0, 0);
-        assert_eq!(net.nodes[CLIENT].engine.timers.len(), 0);
+        assert_eq!(net.nodes[CLIENT].engine.port.timers.len(), 0);
     }
 }
 
@@ -253,7 +255,7 @@ fn a_message_cut_off_by_a_disconnect_frees_its_ox_id_after_r_a_tov() {
     net.settle();
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 1));
     let now_ns = net.now_ns + 10 * S;
-    let pool = &mut net.nodes[CLIENT].engine.exchanges;
+    let pool = &mut net.nodes[CLIENT].engine.port.exchanges;
     assert!(pool.open(now_ns).is_some());
     assert_eq!(pool.usage(), (1, 0));
 }
@@ -337,7 +339,7 @@ fn peer_lost_during_connection_setup_ends_it() {
         let posted = net.nodes[node].io.vi(vi).receives.len();
         assert_eq!(posted, usize::from(server_side), "flushed in Error only");
         assert_eq!(net.nodes[node].engine.exchange_usage().0, 0);
-        assert!(net.nodes[SERVER].engine.incoming[0].is_none() == server_side);
+        assert!(net.nodes[SERVER].engine.port.incoming[0].is_none() == server_side);
     }
 }
 

@@ -43,7 +43,12 @@ fn forged_response2_of_the_next_request_does_not_delay_it() {
         net.disconnect(node, vi);
         net.settle();
     }
-    let next = net.nodes[CLIENT].engine.connection_ids.clone().allocate();
+    let next = net.nodes[CLIENT]
+        .engine
+        .port
+        .connection_ids
+        .clone()
+        .allocate();
     net.inject(SERVER, &with_connection_id(&response2, next));
     assert_eq!(net.count(SERVER, Counter::DropStrayConnect), 1);
     net.connect(a, b);
@@ -54,7 +59,7 @@ fn forged_response2_of_the_next_request_does_not_delay_it() {
 fn forged_cancellations_of_the_following_connection_ids_do_not_delay_requests() {
     let mut net = Net::pair();
     let cancel = cancellation(&mut net);
-    let last = net.nodes[CLIENT].engine.connection_ids.last;
+    let last = net.nodes[CLIENT].engine.port.connection_ids.last;
     for n in 1..=1000 {
         net.inject(SERVER, &with_connection_id(&cancel, last.wrapping_add(n)));
     }

@@ -87,7 +87,7 @@ fn a_peer_that_answers_no_probe_is_lost_in_bounded_time() {
     net.wire.trace.clear();
     net.advance(100 * INTERVAL);
     assert!(net.wire.trace.is_empty());
-    assert_eq!(net.nodes[CLIENT].engine.timers.len(), 0);
+    assert_eq!(net.nodes[CLIENT].engine.port.timers.len(), 0);
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage().0, 0);
 }
 
@@ -130,7 +130,7 @@ fn peers_that_become_silent_together_are_lost_one_per_call() {
     }
     assert_eq!(net.count(0, Counter::Breaks), PEERS as u64);
     net.advance(10 * INTERVAL);
-    assert_eq!(net.nodes[0].engine.timers.len(), 0);
+    assert_eq!(net.nodes[0].engine.port.timers.len(), 0);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn probe_not_sent_by_a_full_port_does_not_count() {
 fn peer_with_a_changed_port_name_is_lost() {
     let (mut net, a, b) = probing();
     net.advance(3 * INTERVAL / 2);
-    net.nodes[SERVER].engine.config.port_name += 1;
+    net.nodes[SERVER].engine.port.config.port_name += 1;
     net.advance(2 * INTERVAL);
     assert_eq!(net.log(CLIENT, a), connection_lost_events());
     assert_eq!(net.count(CLIENT, Counter::PeersLost), 1);
@@ -169,7 +169,7 @@ fn peer_with_a_changed_port_name_is_lost() {
 #[test]
 fn peer_replaced_right_after_connecting_is_lost() {
     let (mut net, a, _) = probing();
-    net.nodes[SERVER].engine.config.port_name += 1;
+    net.nodes[SERVER].engine.port.config.port_name += 1;
     net.advance(2 * INTERVAL);
     assert_eq!(net.log(CLIENT, a), connection_lost_events());
 }
@@ -182,7 +182,7 @@ fn new_connection_does_not_inherit_the_previous_port_name() {
     net.disconnect(CLIENT, a);
     net.settle();
     net.disconnect(SERVER, b);
-    net.nodes[SERVER].engine.config.port_name += 1;
+    net.nodes[SERVER].engine.port.config.port_name += 1;
     net.connect(a, b);
     net.clear_logs();
     net.advance(10 * INTERVAL);
@@ -217,7 +217,7 @@ fn forged_request_with_another_port_name_is_verified_by_a_probe() {
     assert_eq!(els(&net, CLIENT).len(), 3);
     net.advance(MS / 10);
     assert_eq!(net.state(CLIENT, a), ViState::Connected);
-    net.nodes[SERVER].engine.config.port_name = 0xBAD;
+    net.nodes[SERVER].engine.port.config.port_name = 0xBAD;
     net.advance(INTERVAL / 4);
     net.inject(CLIENT, &forged);
     net.settle();
@@ -299,7 +299,7 @@ fn unrequested_probe_response_is_dropped() {
     net.advance(3 * INTERVAL / 2);
     let answers = els(&net, SERVER);
     let before = net.count(CLIENT, Counter::DropStrayConnect);
-    net.nodes[SERVER].engine.config.port_name += 1;
+    net.nodes[SERVER].engine.port.config.port_name += 1;
     for frame in &answers {
         net.inject(CLIENT, frame);
     }
@@ -317,7 +317,7 @@ fn pending_probe_when_the_last_connection_ends_leaks_no_ox_id() {
     net.disconnect(SERVER, b);
     net.advance(20 * S);
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage().0, 0);
-    assert_eq!(net.nodes[CLIENT].engine.timers.len(), 0);
+    assert_eq!(net.nodes[CLIENT].engine.port.timers.len(), 0);
 }
 
 #[test]

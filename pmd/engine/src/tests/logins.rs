@@ -142,7 +142,8 @@ fn changed_n_port_id_ends_connections_and_logins() {
     net.disconnect(CLIENT, a);
     net.disconnect(SERVER, b);
     net.settle();
-    let without_login = |engine: &mut Engine| engine.may_connect(NPortId::new(0x0102).unwrap());
+    let without_login =
+        |engine: &mut Engine| engine.port.may_connect(NPortId::new(0x0102).unwrap());
     assert!(!without_login(&mut net.nodes[CLIENT].engine));
     log_in(&mut net, CLIENT, SERVER);
     log_in(&mut net, SERVER, CLIENT);

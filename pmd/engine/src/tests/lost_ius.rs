@@ -253,9 +253,9 @@ impl Run {
         for node in &self.net.nodes {
             let engine = &node.engine;
             assert_eq!(engine.exchange_usage().0, 0, "{:?}", self.subject);
-            assert_eq!(engine.timers.len(), 0, "{:?}", self.subject);
-            assert!(engine.pending_disconnects.iter().all(Option::is_none));
-            assert!(engine.incoming.iter().all(Option::is_none));
+            assert_eq!(engine.port.timers.len(), 0, "{:?}", self.subject);
+            assert!(engine.port.pending_disconnects.iter().all(Option::is_none));
+            assert!(engine.port.incoming.iter().all(Option::is_none));
         }
     }
 }
@@ -285,7 +285,7 @@ fn disconnecting(mode: Mode, subject: Subject, fault: Fault) -> Observations {
     let mut pending = true;
     for ms in 0..END_MS {
         run.tick(ms);
-        let closing = &run.net.nodes[ORIGINATOR].engine.pending_disconnects;
+        let closing = &run.net.nodes[ORIGINATOR].engine.port.pending_disconnects;
         if pending && closing.iter().all(Option::is_none) {
             pending = false;
             let timed_out = run.net.count(ORIGINATOR, Counter::CloseTimeouts) > 0;

@@ -244,9 +244,9 @@ fn conflicting_attributes_fail_both_requests() {
                 // The refused request is kept for a limited time.
                 net.advance(25 * S);
                 for node in &net.nodes {
-                    assert!(node.engine.incoming.iter().all(Option::is_none));
+                    assert!(node.engine.port.incoming.iter().all(Option::is_none));
                     assert_eq!(node.engine.exchange_usage().0, 0);
-                    assert_eq!(node.engine.timers.len(), 0);
+                    assert_eq!(node.engine.port.timers.len(), 0);
                 }
             }
         }
@@ -395,11 +395,11 @@ fn refusals_do_not_end_the_request() {
     let own = net.nodes[SERVER].engine.config().host;
     post_request(&mut net, CLIENT, a, None);
     // The request is still in flight.
-    net.nodes[SERVER].engine.config.host.0[15] = 99;
+    net.nodes[SERVER].engine.port.config.host.0[15] = 99;
     net.advance(S);
     let refusal = (ConnectStatus::Failed, ConnectReason::NotMyAddress);
     assert!(sent_responses(&net, SERVER).contains(&refusal));
-    net.nodes[SERVER].engine.config.host = own;
+    net.nodes[SERVER].engine.port.config.host = own;
     assert_eq!(net.peer_outcome(CLIENT, a), None);
     post_request(&mut net, SERVER, b, None);
     net.advance(6 * S);

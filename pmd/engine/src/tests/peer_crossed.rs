@@ -85,7 +85,7 @@ impl Rank {
             Rank::OnePort(_) => [1000; 2],
         };
         for (node, last) in net.nodes.iter_mut().zip(last) {
-            node.engine.connection_ids.count_from(last);
+            node.engine.port.connection_ids.count_from(last);
         }
     }
 }
@@ -200,7 +200,7 @@ impl Run {
                 let (node, peer) = (self.nodes[side], self.nodes[1 - side]);
                 self.net
                     .peer_request(node, self.vis[side], "x", &[peer], None);
-                self.connection_ids[side] = self.net.nodes[node].engine.connection_ids.last;
+                self.connection_ids[side] = self.net.nodes[node].engine.port.connection_ids.last;
                 (side, None)
             }
             Step::Arrive(node) => {
@@ -302,12 +302,19 @@ impl Run {
         self.net.advance(30 * S);
         for node in &self.net.nodes {
             assert_eq!(node.engine.exchange_usage().0, 0, "{what}");
-            assert_eq!(node.engine.timers.len(), 0, "{what}");
+            assert_eq!(node.engine.port.timers.len(), 0, "{what}");
             assert!(
-                node.engine.pending_disconnects.iter().all(Option::is_none),
+                node.engine
+                    .port
+                    .pending_disconnects
+                    .iter()
+                    .all(Option::is_none),
                 "{what}"
             );
-            assert!(node.engine.incoming.iter().all(Option::is_none), "{what}");
+            assert!(
+                node.engine.port.incoming.iter().all(Option::is_none),
+                "{what}"
+            );
             assert_eq!(node.engine.counters().get(Counter::Breaks), 0, "{what}");
         }
         for side in 0..2 {

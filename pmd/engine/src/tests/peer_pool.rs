@@ -168,7 +168,7 @@ fn requests_between_hosts_with_several_ports_connect() {
         net.advance(30 * S);
         for node in &net.nodes {
             assert_eq!(node.engine.exchange_usage().0, 0);
-            assert_eq!(node.engine.timers.len(), 0);
+            assert_eq!(node.engine.port.timers.len(), 0);
         }
     }
 }
@@ -278,8 +278,11 @@ fn unmatched_requests_leave_no_state() {
     }
     let server = &net.nodes[SERVER].engine;
     assert_eq!(server.counters().get(Counter::PeerNotPosted), 500);
-    assert!(server.incoming.is_empty());
-    assert_eq!((server.exchange_usage(), server.timers.len()), ((0, 0), 0));
+    assert!(server.port.incoming.is_empty());
+    assert_eq!(
+        (server.exchange_usage(), server.port.timers.len()),
+        ((0, 0), 0)
+    );
     // The lower side of each pair keeps the refused request, within the limit of all requests.
     let other = net.create(CLIENT, params(ReliabilityLevel::UnreliableDelivery));
     let vi = net.create(SERVER, params(RD));
@@ -297,11 +300,15 @@ fn unmatched_requests_leave_no_state() {
         );
     }
     let client = &net.nodes[CLIENT].engine;
-    assert_eq!(client.incoming.len(), client.config().max_incoming as usize);
+    assert_eq!(
+        client.port.incoming.len(),
+        client.config().max_incoming as usize
+    );
     net.advance(25 * S);
     assert!(
         net.nodes[CLIENT]
             .engine
+            .port
             .incoming
             .iter()
             .all(Option::is_none)

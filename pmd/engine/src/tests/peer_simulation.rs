@@ -240,11 +240,18 @@ impl Simulation {
         for node in &self.net.nodes {
             assert_eq!(node.engine.exchange_usage().0, 0, "{what}: open exchanges");
             assert!(
-                node.engine.pending_disconnects.iter().all(Option::is_none),
+                node.engine
+                    .port
+                    .pending_disconnects
+                    .iter()
+                    .all(Option::is_none),
                 "{what}"
             );
-            assert!(node.engine.incoming.iter().all(Option::is_none), "{what}");
-            assert_eq!(node.engine.timers.len(), 0, "{what}");
+            assert!(
+                node.engine.port.incoming.iter().all(Option::is_none),
+                "{what}"
+            );
+            assert_eq!(node.engine.port.timers.len(), 0, "{what}");
         }
         for node in 0..PORTS {
             self.count(node);

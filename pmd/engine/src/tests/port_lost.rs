@@ -80,7 +80,11 @@ fn port_loss_moves_every_vi_to_error_and_stops_traffic() {
             net.advance(60 * S);
             let sent = net.ius().iter().any(|(from, _)| *from == node);
             assert!(!sent, "{steps} {node}: nothing can be sent");
-            assert_eq!(net.nodes[node].engine.timers.len(), 0, "{steps} {node}");
+            assert_eq!(
+                net.nodes[node].engine.port.timers.len(),
+                0,
+                "{steps} {node}"
+            );
             net.disconnect(node, vi);
             assert_eq!(net.state(node, vi), ViState::Idle);
             assert!(net.nodes[node].engine.destroy_vi(vi));
@@ -117,7 +121,7 @@ fn pending_peer_request_fails_with_not_reachable() {
         assert_eq!(take(), Some(Err(CallError::NotReachable)), "{lost:?}");
         assert_eq!(take(), Some(Err(CallError::InvalidState)), "once");
         net.disconnect(node, vi);
-        assert_eq!(net.nodes[node].engine.timers.len(), 0);
+        assert_eq!(net.nodes[node].engine.port.timers.len(), 0);
         assert!(net.nodes[node].engine.destroy_vi(vi));
     }
 }

@@ -126,7 +126,7 @@ fn vi_without_a_free_handle_cannot_connect() {
     for node in [CLIENT, SERVER] {
         let now_ns = net.now_ns;
         let Node { engine, io, .. } = &mut net.nodes[node];
-        while engine.new_handle(now_ns, a, io).is_some() {}
+        while engine.port.new_handle(now_ns, a, io).is_some() {}
     }
     assert_eq!(net.count(CLIENT, Counter::NoHandle), 1);
     net.request(CLIENT, a, "x", &[SERVER], None);
@@ -168,7 +168,7 @@ fn peer_without_a_free_handle_cannot_yield() {
     net.peer_request(CLIENT, a, "x", &[SERVER], None);
     let now_ns = net.now_ns;
     let Node { engine, io, .. } = &mut net.nodes[CLIENT];
-    while engine.new_handle(now_ns, a, io).is_some() {}
+    while engine.port.new_handle(now_ns, a, io).is_some() {}
     net.peer_request(SERVER, b, "x", &[CLIENT], None);
     net.settle();
     assert_eq!(net.peer_error(CLIENT, a), Some(CallError::NO_RESOURCES));

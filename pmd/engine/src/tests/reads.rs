@@ -297,13 +297,13 @@ fn read_waits_for_the_port_and_for_an_ox_id() {
     net.settle();
     assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 0));
     let now_ns = net.now_ns;
-    let pool = &mut net.nodes[CLIENT].engine.exchanges;
+    let pool = &mut net.nodes[CLIENT].engine.port.exchanges;
     let first = pool.open(now_ns).unwrap();
     while pool.open(now_ns).is_some() {}
     net.nodes[CLIENT].io.room = usize::MAX;
     let pumped = net.act(CLIENT, |engine, io| engine.pump(now_ns, a, 8, io));
     assert_eq!(pumped, Pumped::Blocked);
-    let pool = &mut net.nodes[CLIENT].engine.exchanges;
+    let pool = &mut net.nodes[CLIENT].engine.port.exchanges;
     pool.close(first.ox_id, first.seq_cnt);
     net.pump(CLIENT);
     net.settle();
@@ -316,7 +316,7 @@ fn peers_read_is_served_without_a_free_ox_id() {
     for level in LEVELS {
         let (mut net, a, b) = pair(level, |_| {});
         let now_ns = net.now_ns;
-        let pool = &mut net.nodes[SERVER].engine.exchanges;
+        let pool = &mut net.nodes[SERVER].engine.port.exchanges;
         let first = pool.open(now_ns).unwrap();
         while pool.open(now_ns).is_some() {}
         net.post_receive(CLIENT, a, 10);
@@ -324,7 +324,7 @@ fn peers_read_is_served_without_a_free_ox_id() {
         net.post_read(CLIENT, a, SOURCE, 10_000);
         net.settle();
         assert_eq!(net.log(CLIENT, a), [sent(0, 10_000)]);
-        let pool = &mut net.nodes[SERVER].engine.exchanges;
+        let pool = &mut net.nodes[SERVER].engine.port.exchanges;
         pool.close(first.ox_id, first.seq_cnt);
         net.settle();
         assert_eq!(net.log(CLIENT, a), [received(0, b"waits")]);
@@ -427,14 +427,14 @@ fn read_data_restarts_the_response_timeout() {
 fn message_ids_and_seq_cnt_wrap_in_the_middle_of_a_read() {
     let (mut net, a, b) = pair(RD, |_| {});
     for ox_id in 0..0xFFFF {
-        net.nodes[CLIENT].engine.exchanges.close(ox_id, 0xFFFD);
+        net.nodes[CLIENT].engine.port.exchanges.close(ox_id, 0xFFFD);
     }
     for (node, vi) in [(CLIENT, a), (SERVER, b)] {
         let ep = net.nodes[node].engine.endpoints[vi.slot()]
             .as_mut()
             .unwrap();
         ep.tx.as_mut().unwrap().next_msg_id = u32::MAX;
-        ep.rx.expected = u32::MAX;
+        ep.rx.reassembly.expected = u32::MAX;
     }
     for n in 0..3 {
         net.post_read(CLIENT, a, SOURCE, 10_000);
@@ -558,7 +558,7 @@ fn run_until_end(
         assert_eq!(net.nodes[node].io.vi(vi).in_flight, 0);
         let engine = &net.nodes[node].engine;
         assert_eq!(engine.exchange_usage().0, 0);
-        assert_eq!(engine.timers.len(), 0);
+        assert_eq!(engine.port.timers.len(), 0);
     }
     frames_left
 }

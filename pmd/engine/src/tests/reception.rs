@@ -263,7 +263,8 @@ fn excess_of_delayed_responses_breaks_the_connection() {
     let (mut net, a, b) = maximum_in_flight_at_a_minimal_server();
     let now_ns = net.now_ns;
     net.act(CLIENT, |engine, io| {
-        engine.handle_answer(now_ns, a, 0, 1, io);
+        let (ep, mut cx) = engine.split(now_ns, a, io).unwrap();
+        ep.tx.as_mut().unwrap().handle_answer(&mut cx, 0, 1);
     });
     net.pump(CLIENT);
     net.settle();
@@ -529,7 +530,7 @@ fn local_error_completes_after_messages_in_flight() {
 fn message_ids_and_seq_cnt_wrap() {
     let (mut net, a, b) = pair(64);
     for ox_id in 0..0xFFFF {
-        net.nodes[CLIENT].engine.exchanges.close(ox_id, 0xFFFF);
+        net.nodes[CLIENT].engine.port.exchanges.close(ox_id, 0xFFFF);
     }
     let sides = [(CLIENT, a), (SERVER, b)];
     for (node, vi) in sides {
@@ -537,7 +538,7 @@ fn message_ids_and_seq_cnt_wrap() {
             .as_mut()
             .unwrap();
         ep.tx.as_mut().unwrap().next_msg_id = u32::MAX - 1;
-        ep.rx.expected = u32::MAX - 1;
+        ep.rx.reassembly.expected = u32::MAX - 1;
     }
     for n in 0..6 {
         net.post_send(CLIENT, a, &[n; 5000]);

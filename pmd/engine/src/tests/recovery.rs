@@ -376,7 +376,7 @@ fn without_recovery_at_both_sides_a_lost_frame_breaks() {
     }
     let mut net = Net::new([CLIENT, SERVER].map(config).to_vec(), 1);
     for node in &mut net.nodes {
-        node.engine.config.recovery = Some(RecoveryConfig::default());
+        node.engine.port.config.recovery = Some(RecoveryConfig::default());
     }
     let (a, _) = net.join(ReliabilityLevel::UnreliableDelivery);
     net.clear_logs();

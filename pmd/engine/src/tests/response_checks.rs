@@ -484,7 +484,7 @@ fn read_request_at_unreliable_delivery_is_dropped() {
     case.net.settle();
     let (a, b) = case.net.join(UD);
     let ep = case.net.nodes[SERVER].engine.endpoints[b.slot()].as_ref();
-    let (handle, expected) = ep.map(|ep| (ep.handle, ep.rx.expected)).unwrap();
+    let (handle, expected) = ep.map(|ep| (ep.handle, ep.rx.reassembly.expected)).unwrap();
     case.net.clear_logs();
     request[HANDLE..HANDLE + 4].copy_from_slice(&handle.to_be_bytes());
     request[MSG_ID..MSG_ID + 4].copy_from_slice(&expected.to_be_bytes());

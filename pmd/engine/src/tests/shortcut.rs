@@ -116,7 +116,7 @@ fn recovery_is_not_used_by_the_shortcut() {
         net.advance(60 * S);
         assert_eq!(net.log(CLIENT, a).len(), 100);
         assert_no_message_frames(&net);
-        assert_eq!(net.nodes[CLIENT].engine.timers.len(), 0);
+        assert_eq!(net.nodes[CLIENT].engine.port.timers.len(), 0);
     }
 }
 
@@ -191,7 +191,7 @@ fn half_open_connection_ends_at_both_sides_at_once() {
             net.advance(60 * S);
             assert!(net.frames(CLIENT, DisconnectRequest).is_empty());
             assert_eq!(net.nodes[CLIENT].engine.exchange_usage().0, 0);
-            assert_eq!(net.nodes[CLIENT].engine.timers.len(), 0);
+            assert_eq!(net.nodes[CLIENT].engine.port.timers.len(), 0);
         });
     }
 }

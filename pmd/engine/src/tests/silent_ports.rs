@@ -58,7 +58,7 @@ fn disconnect_of_a_connection_is_sent_despite_silent_ports() {
     }
     // A silent port may have received the request: disconnects to silent ports use at most half of the table.
     let engine = &net.nodes[CLIENT].engine;
-    let pending = engine.pending_disconnects.iter().flatten().count();
+    let pending = engine.port.pending_disconnects.iter().flatten().count();
     assert_eq!(
         pending,
         engine.config().max_pending_disconnects as usize / 2

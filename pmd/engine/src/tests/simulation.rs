@@ -439,11 +439,15 @@ impl Simulation {
             self.check_writes(at);
             assert_eq!(node.engine.exchange_usage().0, 0, "{what}: open exchanges");
             assert!(
-                node.engine.pending_disconnects.iter().all(Option::is_none),
+                node.engine
+                    .port
+                    .pending_disconnects
+                    .iter()
+                    .all(Option::is_none),
                 "{what}"
             );
             assert!(node.engine.listeners.is_empty(), "{what}");
-            assert!(node.engine.timers.len() <= 3, "{what}");
+            assert!(node.engine.port.timers.len() <= 3, "{what}");
         }
     }
 }

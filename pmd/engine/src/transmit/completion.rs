@@ -9,30 +9,28 @@
 use fcvi_frame::reason::MessageReason;
 use vi_types::ReliabilityLevel;
 
-use super::{InFlightSend, OperationKind};
+use super::{InFlightSend, OperationKind, TxMessage, TxStream};
+use crate::connection::Break;
+use crate::context::Context;
 use crate::counters::Counter;
-use crate::endpoint::{Phase, TxMessage, TxStream};
-use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{EngineIo, Status};
+use crate::exchange::ExchangePool;
 use crate::timer::TimerKey;
 
-impl Engine {
+impl TxStream {
     /// Tracks a send or write that is not complete when the port has accepted its last frame.
     #[inline(always)]
     pub(super) fn sent_tracked<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         message: &TxMessage,
-        io: &mut I,
     ) {
-        let recovers = self.tx_mut(vi).is_some_and(|tx| tx.recovery.is_some());
-        let answered = !recovers && self.level_of(vi) != Some(ReliabilityLevel::ReliableReception);
+        let answered = self.recovery.is_none() && self.level != ReliabilityLevel::ReliableReception;
         if answered {
             let ox_id = message.exchange.ox_id;
-            self.exchanges.close(ox_id, message.next_seq_cnt);
+            cx.port.exchanges.close(ox_id, message.next_seq_cnt);
         }
-        self.keep_in_flight(now_ns, vi, message, answered, io);
+        self.keep_in_flight(cx, message, answered);
     }
 
     /// Puts the descriptor that was just sent in flight, to wait for its response or, if it is
@@ -40,18 +38,14 @@ impl Engine {
     #[inline(always)]
     pub(super) fn keep_in_flight<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         message: &TxMessage,
         answered: bool,
-        io: &mut I,
     ) {
-        let Some(tx) = self.tx_mut(vi) else {
-            return;
-        };
-        tx.tracked = true;
-        tx.in_flight.push(InFlightSend {
-            kind: OperationKind::of(&message.work),
+        let kind = OperationKind::of(&message.work);
+        self.tracked = true;
+        self.in_flight.push(InFlightSend {
+            kind,
             answered,
             msg_id: message.msg_id,
             ox_id: message.exchange.ox_id,
@@ -61,83 +55,65 @@ impl Engine {
             length_bytes: message.work.length_bytes,
             placed_bytes: 0,
         });
-        if !answered && tx.in_flight.unanswered() == 1 {
-            self.start_response_timer(now_ns, vi);
+        if !answered && self.in_flight.unanswered() == 1 {
+            self.start_response_timer(cx);
         }
-        if self.tx_mut(vi).is_some_and(|tx| tx.recovery.is_some()) {
-            let kind = OperationKind::of(&message.work);
-            self.sent_recoverable(now_ns, vi, kind, message.work.length_bytes);
+        if self.recovery.is_some() {
+            self.sent_recoverable(cx, kind, message.work.length_bytes);
         }
-        io.keep_in_flight(vi);
+        cx.io.keep_in_flight(cx.vi);
     }
 
     /// Handles the response to the message at this position; `next_seq_cnt` follows it on its
     /// exchange.
     pub(crate) fn handle_answer<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         at: usize,
         next_seq_cnt: u16,
-        io: &mut I,
     ) {
-        self.counters.count(Counter::RxResponses);
-        self.restart_response_timeout(now_ns, vi);
-        let Some(entry) = self
-            .tx_mut(vi)
-            .and_then(|tx| tx.in_flight.mark_answered(at))
-        else {
-            return;
-        };
-        self.exchanges.close(entry.ox_id, next_seq_cnt);
-        self.complete_answered(vi, io);
-        self.resume_deferred(vi, io);
+        cx.count(Counter::RxResponses);
+        self.restart_response_timeout(cx);
+        if let Some(entry) = self.in_flight.mark_answered(at) {
+            cx.port.exchanges.close(entry.ox_id, next_seq_cnt);
+            self.complete_answered(cx);
+            self.resume_deferred(cx);
+        }
     }
 
     /// Resumes the send queue if a descriptor was deferred.
-    pub(crate) fn resume_deferred<I: EngineIo>(&mut self, vi: ViIndex, io: &mut I) {
-        let was_deferred = |tx: &mut TxStream| core::mem::take(&mut tx.in_flight.deferred);
-        if self.tx_mut(vi).is_some_and(was_deferred) {
-            io.resume(vi);
+    pub(crate) fn resume_deferred<I: EngineIo>(&mut self, cx: &mut Context<'_, I>) {
+        if core::mem::take(&mut self.in_flight.deferred) {
+            cx.io.resume(cx.vi);
         }
     }
 
     /// Starts the response timer, which expires after FCVI_ULP_TIMEOUT.
-    pub(super) fn start_response_timer(&mut self, now_ns: u64, vi: ViIndex) {
-        self.restart_response_timeout(now_ns, vi);
-        let Some(tx) = self.tx_mut(vi) else {
-            return;
-        };
-        if !core::mem::replace(&mut tx.in_flight.timer_set, true) {
-            let late_at_ns = tx.in_flight.deadline_ns;
-            self.timers.set(late_at_ns, TimerKey::Response(vi.0));
+    pub(super) fn start_response_timer<I>(&mut self, cx: &mut Context<'_, I>) {
+        self.restart_response_timeout(cx);
+        if !core::mem::replace(&mut self.in_flight.timer_set, true) {
+            let late_at_ns = self.in_flight.deadline_ns;
+            cx.port.timers.set(late_at_ns, TimerKey::Response(cx.vi.0));
         }
     }
 
     /// Restarts the response timeout, because the peer makes progress.
-    pub(crate) fn restart_response_timeout(&mut self, now_ns: u64, vi: ViIndex) {
-        let late_at_ns = now_ns + self.config.ulp_timeout_ns;
-        if let Some(tx) = self.tx_mut(vi) {
-            tx.in_flight.deadline_ns = late_at_ns;
-        }
+    pub(crate) fn restart_response_timeout<I>(&mut self, cx: &Context<'_, I>) {
+        self.in_flight.deadline_ns = cx.now_ns + cx.port.config.ulp_timeout_ns;
     }
 
     /// Completes the oldest descriptors that are answered.
-    pub(crate) fn complete_answered<I: EngineIo>(&mut self, vi: ViIndex, io: &mut I) {
-        let reception = self.level_of(vi) == Some(ReliabilityLevel::ReliableReception);
-        let Some(tx) = self.tx_mut(vi) else {
-            return;
-        };
-        while let Some(entry) = tx.in_flight.pop_answered() {
-            io.complete_send(vi, Status::OK, entry.length_bytes);
-            if io.is_failing(vi) {
+    pub(crate) fn complete_answered<I: EngineIo>(&mut self, cx: &mut Context<'_, I>) {
+        while let Some(entry) = self.in_flight.pop_answered() {
+            cx.io.complete_send(cx.vi, Status::OK, entry.length_bytes);
+            if cx.io.is_failing(cx.vi) {
                 return;
             }
         }
-        tx.tracked = reception
-            || tx.recovery.is_some()
-            || !tx.in_flight.is_empty()
-            || tx.in_flight.fault.is_some();
+        self.tracked = self.level == ReliabilityLevel::ReliableReception
+            || self.recovery.is_some()
+            || !self.in_flight.is_empty()
+            || self.in_flight.fault.is_some();
     }
 
     /// Completes the message at position `at` in error, and those before it; one position after
@@ -145,93 +121,69 @@ impl Engine {
     /// breaks the connection.
     pub(crate) fn fail_in_flight<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         at: usize,
         mut status: Status,
-        io: &mut I,
     ) {
         for _ in 0..at {
-            let Some(entry) = self.tx_mut(vi).and_then(|tx| tx.in_flight.pop()) else {
+            let Some(entry) = self.in_flight.pop() else {
                 break;
             };
             if entry.answered {
-                io.complete_send(vi, Status::OK, entry.length_bytes);
+                cx.io.complete_send(cx.vi, Status::OK, entry.length_bytes);
             } else {
-                self.abandon_send(now_ns, &entry);
-                io.complete_send(vi, Status::FLUSHED, 0);
+                entry.abandon(cx.now_ns, &mut cx.port.exchanges);
+                cx.io.complete_send(cx.vi, Status::FLUSHED, 0);
             }
-            if io.is_failing(vi) {
+            if cx.io.is_failing(cx.vi) {
                 // The caller's break flushes the others.
                 return;
             }
         }
-        let failed = self.tx_mut(vi).and_then(|tx| {
-            // It comes after the given one, or is that one.
-            tx.in_flight.fault = None;
-            tx.in_flight.pop()
-        });
-        if let Some(entry) = failed {
-            self.abandon_send(now_ns, &entry);
+        // It comes after the given one, or is that one.
+        self.in_flight.fault = None;
+        if let Some(entry) = self.in_flight.pop() {
+            entry.abandon(cx.now_ns, &mut cx.port.exchanges);
             if entry.placed_bytes > 0 {
                 status = status.with(Status::PARTIAL);
             }
         }
-        io.complete_send(vi, status, 0);
+        cx.io.complete_send(cx.vi, status, 0);
     }
 
     /// Completes a descriptor that failed locally and was deferred, before the connection breaks
     /// for a reason that does not concern anything in flight.
-    pub(crate) fn fail_deferred<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
-        let deferred = self.tx_mut(vi).and_then(|tx| {
-            let status = tx.in_flight.fault?;
-            Some((tx.in_flight.len(), status))
-        });
-        if let Some((at, status)) = deferred {
-            self.fail_in_flight(now_ns, vi, at, status, io);
+    pub(crate) fn fail_deferred<I: EngineIo>(&mut self, cx: &mut Context<'_, I>) {
+        if let Some(status) = self.in_flight.fault {
+            self.fail_in_flight(cx, self.in_flight.len(), status);
         }
     }
 
     /// Reports whether the peer received a part of a message, and will not receive the remainder.
-    fn is_partially_sent(&mut self, vi: ViIndex) -> bool {
-        self.tx_mut(vi).is_some_and(|tx| {
-            let fault = tx.in_flight.fault;
-            fault.is_some_and(|status| status.has(Status::PARTIAL))
-        })
+    fn is_partially_sent(&self) -> bool {
+        let fault = self.in_flight.fault;
+        fault.is_some_and(|status| status.has(Status::PARTIAL))
     }
 
-    pub(super) fn abandon_in_flight(&mut self, now_ns: u64, vi: ViIndex) {
-        while let Some(entry) = self.tx_mut(vi).and_then(|tx| tx.in_flight.pop()) {
-            self.abandon_send(now_ns, &entry);
+    pub(super) fn abandon_in_flight<I>(&mut self, cx: &mut Context<'_, I>) {
+        while let Some(entry) = self.in_flight.pop() {
+            entry.abandon(cx.now_ns, &mut cx.port.exchanges);
         }
-        self.timers.clear(TimerKey::Response(vi.0));
-        self.timers.clear(TimerKey::Acknowledge(vi.0));
-        self.timers.clear(TimerKey::Recover(vi.0));
-    }
-
-    fn abandon_send(&mut self, now_ns: u64, entry: &InFlightSend) {
-        if !entry.answered {
-            let next_seq_cnt = entry.next_seq_cnt;
-            self.exchanges.abandon(now_ns, entry.ox_id, next_seq_cnt);
-        }
+        cx.port.timers.clear(TimerKey::Response(cx.vi.0));
+        cx.port.timers.clear(TimerKey::Acknowledge(cx.vi.0));
+        cx.port.timers.clear(TimerKey::Recover(cx.vi.0));
     }
 
     /// Returns the position of the oldest message of these kinds that waits for a response and can
     /// complete with an error of the remote side: at Reliable Delivery only reads can (VIPL 5.2).
-    pub(crate) fn first_unanswered(
-        &self,
-        vi: ViIndex,
-        fits: impl Fn(OperationKind) -> bool,
-    ) -> Option<usize> {
-        let ep = self.endpoint(vi)?;
-        let tx = ep.tx.as_ref()?;
-        let reception = ep.params.level == ReliabilityLevel::ReliableReception;
+    pub(crate) fn first_unanswered(&self, fits: impl Fn(OperationKind) -> bool) -> Option<usize> {
+        let reception = self.level == ReliabilityLevel::ReliableReception;
         let fits = |kind| (reception || kind == OperationKind::Read) && fits(kind);
         let being_sent = || {
-            let message = tx.message.as_ref()?;
-            fits(OperationKind::of(&message.work)).then_some(tx.in_flight.len())
+            let message = self.message.as_ref()?;
+            fits(OperationKind::of(&message.work)).then_some(self.in_flight.len())
         };
-        tx.in_flight.first_unanswered(fits).or_else(being_sent)
+        self.in_flight.first_unanswered(fits).or_else(being_sent)
     }
 
     /// Fails the message that caused the peer to end the connection for this reason, if its own
@@ -241,72 +193,71 @@ impl Engine {
     /// for it.
     pub(crate) fn handle_peer_failure<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         reason: MessageReason,
-        io: &mut I,
     ) {
-        let connected = self
-            .endpoint(vi)
-            .is_some_and(|ep| matches!(ep.phase, Phase::Connected));
-        let Some(failure) = SendFailure::of(reason).filter(|_| connected) else {
+        let Some(failure) = SendFailure::of(reason) else {
             return;
         };
         let known = failure == SendFailure::Transport && reason != MessageReason::MessageLost;
-        if known && self.is_partially_sent(vi) {
+        if known && self.is_partially_sent() {
             return;
         }
-        let several_reads = |tx: &mut TxStream| tx.in_flight.unanswered_reads() > 1;
-        let status = if failure == SendFailure::Read && self.tx_mut(vi).is_some_and(several_reads) {
+        let status = if failure == SendFailure::Read && self.in_flight.unanswered_reads() > 1 {
             Status::TRANSPORT
         } else {
             failure.status()
         };
-        if let Some(at) = self.first_unanswered(vi, |kind| failure.applies_to(kind)) {
-            self.fail_in_flight(now_ns, vi, at, status, io);
+        if let Some(at) = self.first_unanswered(|kind| failure.applies_to(kind)) {
+            self.fail_in_flight(cx, at, status);
         }
     }
 
     /// Handles the response timer.
-    pub(crate) fn response_timeout<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
-        let Some(tx) = self.tx_mut(vi) else {
-            return;
-        };
-        tx.in_flight.timer_set = false;
+    pub(crate) fn response_timeout<I: EngineIo>(
+        &mut self,
+        cx: &mut Context<'_, I>,
+    ) -> Result<(), Break> {
+        self.in_flight.timer_set = false;
         // A message longer than the window may be deferred after those in flight.
-        let longer = tx.message.is_some() && tx.in_flight.deferred;
-        if tx.in_flight.unanswered() == 0 && !longer {
-            return;
+        let longer = self.message.is_some() && self.in_flight.deferred;
+        if self.in_flight.unanswered() == 0 && !longer {
+            return Ok(());
         }
-        let deadline_ns = tx.in_flight.deadline_ns;
-        if deadline_ns > now_ns {
-            tx.in_flight.timer_set = true;
-            self.timers.set(deadline_ns, TimerKey::Response(vi.0));
-            return;
+        let deadline_ns = self.in_flight.deadline_ns;
+        if deadline_ns > cx.now_ns {
+            self.in_flight.timer_set = true;
+            cx.port.timers.set(deadline_ns, TimerKey::Response(cx.vi.0));
+            return Ok(());
         }
-        self.counters.count(Counter::ResponseTimeouts);
-        if self.is_partially_sent(vi) {
+        cx.count(Counter::ResponseTimeouts);
+        if self.is_partially_sent() {
             // The peer has already broken the connection, because the remainder did not arrive.
-            self.break_local(now_ns, vi, MessageReason::UlpTimeout, io);
-            return;
+            return Err(Break(MessageReason::UlpTimeout));
         }
-        self.transport_failed(now_ns, vi, |_| true, MessageReason::UlpTimeout, io);
+        Err(self.transport_failed(cx, |_| true, MessageReason::UlpTimeout))
     }
 
-    /// Fails the oldest unanswered message of these kinds with a transport error, and breaks the
-    /// connection.
+    /// Fails the oldest unanswered message of these kinds with a transport error.
     pub(crate) fn transport_failed<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         fits: impl Fn(OperationKind) -> bool,
         reason: MessageReason,
-        io: &mut I,
-    ) {
-        if let Some(at) = self.first_unanswered(vi, fits) {
-            self.fail_in_flight(now_ns, vi, at, Status::TRANSPORT, io);
+    ) -> Break {
+        if let Some(at) = self.first_unanswered(fits) {
+            self.fail_in_flight(cx, at, Status::TRANSPORT);
         }
-        self.break_local(now_ns, vi, reason, io);
+        Break(reason)
+    }
+}
+
+impl InFlightSend {
+    /// Abandons its exchange, unless it is answered.
+    fn abandon(&self, now_ns: u64, exchanges: &mut ExchangePool) {
+        if !self.answered {
+            exchanges.abandon(now_ns, self.ox_id, self.next_seq_cnt);
+        }
     }
 }
 

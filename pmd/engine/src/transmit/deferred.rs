@@ -6,163 +6,119 @@ use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
 use vi_types::ReliabilityLevel;
 
-use super::{Step, per_frame, tx_of};
+use super::{Step, TxMessage, TxStream, per_frame};
+use crate::context::Context;
 use crate::counters::Counter;
-use crate::endpoint::TxMessage;
-use crate::engine::{Engine, ViIndex};
 use crate::engine_io::{EngineIo, SendWork, Status, Transmit};
 
-impl Engine {
+impl TxStream {
     /// Defers a descriptor that has to wait for what is in flight, or completes one that must not
     /// be sent. Returns `None` if it may be sent.
     #[inline]
     pub(super) fn defer<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         work: &SendWork,
-        io: &mut I,
     ) -> Option<Step> {
-        let tx = self.tx_mut(vi)?;
-        if tx.in_flight.defers(work) {
-            tx.in_flight.deferred = true;
+        if self.in_flight.defers(work) {
+            self.in_flight.deferred = true;
             return Some(Step::Nothing);
         }
-        if let Some(status) = tx.in_flight.fault.take() {
-            io.complete_send(vi, status, 0);
-            self.break_local(now_ns, vi, MessageReason::ProtocolError, io);
-            return Some(Step::Broken);
+        if let Some(status) = self.in_flight.fault.take() {
+            cx.io.complete_send(cx.vi, status, 0);
+            return Some(Step::Break(MessageReason::ProtocolError));
         }
         if work.fault.is_ok() {
-            return tx.window_is_full().then(|| {
-                tx.in_flight.deferred = true;
+            return self.window_is_full().then(|| {
+                self.in_flight.deferred = true;
                 Step::Nothing
             });
         }
-        Some(if self.refuse_local(now_ns, vi, *work, io) {
+        cx.io.complete_send(cx.vi, work.fault, 0);
+        Some(self.after_local_failure())
+    }
+
+    /// Returns what follows a descriptor that failed locally: a reliable VI breaks.
+    pub(crate) fn after_local_failure(&self) -> Step {
+        if self.level == ReliabilityLevel::UnreliableDelivery {
             Step::Next
         } else {
-            Step::Broken
-        })
+            Step::Break(MessageReason::ProtocolError)
+        }
     }
 
     /// Defers the message that is being sent if the window is full. Its next acknowledgement must
     /// arrive within FCVI_ULP_TIMEOUT, as for messages in flight.
-    pub(super) fn defers_for_window(&mut self, now_ns: u64, vi: ViIndex) -> bool {
-        let Some(tx) = self.tx_mut(vi) else {
-            return false;
-        };
-        if !tx.window_is_full() {
+    pub(super) fn defers_for_window<I>(&mut self, cx: &mut Context<'_, I>) -> bool {
+        if !self.window_is_full() {
             return false;
         }
-        let waited = core::mem::replace(&mut tx.in_flight.deferred, true);
-        if !waited && tx.in_flight.unanswered() == 0 {
-            self.start_response_timer(now_ns, vi);
+        let waited = core::mem::replace(&mut self.in_flight.deferred, true);
+        if !waited && self.in_flight.unanswered() == 0 {
+            self.start_response_timer(cx);
         }
-        self.expect_answer(now_ns, vi);
+        self.expect_answer(cx);
         true
     }
 
     /// Sends an RDMA read request (VIPL 5.2).
     pub(super) fn send_read<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         mut work: SendWork,
         remote: (u64, u32),
-        io: &mut I,
     ) -> Step {
-        let unreliable = self.level_of(vi) == Some(ReliabilityLevel::UnreliableDelivery);
-        if unreliable && work.fault.is_ok() {
+        if self.level == ReliabilityLevel::UnreliableDelivery && work.fault.is_ok() {
             work.fault = Status::FORMAT;
         }
-        if let Some(step) = self.defer(now_ns, vi, &work, io) {
+        if let Some(step) = self.defer(cx, &work) {
             return step;
         }
-        let Some(exchange) = self.exchanges.open(now_ns) else {
+        let Some(exchange) = cx.port.exchanges.open(cx.now_ns) else {
             return Step::Blocked;
         };
-        let Some(tx) = self.endpoints.get_mut(vi.slot()).and_then(tx_of) else {
-            return Step::Broken;
-        };
-        let mut message = TxMessage {
-            work,
-            exchange,
-            msg_id: tx.next_msg_id,
-            sent_bytes: 0,
-            next_seq_cnt: exchange.seq_cnt,
-        };
-        let mut per_frame = per_frame(&message, tx.framing, 0, true);
+        let mut message = TxMessage::new(&work, exchange, self.next_msg_id);
+        let mut per_frame = per_frame(&message, self.framing, 0, true);
         per_frame.f_ctl = profile::F_CTL_REQUEST;
         per_frame.flags |= message_request::RESPONSE_REQUESTED;
         per_frame.flags &= !message_request::IMMEDIATE;
         per_frame.fcvi_parameter = 0;
         (per_frame.rmt_va, per_frame.rmt_va_handle) = remote;
-        match io.transmit_data(vi, &tx.read, &per_frame, 0, true) {
+        match cx.io.transmit_data(cx.vi, &self.read, &per_frame, 0, true) {
             Transmit::Sent => {}
             Transmit::NoRoom => {
-                self.exchanges.close(exchange.ox_id, exchange.seq_cnt);
+                cx.port.exchanges.close(exchange.ox_id, exchange.seq_cnt);
                 return Step::Blocked;
             }
             Transmit::Fault => {
-                self.exchanges.close(exchange.ox_id, exchange.seq_cnt);
-                return self.sending_fault(now_ns, vi, io);
+                cx.port.exchanges.close(exchange.ox_id, exchange.seq_cnt);
+                return self.sending_fault(cx);
             }
         }
-        tx.next_msg_id = tx.next_msg_id.wrapping_add(1);
+        self.next_msg_id = self.next_msg_id.wrapping_add(1);
         message.next_seq_cnt = exchange.seq_cnt.wrapping_add(1);
-        self.counters.count(Counter::TxFrames);
-        self.counters.count(Counter::TxMessages);
-        self.keep_in_flight(now_ns, vi, &message, false, io);
+        cx.count(Counter::TxFrames);
+        cx.count(Counter::TxMessages);
+        self.keep_in_flight(cx, &message, false);
         Step::Next
-    }
-
-    /// Completes a descriptor that must not be sent with its fault; a reliable VI breaks. Returns
-    /// true if the VI stays connected.
-    #[cold]
-    pub(crate) fn refuse_local<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        work: SendWork,
-        io: &mut I,
-    ) -> bool {
-        io.complete_send(vi, work.fault, 0);
-        if self.level_of(vi) == Some(ReliabilityLevel::UnreliableDelivery) {
-            return true;
-        }
-        self.break_local(now_ns, vi, MessageReason::ProtocolError, io);
-        false
     }
 
     /// Handles a message whose descriptor's memory became invalid while it was sent.
     #[cold]
-    pub(super) fn sending_fault<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        io: &mut I,
-    ) -> Step {
-        let Some(ep) = self.endpoints.get_mut(vi.slot()).and_then(Option::as_mut) else {
-            return Step::Broken;
-        };
+    pub(super) fn sending_fault<I: EngineIo>(&mut self, cx: &mut Context<'_, I>) -> Step {
         let mut status = Status::PROTECTION;
-        if let Some(message) = ep.tx.as_mut().and_then(|tx| tx.message.take()) {
+        if let Some(message) = self.message.take() {
             if message.sent_bytes > 0 {
                 status = status.with(Status::PARTIAL);
             }
-            self.give_up_exchange(now_ns, &message);
+            message.give_up_exchange(cx.now_ns, &mut cx.port.exchanges);
         }
-        if let Some(tx) = self.tx_mut(vi).filter(|tx| !tx.in_flight.is_empty()) {
-            tx.in_flight.fault = Some(status);
-            tx.in_flight.deferred = true;
+        if !self.in_flight.is_empty() {
+            self.in_flight.fault = Some(status);
+            self.in_flight.deferred = true;
             return Step::Nothing;
         }
-        io.complete_send(vi, status, 0);
-        if self.level_of(vi) == Some(ReliabilityLevel::UnreliableDelivery) {
-            return Step::Next;
-        }
-        self.break_local(now_ns, vi, MessageReason::ProtocolError, io);
-        Step::Broken
+        cx.io.complete_send(cx.vi, status, 0);
+        self.after_local_failure()
     }
 }

@@ -6,7 +6,8 @@ use super::accounting::{Identity, SideId};
 use super::actor::{Actor, NEVER_NS, Step};
 use super::world::{R_A_TOV_NS, ULP_TIMEOUT_NS, World, host_of};
 use crate::AsyncError;
-use crate::endpoint::{Connection, Endpoint};
+use crate::connection::Connection;
+use crate::endpoint::Endpoint;
 use crate::testkit::io::Event;
 use crate::testkit::net::MS;
 
@@ -24,7 +25,7 @@ const NOTIFY_BY_SEND_NS: u64 = 2 * ULP_TIMEOUT_NS;
 impl World {
     fn endpoint(&self, (node, handle): SideId) -> Option<&Endpoint> {
         let engine = &self.net.nodes[node].engine;
-        let ep = engine.endpoint(engine.slot_of(handle))?;
+        let ep = engine.endpoint(engine.port.slot_of(handle))?;
         (ep.handle == handle).then_some(ep)
     }
 
@@ -66,7 +67,7 @@ impl World {
         let now_ns = self.net.now_ns;
         let identity = self.identity(at);
         let (node, handle) = identity.peer;
-        let vi = self.net.nodes[node].engine.slot_of(handle);
+        let vi = self.net.nodes[node].engine.port.slot_of(handle);
         let is_other = |actor: &Actor| actor.node == node && actor.vi == vi;
         let other = self.actors.iter().position(is_other).expect("a VI");
         assert_ne!(other, at, "connected with itself");

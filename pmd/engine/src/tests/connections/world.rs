@@ -178,23 +178,30 @@ impl World {
         let node = &mut self.net.nodes[at];
         let engine = &mut node.engine;
         // Quarantined OX_IDs whose R_A_TOV has expired are freed when the next exchange is opened.
-        let exchange = engine.exchanges.open_control(now_ns).expect("a free OX_ID");
-        engine.exchanges.close(exchange.ox_id, exchange.seq_cnt);
+        let exchange = engine
+            .port
+            .exchanges
+            .open_control(now_ns)
+            .expect("a free OX_ID");
+        engine
+            .port
+            .exchanges
+            .close(exchange.ox_id, exchange.seq_cnt);
         assert_eq!(engine.exchange_usage(), (0, 0), "open, quarantined");
-        assert!(engine.incoming.iter().all(Option::is_none), "requests");
+        assert!(engine.port.incoming.iter().all(Option::is_none), "requests");
         assert!(
-            engine.pending_disconnects.iter().all(Option::is_none),
+            engine.port.pending_disconnects.iter().all(Option::is_none),
             "disconnects"
         );
         assert!(engine.listeners.is_empty(), "listeners");
-        assert_eq!(engine.timers.len(), 0, "timers");
-        let counted = engine.peers.iter().map(|peer| peer.connections());
+        assert_eq!(engine.port.timers.len(), 0, "timers");
+        let counted = engine.port.peers.iter().map(|peer| peer.connections());
         assert_eq!(counted.sum::<u32>(), 0, "connections of peers");
         for ep in engine.endpoints.iter().flatten() {
             assert!(matches!(ep.phase, Phase::Idle), "{:?}", ep.phase);
             assert_eq!(ep.handle, 0, "handle");
             assert!(ep.connection.is_none() && ep.tx.is_none(), "link, sending");
-            let receiving = ep.rx.message.is_some() || ep.rx.recovery.is_some();
+            let receiving = ep.rx.reassembly.message.is_some() || ep.rx.ack.is_some();
             assert!(!receiving, "receiving");
             assert!(ep.outcome.is_none() && ep.peer_request.is_none());
         }

@@ -341,7 +341,10 @@ fn random_programs_see_the_same_events_over_frames_and_the_shortcut() {
             }
             shortcut.net.advance(60 * S);
             let engine = &shortcut.net.nodes[CLIENT].engine;
-            assert_eq!((engine.exchange_usage().0, engine.timers.len()), (0, 0));
+            assert_eq!(
+                (engine.exchange_usage().0, engine.port.timers.len()),
+                (0, 0)
+            );
         }
     }
     assert!(messages > 10 * PROGRAMS, "{messages} messages");

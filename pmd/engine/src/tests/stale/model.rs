@@ -385,11 +385,11 @@ impl Model {
         };
         for (at, node) in self.net.nodes.iter_mut().enumerate() {
             let mut all = Vec::new();
-            while let Some(taken) = node.engine.exchanges.open(self.net.now_ns) {
+            while let Some(taken) = node.engine.port.exchanges.open(self.net.now_ns) {
                 all.push((at, taken.ox_id, taken.seq_cnt));
             }
             for (_, ox_id, seq_cnt) in all.split_off(all.len().saturating_sub(free)) {
-                node.engine.exchanges.close(ox_id, seq_cnt);
+                node.engine.port.exchanges.close(ox_id, seq_cnt);
             }
             self.taken_ox_ids.extend(all);
         }
@@ -397,7 +397,11 @@ impl Model {
 
     fn release_ox_ids(&mut self) {
         for (at, ox_id, seq_cnt) in self.taken_ox_ids.drain(..) {
-            self.net.nodes[at].engine.exchanges.close(ox_id, seq_cnt);
+            self.net.nodes[at]
+                .engine
+                .port
+                .exchanges
+                .close(ox_id, seq_cnt);
         }
     }
 

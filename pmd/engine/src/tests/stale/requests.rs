@@ -65,7 +65,8 @@ pub(super) fn run(seed: u64, similar: bool) -> Result<(), String> {
     let mut net = Net::new(configs.collect(), seed);
     net.wire.tracing = false;
     if similar {
-        net.nodes[2].engine.connection_ids = net.nodes[CLIENT].engine.connection_ids.clone();
+        net.nodes[2].engine.port.connection_ids =
+            net.nodes[CLIENT].engine.port.connection_ids.clone();
     }
     let rd = params(ReliabilityLevel::ReliableDelivery);
     let of_each = |node: &usize| [*node; 2];
@@ -145,7 +146,7 @@ impl Simulation {
             ViState::ConnectPending | ViState::Connected if keeps => {}
             ViState::Idle => {
                 self.net.request(node, vi, "x", &[SERVER], None);
-                let id = self.net.nodes[node].engine.connection_ids.last;
+                let id = self.net.nodes[node].engine.port.connection_ids.last;
                 self.clients[at].requested = Some(self.key_of(node, id));
             }
             ViState::ConnectPending | ViState::Connected | ViState::Error => {
@@ -251,7 +252,7 @@ impl Simulation {
                 continue;
             };
             self.listeners[at] = self.net.listen(SERVER, "x");
-            let incoming = &self.net.nodes[SERVER].engine.incoming[found.conn.index as usize];
+            let incoming = &self.net.nodes[SERVER].engine.port.incoming[found.conn.index as usize];
             let incoming = incoming.as_ref().ok_or("no request")?;
             let key = (incoming.s_id.get(), incoming.connection_id);
             if !self.indicated.insert(key) {
@@ -348,7 +349,13 @@ impl Simulation {
             }
         }
         for node in &self.net.nodes {
-            if node.engine.pending_disconnects.iter().any(Option::is_some) {
+            if node
+                .engine
+                .port
+                .pending_disconnects
+                .iter()
+                .any(Option::is_some)
+            {
                 return Err("a disconnect is pending".to_owned());
             }
         }

@@ -56,7 +56,7 @@ const ROWS: [Row; 21] = [
         OlderMessage,
         "4",
         "FCVI_MSG_ID is not older than the expected one",
-        "receive.rs",
+        "reassembly.rs",
         [Counter::DropStaleMessage],
         "a delivered message is delivered again, or breaks a reliable connection as one that is far ahead",
         "older_message_is_needed"
@@ -65,7 +65,7 @@ const ROWS: [Row; 21] = [
         MessageWindow,
         "4",
         "FCVI_MSG_ID is not further ahead than `message_window`",
-        "receive.rs",
+        "reassembly.rs",
         [Counter::DropOutOfWindow],
         "covered by QuarantinedHandle: frames of this connection are never ahead of it",
         "message_window_is_covered_by_quarantined_handle"
@@ -74,7 +74,7 @@ const ROWS: [Row; 21] = [
         OpenMessage,
         "5",
         "a continuation frame has the FCVI_MSG_ID of the open message",
-        "receive.rs",
+        "reassembly.rs",
         [Counter::DropOtherMessage],
         "a frame with the same OX_ID, SEQ_ID and SEQ_CNT, 256 uses of the OX_ID ago",
         "open_message_is_needed"
@@ -83,7 +83,7 @@ const ROWS: [Row; 21] = [
         OpenExchange,
         "5",
         "a continuation frame has the OX_ID and SEQ_ID of the open message",
-        "receive.rs",
+        "reassembly.rs",
         [Counter::DropSynonym],
         "covered by OpenMessage: a message and its retransmissions use one exchange",
         "open_exchange_is_covered_by_open_message"
@@ -92,7 +92,7 @@ const ROWS: [Row; 21] = [
         SequenceCount,
         "5",
         "SEQ_CNT is the next one",
-        "receive/frame_order.rs",
+        "reassembly.rs",
         [Counter::DropDuplicate],
         "covered by RelativeOffset: no two frames of a message have one offset",
         "sequence_count_is_covered_by_relative_offset"
@@ -101,7 +101,7 @@ const ROWS: [Row; 21] = [
         RelativeOffset,
         "5",
         "the relative offset is the next one",
-        "receive/frame_order.rs",
+        "reassembly.rs",
         [Counter::DropDuplicate],
         "a frame of the same message, 65,536 frames ago; with recovery any frame that is placed",
         "relative_offset_is_needed"
@@ -110,7 +110,7 @@ const ROWS: [Row; 21] = [
         PlacedAhead,
         "5",
         "with recovery: the bytes of an out-of-order frame have not been placed",
-        "recovery/incoming.rs",
+        "reassembly.rs",
         [Counter::DropDuplicate],
         "bytes are placed and counted twice",
         "placed_ahead_is_needed"
