@@ -14,54 +14,29 @@
 mod incoming;
 mod listen;
 mod peer;
-mod requester;
 
+pub use incoming::ConnId;
 pub(crate) use incoming::Incoming;
-pub(crate) use listen::Listener;
+pub(crate) use listen::Listeners;
 
-use fcvi_frame::connect::{Attributes, ConnectResponse};
-use fcvi_frame::flags::ConnectMode;
+use fcvi_frame::connect::{Attributes, ConnectRequest};
+use fcvi_frame::fc::NPortId;
+use fcvi_frame::flags::{ConnectMode, connect_request};
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
-use fcvi_frame::reason::{ConnectReason, ConnectStatus, connect_parameter};
-use vi_types::{CallError, NetAddress, ViIndex, ViState};
+use fcvi_frame::reason::{ConnectReason, ConnectStatus};
+use vi_types::{CallError, Discriminator, NetAddress, ViIndex, ViState};
 
-use self::incoming::IncomingState;
-use crate::connect::{RemoteVi, check_attributes};
-use crate::connection::Connection;
+use self::incoming::{FinalResponse, IncomingState};
+use crate::connection::{Connection, check_attributes, is_valid_peer};
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
-use crate::endpoint::Phase;
+use crate::endpoint::{Endpoint, Phase};
 use crate::engine::Engine;
 use crate::engine_io::{EngineIo, Waiter};
-
-/// Identifies a connection request of another port that is pending for the consumer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ConnId {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-}
-
-impl ConnId {
-    /// Returns the ID of the request in this slot, of this generation.
-    #[must_use]
-    pub const fn new(index: u32, generation: u32) -> Self {
-        Self { index, generation }
-    }
-
-    /// Returns its slot.
-    #[must_use]
-    pub const fn index(self) -> u32 {
-        self.index
-    }
-
-    /// Returns its generation, which distinguishes requests that used the same slot.
-    #[must_use]
-    pub const fn generation(self) -> u32 {
-        self.generation
-    }
-}
+use crate::synonym::{Check, skips};
+use crate::timer::TimerKey;
 
 /// A matched request, as reported to the consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +50,42 @@ pub struct Indication {
 }
 
 impl Engine {
+    /// Waits for one request with this discriminator (VIPL 3.3.1). Returns the listener number for
+    /// [`Engine::take_indication`] and [`Engine::unlisten`].
+    pub fn listen(&mut self, discriminator: Discriminator) -> u64 {
+        self.listeners.add(discriminator)
+    }
+
+    /// Takes the request that this listener matched, once, and removes the listener.
+    pub fn take_indication(&mut self, listener: u64) -> Option<Indication> {
+        let conn = self.listeners.matched(listener)?;
+        let incoming = self.port.incoming_mut(conn)?;
+        let indication = Indication {
+            conn,
+            remote: incoming.local,
+            attributes: incoming.attributes,
+        };
+        self.listeners.remove(listener);
+        Some(indication)
+    }
+
+    /// Removes a listener. A request that it has matched is given to another listener, or answered
+    /// with NO_MATCH.
+    pub fn unlisten<I: EngineIo>(&mut self, listener: u64, io: &mut I) {
+        let Some((discriminator, Some(conn))) = self.listeners.remove(listener) else {
+            return;
+        };
+        let incoming = self.port.incoming_mut(conn);
+        if incoming.is_some_and(|i| i.state == IncomingState::Pending) {
+            if let Some(other) = self.listeners.give(&discriminator, conn) {
+                io.control_event(Waiter::Request(other));
+                return;
+            }
+            self.port.refuse_pending(conn, ConnectReason::NoMatch, io);
+        }
+        self.port.remove_request(conn);
+    }
+
     /// Rejects a pending request (VIPL 3.3.3).
     ///
     /// # Errors
@@ -85,14 +96,15 @@ impl Engine {
         conn: ConnId,
         io: &mut I,
     ) -> Result<(), CallError> {
-        match self.incoming_mut(conn).map(|i| i.state) {
+        match self.port.incoming_mut(conn).map(|i| i.state) {
             Some(IncomingState::Pending) => {
-                self.refuse_pending(conn, ConnectReason::Rejected, io);
-                self.keep_refused(now_ns, conn, ConnectReason::Rejected);
+                self.port.refuse_pending(conn, ConnectReason::Rejected, io);
+                self.port
+                    .keep_refused(now_ns, conn, ConnectReason::Rejected);
                 Ok(())
             }
             Some(IncomingState::Cancelled) => {
-                self.remove_request(conn);
+                self.port.remove_request(conn);
                 Ok(())
             }
             Some(IncomingState::Accepting(_) | IncomingState::Refused(_)) | None => {
@@ -116,28 +128,28 @@ impl Engine {
         vi: ViIndex,
         io: &mut I,
     ) -> Result<(), CallError> {
-        let incoming = self
-            .incoming_mut(conn)
-            .ok_or(CallError::InvalidParameter)?
-            .clone();
+        let incoming = self.port.incoming_mut(conn);
+        let incoming = incoming.ok_or(CallError::InvalidParameter)?.clone();
         match incoming.state {
             IncomingState::Pending => {}
             IncomingState::Accepting(_) | IncomingState::Refused(_) => {
                 return Err(CallError::InvalidParameter);
             }
             IncomingState::Cancelled => {
-                self.remove_request(conn);
+                self.port.remove_request(conn);
                 return Err(CallError::Timeout);
             }
         }
-        let ep = self.endpoint(vi).ok_or(CallError::InvalidParameter)?;
+        let (ep, mut cx) = self
+            .split(now_ns, vi, io)
+            .ok_or(CallError::InvalidParameter)?;
         if !matches!(ep.phase, Phase::Idle) {
             return Err(CallError::InvalidState);
         }
-        check_attributes(&self.attributes_of(&ep.params), &incoming.attributes)?;
-        let handle = self.port.new_handle(now_ns, vi, io);
-        let handle = handle.ok_or(CallError::NO_RESOURCES)?;
-        let first_msg_id = io.random();
+        let ours = cx.port.config.attributes_of(&ep.params);
+        check_attributes(&ours, &incoming.attributes)?;
+        let handle = cx.new_handle().ok_or(CallError::NO_RESOURCES)?;
+        let first_msg_id = cx.io.random();
         let connection = Connection {
             peer: incoming.s_id,
             peer_handle: incoming.originator_handle,
@@ -148,65 +160,179 @@ impl Engine {
             exchange_open: false,
             remote: incoming.attributes,
         };
-        self.bind(now_ns, vi, connection, first_msg_id, incoming.first_msg_id);
-        if let Some(ep) = self.endpoint_mut(vi) {
-            ep.handle = handle;
-            ep.clear_outcomes();
-        }
-        if let Some(incoming) = self.incoming_mut(conn) {
+        ep.bind(&mut cx, connection, first_msg_id, incoming.first_msg_id);
+        ep.handle = handle;
+        ep.clear_outcomes();
+        if let Some(incoming) = cx.port.incoming_mut(conn) {
             incoming.state = IncomingState::Accepting(vi);
         }
-        io.set_state(vi, ViState::ConnectPending);
-        self.await_response2(now_ns, vi, io);
+        cx.io.set_state(vi, ViState::ConnectPending);
+        ep.await_response2(&mut cx);
         Ok(())
     }
 
-    /// Sends RESP1 "accepted" and waits for RESP2.
-    fn await_response2<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
-        let sent = self.send_response1_accept(vi, io);
-        let wait = self.start_wait(now_ns, vi, self.port.config.response2_timeout_ns(), sent);
-        if let Some(ep) = self.endpoint_mut(vi) {
-            ep.phase = Phase::AwaitResponse2(wait);
+    /// Handles RQST: answers it, or makes it pending for a listener.
+    pub(crate) fn handle_connect_request<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        io: &mut I,
+    ) {
+        let request = match ConnectRequest::parse(iu.payload) {
+            Ok(request) if is_valid_peer(request.vi_handle, &request.attributes) => request,
+            Ok(request) => {
+                self.port.counters.count(Counter::DropBadIu);
+                self.port
+                    .refuse(frame, iu, request.vi_handle, ConnectReason::Malformed, io);
+                return;
+            }
+            Err(_) => {
+                self.port.counters.count(Counter::DropBadIu);
+                return;
+            }
+        };
+        let key = (frame.fc.s_id, iu.header.connection_id());
+        if self.port.quarantine.is_late(now_ns, key) {
+            self.port.counters.count(Counter::DropLateRequest);
+            return;
         }
-        self.arm_connect_timer(vi);
+        let handle = request.vi_handle;
+        let Some(mode) = connect_request::mode(iu.header.flags) else {
+            self.port.counters.count(Counter::NoMatch);
+            self.port
+                .refuse(frame, iu, handle, ConnectReason::NoMatch, io);
+            return;
+        };
+        if request.remote.host != self.port.config.host {
+            self.port.counters.count(Counter::NoMatch);
+            self.port
+                .refuse(frame, iu, handle, ConnectReason::NotMyAddress, io);
+            return;
+        }
+        let max_bytes = usize::from(self.port.config.max_discriminator_bytes);
+        let names =
+            [&request.local, &request.remote].map(|address| address.discriminator.as_bytes());
+        if names.iter().any(|name| name.len() > max_bytes) {
+            self.port.counters.count(Counter::DropLongDiscriminator);
+            self.port
+                .refuse(frame, iu, handle, ConnectReason::NoResources, io);
+            return;
+        }
+        if mode == ConnectMode::PeerToPeer {
+            self.handle_peer_request(now_ns, frame, iu, &request, io);
+            return;
+        }
+        if self.repeated_request(now_ns, frame, &request, iu.header.connection_id(), io) {
+            return;
+        }
+        if !self.listeners.has(&request.remote.discriminator) {
+            self.port.counters.count(Counter::NoMatch);
+            self.port
+                .refuse(frame, iu, handle, ConnectReason::NoMatch, io);
+            return;
+        }
+        let Some(index) = self.port.allocate_incoming(now_ns) else {
+            self.port.counters.count(Counter::DropIncomingFull);
+            self.port
+                .refuse(frame, iu, handle, ConnectReason::NoResources, io);
+            return;
+        };
+        let conn = self.port.add_pending(index, frame, iu, &request);
+        if request.timeout_ms != u32::MAX {
+            let timeout_at_ns = now_ns + u64::from(request.timeout_ms) * 1_000_000;
+            self.port
+                .timers
+                .set(timeout_at_ns, TimerKey::Incoming(index));
+        }
+        if let Some(listener) = self.listeners.give(&request.remote.discriminator, conn) {
+            io.control_event(Waiter::Request(listener));
+        }
     }
 
-    /// Sends RESP1 "accepted" on the newest exchange of the request. Returns false if the port had
-    /// no room.
-    pub(crate) fn send_response1_accept<I: EngineIo>(&mut self, vi: ViIndex, io: &mut I) -> bool {
-        let Some(ep) = self.endpoint(vi) else {
+    /// Repeats the previous answer if this request was received before. Returns false for a new
+    /// request.
+    fn repeated_request<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        frame: &FrameView<'_>,
+        request: &ConnectRequest,
+        connection_id: u32,
+        io: &mut I,
+    ) -> bool {
+        if skips(Check::KnownRequest) {
             return false;
-        };
-        let (Some(connection), Some(tx)) = (ep.connection, ep.tx.as_ref()) else {
-            return false;
-        };
-        let first_msg_id = tx.next_msg_id;
-        let requested = match &ep.peer_request {
-            Some(request) => request.requested_address(),
-            None => self
-                .port
-                .incoming
-                .iter()
-                .flatten()
-                .find(|i| i.state == IncomingState::Accepting(vi))
-                .map_or_else(NetAddress::default, |i| i.remote),
-        };
-        let reason = match connection.mode {
-            ConnectMode::ClientServer => ConnectReason::Accepted,
-            ConnectMode::PeerToPeer => ConnectReason::YoursWins,
-        };
-        let mut payload = [0u8; ConnectResponse::BYTES];
-        ConnectResponse {
-            vi_handle: ep.handle,
-            responder: requested,
-            attributes: self.attributes_of(&ep.params),
         }
-        .emit(&mut payload);
-        let f_ctl = profile::F_CTL_CONNECT_RESPONSE1;
-        let mut iu = Self::connect_iu(&connection, Opcode::ConnectResponse1, f_ctl);
-        iu.msg_id = first_msg_id;
-        iu.parameter = connect_parameter::pack(ConnectStatus::Continue, reason);
-        self.send_connect_iu(vi, &iu, &payload, io)
+        let s_id = frame.fc.s_id;
+        let known = self.port.incoming.iter_mut().flatten().find(|i| {
+            i.s_id == s_id
+                && i.connection_id == connection_id
+                && i.originator_handle == request.vi_handle
+        });
+        let Some(incoming) = known else {
+            // Connected already: this retry crossed our RESP1, or was delayed.
+            let vi = self.vi_that_accepted(s_id, connection_id, request.vi_handle);
+            let established = vi.is_some();
+            if established {
+                self.port.counters.count(Counter::KnownRequests);
+            }
+            return established;
+        };
+        self.port.counters.count(Counter::KnownRequests);
+        let superseded =
+            core::mem::replace(&mut incoming.response_at, Sequence::reply_to(&frame.fc));
+        let (newest, mode) = (incoming.response_at, incoming.mode);
+        let final_response = |at, status, reason| FinalResponse {
+            to: s_id,
+            at,
+            mode,
+            originator_handle: request.vi_handle,
+            connection_id,
+            status,
+            reason,
+        };
+        match incoming.state {
+            IncomingState::Pending if superseded != newest => {
+                let waiting = ConnectReason::WaitingForConsumer;
+                let pending = final_response(superseded, ConnectStatus::Pending, waiting);
+                self.port.send_final_response(&pending, io);
+            }
+            IncomingState::Accepting(vi) => self.repeat_response1(now_ns, vi, newest, io),
+            IncomingState::Refused(reason) => {
+                let refused = final_response(newest, ConnectStatus::Failed, reason);
+                self.port.send_final_response(&refused, io);
+            }
+            IncomingState::Pending | IncomingState::Cancelled => {}
+        }
+        true
+    }
+
+    /// Returns the VI that has accepted this request already.
+    pub(super) fn vi_that_accepted(
+        &self,
+        s_id: NPortId,
+        connection_id: u32,
+        originator_handle: u32,
+    ) -> Option<ViIndex> {
+        let vi = *self.port.accepted.get(&(s_id, connection_id))?;
+        let connection = self.endpoint(vi)?.connection?;
+        (connection.peer_handle == originator_handle).then_some(vi)
+    }
+
+    /// Sends RESP1 "accepted" again, on this newer exchange of the request.
+    pub(super) fn repeat_response1<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        at: Sequence,
+        io: &mut I,
+    ) {
+        if let Some((ep, mut cx)) = self.split(now_ns, vi, io) {
+            if let Some(connection) = ep.connection.as_mut() {
+                connection.at = at;
+            }
+            ep.send_response1(&mut cx);
+        }
     }
 
     /// Handles RESP2: connects the VI, and answers with RESP3.
@@ -229,10 +355,10 @@ impl Engine {
         };
         self.port.note_received(peer_index, now_ns);
         if self.state(vi) == Some(ViState::ConnectPending) {
-            self.server_connected(vi, &connection, io);
+            self.server_connected(now_ns, vi, &connection, io);
         }
         let f_ctl = profile::F_CTL_FINAL_REPLY;
-        let mut answer = Self::connect_iu(&connection, Opcode::ConnectResponse3, f_ctl);
+        let mut answer = connection.connect_iu(Opcode::ConnectResponse3, f_ctl);
         answer.at = Sequence::reply_to(&frame.fc);
         // If the port had no room, the client repeats RESP2.
         self.port.send_connection_iu(&answer, &[], io);
@@ -248,24 +374,102 @@ impl Engine {
             previous.handle == iu.header.handle
                 && (previous.peer, previous.connection_id) == (s_id, connection_id)
         }) {
-            self.port.quarantine_request(now_ns, s_id, connection_id);
+            self.port
+                .quarantine
+                .add_received(now_ns, (s_id, connection_id));
         }
     }
 
-    fn server_connected<I: EngineIo>(&mut self, vi: ViIndex, connection: &Connection, io: &mut I) {
-        let remote = RemoteVi {
-            attributes: connection.remote,
-            n_port_id: connection.peer,
-        };
+    fn server_connected<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        connection: &Connection,
+        io: &mut I,
+    ) {
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.phase = Phase::Connected;
-            ep.conclude(Ok(remote));
+            ep.conclude(Ok(connection.remote_vi()));
         }
         self.enable_shortcut(vi);
-        self.remove_accepting(vi);
-        self.arm_connect_timer(vi);
-        self.port.counters.count(Counter::Connects);
-        io.set_state(vi, ViState::Connected);
-        io.control_event(Waiter::Outcome(vi));
+        let Some((ep, mut cx)) = self.split(now_ns, vi, io) else {
+            return;
+        };
+        cx.port.remove_accepting(vi);
+        ep.arm_connect_timer(&mut cx);
+        cx.count(Counter::Connects);
+        cx.io.set_state(vi, ViState::Connected);
+        cx.io.control_event(Waiter::Outcome(vi));
+    }
+
+    /// Returns the VI of this engine that made a request, or `None` if another port made it.
+    ///
+    /// # Errors
+    /// `Timeout`: the request is not pending any more.
+    pub fn requester(&self, conn: ConnId) -> Result<Option<ViIndex>, CallError> {
+        let incoming = self.port.incoming.get(conn.index as usize);
+        let incoming = incoming
+            .and_then(Option::as_ref)
+            .filter(|i| i.generation == conn.generation && i.state == IncomingState::Pending)
+            .ok_or(CallError::Timeout)?;
+        if incoming.s_id != self.port.config.n_port_id {
+            return Ok(None);
+        }
+        let vi = self.port.slot_of(incoming.originator_handle);
+        let is_requester = self.endpoint(vi).is_some_and(|ep| {
+            ep.handle == incoming.originator_handle
+                && ep.attempt().is_some_and(|attempt| {
+                    attempt.matches(incoming.connection_id, &incoming.local, &incoming.remote)
+                })
+        });
+        Ok(is_requester.then_some(vi))
+    }
+
+    /// Returns the VI of this engine that a connected VI is connected to, or `None` if the peer is
+    /// a VI of another port.
+    ///
+    /// # Errors
+    /// `InvalidState`: the VI is not connected.
+    pub fn connected_to(&self, vi: ViIndex) -> Result<Option<ViIndex>, CallError> {
+        match self.state(vi) {
+            Some(ViState::Connected) => Ok(self.local_peer(vi)),
+            _ => Err(CallError::InvalidState),
+        }
+    }
+
+    /// Returns the VI of this engine that is the peer of `vi`.
+    pub(crate) fn local_peer(&self, vi: ViIndex) -> Option<ViIndex> {
+        let own = self.port.config.n_port_id;
+        let ep = self.endpoint(vi)?;
+        let connection = ep
+            .connection
+            .as_ref()
+            .filter(|connection| connection.peer == own)?;
+        let other = self.port.slot_of(connection.peer_handle);
+        let theirs = self.endpoint(other)?;
+        let back = theirs.connection.as_ref().filter(|back| back.peer == own)?;
+        let fits = (theirs.handle, ep.handle) == (connection.peer_handle, back.peer_handle)
+            && connection.connection_id == back.connection_id;
+        fits.then_some(other)
+    }
+
+    /// Enables the shortcut after the server's half of a connection was made, if the client is a VI
+    /// of this engine. Both sides must name each other, because another port can claim our address.
+    pub(crate) fn enable_shortcut(&mut self, server: ViIndex) {
+        let client = self
+            .local_peer(server)
+            .filter(|_| self.port.config.shortcut);
+        let Some(client) = client else {
+            return;
+        };
+        let waits = |ep: &Endpoint| matches!(ep.phase, Phase::AwaitResponse3(_));
+        if !self.endpoint(client).is_some_and(waits) {
+            return;
+        }
+        for (vi, other) in [(server, client), (client, server)] {
+            if let Some(ep) = self.endpoint_mut(vi) {
+                ep.start_shortcut(other);
+            }
+        }
     }
 }

@@ -17,88 +17,95 @@
 //! which. Their first retry intervals are shorter.
 
 mod peer;
+mod procedure;
 mod request;
-mod response;
 
 pub(crate) use peer::{PeerRequest, Rank};
 pub(crate) use request::Attempt;
+pub use request::ConnectCommand;
 
-use fcvi_frame::connect::Attributes;
-use fcvi_frame::fc::{FCtl, NPortId};
-use fcvi_frame::fcoe::MIN_DATA_FIELD_BYTES;
+use fcvi_frame::connect::{ConnectRequest, ConnectResponse};
+use fcvi_frame::fc::NPortId;
+use fcvi_frame::flags::ConnectMode;
 use fcvi_frame::frame::{FrameView, IuView};
-use fcvi_frame::iu::Opcode;
-use fcvi_frame::profile;
-use fcvi_frame::reason::MessageReason;
-use vi_types::{CallError, NetAddress, ReliabilityLevel, ViIndex, ViState};
+use fcvi_frame::reason::{ConnectStatus, connect_parameter};
+use vi_types::{CallError, HostAddress, ViIndex, ViState};
 
-use crate::config::ViParams;
-use crate::connection::Connection;
-use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS};
+use self::procedure::end_exchange;
+use self::request::PortReply;
+use crate::connection::RemoteVi;
 use crate::counters::Counter;
-use crate::endpoint::{Phase, ResponseWait};
+use crate::endpoint::Phase;
 use crate::engine::Engine;
-use crate::engine_io::{EngineIo, Waiter};
-use crate::misses::PeerKey;
-use crate::reassembly::{Ahead, Reassembly};
-use crate::receive::RxStream;
-use crate::recovery::AckState;
+use crate::engine_io::EngineIo;
+use crate::pending_disconnects::DisconnectInfo;
 use crate::synonym::{Check, skips};
-use crate::transmit::{TxStream, max_message_bytes, payload_room};
-
-/// The remote VI of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteVi {
-    /// Its attributes.
-    pub attributes: Attributes,
-    /// Its N_Port.
-    pub n_port_id: NPortId,
-}
-
-/// A connection request of the consumer.
-#[derive(Clone, Debug)]
-pub struct ConnectCommand<'a> {
-    /// Local address of the connection; its host part is our address.
-    pub local: NetAddress,
-    /// Remote host and discriminator.
-    pub remote: NetAddress,
-    /// The known ports of that host.
-    pub targets: &'a [NPortId],
-    /// Timeout in nanoseconds; `None`: no timeout.
-    pub timeout_ns: Option<u64>,
-}
-
-impl ConnectCommand<'_> {
-    /// Returns the time at which the request times out.
-    fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
-        self.timeout_ns.map(|t| now_ns.saturating_add(t))
-    }
-}
 
 impl Engine {
-    /// Returns our attributes as connect IUs carry them.
-    pub(crate) fn attributes_of(&self, params: &ViParams) -> Attributes {
-        Attributes {
-            reliability: params.level,
-            rdma_write: params.rdma_write,
-            rdma_read: params.rdma_read,
-            in_order: true,
-            recovery: self.offers_recovery(params.level),
-            max_transfer_bytes: params.max_transfer_bytes,
-            qos_class: profile::QOS_CLASS_3,
-            cs_ctl: profile::CS_CTL,
-            max_reads: if params.rdma_read {
-                self.port.config.reads_accepted()
-            } else {
-                0
-            },
-            receive_data_field_bytes: self.port.config.data_field_bytes,
-        }
+    /// Starts a connection request (VIPL 3.3.4); its outcome is reported by
+    /// [`Engine::take_outcome`]. If no port of the host is known, the request waits for one with
+    /// discovery, and is `NotReachable` without.
+    ///
+    /// # Errors
+    /// `Invalid`, `InvalidState`.
+    pub fn connect<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        command: &ConnectCommand<'_>,
+        io: &mut I,
+    ) -> Result<(), CallError> {
+        self.request(now_ns, vi, ConnectMode::ClientServer, command, io)
     }
 
-    /// Reports whether recovery is offered at this level [FCVI P-16].
-    fn offers_recovery(&self, level: ReliabilityLevel) -> bool {
-        self.port.config.recovery.is_some() && level.is_reliable()
+    /// Adds a request to the peer pool (VIPL 3.3.6). Its outcome is reported by
+    /// [`Engine::take_peer_outcome`]; `NotReachable` if no port of the host is known and none can
+    /// be discovered.
+    ///
+    /// # Errors
+    /// `Invalid`, `InvalidState`.
+    pub fn connect_peer<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        command: &ConnectCommand<'_>,
+        io: &mut I,
+    ) -> Result<(), CallError> {
+        self.request(now_ns, vi, ConnectMode::PeerToPeer, command, io)
+    }
+
+    fn request<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        mode: ConnectMode,
+        command: &ConnectCommand<'_>,
+        io: &mut I,
+    ) -> Result<(), CallError> {
+        let (ep, mut cx) = self
+            .split(now_ns, vi, io)
+            .ok_or(CallError::InvalidParameter)?;
+        if !matches!(ep.phase, Phase::Idle) {
+            return Err(CallError::InvalidState);
+        }
+        ep.clear_outcomes();
+        if mode == ConnectMode::PeerToPeer {
+            let port = &mut *cx.port;
+            port.next_peer_request += 1;
+            let request = PeerRequest::new(port.next_peer_request, command, now_ns);
+            ep.peer_request = Some(Box::new(request));
+            if !port.peer_requesters.contains(&vi) {
+                port.peer_requesters.push(vi);
+            }
+        }
+        // No port of the host is known, and ports are not discovered.
+        if command.targets.is_empty() && cx.port.logged_in_ports.is_none() {
+            ep.conclude_failed(&mut cx, CallError::NotReachable);
+            return Ok(());
+        }
+        cx.io.set_state(vi, ViState::ConnectPending);
+        ep.start_request(&mut cx, mode, command, command.deadline_ns(now_ns));
+        Ok(())
     }
 
     /// Takes the outcome of a connection call on this VI, once.
@@ -106,109 +113,104 @@ impl Engine {
         self.endpoint_mut(vi)?.outcome.take()
     }
 
-    /// Starts the wait for a response with this timeout. `sent`: the IU that requests it was sent,
-    /// otherwise the port had no room.
-    pub(crate) fn start_wait(
-        &self,
-        now_ns: u64,
+    /// Returns the number of the VI's peer request, from the call until its outcome was taken.
+    pub fn peer_request(&self, vi: ViIndex) -> Option<u64> {
+        let request = self.endpoint(vi)?.peer_request.as_ref()?;
+        Some(request.number)
+    }
+
+    /// Takes the outcome of the peer request with this number, once; `None` while it is pending.
+    /// `InvalidState` if the VI has no such request any more.
+    pub fn take_peer_outcome(
+        &mut self,
         vi: ViIndex,
-        timeout_ns: u64,
-        sent: bool,
-    ) -> ResponseWait {
-        let peer = self.endpoint(vi).and_then(|ep| ep.peer_request.as_ref());
-        let interval_ns = match peer {
-            Some(_) => self.port.config.peer_retry_ns,
-            None => self.port.config.retry_interval_within_ns(timeout_ns),
+        number: u64,
+    ) -> Option<Result<RemoteVi, CallError>> {
+        let own = |request: &&mut Box<PeerRequest>| request.number == number;
+        let slot = self.endpoint_mut(vi).map(|ep| &mut ep.peer_request);
+        let Some(slot) = slot else {
+            return Some(Err(CallError::InvalidParameter));
         };
-        let given_up_ns = peer.and_then(|p| p.deadline_ns()).unwrap_or(u64::MAX);
-        let mut wait = ResponseWait {
-            sent: false,
-            timeout_ns,
-            interval_ns,
-            next_retry_ns: now_ns,
-            deadline_ns: given_up_ns.min(now_ns + timeout_ns),
+        let Some(request) = slot.as_mut().filter(own) else {
+            return Some(Err(CallError::InvalidState));
         };
-        self.note_sent(now_ns, &mut wait, sent);
-        wait
+        let outcome = request.outcome?;
+        *slot = None;
+        Some(outcome)
     }
 
-    /// Notes that the IU that requests a response was sent, or had no room.
-    fn note_sent(&self, now_ns: u64, wait: &mut ResponseWait, sent: bool) {
-        if sent {
-            wait.sent = true;
-            wait.next_retry_ns = now_ns + wait.interval_ns;
-            wait.interval_ns = self
-                .port
-                .config
-                .next_retry_interval_ns(wait.interval_ns, wait.timeout_ns);
-        } else {
-            wait.next_retry_ns = now_ns + NO_ROOM_RETRY_NS;
-        }
-    }
-
-    /// Starts both streams of an endpoint for a connection. `first_msg_id` and `expected` are the
-    /// IDs of the first message sent and received.
-    pub(crate) fn bind(
+    /// Adds a port of this host: pending requests for the host are sent to it too, until
+    /// [`Engine::peer_lost`] removes it.
+    pub fn port_joined<I: EngineIo>(
         &mut self,
         now_ns: u64,
-        vi: ViIndex,
-        mut connection: Connection,
-        first_msg_id: u32,
-        expected: u32,
+        address: HostAddress,
+        id: NPortId,
+        io: &mut I,
     ) {
-        let negotiated_bytes = self.port.data_field_bytes(connection.peer);
-        let receive_bytes = &mut connection.remote.receive_data_field_bytes;
-        *receive_bytes = negotiated_bytes.min(*receive_bytes);
-        let peer_index = self.port.add_peer_connection(now_ns, connection.peer);
-        let peer_key = self.peer_key(vi, &connection);
-        let (config, misses) = (&self.port.config, &self.port.misses);
-        let Some(ep) = self.endpoints.get_mut(vi.slot()).and_then(Option::as_mut) else {
-            return;
-        };
-        let level = ep.params.level;
-        let recovers = connection.remote.recovery && level.is_reliable();
-        let recovery = config.recovery.as_ref().filter(|_| recovers);
-        let tx = TxStream::new(config, &connection, level, first_msg_id, recovery);
-        let ahead = recovery.map(|recovery| {
-            let data_field_bytes = connection.data_field_bytes(config);
-            let room = |opcode| payload_room(data_field_bytes, opcode);
-            let (send, write) = (room(Opcode::SendRequest), room(Opcode::WriteRequest));
-            Ahead::new(
-                (send, write),
-                recovery.max_received_ranges,
-                config.unanswered(),
-            )
-        });
-        let window = config.message_window;
-        ep.tx = Some(Box::new(tx));
-        ep.rx = RxStream {
-            reassembly: Reassembly::new(expected, window, level.is_reliable(), ahead),
-            misses: misses.connect(peer_key),
-            peer_key,
-            ack: recovery.map(|recovery| Box::new(AckState::new(recovery))),
-            timer_set: ep.rx.timer_set,
-            ..RxStream::new(ep.params)
-        };
-        ep.peer = connection.peer;
-        ep.peer_index = peer_index;
-        ep.connection = Some(connection);
-        if !connection.originator {
-            let request = (connection.peer, connection.connection_id);
-            self.port.accepted.insert(request, vi);
+        let interval_ns = self.port.config.peer_retry_ns;
+        for slot in 0..self.endpoints.len() {
+            let Some((ep, mut cx)) = self.split(now_ns, ViIndex(slot as u32), io) else {
+                continue;
+            };
+            if let Some(request) = ep.peer_request.as_mut()
+                && request.is_pending_for(address, now_ns)
+            {
+                request.add_port(id);
+            }
+            if let Some(attempt) = ep.attempt_mut()
+                && attempt.is_pending_for(address, now_ns)
+            {
+                attempt.add_target(id, now_ns, interval_ns);
+                ep.send_requests(&mut cx);
+            }
         }
     }
 
-    /// Returns the key of a VI's peer; `None` if it is a VI of this engine and of the same user.
-    fn peer_key(&self, vi: ViIndex, connection: &Connection) -> Option<PeerKey> {
-        let ep = self.endpoint(vi)?;
-        let port = connection.peer;
-        if port != self.port.config.n_port_id {
-            return Some(PeerKey { port, user: None });
+    /// Ends all requests to lost ports.
+    pub(crate) fn remove_targets<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        is_lost: impl Fn(NPortId) -> bool + Copy,
+        io: &mut I,
+    ) {
+        for slot in 0..self.endpoints.len() {
+            let Some((ep, mut cx)) = self.split(now_ns, ViIndex(slot as u32), io) else {
+                continue;
+            };
+            if let Some(request) = ep.peer_request.as_mut() {
+                request.remove_ports(is_lost);
+            }
+            if ep.attempt().is_some_and(|a| a.ports().any(is_lost)) {
+                ep.record_reply(&mut cx, is_lost, PortReply::Gone);
+            }
         }
-        let other = self.endpoint(self.port.slot_of(connection.peer_handle));
-        let other = other.filter(|other| other.handle == connection.peer_handle);
-        let user = other.map(|other| other.user);
-        (user != Some(ep.user)).then_some(PeerKey { port, user })
+    }
+
+    /// Returns the VI whose request in the pool matches this one of another VI; the oldest, if
+    /// several.
+    pub(crate) fn pooled_match(
+        &mut self,
+        now_ns: u64,
+        from: &Rank,
+        request: &ConnectRequest,
+    ) -> Option<ViIndex> {
+        let endpoints = &self.endpoints;
+        self.port.peer_requesters.retain(|vi| {
+            let ep = endpoints.get(vi.slot()).and_then(Option::as_ref);
+            ep.is_some_and(|ep| ep.peer_request.is_some())
+        });
+        let candidate = |vi: &ViIndex| {
+            let vi = *vi;
+            let ep = self.endpoint(vi)?;
+            let attempt = ep.pooled()?;
+            let ours = ep.peer_request.as_ref()?;
+            let itself = from.n_port_id == self.port.config.n_port_id
+                && from.connection_id == attempt.connection_id;
+            (!itself && !ours.is_over(now_ns) && ours.matches(request)).then_some((ours.number, vi))
+        };
+        let found = self.port.peer_requesters.iter().filter_map(candidate);
+        found.min_by_key(|(number, _)| *number).map(|(_, vi)| vi)
     }
 
     /// Returns the endpoint whose connection a RESP2 or RESP3 names.
@@ -223,155 +225,72 @@ impl Engine {
         fits.then_some(vi)
     }
 
-    /// Returns an IU of the connect exchange of this connection.
-    pub(crate) fn connect_iu(connection: &Connection, opcode: Opcode, f_ctl: FCtl) -> ConnectionIu {
-        ConnectionIu {
-            to: connection.peer,
-            at: connection.at,
-            opcode,
-            f_ctl,
-            handle: connection.peer_handle,
-            flags: connection.mode.to_flags(),
-            msg_id: 0,
-            parameter: 0,
-            port_name: 0,
-            connection_id: connection.connection_id,
-        }
-    }
-
-    /// Sends RESP1 or RESP2 of this endpoint's connection. A repetition is a new sequence, so that
-    /// a frame that is still in the network keeps its own identity.
-    pub(crate) fn send_connect_iu<I: EngineIo>(
+    /// Handles RESP1.
+    pub(crate) fn handle_response1<I: EngineIo>(
         &mut self,
-        vi: ViIndex,
-        iu: &ConnectionIu,
-        payload: &[u8],
+        now_ns: u64,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
         io: &mut I,
-    ) -> bool {
-        let sent = self.port.send_connection_iu(iu, payload, io);
-        if sent
-            && let Some(connection) = self.endpoint_mut(vi).and_then(|ep| ep.connection.as_mut())
-        {
-            connection.at = iu.at.next_sequence();
-        }
-        sent
-    }
-
-    /// Sets the connect timer of this endpoint to the next deadline of its procedure.
-    pub(crate) fn arm_connect_timer(&mut self, vi: ViIndex) {
-        if let Some((ep, mut cx)) = self.split(0, vi, &mut ()) {
-            ep.arm_connect_timer(&mut cx);
-        }
-    }
-
-    pub(crate) fn connect_timeout<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
-        match self.endpoint(vi).map(|ep| &ep.phase) {
-            Some(Phase::Requesting(_)) => self.request_timeout(now_ns, vi, io),
-            Some(Phase::AwaitResponse3(wait) | Phase::AwaitResponse2(wait)) => {
-                let wait = *wait;
-                self.connect_response_timeout(now_ns, vi, wait, io);
+    ) {
+        let Ok(payload) = ConnectResponse::parse(iu.payload) else {
+            self.port.counters.count(Counter::DropBadIu);
+            return;
+        };
+        let (status, reason) = connect_parameter::unpack(iu.header.parameter);
+        let connected = self.connection_of(frame, iu).is_some();
+        let vi = self.port.slot_of(iu.header.handle);
+        let Some((ep, mut cx)) = self.split(now_ns, vi, io) else {
+            let ended = DisconnectInfo::of_acceptance(frame, iu, &payload);
+            self.port.stray_response1(now_ns, iu, status, ended, io);
+            return;
+        };
+        if connected {
+            // Our RESP2 was lost.
+            if matches!(ep.phase, Phase::AwaitResponse3(_)) && status == ConnectStatus::Continue {
+                ep.send_response2(&mut cx);
+            } else {
+                cx.count(Counter::DropStrayConnect);
             }
-            Some(Phase::Idle | Phase::Connected | Phase::Error) | None => {}
+            return;
         }
-        self.arm_connect_timer(vi);
+        let (s_id, ox_id) = (frame.fc.s_id, frame.fc.ox_id);
+        let connection_id = iu.header.connection_id();
+        let is_addressed = ep.is_addressed(iu);
+        let attempt = ep.attempt_mut().filter(|_| is_addressed);
+        match attempt.and_then(|a| a.answered_exchange(s_id, ox_id, connection_id)) {
+            None => {
+                let ended = DisconnectInfo::of_acceptance(frame, iu, &payload);
+                cx.port.stray_response1(now_ns, iu, status, ended, cx.io);
+            }
+            Some(exchange) if status == ConnectStatus::Continue => {
+                ep.accepted(&mut cx, frame, iu, &payload, exchange);
+            }
+            Some(exchange) => {
+                end_exchange(&mut cx, frame, exchange);
+                ep.not_accepted(&mut cx, s_id, status, reason);
+            }
+        }
     }
 
-    /// Retries RESP1 or RESP2, or gives up, if the response to it did not arrive.
-    fn connect_response_timeout<I: EngineIo>(
+    /// Handles RESP3.
+    pub(crate) fn handle_response3<I: EngineIo>(
         &mut self,
         now_ns: u64,
-        vi: ViIndex,
-        wait: ResponseWait,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
         io: &mut I,
     ) {
-        if wait.deadline_ns <= now_ns {
-            let reason = Some(MessageReason::UlpTimeout);
-            self.abort_pending(now_ns, vi, CallError::Timeout, reason, io);
-            return;
-        }
-        if wait.next_retry_ns > now_ns {
-            return;
-        }
-        let asks_with_response2 = self
-            .endpoint(vi)
-            .is_some_and(|ep| matches!(ep.phase, Phase::AwaitResponse3(_)));
-        let sent = if asks_with_response2 {
-            self.send_response2(vi, io)
-        } else {
-            self.send_response1_accept(vi, io)
-        };
-        if sent && wait.sent {
-            self.port.counters.count(Counter::Retries);
-        }
-        let mut next = wait;
-        self.note_sent(now_ns, &mut next, sent);
-        if let Some(Phase::AwaitResponse3(wait) | Phase::AwaitResponse2(wait)) =
-            self.endpoint_mut(vi).map(|ep| &mut ep.phase)
-        {
-            *wait = next;
-        }
-    }
-
-    /// Gives up a connection that is half made. Its peer request may return to the pool. The peer
-    /// is sent `reason_for_peer`, if any.
-    pub(crate) fn abort_pending<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        error: CallError,
-        reason_for_peer: Option<MessageReason>,
-        io: &mut I,
-    ) {
-        self.end_connection(now_ns, vi, reason_for_peer, io);
-        self.remove_accepting(vi);
-        if self.return_to_pool(now_ns, vi, io) {
-            return;
-        }
-        self.conclude_failed(vi, error, io);
-    }
-
-    /// Completes a connection attempt with an error. The VI returns to Idle and keeps its receives,
-    /// except that `NotReachable` moves a reliable VI to Error and flushes them (VIPL 3.3.2-3.3.8).
-    fn conclude_failed<I: EngineIo>(&mut self, vi: ViIndex, error: CallError, io: &mut I) {
-        let Some(ep) = self.endpoint_mut(vi) else {
+        let vi = self.connection_of(frame, iu);
+        let Some((ep, mut cx)) = vi.and_then(|vi| self.split(now_ns, vi, io)) else {
+            self.port.counters.count(Counter::DropStrayConnect);
             return;
         };
-        let breaks = error == CallError::NotReachable && ep.params.level.is_reliable();
-        ep.phase = if breaks { Phase::Error } else { Phase::Idle };
-        ep.conclude(Err(error));
-        self.arm_connect_timer(vi);
-        if breaks {
-            io.set_state(vi, ViState::Error);
-            io.flush_receives(vi);
+        cx.port.note_received(ep.peer_index, now_ns);
+        if matches!(ep.phase, Phase::AwaitResponse3(_)) {
+            ep.client_connected(&mut cx);
         } else {
-            io.set_state(vi, ViState::Idle);
+            cx.count(Counter::DropStrayConnect);
         }
-        io.control_event(Waiter::Outcome(vi));
     }
-}
-
-/// Checks the attributes that must match (VIPL 3.3.2), and that the longest message fits into
-/// frames of the size that both sides support.
-pub(crate) fn check_attributes(ours: &Attributes, theirs: &Attributes) -> Result<(), CallError> {
-    let data_field_bytes = ours
-        .receive_data_field_bytes
-        .min(theirs.receive_data_field_bytes);
-    if ours.reliability != theirs.reliability {
-        return Err(CallError::ReliabilityLevel);
-    }
-    if ours.max_transfer_bytes != theirs.max_transfer_bytes
-        || ours.max_transfer_bytes > max_message_bytes(data_field_bytes)
-    {
-        return Err(CallError::MaxTransferSize);
-    }
-    if ours.qos_class != theirs.qos_class || ours.cs_ctl != theirs.cs_ctl {
-        return Err(CallError::Qos);
-    }
-    Ok(())
-}
-
-/// Reports whether a connection with a VI of this handle and these attributes is possible.
-pub(crate) fn is_valid_peer(handle: u32, attributes: &Attributes) -> bool {
-    handle != profile::HANDLE_NONE
-        && usize::from(attributes.receive_data_field_bytes) >= MIN_DATA_FIELD_BYTES
 }

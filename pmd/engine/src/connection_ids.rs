@@ -36,7 +36,7 @@ impl ConnectionIds {
     pub(crate) fn allocate(&mut self) -> u32 {
         let id = permute(self.key, self.next, u32::BITS);
         #[cfg(test)]
-        let id = if self.in_order { self.next } else { id };
+        let id = [id, self.next][usize::from(self.in_order)];
         #[cfg(test)]
         {
             self.last = id;

@@ -4,6 +4,7 @@ use vi_types::ViIndex;
 
 use crate::counters::Counter;
 use crate::endpoint::Endpoint;
+use crate::engine_io::EngineIo;
 use crate::n_port::NPort;
 
 /// Everything of an engine but the endpoint that is called.
@@ -54,6 +55,20 @@ impl<'a, I> Context<'a, I> {
             io: self.io,
         };
         Some((endpoint?.as_mut()?, context))
+    }
+
+    /// Allocates a handle for this endpoint, which has none: unguessable, and not used by a frame in
+    /// the network. `None` if there is none.
+    pub(crate) fn new_handle(&mut self) -> Option<u32>
+    where
+        I: EngineIo,
+    {
+        let (handles, io) = (&mut self.port.handles, &mut *self.io);
+        let handle = handles.allocate(self.now_ns, self.vi, || io.random());
+        if handle.is_none() {
+            self.count(Counter::NoHandle);
+        }
+        handle
     }
 
     #[inline]

@@ -1,88 +1,49 @@
-//! Ends of connections: by the consumer, by the peer, by an error [FCVI P-13].
+//! Ends of connections: by the consumer, by the peer, by an error, by the loss of a port [FCVI P-13].
 
+use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
-use fcvi_frame::flags::disconnect;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
 use vi_types::{CallError, ViIndex, ViState};
 
+use crate::connect::Attempt;
 use crate::connection::{Break, Connection};
 use crate::connection_iu::{ConnectionIu, Sequence};
 use crate::counters::Counter;
 use crate::endpoint::Phase;
 use crate::engine::Engine;
 use crate::engine_io::{AsyncError, EngineIo, Waiter};
+use crate::logged_in_ports::LoggedInPorts;
 use crate::synonym::{Check, skips};
 
 impl Engine {
     /// Disconnects a VI (VIPL 3.3.5), which is legal in every state: flushes both queues and leaves
     /// the VI Idle. A pending connection call on this VI ends with `InvalidState`.
     pub fn disconnect<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
-        self.return_to_idle(now_ns, vi, io);
-        // The peer request is withdrawn: it gets no outcome.
-        if let Some(ep) = self.endpoint_mut(vi) {
-            ep.peer_request = None;
-        }
-    }
-
-    /// Moves a VI from any state to Idle and flushes both queues. Leaves the peer request to the
-    /// caller.
-    fn return_to_idle<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
-        let Some(state) = self.state(vi) else {
-            return;
-        };
-        let waiting = state == ViState::ConnectPending;
-        self.cancel_request(now_ns, vi, None, io);
-        self.end_connection(now_ns, vi, Some(MessageReason::Disconnected), io);
-        self.remove_accepting(vi);
-        if let Some(ep) = self.endpoint_mut(vi) {
-            ep.phase = Phase::Idle;
-            if waiting && ep.peer_request.is_none() {
-                ep.outcome = Some(Err(CallError::InvalidState));
-            }
-        }
-        self.arm_connect_timer(vi);
-        io.set_state(vi, ViState::Idle);
-        io.flush_sends(vi);
-        io.flush_receives(vi);
-        if waiting {
-            io.control_event(Waiter::Outcome(vi));
-        }
-    }
-
-    /// Ends the connection of an endpoint. The peer is sent `reason_for_peer`, if any.
-    pub(crate) fn end_connection<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        reason_for_peer: Option<MessageReason>,
-        io: &mut I,
-    ) {
         if let Some((ep, mut cx)) = self.split(now_ns, vi, io) {
-            ep.end_connection(&mut cx, reason_for_peer);
+            ep.return_to_idle(&mut cx);
+            // The peer request is withdrawn: it gets no outcome.
+            ep.peer_request = None;
         }
     }
 
     /// Moves a VI to Error after a fatal error of its consumer (VIPL 6.3.1), at every level and in
     /// every state. A concluded peer request keeps its outcome; any other one is withdrawn.
     pub fn fail_vi<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
-        match self.state(vi) {
-            Some(ViState::Connected) => {
-                if let Some((ep, mut cx)) = self.split(now_ns, vi, io) {
-                    ep.break_local(&mut cx, Break(MessageReason::ProtocolError));
-                }
+        let Some((ep, mut cx)) = self.split(now_ns, vi, io) else {
+            return;
+        };
+        match ep.state() {
+            ViState::Connected => ep.break_local(&mut cx, Break(MessageReason::ProtocolError)),
+            ViState::Idle | ViState::ConnectPending => {
+                ep.return_to_idle(&mut cx);
+                ep.phase = Phase::Error;
+                ep.peer_request.take_if(|request| !request.is_concluded());
+                cx.io.set_state(vi, ViState::Error);
             }
-            Some(ViState::Idle | ViState::ConnectPending) => {
-                self.return_to_idle(now_ns, vi, io);
-                if let Some(ep) = self.endpoint_mut(vi) {
-                    ep.phase = Phase::Error;
-                    ep.peer_request.take_if(|request| !request.is_concluded());
-                }
-                io.set_state(vi, ViState::Error);
-            }
-            Some(ViState::Error) | None => {}
+            ViState::Error => {}
         }
     }
 
@@ -96,38 +57,27 @@ impl Engine {
     ) {
         let s_id = frame.fc.s_id;
         let connection_id = iu.header.connection_id();
-        let mut known = self.cancel_incoming(s_id, connection_id);
+        let request = (s_id, connection_id);
+        let mut known = self.port.cancel_incoming(s_id, connection_id);
         if iu.header.handle == profile::HANDLE_NONE {
-            // Only a requester that cancels its request does not know our handle.
-            self.port.quarantine_cancelled(now_ns, s_id, connection_id);
-        }
-        if let Some(vi) = self.disconnected_vi(s_id, iu) {
-            known = true;
-            let connection = self.endpoint(vi).and_then(|ep| ep.connection);
-            if connection.is_some_and(|connection| !connection.originator) {
-                self.port.quarantine_request(now_ns, s_id, connection_id);
-            }
-            if iu.header.flags & disconnect::ACKNOWLEDGES != 0 {
-                // What failed comes after it. An impossible ID has no effect.
-                let next = iu.header.msg_id.wrapping_add(1);
-                if let Some((ep, mut cx)) = self.split(now_ns, vi, io)
-                    && let Some(tx) = &mut ep.tx
-                {
-                    tx.acknowledged_before(&mut cx, next);
-                }
-            }
-            let loss = if iu.header.flags & disconnect::ERROR != 0 {
-                let reason = MessageReason::from_parameter(iu.header.parameter);
-                if let Some((ep, mut cx)) = self.split(now_ns, vi, io)
-                    && let (Phase::Connected, Some(tx)) = (&ep.phase, &mut ep.tx)
-                {
-                    tx.handle_peer_failure(&mut cx, reason);
-                }
-                AsyncError::ConnectionLost
+            // Only a requester that cancels its request does not know our handle. It may not have
+            // been received yet.
+            if self.port.has_received(s_id, connection_id) {
+                self.port.quarantine.add_received(now_ns, request);
             } else {
-                AsyncError::Disconnected
-            };
-            self.ended_by_peer(now_ns, vi, loss, CallError::Timeout, io);
+                self.port.quarantine.add_announced(now_ns, request);
+            }
+        }
+        let vi = self.disconnected_vi(s_id, iu);
+        if let Some((ep, mut cx)) = vi.and_then(|vi| self.split(now_ns, vi, io)) {
+            known = true;
+            if ep
+                .connection
+                .is_some_and(|connection| !connection.originator)
+            {
+                cx.port.quarantine.add_received(now_ns, request);
+            }
+            ep.disconnected(&mut cx, iu);
         }
         let reason = if known {
             MessageReason::None
@@ -169,29 +119,6 @@ impl Engine {
         waits.then_some(vi)
     }
 
-    /// The peer disconnected or was lost: a connection breaks and reports `loss`, a pending request
-    /// fails with `error`.
-    pub(crate) fn ended_by_peer<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        loss: AsyncError,
-        error: CallError,
-        io: &mut I,
-    ) {
-        match self.state(vi) {
-            Some(ViState::Connected) => {
-                if let Some((ep, mut cx)) = self.split(now_ns, vi, io) {
-                    ep.enter_error(&mut cx, None, loss);
-                }
-            }
-            Some(ViState::ConnectPending) => {
-                self.abort_pending(now_ns, vi, error, None, io);
-            }
-            Some(ViState::Idle | ViState::Error) | None => {}
-        }
-    }
-
     /// Ends all connections and requests with a station that was lost or replaced.
     pub fn peer_lost<I: EngineIo>(&mut self, now_ns: u64, id: NPortId, io: &mut I) {
         self.port.counters.count(Counter::PeersLost);
@@ -199,31 +126,25 @@ impl Engine {
     }
 
     /// Ends all connections and requests with all of these ports, in one pass.
-    pub(crate) fn ports_lost<I: EngineIo>(
+    fn ports_lost<I: EngineIo>(
         &mut self,
         now_ns: u64,
         is_lost: impl Fn(NPortId) -> bool + Copy,
         io: &mut I,
     ) {
         self.remove_targets(now_ns, is_lost, io);
-        self.cancel_incoming_from(is_lost);
+        self.port.cancel_incoming_from(is_lost);
         for slot in 0..self.endpoints.len() {
-            let vi = ViIndex(slot as u32);
-            let Some(ep) = self.endpoint_mut(vi) else {
+            let Some((ep, mut cx)) = self.split(now_ns, ViIndex(slot as u32), io) else {
                 continue;
             };
-            if ep
-                .connection
-                .as_ref()
-                .is_some_and(|connection| is_lost(connection.peer))
-            {
-                let asked = matches!(ep.phase, Phase::AwaitResponse3(_));
-                let error = if asked {
+            if ep.connection.is_some_and(|c| is_lost(c.peer)) {
+                let error = if matches!(ep.phase, Phase::AwaitResponse3(_)) {
                     CallError::NotReachable
                 } else {
                     CallError::Timeout
                 };
-                self.ended_by_peer(now_ns, vi, AsyncError::ConnectionLost, error, io);
+                ep.ended_by_peer(&mut cx, AsyncError::ConnectionLost, error);
             }
         }
         for ep in self.endpoints.iter_mut().flatten() {
@@ -231,6 +152,99 @@ impl Engine {
         }
         self.port.remove_disconnects_to(now_ns, is_lost);
         io.control_event(Waiter::All);
+    }
+
+    /// Ends everything after the port failed (VIPL 6.3.1): every connection and every half of one,
+    /// pending requests and disconnects. A pending peer request fails with `NotReachable`, and
+    /// every VI moves to Error with both queues flushed. `disconnect` returns each to Idle.
+    pub fn port_lost<I: EngineIo>(&mut self, now_ns: u64, io: &mut I) {
+        self.all_ports_lost(now_ns, io);
+        for slot in 0..self.endpoints.len() {
+            let vi = ViIndex(slot as u32);
+            // A peer request otherwise outlives the ports that it was sent to.
+            if let Some(ep) = self.endpoint_mut(vi)
+                && ep.state() == ViState::ConnectPending
+                && ep.peer_request.is_some()
+            {
+                ep.conclude(Err(CallError::NotReachable));
+            }
+            self.fail_vi(now_ns, vi, io);
+        }
+        self.port.remove_disconnects_to(now_ns, |_| true);
+    }
+
+    /// Ends all connections, requests and disconnects.
+    fn all_ports_lost<I: EngineIo>(&mut self, now_ns: u64, io: &mut I) {
+        let ports = self.known_ports().len() as u64;
+        self.port.counters.add(Counter::PeersLost, ports);
+        self.ports_lost(now_ns, |_| true, io);
+    }
+
+    /// Returns every port with which there is a connection or half a one.
+    fn known_ports(&self) -> Vec<NPortId> {
+        let mut ports = Vec::new();
+        for ep in self.endpoints.iter().flatten() {
+            ports.extend(ep.connection.as_ref().map(|connection| connection.peer));
+            ports.extend(ep.attempt().into_iter().flat_map(Attempt::ports));
+        }
+        ports.extend(
+            self.port
+                .incoming
+                .iter()
+                .flatten()
+                .map(|incoming| incoming.s_id),
+        );
+        ports.sort_unstable_by_key(|id| id.get());
+        ports.dedup();
+        ports
+    }
+
+    /// Restricts connections to logged-in ports and this port itself.
+    pub fn require_login(&mut self) {
+        self.port.logged_in_ports.get_or_insert_default();
+    }
+
+    /// Adds a logged-in port. `data_field_bytes`: the negotiated maximum data field.
+    pub fn logged_in(&mut self, id: NPortId, data_field_bytes: u16) {
+        if let Some(logged_in) = &mut self.port.logged_in_ports {
+            logged_in.add(id, data_field_bytes);
+        }
+    }
+
+    /// Removes a port that logged out: its connections are lost.
+    pub fn logged_out<I: EngineIo>(&mut self, now_ns: u64, id: NPortId, io: &mut I) {
+        if let Some(logged_in) = &mut self.port.logged_in_ports
+            && logged_in.remove(id)
+        {
+            self.peer_lost(now_ns, id, io);
+        }
+    }
+
+    /// Reports whether [`Engine::take_unlogged_port`] returns a port.
+    pub fn has_unlogged_port(&self) -> bool {
+        self.port
+            .logged_in_ports
+            .as_ref()
+            .is_some_and(|logged_in| logged_in.unlogged.is_some())
+    }
+
+    /// Takes the last port that sent a connection IU without being logged in. It is to be sent a
+    /// LOGO, because it uses a login that has ended.
+    pub fn take_unlogged_port(&mut self) -> Option<NPortId> {
+        self.port.logged_in_ports.as_mut()?.unlogged.take()
+    }
+
+    /// Changes our N_Port_ID: ends every login and every connection of the old one.
+    pub fn change_n_port_id<I: EngineIo>(&mut self, now_ns: u64, id: NPortId, io: &mut I) {
+        if id == self.port.config.n_port_id {
+            return;
+        }
+        self.all_ports_lost(now_ns, io);
+        if let Some(logged_in) = &mut self.port.logged_in_ports {
+            *logged_in = LoggedInPorts::default();
+        }
+        self.port.config.n_port_id = id;
+        self.port.mac = MacAddress::vn2vn(id);
     }
 
     /// Probes idle peers, and ends connections with one that does not reply.

@@ -6,8 +6,8 @@ use fcvi_frame::reason::MessageReason;
 use vi_types::{CallError, ViState};
 
 use crate::config::ViParams;
-use crate::connect::{Attempt, PeerRequest, RemoteVi};
-use crate::connection::{Break, Connection, PreviousConnection};
+use crate::connect::{Attempt, PeerRequest};
+use crate::connection::{Break, Connection, PreviousConnection, RemoteVi};
 use crate::context::Context;
 use crate::counters::Counter;
 use crate::engine_io::{AsyncError, EngineIo, Waiter};
@@ -154,8 +154,12 @@ impl Endpoint {
         Pumped::More
     }
 
-    /// Handles a timer of the streams.
-    pub(crate) fn stream_timeout<I: EngineIo>(&mut self, cx: &mut Context<'_, I>, key: TimerKey) {
+    /// Handles a timer of this endpoint.
+    pub(crate) fn on_timeout<I: EngineIo>(&mut self, cx: &mut Context<'_, I>, key: TimerKey) {
+        if let TimerKey::Connect(_) = key {
+            self.connect_timeout(cx);
+            return;
+        }
         let (rx, Some(tx)) = (&mut self.rx, self.tx.as_deref_mut()) else {
             self.rx.timer_set = false;
             return;
@@ -205,10 +209,7 @@ impl Endpoint {
         let Some(connection) = self.connection.as_mut() else {
             return;
         };
-        let remote = RemoteVi {
-            attributes: connection.remote,
-            n_port_id: connection.peer,
-        };
+        let remote = connection.remote_vi();
         // The connect exchange ended normally: its OX_ID may be used again.
         let exchange_open = core::mem::take(&mut connection.exchange_open);
         let at = connection.at;
@@ -309,7 +310,7 @@ impl Endpoint {
             port.accepted.remove(&request);
         }
         if !connection.originator && is_not_repeated {
-            port.quarantine_request(cx.now_ns, connection.peer, connection.connection_id);
+            port.quarantine.add_received(cx.now_ns, request);
         }
         if connection.exchange_open {
             let next = connection.at.next_seq_cnt();

@@ -3,19 +3,25 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use fcvi_frame::fc::NPortId;
+use fcvi_frame::ethernet::MacAddress;
+use fcvi_frame::fc::{FcType, NPortId};
+use fcvi_frame::flags::message_request;
+use fcvi_frame::frame::{FrameView, IuView};
+use fcvi_frame::iu::Opcode;
 use vi_types::ViState;
 
 pub use vi_types::ViIndex;
 
-use crate::accept::Listener;
+use crate::accept::Listeners;
 use crate::config::{EngineConfig, ViParams};
+use crate::connection_iu::is_whole_iu;
 use crate::context::Context;
-use crate::counters::Counters;
+use crate::counters::{Counter, Counters};
 use crate::endpoint::{Endpoint, Phase};
 use crate::engine_io::EngineIo;
 use crate::n_port::NPort;
 use crate::shortcut::Pair;
+use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
 use crate::transmit::Pumped;
 
@@ -29,8 +35,7 @@ pub struct Engine {
     /// Free slots of `endpoints`: the lowest one is used first.
     free: BinaryHeap<Reverse<u32>>,
     pub(crate) port: NPort,
-    pub(crate) listeners: Vec<Listener>,
-    pub(crate) next_listener: u64,
+    pub(crate) listeners: Listeners,
 }
 
 impl Engine {
@@ -42,8 +47,7 @@ impl Engine {
             endpoints: (0..max_vi).map(|_| None).collect(),
             free: (0..max_vi as u32).map(Reverse).collect(),
             port: NPort::new(config, max_vi, secret),
-            listeners: Vec::new(),
-            next_listener: 0,
+            listeners: Listeners::default(),
         }
     }
 
@@ -162,15 +166,15 @@ impl Engine {
             };
             match key {
                 TimerKey::Receive(slot)
+                | TimerKey::Connect(slot)
                 | TimerKey::Response(slot)
                 | TimerKey::Acknowledge(slot)
                 | TimerKey::Recover(slot) => {
                     if let Some((ep, mut cx)) = self.split(now_ns, ViIndex(slot), io) {
-                        ep.stream_timeout(&mut cx, key);
+                        ep.on_timeout(&mut cx, key);
                     }
                 }
-                TimerKey::Connect(slot) => self.connect_timeout(now_ns, ViIndex(slot), io),
-                TimerKey::Incoming(index) => self.incoming_timeout(index),
+                TimerKey::Incoming(index) => self.port.incoming_timeout(index),
                 TimerKey::Disconnect(index) => self.port.disconnect_timeout(now_ns, index, io),
                 TimerKey::Liveness => self.liveness_timeout(now_ns, io),
             }
@@ -200,5 +204,147 @@ impl Engine {
         }
         Pair::of(now_ns, vi, &mut self.endpoints, &mut self.port, io)
             .map_or(Pumped::Idle, |pair| pair.pump(budget))
+    }
+
+    /// Handles one received frame, from destination address to the last byte before the FCS.
+    pub fn handle_frame<I: EngineIo>(&mut self, now_ns: u64, bytes: &[u8], io: &mut I) {
+        let frame = match FrameView::parse(bytes) {
+            Ok(frame) => frame,
+            Err(error) => {
+                if error.reason == fcvi_frame::error::Reason::BadCrc {
+                    self.port.counters.count(Counter::DropBadCrc);
+                    self.note_damaged(bytes);
+                } else {
+                    self.port.counters.count(Counter::DropMalformed);
+                }
+                return;
+            }
+        };
+        let ours = frame.fc.d_id == self.port.config.n_port_id
+            && frame.ethernet.dst == self.port.mac
+            && frame.ethernet.src == MacAddress::vn2vn(frame.fc.s_id);
+        if !(ours || skips(Check::Addresses)) {
+            self.port.counters.count(Counter::DropBadAddress);
+            return;
+        }
+        match frame.fc.fc_type {
+            FcType::Vi => match frame.iu() {
+                Ok(iu) if is_message(iu.header.opcode) => {
+                    self.handle_message(now_ns, &frame, &iu, io);
+                }
+                Ok(iu) => self.handle_connection_iu(now_ns, &frame, &iu, io),
+                Err(_) => self.port.counters.count(Counter::DropBadIu),
+            },
+            FcType::Els => {
+                if let Some(replaced) = self.port.handle_els(now_ns, &frame, io) {
+                    self.peer_lost(now_ns, replaced, io);
+                }
+            }
+            _ => self.port.counters.count(Counter::DropUnknownType),
+        }
+    }
+
+    /// Passes a message IU to the endpoint that its handle and S_ID name, if that can receive
+    /// messages.
+    #[inline(always)]
+    fn handle_message<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        io: &mut I,
+    ) {
+        let vi = self.port.slot_of(iu.header.handle);
+        let Some((ep, mut cx)) = self.split(now_ns, vi, io) else {
+            self.port.counters.count(Counter::DropUnknownHandle);
+            return;
+        };
+        let handle = iu.header.handle;
+        if (ep.handle == handle || skips(Check::Handle))
+            && (ep.peer == frame.fc.s_id || skips(Check::Peer))
+            && matches!(ep.phase, Phase::Connected | Phase::AwaitResponse3(_))
+        {
+            ep.on_message(&mut cx, frame, iu);
+        } else {
+            let wrong_peer = ep.handle != 0 && ep.handle == handle && ep.peer != frame.fc.s_id;
+            cx.count(if wrong_peer {
+                Counter::DropWrongPeer
+            } else {
+                Counter::DropUnknownHandle
+            });
+            ep.repeat_disconnect(&mut cx, frame, iu);
+        }
+    }
+
+    /// Checks a received connection IU and passes it to its procedure.
+    fn handle_connection_iu<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        io: &mut I,
+    ) {
+        if !is_whole_iu(frame, iu.header.opcode) {
+            self.port.counters.count(Counter::DropBadIu);
+            return;
+        }
+        if !self.port.may_connect(frame.fc.s_id) {
+            return;
+        }
+        match iu.header.opcode {
+            Opcode::ConnectRequest => self.handle_connect_request(now_ns, frame, iu, io),
+            Opcode::ConnectResponse1 => self.handle_response1(now_ns, frame, iu, io),
+            Opcode::ConnectResponse2 => self.handle_response2(now_ns, frame, iu, io),
+            Opcode::ConnectResponse3 => self.handle_response3(now_ns, frame, iu, io),
+            Opcode::DisconnectRequest => self.handle_disconnect_request(now_ns, frame, iu, io),
+            Opcode::DisconnectResponse => self.port.handle_disconnect_response(now_ns, frame, iu),
+            Opcode::SendRequest
+            | Opcode::SendResponse
+            | Opcode::WriteRequest
+            | Opcode::WriteResponse
+            | Opcode::ReadRequest
+            | Opcode::ReadResponse => self.port.counters.count(Counter::DropUnsupportedIu),
+        }
+    }
+
+    /// Records the RDMA write that a frame with a bad CRC names: if it is then incomplete, the error
+    /// is RDMAW_DATA instead of RDMAW_ABORT (VIPL 3.8.1).
+    #[cold]
+    fn note_damaged(&mut self, bytes: &[u8]) {
+        let Ok(frame) = FrameView::parse_damaged(bytes) else {
+            return;
+        };
+        let Ok(iu) = frame.iu() else { return };
+        if iu.header.opcode != Opcode::WriteRequest
+            || iu.header.flags & message_request::IMMEDIATE != 0
+        {
+            return;
+        }
+        let vi = self.port.slot_of(iu.header.handle);
+        if let Some(ep) = self.endpoint_mut(vi)
+            && ep.handle == iu.header.handle
+            && ep.peer == frame.fc.s_id
+        {
+            ep.rx.damaged_write = Some(iu.header.msg_id);
+        }
+    }
+}
+
+/// Reports whether this is an IU of messages, not of connections.
+#[inline(always)]
+fn is_message(opcode: Opcode) -> bool {
+    match opcode {
+        Opcode::SendRequest
+        | Opcode::SendResponse
+        | Opcode::WriteRequest
+        | Opcode::WriteResponse
+        | Opcode::ReadRequest
+        | Opcode::ReadResponse => true,
+        Opcode::ConnectRequest
+        | Opcode::ConnectResponse1
+        | Opcode::ConnectResponse2
+        | Opcode::ConnectResponse3
+        | Opcode::DisconnectRequest
+        | Opcode::DisconnectResponse => false,
     }
 }

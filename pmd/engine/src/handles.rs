@@ -19,9 +19,6 @@ use std::hash::{DefaultHasher, Hasher};
 use fcvi_frame::profile;
 use vi_types::ViIndex;
 
-use crate::counters::Counter;
-use crate::engine_io::EngineIo;
-use crate::n_port::NPort;
 use crate::synonym::{Check, skips};
 
 /// Parts of a slot's numbers with separate expiry times.
@@ -76,7 +73,16 @@ impl Handles {
     }
 
     /// Allocates a handle for a slot that has none; `None` if the next ones are in quarantine.
-    fn allocate(&mut self, now_ns: u64, vi: ViIndex, random: impl FnMut() -> u32) -> Option<u32> {
+    pub(crate) fn allocate(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        mut random: impl FnMut() -> u32,
+    ) -> Option<u32> {
+        if skips(Check::QuarantinedHandle) {
+            let number = (random() & 0xFFFF).max(1);
+            return Some((number << self.slot_bits) | vi.0);
+        }
         let (bits, r_a_tov_ns) = (u32::BITS - self.slot_bits, self.r_a_tov_ns);
         let slot = self.numbers.get_mut(vi.slot())?;
         let key = slot.key(random);
@@ -136,27 +142,6 @@ fn mix(key: u64, round: u32, half: u32) -> u32 {
     hasher.write_u32(round);
     hasher.write_u32(half);
     hasher.finish() as u32
-}
-
-impl NPort {
-    /// Allocates a handle for this VI, which has none: unguessable, and not used by a frame in the
-    /// network. `None` if there is none.
-    pub(crate) fn new_handle<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        io: &mut I,
-    ) -> Option<u32> {
-        if skips(Check::QuarantinedHandle) {
-            let number = (io.random() & 0xFFFF).max(1);
-            return Some((number << self.handles.slot_bits) | vi.0);
-        }
-        let handle = self.handles.allocate(now_ns, vi, || io.random());
-        if handle.is_none() {
-            self.counters.count(Counter::NoHandle);
-        }
-        handle
-    }
 }
 
 #[cfg(test)]

@@ -18,9 +18,8 @@
 //! | `responses` | responses of Reliable Reception, and the data of RDMA reads |
 //! | `shortcut` | messages between two VIs of this engine, moved without frames |
 //! | `connect`, `accept` | connection set-up: originator, responder |
-//! | `disconnect`, `pending_disconnects` | ends of connections; disconnects retransmitted until answered |
+//! | `disconnect`, `pending_disconnects` | ends of connections, loss of ports; disconnects retransmitted until answered |
 //! | `connection_iu`, `connection_ids` | the frames of these procedures; the IDs of own requests |
-//! | `port_lost` | failure of the port itself |
 //! | `logged_in_ports` | ports that may connect, with discovery; change of the own N_Port_ID |
 //! | `liveness` | probes of idle peers |
 //! | `synonym` | the checks that detect stale frames, by name |
@@ -46,7 +45,6 @@ mod liveness;
 mod logged_in_ports;
 mod n_port;
 mod pending_disconnects;
-mod port_lost;
 mod quarantine;
 mod reassembly;
 mod receive;
@@ -70,7 +68,8 @@ mod tests;
 
 pub use accept::{ConnId, Indication};
 pub use config::{EngineConfig, MAX_UNANSWERED, ViParams};
-pub use connect::{ConnectCommand, RemoteVi};
+pub use connect::ConnectCommand;
+pub use connection::{RemoteVi, max_message_bytes};
 pub use counters::{Counter, Counters};
 pub use engine::{Engine, ViIndex};
 pub use engine_io::{
@@ -78,4 +77,4 @@ pub use engine_io::{
 };
 pub use misses::MissLimits;
 pub use recovery::RecoveryConfig;
-pub use transmit::{Pumped, max_message_bytes};
+pub use transmit::Pumped;

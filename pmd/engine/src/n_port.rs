@@ -9,7 +9,7 @@ use vi_types::ViIndex;
 use crate::accept::Incoming;
 use crate::config::EngineConfig;
 use crate::connection_ids::ConnectionIds;
-use crate::counters::Counters;
+use crate::counters::{Counter, Counters};
 use crate::exchange::ExchangePool;
 use crate::handles::{Handles, permute, slot_mask};
 use crate::liveness::Peer;
@@ -93,5 +93,26 @@ impl NPort {
     pub(crate) fn has_received(&self, s_id: NPortId, connection_id: u32) -> bool {
         let mut received = self.incoming.iter().flatten();
         received.any(|i| (i.s_id, i.connection_id) == (s_id, connection_id))
+    }
+
+    /// Reports whether this port may send us connection IUs; counts a refusal.
+    pub(crate) fn may_connect(&mut self, id: NPortId) -> bool {
+        let Some(logged_in) = &mut self.logged_in_ports else {
+            return true;
+        };
+        if id == self.config.n_port_id || logged_in.data_field_bytes(id).is_some() {
+            return true;
+        }
+        logged_in.unlogged = Some(id);
+        self.counters.count(Counter::DropNotLoggedIn);
+        false
+    }
+
+    /// Returns the maximum data field of frames to and from this port, in bytes.
+    pub(crate) fn data_field_bytes(&self, id: NPortId) -> u16 {
+        let own = self.config.data_field_bytes;
+        let logged_in = self.logged_in_ports.as_ref();
+        let negotiated = logged_in.and_then(|logged_in| logged_in.data_field_bytes(id));
+        negotiated.map_or(own, |negotiated| own.min(negotiated))
     }
 }

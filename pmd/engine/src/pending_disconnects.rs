@@ -4,12 +4,13 @@
 //! response arrives or FCVI_ULP_TIMEOUT expires. If the peer still does not know, its next message
 //! names a handle that the VI remembers, and the disconnect is sent again.
 
+use fcvi_frame::connect::ConnectResponse;
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::flags::disconnect;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
-use fcvi_frame::reason::MessageReason;
+use fcvi_frame::reason::{ConnectStatus, MessageReason};
 
 use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS, Sequence};
 use crate::counters::Counter;
@@ -42,7 +43,47 @@ pub(crate) struct PendingDisconnect {
     exchange: Option<(u16, u16)>,
 }
 
+impl DisconnectInfo {
+    /// Returns the DISCONNECT_RQST that answers an acceptance which is not needed any more.
+    pub(crate) fn of_acceptance(
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        payload: &ConnectResponse,
+    ) -> Self {
+        Self {
+            peer: frame.fc.s_id,
+            peer_handle: payload.vi_handle,
+            connection_id: iu.header.connection_id(),
+            reason: MessageReason::Disconnected,
+            error: false,
+            placed: None,
+        }
+    }
+}
+
 impl NPort {
+    /// Handles RESP1 that answers no pending request. If it accepts one that is over, the peer is
+    /// sent a disconnect, so that it does not wait for RESP2. Acceptances of requests that this port
+    /// did not make have no effect: each would use a disconnect and an OX_ID.
+    pub(crate) fn stray_response1<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        iu: &IuView<'_>,
+        status: ConnectStatus,
+        ended: DisconnectInfo,
+        io: &mut I,
+    ) {
+        self.counters.count(Counter::DropStrayConnect);
+        let request = (iu.header.handle, ended.connection_id);
+        // Half of the table is reserved for connections that existed.
+        if status == ConnectStatus::Continue
+            && self.has_spare_disconnect_slots()
+            && self.quarantine.has_own(now_ns, request)
+        {
+            self.start_disconnect(now_ns, ended, io);
+        }
+    }
+
     /// Sends a DISCONNECT_RQST and retransmits it until it is answered.
     pub(crate) fn start_disconnect<I: EngineIo>(
         &mut self,

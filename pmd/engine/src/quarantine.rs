@@ -19,8 +19,6 @@
 use core::hash::Hash;
 use std::collections::{HashSet, VecDeque};
 
-use crate::counters::Counter;
-use crate::n_port::NPort;
 use crate::synonym::{Check, skips};
 use fcvi_frame::fc::NPortId;
 
@@ -109,58 +107,32 @@ impl<K: Copy + Eq + Hash> Quarantine<K> {
     }
 }
 
-impl NPort {
-    /// Puts a received request that will not be repeated into quarantine.
-    pub(crate) fn quarantine_request(&mut self, now_ns: u64, s_id: NPortId, connection_id: u32) {
-        let received = &mut self.quarantine.received;
-        received.add(now_ns, (s_id, connection_id));
+impl RequestQuarantine {
+    /// Adds a received request, by its S_ID and connection ID, that will not be repeated.
+    pub(crate) fn add_received(&mut self, now_ns: u64, request: (NPortId, u32)) {
+        self.received.add(now_ns, request);
     }
 
-    /// Puts a request that was cancelled into quarantine. It may not have been received yet.
-    pub(crate) fn quarantine_cancelled(&mut self, now_ns: u64, s_id: NPortId, connection_id: u32) {
-        if self.has_received(s_id, connection_id) {
-            self.quarantine_request(now_ns, s_id, connection_id);
-        } else {
-            let announced = &mut self.quarantine.announced;
-            announced.add(now_ns, (s_id, connection_id));
-        }
+    /// Adds a request that was cancelled before it was received.
+    pub(crate) fn add_announced(&mut self, now_ns: u64, request: (NPortId, u32)) {
+        self.announced.add(now_ns, request);
     }
 
-    /// Reports whether this request is in quarantine, and counts it then.
-    pub(crate) fn is_late_request(
-        &mut self,
-        now_ns: u64,
-        s_id: NPortId,
-        connection_id: u32,
-    ) -> bool {
-        let key = (s_id, connection_id);
-        let RequestQuarantine {
-            received,
-            announced,
-            ..
-        } = &mut self.quarantine;
-        let late = received.contains(now_ns, key) || announced.contains(now_ns, key);
-        if late && !skips(Check::QuarantinedRequest) {
-            self.counters.count(Counter::DropLateRequest);
-            return true;
-        }
-        false
+    /// Reports whether this request will not be repeated: it is late.
+    pub(crate) fn is_late(&mut self, now_ns: u64, request: (NPortId, u32)) -> bool {
+        let late =
+            self.received.contains(now_ns, request) || self.announced.contains(now_ns, request);
+        late && !skips(Check::QuarantinedRequest)
     }
 
-    /// Notes that a request of ours, under this handle, needs no further acceptance.
-    pub(crate) fn note_ended_request(&mut self, now_ns: u64, handle: u32, connection_id: u32) {
-        self.quarantine.own.add(now_ns, (handle, connection_id));
+    /// Adds a request of ours, by our handle and its connection ID, that needs no further acceptance.
+    pub(crate) fn add_own(&mut self, now_ns: u64, request: (u32, u32)) {
+        self.own.add(now_ns, request);
     }
 
-    /// Reports whether a request of ours under this handle ended recently.
-    pub(crate) fn is_ended_request(
-        &mut self,
-        now_ns: u64,
-        handle: u32,
-        connection_id: u32,
-    ) -> bool {
-        let own = &mut self.quarantine.own;
-        own.contains(now_ns, (handle, connection_id))
+    /// Reports whether this request of ours ended recently.
+    pub(crate) fn has_own(&mut self, now_ns: u64, request: (u32, u32)) -> bool {
+        self.own.contains(now_ns, request)
     }
 }
 

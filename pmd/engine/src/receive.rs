@@ -10,8 +10,7 @@ mod misses;
 mod response;
 mod stream;
 
-use fcvi_frame::ethernet::MacAddress;
-use fcvi_frame::fc::{FCtl, FcType};
+use fcvi_frame::fc::FCtl;
 use fcvi_frame::fcoe::{Eof, Sof};
 use fcvi_frame::flags::{message_request, reliability_flags};
 use fcvi_frame::frame::{FrameView, IuView};
@@ -21,146 +20,19 @@ use vi_types::ReliabilityLevel;
 pub(crate) use self::failure::ReceiveFailure;
 pub(crate) use self::stream::{RxStream, deliver};
 use crate::connection::Break;
-use crate::connection_iu::{Sequence, is_whole_iu};
+use crate::connection_iu::Sequence;
 use crate::context::Context;
 use crate::counters::Counter;
-use crate::endpoint::{Endpoint, Phase};
-use crate::engine::Engine;
+use crate::endpoint::Endpoint;
 use crate::engine_io::EngineIo;
 use crate::reassembly::{Accepted, Run};
 use crate::responses::ReadJob;
-use crate::synonym::{Check, skips};
 use crate::transmit::request_flags;
-
-impl Engine {
-    /// Handles one received frame, from destination address to the last byte before the FCS.
-    pub fn handle_frame<I: EngineIo>(&mut self, now_ns: u64, bytes: &[u8], io: &mut I) {
-        let frame = match FrameView::parse(bytes) {
-            Ok(frame) => frame,
-            Err(error) => {
-                if error.reason == fcvi_frame::error::Reason::BadCrc {
-                    self.port.counters.count(Counter::DropBadCrc);
-                    self.note_damaged(bytes);
-                } else {
-                    self.port.counters.count(Counter::DropMalformed);
-                }
-                return;
-            }
-        };
-        let ours = frame.fc.d_id == self.port.config.n_port_id
-            && frame.ethernet.dst == self.port.mac
-            && frame.ethernet.src == MacAddress::vn2vn(frame.fc.s_id);
-        if !(ours || skips(Check::Addresses)) {
-            self.port.counters.count(Counter::DropBadAddress);
-            return;
-        }
-        match frame.fc.fc_type {
-            FcType::Vi => match frame.iu() {
-                Ok(iu) if is_message(iu.header.opcode) => {
-                    self.handle_message(now_ns, &frame, &iu, io);
-                }
-                Ok(iu) => self.handle_connection_iu(now_ns, &frame, &iu, io),
-                Err(_) => self.port.counters.count(Counter::DropBadIu),
-            },
-            FcType::Els => {
-                if let Some(replaced) = self.port.handle_els(now_ns, &frame, io) {
-                    self.peer_lost(now_ns, replaced, io);
-                }
-            }
-            _ => self.port.counters.count(Counter::DropUnknownType),
-        }
-    }
-
-    /// Passes a message IU to the endpoint that its handle and S_ID name, if that can receive
-    /// messages.
-    #[inline(always)]
-    fn handle_message<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        frame: &FrameView<'_>,
-        iu: &IuView<'_>,
-        io: &mut I,
-    ) {
-        let vi = self.port.slot_of(iu.header.handle);
-        let Some((ep, mut cx)) = self.split(now_ns, vi, io) else {
-            self.port.counters.count(Counter::DropUnknownHandle);
-            return;
-        };
-        let handle = iu.header.handle;
-        if (ep.handle == handle || skips(Check::Handle))
-            && (ep.peer == frame.fc.s_id || skips(Check::Peer))
-            && matches!(ep.phase, Phase::Connected | Phase::AwaitResponse3(_))
-        {
-            ep.on_message(&mut cx, frame, iu);
-        } else {
-            let wrong_peer = ep.handle != 0 && ep.handle == handle && ep.peer != frame.fc.s_id;
-            cx.count(if wrong_peer {
-                Counter::DropWrongPeer
-            } else {
-                Counter::DropUnknownHandle
-            });
-            ep.repeat_disconnect(&mut cx, frame, iu);
-        }
-    }
-
-    /// Checks a received connection IU and passes it to its procedure.
-    fn handle_connection_iu<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        frame: &FrameView<'_>,
-        iu: &IuView<'_>,
-        io: &mut I,
-    ) {
-        if !is_whole_iu(frame, iu.header.opcode) {
-            self.port.counters.count(Counter::DropBadIu);
-            return;
-        }
-        if !self.port.may_connect(frame.fc.s_id) {
-            return;
-        }
-        match iu.header.opcode {
-            Opcode::ConnectRequest => self.handle_connect_request(now_ns, frame, iu, io),
-            Opcode::ConnectResponse1 => self.handle_response1(now_ns, frame, iu, io),
-            Opcode::ConnectResponse2 => self.handle_response2(now_ns, frame, iu, io),
-            Opcode::ConnectResponse3 => self.handle_response3(now_ns, frame, iu, io),
-            Opcode::DisconnectRequest => self.handle_disconnect_request(now_ns, frame, iu, io),
-            Opcode::DisconnectResponse => self.port.handle_disconnect_response(now_ns, frame, iu),
-            Opcode::SendRequest
-            | Opcode::SendResponse
-            | Opcode::WriteRequest
-            | Opcode::WriteResponse
-            | Opcode::ReadRequest
-            | Opcode::ReadResponse => self.port.counters.count(Counter::DropUnsupportedIu),
-        }
-    }
-
-    /// Records the RDMA write that a frame with a bad CRC names: if it is then incomplete, the error
-    /// is RDMAW_DATA instead of RDMAW_ABORT (VIPL 3.8.1).
-    #[cold]
-    fn note_damaged(&mut self, bytes: &[u8]) {
-        let Ok(frame) = FrameView::parse_damaged(bytes) else {
-            return;
-        };
-        let Ok(iu) = frame.iu() else { return };
-        if iu.header.opcode != Opcode::WriteRequest
-            || iu.header.flags & message_request::IMMEDIATE != 0
-        {
-            return;
-        }
-        let vi = self.port.slot_of(iu.header.handle);
-        if let Some(ep) = self.endpoint_mut(vi)
-            && ep.handle == iu.header.handle
-            && ep.peer == frame.fc.s_id
-        {
-            ep.rx.damaged_write = Some(iu.header.msg_id);
-        }
-    }
-}
 
 impl Endpoint {
     /// Handles a message IU of the peer.
     #[inline(always)]
-    fn on_message<I: EngineIo>(
+    pub(crate) fn on_message<I: EngineIo>(
         &mut self,
         cx: &mut Context<'_, I>,
         frame: &FrameView<'_>,
@@ -245,7 +117,7 @@ impl Endpoint {
     }
 
     /// Handles FCVI_READ_RQST, which has its place in the order of messages. Its data is sent by
-    /// [`Engine::pump`].
+    /// [`Engine::pump`](crate::Engine::pump).
     fn receive_read_request<I: EngineIo>(
         &mut self,
         cx: &mut Context<'_, I>,
@@ -305,25 +177,6 @@ impl Endpoint {
             rx.schedule_acknowledgement(tx, cx, 0, false);
         }
         Ok(())
-    }
-}
-
-/// Reports whether this is an IU of messages, not of connections.
-#[inline(always)]
-fn is_message(opcode: Opcode) -> bool {
-    match opcode {
-        Opcode::SendRequest
-        | Opcode::SendResponse
-        | Opcode::WriteRequest
-        | Opcode::WriteResponse
-        | Opcode::ReadRequest
-        | Opcode::ReadResponse => true,
-        Opcode::ConnectRequest
-        | Opcode::ConnectResponse1
-        | Opcode::ConnectResponse2
-        | Opcode::ConnectResponse3
-        | Opcode::DisconnectRequest
-        | Opcode::DisconnectResponse => false,
     }
 }
 

@@ -19,7 +19,7 @@ use fcvi_frame::reason::MessageReason;
 use vi_types::ReliabilityLevel;
 
 use crate::config::EngineConfig;
-use crate::connection::Connection;
+use crate::connection::{Connection, payload_room};
 use crate::context::Context;
 use crate::counters::Counter;
 use crate::engine_io::{EngineIo, Operation, SendWork, Status, Transmit};
@@ -134,18 +134,6 @@ impl TxStream {
             }),
         }
     }
-}
-
-/// Returns the length in bytes of the longest message in frames of this size: no two frames of a
-/// sequence have the same SEQ_CNT [FC-FS].
-pub fn max_message_bytes(data_field_bytes: u16) -> u32 {
-    const FRAMES: u32 = 1 << u16::BITS;
-    payload_room(data_field_bytes, Opcode::WriteRequest).saturating_mul(FRAMES)
-}
-
-/// Returns the payload bytes of each frame of a message, unless it is the last one.
-pub(crate) fn payload_room(data_field_bytes: u16, opcode: Opcode) -> u32 {
-    (u32::from(data_field_bytes) & !3).saturating_sub(opcode.header_bytes() as u32)
 }
 
 impl Framing {

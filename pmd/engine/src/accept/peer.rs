@@ -8,8 +8,8 @@ use fcvi_frame::reason::{ConnectReason, ConnectStatus};
 use vi_types::{CallError, ViIndex};
 
 use super::incoming::FinalResponse;
-use crate::connect::{Rank, check_attributes};
-use crate::connection::Connection;
+use crate::connect::{Attempt, Rank};
+use crate::connection::check_attributes;
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::endpoint::Phase;
@@ -44,94 +44,72 @@ impl Engine {
             self.vi_that_accepted(from.n_port_id, from.connection_id, request.vi_handle)
         {
             self.port.counters.count(Counter::KnownRequests);
-            self.repeat_accept(vi, answer, io);
+            self.repeat_accept(now_ns, vi, answer, io);
             return;
         }
-        if self.repeated_request(frame, request, from.connection_id, io) {
+        if self.repeated_request(now_ns, frame, request, from.connection_id, io) {
             return;
         }
         let Some(vi) = self.pooled_match(now_ns, &from, request) else {
             self.port.counters.count(Counter::PeerNotPosted);
-            self.send_final_response(&answer, io);
+            self.port.send_final_response(&answer, io);
             return;
         };
-        if !self.yields_to(vi, &from) {
-            self.port.counters.count(Counter::PeerCrossed);
+        let Some((ep, mut cx)) = self.split(now_ns, vi, io) else {
+            return;
+        };
+        let config = &cx.port.config;
+        let own = |attempt: &Attempt| Rank {
+            port_name: config.port_name,
+            connection_id: attempt.connection_id,
+            n_port_id: config.n_port_id,
+        };
+        let yields = |a: &Attempt| a.yields_to(from.n_port_id, own(a) < from);
+        if !ep.pooled().is_some_and(yields) {
+            let retry_ns = config.peer_retry_ns;
+            cx.count(Counter::PeerCrossed);
             answer.status = ConnectStatus::Superseded;
             answer.reason = ConnectReason::MineWins;
-            self.send_final_response(&answer, io);
-            self.request_now(now_ns, vi, from.n_port_id, io);
+            cx.port.send_final_response(&answer, cx.io);
+            if let Some(attempt) = ep.attempt_mut() {
+                attempt.hurry(now_ns, from.n_port_id, retry_ns);
+            }
+            ep.send_requests(&mut cx);
             return;
         }
-        let ours = self.endpoint(vi).map(|ep| self.attributes_of(&ep.params));
-        match ours.map(|ours| check_attributes(&ours, &request.attributes)) {
-            Some(Ok(())) => self.accept_peer(now_ns, vi, frame, iu, request, io),
-            Some(Err(error)) => {
+        let ours = config.attributes_of(&ep.params);
+        match check_attributes(&ours, &request.attributes) {
+            Ok(()) => ep.accept_peer(&mut cx, frame, iu, request),
+            Err(error) => {
                 answer.status = ConnectStatus::Failed;
                 answer.reason = reason_of(error);
-                self.send_final_response(&answer, io);
+                cx.port.send_final_response(&answer, cx.io);
                 // Our request is not in the pool any more: a repeated one gets the same answer.
-                if let Some(index) = self.allocate_incoming(now_ns) {
-                    let conn = self.add_pending(index, frame, iu, request);
-                    self.keep_refused(now_ns, conn, answer.reason);
+                if let Some(index) = cx.port.allocate_incoming(now_ns) {
+                    let conn = cx.port.add_pending(index, frame, iu, request);
+                    cx.port.keep_refused(now_ns, conn, answer.reason);
                 }
-                self.fail_request(now_ns, vi, error, io);
+                ep.fail_request(&mut cx, error);
             }
-            None => {}
         }
     }
 
     /// Answers a request that this VI has accepted already: RESP1 was lost, or the request was
     /// late.
-    fn repeat_accept<I: EngineIo>(&mut self, vi: ViIndex, mut answer: FinalResponse, io: &mut I) {
-        let Some(ep) = self.endpoint_mut(vi) else {
-            return;
-        };
-        if matches!(ep.phase, Phase::AwaitResponse2(_)) {
-            if let Some(connection) = ep.connection.as_mut() {
-                connection.at = answer.at;
-            }
-            self.send_response1_accept(vi, io);
-        } else {
-            answer.reason = ConnectReason::DuplicateOfEstablished;
-            self.send_final_response(&answer, io);
-        }
-    }
-
-    /// Withdraws the VI's own request and accepts the other one.
-    fn accept_peer<I: EngineIo>(
+    fn repeat_accept<I: EngineIo>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        frame: &FrameView<'_>,
-        iu: &IuView<'_>,
-        request: &ConnectRequest,
+        mut answer: FinalResponse,
         io: &mut I,
     ) {
-        self.cancel_request(now_ns, vi, None, io);
-        if let Some(ep) = self.endpoint_mut(vi) {
-            ep.handle = 0;
+        let phase = self.endpoint(vi).map(|ep| &ep.phase);
+        if matches!(phase, Some(Phase::AwaitResponse2(_))) {
+            self.repeat_response1(now_ns, vi, answer.at, io);
+        } else {
+            answer.reason = ConnectReason::DuplicateOfEstablished;
+            self.port.send_final_response(&answer, io);
         }
-        let Some(handle) = self.port.new_handle(now_ns, vi, io) else {
-            self.fail_request(now_ns, vi, CallError::NO_RESOURCES, io);
-            return;
-        };
-        let first_msg_id = io.random();
-        let connection = Connection {
-            peer: frame.fc.s_id,
-            peer_handle: request.vi_handle,
-            connection_id: iu.header.connection_id(),
-            at: Sequence::reply_to(&frame.fc),
-            originator: false,
-            mode: ConnectMode::PeerToPeer,
-            exchange_open: false,
-            remote: request.attributes,
-        };
-        self.bind(now_ns, vi, connection, first_msg_id, iu.header.msg_id);
-        if let Some(ep) = self.endpoint_mut(vi) {
-            ep.handle = handle;
-        }
-        self.await_response2(now_ns, vi, io);
     }
 }
 

@@ -13,20 +13,43 @@ use fcvi_frame::flags::{ConnectMode, connect_request};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
-use vi_types::{CallError, HostAddress, NetAddress, ViIndex, ViState};
+use vi_types::{CallError, HostAddress, NetAddress};
 
 use crate::config::{EngineConfig, ViParams};
-use crate::connect::ConnectCommand;
 use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS, Sequence};
+use crate::context::Context;
 use crate::counters::Counter;
-use crate::endpoint::Phase;
-use crate::engine::Engine;
 use crate::engine_io::EngineIo;
 use crate::pending_disconnects::DisconnectInfo;
+use crate::synonym::{Check, skips};
+
+/// A connection request of the consumer.
+#[derive(Clone, Debug)]
+pub struct ConnectCommand<'a> {
+    /// Local address of the connection; its host part is our address.
+    pub local: NetAddress,
+    /// Remote host and discriminator.
+    pub remote: NetAddress,
+    /// The known ports of that host.
+    pub targets: &'a [NPortId],
+    /// Timeout in nanoseconds; `None`: no timeout.
+    pub timeout_ns: Option<u64>,
+}
+
+impl ConnectCommand<'_> {
+    /// Returns the time at which the request times out.
+    pub(crate) fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
+        self.timeout_ns.map(|t| now_ns.saturating_add(t))
+    }
+}
+
+/// OX_ID and next SEQ_CNT of the exchange that a RESP1 arrived on; `None` for an earlier one, which
+/// is in quarantine.
+pub(crate) type RequestExchange = Option<(u16, u16)>;
 
 /// What a port replied so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PortReply {
+pub(crate) enum PortReply {
     /// Nothing.
     Silent,
     /// The request is pending for its consumer.
@@ -39,15 +62,15 @@ pub(super) enum PortReply {
 
 /// One port that the request is sent to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Target {
-    pub(super) id: NPortId,
-    pub(super) reply: PortReply,
+pub(crate) struct Target {
+    pub(crate) id: NPortId,
+    pub(crate) reply: PortReply,
     /// OX_ID and next SEQ_CNT of the last request's exchange, while it is unanswered.
-    pub(super) exchange: Option<(u16, u16)>,
+    pub(crate) exchange: Option<(u16, u16)>,
     sent: bool,
-    pub(super) next_request_ns: u64,
+    pub(crate) next_request_ns: u64,
     /// Peer-to-peer: the next retry interval.
-    pub(super) interval_ns: u64,
+    pub(crate) interval_ns: u64,
 }
 
 impl Target {
@@ -63,7 +86,7 @@ impl Target {
         }
     }
 
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         matches!(self.reply, PortReply::Silent | PortReply::Pending)
     }
 }
@@ -79,17 +102,38 @@ enum SilenceLimit {
 /// A connection request of this port.
 #[derive(Debug)]
 pub(crate) struct Attempt {
-    pub(super) mode: ConnectMode,
-    pub(super) connection_id: u32,
-    pub(super) first_msg_id: u32,
-    pub(super) targets: Vec<Target>,
+    pub(crate) mode: ConnectMode,
+    pub(crate) connection_id: u32,
+    pub(crate) first_msg_id: u32,
+    pub(crate) targets: Vec<Target>,
     local: NetAddress,
     remote: NetAddress,
-    pub(super) deadline_ns: Option<u64>,
+    pub(crate) deadline_ns: Option<u64>,
     silence: SilenceLimit,
 }
 
 impl Attempt {
+    /// Creates a request that is due at every port of the host now, under a new connection ID.
+    pub(crate) fn new<I: EngineIo>(
+        cx: &mut Context<'_, I>,
+        mode: ConnectMode,
+        command: &ConnectCommand<'_>,
+        deadline_ns: Option<u64>,
+    ) -> Self {
+        let (now_ns, interval_ns) = (cx.now_ns, cx.port.config.peer_retry_ns);
+        let asked = |id: &NPortId| Target::new(*id, now_ns, interval_ns);
+        Self {
+            mode,
+            connection_id: cx.port.connection_ids.allocate(),
+            first_msg_id: cx.io.random(),
+            targets: command.targets.iter().map(asked).collect(),
+            local: command.local,
+            remote: command.remote,
+            deadline_ns,
+            silence: SilenceLimit::Unlimited,
+        }
+    }
+
     /// Returns the ports that the request was sent to.
     pub(crate) fn ports(&self) -> impl Iterator<Item = NPortId> {
         self.targets.iter().map(|target| target.id)
@@ -106,12 +150,12 @@ impl Attempt {
     }
 
     /// Reports whether the request is for this host and has not timed out.
-    pub(super) fn is_pending_for(&self, address: HostAddress, now_ns: u64) -> bool {
+    pub(crate) fn is_pending_for(&self, address: HostAddress, now_ns: u64) -> bool {
         self.remote.host == address && self.deadline_ns.is_none_or(|at_ns| at_ns > now_ns)
     }
 
     /// Adds this port, unless the request is pending there already.
-    pub(super) fn add_target(&mut self, id: NPortId, now_ns: u64, interval_ns: u64) {
+    pub(crate) fn add_target(&mut self, id: NPortId, now_ns: u64, interval_ns: u64) {
         let new_target = Target::new(id, now_ns, interval_ns);
         if let Some(target) = self.targets.iter_mut().find(|t| t.id == id) {
             if !target.is_open() {
@@ -194,142 +238,61 @@ impl Attempt {
             }
         }
     }
-}
-
-impl Engine {
-    /// Starts a connection request (VIPL 3.3.4); its outcome is reported by
-    /// [`Engine::take_outcome`]. If no port of the host is known, the request waits for one with
-    /// discovery, and is `NotReachable` without.
-    ///
-    /// # Errors
-    /// `Invalid`, `InvalidState`.
-    pub fn connect<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        command: &ConnectCommand<'_>,
-        io: &mut I,
-    ) -> Result<(), CallError> {
-        let ep = self.endpoint(vi).ok_or(CallError::InvalidParameter)?;
-        if !matches!(ep.phase, Phase::Idle) {
-            return Err(CallError::InvalidState);
-        }
-        if let Some(ep) = self.endpoint_mut(vi) {
-            ep.clear_outcomes();
-        }
-        if self.has_no_route(command) {
-            self.conclude_failed(vi, CallError::NotReachable, io);
-            return Ok(());
-        }
-        io.set_state(vi, ViState::ConnectPending);
-        let deadline_ns = command.deadline_ns(now_ns);
-        let mode = ConnectMode::ClientServer;
-        self.start_request(now_ns, vi, mode, command, deadline_ns, io);
-        Ok(())
-    }
-
-    /// Reports whether no port of the host is known and ports are not discovered.
-    pub(super) fn has_no_route(&self, command: &ConnectCommand<'_>) -> bool {
-        command.targets.is_empty() && self.port.logged_in_ports.is_none()
-    }
-
-    /// Starts a request under a new handle and a new connection ID.
-    pub(super) fn start_request<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        mode: ConnectMode,
-        command: &ConnectCommand<'_>,
-        deadline_ns: Option<u64>,
-        io: &mut I,
-    ) {
-        let Some(handle) = self.port.new_handle(now_ns, vi, io) else {
-            self.fail_request(now_ns, vi, CallError::NO_RESOURCES, io);
-            return;
-        };
-        let interval_ns = self.port.config.peer_retry_ns;
-        let asked = |id: &NPortId| Target::new(*id, now_ns, interval_ns);
-        let attempt = Attempt {
-            mode,
-            connection_id: self.port.connection_ids.allocate(),
-            first_msg_id: io.random(),
-            targets: command.targets.iter().map(asked).collect(),
-            local: command.local,
-            remote: command.remote,
-            deadline_ns,
-            silence: SilenceLimit::Unlimited,
-        };
-        if let Some(ep) = self.endpoint_mut(vi) {
-            ep.handle = handle;
-            ep.phase = Phase::Requesting(Box::new(attempt));
-        }
-        self.send_requests(now_ns, vi, io);
-        self.arm_connect_timer(vi);
-    }
 
     /// Sends the request to every port where it is due and not refused.
-    pub(super) fn send_requests<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
-        let Some(ep) = self.endpoint_mut(vi) else {
-            return;
-        };
-        let (params, handle) = (ep.params, ep.handle);
-        // The attempt is taken out of the endpoint meanwhile.
-        let Phase::Requesting(mut attempt) = core::mem::replace(&mut ep.phase, Phase::Idle) else {
-            return;
-        };
-        let payload = self.request_payload(now_ns, &attempt, handle, &params);
-        for at in 0..attempt.targets.len() {
-            let mut target = attempt.targets[at];
-            if !target.is_open() || target.next_request_ns > now_ns {
+    pub(crate) fn send<I: EngineIo>(
+        &mut self,
+        cx: &mut Context<'_, I>,
+        handle: u32,
+        params: &ViParams,
+    ) {
+        let payload = self.payload(cx, handle, params);
+        for at in 0..self.targets.len() {
+            let mut target = self.targets[at];
+            if !target.is_open() || target.next_request_ns > cx.now_ns {
                 continue;
             }
-            target.next_request_ns =
-                if self.send_request(now_ns, &attempt, &mut target, &payload, io) {
-                    now_ns + attempt.retry_interval_ns(&mut target, &self.port.config)
+            target.next_request_ns = cx.now_ns
+                + if self.send_to(cx, &mut target, &payload) {
+                    self.retry_interval_ns(&mut target, &cx.port.config)
                 } else {
-                    now_ns + NO_ROOM_RETRY_NS
+                    NO_ROOM_RETRY_NS
                 };
-            attempt.targets[at] = target;
-        }
-        if let Some(ep) = self.endpoint_mut(vi) {
-            ep.phase = Phase::Requesting(attempt);
+            self.targets[at] = target;
         }
     }
 
-    fn request_payload(
+    fn payload<I>(
         &self,
-        now_ns: u64,
-        attempt: &Attempt,
+        cx: &Context<'_, I>,
         handle: u32,
         params: &ViParams,
     ) -> [u8; ConnectRequest::BYTES] {
         let left_ms = |at_ns: u64| {
-            let left = at_ns.saturating_sub(now_ns).div_ceil(1_000_000);
+            let left = at_ns.saturating_sub(cx.now_ns).div_ceil(1_000_000);
             u32::try_from(left).unwrap_or(u32::MAX)
         };
         let mut payload = [0; ConnectRequest::BYTES];
         ConnectRequest {
             vi_handle: handle,
-            timeout_ms: attempt.deadline_ns.map_or(u32::MAX, left_ms),
-            local: attempt.local,
-            remote: attempt.remote,
-            attributes: self.attributes_of(params),
+            timeout_ms: self.deadline_ns.map_or(u32::MAX, left_ms),
+            local: self.local,
+            remote: self.remote,
+            attributes: cx.port.config.attributes_of(params),
         }
         .emit(&mut payload);
         payload
     }
 
     /// Sends the request to one port, on a new exchange. Returns false if there was no room.
-    fn send_request<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        attempt: &Attempt,
+    fn send_to<I: EngineIo>(
+        &self,
+        cx: &mut Context<'_, I>,
         target: &mut Target,
         payload: &[u8],
-        io: &mut I,
     ) -> bool {
-        let Some(exchange) = self.port.exchanges.open_control(now_ns) else {
-            self.port.counters.count(Counter::ControlNoRoom);
+        let Some(exchange) = cx.port.exchanges.open_control(cx.now_ns) else {
+            cx.count(Counter::ControlNoRoom);
             return false;
         };
         let at = Sequence::first_of(exchange);
@@ -338,9 +301,9 @@ impl Engine {
         } else {
             0
         };
-        let port_name = match attempt.mode {
+        let port_name = match self.mode {
             ConnectMode::ClientServer => 0,
-            ConnectMode::PeerToPeer => self.port.config.port_name,
+            ConnectMode::PeerToPeer => cx.port.config.port_name,
         };
         let iu = ConnectionIu {
             to: target.id,
@@ -348,125 +311,124 @@ impl Engine {
             opcode: Opcode::ConnectRequest,
             f_ctl: profile::F_CTL_REQUEST,
             handle: profile::HANDLE_NONE,
-            flags: attempt.mode.to_flags() | retry,
-            msg_id: attempt.first_msg_id,
+            flags: self.mode.to_flags() | retry,
+            msg_id: self.first_msg_id,
             parameter: 0,
             port_name,
-            connection_id: attempt.connection_id,
+            connection_id: self.connection_id,
         };
-        if !self.port.send_connection_iu(&iu, payload, io) {
-            self.port.exchanges.close(at.ox_id, at.seq_cnt);
+        if !cx.port.send_connection_iu(&iu, payload, cx.io) {
+            cx.port.exchanges.close(at.ox_id, at.seq_cnt);
             return false;
         }
         if let Some((ox_id, seq_cnt)) = target.exchange.replace((at.ox_id, at.next_seq_cnt())) {
-            self.port.exchanges.abandon(now_ns, ox_id, seq_cnt);
+            cx.port.exchanges.abandon(cx.now_ns, ox_id, seq_cnt);
         }
         if target.sent {
-            self.port.counters.count(Counter::Retries);
+            cx.count(Counter::Retries);
         }
         target.sent = true;
         true
     }
 
-    /// Handles the connect timer of a request.
-    pub(super) fn request_timeout<I: EngineIo>(&mut self, now_ns: u64, vi: ViIndex, io: &mut I) {
-        let Some(Phase::Requesting(attempt)) = self.endpoint_mut(vi).map(|ep| &mut ep.phase) else {
-            return;
-        };
-        if attempt.deadline_ns.is_some_and(|at| at <= now_ns) {
-            self.fail_request(now_ns, vi, CallError::Timeout, io);
-            return;
+    /// Makes the request due at a port that has to accept it: now, or after one retry interval if
+    /// an earlier one is unanswered.
+    pub(crate) fn hurry(&mut self, now_ns: u64, id: NPortId, retry_ns: u64) {
+        for target in self.targets.iter_mut().filter(|t| t.id == id) {
+            let wait_ns = if target.exchange.is_some() {
+                retry_ns
+            } else {
+                0
+            };
+            target.next_request_ns = target.next_request_ns.min(now_ns + wait_ns);
+            target.interval_ns = retry_ns;
         }
-        if matches!(attempt.silence, SilenceLimit::Until(end_ns) if end_ns <= now_ns) {
-            attempt.silence = SilenceLimit::Expired;
-        }
-        if let Some(error) = attempt.failure() {
-            self.fail_request(now_ns, vi, error, io);
-            return;
-        }
-        self.send_requests(now_ns, vi, io);
     }
 
-    /// Records the reply of a port; ends the request if no port is left that could accept it.
-    pub(super) fn record_reply<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        id: NPortId,
-        reply: PortReply,
-        io: &mut I,
-    ) {
-        self.record_replies(now_ns, vi, |port| port == id, reply, io);
+    /// Reports whether this request yields to one that matches it, of a port of a higher rank. It
+    /// also yields to one of lower rank from a port that it was not sent to, which could never
+    /// accept it.
+    pub(crate) fn yields_to(&self, n_port_id: NPortId, is_higher: bool) -> bool {
+        let mut asked = self.targets.iter();
+        is_higher || !asked.any(|t| t.id == n_port_id && t.is_open())
     }
 
-    fn record_replies<I: EngineIo>(
+    /// Returns the error if the request is over now.
+    pub(crate) fn timeout(&mut self, now_ns: u64) -> Option<CallError> {
+        if self.deadline_ns.is_some_and(|at| at <= now_ns) {
+            return Some(CallError::Timeout);
+        }
+        if matches!(self.silence, SilenceLimit::Until(end_ns) if end_ns <= now_ns) {
+            self.silence = SilenceLimit::Expired;
+        }
+        self.failure()
+    }
+
+    /// Records the reply of ports. Returns the error if no port is left that could accept.
+    pub(crate) fn record<I>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
         is_from: impl Fn(NPortId) -> bool,
         reply: PortReply,
-        io: &mut I,
-    ) {
-        let silent_port_ns = self.port.config.silent_port_ns;
-        let ep = self.endpoints.get_mut(vi.slot()).and_then(Option::as_mut);
-        let Some(Phase::Requesting(attempt)) = ep.map(|ep| &mut ep.phase) else {
-            return;
-        };
-        for target in attempt.targets.iter_mut().filter(|t| is_from(t.id)) {
+    ) -> Option<CallError> {
+        for target in self.targets.iter_mut().filter(|t| is_from(t.id)) {
             target.reply = reply;
             if reply == PortReply::Gone
                 && let Some((ox_id, seq_cnt)) = target.exchange.take()
             {
-                self.port.exchanges.abandon(now_ns, ox_id, seq_cnt);
+                cx.port.exchanges.abandon(cx.now_ns, ox_id, seq_cnt);
             }
         }
         if reply == PortReply::NoMatch {
-            attempt.limit_silence(now_ns, silent_port_ns);
+            self.limit_silence(cx.now_ns, cx.port.config.silent_port_ns);
         }
-        match attempt.failure() {
-            Some(error) => self.fail_request(now_ns, vi, error, io),
-            None => self.arm_connect_timer(vi),
+        self.failure()
+    }
+
+    /// Marks a port that refused, so that the request is not cancelled there.
+    pub(crate) fn mark_refused(&mut self, id: NPortId) {
+        for target in self.targets.iter_mut().filter(|t| t.id == id) {
+            target.reply = PortReply::NoMatch;
         }
     }
 
-    /// Ends a request without a connection.
-    pub(crate) fn fail_request<I: EngineIo>(
+    /// Returns the exchange of this request that a RESP1 of a port answers; `None` if it answers
+    /// none.
+    pub(crate) fn answered_exchange(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        error: CallError,
-        io: &mut I,
-    ) {
-        self.cancel_request(now_ns, vi, None, io);
-        if let Some(ep) = self.endpoint_mut(vi) {
-            ep.handle = 0;
+        s_id: NPortId,
+        ox_id: u16,
+        connection_id: u32,
+    ) -> Option<RequestExchange> {
+        if self.connection_id != connection_id && !skips(Check::ConnectionId) {
+            return None;
         }
-        self.conclude_failed(vi, error, io);
+        let asked = |t: &Target| t.id == s_id || skips(Check::ConnectionPeer);
+        let target = self
+            .targets
+            .iter_mut()
+            .find(|t| asked(t) && t.reply != PortReply::NoMatch)?;
+        // A reply to an earlier exchange of the same request counts as well: it may have crossed
+        // our retry. That exchange is in quarantine already.
+        let ours = target.exchange.is_some_and(|(ox, _)| ox == ox_id);
+        Some(if ours { target.exchange.take() } else { None })
     }
 
     /// Cancels the request at every port where it may be pending, except `keep`.
-    pub(crate) fn cancel_request<I: EngineIo>(
+    pub(crate) fn cancel<I: EngineIo>(
         &mut self,
-        now_ns: u64,
-        vi: ViIndex,
+        cx: &mut Context<'_, I>,
+        handle: u32,
         keep: Option<NPortId>,
-        io: &mut I,
     ) {
-        let Some(ep) = self.endpoint_mut(vi) else {
-            return;
-        };
-        let handle = ep.handle;
-        let Phase::Requesting(attempt) = &mut ep.phase else {
-            return;
-        };
-        let (mode, connection_id) = (attempt.mode, attempt.connection_id);
-        let targets = core::mem::take(&mut attempt.targets);
-        self.port.note_ended_request(now_ns, handle, connection_id);
-        for target in targets {
+        let (now_ns, port) = (cx.now_ns, &mut *cx.port);
+        let ended = (handle, self.connection_id);
+        port.quarantine.add_own(now_ns, ended);
+        for target in core::mem::take(&mut self.targets) {
             if let Some((ox_id, seq_cnt)) = target.exchange {
-                self.port.exchanges.abandon(now_ns, ox_id, seq_cnt);
+                port.exchanges.abandon(now_ns, ox_id, seq_cnt);
             }
-            let may_be_pending = match mode {
+            let may_be_pending = match self.mode {
                 ConnectMode::ClientServer => target.sent && target.is_open(),
                 // No port stores a peer request. One that accepted it repeats RESP1, which is
                 // answered with a disconnect then.
@@ -477,48 +439,19 @@ impl Engine {
             }
             // A configuration may name many ports that do not exist: silent ports leave half of the
             // table to connections and to ports where the request is pending.
-            if target.reply == PortReply::Silent && !self.port.has_spare_disconnect_slots() {
-                self.port.counters.count(Counter::CloseOverflows);
+            if target.reply == PortReply::Silent && !port.has_spare_disconnect_slots() {
+                port.counters.count(Counter::CloseOverflows);
                 continue;
             }
             let info = DisconnectInfo {
                 peer: target.id,
                 peer_handle: profile::HANDLE_NONE,
-                connection_id,
+                connection_id: self.connection_id,
                 reason: MessageReason::Disconnected,
                 error: false,
                 placed: None,
             };
-            self.port.start_disconnect(now_ns, info, io);
-        }
-    }
-
-    /// Ends all requests to lost ports.
-    pub(crate) fn remove_targets<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        is_lost: impl Fn(NPortId) -> bool + Copy,
-        io: &mut I,
-    ) {
-        for slot in 0..self.endpoints.len() {
-            let vi = ViIndex(slot as u32);
-            if let Some(peer) = self
-                .endpoint_mut(vi)
-                .and_then(|ep| ep.peer_request.as_mut())
-            {
-                peer.remove_ports(is_lost);
-            }
-            let asked = self.endpoint(vi).is_some_and(|ep| match &ep.phase {
-                Phase::Requesting(attempt) => attempt.ports().any(is_lost),
-                Phase::Idle
-                | Phase::AwaitResponse3(_)
-                | Phase::AwaitResponse2(_)
-                | Phase::Connected
-                | Phase::Error => false,
-            });
-            if asked {
-                self.record_replies(now_ns, vi, is_lost, PortReply::Gone, io);
-            }
+            port.start_disconnect(now_ns, info, cx.io);
         }
     }
 }

@@ -126,7 +126,8 @@ fn vi_without_a_free_handle_cannot_connect() {
     for node in [CLIENT, SERVER] {
         let now_ns = net.now_ns;
         let Node { engine, io, .. } = &mut net.nodes[node];
-        while engine.port.new_handle(now_ns, a, io).is_some() {}
+        let (_, mut cx) = engine.split(now_ns, a, io).unwrap();
+        while cx.new_handle().is_some() {}
     }
     assert_eq!(net.count(CLIENT, Counter::NoHandle), 1);
     net.request(CLIENT, a, "x", &[SERVER], None);
@@ -168,7 +169,8 @@ fn peer_without_a_free_handle_cannot_yield() {
     net.peer_request(CLIENT, a, "x", &[SERVER], None);
     let now_ns = net.now_ns;
     let Node { engine, io, .. } = &mut net.nodes[CLIENT];
-    while engine.port.new_handle(now_ns, a, io).is_some() {}
+    let (_, mut cx) = engine.split(now_ns, a, io).unwrap();
+    while cx.new_handle().is_some() {}
     net.peer_request(SERVER, b, "x", &[CLIENT], None);
     net.settle();
     assert_eq!(net.peer_error(CLIENT, a), Some(CallError::NO_RESOURCES));

@@ -370,7 +370,9 @@ fn client_of_another_engine_gets_no_shortcut() {
         let engine = &mut net.nodes[SERVER].engine;
         let mut forged = connection;
         forged.peer = own;
-        engine.bind(0, vi, forged, 1, 1);
+        let io = &mut ();
+        let (ep, mut cx) = engine.split(0, vi, io).unwrap();
+        ep.bind(&mut cx, forged, 1, 1);
         engine.enable_shortcut(vi);
         assert!(engine.endpoint(vi).unwrap().shortcut.is_none());
     }

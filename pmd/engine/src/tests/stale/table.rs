@@ -29,7 +29,7 @@ const ROWS: [Row; 21] = [
         Addresses,
         "1",
         "D_ID and the destination address are local, the source address is that of S_ID",
-        "receive.rs",
+        "engine.rs",
         [Counter::DropBadAddress],
         "a port that receives frames of others (a flooding switch) accepts one of a connection with a similar handle",
         "addresses_are_needed"
@@ -38,7 +38,7 @@ const ROWS: [Row; 21] = [
         Handle,
         "3",
         "FCVI_HANDLE is that of the VI's connection, not only its slot",
-        "receive.rs",
+        "engine.rs",
         [Counter::DropUnknownHandle],
         "a frame of the VI's earlier connection with the same port",
         "handle_is_needed"
@@ -47,7 +47,7 @@ const ROWS: [Row; 21] = [
         Peer,
         "3",
         "S_ID is the VI's peer",
-        "receive.rs",
+        "engine.rs",
         [Counter::DropWrongPeer],
         "covered by QuarantinedHandle: no two connections have one handle within R_A_TOV; against forged frames it is the first defence",
         "peer_is_covered_by_quarantined_handle"
@@ -155,7 +155,7 @@ const ROWS: [Row; 21] = [
         KnownRequest,
         "connect",
         "(S_ID, FCVI_CONNECTION_ID) of a request is not that of one that is pending, refused, accepted or connected",
-        "accept/incoming.rs",
+        "accept.rs",
         [Counter::KnownRequests],
         "one request is indicated to two consumers",
         "known_request_is_needed"
