@@ -35,7 +35,6 @@ use crate::counters::Counter;
 use crate::endpoint::{Endpoint, Phase};
 use crate::engine::Engine;
 use crate::engine_io::{EngineIo, Waiter};
-use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
 
 /// A matched request, as reported to the consumer.
@@ -260,9 +259,6 @@ impl Engine {
         connection_id: u32,
         io: &mut I,
     ) -> bool {
-        if skips(Check::KnownRequest) {
-            return false;
-        }
         let s_id = frame.fc.s_id;
         let known = self.port.incoming.iter_mut().flatten().find(|i| {
             i.s_id == s_id

@@ -22,7 +22,6 @@ mod request;
 
 pub(crate) use peer::{PeerRequest, Rank};
 pub(crate) use request::Attempt;
-pub use request::ConnectCommand;
 
 use fcvi_frame::connect::{ConnectRequest, ConnectResponse};
 use fcvi_frame::fc::NPortId;
@@ -33,13 +32,12 @@ use vi_types::{CallError, HostAddress, ViIndex, ViState};
 
 use self::procedure::end_exchange;
 use self::request::PortReply;
-use crate::connection::RemoteVi;
+use crate::connection::{ConnectCommand, RemoteVi};
 use crate::counters::Counter;
 use crate::endpoint::Phase;
 use crate::engine::Engine;
 use crate::engine_io::EngineIo;
 use crate::pending_disconnects::DisconnectInfo;
-use crate::synonym::{Check, skips};
 
 impl Engine {
     /// Starts a connection request (VIPL 3.3.4); its outcome is reported by
@@ -219,9 +217,8 @@ impl Engine {
         let ep = self.endpoint(vi)?;
         let connection = ep.connection.as_ref()?;
         let fits = ep.is_addressed(iu)
-            && (connection.peer == frame.fc.s_id || skips(Check::ConnectionPeer))
-            && (connection.connection_id == iu.header.connection_id()
-                || skips(Check::ConnectionId));
+            && connection.peer == frame.fc.s_id
+            && connection.connection_id == iu.header.connection_id();
         fits.then_some(vi)
     }
 

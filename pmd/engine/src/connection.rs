@@ -7,11 +7,31 @@ use fcvi_frame::flags::ConnectMode;
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
-use vi_types::{CallError, ReliabilityLevel};
+use vi_types::{CallError, NetAddress, ReliabilityLevel};
 
 use crate::config::{EngineConfig, ViParams};
 use crate::connection_iu::{ConnectionIu, Sequence};
 use crate::pending_disconnects::DisconnectInfo;
+
+/// A connection request of the consumer.
+#[derive(Clone, Debug)]
+pub struct ConnectCommand<'a> {
+    /// Local address of the connection; its host part is our address.
+    pub local: NetAddress,
+    /// Remote host and discriminator.
+    pub remote: NetAddress,
+    /// The known ports of that host.
+    pub targets: &'a [NPortId],
+    /// Timeout in nanoseconds; `None`: no timeout.
+    pub timeout_ns: Option<u64>,
+}
+
+impl ConnectCommand<'_> {
+    /// Returns the time at which the request times out.
+    pub(crate) fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
+        self.timeout_ns.map(|t| now_ns.saturating_add(t))
+    }
+}
 
 /// The connection breaks for this reason, which the peer is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,7 +16,6 @@ use crate::endpoint::Phase;
 use crate::engine::Engine;
 use crate::engine_io::{AsyncError, EngineIo, Waiter};
 use crate::logged_in_ports::LoggedInPorts;
-use crate::synonym::{Check, skips};
 
 impl Engine {
     /// Disconnects a VI (VIPL 3.3.5), which is legal in every state: flushes both queues and leaves
@@ -106,8 +105,7 @@ impl Engine {
     fn disconnected_vi(&self, s_id: NPortId, iu: &IuView<'_>) -> Option<ViIndex> {
         let connection_id = iu.header.connection_id();
         let fits = |connection: &Connection| {
-            (connection.peer == s_id || skips(Check::ConnectionPeer))
-                && (connection.connection_id == connection_id || skips(Check::ConnectionId))
+            (connection.peer, connection.connection_id) == (s_id, connection_id)
         };
         if iu.header.handle != profile::HANDLE_NONE {
             let vi = self.port.slot_of(iu.header.handle);

@@ -14,7 +14,6 @@ use crate::engine_io::{AsyncError, EngineIo, Waiter};
 use crate::pending_disconnects::DisconnectInfo;
 use crate::receive::RxStream;
 use crate::shortcut::Shortcut;
-use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
 use crate::transmit::{Pumped, Step, TxStream};
 
@@ -92,7 +91,7 @@ impl Endpoint {
 
     /// Reports whether a connection IU names the handle of this endpoint's procedure.
     pub(crate) fn is_addressed(&self, iu: &IuView<'_>) -> bool {
-        self.handle == iu.header.handle || skips(Check::ConnectionHandle)
+        self.handle == iu.header.handle
     }
 
     /// Clears the outcomes of earlier connection procedures.

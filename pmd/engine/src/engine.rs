@@ -21,7 +21,6 @@ use crate::endpoint::{Endpoint, Phase};
 use crate::engine_io::EngineIo;
 use crate::n_port::NPort;
 use crate::shortcut::Pair;
-use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
 use crate::transmit::Pumped;
 
@@ -223,7 +222,7 @@ impl Engine {
         let ours = frame.fc.d_id == self.port.config.n_port_id
             && frame.ethernet.dst == self.port.mac
             && frame.ethernet.src == MacAddress::vn2vn(frame.fc.s_id);
-        if !(ours || skips(Check::Addresses)) {
+        if !ours {
             self.port.counters.count(Counter::DropBadAddress);
             return;
         }
@@ -260,8 +259,8 @@ impl Engine {
             return;
         };
         let handle = iu.header.handle;
-        if (ep.handle == handle || skips(Check::Handle))
-            && (ep.peer == frame.fc.s_id || skips(Check::Peer))
+        if ep.handle == handle
+            && ep.peer == frame.fc.s_id
             && matches!(ep.phase, Phase::Connected | Phase::AwaitResponse3(_))
         {
             ep.on_message(&mut cx, frame, iu);

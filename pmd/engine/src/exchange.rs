@@ -12,8 +12,6 @@ use std::collections::VecDeque;
 
 use fcvi_frame::profile::FIRST_LOGIN_OX_ID;
 
-use crate::synonym::{Check, skips};
-
 /// Number of OX_IDs of this pool. 0xFFFF means "unassigned" and is never used.
 pub(crate) const OX_IDS: usize = FIRST_LOGIN_OX_ID as usize;
 /// OX_IDs reserved for messages.
@@ -135,10 +133,6 @@ impl ExchangePool {
     }
 
     fn needs_quarantine(&mut self, ox_id: u16, seq_cnt: u16, free_ns: u64) -> bool {
-        if skips(Check::QuarantinedExchange) {
-            self.close(ox_id, seq_cnt);
-            return false;
-        }
         let Some(state) = self.ox_ids.get_mut(ox_id as usize) else {
             return false;
         };

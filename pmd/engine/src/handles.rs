@@ -19,8 +19,6 @@ use std::hash::{DefaultHasher, Hasher};
 use fcvi_frame::profile;
 use vi_types::ViIndex;
 
-use crate::synonym::{Check, skips};
-
 /// Parts of a slot's numbers with separate expiry times.
 const PARTS: usize = 8;
 /// Minimum bits of the slot, so that its numbers can be counted in 32 bits.
@@ -77,12 +75,8 @@ impl Handles {
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        mut random: impl FnMut() -> u32,
+        random: impl FnMut() -> u32,
     ) -> Option<u32> {
-        if skips(Check::QuarantinedHandle) {
-            let number = (random() & 0xFFFF).max(1);
-            return Some((number << self.slot_bits) | vi.0);
-        }
         let (bits, r_a_tov_ns) = (u32::BITS - self.slot_bits, self.r_a_tov_ns);
         let slot = self.numbers.get_mut(vi.slot())?;
         let key = slot.key(random);

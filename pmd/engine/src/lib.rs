@@ -22,7 +22,6 @@
 //! | `connection_iu`, `connection_ids` | the frames of these procedures; the IDs of own requests |
 //! | `logged_in_ports` | ports that may connect, with discovery; change of the own N_Port_ID |
 //! | `liveness` | probes of idle peers |
-//! | `synonym` | the checks that detect stale frames, by name |
 //! | `quarantine` | connection requests that ended, until no frame of them can be in the network |
 //! | [`misses`] | limits on guesses of memory handles |
 //! | `handles` | allocation of VI handles |
@@ -51,7 +50,6 @@ mod receive;
 mod recovery;
 mod responses;
 mod shortcut;
-mod synonym;
 mod timer;
 mod transmit;
 
@@ -68,8 +66,7 @@ mod tests;
 
 pub use accept::{ConnId, Indication};
 pub use config::{EngineConfig, MAX_UNANSWERED, ViParams};
-pub use connect::ConnectCommand;
-pub use connection::{RemoteVi, max_message_bytes};
+pub use connection::{ConnectCommand, RemoteVi, max_message_bytes};
 pub use counters::{Counter, Counters};
 pub use engine::{Engine, ViIndex};
 pub use engine_io::{

@@ -17,7 +17,6 @@ use crate::counters::Counter;
 
 use crate::engine_io::EngineIo;
 use crate::n_port::NPort;
-use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
 
 /// Contents of a DISCONNECT_RQST.
@@ -237,13 +236,7 @@ impl NPort {
         iu: &IuView<'_>,
     ) {
         let (s_id, connection_id) = (frame.fc.s_id, iu.header.connection_id());
-        let fits = |info: &DisconnectInfo| {
-            (info.peer == s_id || skips(Check::ConnectionPeer))
-                && (info.connection_id == connection_id || skips(Check::ConnectionId))
-        };
-        let waits =
-            |pending: &Option<PendingDisconnect>| pending.as_ref().is_some_and(|c| fits(&c.info));
-        let index = self.pending_disconnects.iter().position(waits);
+        let index = self.pending_disconnect_index(s_id, connection_id);
         let Some((index, pending)) =
             index.and_then(|at| Some((at, self.pending_disconnects[at].as_mut()?)))
         else {

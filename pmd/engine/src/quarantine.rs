@@ -19,7 +19,6 @@
 use core::hash::Hash;
 use std::collections::{HashSet, VecDeque};
 
-use crate::synonym::{Check, skips};
 use fcvi_frame::fc::NPortId;
 
 /// Maximum number of ended requests of other ports.
@@ -120,9 +119,7 @@ impl RequestQuarantine {
 
     /// Reports whether this request will not be repeated: it is late.
     pub(crate) fn is_late(&mut self, now_ns: u64, request: (NPortId, u32)) -> bool {
-        let late =
-            self.received.contains(now_ns, request) || self.announced.contains(now_ns, request);
-        late && !skips(Check::QuarantinedRequest)
+        self.received.contains(now_ns, request) || self.announced.contains(now_ns, request)
     }
 
     /// Adds a request of ours, by our handle and its connection ID, that needs no further acceptance.

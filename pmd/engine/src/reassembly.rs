@@ -13,7 +13,6 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 
 use crate::counters::Counter;
-use crate::synonym::{Check, skips};
 
 mod received_ranges;
 
@@ -142,12 +141,11 @@ pub(crate) fn order(
     placed_bytes: u32,
 ) -> Accepted {
     let ahead = seq_cnt.wrapping_sub(next_seq_cnt);
-    let repeats_count = ahead > i16::MAX as u16 && !skips(Check::SequenceCount);
-    if repeats_count || (offset_bytes < placed_bytes && !skips(Check::RelativeOffset)) {
+    let repeats_count = ahead > i16::MAX as u16;
+    if repeats_count || offset_bytes < placed_bytes {
         return Accepted::Duplicate(Counter::DropDuplicate);
     }
-    let counts = ahead == 0 || skips(Check::SequenceCount);
-    if counts && (offset_bytes == placed_bytes || skips(Check::RelativeOffset)) {
+    if ahead == 0 && offset_bytes == placed_bytes {
         Accepted::InOrder
     } else {
         Accepted::Gap
@@ -199,10 +197,9 @@ impl Reassembly {
         }
         let ahead = self.lost_before(range.msg_id);
         if ahead > i32::MAX as u32 {
-            if !skips(Check::OlderMessage) {
-                return Accepted::Duplicate(Counter::DropStaleMessage);
-            }
-        } else if ahead > self.window && !skips(Check::MessageWindow) {
+            return Accepted::Duplicate(Counter::DropStaleMessage);
+        }
+        if ahead > self.window {
             return Accepted::Unexpected(Counter::DropOutOfWindow);
         }
         if ahead > 0 || self.message.is_some() {
@@ -222,11 +219,10 @@ impl Reassembly {
                 Accepted::Unexpected(Counter::DropNoContext)
             };
         };
-        if message.msg_id != run.range.msg_id && !skips(Check::OpenMessage) {
+        if message.msg_id != run.range.msg_id {
             return Accepted::Unexpected(Counter::DropOtherMessage);
         }
-        let same_exchange = (message.ox_id, message.seq_id) == (run.ox_id, run.seq_id);
-        if !(same_exchange || skips(Check::OpenExchange)) {
+        if (message.ox_id, message.seq_id) != (run.ox_id, run.seq_id) {
             return Accepted::Unexpected(Counter::DropSynonym);
         }
         if message.kind == RxKind::Discard {
@@ -244,7 +240,7 @@ impl Reassembly {
             return Accepted::Duplicate(Counter::DropStaleMessage);
         }
         let is_open = distance == 0;
-        if is_open && range.begin < at.placed_bytes && !skips(Check::RelativeOffset) {
+        if is_open && range.begin < at.placed_bytes {
             return Accepted::Duplicate(Counter::DropDuplicate);
         }
         if !at.is_plausible(range.msg_id) {
@@ -441,10 +437,8 @@ impl Ahead {
         same_target
             && message.opcode == header.opcode
             && message.immediate == immediate(iu)
-            && ((message.ox_id, message.seq_id) == (fc.ox_id, fc.seq_id)
-                || skips(Check::OpenExchange))
-            && (fc.seq_cnt.wrapping_sub(message.next_seq_cnt) == number as u16
-                || skips(Check::SequenceCount))
+            && (message.ox_id, message.seq_id) == (fc.ox_id, fc.seq_id)
+            && fc.seq_cnt.wrapping_sub(message.next_seq_cnt) == number as u16
     }
 }
 
@@ -465,7 +459,7 @@ impl Reassembly {
         iu: &IuView<'_>,
     ) -> Result<AheadMessage, Counter> {
         let ahead = self.ahead.as_ref().ok_or(Counter::DropUnknownHandle)?;
-        if ahead.received_ranges.overlaps(&run.range) && !skips(Check::PlacedAhead) {
+        if ahead.received_ranges.overlaps(&run.range) {
             return Err(Counter::DropDuplicate);
         }
         if !ahead

@@ -9,7 +9,7 @@
 //! | [`net`] | engines, their I/O models and the wire under one injected clock |
 //! | [`expected_events`] | the events that tests expect of an endpoint |
 
-pub(crate) use protocol_testkit::{check_table, disabled_checks, document, necessity, rng};
+pub(crate) use protocol_testkit::{check_table, document, rng};
 
 pub(crate) mod expected_events;
 pub(crate) mod io;

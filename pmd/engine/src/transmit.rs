@@ -3,9 +3,10 @@
 mod completion;
 mod deferred;
 mod in_flight;
+mod send_failure;
 
-pub(crate) use completion::SendFailure;
 pub(crate) use in_flight::{InFlight, InFlightSend, OperationKind};
+pub(crate) use send_failure::SendFailure;
 
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::ethernet::MacAddress;

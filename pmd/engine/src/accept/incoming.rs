@@ -12,7 +12,6 @@ use vi_types::{NetAddress, ViIndex};
 use crate::connection_iu::{ConnectionIu, Sequence};
 use crate::engine_io::EngineIo;
 use crate::n_port::NPort;
-use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
 
 /// Identifies a connection request of another port that is pending for the consumer.
@@ -266,9 +265,7 @@ impl NPort {
     /// Cancels a pending request on behalf of its client. Returns false if there is none.
     pub(crate) fn cancel_incoming(&mut self, s_id: NPortId, connection_id: u32) -> bool {
         let found = self.incoming.iter_mut().flatten().find(|i| {
-            (i.s_id == s_id || skips(Check::ConnectionPeer))
-                && (i.connection_id == connection_id || skips(Check::ConnectionId))
-                && i.state == IncomingState::Pending
+            (i.s_id, i.connection_id) == (s_id, connection_id) && i.state == IncomingState::Pending
         });
         match found {
             Some(incoming) => {

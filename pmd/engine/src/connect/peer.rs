@@ -21,8 +21,7 @@ use fcvi_frame::connect::ConnectRequest;
 use fcvi_frame::fc::NPortId;
 use vi_types::{CallError, HostAddress, NetAddress};
 
-use super::request::ConnectCommand;
-use crate::connection::RemoteVi;
+use crate::connection::{ConnectCommand, RemoteVi};
 
 /// Rank of a peer request: of two that match, the higher one prevails. The port with the higher
 /// N_Port_Name has the higher rank, then the higher connection ID. The last field only ensures that

@@ -9,8 +9,10 @@ use fcvi_frame::profile;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, MessageReason, connect_parameter};
 use vi_types::{CallError, NetAddress, ViState};
 
-use super::request::{Attempt, ConnectCommand, PortReply, RequestExchange};
-use crate::connection::{Connection, check_attributes, is_valid_peer, payload_room};
+use super::request::{Attempt, PortReply, RequestExchange};
+use crate::connection::{
+    ConnectCommand, Connection, check_attributes, is_valid_peer, payload_room,
+};
 use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS, Sequence};
 use crate::context::Context;
 use crate::counters::Counter;

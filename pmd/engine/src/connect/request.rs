@@ -16,32 +16,12 @@ use fcvi_frame::reason::MessageReason;
 use vi_types::{CallError, HostAddress, NetAddress};
 
 use crate::config::{EngineConfig, ViParams};
+use crate::connection::ConnectCommand;
 use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS, Sequence};
 use crate::context::Context;
 use crate::counters::Counter;
 use crate::engine_io::EngineIo;
 use crate::pending_disconnects::DisconnectInfo;
-use crate::synonym::{Check, skips};
-
-/// A connection request of the consumer.
-#[derive(Clone, Debug)]
-pub struct ConnectCommand<'a> {
-    /// Local address of the connection; its host part is our address.
-    pub local: NetAddress,
-    /// Remote host and discriminator.
-    pub remote: NetAddress,
-    /// The known ports of that host.
-    pub targets: &'a [NPortId],
-    /// Timeout in nanoseconds; `None`: no timeout.
-    pub timeout_ns: Option<u64>,
-}
-
-impl ConnectCommand<'_> {
-    /// Returns the time at which the request times out.
-    pub(crate) fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
-        self.timeout_ns.map(|t| now_ns.saturating_add(t))
-    }
-}
 
 /// OX_ID and next SEQ_CNT of the exchange that a RESP1 arrived on; `None` for an earlier one, which
 /// is in quarantine.
@@ -400,14 +380,13 @@ impl Attempt {
         ox_id: u16,
         connection_id: u32,
     ) -> Option<RequestExchange> {
-        if self.connection_id != connection_id && !skips(Check::ConnectionId) {
+        if self.connection_id != connection_id {
             return None;
         }
-        let asked = |t: &Target| t.id == s_id || skips(Check::ConnectionPeer);
         let target = self
             .targets
             .iter_mut()
-            .find(|t| asked(t) && t.reply != PortReply::NoMatch)?;
+            .find(|t| t.id == s_id && t.reply != PortReply::NoMatch)?;
         // A reply to an earlier exchange of the same request counts as well: it may have crossed
         // our retry. That exchange is in quarantine already.
         let ours = target.exchange.is_some_and(|(ox, _)| ox == ox_id);

@@ -20,7 +20,6 @@ use crate::counters::Counter;
 use crate::endpoint::Endpoint;
 use crate::engine_io::{EngineIo, Status};
 use crate::reassembly::{Accepted, order};
-use crate::synonym::{Check, skips};
 use crate::transmit::{OperationKind, SendFailure, TxStream};
 
 impl Endpoint {
@@ -141,12 +140,10 @@ fn outstanding(
     fits: impl Fn(OperationKind) -> bool,
 ) -> Option<(usize, OperationKind)> {
     let (msg_id, ox_id) = (iu.header.msg_id, frame.fc.ox_id);
-    let any = || (skips(Check::AnsweredMessage) && !tx.in_flight.is_empty()).then_some(0);
-    let found = match tx.in_flight.find(msg_id).or_else(any) {
+    let found = match tx.in_flight.find(msg_id) {
         Some(at) => {
             let entry = tx.in_flight.get(at)?;
-            let on_its_exchange = entry.ox_id == ox_id || skips(Check::AnsweredExchange);
-            let ours = !entry.answered && on_its_exchange;
+            let ours = !entry.answered && entry.ox_id == ox_id;
             ours.then_some((at, entry.kind))
         }
         None => {
@@ -239,10 +236,9 @@ fn take_recovered_read_data<I: EngineIo>(
     let fc = &frame.fc;
     let number = (fc.parameter / room) as u16;
     let seq_cnt = entry.first_seq_cnt.wrapping_add(1).wrapping_add(number);
-    let counts = fc.seq_cnt == seq_cnt || skips(Check::SequenceCount);
-    if !fc.parameter.is_multiple_of(room) || !counts {
+    if !fc.parameter.is_multiple_of(room) || fc.seq_cnt != seq_cnt {
         cx.count(Counter::DropSynonym);
-    } else if fc.parameter < entry.placed_bytes && !skips(Check::RelativeOffset) {
+    } else if fc.parameter < entry.placed_bytes {
         cx.count(Counter::DropDuplicate);
     } else if fc.parameter > entry.placed_bytes {
         if let Some(recovery) = tx.recovery.as_mut() {

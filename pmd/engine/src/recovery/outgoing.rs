@@ -23,7 +23,6 @@ use crate::context::Context;
 use crate::counters::Counter;
 use crate::engine_io::EngineIo;
 use crate::receive::RxStream;
-use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
 use crate::transmit::{OperationKind, TxStream};
 
@@ -267,20 +266,14 @@ impl TxStream {
         next: u32,
         placed_bytes: u32,
     ) -> Acknowledged {
-        let (next, placed_frames) = match self.placed_frames(next, placed_bytes) {
-            Some(frames) => (next, frames),
-            // Treated as an acknowledgement of everything sent.
-            None if skips(Check::AcknowledgedMessage) => (self.first_unsent(), 0),
-            None => return Acknowledged::Impossible,
+        let Some(placed_frames) = self.placed_frames(next, placed_bytes) else {
+            return Acknowledged::Impossible;
         };
         let Some(mut recovery) = self.recovery.take() else {
             return Acknowledged::Impossible;
         };
         let ahead = next.wrapping_sub(recovery.una);
         if ahead > i32::MAX as u32 || (ahead == 0 && placed_frames < recovery.una_frames) {
-            if skips(Check::OlderAcknowledgement) {
-                (recovery.una, recovery.una_frames) = (next, placed_frames);
-            }
             self.recovery = Some(recovery);
             return Acknowledged::Stale;
         }

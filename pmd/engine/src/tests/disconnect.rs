@@ -1,5 +1,6 @@
 //! Disconnects: by either side, by both, with lost disconnect IUs, and after the loss of a peer.
 
+use fcvi_frame::fcoe::Eof;
 use fcvi_frame::frame::FrameView;
 use fcvi_frame::iu::Opcode::{
     ConnectResponse2 as Resp2, DisconnectRequest as Rqst, DisconnectResponse as Resp, SendRequest,
@@ -7,6 +8,7 @@ use fcvi_frame::iu::Opcode::{
 use fcvi_frame::reason::MessageReason;
 use vi_types::{CallError, ReliabilityLevel, ViState};
 
+use super::receive_checks::edited;
 use crate::connection::Break;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, params};
 use crate::testkit::{
@@ -44,6 +46,23 @@ fn disconnect_makes_the_vi_idle_and_the_peer_an_error() {
         assert_eq!(net.nodes[node].engine.exchange_usage(), (0, 0));
         assert_eq!(net.nodes[node].engine.port.timers.len(), 0);
     }
+}
+
+/// The slot of the handle is that of the VI, its number that of another connection.
+#[test]
+fn disconnect_with_another_handle_is_dropped() {
+    const HANDLE: usize = 52;
+    let (mut net, a, b) = Net::connected(RD);
+    net.wire.cut = true;
+    net.disconnect(CLIENT, a);
+    let request = net.frames(CLIENT, Rqst)[0].clone();
+    let other = edited(&request, Eof::T, |frame| frame[HANDLE] ^= 0x80);
+    net.inject(SERVER, &other);
+    let state = net.nodes[SERVER].engine.state(b);
+    assert_eq!(state, Some(ViState::Connected));
+    assert_eq!(net.count(SERVER, Counter::UnknownDisconnects), 1);
+    net.inject(SERVER, &request);
+    assert_eq!(net.log(SERVER, b), peer_disconnected_events());
 }
 
 #[test]

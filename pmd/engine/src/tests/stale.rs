@@ -1,5 +1,5 @@
 //! Stale frames: a network that keeps every frame for R_A_TOV and delivers it again when that does most harm, and the
-//! necessity of each check of received frames [FCVI P-10].
+//! checks of received frames [FCVI P-10].
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -7,16 +7,17 @@
 //! | [`contents`] | message contents that identify their message |
 //! | [`model`] | connections over the network, with checks of every placed byte |
 //! | [`scenarios`] | scenarios run in the model |
-//! | [`check_necessity`] | no stale frame is accepted; without each check one is |
+//! | [`rejected`] | no stale frame is accepted |
 //! | [`requests`] | connections made and ended: late requests, responses and disconnects |
 //! | [`probes`] | a late probe response does not make a lost port appear present |
 //! | [`table`] | writes docs/spec/synonym-checks.md |
 
-mod check_necessity;
 mod contents;
 mod model;
 mod network;
 mod probes;
+mod rejected;
 mod requests;
 mod scenarios;
+mod setup;
 mod table;

@@ -6,7 +6,7 @@ use vi_types::{ReliabilityLevel, ViState};
 
 use super::contents::Name;
 use super::network::Network;
-use crate::testkit::disabled_checks::all_enabled;
+use super::setup::Setup;
 use crate::testkit::io::{Destination, Event, Placement, Received, Send};
 use crate::testkit::net::{Net, S, config, read};
 use crate::testkit::rng::Rng;
@@ -20,50 +20,6 @@ const REGION: u32 = 7;
 const SOURCE: u32 = 8;
 /// Number of ranges of a region, which messages use in turn.
 const RANGES: u32 = 64;
-
-/// The parameters of a scenario.
-#[derive(Clone, Debug)]
-pub(super) struct Setup {
-    pub(super) seed: u64,
-    pub(super) level: ReliabilityLevel,
-    pub(super) recovery: bool,
-    pub(super) nodes: usize,
-    /// Lengths of messages in bytes, one of which is chosen.
-    pub(super) lengths: &'static [usize],
-    /// Also writes and reads.
-    pub(super) rdma: bool,
-    /// Also from the server to the client.
-    pub(super) both_ways: bool,
-    /// Frames per million that arrive late or never.
-    pub(super) withheld: u32,
-    /// Number of free OX_IDs of a port; the others are occupied. `None`: all.
-    pub(super) ox_ids: Option<usize>,
-    /// Bits of the random numbers for handles and first message IDs.
-    pub(super) random_mask: u32,
-    pub(super) data_field_bytes: u16,
-}
-
-impl Setup {
-    pub(super) fn new(seed: u64, level: ReliabilityLevel) -> Self {
-        Self {
-            seed,
-            level,
-            recovery: false,
-            nodes: 2,
-            lengths: &[16, 64, 2096, 5000, 9000],
-            rdma: true,
-            both_ways: true,
-            withheld: 0,
-            ox_ids: None,
-            random_mask: u32::MAX,
-            data_field_bytes: 2112,
-        }
-    }
-
-    fn longest(&self) -> usize {
-        self.lengths.iter().copied().max().unwrap_or(0)
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -303,7 +259,7 @@ impl Model {
             Counter::DropBadIu,
         ] {
             for node in 0..self.setup.nodes {
-                assert!(!all_enabled() || self.net.count(node, counter) == 0);
+                assert_eq!(self.net.count(node, counter), 0);
             }
         }
         let lossless = self.setup.withheld == 0;
@@ -397,11 +353,8 @@ impl Model {
 
     fn release_ox_ids(&mut self) {
         for (at, ox_id, seq_cnt) in self.taken_ox_ids.drain(..) {
-            self.net.nodes[at]
-                .engine
-                .port
-                .exchanges
-                .close(ox_id, seq_cnt);
+            let pool = &mut self.net.nodes[at].engine.port.exchanges;
+            pool.close(ox_id, seq_cnt);
         }
     }
 

@@ -5,10 +5,9 @@ use core::ops::Range;
 
 use vi_types::ReliabilityLevel;
 
-use super::model::{Model, Setup};
+use super::model::Model;
+use super::setup::Setup;
 use super::{probes, requests};
-use crate::synonym::Check;
-use crate::testkit::necessity;
 use crate::testkit::net::{CLIENT, SERVER};
 
 const UD: ReliabilityLevel = ReliabilityLevel::UnreliableDelivery;
@@ -75,10 +74,9 @@ impl Scenario {
     ];
 }
 
-impl necessity::Scenario for Scenario {
-    type Check = Check;
-
-    fn seeds(self) -> Range<u64> {
+impl Scenario {
+    /// Returns the seeds to run; without a check that the scenario is for, one of them fails.
+    pub(super) fn seeds(self) -> Range<u64> {
         match self {
             Scenario::SameIdentity => 0..1,
             Scenario::Successive
@@ -90,7 +88,8 @@ impl necessity::Scenario for Scenario {
         }
     }
 
-    fn run(self, seed: u64) -> Result<(), String> {
+    /// Runs it. An error is the effect of a stale frame that was accepted.
+    pub(super) fn run(self, seed: u64) -> Result<(), String> {
         let seed = 0x57A1_E000 + seed;
         match self {
             Scenario::Repeated(level) => one_connection(Setup::new(seed, level), 150),
