@@ -14,7 +14,7 @@ const MAX_SPARE: usize = 64;
 const MAX_SPARE_SEGMENTS: usize = 256;
 
 /// Returns how many descriptors one with this number of data segments counts as where posted descriptors are limited:
-/// one for each [`INLINE_SEGMENTS`] begun, since it takes memory for more of them (ADR 0053).
+/// one for each `INLINE_SEGMENTS` begun, since it takes memory for more of them (ADR 0053).
 #[inline]
 pub fn descriptor_units(segments: u16) -> u32 {
     match usize::from(segments) {

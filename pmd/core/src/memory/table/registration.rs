@@ -179,7 +179,7 @@ impl RegionTable {
     }
 
     /// Registers a range of an application's memory; otherwise as [`Self::register`]. Does not fault in or lock
-    /// the pages; counts the region if that failed before ([`MappedMemory::lock_pages`]).
+    /// the pages; counts the region if that failed before (`MappedMemory::lock_pages`).
     ///
     /// # Errors
     /// [`RegionError::Invalid`] also if the mapping is shorter than the pages of the range.
