@@ -142,6 +142,7 @@ impl CallWaiters {
     }
 
     /// True if calls are to be woken.
+    #[inline]
     pub(crate) fn has_due(&self) -> bool {
         !self.due.is_empty()
     }

@@ -232,6 +232,13 @@ impl Datapath {
         self.vis.get_mut(vi.0 as usize)?.as_mut()
     }
 
+    /// Returns true if completions or calls of applications may be left for the end of a poll. The calls of an
+    /// application can outlast it.
+    #[inline]
+    pub(crate) fn has_deliveries(&self) -> bool {
+        !self.clients.is_empty() || self.calls.has_due()
+    }
+
     /// Takes the events since the last call for which threads may wait.
     #[inline]
     pub(crate) fn take_pending_events(&mut self) -> Event {

@@ -216,7 +216,7 @@ impl<T: Polled> Poller<T> {
             self.fail_and_flush(now_ns);
         }
         self.state.worked = T::receive(self, now_ns) || worked;
-        if !self.state.path.clients.is_empty() {
+        if self.state.path.has_deliveries() {
             self.state.worked |= self.state.path.deliver_completions();
         }
         self.state.busy_polls += u64::from(self.state.worked);

@@ -289,6 +289,28 @@ fn waiting_calls_check_only_after_events_of_their_objects() {
     crate::open::close(device, nic_handle).unwrap();
 }
 
+/// Calls of the last application of a NIC may still wait when it is removed from the poller.
+#[test]
+fn polls_wake_waiting_calls_although_no_application_is_left() {
+    const CALLS: u64 = 40;
+    let (device, nic_handle) = served("no-application");
+    let mut held = device.lock();
+    let backend = held.as_mut().unwrap();
+    let calls = &mut backend.state_mut().unwrap().path.calls;
+    let waiting: Vec<_> = (0..CALLS)
+        .map(|number| calls.add(&[Object::Listener(number)]))
+        .collect();
+    calls.notify_all();
+    for _ in 0..CALLS {
+        backend.poll(&device.shared.doorbells);
+    }
+    assert!(!backend.state().unwrap().path.calls.has_due());
+    // They are woken, so this returns at once.
+    waiting.iter().for_each(|call| call.sleep(None));
+    drop(held);
+    crate::open::close(device, nic_handle).unwrap();
+}
+
 #[test]
 fn wait_on_served_nic_wakes_sleeping_core() {
     let (device, nic_handle) = served("wakes-core");
