@@ -23,11 +23,12 @@ const DELAY: Duration = Duration::from_millis(100);
 /// Maximum number of threads that close connections.
 const MAX_THREADS: usize = 8;
 /// Time after which a close that waits is interrupted.
-const INTERVAL: Duration = Duration::from_millis(5);
+pub(super) const INTERVAL: Duration = Duration::from_millis(5);
 
 /// The connections that wait for their close.
-#[derive(Default)]
 pub(super) struct Releases {
+    /// Time after which a close that waits is interrupted.
+    interval: Duration,
     state: Mutex<State>,
     /// Notified when a connection was added or closed, and at the end.
     changed: Condvar,
@@ -43,9 +44,6 @@ struct State {
     threads: usize,
     idle_threads: usize,
     is_stopped: bool,
-    /// Whether a timer interrupts a close; a test of what happens without that.
-    #[cfg(test)]
-    is_uninterrupted: bool,
 }
 
 #[derive(Default)]
@@ -107,6 +105,15 @@ impl State {
 }
 
 impl Releases {
+    /// Creates the list without connections; `interval`: time after which a close that waits is interrupted.
+    pub(super) fn new(interval: Duration) -> Self {
+        Self {
+            interval,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -174,14 +181,10 @@ impl Releases {
         let mut state = self.state();
         loop {
             if let Some((uid, socket)) = state.next() {
-                #[cfg(test)]
-                let timer = timer.as_ref().ok().filter(|_| !state.is_uninterrupted);
-                #[cfg(not(test))]
-                let timer = timer.as_ref().ok();
                 drop(state);
-                match timer {
-                    Some(timer) => timer.interrupt_each(INTERVAL, || drop(socket)),
-                    None => drop(socket),
+                match &timer {
+                    Ok(timer) => timer.interrupt_each(self.interval, || drop(socket)),
+                    Err(_) => drop(socket),
                 }
                 state = self.state();
                 state.finish(uid);
@@ -212,11 +215,6 @@ impl Releases {
     /// The number of connections that wait for their close.
     pub(super) fn connections(&self) -> usize {
         self.state().connections
-    }
-
-    /// Lets every close wait, as one that no signal interrupts.
-    pub(super) fn interrupt_nothing(&self) {
-        self.state().is_uninterrupted = true;
     }
 }
 

@@ -23,7 +23,7 @@ use super::limiters::{
 };
 use super::mapped_files::MappedFiles;
 use super::message::{Reply, Request, VERSION};
-use super::releases::Releases;
+use super::releases::{self, Releases};
 use super::reservations::Reservations;
 use super::session::{CountGuard, Session};
 use super::socket::{Listener, Peer, Socket, send_parts};
@@ -148,7 +148,7 @@ impl Server {
             socket_file: Mutex::new(Some(socket_file)),
             sessions: Mutex::new(HashMap::new()),
             pending: Arc::default(),
-            releases: Arc::default(),
+            releases: Arc::new(Releases::new(releases::INTERVAL)),
             slots: Arc::default(),
             files: Arc::new(files),
             accounts: Arc::default(),

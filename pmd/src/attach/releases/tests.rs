@@ -9,6 +9,8 @@ use crate::testkit::lingering_connection;
 
 /// Longer than anything takes on a busy machine, and less than a socket lingers.
 const LONG: Duration = Duration::from_secs(20);
+/// An interval within which no test ends.
+const NEVER: Duration = Duration::from_secs(3600);
 
 /// A connection with a descriptor whose close blocks until the returned peer reads.
 fn blocking() -> (Socket, TcpStream) {
@@ -39,7 +41,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 
 #[test]
 fn connection_without_descriptors_is_closed_at_once() {
-    let releases = Arc::new(Releases::default());
+    let releases = Arc::new(Releases::new(INTERVAL));
     for messages in [0, 1, 20] {
         let (process, application) = Socket::pair().unwrap();
         for _ in 0..messages {
@@ -81,7 +83,7 @@ fn descriptors_behind_other_messages_are_found() {
 
 #[test]
 fn close_that_waits_is_interrupted() {
-    let releases = Arc::new(Releases::default());
+    let releases = Arc::new(Releases::new(INTERVAL));
     let begun = Instant::now();
     let mut peers = Vec::new();
     for _ in 0..4 * MAX_OF_USER {
@@ -99,8 +101,7 @@ fn close_that_waits_is_interrupted() {
 /// As if the close of these descriptors could not be interrupted.
 #[test]
 fn close_of_one_user_that_blocks_delays_no_other_user() {
-    let releases = Arc::new(Releases::default());
-    releases.interrupt_nothing();
+    let releases = Arc::new(Releases::new(NEVER));
     // In later rounds there are idle threads.
     for _ in 0..20 {
         let mut peers = Vec::new();
