@@ -12,43 +12,27 @@ pub(crate) struct ConnectionIds {
     key: u64,
     /// Position of the next ID in that order.
     next: u32,
-    #[cfg(test)]
-    pub(crate) last: u32,
-    /// The IDs are consecutive.
-    #[cfg(test)]
-    in_order: bool,
 }
 
 impl ConnectionIds {
     /// `key`: 64 secret random bits.
     pub(crate) fn new(key: u64) -> Self {
-        Self {
-            key,
-            next: 0,
-            #[cfg(test)]
-            last: 0,
-            #[cfg(test)]
-            in_order: false,
-        }
+        Self { key, next: 0 }
     }
 
     /// Returns the ID of a new request.
     pub(crate) fn allocate(&mut self) -> u32 {
         let id = permute(self.key, self.next, u32::BITS);
-        #[cfg(test)]
-        let id = [id, self.next][usize::from(self.in_order)];
-        #[cfg(test)]
-        {
-            self.last = id;
-        }
         self.next = self.next.wrapping_add(1);
         id
     }
+}
 
-    /// Makes the IDs consecutive, for tests of their order. The next one follows `last`.
-    #[cfg(test)]
-    pub(crate) fn count_from(&mut self, last: u32) {
-        (self.next, self.in_order) = (last.wrapping_add(1), true);
+#[cfg(test)]
+impl ConnectionIds {
+    /// Returns the ID of the last request.
+    pub(crate) fn last(&self) -> u32 {
+        permute(self.key, self.next.wrapping_sub(1), u32::BITS)
     }
 }
 

@@ -59,7 +59,7 @@ fn forged_response2_of_the_next_request_does_not_delay_it() {
 fn forged_cancellations_of_the_following_connection_ids_do_not_delay_requests() {
     let mut net = Net::pair();
     let cancel = cancellation(&mut net);
-    let last = net.nodes[CLIENT].engine.port.connection_ids.last;
+    let last = net.nodes[CLIENT].engine.port.connection_ids.last();
     for n in 1..=1000 {
         net.inject(SERVER, &with_connection_id(&cancel, last.wrapping_add(n)));
     }

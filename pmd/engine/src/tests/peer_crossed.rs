@@ -15,6 +15,7 @@ use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::{ConnectStatus, connect_parameter};
 use vi_types::{ReliabilityLevel, ViState};
 
+use crate::connection_ids::ConnectionIds;
 use crate::testkit::{
     expected_events::received,
     net::{CLIENT, MS, Net, S, SERVER, config, params},
@@ -73,19 +74,32 @@ impl Rank {
         configs
     }
 
-    /// Sets the last connection IDs of the ports.
+    /// Skips connection IDs of the ports until the next ones have this rank.
     fn set_connection_ids(self, net: &mut Net) {
-        let last = match self {
-            Rank::PortName(_) => return,
-            Rank::ConnectionId(0) => [2000, 1000],
-            Rank::ConnectionId(_) => [1000, 2000],
-            Rank::PortId(_) => [1000; 2],
-            // The second ID wraps.
-            Rank::OnePort(0) => [u32::MAX - 1; 2],
-            Rank::OnePort(_) => [1000; 2],
+        let mut ids = net.nodes.iter_mut();
+        let mut ids = || ids.next().map(|node| &mut node.engine.port.connection_ids);
+        let (Some(first), Some(second)) = (ids(), ids()) else {
+            return;
         };
-        for (node, last) in net.nodes.iter_mut().zip(last) {
-            node.engine.port.connection_ids.count_from(last);
+        let next = |ids: &ConnectionIds| ids.clone().allocate();
+        match self {
+            Rank::PortName(_) => {}
+            Rank::PortId(_) => *second = first.clone(),
+            Rank::ConnectionId(higher) => {
+                while (next(first) > next(second)) != (higher == 0) {
+                    first.allocate();
+                }
+            }
+            Rank::OnePort(higher) => {
+                let after_next = |ids: &ConnectionIds| {
+                    let mut ids = ids.clone();
+                    ids.allocate();
+                    ids.allocate()
+                };
+                while (next(first) > after_next(first)) != (higher == 0) {
+                    first.allocate();
+                }
+            }
         }
     }
 }
@@ -200,7 +214,7 @@ impl Run {
                 let (node, peer) = (self.nodes[side], self.nodes[1 - side]);
                 self.net
                     .peer_request(node, self.vis[side], "x", &[peer], None);
-                self.connection_ids[side] = self.net.nodes[node].engine.port.connection_ids.last;
+                self.connection_ids[side] = self.net.nodes[node].engine.port.connection_ids.last();
                 (side, None)
             }
             Step::Arrive(node) => {

@@ -146,7 +146,7 @@ impl Simulation {
             ViState::ConnectPending | ViState::Connected if keeps => {}
             ViState::Idle => {
                 self.net.request(node, vi, "x", &[SERVER], None);
-                let id = self.net.nodes[node].engine.port.connection_ids.last;
+                let id = self.net.nodes[node].engine.port.connection_ids.last();
                 self.clients[at].requested = Some(self.key_of(node, id));
             }
             ViState::ConnectPending | ViState::Connected | ViState::Error => {
