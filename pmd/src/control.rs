@@ -26,6 +26,7 @@ mod vis;
 #[cfg(test)]
 pub(crate) use connecting::start_listening;
 pub(crate) use cq::{create_cq, destroy_cq, resize_cq};
+pub(crate) use memory::deregister;
 pub(crate) use release::release_nic_handle;
 pub(crate) use tags::destroy_ptag;
 pub(crate) use vis::{adopt_vi, check_vi, detach};

@@ -29,18 +29,8 @@ impl MemoryCalls for LocalCalls {
         regions.register(nic, address, length_bytes, random, admit)
     }
 
-    fn deregister(
-        &self,
-        device: &'static Device,
-        _nic: u64,
-        (address, region): (u64, u32),
-    ) -> Outcome<()> {
-        let removed = {
-            let _backend_lock = device.lock();
-            let regions = &device.shared.regions;
-            regions.deregister(Owner::PROGRAM, address, region)
-        };
-        removed.map(drop).ok_or(CallError::InvalidParameter)
+    fn deregister(&self, device: &'static Device, _nic: u64, region: (u64, u32)) -> Outcome<()> {
+        deregister(device, region)
     }
 
     fn set_region(
@@ -52,4 +42,14 @@ impl MemoryCalls for LocalCalls {
     ) -> Outcome<()> {
         attributes::set_region(device, Owner::PROGRAM, region, settings)
     }
+}
+
+/// Removes the region of this address and memory handle from the table of this program.
+pub(crate) fn deregister(device: &Device, (address, region): (u64, u32)) -> Outcome<()> {
+    let removed = {
+        let _backend_lock = device.lock();
+        let regions = &device.shared.regions;
+        regions.deregister(Owner::PROGRAM, address, region)
+    };
+    removed.map(drop).ok_or(CallError::InvalidParameter)
 }

@@ -229,7 +229,6 @@ impl ViCalls for LocalCalls {
         Ok(())
     }
 
-    #[inline]
     fn posted(&self, vi: Vi, _handle: u64, queue: QueueKind) {
         match queue {
             QueueKind::Send => vi.device.kick(&vi),

@@ -11,7 +11,7 @@ use vi_types::{CallError, MemAttributes, Outcome, ResourceError};
 use super::{AttachedCalls, call, call_done, call_done_unless_lost, remote_nic, remote_tag};
 use crate::attach::message::{Reply, Request};
 use crate::attach::shared_files;
-use crate::control::attributes;
+use crate::control::{self, attributes};
 use crate::control_calls::MemoryCalls;
 use crate::device::Device;
 
@@ -106,12 +106,7 @@ impl MemoryCalls for AttachedCalls {
             return Err(CallError::InvalidParameter);
         }
         call_done_unless_lost(device, &request)?;
-        let removed = {
-            let _backend_lock = device.lock();
-            let regions = &device.shared.regions;
-            regions.deregister(Owner::PROGRAM, address, region)
-        };
-        removed.map(drop).ok_or(CallError::InvalidParameter)
+        control::deregister(device, (address, region))
     }
 
     fn set_region(

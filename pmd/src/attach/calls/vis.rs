@@ -108,7 +108,6 @@ impl ViCalls for AttachedCalls {
     }
 
     /// Submits what was posted to the process, which does not see it before.
-    #[inline]
     fn posted(&self, vi: Vi, handle: u64, queue: QueueKind) {
         match queue {
             QueueKind::Send => vi.device.kick(&vi),
