@@ -362,7 +362,7 @@ mod tests {
         assert!(guess(&mut peers, 0, host(1, 5_000), &mut before));
         let mut honest = peers.connect(host(2, 0));
         assert!(!honest.is_watched() && guess(&mut peers, 0, host(2, 0), &mut honest));
-        // Each token takes a GROUP_SHAREth of the interval; one is owed.
+        // A group gains GROUP_SHARE tokens in an interval; its last guess took one in advance.
         let quarter_ns = LIMITS.interval_ns / u64::from(GROUP_SHARE);
         assert_eq!(guesses(&mut peers, 3 * quarter_ns, from(1)), 2);
     }

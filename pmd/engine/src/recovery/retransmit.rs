@@ -26,7 +26,7 @@ struct RetransmitFrame {
 }
 
 impl TxStream {
-    /// Sends one frame of what the peer is owed: a response, or one of recovery.
+    /// Sends one frame of a pending response, or of recovery.
     pub(crate) fn send_response_frame<I: EngineIo>(
         &mut self,
         rx: &mut RxStream,

@@ -49,7 +49,7 @@ fn failure_of(device: &Device) -> Option<String> {
 }
 
 /// Begins to end the attachment of an application to a failed NIC. The thread that serves it ends the session, and then
-/// closes the connection, which tells the application that its memory is no longer accessed.
+/// closes the connection: from then on the memory of the application is not accessed.
 fn end_attachment(session: &Session, failure: &str) {
     let (name, Peer { pid, uid, .. }) = (&session.device.config.name, session.peer);
     let line = format_args!(

@@ -267,7 +267,7 @@ fn neighbour_that_a_claim_contradicts_is_replaced_if_it_does_not_respond() {
     }
 }
 
-/// Its owner verifies the login, and tells the result.
+/// The port verifies the login, and reports whether it was confirmed.
 #[test]
 fn logged_in_neighbour_that_a_claim_contradicts_is_doubted_and_stays() {
     let smaller = bytes(
