@@ -19,10 +19,9 @@ idle = "hybrid"
 # The benchmark is the only user of the NIC: hundreds of idle VIs exceed the default share.
 default_share = 1
 [[nic]]
-port = "shm"
-segment = "process-$$"
-max_vi = 2048
-core = $PROCESS_CORE
+shm.segment = "process-$$"
+limits.max_vi = 2048
+progress.pinned.core = $PROCESS_CORE
 TOML
     local pipe="$PROCESS_DIRECTORY/pipe"
     mkfifo "$pipe"

@@ -35,10 +35,10 @@ pub(crate) fn run(benchmark: Benchmark, options: &Options) -> Result<()> {
     let mut settings = nic_options.load()?;
     if options.shortcut && nic::is_vi_tcp(&settings.config) {
         return Err(Error::Usage(
-            "--shortcut is not supported with transport = \"vi-tcp\"".into(),
+            "--shortcut is not supported with [nic.vi_tcp]".into(),
         ));
     }
-    settings.config.shortcut |= options.shortcut;
+    settings.config.fc_vi.shortcut |= options.shortcut;
     let json = JsonFile::open(options.common.json.as_deref())?;
     // Before this thread is pinned, which limits the cores that it may use.
     let cores = process::choose_run_cores(&options.common, &settings)?;
@@ -133,7 +133,7 @@ impl<'a> ClientSession<'a> {
         if !has_raw_control && !settings.is_attached() && !options.no_control {
             output::note(format_args!(
                 "no control: DPDK device {:?} has a single port, used by the NIC; `vibench port` measures it alone",
-                settings.config.device
+                settings.config.network.wire().unwrap_or_default()
             ));
         }
         Ok(Self {

@@ -4,7 +4,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pmd::config::{Config, CopyMode, Idle, NicConfig, PortKind, ProcessConfig, TransportKind};
+use pmd::config::{
+    AfPacket, Config, CopyMode, Dpdk, Idle, Network, NicConfig, ProcessConfig, socket_of,
+};
 use pmd_port::af_packet::{AfPacketConfig, AfPacketPort};
 use pmd_port::af_xdp::{self, AfXdpConfig, AfXdpPort};
 #[cfg(feature = "dpdk")]
@@ -84,7 +86,7 @@ impl NicSettings {
     pub(crate) fn process_core(&self) -> Option<usize> {
         let last = || core_affinity::get_core_ids().and_then(|ids| ids.last().map(|id| id.id));
         self.process.as_ref()?;
-        self.config.core.or_else(last)
+        self.config.progress.core().or_else(last)
     }
 }
 
@@ -136,7 +138,7 @@ impl Nic {
     /// [`Error::Call`] with the call that failed.
     pub fn open(settings: &NicSettings) -> Result<Self> {
         let opened = match &settings.process {
-            Some(process) => provider::attach_nic(&process.socket, &settings.config.name),
+            Some(process) => provider::attach_nic(&socket_of(process), &settings.config.name),
             None => provider::open_nic_with(&settings.config),
         };
         let handle = opened.map_err(|error| Error::call("VipOpenNic", error))?;
@@ -293,17 +295,16 @@ fn load_file(path: &Path, device: &str) -> Result<NicSettings> {
 fn private_segment(segment: &str) -> NicConfig {
     NicConfig {
         name: "VINIC0".into(),
-        port: PortKind::Shm,
-        segment: segment.into(),
+        network: Network::segment(segment),
         ..NicConfig::default()
     }
 }
 
 /// Returns the `port` of results: the driver of the NIC's port, or `vi-tcp`, which has no port.
 pub fn port_name(config: &NicConfig) -> &'static str {
-    match config.transport {
-        TransportKind::FcVi => config.port.name(),
-        TransportKind::ViTcp => VI_TCP,
+    match &config.network {
+        Network::ViTcp(_) => VI_TCP,
+        network => network.name(),
     }
 }
 
@@ -315,7 +316,7 @@ pub(crate) fn ip_of(host: HostAddress) -> IpAddr {
 
 /// Returns whether the transport of this NIC is VI/TCP.
 pub(crate) fn is_vi_tcp(config: &NicConfig) -> bool {
-    config.transport == TransportKind::ViTcp
+    config.network.vi_tcp().is_some()
 }
 
 /// Returns the configuration of the raw control's port: a port of the NIC's kind, on another segment or as another
@@ -324,14 +325,23 @@ pub(crate) fn is_vi_tcp(config: &NicConfig) -> bool {
 /// station on the same interface, since both receive its frames. Returns `None` for all other devices: `net_af_xdp`
 /// takes every frame of its interface.
 pub(crate) fn raw_control_config(config: &NicConfig) -> Option<NicConfig> {
-    let interface = match config.port {
-        PortKind::Shm | PortKind::AfPacket => return Some(config.clone()),
-        PortKind::AfXdp => &config.interface,
-        PortKind::Dpdk => shared_interface(&config.device)?,
+    let station = match &config.network {
+        Network::Shm(_) | Network::AfPacket(_) | Network::ViTcp(_) => return Some(config.clone()),
+        Network::AfXdp(port) => AfPacket {
+            interface: port.interface.clone(),
+            rx_frames: port.rx_frames,
+            tx_frames: port.tx_frames,
+            ..AfPacket::default()
+        },
+        Network::Dpdk(port) => AfPacket {
+            interface: shared_interface(&port.device)?.to_owned(),
+            rx_frames: port.rx_frames,
+            tx_frames: port.tx_frames,
+            ..AfPacket::default()
+        },
     };
     Some(NicConfig {
-        port: PortKind::AfPacket,
-        interface: interface.to_owned(),
+        network: Network::AfPacket(station),
         ..config.clone()
     })
 }
@@ -349,7 +359,7 @@ fn shared_interface(device: &str) -> Option<&str> {
 /// [`Error::Port`] with the error of the driver, or if the device supports no second port.
 pub fn open_raw_port(config: &NicConfig, is_client: bool) -> Result<Box<dyn Port>> {
     let raw_config = raw_control_config(config).ok_or_else(|| {
-        let device = &config.device;
+        let device = config.network.wire().unwrap_or_default();
         Error::Port(format!(
             "not available: DPDK device {device:?} has a single port: use --no-control"
         ))
@@ -367,39 +377,37 @@ pub(crate) fn open_station(
     mac: MacBytes,
     ethertype: u16,
 ) -> Result<Box<dyn Port>> {
-    if is_vi_tcp(config) {
-        return Err(Error::Port(format!(
-            "NIC {}: transport = \"{VI_TCP}\" has no port",
+    match &config.network {
+        Network::ViTcp(_) => Err(Error::Port(format!(
+            "NIC {}: [nic.vi_tcp] has no port",
             config.name
-        )));
-    }
-    match config.port {
-        PortKind::Shm => {
-            let mut raw = ShmConfig::new(format!("{}-raw", config.segment));
-            if let Some(directory) = &config.directory {
+        ))),
+        Network::Shm(keys) => {
+            let mut raw = ShmConfig::new(format!("{}-raw", keys.segment));
+            if let Some(directory) = &keys.directory {
                 raw.directory.clone_from(directory);
             }
-            raw.slots_per_ring = config.ring_frames;
+            raw.slots_per_ring = keys.ring_frames;
             ShmPort::open(raw)
                 .map(|port| Box::new(port) as Box<dyn Port>)
                 .map_err(|error| Error::Port(error.to_string()))
         }
-        PortKind::AfPacket => {
-            let mut raw = AfPacketConfig::new(&config.interface, mac);
+        Network::AfPacket(keys) => {
+            let mut raw = AfPacketConfig::new(&keys.interface, mac);
             raw.ethertypes = vec![ethertype];
-            raw.rx_frames = config.rx_frames;
-            raw.tx_frames = config.tx_frames;
+            raw.rx_frames = keys.rx_frames;
+            raw.tx_frames = keys.tx_frames;
             AfPacketPort::open(raw)
                 .map(|port| Box::new(port) as Box<dyn Port>)
                 .map_err(|error| Error::Port(error.to_string()))
         }
-        PortKind::AfXdp => {
-            let mut raw = AfXdpConfig::new(&config.interface, mac);
+        Network::AfXdp(keys) => {
+            let mut raw = AfXdpConfig::new(&keys.interface, mac);
             raw.ethertypes = vec![ethertype];
-            raw.rx_frames = config.rx_frames;
-            raw.tx_frames = config.tx_frames;
-            (raw.queue, raw.queues) = (config.queue, config.queues);
-            raw.copy = match config.copy {
+            raw.rx_frames = keys.rx_frames;
+            raw.tx_frames = keys.tx_frames;
+            (raw.queue, raw.queues) = (keys.queue, keys.queues);
+            raw.copy = match keys.copy {
                 CopyMode::Auto => af_xdp::CopyMode::Auto,
                 CopyMode::ZeroCopy => af_xdp::CopyMode::ZeroCopy,
                 CopyMode::Copy => af_xdp::CopyMode::Copy,
@@ -408,24 +416,24 @@ pub(crate) fn open_station(
                 .map(|port| Box::new(port) as Box<dyn Port>)
                 .map_err(|error| Error::Port(error.to_string()))
         }
-        PortKind::Dpdk => open_dpdk(config, mac, ethertype),
+        Network::Dpdk(keys) => open_dpdk(keys, mac, ethertype),
     }
 }
 
 #[cfg(feature = "dpdk")]
-fn open_dpdk(config: &NicConfig, mac: MacBytes, ethertype: u16) -> Result<Box<dyn Port>> {
+fn open_dpdk(keys: &Dpdk, mac: MacBytes, ethertype: u16) -> Result<Box<dyn Port>> {
     let raw = DpdkConfig {
         eal: EalConfig {
-            huge_pages: config.huge_pages,
-            memory_mb: config.memory_mb,
-            args: config.args.clone(),
+            huge_pages: keys.huge_pages,
+            memory_mb: keys.memory_mb,
+            args: keys.args.clone(),
         },
         ethertypes: vec![ethertype],
-        queues: config.queues,
-        rx_frames: config.rx_frames,
-        tx_frames: config.tx_frames,
-        mtu_bytes: config.mtu_bytes,
-        ..DpdkConfig::new(&config.device, mac)
+        queues: keys.queues,
+        rx_frames: keys.rx_frames,
+        tx_frames: keys.tx_frames,
+        mtu_bytes: keys.mtu_bytes,
+        ..DpdkConfig::new(&keys.device, mac)
     };
     DpdkPort::open(raw)
         .map(|port| Box::new(port) as Box<dyn Port>)
@@ -433,7 +441,7 @@ fn open_dpdk(config: &NicConfig, mac: MacBytes, ethertype: u16) -> Result<Box<dy
 }
 
 #[cfg(not(feature = "dpdk"))]
-fn open_dpdk(_: &NicConfig, _: MacBytes, _: u16) -> Result<Box<dyn Port>> {
+fn open_dpdk(_: &Dpdk, _: MacBytes, _: u16) -> Result<Box<dyn Port>> {
     Err(Error::Port(pmd::config::WITHOUT_DPDK.into()))
 }
 
@@ -446,6 +454,7 @@ pub(crate) fn raw_mac(is_client: bool) -> MacBytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pmd::config::{AfXdp, ViTcp};
 
     fn nic_options(config: Option<PathBuf>, device: &str) -> NicOptions {
         NicOptions {
@@ -459,7 +468,7 @@ mod tests {
     #[test]
     fn nic_options_without_file_use_private_segment() {
         let config = nic_options(None, "VINIC0").load().unwrap().config;
-        assert_eq!(config.segment, "vibench-1");
+        assert_eq!(config.network, Network::segment("vibench-1"));
         assert_eq!(port_name(&config), "shm");
     }
 
@@ -467,9 +476,11 @@ mod tests {
     fn vi_tcp_nic_has_no_port() {
         let config = NicConfig {
             name: "VINIC0".into(),
-            transport: TransportKind::ViTcp,
             host: Some(std::net::Ipv4Addr::new(127, 0, 0, 7).into()),
-            tcp_port: 18_427,
+            network: Network::ViTcp(ViTcp {
+                port: 18_427,
+                ..ViTcp::default()
+            }),
             ..NicConfig::default()
         };
         assert_eq!(port_name(&config), "vi-tcp");
@@ -477,7 +488,7 @@ mod tests {
         let refused = open_station(&config, raw_mac(true), ETHERTYPE).err();
         let refused = refused.unwrap().to_string();
         assert!(
-            refused.contains("VINIC0") && refused.contains("vi-tcp"),
+            refused.contains("VINIC0") && refused.contains("vi_tcp"),
             "{refused}"
         );
         let nic = Nic::open(&NicSettings::own(config.clone())).unwrap();
@@ -502,36 +513,55 @@ mod tests {
     fn nic_options_with_file_load_named_nic() {
         let name = format!("vibench-nic-{}.toml", std::process::id());
         let path = std::env::temp_dir().join(name);
-        std::fs::write(&path, "[[nic]]\nsegment = \"mine\"\n").unwrap();
+        std::fs::write(&path, "[[nic]]\nshm.segment = \"mine\"\n").unwrap();
         let found = nic_options(Some(path.clone()), "VINIC0").load();
         let missing = nic_options(Some(path.clone()), "VINIC7").load();
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(found.unwrap().config.segment, "mine");
+        assert_eq!(found.unwrap().config.network, Network::segment("mine"));
         assert!(missing.unwrap_err().to_string().contains("VINIC7"));
         assert!(nic_options(Some(path), "VINIC0").load().is_err());
     }
 
+    fn on_device(device: &str) -> NicConfig {
+        NicConfig {
+            network: Network::Dpdk(Dpdk {
+                device: device.into(),
+                ..Dpdk::default()
+            }),
+            ..NicConfig::default()
+        }
+    }
+
     #[test]
     fn raw_control_config_depends_on_driver() {
-        let raw_config = |port, device: &str| {
-            let (interface, device) = ("a".into(), device.into());
+        let raw_config = |network: Network| {
             let config = NicConfig {
-                port,
-                interface,
-                device,
+                network,
                 ..NicConfig::default()
             };
-            raw_control_config(&config).map(|raw| (raw.port, raw.interface))
+            raw_control_config(&config).map(|raw| raw.network)
         };
-        let station = |interface: &str| Some((PortKind::AfPacket, interface.to_owned()));
-        assert_eq!(
-            raw_config(PortKind::Shm, "").map(|(port, _)| port),
-            Some(PortKind::Shm)
-        );
-        assert_eq!(raw_config(PortKind::AfPacket, ""), station("a"));
-        assert_eq!(raw_config(PortKind::AfXdp, ""), station("a"));
-        let shared = "net_af_packet0,qpairs=1,iface=b";
-        assert_eq!(raw_config(PortKind::Dpdk, shared), station("b"));
+        let dpdk = |device: &str| {
+            raw_config(Network::Dpdk(Dpdk {
+                device: device.into(),
+                ..Dpdk::default()
+            }))
+        };
+        let station = |interface: &str| {
+            Some(Network::AfPacket(AfPacket {
+                interface: interface.to_owned(),
+                ..AfPacket::default()
+            }))
+        };
+        let segment = Network::segment("s");
+        assert_eq!(raw_config(segment.clone()), Some(segment));
+        assert_eq!(raw_config(station("a").unwrap()), station("a"));
+        let xdp = AfXdp {
+            interface: "a".into(),
+            ..AfXdp::default()
+        };
+        assert_eq!(raw_config(Network::AfXdp(xdp)), station("a"));
+        assert_eq!(dpdk("net_af_packet0,qpairs=1,iface=b"), station("b"));
         for alone in [
             "net_af_xdp0,iface=b",
             "net_tap0,iface=b",
@@ -539,13 +569,9 @@ mod tests {
             "0000:01:00.0",
             "net_af_packet0",
         ] {
-            assert_eq!(raw_config(PortKind::Dpdk, alone), None, "{alone}");
+            assert_eq!(dpdk(alone), None, "{alone}");
         }
-        let alone = NicConfig {
-            port: PortKind::Dpdk,
-            device: "net_null0".into(),
-            ..NicConfig::default()
-        };
+        let alone = on_device("net_null0");
         let refused = open_raw_port(&alone, true).err().unwrap().to_string();
         assert!(
             refused.contains("net_null0") && refused.contains("--no-control"),
@@ -556,11 +582,7 @@ mod tests {
     #[cfg(not(feature = "dpdk"))]
     #[test]
     fn dpdk_port_without_dpdk_feature_fails() {
-        let config = NicConfig {
-            port: PortKind::Dpdk,
-            device: "net_null0".into(),
-            ..NicConfig::default()
-        };
+        let config = on_device("net_null0");
         let refused = open_station(&config, raw_mac(true), ETHERTYPE).err();
         let refused = refused.unwrap().to_string();
         assert!(refused.contains("--features dpdk"), "{refused}");

@@ -169,9 +169,7 @@ fn port_send_and_receive_over_veth() {
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir(&folder).unwrap();
         for end in ["left", "right"] {
-            let nic = format!(
-                "[[nic]]\nport = \"{driver}\"\ninterface = \"{end}\"\nhost = \"192.0.2.1\"\n"
-            );
+            let nic = format!("[[nic]]\n{driver}.interface = \"{end}\"\nhost = \"192.0.2.1\"\n");
             std::fs::write(folder.join(end).with_extension("toml"), nic).unwrap();
         }
         let output = Command::new("unshare")
@@ -325,8 +323,7 @@ fn streams_over_several_connections() {
 /// Writes a VI/TCP configuration for an address of this host, with a TCP port derived from the process ID.
 fn vi_tcp(name: &str, host: &str) -> PathBuf {
     let tcp_port = 10_000 + std::process::id() % 20_000;
-    let nic =
-        format!("[[nic]]\ntransport = \"vi-tcp\"\nhost = \"{host}\"\ntcp_port = {tcp_port}\n");
+    let nic = format!("[[nic]]\nhost = \"{host}\"\nvi_tcp.port = {tcp_port}\n");
     let path = json_path(&format!("vi-tcp-{name}")).with_extension("toml");
     std::fs::write(&path, nic).unwrap();
     path

@@ -133,8 +133,8 @@ pub fn with_shm_nics(usual: NicText, segments: &Path) -> NicText {
     usual
         .and(shm("SMALL").small_limits().key("ulp_timeout_ms", 240_000))
         .and(fragile(segments))
-        .and(shm("LOSSY").short_timeouts().key("fault", LOSSY))
-        .and(shm("DAMAGED").short_timeouts().key("fault", DAMAGED))
+        .and(shm("LOSSY").short_timeouts().key("fc_vi.fault", LOSSY))
+        .and(shm("DAMAGED").short_timeouts().key("fc_vi.fault", DAMAGED))
 }
 
 /// Runs a phase between the two ends of a wire; `nics` returns the NICs of an end, with segments below a directory.

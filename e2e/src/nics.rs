@@ -94,7 +94,7 @@ impl NicText {
     /// A NIC on a shared memory segment in a directory.
     pub fn shm(directory: &Path) -> Self {
         Self(format!(
-            "[[nic]]\nport = \"shm\"\nsegment = \"e2e\"\ndirectory = {directory:?}\n"
+            "[[nic]]\nshm.segment = \"e2e\"\nshm.directory = {directory:?}\n"
         ))
     }
 
@@ -110,8 +110,8 @@ impl NicText {
 
     fn on_wire(end: End, n_port_ids: fn(End) -> &'static str) -> Self {
         Self(format!(
-            "[[nic]]\nport = \"af_packet\"\ninterface = \"{}\"\nhost = \"{}\"\nn_port_ids = \"{}\"\n\
-             neighbour = [{{ host = \"{}\", n_port_ids = \"{}\" }}]\n",
+            "[[nic]]\naf_packet.interface = \"{}\"\nhost = \"{}\"\nstatic.n_port_ids = \"{}\"\n\
+             static.neighbour = [{{ host = \"{}\", n_port_ids = \"{}\" }}]\n",
             end.interface(),
             end.host(),
             n_port_ids(end),
@@ -123,7 +123,7 @@ impl NicText {
     /// A NIC of a host whose ports find each other by discovery.
     pub fn discovering(interface: &str, host: &str) -> Self {
         Self(format!(
-            "[[nic]]\nport = \"af_packet\"\ninterface = \"{interface}\"\nhost = \"{host}\"\n"
+            "[[nic]]\naf_packet.interface = \"{interface}\"\nhost = \"{host}\"\n"
         ))
     }
 
@@ -135,16 +135,13 @@ impl NicText {
     /// A VI/TCP NIC at an address.
     pub fn vi_tcp_at(host: &str) -> Self {
         Self(format!(
-            "[[nic]]\nname = \"VINIC0\"\ntransport = \"vi-tcp\"\nhost = \"{host}\"\n"
+            "[[nic]]\nvi_tcp.flow_control = false\nname = \"VINIC0\"\nhost = \"{host}\"\n"
         ))
     }
 
     /// An additional NIC on one end of a wire; NICs with equal `number` on both ends are neighbours.
     pub fn additional_af_packet(end: End, name: &str, number: u8) -> Self {
-        let port = format!(
-            "port = \"af_packet\"\ninterface = \"{}\"\n",
-            end.interface()
-        );
+        let port = format!("af_packet.interface = \"{}\"\n", end.interface());
         let n_port_ids = |domain: u8| format!("00.{domain:02x}.01-00.{domain:02x}.10");
         Self::numbered(end, name, number, &port, n_port_ids)
     }
@@ -170,7 +167,7 @@ impl NicText {
         let other = end.other();
         Self(format!(
             "[[nic]]\nname = \"{name}\"\n{port}host = \"{}\"\n\
-             n_port_ids = \"{}\"\nneighbour = [{{ host = \"{}\", n_port_ids = \"{}\" }}]\n",
+             static.n_port_ids = \"{}\"\nstatic.neighbour = [{{ host = \"{}\", n_port_ids = \"{}\" }}]\n",
             host(end),
             n_port_ids(end),
             host(other),
@@ -184,16 +181,28 @@ impl NicText {
         self
     }
 
-    /// Appends a key.
+    /// Returns the table of the network of the last NIC.
+    fn network(&self) -> &'static str {
+        let nic = self.0.rsplit("[[nic]]").next().unwrap_or_default();
+        let has_key = |network: &&str| nic.contains(&format!("\n{network}."));
+        let mut networks = ["shm", "af_packet", "af_xdp", "dpdk", "vi_tcp"].into_iter();
+        networks.find(has_key).expect("a NIC has a network")
+    }
+
+    /// Appends a key; `network.` at its start stands for the table of the NIC's network.
     pub fn key(mut self, name: &str, value: impl std::fmt::Display) -> Self {
+        let name = match name.strip_prefix("network.") {
+            Some(key) => format!("{}.{key}", self.network()),
+            None => name.to_owned(),
+        };
         writeln!(self.0, "{name} = {value}").expect("strings accept all text");
         self
     }
 
     /// Sets short timeouts, for tests whose connections shall break; frames on a wire of this host arrive in less.
     pub fn short_timeouts(self) -> Self {
-        self.key("e_d_tov_ms", 200)
-            .key("r_a_tov_ms", 200)
+        self.key("fc_vi.e_d_tov_ms", 200)
+            .key("fc_vi.r_a_tov_ms", 200)
             .key("ulp_timeout_ms", 400)
     }
 
@@ -201,33 +210,32 @@ impl NicText {
     pub fn long_timeouts(self) -> Self {
         // On a wire, cancellations of requests to N_Port_IDs without a port are repeated for this time, and programs
         // wait for that before they end.
-        let on_wire = !self.0.contains("\"shm\"");
+        let on_wire = self.network() != "shm";
         let timeout_ms = if on_wire { 4_000 } else { 60_000 };
-        self.key("e_d_tov_ms", timeout_ms)
-            .key("r_a_tov_ms", 200)
+        self.key("fc_vi.e_d_tov_ms", timeout_ms)
+            .key("fc_vi.r_a_tov_ms", 200)
             .key("ulp_timeout_ms", timeout_ms)
     }
 
     /// Sets the small limits that the conformance suite requires of one of its NICs.
     pub fn small_limits(self) -> Self {
         let limits = [
-            ("max_vi", 4),
-            ("max_ptags", 4),
-            ("max_cq", 3),
-            ("max_cq_entries", 64),
-            ("max_regions", 3),
-            ("max_registered_bytes", 33_554_432),
-            ("max_incoming", 1),
-            ("max_notifies_per_queue", 3),
-            ("max_transfer_bytes", 8_388_608),
+            ("limits.max_vi", 4),
+            ("limits.max_ptags", 4),
+            ("limits.max_cq", 3),
+            ("limits.max_cq_entries", 64),
+            ("limits.max_regions", 3),
+            ("limits.max_registered_bytes", 33_554_432),
+            ("limits.max_incoming", 1),
+            ("limits.max_notifies_per_queue", 3),
+            ("limits.max_transfer_bytes", 8_388_608),
         ];
         let neighbours = "[{ host = \"192.0.2.9\", n_port_ids = \"00.09.01\" }, \
                           { host = \"192.0.2.8\", n_port_ids = \"00.08.01\" }]";
-        limits
-            .into_iter()
-            .fold(self.key("neighbour", neighbours), |nic, (name, limit)| {
-                nic.key(name, limit)
-            })
+        limits.into_iter().fold(
+            self.key("static.neighbour", neighbours),
+            |nic, (name, limit)| nic.key(name, limit),
+        )
     }
 
     /// Appends faults to inject.
@@ -235,7 +243,7 @@ impl NicText {
         let [loss, duplication, reordering, corruption] = faults.ppm;
         write!(
             self.0,
-            "[nic.fault]\nseed = {}\nloss_ppm = {loss}\nduplication_ppm = {duplication}\n\
+            "[nic.fc_vi.fault]\nseed = {}\nloss_ppm = {loss}\nduplication_ppm = {duplication}\n\
              reordering_ppm = {reordering}\ncorruption_ppm = {corruption}\n",
             faults.seed
         )

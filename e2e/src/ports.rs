@@ -194,7 +194,7 @@ impl PortNetwork {
         let interface = end.lane_interface(lane);
         let kind = self.port.kind();
         let Some(driver) = self.port.driver else {
-            return format!("port = {kind:?}\ninterface = {interface:?}\n");
+            return format!("{kind}.interface = {interface:?}\n");
         };
         let keys = self.port.keys;
         let device = match self.port.topology {
@@ -209,10 +209,10 @@ impl PortNetwork {
             Topology::OneProcess => format!("{driver}:lane{lane}"),
         };
         let memory = match self.port.huge_pages {
-            true => "huge_pages = true\nmemory_mb = 0",
-            false => "huge_pages = false\nmemory_mb = 512",
+            true => "dpdk.huge_pages = true\ndpdk.memory_mb = 0",
+            false => "dpdk.huge_pages = false\ndpdk.memory_mb = 512",
         };
-        format!("port = {kind:?}\ndevice = {device:?}\n{memory}\n")
+        format!("{kind}.device = {device:?}\n{memory}\n")
     }
 
     /// Returns the command of a program in the namespace of an end.

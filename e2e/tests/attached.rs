@@ -26,14 +26,14 @@ fn suite_nics(usual: NicText, segments: &Path) -> NicText {
         .and(
             named("LOSSY")
                 .short_timeouts()
-                .key("shortcut", false)
-                .key("fault", LOSSY),
+                .key("fc_vi.shortcut", false)
+                .key("fc_vi.fault", LOSSY),
         )
         .and(
             named("DAMAGED")
                 .short_timeouts()
-                .key("shortcut", false)
-                .key("fault", DAMAGED),
+                .key("fc_vi.shortcut", false)
+                .key("fc_vi.fault", DAMAGED),
         )
 }
 

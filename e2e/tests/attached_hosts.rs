@@ -311,7 +311,7 @@ fn run_programs(left: &NicText, right: &NicText) {
 
 #[test]
 fn configured_ports_serve_six_programs_each() {
-    let nic = |end| NicText::af_packet(end).key("r_a_tov_ms", 1000);
+    let nic = |end| NicText::af_packet(end).key("fc_vi.r_a_tov_ms", 1000);
     run_programs(&nic(End::Left), &nic(End::Right));
 }
 

@@ -123,11 +123,11 @@ impl Host {
         let memory = Scratch::in_memory(end.interface());
         let on_wire = NicText::af_packet(end)
             .long_timeouts()
-            .key("probe_interval_ms", 500);
+            .key("network.probe_interval_ms", 500);
         let on_memory = NicText::shm(memory.path())
             .long_timeouts()
             .key("name", format!("{ON_MEMORY:?}"))
-            .key("shortcut", false);
+            .key("fc_vi.shortcut", false);
         let mut host = Self {
             end,
             process: None,

@@ -276,7 +276,7 @@ fn refused_captures_report_the_reason() {
 fn capture_warns_of_the_shortcut() {
     let segment = Scratch::in_memory("segment");
     let files = Scratch::new("capture");
-    let nic = NicText::shm(segment.path()).key("shortcut", true);
+    let nic = NicText::shm(segment.path()).key("fc_vi.shortcut", true);
     let process = DatapathProcess::local(&files, &nic);
     let file = files.file("empty.pcapng");
     let mut command = fcvi_pmd();

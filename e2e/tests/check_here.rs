@@ -40,9 +40,9 @@ fn check_here_accepts_usable_configuration() {
     let scratch = Scratch::new("passes");
     let segment = Scratch::in_memory("passes");
     let text = format!(
-        "[[nic]]\nname = \"shm\"\ndirectory = {:?}\n\
-         [[nic]]\nname = \"rail\"\nport = \"af_packet\"\ninterface = \"left\"\nhost = \"192.0.2.1\"\n\
-         [[nic]]\nname = \"tcp\"\ntransport = \"vi-tcp\"\n{}",
+        "[[nic]]\nname = \"shm\"\nshm.directory = {:?}\n\
+         [[nic]]\nname = \"rail\"\naf_packet.interface = \"left\"\nhost = \"192.0.2.1\"\n\
+         [[nic]]\nvi_tcp = {{}}\nname = \"tcp\"\n{}",
         segment.path(),
         process_table(&scratch)
     );
@@ -67,35 +67,43 @@ fn of_process(process: impl Into<String>, words: Words) -> InvalidTable {
 }
 
 fn wire_nic(port: &str, interface: &str) -> String {
-    format!("port = \"{port}\"\ninterface = \"{interface}\"\nhost = \"192.0.2.1\"\n")
+    format!("{port}.interface = \"{interface}\"\nhost = \"192.0.2.1\"\n")
 }
 
 fn tcp_nic(keys: &str) -> String {
-    format!("transport = \"vi-tcp\"\n{keys}")
+    format!("vi_tcp.flow_control = false\n{keys}")
 }
 
 /// Returns the keys of a NIC at an address.
 fn tcp_at(address: SocketAddr) -> String {
     let (host, port) = (address.ip(), address.port());
-    format!("host = \"{host}\"\ntcp_port = {port}\n")
+    format!("host = \"{host}\"\nvi_tcp.port = {port}\n")
 }
 
 /// Invalid interfaces, cores, directories and files.
 fn invalid_nics(scratch: &Scratch) -> Vec<InvalidTable> {
     let (file, directory) = (scratch.write("file", ""), scratch.path());
-    let capture = |path: &Path| format!("capture = {path:?}\nshortcut = false\n");
+    let capture = |path: &Path| {
+        format!("shm.segment = \"s\"\nfc_vi.capture = {path:?}\nfc_vi.shortcut = false\n")
+    };
     let link = scratch.file("link");
     symlink(&file, &link).expect("a link");
-    let dpdk = "port = \"dpdk\"\ndevice = \"net_null0\"\nhost = \"192.0.2.1\"\n";
+    let dpdk = "dpdk.device = \"net_null0\"\nhost = \"192.0.2.1\"\n";
     vec![
-        of_nic("core = 999\n", &["core = 999", "may use"]),
+        of_nic(
+            "shm.segment = \"s\"\nprogress.pinned.core = 999\n",
+            &["core = 999", "may use"],
+        ),
         of_nic(wire_nic("af_packet", "nowhere0"), &["nowhere0", "ip link"]),
         of_nic(wire_nic("af_packet", "lo"), &["lo", "Ethernet"]),
         of_nic(wire_nic("af_xdp", "nowhere0"), &["nowhere0", "ip link"]),
         of_nic(wire_nic("af_xdp", "lo"), &["lo", "Ethernet"]),
         of_nic(dpdk, &["dpdk", "built without DPDK"]),
-        of_nic(format!("directory = {file:?}\n"), &["file"]),
-        of_nic("directory = \"/nowhere/at/all\"\n", &["/nowhere/at/all"]),
+        of_nic(format!("shm.directory = {file:?}\n"), &["file"]),
+        of_nic(
+            "shm.directory = \"/nowhere/at/all\"\n",
+            &["/nowhere/at/all"],
+        ),
         of_nic(
             capture(Path::new("/nowhere/frames")),
             &["capture: /nowhere"],
@@ -104,11 +112,11 @@ fn invalid_nics(scratch: &Scratch) -> Vec<InvalidTable> {
         of_nic(capture(directory), &["capture: ", "directory"]),
         of_nic(capture(&link), &["capture: ", "link"]),
         of_nic(
-            "hosts_file = \"/nowhere/hosts\"\n",
+            "shm = {}\nhosts_file = \"/nowhere/hosts\"\n",
             &["hosts_file: /nowhere/hosts"],
         ),
         of_nic(
-            format!("hosts_file = {directory:?}\n"),
+            format!("shm = {{}}\nhosts_file = {directory:?}\n"),
             &["hosts_file: ", "not a regular file"],
         ),
     ]
@@ -116,7 +124,7 @@ fn invalid_nics(scratch: &Scratch) -> Vec<InvalidTable> {
 
 /// Invalid addresses and keys; `taken` is in use by a listener that does not share its port.
 fn invalid_tcp_nics(scratch: &Scratch, taken: SocketAddr) -> Vec<InvalidTable> {
-    let keys = |path: &Path| tcp_nic(&format!("key_file = {path:?}\n"));
+    let keys = |path: &Path| tcp_nic(&format!("vi_tcp.key_file = {path:?}\n"));
     let garbage = scratch.write("garbage", "no key\n");
     fs::set_permissions(&garbage, fs::Permissions::from_mode(0o600)).expect("our own file");
     vec![
@@ -130,10 +138,13 @@ fn invalid_tcp_nics(scratch: &Scratch, taken: SocketAddr) -> Vec<InvalidTable> {
         ),
         of_nic(
             tcp_nic(&tcp_at(taken)),
-            &["another program has the port", "set another tcp_port"],
+            &[
+                "another program has the port",
+                "set another port in [nic.vi_tcp]",
+            ],
         ),
         of_nic(
-            tcp_nic("host = \"127.0.0.1\"\ndirectory = \"/nowhere/at/all\"\n"),
+            tcp_nic("host = \"127.0.0.1\"\nvi_tcp.directory = \"/nowhere/at/all\"\n"),
             &["/nowhere/at/all", "`directory` of the NIC"],
         ),
         of_nic(
@@ -154,7 +165,7 @@ fn invalid_tls(certificates: &Certificates) -> Vec<InvalidTable> {
     let [own, other] = ["127.0.0.1", "127.0.0.2"].map(|host| certificates.issue(host));
     let tls = |certificate: &Path, key: &Path, authorities: &Path| {
         let files = format!(
-            "[nic.tls]\ncertificate = {certificate:?}\nprivate_key = {key:?}\nauthorities = {authorities:?}\n"
+            "[nic.vi_tcp.tls]\ncertificate = {certificate:?}\nprivate_key = {key:?}\nauthorities = {authorities:?}\n"
         );
         tcp_nic(&format!("host = \"127.0.0.1\"\n{files}"))
     };
@@ -254,7 +265,7 @@ fn check_here_reports_missing_permissions() {
     let wire = Wire::new(2500);
     let scratch = Scratch::new("permission");
     let text = format!(
-        "[[nic]]\nport = \"af_packet\"\ninterface = \"left\"\nhost = \"192.0.2.1\"\n{}",
+        "[[nic]]\naf_packet.interface = \"left\"\nhost = \"192.0.2.1\"\n{}",
         process_table(&scratch)
     );
     let config = scratch.write("pmd.toml", &text);
@@ -272,7 +283,7 @@ fn check_here_removes_created_socket_directories() {
     let socket = scratch.file("deep/er/pmd.sock");
     let segment = Scratch::in_memory("leaves");
     let text = format!(
-        "[[nic]]\ndirectory = {:?}\n[process]\nsocket = {socket:?}\n",
+        "[[nic]]\nshm.directory = {:?}\n[process]\nsocket = {socket:?}\n",
         segment.path()
     );
     let config = scratch.write("pmd.toml", &text);
@@ -285,7 +296,10 @@ fn check_here_removes_created_socket_directories() {
 #[test]
 fn check_here_reports_a_core_outside_of_the_affinity_mask() {
     let scratch = Scratch::new("core");
-    let text = format!("[[nic]]\ncore = 1\n{}", process_table(&scratch));
+    let text = format!(
+        "[[nic]]\nshm = {{}}\nprogress.pinned.core = 1\n{}",
+        process_table(&scratch)
+    );
     let config = scratch.write("pmd.toml", &text);
     let mut confined = program("taskset");
     confined.args(["-c", "0"]).arg(fcvi_pmd_path());
@@ -309,7 +323,7 @@ fn check_here_accepts_a_shared_port_of_the_same_user() {
     wire.assign_addresses();
     let scratch = Scratch::new("shares");
     let shared = Scratch::in_memory("shares");
-    let nic = NicText::vi_tcp(End::Left).key("directory", format!("{:?}", shared.path()));
+    let nic = NicText::vi_tcp(End::Left).key("network.directory", format!("{:?}", shared.path()));
     let config = scratch.write("nic.toml", nic.text());
     let mut program = vi_peer::within(&wire.left, &config);
     let mut program = Running::start("vi-peer", program.args(["reject-all", "shares"]));
@@ -318,7 +332,7 @@ fn check_here_accepts_a_shared_port_of_the_same_user() {
     assert_eq!(code, Some(0), "{output}");
     // With another `directory` the listener cannot be shared.
     let other = Scratch::in_memory("other");
-    let nic = NicText::vi_tcp(End::Left).key("directory", format!("{:?}", other.path()));
+    let nic = NicText::vi_tcp(End::Left).key("network.directory", format!("{:?}", other.path()));
     let config = scratch.write("nic.toml", nic.text());
     let words = ["another program has the port", "another `directory`"];
     assert_refused(wire.left.program(fcvi_pmd_path()), &config, &words);

@@ -75,8 +75,8 @@ fn af_xdp_example(end: End, scratch: &Scratch, names: &Path) -> String {
         ("\"eth0\"", format!("{:?}", end.interface())),
         ("\"192.0.2.1\"", format!("{:?}", end.host())),
         (
-            "rx_frames = 4096\n",
-            format!("rx_frames = 4096\nhosts_file = {names:?}\n"),
+            "name = \"VINIC0\"\n",
+            format!("name = \"VINIC0\"\nhosts_file = {names:?}\n"),
         ),
         // Two spinning processes would share a core here.
         (

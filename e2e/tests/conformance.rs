@@ -13,15 +13,15 @@ fn nics(end: End, segments: &Path) -> NicText {
     let bad = |name: &str, number: u8, fault: &str| {
         NicText::additional_af_packet(end, name, number)
             .short_timeouts()
-            .key("probe_interval_ms", 100)
+            .key("network.probe_interval_ms", 100)
             .key("recovery", false)
-            .key("fault", fault)
+            .key("fc_vi.fault", fault)
     };
     let small = shm_named(segments, "SMALL").small_limits();
     NicText::af_packet(end)
         .key("name", "\"VINIC0\"")
-        .key("probe_interval_ms", 100)
-        .key("r_a_tov_ms", 1000)
+        .key("network.probe_interval_ms", 100)
+        .key("fc_vi.r_a_tov_ms", 1000)
         .key("ulp_timeout_ms", 4000)
         .and(small.key("ulp_timeout_ms", 240_000))
         .and(fragile(segments))

@@ -104,7 +104,10 @@ fn peers_on_two_hosts_find_each_other() {
 #[test]
 fn ports_with_the_same_low_bits_find_each_other() {
     let hosts = Hosts::new(hosts::Hosts::on_bridge(2, MTU_BYTES, |at, nic| {
-        nic.key("port_name", format!("\"20:00:52:54:00:0{at}:12:34\""))
+        nic.key(
+            "discovery.port_name",
+            format!("\"20:00:52:54:00:0{at}:12:34\""),
+        )
     }));
     let capture = Capture::start(hosts.hosts.segment().namespace(), BRIDGE);
     let server = hosts.server();

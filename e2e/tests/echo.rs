@@ -27,9 +27,9 @@ fn hosts() -> Hosts {
     let scratch = Scratch::new("hosts");
     let names = format!("# the server\n{} {SERVER_NAME}\n", End::Left.host());
     let names = scratch.write("hosts", &names);
-    let server = NicText::af_packet(End::Left).key("probe_interval_ms", 100);
+    let server = NicText::af_packet(End::Left).key("network.probe_interval_ms", 100);
     let clients = NicText::af_packet(End::Right)
-        .key("probe_interval_ms", 100)
+        .key("network.probe_interval_ms", 100)
         .key("hosts_file", format!("{names:?}"));
     Hosts {
         server: server.write(&scratch, "server.toml"),
@@ -166,7 +166,7 @@ fn pinned_poll_thread_without_work_yields_its_core() {
     let installation = Installation::new();
     let segment = Scratch::in_memory("pinned");
     let scratch = Scratch::new("pinned");
-    let nic = NicText::shm(segment.path()).key("progress", "\"pinned\"");
+    let nic = NicText::shm(segment.path()).key("progress.pinned", "{}");
     let mut idle = program(installation.test_program("e2e/programs/yields", "idle"));
     idle.env("VIADUCT_CONFIG", nic.write(&scratch, "pinned.toml"));
     idle.env("LD_PRELOAD", preload::build(&scratch, "yields/yields.c"));

@@ -22,31 +22,31 @@ fn check(config: &Path) -> Command {
 #[test]
 fn check_describes_vi_tcp_and_refuses_link_local_addresses_that_cannot_listen() {
     let scratch = Scratch::new("check");
-    let tcp = NicText::vi_tcp_at("192.0.2.1").key("tcp_port", 9000);
+    let tcp = NicText::vi_tcp_at("192.0.2.1").key("vi_tcp.port", 9000);
     let interface = NicText::vi_tcp_at("fe80::1%lo");
     for (nic, address) in [(tcp, "192.0.2.1:9000"), (interface, "[fe80::1%lo]:8420")] {
         let mut check = check(&nic.write(&scratch, "tcp.toml"));
         let output = Running::start("check", &mut check).succeed(TIMEOUT);
         assert_contains(&output, &[&format!("VINIC0: VI/TCP at {address}")]);
     }
-    for (host, transport, words) in [
+    for (host, network, words) in [
         (
             "fe80::1",
-            "vi-tcp",
+            "vi_tcp",
             "host = \"fe80::1\": a link-local address requires its interface: host = \"fe80::1%eth0\"",
         ),
         (
             "192.0.2.1%lo",
-            "vi-tcp",
+            "vi_tcp",
             "host = \"192.0.2.1%lo\": only a link-local address, fe80::..., may have an interface",
         ),
         (
             "fe80::1%lo",
-            "fc-vi",
-            "host = \"fe80::1%lo\": an interface (%NAME) is valid only with transport = \"vi-tcp\"",
+            "shm",
+            "host = \"fe80::1%lo\": an interface (%NAME) is valid only with [nic.vi_tcp]",
         ),
     ] {
-        let text = format!("[[nic]]\ntransport = \"{transport}\"\nhost = \"{host}\"\n");
+        let text = format!("[[nic]]\n{network} = {{}}\nhost = \"{host}\"\n");
         let output = output_of_failure(&mut check(&scratch.write("refused.toml", &text)));
         assert_contains(&output, &[words, "refused.toml:3: "]);
     }
@@ -92,7 +92,7 @@ fn errors_quote_values_and_names_as_configured() {
         output_of_failure(server.args(words))
     };
     let nic = || NicText::shm(segment.path());
-    let pinned = nic().key("progress", "\"pinned\"").key("core", 1000);
+    let pinned = nic().key("progress.pinned.core", 1000);
     let output = failure(pinned, &[]);
     let core = "core = 1000: this process may not use it; it may use ";
     assert_contains(&output, &[core]);
@@ -126,7 +126,7 @@ fn errors_show_names_that_are_not_utf_8() {
     expect(&mut check(Path::new(not_utf_8)), &[missing]);
     expect(&mut server(not_utf_8), &[missing, "VIP_ERROR_RESOURCE"]);
     let binary = scratch.file("binary.toml");
-    std::fs::write(&binary, b"[[nic]]\ninterface = \"\xff\"\n").expect("the file is written");
+    std::fs::write(&binary, b"[[nic]]\nshm.interface = \"\xff\"\n").expect("the file is written");
     expect(&mut check(&binary), &["binary.toml:2: not UTF-8"]);
     // Environment and command line.
     let (level, config) = (OsStr::from_bytes(b"\xff"), config.as_os_str());

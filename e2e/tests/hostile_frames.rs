@@ -166,9 +166,9 @@ enum Location {
 /// Returns the configuration of the server on a memif.
 fn on_memif(role: &str, recovery: bool) -> String {
     format!(
-        "[[nic]]\nport = \"dpdk\"\ndevice = \"net_memif0,role={role},id=0,rsize=13,socket=hostile\"\n\
-         host = \"{}\"\nhuge_pages = false\nmemory_mb = 256\nrx_frames = {RX_FRAMES}\n\
-         r_a_tov_ms = {R_A_TOV_MS}\nrecovery = {recovery}\n",
+        "[[nic]]\ndpdk.device = \"net_memif0,role={role},id=0,rsize=13,socket=hostile\"\n\
+         host = \"{}\"\ndpdk.huge_pages = false\ndpdk.memory_mb = 256\ndpdk.rx_frames = {RX_FRAMES}\n\
+         fc_vi.r_a_tov_ms = {R_A_TOV_MS}\nrecovery = {recovery}\n",
         address(SERVER)
     )
 }
@@ -199,15 +199,15 @@ impl Scene {
     fn with_server(location: Location, recovery: bool) -> Self {
         let hosts = Hosts::on_bridge(3, MTU_BYTES, |_, nic| {
             let nic = nic
-                .key("rx_frames", RX_FRAMES)
-                .key("r_a_tov_ms", R_A_TOV_MS)
+                .key("network.rx_frames", RX_FRAMES)
+                .key("fc_vi.r_a_tov_ms", R_A_TOV_MS)
                 .key("recovery", recovery);
             match recovery {
                 // Short, so that some acknowledgements are sent without data. No frame is lost here; spurious
                 // retransmissions would be counted like replayed frames.
                 true => nic
-                    .key("recovery_ack_us", 1)
-                    .key("recovery_timeout_us", 1_000_000),
+                    .key("recovery.ack_us", 1)
+                    .key("recovery.timeout_us", 1_000_000),
                 false => nic,
             }
         });

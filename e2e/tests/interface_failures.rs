@@ -22,7 +22,7 @@ struct Hosts {
 fn nic_of(end: End) -> NicText {
     NicText::af_packet(end)
         .long_timeouts()
-        .key("probe_interval_ms", 500)
+        .key("network.probe_interval_ms", 500)
 }
 
 impl Hosts {

@@ -52,7 +52,9 @@ impl Network {
     fn wire_with(nic: fn(End) -> NicText) -> Self {
         let files = Scratch::new("kills");
         for (name, end) in [("left", End::Left), ("right", End::Right)] {
-            let text = nic(end).long_timeouts().key("probe_interval_ms", 500);
+            let text = nic(end)
+                .long_timeouts()
+                .key("network.probe_interval_ms", 500);
             text.write(&files, name);
         }
         Self {

@@ -33,7 +33,10 @@ fn check_describes_nics_and_reports_errors_and_warnings() {
         "{output}"
     );
     for (text, word) in [
-        ("[[nic]]\nmax_vi = 5000\n", "max_vi = 5000: must be 1 to"),
+        (
+            "[[nic]]\nshm = {}\nlimits.max_vi = 5000\n",
+            "max_vi = 5000: must be 1 to",
+        ),
         ("", "add [[nic]]"),
     ] {
         let config = scratch.write("wrong.toml", text);
@@ -41,7 +44,10 @@ fn check_describes_nics_and_reports_errors_and_warnings() {
         assert_contains(&output_of_failure(&mut check), &[word]);
     }
     // A warning only.
-    let config = scratch.write("more.toml", "[[nic]]\ncore = 1\n[process]\n");
+    let config = scratch.write(
+        "more.toml",
+        "[[nic]]\nshm = {}\nprogress.pinned.core = 1\n[process]\n",
+    );
     let mut check = fcvi_pmd(None, &["check"], &config);
     let output = Running::start("check", &mut check).succeed(TIMEOUT);
     let warning =
@@ -52,18 +58,18 @@ fn check_describes_nics_and_reports_errors_and_warnings() {
     );
     let config = scratch.write(
         "many.toml",
-        "[[nic]]\ncore = 1\nmax_v = 3\n[process]\nusers = [\"no such user\"]\n",
+        "[[nic]]\nshm = {}\nprogress.pinned.core = 1\nlimits.max_v = 3\n[process]\nusers = [\"no such user\"]\n",
     );
     let mut check = fcvi_pmd(None, &["check"], &config);
     let output = output_of_failure(&mut check);
     let lines: Vec<&str> = output.lines().collect();
     let expected = [
         format!(
-            "{}:3: nic \"VINIC0\": unknown key `max_v` in [[nic]]; did you mean `max_vi`?",
+            "{}:4: nic \"VINIC0\": limits: unknown key `max_v` in [nic.limits]; did you mean `max_vi`?",
             config.display()
         ),
         format!(
-            "{}:5: process: users: \"no such user\": no such user on this host: `getent passwd` lists them",
+            "{}:6: process: users: \"no such user\": no such user on this host: `getent passwd` lists them",
             config.display()
         ),
     ];
@@ -131,7 +137,10 @@ fn configured_neighbours_are_listed_as_such() {
 #[test]
 fn error_for_an_unknown_nic_lists_all_nics() {
     let scratch = Scratch::new("neighbours");
-    let config = scratch.write("two.toml", "[[nic]]\n[[nic]]\nname = \"fast\"\n");
+    let config = scratch.write(
+        "two.toml",
+        "[[nic]]\nshm = {}\n[[nic]]\nshm = {}\nname = \"fast\"\n",
+    );
     let words = ["neighbours", "--device", "slow", "--config"];
     let output = output_of_failure(&mut fcvi_pmd(None, &words, &config));
     let expected = "no NIC \"slow\": the configuration has VINIC0, fast";

@@ -12,13 +12,13 @@ use e2e::process::{
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
-/// Other errors of the file: pmd/src/config/tests/errors.rs.
+/// Other errors of the file: pmd/config/src/tests/errors.rs.
 #[test]
 fn configuration_error_names_file_line_and_key() {
     let installation = Installation::new();
     let scratch = Scratch::new("corrupt");
-    scratch.write("unknown.toml", "[[nic]]\nprot = \"shm\"\n");
-    let unknown = "unknown key `prot` in [[nic]]; did you mean `port`?";
+    scratch.write("unknown.toml", "[[nic]]\nsmh = {}\n");
+    let unknown = "unknown key `smh` in [[nic]]; did you mean `shm`?";
     for (file, place, error) in [
         ("unknown.toml", ":2: ", unknown),
         ("nowhere.toml", ": ", "cannot be read"),
@@ -95,7 +95,7 @@ fn file_size_limit_fails_the_call() {
     let segment = Scratch::in_memory("file-size");
     let scratch = Scratch::new("file-size");
     let capture = scratch.file("frames");
-    let config = NicText::shm(segment.path()).key("capture", format!("{capture:?}"));
+    let config = NicText::shm(segment.path()).key("fc_vi.capture", format!("{capture:?}"));
     let config = config.write(&scratch, "nic.toml");
     let limited = |bytes: u32| {
         let mut server = program("prlimit");
@@ -154,7 +154,7 @@ fn listener_of_another_user_is_not_attached_to() {
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o1777)).expect("chmod");
     let socket = directory.join("pmd.sock");
     let config = scratch.file("program.toml");
-    let text = format!("[process]\nsocket = {socket:?}\n[[nic]]\nname = \"VINIC0\"\n");
+    let text = format!("[process]\nsocket = {socket:?}\n[[nic]]\nshm = {{}}\nname = \"VINIC0\"\n");
     fs::write(&config, text).expect("the file is written");
     let other = (victim - 1).to_string();
     let mut listener = program("python3");
@@ -199,7 +199,9 @@ fn privileged_program_ignores_the_environment() {
     let scratch = Scratch::new("privileged");
     let victim = scratch.write("victim", "of root alone");
     fs::set_permissions(&victim, fs::Permissions::from_mode(0o600)).expect("a file of the test");
-    let text = format!("[[nic]]\nname = \"CHOSEN\"\nsegment = \"chosen\"\ncapture = {victim:?}\n");
+    let text = format!(
+        "[[nic]]\nname = \"CHOSEN\"\nshm.segment = \"chosen\"\nfc_vi.capture = {victim:?}\n"
+    );
     let config = scratch.write("chosen.toml", &text);
     let server = scratch.file("EchoServer");
     fs::copy(installation.program("EchoServer"), &server).expect("the program is copied");

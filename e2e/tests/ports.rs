@@ -126,7 +126,7 @@ fn own_nics(port: &'static Port, installation: &Installation) {
         .map(|(namespace, interface)| Capture::start(namespace, interface));
     let own = |end: End, name: &str| {
         let nic = network.nic(end, 0, network.first_nic(end));
-        let nic = nic.key("probe_interval_ms", 100);
+        let nic = nic.key("network.probe_interval_ms", 100);
         let mut command = network.program(end, &installation.program(name));
         let config = nic.write(&files, &format!("{}.toml", end.interface()));
         command.env("VIADUCT_CONFIG", config);
@@ -180,16 +180,18 @@ fn standard_streams(port: &'static Port, installation: &Installation) {
 fn suite_nics(network: &PortNetwork, end: End, segments: &Path) -> NicText {
     let named = |lane, name: &str| {
         let name = format!("{name}{}", network.name_suffix(end));
-        network.nic(end, lane, &name).key("probe_interval_ms", 100)
+        network
+            .nic(end, lane, &name)
+            .key("network.probe_interval_ms", 100)
     };
     let bad = |lane, name, fault| {
         let nic = named(lane, name).short_timeouts().key("recovery", false);
-        nic.key("shortcut", false).key("fault", fault)
+        nic.key("fc_vi.shortcut", false).key("fc_vi.fault", fault)
     };
     let nics = network
         .nic(end, 0, network.first_nic(end))
-        .key("probe_interval_ms", 100)
-        .key("r_a_tov_ms", 1000)
+        .key("network.probe_interval_ms", 100)
+        .key("fc_vi.r_a_tov_ms", 1000)
         .key("ulp_timeout_ms", 4000)
         .and(bad(1, "LOSSY", LOSSY))
         .and(bad(2, "DAMAGED", DAMAGED));
@@ -258,7 +260,8 @@ fn with_faults(
         let seed = seed + u64::from(end == End::Right);
         let ppm = ONE_PERCENT;
         let nic = set(network.nic(end, 0, network.first_nic(end)));
-        nic.key("shortcut", false).faults(Faults { seed, ppm })
+        nic.key("fc_vi.shortcut", false)
+            .faults(Faults { seed, ppm })
     };
     let served = port
         .needs_one_process()

@@ -12,7 +12,7 @@ fn run(wire: &Wire, what: &str) -> [Report; 2] {
     let files = Scratch::new("recovery");
     let peer = |end: End| {
         // A lost connect request is repeated after half of R_A_TOV.
-        let text = NicText::af_packet(end).key("r_a_tov_ms", 1000);
+        let text = NicText::af_packet(end).key("fc_vi.r_a_tov_ms", 1000);
         vi_peer::within(wire.end(end), &text.write(&files, end.interface()))
     };
     let pair = Pair {

@@ -144,9 +144,9 @@ fn device(number: u32, role: Role, link: &str) -> String {
 fn nic(name: &str, device: &str, own: u8, other: u8) -> String {
     let ids = |host: u8| format!("00.{host:02x}.01-00.{host:02x}.10");
     format!(
-        "[[nic]]\nname = \"{name}\"\nport = \"dpdk\"\ndevice = \"{device}\"\nhost = \"192.0.2.{own}\"\n\
-         n_port_ids = \"{}\"\nneighbour = [{{ host = \"192.0.2.{other}\", n_port_ids = \"{}\" }}]\n\
-         huge_pages = false\nmemory_mb = 256\nrx_frames = 4096\ntx_frames = 1024\nr_a_tov_ms = 1000\n",
+        "[[nic]]\nname = \"{name}\"\ndpdk.device = \"{device}\"\nhost = \"192.0.2.{own}\"\n\
+         static.n_port_ids = \"{}\"\nstatic.neighbour = [{{ host = \"192.0.2.{other}\", n_port_ids = \"{}\" }}]\n\
+         dpdk.huge_pages = false\ndpdk.memory_mb = 256\ndpdk.rx_frames = 4096\ndpdk.tx_frames = 1024\nfc_vi.r_a_tov_ms = 1000\n",
         ids(own),
         ids(other)
     )

@@ -22,8 +22,8 @@ const PORT_LOSS_TIMEOUT: Duration = BEACON_LOSS.saturating_add(LATENESS);
 
 fn hosts(count: usize) -> Hosts {
     Hosts::on_bridge(count, MTU_BYTES, |_, nic: NicText| {
-        nic.key("beacon_ms", BEACON_PERIOD.as_millis())
-            .key("probe_interval_ms", PROBE_INTERVAL.as_millis())
+        nic.key("discovery.beacon_ms", BEACON_PERIOD.as_millis())
+            .key("network.probe_interval_ms", PROBE_INTERVAL.as_millis())
     })
 }
 

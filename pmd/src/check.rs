@@ -8,7 +8,7 @@ use vi_core::log_limiter::LogLimiter;
 
 use crate::attach::server;
 use crate::capture_file;
-use crate::config::{NicConfig, ProcessConfig, Progress, TransportKind, ip_address};
+use crate::config::{Network, NicConfig, ProcessConfig, ViTcp, ip_address, read_keys, socket_of};
 use crate::open::{OpenError, ports, tcp_address};
 use crate::progress;
 use crate::vitcp;
@@ -37,17 +37,17 @@ fn check_readable(path: &Path) -> io::Result<()> {
 #[must_use]
 pub fn check_nic(config: &NicConfig, is_served: bool) -> Vec<OpenError> {
     let mut errors = Vec::new();
-    if is_served || config.progress == Progress::Pinned {
-        errors.extend(progress::find_core(config.core).err());
+    if is_served || config.progress.is_pinned() {
+        errors.extend(progress::find_core(config.progress.core()).err());
     }
-    match config.transport {
-        TransportKind::FcVi => errors.extend(ports::check(config).err()),
-        TransportKind::ViTcp => errors.extend(check_vi_tcp(config)),
+    match &config.network {
+        Network::ViTcp(tcp) => errors.extend(check_vi_tcp(config, tcp)),
+        _ => errors.extend(ports::check(config).err()),
     }
     let files = [
         (
             "capture",
-            &config.capture,
+            &config.fc_vi.capture,
             capture_file::check_path as PathCheck,
         ),
         ("hosts_file", &config.hosts_file, check_readable),
@@ -64,20 +64,20 @@ pub fn check_nic(config: &NicConfig, is_served: bool) -> Vec<OpenError> {
 }
 
 /// Checks the files and the address of a NIC with VI/TCP.
-fn check_vi_tcp(config: &NicConfig) -> Vec<OpenError> {
+fn check_vi_tcp(config: &NicConfig, tcp: &ViTcp) -> Vec<OpenError> {
     let mut errors = Vec::new();
-    errors.extend(config.read_keys().err().map(OpenError::new));
-    match tcp_address(config) {
+    errors.extend(read_keys(tcp.key_file.as_deref()).err().map(OpenError::new));
+    match tcp_address(config, tcp) {
         Ok(address) => {
             // Programs of one user share a port, unless they use TLS.
-            let is_alone = config.tls.is_some();
-            let checked = vitcp::check_listening(config.directory.as_deref(), address, is_alone);
+            let is_alone = tcp.tls.is_some();
+            let checked = vitcp::check_listening(tcp.directory.as_deref(), address, is_alone);
             let failed = |error| OpenError::new(format!("{address}: {error}"));
             errors.extend(checked.err().map(failed));
         }
         Err(error) => errors.push(error),
     }
-    if let Some(tls) = &config.tls {
+    if let Some(tls) = &tcp.tls {
         let host = ip_address(config.host_address());
         let read = vitcp::Credentials::read(tls, host, &UNUSED_LIMITER);
         errors.extend(read.err().map(OpenError::new));
@@ -90,5 +90,5 @@ fn check_vi_tcp(config: &NicConfig) -> Vec<OpenError> {
 /// # Errors
 /// The socket cannot be used; for example, another process listens on it.
 pub fn check_process(config: &ProcessConfig) -> Result<(), OpenError> {
-    server::check_socket(&config.socket)
+    server::check_socket(&socket_of(config))
 }

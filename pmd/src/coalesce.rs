@@ -114,7 +114,7 @@ impl Coalescer {
 }
 
 /// The largest burst that may be configured.
-pub(crate) const MAX_FRAMES: u32 = BURST as u32;
+const _: () = assert!(crate::config::MAX_COALESCE_FRAMES == BURST as u32);
 
 #[cfg(test)]
 mod tests {

@@ -19,7 +19,7 @@ use vi_core::vi::ViShared;
 use vi_types::{ViIndex, ViState};
 
 use crate::attach::calls::AttachedCalls;
-use crate::config::{NicConfig, Progress, Protection};
+use crate::config::{NicConfig, Protection};
 use crate::control::LocalCalls;
 use crate::control_calls::ControlCalls;
 use crate::nic_backend::Backend;
@@ -92,17 +92,17 @@ pub(crate) fn device_of(number: u16) -> Option<&'static Device> {
 /// Returns the limits of a NIC with this configuration.
 fn limits(config: &NicConfig) -> NicLimits {
     NicLimits {
-        max_vi: config.max_vi,
-        max_cq: config.max_cq,
-        max_descriptors_per_queue: config.max_descriptors_per_queue,
-        max_segments_per_descriptor: config.max_segments_per_descriptor,
-        max_notifies_per_queue: config.max_notifies_per_queue,
-        max_notify_threads: config.max_notify_threads,
-        max_log_lines_per_second: config.max_log_lines_per_second,
+        max_vi: config.limits.max_vi,
+        max_cq: config.limits.max_cq,
+        max_descriptors_per_queue: config.limits.max_descriptors_per_queue,
+        max_segments_per_descriptor: config.limits.max_segments_per_descriptor,
+        max_notifies_per_queue: config.limits.max_notifies_per_queue,
+        max_notify_threads: config.limits.max_notify_threads,
+        max_log_lines_per_second: config.limits.max_log_lines_per_second,
         regions: RegionLimits {
-            regions: config.max_regions,
-            bytes: config.max_registered_bytes,
-            region_bytes: config.max_region_bytes,
+            regions: config.limits.max_regions,
+            bytes: config.limits.max_registered_bytes,
+            region_bytes: config.limits.max_region_bytes,
             lock: config.lock_memory,
         },
         is_lenient: config.protection == Protection::Lenient,
@@ -118,7 +118,7 @@ impl Device {
             backend: BiasedLock::new(None),
             calls: &LocalCalls,
             nic_handles: NicHandles::default(),
-            inline: config.progress == Progress::Inline,
+            inline: !config.progress.is_pinned(),
             activity: AtomicU32::new(0),
             coalesced: AtomicBool::new(false),
             poll_thread: PollThread::default(),
@@ -131,7 +131,7 @@ impl Device {
             network_left: Condvar::new(),
             attached: None,
             served: AtomicBool::new(false),
-            max_transfer_bytes: AtomicU32::new(config.max_transfer_bytes),
+            max_transfer_bytes: AtomicU32::new(config.limits.max_transfer_bytes),
             config,
         }
     }
@@ -291,7 +291,7 @@ impl Device {
     /// Limits messages to `max_bytes`, the limit of the port, when the NIC is opened. Returns true
     /// if that is less than configured.
     pub(crate) fn limit_transfers(&self, max_bytes: u32) -> bool {
-        let configured = self.config.max_transfer_bytes;
+        let configured = self.config.limits.max_transfer_bytes;
         self.max_transfer_bytes
             .store(configured.min(max_bytes), Ordering::Relaxed);
         max_bytes < configured

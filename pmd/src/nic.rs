@@ -274,7 +274,7 @@ pub struct Request {
 
 /// Returns whether the NIC supports the discriminator length of this address.
 fn fits(device: &Device, address: &NetAddress) -> bool {
-    address.discriminator.as_bytes().len() <= device.config.max_discriminator_bytes.into()
+    address.discriminator.as_bytes().len() <= device.config.limits.max_discriminator_bytes.into()
 }
 
 /// Waits for a connection request (VIPL 3.3.1).

@@ -81,7 +81,7 @@ fn begin_open(config: &NicConfig) -> Result<(OpenCloseLock, &'static Device), Op
 /// NIC handle.
 pub(crate) fn open(config: &NicConfig) -> Result<(&'static Device, u64), OpenError> {
     config.check().map_err(|e| OpenError::new(e.to_string()))?;
-    check_memory(config.max_vi)?;
+    check_memory(config.limits.max_vi)?;
     let (lock, device) = begin_open(config)?;
     if device.nic_handles.count() == 0 {
         if device.served.load(Ordering::Relaxed) {
@@ -183,7 +183,8 @@ fn await_up(device: &'static Device) -> Result<(), OpenError> {
     if !device.config.discovers() {
         return Ok(());
     }
-    let limit = Duration::from_millis(device.config.discovery_ms);
+    let timeout_ms = device.config.addressing.discovery().timeout_ms;
+    let limit = Duration::from_millis(timeout_ms);
     let poll = || {
         let held = device.lock();
         match held.as_ref().and_then(|backend| backend.local()) {
@@ -196,9 +197,9 @@ fn await_up(device: &'static Device) -> Result<(), OpenError> {
     };
     wait(device, Event::CONTROL, Some(limit), poll).map_err(|_| {
         OpenError::new(format!(
-            "no N_Port_ID on {} within discovery_ms = {}: other ports of the link claim each one that is tried; \
-             raise discovery_ms, or set another port_name",
-            device.config.wire_name().unwrap_or_default(), device.config.discovery_ms
+            "no N_Port_ID on {} within timeout_ms = {}: other ports of the link claim each one that is tried; \
+             raise timeout_ms in [nic.discovery], or set another port_name",
+            device.config.network.wire_name().unwrap_or_default(), timeout_ms
         ))
     })
 }

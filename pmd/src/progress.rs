@@ -33,7 +33,6 @@ use vi_core::sys;
 use vi_core::waiters::Event;
 
 use crate::call_waiters::{CallWaiters, Object};
-use crate::config::Progress;
 use crate::device::Device;
 use crate::nic_backend::Backend;
 use crate::open::OpenError;
@@ -73,10 +72,10 @@ pub(crate) fn start(
 /// # Errors
 /// The core does not exist, or this process may not use it.
 fn core_of(device: &Device) -> Result<Option<core_affinity::CoreId>, OpenError> {
-    if device.config.progress == Progress::Inline {
+    if !device.config.progress.is_pinned() {
         return Ok(None);
     }
-    find_core(device.config.core).map(Some)
+    find_core(device.config.progress.core()).map(Some)
 }
 
 /// Returns the core with this number, or the last one that this process may use.
@@ -151,7 +150,7 @@ impl Activity {
 
 /// Runs the poll thread of an inline NIC: watches, and takes over when the program does not poll.
 fn inline(device: &'static Device, epoch: u32) {
-    let silence = Duration::from_micros(device.config.takeover_us);
+    let silence = Duration::from_micros(device.config.progress.inline_keys().takeover_us);
     // Upkeep is always done by this thread, also while the program polls.
     let interval_ns = silence.min(UPKEEP).as_nanos() as u64;
     let mut upkeep = Instant::now();

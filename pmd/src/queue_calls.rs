@@ -91,7 +91,7 @@ fn limit_of_post(vi: Vi, in_quota: bool) -> CallError {
     match vi.device.descriptor_quota().filter(|_| !in_quota) {
         Some(quota) => quota.limit_reached().into(),
         None => {
-            let limit = vi.device.config.max_descriptors_per_queue;
+            let limit = vi.device.config.limits.max_descriptors_per_queue;
             LimitReached::all_in_use(Limit::MaxDescriptorsPerQueue, limit, LimitOf::Queue).into()
         }
     }

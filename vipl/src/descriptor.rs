@@ -74,12 +74,12 @@ pub(crate) struct Posted {
 /// Created by [`Nic::create_descriptors`](crate::Nic::create_descriptors).
 ///
 /// ```
-/// use pmd::config::NicConfig;
+/// use pmd::config::{Network, NicConfig};
 /// use vipl::{Nic, VipError};
 ///
 /// // A private shared-memory segment; `Nic::open("VINIC0")` opens the segment that all programs share.
 /// let segment = format!("doc-{}", std::process::id());
-/// let nic = Nic::open_with(&NicConfig { segment, ..NicConfig::default() })?;
+/// let nic = Nic::open_with(&NicConfig { network: Network::segment(segment), ..NicConfig::default() })?;
 /// let ptag = nic.create_ptag()?;
 /// let vi = nic.vi(&ptag).build()?;
 /// let mut descriptor = nic.create_descriptors(1, 1, &ptag)?.remove(0);

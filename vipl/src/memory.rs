@@ -368,12 +368,12 @@ impl RemoteBuffer {
 /// visible.
 ///
 /// ```
-/// use pmd::config::NicConfig;
+/// use pmd::config::{Network, NicConfig};
 /// use vipl::{Nic, RdmaAccess, RemoteBuffer};
 ///
 /// // A private shared-memory segment; `Nic::open("VINIC0")` opens the segment that all programs share.
 /// let segment = format!("doc-{}", std::process::id());
-/// let nic = Nic::open_with(&NicConfig { segment, ..NicConfig::default() })?;
+/// let nic = Nic::open_with(&NicConfig { network: Network::segment(segment), ..NicConfig::default() })?;
 /// let ptag = nic.create_ptag()?;
 /// let memory = nic.create_rdma_region(4096, &ptag, RdmaAccess { write: true, read: false })?;
 ///

@@ -57,13 +57,13 @@ impl Drop for NicShared {
 /// process may open a NIC several times; the handles may use each other's memory and tags.
 ///
 /// ```
-/// use pmd::config::NicConfig;
+/// use pmd::config::{Network, NicConfig};
 /// use std::time::Duration;
 /// use vipl::{Nic, Timeout, VipError};
 ///
 /// // A private shared-memory segment; `Nic::open("VINIC0")` opens the segment that all programs share.
 /// let segment = format!("doc-{}", std::process::id());
-/// let nic = Nic::open_with(&NicConfig { segment, ..NicConfig::default() })?;
+/// let nic = Nic::open_with(&NicConfig { network: Network::segment(segment), ..NicConfig::default() })?;
 /// let ptag = nic.create_ptag()?;
 /// let vi = nic.vi(&ptag).build()?;
 ///

@@ -6,12 +6,12 @@ use crate::{NetAddress, Result, Timeout, ViAttributes, provider};
 /// Peer-to-peer connections: both VIs make a request, in any order, and both obtain the result.
 ///
 /// ```
-/// use pmd::config::NicConfig;
+/// use pmd::config::{Network, NicConfig};
 /// use std::time::Duration;
 /// use vipl::{Nic, Timeout};
 ///
 /// let segment = format!("doc-peer-{}", std::process::id());
-/// let nic = Nic::open_with(&NicConfig { segment, ..NicConfig::default() })?;
+/// let nic = Nic::open_with(&NicConfig { network: Network::segment(segment), ..NicConfig::default() })?;
 /// let ptag = nic.create_ptag()?;
 /// let (first, second) = (nic.vi(&ptag).build()?, nic.vi(&ptag).build()?);
 ///

@@ -13,7 +13,9 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use fcvi_frame::connect::Attributes;
-use pmd::config::{Config, NicConfig, Protection, protection_from_environment};
+use pmd::config::{
+    NicConfig, Protection, from_environment, protection_from_environment, socket_of,
+};
 use pmd::nic;
 use pmd::queue_calls::{self, WhenFull};
 use vi_core::reap;
@@ -78,13 +80,13 @@ impl From<CallError> for VipError {
 /// or the configuration cannot be used; [`last_error`] returns the reason.
 pub fn open_nic(name: &str) -> Result<NicHandle> {
     let unusable = |e| explain(VipError::ErrorResource, format!("configuration: {e}"));
-    let config = Config::from_environment().map_err(unusable)?;
+    let config = from_environment().map_err(unusable)?;
     if let Some(process) = &config.process {
         let protection = protection_from_environment().map_err(unusable)?;
-        return attach(&process.socket, name, protection);
+        return attach(&socket_of(process), name, protection);
     }
     let Some(nic) = config.nic(name) else {
-        let known: Vec<&str> = config.nics.iter().map(|n| n.name.as_str()).collect();
+        let known: Vec<&str> = config.nic.iter().map(|n| n.name.as_str()).collect();
         return Err(explain(
             VipError::InvalidParameter,
             format!("no NIC is called {name:?}; there are {}", known.join(", ")),
@@ -156,21 +158,22 @@ pub fn query_nic(nic_handle: NicHandle) -> Result<NicAttributes> {
         nic_address_len: info.host.len() as u16,
         local_nic_address: info.host,
         thread_safe: true,
-        max_discriminator_len: config.max_discriminator_bytes,
-        max_register_bytes: config.max_registered_bytes.min(MAX_INT),
+        max_discriminator_len: config.limits.max_discriminator_bytes,
+        max_register_bytes: config.limits.max_registered_bytes.min(MAX_INT),
         max_register_regions: u64::from(info.max_regions),
         max_register_block_bytes: config
+            .limits
             .max_region_bytes
-            .min(config.max_registered_bytes)
+            .min(config.limits.max_registered_bytes)
             .min(MAX_INT),
         max_vi: u64::from(info.max_vi),
-        max_descriptors_per_queue: u64::from(config.max_descriptors_per_queue),
-        max_segments_per_desc: u64::from(config.max_segments_per_descriptor),
-        max_cq: u64::from(config.max_cq),
-        max_cq_entries: u64::from(config.max_cq_entries),
+        max_descriptors_per_queue: u64::from(config.limits.max_descriptors_per_queue),
+        max_segments_per_desc: u64::from(config.limits.max_segments_per_descriptor),
+        max_cq: u64::from(config.limits.max_cq),
+        max_cq_entries: u64::from(config.limits.max_cq_entries),
         max_transfer_size: u64::from(info.max_transfer_bytes),
         native_mtu: u64::from(info.native_mtu_bytes),
-        max_ptags: u64::from(config.max_ptags),
+        max_ptags: u64::from(config.limits.max_ptags),
         reliability_level_support: ReliabilityLevel::ALL_BITS,
         rdma_read_support: ReliabilityLevel::RDMA_READ_BITS,
     })

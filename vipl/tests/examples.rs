@@ -15,7 +15,7 @@ impl Run {
     fn new(name: &str) -> Self {
         let segment = format!("viaduct-examples-{name}-{}", std::process::id());
         let config = std::env::temp_dir().join(format!("{segment}.toml"));
-        let text = format!("[[nic]]\nname = \"VINIC0\"\nport = \"shm\"\nsegment = \"{segment}\"\n");
+        let text = format!("[[nic]]\nname = \"VINIC0\"\nshm.segment = \"{segment}\"\n");
         std::fs::write(&config, text).unwrap();
         Self {
             config,

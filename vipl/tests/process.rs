@@ -2,6 +2,7 @@
 
 mod common;
 
+use pmd::config::{Network, Progress};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Read, Write};
 use std::process::Command;
@@ -137,7 +138,7 @@ fn a_forked_child_may_open_a_nic_of_its_own() {
 fn running_forked_child_does_not_keep_a_closed_nic() {
     // No other test has this NIC open, or uses its address.
     let separate = config(|config| {
-        config.segment.push_str("-separate");
+        config.network = Network::segment(format!("{}-separate", segment()));
         if common::is_over_tcp() {
             let host = common::own_host().to_bits() ^ 1 << 21;
             config.host = Some(std::net::Ipv4Addr::from_bits(host).into());
@@ -325,9 +326,9 @@ fn open_use_and_close(in_order: bool) {
     use common::raw::{RawEndpoint, connect};
     let end = |takeover_us| {
         RawEndpoint::new(&config(|config| {
-            config.takeover_us = takeover_us;
+            config.progress = Progress::inline(takeover_us);
             // Long enough for a server that is descheduled.
-            config.silent_port_ms = Some(20_000);
+            config.fc_vi.silent_port_ms = Some(20_000);
         }))
     };
     let (client, server) = (end(1000), end(1001));

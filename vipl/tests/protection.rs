@@ -7,7 +7,7 @@ use std::thread;
 
 use common::raw::{self, PAGE_BYTES, Pages, RawEndpoint, attributes, connect, errors_of};
 use common::{SecondProcess, WRITABLE, config, counter, is_child, open_as, segment};
-use pmd::config::{NicConfig, Protection};
+use pmd::config::{NicConfig, Progress, Protection};
 use vi_core::descriptor::DataSegment;
 use vi_types::{LockPolicy, status};
 use vipl::{ErrorCode, Nic, RdmaAccess, VipError, provider as vip};
@@ -141,7 +141,7 @@ fn the_environment_makes_protection_lenient() {
         return;
     }
     let file = std::env::temp_dir().join(format!("viaduct-protection-{}.toml", std::process::id()));
-    std::fs::write(&file, format!("[[nic]]\nsegment = \"{}\"\n", segment())).unwrap();
+    std::fs::write(&file, format!("[[nic]]\nshm.segment = \"{}\"\n", segment())).unwrap();
     for (value, expected) in [
         ("lenient", "lenient"),
         ("strict", "strict"),
@@ -301,7 +301,7 @@ fn pages_stay_locked_until_their_last_deregistration() {
         config(|config| {
             config.lock_memory = LockPolicy::Required;
             config.protection = Protection::Lenient;
-            config.takeover_us = takeover_us;
+            config.progress = Progress::inline(takeover_us);
         })
     };
     let nics = [2000, 3000].map(|takeover_us| vip::open_nic_with(&policy(takeover_us)).unwrap());

@@ -11,8 +11,8 @@ use common::forked::in_forked_child;
 use common::scripted_peer::{
     ConnectionSetup, END, FLOW_CONTROL, NOP, READ_REQUEST, SEND, connect_with, errors_of,
 };
-use common::{Endpoint, LEVELS, TIMEOUT, counter, pattern};
-use pmd::config::NicConfig;
+use common::{Endpoint, LEVELS, TIMEOUT, counter, inline_keys, pattern, segment, tcp_keys};
+use pmd::config::{Network, NicConfig};
 use vi_types::status;
 use vipl::{
     ConnectionOptions, ErrorCode, ReliabilityLevel, RemoteBuffer, ViState, provider as vip,
@@ -48,7 +48,7 @@ fn fill(local: &Endpoint) -> usize {
 #[test]
 fn pending_ack_is_sent_after_partial_segment() {
     let level = ReliabilityLevel::ReliableReception;
-    let many = |config: &mut NicConfig| config.max_in_flight = 256;
+    let many = |config: &mut NicConfig| config.limits.max_in_flight = 256;
     let (local, mut peer) = connect_with(level, many, |vi| vi);
     local.post_receives(1, 64);
     let sent = fill(&local);
@@ -73,7 +73,7 @@ fn pending_ack_is_sent_after_partial_segment() {
 fn message_before_the_fin_is_received_after_a_failed_send() {
     for level in LEVELS {
         // Only calls of this thread poll the connection.
-        let calls_only = |config: &mut NicConfig| config.takeover_us = 10_000_000;
+        let calls_only = |config: &mut NicConfig| inline_keys(config).takeover_us = 10_000_000;
         let (local, mut peer) = connect_with(level, calls_only, |vi| vi);
         local.post_receives(2, 64);
         peer.send(SEND, END, b"the last one");
@@ -148,7 +148,7 @@ fn open_close_and_fork_do_not_wait_for_a_blocked_close() {
     let (done, is_done) = channel();
     let other = thread::spawn(move || {
         drop(common::open_as(|config| {
-            config.segment = format!("{}-other", config.segment);
+            config.network = Network::segment(format!("{}-other", segment()));
         }));
         in_forked_child(|| true);
         done.send(()).unwrap();
@@ -172,7 +172,7 @@ fn receives_behind_length_errors_are_advertised() {
         flow_control: true,
         ..ConnectionOptions::default()
     };
-    let few = |config: &mut NicConfig| config.credits_low = LOW;
+    let few = |config: &mut NicConfig| tcp_keys(config).credits_low = LOW;
     let (local, mut peer) = setup.connect(few, |vi| vi);
     local.post_receives(LOW.into(), 1);
     while peer.receive_kind(NOP).posted < LOW {}
@@ -193,7 +193,7 @@ fn receives_behind_length_errors_are_advertised() {
 #[test]
 fn max_in_flight_is_not_exceeded() {
     const LIMIT: usize = 4;
-    let few = |config: &mut NicConfig| config.max_in_flight = LIMIT as u32;
+    let few = |config: &mut NicConfig| config.limits.max_in_flight = LIMIT as u32;
     let (local, mut peer) = connect_with(ReliabilityLevel::ReliableDelivery, few, |vi| vi);
     local.post_receives(1, 64);
     // All of these wait for the TCP send buffer.
@@ -224,7 +224,7 @@ fn max_in_flight_is_not_exceeded() {
 /// An error of the receiving program breaks its VI: messages that were placed before are acknowledged.
 #[test]
 fn placed_message_is_acknowledged_before_the_break() {
-    let calls_only = |config: &mut NicConfig| config.takeover_us = 10_000_000;
+    let calls_only = |config: &mut NicConfig| inline_keys(config).takeover_us = 10_000_000;
     let (local, mut peer) = connect_with(ReliabilityLevel::ReliableReception, calls_only, |vi| vi);
     local.post_receives(1, 64);
     peer.send(SEND, END, b"placed");

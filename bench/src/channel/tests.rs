@@ -1,5 +1,5 @@
 use crate::nic::NicSettings;
-use pmd::config::{FaultConfig, NicConfig};
+use pmd::config::{FaultConfig, FcVi, Network, NicConfig};
 
 use super::*;
 use crate::plan::{MAX_SIZE_BYTES, Op};
@@ -78,13 +78,16 @@ fn messages_fit_and_round_trip() {
 fn lossy_nic(seed: u64) -> Nic {
     Nic::open(&NicSettings::own(NicConfig {
         name: "VINIC0".into(),
-        segment: format!("vibench-lossy-{}", std::process::id()),
         ulp_timeout_ms: Some(40),
-        fault: Some(FaultConfig {
-            seed,
-            loss_ppm: 200_000,
-            ..FaultConfig::default()
-        }),
+        fc_vi: FcVi {
+            fault: Some(FaultConfig {
+                seed,
+                loss_ppm: 200_000,
+                ..FaultConfig::default()
+            }),
+            ..FcVi::default()
+        },
+        network: Network::segment(format!("vibench-lossy-{}", std::process::id())),
         ..NicConfig::default()
     }))
     .unwrap()

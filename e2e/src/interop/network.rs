@@ -91,9 +91,11 @@ impl InteropNetwork {
                 let keys = self.files.write("keys", &format!("\"*\" = \"{KEY}\"\n"));
                 let private = Permissions::from_mode(0o600);
                 fs::set_permissions(&keys, private).expect("a file of the test");
-                nic.key("key_file", format!("{keys:?}"))
+                nic.key("vi_tcp.key_file", format!("{keys:?}"))
             }
-            Security::Tls(certificates) => nic.key("tls", certificates.issue(end.host()).table()),
+            Security::Tls(certificates) => {
+                nic.key("vi_tcp.tls", certificates.issue(end.host()).table())
+            }
         }
     }
 

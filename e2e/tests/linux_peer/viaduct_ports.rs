@@ -28,8 +28,8 @@ const QUIET_TIME: Duration = Duration::from_secs(60);
 fn ours(scratch: &Scratch, interface: &str, port_name: u64) -> PathBuf {
     let text = |name: u64| format!("\"{name:016x}\"");
     NicText::discovering(interface, "192.0.2.9")
-        .key("port_name", text(port_name))
-        .key("node_name", text(port_name ^ 3 << 60))
+        .key("discovery.port_name", text(port_name))
+        .key("discovery.node_name", text(port_name ^ 3 << 60))
         .write(scratch, &format!("{interface}.toml"))
 }
 

@@ -4,19 +4,26 @@ use std::io::Write;
 use std::net::{IpAddr, TcpListener};
 use std::path::Path;
 
-use pmd::config::{Config, Idle, NicConfig, Principal, ProcessConfig, Progress, TransportKind};
+use pmd::config::{
+    Addressing, Config, Idle, Network, NicConfig, Pinned, Principal, ProcessConfig, Progress,
+    read_to_serve, socket_of,
+};
 
 use crate::Error;
 
-pub(crate) fn run(file: &Path, here: bool, out: &mut impl Write) -> Result<(), Error> {
-    let config = Config::read_to_serve(file).map_err(Error::Config)?;
-    if config.nics.is_empty() {
+/// Checks a file; without one, prints the reference.
+pub(crate) fn run(file: Option<&Path>, here: bool, out: &mut impl Write) -> Result<(), Error> {
+    let Some(file) = file else {
+        return Ok(write!(out, "{}", pmd::config::reference::reference())?);
+    };
+    let config = read_to_serve(file).map_err(Error::Config)?;
+    if config.nic.is_empty() {
         return Err(Error::NoNic {
             device: "VINIC0".into(),
             known: Vec::new(),
         });
     }
-    for nic in &config.nics {
+    for nic in &config.nic {
         let polled = describe_polling(nic, config.process.is_some());
         writeln!(out, "{}: {}{polled}", nic.name, describe_nic(nic))?;
     }
@@ -24,7 +31,7 @@ pub(crate) fn run(file: &Path, here: bool, out: &mut impl Write) -> Result<(), E
         writeln!(out, "{alias}: alias of {name}")?;
     }
     if let Some(process) = &config.process {
-        for warning in process.oversubscribed(&config.nics) {
+        for warning in process.oversubscribed(&config.nic) {
             writeln!(out, "warning: {warning}")?;
         }
         writeln!(out, "process: {}", describe_process(process))?;
@@ -43,7 +50,7 @@ pub(crate) fn run(file: &Path, here: bool, out: &mut impl Write) -> Result<(), E
 fn host_errors(config: &Config) -> Vec<String> {
     let is_served = config.process.is_some();
     let mut errors = Vec::new();
-    for nic in &config.nics {
+    for nic in &config.nic {
         let of_nic = pmd::check_nic(nic, is_served).into_iter();
         errors.extend(of_nic.map(|error| format!("NIC {}: {error}", nic.name)));
     }
@@ -60,36 +67,38 @@ fn host_errors(config: &Config) -> Vec<String> {
 }
 
 fn describe_nic(nic: &NicConfig) -> String {
-    if nic.transport == TransportKind::ViTcp {
-        let (host, tls) = (
-            nic.own_host(),
-            if nic.tls.is_some() { " with TLS" } else { "" },
-        );
-        return match host.ip() {
-            IpAddr::V4(_) => format!("VI/TCP{tls} at {host}:{}", nic.tcp_port),
-            IpAddr::V6(_) => format!("VI/TCP{tls} at [{host}]:{}", nic.tcp_port),
-        };
+    let (port, host) = (nic.network.name(), nic.host_address());
+    match &nic.network {
+        Network::ViTcp(tcp) => {
+            let (host, port) = (nic.own_host(), tcp.port);
+            let tls = if tcp.tls.is_some() { " with TLS" } else { "" };
+            return match host.ip() {
+                IpAddr::V4(_) => format!("VI/TCP{tls} at {host}:{port}"),
+                IpAddr::V6(_) => format!("VI/TCP{tls} at [{host}]:{port}"),
+            };
+        }
+        Network::Shm(shm) => return format!("{port}, segment {:?}, host {host}", shm.segment),
+        Network::AfPacket(_) | Network::AfXdp(_) | Network::Dpdk(_) => {}
     }
-    let (port, host) = (nic.port.name(), nic.host_address());
-    let Some(wire) = nic.wire_name() else {
-        return format!("{port}, segment {:?}, host {host}", nic.segment);
-    };
-    if nic.discovers() {
-        return format!("{port} on {wire}, host {host}, neighbours are discovered");
+    let wire = nic.network.wire_name().unwrap_or_default();
+    match &nic.addressing {
+        Addressing::Discovery(_) => {
+            format!("{port} on {wire}, host {host}, neighbours are discovered")
+        }
+        Addressing::Static(ids) => format!(
+            "{port} on {wire}, host {host}, N_Port_IDs {}, neighbours are configured: {}",
+            ids.n_port_ids,
+            ids.neighbour.len()
+        ),
     }
-    format!(
-        "{port} on {wire}, host {host}, N_Port_IDs {}, neighbours are configured: {}",
-        nic.n_port_ids,
-        nic.neighbour.len()
-    )
 }
 
 fn describe_polling(nic: &NicConfig, is_served: bool) -> String {
-    match (nic.progress, nic.core) {
-        (Progress::Inline, _) => String::new(),
-        (Progress::Pinned, None) if is_served => ", polled on the last permitted core".into(),
-        (Progress::Pinned, None) => ", polled by a dedicated thread".into(),
-        (Progress::Pinned, Some(core)) => format!(", polled on core {core}"),
+    match &nic.progress {
+        Progress::Inline(_) => String::new(),
+        Progress::Pinned(Pinned { core: Some(core) }) => format!(", polled on core {core}"),
+        Progress::Pinned(_) if is_served => ", polled on the last permitted core".into(),
+        Progress::Pinned(_) => ", polled by a dedicated thread".into(),
     }
 }
 
@@ -119,7 +128,7 @@ fn describe_process(process: &ProcessConfig) -> String {
     };
     format!(
         "socket {}, users {users}{groups}, idle {idle}, {metrics}",
-        process.socket.display()
+        socket_of(process).display()
     )
 }
 
@@ -129,16 +138,17 @@ mod tests {
 
     #[test]
     fn process_and_polling_cores_are_described() {
-        let text = "[[nic]]\n[[nic]]\ncore = 3\n[process]\nsocket = \"/run/x.sock\"\n";
+        let text = "[[nic]]\nshm = {}\n[[nic]]\nshm = {}\nprogress.pinned.core = 3\n[process]\nsocket = \"/run/x.sock\"\n";
         let config = Config::parse(text).unwrap();
         let polled_of = |config: &Config| -> Vec<String> {
             let is_served = config.process.is_some();
-            let nics = config.nics.iter();
+            let nics = config.nic.iter();
             nics.map(|nic| describe_polling(nic, is_served)).collect()
         };
         let expected = [", polled on the last permitted core", ", polled on core 3"];
         assert_eq!(polled_of(&config), expected);
-        let alone = Config::parse("[[nic]]\nprogress = \"pinned\"\n[[nic]]\n").unwrap();
+        let alone =
+            Config::parse("[[nic]]\nshm = {}\nprogress.pinned = {}\n[[nic]]\nshm = {}\n").unwrap();
         assert_eq!(polled_of(&alone), [", polled by a dedicated thread", ""]);
         let plain = "socket /run/x.sock, users its own user, idle spin, no metrics";
         assert_eq!(describe_process(&config.process.unwrap()), plain);
@@ -152,18 +162,17 @@ mod tests {
 
     fn lines(text: &str) -> Vec<String> {
         let config = Config::parse(text).unwrap();
-        config.nics.iter().map(describe_nic).collect()
+        config.nic.iter().map(describe_nic).collect()
     }
 
     #[test]
     fn nics_of_all_kinds_are_described() {
-        let text = "[[nic]]\n[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"192.0.2.1\"\n\
-                    [[nic]]\nport = \"af_packet\"\ninterface = \"b\"\nhost = \"192.0.2.1\"\nn_port_ids = \"00.01.01\"\n\
-                    neighbour = [{ host = \"192.0.2.2\", n_port_ids = \"00.02.01\" }]\n\
-                    [[nic]]\nport = \"af_xdp\"\ninterface = \"c\"\nhost = \"192.0.2.1\"\n\
-                    [[nic]]\nport = \"dpdk\"\ndevice = \"net_tap0,iface=d\"\nhost = \"192.0.2.1\"\n\
-                    [[nic]]\ntransport = \"vi-tcp\"\n\
-                    [[nic]]\ntransport = \"vi-tcp\"\nhost = \"fe80::1%lo\"\ntcp_port = 9000\n";
+        let text = "[[nic]]\nshm = {}\n[[nic]]\naf_packet.interface = \"a\"\nhost = \"192.0.2.1\"\n\
+                    [[nic]]\naf_packet.interface = \"b\"\nhost = \"192.0.2.1\"\nstatic.n_port_ids = \"00.01.01\"\n\
+                    static.neighbour = [{ host = \"192.0.2.2\", n_port_ids = \"00.02.01\" }]\n\
+                    [[nic]]\naf_xdp.interface = \"c\"\nhost = \"192.0.2.1\"\n\
+                    [[nic]]\ndpdk.device = \"net_tap0,iface=d\"\nhost = \"192.0.2.1\"\n\
+                    [[nic]]\nvi_tcp = {}\n[[nic]]\nhost = \"fe80::1%lo\"\nvi_tcp.port = 9000\n";
         let expected = [
             "shm, segment \"default\", host ::1",
             "af_packet on a, host 192.0.2.1, neighbours are discovered",

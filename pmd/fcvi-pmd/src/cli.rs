@@ -54,7 +54,11 @@ pub enum Command {
     /// Checks a configuration: prints a line for each NIC, or each error and its remedy.
     Check {
         /// The configuration.
-        file: PathBuf,
+        #[arg(required_unless_present = "print_reference")]
+        file: Option<PathBuf>,
+        /// Print the reference of the configuration file, every table and key, as Markdown.
+        #[arg(long, conflicts_with_all = ["file", "here"])]
+        print_reference: bool,
         /// Also check that this user can use it on this host now: cores, interfaces, permissions, addresses and files.
         /// Removes everything that it creates, except the directory of the socket.
         #[arg(long)]

@@ -197,7 +197,7 @@ pub fn run(cli: &cli::Cli) -> ExitCode {
             once,
         } => snapshot_source::top(process, *interval, *once, &mut out),
         cli::Command::Capture(options) => capture::run(options, &mut out),
-        cli::Command::Check { file, here } => check::run(file, *here, &mut out),
+        cli::Command::Check { file, here, .. } => check::run(file.as_deref(), *here, &mut out),
         cli::Command::Neighbours(options) => neighbours::run(options, &mut out),
     };
     match outcome {

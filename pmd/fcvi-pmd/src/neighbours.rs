@@ -29,7 +29,7 @@ pub(crate) fn run(options: &NeighboursOptions, out: &mut impl Write) -> Result<(
     let config = Config::read(&options.config).map_err(Error::Config)?;
     let config = config.nic(&options.device).ok_or_else(|| Error::NoNic {
         device: options.device.clone(),
-        known: config.nics.iter().map(|nic| nic.name.clone()).collect(),
+        known: config.nic.iter().map(|nic| nic.name.clone()).collect(),
     })?;
     // Installed before the NIC is opened: from then on a signal must close it, so that the port logs out.
     let (sender, events) = mpsc::channel();

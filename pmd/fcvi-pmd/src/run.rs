@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use pmd::attach::server::Server;
-use pmd::config::{Config, NicConfig, ProcessConfig, Quota, TransportKind};
+use pmd::config::{NicConfig, ProcessConfig, Quota, read_to_serve};
 use pmd::logger::LEVEL_VARIABLE;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -71,12 +71,12 @@ fn run_until_end(file: &Path, log: &LogWriter) -> Result<(), Error> {
     vi_core::memory::obey_ptrace_rules()?;
     // Installed before anything is opened: from then on a signal must close it in order.
     let actions = handle_signals(log.clone())?;
-    let config = Config::read_to_serve(file).map_err(Error::Config)?;
+    let config = read_to_serve(file).map_err(Error::Config)?;
     let Some(process) = &config.process else {
         let (config, remedy) = (file.to_owned(), "add one");
         return Err(Error::NoProcess { config, remedy });
     };
-    raise_descriptor_limit(process, &config.nics);
+    raise_descriptor_limit(process, &config.nic);
     let metrics = process.metrics;
     // Bound before applications attach: an invalid address is reported at once.
     let listener = metrics
@@ -195,10 +195,8 @@ fn descriptors_needed(process: &ProcessConfig, nics: &[NicConfig]) -> u64 {
     let pending = process.pending_connections();
     let of_each = APPLICATION_DESCRIPTORS + u64::from(calls);
     // Two sockets for each VI (one connection may be ending), and one for each pending connection.
-    let tcp = nics
-        .iter()
-        .filter(|nic| nic.transport == TransportKind::ViTcp);
-    let tcp = tcp.map(|nic| 2 * u64::from(nic.max_vi) + u64::from(nic.max_incoming));
+    let tcp = nics.iter().filter(|nic| nic.network.vi_tcp().is_some());
+    let tcp = tcp.map(|nic| 2 * u64::from(nic.limits.max_vi) + u64::from(nic.limits.max_incoming));
     let applications = u64::from(process.max_applications) * of_each;
     OWN_DESCRIPTORS + applications + u64::from(pending) + tcp.sum::<u64>()
 }
@@ -242,7 +240,7 @@ fn serve(
 
 /// Applies the settings that can change at run time; an invalid file changes nothing.
 fn reload(server: &Arc<Server>, file: &Path) {
-    match Config::read_to_serve(file) {
+    match read_to_serve(file) {
         Ok(config) => {
             log::info!("{}: configuration reloaded", file.display());
             for later in server.reload(&config) {
@@ -256,6 +254,7 @@ fn reload(server: &Arc<Server>, file: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pmd::config::Config;
 
     #[test]
     fn forward_signals_returns_at_the_second_signal_to_stop() {
@@ -275,9 +274,9 @@ mod tests {
     #[test]
     fn descriptors_needed_uses_the_largest_max_calls() {
         let needed = |text: &str| {
-            let text = format!("{text}\n[[nic]]\n");
+            let text = format!("{text}\n[[nic]]\nshm = {{}}\n");
             let config = Config::parse(&text).unwrap();
-            descriptors_needed(&config.process.unwrap(), &config.nics)
+            descriptors_needed(&config.process.unwrap(), &config.nic)
         };
         let process = "[process]\nmax_applications = 10\n";
         assert_eq!(needed(process), 512 + 10 * 68 + 1024);
@@ -286,7 +285,7 @@ mod tests {
         let more = format!("{quota}[[process.application]]\ngroup = 7\nmax_calls = 9\n");
         assert_eq!(needed(&more), 512 + 10 * 13 + 16);
         let tcp =
-            "[[nic]]\nname = \"tcp\"\ntransport = \"vi-tcp\"\nmax_vi = 100\nmax_incoming = 50\n";
+            "[[nic]]\nvi_tcp = {}\nname = \"tcp\"\nlimits.max_vi = 100\nlimits.max_incoming = 50\n";
         assert_eq!(needed(&format!("{quota}{tcp}")), 512 + 10 * 6 + 16 + 250);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pmd::attach::server::{ApplicationStatus, NicStatus, QuotaUse, Server, Status, ViStatus};
-use pmd::config::{CONFIG_VARIABLE, Config, ProcessConfig};
+use pmd::config::{CONFIG_VARIABLE, Config, ProcessConfig, socket_of};
 use pmd::nic::OwnState;
 use vi_types::ViState;
 
@@ -189,12 +189,12 @@ pub(crate) fn socket(options: &ProcessOptions) -> Result<PathBuf, Error> {
     }
     let named = pmd::environment::variable(CONFIG_VARIABLE).filter(|path| !path.is_empty());
     let Some(config) = options.config.clone().or(named.map(PathBuf::from)) else {
-        return Ok(ProcessConfig::default().socket);
+        return Ok(socket_of(&ProcessConfig::default()));
     };
     let process = Config::read(&config).map_err(Error::Config)?.process;
     let remedy = "name the socket with --socket PATH";
     process
-        .map(|process| process.socket)
+        .map(|process| socket_of(&process))
         .ok_or(Error::NoProcess { config, remedy })
 }
 

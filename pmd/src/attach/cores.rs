@@ -414,7 +414,7 @@ mod tests {
     use crate::attach::client::{Client, Limits};
     use crate::attach::shared_queues::{RingSizes, SharedQueues};
     use crate::attach::socket::Socket;
-    use crate::config::NicConfig;
+    use crate::config::{Network, NicConfig};
     use crate::nic_backend::Backend;
     use crate::open;
     use vi_core::events::AsyncEvent;
@@ -422,7 +422,7 @@ mod tests {
     #[test]
     fn needs_wake_is_true_only_while_the_core_sleeps() {
         let config = NicConfig {
-            segment: format!("unit-{}-core-sleeps", std::process::id()),
+            network: Network::segment(format!("unit-{}-core-sleeps", std::process::id())),
             ..NicConfig::default()
         };
         let (device, nic) = open::open_without_threads(&config).unwrap();
@@ -471,7 +471,7 @@ mod tests {
     #[test]
     fn sleep_is_short_while_an_application_leaves_its_ring_full() {
         let config = NicConfig {
-            segment: format!("unit-{}-cores-room", std::process::id()),
+            network: Network::segment(format!("unit-{}-cores-room", std::process::id())),
             ..NicConfig::default()
         };
         let (device, handle) = open::open_without_threads(&config).unwrap();

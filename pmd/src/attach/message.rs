@@ -9,7 +9,7 @@ use vi_types::{
     ViAttributes, ViState,
 };
 
-use crate::config::{NicConfig, Protection, Quota};
+use crate::config::{Limits, NicConfig, Progress, Protection, Quota};
 
 /// Version of the messages and of the shared queues; both sides must have the same.
 pub(crate) const VERSION: u32 = 7;
@@ -296,27 +296,30 @@ impl Description {
             native_mtu_bytes,
             lenient: config.protection == Protection::Lenient,
             spin_us: config.spin_us,
-            takeover_us: config.takeover_us,
-            max_vi: config.max_vi,
-            max_descriptors_per_queue: config.max_descriptors_per_queue,
-            max_segments_per_descriptor: config.max_segments_per_descriptor,
-            max_cq: config.max_cq.min(quota.max_cq),
-            max_cq_entries: config.max_cq_entries,
-            max_notifies_per_queue: config.max_notifies_per_queue,
-            max_notify_threads: config.max_notify_threads,
-            max_transfer_bytes: config.max_transfer_bytes,
-            max_discriminator_bytes: config.max_discriminator_bytes,
+            takeover_us: config.progress.inline_keys().takeover_us,
+            max_vi: config.limits.max_vi,
+            max_descriptors_per_queue: config.limits.max_descriptors_per_queue,
+            max_segments_per_descriptor: config.limits.max_segments_per_descriptor,
+            max_cq: config.limits.max_cq.min(quota.max_cq),
+            max_cq_entries: config.limits.max_cq_entries,
+            max_notifies_per_queue: config.limits.max_notifies_per_queue,
+            max_notify_threads: config.limits.max_notify_threads,
+            max_transfer_bytes: config.limits.max_transfer_bytes,
+            max_discriminator_bytes: config.limits.max_discriminator_bytes,
             // VIs and regions keep their indices of the process, which exceed the quota.
-            max_regions: config.max_regions,
-            max_registered_bytes: config.max_registered_bytes.min(quota.max_registered_bytes),
-            max_region_bytes: config.max_region_bytes,
-            max_ptags: config.max_ptags.min(quota.max_ptags),
+            max_regions: config.limits.max_regions,
+            max_registered_bytes: config
+                .limits
+                .max_registered_bytes
+                .min(quota.max_registered_bytes),
+            max_region_bytes: config.limits.max_region_bytes,
+            max_ptags: config.limits.max_ptags.min(quota.max_ptags),
             hosts_file: config
                 .hosts_file
                 .as_ref()
                 .map(|path| path.to_string_lossy().into_owned()),
-            quota_vis: config.max_vi.min(quota.max_vi),
-            quota_regions: config.max_regions.min(quota.max_regions),
+            quota_vis: config.limits.max_vi.min(quota.max_vi),
+            quota_regions: config.limits.max_regions.min(quota.max_regions),
             max_descriptors: quota.max_descriptors,
             max_calls: quota.max_calls,
             lock_memory: config.lock_memory,
@@ -334,22 +337,25 @@ impl Description {
                 Protection::Strict
             },
             spin_us: self.spin_us,
-            takeover_us: self.takeover_us,
-            max_vi: self.max_vi,
-            max_descriptors_per_queue: self.max_descriptors_per_queue,
-            max_segments_per_descriptor: self.max_segments_per_descriptor,
-            max_cq: self.max_cq,
-            max_cq_entries: self.max_cq_entries,
-            max_notifies_per_queue: self.max_notifies_per_queue,
-            max_notify_threads: self.max_notify_threads,
-            max_transfer_bytes: self.max_transfer_bytes,
-            max_discriminator_bytes: self.max_discriminator_bytes,
-            max_regions: self.max_regions,
-            max_registered_bytes: self.max_registered_bytes,
-            max_region_bytes: self.max_region_bytes,
-            max_ptags: self.max_ptags,
+            progress: Progress::inline(self.takeover_us),
             hosts_file: self.hosts_file.as_ref().map(Into::into),
             lock_memory: self.lock_memory,
+            limits: Limits {
+                max_vi: self.max_vi,
+                max_descriptors_per_queue: self.max_descriptors_per_queue,
+                max_segments_per_descriptor: self.max_segments_per_descriptor,
+                max_cq: self.max_cq,
+                max_cq_entries: self.max_cq_entries,
+                max_notifies_per_queue: self.max_notifies_per_queue,
+                max_notify_threads: self.max_notify_threads,
+                max_transfer_bytes: self.max_transfer_bytes,
+                max_discriminator_bytes: self.max_discriminator_bytes,
+                max_regions: self.max_regions,
+                max_registered_bytes: self.max_registered_bytes,
+                max_region_bytes: self.max_region_bytes,
+                max_ptags: self.max_ptags,
+                ..Limits::default()
+            },
             ..NicConfig::default()
         }
     }

@@ -27,7 +27,7 @@ use super::releases::{self, Releases};
 use super::reservations::Reservations;
 use super::session::{CountGuard, Session};
 use super::socket::{Listener, Peer, Socket, send_parts};
-use crate::config::{Config, NicConfig, ProcessConfig};
+use crate::config::{Config, NicConfig, ProcessConfig, admit, socket_of};
 use crate::device::Device;
 use crate::nic;
 use crate::open::{self, OpenError};
@@ -118,11 +118,11 @@ impl Server {
         let no_event = |e| OpenError::new(format!("eventfd: {e}"));
         let files = MappedFiles::new().map_err(no_event)?;
         let spare = sys::EventFd::new().map_err(no_event)?;
-        let (listener, socket_file) = socket_file::listen(&process.socket)?;
+        let (listener, socket_file) = socket_file::listen(&socket_of(&process))?;
         let mut cores: Vec<Arc<Core>> = Vec::new();
         let mut threads = Vec::new();
         let mut nics = Vec::new();
-        let opened = config.nics.iter().try_for_each(|nic| {
+        let opened = config.nic.iter().try_for_each(|nic| {
             let core = core_for(nic, &process, &mut cores, &mut threads)?;
             let (device, handle) = open::open_served(nic, |device| core.add(device))
                 .map_err(|e| OpenError::new(format!("NIC {}: {e}", nic.name)))?;
@@ -201,7 +201,7 @@ impl Server {
                 later.push(format!("{key} of [process]"));
             }
         }
-        if config.nics != self.config.nics {
+        if config.nic != self.config.nic {
             later.push("[[nic]]".to_owned());
         }
         if config.alias != self.config.alias {
@@ -400,7 +400,7 @@ impl Server {
         let may_attach = || {
             socket
                 .peer_groups()
-                .is_ok_and(|gids| process.admit(peer.uid, &gids).is_ok())
+                .is_ok_and(|gids| admit(&process, peer.uid, &gids).is_ok())
         };
         let uid = peer.uid;
         if uid != 0 && uid != geteuid().as_raw() && !may_attach() {
@@ -495,7 +495,7 @@ fn core_for(
     threads: &mut Vec<JoinHandle<()>>,
 ) -> Result<Arc<Core>, OpenError> {
     let last = || core_affinity::get_core_ids().and_then(|ids| ids.last().map(|id| id.id));
-    let number = nic.core.or_else(last).unwrap_or(0);
+    let number = nic.progress.core().or_else(last).unwrap_or(0);
     if let Some(core) = cores.iter().find(|core| core.number == number) {
         return Ok(Arc::clone(core));
     }

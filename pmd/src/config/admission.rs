@@ -1,8 +1,9 @@
 //! Admission of applications to the datapath process, and their quotas.
 
-use nix::unistd::{Group, User, geteuid};
+use std::io;
 
-use super::process::{Principal, ProcessConfig, QuotaConfig};
+use nix::unistd::{Group, User, geteuid};
+use vi_config::{Principal, ProcessConfig, QuotaConfig, UserDatabase};
 
 /// Reason why an application may not attach; displayed with what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,16 +42,6 @@ impl core::fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Maps names of users and groups to IDs.
-pub(super) trait UserDatabase {
-    /// Returns the user of this process.
-    fn own_uid(&self) -> u32;
-    /// Looks up a user by name; `None` if there is no such user.
-    fn uid(&self, name: &str) -> nix::Result<Option<u32>>;
-    /// Looks up a group by name; `None` if there is no such group.
-    fn gid(&self, name: &str) -> nix::Result<Option<u32>>;
-}
-
 /// User database of this host.
 pub(super) struct SystemUserDatabase;
 
@@ -59,11 +50,11 @@ impl UserDatabase for SystemUserDatabase {
         geteuid().as_raw()
     }
 
-    fn uid(&self, name: &str) -> nix::Result<Option<u32>> {
+    fn uid(&self, name: &str) -> io::Result<Option<u32>> {
         Ok(User::from_name(name)?.map(|user| user.uid.as_raw()))
     }
 
-    fn gid(&self, name: &str) -> nix::Result<Option<u32>> {
+    fn gid(&self, name: &str) -> io::Result<Option<u32>> {
         Ok(Group::from_name(name)?.map(|group| group.gid.as_raw()))
     }
 }
@@ -74,7 +65,7 @@ struct Credentials<'a> {
     uid: u32,
     gids: &'a [u32],
     /// The first name that could not be looked up.
-    unresolved: Option<(String, nix::Error)>,
+    unresolved: Option<(String, io::Error)>,
 }
 
 impl Credentials<'_> {
@@ -95,87 +86,82 @@ impl Credentials<'_> {
             .is_some_and(|gid| self.gids.contains(&gid))
     }
 
-    fn resolved(&mut self, principal: &Principal, found: nix::Result<Option<u32>>) -> Option<u32> {
+    fn resolved(&mut self, principal: &Principal, found: io::Result<Option<u32>>) -> Option<u32> {
         match (found, principal) {
             (Ok(found), _) => found,
             (Err(_), Principal::Id(_)) => None,
             (Err(error), Principal::Name(name)) => {
-                self.unresolved.get_or_insert((name.clone(), error));
+                self.unresolved.get_or_insert_with(|| (name.clone(), error));
                 None
             }
         }
     }
 }
 
-impl ProcessConfig {
-    /// Checks whether an application of this user and these groups may attach (`gids` includes the primary group), and
-    /// returns its quota. An entry of `application` for its user precedes entries for its groups, of which
-    /// the first in the file applies. Queries the user database of the host, which may take long.
-    ///
-    /// # Errors
-    /// [`Refusal`], whose text states what to change.
-    pub fn admit(&self, uid: u32, gids: &[u32]) -> Result<QuotaConfig, Refusal> {
-        self.admit_with(&SystemUserDatabase, uid, gids)
-    }
-
-    pub(super) fn admit_with(
-        &self,
-        database: &dyn UserDatabase,
-        uid: u32,
-        gids: &[u32],
-    ) -> Result<QuotaConfig, Refusal> {
-        let mut credentials = Credentials {
-            database,
-            uid,
-            gids,
-            unresolved: None,
-        };
-        let is_named = match &self.users {
-            None => uid == database.own_uid(),
-            Some(users) => users.iter().any(|principal| credentials.is_user(principal)),
-        };
-        if !is_named
-            && !self
-                .groups
-                .iter()
-                .any(|principal| credentials.is_in(principal))
-        {
-            return Err(match credentials.unresolved {
-                None => Refusal::NotNamed { uid },
-                Some((name, error)) => Refusal::Unresolved {
-                    uid,
-                    name,
-                    reason: error.desc().to_owned(),
-                },
-            });
-        }
-        let by_user = self.application.iter().find(|entry| {
-            entry
-                .user
-                .as_ref()
-                .is_some_and(|principal| credentials.is_user(principal))
-        });
-        let entry = by_user.or_else(|| {
-            self.application.iter().find(|entry| {
-                entry
-                    .group
-                    .as_ref()
-                    .is_some_and(|principal| credentials.is_in(principal))
-            })
-        });
-        if let (None, Some((name, error))) = (entry, &credentials.unresolved) {
-            log::warn!(
-                "{name:?} of [process] cannot be looked up ({error}): its quota is not applied"
-            );
-        }
-        Ok(entry.map_or(self.quota, |entry| entry.over(&self.quota)))
-    }
+/// Checks whether an application of this user and these groups may attach (`gids` includes the primary group), and returns
+/// its quota. An entry of `application` for its user precedes entries for its groups, of which the first in the file
+/// applies. Queries the user database of the host, which may take long.
+///
+/// # Errors
+/// [`Refusal`], whose text states what to change.
+pub fn admit(process: &ProcessConfig, uid: u32, gids: &[u32]) -> Result<QuotaConfig, Refusal> {
+    admit_with(process, &SystemUserDatabase, uid, gids)
 }
 
+fn admit_with(
+    process: &ProcessConfig,
+    database: &dyn UserDatabase,
+    uid: u32,
+    gids: &[u32],
+) -> Result<QuotaConfig, Refusal> {
+    let mut credentials = Credentials {
+        database,
+        uid,
+        gids,
+        unresolved: None,
+    };
+    let is_named = match &process.users {
+        None => uid == database.own_uid(),
+        Some(users) => users.iter().any(|principal| credentials.is_user(principal)),
+    };
+    if !is_named
+        && !process
+            .groups
+            .iter()
+            .any(|principal| credentials.is_in(principal))
+    {
+        return Err(match credentials.unresolved {
+            None => Refusal::NotNamed { uid },
+            Some((name, error)) => Refusal::Unresolved {
+                uid,
+                name,
+                reason: error.to_string(),
+            },
+        });
+    }
+    let by_user = process.application.iter().find(|entry| {
+        entry
+            .user
+            .as_ref()
+            .is_some_and(|principal| credentials.is_user(principal))
+    });
+    let entry = by_user.or_else(|| {
+        process.application.iter().find(|entry| {
+            entry
+                .group
+                .as_ref()
+                .is_some_and(|principal| credentials.is_in(principal))
+        })
+    });
+    if let (None, Some((name, error))) = (entry, &credentials.unresolved) {
+        log::warn!("{name:?} of [process] cannot be looked up ({error}): its quota is not applied");
+    }
+    Ok(entry.map_or_else(|| process.quota.clone(), |entry| entry.over(&process.quota)))
+}
 #[cfg(test)]
 mod tests {
-    use super::super::process::ApplicationConfig;
     use super::*;
+    use vi_config::ApplicationConfig;
 
     /// alice is 1000, bob 1001, users 100, staff 50; looking up "lost" fails.
     struct Fake;
@@ -185,20 +171,20 @@ mod tests {
             7
         }
 
-        fn uid(&self, name: &str) -> nix::Result<Option<u32>> {
+        fn uid(&self, name: &str) -> io::Result<Option<u32>> {
             match name {
                 "alice" => Ok(Some(1000)),
                 "bob" => Ok(Some(1001)),
-                "lost" => Err(nix::Error::EIO),
+                "lost" => Err(io::ErrorKind::PermissionDenied.into()),
                 _ => Ok(None),
             }
         }
 
-        fn gid(&self, name: &str) -> nix::Result<Option<u32>> {
+        fn gid(&self, name: &str) -> io::Result<Option<u32>> {
             match name {
                 "users" => Ok(Some(100)),
                 "staff" => Ok(Some(50)),
-                "lost" => Err(nix::Error::EIO),
+                "lost" => Err(io::ErrorKind::PermissionDenied.into()),
                 _ => Ok(None),
             }
         }
@@ -209,7 +195,7 @@ mod tests {
     }
 
     fn admit(config: &ProcessConfig, uid: u32, gids: &[u32]) -> Result<QuotaConfig, Refusal> {
-        config.admit_with(&Fake, uid, gids)
+        admit_with(config, &Fake, uid, gids)
     }
 
     #[test]
@@ -306,13 +292,13 @@ mod tests {
 
     #[test]
     fn system_database_knows_root_and_no_invented_name() {
-        assert_eq!(SystemUserDatabase.uid("root"), Ok(Some(0)));
-        assert_eq!(SystemUserDatabase.gid("root"), Ok(Some(0)));
+        assert_eq!(SystemUserDatabase.uid("root").unwrap(), Some(0));
+        assert_eq!(SystemUserDatabase.gid("root").unwrap(), Some(0));
         assert_eq!(
-            SystemUserDatabase.uid("no such user of this host"),
-            Ok(None)
+            SystemUserDatabase.uid("no such user of this host").unwrap(),
+            None
         );
         let config = ProcessConfig::default();
-        assert!(config.admit(SystemUserDatabase.own_uid(), &[]).is_ok());
+        assert!(super::admit(&config, SystemUserDatabase.own_uid(), &[]).is_ok());
     }
 }

@@ -8,9 +8,8 @@ use std::path::Path;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use vi_config::{ConfigError, host_address};
 
-use super::error::{ConfigError, LocatedError};
-use super::{NicConfig, host_address};
 use crate::vitcp::Keys;
 
 /// Address of the entry for all hosts without an entry of their own.
@@ -22,19 +21,17 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Permission bits of group and others.
 const GROUP_AND_OTHER_BITS: u32 = 0o077;
 
-impl NicConfig {
-    /// Reads the keys of this NIC; `None` if it has no key file.
-    ///
-    /// # Errors
-    /// All errors of the file, each with its line.
-    pub(crate) fn read_keys(&self) -> Result<Option<Keys>, String> {
-        let Some(path) = &self.key_file else {
-            return Ok(None);
-        };
-        match read(path) {
-            Ok(keys) => Ok(Some(keys)),
-            Err(error) => Err(format!("key_file: {}", error.in_file(path))),
-        }
+/// Reads the keys of a NIC; `None` if it has no key file.
+///
+/// # Errors
+/// All errors of the file, each with its line.
+pub(crate) fn read_keys(path: Option<&Path>) -> Result<Option<Keys>, String> {
+    let Some(path) = path else {
+        return Ok(None);
+    };
+    match read(path) {
+        Ok(keys) => Ok(Some(keys)),
+        Err(error) => Err(format!("key_file: {}", error.in_file(path))),
     }
 }
 
@@ -98,7 +95,7 @@ impl FileAttributes {
 fn parse(text: &str) -> Result<Keys, ConfigError> {
     let line = |at: usize| Some(text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1);
     let (table, errors) = DeTable::parse_recoverable(text);
-    let mut located: Vec<LocatedError> = errors
+    let mut located: Vec<(Option<usize>, String)> = errors
         .iter()
         .map(|error| {
             // The message of the parser may quote the text.
@@ -106,10 +103,8 @@ fn parse(text: &str) -> Result<Keys, ConfigError> {
                 "duplicate key" => "duplicate address: remove one of the lines",
                 _ => "invalid TOML: a line must be \"ADDRESS\" = \"KEY\", both in quotes",
             };
-            LocatedError {
-                line: line(error.span().unwrap_or_default().start),
-                text: text.into(),
-            }
+            let line = line(error.span().unwrap_or_default().start);
+            (line, text.to_owned())
         })
         .collect();
     let mut keys = Keys::new();
@@ -117,21 +112,18 @@ fn parse(text: &str) -> Result<Keys, ConfigError> {
         for (name, value) in table.get_ref() {
             if let Err(text) = entry(&mut keys, name.get_ref(), value) {
                 let line = line(name.span().start);
-                located.push(LocatedError { line, text });
+                located.push((line, text));
             }
         }
         if located.is_empty() && keys.is_empty() {
             let text =
                 "contains no key, which would prevent all connections: add \"ADDRESS\" = \"KEY\"";
-            located.push(LocatedError {
-                line: None,
-                text: text.into(),
-            });
+            located.push((None, text.to_owned()));
         }
     }
     match located.is_empty() {
         true => Ok(keys),
-        false => Err(ConfigError::of(located)),
+        false => Err(ConfigError::of_lines(located)),
     }
 }
 

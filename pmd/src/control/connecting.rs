@@ -14,7 +14,7 @@ use vi_types::{
 
 use super::{LocalCalls, poller_of, working_poller_for};
 use crate::call_waiters::Object;
-use crate::config::{NicConfig, PortKind, TransportKind, ip_address};
+use crate::config::{Network, NicConfig, ip_address};
 use crate::control_calls::ConnectionCalls;
 use crate::device::Device;
 use crate::listen_retry::{LISTEN_TIMEOUT, retry_listening};
@@ -324,9 +324,10 @@ fn timeout_ns(limit: Option<Duration>) -> Option<u64> {
 /// Logs the reason if a host is unknown on a shared-memory segment.
 fn warn_if_not_on_segment(vi: Vi, transport: &dyn Transport, host: HostAddress) {
     let (device, config) = (vi.device, &vi.device.config);
-    let is_on_segment = config.transport == TransportKind::FcVi && config.port == PortKind::Shm;
-    if is_on_segment && !transport.knows_host(host) {
-        let (host, own, segment) = (ip_address(host), config.own_host(), &config.segment);
+    if let Network::Shm(shm) = &config.network
+        && !transport.knows_host(host)
+    {
+        let (host, own, segment) = (ip_address(host), config.own_host(), &shm.segment);
         let line = format_args!(
             "connection request to {host}: not on segment {segment}, whose programs have the host {own}: connect to \
              localhost, or set host = \"{host}\" in the configuration of all programs of the segment"
@@ -354,7 +355,8 @@ fn await_host_ports(
         transport.resolve_host(state.clock.now_ns(), host, &mut state.path)?
     };
     if is_resolving {
-        let discovery_timeout = Duration::from_millis(device.config.discovery_ms);
+        let discovery_timeout =
+            Duration::from_millis(device.config.addressing.discovery().timeout_ms);
         let poll = |held: &mut BiasedGuard<'_, Option<Backend>>| match poller_of(held, vi, handle) {
             Ok((transport, state)) => {
                 let is_done = state.failure.is_some() || !transport.is_resolving_host(host);
@@ -400,7 +402,8 @@ fn attributes_of(outcome: Result<RemoteVi, CallError>) -> Outcome<Attributes> {
 
 /// Returns the maximum length of security information of VIs of this NIC.
 fn max_security_bytes(nic: &NicConfig) -> usize {
-    match nic.key_file {
+    let tcp = nic.network.vi_tcp();
+    match tcp.and_then(|tcp| tcp.key_file.as_ref()) {
         Some(_) => ConnectionOptions::MAX_KEYED_SECURITY_BYTES,
         None => ConnectionOptions::MAX_SECURITY_BYTES,
     }
@@ -409,12 +412,16 @@ fn max_security_bytes(nic: &NicConfig) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::ViTcp;
 
     #[test]
     fn keys_limit_security_information() {
         let mut nic = NicConfig::default();
         assert_eq!(max_security_bytes(&nic), 256);
-        nic.key_file = Some("keys".into());
+        nic.network = Network::ViTcp(ViTcp {
+            key_file: Some("keys".into()),
+            ..ViTcp::default()
+        });
         assert_eq!(max_security_bytes(&nic), 191);
     }
 }

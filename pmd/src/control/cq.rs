@@ -14,7 +14,7 @@ fn check_entries(device: &Device, entries: u64) -> Outcome<u32> {
     if entries == 0 {
         return Err(CallError::InvalidParameter);
     }
-    let limit = device.config.max_cq_entries;
+    let limit = device.config.limits.max_cq_entries;
     u32::try_from(entries)
         .ok()
         .filter(|entries| *entries <= limit)
@@ -41,7 +41,7 @@ pub(crate) fn create_cq(device: &'static Device, nic_handle: u64, entries: u64) 
             return Ok(cq.revive(nic_handle));
         }
     }
-    Err(LimitReached::all_in_use(Limit::MaxCq, device.config.max_cq, LimitOf::Nic).into())
+    Err(LimitReached::all_in_use(Limit::MaxCq, device.config.limits.max_cq, LimitOf::Nic).into())
 }
 
 /// Resizes a completion queue and keeps its entries in order (VIPL 3.6.3). Its capacity is at least
@@ -104,7 +104,10 @@ mod tests {
     #[test]
     fn stale_cq_handle_is_refused_without_the_backend_lock() {
         let config = crate::config::NicConfig {
-            segment: format!("unit-{}-stale-cq", std::process::id()),
+            network: crate::config::Network::segment(format!(
+                "unit-{}-stale-cq",
+                std::process::id()
+            )),
             ..crate::config::NicConfig::default()
         };
         let (device, nic_handle) = crate::open::open_without_threads(&config).unwrap();

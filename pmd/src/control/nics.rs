@@ -20,7 +20,10 @@ impl NicCalls for LocalCalls {
     }
 
     fn quota(&self, device: &'static Device) -> (u32, u32) {
-        (device.config.max_vi, device.config.max_regions)
+        (
+            device.config.limits.max_vi,
+            device.config.limits.max_regions,
+        )
     }
 
     fn counters(&self, device: &'static Device, _nic: u64) -> Outcome<Vec<(String, u64)>> {
@@ -41,7 +44,7 @@ impl NicCalls for LocalCalls {
     fn create_ptag(&self, device: &'static Device, nic: u64) -> Outcome<u64> {
         device
             .nic_handles
-            .create_tag(device.shared.number, nic, device.config.max_ptags)
+            .create_tag(device.shared.number, nic, device.config.limits.max_ptags)
     }
 
     fn destroy_ptag(&self, device: &'static Device, _nic: u64, ptag: u64) -> Outcome<()> {

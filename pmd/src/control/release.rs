@@ -177,7 +177,7 @@ mod tests {
 
     use super::*;
     use crate::attach::client::ClientId;
-    use crate::config::NicConfig;
+    use crate::config::{Limits, Network, NicConfig};
     use crate::lookup::vi_of;
     use crate::nic;
 
@@ -187,8 +187,11 @@ mod tests {
     /// `posted` receives.
     fn open_with_vis(test: &str, posted: usize) -> (&'static Device, u64, u64) {
         let config = NicConfig {
-            segment: format!("unit-{}-release-{test}", std::process::id()),
-            max_vi: 2 * VIS as u32,
+            limits: Limits {
+                max_vi: 2 * VIS as u32,
+                ..Limits::default()
+            },
+            network: Network::segment(format!("unit-{}-release-{test}", std::process::id())),
             ..NicConfig::default()
         };
         let (device, kept) = crate::open::open_without_threads(&config).unwrap();

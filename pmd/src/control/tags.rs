@@ -33,13 +33,13 @@ mod tests {
     use vi_types::{PtagHandle, ViAttributes};
 
     use super::*;
-    use crate::config::NicConfig;
+    use crate::config::{Network, NicConfig};
     use crate::nic::create_vi;
 
     #[test]
     fn vi_is_not_created_with_a_tag_that_is_destroyed_meanwhile() {
         let config = NicConfig {
-            segment: format!("unit-{}-tags", std::process::id()),
+            network: Network::segment(format!("unit-{}-tags", std::process::id())),
             ..NicConfig::default()
         };
         let (device, nic_handle) = crate::open::open_without_threads(&config).unwrap();

@@ -55,7 +55,7 @@ unsafe fn revive(
 }
 
 fn all_in_use(device: &Device) -> CallError {
-    LimitReached::all_in_use(Limit::MaxVi, device.config.max_vi, LimitOf::Nic).into()
+    LimitReached::all_in_use(Limit::MaxVi, device.config.limits.max_vi, LimitOf::Nic).into()
 }
 
 /// Returns the reason why there is no VI at this index.

@@ -18,7 +18,7 @@ mod lost_descriptor;
 mod shortcut;
 
 use super::*;
-use crate::config::NicConfig;
+use crate::config::{FcVi, Limits, Network, NicConfig};
 use crate::device::Device;
 use crate::nic;
 use crate::queue_calls;
@@ -229,16 +229,22 @@ fn remote(peers: DataSegment) -> DataSegment {
 fn pair(test: &str, reliability: u16, change: impl Fn(&mut NicConfig)) -> (Endpoint, Endpoint) {
     let open = |max_cq| {
         let mut config = NicConfig {
-            segment: format!("unit-{}-{test}", std::process::id()),
             // A test that is stepped through may be slow, and so may the peer's thread.
             ulp_timeout_ms: Some(600_000),
-            silent_port_ms: Some(20_000),
-            max_cq,
+            limits: Limits {
+                max_cq,
+                ..Limits::default()
+            },
+            fc_vi: FcVi {
+                silent_port_ms: Some(20_000),
+                ..FcVi::default()
+            },
+            network: Network::segment(format!("unit-{}-{test}", std::process::id())),
             ..NicConfig::default()
         };
         change(&mut config);
-        if config.shortcut {
-            config.max_cq = 16;
+        if config.fc_vi.shortcut {
+            config.limits.max_cq = 16;
         }
         Endpoint::new(&config, reliability)
     };
@@ -346,7 +352,7 @@ fn in_flight_descriptors_stay_within_configured_limit() {
         ("bound-read", RELIABLE_DELIVERY, control::OP_RDMA_READ),
     ] {
         let (near, far) = pair(test, reliability, |config| {
-            (config.max_in_flight, config.max_rdma_reads) = (4, 3);
+            (config.limits.max_in_flight, config.limits.max_rdma_reads) = (4, 3);
         });
         let bound = if operation == control::OP_RDMA_READ {
             3
@@ -485,7 +491,7 @@ fn descriptor_memory_deregistered_in_flight_fails_vi() {
 #[test]
 fn send_posted_on_idle_vi_is_flushed_while_vi_is_queued() {
     let config = NicConfig {
-        segment: format!("unit-{}-flushed-post", std::process::id()),
+        network: Network::segment(format!("unit-{}-flushed-post", std::process::id())),
         ..NicConfig::default()
     };
     let end = Endpoint::new(&config, RELIABLE_DELIVERY);

@@ -33,7 +33,7 @@ pub(crate) fn attach_as(
     if let Some(device) = attached_device(path, name, protection) {
         return open_again(device, path);
     }
-    check_memory(NicConfig::default().max_vi)?;
+    check_memory(NicConfig::default().limits.max_vi)?;
     let found = handshake::attach(path, name)?;
     let config = found.config(protection)?;
     // The same NIC by another name of it is the same device (VIPL 3.1.1).

@@ -21,7 +21,7 @@ use super::error::OpenError;
 use super::ports;
 use crate::capture_file;
 use crate::coalesce::Coalescer;
-use crate::config::{FaultConfig, NicConfig, PortKind, TransportKind, ip_address};
+use crate::config::{self, FaultConfig, Network, NicConfig, ip_address};
 use crate::datapath::Datapath;
 use crate::device::Device;
 use crate::discovery::{Discovery, FC_VI};
@@ -47,31 +47,37 @@ struct Station {
 
 /// Builds the backend of a device: the poller of its transport.
 pub(super) fn backend(device: &'static Device) -> Result<Backend, OpenError> {
-    Ok(match device.config.transport {
-        TransportKind::FcVi => Backend::FcVi(frame_poller(device)?),
-        TransportKind::ViTcp => Backend::ViTcp(Box::new(stream_poller(device)?)),
+    Ok(match &device.config.network {
+        Network::ViTcp(tcp) => Backend::ViTcp(Box::new(stream_poller(device, tcp)?)),
+        _ => Backend::FcVi(frame_poller(device)?),
     })
 }
 
 /// Returns the scope ID of the host address of a NIC with VI/TCP: the interface index of a link-local address.
 fn tcp_scope(config: &NicConfig) -> Result<u32, OpenError> {
-    let scope = config.own_host().scope();
+    let scope = config::scope(&config.own_host());
     scope.map_err(|error| OpenError::new(error.to_string()))
 }
 
 /// Returns the listening address of a NIC with VI/TCP.
-pub(crate) fn tcp_address(config: &NicConfig) -> Result<SocketAddr, OpenError> {
+pub(crate) fn tcp_address(
+    config: &NicConfig,
+    tcp: &config::ViTcp,
+) -> Result<SocketAddr, OpenError> {
     Ok(match config.own_host().ip() {
-        IpAddr::V4(host) => SocketAddr::from((host, config.tcp_port)),
-        IpAddr::V6(host) => SocketAddrV6::new(host, config.tcp_port, 0, tcp_scope(config)?).into(),
+        IpAddr::V4(host) => SocketAddr::from((host, tcp.port)),
+        IpAddr::V6(host) => SocketAddrV6::new(host, tcp.port, 0, tcp_scope(config)?).into(),
     })
 }
 
 /// Builds the poller of a NIC with VI/TCP.
-fn stream_poller(device: &'static Device) -> Result<Poller<ViTcp>, OpenError> {
+fn stream_poller(
+    device: &'static Device,
+    tcp_config: &config::ViTcp,
+) -> Result<Poller<ViTcp>, OpenError> {
     let config = &device.config;
-    let max_vi = config.max_vi.min(MAX_VI);
-    let mut address = tcp_address(config)?;
+    let max_vi = config.limits.max_vi.min(MAX_VI);
+    let mut address = tcp_address(config, tcp_config)?;
     // Any port: other programs of this host may use the port of the NIC, and share it.
     address.set_port(0);
     vitcp::try_bind(address).map_err(|error| {
@@ -82,22 +88,22 @@ fn stream_poller(device: &'static Device) -> Result<Poller<ViTcp>, OpenError> {
     })?;
     let settings = vitcp::Settings {
         host: config.host_address(),
-        port: config.tcp_port,
+        port: tcp_config.port,
         scope: tcp_scope(config)?,
         max_vi,
-        max_incoming: config.max_incoming,
-        max_in_flight: config.max_in_flight,
-        max_reads: config.max_rdma_reads,
+        max_incoming: config.limits.max_incoming,
+        max_in_flight: config.limits.max_in_flight,
+        max_reads: config.limits.max_rdma_reads,
         response_timeout_ns: config.ulp_timeout_ms() * 1_000_000,
         retry_ns: config.peer_retry_ms * 1_000_000,
-        probe_ms: config.probe_interval_ms,
-        miss_limits: config.miss_limits(),
-        handshake_limits: config.tls.clone().unwrap_or_default().handshake_limits(),
+        probe_ms: config.network.probe_interval_ms(),
+        miss_limits: config::miss_limits(&config.limits),
+        handshake_limits: config::handshake_limits(tcp_config.tls.as_ref()),
         log_limiter: &device.shared.log_limiter,
-        flow_control: config.flow_control,
-        credits_low: config.credits_low,
+        flow_control: tcp_config.flow_control,
+        credits_low: tcp_config.credits_low,
     };
-    let credentials = config
+    let credentials = tcp_config
         .tls
         .as_ref()
         .map(|tls| {
@@ -105,19 +111,19 @@ fn stream_poller(device: &'static Device) -> Result<Poller<ViTcp>, OpenError> {
         })
         .transpose()
         .map_err(OpenError::new)?;
-    let keys = config.read_keys().map_err(OpenError::new)?;
-    let mut tcp = ViTcp::new(settings, config.directory.clone(), credentials, keys)
+    let keys = config::read_keys(tcp_config.key_file.as_deref()).map_err(OpenError::new)?;
+    let mut tcp = ViTcp::new(settings, tcp_config.directory.clone(), credentials, keys)
         .map_err(|error| OpenError::new(format!("VI/TCP: epoll failed: {error}")))?;
     let port = tcp.port();
     let at = port.capabilities().device.clone();
-    if config.tls.is_some() {
+    if tcp_config.tls.is_some() {
         tcp.listen_exclusively()
             .map_err(|error| OpenError::new(format!("{at}: cannot listen: {error}")))?;
     }
     log::info!(
         "{}: VI/TCP{} at {at}, {} progress",
         config.name,
-        if config.tls.is_some() {
+        if tcp_config.tls.is_some() {
             " with TLS"
         } else {
             ""
@@ -130,26 +136,26 @@ fn stream_poller(device: &'static Device) -> Result<Poller<ViTcp>, OpenError> {
         &device.shared.events,
         max_vi,
     );
-    let coalescer = Coalescer::for_streams(config.coalesce_frames);
+    let coalescer = Coalescer::for_streams(config.progress.inline_keys().coalesce_frames);
     Ok(Poller::new(tcp, PollState::new(path, coalescer, None)))
 }
 
 /// Builds the poller of a NIC with FC-VI.
 fn frame_poller(device: &'static Device) -> Result<Poller<FcVi>, OpenError> {
     let config = &device.config;
-    let station = match config.port.is_on_wire() {
-        false => open_shm(config)?,
-        true if config.discovers() => open_anonymous(config)?,
-        true => open_configured(config)?,
+    let station = match (config.network.is_on_wire(), config.addressing.r#static()) {
+        (false, _) => open_shm(config)?,
+        (true, None) => open_anonymous(config)?,
+        (true, Some(ids)) => open_configured(config, &ids.n_port_ids)?,
     };
     let mut port = station.port;
-    if let Some(faults) = &config.fault {
+    if let Some(faults) = &config.fc_vi.fault {
         let injector = fault::FaultInjector::new(port, fault_rates(faults))
             .map_err(|e| OpenError::new(format!("fault: {e}")))?;
         log::info!("{}: fault injection enabled: {faults}", config.name);
         port = Box::new(injector);
     }
-    if let Some(path) = &config.capture {
+    if let Some(path) = &config.fc_vi.capture {
         let tee = capture_file::create(path)
             .and_then(|file| pcapng::PcapngTee::new(port, BufWriter::new(file)))
             .map_err(|e| OpenError::new(format!("capture {}: {e}", path.display())))?;
@@ -163,38 +169,36 @@ fn frame_poller(device: &'static Device) -> Result<Poller<FcVi>, OpenError> {
             "{}: max_transfer_bytes = {}: messages are limited to {max_bytes} bytes, 65,536 frames: lower it, or \
              raise the MTU",
             config.name,
-            config.max_transfer_bytes
+            config.limits.max_transfer_bytes
         );
     }
     let mut engine_config = EngineConfig::new(station.id, config.host_address());
     let mut seed = [0u8; 24];
     random_bytes(&mut seed);
     let (first, names) = seed.split_at(8);
-    let (port_name, node_name) = config
-        .own_names()
-        .map_err(|e| OpenError::new(e.to_string()))?;
+    let (port_name, node_name) = config.addressing.discovery().names();
     engine_config.port_name = port_name.unwrap_or_else(|| local_name(names, 0));
     engine_config.node_name = node_name.unwrap_or_else(|| local_name(names, 8));
     engine_config.data_field_bytes = data_field;
-    engine_config.e_d_tov_ns = config.e_d_tov_ms * 1_000_000;
+    engine_config.e_d_tov_ns = config.fc_vi.e_d_tov_ms * 1_000_000;
     engine_config.r_a_tov_ns = config.r_a_tov_ms() * 1_000_000;
     engine_config.ulp_timeout_ns = config.ulp_timeout_ms() * 1_000_000;
     engine_config.silent_port_ns = config.silent_port_ms() * 1_000_000;
     engine_config.peer_retry_ns = config.peer_retry_ms * 1_000_000;
-    engine_config.probe_interval_ns = match config.port.is_on_wire() {
+    engine_config.probe_interval_ns = match config.network.is_on_wire() {
         // The segment reports stations that have died.
         false => 0,
-        true => config.probe_interval_ms * 1_000_000,
+        true => config.network.probe_interval_ms() * 1_000_000,
     };
-    let max_vi = config.max_vi.min(MAX_VI);
+    let max_vi = config.limits.max_vi.min(MAX_VI);
     engine_config.max_vi = max_vi;
-    engine_config.max_incoming = config.max_incoming;
-    engine_config.max_discriminator_bytes = config.max_discriminator_bytes;
-    engine_config.max_reads_accepted = config.max_rdma_reads;
-    engine_config.max_unanswered = config.max_in_flight;
-    engine_config.miss_limits = config.miss_limits();
-    engine_config.recovery = config.recovery_config();
-    engine_config.shortcut = config.shortcut;
+    engine_config.max_incoming = config.limits.max_incoming;
+    engine_config.max_discriminator_bytes = config.limits.max_discriminator_bytes;
+    engine_config.max_reads_accepted = config.limits.max_rdma_reads;
+    engine_config.max_unanswered = config.limits.max_in_flight;
+    engine_config.miss_limits = config::miss_limits(&config.limits);
+    engine_config.recovery = config::recovery(config);
+    engine_config.shortcut = config.fc_vi.shortcut;
     if device.served.load(Ordering::Relaxed) {
         engine_config.shortcut_bytes = SERVED_PART_BYTES;
     }
@@ -221,7 +225,10 @@ fn frame_poller(device: &'static Device) -> Result<Poller<FcVi>, OpenError> {
         }
         false => None,
     };
-    let coalescer = Coalescer::new(config.coalesce_frames, capabilities.send_alone);
+    let coalescer = Coalescer::new(
+        config.progress.inline_keys().coalesce_frames,
+        capabilities.send_alone,
+    );
     let mut state = PollState::new(path, coalescer, station.claim);
     let mut transport = FcVi::new(engine, neighbours, discovery);
     transport.start_discovery(state.clock.now_ns());
@@ -241,7 +248,7 @@ fn vn_port(
             capabilities.device
         ))
     })?;
-    let beacon_ns = config.beacon_ms * 1_000_000;
+    let beacon_ns = config.addressing.discovery().beacon_ms * 1_000_000;
     let mut discovery = Vn2vnConfig::new(port_name, node_name, FC_VI, MacAddress(enode_mac));
     let pdu_bytes = capabilities.max_frame_bytes - ETHERNET_HEADER_BYTES;
     discovery.max_fcoe_bytes = u16::try_from(pdu_bytes).unwrap_or(u16::MAX);
@@ -249,7 +256,7 @@ fn vn_port(
     discovery.neighbour_lifetime_ns = beacon_ns / 2 * 5;
     let mut login = LoginConfig::new(port_name, node_name, FC_VI, Some(config.host_address()));
     login.data_field_bytes = data_field_bytes;
-    login.e_d_tov_ns = config.e_d_tov_ms * 1_000_000;
+    login.e_d_tov_ns = config.fc_vi.e_d_tov_ms * 1_000_000;
     login.r_a_tov_ns = config.r_a_tov_ms() * 1_000_000;
     login.farp_timeout_ns = FARP_TIMEOUT_NS;
     let mut seed = [0; 8];
@@ -279,16 +286,16 @@ fn local_name(random: &[u8], at: usize) -> u64 {
 }
 
 fn neighbours(config: &NicConfig, id: NPortId) -> Result<Neighbours, OpenError> {
-    let text = |e: crate::config::ConfigError| OpenError::new(e.to_string());
-    let siblings = match config.port.is_on_wire() && !config.discovers() {
-        true => config.own_ids().map_err(text)?,
-        false => Vec::new(),
+    let text = |e: config::ConfigError| OpenError::new(e.to_string());
+    let siblings = match (config.network.is_on_wire(), config.addressing.r#static()) {
+        (true, Some(ids)) => config::n_port_ids(&ids.n_port_ids).map_err(text)?,
+        _ => Vec::new(),
     };
     Ok(Neighbours::new(
         config.host_address(),
         id,
         siblings,
-        config.neighbours().map_err(text)?,
+        config::neighbours(config).map_err(text)?,
     ))
 }
 
@@ -338,20 +345,14 @@ fn open_anonymous(config: &NicConfig) -> Result<Station, OpenError> {
 }
 
 /// Opens a station with an N_Port_ID of the configuration.
-fn open_configured(config: &NicConfig) -> Result<Station, OpenError> {
-    let ids = config
-        .own_ids()
-        .map_err(|e| OpenError::new(e.to_string()))?;
+fn open_configured(config: &NicConfig, n_port_ids: &str) -> Result<Station, OpenError> {
+    let ids = config::n_port_ids(n_port_ids).map_err(|e| OpenError::new(e.to_string()))?;
     // Two devices of one name are on one wire only if their keys are equal, too.
-    let wire = match config.port {
-        PortKind::Dpdk => &config.device,
-        PortKind::Shm | PortKind::AfPacket | PortKind::AfXdp => &config.interface,
-    };
+    let wire = config.network.wire().unwrap_or_default();
     let claims = Claims::of(wire).map_err(|error| {
         OpenError::new(format!(
-            "n_port_ids = {:?}: cannot be claimed: {error}: remove that path (as its owner or root), or \
-             use discovery",
-            config.n_port_ids
+            "n_port_ids = {n_port_ids:?}: cannot be claimed: {error}: remove that path (as its owner or root), or \
+             use discovery"
         ))
     })?;
     let mut claimed = None;
@@ -363,8 +364,7 @@ fn open_configured(config: &NicConfig) -> Result<Station, OpenError> {
     }
     let (id, claim) = claimed.ok_or_else(|| {
         OpenError::new(format!(
-            "n_port_ids = {:?}: all of them are in use by other programs on {wire}; set a larger range",
-            config.n_port_ids
+            "n_port_ids = {n_port_ids:?}: all of them are in use by other programs on {wire}; set a larger range"
         ))
     })?;
     Ok(Station {

@@ -7,7 +7,7 @@ use super::*;
 /// Opens a NIC on a segment of its own, without threads: the test acts in their place.
 fn device(test: &str) -> (&'static Device, u64) {
     let config = crate::config::NicConfig {
-        segment: format!("unit-{}-{test}", std::process::id()),
+        network: crate::config::Network::segment(format!("unit-{}-{test}", std::process::id())),
         ..crate::config::NicConfig::default()
     };
     let (device, nic_handle) = crate::open::open_without_threads(&config).unwrap();

@@ -1,4 +1,4 @@
-//! TLS credentials of a NIC: certificate, private key and authorities of `[nic.tls]`, read once.
+//! TLS credentials of a NIC: certificate, private key and authorities of `[nic.vi_tcp.tls]`, read once.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;

@@ -283,7 +283,7 @@ impl ViTcp {
             io::ErrorKind::AddrInUse => io::Error::new(
                 error.kind(),
                 "another program has the port, which cannot be shared with TLS: have one datapath \
-                 process serve both, or set another tcp_port",
+                 process serve both, or set another port in [nic.vi_tcp]",
             ),
             _ => error,
         })?;
@@ -337,7 +337,7 @@ impl ViTcp {
         if owner.peer()?.uid != nix::unistd::geteuid().as_raw() {
             return Err(io::Error::new(
                 io::ErrorKind::AddrInUse,
-                "a program of another user has the port: set another tcp_port, or have one \
+                "a program of another user has the port: set another port in [nic.vi_tcp], or have one \
                  datapath process serve both",
             ));
         }
@@ -466,7 +466,7 @@ fn connect_to_owner(address: &LocalAddress) -> Result<Socket, ListenError> {
 fn port_taken(directory: &Path) -> ListenError {
     let text = format!(
         "another program has the port and does not share it with this one. It is of another user or container, \
-         uses TLS, or has another `directory` or XDG_RUNTIME_DIR than this one, which uses {}: set another tcp_port, \
+         uses TLS, or has another `directory` or XDG_RUNTIME_DIR than this one, which uses {}: set another port in [nic.vi_tcp], \
          or have one datapath process serve both",
         directory.display()
     );

@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use vi_types::{PtagHandle, ViAttributes};
@@ -9,7 +10,7 @@ use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 
 use super::ViTcp;
 use super::socket::is_would_block;
-use crate::config::{NicConfig, TransportKind};
+use crate::config::{Network, NicConfig, TlsConfig, ViTcp as ViTcpConfig};
 use crate::datapath::Datapath;
 use crate::device::Device;
 use crate::nic;
@@ -28,19 +29,35 @@ pub(super) struct Program {
     pub(super) at: SocketAddr,
 }
 
+/// Configures TLS.
+pub(super) fn with_tls(config: &mut NicConfig, tls: TlsConfig) {
+    config.network = Network::ViTcp(ViTcpConfig {
+        tls: Some(tls),
+        ..ViTcpConfig::default()
+    });
+}
+
+/// Configures the directory of the programs that share the port.
+pub(super) fn in_directory(config: &mut NicConfig, directory: &Path) {
+    config.network = Network::ViTcp(ViTcpConfig {
+        directory: Some(directory.to_owned()),
+        ..ViTcpConfig::default()
+    });
+}
+
 impl Program {
     /// Opens a NIC at an address that is unique for `test`.
     pub(super) fn new(test: u32, change: impl FnOnce(&mut NicConfig)) -> Self {
         let host = Self::host(test);
         let mut config = NicConfig {
-            transport: TransportKind::ViTcp,
             host: Some(host.into()),
             ulp_timeout_ms: Some(600_000),
+            network: Network::ViTcp(ViTcpConfig::default()),
             ..NicConfig::default()
         };
         change(&mut config);
         let (device, nic) = open::open_without_threads(&config).unwrap();
-        let at = SocketAddr::new(host.into(), config.tcp_port);
+        let at = SocketAddr::new(host.into(), ViTcpConfig::default().port);
         let ptag = nic::create_ptag(nic).unwrap();
         Self {
             device,

@@ -14,7 +14,7 @@ use super::connection::{Connection, Phase};
 use super::poll_sockets::{MAX_POLL_UNITS, MAX_TURN_UNITS};
 use super::socket::is_would_block;
 use super::source::Source;
-use super::testkit::{CONNECT_ACCEPT, NAMED, NO_MATCH, Program, request};
+use super::testkit::{CONNECT_ACCEPT, NAMED, NO_MATCH, Program, request, with_tls};
 use super::{MAX_ACCEPTS, ViTcp};
 
 const CONNECT_REJECT: u8 = 7;
@@ -117,7 +117,7 @@ fn tls_records_count_towards_the_limits_of_a_poll() {
     let certificates = Certificates::new("records");
     let host = Program::host(21);
     let program = Program::new(21, |config| {
-        config.tls = Some(certificates.issue("server", host));
+        with_tls(config, certificates.issue("server", host));
     });
     assert!(program.listen());
     let client = certificates.issue("client", HOSTS[0]);
@@ -160,7 +160,7 @@ fn poll_serves_one_handshake_and_a_source_has_its_share() {
     let program = Program::new(23, |config| {
         let mut tls = certificates.issue("server", host);
         tls.max_handshakes_per_source = SHARE;
-        config.tls = Some(tls);
+        with_tls(config, tls);
     });
     let tls = HOSTS.map(|host| certificates.issue(&host.to_string(), host));
     let started = Instant::now();
@@ -198,7 +198,7 @@ fn long_chain_of_a_client_is_refused_before_it_is_tried() {
     let certificates = Certificates::new("chains");
     let host = Program::host(24);
     let program = Program::new(24, |config| {
-        config.tls = Some(certificates.issue("server", host));
+        with_tls(config, certificates.issue("server", host));
     });
     assert!(program.listen());
     for (more, refused) in [(3, 0), (4, 1)] {
@@ -219,7 +219,7 @@ fn peer_request_needs_a_certificate_for_the_address_of_its_sender() {
     let certificates = Certificates::new("peers");
     let host = Program::host(25);
     let program = Program::new(25, |config| {
-        config.tls = Some(certificates.issue("server", host));
+        with_tls(config, certificates.issue("server", host));
     });
     assert!(program.listen());
     let address = |host: Ipv4Addr, name: &[u8]| NetAddress {

@@ -202,9 +202,9 @@ impl fmt::Display for LimitReached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let key = self.limit.key();
         let (scope, raised, table) = match self.of {
-            LimitOf::Nic => ("on this NIC", key, "[[nic]]"),
+            LimitOf::Nic => ("on this NIC", key, "[nic.limits]"),
             LimitOf::Program => ("by this program", key, PROCESS_QUOTA),
-            LimitOf::Queue => ("on this queue", key, "[[nic]]"),
+            LimitOf::Queue => ("on this queue", key, "[nic.limits]"),
             // A divisor.
             LimitOf::User => ("by programs of this user", "user_share", PROCESS_QUOTA),
         };
@@ -305,7 +305,7 @@ mod tests {
         let entries = LimitReached::exceeded(Limit::MaxCqEntries, 64u32, 65);
         assert_eq!(
             text(entries),
-            "max_cq_entries = 64: 65 requested; raise max_cq_entries in [[nic]]"
+            "max_cq_entries = 64: 65 requested; raise max_cq_entries in [nic.limits]"
         );
     }
 }

@@ -76,7 +76,7 @@ extern VIP_RETURN viaduct_get_peer_user(VIP_VI_HANDLE vi, VIP_UINT32 *user);
 
 /* --- Connection options of VI/TCP (draft-dicecco-vitcp-00, 2.2.1) -------------
  *
- * For VIs of a NIC with transport = "vi-tcp" in its configuration. For other VIs,
+ * For VIs of a NIC with [nic.vi_tcp] in its configuration. For other VIs,
  * NULL and invalid handles the calls return VIP_INVALID_PARAMETER, and
  * VIP_ERROR_RESOURCE if the datapath process of the NIC has ended. A call that
  * fails writes nothing.

@@ -90,7 +90,10 @@ fn full_as_two_processes_over_tcp() {
 /// Messages within a process bypass the frames (`shortcut = true`).
 #[test]
 fn all_phases_with_shortcut() {
-    in_one_process(&Installation::with_keys("shortcut", "shortcut = true"));
+    in_one_process(&Installation::with_keys(
+        "shortcut",
+        "fc_vi.shortcut = true",
+    ));
 }
 
 /// membarrier(2) fails, as on an old kernel, and the library uses its fallback.

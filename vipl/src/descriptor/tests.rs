@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use pmd::config::NicConfig;
+use pmd::config::{Network, NicConfig};
 
 use super::*;
 use crate::{MemAttributes, Nic, ReliabilityLevel, Timeout, Vi, provider};
@@ -38,7 +38,7 @@ fn with_buffer(nic: &Nic, ptag: &Ptag, buffer_bytes: usize) -> Descriptor {
 #[test]
 fn posted_descriptor_overwritten_by_rdma_write_completes_with_its_buffer() {
     let nic = Nic::open_with(&NicConfig {
-        segment: format!("descriptor-test-{}", std::process::id()),
+        network: Network::segment(format!("descriptor-test-{}", std::process::id())),
         ..NicConfig::default()
     })
     .unwrap();

@@ -26,7 +26,7 @@ impl fmt::Display for Reason {
             Self::TransferSize { call, wanted, max } => write!(
                 f,
                 "{call}: MaxTransferSize = {wanted}: must be 1 to {max}; raise max_transfer_bytes \
-                 in [[nic]], or the MTU if a message already has 65536 frames"
+                 in [nic.limits], or the MTU if a message already has 65536 frames"
             ),
             Self::Text(text) => f.write_str(text),
         }

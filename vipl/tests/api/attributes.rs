@@ -1,6 +1,7 @@
 //! Changed attributes of existing VIs and memory: effect on transfers, and tags in use.
 
 use crate::common;
+use pmd::config::{Addressing, NeighbourConfig, Network, Progress, Static};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -208,12 +209,15 @@ fn other_hosts_are_discovered_within_the_given_hops() {
     let other = "192.0.2.9".parse().unwrap();
     let named = |takeover_us| {
         open_as(|config| {
-            config.segment = format!("discovery-{}", std::process::id());
-            config.takeover_us = takeover_us;
-            config.neighbour = vec![pmd::config::NeighbourConfig {
-                host: other,
-                n_port_ids: "00.05.01".into(),
-            }];
+            config.network = Network::segment(format!("discovery-{}", std::process::id()));
+            config.progress = Progress::inline(takeover_us);
+            config.addressing = Addressing::Static(Static {
+                n_port_ids: String::new(),
+                neighbour: vec![NeighbourConfig {
+                    host: other,
+                    n_port_ids: "00.05.01".into(),
+                }],
+            });
         })
     };
     let nic = named(1000);

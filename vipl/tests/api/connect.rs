@@ -7,7 +7,7 @@ use crate::common::{
     Endpoint, MAX_TRANSFER_BYTES, SecondProcess, WAIT, counter, is_child, open, open_as,
     unique_discriminator,
 };
-use pmd::config::NicConfig;
+use pmd::config::{Limits, Network, NicConfig};
 use vipl::{HostAddress, Nic, ReliabilityLevel, Timeout, ViState, VipError};
 
 #[test]
@@ -57,8 +57,11 @@ fn request_with_a_longer_discriminator_than_the_servers_limit_is_refused() {
     let open = |name: &str, max_discriminator_bytes| {
         let config = NicConfig {
             name: name.to_owned(),
-            segment: format!("discriminators-{}", std::process::id()),
-            max_discriminator_bytes,
+            limits: Limits {
+                max_discriminator_bytes,
+                ..Limits::default()
+            },
+            network: Network::segment(format!("discriminators-{}", std::process::id())),
             ..NicConfig::default()
         };
         Nic::open_with(&config).expect("a NIC")

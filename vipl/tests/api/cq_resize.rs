@@ -39,7 +39,7 @@ struct Connections {
 }
 
 fn connections(count: usize) -> Connections {
-    let nic = open_as(|config| config.max_descriptors_per_queue = 16);
+    let nic = open_as(|config| config.limits.max_descriptors_per_queue = 16);
     let cq = nic.create_cq(1).unwrap();
     let ends = |with_cq: bool| -> Vec<Endpoint> {
         (0..count)
@@ -205,7 +205,7 @@ fn receive_in_handlers(vi: Arc<Vi>, received: Arc<Received>) {
 fn run_pair(seed: u64, rounds: usize, cq: &CompletionQueue) {
     let mut rng = Rng(seed);
     for round in 0..rounds {
-        let nic = || open_as(|config| config.max_descriptors_per_queue = 16);
+        let nic = || open_as(|config| config.limits.max_descriptors_per_queue = 16);
         let client = Endpoint::with(|vi| vi);
         let server = Endpoint::on(nic(), |vi| vi.send_cq(cq));
         connect(&client, &server);
@@ -276,7 +276,7 @@ fn run_pair(seed: u64, rounds: usize, cq: &CompletionQueue) {
 fn connections_with_handlers_survive_concurrent_resizes() {
     const PAIRS: u64 = 6;
     const ROUNDS: usize = 25;
-    let nic = open_as(|config| config.max_descriptors_per_queue = 16);
+    let nic = open_as(|config| config.limits.max_descriptors_per_queue = 16);
     let cq = nic.create_cq(1).unwrap();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {

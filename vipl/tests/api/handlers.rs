@@ -1,6 +1,7 @@
 //! Error handlers that disconnect VIs, replace themselves, close the NIC, or panic; and the default handler.
 
 use crate::common;
+use pmd::config::Progress;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -81,7 +82,7 @@ fn a_handler_may_set_another_handler_or_none() {
 #[test]
 fn error_handler_may_close_the_nic() {
     for round in 0..20 {
-        let change = |config: &mut pmd::config::NicConfig| config.takeover_us = 1001;
+        let change = |config: &mut pmd::config::NicConfig| config.progress = Progress::inline(1001);
         let (client, server) = pair_on(open(), common::open_as(change));
         let nic = server.nic.handle();
         let errors = set_handler(nic, move |_| vip::close_nic(nic).unwrap());
@@ -101,7 +102,10 @@ fn error_handler_may_close_the_nic() {
 #[test]
 fn handler_and_another_thread_closing_the_nic_do_not_deadlock() {
     for round in 0..20 {
-        let (client, server) = pair_on(open(), common::open_as(|config| config.takeover_us = 1002));
+        let (client, server) = pair_on(
+            open(),
+            common::open_as(|config| config.progress = Progress::inline(1002)),
+        );
         let nic = server.nic.handle();
         let both = Arc::new(Barrier::new(2));
         let errors = {
@@ -200,7 +204,7 @@ fn slow_handler_does_not_delay_data() {
 fn default_handler_lines_are_limited_and_suppressed_ones_counted() {
     const LIMIT: u32 = 3;
     if is_child() {
-        let nic = common::open_as(|config| config.max_log_lines_per_second = LIMIT);
+        let nic = common::open_as(|config| config.limits.max_log_lines_per_second = LIMIT);
         let [client, server] = [0, 1].map(|_| {
             let end = Endpoint::on(nic.clone(), |vi| {
                 vi.reliability(ReliabilityLevel::UnreliableDelivery)

@@ -29,7 +29,7 @@ fn pair_of(
     let client = Endpoint::on(open_as(&limits), |vi| client(vi.reliability(level)));
     let nic = open_as(|config| {
         limits(config);
-        config.max_cq = 512;
+        config.limits.max_cq = 512;
     });
     let server = Endpoint::on(nic, |vi| {
         vi.reliability(level).rdma_read(true).rdma_write(true)
@@ -72,7 +72,7 @@ fn read_of_the_maximum_transfer_size_is_complete() {
         let reader = Endpoint::on(common::open(), |vi| {
             vi.reliability(level).max_transfer_bytes(longest)
         });
-        let target = Endpoint::on(open_as(|config| config.max_cq = 512), |vi| {
+        let target = Endpoint::on(open_as(|config| config.limits.max_cq = 512), |vi| {
             let vi = vi.reliability(level).max_transfer_bytes(longest);
             vi.rdma_read(true)
         });
@@ -130,7 +130,7 @@ fn completions_keep_the_posting_order_behind_pending_reads() {
     let limits = [(1, 1), (2, 5), (256, 256)];
     for (level, (reads, in_flight)) in RELIABLE.into_iter().flat_map(|l| limits.map(|n| (l, n))) {
         let limits = |config: &mut NicConfig| {
-            (config.max_rdma_reads, config.max_in_flight) = (reads, in_flight);
+            (config.limits.max_rdma_reads, config.limits.max_in_flight) = (reads, in_flight);
         };
         let cq = open_as(limits).create_cq(256).unwrap();
         let (reader, target) = pair_of(level, limits, |vi| vi.send_cq(&cq));
@@ -237,7 +237,7 @@ fn completed_send_or_write_has_been_placed() {
 fn sends_in_flight_complete_in_order() {
     const EACH: usize = 300;
     for in_flight in [1, 3, 256] {
-        let limits = |config: &mut NicConfig| config.max_in_flight = in_flight;
+        let limits = |config: &mut NicConfig| config.limits.max_in_flight = in_flight;
         let (client, server) = pair_of(ReliabilityLevel::ReliableReception, limits, |vi| vi);
         for round in 0..3 {
             for (from, to) in [(&client, &server), (&server, &client)] {

@@ -69,62 +69,62 @@ const NOTIFY: &str = "VipSendNotify, VipRecvNotify, VipCQNotify";
 const LIMITS: &[Limit] = &[
     Limit {
         name: "MaxRegisterBytes", key: "max_registered_bytes", range: (4096, 1 << 47),
-        default: |c| c.max_registered_bytes, value: 3 * PAGE_BYTES as u64, reported: Some(|a| a.max_register_bytes),
+        default: |c| c.limits.max_registered_bytes, value: 3 * PAGE_BYTES as u64, reported: Some(|a| a.max_register_bytes),
         exceed: registered_bytes, call: "VipRegisterMem", error: RESOURCE,
     },
     Limit {
         name: "MaxRegisterRegions", key: "max_regions", range: (1, 65535),
-        default: |c| c.max_regions.into(), value: 3, reported: Some(|a| a.max_register_regions),
+        default: |c| c.limits.max_regions.into(), value: 3, reported: Some(|a| a.max_register_regions),
         exceed: regions, call: "VipRegisterMem", error: RESOURCE,
     },
     Limit {
         name: "MaxRegisterBlockBytes", key: "max_region_bytes", range: (1, 1 << 47),
-        default: |c| c.max_region_bytes, value: 5000, reported: Some(|a| a.max_register_block_bytes),
+        default: |c| c.limits.max_region_bytes, value: 5000, reported: Some(|a| a.max_register_block_bytes),
         exceed: block_bytes, call: "VipRegisterMem", error: RESOURCE,
     },
     Limit {
         name: "MaxVI", key: "max_vi", range: (1, 4096),
-        default: |c| c.max_vi.into(), value: 3, reported: Some(|a| a.max_vi),
+        default: |c| c.limits.max_vi.into(), value: 3, reported: Some(|a| a.max_vi),
         exceed: vis, call: "VipCreateVi", error: RESOURCE,
     },
     Limit {
         name: "MaxDescriptorsPerQueue", key: "max_descriptors_per_queue", range: (2, 65536),
-        default: |c| c.max_descriptors_per_queue.into(), value: 3, reported: Some(|a| a.max_descriptors_per_queue),
+        default: |c| c.limits.max_descriptors_per_queue.into(), value: 3, reported: Some(|a| a.max_descriptors_per_queue),
         exceed: descriptors, call: "VipPostSend, VipPostRecv", error: LimitError::Callback(ErrorCode::ViOverrun),
     },
     Limit {
         name: "MaxSegmentsPerDesc", key: "max_segments_per_descriptor", range: (253, 65535),
-        default: |c| c.max_segments_per_descriptor.into(), value: 300, reported: Some(|a| a.max_segments_per_desc),
+        default: |c| c.limits.max_segments_per_descriptor.into(), value: 300, reported: Some(|a| a.max_segments_per_desc),
         exceed: segments, call: "VipPostSend, VipPostRecv", error: LimitError::Status(status::LENGTH_ERROR),
     },
     Limit {
         name: "MaxCQ", key: "max_cq", range: (1, 65536),
-        default: |c| c.max_cq.into(), value: 3, reported: Some(|a| a.max_cq),
+        default: |c| c.limits.max_cq.into(), value: 3, reported: Some(|a| a.max_cq),
         exceed: queues, call: "VipCreateCQ", error: RESOURCE,
     },
     Limit {
         name: "MaxCQEntries", key: "max_cq_entries", range: (1, 1 << 24),
-        default: |c| c.max_cq_entries.into(), value: 5, reported: Some(|a| a.max_cq_entries),
+        default: |c| c.limits.max_cq_entries.into(), value: 5, reported: Some(|a| a.max_cq_entries),
         exceed: entries, call: "VipCreateCQ", error: RESOURCE,
     },
     Limit {
         name: "MaxTransferSize", key: "max_transfer_bytes", range: (65536, 0x7FFF_FFFF),
-        default: |c| c.max_transfer_bytes.into(), value: 70_000, reported: Some(|a| a.max_transfer_size),
+        default: |c| c.limits.max_transfer_bytes.into(), value: 70_000, reported: Some(|a| a.max_transfer_size),
         exceed: transfer, call: "VipCreateVi, VipSetViAttributes", error: LimitError::Call(VipError::InvalidMtu),
     },
     Limit {
         name: "MaxPtags", key: "max_ptags", range: (1, 1 << 24),
-        default: |c| c.max_ptags.into(), value: 4, reported: Some(|a| a.max_ptags),
+        default: |c| c.limits.max_ptags.into(), value: 4, reported: Some(|a| a.max_ptags),
         exceed: ptags, call: "VipCreatePtag", error: RESOURCE,
     },
     Limit {
         name: "pending handlers of each queue", key: "max_notifies_per_queue", range: (1, 1 << 20),
-        default: |c| c.max_notifies_per_queue.into(), value: 3, reported: None,
+        default: |c| c.limits.max_notifies_per_queue.into(), value: 3, reported: None,
         exceed: handlers, call: NOTIFY, error: RESOURCE,
     },
     Limit {
         name: "threads that call handlers, in one process", key: "max_notify_threads", range: (1, 2 * 4096 + 65536),
-        default: |c| c.max_notify_threads.into(), value: 3, reported: None,
+        default: |c| c.limits.max_notify_threads.into(), value: 3, reported: None,
         exceed: notify_threads, call: NOTIFY, error: RESOURCE,
     },
 ];
@@ -139,12 +139,12 @@ const FIXED: &[(&str, &str, &str)] = &[
     (
         "MaxDiscriminatorLen",
         "16; `max_discriminator_bytes` raises it to up to 44, the size of the field in connection frames, except with \
-         `transport = \"vi-tcp\"`. Connection requests with longer ones are refused",
+         `[nic.vi_tcp]`. Connection requests with longer ones are refused",
         "`VIP_INVALID_PARAMETER`",
     ),
     (
         "NativeMTU",
-        "the payload of one frame of the port, or with `transport = \"vi-tcp\"` of one segment, 65511; longer messages take several",
+        "the payload of one frame of the port, or with `[nic.vi_tcp]` of one segment, 65511; longer messages take several",
         "no limit",
     ),
     (
@@ -171,11 +171,14 @@ impl LimitedNic {
     }
 }
 
-/// Parses a configuration with these keys of `[[nic]]`.
+/// Parses a configuration with these keys of `[nic.limits]`.
 fn parse(keys: &str) -> Result<NicConfig, String> {
-    let text = format!("[[nic]]\nsegment = \"{}\"\n{keys}", segment());
+    let text = format!(
+        "[[nic]]\nshm.segment = \"{}\"\n[nic.limits]\n{keys}",
+        segment()
+    );
     let config = Config::parse(&text).map_err(|error| error.to_string())?;
-    Ok(config.nics[0].clone())
+    Ok(config.nic[0].clone())
 }
 
 /// Repeats a call until it fails; returns the number of successful calls, and the error.
@@ -375,7 +378,7 @@ fn check_message(limit: &Limit) {
     let mut calls = limit.call.split(", ");
     let is_named = calls.any(|call| message.starts_with(&format!("{call}: ")));
     assert!(is_named, "{message}: {}", limit.call);
-    let mut expected = vec![format!("raise {key} in [[nic]]")];
+    let mut expected = vec![format!("raise {key} in [nic.limits]")];
     if code == VipError::ErrorResource {
         expected.push(format!(": {key} = {value}: "));
     }
@@ -560,7 +563,7 @@ fn nic_limits_document_is_up_to_date() {
 #[test]
 fn longest_message_is_one_of_65536_frames() {
     const CONFIGURED: u32 = 0x7FFF_FFFF;
-    let nic = common::open_as(|config| config.max_transfer_bytes = CONFIGURED);
+    let nic = common::open_as(|config| config.limits.max_transfer_bytes = CONFIGURED);
     let limit = if common::is_over_tcp() {
         u64::from(CONFIGURED)
     } else {

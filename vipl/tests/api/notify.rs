@@ -1,5 +1,6 @@
 //! Notify handlers: emptied queues, panics, threads, and calls that handlers may make.
 
+use pmd::config::Progress;
 use std::fs;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Barrier};
@@ -93,7 +94,7 @@ fn queue_emptied_by_done_calls_calls_remaining_handlers() {
 
 #[test]
 fn descriptors_passed_to_handlers_free_queue_slots() {
-    let nic = open_as(|config| config.max_descriptors_per_queue = 2);
+    let nic = open_as(|config| config.limits.max_descriptors_per_queue = 2);
     let end = Endpoint::on(nic, |vi| vi);
     let (sender, calls) = channel();
     for round in 0..5 {
@@ -112,7 +113,7 @@ fn descriptors_passed_to_handlers_free_queue_slots() {
 #[test]
 fn handler_may_disconnect_its_vi_and_close_another_nic() {
     let (client, server) = pair();
-    let other = open_as(|config| config.takeover_us = 1003);
+    let other = open_as(|config| config.progress = Progress::inline(1003));
     let vi = Arc::new(server.vi);
     let mut descriptors = server.nic.create_descriptors(2, 0, &server.ptag).unwrap();
     vi.post_recv(descriptors.pop().unwrap()).unwrap();

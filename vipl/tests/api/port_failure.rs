@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use crate::common::raw::Pages;
 use crate::common::{Endpoint, TIMEOUT, WRITABLE, connect, counter, deliver, wait_until};
-use pmd::config::{NicConfig, Progress};
+use pmd::config::{Network, NicConfig, Progress, Shm};
 use vipl::{
     ErrorCode, Nic, ReliabilityLevel, ResourceCode, Timeout, Vi, ViHandle, ViState, VipError,
     provider as vip,
@@ -30,12 +30,15 @@ impl Segment {
     }
 
     /// The configuration of station `number`.
-    fn config(&self, number: u64, progress: Progress) -> NicConfig {
+    fn config(&self, number: u64, progress: &Progress) -> NicConfig {
         NicConfig {
             name: format!("station-{number}"),
-            segment: self.name.clone(),
-            directory: Some(self.parent.clone()),
-            progress,
+            progress: progress.clone(),
+            network: Network::Shm(Shm {
+                segment: self.name.clone(),
+                directory: Some(self.parent.clone()),
+                ..Shm::default()
+            }),
             ..NicConfig::default()
         }
     }
@@ -91,7 +94,7 @@ const CATASTROPHE: (ResourceCode, ErrorCode, Option<ViHandle>) =
     (ResourceCode::Nic, ErrorCode::Catastrophic, None);
 
 /// Fails a NIC that has VIs in each state while threads wait on it.
-fn check_failure(segment: &Segment, progress: Progress, fail: fn(&Segment)) {
+fn check_failure(segment: &Segment, progress: &Progress, fail: fn(&Segment)) {
     let nics = [1, 2].map(|number| Nic::open_with(&segment.config(number, progress)).unwrap());
     let [client_nic, server_nic] = nics;
     // A second handle of the client's NIC, without objects.
@@ -148,7 +151,7 @@ fn check_failure(segment: &Segment, progress: Progress, fail: fn(&Segment)) {
 }
 
 /// Checks what of a failed NIC can still be used, beyond the return codes that the conformance suite checks.
-fn check_calls_after_failure(client: &Endpoint, segment: &Segment, progress: Progress) {
+fn check_calls_after_failure(client: &Endpoint, segment: &Segment, progress: &Progress) {
     let nic = client.nic.handle();
     let refused = Nic::open_with(&segment.config(1, progress)).map(drop);
     assert_eq!(refused, Err(VipError::ErrorResource));
@@ -182,7 +185,7 @@ fn check_requests_after_failure(client: &Endpoint, ud: &Vi) {
 }
 
 /// Opens the NICs again and sends a message.
-fn check_reopen(segment: &Segment, progress: Progress) {
+fn check_reopen(segment: &Segment, progress: &Progress) {
     let [a, b] = [1, 2].map(|number| {
         let nic = Nic::open_with(&segment.config(number, progress));
         Endpoint::on(
@@ -197,13 +200,13 @@ fn check_reopen(segment: &Segment, progress: Progress) {
 #[test]
 fn truncated_segment_fails_a_pinned_nic() {
     let segment = Segment::new("cut-pinned");
-    check_failure(&segment, Progress::Pinned, Segment::truncate);
+    check_failure(&segment, &Progress::pinned(None), Segment::truncate);
 }
 
 #[test]
 fn removed_segment_fails_the_nic() {
     let segment = Segment::new("removed");
-    check_failure(&segment, Progress::Inline, |segment| {
+    check_failure(&segment, &Progress::default(), |segment| {
         let directory = segment.directory();
         segment.damage("rm", &["-r", directory.to_str().unwrap()]);
     });
@@ -212,7 +215,7 @@ fn removed_segment_fails_the_nic() {
 #[test]
 fn overwritten_segment_fails_the_nic() {
     let segment = Segment::new("overwritten");
-    check_failure(&segment, Progress::Inline, |segment| {
+    check_failure(&segment, &Progress::default(), |segment| {
         let bytes = ["if=/dev/zero", "of=segment", "bs=1024", "count=1"];
         segment.damage(
             "dd",
@@ -226,7 +229,7 @@ fn overwritten_segment_fails_the_nic() {
 fn station_with_truncated_rings_fails_alone() {
     let segment = Segment::new("rings");
     let open = |number| {
-        let config = segment.config(number, Progress::Inline);
+        let config = segment.config(number, &Progress::default());
         Endpoint::on(Nic::open_with(&config).unwrap(), |vi| vi.rdma_write(true))
     };
     let (victim, other, third) = (open(1), open(2), open(3));

@@ -14,7 +14,7 @@ use vipl::{Completed, ErrorCode, Nic, Result, Timeout, ViState, VipError, provid
 
 /// Opens a NIC that a pinned thread of this process polls continuously.
 fn open_pinned() -> Nic {
-    open_as(|config| config.progress = Progress::Pinned)
+    open_as(|config| config.progress = Progress::pinned(None))
 }
 
 /// Spins for this time, without calls of the library.
@@ -54,8 +54,8 @@ fn idle_nic_notify_threads_and_waits_sleep() {
         return;
     }
     let pause = Duration::from_millis(500);
-    for progress in [Progress::Inline, Progress::Pinned] {
-        let nic = || open_as(|config| config.progress = progress);
+    for progress in [Progress::default(), Progress::pinned(None)] {
+        let nic = || open_as(|config| config.progress = progress.clone());
         let (client, server) = pair_on(nic(), nic());
         deliver(&client, &server, b"busy");
         let cq = server.nic.create_cq(1).unwrap();
@@ -75,9 +75,9 @@ fn idle_nic_notify_threads_and_waits_sleep() {
             act();
             // The pause may be longer if this thread is descheduled.
             let (used, passed) = (processor_time() - before, begun.elapsed());
-            let allowed = match progress {
-                Progress::Inline => passed / 5,
-                Progress::Pinned => passed * 6 / 5,
+            let allowed = match &progress {
+                Progress::Inline(_) => passed / 5,
+                Progress::Pinned(_) => passed * 6 / 5,
             };
             assert!(
                 used < allowed,
@@ -165,7 +165,7 @@ fn send_to_intermittent_server(client: &Endpoint, server: &Endpoint, messages: u
 #[test]
 fn poller_handover_loses_and_duplicates_no_message() {
     let quick = |config: &mut NicConfig| {
-        config.takeover_us = 50;
+        config.progress = Progress::inline(50);
         config.spin_us = 20;
     };
     let (client, server) = pair_on(open(), open_as(quick));
@@ -176,7 +176,7 @@ fn poller_handover_loses_and_duplicates_no_message() {
 fn send_without_further_calls_is_transmitted() {
     // The poll thread of its NIC sleeps on the port when it posts.
     let quick = |config: &mut NicConfig| {
-        config.takeover_us = 10;
+        config.progress = Progress::inline(10);
         config.spin_us = 0;
     };
     let (client, server) = pair_on(open_as(quick), open());
@@ -193,7 +193,7 @@ fn send_without_further_calls_is_transmitted() {
 fn send_is_transmitted_while_another_thread_sleeps() {
     // No takeover for ten seconds: an unattended doorbell fails the test.
     let slow = |config: &mut NicConfig| {
-        config.takeover_us = 10_000_000;
+        config.progress = Progress::inline(10_000_000);
         config.spin_us = 5;
     };
     let (client, server) = pair_on(open_as(slow), open());
@@ -230,7 +230,10 @@ fn sends_above_the_port_capacity_are_transmitted_during_a_wait() {
 fn time_of_four_rings() -> Duration {
     const MESSAGES: usize = 32;
     const BYTES: usize = 64 * 1024;
-    let (client, server) = pair_on(open(), open_as(|config| config.takeover_us = 1006));
+    let (client, server) = pair_on(
+        open(),
+        open_as(|config| config.progress = Progress::inline(1006)),
+    );
     server.post_receives(MESSAGES, BYTES);
     let begun = Instant::now();
     thread::scope(|scope| {
@@ -267,8 +270,7 @@ fn pinned_nic_serves_polling_waiting_and_inactive_programs() {
 #[test]
 fn unavailable_core_is_refused() {
     let config = common::config(|config| {
-        config.progress = Progress::Pinned;
-        config.core = Some(100_000);
+        config.progress = Progress::pinned(Some(100_000));
     });
     assert_eq!(
         Nic::open_with(&config).unwrap_err(),
@@ -317,7 +319,10 @@ fn close_under_waiting_threads(nic: Nic) {
     connect(&waiting, &peer);
     waiting.post_receives(1, 8);
     let client = Endpoint::on(nic.clone(), |vi| vi);
-    let listener = Endpoint::on(open_as(|config| config.takeover_us = 1004), |vi| vi);
+    let listener = Endpoint::on(
+        open_as(|config| config.progress = Progress::inline(1004)),
+        |vi| vi,
+    );
     let unused = client.address(&unique_discriminator());
     let remote = listener.address(&unique_discriminator());
     thread::scope(|scope| {
@@ -349,7 +354,7 @@ fn close_under_waiting_threads(nic: Nic) {
 
 #[test]
 fn closing_a_nic_ends_the_waits_on_it() {
-    close_under_waiting_threads(open_as(|config| config.takeover_us = 1005));
+    close_under_waiting_threads(open_as(|config| config.progress = Progress::inline(1005)));
     close_under_waiting_threads(open_pinned());
     // Another handle keeps the NIC open.
     let _other = open();

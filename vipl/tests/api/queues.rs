@@ -12,7 +12,7 @@ use vipl::{ErrorCode, ViState, VipError, provider as vip};
 #[test]
 fn completion_queue_of_one_entry_holds_all_entries_of_its_work_queues() {
     const EACH: u64 = 64;
-    let nic = open_as(|config| config.max_descriptors_per_queue = EACH as u32);
+    let nic = open_as(|config| config.limits.max_descriptors_per_queue = EACH as u32);
     let cq = nic.create_cq(1).unwrap();
     let servers = [(); 3].map(|()| Endpoint::on(nic.clone(), |vi| vi.send_cq(&cq).recv_cq(&cq)));
     let clients = [(); 3].map(|()| Endpoint::new());
@@ -50,7 +50,7 @@ fn completion_queue_of_one_entry_holds_all_entries_of_its_work_queues() {
 
 #[test]
 fn vi_in_a_reused_slot_inherits_nothing() {
-    let nic = open_as(|config| config.max_vi = 2);
+    let nic = open_as(|config| config.limits.max_vi = 2);
     let cq = nic.create_cq(4).unwrap();
     let peer = Endpoint::new();
     let mut handles = BTreeSet::new();
@@ -84,7 +84,9 @@ fn vi_in_a_reused_slot_inherits_nothing() {
 fn error_of_a_post_is_reported_after_the_vi_is_in_error() {
     let is_over = AtomicBool::new(false);
     for _ in 0..100 {
-        let end = RawEndpoint::new(&config(|config| config.max_descriptors_per_queue = 4));
+        let end = RawEndpoint::new(&config(|config| {
+            config.limits.max_descriptors_per_queue = 4
+        }));
         let errors = errors_of(end.nic);
         is_over.store(false, Ordering::Relaxed);
         thread::scope(|scope| {

@@ -1,5 +1,6 @@
 //! VIs, completion queues and NICs destroyed during waiting calls and notify handlers.
 
+use pmd::config::Progress;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Barrier};
@@ -15,7 +16,9 @@ use vipl::{Done, NicHandle, Returned, Timeout, ViHandle, VipError, provider as v
 
 /// An endpoint on a separate NIC for each value of `takeover_us`, so that a test can close it.
 fn raw_endpoint(takeover_us: u64) -> RawEndpoint {
-    RawEndpoint::new(&config(|config| config.takeover_us = takeover_us))
+    RawEndpoint::new(&config(|config| {
+        config.progress = Progress::inline(takeover_us)
+    }))
 }
 
 /// A handler that sends to the channel when called; dropping it uncalled disconnects the channel.

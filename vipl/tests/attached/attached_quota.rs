@@ -164,19 +164,24 @@ fn regions_up_to_the_quota_are_mapped_at_once() {
 fn default_quota_is_a_share_of_the_nic_and_is_reported() {
     const SHARE: usize = 16;
     let test = "default_quota_is_a_share_of_the_nic_and_is_reported";
-    with_process_of(test, &format!("{SHM}max_vi = 128\n"), "", |process| {
-        let nic = process.attach();
-        let attributes = nic.attributes();
-        assert_eq!(attributes.max_vi, SHARE as u64);
-        assert_eq!(
-            (attributes.max_register_regions, attributes.max_ptags),
-            (4096, 512)
-        );
-        let ptag = nic.create_ptag().unwrap();
-        let _vis: Vec<_> = (0..SHARE).map(|_| nic.vi(&ptag).build().unwrap()).collect();
-        let refused = nic.vi(&ptag).build().map(drop);
-        assert_eq!(refused, Err(VipError::ErrorResource));
-    });
+    with_process_of(
+        test,
+        &format!("{SHM}limits.max_vi = 128\n"),
+        "",
+        |process| {
+            let nic = process.attach();
+            let attributes = nic.attributes();
+            assert_eq!(attributes.max_vi, SHARE as u64);
+            assert_eq!(
+                (attributes.max_register_regions, attributes.max_ptags),
+                (4096, 512)
+            );
+            let ptag = nic.create_ptag().unwrap();
+            let _vis: Vec<_> = (0..SHARE).map(|_| nic.vi(&ptag).build().unwrap()).collect();
+            let refused = nic.vi(&ptag).build().map(drop);
+            assert_eq!(refused, Err(VipError::ErrorResource));
+        },
+    );
 }
 
 #[test]

@@ -9,15 +9,15 @@ use vipl::{Completed, CqEntry, Nic, Timeout, Vi, VipError, provider as vip};
 /// Maximum of posted descriptors on each work queue.
 const DEPTH: usize = 8;
 /// Keys of a NIC of a datapath process with the same limits as [`small_queues`].
-const SMALL_QUEUES: &str = "port = \"shm\"\nsegment = \"attached\"\ndirectory = DIRECTORY\n\
-                            e_d_tov_ms = 60000\nsilent_port_ms = 60000\n\
-                            max_descriptors_per_queue = 8\n";
+const SMALL_QUEUES: &str = "shm.segment = \"attached\"\nshm.directory = DIRECTORY\n\
+                            fc_vi.e_d_tov_ms = 60000\nfc_vi.silent_port_ms = 60000\n\
+                            limits.max_descriptors_per_queue = 8\n";
 
 /// Opens a NIC with small work queues. The name makes it different from the NICs of other tests.
 fn small_queues(name: &str) -> Nic {
     open_as(|config| {
         config.name = name.to_owned();
-        config.max_descriptors_per_queue = DEPTH as u32;
+        config.limits.max_descriptors_per_queue = DEPTH as u32;
     })
 }
 

@@ -9,7 +9,7 @@ use vipl::{ErrorCode, MemoryHandle, Nic, ReliabilityLevel, RemoteBuffer, ViState
 /// Runs a test over shared-memory frames, over the shortcut without frames, and over VI/TCP.
 fn each_transport(test: impl Fn(&dyn Fn(&mut NicConfig))) {
     test(&|_| ());
-    test(&|config| config.shortcut = true);
+    test(&|config| config.fc_vi.shortcut = true);
     test(&|config| use_tcp(config, 0));
 }
 
@@ -48,8 +48,8 @@ fn guessed_handles_access_nothing_and_break_only_their_connection() {
         let (secret, others) = (victim.region(64, WRITABLE), other.region(64, WRITABLE));
         let nic = victim.nic.handle();
         let config = NicConfig::default();
-        let burst = u64::from(config.rdma_miss_burst);
-        let limit = u64::from(config.rdma_misses_per_connection);
+        let burst = u64::from(config.limits.rdma_miss_burst);
+        let limit = u64::from(config.limits.rdma_misses_per_connection);
         let mut guesses = wrong_handles(secret.remote_buffer());
         for remote in guesses.by_ref().take(burst as usize) {
             assert!(write_word(&attacker, remote));
@@ -100,12 +100,15 @@ fn peer_that_reconnects_for_each_guess_is_limited() {
     each_transport(|change| {
         let victims = open_as(|config| {
             change(config);
-            (config.rdma_miss_burst, config.rdma_misses_per_hour) = (BURST, 1);
+            (
+                config.limits.rdma_miss_burst,
+                config.limits.rdma_misses_per_hour,
+            ) = (BURST, 1);
         });
         // A different NIC of this process: a different N_Port.
         let attackers = open_as(|config| {
             change(config);
-            config.max_cq = 7;
+            config.limits.max_cq = 7;
         });
         let attempt = |is_valid: bool| {
             let victim = Endpoint::on(victims.clone(), |vi| vi.rdma_write(true));
@@ -147,7 +150,7 @@ fn guesses_through_a_datapath_process_break_only_their_connection() {
         });
         assert!(broken.is_some(), "all other handles were tried");
         // One error for each look-up, and one for the break.
-        let burst = NicConfig::default().rdma_miss_burst as usize;
+        let burst = NicConfig::default().limits.rdma_miss_burst as usize;
         victim.expect_errors(&vec![ErrorCode::RdmawProt; burst + 1]);
         for end in [&victim, &attacker] {
             end.expect_errors(&[ErrorCode::ConnLost]);

@@ -58,7 +58,7 @@ fn user_of_another_nic_is_not_known() {
 #[test]
 fn user_through_a_datapath_process_is_that_of_the_attached_program() {
     let test = "user_through_a_datapath_process_is_that_of_the_attached_program";
-    let tcp_keys = format!("transport = \"vi-tcp\"\nhost = \"{}\"\n", tcp_host(4));
+    let tcp_keys = format!("vi_tcp = {{}}\nhost = \"{}\"\n", tcp_host(4));
     for (keys, is_tcp) in [(SHM, false), (tcp_keys.as_str(), true)] {
         with_process_of(test, keys, "", |process| {
             let attached = || end(process.attach());

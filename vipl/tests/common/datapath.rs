@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use pmd::attach::server::Server;
-use pmd::config::Config;
+use pmd::config::read_to_serve;
 use vipl::Nic;
 
 use super::test_command;
@@ -22,12 +22,12 @@ pub(crate) struct DatapathProcess {
 }
 
 /// Keys of `[[nic]]` of a NIC on a segment in the directory of the test.
-pub(crate) const SHM: &str = "port = \"shm\"\nsegment = \"attached\"\ndirectory = DIRECTORY\n";
+pub(crate) const SHM: &str = "shm.segment = \"attached\"\nshm.directory = DIRECTORY\n";
 
 /// Runs the test of this name with a datapath process on a segment. `process` has further keys of `[process]`, and
 /// tables; DIRECTORY in it is replaced by the directory of the test.
 pub(crate) fn with_process(test: &str, process: &str, run: impl FnOnce(&DatapathProcess)) {
-    let nic = format!("{SHM}e_d_tov_ms = 60000\nsilent_port_ms = 60000\n");
+    let nic = format!("{SHM}fc_vi.e_d_tov_ms = 60000\nfc_vi.silent_port_ms = 60000\n");
     with_process_of(test, &nic, process, run);
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn serve_if_child() {
         return;
     };
     vi_core::memory::obey_ptrace_rules().unwrap();
-    let config = Config::read_to_serve(Path::new(&config)).unwrap();
+    let config = read_to_serve(Path::new(&config)).unwrap();
     let server = Server::start(config, |_| Vec::new()).unwrap();
     println!("{READY}");
     stdin().read_to_end(&mut Vec::new()).unwrap();

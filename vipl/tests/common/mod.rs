@@ -17,7 +17,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pmd::config::{NicConfig, TransportKind};
+use pmd::config::{FcVi, Inline, Network, NicConfig, ViTcp};
 use vipl::{
     Buffer, Completed, Descriptor, ErrorCode, NetAddress, Nic, NicHandle, Operation, Ptag,
     RdmaAccess, RdmaRegion, ReliabilityLevel, RemoteBuffer, Result, Timeout, Vi, ViBuilder,
@@ -70,18 +70,31 @@ pub(crate) fn open_as(change: impl FnOnce(&mut NicConfig)) -> Nic {
 /// The changed configuration of this test run's NIC. Its timeouts are long enough for a thread that is descheduled.
 pub(crate) fn config(change: impl FnOnce(&mut NicConfig)) -> NicConfig {
     let mut config = NicConfig {
-        segment: segment(),
-        e_d_tov_ms: 60_000,
         ulp_timeout_ms: Some(60_000),
-        silent_port_ms: Some(60_000),
+        fc_vi: FcVi {
+            e_d_tov_ms: 60_000,
+            silent_port_ms: Some(60_000),
+            ..FcVi::default()
+        },
+        network: Network::segment(segment()),
         ..NicConfig::default()
     };
     if is_over_tcp() {
-        config.transport = TransportKind::ViTcp;
+        config.network = Network::ViTcp(ViTcp::default());
         config.host = Some(own_host().into());
     }
     change(&mut config);
     config
+}
+
+/// The VI/TCP keys of a NIC with VI/TCP.
+pub(crate) fn tcp_keys(config: &mut NicConfig) -> &mut ViTcp {
+    config.network.vi_tcp_mut().expect("VI/TCP")
+}
+
+/// The keys of the inline progress of a NIC with inline progress.
+pub(crate) fn inline_keys(config: &mut NicConfig) -> &mut Inline {
+    config.progress.inline_mut().expect("inline progress")
 }
 
 /// Returns whether this test run uses VI/TCP.
@@ -112,7 +125,7 @@ const LAST_HOST: u32 = 255;
 
 /// Configures VI/TCP at [`tcp_host`] `number`.
 pub(crate) fn use_tcp(config: &mut NicConfig, number: u32) {
-    config.transport = TransportKind::ViTcp;
+    config.network = Network::ViTcp(ViTcp::default());
     config.host = Some(tcp_host(number).into());
 }
 

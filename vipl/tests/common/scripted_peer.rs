@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use pmd::config::{NicConfig, TransportKind};
+use pmd::config::{Network, NicConfig, ViTcp};
 use socket2::{Domain, Socket, Type};
 use vi_types::status;
 use vipl::{
@@ -13,8 +13,8 @@ use vipl::{
 };
 
 use super::{
-    Endpoint, FIRST_OF_PEERS, FIRST_OF_TLS, MAX_TRANSFER_BYTES, TIMEOUT, open_as, tcp_host,
-    unique_discriminator,
+    Endpoint, FIRST_OF_PEERS, FIRST_OF_TLS, MAX_TRANSFER_BYTES, TIMEOUT, inline_keys, open_as,
+    tcp_host, unique_discriminator,
 };
 
 // Segment types and flags of docs/spec/vitcp.md.
@@ -240,10 +240,10 @@ impl ConnectionSetup {
     ) -> (Endpoint, ScriptedPeer) {
         let host = host_of_test();
         let nic = open_as(|config| {
-            config.transport = TransportKind::ViTcp;
+            config.network = Network::ViTcp(ViTcp::default());
             config.host = Some(host.into());
             // Sends each posted descriptor at once, so that the state of the connection is known.
-            config.coalesce_frames = 1;
+            inline_keys(config).coalesce_frames = 1;
             change(config);
         });
         let local = Endpoint::on(nic, |vi| configure(vi.reliability(self.level)));

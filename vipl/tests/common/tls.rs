@@ -6,12 +6,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use pmd::config::{NicConfig, TlsConfig};
+use pmd::config::{NicConfig, TlsConfig, ViTcp};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType, date_time_ymd};
 use vipl::{Nic, VipError};
 
 use super::{
-    Endpoint, FIRST_OF_TLS, counter, open_as, tcp_host, unique_discriminator, use_tcp, wait_until,
+    Endpoint, FIRST_OF_TLS, counter, open_as, tcp_host, tcp_keys, unique_discriminator, use_tcp,
+    wait_until,
 };
 
 /// The directory of a test, removed when dropped, and its addresses.
@@ -44,7 +45,7 @@ impl Files {
     /// Configures VI/TCP at the address of NIC `number`, with TLS if `tls` is given.
     pub(crate) fn configure(&self, config: &mut NicConfig, number: u32, tls: Option<&TlsConfig>) {
         use_tcp(config, self.first_host + number);
-        config.tls = tls.cloned();
+        tcp_keys(config).tls = tls.cloned();
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -137,5 +138,5 @@ pub(crate) fn wait_for_counter(end: &Endpoint, name: &str, least: u64) {
 
 /// The default TCP port of VI/TCP.
 pub(crate) fn vitcp_port() -> u16 {
-    NicConfig::default().tcp_port
+    ViTcp::default().port
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pmd::config::NicConfig;
+use pmd::config::{NicConfig, Progress};
 use vipl::{NicHandle, ViState, provider as vip};
 
 use crate::arena::{Allocation, Arena};
@@ -78,18 +78,21 @@ pub(crate) fn configs() -> [NicConfig; 2] {
         common::config(|config| {
             *config = NicConfig {
                 name: format!("random-{name}"),
-                takeover_us: 10_000_000,
-                max_vi: 8,
-                max_descriptors_per_queue: 4,
-                max_cq: 4,
-                max_cq_entries: 4096,
-                max_regions: 24,
-                max_notifies_per_queue: 3,
-                max_ptags: 8,
-                max_transfer_bytes: 65536,
-                // The model has no limit on refused accesses.
-                rdma_miss_burst: 1_000_000,
-                rdma_misses_per_connection: 1_000_000,
+                progress: Progress::inline(10_000_000),
+                limits: pmd::config::Limits {
+                    max_vi: 8,
+                    max_descriptors_per_queue: 4,
+                    max_cq: 4,
+                    max_cq_entries: 4096,
+                    max_regions: 24,
+                    max_notifies_per_queue: 3,
+                    max_ptags: 8,
+                    max_transfer_bytes: 65536,
+                    // The model has no limit on refused accesses.
+                    rdma_miss_burst: 1_000_000,
+                    rdma_misses_per_connection: 1_000_000,
+                    ..pmd::config::Limits::default()
+                },
                 ..config.clone()
             }
         })

@@ -5,9 +5,9 @@ use std::thread;
 
 use crate::common::datapath::with_process_of;
 use crate::common::{
-    Endpoint, WAIT, deliver, open_as, pattern, tcp, tcp_host, unique_discriminator,
+    Endpoint, WAIT, deliver, open_as, pattern, segment, tcp, tcp_host, unique_discriminator,
 };
-use pmd::config::{PortKind, TransportKind};
+use pmd::config::Network;
 use vipl::{
     ConnectionOptions, ErrorCode, NegotiatedOptions, Timeout, ViBuilder, ViState, VipError,
     provider,
@@ -184,8 +184,7 @@ fn invalid_options_are_refused_and_change_nothing() {
     let changed = client.vi.set_connection_options(&default);
     assert_eq!(changed, Err(VipError::InvalidState));
     let fc_vi = open_as(|config| {
-        config.transport = TransportKind::FcVi;
-        config.port = PortKind::Shm;
+        config.network = Network::segment(segment());
     });
     let fc_vi = Endpoint::on(fc_vi, |vi| vi);
     assert_eq!(fc_vi.vi.connection_options(), Err(invalid));
@@ -226,7 +225,7 @@ fn request_of_a_timed_out_client_reports_timeout() {
 #[test]
 fn options_are_negotiated_through_a_datapath_process() {
     let host = tcp_host(23);
-    let keys = format!("transport = \"vi-tcp\"\nhost = \"{host}\"\n");
+    let keys = format!("vi_tcp = {{}}\nhost = \"{host}\"\n");
     let test = "options_are_negotiated_through_a_datapath_process";
     with_process_of(test, &keys, "", |process| {
         for is_client in [true, false] {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::raw::{Pages, RawEndpoint, errors_of, post_empty_recv};
 use crate::common::{
-    Endpoint, LEVELS, TIMEOUT, WRITABLE, connect, counter, deliver, open_as, pattern, use_tcp,
-    wait_until,
+    Endpoint, LEVELS, TIMEOUT, WRITABLE, connect, counter, deliver, inline_keys, open_as, pattern,
+    tcp_keys, use_tcp, wait_until,
 };
 use vi_types::status;
 use vipl::provider as vip;
@@ -16,8 +16,8 @@ use vipl::{ErrorCode, Nic, ReliabilityLevel, Timeout, ViAttributes, ViState, Vip
 fn tcp(flow_control: bool, number: u32) -> Nic {
     open_as(|config| {
         use_tcp(config, number);
-        config.flow_control = flow_control;
-        config.max_descriptors_per_queue = 2048;
+        tcp_keys(config).flow_control = flow_control;
+        config.limits.max_descriptors_per_queue = 2048;
     })
 }
 
@@ -155,8 +155,8 @@ const LONG_MESSAGES: usize = 256;
 fn no_takeover(number: u32) -> Nic {
     open_as(|config| {
         use_tcp(config, number);
-        config.max_in_flight = LONG_MESSAGES as u32;
-        config.takeover_us = 10_000_000;
+        config.limits.max_in_flight = LONG_MESSAGES as u32;
+        inline_keys(config).takeover_us = 10_000_000;
     })
 }
 
@@ -249,7 +249,7 @@ fn messages_behind_one_that_breaks_the_vi_are_not_processed() {
         common::config(|config| {
             use_tcp(config, number);
             // It reads only in calls of the test.
-            config.takeover_us = 10_000_000;
+            inline_keys(config).takeover_us = 10_000_000;
         })
     };
     let [end, peer] = [1, 2].map(|number| {

@@ -37,8 +37,8 @@ impl Owner {
         let reliable = level != ReliabilityLevel::UnreliableDelivery;
         let (end, peer) = setup.connect(
             |config| {
-                config.max_transfer_bytes = LONG_BYTES as u32;
-                config.max_in_flight = 256;
+                config.limits.max_transfer_bytes = LONG_BYTES as u32;
+                config.limits.max_in_flight = 256;
             },
             |vi| {
                 vi.max_transfer_bytes(LONG_BYTES as u64)

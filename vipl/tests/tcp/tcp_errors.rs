@@ -195,7 +195,7 @@ fn message_above_the_negotiated_transfer_size_is_an_error() {
 #[test]
 fn reads_above_the_advertised_limit_break_the_connection() {
     for level in RELIABLE {
-        let one = |config: &mut NicConfig| config.max_rdma_reads = 1;
+        let one = |config: &mut NicConfig| config.limits.max_rdma_reads = 1;
         let (local, mut peer) = connect_with(level, one, |vi| vi.rdma_read(true));
         let memory = local.region(64, READABLE);
         let request = rdma(memory.remote_buffer(), 64, &[]);

@@ -10,7 +10,8 @@ use std::thread;
 
 use crate::common::datapath::{serve_if_child, with_process_of};
 use crate::common::{
-    Endpoint, LEVELS, WAIT, deliver, open_as, pattern, tcp_host, unique_discriminator, use_tcp,
+    Endpoint, LEVELS, WAIT, deliver, open_as, pattern, tcp_host, tcp_keys, unique_discriminator,
+    use_tcp,
 };
 use pmd::config::NicConfig;
 use vipl::{ConnectionOptions, NetAddress, Nic, ViState, VipError};
@@ -65,7 +66,7 @@ impl Drop for KeyFile {
 
 fn configure(config: &mut NicConfig, number: u32, keys: Option<&KeyFile>) {
     use_tcp(config, FIRST_HOST + number);
-    config.key_file = keys.map(|keys| keys.0.clone());
+    tcp_keys(config).key_file = keys.map(|keys| keys.0.clone());
 }
 
 fn nic(number: u32, keys: Option<&KeyFile>) -> Nic {
@@ -372,11 +373,7 @@ fn keys_are_checked_through_a_datapath_process() {
     serve_if_child();
     let _serial = serialise();
     let keys = KeyFile::for_all(KEY);
-    let text = format!(
-        "transport = \"vi-tcp\"\nhost = \"{}\"\nkey_file = {:?}\n",
-        host(3),
-        keys.0
-    );
+    let text = format!("host = \"{}\"\nvi_tcp.key_file = {:?}\n", host(3), keys.0);
     let test = "keys_are_checked_through_a_datapath_process";
     with_process_of(test, &text, "", |process| {
         let server = Endpoint::on(process.attach(), |vi| vi);

@@ -7,7 +7,7 @@ use std::thread;
 
 use crate::common::tls::{Files, nic, valid, vitcp_port};
 use crate::common::{
-    Endpoint, LEVELS, READ_WRITE, WAIT, connect, counter, deliver, open_as, pattern,
+    Endpoint, LEVELS, READ_WRITE, WAIT, connect, counter, deliver, open_as, pattern, tcp_keys,
     unique_discriminator,
 };
 use pmd::config::TlsConfig;
@@ -155,7 +155,7 @@ impl Relay {
         let relay = Self::start(files);
         let client = open_as(|config| {
             files.configure(config, 1, Some(&client_tls));
-            config.max_in_flight = 256;
+            config.limits.max_in_flight = 256;
         });
         let client = Endpoint::on(client, |vi| vi.reliability(level));
         let server = Endpoint::on(nic(files, 2, Some(&server_tls)), |vi| vi.reliability(level));
@@ -261,7 +261,7 @@ fn flow_control_works_over_tls() {
     let with = |number, tls: &TlsConfig| {
         open_as(|config| {
             files.configure(config, number, Some(tls));
-            config.flow_control = true;
+            tcp_keys(config).flow_control = true;
         })
     };
     let client = Endpoint::on(with(1, &client_tls), |vi| vi);

@@ -210,13 +210,13 @@ fn second_program_on_a_tls_port_is_refused() {
     let first = nic(&files, 1, Some(&tls));
     let same = common::config(|config| {
         files.configure(config, 1, Some(&tls));
-        config.max_cq = 7;
+        config.limits.max_cq = 7;
     });
     let refused = Nic::open_with(&same).map(drop).unwrap_err();
     let message = vipl::provider::last_error().unwrap_or_default();
     assert_eq!(refused, VipError::ErrorResource);
     assert!(
-        message.contains("another program has the port") && message.contains("tcp_port"),
+        message.contains("another program has the port") && message.contains("[nic.vi_tcp]"),
         "{message}"
     );
     drop(first);

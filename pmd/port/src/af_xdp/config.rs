@@ -228,7 +228,7 @@ impl fmt::Display for AfXdpError {
             Self::NoKernelSupport { lacking } => write!(
                 f,
                 "this kernel has no {lacking}: use Linux 5.11 or later with \
-                 CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL, or port = \"af_packet\""
+                 CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL, or [nic.af_packet]"
             ),
             Self::BadConfig { key, reason } => write!(f, "{key} {reason}"),
             Self::Interface(error) => error.fmt(f),
@@ -240,18 +240,18 @@ impl fmt::Display for AfXdpError {
                 f,
                 "interface {interface:?} has an MTU of {mtu_bytes} bytes, at most {limit_bytes} \
                  fit into a chunk: lower it with `ip link set {interface} mtu 2500`, \
-                 which suffices for the longest FCoE frame, or use port = \"af_packet\""
+                 which suffices for the longest FCoE frame, or use [nic.af_packet]"
             ),
             Self::AnotherProgram { interface } => write!(
                 f,
                 "interface {interface:?} has another XDP program, of this or another process: \
-                 `ip link show {interface}` names it; end its owner, or use port = \"af_packet\", \
+                 `ip link show {interface}` names it; end its owner, or use [nic.af_packet], \
                  which several programs can share"
             ),
             Self::ProgramRefused { interface, source } => write!(
                 f,
                 "interface {interface:?} accepts no XDP program ({source}): see the kernel's log \
-                 (`dmesg`), or use port = \"af_packet\", which needs none"
+                 (`dmesg`), or use [nic.af_packet], which needs none"
             ),
             Self::NoSuchQueue { interface, queue } => write!(
                 f,

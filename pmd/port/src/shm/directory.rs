@@ -347,7 +347,7 @@ mod tests {
         let error = error.to_string();
         for part in [
             "/somewhere belongs to user 1001, not to user 1000: ",
-            "directory in [[nic]]",
+            "directory in [nic.shm]",
             "XDG_RUNTIME_DIR",
         ] {
             assert!(error.contains(part), "{error}");

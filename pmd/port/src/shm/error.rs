@@ -79,7 +79,7 @@ pub enum ShmError {
 /// Advice for a segment directory that cannot be used. Other users can create files in /dev/shm, the default if
 /// XDG_RUNTIME_DIR is not set, but not in a user's runtime directory.
 const ADVICE: &str = "choose a directory in which only this user can create files, with \
-                      directory in [[nic]] or with XDG_RUNTIME_DIR, the same for all programs \
+                      directory in [nic.shm] or with XDG_RUNTIME_DIR, the same for all programs \
                       of the segment";
 
 impl fmt::Display for ShmError {

@@ -157,7 +157,7 @@ fn share(
     if shared.is_application_mapped {
         shared_files::free_unmapped();
     }
-    shared.allocate_pages(device.config.max_registered_bytes);
+    shared.allocate_pages(device.config.limits.max_registered_bytes);
     if let Some(control) = device.control() {
         shared_files::add(shared.memory.as_fd(), control.path(), &device.config.name);
     }

@@ -10,7 +10,7 @@ use vi_types::{AsyncError, PtagHandle, ViAttributes};
 
 use super::*;
 use crate::attach::shared_queues::{CompletionConsumer, RingSizes, SubmissionProducer};
-use crate::config::NicConfig;
+use crate::config::{Network, NicConfig};
 use crate::device::Device;
 use crate::lookup::vi_of;
 use crate::nic;
@@ -32,7 +32,7 @@ struct TestNic {
 impl TestNic {
     fn new(test: &str, limits: Limits) -> Self {
         let config = NicConfig {
-            segment: format!("unit-{}-client-{test}", std::process::id()),
+            network: Network::segment(format!("unit-{}-client-{test}", std::process::id())),
             ..NicConfig::default()
         };
         let (device, nic) = open::open_without_threads(&config).unwrap();

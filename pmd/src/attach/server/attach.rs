@@ -17,7 +17,7 @@ use crate::attach::message::{Description, Reply, Request};
 use crate::attach::session::{Session, SessionInit};
 use crate::attach::shared_queues::{RingSizes, SharedQueues};
 use crate::attach::socket::{Peer, Socket};
-use crate::config::{NicConfig, QuotaConfig, Shares};
+use crate::config::{NicConfig, QuotaConfig, Shares, admit};
 use crate::device::Device;
 use crate::nic;
 use crate::nic_backend::Backend;
@@ -62,7 +62,7 @@ fn end_attachment(session: &Session, failure: &str) {
 /// Sends the rings and the wake-up descriptor to an application, and seals the rings once it has mapped them: otherwise
 /// it could punch a hole, and a page fault would block the poller.
 fn send_rings(socket: &Socket, config: &NicConfig, waker: OwnedFd) -> io::Result<SharedQueues> {
-    let sizes = RingSizes::for_segments(config.max_segments_per_descriptor);
+    let sizes = RingSizes::for_segments(config.limits.max_segments_per_descriptor);
     let (queues, memory) = SharedQueues::create(sizes)?;
     socket.send(&Reply::Rings, &[memory.as_raw_fd(), waker.as_raw_fd()])?;
     drop(waker);
@@ -133,7 +133,7 @@ impl Server {
         let queues = send_rings(socket, &device.config, waker).map_err(failed)?;
         let counters = Arc::new(ClientCounters::default());
         let limits = Limits {
-            segments: device.config.max_segments_per_descriptor,
+            segments: device.config.limits.max_segments_per_descriptor,
             descriptors: quota.max_descriptors,
             share: quota.rate_share,
         };
@@ -246,7 +246,7 @@ impl Server {
         let gids = socket.peer_groups().map_err(|e| e.to_string())?;
         // A copy: the lock is not held during the look-up of names.
         let process = self.process().clone();
-        let quota = process.admit(peer.uid, &gids).map_err(|e| e.to_string())?;
+        let quota = admit(&process, peer.uid, &gids).map_err(|e| e.to_string())?;
         let counted_as = self.accounts.counted_as(peer.uid);
         let slot = (self.slots).allocate(counted_as, SlotLimits::from(&process))?;
         Ok((quota, process.shares(), slot))

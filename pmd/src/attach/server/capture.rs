@@ -130,7 +130,7 @@ impl Server {
         let name = &served.config.name;
         let started = Reply::Capturing {
             nic: name.clone(),
-            shortcut: served.config.shortcut,
+            shortcut: served.config.fc_vi.shortcut,
         };
         socket.send(&started, &[operator_stream.as_raw_fd()])?;
         drop(operator_stream);

@@ -163,7 +163,7 @@ struct ViSample {
 /// released at intervals, so that the poller can continue.
 fn sample_vis(device: &Device) -> (Vec<ViSample>, HashMap<NPortId, [u8; 16]>) {
     let (mut samples, mut hosts) = (Vec::new(), Vec::new());
-    for from in (0..device.config.max_vi as usize).step_by(VIS_PER_HOLD) {
+    for from in (0..device.config.limits.max_vi as usize).step_by(VIS_PER_HOLD) {
         samples.reserve(VIS_PER_HOLD);
         let held = device.lock();
         let Some((transport, state)) = held.as_ref().and_then(|backend| backend.local()) else {

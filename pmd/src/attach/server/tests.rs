@@ -1,5 +1,6 @@
 //! Tests of programs that end during the attach handshake, of limits, and of failed NICs.
 
+use crate::config::{Network, NicConfig, Shm};
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Instant;
@@ -33,7 +34,7 @@ impl core::ops::Deref for Running {
 impl Drop for Running {
     fn drop(&mut self) {
         // Fails if it was stopped.
-        let _ = fs::remove_file(&self.process().socket);
+        let _ = fs::remove_file(socket_of(&self.process()));
     }
 }
 
@@ -42,13 +43,13 @@ fn server(test: &str) -> Running {
     let id = id_of(test);
     let socket = std::env::temp_dir().join(format!("viaduct-{id}.sock"));
     let text = format!(
-        "[process]\nsocket = {socket:?}\nidle = \"hybrid\"\n[[nic]]\nport = \"shm\"\nsegment = \"{id}\"\n"
+        "[process]\nsocket = {socket:?}\nidle = \"hybrid\"\n[[nic]]\nshm.segment = \"{id}\"\n"
     );
     Running(Server::start(Config::parse(&text).unwrap(), |_| Vec::new()).unwrap())
 }
 
 fn connect(server: &Server) -> Socket {
-    let path = server.process().socket.clone();
+    let path = socket_of(&server.process());
     let socket = Socket::connect(&path).unwrap();
     socket.set_timeout(Some(LONG)).unwrap();
     socket
@@ -140,7 +141,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 fn rejected_connections_whose_close_blocks_delay_no_other() {
     let server = server("release");
     server.listener.take_descriptors();
-    let path = server.process().socket.clone();
+    let path = socket_of(&server.process());
     server.process().max_pending_per_process = 2;
     let pending = [connect(&server), connect(&server)];
     let mut peers = Vec::new();
@@ -287,7 +288,7 @@ fn blocking_call_ends_with_its_program() {
 #[test]
 fn attach_to_the_own_process_is_an_error() {
     let server = server("itself");
-    let path = server.process().socket.clone();
+    let path = socket_of(&server.process());
     let link = path.with_extension("link");
     std::os::unix::fs::symlink(&path, &link).unwrap();
     for path in [path.clone(), link.clone()] {
@@ -397,8 +398,11 @@ fn nic_that_could_not_be_reopened_is_reopened_at_a_later_attach() {
     nic::close(*served.nic.lock().unwrap()).unwrap();
     // Another NIC uses the segment with other parameters.
     let other = NicConfig {
-        segment: id_of("down"),
-        ring_frames: 16,
+        network: Network::Shm(Shm {
+            segment: id_of("down"),
+            ring_frames: 16,
+            ..Shm::default()
+        }),
         ..NicConfig::default()
     };
     let (device, handle) = open::open(&other).unwrap();
@@ -565,10 +569,10 @@ fn reload_returns_the_settings_that_need_a_restart() {
     process.metrics = Some("127.0.0.1:1".parse().unwrap());
     process.idle = crate::config::Idle::Spin;
     process.spin_us += 1;
-    process.socket.set_extension("other");
+    process.socket = Some("/other.sock".into());
     process.max_applications = 7;
     new.alias.insert("other".to_owned(), "VINIC0".to_owned());
-    new.nics[0].max_vi = 3;
+    new.nic[0].limits.max_vi = 3;
     let later = [
         "socket of [process]",
         "metrics of [process]",

@@ -14,7 +14,7 @@ use crate::attach::client::{Client, Limits};
 use crate::attach::client_slots::{ClientSlots, SlotLimits};
 use crate::attach::mapped_files::MappedFiles;
 use crate::attach::shared_queues::{RingSizes, SharedQueues};
-use crate::config::ProcessConfig;
+use crate::config::{Network, NicConfig, ProcessConfig};
 use crate::open;
 
 mod accounts;
@@ -39,7 +39,7 @@ impl Process {
 
     fn with(test: &str, change: impl FnOnce(&mut NicConfig)) -> Self {
         let mut config = NicConfig {
-            segment: format!("unit-{}-session-{test}", std::process::id()),
+            network: Network::segment(format!("unit-{}-session-{test}", std::process::id())),
             ..NicConfig::default()
         };
         change(&mut config);

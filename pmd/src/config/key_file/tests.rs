@@ -23,11 +23,7 @@ impl Scratch {
     }
 
     fn read(&self) -> Result<Option<Keys>, String> {
-        let nic = NicConfig {
-            key_file: Some(self.0.clone()),
-            ..NicConfig::default()
-        };
-        nic.read_keys()
+        read_keys(Some(&self.0))
     }
 
     /// Returns the error text, without the path.
@@ -140,7 +136,7 @@ fn keys_of_16_to_64_bytes_are_accepted() {
         let keys = file.read().unwrap().expect("it has keys");
         assert_eq!(format!("{keys:?}"), "Keys { hosts: 2, others: true }");
     }
-    assert!(NicConfig::default().read_keys().unwrap().is_none());
+    assert!(read_keys(None).unwrap().is_none());
     assert_eq!(parse_hex("00ffA5"), Some(vec![0, 255, 0xA5]));
 }
 
@@ -182,13 +178,7 @@ fn file_of_another_user_is_refused() {
 
 #[test]
 fn path_of_anything_but_a_text_file_is_refused() {
-    let error = |path: &str| {
-        let nic = NicConfig {
-            key_file: Some(path.into()),
-            ..NicConfig::default()
-        };
-        nic.read_keys().expect_err("it is refused")
-    };
+    let error = |path: &str| read_keys(Some(Path::new(path))).expect_err("it is refused");
     let directory = std::env::temp_dir().display().to_string();
     assert_eq!(
         error(&directory),

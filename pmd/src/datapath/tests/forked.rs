@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use vi_core::fork::OpenCloseLock;
 
 use super::*;
-use crate::config::TransportKind;
+use crate::config::{Network, ViTcp};
 
 /// Runs `run` in a forked child, which then exits. Returns its result.
 fn in_child(run: impl FnOnce() -> bool) -> bool {
@@ -26,13 +26,10 @@ fn in_child(run: impl FnOnce() -> bool) -> bool {
 /// The child shares the rings, or the epoll set, with its parent.
 #[test]
 fn forked_child_polls_nothing_of_parent() {
-    for (test, transport) in [
-        ("forked-fcvi", TransportKind::FcVi),
-        ("forked-tcp", TransportKind::ViTcp),
-    ] {
+    for (test, is_vi_tcp) in [("forked-fcvi", false), ("forked-tcp", true)] {
         let (near, far) = pair(test, UNRELIABLE_DELIVERY, |config| {
-            config.transport = transport;
-            if transport == TransportKind::ViTcp {
+            if is_vi_tcp {
+                config.network = Network::ViTcp(ViTcp::default());
                 let own = 0x7F30_0000 | std::process::id() & 0xF_FFFF;
                 config.host = Some(core::net::Ipv4Addr::from_bits(own).into());
             }

@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 
 use super::*;
-use crate::config::TransportKind;
+use crate::config::{Network, NicConfig, ViTcp};
 
 const SEND_DONE: u32 = status::DONE | status::OP_SEND;
 const SEND_FLUSHED: u32 = SEND_DONE | status::DESC_FLUSHED_ERROR;
@@ -56,7 +56,7 @@ fn post_for_one_poll(end: &Endpoint, post: impl FnOnce()) {
 /// and the NICs of a test do not take part in that while the test does not poll them.
 fn over_tcp(config: &mut NicConfig, test: u32) {
     let pid = std::process::id() & 0x3F_FFFF;
-    config.transport = TransportKind::ViTcp;
+    config.network = Network::ViTcp(ViTcp::default());
     config.host = Some(Ipv4Addr::from_bits(0x7F80_0000 | test << 22 | pid).into());
 }
 
@@ -84,7 +84,7 @@ fn write_behind_lost_receive_in_one_burst_is_dropped() {
 fn send_behind_lost_send_in_one_poll_is_flushed() {
     let setups: [Setup; 3] = [
         ("lost-send", |_| ()),
-        ("lost-send-shortcut", |config| config.shortcut = true),
+        ("lost-send-shortcut", |config| config.fc_vi.shortcut = true),
         ("lost-send-tcp", |config| over_tcp(config, 0)),
     ];
     for (test, setup) in setups {
@@ -134,7 +134,7 @@ fn answered_send_behind_lost_send_is_flushed() {
 #[test]
 fn message_behind_lost_receive_is_not_moved_by_shortcut() {
     let (near, far) = pair("lost-moved", UNRELIABLE_DELIVERY, |config| {
-        config.shortcut = true;
+        config.fc_vi.shortcut = true;
     });
     let lost = Descriptors::new(&far);
     lost.post(&far, QueueKind::Receive);

@@ -10,7 +10,7 @@ const LONG_BYTES: u32 = 256 << 10;
 const LEVELS: [u16; 2] = [RELIABLE_DELIVERY, RELIABLE_RECEPTION];
 
 fn shortcut_pair(test: &str, reliability: u16) -> (Endpoint, Endpoint) {
-    let (near, far) = pair(test, reliability, |config| config.shortcut = true);
+    let (near, far) = pair(test, reliability, |config| config.fc_vi.shortcut = true);
     assert!(core::ptr::eq(near.device, far.device));
     (near, far)
 }

@@ -1,12 +1,12 @@
 use super::*;
-use crate::config::NicConfig;
+use crate::config::{Network, NicConfig};
 use crate::nic;
 
 /// Two configurations of NICs on one segment: two NICs of this process.
 fn configs(test: &str) -> [NicConfig; 2] {
     ["one", "two"].map(|name| NicConfig {
         name: name.into(),
-        segment: format!("unit-{}-{test}", std::process::id()),
+        network: Network::segment(format!("unit-{}-{test}", std::process::id())),
         ..NicConfig::default()
     })
 }

@@ -15,7 +15,7 @@ use crate::attach::socket::Listener;
 use crate::control;
 use crate::nic_backend::Backend;
 use crate::testkit::lingering_connection;
-use crate::vitcp::testkit::{NAMED, NO_MATCH, Program, TIMEOUT, request};
+use crate::vitcp::testkit::{NAMED, NO_MATCH, Program, TIMEOUT, in_directory, request};
 
 impl Program {
     /// Connects as a listener client.
@@ -151,7 +151,7 @@ fn listen_beside_owner_that_does_not_accept_fails() {
 #[test]
 fn call_that_waits_for_port_does_not_hold_backend_lock() {
     let base = base("taken");
-    let program = Program::new(17, |config| config.directory = Some(base.clone()));
+    let program = Program::new(17, |config| in_directory(config, &base));
     let unrelated = ListenSocket::bind(program.at).unwrap();
     thread::scope(|scope| {
         let call = scope.spawn(|| control::start_listening(program.device, program.nic, TIMEOUT));
@@ -243,7 +243,7 @@ fn pending_listens_are_read_before_no_match() {
 /// Silent connections at the limit do not lock out a peer with a request.
 #[test]
 fn silent_connections_are_evicted_for_a_new_one() {
-    let program = Program::new(7, |config| config.max_incoming = 4);
+    let program = Program::new(7, |config| config.limits.max_incoming = 4);
     assert!(program.listen());
     let mut silent: Vec<_> = (0..8).map(|_| program.dial()).collect();
     program.poll_until(|| (program.counter("tcp_accepted") == 8).then_some(()));
@@ -274,7 +274,7 @@ fn socket_of_a_killed_program_is_replaced() {
 #[test]
 fn files_of_dead_programs_are_swept() {
     let base = base("swept");
-    let ports = [9, 10, 11].map(|test| Program::new(test, |c| c.directory = Some(base.clone())));
+    let ports = [9, 10, 11].map(|test| Program::new(test, |c| in_directory(c, &base)));
     let [dead, living, program] = &ports;
     let address = |program: &Program| LocalAddress::of(Some(&base), program.at).unwrap();
     let file = |program: &Program| {
@@ -376,7 +376,7 @@ fn directory_of_shared_listener_is_private() {
 #[test]
 fn program_of_another_user_is_rejected_without_delaying_poll() {
     let base = base("open");
-    let program = Program::new(14, |config| config.directory = Some(base.clone()));
+    let program = Program::new(14, |config| in_directory(config, &base));
     assert!(program.listen());
     program.take_descriptors();
     let LocalAddress { directory, name } = LocalAddress::of(Some(&base), program.at).unwrap();

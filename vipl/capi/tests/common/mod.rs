@@ -62,7 +62,7 @@ impl Installation {
             .fold(0x80, |sum: u8, byte| sum.wrapping_add(byte))
             | 0x80;
         let tcp = format!(
-            "[[nic]]\nname = \"VINIC0\"\ntransport = \"vi-tcp\"\nhost = \"127.{number}.{second}.{first}\"\n\
+            "[[nic]]\nvi_tcp = {{}}\nname = \"VINIC0\"\nhost = \"127.{number}.{second}.{first}\"\n\
              ulp_timeout_ms = 240000\n"
         );
         let config = fs::read_to_string(this.config()).expect("the NIC configuration");
@@ -257,31 +257,30 @@ const FRAGILE_DIRECTORY: &str = "/dev/shm";
 fn nics(id: &str, keys: &str) -> String {
     let nic = |name: &str, keys: &str| {
         let segment = name.to_lowercase();
-        format!(
-            "[[nic]]\nname = \"{name}\"\nport = \"shm\"\nsegment = \"{segment}-{id}\"\n{keys}\n"
-        )
+        format!("[[nic]]\nname = \"{name}\"\nshm.segment = \"{segment}-{id}\"\n{keys}\n")
     };
-    let long_timeouts = "e_d_tov_ms = 240000\nulp_timeout_ms = 240000\nsilent_port_ms = 240000";
-    let short_timeouts = "e_d_tov_ms = 200\nr_a_tov_ms = 200\nulp_timeout_ms = 400";
-    let low_limits = "max_vi = 4\nmax_ptags = 4\nmax_cq = 3\nmax_cq_entries = 64\nmax_regions = 3\n\
-                  max_registered_bytes = 33554432\nmax_incoming = 1\nmax_notifies_per_queue = 3\n\
-                  max_transfer_bytes = 8388608\n\
-                  neighbour = [{ host = \"192.0.2.9\", n_port_ids = \"00.09.01\" }, \
+    let long_timeouts =
+        "fc_vi.e_d_tov_ms = 240000\nulp_timeout_ms = 240000\nfc_vi.silent_port_ms = 240000";
+    let short_timeouts = "fc_vi.e_d_tov_ms = 200\nfc_vi.r_a_tov_ms = 200\nulp_timeout_ms = 400";
+    let low_limits = "limits.max_vi = 4\nmax_ptags = 4\nmax_cq = 3\nmax_cq_entries = 64\nmax_regions = 3\n\
+                  limits.max_registered_bytes = 33554432\nmax_incoming = 1\nmax_notifies_per_queue = 3\n\
+                  limits.max_transfer_bytes = 8388608\n\
+                  static.neighbour = [{ host = \"192.0.2.9\", n_port_ids = \"00.09.01\" }, \
                   { host = \"192.0.2.8\", n_port_ids = \"00.08.01\" }]";
     [
         nic("VINIC0", &format!("{long_timeouts}\n{keys}")),
         nic("SMALL", &format!("{long_timeouts}\n{low_limits}")),
         nic(
             "LOSSY",
-            &format!("{short_timeouts}\n[nic.fault]\nseed = 3\nloss_ppm = 20000"),
+            &format!("{short_timeouts}\n[nic.fc_vi.fault]\nseed = 3\nloss_ppm = 20000"),
         ),
         nic(
             "DAMAGED",
-            &format!("{short_timeouts}\n[nic.fault]\nseed = 5\ncorruption_ppm = 20000"),
+            &format!("{short_timeouts}\n[nic.fc_vi.fault]\nseed = 5\ncorruption_ppm = 20000"),
         ),
         nic(
             "FRAGILE",
-            &format!("{long_timeouts}\ndirectory = \"{FRAGILE_DIRECTORY}\""),
+            &format!("{long_timeouts}\nshm.directory = \"{FRAGILE_DIRECTORY}\""),
         ),
         "[alias]\n\"/dev/old0\" = \"VINIC0\"\n".to_owned(),
     ]

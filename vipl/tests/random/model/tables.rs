@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pmd::config::{NicConfig, TransportKind};
+use pmd::config::NicConfig;
 use vipl::{NicAttributes, ViAttributes};
 
 use super::peers::PeerRequest;
@@ -72,7 +72,7 @@ pub(crate) struct Limits {
 
 impl Limits {
     pub(crate) fn of(attributes: &NicAttributes, config: &NicConfig) -> Self {
-        let in_frames = config.transport == TransportKind::FcVi;
+        let in_frames = config.network.vi_tcp().is_none();
         Self {
             vis: attributes.max_vi as usize,
             cqs: attributes.max_cq as usize,
@@ -87,7 +87,7 @@ impl Limits {
             // A TCP stream may end at any byte.
             whole_bytes: if in_frames { attributes.native_mtu } else { 0 },
             discovers: in_frames,
-            notifies: config.max_notifies_per_queue as usize,
+            notifies: config.limits.max_notifies_per_queue as usize,
         }
     }
 }

@@ -7,7 +7,7 @@ use super::*;
 fn rejected_connections_whose_close_blocks_are_few_and_end() {
     let server = server("releases");
     server.listener.take_descriptors();
-    let path = server.process().socket.clone();
+    let path = socket_of(&server.process());
     server.process().max_pending_per_process = 1;
     let pending = connect(&server);
     let mut peers = Vec::new();

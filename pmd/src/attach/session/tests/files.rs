@@ -136,7 +136,7 @@ fn file_is_mapped_and_charged_once_for_all_its_regions_and_nic_handles() {
 #[test]
 fn file_registered_often_leaves_the_bytes_of_the_nic_to_other_applications() {
     let process = Process::with("file-often", |config| {
-        config.max_registered_bytes = 16 * PAGE_BYTES;
+        config.limits.max_registered_bytes = 16 * PAGE_BYTES;
     });
     let often = Registrar::new(process.application_with(0, small_quota()));
     let file = filled_file(8 * PAGE_BYTES);

@@ -1,5 +1,6 @@
 //! Tests of programs of two users on one NIC: reserved discriminators and user IDs of peers.
 
+use crate::config::{Network, ViTcp};
 use vi_types::PtagHandle;
 
 use super::*;
@@ -207,7 +208,7 @@ fn check_user_of_client(process: &Process) {
 fn user_of_request_and_peer_user_return_the_user_over_fc_vi() {
     for shortcut in [false, true] {
         let name = format!("learns-{shortcut}");
-        let process = Process::with(&name, |config| config.shortcut = shortcut);
+        let process = Process::with(&name, |config| config.fc_vi.shortcut = shortcut);
         check_user_of_client(&process);
     }
 }
@@ -217,7 +218,7 @@ fn user_of_request_and_peer_user_return_the_user_over_vi_tcp() {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     let host = core::net::Ipv4Addr::new(127, 77, high, low);
     let process = Process::with("learns-tcp", |config| {
-        config.transport = crate::config::TransportKind::ViTcp;
+        config.network = Network::ViTcp(ViTcp::default());
         config.host = Some(host.into());
     });
     check_user_of_client(&process);

@@ -88,9 +88,9 @@ static void limits(void)
 static void unusable_configurations(void)
 {
     static const char *const contents[] = {
-        "[[nic]]\nname = \"VINIC0\"\nport = \"no such port\"\n",
-        "[[nic]]\nname = \"VINIC0\"\nno_such_key = 1\n",
-        "[[nic]]\nname = \"VINIC0\"\nmax_vi = 0\n",
+        "[[nic]]\nname = \"VINIC0\"\n[nic.no_such_port]\n",
+        "[[nic]]\nname = \"VINIC0\"\n[nic.shm]\nno_such_key = 1\n",
+        "[[nic]]\nname = \"VINIC0\"\n[nic.shm]\n[nic.limits]\nmax_vi = 0\n",
         "[[nic",
         "\xFF\xFE",
     };

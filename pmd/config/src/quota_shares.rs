@@ -1,10 +1,9 @@
 //! Default quotas of applications as shares of a NIC's limits, and a check whether the quotas oversubscribe
 //! the NIC.
 
-use super::NicConfig;
-use super::process::{
-    ApplicationConfig, Principal, ProcessConfig, Quota, QuotaConfig, Shares, UserQuota,
-};
+use crate::nic::NicConfig;
+use crate::process::{Principal, ProcessConfig};
+use crate::quota::{ApplicationConfig, Quota, QuotaConfig, Shares, UserQuota};
 
 /// A resource of a NIC that its applications share.
 struct Resource {
@@ -18,37 +17,39 @@ struct Resource {
 const VIS: Resource = Resource {
     key: "max_vi",
     min: 16,
-    of_nic: |nic| nic.max_vi.into(),
+    of_nic: |nic| nic.limits.max_vi.into(),
     of_quota: |quota| quota.max_vi.into(),
 };
 const PTAGS: Resource = Resource {
     key: "max_ptags",
     min: 16,
-    of_nic: |nic| nic.max_ptags.into(),
+    of_nic: |nic| nic.limits.max_ptags.into(),
     of_quota: |quota| quota.max_ptags.into(),
 };
 const REGIONS: Resource = Resource {
     key: "max_regions",
     min: 64,
-    of_nic: |nic| nic.max_regions.into(),
+    of_nic: |nic| nic.limits.max_regions.into(),
     of_quota: |quota| quota.max_regions.into(),
 };
 const REGISTERED_BYTES: Resource = Resource {
     key: "max_registered_bytes",
     min: 1 << 26,
-    of_nic: |nic| nic.max_registered_bytes,
+    of_nic: |nic| nic.limits.max_registered_bytes,
     of_quota: |quota| quota.max_registered_bytes,
 };
 const DESCRIPTORS: Resource = Resource {
     key: "max_descriptors",
     min: 1024,
-    of_nic: |nic| 2 * u64::from(nic.max_vi) * u64::from(nic.max_descriptors_per_queue),
+    of_nic: |nic| {
+        2 * u64::from(nic.limits.max_vi) * u64::from(nic.limits.max_descriptors_per_queue)
+    },
     of_quota: |quota| quota.max_descriptors.into(),
 };
 const INCOMING: Resource = Resource {
     key: "max_incoming",
     min: 16,
-    of_nic: |nic| nic.max_incoming.into(),
+    of_nic: |nic| nic.limits.max_incoming.into(),
     of_quota: |quota| quota.max_incoming.into(),
 };
 
@@ -161,9 +162,9 @@ impl ProcessConfig {
             (table, entry.over(&self.quota))
         };
         let default_table = || "[process.quota]".to_owned();
-        let mut scopes = vec![scope(all, default_table(), self.quota)];
+        let mut scopes = vec![scope(all, default_table(), self.quota.clone())];
         if !is_same {
-            scopes.push(scope(per_user, default_table(), self.quota));
+            scopes.push(scope(per_user, default_table(), self.quota.clone()));
         }
         for entry in &self.application {
             if let Some(user) = &entry.user {
@@ -238,8 +239,9 @@ impl ProcessConfig {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Config;
     use super::*;
+    use crate::Config;
+    use crate::nic::Limits;
 
     fn config(text: &str) -> Config {
         Config::parse(text).expect("a configuration")
@@ -261,18 +263,21 @@ mod tests {
 
     fn warnings(text: &str) -> Vec<String> {
         let config = config(text);
-        config.process.unwrap().oversubscribed(&config.nics)
+        config.process.unwrap().oversubscribed(&config.nic)
     }
 
     #[test]
     fn default_quota_is_a_share_of_the_nic_within_limits() {
         let nic = NicConfig {
-            max_vi: 800,
-            max_ptags: 800,
-            max_regions: 16_000,
-            max_registered_bytes: 1 << 33,
-            max_descriptors_per_queue: 16,
-            max_incoming: 160,
+            limits: Limits {
+                max_vi: 800,
+                max_ptags: 800,
+                max_regions: 16_000,
+                max_registered_bytes: 1 << 33,
+                max_descriptors_per_queue: 16,
+                max_incoming: 160,
+                ..Limits::default()
+            },
             ..NicConfig::default()
         };
         let quota = QuotaConfig::default().on(&nic, shares(8));
@@ -293,20 +298,26 @@ mod tests {
         assert_eq!((least.max_descriptors, least.max_incoming), (1024, 16));
         let most = QuotaConfig::default().on(
             &NicConfig {
-                max_vi: 4096,
-                max_regions: 65535,
+                limits: Limits {
+                    max_vi: 4096,
+                    max_regions: 65535,
+                    ..Limits::default()
+                },
                 ..NicConfig::default()
             },
             shares(1),
         );
         assert_eq!(without_user(most), Quota::default());
         let small = NicConfig {
-            max_vi: 4,
-            max_ptags: 4,
-            max_regions: 3,
-            max_registered_bytes: 4096,
-            max_incoming: 1,
-            max_descriptors_per_queue: 4,
+            limits: Limits {
+                max_vi: 4,
+                max_ptags: 4,
+                max_regions: 3,
+                max_registered_bytes: 4096,
+                max_incoming: 1,
+                max_descriptors_per_queue: 4,
+                ..Limits::default()
+            },
             ..NicConfig::default()
         };
         // Its own limits apply, so that one program can use all of them.
@@ -323,10 +334,13 @@ mod tests {
     #[test]
     fn user_has_a_share_of_the_nic_or_the_quota_of_one_application() {
         let user = |text: &str| {
-            let config = config(&format!("[[nic]]\n[process]\n{text}\n"));
+            let config = config(&format!("[[nic]]\nshm = {{}}\n[process]\n{text}\n"));
             let process = config.process.unwrap();
-            let quota = process.admit(7, &[100]).unwrap();
-            quota.on(&config.nics[0], process.shares()).of_user
+            let quota = match process.application.first() {
+                Some(entry) => entry.over(&process.quota),
+                None => process.quota.clone(),
+            };
+            quota.on(&config.nic[0], process.shares()).of_user
         };
         let half = UserQuota {
             max_vi: 512,
@@ -342,18 +356,18 @@ mod tests {
         assert_eq!((granted.max_vi, granted.max_incoming), (1024, 256));
         let own = user(&format!("{entry}group = 100\nmax_vi = 600"));
         assert_eq!((own.max_vi, own.max_incoming), (600, 128));
-        let alone = config("[[nic]]\n[process]\n");
+        let alone = config("[[nic]]\nshm = {}\n[process]\n");
         let process = alone.process.unwrap();
-        let quota = process.quota.on(&alone.nics[0], process.shares());
+        let quota = process.quota.on(&alone.nic[0], process.shares());
         assert_eq!(quota.of_user.max_vi, 1024, "the process's own user alone");
     }
 
     #[test]
     fn configured_quota_is_kept() {
-        let text = "[[nic]]\n[process]\n[process.quota]\nmax_vi = 4096\nmax_regions = 1\n\
+        let text = "[[nic]]\nshm = {}\n[process]\n[process.quota]\nmax_vi = 4096\nmax_regions = 1\n\
                     max_incoming = 65536\nrate_share = 3\n";
         let config = config(text);
-        let quota = config.process.unwrap().quota.on(&config.nics[0], shares(8));
+        let quota = config.process.unwrap().quota.on(&config.nic[0], shares(8));
         assert_eq!((quota.max_vi, quota.max_regions), (4096, 1));
         assert_eq!((quota.max_incoming, quota.rate_share), (65536, 3));
         assert_eq!(quota.max_descriptors, 65536, "not set");
@@ -367,14 +381,15 @@ mod tests {
             "max_applications = 1\ndefault_share = 1",
         ] {
             let none: [String; 0] = [];
-            let text = format!("[[nic]]\nmax_incoming = 1024\n[process]\n{fits}\n");
+            let text =
+                format!("[[nic]]\nshm = {{}}\nlimits.max_incoming = 1024\n[process]\n{fits}\n");
             assert_eq!(warnings(&text), none, "{fits}");
         }
     }
 
     #[test]
     fn example_configurations_are_not_oversubscribed_unless_documented() {
-        let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs");
+        let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
         let mut served = 0;
         for entry in std::fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
@@ -387,7 +402,7 @@ mod tests {
                 continue;
             };
             served += 1;
-            let warnings = process.oversubscribed(&config.nics);
+            let warnings = process.oversubscribed(&config.nic);
             let is_documented = text.contains("`fcvi-pmd check` warns");
             assert_eq!(
                 warnings.is_empty(),
@@ -402,7 +417,7 @@ mod tests {
     #[test]
     fn oversubscription_warning_contains_sums_and_fitting_values() {
         let lines = warnings(
-            "[[nic]]\nname = \"A\"\n[process]\nmax_applications = 10\nusers = [0, 1]\n\
+            "[[nic]]\nshm = {}\nname = \"A\"\n[process]\nmax_applications = 10\nusers = [0, 1]\n\
              [process.quota]\nmax_vi = 300\nmax_registered_bytes = 4096\n",
         );
         assert_eq!(
@@ -423,7 +438,7 @@ mod tests {
     #[test]
     fn oversubscription_warning_names_the_entry_of_user_or_group() {
         let lines = warnings(
-            "[[nic]]\nname = \"A\"\n[process]\nmax_applications = 8\nusers = [0, 1]\n\
+            "[[nic]]\nshm = {}\nname = \"A\"\n[process]\nmax_applications = 8\nusers = [0, 1]\n\
              [[process.application]]\nuser = 1\nmax_vi = 512\n[[process.application]]\ngroup = 7\nmax_vi = 129\n",
         );
         assert_eq!(lines.len(), 2, "{lines:#?}");
@@ -440,8 +455,9 @@ mod tests {
 
     #[test]
     fn oversubscription_warning_with_fewer_resources_than_applications() {
-        let lines =
-            warnings("[[nic]]\nmax_vi = 4\nmax_ptags = 4096\n[process]\nmax_applications = 8\n");
+        let lines = warnings(
+            "[[nic]]\nshm = {}\nlimits.max_vi = 4\nlimits.max_ptags = 4096\n[process]\nmax_applications = 8\n",
+        );
         assert_eq!(lines.len(), 1, "{lines:#?}");
         assert!(lines[0].contains("max_vi 8 x 4 > 4"), "{}", lines[0]);
         assert!(

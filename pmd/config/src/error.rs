@@ -11,30 +11,38 @@ pub struct ConfigError {
 
 /// An error and the line of its key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct LocatedError {
+pub(crate) struct LocatedError {
     /// Counted from 1; `None` if the error has no line.
-    pub(super) line: Option<usize>,
+    pub(crate) line: Option<usize>,
     /// The table, the key, its value, and what is required.
-    pub(super) text: String,
+    pub(crate) text: String,
 }
 
 impl ConfigError {
     /// Makes an error without a line.
-    pub(super) fn new(text: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
         let text = text.into();
         Self::of(vec![LocatedError { line: None, text }])
     }
 
     /// Collects the errors of one text, ordered by line.
-    pub(super) fn of(mut errors: Vec<LocatedError>) -> Self {
+    pub(crate) fn of(mut errors: Vec<LocatedError>) -> Self {
         errors.sort();
         errors.dedup();
         let file = None;
         Self { file, errors }
     }
 
+    /// Makes an error of the errors of a file, each with its line, counted from 1, if it has one.
+    #[must_use]
+    pub fn of_lines(errors: Vec<(Option<usize>, String)>) -> Self {
+        let located = |(line, text)| LocatedError { line, text };
+        Self::of(errors.into_iter().map(located).collect())
+    }
+
     /// Decodes the contents of a file, which must be UTF-8.
-    pub(super) fn decode(bytes: Vec<u8>) -> Result<String, Self> {
+    pub(crate) fn decode(bytes: Vec<u8>) -> Result<String, Self> {
         String::from_utf8(bytes).map_err(|error| {
             let before = error
                 .as_bytes()
@@ -47,12 +55,14 @@ impl ConfigError {
     }
 
     /// Sets the file that contains the errors.
-    pub(super) fn in_file(mut self, file: &Path) -> Self {
+    #[must_use]
+    pub fn in_file(mut self, file: &Path) -> Self {
         self.file = Some(file.to_owned());
         self
     }
 
     /// Returns the number of errors, at least one.
+    #[must_use]
     pub fn count(&self) -> usize {
         self.errors.len()
     }
@@ -80,53 +90,36 @@ impl std::error::Error for ConfigError {}
 
 /// An error in the values of one table, before its line is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ValueError {
+pub(crate) struct ValueError {
     /// The key whose line is reported.
-    pub(super) key: &'static str,
+    pub(crate) key: &'static str,
     /// The key, its value, and what is required.
-    pub(super) text: String,
+    pub(crate) text: String,
+    /// The table of the key, from the table that was checked.
+    pub(crate) tables: Vec<Step>,
+}
+
+/// One step of the path to a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A table.
+    Table(&'static str),
+    /// An element of an array of tables.
+    Element(&'static str, usize),
 }
 
 impl ValueError {
-    pub(super) fn new(key: &'static str, text: impl Into<String>) -> Self {
-        let text = text.into();
-        Self { key, text }
-    }
-}
-
-/// A numeric key: its value and its range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Number {
-    pub(super) key: &'static str,
-    pub(super) value: u64,
-    pub(super) low: u64,
-    pub(super) high: u64,
-}
-
-/// Makes a [`Number`] of any unsigned type.
-pub(super) fn number(key: &'static str, value: impl Into<u64>, low: u64, high: u64) -> Number {
-    let value = value.into();
-    Number {
-        key,
-        value,
-        low,
-        high,
-    }
-}
-
-impl Number {
-    /// Checks the range.
-    pub(super) fn error(&self) -> Option<ValueError> {
-        let Self {
+    pub(crate) fn new(key: &'static str, text: impl Into<String>) -> Self {
+        Self {
             key,
-            value,
-            low,
-            high,
-        } = *self;
-        if (low..=high).contains(&value) {
-            return None;
+            text: text.into(),
+            tables: Vec::new(),
         }
-        let text = format!("{key} = {value}: must be {low} to {high}");
-        Some(ValueError::new(key, text))
+    }
+
+    /// Sets the table of the key, in the table that has been set.
+    pub(crate) fn under(mut self, step: Step) -> Self {
+        self.tables.insert(0, step);
+        self
     }
 }

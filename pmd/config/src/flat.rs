@@ -1,0 +1,150 @@
+//! Refusal of the keys of version 0.1, where all keys of a NIC were in `[[nic]]`, with the lines to write instead.
+
+use toml::de::DeTable;
+
+use crate::keys::{self, KnownTable};
+use crate::network::Network;
+use crate::nic::NicConfig;
+use crate::table::{Choice as _, Form, Key, Table as _, headers};
+
+/// Header of the table that had all keys.
+pub(crate) const HEADER: &str = NicConfig::HEADER;
+
+/// A key of the present format that was in `[[nic]]`.
+struct Moved {
+    header: &'static str,
+    key: &'static Key,
+}
+
+/// Returns the keys of the tables of a NIC that version 0.1 had under this name.
+fn present_keys(old: &str) -> Vec<Moved> {
+    let is_of_nic = |table: &KnownTable| {
+        let header = table.header.trim_start_matches('[');
+        header.starts_with("nic.") && !IN_TABLES.contains(&table.header)
+    };
+    let of_table = |table: KnownTable| {
+        let keys = table.keys.iter().filter(|key| key.was == old);
+        let moved = keys.map(move |key| Moved {
+            header: table.header,
+            key,
+        });
+        moved.collect::<Vec<_>>()
+    };
+    let tables = keys::tables().into_iter().filter(is_of_nic);
+    tables.flat_map(of_table).collect()
+}
+
+/// Tables of a NIC whose keys were in a table in version 0.1, too.
+const IN_TABLES: [&str; 3] = [
+    "[nic.vi_tcp.tls]",
+    "[[nic.static.neighbour]]",
+    "[nic.fc_vi.fault]",
+];
+
+/// Refusal of a key of version 0.1.
+pub(crate) struct Refusal {
+    /// The line to write instead.
+    pub(crate) text: String,
+    /// The line has the table of the NIC's network.
+    pub(crate) names_network: bool,
+}
+
+/// Returns the refusal of a key of version 0.1 in `[[nic]]`; `None` if that version did not have the key.
+pub(crate) fn moved(old: &str, value: &str, table: &DeTable<'_>) -> Option<Refusal> {
+    let word = |key: &str| table.get(key).and_then(|value| value.get_ref().as_str());
+    let (instead, names_network) = match (old, word(old)) {
+        ("transport", Some("fc-vi")) => ("remove it".to_owned(), false),
+        ("transport", Some("vi-tcp")) => ("write the table [nic.vi_tcp]".to_owned(), true),
+        ("transport" | "port", name) => {
+            let known = Network::TABLES.iter().find(|key| Some(key.name) == name);
+            let table = match known.and_then(Key::header) {
+                Some(header) => format!("the table {header}"),
+                None => format!("one of the tables {}", headers(Network::TABLES)),
+            };
+            (format!("write {table}"), true)
+        }
+        _ => moved_key(old, value, word("transport"), word("port"))?,
+    };
+    let text = format!("{old} = {value}: as in version 0.1: {instead}");
+    Some(Refusal {
+        text,
+        names_network,
+    })
+}
+
+/// Returns the line to write for a key, and whether its table is that of a network.
+fn moved_key(
+    old: &str,
+    value: &str,
+    transport: Option<&str>,
+    port: Option<&str>,
+) -> Option<(String, bool)> {
+    let mut found = present_keys(old);
+    // Several networks have some keys: that of this NIC is meant.
+    let network = match transport {
+        Some("vi-tcp") => "vi_tcp",
+        _ => port.unwrap_or("shm"),
+    };
+    let own = format!("[nic.{network}]");
+    if found.iter().any(|moved| moved.header == own) {
+        found.retain(|moved| moved.header == own);
+    }
+    let first = found.first()?;
+    let is_network = |header: &str| {
+        let mut networks = Network::TABLES.iter().filter_map(Key::header);
+        networks.any(|network| network == header)
+    };
+    let names_network = is_network(first.header);
+    if let Some(header) = first.key.header() {
+        return Some((format!("write the table {header}"), names_network));
+    }
+    let headers: Vec<&str> = found.iter().map(|moved| moved.header).collect();
+    let line = format!(
+        "write {} = {value} in {}",
+        first.key.name,
+        headers.join(" or ")
+    );
+    Some((line, names_network))
+}
+
+/// Returns a table of all keys of version 0.1 that have moved: the old key, and the present one with its table.
+pub(crate) fn moved_keys() -> Vec<(String, String)> {
+    let mut rows = vec![
+        (
+            "transport = \"vi-tcp\"".to_owned(),
+            "[nic.vi_tcp]".to_owned(),
+        ),
+        ("transport = \"fc-vi\"".to_owned(), String::new()),
+    ];
+    for network in Network::TABLES.iter().filter(|key| key.name != "vi_tcp") {
+        let header = network.header().unwrap_or_default();
+        rows.push((format!("port = \"{}\"", network.name), header.to_owned()));
+    }
+    for mode in crate::progress::Progress::TABLES {
+        let header = mode.header().unwrap_or_default();
+        rows.push((format!("progress = \"{}\"", mode.name), header.to_owned()));
+    }
+    let tables = keys::tables();
+    let mut old: Vec<&str> = tables
+        .iter()
+        .flat_map(|table| table.keys)
+        .map(|key| key.was)
+        .filter(|was| !was.is_empty())
+        .filter(|was| NicConfig::KEYS.iter().all(|key| key.name != *was))
+        .collect();
+    old.sort_unstable();
+    old.dedup();
+    for old in old {
+        let found = present_keys(old);
+        let write = |moved: &Moved| match (moved.key.header(), &moved.key.form) {
+            (Some(header), _) => header.to_owned(),
+            (None, Form::Choice(_) | Form::OptionalChoice(_)) => String::new(),
+            (None, _) => format!("{} {}", moved.header, moved.key.name),
+        };
+        let present: Vec<String> = found.iter().map(write).collect();
+        if !present.is_empty() {
+            rows.push((old.to_owned(), present.join(", ")));
+        }
+    }
+    rows
+}
