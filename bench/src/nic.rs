@@ -4,14 +4,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pmd::config::{
-    AfPacket, Config, CopyMode, Dpdk, Idle, Network, NicConfig, ProcessConfig, socket_of,
-};
-use pmd_port::af_packet::{AfPacketConfig, AfPacketPort};
-use pmd_port::af_xdp::{self, AfXdpConfig, AfXdpPort};
-#[cfg(feature = "dpdk")]
-use pmd_port::dpdk::{DpdkConfig, DpdkPort, EalConfig};
-use pmd_port::shm::{ShmConfig, ShmPort};
+use pmd::config::{AfPacket, Config, Idle, Network, NicConfig, ProcessConfig, socket_of};
+use pmd::ports::{self, Station};
 use pmd_port::{MacBytes, Port};
 use vi_types::{Discriminator, HostAddress, NetAddress};
 use vipl::{
@@ -326,7 +320,6 @@ pub(crate) fn is_vi_tcp(config: &NicConfig) -> bool {
 /// takes every frame of its interface.
 pub(crate) fn raw_control_config(config: &NicConfig) -> Option<NicConfig> {
     let station = match &config.network {
-        Network::Shm(_) | Network::AfPacket(_) | Network::ViTcp(_) => return Some(config.clone()),
         Network::AfXdp(port) => AfPacket {
             interface: port.interface.clone(),
             rx_frames: port.rx_frames,
@@ -339,6 +332,7 @@ pub(crate) fn raw_control_config(config: &NicConfig) -> Option<NicConfig> {
             tx_frames: port.tx_frames,
             ..AfPacket::default()
         },
+        _ => return Some(config.clone()),
     };
     Some(NicConfig {
         network: Network::AfPacket(station),
@@ -368,7 +362,7 @@ pub fn open_raw_port(config: &NicConfig, is_client: bool) -> Result<Box<dyn Port
 }
 
 /// Opens the port of a NIC configuration for frames with this EtherType, and with this MAC address if the driver
-/// supports a choice.
+/// supports a choice. On shared memory it is on a segment of its own.
 ///
 /// # Errors
 /// [`Error::Port`] with the error of the driver.
@@ -377,72 +371,19 @@ pub(crate) fn open_station(
     mac: MacBytes,
     ethertype: u16,
 ) -> Result<Box<dyn Port>> {
-    match &config.network {
-        Network::ViTcp(_) => Err(Error::Port(format!(
-            "NIC {}: [nic.vi_tcp] has no port",
-            config.name
-        ))),
-        Network::Shm(keys) => {
-            let mut raw = ShmConfig::new(format!("{}-raw", keys.segment));
-            if let Some(directory) = &keys.directory {
-                raw.directory.clone_from(directory);
-            }
-            raw.slots_per_ring = keys.ring_frames;
-            ShmPort::open(raw)
-                .map(|port| Box::new(port) as Box<dyn Port>)
-                .map_err(|error| Error::Port(error.to_string()))
-        }
-        Network::AfPacket(keys) => {
-            let mut raw = AfPacketConfig::new(&keys.interface, mac);
-            raw.ethertypes = vec![ethertype];
-            raw.rx_frames = keys.rx_frames;
-            raw.tx_frames = keys.tx_frames;
-            AfPacketPort::open(raw)
-                .map(|port| Box::new(port) as Box<dyn Port>)
-                .map_err(|error| Error::Port(error.to_string()))
-        }
-        Network::AfXdp(keys) => {
-            let mut raw = AfXdpConfig::new(&keys.interface, mac);
-            raw.ethertypes = vec![ethertype];
-            raw.rx_frames = keys.rx_frames;
-            raw.tx_frames = keys.tx_frames;
-            (raw.queue, raw.queues) = (keys.queue, keys.queues);
-            raw.copy = match keys.copy {
-                CopyMode::Auto => af_xdp::CopyMode::Auto,
-                CopyMode::ZeroCopy => af_xdp::CopyMode::ZeroCopy,
-                CopyMode::Copy => af_xdp::CopyMode::Copy,
-            };
-            AfXdpPort::open(raw)
-                .map(|port| Box::new(port) as Box<dyn Port>)
-                .map_err(|error| Error::Port(error.to_string()))
-        }
-        Network::Dpdk(keys) => open_dpdk(keys, mac, ethertype),
+    let mut network = config.network.clone();
+    if let Some(shm) = network.shm_mut() {
+        shm.segment += "-raw";
     }
-}
-
-#[cfg(feature = "dpdk")]
-fn open_dpdk(keys: &Dpdk, mac: MacBytes, ethertype: u16) -> Result<Box<dyn Port>> {
-    let raw = DpdkConfig {
-        eal: EalConfig {
-            huge_pages: keys.huge_pages,
-            memory_mb: keys.memory_mb,
-            args: keys.args.clone(),
-        },
+    let station = Station {
+        nic: config.name.clone(),
+        mac,
         ethertypes: vec![ethertype],
-        queues: keys.queues,
-        rx_frames: keys.rx_frames,
-        tx_frames: keys.tx_frames,
-        mtu_bytes: keys.mtu_bytes,
-        ..DpdkConfig::new(&keys.device, mac)
+        multicast: Vec::new(),
+        interface_address: false,
+        standstill_limit: None,
     };
-    DpdkPort::open(raw)
-        .map(|port| Box::new(port) as Box<dyn Port>)
-        .map_err(|error| Error::Port(error.to_string()))
-}
-
-#[cfg(not(feature = "dpdk"))]
-fn open_dpdk(_: &Dpdk, _: MacBytes, _: u16) -> Result<Box<dyn Port>> {
-    Err(Error::Port(pmd::config::WITHOUT_DPDK.into()))
+    ports::open(&network, station).map_err(|error| Error::Port(error.to_string()))
 }
 
 /// Returns a locally administered MAC address of this process for raw frames.
@@ -454,7 +395,7 @@ pub(crate) fn raw_mac(is_client: bool) -> MacBytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pmd::config::{AfXdp, ViTcp};
+    use pmd::config::{AfXdp, Dpdk, ViTcp};
 
     fn nic_options(config: Option<PathBuf>, device: &str) -> NicOptions {
         NicOptions {

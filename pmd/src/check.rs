@@ -9,7 +9,7 @@ use vi_core::log_limiter::LogLimiter;
 use crate::attach::server;
 use crate::capture_file;
 use crate::config::{Network, NicConfig, ProcessConfig, ViTcp, ip_address, read_keys, socket_of};
-use crate::open::{OpenError, ports, tcp_address};
+use crate::open::{OpenError, check_port, tcp_address};
 use crate::progress;
 use crate::vitcp;
 
@@ -42,7 +42,7 @@ pub fn check_nic(config: &NicConfig, is_served: bool) -> Vec<OpenError> {
     }
     match &config.network {
         Network::ViTcp(tcp) => errors.extend(check_vi_tcp(config, tcp)),
-        _ => errors.extend(ports::check(config).err()),
+        _ => errors.extend(check_port(config).err()),
     }
     let files = [
         (

@@ -18,6 +18,7 @@
 //! | `clock`, `yield_policy` | time while a NIC is polled; how long a polling thread keeps its core |
 //! | `device`, `lookup` | NICs of this process, and their objects by handle |
 //! | `open`, `check`, `listen_retry` | bring-up of a NIC, and whether it can be brought up |
+//! | [`ports`] | the drivers of ports, by the tables of the configuration |
 //! | `nic_handle`, `error_handlers` | handles of a NIC, and the thread that calls their error handlers |
 //! | `control_calls` | control calls as traits: what a backend carries out |
 //! | `control` | control calls of a NIC of this process: create, destroy, register, connect |
@@ -47,6 +48,7 @@ mod nic_handle;
 mod open;
 mod poll_thread;
 mod poller;
+pub mod ports;
 mod progress;
 mod tap;
 #[cfg(test)]

@@ -4,12 +4,11 @@ mod attached;
 mod claims;
 mod error;
 mod poller;
-pub(crate) mod ports;
 
 pub(crate) use attached::{attach, attach_as};
 pub(crate) use claims::Claim;
 pub use error::OpenError;
-pub(crate) use poller::tcp_address;
+pub(crate) use poller::{check_port, tcp_address};
 
 use std::thread::JoinHandle;
 use std::time::Duration;

@@ -1,10 +1,9 @@
-//! Opens the port of a NIC by its configuration.
+//! Drivers of ports: how each table of the configuration becomes an open port. A driver is an implementation of
+//! [`Driver`] and its line in [`driver`].
 
 use core::fmt::Display;
 use core::time::Duration;
 
-use fcvi_frame::ethernet::{ETHERTYPE_FCOE, ETHERTYPE_FIP, MacAddress};
-use fcvi_frame::fc::NPortId;
 use pmd_port::af_packet::{AfPacketConfig, AfPacketPort};
 use pmd_port::af_xdp::{self, AfXdpConfig, AfXdpPort};
 #[cfg(feature = "dpdk")]
@@ -12,175 +11,195 @@ use pmd_port::dpdk::{DpdkConfig, DpdkPort, EalConfig};
 use pmd_port::shm::{ShmConfig, ShmPort};
 use pmd_port::{MacBytes, Port};
 
-use super::error::OpenError;
-use crate::config::{AfPacket, AfXdp, CopyMode, Dpdk, Network, NicConfig, Shm};
+use crate::config::{AfPacket, AfXdp, CopyMode, Dpdk, Network, Shm};
+use crate::open::OpenError;
 
-/// The EtherTypes of Fibre Channel.
-const ETHERTYPES: [u16; 2] = [ETHERTYPE_FCOE, ETHERTYPE_FIP];
-
-/// Opens the port for a station with this N_Port_ID. With discovery it has none yet, and
-/// receives frames to all VN_Ports and to its interface. On `shm` the segment assigns the N_Port_ID.
-pub(super) fn open(config: &NicConfig, id: NPortId) -> Result<Box<dyn Port>, OpenError> {
-    let mac = MacAddress::vn2vn(id).0;
-    match &config.network {
-        Network::Shm(keys) => shm(keys),
-        Network::AfPacket(keys) => af_packet(config, keys, mac),
-        Network::AfXdp(keys) => af_xdp(config, keys, mac),
-        Network::Dpdk(keys) => dpdk(config, keys, mac),
-        Network::ViTcp(_) => Err(without_port()),
-    }
+/// The station that a port is opened for. A segment assigns the address of its stations, and delivers all frames to
+/// them.
+#[derive(Clone, Debug)]
+pub struct Station {
+    /// Name of the NIC, for log lines.
+    pub nic: String,
+    /// MAC address.
+    pub mac: MacBytes,
+    /// EtherTypes of the received frames.
+    pub ethertypes: Vec<u16>,
+    /// Multicast groups of the received frames.
+    pub multicast: Vec<MacBytes>,
+    /// Whether frames to the address of the interface are received, too.
+    pub interface_address: bool,
+    /// Maximum time that the port may delay a frame; `None`: that of the driver.
+    pub standstill_limit: Option<Duration>,
 }
 
-/// Makes the checks of [`open`]: the configuration, permissions, the interface. Only a shared-memory station
-/// is opened, briefly.
-pub(crate) fn check(config: &NicConfig) -> Result<(), OpenError> {
-    let mac = MacAddress::vn2vn(NPortId::default()).0;
-    match &config.network {
-        Network::Shm(keys) => shm(keys).map(drop),
-        Network::AfPacket(keys) => {
-            AfPacketPort::check(&af_packet_settings(config, keys, mac)).map_err(open_error)
-        }
-        Network::AfXdp(keys) => {
-            AfXdpPort::check(&af_xdp_settings(config, keys, mac)).map_err(open_error)
-        }
-        Network::Dpdk(keys) => check_dpdk(config, keys, mac),
-        Network::ViTcp(_) => Err(without_port()),
-    }
+/// A table of the configuration that opens a port.
+trait Driver {
+    /// Opens the port.
+    fn open(&self, station: Station) -> Result<Box<dyn Port>, OpenError>;
+
+    /// Makes the checks of [`Self::open`]: the configuration, permissions, the interface. Only a shared-memory station
+    /// is opened, briefly.
+    fn check(&self, station: Station) -> Result<(), OpenError>;
 }
 
-/// Error of opening a port for a NIC that has none.
-fn without_port() -> OpenError {
-    OpenError::new("[nic.vi_tcp] has no port")
+fn driver(network: &Network) -> Result<&dyn Driver, OpenError> {
+    Ok(match network {
+        Network::Shm(shm) => shm,
+        Network::AfPacket(af_packet) => af_packet,
+        Network::AfXdp(af_xdp) => af_xdp,
+        Network::Dpdk(dpdk) => dpdk,
+        Network::ViTcp(_) => return Err(OpenError::new("[nic.vi_tcp] has no port")),
+    })
+}
+
+/// Opens the port of a network for a station.
+///
+/// # Errors
+/// That of the driver, with its remedy; the network has no port.
+pub fn open(network: &Network, station: Station) -> Result<Box<dyn Port>, OpenError> {
+    driver(network)?.open(station)
+}
+
+/// Makes the checks of [`open`]; opens no device, and a shared-memory station only briefly.
+pub(crate) fn check(network: &Network, station: Station) -> Result<(), OpenError> {
+    driver(network)?.check(station)
 }
 
 fn open_error(error: impl Display) -> OpenError {
     OpenError::new(error.to_string())
 }
 
-/// Returns the multicast groups of a station.
-fn multicast(config: &NicConfig) -> Vec<MacBytes> {
-    match config.discovers() {
-        true => vec![MacAddress::ALL_VN2VN.0],
-        false => Vec::new(),
+impl Driver for Shm {
+    fn open(&self, _: Station) -> Result<Box<dyn Port>, OpenError> {
+        let mut config = ShmConfig::new(self.segment.clone());
+        if let Some(directory) = &self.directory {
+            config.directory.clone_from(directory);
+        }
+        config.slots_per_ring = self.ring_frames;
+        config.max_stations = self.max_stations;
+        Ok(Box::new(ShmPort::open(config).map_err(open_error)?))
+    }
+
+    fn check(&self, station: Station) -> Result<(), OpenError> {
+        self.open(station).map(drop)
     }
 }
 
-fn shm(keys: &Shm) -> Result<Box<dyn Port>, OpenError> {
-    let mut settings = ShmConfig::new(keys.segment.clone());
-    if let Some(directory) = &keys.directory {
-        settings.directory.clone_from(directory);
-    }
-    settings.slots_per_ring = keys.ring_frames;
-    settings.max_stations = keys.max_stations;
-    let port = ShmPort::open(settings).map_err(open_error)?;
-    Ok(Box::new(port))
-}
-
-fn af_packet_settings(config: &NicConfig, keys: &AfPacket, mac: MacBytes) -> AfPacketConfig {
+fn af_packet_config(keys: &AfPacket, station: Station) -> AfPacketConfig {
     AfPacketConfig {
-        ethertypes: ETHERTYPES.to_vec(),
+        ethertypes: station.ethertypes,
         rx_frames: keys.rx_frames,
         tx_frames: keys.tx_frames,
-        multicast: multicast(config),
-        interface_address: config.discovers(),
-        ..AfPacketConfig::new(&keys.interface, mac)
+        multicast: station.multicast,
+        interface_address: station.interface_address,
+        ..AfPacketConfig::new(&keys.interface, station.mac)
     }
 }
 
-fn af_packet(
-    config: &NicConfig,
-    keys: &AfPacket,
-    mac: MacBytes,
-) -> Result<Box<dyn Port>, OpenError> {
-    let port = AfPacketPort::open(af_packet_settings(config, keys, mac)).map_err(open_error)?;
-    Ok(Box::new(port))
+impl Driver for AfPacket {
+    fn open(&self, station: Station) -> Result<Box<dyn Port>, OpenError> {
+        let port = AfPacketPort::open(af_packet_config(self, station)).map_err(open_error)?;
+        Ok(Box::new(port))
+    }
+
+    fn check(&self, station: Station) -> Result<(), OpenError> {
+        AfPacketPort::check(&af_packet_config(self, station)).map_err(open_error)
+    }
 }
 
-fn af_xdp_settings(config: &NicConfig, keys: &AfXdp, mac: MacBytes) -> AfXdpConfig {
+fn af_xdp_config(keys: &AfXdp, station: Station) -> AfXdpConfig {
+    let default = AfXdpConfig::new(&keys.interface, station.mac);
     AfXdpConfig {
-        ethertypes: ETHERTYPES.to_vec(),
+        ethertypes: station.ethertypes,
         queue: keys.queue,
         queues: keys.queues,
         rx_frames: keys.rx_frames,
         tx_frames: keys.tx_frames,
-        multicast: multicast(config),
-        interface_address: config.discovers(),
+        multicast: station.multicast,
+        interface_address: station.interface_address,
         copy: match keys.copy {
             CopyMode::Auto => af_xdp::CopyMode::Auto,
             CopyMode::ZeroCopy => af_xdp::CopyMode::ZeroCopy,
             CopyMode::Copy => af_xdp::CopyMode::Copy,
         },
-        // A frame that was delayed by this time may live as long again on the wire.
-        standstill_limit: Duration::from_millis(config.r_a_tov_ms() / 2),
-        ..AfXdpConfig::new(&keys.interface, mac)
+        standstill_limit: station.standstill_limit.unwrap_or(default.standstill_limit),
+        ..default
     }
 }
 
-fn af_xdp(config: &NicConfig, keys: &AfXdp, mac: MacBytes) -> Result<Box<dyn Port>, OpenError> {
-    let port = AfXdpPort::open(af_xdp_settings(config, keys, mac)).map_err(open_error)?;
-    log::info!(
-        "{}: XDP on {}: frames steered by {}, {}",
-        config.name,
-        keys.interface,
-        if port.is_native() {
-            "the driver"
-        } else {
-            "the kernel"
-        },
-        if port.is_zero_copy() {
-            "zero-copy"
-        } else {
-            "copied"
-        },
-    );
-    Ok(Box::new(port))
+impl Driver for AfXdp {
+    fn open(&self, station: Station) -> Result<Box<dyn Port>, OpenError> {
+        let nic = station.nic.clone();
+        let port = AfXdpPort::open(af_xdp_config(self, station)).map_err(open_error)?;
+        log::info!(
+            "{nic}: XDP on {}: frames steered by {}, {}",
+            self.interface,
+            if port.is_native() {
+                "the driver"
+            } else {
+                "the kernel"
+            },
+            if port.is_zero_copy() {
+                "zero-copy"
+            } else {
+                "copied"
+            },
+        );
+        Ok(Box::new(port))
+    }
+
+    fn check(&self, station: Station) -> Result<(), OpenError> {
+        AfXdpPort::check(&af_xdp_config(self, station)).map_err(open_error)
+    }
 }
 
 #[cfg(feature = "dpdk")]
-fn dpdk_settings(config: &NicConfig, keys: &Dpdk, mac: MacBytes) -> DpdkConfig {
+fn dpdk_config(keys: &Dpdk, station: Station) -> DpdkConfig {
     DpdkConfig {
         eal: EalConfig {
             huge_pages: keys.huge_pages,
             memory_mb: keys.memory_mb,
             args: keys.args.clone(),
         },
-        ethertypes: ETHERTYPES.to_vec(),
+        ethertypes: station.ethertypes,
         queues: keys.queues,
         rx_frames: keys.rx_frames,
         tx_frames: keys.tx_frames,
         mtu_bytes: keys.mtu_bytes,
-        multicast: multicast(config),
-        interface_address: config.discovers(),
-        ..DpdkConfig::new(&keys.device, mac)
+        multicast: station.multicast,
+        interface_address: station.interface_address,
+        ..DpdkConfig::new(&keys.device, station.mac)
     }
 }
 
-/// Checks the configuration only: DPDK opens its devices when it is initialized.
 #[cfg(feature = "dpdk")]
-fn check_dpdk(config: &NicConfig, keys: &Dpdk, mac: MacBytes) -> Result<(), OpenError> {
-    dpdk_settings(config, keys, mac).check().map_err(open_error)
-}
+impl Driver for Dpdk {
+    fn open(&self, station: Station) -> Result<Box<dyn Port>, OpenError> {
+        let nic = station.nic.clone();
+        let port = DpdkPort::open(dpdk_config(self, station)).map_err(open_error)?;
+        log::info!(
+            "{nic}: DPDK device {:?}, memory in {} pages",
+            self.device,
+            if self.huge_pages { "huge" } else { "ordinary" },
+        );
+        Ok(Box::new(port))
+    }
 
-#[cfg(feature = "dpdk")]
-fn dpdk(config: &NicConfig, keys: &Dpdk, mac: MacBytes) -> Result<Box<dyn Port>, OpenError> {
-    let port = DpdkPort::open(dpdk_settings(config, keys, mac)).map_err(open_error)?;
-    log::info!(
-        "{}: DPDK device {:?}, memory in {} pages",
-        config.name,
-        keys.device,
-        if keys.huge_pages { "huge" } else { "ordinary" },
-    );
-    Ok(Box::new(port))
+    /// Checks the configuration only: DPDK opens its devices when it is initialized.
+    fn check(&self, station: Station) -> Result<(), OpenError> {
+        dpdk_config(self, station).check().map_err(open_error)
+    }
 }
 
 #[cfg(not(feature = "dpdk"))]
-fn check_dpdk(_: &NicConfig, _: &Dpdk, _: MacBytes) -> Result<(), OpenError> {
-    Err(OpenError::new(crate::config::WITHOUT_DPDK))
-}
+impl Driver for Dpdk {
+    fn open(&self, _: Station) -> Result<Box<dyn Port>, OpenError> {
+        Err(OpenError::new(crate::config::WITHOUT_DPDK))
+    }
 
-#[cfg(not(feature = "dpdk"))]
-fn dpdk(_: &NicConfig, _: &Dpdk, _: MacBytes) -> Result<Box<dyn Port>, OpenError> {
-    Err(OpenError::new(crate::config::WITHOUT_DPDK))
+    fn check(&self, station: Station) -> Result<(), OpenError> {
+        self.open(station).map(drop)
+    }
 }
 
 #[cfg(all(test, not(feature = "dpdk")))]
@@ -189,14 +208,19 @@ mod tests {
 
     #[test]
     fn port_of_a_program_without_dpdk_is_refused() {
-        let config = NicConfig {
-            network: Network::Dpdk(Dpdk {
-                device: "net_memif0,role=server".into(),
-                ..Dpdk::default()
-            }),
-            ..NicConfig::default()
+        let dpdk = Dpdk {
+            device: "net_memif0,role=server".into(),
+            ..Dpdk::default()
         };
-        let refused = open(&config, NPortId::default()).err().unwrap();
+        let station = Station {
+            nic: "VINIC0".into(),
+            mac: [2, 0, 0, 0, 0, 1],
+            ethertypes: Vec::new(),
+            multicast: Vec::new(),
+            interface_address: false,
+            standstill_limit: None,
+        };
+        let refused = open(&Network::Dpdk(dpdk), station).err().unwrap();
         assert_eq!(
             refused.to_string(),
             "[nic.dpdk]: this program was built without DPDK: build it with --features dpdk"

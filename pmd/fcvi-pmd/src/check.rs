@@ -78,7 +78,7 @@ fn describe_nic(nic: &NicConfig) -> String {
             };
         }
         Network::Shm(shm) => return format!("{port}, segment {:?}, host {host}", shm.segment),
-        Network::AfPacket(_) | Network::AfXdp(_) | Network::Dpdk(_) => {}
+        _ => {}
     }
     let wire = nic.network.wire_name().unwrap_or_default();
     match &nic.addressing {

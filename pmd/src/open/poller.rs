@@ -2,11 +2,14 @@
 
 use std::io::BufWriter;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::time::Duration;
 
 use fc_port::login::LoginConfig;
 use fc_port::vn_port::VnPort;
 use fc_port::vn2vn::Vn2vnConfig;
-use fcvi_frame::ethernet::{HEADER_BYTES as ETHERNET_HEADER_BYTES, MacAddress};
+use fcvi_frame::ethernet::{
+    ETHERTYPE_FCOE, ETHERTYPE_FIP, HEADER_BYTES as ETHERNET_HEADER_BYTES, MacAddress,
+};
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::fcoe;
 use pmd_port::layer::{fault, pcapng};
@@ -18,7 +21,6 @@ use vi_engine::{Engine, EngineConfig, max_message_bytes};
 
 use super::claims::{Claim, Claims};
 use super::error::OpenError;
-use super::ports;
 use crate::capture_file;
 use crate::coalesce::Coalescer;
 use crate::config::{self, FaultConfig, Network, NicConfig, ip_address};
@@ -28,6 +30,7 @@ use crate::discovery::{Discovery, FC_VI};
 use crate::neighbours::Neighbours;
 use crate::nic_backend::Backend;
 use crate::poller::{PollState, Poller};
+use crate::ports;
 use crate::transport::FcVi;
 use crate::vitcp::{self, ViTcp};
 
@@ -37,6 +40,9 @@ const SERVED_PART_BYTES: u32 = 256 * 1024;
 
 /// Timeout of a FARP-REQ, whose reply takes one round trip.
 const FARP_TIMEOUT_NS: u64 = 250_000_000;
+
+/// The EtherTypes of Fibre Channel.
+const ETHERTYPES: [u16; 2] = [ETHERTYPE_FCOE, ETHERTYPE_FIP];
 
 /// A port, the N_Port_ID of this NIC, and its claim.
 struct Station {
@@ -323,9 +329,36 @@ fn id_of(port: &dyn Port) -> Result<NPortId, OpenError> {
         .ok_or_else(|| OpenError::new("the port has no N_Port_ID"))
 }
 
+/// Returns the station of a NIC with this N_Port_ID. With discovery it has none yet, and receives frames to all VN_Ports
+/// and to its interface.
+fn fc_station(config: &NicConfig, id: NPortId) -> ports::Station {
+    let discovers = config.discovers();
+    ports::Station {
+        nic: config.name.clone(),
+        mac: MacAddress::vn2vn(id).0,
+        ethertypes: ETHERTYPES.to_vec(),
+        multicast: match discovers {
+            true => vec![MacAddress::ALL_VN2VN.0],
+            false => Vec::new(),
+        },
+        interface_address: discovers,
+        // A frame that was delayed by this time may live as long again on the wire.
+        standstill_limit: Some(Duration::from_millis(config.r_a_tov_ms() / 2)),
+    }
+}
+
+fn open_port(config: &NicConfig, id: NPortId) -> Result<Box<dyn Port>, OpenError> {
+    ports::open(&config.network, fc_station(config, id))
+}
+
+/// Makes the checks of opening the port of a NIC with FC-VI.
+pub(crate) fn check_port(config: &NicConfig) -> Result<(), OpenError> {
+    ports::check(&config.network, fc_station(config, NPortId::default()))
+}
+
 /// Opens a station on a segment, which assigns its N_Port_ID.
 fn open_shm(config: &NicConfig) -> Result<Station, OpenError> {
-    let port = ports::open(config, NPortId::default())?;
+    let port = open_port(config, NPortId::default())?;
     let id = id_of(&*port)?;
     Ok(Station {
         port,
@@ -338,7 +371,7 @@ fn open_shm(config: &NicConfig) -> Result<Station, OpenError> {
 fn open_anonymous(config: &NicConfig) -> Result<Station, OpenError> {
     let id = NPortId::default();
     Ok(Station {
-        port: ports::open(config, id)?,
+        port: open_port(config, id)?,
         id,
         claim: None,
     })
@@ -368,7 +401,7 @@ fn open_configured(config: &NicConfig, n_port_ids: &str) -> Result<Station, Open
         ))
     })?;
     Ok(Station {
-        port: ports::open(config, id)?,
+        port: open_port(config, id)?,
         id,
         claim: Some(claim),
     })
