@@ -217,12 +217,19 @@ fn connection_request_beyond_the_limit_of_the_user_is_rejected() {
         let vi = client.create_vi().unwrap();
         let (local, remote) = (address(b""), address(name));
         let limit = long;
-        client.call(Request::Connect {
+        let request = || Request::Connect {
             vi,
             local,
             remote,
             limit,
-        })
+        };
+        // Until the other application listens.
+        loop {
+            match client.call(request()) {
+                Err(CallError::NoMatch) => std::thread::yield_now(),
+                outcome => return outcome,
+            }
+        }
     };
     let wait = |application: &Application, name: &[u8]| {
         let (nic, local, limit) = (application.nic, address(name), long);
