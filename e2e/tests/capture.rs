@@ -199,7 +199,8 @@ fn slow_capture_drops_frames_without_delaying_the_nic() {
     command.env("CAPTURE_PIPE", &pipe);
     let mut capture = pair.capture_as(command, Path::new("-"), &["--buffer", "64"]);
     capture.wait_for("capturing VINIC0", TIMEOUT);
-    pair.await_round_trips(8000);
+    // Several times the frames that the pipe and its buffers hold.
+    pair.await_round_trips(1000);
     capture.signal("INT");
     read.send(()).expect("a reader");
     let (captured, dropped) = counts(&capture.succeed(TIMEOUT));
@@ -209,7 +210,7 @@ fn slow_capture_drops_frames_without_delaying_the_nic() {
     assert_eq!(frames.len(), captured);
     assert!(dropped > 0, "{captured} captured: none was dropped");
     let sends = captured + dropped;
-    assert!(sends >= 16_000, "{captured} captured, {dropped} dropped");
+    assert!(sends >= 2000, "{captured} captured, {dropped} dropped");
     check_frames(&frames);
     pair.await_round_trips(100);
     let output = pair.end();
