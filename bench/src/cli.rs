@@ -9,7 +9,7 @@ use vi_types::ReliabilityLevel;
 
 use crate::connections::STEPS;
 use crate::error::{Error, Result};
-use crate::nic::MemoryKind;
+use crate::nic::{MemoryKind, NicOptions};
 use crate::plan::{Benchmark, MAX_SIZE_BYTES, Op, Test};
 use crate::port::cli::Role;
 
@@ -223,6 +223,16 @@ impl CoreChoice {
 }
 
 impl CommonOptions {
+    /// Returns the NIC options of a run; without a configuration, a private segment named after `tag`.
+    pub(crate) fn nic_options(&self, tag: &str) -> NicOptions {
+        NicOptions {
+            config: self.config.clone(),
+            device: self.device.clone(),
+            segment: Some(format!("vibench-{tag}")),
+            memory: self.memory,
+        }
+    }
+
     /// Returns the requested cores of a run whose client and server are both on this host.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use crate::channel::{Channel, Message, Purpose, unexpected_message};
 use crate::cli::{self, CommonOptions, Cores, Options};
 use crate::error::{Error, Result};
 use crate::latency::RoundLimit;
-use crate::nic::{self, Nic, NicOptions, NicSettings};
+use crate::nic::{self, Nic, NicSettings};
 use crate::output;
 use crate::plan::{Benchmark, Op, Test};
 use crate::process::{self, ServerProcess, StopFlag};
@@ -31,7 +31,7 @@ pub(crate) fn run(benchmark: Benchmark, options: &Options) -> Result<()> {
     }
     let tests = options.tests(benchmark)?;
     let tag = std::process::id().to_string();
-    let nic_options = NicOptions::for_run(&options.common, &tag);
+    let nic_options = options.common.nic_options(&tag);
     let mut settings = nic_options.load()?;
     if options.shortcut && nic::is_vi_tcp(&settings.config) {
         return Err(Error::Usage(

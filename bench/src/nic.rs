@@ -12,14 +12,15 @@ use vipl::{
     ErrorCode, ErrorDescriptor, ErrorHandler, NicAttributes, NicHandle, PtagHandle, provider,
 };
 
-use crate::cli::CommonOptions;
 use crate::error::{Error, Result};
 use crate::output;
-use crate::raw_control::ETHERTYPE;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Transport name in results, where there is no port.
 const VI_TCP: &str = "vi-tcp";
+
+/// Local experimental EtherType (IEEE Std 802): no other protocol receives it.
+pub(crate) const ETHERTYPE: u16 = 0x88B5;
 
 /// NIC options of the command line.
 #[derive(Clone, Debug)]
@@ -85,16 +86,6 @@ impl NicSettings {
 }
 
 impl NicOptions {
-    /// Returns the NIC options of a run; without a configuration, a private segment named after `tag`.
-    pub(crate) fn for_run(common: &CommonOptions, tag: &str) -> Self {
-        Self {
-            config: common.config.clone(),
-            device: common.device.clone(),
-            segment: Some(format!("vibench-{tag}")),
-            memory: common.memory,
-        }
-    }
-
     /// Loads the selected configuration.
     ///
     /// # Errors

@@ -25,10 +25,8 @@ use serde::{Deserialize, Serialize};
 use crate::channel::{RawRound, RoundResult};
 use crate::error::{Error, Result};
 use crate::latency::{PingResult, RoundLimit};
+use crate::nic::ETHERTYPE;
 use crate::plan::{Frames, MAX_SIZE_BYTES};
-
-/// Local experimental EtherType (IEEE Std 802): no other protocol receives it.
-pub(crate) const ETHERTYPE: u16 = 0x88B5;
 
 /// Size of Ethernet header, kind, round and message number in bytes.
 pub(crate) const HEADER_BYTES: usize = 14 + 1 + 4 + 4;

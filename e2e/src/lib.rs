@@ -23,6 +23,7 @@
 //! | [`port_frames`] | the frames of discovery and login in such a capture |
 //! | [`ports`] | all ports for physical links, and the network that each needs |
 //! | [`echo`], [`conformance_suite`], [`faults`] | workloads for each port: the C examples, the conformance suite, many messages one way, also with injected faults |
+//! | [`failure`] | errors that end a program of the tests |
 //! | [`huge_pages`] | temporary reservations of huge pages |
 //! | [`installation`] | libvipl installed below a prefix, and the C examples built against it |
 //! | [`nics`] | configuration files of NICs |
@@ -44,6 +45,7 @@ pub mod confined;
 pub mod conformance_suite;
 pub mod datapath;
 pub mod echo;
+pub mod failure;
 pub mod faults;
 pub mod first_request;
 pub mod hosts;

@@ -13,8 +13,6 @@ use vi_core::sys::interface_index;
 use vi_engine::{MissLimits, RecoveryConfig};
 use vi_types::HostAddress;
 
-use crate::vitcp::HandshakeLimits;
-
 pub use admission::{Refusal, admit};
 pub(crate) use key_file::read_keys;
 pub use privileged::PRIVILEGED_CONFIG;
@@ -147,15 +145,6 @@ pub(crate) fn miss_limits(limits: &Limits) -> MissLimits {
         burst: limits.rdma_miss_burst,
         interval_ns: HOUR_NS / u64::from(limits.rdma_misses_per_hour.max(1)),
         per_connection: limits.rdma_misses_per_connection,
-    }
-}
-
-/// Returns the limits on TLS handshakes for the transport.
-pub(crate) fn handshake_limits(tls: Option<&TlsConfig>) -> HandshakeLimits {
-    let keys = tls.cloned().unwrap_or_default();
-    HandshakeLimits {
-        total: keys.max_handshakes_per_second,
-        per_source: keys.max_handshakes_per_source,
     }
 }
 

@@ -23,6 +23,7 @@
 //! | `control_calls` | control calls as traits: what a backend carries out |
 //! | `control` | control calls of a NIC of this process: create, destroy, register, connect |
 //! | `discovery`, `neighbours` | discovery of ports and their logins; host addresses to N_Port_IDs |
+//! | `network_view` | the port of a NIC and the ports that it sees, for diagnostics |
 //! | [`capture_file`], `tap` | captured frames: files, and copies of passing frames |
 //! | [`logger`] | a logger for the C library and for programs |
 
@@ -43,6 +44,7 @@ mod listen_retry;
 pub mod logger;
 mod lookup;
 mod neighbours;
+mod network_view;
 mod nic_backend;
 mod nic_handle;
 mod open;

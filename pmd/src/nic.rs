@@ -24,13 +24,13 @@ use crate::lookup::{Vi, cq_of, vi_of};
 use crate::nic_handle::{Conn, Handler};
 use crate::open::{self, OpenError};
 
+pub use crate::network_view::{
+    DiscoveredPort, LoginState, NeighbourPort, NetworkView, OwnPort, OwnState,
+};
 pub use connection_options::{
     connection_options, negotiated_options, request_security, set_connection_options,
 };
-pub use network_view::{
-    DiscoveredPort, LoginState, NeighbourPort, NetworkView, OwnPort, OwnState,
-    await_network_change, network_view,
-};
+pub use network_view::{await_network_change, network_view};
 pub use peer_user::{peer_user, request_user};
 
 fn nic(handle: u64) -> Outcome<&'static Device> {

@@ -10,7 +10,7 @@ use vi_types::{
 };
 
 use crate::datapath::Datapath;
-use crate::nic::NetworkView;
+use crate::network_view::NetworkView;
 use crate::poller::Poller;
 pub(crate) use crate::vitcp::ListenState;
 

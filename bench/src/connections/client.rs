@@ -12,7 +12,7 @@ use crate::channel::{Channel, Message, Purpose, RESPONSE_TIMEOUT, unexpected_mes
 use crate::cli::{self, ConnectOptions};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::nic::{self, Nic, NicOptions};
+use crate::nic::{self, Nic};
 use crate::output;
 use crate::process::{self, ServerProcess, StopFlag};
 use crate::rendezvous::Rendezvous;
@@ -29,7 +29,7 @@ pub(crate) fn run(options: &ConnectOptions) -> Result<()> {
         return server::listen(common, &stop);
     }
     let tag = std::process::id().to_string();
-    let nic_options = NicOptions::for_run(common, &tag);
+    let nic_options = common.nic_options(&tag);
     let settings = nic_options.load()?;
     let json = JsonFile::open(common.json.as_deref())?;
     let cores = process::choose_run_cores(common, &settings)?;

@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
     use crate::cli::{Cli, Command};
-    use crate::raw_control::ETHERTYPE;
+    use crate::nic::ETHERTYPE;
 
     fn parse(line: &str) -> Result<Role, clap::Error> {
         let words = ["vibench", "port"]

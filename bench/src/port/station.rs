@@ -395,7 +395,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::latency::RoundLimit;
-    use crate::raw_control::ETHERTYPE;
+    use crate::nic::ETHERTYPE;
 
     /// Opens two stations on a private segment, as peers.
     pub(in crate::port) fn pair(name: &str) -> (Station, Station) {

@@ -26,28 +26,21 @@ pub trait UserDatabase {
     fn gid(&self, name: &str) -> io::Result<Option<u32>>;
 }
 
-/// Tables beside the network of a NIC, the networks that have them, and which those are.
-const TABLES: [(&str, fn(&Network) -> bool, &str); 4] = [
-    (
-        "fc_vi",
-        has_frames,
-        "NICs with FC-VI frames, not with [nic.vi_tcp]",
-    ),
-    (
-        "recovery",
-        has_frames,
-        "NICs with FC-VI frames, not with [nic.vi_tcp]",
-    ),
-    (
-        "discovery",
-        Network::is_on_wire,
-        "NICs on a wire: [nic.af_packet], [nic.af_xdp] or [nic.dpdk]",
-    ),
-    (
-        "static",
-        has_frames,
-        "NICs with FC-VI frames, not with [nic.vi_tcp]",
-    ),
+/// Some networks: whether one is of them, and which they are.
+type Networks = (fn(&Network) -> bool, &'static str);
+
+const WITH_FRAMES: Networks = (has_frames, "NICs with FC-VI frames, not with [nic.vi_tcp]");
+const ON_WIRE: Networks = (
+    Network::is_on_wire,
+    "NICs on a wire: [nic.af_packet], [nic.af_xdp] or [nic.dpdk]",
+);
+
+/// Tables beside the network of a NIC, and the networks that have them.
+const TABLES: [(&str, Networks); 4] = [
+    ("fc_vi", WITH_FRAMES),
+    ("recovery", WITH_FRAMES),
+    ("discovery", ON_WIRE),
+    ("static", WITH_FRAMES),
 ];
 
 fn has_frames(network: &Network) -> bool {
@@ -59,7 +52,7 @@ pub(crate) fn check(file: &mut File<'_>, config: &Config) {
     for (index, nic) in config.nic.iter().enumerate() {
         let at = TablePath::nic(index, &nic.name);
         check_values(file, &at, nic);
-        for (table, is_of, networks) in TABLES {
+        for (table, (is_of, networks)) in TABLES {
             if is_of(&nic.network) || file.is_invalid(&at, "network") {
                 continue;
             }

@@ -4,13 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use crate::error::{ConfigError, LocatedError, Step, ValueError};
 use crate::table::{self, Form, Found, Key, Read, Table};
-use crate::{Config, flat, keys};
 
 /// Location of a table in a file.
 #[derive(Clone, Debug, Default)]
@@ -67,6 +65,33 @@ impl TablePath {
     }
 }
 
+/// A key that its table does not have.
+pub(crate) struct UnknownKey<'a, 't> {
+    /// Header and keys of the table.
+    pub(crate) header: &'static str,
+    pub(crate) keys: &'static [Key],
+    pub(crate) name: &'a str,
+    /// Its value as written.
+    pub(crate) value: &'a str,
+    pub(crate) table: &'a DeTable<'t>,
+}
+
+/// What to report about an unknown key.
+pub(crate) struct Explanation {
+    /// What is wrong, and what to do.
+    pub(crate) text: String,
+    /// The key may be meant as a table of a choice: a missing choice is not reported, too.
+    pub(crate) may_name_choice: bool,
+}
+
+/// Explains an unknown key.
+pub(crate) type Explain = fn(&UnknownKey<'_, '_>) -> Explanation;
+
+/// Returns the name of a NIC without `name`.
+pub(crate) fn default_nic_name(index: usize) -> String {
+    format!("VINIC{index}")
+}
+
 /// Location and text of a key in the file.
 struct KeyEntry<'t> {
     line: usize,
@@ -77,6 +102,7 @@ struct KeyEntry<'t> {
 /// The text of a configuration file, with the locations of its keys and the errors found so far.
 pub(crate) struct File<'t> {
     text: &'t str,
+    explain: Explain,
     entries: BTreeMap<String, KeyEntry<'t>>,
     /// Keys with invalid values, which have been reported.
     invalid: BTreeSet<String>,
@@ -84,13 +110,17 @@ pub(crate) struct File<'t> {
 }
 
 impl<'t> File<'t> {
-    /// Reads a text; returns it with the configuration of its valid keys.
+    /// Reads a text; returns it with the table of its valid keys.
     ///
     /// # Errors
     /// The text is not valid TOML.
-    pub(crate) fn read(text: &'t str) -> Result<(Self, Config), ConfigError> {
+    pub(crate) fn read<T: Table>(
+        text: &'t str,
+        explain: Explain,
+    ) -> Result<(Self, T), ConfigError> {
         let mut file = Self {
             text,
+            explain,
             entries: BTreeMap::new(),
             invalid: BTreeSet::new(),
             errors: Vec::new(),
@@ -113,9 +143,9 @@ impl<'t> File<'t> {
         if !file.errors.is_empty() {
             return Err(ConfigError::of(file.errors));
         }
-        let valid = read_table::<Config>(&mut file, &TablePath::default(), table.get_ref());
+        let valid = read_table::<T>(&mut file, &TablePath::default(), table.get_ref());
         let valid = Spanned::new(0..text.len(), valid.unwrap_or_default());
-        let config = Config::deserialize(toml::de::Deserializer::from(valid)).map_err(|error| {
+        let config = T::deserialize(toml::de::Deserializer::from(valid)).map_err(|error| {
             let line = error.span().map(|span| file.line(span.start));
             let text = error.message().to_owned();
             ConfigError::of(vec![LocatedError { line, text }])
@@ -348,7 +378,7 @@ impl<'t> File<'t> {
             let mut at = at.element(key.name, index);
             if T::HEADER.is_empty() && key.name == "nic" {
                 let name = table.get("name").and_then(|name| name.get_ref().as_str());
-                let default = Config::default_nic_name(index);
+                let default = default_nic_name(index);
                 let name = name.filter(|name| !name.is_empty()).unwrap_or(&default);
                 at = TablePath::nic(index, name);
             }
@@ -407,16 +437,15 @@ pub(crate) fn read_table<'t, T: Table>(
         let path = at.key(text);
         file.record(path.clone(), name.span().start, value.span());
         let Some(Found { key, choice }) = table::find(T::KEYS, text) else {
-            let moved = match T::HEADER {
-                flat::HEADER => flat::moved(text, file.excerpt(&value.span()), table),
-                _ => None,
-            };
-            has_reported_choice |= moved.as_ref().is_none_or(|moved| moved.names_network);
-            let reason = moved.map_or_else(
-                || keys::unknown(T::HEADER, T::KEYS, text),
-                |moved| moved.text,
-            );
-            file.reject(at, path, &reason);
+            let explanation = (file.explain)(&UnknownKey {
+                header: T::HEADER,
+                keys: T::KEYS,
+                name: text,
+                value: file.excerpt(&value.span()),
+                table,
+            });
+            has_reported_choice |= explanation.may_name_choice;
+            file.reject(at, path, &explanation.text);
             continue;
         };
         if let Some(choice) = choice

@@ -2,13 +2,11 @@
 
 use toml::de::DeTable;
 
+use crate::file::{Explanation, UnknownKey};
 use crate::keys::{self, KnownTable};
 use crate::network::Network;
 use crate::nic::NicConfig;
 use crate::table::{Choice as _, Form, Key, Table as _, headers};
-
-/// Header of the table that had all keys.
-pub(crate) const HEADER: &str = NicConfig::HEADER;
 
 /// A key of the present format that was in `[[nic]]`.
 struct Moved {
@@ -41,16 +39,21 @@ const IN_TABLES: [&str; 3] = [
     "[nic.fc_vi.fault]",
 ];
 
-/// Refusal of a key of version 0.1.
-pub(crate) struct Refusal {
-    /// The line to write instead.
-    pub(crate) text: String,
-    /// The line has the table of the NIC's network.
-    pub(crate) names_network: bool,
+/// Explains an unknown key: in `[[nic]]` it may be one of version 0.1.
+pub(crate) fn explain(unknown: &UnknownKey<'_, '_>) -> Explanation {
+    let moved = match unknown.header {
+        NicConfig::HEADER => moved(unknown.name, unknown.value, unknown.table),
+        _ => None,
+    };
+    moved.unwrap_or_else(|| Explanation {
+        text: keys::unknown(unknown.header, unknown.keys, unknown.name),
+        may_name_choice: true,
+    })
 }
 
-/// Returns the refusal of a key of version 0.1 in `[[nic]]`; `None` if that version did not have the key.
-pub(crate) fn moved(old: &str, value: &str, table: &DeTable<'_>) -> Option<Refusal> {
+/// Explains a key of version 0.1 in `[[nic]]` by the line to write instead, which may have the table of the NIC's network;
+/// `None` if that version did not have the key.
+fn moved(old: &str, value: &str, table: &DeTable<'_>) -> Option<Explanation> {
     let word = |key: &str| table.get(key).and_then(|value| value.get_ref().as_str());
     let (instead, names_network) = match (old, word(old)) {
         ("transport", Some("fc-vi")) => ("remove it".to_owned(), false),
@@ -66,9 +69,9 @@ pub(crate) fn moved(old: &str, value: &str, table: &DeTable<'_>) -> Option<Refus
         _ => moved_key(old, value, word("transport"), word("port"))?,
     };
     let text = format!("{old} = {value}: as in version 0.1: {instead}");
-    Some(Refusal {
+    Some(Explanation {
         text,
-        names_network,
+        may_name_choice: names_network,
     })
 }
 

@@ -27,7 +27,7 @@ mod table;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use file::{File, TablePath, read_aliases, read_table};
+use file::{File, TablePath, default_nic_name, read_aliases, read_table};
 use table::{Form, TableForm, table, table_form};
 
 pub use address::{OwnHost, host_address, ip_address};
@@ -94,11 +94,11 @@ impl Config {
     }
 
     fn parse_with(text: &str, users: Option<&dyn UserDatabase>) -> Result<Self, ConfigError> {
-        let (mut file, mut config) = File::read(text)?;
+        let (mut file, mut config) = File::read::<Self>(text, flat::explain)?;
         let is_served = config.process.is_some();
         for (index, nic) in config.nic.iter_mut().enumerate() {
             if nic.name.is_empty() {
-                nic.name = Self::default_nic_name(index);
+                nic.name = default_nic_name(index);
             }
             let at = TablePath::nic(index, &nic.name);
             if is_served && file.value(&at, "progress").is_none() {
@@ -116,15 +116,10 @@ impl Config {
         Ok(config)
     }
 
-    /// Returns the name of a NIC without `name`.
-    fn default_nic_name(index: usize) -> String {
-        format!("VINIC{index}")
-    }
-
     /// Returns the configuration without a file: the single NIC VINIC0 on shared memory.
     #[must_use]
     pub fn built_in() -> Self {
-        let name = Self::default_nic_name(0);
+        let name = default_nic_name(0);
         let nic = NicConfig {
             name,
             ..NicConfig::default()

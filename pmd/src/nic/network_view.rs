@@ -1,168 +1,18 @@
-//! The port of a NIC on its network, and the other ports that it sees, for diagnostics.
+//! Calls that return the network view of a NIC, or wait for a change of it.
 
 use std::time::Duration;
 
-use fc_port::login::PortState;
-use fc_port::vn_port::NeighbourView;
-use fcvi_frame::ethernet::MacAddress;
-use fcvi_frame::fc::NPortId;
 use vi_core::waiters::Event;
-use vi_types::{CallError, HostAddress, Outcome};
+use vi_types::{CallError, Outcome};
 
+use super::nic;
+use crate::network_view::NetworkView;
 use crate::poller::PollState;
 use crate::progress::wait;
 use crate::transport::Transport;
 
-/// Snapshot of the port of a NIC and its neighbours.
-#[derive(Clone, Debug)]
-pub struct NetworkView {
-    /// The port of this NIC.
-    pub own: OwnPort,
-    /// The other ports, ordered by N_Port_ID.
-    pub ports: Vec<NeighbourPort>,
-}
-
-/// The port of this NIC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OwnPort {
-    /// Its N_Port_ID; `None` until it has claimed one.
-    pub n_port_id: Option<NPortId>,
-    /// Its Port_Name.
-    pub port_name: u64,
-    /// Its Node_Name.
-    pub node_name: u64,
-    /// The host address.
-    pub host: HostAddress,
-    /// Its state.
-    pub state: OwnState,
-    /// Its neighbours are discovered by FIP VN2VN; otherwise they are configured, or on the same segment
-    /// of shared memory.
-    pub discovers: bool,
-}
-
-/// State of the port of this NIC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OwnState {
-    /// It probes for an unused N_Port_ID.
-    Probing,
-    /// It is reachable.
-    Up,
-    /// The port driver has failed.
-    Failed,
-}
-
-/// Another port.
-#[derive(Clone, Copy, Debug)]
-pub struct NeighbourPort {
-    /// Its N_Port_ID.
-    pub n_port_id: NPortId,
-    /// Its host, if known.
-    pub host: Option<HostAddress>,
-    /// Results of discovery and login; `None` if it is configured, or on the same segment
-    /// of shared memory.
-    pub found: Option<DiscoveredPort>,
-}
-
-/// Results of discovery and login for a port.
-#[derive(Clone, Copy, Debug)]
-pub struct DiscoveredPort {
-    /// Its Port_Name.
-    pub port_name: u64,
-    /// Its Node_Name.
-    pub node_name: u64,
-    /// The address of its interface.
-    pub mac: MacAddress,
-    /// The largest FCoE PDU that it accepts, as it advertises, in bytes.
-    pub max_fcoe_bytes: u16,
-    /// The largest FCoE PDU received from it, in bytes; `None` if there was none.
-    pub path_fcoe_bytes: Option<u16>,
-    /// It supports FC-VI.
-    pub speaks_fc_vi: bool,
-    /// State of the login.
-    pub login: LoginState,
-    /// The negotiated maximum data field of a frame, in bytes, after login.
-    pub data_field_bytes: Option<u16>,
-    /// Time since the last frame from it.
-    pub heard_ago: Duration,
-}
-
-/// State of the login with a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoginState {
-    /// Waits for its first beacon, or for the path MTU probe.
-    Found,
-    /// The login is in progress.
-    LoggingIn,
-    /// Logged in.
-    LoggedIn,
-    /// The login ended or failed.
-    LoggedOut,
-}
-
-impl NetworkView {
-    /// Returns whether both views are equal, except for the times of the last frames.
-    #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
-        let all_same = || {
-            self.ports
-                .iter()
-                .zip(&other.ports)
-                .all(|(a, b)| a.is_same(b))
-        };
-        self.own == other.own && self.ports.len() == other.ports.len() && all_same()
-    }
-
-    fn of(transport: &dyn Transport, state: &mut PollState) -> Self {
-        transport.network_view(state.clock.now_ns(), state.failure)
-    }
-}
-
-impl NeighbourPort {
-    /// Returns whether both are equal, except for the time of the last frame.
-    #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
-        // All but `heard_ago`.
-        let found = |port: &Self| {
-            port.found.map(|found| {
-                (
-                    (found.port_name, found.node_name, found.mac),
-                    (found.max_fcoe_bytes, found.path_fcoe_bytes),
-                    (found.speaks_fc_vi, found.login, found.data_field_bytes),
-                )
-            })
-        };
-        self.n_port_id == other.n_port_id && self.host == other.host && found(self) == found(other)
-    }
-
-    pub(crate) fn seen(now_ns: u64, view: &NeighbourView) -> Self {
-        let neighbour = &view.neighbour;
-        let port = view.port.as_ref();
-        let login = port.map_or(LoginState::Found, |port| match port.state {
-            PortState::Known => LoginState::Found,
-            PortState::FlogiSent | PortState::PlogiWait | PortState::PlogiSent => {
-                LoginState::LoggingIn
-            }
-            PortState::LoggedIn => LoginState::LoggedIn,
-            PortState::LogoSent | PortState::LoggedOut => LoginState::LoggedOut,
-        });
-        Self {
-            n_port_id: neighbour.id,
-            host: port.and_then(|port| port.host),
-            found: Some(DiscoveredPort {
-                port_name: neighbour.port_name,
-                node_name: neighbour.node_name,
-                mac: neighbour.enode_mac,
-                max_fcoe_bytes: neighbour.max_fcoe_bytes,
-                path_fcoe_bytes: neighbour.path_fcoe_bytes,
-                speaks_fc_vi: neighbour.supports_fc4,
-                login,
-                data_field_bytes: port
-                    .and_then(|port| port.login)
-                    .map(|login| login.data_field_bytes),
-                heard_ago: Duration::from_nanos(now_ns.saturating_sub(view.last_rx_ns)),
-            }),
-        }
-    }
+fn view_of(transport: &dyn Transport, state: &mut PollState) -> NetworkView {
+    transport.network_view(state.clock.now_ns(), state.failure)
 }
 
 /// Returns the port of a NIC and the other ports that it sees: by FIP VN2VN if the NIC uses discovery, otherwise
@@ -171,7 +21,7 @@ impl NeighbourPort {
 /// # Errors
 /// [`CallError::InvalidParameter`] if the handle is not that of an open NIC.
 pub fn network_view(handle: u64) -> Outcome<NetworkView> {
-    let device = super::nic(handle)?;
+    let device = nic(handle)?;
     let mut held = device.lock();
     let backend = held.as_mut().ok_or(CallError::InvalidParameter)?;
     device.poll_thread.wake_if_armed(backend);
@@ -179,7 +29,7 @@ pub fn network_view(handle: u64) -> Outcome<NetworkView> {
     backend.poll_thoroughly(&device.shared.doorbells);
     device.wake_waiters(backend);
     let (transport, state) = backend.local_mut().ok_or(CallError::InvalidParameter)?;
-    Ok(NetworkView::of(transport, state))
+    Ok(view_of(transport, state))
 }
 
 /// Waits until the network view differs from `known`, and returns the new one; `None` after
@@ -193,16 +43,16 @@ pub fn await_network_change(
     known: &NetworkView,
     limit: Option<Duration>,
 ) -> Outcome<Option<NetworkView>> {
-    let device = super::nic(handle)?;
+    let device = nic(handle)?;
     let poll = || {
-        if let Err(error) = super::nic(handle) {
+        if let Err(error) = nic(handle) {
             return Some(Err(error));
         }
         let mut held = device.lock();
         let Some((transport, state)) = held.as_mut().and_then(|backend| backend.local_mut()) else {
             return Some(Err(CallError::InvalidParameter));
         };
-        let now = NetworkView::of(transport, state);
+        let now = view_of(transport, state);
         (!now.is_same(known)).then_some(Ok(now))
     };
     // Every change on a segment or in discovery is reported as this event.

@@ -32,7 +32,7 @@ use crate::nic_backend::Backend;
 use crate::poller::{PollState, Poller};
 use crate::ports;
 use crate::transport::FcVi;
-use crate::vitcp::{self, ViTcp};
+use crate::vitcp::{self, HandshakeLimits, ViTcp};
 
 /// Part of a message between two applications of a datapath process that one system call copies if their
 /// memory is not shared.
@@ -76,6 +76,15 @@ pub(crate) fn tcp_address(
     })
 }
 
+/// Returns the limits on TLS handshakes.
+fn handshake_limits(tcp: &config::ViTcp) -> HandshakeLimits {
+    let tls = tcp.tls.clone().unwrap_or_default();
+    HandshakeLimits {
+        total: tls.max_handshakes_per_second,
+        per_source: tls.max_handshakes_per_source,
+    }
+}
+
 /// Builds the poller of a NIC with VI/TCP.
 fn stream_poller(
     device: &'static Device,
@@ -104,7 +113,7 @@ fn stream_poller(
         retry_ns: config.peer_retry_ms * 1_000_000,
         probe_ms: config.network.probe_interval_ms(),
         miss_limits: config::miss_limits(&config.limits),
-        handshake_limits: config::handshake_limits(tcp_config.tls.as_ref()),
+        handshake_limits: handshake_limits(tcp_config),
         log_limiter: &device.shared.log_limiter,
         flow_control: tcp_config.flow_control,
         credits_low: tcp_config.credits_low,

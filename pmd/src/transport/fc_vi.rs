@@ -9,7 +9,7 @@ use super::{ConnectRequest, Peer, Polled, Transport};
 use crate::datapath::Datapath;
 use crate::discovery::Discovery;
 use crate::neighbours::Neighbours;
-use crate::nic::{NeighbourPort, NetworkView, OwnPort, OwnState};
+use crate::network_view::{NeighbourPort, NetworkView, OwnPort, OwnState};
 use crate::poller::Poller;
 
 /// The most frames that one VI may send before the next VI is served.

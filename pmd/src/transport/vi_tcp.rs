@@ -8,7 +8,7 @@ use vi_types::{
 
 use super::{ConnectRequest, ListenState, Peer, Polled, Transport};
 use crate::datapath::Datapath;
-use crate::nic::{NetworkView, OwnPort, OwnState};
+use crate::network_view::{NetworkView, OwnPort, OwnState};
 use crate::poller::Poller;
 use crate::vitcp::{self, ViTcp};
 

@@ -10,9 +10,7 @@
 //! ```
 
 use vi_types::{CallError, HostAddress};
-use vitcp_lite::keyed::{
-    Acceptance, Challenge, ChallengeResponse, Nonce, Proof, ProofKind, Statement,
-};
+use vitcp_lite::keyed::{Acceptance, Challenge, ChallengeResponse, Proof, ProofKind, Statement};
 use vitcp_lite::machine::responder::ResponderEvent;
 use vitcp_lite::profile::{CE_HEADER_BYTES, MAX_SECURITY_BYTES, SEGMENT_HEADER_BYTES};
 use vitcp_lite::{
@@ -20,24 +18,13 @@ use vitcp_lite::{
 };
 
 use super::ViTcp;
-use super::connection::{Connection, Stage};
+use super::connection::{Connection, Exchange, Stage};
 use super::counters::Counter;
 use super::initiator::Event;
 use super::keys::{Key, Keys, random_nonce};
 use super::socket::host_of;
 use super::timers::TimerKey;
 use crate::config::ip_address;
-
-/// Challenge-response exchange on a connection.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Exchange {
-    /// Chosen by the responder.
-    pub(super) challenge: Nonce,
-    /// Chosen by the initiator; `None` at the responder until it is received.
-    pub(super) nonce: Option<Nonce>,
-    /// Expected number of the peer's next message.
-    pub(super) next: u32,
-}
 
 /// Result of checking the proof of a Connect Request.
 #[expect(

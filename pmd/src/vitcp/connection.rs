@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 
 use vi_engine::misses::ConnectionMisses;
 use vi_engine::{ConnId, RemoteVi, ViParams};
-use vi_types::{CallError, ConnectionOptions, NetAddress, ViIndex, ViState};
+use vi_types::{CallError, ConnectionOptions, Discriminator, NetAddress, ViIndex, ViState};
+use vitcp_lite::keyed::Nonce;
 use vitcp_lite::machine::initiator::InitiatorState;
 use vitcp_lite::machine::peer::PeerState;
 use vitcp_lite::machine::responder::ResponderState;
@@ -13,7 +14,6 @@ use vitcp_lite::{CeHeader, Credits, Decoder, Posted, SegmentType};
 
 use fcvi_frame::connect::Attributes;
 
-use super::challenge::Exchange;
 use super::in_flight::InFlight;
 use super::send_batch::Unfinished;
 use super::socket::Stream;
@@ -184,6 +184,17 @@ pub(super) struct Rx {
     pub(super) miss_key: Option<Source>,
 }
 
+/// Challenge-response exchange on a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Exchange {
+    /// Chosen by the responder.
+    pub(super) challenge: Nonce,
+    /// Chosen by the initiator; `None` at the responder until it is received.
+    pub(super) nonce: Option<Nonce>,
+    /// Expected number of the peer's next message.
+    pub(super) next: u32,
+}
+
 /// One TCP connection.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -229,6 +240,14 @@ impl Connection {
     pub(super) fn epoll_data(&self, number: u32) -> u64 {
         u64::from(self.generation) << 32 | u64::from(number)
     }
+}
+
+/// A consumer that waits for a connection request.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) id: u64,
+    pub(super) discriminator: Discriminator,
+    pub(super) matched: Option<ConnId>,
 }
 
 /// A connection request of a VI.

@@ -14,7 +14,9 @@ use vitcp_lite::{
 };
 
 use super::ViTcp;
-use super::connection::{Connection, Endpoint, Machine, PeerRequest, Phase, Request, Stage};
+use super::connection::{
+    Connection, Endpoint, Listener, Machine, PeerRequest, Phase, Request, Stage,
+};
 use super::counters::Counter;
 use super::in_flight::InFlight;
 use super::timers::TimerKey;
@@ -23,14 +25,6 @@ use crate::datapath::Datapath;
 
 /// Maximum of Segment Length in bytes.
 const MAX_SEGMENT_BYTES: u32 = 65_535;
-
-/// A consumer that waits for a connection request.
-#[derive(Debug)]
-pub(super) struct Listener {
-    pub(super) id: u64,
-    pub(super) discriminator: Discriminator,
-    pub(super) matched: Option<ConnId>,
-}
 
 impl ViTcp {
     /// Adds a listener for one request with this discriminator (VIPL 3.3.1). Returns its number.

@@ -3,7 +3,7 @@
 //! | module | contents |
 //! | --- | --- |
 //! | this file | [`ViTcp`]: the tables of VIs and connections |
-//! | `poll_sockets` | one poll of the sockets: epoll, reads |
+//! | `poll_sockets`, `budget` | one poll of the sockets: epoll, reads; limits of its work |
 //! | `socket` | non-blocking TCP sockets and epoll: system calls |
 //! | `tls`, `credentials` | TLS on the sockets; certificates and keys |
 //! | `handshakes` | turns of TLS handshakes |
@@ -45,6 +45,7 @@ use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 use crate::datapath::Datapath;
 use crate::datapath::stream::IoVecs;
 
+mod budget;
 mod challenge;
 mod closing;
 mod connection;
@@ -85,12 +86,11 @@ pub(crate) use shared_listener::{ListenState, check_listening};
 pub(crate) use socket::try_bind;
 pub(crate) use stream_port::StreamPort;
 
-use connection::{Connection, Endpoint, Phase};
+use budget::Budget;
+use connection::{Connection, Endpoint, Listener, Phase};
 use counters::Counter;
 use epoll_set::EpollSet;
-use establish::Listener;
 use handshakes::Handshakes;
-use poll_sockets::Budget;
 use send_batch::SendBatch;
 use shared_listener::{LISTENER_GENERATION, SharedListener};
 use socket::{SocketOptions, host_of, is_would_block, socket_address};

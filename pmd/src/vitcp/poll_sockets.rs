@@ -6,6 +6,7 @@ use vi_engine::{EngineIo, ViParams};
 use vi_types::ViIndex;
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 
+use super::budget::Budget;
 use super::closing::CloseReason;
 use super::connection::{Connection, Stage};
 use super::counters::Counter;
@@ -24,14 +25,6 @@ const READ_AHEAD_BYTES: usize = 4 << 10;
 const MAX_SERVED: usize = 32;
 /// Maximum reads of a connection in one poll.
 pub(super) const MAX_READS: u32 = 4;
-/// Maximum units of work of one poll: received segments, and other work by what it takes in comparison. The hot
-/// connection has a turn in addition.
-pub(super) const MAX_POLL_UNITS: u32 = 4096;
-/// Maximum units of one connection in one poll. The least segment is a header, so a read that may have as many
-/// headers is of 48 KiB, in addition to the payload of the segment that it continues.
-pub(super) const MAX_TURN_UNITS: u32 = 2048;
-/// Maximum bytes of one poll, which the last served connection may exceed; not with those of the hot connection.
-const MAX_POLL_BYTES: usize = 1 << 20;
 /// Units of a TLS record.
 const RECORD_UNITS: u32 = 4;
 /// Units of a connection without a VI: a few system calls, or a lookup of its request.
@@ -45,42 +38,6 @@ const MAX_SKIPPED_POLLS: u32 = 2;
 /// If the hot connection had data within this many polls, the epoll interval doubles as long as the other
 /// connections are idle; otherwise it is the minimum.
 const BUSY_POLLS: u32 = 16;
-
-/// What a poll may still do; the rest waits for the next poll.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Budget {
-    units: u32,
-    /// Of the connection that is served.
-    turn_units: u32,
-    bytes: usize,
-}
-
-impl Budget {
-    pub(super) fn new() -> Self {
-        Self {
-            units: MAX_POLL_UNITS,
-            turn_units: MAX_TURN_UNITS,
-            bytes: MAX_POLL_BYTES,
-        }
-    }
-
-    fn is_spent(&self) -> bool {
-        self.units == 0 || self.bytes == 0
-    }
-
-    fn begin_turn(&mut self) {
-        self.turn_units = self.units.min(MAX_TURN_UNITS);
-    }
-
-    fn spend_units(&mut self, units: u32) {
-        self.units = self.units.saturating_sub(units);
-        self.turn_units = self.turn_units.saturating_sub(units);
-    }
-
-    pub(super) fn spend_bytes(&mut self, bytes: usize) {
-        self.bytes = self.bytes.saturating_sub(bytes);
-    }
-}
 
 impl ViTcp {
     /// Polls the sockets and processes received data. Returns true if there was any.

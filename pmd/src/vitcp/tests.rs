@@ -10,8 +10,8 @@ use vi_engine::ConnectCommand;
 use vi_types::{Discriminator, HostAddress, NetAddress, ViIndex, ViState};
 
 use self::tls_client::{Certificates, TlsClient};
+use super::budget::{MAX_POLL_UNITS, MAX_TURN_UNITS};
 use super::connection::{Connection, Phase};
-use super::poll_sockets::{MAX_POLL_UNITS, MAX_TURN_UNITS};
 use super::socket::is_would_block;
 use super::source::Source;
 use super::testkit::{CONNECT_ACCEPT, NAMED, NO_MATCH, Program, request, with_tls};

@@ -8,6 +8,7 @@ use crate::tree::Tree;
 pub mod atomics;
 pub mod crate_layers;
 pub mod e2e_steps;
+pub mod import_circles;
 pub mod language;
 pub mod links;
 pub mod lints;
@@ -20,10 +21,11 @@ pub mod unsafe_code;
 pub mod words;
 
 /// All rules.
-pub const ALL: [Rule; 13] = [
+pub const ALL: [Rule; 14] = [
     atomics::RULE,
     crate_layers::RULE,
     e2e_steps::RULE,
+    import_circles::RULE,
     language::RULE,
     links::RULE,
     lints::RULE,

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::Failure;
 use crate::bytes::{
     D_ID, ETHERTYPE, FC_TYPE, FCOE, FIP, FIP_OPCODE, OPCODE, R_CTL, S_ID, SHORTEST_BYTES, TYPE_ELS,
     TYPE_VI, get,
 };
+use e2e::failure::Failure;
 
 const SEND_REQUEST: u8 = 0x01;
 /// An acknowledgement at Reliable Delivery.

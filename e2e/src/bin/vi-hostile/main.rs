@@ -20,11 +20,10 @@ use clap::Parser;
 use pmd_port::af_packet::{AfPacketConfig, AfPacketPort};
 use pmd_port::{BURST, MacBytes, MbufBatch, Port};
 
+use e2e::failure::Failure;
+
 use crate::bytes::Rng;
 use crate::captured::CapturedFrames;
-
-/// An error with a text for the user.
-type Failure = Box<dyn std::error::Error>;
 
 /// The MAC address of this station.
 const OWN_MAC: MacBytes = [0x02, 0, 0, 0, 0x66, 0x66];

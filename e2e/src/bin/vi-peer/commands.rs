@@ -28,7 +28,8 @@ use vipl::{
 use crate::echo::{name_of, round_trip};
 use crate::nic_context::{NicContext, TIMEOUT};
 use crate::peer_session::{PeerSession, ViOptions, describe, pattern};
-use crate::{Failure, Server};
+use crate::server_address::ServerAddress;
+use e2e::failure::Failure;
 
 /// The discriminator of the client.
 const CLIENT_NAME: &str = "vi-peer";
@@ -190,7 +191,7 @@ impl Runner<'_> {
 
     fn connect_echo(&mut self, host: &str, name: &str) -> Result<(), Failure> {
         let vi = (self.context).vi(ReliabilityLevel::ReliableDelivery, "echo-server")?;
-        let server = Server {
+        let server = ServerAddress {
             host: host.to_owned(),
             name: name.to_owned(),
         };

@@ -9,11 +9,13 @@ use vi_types::QueueKind;
 use vipl::{ConnectionRequest, Nic, Ptag, ReliabilityLevel, Timeout, Vi, VipError};
 
 use crate::events::Events;
+use crate::message;
 use crate::nic_context::{
     Names, NicContext, TIMEOUT, make_descriptors, make_vi, print_count, print_counters,
 };
 use crate::queue::Queue;
-use crate::{Failure, Server, message};
+use crate::server_address::ServerAddress;
+use e2e::failure::Failure;
 
 /// Interval at which waiting threads check whether to stop.
 const STOP_CHECK_INTERVAL: Timeout = Timeout::After(Duration::from_millis(100));
@@ -173,7 +175,7 @@ fn echo(shared: &Shared, mut request: ConnectionRequest, name: &str) -> Result<u
 /// Sends messages and checks their echoes until the input or the connection ends.
 pub(crate) fn ping(
     nic: &str,
-    server: &Server,
+    server: &ServerAddress,
     client_name: &str,
     per_second: Option<u32>,
 ) -> Result<(), Failure> {

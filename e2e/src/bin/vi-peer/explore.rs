@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use vipl::{ConnectionRequest, ReliabilityLevel, Timeout, VipError};
 
 use crate::nic_context::{NicContext, TIMEOUT};
-use crate::{Failure, Server};
+use crate::server_address::ServerAddress;
+use e2e::failure::Failure;
 
 /// Poll interval of autodiscovery, which does not notify of changes.
 const DISCOVERY_INTERVAL: Duration = Duration::from_millis(1);
@@ -77,7 +78,7 @@ fn discover(context: &NicContext, expected: &[&str]) -> Result<(), Failure> {
 
 fn connect(context: &NicContext, host: &str, name: &str, client: &str) -> Result<(), Failure> {
     let vi = context.vi(LEVEL, host)?;
-    let server = Server {
+    let server = ServerAddress {
         host: host.to_owned(),
         name: name.to_owned(),
     };

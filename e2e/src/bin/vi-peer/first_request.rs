@@ -6,7 +6,8 @@ use std::thread;
 use vipl::{ReliabilityLevel, Timeout, VipError};
 
 use crate::nic_context::{NicContext, TIMEOUT};
-use crate::{Failure, Server};
+use crate::server_address::ServerAddress;
+use e2e::failure::Failure;
 
 /// Concurrent calls of VipConnectWait: while one rejects a request, others wait.
 const LISTENERS: usize = 16;
@@ -55,7 +56,11 @@ fn exit(why: &str) -> ! {
 }
 
 /// Opens the NIC `opens` times and requests one connection each time.
-pub(crate) fn request_once_each(nic: &str, server: &Server, opens: u32) -> Result<(), Failure> {
+pub(crate) fn request_once_each(
+    nic: &str,
+    server: &ServerAddress,
+    opens: u32,
+) -> Result<(), Failure> {
     let mut errors = Vec::new();
     for open in 0..opens {
         let context = NicContext::open(nic)?;

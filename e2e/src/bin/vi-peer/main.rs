@@ -16,16 +16,15 @@ mod observer;
 mod peer_session;
 mod queue;
 mod rd_stream;
+mod server_address;
 mod ud_stream;
 
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use peer_session::ViOptions;
-
-/// An error with a text for the user.
-type Failure = Box<dyn std::error::Error>;
+use server_address::ServerAddress;
 
 #[derive(Parser)]
 struct Cli {
@@ -48,7 +47,7 @@ enum Subcommands {
     /// the NIC's counters; any other line ends the program.
     Ping {
         #[command(flatten)]
-        server: Server,
+        server: ServerAddress,
         /// The discriminator of the client.
         #[arg(long)]
         client_name: String,
@@ -73,7 +72,7 @@ enum Subcommands {
     /// Connects, waits for a NIC failure, closes the NIC, and reopens it after a line of its input.
     SurviveFailures {
         #[command(flatten)]
-        server: Server,
+        server: ServerAddress,
         /// The discriminator of the client.
         #[arg(long)]
         client_name: String,
@@ -92,7 +91,7 @@ enum Subcommands {
     /// Opens the NIC repeatedly and requests one connection each time.
     RequestOnceEach {
         #[command(flatten)]
-        server: Server,
+        server: ServerAddress,
         /// Number of times that the NIC is opened.
         #[arg(long)]
         opens: u32,
@@ -105,7 +104,7 @@ enum Subcommands {
     /// Sends messages on an unreliable connection.
     UdSource {
         #[command(flatten)]
-        server: Server,
+        server: ServerAddress,
         /// Number of messages.
         #[arg(long)]
         messages: u64,
@@ -121,7 +120,7 @@ enum Subcommands {
     /// Sends on consecutive reliable connections, on each until it breaks.
     RdSource {
         #[command(flatten)]
-        server: Server,
+        server: ServerAddress,
         /// Number of connections.
         #[arg(long)]
         rounds: u32,
@@ -129,15 +128,6 @@ enum Subcommands {
         #[arg(long)]
         messages: u64,
     },
-}
-
-/// The address of a server.
-#[derive(Args)]
-struct Server {
-    /// The host of the server.
-    host: String,
-    /// The discriminator of the server.
-    name: String,
 }
 
 fn main() -> ExitCode {

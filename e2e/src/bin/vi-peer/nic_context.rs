@@ -11,7 +11,8 @@ use vipl::{
 
 use crate::events::{Event, Events};
 use crate::message::LONGEST_BYTES;
-use crate::{Failure, Server};
+use crate::server_address::ServerAddress;
+use e2e::failure::Failure;
 
 /// Upper limit for one step on a busy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
@@ -89,13 +90,23 @@ impl NicContext {
     }
 
     /// Connects as `client`; repeats the request until the server listens.
-    pub(crate) fn connect(&self, vi: &Vi, server: &Server, client: &str) -> Result<(), Failure> {
+    pub(crate) fn connect(
+        &self,
+        vi: &Vi,
+        server: &ServerAddress,
+        client: &str,
+    ) -> Result<(), Failure> {
         self.request(vi, server, client)
             .map_err(|error| format!("{client} is not connected: {error}").into())
     }
 
     /// Requests a connection as `client`, repeatedly while no program is listening; a server is not between two calls.
-    pub(crate) fn request(&self, vi: &Vi, server: &Server, client: &str) -> Result<(), VipError> {
+    pub(crate) fn request(
+        &self,
+        vi: &Vi,
+        server: &ServerAddress,
+        client: &str,
+    ) -> Result<(), VipError> {
         let local = self.nic.local_address(client.as_bytes())?;
         let remote: NetAddress = self
             .nic

@@ -8,7 +8,8 @@ use vipl::{Descriptor, ReliabilityLevel, Timeout, Vi, ViState, VipError};
 use crate::echo::round_trip;
 use crate::nic_context::{NicContext, TIMEOUT};
 use crate::queue::Queue;
-use crate::{Failure, Server};
+use crate::server_address::ServerAddress;
+use e2e::failure::Failure;
 
 /// Successful round trips that prove a connection.
 const MESSAGES: u64 = 10;
@@ -16,7 +17,7 @@ const MESSAGES: u64 = 10;
 /// Connects `failures` + 1 times; the NIC must fail each time but the last.
 pub(crate) fn survive_failures(
     nic: &str,
-    server: &Server,
+    server: &ServerAddress,
     client_name: &str,
     failures: u32,
     busy: bool,
@@ -47,7 +48,7 @@ pub(crate) fn survive_failures(
 /// Opens the NIC, connects, waits for the failure, and checks the calls that remain possible after it (VIPL 7.5).
 fn use_until_failure(
     nic: &str,
-    server: &Server,
+    server: &ServerAddress,
     client_name: &str,
     round: u32,
     busy: bool,

@@ -3,9 +3,9 @@
 
 use vipl::{ConnectionRequest, VipError};
 
-use crate::Failure;
 use crate::echo::{self, Shared};
 use crate::peer_session::{PeerSession, ViOptions};
+use e2e::failure::Failure;
 
 /// Prefix of the names of honest clients, whose messages are echoed.
 const HONEST: &str = "honest";

@@ -9,9 +9,9 @@ use vipl::{
     RdmaRegion, ReliabilityLevel, RemoteBuffer, Timeout, Vi, VipError,
 };
 
-use crate::Failure;
 use crate::events::{Event, Events};
 use crate::nic_context::{Names, TIMEOUT, build_vi};
+use e2e::failure::Failure;
 
 /// Size of the memory that the peer may write and read.
 const REGION_BYTES: usize = 128 * 1024;

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use vi_types::QueueKind;
 use vipl::{Completed, Descriptor, Timeout, Vi, VipError};
 
-use crate::Failure;
 use crate::message::LONGEST_BYTES;
 use crate::nic_context::TIMEOUT;
+use e2e::failure::Failure;
 
 /// The posted descriptors of one queue of a VI.
 pub(crate) struct Queue<'a> {

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use vi_types::QueueKind;
 use vipl::{Descriptor, ReliabilityLevel, Timeout, Vi, ViState};
 
+use crate::message;
 use crate::nic_context::{NicContext, TIMEOUT, print_count};
 use crate::queue::Queue;
-use crate::{Failure, Server, message};
+use crate::server_address::ServerAddress;
+use e2e::failure::Failure;
 
 /// Maximum number of posted sends at the source.
 const WINDOW: usize = 32;
@@ -123,7 +125,7 @@ fn finish_round(
 /// Sends on `rounds` consecutive connections, on each until it breaks or `messages` messages are sent.
 pub(crate) fn source(
     nic: &str,
-    server: &Server,
+    server: &ServerAddress,
     rounds: u32,
     messages: u64,
 ) -> Result<(), Failure> {
@@ -145,7 +147,7 @@ pub(crate) fn source(
 /// Sends on one connection. Returns `None` if it did not break and the source disconnected.
 fn source_round(
     context: &NicContext,
-    server: &Server,
+    server: &ServerAddress,
     round: &str,
     messages: u64,
     idle: &mut Vec<Descriptor>,

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use vi_types::QueueKind;
 use vipl::{Descriptor, ReliabilityLevel, Timeout};
 
+use crate::message;
 use crate::nic_context::{NicContext, TIMEOUT, print_count};
 use crate::queue::Queue;
-use crate::{Failure, Server, message};
+use crate::server_address::ServerAddress;
+use e2e::failure::Failure;
 
 /// Posted receives at the sink.
 const SINK_RECEIVES: usize = 256;
@@ -117,7 +119,7 @@ pub(crate) fn sink(nic: &str, name: &str) -> Result<(), Failure> {
 }
 
 /// Sends `messages` messages, limited by acknowledgements of the sink, and disconnects.
-pub(crate) fn source(nic: &str, server: &Server, messages: u64) -> Result<(), Failure> {
+pub(crate) fn source(nic: &str, server: &ServerAddress, messages: u64) -> Result<(), Failure> {
     let context = NicContext::open(nic)?;
     let vi = context.vi(ReliabilityLevel::UnreliableDelivery, "sink")?;
     let mut acks = Queue::new(&vi, QueueKind::Receive);

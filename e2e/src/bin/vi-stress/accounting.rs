@@ -9,10 +9,10 @@ use std::sync::Mutex;
 use serde::{Deserialize, Serialize};
 use vipl::ReliabilityLevel;
 
-use crate::Failure;
 use crate::events::Refusals;
 use crate::plan::{Side, SlotConfig};
 use crate::slot::lock;
+use e2e::failure::Failure;
 
 /// The side that ended a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,7 +10,6 @@ use vipl::{
     ViState, VipError,
 };
 
-use crate::Failure;
 use crate::accounting::{EndedBy, Record, RecordWriter, Wire};
 use crate::events::Events;
 use crate::header::PeerMemory;
@@ -22,6 +21,7 @@ use crate::slot::{NicContext, PostedQueue, Shared, Slot, SlotGuards, lock};
 use crate::source::Source;
 use crate::transmit::{RESERVE, SendPost};
 use crate::window::Window;
+use e2e::failure::Failure;
 
 /// Upper limit for one step on a busy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);

@@ -42,9 +42,6 @@ use clap::{Args, Parser, Subcommand};
 use crate::accounting::Wire;
 use crate::plan::Side;
 
-/// An error with a text for the user.
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-
 #[derive(Parser)]
 struct Cli {
     #[command(subcommand)]

@@ -6,10 +6,10 @@ use std::time::Duration;
 use e2e::sync::Ordering;
 use vipl::{Completed, CompletedOperation, ReliabilityLevel, Timeout, Vi, VipError};
 
-use crate::Failure;
 use crate::accounting::Wire;
 use crate::pattern::Rng;
 use crate::slot::{Expected, NicContext, PostedEntry, Slot, Work, lock};
+use e2e::failure::Failure;
 
 /// Counts of the completed sends of a connection.
 #[derive(Clone, Copy, Debug, Default)]

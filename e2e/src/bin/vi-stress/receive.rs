@@ -6,12 +6,12 @@ use std::time::Duration;
 use e2e::sync::Ordering;
 use vipl::{Completed, CompletedOperation, Timeout, Vi, VipError};
 
-use crate::Failure;
 use crate::header::{Header, Immediate, Mark};
 use crate::pattern::{Rng, mismatch};
 use crate::plan::{MessageKind, Stream};
 use crate::slot::{Expected, NicContext, PostedEntry, Slot, Work, lock};
 use crate::window::Window;
+use e2e::failure::Failure;
 
 /// Posts receives.
 pub(crate) struct ReceivePost {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use e2e::sync::{AtomicBool, AtomicU64, Ordering};
 use vipl::{CompletionQueue, HostAddress, Nic, provider};
 
+use crate::Run;
 use crate::accounting::{RecordWriter, Wire};
 use crate::control::{Common, Control, TIMEOUT};
 use crate::events::Events;
@@ -16,7 +17,7 @@ use crate::plan::{Sharing, SlotConfig};
 use crate::slot::NicContext;
 use crate::thread_check::{MemorySamples, ResourceCounts};
 use crate::worker::{SlotTasks, Worker, serve_cq};
-use crate::{Failure, Run};
+use e2e::failure::Failure;
 
 /// Number of entries of each completion queue.
 const CQ_ENTRIES: u64 = 64;

@@ -10,7 +10,6 @@ use std::thread;
 use e2e::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use vipl::{Buffer, Completed, Descriptor, Nic, Ptag, Vi};
 
-use crate::Failure;
 use crate::accounting::Wire;
 use crate::header::PeerMemory;
 use crate::pattern::Rng;
@@ -19,6 +18,7 @@ use crate::reap::SendReap;
 use crate::receive::{ReceivePost, ReceiveReap};
 use crate::source::Read;
 use crate::transmit::SendPost;
+use e2e::failure::Failure;
 
 /// Maximum number of data segments of a descriptor.
 pub(crate) const MAX_SEGMENTS: usize = 5;

@@ -2,9 +2,9 @@
 
 use vipl::{Descriptor, Nic, Ptag, RdmaAccess, RdmaRegion, RemoteBuffer};
 
-use crate::Failure;
 use crate::pattern::{Rng, fill, mismatch};
 use crate::slot::MAX_SEGMENTS;
+use e2e::failure::Failure;
 
 /// The longest read.
 const LONGEST_READ_BYTES: u64 = 64 << 10;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::Failure;
+use e2e::failure::Failure;
 
 /// Numbers of threads and open files. Pipes are not counted: only the symbolizer of ThreadSanitizer opens any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use e2e::sync::Ordering;
 use vipl::{Descriptor, Operation, Vi};
 
-use crate::Failure;
 use crate::header::{Header, Immediate, Mark, PeerMemory};
 use crate::pattern::{Rng, fill};
 use crate::plan::{CELLS, MessageKind, Stream};
@@ -14,6 +13,7 @@ use crate::slot::{Expected, MAX_SEGMENTS, PostedEntry, Slot, Work, lock};
 use crate::source::Read;
 use crate::unexpected::UnexpectedAccess;
 use crate::window::write_offset;
+use e2e::failure::Failure;
 
 /// Receives of the peer that are reserved for control messages.
 pub(crate) const RESERVE: u32 = 3;

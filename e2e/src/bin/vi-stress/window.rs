@@ -2,9 +2,9 @@
 
 use vipl::{Nic, Ptag, RdmaAccess, RdmaRegion, RemoteBuffer};
 
-use crate::Failure;
 use crate::pattern::mismatch;
 use crate::plan::{CELLS, SlotConfig, Stream};
+use e2e::failure::Failure;
 
 /// Number of guard bytes before, between and after the cells, which must not be written.
 const GUARD_BYTES: usize = 64;

@@ -7,11 +7,11 @@ use std::time::Duration;
 use e2e::sync::{AtomicBool, AtomicU64, Ordering};
 use vipl::{CompletionQueue, CqEntry, Timeout, VipError};
 
-use crate::Failure;
 use crate::control::{Common, Control};
 use crate::pattern::Rng;
 use crate::plan::CompletionMode;
 use crate::slot::{Slot, lock};
+use e2e::failure::Failure;
 
 /// Maximum number of consecutive steps of one task.
 const BATCH: u32 = 8;

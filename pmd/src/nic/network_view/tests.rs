@@ -1,5 +1,6 @@
 use super::*;
 use crate::config::{Network, NicConfig};
+use crate::network_view::OwnState;
 use crate::nic;
 
 /// Two configurations of NICs on one segment: two NICs of this process.

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::attach::socket::Socket;
 use crate::datapath::Datapath;
-use crate::vitcp::challenge::Exchange;
+use crate::vitcp::connection::Exchange;
 use crate::vitcp::connection::{Machine, Phase, Stage};
 use crate::vitcp::counters::Counter;
 use crate::vitcp::initiator::new_connection;
