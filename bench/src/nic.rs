@@ -374,7 +374,8 @@ pub(crate) fn open_station(
         interface_address: false,
         standstill_limit: None,
     };
-    ports::open(&network, station).map_err(|error| Error::Port(error.to_string()))
+    ports::open(&network, station)
+        .map_err(|error| Error::Port(format!("NIC {}: {error}", config.name)))
 }
 
 /// Returns a locally administered MAC address of this process for raw frames.

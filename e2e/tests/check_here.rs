@@ -63,7 +63,7 @@ fn of_nic(nic: impl Into<String>, words: Words) -> InvalidTable {
 }
 
 fn of_process(process: impl Into<String>, words: Words) -> InvalidTable {
-    (String::new(), process.into(), words)
+    ("shm = {}\n".into(), process.into(), words)
 }
 
 fn wire_nic(port: &str, interface: &str) -> String {
