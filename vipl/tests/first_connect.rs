@@ -38,26 +38,32 @@ fn first_request_after_open_reaches_a_waiting_server() {
     let server = open("SERVER");
     let is_over = AtomicBool::new(false);
     let waiting = AtomicUsize::new(0);
+    let active = AtomicUsize::new(0);
     let listen = || {
         let address = server.local_address(b"server").expect("an address");
+        let mut is_active = false;
         while !is_over.load(Ordering::Relaxed) {
             waiting.fetch_add(1, Ordering::Relaxed);
             let request = server.connect_wait(&address, Timeout::Infinite);
             waiting.fetch_sub(1, Ordering::Relaxed);
             request.expect("a request").reject().expect("it waits");
+            if !std::mem::replace(&mut is_active, true) {
+                active.fetch_add(1, Ordering::Relaxed);
+            }
         }
     };
     thread::scope(|scope| {
         let listeners: Vec<_> = (0..LISTENERS).map(|_| scope.spawn(listen)).collect();
-        // All except the one that rejected last have been waiting since before the last request.
+        // The longest waiting call receives a request. Once each has received one, all but the last ones wait.
         let all_wait = || {
             while waiting.load(Ordering::Relaxed) < LISTENERS {
                 thread::yield_now();
             }
         };
-        all_wait();
         let first = open("FIRST");
-        while request(&first) == VipError::NoMatch {}
+        while active.load(Ordering::Relaxed) < LISTENERS {
+            request(&first);
+        }
         let refused: Vec<_> = (0..OPENS)
             .map(|_| {
                 all_wait();
