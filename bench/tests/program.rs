@@ -360,7 +360,7 @@ fn vi_tcp_is_compared_with_raw_tcp() {
             &["latency", "--shortcut", "--config", file][..],
             "--shortcut",
         ),
-        (&["port", "echo", "--config", file], "vi-tcp"),
+        (&["port", "echo", "--config", file], "vi_tcp"),
     ] {
         expect_failure(arguments, words);
     }
