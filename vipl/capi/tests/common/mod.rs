@@ -262,8 +262,8 @@ fn nics(id: &str, keys: &str) -> String {
     let long_timeouts =
         "fc_vi.e_d_tov_ms = 240000\nulp_timeout_ms = 240000\nfc_vi.silent_port_ms = 240000";
     let short_timeouts = "fc_vi.e_d_tov_ms = 200\nfc_vi.r_a_tov_ms = 200\nulp_timeout_ms = 400";
-    let low_limits = "limits.max_vi = 4\nmax_ptags = 4\nmax_cq = 3\nmax_cq_entries = 64\nmax_regions = 3\n\
-                  limits.max_registered_bytes = 33554432\nmax_incoming = 1\nmax_notifies_per_queue = 3\n\
+    let low_limits = "limits.max_vi = 4\nlimits.max_ptags = 4\nlimits.max_cq = 3\nlimits.max_cq_entries = 64\nlimits.max_regions = 3\n\
+                  limits.max_registered_bytes = 33554432\nlimits.max_incoming = 1\nlimits.max_notifies_per_queue = 3\n\
                   limits.max_transfer_bytes = 8388608\n\
                   static.neighbour = [{ host = \"192.0.2.9\", n_port_ids = \"00.09.01\" }, \
                   { host = \"192.0.2.8\", n_port_ids = \"00.08.01\" }]";
