@@ -1,5 +1,5 @@
 //! Drivers of ports: how each table of the configuration becomes an open port. A driver is an implementation of
-//! [`Driver`] and its line in [`driver`].
+//! `Driver` and its line in `driver`.
 
 use core::fmt::Display;
 use core::time::Duration;
