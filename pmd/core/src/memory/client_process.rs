@@ -140,9 +140,14 @@ impl ClientProcess {
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: one local entry.
-        let events = unsafe { libc::poll(&raw mut ended, 1, 0) };
-        let alive = events == 0;
+        let alive = loop {
+            // SAFETY: one local entry.
+            match unsafe { libc::poll(&raw mut ended, 1, 0) } {
+                // A signal is reported even if the call does not wait.
+                -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+                events => break events == 0,
+            }
+        };
         self.alive_in
             .store(if alive { poll_number } else { DEAD }, Ordering::Relaxed);
         alive

@@ -1,5 +1,8 @@
+use std::time::Duration;
+
 use super::*;
 use crate::memory::testkit::{Process, map_private};
+use crate::sys::CallTimer;
 
 fn read(client: &ClientProcess, address: u64, bytes: usize) -> io::Result<Vec<u8>> {
     let mut out = vec![0; bytes];
@@ -110,4 +113,16 @@ fn process_of_another_user_is_denied() {
     };
     let denied = process.client().probe(process.address, 1);
     assert!(matches!(denied, Err(ClientError::Denied)), "{denied:?}");
+}
+
+#[test]
+fn interrupted_query_finds_a_process_alive() {
+    let process = Process::with_pages(1);
+    let client = process.client();
+    let timer = CallTimer::new().unwrap();
+    timer.interrupt_each(Duration::from_micros(100), || {
+        for poll_number in 1..=200_000 {
+            assert!(client.is_alive(poll_number), "{poll_number}");
+        }
+    });
 }
