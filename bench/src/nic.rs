@@ -1,10 +1,12 @@
 //! The NIC of a run, and the raw port for its control.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pmd::config::{AfPacket, Config, Idle, Network, NicConfig, ProcessConfig, socket_of};
+use pmd::config::{
+    AfPacket, Config, Idle, Network, NicConfig, ProcessConfig, ip_address, socket_of,
+};
 use pmd::ports::{self, Station};
 use pmd_port::{MacBytes, Port};
 use vi_types::{Discriminator, HostAddress, NetAddress};
@@ -198,7 +200,7 @@ impl Nic {
 
     /// Returns the IP address of the NIC's host address.
     pub(crate) fn ip(&self) -> IpAddr {
-        ip_of(HostAddress(*self.attributes.local_nic_address))
+        ip_address(HostAddress(*self.attributes.local_nic_address))
     }
 
     /// Returns the network address of `discriminator` on this host.
@@ -293,12 +295,6 @@ pub fn port_name(config: &NicConfig) -> &'static str {
     }
 }
 
-/// Converts a host address to an IP address; IPv4-mapped addresses become IPv4.
-pub(crate) fn ip_of(host: HostAddress) -> IpAddr {
-    let v6 = Ipv6Addr::from(host.0);
-    v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
-}
-
 /// Returns whether the transport of this NIC is VI/TCP.
 pub(crate) fn is_vi_tcp(config: &NicConfig) -> bool {
     config.network.vi_tcp().is_some()
@@ -386,6 +382,8 @@ pub(crate) fn raw_mac(is_client: bool) -> MacBytes {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use super::*;
     use pmd::config::{AfXdp, Dpdk, ViTcp};
 
@@ -417,7 +415,7 @@ mod tests {
             ..NicConfig::default()
         };
         assert_eq!(port_name(&config), "vi-tcp");
-        assert_eq!(ip_of(config.host_address()), config.own_host().ip());
+        assert_eq!(ip_address(config.host_address()), config.own_host().ip());
         let refused = open_station(&config, raw_mac(true), ETHERTYPE).err();
         let refused = refused.unwrap().to_string();
         assert!(
@@ -427,7 +425,7 @@ mod tests {
         let nic = Nic::open(&NicSettings::own(config.clone())).unwrap();
         assert_eq!(nic.ip(), config.own_host().ip());
         let six = "2001:db8::1".parse::<Ipv6Addr>().unwrap();
-        assert_eq!(ip_of(HostAddress(six.octets())), IpAddr::V6(six));
+        assert_eq!(ip_address(HostAddress(six.octets())), IpAddr::V6(six));
     }
 
     #[test]

@@ -2,13 +2,14 @@
 
 use std::net::IpAddr;
 
+use pmd::config::ip_address;
 use vi_types::{HostAddress, NetAddress};
 
 use crate::channel::{self, Channel, ConnectRole, Message, Purpose, VERSION};
 use crate::cli::CommonOptions;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::nic::{self, Nic};
+use crate::nic::Nic;
 use crate::process::StopFlag;
 use crate::server::PUBLIC_TAG;
 
@@ -45,7 +46,7 @@ impl<'a> Rendezvous<'a> {
 
     /// Returns the IP addresses of this host and of the server's host.
     pub(crate) fn hosts(&self) -> (IpAddr, IpAddr) {
-        (self.nic.ip(), nic::ip_of(self.remote_host))
+        (self.nic.ip(), ip_address(self.remote_host))
     }
 
     /// Returns the local and the remote address of a connection for `purpose`.

@@ -125,7 +125,7 @@ pub(crate) fn recovery(nic: &NicConfig) -> Option<RecoveryConfig> {
         tries,
         min_window_frames,
         window_frames,
-        islands,
+        received_ranges,
     } = nic.recovery()?;
     Some(RecoveryConfig {
         ack_messages,
@@ -135,7 +135,7 @@ pub(crate) fn recovery(nic: &NicConfig) -> Option<RecoveryConfig> {
         tries,
         min_window_frames,
         max_window_frames: window_frames,
-        max_received_ranges: islands,
+        max_received_ranges: received_ranges,
     })
 }
 

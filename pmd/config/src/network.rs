@@ -273,7 +273,7 @@ impl Network {
         }
     }
 
-    /// Returns the keep-alive interval in milliseconds; 0 with `[nic.shm]`, where the segment tells that a peer is lost.
+    /// Returns the keep-alive interval in milliseconds; 0 with `[nic.shm]`, where the port reports lost peers.
     #[must_use]
     pub fn probe_interval_ms(&self) -> u64 {
         match self {

@@ -38,7 +38,7 @@ table! {
         /// together should fit into a port's receive ring.
         pub window_frames: u32 = 512, range(2, 65536), was "recovery_window_frames";
         /// Maximum number of out-of-order ranges of frames that a VI keeps.
-        pub islands: u32 = 64, range(1, 4096), was "recovery_islands";
+        pub received_ranges: u32 = 64, range(1, 4096), was "recovery_islands";
     }
 }
 

@@ -196,7 +196,10 @@ fn error_texts_name_key_and_requirement() {
             "2 to 65536",
         ),
         ("[[nic]]\nshm = {}\nrecovery.window_frames = 31", "at most"),
-        ("[[nic]]\nshm = {}\nrecovery.islands = 4097", "1 to 4096"),
+        (
+            "[[nic]]\nshm = {}\nrecovery.received_ranges = 4097",
+            "1 to 4096",
+        ),
         (
             "[[nic]]\nshm = {}\nlimits.max_in_flight = 257",
             "max_in_flight = 257",

@@ -47,7 +47,7 @@ vi_types::counters! {
     /// Frames placed ahead of order.
     AheadPlaced => "ahead_placed",
     /// Frames ahead of order beyond the maximum number of received ranges.
-    DropAheadIslands => "drop_ahead_islands",
+    DropAheadRanges => "drop_ahead_ranges",
     /// Frames ahead of order after a message of which no frame has arrived.
     DropAheadUnknown => "drop_ahead_unknown",
     /// Frames ahead of order beyond the maximum number of messages.

@@ -466,7 +466,7 @@ impl Reassembly {
             .received_ranges
             .has_room_for(self.position(), &run.range)
         {
-            return Err(Counter::DropAheadIslands);
+            return Err(Counter::DropAheadRanges);
         }
         let msg_id = run.range.msg_id;
         let index = self.lost_before(msg_id) as usize;
